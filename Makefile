@@ -1,0 +1,81 @@
+# GNU make. `make` alone lists what there is to do.
+CC     ?= cc
+CXX    ?= c++
+CFLAGS ?= -O2
+BUILD  ?= build
+# Warnings are errors; `make WERROR=` for a compiler with warnings that we have not met.
+WERROR ?= -Werror
+WARN    = -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow $(WERROR)
+# OpenMP if it compiles and links; `make OPENMP=` for one thread. Tried once, when first used.
+OPENMP  = $(eval OPENMP := $(shell mkdir -p $(BUILD) && \
+            echo 'int main(void) { return omp_get_max_threads() < 1; }' | \
+            $(CC) -fopenmp -include omp.h -x c - -o $(BUILD)/openmp 2>/dev/null && \
+            echo -fopenmp))$(OPENMP)
+# -idirafter: stb headers put into build/stb by hand, if the system has none.
+COMPILE = $(CC) -std=c99 $(WARN) $(CFLAGS) $(OPENMP) -I. -idirafter build
+# Tests that also run as AArch64 programs, in an emulator: names without test_ and .c.
+NEON_TESTS ?=
+
+programs = $(patsubst $(1)/%.c,$(BUILD)/%,$(wildcard $(1)/$(2).c))
+EXAMPLES := $(call programs,examples,*)
+TESTS    := $(call programs,tests,test_*)
+TOOLS    := $(call programs,tools,*)
+HEADERS  := jem.h $(wildcard examples/*.h tests/*.h)
+AGAIN     = +@$(MAKE) --no-print-directory
+
+.PHONY: help demo demo-long examples tools test tests strict sanitize sanitized debug stb clean
+
+help:       ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo:       ## train on the digits and draw what the model dreams
+demo-long:  ## the same, trained for longer
+demo demo-long: $(BUILD)/demo
+	$(BUILD)/demo $(if $(filter demo-long,$@),--long)
+
+examples: $(EXAMPLES)  ## build every example into build/
+tools: $(TOOLS)        ## build every tool into build/
+tests: $(TESTS)
+
+# What does not compile is one failed test of many: hence -k, and run.sh looks what is there.
+test: stb   ## build and run every test; the last line is: N passed, N failed
+	$(AGAIN) -k tests examples tools || true
+	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) two_units neon strict
+
+strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
+	@tests/strict.sh
+
+sanitize: stb  ## the test programs under the address and undefined-behaviour sanitizers
+	$(AGAIN) BUILD=build/sanitize sanitized CFLAGS="-O1 -g -fno-omit-frame-pointer \
+	    -fsanitize=address,undefined -fno-sanitize-recover=all"
+sanitized:
+	$(AGAIN) -k tests || true
+	@tests/run.sh $(TESTS)
+
+debug:      ## everything for a debugger, into build/debug/
+	$(AGAIN) BUILD=build/debug CFLAGS="-O0 -g" examples tools tests
+
+stb:        ## see that the stb headers are there, and install them if not
+	@tools/get_stb.sh
+
+clean:      ## remove build/
+	rm -rf build
+
+# Another compiler or other flags make everything anew.
+$(BUILD)/command: stb
+	@mkdir -p $(@D)
+	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' >$@
+
+# A failed compilation must not leave the program of before: run.sh would take it for the new one.
+define program
+	@rm -f $@
+	$(COMPILE) $< -o $@ -lm
+endef
+$(BUILD)/%: examples/%.c $(HEADERS) $(BUILD)/command
+	$(program)
+$(BUILD)/%: tests/%.c $(HEADERS) $(BUILD)/command
+	$(program)
+$(BUILD)/%: tools/%.c $(HEADERS) $(BUILD)/command
+	$(program)
+
+export CC CXX BUILD WARN NEON_TESTS

@@ -1,0 +1,5167 @@
+/* jem.h - v0.1 - energy-based models in one C header            license: MIT-0 or public domain
+
+   A classifier is secretly an energy-based model: the logits f(x)[y] that say what an image is
+   also hold a density over images. Train both at once and the same small network classifies,
+   dreams new images, knows what it has not seen, and resists small adversarial changes.
+   (JEM: Grathwohl, Wang, Jacobsen, Duvenaud, Norouzi, Swersky. ICLR 2020, arXiv:1912.03263)
+
+   This file is all of it: a reverse-mode autograd, SIMD convolutions (AVX2, AVX-512, NEON), the
+   wide-resnet, the loss, the Langevin sampler, the optimiser, and safetensors files.
+
+   DO THIS
+       In ONE .c or .cpp file:               In every other file that uses it:
+           #define JEM_IMPLEMENTATION            #include "jem.h"
+           #include "jem.h"
+       Compile with: cc -O2 program.c -lm    (add -fopenmp to use all your cores)
+       No other flag, no other file. The best instructions are chosen when the program runs.
+
+   A COMPLETE PROGRAM
+       It teaches a small network where two moons lie, then asks it about three points.
+
+       #define JEM_IMPLEMENTATION
+       #include "jem.h"
+       #include <stdio.h>
+       int main(void) {
+           jem_ctx *ctx = jem_ctx_create(NULL);
+           jem_mlp_desc shape = jem_mlp_desc_default();
+           shape.channels = 2, shape.height = shape.width = 1, shape.classes = 2;
+           jem_net *net = jem_mlp_create(ctx, &shape, 1);
+           jem_train_desc how = jem_train_desc_default();
+           how.lr = 3e-3f, how.sgld = jem_langevin_desc(0.02f, 20);
+           jem_trainer *tr = jem_trainer_create(net, &how);
+           jem_rng rng = jem_rng_seed(7);
+           for (int i = 0; i < 400 && jem_ok(ctx); i++) {
+               float x[2 * 64]; int y[64];
+               for (int k = 0; k < 64; k++) {
+                   float a = 3.14159f * jem_rng_uniform(&rng);
+                   y[k] = k & 1;
+                   x[2*k]     = (y[k] ? 0.5f - cosf(a) : cosf(a) - 0.5f) * 0.5f;
+                   x[2*k + 1] = (y[k] ? 0.25f - sinf(a) : sinf(a) - 0.25f) * 0.5f;
+               }
+               jem_train_step(tr, x, y, 64);
+           }
+           float ask[6] = { -0.25f, 0.35f,   0.25f, -0.35f,   0.9f, 0.9f };
+           jem_answer a[3];
+           if (jem_classify(net, ask, 3, a) != JEM_OK) { puts(jem_error(ctx)); return 1; }
+           for (int i = 0; i < 3; i++)
+               printf("moon %d (p = %.2f), log p(x) = %+.1f\n",
+                      a[i].label, (double)a[i].probability, (double)a[i].log_density);
+           jem_trainer_free(tr); jem_net_free(net); jem_ctx_free(ctx);
+           return 0;
+       }
+
+   THE IDEA, IN FOUR LINES
+       energy E(x,y) = -f(x)[y]     log p(y|x) = f(x)[y] - logsumexp f(x)       the classifier
+       log p(x,y) = f(x)[y] - log Z       log p(x) = logsumexp f(x) - log Z     the two densities
+       learn:   L = CE(f(x), y) + mean E(x_data) - mean E(x_sample)      data pulled down, dreams up
+       sample:  x <- x + step * d log p(x)/dx + noise_std * N(0,I)       (SGLD; Z drops out of both)
+
+   WHAT IT DOES
+       - trains, samples and evaluates JEMs on small images or vectors, on the CPU, in fp32
+       - any network you write with its ops; any log-density you write goes into the same sampler
+       - the same bits on scalar, AVX2, AVX-512 and NEON, and for any number of threads
+       - errors are results: a bad shape, a damaged file or a diverging run gives a clear message
+   WHAT IT DOES NOT DO
+       - GPUs; second derivatives; dynamic shapes inside one tape; grouped or dilated convolutions
+       - image files (the examples use stb_image), data sets, plots
+       - thread safety inside one context: use one context per thread of yours, they share nothing
+       - 32-bit ARM and big-endian machines; compilers other than gcc and clang get the scalar code
+
+   MACROS, to be defined before the #include
+       JEM_IMPLEMENTATION   in one file: compile the implementation here
+       JEM_STATIC           all functions static: private to the file that has the implementation
+       JEM_NO_STDIO         no file input or output (the *_memory functions remain)
+       JEM_NO_SIMD          the scalar kernels only
+       JEM_FILE "name.h"    if you rename this file (it includes itself once per instruction set)
+
+   ERRORS
+       Nothing exits, asserts or prints. A function that can fail returns a jem_status or NULL. The
+       context keeps the FIRST error, with the op's name and the shapes or the file: jem_error(ctx).
+       While an error is kept, ops return NULL, and NULL in gives NULL out, so a whole expression
+       can be written without a check and checked once. jem_clear_error(ctx) starts afresh.
+   MEMORY
+       Everything belongs to a context and is allocated through its two functions. Tensors live on
+       the context's tape, an arena: jem_begin ... jem_end (or jem_reset) frees all that was made in
+       between, and memory is kept for the next time, so a training loop does not allocate.
+       Networks, trainers, buffers and archives have a jem_*_free of their own; free them before
+       the context.
+   THREADS
+       OpenMP if the compiler has it switched on, or your own parallel_for in the context's desc.
+       Work is divided by images and output channels, never so that the order of a sum changes.
+   DETERMINISM
+       Same seed, same numbers: on every instruction set and any number of threads, for finite
+       values, if the compiler keeps IEEE arithmetic (-ffast-math does not).
+   IMAGES
+       What you pass in and out is NCHW, row-major floats, by habit in [-1,1]. Inside, 16 images are
+       interleaved ("lanes are images", see >>kernels), so that a vector register holds one pixel of
+       16 images: odd sizes cost nothing, and every kernel is the plain scalar algorithm.
+
+   TABLE OF CONTENTS                                        (search for the mark)
+       >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD
+       >>rng        counter-based random numbers            >>samplers  SGLD, replay buffer
+       >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
+       >>kernels    what the processor runs                 >>train     one step at a time
+       >>tape       record, plan, run, walk back            >>eval      classify, accuracy
+       >>ops        what you build with                     >>io        safetensors
+       >>nets       wide-resnet, convnet, MLP, your own     >>changelog
+   First the API in this order, then the implementation in the same order. Each room uses only the
+   rooms above it. Every mark appears twice: once for each.
+*/
+#ifndef JEM_H
+#define JEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(JEM_STATIC) && defined(__GNUC__)
+#define JEM_API static __attribute__((unused))
+#elif defined(JEM_STATIC)
+#define JEM_API static
+#elif defined(__cplusplus)
+#define JEM_API extern "C"
+#else
+#define JEM_API extern
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define JEM_LANES 16       /* images interleaved in memory: one group */
+#define JEM_MAX_INPUTS 4   /* of one op */
+#define JEM_MAX_PARAMS 4   /* of one op */
+
+/* ==== >>platform: status, context, instruction sets =========================================== */
+
+typedef enum jem_status {
+    JEM_OK = 0,
+    JEM_BAD_ARGUMENT,      /* a NULL, a number out of range, an impossible combination */
+    JEM_BAD_SHAPE,         /* shapes that do not fit together */
+    JEM_NO_MEMORY,
+    JEM_BAD_FILE,          /* cannot be opened, read, written; or is not what it should be */
+    JEM_DIVERGED           /* a loss that is not finite or beyond all measure */
+} jem_status;
+
+typedef enum jem_isa {
+    JEM_ISA_BEST = 0,      /* the widest that this processor, system and build have */
+    JEM_ISA_SCALAR,        /* plain C: the oracle that the others are tested against */
+    JEM_ISA_AVX2,          /* with FMA */
+    JEM_ISA_AVX512,        /* F, BW, DQ, VL */
+    JEM_ISA_NEON           /* AArch64 */
+} jem_isa;
+
+typedef struct jem_ctx jem_ctx;
+
+/* Zero means default in every field; a NULL desc is all defaults. */
+typedef struct jem_ctx_desc {
+    void *(*allocate)(void *user, size_t bytes);   /* both or neither; default malloc, free */
+    void (*release)(void *user, void *memory);
+    void (*log)(void *user, const char *message);  /* told of every error; default silent */
+    /* Runs task(arg, 0..n-1), each once, in any order, and returns when all are done. */
+    void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
+    void *user;            /* handed to the four functions */
+    int threads;           /* default: OpenMP's count where it is on (1 where it is not) */
+    jem_isa isa;           /* default: the best */
+} jem_ctx_desc;
+
+/* NULL if there is no memory, or if the desc asks for an instruction set that is not there. */
+JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
+/* Frees the tape and the context; networks, trainers, buffers, archives come first. NULL is fine. */
+JEM_API void jem_ctx_free(jem_ctx *ctx);
+/* The first error since the context began or was cleared: "" if none. Owned by the context. */
+JEM_API const char *jem_error(const jem_ctx *ctx);
+JEM_API jem_status jem_error_status(const jem_ctx *ctx);
+JEM_API int jem_ok(const jem_ctx *ctx);            /* 1: no error is kept */
+JEM_API void jem_clear_error(jem_ctx *ctx);
+/* Keeps an error of your own (if it is the first) and returns `status`. `message` is copied. */
+JEM_API jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message);
+/* Is it in this build, in this processor, and switched on by the system? */
+JEM_API int jem_isa_available(jem_isa isa);
+JEM_API const char *jem_isa_name(jem_isa isa);
+JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* the one this context runs; never BEST */
+JEM_API int jem_ctx_threads(const jem_ctx *ctx);
+
+/* ==== >>rng: counter-based random numbers ===================================================== */
+/* Threefry-2x32-20 (Salmon, Moraes, Dror, Shaw: 'Parallel random numbers: as easy as 1, 2, 3',
+   SC 2011). Number i is a function of (seed, i) alone, so a million of them can be made in any
+   order by any number of threads. A jem_rng is a value: copy it to repeat, save it to resume. */
+
+typedef struct jem_rng { uint32_t key[2]; uint64_t counter; } jem_rng;
+
+JEM_API jem_rng jem_rng_seed(uint64_t seed);
+/* An independent sequence for each `stream` of the same seed (one per purpose or per thread). */
+JEM_API jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream);
+JEM_API uint32_t jem_rng_u32(jem_rng *rng);
+JEM_API float jem_rng_uniform(jem_rng *rng);               /* [0,1), 24 bits */
+JEM_API float jem_rng_normal(jem_rng *rng);                /* N(0,1), Box-Muller */
+JEM_API int jem_rng_below(jem_rng *rng, int n);            /* 0..n-1, without bias; 0 if n <= 1 */
+/* Fill n floats; the same numbers on every instruction set. */
+JEM_API void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo,
+                              float hi);
+JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean,
+                             float std);
+
+/* ==== >>memory: the tape's arena ============================================================== */
+
+typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
+
+/* Everything made on the tape between begin and end is forgotten at end. They nest. */
+JEM_API jem_mark jem_begin(jem_ctx *ctx);
+JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
+JEM_API void jem_reset(jem_ctx *ctx);                      /* forgets every tensor */
+
+typedef struct jem_memory_stats {
+    size_t bytes;          /* held through the context's allocator now */
+    size_t peak;           /* the most ever held */
+    size_t allocations;    /* calls to allocate so far: constant in a steady loop */
+} jem_memory_stats;
+JEM_API jem_memory_stats jem_memory(const jem_ctx *ctx);
+
+/* ==== >>tape: record, plan, run, walk back ==================================================== */
+/* An op records itself and returns the tensor it will make. Nothing is computed until a number is
+   asked for (jem_read, jem_item, jem_backward, jem_grad): then the tape knows what is wanted and
+   plans for just that. Asked for the gradient of the input alone, which is all that SGLD needs, it
+   runs 16 images at a time forward and back through the whole net in one small, reused workspace,
+   and keeps nothing for the weights. */
+
+/* A batch of n images of c channels, h rows, w columns. A number per image is c = h = w = 1; a
+   single number is n = 1 besides. Lives on the tape, until jem_end or jem_reset. */
+typedef struct jem_tensor {
+    int n, c, h, w;
+    jem_ctx *ctx;
+    struct jem__node *node;                        /* private: how it is made, where it lies */
+} jem_tensor;
+
+/* A parameter or buffer of a network: a plain row-major array in PyTorch's shape. */
+typedef struct jem_param {
+    const char *name;      /* PyTorch's: "f.layer1.0.conv1.weight" */
+    int ndim, shape[4];
+    ptrdiff_t size;        /* elements */
+    float *value, *grad;   /* grad is NULL for a buffer (running statistics) */
+    jem_ctx *ctx;
+    struct jem_param *next;                        /* of the same network */
+    struct jem__pack *packs;                       /* private: copies in the kernels' order */
+    uint32_t version;      /* private: see jem_param_changed */
+} jem_param;
+
+/* Says that p->value was written by hand, so that packed copies are made again. */
+JEM_API void jem_param_changed(jem_param *p);
+
+/* A leaf with a copy of n images, nchw[n][c][h][w]. */
+JEM_API jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w);
+JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
+/* Replaces a leaf's images; what was computed from it is computed anew when asked for. */
+JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
+/* Computes t if need be, and copies it out: nchw[n][c][h][w]. */
+JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
+/* The one number of a tensor with n = c = h = w = 1; NaN and an error if it has more. */
+JEM_API float jem_item(jem_tensor *t);
+/* Keeps a value from the next pass on. Small tensors (128 numbers per image or fewer) are always
+   kept; a larger one that is read later is computed again, with the parameters as they are then. */
+JEM_API void jem_keep(jem_tensor *t);
+
+/* Adds d loss / d parameter to the grad of every parameter that the loss (one number) depends on. */
+JEM_API jem_status jem_backward(jem_tensor *loss);
+/* d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so this is
+   every image's own gradient; parameters get nothing. */
+JEM_API jem_status jem_grad(jem_tensor *y, jem_tensor *x);
+JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);   /* of the last jem_grad */
+
+/* Builds a number per image, or one number, from x: what jem_check_gradient and samplers take. */
+typedef jem_tensor *(*jem_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
+/* fn's numbers are summed. Largest difference between the tape's gradient and a central difference of 4th order, over the
+   elements of x (or of parameter p, where p is not NULL), relative to the largest gradient. About
+   1e-3 is right for fp32 and step 0.02; a wrong backward gives 0.1 to 1. Negative on an error. */
+JEM_API float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+                                 float step);
+
+/* One's own op. forward and backward are called for one group of 16 images at a time, possibly
+   from several threads: read x, write y. Element (channel c, row i, column j) of lane l lies at
+   [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on repeat the
+   last image, and have no gradient. */
+typedef struct jem_shape { int n, c, h, w; } jem_shape;
+
+typedef struct jem_call {
+    jem_ctx *ctx;
+    void *user;                                    /* the copy that the tape made of yours */
+    int group, live;                               /* which 16 images; how many of them are real */
+    int inputs, training;                          /* training: this pass walks back to parameters */
+    jem_shape in[JEM_MAX_INPUTS], out;
+    const float *x[JEM_MAX_INPUTS];                /* forward; backward: only those in `keeps` */
+    float *y;                                      /* forward: write; backward: JEM_KEEPS_OUTPUT */
+    void *aux;                                     /* aux_bytes per group, kept for backward */
+    const float *dy;                               /* backward: gradient of the output; in forward,
+                                                      NULL says that no backward will follow */
+    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if nobody asks */
+    jem_param *param[JEM_MAX_PARAMS];
+    int add[JEM_MAX_INPUTS];                       /* for JEM_OP_STORES: add to dx, or store */
+    const struct jem__plan *plan;                  /* private, as is the node: what finds the other */
+    struct jem__node *node;                        /* groups for an op that needs them all */
+} jem_call;
+
+enum {                                             /* jem_op.keeps: what backward reads */
+    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_OUTPUT = 16
+};
+enum {                                             /* jem_op.flags, for the built-in ops */
+    JEM_OP_STORES = 1,     /* backward obeys add[]: 0 store, 1 add (otherwise dx comes zeroed) */
+    JEM_OP_IN_PLACE = 2,   /* y may lie over x[0], dx[0] over dy */
+    JEM_OP_WHOLE = 4       /* called once for all groups: sums over the batch */
+};
+typedef struct jem_op {
+    const char *name;
+    void (*forward)(const jem_call *call);
+    void (*backward)(const jem_call *call);        /* NULL: no gradient passes */
+    int keeps, flags;
+    /* Built-in ops with parameters: before a pass (packing), after backward (their gradients). */
+    jem_status (*prepare)(const jem_call *call, int want_input_grad);
+    jem_status (*param_grad)(const jem_call *call);
+    int keeps_for_params;                          /* as keeps, when parameters want gradients */
+} jem_op;
+/* Records an op of your own. out.n must be the inputs' n. `user` (user_bytes of it) is copied.
+   aux_bytes of scratch per group of 16 images pass from forward to backward. */
+JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
+                               int n_inputs, jem_shape out, const void *user, size_t user_bytes,
+                               size_t aux_bytes);
+
+/* ==== >>ops: what you build with ============================================================== */
+/* Shapes are (n,c,h,w). Every op returns NULL and keeps an error that names it and the shapes. */
+
+typedef struct jem_conv_desc { int stride, pad; } jem_conv_desc;   /* stride 0 means 1 */
+
+/* y[o] = b[o] + sum w[o][i][ky][kx] x[i][...]. x (n,I,h,w); w (O,I,k,k), k <= 32; b (O) or NULL;
+   y (n, O, (h + 2 pad - k)/stride + 1, ...). Cross-correlation, as in PyTorch. */
+JEM_API jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
+                               jem_conv_desc desc);
+/* x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
+JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b);
+
+/* Elementwise on equal shapes; b may also be a number per image (n,1,1,1), spread over a. */
+JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
+JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
+JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
+JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);
+JEM_API jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float term);
+JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);          /* x > 0 */
+JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
+JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
+/* Zeroes each number with probability p and divides the rest by 1 - p. Takes its key from rng. */
+JEM_API jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng);
+
+/* Mean over k x k windows, stride as given (0: k), no padding. */
+JEM_API jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
+JEM_API jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), mean over h,w */
+JEM_API jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x);      /* (n,c*h*w,1,1), as PyTorch */
+/* Channels first .. first+count-1. */
+JEM_API jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count);
+
+/* A number per image. */
+JEM_API jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x);    /* over c; x (n,c,1,1) */
+JEM_API jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), the same shape */
+JEM_API jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels);    /* x[i][y[i]] */
+JEM_API jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x);    /* over c, h, w */
+/* One number, over everything (n too); sums in double, always in the same order. */
+JEM_API jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x);
+
+typedef enum jem_norm {
+    JEM_NORM_NONE = 0,
+    JEM_NORM_BATCH,        /* over n,h,w: batch statistics in training, running ones otherwise */
+    JEM_NORM_INSTANCE,     /* over h,w of each image and channel */
+    JEM_NORM_LAYER,        /* over c,h,w of each image (PyTorch's GroupNorm with one group) */
+    JEM_NORM_ACT           /* scale*(x + loc), set by the first training batch (Glow, 2018) */
+} jem_norm;
+
+/* (x - mean)/sqrt(var + 1e-5) * gamma[c] + beta[c]; gamma, beta (c). */
+JEM_API jem_tensor *jem_instance_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma,
+                                      jem_param *beta);
+JEM_API jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta);
+/* training: normalises by the batch, and moves the running statistics a share `momentum` towards
+   it (variance with n-1, as PyTorch does); otherwise by the running ones. */
+JEM_API jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
+                                   jem_param *running_mean, jem_param *running_var, float momentum,
+                                   int training);
+/* loc, scale (1,c,1,1); initialized (1): while 0, a training pass sets them so that its output has
+   mean 0 and std 1 per channel. */
+JEM_API jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param *scale,
+                                 jem_param *initialized, int training);
+
+/* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
+
+typedef enum jem_activation { JEM_LEAKY_RELU = 0, JEM_RELU, JEM_SILU, JEM_TANH } jem_activation;
+typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;  /* of the net */
+
+typedef struct jem_net jem_net;
+/* Builds the logits (n,classes,1,1) of x on the tape. */
+typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
+
+struct jem_net {
+    jem_ctx *ctx;
+    int channels, height, width, classes;
+    jem_param *params;                             /* linked list, in the order they were added */
+    jem_rng rng;                                   /* initialisation, then dropout */
+    jem_forward_fn forward;                        /* private from here: use jem_forward */
+    void *user;
+    struct jem__meta *meta;
+    jem_param *last;
+};
+
+/* The wide-resnet of the reference (Zagoruyko & Komodakis 2016, without batch norm by default):
+   conv3x3, three stages of (depth-4)/6 blocks at 16, 32, 64 times `widen` channels, activation,
+   head, linear; conv2 of a block carries the stride. */
+typedef struct jem_wrn_desc {
+    int depth, widen;                              /* 28, 10; depth = 6k + 4 */
+    int channels, height, width, classes;          /* 3, 32, 32, 10 */
+    jem_activation activation;                     /* leaky-relu of slope .2 */
+    float slope;
+    jem_norm norm;                                 /* none */
+    float dropout;                                 /* 0 */
+    jem_head head;                                 /* pooled; flat learns faster on small nets */
+    int stem_stride;                               /* 1; 2 makes all after it 4 times cheaper */
+} jem_wrn_desc;
+JEM_API jem_wrn_desc jem_wrn_desc_default(void);
+JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed);
+
+/* conv3x3 at full size, then a conv4x4 of stride 2 per further width, activation after each, flat
+   head, linear. The default is for 28x28 digits: 113,000 parameters. */
+typedef struct jem_convnet_desc {
+    int channels, height, width, classes;          /* 1, 28, 28, 10 */
+    int layers, widths[8];                         /* 4: 16, 32, 64, 64 */
+    jem_activation activation;                     /* SiLU */
+    float slope;
+} jem_convnet_desc;
+JEM_API jem_convnet_desc jem_convnet_desc_default(void);
+JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
+
+/* Linear layers of the given widths, then one to the classes; default 128, 128. */
+typedef struct jem_convnet_desc jem_mlp_desc;
+JEM_API jem_mlp_desc jem_mlp_desc_default(void);
+JEM_API jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed);
+
+JEM_API void jem_net_free(jem_net *net);                           /* NULL is fine */
+
+/* One's own network: create it, add layers, write the forward function (examples/own_net.c).
+   `user_bytes` of `user` are copied; your forward function gets the copy; NULL gives zeros. */
+JEM_API jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user,
+                                size_t user_bytes, int channels, int height, int width, int classes,
+                                uint64_t seed);
+/* A zeroed parameter (trainable) or buffer; owned by the net. */
+JEM_API jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape,
+                                 int trainable);
+JEM_API jem_param *jem_net_find(const jem_net *net, const char *name);   /* NULL if there is none */
+JEM_API ptrdiff_t jem_net_size(const jem_net *net);                      /* trainable numbers */
+JEM_API void jem_zero_grad(jem_net *net);
+
+/* A layer is its parameters and how to apply them. PyTorch's default initialisation: weights and
+   biases uniform in +-1/sqrt(fan_in); norms at gamma 1, beta 0. Parameters are name.weight, ... */
+typedef enum jem_layer_kind {
+    JEM_LAYER_NONE = 0, JEM_LAYER_CONV, JEM_LAYER_LINEAR, JEM_LAYER_NORM
+} jem_layer_kind;
+typedef struct jem_layer {
+    jem_layer_kind kind;
+    jem_param *weight, *bias, *extra[3];
+    jem_conv_desc conv;
+    jem_norm norm;
+} jem_layer;
+JEM_API jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k, int stride,
+                                 int pad);
+JEM_API jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out);
+JEM_API jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int channels);
+JEM_API jem_tensor *jem_apply(const jem_layer *layer, jem_tensor *x, int training);
+JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope);
+
+/* Logits of x (n,channels,height,width). training: batch statistics, dropout. */
+JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
+/* Short texts that travel with the network into its file. The value is copied; NULL removes. */
+JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
+JEM_API const char *jem_net_meta(const jem_net *net, const char *key);   /* NULL if there is none */
+
+/* ==== >>losses: log-densities, cross-entropy, contrastive divergence ========================== */
+
+/* Log-densities up to a constant, a number per image: what every sampler takes. user: a jem_net *,
+   or a jem_class_of * where a label is needed. Evaluation mode (no dropout, running statistics). */
+typedef struct jem_class_of { jem_net *net; const int *labels; } jem_class_of;
+JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net);             /* log p(x) */
+JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(x,y) */
+JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(y|x) */
+
+/* Mean of -log p(y|x) over the batch: mean(logsumexp(logits) - logits[y]). One number. */
+JEM_API jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels);
+/* mean E(data) - mean E(sample) = mean logp(sample) - mean logp(data). One number. Its gradient is
+   that of -log p (Hinton 2002); numbers per image in, any n each. */
+JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample);
+
+/* ==== >>samplers: SGLD, replay buffer ========================================================= */
+
+/* x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x. */
+typedef struct jem_sgld_desc {
+    int steps;                                     /* 20 */
+    float step_size, noise_std;                    /* 1, .01: the paper's decoupled pair */
+    float clamp_grad;                              /* 0: off; else each gradient to +- this */
+    float clamp_lo, clamp_hi;                      /* both 0: off; else x to this range */
+    /* Called after every step; nonzero stops the walk. May read x, may not build on the tape. */
+    int (*watch)(void *user, int step, jem_tensor *x);
+    void *watch_user;
+} jem_sgld_desc;
+JEM_API jem_sgld_desc jem_sgld_desc_default(void);
+/* The exact (unadjusted) Langevin step of size a: step a/2, noise sqrt(a). */
+JEM_API jem_sgld_desc jem_langevin_desc(float a, int steps);
+/* Walks the leaf x, in place. rng advances; NULL walks without noise. */
+JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                            const jem_sgld_desc *desc, jem_rng *rng);
+
+/* A replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0,
+   class y owns slots y*capacity/classes and up. data[capacity][c][h][w], visits[capacity]. */
+typedef struct jem_buffer {
+    jem_ctx *ctx;
+    int capacity, channels, height, width, classes;
+    float *data;
+    int *visits;                                   /* SGLD runs since a chain began in noise */
+} jem_buffer;
+/* All chains start as U(-1,1). */
+JEM_API jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int height,
+                                      int width, int classes, jem_rng *rng);
+JEM_API void jem_buffer_free(jem_buffer *buffer);
+/* Draws n chains (without labels: any; with labels: each from its class's slots) into x[n][c][h][w]
+   and their slots into slot[n]; a share `reinit` of them starts again from U(-1,1). */
+JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, const int *labels,
+                                   float reinit, float *x, int *slot);
+JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
+
+/* ==== >>optim: Adam, SGD, schedules =========================================================== */
+
+typedef enum jem_optimizer { JEM_ADAM = 0, JEM_SGD } jem_optimizer;
+
+typedef struct jem_optim_desc {
+    jem_optimizer kind;
+    float beta1, beta2, eps;                       /* Adam (Kingma & Ba 2015): .9, .999, 1e-8 */
+    float momentum;                                /* SGD, PyTorch's convention: 0 */
+    float weight_decay;                            /* L2 added to the gradient: 0 */
+    float clip;                                    /* 0: off; else bounds the gradient's L2 norm */
+} jem_optim_desc;
+JEM_API jem_optim_desc jem_optim_desc_default(void);
+
+typedef struct jem_optim jem_optim;
+JEM_API jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc);
+JEM_API void jem_optim_free(jem_optim *opt);
+/* One update of the net's parameters from their gradients, which are left as they are (scaled, if
+   clipped). grad_norm (may be NULL): before clipping. A norm that is not finite: JEM_DIVERGED, and
+   nothing is changed. */
+JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
+
+typedef enum jem_schedule_kind { JEM_CONSTANT = 0, JEM_STEPS, JEM_COSINE } jem_schedule_kind;
+typedef struct jem_schedule {
+    jem_schedule_kind kind;
+    int warmup;                                    /* linear from 0 over so many updates */
+    int total;                                     /* cosine: length of the run, in updates */
+    float floor;                                   /* cosine: ends at floor*lr */
+    float rate;                                    /* steps: factor at each of .. */
+    int at[4];                                     /* .. these updates (0: unused) */
+} jem_schedule;
+/* The rate for update number `update` (from 0). */
+JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int update);
+
+/* ==== >>train: one step at a time ============================================================= */
+
+/* The defaults are the paper's, except that a step is told its batch size by the caller. */
+typedef struct jem_train_desc {
+    float lr;                                      /* 1e-4 */
+    jem_schedule schedule;                         /* constant, no warm-up */
+    jem_optim_desc optim;                          /* Adam */
+    float w_ce;                                    /* weight of -log p(y|x): 1 */
+    float w_cd;                                    /* of contrastive divergence on p(x): 1 */
+    float w_cd_class;                              /* on p(x,y): 0 */
+    float energy_l2;                               /* of mean f(x+)^2 + mean f(x-)^2: 0 */
+    float input_noise;                             /* std of the noise added to data: .03 */
+    jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
+    int negatives;                                 /* chains per step (64); 0: one per data image */
+    int buffer_size;                               /* 10000 */
+    float reinit;                                  /* share of chains restarted: .05 */
+    int class_conditional;                         /* buffer by class; chains given a label */
+    float diverged;                                /* |loss| beyond this is an error: 1e8 */
+    uint64_t seed;                                 /* 1 */
+} jem_train_desc;
+JEM_API jem_train_desc jem_train_desc_default(void);
+
+typedef struct jem_stats {
+    jem_status status;
+    int update;                                    /* from 0 */
+    float loss, ce, cd;                            /* cd = f_sample - f_data */
+    float f_data, f_sample;                        /* mean log p(x) of data and of samples */
+    float accuracy;                                /* of this batch */
+    float lr, grad_norm;
+} jem_stats;
+
+typedef struct jem_trainer jem_trainer;
+/* Does not own the net. */
+JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc);
+JEM_API void jem_trainer_free(jem_trainer *tr);
+/* One update from n labelled images x[n][c][h][w], labels 0..classes-1. On an error (status) the
+   parameters are as before. */
+JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
+/* The same with separate images for p(x), which need no labels. n may be 0. */
+JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
+                                      const float *x_unlabelled, int n_unlabelled);
+JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);                 /* owned by the trainer */
+
+/* The training loss of given data and samples, weighted as in desc, for those who write their own
+   loop. x, labels: cross-entropy, and p(x,y); x_data: p(x) (NULL: x serves both); x_sample,
+   sample_labels: what the sampler drew (may be NULL, as may x and labels). terms: tensors of one
+   number each, but logits; NULL where they do not occur. */
+typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } jem_loss_terms;
+JEM_API jem_tensor *jem_loss(jem_net *net, const jem_train_desc *desc, jem_tensor *x,
+                             const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
+                             const int *sample_labels, jem_loss_terms *terms);
+
+/* ==== >>eval: classify, accuracy ============================================================== */
+
+typedef struct jem_answer {
+    int label;
+    float probability;     /* p(label|x) */
+    float log_density;     /* log p(x), up to a constant of the network */
+    float familiarity;     /* share of the calibration images less likely than this one; -1: none */
+} jem_answer;
+/* x[n][c][h][w]; one answer each. */
+JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
+/* Remembers how log p(x) is spread over images known to be normal (some hundreds, not trained on),
+   so that jem_answer.familiarity means something; saved with the network. */
+JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n);
+JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);  /* <0: error */
+
+/* ==== >>io: safetensors ======================================================================= */
+/* Named arrays and short texts in a file: 8 bytes of length, a JSON header, the data
+   (github.com/huggingface/safetensors). PyTorch reads what we write, and the other way. */
+
+typedef enum jem_dtype { JEM_F32 = 0, JEM_I32, JEM_I64, JEM_U8 } jem_dtype;
+typedef struct jem_entry {
+    const char *name;
+    jem_dtype dtype;
+    int ndim;
+    int64_t shape[8];
+    const void *data;      /* aligned to 8 bytes */
+    size_t bytes;
+} jem_entry;
+typedef struct jem_archive jem_archive;
+JEM_API jem_archive *jem_archive_create(jem_ctx *ctx);
+/* Copies everything it needs; `bytes` may be freed. Damaged input: NULL and an error. */
+JEM_API jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size);
+JEM_API void jem_archive_free(jem_archive *a);
+JEM_API int jem_archive_count(const jem_archive *a);
+JEM_API const jem_entry *jem_archive_at(const jem_archive *a, int i);
+JEM_API const jem_entry *jem_archive_find(const jem_archive *a, const char *name);
+/* The name is copied, the data is NOT: it must stay until the archive is written or freed. */
+JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
+                                   const int64_t *shape, const void *data);
+JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
+JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
+/* The file's bytes, from the context's allocator: give them back with jem_release. */
+JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
+JEM_API void jem_release(jem_ctx *ctx, void *memory);
+
+/* A network's parameters and description, as an archive and back. From an archive without a
+   description (PyTorch's own), create the net first and use jem_net_load. */
+JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
+JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
+/* Every parameter of the net must be there with its shape; nothing is changed otherwise. Entries
+   that the net does not have are ignored. */
+JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
+
+#ifndef JEM_NO_STDIO
+JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
+/* Writes path.tmp, syncs it, renames it: what was at path is whole until the new file is. */
+JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
+JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
+JEM_API jem_status jem_save(const jem_net *net, const char *path);
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* JEM_H */
+
+/* ==============================================================================================
+   STOP HERE if you only use the API. Below is how it works: the same rooms, in the same order.
+   ============================================================================================== */
+#ifndef JEM_FILE
+#define JEM_FILE "jem.h"
+#endif
+
+#if defined(JEM_IMPLEMENTATION) && !defined(JEM__IMPLEMENTED)
+#define JEM__IMPLEMENTED
+
+/* ==== >>platform: status, context, instruction sets =========================================== */
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>         /* vsnprintf; files only without JEM_NO_STDIO */
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#if !defined(JEM_NO_SIMD) && defined(__GNUC__) && defined(__x86_64__)
+#define JEM__X86 1
+#include <cpuid.h>
+#include <immintrin.h>
+#elif !defined(JEM_NO_SIMD) && defined(__GNUC__) && defined(__aarch64__)
+#define JEM__ARM 1
+#include <arm_neon.h>
+#endif
+
+#ifdef __GNUC__
+#define JEM__PRINTF(f, a) __attribute__((format(printf, f, a)))
+#define JEM__INLINE static inline __attribute__((always_inline))
+#else
+#define JEM__PRINTF(f, a)
+#define JEM__INLINE static
+#endif
+
+/* Full unrolling is what keeps accumulators in registers; the two compilers ask for different words. */
+#if defined(__clang__)
+#define JEM__UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define JEM__UNROLL _Pragma("GCC unroll 16")
+#else
+#define JEM__UNROLL
+#endif
+
+struct jem_ctx {
+    jem_ctx_desc desc;
+    const struct jem__kernels *k;
+    int threads;
+    jem_status status;
+    char message[512];
+    jem_memory_stats memory;
+    struct jem__chunk *chunks, *chunk;             /* the arena: all of it, the one in use */
+    size_t used;                                   /* bytes of the chunk in use */
+    struct jem__node **nodes;                      /* the tape, in the order it was recorded */
+    int n_nodes, cap_nodes;
+    uint64_t pushes;                               /* counts arena allocations: orders them in time */
+};
+
+JEM__PRINTF(3, 4)
+static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format, ...) {
+    if (!ctx || ctx->status != JEM_OK) return status;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(ctx->message, sizeof ctx->message, format, list);
+    va_end(list);
+    ctx->status = status;
+    if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
+    return status;
+}
+
+jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message) {
+    return jem__fail(ctx, status, "%s", message ? message : "");
+}
+const char *jem_error(const jem_ctx *ctx) { return ctx ? ctx->message : "no context"; }
+jem_status jem_error_status(const jem_ctx *ctx) { return ctx ? ctx->status : JEM_BAD_ARGUMENT; }
+int jem_ok(const jem_ctx *ctx) { return ctx && ctx->status == JEM_OK; }
+void jem_clear_error(jem_ctx *ctx) {
+    if (ctx) ctx->status = JEM_OK, ctx->message[0] = 0;
+}
+
+/* Every allocation: zeroed, aligned to 64 bytes (an AVX-512 register, a cache line), and counted.
+   The head in front of it remembers where it began and how long it is. */
+typedef struct jem__head { void *start; size_t bytes; } jem__head;
+
+static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
+    size_t total = bytes + 64 + sizeof(jem__head);
+    void *start = total < bytes ? NULL
+                : ctx->desc.allocate ? ctx->desc.allocate(ctx->desc.user, total) : malloc(total);
+    if (!start) {
+        jem__fail(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB asked for, %.1f MB held",
+                  (double)bytes / 1048576.0, (double)ctx->memory.bytes / 1048576.0);
+        return NULL;
+    }
+    uintptr_t at = ((uintptr_t)start + sizeof(jem__head) + 63) & ~(uintptr_t)63;
+    jem__head *head = (jem__head *)at - 1;
+    head->start = start, head->bytes = total;
+    ctx->memory.bytes += total, ctx->memory.allocations++;
+    if (ctx->memory.bytes > ctx->memory.peak) ctx->memory.peak = ctx->memory.bytes;
+    memset((void *)at, 0, bytes);
+    return (void *)at;
+}
+
+static void jem__free(jem_ctx *ctx, void *memory) {
+    if (!memory) return;
+    jem__head *head = (jem__head *)memory - 1;
+    void *start = head->start;
+    ctx->memory.bytes -= head->bytes;
+    if (ctx->desc.release) ctx->desc.release(ctx->desc.user, start); else free(start);
+}
+
+static float *jem__alloc_floats(jem_ctx *ctx, ptrdiff_t n) {
+    return (float *)jem__alloc(ctx, (size_t)n * sizeof(float));
+}
+
+static char *jem__strdup(jem_ctx *ctx, const char *s) {
+    size_t n = strlen(s) + 1;
+    char *copy = (char *)jem__alloc(ctx, n);
+    if (copy) memcpy(copy, s, n);
+    return copy;
+}
+
+jem_memory_stats jem_memory(const jem_ctx *ctx) { return ctx->memory; }
+void jem_release(jem_ctx *ctx, void *memory) { jem__free(ctx, memory); }
+
+/* Runs task(arg, 0..n-1). Tasks write to different places and never depend on their order. */
+static void jem__parallel(jem_ctx *ctx, int n, void (*task)(void *arg, int i), void *arg) {
+    if (n > 1 && ctx->threads > 1 && ctx->desc.parallel_for) {
+        ctx->desc.parallel_for(ctx->desc.user, n, task, arg);
+        return;
+    }
+#ifdef _OPENMP
+    if (n > 1 && ctx->threads > 1) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(ctx->threads)
+        for (int i = 0; i < n; i++) task(arg, i);
+        return;
+    }
+#endif
+    for (int i = 0; i < n; i++) task(arg, i);
+}
+
+#ifdef JEM__X86
+/* The system must save the registers too: OSXSAVE, then XCR0 (Intel SDM vol. 1, 13.3 and 15.2). */
+static int jem__x86_has(jem_isa isa) {
+    unsigned a, b, c, d, lo, hi;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
+    const unsigned need = 1u << 27 | 1u << 28 | 1u << 12;              /* OSXSAVE, AVX, FMA */
+    if ((c & need) != need) return 0;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+    const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
+    if (isa == JEM_ISA_AVX2) return (lo & 0x06) == 0x06 && (b & 1u << 5);
+    return (lo & 0xe6) == 0xe6 && (b & 1u << 5) && (b & avx512) == avx512;
+}
+#endif
+
+int jem_isa_available(jem_isa isa) {
+    switch (isa) {
+    case JEM_ISA_BEST: case JEM_ISA_SCALAR: return 1;
+#ifdef JEM__X86
+    case JEM_ISA_AVX2: case JEM_ISA_AVX512: return jem__x86_has(isa);
+#endif
+#ifdef JEM__ARM
+    case JEM_ISA_NEON: return 1;
+#endif
+    default: return 0;
+    }
+}
+
+const char *jem_isa_name(jem_isa isa) {
+    switch (isa) {
+    case JEM_ISA_BEST: return "best";
+    case JEM_ISA_SCALAR: return "scalar";
+    case JEM_ISA_AVX2: return "avx2";
+    case JEM_ISA_AVX512: return "avx512";
+    case JEM_ISA_NEON: return "neon";
+    default: return "unknown";
+    }
+}
+
+/* ==== >>rng: counter-based random numbers ===================================================== */
+/* Threefry-2x32-20: 20 rounds of add, rotate, xor, the key mixed in every 4. The kernels have the
+   same function on vectors, one counter per lane. */
+
+static const unsigned jem__threefry_rotate[8] = { 13, 15, 26, 6, 17, 29, 16, 24 };
+#define JEM__THREEFRY_PARITY 0x1BD11BDAu
+
+static void jem__threefry(const uint32_t key[2], uint32_t x[2]) {
+    const uint32_t ks[3] = { key[0], key[1], key[0] ^ key[1] ^ JEM__THREEFRY_PARITY };
+    x[0] += ks[0], x[1] += ks[1];
+    for (unsigned r = 0; r < 20; r++) {
+        unsigned s = jem__threefry_rotate[r & 7];
+        x[0] += x[1];
+        x[1] = (x[1] << s | x[1] >> (32 - s)) ^ x[0];
+        if ((r & 3) == 3) {
+            unsigned j = r / 4 + 1;
+            x[0] += ks[j % 3], x[1] += ks[(j + 1) % 3] + j;
+        }
+    }
+}
+
+jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream) {
+    uint32_t x[2] = { (uint32_t)stream, (uint32_t)(stream >> 32) ^ 0x80000000u };
+    jem__threefry(rng->key, x);
+    jem_rng r;
+    r.key[0] = x[0], r.key[1] = x[1], r.counter = 0;
+    return r;
+}
+
+jem_rng jem_rng_seed(uint64_t seed) {
+    jem_rng r;
+    r.key[0] = (uint32_t)seed, r.key[1] = (uint32_t)(seed >> 32), r.counter = 0;
+    return jem_rng_split(&r, 0);
+}
+
+uint32_t jem_rng_u32(jem_rng *rng) {
+    uint32_t x[2] = { (uint32_t)rng->counter, (uint32_t)(rng->counter >> 32) };
+    rng->counter++;
+    jem__threefry(rng->key, x);
+    return x[0];
+}
+
+float jem_rng_uniform(jem_rng *rng) { return (float)(jem_rng_u32(rng) >> 8) * (1.0f / 16777216.0f); }
+
+int jem_rng_below(jem_rng *rng, int n) {
+    if (n <= 1) return 0;
+    const uint32_t un = (uint32_t)n, spare = (0u - un) % un;   /* 2^32 mod n: reject so many */
+    uint32_t u;
+    do u = jem_rng_u32(rng); while (u < spare);
+    return (int)(u % un);
+}
+
+/* Vector fills take whole blocks of 16 counters, so that no carry happens between lanes. */
+static uint64_t jem__rng_take(jem_rng *rng, ptrdiff_t floats) {
+    uint64_t start = (rng->counter + 15) & ~(uint64_t)15;
+    rng->counter = start + (uint64_t)((floats + 31) / 32) * 16;
+    return start;
+}
+
+/* ==== >>memory: the tape's arena ============================================================== */
+/* A list of chunks, used from the first on; a mark is a place in it. Chunks are kept when the tape
+   is forgotten, so that the second step of a loop finds all it needs. */
+
+typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
+#define JEM__CHUNK ((size_t)1 << 20)
+
+/* Not zeroed; aligned to 64 bytes. */
+static void *jem__push(jem_ctx *ctx, size_t bytes) {
+    if (bytes > (size_t)-1 / 4) {
+        jem__fail(ctx, JEM_NO_MEMORY, "out of memory: more asked for than can be addressed");
+        return NULL;
+    }
+    bytes = (bytes + 63) & ~(size_t)63;
+    while (ctx->chunk && ctx->used + bytes > ctx->chunk->size && ctx->chunk->next)
+        ctx->chunk = ctx->chunk->next, ctx->used = 0;
+    if (!ctx->chunk || ctx->used + bytes > ctx->chunk->size) {
+        size_t size = bytes > JEM__CHUNK ? bytes : JEM__CHUNK;
+        jem__chunk *chunk = (jem__chunk *)jem__alloc(ctx, size + 64);
+        if (!chunk) return NULL;
+        chunk->next = NULL, chunk->size = size;
+        if (ctx->chunk) ctx->chunk->next = chunk; else ctx->chunks = chunk;
+        ctx->chunk = chunk, ctx->used = 0;
+    }
+    char *p = (char *)ctx->chunk + 64 + ctx->used;
+    ctx->used += bytes;
+    ctx->pushes++;
+    return p;
+}
+
+static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
+    void *p = jem__push(ctx, bytes);
+    if (p) memset(p, 0, bytes);
+    return p;
+}
+
+#endif /* JEM_IMPLEMENTATION, first part */
+/* ==== >>kernels: what the processor runs ====================================================== */
+/* Lanes are images. Element (n,c,h,w) of a batch lies at
+
+       data[((((n/16)*H + h)*W + w)*C + c)*16 + n%16]
+
+   so 16 neighbours are one (pixel, channel) of 16 images, and every kernel below is the plain scalar
+   algorithm in which a scalar is 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of NEON.
+
+   This section is compiled once per instruction set: the file includes itself (at 'instances'
+   below) with JEM__PASS set. A sum's order never depends on the instruction set or the number of
+   threads, every multiply-add is an explicit fma, no product meets a bare addition (a compiler may
+   contract those), and exp, log, sine are our own: so all instances give the same bits. */
+
+#ifdef JEM__PASS
+
+#if JEM__PASS == 2                                 /* JEM_ISA_AVX2 */
+#define JEM__TARGET __attribute__((target("avx2,fma")))
+#define JEM__FN(name) jem__##name##_avx2
+#define JEM__V __m256
+#define JEM__I __m256i
+#define JEM__VL 8
+#define JEM__PX 2                                  /* conv block: channels x pixels fill the file */
+#define JEM__CO 6
+#define JEM__WO 4                                  /* weight gradient block: out x in channels */
+#define JEM__WI 3
+#define JEM__LOAD(p) _mm256_loadu_ps(p)
+#define JEM__STORE(p, v) _mm256_storeu_ps(p, v)
+#define JEM__SET(x) _mm256_set1_ps(x)
+#define JEM__FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define JEM__FNMA(a, b, c) _mm256_fnmadd_ps(a, b, c)
+#define JEM__ADD(a, b) _mm256_add_ps(a, b)
+#define JEM__SUB(a, b) _mm256_sub_ps(a, b)
+#define JEM__MUL(a, b) _mm256_mul_ps(a, b)
+#define JEM__DIV(a, b) _mm256_div_ps(a, b)
+#define JEM__SQRT(a) _mm256_sqrt_ps(a)
+#define JEM__LESS(a, b, x, y) _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
+#define JEM__BITS(a) ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LT_OQ)))
+#define JEM__PICK(bits, x, y)                                                                       \
+    _mm256_blendv_ps(y, x, _mm256_castsi256_ps(_mm256_sllv_epi32(_mm256_set1_epi32((int)(bits)),    \
+                     _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24))))
+#define JEM__ISET(x) _mm256_set1_epi32((int)(x))
+#define JEM__IOTA() _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
+#define JEM__IADD(a, b) _mm256_add_epi32(a, b)
+#define JEM__IXOR(a, b) _mm256_xor_si256(a, b)
+#define JEM__IAND(a, b) _mm256_and_si256(a, b)
+#define JEM__SHL(a, s) _mm256_slli_epi32(a, s)
+#define JEM__SHR(a, s) _mm256_srli_epi32(a, s)
+#define JEM__AS_I(v) _mm256_castps_si256(v)
+#define JEM__AS_V(i) _mm256_castsi256_ps(i)
+#define JEM__TO_V(i) _mm256_cvtepi32_ps(i)
+
+#elif JEM__PASS == 3                               /* JEM_ISA_AVX512 */
+#define JEM__TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#define JEM__FN(name) jem__##name##_avx512
+#define JEM__V __m512
+#define JEM__I __m512i
+#define JEM__VL 16
+#define JEM__PX 4
+#define JEM__CO 6
+#define JEM__WO 4
+#define JEM__WI 4
+#define JEM__LOAD(p) _mm512_loadu_ps(p)
+#define JEM__STORE(p, v) _mm512_storeu_ps(p, v)
+#define JEM__SET(x) _mm512_set1_ps(x)
+#define JEM__FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define JEM__FNMA(a, b, c) _mm512_fnmadd_ps(a, b, c)
+#define JEM__ADD(a, b) _mm512_add_ps(a, b)
+#define JEM__SUB(a, b) _mm512_sub_ps(a, b)
+#define JEM__MUL(a, b) _mm512_mul_ps(a, b)
+#define JEM__DIV(a, b) _mm512_div_ps(a, b)
+#define JEM__SQRT(a) _mm512_sqrt_ps(a)
+#define JEM__LESS(a, b, x, y) _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), x)
+#define JEM__BITS(a) ((unsigned)_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_LT_OQ))
+#define JEM__PICK(bits, x, y) _mm512_mask_mov_ps(y, (__mmask16)(bits), x)
+#define JEM__ISET(x) _mm512_set1_epi32((int)(x))
+#define JEM__IOTA() _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#define JEM__IADD(a, b) _mm512_add_epi32(a, b)
+#define JEM__IXOR(a, b) _mm512_xor_si512(a, b)
+#define JEM__IAND(a, b) _mm512_and_si512(a, b)
+#define JEM__SHL(a, s) _mm512_slli_epi32(a, s)
+#define JEM__SHR(a, s) _mm512_srli_epi32(a, s)
+#define JEM__AS_I(v) _mm512_castps_si512(v)
+#define JEM__AS_V(i) _mm512_castsi512_ps(i)
+#define JEM__TO_V(i) _mm512_cvtepi32_ps(i)
+
+#elif JEM__PASS == 4                               /* JEM_ISA_NEON */
+#define JEM__TARGET
+#define JEM__FN(name) jem__##name##_neon
+#define JEM__V float32x4_t
+#define JEM__I uint32x4_t
+#define JEM__VL 4
+#define JEM__PX 4
+#define JEM__CO 6
+#define JEM__WO 4
+#define JEM__WI 4
+#define JEM__LOAD(p) vld1q_f32(p)
+#define JEM__STORE(p, v) vst1q_f32(p, v)
+#define JEM__SET(x) vdupq_n_f32(x)
+#define JEM__FMA(a, b, c) vfmaq_f32(c, a, b)
+#define JEM__FNMA(a, b, c) vfmsq_f32(c, a, b)
+#define JEM__ADD(a, b) vaddq_f32(a, b)
+#define JEM__SUB(a, b) vsubq_f32(a, b)
+#define JEM__MUL(a, b) vmulq_f32(a, b)
+#define JEM__DIV(a, b) vdivq_f32(a, b)
+#define JEM__SQRT(a) vsqrtq_f32(a)
+#define JEM__LESS(a, b, x, y) vbslq_f32(vcltq_f32(a, b), x, y)
+#define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), jem__neon_bits()))
+#define JEM__PICK(bits, x, y) vbslq_f32(vtstq_u32(vdupq_n_u32((uint32_t)(bits)), jem__neon_bits()), x, y)
+#define JEM__ISET(x) vdupq_n_u32((uint32_t)(x))
+#define JEM__IOTA() jem__neon_iota()
+#define JEM__IADD(a, b) vaddq_u32(a, b)
+#define JEM__IXOR(a, b) veorq_u32(a, b)
+#define JEM__IAND(a, b) vandq_u32(a, b)
+#define JEM__SHL(a, s) vshlq_u32(a, vdupq_n_s32(s))
+#define JEM__SHR(a, s) vshlq_u32(a, vdupq_n_s32(-(s)))
+#define JEM__AS_I(v) vreinterpretq_u32_f32(v)
+#define JEM__AS_V(i) vreinterpretq_f32_u32(i)
+#define JEM__TO_V(i) vcvtq_f32_s32(vreinterpretq_s32_u32(i))
+JEM__INLINE uint32x4_t jem__neon_bits(void) {
+    static const uint32_t b[4] = { 1, 2, 4, 8 };
+    return vld1q_u32(b);
+}
+JEM__INLINE uint32x4_t jem__neon_iota(void) {
+    static const uint32_t b[4] = { 0, 1, 2, 3 };
+    return vld1q_u32(b);
+}
+
+#else                                              /* JEM_ISA_SCALAR: one lane at a time */
+#define JEM__TARGET
+#define JEM__FN(name) jem__##name##_scalar
+#define JEM__V float
+#define JEM__I uint32_t
+#define JEM__VL 1
+#define JEM__PX 2
+#define JEM__CO 6
+#define JEM__WO 4
+#define JEM__WI 4
+#define JEM__LOAD(p) (*(p))
+#define JEM__STORE(p, v) (*(p) = (v))
+#define JEM__SET(x) (x)
+#define JEM__FMA(a, b, c) fmaf(a, b, c)
+#define JEM__FNMA(a, b, c) fmaf(-(a), b, c)
+#define JEM__ADD(a, b) ((a) + (b))
+#define JEM__SUB(a, b) ((a) - (b))
+#define JEM__MUL(a, b) ((a) * (b))
+#define JEM__DIV(a, b) ((a) / (b))
+#define JEM__SQRT(a) sqrtf(a)
+#define JEM__LESS(a, b, x, y) ((a) < (b) ? (x) : (y))
+#define JEM__BITS(a) ((a) < 0 ? 1u : 0u)
+#define JEM__PICK(bits, x, y) ((bits) & 1u ? (x) : (y))
+#define JEM__ISET(x) ((uint32_t)(x))
+#define JEM__IOTA() 0u
+#define JEM__IADD(a, b) ((a) + (b))
+#define JEM__IXOR(a, b) ((a) ^ (b))
+#define JEM__IAND(a, b) ((a) & (b))
+#define JEM__SHL(a, s) ((a) << (s))
+#define JEM__SHR(a, s) ((a) >> (s))
+#define JEM__AS_I(v) jem__float_bits(v)
+#define JEM__AS_V(i) jem__bits_float(i)
+#define JEM__TO_V(i) ((float)(int32_t)(i))
+JEM__INLINE uint32_t jem__float_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+JEM__INLINE float jem__bits_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+#endif
+
+#define JEM__VINLINE JEM__TARGET JEM__INLINE
+#define JEM__KERNEL JEM__TARGET static
+#define JEM__EACH(i, n) for (ptrdiff_t i = 0; i < (n); i += JEM__VL)
+
+/* ---- elementary functions -------------------------------------------------------------------- */
+
+/* e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2; x held to [-87, 88]. Relative error 1e-7. */
+JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
+    const JEM__V lo = JEM__SET(-87.0f), hi = JEM__SET(88.0f);
+    const JEM__V round = JEM__SET(12582912.0f);    /* 1.5 * 2^23: adding it rounds to an integer */
+    x = JEM__LESS(x, lo, lo, x);
+    x = JEM__LESS(hi, x, hi, x);
+    JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round), n = JEM__SUB(t, round);
+    JEM__V r = JEM__FNMA(n, JEM__SET(0.693359375f), x);
+    r = JEM__FNMA(n, JEM__SET(-2.12194440e-4f), r);
+    JEM__V q = JEM__FMA(JEM__SET(1.39411096e-3f), r, JEM__SET(8.36317982e-3f));
+    q = JEM__FMA(q, r, JEM__SET(4.16663753e-2f));
+    q = JEM__FMA(q, r, JEM__SET(0.16666577f));
+    q = JEM__FMA(q, r, JEM__SET(0.5f));
+    q = JEM__FMA(JEM__MUL(r, r), q, r);
+    q = JEM__ADD(q, JEM__SET(1.0f));
+    return JEM__AS_V(JEM__IADD(JEM__AS_I(q), JEM__SHL(JEM__AS_I(t), 23)));
+}
+
+/* ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); for normal x > 0. */
+JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
+    const JEM__I low = JEM__ISET(0x3f3504f3u);     /* bits of sqrt(1/2) */
+    JEM__I u = JEM__IADD(JEM__AS_I(x), JEM__ISET(0x3f800000u - 0x3f3504f3u));
+    JEM__V e = JEM__SUB(JEM__TO_V(JEM__SHR(u, 23)), JEM__SET(127.0f));
+    JEM__V m = JEM__AS_V(JEM__IADD(JEM__IAND(u, JEM__ISET(0x007fffffu)), low));
+    const JEM__V one = JEM__SET(1.0f);
+    JEM__V s = JEM__DIV(JEM__SUB(m, one), JEM__ADD(m, one)), z = JEM__MUL(s, s);
+    JEM__V q = JEM__FMA(JEM__SET(0.233327598f), z, JEM__SET(0.285507233f));
+    q = JEM__FMA(q, z, JEM__SET(0.400001229f));
+    q = JEM__FMA(q, z, JEM__SET(0.666666666f));
+    q = JEM__FMA(JEM__MUL(s, z), q, JEM__FMA(e, JEM__SET(-2.12194440e-4f), JEM__ADD(s, s)));
+    return JEM__FMA(e, JEM__SET(0.693359375f), q);
+}
+
+/* 1/(1 + e^-x) */
+JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
+    const JEM__V one = JEM__SET(1.0f);
+    return JEM__DIV(one, JEM__ADD(one, JEM__FN(exp)(JEM__SUB(JEM__SET(0.0f), x))));
+}
+
+/* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
+
+JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__I *a, JEM__I *b) {
+    const uint32_t k2 = key[0] ^ key[1] ^ JEM__THREEFRY_PARITY;
+    const JEM__I ks[3] = { JEM__ISET(key[0]), JEM__ISET(key[1]), JEM__ISET(k2) };
+    JEM__I x = JEM__IADD(JEM__IADD(JEM__ISET((uint32_t)counter), JEM__IOTA()), ks[0]);
+    JEM__I y = JEM__IADD(JEM__ISET((uint32_t)(counter >> 32)), ks[1]);
+#define JEM__ROUND(s)                                                                              \
+    x = JEM__IADD(x, y);                                                                           \
+    y = JEM__IXOR(JEM__IADD(JEM__SHL(y, s), JEM__SHR(y, 32 - (s))), x);
+#define JEM__KEY(j)                                                                                \
+    x = JEM__IADD(x, ks[(j) % 3]);                                                                 \
+    y = JEM__IADD(y, JEM__IADD(ks[((j) + 1) % 3], JEM__ISET(j)));
+    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(1)
+    JEM__ROUND(17) JEM__ROUND(29) JEM__ROUND(16) JEM__ROUND(24) JEM__KEY(2)
+    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(3)
+    JEM__ROUND(17) JEM__ROUND(29) JEM__ROUND(16) JEM__ROUND(24) JEM__KEY(4)
+    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(5)
+#undef JEM__ROUND
+#undef JEM__KEY
+    *a = x, *b = y;
+}
+
+JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {      /* [0,1), 24 bits */
+    return JEM__MUL(JEM__TO_V(JEM__SHR(u, 8)), JEM__SET(1.0f / 16777216.0f));
+}
+
+/* Two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of 2 pi t,
+   which are polynomials in t^2 for t in [-1/2, 1/2). */
+JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
+    JEM__V u = JEM__SUB(JEM__SET(1.0f), JEM__FN(unit)(a));             /* (0,1] */
+    JEM__V t = JEM__SUB(JEM__FN(unit)(b), JEM__SET(0.5f)), z = JEM__MUL(t, t);
+    JEM__V r = JEM__SQRT(JEM__MUL(JEM__SET(-2.0f), JEM__FN(log)(u)));
+    JEM__V s = JEM__FMA(JEM__SET(-0.620820359f), z, JEM__SET(3.78135533f));
+    s = JEM__FMA(s, z, JEM__SET(-15.0865778f));
+    s = JEM__FMA(s, z, JEM__SET(42.0577562f));
+    s = JEM__FMA(s, z, JEM__SET(-76.7058004f));
+    s = JEM__FMA(s, z, JEM__SET(81.6052474f));
+    s = JEM__FMA(s, z, JEM__SET(-41.3417022f));
+    s = JEM__FMA(s, z, JEM__SET(6.28318531f));
+    JEM__V c = JEM__FMA(JEM__SET(-1.45323693f), z, JEM__SET(7.80024045f));
+    c = JEM__FMA(c, z, JEM__SET(-26.4047057f));
+    c = JEM__FMA(c, z, JEM__SET(60.2421377f));
+    c = JEM__FMA(c, z, JEM__SET(-85.4566589f));
+    c = JEM__FMA(c, z, JEM__SET(64.9393891f));
+    c = JEM__FMA(c, z, JEM__SET(-19.7392087f));
+    c = JEM__FMA(c, z, JEM__SET(1.0f));
+    *p = JEM__MUL(r, JEM__MUL(s, t)), *q = JEM__MUL(r, c);
+}
+
+/* kind 0: a + b U[0,1); kind 1: a + b N(0,1). n in 16s. */
+JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, float *out,
+                               ptrdiff_t n, float a, float b) {
+    const JEM__V va = JEM__SET(a), vb = JEM__SET(b);
+    for (ptrdiff_t i = 0; i < n; i += 32)
+        for (int l = 0; l < 16; l += JEM__VL) {
+            JEM__I x, y;
+            JEM__V p, q;
+            JEM__FN(threefry)(key, start + (uint64_t)(i / 2 + l), &x, &y);
+            if (kind == 0) p = JEM__FN(unit)(x), q = JEM__FN(unit)(y);
+            else JEM__FN(normal2)(x, y, &p, &q);
+            JEM__STORE(out + i + l, JEM__FMA(vb, p, va));
+            if (i + 16 < n) JEM__STORE(out + i + 16 + l, JEM__FMA(vb, q, va));
+        }
+}
+
+/* ---- convolution: output, and input gradient ------------------------------------------------- */
+/* Output channels x pixels (CO x PX) are accumulated in registers over taps and input channels.
+   `tap` holds, per tap and pixel, where that pixel's first channel is read: NULL in the padding.
+   Weights are packed [block of CO][16 input channels][tap][input channel][CO]. */
+
+JEM__VINLINE void JEM__FN(conv_block)(const int co, const int px, const float *const *tap,
+                                      const int *index, int live, int taps, int ci, int h,
+                                      const float *w, const float *bias, float *const *y, int add) {
+    static const float zero[16 * JEM_LANES] = { 0 };
+    JEM__V acc[JEM__CO][JEM__PX];
+    JEM__UNROLL for (int o = 0; o < co; o++)
+        JEM__UNROLL for (int p = 0; p < px; p++) acc[o][p] = JEM__SET(0.0f);
+    for (int c0 = 0; c0 < ci; c0 += 16) {
+        const int nc = ci - c0 < 16 ? ci - c0 : 16;
+        const float *wc = w + (ptrdiff_t)c0 * taps * co;
+        for (int t = 0; t < live; t++) {
+            const float *wt = wc + (ptrdiff_t)index[t] * nc * co;
+            const float *x[JEM__PX];
+            JEM__UNROLL for (int p = 0; p < px; p++) {
+                const float *at = tap[t * JEM__PX + p];
+                x[p] = (at ? at + c0 * JEM_LANES : zero) + h;
+            }
+            for (int i = 0; i < nc; i++, wt += co) {
+                JEM__V v[JEM__PX];
+                JEM__UNROLL for (int p = 0; p < px; p++) v[p] = JEM__LOAD(x[p] + i * JEM_LANES);
+                JEM__UNROLL for (int o = 0; o < co; o++) {
+                    const JEM__V wo = JEM__SET(wt[o]);
+                    JEM__UNROLL for (int p = 0; p < px; p++) acc[o][p] = JEM__FMA(wo, v[p], acc[o][p]);
+                }
+            }
+        }
+    }
+    JEM__UNROLL for (int o = 0; o < co; o++) {
+        const JEM__V b = JEM__SET(bias ? bias[o] : 0.0f);
+        JEM__UNROLL for (int p = 0; p < px; p++) {
+            float *to = y[p] + o * JEM_LANES + h;
+            JEM__V v = JEM__ADD(acc[o][p], b);
+            JEM__STORE(to, add ? JEM__ADD(JEM__LOAD(to), v) : v);
+        }
+    }
+}
+
+#define JEM__BLOCK(co, px)                                                                         \
+    JEM__KERNEL void JEM__FN(conv_##co##x##px)(const float *const *tap, const int *index, int live, \
+        int taps, int ci, int h, const float *w, const float *bias, float *const *y, int add) {    \
+        JEM__FN(conv_block)(co, px, tap, index, live, taps, ci, h, w, bias, y, add);               \
+    }
+#if JEM__PX == 4
+JEM__BLOCK(6, 4) JEM__BLOCK(4, 4) JEM__BLOCK(2, 4) JEM__BLOCK(1, 4)
+#else
+JEM__BLOCK(6, 2) JEM__BLOCK(4, 2) JEM__BLOCK(2, 2) JEM__BLOCK(1, 2)
+#endif
+JEM__BLOCK(6, 1) JEM__BLOCK(4, 1) JEM__BLOCK(2, 1) JEM__BLOCK(1, 1)
+#undef JEM__BLOCK
+
+/* One group of 16 images. x (hi,wi,ci,16) -> y (ho,wo,co,16), or added to it. */
+JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const float *x, const float *pack,
+                               const float *bias, float *y, int add) {
+    typedef void (*block_fn)(const float *const *, const int *, int, int, int, int, const float *,
+                             const float *, float *const *, int);
+    static const block_fn wide[4] = {
+#if JEM__PX == 4
+        JEM__FN(conv_1x4), JEM__FN(conv_2x4), JEM__FN(conv_4x4), JEM__FN(conv_6x4)
+#else
+        JEM__FN(conv_1x2), JEM__FN(conv_2x2), JEM__FN(conv_4x2), JEM__FN(conv_6x2)
+#endif
+    };
+    static const block_fn one[4] = {
+        JEM__FN(conv_1x1), JEM__FN(conv_2x1), JEM__FN(conv_4x1), JEM__FN(conv_6x1)
+    };
+    const float *tap[JEM__MAX_TAPS * JEM__PX];
+    int index[JEM__MAX_TAPS];
+    jem__phase f;
+    for (int phase = 0; jem__conv_phase(q, phase, &f); phase++) {
+        const int pixels = f.rows * f.cols;
+        for (int p0 = 0, px; p0 < pixels; p0 += px) {
+            px = pixels - p0 >= JEM__PX ? JEM__PX : 1;
+            float *to[JEM__PX] = { 0 };
+            int iy[JEM__PX] = { 0 }, ix[JEM__PX] = { 0 }, live = 0;
+            for (int p = 0; p < px; p++) {
+                const int r = (p0 + p) / f.cols, c = (p0 + p) % f.cols;
+                iy[p] = r * f.step_in, ix[p] = c * f.step_in;
+                to[p] = y + ((ptrdiff_t)(f.y0 + r * f.step_out) * q->wo + f.x0 + c * f.step_out) *
+                        q->co * JEM_LANES;
+            }
+            for (int t = 0; t < f.taps; t++) {
+                int inside = 0;
+                for (int p = 0; p < px; p++) {
+                    const int sy = iy[p] + f.dy[t], sx = ix[p] + f.dx[t];
+                    const int in = (unsigned)sy < (unsigned)q->hi && (unsigned)sx < (unsigned)q->wi;
+                    tap[live * JEM__PX + p] =
+                        in ? x + ((ptrdiff_t)sy * q->wi + sx) * q->ci * JEM_LANES : NULL;
+                    inside |= in;
+                }
+                if (inside) index[live++] = t;     /* a tap outside for all pixels adds nothing */
+            }
+            const float *w = pack;
+            for (int o = 0, kind, co; o < q->co; o += co) {
+                co = jem__conv_channels(q->co - o, &kind);
+                float *at[JEM__PX] = { 0 };
+                for (int p = 0; p < px; p++) at[p] = to[p] + o * JEM_LANES;
+                for (int h = 0; h < JEM_LANES; h += JEM__VL)
+                    (px == JEM__PX ? wide : one)[kind](tap, index, live, f.taps, q->ci, h, w,
+                                                       bias ? bias + o : NULL, at, add);
+                w += (ptrdiff_t)co * q->ci * f.taps;
+            }
+        }
+        pack += (ptrdiff_t)q->co * q->ci * f.taps;
+    }
+}
+
+/* ---- convolution: weight gradient ------------------------------------------------------------ */
+/* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
+   weights is accumulated in registers, a tap at a time, over rows small enough for the L1. Operands
+   are first copied to [half][block of B channels][pixel][B][VL]: straight lines to read, and no
+   power-of-two strides. */
+
+JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, int block, float *out) {
+    for (int h = 0; h < JEM_LANES; h += JEM__VL)
+        for (int c0 = 0; c0 < channels; c0 += block)
+            for (ptrdiff_t p = 0; p < pixels; p++)
+                for (int c = c0; c < c0 + block; c++, out += JEM__VL)
+                    JEM__STORE(out, c < channels ? JEM__LOAD(x + (p * channels + c) * JEM_LANES + h)
+                                                 : JEM__SET(0.0f));
+}
+
+/* acc[tap][WO][WI][VL] += rows y0..y1 of the output */
+JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy, float *acc,
+                                       int y0, int y1) {
+    for (int ky = 0; ky < q->k; ky++)
+        for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
+            JEM__V a[JEM__WO][JEM__WI];
+            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
+                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
+                    a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
+            const int dx = kx - q->pad, s = q->stride;
+            int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
+            while (lo < hi && lo * s + dx < 0) lo++;
+            while (hi > lo && (hi - 1) * s + dx >= q->wi) hi--;
+            for (int oy = y0; oy < y1; oy++) {
+                const int iy = oy * s + ky - q->pad;
+                if ((unsigned)iy >= (unsigned)q->hi) continue;
+                const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
+                const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + dx) * JEM__WI * JEM__VL;
+                for (int ox = lo; ox < hi; ox++, g += JEM__WO * JEM__VL, v += s * JEM__WI * JEM__VL) {
+                    JEM__V xv[JEM__WI];
+                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++) xv[i] = JEM__LOAD(v + i * JEM__VL);
+                    JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
+                        const JEM__V go = JEM__LOAD(g + o * JEM__VL);
+                        JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
+                            a[o][i] = JEM__FMA(go, xv[i], a[o][i]);
+                    }
+                }
+            }
+            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
+                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
+                    JEM__STORE(acc + (o * JEM__WI + i) * JEM__VL, a[o][i]);
+        }
+}
+
+/* One block of WO output channels from o0 on, over all groups; xs, dys: every group dealt, so many
+   floats apart. acc: taps*WO*WI*16 floats of scratch. Adds to dw (O,I,k,k) and db (O, or NULL). */
+JEM__KERNEL void JEM__FN(weight_gradient)(const jem__conv *q, int groups, const float *xs,
+                                          ptrdiff_t xstride, const float *dys, ptrdiff_t ystride,
+                                          int o0, float *acc, float *dw, float *db) {
+    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI;
+    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi, py = (ptrdiff_t)q->ho * q->wo;
+    const ptrdiff_t xhalf = (q->ci + JEM__WI - 1) / JEM__WI * JEM__WI * px * JEM__VL;
+    const ptrdiff_t yhalf = (q->co + JEM__WO - 1) / JEM__WO * JEM__WO * py * JEM__VL;
+    int rows = 20480 / ((q->wi * q->stride * JEM__WI + q->wo * JEM__WO) * JEM__VL * 4);
+    if (rows < 1) rows = 1;
+    const int out = q->co - o0 < JEM__WO ? q->co - o0 : JEM__WO;
+    dys += o0 * py * JEM__VL;
+    for (int i0 = 0; i0 < q->ci; i0 += JEM__WI) {
+        const int in = q->ci - i0 < JEM__WI ? q->ci - i0 : JEM__WI;
+        const ptrdiff_t half = (ptrdiff_t)taps * cells * JEM__VL;
+        memset(acc, 0, (size_t)(taps * cells * JEM_LANES) * sizeof *acc);
+        for (int h = 0; h < JEM_LANES / JEM__VL; h++)
+            for (int g = 0; g < groups; g++)
+                for (int y0 = 0; y0 < q->ho; y0 += rows)
+                    JEM__FN(weight_block)(q, xs + g * xstride + h * xhalf + i0 * px * JEM__VL,
+                                          dys + g * ystride + h * yhalf, acc + h * half, y0,
+                                          y0 + rows < q->ho ? y0 + rows : q->ho);
+        for (int o = 0; o < out; o++)
+            for (int i = 0; i < in; i++)
+                for (int t = 0; t < taps; t++) {
+                    float lane[JEM_LANES];
+                    for (int l = 0; l < JEM_LANES; l++)
+                        lane[l] = acc[l / JEM__VL * half +
+                                      ((ptrdiff_t)t * cells + o * JEM__WI + i) * JEM__VL + l % JEM__VL];
+                    dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] += jem__sum_lanes(lane);
+                }
+    }
+    for (int o = 0; db && o < out; o++) {
+        float lane[JEM_LANES];
+        for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
+            JEM__V s = JEM__SET(0.0f);
+            for (int g = 0; g < groups; g++)
+                for (ptrdiff_t p = 0; p < py; p++)
+                    s = JEM__ADD(s, JEM__LOAD(dys + g * ystride + h * yhalf +
+                                              (p * JEM__WO + o) * JEM__VL));
+            JEM__STORE(lane + h * JEM__VL, s);
+        }
+        db[o0 + o] += jem__sum_lanes(lane);
+    }
+}
+
+/* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
+
+/* y = f(x). aux: what the backward wants, or NULL (see jem__map below for which). */
+JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
+    const JEM__V va = JEM__SET(a), one = JEM__SET(1.0f), zero = JEM__SET(0.0f);
+    uint16_t *bits = (uint16_t *)aux;
+    float *slope = (float *)aux;
+    switch (kind) {
+    case JEM__MAP_SCALE: JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), va)); break;
+    case JEM__MAP_SHIFT: JEM__EACH(i, n) JEM__STORE(y + i, JEM__ADD(JEM__LOAD(x + i), va)); break;
+    case JEM__MAP_SQUARE:
+        JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), JEM__LOAD(x + i)));
+        break;
+    case JEM__MAP_EXP: JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(exp)(JEM__LOAD(x + i))); break;
+    case JEM__MAP_LOG: JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(log)(JEM__LOAD(x + i))); break;
+    case JEM__MAP_TANH:                            /* 2 sigmoid(2x) - 1 */
+        JEM__EACH(i, n) {
+            JEM__V v = JEM__LOAD(x + i);
+            v = JEM__FN(sigmoid)(JEM__ADD(v, v));
+            JEM__STORE(y + i, JEM__FMA(JEM__SET(2.0f), v, JEM__SET(-1.0f)));
+        }
+        break;
+    case JEM__MAP_LEAKY:                           /* one sign bit per number */
+        for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
+            unsigned m = 0;
+            for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+                const JEM__V v = JEM__LOAD(x + i + h);
+                m |= JEM__BITS(v) << h;
+                JEM__STORE(y + i + h, JEM__LESS(v, zero, JEM__MUL(v, va), v));
+            }
+            if (bits) bits[i / JEM_LANES] = (uint16_t)m;
+        }
+        break;
+    case JEM__MAP_SILU:                            /* keeps its derivative s + x s (1-s) */
+        JEM__EACH(i, n) {
+            const JEM__V v = JEM__LOAD(x + i), s = JEM__FN(sigmoid)(v), r = JEM__MUL(v, s);
+            if (slope) JEM__STORE(slope + i, JEM__FMA(r, JEM__SUB(one, s), s));
+            JEM__STORE(y + i, r);
+        }
+        break;
+    default: break;
+    }
+}
+
+/* dx = (add ? dx : 0) + dy f'(x). kept: the input (square, log) or the output (exp, tanh). */
+JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const void *aux,
+                                   const float *dy, float *dx, int add, ptrdiff_t n) {
+    const uint16_t *bits = (const uint16_t *)aux;
+    const float *slope = (const float *)aux;
+#define JEM__BACK(derivative)                                                                      \
+    JEM__EACH(i, n) {                                                                              \
+        const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                        \
+        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));              \
+    }                                                                                              \
+    break
+    switch (kind) {
+    case JEM__MAP_SCALE: JEM__BACK(JEM__SET(a));
+    case JEM__MAP_SHIFT: JEM__BACK(JEM__SET(1.0f));
+    case JEM__MAP_SQUARE: JEM__BACK(JEM__ADD(JEM__LOAD(kept + i), JEM__LOAD(kept + i)));
+    case JEM__MAP_EXP: JEM__BACK(JEM__LOAD(kept + i));
+    case JEM__MAP_LOG: JEM__BACK(JEM__DIV(JEM__SET(1.0f), JEM__LOAD(kept + i)));
+    case JEM__MAP_TANH:
+        JEM__BACK(JEM__FNMA(JEM__LOAD(kept + i), JEM__LOAD(kept + i), JEM__SET(1.0f)));
+    case JEM__MAP_LEAKY:
+        JEM__BACK(JEM__PICK(bits[i / JEM_LANES] >> (i % JEM_LANES), JEM__SET(a), JEM__SET(1.0f)));
+    case JEM__MAP_SILU: JEM__BACK(JEM__LOAD(slope + i));
+    case JEM__MAP_DROP:
+        JEM__BACK(JEM__PICK(bits[i / JEM_LANES] >> (i % JEM_LANES), JEM__SET(0.0f), JEM__SET(a)));
+    default: break;
+    }
+#undef JEM__BACK
+}
+
+/* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
+JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits, ptrdiff_t n) {
+    const JEM__V va = JEM__SET(a), vp = JEM__SET(p), zero = JEM__SET(0.0f);
+    for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
+        unsigned m = 0;
+        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+            const JEM__V below = JEM__SUB(JEM__LOAD(y + i + h), vp);
+            m |= JEM__BITS(below) << h;
+            JEM__STORE(y + i + h, JEM__LESS(below, zero, zero, JEM__MUL(JEM__LOAD(x + i + h), va)));
+        }
+        if (bits) bits[i / JEM_LANES] = (uint16_t)m;
+    }
+}
+
+/* y = a op b, op one of + - *. spread: b is one number per lane. */
+JEM__KERNEL void JEM__FN(pair)(int kind, const float *a, const float *b, int spread, float *y,
+                               ptrdiff_t n) {
+#define JEM__PAIR(op)                                                                              \
+    JEM__EACH(i, n) JEM__STORE(y + i, op(JEM__LOAD(a + i),                                         \
+                                         JEM__LOAD(b + (spread ? i % JEM_LANES : i))));            \
+    break
+    switch (kind) {
+    case JEM__PAIR_ADD: JEM__PAIR(JEM__ADD);
+    case JEM__PAIR_SUB: JEM__PAIR(JEM__SUB);
+    case JEM__PAIR_MUL: JEM__PAIR(JEM__MUL);
+    default: break;
+    }
+#undef JEM__PAIR
+}
+
+/* dx = (add ? dx : 0) + s dy v; v NULL: 1. spread: v is one number per lane. */
+JEM__KERNEL void JEM__FN(pair_back)(float s, const float *dy, const float *v, int spread, float *dx,
+                                    int add, ptrdiff_t n) {
+    const JEM__V vs = JEM__SET(s);
+    JEM__EACH(i, n) {
+        const JEM__V g = JEM__LOAD(dy + i);
+        const JEM__V d = v ? JEM__MUL(vs, JEM__LOAD(v + (spread ? i % JEM_LANES : i))) : vs;
+        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));
+    }
+}
+
+/* out[lane] = s sum over i of a[i] b[i]; b NULL: 1. */
+JEM__KERNEL void JEM__FN(dot)(float s, const float *a, const float *b, float *out, int add,
+                              ptrdiff_t n) {
+    for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+        JEM__V t = JEM__SET(0.0f);
+        for (ptrdiff_t i = h; i < n; i += JEM_LANES)
+            t = b ? JEM__FMA(JEM__LOAD(a + i), JEM__LOAD(b + i), t) : JEM__ADD(t, JEM__LOAD(a + i));
+        const JEM__V vs = JEM__SET(s);
+        JEM__STORE(out + h, add ? JEM__FMA(vs, t, JEM__LOAD(out + h)) : JEM__MUL(vs, t));
+    }
+}
+
+/* ---- over channels: x[c][16] -> a number per lane -------------------------------------------- */
+
+JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
+    for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+        JEM__V m = JEM__LOAD(x + h), s = JEM__SET(0.0f);
+        for (int i = 1; i < c; i++) {
+            const JEM__V v = JEM__LOAD(x + i * JEM_LANES + h);
+            m = JEM__LESS(m, v, v, m);
+        }
+        for (int i = 0; i < c; i++)
+            s = JEM__ADD(s, JEM__FN(exp)(JEM__SUB(JEM__LOAD(x + i * JEM_LANES + h), m)));
+        JEM__STORE(y + h, JEM__ADD(m, JEM__FN(log)(s)));
+    }
+}
+
+/* dx[i] = (add ? dx[i] : 0) + dy softmax(x)[i], softmax = exp(x - y) */
+JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const float *dy, int c,
+                                         float *dx, int add) {
+    for (int i = 0; i < c; i++)
+        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+            const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
+            const JEM__V p = JEM__FN(exp)(JEM__SUB(JEM__LOAD(x + at), JEM__LOAD(y + h)));
+            const JEM__V g = JEM__LOAD(dy + h);
+            JEM__STORE(dx + at, add ? JEM__FMA(g, p, JEM__LOAD(dx + at)) : JEM__MUL(g, p));
+        }
+}
+
+/* ---- average pooling ------------------------------------------------------------------------- */
+
+/* x (h,w,c,16) -> y (ho,wo,c,16): s times the sum over windows k x k */
+JEM__KERNEL void JEM__FN(pool)(const float *x, int w, int c, int kh, int kw, int stride, int ho, int wo,
+                               float s, float *y) {
+    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
+    for (int oy = 0; oy < ho; oy++)
+        for (int ox = 0; ox < wo; ox++, y += n) {
+            const float *from = x + ((ptrdiff_t)oy * stride * w + (ptrdiff_t)ox * stride) * n;
+            JEM__EACH(i, n) {
+                JEM__V t = JEM__SET(0.0f);
+                for (int ky = 0; ky < kh; ky++)
+                    for (int kx = 0; kx < kw; kx++)
+                        t = JEM__ADD(t, JEM__LOAD(from + ((ptrdiff_t)ky * w + kx) * n + i));
+                JEM__STORE(y + i, JEM__MUL(t, JEM__SET(s)));
+            }
+        }
+}
+
+JEM__KERNEL void JEM__FN(pool_back)(const float *dy, int w, int c, int kh, int kw, int stride, int ho,
+                                    int wo, float s, float *dx) {
+    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
+    for (int oy = 0; oy < ho; oy++)
+        for (int ox = 0; ox < wo; ox++, dy += n) {
+            float *to = dx + ((ptrdiff_t)oy * stride * w + (ptrdiff_t)ox * stride) * n;
+            for (int ky = 0; ky < kh; ky++)
+                for (int kx = 0; kx < kw; kx++) {
+                    float *at = to + ((ptrdiff_t)ky * w + kx) * n;
+                    JEM__EACH(i, n)
+                        JEM__STORE(at + i, JEM__FMA(JEM__LOAD(dy + i), JEM__SET(s), JEM__LOAD(at + i)));
+                }
+        }
+}
+
+/* ---- normalisation: per channel and lane; arrays mean, rstd (c,16), gamma, beta (c) ---------- */
+
+/* sum[c][16] += x - mean (squared: its square), over pixels; mean NULL: 0 */
+JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels, int c,
+                                 float *sum) {
+    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
+    for (ptrdiff_t p = 0; p < pixels; p++, x += n)
+        JEM__EACH(i, n) {
+            JEM__V v = JEM__LOAD(x + i), s = JEM__LOAD(sum + i);
+            if (mean) v = JEM__SUB(v, JEM__LOAD(mean + i));
+            JEM__STORE(sum + i, squared ? JEM__FMA(v, v, s) : JEM__ADD(s, v));
+        }
+}
+
+/* y = (x - mean) rstd gamma + beta; beta NULL: 0 */
+JEM__KERNEL void JEM__FN(normalize)(const float *x, const float *mean, const float *rstd,
+                                    const float *gamma, const float *beta, ptrdiff_t pixels, int c,
+                                    float *y) {
+    for (ptrdiff_t p = 0; p < pixels; p++)
+        for (int i = 0; i < c; i++, x += JEM_LANES, y += JEM_LANES) {
+            const JEM__V g = JEM__SET(gamma[i]), b = JEM__SET(beta ? beta[i] : 0.0f);
+            for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+                const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
+                JEM__V v = JEM__SUB(JEM__LOAD(x + h), JEM__LOAD(mean + at));
+                v = JEM__MUL(v, JEM__LOAD(rstd + at));
+                JEM__STORE(y + h, JEM__FMA(v, g, b));
+            }
+        }
+}
+
+/* s1[c][16] += dy, s2[c][16] += dy xhat, over pixels; xhat = (x - mean) rstd */
+JEM__KERNEL void JEM__FN(normalize_sums)(const float *x, const float *dy, const float *mean,
+                                         const float *rstd, ptrdiff_t pixels, int c, float *s1,
+                                         float *s2) {
+    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
+    for (ptrdiff_t p = 0; p < pixels; p++, x += n, dy += n)
+        JEM__EACH(i, n) {
+            const JEM__V g = JEM__LOAD(dy + i);
+            const JEM__V v = JEM__MUL(JEM__SUB(JEM__LOAD(x + i), JEM__LOAD(mean + i)),
+                                      JEM__LOAD(rstd + i));
+            JEM__STORE(s1 + i, JEM__ADD(JEM__LOAD(s1 + i), g));
+            JEM__STORE(s2 + i, JEM__FMA(g, v, JEM__LOAD(s2 + i)));
+        }
+}
+
+/* dx += rstd (dy gamma - m1 - xhat m2); m1, m2 (c,16) NULL: 0 (the statistics do not depend on x) */
+JEM__KERNEL void JEM__FN(normalize_back)(const float *x, const float *dy, const float *mean,
+                                         const float *rstd, const float *gamma, const float *m1,
+                                         const float *m2, ptrdiff_t pixels, int c, float *dx) {
+    for (ptrdiff_t p = 0; p < pixels; p++)
+        for (int i = 0; i < c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES)
+            for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+                const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
+                const JEM__V r = JEM__LOAD(rstd + at);
+                JEM__V d = JEM__MUL(JEM__LOAD(dy + h), JEM__SET(gamma[i]));
+                if (m1) {
+                    const JEM__V v = JEM__MUL(JEM__SUB(JEM__LOAD(x + h), JEM__LOAD(mean + at)), r);
+                    d = JEM__FNMA(v, JEM__LOAD(m2 + at), JEM__SUB(d, JEM__LOAD(m1 + at)));
+                }
+                JEM__STORE(dx + h, JEM__FMA(r, d, JEM__LOAD(dx + h)));
+            }
+}
+
+/* ---- sampling and learning ------------------------------------------------------------------- */
+
+/* x <- clamp(x + step clamp(g) + noise N(0,1)); n in 16s; key NULL: no noise */
+JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const jem_sgld_desc *d,
+                                   const uint32_t *key, uint64_t start) {
+    const JEM__V step = JEM__SET(d->step_size), std = JEM__SET(d->noise_std);
+    const JEM__V gmax = JEM__SET(d->clamp_grad), gmin = JEM__SET(-d->clamp_grad);
+    const JEM__V lo = JEM__SET(d->clamp_lo), hi = JEM__SET(d->clamp_hi);
+    const int clamp_x = d->clamp_lo < d->clamp_hi, clamp_g = d->clamp_grad > 0;
+    for (ptrdiff_t i = 0; i < n; i += 32)
+        for (int l = 0; l < 16; l += JEM__VL) {
+            JEM__V z[2] = { JEM__SET(0.0f), JEM__SET(0.0f) };
+            if (key) {
+                JEM__I a, b;
+                JEM__FN(threefry)(key, start + (uint64_t)(i / 2 + l), &a, &b);
+                JEM__FN(normal2)(a, b, &z[0], &z[1]);
+            }
+            for (int j = 0; j < 2 && i + j * 16 < n; j++) {
+                float *at = x + i + j * 16 + l;
+                JEM__V v = JEM__LOAD(g + i + j * 16 + l);
+                if (clamp_g) v = JEM__LESS(v, gmin, gmin, v), v = JEM__LESS(gmax, v, gmax, v);
+                v = JEM__FMA(step, v, JEM__LOAD(at));
+                v = JEM__FMA(std, z[j], v);
+                if (clamp_x) v = JEM__LESS(v, lo, lo, v), v = JEM__LESS(hi, v, hi, v);
+                JEM__STORE(at, v);
+            }
+        }
+}
+
+/* Adam (Kingma & Ba 2015, algorithm 1); lr and root2 hold the two bias corrections:
+   p -= lr m/(sqrt(v) root2 + eps), lr = rate/(1 - b1^t), root2 = 1/sqrt(1 - b2^t) */
+JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, ptrdiff_t n,
+                               const jem_optim_desc *d, float lr, float root2) {
+    const JEM__V decay = JEM__SET(d->weight_decay), eps = JEM__SET(d->eps);
+    const JEM__V b1 = JEM__SET(d->beta1), c1 = JEM__SET(1.0f - d->beta1);
+    const JEM__V b2 = JEM__SET(d->beta2), c2 = JEM__SET(1.0f - d->beta2);
+    const JEM__V rate = JEM__SET(lr), root = JEM__SET(root2);
+    JEM__EACH(i, n) {
+        const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
+        const JEM__V mi = JEM__FMA(c1, g, JEM__MUL(b1, JEM__LOAD(m + i)));
+        const JEM__V vi = JEM__FMA(JEM__MUL(c2, g), g, JEM__MUL(b2, JEM__LOAD(v + i)));
+        JEM__STORE(m + i, mi);
+        JEM__STORE(v + i, vi);
+        const JEM__V q = JEM__DIV(mi, JEM__FMA(JEM__SQRT(vi), root, eps));
+        JEM__STORE(p + i, JEM__FNMA(rate, q, w));
+    }
+}
+
+/* m = momentum m + g; p -= lr m (PyTorch's convention) */
+JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n,
+                              const jem_optim_desc *d, float lr) {
+    const JEM__V decay = JEM__SET(d->weight_decay), mu = JEM__SET(d->momentum), rate = JEM__SET(lr);
+    JEM__EACH(i, n) {
+        const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
+        const JEM__V mi = JEM__FMA(mu, JEM__LOAD(m + i), g);
+        JEM__STORE(m + i, mi);
+        JEM__STORE(p + i, JEM__FNMA(rate, mi, w));
+    }
+}
+
+static const jem__kernels JEM__FN(kernels) = {
+    (jem_isa)JEM__PASS, JEM__WO, JEM__WI, JEM__FN(fill), JEM__FN(conv), JEM__FN(deal),
+    JEM__FN(weight_gradient), JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
+    JEM__FN(pair_back), JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool),
+    JEM__FN(pool_back), JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums),
+    JEM__FN(normalize_back), JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
+};
+
+#undef JEM__TARGET
+#undef JEM__FN
+#undef JEM__V
+#undef JEM__I
+#undef JEM__VL
+#undef JEM__PX
+#undef JEM__CO
+#undef JEM__WO
+#undef JEM__WI
+#undef JEM__LOAD
+#undef JEM__STORE
+#undef JEM__SET
+#undef JEM__FMA
+#undef JEM__FNMA
+#undef JEM__ADD
+#undef JEM__SUB
+#undef JEM__MUL
+#undef JEM__DIV
+#undef JEM__SQRT
+#undef JEM__LESS
+#undef JEM__BITS
+#undef JEM__PICK
+#undef JEM__ISET
+#undef JEM__IOTA
+#undef JEM__IADD
+#undef JEM__IXOR
+#undef JEM__IAND
+#undef JEM__SHL
+#undef JEM__SHR
+#undef JEM__AS_I
+#undef JEM__AS_V
+#undef JEM__TO_V
+#undef JEM__VINLINE
+#undef JEM__KERNEL
+#undef JEM__EACH
+
+#elif defined(JEM_IMPLEMENTATION) && !defined(JEM__INSTANCES)
+#define JEM__INSTANCES
+
+/* ---- what all instances share ---------------------------------------------------------------- */
+
+#define JEM__MAX_KERNEL 32
+#define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
+
+enum {                                             /* elementwise functions, and what backward wants */
+    JEM__MAP_SCALE, JEM__MAP_SHIFT, JEM__MAP_SQUARE /* input */, JEM__MAP_EXP /* output */,
+    JEM__MAP_LOG /* input */, JEM__MAP_TANH /* output */, JEM__MAP_LEAKY /* bits */,
+    JEM__MAP_SILU /* slopes */, JEM__MAP_DROP /* bits */
+};
+enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
+
+/* A convolution reads (ci,hi,wi) and writes (co,ho,wo). An input gradient is a convolution too: it
+   reads dy and writes dx, with the weights turned round, in stride*stride phases: the pixels of one
+   phase see the same taps. A convolution's output has one phase. */
+typedef struct jem__conv {
+    int ci, hi, wi, co, ho, wo, k, stride, pad;
+    int gradient;                                  /* 1: it is an input gradient */
+} jem__conv;
+
+typedef struct jem__phase {
+    int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
+    int step_in, taps;                             /* pixel r,c reads r*step_in + dy, c*.. + dx */
+    int dy[JEM__MAX_TAPS], dx[JEM__MAX_TAPS], weight[JEM__MAX_TAPS];   /* ky*k + kx */
+} jem__phase;
+
+static int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
+    const int s = q->gradient ? q->stride : 1;
+    if (phase >= s * s) return 0;
+    f->y0 = phase / s, f->x0 = phase % s, f->step_out = s;
+    f->rows = (q->ho - f->y0 + s - 1) / s, f->cols = (q->wo - f->x0 + s - 1) / s;
+    f->step_in = q->gradient ? 1 : q->stride;
+    f->taps = 0;
+    for (int ky = 0; ky < q->k; ky++)
+        for (int kx = 0; kx < q->k; kx++) {
+            int dy = ky - q->pad, dx = kx - q->pad;
+            if (q->gradient) {                     /* written y reads dy at (y + pad - ky)/stride */
+                dy = f->y0 - dy, dx = f->x0 - dx;
+                if (dy % s || dx % s) continue;
+                dy /= s, dx /= s;
+            }
+            f->dy[f->taps] = dy, f->dx[f->taps] = dx, f->weight[f->taps++] = ky * q->k + kx;
+        }
+    return 1;
+}
+
+/* Channels of the next register block when `left` remain: sixes, and an end that divides. */
+static int jem__conv_channels(int left, int *kind) {
+    static const int size[4] = { 1, 2, 4, 6 };
+    *kind = left >= 6 && left != 8 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
+    return size[*kind];
+}
+
+/* Weights w (O,I,k,k) in the order in which the blocks read them, phase after phase. */
+static void jem__conv_pack(const jem__conv *q, const float *w, float *out) {
+    const int kk = q->k * q->k;
+    jem__phase f;
+    for (int phase = 0; jem__conv_phase(q, phase, &f); phase++)
+        for (int o0 = 0, co, kind; o0 < q->co; o0 += co) {
+            co = jem__conv_channels(q->co - o0, &kind);
+            for (int c0 = 0; c0 < q->ci; c0 += 16)
+                for (int t = 0; t < f.taps; t++)
+                    for (int c = c0; c < q->ci && c < c0 + 16; c++)
+                        for (int o = o0; o < o0 + co; o++) {
+                            const int from = q->gradient ? c * q->co + o : o * q->ci + c;
+                            *out++ = w[(ptrdiff_t)from * kk + f.weight[t]];
+                        }
+        }
+}
+
+/* A tree of fixed shape: the same bits whatever the register width. */
+static float jem__sum_lanes(const float *x) {
+    float s[8];
+    for (int i = 0; i < 8; i++) s[i] = x[i] + x[i + 8];
+    for (int i = 0; i < 4; i++) s[i] = s[i] + s[i + 4];
+    return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+typedef struct jem__kernels {
+    jem_isa isa;
+    int wo, wi;                                    /* block of a weight gradient */
+    void (*fill)(int, const uint32_t *, uint64_t, float *, ptrdiff_t, float, float);
+    void (*conv)(const jem__conv *, const float *, const float *, const float *, float *, int);
+    void (*deal)(const float *, ptrdiff_t, int, int, float *);
+    void (*weight_gradient)(const jem__conv *, int, const float *, ptrdiff_t, const float *, ptrdiff_t,
+                            int, float *, float *, float *);
+    void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
+    void (*map_back)(int, float, const float *, const void *, const float *, float *, int, ptrdiff_t);
+    void (*drop)(float, float, const float *, float *, uint16_t *, ptrdiff_t);
+    void (*pair)(int, const float *, const float *, int, float *, ptrdiff_t);
+    void (*pair_back)(float, const float *, const float *, int, float *, int, ptrdiff_t);
+    void (*dot)(float, const float *, const float *, float *, int, ptrdiff_t);
+    void (*logsumexp)(const float *, int, float *);
+    void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
+    void (*pool)(const float *, int, int, int, int, int, int, int, float, float *);
+    void (*pool_back)(const float *, int, int, int, int, int, int, int, float, float *);
+    void (*moment)(const float *, const float *, int, ptrdiff_t, int, float *);
+    void (*normalize)(const float *, const float *, const float *, const float *, const float *,
+                      ptrdiff_t, int, float *);
+    void (*normalize_sums)(const float *, const float *, const float *, const float *, ptrdiff_t, int,
+                           float *, float *);
+    void (*normalize_back)(const float *, const float *, const float *, const float *, const float *,
+                           const float *, const float *, ptrdiff_t, int, float *);
+    void (*langevin)(float *, const float *, ptrdiff_t, const jem_sgld_desc *, const uint32_t *,
+                     uint64_t);
+    void (*adam)(float *, const float *, float *, float *, ptrdiff_t, const jem_optim_desc *, float,
+                 float);
+    void (*sgd)(float *, const float *, float *, ptrdiff_t, const jem_optim_desc *, float);
+} jem__kernels;
+
+/* ---- instances ------------------------------------------------------------------------------- */
+
+#define JEM__PASS 1
+#include JEM_FILE
+#undef JEM__PASS
+#ifdef JEM__X86
+#define JEM__PASS 2
+#include JEM_FILE
+#undef JEM__PASS
+#define JEM__PASS 3
+#include JEM_FILE
+#undef JEM__PASS
+#endif
+#ifdef JEM__ARM
+#define JEM__PASS 4
+#include JEM_FILE
+#undef JEM__PASS
+#endif
+
+static const jem__kernels *jem__kernels_for(jem_isa isa) {
+    if (isa == JEM_ISA_BEST)
+        isa = jem_isa_available(JEM_ISA_AVX512) ? JEM_ISA_AVX512
+            : jem_isa_available(JEM_ISA_AVX2)   ? JEM_ISA_AVX2
+            : jem_isa_available(JEM_ISA_NEON)   ? JEM_ISA_NEON : JEM_ISA_SCALAR;
+    if (!jem_isa_available(isa)) return NULL;
+    switch (isa) {
+#ifdef JEM__X86
+    case JEM_ISA_AVX2: return &jem__kernels_avx2;
+    case JEM_ISA_AVX512: return &jem__kernels_avx512;
+#endif
+#ifdef JEM__ARM
+    case JEM_ISA_NEON: return &jem__kernels_neon;
+#endif
+    default: return &jem__kernels_scalar;
+    }
+}
+
+jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
+    jem_ctx seed;                                  /* enough of a context to allocate the real one */
+    memset(&seed, 0, sizeof seed);
+    if (desc) seed.desc = *desc;
+    seed.k = jem__kernels_for(seed.desc.isa);
+    if (!seed.k || !seed.desc.allocate != !seed.desc.release) return NULL;
+    seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
+#ifdef _OPENMP
+    if (seed.desc.threads <= 0) seed.threads = omp_get_max_threads();
+#endif
+    jem_ctx *ctx = (jem_ctx *)jem__alloc(&seed, sizeof *ctx);
+    if (ctx) *ctx = seed;
+    return ctx;
+}
+
+void jem_ctx_free(jem_ctx *ctx) {
+    if (!ctx) return;
+    for (jem__chunk *c = ctx->chunks, *next; c; c = next) next = c->next, jem__free(ctx, c);
+    jem__free(ctx, ctx->nodes);
+    jem_ctx copy = *ctx;                           /* its allocator frees it last */
+    jem__free(&copy, ctx);
+}
+
+jem_isa jem_ctx_isa(const jem_ctx *ctx) { return ctx->k->isa; }
+int jem_ctx_threads(const jem_ctx *ctx) { return ctx->threads; }
+
+/* Whole blocks of 16 go straight to memory; the end goes through a block of our own. */
+static void jem__fill(jem_ctx *ctx, int kind, jem_rng *rng, float *out, ptrdiff_t n, float a, float b) {
+    const uint64_t start = jem__rng_take(rng, n);
+    const ptrdiff_t whole = n / 32 * 32;
+    float last[32];
+    ctx->k->fill(kind, rng->key, start, out, whole, a, b);
+    ctx->k->fill(kind, rng->key, start + (uint64_t)whole / 2, last, n > whole ? 32 : 0, a, b);
+    for (ptrdiff_t i = whole; i < n; i++) out[i] = last[i - whole];
+}
+
+void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo, float hi) {
+    jem__fill(ctx, 0, rng, out, n, lo, hi - lo);
+}
+void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean, float std) {
+    jem__fill(ctx, 1, rng, out, n, mean, std);
+}
+float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first */
+    float z[16];
+    jem__fill_scalar(1, rng->key, jem__rng_take(rng, 16), z, 16, 0, 1);
+    return z[0];
+}
+
+#endif /* instances */
+
+#if defined(JEM_IMPLEMENTATION) && !defined(JEM__PASS) && !defined(JEM__IMPLEMENTED2)
+#define JEM__IMPLEMENTED2
+/* ==== >>tape: record, plan, run, walk back ==================================================== */
+/* An op adds a node. When a number is asked for, a plan is made of the nodes it needs:
+
+     - the order is the order of recording; a pass walks it forward, then (for gradients) back;
+     - every value, gradient and scratch gets a place in a region, shared by all whose lifetimes do
+       not meet. What a backward does not read dies with its last use: that is how jem_grad keeps
+       nothing for the weights;
+     - runs of nodes that treat images separately go depth-first, a group of 16 images at a time.
+       In jem_grad a group goes forward and back at once, so a thread needs one region, for one
+       group, whatever the batch. In jem_backward every group has its region, because a weight's
+       gradient sums over all of them. */
+
+typedef struct jem__node {
+    jem_tensor t;
+    const jem_op *op;                              /* NULL: a leaf */
+    struct jem__node *in[JEM_MAX_INPUTS];
+    jem_param *param[JEM_MAX_PARAMS];
+    void *user;
+    int index, inputs, params, groups;
+    ptrdiff_t stride;                              /* floats of a group: h*w*c*16 */
+    size_t aux_bytes;
+    float *value, *grad;                           /* all groups, or NULL: in a plan's region only */
+    uint64_t value_push, grad_push;                /* when those were allocated */
+    int ready, keep;
+    /* of the plan being run */
+    int reached, wanted, needs, written, add[JEM_MAX_INPUTS], pos;
+    int value_buf, aux_buf, grad_buf;              /* -1: none */
+} jem__node;
+
+typedef struct jem__buf { int start, end; ptrdiff_t size, at; } jem__buf;
+
+typedef enum { JEM__EVAL, JEM__GRAD, JEM__BACKWARD } jem__mode;
+
+typedef struct jem__plan {
+    jem_ctx *ctx;
+    jem__mode mode;
+    jem__node **list, *target;
+    jem__buf *bufs;
+    int n, n_bufs, slots;
+    int from, to;                                  /* the run in hand: list[from..to-1] */
+    float *base;
+    ptrdiff_t region;                              /* floats */
+} jem__plan;
+
+jem_mark jem_begin(jem_ctx *ctx) {
+    jem_mark mark;
+    mark.chunk = ctx->chunk, mark.used = ctx->used, mark.nodes = ctx->n_nodes;
+    mark.pushes = ctx->pushes;
+    return mark;
+}
+
+/* A node from before the mark may have been computed since: then its value goes, and it stays. */
+void jem_end(jem_ctx *ctx, jem_mark mark) {
+    ctx->chunk = mark.chunk ? (jem__chunk *)mark.chunk : ctx->chunks;
+    ctx->used = mark.chunk ? mark.used : 0;
+    ctx->n_nodes = mark.nodes < ctx->n_nodes ? mark.nodes : ctx->n_nodes;
+    for (int i = 0; i < ctx->n_nodes; i++) {
+        jem__node *n = ctx->nodes[i];
+        if (n->value && n->value_push > mark.pushes) n->value = NULL, n->ready = 0;
+        if (n->grad && n->grad_push > mark.pushes) n->grad = NULL;
+    }
+}
+
+void jem_reset(jem_ctx *ctx) {
+    jem_mark start = { NULL, 0, 0, 0 };
+    jem_end(ctx, start);
+}
+
+/* "(64,3,32,32)" for error messages; a few can be in one message */
+typedef struct jem__words { char s[64]; } jem__words;
+static jem__words jem__shape_text(const jem_tensor *t) {
+    jem__words x;
+    if (t) snprintf(x.s, sizeof x.s, "(%d,%d,%d,%d)", t->n, t->c, t->h, t->w);
+    else snprintf(x.s, sizeof x.s, "NULL");
+    return x;
+}
+static jem__words jem__param_text(const jem_param *p) {
+    jem__words x;
+    int n = snprintf(x.s, sizeof x.s, "(");
+    for (int i = 0; p && i < p->ndim; i++)
+        n += snprintf(x.s + n, sizeof x.s - (size_t)n, i ? ",%d" : "%d", p->shape[i]);
+    snprintf(x.s + n, sizeof x.s - (size_t)n, ")");
+    return x;
+}
+
+static int jem__groups(int n) { return (n + JEM_LANES - 1) / JEM_LANES; }
+
+/* A node without its inputs: checks the shape, allocates, puts it on the tape. */
+static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) {
+    if (!ctx || ctx->status != JEM_OK) return NULL;
+    if (s.n < 1 || s.c < 1 || s.h < 1 || s.w < 1 ||
+        (double)s.n * s.c * s.h * s.w > 1e12 || (double)s.c * s.h * s.w > 1e8) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "%s: (%d,%d,%d,%d) is not a shape that can be made", what, s.n,
+                  s.c, s.h, s.w);
+        return NULL;
+    }
+    if (ctx->n_nodes == ctx->cap_nodes) {
+        int cap = ctx->cap_nodes ? 2 * ctx->cap_nodes : 256;
+        jem__node **more = (jem__node **)jem__alloc(ctx, (size_t)cap * sizeof *more);
+        if (!more) return NULL;
+        if (ctx->n_nodes) memcpy(more, ctx->nodes, (size_t)ctx->n_nodes * sizeof *more);
+        jem__free(ctx, ctx->nodes);
+        ctx->nodes = more, ctx->cap_nodes = cap;
+    }
+    jem__node *n = (jem__node *)jem__push_zero(ctx, sizeof *n);
+    if (!n) return NULL;
+    n->t.n = s.n, n->t.c = s.c, n->t.h = s.h, n->t.w = s.w, n->t.ctx = ctx, n->t.node = n;
+    n->groups = jem__groups(s.n);
+    n->stride = (ptrdiff_t)s.c * s.h * s.w * JEM_LANES;
+    n->index = ctx->n_nodes;
+    ctx->nodes[ctx->n_nodes++] = n;
+    return n;
+}
+
+static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
+                               jem_shape out, jem_param *const *params, int n_params,
+                               const void *user, size_t user_bytes, size_t aux_bytes) {
+    for (int i = 0; i < n_inputs; i++) {
+        if (!inputs[i]) return NULL;
+        if (inputs[i]->ctx != ctx) {
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: a tensor of another context", op->name);
+            return NULL;
+        }
+    }
+    jem__node *n = jem__node_create(ctx, op->name, out);
+    if (!n) return NULL;
+    n->op = op, n->inputs = n_inputs, n->params = n_params, n->aux_bytes = aux_bytes;
+    for (int i = 0; i < n_inputs; i++) n->in[i] = inputs[i]->node;
+    for (int i = 0; i < n_params; i++) n->param[i] = params[i];
+    if (user_bytes) {
+        n->user = jem__push(ctx, user_bytes);
+        if (!n->user) return NULL;
+        memcpy(n->user, user, user_bytes);
+    }
+    return &n->t;
+}
+
+jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
+                       jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
+    if (!op || !op->forward || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a forward and 1 to %d inputs",
+                  op && op->name ? op->name : "jem_custom", JEM_MAX_INPUTS);
+        return NULL;
+    }
+    for (int i = 0; i < n_inputs; i++)
+        if (inputs[i] && inputs[i]->n != out.n) {
+            jem__fail(ctx, JEM_BAD_SHAPE, "%s: input %d is %s, the output has n = %d", op->name, i,
+                      jem__shape_text(inputs[i]).s, out.n);
+            return NULL;
+        }
+    return jem__record(ctx, op, inputs, n_inputs, out, NULL, 0, user, user_bytes, aux_bytes);
+}
+
+static jem_shape jem__shape(int n, int c, int h, int w) {
+    jem_shape s;
+    s.n = n, s.c = c, s.h = h, s.w = w;
+    return s;
+}
+static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
+
+/* ---- plain images in and out: nchw[n][c][h][w] <-> lanes --------------------------------------- */
+
+static ptrdiff_t jem__lane_at(const jem__node *n, int image, int c, int y, int x) {
+    const ptrdiff_t pixel = (ptrdiff_t)y * n->t.w + x;
+    return image / JEM_LANES * n->stride + (pixel * n->t.c + c) * JEM_LANES + image % JEM_LANES;
+}
+
+static void jem__copy_out(const jem__node *n, const float *lanes, float *nchw) {
+    for (int i = 0; i < n->t.n; i++)
+        for (int c = 0; c < n->t.c; c++)
+            for (int y = 0; y < n->t.h; y++)
+                for (int x = 0; x < n->t.w; x++) *nchw++ = lanes[jem__lane_at(n, i, c, y, x)];
+}
+/* Dead lanes repeat the last image, so that they do nothing that a real one would not. */
+static void jem__copy_in(const jem__node *n, float *lanes, const float *nchw) {
+    const ptrdiff_t size = n->stride / JEM_LANES;
+    for (int i = 0; i < n->groups * JEM_LANES; i++) {
+        const float *from = nchw + (i < n->t.n ? i : n->t.n - 1) * size;
+        for (int c = 0; c < n->t.c; c++)
+            for (int y = 0; y < n->t.h; y++)
+                for (int x = 0; x < n->t.w; x++) lanes[jem__lane_at(n, i, c, y, x)] = *from++;
+    }
+}
+/* A leaf has new numbers: what was computed after it may be old. */
+static void jem__leaf_changed(const jem__node *leaf) {
+    for (int i = leaf->index + 1; i < leaf->t.ctx->n_nodes; i++)
+        if (leaf->t.ctx->nodes[i]->op) leaf->t.ctx->nodes[i]->ready = 0;
+}
+
+static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, int n, int c, int h, int w) {
+    jem__node *leaf = jem__node_create(ctx, what, jem__shape(n, c, h, w));
+    if (!leaf) return NULL;
+    leaf->value = (float *)jem__push_zero(ctx, (size_t)(leaf->groups * leaf->stride) * sizeof(float));
+    leaf->value_push = ctx->pushes;
+    leaf->ready = 1;
+    return leaf->value ? &leaf->t : NULL;
+}
+
+jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w) {
+    return jem__leaf(ctx, "zeros", n, c, h, w);
+}
+
+jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w) {
+    if (!nchw) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "input: no data (NULL)");
+        return NULL;
+    }
+    jem_tensor *t = jem__leaf(ctx, "input", n, c, h, w);
+    if (t) jem__copy_in(t->node, t->node->value, nchw);
+    return t;
+}
+
+jem_status jem_write(jem_tensor *leaf, const float *nchw) {
+    if (!leaf || !nchw) return JEM_BAD_ARGUMENT;
+    if (leaf->node->op)
+        return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "write: %s is computed (by %s), not a leaf",
+                         jem__shape_text(leaf).s, leaf->node->op->name);
+    jem__copy_in(leaf->node, leaf->node->value, nchw);
+    jem__leaf_changed(leaf->node);
+    return JEM_OK;
+}
+
+void jem_keep(jem_tensor *t) { if (t) t->node->keep = 1; }
+
+/* ---- planning ------------------------------------------------------------------------------- */
+
+static int jem__plan_buf(jem__plan *p, int start, int end, ptrdiff_t floats) {
+    jem__buf *b = p->bufs + p->n_bufs;
+    b->start = start, b->end = end, b->at = -1;
+    b->size = (floats + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
+    return p->n_bufs++;
+}
+
+static int jem__trains(const jem__node *n) {       /* has a parameter that wants a gradient */
+    for (int i = 0; n->op && n->op->param_grad && i < n->params; i++)
+        if (n->param[i] && n->param[i]->grad) return 1;
+    return 0;
+}
+
+/* Which nodes: `reached` from the target, `needs` a gradient, `wanted` in the list. A value that is
+   ready is used as it is, except where the gradient's path needs its scratch again. */
+static jem_status jem__plan_nodes(jem__plan *p, const jem__node *x) {
+    jem_ctx *ctx = p->ctx;
+    const int last = p->target->index;
+    for (int i = 0; i <= last; i++) {
+        jem__node *n = ctx->nodes[i];
+        n->reached = n->wanted = n->needs = n->written = 0;
+        n->pos = n->value_buf = n->aux_buf = n->grad_buf = -1;
+    }
+    p->target->reached = p->target->wanted = 1;
+    for (int i = last; i >= 0; i--)
+        for (int k = 0; ctx->nodes[i]->reached && k < ctx->nodes[i]->inputs; k++)
+            ctx->nodes[i]->in[k]->reached = 1;
+    for (int i = 0; i <= last; i++) {
+        jem__node *n = ctx->nodes[i];
+        if (!n->reached || p->mode == JEM__EVAL) continue;
+        n->needs = n == x || (p->mode == JEM__BACKWARD && jem__trains(n));
+        for (int k = 0; k < n->inputs; k++)
+            if (n->in[k]->needs && n->op->backward) n->needs = 1;
+    }
+    for (int i = last; i >= 0; i--) {
+        jem__node *n = ctx->nodes[i];
+        if (!n->wanted || !n->op || (n->ready && !n->needs)) { n->wanted = 0; continue; }
+        for (int k = 0; k < n->inputs; k++) n->in[k]->wanted = 1;
+        p->n++;
+    }
+    p->list = (jem__node **)jem__push(ctx, (size_t)(p->n + 1) * sizeof *p->list);
+    p->bufs = (jem__buf *)jem__push(ctx, (size_t)(3 * p->n + 1) * sizeof *p->bufs);
+    if (!p->list || !p->bufs) return JEM_NO_MEMORY;
+    p->n = 0;
+    for (int i = 0; i <= last; i++)
+        if (ctx->nodes[i]->wanted) ctx->nodes[i]->pos = p->n, p->list[p->n++] = ctx->nodes[i];
+    return JEM_OK;
+}
+
+/* When: the forward of list[i] is at time i, its backward at 2n-1-i. A buffer lives from the first
+   time it is written to the last time it is read. */
+static void jem__plan_lifetimes(jem__plan *p) {
+    const int end = 2 * p->n - 1;
+    for (int i = p->n - 1; i >= 0; i--)            /* who is the first to write each gradient */
+        for (int k = 0; k < p->list[i]->inputs; k++) {
+            jem__node *n = p->list[i], *in = n->in[k];
+            if (n->needs && in->needs) n->add[k] = in->written, in->written = 1;
+        }
+    for (int i = 0; i < p->n; i++) {
+        jem__node *n = p->list[i];
+        if (n->value) continue;                    /* kept: outside the region */
+        int until = n->needs && (n->op->keeps & JEM_KEEPS_OUTPUT) ? end - i : i;
+        for (int j = i + 1; j < p->n; j++)
+            for (int k = 0; k < p->list[j]->inputs; k++) {
+                const jem__node *user = p->list[j];
+                if (user->in[k] != n) continue;
+                int keeps = user->op->keeps;
+                if (p->mode == JEM__BACKWARD && jem__trains(user)) keeps |= user->op->keeps_for_params;
+                const int last = user->needs && keeps >> k & 1 ? end - j : j;
+                if (last > until) until = last;
+            }
+        jem__node *over = n->inputs ? n->in[0] : NULL;
+        if ((n->op->flags & JEM_OP_IN_PLACE) && over->value_buf >= 0 && over->stride == n->stride &&
+            p->bufs[over->value_buf].end == i) {
+            n->value_buf = over->value_buf;
+            p->bufs[n->value_buf].end = until;
+        } else n->value_buf = jem__plan_buf(p, i, until, n->stride);
+    }
+    for (int i = 0; i < p->n; i++)
+        if (p->list[i]->aux_bytes)
+            p->list[i]->aux_buf = jem__plan_buf(p, i, p->list[i]->needs ? end - i : i,
+                                                (ptrdiff_t)((p->list[i]->aux_bytes + 3) / 4));
+    for (int i = p->n - 1; i >= 0; i--) {
+        jem__node *n = p->list[i];
+        if (!n->needs) continue;
+        if (n->grad_buf < 0) n->grad_buf = jem__plan_buf(p, end - i, end - i, n->stride);
+        p->bufs[n->grad_buf].end = end - i;
+        for (int k = 0; k < n->inputs; k++) {
+            jem__node *in = n->in[k];
+            if (!in->needs || in->pos < 0 || in->grad_buf >= 0) continue;
+            const int both = JEM_OP_IN_PLACE | JEM_OP_STORES;
+            if (k == 0 && (n->op->flags & both) == both && in->stride == n->stride &&
+                p->bufs[n->grad_buf].end == end - i)
+                in->grad_buf = n->grad_buf, p->bufs[in->grad_buf].end = end - in->pos;
+            else in->grad_buf = jem__plan_buf(p, end - i, end - in->pos, in->stride);
+        }
+    }
+}
+
+/* Where: the largest first, each at the lowest place where it meets nobody in time. */
+static jem_status jem__plan_places(jem__plan *p) {
+    int *order = (int *)jem__push(p->ctx, (size_t)(p->n_bufs + 1) * 2 * sizeof *order);
+    if (!order) return JEM_NO_MEMORY;
+    int *placed = order + p->n_bufs, n_placed = 0; /* sorted by place */
+    for (int i = 0; i < p->n_bufs; i++) {
+        int j = i;
+        for (; j > 0 && p->bufs[order[j - 1]].size < p->bufs[i].size; j--) order[j] = order[j - 1];
+        order[j] = i;
+    }
+    for (int i = 0; i < p->n_bufs; i++) {
+        jem__buf *b = p->bufs + order[i];
+        ptrdiff_t at = 0;
+        for (int j = 0; j < n_placed; j++) {
+            const jem__buf *o = p->bufs + placed[j];
+            if (o->end < b->start || o->start > b->end) continue;
+            if (o->at - at >= b->size) break;
+            if (o->at + o->size > at) at = o->at + o->size;
+        }
+        b->at = at;
+        if (at + b->size > p->region) p->region = at + b->size;
+        int j = n_placed++;
+        for (; j > 0 && p->bufs[placed[j - 1]].at > at; j--) placed[j] = placed[j - 1];
+        placed[j] = order[i];
+    }
+    p->region = (p->region / 1024 + 1) * 1024 + 16 * JEM_LANES;  /* regions not a power of two apart */
+    return JEM_OK;
+}
+
+/* ---- running -------------------------------------------------------------------------------- */
+
+static float *jem__place(const jem__plan *p, int buf, int group) {
+    return buf < 0 ? NULL : p->base + group % p->slots * p->region + p->bufs[buf].at;
+}
+static float *jem__value_at(const jem__plan *p, const jem__node *n, int group) {
+    return n->value ? n->value + group * n->stride : jem__place(p, n->value_buf, group);
+}
+static float *jem__grad_at(const jem__plan *p, const jem__node *n, int group) {
+    return n->pos < 0 ? n->grad + group * n->stride : jem__place(p, n->grad_buf, group);
+}
+
+/* Everything an op sees of one group. */
+static jem_call jem__call(const jem__plan *p, jem__node *n, int group) {
+    jem_call c;
+    memset(&c, 0, sizeof c);
+    c.ctx = p->ctx, c.user = n->user, c.group = group, c.inputs = n->inputs, c.plan = p, c.node = n;
+    c.live = n->t.n - group * JEM_LANES < JEM_LANES ? n->t.n - group * JEM_LANES : JEM_LANES;
+    c.training = p->mode == JEM__BACKWARD;
+    c.out = jem__shape_of(&n->t);
+    c.y = jem__value_at(p, n, group);
+    c.aux = jem__place(p, n->aux_buf, group);
+    for (int k = 0; k < n->inputs; k++) {
+        c.in[k] = jem__shape_of(&n->in[k]->t);
+        c.x[k] = jem__value_at(p, n->in[k], group);
+        if (n->needs && n->in[k]->needs) c.dx[k] = jem__grad_at(p, n->in[k], group), c.add[k] = n->add[k];
+    }
+    for (int k = 0; k < n->params; k++) c.param[k] = n->param[k];
+    if (n->needs) c.dy = jem__grad_at(p, n, group);
+    return c;
+}
+/* The same call for another group: for ops that need the whole batch. */
+static jem_call jem__at(const jem_call *call, int group) {
+    return jem__call(call->plan, call->node, group);
+}
+
+static void jem__forward_node(const jem__plan *p, jem__node *n, int group) {
+    jem_call c = jem__call(p, n, group);
+    n->op->forward(&c);
+}
+
+static void jem__backward_node(const jem__plan *p, jem__node *n, int group) {
+    jem_call c = jem__call(p, n, group);
+    int any = 0;
+    for (int k = 0; k < n->inputs; k++) {
+        if (!c.dx[k]) continue;
+        any = 1;
+        if (!(n->op->flags & JEM_OP_STORES) && !c.add[k])
+            for (int g = n->op->flags & JEM_OP_WHOLE ? 0 : group;
+                 g <= (n->op->flags & JEM_OP_WHOLE ? n->in[k]->groups - 1 : group); g++)
+                memset(jem__grad_at(p, n->in[k], g), 0, (size_t)n->in[k]->stride * sizeof(float));
+    }
+    if (any) n->op->backward(&c);
+}
+
+/* d target / d target: 1 for each image, nothing for dead lanes. */
+static void jem__seed(const jem__plan *p, int group) {
+    const jem__node *n = p->target;
+    float *g = jem__grad_at(p, n, group);
+    for (int l = 0; l < JEM_LANES; l++) g[l] = group * JEM_LANES + l < n->t.n ? 1.0f : 0.0f;
+}
+
+static void jem__task_forward(void *arg, int slot) {
+    const jem__plan *p = (const jem__plan *)arg;
+    for (int g = slot; g < p->list[p->from]->groups; g += p->slots)
+        for (int i = p->from; i < p->to; i++) jem__forward_node(p, p->list[i], g);
+}
+static void jem__task_backward(void *arg, int group) {
+    const jem__plan *p = (const jem__plan *)arg;
+    for (int i = p->to - 1; i >= p->from; i--)
+        if (p->list[i]->needs) jem__backward_node(p, p->list[i], group);
+}
+static void jem__task_both(void *arg, int slot) {
+    const jem__plan *p = (const jem__plan *)arg;
+    for (int g = slot; g < p->target->groups; g += p->slots) {
+        for (int i = 0; i < p->n; i++) jem__forward_node(p, p->list[i], g);
+        jem__seed(p, g);
+        for (int i = p->n - 1; i >= 0; i--)
+            if (p->list[i]->needs) jem__backward_node(p, p->list[i], g);
+    }
+}
+
+static int jem__whole(const jem__node *n) { return n->op->flags & JEM_OP_WHOLE; }
+
+/* The run that begins at i: nodes that can go depth-first together. */
+static int jem__run_end(const jem__plan *p, int i) {
+    int j = i + 1;
+    if (jem__whole(p->list[i])) return j;
+    while (j < p->n && !jem__whole(p->list[j]) && p->list[j]->groups == p->list[i]->groups) j++;
+    return j;
+}
+
+static jem_status jem__run_back(jem__plan *p) {
+    jem_ctx *ctx = p->ctx;
+    for (int g = 0; g < p->target->groups; g++) jem__seed(p, g);
+    for (int i = p->n; i-- > 0;) {
+        jem__node *n = p->list[i];
+        if (!n->needs) continue;
+        if (p->mode == JEM__BACKWARD && jem__trains(n)) {
+            jem_call c = jem__call(p, n, 0);
+            jem_status s = n->op->param_grad(&c);
+            if (s != JEM_OK) return s;
+        }
+        if (jem__whole(n)) { jem__backward_node(p, n, 0); continue; }
+        p->to = i + 1;                             /* go on to the next node that has weights */
+        while (i > 0 && !jem__whole(p->list[i - 1]) && p->list[i - 1]->groups == n->groups &&
+               !(p->mode == JEM__BACKWARD && jem__trains(p->list[i - 1]))) i--;
+        p->from = i;
+        jem__parallel(ctx, n->groups, jem__task_backward, p);
+    }
+    return JEM_OK;
+}
+
+/* Values that stay after the pass: the target's, small ones, and those asked for. */
+static jem_status jem__plan_kept(jem__plan *p, jem__node *x) {
+    for (int i = 0; i < p->n; i++) {
+        jem__node *n = p->list[i];
+        if (n->value || !(n == p->target || n->keep || n->stride <= 128 * JEM_LANES)) continue;
+        n->value = (float *)jem__push(p->ctx, (size_t)(n->groups * n->stride) * sizeof(float));
+        n->value_push = p->ctx->pushes;
+        if (!n->value) return JEM_NO_MEMORY;
+    }
+    if (x && !x->grad) {
+        x->grad = (float *)jem__push(p->ctx, (size_t)(x->groups * x->stride) * sizeof(float));
+        x->grad_push = p->ctx->pushes;
+        if (!x->grad) return JEM_NO_MEMORY;
+    }
+    return JEM_OK;
+}
+
+static jem_status jem__run(jem_ctx *ctx, jem__mode mode, jem__node *target, jem__node *x) {
+    jem__plan plan, *p = &plan;
+    memset(p, 0, sizeof plan);
+    p->ctx = ctx, p->mode = mode, p->target = target;
+    jem_status s = jem__plan_nodes(p, x);
+    if (s == JEM_OK && x && !target->needs)
+        s = jem__fail(ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s",
+                      jem__shape_text(&target->t).s, jem__shape_text(&x->t).s);
+    if (s == JEM_OK && mode == JEM__BACKWARD && !target->needs)
+        s = jem__fail(ctx, JEM_BAD_ARGUMENT, "backward: the loss depends on no parameter");
+    if (s == JEM_OK) s = jem__plan_kept(p, x);
+    if (s != JEM_OK || (p->n == 0 && !x)) return s;
+    jem_mark mark = jem_begin(ctx);
+    jem__plan_lifetimes(p);
+    s = jem__plan_places(p);
+    int whole = mode == JEM__BACKWARD || p->n == 0 || jem__whole(p->list[0]) || jem__run_end(p, 0) < p->n;
+    for (int i = 0; i < p->n; i++) {
+        const int most = p->list[i]->groups;
+        if (whole ? p->slots < most : p->slots == 0)
+            p->slots = whole || most < ctx->threads ? most : ctx->threads;
+        jem_call c;
+        memset(&c, 0, sizeof c);
+        c.ctx = ctx, c.user = p->list[i]->user, c.node = p->list[i];
+        c.in[0] = jem__shape_of(&p->list[i]->in[0]->t), c.out = jem__shape_of(&p->list[i]->t);
+        for (int k = 0; k < p->list[i]->params; k++) c.param[k] = p->list[i]->param[k];
+        if (s == JEM_OK && p->list[i]->op->prepare)
+            s = p->list[i]->op->prepare(&c, p->list[i]->needs && p->list[i]->in[0]->needs);
+    }
+    if (p->slots == 0) p->slots = 1;
+    if (s == JEM_OK && !(p->base = (float *)jem__push(ctx, (size_t)(p->slots * p->region) *
+                                                             sizeof(float)))) s = JEM_NO_MEMORY;
+    if (s == JEM_OK && mode == JEM__GRAD && !whole) jem__parallel(ctx, p->slots, jem__task_both, p);
+    else if (s == JEM_OK) {
+        for (p->from = 0; p->from < p->n; p->from = p->to) {
+            p->to = jem__run_end(p, p->from);
+            if (jem__whole(p->list[p->from])) jem__forward_node(p, p->list[p->from], 0);
+            else jem__parallel(ctx, p->slots < p->list[p->from]->groups ? p->slots
+                                    : p->list[p->from]->groups, jem__task_forward, p);
+        }
+        if (mode != JEM__EVAL) s = jem__run_back(p);
+    }
+    for (int i = 0; s == JEM_OK && i < p->n; i++) p->list[i]->ready = p->list[i]->value != NULL;
+    jem_end(ctx, mark);
+    return s == JEM_OK ? ctx->status : s;
+}
+
+/* ---- asking --------------------------------------------------------------------------------- */
+
+static jem_status jem__compute(jem_tensor *t) {
+    if (!t) return JEM_BAD_ARGUMENT;
+    if (t->ctx->status != JEM_OK) return t->ctx->status;
+    return t->node->ready ? JEM_OK : jem__run(t->ctx, JEM__EVAL, t->node, NULL);
+}
+
+jem_status jem_read(jem_tensor *t, float *nchw) {
+    const jem_status s = jem__compute(t);
+    if (s == JEM_OK) jem__copy_out(t->node, t->node->value, nchw);
+    return s;
+}
+
+float jem_item(jem_tensor *t) {
+    if (t && t->n * t->node->stride != JEM_LANES)
+        jem__fail(t->ctx, JEM_BAD_SHAPE, "item: %s is not one number", jem__shape_text(t).s);
+    return jem__compute(t) == JEM_OK ? t->node->value[0] : (float)NAN;
+}
+
+jem_status jem_backward(jem_tensor *loss) {
+    if (!loss) return JEM_BAD_ARGUMENT;
+    if (loss->ctx->status != JEM_OK) return loss->ctx->status;
+    if (loss->n * loss->node->stride != JEM_LANES)
+        return jem__fail(loss->ctx, JEM_BAD_SHAPE, "backward: the loss is %s, not one number",
+                         jem__shape_text(loss).s);
+    return jem__run(loss->ctx, JEM__BACKWARD, loss->node, NULL);
+}
+
+jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
+    if (!y || !x) return JEM_BAD_ARGUMENT;
+    if (y->ctx->status != JEM_OK) return y->ctx->status;
+    if (x->ctx != y->ctx || x->node->op || y->node->stride != JEM_LANES)
+        return jem__fail(y->ctx, JEM_BAD_SHAPE,
+                         "grad: y is %s, x is %s: y must have one number per image, x be a leaf",
+                         jem__shape_text(y).s, jem__shape_text(x).s);
+    return jem__run(y->ctx, JEM__GRAD, y->node, x->node);
+}
+
+jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
+    if (!x || !nchw) return JEM_BAD_ARGUMENT;
+    if (!x->node->grad)
+        return jem__fail(x->ctx, JEM_BAD_ARGUMENT, "read_grad: no gradient of this %s leaf: jem_grad first",
+                         jem__shape_text(x).s);
+    jem__copy_out(x->node, x->node->grad, nchw);
+    return JEM_OK;
+}
+
+/* The sum of fn(x) over images, in double. */
+static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x) {
+    jem_mark mark = jem_begin(ctx);
+    jem_tensor *y = fn(ctx, x, user);
+    double sum = NAN;
+    if (jem__compute(y) == JEM_OK) {
+        sum = 0;
+        for (int i = 0; i < y->n; i++) sum += (double)y->node->value[jem__lane_at(y->node, i, 0, 0, 0)];
+    }
+    jem_end(ctx, mark);
+    return sum;
+}
+
+float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p, float step) {
+    if (!ctx || !fn || !x || x->node->op || !(step > 0)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf and a step > 0");
+        return -1;
+    }
+    const ptrdiff_t n = p ? p->size : x->n * x->node->stride / JEM_LANES;
+    float *grad = jem__alloc_floats(ctx, n), *at = p ? p->value : jem__alloc_floats(ctx, n);
+    double worst = 0, largest = 1e-12;
+    if (grad && at) {
+        if (p) memcpy(grad, p->grad, (size_t)n * sizeof *grad);        /* what was there before */
+        jem_mark mark = jem_begin(ctx);
+        jem_tensor *y = fn(ctx, x, user);
+        if (p) {
+            jem_backward(jem_sum(ctx, y));
+            for (ptrdiff_t i = 0; i < n; i++) {
+                const float before = grad[i];
+                grad[i] = p->grad[i] - before, p->grad[i] = before;
+            }
+        } else {
+            jem_grad(y, x);
+            if (jem_ok(ctx)) jem_read_grad(x, grad), jem_read(x, at);
+        }
+        jem_end(ctx, mark);
+        for (ptrdiff_t i = 0; i < n && jem_ok(ctx); i++) {
+            static const double weight[4] = { -8, 8, 1, -1 }, offset[4] = { -1, 1, -2, 2 };
+            const float before = at[i];
+            double slope = 0;
+            for (int k = 0; k < 4; k++) {          /* the step as rounded is the step taken */
+                at[i] = before + (float)offset[k] * step;
+                if (p) jem_param_changed(p); else jem_write(x, at);
+                slope += weight[k] * jem__check_value(ctx, fn, user, x);
+            }
+            slope /= 12 * (double)step;
+            at[i] = before;
+            if (p) jem_param_changed(p); else jem_write(x, at);
+            const double a = fabs((double)grad[i]), d = fabs(slope - (double)grad[i]);
+            if (a > largest) largest = a;
+            if (fabs(slope) > largest) largest = fabs(slope);
+            if (!(d <= worst)) worst = d;          /* NaN counts as worst */
+        }
+    }
+    jem__free(ctx, grad);
+    if (!p) jem__free(ctx, at);
+    return jem_ok(ctx) ? (float)(worst / largest) : -1.0f;
+}
+
+/* ==== >>ops: what you build with ============================================================== */
+/* An op is a check of shapes, a jem_op, and two functions on one group of 16 images. */
+
+static jem_tensor *jem__op1(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_shape out,
+                            const void *user, size_t user_bytes, size_t aux_bytes) {
+    return jem__record(ctx, op, &x, 1, out, NULL, 0, user, user_bytes, aux_bytes);
+}
+
+/* ---- conv2d, linear -------------------------------------------------------------------------- */
+
+/* A copy of a parameter in the order that one kind of kernel reads; made again when it changes. */
+typedef struct jem__pack {
+    struct jem__pack *next;
+    int kind;
+    uint32_t version;
+    float *data;
+} jem__pack;
+
+void jem_param_changed(jem_param *p) { if (p) p->version++; }
+
+/* Packed order depends on shape alone for an output, on stride and padding for an input gradient. */
+static int jem__pack_kind(const jem__conv *q) { return q->gradient ? 1 + q->stride * 64 + q->pad : 0; }
+
+static const float *jem__pack_find(const jem_param *w, const jem__conv *q) {
+    for (const jem__pack *k = w->packs; k; k = k->next)
+        if (k->kind == jem__pack_kind(q)) return k->data;
+    return NULL;
+}
+
+static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
+    jem__pack *k = w->packs;
+    while (k && k->kind != jem__pack_kind(q)) k = k->next;
+    if (k && k->version == w->version) return JEM_OK;
+    if (!k) {
+        float *data = jem__alloc_floats(w->ctx, w->size);
+        k = data ? (jem__pack *)jem__alloc(w->ctx, sizeof *k) : NULL;
+        if (!k) {
+            jem__free(w->ctx, data);
+            return jem__fail(ctx, JEM_NO_MEMORY, "out of memory: packing %s", w->name);
+        }
+        k->data = data, k->kind = jem__pack_kind(q), k->next = w->packs, w->packs = k;
+    }
+    jem__conv_pack(q, w->value, k->data);
+    k->version = w->version;
+    return JEM_OK;
+}
+
+typedef struct jem__conv_user { jem__conv out, grad; } jem__conv_user;
+
+static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
+    const jem__conv_user *u = (const jem__conv_user *)c->user;
+    jem_status s = jem__pack_update(c->ctx, c->param[0], &u->out);
+    if (s == JEM_OK && want_input_grad) s = jem__pack_update(c->ctx, c->param[0], &u->grad);
+    return s;
+}
+
+/* x (h,w,I,16) -> y (ho,wo,O,16) */
+static void jem__conv_forward(const jem_call *c) {
+    const jem__conv_user *u = (const jem__conv_user *)c->user;
+    c->ctx->k->conv(&u->out, c->x[0], jem__pack_find(c->param[0], &u->out),
+                    c->param[1] ? c->param[1]->value : NULL, c->y, 0);
+}
+/* dy (ho,wo,O,16) -> dx (h,w,I,16) */
+static void jem__conv_backward(const jem_call *c) {
+    const jem__conv_user *u = (const jem__conv_user *)c->user;
+    c->ctx->k->conv(&u->grad, c->dy, jem__pack_find(c->param[0], &u->grad), NULL, c->dx[0], c->add[0]);
+}
+
+/* Weight gradient: operands are dealt group by group, then blocks of output channels in parallel. */
+typedef struct jem__conv_job {
+    const jem_call *call;
+    const jem__conv *q;
+    float *xs, *dys, *acc;
+    ptrdiff_t xstride, ystride, accstride;
+} jem__conv_job;
+
+static void jem__conv_deal(void *arg, int g) {
+    const jem__conv_job *j = (const jem__conv_job *)arg;
+    const jem_call c = jem__at(j->call, g);
+    const jem__kernels *k = c.ctx->k;
+    k->deal(c.x[0], (ptrdiff_t)j->q->hi * j->q->wi, j->q->ci, k->wi, j->xs + g * j->xstride);
+    k->deal(c.dy, (ptrdiff_t)j->q->ho * j->q->wo, j->q->co, k->wo, j->dys + g * j->ystride);
+}
+static void jem__conv_weights(void *arg, int i) {
+    const jem__conv_job *j = (const jem__conv_job *)arg;
+    const jem__kernels *k = j->call->ctx->k;
+    const jem_param *w = j->call->param[0], *b = j->call->param[1];
+    k->weight_gradient(j->q, jem__groups(j->call->out.n), j->xs, j->xstride, j->dys, j->ystride,
+                       i * k->wo, j->acc + i * j->accstride, w->grad, b ? b->grad : NULL);
+}
+
+static jem_status jem__conv_param_grad(const jem_call *c) {
+    const jem__kernels *k = c->ctx->k;
+    const jem__conv *q = &((const jem__conv_user *)c->user)->out;
+    const int groups = jem__groups(c->out.n), blocks = (q->co + k->wo - 1) / k->wo;
+    jem_mark mark = jem_begin(c->ctx);
+    jem__conv_job j;
+    j.call = c, j.q = q;
+    j.xstride = (ptrdiff_t)(q->ci + k->wi - 1) / k->wi * k->wi * q->hi * q->wi * JEM_LANES;
+    j.ystride = (ptrdiff_t)blocks * k->wo * q->ho * q->wo * JEM_LANES;
+    j.accstride = (ptrdiff_t)q->k * q->k * k->wo * k->wi * JEM_LANES;
+    j.xs = (float *)jem__push(c->ctx, (size_t)(groups * j.xstride) * sizeof(float));
+    j.dys = (float *)jem__push(c->ctx, (size_t)(groups * j.ystride) * sizeof(float));
+    j.acc = (float *)jem__push(c->ctx, (size_t)(blocks * j.accstride) * sizeof(float));
+    const jem_status s = j.xs && j.dys && j.acc ? JEM_OK : JEM_NO_MEMORY;
+    if (s == JEM_OK) {
+        jem__parallel(c->ctx, groups, jem__conv_deal, &j);
+        jem__parallel(c->ctx, blocks, jem__conv_weights, &j);
+    }
+    jem_end(c->ctx, mark);
+    return s;
+}
+
+static const jem_op jem__op_conv2d = { "conv2d", jem__conv_forward, jem__conv_backward,
+    JEM_KEEPS_NOTHING, JEM_OP_STORES, jem__conv_prepare, jem__conv_param_grad, JEM_KEEPS_INPUT };
+static const jem_op jem__op_linear = { "linear", jem__conv_forward, jem__conv_backward,
+    JEM_KEEPS_NOTHING, JEM_OP_STORES, jem__conv_prepare, jem__conv_param_grad, JEM_KEEPS_INPUT };
+
+jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b, jem_conv_desc desc) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    const int s = desc.stride ? desc.stride : 1, pad = desc.pad;
+    const int k = w && w->ndim == 4 ? w->shape[2] : 0;
+    if (!w || w->ndim != 4 || w->shape[1] != x->c || w->shape[3] != k || k > JEM__MAX_KERNEL ||
+        (b && (b->ndim != 1 || b->shape[0] != w->shape[0])) || s < 1 || s > 64 || pad < 0 ||
+        pad >= 64 || x->h + 2 * pad < k || x->w + 2 * pad < k) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "conv2d: x %s, weight %s, bias %s, stride %d, pad %d do not fit",
+                  jem__shape_text(x).s, jem__param_text(w).s, b ? jem__param_text(b).s : "none", s, pad);
+        return NULL;
+    }
+    jem__conv_user u;
+    jem__conv out = { x->c, x->h, x->w, w->shape[0], (x->h + 2 * pad - k) / s + 1,
+                      (x->w + 2 * pad - k) / s + 1, k, s, pad, 0 };
+    jem__conv grad = { out.co, out.ho, out.wo, x->c, x->h, x->w, k, s, pad, 1 };
+    u.out = out, u.grad = grad;
+    jem_param *params[2] = { w, b };
+    return jem__record(ctx, &jem__op_conv2d, &x, 1, jem__shape(x->n, out.co, out.ho, out.wo), params, 2,
+                       &u, sizeof u, 0);
+}
+
+/* A 1x1 convolution on one pixel. */
+jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    if (!w || w->ndim != 2 || x->h != 1 || x->w != 1 || w->shape[1] != x->c ||
+        (b && (b->ndim != 1 || b->shape[0] != w->shape[0]))) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "linear: x %s, weight %s, bias %s do not fit",
+                  jem__shape_text(x).s, jem__param_text(w).s, b ? jem__param_text(b).s : "none");
+        return NULL;
+    }
+    jem__conv_user u;
+    jem__conv out = { x->c, 1, 1, w->shape[0], 1, 1, 1, 1, 0, 0 };
+    jem__conv grad = { w->shape[0], 1, 1, x->c, 1, 1, 1, 1, 0, 1 };
+    u.out = out, u.grad = grad;
+    jem_param *params[2] = { w, b };
+    return jem__record(ctx, &jem__op_linear, &x, 1, jem__shape(x->n, out.co, 1, 1), params, 2, &u,
+                       sizeof u, 0);
+}
+
+/* ---- elementwise, one input ------------------------------------------------------------------ */
+
+typedef struct jem__map_user { int kind; float a; } jem__map_user;
+
+static ptrdiff_t jem__floats(jem_shape s) { return (ptrdiff_t)s.c * s.h * s.w * JEM_LANES; }
+
+/* y = f(x) */
+static void jem__map_forward(const jem_call *c) {
+    const jem__map_user *u = (const jem__map_user *)c->user;
+    c->ctx->k->map(u->kind, u->a, c->x[0], c->y, c->dy ? c->aux : NULL, jem__floats(c->out));
+}
+/* dx = dy f'(x) */
+static void jem__map_backward(const jem_call *c) {
+    const jem__map_user *u = (const jem__map_user *)c->user;
+    const int output = u->kind == JEM__MAP_EXP || u->kind == JEM__MAP_TANH;
+    c->ctx->k->map_back(u->kind, u->a, output ? c->y : c->x[0], c->aux, c->dy, c->dx[0], c->add[0],
+                        jem__floats(c->out));
+}
+
+static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
+#define JEM__MAP_OP(name, keeps) { name, jem__map_forward, jem__map_backward, keeps,               \
+                                   JEM_OP_STORES | JEM_OP_IN_PLACE, NULL, NULL, 0 }
+    static const jem_op ops[] = {                  /* in the order of JEM__MAP_SCALE, ... */
+        JEM__MAP_OP("scale", JEM_KEEPS_NOTHING), JEM__MAP_OP("shift", JEM_KEEPS_NOTHING),
+        JEM__MAP_OP("square", JEM_KEEPS_INPUT), JEM__MAP_OP("exp", JEM_KEEPS_OUTPUT),
+        JEM__MAP_OP("log", JEM_KEEPS_INPUT), JEM__MAP_OP("tanh", JEM_KEEPS_OUTPUT),
+        JEM__MAP_OP("leaky_relu", JEM_KEEPS_NOTHING), JEM__MAP_OP("silu", JEM_KEEPS_NOTHING)
+    };
+#undef JEM__MAP_OP
+    if (!x || !jem_ok(ctx)) return NULL;
+    jem__map_user u;
+    u.kind = kind, u.a = a;
+    const size_t numbers = (size_t)jem__floats(jem__shape_of(x));
+    const size_t aux = kind == JEM__MAP_LEAKY ? numbers / JEM_LANES * sizeof(uint16_t)
+                     : kind == JEM__MAP_SILU ? numbers * sizeof(float) : 0;
+    return jem__op1(ctx, &ops[kind], x, jem__shape_of(x), &u, sizeof u, aux);
+}
+
+jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) { return jem__map(ctx, x, JEM__MAP_SCALE, a); }
+jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float a) { return jem__map(ctx, x, JEM__MAP_SHIFT, a); }
+jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SQUARE, 0); }
+jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_EXP, 0); }
+jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LOG, 0); }
+jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_TANH, 0); }
+jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LEAKY, 0); }
+jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SILU, 0); }
+jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope) {
+    return jem__map(ctx, x, JEM__MAP_LEAKY, slope);
+}
+
+/* ---- dropout --------------------------------------------------------------------------------- */
+
+typedef struct jem__drop_user { float p, scale; jem_rng rng; } jem__drop_user;
+
+static void jem__drop_forward(const jem_call *c) {
+    const jem__drop_user *u = (const jem__drop_user *)c->user;
+    const jem_rng r = jem_rng_split(&u->rng, (uint64_t)c->group);
+    const ptrdiff_t n = jem__floats(c->out);
+    c->ctx->k->fill(0, r.key, 0, c->y, n, 0.0f, 1.0f);
+    c->ctx->k->drop(u->p, u->scale, c->x[0], c->y, c->dy ? (uint16_t *)c->aux : NULL, n);
+}
+static void jem__drop_backward(const jem_call *c) {
+    const jem__drop_user *u = (const jem__drop_user *)c->user;
+    c->ctx->k->map_back(JEM__MAP_DROP, u->scale, NULL, c->aux, c->dy, c->dx[0], c->add[0],
+                        jem__floats(c->out));
+}
+static const jem_op jem__op_dropout = { "dropout", jem__drop_forward, jem__drop_backward,
+    JEM_KEEPS_NOTHING, JEM_OP_STORES, NULL, NULL, 0 };
+
+jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    if (!(p >= 0 && p < 1) || !rng) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "dropout: p = %g is not in [0,1)%s", (double)p,
+                  rng ? "" : ", and there is no rng");
+        return NULL;
+    }
+    jem__drop_user u;
+    u.p = p, u.scale = 1 / (1 - p), u.rng = jem_rng_split(rng, rng->counter++);
+    return jem__op1(ctx, &jem__op_dropout, x, jem__shape_of(x), &u, sizeof u,
+                    (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES * sizeof(uint16_t));
+}
+
+/* ---- elementwise, two inputs ----------------------------------------------------------------- */
+
+static int jem__spread(const jem_call *c) {        /* b is a number per image, a is more */
+    return c->in[1].c * c->in[1].h * c->in[1].w == 1 && jem__floats(c->in[0]) > JEM_LANES;
+}
+/* y = a op b */
+static void jem__pair_forward(const jem_call *c) {
+    c->ctx->k->pair(*(const int *)c->user, c->x[0], c->x[1], jem__spread(c), c->y, jem__floats(c->out));
+}
+/* da = dy (+, -), dy b (*); db = dy, -dy, dy a, summed where b was spread */
+static void jem__pair_backward(const jem_call *c) {
+    const int kind = *(const int *)c->user, mul = kind == JEM__PAIR_MUL;
+    const float s = kind == JEM__PAIR_SUB ? -1.0f : 1.0f;
+    const ptrdiff_t n = jem__floats(c->out);
+    if (c->dx[0])
+        c->ctx->k->pair_back(1, c->dy, mul ? c->x[1] : NULL, jem__spread(c), c->dx[0], c->add[0], n);
+    if (c->dx[1] && jem__spread(c))
+        c->ctx->k->dot(s, c->dy, mul ? c->x[0] : NULL, c->dx[1], c->add[1], n);
+    else if (c->dx[1]) c->ctx->k->pair_back(s, c->dy, mul ? c->x[0] : NULL, 0, c->dx[1], c->add[1], n);
+}
+static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
+    static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
+        { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING,
+          JEM_OP_STORES | JEM_OP_IN_PLACE, NULL, NULL, 0 },
+        { "sub", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING,
+          JEM_OP_STORES | JEM_OP_IN_PLACE, NULL, NULL, 0 },
+        { "mul", jem__pair_forward, jem__pair_backward, JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1,
+          JEM_OP_STORES, NULL, NULL, 0 }
+    };
+    if (!a || !b || !jem_ok(ctx)) return NULL;
+    const int same = a->c == b->c && a->h == b->h && a->w == b->w;
+    if (a->n != b->n || !(same || b->c * b->h * b->w == 1)) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "%s: %s and %s do not fit", ops[kind].name,
+                  jem__shape_text(a).s, jem__shape_text(b).s);
+        return NULL;
+    }
+    jem_tensor *in[2] = { a, b };
+    return jem__record(ctx, &ops[kind], in, 2, jem__shape_of(a), NULL, 0, &kind, sizeof kind, 0);
+}
+jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) { return jem__pair(ctx, a, b, JEM__PAIR_ADD); }
+jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) { return jem__pair(ctx, a, b, JEM__PAIR_SUB); }
+jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) { return jem__pair(ctx, a, b, JEM__PAIR_MUL); }
+
+/* ---- pooling, and changes of shape ----------------------------------------------------------- */
+
+typedef struct jem__pool_user { int kh, kw, stride; float scale; } jem__pool_user;
+
+static void jem__pool_forward(const jem_call *c) {
+    const jem__pool_user *u = (const jem__pool_user *)c->user;
+    c->ctx->k->pool(c->x[0], c->in[0].w, c->out.c, u->kh, u->kw, u->stride, c->out.h, c->out.w, u->scale,
+                    c->y);
+}
+static void jem__pool_backward(const jem_call *c) {
+    const jem__pool_user *u = (const jem__pool_user *)c->user;
+    c->ctx->k->pool_back(c->dy, c->in[0].w, c->out.c, u->kh, u->kw, u->stride, c->out.h, c->out.w,
+                         u->scale, c->dx[0]);
+}
+static const jem_op jem__op_avg_pool = { "avg_pool", jem__pool_forward, jem__pool_backward,
+    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+
+static jem_tensor *jem__pool(jem_ctx *ctx, jem_tensor *x, int kh, int kw, int stride) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    if (kh < 1 || kw < 1 || stride < 1 || kh > x->h || kw > x->w) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "avg_pool: %dx%d windows of stride %d do not fit x %s", kh, kw,
+                  stride, jem__shape_text(x).s);
+        return NULL;
+    }
+    jem__pool_user u;
+    u.kh = kh, u.kw = kw, u.stride = stride, u.scale = 1.0f / (float)(kh * kw);
+    return jem__op1(ctx, &jem__op_avg_pool, x, jem__shape(x->n, x->c, (x->h - kh) / stride + 1,
+                    (x->w - kw) / stride + 1), &u, sizeof u, 0);
+}
+jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
+    return jem__pool(ctx, x, k, k, stride ? stride : k);
+}
+jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x) {
+    return x ? jem__pool(ctx, x, x->h, x->w, x->h > x->w ? x->h : x->w) : NULL;
+}
+
+/* Both move whole vectors of 16 lanes: to (c*h + i)*w + j, or a range of channels. */
+static ptrdiff_t jem__flat_at(jem_shape s, ptrdiff_t pixel, int c) { return (ptrdiff_t)c * s.h * s.w + pixel; }
+
+static void jem__flatten_forward(const jem_call *c) {
+    const jem_shape s = c->in[0];
+    const float *x = c->x[0];
+    for (ptrdiff_t p = 0; p < (ptrdiff_t)s.h * s.w; p++)
+        for (int i = 0; i < s.c; i++, x += JEM_LANES)
+            memcpy(c->y + jem__flat_at(s, p, i) * JEM_LANES, x, JEM_LANES * sizeof *x);
+}
+static void jem__flatten_backward(const jem_call *c) {
+    const jem_shape s = c->in[0];
+    float *dx = c->dx[0];
+    for (ptrdiff_t p = 0; p < (ptrdiff_t)s.h * s.w; p++)
+        for (int i = 0; i < s.c; i++, dx += JEM_LANES) {
+            const float *dy = c->dy + jem__flat_at(s, p, i) * JEM_LANES;
+            for (int l = 0; l < JEM_LANES; l++) dx[l] = c->add[0] ? dx[l] + dy[l] : dy[l];
+        }
+}
+static const jem_op jem__op_flatten = { "flatten", jem__flatten_forward, jem__flatten_backward,
+    JEM_KEEPS_NOTHING, JEM_OP_STORES, NULL, NULL, 0 };
+
+jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    return jem__op1(ctx, &jem__op_flatten, x, jem__shape(x->n, x->c * x->h * x->w, 1, 1), NULL, 0, 0);
+}
+
+static void jem__slice_forward(const jem_call *c) {
+    const int first = *(const int *)c->user;
+    for (ptrdiff_t p = 0; p < (ptrdiff_t)c->out.h * c->out.w; p++)
+        memcpy(c->y + p * c->out.c * JEM_LANES, c->x[0] + (p * c->in[0].c + first) * JEM_LANES,
+               (size_t)(c->out.c * JEM_LANES) * sizeof(float));
+}
+static void jem__slice_backward(const jem_call *c) {
+    const int first = *(const int *)c->user;
+    for (ptrdiff_t p = 0; p < (ptrdiff_t)c->out.h * c->out.w; p++)
+        for (int i = 0; i < c->out.c * JEM_LANES; i++)
+            c->dx[0][(p * c->in[0].c + first) * JEM_LANES + i] += c->dy[p * c->out.c * JEM_LANES + i];
+}
+static const jem_op jem__op_slice = { "slice", jem__slice_forward, jem__slice_backward,
+    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+
+jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    if (first < 0 || count < 1 || count > x->c - first) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "slice: channels %d .. %d of x %s", first, first + count - 1,
+                  jem__shape_text(x).s);
+        return NULL;
+    }
+    return jem__op1(ctx, &jem__op_slice, x, jem__shape(x->n, count, x->h, x->w), &first, sizeof first, 0);
+}
+
+/* ---- a number per image ---------------------------------------------------------------------- */
+
+static void jem__lse_forward(const jem_call *c) { c->ctx->k->logsumexp(c->x[0], c->in[0].c, c->y); }
+static void jem__lse_backward(const jem_call *c) {
+    c->ctx->k->logsumexp_back(c->x[0], c->y, c->dy, c->in[0].c, c->dx[0], c->add[0]);
+}
+static const jem_op jem__op_logsumexp = { "logsumexp", jem__lse_forward, jem__lse_backward,
+    JEM_KEEPS_INPUT | JEM_KEEPS_OUTPUT, JEM_OP_STORES, NULL, NULL, 0 };
+
+jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    if (x->h != 1 || x->w != 1) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "logsumexp: x is %s, not (n,c,1,1)", jem__shape_text(x).s);
+        return NULL;
+    }
+    return jem__op1(ctx, &jem__op_logsumexp, x, jem__shape(x->n, 1, 1, 1), NULL, 0, 0);
+}
+
+jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x) {
+    return x && x->c == 1 ? jem_sub(ctx, x, x) : jem_sub(ctx, x, jem_logsumexp(ctx, x));
+}
+
+/* y = x[label], label by lane */
+static void jem__gather_forward(const jem_call *c) {
+    const int *label = (const int *)c->user + c->group * JEM_LANES;
+    for (int l = 0; l < JEM_LANES; l++) c->y[l] = c->x[0][label[l] * JEM_LANES + l];
+}
+static void jem__gather_backward(const jem_call *c) {
+    const int *label = (const int *)c->user + c->group * JEM_LANES;
+    for (int l = 0; l < JEM_LANES; l++) c->dx[0][label[l] * JEM_LANES + l] += c->dy[l];
+}
+static const jem_op jem__op_gather = { "gather", jem__gather_forward, jem__gather_backward,
+    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+
+jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    if (x->h != 1 || x->w != 1 || !labels) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "gather: x is %s, not (n,c,1,1)%s", jem__shape_text(x).s,
+                  labels ? "" : ", and there are no labels");
+        return NULL;
+    }
+    for (int i = 0; i < x->n; i++)
+        if (labels[i] < 0 || labels[i] >= x->c) {
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "gather: label %d of image %d is not in 0..%d", labels[i], i,
+                      x->c - 1);
+            return NULL;
+        }
+    const size_t bytes = (size_t)(jem__groups(x->n) * JEM_LANES) * sizeof(int);
+    int *all = (int *)jem__push_zero(ctx, bytes);
+    if (!all) return NULL;
+    memcpy(all, labels, (size_t)x->n * sizeof(int));
+    return jem__op1(ctx, &jem__op_gather, x, jem__shape(x->n, 1, 1, 1), all, bytes, 0);
+}
+
+/* y = sum of x over c, h, w */
+static void jem__sum_image_forward(const jem_call *c) {
+    c->ctx->k->dot(1, c->x[0], NULL, c->y, 0, jem__floats(c->in[0]));
+}
+static void jem__sum_image_backward(const jem_call *c) {
+    c->ctx->k->pair(JEM__PAIR_ADD, c->dx[0], c->dy, 1, c->dx[0], jem__floats(c->in[0]));
+}
+static const jem_op jem__op_sum_image = { "sum_image", jem__sum_image_forward, jem__sum_image_backward,
+    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+
+jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    return jem__op1(ctx, &jem__op_sum_image, x, jem__shape(x->n, 1, 1, 1), NULL, 0, 0);
+}
+
+/* ---- one number ------------------------------------------------------------------------------ */
+
+/* y = s sum of x over images and everything else, in double and in order */
+static void jem__total_forward(const jem_call *c) {
+    double sum = 0;
+    for (int g = 0; g < jem__groups(c->in[0].n); g++) {
+        const jem_call at = jem__at(c, g);
+        const int live = c->in[0].n - g * JEM_LANES < JEM_LANES ? c->in[0].n - g * JEM_LANES : JEM_LANES;
+        for (ptrdiff_t i = 0; i < jem__floats(c->in[0]); i += JEM_LANES)
+            for (int l = 0; l < live; l++) sum += (double)at.x[0][i + l];
+    }
+    memset(c->y, 0, JEM_LANES * sizeof *c->y);
+    c->y[0] = (float)(sum * *(const double *)c->user);
+}
+/* dx = s dy for every image; dead lanes nothing, which is what keeps them out of weight gradients */
+static void jem__total_backward(const jem_call *c) {
+    const float d = (float)((double)c->dy[0] * *(const double *)c->user);
+    for (int g = 0; g < jem__groups(c->in[0].n); g++) {
+        const jem_call at = jem__at(c, g);
+        const int live = c->in[0].n - g * JEM_LANES < JEM_LANES ? c->in[0].n - g * JEM_LANES : JEM_LANES;
+        for (ptrdiff_t i = 0; i < jem__floats(c->in[0]); i += JEM_LANES)
+            for (int l = 0; l < live; l++) at.dx[0][i + l] += d;
+    }
+}
+static const jem_op jem__op_mean = { "mean", jem__total_forward, jem__total_backward, JEM_KEEPS_NOTHING,
+                                     JEM_OP_WHOLE, NULL, NULL, 0 };
+static const jem_op jem__op_sum = { "sum", jem__total_forward, jem__total_backward, JEM_KEEPS_NOTHING,
+                                    JEM_OP_WHOLE, NULL, NULL, 0 };
+
+jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    const double s = 1.0 / ((double)x->n * x->c * x->h * x->w);
+    return jem__op1(ctx, &jem__op_mean, x, jem__shape(1, 1, 1, 1), &s, sizeof s, 0);
+}
+jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    const double s = 1.0;
+    return jem__op1(ctx, &jem__op_sum, x, jem__shape(1, 1, 1, 1), &s, sizeof s, 0);
+}
+
+/* ---- normalisation: y = (x - mean) rstd gamma + beta ------------------------------------------ */
+/* All five norms are this; they differ in where mean and rstd come from: from x (instance, layer;
+   batch in training), or from elsewhere (running statistics; act norm: mean = -loc, rstd = 1). They
+   lie in aux as mean[c][16], rstd[c][16], then room for the two sums of the backward. */
+
+typedef struct jem__norm_user { jem_norm kind; int training; float momentum; } jem__norm_user;
+#define JEM__NORM_EPS 1e-5f
+
+typedef struct jem__norm_parts {
+    float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
+    const float *gamma, *beta;
+    ptrdiff_t pixels;
+    int c, own;                                    /* own: statistics are of x itself */
+} jem__norm_parts;
+
+static jem__norm_parts jem__norm_open(const jem_call *c) {
+    const jem__norm_user *u = (const jem__norm_user *)c->user;
+    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
+    jem__norm_parts p;
+    p.mean = (float *)c->aux, p.rstd = p.mean + n, p.s1 = p.rstd + n, p.s2 = p.s1 + n;
+    p.gamma = u->kind == JEM_NORM_ACT ? c->param[1]->value : c->param[0]->value;
+    p.beta = u->kind == JEM_NORM_ACT ? NULL : c->param[1]->value;
+    p.pixels = (ptrdiff_t)c->out.h * c->out.w, p.c = c->out.c;
+    p.own = u->kind == JEM_NORM_INSTANCE || u->kind == JEM_NORM_LAYER;
+    return p;
+}
+
+/* s[c][16] -> its mean over pixels, and over channels too for the layer norm */
+static void jem__norm_mean(const jem__norm_parts *p, jem_norm kind, float *s) {
+    for (int l = 0; l < JEM_LANES; l++) {
+        float all = 0;
+        for (int i = 0; i < p->c; i++) all += s[i * JEM_LANES + l];
+        for (int i = 0; i < p->c; i++)
+            s[i * JEM_LANES + l] = kind == JEM_NORM_LAYER
+                ? all / (float)(p->pixels * p->c) : s[i * JEM_LANES + l] / (float)p->pixels;
+    }
+}
+
+/* Mean and rstd that do not come from x. */
+static void jem__norm_given(const jem_call *c, const jem__norm_parts *p) {
+    const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
+    for (int i = 0; i < p->c; i++)
+        for (int l = 0; l < JEM_LANES; l++) {
+            p->mean[i * JEM_LANES + l] = act ? -c->param[0]->value[i] : c->param[2]->value[i];
+            p->rstd[i * JEM_LANES + l] = act ? 1 : 1 / sqrtf(c->param[3]->value[i] + JEM__NORM_EPS);
+        }
+}
+
+static void jem__norm_forward(const jem_call *c) {
+    const jem__norm_user *u = (const jem__norm_user *)c->user;
+    const jem__norm_parts p = jem__norm_open(c);
+    const jem__kernels *k = c->ctx->k;
+    const size_t bytes = (size_t)p.c * JEM_LANES * sizeof(float);
+    if (p.own) {
+        memset(p.mean, 0, 2 * bytes);
+        k->moment(c->x[0], NULL, 0, p.pixels, p.c, p.mean);
+        jem__norm_mean(&p, u->kind, p.mean);
+        k->moment(c->x[0], p.mean, 1, p.pixels, p.c, p.rstd);
+        jem__norm_mean(&p, u->kind, p.rstd);
+        for (int i = 0; i < p.c * JEM_LANES; i++) p.rstd[i] = 1 / sqrtf(p.rstd[i] + JEM__NORM_EPS);
+    } else jem__norm_given(c, &p);
+    k->normalize(c->x[0], p.mean, p.rstd, p.gamma, p.beta, p.pixels, p.c, c->y);
+}
+
+/* dx = rstd (dy gamma - mean(dy gamma) - xhat mean(dy gamma xhat)); no means if they are given */
+static void jem__norm_backward(const jem_call *c) {
+    const jem__norm_user *u = (const jem__norm_user *)c->user;
+    const jem__norm_parts p = jem__norm_open(c);
+    const jem__kernels *k = c->ctx->k;
+    if (p.own) {
+        memset(p.s1, 0, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
+        k->normalize_sums(c->x[0], c->dy, p.mean, p.rstd, p.pixels, p.c, p.s1, p.s2);
+        for (int i = 0; i < p.c * JEM_LANES; i++)
+            p.s1[i] *= p.gamma[i / JEM_LANES], p.s2[i] *= p.gamma[i / JEM_LANES];
+        jem__norm_mean(&p, u->kind, p.s1);
+        jem__norm_mean(&p, u->kind, p.s2);
+    }
+    k->normalize_back(c->x[0], c->dy, p.mean, p.rstd, p.gamma, p.own ? p.s1 : NULL,
+                      p.own ? p.s2 : NULL, p.pixels, p.c, c->dx[0]);
+}
+
+/* s1[c] = sum dy, s2[c] = sum dy xhat over the batch, in the first lane of group 0's s1, s2 */
+static void jem__norm_totals(const jem_call *c) {
+    const jem__norm_parts first = jem__norm_open(c);
+    for (int g = 0; g < jem__groups(c->out.n); g++) {
+        const jem_call at = jem__at(c, g);
+        const jem__norm_parts p = jem__norm_open(&at);
+        memset(p.s1, 0, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
+        c->ctx->k->normalize_sums(at.x[0], at.dy, p.mean, p.rstd, p.pixels, p.c, p.s1, p.s2);
+        for (int i = 0; i < p.c; i++) {            /* dead lanes have dy = 0 */
+            const float a = jem__sum_lanes(p.s1 + i * JEM_LANES), b = jem__sum_lanes(p.s2 + i * JEM_LANES);
+            first.s1[i * JEM_LANES] = g ? first.s1[i * JEM_LANES] + a : a;
+            first.s2[i * JEM_LANES] = g ? first.s2[i * JEM_LANES] + b : b;
+        }
+    }
+}
+
+/* dgamma = sum dy xhat, dbeta = sum dy; act norm: dscale = sum dy (x + loc), dloc = scale sum dy */
+static jem_status jem__norm_param_grad(const jem_call *c) {
+    const jem__norm_parts p = jem__norm_open(c);
+    const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
+    jem__norm_totals(c);
+    float *dgamma = c->param[act ? 1 : 0]->grad, *dbeta = c->param[act ? 0 : 1]->grad;
+    for (int i = 0; i < p.c; i++) {
+        if (dgamma) dgamma[i] += p.s2[i * JEM_LANES];
+        if (dbeta) dbeta[i] = fmaf(p.s1[i * JEM_LANES], act ? p.gamma[i] : 1, dbeta[i]);
+    }
+    return JEM_OK;
+}
+
+/* Batch statistics: mean and squared deviation per channel over images and pixels, in double. */
+static void jem__norm_batch_forward(const jem_call *c) {
+    const jem__norm_user *u = (const jem__norm_user *)c->user;
+    const jem__norm_parts p = jem__norm_open(c);
+    const int groups = jem__groups(c->out.n);
+    const double count = (double)c->out.n * (double)p.pixels;
+    if (u->kind == JEM_NORM_ACT && c->param[2]->value[0] != 0) {       /* an earlier node was first */
+        for (int g = 0; g < groups; g++) {
+            const jem_call at = jem__at(c, g);
+            jem__norm_forward(&at);
+        }
+        return;
+    }
+    for (int pass = 0; pass < 2; pass++) {         /* the mean, then the deviations from it */
+        float *to = pass ? p.rstd : p.mean;
+        for (int g = 0; g < groups; g++) {
+            const jem_call at = jem__at(c, g);
+            const jem__norm_parts q = jem__norm_open(&at);
+            memset(q.s1, 0, (size_t)p.c * JEM_LANES * sizeof(float));
+            c->ctx->k->moment(at.x[0], pass ? p.mean : NULL, pass, p.pixels, p.c, q.s1);
+        }
+        for (int i = 0; i < p.c; i++) {
+            double sum = 0;
+            for (int g = 0; g < groups; g++) {
+                const jem_call at = jem__at(c, g);
+                const float *s = jem__norm_open(&at).s1 + i * JEM_LANES;
+                for (int l = 0; l < at.live; l++) sum += (double)s[l];
+            }
+            for (int l = 0; l < JEM_LANES; l++) to[i * JEM_LANES + l] = (float)(sum / count);
+        }
+    }
+    const double unbiased = count > 1 ? count / (count - 1) : 1;
+    for (int i = 0; i < p.c; i++) {
+        const float mean = p.mean[i * JEM_LANES], var = p.rstd[i * JEM_LANES];
+        if (u->kind == JEM_NORM_ACT) {
+            c->param[0]->value[i] = -mean;
+            c->param[1]->value[i] = (float)(1 / (sqrt((double)var * unbiased) + 1e-6));
+        } else if (c->dy) {                        /* running statistics follow passes that train */
+            const double m = (double)u->momentum;
+            float *rm = c->param[2]->value + i, *rv = c->param[3]->value + i;
+            *rm = (float)fma(m, (double)mean - (double)*rm, (double)*rm);
+            *rv = (float)fma(m, fma((double)var, unbiased, -(double)*rv), (double)*rv);
+        }
+        for (int l = 0; l < JEM_LANES; l++)
+            p.rstd[i * JEM_LANES + l] = 1 / sqrtf(var + JEM__NORM_EPS);
+    }
+    if (u->kind == JEM_NORM_ACT) c->param[2]->value[0] = 1, jem__norm_given(c, &p);
+    for (int g = 0; g < groups; g++) {
+        const jem_call at = jem__at(c, g);
+        const jem__norm_parts q = jem__norm_open(&at);
+        if (g) memcpy(q.mean, p.mean, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
+        c->ctx->k->normalize(at.x[0], p.mean, p.rstd, p.gamma, p.beta, p.pixels, p.c, at.y);
+    }
+}
+
+static void jem__norm_batch_backward(const jem_call *c) {
+    const jem__norm_parts p = jem__norm_open(c);
+    const int own = ((const jem__norm_user *)c->user)->kind == JEM_NORM_BATCH;
+    const float count = (float)c->out.n * (float)p.pixels;
+    jem__norm_totals(c);
+    for (int i = 0; i < p.c; i++) {
+        const float m1 = p.s1[i * JEM_LANES] * p.gamma[i] / count;
+        const float m2 = p.s2[i * JEM_LANES] * p.gamma[i] / count;
+        for (int l = 0; l < JEM_LANES; l++) p.s1[i * JEM_LANES + l] = m1, p.s2[i * JEM_LANES + l] = m2;
+    }
+    for (int g = 0; g < jem__groups(c->out.n); g++) {
+        const jem_call at = jem__at(c, g);
+        c->ctx->k->normalize_back(at.x[0], at.dy, p.mean, p.rstd, p.gamma, own ? p.s1 : NULL,
+                                  own ? p.s2 : NULL, p.pixels, p.c, at.dx[0]);
+        for (ptrdiff_t i = 0; at.live < JEM_LANES && i < p.pixels * p.c * JEM_LANES; i += JEM_LANES)
+            for (int l = at.live; l < JEM_LANES; l++) at.dx[0][i + l] = 0;   /* dead lanes stay out */
+    }
+}
+
+/* kind by kind: the name, and whether it needs the whole batch */
+static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, int training,
+                                    float momentum, jem_param *const *params, int n_params) {
+#define JEM__NORM_OP(name, how, flags) { name, jem__norm_##how##forward, jem__norm_##how##backward, \
+        JEM_KEEPS_INPUT, flags, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT }
+    static const jem_op each[] = {
+        JEM__NORM_OP("none", , 0), JEM__NORM_OP("batch_norm", , 0), JEM__NORM_OP("instance_norm", , 0),
+        JEM__NORM_OP("layer_norm", , 0), JEM__NORM_OP("act_norm", , 0)
+    };
+    static const jem_op batch_op = JEM__NORM_OP("batch_norm", batch_, JEM_OP_WHOLE);
+    static const jem_op act_op = JEM__NORM_OP("act_norm", batch_, JEM_OP_WHOLE);
+#undef JEM__NORM_OP
+    if (!x || !jem_ok(ctx)) return NULL;
+    for (int i = 0; i < n_params; i++) {
+        const ptrdiff_t want = kind == JEM_NORM_ACT && i == 2 ? 1 : x->c;
+        if (!params[i] || params[i]->size != want) {
+            jem__fail(ctx, JEM_BAD_SHAPE, "%s: x %s, parameter %d %s: %d numbers wanted", each[kind].name,
+                      jem__shape_text(x).s, i, params[i] ? jem__param_text(params[i]).s : "NULL", (int)want);
+            return NULL;
+        }
+    }
+    const int fresh = kind == JEM_NORM_ACT && training && params[2]->value[0] == 0;
+    const jem_op *op = kind == JEM_NORM_BATCH && training ? &batch_op : fresh ? &act_op : &each[kind];
+    jem__norm_user u;
+    u.kind = kind, u.training = training, u.momentum = momentum;
+    return jem__record(ctx, op, &x, 1, jem__shape_of(x), params, n_params, &u, sizeof u,
+                       4 * (size_t)x->c * JEM_LANES * sizeof(float));
+}
+
+jem_tensor *jem_instance_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta) {
+    jem_param *p[2] = { gamma, beta };
+    return jem__norm_record(ctx, x, JEM_NORM_INSTANCE, 0, 0, p, 2);
+}
+jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta) {
+    jem_param *p[2] = { gamma, beta };
+    return jem__norm_record(ctx, x, JEM_NORM_LAYER, 0, 0, p, 2);
+}
+jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
+                           jem_param *running_mean, jem_param *running_var, float momentum,
+                           int training) {
+    jem_param *p[4] = { gamma, beta, running_mean, running_var };
+    return jem__norm_record(ctx, x, JEM_NORM_BATCH, training, momentum, p, 4);
+}
+jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param *scale,
+                         jem_param *initialized, int training) {
+    jem_param *p[3] = { loc, scale, initialized };
+    return jem__norm_record(ctx, x, JEM_NORM_ACT, training, 0, p, 3);
+}
+
+/* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
+/* A network is a list of parameters and a function that builds its logits. The three that come with
+   the library use only what your own would: jem_net_create, the layers, jem_apply. */
+
+/* ---- short texts: a network's description, and what travels with it into a file ---------------- */
+
+typedef struct jem__meta { struct jem__meta *next; char *key, *value; } jem__meta;
+
+static const char *jem__meta_get(const jem__meta *list, const char *key) {
+    for (; list; list = list->next)
+        if (!strcmp(list->key, key)) return list->value;
+    return NULL;
+}
+
+static void jem__meta_free(jem_ctx *ctx, jem__meta *list) {
+    for (jem__meta *next; list; list = next) {
+        next = list->next;
+        jem__free(ctx, list->key), jem__free(ctx, list->value), jem__free(ctx, list);
+    }
+}
+
+/* Adds at the end, replaces, or removes (value NULL). */
+static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key, const char *value) {
+    while (*list && strcmp((*list)->key, key)) list = &(*list)->next;
+    if (!value) {
+        jem__meta *gone = *list;
+        if (gone) *list = gone->next, gone->next = NULL, jem__meta_free(ctx, gone);
+        return JEM_OK;
+    }
+    char *copy = jem__strdup(ctx, value);
+    if (!copy) return JEM_NO_MEMORY;
+    if (*list) {
+        jem__free(ctx, (*list)->value);
+        (*list)->value = copy;
+        return JEM_OK;
+    }
+    jem__meta *m = (jem__meta *)jem__alloc(ctx, sizeof *m);
+    if (m) m->key = jem__strdup(ctx, key), m->value = copy;
+    if (!m || !m->key) {
+        jem__free(ctx, copy), jem__free(ctx, m);
+        return JEM_NO_MEMORY;
+    }
+    *list = m;
+    return JEM_OK;
+}
+
+jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
+    if (!net || !key) return JEM_BAD_ARGUMENT;
+    return jem__meta_set(net->ctx, &net->meta, key, value);
+}
+const char *jem_net_meta(const jem_net *net, const char *key) {
+    return net && key ? jem__meta_get(net->meta, key) : NULL;
+}
+
+/* Numbers as text with six decimals, in every locale the same; good for |x| < 1e9. */
+static int jem__print_number(char *out, size_t size, double x) {
+    const double a = floor(fabs(x) * 1e6 + 0.5), whole = floor(a / 1e6);
+    const long fraction = (long)(a - whole * 1e6);
+    return fraction ? snprintf(out, size, "%s%.0f.%06ld", x < 0 ? "-" : "", whole, fraction)
+                    : snprintf(out, size, "%s%.0f", x < 0 && whole > 0 ? "-" : "", whole);
+}
+/* Returns where it stopped reading: `s` itself if there is no number. */
+static const char *jem__scan_number(const char *s, double *x) {
+    const char *start = s, *digits = s += *s == '-';
+    double v = 0, place = 1;
+    for (; *s >= '0' && *s <= '9'; s++) v = v * 10 + (*s - '0');
+    if (s == digits || s - digits > 12) return start;
+    if (*s == '.') for (s++; *s >= '0' && *s <= '9'; s++) place /= 10, v += place * (*s - '0');
+    *x = *start == '-' ? -v : v;
+    return s;
+}
+
+static jem_status jem__describe(jem_net *net, const char *key, double value) {
+    char text[64];
+    jem__print_number(text, sizeof text, value);
+    return jem_net_set_meta(net, key, text);
+}
+/* A whole number from a description, within lo..hi; keeps an error otherwise. */
+static double jem__described(jem_ctx *ctx, const jem__meta *meta, const char *key, double lo, double hi) {
+    const char *text = jem__meta_get(meta, key);
+    double v = 0;
+    const char *end = text ? jem__scan_number(text, &v) : NULL;
+    if (!text || end == text || *end || !(v >= lo && v <= hi)) {
+        jem__fail(ctx, JEM_BAD_FILE, "the network's description says %s = \"%.40s\": a number from %g to "
+                  "%g is wanted", key, text ? text : "(nothing)", lo, hi);
+        return lo;
+    }
+    return v;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------- */
+
+jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, size_t user_bytes,
+                        int channels, int height, int width, int classes, uint64_t seed) {
+    if (!ctx) return NULL;
+    if (!forward || channels < 1 || height < 1 || width < 1 || classes < 1) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "net_create: needs a forward function, images (%d,%d,%d) and "
+                  "classes (%d) of 1 or more", channels, height, width, classes);
+        return NULL;
+    }
+    jem_net *net = (jem_net *)jem__alloc(ctx, sizeof *net);
+    if (!net) return NULL;
+    net->ctx = ctx, net->forward = forward, net->rng = jem_rng_seed(seed);
+    net->channels = channels, net->height = height, net->width = width, net->classes = classes;
+    net->user = jem__alloc(ctx, user_bytes ? user_bytes : 1);
+    if (!net->user) {
+        jem__free(ctx, net);
+        return NULL;
+    }
+    if (user && user_bytes) memcpy(net->user, user, user_bytes);
+    return net;
+}
+
+static void jem__param_free(jem_param *p) {
+    for (jem__pack *k = p->packs, *next; k; k = next) {
+        next = k->next;
+        jem__free(p->ctx, k->data), jem__free(p->ctx, k);
+    }
+    jem__free(p->ctx, p->value), jem__free(p->ctx, p->grad);
+    jem__free(p->ctx, (void *)(uintptr_t)p->name);
+    jem__free(p->ctx, p);
+}
+
+void jem_net_free(jem_net *net) {
+    if (!net) return;
+    for (jem_param *p = net->params, *next; p; p = next) next = p->next, jem__param_free(p);
+    jem__meta_free(net->ctx, net->meta);
+    jem__free(net->ctx, net->user);
+    jem__free(net->ctx, net);
+}
+
+/* Padded to 16 floats, so that the optimiser's kernels have no remainder. */
+static float *jem__alloc_padded(jem_ctx *ctx, ptrdiff_t n) {
+    return jem__alloc_floats(ctx, (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES);
+}
+
+jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape, int trainable) {
+    if (!net) return NULL;
+    int bad = !name || ndim < 1 || ndim > 4;
+    double size = 1;
+    for (int i = 0; !bad && i < ndim; i++) size *= shape[i], bad = shape[i] < 1 || size > 1e9;
+    if (bad || jem_net_find(net, name)) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "net_param: %s%s", name ? name : "no name",
+                  bad ? ": not a shape that can be made" : " is there already");
+        return NULL;
+    }
+    jem_param *p = (jem_param *)jem__alloc(net->ctx, sizeof *p);
+    if (!p) return NULL;
+    p->ctx = net->ctx, p->ndim = ndim, p->size = (ptrdiff_t)size;
+    for (int i = 0; i < ndim; i++) p->shape[i] = shape[i];
+    p->name = jem__strdup(net->ctx, name);
+    p->value = jem__alloc_padded(net->ctx, p->size);
+    if (trainable) p->grad = jem__alloc_padded(net->ctx, p->size);
+    if (!p->name || !p->value || (trainable && !p->grad)) {
+        jem__param_free(p);
+        return NULL;
+    }
+    if (net->last) net->last->next = p; else net->params = p;
+    return net->last = p;
+}
+
+jem_param *jem_net_find(const jem_net *net, const char *name) {
+    jem_param *p = net ? net->params : NULL;
+    while (p && strcmp(p->name, name)) p = p->next;
+    return p;
+}
+
+ptrdiff_t jem_net_size(const jem_net *net) {
+    ptrdiff_t n = 0;
+    for (const jem_param *p = net ? net->params : NULL; p; p = p->next) n += p->grad ? p->size : 0;
+    return n;
+}
+
+void jem_zero_grad(jem_net *net) {
+    for (jem_param *p = net ? net->params : NULL; p; p = p->next)
+        if (p->grad) memset(p->grad, 0, (size_t)p->size * sizeof(float));
+}
+
+/* ---- layers ----------------------------------------------------------------------------------- */
+
+/* name.suffix of the given shape, uniform in +-1/sqrt(fan_in), or filled with a constant. */
+static jem_param *jem__layer_param(jem_net *net, const char *name, const char *suffix, int ndim, int a,
+                                   int b, int k, int fan_in, float constant, int trainable) {
+    char full[128];
+    const int shape[4] = { a, b, k, k };
+    if (snprintf(full, sizeof full, "%s.%s", name, suffix) >= (int)sizeof full) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "layer %.60s...: the name is too long", name);
+        return NULL;
+    }
+    jem_param *p = jem_net_param(net, full, ndim, shape, trainable);
+    const float bound = fan_in > 0 ? 1 / sqrtf((float)fan_in) : 0;
+    if (p && fan_in > 0) jem_fill_uniform(net->ctx, &net->rng, p->value, p->size, -bound, bound);
+    for (ptrdiff_t i = 0; p && fan_in <= 0 && i < p->size; i++) p->value[i] = constant;
+    return p;
+}
+
+static jem_layer jem__layer(jem_layer_kind kind) {
+    jem_layer l;
+    memset(&l, 0, sizeof l);
+    l.kind = kind;
+    return l;
+}
+
+jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k, int stride, int pad) {
+    jem_layer l = jem__layer(JEM_LAYER_CONV);
+    if (!net) return l;
+    l.weight = jem__layer_param(net, name, "weight", 4, out, in, k, in * k * k, 0, 1);
+    l.bias = jem__layer_param(net, name, "bias", 1, out, 1, 1, in * k * k, 0, 1);
+    l.conv.stride = stride, l.conv.pad = pad;
+    return l;
+}
+
+jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out) {
+    jem_layer l = jem__layer(JEM_LAYER_LINEAR);
+    if (!net) return l;
+    l.weight = jem__layer_param(net, name, "weight", 2, out, in, 1, in, 0, 1);
+    l.bias = jem__layer_param(net, name, "bias", 1, out, 1, 1, in, 0, 1);
+    return l;
+}
+
+jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int channels) {
+    jem_layer l = jem__layer(norm == JEM_NORM_NONE ? JEM_LAYER_NONE : JEM_LAYER_NORM);
+    if (!net || norm == JEM_NORM_NONE) return l;
+    l.norm = norm;
+    if (norm == JEM_NORM_ACT) {
+        const int shape[4] = { 1, channels, 1, 1 };
+        char full[128];
+        snprintf(full, sizeof full, "%.100s.loc", name);
+        l.bias = jem_net_param(net, full, 4, shape, 1);
+        snprintf(full, sizeof full, "%.100s.scale", name);
+        l.weight = jem_net_param(net, full, 4, shape, 1);
+        for (int i = 0; l.weight && i < channels; i++) l.weight->value[i] = 1;
+        l.extra[0] = jem__layer_param(net, name, "initialized", 1, 1, 1, 1, 0, 0, 0);
+        return l;
+    }
+    l.weight = jem__layer_param(net, name, "weight", 1, channels, 1, 1, 0, 1, 1);
+    l.bias = jem__layer_param(net, name, "bias", 1, channels, 1, 1, 0, 0, 1);
+    if (norm == JEM_NORM_BATCH) {
+        l.extra[0] = jem__layer_param(net, name, "running_mean", 1, channels, 1, 1, 0, 0, 0);
+        l.extra[1] = jem__layer_param(net, name, "running_var", 1, channels, 1, 1, 0, 1, 0);
+    }
+    return l;
+}
+
+/* The reference's momentum for batch norm, in PyTorch's sense: the new batch counts .9. */
+#define JEM__BATCH_MOMENTUM 0.9f
+
+jem_tensor *jem_apply(const jem_layer *l, jem_tensor *x, int training) {
+    if (!x) return NULL;
+    switch (l->kind) {
+    case JEM_LAYER_CONV: return jem_conv2d(x->ctx, x, l->weight, l->bias, l->conv);
+    case JEM_LAYER_LINEAR: return jem_linear(x->ctx, x, l->weight, l->bias);
+    case JEM_LAYER_NORM: break;
+    default: return x;
+    }
+    switch (l->norm) {
+    case JEM_NORM_BATCH:
+        return jem_batch_norm(x->ctx, x, l->weight, l->bias, l->extra[0], l->extra[1],
+                              JEM__BATCH_MOMENTUM, training);
+    case JEM_NORM_INSTANCE: return jem_instance_norm(x->ctx, x, l->weight, l->bias);
+    case JEM_NORM_LAYER: return jem_layer_norm(x->ctx, x, l->weight, l->bias);
+    case JEM_NORM_ACT: return jem_act_norm(x->ctx, x, l->bias, l->weight, l->extra[0], training);
+    default: return x;
+    }
+}
+
+jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope) {
+    switch (a) {
+    case JEM_RELU: return jem_relu(ctx, x);
+    case JEM_SILU: return jem_silu(ctx, x);
+    case JEM_TANH: return jem_tanh(ctx, x);
+    default: return jem_leaky_relu(ctx, x, slope);
+    }
+}
+
+jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
+    if (!net || !x) return NULL;
+    if (x->c != net->channels || x->h != net->height || x->w != net->width) {
+        jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: x is %s, the network takes (n,%d,%d,%d)",
+                  jem__shape_text(x).s, net->channels, net->height, net->width);
+        return NULL;
+    }
+    jem_tensor *logits = net->forward(net, x, training, net->user);
+    if (logits && (logits->n != x->n || logits->c != net->classes || logits->h != 1 || logits->w != 1)) {
+        jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s, not logits (%d,%d,1,1)",
+                  jem__shape_text(logits).s, x->n, net->classes);
+        return NULL;
+    }
+    return logits;
+}
+
+/* Creation's last word: the net, with its size in its description, if all went well. */
+static jem_net *jem__net_done(jem_net *net, jem_status before) {
+    jem__describe(net, "jem.channels", net->channels), jem__describe(net, "jem.classes", net->classes);
+    jem__describe(net, "jem.height", net->height), jem__describe(net, "jem.width", net->width);
+    if (before == JEM_OK && !jem_ok(net->ctx)) {
+        jem_net_free(net);
+        return NULL;
+    }
+    return net;
+}
+
+/* ---- the wide-resnet -------------------------------------------------------------------------- */
+
+typedef struct jem__wrn {
+    jem_wrn_desc desc;
+    int blocks;                                    /* of all three stages */
+    jem_layer stem, norm, head;
+    jem_layer block[1][5];                         /* norm1, conv1, norm2, conv2, shortcut */
+} jem__wrn;
+
+/* One block: conv2(act(norm2(dropout(conv1(act(norm1(x))))))) + shortcut(x) */
+static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *w, const jem_layer *l, jem_tensor *x,
+                                  int training) {
+    const jem_wrn_desc *d = &w->desc;
+    jem_tensor *y = jem_activate(net->ctx, jem_apply(&l[0], x, training), d->activation, d->slope);
+    y = jem_apply(&l[1], y, training);
+    if (training && d->dropout > 0) y = jem_dropout(net->ctx, y, d->dropout, &net->rng);
+    y = jem_activate(net->ctx, jem_apply(&l[2], y, training), d->activation, d->slope);
+    return jem_add(net->ctx, jem_apply(&l[3], y, training), jem_apply(&l[4], x, training));
+}
+
+static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, void *user) {
+    const jem__wrn *w = (const jem__wrn *)user;
+    jem_tensor *y = jem_apply(&w->stem, x, training);
+    for (int i = 0; i < w->blocks; i++) y = jem__wrn_block(net, w, w->block[i], y, training);
+    y = jem_activate(net->ctx, jem_apply(&w->norm, y, training), w->desc.activation, w->desc.slope);
+    y = w->desc.head == JEM_HEAD_FLAT ? jem_flatten(net->ctx, y) : jem_global_pool(net->ctx, y);
+    return jem_apply(&w->head, y, training);
+}
+
+jem_wrn_desc jem_wrn_desc_default(void) {
+    jem_wrn_desc d;
+    memset(&d, 0, sizeof d);
+    d.depth = 28, d.widen = 10, d.channels = 3, d.height = d.width = 32, d.classes = 10;
+    d.slope = 0.2f, d.stem_stride = 1;
+    return d;
+}
+
+jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
+    if (!ctx) return NULL;
+    const jem_status before = ctx->status;
+    const jem_wrn_desc d = desc ? *desc : jem_wrn_desc_default();
+    const int n = (d.depth - 4) / 6;
+    if (d.depth < 10 || d.depth > 1000 || (d.depth - 4) % 6 || d.widen < 1 || d.widen > 100 ||
+        d.stem_stride < 1 || d.stem_stride > 8 || !(d.dropout >= 0 && d.dropout < 1)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "wrn: depth %d (6k + 4 from 10), widen %d (1..100), stem stride "
+                  "%d (1..8), dropout %g (0..1)", d.depth, d.widen, d.stem_stride, (double)d.dropout);
+        return NULL;
+    }
+    const size_t bytes = sizeof(jem__wrn) + (size_t)(3 * n) * 5 * sizeof(jem_layer);
+    jem_net *net = jem_net_create(ctx, jem__wrn_forward, NULL, bytes, d.channels, d.height, d.width,
+                                  d.classes, seed);
+    if (!net) return NULL;
+    jem__wrn *w = (jem__wrn *)net->user;
+    w->desc = d, w->blocks = 3 * n;
+    w->stem = jem_conv_layer(net, "f.conv1", d.channels, 16, 3, d.stem_stride, 1);
+    int in = 16, h = (d.height - 1) / d.stem_stride + 1, wd = (d.width - 1) / d.stem_stride + 1;
+    for (int i = 0; i < 3 * n; i++) {
+        static const char *const part[5] = { "bn1", "conv1", "bn2", "conv2", "shortcut.0" };
+        const int stage = i / n, out = (16 << stage) * d.widen, stride = stage && i % n == 0 ? 2 : 1;
+        char name[5][64];
+        for (int k = 0; k < 5; k++)
+            snprintf(name[k], sizeof name[k], "f.layer%d.%d.%s", stage + 1, i % n, part[k]);
+        jem_layer *l = w->block[i];
+        l[0] = jem_norm_layer(net, name[0], d.norm, in);
+        l[1] = jem_conv_layer(net, name[1], in, out, 3, 1, 1);
+        l[2] = jem_norm_layer(net, name[2], d.norm, out);
+        l[3] = jem_conv_layer(net, name[3], out, out, 3, stride, 1);
+        l[4] = stride != 1 || in != out ? jem_conv_layer(net, name[4], in, out, 1, stride, 0)
+                                        : jem__layer(JEM_LAYER_NONE);
+        in = out, h = (h - 1) / stride + 1, wd = (wd - 1) / stride + 1;
+    }
+    w->norm = jem_norm_layer(net, "f.bn1", d.norm, in);
+    w->head = jem_linear_layer(net, "class_output", d.head == JEM_HEAD_FLAT ? in * h * wd : in, d.classes);
+    jem_net_set_meta(net, "jem.net", "wrn");
+    jem__describe(net, "jem.depth", d.depth), jem__describe(net, "jem.widen", d.widen);
+    jem__describe(net, "jem.activation", d.activation), jem__describe(net, "jem.slope", (double)d.slope);
+    jem__describe(net, "jem.norm", d.norm), jem__describe(net, "jem.dropout", (double)d.dropout);
+    jem__describe(net, "jem.head", d.head), jem__describe(net, "jem.stem_stride", d.stem_stride);
+    return jem__net_done(net, before);
+}
+
+/* ---- the strided convnet and the MLP: one stack of layers -------------------------------------- */
+
+typedef struct jem__stack {
+    int convs, layers;                             /* conv layers, then linear ones */
+    jem_activation activation;
+    float slope;
+    jem_layer layer[10];
+} jem__stack;
+
+static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
+    const jem__stack *s = (const jem__stack *)user;
+    for (int i = 0; i < s->layers; i++) {
+        if (i == s->convs) x = jem_flatten(net->ctx, x);
+        x = jem_apply(&s->layer[i], x, training);
+        if (i + 1 < s->layers) x = jem_activate(net->ctx, x, s->activation, s->slope);
+    }
+    return x;
+}
+
+static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *d, int conv, uint64_t seed) {
+    if (!ctx) return NULL;
+    const jem_status before = ctx->status;
+    const char *what = conv ? "convnet" : "mlp";
+    int bad = d->layers < 1 || d->layers > 8;
+    for (int i = 0; !bad && i < d->layers; i++) bad = d->widths[i] < 1;
+    if (bad) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: 1 to 8 layers, each of width 1 or more (layers = %d)", what,
+                  d->layers);
+        return NULL;
+    }
+    jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d->channels,
+                                  d->height, d->width, d->classes, seed);
+    if (!net) return NULL;
+    jem__stack *s = (jem__stack *)net->user;
+    s->convs = conv ? d->layers : 0, s->layers = d->layers + 1;
+    s->activation = d->activation, s->slope = d->slope;
+    int in = conv ? d->channels : d->channels * d->height * d->width, h = d->height, w = d->width;
+    for (int i = 0; i < d->layers; i++) {
+        char name[32];
+        snprintf(name, sizeof name, conv ? "conv%d" : "linear%d", i + 1);
+        if (i > 0 && conv) h = (h - 2) / 2 + 1, w = (w - 2) / 2 + 1;
+        s->layer[i] = !conv ? jem_linear_layer(net, name, in, d->widths[i])
+                    : i > 0 ? jem_conv_layer(net, name, in, d->widths[i], 4, 2, 1)
+                            : jem_conv_layer(net, name, in, d->widths[i], 3, 1, 1);
+        in = d->widths[i];
+    }
+    if (conv && (d->height >> (d->layers - 1) < 1 || d->width >> (d->layers - 1) < 1))
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "convnet: %dx%d images are too small for %d layers", d->height,
+                  d->width, d->layers);
+    s->layer[d->layers] = jem_linear_layer(net, "class_output", conv ? in * h * w : in, d->classes);
+    jem_net_set_meta(net, "jem.net", what);
+    jem__describe(net, "jem.activation", d->activation), jem__describe(net, "jem.slope", (double)d->slope);
+    jem__describe(net, "jem.layers", d->layers);
+    for (int i = 0; i < d->layers; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "jem.width%d", i + 1);
+        jem__describe(net, key, d->widths[i]);
+    }
+    return jem__net_done(net, before);
+}
+
+jem_convnet_desc jem_convnet_desc_default(void) {
+    jem_convnet_desc d;
+    memset(&d, 0, sizeof d);
+    d.channels = 1, d.height = d.width = 28, d.classes = 10;
+    d.layers = 4, d.widths[0] = 16, d.widths[1] = 32, d.widths[2] = d.widths[3] = 64;
+    d.activation = JEM_SILU, d.slope = 0.2f;
+    return d;
+}
+jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed) {
+    const jem_convnet_desc d = desc ? *desc : jem_convnet_desc_default();
+    return jem__stack_create(ctx, &d, 1, seed);
+}
+
+jem_mlp_desc jem_mlp_desc_default(void) {
+    jem_mlp_desc d = jem_convnet_desc_default();
+    d.layers = 2, d.widths[0] = d.widths[1] = 128, d.widths[2] = d.widths[3] = 0;
+    return d;
+}
+jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed) {
+    const jem_mlp_desc d = desc ? *desc : jem_mlp_desc_default();
+    return jem__stack_create(ctx, &d, 0, seed);
+}
+
+/* A network as described in a file, with fresh parameters. */
+static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta) {
+    const jem_status before = ctx->status;
+    const char *kind = jem__meta_get(meta, "jem.net");
+    const int wrn = kind && !strcmp(kind, "wrn"), conv = kind && !strcmp(kind, "convnet");
+    if (!wrn && !conv && !(kind && !strcmp(kind, "mlp"))) {
+        jem__fail(ctx, JEM_BAD_FILE, "no description of a network that this version knows (jem.net = "
+                  "\"%.40s\"): create the network first, then jem_net_load", kind ? kind : "(nothing)");
+        return NULL;
+    }
+    jem_wrn_desc d = jem_wrn_desc_default();
+    d.channels = (int)jem__described(ctx, meta, "jem.channels", 1, 65536);
+    d.height = (int)jem__described(ctx, meta, "jem.height", 1, 65536);
+    d.width = (int)jem__described(ctx, meta, "jem.width", 1, 65536);
+    d.classes = (int)jem__described(ctx, meta, "jem.classes", 1, 1 << 24);
+    d.activation = (jem_activation)(int)jem__described(ctx, meta, "jem.activation", 0, JEM_TANH);
+    d.slope = (float)jem__described(ctx, meta, "jem.slope", -1000, 1000);
+    if (wrn) {
+        d.depth = (int)jem__described(ctx, meta, "jem.depth", 10, 1000);
+        d.widen = (int)jem__described(ctx, meta, "jem.widen", 1, 100);
+        d.norm = (jem_norm)(int)jem__described(ctx, meta, "jem.norm", 0, JEM_NORM_ACT);
+        d.dropout = (float)jem__described(ctx, meta, "jem.dropout", 0, 1);
+        d.head = (jem_head)(int)jem__described(ctx, meta, "jem.head", 0, JEM_HEAD_FLAT);
+        d.stem_stride = (int)jem__described(ctx, meta, "jem.stem_stride", 1, 8);
+        return before == JEM_OK && !jem_ok(ctx) ? NULL : jem_wrn_create(ctx, &d, 0);
+    }
+    jem_convnet_desc s;
+    memset(&s, 0, sizeof s);
+    s.channels = d.channels, s.height = d.height, s.width = d.width, s.classes = d.classes;
+    s.activation = d.activation, s.slope = d.slope;
+    s.layers = (int)jem__described(ctx, meta, "jem.layers", 1, 8);
+    for (int i = 0; i < s.layers; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "jem.width%d", i + 1);
+        s.widths[i] = (int)jem__described(ctx, meta, key, 1, 65536);
+    }
+    return before == JEM_OK && !jem_ok(ctx) ? NULL : jem__stack_create(ctx, &s, conv, 0);
+}
+
+/* ==== >>losses: log-densities, cross-entropy, contrastive divergence ========================== */
+
+/* log p(x) = logsumexp_y f(x)[y] - log Z */
+jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net) {
+    return jem_logsumexp(ctx, jem_forward((jem_net *)net, x, 0));
+}
+/* log p(x,y) = f(x)[y] - log Z */
+jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of) {
+    const jem_class_of *c = (const jem_class_of *)class_of;
+    return jem_gather(ctx, jem_forward(c->net, x, 0), c->labels);
+}
+/* log p(y|x) = f(x)[y] - logsumexp f(x) */
+jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of) {
+    const jem_class_of *c = (const jem_class_of *)class_of;
+    jem_tensor *logits = jem_forward(c->net, x, 0);
+    return jem_sub(ctx, jem_gather(ctx, logits, c->labels), jem_logsumexp(ctx, logits));
+}
+
+jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels) {
+    return jem_mean(ctx, jem_sub(ctx, jem_logsumexp(ctx, logits), jem_gather(ctx, logits, labels)));
+}
+
+jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample) {
+    return jem_sub(ctx, jem_mean(ctx, logp_sample), jem_mean(ctx, logp_data));
+}
+
+/* sum + weight*term, where either may not be there */
+static jem_tensor *jem__accumulate(jem_ctx *ctx, jem_tensor *sum, float weight, jem_tensor *term) {
+    if (!term || weight == 0) return sum;
+    if (weight != 1) term = jem_scale(ctx, term, weight);
+    return sum ? jem_add(ctx, sum, term) : term;
+}
+
+jem_tensor *jem_loss(jem_net *net, const jem_train_desc *d, jem_tensor *x, const int *labels,
+                     jem_tensor *x_data, jem_tensor *x_sample, const int *sample_labels,
+                     jem_loss_terms *terms) {
+    jem_loss_terms t;
+    memset(&t, 0, sizeof t);
+    if (terms) *terms = t;
+    if (!net || !d) return NULL;
+    jem_ctx *ctx = net->ctx;
+    jem_tensor *sum = NULL, *logp = NULL, *logp_sample = NULL, *cd_class = NULL;
+    t.logits = x ? jem_forward(net, x, 1) : NULL;
+    if (t.logits && labels) t.ce = jem_cross_entropy(ctx, t.logits, labels);
+    if (x_data) logp = jem_logsumexp(ctx, jem_forward(net, x_data, 1));
+    else if (t.logits) logp = jem_logsumexp(ctx, t.logits);
+    if (logp) t.f_data = jem_mean(ctx, logp);
+    if (x_sample) {
+        jem_tensor *logits = jem_forward(net, x_sample, 1);
+        logp_sample = jem_logsumexp(ctx, logits);
+        t.f_sample = jem_mean(ctx, logp_sample);
+        if (t.logits && labels && sample_labels)
+            cd_class = jem_contrastive(ctx, jem_gather(ctx, t.logits, labels),
+                                       jem_gather(ctx, logits, sample_labels));
+    }
+    sum = jem__accumulate(ctx, sum, d->w_ce, t.ce);
+    if (t.f_data && t.f_sample)
+        sum = jem__accumulate(ctx, sum, d->w_cd, jem_sub(ctx, t.f_sample, t.f_data));
+    sum = jem__accumulate(ctx, sum, d->w_cd_class, cd_class);
+    if (d->energy_l2 > 0) {
+        if (logp) sum = jem__accumulate(ctx, sum, d->energy_l2, jem_mean(ctx, jem_square(ctx, logp)));
+        if (logp_sample)
+            sum = jem__accumulate(ctx, sum, d->energy_l2, jem_mean(ctx, jem_square(ctx, logp_sample)));
+    }
+    if (jem_ok(ctx) && !sum)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "loss: no term of it has a weight and what it needs");
+    if (terms) *terms = t;
+    return jem_ok(ctx) ? sum : NULL;
+}
+
+/* ==== >>samplers: SGLD, replay buffer ========================================================= */
+
+jem_sgld_desc jem_sgld_desc_default(void) {
+    jem_sgld_desc d;
+    memset(&d, 0, sizeof d);
+    d.steps = 20, d.step_size = 1, d.noise_std = 0.01f;
+    return d;
+}
+
+jem_sgld_desc jem_langevin_desc(float a, int steps) {
+    jem_sgld_desc d = jem_sgld_desc_default();
+    d.steps = steps, d.step_size = a / 2, d.noise_std = sqrtf(a);
+    return d;
+}
+
+typedef struct jem__walk {
+    const jem__node *x;
+    const jem_sgld_desc *desc;
+    const jem_rng *rng;
+    uint64_t start;
+} jem__walk;
+
+static uint64_t jem__group_counters(const jem__node *x) { return (uint64_t)(x->stride + 31) / 32 * 16; }
+
+static void jem__walk_group(void *arg, int g) {
+    const jem__walk *w = (const jem__walk *)arg;
+    const ptrdiff_t n = w->x->stride;
+    w->x->t.ctx->k->langevin(w->x->value + g * n, w->x->grad + g * n, n, w->desc,
+                             w->rng ? w->rng->key : NULL,
+                             w->start + (uint64_t)g * jem__group_counters(w->x));
+}
+
+jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_sgld_desc *desc,
+                    jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
+    if (!logp || !x || x->node->op || d.steps < 0)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld: needs a log-density, a leaf x and steps >= 0");
+    jem__walk w;
+    w.x = x->node, w.desc = &d, w.rng = rng && d.noise_std != 0 ? rng : NULL, w.start = 0;
+    for (int step = 0; step < d.steps && ctx->status == JEM_OK; step++) {
+        jem_mark mark = jem_begin(ctx);
+        jem_tensor *y = logp(ctx, x, user);
+        if (y && y->n != x->n)
+            jem__fail(ctx, JEM_BAD_SHAPE, "sgld: the log-density made %s of x %s",
+                      jem__shape_text(y).s, jem__shape_text(x).s);
+        if (jem_grad(y, x) == JEM_OK) {
+            if (w.rng)
+                w.start = jem__rng_take(rng, (ptrdiff_t)(jem__group_counters(w.x) * 2) * w.x->groups);
+            jem__parallel(ctx, w.x->groups, jem__walk_group, &w);
+            jem__leaf_changed(x->node);
+        } else jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld: the log-density failed");
+        jem_end(ctx, mark);
+        if (ctx->status == JEM_OK && d.watch && d.watch(d.watch_user, step, x)) break;
+    }
+    for (ptrdiff_t i = 0; ctx->status == JEM_OK && i < w.x->groups * w.x->stride; i++)
+        if (!isfinite(w.x->value[i]))
+            jem__fail(ctx, JEM_DIVERGED, "sgld: x %s is not finite after %d steps of %g",
+                      jem__shape_text(x).s, d.steps, (double)d.step_size);
+    return ctx->status;
+}
+
+/* ---- the replay buffer ------------------------------------------------------------------------ */
+
+static ptrdiff_t jem__buffer_image(const jem_buffer *b) {
+    return (ptrdiff_t)b->channels * b->height * b->width;
+}
+
+jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int height, int width,
+                              int classes, jem_rng *rng) {
+    if (!ctx) return NULL;
+    if (capacity < 1 || channels < 1 || height < 1 || width < 1 || classes < 0 ||
+        (classes > 0 && capacity < classes) || !rng) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "buffer: capacity %d for %d classes of images (%d,%d,%d)%s",
+                  capacity, classes, channels, height, width, rng ? "" : ", and no rng");
+        return NULL;
+    }
+    jem_buffer *b = (jem_buffer *)jem__alloc(ctx, sizeof *b);
+    if (!b) return NULL;
+    b->ctx = ctx, b->capacity = capacity, b->classes = classes;
+    b->channels = channels, b->height = height, b->width = width;
+    b->data = jem__alloc_floats(ctx, capacity * jem__buffer_image(b));
+    b->visits = (int *)jem__alloc(ctx, (size_t)capacity * sizeof(int));
+    if (!b->data || !b->visits) {
+        jem_buffer_free(b);
+        return NULL;
+    }
+    jem_fill_uniform(ctx, rng, b->data, capacity * jem__buffer_image(b), -1, 1);
+    return b;
+}
+
+void jem_buffer_free(jem_buffer *b) {
+    if (!b) return;
+    jem__free(b->ctx, b->data), jem__free(b->ctx, b->visits);
+    jem__free(b->ctx, b);
+}
+
+jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels, float reinit, float *x,
+                           int *slot) {
+    if (!b || !rng || n < 0 || !x || !slot) return JEM_BAD_ARGUMENT;
+    const ptrdiff_t size = jem__buffer_image(b);
+    for (int i = 0; i < n; i++) {
+        int first = 0, count = b->capacity;
+        if (labels && b->classes > 0) {
+            if (labels[i] < 0 || labels[i] >= b->classes)
+                return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_draw: label %d of %d is not in 0..%d",
+                                 labels[i], i, b->classes - 1);
+            count = b->capacity / b->classes, first = labels[i] * count;
+        }
+        slot[i] = first + jem_rng_below(rng, count);
+        if (jem_rng_uniform(rng) < reinit) {
+            jem_fill_uniform(b->ctx, rng, x + i * size, size, -1, 1);
+            b->visits[slot[i]] = 0;
+        } else memcpy(x + i * size, b->data + slot[i] * size, (size_t)size * sizeof(float));
+    }
+    return JEM_OK;
+}
+
+jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x) {
+    if (!b || !slot || !x) return JEM_BAD_ARGUMENT;
+    const ptrdiff_t size = jem__buffer_image(b);
+    for (int i = 0; i < n; i++) {
+        if (slot[i] < 0 || slot[i] >= b->capacity)
+            return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: slot %d is not in 0..%d", slot[i],
+                             b->capacity - 1);
+        memcpy(b->data + slot[i] * size, x + i * size, (size_t)size * sizeof(float));
+        b->visits[slot[i]]++;
+    }
+    return JEM_OK;
+}
+
+/* ==== >>optim: Adam, SGD, schedules =========================================================== */
+
+typedef struct jem__moments { jem_param *param; float *m, *v; } jem__moments;
+
+struct jem_optim {
+    jem_net *net;
+    jem_optim_desc desc;
+    int count, updates;
+    float lr, root2;                               /* of the update in hand */
+    jem__moments *moments;                         /* of each trainable parameter */
+};
+
+jem_optim_desc jem_optim_desc_default(void) {
+    jem_optim_desc d;
+    memset(&d, 0, sizeof d);
+    d.beta1 = 0.9f, d.beta2 = 0.999f, d.eps = 1e-8f;
+    return d;
+}
+
+void jem_optim_free(jem_optim *o) {
+    if (!o) return;
+    for (int i = 0; o->moments && i < o->count; i++)
+        jem__free(o->net->ctx, o->moments[i].m), jem__free(o->net->ctx, o->moments[i].v);
+    jem__free(o->net->ctx, o->moments);
+    jem__free(o->net->ctx, o);
+}
+
+jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
+    if (!net) return NULL;
+    jem_optim *o = (jem_optim *)jem__alloc(net->ctx, sizeof *o);
+    if (!o) return NULL;
+    o->net = net, o->desc = desc ? *desc : jem_optim_desc_default();
+    for (jem_param *p = net->params; p; p = p->next) o->count += p->grad != NULL;
+    o->moments = (jem__moments *)jem__alloc(net->ctx, (size_t)(o->count + 1) * sizeof *o->moments);
+    int bad = !o->moments, i = 0;
+    for (jem_param *p = net->params; p && !bad; p = p->next) {
+        if (!p->grad) continue;
+        jem__moments *m = o->moments + i++;
+        m->param = p, m->m = jem__alloc_padded(net->ctx, p->size);
+        if (o->desc.kind == JEM_ADAM) m->v = jem__alloc_padded(net->ctx, p->size);
+        bad = !m->m || (o->desc.kind == JEM_ADAM && !m->v);
+    }
+    if (!bad) return o;
+    jem_optim_free(o);
+    return NULL;
+}
+
+static ptrdiff_t jem__padded(const jem_param *p) {
+    return (p->size + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
+}
+
+static void jem__optim_update(void *arg, int i) {
+    const jem_optim *o = (const jem_optim *)arg;
+    const jem__moments *m = o->moments + i;
+    const jem__kernels *k = o->net->ctx->k;
+    jem_param *p = m->param;
+    if (m->v) k->adam(p->value, p->grad, m->m, m->v, jem__padded(p), &o->desc, o->lr, o->root2);
+    else k->sgd(p->value, p->grad, m->m, jem__padded(p), &o->desc, o->lr);
+    jem_param_changed(p);
+}
+
+jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
+    if (!o) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = o->net->ctx;
+    double sum = 0;
+    for (int i = 0; i < o->count; i++) {
+        const jem_param *p = o->moments[i].param;
+        for (ptrdiff_t j = 0; j < p->size; j++) sum += (double)p->grad[j] * (double)p->grad[j];
+    }
+    const float norm = (float)sqrt(sum);
+    if (grad_norm) *grad_norm = norm;
+    if (!isfinite(norm))
+        return jem__fail(ctx, JEM_DIVERGED, "optim: the gradient's norm is %g", (double)norm);
+    if (o->desc.clip > 0 && norm > o->desc.clip)
+        for (int i = 0; i < o->count; i++) {
+            jem_param *p = o->moments[i].param;
+            ctx->k->map(JEM__MAP_SCALE, o->desc.clip / norm, p->grad, p->grad, NULL, jem__padded(p));
+        }
+    o->updates++;
+    o->lr = lr, o->root2 = 1;
+    if (o->desc.kind == JEM_ADAM) {
+        o->lr = (float)((double)lr / (1 - pow((double)o->desc.beta1, o->updates)));
+        o->root2 = (float)(1 / sqrt(1 - pow((double)o->desc.beta2, o->updates)));
+    }
+    jem__parallel(ctx, o->count, jem__optim_update, o);
+    return JEM_OK;
+}
+
+float jem_learning_rate(const jem_schedule *s, float lr, int update) {
+    double rate = (double)lr;
+    if (s->kind == JEM_STEPS)
+        for (int i = 0; i < 4; i++) rate *= s->at[i] > 0 && update >= s->at[i] ? (double)s->rate : 1;
+    if (s->kind == JEM_COSINE && s->total > 0) {
+        const double t = update < s->total ? (double)update / s->total : 1, low = (double)s->floor;
+        rate *= low + (1 - low) * 0.5 * (1 + cos(3.14159265358979 * t));
+    }
+    if (update + 1 < s->warmup) rate *= (double)(update + 1) / s->warmup;
+    return (float)rate;
+}
+
+/* ==== >>train: one step at a time ============================================================= */
+
+struct jem_trainer {
+    jem_net *net;
+    jem_train_desc desc;
+    jem_optim *optim;
+    jem_buffer *buffer;
+    jem_rng rng;
+    int updates;
+};
+
+jem_train_desc jem_train_desc_default(void) {
+    jem_train_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = 1e-4f, d.optim = jem_optim_desc_default(), d.sgld = jem_sgld_desc_default();
+    d.w_ce = d.w_cd = 1, d.input_noise = 0.03f;
+    d.negatives = 64, d.buffer_size = 10000, d.reinit = 0.05f, d.diverged = 1e8f, d.seed = 1;
+    return d;
+}
+
+static int jem__by_class(const jem_train_desc *d) { return d->class_conditional || d->w_cd_class > 0; }
+static int jem__wants_samples(const jem_train_desc *d) { return d->w_cd > 0 || d->w_cd_class > 0; }
+
+jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
+    if (!net) return NULL;
+    const jem_train_desc d = desc ? *desc : jem_train_desc_default();
+    if (!(d.lr > 0) || d.w_ce < 0 || d.w_cd < 0 || d.w_cd_class < 0 || d.negatives < 0 ||
+        d.sgld.steps < 0 || !(d.reinit >= 0 && d.reinit <= 1)) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "trainer: lr %g, weights %g %g %g, negatives %d, SGLD steps "
+                  "%d, reinit %g: one is out of range", (double)d.lr, (double)d.w_ce, (double)d.w_cd,
+                  (double)d.w_cd_class, d.negatives, d.sgld.steps, (double)d.reinit);
+        return NULL;
+    }
+    jem_trainer *tr = (jem_trainer *)jem__alloc(net->ctx, sizeof *tr);
+    if (!tr) return NULL;
+    tr->net = net, tr->desc = d, tr->rng = jem_rng_seed(d.seed);
+    tr->optim = jem_optim_create(net, &d.optim);
+    if (jem__wants_samples(&d))
+        tr->buffer = jem_buffer_create(net->ctx, d.buffer_size, net->channels, net->height, net->width,
+                                       jem__by_class(&d) ? net->classes : 0, &tr->rng);
+    if (tr->optim && (tr->buffer || !jem__wants_samples(&d))) return tr;
+    jem_trainer_free(tr);
+    return NULL;
+}
+
+void jem_trainer_free(jem_trainer *tr) {
+    if (!tr) return;
+    jem_optim_free(tr->optim);
+    jem_buffer_free(tr->buffer);
+    jem__free(tr->net->ctx, tr);
+}
+
+jem_buffer *jem_trainer_buffer(jem_trainer *tr) { return tr ? tr->buffer : NULL; }
+
+/* A leaf of the images plus the noise that data get (as the paper does). */
+static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
+    const jem_net *net = tr->net;
+    const ptrdiff_t size = (ptrdiff_t)n * net->channels * net->height * net->width;
+    jem_tensor *t = jem_input(net->ctx, x, n, net->channels, net->height, net->width);
+    float *sum = t ? (float *)jem__push(net->ctx, (size_t)size * sizeof(float)) : NULL;
+    if (!sum || !(tr->desc.input_noise > 0)) return sum ? t : NULL;
+    jem_fill_normal(net->ctx, &tr->rng, sum, size, 0, tr->desc.input_noise);
+    for (ptrdiff_t i = 0; i < size; i++) sum[i] += x[i];
+    jem_write(t, sum);
+    return t;
+}
+
+/* Chains out of the buffer, walked, and put back: a leaf of samples, constant for the update. */
+static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels) {
+    const jem_net *net = tr->net;
+    jem_ctx *ctx = net->ctx;
+    float *x = (float *)jem__push(ctx, (size_t)(n * jem__buffer_image(tr->buffer)) * sizeof(float));
+    int *slot = (int *)jem__push(ctx, (size_t)n * sizeof(int));
+    if (!x || !slot) return NULL;
+    for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, net->classes);
+    if (jem_buffer_draw(tr->buffer, &tr->rng, n, labels, tr->desc.reinit, x, slot) != JEM_OK) return NULL;
+    jem_tensor *t = jem_input(ctx, x, n, net->channels, net->height, net->width);
+    jem_class_of of;
+    of.net = tr->net, of.labels = labels;
+    if (jem_sgld(ctx, labels ? jem_logp_class : jem_logp, labels ? (void *)&of : (void *)tr->net, t,
+                 &tr->desc.sgld, &tr->rng) != JEM_OK) return NULL;
+    jem_read(t, x);
+    jem_buffer_put(tr->buffer, n, slot, x);
+    return t;
+}
+
+static float jem__batch_accuracy(const jem_tensor *logits, const int *labels) {
+    int right = 0;
+    for (int i = 0; i < logits->n; i++) {
+        const float *f = logits->node->value;
+        int best = 0;
+        for (int c = 1; c < logits->c; c++)
+            if (f[jem__lane_at(logits->node, i, c, 0, 0)] > f[jem__lane_at(logits->node, i, best, 0, 0)])
+                best = c;
+        right += best == labels[i];
+    }
+    return (float)right / (float)logits->n;
+}
+
+jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
+                              const float *x_unlabelled, int n_unlabelled) {
+    jem_stats s;
+    memset(&s, 0, sizeof s);
+    s.status = JEM_BAD_ARGUMENT;
+    if (!tr || n < 0 || n_unlabelled < 0 || n + n_unlabelled < 1 || (n && (!x || !labels))) {
+        if (tr) jem__fail(tr->net->ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s",
+                          n, n_unlabelled, n && (!x || !labels) ? ": data or labels are NULL" : "");
+        return s;
+    }
+    jem_ctx *ctx = tr->net->ctx;
+    const jem_train_desc *d = &tr->desc;
+    s.status = ctx->status, s.update = tr->updates;
+    if (ctx->status != JEM_OK) return s;
+    s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates);
+    jem_mark mark = jem_begin(ctx);
+    const int n_data = x_unlabelled ? n_unlabelled : n, n_neg = d->negatives ? d->negatives : n_data;
+    int *sample_labels = NULL;
+    if (jem__by_class(d)) sample_labels = (int *)jem__push(ctx, (size_t)n_neg * sizeof(int));
+    jem_tensor *sample = jem__wants_samples(d) ? jem__negatives(tr, n_neg, sample_labels) : NULL;
+    jem_tensor *labelled = n ? jem__noisy(tr, x, n) : NULL;
+    jem_tensor *data = x_unlabelled ? jem__noisy(tr, x_unlabelled, n_unlabelled) : NULL;
+    jem_loss_terms terms;
+    jem_tensor *loss = jem_loss(tr->net, d, labelled, labels, data, sample, sample_labels, &terms);
+    jem_keep(terms.logits);
+    jem_zero_grad(tr->net);
+    s.status = loss ? jem_backward(loss) : ctx->status;
+    if (s.status == JEM_OK) {
+        s.loss = jem_item(loss);
+        if (terms.ce) s.ce = jem_item(terms.ce), s.accuracy = jem__batch_accuracy(terms.logits, labels);
+        if (terms.f_data) s.f_data = jem_item(terms.f_data);
+        if (terms.f_sample) s.f_sample = jem_item(terms.f_sample), s.cd = s.f_sample - s.f_data;
+        s.status = ctx->status;
+        if (s.status == JEM_OK && !(fabsf(s.loss) <= d->diverged))
+            s.status = jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, "
+                                 "f(x+) %g, f(x-) %g", tr->updates, (double)s.loss, (double)s.f_data,
+                                 (double)s.f_sample);
+        if (s.status == JEM_OK) s.status = jem_optim_step(tr->optim, s.lr, &s.grad_norm);
+        if (s.status == JEM_OK) tr->updates++;
+    }
+    jem_end(ctx, mark);
+    return s;
+}
+
+jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n) {
+    return jem_train_step_semi(tr, x, labels, n, NULL, 0);
+}
+
+/* ==== >>eval: classify, accuracy ============================================================== */
+
+#define JEM__EVAL_BATCH 256
+#define JEM__QUANTILES 65
+static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
+
+/* The share of the calibration images with a lower log p(x), between quantiles linearly. */
+static float jem__familiarity(const float *q, int n, float logp) {
+    if (n < 2) return -1;
+    int i = 0;
+    while (i < n && q[i] < logp) i++;
+    if (i == 0 || i == n) return i == 0 ? 0.0f : 1.0f;
+    const float part = (logp - q[i - 1]) / (q[i] - q[i - 1]);
+    return ((float)(i - 1) + part) / (float)(n - 1);
+}
+
+static int jem__quantiles_read(const jem_net *net, float *q) {
+    const char *s = jem_net_meta(net, jem__familiar_key);
+    int n = 0;
+    for (double v; s && *s && n < JEM__QUANTILES; n++) {
+        const char *end = jem__scan_number(s, &v);
+        if (end == s) break;
+        q[n] = (float)v, s = end + (*end == ' ');
+    }
+    return n;
+}
+
+jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
+    if (!net || !x || n < 0 || !answers) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    float q[JEM__QUANTILES];
+    const int n_q = jem__quantiles_read(net, q);
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
+        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        jem_mark mark = jem_begin(ctx);
+        jem_tensor *t = jem_input(ctx, x + i * size, m, net->channels, net->height, net->width);
+        jem_tensor *logits = jem_forward(net, t, 0), *logp = jem_logsumexp(ctx, logits);
+        jem_tensor *log_softmax = jem_log_softmax(ctx, logits);
+        jem_keep(logp);
+        float *f = (float *)jem__push(ctx, (size_t)(m * net->classes) * sizeof(float));
+        float *p = (float *)jem__push(ctx, (size_t)m * sizeof(float));
+        if (f && p && jem_read(log_softmax, f) == JEM_OK && jem_read(logp, p) == JEM_OK)
+            for (int k = 0; k < m; k++) {
+                const float *row = f + k * net->classes;
+                jem_answer *a = answers + i + k;
+                a->label = 0;
+                for (int c = 1; c < net->classes; c++) if (row[c] > row[a->label]) a->label = c;
+                a->probability = expf(row[a->label]);
+                a->log_density = p[k];
+                a->familiarity = jem__familiarity(q, n_q, p[k]);
+            }
+        jem_end(ctx, mark);
+    }
+    return ctx->status;
+}
+
+float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
+    if (!net || !labels || n < 1) return -1;
+    jem_answer *a = (jem_answer *)jem__alloc(net->ctx, (size_t)n * sizeof *a);
+    int right = 0;
+    const jem_status s = a ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
+    for (int i = 0; s == JEM_OK && i < n; i++) right += a[i].label == labels[i];
+    jem__free(net->ctx, a);
+    return s == JEM_OK ? (float)right / (float)n : -1.0f;
+}
+
+static int jem__compare_answers(const void *a, const void *b) {
+    const float x = ((const jem_answer *)a)->log_density, y = ((const jem_answer *)b)->log_density;
+    return (x > y) - (x < y);
+}
+
+jem_status jem_calibrate(jem_net *net, const float *x, int n) {
+    if (!net || !x || n < 2) return JEM_BAD_ARGUMENT;
+    jem_answer *a = (jem_answer *)jem__alloc(net->ctx, (size_t)n * sizeof *a);
+    char *text = (char *)jem__alloc(net->ctx, JEM__QUANTILES * 32);
+    jem_status s = a && text ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
+    if (s == JEM_OK) {
+        size_t used = 0;
+        qsort(a, (size_t)n, sizeof *a, jem__compare_answers);
+        for (int i = 0; i < JEM__QUANTILES; i++) {
+            const int at = (int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5);
+            if (i) text[used++] = ' ';
+            used += (size_t)jem__print_number(text + used, 31, (double)a[at].log_density);
+        }
+        s = jem_net_set_meta(net, jem__familiar_key, text);
+    }
+    jem__free(net->ctx, text), jem__free(net->ctx, a);
+    return s;
+}
+/* ==== >>io: safetensors ======================================================================= */
+/* A file is: 8 bytes, the header's length n, little-endian; n bytes of JSON,
+
+       {"__metadata__": {"key": "text", ...},
+        "name": {"dtype": "F32", "shape": [64,3,3,3], "data_offsets": [begin, end]}, ...}
+
+   padded with spaces; then the tensors, row-major, little-endian. Offsets count from the end of the
+   header; together the tensors cover the rest of the file, without gap or overlap.
+   (github.com/huggingface/safetensors, 'Format'.)
+
+   A file may come from anyone, so reading has three steps: parse the header, which cannot reach
+   outside of it; check it whole against the file's size; only then allocate and copy. */
+
+#ifndef JEM_NO_STDIO
+#include <errno.h>
+#if defined(__unix__) || defined(__APPLE__)
+#define JEM__POSIX 1
+#include <fcntl.h>
+#include <unistd.h>
+#endif
+#endif
+
+#define JEM__MAX_HEADER 100000000u                 /* the reference's limit too */
+#define JEM__MAX_TEXTS 4096                        /* bounds the time that a hostile file can take */
+
+/* The first four are jem_dtype's, in its order; the others are converted to `as` when read. */
+typedef struct jem__dtype { const char *name; int size; jem_dtype as; } jem__dtype;
+static const jem__dtype jem__dtypes[] = {
+    { "F32", 4, JEM_F32 }, { "I32", 4, JEM_I32 }, { "I64", 8, JEM_I64 }, { "U8", 1, JEM_U8 },
+    { "F64", 8, JEM_F32 }, { "F16", 2, JEM_F32 }, { "BF16", 2, JEM_F32 }, { "BOOL", 1, JEM_U8 }
+};
+enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__DTYPES = 8 };
+
+typedef struct jem__entry {
+    jem_entry e;
+    void *owned;                                   /* e.data, if it came from a file */
+    int dtype;                                     /* in the file: index into jem__dtypes */
+    size_t begin, end;                             /* in the file: data_offsets */
+} jem__entry;
+
+struct jem_archive {
+    jem_ctx *ctx;
+    char *where;                                   /* for messages: the path */
+    jem__entry **entries;                          /* pointers, so that a jem_entry * stays good */
+    int count, capacity;
+    jem__meta *meta;
+};
+
+/* ---- archives in memory ---------------------------------------------------------------------- */
+
+static jem_archive *jem__archive_new(jem_ctx *ctx, const char *where) {
+    jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof(jem_archive));
+    if (!a) return NULL;
+    a->ctx = ctx, a->where = jem__strdup(ctx, where);
+    if (!a->where) { jem__free(ctx, a); return NULL; }
+    return a;
+}
+
+jem_archive *jem_archive_create(jem_ctx *ctx) { return ctx ? jem__archive_new(ctx, "archive") : NULL; }
+
+void jem_archive_free(jem_archive *a) {
+    if (!a) return;
+    for (int i = 0; i < a->count; i++) {
+        jem__free(a->ctx, a->entries[i]->owned);
+        jem__free(a->ctx, a->entries[i]);
+    }
+    jem__meta_free(a->ctx, a->meta);
+    jem__free(a->ctx, a->entries);
+    jem__free(a->ctx, a->where);
+    jem__free(a->ctx, a);
+}
+
+int jem_archive_count(const jem_archive *a) { return a ? a->count : 0; }
+
+const jem_entry *jem_archive_at(const jem_archive *a, int i) {
+    return a && i >= 0 && i < a->count ? &a->entries[i]->e : NULL;
+}
+
+const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
+    for (int i = 0; a && name && i < a->count; i++)
+        if (!strcmp(a->entries[i]->e.name, name)) return &a->entries[i]->e;
+    return NULL;
+}
+
+const char *jem_archive_meta(const jem_archive *a, const char *key) {
+    return a && key ? jem__meta_get(a->meta, key) : NULL;
+}
+
+/* Numbers in a tensor of this shape; -1 if a size is negative or there are too many to address. */
+static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
+    const int64_t most = PTRDIFF_MAX / 16;         /* 8 bytes each, and the allocator's own */
+    int64_t n = 1;
+    for (int i = 0; i < ndim; i++) {
+        if (shape[i] < 0 || (shape[i] > 0 && n > most / shape[i])) return -1;
+        n *= shape[i];
+    }
+    return (ptrdiff_t)n;
+}
+
+/* Appends without asking; the caller has checked name, ndim and shape. */
+static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dtype, int ndim,
+                                       const int64_t *shape) {
+    if (a->count == a->capacity) {
+        int capacity = a->capacity ? 2 * a->capacity : 16;
+        size_t bytes = (size_t)capacity * sizeof(jem__entry *);
+        jem__entry **more = (jem__entry **)jem__alloc(a->ctx, bytes);
+        if (!more) return NULL;
+        if (a->count) memcpy(more, a->entries, (size_t)a->count * sizeof(jem__entry *));
+        jem__free(a->ctx, a->entries);
+        a->entries = more, a->capacity = capacity;
+    }
+    size_t length = strlen(name);
+    jem__entry *entry = (jem__entry *)jem__alloc(a->ctx, sizeof(jem__entry) + length + 1);
+    if (!entry) return NULL;
+    memcpy(entry + 1, name, length);
+    entry->dtype = dtype;
+    entry->e.name = (const char *)(entry + 1);
+    entry->e.dtype = jem__dtypes[dtype].as;
+    entry->e.ndim = ndim;
+    for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
+    entry->e.bytes = (size_t)jem__elements(ndim, shape) * (size_t)jem__dtypes[entry->e.dtype].size;
+    return a->entries[a->count++] = entry;
+}
+
+/* Well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
+static int jem__utf8_valid(const char *s, size_t n) {
+    static const uint32_t least[4] = { 0, 0x80, 0x800, 0x10000 };
+    for (size_t i = 0; i < n;) {
+        uint32_t c = (unsigned char)s[i++];
+        size_t more = c < 0x80 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
+        if ((c >= 0x80 && c < 0xC2) || c > 0xF4 || n - i < more) return 0;
+        if (more) c &= 0x3Fu >> more;
+        for (size_t k = 0; k < more; k++, i++) {
+            if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
+            c = c << 6 | ((unsigned char)s[i] & 0x3F);
+        }
+        if (c < least[more] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
+    }
+    return 1;
+}
+
+jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
+                           const int64_t *shape, const void *data) {
+    if (!a) return JEM_BAD_ARGUMENT;
+    const char *wrong = NULL;
+    ptrdiff_t n = 0;
+    if (!name || !jem__utf8_valid(name, strlen(name))) wrong = "the name is not UTF-8";
+    else if (!strcmp(name, "__metadata__")) wrong = "this name is reserved";
+    else if (jem_archive_find(a, name)) wrong = "there is one of this name already";
+    else if ((int)dtype < 0 || (int)dtype > JEM_U8) wrong = "no such dtype";
+    else if (ndim < 0 || ndim > 8 || (ndim && !shape)) wrong = "0 to 8 dimensions are possible";
+    else if ((n = jem__elements(ndim, shape)) < 0) wrong = "a size is negative or too large";
+    else if (n && !data) wrong = "data is NULL";
+    if (wrong)
+        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_add: \"%.80s\": %s",
+                         name ? name : "", wrong);
+    jem__entry *entry = jem__archive_append(a, name, (int)dtype, ndim, shape);
+    if (!entry) return JEM_NO_MEMORY;
+    entry->e.data = data;
+    return JEM_OK;
+}
+
+jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
+    if (!a) return JEM_BAD_ARGUMENT;
+    if (!key || !jem__utf8_valid(key, strlen(key)) ||
+        (value && !jem__utf8_valid(value, strlen(value))))
+        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_set_meta: \"%.80s\": key or value "
+                         "is not UTF-8", key ? key : "");
+    return jem__meta_set(a->ctx, &a->meta, key, value);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+/* Text is made twice by the same code: once with out = NULL to learn its length, then in place. */
+
+typedef struct jem__text { char *out; size_t n; } jem__text;
+
+static void jem__put_char(jem__text *t, char c) {
+    if (t->out) t->out[t->n] = c;
+    t->n++;
+}
+
+static void jem__put(jem__text *t, const char *s) { while (*s) jem__put_char(t, *s++); }
+
+static void jem__put_json(jem__text *t, const char *s) {
+    static const char hex[] = "0123456789abcdef";
+    jem__put_char(t, '"');
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c < 0x20) {
+            jem__put(t, "\\u00");
+            jem__put_char(t, hex[c >> 4]), jem__put_char(t, hex[c & 15]);
+            continue;
+        }
+        if (c == '"' || c == '\\') jem__put_char(t, '\\');
+        jem__put_char(t, *s);
+    }
+    jem__put_char(t, '"');
+}
+
+/* Non-negative numbers in brackets: [64,3,3,3]. */
+static void jem__put_list(jem__text *t, char open, int n, const int64_t *x, char close) {
+    jem__put_char(t, open);
+    for (int i = 0; i < n; i++) {
+        char digits[24];
+        int k = 0;
+        int64_t v = x[i];
+        do digits[k++] = (char)('0' + v % 10); while (v /= 10);
+        if (i) jem__put_char(t, ',');
+        while (k) jem__put_char(t, digits[--k]);
+    }
+    jem__put_char(t, close);
+}
+
+static void jem__put_header(jem__text *t, const jem_archive *a) {
+    const char *comma = "";
+    jem__put_char(t, '{');
+    if (a->meta) {
+        jem__put(t, "\"__metadata__\":");
+        for (const jem__meta *m = a->meta; m; m = m->next) {
+            jem__put_char(t, m == a->meta ? '{' : ',');
+            jem__put_json(t, m->key), jem__put_char(t, ':'), jem__put_json(t, m->value);
+        }
+        jem__put_char(t, '}');
+        comma = ",";
+    }
+    for (int i = 0; i < a->count; i++, comma = ",") {
+        const jem__entry *entry = a->entries[i];
+        int64_t offsets[2];
+        offsets[0] = (int64_t)entry->begin, offsets[1] = (int64_t)entry->end;
+        jem__put(t, comma), jem__put_json(t, entry->e.name);
+        jem__put(t, ":{\"dtype\":\""), jem__put(t, jem__dtypes[entry->e.dtype].name);
+        jem__put(t, "\",\"shape\":"), jem__put_list(t, '[', entry->e.ndim, entry->e.shape, ']');
+        jem__put(t, ",\"data_offsets\":"), jem__put_list(t, '[', 2, offsets, ']');
+        jem__put_char(t, '}');
+    }
+    jem__put_char(t, '}');
+    while (t->n % 64 != 56) jem__put_char(t, ' '); /* the data begins at a multiple of 64 */
+}
+
+static jem_status jem__archive_pack(const jem_archive *a, char **bytes, size_t *size) {
+    size_t total = 0;
+    for (int width = 8; width; width /= 2)         /* wide numbers first: all are aligned */
+        for (int i = 0; i < a->count; i++) {
+            jem__entry *entry = a->entries[i];
+            if (jem__dtypes[entry->e.dtype].size != width) continue;
+            entry->begin = total;
+            if (entry->e.bytes > PTRDIFF_MAX / 2 - total)
+                return jem__fail(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
+            entry->end = total += entry->e.bytes;
+        }
+    jem__text text = { NULL, 0 };
+    jem__put_header(&text, a);
+    const size_t n = text.n;
+    if (n > JEM__MAX_HEADER)
+        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "%s: names and texts make a header of %.0f MB, "
+                         "100 are allowed", a->where, (double)n / 1e6);
+    char *out = (char *)jem__alloc(a->ctx, 8 + n + total);
+    if (!out) return JEM_NO_MEMORY;
+    for (int i = 0; i < 8; i++) out[i] = (char)((uint64_t)n >> (8 * i) & 255);
+    text.out = out + 8, text.n = 0;
+    jem__put_header(&text, a);
+    for (int i = 0; i < a->count; i++) {
+        const jem__entry *entry = a->entries[i];
+        if (entry->e.bytes) memcpy(out + 8 + n + entry->begin, entry->e.data, entry->e.bytes);
+    }
+    *bytes = out, *size = 8 + n + total;
+    return JEM_OK;
+}
+
+void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
+    char *bytes = NULL;
+    size_t n = 0;
+    if (a) jem__archive_pack(a, &bytes, &n);
+    if (size) *size = n;
+    return bytes;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+/* JSON by recursive descent, of just this depth. After an error nothing matches any more (at = end),
+   so every loop ends and the first error stands. */
+
+typedef struct jem__json {
+    jem_archive *a;
+    const char *begin, *at, *end;
+    char *text;            /* decoded strings: fewer bytes than were read, so they have room */
+    size_t room;           /* bytes of data after the header */
+    const char *name;      /* of the tensor in hand, for messages */
+    jem_status status;
+    int texts;
+} jem__json;
+
+static void jem__json_fail(jem__json *j, const char *what, const char *detail) {
+    if (!j->status)
+        j->status = jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: %s%.80s%s: %s%.80s at byte %.0f",
+                              j->a->where, j->name ? "tensor \"" : "header",
+                              j->name ? j->name : "", j->name ? "\"" : "", what, detail,
+                              (double)(j->at - j->begin + 8));
+    j->at = j->end;
+}
+
+static int jem__json_next(jem__json *j, char c) {
+    while (j->at < j->end && (*j->at == ' ' || *j->at == '\n' || *j->at == '\r' || *j->at == '\t'))
+        j->at++;
+    if (j->at == j->end || *j->at != c) return 0;
+    j->at++;
+    return 1;
+}
+
+static void jem__json_expect(jem__json *j, char c) {
+    char what[2] = { 0, 0 };
+    what[0] = c;
+    if (!jem__json_next(j, c)) jem__json_fail(j, "expected ", what);
+}
+
+static uint32_t jem__json_hex4(jem__json *j) {     /* 0 if it is not: no escape may stand for 0 */
+    static const char digits[] = "0123456789abcdefABCDEF";
+    uint32_t code = 0;
+    for (int i = 0; i < 4; i++) {
+        const char *d = j->at < j->end && *j->at ? strchr(digits, *j->at++) : NULL;
+        if (!d) return 0;
+        code = code << 4 | (uint32_t)(d - digits < 16 ? d - digits : d - digits - 6);
+    }
+    return code;
+}
+
+/* What follows a backslash, as UTF-8. \u comes in UTF-16: two halves above U+FFFF. */
+static char *jem__json_escape(jem__json *j, char *out) {
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    static const uint32_t lead[4] = { 0, 0xC0, 0xE0, 0xF0 };
+    const char c = j->at < j->end ? *j->at++ : '\0';
+    const char *known = c ? strchr(from, c) : NULL;
+    if (known) { *out++ = to[known - from]; return out; }
+    uint32_t code = c == 'u' ? jem__json_hex4(j) : 0, low = 0;
+    if (code >= 0xD800 && code < 0xE000) {
+        if (j->end - j->at >= 6 && j->at[0] == '\\' && j->at[1] == 'u')
+            j->at += 2, low = jem__json_hex4(j);
+        code = code < 0xDC00 && low >= 0xDC00 && low < 0xE000
+             ? 0x10000 + ((code & 0x3FF) << 10 | (low & 0x3FF)) : 0;
+    }
+    if (!code) { jem__json_fail(j, "bad escape in a string", ""); return out; }
+    int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    *out++ = (char)(lead[more] | code >> 6 * more);
+    while (more--) *out++ = (char)(0x80 | (code >> 6 * more & 0x3F));
+    return out;
+}
+
+static const char *jem__json_string(jem__json *j) {
+    char *start = j->text, *out = start;
+    jem__json_expect(j, '"');
+    while (j->at < j->end && *j->at != '"') {
+        const char c = *j->at++;
+        if (c == '\\') out = jem__json_escape(j, out);
+        else if ((unsigned char)c < 0x20) jem__json_fail(j, "control byte in a string", "");
+        else *out++ = c;
+    }
+    if (j->at < j->end) j->at++;
+    else jem__json_fail(j, "a string does not end", "");
+    if (j->status) return "";
+    *out++ = 0, j->text = out;
+    return start;
+}
+
+static int64_t jem__json_integer(jem__json *j) {
+    int64_t v = 0;
+    if (jem__json_next(j, '0')) return 0;          /* so 007 fails at its second digit */
+    if (j->at == j->end || *j->at < '1' || *j->at > '9')
+        jem__json_fail(j, "expected a whole number", "");
+    while (j->at < j->end && *j->at >= '0' && *j->at <= '9') {
+        const int digit = *j->at++ - '0';
+        if (v <= (INT64_MAX - digit) / 10) v = 10 * v + digit;
+        else jem__json_fail(j, "number too large", "");
+    }
+    return v;
+}
+
+static int jem__json_integers(jem__json *j, int64_t *out, int most) {
+    int n = 0;
+    jem__json_expect(j, '[');
+    if (jem__json_next(j, ']')) return 0;
+    do {
+        const int64_t v = jem__json_integer(j);
+        if (n < most) out[n++] = v;
+        else jem__json_fail(j, "too many numbers in a list", "");
+    } while (jem__json_next(j, ','));
+    jem__json_expect(j, ']');
+    return n;
+}
+
+static void jem__json_metadata(jem__json *j) {
+    jem_archive *a = j->a;
+    jem__json_expect(j, '{');
+    if (jem__json_next(j, '}')) return;
+    do {
+        const char *key = jem__json_string(j);
+        jem__json_expect(j, ':');
+        const char *value = jem__json_string(j);
+        if (jem__meta_get(a->meta, key)) jem__json_fail(j, "repeated key in metadata: ", key);
+        if (j->texts++ == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
+        if (!j->status) j->status = jem__meta_set(a->ctx, &a->meta, key, value);
+        if (j->status) return;
+    } while (jem__json_next(j, ','));
+    jem__json_expect(j, '}');
+}
+
+static void jem__json_tensor(jem__json *j) {
+    int dtype = -1, ndim = -1, n_offsets = -1;
+    int64_t shape[8], offsets[2];
+    jem__json_expect(j, '{');
+    do {
+        const char *key = jem__json_string(j);
+        jem__json_expect(j, ':');
+        if (!strcmp(key, "shape") && ndim < 0) ndim = jem__json_integers(j, shape, 8);
+        else if (!strcmp(key, "data_offsets") && n_offsets < 0)
+            n_offsets = jem__json_integers(j, offsets, 2);
+        else if (!strcmp(key, "dtype") && dtype < 0) {
+            const char *name = jem__json_string(j);
+            for (dtype = JEM__DTYPES - 1; dtype >= 0; dtype--)
+                if (!strcmp(jem__dtypes[dtype].name, name)) break;
+            if (dtype < 0) jem__json_fail(j, "dtype cannot be read (F32, F64, F16, BF16, I64, I32, "
+                                          "U8, BOOL can): ", name);
+        } else jem__json_fail(j, "unknown or repeated key ", key);
+    } while (jem__json_next(j, ','));
+    jem__json_expect(j, '}');
+    if (dtype < 0 || ndim < 0 || n_offsets != 2)
+        jem__json_fail(j, "dtype, shape and two data_offsets are needed", "");
+    if (j->status) return;
+    const ptrdiff_t n = jem__elements(ndim, shape);
+    if (n < 0) jem__json_fail(j, "the shape is too large", "");
+    else if (offsets[1] < offsets[0] || offsets[1] - offsets[0] != n * jem__dtypes[dtype].size)
+        jem__json_fail(j, "data_offsets do not agree with dtype and shape", "");
+    else if ((uint64_t)offsets[1] > j->room)
+        jem__json_fail(j, "its data lies beyond the file's end", "");
+    if (j->status) return;
+    jem__entry *entry = jem__archive_append(j->a, j->name, dtype, ndim, shape);
+    if (entry) entry->begin = (size_t)offsets[0], entry->end = (size_t)offsets[1];
+    else j->status = JEM_NO_MEMORY;
+}
+
+static void jem__json_header(jem__json *j) {
+    jem__json_expect(j, '{');
+    if (!jem__json_next(j, '}')) {
+        do {
+            const char *name = jem__json_string(j);
+            jem__json_expect(j, ':');
+            if (!strcmp(name, "__metadata__")) jem__json_metadata(j);
+            else j->name = name, jem__json_tensor(j), j->name = NULL;
+            if (j->status) return;
+        } while (jem__json_next(j, ','));
+        jem__json_expect(j, '}');
+    }
+    while (j->at < j->end && *j->at == ' ') j->at++;
+    if (j->at < j->end) jem__json_fail(j, "text after its end", "");
+}
+
+/* Heap sort: no memory, and no order of the entries makes it slow. */
+typedef int (*jem__before)(const jem__entry *a, const jem__entry *b);
+
+static int jem__before_by_name(const jem__entry *a, const jem__entry *b) {
+    return strcmp(a->e.name, b->e.name) < 0;
+}
+static int jem__before_by_place(const jem__entry *a, const jem__entry *b) {
+    return a->begin != b->begin ? a->begin < b->begin : a->end < b->end;
+}
+
+static void jem__sort(jem__entry **v, int n, jem__before before) {
+    for (int start = n / 2, end = n; end > 1;) {
+        if (start > 0) start--;                    /* first make a heap, then take the largest off */
+        else {
+            jem__entry *last = v[--end];
+            v[end] = v[0], v[0] = last;
+        }
+        for (int root = start, child; (child = 2 * root + 1) < end; root = child) {
+            if (child + 1 < end && before(v[child], v[child + 1])) child++;
+            if (!before(v[root], v[child])) break;
+            jem__entry *down = v[root];
+            v[root] = v[child], v[child] = down;
+        }
+    }
+}
+
+/* Every name once, and the tensors side by side from 0 to `size`. Leaves them in order of place. */
+static jem_status jem__archive_check(const jem_archive *a, jem__entry **order, size_t size) {
+    jem__sort(order, a->count, jem__before_by_name);
+    for (int i = 1; i < a->count; i++)
+        if (!strcmp(order[i - 1]->e.name, order[i]->e.name))
+            return jem__fail(a->ctx, JEM_BAD_FILE, "%s: two tensors are named \"%.80s\"", a->where,
+                             order[i]->e.name);
+    jem__sort(order, a->count, jem__before_by_place);
+    size_t end = 0;
+    for (int i = 0; i < a->count; i++) {
+        if (order[i]->begin != end)
+            return jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the "
+                             "data, the one before it ends at %.0f", a->where, order[i]->e.name,
+                             (double)order[i]->begin, (double)end);
+        end = order[i]->end;
+    }
+    if (end != size)
+        return jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header tells of %.0f",
+                         a->where, (double)size, (double)end);
+    return JEM_OK;
+}
+
+static uint32_t jem__half_bits(uint32_t h) {       /* binary16 to the bits of binary32, exactly */
+    const uint32_t sign = (h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
+    uint32_t bits;
+    float small = (float)fraction * (1.0f / 16777216.0f);
+    if (exponent == 0) memcpy(&bits, &small, sizeof bits);
+    else bits = (exponent == 31 ? 0x7F800000u : (exponent + 112) << 23) | fraction << 13;
+    return sign | bits;
+}
+
+static jem_status jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char *data) {
+    data += entry->begin;
+    entry->e.data = entry->owned = jem__alloc(ctx, entry->e.bytes);
+    if (!entry->owned) return JEM_NO_MEMORY;
+    if (entry->dtype < JEM__F64 || entry->dtype > JEM__BF16) {
+        if (entry->e.bytes) memcpy(entry->owned, data, entry->e.bytes);
+        return JEM_OK;
+    }
+    float *out = (float *)entry->owned;
+    for (size_t i = 0; i < entry->e.bytes / sizeof(float); i++) {
+        if (entry->dtype == JEM__F64) {
+            double d;
+            memcpy(&d, data + 8 * i, sizeof d);
+            out[i] = (float)d;
+        } else {
+            const uint32_t h = (uint32_t)data[2 * i] | (uint32_t)data[2 * i + 1] << 8;
+            const uint32_t bits = entry->dtype == JEM__F16 ? jem__half_bits(h) : h << 16;
+            memcpy(out + i, &bits, sizeof bits);
+        }
+    }
+    return JEM_OK;
+}
+
+static jem_status jem__archive_fill(jem_archive *a, const char *bytes, size_t size) {
+    uint64_t n = 0;
+    for (int i = 0; i < 8 && size >= 8; i++) n |= (uint64_t)(unsigned char)bytes[i] << (8 * i);
+    if (size < 8 || n > size - 8 || n > JEM__MAX_HEADER)
+        return jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file, or cut short: %.0f bytes, "
+                         "with a header of %.0f", a->where, (double)size, (double)n);
+    if (!jem__utf8_valid(bytes + 8, (size_t)n))
+        return jem__fail(a->ctx, JEM_BAD_FILE, "%s: header: not UTF-8", a->where);
+    jem__json j;
+    memset(&j, 0, sizeof j);
+    char *text = (char *)jem__alloc(a->ctx, (size_t)n + 1);
+    if (!text) return JEM_NO_MEMORY;
+    j.a = a, j.text = text, j.begin = j.at = bytes + 8, j.end = j.begin + n;
+    j.room = size - 8 - (size_t)n;
+    jem__json_header(&j);
+    jem__free(a->ctx, text);
+    if (j.status) return j.status;
+
+    const size_t list = (size_t)a->count * sizeof(jem__entry *);
+    jem__entry **order = (jem__entry **)jem__alloc(a->ctx, list);
+    if (!order) return JEM_NO_MEMORY;
+    if (list) memcpy(order, a->entries, list);
+    jem_status status = jem__archive_check(a, order, j.room);
+    jem__free(a->ctx, order);
+    for (int i = 0; i < a->count && !status; i++)
+        status = jem__entry_take(a->ctx, a->entries[i], (const unsigned char *)j.end);
+    return status;
+}
+
+static jem_archive *jem__archive_parse(jem_ctx *ctx, const char *where, const void *bytes,
+                                       size_t size) {
+    jem_archive *a = jem__archive_new(ctx, where);
+    if (!a || jem__archive_fill(a, (const char *)bytes, size) == JEM_OK) return a;
+    jem_archive_free(a);
+    return NULL;
+}
+
+jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
+    if (!ctx) return NULL;
+    if (bytes) return jem__archive_parse(ctx, "archive", bytes, size);
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
+    return NULL;
+}
+
+/* ---- networks -------------------------------------------------------------------------------- */
+
+jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
+    if (!net || !a) return JEM_BAD_ARGUMENT;
+    jem_status status = JEM_OK;
+    for (const jem_param *p = net->params; p && !status; p = p->next) {
+        int64_t shape[4];
+        for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
+        status = jem_archive_add(a, p->name, JEM_F32, p->ndim, shape, p->value);
+    }
+    for (const jem__meta *m = net->meta; m && !status; m = m->next)
+        status = jem_archive_set_meta(a, m->key, m->value);
+    return status;
+}
+
+/* Single numbers (a step count, a flag) come as any dtype, with shape () or (1). */
+static jem_status jem__param_match(const jem_param *p, const jem_archive *a) {
+    const jem_entry *e = jem_archive_find(a, p->name);
+    if (!e)
+        return jem__fail(p->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the network has (%d "
+                         "tensors in the file)", a->where, p->name, a->count);
+    int64_t shape[4];
+    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
+    int same = e->ndim == p->ndim;
+    for (int i = 0; i < p->ndim && same; i++) same = e->shape[i] == shape[i];
+    if (p->size == 1 && p->ndim <= 1 && e->ndim <= 1)
+        same = jem__elements(e->ndim, e->shape) == 1;
+    if (!same) {
+        char in_file[192] = "", in_net[192] = "";
+        jem__text t = { in_file, 0 }, u = { in_net, 0 };
+        jem__put_list(&t, '(', e->ndim, e->shape, ')');
+        jem__put_list(&u, '(', p->ndim, shape, ')');
+        return jem__fail(p->ctx, JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the file, %s in the network",
+                         a->where, p->name, in_file, in_net);
+    }
+    if (e->dtype != JEM_F32 && p->size != 1)
+        return jem__fail(p->ctx, JEM_BAD_FILE, "%s: \"%.80s\" is %s in the file, F32 in the network",
+                         a->where, p->name, jem__dtypes[e->dtype].name);
+    return JEM_OK;
+}
+
+jem_status jem_net_load(jem_net *net, const jem_archive *a) {
+    if (!net || !a) return JEM_BAD_ARGUMENT;
+    for (const jem_param *p = net->params; p; p = p->next) {
+        jem_status status = jem__param_match(p, a);
+        if (status) return status;
+    }
+    for (jem_param *p = net->params; p; p = p->next) {
+        const jem_entry *e = jem_archive_find(a, p->name);
+        if (e->dtype == JEM_I32) p->value[0] = (float)*(const int32_t *)e->data;
+        else if (e->dtype == JEM_I64) p->value[0] = (float)*(const int64_t *)e->data;
+        else if (e->dtype == JEM_U8) p->value[0] = (float)*(const unsigned char *)e->data;
+        else memmove(p->value, e->data, e->bytes);  /* it may be its own */
+        jem_param_changed(p);
+    }
+    return JEM_OK;
+}
+
+jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
+    if (!ctx || !a) return NULL;
+    jem_net *net = jem__net_from_meta(ctx, a->meta);
+    if (!net) return NULL;
+    jem_status status = JEM_OK;
+    for (const jem__meta *m = a->meta; m && !status; m = m->next)
+        status = jem__meta_set(ctx, &net->meta, m->key, m->value);
+    if (!status) status = jem_net_load(net, a);
+    if (!status) return net;
+    jem_net_free(net);
+    return NULL;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+#ifndef JEM_NO_STDIO
+
+static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what, int error) {
+    return jem__fail(ctx, JEM_BAD_FILE, "%s: %s%s%s", path, what, error ? ": " : "",
+                     error ? strerror(error) : "");
+}
+
+jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
+    if (!ctx) return NULL;
+    if (!path) { jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_read: path is NULL"); return NULL; }
+    errno = 0;
+    FILE *f = fopen(path, "rb");
+    if (!f) { jem__file_fail(ctx, path, "cannot be opened", errno); return NULL; }
+    jem_archive *a = NULL;
+    char *bytes = NULL;
+    long size = 0;
+    if (getc(f) == EOF && !ferror(f)) jem__file_fail(ctx, path, "is empty", 0);
+    else if (ferror(f) || fseek(f, 0, SEEK_END) || (size = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
+        jem__file_fail(ctx, path, "cannot be read", errno);
+    else if ((bytes = (char *)jem__alloc(ctx, (size_t)size)) != NULL) {
+        if (fread(bytes, 1, (size_t)size, f) == (size_t)size)
+            a = jem__archive_parse(ctx, path, bytes, (size_t)size);
+        else jem__file_fail(ctx, path, "cannot be read to its end", errno);
+    }
+    jem__free(ctx, bytes);
+    fclose(f);
+    return a;
+}
+
+/* Brings a file, or a folder's list of names, to the disk itself. */
+static int jem__sync(const char *path) {
+#ifdef JEM__POSIX
+    const int fd = open(path, O_RDONLY);
+    if (fd < 0) return 0;
+    const int failed = fsync(fd), error = errno;
+    if (close(fd) != 0 && !failed) return 0;
+    errno = error;
+    return !failed;
+#else
+    (void)path;
+    return 1;
+#endif
+}
+
+#ifdef _WIN32                                      /* its rename does not replace; this one does */
+#ifdef __cplusplus
+extern "C"
+#endif
+__declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to, unsigned long how);
+#define JEM__RENAME(from, to) (MoveFileExA(from, to, 1 | 8) ? 0 : (errno = 0, -1))
+#else
+#define JEM__RENAME(from, to) rename(from, to)
+#endif
+
+/* temp has been made by us: on any failure it goes, and path is as it was. */
+static jem_status jem__file_replace(jem_ctx *ctx, const char *path, const char *temp,
+                                    const char *bytes, size_t size) {
+    errno = 0;
+    FILE *f = fopen(temp, "wb");
+    if (!f) return jem__file_fail(ctx, temp, "cannot be created", errno);
+    const char *what = NULL;
+    if (fwrite(bytes, 1, size, f) != size || fflush(f)) what = "cannot be written";
+    else if (!jem__sync(temp)) what = "cannot be synced";
+    int error = errno;
+    if (fclose(f) && !what) what = "cannot be closed", error = errno;
+    if (!what && JEM__RENAME(temp, path)) what = "cannot be replaced", error = errno;
+    if (!what) return JEM_OK;
+    remove(temp);
+    return jem__file_fail(ctx, path, what, error);
+}
+
+jem_status jem_archive_write(const jem_archive *a, const char *path) {
+    if (!a) return JEM_BAD_ARGUMENT;
+    if (!path) return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_write: path is NULL");
+    char *bytes = NULL;
+    size_t size = 0;
+    jem_status status = jem__archive_pack(a, &bytes, &size);
+    if (status) return status;
+    const size_t length = strlen(path);
+    char *temp = (char *)jem__alloc(a->ctx, length + 5);
+    if (!temp) status = JEM_NO_MEMORY;
+    else {
+        memcpy(temp, path, length), memcpy(temp + length, ".tmp", 5);
+        status = jem__file_replace(a->ctx, path, temp, bytes, size);
+    }
+    if (!status) {                                 /* the new name too; not every system can */
+        char *slash = strrchr(temp, '/');
+        if (slash) slash[1] = 0;
+        jem__sync(slash ? temp : ".");
+    }
+    jem__free(a->ctx, temp);
+    jem__free(a->ctx, bytes);
+    return status;
+}
+
+jem_net *jem_load(jem_ctx *ctx, const char *path) {
+    jem_archive *a = jem_archive_read(ctx, path);
+    jem_net *net = a ? jem_net_from_archive(ctx, a) : NULL;
+    jem_archive_free(a);
+    return net;
+}
+
+jem_status jem_save(const jem_net *net, const char *path) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_archive *a = jem_archive_create(net->ctx);
+    if (!a) return JEM_NO_MEMORY;
+    jem_status status = jem_net_to_archive(net, a);
+    if (!status) status = jem_archive_write(a, path);
+    jem_archive_free(a);
+    return status;
+}
+
+#endif /* JEM_NO_STDIO */
+
+#endif /* JEM_IMPLEMENTATION */
+
+/* ==== >>changelog ============================================================================= */
+/* 0.1  2026-11  first: autograd, kernels for AVX2, AVX-512, NEON, wide-resnet, JEM, safetensors. */
+
+/* ----------------------------------------------------------------------------------------------
+   This software is available under two licences: choose the one you prefer. LICENSE has the text.
+   A - MIT No Attribution (MIT-0). Copyright (c) 2026 the jem.h authors.
+   B - Public domain (unlicense.org).
+   ---------------------------------------------------------------------------------------------- */

@@ -1,0 +1,101 @@
+#!/bin/sh
+# Runs the tests named as arguments and adds them up; `make test` names them all.
+#   build/test_x   a program whose last line is `N passed, N failed`
+#   build/other    an example or tool: one test, that it was built
+#   two_units neon strict   the functions and the script below
+# A test that crashes, hangs, or does not end with that line is one failure.
+BUILD=${BUILD:-build} CC=${CC:-cc} CXX=${CXX:-c++}
+passed=0 failed=0 broken=""
+mkdir -p "$BUILD/log"
+
+count() { passed=$((passed + $1)); failed=$((failed + $2)); }
+
+limited() {
+    if command -v timeout >/dev/null; then timeout -k 5 "${TEST_SECONDS:-600}" "$@"; else "$@"; fi
+}
+
+# run NAME COMMAND...: shows what it prints, adds up its last line.
+run() {
+    name=$1 log=$BUILD/log/$1.txt
+    shift
+    echo "== $name"
+    limited "$@" >"$log" 2>&1 </dev/null
+    status=$?
+    cat "$log"
+    counts=$(tail -n 1 "$log" |
+        sed -n 's/^\([0-9]\{1,9\}\) passed, \([0-9]\{1,9\}\) failed$/\1 \2/p')
+    case "$status:$counts" in
+        *:"" | *:"0 0") reason="it does not end with a count of tests (status $status)" ;;
+        0:*" 0" | 1:*" "[1-9]*) count ${counts% *} ${counts#* }; reason="" ;;
+        *) count ${counts% *} ${counts#* }; reason="its status is $status after '$counts'" ;;
+    esac
+    [ "$status" = 124 ] && reason="it took longer than ${TEST_SECONDS:-600} seconds"
+    if [ -n "$reason" ]; then count 0 1; echo "FAILED $name: $reason"; fi
+    if [ -n "$reason" ] || [ "${counts#* }" != 0 ]; then broken="$broken, $name"; fi
+}
+
+# try NAME COMMAND...: one test, that the command succeeds.
+try() {
+    name=$1
+    shift
+    if "$@"; then count 1 0; echo "ok $name"
+    else count 0 1; broken="$broken, $name"; echo "FAILED $name"
+    fi
+}
+
+# The implementation in one file, its use in another: both C, both C++, one of each.
+two_units() {
+    dir=$BUILD/two_units
+    mkdir -p "$dir"
+    cxx="$CXX -x c++ -std=c++11"
+    echo "== two_units"
+    for pair in "c c" "cxx cxx" "c cxx"; do
+        set -- $pair
+        try "two_units: a.c as $1, b.c as $2" unit_pair $1 $2
+    done
+}
+unit_pair() {
+    for unit in a b; do
+        case $1 in c) compiler="$CC -std=c99" ;; *) compiler=$cxx ;; esac
+        $compiler $WARN -O1 -c tests/two_units/$unit.c -o "$dir/$unit.o" || return 1
+        shift
+    done
+    rm -f "$dir/both"
+    case $compiler in "$cxx") linker=$CXX ;; *) linker=$CC ;; esac
+    $linker "$dir/a.o" "$dir/b.o" -o "$dir/both" -lm && limited "$dir/both"
+}
+
+# The same programs on the other kind of vector registers.
+neon() {
+    arm=${ARM_CC:-aarch64-linux-gnu-gcc} emulator=""
+    for name in qemu-aarch64 qemu-aarch64-static; do
+        command -v $name >/dev/null && emulator=$name && break
+    done
+    if [ -z "$NEON_TESTS" ]; then echo "== neon: SKIPPED, NEON_TESTS names no tests"; return; fi
+    if [ -z "$emulator" ] || ! command -v "$arm" >/dev/null; then
+        echo "== neon: SKIPPED, needs $arm and qemu-aarch64 (for:" $NEON_TESTS")"
+        return
+    fi
+    mkdir -p "$BUILD/neon"
+    for test in $NEON_TESTS; do
+        program=$BUILD/neon/test_$test
+        rm -f "$program"
+        if $arm -std=c99 $WARN -O2 -I. -static tests/test_$test.c -o "$program" -lm
+        then run "neon_$test" $emulator "$program"
+        else try "build $program" false
+        fi
+    done
+}
+
+for test in "$@"; do
+    case $test in
+        two_units | neon) $test ;;
+        strict) run strict tests/strict.sh ;;
+        */test_*)
+            if [ -x "$test" ]; then run "${test##*/}" "$test"; else try "build $test" false; fi ;;
+        *) try "build $test" test -x "$test" ;;
+    esac
+done
+[ -n "$broken" ] && echo "not well: ${broken#, }"
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,51 @@
+#!/bin/sh
+# Compiles jem.h by itself, with every warning as an error: {gcc, clang, both for AArch64} x {C99,
+# C11, C++11, C++17} x {each macro} x {with, without the implementation}. Each is one test. No
+# OpenMP and no optimisation here: the test programs have both.
+jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
+flags="-Werror -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow"
+dir=${BUILD:-build}/strict
+
+# compile COMPILER STANDARD FLAGS...: what comes on standard input
+compile() {
+    case $1 in
+        gcc-arm) compiler=aarch64-linux-gnu-gcc ;;
+        clang-arm) compiler="clang --target=aarch64-linux-gnu" ;;
+        *) compiler=$1 ;;
+    esac
+    case $2 in c++*) language=c++ ;; *) language=c ;; esac
+    standard=$2
+    shift 2
+    $compiler -x $language -std=$standard $flags -I. "$@" -
+}
+
+# one COMPILER STANDARD MACRO PART
+one() {
+    case $4 in implementation) text="#define JEM_IMPLEMENTATION" ;; *) text="" ;; esac
+    name="$1 -std=$2 $3 $4"
+    if printf '%s\n#include "jem.h"\n' "$text" |
+        compile $1 $2 -D$3 -c -o "$dir/$1-$2-$3-$4.o" >"$dir/$1-$2-$3-$4.txt" 2>&1
+    then echo "ok $name"
+    else echo "FAILED $name"; head -n 8 "$dir/$1-$2-$3-$4.txt"
+    fi
+}
+if [ $# = 4 ]; then one "$@"; exit 0; fi
+
+mkdir -p "$dir"
+for who in gcc clang gcc-arm clang-arm; do
+    for std in c99 c11 c++11 c++17; do
+        if ! echo '#include <math.h>' | compile $who $std -E >/dev/null 2>&1; then
+            echo "SKIPPED $who -std=$std: not on this machine" >&2
+            continue
+        fi
+        for macro in JEM_PLAIN JEM_STATIC JEM_NO_STDIO JEM_NO_SIMD; do
+            # Static functions without bodies are of no use to anyone, as gcc rightly says.
+            [ $macro = JEM_STATIC ] || echo $who $std $macro interface
+            echo $who $std $macro implementation
+        done
+    done
+done | xargs -n 4 -P "$jobs" "$0" >"$dir/all.txt"
+grep -v '^ok ' "$dir/all.txt"
+passed=$(grep -c '^ok ' "$dir/all.txt") failed=$(grep -c '^FAILED ' "$dir/all.txt")
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,77 @@
+/* The tests' harness: CHECK what must hold, end main with `return test_report();`. A test program
+   is one .c file, so the counters may be static. */
+#ifndef TEST_H
+#define TEST_H
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#if defined(__GNUC__)
+#define TEST__FN(format_at) __attribute__((unused, format(printf, format_at, format_at + 1)))
+#else
+#define TEST__FN(format_at)
+#endif
+
+/* CHECK(n == 3, "three of %d", n): counts; says where and what if it does not hold; is 1 or 0. */
+#define CHECK(condition, ...) \
+    test__check((condition) ? 1 : 0, __FILE__, __LINE__, #condition, __VA_ARGS__)
+/* |a - b| <= tolerance, which a NaN or an infinity never is. */
+#define CHECK_CLOSE(a, b, tolerance, ...) \
+    test__close((double)(a), (double)(b), (double)(tolerance), __FILE__, __LINE__, \
+                #a " ~ " #b, __VA_ARGS__)
+
+static int test__passed, test__failed;
+
+static int test__count(int ok, const char *file, int line, const char *what)
+{
+    if (ok) { test__passed++; return 0; }
+    /* One broken loop must not hide the rest under a thousand lines. */
+    if (++test__failed == 26) printf("(further failures are counted, not shown)\n");
+    if (test__failed > 25) return 0;
+    printf("%s:%d: FAILED %s: ", file, line, what);
+    return 1;
+}
+
+static void test__say(const char *format, va_list args)
+{
+    vprintf(format, args);
+    printf("\n");
+    fflush(stdout);                    /* a crash later on must not swallow it */
+}
+
+TEST__FN(5) static int test__check(int ok, const char *file, int line, const char *what,
+                                   const char *format, ...)
+{
+    if (test__count(ok, file, line, what)) {
+        va_list args;
+        va_start(args, format);
+        test__say(format, args);
+        va_end(args);
+    }
+    return ok;
+}
+
+TEST__FN(7) static int test__close(double a, double b, double tolerance, const char *file,
+                                   int line, const char *what, const char *format, ...)
+{
+    int ok = fabs(a - b) <= tolerance;
+    if (test__count(ok, file, line, what)) {
+        va_list args;
+        printf("%.9g and %.9g differ by %.3g > %.3g: ", a, b, fabs(a - b), tolerance);
+        va_start(args, format);
+        test__say(format, args);
+        va_end(args);
+    }
+    return ok;
+}
+
+/* Prints the line that tests/run.sh adds up; nothing tested is a failure too. */
+static int test_report(void)
+{
+    printf("%d passed, %d failed\n", test__passed, test__failed);
+    fflush(stdout);
+    return test__failed > 0 || test__passed == 0;
+}
+
+#endif
