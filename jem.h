@@ -4410,11 +4410,16 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n) {
 #define JEM__POSIX 1
 #include <fcntl.h>
 #include <unistd.h>
+#elif defined(_WIN32)                              /* all that is wanted of windows.h */
+#ifdef __cplusplus
+extern "C"
+#endif
+__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
 #endif
 
 #define JEM__MAX_HEADER 100000000u                 /* the reference's limit too */
-#define JEM__MAX_TEXTS 4096                        /* bounds the time that a hostile file can take */
+#define JEM__MAX_TEXTS 4096                        /* bounds what a hostile file can cost */
 
 /* The first four are jem_dtype's, in its order; the others are converted to `as` when read. */
 typedef struct jem__dtype { const char *name; int size; jem_dtype as; } jem__dtype;
@@ -4449,7 +4454,9 @@ static jem_archive *jem__archive_new(jem_ctx *ctx, const char *where) {
     return a;
 }
 
-jem_archive *jem_archive_create(jem_ctx *ctx) { return ctx ? jem__archive_new(ctx, "archive") : NULL; }
+jem_archive *jem_archive_create(jem_ctx *ctx) {
+    return ctx ? jem__archive_new(ctx, "archive") : NULL;
+}
 
 void jem_archive_free(jem_archive *a) {
     if (!a) return;
@@ -4669,8 +4676,8 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-/* JSON by recursive descent, of just this depth. After an error nothing matches any more (at = end),
-   so every loop ends and the first error stands. */
+/* JSON by recursive descent, of just this depth. After an error nothing matches any more, since
+   at = end: every loop ends, and the first error stands. */
 
 typedef struct jem__json {
     jem_archive *a;
@@ -4691,9 +4698,13 @@ static void jem__json_fail(jem__json *j, const char *what, const char *detail) {
     j->at = j->end;
 }
 
-static int jem__json_next(jem__json *j, char c) {
+static void jem__json_space(jem__json *j) {
     while (j->at < j->end && (*j->at == ' ' || *j->at == '\n' || *j->at == '\r' || *j->at == '\t'))
         j->at++;
+}
+
+static int jem__json_next(jem__json *j, char c) {
+    jem__json_space(j);
     if (j->at == j->end || *j->at != c) return 0;
     j->at++;
     return 1;
@@ -4841,56 +4852,38 @@ static void jem__json_header(jem__json *j) {
         } while (jem__json_next(j, ','));
         jem__json_expect(j, '}');
     }
-    while (j->at < j->end && *j->at == ' ') j->at++;
+    jem__json_space(j);
     if (j->at < j->end) jem__json_fail(j, "text after its end", "");
 }
 
-/* Heap sort: no memory, and no order of the entries makes it slow. */
-typedef int (*jem__before)(const jem__entry *a, const jem__entry *b);
-
-static int jem__before_by_name(const jem__entry *a, const jem__entry *b) {
-    return strcmp(a->e.name, b->e.name) < 0;
+static int jem__by_name(const void *p, const void *q) {
+    return strcmp((*(jem__entry *const *)p)->e.name, (*(jem__entry *const *)q)->e.name);
 }
-static int jem__before_by_place(const jem__entry *a, const jem__entry *b) {
-    return a->begin != b->begin ? a->begin < b->begin : a->end < b->end;
-}
-
-static void jem__sort(jem__entry **v, int n, jem__before before) {
-    for (int start = n / 2, end = n; end > 1;) {
-        if (start > 0) start--;                    /* first make a heap, then take the largest off */
-        else {
-            jem__entry *last = v[--end];
-            v[end] = v[0], v[0] = last;
-        }
-        for (int root = start, child; (child = 2 * root + 1) < end; root = child) {
-            if (child + 1 < end && before(v[child], v[child + 1])) child++;
-            if (!before(v[root], v[child])) break;
-            jem__entry *down = v[root];
-            v[root] = v[child], v[child] = down;
-        }
-    }
+static int jem__by_place(const void *p, const void *q) {
+    const jem__entry *a = *(jem__entry *const *)p, *b = *(jem__entry *const *)q;
+    if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
+    return (a->end > b->end) - (a->end < b->end);  /* empty ones first */
 }
 
-/* Every name once, and the tensors side by side from 0 to `size`. Leaves them in order of place. */
+/* Every name once, and the tensors side by side from 0 to `size`. */
 static jem_status jem__archive_check(const jem_archive *a, jem__entry **order, size_t size) {
-    jem__sort(order, a->count, jem__before_by_name);
-    for (int i = 1; i < a->count; i++)
+    const size_t count = (size_t)a->count;
+    size_t end = 0;
+    if (count) memcpy(order, a->entries, count * sizeof *order);
+    qsort(order, count, sizeof *order, jem__by_name);
+    for (size_t i = 1; i < count; i++)
         if (!strcmp(order[i - 1]->e.name, order[i]->e.name))
             return jem__fail(a->ctx, JEM_BAD_FILE, "%s: two tensors are named \"%.80s\"", a->where,
                              order[i]->e.name);
-    jem__sort(order, a->count, jem__before_by_place);
-    size_t end = 0;
-    for (int i = 0; i < a->count; i++) {
+    qsort(order, count, sizeof *order, jem__by_place);
+    for (size_t i = 0; i < count; end = order[i++]->end)
         if (order[i]->begin != end)
-            return jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the "
-                             "data, the one before it ends at %.0f", a->where, order[i]->e.name,
+            return jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of "
+                             "the data, the one before ends at %.0f", a->where, order[i]->e.name,
                              (double)order[i]->begin, (double)end);
-        end = order[i]->end;
-    }
-    if (end != size)
-        return jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header tells of %.0f",
-                         a->where, (double)size, (double)end);
-    return JEM_OK;
+    if (end == size) return JEM_OK;
+    return jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header tells of %.0f",
+                     a->where, (double)size, (double)end);
 }
 
 static uint32_t jem__half_bits(uint32_t h) {       /* binary16 to the bits of binary32, exactly */
@@ -4929,8 +4922,8 @@ static jem_status jem__archive_fill(jem_archive *a, const char *bytes, size_t si
     uint64_t n = 0;
     for (int i = 0; i < 8 && size >= 8; i++) n |= (uint64_t)(unsigned char)bytes[i] << (8 * i);
     if (size < 8 || n > size - 8 || n > JEM__MAX_HEADER)
-        return jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file, or cut short: %.0f bytes, "
-                         "with a header of %.0f", a->where, (double)size, (double)n);
+        return jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file, or cut short: %.0f "
+                         "bytes, with a header of %.0f", a->where, (double)size, (double)n);
     if (!jem__utf8_valid(bytes + 8, (size_t)n))
         return jem__fail(a->ctx, JEM_BAD_FILE, "%s: header: not UTF-8", a->where);
     jem__json j;
@@ -4943,10 +4936,8 @@ static jem_status jem__archive_fill(jem_archive *a, const char *bytes, size_t si
     jem__free(a->ctx, text);
     if (j.status) return j.status;
 
-    const size_t list = (size_t)a->count * sizeof(jem__entry *);
-    jem__entry **order = (jem__entry **)jem__alloc(a->ctx, list);
+    jem__entry **order = (jem__entry **)jem__alloc(a->ctx, (size_t)a->count * sizeof *order);
     if (!order) return JEM_NO_MEMORY;
-    if (list) memcpy(order, a->entries, list);
     jem_status status = jem__archive_check(a, order, j.room);
     jem__free(a->ctx, order);
     for (int i = 0; i < a->count && !status; i++)
@@ -4988,8 +4979,8 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 static jem_status jem__param_match(const jem_param *p, const jem_archive *a) {
     const jem_entry *e = jem_archive_find(a, p->name);
     if (!e)
-        return jem__fail(p->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the network has (%d "
-                         "tensors in the file)", a->where, p->name, a->count);
+        return jem__fail(p->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the network has (the "
+                         "file has %d tensors)", a->where, p->name, a->count);
     int64_t shape[4];
     for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
     int same = e->ndim == p->ndim;
@@ -5001,12 +4992,12 @@ static jem_status jem__param_match(const jem_param *p, const jem_archive *a) {
         jem__text t = { in_file, 0 }, u = { in_net, 0 };
         jem__put_list(&t, '(', e->ndim, e->shape, ')');
         jem__put_list(&u, '(', p->ndim, shape, ')');
-        return jem__fail(p->ctx, JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the file, %s in the network",
-                         a->where, p->name, in_file, in_net);
+        return jem__fail(p->ctx, JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the file, %s in the "
+                         "network", a->where, p->name, in_file, in_net);
     }
     if (e->dtype != JEM_F32 && p->size != 1)
-        return jem__fail(p->ctx, JEM_BAD_FILE, "%s: \"%.80s\" is %s in the file, F32 in the network",
-                         a->where, p->name, jem__dtypes[e->dtype].name);
+        return jem__fail(p->ctx, JEM_BAD_FILE, "%s: \"%.80s\" is %s in the file, F32 in the "
+                         "network", a->where, p->name, jem__dtypes[e->dtype].name);
     return JEM_OK;
 }
 
@@ -5029,6 +5020,9 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
 
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!ctx || !a) return NULL;
+    if (!jem__meta_get(a->meta, "jem.net"))
+        jem__fail(ctx, JEM_BAD_FILE, "%s: does not say which network it is: create the network first, "
+                  "then jem_net_load", a->where);
     jem_net *net = jem__net_from_meta(ctx, a->meta);
     if (!net) return NULL;
     jem_status status = JEM_OK;
@@ -5043,6 +5037,7 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
 /* ---- files ----------------------------------------------------------------------------------- */
 #ifndef JEM_NO_STDIO
 
+/* error: errno, or 0. */
 static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what, int error) {
     return jem__fail(ctx, JEM_BAD_FILE, "%s: %s%s%s", path, what, error ? ": " : "",
                      error ? strerror(error) : "");
@@ -5075,25 +5070,23 @@ static int jem__sync(const char *path) {
 #ifdef JEM__POSIX
     const int fd = open(path, O_RDONLY);
     if (fd < 0) return 0;
-    const int failed = fsync(fd), error = errno;
-    if (close(fd) != 0 && !failed) return 0;
-    errno = error;
-    return !failed;
+    const int synced = fsync(fd) == 0 || errno == EINVAL, error = errno;   /* EINVAL: cannot sync */
+    if (close(fd) != 0 && synced) return 0;
+    errno = error;                                 /* of fsync, not of close */
+    return synced;
 #else
     (void)path;
     return 1;
 #endif
 }
 
-#ifdef _WIN32                                      /* its rename does not replace; this one does */
-#ifdef __cplusplus
-extern "C"
-#endif
-__declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to, unsigned long how);
-#define JEM__RENAME(from, to) (MoveFileExA(from, to, 1 | 8) ? 0 : (errno = 0, -1))
+static int jem__rename(const char *from, const char *to) {
+#ifdef _WIN32                                      /* there, rename does not replace */
+    return MoveFileExA(from, to, 1 | 8) ? 0 : -1;  /* replace, write through */
 #else
-#define JEM__RENAME(from, to) rename(from, to)
+    return rename(from, to);
 #endif
+}
 
 /* temp has been made by us: on any failure it goes, and path is as it was. */
 static jem_status jem__file_replace(jem_ctx *ctx, const char *path, const char *temp,
@@ -5106,7 +5099,7 @@ static jem_status jem__file_replace(jem_ctx *ctx, const char *path, const char *
     else if (!jem__sync(temp)) what = "cannot be synced";
     int error = errno;
     if (fclose(f) && !what) what = "cannot be closed", error = errno;
-    if (!what && JEM__RENAME(temp, path)) what = "cannot be replaced", error = errno;
+    if (!what && jem__rename(temp, path)) what = "cannot be replaced", error = errno;
     if (!what) return JEM_OK;
     remove(temp);
     return jem__file_fail(ctx, path, what, error);

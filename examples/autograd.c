@@ -1,0 +1,105 @@
+/* The tape alone, nothing of energies: fit a curve to noisy points with a small network made of
+   ops, and do the gradient step by hand. Picture: build/pictures/autograd.png */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+
+#include "pictures.h"
+
+enum { POINTS = 80, HIDDEN = 32, STEPS = 6000, CURVE = 600 };
+
+static float truth(float x) { return 0.6f * sinf(5 * x) + 0.4f * x; }
+
+/* What we want to learn from: points, and the parameters to fit. */
+typedef struct problem {
+    jem_tensor *y;                                 /* targets, (POINTS,1,1,1) */
+    jem_param *w1, *b1, *w2, *b2, *w3, *b3;
+} problem;
+
+/* x (n,1,1,1) -> (n,1,1,1). An op only records what is to be done; numbers come when asked for. */
+static jem_tensor *predict(jem_ctx *ctx, jem_tensor *x, const problem *p) {
+    jem_tensor *h = jem_tanh(ctx, jem_linear(ctx, x, p->w1, p->b1));
+    h = jem_tanh(ctx, jem_linear(ctx, h, p->w2, p->b2));
+    return jem_linear(ctx, h, p->w3, p->b3);
+}
+
+/* Mean squared error: one number. The signature is jem_fn, so that it can be checked. */
+static jem_tensor *loss(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const problem *p = (const problem *)user;
+    return jem_mean(ctx, jem_square(ctx, jem_sub(ctx, predict(ctx, x, p), p->y)));
+}
+
+/* A matrix (out,in) of N(0, 1/in), or with in = 0 a vector of zeros. */
+static jem_param *param(jem_net *net, const char *name, int out, int in) {
+    const int shape[2] = { out, in };
+    jem_param *p = jem_net_param(net, name, in ? 2 : 1, shape, 1);
+    if (p && in) jem_fill_normal(p->ctx, &net->rng, p->value, p->size, 0, 1 / sqrtf((float)in));
+    return p;
+}
+
+static void draw_fit(plot *graph, jem_ctx *ctx, const problem *p, float width, unsigned colour) {
+    float x[CURVE], y[CURVE];
+    for (int i = 0; i < CURVE; i++) x[i] = 2.2f * (float)i / (CURVE - 1) - 1.1f;
+    const jem_mark mark = jem_begin(ctx);
+    if (jem_read(predict(ctx, jem_input(ctx, x, CURVE, 1, 1, 1), p), y) == JEM_OK)
+        for (int i = 1; i < CURVE; i++)
+            plot_line(graph, x[i - 1], y[i - 1], x[i], y[i], width, colour);
+    jem_end(ctx, mark);
+}
+
+static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
+    float x[POINTS], y[POINTS];
+    jem_rng rng = jem_rng_seed(1);
+    for (int i = 0; i < POINTS; i++) {
+        x[i] = 2 * jem_rng_uniform(&rng) - 1, y[i] = truth(x[i]) + 0.08f * jem_rng_normal(&rng);
+        plot_dot(graph, x[i], y[i], 9, 0x9aa4b0);
+    }
+    problem p;
+    p.w1 = param(net, "w1", HIDDEN, 1), p.b1 = param(net, "b1", HIDDEN, 0);
+    p.w2 = param(net, "w2", HIDDEN, HIDDEN), p.b2 = param(net, "b2", HIDDEN, 0);
+    p.w3 = param(net, "w3", 1, HIDDEN), p.b3 = param(net, "b3", 1, 0);
+    p.y = jem_input(ctx, y, POINTS, 1, 1, 1);
+    jem_tensor *in = jem_input(ctx, x, POINTS, 1, 1, 1);
+
+    /* Is the tape's gradient what finite differences say? In fp32 about 1e-3 is right. */
+    printf("gradient of w2: largest relative error %.0e\n",
+           (double)jem_check_gradient(ctx, loss, &p, in, p.w2, 0.02f));
+
+    const int show[4] = { 0, 100, 1000, STEPS };
+    const unsigned colour[4] = { 0xf6c9b0, 0xf09060, 0xd84a3a, 0x7a1040 };
+    for (int step = 0; step <= STEPS && jem_ok(ctx); step++) {
+        const jem_mark mark = jem_begin(ctx);      /* what follows is forgotten at jem_end */
+        jem_tensor *l = loss(ctx, in, &p);
+        for (int k = 0; k < 4; k++) if (step == show[k]) {
+            printf("step %4d  loss %.4f\n", step, (double)jem_item(l));
+            draw_fit(graph, ctx, &p, k < 3 ? 2 : 4, colour[k]);
+        }
+        jem_zero_grad(net);
+        jem_backward(l);                           /* adds d loss / d p to p->grad */
+        for (jem_param *q = net->params; q; q = q->next) {             /* gradient descent */
+            for (ptrdiff_t i = 0; i < q->size; i++) q->value[i] -= 0.1f * q->grad[i];
+            jem_param_changed(q);                  /* we wrote p->value behind the tape's back */
+        }
+        jem_end(ctx, mark);
+    }
+}
+
+/* The net only holds the parameters here, so nothing will ask for its own forward function. */
+static jem_tensor *unused(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)net, (void)training, (void)user;
+    return x;
+}
+
+int main(void) {
+    const char *path = "build/pictures/autograd.png";
+    plot graph;
+    if (!plot_create(&graph, 800, 560, -1.1f, 1.1f, -1.3f, 1.3f)) return 1;
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    jem_net *net = jem_net_create(ctx, unused, NULL, 0, 1, 1, 1, 1, 1);
+    if (net) fit(&graph, ctx, net);
+    const int failed = report(ctx) || !plot_write(&graph, path);
+    if (!failed) printf("picture: %s\n", path);
+    jem_net_free(net);
+    jem_ctx_free(ctx);
+    plot_free(&graph);
+    return failed;
+}

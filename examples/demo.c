@@ -1,0 +1,216 @@
+/* demo: a classifier of real handwritten digits learns to dream digits out of noise.
+
+       make demo          about a minute on two cores
+       make demo-long     the longer recipe, for better digits and fewer errors
+
+   It trains a JEM (see jem.h) on 9,000 MNIST digits, tests it on 1,000 by other writers, saves
+   build/digits.safetensors for the other examples, and writes three pictures:
+
+       build/pictures/dreams.png   ten dreams of each class, all begun in pure noise
+       build/pictures/chains.png   one chain per class, from noise to digit
+       build/pictures/buffer.png   the replay buffer: what the chains of training dream of */
+#if !defined(_WIN32) && !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200112L                    /* clock_gettime, isatty */
+#endif
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+#include "pictures.h"
+
+#include <time.h>
+#ifdef _WIN32
+#define isatty(file) 0
+#else
+#include <unistd.h>
+#endif
+
+#define DREAMS_PATH "build/pictures/dreams.png"
+#define CHAINS_PATH "build/pictures/chains.png"
+#define BUFFER_PATH "build/pictures/buffer.png"
+
+enum { BATCH = 128, CLASSES = 10, PER_CLASS = 10, DREAMS = CLASSES * PER_CLASS, STEPS = 300, SHOTS = 12 };
+
+static double seconds(void) {
+#ifdef _WIN32
+    return (double)clock() / CLOCKS_PER_SEC;
+#else
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#endif
+}
+
+/* ---- training --------------------------------------------------------------------------------- */
+
+/* Averages of the last few dozen steps: one batch's numbers jump too much to read. */
+typedef struct progress { double start, shown; float ce, accuracy, f_data, f_sample; } progress;
+
+static void show(progress *p, const jem_stats *s, int updates) {
+    const float keep = s->update ? .95f : 0;
+    p->ce = keep * p->ce + (1 - keep) * s->ce;
+    p->accuracy = keep * p->accuracy + (1 - keep) * s->accuracy;
+    p->f_data = keep * p->f_data + (1 - keep) * s->f_data;
+    p->f_sample = keep * p->f_sample + (1 - keep) * s->f_sample;
+    const int done = s->update + 1, bar = isatty(1), last = done == updates;
+    const double now = seconds(), left = (now - p->start) * (updates - done) / done;
+    if (bar ? now - p->shown < .1 && !last : done % (updates / 20 ? updates / 20 : 1) && !last) return;
+    p->shown = now;
+    char filled[21] = "....................";
+    for (int i = 0; i < 20 * done / updates; i++) filled[i] = '#';
+    printf("%s%5d/%d [%s] CE %.3f  f(x+) %6.1f  f(x-) %6.1f  accuracy %.1f%%  %.0f s left  %s",
+           bar ? "\r" : "", done, updates, filled, (double)p->ce, (double)p->f_data,
+           (double)p->f_sample, 100 * (double)p->accuracy, left, bar && !last ? "" : "\n");
+    fflush(stdout);
+}
+
+/* Moves a digit by up to one pixel each way: 9,000 digits are few, and this makes more of them. */
+static void shift(jem_rng *rng, float *x) {
+    const int dy = jem_rng_below(rng, 3) - 1, dx = jem_rng_below(rng, 3) - 1;
+    float from[DIGIT_PIXELS];
+    memcpy(from, x, sizeof from);
+    for (int i = 0; i < DIGIT; i++)
+        for (int j = 0; j < DIGIT; j++) {
+            const int y = i + dy, c = j + dx, in = y >= 0 && y < DIGIT && c >= 0 && c < DIGIT;
+            x[i * DIGIT + j] = in ? from[y * DIGIT + c] : -1;
+        }
+}
+
+static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed) {
+    float *x = (float *)malloc(sizeof *x * BATCH * DIGIT_PIXELS);
+    int y[BATCH];
+    jem_rng rng = jem_rng_seed(seed);
+    progress p = { seconds(), 0, 0, 0, 0, 0 };
+    jem_stats s = { JEM_NO_MEMORY, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+    for (int i = 0; x && i < updates; i++) {
+        digits_batch(d, &rng, BATCH, x, y);
+        for (int k = 0; k < BATCH; k++) shift(&rng, x + k * DIGIT_PIXELS);
+        s = jem_train_step(tr, x, y, BATCH);
+        if (s.status != JEM_OK) break;
+        show(&p, &s, updates);
+    }
+    free(x);
+    return s.status == JEM_OK;
+}
+
+/* ---- dreaming --------------------------------------------------------------------------------- */
+
+/* Keeps what the first chain of each class looks like at SHOTS moments, denser at the beginning. */
+typedef struct film { float *all, *shots; int taken; } film;
+static const int moments[SHOTS] = { 0, 2, 5, 10, 15, 20, 30, 50, 80, 130, 200, STEPS };
+
+static void film_take(film *f, jem_tensor *x) {
+    jem_read(x, f->all);
+    for (int c = 0; c < CLASSES; c++)
+        memcpy(f->shots + (c * SHOTS + f->taken) * DIGIT_PIXELS, f->all + c * PER_CLASS * DIGIT_PIXELS,
+               DIGIT_PIXELS * sizeof(float));
+    f->taken++;
+}
+static int film_watch(void *user, int step, jem_tensor *x) {
+    film *f = (film *)user;
+    if (step + 1 == moments[f->taken]) film_take(f, x);
+    return 0;
+}
+
+/* 'Give me ten of each': SGLD on log p(x,y) from pure noise. */
+static int dream(jem_net *net, uint64_t seed) {
+    jem_ctx *ctx = net->ctx;
+    jem_rng rng = jem_rng_seed(seed);
+    int labels[DREAMS];
+    for (int i = 0; i < DREAMS; i++) labels[i] = i / PER_CLASS;
+    film f = { (float *)malloc(sizeof(float) * DREAMS * DIGIT_PIXELS),
+               (float *)malloc(sizeof(float) * CLASSES * SHOTS * DIGIT_PIXELS), 0 };
+    int ok = f.all && f.shots;
+    if (ok) {
+        jem_fill_uniform(ctx, &rng, f.all, DREAMS * DIGIT_PIXELS, -1, 1);
+        jem_mark mark = jem_begin(ctx);
+        jem_tensor *x = jem_input(ctx, f.all, DREAMS, 1, DIGIT, DIGIT);
+        jem_class_of of;
+        of.net = net, of.labels = labels;
+        jem_sgld_desc walk = jem_sgld_desc_default();
+        walk.steps = STEPS, walk.watch = film_watch, walk.watch_user = &f;
+        if (x) film_take(&f, x);
+        ok = jem_sgld(ctx, jem_logp_class, &of, x, &walk, &rng) == JEM_OK &&
+             jem_read(x, f.all) == JEM_OK &&
+             picture_grid(DREAMS_PATH, f.all, DREAMS, PER_CLASS, 1, DIGIT, DIGIT, 2) &&
+             picture_grid(CHAINS_PATH, f.shots, CLASSES * SHOTS, SHOTS, 1, DIGIT, DIGIT, 2);
+        jem_end(ctx, mark);
+    }
+    free(f.all), free(f.shots);
+    return ok;
+}
+
+/* ---- the whole -------------------------------------------------------------------------------- */
+
+/* Mean log p(x) of held-out digits, the same upside down, and noise: does it know what it knows? */
+static int compare_densities(jem_net *net, const digits *d) {
+    static const char *const name[3] = { "held-out digits", "  upside down", "  shuffled pixels" };
+    float *x = (float *)malloc(sizeof *x * DIGITS_TEST * DIGIT_PIXELS);
+    jem_answer *a = (jem_answer *)malloc(sizeof *a * DIGITS_TEST);
+    jem_rng rng = jem_rng_seed(3);
+    int ok = x && a;
+    for (int kind = 0; ok && kind < 3; kind++) {
+        for (int i = 0; i < DIGITS_TEST; i++)
+            for (int k = 0; k < DIGIT_PIXELS; k++)
+                x[i * DIGIT_PIXELS + k] = d->test_x[i * DIGIT_PIXELS +
+                    (kind == 1 ? DIGIT_PIXELS - 1 - k : kind ? jem_rng_below(&rng, DIGIT_PIXELS) : k)];
+        ok = jem_classify(net, x, DIGITS_TEST, a) == JEM_OK;
+        double logp = 0, familiar = 0;
+        for (int i = 0; ok && i < DIGITS_TEST; i++)
+            logp += (double)a[i].log_density / DIGITS_TEST, familiar += a[i].familiarity > 0.01f;
+        if (ok) printf("  %-18s mean log p(x) %7.1f   look familiar: %5.1f%%\n", name[kind], logp,
+                       100 * familiar / DIGITS_TEST);
+    }
+    free(x), free(a);
+    return ok;
+}
+
+static int run(jem_ctx *ctx, int updates, uint64_t seed) {
+    const double start = seconds();
+    digits d;
+    if (!digits_load(DIGITS_PATH, &d)) return 0;
+    jem_net *net = jem_convnet_create(ctx, NULL, seed);
+    jem_train_desc how = jem_train_desc_default();
+    how.lr = 1e-3f, how.w_cd = 0.1f, how.sgld.steps = 10, how.buffer_size = 1000, how.seed = seed;
+    how.schedule.kind = JEM_COSINE, how.schedule.total = updates, how.schedule.floor = .02f;
+    jem_trainer *tr = jem_trainer_create(net, &how);
+    if (tr)
+        printf("%d digits, %ld parameters, %d updates of %d images and %d chains; %s, %d thread%s\n",
+               DIGITS_TRAIN, (long)jem_net_size(net), updates, BATCH, how.negatives,
+               jem_isa_name(jem_ctx_isa(ctx)), jem_ctx_threads(ctx), jem_ctx_threads(ctx) > 1 ? "s" : "");
+    int ok = tr && train(tr, &d, updates, seed);
+    if (ok) {
+        printf("trained in %.0f s; held-out digits recognised: %.1f%%\n", seconds() - start,
+               100 * (double)jem_accuracy(net, d.test_x, d.test_y, DIGITS_TEST));
+        ok = jem_calibrate(net, d.test_x, DIGITS_TEST) == JEM_OK && compare_densities(net, &d) &&
+             jem_save(net, MODEL_PATH) == JEM_OK &&
+             picture_grid(BUFFER_PATH, jem_trainer_buffer(tr)->data, 200, 20, 1, DIGIT, DIGIT, 1) &&
+             dream(net, seed);
+    }
+    if (ok)
+        printf("dreamt for %d steps from noise; all in %.0f s. Look at\n  %s\n  %s\n  %s\n"
+               "and try build/hello, build/sample 7 (make examples)\n", STEPS, seconds() - start,
+               DREAMS_PATH, CHAINS_PATH, BUFFER_PATH);
+    jem_trainer_free(tr);
+    jem_net_free(net);
+    digits_free(&d);
+    return ok;
+}
+
+int main(int argc, char **argv) {
+    int updates = 0, longer = 0, seed = 1;
+    for (int i = 1; i < argc; i++) {
+        const int value = i + 1 < argc;
+        if (!strcmp(argv[i], "--long")) longer = 1;
+        else if (!strcmp(argv[i], "--updates") && value) updates = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--seed") && value) seed = atoi(argv[++i]);
+        else {
+            fprintf(stderr, "demo [--long] [--updates N] [--seed N]\n");
+            return 2;
+        }
+    }
+    if (updates <= 0) updates = longer ? 1500 : 450;
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    const int ok = ctx && run(ctx, updates, (uint64_t)seed);
+    const int status = report(ctx) || !ok;
+    jem_ctx_free(ctx);
+    return status;
+}

@@ -1,0 +1,88 @@
+/* Any density that you can write with the ops can be sampled: here a banana in the plane, whose
+   moments are known, so that one can see whether the sampler is right.
+   Picture: build/pictures/own_energy.png */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+
+#include "pictures.h"
+
+/* u ~ N(0,1) and v = BEND (u^2 - 1) + N(0, WIDTH^2), hence
+   log p(u,v) = -u^2/2 - (v - BEND (u^2 - 1))^2 / (2 WIDTH^2) + constant. */
+#define BEND 0.5f
+#define WIDTH 0.5f
+
+/* x is a batch of points, each an image of 2 channels and 1 x 1 pixels; a number per point comes
+   out. No checks: after the first error every op returns NULL, and takes NULL. */
+static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1);     /* (n,1,1,1) each */
+    jem_tensor *u2 = jem_square(ctx, u);
+    jem_tensor *off = jem_sub(ctx, v, jem_scale(ctx, jem_shift(ctx, u2, -1), BEND));
+    return jem_add(ctx, jem_scale(ctx, u2, -0.5f),
+                   jem_scale(ctx, jem_square(ctx, off), -0.5f / (WIDTH * WIDTH)));
+}
+
+enum { CHAINS = 1000, STEPS = 6000, BURN_IN = 3000, SHOWN = 200 };
+
+typedef struct walk {
+    float now[2 * CHAINS], first[SHOWN][2];        /* all chains; the beginning of the first one */
+    double sum[5];                                 /* of u, v, u^2, v^2, u^2 v, after BURN_IN */
+} walk;
+
+/* The sampler calls this after every step. */
+static int look(void *user, int step, jem_tensor *x) {
+    walk *w = (walk *)user;
+    if (jem_read(x, w->now) != JEM_OK) return 1;                       /* stop */
+    if (step < SHOWN) memcpy(w->first[step], w->now, sizeof w->first[step]);
+    for (int i = 0; step >= BURN_IN && i < CHAINS; i++) {
+        const double u = (double)w->now[2 * i], v = (double)w->now[2 * i + 1];
+        w->sum[0] += u, w->sum[1] += v, w->sum[2] += u * u, w->sum[3] += v * v;
+        w->sum[4] += u * u * v;
+    }
+    return 0;
+}
+
+/* Heat: p(x). White: where the chains are at the end. Blue: how the first one came there. */
+static int draw(jem_ctx *ctx, const walk *w, const char *path) {
+    plot p;
+    if (!plot_create(&p, 720, 720, -3.5f, 3.5f, -2.6f, 4.4f)) return 0;
+    int ok = plot_function(&p, ctx, banana, NULL) == JEM_OK;
+    plot_heat(&p, -8, 2.5f);
+    for (int i = 0; i < CHAINS; i++) plot_dot(&p, w->now[2 * i], w->now[2 * i + 1], 3, 0xffffff);
+    for (int k = 1; k < SHOWN; k++)
+        plot_line(&p, w->first[k - 1][0], w->first[k - 1][1], w->first[k][0], w->first[k][1], 2,
+                  0x40c8ff);
+    ok = ok && plot_write(&p, path);
+    plot_free(&p);
+    return ok;
+}
+
+int main(void) {
+    static walk w;
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    jem_rng rng = jem_rng_seed(1);
+
+    /* 1000 independent chains are one batch. All begin where the banana is not. */
+    for (int i = 0; i < CHAINS; i++) w.now[2 * i] = 0, w.now[2 * i + 1] = 4;
+    jem_tensor *x = jem_input(ctx, w.now, CHAINS, 2, 1, 1);
+
+    /* Langevin: x <- x + a/2 d log p/dx + sqrt(a) N(0,I). For small a and many steps x is
+       distributed as p, up to an error of order a. */
+    jem_sgld_desc how = jem_langevin_desc(0.01f, STEPS);
+    how.watch = look, how.watch_user = &w;
+    jem_sgld(ctx, banana, NULL, x, &how, &rng);
+
+    static const char *const name[5] = { "u", "v", "u^2", "v^2", "u^2 v" };
+    const float known[5] = { 0, 0, 1, 2 * BEND * BEND + WIDTH * WIDTH, 2 * BEND };
+    printf("mean of    known  sampled\n");
+    for (int k = 0; k < 5; k++)
+        printf("%-8s %7.3f  %7.3f\n", name[k], (double)known[k],
+               w.sum[k] / ((double)CHAINS * (STEPS - BURN_IN)));
+
+    const char *path = "build/pictures/own_energy.png";
+    const int ok = draw(ctx, &w, path);
+    if (ok) printf("picture: %s\n", path);
+    const int failed = report(ctx);
+    jem_ctx_free(ctx);
+    return failed || !ok;
+}

@@ -1,0 +1,280 @@
+/* What the examples share: the digits, image grids, plots of the plane. For programs of one file.
+   A function that can fail returns 1 if it did not; otherwise it has said why on stderr, and
+   returns 0 or NULL. Pictures are PNG files; a missing directory is made. */
+#ifndef EXAMPLES_PICTURES_H
+#define EXAMPLES_PICTURES_H
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#ifdef _WIN32
+#include <direct.h>
+#endif
+
+#include "../jem.h"
+#include "stb.h"
+
+/* The last line of an example: 0 if the context keeps no error, else shows it and is 1. */
+static inline int report(const jem_ctx *ctx) {
+    if (ctx && jem_ok(ctx)) return 0;
+    fprintf(stderr, "error: %s\n", ctx ? jem_error(ctx) : "no memory for a context");
+    return 1;
+}
+
+/* ---- the digits ------------------------------------------------------------------------------ */
+
+#define DIGITS_PATH "examples/data/digits.png"
+#define MODEL_PATH "build/digits.safetensors"      /* what `make demo` trains and saves */
+
+enum {
+    DIGIT = 28, DIGIT_PIXELS = DIGIT * DIGIT,      /* of one digit */
+    DIGITS_TRAIN = 9000, DIGITS_TEST = 1000
+};
+
+/* Grey images of 28 x 28 in [-1,1], white ink on black. Number i is a digit i % 10 in both sets, so
+   that the first 10, 100, 1000 are balanced: shuffle before training (digits_batch draws at
+   random). */
+typedef struct digits {
+    float *x, *test_x;     /* [9000][28][28] for training, [1000][28][28] held out */
+    int *y, *test_y;       /* labels 0..9 */
+} digits;
+
+static inline void digits_free(digits *d) {
+    free(d->x), free(d->test_x), free(d->y), free(d->test_y);
+    memset(d, 0, sizeof *d);
+}
+
+/* Cuts up the sheet; the rule is in examples/data/README.md. */
+static inline int digits_load(const char *path, digits *d) {
+    enum { ACROSS = 100, CLASSES = 10, ROWS = 10, SIDE = ACROSS * DIGIT };
+    memset(d, 0, sizeof *d);
+    int w = 0, h = 0, channels;
+    unsigned char *sheet = stbi_load(path, &w, &h, &channels, 1);
+    if (!sheet) {
+        fprintf(stderr, "%s: %s (run this from the project's directory)\n", path,
+                stbi_failure_reason());
+        return 0;
+    }
+    const int fits = w == SIDE && h == SIDE;
+    if (fits) {
+        d->x = (float *)malloc(DIGITS_TRAIN * DIGIT_PIXELS * sizeof *d->x);
+        d->y = (int *)malloc(DIGITS_TRAIN * sizeof *d->y);
+        d->test_x = (float *)malloc(DIGITS_TEST * DIGIT_PIXELS * sizeof *d->test_x);
+        d->test_y = (int *)malloc(DIGITS_TEST * sizeof *d->test_y);
+    }
+    if (!fits || !d->x || !d->y || !d->test_x || !d->test_y) {
+        if (fits) fprintf(stderr, "%s: no memory for it\n", path);
+        else fprintf(stderr, "%s: is %d x %d, not the sheet of %d x %d\n", path, w, h, SIDE, SIDE);
+        stbi_image_free(sheet);
+        digits_free(d);
+        return 0;
+    }
+    for (int row = 0; row < ACROSS; row++)
+        for (int column = 0; column < ACROSS; column++) {
+            const int label = row / ROWS, held_out = row % ROWS == ROWS - 1;
+            const int i = (held_out ? column : row % ROWS * ACROSS + column) * CLASSES + label;
+            const unsigned char *from = sheet + (ptrdiff_t)row * DIGIT * SIDE + column * DIGIT;
+            float *to = (held_out ? d->test_x : d->x) + (ptrdiff_t)i * DIGIT_PIXELS;
+            (held_out ? d->test_y : d->y)[i] = label;
+            for (int k = 0; k < DIGIT_PIXELS; k++)
+                to[k] = (float)from[k / DIGIT * SIDE + k % DIGIT] / 127.5f - 1;
+        }
+    stbi_image_free(sheet);
+    return 1;
+}
+
+/* n training images, drawn with replacement: x[n][28][28], y[n]. */
+static inline void digits_batch(const digits *d, jem_rng *rng, int n, float *x, int *y) {
+    for (int k = 0; k < n; k++) {
+        const int i = jem_rng_below(rng, DIGITS_TRAIN);
+        memcpy(x + k * DIGIT_PIXELS, d->x + i * DIGIT_PIXELS, DIGIT_PIXELS * sizeof *x);
+        y[k] = d->y[i];
+    }
+}
+
+/* The network that `make demo` saved. */
+static inline jem_net *digits_model(jem_ctx *ctx) {
+    jem_net *net = jem_load(ctx, MODEL_PATH);
+    if (net && net->channels == 1 && net->height == DIGIT && net->width == DIGIT &&
+        net->classes == 10) return net;
+    if (net) fprintf(stderr, MODEL_PATH ": not a network for digits\n");
+    else report(ctx);
+    fprintf(stderr, "To train one and save it there: make demo\n");
+    jem_net_free(net);
+    return NULL;
+}
+
+/* ---- image files ----------------------------------------------------------------------------- */
+
+static inline unsigned char picture_byte(float in_0_1) {
+    return in_0_1 >= 1 ? 255 : in_0_1 > 0 ? (unsigned char)(in_0_1 * 255 + .5f) : 0;  /* NaN: 0 */
+}
+
+/* bytes[h][w][c], c = 1 grey or 3 RGB */
+static inline int picture_write(const char *path, const unsigned char *bytes, int w, int h, int c) {
+    char directory[512] = "";
+    for (size_t i = 0; path[i] && i + 1 < sizeof directory; i++) {
+        if (path[i] == '/' && i > 0)
+#ifdef _WIN32
+            _mkdir(directory);
+#else
+            mkdir(directory, 0777);                /* if it cannot, the next line fails */
+#endif
+        directory[i] = path[i], directory[i + 1] = 0;
+    }
+    errno = 0;
+    if (stbi_write_png(path, w, h, c, bytes, w * c)) return 1;
+    fprintf(stderr, "%s: cannot be written (%s)\n", path, errno ? strerror(errno) : "no memory");
+    return 0;
+}
+
+/* n images x[n][c][h][w] in [-1,1] (clamped), c = 1 or 3, so many side by side; each pixel is a
+   square of zoom x zoom. */
+static inline int picture_grid(const char *path, const float *x, int n, int columns, int c, int h,
+                               int w, int zoom) {
+    enum { MARGIN = 2, GREY = 72 };
+    if (n < 1 || columns < 1 || (c != 1 && c != 3) || h < 1 || w < 1 || zoom < 1) {
+        fprintf(stderr, "%s: no grid of %d images (%d,%d,%d), %d side by side, zoom %d\n", path, n,
+                c, h, w, columns, zoom);
+        return 0;
+    }
+    const int cell_w = w * zoom + MARGIN, cell_h = h * zoom + MARGIN;
+    const int width = columns * cell_w + MARGIN;
+    const int height = (n + columns - 1) / columns * cell_h + MARGIN;
+    unsigned char *bytes = (unsigned char *)malloc((size_t)width * (size_t)height * (size_t)c);
+    if (!bytes) {
+        fprintf(stderr, "%s: no memory for %d x %d pixels\n", path, width, height);
+        return 0;
+    }
+    memset(bytes, GREY, (size_t)width * (size_t)height * (size_t)c);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < c; k++)
+            for (int py = 0; py < h * zoom; py++)
+                for (int px = 0; px < w * zoom; px++) {
+                    const float v = x[(((ptrdiff_t)i * c + k) * h + py / zoom) * w + px / zoom];
+                    const ptrdiff_t down = MARGIN + i / columns * cell_h + py;
+                    const ptrdiff_t right = MARGIN + i % columns * cell_w + px;
+                    bytes[(down * width + right) * c + k] = picture_byte((v + 1) / 2);
+                }
+    const int ok = picture_write(path, bytes, width, height, c);
+    free(bytes);
+    return ok;
+}
+
+/* ---- plots of the plane ---------------------------------------------------------------------- */
+
+/* A picture of [x0,x1] x [y0,y1], y upwards. Colours are 0xRRGGBB. */
+typedef struct plot {
+    int w, h;
+    float x0, x1, y0, y1;
+    unsigned char *rgb;    /* [h][w][3] */
+    float *values;         /* [h][w]: what plot_function computed last */
+} plot;
+
+static inline void plot_free(plot *p) {
+    free(p->rgb), free(p->values);
+    p->rgb = NULL, p->values = NULL;
+}
+
+static inline int plot_create(plot *p, int w, int h, float x0, float x1, float y0, float y1) {
+    const size_t pixels = (size_t)w * (size_t)h;
+    p->w = w, p->h = h, p->x0 = x0, p->x1 = x1, p->y0 = y0, p->y1 = y1;
+    p->rgb = (unsigned char *)malloc(pixels * 3);
+    p->values = (float *)calloc(pixels, sizeof *p->values);
+    if (p->rgb && p->values) {
+        memset(p->rgb, 255, pixels * 3);           /* white paper */
+        return 1;
+    }
+    fprintf(stderr, "no memory for a plot of %d x %d pixels\n", w, h);
+    plot_free(p);
+    return 0;
+}
+
+static inline void plot_blend(plot *p, int i, int j, unsigned colour, float opacity) {
+    unsigned char *at = p->rgb + ((ptrdiff_t)i * p->w + j) * 3;
+    for (int k = 0; k < 3; k++) {
+        const float ink = (float)((colour >> (16 - 8 * k)) & 255), paper = (float)at[k];
+        at[k] = picture_byte((paper + (ink - paper) * opacity) / 255);
+    }
+}
+
+/* A line from a to b, so many pixels wide, with round ends and smooth edges. */
+static inline void plot_line(plot *p, float ax, float ay, float bx, float by, float width,
+                             unsigned colour) {
+    const float sx = (float)p->w / (p->x1 - p->x0), sy = (float)p->h / (p->y1 - p->y0);
+    const float r = width / 2, m = r + 1;
+    ax = (ax - p->x0) * sx, bx = (bx - p->x0) * sx;                    /* now in pixels */
+    ay = (p->y1 - ay) * sy, by = (p->y1 - by) * sy;
+    const float length2 = (bx - ax) * (bx - ax) + (by - ay) * (by - ay);
+    const float w = (float)p->w, h = (float)p->h;
+    const int left = (int)fminf(fmaxf(fminf(ax, bx) - m, 0), w);
+    const int right = (int)fminf(fmaxf(fmaxf(ax, bx) + m, 0), w);
+    const int top = (int)fminf(fmaxf(fminf(ay, by) - m, 0), h);
+    const int bottom = (int)fminf(fmaxf(fmaxf(ay, by) + m, 0), h);
+    for (int i = top; i < bottom; i++)
+        for (int j = left; j < right; j++) {
+            const float x = (float)j + .5f - ax, y = (float)i + .5f - ay;
+            float t = length2 > 0 ? (x * (bx - ax) + y * (by - ay)) / length2 : 0;
+            t = t < 0 ? 0 : t > 1 ? 1 : t;                             /* nearest: a + t(b-a) */
+            const float cover = r + .5f - hypotf(x - t * (bx - ax), y - t * (by - ay));
+            if (cover > 0) plot_blend(p, i, j, colour, fminf(cover, 1));
+        }
+}
+
+static inline void plot_dot(plot *p, float x, float y, float width, unsigned colour) {
+    plot_line(p, x, y, x, y, width, colour);
+}
+
+/* fn, a number per point, at every pixel. A point is an image (2,1,1): its channels are x and y. */
+static inline jem_status plot_function(plot *p, jem_ctx *ctx, jem_fn fn, void *user) {
+    float *points = (float *)malloc((size_t)p->w * 2 * sizeof *points);
+    if (!points) return jem_fail(ctx, JEM_NO_MEMORY, "plot_function: no memory");
+    for (int i = 0; i < p->h && jem_ok(ctx); i++) {
+        for (int j = 0; j < p->w; j++) {
+            points[2 * j] = p->x0 + (p->x1 - p->x0) * ((float)j + .5f) / (float)p->w;
+            points[2 * j + 1] = p->y1 - (p->y1 - p->y0) * ((float)i + .5f) / (float)p->h;
+        }
+        const jem_mark mark = jem_begin(ctx);
+        jem_read(fn(ctx, jem_input(ctx, points, p->w, 2, 1, 1), user),
+                 p->values + (ptrdiff_t)i * p->w);
+        jem_end(ctx, mark);
+    }
+    free(points);
+    return jem_error_status(ctx);
+}
+
+/* A heat map of those values: lo and below is almost black, hi and above pale yellow. */
+static inline void plot_heat(plot *p, float lo, float hi) {
+    static const unsigned colours[] = {
+        0x000004, 0x1d1147, 0x51127c, 0x832681, 0xb73779, 0xe75263, 0xfc8961, 0xfec488, 0xfcfdbf
+    };                             /* matplotlib's magma, by Smith and van der Walt (CC0) */
+    const int last = (int)(sizeof colours / sizeof *colours) - 1;
+    for (int k = 0; k < p->w * p->h; k++) {
+        const float t = (p->values[k] - lo) / (hi - lo) * (float)last;
+        const int c = t >= (float)last ? last - 1 : t > 0 ? (int)t : 0;
+        plot_blend(p, k / p->w, k % p->w, colours[c], 1);
+        plot_blend(p, k / p->w, k % p->w, colours[c + 1], fminf(fmaxf(t - (float)c, 0), 1));
+    }
+}
+
+/* The line where those values cross a level. */
+static inline void plot_contour(plot *p, float level, float width, unsigned colour) {
+    const float dx = (p->x1 - p->x0) / (float)p->w, dy = (p->y1 - p->y0) / (float)p->h;
+    for (int i = 0; i + 1 < p->h; i++)
+        for (int j = 0; j + 1 < p->w; j++) {
+            const float *v = p->values + (ptrdiff_t)i * p->w + j;
+            const int above = v[0] > level;
+            const float x = p->x0 + dx * (float)(j + 1), y = p->y1 - dy * (float)(i + 1);
+            if (above != (v[1] > level) || above != (v[p->w] > level))
+                plot_dot(p, x, y, width, colour);
+        }
+}
+
+static inline int plot_write(const plot *p, const char *path) {
+    return picture_write(path, p->rgb, p->w, p->h, 3);
+}
+
+#endif

@@ -1,0 +1,967 @@
+/* >>io: what is written comes back bit for bit; what is damaged gives a message, nothing worse. */
+#ifndef _XOPEN_SOURCE
+#define _XOPEN_SOURCE 700                          /* lstat, symlink */
+#endif
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "test.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+/* Counts what is alive; fails at the fail_at-th call, or from it on. */
+typedef struct counter { long alive, calls, fail_at; int fail_on; } counter;
+
+static void *count_allocate(void *user, size_t bytes) {
+    counter *c = (counter *)user;
+    c->calls++;
+    if (c->fail_at && (c->fail_on ? c->calls >= c->fail_at : c->calls == c->fail_at)) return NULL;
+    void *p = malloc(bytes);
+    if (p) c->alive++;
+    return p;
+}
+
+static void count_release(void *user, void *memory) {
+    ((counter *)user)->alive--;
+    free(memory);
+}
+
+static jem_ctx *open_ctx(counter *c) {
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc), memset(c, 0, sizeof *c);
+    desc.allocate = count_allocate, desc.release = count_release, desc.user = c;
+    return jem_ctx_create(&desc);
+}
+
+static void close_ctx(jem_ctx *ctx, counter *c, const char *what) {
+    jem_ctx_free(ctx);
+    CHECK(c->alive == 0, "%s: %ld blocks leak", what, c->alive);
+}
+
+/* Does the kept error tell of `text`? Clears it. */
+static int says(jem_ctx *ctx, const char *text) {
+    int yes = strstr(jem_error(ctx), text) != NULL;
+    if (!yes) printf("(the message is '%s', wanted was '%s')\n", jem_error(ctx), text);
+    jem_clear_error(ctx);
+    return yes;
+}
+
+/* A file from a header and `size` bytes of data, which count 1, 2, 3... unless given. */
+static unsigned char *spell(const char *header, const void *data, size_t size, size_t *total) {
+    size_t n = strlen(header);
+    unsigned char *file = (unsigned char *)malloc(8 + n + size);
+    for (int i = 0; i < 8; i++) file[i] = (unsigned char)((uint64_t)n >> (8 * i) & 255);
+    memcpy(file + 8, header, n);
+    for (size_t i = 0; i < size; i++)
+        file[8 + n + i] = data ? ((const unsigned char *)data)[i] : (unsigned char)(i + 1);
+    *total = 8 + n + size;
+    return file;
+}
+
+static jem_archive *parse_spelled(jem_ctx *ctx, const char *header, const void *data, size_t size) {
+    size_t total;
+    unsigned char *file = spell(header, data, size, &total);
+    jem_archive *a = jem_archive_parse(ctx, file, total);
+    free(file);
+    return a;
+}
+
+/* Parses from a block of exactly n bytes, so that a sanitizer sees a step outside; touches all that
+   came of it. 1: parsed, 0: an error with a message, -1: anything else. */
+static int survive(jem_ctx *ctx, const unsigned char *bytes, size_t n) {
+    unsigned char *block = (unsigned char *)malloc(n ? n : 1);
+    if (n) memcpy(block, bytes, n);
+    jem_archive *a = jem_archive_parse(ctx, block, n);
+    free(block);
+    int result = -1;
+    if (a) {
+        unsigned sum = 0;
+        size_t total = 0;
+        for (int i = 0; i < jem_archive_count(a); i++) {
+            const jem_entry *e = jem_archive_at(a, i);
+            for (size_t k = 0; k < e->bytes; k++) sum += ((const unsigned char *)e->data)[k];
+            if (jem_archive_find(a, e->name) == e && e->ndim <= 8) total += e->bytes;
+        }
+        result = jem_ok(ctx) && total <= 4 * n && sum < 0x7fffffff ? 1 : -1;
+    } else if (jem_error_status(ctx) == JEM_BAD_FILE && jem_error(ctx)[0]) result = 0;
+    jem_archive_free(a);
+    jem_clear_error(ctx);
+    return result;
+}
+
+static int same_entry(const jem_entry *a, const jem_entry *b) {
+    int same = a && b && !strcmp(a->name, b->name) && a->dtype == b->dtype && a->ndim == b->ndim &&
+               a->bytes == b->bytes && (!a->bytes || !memcmp(a->data, b->data, a->bytes));
+    for (int i = 0; same && i < a->ndim; i++) same = a->shape[i] == b->shape[i];
+    return same;
+}
+
+static const char *const texts[][2] = {
+    { "plain", "text" }, { "", "an empty key" }, { "empty", "" },
+    { "quotes \" and \\ and /", "\"\\\"\\\\" }, { "lines\n", "a\nb\r\n\tc\x01\x1f\x7f" },
+    { "Energiefl\xc3\xa4" "che",
+      "\xe2\x88\x87 log p(x) \xf0\x9f\x99\x82 \xed\x9f\xbf\xee\x80\x80" },
+    { "json", "{\"a\": [1, 2.5, null]}" }, { "jem.mark", "1" }
+};
+enum { TEXTS = sizeof texts / sizeof texts[0] };
+
+/* Every dtype in every odd shape, names that need escapes, texts. data: 4096 bytes. */
+static jem_archive *motley(jem_ctx *ctx, const unsigned char *data) {
+    static const int64_t shapes[][8] = {
+        { 0 }, { 1 }, { 3 }, { 5, 0, 2 }, { 2, 3 }, { 1, 1, 1, 1 }, { 7, 1, 3, 1, 1, 1, 1, 2 }
+    };
+    static const int ndims[] = { 0, 1, 1, 3, 2, 4, 8 };
+    jem_archive *a = jem_archive_create(ctx);
+    int failed = !a;
+    for (int i = 0; !failed && i < 7; i++)
+        for (int d = JEM_F32; d <= JEM_U8; d++) {
+            char name[64];
+            snprintf(name, sizeof name, "%s%d.%d", i == 3 ? "\"\n\xc3\xa4\\" : "f.layer", i, d);
+            if (jem_archive_add(a, name, (jem_dtype)d, ndims[i], shapes[i], data + i)) failed = 1;
+        }
+    for (int i = 0; !failed && i < TEXTS; i++)
+        if (jem_archive_set_meta(a, texts[i][0], texts[i][1])) failed = 1;
+    if (!failed) return a;
+    jem_archive_free(a);
+    return NULL;
+}
+
+static void fill_bytes(unsigned char *data, size_t n, uint64_t seed) {
+    jem_rng rng = jem_rng_seed(seed);
+    for (size_t i = 0; i < n; i++) data[i] = (unsigned char)(jem_rng_u32(&rng) & 255);
+}
+
+static char folder[128], path[192], temp[200];     /* folder/file, and its .tmp */
+
+static void place(const char *name) {
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(temp, sizeof temp, "%s.tmp", path);
+}
+
+static int exists(const char *name) {
+    struct stat s;
+    return lstat(name, &s) == 0;
+}
+
+/* The file's bytes; NULL if there is none. */
+static unsigned char *slurp(const char *name, size_t *n) {
+    FILE *f = fopen(name, "rb");
+    *n = 0;
+    if (!f) return NULL;
+    unsigned char *bytes = (unsigned char *)malloc(1 << 20);
+    *n = fread(bytes, 1, 1 << 20, f);
+    fclose(f);
+    return bytes;
+}
+
+static void spit(const char *name, const void *bytes, size_t n) {
+    FILE *f = fopen(name, "wb");
+    CHECK(f != NULL, "%s", name);
+    if (!f) return;
+    CHECK(fwrite(bytes, 1, n, f) == n, "%s", name);
+    fclose(f);
+}
+
+/* ---- archives -------------------------------------------------------------------------------- */
+
+static void check_motley(const jem_archive *a, const jem_archive *b, const char *how) {
+    CHECK(jem_archive_count(b) == jem_archive_count(a), "%s: %d", how, jem_archive_count(b));
+    for (int i = 0; i < jem_archive_count(a); i++) {
+        const jem_entry *e = jem_archive_at(a, i), *f = jem_archive_at(b, i);
+        CHECK(same_entry(e, f), "%s: entry %d, %s", how, i, e->name);
+        CHECK(jem_archive_find(b, e->name) == f, "%s: find %s", how, e->name);
+        CHECK(f && ((uintptr_t)f->data & 7) == 0, "%s: %s is not aligned", how, e->name);
+    }
+    for (int i = 0; i < TEXTS; i++) {
+        const char *t = jem_archive_meta(b, texts[i][0]);
+        CHECK(t && !strcmp(t, texts[i][1]), "%s: text %d", how, i);
+    }
+    CHECK(!jem_archive_meta(b, "nowhere") && !jem_archive_find(b, "nowhere"), "%s", how);
+}
+
+static void test_round_trip(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    static unsigned char data[4096];
+    fill_bytes(data, sizeof data, 3);
+    jem_archive *a = motley(ctx, data);
+    size_t n, m;
+    char *bytes = (char *)jem_archive_to_memory(a, &n);
+    CHECK(a && bytes && n > 8 && jem_ok(ctx), "%s", jem_error(ctx));
+    if (!bytes) { jem_archive_free(a), close_ctx(ctx, &c, "round trip"); return; }
+
+    uint64_t header = 0;
+    for (int i = 7; i >= 0; i--) header = header << 8 | (unsigned char)bytes[i];
+    CHECK((8 + header) % 64 == 0 && bytes[8] == '{', "data begins at %.0f", 8 + (double)header);
+    for (uint64_t i = 0; i < header; i++)
+        CHECK((unsigned char)bytes[8 + i] >= 0x20, "control byte in the header at %.0f", (double)i);
+
+    char *odd = (char *)malloc(n + 1);             /* parse from an odd address */
+    memcpy(odd + 1, bytes, n);
+    jem_archive *b = jem_archive_parse(ctx, odd + 1, n);
+    memset(odd, 0xAA, n + 1), free(odd);           /* nothing of it may be needed any more */
+    check_motley(a, b, "memory");
+    char *again = (char *)jem_archive_to_memory(b, &m);
+    CHECK(again && m == n && !memcmp(again, bytes, n), "packed again: %.0f bytes", (double)m);
+
+    place("motley.safetensors");
+    CHECK(jem_archive_write(a, path) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(!exists(temp), "%s is left", temp);
+    jem_archive *d = jem_archive_read(ctx, path);
+    check_motley(a, d, "disk");
+    unsigned char *file = slurp(path, &m);
+    CHECK(file && m == n && !memcmp(file, bytes, n), "on disk: %.0f bytes", (double)m);
+    free(file);
+
+    jem_archive *none = jem_archive_create(ctx);   /* nothing at all is an archive too */
+    char *little = (char *)jem_archive_to_memory(none, &m);
+    jem_archive *empty = jem_archive_parse(ctx, little, m);
+    CHECK(m == 64 && empty && jem_archive_count(empty) == 0, "%.0f: %s", (double)m, jem_error(ctx));
+
+    for (int i = 0; i < 1000; i++) {               /* many, so that the list grows */
+        char name[32];
+        snprintf(name, sizeof name, "n%d", (i * 617) % 1000);
+        CHECK(jem_archive_add(none, name, JEM_U8, 0, NULL, data + i) == JEM_OK, "add %d", i);
+    }
+    const jem_entry *first = jem_archive_at(none, 0);
+    jem_release(ctx, little);
+    little = (char *)jem_archive_to_memory(none, &m);
+    jem_archive_free(empty);
+    empty = jem_archive_parse(ctx, little, m);
+    CHECK(empty && jem_archive_count(empty) == 1000, "%s", jem_error(ctx));
+    CHECK(first == jem_archive_find(none, "n0"), "entries stay where they are");
+    for (int i = 0; i < 1000; i++)
+        CHECK(same_entry(jem_archive_at(none, i), jem_archive_at(empty, i)), "many: %d", i);
+
+    jem_archive_free(a), jem_archive_free(b), jem_archive_free(d);
+    jem_archive_free(none), jem_archive_free(empty);
+    jem_release(ctx, bytes), jem_release(ctx, again), jem_release(ctx, little);
+    close_ctx(ctx, &c, "round trip");
+}
+
+static void test_by_hand(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    static const unsigned char file[] =
+        "\x54\0\0\0\0\0\0\0"
+        "{\"__metadata__\":{\"k\":\"v\"},\"w\":{\"dtype\":\"F32\",\"shape\":[1,2],"
+        "\"data_offsets\":[0,8]}}   "
+        "\0\0\x80\x3f" "\0\0\x20\xc0";             /* 1, -2.5 */
+    const size_t n = sizeof file - 1;
+    CHECK(n == 8 + 84 + 8, "%.0f bytes", (double)n);
+    jem_archive *a = jem_archive_parse(ctx, file, n);
+    const jem_entry *e = jem_archive_find(a, "w");
+    CHECK(e && e->dtype == JEM_F32 && e->ndim == 2 && e->bytes == 8, "%s", jem_error(ctx));
+    CHECK(e && e->shape[0] == 1 && e->shape[1] == 2, "shape");
+    CHECK(e && ((const float *)e->data)[0] == 1.0f && ((const float *)e->data)[1] == -2.5f, "data");
+    CHECK(a && jem_archive_meta(a, "k") && !strcmp(jem_archive_meta(a, "k"), "v"), "metadata");
+    jem_archive_free(a);
+
+    /* And what we write, byte for byte. */
+    a = jem_archive_create(ctx);
+    const float x[2] = { 1.0f, -2.5f };
+    const int64_t l = -2, shape[2] = { 1, 2 };
+    size_t m;
+    jem_archive_add(a, "w", JEM_F32, 2, shape, x);
+    jem_archive_add(a, "l", JEM_I64, 0, NULL, &l);  /* 8 bytes wide: before the floats */
+    jem_archive_set_meta(a, "k", "v\n");
+    char *bytes = (char *)jem_archive_to_memory(a, &m);
+    static const char want[] =
+        "{\"__metadata__\":{\"k\":\"v\\u000a\"},\"w\":{\"dtype\":\"F32\",\"shape\":[1,2],"
+        "\"data_offsets\":[8,16]},\"l\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]}}";
+    const size_t w = sizeof want - 1;
+    CHECK(m == 192 + 16 && bytes[0] == (char)184 && !memcmp(bytes + 8, want, w), "%.300s",
+          bytes + 8);
+    for (size_t i = 8 + w; bytes && i < 192; i++) CHECK(bytes[i] == ' ', "padding at %d", (int)i);
+    CHECK(!memcmp(bytes + 192, "\xfe\xff\xff\xff\xff\xff\xff\xff\0\0\x80\x3f\0\0\x20\xc0", 16),
+          "data");
+    jem_release(ctx, bytes), jem_archive_free(a);
+    close_ctx(ctx, &c, "by hand");
+}
+
+#define ENTRY(name, dtype, shape, at) \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" at "}"
+
+/* Dtypes that we do not have are converted, at addresses that suit no one. */
+static void test_foreign(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    static unsigned char halves[1 + 131072];
+    for (int i = 0; i < 65536; i++)
+        halves[2 * i + 1] = (unsigned char)(i & 255), halves[2 * i + 2] = (unsigned char)(i >> 8);
+    for (int bf = 0; bf < 2; bf++) {
+        char header[256];
+        snprintf(header, sizeof header,
+                 "{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+                 "\"h\":{\"dtype\":\"%sF16\",\"shape\":[65536],\"data_offsets\":[1,131073]}}",
+                 bf ? "B" : "");
+        jem_archive *a = parse_spelled(ctx, header, halves, sizeof halves);
+        const jem_entry *e = jem_archive_find(a, "h");
+        CHECK(e && e->dtype == JEM_F32 && e->bytes == 4 * 65536, "%s", jem_error(ctx));
+        for (int i = 0; e && i < 65536; i++) {
+            const float got = ((const float *)e->data)[i];
+            const int bits = bf ? 7 : 10, top = bf ? 255 : 31, bias = bf ? 127 : 15;
+            const int exponent = i >> bits & top, fraction = i & ((1 << bits) - 1);
+            const int implied = exponent ? 1 << bits : 0;
+            double want = ldexp(implied + fraction, (exponent ? exponent : 1) - bias - bits);
+            if (exponent == top) want = HUGE_VAL;
+            if (i & 0x8000) want = -want;
+            if (exponent == top && fraction)
+                CHECK(isnan(got), "half %04x: %g", (unsigned)i, (double)got);
+            else
+                CHECK((double)got == want && !signbit(got) == !(i & 0x8000),
+                      "half %04x: %g, not %g", (unsigned)i, (double)got, want);
+        }
+        jem_archive_free(a);
+    }
+    const double doubles[5] = { 1.0 / 3.0, -0.0, 1e-40, 16777217.0, -3.5 };
+    jem_archive *a = parse_spelled(ctx, "{" ENTRY("d", "F64", "[5]", "[0,40]") "}", doubles,
+                                   sizeof doubles);
+    const jem_entry *e = jem_archive_find(a, "d");
+    CHECK(e && e->dtype == JEM_F32 && e->bytes == 20, "%s", jem_error(ctx));
+    for (int i = 0; e && i < 5; i++) {
+        const float want = (float)doubles[i];
+        CHECK(!memcmp((const float *)e->data + i, &want, 4), "double %d", i);
+    }
+    jem_archive_free(a);
+    a = parse_spelled(ctx, "{" ENTRY("b", "BOOL", "[3]", "[0,3]") "}", "\1\0\1", 3);
+    e = jem_archive_find(a, "b");
+    CHECK(e && e->dtype == JEM_U8 && !memcmp(e->data, "\1\0\1", 3), "%s", jem_error(ctx));
+    jem_archive_free(a);
+    close_ctx(ctx, &c, "foreign");
+}
+
+#define ONE(dtype, shape, at) "{" ENTRY("w", dtype, shape, at) "}"
+#define TWO(a, b) "{" a "," b "}"
+
+static void test_headers(void) {
+    static const struct { const char *header; size_t data; } good[] = {
+        { "{}", 0 }, { "{ } \n ", 0 }, { "{\"__metadata__\":{}}", 0 },
+        { " \t\r\n{ \"w\" :\n{ \"shape\" : [ 2 , 1 ] , \"dtype\" : \"U8\" , "
+          "\"data_offsets\" : [ 0 , 2 ] } } ", 2 },
+        { TWO(ENTRY("b", "U8", "[2]", "[1,3]"), ENTRY("a", "U8", "[]", "[0,1]")), 3 },
+        { TWO(ENTRY("", "I64", "[0]", "[0,0]"), ENTRY("a", "U8", "[1]", "[0,1]")), 1 },
+        { TWO(ENTRY("a", "U8", "[1]", "[0,1]"), ENTRY("z", "F32", "[0]", "[1,1]")), 1 },
+        { "{" ENTRY("a", "U8", "[0,9223372036854775807]", "[0,0]") "}", 0 }
+    };
+    static const struct { const char *header; size_t data; const char *says; } bad[] = {
+        { "", 0, "expected {" }, { "   ", 0, "expected {" }, { "[]", 0, "expected {" },
+        { "{", 0, "expected \"" }, { "{}}", 0, "text after" }, { "{} x", 0, "text after" },
+        { "{,}", 0, "expected \"" }, { "{\"a\"}", 0, "expected :" },
+        { "{\"a\":1}", 0, "expected {" },
+        { "{\"a\":{}}", 0, "expected \"" }, { "{\"a", 0, "does not end" },
+        { "{\"a\\", 0, "bad escape" },
+        { "{\"a\\u12", 0, "bad escape" }, { "{\"\\u0000\":{}}", 0, "bad escape" },
+        { "{\"\\x41\":{}}", 0, "bad escape" }, { "{\"\\ud800\":{}}", 0, "bad escape" },
+        { "{\"\\udc00\\ud800\":{}}", 0, "bad escape" },
+        { "{\"\\ud800\\u0041\":{}}", 0, "bad escape" },
+        { "{\"\\u00g0\":{}}", 0, "bad escape" }, { "{\"\\u+123\":{}}", 0, "bad escape" },
+        { "{\"a\nb\":{}}", 0, "control byte" }, { "{\"\xc3\":{}}", 0, "UTF-8" },
+        { "{\"\xc0\x80\":{}}", 0, "UTF-8" }, { "{\"\xed\xa0\x80\":{}}", 0, "UTF-8" },
+        { "{\"\xe0\x80\x80\":{}}", 0, "UTF-8" }, { "{\"\xf5\x80\x80\x80\":{}}", 0, "UTF-8" },
+        { "{\"\xf4\x90\x80\x80\":{}}", 0, "UTF-8" }, { "{}\xf0\x9f\x99", 0, "UTF-8" },
+        { "{\"__metadata__\":1}", 0, "expected {" },
+        { "{\"__metadata__\":{\"a\":1}}", 0, "expected \"" },
+        { "{\"__metadata__\":{\"a\":\"\",\"a\":\"\"}}", 0, "repeated key" },
+        { "{\"__metadata__\":{\"a\":\"\"", 0, "expected }" },
+        { "{\"__metadata__\":{\"a\":\"\",}}", 0, "expected \"" },
+        { ONE("I8", "[1]", "[0,1]"), 1, "\"w\": dtype cannot be read" },
+        { ONE("I8", "[1]", "[0,1]"), 1, "BOOL can): I8" },
+        { ONE("U16", "[1]", "[0,2]"), 2, "U16" },
+        { ONE("", "[1]", "[0,1]"), 1, "dtype" },
+        { ONE("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "too many numbers" },
+        { ONE("U8", "[1]", "[0,1,1]"), 1, "too many numbers" },
+        { ONE("U8", "[1]", "[1]"), 1, "two data_offsets" },
+        { ONE("U8", "[1]", "[]"), 1, "two data_offsets" },
+        { ONE("U8", "[-1]", "[0,1]"), 1, "whole number" },
+        { ONE("U8", "[1.0]", "[0,1]"), 1, "expected ]" },
+        { ONE("U8", "[1e0]", "[0,1]"), 1, "expected ]" },
+        { ONE("U8", "[01]", "[0,1]"), 1, "expected ]" },
+        { ONE("U8", "[1,]", "[0,1]"), 1, "whole number" },
+        { ONE("U8", "[1 1]", "[0,1]"), 1, "expected ]" },
+        { ONE("U8", "[[1]]", "[0,1]"), 1, "whole number" },
+        { ONE("U8", "[9223372036854775808]", "[0,1]"), 1, "number too large" },
+        { ONE("U8", "[99999999999999999999999999]", "[0,1]"), 1, "number too large" },
+        { ONE("U8", "[4294967296,4294967296]", "[0,0]"), 0, "shape is too large" },
+        { ONE("F32", "[4611686018427387904]", "[0,0]"), 0, "shape is too large" },
+        { ONE("F32", "[3037000500,3037000500,2]", "[0,0]"), 0, "shape is too large" },
+        { ONE("U8", "[1]", "[0,2]"), 2, "do not agree" },
+        { ONE("U8", "[1]", "[1,0]"), 1, "do not agree" },
+        { ONE("F32", "[]", "[0,1]"), 1, "do not agree" },
+        { ONE("U8", "[2]", "[0,2]"), 1, "beyond the file's end" },
+        { ONE("U8", "[1000000000000]", "[0,1000000000000]"), 1, "beyond the file's end" },
+        { ONE("U8", "[1]", "[9223372036854775806,9223372036854775807]"), 1,
+          "beyond the file's end" },
+        { ONE("U8", "[1]", "[0,1]"), 2, "2 bytes of data, the header tells of 1" },
+        { "{}", 1, "1 bytes of data, the header tells of 0" },
+        { ONE("U8", "[1]", "[1,2]"), 2, "\"w\" begins at byte 1 of the data" },
+        { TWO(ENTRY("a", "U8", "[2]", "[0,2]"), ENTRY("b", "U8", "[2]", "[1,3]")), 3, "begins" },
+        { TWO(ENTRY("a", "U8", "[2]", "[0,2]"), ENTRY("b", "U8", "[2]", "[0,2]")), 2, "begins" },
+        { TWO(ENTRY("a", "U8", "[2]", "[0,2]"), ENTRY("b", "U8", "[0]", "[1,1]")), 2, "begins" },
+        { TWO(ENTRY("a", "U8", "[1]", "[0,1]"), ENTRY("b", "U8", "[1]", "[2,3]")), 3, "begins" },
+        { TWO(ENTRY("a", "U8", "[1]", "[0,1]"), ENTRY("a", "U8", "[1]", "[1,2]")), 2,
+          "two tensors are named \"a\"" },
+        { TWO(ENTRY("a", "U8", "[1]", "[0,1]"), ENTRY("\\u0061", "U8", "[1]", "[1,2]")), 2,
+          "two tensors" },
+        { "{\"w\":{\"dtype\":\"U8\",\"dtype\":\"U8\"}}", 0, "repeated key dtype" },
+        { "{\"w\":{\"shape\":[],\"shape\":[]}}", 0, "repeated key shape" },
+        { "{\"w\":{\"dtype\":\"U8\",\"shape\":[],\"strides\":[]}}", 0,
+          "\"w\": unknown or repeated key strides" },
+        { "{\"w\":{\"dtype\":\"U8\",\"shape\":[]}}", 0, "are needed" }
+    };
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        jem_archive *a = parse_spelled(ctx, good[i].header, NULL, good[i].data);
+        CHECK(a != NULL, "%s: %s", good[i].header, jem_error(ctx));
+        jem_archive_free(a), jem_clear_error(ctx);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        jem_archive *a = parse_spelled(ctx, bad[i].header, NULL, bad[i].data);
+        CHECK(!a && jem_error_status(ctx) == JEM_BAD_FILE, "%s", bad[i].header);
+        CHECK(says(ctx, bad[i].says), "%s", bad[i].header);
+        jem_archive_free(a);
+    }
+    jem_archive *a = parse_spelled(ctx, "{\"__metadata__\":{\"\\\"\\\\\\/\\b\\f\\n\\r\\t\":"
+                                   "\"\\u0041\\u00e4\\u00DF\\u2207\\ud83d\\ude42\\uFFFF\"}}",
+                                   NULL, 0);
+    const char *t = jem_archive_meta(a, "\"\\/\b\f\n\r\t");
+    CHECK(t && !strcmp(t, "A\xc3\xa4\xc3\x9f\xe2\x88\x87\xf0\x9f\x99\x82\xef\xbf\xbf"), "escapes");
+    jem_archive_free(a);
+    a = parse_spelled(ctx, TWO(ENTRY("b", "U8", "[2]", "[1,3]"), ENTRY("a", "U8", "[]", "[0,1]")),
+                      NULL, 3);
+    const jem_entry *e = jem_archive_at(a, 0);     /* the header's order, not the data's */
+    CHECK(e && !strcmp(e->name, "b") && !memcmp(e->data, "\2\3", 2), "order");
+    jem_archive_free(a);
+
+    /* Lengths that lie. */
+    size_t n;
+    unsigned char *file = spell("{}", NULL, 0, &n);
+    for (int i = 0; i < 8; i++)
+        for (int bit = 0; bit < 8; bit++) {
+            file[i] = (unsigned char)(file[i] ^ 1 << bit);
+            CHECK(survive(ctx, file, n) == 0, "length, byte %d, bit %d", i, bit);
+            file[i] = (unsigned char)(file[i] ^ 1 << bit);
+        }
+    memset(file, 0xFF, 8);
+    CHECK(survive(ctx, file, n) == 0, "length -1");
+    free(file);
+
+    /* Texts without number must not take time without end; tensors without number may come. */
+    char *many = (char *)malloc(4000000), *at = many;
+    at += sprintf(at, "{\"__metadata__\":{\"\":\"\"");
+    for (int i = 0; i < 5000; i++) at += sprintf(at, ",\"%d\":\"\"", i);
+    sprintf(at, "}}");
+    a = parse_spelled(ctx, many, NULL, 0);
+    CHECK(!a && says(ctx, "more than 4096"), "texts");
+    jem_archive_free(a);
+    at = many + sprintf(many, "{");
+    for (int i = 0; i < 50000; i++)
+        at += sprintf(at, "%s\"%d\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[%d,%d]}",
+                      i ? "," : "", i, 49999 - i, 50000 - i);
+    sprintf(at, "}");
+    a = parse_spelled(ctx, many, NULL, 50000);
+    CHECK(jem_archive_count(a) == 50000, "%s", jem_error(ctx));
+    jem_archive_free(a);
+    free(many);
+    close_ctx(ctx, &c, "headers");
+}
+
+/* A small file, damaged in every way that fits into a loop. */
+static void test_damage(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    size_t n;
+    unsigned char *file = spell("{\"__metadata__\":{\"k\":\"v\\u00e4\\n\"},"
+                                ENTRY("ab", "F32", "[2,1]", "[0,8]") ","
+                                ENTRY("c", "F16", "[3]", "[8,14]") ","
+                                ENTRY("d", "I64", "[]", "[14,22]") "}  ", NULL, 22, &n);
+    int counts[3] = { 0, 0, 0 };                   /* bad, refused, accepted */
+    CHECK(survive(ctx, file, n) == 1, "the file itself");
+    for (size_t i = 0; i < n; i++)
+        CHECK(survive(ctx, file, i) == 0, "cut to %d of %d bytes", (int)i, (int)n);
+    for (size_t i = 0; i < n - 22; i++) {
+        const unsigned char was = file[i];
+        for (int value = 0; value < 256; value++) {
+            file[i] = (unsigned char)value;
+            counts[survive(ctx, file, n) + 1]++;
+        }
+        file[i] = was;
+    }
+    unsigned char *damaged = (unsigned char *)malloc(2 * n);
+    static const char pool[] = "{}[]:,\"\\u0123456789FUIB dtypeshape__metadata__\n\xc3\xa4";
+    const int pools = sizeof pool - 1;
+    jem_rng rng = jem_rng_seed(11);
+    for (int trial = 0; trial < 40000; trial++) {  /* bytes changed, left out, put in, repeated */
+        size_t m = n;
+        memcpy(damaged, file, n);
+        for (int k = jem_rng_below(&rng, 4) + 1; k > 0; k--) {
+            const size_t at = (size_t)jem_rng_below(&rng, (int)m);
+            const size_t length = (size_t)jem_rng_below(&rng, 6);
+            const unsigned char byte = (unsigned char)pool[jem_rng_below(&rng, pools)];
+            const int what = jem_rng_below(&rng, 4);
+            if (what == 0) damaged[at] = byte;
+            else if (what == 1 && m - at > length)
+                memmove(damaged + at, damaged + at + length, m - at - length), m -= length;
+            else if (what == 2 && m + 1 < 2 * n)
+                memmove(damaged + at + 1, damaged + at, m - at), damaged[at] = byte, m++;
+            else if (what == 3 && m - at > length && m + length < 2 * n)
+                memmove(damaged + at + length, damaged + at, m - at), m += length;
+        }
+        if (m > 8 + 22 && trial % 8) {             /* mostly with a length that fits again */
+            memset(damaged, 0, 8);
+            damaged[0] = (unsigned char)((m - 30) & 255);
+            damaged[1] = (unsigned char)((m - 30) >> 8);
+        }
+        counts[survive(ctx, damaged, m) + 1]++;
+    }
+    CHECK(counts[0] == 0, "%d of the damaged files gave neither archive nor message", counts[0]);
+    CHECK(counts[1] > 40000 && counts[2] > 100, "%d refused, %d accepted", counts[1], counts[2]);
+    free(damaged), free(file);
+    close_ctx(ctx, &c, "damage");
+}
+
+static void test_arguments(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    size_t n = 7;
+    const float x = 1;
+    int64_t shape[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 }, huge[2] = { INT64_MAX, 2 }, less[1] = { -1 };
+    jem_archive *a = jem_archive_create(ctx);
+    CHECK(!jem_archive_create(NULL) && !jem_archive_parse(NULL, "", 0), "no context");
+    CHECK(!jem_archive_read(NULL, "x") && !jem_load(NULL, "x"), "no context");
+    CHECK(!jem_archive_parse(ctx, NULL, 9) && says(ctx, "bytes is NULL"), "no bytes");
+    CHECK(!jem_archive_read(ctx, NULL) && says(ctx, "path is NULL"), "no path");
+    CHECK(jem_archive_write(a, NULL) == JEM_BAD_ARGUMENT && says(ctx, "path is NULL"), "no path");
+    CHECK(jem_archive_write(NULL, "x") == JEM_BAD_ARGUMENT, "no archive");
+    CHECK(jem_archive_add(NULL, "x", JEM_F32, 0, NULL, &x) == JEM_BAD_ARGUMENT, "no archive");
+    CHECK(jem_archive_set_meta(NULL, "x", "y") == JEM_BAD_ARGUMENT, "no archive");
+    CHECK(jem_archive_count(NULL) == 0 && !jem_archive_at(NULL, 0), "no archive");
+    CHECK(!jem_archive_find(NULL, "x") && !jem_archive_meta(NULL, "x"), "no archive");
+    CHECK(!jem_archive_find(a, NULL) && !jem_archive_meta(a, NULL), "no name");
+    CHECK(!jem_archive_at(a, -1) && !jem_archive_at(a, 0), "no entry");
+    CHECK(!jem_archive_to_memory(NULL, &n) && n == 0, "no archive");
+    CHECK(jem_net_to_archive(NULL, a) == JEM_BAD_ARGUMENT, "no net");
+    CHECK(jem_net_load(NULL, a) == JEM_BAD_ARGUMENT, "no net");
+    CHECK(jem_save(NULL, "x") == JEM_BAD_ARGUMENT, "no net");
+    CHECK(!jem_net_from_archive(ctx, NULL) && !jem_net_from_archive(NULL, a), "no net");
+    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
+    jem_archive_free(NULL), jem_release(ctx, NULL);
+
+    static const struct { const char *name, *says; } wrong[] = {
+        { NULL, "UTF-8" }, { "\xff", "UTF-8" }, { "__metadata__", "reserved" },
+        { "twice", "already" }
+    };
+    CHECK(jem_archive_add(a, "twice", JEM_F32, 8, shape, &x) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < 4; i++) {
+        CHECK(jem_archive_add(a, wrong[i].name, JEM_F32, 1, shape, &x) == JEM_BAD_ARGUMENT, "%d",
+              i);
+        CHECK(says(ctx, wrong[i].says), "name %d", i);
+    }
+#ifndef __cplusplus                                /* where such a value cannot even be made */
+    CHECK(jem_archive_add(a, "w", (jem_dtype)4, 1, shape, &x), "dtype 4");
+    CHECK(says(ctx, "\"w\": no such dtype"), "dtype 4");
+#endif
+    CHECK(jem_archive_add(a, "w", JEM_F32, 9, shape, &x) && says(ctx, "0 to 8"), "ndim 9");
+    CHECK(jem_archive_add(a, "w", JEM_F32, -1, shape, &x) && says(ctx, "0 to 8"), "ndim -1");
+    CHECK(jem_archive_add(a, "w", JEM_F32, 1, NULL, &x) && says(ctx, "0 to 8"), "no shape");
+    CHECK(jem_archive_add(a, "w", JEM_F32, 1, less, &x) && says(ctx, "negative"), "-1");
+    CHECK(jem_archive_add(a, "w", JEM_F32, 2, huge, &x) && says(ctx, "too large"), "overflow");
+    CHECK(jem_archive_add(a, "w", JEM_F32, 1, shape, NULL) && says(ctx, "data is NULL"), "no data");
+    CHECK(jem_archive_set_meta(a, NULL, "v") == JEM_BAD_ARGUMENT && says(ctx, "UTF-8"), "no key");
+    CHECK(jem_archive_set_meta(a, "k", "\x80") && says(ctx, "\"k\""), "value");
+    CHECK(jem_archive_count(a) == 1, "what is refused is not added");
+    CHECK(!jem_archive_set_meta(a, "k", "1") && !jem_archive_set_meta(a, "k", "2"), "again");
+    CHECK(!strcmp(jem_archive_meta(a, "k"), "2"), "%s", jem_archive_meta(a, "k"));
+
+    /* An error of before does not stop files, and each call still tells of itself. */
+    jem_fail(ctx, JEM_DIVERGED, "of before");
+    CHECK(jem_archive_set_meta(a, "k", "3") == JEM_OK, "after an error");
+    CHECK(jem_archive_add(a, "w", JEM_F32, 1, shape, &x) == JEM_OK, "after an error");
+    CHECK(jem_archive_add(a, "w", JEM_F32, 1, shape, &x) == JEM_BAD_ARGUMENT, "after an error");
+    void *bytes = jem_archive_to_memory(a, &n);
+    jem_archive *b = jem_archive_parse(ctx, bytes, n);
+    CHECK(jem_archive_count(b) == 2 && !jem_archive_parse(ctx, bytes, n - 1), "after an error");
+    CHECK(says(ctx, "of before"), "the first error stands");
+    jem_release(ctx, bytes), jem_archive_free(a), jem_archive_free(b);
+
+    a = jem_archive_create(ctx);                   /* a length that no memory has */
+    int64_t most[1] = { PTRDIFF_MAX / 16 };
+    for (int i = 0; i < 3; i++) {
+        char name[2] = { (char)('a' + i), 0 };
+        CHECK(jem_archive_add(a, name, JEM_I64, 1, most, &x) == JEM_OK, "%s", jem_error(ctx));
+    }
+    CHECK(!jem_archive_to_memory(a, &n) && jem_error_status(ctx) == JEM_NO_MEMORY, "huge");
+    jem_archive_free(a);
+    close_ctx(ctx, &c, "arguments");
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static void test_read_failures(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    place("nothing");
+    CHECK(!jem_archive_read(ctx, path) && says(ctx, path), "a file that is not there");
+    CHECK(!jem_archive_read(ctx, path) && says(ctx, "cannot be opened: No such file"), "why");
+    CHECK(!jem_load(ctx, path) && says(ctx, path), "a file that is not there");
+    CHECK(!jem_archive_read(ctx, folder) && says(ctx, folder), "a folder");
+    CHECK(!jem_archive_read(ctx, folder) && says(ctx, "cannot be read: Is a directory"), "why");
+    spit(path, "", 0);
+    CHECK(!jem_archive_read(ctx, path) && says(ctx, "is empty"), "an empty file");
+    spit(path, "\2\0\0", 3);
+    CHECK(!jem_archive_read(ctx, path) && says(ctx, "cut short: 3 bytes"), "3 bytes");
+    spit(path, "\x89PNG\r\n\x1a\n and so on", 18);
+    CHECK(!jem_archive_read(ctx, path) && says(ctx, "not a safetensors file"), "a picture");
+    spit(path, "\3\0\0\0\0\0\0\0{]}", 11);
+    CHECK(!jem_archive_read(ctx, path) && jem_error_status(ctx) == JEM_BAD_FILE, "{]}");
+    CHECK(strstr(jem_error(ctx), path) && says(ctx, "expected \" at byte 9"), "where");
+    remove(path);
+    close_ctx(ctx, &c, "read failures");
+}
+
+/* The old file is as it was, and nothing of ours is left beside it. */
+static void check_kept(const void *old, size_t n, const char *how) {
+    size_t m;
+    unsigned char *now = slurp(path, &m);
+    CHECK(now && m == n && !memcmp(now, old, n), "%s: the old file is not what it was", how);
+    CHECK(!exists(temp), "%s: %s is left", how, temp);
+    free(now);
+}
+
+static void test_write_failures(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    static unsigned char data[100000];
+    const int64_t large[1] = { sizeof data };
+    jem_archive *old = jem_archive_create(ctx), *a = jem_archive_create(ctx);
+    jem_archive_add(old, "old", JEM_U8, 0, NULL, data);
+    jem_archive_add(a, "new", JEM_U8, 1, large, data);
+    size_t n;
+    void *bytes = jem_archive_to_memory(old, &n);
+
+    place("no/such/folder");
+    CHECK(jem_archive_write(a, path) == JEM_BAD_FILE, "a folder that is not there");
+    CHECK(strstr(jem_error(ctx), path) && says(ctx, "No such file"), "why");
+
+    place("taken");                                /* path is a folder */
+    mkdir(path, 0700);
+    CHECK(jem_archive_write(a, path) == JEM_BAD_FILE, "onto a folder");
+    CHECK(strstr(jem_error(ctx), path) && says(ctx, "cannot be replaced: "), "why");
+    CHECK(exists(path) && !exists(temp), "the folder stays, %s goes", temp);
+    rmdir(path);
+
+    place("old.safetensors");
+    CHECK(jem_archive_write(old, path) == JEM_OK, "%s", jem_error(ctx));
+    mkdir(temp, 0700);                             /* path.tmp is a folder: not ours to remove */
+    CHECK(jem_archive_write(a, path) == JEM_BAD_FILE, "path.tmp is taken");
+    CHECK(says(ctx, "cannot be created: "), "why");
+    CHECK(exists(temp), "someone else's folder is gone");
+    rmdir(temp);
+    check_kept(bytes, n, "tmp taken");
+
+    if (exists("/dev/full") && symlink("/dev/full", temp) == 0) {
+        CHECK(jem_archive_write(a, path) == JEM_BAD_FILE, "a full disk");
+        CHECK(strstr(jem_error(ctx), path) && says(ctx, "No space left"), "why");
+        check_kept(bytes, n, "a full disk");
+    }
+    struct rlimit limit, small;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0) {    /* full after some 50 KB */
+        void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+        small = limit, small.rlim_cur = 50000;
+        setrlimit(RLIMIT_FSIZE, &small);
+        const jem_status status = jem_archive_write(a, path);
+        setrlimit(RLIMIT_FSIZE, &limit);
+        signal(SIGXFSZ, handler);
+        CHECK(status == JEM_BAD_FILE && says(ctx, "cannot be written: "), "a file too large");
+        check_kept(bytes, n, "a file too large");
+    }
+    spit(temp, "left by a crash", 15);
+    CHECK(jem_archive_write(a, path) == JEM_OK && !exists(temp), "%s", jem_error(ctx));
+    jem_archive *b = jem_archive_read(ctx, path);
+    CHECK(same_entry(jem_archive_at(a, 0), jem_archive_find(b, "new")), "%s", jem_error(ctx));
+    remove(path);
+
+    if (chdir(folder) == 0) {                      /* a name without a folder */
+        CHECK(jem_archive_write(a, "bare") == JEM_OK && remove("bare") == 0, "%s", jem_error(ctx));
+        CHECK(jem_archive_write(a, "") == JEM_BAD_FILE && !exists(".tmp"), "an empty name");
+        jem_clear_error(ctx);
+    }
+    jem_archive_free(old), jem_archive_free(a), jem_archive_free(b), jem_release(ctx, bytes);
+    close_ctx(ctx, &c, "write failures");
+}
+
+/* ---- networks -------------------------------------------------------------------------------- */
+
+/* Numbers that a lossy path would change; running variances and flags stay sensible. */
+static void scramble(jem_net *net, uint64_t seed) {
+    jem_rng rng = jem_rng_seed(seed);
+    for (jem_param *p = net->params; p; p = p->next) {
+        const int positive = strstr(p->name, "var") || strstr(p->name, "initialized");
+        for (ptrdiff_t i = 0; i < p->size; i++)
+            p->value[i] = jem_rng_uniform(&rng) * 0.7f + (positive ? 0.1f : -0.35f);
+        if (p->size == 1) p->value[0] = 1.0f;
+        else if (!positive) p->value[0] = -0.0f, p->value[1] = 1e-42f;
+        jem_param_changed(p);
+    }
+}
+
+static int same_params(const jem_net *a, const jem_net *b) {
+    const jem_param *p = a->params, *q = b->params;
+    for (; p && q; p = p->next, q = q->next)
+        if (strcmp(p->name, q->name) || p->ndim != q->ndim || p->size != q->size ||
+            memcmp(p->shape, q->shape, (size_t)p->ndim * sizeof(int)) ||
+            memcmp(p->value, q->value, (size_t)p->size * sizeof(float))) return 0;
+    return !p && !q;
+}
+
+/* Logits of three images, evaluation mode. */
+static int logits(jem_net *net, float *out) {
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t n = (ptrdiff_t)3 * net->channels * net->height * net->width;
+    float *x = (float *)malloc((size_t)n * sizeof(float));
+    for (ptrdiff_t i = 0; i < n; i++) x[i] = sinf((float)i);
+    jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, x, 3, net->channels, net->height, net->width);
+    const jem_status status = jem_read(jem_forward(net, t, 0), out);
+    jem_end(ctx, mark);
+    free(x);
+    return status == JEM_OK;
+}
+
+static jem_net *make_net(jem_ctx *ctx, int kind, int classes) {
+    if (kind == 0) {
+        jem_mlp_desc d = jem_mlp_desc_default();
+        d.channels = 2, d.height = 3, d.width = 5, d.classes = classes;
+        d.layers = 2, d.widths[0] = 9, d.widths[1] = 4, d.activation = JEM_TANH;
+        return jem_mlp_create(ctx, &d, 5);
+    }
+    if (kind == 1) {
+        jem_convnet_desc d = jem_convnet_desc_default();
+        d.channels = 1, d.height = d.width = 8, d.classes = classes;
+        d.layers = 2, d.widths[0] = 5, d.widths[1] = 6;
+        return jem_convnet_create(ctx, &d, 5);
+    }
+    jem_wrn_desc d = jem_wrn_desc_default();
+    d.depth = 10, d.widen = 1, d.channels = 3, d.height = d.width = 8, d.classes = classes;
+    d.norm = (jem_norm)(kind - 2), d.slope = 0.123456f;
+    d.head = kind == 3 ? JEM_HEAD_FLAT : JEM_HEAD_POOLED;
+    return jem_wrn_create(ctx, &d, 5);
+}
+static const char *const net_names[] = {
+    "mlp", "convnet", "wrn", "wrn+batch", "wrn+instance", "wrn+layer", "wrn+act"
+};
+enum { NETS = sizeof net_names / sizeof net_names[0] };
+
+static void test_nets(void) {
+    counter c;
+    for (int kind = 0; kind < NETS; kind++) {
+        const char *name = net_names[kind];
+        jem_ctx *ctx = open_ctx(&c);
+        jem_net *net = make_net(ctx, kind, 4), *fresh = make_net(ctx, kind, 4);
+        CHECK(net && fresh, "%s: %s", name, jem_error(ctx));
+        if (!net || !fresh) { jem_net_free(net), jem_net_free(fresh), jem_ctx_free(ctx); continue; }
+        float before[12], after[12];
+        CHECK(logits(fresh, after), "%s: %s", name, jem_error(ctx));   /* packs its old weights */
+        scramble(net, (uint64_t)kind);
+        CHECK(logits(net, before), "%s: %s", name, jem_error(ctx));
+        for (int i = 0; i < TEXTS; i++) jem_net_set_meta(net, texts[i][0], texts[i][1]);
+
+        place("net.safetensors");
+        CHECK(jem_save(net, path) == JEM_OK, "%s: %s", name, jem_error(ctx));
+        jem_net *loaded = jem_load(ctx, path);
+        CHECK(loaded && same_params(net, loaded), "%s: %s", name, jem_error(ctx));
+        if (loaded) {
+            CHECK(loaded->channels == net->channels && loaded->height == net->height &&
+                  loaded->width == net->width && loaded->classes == 4, "%s: sizes", name);
+            for (int i = 0; i < TEXTS; i++) {
+                const char *t = jem_net_meta(loaded, texts[i][0]);
+                CHECK(t && !strcmp(t, texts[i][1]), "%s: text %d", name, i);
+            }
+            memset(after, 0, sizeof after);
+            CHECK(logits(loaded, after) && !memcmp(before, after, sizeof after), "%s: logits",
+                  name);
+            size_t n, m;                           /* saved again: the same file */
+            unsigned char *first = slurp(path, &n);
+            CHECK(jem_save(loaded, path) == JEM_OK, "%s: %s", name, jem_error(ctx));
+            unsigned char *second = slurp(path, &m);
+            CHECK(first && second && n == m && !memcmp(first, second, n), "%s: saved again", name);
+            free(first), free(second);
+        }
+        jem_archive *a = jem_archive_read(ctx, path);
+        memset(after, 0, sizeof after);
+        CHECK(jem_net_load(fresh, a) == JEM_OK && same_params(net, fresh), "%s: %s", name,
+              jem_error(ctx));
+        CHECK(logits(fresh, after) && !memcmp(before, after, sizeof after),
+              "%s: copies of the old weights are still in use", name);
+
+        /* A network of another shape refuses, and is as it was. */
+        jem_net *other = make_net(ctx, kind, 7), *copy = make_net(ctx, kind, 7);
+        if (other && copy) {
+            scramble(other, 99), scramble(copy, 99);
+            CHECK(jem_net_load(other, a) == JEM_BAD_SHAPE, "%s: 7 classes from a file of 4", name);
+            CHECK(strstr(jem_error(ctx), path) && says(ctx, "in the file, (7"), "%s", name);
+            CHECK(same_params(other, copy), "%s: a load that failed changed it", name);
+
+            jem_archive *less = jem_archive_create(ctx);   /* all but the last parameter */
+            for (const jem_param *p = other->params; p && p->next; p = p->next) {
+                int64_t shape[4];
+                for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
+                float *zeros = (float *)calloc((size_t)p->size, sizeof(float));
+                jem_archive_add(less, p->name, JEM_F32, p->ndim, shape, zeros ? zeros : p->value);
+            }
+            CHECK(jem_net_load(other, less) == JEM_BAD_FILE, "%s: one is missing", name);
+            CHECK(strstr(jem_error(ctx), "misses") && says(ctx, other->last->name), "%s", name);
+            CHECK(same_params(other, copy), "%s: a load that failed changed it", name);
+            for (int i = 0; i < jem_archive_count(less); i++)
+                free((void *)(uintptr_t)jem_archive_at(less, i)->data);
+            jem_archive_free(less);
+        }
+        CHECK(!jem_net_from_archive(ctx, NULL) && jem_ok(ctx), "%s", name);
+        jem_archive *bare = jem_archive_create(ctx);   /* no description; then no tensors */
+        CHECK(!jem_net_from_archive(ctx, bare), "%s: no description", name);
+        CHECK(jem_error_status(ctx) == JEM_BAD_FILE, "%s", name);
+        CHECK(says(ctx, "archive: does not say which network it is"), "%s", name);
+        static const char *const keys[] = {
+            "jem.net", "jem.channels", "jem.height", "jem.width", "jem.classes", "jem.activation",
+            "jem.slope", "jem.depth", "jem.widen", "jem.norm", "jem.dropout", "jem.head",
+            "jem.stem_stride", "jem.layers", "jem.width1", "jem.width2"
+        };
+        for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+            jem_archive_set_meta(bare, keys[i], jem_archive_meta(a, keys[i]));
+        CHECK(!jem_net_from_archive(ctx, bare) && says(ctx, "archive: misses \""), "%s", name);
+        jem_archive_free(a), jem_archive_free(bare);
+        jem_net_free(net), jem_net_free(fresh), jem_net_free(loaded);
+        jem_net_free(other), jem_net_free(copy);
+        remove(path);
+        close_ctx(ctx, &c, name);
+    }
+}
+
+static jem_tensor *identity(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)net, (void)training, (void)user;
+    return x;
+}
+
+/* PyTorch keeps flags and counts as integers, with shape () or (1); we have floats of shape (1). */
+static void test_flags(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    jem_net *net = jem_net_create(ctx, identity, NULL, 0, 2, 1, 1, 2, 1);
+    const int one[1] = { 1 }, two[1] = { 2 };
+    jem_param *flag = jem_net_param(net, "flag", 1, one, 0);
+    jem_param *pair = jem_net_param(net, "pair", 1, two, 1);
+    CHECK(flag && pair, "%s", jem_error(ctx));
+    const float f = 3, ff[2] = { 5, 6 };
+    const int32_t i = -4, ii[2] = { 1, 2 };
+    const int64_t l = 7, sizes[2] = { 1, 1 }, pairs[1] = { 2 };
+    const unsigned char u = 200;
+    const void *data[4];
+    const float want[4] = { 3, -4, 7, 200 };
+    data[JEM_F32] = &f, data[JEM_I32] = &i, data[JEM_I64] = &l, data[JEM_U8] = &u;
+    for (int d = 0; flag && pair && d < 4; d++)
+        for (int ndim = 0; ndim <= 2; ndim++) {
+            jem_archive *a = jem_archive_create(ctx);
+            jem_archive_add(a, "flag", (jem_dtype)d, ndim, sizes, data[d]);
+            jem_archive_add(a, "pair", JEM_F32, 1, pairs, ff);
+            jem_archive_add(a, "num_batches_tracked", JEM_I64, 0, NULL, &l);   /* ignored */
+            flag->value[0] = pair->value[0] = -1;
+            const jem_status status = jem_net_load(net, a);
+            if (ndim < 2) {
+                CHECK(status == JEM_OK && flag->value[0] == want[d] && pair->value[1] == 6.0f,
+                      "dtype %d, ndim %d: %s", d, ndim, jem_error(ctx));
+            } else {
+                CHECK(status == JEM_BAD_SHAPE && pair->value[0] == -1.0f, "dtype %d", d);
+                CHECK(says(ctx, "\"flag\" is (1,1) in the file, (1) in the network"), "why");
+            }
+            jem_archive_free(a);
+        }
+    jem_archive *a = jem_archive_create(ctx);
+    jem_archive_add(a, "flag", JEM_F32, 0, NULL, &f);
+    jem_archive_add(a, "pair", JEM_I32, 1, pairs, ii);
+    CHECK(jem_net_load(net, a) == JEM_BAD_FILE, "integers");
+    CHECK(says(ctx, "\"pair\" is I32 in the file"), "why");
+    jem_archive_free(a);
+    a = jem_archive_create(ctx);                   /* from its own arrays */
+    CHECK(!jem_net_to_archive(net, a) && !jem_net_load(net, a), "%s", jem_error(ctx));
+    CHECK(jem_net_to_archive(net, a) == JEM_BAD_ARGUMENT && says(ctx, "already"), "twice");
+    jem_archive_free(a), jem_net_free(net);
+    close_ctx(ctx, &c, "flags");
+}
+
+/* ---- no memory ------------------------------------------------------------------------------- */
+
+/* A stage of a life of files; 1 if it went through to the end. Reading stages find their file. */
+enum { PACK, WRITE, READ, SAVE_MLP, LOAD_MLP, SAVE_WRN, LOAD_WRN, STAGES };
+static const char *const stage_files[STAGES] = { "", "a", "a", "mlp", "mlp", "wrn", "wrn" };
+
+static int live(jem_ctx *ctx, int stage) {
+    static unsigned char data[4096];
+    jem_archive *a = NULL, *b = NULL;
+    jem_net *net = NULL;
+    void *bytes = NULL;
+    size_t n;
+    int whole = 0;
+    place(stage_files[stage]);
+    if (stage == PACK || stage == WRITE) a = motley(ctx, data);
+    if (stage == PACK && (bytes = jem_archive_to_memory(a, &n)) != NULL)
+        whole = (b = jem_archive_parse(ctx, bytes, n)) != NULL;
+    if (stage == WRITE) whole = jem_archive_write(a, path) == JEM_OK;
+    if (stage == READ) whole = (a = jem_archive_read(ctx, path)) != NULL;
+    if (stage == SAVE_MLP || stage == SAVE_WRN)
+        net = make_net(ctx, stage == SAVE_MLP ? 0 : 6, 3), whole = jem_save(net, path) == JEM_OK;
+    if (stage == LOAD_MLP || stage == LOAD_WRN) whole = (net = jem_load(ctx, path)) != NULL;
+    jem_release(ctx, bytes), jem_net_free(net);
+    jem_archive_free(a), jem_archive_free(b);
+    return whole;
+}
+
+/* The k-th allocation fails, alone or with all after it: for every k until it does no harm. */
+static void test_no_memory(void) {
+    counter c;
+    for (int stage = 0; stage < STAGES; stage++)
+        for (int on = 0; on < 2; on++) {
+            long k = 1;
+            for (int whole = 0; !whole && k < 100000; k++) {
+                jem_ctx *ctx = open_ctx(&c);
+                c.fail_at = c.calls + k, c.fail_on = on;
+                whole = live(ctx, stage);
+                const int reached = c.calls >= c.fail_at;
+                CHECK(whole == !reached, "stage %d, allocation %ld: %s", stage, k, jem_error(ctx));
+                CHECK(whole || jem_error_status(ctx) == JEM_NO_MEMORY,
+                      "stage %d, allocation %ld: %s", stage, k, jem_error(ctx));
+                CHECK(!exists(temp), "stage %d, allocation %ld: %s is left", stage, k, temp);
+                c.fail_at = 0;
+                close_ctx(ctx, &c, "no memory");
+            }
+            CHECK(k > 20 && k < 100000, "stage %d: %ld allocations", stage, k);
+        }
+    for (int stage = WRITE; stage < STAGES; stage += 2)
+        place(stage_files[stage]), CHECK(remove(path) == 0, "%s", path);
+}
+
+int main(void) {
+    const char *base = getenv("TMPDIR");
+    if (!base || !*base) base = "/tmp";
+    snprintf(folder, sizeof folder, "%.80s/jem_test_io_%ld", base, (long)getpid());
+    CHECK(mkdir(folder, 0700) == 0, "%s cannot be made", folder);
+    test_round_trip();
+    test_by_hand();
+    test_foreign();
+    test_headers();
+    test_damage();
+    test_arguments();
+    test_read_failures();
+    test_nets();
+    test_flags();
+    test_no_memory();
+    test_write_failures();                         /* last: it changes the working folder */
+    place("motley.safetensors");
+    remove(path);
+    CHECK(chdir("/") == 0 && rmdir(folder) == 0, "%s is not empty", folder);
+    return test_report();
+}
