@@ -150,6 +150,14 @@ typedef enum jem_isa {
     JEM_ISA_NEON           /* AArch64 */
 } jem_isa;
 
+/* How 3x3 convolutions of stride 1 are computed. Largest error against double, as a share of the
+   output's rms: direct 5e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5. */
+typedef enum jem_precision {
+    JEM_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half its multiplications */
+    JEM_FAST,              /* F(4x4,3x3): a quarter */
+    JEM_DIRECT             /* the plain sum, the oracle of the two */
+} jem_precision;
+
 typedef struct jem_ctx jem_ctx;
 
 /* Zero means default in every field; a NULL desc is all defaults. */
@@ -161,6 +169,7 @@ typedef struct jem_ctx_desc {
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* handed to the four functions */
     int threads;           /* default: OpenMP's count where it is on (1 where it is not) */
+    jem_precision precision;
     jem_isa isa;           /* default: the best */
 } jem_ctx_desc;
 
@@ -290,6 +299,7 @@ typedef struct jem_call {
     const float *x[JEM_MAX_INPUTS];                /* forward; backward: only those in `keeps` */
     float *y;                                      /* forward: write; backward: JEM_KEEPS_OUTPUT */
     void *aux;                                     /* aux_bytes per group, kept for backward */
+    float *work;                                   /* private to built-in ops: scratch */
     const float *dy;                               /* backward: gradient of the output; in forward,
                                                       NULL says that no backward will follow */
     float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if nobody asks */
@@ -600,7 +610,7 @@ typedef struct jem_trainer jem_trainer;
 JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc);
 JEM_API void jem_trainer_free(jem_trainer *tr);
 /* One update from n labelled images x[n][c][h][w], labels 0..classes-1. On an error (status) the
-   parameters are as before. */
+   trainable parameters are as before. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* The same with separate images for p(x), which need no labels. n may be 0. */
 JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
@@ -1160,7 +1170,8 @@ JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
     q = JEM__FMA(q, z, JEM__SET(0.400001229f));
     q = JEM__FMA(q, z, JEM__SET(0.666666666f));
     q = JEM__FMA(JEM__MUL(s, z), q, JEM__FMA(e, JEM__SET(-2.12194440e-4f), JEM__ADD(s, s)));
-    return JEM__FMA(e, JEM__SET(0.693359375f), q);
+    q = JEM__FMA(e, JEM__SET(0.693359375f), q);
+    return JEM__FMA(x, JEM__SET(0.0f), q);         /* infinity and NaN come out as NaN */
 }
 
 /* 1/(1 + e^-x) */
@@ -1235,14 +1246,45 @@ JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, fl
         }
 }
 
+/* The two fused activations, on one vector at lanes h ..; bits: signs (leaky relu), slopes: the
+   derivative s + x s (1-s) (SiLU), for the backward, or NULL. */
+JEM__VINLINE void JEM__FN(activate)(int kind, float slope, JEM__V v, float *y, int h, uint16_t *bits,
+                                    float *slopes) {
+    if (kind == JEM__MAP_SILU) {
+        const JEM__V s = JEM__FN(sigmoid)(v), r = JEM__MUL(v, s);
+        if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SUB(JEM__SET(1.0f), s), s));
+        JEM__STORE(y, r);
+        return;
+    }
+    if (bits) *bits = (uint16_t)((h ? *bits : 0u) | JEM__BITS(v) << h);
+    JEM__STORE(y, JEM__LESS(v, JEM__SET(0.0f), JEM__MUL(v, JEM__SET(slope)), v));
+}
+
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
+
+/* What becomes of a finished sum (see jem__finish). o: its channel; at: its place in the tensor,
+   h included. A mask and an addition are one fma, as they are where they are not fused. */
+JEM__VINLINE void JEM__FN(finish)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at, int h) {
+    const ptrdiff_t bit = at / JEM_LANES;
+    if (f->bias) v = JEM__ADD(v, JEM__SET(f->bias[o]));
+    if (f->bits || f->slopes) {
+        const JEM__V m = f->slopes ? JEM__LOAD(f->slopes + at)
+                                   : JEM__PICK(f->bits[bit] >> h, JEM__SET(f->slope), JEM__SET(1.0f));
+        v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : JEM__MUL(v, m);
+    } else if (f->add) v = JEM__ADD(v, JEM__LOAD(f->add + at));
+    if (f->y) JEM__STORE(f->y + at, v);
+    if (f->act) JEM__FN(activate)(f->kind, f->slope, v, f->act + at, h,
+                                  f->keep_bits ? f->keep_bits + bit : NULL,
+                                  f->keep_slopes ? f->keep_slopes + at : NULL);
+}
+
 /* Output channels x pixels (CO x PX) are accumulated in registers over taps and input channels.
    `tap` holds, per tap and pixel, where that pixel's first channel is read: NULL in the padding.
    Weights are packed [block of CO][16 input channels][tap][input channel][CO]. */
-
 JEM__VINLINE void JEM__FN(conv_block)(const int co, const int px, const float *const *tap,
                                       const int *index, int live, int taps, int ci, int h,
-                                      const float *w, const float *bias, float *const *y, int add) {
+                                      const float *w, const jem__finish *f, int o0,
+                                      const ptrdiff_t *at) {
     static const float zero[16 * JEM_LANES] = { 0 };
     JEM__V acc[JEM__CO][JEM__PX];
     JEM__UNROLL for (int o = 0; o < co; o++)
@@ -1254,33 +1296,30 @@ JEM__VINLINE void JEM__FN(conv_block)(const int co, const int px, const float *c
             const float *wt = wc + (ptrdiff_t)index[t] * nc * co;
             const float *x[JEM__PX];
             JEM__UNROLL for (int p = 0; p < px; p++) {
-                const float *at = tap[t * JEM__PX + p];
-                x[p] = (at ? at + c0 * JEM_LANES : zero) + h;
+                const float *from = tap[t * JEM__PX + p];
+                x[p] = (from ? from + c0 * JEM_LANES : zero) + h;
             }
             for (int i = 0; i < nc; i++, wt += co) {
                 JEM__V v[JEM__PX];
                 JEM__UNROLL for (int p = 0; p < px; p++) v[p] = JEM__LOAD(x[p] + i * JEM_LANES);
                 JEM__UNROLL for (int o = 0; o < co; o++) {
                     const JEM__V wo = JEM__SET(wt[o]);
-                    JEM__UNROLL for (int p = 0; p < px; p++) acc[o][p] = JEM__FMA(wo, v[p], acc[o][p]);
+                    JEM__UNROLL for (int p = 0; p < px; p++)
+                        acc[o][p] = JEM__FMA(wo, v[p], acc[o][p]);
                 }
             }
         }
     }
-    JEM__UNROLL for (int o = 0; o < co; o++) {
-        const JEM__V b = JEM__SET(bias ? bias[o] : 0.0f);
-        JEM__UNROLL for (int p = 0; p < px; p++) {
-            float *to = y[p] + o * JEM_LANES + h;
-            JEM__V v = JEM__ADD(acc[o][p], b);
-            JEM__STORE(to, add ? JEM__ADD(JEM__LOAD(to), v) : v);
-        }
-    }
+    JEM__UNROLL for (int p = 0; p < px; p++)
+        JEM__UNROLL for (int o = 0; o < co; o++)
+            JEM__FN(finish)(f, acc[o][p], o0 + o, at[p] + (ptrdiff_t)(o0 + o) * JEM_LANES + h, h);
 }
 
 #define JEM__BLOCK(co, px)                                                                         \
-    JEM__KERNEL void JEM__FN(conv_##co##x##px)(const float *const *tap, const int *index, int live, \
-        int taps, int ci, int h, const float *w, const float *bias, float *const *y, int add) {    \
-        JEM__FN(conv_block)(co, px, tap, index, live, taps, ci, h, w, bias, y, add);               \
+    JEM__KERNEL void JEM__FN(conv_##co##x##px)(const float *const *tap, const int *index,          \
+        int live, int taps, int ci, int h, const float *w, const jem__finish *f, int o0,           \
+        const ptrdiff_t *at) {                                                                     \
+        JEM__FN(conv_block)(co, px, tap, index, live, taps, ci, h, w, f, o0, at);                  \
     }
 #if JEM__PX == 4
 JEM__BLOCK(6, 4) JEM__BLOCK(4, 4) JEM__BLOCK(2, 4) JEM__BLOCK(1, 4)
@@ -1290,11 +1329,11 @@ JEM__BLOCK(6, 2) JEM__BLOCK(4, 2) JEM__BLOCK(2, 2) JEM__BLOCK(1, 2)
 JEM__BLOCK(6, 1) JEM__BLOCK(4, 1) JEM__BLOCK(2, 1) JEM__BLOCK(1, 1)
 #undef JEM__BLOCK
 
-/* One group of 16 images. x (hi,wi,ci,16) -> y (ho,wo,co,16), or added to it. */
+/* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says. */
 JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const float *x, const float *pack,
-                               const float *bias, float *y, int add) {
+                               const jem__finish *f) {
     typedef void (*block_fn)(const float *const *, const int *, int, int, int, int, const float *,
-                             const float *, float *const *, int);
+                             const jem__finish *, int, const ptrdiff_t *);
     static const block_fn wide[4] = {
 #if JEM__PX == 4
         JEM__FN(conv_1x4), JEM__FN(conv_2x4), JEM__FN(conv_4x4), JEM__FN(conv_6x4)
@@ -1307,26 +1346,26 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const float *x, const float *
     };
     const float *tap[JEM__MAX_TAPS * JEM__PX];
     int index[JEM__MAX_TAPS];
-    jem__phase f;
-    for (int phase = 0; jem__conv_phase(q, phase, &f); phase++) {
-        const int pixels = f.rows * f.cols;
+    jem__phase s;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const int pixels = s.rows * s.cols;
         for (int p0 = 0, px; p0 < pixels; p0 += px) {
             px = pixels - p0 >= JEM__PX ? JEM__PX : 1;
-            float *to[JEM__PX] = { 0 };
+            ptrdiff_t at[JEM__PX] = { 0 };
             int iy[JEM__PX] = { 0 }, ix[JEM__PX] = { 0 }, live = 0;
             for (int p = 0; p < px; p++) {
-                const int r = (p0 + p) / f.cols, c = (p0 + p) % f.cols;
-                iy[p] = r * f.step_in, ix[p] = c * f.step_in;
-                to[p] = y + ((ptrdiff_t)(f.y0 + r * f.step_out) * q->wo + f.x0 + c * f.step_out) *
+                const int r = (p0 + p) / s.cols, c = (p0 + p) % s.cols;
+                iy[p] = r * s.step_in, ix[p] = c * s.step_in;
+                at[p] = ((ptrdiff_t)(s.y0 + r * s.step_out) * q->wo + s.x0 + c * s.step_out) *
                         q->co * JEM_LANES;
             }
-            for (int t = 0; t < f.taps; t++) {
+            for (int t = 0; t < s.taps; t++) {
                 int inside = 0;
                 for (int p = 0; p < px; p++) {
-                    const int sy = iy[p] + f.dy[t], sx = ix[p] + f.dx[t];
-                    const int in = (unsigned)sy < (unsigned)q->hi && (unsigned)sx < (unsigned)q->wi;
+                    const int y = iy[p] + s.dy[t], z = ix[p] + s.dx[t];
+                    const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
                     tap[live * JEM__PX + p] =
-                        in ? x + ((ptrdiff_t)sy * q->wi + sx) * q->ci * JEM_LANES : NULL;
+                        in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
                     inside |= in;
                 }
                 if (inside) index[live++] = t;     /* a tap outside for all pixels adds nothing */
@@ -1334,15 +1373,171 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const float *x, const float *
             const float *w = pack;
             for (int o = 0, kind, co; o < q->co; o += co) {
                 co = jem__conv_channels(q->co - o, &kind);
-                float *at[JEM__PX] = { 0 };
-                for (int p = 0; p < px; p++) at[p] = to[p] + o * JEM_LANES;
                 for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                    (px == JEM__PX ? wide : one)[kind](tap, index, live, f.taps, q->ci, h, w,
-                                                       bias ? bias + o : NULL, at, add);
-                w += (ptrdiff_t)co * q->ci * f.taps;
+                    (px == JEM__PX ? wide : one)[kind](tap, index, live, s.taps, q->ci, h, w, f, o,
+                                                       at);
+                w += (ptrdiff_t)co * q->ci * s.taps;
             }
         }
-        pack += (ptrdiff_t)q->co * q->ci * f.taps;
+        pack += (ptrdiff_t)q->co * q->ci * s.taps;
+    }
+}
+
+/* ---- Winograd: 3x3 convolutions of stride 1 with fewer multiplications ------------------------- */
+/* Lavin & Gray 2015 (arXiv:1509.09308): a tile of M x M outputs is A'[(G g G') . (B' d B)]A, with d
+   the (M+2) x (M+2) inputs under it. The product in the middle, point by point, is a matrix product
+   over channels. M = 2 has 2.25 times fewer multiplications than the direct sum, M = 4 has 4 times
+   fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. */
+
+/* o = B' d */
+JEM__VINLINE void JEM__FN(wino_b)(const int m, const JEM__V *d, JEM__V *o) {
+    if (m == 2) {
+        o[0] = JEM__SUB(d[0], d[2]), o[1] = JEM__ADD(d[1], d[2]);
+        o[2] = JEM__SUB(d[2], d[1]), o[3] = JEM__SUB(d[1], d[3]);
+        return;
+    }
+    const JEM__V two = JEM__SET(2.0f), four = JEM__SET(4.0f), five = JEM__SET(5.0f);
+    const JEM__V p = JEM__FNMA(four, d[2], d[4]), q = JEM__FNMA(four, d[1], d[3]);
+    const JEM__V r = JEM__SUB(d[4], d[2]), s = JEM__SUB(d[3], d[1]);
+    o[0] = JEM__FMA(four, d[0], JEM__FNMA(five, d[2], d[4]));
+    o[1] = JEM__ADD(p, q), o[2] = JEM__SUB(p, q);
+    o[3] = JEM__FMA(two, s, r), o[4] = JEM__FNMA(two, s, r);
+    o[5] = JEM__FMA(four, d[1], JEM__FNMA(five, d[3], d[5]));
+}
+
+/* o = A' d */
+JEM__VINLINE void JEM__FN(wino_a)(const int m, const JEM__V *d, JEM__V *o) {
+    const JEM__V p = JEM__ADD(d[1], d[2]), q = JEM__SUB(d[1], d[2]);
+    if (m == 2) {
+        o[0] = JEM__ADD(d[0], p), o[1] = JEM__SUB(q, d[3]);
+        return;
+    }
+    const JEM__V r = JEM__ADD(d[3], d[4]), s = JEM__SUB(d[3], d[4]);
+    o[0] = JEM__ADD(JEM__ADD(d[0], p), r);
+    o[1] = JEM__FMA(JEM__SET(2.0f), s, q);
+    o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
+    o[3] = JEM__ADD(JEM__FMA(JEM__SET(8.0f), s, q), d[5]);
+}
+
+/* v[point] of one tile and all channels; d[i]: where each of its inputs' channels begin */
+JEM__VINLINE void JEM__FN(wino_in)(const int m, const float *const *in, int ci, float *v,
+                                   ptrdiff_t plane) {
+    const int a = m + 2;
+    for (int c = 0; c < ci; c++, v += JEM__TILES * JEM_LANES)
+        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+            JEM__V t[6][6];
+            JEM__UNROLL for (int j = 0; j < a; j++) {
+                JEM__V d[6], o[6];
+                JEM__UNROLL for (int i = 0; i < a; i++)
+                    d[i] = JEM__LOAD(in[i * a + j] + c * JEM_LANES + h);
+                JEM__FN(wino_b)(m, d, o);
+                JEM__UNROLL for (int i = 0; i < a; i++) t[i][j] = o[i];
+            }
+            JEM__UNROLL for (int i = 0; i < a; i++) {
+                JEM__V o[6];
+                JEM__FN(wino_b)(m, t[i], o);
+                JEM__UNROLL for (int j = 0; j < a; j++) JEM__STORE(v + (i * a + j) * plane + h, o[j]);
+            }
+        }
+}
+
+/* One tile's outputs from its products p[point], to out[m*m][co][16] */
+JEM__VINLINE void JEM__FN(wino_out)(const int m, const float *p, ptrdiff_t plane, int co, float *out,
+                                    ptrdiff_t pixel) {
+    const int a = m + 2;
+    for (int c = 0; c < co; c++, p += JEM__TILES * JEM_LANES, out += JEM_LANES)
+        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+            JEM__V t[4][6];
+            JEM__UNROLL for (int j = 0; j < a; j++) {
+                JEM__V d[6], o[4];
+                JEM__UNROLL for (int i = 0; i < a; i++) d[i] = JEM__LOAD(p + (i * a + j) * plane + h);
+                JEM__FN(wino_a)(m, d, o);
+                JEM__UNROLL for (int i = 0; i < m; i++) t[i][j] = o[i];
+            }
+            JEM__UNROLL for (int i = 0; i < m; i++) {
+                JEM__V o[4];
+                JEM__FN(wino_a)(m, t[i], o);
+                JEM__UNROLL for (int j = 0; j < m; j++) JEM__STORE(out + (i * m + j) * pixel + h, o[j]);
+            }
+        }
+}
+
+/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles */
+JEM__VINLINE void JEM__FN(wino_block)(const int co, const int px, const float *u, const float *v,
+                                      int ci, float *p) {
+    JEM__V acc[JEM__CO][JEM__PX];
+    JEM__UNROLL for (int o = 0; o < co; o++)
+        JEM__UNROLL for (int t = 0; t < px; t++) acc[o][t] = JEM__SET(0.0f);
+    for (int i = 0; i < ci; i++, u += co, v += JEM__TILES * JEM_LANES) {
+        JEM__V x[JEM__PX];
+        JEM__UNROLL for (int t = 0; t < px; t++) x[t] = JEM__LOAD(v + t * JEM_LANES);
+        JEM__UNROLL for (int o = 0; o < co; o++) {
+            const JEM__V w = JEM__SET(u[o]);
+            JEM__UNROLL for (int t = 0; t < px; t++) acc[o][t] = JEM__FMA(w, x[t], acc[o][t]);
+        }
+    }
+    JEM__UNROLL for (int o = 0; o < co; o++)
+        JEM__UNROLL for (int t = 0; t < px; t++)
+            JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
+}
+#define JEM__BLOCK(co)                                                                             \
+    JEM__KERNEL void JEM__FN(wino_##co)(const float *u, const float *v, int ci, float *p) {        \
+        JEM__FN(wino_block)(co, JEM__PX, u, v, ci, p);                                             \
+    }
+JEM__BLOCK(6) JEM__BLOCK(4) JEM__BLOCK(2) JEM__BLOCK(1)
+#undef JEM__BLOCK
+
+/* As conv, for k = 3, stride 1; m = 2 or 4; u: packed weights; work: jem__wino_work floats. */
+JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, int m, const float *x, const float *u,
+                                   const jem__finish *f, float *work) {
+    typedef void (*block_fn)(const float *, const float *, int, float *);
+    static const block_fn block[4] = {
+        JEM__FN(wino_1), JEM__FN(wino_2), JEM__FN(wino_4), JEM__FN(wino_6)
+    };
+    const int a = m + 2, across = (q->wo + m - 1) / m, tiles = across * ((q->ho + m - 1) / m);
+    const int pad = q->gradient ? 2 - q->pad : q->pad;
+    const ptrdiff_t vplane = jem__wino_plane(q->ci), pplane = jem__wino_plane(q->co);
+    const ptrdiff_t pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;  /* not a power of two */
+    float *v = work, *p = v + a * a * vplane, *out = p + a * a * pplane, *zero = out + m * m * pixel;
+    memset(zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *zero);       /* what the padding holds */
+    for (int t0 = 0; t0 < tiles; t0 += JEM__TILES) {
+        const int n = tiles - t0 < JEM__TILES ? tiles - t0 : JEM__TILES;
+        for (int t = 0; t < n; t++) {
+            const int y = (t0 + t) / across * m - pad, z = (t0 + t) % across * m - pad;
+            const float *in[36];
+            for (int i = 0; i < a * a; i++) {
+                const int iy = y + i / a, ix = z + i % a;
+                const int inside = (unsigned)iy < (unsigned)q->hi && (unsigned)ix < (unsigned)q->wi;
+                in[i] = inside ? x + ((ptrdiff_t)iy * q->wi + ix) * q->ci * JEM_LANES : zero;
+            }
+            if (m == 2) JEM__FN(wino_in)(2, in, q->ci, v + t * JEM_LANES, vplane);
+            else JEM__FN(wino_in)(4, in, q->ci, v + t * JEM_LANES, vplane);
+        }
+        for (int i = 0; i < a * a; i++) {
+            const float *w = u + (ptrdiff_t)i * q->ci * q->co;
+            for (int o = 0, kind, co; o < q->co; o += co) {
+                co = jem__conv_channels(q->co - o, &kind);
+                for (int t = 0; t < n; t += JEM__PX)
+                    for (int h = 0; h < JEM_LANES; h += JEM__VL)
+                        block[kind](w, v + i * vplane + t * JEM_LANES + h, q->ci,
+                                    p + i * pplane + ((ptrdiff_t)o * JEM__TILES + t) * JEM_LANES + h);
+                w += (ptrdiff_t)co * q->ci;
+            }
+        }
+        for (int t = 0; t < n; t++) {
+            const int y = (t0 + t) / across * m, z = (t0 + t) % across * m;
+            if (m == 2) JEM__FN(wino_out)(2, p + t * JEM_LANES, pplane, q->co, out, pixel);
+            else JEM__FN(wino_out)(4, p + t * JEM_LANES, pplane, q->co, out, pixel);
+            for (int i = 0; i < m && y + i < q->ho; i++)
+                for (int j = 0; j < m && z + j < q->wo; j++) {
+                    const float *s = out + (i * m + j) * pixel;
+                    const ptrdiff_t at = ((ptrdiff_t)(y + i) * q->wo + z + j) * q->co * JEM_LANES;
+                    for (int o = 0; o < q->co; o++)
+                        for (int h = 0; h < JEM_LANES; h += JEM__VL)
+                            JEM__FN(finish)(f, JEM__LOAD(s + o * JEM_LANES + h), o,
+                                            at + o * JEM_LANES + h, h);
+                }
+        }
     }
 }
 
@@ -1446,9 +1641,9 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__conv *q, int groups, const 
 
 /* y = f(x). aux: what the backward wants, or NULL (see jem__map below for which). */
 JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
-    const JEM__V va = JEM__SET(a), one = JEM__SET(1.0f), zero = JEM__SET(0.0f);
+    const JEM__V va = JEM__SET(a);
     uint16_t *bits = (uint16_t *)aux;
-    float *slope = (float *)aux;
+    float *slopes = (float *)aux;
     switch (kind) {
     case JEM__MAP_SCALE: JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), va)); break;
     case JEM__MAP_SHIFT: JEM__EACH(i, n) JEM__STORE(y + i, JEM__ADD(JEM__LOAD(x + i), va)); break;
@@ -1464,23 +1659,13 @@ JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void 
             JEM__STORE(y + i, JEM__FMA(JEM__SET(2.0f), v, JEM__SET(-1.0f)));
         }
         break;
-    case JEM__MAP_LEAKY:                           /* one sign bit per number */
-        for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
-            unsigned m = 0;
-            for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-                const JEM__V v = JEM__LOAD(x + i + h);
-                m |= JEM__BITS(v) << h;
-                JEM__STORE(y + i + h, JEM__LESS(v, zero, JEM__MUL(v, va), v));
-            }
-            if (bits) bits[i / JEM_LANES] = (uint16_t)m;
-        }
+    case JEM__MAP_LEAKY:
+        JEM__EACH(i, n) JEM__FN(activate)(JEM__MAP_LEAKY, a, JEM__LOAD(x + i), y + i, (int)(i % JEM_LANES),
+                                          bits ? bits + i / JEM_LANES : NULL, NULL);
         break;
-    case JEM__MAP_SILU:                            /* keeps its derivative s + x s (1-s) */
-        JEM__EACH(i, n) {
-            const JEM__V v = JEM__LOAD(x + i), s = JEM__FN(sigmoid)(v), r = JEM__MUL(v, s);
-            if (slope) JEM__STORE(slope + i, JEM__FMA(r, JEM__SUB(one, s), s));
-            JEM__STORE(y + i, r);
-        }
+    case JEM__MAP_SILU:
+        JEM__EACH(i, n) JEM__FN(activate)(JEM__MAP_SILU, a, JEM__LOAD(x + i), y + i, (int)(i % JEM_LANES),
+                                          NULL, slopes ? slopes + i : NULL);
         break;
     default: break;
     }
@@ -1682,11 +1867,12 @@ JEM__KERNEL void JEM__FN(normalize_back)(const float *x, const float *dy, const 
         for (int i = 0; i < c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES)
             for (int h = 0; h < JEM_LANES; h += JEM__VL) {
                 const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-                const JEM__V r = JEM__LOAD(rstd + at);
-                JEM__V d = JEM__MUL(JEM__LOAD(dy + h), JEM__SET(gamma[i]));
+                const JEM__V r = JEM__LOAD(rstd + at), g = JEM__LOAD(dy + h), gm = JEM__SET(gamma[i]);
+                JEM__V d = JEM__MUL(g, gm);
                 if (m1) {
                     const JEM__V v = JEM__MUL(JEM__SUB(JEM__LOAD(x + h), JEM__LOAD(mean + at)), r);
-                    d = JEM__FNMA(v, JEM__LOAD(m2 + at), JEM__SUB(d, JEM__LOAD(m1 + at)));
+                    d = JEM__FMA(g, gm, JEM__SUB(JEM__SET(0.0f), JEM__LOAD(m1 + at)));
+                    d = JEM__FNMA(v, JEM__LOAD(m2 + at), d);
                 }
                 JEM__STORE(dx + h, JEM__FMA(r, d, JEM__LOAD(dx + h)));
             }
@@ -1753,7 +1939,7 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
 }
 
 static const jem__kernels JEM__FN(kernels) = {
-    (jem_isa)JEM__PASS, JEM__WO, JEM__WI, JEM__FN(fill), JEM__FN(conv), JEM__FN(deal),
+    (jem_isa)JEM__PASS, JEM__WO, JEM__WI, JEM__FN(fill), JEM__FN(conv), JEM__FN(winograd), JEM__FN(deal),
     JEM__FN(weight_gradient), JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
     JEM__FN(pair_back), JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool),
     JEM__FN(pool_back), JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums),
@@ -1817,6 +2003,7 @@ enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
 typedef struct jem__conv {
     int ci, hi, wi, co, ho, wo, k, stride, pad;
     int gradient;                                  /* 1: it is an input gradient */
+    int tile;                                      /* Winograd's M, 0: the direct sum */
 } jem__conv;
 
 typedef struct jem__phase {
@@ -1869,6 +2056,67 @@ static void jem__conv_pack(const jem__conv *q, const float *w, float *out) {
         }
 }
 
+/* What becomes of a convolution's sum, in this order; NULL: not asked for. Tensors are of the
+   output's shape, one group. */
+typedef struct jem__finish {
+    const float *bias;                             /* (co): added */
+    const uint16_t *bits;                          /* multiplied: by `slope` where the bit is set */
+    const float *slopes;                           /* multiplied, number by number */
+    const float *add;                              /* added */
+    float *y;                                      /* stored; may be `add` */
+    float *act;                                    /* the activation of it, stored ... */
+    int kind;                                      /* ... JEM__MAP_LEAKY (with `slope`) or _SILU, */
+    float slope;
+    uint16_t *keep_bits;                           /* ... with what its backward wants */
+    float *keep_slopes;
+} jem__finish;
+
+/* Winograd works on so many tiles at a time; planes of one point, not a power of two apart. */
+#define JEM__TILES 4
+static ptrdiff_t jem__wino_plane(int channels) {
+    return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
+}
+static ptrdiff_t jem__wino_work(const jem__conv *q, int m) {           /* floats */
+    const int a = m + 2;
+    return a * a * (jem__wino_plane(q->ci) + jem__wino_plane(q->co)) +
+           (ptrdiff_t)m * m * (q->co + 1) * JEM_LANES + (ptrdiff_t)q->ci * JEM_LANES;
+}
+
+/* o = G g; every product is exact or the last operation, so no compiler changes a bit */
+static void jem__wino_g(int m, double g0, double g1, double g2, double *o) {
+    const double s = g0 + g2, r = g0 + 4 * g2, d = 2 * g1;
+    if (m == 2) {
+        o[0] = g0, o[1] = (s + g1) / 2, o[2] = (s - g1) / 2, o[3] = g2;
+        return;
+    }
+    o[0] = g0 / 4, o[1] = (s + g1) / -6, o[2] = (s - g1) / -6;
+    o[3] = (r + d) / 24, o[4] = (r - d) / 24, o[5] = g2;
+}
+/* Weights w (O,I,3,3) to [point][block of CO][input channel][CO], turned round for a gradient. */
+static void jem__wino_pack(const jem__conv *q, int m, const float *w, float *out) {
+    const int a = m + 2;
+    const ptrdiff_t plane = (ptrdiff_t)q->ci * q->co;
+    for (int o0 = 0, co, kind; o0 < q->co; o0 += co) {
+        co = jem__conv_channels(q->co - o0, &kind);
+        for (int c = 0; c < q->ci; c++)
+            for (int o = o0; o < o0 + co; o++, out++) {
+                const float *g = w + (ptrdiff_t)(q->gradient ? c * q->co + o : o * q->ci + c) * 9;
+                double t[6][3], u[6];
+                for (int j = 0; j < 3; j++) {
+                    const int k = q->gradient ? 2 - j : j, s = q->gradient ? -3 : 3;
+                    g += q->gradient ? 6 : 0;
+                    jem__wino_g(m, (double)g[k], (double)g[s + k], (double)g[2 * s + k], u);
+                    g -= q->gradient ? 6 : 0;
+                    for (int i = 0; i < a; i++) t[i][j] = u[i];
+                }
+                for (int i = 0; i < a; i++) {
+                    jem__wino_g(m, t[i][0], t[i][1], t[i][2], u);
+                    for (int j = 0; j < a; j++) out[(i * a + j) * plane] = (float)u[j];
+                }
+            }
+    }
+}
+
 /* A tree of fixed shape: the same bits whatever the register width. */
 static float jem__sum_lanes(const float *x) {
     float s[8];
@@ -1881,7 +2129,9 @@ typedef struct jem__kernels {
     jem_isa isa;
     int wo, wi;                                    /* block of a weight gradient */
     void (*fill)(int, const uint32_t *, uint64_t, float *, ptrdiff_t, float, float);
-    void (*conv)(const jem__conv *, const float *, const float *, const float *, float *, int);
+    void (*conv)(const jem__conv *, const float *, const float *, const jem__finish *);
+    void (*winograd)(const jem__conv *, int, const float *, const float *, const jem__finish *,
+                     float *);
     void (*deal)(const float *, ptrdiff_t, int, int, float *);
     void (*weight_gradient)(const jem__conv *, int, const float *, ptrdiff_t, const float *, ptrdiff_t,
                             int, float *, float *, float *);
@@ -2019,6 +2269,7 @@ typedef struct jem__node {
     int index, inputs, params, groups;
     ptrdiff_t stride;                              /* floats of a group: h*w*c*16 */
     size_t aux_bytes;
+    ptrdiff_t work;                                /* floats of scratch while it runs */
     float *value, *grad;                           /* all groups, or NULL: in a plan's region only */
     uint64_t value_push, grad_push;                /* when those were allocated */
     int ready, keep;
@@ -2039,7 +2290,7 @@ typedef struct jem__plan {
     int n, n_bufs, slots;
     int from, to;                                  /* the run in hand: list[from..to-1] */
     float *base;
-    ptrdiff_t region;                              /* floats */
+    ptrdiff_t region, work;                        /* floats; where in a region the work space is */
 } jem__plan;
 
 jem_mark jem_begin(jem_ctx *ctx) {
@@ -2239,7 +2490,7 @@ static int jem__trains(const jem__node *n) {       /* has a parameter that wants
 
 /* Which nodes: `reached` from the target, `needs` a gradient, `wanted` in the list. A value that is
    ready is used as it is, except where the gradient's path needs its scratch again. */
-static jem_status jem__plan_nodes(jem__plan *p, const jem__node *x) {
+static void jem__plan_nodes(jem__plan *p, const jem__node *x) {
     jem_ctx *ctx = p->ctx;
     const int last = p->target->index;
     for (int i = 0; i <= last; i++) {
@@ -2264,11 +2515,15 @@ static jem_status jem__plan_nodes(jem__plan *p, const jem__node *x) {
         for (int k = 0; k < n->inputs; k++) n->in[k]->wanted = 1;
         p->n++;
     }
+}
+
+static jem_status jem__plan_list(jem__plan *p) {
+    jem_ctx *ctx = p->ctx;
     p->list = (jem__node **)jem__push(ctx, (size_t)(p->n + 1) * sizeof *p->list);
     p->bufs = (jem__buf *)jem__push(ctx, (size_t)(3 * p->n + 1) * sizeof *p->bufs);
     if (!p->list || !p->bufs) return JEM_NO_MEMORY;
     p->n = 0;
-    for (int i = 0; i <= last; i++)
+    for (int i = 0; i <= p->target->index; i++)
         if (ctx->nodes[i]->wanted) ctx->nodes[i]->pos = p->n, p->list[p->n++] = ctx->nodes[i];
     return JEM_OK;
 }
@@ -2348,7 +2603,10 @@ static jem_status jem__plan_places(jem__plan *p) {
         for (; j > 0 && p->bufs[placed[j - 1]].at > at; j--) placed[j] = placed[j - 1];
         placed[j] = order[i];
     }
-    p->region = (p->region / 1024 + 1) * 1024 + 16 * JEM_LANES;  /* regions not a power of two apart */
+    p->work = p->region;
+    for (int i = 0; i < p->n; i++)
+        if (p->work + p->list[i]->work > p->region) p->region = p->work + p->list[i]->work;
+    p->region = (p->region / 1024 + 1) * 1024 + 16 * JEM_LANES;        /* not a power of two apart */
     return JEM_OK;
 }
 
@@ -2374,6 +2632,7 @@ static jem_call jem__call(const jem__plan *p, jem__node *n, int group) {
     c.out = jem__shape_of(&n->t);
     c.y = jem__value_at(p, n, group);
     c.aux = jem__place(p, n->aux_buf, group);
+    c.work = p->base + group % p->slots * p->region + p->work;
     for (int k = 0; k < n->inputs; k++) {
         c.in[k] = jem__shape_of(&n->in[k]->t);
         c.x[k] = jem__value_at(p, n->in[k], group);
@@ -2467,9 +2726,9 @@ static jem_status jem__run_back(jem__plan *p) {
 
 /* Values that stay after the pass: the target's, small ones, and those asked for. */
 static jem_status jem__plan_kept(jem__plan *p, jem__node *x) {
-    for (int i = 0; i < p->n; i++) {
-        jem__node *n = p->list[i];
-        if (n->value || !(n == p->target || n->keep || n->stride <= 128 * JEM_LANES)) continue;
+    for (int i = 0; i <= p->target->index; i++) {
+        jem__node *n = p->ctx->nodes[i];
+        if (!n->wanted || n->value || !(n == p->target || n->keep || n->stride <= 128 * JEM_LANES)) continue;
         n->value = (float *)jem__push(p->ctx, (size_t)(n->groups * n->stride) * sizeof(float));
         n->value_push = p->ctx->pushes;
         if (!n->value) return JEM_NO_MEMORY;
@@ -2486,7 +2745,8 @@ static jem_status jem__run(jem_ctx *ctx, jem__mode mode, jem__node *target, jem_
     jem__plan plan, *p = &plan;
     memset(p, 0, sizeof plan);
     p->ctx = ctx, p->mode = mode, p->target = target;
-    jem_status s = jem__plan_nodes(p, x);
+    jem_status s = JEM_OK;
+    jem__plan_nodes(p, x);
     if (s == JEM_OK && x && !target->needs)
         s = jem__fail(ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s",
                       jem__shape_text(&target->t).s, jem__shape_text(&x->t).s);
@@ -2494,10 +2754,12 @@ static jem_status jem__run(jem_ctx *ctx, jem__mode mode, jem__node *target, jem_
         s = jem__fail(ctx, JEM_BAD_ARGUMENT, "backward: the loss depends on no parameter");
     if (s == JEM_OK) s = jem__plan_kept(p, x);
     if (s != JEM_OK || (p->n == 0 && !x)) return s;
-    jem_mark mark = jem_begin(ctx);
-    jem__plan_lifetimes(p);
-    s = jem__plan_places(p);
-    int whole = mode == JEM__BACKWARD || p->n == 0 || jem__whole(p->list[0]) || jem__run_end(p, 0) < p->n;
+    jem_mark mark = jem_begin(ctx);                /* the plan itself and its region end with the run */
+    s = jem__plan_list(p);
+    if (s == JEM_OK) jem__plan_lifetimes(p), s = jem__plan_places(p);
+    if (s != JEM_OK) p->n = 0;
+    const int whole = mode == JEM__BACKWARD || p->n == 0 || jem__whole(p->list[0]) ||
+                      jem__run_end(p, 0) < p->n;
     for (int i = 0; i < p->n; i++) {
         const int most = p->list[i]->groups;
         if (whole ? p->slots < most : p->slots == 0)
@@ -2537,7 +2799,7 @@ static jem_status jem__compute(jem_tensor *t) {
 }
 
 jem_status jem_read(jem_tensor *t, float *nchw) {
-    const jem_status s = jem__compute(t);
+    const jem_status s = nchw ? jem__compute(t) : JEM_BAD_ARGUMENT;
     if (s == JEM_OK) jem__copy_out(t->node, t->node->value, nchw);
     return s;
 }
@@ -2590,8 +2852,9 @@ static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *
 }
 
 float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p, float step) {
-    if (!ctx || !fn || !x || x->node->op || !(step > 0)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf and a step > 0");
+    if (!ctx || !fn || !x || x->node->op || (p && !p->grad) || !(step > 0)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
+                  "parameter (or none) and a step > 0");
         return -1;
     }
     const ptrdiff_t n = p ? p->size : x->n * x->node->stride / JEM_LANES;
@@ -2656,7 +2919,10 @@ typedef struct jem__pack {
 void jem_param_changed(jem_param *p) { if (p) p->version++; }
 
 /* Packed order depends on shape alone for an output, on stride and padding for an input gradient. */
-static int jem__pack_kind(const jem__conv *q) { return q->gradient ? 1 + q->stride * 64 + q->pad : 0; }
+static int jem__pack_kind(const jem__conv *q) {
+    if (q->tile) return -q->tile - q->gradient;
+    return q->gradient ? 1 + q->stride * 64 + q->pad : 0;
+}
 
 static const float *jem__pack_find(const jem_param *w, const jem__conv *q) {
     for (const jem__pack *k = w->packs; k; k = k->next)
@@ -2669,7 +2935,8 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
     while (k && k->kind != jem__pack_kind(q)) k = k->next;
     if (k && k->version == w->version) return JEM_OK;
     if (!k) {
-        float *data = jem__alloc_floats(w->ctx, w->size);
+        const ptrdiff_t points = (q->tile + 2) * (q->tile + 2);
+        float *data = jem__alloc_floats(w->ctx, q->tile ? w->size / 9 * points : w->size);
         k = data ? (jem__pack *)jem__alloc(w->ctx, sizeof *k) : NULL;
         if (!k) {
             jem__free(w->ctx, data);
@@ -2677,7 +2944,8 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
         }
         k->data = data, k->kind = jem__pack_kind(q), k->next = w->packs, w->packs = k;
     }
-    jem__conv_pack(q, w->value, k->data);
+    if (q->tile) jem__wino_pack(q, q->tile, w->value, k->data);
+    else jem__conv_pack(q, w->value, k->data);
     k->version = w->version;
     return JEM_OK;
 }
@@ -2691,16 +2959,26 @@ static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
     return s;
 }
 
+static void jem__conv_run(const jem_call *c, const jem__conv *q, const float *x, const jem__finish *f) {
+    const float *pack = jem__pack_find(c->param[0], q);
+    if (q->tile) c->ctx->k->winograd(q, q->tile, x, pack, f, c->work);
+    else c->ctx->k->conv(q, x, pack, f);
+}
 /* x (h,w,I,16) -> y (ho,wo,O,16) */
 static void jem__conv_forward(const jem_call *c) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
-    c->ctx->k->conv(&u->out, c->x[0], jem__pack_find(c->param[0], &u->out),
-                    c->param[1] ? c->param[1]->value : NULL, c->y, 0);
+    jem__finish f;
+    memset(&f, 0, sizeof f);
+    f.bias = c->param[1] ? c->param[1]->value : NULL, f.y = c->y;
+    jem__conv_run(c, &u->out, c->x[0], &f);
 }
 /* dy (ho,wo,O,16) -> dx (h,w,I,16) */
 static void jem__conv_backward(const jem_call *c) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
-    c->ctx->k->conv(&u->grad, c->dy, jem__pack_find(c->param[0], &u->grad), NULL, c->dx[0], c->add[0]);
+    jem__finish f;
+    memset(&f, 0, sizeof f);
+    f.add = c->add[0] ? c->dx[0] : NULL, f.y = c->dx[0];
+    jem__conv_run(c, &u->grad, c->dy, &f);
 }
 
 /* Weight gradient: operands are dealt group by group, then blocks of output channels in parallel. */
@@ -2766,12 +3044,16 @@ jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b, 
     }
     jem__conv_user u;
     jem__conv out = { x->c, x->h, x->w, w->shape[0], (x->h + 2 * pad - k) / s + 1,
-                      (x->w + 2 * pad - k) / s + 1, k, s, pad, 0 };
-    jem__conv grad = { out.co, out.ho, out.wo, x->c, x->h, x->w, k, s, pad, 1 };
+                      (x->w + 2 * pad - k) / s + 1, k, s, pad, 0, 0 };
+    jem__conv grad = { out.co, out.ho, out.wo, x->c, x->h, x->w, k, s, pad, 1, 0 };
+    if (k == 3 && s == 1 && pad <= 2 && x->c >= 8 && out.co >= 8 && ctx->desc.precision != JEM_DIRECT)
+        out.tile = grad.tile = ctx->desc.precision == JEM_FAST ? 4 : 2;
     u.out = out, u.grad = grad;
     jem_param *params[2] = { w, b };
-    return jem__record(ctx, &jem__op_conv2d, &x, 1, jem__shape(x->n, out.co, out.ho, out.wo), params, 2,
-                       &u, sizeof u, 0);
+    jem_tensor *y = jem__record(ctx, &jem__op_conv2d, &x, 1, jem__shape(x->n, out.co, out.ho, out.wo),
+                                params, 2, &u, sizeof u, 0);
+    if (y && out.tile) y->node->work = jem__wino_work(&out, out.tile) + jem__wino_work(&grad, out.tile);
+    return y;
 }
 
 /* A 1x1 convolution on one pixel. */
@@ -2784,8 +3066,8 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
         return NULL;
     }
     jem__conv_user u;
-    jem__conv out = { x->c, 1, 1, w->shape[0], 1, 1, 1, 1, 0, 0 };
-    jem__conv grad = { w->shape[0], 1, 1, x->c, 1, 1, 1, 1, 0, 1 };
+    jem__conv out = { x->c, 1, 1, w->shape[0], 1, 1, 1, 1, 0, 0, 0 };
+    jem__conv grad = { w->shape[0], 1, 1, x->c, 1, 1, 1, 1, 0, 1, 0 };
     u.out = out, u.grad = grad;
     jem_param *params[2] = { w, b };
     return jem__record(ctx, &jem__op_linear, &x, 1, jem__shape(x->n, out.co, 1, 1), params, 2, &u,
@@ -2998,7 +3280,7 @@ static const jem_op jem__op_slice = { "slice", jem__slice_forward, jem__slice_ba
 jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (first < 0 || count < 1 || count > x->c - first) {
-        jem__fail(ctx, JEM_BAD_SHAPE, "slice: channels %d .. %d of x %s", first, first + count - 1,
+        jem__fail(ctx, JEM_BAD_SHAPE, "slice: %d channels from %d on, of x %s", count, first,
                   jem__shape_text(x).s);
         return NULL;
     }
@@ -3024,7 +3306,8 @@ jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x) {
 }
 
 jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x) {
-    return x && x->c == 1 ? jem_sub(ctx, x, x) : jem_sub(ctx, x, jem_logsumexp(ctx, x));
+    const int one = x && x->c == 1 && x->h == 1 && x->w == 1;          /* log 1 */
+    return one ? jem_sub(ctx, x, x) : jem_sub(ctx, x, jem_logsumexp(ctx, x));
 }
 
 /* y = x[label], label by lane */
@@ -3261,7 +3544,7 @@ static void jem__norm_batch_forward(const jem_call *c) {
         if (u->kind == JEM_NORM_ACT) {
             c->param[0]->value[i] = -mean;
             c->param[1]->value[i] = (float)(1 / (sqrt((double)var * unbiased) + 1e-6));
-        } else if (c->dy) {                        /* running statistics follow passes that train */
+        } else if (c->training) {                  /* running statistics follow passes that train */
             const double m = (double)u->momentum;
             float *rm = c->param[2]->value + i, *rv = c->param[3]->value + i;
             *rm = (float)fma(m, (double)mean - (double)*rm, (double)*rm);
@@ -3666,7 +3949,9 @@ static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *w, const jem_lay
     y = jem_apply(&l[1], y, training);
     if (training && d->dropout > 0) y = jem_dropout(net->ctx, y, d->dropout, &net->rng);
     y = jem_activate(net->ctx, jem_apply(&l[2], y, training), d->activation, d->slope);
-    return jem_add(net->ctx, jem_apply(&l[3], y, training), jem_apply(&l[4], x, training));
+    jem_tensor *shortcut = jem_apply(&l[4], x, training);  /* not inside the call: C leaves the order */
+    y = jem_apply(&l[3], y, training);                     /* of arguments, and so the tape's, open */
+    return jem_add(net->ctx, y, shortcut);
 }
 
 static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, void *user) {
@@ -3855,6 +4140,9 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta) {
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence ========================== */
 
+/* Two ops that meet are made one after the other, not as two arguments of a third: C leaves the
+   order of arguments open, and the tape's order is part of 'the same bits everywhere'. */
+
 /* log p(x) = logsumexp_y f(x)[y] - log Z */
 jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net) {
     return jem_logsumexp(ctx, jem_forward((jem_net *)net, x, 0));
@@ -3862,21 +4150,25 @@ jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net) {
 /* log p(x,y) = f(x)[y] - log Z */
 jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     const jem_class_of *c = (const jem_class_of *)class_of;
+    if (!c) return NULL;
     return jem_gather(ctx, jem_forward(c->net, x, 0), c->labels);
 }
 /* log p(y|x) = f(x)[y] - logsumexp f(x) */
 jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     const jem_class_of *c = (const jem_class_of *)class_of;
-    jem_tensor *logits = jem_forward(c->net, x, 0);
-    return jem_sub(ctx, jem_gather(ctx, logits, c->labels), jem_logsumexp(ctx, logits));
+    if (!c) return NULL;
+    jem_tensor *logits = jem_forward(c->net, x, 0), *logp = jem_logsumexp(ctx, logits);
+    return jem_sub(ctx, jem_gather(ctx, logits, c->labels), logp);
 }
 
 jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels) {
-    return jem_mean(ctx, jem_sub(ctx, jem_logsumexp(ctx, logits), jem_gather(ctx, logits, labels)));
+    jem_tensor *logp = jem_logsumexp(ctx, logits);
+    return jem_mean(ctx, jem_sub(ctx, logp, jem_gather(ctx, logits, labels)));
 }
 
 jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample) {
-    return jem_sub(ctx, jem_mean(ctx, logp_sample), jem_mean(ctx, logp_data));
+    jem_tensor *f_data = jem_mean(ctx, logp_data);
+    return jem_sub(ctx, jem_mean(ctx, logp_sample), f_data);
 }
 
 /* sum + weight*term, where either may not be there */
@@ -3904,9 +4196,10 @@ jem_tensor *jem_loss(jem_net *net, const jem_train_desc *d, jem_tensor *x, const
         jem_tensor *logits = jem_forward(net, x_sample, 1);
         logp_sample = jem_logsumexp(ctx, logits);
         t.f_sample = jem_mean(ctx, logp_sample);
-        if (t.logits && labels && sample_labels)
-            cd_class = jem_contrastive(ctx, jem_gather(ctx, t.logits, labels),
-                                       jem_gather(ctx, logits, sample_labels));
+        if (t.logits && labels && sample_labels) {
+            jem_tensor *logit = jem_gather(ctx, t.logits, labels);
+            cd_class = jem_contrastive(ctx, logit, jem_gather(ctx, logits, sample_labels));
+        }
     }
     sum = jem__accumulate(ctx, sum, d->w_ce, t.ce);
     if (t.f_data && t.f_sample)
@@ -4263,6 +4556,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
                           n, n_unlabelled, n && (!x || !labels) ? ": data or labels are NULL" : "");
         return s;
     }
+    if (n_unlabelled == 0) x_unlabelled = NULL;
     jem_ctx *ctx = tr->net->ctx;
     const jem_train_desc *d = &tr->desc;
     s.status = ctx->status, s.update = tr->updates;
@@ -4340,7 +4634,7 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
         jem_tensor *t = jem_input(ctx, x + i * size, m, net->channels, net->height, net->width);
         jem_tensor *logits = jem_forward(net, t, 0), *logp = jem_logsumexp(ctx, logits);
         jem_tensor *log_softmax = jem_log_softmax(ctx, logits);
-        jem_keep(logp);
+        jem_keep(logits);                          /* or a network of many classes runs twice */
         float *f = (float *)jem__push(ctx, (size_t)(m * net->classes) * sizeof(float));
         float *p = (float *)jem__push(ctx, (size_t)m * sizeof(float));
         if (f && p && jem_read(log_softmax, f) == JEM_OK && jem_read(logp, p) == JEM_OK)
@@ -4380,13 +4674,17 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n) {
     jem_status s = a && text ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
     if (s == JEM_OK) {
         size_t used = 0;
+        for (int i = 0; i < n && s == JEM_OK; i++)
+            if (!(fabsf(a[i].log_density) < 1e9f))
+                s = jem__fail(net->ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g", i,
+                              (double)a[i].log_density);
         qsort(a, (size_t)n, sizeof *a, jem__compare_answers);
-        for (int i = 0; i < JEM__QUANTILES; i++) {
+        for (int i = 0; i < JEM__QUANTILES && s == JEM_OK; i++) {
             const int at = (int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5);
             if (i) text[used++] = ' ';
             used += (size_t)jem__print_number(text + used, 31, (double)a[at].log_density);
         }
-        s = jem_net_set_meta(net, jem__familiar_key, text);
+        if (s == JEM_OK) s = jem_net_set_meta(net, jem__familiar_key, text);
     }
     jem__free(net->ctx, text), jem__free(net->ctx, a);
     return s;
@@ -4830,7 +5128,7 @@ static void jem__json_tensor(jem__json *j) {
     if (j->status) return;
     const ptrdiff_t n = jem__elements(ndim, shape);
     if (n < 0) jem__json_fail(j, "the shape is too large", "");
-    else if (offsets[1] < offsets[0] || offsets[1] - offsets[0] != n * jem__dtypes[dtype].size)
+    else if (offsets[1] - offsets[0] != n * jem__dtypes[dtype].size)
         jem__json_fail(j, "data_offsets do not agree with dtype and shape", "");
     else if ((uint64_t)offsets[1] > j->room)
         jem__json_fail(j, "its data lies beyond the file's end", "");
@@ -5021,8 +5319,8 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!ctx || !a) return NULL;
     if (!jem__meta_get(a->meta, "jem.net"))
-        jem__fail(ctx, JEM_BAD_FILE, "%s: does not say which network it is: create the network first, "
-                  "then jem_net_load", a->where);
+        jem__fail(ctx, JEM_BAD_FILE, "%s: does not say which network it is: create the network "
+                  "first, then jem_net_load", a->where);
     jem_net *net = jem__net_from_meta(ctx, a->meta);
     if (!net) return NULL;
     jem_status status = JEM_OK;

@@ -5,9 +5,9 @@
 
 #include "pictures.h"
 
-enum { POINTS = 80, HIDDEN = 32, STEPS = 6000, CURVE = 600 };
+enum { POINTS = 80, HIDDEN = 32, STEPS = 3000, CURVE = 600 };
 
-static float truth(float x) { return 0.6f * sinf(5 * x) + 0.4f * x; }
+static float truth(float x) { return 0.7f * sinf(5 * x) + 0.3f * x; }
 
 /* What we want to learn from: points, and the parameters to fit. */
 typedef struct problem {
@@ -50,7 +50,7 @@ static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
     float x[POINTS], y[POINTS];
     jem_rng rng = jem_rng_seed(1);
     for (int i = 0; i < POINTS; i++) {
-        x[i] = 2 * jem_rng_uniform(&rng) - 1, y[i] = truth(x[i]) + 0.08f * jem_rng_normal(&rng);
+        x[i] = 2 * jem_rng_uniform(&rng) - 1, y[i] = truth(x[i]) + 0.1f * jem_rng_normal(&rng);
         plot_dot(graph, x[i], y[i], 9, 0x9aa4b0);
     }
     problem p;
@@ -76,7 +76,7 @@ static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
         jem_zero_grad(net);
         jem_backward(l);                           /* adds d loss / d p to p->grad */
         for (jem_param *q = net->params; q; q = q->next) {             /* gradient descent */
-            for (ptrdiff_t i = 0; i < q->size; i++) q->value[i] -= 0.1f * q->grad[i];
+            for (ptrdiff_t i = 0; i < q->size; i++) q->value[i] -= 0.2f * q->grad[i];
             jem_param_changed(q);                  /* we wrote p->value behind the tape's back */
         }
         jem_end(ctx, mark);
@@ -92,7 +92,7 @@ static jem_tensor *unused(jem_net *net, jem_tensor *x, int training, void *user)
 int main(void) {
     const char *path = "build/pictures/autograd.png";
     plot graph;
-    if (!plot_create(&graph, 800, 560, -1.1f, 1.1f, -1.3f, 1.3f)) return 1;
+    if (!plot_create(&graph, 800, 560, -1.1f, 1.1f, -1.4f, 1.4f)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
     jem_net *net = jem_net_create(ctx, unused, NULL, 0, 1, 1, 1, 1, 1);
     if (net) fit(&graph, ctx, net);

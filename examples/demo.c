@@ -140,23 +140,27 @@ static int dream(jem_net *net, uint64_t seed) {
 
 /* ---- the whole -------------------------------------------------------------------------------- */
 
-/* Mean log p(x) of held-out digits, the same upside down, and noise: does it know what it knows? */
+/* Mean log p(x) of held-out digits and of what is none: does it know what it has not seen? */
 static int compare_densities(jem_net *net, const digits *d) {
-    static const char *const name[3] = { "held-out digits", "  upside down", "  shuffled pixels" };
+    static const char *const name[4] = {
+        "held-out digits", "  black for white", "  pixels shuffled", "  uniform noise"
+    };
     float *x = (float *)malloc(sizeof *x * DIGITS_TEST * DIGIT_PIXELS);
     jem_answer *a = (jem_answer *)malloc(sizeof *a * DIGITS_TEST);
     jem_rng rng = jem_rng_seed(3);
     int ok = x && a;
-    for (int kind = 0; ok && kind < 3; kind++) {
-        for (int i = 0; i < DIGITS_TEST; i++)
-            for (int k = 0; k < DIGIT_PIXELS; k++)
-                x[i * DIGIT_PIXELS + k] = d->test_x[i * DIGIT_PIXELS +
-                    (kind == 1 ? DIGIT_PIXELS - 1 - k : kind ? jem_rng_below(&rng, DIGIT_PIXELS) : k)];
+    for (int kind = 0; ok && kind < 4; kind++) {
+        for (int i = 0; i < DIGITS_TEST * DIGIT_PIXELS; i++) {
+            const float *digit = d->test_x + i / DIGIT_PIXELS * DIGIT_PIXELS;
+            x[i] = kind == 0 ? d->test_x[i] : kind == 1 ? -d->test_x[i]
+                 : kind == 2 ? digit[jem_rng_below(&rng, DIGIT_PIXELS)]
+                             : 2 * jem_rng_uniform(&rng) - 1;
+        }
         ok = jem_classify(net, x, DIGITS_TEST, a) == JEM_OK;
         double logp = 0, familiar = 0;
         for (int i = 0; ok && i < DIGITS_TEST; i++)
             logp += (double)a[i].log_density / DIGITS_TEST, familiar += a[i].familiarity > 0.01f;
-        if (ok) printf("  %-18s mean log p(x) %7.1f   look familiar: %5.1f%%\n", name[kind], logp,
+        if (ok) printf("  %-18s mean log p(x) %8.1f   look familiar: %5.1f%%\n", name[kind], logp,
                        100 * familiar / DIGITS_TEST);
     }
     free(x), free(a);

@@ -346,6 +346,7 @@ static void test_headers(void) {
         { TWO(ENTRY("b", "U8", "[2]", "[1,3]"), ENTRY("a", "U8", "[]", "[0,1]")), 3 },
         { TWO(ENTRY("", "I64", "[0]", "[0,0]"), ENTRY("a", "U8", "[1]", "[0,1]")), 1 },
         { TWO(ENTRY("a", "U8", "[1]", "[0,1]"), ENTRY("z", "F32", "[0]", "[1,1]")), 1 },
+        { TWO(ENTRY("a", "U8", "[1]", "[0,1]"), ENTRY("z", "F32", "[0]", "[0,0]")), 1 },
         { "{" ENTRY("a", "U8", "[0,9223372036854775807]", "[0,0]") "}", 0 }
     };
     static const struct { const char *header; size_t data; const char *says; } bad[] = {
@@ -359,6 +360,8 @@ static void test_headers(void) {
         { "{\"\\x41\":{}}", 0, "bad escape" }, { "{\"\\ud800\":{}}", 0, "bad escape" },
         { "{\"\\udc00\\ud800\":{}}", 0, "bad escape" },
         { "{\"\\ud800\\u0041\":{}}", 0, "bad escape" },
+        { "{\"\\udc00\":{}}", 0, "bad escape" }, { "{\"\\udc00\\udc00\":{}}", 0, "bad escape" },
+        { "{\"\\ud800\\ue000\":{}}", 0, "bad escape" },
         { "{\"\\u00g0\":{}}", 0, "bad escape" }, { "{\"\\u+123\":{}}", 0, "bad escape" },
         { "{\"a\nb\":{}}", 0, "control byte" }, { "{\"\xc3\":{}}", 0, "UTF-8" },
         { "{\"\xc0\x80\":{}}", 0, "UTF-8" }, { "{\"\xed\xa0\x80\":{}}", 0, "UTF-8" },
@@ -407,6 +410,8 @@ static void test_headers(void) {
           "two tensors are named \"a\"" },
         { TWO(ENTRY("a", "U8", "[1]", "[0,1]"), ENTRY("\\u0061", "U8", "[1]", "[1,2]")), 2,
           "two tensors" },
+        { "{" ENTRY("a", "U8", "[0]", "[0,0]") "," ENTRY("b", "U8", "[0]", "[0,0]") ","
+          ENTRY("a", "U8", "[0]", "[0,0]") "}", 0, "two tensors are named \"a\"" },
         { "{\"w\":{\"dtype\":\"U8\",\"dtype\":\"U8\"}}", 0, "repeated key dtype" },
         { "{\"w\":{\"shape\":[],\"shape\":[]}}", 0, "repeated key shape" },
         { "{\"w\":{\"dtype\":\"U8\",\"shape\":[],\"strides\":[]}}", 0,
@@ -945,6 +950,8 @@ static void test_no_memory(void) {
 }
 
 int main(void) {
+    const int first = dup(0);                      /* the next to be given: again, at the end */
+    close(first);
     const char *base = getenv("TMPDIR");
     if (!base || !*base) base = "/tmp";
     snprintf(folder, sizeof folder, "%.80s/jem_test_io_%ld", base, (long)getpid());
@@ -963,5 +970,7 @@ int main(void) {
     place("motley.safetensors");
     remove(path);
     CHECK(chdir("/") == 0 && rmdir(folder) == 0, "%s is not empty", folder);
+    const int last = dup(0);
+    CHECK(last == first, "%d files are left open", last - first);
     return test_report();
 }

@@ -1,0 +1,119 @@
+/* What is it, and does it look like anything seen in training?
+       build/hello                     a digit, and things that are none
+       build/hello picture.png         your own: any size, one digit, dark on bright or the reverse
+   Needs the network that `make demo` trains. What it is shown: build/pictures/hello.png */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+
+#include "pictures.h"
+
+enum { MAX_SHOWN = 6 };
+
+/* Any grey picture to 28 x 28 in [-1,1] as MNIST has them: white on black, the ink in the middle
+   and scaled (its shape kept) to 20 pixels. Each pixel is the mean of those that it covers. */
+static void to_digit(const unsigned char *grey, int w, int h, float *x) {
+    double mean = 0;
+    for (ptrdiff_t k = 0; k < (ptrdiff_t)w * h; k++) mean += grey[k] / (255.0 * w * h);
+    const int flip = mean > 0.5 ? 255 : 0;
+    if (flip) printf("(dark on bright: inverted)\n");
+    int top = h, bottom = 0, left = w, right = 0;  /* around the ink */
+    for (int i = 0; i < h; i++)
+        for (int j = 0; j < w; j++) if (abs(flip - grey[(ptrdiff_t)i * w + j]) > 127) {
+            if (i < top) top = i;
+            if (j < left) left = j;
+            if (j >= right) right = j + 1;
+            bottom = i + 1;
+        }
+    if (!bottom) printf("(no ink in it)\n"), top = left = 0, bottom = h, right = w;
+    const double pixel = fmax(bottom - top, right - left) / 20.0;
+    const double y0 = (top + bottom) / 2.0 - 14 * pixel, x0 = (left + right) / 2.0 - 14 * pixel;
+    for (int k = 0; k < DIGIT_PIXELS; k++) {
+        const double y = y0 + k / DIGIT * pixel, c = x0 + k % DIGIT * pixel;
+        double sum = 0, count = 0;
+        for (int i = (int)floor(y); i < y + pixel; i++)
+            for (int j = (int)floor(c); j < c + pixel; j++, count++)
+                if (i >= 0 && i < h && j >= 0 && j < w)                /* beyond it: black */
+                    sum += abs(flip - grey[(ptrdiff_t)i * w + j]) / 255.0;
+        x[k] = (float)(2 * sum / count - 1);
+    }
+}
+
+static int from_file(const char *path, float *x) {
+    int w, h, channels;
+    unsigned char *grey = stbi_load(path, &w, &h, &channels, 1);       /* to one channel */
+    if (!grey) {
+        fprintf(stderr, "%s: %s\n", path, stbi_failure_reason());
+        return 0;
+    }
+    to_digit(grey, w, h, x);
+    stbi_image_free(grey);
+    return 1;
+}
+
+/* Lines on a canvas of 28 x 28, y upwards. */
+static int draw(const float (*line)[4], int n, float width, float *x) {
+    plot p;
+    if (!plot_create(&p, DIGIT, DIGIT, 0, DIGIT, 0, DIGIT)) return 0;
+    memset(p.rgb, 0, DIGIT_PIXELS * 3);
+    for (int i = 0; i < n; i++)
+        plot_line(&p, line[i][0], line[i][1], line[i][2], line[i][3], width, 0xffffff);
+    for (int k = 0; k < DIGIT_PIXELS; k++) x[k] = (float)p.rgb[3 * k] / 127.5f - 1;
+    plot_free(&p);
+    return 1;
+}
+
+/* Without a picture: a digit by a writer not in the training set, and things that are no digits. */
+static int examples(jem_ctx *ctx, float x[MAX_SHOWN][DIGIT_PIXELS]) {
+    static const float letter[4][4] = {
+        { 6, 5, 6, 22 }, { 6, 22, 14, 10 }, { 14, 10, 22, 22 }, { 22, 22, 22, 5 }
+    };
+    static const float shirt[6][4] = {
+        { 14, 6, 14, 20 }, { 9, 20, 19, 20 }, { 11, 6, 11, 20 }, { 17, 6, 17, 20 },
+        { 5, 17, 9, 21 }, { 23, 17, 19, 21 }
+    };
+    digits d;
+    jem_rng rng = jem_rng_seed(1);
+    if (!digits_load(DIGITS_PATH, &d)) return 0;
+    const float *four = d.test_x + 14 * DIGIT_PIXELS;                  /* number i is an i % 10 */
+    for (int k = 0; k < DIGIT_PIXELS; k++)
+        x[0][k] = four[k], x[1][k] = four[DIGIT_PIXELS - 1 - k], x[2][k] = -four[k];
+    digits_free(&d);
+    jem_fill_uniform(ctx, &rng, x[3], DIGIT_PIXELS, -1, 1);
+    return draw(letter, 4, 2.2f, x[4]) && draw(shirt, 6, 5, x[5]);
+}
+
+static int ask(jem_net *net, const char *path) {
+    static const char *const name[MAX_SHOWN] = {
+        "a held-out 4", "upside down", "its negative", "noise", "the letter M", "a shirt"
+    };
+    static float x[MAX_SHOWN][DIGIT_PIXELS];
+    jem_answer answer[MAX_SHOWN];
+    const int n = path ? 1 : MAX_SHOWN;
+    if (path ? !from_file(path, x[0]) : !examples(net->ctx, x)) return 0;
+    if (jem_classify(net, x[0], n, answer) != JEM_OK) return 0;
+    for (int i = 0; i < n; i++) {
+        /* Softmax must name some digit, and is often sure of it. log p(x) knows better. */
+        const jem_answer *a = &answer[i];
+        printf("%-12s  %d, p = %.3f  log p(x) = %6.1f  ", path ? path : name[i], a->label,
+               (double)a->probability, (double)a->log_density);
+        if (a->familiarity < 0) printf("(the network is not calibrated)\n");
+        else if (a->familiarity < 0.01f) printf("unlike anything seen in training\n");
+        else printf("%s: likelier than %.0f%% of held-out digits\n",
+                    a->familiarity < 0.1f ? "odd" : "familiar", 100 * (double)a->familiarity);
+    }
+    return picture_grid("build/pictures/hello.png", x[0], n, n, 1, DIGIT, DIGIT, 5);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 2) {
+        fprintf(stderr, "usage: %s [picture]\n", argv[0]);
+        return 1;
+    }
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    jem_net *net = digits_model(ctx);              /* build/digits.safetensors, or says how */
+    int failed = !net || !ask(net, argc > 1 ? argv[1] : NULL);
+    if (net) failed = report(ctx) || failed;
+    jem_net_free(net);
+    jem_ctx_free(ctx);
+    return failed;
+}

@@ -1,0 +1,126 @@
+/* What several test programs need: contexts that count and fail, random numbers in every place,
+   and comparison to the bit. Include it after jem.h and test.h. */
+#ifndef COMMON_H
+#define COMMON_H
+
+/* Counts what is alive; fails at the fail_at-th call, or from it on. */
+typedef struct counter { long alive, calls, fail_at; int fail_on; } counter;
+
+static inline void *count_allocate(void *user, size_t bytes) {
+    counter *c = (counter *)user;
+    c->calls++;
+    if (c->fail_at && (c->fail_on ? c->calls >= c->fail_at : c->calls == c->fail_at)) return NULL;
+    void *p = malloc(bytes);
+    if (p) c->alive++;
+    return p;
+}
+
+static inline void count_release(void *user, void *memory) {
+    ((counter *)user)->alive--;
+    free(memory);
+}
+
+static inline jem_ctx *open_ctx(counter *c) {
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc), memset(c, 0, sizeof *c);
+    desc.allocate = count_allocate, desc.release = count_release, desc.user = c;
+    return jem_ctx_create(&desc);
+}
+
+static inline void close_ctx(jem_ctx *ctx, counter *c, const char *what) {
+    jem_ctx_free(ctx);
+    CHECK(c->alive == 0, "%s: %ld blocks leak", what, c->alive);
+}
+
+/* Does the kept error tell of `text`? Clears it. */
+static inline int says(jem_ctx *ctx, const char *text) {
+    int yes = strstr(jem_error(ctx), text) != NULL;
+    if (!yes) printf("(the message is '%s', wanted was '%s')\n", jem_error(ctx), text);
+    jem_clear_error(ctx);
+    return yes;
+}
+
+static inline jem_ctx *isa_ctx(jem_isa isa, int threads) {
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.isa = isa, desc.threads = threads;
+    return jem_ctx_create(&desc);
+}
+
+/* ---- random numbers -------------------------------------------------------------------------- */
+
+/* From malloc, uniform in lo..hi. */
+static inline float *random_floats(jem_rng *rng, ptrdiff_t n, float lo, float hi) {
+    float *x = (float *)malloc((size_t)n * sizeof *x);
+    for (ptrdiff_t i = 0; i < n; i++) x[i] = lo + (hi - lo) * jem_rng_uniform(rng);
+    return x;
+}
+
+static inline jem_tensor *random_leaf(jem_ctx *ctx, jem_rng *rng, jem_shape s, float lo, float hi) {
+    float *x = random_floats(rng, (ptrdiff_t)s.n * s.c * s.h * s.w, lo, hi);
+    jem_tensor *t = jem_input(ctx, x, s.n, s.c, s.h, s.w);
+    free(x);
+    return t;
+}
+
+static inline void random_labels(jem_rng *rng, int *labels, int n, int classes) {
+    for (int i = 0; i < n; i++) labels[i] = jem_rng_below(rng, classes);
+}
+
+/* A net without a forward function, to own parameters. */
+static inline jem_tensor *no_forward(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)net, (void)training, (void)user;
+    return x;
+}
+static inline jem_net *bag_create(jem_ctx *ctx) {
+    return jem_net_create(ctx, no_forward, NULL, 0, 1, 1, 1, 1, 1);
+}
+
+/* Adds parameter number i of a bag, of `ndim` sizes a, b, k, k. */
+static inline jem_param *random_param(jem_net *bag, jem_rng *rng, int trainable, int ndim, int a,
+                                      int b, int k, float lo, float hi) {
+    char name[16];
+    int count = 0;
+    const int shape[4] = { a, b, k, k };
+    for (const jem_param *p = bag->params; p; p = p->next) count++;
+    snprintf(name, sizeof name, "p%d", count);
+    jem_param *p = jem_net_param(bag, name, ndim, shape, trainable);
+    for (ptrdiff_t i = 0; p && i < p->size; i++)
+        p->value[i] = lo + (hi - lo) * jem_rng_uniform(rng);
+    return p;
+}
+
+/* ---- comparison ------------------------------------------------------------------------------ */
+
+static inline int same_bits(const float *a, const float *b, ptrdiff_t n) {
+    return !memcmp(a, b, (size_t)n * sizeof *a);
+}
+
+/* FNV-1a over the bits of the numbers, whatever the order of bytes; begin with h = FNV_START. */
+#define FNV_START 14695981039346656037u
+static inline uint64_t fnv(uint64_t h, const float *x, ptrdiff_t n) {
+    for (ptrdiff_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        for (int k = 0; k < 32; k += 8) h = (h ^ (bits >> k & 255)) * 1099511628211u;
+    }
+    return h;
+}
+static inline uint64_t net_hash(const jem_net *net) {
+    uint64_t h = FNV_START;
+    for (const jem_param *p = net->params; p; p = p->next) h = fnv(h, p->value, p->size);
+    return h;
+}
+
+/* Largest |a - b|, relative to the largest |b|. */
+static inline double apart(const float *a, const double *b, ptrdiff_t n) {
+    double worst = 0, largest = 1e-30;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double d = fabs((double)a[i] - b[i]);
+        if (!(d <= worst)) worst = d;
+        if (fabs(b[i]) > largest) largest = fabs(b[i]);
+    }
+    return worst / largest;
+}
+
+#endif

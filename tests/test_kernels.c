@@ -1,0 +1,524 @@
+/* >>kernels: the same bits on every instruction set, for any number of threads and in any order of
+   the tasks; convolutions against plain loops in double; and a fingerprint of the whole library,
+   the same on every machine. What is recorded under a name in one set-up is compared with what the
+   scalar code recorded. */
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "test.h"
+#include "common.h"
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+typedef struct piece { char what[96]; ptrdiff_t at, n; } piece;
+typedef struct record {
+    float *x;
+    piece *pieces;
+    ptrdiff_t n, cap;
+    int count, cap_pieces;
+    char title[72];                                /* goes before each piece's name */
+} record;
+
+static void record_add(record *r, const char *what, const void *x, ptrdiff_t n) {
+    while (r->n + n > r->cap) {
+        r->cap = r->cap ? 2 * r->cap : 1 << 16;
+        r->x = (float *)realloc(r->x, (size_t)r->cap * sizeof *r->x);
+    }
+    if (r->count == r->cap_pieces) {
+        r->cap_pieces = r->cap_pieces ? 2 * r->cap_pieces : 256;
+        r->pieces = (piece *)realloc(r->pieces, (size_t)r->cap_pieces * sizeof *r->pieces);
+    }
+    piece *p = r->pieces + r->count++;
+    snprintf(p->what, sizeof p->what, "%s %s", r->title, what);
+    p->at = r->n, p->n = n;
+    memcpy(r->x + r->n, x, (size_t)n * sizeof *r->x);
+    r->n += n;
+}
+static void record_tensor(record *r, const char *what, jem_tensor *t, int gradient) {
+    const ptrdiff_t n = (ptrdiff_t)t->n * t->c * t->h * t->w;
+    float *x = (float *)calloc((size_t)n, sizeof *x);
+    const jem_status s = gradient ? jem_read_grad(t, x) : jem_read(t, x);
+    CHECK(s == JEM_OK, "%s %s: %s", r->title, what, jem_error(t->ctx));
+    record_add(r, what, x, n);
+    free(x);
+}
+static void record_params(record *r, const jem_net *net, int gradients) {
+    for (const jem_param *p = net->params; p; p = p->next)
+        if (!gradients || p->grad) record_add(r, p->name, gradients ? p->grad : p->value, p->size);
+}
+static void record_free(record *r) { free(r->x), free(r->pieces); }
+
+/* ---- set-ups: instruction sets, threads, orders of tasks ------------------------------------- */
+
+typedef struct setup {
+    char name[40];
+    jem_ctx_desc desc;
+} setup;
+typedef void (*scenario)(jem_ctx *ctx, record *r);
+
+static void backwards(void *user, int n, void (*task)(void *arg, int i), void *arg) {
+    (*(int *)user)++;
+    while (n-- > 0) task(arg, n);
+}
+static int backwards_calls;
+
+static setup setup_of(jem_isa isa, int threads, int reverse) {
+    setup s;
+    memset(&s, 0, sizeof s);
+    snprintf(s.name, sizeof s.name, "%s, %d threads%s", jem_isa_name(isa), threads,
+             reverse ? " in reverse" : "");
+    s.desc.isa = isa, s.desc.threads = threads;
+    if (reverse) s.desc.parallel_for = backwards, s.desc.user = &backwards_calls;
+    return s;
+}
+/* The scalar code is the first; returns how many there are. */
+static int every_isa(setup *s) {
+    int n = 0;
+    for (int isa = JEM_ISA_SCALAR; isa <= JEM_ISA_NEON; isa++)
+        if (jem_isa_available((jem_isa)isa)) s[n++] = setup_of((jem_isa)isa, 1, 0);
+    return n;
+}
+static int every_order(setup *s) {
+    int n = 0;
+    s[n++] = setup_of(JEM_ISA_BEST, 1, 0);
+    for (int threads = 2; threads <= 3; threads++)
+        for (int reverse = 0; reverse < 2; reverse++)
+            s[n++] = setup_of(JEM_ISA_BEST, threads, reverse);
+    return n;
+}
+
+static void compare(const char *heading, scenario run, int (*setups)(setup *)) {
+    setup s[8];
+    const int n = setups(s);
+    record first, r;
+    memset(&first, 0, sizeof first);
+    printf("%s\n", heading);
+    for (int i = 0; i < n; i++) {
+        jem_ctx *ctx = jem_ctx_create(&s[i].desc);
+        memset(&r, 0, sizeof r);
+        run(ctx, &r);
+        CHECK(jem_ok(ctx), "%s: %s", s[i].name, jem_error(ctx));
+        jem_ctx_free(ctx);
+        if (i == 0) { first = r; continue; }
+        CHECK(r.count == first.count && r.n == first.n, "%s: %d pieces", s[i].name, r.count);
+        for (int k = 0; k < r.count && k < first.count && r.n == first.n; k++) {
+            const piece *p = r.pieces + k;
+            ptrdiff_t at = p->at;
+            while (at < p->at + p->n && same_bits(r.x + at, first.x + at, 1)) at++;
+            CHECK(at == p->at + p->n, "%s: %s [%d] is %.9g, %s made %.9g", s[i].name, p->what,
+                  (int)(at - p->at), (double)r.x[at], s[0].name, (double)first.x[at]);
+        }
+        record_free(&r);
+    }
+    record_free(&first);
+}
+
+/* ---- every kernel but the convolutions, called directly -------------------------------------- */
+
+/* n numbers on the arena: mostly ordinary, some that rounding or a branch may trip over. */
+static float *some(jem_ctx *ctx, jem_rng *rng, ptrdiff_t n) {
+    static const float odd[] = { 0, -0.0f, 1e-40f, -1e-40f, 1e15f, -1e15f, 1, -1, 88.4f, -87.4f };
+    float *x = (float *)jem__push(ctx, (size_t)n * sizeof *x);
+    jem_fill_normal(ctx, rng, x, n, 0, 2);
+    for (ptrdiff_t i = jem_rng_below(rng, 40); i < n; i += 1 + jem_rng_below(rng, 40))
+        x[i] = odd[jem_rng_below(rng, 10)];
+    return x;
+}
+/* The same without the odd ones, in lo..hi. */
+static float *plain(jem_ctx *ctx, jem_rng *rng, ptrdiff_t n, float lo, float hi) {
+    float *x = (float *)jem__push(ctx, (size_t)n * sizeof *x);
+    jem_fill_uniform(ctx, rng, x, n, lo, hi);
+    return x;
+}
+static float *copy_of(jem_ctx *ctx, const float *x, ptrdiff_t n) {
+    float *y = (float *)jem__push(ctx, (size_t)n * sizeof *y);
+    memcpy(y, x, (size_t)n * sizeof *y);
+    return y;
+}
+
+static void direct_maps(jem_ctx *ctx, record *r) {
+    jem_rng rng = jem_rng_seed(1);
+    for (ptrdiff_t n = 16; n < 700; n += n) {
+        const float *dy = some(ctx, &rng, n), *old = some(ctx, &rng, n);
+        for (int kind = JEM__MAP_SCALE; kind <= JEM__MAP_DROP; kind++) {
+            const float *x = kind == JEM__MAP_LOG ? plain(ctx, &rng, n, 1e-30f, 3)
+                                                  : some(ctx, &rng, n);
+            float *aux = plain(ctx, &rng, n, 0, 1), *y = plain(ctx, &rng, n, 0, 1);
+            float *dx = copy_of(ctx, old, n);
+            const float a = 1.3f;
+            snprintf(r->title, sizeof r->title, "map %d of %d", kind, (int)n);
+            if (kind == JEM__MAP_DROP) ctx->k->drop(0.3f, a, x, y, (uint16_t *)(void *)aux, n);
+            else {
+                ctx->k->map(kind, a, x, y, NULL, n);
+                record_add(r, "without aux", y, n);
+                ctx->k->map(kind, a, x, y, aux, n);
+            }
+            record_add(r, "y", y, n), record_add(r, "aux", aux, n);
+            const int output = kind == JEM__MAP_EXP || kind == JEM__MAP_TANH;
+            for (int add = 0; add < 2; add++) {
+                ctx->k->map_back(kind, a, output ? y : x, aux, dy, dx, add, n);
+                record_add(r, "dx", dx, n);
+            }
+            if (kind == JEM__MAP_DROP) continue;
+            float *over = copy_of(ctx, x, n);      /* in place, both ways */
+            ctx->k->map(kind, a, over, over, NULL, n);
+            record_add(r, "over x", over, n);
+            over = copy_of(ctx, dy, n);
+            ctx->k->map_back(kind, a, output ? y : x, aux, over, over, 0, n);
+            record_add(r, "over dy", over, n);
+        }
+    }
+}
+
+static void direct_pairs(jem_ctx *ctx, record *r) {
+    jem_rng rng = jem_rng_seed(2);
+    for (ptrdiff_t n = 16; n < 700; n += n)
+        for (int spread = 0; spread < 2; spread++) {
+            const float *a = some(ctx, &rng, n), *b = some(ctx, &rng, n), *dy = some(ctx, &rng, n);
+            float *y = some(ctx, &rng, n), *out = some(ctx, &rng, 16);
+            snprintf(r->title, sizeof r->title, "pair of %d, spread %d", (int)n, spread);
+            for (int kind = JEM__PAIR_ADD; kind <= JEM__PAIR_MUL; kind++) {
+                ctx->k->pair(kind, a, b, spread, y, n);
+                record_add(r, "y", y, n);
+            }
+            for (int how = 0; how < 4; how++) {
+                const float *v = how & 1 ? b : NULL;
+                ctx->k->pair_back(how ? -1.0f : 1.0f, dy, v, spread, y, how > 1, n);
+                record_add(r, "dx", y, n);
+                ctx->k->dot(0.7f, a, v, out, how > 1, n);
+                record_add(r, "dot", out, 16);
+            }
+        }
+}
+
+static void direct_reductions(jem_ctx *ctx, record *r) {
+    static const int channels[] = { 1, 2, 3, 10, 17 };
+    jem_rng rng = jem_rng_seed(3);
+    for (int j = 0; j < 5; j++) {
+        const int c = channels[j], h = 5, w = 7;
+        const ptrdiff_t n = (ptrdiff_t)c * 16, all = n * h * w;
+        snprintf(r->title, sizeof r->title, "%d channels:", c);
+        float *y = plain(ctx, &rng, 16, 0, 1), *dx = some(ctx, &rng, all);
+        const float *x = some(ctx, &rng, all), *dy = some(ctx, &rng, all);
+        ctx->k->logsumexp(x, c, y);
+        record_add(r, "logsumexp", y, 16);
+        for (int add = 0; add < 2; add++) {
+            ctx->k->logsumexp_back(x, y, dy, c, dx, add);
+            record_add(r, "softmax", dx, n);
+        }
+        for (int k = 1; k <= 5; k++)
+            for (int s = 1; s <= 3; s++) {
+                const int ho = (h - k) / s + 1, wo = (w - k) / s + 1;
+                float *out = some(ctx, &rng, ho * wo * n);
+                ctx->k->pool(x, w, c, k, k, s, ho, wo, 1.0f / (float)(k * k), out);
+                record_add(r, "pool", out, ho * wo * n);
+                ctx->k->pool_back(dy, w, c, k, k, s, ho, wo, 1.0f / (float)(k * k), dx);
+                record_add(r, "pool_back", dx, all);
+            }
+        for (ptrdiff_t pixels = 1; pixels <= h * w; pixels += 17) {
+            const float *mean = plain(ctx, &rng, n, -1, 1), *rstd = plain(ctx, &rng, n, 0.5f, 2);
+            const float *gamma = plain(ctx, &rng, c, -1, 1), *beta = plain(ctx, &rng, c, -1, 1);
+            float *s1 = plain(ctx, &rng, n, -1, 1), *s2 = plain(ctx, &rng, n, -1, 1);
+            for (int how = 0; how < 4; how++) {
+                ctx->k->moment(x, how & 1 ? mean : NULL, how > 1, pixels, c, s1);
+                record_add(r, "moment", s1, n);
+            }
+            for (int how = 0; how < 2; how++) {
+                ctx->k->normalize(x, mean, rstd, gamma, how ? beta : NULL, pixels, c, dx);
+                record_add(r, "normalize", dx, pixels * n);
+                ctx->k->normalize_sums(x, dy, mean, rstd, pixels, c, s1, s2);
+                record_add(r, "sum dy", s1, n), record_add(r, "sum dy xhat", s2, n);
+                ctx->k->normalize_back(x, dy, mean, rstd, gamma, how ? s1 : NULL, how ? s2 : NULL,
+                                       pixels, c, dx);
+                record_add(r, "normalize_back", dx, pixels * n);
+            }
+        }
+    }
+}
+
+static void direct_updates(jem_ctx *ctx, record *r) {
+    const uint64_t starts[] = { 0, 48, 0xfffffff0u, (uint64_t)1 << 40 };
+    jem_rng rng = jem_rng_seed(4);
+    for (ptrdiff_t n = 16; n < 400; n += 48)
+        for (int how = 0; how < 8; how++) {
+            float *x = plain(ctx, &rng, n, -1, 1), *m = plain(ctx, &rng, n, -1, 1);
+            float *v = plain(ctx, &rng, n, 0, 1), *p = plain(ctx, &rng, n, -1, 1);
+            const float *g = some(ctx, &rng, n);
+            snprintf(r->title, sizeof r->title, "%d numbers, case %d:", (int)n, how);
+            ctx->k->fill(how & 1, rng.key, starts[how / 2], x, n, -1, 2);
+            record_add(r, "fill", x, n);
+            jem_sgld_desc d = jem_sgld_desc_default();
+            d.noise_std = 0.3f;
+            if (how & 1) d.clamp_grad = 0.5f;
+            if (how & 2) d.clamp_lo = -0.9f, d.clamp_hi = 1;
+            ctx->k->langevin(x, g, n, &d, how & 4 ? rng.key : NULL, starts[how % 4]);
+            record_add(r, "langevin", x, n);
+            jem_optim_desc o = jem_optim_desc_default();
+            if (how & 1) o.weight_decay = 0.01f;
+            if (how & 2) o.momentum = 0.9f, o.beta1 = 0;
+            ctx->k->adam(p, g, m, v, n, &o, 0.01f, 1.7f);
+            record_add(r, "adam", p, n), record_add(r, "m", m, n), record_add(r, "v", v, n);
+            ctx->k->sgd(p, g, m, n, &o, 0.01f);
+            record_add(r, "sgd", p, n), record_add(r, "m", m, n);
+        }
+}
+
+/* ---- convolutions ---------------------------------------------------------------------------- */
+
+typedef struct conv_shape { int n, ci, co, h, w, k, stride, pad; } conv_shape;
+
+static int below(jem_rng *rng, int lo, int hi) { return lo + jem_rng_below(rng, hi - lo + 1); }
+
+/* Chosen ones first: every width of the register blocks and what is left over of them, more than
+   one block of 16 input channels, kernels larger than the image, strides larger than the kernel,
+   rows so long that a weight gradient is made in parts. Then random ones. */
+static conv_shape conv_shape_at(int i, jem_rng *rng) {
+    static const conv_shape chosen[] = {
+        { 1, 1, 1, 1, 1, 1, 1, 0 }, { 1, 1, 1, 1, 1, 3, 1, 1 }, { 17, 1, 6, 3, 3, 3, 1, 1 },
+        { 3, 33, 7, 2, 3, 3, 1, 1 }, { 16, 17, 8, 3, 1, 1, 1, 0 }, { 2, 16, 13, 4, 4, 4, 2, 1 },
+        { 33, 3, 5, 4, 5, 2, 3, 0 }, { 1, 2, 9, 2, 2, 7, 1, 3 }, { 5, 5, 4, 7, 9, 1, 3, 2 },
+        { 2, 3, 11, 9, 7, 5, 3, 3 }, { 1, 4, 10, 6, 40, 3, 1, 1 }, { 1, 3, 2, 40, 35, 3, 2, 1 },
+        { 2, 1, 14, 1, 11, 5, 2, 2 }, { 1, 20, 12, 1, 1, 1, 1, 0 }, { 18, 6, 3, 6, 1, 4, 1, 3 }
+    };
+    static const int ns[] = { 1, 2, 3, 15, 16, 17, 33 }, channels[] = { 1, 2, 3, 4, 5, 8, 10, 17 };
+    enum { CHOSEN = sizeof chosen / sizeof chosen[0] };
+    if (i < CHOSEN) return chosen[i];
+    conv_shape s;
+    s.n = ns[jem_rng_below(rng, 7)];
+    s.ci = channels[jem_rng_below(rng, 8)], s.co = below(rng, 1, 14);
+    s.k = below(rng, 1, 6), s.stride = below(rng, 1, 3), s.pad = below(rng, 0, 3);
+    if (s.k == 6) s.k = 7;
+    const int least = s.k - 2 * s.pad > 1 ? s.k - 2 * s.pad : 1;
+    s.h = least + below(rng, 0, 6), s.w = least + below(rng, 0, 6);
+    return s;
+}
+#define CONV_TEXT "conv n %d, %d -> %d, %dx%d, k %d, stride %d, pad %d"
+#define CONV_ARGS(s) s.n, s.ci, s.co, s.h, s.w, s.k, s.stride, s.pad
+
+/* sum of conv(x) probe, and of x^2 besides, so that dx is added to; y, dx, dw, db of it */
+typedef struct conv_run {
+    jem_net *bag;
+    jem_param *w, *b;
+    jem_tensor *x, *y, *probe;
+} conv_run;
+
+static conv_run conv_make(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
+    conv_run c;
+    jem_conv_desc d;
+    d.stride = s.stride, d.pad = s.pad;
+    c.bag = bag_create(ctx);
+    c.w = random_param(c.bag, rng, 1, 4, s.co, s.ci, s.k, -1, 1);
+    c.b = random_param(c.bag, rng, 1, 1, s.co, 1, 1, -1, 1);
+    c.x = random_leaf(ctx, rng, jem__shape(s.n, s.ci, s.h, s.w), -1, 1);
+    c.y = jem_conv2d(ctx, c.x, c.w, c.b, d);
+    c.probe = random_leaf(ctx, rng, jem__shape_of(c.y), -1, 1);
+    jem_tensor *sum = jem_sum_image(ctx, jem_mul(ctx, c.y, c.probe));
+    sum = jem_add(ctx, sum, jem_sum_image(ctx, jem_square(ctx, c.x)));
+    jem_backward(jem_sum(ctx, sum));
+    jem_grad(sum, c.x);
+    return c;
+}
+
+static void convolutions(jem_ctx *ctx, record *r) {
+    jem_rng rng = jem_rng_seed(5);
+    for (int i = 0; i < 150; i++) {
+        const conv_shape s = conv_shape_at(i, &rng);
+        conv_run c = conv_make(ctx, &rng, s);
+        snprintf(r->title, sizeof r->title, CONV_TEXT, CONV_ARGS(s));
+        record_tensor(r, "y", c.y, 0);
+        record_tensor(r, "dx", c.x, 1);
+        record_params(r, c.bag, 1);
+        jem_net_free(c.bag);
+        jem_reset(ctx);
+    }
+}
+
+/* A sum and the sum of its terms' magnitudes: adding n products in any order, each rounded once,
+   is off by no more than n 2^-24 of the latter (Higham 2002, ch. 3). */
+typedef struct exact { double sum, size, terms; } exact;
+
+static void exact_add(exact *e, double a, double b) {
+    e->sum += a * b, e->size += fabs(a * b), e->terms += 1;
+}
+static int within(const exact *e, float x) {
+    return fabs((double)x - e->sum) <= (e->terms + 16) * ldexp(1, -24) * e->size;
+}
+
+static void test_conv_values(void) {
+    printf("convolutions against plain loops in double, within the bound on rounding\n");
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    jem_rng rng = jem_rng_seed(6);
+    for (int i = 0; i < 60; i++) {
+        const conv_shape s = conv_shape_at(i, &rng);
+        conv_run c = conv_make(ctx, &rng, s);
+        const int ho = c.y->h, wo = c.y->w, image = s.ci * s.h * s.w, out = s.co * ho * wo;
+        const int taps = s.k * s.k;
+        float *x = (float *)malloc((size_t)(s.n * image) * sizeof *x);
+        float *dx = (float *)malloc((size_t)(s.n * image) * sizeof *x);
+        float *y = (float *)malloc((size_t)(s.n * out) * sizeof *y);
+        float *dy = (float *)malloc((size_t)(s.n * out) * sizeof *y);
+        exact *ex = (exact *)calloc((size_t)(s.n * image), sizeof *ex);
+        exact *ew = (exact *)calloc((size_t)c.w->size, sizeof *ew);
+        exact *eb = (exact *)calloc((size_t)s.co, sizeof *eb);
+        jem_read(c.x, x), jem_read(c.y, y), jem_read(c.probe, dy), jem_read_grad(c.x, dx);
+        int bad = 0;
+        for (int at = 0; at < s.n * out; at++) {   /* at is ((n O + o) ho + oy) wo + ox */
+            const int ox = at % wo, oy = at / wo % ho, o = at / (wo * ho) % s.co, n = at / out;
+            exact e = { 0, 0, 0 };
+            exact_add(&e, (double)c.b->value[o], 1);
+            exact_add(&eb[o], (double)dy[at], 1);
+            for (int j = 0; j < s.ci * taps; j++) {
+                const int iy = oy * s.stride + j % taps / s.k - s.pad;
+                const int ix = ox * s.stride + j % s.k - s.pad;
+                if (iy < 0 || iy >= s.h || ix < 0 || ix >= s.w) continue;
+                const int from = n * image + (j / taps * s.h + iy) * s.w + ix;
+                const int weight = o * s.ci * taps + j;
+                exact_add(&e, (double)c.w->value[weight], (double)x[from]);
+                exact_add(&ex[from], (double)c.w->value[weight], (double)dy[at]);
+                exact_add(&ew[weight], (double)x[from], (double)dy[at]);
+            }
+            bad += !within(&e, y[at]);
+        }
+        for (int at = 0; at < s.n * image; at++) { /* and the term x^2 */
+            exact_add(&ex[at], 2, (double)x[at]);
+            bad += !within(&ex[at], dx[at]);
+        }
+        for (int at = 0; at < c.w->size; at++) bad += !within(&ew[at], c.w->grad[at]);
+        for (int at = 0; at < s.co; at++) bad += !within(&eb[at], c.b->grad[at]);
+        CHECK(bad == 0, CONV_TEXT ": %d numbers", CONV_ARGS(s), bad);
+        free(x), free(dx), free(y), free(dy), free(ex), free(ew), free(eb);
+        jem_net_free(c.bag);
+        jem_reset(ctx);
+    }
+    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
+    jem_ctx_free(ctx);
+}
+
+/* ---- whole networks -------------------------------------------------------------------------- */
+
+static jem_net *small_wrn(jem_ctx *ctx, jem_norm norm, int size) {
+    jem_wrn_desc d = jem_wrn_desc_default();
+    d.depth = 10, d.widen = 1, d.height = d.width = size, d.norm = norm;
+    return jem_wrn_create(ctx, &d, 7);
+}
+static jem_net *small_convnet(jem_ctx *ctx) {
+    jem_convnet_desc d = jem_convnet_desc_default();
+    d.height = 8, d.width = 7, d.layers = 3, d.widths[0] = 8, d.widths[1] = 9, d.widths[2] = 13;
+    return jem_convnet_create(ctx, &d, 7);
+}
+
+/* 19 images and their labels: one whole group and part of another */
+enum { IMAGES = 19 };
+static float *images_for(const jem_net *net, int *labels) {
+    jem_rng rng = jem_rng_seed(8);
+    random_labels(&rng, labels, IMAGES, net->classes);
+    return random_floats(&rng, (ptrdiff_t)IMAGES * net->channels * net->height * net->width, -1, 1);
+}
+
+static jem_train_desc short_training(void) {
+    jem_train_desc d = jem_train_desc_default();
+    d.lr = 1e-3f, d.sgld.steps = 3, d.negatives = 7, d.buffer_size = 20, d.reinit = 0.3f;
+    return d;
+}
+
+/* Logits, log p(x) and its gradient, then three updates. Takes the net. */
+static void use_net(record *r, const char *title, jem_net *net, const jem_train_desc *d) {
+    jem_ctx *ctx = net->ctx;
+    int labels[IMAGES];
+    float *x = images_for(net, labels);
+    jem_tensor *t = jem_input(ctx, x, IMAGES, net->channels, net->height, net->width);
+    snprintf(r->title, sizeof r->title, "%s:", title);
+    record_tensor(r, "logits", jem_forward(net, t, 0), 0);
+    CHECK(jem_grad(jem_logp(ctx, t, net), t) == JEM_OK, "%s", jem_error(ctx));
+    record_tensor(r, "input gradient", t, 1);
+    jem_trainer *tr = jem_trainer_create(net, d);
+    for (int step = 0; step < 3; step++) {
+        snprintf(r->title, sizeof r->title, "%s, update %d:", title, step);
+        jem_stats s = jem_train_step(tr, x, labels, IMAGES);
+        CHECK(s.status == JEM_OK, "%s", jem_error(ctx));
+        record_add(r, "loss", &s.loss, 1), record_add(r, "gradient norm", &s.grad_norm, 1);
+        record_params(r, net, 1);
+        record_params(r, net, 0);
+    }
+    const jem_buffer *b = jem_trainer_buffer(tr);
+    record_add(r, "buffer", b->data, (ptrdiff_t)b->capacity * b->channels * b->height * b->width);
+    free(x);
+    jem_trainer_free(tr);
+    jem_net_free(net);
+    jem_reset(ctx);
+}
+
+static void networks(jem_ctx *ctx, record *r) {
+    jem_train_desc d = short_training();
+    use_net(r, "convnet", small_convnet(ctx), &d);
+    d.optim.weight_decay = 1e-3f, d.optim.clip = 0.5f;
+    use_net(r, "wrn, Adam with decay and clip", small_wrn(ctx, JEM_NORM_NONE, 4), &d);
+    d = short_training();
+    d.optim.kind = JEM_SGD, d.optim.momentum = 0.9f, d.optim.weight_decay = 1e-3f;
+    use_net(r, "batch norm, SGD", small_wrn(ctx, JEM_NORM_BATCH, 4), &d);
+    d.optim.clip = 0.5f, d.sgld.clamp_grad = 0.01f, d.sgld.clamp_lo = -1, d.sgld.clamp_hi = 1;
+    use_net(r, "instance norm, SGD with clip", small_wrn(ctx, JEM_NORM_INSTANCE, 4), &d);
+    d = short_training();
+    d.w_cd_class = 0.5f, d.energy_l2 = 0.1f;
+    use_net(r, "layer norm, by class", small_wrn(ctx, JEM_NORM_LAYER, 4), &d);
+    use_net(r, "act norm, by class", small_wrn(ctx, JEM_NORM_ACT, 4), &d);
+    jem_wrn_desc w = jem_wrn_desc_default();
+    w.depth = 10, w.widen = 1, w.channels = 1, w.height = 5, w.width = 3, w.classes = 3;
+    w.activation = JEM_TANH, w.dropout = 0.3f, w.head = JEM_HEAD_FLAT, w.stem_stride = 2;
+    use_net(r, "dropout, tanh, flat", jem_wrn_create(ctx, &w, 7), &d);
+    jem_mlp_desc m = jem_mlp_desc_default();
+    m.channels = 2, m.height = m.width = 1, m.widths[0] = 33, m.widths[1] = 7, m.classes = 2;
+    m.activation = JEM_RELU;
+    use_net(r, "mlp", jem_mlp_create(ctx, &m, 7), &d);
+}
+
+/* ---- the fingerprint ------------------------------------------------------------------------- */
+
+/* All parameters and buffers of two nets after three updates. No cosine and no sine of the C
+   library is in it; of its pow, in Adam's correction, what is left after rounding to float. */
+static uint64_t fingerprint(jem_ctx *ctx) {
+    const jem_train_desc d = short_training();
+    uint64_t h = 0;
+    for (int i = 0; i < 2; i++) {
+        int labels[IMAGES];
+        jem_net *net = i ? small_wrn(ctx, JEM_NORM_BATCH, 8) : small_convnet(ctx);
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        float *x = images_for(net, labels);
+        for (int step = 0; step < 3; step++)
+            CHECK(jem_train_step(tr, x, labels, IMAGES).status == JEM_OK, "%s", jem_error(ctx));
+        h = h * 31 + net_hash(net);
+        free(x);
+        jem_trainer_free(tr);
+        jem_net_free(net);
+    }
+    return h;
+}
+
+/* If it changes, so do the numbers of everyone who trains: on purpose, or not at all. */
+#define FINGERPRINT 0x98df9fb1ba6ce6c2u
+
+static void test_fingerprint(void) {
+    printf("fingerprint of three updates\n");
+    setup s[8];
+    const int n = every_isa(s);
+    for (int i = 0; i < n; i++) {
+        jem_ctx *ctx = jem_ctx_create(&s[i].desc);
+        const uint64_t h = fingerprint(ctx);
+        CHECK(h == FINGERPRINT, "%s: 0x%08x%08xu", s[i].name, (unsigned)(h >> 32), (unsigned)h);
+        jem_ctx_free(ctx);
+    }
+}
+
+int main(void) {
+    compare("elementwise kernels", direct_maps, every_isa);
+    compare("pairs and dot products", direct_pairs, every_isa);
+    compare("logsumexp, pooling, norms", direct_reductions, every_isa);
+    compare("fills, Langevin, Adam, SGD", direct_updates, every_isa);
+    compare("convolutions", convolutions, every_isa);
+    compare("networks and training", networks, every_isa);
+    compare("convolutions on threads", convolutions, every_order);
+    compare("networks and training on threads", networks, every_order);
+    CHECK(backwards_calls > 0, "the context's parallel_for is called");
+    test_conv_values();
+    test_fingerprint();
+    return test_report();
+}
