@@ -14,7 +14,7 @@ OPENMP  = $(eval OPENMP := $(shell mkdir -p $(BUILD) && \
 # -idirafter: stb headers put into build/stb by hand, if the system has none.
 COMPILE = $(CC) -std=c99 $(WARN) $(CFLAGS) $(OPENMP) -I. -idirafter build
 # Tests that also run as AArch64 programs, in an emulator: names without test_ and .c.
-NEON_TESTS ?=
+NEON_TESTS ?= io rng kernels
 
 programs = $(patsubst $(1)/%.c,$(BUILD)/%,$(wildcard $(1)/$(2).c))
 EXAMPLES := $(call programs,examples,*)

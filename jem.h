@@ -305,6 +305,10 @@ typedef struct jem_call {
     float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if nobody asks */
     jem_param *param[JEM_MAX_PARAMS];
     int add[JEM_MAX_INPUTS];                       /* for JEM_OP_STORES: add to dx, or store */
+    const void *act;                               /* private: what is fused to a convolution */
+    const float *plus;
+    float *act_y;
+    void *act_aux;
     const struct jem__plan *plan;                  /* private, as is the node: what finds the other */
     struct jem__node *node;                        /* groups for an op that needs them all */
 } jem_call;
@@ -315,7 +319,8 @@ enum {                                             /* jem_op.keeps: what backwar
 enum {                                             /* jem_op.flags, for the built-in ops */
     JEM_OP_STORES = 1,     /* backward obeys add[]: 0 store, 1 add (otherwise dx comes zeroed) */
     JEM_OP_IN_PLACE = 2,   /* y may lie over x[0], dx[0] over dy */
-    JEM_OP_WHOLE = 4       /* called once for all groups: sums over the batch */
+    JEM_OP_WHOLE = 4,      /* called once for all groups: sums over the batch */
+    JEM_OP_CONV = 8, JEM_OP_ADD = 16, JEM_OP_ACTIVATION = 32           /* what can be fused */
 };
 typedef struct jem_op {
     const char *name;
@@ -750,6 +755,7 @@ struct jem_ctx {
     size_t used;                                   /* bytes of the chunk in use */
     struct jem__node **nodes;                      /* the tape, in the order it was recorded */
     int n_nodes, cap_nodes;
+    double params_left;                            /* what a file's description may still create */
     uint64_t pushes;                               /* counts arena allocations: orders them in time */
 };
 
@@ -1049,8 +1055,9 @@ static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
 #define JEM__IADD(a, b) _mm512_add_epi32(a, b)
 #define JEM__IXOR(a, b) _mm512_xor_si512(a, b)
 #define JEM__IAND(a, b) _mm512_and_si512(a, b)
-#define JEM__SHL(a, s) _mm512_slli_epi32(a, s)
-#define JEM__SHR(a, s) _mm512_srli_epi32(a, s)
+/* maskz: gcc 12 warns of its own header in the plain ones */
+#define JEM__SHL(a, s) _mm512_maskz_slli_epi32((__mmask16)0xffff, a, s)
+#define JEM__SHR(a, s) _mm512_maskz_srli_epi32((__mmask16)0xffff, a, s)
 #define JEM__AS_I(v) _mm512_castps_si512(v)
 #define JEM__AS_V(i) _mm512_castsi512_ps(i)
 #define JEM__TO_V(i) _mm512_cvtepi32_ps(i)
@@ -1269,7 +1276,7 @@ JEM__VINLINE void JEM__FN(finish)(const jem__finish *f, JEM__V v, int o, ptrdiff
     if (f->bias) v = JEM__ADD(v, JEM__SET(f->bias[o]));
     if (f->bits || f->slopes) {
         const JEM__V m = f->slopes ? JEM__LOAD(f->slopes + at)
-                                   : JEM__PICK(f->bits[bit] >> h, JEM__SET(f->slope), JEM__SET(1.0f));
+                                   : JEM__PICK((unsigned)f->bits[bit] >> h, JEM__SET(f->slope), JEM__SET(1.0f));
         v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : JEM__MUL(v, m);
     } else if (f->add) v = JEM__ADD(v, JEM__LOAD(f->add + at));
     if (f->y) JEM__STORE(f->y + at, v);
@@ -1691,10 +1698,10 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
     case JEM__MAP_TANH:
         JEM__BACK(JEM__FNMA(JEM__LOAD(kept + i), JEM__LOAD(kept + i), JEM__SET(1.0f)));
     case JEM__MAP_LEAKY:
-        JEM__BACK(JEM__PICK(bits[i / JEM_LANES] >> (i % JEM_LANES), JEM__SET(a), JEM__SET(1.0f)));
+        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES), JEM__SET(a), JEM__SET(1.0f)));
     case JEM__MAP_SILU: JEM__BACK(JEM__LOAD(slope + i));
     case JEM__MAP_DROP:
-        JEM__BACK(JEM__PICK(bits[i / JEM_LANES] >> (i % JEM_LANES), JEM__SET(0.0f), JEM__SET(a)));
+        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES), JEM__SET(0.0f), JEM__SET(a)));
     default: break;
     }
 #undef JEM__BACK
@@ -2203,6 +2210,7 @@ jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
     seed.k = jem__kernels_for(seed.desc.isa);
     if (!seed.k || !seed.desc.allocate != !seed.desc.release) return NULL;
     seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
+    seed.params_left = HUGE_VAL;
 #ifdef _OPENMP
     if (seed.desc.threads <= 0) seed.threads = omp_get_max_threads();
 #endif
@@ -2276,6 +2284,8 @@ typedef struct jem__node {
     /* of the plan being run */
     int reached, wanted, needs, written, add[JEM_MAX_INPUTS], pos;
     int value_buf, aux_buf, grad_buf;              /* -1: none */
+    int uses;                                      /* how often read in this plan; user1: first */
+    struct jem__node *user1, *into, *core, *sum, *late, *by;           /* see jem__plan_fuse */
 } jem__node;
 
 typedef struct jem__buf { int start, end; ptrdiff_t size, at; } jem__buf;
@@ -2495,7 +2505,8 @@ static void jem__plan_nodes(jem__plan *p, const jem__node *x) {
     const int last = p->target->index;
     for (int i = 0; i <= last; i++) {
         jem__node *n = ctx->nodes[i];
-        n->reached = n->wanted = n->needs = n->written = 0;
+        n->reached = n->wanted = n->needs = n->written = n->uses = 0;
+        n->user1 = n->into = n->core = n->sum = n->late = n->by = NULL;
         n->pos = n->value_buf = n->aux_buf = n->grad_buf = -1;
     }
     p->target->reached = p->target->wanted = 1;
@@ -2528,52 +2539,117 @@ static jem_status jem__plan_list(jem__plan *p) {
     return JEM_OK;
 }
 
-/* When: the forward of list[i] is at time i, its backward at 2n-1-i. A buffer lives from the first
-   time it is written to the last time it is read. */
+/* What can be one: a convolution finishes its sums in registers, so that the addition and the
+   activation behind it cost no pass over memory, and nor does the mask of an activation before it
+   on the way back:
+
+     forward    conv -> add -> activation   run as one where the last of them stands (`into`, `core`)
+     backward   conv's input gradient and the activation's that made its input: as one where the
+                activation stands (`late`, `by`)
+
+   A value in between is stored only if somebody else reads it. */
+static void jem__plan_fuse(jem__plan *p) {
+    for (int j = 0; j < p->n; j++)
+        for (int k = 0; k < p->list[j]->inputs; k++) {
+            jem__node *in = p->list[j]->in[k];
+            if (in->uses++ == 0) in->user1 = p->list[j];
+        }
+    for (int i = 0; i < p->n; i++) {
+        jem__node *c = p->list[i], *last = c, *sum = NULL;
+        if (!(c->op->flags & JEM_OP_CONV)) continue;
+        jem__node *act = c->in[0];
+        if (act->pos >= 0 && (act->op->flags & JEM_OP_ACTIVATION) && act->uses == 1 && act->needs &&
+            c->needs) act->by = c, c->late = act;
+        if (c->uses != 1 || c->value) continue;
+        jem__node *add = c->user1;
+        if ((add->op->flags & JEM_OP_ADD) && !add->core && !add->into &&
+            add->in[0] != add->in[1] && add->in[0]->stride == add->in[1]->stride) last = sum = add;
+        act = last->user1;                         /* the first to read it */
+        if (act && last->uses && (act->op->flags & JEM_OP_ACTIVATION)) last = act;
+        if (last == c) continue;
+        last->core = c, last->sum = sum, c->into = last;
+        if (sum && sum != last) sum->into = last;
+    }
+}
+
+/* When: list[i] goes forward at time i, back at 2n-1-i, unless it is part of another. A buffer lives
+   from the first time it is written to the last time it is read. */
+static int jem__time_forward(const jem__node *n) { return n->into ? n->into->pos : n->pos; }
+static int jem__time_back(const jem__plan *p, const jem__node *n) {
+    return 2 * p->n - 1 - (n->late ? n->late->pos : n->pos);
+}
+
+/* The last time that n's value is read from memory; -1: never. */
+static int jem__last_read(const jem__plan *p, const jem__node *n) {
+    int until = n->needs && (n->op->keeps & JEM_KEEPS_OUTPUT) ? jem__time_back(p, n) : -1;
+    for (int j = n->pos + 1; j < p->n; j++)
+        for (int k = 0; k < p->list[j]->inputs; k++) {
+            const jem__node *user = p->list[j];
+            if (user->in[k] != n) continue;
+            if (n->into && (user == n->into || user->into == n->into)) continue;   /* in registers */
+            int keeps = user->op->keeps;
+            if (p->mode == JEM__BACKWARD && jem__trains(user)) keeps |= user->op->keeps_for_params;
+            const int last = user->needs && keeps >> k & 1 ? jem__time_back(p, user)
+                                                          : jem__time_forward(user);
+            if (last > until) until = last;
+        }
+    return until;
+}
+
+/* A sum's gradient is its inputs' gradient: they can all be one buffer, if nobody adds to one of
+   them before the other has been read. */
+static int jem__same_gradient(const jem__plan *p, const jem__node *n, int k) {
+    if (n->in[0] == n->in[1]) return 0;
+    if (k == 0) return 1;
+    for (int side = 0; side < 2; side++) {
+        const jem__node *a = n->in[side], *b = n->in[1 - side];
+        for (int j = a->pos + 1; j < p->n; j++)
+            for (int i = 0; i < p->list[j]->inputs; i++)
+                if (p->list[j] != n && p->list[j]->in[i] == a &&
+                    jem__time_back(p, p->list[j]) <= jem__time_back(p, b)) return 0;
+    }
+    return 1;
+}
+
 static void jem__plan_lifetimes(jem__plan *p) {
-    const int end = 2 * p->n - 1;
+    const int both = JEM_OP_IN_PLACE | JEM_OP_STORES;
     for (int i = p->n - 1; i >= 0; i--)            /* who is the first to write each gradient */
         for (int k = 0; k < p->list[i]->inputs; k++) {
             jem__node *n = p->list[i], *in = n->in[k];
-            if (n->needs && in->needs) n->add[k] = in->written, in->written = 1;
+            if (n->needs && in->needs && !n->late) n->add[k] = in->written, in->written = 1;
         }
     for (int i = 0; i < p->n; i++) {
-        jem__node *n = p->list[i];
-        if (n->value) continue;                    /* kept: outside the region */
-        int until = n->needs && (n->op->keeps & JEM_KEEPS_OUTPUT) ? end - i : i;
-        for (int j = i + 1; j < p->n; j++)
-            for (int k = 0; k < p->list[j]->inputs; k++) {
-                const jem__node *user = p->list[j];
-                if (user->in[k] != n) continue;
-                int keeps = user->op->keeps;
-                if (p->mode == JEM__BACKWARD && jem__trains(user)) keeps |= user->op->keeps_for_params;
-                const int last = user->needs && keeps >> k & 1 ? end - j : j;
-                if (last > until) until = last;
-            }
-        jem__node *over = n->inputs ? n->in[0] : NULL;
+        jem__node *n = p->list[i], *over = n->inputs ? n->in[0] : NULL;
+        const int from = jem__time_forward(n), until = jem__last_read(p, n);
+        if (n->value || until < 0) continue;       /* kept: outside the region */
         if ((n->op->flags & JEM_OP_IN_PLACE) && over->value_buf >= 0 && over->stride == n->stride &&
-            p->bufs[over->value_buf].end == i) {
+            p->bufs[over->value_buf].end == from) {
             n->value_buf = over->value_buf;
             p->bufs[n->value_buf].end = until;
-        } else n->value_buf = jem__plan_buf(p, i, until, n->stride);
+        } else n->value_buf = jem__plan_buf(p, from, until, n->stride);
     }
     for (int i = 0; i < p->n; i++)
         if (p->list[i]->aux_bytes)
-            p->list[i]->aux_buf = jem__plan_buf(p, i, p->list[i]->needs ? end - i : i,
+            p->list[i]->aux_buf = jem__plan_buf(p, i, p->list[i]->needs ? 2 * p->n - 1 - i : i,
                                                 (ptrdiff_t)((p->list[i]->aux_bytes + 3) / 4));
     for (int i = p->n - 1; i >= 0; i--) {
         jem__node *n = p->list[i];
         if (!n->needs) continue;
-        if (n->grad_buf < 0) n->grad_buf = jem__plan_buf(p, end - i, end - i, n->stride);
-        p->bufs[n->grad_buf].end = end - i;
+        const int now = 2 * p->n - 1 - i, end = jem__time_back(p, n);
+        if (!n->by) {                              /* by: its own gradient is never stored */
+            if (n->grad_buf < 0) n->grad_buf = jem__plan_buf(p, now, end, n->stride);
+            if (p->bufs[n->grad_buf].end < end) p->bufs[n->grad_buf].end = end;
+        }
         for (int k = 0; k < n->inputs; k++) {
             jem__node *in = n->in[k];
-            if (!in->needs || in->pos < 0 || in->grad_buf >= 0) continue;
-            const int both = JEM_OP_IN_PLACE | JEM_OP_STORES;
-            if (k == 0 && (n->op->flags & both) == both && in->stride == n->stride &&
-                p->bufs[n->grad_buf].end == end - i)
-                in->grad_buf = n->grad_buf, p->bufs[in->grad_buf].end = end - in->pos;
-            else in->grad_buf = jem__plan_buf(p, end - i, end - in->pos, in->stride);
+            if (!in->needs || in->pos < 0 || in->grad_buf >= 0 || in->by) continue;
+            if (!n->by && (n->op->flags & both) == both && in->stride == n->stride &&
+                (n->op->flags & JEM_OP_ADD ? jem__same_gradient(p, n, k)
+                                           : k == 0 && p->bufs[n->grad_buf].end == now)) {
+                in->grad_buf = n->grad_buf;
+                if (p->bufs[in->grad_buf].end < jem__time_back(p, in))
+                    p->bufs[in->grad_buf].end = jem__time_back(p, in);
+            } else in->grad_buf = jem__plan_buf(p, jem__time_back(p, n), jem__time_back(p, in), in->stride);
         }
     }
 }
@@ -2636,10 +2712,11 @@ static jem_call jem__call(const jem__plan *p, jem__node *n, int group) {
     for (int k = 0; k < n->inputs; k++) {
         c.in[k] = jem__shape_of(&n->in[k]->t);
         c.x[k] = jem__value_at(p, n->in[k], group);
-        if (n->needs && n->in[k]->needs) c.dx[k] = jem__grad_at(p, n->in[k], group), c.add[k] = n->add[k];
+        if (n->needs && n->in[k]->needs) c.dx[k] = jem__grad_at(p, n->in[k], group);
+        c.add[k] = n->add[k];
     }
     for (int k = 0; k < n->params; k++) c.param[k] = n->param[k];
-    if (n->needs) c.dy = jem__grad_at(p, n, group);
+    if (n->needs) c.dy = n->by ? c.work : jem__grad_at(p, n, group);   /* by: only 'not NULL' */
     return c;
 }
 /* The same call for another group: for ops that need the whole batch. */
@@ -2648,12 +2725,29 @@ static jem_call jem__at(const jem_call *call, int group) {
 }
 
 static void jem__forward_node(const jem__plan *p, jem__node *n, int group) {
-    jem_call c = jem__call(p, n, group);
-    n->op->forward(&c);
+    if (n->into) return;                           /* part of a later one */
+    jem_call c = jem__call(p, n->core ? n->core : n, group);
+    if (n->core) {
+        jem__node *sum = n->sum, *raw = sum ? sum : n->core;
+        c.y = jem__value_at(p, raw, group);
+        if (sum) c.plus = jem__value_at(p, sum->in[sum->in[0] == n->core], group);
+        if (n != raw) {
+            const jem_call act = jem__call(p, n, group);
+            c.act = n->user, c.act_y = act.y, c.act_aux = act.dy ? act.aux : NULL;
+        }
+        n->core->op->forward(&c);
+    } else n->op->forward(&c);
 }
 
 static void jem__backward_node(const jem__plan *p, jem__node *n, int group) {
+    if (n->late) return;
     jem_call c = jem__call(p, n, group);
+    if (n->by) {                                   /* the convolution goes on through the activation */
+        jem_call conv = jem__call(p, n->by, group);
+        conv.act = n->user, conv.act_aux = c.aux, conv.dx[0] = c.dx[0], conv.add[0] = c.add[0];
+        if (c.dx[0]) n->by->op->backward(&conv);
+        return;
+    }
     int any = 0;
     for (int k = 0; k < n->inputs; k++) {
         if (!c.dx[k]) continue;
@@ -2756,7 +2850,7 @@ static jem_status jem__run(jem_ctx *ctx, jem__mode mode, jem__node *target, jem_
     if (s != JEM_OK || (p->n == 0 && !x)) return s;
     jem_mark mark = jem_begin(ctx);                /* the plan itself and its region end with the run */
     s = jem__plan_list(p);
-    if (s == JEM_OK) jem__plan_lifetimes(p), s = jem__plan_places(p);
+    if (s == JEM_OK) jem__plan_fuse(p), jem__plan_lifetimes(p), s = jem__plan_places(p);
     if (s != JEM_OK) p->n = 0;
     const int whole = mode == JEM__BACKWARD || p->n == 0 || jem__whole(p->list[0]) ||
                       jem__run_end(p, 0) < p->n;
@@ -2951,6 +3045,7 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
 }
 
 typedef struct jem__conv_user { jem__conv out, grad; } jem__conv_user;
+typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* an elementwise op's */
 
 static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
@@ -2969,7 +3064,13 @@ static void jem__conv_forward(const jem_call *c) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
     jem__finish f;
     memset(&f, 0, sizeof f);
-    f.bias = c->param[1] ? c->param[1]->value : NULL, f.y = c->y;
+    f.bias = c->param[1] ? c->param[1]->value : NULL, f.add = c->plus, f.y = c->y;
+    if (c->act) {
+        const jem__map_user *act = (const jem__map_user *)c->act;
+        f.act = c->act_y, f.kind = act->kind, f.slope = act->a;
+        if (act->kind == JEM__MAP_SILU) f.keep_slopes = (float *)c->act_aux;
+        else f.keep_bits = (uint16_t *)c->act_aux;
+    }
     jem__conv_run(c, &u->out, c->x[0], &f);
 }
 /* dy (ho,wo,O,16) -> dx (h,w,I,16) */
@@ -2978,6 +3079,12 @@ static void jem__conv_backward(const jem_call *c) {
     jem__finish f;
     memset(&f, 0, sizeof f);
     f.add = c->add[0] ? c->dx[0] : NULL, f.y = c->dx[0];
+    if (c->act) {
+        const jem__map_user *act = (const jem__map_user *)c->act;
+        f.slope = act->a;
+        if (act->kind == JEM__MAP_SILU) f.slopes = (const float *)c->act_aux;
+        else f.bits = (const uint16_t *)c->act_aux;
+    }
     jem__conv_run(c, &u->grad, c->dy, &f);
 }
 
@@ -3027,9 +3134,11 @@ static jem_status jem__conv_param_grad(const jem_call *c) {
 }
 
 static const jem_op jem__op_conv2d = { "conv2d", jem__conv_forward, jem__conv_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_STORES, jem__conv_prepare, jem__conv_param_grad, JEM_KEEPS_INPUT };
+    JEM_KEEPS_NOTHING, JEM_OP_STORES | JEM_OP_CONV, jem__conv_prepare, jem__conv_param_grad,
+    JEM_KEEPS_INPUT };
 static const jem_op jem__op_linear = { "linear", jem__conv_forward, jem__conv_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_STORES, jem__conv_prepare, jem__conv_param_grad, JEM_KEEPS_INPUT };
+    JEM_KEEPS_NOTHING, JEM_OP_STORES | JEM_OP_CONV, jem__conv_prepare, jem__conv_param_grad,
+    JEM_KEEPS_INPUT };
 
 jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b, jem_conv_desc desc) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3076,8 +3185,6 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
 
-typedef struct jem__map_user { int kind; float a; } jem__map_user;
-
 static ptrdiff_t jem__floats(jem_shape s) { return (ptrdiff_t)s.c * s.h * s.w * JEM_LANES; }
 
 /* y = f(x) */
@@ -3096,13 +3203,16 @@ static void jem__map_backward(const jem_call *c) {
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
 #define JEM__MAP_OP(name, keeps) { name, jem__map_forward, jem__map_backward, keeps,               \
                                    JEM_OP_STORES | JEM_OP_IN_PLACE, NULL, NULL, 0 }
+#define JEM__ACT_OP(name) { name, jem__map_forward, jem__map_backward, JEM_KEEPS_NOTHING,          \
+                            JEM_OP_STORES | JEM_OP_IN_PLACE | JEM_OP_ACTIVATION, NULL, NULL, 0 }
     static const jem_op ops[] = {                  /* in the order of JEM__MAP_SCALE, ... */
         JEM__MAP_OP("scale", JEM_KEEPS_NOTHING), JEM__MAP_OP("shift", JEM_KEEPS_NOTHING),
         JEM__MAP_OP("square", JEM_KEEPS_INPUT), JEM__MAP_OP("exp", JEM_KEEPS_OUTPUT),
         JEM__MAP_OP("log", JEM_KEEPS_INPUT), JEM__MAP_OP("tanh", JEM_KEEPS_OUTPUT),
-        JEM__MAP_OP("leaky_relu", JEM_KEEPS_NOTHING), JEM__MAP_OP("silu", JEM_KEEPS_NOTHING)
+        JEM__ACT_OP("leaky_relu"), JEM__ACT_OP("silu")
     };
 #undef JEM__MAP_OP
+#undef JEM__ACT_OP
     if (!x || !jem_ok(ctx)) return NULL;
     jem__map_user u;
     u.kind = kind, u.a = a;
@@ -3170,16 +3280,17 @@ static void jem__pair_backward(const jem_call *c) {
     const int kind = *(const int *)c->user, mul = kind == JEM__PAIR_MUL;
     const float s = kind == JEM__PAIR_SUB ? -1.0f : 1.0f;
     const ptrdiff_t n = jem__floats(c->out);
-    if (c->dx[0])
+    if (c->dx[0] && c->dx[0] != c->dy)             /* the same place: a sum's, and there already */
         c->ctx->k->pair_back(1, c->dy, mul ? c->x[1] : NULL, jem__spread(c), c->dx[0], c->add[0], n);
     if (c->dx[1] && jem__spread(c))
         c->ctx->k->dot(s, c->dy, mul ? c->x[0] : NULL, c->dx[1], c->add[1], n);
-    else if (c->dx[1]) c->ctx->k->pair_back(s, c->dy, mul ? c->x[0] : NULL, 0, c->dx[1], c->add[1], n);
+    else if (c->dx[1] && c->dx[1] != c->dy)
+        c->ctx->k->pair_back(s, c->dy, mul ? c->x[0] : NULL, 0, c->dx[1], c->add[1], n);
 }
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
     static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
         { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING,
-          JEM_OP_STORES | JEM_OP_IN_PLACE, NULL, NULL, 0 },
+          JEM_OP_STORES | JEM_OP_IN_PLACE | JEM_OP_ADD, NULL, NULL, 0 },
         { "sub", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING,
           JEM_OP_STORES | JEM_OP_IN_PLACE, NULL, NULL, 0 },
         { "mul", jem__pair_forward, jem__pair_backward, JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1,
@@ -3771,6 +3882,10 @@ jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *sh
     int bad = !name || ndim < 1 || ndim > 4;
     double size = 1;
     for (int i = 0; !bad && i < ndim; i++) size *= shape[i], bad = shape[i] < 1 || size > 1e9;
+    if (!bad && (net->ctx->params_left -= size) < 0) {
+        jem__fail(net->ctx, JEM_BAD_FILE, "the file describes a larger network than it holds");
+        return NULL;
+    }
     if (bad || jem_net_find(net, name)) {
         jem__fail(net->ctx, JEM_BAD_ARGUMENT, "net_param: %s%s", name ? name : "no name",
                   bad ? ": not a shape that can be made" : " is there already");
@@ -5321,7 +5436,11 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!jem__meta_get(a->meta, "jem.net"))
         jem__fail(ctx, JEM_BAD_FILE, "%s: does not say which network it is: create the network "
                   "first, then jem_net_load", a->where);
+    double held = 0;                               /* a small hostile file must not fill the memory */
+    for (int i = 0; i < a->count; i++) held += (double)a->entries[i]->e.bytes;
+    ctx->params_left = held;
     jem_net *net = jem__net_from_meta(ctx, a->meta);
+    ctx->params_left = HUGE_VAL;
     if (!net) return NULL;
     jem_status status = JEM_OK;
     for (const jem__meta *m = a->meta; m && !status; m = m->next)

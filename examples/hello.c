@@ -39,12 +39,9 @@ static void to_digit(const unsigned char *grey, int w, int h, float *x) {
 }
 
 static int from_file(const char *path, float *x) {
-    int w, h, channels;
-    unsigned char *grey = stbi_load(path, &w, &h, &channels, 1);       /* to one channel */
-    if (!grey) {
-        fprintf(stderr, "%s: %s\n", path, stbi_failure_reason());
-        return 0;
-    }
+    int w, h;
+    unsigned char *grey = picture_read(path, &w, &h);
+    if (!grey) return 0;
     to_digit(grey, w, h, x);
     stbi_image_free(grey);
     return 1;

@@ -70,17 +70,17 @@ int main(void) {
        distributed as p, up to an error of order a. */
     jem_sgld_desc how = jem_langevin_desc(0.01f, STEPS);
     how.watch = look, how.watch_user = &w;
-    jem_sgld(ctx, banana, NULL, x, &how, &rng);
+    int ok = jem_sgld(ctx, banana, NULL, x, &how, &rng) == JEM_OK;
 
     static const char *const name[5] = { "u", "v", "u^2", "v^2", "u^2 v" };
     const float known[5] = { 0, 0, 1, 2 * BEND * BEND + WIDTH * WIDTH, 2 * BEND };
-    printf("mean of    known  sampled\n");
-    for (int k = 0; k < 5; k++)
+    if (ok) printf("mean of    known  sampled\n");
+    for (int k = 0; ok && k < 5; k++)
         printf("%-8s %7.3f  %7.3f\n", name[k], (double)known[k],
                w.sum[k] / ((double)CHAINS * (STEPS - BURN_IN)));
 
     const char *path = "build/pictures/own_energy.png";
-    const int ok = draw(ctx, &w, path);
+    ok = ok && draw(ctx, &w, path);
     if (ok) printf("picture: %s\n", path);
     const int failed = report(ctx);
     jem_ctx_free(ctx);

@@ -63,6 +63,7 @@ int main(void) {
     static float shots[STAGES][LATTICES][SIDE * SIDE];
     const char *path = "build/pictures/own_op.png";
     jem_ctx *ctx = jem_ctx_create(NULL);
+    if (!ctx) return report(ctx);
     jem_rng rng = jem_rng_seed(3);
 
     /* First of all: is backward the derivative of forward? Odd shapes find the mistakes. */

@@ -24,6 +24,16 @@ static inline int report(const jem_ctx *ctx) {
     return 1;
 }
 
+/* A picture's bytes[h][w], as grey if it is not; give them back with stbi_image_free. */
+static inline unsigned char *picture_read(const char *path, int *w, int *h) {
+    int channels;
+    errno = 0;
+    unsigned char *grey = stbi_load(path, w, h, &channels, 1);
+    if (!grey) fprintf(stderr, "%s: cannot be read: %s\n", path,
+                       errno ? strerror(errno) : stbi_failure_reason());
+    return grey;
+}
+
 /* ---- the digits ------------------------------------------------------------------------------ */
 
 #define DIGITS_PATH "examples/data/digits.png"
@@ -51,11 +61,10 @@ static inline void digits_free(digits *d) {
 static inline int digits_load(const char *path, digits *d) {
     enum { ACROSS = 100, CLASSES = 10, ROWS = 10, SIDE = ACROSS * DIGIT };
     memset(d, 0, sizeof *d);
-    int w = 0, h = 0, channels;
-    unsigned char *sheet = stbi_load(path, &w, &h, &channels, 1);
+    int w = 0, h = 0;
+    unsigned char *sheet = picture_read(path, &w, &h);
     if (!sheet) {
-        fprintf(stderr, "%s: %s (run this from the project's directory)\n", path,
-                stbi_failure_reason());
+        fprintf(stderr, "(the examples run in the project's directory: build/NAME)\n");
         return 0;
     }
     const int fits = w == SIDE && h == SIDE;

@@ -20,9 +20,11 @@ static inline void count_release(void *user, void *memory) {
     free(memory);
 }
 
+/* One thread: on tensors as small as a test's, more would only wait for each other. */
 static inline jem_ctx *open_ctx(counter *c) {
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc), memset(c, 0, sizeof *c);
+    desc.threads = 1;
     desc.allocate = count_allocate, desc.release = count_release, desc.user = c;
     return jem_ctx_create(&desc);
 }
@@ -49,9 +51,11 @@ static inline jem_ctx *isa_ctx(jem_isa isa, int threads) {
 
 /* ---- random numbers -------------------------------------------------------------------------- */
 
-/* From malloc, uniform in lo..hi. */
+static inline float *floats(ptrdiff_t n) { return (float *)malloc((size_t)n * sizeof(float)); }
+
+/* Uniform in lo..hi; to be freed. */
 static inline float *random_floats(jem_rng *rng, ptrdiff_t n, float lo, float hi) {
-    float *x = (float *)malloc((size_t)n * sizeof *x);
+    float *x = floats(n);
     for (ptrdiff_t i = 0; i < n; i++) x[i] = lo + (hi - lo) * jem_rng_uniform(rng);
     return x;
 }

@@ -1,0 +1,929 @@
+/* >>tape, >>ops, >>nets, >>losses: every gradient against differences; random tapes against plain C
+   in double; the order of questions, marks, errors, failing allocations, steady memory. */
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "test.h"
+#include "common.h"
+
+/* ---- gradients against differences ----------------------------------------------------------- */
+
+/* What a builder builds with. */
+typedef struct things {
+    jem_tensor *(*build)(jem_ctx *ctx, jem_tensor *x, const struct things *t);
+    jem_net *net;                                  /* a bag of parameters, or a network */
+    jem_param *p[4];
+    jem_tensor *other[2];                          /* more leaves */
+    int a, b;
+    float f;
+    int labels[17], more_labels[17];
+} things;
+
+static float noise[1 << 12];                       /* weighs outputs, so that every one counts */
+
+static jem_tensor *weighed(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const things *t = (const things *)user;
+    jem_tensor *y = t->build(ctx, x, t);
+    if (!y) return NULL;
+    jem_tensor *probe = jem_input(ctx, noise, y->n, y->c, y->h, y->w);
+    return jem_sum_image(ctx, jem_mul(ctx, y, probe));
+}
+
+static void check_gradient(jem_ctx *ctx, const char *what, things *t, jem_tensor *x, jem_param *p,
+                           float step, double tolerance) {
+    const float e = jem_check_gradient(ctx, weighed, t, x, p, step);
+    CHECK(e >= 0 && (double)e < tolerance, "%s, x (%d,%d,%d,%d), d/d%s: %g %s", what, x->n, x->c,
+          x->h, x->w, p ? p->name : "x", (double)e, jem_error(ctx));
+    jem_clear_error(ctx);
+}
+/* x, then every parameter of the net of no more than `most` numbers. */
+static void check_gradients(jem_ctx *ctx, const char *what, things *t, jem_tensor *x, int most,
+                            float step, double tolerance) {
+    check_gradient(ctx, what, t, x, NULL, step, tolerance);
+    for (jem_param *p = t->net ? t->net->params : NULL; p; p = p->next)
+        if (p->grad && p->size <= most) check_gradient(ctx, what, t, x, p, step, tolerance);
+}
+
+/* Numbers in lo..hi, none nearer to 0 than gap: away from a kink. */
+static jem_tensor *leaf_with_gap(jem_ctx *ctx, jem_rng *rng, jem_shape s, float lo, float hi,
+                                 float gap) {
+    const ptrdiff_t n = (ptrdiff_t)s.n * s.c * s.h * s.w;
+    float *x = random_floats(rng, n, lo, hi);
+    for (ptrdiff_t i = 0; i < n; i++) if (fabsf(x[i]) < gap) x[i] = x[i] < 0 ? -gap : gap;
+    jem_tensor *t = jem_input(ctx, x, s.n, s.c, s.h, s.w);
+    free(x);
+    return t;
+}
+
+/* ---- elementwise, and sums: any shape -------------------------------------------------------- */
+
+#define BUILDER(name, expression)                                                                  \
+    static jem_tensor *name(jem_ctx *c, jem_tensor *x, const things *t) {                          \
+        (void)t;                                                                                   \
+        return expression;                                                                         \
+    }
+BUILDER(of_scale, jem_scale(c, x, -1.7f))
+BUILDER(of_shift, jem_shift(c, x, 0.4f))
+BUILDER(of_square, jem_square(c, x))
+BUILDER(of_exp, jem_exp(c, x))
+BUILDER(of_log, jem_log(c, x))
+BUILDER(of_tanh, jem_tanh(c, x))
+BUILDER(of_relu, jem_relu(c, x))
+BUILDER(of_leaky, jem_leaky_relu(c, x, 0.2f))
+BUILDER(of_silu, jem_silu(c, x))
+BUILDER(of_add, jem_add(c, x, jem_tanh(c, x)))
+BUILDER(of_add_left, jem_add(c, jem_tanh(c, x), x))
+BUILDER(of_sub, jem_sub(c, x, jem_square(c, x)))
+BUILDER(of_sub_left, jem_sub(c, jem_square(c, x), x))
+BUILDER(of_mul, jem_mul(c, x, jem_exp(c, x)))
+BUILDER(of_x_plus_x, jem_add(c, x, x))
+BUILDER(of_x_minus_x, jem_sub(c, jem_square(c, x), jem_sub(c, x, x)))
+BUILDER(of_x_times_x, jem_mul(c, x, x))
+BUILDER(of_sum_image, jem_sum_image(c, jem_square(c, x)))
+BUILDER(of_mean, jem_mean(c, jem_square(c, x)))
+BUILDER(of_sum, jem_sum(c, jem_square(c, x)))
+BUILDER(of_flatten, jem_flatten(c, x))
+BUILDER(of_global_pool, jem_global_pool(c, x))
+BUILDER(of_spread_add, jem_add(c, x, jem_tanh(c, jem_sum_image(c, x))))
+BUILDER(of_spread_sub, jem_sub(c, x, jem_tanh(c, jem_sum_image(c, x))))
+BUILDER(of_spread_mul, jem_mul(c, x, jem_tanh(c, jem_sum_image(c, x))))
+BUILDER(of_chain, jem_silu(c, jem_scale(c, jem_leaky_relu(c, x, 0.1f), 1.5f)))
+BUILDER(of_residual, jem_add(c, jem_tanh(c, jem_scale(c, jem_silu(c, x), 0.7f)), x))
+BUILDER(of_logsumexp, jem_logsumexp(c, jem_flatten(c, x)))
+BUILDER(of_log_softmax, jem_log_softmax(c, jem_flatten(c, x)))
+BUILDER(of_first_channel, jem_slice(c, x, 0, 1))
+BUILDER(of_last_channels, jem_slice(c, x, x->c / 2, x->c - x->c / 2))
+BUILDER(of_pool, jem_avg_pool(c, x, t->a, t->b))
+
+static jem_tensor *of_dropout(jem_ctx *c, jem_tensor *x, const things *t) {
+    jem_rng rng = jem_rng_seed((uint64_t)t->a);    /* a new copy: every call drops the same */
+    return jem_dropout(c, x, t->f, &rng);
+}
+static jem_tensor *of_gather(jem_ctx *c, jem_tensor *x, const things *t) {
+    jem_tensor *flat = jem_flatten(c, x);
+    int labels[17];
+    for (int i = 0; i < flat->n; i++) labels[i] = t->labels[i] % flat->c;
+    return jem_gather(c, flat, labels);
+}
+/* A value read by an op that would like to lie over it, and by another one after that. */
+static jem_tensor *of_second_reader(jem_ctx *c, jem_tensor *x, const things *t) {
+    (void)t;
+    jem_tensor *a = jem_scale(c, x, 1.5f), *b = jem_silu(c, a), *d = jem_tanh(c, b);
+    return jem_sub(c, jem_mul(c, d, b), jem_mul(c, a, d));
+}
+
+static const jem_shape shapes[] = {
+    { 1, 1, 1, 1 }, { 3, 3, 5, 2 }, { 17, 10, 1, 1 }, { 17, 1, 3, 5 }, { 1, 3, 7, 1 },
+    { 3, 47, 1, 3 }                                /* too large to be kept */
+};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static void test_elementwise(jem_ctx *ctx) {
+    static const struct {
+        const char *what;
+        jem_tensor *(*build)(jem_ctx *, jem_tensor *, const things *);
+        float lo, hi, gap, step;
+    } cases[] = {
+        { "scale", of_scale, -1, 1, 0, 0.2f }, { "shift", of_shift, -1, 1, 0, 0.2f },
+        { "square", of_square, -2, 2, 0, 0.1f }, { "exp", of_exp, -2, 2, 0, 0.03f },
+        { "log", of_log, 0.5f, 3, 0, 0.02f }, { "tanh", of_tanh, -2, 2, 0, 0.03f },
+        { "relu", of_relu, -1, 1, 0.1f, 0.04f }, { "leaky_relu", of_leaky, -1, 1, 0.1f, 0.04f },
+        { "silu", of_silu, -3, 3, 0, 0.05f }, { "dropout", of_dropout, -1, 1, 0, 0.2f },
+        { "add", of_add, -1, 1, 0, 0.03f }, { "add, first", of_add_left, -1, 1, 0, 0.03f },
+        { "sub", of_sub, -1, 1, 0, 0.1f }, { "sub, first", of_sub_left, -1, 1, 0, 0.1f },
+        { "mul", of_mul, -1, 1, 0, 0.03f }, { "add(x,x)", of_x_plus_x, -1, 1, 0, 0.2f },
+        { "sub(x,x)", of_x_minus_x, -1, 1, 0, 0.1f }, { "mul(x,x)", of_x_times_x, -1, 1, 0, 0.1f },
+        { "sum_image", of_sum_image, -1, 1, 0, 0.1f }, { "mean", of_mean, -1, 1, 0, 0.1f },
+        { "sum", of_sum, -1, 1, 0, 0.1f }, { "flatten", of_flatten, -1, 1, 0, 0.2f },
+        { "global_pool", of_global_pool, -1, 1, 0, 0.2f },
+        { "add, spread", of_spread_add, -0.2f, 0.2f, 0, 0.03f },
+        { "sub, spread", of_spread_sub, -0.2f, 0.2f, 0, 0.03f },
+        { "mul, spread", of_spread_mul, -0.2f, 0.2f, 0, 0.03f },
+        { "chain", of_chain, -1, 1, 0.1f, 0.04f }, { "residual", of_residual, -1, 1, 0, 0.03f },
+        { "second reader", of_second_reader, -1, 1, 0, 0.03f },
+        { "logsumexp", of_logsumexp, -3, 3, 0, 0.03f },
+        { "log_softmax", of_log_softmax, -3, 3, 0, 0.1f }, { "gather", of_gather, -1, 1, 0, 0.2f },
+        { "slice, first", of_first_channel, -1, 1, 0, 0.2f },
+        { "slice, last", of_last_channels, -1, 1, 0, 0.2f }
+    };
+    printf("gradients: elementwise, sums, changes of shape\n");
+    jem_rng rng = jem_rng_seed(1);
+    things t;
+    memset(&t, 0, sizeof t);
+    t.a = 5, t.f = 0.4f;
+    random_labels(&rng, t.labels, 17, 1000);
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++)
+        for (int k = 0; k < SHAPES; k++) {
+            t.build = cases[i].build;
+            jem_tensor *x = leaf_with_gap(ctx, &rng, shapes[k], cases[i].lo, cases[i].hi,
+                                          cases[i].gap);
+            check_gradient(ctx, cases[i].what, &t, x, NULL, cases[i].step, 1e-3);
+            jem_reset(ctx);
+        }
+    printf("gradients: average pooling\n");
+    t.build = of_pool;
+    for (t.a = 1; t.a <= 5; t.a++)
+        for (t.b = 0; t.b <= 3; t.b++)             /* stride 0 means k */
+            for (int k = 0; k < 3; k++) {
+                const jem_shape s = { k ? 3 : 17, 1 + 2 * k, t.a + k, t.a + 2 - k };
+                jem_tensor *x = random_leaf(ctx, &rng, s, -1, 1);
+                check_gradient(ctx, "avg_pool", &t, x, NULL, 0.2f, 1e-3);
+                jem_reset(ctx);
+            }
+}
+
+/* ---- convolutions, norms --------------------------------------------------------------------- */
+
+static jem_tensor *of_conv(jem_ctx *c, jem_tensor *x, const things *t) {
+    const jem_conv_desc d = { t->a, t->b };
+    return jem_conv2d(c, x, t->p[0], t->p[1], d);
+}
+static jem_tensor *of_two_convs(jem_ctx *c, jem_tensor *x, const things *t) {
+    const jem_conv_desc d = { 1, 1 };              /* one weight, used twice; x besides */
+    jem_tensor *y = jem_tanh(c, jem_conv2d(c, x, t->p[0], t->p[1], d));
+    return jem_add(c, jem_conv2d(c, y, t->p[0], NULL, d), x);
+}
+BUILDER(of_linear, jem_linear(c, x, t->p[0], t->p[1]))
+
+static void test_convolutions(jem_ctx *ctx) {
+    printf("gradients: convolutions and linear layers\n");
+    static const int kernels[] = { 1, 2, 3, 4, 5, 7 }, ns[] = { 1, 17, 3 };
+    static const int ins[] = { 1, 3, 8, 2 }, outs[] = { 3, 1, 2, 8, 10 };
+    jem_rng rng = jem_rng_seed(2);
+    things t;
+    memset(&t, 0, sizeof t);
+    for (int i = 0; i < 6 * 3 * 4 + 6; i++) {      /* the last six: those that Winograd takes */
+        const int wino = i >= 72, k = wino ? 3 : kernels[i / 12];
+        const int ci = wino ? 8 + i % 3 : ins[i % 4], co = wino ? 10 - i % 2 : outs[i % 5];
+        t.a = wino ? 1 : i % 3 + 1, t.b = wino ? i % 3 : i / 3 % 4;
+        const int least = k > 2 * t.b ? k - 2 * t.b : 1, big = k * k * ci > 100;
+        const jem_shape s = { big && !wino ? 1 : ns[i % 3], ci, least + i % 2, least + i % 3 };
+        t.net = bag_create(ctx);
+        t.build = of_conv;
+        t.p[0] = random_param(t.net, &rng, 1, 4, co, ci, k, -1, 1);
+        t.p[1] = i % 7 ? random_param(t.net, &rng, 1, 1, co, 1, 1, -1, 1) : NULL;
+        jem_tensor *x = random_leaf(ctx, &rng, s, -1, 1);
+        char what[64];
+        snprintf(what, sizeof what, "conv to %d, k %d, stride %d, pad %d", co, k, t.a, t.b);
+        check_gradients(ctx, what, &t, x, 1 << 20, 0.5f, 1e-3);
+        jem_reset(ctx), jem_net_free(t.net);
+    }
+    for (int i = 0; i < 9; i++) {
+        const int ci = ins[i % 4] + 9 * (i % 3), co = outs[i % 5];
+        t.net = bag_create(ctx);
+        t.build = of_linear;
+        t.p[0] = random_param(t.net, &rng, 1, 2, co, ci, 1, -1, 1);
+        t.p[1] = i % 4 ? random_param(t.net, &rng, 1, 1, co, 1, 1, -1, 1) : NULL;
+        const jem_shape s = { ns[i % 3], ci, 1, 1 };
+        check_gradients(ctx, "linear", &t, random_leaf(ctx, &rng, s, -1, 1), 1 << 20, 0.5f, 1e-3);
+        jem_reset(ctx), jem_net_free(t.net);
+    }
+    for (int channels = 2; channels <= 9; channels += 7) {
+        t.net = bag_create(ctx);
+        t.build = of_two_convs;
+        t.p[0] = random_param(t.net, &rng, 1, 4, channels, channels, 3, -0.2f, 0.2f);
+        t.p[1] = random_param(t.net, &rng, 1, 1, channels, 1, 1, -1, 1);
+        const jem_shape s = { 3, channels, 3, 4 };
+        check_gradients(ctx, "a weight used twice", &t, random_leaf(ctx, &rng, s, -1, 1), 1 << 20,
+                        0.03f, 1e-3);
+        jem_reset(ctx), jem_net_free(t.net);
+    }
+}
+
+static jem_tensor *of_norm(jem_ctx *c, jem_tensor *x, const things *t) {
+    switch ((jem_norm)t->a) {
+    case JEM_NORM_BATCH:
+        return jem_batch_norm(c, x, t->p[0], t->p[1], t->p[2], t->p[3], 0.1f, t->b);
+    case JEM_NORM_INSTANCE: return jem_instance_norm(c, x, t->p[0], t->p[1]);
+    case JEM_NORM_LAYER: return jem_layer_norm(c, x, t->p[0], t->p[1]);
+    default: return jem_act_norm(c, x, t->p[0], t->p[1], t->p[2], t->b);
+    }
+}
+
+static void test_norms(jem_ctx *ctx) {
+    printf("gradients: norms, training and not\n");
+    static const char *const name[] = { "none", "batch", "instance", "layer", "act" };
+    static const jem_shape sizes[] = {
+        { 3, 3, 5, 2 }, { 17, 10, 2, 2 }, { 17, 1, 3, 5 }, { 1, 3, 7, 1 }
+    };
+    jem_rng rng = jem_rng_seed(3);
+    for (int kind = JEM_NORM_BATCH; kind <= JEM_NORM_ACT; kind++)
+        for (int training = 0; training < 2; training++)
+            for (int k = 0; k < 4; k++) {
+                things t;
+                memset(&t, 0, sizeof t);
+                t.build = of_norm, t.a = kind, t.b = training;
+                t.net = bag_create(ctx);
+                const int c = sizes[k].c;
+                t.p[0] = random_param(t.net, &rng, 1, 1, c, 1, 1, 0.5f, 1.5f);
+                t.p[1] = random_param(t.net, &rng, 1, 1, c, 1, 1, 0.5f, 1.5f);
+                t.p[2] = random_param(t.net, &rng, 0, 1, kind == JEM_NORM_ACT ? 1 : c, 1, 1, 0, 0);
+                t.p[3] = random_param(t.net, &rng, 0, 1, c, 1, 1, 0.5f, 2);
+                char what[64];
+                snprintf(what, sizeof what, "%s norm, training %d", name[kind], training);
+                jem_tensor *x = random_leaf(ctx, &rng, sizes[k], -2, 2);
+                check_gradients(ctx, what, &t, x, 1 << 20, 0.02f, 2e-3);
+                jem_reset(ctx), jem_net_free(t.net);
+            }
+}
+
+/* ---- networks, log-densities, losses --------------------------------------------------------- */
+
+/* norm, activation, conv, dropout, norm, activation, conv, plus a 1x1 shortcut; pool; linear */
+typedef struct block {
+    jem_layer norm[2], conv[2], shortcut, head;
+    jem_activation activation;
+    float dropout;
+} block;
+
+static jem_tensor *block_forward(jem_net *net, jem_tensor *x, int training, void *user) {
+    const block *b = (const block *)user;
+    jem_tensor *y = x, *around = jem_apply(&b->shortcut, x, training);
+    for (int i = 0; i < 2; i++) {
+        y = jem_activate(net->ctx, jem_apply(&b->norm[i], y, training), b->activation, 0.2f);
+        y = jem_apply(&b->conv[i], y, training);
+        jem_rng rng = jem_rng_seed(99);            /* every call drops the same */
+        if (i == 0 && b->dropout > 0) y = jem_dropout(net->ctx, y, b->dropout, &rng);
+    }
+    return jem_apply(&b->head, jem_global_pool(net->ctx, jem_add(net->ctx, y, around)), training);
+}
+
+static jem_net *block_net(jem_ctx *ctx, jem_norm norm, jem_activation activation, float dropout) {
+    block empty, *b;
+    memset(&empty, 0, sizeof empty);
+    empty.activation = activation, empty.dropout = dropout;
+    jem_net *net = jem_net_create(ctx, block_forward, &empty, sizeof empty, 3, 4, 5, 3, 5);
+    if (!net) return NULL;
+    b = (block *)net->user;
+    b->norm[0] = jem_norm_layer(net, "norm1", norm, 3);
+    b->conv[0] = jem_conv_layer(net, "conv1", 3, 8, 3, 1, 1);
+    b->conv[0].bias = NULL;                        /* some norms would take it out again */
+    b->norm[1] = jem_norm_layer(net, "norm2", norm, 8);
+    b->conv[1] = jem_conv_layer(net, "conv2", 8, 4, 3, 2, 1);
+    b->shortcut = jem_conv_layer(net, "shortcut", 3, 4, 1, 2, 0);
+    b->head = jem_linear_layer(net, "head", 4, 3);
+    for (jem_param *p = net->params; p; p = p->next)           /* clear gradients */
+        for (ptrdiff_t i = 0; p->ndim > 1 && i < p->size; i++) p->value[i] *= 2.5f;
+    return net;
+}
+static const jem_shape block_shape = { 3, 3, 4, 5 };
+
+static jem_tensor *of_net(jem_ctx *c, jem_tensor *x, const things *t) {
+    (void)c;
+    return jem_forward(t->net, x, t->a);
+}
+BUILDER(of_logp, jem_logp(c, x, t->net))
+static jem_tensor *of_logp_class(jem_ctx *c, jem_tensor *x, const things *t) {
+    jem_class_of of = { t->net, t->labels };
+    return jem_logp_class(c, x, &of);
+}
+static jem_tensor *of_logp_label(jem_ctx *c, jem_tensor *x, const things *t) {
+    jem_class_of of = { t->net, t->labels };
+    return jem_logp_label(c, x, &of);
+}
+BUILDER(of_cross_entropy, jem_cross_entropy(c, jem_forward(t->net, x, 0), t->labels))
+BUILDER(of_contrast, jem_contrastive(c, jem_logp(c, t->other[0], t->net), jem_logp(c, x, t->net)))
+
+/* a: which of the three roles x has; b: which terms the loss has */
+static jem_tensor *of_loss(jem_ctx *c, jem_tensor *x, const things *t) {
+    jem_train_desc d = jem_train_desc_default();
+    (void)c;
+    d.w_ce = t->b & 1 ? 0.7f : 0, d.w_cd = t->b & 2 ? 1.3f : 0;
+    d.w_cd_class = t->b & 4 ? 0.4f : 0, d.energy_l2 = t->b & 8 ? 0.3f : 0;
+    jem_tensor *labelled = t->a == 0 ? x : t->other[0], *sample = t->a == 1 ? x : t->other[1];
+    jem_tensor *data = t->a == 2 ? x : NULL;
+    return jem_loss(t->net, &d, labelled, t->labels, data, sample, t->more_labels, NULL);
+}
+
+static void test_networks(jem_ctx *ctx) {
+    printf("gradients: networks with every norm and activation, training and not, dropout\n");
+    jem_rng rng = jem_rng_seed(4);
+    things t;
+    memset(&t, 0, sizeof t);
+    t.build = of_net;
+    for (int i = 0; i < 11; i++) {
+        const jem_norm norm = (jem_norm)(i % 5);
+        const float dropout = i % 2 ? 0.3f : 0;
+        t.net = block_net(ctx, norm, i % 3 ? JEM_SILU : JEM_TANH, dropout), t.a = i / 5 % 2;
+        jem_tensor *x = random_leaf(ctx, &rng, block_shape, -1, 1);
+        char what[64];
+        snprintf(what, sizeof what, "block, norm %d, training %d, dropout %g", norm, t.a,
+                 (double)dropout);
+        check_gradients(ctx, what, &t, x, 400, 0.02f, 3e-3);
+        jem_reset(ctx), jem_net_free(t.net);
+    }
+    jem_wrn_desc w = jem_wrn_desc_default();
+    w.depth = 10, w.widen = 1, w.height = 5, w.width = 4, w.classes = 4, w.activation = JEM_SILU;
+    w.head = JEM_HEAD_FLAT, w.stem_stride = 2, w.norm = JEM_NORM_LAYER;
+    jem_convnet_desc v = jem_convnet_desc_default();
+    v.height = 6, v.width = 5, v.layers = 2, v.widths[0] = 3, v.widths[1] = 8;
+    jem_mlp_desc m = jem_mlp_desc_default();
+    m.channels = 2, m.height = 3, m.width = 1, m.widths[0] = 9, m.widths[1] = 5;
+    m.activation = JEM_TANH;
+    jem_net *const nets[3] = { jem_wrn_create(ctx, &w, 3), jem_convnet_create(ctx, &v, 3),
+                               jem_mlp_create(ctx, &m, 3) };
+    for (int i = 0; i < 3; i++) {
+        static const char *const name[3] = { "wrn", "convnet", "mlp" };
+        t.net = nets[i], t.a = 0;
+        const jem_shape s = { i ? 17 : 3, t.net->channels, t.net->height, t.net->width };
+        check_gradients(ctx, name[i], &t, random_leaf(ctx, &rng, s, -1, 1), 80, 0.02f, 3e-3);
+        jem_reset(ctx), jem_net_free(t.net);
+    }
+}
+
+static void test_losses(jem_ctx *ctx) {
+    printf("gradients: log-densities and losses\n");
+    static const struct {
+        const char *what;
+        jem_tensor *(*build)(jem_ctx *, jem_tensor *, const things *);
+    } cases[] = {
+        { "logp", of_logp }, { "logp_class", of_logp_class }, { "logp_label", of_logp_label },
+        { "cross_entropy", of_cross_entropy }, { "contrastive", of_contrast }
+    };
+    jem_rng rng = jem_rng_seed(5);
+    things t;
+    memset(&t, 0, sizeof t);
+    random_labels(&rng, t.labels, 17, 3), random_labels(&rng, t.more_labels, 17, 3);
+    t.net = block_net(ctx, JEM_NORM_BATCH, JEM_SILU, 0);
+    for (int i = 0; i < 5; i++) {
+        t.build = cases[i].build;
+        const jem_shape more = { 5, 3, 4, 5 };     /* as many data as there are samples, or not */
+        t.other[0] = random_leaf(ctx, &rng, more, -1, 1);
+        jem_tensor *x = random_leaf(ctx, &rng, block_shape, -1, 1);
+        check_gradients(ctx, cases[i].what, &t, x, 50, 0.04f, 3e-3);
+        jem_reset(ctx);
+    }
+    t.build = of_loss;
+    for (t.a = 0; t.a < 3; t.a++)
+        for (t.b = 1; t.b < 16; t.b += t.a ? 4 : 1) {
+            for (int i = 0; i < 2; i++) t.other[i] = random_leaf(ctx, &rng, block_shape, -1, 1);
+            jem_tensor *x = random_leaf(ctx, &rng, block_shape, -1, 1);
+            char what[64];
+            snprintf(what, sizeof what, "loss, role %d, terms %d", t.a, t.b);
+            if (t.a == 0 || (t.b & (t.a == 1 ? 14 : 10)))   /* else x is not in it */
+                check_gradient(ctx, what, &t, x, NULL, 0.02f, 3e-3);
+            check_gradient(ctx, what, &t, x, jem_net_find(t.net, "head.weight"), 0.02f, 3e-3);
+            check_gradient(ctx, what, &t, x, jem_net_find(t.net, "norm1.bias"), 0.02f, 3e-3);
+            jem_reset(ctx);
+        }
+    jem_net_free(t.net);
+}
+
+/* ---- one's own ops --------------------------------------------------------------------------- */
+
+/* y[c][i][j] = s a[c][i][j] b[c][h-1-i][j]: every index of the layout matters */
+static ptrdiff_t at_of(jem_shape s, int c, int i, int j, int lane) {
+    return (((ptrdiff_t)i * s.w + j) * s.c + c) * 16 + lane;
+}
+static void mirror(const jem_call *call, int backward) {
+    const jem_shape s = call->out;
+    const float factor = *(const float *)call->user;
+    for (int c = 0; c < s.c; c++)
+        for (int i = 0; i < s.h; i++)
+            for (int j = 0; j < s.w; j++)
+                for (int l = 0; l < 16; l++) {
+                    const ptrdiff_t a = at_of(s, c, i, j, l), b = at_of(s, c, s.h - 1 - i, j, l);
+                    if (!backward) call->y[a] = factor * call->x[0][a] * call->x[1][b];
+                    const float dy = backward && l < call->live ? call->dy[a] : 0;
+                    if (call->dx[0]) call->dx[0][a] += factor * dy * call->x[1][b];
+                    if (call->dx[1]) call->dx[1][b] += factor * dy * call->x[0][a];
+                }
+}
+static void mirror_forward(const jem_call *call) { mirror(call, 0); }
+static void mirror_backward(const jem_call *call) { mirror(call, 1); }
+static const jem_op mirror_op = { "mirror", mirror_forward, mirror_backward,
+    JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1, 0, NULL, NULL, 0 };
+
+/* y = 1/(1 + x^2), a number per image from any shape by its sum; aux keeps dy/dx, y is kept too */
+static void bump_forward(const jem_call *call) {
+    float *slope = (float *)call->aux;
+    for (int i = 0; i < call->out.c * call->out.h * call->out.w * 16; i++) {
+        const float x = call->x[0][i];
+        call->y[i] = 1 / (1 + x * x);
+        slope[i] = -2 * x;
+    }
+}
+static void bump_backward(const jem_call *call) {
+    const float *slope = (const float *)call->aux;
+    for (int i = 0; i < call->out.c * call->out.h * call->out.w * 16; i++)
+        call->dx[0][i] += call->dy[i] * slope[i] * call->y[i] * call->y[i];
+}
+static const jem_op bump_op = { "bump", bump_forward, bump_backward, JEM_KEEPS_OUTPUT, 0, NULL,
+    NULL, 0 };
+static const jem_op wall_op = { "wall", bump_forward, NULL, 0, 0, NULL, NULL, 0 };
+
+static jem_tensor *custom(jem_ctx *c, const jem_op *op, jem_tensor *a, jem_tensor *b, float f) {
+    jem_tensor *in[2];
+    if (!a) return NULL;
+    in[0] = a, in[1] = b;
+    const jem_shape s = { a->n, a->c, a->h, a->w };
+    const size_t aux = (size_t)(s.c * s.h * s.w * 16) * sizeof(float);
+    return jem_custom(c, op, in, b ? 2 : 1, s, &f, sizeof f, op == &mirror_op ? 0 : aux);
+}
+BUILDER(of_mirror, custom(c, &mirror_op, x, jem_tanh(c, x), 1.5f))
+BUILDER(of_mirror_same, custom(c, &mirror_op, x, x, 0.5f))
+BUILDER(of_bump, custom(c, &bump_op, x, NULL, 0))
+BUILDER(of_bumps, custom(c, &mirror_op, custom(c, &bump_op, x, NULL, 0), t->other[0], 0.5f))
+
+static void test_custom(jem_ctx *ctx) {
+    printf("one's own ops: values, gradients, and none\n");
+    jem_tensor *(*const build[4])(jem_ctx *, jem_tensor *, const things *) =
+        { of_mirror, of_mirror_same, of_bump, of_bumps };
+    jem_rng rng = jem_rng_seed(6);
+    things t;
+    memset(&t, 0, sizeof t);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < SHAPES; k++) {
+            t.build = build[i];
+            t.other[0] = random_leaf(ctx, &rng, shapes[k], -1, 1);
+            jem_tensor *x = random_leaf(ctx, &rng, shapes[k], -2, 2);
+            check_gradient(ctx, "an op of one's own", &t, x, NULL, 0.03f, 1e-3);
+            jem_reset(ctx);
+        }
+    const jem_shape s = { 17, 3, 5, 4 };
+    float a[17 * 60], b[17 * 60], y[17 * 60];
+    jem_tensor *ta = random_leaf(ctx, &rng, s, -1, 1), *tb = random_leaf(ctx, &rng, s, -1, 1);
+    jem_read(ta, a), jem_read(tb, b), jem_read(custom(ctx, &mirror_op, ta, tb, 3), y);
+    int bad = 0;
+    for (int i = 0; i < 17 * 60; i++)              /* i is ((n C + c) 5 + row) 4 + column */
+        bad += y[i] != 3 * a[i] * b[i / 20 * 20 + (4 - i / 4 % 5) * 4 + i % 4];
+    CHECK(bad == 0, "mirror: %d of %d", bad, 17 * 60);
+    jem_tensor *through = jem_sum_image(ctx, custom(ctx, &wall_op, ta, NULL, 0));
+    CHECK(jem_grad(through, ta) == JEM_BAD_ARGUMENT && says(ctx, "does not depend"),
+          "no gradient passes an op without backward");
+    jem_tensor *beside = jem_sum_image(ctx, jem_add(ctx, custom(ctx, &wall_op, ta, NULL, 0), ta));
+    CHECK(jem_grad(beside, ta) == JEM_OK && jem_read_grad(ta, a) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < 17 * 60; i++) bad += a[i] != 1;
+    CHECK(bad == 0, "but it passes beside it");
+    jem_tensor *none[1] = { NULL }, *of_other_n[1] = { ta };
+    const jem_shape wrong = { 16, 1, 1, 1 };
+    CHECK(!jem_custom(ctx, NULL, of_other_n, 1, s, NULL, 0, 0) && says(ctx, "jem_custom"), "no op");
+    CHECK(!jem_custom(ctx, &bump_op, of_other_n, 5, s, NULL, 0, 0) && says(ctx, "bump"), "too many");
+    CHECK(!jem_custom(ctx, &bump_op, of_other_n, 1, wrong, NULL, 0, 0) && says(ctx, "(17,3,5,4)"),
+          "another n");
+    CHECK(!jem_custom(ctx, &bump_op, none, 1, s, NULL, 0, 0) && jem_ok(ctx), "NULL in, NULL out");
+    jem_reset(ctx);
+}
+
+/* ---- random tapes against plain C in double --------------------------------------------------- */
+
+/* A node of a tape, and the same in double: value, and gradient of the target. */
+typedef enum kind {
+    LEAF, SCALE, SHIFT, TANH, SILU, LEAKY, SQUARE, ADD, SUB, MUL, SPREAD_ADD, SPREAD_SUB, SPREAD_MUL,
+    SUM_IMAGE, CONV, NORM, KINDS
+} kind;
+
+typedef struct ref {
+    kind kind;
+    int in[2], c, pixels, is_reached;              /* c * pixels numbers per image */
+    double *v, *g, *m;                             /* m: g in magnitudes */
+    jem_tensor *t;
+    jem_param *p[4];
+    double *pg[2], *pm[2];                         /* the same for the two that are trained */
+} ref;
+
+enum { MOST = 24, LEAVES = 2 };
+typedef struct tape {
+    jem_ctx *ctx;
+    jem_net *bag;
+    jem_rng rng;
+    int n, c, h, w, count;
+    ref nodes[MOST];
+} tape;
+
+static int pick(tape *t, int n) { return jem_rng_below(&t->rng, n); }
+static int size_of(const tape *t, const ref *r) { return t->n * r->c * r->pixels; }
+static int is_number(const ref *r) { return r->c * r->pixels == 1; }
+static double *doubles(int n) { return (double *)calloc((size_t)n, sizeof(double)); }
+
+/* A backward walk adds up terms; one in magnitudes says how large they were, which is what rounding
+   goes by when they cancel. */
+static int magnitudes;
+static double term(double x) { return magnitudes ? fabs(x) : x; }
+
+static double slope_of(kind k, double x) {         /* of the elementwise ones, at x */
+    const double s = 1 / (1 + exp(-x));
+    switch (k) {
+    case SCALE: return -1.5;
+    case TANH: return 1 + term(-tanh(x) * tanh(x));
+    case SILU: return s + x * s * (1 - s);
+    case LEAKY: return x < 0 ? 0.25 : 1;
+    case SQUARE: return 2 * x;
+    default: return 1;
+    }
+}
+static double map_of(kind k, double x) {
+    switch (k) {
+    case SCALE: return -1.5 * x;
+    case SHIFT: return x + 0.5;
+    case TANH: return tanh(x);
+    case SILU: return x / (1 + exp(-x));
+    case LEAKY: return x < 0 ? 0.25 * x : x;
+    default: return x * x;
+    }
+}
+
+/* Convolution, 1x1 or 3x3 with padding 1, forward (gx NULL) or backward. */
+static void ref_conv(const tape *t, ref *r, const ref *x, double *gx) {
+    const int k = r->p[0]->shape[2], image = r->c * r->pixels;
+    for (int to = 0; to < size_of(t, r); to++) {   /* to is ((n O + o) h + i) w + j */
+        const int o = to / r->pixels % r->c, i = to / t->w % t->h, j = to % t->w;
+        if (!gx) r->v[to] = (double)r->p[1]->value[o];
+        else r->pg[1][o] += term(r->g[to]);
+        for (int at = 0; at < x->c * k * k; at++) {
+            const int y = i + at / k % k - k / 2, z = j + at % k - k / 2;
+            if (y < 0 || y >= t->h || z < 0 || z >= t->w) continue;
+            const int c = at / (k * k), w = o * x->c * k * k + at;
+            const int from = (to / image * x->c + c) * x->pixels + y * t->w + z;
+            if (!gx) r->v[to] += (double)r->p[0]->value[w] * x->v[from];
+            else {
+                gx[from] += term((double)r->p[0]->value[w] * r->g[to]);
+                r->pg[0][w] += term(x->v[from] * r->g[to]);
+            }
+        }
+    }
+}
+
+/* Batch norm in training, forward (gx NULL) or backward: the op that needs the whole batch. */
+static void ref_norm(const tape *t, ref *r, const ref *x, double *gx) {
+    const int per = t->n * r->pixels;
+    for (int c = 0; c < r->c; c++) {
+        double mean = 0, var = 0, s1 = 0, s2 = 0;
+        const double gamma = (double)r->p[0]->value[c], beta = (double)r->p[1]->value[c];
+        for (int pass = 0; pass < 4; pass++) {     /* mean; variance; sums; result */
+            const double rstd = 1 / sqrt(var + 1e-5);
+            for (int i = 0; i < per; i++) {
+                const int at = (i / r->pixels * r->c + c) * r->pixels + i % r->pixels;
+                const double d = x->v[at] - mean, dy = gx ? r->g[at] : 0;
+                if (pass == 0) mean += x->v[at] / per;
+                if (pass == 1) var += d * d / per;
+                if (pass == 2) s1 += term(dy), s2 += term(dy * d * rstd);
+                if (pass == 3 && !gx) r->v[at] = d * rstd * gamma + beta;
+                if (pass == 3 && gx)
+                    gx[at] += gamma * rstd * (term(dy) + term(-s1 / per) +
+                                              term(-d * rstd * s2 / per));
+            }
+        }
+        if (gx) r->pg[0][c] += s2, r->pg[1][c] += s1;
+    }
+}
+
+static void ref_forward(tape *t, ref *r) {
+    const ref *a = t->nodes + r->in[0], *b = t->nodes + r->in[1];
+    const int n = size_of(t, r), spread = r->c * r->pixels;
+    if (r->kind == CONV) ref_conv(t, r, a, NULL);
+    else if (r->kind == NORM) ref_norm(t, r, a, NULL);
+    else if (r->kind == SUM_IMAGE) {
+        memset(r->v, 0, (size_t)n * sizeof *r->v);
+        for (int i = 0; i < size_of(t, a); i++) r->v[i / (a->c * a->pixels)] += a->v[i];
+    } else for (int i = 0; i < n; i++)
+        switch (r->kind) {
+        case LEAF: break;
+        case ADD: r->v[i] = a->v[i] + b->v[i]; break;
+        case SUB: r->v[i] = a->v[i] - b->v[i]; break;
+        case MUL: r->v[i] = a->v[i] * b->v[i]; break;
+        case SPREAD_ADD: r->v[i] = a->v[i] + b->v[i / spread]; break;
+        case SPREAD_SUB: r->v[i] = a->v[i] - b->v[i / spread]; break;
+        case SPREAD_MUL: r->v[i] = a->v[i] * b->v[i / spread]; break;
+        default: r->v[i] = map_of(r->kind, a->v[i]);
+        }
+}
+static void ref_backward(tape *t, ref *r) {
+    ref *a = t->nodes + r->in[0], *b = t->nodes + r->in[1];
+    const int spread = r->c * r->pixels;
+    if (r->kind == CONV) ref_conv(t, r, a, a->g);
+    else if (r->kind == NORM) ref_norm(t, r, a, a->g);
+    else if (r->kind == SUM_IMAGE)
+        for (int i = 0; i < size_of(t, a); i++) a->g[i] += term(r->g[i / (a->c * a->pixels)]);
+    else for (int i = 0; i < size_of(t, r); i++) {
+        const double g = r->g[i];
+        switch (r->kind) {
+        case LEAF: break;
+        case ADD: a->g[i] += term(g), b->g[i] += term(g); break;
+        case SUB: a->g[i] += term(g), b->g[i] += term(-g); break;
+        case MUL: a->g[i] += term(g * b->v[i]), b->g[i] += term(g * a->v[i]); break;
+        case SPREAD_ADD: a->g[i] += term(g), b->g[i / spread] += term(g); break;
+        case SPREAD_SUB: a->g[i] += term(g), b->g[i / spread] += term(-g); break;
+        case SPREAD_MUL:
+            a->g[i] += term(g * b->v[i / spread]), b->g[i / spread] += term(g * a->v[i]);
+            break;
+        default: a->g[i] += term(g * slope_of(r->kind, a->v[i]));
+        }
+    }
+}
+
+static jem_tensor *ref_record(tape *t, ref *r) {
+    jem_ctx *c = t->ctx;
+    jem_tensor *a = t->nodes[r->in[0]].t, *b = t->nodes[r->in[1]].t;
+    const jem_conv_desc d = { 1, r->p[0] ? r->p[0]->shape[2] / 2 : 0 };
+    switch (r->kind) {
+    case SCALE: return jem_scale(c, a, -1.5f);
+    case SHIFT: return jem_shift(c, a, 0.5f);
+    case TANH: return jem_tanh(c, a);
+    case SILU: return jem_silu(c, a);
+    case LEAKY: return jem_leaky_relu(c, a, 0.25f);
+    case SQUARE: return jem_square(c, a);
+    case ADD: case SPREAD_ADD: return jem_add(c, a, b);
+    case SUB: case SPREAD_SUB: return jem_sub(c, a, b);
+    case MUL: case SPREAD_MUL: return jem_mul(c, a, b);
+    case SUM_IMAGE: return jem_sum_image(c, a);
+    case CONV: return jem_conv2d(c, a, r->p[0], r->p[1], d);
+    default: return jem_batch_norm(c, a, r->p[0], r->p[1], r->p[2], r->p[3], 0.1f, 1);
+    }
+}
+
+/* Too large, or so near to leaky relu's kink that float may fall on the other side? */
+static int is_risky(const tape *t, const ref *r) {
+    for (int i = 0; i < size_of(t, r); i++)
+        if (fabs(r->v[i]) > 30 || fabs(r->v[i]) < 1e-5) return 1;
+    return 0;
+}
+
+/* Does a channel vary so little that a norm would blow up its rounding? */
+static int is_flat(const tape *t, const ref *r) {
+    for (int c = 0; c < r->c; c++) {
+        double lo = 1e30, hi = -1e30;
+        for (int i = 0; i < t->n * r->pixels; i++) {
+            const double v = r->v[(i / r->pixels * r->c + c) * r->pixels + i % r->pixels];
+            if (v < lo) lo = v;
+            if (v > hi) hi = v;
+        }
+        if (hi - lo < 0.3) return 1;
+    }
+    return 0;
+}
+
+/* Nodes of the shape that fits: recent ones more often, so that tapes are deep. */
+static int find(tape *t, int like, int number) {
+    for (;;) {
+        const int i = pick(t, 2) ? t->count - 1 - pick(t, t->count < 4 ? t->count : 4)
+                                 : pick(t, t->count);
+        const ref *r = t->nodes + i;
+        if (number ? is_number(r) : like < 0 || (r->c == t->nodes[like].c &&
+                                                 r->pixels == t->nodes[like].pixels)) return i;
+    }
+}
+static int any_number(const tape *t) {
+    for (int i = 0; i < t->count; i++) if (is_number(t->nodes + i)) return 1;
+    return 0;
+}
+
+/* Adds a node of this kind with these inputs, in double and on the tape. */
+static void tape_put(tape *t, kind k, int in0, int in1) {
+    ref *r = t->nodes + t->count++;
+    memset(r, 0, sizeof *r);
+    r->kind = k, r->in[0] = in0, r->in[1] = in1;
+    r->c = k == LEAF ? t->c : t->nodes[in0].c;
+    r->pixels = k == LEAF ? t->h * t->w : t->nodes[in0].pixels;
+    if (k == SUM_IMAGE) r->c = r->pixels = 1;
+    if (k == CONV) {
+        r->c = 1 + pick(t, 11);
+        const int size = 1 + 2 * pick(t, 2), c = t->nodes[in0].c;
+        const float most = 1.5f / (float)(size * c);
+        r->p[0] = random_param(t->bag, &t->rng, 1, 4, r->c, c, size, -most, most);
+        r->p[1] = random_param(t->bag, &t->rng, 1, 1, r->c, 1, 1, -1, 1);
+    }
+    for (int i = 0; k == NORM && i < 4; i++)
+        r->p[i] = random_param(t->bag, &t->rng, i < 2, 1, r->c, 1, 1, 0.5f, 1.5f);
+    for (int i = 0; r->p[0] && i < 2; i++)
+        r->pg[i] = doubles((int)r->p[i]->size), r->pm[i] = doubles((int)r->p[i]->size);
+    const int n = size_of(t, r);
+    r->v = doubles(n), r->g = doubles(n), r->m = doubles(n);
+    if (k != LEAF) {
+        ref_forward(t, r), r->t = ref_record(t, r);
+        return;
+    }
+    float *x = random_floats(&t->rng, n, -1.5f, 1.5f);
+    for (int i = 0; i < n; i++) r->v[i] = (double)x[i];
+    r->t = jem_input(t->ctx, x, t->n, t->c, t->h, t->w);
+    free(x);
+}
+
+/* A node of any kind, on inputs that it can have. */
+static void tape_add(tape *t) {
+    kind k = (kind)(1 + pick(t, KINDS - 1));
+    const int in0 = find(t, -1, 0);
+    const int spread = k >= SPREAD_ADD && k <= SPREAD_MUL && any_number(t);
+    if (k >= SPREAD_ADD && k <= SPREAD_MUL && !spread) k = SUM_IMAGE;
+    const int in1 = find(t, in0, spread);
+    if (is_number(t->nodes + in0) && (k == NORM || k == CONV)) k = TANH;
+    if (k == LEAKY || k == SQUARE || k == MUL || k == SPREAD_MUL || k == NORM)
+        if (is_risky(t, t->nodes + in0) || is_risky(t, t->nodes + in1)) k = TANH;
+    if (k == NORM && is_flat(t, t->nodes + in0)) k = TANH;
+    tape_put(t, k, in0, in1);
+}
+
+/* Two leaves, up to 21 nodes, and at last a number per image. */
+static void tape_make(tape *t, jem_ctx *ctx, int seed) {
+    static const int ns[] = { 1, 3, 16, 17, 33 };
+    memset(t, 0, sizeof *t);
+    t->ctx = ctx, t->rng = jem_rng_seed((uint64_t)seed), t->bag = bag_create(ctx);
+    t->n = ns[pick(t, 5)], t->c = 1 + pick(t, 9), t->h = 1 + pick(t, 6), t->w = 2 + pick(t, 5);
+    const int count = 6 + pick(t, MOST - 6);
+    for (int i = 0; i < LEAVES; i++) tape_put(t, LEAF, 0, 0);
+    while (t->count < count) tape_add(t);
+    tape_put(t, SUM_IMAGE, t->count - 1, 0);
+}
+
+static void tape_free(tape *t) {
+    for (int i = 0; i < t->count; i++) {
+        ref *r = t->nodes + i;
+        free(r->v), free(r->g), free(r->m);
+        for (int k = 0; k < 2; k++) free(r->pg[k]), free(r->pm[k]);
+    }
+    jem_reset(t->ctx);
+    jem_net_free(t->bag);
+}
+
+/* Gradients of the sum of seed * target, in double, and their magnitudes; flags what the target
+   depends on. */
+static void ref_walk(tape *t, int target, double seed) {
+    for (magnitudes = 1; magnitudes >= 0; magnitudes--) {
+        for (int i = 0; i < t->count; i++) {       /* what was walked before goes to m, pm */
+            ref *r = t->nodes + i;
+            double *swap = r->g;
+            r->g = r->m, r->m = swap, r->is_reached = i == target;
+            memset(r->g, 0, (size_t)size_of(t, r) * sizeof *r->g);
+            for (int k = 0; r->p[0] && k < 2; k++) {
+                swap = r->pg[k], r->pg[k] = r->pm[k], r->pm[k] = swap;
+                memset(r->pg[k], 0, (size_t)r->p[k]->size * sizeof(double));
+            }
+        }
+        for (int i = 0; i < t->n; i++) t->nodes[target].g[i] = seed;
+        for (int i = target; i >= 0; i--) {
+            ref *r = t->nodes + i;
+            if (!r->is_reached) continue;
+            ref_backward(t, r);
+            if (r->kind != LEAF) t->nodes[r->in[0]].is_reached = 1;
+            if ((r->kind >= ADD && r->kind <= MUL) ||
+                (r->kind >= SPREAD_ADD && r->kind <= SPREAD_MUL))
+                t->nodes[r->in[1]].is_reached = 1;
+        }
+    }
+    magnitudes = 0;
+}
+/* Off by how much, relative to the largest sum of magnitudes. */
+static double off(const float *a, const double *g, const double *m, int n) {
+    double worst = 0, largest = 1e-30;
+    for (int i = 0; i < n; i++) {
+        const double d = fabs((double)a[i] - g[i]);
+        if (!(d <= worst)) worst = d;
+        if (m[i] > largest) largest = m[i];
+    }
+    return worst / largest;
+}
+
+/* The same question must have the same bits for an answer, whatever was asked before. */
+typedef struct answers { uint64_t read[MOST], grad[MOST][LEAVES], backward[MOST]; } answers;
+
+static void same_answer(uint64_t *seen, uint64_t h, const char *what, int seed) {
+    CHECK(*seen == 0 || *seen == h, "tape %d: another %s than before", seed, what);
+    *seen = h;
+}
+
+static void ask_read(tape *t, answers *seen, int i, int seed) {
+    const ref *r = t->nodes + i;
+    float *x = floats(size_of(t, r));
+    CHECK(jem_read(r->t, x) == JEM_OK, "%s", jem_error(t->ctx));
+    const double d = apart(x, r->v, size_of(t, r));
+    CHECK(d < 1e-4, "tape %d, node %d of kind %d: value off by %g", seed, i, r->kind, d);
+    same_answer(&seen->read[i], fnv(FNV_START, x, size_of(t, r)), "value", seed);
+    free(x);
+}
+static void ask_grad(tape *t, answers *seen, int target, int leaf, int seed) {
+    const ref *r = t->nodes + leaf;
+    ref_walk(t, target, 1);
+    const jem_status s = jem_grad(t->nodes[target].t, r->t);
+    if (!r->is_reached) {
+        CHECK(s == JEM_BAD_ARGUMENT && says(t->ctx, "does not depend"), "tape %d: no path", seed);
+        return;
+    }
+    float *g = floats(size_of(t, r));
+    CHECK(s == JEM_OK && jem_read_grad(r->t, g) == JEM_OK, "%s", jem_error(t->ctx));
+    const double d = off(g, r->g, r->m, size_of(t, r));
+    CHECK(d < 1e-5, "tape %d: d node %d / d leaf %d off by %g", seed, target, leaf, d);
+    same_answer(&seen->grad[target][leaf], fnv(FNV_START, g, size_of(t, r)), "gradient", seed);
+    free(g);
+}
+static void ask_backward(tape *t, answers *seen, int target, int seed) {
+    int trains = 0;
+    uint64_t h = FNV_START;
+    ref_walk(t, target, 1.0 / t->n);
+    for (int i = 0; i <= target; i++) trains += t->nodes[i].is_reached && t->nodes[i].p[0];
+    jem_zero_grad(t->bag);
+    const jem_status s = jem_backward(jem_mean(t->ctx, t->nodes[target].t));
+    if (!trains) {
+        CHECK(s == JEM_BAD_ARGUMENT && says(t->ctx, "no parameter"), "tape %d: no path", seed);
+        return;
+    }
+    CHECK(s == JEM_OK, "%s", jem_error(t->ctx));
+    for (int i = 0; i < t->count; i++)
+        for (int k = 0; k < 2; k++) {
+            const ref *r = t->nodes + i;
+            if (!r->p[0]) continue;
+            const double d = off(r->p[k]->grad, r->pg[k], r->pm[k], (int)r->p[k]->size);
+            CHECK(d < 1e-5, "tape %d: d node %d / d parameter %d of node %d of kind %d off by %g",
+                  seed, target, k, i, r->kind, d);
+            h = fnv(h, r->p[k]->grad, r->p[k]->size);
+        }
+    same_answer(&seen->backward[target], h, "parameter gradient", seed);
+}
+/* Nodes of an inner part, and old nodes that are computed in it, which must outlive it. */
+static void ask_within(tape *t, answers *seen, int i, int seed, int depth) {
+    jem_mark mark = jem_begin(t->ctx);
+    jem_tensor *more = jem_tanh(t->ctx, jem_scale(t->ctx, t->nodes[i].t, 0.5f));
+    float *x = floats(size_of(t, t->nodes + i));
+    CHECK(jem_read(more, x) == JEM_OK, "%s", jem_error(t->ctx));
+    free(x);
+    if (depth) ask_within(t, seen, pick(t, t->count), seed, depth - 1);
+    ask_read(t, seen, i, seed);
+    ask_grad(t, seen, t->count - 1, pick(t, LEAVES), seed);
+    jem_end(t->ctx, mark);
+}
+
+static void test_tapes(jem_ctx *ctx) {
+    printf("random tapes: values and gradients, in any order, against double\n");
+    for (int seed = 0; seed < 400; seed++) {
+        tape tape_, *t = &tape_;
+        answers seen;
+        memset(&seen, 0, sizeof seen);
+        tape_make(t, ctx, seed);
+        for (int i = 0; i < 12; i++) {
+            int target = t->count - 1;
+            if (pick(t, 3) == 0) target = find(t, -1, 1);
+            const int any = pick(t, t->count), leaf = pick(t, LEAVES);
+            switch (pick(t, 7)) {
+            case 0: ask_read(t, &seen, any, seed); break;
+            case 1: ask_grad(t, &seen, target, leaf, seed); break;
+            case 2: ask_backward(t, &seen, target, seed); break;
+            case 3: ask_within(t, &seen, any, seed, pick(t, 3)); break;
+            case 4: jem_keep(t->nodes[any].t); break;
+            case 5: ask_grad(t, &seen, target, leaf, seed); break;
+            default: {                             /* the same numbers, but the tape cannot know */
+                float *x = floats(size_of(t, t->nodes + leaf));
+                jem_read(t->nodes[leaf].t, x), jem_write(t->nodes[leaf].t, x);
+                free(x);
+            }
+            }
+        }
+        for (int i = 0; i < t->count; i++) ask_read(t, &seen, t->count - 1 - i, seed);
+        tape_free(t);
+    }
+    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
+}
+
+int main(void) {
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    jem_rng rng = jem_rng_seed(0);
+    for (int i = 0; i < (int)(sizeof noise / sizeof noise[0]); i++)
+        noise[i] = jem_rng_uniform(&rng) + 0.2f;
+    test_elementwise(ctx);
+    test_convolutions(ctx);
+    test_norms(ctx);
+    test_networks(ctx);
+    test_losses(ctx);
+    test_custom(ctx);
+    test_tapes(ctx);
+    close_ctx(ctx, &count, "all of the above");
+    return test_report();
+}
