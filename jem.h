@@ -1055,9 +1055,8 @@ static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
 #define JEM__IADD(a, b) _mm512_add_epi32(a, b)
 #define JEM__IXOR(a, b) _mm512_xor_si512(a, b)
 #define JEM__IAND(a, b) _mm512_and_si512(a, b)
-/* maskz: gcc 12 warns of its own header in the plain ones */
-#define JEM__SHL(a, s) _mm512_maskz_slli_epi32((__mmask16)0xffff, a, s)
-#define JEM__SHR(a, s) _mm512_maskz_srli_epi32((__mmask16)0xffff, a, s)
+#define JEM__SHL(a, s) _mm512_slli_epi32(a, s)
+#define JEM__SHR(a, s) _mm512_srli_epi32(a, s)
 #define JEM__AS_I(v) _mm512_castps_si512(v)
 #define JEM__AS_V(i) _mm512_castsi512_ps(i)
 #define JEM__TO_V(i) _mm512_cvtepi32_ps(i)
@@ -5436,7 +5435,7 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!jem__meta_get(a->meta, "jem.net"))
         jem__fail(ctx, JEM_BAD_FILE, "%s: does not say which network it is: create the network "
                   "first, then jem_net_load", a->where);
-    double held = 0;                               /* a small hostile file must not fill the memory */
+    double held = 1e7;                             /* a small hostile file must not fill the memory */
     for (int i = 0; i < a->count; i++) held += (double)a->entries[i]->e.bytes;
     ctx->params_left = held;
     jem_net *net = jem__net_from_meta(ctx, a->meta);
