@@ -1425,11 +1425,12 @@ JEM__VINLINE void JEM__FN(wino_a)(const int m, const JEM__V *d, JEM__V *o) {
     o[3] = JEM__ADD(JEM__FMA(JEM__SET(8.0f), s, q), d[5]);
 }
 
-/* v[point] of one tile and all channels; d[i]: where each of its inputs' channels begin */
-JEM__VINLINE void JEM__FN(wino_in)(const int m, const float *const *in, int ci, float *v,
-                                   ptrdiff_t plane) {
+/* B' d B of one tile. in: where the channels of each input pixel begin; channels c0 .. c1-1 go to v,
+   `step` floats apart, points `plane` apart, parts of 16 lanes `part` apart */
+JEM__VINLINE void JEM__FN(wino_in)(const int m, const float *const *in, int c0, int c1, float *v,
+                                   ptrdiff_t step, ptrdiff_t plane, ptrdiff_t part) {
     const int a = m + 2;
-    for (int c = 0; c < ci; c++, v += JEM__TILES * JEM_LANES)
+    for (int c = c0; c < c1; c++, v += step)
         for (int h = 0; h < JEM_LANES; h += JEM__VL) {
             JEM__V t[6][6];
             JEM__UNROLL for (int j = 0; j < a; j++) {
@@ -1442,7 +1443,8 @@ JEM__VINLINE void JEM__FN(wino_in)(const int m, const float *const *in, int ci, 
             JEM__UNROLL for (int i = 0; i < a; i++) {
                 JEM__V o[6];
                 JEM__FN(wino_b)(m, t[i], o);
-                JEM__UNROLL for (int j = 0; j < a; j++) JEM__STORE(v + (i * a + j) * plane + h, o[j]);
+                JEM__UNROLL for (int j = 0; j < a; j++)
+                    JEM__STORE(v + (i * a + j) * plane + h / JEM__VL * part, o[j]);
             }
         }
 }
@@ -1516,8 +1518,9 @@ JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, int m, const float *x, co
                 const int inside = (unsigned)iy < (unsigned)q->hi && (unsigned)ix < (unsigned)q->wi;
                 in[i] = inside ? x + ((ptrdiff_t)iy * q->wi + ix) * q->ci * JEM_LANES : zero;
             }
-            if (m == 2) JEM__FN(wino_in)(2, in, q->ci, v + t * JEM_LANES, vplane);
-            else JEM__FN(wino_in)(4, in, q->ci, v + t * JEM_LANES, vplane);
+            const ptrdiff_t step = JEM__TILES * JEM_LANES;
+            if (m == 2) JEM__FN(wino_in)(2, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
+            else JEM__FN(wino_in)(4, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
         }
         for (int i = 0; i < a * a; i++) {
             const float *w = u + (ptrdiff_t)i * q->ci * q->co;
@@ -1640,6 +1643,107 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__conv *q, int groups, const 
             JEM__STORE(lane + h * JEM__VL, s);
         }
         db[o0 + o] += jem__sum_lanes(lane);
+    }
+}
+
+/* ---- weight gradient by Winograd --------------------------------------------------------------- */
+/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same matrices
+   turned round. Both factors are made for all tiles, point by point; the sum over tiles and images is
+   a matrix product per point; G' goes last. Operands lie as [point][part of 16 lanes][block of B
+   channels][tile][B][VL], tiles counted through all groups. For M = 4 and many channels: elsewhere
+   the direct sum was measured to be faster. */
+
+/* o = A d: 4 numbers to 6 */
+JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
+    const JEM__V s = JEM__ADD(d[0], d[2]), r = JEM__ADD(d[1], d[3]);
+    const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
+    const JEM__V r2 = JEM__FMA(JEM__SET(8.0f), d[3], JEM__ADD(d[1], d[1]));
+    o[0] = d[0], o[1] = JEM__ADD(s, r), o[2] = JEM__SUB(s, r);
+    o[3] = JEM__ADD(s2, r2), o[4] = JEM__SUB(s2, r2), o[5] = d[3];
+}
+
+/* A dy A' of one tile; as wino_in */
+JEM__VINLINE void JEM__FN(wino_dy)(const float *const *in, int c0, int c1, float *v, ptrdiff_t step,
+                                   ptrdiff_t plane, ptrdiff_t part) {
+    for (int c = c0; c < c1; c++, v += step)
+        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+            JEM__V t[6][4];
+            JEM__UNROLL for (int j = 0; j < 4; j++) {
+                JEM__V d[4], o[6];
+                JEM__UNROLL for (int i = 0; i < 4; i++)
+                    d[i] = JEM__LOAD(in[i * 4 + j] + c * JEM_LANES + h);
+                JEM__FN(wino_at)(d, o);
+                JEM__UNROLL for (int i = 0; i < 6; i++) t[i][j] = o[i];
+            }
+            JEM__UNROLL for (int i = 0; i < 6; i++) {
+                JEM__V o[6];
+                JEM__FN(wino_at)(t[i], o);
+                JEM__UNROLL for (int j = 0; j < 6; j++)
+                    JEM__STORE(v + (i * 6 + j) * plane + h / JEM__VL * part, o[j]);
+            }
+        }
+}
+
+/* One group's tiles of x (side 0) or dy (side 1), transformed, as tiles first .. of `all`, points
+   `plane` apart. zero: a pixel of zeros. */
+JEM__KERNEL void JEM__FN(wino_deal)(const jem__conv *q, int side, const float *x, ptrdiff_t first,
+                                    ptrdiff_t all, ptrdiff_t plane, const float *zero, float *out) {
+    const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
+    const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
+    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
+    const int high = side ? q->ho : q->hi, wide = side ? q->wo : q->wi;
+    const ptrdiff_t cell = (ptrdiff_t)block * JEM__VL;
+    const ptrdiff_t part = (channels + block - 1) / block * all * cell;
+    for (int t = 0; t < tiles; t++) {
+        const int y = t / across * 4 + from, z = t % across * 4 + from;
+        const float *in[36];
+        for (int i = 0; i < size * size; i++) {
+            const int iy = y + i / size, ix = z + i % size;
+            const int inside = (unsigned)iy < (unsigned)high && (unsigned)ix < (unsigned)wide;
+            in[i] = inside ? x + ((ptrdiff_t)iy * wide + ix) * channels * JEM_LANES : zero;
+        }
+        for (int c0 = 0; c0 < channels; c0 += block) {
+            const int c1 = c0 + block < channels ? c0 + block : channels;
+            float *to = out + (c0 / block * all + first + t) * cell;
+            if (side) JEM__FN(wino_dy)(in, c0, c1, to, JEM__VL, plane, part);
+            else JEM__FN(wino_in)(4, in, c0, c1, to, JEM__VL, plane, part);
+            for (int i = 0; c1 < c0 + block && i < 36; i++)            /* fill the last block */
+                for (int h = 0; h < JEM_LANES / JEM__VL; h++)
+                    memset(to + i * plane + h * part + (c1 - c0) * JEM__VL, 0,
+                           (size_t)((c0 + block - c1) * JEM__VL) * sizeof *to);
+        }
+    }
+}
+
+/* One point and one block of WO output channels: sum over `all` tiles and lanes, to
+   product[o][i], rows of q->ci. xs, dys: that point's operands. */
+JEM__KERNEL void JEM__FN(wino_weights)(const jem__conv *q, const float *xs, const float *dys,
+                                       ptrdiff_t all, int o0, float *product) {
+    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    for (int ib = 0; ib < iblocks; ib++) {
+        float lane[JEM__WO][JEM__WI][JEM_LANES];
+        for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
+            const float *v = xs + ((ptrdiff_t)h * iblocks + ib) * all * JEM__WI * JEM__VL;
+            const float *g = dys + ((ptrdiff_t)h * oblocks + o0 / JEM__WO) * all * JEM__WO * JEM__VL;
+            JEM__V acc[JEM__WO][JEM__WI];
+            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
+                JEM__UNROLL for (int i = 0; i < JEM__WI; i++) acc[o][i] = JEM__SET(0.0f);
+            for (ptrdiff_t t = 0; t < all; t++, v += JEM__WI * JEM__VL, g += JEM__WO * JEM__VL) {
+                JEM__V xv[JEM__WI];
+                JEM__UNROLL for (int i = 0; i < JEM__WI; i++) xv[i] = JEM__LOAD(v + i * JEM__VL);
+                JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
+                    const JEM__V go = JEM__LOAD(g + o * JEM__VL);
+                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
+                        acc[o][i] = JEM__FMA(go, xv[i], acc[o][i]);
+                }
+            }
+            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
+                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
+                    JEM__STORE(lane[o][i] + h * JEM__VL, acc[o][i]);
+        }
+        for (int o = 0; o < JEM__WO && o0 + o < q->co; o++)
+            for (int i = 0; i < JEM__WI && ib * JEM__WI + i < q->ci; i++)
+                product[(ptrdiff_t)(o0 + o) * q->ci + ib * JEM__WI + i] = jem__sum_lanes(lane[o][i]);
     }
 }
 
@@ -1946,7 +2050,7 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
 
 static const jem__kernels JEM__FN(kernels) = {
     (jem_isa)JEM__PASS, JEM__WO, JEM__WI, JEM__FN(fill), JEM__FN(conv), JEM__FN(winograd), JEM__FN(deal),
-    JEM__FN(weight_gradient), JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
+    JEM__FN(weight_gradient), JEM__FN(wino_deal), JEM__FN(wino_weights), JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
     JEM__FN(pair_back), JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool),
     JEM__FN(pool_back), JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums),
     JEM__FN(normalize_back), JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
@@ -2088,6 +2192,13 @@ static ptrdiff_t jem__wino_work(const jem__conv *q, int m) {           /* floats
            (ptrdiff_t)m * m * (q->co + 1) * JEM_LANES + (ptrdiff_t)q->ci * JEM_LANES;
 }
 
+/* o = G' p: 6 numbers, s apart, to 3 */
+static void jem__wino_gt(const double *p, int s, double *o) {
+    const double add = p[s] + p[2 * s], sub = p[s] - p[2 * s];
+    const double add2 = p[3 * s] + p[4 * s], sub2 = p[3 * s] - p[4 * s];
+    o[0] = p[0] / 4 - add / 6 + add2 / 24, o[1] = sub2 / 12 - sub / 6, o[2] = add2 / 6 - add / 6 + p[5 * s];
+}
+
 /* o = G g; every product is exact or the last operation, so no compiler changes a bit */
 static void jem__wino_g(int m, double g0, double g1, double g2, double *o) {
     const double s = g0 + g2, r = g0 + 4 * g2, d = 2 * g1;
@@ -2141,6 +2252,9 @@ typedef struct jem__kernels {
     void (*deal)(const float *, ptrdiff_t, int, int, float *);
     void (*weight_gradient)(const jem__conv *, int, const float *, ptrdiff_t, const float *, ptrdiff_t,
                             int, float *, float *, float *);
+    void (*wino_deal)(const jem__conv *, int, const float *, ptrdiff_t, ptrdiff_t, ptrdiff_t,
+                      const float *, float *);
+    void (*wino_weights)(const jem__conv *, const float *, const float *, ptrdiff_t, int, float *);
     void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
     void (*map_back)(int, float, const float *, const void *, const float *, float *, int, ptrdiff_t);
     void (*drop)(float, float, const float *, float *, uint16_t *, ptrdiff_t);
@@ -3110,7 +3224,79 @@ static void jem__conv_weights(void *arg, int i) {
                        i * k->wo, j->acc + i * j->accstride, w->grad, b ? b->grad : NULL);
 }
 
+/* The same by Winograd: operands transformed group by group, then (point, block of output channels)
+   in parallel, then G' for each output channel. */
+typedef struct jem__wino_job {
+    const jem_call *call;
+    const jem__conv *q;
+    float *xs, *dys, *zero, *product, *bias;
+    ptrdiff_t all, xplane, yplane;                 /* tiles in all groups; floats from point to point */
+} jem__wino_job;
+
+static void jem__wino_task_deal(void *arg, int g) {
+    const jem__wino_job *j = (const jem__wino_job *)arg;
+    const jem_call c = jem__at(j->call, g);
+    const ptrdiff_t tiles = j->all / jem__groups(c.out.n), n = (ptrdiff_t)j->q->co * JEM_LANES;
+    float *sum = j->bias + g * n;
+    c.ctx->k->wino_deal(j->q, 0, c.x[0], g * tiles, j->all, j->xplane, j->zero, j->xs);
+    c.ctx->k->wino_deal(j->q, 1, c.dy, g * tiles, j->all, j->yplane, j->zero, j->dys);
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    c.ctx->k->moment(c.dy, NULL, 0, (ptrdiff_t)j->q->ho * j->q->wo, j->q->co, sum);
+}
+static void jem__wino_task_weights(void *arg, int i) {
+    const jem__wino_job *j = (const jem__wino_job *)arg;
+    const jem__kernels *k = j->call->ctx->k;
+    const int blocks = (j->q->co + k->wo - 1) / k->wo, point = i / blocks;
+    k->wino_weights(j->q, j->xs + point * j->xplane, j->dys + point * j->yplane, j->all,
+                    i % blocks * k->wo, j->product + (ptrdiff_t)point * j->q->co * j->q->ci);
+}
+static void jem__wino_task_back(void *arg, int o) {
+    const jem__wino_job *j = (const jem__wino_job *)arg;
+    const jem_param *w = j->call->param[0], *b = j->call->param[1];
+    const ptrdiff_t plane = (ptrdiff_t)j->q->co * j->q->ci;
+    for (int i = 0; i < j->q->ci; i++) {
+        const float *p = j->product + (ptrdiff_t)o * j->q->ci + i;
+        float *dw = w->grad + ((ptrdiff_t)o * j->q->ci + i) * 9;
+        double m[36], t[6][3], r[3];
+        for (int k = 0; k < 36; k++) m[k] = (double)p[k * plane];
+        for (int k = 0; k < 6; k++) jem__wino_gt(m + k * 6, 1, t[k]);
+        for (int x = 0; x < 3; x++) {
+            jem__wino_gt(&t[0][x], 3, r);
+            for (int y = 0; y < 3; y++) dw[y * 3 + x] += (float)r[y];
+        }
+    }
+    for (int g = 0; b && b->grad && g < jem__groups(j->call->out.n); g++)
+        b->grad[o] += jem__sum_lanes(j->bias + ((ptrdiff_t)g * j->q->co + o) * JEM_LANES);
+}
+
+static jem_status jem__wino_param_grad(const jem_call *c) {
+    const jem__kernels *k = c->ctx->k;
+    jem__wino_job j;
+    j.call = c, j.q = &((const jem__conv_user *)c->user)->out;
+    const int points = 36, groups = jem__groups(c->out.n);
+    const int oblocks = (j.q->co + k->wo - 1) / k->wo, iblocks = (j.q->ci + k->wi - 1) / k->wi;
+    j.all = (ptrdiff_t)groups * ((j.q->ho + 3) / 4) * ((j.q->wo + 3) / 4);
+    j.xplane = j.all * iblocks * k->wi * JEM_LANES + 80;               /* not a power of two */
+    j.yplane = j.all * oblocks * k->wo * JEM_LANES + 80;
+    jem_mark mark = jem_begin(c->ctx);
+    j.xs = (float *)jem__push(c->ctx, (size_t)(points * j.xplane) * sizeof(float));
+    j.dys = (float *)jem__push(c->ctx, (size_t)(points * j.yplane) * sizeof(float));
+    j.zero = (float *)jem__push_zero(c->ctx, (size_t)((j.q->ci + j.q->co) * JEM_LANES) * sizeof(float));
+    j.product = (float *)jem__push(c->ctx, (size_t)points * (size_t)(j.q->co * j.q->ci) * sizeof(float));
+    j.bias = (float *)jem__push(c->ctx, (size_t)(groups * j.q->co * JEM_LANES) * sizeof(float));
+    const jem_status s = j.xs && j.dys && j.zero && j.product && j.bias ? JEM_OK : JEM_NO_MEMORY;
+    if (s == JEM_OK) {
+        jem__parallel(c->ctx, groups, jem__wino_task_deal, &j);
+        jem__parallel(c->ctx, points * oblocks, jem__wino_task_weights, &j);
+        jem__parallel(c->ctx, j.q->co, jem__wino_task_back, &j);
+    }
+    jem_end(c->ctx, mark);
+    return s;
+}
+
 static jem_status jem__conv_param_grad(const jem_call *c) {
+    const jem__conv *conv = &((const jem__conv_user *)c->user)->out;
+    if (conv->tile == 4 && conv->ci >= 32 && conv->co >= 32) return jem__wino_param_grad(c);
     const jem__kernels *k = c->ctx->k;
     const jem__conv *q = &((const jem__conv_user *)c->user)->out;
     const int groups = jem__groups(c->out.n), blocks = (q->co + k->wo - 1) / k->wo;

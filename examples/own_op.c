@@ -35,11 +35,9 @@ static void roll_backward(const jem_call *call) {
             call->dx[0][roll_from(call, k) * size + i] += call->dy[k * size + i];
 }
 
-/* backward needs neither x nor y: JEM_KEEPS_NOTHING, so the tape keeps nothing for it. */
+/* Our backward reads neither x nor y, so .keeps stays 0 and the tape keeps nothing for it. */
 static jem_tensor *roll_image(jem_ctx *ctx, jem_tensor *x, int down, int right) {
-    static const jem_op op = {
-        "roll", roll_forward, roll_backward, JEM_KEEPS_NOTHING, 0, NULL, NULL, 0
-    };
+    static const jem_op op = { .name = "roll", .forward = roll_forward, .backward = roll_backward };
     if (!x) return NULL;                           /* like every op */
     const jem_shape out = { x->n, x->c, x->h, x->w };
     const roll r = { ((down % x->h) + x->h) % x->h, ((right % x->w) + x->w) % x->w };
