@@ -237,6 +237,7 @@ JEM_API jem_memory_stats jem_memory(const jem_ctx *ctx);
    single number is n = 1 besides. Lives on the tape, until jem_end or jem_reset. */
 typedef struct jem_tensor {
     int n, c, h, w;
+    int blocks;                                    /* private: 1 in a network that cut its images */
     jem_ctx *ctx;
     struct jem__node *node;                        /* private: how it is made, where it lies */
 } jem_tensor;
@@ -246,7 +247,7 @@ typedef struct jem_param {
     const char *name;      /* PyTorch's: "f.layer1.0.conv1.weight" */
     int ndim, shape[4];
     ptrdiff_t size;        /* elements */
-    float *value, *grad;   /* grad is NULL for a buffer (running statistics) */
+    float *value, *grad;   /* say jem_param_changed after writing value; grad: NULL for a buffer */
     jem_ctx *ctx;
     struct jem_param *next;                        /* of the same network */
     struct jem__pack *packs;                       /* private: copies in the kernels' order */
@@ -418,8 +419,8 @@ struct jem_net {
     int channels, height, width, classes;
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
+    void *user;                                    /* your forward function's data */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
-    void *user;
     struct jem__meta *meta;
     jem_param *last;
 };
@@ -459,7 +460,8 @@ JEM_API jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t
 JEM_API void jem_net_free(jem_net *net);                           /* NULL is fine */
 
 /* One's own network: create it, add layers, write the forward function (examples/own_net.c).
-   `user_bytes` of `user` are copied; your forward function gets the copy; NULL gives zeros. */
+   `user_bytes` of `user` are copied to net->user, which your forward function gets; NULL gives
+   zeros, to be filled with the layers. forward may be NULL for a net that only holds parameters. */
 JEM_API jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user,
                                 size_t user_bytes, int channels, int height, int width, int classes,
                                 uint64_t seed);
@@ -822,17 +824,23 @@ static char *jem__strdup(jem_ctx *ctx, const char *s) {
     return copy;
 }
 
-jem_memory_stats jem_memory(const jem_ctx *ctx) { return ctx->memory; }
+jem_memory_stats jem_memory(const jem_ctx *ctx) {
+    const jem_memory_stats none = { 0, 0, 0 };
+    return ctx ? ctx->memory : none;
+}
 void jem_release(jem_ctx *ctx, void *memory) { jem__free(ctx, memory); }
 
-/* Runs task(arg, 0..n-1). Tasks write to different places and never depend on their order. */
-static void jem__parallel(jem_ctx *ctx, int n, void (*task)(void *arg, int i), void *arg) {
-    if (n > 1 && ctx->threads > 1 && ctx->desc.parallel_for) {
+/* Runs task(arg, 0..n-1). Tasks write to different places and never depend on their order. `flops`:
+   about how much work it is in all; little of it is done sooner than threads are woken. */
+static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *arg, int i),
+                          void *arg) {
+    const int spread = n > 1 && ctx->threads > 1 && flops > 4e6;
+    if (spread && ctx->desc.parallel_for) {
         ctx->desc.parallel_for(ctx->desc.user, n, task, arg);
         return;
     }
 #ifdef _OPENMP
-    if (n > 1 && ctx->threads > 1) {
+    if (spread) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(ctx->threads)
         for (int i = 0; i < n; i++) task(arg, i);
         return;
@@ -2340,11 +2348,12 @@ void jem_ctx_free(jem_ctx *ctx) {
     jem__free(&copy, ctx);
 }
 
-jem_isa jem_ctx_isa(const jem_ctx *ctx) { return ctx->k->isa; }
-int jem_ctx_threads(const jem_ctx *ctx) { return ctx->threads; }
+jem_isa jem_ctx_isa(const jem_ctx *ctx) { return ctx ? ctx->k->isa : JEM_ISA_SCALAR; }
+int jem_ctx_threads(const jem_ctx *ctx) { return ctx ? ctx->threads : 1; }
 
 /* Whole blocks of 16 go straight to memory; the end goes through a block of our own. */
 static void jem__fill(jem_ctx *ctx, int kind, jem_rng *rng, float *out, ptrdiff_t n, float a, float b) {
+    if (!ctx || !rng || !out || n <= 0) return;
     const uint64_t start = jem__rng_take(rng, n);
     const ptrdiff_t whole = n / 32 * 32;
     float last[32];
@@ -2391,6 +2400,7 @@ typedef struct jem__node {
     ptrdiff_t stride;                              /* floats of a group: h*w*c*16 */
     size_t aux_bytes;
     ptrdiff_t work;                                /* floats of scratch while it runs */
+    double flops;                                  /* about, of one group, forward */
     float *value, *grad;                           /* all groups, or NULL: in a plan's region only */
     uint64_t value_push, grad_push;                /* when those were allocated */
     int ready, keep;
@@ -2481,6 +2491,7 @@ static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) 
     n->t.n = s.n, n->t.c = s.c, n->t.h = s.h, n->t.w = s.w, n->t.ctx = ctx, n->t.node = n;
     n->groups = jem__groups(s.n);
     n->stride = (ptrdiff_t)s.c * s.h * s.w * JEM_LANES;
+    n->flops = 10 * (double)n->stride;             /* elementwise; a convolution knows better */
     n->index = ctx->n_nodes;
     ctx->nodes[ctx->n_nodes++] = n;
     return n;
@@ -2500,6 +2511,7 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
     if (!n) return NULL;
     n->op = op, n->inputs = n_inputs, n->params = n_params, n->aux_bytes = aux_bytes;
     for (int i = 0; i < n_inputs; i++) n->in[i] = inputs[i]->node;
+    n->t.blocks = inputs[0]->blocks;
     for (int i = 0; i < n_params; i++) n->param[i] = params[i];
     if (user_bytes) {
         n->user = jem__push(ctx, user_bytes);
@@ -2753,12 +2765,13 @@ static void jem__plan_lifetimes(jem__plan *p) {
             if (n->grad_buf < 0) n->grad_buf = jem__plan_buf(p, now, end, n->stride);
             if (p->bufs[n->grad_buf].end < end) p->bufs[n->grad_buf].end = end;
         }
+        /* it can be handed on if no sibling shares it beyond this moment */
+        const int own = !n->by && p->bufs[n->grad_buf].end == now;
         for (int k = 0; k < n->inputs; k++) {
             jem__node *in = n->in[k];
             if (!in->needs || in->pos < 0 || in->grad_buf >= 0 || in->by) continue;
-            if (!n->by && (n->op->flags & both) == both && in->stride == n->stride &&
-                (n->op->flags & JEM_OP_ADD ? jem__same_gradient(p, n, k)
-                                           : k == 0 && p->bufs[n->grad_buf].end == now)) {
+            if (own && (n->op->flags & both) == both && in->stride == n->stride &&
+                (n->op->flags & JEM_OP_ADD ? jem__same_gradient(p, n, k) : k == 0)) {
                 in->grad_buf = n->grad_buf;
                 if (p->bufs[in->grad_buf].end < jem__time_back(p, in))
                     p->bufs[in->grad_buf].end = jem__time_back(p, in);
@@ -2900,6 +2913,12 @@ static void jem__task_both(void *arg, int slot) {
     }
 }
 
+static double jem__flops(const jem__plan *p, int from, int to) {
+    double sum = 0;
+    for (int i = from; i < to; i++) sum += p->list[i]->flops * p->list[i]->groups;
+    return sum;
+}
+
 static int jem__whole(const jem__node *n) { return n->op->flags & JEM_OP_WHOLE; }
 
 /* The run that begins at i: nodes that can go depth-first together. */
@@ -2926,7 +2945,7 @@ static jem_status jem__run_back(jem__plan *p) {
         while (i > 0 && !jem__whole(p->list[i - 1]) && p->list[i - 1]->groups == n->groups &&
                !(p->mode == JEM__BACKWARD && jem__trains(p->list[i - 1]))) i--;
         p->from = i;
-        jem__parallel(ctx, n->groups, jem__task_backward, p);
+        jem__parallel(ctx, n->groups, jem__flops(p, p->from, p->to), jem__task_backward, p);
     }
     return JEM_OK;
 }
@@ -2982,13 +3001,15 @@ static jem_status jem__run(jem_ctx *ctx, jem__mode mode, jem__node *target, jem_
     if (p->slots == 0) p->slots = 1;
     if (s == JEM_OK && !(p->base = (float *)jem__push(ctx, (size_t)(p->slots * p->region) *
                                                              sizeof(float)))) s = JEM_NO_MEMORY;
-    if (s == JEM_OK && mode == JEM__GRAD && !whole) jem__parallel(ctx, p->slots, jem__task_both, p);
+    if (s == JEM_OK && mode == JEM__GRAD && !whole)
+        jem__parallel(ctx, p->slots, 2 * jem__flops(p, 0, p->n), jem__task_both, p);
     else if (s == JEM_OK) {
         for (p->from = 0; p->from < p->n; p->from = p->to) {
             p->to = jem__run_end(p, p->from);
             if (jem__whole(p->list[p->from])) jem__forward_node(p, p->list[p->from], 0);
             else jem__parallel(ctx, p->slots < p->list[p->from]->groups ? p->slots
-                                    : p->list[p->from]->groups, jem__task_forward, p);
+                               : p->list[p->from]->groups, jem__flops(p, p->from, p->to),
+                               jem__task_forward, p);
         }
         if (mode != JEM__EVAL) s = jem__run_back(p);
     }
@@ -3286,9 +3307,10 @@ static jem_status jem__wino_param_grad(const jem_call *c) {
     j.bias = (float *)jem__push(c->ctx, (size_t)(groups * j.q->co * JEM_LANES) * sizeof(float));
     const jem_status s = j.xs && j.dys && j.zero && j.product && j.bias ? JEM_OK : JEM_NO_MEMORY;
     if (s == JEM_OK) {
-        jem__parallel(c->ctx, groups, jem__wino_task_deal, &j);
-        jem__parallel(c->ctx, points * oblocks, jem__wino_task_weights, &j);
-        jem__parallel(c->ctx, j.q->co, jem__wino_task_back, &j);
+        const double flops = c->node->flops * groups;
+        jem__parallel(c->ctx, groups, flops, jem__wino_task_deal, &j);
+        jem__parallel(c->ctx, points * oblocks, flops, jem__wino_task_weights, &j);
+        jem__parallel(c->ctx, j.q->co, flops, jem__wino_task_back, &j);
     }
     jem_end(c->ctx, mark);
     return s;
@@ -3311,8 +3333,9 @@ static jem_status jem__conv_param_grad(const jem_call *c) {
     j.acc = (float *)jem__push(c->ctx, (size_t)(blocks * j.accstride) * sizeof(float));
     const jem_status s = j.xs && j.dys && j.acc ? JEM_OK : JEM_NO_MEMORY;
     if (s == JEM_OK) {
-        jem__parallel(c->ctx, groups, jem__conv_deal, &j);
-        jem__parallel(c->ctx, blocks, jem__conv_weights, &j);
+        const double flops = c->node->flops * groups;
+        jem__parallel(c->ctx, groups, flops, jem__conv_deal, &j);
+        jem__parallel(c->ctx, blocks, flops, jem__conv_weights, &j);
     }
     jem_end(c->ctx, mark);
     return s;
@@ -3346,6 +3369,7 @@ jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b, 
     jem_param *params[2] = { w, b };
     jem_tensor *y = jem__record(ctx, &jem__op_conv2d, &x, 1, jem__shape(x->n, out.co, out.ho, out.wo),
                                 params, 2, &u, sizeof u, 0);
+    if (y) y->node->flops = 2 * (double)y->node->stride * x->c * k * k;
     if (y && out.tile) y->node->work = jem__wino_work(&out, out.tile) + jem__wino_work(&grad, out.tile);
     return y;
 }
@@ -3364,8 +3388,10 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
     jem__conv grad = { w->shape[0], 1, 1, x->c, 1, 1, 1, 1, 0, 1, 0 };
     u.out = out, u.grad = grad;
     jem_param *params[2] = { w, b };
-    return jem__record(ctx, &jem__op_linear, &x, 1, jem__shape(x->n, out.co, 1, 1), params, 2, &u,
-                       sizeof u, 0);
+    jem_tensor *y = jem__record(ctx, &jem__op_linear, &x, 1, jem__shape(x->n, out.co, 1, 1), params, 2,
+                                &u, sizeof u, 0);
+    if (y) y->node->flops = 2 * (double)y->node->stride * x->c;
+    return y;
 }
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
@@ -3469,7 +3495,7 @@ static void jem__pair_backward(const jem_call *c) {
         c->ctx->k->pair_back(1, c->dy, mul ? c->x[1] : NULL, jem__spread(c), c->dx[0], c->add[0], n);
     if (c->dx[1] && jem__spread(c))
         c->ctx->k->dot(s, c->dy, mul ? c->x[0] : NULL, c->dx[1], c->add[1], n);
-    else if (c->dx[1] && c->dx[1] != c->dy)
+    else if (c->dx[1] && (c->dx[1] != c->dy || c->dx[1] == c->dx[0]))
         c->ctx->k->pair_back(s, c->dy, mul ? c->x[0] : NULL, 0, c->dx[1], c->add[1], n);
 }
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
@@ -3581,6 +3607,99 @@ jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count) {
         return NULL;
     }
     return jem__op1(ctx, &jem__op_slice, x, jem__shape(x->n, count, x->h, x->w), &first, sizeof first, 0);
+}
+
+/* ---- few images: lanes are blocks of one image -------------------------------------------------- */
+/* A batch of one would leave 15 of 16 lanes idle. So the networks below cut a few images into 4 x 4
+   blocks: a batch of 16 n smaller images, one image a group, lane 4*row + column. Elementwise ops and
+   convolutions work on it as on any batch, if a convolution's padding is first taken from the blocks
+   around: a copy, shifted by lanes. */
+
+enum { JEM__GRID = 4 };
+
+/* Copies between x (n,c,h,w) and its blocks (16 n,c,h/4,w/4): one way, or back and adding. */
+static void jem__blocks_copy(const jem_call *c, int n, jem_shape block, int split, int gradient) {
+    for (int i = 0; i < n; i++) {
+        const jem_call image = jem__at(c, split ? i / JEM_LANES : i), cut = jem__at(c, split ? i : i / JEM_LANES);
+        for (int l = 0; l < JEM_LANES; l++)
+            for (int y = 0; y < block.h; y++)
+                for (int x = 0; x < block.w; x++) {
+                    const ptrdiff_t row = (ptrdiff_t)(l / JEM__GRID) * block.h + y;
+                    const ptrdiff_t at = row * block.w * JEM__GRID + (l % JEM__GRID) * block.w + x;
+                    const ptrdiff_t whole = at * block.c * JEM_LANES + i % JEM_LANES;
+                    const ptrdiff_t part = ((ptrdiff_t)y * block.w + x) * block.c * JEM_LANES + l;
+                    const ptrdiff_t in = split ? whole : part, out = split ? part : whole;
+                    for (int k = 0; k < block.c * JEM_LANES; k += JEM_LANES)
+                        if (gradient) image.dx[0][in + k] += cut.dy[out + k];
+                        else cut.y[out + k] = image.x[0][in + k];
+                }
+    }
+}
+static void jem__split_forward(const jem_call *c) { jem__blocks_copy(c, c->in[0].n, c->out, 1, 0); }
+static void jem__split_backward(const jem_call *c) { jem__blocks_copy(c, c->in[0].n, c->out, 1, 1); }
+static void jem__join_forward(const jem_call *c) {
+    for (int g = 0; g < jem__groups(c->out.n); g++) {                  /* dead lanes too are written */
+        const jem_call at = jem__at(c, g);
+        memset(at.y, 0, (size_t)jem__floats(c->out) * sizeof *at.y);
+    }
+    jem__blocks_copy(c, c->out.n, c->in[0], 0, 0);
+}
+static void jem__join_backward(const jem_call *c) { jem__blocks_copy(c, c->out.n, c->in[0], 0, 1); }
+static const jem_op jem__op_split = { "split", jem__split_forward, jem__split_backward,
+    JEM_KEEPS_NOTHING, JEM_OP_WHOLE, NULL, NULL, 0 };
+static const jem_op jem__op_join = { "join", jem__join_forward, jem__join_backward,
+    JEM_KEEPS_NOTHING, JEM_OP_WHOLE, NULL, NULL, 0 };
+
+static jem_tensor *jem__split(jem_ctx *ctx, jem_tensor *x) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    jem_tensor *y = jem__op1(ctx, &jem__op_split, x, jem__shape(x->n * JEM_LANES, x->c,
+                             x->h / JEM__GRID, x->w / JEM__GRID), NULL, 0, 0);
+    if (y) y->blocks = 1;
+    return y;
+}
+static jem_tensor *jem__join(jem_ctx *ctx, jem_tensor *x) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    jem_tensor *y = jem__op1(ctx, &jem__op_join, x, jem__shape(x->n / JEM_LANES, x->c,
+                             x->h * JEM__GRID, x->w * JEM__GRID), NULL, 0, 0);
+    if (y) y->blocks = 0;
+    return y;
+}
+
+/* x (h,w,c) -> y (h+2p,w+2p,c): the frame comes from the blocks around, or is zero. Backward adds. */
+static void jem__halo_copy(const jem_call *c, int gradient) {
+    const jem_shape s = c->in[0];
+    const int p = *(const int *)c->user;
+    for (int y = 0; y < c->out.h; y++)
+        for (int x = 0; x < c->out.w; x++) {
+            const int by = y < p ? -1 : y >= p + s.h, bx = x < p ? -1 : x >= p + s.w;
+            const ptrdiff_t in = ((ptrdiff_t)(y - p - by * s.h) * s.w + x - p - bx * s.w) * s.c * JEM_LANES;
+            const ptrdiff_t out = ((ptrdiff_t)y * c->out.w + x) * s.c * JEM_LANES;
+            int from[JEM_LANES];                   /* the lane that lane l sees there; -1: nothing */
+            for (int l = 0; l < JEM_LANES; l++) {
+                const int ly = l / JEM__GRID + by, lx = l % JEM__GRID + bx;
+                const int inside = ly >= 0 && ly < JEM__GRID && lx >= 0 && lx < JEM__GRID;
+                from[l] = inside ? ly * JEM__GRID + lx : -1;
+            }
+            for (int k = 0; k < s.c * JEM_LANES; k += JEM_LANES)
+                for (int l = 0; l < JEM_LANES; l++)
+                    if (!gradient) c->y[out + k + l] = from[l] < 0 ? 0 : c->x[0][in + k + from[l]];
+                    else if (from[l] >= 0) c->dx[0][in + k + from[l]] += c->dy[out + k + l];
+        }
+}
+static void jem__halo_forward(const jem_call *c) { jem__halo_copy(c, 0); }
+static void jem__halo_backward(const jem_call *c) { jem__halo_copy(c, 1); }
+static const jem_op jem__op_halo = { "halo", jem__halo_forward, jem__halo_backward, JEM_KEEPS_NOTHING, 0,
+                                     NULL, NULL, 0 };
+
+/* A convolution of blocks. */
+static jem_tensor *jem__block_conv(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
+                                   jem_conv_desc d) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    if (d.pad > 0)
+        x = jem__op1(ctx, &jem__op_halo, x, jem__shape(x->n, x->c, x->h + 2 * d.pad, x->w + 2 * d.pad),
+                     &d.pad, sizeof d.pad, 0);
+    d.pad = 0;
+    return jem_conv2d(ctx, x, w, b, d);
 }
 
 /* ---- a number per image ---------------------------------------------------------------------- */
@@ -4021,9 +4140,9 @@ static double jem__described(jem_ctx *ctx, const jem__meta *meta, const char *ke
 jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, size_t user_bytes,
                         int channels, int height, int width, int classes, uint64_t seed) {
     if (!ctx) return NULL;
-    if (!forward || channels < 1 || height < 1 || width < 1 || classes < 1) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "net_create: needs a forward function, images (%d,%d,%d) and "
-                  "classes (%d) of 1 or more", channels, height, width, classes);
+    if (channels < 1 || height < 1 || width < 1 || classes < 1) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "net_create: images (%d,%d,%d) and classes (%d) must be 1 or "
+                  "more", channels, height, width, classes);
         return NULL;
     }
     jem_net *net = (jem_net *)jem__alloc(ctx, sizeof *net);
@@ -4180,7 +4299,9 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
 jem_tensor *jem_apply(const jem_layer *l, jem_tensor *x, int training) {
     if (!x) return NULL;
     switch (l->kind) {
-    case JEM_LAYER_CONV: return jem_conv2d(x->ctx, x, l->weight, l->bias, l->conv);
+    case JEM_LAYER_CONV:
+        return x->blocks ? jem__block_conv(x->ctx, x, l->weight, l->bias, l->conv)
+                         : jem_conv2d(x->ctx, x, l->weight, l->bias, l->conv);
     case JEM_LAYER_LINEAR: return jem_linear(x->ctx, x, l->weight, l->bias);
     case JEM_LAYER_NORM: break;
     default: return x;
@@ -4205,11 +4326,23 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float sl
     }
 }
 
+/* Up to half a group of images is cut into blocks, if the sides can be cut, and halved `halvings`
+   times after that: then each block keeps whole pixels. */
+static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings) {
+    if (!x || x->n > JEM_LANES / 2 || x->h % (JEM__GRID << halvings) || x->w % (JEM__GRID << halvings))
+        return x;
+    return jem__split(ctx, x);
+}
+
 jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     if (!net || !x) return NULL;
     if (x->c != net->channels || x->h != net->height || x->w != net->width) {
         jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: x is %s, the network takes (n,%d,%d,%d)",
                   jem__shape_text(x).s, net->channels, net->height, net->width);
+        return NULL;
+    }
+    if (!net->forward) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "forward: this network was made without a function");
         return NULL;
     }
     jem_tensor *logits = net->forward(net, x, training, net->user);
@@ -4256,9 +4389,12 @@ static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *w, const jem_lay
 
 static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__wrn *w = (const jem__wrn *)user;
+    const int local = !training && w->desc.norm != JEM_NORM_INSTANCE && w->desc.norm != JEM_NORM_LAYER;
+    if (local && w->desc.stem_stride == 1) x = jem__cut_few(net->ctx, x, 2);
     jem_tensor *y = jem_apply(&w->stem, x, training);
     for (int i = 0; i < w->blocks; i++) y = jem__wrn_block(net, w, w->block[i], y, training);
     y = jem_activate(net->ctx, jem_apply(&w->norm, y, training), w->desc.activation, w->desc.slope);
+    if (y && y->blocks) y = jem__join(net->ctx, y);
     y = w->desc.head == JEM_HEAD_FLAT ? jem_flatten(net->ctx, y) : jem_global_pool(net->ctx, y);
     return jem_apply(&w->head, y, training);
 }
@@ -4565,7 +4701,7 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
         if (jem_grad(y, x) == JEM_OK) {
             if (w.rng)
                 w.start = jem__rng_take(rng, (ptrdiff_t)(jem__group_counters(w.x) * 2) * w.x->groups);
-            jem__parallel(ctx, w.x->groups, jem__walk_group, &w);
+            jem__parallel(ctx, w.x->groups, 50 * (double)(w.x->groups * w.x->stride), jem__walk_group, &w);
             jem__leaf_changed(x->node);
         } else jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld: the log-density failed");
         jem_end(ctx, mark);
@@ -4731,7 +4867,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
         o->lr = (float)((double)lr / (1 - pow((double)o->desc.beta1, o->updates)));
         o->root2 = (float)(1 / sqrt(1 - pow((double)o->desc.beta2, o->updates)));
     }
-    jem__parallel(ctx, o->count, jem__optim_update, o);
+    jem__parallel(ctx, o->count, 20 * (double)jem_net_size(o->net), jem__optim_update, o);
     return JEM_OK;
 }
 
@@ -4923,8 +5059,11 @@ static int jem__quantiles_read(const jem_net *net, float *q) {
 }
 
 jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
-    if (!net || !x || n < 0 || !answers) return JEM_BAD_ARGUMENT;
+    if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
+    if (!x || n < 0 || !answers)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "classify: %d images%s", n,
+                         x && answers ? "" : ", and images or answers are NULL");
     const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
     float q[JEM__QUANTILES];
     const int n_q = jem__quantiles_read(net, q);
@@ -4953,7 +5092,11 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
 }
 
 float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
-    if (!net || !labels || n < 1) return -1;
+    if (!net || !labels || n < 1) {
+        if (net) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "accuracy: %d images%s", n,
+                           labels ? "" : ", and no labels");
+        return -1;
+    }
     jem_answer *a = (jem_answer *)jem__alloc(net->ctx, (size_t)n * sizeof *a);
     int right = 0;
     const jem_status s = a ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
@@ -4968,7 +5111,9 @@ static int jem__compare_answers(const void *a, const void *b) {
 }
 
 jem_status jem_calibrate(jem_net *net, const float *x, int n) {
-    if (!net || !x || n < 2) return JEM_BAD_ARGUMENT;
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (!x || n < 2)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images or more, not %d", n);
     jem_answer *a = (jem_answer *)jem__alloc(net->ctx, (size_t)n * sizeof *a);
     char *text = (char *)jem__alloc(net->ctx, JEM__QUANTILES * 32);
     jem_status s = a && text ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
