@@ -20,13 +20,14 @@ programs = $(patsubst $(1)/%.c,$(BUILD)/%,$(wildcard $(1)/$(2).c))
 EXAMPLES := $(call programs,examples,*)
 TESTS    := $(call programs,tests,test_*)
 TOOLS    := $(call programs,tools,*)
-HEADERS  := jem.h $(wildcard examples/*.h tests/*.h)
+HEADERS  := jem.h $(wildcard examples/*.h tests/*.h tools/*.h)
 AGAIN     = +@$(MAKE) --no-print-directory
 
-.PHONY: help demo demo-long examples tools test tests strict sanitize sanitized debug stb clean
+.PHONY: help demo demo-long examples tools test tests strict sanitize sanitized bench bench-torch \
+        debug stb clean
 
 help:       ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo:       ## train on the digits and draw what the model dreams
 demo-long:  ## the same, trained for longer
@@ -40,7 +41,7 @@ tests: $(TESTS)
 # What does not compile is one failed test of many: hence -k, and run.sh looks what is there.
 test: stb   ## build and run every test; the last line is: N passed, N failed
 	$(AGAIN) -k tests examples tools || true
-	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) two_units neon strict
+	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents smoke two_units neon strict
 
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
 	@tests/strict.sh
@@ -54,11 +55,17 @@ sanitized:
 	$(AGAIN) -k tests || true
 	@tests/run.sh $(TESTS)
 
+bench: $(BUILD)/bench  ## GFLOP/s of every layer and pass, and what the rest takes
+	$(BUILD)/bench --out $(BUILD)/bench.csv
+
+bench-torch: $(BUILD)/bench_torch $(BUILD)/bench_chart  ## against PyTorch; NETS="wrn-16-2" for one
+	@python=$$(tools/get_package.sh torch) && $$python tools/bench_torch.py
+
 debug:      ## everything for a debugger, into build/debug/
 	$(AGAIN) BUILD=build/debug CFLAGS="-O0 -g" examples tools tests
 
 stb:        ## see that the stb headers are there, and install them if not
-	@tools/get_stb.sh
+	@tools/get_package.sh stb
 
 clean:      ## remove build/
 	rm -rf build

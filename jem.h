@@ -175,7 +175,7 @@ typedef struct jem_ctx_desc {
 
 /* NULL if there is no memory, or if the desc asks for an instruction set that is not there. */
 JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
-/* Frees the tape and the context; networks, trainers, buffers, archives come first. NULL is fine. */
+/* Frees tape and context; networks, trainers, buffers, archives come first. NULL is fine. */
 JEM_API void jem_ctx_free(jem_ctx *ctx);
 /* The first error since the context began or was cleared: "" if none. Owned by the context. */
 JEM_API const char *jem_error(const jem_ctx *ctx);
@@ -270,7 +270,7 @@ JEM_API float jem_item(jem_tensor *t);
    kept; a larger one that is read later is computed again, with the parameters as they are then. */
 JEM_API void jem_keep(jem_tensor *t);
 
-/* Adds d loss / d parameter to the grad of every parameter that the loss (one number) depends on. */
+/* Adds d loss / d parameter to the grad of every parameter the loss (one number) depends on. */
 JEM_API jem_status jem_backward(jem_tensor *loss);
 /* d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so this is
    every image's own gradient; parameters get nothing. */
@@ -279,9 +279,10 @@ JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);   /* of the 
 
 /* Builds a number per image, or one number, from x: what jem_check_gradient and samplers take. */
 typedef jem_tensor *(*jem_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
-/* fn's numbers are summed. Largest difference between the tape's gradient and a central difference of 4th order, over the
-   elements of x (or of parameter p, where p is not NULL), relative to the largest gradient. About
-   1e-3 is right for fp32 and step 0.02; a wrong backward gives 0.1 to 1. Negative on an error. */
+/* fn's numbers are summed. Largest difference between the tape's gradient and a central difference
+   of 4th order, over the elements of x (or of parameter p, where p is not NULL), relative to the
+   largest gradient. About 1e-3 is right for fp32 and step 0.02; a wrong backward gives 0.1 to 1.
+   Negative on an error. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
                                  float step);
 
@@ -295,7 +296,7 @@ typedef struct jem_call {
     jem_ctx *ctx;
     void *user;                                    /* the copy that the tape made of yours */
     int group, live;                               /* which 16 images; how many of them are real */
-    int inputs, training;                          /* training: this pass walks back to parameters */
+    int inputs, training;                          /* training: the pass walks back to parameters */
     jem_shape in[JEM_MAX_INPUTS], out;
     const float *x[JEM_MAX_INPUTS];                /* forward; backward: only those in `keeps` */
     float *y;                                      /* forward: write; backward: JEM_KEEPS_OUTPUT */
@@ -310,7 +311,7 @@ typedef struct jem_call {
     const float *plus;
     float *act_y;
     void *act_aux;
-    const struct jem__plan *plan;                  /* private, as is the node: what finds the other */
+    const struct jem__plan *plan;                  /* private, as is the node: finds the other */
     struct jem__node *node;                        /* groups for an op that needs them all */
 } jem_call;
 
@@ -737,7 +738,7 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #define JEM__INLINE static
 #endif
 
-/* Full unrolling is what keeps accumulators in registers; the two compilers ask for different words. */
+/* Full unrolling is what keeps accumulators in registers; the two compilers word it differently. */
 #if defined(__clang__)
 #define JEM__UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
@@ -758,7 +759,7 @@ struct jem_ctx {
     struct jem__node **nodes;                      /* the tape, in the order it was recorded */
     int n_nodes, cap_nodes;
     double params_left;                            /* what a file's description may still create */
-    uint64_t pushes;                               /* counts arena allocations: orders them in time */
+    uint64_t pushes;                               /* counts arena allocations: their time order */
 };
 
 JEM__PRINTF(3, 4)
@@ -930,7 +931,9 @@ uint32_t jem_rng_u32(jem_rng *rng) {
     return x[0];
 }
 
-float jem_rng_uniform(jem_rng *rng) { return (float)(jem_rng_u32(rng) >> 8) * (1.0f / 16777216.0f); }
+float jem_rng_uniform(jem_rng *rng) {
+    return (float)(jem_rng_u32(rng) >> 8) * (1.0f / 16777216.0f);
+}
 
 int jem_rng_below(jem_rng *rng, int n) {
     if (n <= 1) return 0;
@@ -989,8 +992,9 @@ static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
 
        data[((((n/16)*H + h)*W + w)*C + c)*16 + n%16]
 
-   so 16 neighbours are one (pixel, channel) of 16 images, and every kernel below is the plain scalar
-   algorithm in which a scalar is 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of NEON.
+   so 16 neighbours are one (pixel, channel) of 16 images, and every kernel below is the plain
+   scalar algorithm in which a scalar is 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of
+   NEON.
 
    This section is compiled once per instruction set: the file includes itself (at 'instances'
    below) with JEM__PASS set. A sum's order never depends on the instruction set or the number of
@@ -1020,9 +1024,10 @@ static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
 #define JEM__DIV(a, b) _mm256_div_ps(a, b)
 #define JEM__SQRT(a) _mm256_sqrt_ps(a)
 #define JEM__LESS(a, b, x, y) _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
-#define JEM__BITS(a) ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LT_OQ)))
-#define JEM__PICK(bits, x, y)                                                                       \
-    _mm256_blendv_ps(y, x, _mm256_castsi256_ps(_mm256_sllv_epi32(_mm256_set1_epi32((int)(bits)),    \
+#define JEM__BITS(a)                                                                               \
+    ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LT_OQ)))
+#define JEM__PICK(bits, x, y)                                                                      \
+    _mm256_blendv_ps(y, x, _mm256_castsi256_ps(_mm256_sllv_epi32(_mm256_set1_epi32((int)(bits)),   \
                      _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24))))
 #define JEM__ISET(x) _mm256_set1_epi32((int)(x))
 #define JEM__IOTA() _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
@@ -1091,7 +1096,8 @@ static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
 #define JEM__SQRT(a) vsqrtq_f32(a)
 #define JEM__LESS(a, b, x, y) vbslq_f32(vcltq_f32(a, b), x, y)
 #define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), jem__neon_bits()))
-#define JEM__PICK(bits, x, y) vbslq_f32(vtstq_u32(vdupq_n_u32((uint32_t)(bits)), jem__neon_bits()), x, y)
+#define JEM__PICK(bits, x, y)                                                                      \
+    vbslq_f32(vtstq_u32(vdupq_n_u32((uint32_t)(bits)), jem__neon_bits()), x, y)
 #define JEM__ISET(x) vdupq_n_u32((uint32_t)(x))
 #define JEM__IOTA() jem__neon_iota()
 #define JEM__IADD(a, b) vaddq_u32(a, b)
@@ -1262,8 +1268,8 @@ JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, fl
 
 /* The two fused activations, on one vector at lanes h ..; bits: signs (leaky relu), slopes: the
    derivative s + x s (1-s) (SiLU), for the backward, or NULL. */
-JEM__VINLINE void JEM__FN(activate)(int kind, float slope, JEM__V v, float *y, int h, uint16_t *bits,
-                                    float *slopes) {
+JEM__VINLINE void JEM__FN(activate)(int kind, float slope, JEM__V v, float *y, int h,
+                                    uint16_t *bits, float *slopes) {
     if (kind == JEM__MAP_SILU) {
         const JEM__V s = JEM__FN(sigmoid)(v), r = JEM__MUL(v, s);
         if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SUB(JEM__SET(1.0f), s), s));
@@ -1283,7 +1289,8 @@ JEM__VINLINE void JEM__FN(finish)(const jem__finish *f, JEM__V v, int o, ptrdiff
     if (f->bias) v = JEM__ADD(v, JEM__SET(f->bias[o]));
     if (f->bits || f->slopes) {
         const JEM__V m = f->slopes ? JEM__LOAD(f->slopes + at)
-                                   : JEM__PICK((unsigned)f->bits[bit] >> h, JEM__SET(f->slope), JEM__SET(1.0f));
+                                   : JEM__PICK((unsigned)f->bits[bit] >> h, JEM__SET(f->slope),
+                                               JEM__SET(1.0f));
         v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : JEM__MUL(v, m);
     } else if (f->add) v = JEM__ADD(v, JEM__LOAD(f->add + at));
     if (f->y) JEM__STORE(f->y + at, v);
@@ -1397,7 +1404,7 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const float *x, const float *
     }
 }
 
-/* ---- Winograd: 3x3 convolutions of stride 1 with fewer multiplications ------------------------- */
+/* ---- Winograd: 3x3 convolutions of stride 1 with fewer multiplications ----------------------- */
 /* Lavin & Gray 2015 (arXiv:1509.09308): a tile of M x M outputs is A'[(G g G') . (B' d B)]A, with d
    the (M+2) x (M+2) inputs under it. The product in the middle, point by point, is a matrix product
    over channels. M = 2 has 2.25 times fewer multiplications than the direct sum, M = 4 has 4 times
@@ -1433,8 +1440,8 @@ JEM__VINLINE void JEM__FN(wino_a)(const int m, const JEM__V *d, JEM__V *o) {
     o[3] = JEM__ADD(JEM__FMA(JEM__SET(8.0f), s, q), d[5]);
 }
 
-/* B' d B of one tile. in: where the channels of each input pixel begin; channels c0 .. c1-1 go to v,
-   `step` floats apart, points `plane` apart, parts of 16 lanes `part` apart */
+/* B' d B of one tile. in: where the channels of each input pixel begin; channels c0 .. c1-1 go to
+   v, `step` floats apart, points `plane` apart, parts of 16 lanes `part` apart */
 JEM__VINLINE void JEM__FN(wino_in)(const int m, const float *const *in, int c0, int c1, float *v,
                                    ptrdiff_t step, ptrdiff_t plane, ptrdiff_t part) {
     const int a = m + 2;
@@ -1458,22 +1465,24 @@ JEM__VINLINE void JEM__FN(wino_in)(const int m, const float *const *in, int c0, 
 }
 
 /* One tile's outputs from its products p[point], to out[m*m][co][16] */
-JEM__VINLINE void JEM__FN(wino_out)(const int m, const float *p, ptrdiff_t plane, int co, float *out,
-                                    ptrdiff_t pixel) {
+JEM__VINLINE void JEM__FN(wino_out)(const int m, const float *p, ptrdiff_t plane, int co,
+                                    float *out, ptrdiff_t pixel) {
     const int a = m + 2;
     for (int c = 0; c < co; c++, p += JEM__TILES * JEM_LANES, out += JEM_LANES)
         for (int h = 0; h < JEM_LANES; h += JEM__VL) {
             JEM__V t[4][6];
             JEM__UNROLL for (int j = 0; j < a; j++) {
                 JEM__V d[6], o[4];
-                JEM__UNROLL for (int i = 0; i < a; i++) d[i] = JEM__LOAD(p + (i * a + j) * plane + h);
+                JEM__UNROLL for (int i = 0; i < a; i++)
+                    d[i] = JEM__LOAD(p + (i * a + j) * plane + h);
                 JEM__FN(wino_a)(m, d, o);
                 JEM__UNROLL for (int i = 0; i < m; i++) t[i][j] = o[i];
             }
             JEM__UNROLL for (int i = 0; i < m; i++) {
                 JEM__V o[4];
                 JEM__FN(wino_a)(m, t[i], o);
-                JEM__UNROLL for (int j = 0; j < m; j++) JEM__STORE(out + (i * m + j) * pixel + h, o[j]);
+                JEM__UNROLL for (int j = 0; j < m; j++)
+                    JEM__STORE(out + (i * m + j) * pixel + h, o[j]);
             }
         }
 }
@@ -1514,7 +1523,8 @@ JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, int m, const float *x, co
     const int pad = q->gradient ? 2 - q->pad : q->pad;
     const ptrdiff_t vplane = jem__wino_plane(q->ci), pplane = jem__wino_plane(q->co);
     const ptrdiff_t pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;  /* not a power of two */
-    float *v = work, *p = v + a * a * vplane, *out = p + a * a * pplane, *zero = out + m * m * pixel;
+    float *v = work, *p = v + a * a * vplane, *out = p + a * a * pplane,
+          *zero = out + m * m * pixel;
     memset(zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *zero);       /* what the padding holds */
     for (int t0 = 0; t0 < tiles; t0 += JEM__TILES) {
         const int n = tiles - t0 < JEM__TILES ? tiles - t0 : JEM__TILES;
@@ -1537,7 +1547,8 @@ JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, int m, const float *x, co
                 for (int t = 0; t < n; t += JEM__PX)
                     for (int h = 0; h < JEM_LANES; h += JEM__VL)
                         block[kind](w, v + i * vplane + t * JEM_LANES + h, q->ci,
-                                    p + i * pplane + ((ptrdiff_t)o * JEM__TILES + t) * JEM_LANES + h);
+                                    p + i * pplane +
+                                    ((ptrdiff_t)o * JEM__TILES + t) * JEM_LANES + h);
                 w += (ptrdiff_t)co * q->ci;
             }
         }
@@ -1564,7 +1575,8 @@ JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, int m, const float *x, co
    are first copied to [half][block of B channels][pixel][B][VL]: straight lines to read, and no
    power-of-two strides. */
 
-JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, int block, float *out) {
+JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, int block,
+                               float *out) {
     for (int h = 0; h < JEM_LANES; h += JEM__VL)
         for (int c0 = 0; c0 < channels; c0 += block)
             for (ptrdiff_t p = 0; p < pixels; p++)
@@ -1574,8 +1586,8 @@ JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, i
 }
 
 /* acc[tap][WO][WI][VL] += rows y0..y1 of the output */
-JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy, float *acc,
-                                       int y0, int y1) {
+JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
+                                       float *acc, int y0, int y1) {
     for (int ky = 0; ky < q->k; ky++)
         for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
             JEM__V a[JEM__WO][JEM__WI];
@@ -1591,9 +1603,11 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
                 if ((unsigned)iy >= (unsigned)q->hi) continue;
                 const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
                 const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + dx) * JEM__WI * JEM__VL;
-                for (int ox = lo; ox < hi; ox++, g += JEM__WO * JEM__VL, v += s * JEM__WI * JEM__VL) {
+                for (int ox = lo; ox < hi;
+                     ox++, g += JEM__WO * JEM__VL, v += s * JEM__WI * JEM__VL) {
                     JEM__V xv[JEM__WI];
-                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++) xv[i] = JEM__LOAD(v + i * JEM__VL);
+                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
+                        xv[i] = JEM__LOAD(v + i * JEM__VL);
                     JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
                         const JEM__V go = JEM__LOAD(g + o * JEM__VL);
                         JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
@@ -1636,7 +1650,8 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__conv *q, int groups, const 
                     float lane[JEM_LANES];
                     for (int l = 0; l < JEM_LANES; l++)
                         lane[l] = acc[l / JEM__VL * half +
-                                      ((ptrdiff_t)t * cells + o * JEM__WI + i) * JEM__VL + l % JEM__VL];
+                                      ((ptrdiff_t)t * cells + o * JEM__WI + i) * JEM__VL +
+                                      l % JEM__VL];
                     dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] += jem__sum_lanes(lane);
                 }
     }
@@ -1654,12 +1669,12 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__conv *q, int groups, const 
     }
 }
 
-/* ---- weight gradient by Winograd --------------------------------------------------------------- */
-/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same matrices
-   turned round. Both factors are made for all tiles, point by point; the sum over tiles and images is
-   a matrix product per point; G' goes last. Operands lie as [point][part of 16 lanes][block of B
-   channels][tile][B][VL], tiles counted through all groups. For M = 4 and many channels: elsewhere
-   the direct sum was measured to be faster. */
+/* ---- weight gradient by Winograd ------------------------------------------------------------- */
+/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
+   matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
+   and images is a matrix product per point; G' goes last. Operands lie as [point][part of 16 lanes]
+   [block of B channels][tile][B][VL], tiles counted through all groups. For M = 4 and many
+   channels: elsewhere the direct sum was measured to be faster. */
 
 /* o = A d: 4 numbers to 6 */
 JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
@@ -1732,7 +1747,8 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__conv *q, const float *xs, cons
         float lane[JEM__WO][JEM__WI][JEM_LANES];
         for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
             const float *v = xs + ((ptrdiff_t)h * iblocks + ib) * all * JEM__WI * JEM__VL;
-            const float *g = dys + ((ptrdiff_t)h * oblocks + o0 / JEM__WO) * all * JEM__WO * JEM__VL;
+            const float *g = dys +
+                             ((ptrdiff_t)h * oblocks + o0 / JEM__WO) * all * JEM__WO * JEM__VL;
             JEM__V acc[JEM__WO][JEM__WI];
             JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
                 JEM__UNROLL for (int i = 0; i < JEM__WI; i++) acc[o][i] = JEM__SET(0.0f);
@@ -1751,7 +1767,8 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__conv *q, const float *xs, cons
         }
         for (int o = 0; o < JEM__WO && o0 + o < q->co; o++)
             for (int i = 0; i < JEM__WI && ib * JEM__WI + i < q->ci; i++)
-                product[(ptrdiff_t)(o0 + o) * q->ci + ib * JEM__WI + i] = jem__sum_lanes(lane[o][i]);
+                product[(ptrdiff_t)(o0 + o) * q->ci + ib * JEM__WI + i] =
+                    jem__sum_lanes(lane[o][i]);
     }
 }
 
@@ -1778,12 +1795,14 @@ JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void 
         }
         break;
     case JEM__MAP_LEAKY:
-        JEM__EACH(i, n) JEM__FN(activate)(JEM__MAP_LEAKY, a, JEM__LOAD(x + i), y + i, (int)(i % JEM_LANES),
-                                          bits ? bits + i / JEM_LANES : NULL, NULL);
+        JEM__EACH(i, n)
+            JEM__FN(activate)(JEM__MAP_LEAKY, a, JEM__LOAD(x + i), y + i, (int)(i % JEM_LANES),
+                              bits ? bits + i / JEM_LANES : NULL, NULL);
         break;
     case JEM__MAP_SILU:
-        JEM__EACH(i, n) JEM__FN(activate)(JEM__MAP_SILU, a, JEM__LOAD(x + i), y + i, (int)(i % JEM_LANES),
-                                          NULL, slopes ? slopes + i : NULL);
+        JEM__EACH(i, n)
+            JEM__FN(activate)(JEM__MAP_SILU, a, JEM__LOAD(x + i), y + i, (int)(i % JEM_LANES),
+                              NULL, slopes ? slopes + i : NULL);
         break;
     default: break;
     }
@@ -1809,17 +1828,20 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
     case JEM__MAP_TANH:
         JEM__BACK(JEM__FNMA(JEM__LOAD(kept + i), JEM__LOAD(kept + i), JEM__SET(1.0f)));
     case JEM__MAP_LEAKY:
-        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES), JEM__SET(a), JEM__SET(1.0f)));
+        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES),
+                            JEM__SET(a), JEM__SET(1.0f)));
     case JEM__MAP_SILU: JEM__BACK(JEM__LOAD(slope + i));
     case JEM__MAP_DROP:
-        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES), JEM__SET(0.0f), JEM__SET(a)));
+        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES),
+                            JEM__SET(0.0f), JEM__SET(a)));
     default: break;
     }
 #undef JEM__BACK
 }
 
 /* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
-JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits, ptrdiff_t n) {
+JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
+                               ptrdiff_t n) {
     const JEM__V va = JEM__SET(a), vp = JEM__SET(p), zero = JEM__SET(0.0f);
     for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
         unsigned m = 0;
@@ -1901,8 +1923,8 @@ JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const f
 /* ---- average pooling ------------------------------------------------------------------------- */
 
 /* x (h,w,c,16) -> y (ho,wo,c,16): s times the sum over windows k x k */
-JEM__KERNEL void JEM__FN(pool)(const float *x, int w, int c, int kh, int kw, int stride, int ho, int wo,
-                               float s, float *y) {
+JEM__KERNEL void JEM__FN(pool)(const float *x, int w, int c, int kh, int kw, int stride, int ho,
+                               int wo, float s, float *y) {
     const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
     for (int oy = 0; oy < ho; oy++)
         for (int ox = 0; ox < wo; ox++, y += n) {
@@ -1917,8 +1939,8 @@ JEM__KERNEL void JEM__FN(pool)(const float *x, int w, int c, int kh, int kw, int
         }
 }
 
-JEM__KERNEL void JEM__FN(pool_back)(const float *dy, int w, int c, int kh, int kw, int stride, int ho,
-                                    int wo, float s, float *dx) {
+JEM__KERNEL void JEM__FN(pool_back)(const float *dy, int w, int c, int kh, int kw, int stride,
+                                    int ho, int wo, float s, float *dx) {
     const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
     for (int oy = 0; oy < ho; oy++)
         for (int ox = 0; ox < wo; ox++, dy += n) {
@@ -1927,7 +1949,8 @@ JEM__KERNEL void JEM__FN(pool_back)(const float *dy, int w, int c, int kh, int k
                 for (int kx = 0; kx < kw; kx++) {
                     float *at = to + ((ptrdiff_t)ky * w + kx) * n;
                     JEM__EACH(i, n)
-                        JEM__STORE(at + i, JEM__FMA(JEM__LOAD(dy + i), JEM__SET(s), JEM__LOAD(at + i)));
+                        JEM__STORE(at + i,
+                                   JEM__FMA(JEM__LOAD(dy + i), JEM__SET(s), JEM__LOAD(at + i)));
                 }
         }
 }
@@ -1935,8 +1958,8 @@ JEM__KERNEL void JEM__FN(pool_back)(const float *dy, int w, int c, int kh, int k
 /* ---- normalisation: per channel and lane; arrays mean, rstd (c,16), gamma, beta (c) ---------- */
 
 /* sum[c][16] += x - mean (squared: its square), over pixels; mean NULL: 0 */
-JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels, int c,
-                                 float *sum) {
+JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels,
+                                 int c, float *sum) {
     const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
     for (ptrdiff_t p = 0; p < pixels; p++, x += n)
         JEM__EACH(i, n) {
@@ -1977,7 +2000,7 @@ JEM__KERNEL void JEM__FN(normalize_sums)(const float *x, const float *dy, const 
         }
 }
 
-/* dx += rstd (dy gamma - m1 - xhat m2); m1, m2 (c,16) NULL: 0 (the statistics do not depend on x) */
+/* dx += rstd (dy gamma - m1 - xhat m2); m1, m2 (c,16) NULL: 0 (statistics do not depend on x) */
 JEM__KERNEL void JEM__FN(normalize_back)(const float *x, const float *dy, const float *mean,
                                          const float *rstd, const float *gamma, const float *m1,
                                          const float *m2, ptrdiff_t pixels, int c, float *dx) {
@@ -1985,7 +2008,8 @@ JEM__KERNEL void JEM__FN(normalize_back)(const float *x, const float *dy, const 
         for (int i = 0; i < c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES)
             for (int h = 0; h < JEM_LANES; h += JEM__VL) {
                 const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-                const JEM__V r = JEM__LOAD(rstd + at), g = JEM__LOAD(dy + h), gm = JEM__SET(gamma[i]);
+                const JEM__V r = JEM__LOAD(rstd + at), g = JEM__LOAD(dy + h),
+                             gm = JEM__SET(gamma[i]);
                 JEM__V d = JEM__MUL(g, gm);
                 if (m1) {
                     const JEM__V v = JEM__MUL(JEM__SUB(JEM__LOAD(x + h), JEM__LOAD(mean + at)), r);
@@ -2057,11 +2081,12 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
 }
 
 static const jem__kernels JEM__FN(kernels) = {
-    (jem_isa)JEM__PASS, JEM__WO, JEM__WI, JEM__FN(fill), JEM__FN(conv), JEM__FN(winograd), JEM__FN(deal),
-    JEM__FN(weight_gradient), JEM__FN(wino_deal), JEM__FN(wino_weights), JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
-    JEM__FN(pair_back), JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool),
-    JEM__FN(pool_back), JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums),
-    JEM__FN(normalize_back), JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
+    (jem_isa)JEM__PASS, JEM__WO, JEM__WI, JEM__FN(fill), JEM__FN(conv), JEM__FN(winograd),
+    JEM__FN(deal), JEM__FN(weight_gradient), JEM__FN(wino_deal), JEM__FN(wino_weights),
+    JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair), JEM__FN(pair_back),
+    JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool), JEM__FN(pool_back),
+    JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums), JEM__FN(normalize_back),
+    JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
 };
 
 #undef JEM__TARGET
@@ -2108,7 +2133,7 @@ static const jem__kernels JEM__FN(kernels) = {
 #define JEM__MAX_KERNEL 32
 #define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
 
-enum {                                             /* elementwise functions, and what backward wants */
+enum {                                             /* elementwise functions; what backward wants */
     JEM__MAP_SCALE, JEM__MAP_SHIFT, JEM__MAP_SQUARE /* input */, JEM__MAP_EXP /* output */,
     JEM__MAP_LOG /* input */, JEM__MAP_TANH /* output */, JEM__MAP_LEAKY /* bits */,
     JEM__MAP_SILU /* slopes */, JEM__MAP_DROP /* bits */
@@ -2204,7 +2229,8 @@ static ptrdiff_t jem__wino_work(const jem__conv *q, int m) {           /* floats
 static void jem__wino_gt(const double *p, int s, double *o) {
     const double add = p[s] + p[2 * s], sub = p[s] - p[2 * s];
     const double add2 = p[3 * s] + p[4 * s], sub2 = p[3 * s] - p[4 * s];
-    o[0] = p[0] / 4 - add / 6 + add2 / 24, o[1] = sub2 / 12 - sub / 6, o[2] = add2 / 6 - add / 6 + p[5 * s];
+    o[0] = p[0] / 4 - add / 6 + add2 / 24, o[1] = sub2 / 12 - sub / 6,
+    o[2] = add2 / 6 - add / 6 + p[5 * s];
 }
 
 /* o = G g; every product is exact or the last operation, so no compiler changes a bit */
@@ -2258,13 +2284,14 @@ typedef struct jem__kernels {
     void (*winograd)(const jem__conv *, int, const float *, const float *, const jem__finish *,
                      float *);
     void (*deal)(const float *, ptrdiff_t, int, int, float *);
-    void (*weight_gradient)(const jem__conv *, int, const float *, ptrdiff_t, const float *, ptrdiff_t,
-                            int, float *, float *, float *);
+    void (*weight_gradient)(const jem__conv *, int, const float *, ptrdiff_t, const float *,
+                            ptrdiff_t, int, float *, float *, float *);
     void (*wino_deal)(const jem__conv *, int, const float *, ptrdiff_t, ptrdiff_t, ptrdiff_t,
                       const float *, float *);
     void (*wino_weights)(const jem__conv *, const float *, const float *, ptrdiff_t, int, float *);
     void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
-    void (*map_back)(int, float, const float *, const void *, const float *, float *, int, ptrdiff_t);
+    void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
+                     ptrdiff_t);
     void (*drop)(float, float, const float *, float *, uint16_t *, ptrdiff_t);
     void (*pair)(int, const float *, const float *, int, float *, ptrdiff_t);
     void (*pair_back)(float, const float *, const float *, int, float *, int, ptrdiff_t);
@@ -2276,10 +2303,10 @@ typedef struct jem__kernels {
     void (*moment)(const float *, const float *, int, ptrdiff_t, int, float *);
     void (*normalize)(const float *, const float *, const float *, const float *, const float *,
                       ptrdiff_t, int, float *);
-    void (*normalize_sums)(const float *, const float *, const float *, const float *, ptrdiff_t, int,
-                           float *, float *);
-    void (*normalize_back)(const float *, const float *, const float *, const float *, const float *,
-                           const float *, const float *, ptrdiff_t, int, float *);
+    void (*normalize_sums)(const float *, const float *, const float *, const float *, ptrdiff_t,
+                           int, float *, float *);
+    void (*normalize_back)(const float *, const float *, const float *, const float *,
+                           const float *, const float *, const float *, ptrdiff_t, int, float *);
     void (*langevin)(float *, const float *, ptrdiff_t, const jem_sgld_desc *, const uint32_t *,
                      uint64_t);
     void (*adam)(float *, const float *, float *, float *, ptrdiff_t, const jem_optim_desc *, float,
@@ -2325,7 +2352,7 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
 }
 
 jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
-    jem_ctx seed;                                  /* enough of a context to allocate the real one */
+    jem_ctx seed;                                  /* enough of one to allocate the real context */
     memset(&seed, 0, sizeof seed);
     if (desc) seed.desc = *desc;
     seed.k = jem__kernels_for(seed.desc.isa);
@@ -2352,7 +2379,8 @@ jem_isa jem_ctx_isa(const jem_ctx *ctx) { return ctx ? ctx->k->isa : JEM_ISA_SCA
 int jem_ctx_threads(const jem_ctx *ctx) { return ctx ? ctx->threads : 1; }
 
 /* Whole blocks of 16 go straight to memory; the end goes through a block of our own. */
-static void jem__fill(jem_ctx *ctx, int kind, jem_rng *rng, float *out, ptrdiff_t n, float a, float b) {
+static void jem__fill(jem_ctx *ctx, int kind, jem_rng *rng, float *out, ptrdiff_t n, float a,
+                      float b) {
     if (!ctx || !rng || !out || n <= 0) return;
     const uint64_t start = jem__rng_take(rng, n);
     const ptrdiff_t whole = n / 32 * 32;
@@ -2401,7 +2429,7 @@ typedef struct jem__node {
     size_t aux_bytes;
     ptrdiff_t work;                                /* floats of scratch while it runs */
     double flops;                                  /* about, of one group, forward */
-    float *value, *grad;                           /* all groups, or NULL: in a plan's region only */
+    float *value, *grad;                           /* all groups; NULL: in a plan's region only */
     uint64_t value_push, grad_push;                /* when those were allocated */
     int ready, keep;
     /* of the plan being run */
@@ -2474,8 +2502,8 @@ static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) 
     if (!ctx || ctx->status != JEM_OK) return NULL;
     if (s.n < 1 || s.c < 1 || s.h < 1 || s.w < 1 ||
         (double)s.n * s.c * s.h * s.w > 1e12 || (double)s.c * s.h * s.w > 1e8) {
-        jem__fail(ctx, JEM_BAD_SHAPE, "%s: (%d,%d,%d,%d) is not a shape that can be made", what, s.n,
-                  s.c, s.h, s.w);
+        jem__fail(ctx, JEM_BAD_SHAPE, "%s: (%d,%d,%d,%d) is not a shape that can be made", what,
+                  s.n, s.c, s.h, s.w);
         return NULL;
     }
     if (ctx->n_nodes == ctx->cap_nodes) {
@@ -2497,8 +2525,8 @@ static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) 
     return n;
 }
 
-static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
-                               jem_shape out, jem_param *const *params, int n_params,
+static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
+                               int n_inputs, jem_shape out, jem_param *const *params, int n_params,
                                const void *user, size_t user_bytes, size_t aux_bytes) {
     for (int i = 0; i < n_inputs; i++) {
         if (!inputs[i]) return NULL;
@@ -2544,7 +2572,7 @@ static jem_shape jem__shape(int n, int c, int h, int w) {
 }
 static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
 
-/* ---- plain images in and out: nchw[n][c][h][w] <-> lanes --------------------------------------- */
+/* ---- plain images in and out: nchw[n][c][h][w] <-> lanes ------------------------------------- */
 
 static ptrdiff_t jem__lane_at(const jem__node *n, int image, int c, int y, int x) {
     const ptrdiff_t pixel = (ptrdiff_t)y * n->t.w + x;
@@ -2576,7 +2604,8 @@ static void jem__leaf_changed(const jem__node *leaf) {
 static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, int n, int c, int h, int w) {
     jem__node *leaf = jem__node_create(ctx, what, jem__shape(n, c, h, w));
     if (!leaf) return NULL;
-    leaf->value = (float *)jem__push_zero(ctx, (size_t)(leaf->groups * leaf->stride) * sizeof(float));
+    leaf->value = (float *)jem__push_zero(ctx,
+                                          (size_t)(leaf->groups * leaf->stride) * sizeof(float));
     leaf->value_push = ctx->pushes;
     leaf->ready = 1;
     return leaf->value ? &leaf->t : NULL;
@@ -2608,7 +2637,7 @@ jem_status jem_write(jem_tensor *leaf, const float *nchw) {
 
 void jem_keep(jem_tensor *t) { if (t) t->node->keep = 1; }
 
-/* ---- planning ------------------------------------------------------------------------------- */
+/* ---- planning -------------------------------------------------------------------------------- */
 
 static int jem__plan_buf(jem__plan *p, int start, int end, ptrdiff_t floats) {
     jem__buf *b = p->bufs + p->n_bufs;
@@ -2668,7 +2697,7 @@ static jem_status jem__plan_list(jem__plan *p) {
    activation behind it cost no pass over memory, and nor does the mask of an activation before it
    on the way back:
 
-     forward    conv -> add -> activation   run as one where the last of them stands (`into`, `core`)
+     forward    conv -> add -> activation   run as one where the last one stands (`into`, `core`)
      backward   conv's input gradient and the activation's that made its input: as one where the
                 activation stands (`late`, `by`)
 
@@ -2697,8 +2726,8 @@ static void jem__plan_fuse(jem__plan *p) {
     }
 }
 
-/* When: list[i] goes forward at time i, back at 2n-1-i, unless it is part of another. A buffer lives
-   from the first time it is written to the last time it is read. */
+/* When: list[i] goes forward at time i, back at 2n-1-i, unless it is part of another. A buffer
+   lives from the first time it is written to the last time it is read. */
 static int jem__time_forward(const jem__node *n) { return n->into ? n->into->pos : n->pos; }
 static int jem__time_back(const jem__plan *p, const jem__node *n) {
     return 2 * p->n - 1 - (n->late ? n->late->pos : n->pos);
@@ -2711,7 +2740,7 @@ static int jem__last_read(const jem__plan *p, const jem__node *n) {
         for (int k = 0; k < p->list[j]->inputs; k++) {
             const jem__node *user = p->list[j];
             if (user->in[k] != n) continue;
-            if (n->into && (user == n->into || user->into == n->into)) continue;   /* in registers */
+            if (n->into && (user == n->into || user->into == n->into)) continue;  /* in registers */
             int keeps = user->op->keeps;
             if (p->mode == JEM__BACKWARD && jem__trains(user)) keeps |= user->op->keeps_for_params;
             const int last = user->needs && keeps >> k & 1 ? jem__time_back(p, user)
@@ -2775,7 +2804,8 @@ static void jem__plan_lifetimes(jem__plan *p) {
                 in->grad_buf = n->grad_buf;
                 if (p->bufs[in->grad_buf].end < jem__time_back(p, in))
                     p->bufs[in->grad_buf].end = jem__time_back(p, in);
-            } else in->grad_buf = jem__plan_buf(p, jem__time_back(p, n), jem__time_back(p, in), in->stride);
+            } else in->grad_buf = jem__plan_buf(p, jem__time_back(p, n), jem__time_back(p, in),
+                                                in->stride);
         }
     }
 }
@@ -2808,11 +2838,11 @@ static jem_status jem__plan_places(jem__plan *p) {
     p->work = p->region;
     for (int i = 0; i < p->n; i++)
         if (p->work + p->list[i]->work > p->region) p->region = p->work + p->list[i]->work;
-    p->region = (p->region / 1024 + 1) * 1024 + 16 * JEM_LANES;        /* not a power of two apart */
+    p->region = (p->region / 1024 + 1) * 1024 + 16 * JEM_LANES;        /* no power of two apart */
     return JEM_OK;
 }
 
-/* ---- running -------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static float *jem__place(const jem__plan *p, int buf, int group) {
     return buf < 0 ? NULL : p->base + group % p->slots * p->region + p->bufs[buf].at;
@@ -2868,7 +2898,7 @@ static void jem__forward_node(const jem__plan *p, jem__node *n, int group) {
 static void jem__backward_node(const jem__plan *p, jem__node *n, int group) {
     if (n->late) return;
     jem_call c = jem__call(p, n, group);
-    if (n->by) {                                   /* the convolution goes on through the activation */
+    if (n->by) {                                   /* convolution goes on through the activation */
         jem_call conv = jem__call(p, n->by, group);
         conv.act = n->user, conv.act_aux = c.aux, conv.dx[0] = c.dx[0], conv.add[0] = c.add[0];
         if (c.dx[0]) n->by->op->backward(&conv);
@@ -2954,7 +2984,8 @@ static jem_status jem__run_back(jem__plan *p) {
 static jem_status jem__plan_kept(jem__plan *p, jem__node *x) {
     for (int i = 0; i <= p->target->index; i++) {
         jem__node *n = p->ctx->nodes[i];
-        if (!n->wanted || n->value || !(n == p->target || n->keep || n->stride <= 128 * JEM_LANES)) continue;
+        if (!n->wanted || n->value ||
+            !(n == p->target || n->keep || n->stride <= 128 * JEM_LANES)) continue;
         n->value = (float *)jem__push(p->ctx, (size_t)(n->groups * n->stride) * sizeof(float));
         n->value_push = p->ctx->pushes;
         if (!n->value) return JEM_NO_MEMORY;
@@ -2980,7 +3011,7 @@ static jem_status jem__run(jem_ctx *ctx, jem__mode mode, jem__node *target, jem_
         s = jem__fail(ctx, JEM_BAD_ARGUMENT, "backward: the loss depends on no parameter");
     if (s == JEM_OK) s = jem__plan_kept(p, x);
     if (s != JEM_OK || (p->n == 0 && !x)) return s;
-    jem_mark mark = jem_begin(ctx);                /* the plan itself and its region end with the run */
+    jem_mark mark = jem_begin(ctx);                /* the plan and its region end with the run */
     s = jem__plan_list(p);
     if (s == JEM_OK) jem__plan_fuse(p), jem__plan_lifetimes(p), s = jem__plan_places(p);
     if (s != JEM_OK) p->n = 0;
@@ -3018,7 +3049,7 @@ static jem_status jem__run(jem_ctx *ctx, jem__mode mode, jem__node *target, jem_
     return s == JEM_OK ? ctx->status : s;
 }
 
-/* ---- asking --------------------------------------------------------------------------------- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 static jem_status jem__compute(jem_tensor *t) {
     if (!t) return JEM_BAD_ARGUMENT;
@@ -3060,7 +3091,8 @@ jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
 jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
     if (!x || !nchw) return JEM_BAD_ARGUMENT;
     if (!x->node->grad)
-        return jem__fail(x->ctx, JEM_BAD_ARGUMENT, "read_grad: no gradient of this %s leaf: jem_grad first",
+        return jem__fail(x->ctx, JEM_BAD_ARGUMENT,
+                         "read_grad: no gradient of this %s leaf: jem_grad first",
                          jem__shape_text(x).s);
     jem__copy_out(x->node, x->node->grad, nchw);
     return JEM_OK;
@@ -3073,13 +3105,15 @@ static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *
     double sum = NAN;
     if (jem__compute(y) == JEM_OK) {
         sum = 0;
-        for (int i = 0; i < y->n; i++) sum += (double)y->node->value[jem__lane_at(y->node, i, 0, 0, 0)];
+        for (int i = 0; i < y->n; i++)
+            sum += (double)y->node->value[jem__lane_at(y->node, i, 0, 0, 0)];
     }
     jem_end(ctx, mark);
     return sum;
 }
 
-float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p, float step) {
+float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+                         float step) {
     if (!ctx || !fn || !x || x->node->op || (p && !p->grad) || !(step > 0)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
                   "parameter (or none) and a step > 0");
@@ -3146,7 +3180,7 @@ typedef struct jem__pack {
 
 void jem_param_changed(jem_param *p) { if (p) p->version++; }
 
-/* Packed order depends on shape alone for an output, on stride and padding for an input gradient. */
+/* Packed order depends on shape alone for an output, on stride and pad for an input gradient. */
 static int jem__pack_kind(const jem__conv *q) {
     if (q->tile) return -q->tile - q->gradient;
     return q->gradient ? 1 + q->stride * 64 + q->pad : 0;
@@ -3188,7 +3222,8 @@ static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
     return s;
 }
 
-static void jem__conv_run(const jem_call *c, const jem__conv *q, const float *x, const jem__finish *f) {
+static void jem__conv_run(const jem_call *c, const jem__conv *q, const float *x,
+                          const jem__finish *f) {
     const float *pack = jem__pack_find(c->param[0], q);
     if (q->tile) c->ctx->k->winograd(q, q->tile, x, pack, f, c->work);
     else c->ctx->k->conv(q, x, pack, f);
@@ -3222,7 +3257,7 @@ static void jem__conv_backward(const jem_call *c) {
     jem__conv_run(c, &u->grad, c->dy, &f);
 }
 
-/* Weight gradient: operands are dealt group by group, then blocks of output channels in parallel. */
+/* Weight gradient: operands dealt group by group, then blocks of output channels in parallel. */
 typedef struct jem__conv_job {
     const jem_call *call;
     const jem__conv *q;
@@ -3251,7 +3286,7 @@ typedef struct jem__wino_job {
     const jem_call *call;
     const jem__conv *q;
     float *xs, *dys, *zero, *product, *bias;
-    ptrdiff_t all, xplane, yplane;                 /* tiles in all groups; floats from point to point */
+    ptrdiff_t all, xplane, yplane;                 /* tiles in all groups; floats point to point */
 } jem__wino_job;
 
 static void jem__wino_task_deal(void *arg, int g) {
@@ -3302,8 +3337,10 @@ static jem_status jem__wino_param_grad(const jem_call *c) {
     jem_mark mark = jem_begin(c->ctx);
     j.xs = (float *)jem__push(c->ctx, (size_t)(points * j.xplane) * sizeof(float));
     j.dys = (float *)jem__push(c->ctx, (size_t)(points * j.yplane) * sizeof(float));
-    j.zero = (float *)jem__push_zero(c->ctx, (size_t)((j.q->ci + j.q->co) * JEM_LANES) * sizeof(float));
-    j.product = (float *)jem__push(c->ctx, (size_t)points * (size_t)(j.q->co * j.q->ci) * sizeof(float));
+    j.zero = (float *)jem__push_zero(c->ctx, (size_t)((j.q->ci + j.q->co) * JEM_LANES) *
+                                             sizeof(float));
+    j.product = (float *)jem__push(c->ctx, (size_t)points * (size_t)(j.q->co * j.q->ci) *
+                                           sizeof(float));
     j.bias = (float *)jem__push(c->ctx, (size_t)(groups * j.q->co * JEM_LANES) * sizeof(float));
     const jem_status s = j.xs && j.dys && j.zero && j.product && j.bias ? JEM_OK : JEM_NO_MEMORY;
     if (s == JEM_OK) {
@@ -3348,29 +3385,35 @@ static const jem_op jem__op_linear = { "linear", jem__conv_forward, jem__conv_ba
     JEM_KEEPS_NOTHING, JEM_OP_STORES | JEM_OP_CONV, jem__conv_prepare, jem__conv_param_grad,
     JEM_KEEPS_INPUT };
 
-jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b, jem_conv_desc desc) {
+jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
+                       jem_conv_desc desc) {
     if (!x || !jem_ok(ctx)) return NULL;
     const int s = desc.stride ? desc.stride : 1, pad = desc.pad;
     const int k = w && w->ndim == 4 ? w->shape[2] : 0;
     if (!w || w->ndim != 4 || w->shape[1] != x->c || w->shape[3] != k || k > JEM__MAX_KERNEL ||
         (b && (b->ndim != 1 || b->shape[0] != w->shape[0])) || s < 1 || s > 64 || pad < 0 ||
         pad >= 64 || x->h + 2 * pad < k || x->w + 2 * pad < k) {
-        jem__fail(ctx, JEM_BAD_SHAPE, "conv2d: x %s, weight %s, bias %s, stride %d, pad %d do not fit",
-                  jem__shape_text(x).s, jem__param_text(w).s, b ? jem__param_text(b).s : "none", s, pad);
+        jem__fail(ctx, JEM_BAD_SHAPE,
+                  "conv2d: x %s, weight %s, bias %s, stride %d, pad %d do not fit",
+                  jem__shape_text(x).s, jem__param_text(w).s, b ? jem__param_text(b).s : "none",
+                  s, pad);
         return NULL;
     }
     jem__conv_user u;
     jem__conv out = { x->c, x->h, x->w, w->shape[0], (x->h + 2 * pad - k) / s + 1,
                       (x->w + 2 * pad - k) / s + 1, k, s, pad, 0, 0 };
     jem__conv grad = { out.co, out.ho, out.wo, x->c, x->h, x->w, k, s, pad, 1, 0 };
-    if (k == 3 && s == 1 && pad <= 2 && x->c >= 8 && out.co >= 8 && ctx->desc.precision != JEM_DIRECT)
+    if (k == 3 && s == 1 && pad <= 2 && x->c >= 8 && out.co >= 8 &&
+        ctx->desc.precision != JEM_DIRECT)
         out.tile = grad.tile = ctx->desc.precision == JEM_FAST ? 4 : 2;
     u.out = out, u.grad = grad;
     jem_param *params[2] = { w, b };
-    jem_tensor *y = jem__record(ctx, &jem__op_conv2d, &x, 1, jem__shape(x->n, out.co, out.ho, out.wo),
+    jem_tensor *y = jem__record(ctx, &jem__op_conv2d, &x, 1,
+                                jem__shape(x->n, out.co, out.ho, out.wo),
                                 params, 2, &u, sizeof u, 0);
     if (y) y->node->flops = 2 * (double)y->node->stride * x->c * k * k;
-    if (y && out.tile) y->node->work = jem__wino_work(&out, out.tile) + jem__wino_work(&grad, out.tile);
+    if (y && out.tile)
+        y->node->work = jem__wino_work(&out, out.tile) + jem__wino_work(&grad, out.tile);
     return y;
 }
 
@@ -3388,8 +3431,8 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
     jem__conv grad = { w->shape[0], 1, 1, x->c, 1, 1, 1, 1, 0, 1, 0 };
     u.out = out, u.grad = grad;
     jem_param *params[2] = { w, b };
-    jem_tensor *y = jem__record(ctx, &jem__op_linear, &x, 1, jem__shape(x->n, out.co, 1, 1), params, 2,
-                                &u, sizeof u, 0);
+    jem_tensor *y = jem__record(ctx, &jem__op_linear, &x, 1, jem__shape(x->n, out.co, 1, 1),
+                                params, 2, &u, sizeof u, 0);
     if (y) y->node->flops = 2 * (double)y->node->stride * x->c;
     return y;
 }
@@ -3433,8 +3476,12 @@ static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     return jem__op1(ctx, &ops[kind], x, jem__shape_of(x), &u, sizeof u, aux);
 }
 
-jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) { return jem__map(ctx, x, JEM__MAP_SCALE, a); }
-jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float a) { return jem__map(ctx, x, JEM__MAP_SHIFT, a); }
+jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) {
+    return jem__map(ctx, x, JEM__MAP_SCALE, a);
+}
+jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float a) {
+    return jem__map(ctx, x, JEM__MAP_SHIFT, a);
+}
 jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SQUARE, 0); }
 jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_EXP, 0); }
 jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LOG, 0); }
@@ -3484,7 +3531,8 @@ static int jem__spread(const jem_call *c) {        /* b is a number per image, a
 }
 /* y = a op b */
 static void jem__pair_forward(const jem_call *c) {
-    c->ctx->k->pair(*(const int *)c->user, c->x[0], c->x[1], jem__spread(c), c->y, jem__floats(c->out));
+    c->ctx->k->pair(*(const int *)c->user, c->x[0], c->x[1], jem__spread(c), c->y,
+                    jem__floats(c->out));
 }
 /* da = dy (+, -), dy b (*); db = dy, -dy, dy a, summed where b was spread */
 static void jem__pair_backward(const jem_call *c) {
@@ -3492,7 +3540,8 @@ static void jem__pair_backward(const jem_call *c) {
     const float s = kind == JEM__PAIR_SUB ? -1.0f : 1.0f;
     const ptrdiff_t n = jem__floats(c->out);
     if (c->dx[0] && c->dx[0] != c->dy)             /* the same place: a sum's, and there already */
-        c->ctx->k->pair_back(1, c->dy, mul ? c->x[1] : NULL, jem__spread(c), c->dx[0], c->add[0], n);
+        c->ctx->k->pair_back(1, c->dy, mul ? c->x[1] : NULL, jem__spread(c), c->dx[0], c->add[0],
+                             n);
     if (c->dx[1] && jem__spread(c))
         c->ctx->k->dot(s, c->dy, mul ? c->x[0] : NULL, c->dx[1], c->add[1], n);
     else if (c->dx[1] && (c->dx[1] != c->dy || c->dx[1] == c->dx[0]))
@@ -3517,9 +3566,15 @@ static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kin
     jem_tensor *in[2] = { a, b };
     return jem__record(ctx, &ops[kind], in, 2, jem__shape_of(a), NULL, 0, &kind, sizeof kind, 0);
 }
-jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) { return jem__pair(ctx, a, b, JEM__PAIR_ADD); }
-jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) { return jem__pair(ctx, a, b, JEM__PAIR_SUB); }
-jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) { return jem__pair(ctx, a, b, JEM__PAIR_MUL); }
+jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
+    return jem__pair(ctx, a, b, JEM__PAIR_ADD);
+}
+jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
+    return jem__pair(ctx, a, b, JEM__PAIR_SUB);
+}
+jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
+    return jem__pair(ctx, a, b, JEM__PAIR_MUL);
+}
 
 /* ---- pooling, and changes of shape ----------------------------------------------------------- */
 
@@ -3527,8 +3582,8 @@ typedef struct jem__pool_user { int kh, kw, stride; float scale; } jem__pool_use
 
 static void jem__pool_forward(const jem_call *c) {
     const jem__pool_user *u = (const jem__pool_user *)c->user;
-    c->ctx->k->pool(c->x[0], c->in[0].w, c->out.c, u->kh, u->kw, u->stride, c->out.h, c->out.w, u->scale,
-                    c->y);
+    c->ctx->k->pool(c->x[0], c->in[0].w, c->out.c, u->kh, u->kw, u->stride, c->out.h, c->out.w,
+                    u->scale, c->y);
 }
 static void jem__pool_backward(const jem_call *c) {
     const jem__pool_user *u = (const jem__pool_user *)c->user;
@@ -3541,8 +3596,8 @@ static const jem_op jem__op_avg_pool = { "avg_pool", jem__pool_forward, jem__poo
 static jem_tensor *jem__pool(jem_ctx *ctx, jem_tensor *x, int kh, int kw, int stride) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (kh < 1 || kw < 1 || stride < 1 || kh > x->h || kw > x->w) {
-        jem__fail(ctx, JEM_BAD_SHAPE, "avg_pool: %dx%d windows of stride %d do not fit x %s", kh, kw,
-                  stride, jem__shape_text(x).s);
+        jem__fail(ctx, JEM_BAD_SHAPE, "avg_pool: %dx%d windows of stride %d do not fit x %s",
+                  kh, kw, stride, jem__shape_text(x).s);
         return NULL;
     }
     jem__pool_user u;
@@ -3558,7 +3613,9 @@ jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x) {
 }
 
 /* Both move whole vectors of 16 lanes: to (c*h + i)*w + j, or a range of channels. */
-static ptrdiff_t jem__flat_at(jem_shape s, ptrdiff_t pixel, int c) { return (ptrdiff_t)c * s.h * s.w + pixel; }
+static ptrdiff_t jem__flat_at(jem_shape s, ptrdiff_t pixel, int c) {
+    return (ptrdiff_t)c * s.h * s.w + pixel;
+}
 
 static void jem__flatten_forward(const jem_call *c) {
     const jem_shape s = c->in[0];
@@ -3581,7 +3638,8 @@ static const jem_op jem__op_flatten = { "flatten", jem__flatten_forward, jem__fl
 
 jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
-    return jem__op1(ctx, &jem__op_flatten, x, jem__shape(x->n, x->c * x->h * x->w, 1, 1), NULL, 0, 0);
+    return jem__op1(ctx, &jem__op_flatten, x, jem__shape(x->n, x->c * x->h * x->w, 1, 1),
+                    NULL, 0, 0);
 }
 
 static void jem__slice_forward(const jem_call *c) {
@@ -3594,7 +3652,8 @@ static void jem__slice_backward(const jem_call *c) {
     const int first = *(const int *)c->user;
     for (ptrdiff_t p = 0; p < (ptrdiff_t)c->out.h * c->out.w; p++)
         for (int i = 0; i < c->out.c * JEM_LANES; i++)
-            c->dx[0][(p * c->in[0].c + first) * JEM_LANES + i] += c->dy[p * c->out.c * JEM_LANES + i];
+            c->dx[0][(p * c->in[0].c + first) * JEM_LANES + i] +=
+                c->dy[p * c->out.c * JEM_LANES + i];
 }
 static const jem_op jem__op_slice = { "slice", jem__slice_forward, jem__slice_backward,
     JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
@@ -3606,21 +3665,23 @@ jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count) {
                   jem__shape_text(x).s);
         return NULL;
     }
-    return jem__op1(ctx, &jem__op_slice, x, jem__shape(x->n, count, x->h, x->w), &first, sizeof first, 0);
+    return jem__op1(ctx, &jem__op_slice, x, jem__shape(x->n, count, x->h, x->w),
+                    &first, sizeof first, 0);
 }
 
-/* ---- few images: lanes are blocks of one image -------------------------------------------------- */
+/* ---- few images: lanes are blocks of one image ----------------------------------------------- */
 /* A batch of one would leave 15 of 16 lanes idle. So the networks below cut a few images into 4 x 4
-   blocks: a batch of 16 n smaller images, one image a group, lane 4*row + column. Elementwise ops and
-   convolutions work on it as on any batch, if a convolution's padding is first taken from the blocks
-   around: a copy, shifted by lanes. */
+   blocks: a batch of 16 n smaller images, one image a group, lane 4*row + column. Elementwise ops
+   and convolutions work on it as on any batch, if a convolution's padding is first taken from the
+   blocks around: a copy, shifted by lanes. */
 
 enum { JEM__GRID = 4 };
 
 /* Copies between x (n,c,h,w) and its blocks (16 n,c,h/4,w/4): one way, or back and adding. */
 static void jem__blocks_copy(const jem_call *c, int n, jem_shape block, int split, int gradient) {
     for (int i = 0; i < n; i++) {
-        const jem_call image = jem__at(c, split ? i / JEM_LANES : i), cut = jem__at(c, split ? i : i / JEM_LANES);
+        const jem_call image = jem__at(c, split ? i / JEM_LANES : i),
+                       cut = jem__at(c, split ? i : i / JEM_LANES);
         for (int l = 0; l < JEM_LANES; l++)
             for (int y = 0; y < block.h; y++)
                 for (int x = 0; x < block.w; x++) {
@@ -3635,10 +3696,14 @@ static void jem__blocks_copy(const jem_call *c, int n, jem_shape block, int spli
                 }
     }
 }
-static void jem__split_forward(const jem_call *c) { jem__blocks_copy(c, c->in[0].n, c->out, 1, 0); }
-static void jem__split_backward(const jem_call *c) { jem__blocks_copy(c, c->in[0].n, c->out, 1, 1); }
+static void jem__split_forward(const jem_call *c) {
+    jem__blocks_copy(c, c->in[0].n, c->out, 1, 0);
+}
+static void jem__split_backward(const jem_call *c) {
+    jem__blocks_copy(c, c->in[0].n, c->out, 1, 1);
+}
 static void jem__join_forward(const jem_call *c) {
-    for (int g = 0; g < jem__groups(c->out.n); g++) {                  /* dead lanes too are written */
+    for (int g = 0; g < jem__groups(c->out.n); g++) {                  /* writes dead lanes too */
         const jem_call at = jem__at(c, g);
         memset(at.y, 0, (size_t)jem__floats(c->out) * sizeof *at.y);
     }
@@ -3665,16 +3730,17 @@ static jem_tensor *jem__join(jem_ctx *ctx, jem_tensor *x) {
     return y;
 }
 
-/* x (h,w,c) -> y (h+2p,w+2p,c): the frame comes from the blocks around, or is zero. Backward adds. */
+/* x (h,w,c) -> y (h+2p,w+2p,c): the frame is from the blocks around, or zero. Backward adds. */
 static void jem__halo_copy(const jem_call *c, int gradient) {
     const jem_shape s = c->in[0];
     const int p = *(const int *)c->user;
     for (int y = 0; y < c->out.h; y++)
         for (int x = 0; x < c->out.w; x++) {
             const int by = y < p ? -1 : y >= p + s.h, bx = x < p ? -1 : x >= p + s.w;
-            const ptrdiff_t in = ((ptrdiff_t)(y - p - by * s.h) * s.w + x - p - bx * s.w) * s.c * JEM_LANES;
+            const ptrdiff_t in = ((ptrdiff_t)(y - p - by * s.h) * s.w + x - p - bx * s.w) *
+                                 s.c * JEM_LANES;
             const ptrdiff_t out = ((ptrdiff_t)y * c->out.w + x) * s.c * JEM_LANES;
-            int from[JEM_LANES];                   /* the lane that lane l sees there; -1: nothing */
+            int from[JEM_LANES];                   /* the lane that l sees there; -1: nothing */
             for (int l = 0; l < JEM_LANES; l++) {
                 const int ly = l / JEM__GRID + by, lx = l % JEM__GRID + bx;
                 const int inside = ly >= 0 && ly < JEM__GRID && lx >= 0 && lx < JEM__GRID;
@@ -3688,15 +3754,16 @@ static void jem__halo_copy(const jem_call *c, int gradient) {
 }
 static void jem__halo_forward(const jem_call *c) { jem__halo_copy(c, 0); }
 static void jem__halo_backward(const jem_call *c) { jem__halo_copy(c, 1); }
-static const jem_op jem__op_halo = { "halo", jem__halo_forward, jem__halo_backward, JEM_KEEPS_NOTHING, 0,
-                                     NULL, NULL, 0 };
+static const jem_op jem__op_halo = { "halo", jem__halo_forward, jem__halo_backward,
+    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
 
 /* A convolution of blocks. */
 static jem_tensor *jem__block_conv(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                                    jem_conv_desc d) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (d.pad > 0)
-        x = jem__op1(ctx, &jem__op_halo, x, jem__shape(x->n, x->c, x->h + 2 * d.pad, x->w + 2 * d.pad),
+        x = jem__op1(ctx, &jem__op_halo, x,
+                     jem__shape(x->n, x->c, x->h + 2 * d.pad, x->w + 2 * d.pad),
                      &d.pad, sizeof d.pad, 0);
     d.pad = 0;
     return jem_conv2d(ctx, x, w, b, d);
@@ -3746,8 +3813,8 @@ jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
     }
     for (int i = 0; i < x->n; i++)
         if (labels[i] < 0 || labels[i] >= x->c) {
-            jem__fail(ctx, JEM_BAD_ARGUMENT, "gather: label %d of image %d is not in 0..%d", labels[i], i,
-                      x->c - 1);
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "gather: label %d of image %d is not in 0..%d",
+                      labels[i], i, x->c - 1);
             return NULL;
         }
     const size_t bytes = (size_t)(jem__groups(x->n) * JEM_LANES) * sizeof(int);
@@ -3764,8 +3831,8 @@ static void jem__sum_image_forward(const jem_call *c) {
 static void jem__sum_image_backward(const jem_call *c) {
     c->ctx->k->pair(JEM__PAIR_ADD, c->dx[0], c->dy, 1, c->dx[0], jem__floats(c->in[0]));
 }
-static const jem_op jem__op_sum_image = { "sum_image", jem__sum_image_forward, jem__sum_image_backward,
-    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+static const jem_op jem__op_sum_image = { "sum_image", jem__sum_image_forward,
+    jem__sum_image_backward, JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
 
 jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3779,27 +3846,29 @@ static void jem__total_forward(const jem_call *c) {
     double sum = 0;
     for (int g = 0; g < jem__groups(c->in[0].n); g++) {
         const jem_call at = jem__at(c, g);
-        const int live = c->in[0].n - g * JEM_LANES < JEM_LANES ? c->in[0].n - g * JEM_LANES : JEM_LANES;
+        const int live = c->in[0].n - g * JEM_LANES < JEM_LANES ? c->in[0].n - g * JEM_LANES
+                                                                : JEM_LANES;
         for (ptrdiff_t i = 0; i < jem__floats(c->in[0]); i += JEM_LANES)
             for (int l = 0; l < live; l++) sum += (double)at.x[0][i + l];
     }
     memset(c->y, 0, JEM_LANES * sizeof *c->y);
     c->y[0] = (float)(sum * *(const double *)c->user);
 }
-/* dx = s dy for every image; dead lanes nothing, which is what keeps them out of weight gradients */
+/* dx = s dy for every image; dead lanes nothing, which keeps them out of weight gradients */
 static void jem__total_backward(const jem_call *c) {
     const float d = (float)((double)c->dy[0] * *(const double *)c->user);
     for (int g = 0; g < jem__groups(c->in[0].n); g++) {
         const jem_call at = jem__at(c, g);
-        const int live = c->in[0].n - g * JEM_LANES < JEM_LANES ? c->in[0].n - g * JEM_LANES : JEM_LANES;
+        const int live = c->in[0].n - g * JEM_LANES < JEM_LANES ? c->in[0].n - g * JEM_LANES
+                                                                : JEM_LANES;
         for (ptrdiff_t i = 0; i < jem__floats(c->in[0]); i += JEM_LANES)
             for (int l = 0; l < live; l++) at.dx[0][i + l] += d;
     }
 }
-static const jem_op jem__op_mean = { "mean", jem__total_forward, jem__total_backward, JEM_KEEPS_NOTHING,
-                                     JEM_OP_WHOLE, NULL, NULL, 0 };
-static const jem_op jem__op_sum = { "sum", jem__total_forward, jem__total_backward, JEM_KEEPS_NOTHING,
-                                    JEM_OP_WHOLE, NULL, NULL, 0 };
+static const jem_op jem__op_mean = { "mean", jem__total_forward, jem__total_backward,
+    JEM_KEEPS_NOTHING, JEM_OP_WHOLE, NULL, NULL, 0 };
+static const jem_op jem__op_sum = { "sum", jem__total_forward, jem__total_backward,
+    JEM_KEEPS_NOTHING, JEM_OP_WHOLE, NULL, NULL, 0 };
 
 jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3812,7 +3881,7 @@ jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) {
     return jem__op1(ctx, &jem__op_sum, x, jem__shape(1, 1, 1, 1), &s, sizeof s, 0);
 }
 
-/* ---- normalisation: y = (x - mean) rstd gamma + beta ------------------------------------------ */
+/* ---- normalisation: y = (x - mean) rstd gamma + beta ----------------------------------------- */
 /* All five norms are this; they differ in where mean and rstd come from: from x (instance, layer;
    batch in training), or from elsewhere (running statistics; act norm: mean = -loc, rstd = 1). They
    lie in aux as mean[c][16], rstd[c][16], then room for the two sums of the backward. */
@@ -3902,7 +3971,8 @@ static void jem__norm_totals(const jem_call *c) {
         memset(p.s1, 0, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
         c->ctx->k->normalize_sums(at.x[0], at.dy, p.mean, p.rstd, p.pixels, p.c, p.s1, p.s2);
         for (int i = 0; i < p.c; i++) {            /* dead lanes have dy = 0 */
-            const float a = jem__sum_lanes(p.s1 + i * JEM_LANES), b = jem__sum_lanes(p.s2 + i * JEM_LANES);
+            const float a = jem__sum_lanes(p.s1 + i * JEM_LANES),
+                        b = jem__sum_lanes(p.s2 + i * JEM_LANES);
             first.s1[i * JEM_LANES] = g ? first.s1[i * JEM_LANES] + a : a;
             first.s2[i * JEM_LANES] = g ? first.s2[i * JEM_LANES] + b : b;
         }
@@ -3928,7 +3998,7 @@ static void jem__norm_batch_forward(const jem_call *c) {
     const jem__norm_parts p = jem__norm_open(c);
     const int groups = jem__groups(c->out.n);
     const double count = (double)c->out.n * (double)p.pixels;
-    if (u->kind == JEM_NORM_ACT && c->param[2]->value[0] != 0) {       /* an earlier node was first */
+    if (u->kind == JEM_NORM_ACT && c->param[2]->value[0] != 0) {       /* an older node was first */
         for (int g = 0; g < groups; g++) {
             const jem_call at = jem__at(c, g);
             jem__norm_forward(&at);
@@ -3985,25 +4055,29 @@ static void jem__norm_batch_backward(const jem_call *c) {
     for (int i = 0; i < p.c; i++) {
         const float m1 = p.s1[i * JEM_LANES] * p.gamma[i] / count;
         const float m2 = p.s2[i * JEM_LANES] * p.gamma[i] / count;
-        for (int l = 0; l < JEM_LANES; l++) p.s1[i * JEM_LANES + l] = m1, p.s2[i * JEM_LANES + l] = m2;
+        for (int l = 0; l < JEM_LANES; l++)
+            p.s1[i * JEM_LANES + l] = m1, p.s2[i * JEM_LANES + l] = m2;
     }
     for (int g = 0; g < jem__groups(c->out.n); g++) {
         const jem_call at = jem__at(c, g);
         c->ctx->k->normalize_back(at.x[0], at.dy, p.mean, p.rstd, p.gamma, own ? p.s1 : NULL,
                                   own ? p.s2 : NULL, p.pixels, p.c, at.dx[0]);
+        /* dead lanes stay out */
         for (ptrdiff_t i = 0; at.live < JEM_LANES && i < p.pixels * p.c * JEM_LANES; i += JEM_LANES)
-            for (int l = at.live; l < JEM_LANES; l++) at.dx[0][i + l] = 0;   /* dead lanes stay out */
+            for (int l = at.live; l < JEM_LANES; l++) at.dx[0][i + l] = 0;
     }
 }
 
 /* kind by kind: the name, and whether it needs the whole batch */
 static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, int training,
                                     float momentum, jem_param *const *params, int n_params) {
-#define JEM__NORM_OP(name, how, flags) { name, jem__norm_##how##forward, jem__norm_##how##backward, \
-        JEM_KEEPS_INPUT, flags, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT }
+#define JEM__NORM_OP(name, how, flags)                                                             \
+    { name, jem__norm_##how##forward, jem__norm_##how##backward,                                   \
+      JEM_KEEPS_INPUT, flags, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT }
     static const jem_op each[] = {
-        JEM__NORM_OP("none", , 0), JEM__NORM_OP("batch_norm", , 0), JEM__NORM_OP("instance_norm", , 0),
-        JEM__NORM_OP("layer_norm", , 0), JEM__NORM_OP("act_norm", , 0)
+        JEM__NORM_OP("none", , 0), JEM__NORM_OP("batch_norm", , 0),
+        JEM__NORM_OP("instance_norm", , 0), JEM__NORM_OP("layer_norm", , 0),
+        JEM__NORM_OP("act_norm", , 0)
     };
     static const jem_op batch_op = JEM__NORM_OP("batch_norm", batch_, JEM_OP_WHOLE);
     static const jem_op act_op = JEM__NORM_OP("act_norm", batch_, JEM_OP_WHOLE);
@@ -4012,13 +4086,15 @@ static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, 
     for (int i = 0; i < n_params; i++) {
         const ptrdiff_t want = kind == JEM_NORM_ACT && i == 2 ? 1 : x->c;
         if (!params[i] || params[i]->size != want) {
-            jem__fail(ctx, JEM_BAD_SHAPE, "%s: x %s, parameter %d %s: %d numbers wanted", each[kind].name,
-                      jem__shape_text(x).s, i, params[i] ? jem__param_text(params[i]).s : "NULL", (int)want);
+            jem__fail(ctx, JEM_BAD_SHAPE, "%s: x %s, parameter %d %s: %d numbers wanted",
+                      each[kind].name, jem__shape_text(x).s, i,
+                      params[i] ? jem__param_text(params[i]).s : "NULL", (int)want);
             return NULL;
         }
     }
     const int fresh = kind == JEM_NORM_ACT && training && params[2]->value[0] == 0;
-    const jem_op *op = kind == JEM_NORM_BATCH && training ? &batch_op : fresh ? &act_op : &each[kind];
+    const jem_op *op = kind == JEM_NORM_BATCH && training ? &batch_op
+                     : fresh ? &act_op : &each[kind];
     jem__norm_user u;
     u.kind = kind, u.training = training, u.momentum = momentum;
     return jem__record(ctx, op, &x, 1, jem__shape_of(x), params, n_params, &u, sizeof u,
@@ -4049,7 +4125,7 @@ jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param 
 /* A network is a list of parameters and a function that builds its logits. The three that come with
    the library use only what your own would: jem_net_create, the layers, jem_apply. */
 
-/* ---- short texts: a network's description, and what travels with it into a file ---------------- */
+/* ---- short texts: a network's description, and what travels with it into a file -------------- */
 
 typedef struct jem__meta { struct jem__meta *next; char *key, *value; } jem__meta;
 
@@ -4067,7 +4143,8 @@ static void jem__meta_free(jem_ctx *ctx, jem__meta *list) {
 }
 
 /* Adds at the end, replaces, or removes (value NULL). */
-static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key, const char *value) {
+static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
+                                const char *value) {
     while (*list && strcmp((*list)->key, key)) list = &(*list)->next;
     if (!value) {
         jem__meta *gone = *list;
@@ -4123,25 +4200,28 @@ static jem_status jem__describe(jem_net *net, const char *key, double value) {
     return jem_net_set_meta(net, key, text);
 }
 /* A whole number from a description, within lo..hi; keeps an error otherwise. */
-static double jem__described(jem_ctx *ctx, const jem__meta *meta, const char *key, double lo, double hi) {
+static double jem__described(jem_ctx *ctx, const jem__meta *meta, const char *key, double lo,
+                             double hi) {
     const char *text = jem__meta_get(meta, key);
     double v = 0;
     const char *end = text ? jem__scan_number(text, &v) : NULL;
     if (!text || end == text || *end || !(v >= lo && v <= hi)) {
-        jem__fail(ctx, JEM_BAD_FILE, "the network's description says %s = \"%.40s\": a number from %g to "
+        jem__fail(ctx, JEM_BAD_FILE,
+                  "the network's description says %s = \"%.40s\": a number from %g to "
                   "%g is wanted", key, text ? text : "(nothing)", lo, hi);
         return lo;
     }
     return v;
 }
 
-/* ---- parameters ------------------------------------------------------------------------------- */
+/* ---- parameters ------------------------------------------------------------------------------ */
 
 jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, size_t user_bytes,
                         int channels, int height, int width, int classes, uint64_t seed) {
     if (!ctx) return NULL;
     if (channels < 1 || height < 1 || width < 1 || classes < 1) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "net_create: images (%d,%d,%d) and classes (%d) must be 1 or "
+        jem__fail(ctx, JEM_BAD_ARGUMENT,
+                  "net_create: images (%d,%d,%d) and classes (%d) must be 1 or "
                   "more", channels, height, width, classes);
         return NULL;
     }
@@ -4181,7 +4261,8 @@ static float *jem__alloc_padded(jem_ctx *ctx, ptrdiff_t n) {
     return jem__alloc_floats(ctx, (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES);
 }
 
-jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape, int trainable) {
+jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape,
+                         int trainable) {
     if (!net) return NULL;
     int bad = !name || ndim < 1 || ndim > 4;
     double size = 1;
@@ -4227,11 +4308,12 @@ void jem_zero_grad(jem_net *net) {
         if (p->grad) memset(p->grad, 0, (size_t)p->size * sizeof(float));
 }
 
-/* ---- layers ----------------------------------------------------------------------------------- */
+/* ---- layers ---------------------------------------------------------------------------------- */
 
 /* name.suffix of the given shape, uniform in +-1/sqrt(fan_in), or filled with a constant. */
-static jem_param *jem__layer_param(jem_net *net, const char *name, const char *suffix, int ndim, int a,
-                                   int b, int k, int fan_in, float constant, int trainable) {
+static jem_param *jem__layer_param(jem_net *net, const char *name, const char *suffix, int ndim,
+                                   int a, int b, int k, int fan_in, float constant,
+                                   int trainable) {
     char full[128];
     const int shape[4] = { a, b, k, k };
     if (snprintf(full, sizeof full, "%s.%s", name, suffix) >= (int)sizeof full) {
@@ -4252,7 +4334,8 @@ static jem_layer jem__layer(jem_layer_kind kind) {
     return l;
 }
 
-jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k, int stride, int pad) {
+jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k, int stride,
+                         int pad) {
     jem_layer l = jem__layer(JEM_LAYER_CONV);
     if (!net) return l;
     l.weight = jem__layer_param(net, name, "weight", 4, out, in, k, in * k * k, 0, 1);
@@ -4329,7 +4412,8 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float sl
 /* Up to half a group of images is cut into blocks, if the sides can be cut, and halved `halvings`
    times after that: then each block keeps whole pixels. */
 static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings) {
-    if (!x || x->n > JEM_LANES / 2 || x->h % (JEM__GRID << halvings) || x->w % (JEM__GRID << halvings))
+    if (!x || x->n > JEM_LANES / 2 ||
+        x->h % (JEM__GRID << halvings) || x->w % (JEM__GRID << halvings))
         return x;
     return jem__split(ctx, x);
 }
@@ -4346,7 +4430,8 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
         return NULL;
     }
     jem_tensor *logits = net->forward(net, x, training, net->user);
-    if (logits && (logits->n != x->n || logits->c != net->classes || logits->h != 1 || logits->w != 1)) {
+    if (logits && (logits->n != x->n || logits->c != net->classes ||
+                   logits->h != 1 || logits->w != 1)) {
         jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s, not logits (%d,%d,1,1)",
                   jem__shape_text(logits).s, x->n, net->classes);
         return NULL;
@@ -4356,7 +4441,8 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
 
 /* Creation's last word: the net, with its size in its description, if all went well. */
 static jem_net *jem__net_done(jem_net *net, jem_status before) {
-    jem__describe(net, "jem.channels", net->channels), jem__describe(net, "jem.classes", net->classes);
+    jem__describe(net, "jem.channels", net->channels),
+    jem__describe(net, "jem.classes", net->classes);
     jem__describe(net, "jem.height", net->height), jem__describe(net, "jem.width", net->width);
     if (before == JEM_OK && !jem_ok(net->ctx)) {
         jem_net_free(net);
@@ -4365,7 +4451,7 @@ static jem_net *jem__net_done(jem_net *net, jem_status before) {
     return net;
 }
 
-/* ---- the wide-resnet -------------------------------------------------------------------------- */
+/* ---- the wide-resnet ------------------------------------------------------------------------- */
 
 typedef struct jem__wrn {
     jem_wrn_desc desc;
@@ -4375,21 +4461,23 @@ typedef struct jem__wrn {
 } jem__wrn;
 
 /* One block: conv2(act(norm2(dropout(conv1(act(norm1(x))))))) + shortcut(x) */
-static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *w, const jem_layer *l, jem_tensor *x,
-                                  int training) {
+static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *w, const jem_layer *l,
+                                  jem_tensor *x, int training) {
     const jem_wrn_desc *d = &w->desc;
     jem_tensor *y = jem_activate(net->ctx, jem_apply(&l[0], x, training), d->activation, d->slope);
     y = jem_apply(&l[1], y, training);
     if (training && d->dropout > 0) y = jem_dropout(net->ctx, y, d->dropout, &net->rng);
     y = jem_activate(net->ctx, jem_apply(&l[2], y, training), d->activation, d->slope);
-    jem_tensor *shortcut = jem_apply(&l[4], x, training);  /* not inside the call: C leaves the order */
-    y = jem_apply(&l[3], y, training);                     /* of arguments, and so the tape's, open */
+    /* not inside the call: C leaves the order of arguments, and so the tape's, open */
+    jem_tensor *shortcut = jem_apply(&l[4], x, training);
+    y = jem_apply(&l[3], y, training);
     return jem_add(net->ctx, y, shortcut);
 }
 
 static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__wrn *w = (const jem__wrn *)user;
-    const int local = !training && w->desc.norm != JEM_NORM_INSTANCE && w->desc.norm != JEM_NORM_LAYER;
+    const int local = !training && w->desc.norm != JEM_NORM_INSTANCE &&
+                      w->desc.norm != JEM_NORM_LAYER;
     if (local && w->desc.stem_stride == 1) x = jem__cut_few(net->ctx, x, 2);
     jem_tensor *y = jem_apply(&w->stem, x, training);
     for (int i = 0; i < w->blocks; i++) y = jem__wrn_block(net, w, w->block[i], y, training);
@@ -4414,8 +4502,10 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     const int n = (d.depth - 4) / 6;
     if (d.depth < 10 || d.depth > 1000 || (d.depth - 4) % 6 || d.widen < 1 || d.widen > 100 ||
         d.stem_stride < 1 || d.stem_stride > 8 || !(d.dropout >= 0 && d.dropout < 1)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "wrn: depth %d (6k + 4 from 10), widen %d (1..100), stem stride "
-                  "%d (1..8), dropout %g (0..1)", d.depth, d.widen, d.stem_stride, (double)d.dropout);
+        jem__fail(ctx, JEM_BAD_ARGUMENT,
+                  "wrn: depth %d (6k + 4 from 10), widen %d (1..100), stem stride "
+                  "%d (1..8), dropout %g (0..1)", d.depth, d.widen, d.stem_stride,
+                  (double)d.dropout);
         return NULL;
     }
     const size_t bytes = sizeof(jem__wrn) + (size_t)(3 * n) * 5 * sizeof(jem_layer);
@@ -4428,7 +4518,8 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     int in = 16, h = (d.height - 1) / d.stem_stride + 1, wd = (d.width - 1) / d.stem_stride + 1;
     for (int i = 0; i < 3 * n; i++) {
         static const char *const part[5] = { "bn1", "conv1", "bn2", "conv2", "shortcut.0" };
-        const int stage = i / n, out = (16 << stage) * d.widen, stride = stage && i % n == 0 ? 2 : 1;
+        const int stage = i / n, out = (16 << stage) * d.widen,
+                  stride = stage && i % n == 0 ? 2 : 1;
         char name[5][64];
         for (int k = 0; k < 5; k++)
             snprintf(name[k], sizeof name[k], "f.layer%d.%d.%s", stage + 1, i % n, part[k]);
@@ -4442,16 +4533,18 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
         in = out, h = (h - 1) / stride + 1, wd = (wd - 1) / stride + 1;
     }
     w->norm = jem_norm_layer(net, "f.bn1", d.norm, in);
-    w->head = jem_linear_layer(net, "class_output", d.head == JEM_HEAD_FLAT ? in * h * wd : in, d.classes);
+    w->head = jem_linear_layer(net, "class_output", d.head == JEM_HEAD_FLAT ? in * h * wd : in,
+                               d.classes);
     jem_net_set_meta(net, "jem.net", "wrn");
     jem__describe(net, "jem.depth", d.depth), jem__describe(net, "jem.widen", d.widen);
-    jem__describe(net, "jem.activation", d.activation), jem__describe(net, "jem.slope", (double)d.slope);
+    jem__describe(net, "jem.activation", d.activation),
+    jem__describe(net, "jem.slope", (double)d.slope);
     jem__describe(net, "jem.norm", d.norm), jem__describe(net, "jem.dropout", (double)d.dropout);
     jem__describe(net, "jem.head", d.head), jem__describe(net, "jem.stem_stride", d.stem_stride);
     return jem__net_done(net, before);
 }
 
-/* ---- the strided convnet and the MLP: one stack of layers -------------------------------------- */
+/* ---- the strided convnet and the MLP: one stack of layers ------------------------------------ */
 
 typedef struct jem__stack {
     int convs, layers;                             /* conv layers, then linear ones */
@@ -4470,15 +4563,16 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
     return x;
 }
 
-static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *d, int conv, uint64_t seed) {
+static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *d, int conv,
+                                  uint64_t seed) {
     if (!ctx) return NULL;
     const jem_status before = ctx->status;
     const char *what = conv ? "convnet" : "mlp";
     int bad = d->layers < 1 || d->layers > 8;
     for (int i = 0; !bad && i < d->layers; i++) bad = d->widths[i] < 1;
     if (bad) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: 1 to 8 layers, each of width 1 or more (layers = %d)", what,
-                  d->layers);
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: 1 to 8 layers, each of width 1 or more (layers = %d)",
+                  what, d->layers);
         return NULL;
     }
     jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d->channels,
@@ -4498,11 +4592,12 @@ static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *d, int c
         in = d->widths[i];
     }
     if (conv && (d->height >> (d->layers - 1) < 1 || d->width >> (d->layers - 1) < 1))
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "convnet: %dx%d images are too small for %d layers", d->height,
-                  d->width, d->layers);
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "convnet: %dx%d images are too small for %d layers",
+                  d->height, d->width, d->layers);
     s->layer[d->layers] = jem_linear_layer(net, "class_output", conv ? in * h * w : in, d->classes);
     jem_net_set_meta(net, "jem.net", what);
-    jem__describe(net, "jem.activation", d->activation), jem__describe(net, "jem.slope", (double)d->slope);
+    jem__describe(net, "jem.activation", d->activation),
+    jem__describe(net, "jem.slope", (double)d->slope);
     jem__describe(net, "jem.layers", d->layers);
     for (int i = 0; i < d->layers; i++) {
         char key[32];
@@ -4541,8 +4636,10 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta) {
     const char *kind = jem__meta_get(meta, "jem.net");
     const int wrn = kind && !strcmp(kind, "wrn"), conv = kind && !strcmp(kind, "convnet");
     if (!wrn && !conv && !(kind && !strcmp(kind, "mlp"))) {
-        jem__fail(ctx, JEM_BAD_FILE, "no description of a network that this version knows (jem.net = "
-                  "\"%.40s\"): create the network first, then jem_net_load", kind ? kind : "(nothing)");
+        jem__fail(ctx, JEM_BAD_FILE,
+                  "no description of a network that this version knows (jem.net = "
+                  "\"%.40s\"): create the network first, then jem_net_load",
+                  kind ? kind : "(nothing)");
         return NULL;
     }
     jem_wrn_desc d = jem_wrn_desc_default();
@@ -4642,9 +4739,11 @@ jem_tensor *jem_loss(jem_net *net, const jem_train_desc *d, jem_tensor *x, const
         sum = jem__accumulate(ctx, sum, d->w_cd, jem_sub(ctx, t.f_sample, t.f_data));
     sum = jem__accumulate(ctx, sum, d->w_cd_class, cd_class);
     if (d->energy_l2 > 0) {
-        if (logp) sum = jem__accumulate(ctx, sum, d->energy_l2, jem_mean(ctx, jem_square(ctx, logp)));
+        if (logp)
+            sum = jem__accumulate(ctx, sum, d->energy_l2, jem_mean(ctx, jem_square(ctx, logp)));
         if (logp_sample)
-            sum = jem__accumulate(ctx, sum, d->energy_l2, jem_mean(ctx, jem_square(ctx, logp_sample)));
+            sum = jem__accumulate(ctx, sum, d->energy_l2,
+                                  jem_mean(ctx, jem_square(ctx, logp_sample)));
     }
     if (jem_ok(ctx) && !sum)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "loss: no term of it has a weight and what it needs");
@@ -4674,7 +4773,9 @@ typedef struct jem__walk {
     uint64_t start;
 } jem__walk;
 
-static uint64_t jem__group_counters(const jem__node *x) { return (uint64_t)(x->stride + 31) / 32 * 16; }
+static uint64_t jem__group_counters(const jem__node *x) {
+    return (uint64_t)(x->stride + 31) / 32 * 16;
+}
 
 static void jem__walk_group(void *arg, int g) {
     const jem__walk *w = (const jem__walk *)arg;
@@ -4689,7 +4790,8 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
     if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
     if (!logp || !x || x->node->op || d.steps < 0)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld: needs a log-density, a leaf x and steps >= 0");
+        return jem__fail(ctx, JEM_BAD_ARGUMENT,
+                         "sgld: needs a log-density, a leaf x and steps >= 0");
     jem__walk w;
     w.x = x->node, w.desc = &d, w.rng = rng && d.noise_std != 0 ? rng : NULL, w.start = 0;
     for (int step = 0; step < d.steps && ctx->status == JEM_OK; step++) {
@@ -4700,8 +4802,10 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
                       jem__shape_text(y).s, jem__shape_text(x).s);
         if (jem_grad(y, x) == JEM_OK) {
             if (w.rng)
-                w.start = jem__rng_take(rng, (ptrdiff_t)(jem__group_counters(w.x) * 2) * w.x->groups);
-            jem__parallel(ctx, w.x->groups, 50 * (double)(w.x->groups * w.x->stride), jem__walk_group, &w);
+                w.start = jem__rng_take(rng, (ptrdiff_t)(jem__group_counters(w.x) * 2) *
+                                             w.x->groups);
+            jem__parallel(ctx, w.x->groups, 50 * (double)(w.x->groups * w.x->stride),
+                          jem__walk_group, &w);
             jem__leaf_changed(x->node);
         } else jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld: the log-density failed");
         jem_end(ctx, mark);
@@ -4714,7 +4818,7 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
     return ctx->status;
 }
 
-/* ---- the replay buffer ------------------------------------------------------------------------ */
+/* ---- the replay buffer ----------------------------------------------------------------------- */
 
 static ptrdiff_t jem__buffer_image(const jem_buffer *b) {
     return (ptrdiff_t)b->channels * b->height * b->width;
@@ -4725,7 +4829,8 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
     if (!ctx) return NULL;
     if (capacity < 1 || channels < 1 || height < 1 || width < 1 || classes < 0 ||
         (classes > 0 && capacity < classes) || !rng) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "buffer: capacity %d for %d classes of images (%d,%d,%d)%s",
+        jem__fail(ctx, JEM_BAD_ARGUMENT,
+                  "buffer: capacity %d for %d classes of images (%d,%d,%d)%s",
                   capacity, classes, channels, height, width, rng ? "" : ", and no rng");
         return NULL;
     }
@@ -4749,15 +4854,16 @@ void jem_buffer_free(jem_buffer *b) {
     jem__free(b->ctx, b);
 }
 
-jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels, float reinit, float *x,
-                           int *slot) {
+jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels, float reinit,
+                           float *x, int *slot) {
     if (!b || !rng || n < 0 || !x || !slot) return JEM_BAD_ARGUMENT;
     const ptrdiff_t size = jem__buffer_image(b);
     for (int i = 0; i < n; i++) {
         int first = 0, count = b->capacity;
         if (labels && b->classes > 0) {
             if (labels[i] < 0 || labels[i] >= b->classes)
-                return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_draw: label %d of %d is not in 0..%d",
+                return jem__fail(b->ctx, JEM_BAD_ARGUMENT,
+                                 "buffer_draw: label %d of %d is not in 0..%d",
                                  labels[i], i, b->classes - 1);
             count = b->capacity / b->classes, first = labels[i] * count;
         }
@@ -4775,8 +4881,8 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
     const ptrdiff_t size = jem__buffer_image(b);
     for (int i = 0; i < n; i++) {
         if (slot[i] < 0 || slot[i] >= b->capacity)
-            return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: slot %d is not in 0..%d", slot[i],
-                             b->capacity - 1);
+            return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: slot %d is not in 0..%d",
+                             slot[i], b->capacity - 1);
         memcpy(b->data + slot[i] * size, x + i * size, (size_t)size * sizeof(float));
         b->visits[slot[i]]++;
     }
@@ -4859,7 +4965,8 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     if (o->desc.clip > 0 && norm > o->desc.clip)
         for (int i = 0; i < o->count; i++) {
             jem_param *p = o->moments[i].param;
-            ctx->k->map(JEM__MAP_SCALE, o->desc.clip / norm, p->grad, p->grad, NULL, jem__padded(p));
+            ctx->k->map(JEM__MAP_SCALE, o->desc.clip / norm, p->grad, p->grad, NULL,
+                        jem__padded(p));
         }
     o->updates++;
     o->lr = lr, o->root2 = 1;
@@ -4874,7 +4981,8 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
     double rate = (double)lr;
     if (s->kind == JEM_STEPS)
-        for (int i = 0; i < 4; i++) rate *= s->at[i] > 0 && update >= s->at[i] ? (double)s->rate : 1;
+        for (int i = 0; i < 4; i++)
+            rate *= s->at[i] > 0 && update >= s->at[i] ? (double)s->rate : 1;
     if (s->kind == JEM_COSINE && s->total > 0) {
         const double t = update < s->total ? (double)update / s->total : 1, low = (double)s->floor;
         rate *= low + (1 - low) * 0.5 * (1 + cos(3.14159265358979 * t));
@@ -4903,17 +5011,23 @@ jem_train_desc jem_train_desc_default(void) {
     return d;
 }
 
-static int jem__by_class(const jem_train_desc *d) { return d->class_conditional || d->w_cd_class > 0; }
-static int jem__wants_samples(const jem_train_desc *d) { return d->w_cd > 0 || d->w_cd_class > 0; }
+static int jem__by_class(const jem_train_desc *d) {
+    return d->class_conditional || d->w_cd_class > 0;
+}
+static int jem__wants_samples(const jem_train_desc *d) {
+    return d->w_cd > 0 || d->w_cd_class > 0;
+}
 
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
     const jem_train_desc d = desc ? *desc : jem_train_desc_default();
     if (!(d.lr > 0) || d.w_ce < 0 || d.w_cd < 0 || d.w_cd_class < 0 || d.negatives < 0 ||
         d.sgld.steps < 0 || !(d.reinit >= 0 && d.reinit <= 1)) {
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "trainer: lr %g, weights %g %g %g, negatives %d, SGLD steps "
-                  "%d, reinit %g: one is out of range", (double)d.lr, (double)d.w_ce, (double)d.w_cd,
-                  (double)d.w_cd_class, d.negatives, d.sgld.steps, (double)d.reinit);
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT,
+                  "trainer: lr %g, weights %g %g %g, negatives %d, SGLD steps "
+                  "%d, reinit %g: one is out of range", (double)d.lr, (double)d.w_ce,
+                  (double)d.w_cd, (double)d.w_cd_class, d.negatives, d.sgld.steps,
+                  (double)d.reinit);
         return NULL;
     }
     jem_trainer *tr = (jem_trainer *)jem__alloc(net->ctx, sizeof *tr);
@@ -4921,8 +5035,8 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     tr->net = net, tr->desc = d, tr->rng = jem_rng_seed(d.seed);
     tr->optim = jem_optim_create(net, &d.optim);
     if (jem__wants_samples(&d))
-        tr->buffer = jem_buffer_create(net->ctx, d.buffer_size, net->channels, net->height, net->width,
-                                       jem__by_class(&d) ? net->classes : 0, &tr->rng);
+        tr->buffer = jem_buffer_create(net->ctx, d.buffer_size, net->channels, net->height,
+                                       net->width, jem__by_class(&d) ? net->classes : 0, &tr->rng);
     if (tr->optim && (tr->buffer || !jem__wants_samples(&d))) return tr;
     jem_trainer_free(tr);
     return NULL;
@@ -4958,7 +5072,8 @@ static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels) {
     int *slot = (int *)jem__push(ctx, (size_t)n * sizeof(int));
     if (!x || !slot) return NULL;
     for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, net->classes);
-    if (jem_buffer_draw(tr->buffer, &tr->rng, n, labels, tr->desc.reinit, x, slot) != JEM_OK) return NULL;
+    if (jem_buffer_draw(tr->buffer, &tr->rng, n, labels, tr->desc.reinit, x, slot) != JEM_OK)
+        return NULL;
     jem_tensor *t = jem_input(ctx, x, n, net->channels, net->height, net->width);
     jem_class_of of;
     of.net = tr->net, of.labels = labels;
@@ -4975,7 +5090,8 @@ static float jem__batch_accuracy(const jem_tensor *logits, const int *labels) {
         const float *f = logits->node->value;
         int best = 0;
         for (int c = 1; c < logits->c; c++)
-            if (f[jem__lane_at(logits->node, i, c, 0, 0)] > f[jem__lane_at(logits->node, i, best, 0, 0)])
+            if (f[jem__lane_at(logits->node, i, c, 0, 0)] >
+                f[jem__lane_at(logits->node, i, best, 0, 0)])
                 best = c;
         right += best == labels[i];
     }
@@ -4988,8 +5104,9 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     memset(&s, 0, sizeof s);
     s.status = JEM_BAD_ARGUMENT;
     if (!tr || n < 0 || n_unlabelled < 0 || n + n_unlabelled < 1 || (n && (!x || !labels))) {
-        if (tr) jem__fail(tr->net->ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s",
-                          n, n_unlabelled, n && (!x || !labels) ? ": data or labels are NULL" : "");
+        if (tr) jem__fail(tr->net->ctx, JEM_BAD_ARGUMENT,
+                          "train_step: %d labelled, %d unlabelled images%s", n, n_unlabelled,
+                          n && (!x || !labels) ? ": data or labels are NULL" : "");
         return s;
     }
     if (n_unlabelled == 0) x_unlabelled = NULL;
@@ -4999,7 +5116,8 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     if (ctx->status != JEM_OK) return s;
     s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates);
     jem_mark mark = jem_begin(ctx);
-    const int n_data = x_unlabelled ? n_unlabelled : n, n_neg = d->negatives ? d->negatives : n_data;
+    const int n_data = x_unlabelled ? n_unlabelled : n,
+              n_neg = d->negatives ? d->negatives : n_data;
     int *sample_labels = NULL;
     if (jem__by_class(d)) sample_labels = (int *)jem__push(ctx, (size_t)n_neg * sizeof(int));
     jem_tensor *sample = jem__wants_samples(d) ? jem__negatives(tr, n_neg, sample_labels) : NULL;
@@ -5012,14 +5130,15 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     s.status = loss ? jem_backward(loss) : ctx->status;
     if (s.status == JEM_OK) {
         s.loss = jem_item(loss);
-        if (terms.ce) s.ce = jem_item(terms.ce), s.accuracy = jem__batch_accuracy(terms.logits, labels);
+        if (terms.ce)
+            s.ce = jem_item(terms.ce), s.accuracy = jem__batch_accuracy(terms.logits, labels);
         if (terms.f_data) s.f_data = jem_item(terms.f_data);
         if (terms.f_sample) s.f_sample = jem_item(terms.f_sample), s.cd = s.f_sample - s.f_data;
         s.status = ctx->status;
         if (s.status == JEM_OK && !(fabsf(s.loss) <= d->diverged))
             s.status = jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, "
-                                 "f(x+) %g, f(x-) %g", tr->updates, (double)s.loss, (double)s.f_data,
-                                 (double)s.f_sample);
+                                 "f(x+) %g, f(x-) %g", tr->updates, (double)s.loss,
+                                 (double)s.f_data, (double)s.f_sample);
         if (s.status == JEM_OK) s.status = jem_optim_step(tr->optim, s.lr, &s.grad_norm);
         if (s.status == JEM_OK) tr->updates++;
     }
@@ -5113,7 +5232,8 @@ static int jem__compare_answers(const void *a, const void *b) {
 jem_status jem_calibrate(jem_net *net, const float *x, int n) {
     if (!net) return JEM_BAD_ARGUMENT;
     if (!x || n < 2)
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images or more, not %d", n);
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT,
+                         "calibrate: needs 2 images or more, not %d", n);
     jem_answer *a = (jem_answer *)jem__alloc(net->ctx, (size_t)n * sizeof *a);
     char *text = (char *)jem__alloc(net->ctx, JEM__QUANTILES * 32);
     jem_status s = a && text ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
@@ -5766,7 +5886,7 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!jem__meta_get(a->meta, "jem.net"))
         jem__fail(ctx, JEM_BAD_FILE, "%s: does not say which network it is: create the network "
                   "first, then jem_net_load", a->where);
-    double held = 1e7;                             /* a small hostile file must not fill the memory */
+    double held = 1e7;                             /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) held += (double)a->entries[i]->e.bytes;
     ctx->params_left = held;
     jem_net *net = jem__net_from_meta(ctx, a->meta);

@@ -27,7 +27,8 @@
 #define CHAINS_PATH "build/pictures/chains.png"
 #define BUFFER_PATH "build/pictures/buffer.png"
 
-enum { BATCH = 128, CLASSES = 10, PER_CLASS = 10, DREAMS = CLASSES * PER_CLASS, STEPS = 300, SHOTS = 12 };
+enum { BATCH = 128, CLASSES = 10, PER_CLASS = 10, DREAMS = CLASSES * PER_CLASS };
+enum { STEPS = 300, SHOTS = 12 };
 
 static double seconds(void) {
 #ifdef _WIN32
@@ -39,7 +40,7 @@ static double seconds(void) {
 #endif
 }
 
-/* ---- training --------------------------------------------------------------------------------- */
+/* ---- training -------------------------------------------------------------------------------- */
 
 /* Averages of the last few dozen steps: one batch's numbers jump too much to read. */
 typedef struct progress { double start, shown; float ce, accuracy, f_data, f_sample; } progress;
@@ -52,7 +53,8 @@ static void show(progress *p, const jem_stats *s, int updates) {
     p->f_sample = keep * p->f_sample + (1 - keep) * s->f_sample;
     const int done = s->update + 1, bar = isatty(1), last = done == updates;
     const double now = seconds(), left = (now - p->start) * (updates - done) / done;
-    if (bar ? now - p->shown < .1 && !last : done % (updates / 20 ? updates / 20 : 1) && !last) return;
+    const int every = updates / 20 ? updates / 20 : 1;
+    if (!last && (bar ? now - p->shown < .1 : done % every)) return;
     p->shown = now;
     char filled[21] = "....................";
     for (int i = 0; i < 20 * done / updates; i++) filled[i] = '#';
@@ -91,7 +93,7 @@ static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed) {
     return s.status == JEM_OK;
 }
 
-/* ---- dreaming --------------------------------------------------------------------------------- */
+/* ---- dreaming -------------------------------------------------------------------------------- */
 
 /* Keeps what the first chain of each class looks like at SHOTS moments, denser at the beginning. */
 typedef struct film { float *all, *shots; int taken; } film;
@@ -100,8 +102,8 @@ static const int moments[SHOTS] = { 0, 2, 5, 10, 15, 20, 30, 50, 80, 130, 200, S
 static void film_take(film *f, jem_tensor *x) {
     jem_read(x, f->all);
     for (int c = 0; c < CLASSES; c++)
-        memcpy(f->shots + (c * SHOTS + f->taken) * DIGIT_PIXELS, f->all + c * PER_CLASS * DIGIT_PIXELS,
-               DIGIT_PIXELS * sizeof(float));
+        memcpy(f->shots + (c * SHOTS + f->taken) * DIGIT_PIXELS,
+               f->all + c * PER_CLASS * DIGIT_PIXELS, DIGIT_PIXELS * sizeof(float));
     f->taken++;
 }
 static int film_watch(void *user, int step, jem_tensor *x) {
@@ -138,30 +140,33 @@ static int dream(jem_net *net, uint64_t seed) {
     return ok;
 }
 
-/* ---- the whole -------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
-/* Mean log p(x) of held-out digits and of what is none: does it know what it has not seen? */
+/* Mean log p(x) of held-out digits and of what is none: does it know what it has not seen? One half
+   of the held-out digits tells what is familiar, the other half asks. */
 static int compare_densities(jem_net *net, const digits *d) {
+    enum { HALF = DIGITS_TEST / 2 };
     static const char *const name[4] = {
         "held-out digits", "  black for white", "  pixels shuffled", "  uniform noise"
     };
-    float *x = (float *)malloc(sizeof *x * DIGITS_TEST * DIGIT_PIXELS);
-    jem_answer *a = (jem_answer *)malloc(sizeof *a * DIGITS_TEST);
+    const float *asked = d->test_x + HALF * DIGIT_PIXELS;
+    float *x = (float *)malloc(sizeof *x * HALF * DIGIT_PIXELS);
+    jem_answer *a = (jem_answer *)malloc(sizeof *a * HALF);
     jem_rng rng = jem_rng_seed(3);
-    int ok = x && a;
+    int ok = x && a && jem_calibrate(net, d->test_x, HALF) == JEM_OK;
     for (int kind = 0; ok && kind < 4; kind++) {
-        for (int i = 0; i < DIGITS_TEST * DIGIT_PIXELS; i++) {
-            const float *digit = d->test_x + i / DIGIT_PIXELS * DIGIT_PIXELS;
-            x[i] = kind == 0 ? d->test_x[i] : kind == 1 ? -d->test_x[i]
+        for (int i = 0; i < HALF * DIGIT_PIXELS; i++) {
+            const float *digit = asked + i / DIGIT_PIXELS * DIGIT_PIXELS;
+            x[i] = kind == 0 ? asked[i] : kind == 1 ? -asked[i]
                  : kind == 2 ? digit[jem_rng_below(&rng, DIGIT_PIXELS)]
                              : 2 * jem_rng_uniform(&rng) - 1;
         }
-        ok = jem_classify(net, x, DIGITS_TEST, a) == JEM_OK;
+        ok = jem_classify(net, x, HALF, a) == JEM_OK;
         double logp = 0, familiar = 0;
-        for (int i = 0; ok && i < DIGITS_TEST; i++)
-            logp += (double)a[i].log_density / DIGITS_TEST, familiar += a[i].familiarity > 0.01f;
+        for (int i = 0; ok && i < HALF; i++)
+            logp += (double)a[i].log_density / HALF, familiar += a[i].familiarity > 0.01f;
         if (ok) printf("  %-18s mean log p(x) %8.1f   look familiar: %5.1f%%\n", name[kind], logp,
-                       100 * familiar / DIGITS_TEST);
+                       100 * familiar / HALF);
     }
     free(x), free(a);
     return ok;
@@ -174,18 +179,19 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
     jem_net *net = jem_convnet_create(ctx, NULL, seed);
     jem_train_desc how = jem_train_desc_default();
     how.lr = 1e-3f, how.w_cd = 0.1f, how.sgld.steps = 10, how.buffer_size = 1000, how.seed = seed;
+    how.sgld.clamp_lo = -2, how.sgld.clamp_hi = 2;         /* one chain that runs away, or one wild */
+    how.optim.clip = 20;                                   /* gradient, must not spoil the rest */
     how.schedule.kind = JEM_COSINE, how.schedule.total = updates, how.schedule.floor = .02f;
     jem_trainer *tr = jem_trainer_create(net, &how);
     if (tr)
-        printf("%d digits, %ld parameters, %d updates of %d images and %d chains; %s, %d thread%s\n",
+        printf("%d digits, %ld parameters, %d updates of %d images and %d chains, %s x %d\n",
                DIGITS_TRAIN, (long)jem_net_size(net), updates, BATCH, how.negatives,
-               jem_isa_name(jem_ctx_isa(ctx)), jem_ctx_threads(ctx), jem_ctx_threads(ctx) > 1 ? "s" : "");
+               jem_isa_name(jem_ctx_isa(ctx)), jem_ctx_threads(ctx));
     int ok = tr && train(tr, &d, updates, seed);
     if (ok) {
         printf("trained in %.0f s; held-out digits recognised: %.1f%%\n", seconds() - start,
                100 * (double)jem_accuracy(net, d.test_x, d.test_y, DIGITS_TEST));
-        ok = jem_calibrate(net, d.test_x, DIGITS_TEST) == JEM_OK && compare_densities(net, &d) &&
-             jem_save(net, MODEL_PATH) == JEM_OK &&
+        ok = compare_densities(net, &d) && jem_save(net, MODEL_PATH) == JEM_OK &&
              picture_grid(BUFFER_PATH, jem_trainer_buffer(tr)->data, 200, 20, 1, DIGIT, DIGIT, 1) &&
              dream(net, seed);
     }

@@ -117,12 +117,12 @@ static inline uint64_t net_hash(const jem_net *net) {
 }
 
 /* Largest |a - b|, relative to the largest |b|. */
-static inline double apart(const float *a, const double *b, ptrdiff_t n) {
+static inline double largest_gap(const float *a, const float *b, ptrdiff_t n) {
     double worst = 0, largest = 1e-30;
     for (ptrdiff_t i = 0; i < n; i++) {
-        const double d = fabs((double)a[i] - b[i]);
-        if (!(d <= worst)) worst = d;
-        if (fabs(b[i]) > largest) largest = fabs(b[i]);
+        const double d = fabs((double)a[i] - (double)b[i]);
+        if (!(d <= worst)) worst = d;              /* a NaN is the worst */
+        if (fabs((double)b[i]) > largest) largest = fabs((double)b[i]);
     }
     return worst / largest;
 }

@@ -2,7 +2,7 @@
 # Runs the tests named as arguments and adds them up; `make test` names them all.
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
-#   two_units neon strict   the functions and the script below
+#   two_units neon strict documents smoke   the functions and the script below
 # A test that crashes, hangs, or does not end with that line is one failure.
 BUILD=${BUILD:-build} CC=${CC:-cc} CXX=${CXX:-c++}
 passed=0 failed=0 broken=""
@@ -87,9 +87,43 @@ neon() {
     done
 }
 
+# The programs in the documentation: what the reader copies must compile, and do what it says.
+documents() {
+    dir=$BUILD/documents
+    mkdir -p "$dir"
+    echo "== documents"
+    sed -n '/A COMPLETE PROGRAM/,/^   THE IDEA/p' jem.h |
+        sed -n '/#define JEM_IMPLEMENTATION/,/^       }/s/^       //p' >"$dir/header.c"
+    sed -n '/^```c/,/^```$/p' README.md | sed '/^```/d' >"$dir/readme.c"
+    try "jem.h: the complete program compiles" document header
+    limited "$dir/header" >"$dir/header.txt"
+    cat "$dir/header.txt"
+    try "jem.h: it tells the moons apart" sh -c "cut -c 1-6 '$dir/header.txt' | tr '\n' , |
+        grep -q '^moon 0,moon 1,'"
+    try "README.md: the program compiles" document readme
+}
+document() { $CC -std=c99 $WARN -O2 -I. "$dir/$1.c" -o "$dir/$1" -lm; }
+
+# The examples, run as a reader would, in a folder of their own: a short demo, and what uses its model.
+smoke() {
+    dir=$BUILD/smoke root=$PWD
+    echo "== smoke"
+    rm -rf "$dir"
+    mkdir -p "$dir/build"
+    ln -s "$root/examples" "$dir/examples"
+    for command in "demo --updates 15" hello "sample 7" "train --iters 3" autograd own_energy; do
+        try "examples: $command" example $command
+    done
+}
+example() {
+    program=$root/$BUILD/$1
+    shift
+    (cd "$dir" && limited "$program" "$@" >>log.txt 2>&1) || { tail -n 3 "$dir/log.txt"; false; }
+}
+
 for test in "$@"; do
     case $test in
-        two_units | neon) $test ;;
+        two_units | neon | documents | smoke) $test ;;
         strict) run strict tests/strict.sh ;;
         */test_*)
             if [ -x "$test" ]; then run "${test##*/}" "$test"; else try "build $test" false; fi ;;

@@ -281,7 +281,8 @@ static conv_shape conv_shape_at(int i, jem_rng *rng) {
         { 33, 3, 5, 4, 5, 2, 3, 0 }, { 1, 2, 9, 2, 2, 7, 1, 3 }, { 5, 5, 4, 7, 9, 1, 3, 2 },
         { 2, 3, 11, 9, 7, 5, 3, 3 }, { 1, 4, 10, 6, 40, 3, 1, 1 }, { 1, 3, 2, 40, 35, 3, 2, 1 },
         { 2, 1, 14, 1, 11, 5, 2, 2 }, { 1, 20, 12, 1, 1, 1, 1, 0 }, { 18, 6, 3, 6, 1, 4, 1, 3 },
-        { 1, 8, 8, 1, 1, 3, 1, 1 }, { 17, 9, 11, 5, 3, 3, 1, 0 }, { 2, 17, 8, 3, 17, 3, 1, 2 }
+        { 1, 8, 8, 1, 1, 3, 1, 1 }, { 17, 9, 11, 5, 3, 3, 1, 0 }, { 2, 17, 8, 3, 17, 3, 1, 2 },
+        { 33, 16, 18, 8, 9, 3, 1, 1 }, { 33, 12, 20, 9, 8, 4, 2, 1 }   /* worth more threads */
     };
     static const int ns[] = { 1, 2, 3, 15, 16, 17, 33 }, channels[] = { 1, 2, 3, 4, 5, 8, 10, 17 };
     enum { CHOSEN = sizeof chosen / sizeof chosen[0] };
@@ -484,6 +485,26 @@ static void networks(jem_ctx *ctx, record *r) {
     use_net(r, "mlp", jem_mlp_create(ctx, &m, 7), &d);
 }
 
+/* Walks and updates so large that they are spread over threads too. */
+static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    return jem_sum_image(ctx, jem_scale(ctx, jem_square(ctx, x), -0.5f));
+}
+static void large(jem_ctx *ctx, record *r) {
+    jem_rng rng = jem_rng_seed(9);
+    jem_tensor *x = random_leaf(ctx, &rng, jem__shape(40, 3, 24, 24), -1, 1);
+    jem_sgld_desc walk = jem_langevin_desc(0.1f, 3);
+    snprintf(r->title, sizeof r->title, "a large walk:");
+    CHECK(jem_sgld(ctx, gaussian, NULL, x, &walk, &rng) == JEM_OK, "%s", jem_error(ctx));
+    record_tensor(r, "x", x, 0);
+    jem_reset(ctx);
+    jem_mlp_desc m = jem_mlp_desc_default();
+    m.widths[0] = 256, m.widths[1] = 50;
+    jem_train_desc d = short_training();
+    d.sgld.steps = 1;
+    use_net(r, "a large mlp", jem_mlp_create(ctx, &m, 7), &d);
+}
+
 /* ---- the fingerprint ------------------------------------------------------------------------- */
 
 /* All parameters and buffers of two nets after three updates. No cosine and no sine of the C
@@ -531,6 +552,7 @@ int main(void) {
     compare("fills, Langevin, Adam, SGD", direct_updates, every_isa);
     compare("convolutions on threads", convolutions, every_order);
     compare("networks and training on threads", networks, every_order);
+    compare("large walks and updates on threads", large, every_order);
     CHECK(backwards_calls > 0, "the context's parallel_for is called");
     for (int i = JEM_EXACT; i <= JEM_DIRECT; i++) {
         precision = (jem_precision)i;

@@ -370,6 +370,51 @@ static void test_networks(jem_ctx *ctx) {
     }
 }
 
+/* A few images are cut into blocks, many are not; the answers must be the same. */
+static void test_few_images(jem_ctx *ctx) {
+    printf("few images as many images: logits, gradients\n");
+    static const jem_norm norms[] = { JEM_NORM_NONE, JEM_NORM_BATCH, JEM_NORM_ACT, JEM_NORM_LAYER };
+    enum { MANY = 17 };
+    jem_rng rng = jem_rng_seed(10);
+    for (int i = 0; i < 8; i++) {
+        jem_wrn_desc w = jem_wrn_desc_default();
+        w.depth = 10, w.widen = 1, w.height = i < 4 ? 16 : 32, w.width = 16, w.norm = norms[i % 4];
+        w.channels = 1 + i % 3, w.classes = 4, w.activation = i % 2 ? JEM_SILU : JEM_LEAKY_RELU;
+        w.head = i > 5 ? JEM_HEAD_FLAT : JEM_HEAD_POOLED;
+        jem_net *net = jem_wrn_create(ctx, &w, 3);
+        const int size = w.channels * w.height * w.width;
+        const ptrdiff_t numbers = jem_net_size(net);
+        float *x = random_floats(&rng, MANY * size, -1, 1), *g = floats(MANY * size), f[MANY * 4];
+        float *all = floats(MANY * size), few[MANY * 4], *back[2] = { floats(numbers), floats(numbers) };
+        const int n = i % 3 ? 3 + i % 3 * i : 1;   /* up to 8 are few, 11 and 17 are many */
+        for (int many = 0; many < 2; many++) {
+            jem_mark mark = jem_begin(ctx);
+            jem_tensor *t = jem_input(ctx, x, many ? MANY : n, w.channels, w.height, w.width);
+            jem_tensor *first = NULL, *logp = jem_logp(ctx, t, net);
+            CHECK(jem_read(jem_forward(net, t, 0), many ? f : few) == JEM_OK, "%s", jem_error(ctx));
+            CHECK(jem_grad(logp, t) == JEM_OK, "%s", jem_error(ctx));
+            jem_read_grad(t, many ? all : g);
+            if (many) {                            /* the loss of the first n alone */
+                float weight[MANY];
+                for (int k = 0; k < MANY; k++) weight[k] = k < n ? 1 : 0;
+                first = jem_mul(ctx, logp, jem_input(ctx, weight, MANY, 1, 1, 1));
+            }
+            jem_zero_grad(net);
+            CHECK(jem_backward(jem_sum(ctx, many ? first : logp)) == JEM_OK, "%s", jem_error(ctx));
+            float *to = back[many];
+            for (const jem_param *p = net->params; p; p = p->next)
+                for (ptrdiff_t k = 0; p->grad && k < p->size; k++) *to++ = p->grad[k];
+            jem_end(ctx, mark);
+        }
+        CHECK(largest_gap(few, f, n * 4) < 1e-5, "logits: %g", largest_gap(few, f, n * 4));
+        CHECK(largest_gap(g, all, n * size) < 1e-4, "input: %g", largest_gap(g, all, n * size));
+        CHECK(largest_gap(back[0], back[1], numbers) < 1e-4, "net %d, parameters: %g", i,
+              largest_gap(back[0], back[1], numbers));
+        free(x), free(g), free(all), free(back[0]), free(back[1]);
+        jem_net_free(net), jem_reset(ctx);
+    }
+}
+
 static void test_losses(jem_ctx *ctx) {
     printf("gradients: log-densities and losses\n");
     static const struct {
@@ -497,19 +542,19 @@ static void test_custom(jem_ctx *ctx) {
     jem_tensor *none[1] = { NULL }, *of_other_n[1] = { ta };
     const jem_shape wrong = { 16, 1, 1, 1 };
     CHECK(!jem_custom(ctx, NULL, of_other_n, 1, s, NULL, 0, 0) && says(ctx, "jem_custom"), "no op");
-    CHECK(!jem_custom(ctx, &bump_op, of_other_n, 5, s, NULL, 0, 0) && says(ctx, "bump"), "too many");
+    CHECK(!jem_custom(ctx, &bump_op, of_other_n, 5, s, NULL, 0, 0) && says(ctx, "bump"), "many");
     CHECK(!jem_custom(ctx, &bump_op, of_other_n, 1, wrong, NULL, 0, 0) && says(ctx, "(17,3,5,4)"),
           "another n");
     CHECK(!jem_custom(ctx, &bump_op, none, 1, s, NULL, 0, 0) && jem_ok(ctx), "NULL in, NULL out");
     jem_reset(ctx);
 }
 
-/* ---- random tapes against plain C in double --------------------------------------------------- */
+/* ---- random tapes against plain C in double -------------------------------------------------- */
 
 /* A node of a tape, and the same in double: value, and gradient of the target. */
 typedef enum kind {
-    LEAF, SCALE, SHIFT, TANH, SILU, LEAKY, SQUARE, ADD, SUB, MUL, SPREAD_ADD, SPREAD_SUB, SPREAD_MUL,
-    SUM_IMAGE, CONV, NORM, KINDS
+    LEAF, SCALE, SHIFT, TANH, SILU, LEAKY, SQUARE, ADD, SUB, MUL, SPREAD_ADD, SPREAD_SUB,
+    SPREAD_MUL, SUM_IMAGE, CONV, NORM, KINDS
 } kind;
 
 typedef struct ref {
@@ -847,7 +892,8 @@ static void ask_grad(tape *t, answers *seen, int target, int leaf, int seed) {
     float *g = floats(size_of(t, r));
     CHECK(s == JEM_OK && jem_read_grad(r->t, g) == JEM_OK, "%s", jem_error(t->ctx));
     const double d = off(g, r->g, r->m, size_of(t, r));
-    CHECK(d < 3e-6 * t->nodes[target].scale, "tape %d: d node %d / d leaf %d off by %g", seed, target, leaf, d);
+    const double bound = 3e-6 * t->nodes[target].scale;
+    CHECK(d < bound, "tape %d: d node %d / d leaf %d off by %g", seed, target, leaf, d);
     same_answer(&seen->grad[target][leaf], fnv(FNV_START, g, size_of(t, r)), "gradient", seed);
     free(g);
 }
@@ -868,7 +914,8 @@ static void ask_backward(tape *t, answers *seen, int target, int seed) {
             const ref *r = t->nodes + i;
             if (!r->p[0]) continue;
             const double d = off(r->p[k]->grad, r->pg[k], r->pm[k], (int)r->p[k]->size);
-            CHECK(d < 3e-6 * t->nodes[target].scale, "tape %d: d node %d / d parameter %d of node %d of kind %d off by %g",
+            const double bound = 3e-6 * t->nodes[target].scale;
+            CHECK(d < bound, "tape %d: d node %d / d parameter %d of node %d of kind %d off by %g",
                   seed, target, k, i, r->kind, d);
             h = fnv(h, r->p[k]->grad, r->p[k]->size);
         }
@@ -918,6 +965,342 @@ static void test_tapes(jem_ctx *ctx) {
     CHECK(jem_ok(ctx), "%s", jem_error(ctx));
 }
 
+/* ---- marks, writing, memory ------------------------------------------------------------------ */
+
+static void test_marks(jem_ctx *ctx) {
+    printf("marks: what is older outlives them, in the same bits; writing\n");
+    jem_rng rng = jem_rng_seed(7);
+    enum { N = 17 * 150 };
+    const jem_shape s = { 17, 6, 5, 5 };
+    float first[N], again[N], data[N], *x = random_floats(&rng, N, -1, 1);
+    jem_tensor *leaf = jem_input(ctx, x, s.n, s.c, s.h, s.w);
+    jem_tensor *a = jem_tanh(ctx, jem_scale(ctx, leaf, 2)), *b = jem_mul(ctx, a, leaf);
+    jem_tensor *sum = jem_sum_image(ctx, b);
+    jem_read(b, first);
+    for (int round = 0; round < 3; round++) {      /* more than a chunk of the arena, twice deep */
+        jem_mark outer = jem_begin(ctx);
+        jem_tensor *big = jem_zeros(ctx, 1, 1, 300, 1000 << round);
+        jem_read(jem_add(ctx, b, leaf), again);
+        jem_mark inner = jem_begin(ctx);
+        CHECK(jem_item(jem_sum(ctx, jem_shift(ctx, big, 1))) == (float)(300000 << round), "a sum");
+        CHECK(jem_grad(sum, leaf) == JEM_OK && jem_read_grad(leaf, data) == JEM_OK, "in the inner");
+        jem_end(ctx, inner);
+        CHECK(jem_read_grad(leaf, data) == JEM_BAD_ARGUMENT && says(ctx, "jem_grad first"),
+              "a gradient ends with the mark it was made in");
+        CHECK(jem_read(b, again) == JEM_OK && same_bits(first, again, N), "in the outer mark");
+        jem_keep(a);
+        jem_end(ctx, outer);
+        CHECK(jem_read(b, again) == JEM_OK && same_bits(first, again, N), "after the outer mark");
+        CHECK(jem_read(a, data) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < N; i++) data[i] *= x[i];
+        CHECK(same_bits(first, data, N), "a kept value");
+    }
+    for (int i = 0; i < N; i++) data[i] = -x[i];
+    CHECK(jem_write(leaf, data) == JEM_OK && jem_read(b, again) == JEM_OK, "%s", jem_error(ctx));
+    int bad = 0;
+    for (int i = 0; i < N; i++) bad += fabsf(again[i] - first[i]) > 1e-6f;     /* b is even */
+    CHECK(bad == 0 && !same_bits(x, data, N), "what is written is computed with");
+    CHECK(jem_read(a, again) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < N; i++) bad += !(again[i] * data[i] >= 0);
+    CHECK(bad == 0, "a kept value is computed anew");
+    CHECK(jem_write(a, data) == JEM_BAD_ARGUMENT && says(ctx, "not a leaf"), "only leaves");
+    free(x);
+    jem_reset(ctx);
+
+    const size_t held = jem_memory(ctx).bytes, calls = jem_memory(ctx).allocations;
+    for (int i = 0; i < 20000; i++) {              /* one tape, asked again and again */
+        if (i % 1000 == 0)
+            jem_reset(ctx), leaf = jem_zeros(ctx, 2, 3, 1, 1), a = jem_exp(ctx, leaf);
+        jem_write(leaf, first), jem_read(a, again);
+    }
+    CHECK(jem_memory(ctx).bytes == held && jem_memory(ctx).allocations == calls &&
+          jem_memory(ctx).peak >= held, "asking does not use up memory");
+    jem_reset(ctx);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+#define REFUSED(expression, kept, op, shape)                                                       \
+    do {                                                                                           \
+        const void *result = (expression);                                                         \
+        CHECK(!result && jem_error_status(ctx) == kept && strstr(jem_error(ctx), op) &&            \
+              strstr(jem_error(ctx), shape), #expression " says '%s'", jem_error(ctx));            \
+        jem_clear_error(ctx);                                                                      \
+    } while (0)
+
+static char logged[512];
+static void log_message(void *user, const char *message) {
+    (void)user;
+    snprintf(logged, sizeof logged, "%s", message);
+}
+
+/* Every op of one input, for what all of them do with NULL and while an error is kept. */
+static void all_ops(jem_ctx *ctx, jem_net *bag, jem_tensor *x, int *made) {
+    const jem_conv_desc d = { 1, 1 };
+    static const int labels[17] = { 0 };
+    jem_param *w = jem_net_find(bag, "p0"), *b = jem_net_find(bag, "p1");
+    jem_param *v = jem_net_find(bag, "p2"), *one = jem_net_find(bag, "p3");
+    jem_rng rng = jem_rng_seed(1);
+    const jem_tensor *const results[] = {
+        jem_conv2d(ctx, x, w, b, d), jem_linear(ctx, x, v, b), jem_add(ctx, x, x),
+        jem_sub(ctx, x, x), jem_mul(ctx, x, x), jem_scale(ctx, x, 2), jem_shift(ctx, x, 2),
+        jem_square(ctx, x), jem_exp(ctx, x), jem_log(ctx, x), jem_tanh(ctx, x), jem_relu(ctx, x),
+        jem_leaky_relu(ctx, x, 0.1f), jem_silu(ctx, x), jem_dropout(ctx, x, 0.1f, &rng),
+        jem_avg_pool(ctx, x, 1, 1), jem_global_pool(ctx, x), jem_flatten(ctx, x),
+        jem_slice(ctx, x, 0, 1), jem_logsumexp(ctx, x), jem_log_softmax(ctx, x),
+        jem_gather(ctx, x, labels), jem_sum_image(ctx, x), jem_mean(ctx, x), jem_sum(ctx, x),
+        jem_instance_norm(ctx, x, b, b), jem_layer_norm(ctx, x, b, b),
+        jem_batch_norm(ctx, x, b, b, b, b, 0.1f, 1), jem_act_norm(ctx, x, b, b, one, 1),
+        jem_activate(ctx, x, JEM_SILU, 0), jem_cross_entropy(ctx, x, labels),
+        jem_contrastive(ctx, x, x)
+    };
+    *made = 0;
+    for (int i = 0; i < (int)(sizeof results / sizeof results[0]); i++) *made += results[i] != NULL;
+    if (*made) CHECK(*made == (int)(sizeof results / sizeof results[0]), "%s", jem_error(ctx));
+}
+
+static void test_errors(void) {
+    printf("errors: names, shapes, the first one is kept, NULL goes through\n");
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    const jem_conv_desc d0 = { 0, 0 }, d1 = { 1, 1 }, far = { 65, 0 }, out = { 1, -1 };
+    jem_rng rng = jem_rng_seed(8);
+    jem_net *bag = bag_create(ctx);
+    random_param(bag, &rng, 1, 4, 3, 3, 3, -1, 1), random_param(bag, &rng, 1, 1, 3, 1, 1, -1, 1);
+    random_param(bag, &rng, 1, 2, 3, 3, 1, -1, 1), random_param(bag, &rng, 0, 1, 1, 1, 1, 0, 0);
+    jem_param *w = bag->params, *b = w->next, *v = b->next, *one = v->next;
+    jem_param *even = random_param(bag, &rng, 1, 4, 3, 2, 3, -1, 1);
+    int made;
+    jem_tensor *x = random_leaf(ctx, &rng, shapes[2], -1, 1);
+    jem_tensor *y = jem_zeros(ctx, 2, 3, 4, 5), *z = jem_zeros(ctx, 2, 3, 5, 4);
+    jem_tensor *flat = jem_zeros(ctx, 17, 3, 1, 1), *per = jem_zeros(ctx, 2, 1, 1, 1);
+
+    all_ops(ctx, bag, flat, &made);
+    CHECK(made > 30, "all ops, where all is well: %d", made);
+    all_ops(ctx, bag, NULL, &made);
+    CHECK(made == 0 && jem_ok(ctx), "NULL in, NULL out, and no other error: %s", jem_error(ctx));
+    jem_fail(ctx, JEM_BAD_FILE, "mine");
+    all_ops(ctx, bag, flat, &made);
+    REFUSED(jem_conv2d(ctx, y, v, NULL, d0), JEM_BAD_FILE, "mine", "");
+    CHECK(made == 0, "while an error is kept");
+
+    REFUSED(jem_conv2d(ctx, y, NULL, NULL, d0), JEM_BAD_SHAPE, "conv2d", "(2,3,4,5)");
+    REFUSED(jem_conv2d(ctx, y, v, NULL, d0), JEM_BAD_SHAPE, "conv2d", "(3,3)");
+    REFUSED(jem_conv2d(ctx, y, even, NULL, d0), JEM_BAD_SHAPE, "conv2d", "(3,2,3,3)");
+    REFUSED(jem_conv2d(ctx, y, w, one, d0), JEM_BAD_SHAPE, "conv2d", "(2,3,4,5)");
+    REFUSED(jem_conv2d(ctx, y, w, b, far), JEM_BAD_SHAPE, "conv2d", "65");
+    REFUSED(jem_conv2d(ctx, y, w, b, out), JEM_BAD_SHAPE, "conv2d", "-1");
+    REFUSED(jem_conv2d(ctx, flat, w, b, d0), JEM_BAD_SHAPE, "conv2d", "(17,3,1,1)");
+    CHECK(jem_conv2d(ctx, flat, w, b, d1) && jem_ok(ctx), "with padding it fits");
+    REFUSED(jem_linear(ctx, y, v, b), JEM_BAD_SHAPE, "linear", "(2,3,4,5)");
+    REFUSED(jem_linear(ctx, x, v, b), JEM_BAD_SHAPE, "linear", "(17,10,1,1)");
+    REFUSED(jem_linear(ctx, flat, w, b), JEM_BAD_SHAPE, "linear", "(3,3,3,3)");
+    REFUSED(jem_linear(ctx, flat, v, one), JEM_BAD_SHAPE, "linear", "(1)");
+    REFUSED(jem_linear(ctx, flat, NULL, b), JEM_BAD_SHAPE, "linear", "(17,3,1,1)");
+    REFUSED(jem_add(ctx, y, z), JEM_BAD_SHAPE, "add: (2,3,4,5)", "(2,3,5,4)");
+    REFUSED(jem_sub(ctx, per, y), JEM_BAD_SHAPE, "sub: (2,1,1,1)", "(2,3,4,5)");
+    REFUSED(jem_mul(ctx, x, flat), JEM_BAD_SHAPE, "mul: (17,10,1,1)", "(17,3,1,1)");
+    CHECK(jem_mul(ctx, y, per) && jem_ok(ctx), "a number per image is spread");
+    REFUSED(jem_dropout(ctx, y, 1, &rng), JEM_BAD_ARGUMENT, "dropout", "1");
+    REFUSED(jem_dropout(ctx, y, -0.1f, &rng), JEM_BAD_ARGUMENT, "dropout", "-0.1");
+    REFUSED(jem_dropout(ctx, y, 0.1f, NULL), JEM_BAD_ARGUMENT, "dropout", "rng");
+    REFUSED(jem_avg_pool(ctx, y, 5, 1), JEM_BAD_SHAPE, "avg_pool", "(2,3,4,5)");
+    REFUSED(jem_avg_pool(ctx, y, 0, 1), JEM_BAD_SHAPE, "avg_pool", "(2,3,4,5)");
+    REFUSED(jem_avg_pool(ctx, y, 2, -1), JEM_BAD_SHAPE, "avg_pool", "-1");
+    REFUSED(jem_slice(ctx, y, 1, 3), JEM_BAD_SHAPE, "slice", "(2,3,4,5)");
+    REFUSED(jem_slice(ctx, y, -1, 1), JEM_BAD_SHAPE, "slice", "(2,3,4,5)");
+    REFUSED(jem_slice(ctx, y, 1, 2147483647), JEM_BAD_SHAPE, "slice", "2147483647");
+    REFUSED(jem_logsumexp(ctx, y), JEM_BAD_SHAPE, "logsumexp", "(2,3,4,5)");
+    REFUSED(jem_log_softmax(ctx, y), JEM_BAD_SHAPE, "logsumexp", "(2,3,4,5)");
+    REFUSED(jem_log_softmax(ctx, jem_slice(ctx, y, 0, 1)), JEM_BAD_SHAPE, "log", "(2,1,4,5)");
+    const int labels[17] = { 0, 9, 10 }, negative[17] = { -1 };
+    REFUSED(jem_gather(ctx, y, labels), JEM_BAD_SHAPE, "gather", "(2,3,4,5)");
+    REFUSED(jem_gather(ctx, x, NULL), JEM_BAD_SHAPE, "gather", "labels");
+    REFUSED(jem_gather(ctx, x, labels), JEM_BAD_ARGUMENT, "gather: label 10 of image 2", "0..9");
+    REFUSED(jem_cross_entropy(ctx, x, negative), JEM_BAD_ARGUMENT, "label -1", "0..9");
+    REFUSED(jem_instance_norm(ctx, x, b, b), JEM_BAD_SHAPE, "instance_norm", "(17,10,1,1)");
+    REFUSED(jem_layer_norm(ctx, y, b, NULL), JEM_BAD_SHAPE, "layer_norm", "NULL");
+    REFUSED(jem_batch_norm(ctx, y, b, b, b, one, 0.1f, 1), JEM_BAD_SHAPE, "batch_norm", "(1)");
+    REFUSED(jem_act_norm(ctx, y, b, b, b, 1), JEM_BAD_SHAPE, "act_norm", "(2,3,4,5)");
+    REFUSED(jem_input(ctx, NULL, 1, 1, 1, 1), JEM_BAD_ARGUMENT, "input", "");
+    REFUSED(jem_zeros(ctx, 1, 0, 1, 1), JEM_BAD_SHAPE, "zeros", "(1,0,1,1)");
+    REFUSED(jem_zeros(ctx, 1, 1 << 20, 1 << 20, 1), JEM_BAD_SHAPE, "zeros", "1048576");
+
+    float number[17 * 10];
+    CHECK(isnan(jem_item(y)) && says(ctx, "(2,3,4,5)"), "item of many");
+    CHECK(isnan(jem_item(NULL)) && jem_ok(ctx), "item of NULL");
+    CHECK(jem_backward(y) == JEM_BAD_SHAPE && says(ctx, "(2,3,4,5)"), "backward of many");
+    CHECK(jem_backward(NULL) == JEM_BAD_ARGUMENT && jem_ok(ctx), "backward of NULL");
+    CHECK(jem_backward(jem_sum(ctx, y)) == JEM_BAD_ARGUMENT && says(ctx, "no parameter"), "none");
+    CHECK(jem_grad(y, y) == JEM_BAD_SHAPE && says(ctx, "one number per image"), "grad of many");
+    CHECK(jem_grad(jem_sum(ctx, y), jem_exp(ctx, y)) == JEM_BAD_SHAPE && says(ctx, "leaf"), "op");
+    CHECK(jem_grad(jem_sum(ctx, y), z) == JEM_BAD_ARGUMENT && says(ctx, "depend"), "another leaf");
+    CHECK(jem_grad(NULL, y) == JEM_BAD_ARGUMENT && jem_ok(ctx), "grad of NULL");
+    CHECK(jem_read_grad(x, number) == JEM_BAD_ARGUMENT && says(ctx, "jem_grad first"), "no grad");
+    CHECK(jem_read(NULL, number) == JEM_BAD_ARGUMENT && jem_write(NULL, number) == JEM_BAD_ARGUMENT,
+          "read and write of NULL");
+    CHECK(jem_read(x, NULL) == JEM_BAD_ARGUMENT && jem_write(x, NULL) == JEM_BAD_ARGUMENT &&
+          jem_read_grad(x, NULL) == JEM_BAD_ARGUMENT, "read and write to NULL");
+    jem_clear_error(ctx);
+    CHECK(jem_grad(per, per) == JEM_OK && jem_read_grad(per, number) == JEM_OK && number[0] == 1 &&
+          number[1] == 1, "dx/dx: %s", jem_error(ctx));
+
+    counter count2;
+    jem_ctx *other = open_ctx(&count2);
+    REFUSED(jem_add(ctx, y, jem_zeros(other, 2, 3, 4, 5)), JEM_BAD_ARGUMENT, "add", "another");
+    close_ctx(other, &count2, "another context");
+    CHECK(jem_check_gradient(ctx, NULL, NULL, x, NULL, 0.1f) < 0 && says(ctx, "a function"),
+          "no function");
+    things t;
+    memset(&t, 0, sizeof t);
+    t.build = of_exp;
+    CHECK(jem_check_gradient(ctx, weighed, &t, x, one, 0.1f) < 0 && says(ctx, "trainable"),
+          "a buffer has no gradient");
+    CHECK(jem_check_gradient(ctx, weighed, &t, x, NULL, 0) < 0 && says(ctx, "step"), "step 0");
+
+    jem_wrn_desc wd = jem_wrn_desc_default();
+    wd.depth = 12;
+    REFUSED(jem_wrn_create(ctx, &wd, 1), JEM_BAD_ARGUMENT, "wrn", "12");
+    jem_convnet_desc cd = jem_convnet_desc_default();
+    cd.height = 7;
+    REFUSED(jem_convnet_create(ctx, &cd, 1), JEM_BAD_ARGUMENT, "convnet", "7x28");
+    cd.layers = 9;
+    REFUSED(jem_mlp_create(ctx, &cd, 1), JEM_BAD_ARGUMENT, "mlp", "9");
+    REFUSED(jem_net_param(bag, "p0", 1, &made, 1), JEM_BAD_ARGUMENT, "p0", "");
+    jem_net *net = block_net(ctx, JEM_NORM_NONE, JEM_SILU, 0);
+    REFUSED(jem_forward(net, x, 0), JEM_BAD_SHAPE, "(17,10,1,1)", "(n,3,4,5)");
+    jem_net_free(net), jem_net_free(bag);
+    close_ctx(ctx, &count, "errors");
+
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.log = log_message;
+    ctx = jem_ctx_create(&desc);
+    jem_zeros(ctx, 0, 1, 1, 1), jem_fail(ctx, JEM_BAD_FILE, "later");
+    CHECK(strstr(logged, "zeros: (0,1,1,1)") && !strcmp(logged, jem_error(ctx)) &&
+          jem_error_status(ctx) == JEM_BAD_SHAPE && !jem_ok(ctx), "logged: %s", logged);
+    jem_clear_error(ctx);
+    CHECK(jem_ok(ctx) && !jem_error(ctx)[0], "cleared");
+    jem_ctx_free(ctx);
+    CHECK(!jem_ok(NULL) && jem_error(NULL)[0] && jem_error_status(NULL) == JEM_BAD_ARGUMENT,
+          "no context");
+    jem_ctx_free(NULL), jem_net_free(NULL), jem_trainer_free(NULL), jem_buffer_free(NULL);
+    desc.isa = (jem_isa)99;
+    CHECK(!jem_ctx_create(&desc), "an instruction set that is not there");
+}
+
+/* ---- memory: what fails, what is steady ------------------------------------------------------ */
+
+enum { BATCH = 18 };                               /* images: more than a group */
+
+static jem_train_desc small_training(int by_class) {
+    jem_train_desc d = jem_train_desc_default();
+    d.lr = 1e-3f, d.sgld.steps = 2, d.negatives = 5, d.buffer_size = 9;
+    d.class_conditional = by_class, d.w_cd_class = by_class ? 0.5f : 0;
+    return d;
+}
+
+/* A whole life with a network; anything in it may fail. Returns whether all went well. */
+static int life(jem_ctx *ctx, int which) {
+    const jem_train_desc d = small_training(which);
+    jem_convnet_desc c = jem_convnet_desc_default();
+    c.height = 6, c.width = 5, c.layers = 2, c.widths[0] = 9, c.widths[1] = 8;
+    jem_net *net = which ? block_net(ctx, JEM_NORM_BATCH, JEM_SILU, 0.2f)
+                         : jem_convnet_create(ctx, &c, 1);
+    jem_trainer *tr = net ? jem_trainer_create(net, &d) : NULL;
+    int labels[BATCH], good = 0;
+    jem_answer answers_[BATCH];
+    if (tr) {
+        jem_rng rng = jem_rng_seed(3);
+        const jem_shape s = { BATCH, net->channels, net->height, net->width };
+        float *x = random_floats(&rng, (ptrdiff_t)s.n * s.c * s.h * s.w, -1, 1);
+        random_labels(&rng, labels, BATCH, net->classes);
+        good = jem_train_step(tr, x, labels, BATCH).status == JEM_OK;
+        good &= jem_train_step_semi(tr, x, labels, 3, x, BATCH).status == JEM_OK;
+        good &= jem_net_set_meta(net, "key", "value") == JEM_OK;
+        good &= jem_calibrate(net, x, BATCH) == JEM_OK;
+        good &= jem_classify(net, x, BATCH, answers_) == JEM_OK;
+        good &= jem_accuracy(net, x, labels, BATCH) >= 0;
+        jem_mark mark = jem_begin(ctx);
+        jem_tensor *t = jem_input(ctx, x, s.n, s.c, s.h, s.w);
+        good &= jem_sgld(ctx, jem_logp, net, t, &d.sgld, &rng) == JEM_OK;
+        good &= jem_check_gradient(ctx, jem_logp, net, jem_input(ctx, x, 1, s.c, s.h, s.w), NULL,
+                                   0.1f) >= 0;
+        jem_end(ctx, mark);
+        free(x);
+    }
+    jem_trainer_free(tr), jem_net_free(net);
+    return good;
+}
+
+static void test_failures(void) {
+    printf("the k-th allocation fails, for every k: a message, no leak, and it can go on\n");
+    counter c;
+    for (int which = 0; which < 2; which++)
+        for (int on = 0; on < 2; on++) {
+            long k = 1;
+            for (int done = 0; !done; k++) {
+                jem_ctx *ctx = open_ctx(&c);
+                c.fail_at = c.calls + k, c.fail_on = on;
+                const int good = life(ctx, which);
+                done = c.calls < c.fail_at;        /* this one was not asked for any more */
+                CHECK(good == done && jem_error_status(ctx) == (done ? JEM_OK : JEM_NO_MEMORY) &&
+                      (done || strstr(jem_error(ctx), "out of memory")), "net %d, allocation %ld: "
+                      "good %d, '%s'", which, k, good, jem_error(ctx));
+                jem_clear_error(ctx), jem_reset(ctx);
+                c.fail_at = 0;
+                if (k % 8 == 0) CHECK(life(ctx, which), "afterwards: %s", jem_error(ctx));
+                close_ctx(ctx, &c, "after a failure");
+            }
+            CHECK(k > 50, "only %ld allocations", k);
+        }
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc), memset(&c, 0, sizeof c);
+    desc.allocate = count_allocate, desc.release = count_release, desc.user = &c, c.fail_at = 1;
+    CHECK(!jem_ctx_create(&desc) && c.alive == 0, "not even a context");
+    desc.release = NULL;
+    CHECK(!jem_ctx_create(&desc), "both functions or neither");
+}
+
+static void test_steady(void) {
+    printf("steady loops do not allocate\n");
+    for (int which = 0; which < 2; which++) {
+        counter c;
+        jem_ctx *ctx = open_ctx(&c);
+        jem_rng rng = jem_rng_seed(4);
+        jem_net *net = block_net(ctx, which ? JEM_NORM_BATCH : JEM_NORM_NONE, JEM_LEAKY_RELU, 0);
+        const jem_train_desc d = small_training(which);
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        const jem_shape s = { BATCH, 3, 4, 5 };
+        float *x = random_floats(&rng, BATCH * 60, -1, 1);
+        jem_answer answers_[BATCH];
+        int labels[BATCH];
+        random_labels(&rng, labels, BATCH, 3);
+        for (int step = 0; step <= 10; step++) {
+            const long before = c.calls;
+            const jem_memory_stats m = jem_memory(ctx);
+            jem_train_step(tr, x, labels, BATCH);
+            CHECK(step < 3 || (c.calls == before && jem_memory(ctx).allocations == m.allocations &&
+                               jem_memory(ctx).bytes == m.bytes), "training step %d", step);
+        }
+        jem_tensor *t = jem_input(ctx, x, s.n, s.c, s.h, s.w);
+        for (int step = 0; step <= 10; step++) {
+            const long before = c.calls;
+            jem_sgld(ctx, jem_logp, net, t, &d.sgld, &rng);
+            CHECK(step < 1 || c.calls == before, "SGLD, time %d", step);
+        }
+        for (int step = 0; step <= 3; step++) {
+            const long before = c.calls;
+            jem_classify(net, x, BATCH, answers_);
+            CHECK(step < 1 || c.calls == before, "classification, time %d", step);
+        }
+        CHECK(jem_ok(ctx), "%s", jem_error(ctx));
+        free(x);
+        jem_trainer_free(tr), jem_net_free(net);
+        close_ctx(ctx, &c, "steady loops");
+    }
+}
+
 int main(void) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
@@ -928,9 +1311,14 @@ int main(void) {
     test_convolutions(ctx);
     test_norms(ctx);
     test_networks(ctx);
+    test_few_images(ctx);
     test_losses(ctx);
     test_custom(ctx);
     test_tapes(ctx);
+    test_marks(ctx);
     close_ctx(ctx, &count, "all of the above");
+    test_errors();
+    test_failures();
+    test_steady();
     return test_report();
 }

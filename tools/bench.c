@@ -1,0 +1,463 @@
+/* make bench: how fast each part of jem.h is on this machine, and how far from what the processor
+   could do. A table on the screen, build/bench.csv for programs.
+
+       build/bench [--quick] [--batch N] [--isa NAME] [--out FILE]
+
+   --quick     some layers, little repetition: under 20 seconds
+   --batch N   images per layer (64): each group of 16 has memory of its own, so 64 read from the
+               last-level cache what 16 find nearer
+   --isa NAME  only this one; `scalar`, which is very slow, only if asked for
+
+   The precisions are jem.h's: where it can, `exact` runs Winograd F(2x2), `fast` F(4x4).
+   A layer's GFLOP/s count what the direct convolution would do, taps in the padding included, so
+   Winograd can exceed the peak, and so can direct, which skips those taps. Packing the
+   weights is not in the time, since an SGLD chain packs once. One thread, the best of several. */
+#if !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200112L                    /* clock_gettime */
+#endif
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+#include "bench.h"
+
+static double patience = 0.06, enough = 1e9;       /* seconds: until `enough` 3 runs, after it 1 */
+static int quick, batch = 64;
+static FILE *csv;
+
+static void csv_row(const char *kind, const char *name, const char *pass, jem_isa isa,
+                    const char *how, int threads, double value, const char *unit, double share) {
+    if (!csv) return;
+    fprintf(csv, "%s,%s,%s,%s,%s,%d,%.6g,%s,", kind, name, pass, jem_isa_name(isa), how, threads,
+            value, unit);
+    if (share > 0) fprintf(csv, "%.4f", share);
+    fprintf(csv, "\n");
+    fflush(csv);
+}
+
+/* Seconds of one call, the best of several after one that does not count. */
+static double best_of(void (*work)(void *), void *arg) {
+    double best = 1e30, spent = 0;
+    work(arg);
+    for (int runs = 0; spent < patience || (runs < 3 && spent < enough); runs++) {
+        const double start = bench_now();
+        work(arg);
+        const double t = bench_now() - start;
+        best = t < best ? t : best, spent += t;
+    }
+    return best;
+}
+
+/* ---- the peak: independent multiply-adds in registers ---------------------------------------- */
+
+static volatile float peak_a = 1, peak_b = 0;      /* so that the compiler cannot know them */
+enum { PEAK_CHAINS = 12, PEAK_TIMES = 200000 };
+
+#define PEAK(name, target, vector, width, set, fma, store)                                         \
+    target static void name(void *flops) {                                                         \
+        const vector a = set(peak_a), b = set(peak_b);                                             \
+        vector v[PEAK_CHAINS];                                                                     \
+        float out[PEAK_CHAINS * (width)];                                                          \
+        JEM__UNROLL for (int i = 0; i < PEAK_CHAINS; i++) v[i] = set((float)i);                    \
+        for (int t = 0; t < PEAK_TIMES; t++)                                                       \
+            JEM__UNROLL for (int i = 0; i < PEAK_CHAINS; i++) v[i] = fma(v[i], a, b);              \
+        for (int i = 0; i < PEAK_CHAINS; i++) store(out + i * (width), v[i]);                      \
+        for (int i = 0; i < PEAK_CHAINS * (width); i++) peak_b = peak_b + out[i] * 0;              \
+        *(double *)flops = 2.0 * PEAK_CHAINS * PEAK_TIMES * (width);                               \
+    }
+#define PEAK_ITSELF(x) (x)
+#define PEAK_STORE(p, x) (*(p) = (x))
+PEAK(peak_scalar, , float, 1, PEAK_ITSELF, fmaf, PEAK_STORE)
+#ifdef JEM__X86
+PEAK(peak_avx2, __attribute__((target("avx2,fma"))), __m256, 8, _mm256_set1_ps, _mm256_fmadd_ps,
+     _mm256_storeu_ps)
+PEAK(peak_avx512, __attribute__((target("avx512f"))), __m512, 16, _mm512_set1_ps, _mm512_fmadd_ps,
+     _mm512_storeu_ps)
+#endif
+#ifdef JEM__ARM
+#define PEAK_NEON(a, b, c) vfmaq_f32(c, a, b)
+PEAK(peak_neon, , float32x4_t, 4, vdupq_n_f32, PEAK_NEON, vst1q_f32)
+#endif
+
+static double peak_of(jem_isa isa) {               /* GFLOP/s of one thread */
+    void (*work)(void *) = peak_scalar;
+    double flops = 0;
+    (void)isa;                                     /* of the scalar code alone */
+#ifdef JEM__X86
+    if (isa == JEM_ISA_AVX2) work = peak_avx2;
+    if (isa == JEM_ISA_AVX512) work = peak_avx512;
+#endif
+#ifdef JEM__ARM
+    if (isa == JEM_ISA_NEON) work = peak_neon;
+#endif
+    const double t = best_of(work, &flops);
+    return flops / t * 1e-9;
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+typedef struct layer {
+    int ci, size, co, k, stride, pad;
+    int always;                                    /* also with --quick */
+    const char *where;
+} layer;
+
+static const layer layers[] = {
+    { 3, 32, 16, 3, 1, 1, 1, "WRN stem" },
+    { 16, 32, 16, 3, 1, 1, 1, "WRN-n-1" },
+    { 32, 16, 32, 3, 1, 1, 1, "WRN-n-1" },
+    { 64, 8, 64, 3, 1, 1, 0, "WRN-n-1" },
+    { 16, 32, 32, 3, 1, 1, 0, "WRN-n-2" },
+    { 32, 32, 32, 3, 1, 1, 1, "WRN-n-2" },
+    { 32, 32, 64, 3, 1, 1, 0, "WRN-n-2" },
+    { 64, 32, 64, 3, 2, 1, 1, "WRN-n-2" },
+    { 64, 16, 64, 3, 1, 1, 1, "WRN-n-2" },
+    { 64, 16, 128, 3, 1, 1, 0, "WRN-n-2" },
+    { 128, 16, 128, 3, 2, 1, 0, "WRN-n-2" },
+    { 128, 8, 128, 3, 1, 1, 1, "WRN-n-2" },
+    { 16, 32, 32, 1, 1, 0, 1, "shortcut" },
+    { 32, 32, 64, 1, 2, 0, 1, "shortcut" },
+    { 64, 16, 128, 1, 2, 0, 0, "shortcut" },
+    { 160, 32, 160, 3, 1, 1, 0, "WRN-n-10" },
+    { 320, 16, 320, 3, 1, 1, 0, "WRN-n-10" },
+    { 640, 8, 640, 3, 1, 1, 0, "WRN-n-10" },
+    { 1, 28, 16, 3, 1, 1, 1, "demo" },
+    { 16, 28, 32, 4, 2, 1, 1, "demo" },
+    { 32, 14, 64, 4, 2, 1, 1, "demo" },
+    { 64, 7, 64, 4, 2, 1, 1, "demo" }
+};
+
+/* A convolution on the tape, whose three passes are called here as the tape calls them: with memory
+   for all groups, and nothing around them. */
+typedef struct conv {
+    jem_ctx *ctx;
+    jem_net *net;
+    jem_param *w, *b;
+    jem__node *x, *y;
+    jem__plan plan;
+} conv;
+
+static float *floats(jem_ctx *ctx, jem_rng *rng, ptrdiff_t n, float size) {
+    const ptrdiff_t whole = (n + 31) / 32 * 32;
+    float *x = (float *)jem__push(ctx, (size_t)whole * sizeof *x);
+    if (!x) {
+        fprintf(stderr, "%s\n", jem_error(ctx));
+        exit(1);
+    }
+    jem_fill_uniform(ctx, rng, x, whole, -size, size);
+    return x;
+}
+
+static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precision, int images) {
+    jem_rng rng = jem_rng_seed(1);
+    jem_ctx_desc d;
+    memset(c, 0, sizeof *c), memset(&d, 0, sizeof d);
+    d.isa = isa, d.precision = precision, d.threads = 1;
+    c->ctx = jem_ctx_create(&d);
+    c->net = jem_net_create(c->ctx, NULL, NULL, 0, l->ci, l->size, l->size, 1, 1);
+    if (!c->net) exit(1);
+    const jem_layer made = jem_conv_layer(c->net, "c", l->ci, l->co, l->k, l->stride, l->pad);
+    jem_tensor *x = jem_zeros(c->ctx, images, l->ci, l->size, l->size);
+    jem_tensor *y = jem_apply(&made, x, 0);
+    if (!y) {
+        fprintf(stderr, "%s\n", jem_error(c->ctx));
+        exit(1);
+    }
+    c->w = made.weight, c->b = made.bias, c->x = x->node, c->y = y->node;
+    jem_fill_normal(c->ctx, &rng, c->x->value, c->x->groups * c->x->stride, 0, 1);
+    c->x->grad = floats(c->ctx, &rng, c->x->groups * c->x->stride, 1);
+    c->y->value = floats(c->ctx, &rng, c->y->groups * c->y->stride, 1);
+    c->y->grad = floats(c->ctx, &rng, c->y->groups * c->y->stride, 1);
+    c->x->needs = c->y->needs = 1, c->x->pos = c->y->pos = -1;
+    c->y->aux_buf = -1;                            /* nothing of it is in a plan's region */
+    c->plan.ctx = c->ctx, c->plan.mode = JEM__BACKWARD, c->plan.slots = 1;
+    c->plan.base = floats(c->ctx, &rng, c->y->work + 1, 1);
+    const jem_call call = jem__call(&c->plan, c->y, 0);
+    if (c->y->op->prepare(&call, 1) != JEM_OK) exit(1);                /* packs */
+}
+static void conv_close(conv *c) {
+    jem_net_free(c->net);
+    jem_ctx_free(c->ctx);
+}
+static void conv_output(void *arg) {
+    const conv *c = (const conv *)arg;
+    for (int g = 0; g < c->y->groups; g++) {
+        const jem_call call = jem__call(&c->plan, c->y, g);
+        c->y->op->forward(&call);
+    }
+}
+static void conv_input_gradient(void *arg) {
+    const conv *c = (const conv *)arg;
+    for (int g = 0; g < c->y->groups; g++) {
+        const jem_call call = jem__call(&c->plan, c->y, g);
+        c->y->op->backward(&call);
+    }
+}
+static void conv_weight_gradient(void *arg) {
+    const conv *c = (const conv *)arg;
+    const jem_call call = jem__call(&c->plan, c->y, 0);
+    c->y->op->param_grad(&call);
+}
+
+enum { OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT, PASSES };
+static const char *const passes[PASSES] = { "output", "input gradient", "weight gradient" };
+static void (*const pass_of[PASSES])(void *) = {
+    conv_output, conv_input_gradient, conv_weight_gradient
+};
+
+/* Or is it what a precision before it has done? */
+static int is_new(const layer *l, jem_precision precision, int pass) {
+    const int winograd = l->k == 3 && l->stride == 1 && l->ci >= 8 && l->co >= 8;
+    if (precision == JEM_EXACT) return winograd && pass != WEIGHT_GRADIENT;
+    return precision != JEM_FAST || (winograd && (pass != WEIGHT_GRADIENT ||
+                                                  (l->ci >= 32 && l->co >= 32)));
+}
+
+static void layer_name(const layer *l, char *name, size_t size) {
+    snprintf(name, size, "%d>%d %dx%d k%d s%d", l->ci, l->co, l->size, l->size, l->k, l->stride);
+}
+
+static void bench_layer(jem_isa isa, const layer *l, double peak) {
+    const int out = (l->size + 2 * l->pad - l->k) / l->stride + 1;
+    const int images = l->ci >= 160 && batch > 16 ? 16 : batch;        /* those run 16 chains */
+    const double flops = 2e-9 * l->ci * l->co * l->k * l->k * out * out * images;
+    char name[64], row[PASSES][160] = { "", "", "" };
+    layer_name(l, name, sizeof name);
+    for (const struct bench_precision *p = bench_precisions; p->name; p++) {
+        conv c;
+        conv_open(&c, l, isa, p->precision, images);
+        for (int pass = 0; pass < PASSES; pass++) {
+            const size_t at = strlen(row[pass]);
+            if (!is_new(l, p->precision, pass)) {
+                snprintf(row[pass] + at, sizeof row[pass] - at, "%12s", "");
+                continue;
+            }
+            const double rate = flops / best_of(pass_of[pass], &c);
+            snprintf(row[pass] + at, sizeof row[pass] - at, " %6.1f %3.0f%%", rate,
+                     100 * rate / peak);
+            csv_row("layer", name, passes[pass], isa, p->name, 1, rate, "GFLOP/s", rate / peak);
+        }
+        conv_close(&c);
+    }
+    printf("%-20s %-8s %-6s |%s |%s |%s\n", name, l->where, jem_isa_name(isa), row[OUTPUT],
+           row[INPUT_GRADIENT], row[WEIGHT_GRADIENT]);
+    fflush(stdout);
+}
+
+/* ---- exactness ------------------------------------------------------------------------------- */
+
+/* One group of a 3x3 convolution with padding 1, as plain loops in double; in and out are lanes. */
+static void in_double(const layer *l, int gradient, const float *in, const float *w, const float *b,
+                      double *out) {
+    const int side = l->size, ci = gradient ? l->co : l->ci, co = gradient ? l->ci : l->co;
+    for (int p = 0; p < side * side; p++)
+        for (int o = 0; o < co; o++, out += JEM_LANES) {
+            for (int i = 0; i < JEM_LANES; i++) out[i] = gradient ? 0 : (double)b[o];
+            for (int t = 0; t < 9; t++) {
+                const int down = gradient ? 1 - t / 3 : t / 3 - 1;
+                const int right = gradient ? 1 - t % 3 : t % 3 - 1;
+                const int y = p / side + down, x = p % side + right;
+                if (y < 0 || x < 0 || y >= side || x >= side) continue;
+                for (int c = 0; c < ci; c++) {
+                    const double f = (double)w[(gradient ? c * co + o : o * ci + c) * 9 + t];
+                    const float *v = in + ((ptrdiff_t)(y * side + x) * ci + c) * JEM_LANES;
+                    for (int i = 0; i < JEM_LANES; i++) out[i] += f * (double)v[i];
+                }
+            }
+        }
+}
+
+static void bench_error(jem_isa isa, const layer *l) {
+    const ptrdiff_t n = (ptrdiff_t)l->ci * l->size * l->size * JEM_LANES;          /* ci = co */
+    double *right = (double *)malloc((size_t)n * sizeof *right);
+    char name[64];
+    layer_name(l, name, sizeof name);
+    if (!right) return;
+    printf("%-36s |", name);
+    for (int gradient = 0; gradient < 2; gradient++) {
+        for (const struct bench_precision *p = bench_precisions; p->name; p++) {
+            double worst = 0, sum = 0;
+            conv c;
+            conv_open(&c, l, isa, p->precision, JEM_LANES);
+            jem_rng rng = jem_rng_seed(5);
+            jem_fill_normal(c.ctx, &rng, c.y->grad, n, 0, 1);
+            const float *in = gradient ? c.y->grad : c.x->value;
+            in_double(l, gradient, in, c.w->value, c.b->value, right);
+            pass_of[gradient](&c);
+            const float *got = gradient ? c.x->grad : c.y->value;
+            for (ptrdiff_t i = 0; i < n; i++) {
+                worst = fmax(worst, fabs((double)got[i] - right[i]));
+                sum += right[i] * right[i];
+            }
+            worst /= sqrt(sum / (double)n);
+            printf("     %7.1e", worst);
+            csv_row("error", name, passes[gradient], isa, p->name, 1, worst, "max/rms", 0);
+            conv_close(&c);
+        }
+        printf(" |");
+    }
+    printf("\n");
+    free(right);
+}
+
+/* ---- the rest of an iteration ---------------------------------------------------------------- */
+
+enum { IMAGES = 64, IMAGE = 3 * 32 * 32, PIECES = IMAGES * IMAGE };
+
+typedef struct piece {
+    jem_ctx *ctx;
+    jem_rng rng;
+    float *x, *y, *slopes;
+    jem_tensor *leaf;
+    jem_buffer *buffer;
+    int slot[IMAGES];
+    subject *s;
+} piece;
+
+static void piece_normal(void *arg) {
+    piece *p = (piece *)arg;
+    jem_fill_normal(p->ctx, &p->rng, p->x, PIECES, 0, 1);
+}
+static void piece_silu(void *arg) {
+    piece *p = (piece *)arg;
+    p->ctx->k->map(JEM__MAP_SILU, 1, p->x, p->y, p->slopes, IMAGE);
+}
+static void piece_write(void *arg) { jem_write(((piece *)arg)->leaf, ((piece *)arg)->x); }
+static void piece_read(void *arg) { jem_read(((piece *)arg)->leaf, ((piece *)arg)->y); }
+static void piece_buffer(void *arg) {
+    piece *p = (piece *)arg;
+    jem_buffer_draw(p->buffer, &p->rng, IMAGES, NULL, .05f, p->x, p->slot);
+    jem_buffer_put(p->buffer, IMAGES, p->slot, p->x);
+}
+static void piece_optim(void *arg) { jem_optim_step(((piece *)arg)->s->optim, 1e-6f, NULL); }
+
+static void bench_pieces(jem_isa isa) {
+    static const struct { const char *name, *unit; void (*work)(void *); double scale; int digits; }
+    all[] = {
+        { "normal deviates", "million/s", piece_normal, -1e-6 * PIECES, 0 },
+        { "SiLU and its slope", "ns", piece_silu, 1e9 / IMAGE, 3 },
+        { "64 images to lanes", "ms", piece_write, 1e3, 3 },
+        { "64 images from lanes", "ms", piece_read, 1e3, 3 },
+        { "buffer: 64 out and in", "ms", piece_buffer, 1e3, 3 },
+        { "Adam WRN-16-2", "ms", piece_optim, 1e3, 3 }
+    };
+    static subject s;
+    piece p;
+    memset(&p, 0, sizeof p);
+    if (subject_open(&s, "wrn-16-2", 1, isa, JEM_FAST)) return;
+    p.ctx = s.ctx, p.rng = jem_rng_seed(4), p.s = &s;
+    p.x = floats(s.ctx, &p.rng, PIECES, 3), p.y = floats(s.ctx, &p.rng, PIECES, 1);
+    p.slopes = floats(s.ctx, &p.rng, PIECES, 1);
+    p.leaf = jem_input(s.ctx, p.x, IMAGES, 3, 32, 32);
+    p.buffer = jem_buffer_create(s.ctx, 10000, 3, 32, 32, 0, &p.rng);
+    s.optim = jem_optim_create(s.net, NULL);
+    if (jem_ok(s.ctx))
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+            const double t = best_of(all[i].work, &p);
+            const double value = all[i].scale < 0 ? -all[i].scale / t : all[i].scale * t;
+            printf("  %-24s %-6s  %9.*f %s\n", all[i].name, jem_isa_name(isa), all[i].digits, value,
+                   all[i].unit);
+            csv_row("piece", all[i].name, "", isa, "", 1, value, all[i].unit, 0);
+        }
+    else fprintf(stderr, "%s\n", jem_error(s.ctx));
+    jem_buffer_free(p.buffer);
+    subject_close(&s);
+}
+
+/* ---- whole things ---------------------------------------------------------------------------- */
+
+static void whole_sgld(void *arg) { subject_sgld((subject *)arg, 1); }
+static void whole_update(void *arg) {
+    float loss, norm;
+    subject_update((subject *)arg, &loss, &norm);
+}
+
+static void bench_whole(const char *net, jem_isa isa, const struct bench_precision *p,
+                        int threads) {
+    static subject s;
+    const char *wrong = subject_open(&s, net, threads, isa, p->precision);
+    if (!wrong) wrong = subject_batch(&s, IMAGES);
+    if (!wrong) {
+        const double sgld = 1e3 * best_of(whole_sgld, &s), update = 1e3 * best_of(whole_update, &s);
+        printf("  %-10s %-6s  %-7s %2d thread%s  %9.1f ms  %9.1f ms\n", net, jem_isa_name(isa),
+               p->name, threads, threads > 1 ? "s" : " ", sgld, update);
+        csv_row("whole", net, "sgld", isa, p->name, threads, sgld, "ms", 0);
+        csv_row("whole", net, "update", isa, p->name, threads, update, "ms", 0);
+        if (!jem_ok(s.ctx)) wrong = jem_error(s.ctx);
+    }
+    if (wrong) printf("  %s %s: %s\n", net, p->name, wrong);
+    fflush(stdout);
+    subject_close(&s);
+}
+
+static void precision_names(int times) {
+    printf("%36s ", "");
+    for (int i = 0; i < times; i++) {
+        printf("|");
+        for (const struct bench_precision *p = bench_precisions; p->name; p++)
+            printf("%12s", p->name);
+        printf(" ");
+    }
+    printf("\n");
+}
+
+int main(int argc, char **argv) {
+    const char *out = "build/bench.csv";
+    jem_isa only = JEM_ISA_BEST, isas[4];
+    double peaks[4];
+    int n = 0;
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (!strcmp(argv[i], "--quick")) quick = 1, patience = 0.003, enough = 0.1;
+        else if (!strcmp(argv[i], "--batch") && atoi(value) > 0) batch = atoi(value), i++;
+        else if (!strcmp(argv[i], "--isa") && jem_isa_available(bench_isa(value)))
+            only = bench_isa(value), i++;
+        else if (!strcmp(argv[i], "--out") && *value) out = value, i++;
+        else {
+            fprintf(stderr, "bench [--quick] [--batch N] [--isa NAME] [--out FILE]\n");
+            return 2;
+        }
+    }
+    for (int isa = JEM_ISA_NEON; isa >= JEM_ISA_SCALAR; isa--)
+        if (only ? only == (jem_isa)isa : isa > JEM_ISA_SCALAR && jem_isa_available((jem_isa)isa))
+            isas[n++] = (jem_isa)isa;
+    if (n == 0) isas[n++] = JEM_ISA_SCALAR;
+    csv = fopen(out, "w");
+    if (!csv) fprintf(stderr, "%s: cannot be written\n", out);
+    if (csv) fprintf(csv, "kind,name,pass,isa,precision,threads,value,unit,share_of_peak\n");
+
+    printf("peak of one thread, multiply-adds in registers\n");
+    for (int i = 0; i < n; i++) {
+        peaks[i] = peak_of(isas[i]);
+        printf("  %-6s %7.1f GFLOP/s\n", jem_isa_name(isas[i]), peaks[i]);
+        csv_row("peak", "fma", "", isas[i], "", 1, peaks[i], "GFLOP/s", 1);
+    }
+
+    const int width = 12 * (int)(sizeof bench_precisions / sizeof *bench_precisions - 1);
+    printf("\nlayers, batch %d (WRN-n-10: 16), one thread: GFLOP/s and share of peak\n", batch);
+    printf("%36s | %-*s| %-*s| %s\n", "", width, passes[0], width, passes[1], passes[2]);
+    precision_names(PASSES);
+    for (size_t k = 0; k < sizeof layers / sizeof *layers; k++)
+        for (int i = 0; i < n; i++)
+            if (!quick || layers[k].always) bench_layer(isas[i], layers + k, peaks[i]);
+
+    printf("\nlargest error against double, as a share of the rms\n");
+    precision_names(2);
+    for (size_t k = 0; k < sizeof layers / sizeof *layers; k++)
+        if (layers[k].ci == layers[k].co && layers[k].k == 3 && layers[k].stride == 1 &&
+            (layers[k].ci <= 64 || !quick) && layers[k].ci <= 128) bench_error(isas[0], layers + k);
+
+    printf("\npieces, one thread\n");
+    for (int i = 0; i < n; i++) bench_pieces(isas[i]);
+
+    jem_ctx *all = jem_ctx_create(NULL);
+    const int threads = all ? jem_ctx_threads(all) : 1;
+    jem_ctx_free(all);
+    printf("\nwhole, batch %d%25s SGLD step        update\n", IMAGES, "");
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < (quick ? 1 : n); i++)
+            for (const struct bench_precision *p = bench_precisions; p->name; p++)
+                for (int t = 1; t <= threads; t += threads > 1 ? threads - 1 : 1)
+                    if (!quick || p->precision != JEM_DIRECT)
+                        bench_whole(k ? "wrn-16-2" : "wrn-10-1", isas[i], p, t);
+    if (csv) fclose(csv), printf("\n%s\n", out);
+    return 0;
+}

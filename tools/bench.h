@@ -1,0 +1,110 @@
+/* What the two benchmarks share: a clock, networks by their name, and the things a JEM spends its
+   life with. Define JEM_IMPLEMENTATION and include jem.h before. */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Every precision there is: a new one is a line here. */
+static const struct bench_precision { const char *name; jem_precision precision; }
+bench_precisions[] = {
+    { "direct", JEM_DIRECT }, { "exact", JEM_EXACT }, { "fast", JEM_FAST },
+    { NULL, JEM_EXACT }
+};
+
+static inline double bench_now(void) {             /* seconds */
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* JEM_ISA_NEON + 1 if there is none of that name. */
+static inline jem_isa bench_isa(const char *name) {
+    int isa = JEM_ISA_BEST;
+    while (isa <= JEM_ISA_NEON && strcmp(name, jem_isa_name((jem_isa)isa))) isa++;
+    return (jem_isa)isa;
+}
+
+/* A network and what it is trained with: random images, since time does not depend on them. */
+typedef struct subject {
+    char name[64];                                 /* of all that follows */
+    jem_ctx *ctx;
+    jem_net *net;
+    jem_optim *optim;                              /* made by the first update */
+    jem_tensor *x;                                 /* n chains, a leaf */
+    int n, *labels;
+    float *data;                                   /* n images */
+    jem_rng rng;
+} subject;
+
+static inline void subject_close(subject *s) {
+    jem_optim_free(s->optim);
+    jem_net_free(s->net);
+    jem_ctx_free(s->ctx);
+    free(s->labels), free(s->data);
+    memset(s, 0, sizeof *s);
+}
+
+/* net: wrn-DEPTH-WIDEN. Returns what is wrong, or NULL. */
+static inline const char *subject_open(subject *s, const char *net, int threads, jem_isa isa,
+                                       jem_precision precision) {
+    jem_wrn_desc shape = jem_wrn_desc_default();
+    jem_ctx_desc how;
+    char end;
+    memset(s, 0, sizeof *s), memset(&how, 0, sizeof how);
+    if (sscanf(net, "wrn-%d-%d%c", &shape.depth, &shape.widen, &end) != 2)
+        return "a network is called wrn-DEPTH-WIDEN";
+    how.threads = threads, how.isa = isa, how.precision = precision;
+    s->ctx = jem_ctx_create(&how);
+    if (!s->ctx) return "no context with these instructions";
+    s->net = jem_wrn_create(s->ctx, &shape, 1);
+    if (!s->net) return jem_error(s->ctx);
+    s->rng = jem_rng_seed(2);
+    return NULL;
+}
+
+/* n images and n chains; nothing, if it has so many. Forgets what is on the tape. */
+static inline const char *subject_batch(subject *s, int n) {
+    if (n == s->n) return NULL;
+    const int c = s->net->channels, h = s->net->height, w = s->net->width;
+    const ptrdiff_t size = (ptrdiff_t)n * c * h * w;
+    free(s->data), free(s->labels);
+    s->n = n;
+    s->data = (float *)malloc((size_t)size * sizeof *s->data);
+    s->labels = (int *)malloc((size_t)n * sizeof *s->labels);
+    if (!s->data || !s->labels) return "no memory";
+    jem_reset(s->ctx);
+    jem_fill_uniform(s->ctx, &s->rng, s->data, size, -1, 1);
+    s->x = jem_input(s->ctx, s->data, n, c, h, w);
+    jem_fill_uniform(s->ctx, &s->rng, s->data, size, -1, 1);
+    for (int i = 0; i < n; i++) s->labels[i] = i % s->net->classes;
+    return jem_ok(s->ctx) ? NULL : jem_error(s->ctx);
+}
+
+static inline void subject_sgld(subject *s, int steps) {
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    walk.steps = steps;
+    jem_sgld(s->ctx, jem_logp, s->net, s->x, &walk, &s->rng);
+}
+
+/* Cross-entropy of the images, contrastive divergence between them and the chains, Adam. Tells the
+   loss and its gradient's norm. The rate is small, so that any number of updates stays sane. */
+static inline void subject_update(subject *s, float *loss, float *norm) {
+    const jem_train_desc how = jem_train_desc_default();
+    const jem_net *net = s->net;
+    jem_loss_terms terms;
+    if (!s->optim) s->optim = jem_optim_create(s->net, NULL);
+    const jem_mark mark = jem_begin(s->ctx);
+    jem_tensor *x = jem_input(s->ctx, s->data, s->n, net->channels, net->height, net->width);
+    jem_tensor *l = jem_loss(s->net, &how, x, s->labels, NULL, s->x, NULL, &terms);
+    jem_zero_grad(s->net);
+    jem_backward(l);
+    *loss = l ? jem_item(l) : 0;
+    jem_optim_step(s->optim, 1e-6f, norm);
+    jem_end(s->ctx, mark);
+}
+
+#endif

@@ -1,0 +1,230 @@
+/* Draws build/bench-torch.csv, which tools/bench_torch.py writes: a bar for every ratio.
+       build/bench_chart FROM.csv TO.png TITLE SUBTITLE */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+#include "../examples/pictures.h"
+
+enum {
+    ROWS = 4096, STYLES = 8,
+    WIDTH = 1180, LEFT = 330, RIGHT = 1000, TOP = 168, BOTTOM = 34,    /* the bars lie between */
+    BAR = 13, STEP = 16, GROUP_GAP = 12, NET_GAP = 34
+};
+
+/* ---- letters --------------------------------------------------------------------------------- */
+/* A letter is lines between points "xy" on a grid: capitals are 4 wide and reach from 0 down to 6,
+   small letters begin at 2, tails end at 8. A blank lifts the pen. */
+static const struct letter { char c; const char *lines; } letters[] = {
+    { 'A', "062046 1434" }, { 'B', "06003041423303 3344453606" }, { 'C', "4130100105163645" },
+    { 'D', "06003041453606" }, { 'E', "40000646 0333" }, { 'F', "400006 0333" },
+    { 'G', "41301001051636454323" }, { 'H', "0006 4046 0343" }, { 'I', "0006" },
+    { 'J', "3035261605" }, { 'K', "0006 400346" }, { 'L', "000646" }, { 'M', "0600234046" },
+    { 'N', "06004640" }, { 'O', "100105163645413010" }, { 'P', "06003041423303" },
+    { 'Q', "100105163645413010 2446" }, { 'R', "06003041423303 2346" },
+    { 'S', "413010010213334445361605" }, { 'T', "0040 2026" }, { 'U', "000516364540" },
+    { 'V', "002640" }, { 'W', "0016233640" }, { 'X', "0046 4006" }, { 'Y', "002340 2326" },
+    { 'Z', "00400646" },
+    { '0', "100105162635312010" }, { '1', "112026" }, { '2', "01102031320636" },
+    { '3', "01102031322313 233435261605" }, { '4', "26200434" }, { '5', "300003233435261605" },
+    { '6', "312010010516263534231304" }, { '7', "003016" },
+    { '8', "100102132332312010 1304051626353423" }, { '9', "051626353120100102132332" },
+    { 'a', "3236 3322120305162635" }, { 'b', "0006 0312223335261605" }, { 'c', "3322120305162635" },
+    { 'd', "3036 3322120305162635" }, { 'e', "04343322120305162635" }, { 'f', "201116 0222" },
+    { 'g', "3237281807 3322120305162635" }, { 'h', "0006 0312223336" }, { 'i', "00 0206" },
+    { 'j', "10 121708" }, { 'k', "0006 320436" }, { 'l', "000516" },
+    { 'm', "0206 03122326 23324346" }, { 'n', "0206 0312223336" }, { 'o', "120305162635332212" },
+    { 'p', "0208 0312223335261605" }, { 'q', "3238 3322120305162635" }, { 'r', "0206 031222" },
+    { 's', "3212031424352606" }, { 't', "101526 0222" }, { 'u', "0205162635 3236" },
+    { 'v', "022642" }, { 'w', "0216233642" }, { 'x', "0236 3206" }, { 'y', "0226 4218" },
+    { 'z', "02320636" },
+    { '.', "06" }, { ',', "1608" }, { ':', "03 06" }, { ';', "13 1608" }, { '-', "0434" },
+    { '_', "0747" }, { '+', "0444 2226" }, { '=', "0333 0535" }, { '/', "3007" },
+    { '(', "10020517" }, { ')', "00121507" }, { '%', "4006 00 46" }, { '\'', "0002" },
+    { '!', "0004 06" }, { '<', "320436" }, { '>', "023406" }, { '@', "3323243433 34444130100105"
+      "1646" }
+};
+
+/* Draws text whose left end is at x and whose capitals begin at y, `unit` pixels to a square of the
+   grid; returns where it ends. With p NULL only measures. */
+static float text(plot *p, float x, float y, float unit, unsigned colour, const char *s) {
+    for (; *s; s++) {
+        float width = 2;                           /* of a blank, and of what is not known */
+        for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
+            if (letters[i].c != *s) continue;
+            float ax = 0, ay = 0;
+            int pen = 0;
+            width = *s >= '0' && *s <= '9' ? 3 : 0;                    /* columns of figures */
+            for (const char *l = letters[i].lines; *l; l++) {
+                if (*l == ' ') { pen = 0; continue; }
+                const float bx = (float)(*l - '0'), by = (float)(l[1] - '0');
+                const float px = pen ? ax : bx, py = pen ? ay : by;
+                if (p && (pen || l[2] == ' ' || !l[2]))
+                    plot_line(p, x + px * unit, y + py * unit, x + bx * unit, y + by * unit,
+                              unit * .72f, colour);
+                width = bx > width ? bx : width;
+                ax = bx, ay = by, pen = 1, l++;
+            }
+        }
+        x += (width + 1.8f) * unit;
+    }
+    return x;
+}
+static void text_right(plot *p, float x, float y, float unit, unsigned colour, const char *s) {
+    text(p, x - text(NULL, 0, 0, unit, colour, s), y, unit, colour, s);
+}
+static void box(plot *p, float x0, float y0, float x1, float y1, unsigned colour) {
+    for (int i = (int)y0; i < (int)y1; i++)
+        for (int j = (int)x0; j < (int)x1; j++)
+            if (i >= 0 && j >= 0 && i < p->h && j < p->w) plot_blend(p, i, j, colour, 1);
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+typedef struct row {
+    char what[24], net[24], isa[12], precision[12], torch[8];
+    int batch;
+    float ours, theirs, ratio;
+} row;
+
+static int read_rows(const char *path, row *rows) {
+    char line[512];
+    int n = 0, threads;
+    FILE *f = fopen(path, "r");
+    if (!f) return 0;
+    while (n < ROWS && fgets(line, sizeof line, f)) {
+        row *r = rows + n;
+        n += sscanf(line, "%23[^,],%23[^,],%d,%d,%11[^,],%11[^,],%f,%7[^,],%f,%f", r->what, r->net,
+                    &r->batch, &threads, r->isa, r->precision, &r->ours, r->torch, &r->theirs,
+                    &r->ratio) == 10 && r->ratio > 0;              /* not the line of names */
+    }
+    fclose(f);
+    return n;
+}
+
+/* Is r the comparison that gets a bar: of equals? */
+static int is_bar(const row *r) {
+    return !strcmp(r->torch, strcmp(r->precision, "bf16") ? "fp32" : "bf16");
+}
+static const char *words(const char *what) {
+    static const char *const names[][2] = {
+        { "sgld", "SGLD step" }, { "update", "update" }, { "iteration", "20 steps + update" },
+        { "one-image", "classify one image" }, { "one-image-sgld", "SGLD step of one" },
+        { "memory", "memory of a chain" }
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(what, names[i][0])) return names[i][1];
+    return what;
+}
+static void number(char *to, size_t size, float x) {
+    snprintf(to, size, x < 10 ? "%.2f" : x < 100 ? "%.1f" : "%.0f", (double)x);
+}
+
+/* ---- the picture ----------------------------------------------------------------------------- */
+
+static float lo, hi;                               /* the axis, in powers of two */
+static float across(float ratio) {
+    const float t = (log2f(ratio) - lo) / (hi - lo);
+    return LEFT + (RIGHT - LEFT) * (t < 0 ? 0 : t > 1 ? 1 : t);
+}
+
+static void draw_bar(plot *p, const row *r, const row *other, float y, unsigned colour) {
+    char ours[24], theirs[24], label[96];
+    const float one = across(1), end = across(r->ratio);
+    const char *unit = strcmp(r->what, "memory") ? "ms" : "MB";
+    box(p, fminf(one, end), y, fmaxf(one, end), y + BAR, colour);
+    float label_x = fmaxf(one, end);
+    if (other) {
+        const float x = across(other->ratio), middle = y + BAR / 2.0f;
+        plot_dot(p, x, middle, 9, 0xffffff);
+        plot_dot(p, x, middle, 7, 0x222222);
+        if (x > label_x - 6) label_x = fmaxf(label_x, x + 5);
+    }
+    number(ours, sizeof ours, r->ours), number(theirs, sizeof theirs, r->theirs);
+    snprintf(label, sizeof label, "%.2f", (double)r->ratio);
+    const float x = text(p, label_x + 7, y + 2, 1.5f, 0x000000, label);
+    snprintf(label, sizeof label, " %s : %s %s", theirs, ours, unit);
+    text(p, x + 4, y + 2.5f, 1.3f, 0x777777, label);
+}
+
+int main(int argc, char **argv) {
+    static row rows[ROWS];
+    static const unsigned colours[STYLES] = {
+        0x1f5fa8, 0x8ab6e0, 0xd2691e, 0xf0b27a, 0x2e8b57, 0x8e5ea2, 0x999933, 0x666666
+    };
+    const row *style[STYLES];
+    int styles = 0, height = TOP + BOTTOM, bars = 0;
+    const int n = argc == 5 ? read_rows(argv[1], rows) : 0;
+    if (argc != 5) return fprintf(stderr, "bench_chart FROM.csv TO.png TITLE SUBTITLE\n"), 1;
+    lo = -1, hi = 2;
+    for (int i = 0; i < n; i++) {
+        const row *r = rows + i, *before = NULL;
+        const float power = log2f(r->ratio);
+        lo = fmaxf(-5, fminf(lo, floorf(power))), hi = fminf(7, fmaxf(hi, ceilf(power)));
+        if (!is_bar(r)) continue;
+        int k = 0;
+        while (k < styles && (strcmp(style[k]->isa, r->isa) ||
+                              strcmp(style[k]->precision, r->precision))) k++;
+        if (k == styles && styles < STYLES) style[styles++] = r;
+        for (int j = 0; j < i; j++) if (is_bar(rows + j)) before = rows + j;
+        if (!before || strcmp(before->net, r->net)) height += NET_GAP;
+        if (!before || strcmp(before->net, r->net) || strcmp(before->what, r->what))
+            height += GROUP_GAP;
+        height += STEP, bars++;
+    }
+    plot p;
+    if (!bars) return fprintf(stderr, "%s: no ratios to draw\n", argv[1]), 1;
+    if (!plot_create(&p, WIDTH, height, 0, WIDTH, (float)height, 0)) return 1;     /* y downwards */
+
+    text(&p, 30, 22, 2.6f, 0x000000, argv[3]);
+    text(&p, 30, 52, 1.6f, 0x333333, argv[4]);
+    text(&p, 30, 74, 1.6f, 0x333333, "Bars: PyTorch's time divided by jem.h's, medians. Right of "
+         "the black line jem.h is faster. Small print: PyTorch's time : jem.h's.");
+    float x = 30;
+    for (int k = 0; k < styles; k++) {
+        char name[64];
+        snprintf(name, sizeof name, "jem.h %s, %s", style[k]->precision, style[k]->isa);
+        box(&p, x, 98, x + 16, 98 + BAR, colours[k]);
+        x = text(&p, x + 22, 100, 1.6f, 0x000000, name) + 26;
+    }
+    plot_dot(&p, 36, 127, 7, 0x222222);
+    text(&p, 52, 122, 1.6f, 0x333333, "the same against PyTorch in bf16 (autocast); bars are "
+         "against fp32, and bf16 against bf16");
+
+    for (int power = (int)lo; power <= (int)hi; power++) {
+        char tick[16];
+        const float at = across(exp2f((float)power));
+        snprintf(tick, sizeof tick, power < 0 ? "1/%.0f" : "%.0f", exp2(abs(power)));
+        box(&p, at - 1, TOP - 6, at + (power ? 0 : 1), (float)height - BOTTOM + 8,
+            power ? 0xdddddd : 0x000000);
+        const float left = at + 1 - text(NULL, 0, 0, 1.5f, 0, tick) / 2;
+        text(&p, left, TOP - 20, 1.5f, power ? 0x555555 : 0x000000, tick);
+        text(&p, left, (float)height - BOTTOM + 14, 1.5f, power ? 0x555555 : 0x000000, tick);
+    }
+    float y = TOP;
+    const row *before = NULL;
+    for (int i = 0; i < n; i++) {
+        const row *r = rows + i, *other = NULL;
+        char label[64];
+        int k = 0;
+        if (!is_bar(r)) continue;
+        const int new_net = !before || strcmp(before->net, r->net);
+        if (new_net) text(&p, 30, y + 18, 2.1f, 0x000000, r->net), y += NET_GAP;
+        if (new_net || strcmp(before->what, r->what)) {
+            y += GROUP_GAP;
+            text_right(&p, LEFT - 20, y + 1, 1.7f, 0x000000, words(r->what));
+            snprintf(label, sizeof label, "batch %d", r->batch);
+            text_right(&p, LEFT - 20, y + 17, 1.4f, 0x777777, label);
+        }
+        while (k < styles - 1 && (strcmp(style[k]->isa, r->isa) ||
+                                  strcmp(style[k]->precision, r->precision))) k++;
+        for (int j = 0; j < n; j++)
+            if (!strcmp(rows[j].torch, "bf16") && strcmp(r->torch, "bf16") &&
+                !strcmp(rows[j].net, r->net) && !strcmp(rows[j].what, r->what) &&
+                !strcmp(rows[j].isa, r->isa) && !strcmp(rows[j].precision, r->precision))
+                other = rows + j;
+        draw_bar(&p, r, other, y, colours[k]);
+        y += STEP, before = r;
+    }
+    const int ok = plot_write(&p, argv[2]);
+    plot_free(&p);
+    return !ok;
+}
