@@ -46,11 +46,9 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
 	@tests/strict.sh
 
-# gcc 12 warns of its own AVX-512 header here, hence the last flag.
 sanitize: stb  ## the test programs under the address and undefined-behaviour sanitizers
 	$(AGAIN) BUILD=build/sanitize sanitized CFLAGS="-O1 -g -fno-omit-frame-pointer \
-	    -fsanitize=address,undefined -fno-sanitize-recover=all \
-	    -Wno-maybe-uninitialized"
+	    -fsanitize=address,undefined -fno-sanitize-recover=all"
 sanitized:
 	$(AGAIN) -k tests || true
 	@tests/run.sh $(TESTS)

@@ -62,7 +62,7 @@
        - the same bits on scalar, AVX2, AVX-512 and NEON, and for any number of threads
        - errors are results: a bad shape, a damaged file or a diverging run gives a clear message
    WHAT IT DOES NOT DO
-       - GPUs; second derivatives; dynamic shapes inside one tape; grouped or dilated convolutions
+       - GPUs; bf16; second derivatives; grouped or dilated convolutions; windows above 32 x 32
        - image files (the examples use stb_image), data sets, plots
        - thread safety inside one context: use one context per thread of yours, they share nothing
        - 32-bit ARM and big-endian machines; compilers other than gcc and clang get the scalar code
@@ -89,8 +89,10 @@
        OpenMP if the compiler has it switched on, or your own parallel_for in the context's desc.
        Work is divided by images and output channels, never so that the order of a sum changes.
    DETERMINISM
-       Same seed, same numbers: on every instruction set and any number of threads, for finite
-       values, if the compiler keeps IEEE arithmetic (-ffast-math does not).
+       Same seed, same numbers: on every instruction set and any number of threads, for one
+       jem_precision and finite values, if the compiler keeps IEEE arithmetic (-ffast-math does not).
+       The tape keeps the order in which ops are recorded, and C does not say which argument of a
+       call comes first: give two ops that meet in a third a line each.
    IMAGES
        What you pass in and out is NCHW, row-major floats, by habit in [-1,1]. Inside, 16 images are
        interleaved ("lanes are images", see >>kernels), so that a vector register holds one pixel of
@@ -724,7 +726,15 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #if !defined(JEM_NO_SIMD) && defined(__GNUC__) && defined(__x86_64__)
 #define JEM__X86 1
 #include <cpuid.h>
+#if !defined(__clang__)    /* gcc 12 warns of its own AVX-512 header when it optimises */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#if !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 #elif !defined(JEM_NO_SIMD) && defined(__GNUC__) && defined(__aarch64__)
 #define JEM__ARM 1
 #include <arm_neon.h>
@@ -3098,68 +3108,6 @@ jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
     return JEM_OK;
 }
 
-/* The sum of fn(x) over images, in double. */
-static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x) {
-    jem_mark mark = jem_begin(ctx);
-    jem_tensor *y = fn(ctx, x, user);
-    double sum = NAN;
-    if (jem__compute(y) == JEM_OK) {
-        sum = 0;
-        for (int i = 0; i < y->n; i++)
-            sum += (double)y->node->value[jem__lane_at(y->node, i, 0, 0, 0)];
-    }
-    jem_end(ctx, mark);
-    return sum;
-}
-
-float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
-                         float step) {
-    if (!ctx || !fn || !x || x->node->op || (p && !p->grad) || !(step > 0)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
-                  "parameter (or none) and a step > 0");
-        return -1;
-    }
-    const ptrdiff_t n = p ? p->size : x->n * x->node->stride / JEM_LANES;
-    float *grad = jem__alloc_floats(ctx, n), *at = p ? p->value : jem__alloc_floats(ctx, n);
-    double worst = 0, largest = 1e-12;
-    if (grad && at) {
-        if (p) memcpy(grad, p->grad, (size_t)n * sizeof *grad);        /* what was there before */
-        jem_mark mark = jem_begin(ctx);
-        jem_tensor *y = fn(ctx, x, user);
-        if (p) {
-            jem_backward(jem_sum(ctx, y));
-            for (ptrdiff_t i = 0; i < n; i++) {
-                const float before = grad[i];
-                grad[i] = p->grad[i] - before, p->grad[i] = before;
-            }
-        } else {
-            jem_grad(y, x);
-            if (jem_ok(ctx)) jem_read_grad(x, grad), jem_read(x, at);
-        }
-        jem_end(ctx, mark);
-        for (ptrdiff_t i = 0; i < n && jem_ok(ctx); i++) {
-            static const double weight[4] = { -8, 8, 1, -1 }, offset[4] = { -1, 1, -2, 2 };
-            const float before = at[i];
-            double slope = 0;
-            for (int k = 0; k < 4; k++) {          /* the step as rounded is the step taken */
-                at[i] = before + (float)offset[k] * step;
-                if (p) jem_param_changed(p); else jem_write(x, at);
-                slope += weight[k] * jem__check_value(ctx, fn, user, x);
-            }
-            slope /= 12 * (double)step;
-            at[i] = before;
-            if (p) jem_param_changed(p); else jem_write(x, at);
-            const double a = fabs((double)grad[i]), d = fabs(slope - (double)grad[i]);
-            if (a > largest) largest = a;
-            if (fabs(slope) > largest) largest = fabs(slope);
-            if (!(d <= worst)) worst = d;          /* NaN counts as worst */
-        }
-    }
-    jem__free(ctx, grad);
-    if (!p) jem__free(ctx, at);
-    return jem_ok(ctx) ? (float)(worst / largest) : -1.0f;
-}
-
 /* ==== >>ops: what you build with ============================================================== */
 /* An op is a check of shapes, a jem_op, and two functions on one group of 16 images. */
 
@@ -4119,6 +4067,70 @@ jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param 
                          jem_param *initialized, int training) {
     jem_param *p[3] = { loc, scale, initialized };
     return jem__norm_record(ctx, x, JEM_NORM_ACT, training, 0, p, 3);
+}
+
+/* ---- the gradient checker -------------------------------------------------------------------- */
+
+/* The sum of fn(x) over images, in double. */
+static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x) {
+    jem_mark mark = jem_begin(ctx);
+    jem_tensor *y = fn(ctx, x, user);
+    double sum = NAN;
+    if (jem__compute(y) == JEM_OK) {
+        sum = 0;
+        for (int i = 0; i < y->n; i++)
+            sum += (double)y->node->value[jem__lane_at(y->node, i, 0, 0, 0)];
+    }
+    jem_end(ctx, mark);
+    return sum;
+}
+
+float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+                         float step) {
+    if (!ctx || !fn || !x || x->node->op || (p && !p->grad) || !(step > 0)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
+                  "parameter (or none) and a step > 0");
+        return -1;
+    }
+    const ptrdiff_t n = p ? p->size : x->n * x->node->stride / JEM_LANES;
+    float *grad = jem__alloc_floats(ctx, n), *at = p ? p->value : jem__alloc_floats(ctx, n);
+    double worst = 0, largest = 1e-12;
+    if (grad && at) {
+        if (p) memcpy(grad, p->grad, (size_t)n * sizeof *grad);        /* what was there before */
+        jem_mark mark = jem_begin(ctx);
+        jem_tensor *y = fn(ctx, x, user);
+        if (p) {
+            jem_backward(jem_sum(ctx, y));
+            for (ptrdiff_t i = 0; i < n; i++) {
+                const float before = grad[i];
+                grad[i] = p->grad[i] - before, p->grad[i] = before;
+            }
+        } else {
+            jem_grad(y, x);
+            if (jem_ok(ctx)) jem_read_grad(x, grad), jem_read(x, at);
+        }
+        jem_end(ctx, mark);
+        for (ptrdiff_t i = 0; i < n && jem_ok(ctx); i++) {
+            static const double weight[4] = { -8, 8, 1, -1 }, offset[4] = { -1, 1, -2, 2 };
+            const float before = at[i];
+            double slope = 0;
+            for (int k = 0; k < 4; k++) {          /* the step as rounded is the step taken */
+                at[i] = before + (float)offset[k] * step;
+                if (p) jem_param_changed(p); else jem_write(x, at);
+                slope += weight[k] * jem__check_value(ctx, fn, user, x);
+            }
+            slope /= 12 * (double)step;
+            at[i] = before;
+            if (p) jem_param_changed(p); else jem_write(x, at);
+            const double a = fabs((double)grad[i]), d = fabs(slope - (double)grad[i]);
+            if (a > largest) largest = a;
+            if (fabs(slope) > largest) largest = fabs(slope);
+            if (!(d <= worst)) worst = d;          /* NaN counts as worst */
+        }
+    }
+    jem__free(ctx, grad);
+    if (!p) jem__free(ctx, at);
+    return jem_ok(ctx) ? (float)(worst / largest) : -1.0f;
 }
 
 /* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */

@@ -1,5 +1,5 @@
-/* What PyTorch computes, stored by tools/make_golden.py, which is also the definition of the nets
-   and of all names here. Weights and images are not stored: both sides make them from their names. */
+/* What PyTorch computes, stored by tools/make_golden.py, which also defines the nets and all names
+   here. Weights and images are not stored: both sides make them from their names. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "test.h"
@@ -180,7 +180,7 @@ typedef struct network {
     jem_net *net;
     jem_shape image;
     int fresh, is_sharp;                           /* sharp: no kink keeps float32 runs apart */
-    double loose;                                  /* how far ten losses may be off where one does */
+    double loose;                                  /* how far losses may be off otherwise */
 } network;
 
 static network network_make(jem_ctx *ctx, int norm, int silu) {
@@ -234,7 +234,8 @@ static void check_eval(jem_ctx *ctx, network *w, double share) {
     jem_reset(ctx);
 }
 
-/* Ten numbers of a gradient, see make_golden.py; against the largest gradient too, as some are 0. */
+/* Ten numbers of a gradient, see make_golden.py; some are 0 but for rounding, so the scale is at
+   least a hundredth of the largest gradient. */
 static void check_gradients(const network *w, double share) {
     double largest = 0;
     for (int pass = 0; pass < 2; pass++)
@@ -281,8 +282,9 @@ static void check_running(const network *w, const char *suffix, double mean, dou
     compare(w->name, what, rv->value, rv->size, var);
 }
 
-/* Updates on 19 images and 5 samples, from the generated weights. */
-static void check_training(jem_ctx *ctx, network *w, int steps, int sgd) {
+/* Updates on 19 images and 5 samples, from the generated weights: the first `steps` of those that
+   are stored. */
+static void check_training(jem_ctx *ctx, network *w, int steps, int stored_steps, int sgd) {
     fill_net(w->net, w->fresh ? 0 : 1);
     jem_train_desc d = jem_train_desc_default();
     jem_optim_desc o = jem_optim_desc_default();
@@ -308,15 +310,12 @@ static void check_training(jem_ctx *ctx, network *w, int steps, int sgd) {
         jem_reset(ctx);
     }
     char what[32];
-    snprintf(what, sizeof what, "losses%d%s", steps, sgd ? "_sgd" : "");
-    if (w->is_sharp || sgd) compare(w->name, what, losses[0], 4 * steps, 3e-6);
-    else {
-        const float *want = stored(w->name, what, 4 * steps);
-        for (int i = 0; want && i < 4 * steps; i++)
-            CHECK_CLOSE(losses[i / 4][i % 4], want[i], i < 8 ? 1e-5 : w->loose, "%s, step %d, term "
-                        "%d", w->name, i / 4, i % 4);
-    }
-    if (!sgd) check_running(w, "", 0.03, w->is_sharp ? 1e-5 : 3e-2);
+    snprintf(what, sizeof what, "losses%d%s", stored_steps, sgd ? "_sgd" : "");
+    const float *want = stored(w->name, what, 4 * stored_steps);
+    for (int i = 0; want && i < 4 * steps; i++)
+        CHECK_CLOSE(losses[i / 4][i % 4], want[i], w->is_sharp || sgd || i < 8 ? 1e-5 : w->loose,
+                    "%s, step %d, term %d", w->name, i / 4, i % 4);
+    if (!sgd && steps == stored_steps) check_running(w, "", 0.03, 1e-5);
     jem_optim_free(optim);
 }
 
@@ -326,12 +325,12 @@ static void test_networks(jem_ctx *ctx, double share, int training) {
         printf("%s%s", norm < 0 ? "" : ", ", w.name);
         fflush(stdout);
         check_eval(ctx, &w, share);
-        if (training) check_training(ctx, &w, 10, 0);
-        if (training && norm == 0) check_training(ctx, &w, 10, 1);
+        if (training) check_training(ctx, &w, w.is_sharp ? 10 : 4, 10, 0);
+        if (training && norm == 0) check_training(ctx, &w, 10, 10, 1);
         jem_net_free(w.net);
         if (!training || norm < 0) continue;
         w = network_make(ctx, norm, 1);
-        check_training(ctx, &w, 5, 0);
+        check_training(ctx, &w, 5, 5, 0);
         jem_net_free(w.net);
     }
     printf("\n");

@@ -385,8 +385,9 @@ static void test_few_images(jem_ctx *ctx) {
         const int size = w.channels * w.height * w.width;
         const ptrdiff_t numbers = jem_net_size(net);
         float *x = random_floats(&rng, MANY * size, -1, 1), *g = floats(MANY * size), f[MANY * 4];
-        float *all = floats(MANY * size), few[MANY * 4], *back[2] = { floats(numbers), floats(numbers) };
-        const int n = i % 3 ? 3 + i % 3 * i : 1;   /* up to 8 are few, 11 and 17 are many */
+        float *all = floats(MANY * size), few[MANY * 4];
+        float *back[2] = { floats(numbers), floats(numbers) };
+        const int n = i % 3 ? 3 + i % 3 * i : 1;   /* up to 8 are few */
         for (int many = 0; many < 2; many++) {
             jem_mark mark = jem_begin(ctx);
             jem_tensor *t = jem_input(ctx, x, many ? MANY : n, w.channels, w.height, w.width);

@@ -104,6 +104,16 @@ static int read_rows(const char *path, row *rows) {
 static int is_bar(const row *r) {
     return !strcmp(r->torch, strcmp(r->precision, "bf16") ? "fp32" : "bf16");
 }
+/* A hue for an instruction set, a shade for a precision. */
+static unsigned colour_of(const row *r, const row *first) {
+    static const unsigned shades[2][2] = { { 0x1f5fa8, 0x8ab6e0 }, { 0xd2691e, 0xf0b27a } };
+    if (!strcmp(r->precision, "bf16")) return 0x2e8b57;
+    if (!strcmp(r->precision, "direct")) return 0x999999;
+    return shades[!!strcmp(r->isa, first->isa)][!!strcmp(r->precision, "fast")];
+}
+static int same_style(const row *a, const row *b) {
+    return !strcmp(a->isa, b->isa) && !strcmp(a->precision, b->precision);
+}
 static const char *words(const char *what) {
     static const char *const names[][2] = {
         { "sgld", "SGLD step" }, { "update", "update" }, { "iteration", "20 steps + update" },
@@ -147,9 +157,6 @@ static void draw_bar(plot *p, const row *r, const row *other, float y, unsigned 
 
 int main(int argc, char **argv) {
     static row rows[ROWS];
-    static const unsigned colours[STYLES] = {
-        0x1f5fa8, 0x8ab6e0, 0xd2691e, 0xf0b27a, 0x2e8b57, 0x8e5ea2, 0x999933, 0x666666
-    };
     const row *style[STYLES];
     int styles = 0, height = TOP + BOTTOM, bars = 0;
     const int n = argc == 5 ? read_rows(argv[1], rows) : 0;
@@ -158,11 +165,11 @@ int main(int argc, char **argv) {
     for (int i = 0; i < n; i++) {
         const row *r = rows + i, *before = NULL;
         const float power = log2f(r->ratio);
-        lo = fmaxf(-5, fminf(lo, floorf(power))), hi = fminf(7, fmaxf(hi, ceilf(power)));
+        if (is_bar(r) || !strcmp(r->torch, "bf16"))
+            lo = fmaxf(-5, fminf(lo, floorf(power))), hi = fminf(7, fmaxf(hi, ceilf(power)));
         if (!is_bar(r)) continue;
         int k = 0;
-        while (k < styles && (strcmp(style[k]->isa, r->isa) ||
-                              strcmp(style[k]->precision, r->precision))) k++;
+        while (k < styles && !same_style(style[k], r)) k++;
         if (k == styles && styles < STYLES) style[styles++] = r;
         for (int j = 0; j < i; j++) if (is_bar(rows + j)) before = rows + j;
         if (!before || strcmp(before->net, r->net)) height += NET_GAP;
@@ -176,13 +183,13 @@ int main(int argc, char **argv) {
 
     text(&p, 30, 22, 2.6f, 0x000000, argv[3]);
     text(&p, 30, 52, 1.6f, 0x333333, argv[4]);
-    text(&p, 30, 74, 1.6f, 0x333333, "Bars: PyTorch's time divided by jem.h's, medians. Right of "
-         "the black line jem.h is faster. Small print: PyTorch's time : jem.h's.");
+    text(&p, 30, 74, 1.6f, 0x333333, "Bars: PyTorch's time (or memory) divided by jem.h's, medians. Right of "
+         "the black line jem.h is better. Small print: PyTorch's : jem.h's.");
     float x = 30;
     for (int k = 0; k < styles; k++) {
         char name[64];
         snprintf(name, sizeof name, "jem.h %s, %s", style[k]->precision, style[k]->isa);
-        box(&p, x, 98, x + 16, 98 + BAR, colours[k]);
+        box(&p, x, 98, x + 16, 98 + BAR, colour_of(style[k], rows));
         x = text(&p, x + 22, 100, 1.6f, 0x000000, name) + 26;
     }
     plot_dot(&p, 36, 127, 7, 0x222222);
@@ -204,7 +211,6 @@ int main(int argc, char **argv) {
     for (int i = 0; i < n; i++) {
         const row *r = rows + i, *other = NULL;
         char label[64];
-        int k = 0;
         if (!is_bar(r)) continue;
         const int new_net = !before || strcmp(before->net, r->net);
         if (new_net) text(&p, 30, y + 18, 2.1f, 0x000000, r->net), y += NET_GAP;
@@ -214,14 +220,12 @@ int main(int argc, char **argv) {
             snprintf(label, sizeof label, "batch %d", r->batch);
             text_right(&p, LEFT - 20, y + 17, 1.4f, 0x777777, label);
         }
-        while (k < styles - 1 && (strcmp(style[k]->isa, r->isa) ||
-                                  strcmp(style[k]->precision, r->precision))) k++;
         for (int j = 0; j < n; j++)
             if (!strcmp(rows[j].torch, "bf16") && strcmp(r->torch, "bf16") &&
                 !strcmp(rows[j].net, r->net) && !strcmp(rows[j].what, r->what) &&
-                !strcmp(rows[j].isa, r->isa) && !strcmp(rows[j].precision, r->precision))
+                same_style(rows + j, r))
                 other = rows + j;
-        draw_bar(&p, r, other, y, colours[k]);
+        draw_bar(&p, r, other, y, colour_of(r, rows));
         y += STEP, before = r;
     }
     const int ok = plot_write(&p, argv[2]);

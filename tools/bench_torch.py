@@ -225,13 +225,15 @@ def same(ours, net_name, configs):
         loss = side.loss(told["data"], told["x"].detach())
         loss.backward()
         norm = torch.stack([p.grad.norm() for p in side.net.parameters()]).norm()
-        off = [((a - b).abs().max() / b.abs().max()).item() for a, b in (
+        off = [((a - b).norm() / b.norm()).item() for a, b in (
             (told["logits"], logits), (told["gradient"], gradient),
             (told["update"], torch.stack([loss, norm])))]
-        print("  %s %s: largest differences: logits %.0e, d log p/dx %.0e, loss and gradient's norm"
+        print("  %s %s: relative differences: logits %.0e, d log p/dx %.0e, loss and gradient's norm"
               " %.0e" % (*config, *off))
-        allowed = 0.1 if config[1] == "bf16" else 1e-3 if config[1] == "fast" else 1e-4
-        if not off[0] <= allowed or not max(off) <= 10 * allowed:
+        # Of millions of activations some lie so near to leaky relu's kink that the two sides take
+        # different slopes: gradients of deep networks agree less well than logits.
+        logits_off, others_off = (0.1, 0.3) if config[1] == "bf16" else (1e-4, 3e-3)
+        if not off[0] <= logits_off or not max(off) <= others_off:
             sys.exit("they do not compute the same")
     os.remove(path)
     ours.line("close")
