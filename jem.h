@@ -90,7 +90,7 @@
        Work is divided by images and output channels, never so that the order of a sum changes.
    DETERMINISM
        Same seed, same numbers: on every instruction set and any number of threads, for one
-       jem_precision and finite values, if the compiler keeps IEEE arithmetic (-ffast-math does not).
+       jem_precision and finite values, if the compiler keeps IEEE arithmetic (no -ffast-math).
        The tape keeps the order in which ops are recorded, and C does not say which argument of a
        call comes first: give two ops that meet in a third a line each.
    IMAGES

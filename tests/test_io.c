@@ -5,6 +5,7 @@
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "test.h"
+#include "common.h"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -12,43 +13,6 @@
 #include <unistd.h>
 
 /* ---- helpers --------------------------------------------------------------------------------- */
-
-/* Counts what is alive; fails at the fail_at-th call, or from it on. */
-typedef struct counter { long alive, calls, fail_at; int fail_on; } counter;
-
-static void *count_allocate(void *user, size_t bytes) {
-    counter *c = (counter *)user;
-    c->calls++;
-    if (c->fail_at && (c->fail_on ? c->calls >= c->fail_at : c->calls == c->fail_at)) return NULL;
-    void *p = malloc(bytes);
-    if (p) c->alive++;
-    return p;
-}
-
-static void count_release(void *user, void *memory) {
-    ((counter *)user)->alive--;
-    free(memory);
-}
-
-static jem_ctx *open_ctx(counter *c) {
-    jem_ctx_desc desc;
-    memset(&desc, 0, sizeof desc), memset(c, 0, sizeof *c);
-    desc.allocate = count_allocate, desc.release = count_release, desc.user = c;
-    return jem_ctx_create(&desc);
-}
-
-static void close_ctx(jem_ctx *ctx, counter *c, const char *what) {
-    jem_ctx_free(ctx);
-    CHECK(c->alive == 0, "%s: %ld blocks leak", what, c->alive);
-}
-
-/* Does the kept error tell of `text`? Clears it. */
-static int says(jem_ctx *ctx, const char *text) {
-    int yes = strstr(jem_error(ctx), text) != NULL;
-    if (!yes) printf("(the message is '%s', wanted was '%s')\n", jem_error(ctx), text);
-    jem_clear_error(ctx);
-    return yes;
-}
 
 /* A file from a header and `size` bytes of data, which count 1, 2, 3... unless given. */
 static unsigned char *spell(const char *header, const void *data, size_t size, size_t *total) {

@@ -183,8 +183,8 @@ int main(int argc, char **argv) {
 
     text(&p, 30, 22, 2.6f, 0x000000, argv[3]);
     text(&p, 30, 52, 1.6f, 0x333333, argv[4]);
-    text(&p, 30, 74, 1.6f, 0x333333, "Bars: PyTorch's time (or memory) divided by jem.h's, medians. Right of "
-         "the black line jem.h is better. Small print: PyTorch's : jem.h's.");
+    text(&p, 30, 74, 1.6f, 0x333333, "Bars: PyTorch's time (or memory) divided by jem.h's, "
+         "medians. Right of the black line jem.h is better. Small print: PyTorch's : jem.h's.");
     float x = 30;
     for (int k = 0; k < styles; k++) {
         char name[64];
