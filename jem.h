@@ -4792,9 +4792,12 @@ static uint64_t jem__group_counters(const jem__node *x) {
 static void jem__walk_group(void *arg, int g) {
     const jem__walk *w = (const jem__walk *)arg;
     const ptrdiff_t n = w->x->stride;
-    w->x->t.ctx->k->langevin(w->x->value + g * n, w->x->grad + g * n, n, w->desc,
-                             w->rng ? w->rng->key : NULL,
+    float *x = w->x->value + g * n;
+    w->x->t.ctx->k->langevin(x, w->x->grad + g * n, n, w->desc, w->rng ? w->rng->key : NULL,
                              w->start + (uint64_t)g * jem__group_counters(w->x));
+    const int live = w->x->t.n - g * JEM_LANES;    /* dead lanes go on repeating the last image */
+    for (ptrdiff_t i = 0; live < JEM_LANES && i < n; i += JEM_LANES)
+        for (int l = live; l < JEM_LANES; l++) x[i + l] = x[i + live - 1];
 }
 
 jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_sgld_desc *desc,

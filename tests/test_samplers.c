@@ -653,7 +653,7 @@ static void test_learning(jem_ctx *ctx) {
         last = s.ce;
     }
     const float right = jem_accuracy(net, x, y, 64);
-    CHECK(right > 0.85f && last < 0.4f * first, "cross-entropy %g -> %g, accuracy %g", (double)first,
+    CHECK(right > 0.85f && last < 0.4f * first, "CE %g -> %g, accuracy %g", (double)first,
           (double)last, (double)right);
     const float ask[4] = { -0.25f, 0.35f, 0.9f, 0.9f };
     jem_answer a[2];
