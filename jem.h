@@ -3333,6 +3333,13 @@ static const jem_op jem__op_linear = { "linear", jem__conv_forward, jem__conv_ba
     JEM_KEEPS_NOTHING, JEM_OP_STORES | JEM_OP_CONV, jem__conv_prepare, jem__conv_param_grad,
     JEM_KEEPS_INPUT };
 
+/* Winograd's M: of the two, the one with fewer multiplications where little is left over. */
+static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
+    const int four = ((q->ho + 3) / 4) * ((q->wo + 3) / 4) * 36;
+    const int two = ((q->ho + 1) / 2) * ((q->wo + 1) / 2) * 16;
+    return ctx->desc.precision == JEM_FAST && four <= two ? 4 : 2;
+}
+
 jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                        jem_conv_desc desc) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3353,14 +3360,14 @@ jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
     jem__conv grad = { out.co, out.ho, out.wo, x->c, x->h, x->w, k, s, pad, 1, 0 };
     if (k == 3 && s == 1 && pad <= 2 && x->c >= 8 && out.co >= 8 &&
         ctx->desc.precision != JEM_DIRECT)
-        out.tile = grad.tile = ctx->desc.precision == JEM_FAST ? 4 : 2;
+        out.tile = jem__wino_tile(ctx, &out), grad.tile = jem__wino_tile(ctx, &grad);
     u.out = out, u.grad = grad;
     jem_param *params[2] = { w, b };
     jem_tensor *y = jem__record(ctx, &jem__op_conv2d, &x, 1,
                                 jem__shape(x->n, out.co, out.ho, out.wo),
                                 params, 2, &u, sizeof u, 0);
     if (y) y->node->flops = 2 * (double)y->node->stride * x->c * k * k;
-    if (y && out.tile)
+    if (y && (out.tile || grad.tile))
         y->node->work = jem__wino_work(&out, out.tile) + jem__wino_work(&grad, out.tile);
     return y;
 }
@@ -4421,11 +4428,10 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float sl
     }
 }
 
-/* Up to half a group of images is cut into blocks, if the sides can be cut, and halved `halvings`
-   times after that: then each block keeps whole pixels. */
+/* Up to 3 images are cut into blocks (beyond that the copies cost more than the idle lanes), if the
+   sides can be cut, and halved `halvings` times after that: each block must keep whole pixels. */
 static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings) {
-    if (!x || x->n > JEM_LANES / 2 ||
-        x->h % (JEM__GRID << halvings) || x->w % (JEM__GRID << halvings))
+    if (!x || x->n > 3 || x->h % (JEM__GRID << halvings) || x->w % (JEM__GRID << halvings))
         return x;
     return jem__split(ctx, x);
 }
