@@ -31,8 +31,9 @@ help:       ## this list
 
 demo:       ## train on the digits and draw what the model dreams
 demo-long:  ## the same, trained for longer
+# passive: threads that spin while they wait halve the speed wherever another program runs
 demo demo-long: $(BUILD)/demo
-	$(BUILD)/demo $(if $(filter demo-long,$@),--long)
+	OMP_WAIT_POLICY=passive $(BUILD)/demo $(if $(filter demo-long,$@),--long)
 
 examples: $(EXAMPLES)  ## build every example into build/
 tools: $(TOOLS)        ## build every tool into build/

@@ -6,6 +6,7 @@
 # A test that crashes, hangs, or does not end with that line is one failure.
 BUILD=${BUILD:-build} CC=${CC:-cc} CXX=${CXX:-c++}
 passed=0 failed=0 broken=""
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}  # or waiting threads eat what others need
 mkdir -p "$BUILD/log"
 
 count() { passed=$((passed + $1)); failed=$((failed + $2)); }
