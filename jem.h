@@ -88,7 +88,7 @@
    THREADS
        OpenMP if the compiler has it switched on, or your own parallel_for in the context's desc.
        Work is divided by images and output channels, never so that the order of a sum changes.
-       (gcc's OpenMP spins while it waits: set OMP_WAIT_POLICY=passive on a machine with other work.)
+       gcc's OpenMP spins while it waits: set OMP_WAIT_POLICY=passive where other programs run too.
    DETERMINISM
        Same seed, same numbers: on every instruction set and any number of threads, for one
        jem_precision and finite values, if the compiler keeps IEEE arithmetic (no -ffast-math).
