@@ -454,6 +454,66 @@ static void test_losses(jem_ctx *ctx) {
     jem_net_free(t.net);
 }
 
+/* The numbers themselves: each term of the loss, from logits. */
+static void test_loss_values(jem_ctx *ctx) {
+    printf("values: losses from logits, dropout\n");
+    enum { N = 17, M = 5 };
+    jem_rng rng = jem_rng_seed(11);
+    jem_net *net = block_net(ctx, JEM_NORM_LAYER, JEM_SILU, 0);
+    const jem_shape s = { N, 3, 4, 5 }, few = { M, 3, 4, 5 };
+    jem_tensor *x[3] = { random_leaf(ctx, &rng, s, -1, 1), random_leaf(ctx, &rng, few, -1, 1),
+                         random_leaf(ctx, &rng, few, -1, 1) };         /* labelled, sample, data */
+    int y[N], z[M];
+    random_labels(&rng, y, N, 3), random_labels(&rng, z, M, 3);
+    double mean[3] = { 0 }, squares[3] = { 0 }, at[2] = { 0 };
+    for (int i = 0; i < 3; i++) {
+        float f[3 * N];
+        jem_read(jem_forward(net, x[i], 1), f);
+        for (int k = 0, n = x[i]->n; k < n; k++) {
+            double sum = 0;
+            for (int c = 0; c < 3; c++) sum += exp((double)f[3 * k + c]);
+            mean[i] += log(sum) / n, squares[i] += log(sum) * log(sum) / n;
+            if (i < 2) at[i] += (double)f[3 * k + (i ? z[k] : y[k])] / n;
+        }
+    }
+    for (int own_data = 0; own_data < 2; own_data++) {   /* p(x) of other images, or not */
+        const int p = own_data ? 2 : 0;
+        jem_train_desc d = jem_train_desc_default();
+        d.w_ce = 0.5f, d.w_cd = 2, d.w_cd_class = 0.25f, d.energy_l2 = 0.75f;
+        jem_loss_terms t;
+        jem_tensor *loss = jem_loss(net, &d, x[0], y, own_data ? x[2] : NULL, x[1], z, &t);
+        const double want = 0.5 * (mean[0] - at[0]) + 2 * (mean[1] - mean[p]) +
+                            0.25 * (at[1] - at[0]) + 0.75 * (squares[p] + squares[1]);
+        CHECK_CLOSE(jem_item(loss), want, 1e-5, "the loss, case %d", own_data);
+        CHECK_CLOSE(jem_item(t.ce), mean[0] - at[0], 1e-5, "cross-entropy");
+        CHECK_CLOSE(jem_item(t.f_data), mean[p], 1e-5, "log p of data");
+        CHECK_CLOSE(jem_item(t.f_sample), mean[1], 1e-5, "log p of samples");
+        CHECK(t.logits && t.logits->n == N && t.logits->c == 3, "logits");
+    }
+    jem_train_desc none = jem_train_desc_default();
+    none.w_ce = none.w_cd = 0;
+    CHECK(!jem_loss(net, &none, x[0], y, NULL, x[1], NULL, NULL) && says(ctx, "loss"), "no term");
+    CHECK(!jem_loss(NULL, &none, x[0], y, NULL, x[1], NULL, NULL) && jem_ok(ctx), "no net");
+    jem_net_free(net);
+
+    float in[N * 60], out[2][N * 60];
+    jem_tensor *drop[2];
+    jem_read(x[0], in);
+    for (int i = 0; i < 2; i++) drop[i] = jem_dropout(ctx, x[0], 0.25f, &rng);
+    jem_read(drop[0], out[0]), jem_read(drop[1], out[1]);
+    int zeros = 0, both = 0, bad = 0;
+    for (int i = 0; i < N * 60; i++) {
+        zeros += out[0][i] == 0, both += out[0][i] == 0 && out[1][i] == 0;
+        bad += out[0][i] != 0 && fabsf(out[0][i] - in[i] / 0.75f) > 1e-6f;
+    }
+    const double n = N * 60;
+    CHECK(bad == 0 && fabs(zeros - 0.25 * n) < 4 * sqrt(n * 0.25 * 0.75), "%d zeros", zeros);
+    CHECK(fabs(both - n / 16) < 4 * sqrt(n / 16), "%d zeros in common", both);
+    jem_read(jem_dropout(ctx, x[0], 0, &rng), out[0]);
+    CHECK(same_bits(in, out[0], N * 60), "p = 0 drops nothing");
+    jem_reset(ctx);
+}
+
 /* ---- one's own ops --------------------------------------------------------------------------- */
 
 /* y[c][i][j] = s a[c][i][j] b[c][h-1-i][j]: every index of the layout matters */
@@ -1314,6 +1374,7 @@ int main(void) {
     test_networks(ctx);
     test_few_images(ctx);
     test_losses(ctx);
+    test_loss_values(ctx);
     test_custom(ctx);
     test_tapes(ctx);
     test_marks(ctx);

@@ -253,6 +253,12 @@ static void test_walk(jem_ctx *ctx) {
     jem_write(u, start), d.watch = NULL, d.steps = 10;
     jem_sgld(ctx, jem_logp, net, u, &d, &b), jem_read(u, z);
     CHECK(!same_bits(x, z, ALL), "the next walk has other noise");
+    jem_tensor *twice = jem_scale(ctx, u, 2);      /* read before and after a walk */
+    jem_write(u, start), jem_read(twice, x);
+    jem_sgld(ctx, jem_logp, net, u, &d, &b), jem_read(u, z), jem_read(twice, y);
+    int stale = 0;
+    for (int i = 0; i < ALL; i++) stale += x[i] != 2 * start[i] || y[i] != 2 * z[i];
+    CHECK(stale == 0, "what depends on x is computed anew after a walk");
     d.steps = 0;
     jem_write(u, start), jem_sgld(ctx, jem_logp, net, u, &d, &b), jem_read(u, z);
     CHECK(same_bits(start, z, ALL), "no steps");
@@ -448,7 +454,7 @@ static void test_updates(jem_ctx *ctx) {
             double squares = 0, after = 0;
             float norm;
             for (int i = 0; i < N; i++) {
-                p->grad[i] = jem_rng_normal(&rng) * (t % 2 ? 1 : 0.1f);
+                p->grad[i] = jem_rng_normal(&rng) * (t % 3 ? 0.3f : t % 2 ? 1 : 0.1f);
                 squares += (double)p->grad[i] * (double)p->grad[i];
             }
             const double length = sqrt(squares);
@@ -554,6 +560,10 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(jem_trainer_buffer(tr)->classes == 3 && !jem_trainer_buffer(NULL), "a buffer by class");
     const jem_stats none = jem_train_step_semi(tr, in.x, in.labels, IMAGES, in.x, 0);
     CHECK(none.status == JEM_OK, "no unlabelled images: %s", jem_error(ctx));
+    for (int step = 0; step < 4; step++) jem_train_step(tr, in.x, in.labels, IMAGES);
+    int visits[3] = { 0 };
+    for (int i = 0; i < 30; i++) visits[i / 10] += jem_trainer_buffer(tr)->visits[i];
+    CHECK(visits[0] > 0 && visits[1] > 0 && visits[2] > 0, "chains of every class are walked");
     jem_trainer_free(tr);
     d.reinit = 2;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "reinit 2"), "out of range");
