@@ -2,80 +2,13 @@
        build/bench_chart FROM.csv TO.png TITLE SUBTITLE */
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
-#include "../examples/pictures.h"
+#include "chart.h"
 
 enum {
     ROWS = 4096, STYLES = 8,
     WIDTH = 1180, LEFT = 330, RIGHT = 1000, TOP = 168, BOTTOM = 34,    /* the bars lie between */
     BAR = 13, STEP = 16, GROUP_GAP = 12, NET_GAP = 34
 };
-
-/* ---- letters --------------------------------------------------------------------------------- */
-/* A letter is lines between points "xy" on a grid: capitals are 4 wide and reach from 0 down to 6,
-   small letters begin at 2, tails end at 8. A blank lifts the pen. */
-static const struct letter { char c; const char *lines; } letters[] = {
-    { 'A', "062046 1434" }, { 'B', "06003041423303 3344453606" }, { 'C', "4130100105163645" },
-    { 'D', "06003041453606" }, { 'E', "40000646 0333" }, { 'F', "400006 0333" },
-    { 'G', "41301001051636454323" }, { 'H', "0006 4046 0343" }, { 'I', "0006" },
-    { 'J', "3035261605" }, { 'K', "0006 400346" }, { 'L', "000646" }, { 'M', "0600234046" },
-    { 'N', "06004640" }, { 'O', "100105163645413010" }, { 'P', "06003041423303" },
-    { 'Q', "100105163645413010 2446" }, { 'R', "06003041423303 2346" },
-    { 'S', "413010010213334445361605" }, { 'T', "0040 2026" }, { 'U', "000516364540" },
-    { 'V', "002640" }, { 'W', "0016233640" }, { 'X', "0046 4006" }, { 'Y', "002340 2326" },
-    { 'Z', "00400646" },
-    { '0', "100105162635312010" }, { '1', "112026" }, { '2', "01102031320636" },
-    { '3', "01102031322313 233435261605" }, { '4', "26200434" }, { '5', "300003233435261605" },
-    { '6', "312010010516263534231304" }, { '7', "003016" },
-    { '8', "100102132332312010 1304051626353423" }, { '9', "051626353120100102132332" },
-    { 'a', "3236 3322120305162635" }, { 'b', "0006 0312223335261605" }, { 'c', "3322120305162635" },
-    { 'd', "3036 3322120305162635" }, { 'e', "04343322120305162635" }, { 'f', "201116 0222" },
-    { 'g', "3237281807 3322120305162635" }, { 'h', "0006 0312223336" }, { 'i', "00 0206" },
-    { 'j', "10 121708" }, { 'k', "0006 320436" }, { 'l', "000516" },
-    { 'm', "0206 03122326 23324346" }, { 'n', "0206 0312223336" }, { 'o', "120305162635332212" },
-    { 'p', "0208 0312223335261605" }, { 'q', "3238 3322120305162635" }, { 'r', "0206 031222" },
-    { 's', "3212031424352606" }, { 't', "101526 0222" }, { 'u', "0205162635 3236" },
-    { 'v', "022642" }, { 'w', "0216233642" }, { 'x', "0236 3206" }, { 'y', "0226 4218" },
-    { 'z', "02320636" },
-    { '.', "06" }, { ',', "1608" }, { ':', "03 06" }, { ';', "13 1608" }, { '-', "0434" },
-    { '_', "0747" }, { '+', "0444 2226" }, { '=', "0333 0535" }, { '/', "3007" },
-    { '(', "10020517" }, { ')', "00121507" }, { '%', "4006 00 46" }, { '\'', "0002" },
-    { '!', "0004 06" }, { '<', "320436" }, { '>', "023406" }, { '@', "3323243433 34444130100105"
-      "1646" }
-};
-
-/* Draws text whose left end is at x and whose capitals begin at y, `unit` pixels to a square of the
-   grid; returns where it ends. With p NULL only measures. */
-static float text(plot *p, float x, float y, float unit, unsigned colour, const char *s) {
-    for (; *s; s++) {
-        float width = 2;                           /* of a blank, and of what is not known */
-        for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
-            if (letters[i].c != *s) continue;
-            float ax = 0, ay = 0;
-            int pen = 0;
-            width = *s >= '0' && *s <= '9' ? 3 : 0;                    /* columns of figures */
-            for (const char *l = letters[i].lines; *l; l++) {
-                if (*l == ' ') { pen = 0; continue; }
-                const float bx = (float)(*l - '0'), by = (float)(l[1] - '0');
-                const float px = pen ? ax : bx, py = pen ? ay : by;
-                if (p && (pen || l[2] == ' ' || !l[2]))
-                    plot_line(p, x + px * unit, y + py * unit, x + bx * unit, y + by * unit,
-                              unit * .72f, colour);
-                width = bx > width ? bx : width;
-                ax = bx, ay = by, pen = 1, l++;
-            }
-        }
-        x += (width + 1.8f) * unit;
-    }
-    return x;
-}
-static void text_right(plot *p, float x, float y, float unit, unsigned colour, const char *s) {
-    text(p, x - text(NULL, 0, 0, unit, colour, s), y, unit, colour, s);
-}
-static void box(plot *p, float x0, float y0, float x1, float y1, unsigned colour) {
-    for (int i = (int)y0; i < (int)y1; i++)
-        for (int j = (int)x0; j < (int)x1; j++)
-            if (i >= 0 && j >= 0 && i < p->h && j < p->w) plot_blend(p, i, j, colour, 1);
-}
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
