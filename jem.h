@@ -562,6 +562,10 @@ typedef struct jem_optim_desc {
     float momentum;                                /* SGD, PyTorch's convention: 0 */
     float weight_decay;                            /* L2 added to the gradient: 0 */
     float clip;                                    /* 0: off; else bounds the gradient's L2 norm */
+    float ema;                                     /* 0: off; else averages the weights: each
+                                                      update counts 1 - ema, the first ones more */
+    const char *only;                              /* NULL: all; else parameters whose names begin
+                                                      so ("class_output"). Read at creation. */
 } jem_optim_desc;
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
@@ -572,6 +576,9 @@ JEM_API void jem_optim_free(jem_optim *opt);
    clipped). grad_norm (may be NULL): before clipping. A norm that is not finite: JEM_DIVERGED, and
    nothing is changed. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
+/* on = 1: puts the averaged weights (ema) into the network and keeps the trained ones aside; 0: puts
+   those back, which jem_optim_step does by itself. Values change places, grads stay. */
+JEM_API jem_status jem_optim_average(jem_optim *opt, int on);
 
 typedef enum jem_schedule_kind { JEM_CONSTANT = 0, JEM_STEPS, JEM_COSINE } jem_schedule_kind;
 typedef struct jem_schedule {
@@ -627,6 +634,11 @@ JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *lab
 JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
                                       const float *x_unlabelled, int n_unlabelled);
 JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);                 /* owned by the trainer */
+JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made so far */
+/* As jem_optim_average: the averages for evaluation and saving, the trained weights to go on. */
+JEM_API jem_status jem_trainer_average(jem_trainer *tr, int on);
+/* Other random numbers from here on: to try again from where all was well after JEM_DIVERGED. */
+JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
 
 /* The training loss of given data and samples, weighted as in desc, for those who write their own
    loop. x, labels: cross-entropy, and p(x,y); x_data: p(x) (NULL: x serves both); x_sample,
@@ -689,6 +701,14 @@ JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* Every parameter of the net must be there with its shape; nothing is changed otherwise. Entries
    that the net does not have are ignored. */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
+
+/* All that a trainer holds besides the network's parameters: the optimiser's moments, averages (or
+   trained weights, see jem_trainer_average), replay buffer, random numbers, counts. Together with
+   jem_net_to_archive it is a checkpoint: a trainer of the same desc, of the network loaded from it,
+   goes on bit for bit. The archive points into both, so write it before the next step. On an error
+   from_archive changes nothing. */
+JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
+JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 
 #ifndef JEM_NO_STDIO
 JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
@@ -4913,14 +4933,15 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
-typedef struct jem__moments { jem_param *param; float *m, *v; } jem__moments;
+/* other: the averages, or while they are in the network, the trained weights */
+typedef struct jem__moments { jem_param *param; float *m, *v, *other; } jem__moments;
 
 struct jem_optim {
     jem_net *net;
     jem_optim_desc desc;
-    int count, updates;
-    float lr, root2;                               /* of the update in hand */
-    jem__moments *moments;                         /* of each trainable parameter */
+    int count, updates, averaged;                  /* averaged: the averages are in the network */
+    float lr, root2, share;                        /* of the update in hand */
+    jem__moments *moments;                         /* of each parameter that it updates */
 };
 
 jem_optim_desc jem_optim_desc_default(void) {
@@ -4932,10 +4953,17 @@ jem_optim_desc jem_optim_desc_default(void) {
 
 void jem_optim_free(jem_optim *o) {
     if (!o) return;
-    for (int i = 0; o->moments && i < o->count; i++)
+    for (int i = 0; o->moments && i < o->count; i++) {
         jem__free(o->net->ctx, o->moments[i].m), jem__free(o->net->ctx, o->moments[i].v);
+        jem__free(o->net->ctx, o->moments[i].other);
+    }
     jem__free(o->net->ctx, o->moments);
     jem__free(o->net->ctx, o);
+}
+
+static int jem__updates(const jem_optim *o, const jem_param *p) {
+    const char *only = o->desc.only;
+    return p->grad && (!only || !strncmp(p->name, only, strlen(only)));
 }
 
 jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
@@ -4943,19 +4971,44 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     jem_optim *o = (jem_optim *)jem__alloc(net->ctx, sizeof *o);
     if (!o) return NULL;
     o->net = net, o->desc = desc ? *desc : jem_optim_desc_default();
-    for (jem_param *p = net->params; p; p = p->next) o->count += p->grad != NULL;
+    for (jem_param *p = net->params; p; p = p->next) o->count += jem__updates(o, p);
+    if (!o->count || !(o->desc.ema >= 0 && o->desc.ema < 1)) {
+        if (o->count) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: ema %g is not in 0..1",
+                                (double)o->desc.ema);
+        else jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s"
+                       "%.80s", o->desc.only ? ", none that begins with " : "",
+                       o->desc.only ? o->desc.only : "");
+        jem_optim_free(o);
+        return NULL;
+    }
     o->moments = (jem__moments *)jem__alloc(net->ctx, (size_t)(o->count + 1) * sizeof *o->moments);
     int bad = !o->moments, i = 0;
     for (jem_param *p = net->params; p && !bad; p = p->next) {
-        if (!p->grad) continue;
+        if (!jem__updates(o, p)) continue;
         jem__moments *m = o->moments + i++;
         m->param = p, m->m = jem__alloc_padded(net->ctx, p->size);
         if (o->desc.kind == JEM_ADAM) m->v = jem__alloc_padded(net->ctx, p->size);
-        bad = !m->m || (o->desc.kind == JEM_ADAM && !m->v);
+        if (o->desc.ema > 0) m->other = jem__alloc_padded(net->ctx, p->size);
+        bad = !m->m || (o->desc.kind == JEM_ADAM && !m->v) || (o->desc.ema > 0 && !m->other);
     }
     if (!bad) return o;
     jem_optim_free(o);
     return NULL;
+}
+
+jem_status jem_optim_average(jem_optim *o, int on) {
+    if (!o) return JEM_BAD_ARGUMENT;
+    if (o->desc.ema <= 0 || !on == !o->averaged) return JEM_OK;
+    for (int i = 0; i < o->count; i++) {
+        jem__moments *m = o->moments + i;
+        float *value = m->param->value;
+        if (o->updates == 0)                       /* nothing to average yet */
+            memcpy(m->other, value, (size_t)m->param->size * sizeof *value);
+        m->param->value = m->other, m->other = value;
+        jem_param_changed(m->param);
+    }
+    o->averaged = !!on;
+    return JEM_OK;
 }
 
 static ptrdiff_t jem__padded(const jem_param *p) {
@@ -4969,6 +5022,8 @@ static void jem__optim_update(void *arg, int i) {
     jem_param *p = m->param;
     if (m->v) k->adam(p->value, p->grad, m->m, m->v, jem__padded(p), &o->desc, o->lr, o->root2);
     else k->sgd(p->value, p->grad, m->m, jem__padded(p), &o->desc, o->lr);
+    for (ptrdiff_t j = 0; m->other && j < p->size; j++)
+        m->other[j] = fmaf(o->share, p->value[j] - m->other[j], m->other[j]);
     jem_param_changed(p);
 }
 
@@ -4976,6 +5031,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     if (!o) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = o->net->ctx;
     double sum = 0;
+    jem_optim_average(o, 0);
     for (int i = 0; i < o->count; i++) {
         const jem_param *p = o->moments[i].param;
         for (ptrdiff_t j = 0; j < p->size; j++) sum += (double)p->grad[j] * (double)p->grad[j];
@@ -4990,7 +5046,8 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
             ctx->k->map(JEM__MAP_SCALE, o->desc.clip / norm, p->grad, p->grad, NULL,
                         jem__padded(p));
         }
-    o->updates++;
+    const double t = o->updates++, ema = (double)o->desc.ema;
+    o->share = (float)(1 - (ema < t / (t + 10) ? ema : t / (t + 10)));
     o->lr = lr, o->root2 = 1;
     if (o->desc.kind == JEM_ADAM) {
         o->lr = (float)((double)lr / (1 - pow((double)o->desc.beta1, o->updates)));
@@ -5022,6 +5079,7 @@ struct jem_trainer {
     jem_buffer *buffer;
     jem_rng rng;
     int updates;
+    int64_t state[9];                              /* what jem_trainer_to_archive points at */
 };
 
 jem_train_desc jem_train_desc_default(void) {
@@ -5072,6 +5130,17 @@ void jem_trainer_free(jem_trainer *tr) {
 }
 
 jem_buffer *jem_trainer_buffer(jem_trainer *tr) { return tr ? tr->buffer : NULL; }
+int jem_trainer_updates(const jem_trainer *tr) { return tr ? tr->updates : 0; }
+
+jem_status jem_trainer_average(jem_trainer *tr, int on) {
+    return tr ? jem_optim_average(tr->optim, on) : JEM_BAD_ARGUMENT;
+}
+
+void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
+    if (!tr) return;
+    tr->rng = jem_rng_seed(seed);
+    tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
+}
 
 /* A leaf of the images plus the noise that data get (as the paper does). */
 static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
@@ -5137,6 +5206,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     s.status = ctx->status, s.update = tr->updates;
     if (ctx->status != JEM_OK) return s;
     s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates);
+    jem_optim_average(tr->optim, 0);
     jem_mark mark = jem_begin(ctx);
     const int n_data = x_unlabelled ? n_unlabelled : n,
               n_neg = d->negatives ? d->negatives : n_data;
@@ -5860,30 +5930,40 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     return status;
 }
 
-/* Single numbers (a step count, a flag) come as any dtype, with shape () or (1). */
+/* An entry of this dtype and shape, or NULL and an error. one: any shape of one number will do, and
+   any dtype (a step count, a flag). */
+static const jem_entry *jem__entry_match(const jem_archive *a, const char *name, jem_dtype dtype,
+                                         int ndim, const int64_t *shape, int one,
+                                         const char *owner) {
+    const jem_entry *e = jem_archive_find(a, name);
+    if (!e) {
+        jem__fail(a->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
+                  "file has %d tensors)", a->where, name, owner, a->count);
+        return NULL;
+    }
+    int same = e->ndim == ndim;
+    for (int i = 0; i < ndim && same; i++) same = e->shape[i] == shape[i];
+    if (one && ndim <= 1 && e->ndim <= 1) same = jem__elements(e->ndim, e->shape) == 1;
+    if (!same) {
+        char in_file[192] = "", wanted[192] = "";
+        jem__text t = { in_file, 0 }, u = { wanted, 0 };
+        jem__put_list(&t, '(', e->ndim, e->shape, ')');
+        jem__put_list(&u, '(', ndim, shape, ')');
+        jem__fail(a->ctx, JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the file, %s in the %s", a->where,
+                  name, in_file, wanted, owner);
+        return NULL;
+    }
+    if (e->dtype == dtype || one) return e;
+    jem__fail(a->ctx, JEM_BAD_FILE, "%s: \"%.80s\" is %s in the file, %s in the %s", a->where, name,
+              jem__dtypes[e->dtype].name, jem__dtypes[dtype].name, owner);
+    return NULL;
+}
+
 static jem_status jem__param_match(const jem_param *p, const jem_archive *a) {
-    const jem_entry *e = jem_archive_find(a, p->name);
-    if (!e)
-        return jem__fail(p->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the network has (the "
-                         "file has %d tensors)", a->where, p->name, a->count);
     int64_t shape[4];
     for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
-    int same = e->ndim == p->ndim;
-    for (int i = 0; i < p->ndim && same; i++) same = e->shape[i] == shape[i];
-    if (p->size == 1 && p->ndim <= 1 && e->ndim <= 1)
-        same = jem__elements(e->ndim, e->shape) == 1;
-    if (!same) {
-        char in_file[192] = "", in_net[192] = "";
-        jem__text t = { in_file, 0 }, u = { in_net, 0 };
-        jem__put_list(&t, '(', e->ndim, e->shape, ')');
-        jem__put_list(&u, '(', p->ndim, shape, ')');
-        return jem__fail(p->ctx, JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the file, %s in the "
-                         "network", a->where, p->name, in_file, in_net);
-    }
-    if (e->dtype != JEM_F32 && p->size != 1)
-        return jem__fail(p->ctx, JEM_BAD_FILE, "%s: \"%.80s\" is %s in the file, F32 in the "
-                         "network", a->where, p->name, jem__dtypes[e->dtype].name);
-    return JEM_OK;
+    return jem__entry_match(a, p->name, JEM_F32, p->ndim, shape, p->size == 1, "network")
+         ? JEM_OK : a->ctx->status;
 }
 
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
@@ -5921,6 +6001,104 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!status) return net;
     jem_net_free(net);
     return NULL;
+}
+
+/* ---- trainers -------------------------------------------------------------------------------- */
+/* One list of what there is serves writing, checking and reading: each calls `visit` for every
+   array, with its name, shape and place. */
+
+typedef struct jem__visitor {
+    jem_archive *out;                              /* writing, or NULL */
+    const jem_archive *in;
+    int copy;                                      /* reading: 0 check, 1 copy */
+    jem_status status;
+} jem__visitor;
+
+static void jem__visit(jem__visitor *v, const char *prefix, const char *name, jem_dtype dtype,
+                       int ndim, const int64_t *shape, void *data) {
+    char full[256];
+    if (v->status) return;
+    if (snprintf(full, sizeof full, "%s%s", prefix, name) >= (int)sizeof full)
+        v->status = jem__fail((v->out ? v->out : v->in)->ctx, JEM_BAD_ARGUMENT, "trainer: \"%s%.60s"
+                              "...\": the name is too long for a file", prefix, name);
+    else if (v->out) v->status = jem_archive_add(v->out, full, dtype, ndim, shape, data);
+    else {
+        const jem_entry *e = jem__entry_match(v->in, full, dtype, ndim, shape, 0, "trainer");
+        if (!e) v->status = v->in->ctx->status;
+        else if (v->copy && e->bytes) memmove(data, e->data, e->bytes);
+    }
+}
+
+enum {                                             /* of jem_trainer.state */
+    JEM__UPDATES, JEM__OPTIM_UPDATES, JEM__AVERAGED, JEM__RNG, JEM__NET_RNG = JEM__RNG + 3,
+    JEM__STATES = JEM__NET_RNG + 3
+};
+
+static void jem__visit_trainer(jem__visitor *v, jem_trainer *tr, int averaged) {
+    const jem_optim *o = tr->optim;
+    const int64_t states[1] = { JEM__STATES };
+    jem__visit(v, "", "trainer.state", JEM_I64, 1, states, tr->state);
+    for (int i = 0; i < o->count; i++) {
+        const jem__moments *m = o->moments + i;
+        const jem_param *p = m->param;
+        int64_t shape[4];
+        for (int k = 0; k < p->ndim; k++) shape[k] = p->shape[k];
+        jem__visit(v, "optim.m.", p->name, JEM_F32, p->ndim, shape, m->m);
+        if (m->v) jem__visit(v, "optim.v.", p->name, JEM_F32, p->ndim, shape, m->v);
+        if (m->other)
+            jem__visit(v, averaged ? "trained." : "average.", p->name, JEM_F32, p->ndim, shape,
+                       m->other);
+    }
+    jem_buffer *b = tr->buffer;
+    if (b) {
+        const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
+        jem__visit(v, "", "replay_buffer", JEM_F32, 4, shape, b->data);
+        jem__visit(v, "", "replay_visits", JEM_I32, 1, shape, b->visits);
+    }
+}
+
+static void jem__rng_save(const jem_rng *rng, int64_t *state) {
+    state[0] = rng->key[0], state[1] = rng->key[1], state[2] = (int64_t)rng->counter;
+}
+static jem_rng jem__rng_load(const int64_t *state) {
+    jem_rng rng;
+    rng.key[0] = (uint32_t)state[0], rng.key[1] = (uint32_t)state[1];
+    rng.counter = (uint64_t)state[2];
+    return rng;
+}
+
+jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
+    if (!tr || !a) return JEM_BAD_ARGUMENT;
+    jem__visitor v;
+    memset(&v, 0, sizeof v), v.out = a;
+    tr->state[JEM__UPDATES] = tr->updates, tr->state[JEM__OPTIM_UPDATES] = tr->optim->updates;
+    tr->state[JEM__AVERAGED] = tr->optim->averaged;
+    jem__rng_save(&tr->rng, tr->state + JEM__RNG);
+    jem__rng_save(&tr->net->rng, tr->state + JEM__NET_RNG);
+    jem__visit_trainer(&v, tr, tr->optim->averaged);
+    return v.status;
+}
+
+jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
+    if (!tr || !a) return JEM_BAD_ARGUMENT;
+    jem__visitor v;
+    memset(&v, 0, sizeof v), v.in = a;
+    const int64_t states[1] = { JEM__STATES }, *state = NULL;
+    const jem_entry *e = jem__entry_match(a, "trainer.state", JEM_I64, 1, states, 0, "trainer");
+    if (!e) return a->ctx->status;
+    state = (const int64_t *)e->data;
+    for (int i = 0; i <= JEM__AVERAGED; i++)
+        if (state[i] < 0 || state[i] > (i < JEM__AVERAGED ? INT32_MAX : tr->optim->desc.ema > 0))
+            return jem__fail(a->ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is %.0f",
+                             a->where, i, (double)state[i]);
+    const int averaged = (int)state[JEM__AVERAGED];
+    for (v.copy = 0; v.copy < 2 && !v.status; v.copy++) jem__visit_trainer(&v, tr, averaged);
+    if (v.status) return v.status;
+    tr->updates = (int)tr->state[JEM__UPDATES];
+    tr->optim->updates = (int)tr->state[JEM__OPTIM_UPDATES], tr->optim->averaged = averaged;
+    tr->rng = jem__rng_load(tr->state + JEM__RNG);
+    tr->net->rng = jem__rng_load(tr->state + JEM__NET_RNG);
+    return JEM_OK;
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
