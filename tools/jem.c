@@ -1,0 +1,61 @@
+/* jem: trains, samples and inspects energy-based models from the command line.
+
+       build/jem train --dataset digits --out runs/a          (jem train --help)
+       build/jem sample runs/a/last.safetensors
+       build/jem classify runs/a/last.safetensors picture.png
+
+   tools/jem_train.h is the training run, tools/jem_use.h the rest, tools/options.h how options are
+   read. Exit status: 0, 1 if something failed, 2 if it was asked for something impossible; 130 when
+   interrupted. */
+#if !defined(_WIN32) && !defined(_XOPEN_SOURCE)
+#define _XOPEN_SOURCE 600                          /* clock_gettime, isatty, sigaction, fsync */
+#endif
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+#include "data.h"
+#include "chart.h"
+#include "options.h"
+#include "jem_train.h"
+#include "jem_use.h"
+
+static const struct command {
+    const char *name, *arguments, *help;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    { "train", "[OPTIONS]", "train a model on a data set, or go on with an interrupted run",
+      train_command },
+    { "sample", "MODEL [OPTIONS]", "draw images from a model", sample_command },
+    { "classify", "MODEL IMAGE...", "say what image files show, and whether they look familiar",
+      classify_command },
+    { "eval", "MODEL [OPTIONS]", "accuracy and log-likelihood on a data set", eval_command },
+    { "info", "FILE...", "say what a checkpoint holds", info_command },
+    { "export", "FROM TO", "copy a checkpoint's network alone, without what training needs",
+      export_command }
+};
+
+static int usage(FILE *to) {
+    fprintf(to, "jem: energy-based models from the command line\n\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        fprintf(to, "  jem %-8s %-16s %s\n", commands[i].name, commands[i].arguments,
+                commands[i].help);
+    fprintf(to, "\n  jem COMMAND --help    the options of a command\n"
+                "  tools/get-data NAME   puts mnist, fashion-mnist or cifar10 under data/\n");
+    return to == stdout ? 0 : 2;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) return usage(stderr);
+    if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
+        return usage(stdout);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (!strcmp(argv[1], commands[i].name)) {
+            const int status = commands[i].run(argc, argv);
+            if (fflush(stdout) || ferror(stdout)) {
+                fprintf(stderr, "jem: standard output: cannot be written\n");
+                return status ? status : 1;
+            }
+            return status;
+        }
+    fprintf(stderr, "jem: unknown command %s (jem help lists them)\n", argv[1]);
+    return 2;
+}

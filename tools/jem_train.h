@@ -1,0 +1,1032 @@
+/* `jem train`: a training run that can be interrupted, and goes on to the bit.
+
+   All random choices of the data (order, shifts, flips) are functions of the seed and the number of
+   the update, so nothing of them needs saving; the trainer's own state goes into the checkpoint.
+   A run lives in a folder:
+
+       last.safetensors      the checkpoint: network, optimiser, replay buffer, options
+       best.safetensors      the network alone, when it was best on the validation images
+       log.csv               a row per report       curves.png       the same, drawn
+       samples_000704.png    chains of the replay buffer after so many updates */
+#ifndef TOOLS_JEM_TRAIN_H
+#define TOOLS_JEM_TRAIN_H
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "chart.h"
+#include "data.h"
+#include "options.h"
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+typedef struct train_options {
+    int preset, epochs, iters, stop_at, seed, size, grey;
+    char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], out[OPTION_TEXT_SIZE];
+    char resume[OPTION_TEXT_SIZE], init[OPTION_TEXT_SIZE];
+    int net, depth, width, stem_stride, norm, activation, head;
+    option_list widths;
+    float dropout;
+    int batch_size, optimizer, schedule, warmup, clf_only, labels_per_class, shift, flip, batches;
+    option_list decay_epochs;
+    float lr, decay_rate, weight_decay, clip_grad, ema, w_y, w_x, w_xy, energy_l2, sigma;
+    int n_steps, negatives, buffer_size, class_cond;
+    float sgld_lr, sgld_std, clamp, reinit;
+    int precision, threads, n_valid, print_every, eval_every, retries;
+    float save_minutes, max_gap;
+} train_options;
+
+enum { PRESET_PAPER = 0, PRESET_FAST };
+enum { NET_WRN = 0, NET_CONVNET };
+enum { BATCHES_SEPARATE = 0, BATCHES_SHARED };
+enum { SCHEDULE_STEPS = 0, SCHEDULE_COSINE };
+
+#define AT(field) offsetof(train_options, field)
+#define NO_PRESETS(text) { text, NULL }
+static const option train_table[] = {              /* two columns: paper, fast */
+    { "the run", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "preset", OPTION_CHOICE, OPTION_FIXED, AT(preset), "paper|fast", { "paper", "fast" }, 0, 0,
+      "the two columns; fast if not given" },
+    { "dataset", OPTION_TEXT, OPTION_FIXED, AT(dataset), "NAME", { "cifar10", "digits" }, 0, 0,
+      "digits, mnist, fashion-mnist, cifar10, cifar100, a folder" },
+    { "data", OPTION_TEXT, OPTION_FREE, AT(data), "DIR", NO_PRESETS("data"), 0, 0,
+      "where tools/get-data has put them" },
+    { "size", OPTION_INT, OPTION_FIXED, AT(size), "N", NO_PRESETS("0"), 0, 1024,
+      "resize the images to N x N (0: as they are)" },
+    { "grey", OPTION_FLAG, OPTION_FIXED, AT(grey), "", NO_PRESETS("off"), 0, 0,
+      "make the images grey" },
+    { "epochs", OPTION_INT, OPTION_FREE, AT(epochs), "N", { "200", "0" }, 0, 1e6,
+      "length of the run, or" },
+    { "iters", OPTION_INT, OPTION_FREE, AT(iters), "N", { "0", "1500" }, 0, 1e9,
+      "the same in updates; sets the schedules" },
+    { "stop-at", OPTION_INT, OPTION_NOW, AT(stop_at), "K", NO_PRESETS("0"), 0, 1e9,
+      "stop after K updates, as if interrupted" },
+    { "out", OPTION_TEXT, OPTION_NOW, AT(out), "DIR", NO_PRESETS(""), 0, 0,
+      "where all results go (runs/DATASET)" },
+    { "resume", OPTION_TEXT, OPTION_NOW, AT(resume), "DIR", NO_PRESETS(""), 0, 0,
+      "go on with the run in DIR" },
+    { "init", OPTION_TEXT, OPTION_FIXED, AT(init), "FILE", NO_PRESETS(""), 0, 0,
+      "begin with the weights in FILE" },
+    { "seed", OPTION_INT, OPTION_FIXED, AT(seed), "N", NO_PRESETS("1"), 0, 2147483647,
+      "decides all that is random" },
+
+    { "the network", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "net", OPTION_CHOICE, OPTION_FIXED, AT(net), "wrn|convnet", { "wrn", "convnet" }, 0, 0,
+      "kind" },
+    { "depth", OPTION_INT, OPTION_FIXED, AT(depth), "N", { "28", "10" }, 10, 1000,
+      "wrn: layers, 6k + 4" },
+    { "width", OPTION_INT, OPTION_FIXED, AT(width), "N", { "10", "2" }, 1, 100,
+      "wrn: times 16, 32, 64 channels" },
+    { "stem-stride", OPTION_INT, OPTION_FIXED, AT(stem_stride), "N", NO_PRESETS("1"), 1, 8,
+      "wrn: of the first convolution" },
+    { "norm", OPTION_CHOICE, OPTION_FIXED, AT(norm), "none|batch|instance|layer|act",
+      NO_PRESETS("none"), 0, 0, "wrn" },
+    { "dropout-rate", OPTION_FLOAT, OPTION_FIXED, AT(dropout), "P", NO_PRESETS("0"), 0, .99,
+      "wrn" },
+    { "head", OPTION_CHOICE, OPTION_FIXED, AT(head), "pooled|flat", { "pooled", "flat" }, 0, 0,
+      "wrn" },
+    { "widths", OPTION_LIST, OPTION_FIXED, AT(widths), "N...", NO_PRESETS("16 32 64 64"), 1, 4096,
+      "convnet: channels of its layers" },
+    { "activation", OPTION_CHOICE, OPTION_FIXED, AT(activation), "leaky-relu|relu|silu|tanh",
+      { "leaky-relu", "silu" }, 0, 0, "kind" },
+
+    { "learning", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "batch-size", OPTION_INT, OPTION_FIXED, AT(batch_size), "N", { "64", "128" }, 1, 65536,
+      "images per update" },
+    { "batches", OPTION_CHOICE, OPTION_FIXED, AT(batches), "separate|shared",
+      { "separate", "shared" }, 0, 0, "draws for p(x) and p(y|x)" },
+    { "optimizer", OPTION_CHOICE, OPTION_FIXED, AT(optimizer), "adam|sgd", NO_PRESETS("adam"), 0,
+      0, "(sgd: momentum .9)" },
+    { "lr", OPTION_FLOAT, OPTION_FIXED, AT(lr), "X", { "1e-4", "1e-3" }, 1e-12, 1e6,
+      "learning rate" },
+    { "schedule", OPTION_CHOICE, OPTION_FIXED, AT(schedule), "steps|cosine",
+      { "steps", "cosine" }, 0, 0, "of the rate" },
+    { "warmup-iters", OPTION_INT, OPTION_FIXED, AT(warmup), "N", { "1000", "0" }, -1, 1e9,
+      "rate grows from 0 over N updates" },
+    { "decay-epochs", OPTION_LIST, OPTION_FIXED, AT(decay_epochs), "N...", NO_PRESETS("160 180"),
+      0, 1e6, "steps: when (4 at most)" },
+    { "decay-rate", OPTION_FLOAT, OPTION_FIXED, AT(decay_rate), "X", NO_PRESETS(".3"), 0, 1,
+      "steps: by which factor" },
+    { "weight-decay", OPTION_FLOAT, OPTION_FIXED, AT(weight_decay), "X", NO_PRESETS("0"), 0, 1e3,
+      "L2, added to the gradient" },
+    { "clip-grad", OPTION_FLOAT, OPTION_FIXED, AT(clip_grad), "X", { "0", "20" }, 0, 1e9,
+      "bound of the gradient's norm (0: none)" },
+    { "ema", OPTION_FLOAT, OPTION_FIXED, AT(ema), "X", NO_PRESETS("0"), 0, .999999,
+      "decay of averaged weights (0: off)" },
+    { "p-y-given-x-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_y), "X", NO_PRESETS("1"), 0, 1e6,
+      "of the loss on log p(y|x)" },
+    { "p-x-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_x), "X", { "1", ".1" }, 0, 1e6,
+      "of the loss on log p(x)" },
+    { "p-x-y-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_xy), "X", NO_PRESETS("0"), 0, 1e6,
+      "of the loss on log p(x,y)" },
+    { "energy-l2", OPTION_FLOAT, OPTION_FIXED, AT(energy_l2), "X", NO_PRESETS("0"), 0, 1e6,
+      "of the mean squares of f(x)" },
+    { "labels-per-class", OPTION_INT, OPTION_FIXED, AT(labels_per_class), "N", NO_PRESETS("0"),
+      -1, 1e9, "use so few labels; p(x) sees all (0: all)" },
+    { "clf-only", OPTION_FLAG, OPTION_FIXED, AT(clf_only), "", NO_PRESETS("off"), 0, 0,
+      "train the last layer only" },
+    { "sigma", OPTION_FLOAT, OPTION_FIXED, AT(sigma), "X", NO_PRESETS(".03"), 0, 1e3,
+      "std of noise added to the images" },
+    { "shift", OPTION_INT, OPTION_FIXED, AT(shift), "N", { "4", "1" }, 0, 64,
+      "move images by up to N pixels" },
+    { "flip", OPTION_FLAG, OPTION_FIXED, AT(flip), "", { "on", "off" }, 0, 0,
+      "mirror every other one (--no-flip: off)" },
+
+    { "sampling", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "n-steps", OPTION_INT, OPTION_FIXED, AT(n_steps), "N", { "20", "10" }, 0, 100000,
+      "SGLD steps per update" },
+    { "sgld-lr", OPTION_FLOAT, OPTION_FIXED, AT(sgld_lr), "X", NO_PRESETS("1"), -1e9, 1e9,
+      "size of a step" },
+    { "sgld-std", OPTION_FLOAT, OPTION_FIXED, AT(sgld_std), "X", NO_PRESETS(".01"), 0, 1e9,
+      "noise of a step" },
+    { "clamp", OPTION_FLOAT, OPTION_FIXED, AT(clamp), "X", { "0", "2" }, 0, 1e9,
+      "keep samples within +-X (0: do not)" },
+    { "negatives", OPTION_INT, OPTION_FIXED, AT(negatives), "N", { "0", "64" }, 0, 65536,
+      "chains per update (0: batch-size)" },
+    { "buffer-size", OPTION_INT, OPTION_FIXED, AT(buffer_size), "N", { "10000", "1000" }, 1, 1e7,
+      "chains in the replay buffer" },
+    { "reinit-freq", OPTION_FLOAT, OPTION_FIXED, AT(reinit), "P", NO_PRESETS(".05"), 0, 1,
+      "share of chains begun anew from noise" },
+    { "class-cond-p-x-sample", OPTION_FLAG, OPTION_FIXED, AT(class_cond), "", NO_PRESETS("off"), 0,
+      0, "chains follow p(x|y), y at random" },
+
+    { "machine and reports", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "precision", OPTION_CHOICE, OPTION_FIXED, AT(precision), "exact|fast|direct",
+      { "exact", "fast" }, 0, 0, "arithmetic" },
+    { "threads", OPTION_INT, OPTION_FREE, AT(threads), "N", NO_PRESETS("0"), 0, 1024,
+      "(0: all; the result is the same)" },
+    { "n-valid", OPTION_INT, OPTION_FIXED, AT(n_valid), "N", { "5000", "500" }, 0, 1e8,
+      "images held back for validation" },
+    { "print-every", OPTION_INT, OPTION_FIXED, AT(print_every), "N", { "100", "20" }, 1, 1e9,
+      "updates per row of log.csv" },
+    { "eval-every", OPTION_INT, OPTION_FIXED, AT(eval_every), "N", NO_PRESETS("1"), 1, 1e6,
+      "epochs per validation and pictures" },
+    { "save-minutes", OPTION_FLOAT, OPTION_FREE, AT(save_minutes), "X", NO_PRESETS("10"), 0, 1e6,
+      "between checkpoints, besides" },
+    { "max-gap", OPTION_FLOAT, OPTION_FIXED, AT(max_gap), "X", NO_PRESETS("100"), 0, 1e30,
+      "|f(x+) - f(x-)| that counts as diverged" },
+    { "retries", OPTION_INT, OPTION_FREE, AT(retries), "N", NO_PRESETS("5"), 0, 1e6,
+      "times to go back and on after that" }
+};
+
+/* What is best for a data set, in the fast preset: examples/README.md tells how it was found. */
+static const struct { const char *dataset, *name, *value; } train_fast[] = {
+    { "mnist", "n-valid", "5000" },
+    { "fashion-mnist", "n-valid", "5000" }, { "fashion-mnist", "flip", "on" },
+    { "cifar10", "net", "wrn" }, { "cifar10", "depth", "10" }, { "cifar10", "width", "2" },
+    { "cifar10", "stem-stride", "2" }, { "cifar10", "n-valid", "5000" },
+    { "cifar10", "iters", "10000" }, { "cifar10", "warmup-iters", "100" },
+    { "cifar10", "p-x-weight", ".3" }, { "cifar10", "clip-grad", "10" },
+    { "cifar10", "reinit-freq", ".025" }, { "cifar10", "shift", "4" }, { "cifar10", "flip", "on" }
+};
+
+/* 1, or 0 and a line on stderr: what was not given, from the preset and the data set. */
+static int train_defaults(options *o, train_options *t) {
+    if (!option_default(o, option_find(o, "preset"), "fast")) return 0;
+    const int preset = t->preset, dataset = option_find(o, "dataset");
+    if (!option_default(o, dataset, o->table[dataset].value[preset])) return 0;
+    if (!options_defaults(o, preset)) return 0;
+    for (size_t i = 0; preset == PRESET_FAST && i < sizeof train_fast / sizeof *train_fast; i++)
+        if (!strcmp(train_fast[i].dataset, t->dataset) &&
+            !option_default(o, option_find(o, train_fast[i].name), train_fast[i].value)) return 0;
+    /* epochs and iters are two names of one length */
+    if (o->given[option_find(o, "epochs")] && !option_default(o, option_find(o, "iters"), "0"))
+        return 0;
+    if (o->given[option_find(o, "iters")] && !option_default(o, option_find(o, "epochs"), "0"))
+        return 0;
+    return 1;
+}
+
+/* Combinations that make no sense: a line on stderr. */
+static int train_combination(const options *o, const train_options *t) {
+    const int given_epochs = o->given[option_find(o, "epochs")];
+    const char *wrong = NULL;
+    static const char *const of_wrn[] = {
+        "depth", "width", "stem-stride", "norm", "dropout-rate", "head"
+    };
+    char text[128];
+    for (size_t i = 0; i < sizeof of_wrn / sizeof *of_wrn; i++)
+        if (t->net == NET_CONVNET && o->given[option_find(o, of_wrn[i])]) {
+            snprintf(text, sizeof text, "--%s is for --net wrn, not convnet", of_wrn[i]);
+            wrong = text;
+        }
+    if (t->net == NET_WRN && o->given[option_find(o, "widths")])
+        wrong = "--widths is for --net convnet, not wrn";
+    if (t->net == NET_WRN && (t->depth - 4) % 6) wrong = "--depth must be 6k + 4: 10, 16, 22, 28";
+    if (given_epochs && o->given[option_find(o, "iters")] && t->epochs && t->iters)
+        wrong = "--epochs and --iters are two names of one length: give one";
+    else if (!t->epochs && !t->iters) wrong = "--epochs or --iters must be above 0";
+    if (t->w_y == 0 && t->w_x == 0 && t->w_xy == 0)
+        wrong = "--p-y-given-x-weight, --p-x-weight and --p-x-y-weight are all 0: nothing to learn";
+    if (t->w_x == 0 && t->w_xy == 0 && t->class_cond)
+        wrong = "--class-cond-p-x-sample needs --p-x-weight or --p-x-y-weight";
+    if (t->decay_epochs.n > 4) wrong = "--decay-epochs takes 4 numbers at most";
+    if (*t->init && *t->resume) wrong = "--init begins a run, --resume goes on with one";
+    if (wrong) fprintf(stderr, "%s: %s\n", o->command, wrong);
+    return !wrong;
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+enum { STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATES };
+
+/* A shuffled list of images, drawn in epochs. */
+typedef struct deck { int *cards, n, batch, epoch; const int *of; uint64_t stream; } deck;
+
+typedef struct run {
+    options *table;
+    train_options *o;
+    jem_ctx *ctx;
+    jem_net *net;
+    jem_trainer *tr;
+    data_set data, test;
+    int *order, n_train, *labelled, n_labelled;    /* order: validation first, then training */
+    deck all, few;
+    float *x, *x_few;
+    int *y, *y_few;
+    int total, per_epoch, update, status;          /* status: to exit with */
+    /* Sums of ce, accuracy, f(x+), f(x-), |gradient|, loss since the last row, best accuracy on the
+       validation images, running f(x+) - f(x-), retries, updates summed: a resumed run needs them. */
+    float state[STATES];
+    char *good;                                    /* the last good state, as a file in memory */
+    size_t good_size;
+    double seconds, began, saved, shown, pace;     /* seconds: of the runs before; pace: each */
+    jem_stats last;
+    float valid_accuracy, valid_ce;
+    FILE *log;
+} run;
+
+static volatile sig_atomic_t train_signal;
+
+static void on_signal(int number) {
+    if (train_signal) _exit(128 + number);         /* the second time: at once */
+    train_signal = number;
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void say(const run *r, const char *what, const char *text) {
+    if (r->shown > 0 && isatty(1)) printf("\n");   /* the line of progress stays */
+    fflush(stdout);
+    fprintf(stderr, "jem train: %s%s\n", what, text);
+}
+/* The context's error, once; remembers the status to exit with. */
+static int fail(run *r, int status) {
+    const jem_status s = jem_error_status(r->ctx);
+    if (s != JEM_OK) say(r, jem_error(r->ctx), "");
+    jem_clear_error(r->ctx);
+    r->status = status ? status : s == JEM_BAD_ARGUMENT ? 2 : 1;
+    return 0;
+}
+static int complain(run *r, int status, const char *what, const char *text) {
+    say(r, what, text);
+    r->status = status;
+    return 0;
+}
+
+static int path_in(char *path, const run *r, const char *name) {
+    const int n = snprintf(path, 512, "%s/%s", r->o->out, name);
+    return n > 0 && n < 512;
+}
+
+/* mkdir -p */
+static int make_folder(const char *path) {
+    char part[512];
+    struct stat s;
+    snprintf(part, sizeof part, "%s", path);
+    for (char *c = part + 1; *c; c++)
+        if (*c == '/') { *c = 0; mkdir(part, 0777); *c = '/'; }
+    errno = 0;
+    if (mkdir(part, 0777) == 0) return 1;
+    if (errno == EEXIST && stat(part, &s) == 0 && S_ISDIR(s.st_mode)) return 1;
+    if (errno == EEXIST) errno = ENOTDIR;
+    return 0;
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+static jem_rng stream_of(const run *r, uint64_t stream, uint64_t number) {
+    const jem_rng seed = jem_rng_seed((uint64_t)r->o->seed), rng = jem_rng_split(&seed, stream);
+    return jem_rng_split(&rng, number);
+}
+
+static void shuffle(int *a, int n, jem_rng *rng) {
+    for (int i = n - 1; i > 0; i--) {
+        const int k = jem_rng_below(rng, i + 1), t = a[i];
+        a[i] = a[k], a[k] = t;
+    }
+}
+
+static int deck_create(deck *d, const int *of, int n, int batch, uint64_t stream) {
+    d->of = of, d->n = n, d->batch = batch < n ? batch : n, d->stream = stream, d->epoch = -1;
+    d->cards = (int *)malloc(((size_t)n + 1) * sizeof *d->cards);
+    return d->cards != NULL;
+}
+
+/* Image i of the data moved by (dy,dx), beyond the border reflected, and mirrored. */
+static void move_image(const float *from, float *to, int c, int h, int w, int dy, int dx,
+                       int mirror) {
+    for (int k = 0; k < c; k++, from += h * w)
+        for (int i = 0; i < h; i++) {
+            int y = i + dy;
+            y = y < 0 ? -y : y >= h ? 2 * h - 2 - y : y;
+            for (int j = 0; j < w; j++) {
+                int x = (mirror ? w - 1 - j : j) + dx;
+                x = x < 0 ? -x : x >= w ? 2 * w - 2 - x : x;
+                *to++ = from[y * w + x];
+            }
+        }
+}
+
+/* The batch for this update: a function of the seed and the update's number alone. */
+static void draw_batch(run *r, deck *d, float *x, int *y) {
+    const data_set *s = &r->data;
+    const int per_epoch = d->n / d->batch, epoch = r->update / per_epoch;
+    if (epoch != d->epoch) {
+        jem_rng rng = stream_of(r, d->stream, (uint64_t)epoch);
+        memcpy(d->cards, d->of, (size_t)d->n * sizeof *d->cards);
+        shuffle(d->cards, d->n, &rng);
+        d->epoch = epoch;
+    }
+    const int *which = d->cards + (ptrdiff_t)(r->update % per_epoch) * d->batch;
+    const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
+    float *plain = x + d->batch * size;            /* room for one more */
+    jem_rng rng = stream_of(r, d->stream + 1, (uint64_t)r->update);
+    for (int i = 0; i < d->batch; i++) {
+        data_floats(s, which + i, 1, plain);
+        const int reach = r->o->shift;
+        const int dy = jem_rng_below(&rng, 2 * reach + 1) - reach;
+        const int dx = jem_rng_below(&rng, 2 * reach + 1) - reach;
+        const int mirror = r->o->flip && jem_rng_below(&rng, 2);
+        move_image(plain, x + i * size, s->c, s->h, s->w, dy, dx, mirror);
+        y[i] = s->labels[which[i]];
+    }
+}
+
+static int load_data(run *r) {
+    const train_options *t = r->o;
+    char error[512];
+    data_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.root = t->data, desc.height = desc.width = t->size, desc.channels = t->grey ? 1 : 0;
+    desc.resize = t->size ? DATA_AREA : DATA_AS_IS;
+    if (!data_load(&r->data, t->dataset, "train", &desc, error, sizeof error))
+        return complain(r, 1, error, "");
+    const data_set *s = &r->data;
+    if (s->c != 1 && s->c != 3) return complain(r, 1, t->dataset, ": neither grey nor colour");
+    if (t->n_valid >= s->n) {
+        snprintf(error, sizeof error, "--n-valid %d of %d images leaves none for training",
+                 t->n_valid, s->n);
+        return complain(r, 2, error, "");
+    }
+    if (t->shift >= s->h || t->shift >= s->w)
+        return complain(r, 2, "--shift is larger than the images", "");
+    r->order = (int *)malloc((size_t)s->n * sizeof *r->order);
+    r->labelled = (int *)malloc((size_t)s->n * sizeof *r->labelled);
+    int *seen = (int *)calloc((size_t)s->classes, sizeof *seen);
+    if (!r->order || !r->labelled || !seen) return complain(r, 1, "no memory for the data", "");
+    jem_rng split = jem_rng_seed(1234);            /* the same images for every seed */
+    for (int i = 0; i < s->n; i++) r->order[i] = i;
+    shuffle(r->order, s->n, &split);
+    const int *train = r->order + t->n_valid;
+    r->n_train = s->n - t->n_valid;
+    for (int i = 0; i < r->n_train; i++)
+        if (t->labels_per_class <= 0 || seen[s->labels[train[i]]]++ < t->labels_per_class)
+            r->labelled[r->n_labelled++] = train[i];
+    int least = 0;
+    for (int k = 0; k < s->classes; k++) if (seen[k] < seen[least]) least = k;
+    if (t->labels_per_class > 0 && seen[least] < t->labels_per_class) {
+        snprintf(error, sizeof error, "--labels-per-class %d: class %s has %d images",
+                 t->labels_per_class, s->class_names[least], seen[least]);
+        free(seen);
+        return complain(r, 2, error, "");
+    }
+    free(seen);
+    if (t->batch_size > r->n_train) {
+        snprintf(error, sizeof error, "--batch-size %d is more than the %d training images",
+                 t->batch_size, r->n_train);
+        return complain(r, 2, error, "");
+    }
+    const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w, n = t->batch_size + 1;
+    r->x = (float *)malloc((size_t)(n * size) * sizeof(float));
+    r->x_few = (float *)malloc((size_t)(n * size) * sizeof(float));
+    r->y = (int *)malloc((size_t)n * sizeof(int)), r->y_few = (int *)malloc((size_t)n * sizeof(int));
+    if (!r->x || !r->x_few || !r->y || !r->y_few ||
+        !deck_create(&r->all, train, r->n_train, t->batch_size, 10) ||
+        !deck_create(&r->few, r->labelled, r->n_labelled, t->batch_size, 20))
+        return complain(r, 1, "no memory for the data", "");
+    r->per_epoch = r->n_train / t->batch_size;
+    return 1;
+}
+
+/* Accuracy and mean -log p(y|x) over images which[0..n-1] (NULL: the first n). */
+static int evaluate(jem_net *net, const data_set *s, const int *which, int n, double *accuracy,
+                    double *nll, double *logp) {
+    enum { AT_ONCE = 256 };
+    const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
+    float *x = (float *)malloc((size_t)(AT_ONCE * size) * sizeof *x);
+    float *f = (float *)malloc((size_t)(AT_ONCE * net->classes) * sizeof *f);
+    double right = 0, loss = 0, density = 0;
+    int one[AT_ONCE];
+    if (!x || !f) jem_fail(net->ctx, JEM_NO_MEMORY, "no memory for the evaluation");
+    for (int i = 0; i < n && jem_ok(net->ctx); i += AT_ONCE) {
+        const int m = n - i < AT_ONCE ? n - i : AT_ONCE;
+        for (int k = 0; k < m; k++) one[k] = which ? which[i + k] : i + k;
+        data_floats(s, one, m, x);
+        const jem_mark mark = jem_begin(net->ctx);
+        jem_read(jem_forward(net, jem_input(net->ctx, x, m, s->c, s->h, s->w), 0), f);
+        jem_end(net->ctx, mark);
+        for (int k = 0; k < m && jem_ok(net->ctx); k++) {
+            const float *row = f + k * net->classes;
+            const int label = s->labels[one[k]];
+            int best = 0;
+            double sum = 0;
+            for (int c = 1; c < net->classes; c++) if (row[c] > row[best]) best = c;
+            for (int c = 0; c < net->classes; c++) sum += exp((double)row[c] - (double)row[best]);
+            const double lse = (double)row[best] + log(sum);
+            right += best == label, loss += lse - (double)row[label], density += lse;
+        }
+    }
+    free(x), free(f);
+    *accuracy = right / n, *nll = loss / n;
+    if (logp) *logp = density / n;
+    return jem_ok(net->ctx);
+}
+
+/* ---- the network and its trainer ------------------------------------------------------------- */
+
+static jem_net *make_net(const run *r) {
+    const train_options *t = r->o;
+    const data_set *s = &r->data;
+    if (t->net == NET_CONVNET) {
+        jem_convnet_desc d = jem_convnet_desc_default();
+        d.channels = s->c, d.height = s->h, d.width = s->w, d.classes = s->classes;
+        d.layers = t->widths.n, d.activation = (jem_activation)t->activation;
+        for (int i = 0; i < t->widths.n; i++) d.widths[i] = t->widths.at[i];
+        return jem_convnet_create(r->ctx, &d, (uint64_t)t->seed);
+    }
+    jem_wrn_desc d = jem_wrn_desc_default();
+    d.channels = s->c, d.height = s->h, d.width = s->w, d.classes = s->classes;
+    d.depth = t->depth, d.widen = t->width, d.activation = (jem_activation)t->activation;
+    d.norm = (jem_norm)t->norm, d.dropout = t->dropout, d.head = (jem_head)t->head;
+    d.stem_stride = t->stem_stride;
+    return jem_wrn_create(r->ctx, &d, (uint64_t)t->seed);
+}
+
+static jem_trainer *make_trainer(const run *r) {
+    const train_options *t = r->o;
+    jem_train_desc d = jem_train_desc_default();
+    d.lr = t->lr, d.seed = (uint64_t)t->seed;
+    d.schedule.warmup = t->warmup > 0 ? t->warmup : 0;
+    if (t->schedule == SCHEDULE_COSINE)
+        d.schedule.kind = JEM_COSINE, d.schedule.total = r->total, d.schedule.floor = .02f;
+    else {
+        d.schedule.kind = JEM_STEPS, d.schedule.rate = t->decay_rate;
+        for (int i = 0; i < t->decay_epochs.n && i < 4; i++)
+            d.schedule.at[i] = t->decay_epochs.at[i] * r->per_epoch;
+    }
+    d.optim.kind = (jem_optimizer)t->optimizer, d.optim.momentum = .9f;
+    d.optim.weight_decay = t->weight_decay, d.optim.clip = t->clip_grad, d.optim.ema = t->ema;
+    if (t->clf_only) d.optim.only = "class_output";
+    d.w_ce = t->w_y, d.w_cd = t->w_x, d.w_cd_class = t->w_xy, d.energy_l2 = t->energy_l2;
+    d.input_noise = t->sigma;
+    d.sgld.steps = t->n_steps, d.sgld.step_size = t->sgld_lr, d.sgld.noise_std = t->sgld_std;
+    if (t->clamp > 0) d.sgld.clamp_lo = -t->clamp, d.sgld.clamp_hi = t->clamp;
+    d.negatives = t->negatives ? t->negatives : t->batch_size;
+    d.buffer_size = t->buffer_size, d.reinit = t->reinit, d.class_conditional = t->class_cond;
+    return jem_trainer_create(r->net, &d);
+}
+
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+#define OPTION_PREFIX "train."
+static const int64_t state_shape[1] = { STATES };
+
+/* Network, trainer and the run's own numbers. */
+static jem_archive *pack(run *r) {
+    jem_archive *a = jem_archive_create(r->ctx);
+    if (!a) return NULL;
+    jem_net_to_archive(r->net, a);
+    jem_trainer_to_archive(r->tr, a);
+    jem_archive_add(a, "run.state", JEM_F32, 1, state_shape, r->state);
+    return a;
+}
+
+static int unpack(run *r, const jem_archive *a) {
+    const jem_entry *e = jem_archive_find(a, "run.state");
+    if (!e || e->dtype != JEM_F32 || e->bytes != sizeof r->state)
+        jem_fail(r->ctx, JEM_BAD_FILE, "this file holds a network, not a run that can go on");
+    else if (jem_net_load(r->net, a) == JEM_OK && jem_trainer_from_archive(r->tr, a) == JEM_OK) {
+        memcpy(r->state, e->data, sizeof r->state);
+        r->update = jem_trainer_updates(r->tr);
+        jem_trainer_average(r->tr, 0);
+    }
+    return jem_ok(r->ctx);
+}
+
+static int store_options(const run *r, jem_archive *a) {
+    char key[64];
+    for (int i = 0; i < r->table->count; i++) {
+        const option *t = &r->table->table[i];
+        if (t->kind == OPTION_TITLE || t->life == OPTION_NOW) continue;
+        snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
+        jem_archive_set_meta(a, key, r->table->text[i]);
+    }
+    return jem_ok(r->ctx);
+}
+
+static double elapsed(const run *r) { return r->seconds + now() - r->began; }
+
+static int save(run *r) {
+    char path[512], text[32];
+    jem_trainer_average(r->tr, 1);                 /* what others load is the averaged network */
+    jem_archive *a = pack(r);
+    int ok = a && path_in(path, r, "last.safetensors") && store_options(r, a);
+    snprintf(text, sizeof text, "%.1f", elapsed(r));
+    ok = ok && jem_archive_set_meta(a, "run.seconds", text) == JEM_OK;
+    snprintf(text, sizeof text, "%d", r->update);
+    ok = ok && jem_archive_set_meta(a, "run.updates", text) == JEM_OK &&
+         jem_archive_write(a, path) == JEM_OK;
+    jem_archive_free(a);
+    jem_trainer_average(r->tr, 0);
+    r->saved = now();
+    return ok || fail(r, 1);
+}
+
+/* The network alone, with how it was made. */
+static int save_net(run *r, const char *name) {
+    char path[512];
+    jem_archive *a = jem_archive_create(r->ctx);
+    const int ok = a && path_in(path, r, name) && jem_net_to_archive(r->net, a) == JEM_OK &&
+                   store_options(r, a) && jem_archive_write(a, path) == JEM_OK;
+    jem_archive_free(a);
+    return ok || fail(r, 1);
+}
+
+static int remember(run *r) {
+    jem_archive *a = pack(r);
+    size_t size = 0;
+    char *bytes = a ? (char *)jem_archive_to_memory(a, &size) : NULL;
+    jem_archive_free(a);
+    if (!bytes) return fail(r, 1);
+    jem_release(r->ctx, r->good);
+    r->good = bytes, r->good_size = size;
+    return 1;
+}
+
+/* ---- reports --------------------------------------------------------------------------------- */
+
+#define LOG_HEADER "update,epoch,lr,loss,ce,accuracy,f_data,f_sample,grad_norm,valid_accuracy," \
+                   "valid_ce,retries,seconds"
+enum { LOG_COLUMNS = 13 };
+
+/* Opens the log for more, without the rows beyond `update`. */
+static int log_open(run *r, int update) {
+    char path[512], temp[520], line[512];
+    if (!path_in(path, r, "log.csv")) return complain(r, 1, r->o->out, ": the name is too long");
+    snprintf(temp, sizeof temp, "%s.tmp", path);
+    if (r->log) fclose(r->log), r->log = NULL;
+    errno = 0;
+    FILE *old = update > 0 ? fopen(path, "r") : NULL, *f = fopen(temp, "w");
+    int ok = f != NULL && fprintf(f, "%s\n", LOG_HEADER) > 0;
+    while (ok && old && fgets(line, sizeof line, old))
+        if (isdigit((unsigned char)*line) && strchr(line, '\n') && atoi(line) <= update)
+            ok = fputs(line, f) >= 0;
+    if (old) fclose(old);
+    if (f) ok = !fflush(f) && ok, ok = !fclose(f) && ok;
+    ok = ok && !rename(temp, path) && (r->log = fopen(path, "a")) != NULL;
+    if (ok) return 1;
+    snprintf(line, sizeof line, ": cannot be written: %s", strerror(errno));
+    remove(temp);
+    return complain(r, 1, path, line);
+}
+
+static int log_row(run *r, int evaluated) {
+    const float n = r->state[STATE_COUNT];
+    char row[512], valid[64] = ",";
+    if (n < 1 && !evaluated) return 1;
+    double mean[STATE_SUMS];
+    for (int i = 0; i < STATE_SUMS; i++) mean[i] = n > 0 ? (double)(r->state[i] / n) : 0.0;
+    if (evaluated) snprintf(valid, sizeof valid, "%.5f,%.5f", (double)r->valid_accuracy,
+                            (double)r->valid_ce);
+    snprintf(row, sizeof row, "%d,%.3f,%.4g,%.6g,%.6g,%.5f,%.6g,%.6g,%.6g,%s,%.0f,%.1f\n",
+             r->update, (double)r->update / r->per_epoch, (double)r->last.lr, mean[5], mean[0],
+             mean[1], mean[2], mean[3], mean[4], valid, (double)r->state[STATE_RETRIES],
+             elapsed(r));
+    for (int i = 0; i < STATE_SUMS; i++) r->state[i] = 0;
+    r->state[STATE_COUNT] = 0;
+    errno = 0;
+    if (fputs(row, r->log) >= 0 && !fflush(r->log)) return 1;
+    snprintf(row, sizeof row, "log.csv: cannot be written: %s", strerror(errno));
+    return complain(r, 1, row, "");
+}
+
+/* Draws log.csv. */
+static int draw_curves(const run *r) {
+    char path[512], line[512];
+    float *rows = NULL;
+    int n = 0, room = 0;
+    FILE *f = path_in(path, r, "log.csv") ? fopen(path, "r") : NULL;
+    while (f && fgets(line, sizeof line, f)) {
+        if (!isdigit((unsigned char)*line)) continue;
+        if (n == room) {
+            float *more = (float *)realloc(rows, (size_t)(2 * room + 64) * LOG_COLUMNS *
+                                                 sizeof *rows);
+            if (!more) break;
+            rows = more, room = 2 * room + 64;
+        }
+        const char *s = line;
+        for (int c = 0; c < LOG_COLUMNS; c++) {
+            char *end;
+            const float v = strtof(s, &end);
+            rows[(ptrdiff_t)n * LOG_COLUMNS + c] = end == s ? NAN : v;
+            s = strchr(end, ',');
+            if (!s) { while (++c < LOG_COLUMNS) rows[(ptrdiff_t)n * LOG_COLUMNS + c] = NAN; break; }
+            s++;
+        }
+        n++;
+    }
+    if (f) fclose(f);
+    enum { WIDTH = 900, HEIGHT = 900, LEFT = 80, RIGHT = 870 };
+    float *column = (float *)malloc(((size_t)n + 1) * 8 * sizeof *column);
+    plot p;
+    int ok = n > 0 && column && plot_create(&p, WIDTH, HEIGHT, 0, WIDTH, HEIGHT, 0);
+    if (ok) {
+        static const int of[8] = { 0, 4, 10, 5, 9, 6, 7, 2 };
+        float *c[8];
+        for (int k = 0; k < 8; k++) {
+            c[k] = column + (ptrdiff_t)k * n;
+            for (int i = 0; i < n; i++) c[k][i] = rows[(ptrdiff_t)i * LOG_COLUMNS + of[k]];
+        }
+        for (int i = 0; i < n; i++)                /* in percent; f(x+) - f(x-) */
+            c[3][i] *= 100, c[4][i] *= 100, c[5][i] -= c[6][i];
+        const curve ce[2] = { { "training", 0x1f5fa8, c[0], c[1], n },
+                              { "validation", 0xd2691e, c[0], c[2], n } };
+        const curve accuracy[2] = { { "training", 0x1f5fa8, c[0], c[3], n },
+                                    { "validation", 0xd2691e, c[0], c[4], n } };
+        const curve gap[1] = { { "f(x+) - f(x-)", 0x2e8b57, c[0], c[5], n } };
+        const panel panels[3] = {
+            { "cross-entropy", NULL, LEFT, 60, RIGHT, 290, 0, 0, ce, 2 },
+            { "accuracy, %", NULL, LEFT, 350, RIGHT, 580, 0, 0, accuracy, 2 },
+            { "data against samples", "updates", LEFT, 640, RIGHT, 850, 0, 0, gap, 1 }
+        };
+        for (int k = 0; k < 3; k++) draw_panel(&p, &panels[k]);
+        ok = path_in(path, r, "curves.png") && plot_write(&p, path);
+        plot_free(&p);
+    }
+    free(column), free(rows);
+    return ok;
+}
+
+static int draw_samples(const run *r) {
+    const jem_buffer *b = jem_trainer_buffer(r->tr);
+    char path[512], name[64];
+    snprintf(name, sizeof name, "samples_%06d.png", r->update);
+    if (!b || !path_in(path, r, name)) return 1;
+    return picture_grid(path, b->data, b->capacity < 100 ? b->capacity : 100, 10, b->channels,
+                        b->height, b->width, b->height <= 32 ? 2 : 1);
+}
+
+static void time_text(char text[32], double seconds) {
+    const long s = seconds > 0 && seconds < 1e9 ? (long)seconds : 0;
+    if (s >= 3600) snprintf(text, 32, "%ld:%02ld h", s / 3600, s / 60 % 60);
+    else snprintf(text, 32, "%ld:%02ld min", s / 60, s % 60);
+}
+
+/* Means since the last row of the log, or the last update's numbers right after one. */
+static void progress(run *r) {
+    const int bar = isatty(1);
+    const double t = now();
+    if (bar ? t - r->shown < .1 && r->update < r->total : r->update % r->o->print_every != 0)
+        return;
+    r->shown = t;
+    char left[32], valid[32] = "";
+    time_text(left, (r->total - r->update) * r->pace);
+    if (r->valid_accuracy >= 0)
+        snprintf(valid, sizeof valid, " (validation %.1f%%)", 100 * (double)r->valid_accuracy);
+    const jem_stats *s = &r->last;
+    const float n = r->state[STATE_COUNT], *sums = r->state;
+    printf("%sepoch %d  %d/%d  %.3g/s  CE %.3f  f(x+) %.1f  f(x-) %.1f  accuracy %.1f%%%s  "
+           "%s left%s", bar ? "\r" : "", r->update / r->per_epoch, r->update, r->total,
+           1 / fmax(r->pace, 1e-9), (double)(n > 0 ? sums[0] / n : s->ce),
+           (double)(n > 0 ? sums[2] / n : s->f_data), (double)(n > 0 ? sums[3] / n : s->f_sample),
+           100 * (double)(n > 0 ? sums[1] / n : s->accuracy), valid, left,
+           bar && r->update < r->total ? "   " : "\n");
+    fflush(stdout);
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+/* Accuracy on the validation images, with the averaged weights if there are any; the best network
+   is kept; pictures. */
+static int validate(run *r) {
+    const train_options *t = r->o;
+    const int n = t->n_valid < 1000 ? t->n_valid : 1000;
+    int ok = 1;
+    r->valid_accuracy = r->valid_ce = -1;
+    jem_trainer_average(r->tr, 1);
+    if (n >= 2) {
+        double accuracy, ce;
+        float *x = (float *)malloc((size_t)n * (size_t)(r->data.c * r->data.h * r->data.w) *
+                                   sizeof *x);
+        ok = x && evaluate(r->net, &r->data, r->order, t->n_valid, &accuracy, &ce, NULL);
+        if (ok) {
+            r->valid_accuracy = (float)accuracy, r->valid_ce = (float)ce;
+            data_floats(&r->data, r->order, n, x);
+            if (jem_calibrate(r->net, x, n) == JEM_DIVERGED) jem_clear_error(r->ctx);
+            if (r->valid_accuracy > r->state[STATE_BEST]) {
+                r->state[STATE_BEST] = r->valid_accuracy;
+                ok = save_net(r, "best.safetensors");
+            }
+        } else if (!x) ok = complain(r, 1, "no memory for the validation", "");
+        free(x);
+    }
+    jem_trainer_average(r->tr, 0);
+    if (ok) ok = draw_samples(r) || complain(r, 1, "the pictures cannot be written", "");
+    return ok || (r->status ? 0 : fail(r, 1));
+}
+
+/* Back to the last good state, with other random numbers from there. */
+static int go_back(run *r, const char *why) {
+    char text[512];
+    const float retries = r->state[STATE_RETRIES] + 1;
+    const int at = r->update;
+    jem_clear_error(r->ctx);
+    if ((int)retries > r->o->retries) {
+        snprintf(text, sizeof text, "update %d: %s; gave up after %d retries. Smaller steps help "
+                 "(--lr), so do --activation silu, --head flat, --energy-l2 .1, more --n-steps", at,
+                 why, r->o->retries);
+        return complain(r, 1, text, "");
+    }
+    jem_archive *a = jem_archive_parse(r->ctx, r->good, r->good_size);
+    const int ok = a && unpack(r, a);
+    jem_archive_free(a);
+    if (!ok) return fail(r, 1);
+    r->state[STATE_RETRIES] = retries;
+    jem_trainer_reseed(r->tr, (uint64_t)r->o->seed + (uint64_t)retries * 1000003);
+    snprintf(text, sizeof text, "update %d: %s; back to update %d with other random numbers (%d of "
+             "%d)", at, why, r->update, (int)retries, r->o->retries);
+    say(r, text, "");
+    return log_open(r, r->update);
+}
+
+/* One update, with what it says added up; 0 if it diverged (why says how) or failed. */
+static int step(run *r, char why[256]) {
+    const train_options *t = r->o;
+    const int two = t->batches == BATCHES_SEPARATE || t->labels_per_class > 0;
+    const int for_labels = t->w_y > 0 || t->w_xy > 0 || !two;
+    const int for_x = two && t->w_x > 0;
+    const double start = now();
+    deck *labels = two ? &r->few : &r->all;
+    if (for_labels) draw_batch(r, labels, r->x_few, r->y_few);
+    if (for_x) draw_batch(r, &r->all, r->x, r->y);
+    const jem_stats s = jem_train_step_semi(r->tr, r->x_few, r->y_few,
+                                            for_labels ? labels->batch : 0, r->x,
+                                            for_x ? r->all.batch : 0);
+    *why = 0;
+    if (s.status != JEM_OK) {
+        snprintf(why, 256, "%.250s", jem_error(r->ctx));
+        return 0;
+    }
+    r->last = s, r->update = jem_trainer_updates(r->tr);
+    const float add[STATE_SUMS] = { s.ce, s.accuracy, s.f_data, s.f_sample, s.grad_norm, s.loss };
+    for (int i = 0; i < STATE_SUMS; i++) r->state[i] += add[i];
+    r->state[STATE_COUNT] += 1;
+    r->state[STATE_GAP] += .1f * (-s.cd - r->state[STATE_GAP]);
+    const double took = now() - start;
+    r->pace = r->pace > 0 ? .95 * r->pace + .05 * took : took;
+    if (!(fabsf(r->state[STATE_GAP]) <= t->max_gap)) {
+        snprintf(why, 256, "f(x+) - f(x-) runs away, %.3g over the last updates",
+                 (double)r->state[STATE_GAP]);
+        return 0;
+    }
+    return 1;
+}
+
+static int train(run *r) {
+    enum { REMEMBER_EVERY = 100 };
+    const train_options *t = r->o;
+    const int stop = t->stop_at && t->stop_at < r->total ? t->stop_at : r->total;
+    const int eval_every = t->eval_every * r->per_epoch;
+    char why[256];
+    if (!remember(r)) return 0;
+    while (r->update < stop && !train_signal) {
+        if (!step(r, why)) {
+            if (jem_error_status(r->ctx) != JEM_DIVERGED && !jem_ok(r->ctx)) return fail(r, 0);
+            if (!go_back(r, why)) return 0;
+            continue;
+        }
+        const int evaluates = r->update % eval_every == 0 || r->update == r->total;
+        if (evaluates && !validate(r)) return 0;
+        progress(r);
+        if ((evaluates || r->update % t->print_every == 0) && !log_row(r, evaluates)) return 0;
+        if (evaluates && !draw_curves(r)) return complain(r, 1, "curves.png cannot be drawn", "");
+        /* what counts as good is well inside the limit */
+        if (r->update % REMEMBER_EVERY == 0 && fabsf(r->state[STATE_GAP]) < t->max_gap / 4 &&
+            !remember(r)) return 0;
+        if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) && !save(r)) return 0;
+    }
+    return save(r);
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static void run_free(run *r) {
+    if (r->log) fclose(r->log);
+    if (r->ctx) jem_release(r->ctx, r->good);
+    jem_trainer_free(r->tr), jem_net_free(r->net), jem_ctx_free(r->ctx);
+    data_free(&r->data), data_free(&r->test);
+    free(r->order), free(r->labelled), free(r->all.cards), free(r->few.cards);
+    free(r->x), free(r->x_few), free(r->y), free(r->y_few);
+}
+
+/* The options of the run in the folder; what was given may differ only where that is allowed. */
+static int restore_options(options *o, const jem_archive *a, const char *path) {
+    char key[64];
+    for (int i = 0; i < o->count; i++) {
+        const option *t = &o->table[i];
+        if (t->kind == OPTION_TITLE || t->life == OPTION_NOW) continue;
+        snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
+        const char *stored = jem_archive_meta(a, key);
+        if (!stored) {
+            fprintf(stderr, "%s: %s: does not say --%s: not a run of this program\n", o->command,
+                    path, t->name);
+            return 0;
+        }
+        if (!o->given[i]) {
+            if (!option_set(o, i, stored)) return 0;
+        } else if (t->life == OPTION_FIXED && strcmp(o->text[i], stored)) {
+            fprintf(stderr, "%s: --%s %s: this run has %s, which cannot be changed now\n",
+                    o->command, t->name, o->text[i], *stored ? stored : "nothing");
+            return 0;
+        }
+    }
+    /* a new length in one unit replaces the old one in the other */
+    const int epochs = option_find(o, "epochs"), iters = option_find(o, "iters");
+    if (o->given[epochs] && !o->given[iters]) return option_set(o, iters, "0");
+    if (o->given[iters] && !o->given[epochs]) return option_set(o, epochs, "0");
+    return 1;
+}
+
+static jem_ctx *make_ctx(int threads, int precision) {
+    jem_ctx_desc d;
+    memset(&d, 0, sizeof d);
+    d.threads = threads, d.precision = (jem_precision)precision;
+    return jem_ctx_create(&d);
+}
+
+static int prepare(run *r, const jem_archive *a) {
+    train_options *t = r->o;
+    if (!load_data(r)) return 0;
+    r->total = t->iters ? t->iters : t->epochs > INT_MAX / r->per_epoch ? INT_MAX
+                                                                       : t->epochs * r->per_epoch;
+    if ((t->class_cond || t->w_xy > 0) && t->buffer_size % r->data.classes)
+        return complain(r, 2, "--buffer-size must be a multiple of the number of classes", "");
+    r->net = make_net(r);
+    r->tr = r->net ? make_trainer(r) : NULL;
+    if (!r->tr) return fail(r, 0);
+    if (a && !unpack(r, a)) return fail(r, 1);
+    if (*t->init) {
+        jem_archive *from = jem_archive_read(r->ctx, t->init);
+        const int ok = from && jem_net_load(r->net, from) == JEM_OK;
+        jem_archive_free(from);
+        if (!ok) return fail(r, 1);
+    }
+    return 1;
+}
+
+static void announce(const run *r) {
+    const data_set *s = &r->data;
+    printf("%s: %d images of %d x %d%s, %d classes; %d for validation, %d labels\n", r->o->dataset,
+           s->n, s->w, s->h, s->c == 3 ? " in colour" : "", s->classes, r->o->n_valid,
+           r->n_labelled);
+    printf("%ld parameters, %d updates (%.1f epochs), %s x %d; results go to %s\n",
+           (long)jem_net_size(r->net), r->total, (double)r->total / r->per_epoch,
+           jem_isa_name(jem_ctx_isa(r->ctx)), jem_ctx_threads(r->ctx), r->o->out);
+    if (r->update) printf("going on after update %d\n", r->update);
+    fflush(stdout);
+}
+
+/* The test images, which no choice has seen. */
+static int final_test(run *r) {
+    char error[512], took[32];
+    data_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.root = r->o->data, desc.height = r->data.h, desc.width = r->data.w;
+    desc.channels = r->data.c, desc.resize = r->o->size ? DATA_AREA : DATA_AS_IS;
+    if (!data_load(&r->test, r->o->dataset, "test", &desc, error, sizeof error))
+        return complain(r, 1, error, "");
+    double accuracy, nll;
+    jem_trainer_average(r->tr, 1);
+    const int ok = evaluate(r->net, &r->test, NULL, r->test.n, &accuracy, &nll, NULL);
+    jem_trainer_average(r->tr, 0);
+    if (!ok) return fail(r, 1);
+    time_text(took, elapsed(r));
+    printf("trained in %s; %d test images: accuracy %.2f%%, -log p(y|x) %.4f; retries: %d\n", took,
+           r->test.n, 100 * accuracy, nll, (int)r->state[STATE_RETRIES]);
+    return 1;
+}
+
+static void catch_signals(void) {
+    struct sigaction how;
+    memset(&how, 0, sizeof how);
+    how.sa_handler = on_signal;
+    sigemptyset(&how.sa_mask);
+    sigaction(SIGINT, &how, NULL);
+    sigaction(SIGTERM, &how, NULL);
+}
+
+static int train_help(options *o, train_options *t) {
+    train_defaults(o, t);
+    printf("jem train [OPTIONS]: trains a model. Defaults in two columns: --preset paper, and fast"
+           " (for %s)\n", t->preset == PRESET_FAST ? t->dataset : "digits");
+    options_print(o, 2);
+    printf("After Ctrl-C, or a power cut: jem train --resume DIR\n");
+    return 0;
+}
+
+static int train_command(int argc, char **argv) {
+    static options table;                          /* zeroed, and too large for some stacks */
+    static train_options values;
+    options *o = &table;
+    char **words = (char **)malloc((size_t)argc * sizeof *words);
+    int n_words = 0;
+    o->command = "jem train", o->table = train_table, o->values = &values;
+    o->count = (int)(sizeof train_table / sizeof *train_table);
+    const int parsed = words ? options_parse(o, argc, argv, 2, words, &n_words) : 0;
+    if (parsed > 0 && n_words)
+        fprintf(stderr, "jem train: what is '%s'? Options begin with --\n", words[0]);
+    free(words);
+    if (parsed < 0) return train_help(o, &values);
+    if (!parsed || n_words) return 2;
+
+    run r;
+    memset(&r, 0, sizeof r);
+    r.table = o, r.o = &values, r.status = 2, r.began = r.saved = now();
+    r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1;
+    char path[512] = "";
+    struct stat there;
+    jem_archive *a = NULL;
+    jem_ctx *reader = NULL;
+    int ok = 1;
+    if (*values.resume) {
+        if (*values.out) {
+            fprintf(stderr, "jem train: --out cannot go with --resume: results go where they are\n");
+            return 2;
+        }
+        strcpy(values.out, values.resume);
+        ok = path_in(path, &r, "last.safetensors") && (reader = make_ctx(1, 0)) != NULL;
+        a = ok ? jem_archive_read(reader, path) : NULL;
+        if (!a) {
+            fprintf(stderr, "jem train: %s\n", reader ? jem_error(reader) : "no memory");
+            r.status = 1, ok = 0;
+        } else {
+            ok = restore_options(o, a, path);
+            const char *seconds = jem_archive_meta(a, "run.seconds");
+            r.seconds = seconds ? atof(seconds) : 0;
+        }
+    } else ok = train_defaults(o, &values);
+    ok = ok && train_combination(o, &values);
+    if (ok && !*values.out) {
+        const char *slash = strrchr(values.dataset, '/');
+        snprintf(values.out, sizeof values.out, "runs/%.200s", slash ? slash + 1 : values.dataset);
+    }
+    if (ok && !*values.resume && path_in(path, &r, "last.safetensors") && !stat(path, &there)) {
+        fprintf(stderr, "jem train: %s is there already: --resume %s goes on with it, --out DIR "
+                "begins another\n", path, values.out);
+        ok = 0;
+    }
+    if (ok && !make_folder(values.out)) {
+        fprintf(stderr, "jem train: %s: cannot be made: %s\n", values.out, strerror(errno));
+        r.status = 1, ok = 0;
+    }
+    if (ok) {
+        r.status = 0;
+        r.ctx = make_ctx(values.threads, values.precision);
+        ok = r.ctx && prepare(&r, a);
+        if (!r.ctx) r.status = 1, fprintf(stderr, "jem train: no memory\n");
+    }
+    jem_archive_free(a), jem_ctx_free(reader);
+    if (ok) {
+        catch_signals();
+        announce(&r);
+        ok = log_open(&r, r.update) && (r.update || save(&r)) && train(&r);
+        if (isatty(1) && r.shown > 0 && r.update < r.total) printf("\n");
+        if (ok && r.update < r.total) {
+            printf("stopped after update %d; to go on: jem train --resume %s\n", r.update,
+                   values.out);
+            r.status = train_signal ? 128 + train_signal : 0;
+        } else if (ok) final_test(&r);
+    }
+    const int status = r.status;
+    run_free(&r);
+    return status;
+}
+
+#endif

@@ -1,0 +1,214 @@
+/* Command-line options as a table: it parses, checks, fills in defaults, and prints the help. A
+   value keeps its text besides, so that a checkpoint can store it and give it back unchanged.
+   For programs of one .c file. */
+#ifndef TOOLS_OPTIONS_H
+#define TOOLS_OPTIONS_H
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum option_kind {
+    OPTION_TITLE = 0,                              /* of a group, in the help */
+    OPTION_FLAG,                                   /* int: --flip, --no-flip */
+    OPTION_INT, OPTION_FLOAT,
+    OPTION_CHOICE,                                 /* int: index of a word of `hint` */
+    OPTION_LIST,                                   /* option_list */
+    OPTION_TEXT                                    /* char[OPTION_TEXT_SIZE] */
+} option_kind;
+
+enum { OPTION_TEXT_SIZE = 256, OPTION_LIST_SIZE = 8, OPTIONS_MAX = 72 };
+
+typedef struct option_list { int n, at[OPTION_LIST_SIZE]; } option_list;
+
+typedef enum option_life {
+    OPTION_FIXED = 0,                              /* stored; the same for all of a resumed run */
+    OPTION_FREE,                                   /* stored; may be changed when resuming */
+    OPTION_NOW                                     /* for this command only */
+} option_life;
+
+typedef struct option {
+    const char *name;                              /* without the two dashes; or a title */
+    option_kind kind;
+    option_life life;
+    size_t at;                                     /* offset of the value in the caller's struct */
+    const char *hint;                              /* "N", "FILE"; OPTION_CHOICE: "adam|sgd" */
+    const char *value[2];                          /* the defaults of two presets */
+    double lo, hi;                                 /* of numbers */
+    const char *help;
+} option;
+
+typedef struct options {
+    const char *command;                           /* "jem train" */
+    const option *table;
+    int count;
+    void *values;                                  /* the caller's struct */
+    char text[OPTIONS_MAX][OPTION_TEXT_SIZE];
+    unsigned char given[OPTIONS_MAX];              /* on the command line */
+} options;
+
+static inline int option_find(const options *o, const char *name) {
+    for (int i = 0; i < o->count; i++)
+        if (o->table[i].kind != OPTION_TITLE && !strcmp(o->table[i].name, name)) return i;
+    return -1;
+}
+
+/* Is it the n letters at `word`? */
+static inline int option__is(const char *word, size_t n, const char *text) {
+    return strlen(text) == n && !strncmp(word, text, n);
+}
+
+static inline int option__list(const char *text, option_list *list, double lo, double hi) {
+    list->n = 0;
+    for (const char *s = text; *s;) {
+        char *end;
+        const long v = strtol(s, &end, 10);
+        if (end == s || list->n == OPTION_LIST_SIZE || (double)v < lo || (double)v > hi) return 0;
+        list->at[list->n++] = (int)v;
+        for (s = end; *s == ' ' || *s == ','; s++) {}
+    }
+    return 1;
+}
+
+/* Sets a value from its text; 0 and a line on stderr if it is not one. */
+static inline int option_set(options *o, int i, const char *text) {
+    const option *t = &o->table[i];
+    void *at = (char *)o->values + t->at;
+    char *end = NULL;
+    int ok = strlen(text) < OPTION_TEXT_SIZE;
+    const char *wanted = ok ? "" : "fewer letters are";
+    if (ok && t->kind == OPTION_FLAG) {
+        *(int *)at = !strcmp(text, "on");
+        ok = *(int *)at || !strcmp(text, "off"), wanted = "on or off is";
+    } else if (ok && t->kind == OPTION_INT) {
+        errno = 0;
+        const long v = strtol(text, &end, 10);
+        ok = end != text && !*end && !errno && (double)v >= t->lo && (double)v <= t->hi;
+        if (ok) *(int *)at = (int)v;
+    } else if (ok && t->kind == OPTION_FLOAT) {
+        const double v = strtod(text, &end);
+        ok = end != text && !*end && v >= t->lo && v <= t->hi;
+        if (ok) *(float *)at = (float)v;
+    } else if (ok && t->kind == OPTION_CHOICE) {
+        const char *word = t->hint;
+        int k = 0;
+        for (; *word; k++) {
+            const size_t n = strcspn(word, "|");
+            if (option__is(word, n, text)) break;
+            word += n + (word[n] == '|');
+        }
+        ok = *word != 0, wanted = t->hint;
+        if (ok) *(int *)at = k;
+    } else if (ok && t->kind == OPTION_LIST)
+        ok = option__list(text, (option_list *)at, t->lo, t->hi), wanted = "a list of numbers is";
+    else if (ok) strcpy((char *)at, text);
+    if (ok) {
+        if (text != o->text[i]) strcpy(o->text[i], text);
+        return 1;
+    }
+    if (t->kind == OPTION_CHOICE)
+        fprintf(stderr, "%s: --%s %s: choose from %s\n", o->command, t->name, text, wanted);
+    else if (*wanted)
+        fprintf(stderr, "%s: --%s %.60s: %s wanted\n", o->command, t->name, text, wanted);
+    else
+        fprintf(stderr, "%s: --%s %s: a%s number from %g to %g is wanted\n", o->command, t->name,
+                text, t->kind == OPTION_INT ? " whole" : "", t->lo, t->hi);
+    return 0;
+}
+
+/* Fills in what was not given. */
+static inline int option_default(options *o, int i, const char *text) {
+    return i < 0 || o->given[i] || option_set(o, i, text);
+}
+static inline int options_defaults(options *o, int preset) {
+    for (int i = 0; i < o->count; i++) {
+        const option *t = &o->table[i];
+        if (t->kind == OPTION_TITLE) continue;
+        if (!option_default(o, i, t->value[t->value[preset] ? preset : 0])) return 0;
+    }
+    return 1;
+}
+
+/* Takes options out of argv[first..]; what remains is moved to `words`. Underscores do for dashes.
+   0 and a line on stderr if one is unknown or has no good value; -1 if help was asked for. */
+static inline int options_parse(options *o, int argc, char **argv, int first, char **words,
+                                int *n_words) {
+    *n_words = 0;
+    for (int k = first; k < argc; k++) {
+        const char *arg = argv[k];
+        if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) return -1;
+        if (strncmp(arg, "--", 2)) {
+            if (*arg == '-' && arg[1]) {
+                fprintf(stderr, "%s: unknown option %s (%s --help lists them)\n", o->command, arg,
+                        o->command);
+                return 0;
+            }
+            words[(*n_words)++] = argv[k];
+            continue;
+        }
+        char name[64];
+        const size_t n = strcspn(arg + 2, "=");
+        const char *value = arg[2 + n] ? arg + 3 + n : NULL;
+        snprintf(name, sizeof name, "%.*s", n < 60 ? (int)n : 60, arg + 2);
+        for (char *c = name; *c; c++) if (*c == '_') *c = '-';
+        int i = option_find(o, name), off = 0;
+        if (i < 0 && !strncmp(name, "no-", 3)) {
+            i = option_find(o, name + 3);
+            if (i >= 0 && o->table[i].kind == OPTION_FLAG) off = 1;
+            else i = -1;
+        }
+        if (i < 0) {
+            fprintf(stderr, "%s: unknown option --%s (%s --help lists them)\n", o->command, name,
+                    o->command);
+            return 0;
+        }
+        char list[OPTION_TEXT_SIZE] = "";
+        const option_kind kind = o->table[i].kind;
+        if (kind == OPTION_FLAG) {
+            if (!value) value = off ? "off" : "on";
+        } else if (!value) {
+            if (k + 1 == argc || !strncmp(argv[k + 1], "--", 2)) {
+                fprintf(stderr, "%s: --%s needs a value (%s)\n", o->command, name,
+                        o->table[i].hint);
+                return 0;
+            }
+            value = argv[++k];
+            while (kind == OPTION_LIST && k + 1 < argc && isdigit((unsigned char)*argv[k + 1]) &&
+                   strlen(value) + strlen(argv[k + 1]) + 2 < sizeof list) {
+                char longer[OPTION_TEXT_SIZE];
+                snprintf(longer, sizeof longer, "%.120s %.120s", value, argv[++k]);
+                strcpy(list, longer), value = list;
+            }
+        }
+        if (!option_set(o, i, value)) return 0;
+        o->given[i] = 1;
+    }
+    return 1;
+}
+
+/* A line for each option: its defaults and what it does. presets: how many columns of defaults. */
+static inline void options_print(const options *o, int presets) {
+    for (int i = 0; i < o->count; i++) {
+        const option *t = &o->table[i];
+        char left[64];
+        if (t->kind == OPTION_TITLE) {
+            printf("%s\n", t->name);
+            continue;
+        }
+        const int word = t->kind == OPTION_FLAG || t->kind == OPTION_CHOICE;
+        snprintf(left, sizeof left, "--%s%s%s", t->name, word ? "" : " ", word ? "" : t->hint);
+        printf("  %-22s", left);
+        for (int k = 0; k < presets; k++) {
+            const char *v = k == 1 ? o->text[i] : t->value[0];
+            printf(" %-11s", *v ? v : "-");
+        }
+        printf(" %s%s%s%s\n", t->help, t->kind == OPTION_CHOICE ? ": " : "",
+               t->kind == OPTION_CHOICE ? t->hint : "", "");
+    }
+}
+
+#endif
