@@ -10,6 +10,12 @@
 #endif
 #endif
 
+/* Memory of zeros: stb_image 2.27 uses tables that a damaged JPEG does not define. */
+#include <stdlib.h>
+#define STBI_MALLOC(size) calloc(1, size)
+#define STBI_REALLOC(memory, size) realloc(memory, size)
+#define STBI_FREE(memory) free(memory)
+
 #define STB_IMAGE_STATIC
 #define STB_IMAGE_IMPLEMENTATION
 #define STB_IMAGE_WRITE_STATIC

@@ -73,12 +73,35 @@ static inline int data_load_image(data_set *d, const char *path, const data_desc
 
 enum { DATA__PATH = 1024 };
 
+static const struct data__known {
+    const char *name;
+    int c, side, classes;
+    const char *remedy;
+    const char *names[10];
+} data__known[] = {
+    { "mnist", 1, 28, 10, "run tools/get-data mnist", { NULL } },
+    { "fashion-mnist", 1, 28, 10, "run tools/get-data fashion-mnist",
+      { "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
+        "ankle boot" } },
+    { "cifar10", 3, 32, 10, "run tools/get-data cifar10",
+      { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+        "truck" } },
+    { "cifar100", 3, 32, 100, "put there train.bin, test.bin and fine_label_names.txt of "
+      "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", { NULL } },
+    { NULL, 0, 0, 0, NULL, { NULL } }
+};
+static inline const struct data__known *data__find_known(const char *name) {
+    const struct data__known *k = data__known;
+    while (k->name && strcmp(k->name, name)) k++;
+    return k->name ? k : NULL;
+}
+
 typedef struct data__job {
     data_set *d;
     data_desc desc;
     const char *what, *split;
     int test;                  /* is it the test split? */
-    int known;                 /* what is one of data__known: tools/get-data can fetch it */
+    const struct data__known *known;               /* or NULL */
     char *error;
     size_t error_size;
 } data__job;
@@ -91,18 +114,15 @@ static inline int data__fail(data__job *job, const char *format, ...) {
     va_start(args, format);
     vsnprintf(job->error, job->error_size, format, args);
     va_end(args);
+    for (char *c = job->error; job->error_size && *c; c++)     /* stb quotes what it finds */
+        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
     return 0;
 }
 
-/* What to do about a bad file of this data set. */
-static inline const char *data__remedy(const data__job *job, char text[96]) {
-    text[0] = 0;
-    if (job->known) snprintf(text, 96, " (remove it, then run tools/get-data %.32s)", job->what);
-    return text;
-}
+/* A bad file: with what to do about it, where that is known. */
 static inline int data__bad(data__job *job, const char *path, const char *reason) {
-    char remedy[96];
-    return data__fail(job, "%s: %s%s", path, reason, data__remedy(job, remedy));
+    return data__fail(job, "%s: %s%s%s%s", path, reason, job->known ? " (" : "",
+                      job->known ? job->known->remedy : "", job->known ? ")" : "");
 }
 static inline int data__no_memory(data__job *job, const char *path) {
     return data__fail(job, "%s: no memory for it", path);
@@ -241,7 +261,7 @@ static inline const char *data__gunzip(const unsigned char *in, size_t n, unsign
 static inline unsigned char *data__read(data__job *job, const char *path, size_t *size) {
     FILE *f = data__kind(path) == 'd' ? NULL : fopen(path, "rb");
     if (!f) {
-        data__fail(job, "%s: cannot be opened: %s", path, errno ? strerror(errno) : "a folder");
+        data__bad(job, path, errno ? strerror(errno) : "is a folder");
         return NULL;
     }
     unsigned char *bytes = NULL;
@@ -383,30 +403,8 @@ static inline int data__classes(data__job *job, int classes, const char *const *
     return 1;
 }
 
-static const struct data__known {
-    const char *name;
-    int c, side, classes;
-    const char *remedy;
-    const char *names[10];
-} data__known[] = {
-    { "mnist", 1, 28, 10, "run tools/get-data mnist", { NULL } },
-    { "fashion-mnist", 1, 28, 10, "run tools/get-data fashion-mnist",
-      { "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
-        "ankle boot" } },
-    { "cifar10", 3, 32, 10, "run tools/get-data cifar10",
-      { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
-        "truck" } },
-    { "cifar100", 3, 32, 100, "put there train.bin, test.bin and fine_label_names.txt of "
-      "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", { NULL } },
-    { NULL, 0, 0, 0, NULL, { NULL } }
-};
-static inline const struct data__known *data__find_known(const char *name) {
-    const struct data__known *k = data__known;
-    while (k->name && strcmp(k->name, name)) k++;
-    return k->name ? k : NULL;
-}
 static inline int data__name_classes(data__job *job, int classes) {
-    const struct data__known *k = data__find_known(job->what);
+    const struct data__known *k = job->known;
     const int named = k && k->names[0];
     return data__classes(job, classes, named ? k->names : NULL, named ? k->classes : 0);
 }
@@ -502,7 +500,7 @@ static inline int data__load_idx(data__job *job, const char *folder) {
     char path[DATA__PATH], labels_path[DATA__PATH];
     int shape[4], labels_shape[4], classes = 0, ok = 0;
     const unsigned char *pixels, *labels;
-    const struct data__known *known = data__find_known(job->what);
+    const struct data__known *known = job->known;
     if (!data__find_idx(job, folder, job->test, "images", path) ||
         !data__find_idx(job, folder, job->test, "labels", labels_path))
         return data__fail(job, "%s: there is no %s and -labels (IDX files) in it%s%s", folder,
@@ -602,11 +600,32 @@ static inline int data__cifar_classes(data__job *job, const char *folder, int cl
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
+/* stb_image 2.27 writes beyond a table of its own where a damaged JPEG has a Huffman table of more
+   than 256 codes: are they all smaller? Markers that it knows no length of end its reading. */
+static inline int data__jpeg_tables(const unsigned char *p, size_t n) {
+    enum { TABLES = 0xc4, FIRST = 0xc0, LAST = 0xfe };
+    if (n < 2 || p[0] != 0xff || p[1] != 0xd8) return 1;
+    for (size_t i = 2; i + 3 < n; ) {              /* from marker to marker */
+        const int marker = p[i + 1], restart = marker >= 0xd0 && marker <= 0xd9;
+        const size_t length = (size_t)p[i + 2] << 8 | p[i + 3];
+        if (p[i] != 0xff || marker < FIRST || marker > LAST || restart) { i++; continue; }
+        for (size_t at = i + 4; marker == TABLES && at < n && at < i + 2 + length; ) {
+            size_t codes = 0;
+            for (size_t k = at + 1; k <= at + 16 && k < n; k++) codes += p[k];
+            if (codes > 256) return 0;
+            at += 17 + codes;
+        }
+        i += 2 + length;
+    }
+    return 1;
+}
+
 /* Channels (1 or 3), height and width of a picture; refuses what claims to be larger than so many
    bytes can be. Few formats pack a thousand pixels into a byte, none ten times as many. */
 static inline int data__look(data__job *job, const char *path, const unsigned char *bytes,
                              size_t size, int shape[3]) {
     int w, h, channels;
+    if (!data__jpeg_tables(bytes, size)) return data__bad(job, path, "is damaged");
     if (!stbi_info_from_memory(bytes, (int)size, &w, &h, &channels))
         return data__fail(job, "%s: is not a picture that can be read: %s", path,
                           stbi_failure_reason());
@@ -704,10 +723,10 @@ static inline int data__load_sheets(data__job *job, const char *folder, int flat
         { "train_lables.json", "train.txt", "train.json" },
         { "test_lables.json", "test.txt", "test.json" }
     };
-    const struct data__known *known = data__find_known(job->what);
+    const struct data__known *known = job->known;
     const int files = flat && !job->test ? 5 : 1;
     char path[DATA__PATH], list[DATA__PATH], name[32];
-    int *other = NULL, n = 0, others = 0, done = 0, side = 0, classes = 0, ok = 1;
+    int *other = NULL, n = 0, others = 0, done = 0, classes = 0, ok = 1, side, c = 0, size = 0;
     const int pick = flat ? 0 : data__kind_in(folder, lists[job->test][1]) == 'f' ? 1 : 2;
     int *labels = data__path(list, folder, lists[job->test][pick]) ? data__numbers(job, list, &n)
                                                                    : NULL;
@@ -731,11 +750,14 @@ static inline int data__load_sheets(data__job *job, const char *folder, int flat
         else if (known && (shape[0] != known->c || side != known->side))
             ok = data__fail(job, "%s: its images are %d x %d of %d channels, which is not %s",
                             path, side, side, shape[0], job->what);
+        else if (done && (shape[0] != c || side != size))
+            ok = data__fail(job, "%s: its images are %d x %d of %d channels, those of the sheet "
+                            "before %d x %d of %d", path, side, side, shape[0], size, size, c);
         else if (count > n - done)
             ok = data__fail(job, "%s: has %d labels for more images than that", list, n);
         if (ok && !done) ok = data__shape(job, path, n, shape[0], side, side);
         ok = ok && data__cut(job, path, sheet, shape, flat, count, side, done);
-        done += ok ? count : 0;
+        done += ok ? count : 0, c = shape[0], size = side;
         free(sheet);
     }
     if (ok && done != n)
@@ -910,7 +932,7 @@ static inline int data_load_image(data_set *d, const char *path, const data_desc
 static inline int data__load_folder(data__job *job, const char *folder) {
     char path[DATA__PATH];
     data__names files;
-    const struct data__known *known = data__find_known(job->what);
+    const struct data__known *known = job->known;
     if (data__kind(folder) != 'd')
         return data__fail(job, "%s: there is no such folder%s%s", folder, known ? ": " : "",
                           known ? known->remedy : "");
@@ -946,11 +968,12 @@ static inline int data_load(data_set *d, const char *what, const char *split, co
     int ok;
     if (!data__begin(&job, d, what, desc, error, error_size)) return 0;
     job.split = split, job.test = !strcmp(split, "test");
-    job.known = data__find_known(what) != NULL;
+    job.known = data__find_known(what);
     if (!job.test && strcmp(split, "train"))
         return data__fail(&job, "%s: there is no split '%s', only train and test", what, split);
-    const char *name = strrchr(what, '/');
-    snprintf(d->name, sizeof d->name, "%.63s", name && name[1] ? name + 1 : what);
+    const char *name = what;
+    for (const char *at = what; *at; at++) if (*at == '/' && at[1]) name = at + 1;
+    snprintf(d->name, sizeof d->name, "%.*s", (int)strcspn(name, "/") % 64, name);
     if (!strcmp(what, "digits")) ok = data__digits(&job);
     else if (!job.known) ok = data__load_folder(&job, what);
     else {
