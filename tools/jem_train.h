@@ -506,6 +506,7 @@ static jem_trainer *make_trainer(const run *r) {
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
 #define OPTION_PREFIX "train."
+#define CLASS_PREFIX "class."                      /* class.7: its name */
 static const int64_t state_shape[1] = { STATES };
 
 /* Network, trainer and the run's own numbers. */
@@ -891,6 +892,15 @@ static int prepare(run *r, const jem_archive *a) {
     r->net = make_net(r);
     r->tr = r->net ? make_trainer(r) : NULL;
     if (!r->tr) return fail(r, 0);
+    jem_archive *try = jem_archive_create(r->ctx); /* names of folders may not fit into a file */
+    for (int i = 0; i < r->data.classes && i < 1000; i++) {
+        char key[32];
+        snprintf(key, sizeof key, CLASS_PREFIX "%d", i);
+        if (jem_archive_set_meta(try, key, r->data.class_names[i]) == JEM_OK)
+            jem_net_set_meta(r->net, key, r->data.class_names[i]);
+        else jem_clear_error(r->ctx);
+    }
+    jem_archive_free(try);
     if (a && !unpack(r, a)) return fail(r, 1);
     if (*t->init) {
         jem_archive *from = jem_archive_read(r->ctx, t->init);

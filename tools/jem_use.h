@@ -1,8 +1,698 @@
+/* What `jem` does with a trained model: sample, classify, eval, info, export. */
 #ifndef TOOLS_JEM_USE_H
 #define TOOLS_JEM_USE_H
-static int sample_command(int argc, char **argv) { (void)argc, (void)argv; return 2; }
-static int classify_command(int argc, char **argv) { (void)argc, (void)argv; return 2; }
-static int eval_command(int argc, char **argv) { (void)argc, (void)argv; return 2; }
-static int info_command(int argc, char **argv) { (void)argc, (void)argv; return 2; }
-static int export_command(int argc, char **argv) { (void)argc, (void)argv; return 2; }
+
+#include "jem_train.h"
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+typedef struct model {
+    jem_ctx *ctx;
+    jem_archive *archive;                          /* all that the file holds */
+    jem_net *net;
+    const char *path;
+} model;
+
+static int model_fail(const char *command, const model *m) {
+    fprintf(stderr, "%s: %s\n", command, m->ctx ? jem_error(m->ctx) : "no memory");
+    return 0;
+}
+
+static int model_open(model *m, const char *command, const char *path, int threads,
+                      int precision) {
+    memset(m, 0, sizeof *m);
+    m->path = path, m->ctx = make_ctx(threads, precision);
+    m->archive = m->ctx ? jem_archive_read(m->ctx, path) : NULL;
+    m->net = m->archive ? jem_net_from_archive(m->ctx, m->archive) : NULL;
+    return m->net || model_fail(command, m);
+}
+
+static void model_close(model *m) {
+    jem_net_free(m->net), jem_archive_free(m->archive), jem_ctx_free(m->ctx);
+}
+
+/* The name of a class, as the data set had it; its number if the file does not say. */
+static const char *class_name(const jem_net *net, int label, char number[24]) {
+    char key[32];
+    snprintf(key, sizeof key, CLASS_PREFIX "%d", label);
+    const char *name = jem_net_meta(net, key);
+    snprintf(number, 24, "%d", label);
+    return name ? name : number;
+}
+
+/* A class by name or number: 0 and a line on stderr if the network has none such. */
+static int class_of(const jem_net *net, const char *command, const char *text, int *label) {
+    char number[24], *end;
+    for (int k = 0; k < net->classes; k++)
+        if (!strcmp(class_name(net, k, number), text)) return *label = k, 1;
+    const long v = strtol(text, &end, 10);
+    if (end != text && !*end && v >= 0 && v < net->classes) return *label = (int)v, 1;
+    fprintf(stderr, "%s: --class %s: the network has classes 0 to %d", command, text,
+            net->classes - 1);
+    for (int k = 0; k < net->classes && k < 20; k++)
+        fprintf(stderr, "%s%s", k ? ", " : ": ", class_name(net, k, number));
+    fprintf(stderr, "\n");
+    return 0;
+}
+
+/* Takes the options of one of these commands; the words are between `least` and `most`. Returns -1
+   to go on, or what to exit with. */
+static int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
+                        int most, const char *usage) {
+    const int parsed = options_parse(o, argc, argv, 2, words, n_words);
+    if (parsed < 0) {
+        printf("%s\n", usage);
+        options_print(o, 1);
+        return 0;
+    }
+    if (!parsed) return 2;
+    if (*n_words < least || *n_words > most) {
+        fprintf(stderr, "%s (%s --help lists the options)\n", usage, o->command);
+        return 2;
+    }
+    return options_defaults(o, 0) ? -1 : 2;
+}
+
+/* ---- jem sample ------------------------------------------------------------------------------ */
+
+typedef struct sample_options {
+    char out[OPTION_TEXT_SIZE], chains[OPTION_TEXT_SIZE], each[OPTION_TEXT_SIZE];
+    char label[OPTION_TEXT_SIZE];
+    int n, columns, zoom, from, visits, steps, seed, threads, precision;
+    float sgld_lr, sgld_std, clamp;
+} sample_options;
+
+enum { FROM_NOISE = 0, FROM_BUFFER };
+enum { SAMPLE_AT_ONCE = 128, GRID_MOST = 400, SHOTS = 12, STRIPS_MOST = 10 };
+
+#define SAMPLE_AT(field) offsetof(sample_options, field)
+static const option sample_table[] = {
+    { "out", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(out), "FILE.png", NO_PRESETS("samples.png"), 0, 0,
+      "a grid of the samples (the first 400)" },
+    { "n", OPTION_INT, OPTION_NOW, SAMPLE_AT(n), "N", NO_PRESETS("100"), 1, 1e7,
+      "how many" },
+    { "class", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(label), "K", NO_PRESETS("any"), 0, 0,
+      "of this class (name or number), any, or all in turn" },
+    { "from", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(from), "noise|buffer", NO_PRESETS("noise"), 0,
+      0, "where chains begin; the buffer is in last.safetensors" },
+    { "steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(steps), "N", NO_PRESETS("-1"), -1, 1e8,
+      "SGLD steps (-1: 300 from noise, 0 from the buffer)" },
+    { "min-visits", OPTION_INT, OPTION_NOW, SAMPLE_AT(visits), "N", NO_PRESETS("5"), 0, 1e8,
+      "buffer: only chains that training has walked so often" },
+    { "sgld-lr", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(sgld_lr), "X", NO_PRESETS("1"), -1e9, 1e9,
+      "size of a step (if not given, as in training)" },
+    { "sgld-std", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(sgld_std), "X", NO_PRESETS(".01"), 0, 1e9,
+      "noise of a step (if not given, as in training)" },
+    { "clamp", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(clamp), "X", NO_PRESETS("0"), 0, 1e9,
+      "keep samples within +-X (if not given, as in training)" },
+    { "chains", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(chains), "FILE.png", NO_PRESETS(""), 0, 0,
+      "the way of ten chains, each a row from left to right" },
+    { "each", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(each), "DIR", NO_PRESETS(""), 0, 0,
+      "every sample as a PNG file of its own, for FID tools" },
+    { "columns", OPTION_INT, OPTION_NOW, SAMPLE_AT(columns), "N", NO_PRESETS("10"), 1, 1000,
+      "of the grid" },
+    { "zoom", OPTION_INT, OPTION_NOW, SAMPLE_AT(zoom), "N", NO_PRESETS("2"), 1, 32,
+      "of the grid" },
+    { "seed", OPTION_INT, OPTION_NOW, SAMPLE_AT(seed), "N", NO_PRESETS("1"), 0, 2147483647,
+      "decides all that is random" },
+    { "precision", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(precision), "exact|fast|direct",
+      NO_PRESETS("exact"), 0, 0, "arithmetic" },
+    { "threads", OPTION_INT, OPTION_NOW, SAMPLE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
+      "(0: all; the result is the same)" }
+};
+
+typedef struct sampling {
+    const sample_options *o;
+    model m;
+    int steps, one_class, all_classes;
+    float *x, *grid, *strips;                      /* strips[row][shot] */
+    int labels[SAMPLE_AT_ONCE];
+    int *queue, *next, *end;                       /* buffer: chains by class, still to be taken */
+    int rows, taken, done;                         /* of the strips; done: samples before these */
+    double logp, sure, familiar;
+    int calibrated;
+} sampling;
+
+static ptrdiff_t image_size(const jem_net *net) {
+    return (ptrdiff_t)net->channels * net->height * net->width;
+}
+
+/* The step of shot k: all SHOTS of them if there are so many, denser at the beginning. */
+static int moment(int k, int steps) {
+    const double t = (double)k / (SHOTS - 1);
+    const int even = k * steps / (SHOTS - 1), early = (int)(steps * t * t * t + .5);
+    return steps <= SHOTS - 1 ? (k < steps ? k : steps) : early > k ? early : even < k ? even : k;
+}
+static void take_shots(sampling *s, const float *x, int step) {
+    const ptrdiff_t size = image_size(s->m.net);
+    for (; s->taken < SHOTS && moment(s->taken, s->steps) == step; s->taken++)
+        for (int i = 0; i < s->rows; i++)
+            memcpy(s->strips + (i * SHOTS + s->taken) * size, x + i * size,
+                   (size_t)size * sizeof *x);
+}
+static int watch_chains(void *user, int step, jem_tensor *x) {
+    sampling *s = (sampling *)user;
+    if (s->taken < SHOTS && moment(s->taken, s->steps) == step + 1 && jem_read(x, s->x) == JEM_OK)
+        take_shots(s, s->x, step + 1);
+    return 0;
+}
+
+/* Sorts the buffer's chains by class, each class's in random order. */
+static int queue_buffer(sampling *s, jem_rng *rng) {
+    const jem_net *net = s->m.net;
+    const ptrdiff_t size = image_size(net);
+    const jem_entry *b = jem_archive_find(s->m.archive, "replay_buffer");
+    const jem_entry *v = jem_archive_find(s->m.archive, "replay_visits");
+    const int by_class = s->one_class || s->all_classes;
+    if (!b || b->dtype != JEM_F32 || b->ndim != 4 || b->shape[0] < 1 || b->shape[0] > INT_MAX / 8 ||
+        b->shape[1] != net->channels || b->shape[2] != net->height || b->shape[3] != net->width ||
+        (v && (v->dtype != JEM_I32 || v->ndim != 1 || v->shape[0] != b->shape[0]))) {
+        fprintf(stderr, "jem sample: %s: %s\n", s->m.path, b ? "its replay buffer does not fit its "
+                "network" : "holds no replay buffer (last.safetensors of a run does): --from noise");
+        return 0;
+    }
+    const int n = (int)b->shape[0], classes = by_class ? net->classes : 1;
+    const float *data = (const float *)b->data;
+    const int *visits = v ? (const int *)v->data : NULL;
+    s->queue = (int *)malloc((size_t)n * sizeof(int));
+    s->next = (int *)calloc((size_t)classes + 1, sizeof(int));
+    s->end = (int *)calloc((size_t)classes + 1, sizeof(int));
+    int *order = (int *)malloc((size_t)n * sizeof(int));
+    jem_answer *a = (jem_answer *)malloc((size_t)n * sizeof *a);
+    int ok = s->queue && s->next && s->end && order && a;
+    if (ok && by_class && jem_classify(s->m.net, data, n, a) != JEM_OK) ok = 0;
+    if (ok) {
+        int used = 0;
+        for (int i = 0; i < n; i++) order[i] = i;
+        shuffle(order, n, rng);
+        for (int c = 0; c < classes; c++) {
+            s->next[c] = used;
+            for (int i = 0; i < n; i++)
+                if ((!visits || visits[order[i]] >= s->o->visits) &&
+                    (!by_class || a[order[i]].label == c)) s->queue[used++] = order[i];
+            s->end[c] = used;
+        }
+    } else if (!jem_ok(s->m.ctx)) model_fail("jem sample", &s->m);
+    else fprintf(stderr, "jem sample: no memory for the buffer's %d chains\n", n);
+    free(order), free(a);
+    (void)size;
+    return ok;
+}
+
+/* Where n chains begin. */
+static int begin_chains(sampling *s, int n, jem_rng *rng) {
+    const ptrdiff_t size = image_size(s->m.net);
+    char number[24];
+    if (s->o->from == FROM_NOISE) {
+        jem_fill_uniform(s->m.ctx, rng, s->x, n * size, -1, 1);
+        return 1;
+    }
+    const float *data = (const float *)jem_archive_find(s->m.archive, "replay_buffer")->data;
+    for (int i = 0; i < n; i++) {
+        const int c = s->one_class || s->all_classes ? s->labels[i] : 0;
+        if (s->next[c] == s->end[c]) {
+            fprintf(stderr, "jem sample: the buffer has only %d chains%s%s walked %d times or more: "
+                    "a smaller --n or --min-visits, or --from noise\n", s->done + i,
+                    s->one_class || s->all_classes ? " before those run out of class " : "",
+                    s->one_class || s->all_classes ? class_name(s->m.net, c, number) : "",
+                    s->o->visits);
+            return 0;
+        }
+        memcpy(s->x + i * size, data + s->queue[s->next[c]++] * size, (size_t)size * sizeof(float));
+    }
+    return 1;
+}
+
+static int write_each(const sampling *s, int n) {
+    const jem_net *net = s->m.net;
+    const ptrdiff_t size = image_size(net), pixels = (ptrdiff_t)net->height * net->width;
+    unsigned char *bytes = (unsigned char *)malloc((size_t)size);
+    int ok = bytes != NULL;
+    for (int i = 0; ok && i < n; i++) {
+        char path[512];
+        for (ptrdiff_t k = 0; k < size; k++)       /* NCHW to NHWC */
+            bytes[k % pixels * net->channels + k / pixels] =
+                picture_byte((s->x[i * size + k] + 1) / 2);
+        snprintf(path, sizeof path, "%.400s/%06d.png", s->o->each, s->done + i);
+        ok = picture_write(path, bytes, net->width, net->height, net->channels);
+    }
+    free(bytes);
+    return ok;
+}
+
+/* The next n samples: begun, walked, counted, written. */
+static int sample_some(sampling *s, int n, jem_rng *rng) {
+    const ptrdiff_t size = image_size(s->m.net);
+    jem_ctx *ctx = s->m.ctx;
+    jem_answer a[SAMPLE_AT_ONCE];
+    for (int i = 0; i < n; i++)
+        if (s->all_classes) s->labels[i] = (s->done + i) / s->o->columns % s->m.net->classes;
+    if (!begin_chains(s, n, rng)) return 0;
+    if (s->done == 0 && s->strips) take_shots(s, s->x, 0);
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, s->x, n, s->m.net->channels, s->m.net->height, s->m.net->width);
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    walk.steps = s->steps, walk.step_size = s->o->sgld_lr, walk.noise_std = s->o->sgld_std;
+    if (s->o->clamp > 0) walk.clamp_lo = -s->o->clamp, walk.clamp_hi = s->o->clamp;
+    if (s->done == 0 && s->strips) walk.watch = watch_chains, walk.watch_user = s;
+    jem_class_of of;
+    of.net = s->m.net, of.labels = s->labels;
+    const int labelled = s->one_class || s->all_classes;
+    jem_sgld(ctx, labelled ? jem_logp_class : jem_logp, labelled ? (void *)&of : (void *)s->m.net,
+             t, &walk, rng);
+    jem_read(t, s->x);
+    jem_end(ctx, mark);
+    if (jem_classify(s->m.net, s->x, n, a) != JEM_OK) return model_fail("jem sample", &s->m);
+    for (int i = 0; i < n; i++) {
+        s->logp += (double)a[i].log_density, s->sure += (double)a[i].probability;
+        s->familiar += a[i].familiarity >= .01f, s->calibrated = a[i].familiarity >= 0;
+    }
+    for (int i = 0; i < n && s->done + i < GRID_MOST; i++)
+        memcpy(s->grid + (s->done + i) * size, s->x + i * size, (size_t)size * sizeof(float));
+    if (*s->o->each && !write_each(s, n)) return 0;
+    s->done += n;
+    return 1;
+}
+
+static int sample_all(sampling *s) {
+    const jem_net *net = s->m.net;
+    const sample_options *o = s->o;
+    const ptrdiff_t size = image_size(net);
+    const int shown = o->n < GRID_MOST ? o->n : GRID_MOST;
+    int label = 0;
+    if (net->channels != 1 && net->channels != 3) {
+        fprintf(stderr, "jem sample: %s makes images of %d channels, which no picture file holds\n",
+                s->m.path, net->channels);
+        return 1;
+    }
+    s->all_classes = !strcmp(o->label, "all");
+    s->one_class = !s->all_classes && strcmp(o->label, "any") != 0;
+    if (s->one_class && !class_of(net, "jem sample", o->label, &label)) return 2;
+    for (int i = 0; i < SAMPLE_AT_ONCE; i++) s->labels[i] = label;
+    s->steps = o->steps >= 0 ? o->steps : o->from == FROM_NOISE ? 300 : 0;
+    s->rows = o->n < STRIPS_MOST ? o->n : STRIPS_MOST;
+    if (*o->each && !make_folder(o->each)) {
+        fprintf(stderr, "jem sample: %s: cannot be made: %s\n", o->each, strerror(errno));
+        return 1;
+    }
+    s->x = (float *)malloc((size_t)(SAMPLE_AT_ONCE * size) * sizeof *s->x);
+    s->grid = (float *)malloc((size_t)(shown * size) * sizeof *s->grid);
+    if (*o->chains)
+        s->strips = (float *)malloc((size_t)(STRIPS_MOST * SHOTS * size) * sizeof *s->strips);
+    if (!s->x || !s->grid || (*o->chains && !s->strips)) {
+        fprintf(stderr, "jem sample: no memory for the samples\n");
+        return 1;
+    }
+    jem_rng rng = jem_rng_seed((uint64_t)o->seed);
+    if (o->from == FROM_BUFFER && !queue_buffer(s, &rng)) return 1;
+    while (s->done < o->n) {
+        const int left = o->n - s->done;
+        if (!sample_some(s, left < SAMPLE_AT_ONCE ? left : SAMPLE_AT_ONCE, &rng)) return 1;
+    }
+    if (!picture_grid(o->out, s->grid, shown, o->columns, net->channels, net->height, net->width,
+                      o->zoom)) return 1;
+    if (s->strips && !picture_grid(o->chains, s->strips, s->rows * SHOTS, SHOTS, net->channels,
+                                   net->height, net->width, o->zoom)) return 1;
+    printf("%d samples after %d steps from %s: %s%s%s%s%s\n", s->done, s->steps,
+           o->from == FROM_NOISE ? "noise" : "the buffer", o->out, *o->chains ? ", " : "",
+           o->chains, *o->each ? ", " : "", o->each);
+    printf("mean log p(x) %.1f, mean highest p(y|x) %.3f", s->logp / s->done, s->sure / s->done);
+    if (s->calibrated) printf(", %.1f%% look familiar", 100 * s->familiar / s->done);
+    printf("\n");
+    return 0;
+}
+
+/* An option that was not given takes the value that training had, if the file tells. */
+static int as_in_training(options *o, const jem_archive *a, const char *name) {
+    char key[64];
+    snprintf(key, sizeof key, OPTION_PREFIX "%s", name);
+    const char *text = jem_archive_meta(a, key);
+    return !text || option_default(o, option_find(o, name), text);
+}
+
+static int sample_command(int argc, char **argv) {
+    static options table;
+    static sample_options values;
+    static sampling s;
+    char *words[64];
+    int n = 0;
+    options *o = &table;
+    o->command = "jem sample", o->table = sample_table, o->values = &values;
+    o->count = (int)(sizeof sample_table / sizeof *sample_table);
+    if (argc > 60) return fprintf(stderr, "jem sample: too many arguments\n"), 2;
+    const int read = read_options(o, argc, argv, words, &n, 1, 1,
+                                  "jem sample MODEL [OPTIONS]: draws images from a model");
+    if (read >= 0) return read;
+    s.o = &values;
+    int status = 1;
+    if (model_open(&s.m, o->command, words[0], values.threads, values.precision))
+        status = as_in_training(o, s.m.archive, "sgld-lr") &&
+                 as_in_training(o, s.m.archive, "sgld-std") &&
+                 as_in_training(o, s.m.archive, "clamp") ? sample_all(&s) : 1;
+    free(s.x), free(s.grid), free(s.strips), free(s.queue), free(s.next), free(s.end);
+    model_close(&s.m);
+    return status;
+}
+
+/* ---- jem classify ---------------------------------------------------------------------------- */
+
+typedef struct classify_options { int top, invert, threads, precision; } classify_options;
+static const option classify_table[] = {
+    { "top", OPTION_INT, OPTION_NOW, offsetof(classify_options, top), "N", NO_PRESETS("1"), 1,
+      1000, "show so many classes" },
+    { "invert", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, invert), "", NO_PRESETS("off"),
+      0, 0, "dark for light: ink on paper, for a model of white on black" },
+    { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(classify_options, precision),
+      "exact|fast|direct", NO_PRESETS("exact"), 0, 0, "arithmetic" },
+    { "threads", OPTION_INT, OPTION_NOW, offsetof(classify_options, threads), "N", NO_PRESETS("0"),
+      0, 1024, "(0: all; the result is the same)" }
+};
+
+/* log p(x) among that of the validation images: a hint, no more. */
+static void print_familiarity(const jem_answer *a) {
+    if (a->familiarity < 0) return;
+    if (a->familiarity < .01f)
+        printf("; unlike what it was trained on (log p(x) is lower than for 99%% of that)");
+    else if (a->familiarity < .05f) printf("; unusual (rarer than 95%% of what it knows)");
+    else printf("; looks familiar (likelier than %.0f%% of what it knows)",
+                100 * (double)a->familiarity);
+}
+
+static int classify_one(const model *m, const classify_options *o, const char *path) {
+    jem_net *net = m->net;
+    const ptrdiff_t size = image_size(net);
+    data_set d;
+    data_desc desc;
+    char error[512], number[24];
+    int was[3] = { 0, 0, 0 };
+    memset(&desc, 0, sizeof desc);
+    desc.channels = net->channels;
+    if (!data_load_image(&d, path, &desc, was, error, sizeof error)) {
+        fprintf(stderr, "jem classify: %s\n", error);
+        return 0;
+    }
+    const int same = was[1] == net->height && was[2] == net->width;
+    if (!same) {                                   /* again, in the size of the network */
+        data_free(&d);
+        desc.height = net->height, desc.width = net->width;
+        desc.resize = was[1] > net->height || was[2] > net->width ? DATA_AREA : DATA_BILINEAR;
+        if (!data_load_image(&d, path, &desc, was, error, sizeof error)) {
+            fprintf(stderr, "jem classify: %s\n", error);
+            return 0;
+        }
+    }
+    float *x = (float *)malloc((size_t)size * sizeof *x);
+    float *f = (float *)malloc((size_t)net->classes * sizeof *f);
+    int *order = (int *)malloc((size_t)net->classes * sizeof *order);
+    jem_answer a;
+    int ok = x && f && order;
+    if (ok) {
+        data_floats(&d, NULL, 1, x);
+        for (ptrdiff_t i = 0; o->invert && i < size; i++) x[i] = -x[i];
+        ok = jem_classify(net, x, 1, &a) == JEM_OK;
+        const jem_mark mark = jem_begin(m->ctx);
+        jem_tensor *t = jem_input(m->ctx, x, 1, net->channels, net->height, net->width);
+        ok = ok && jem_read(jem_log_softmax(m->ctx, jem_forward(net, t, 0)), f) == JEM_OK;
+        jem_end(m->ctx, mark);
+    }
+    if (ok) {
+        printf("%s: %s (p = %.3f), log p(x) = %.1f", path, class_name(net, a.label, number),
+               (double)a.probability, (double)a.log_density);
+        print_familiarity(&a);
+        if (!same || was[0] != net->channels)
+            printf("; was %d x %d%s, made %d x %d%s", was[2], was[1], was[0] == 1 ? " grey" :
+                   " in colour", net->width, net->height, net->channels == 1 ? " grey" :
+                   " in colour");
+        printf("\n");
+        for (int i = 0; i < net->classes; i++) {   /* the other classes, by insertion */
+            int k = i;
+            for (; k > 0 && f[order[k - 1]] < f[i]; k--) order[k] = order[k - 1];
+            order[k] = i;
+        }
+        for (int i = 1; i < o->top && i < net->classes; i++)
+            printf("    %s (p = %.3f)\n", class_name(net, order[i], number),
+                   exp((double)f[order[i]]));
+    } else model_fail("jem classify", m);
+    free(x), free(f), free(order);
+    data_free(&d);
+    return ok;
+}
+
+static int classify_command(int argc, char **argv) {
+    static options table;
+    static classify_options values;
+    model m;
+    int n = 0, failed = 0;
+    options *o = &table;
+    o->command = "jem classify", o->table = classify_table, o->values = &values;
+    o->count = (int)(sizeof classify_table / sizeof *classify_table);
+    char **words = (char **)malloc((size_t)argc * sizeof *words);
+    int status = !words ? 1 : read_options(o, argc, argv, words, &n, 2, INT_MAX,
+                                           "jem classify MODEL IMAGE... [OPTIONS]: says what "
+                                           "pictures show");
+    if (status < 0) {
+        status = 1;
+        if (model_open(&m, o->command, words[0], values.threads, values.precision)) {
+            for (int i = 1; i < n; i++) failed += !classify_one(&m, &values, words[i]);
+            status = failed > 0;
+        }
+        model_close(&m);
+    }
+    free(words);
+    return status;
+}
+
+/* ---- jem eval -------------------------------------------------------------------------------- */
+
+typedef struct eval_options {
+    char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];
+    int split, n, threads, precision;
+} eval_options;
+static const option eval_table[] = {
+    { "dataset", OPTION_TEXT, OPTION_NOW, offsetof(eval_options, dataset), "NAME", NO_PRESETS(""),
+      0, 0, "as in jem train (if not given, the model's own)" },
+    { "data", OPTION_TEXT, OPTION_NOW, offsetof(eval_options, data), "DIR", NO_PRESETS("data"), 0,
+      0, "where tools/get-data has put them" },
+    { "split", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, split), "test|train",
+      NO_PRESETS("test"), 0, 0, "which images" },
+    { "n", OPTION_INT, OPTION_NOW, offsetof(eval_options, n), "N", NO_PRESETS("0"), 0, 1e9,
+      "the first N only (0: all)" },
+    { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, precision),
+      "exact|fast|direct", NO_PRESETS("exact"), 0, 0, "arithmetic" },
+    { "threads", OPTION_INT, OPTION_NOW, offsetof(eval_options, threads), "N", NO_PRESETS("0"), 0,
+      1024, "(0: all; the result is the same)" }
+};
+
+static int eval_model(const model *m, options *o, const eval_options *e) {
+    data_set d;
+    data_desc desc;
+    char error[512];
+    if (!as_in_training(o, m->archive, "dataset")) return 1;
+    if (!*e->dataset) {
+        fprintf(stderr, "jem eval: %s does not say what it was trained on: --dataset NAME\n",
+                m->path);
+        return 2;
+    }
+    memset(&desc, 0, sizeof desc);
+    desc.root = e->data;
+    const char *size = jem_archive_meta(m->archive, OPTION_PREFIX "size");
+    if (size && atoi(size)) {
+        desc.height = m->net->height, desc.width = m->net->width;
+        desc.resize = DATA_AREA;
+    }
+    const char *grey = jem_archive_meta(m->archive, OPTION_PREFIX "grey");
+    if (grey && !strcmp(grey, "on")) desc.channels = 1;
+    if (!data_load(&d, e->dataset, e->split ? "train" : "test", &desc, error, sizeof error)) {
+        fprintf(stderr, "jem eval: %s\n", error);
+        return 1;
+    }
+    int status = 1;
+    const jem_net *net = m->net;
+    if (d.c != net->channels || d.h != net->height || d.w != net->width ||
+        d.classes > net->classes)
+        fprintf(stderr, "jem eval: %s has images (%d,%d,%d) of %d classes, %s takes (%d,%d,%d) of "
+                "%d\n", e->dataset, d.c, d.h, d.w, d.classes, m->path, net->channels, net->height,
+                net->width, net->classes);
+    else {
+        const int n = e->n && e->n < d.n ? e->n : d.n;
+        double accuracy, nll, logp;
+        if (evaluate(m->net, &d, NULL, n, &accuracy, &nll, &logp)) {
+            printf("%s, %s, %d images: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
+                   e->dataset, e->split ? "train" : "test", n, 100 * accuracy, nll, logp);
+            status = 0;
+        } else model_fail("jem eval", m);
+    }
+    data_free(&d);
+    return status;
+}
+
+static int eval_command(int argc, char **argv) {
+    static options table;
+    static eval_options values;
+    char *words[64];
+    int n = 0;
+    model m;
+    options *o = &table;
+    o->command = "jem eval", o->table = eval_table, o->values = &values;
+    o->count = (int)(sizeof eval_table / sizeof *eval_table);
+    if (argc > 60) return fprintf(stderr, "jem eval: too many arguments\n"), 2;
+    const int read = read_options(o, argc, argv, words, &n, 1, 1,
+                                  "jem eval MODEL [OPTIONS]: accuracy and log-likelihood");
+    if (read >= 0) return read;
+    int status = 1;
+    if (model_open(&m, o->command, words[0], values.threads, values.precision))
+        status = eval_model(&m, o, &values);
+    model_close(&m);
+    return status;
+}
+
+/* ---- jem info, jem export -------------------------------------------------------------------- */
+
+static int begins(const char *text, const char *with) { return !strncmp(text, with, strlen(with)); }
+
+static void print_tensor(const jem_entry *e) {
+    static const char *const dtypes[] = { "F32", "I32", "I64", "U8" };
+    printf("    %-44s %s (", e->name, dtypes[e->dtype]);
+    for (int i = 0; i < e->ndim; i++) printf("%s%.0f", i ? "," : "", (double)e->shape[i]);
+    printf(")\n");
+}
+
+static void info_network(const jem_archive *a, const jem_net *net) {
+    static const char *const activations[] = { "leaky-relu", "relu", "silu", "tanh" };
+    const char *kind = jem_net_meta(net, "jem.net"), *act = jem_net_meta(net, "jem.activation");
+    char number[24];
+    (void)a;
+    printf("  network    %s", kind);
+    if (!strcmp(kind, "wrn"))
+        printf("-%s-%s, %s head, stem stride %s", jem_net_meta(net, "jem.depth"),
+               jem_net_meta(net, "jem.widen"),
+               atoi(jem_net_meta(net, "jem.head")) ? "flat" : "pooled",
+               jem_net_meta(net, "jem.stem_stride"));
+    else for (int i = 0; i < atoi(jem_net_meta(net, "jem.layers")); i++) {
+        char key[32];
+        snprintf(key, sizeof key, "jem.width%d", i + 1);
+        printf(" %s", jem_net_meta(net, key));
+    }
+    printf(", %s, %ld parameters\n", activations[atoi(act) & 3], (long)jem_net_size(net));
+    printf("  images     %d x %d%s, %d classes:", net->width, net->height,
+           net->channels == 1 ? " grey" : net->channels == 3 ? " in colour" : "", net->classes);
+    for (int i = 0; i < net->classes && i < 20; i++) printf(" %s", class_name(net, i, number));
+    printf("%s\n", net->classes > 20 ? " ..." : "");
+    printf("  familiar   %s\n", jem_net_meta(net, "jem.familiar") ?
+           "calibrated: it can say whether an image looks like what it knows" : "not calibrated");
+}
+
+static void info_run(const jem_archive *a) {
+    const jem_entry *state = jem_archive_find(a, "run.state");
+    const jem_entry *b = jem_archive_find(a, "replay_buffer");
+    const jem_entry *v = jem_archive_find(a, "replay_visits");
+    int moments = 0, averages = 0, trained = 0;
+    for (int i = 0; i < jem_archive_count(a); i++) {
+        const char *name = jem_archive_at(a, i)->name;
+        moments += begins(name, "optim."), averages += begins(name, "average.");
+        trained += begins(name, "trained.");
+    }
+    const char *updates = jem_archive_meta(a, "run.updates");
+    const char *seconds = jem_archive_meta(a, "run.seconds");
+    if (updates) printf("  run        after update %s, %s seconds of training\n", updates,
+                        seconds ? seconds : "?");
+    if (state && state->dtype == JEM_F32 && state->bytes == STATES * sizeof(float)) {
+        const float *f = (const float *)state->data;
+        printf("  health     f(x+) - f(x-) about %.2f, retries after divergence: %.0f",
+               (double)f[STATE_GAP], (double)f[STATE_RETRIES]);
+        if (f[STATE_BEST] >= 0)
+            printf(", best validation accuracy %.2f%%", 100 * (double)f[STATE_BEST]);
+        printf("\n");
+    }
+    if (b && b->ndim == 4)
+        printf("  buffer     %.0f chains of (%.0f,%.0f,%.0f)", (double)b->shape[0],
+               (double)b->shape[1], (double)b->shape[2], (double)b->shape[3]);
+    if (b && v && v->dtype == JEM_I32) {
+        const int *n = (const int *)v->data;
+        double sum = 0;
+        ptrdiff_t count = (ptrdiff_t)(v->bytes / sizeof(int)), fresh = 0;
+        for (ptrdiff_t i = 0; i < count; i++) sum += n[i], fresh += n[i] == 0;
+        printf(", walked %.1f times on average, %ld never", sum / (double)(count ? count : 1),
+               (long)fresh);
+    }
+    if (b) printf("\n");
+    if (moments) printf("  optimiser  %d arrays of moments%s\n", moments,
+                        trained ? "; the network is the average of the trained weights, which are "
+                        "here too" : averages ? "; averaged weights besides" : "");
+}
+
+static int info_file(const char *path) {
+    jem_ctx *ctx = make_ctx(1, 0);
+    jem_archive *a = ctx ? jem_archive_read(ctx, path) : NULL;
+    if (!a) {
+        fprintf(stderr, "jem info: %s\n", ctx ? jem_error(ctx) : "no memory");
+        jem_ctx_free(ctx);
+        return 0;
+    }
+    double bytes = 0;
+    for (int i = 0; i < jem_archive_count(a); i++) bytes += (double)jem_archive_at(a, i)->bytes;
+    printf("%s: %d tensors, %.2f MB\n", path, jem_archive_count(a), bytes / 1e6);
+    jem_net *net = jem_archive_meta(a, "jem.net") ? jem_net_from_archive(ctx, a) : NULL;
+    int ok = 1;
+    if (net) {
+        info_network(a, net);
+        info_run(a);
+        printf("  options   ");
+        for (int i = 0; i < (int)(sizeof train_table / sizeof *train_table); i++) {
+            char key[64];
+            const option *t = &train_table[i];
+            snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
+            const char *text = t->kind == OPTION_TITLE ? NULL : jem_archive_meta(a, key);
+            const int preset = jem_archive_meta(a, OPTION_PREFIX "preset") &&
+                               !strcmp(jem_archive_meta(a, OPTION_PREFIX "preset"), "fast");
+            const char *usual = t->value[preset && t->value[1] ? 1 : 0];
+            if (text && (strcmp(text, usual) || !strcmp(t->name, "preset") ||
+                         !strcmp(t->name, "dataset"))) {
+                if (t->kind == OPTION_FLAG)
+                    printf(" --%s%s", strcmp(text, "on") ? "no-" : "", t->name);
+                else printf(" --%s %s", t->name, text);
+            }
+        }
+        printf("\n");
+    } else if (!jem_ok(ctx)) {
+        fprintf(stderr, "jem info: %s\n", jem_error(ctx));
+        ok = 0;
+    } else {
+        printf("  no description of a network: not made by jem (tools/pt2safetensors.py makes one "
+               "for the reference's checkpoints)\n");
+        for (int i = 0; i < jem_archive_count(a) && i < 40; i++)
+            print_tensor(jem_archive_at(a, i));
+        if (jem_archive_count(a) > 40) printf("    ...\n");
+    }
+    jem_net_free(net), jem_archive_free(a), jem_ctx_free(ctx);
+    return ok;
+}
+
+static int is_help(const char *word) { return !strcmp(word, "--help") || !strcmp(word, "-h"); }
+
+static int info_command(int argc, char **argv) {
+    static const char usage[] = "jem info FILE...: says what checkpoints hold\n";
+    int failed = 0;
+    if (argc > 2 && is_help(argv[2])) return printf("%s", usage) < 0;
+    if (argc < 3 || *argv[2] == '-') return fprintf(stderr, "%s", usage), 2;
+    for (int i = 2; i < argc; i++) failed += !info_file(argv[i]);
+    return failed > 0;
+}
+
+static int export_command(int argc, char **argv) {
+    static const char usage[] = "jem export FROM TO: copies the network of a checkpoint, without "
+                                "optimiser and buffer\n";
+    model m;
+    if (argc > 2 && is_help(argv[2])) return printf("%s", usage) < 0;
+    if (argc != 4 || *argv[2] == '-' || *argv[3] == '-') return fprintf(stderr, "%s", usage), 2;
+    int status = 1;
+    if (model_open(&m, "jem export", argv[2], 1, 0)) {
+        status = jem_save(m.net, argv[3]) != JEM_OK;
+        if (status) model_fail("jem export", &m);
+        else printf("%s: %ld parameters\n", argv[3], (long)jem_net_size(m.net));
+    }
+    model_close(&m);
+    return status;
+}
+
 #endif
