@@ -42,7 +42,8 @@ tests: $(TESTS)
 # What does not compile is one failed test of many: hence -k, and run.sh looks what is there.
 test: stb   ## build and run every test; the last line is: N passed, N failed
 	$(AGAIN) -k tests examples tools || true
-	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents smoke two_units neon strict
+	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents smoke two_units python get_data \
+		neon strict
 
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
 	@tests/strict.sh

@@ -2,7 +2,7 @@
 # Runs the tests named as arguments and adds them up; `make test` names them all.
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
-#   two_units neon strict documents smoke   the functions and the script below
+#   two_units neon strict documents smoke python get_data   the functions and scripts below
 # A test that crashes, hangs, or does not end with that line is one failure.
 BUILD=${BUILD:-build} CC=${CC:-cc} CXX=${CXX:-c++}
 passed=0 failed=0 broken=""
@@ -122,10 +122,18 @@ example() {
     (cd "$dir" && limited "$program" "$@" >>log.txt 2>&1) || { tail -n 3 "$dir/log.txt"; false; }
 }
 
+# Scripts that need no more than Python's own library.
+python() {
+    if command -v python3 >/dev/null
+    then run pt2safetensors python3 tests/test_pt2safetensors.py
+    else echo "== python: SKIPPED, needs python3"
+    fi
+}
+
 for test in "$@"; do
     case $test in
-        two_units | neon | documents | smoke) $test ;;
-        strict) run strict tests/strict.sh ;;
+        two_units | neon | documents | smoke | python) $test ;;
+        strict | get_data) run $test tests/$test.sh ;;
         */test_*)
             if [ -x "$test" ]; then run "${test##*/}" "$test"; else try "build $test" false; fi ;;
         *) try "build $test" test -x "$test" ;;
