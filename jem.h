@@ -304,7 +304,8 @@ typedef struct jem_call {
     const float *x[JEM_MAX_INPUTS];                /* forward; backward: only those in `keeps` */
     float *y;                                      /* forward: write; backward: JEM_KEEPS_OUTPUT */
     void *aux;                                     /* aux_bytes per group, kept for backward */
-    float *work;                                   /* private to built-in ops: scratch */
+    float *work;                                   /* private to built-in ops: scratch, */
+    int part, parts;                               /* and which part of a group to do */
     const float *dy;                               /* backward: gradient of the output; in forward,
                                                       NULL says that no backward will follow */
     float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if nobody asks */
@@ -1381,9 +1382,10 @@ JEM__BLOCK(6, 2) JEM__BLOCK(4, 2) JEM__BLOCK(2, 2) JEM__BLOCK(1, 2)
 JEM__BLOCK(6, 1) JEM__BLOCK(4, 1) JEM__BLOCK(2, 1) JEM__BLOCK(1, 1)
 #undef JEM__BLOCK
 
-/* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says. */
-JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const float *x, const float *pack,
-                               const jem__finish *f) {
+/* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
+   part, for as many threads as there are parts. */
+JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, jem__part part, const float *x,
+                               const float *pack, const jem__finish *f) {
     typedef void (*block_fn)(const float *const *, const int *, int, int, int, int, const float *,
                              const jem__finish *, int, const ptrdiff_t *);
     static const block_fn wide[4] = {
@@ -1400,8 +1402,9 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const float *x, const float *
     int index[JEM__MAX_TAPS];
     jem__phase s;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const int pixels = s.rows * s.cols;
-        for (int p0 = 0, px; p0 < pixels; p0 += px) {
+        const int pixels = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
+        for (int p0 = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), px; p0 < pixels;
+             p0 += px) {
             px = pixels - p0 >= JEM__PX ? JEM__PX : 1;
             ptrdiff_t at[JEM__PX] = { 0 };
             int iy[JEM__PX] = { 0 }, ix[JEM__PX] = { 0 }, live = 0;
@@ -1543,21 +1546,23 @@ JEM__VINLINE void JEM__FN(wino_block)(const int co, const int px, const float *u
 JEM__BLOCK(6) JEM__BLOCK(4) JEM__BLOCK(2) JEM__BLOCK(1)
 #undef JEM__BLOCK
 
-/* As conv, for k = 3, stride 1; m = 2 or 4; u: packed weights; work: jem__wino_work floats. */
-JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, int m, const float *x, const float *u,
-                                   const jem__finish *f, float *work) {
+/* As conv, for k = 3, stride 1; u: packed weights; work: jem__wino_work floats. */
+JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const float *x,
+                                   const float *u, const jem__finish *f, float *work) {
     typedef void (*block_fn)(const float *, const float *, int, float *);
     static const block_fn block[4] = {
         JEM__FN(wino_1), JEM__FN(wino_2), JEM__FN(wino_4), JEM__FN(wino_6)
     };
-    const int a = m + 2, across = (q->wo + m - 1) / m, tiles = across * ((q->ho + m - 1) / m);
+    const int m = q->tile, a = m + 2, across = (q->wo + m - 1) / m;
+    const int all = across * ((q->ho + m - 1) / m);
+    const int tiles = jem__part_from(part.i + 1, part.of, all, JEM__TILES);
     const int pad = q->gradient ? 2 - q->pad : q->pad;
     const ptrdiff_t vplane = jem__wino_plane(q->ci), pplane = jem__wino_plane(q->co);
     const ptrdiff_t pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;  /* not a power of two */
     float *v = work, *p = v + a * a * vplane, *out = p + a * a * pplane,
           *zero = out + m * m * pixel;
     memset(zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *zero);       /* what the padding holds */
-    for (int t0 = 0; t0 < tiles; t0 += JEM__TILES) {
+    for (int t0 = jem__part_from(part.i, part.of, all, JEM__TILES); t0 < tiles; t0 += JEM__TILES) {
         const int n = tiles - t0 < JEM__TILES ? tiles - t0 : JEM__TILES;
         for (int t = 0; t < n; t++) {
             const int y = (t0 + t) / across * m - pad, z = (t0 + t) % across * m - pad;
@@ -2180,6 +2185,13 @@ typedef struct jem__conv {
     int tile;                                      /* Winograd's M, 0: the direct sum */
 } jem__conv;
 
+/* One of so many parts of a piece of work: part i is units from(i) .. from(i+1)-1, in whole steps */
+typedef struct jem__part { int i, of; } jem__part;
+static int jem__part_from(int i, int of, int units, int step) {
+    const int steps = (units + step - 1) / step, from = (int)((int64_t)steps * i / of) * step;
+    return from < units ? from : units;
+}
+
 typedef struct jem__phase {
     int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
     int step_in, taps;                             /* pixel r,c reads r*step_in + dy, c*.. + dx */
@@ -2311,9 +2323,9 @@ typedef struct jem__kernels {
     jem_isa isa;
     int wo, wi;                                    /* block of a weight gradient */
     void (*fill)(int, const uint32_t *, uint64_t, float *, ptrdiff_t, float, float);
-    void (*conv)(const jem__conv *, const float *, const float *, const jem__finish *);
-    void (*winograd)(const jem__conv *, int, const float *, const float *, const jem__finish *,
-                     float *);
+    void (*conv)(const jem__conv *, jem__part, const float *, const float *, const jem__finish *);
+    void (*winograd)(const jem__conv *, jem__part, const float *, const float *,
+                     const jem__finish *, float *);
     void (*deal)(const float *, ptrdiff_t, int, int, float *);
     void (*weight_gradient)(const jem__conv *, int, const float *, ptrdiff_t, const float *,
                             ptrdiff_t, int, float *, float *, float *);
@@ -2479,10 +2491,12 @@ typedef struct jem__plan {
     jem__mode mode;
     jem__node **list, *target;
     jem__buf *bufs;
-    int n, n_bufs, slots;
+    int n, n_bufs, slots, parts;                   /* parts: threads per group, if there are few */
     int from, to;                                  /* the run in hand: list[from..to-1] */
     float *base;
-    ptrdiff_t region, work;                        /* floats; where in a region the work space is */
+    ptrdiff_t region;                              /* floats */
+    ptrdiff_t work, work_size;                     /* where in a region the work space of part 0 is,
+                                                      and from each part's to the next */
 } jem__plan;
 
 jem_mark jem_begin(jem_ctx *ctx) {
@@ -2868,7 +2882,9 @@ static jem_status jem__plan_places(jem__plan *p) {
     }
     p->work = p->region;
     for (int i = 0; i < p->n; i++)
-        if (p->work + p->list[i]->work > p->region) p->region = p->work + p->list[i]->work;
+        if (p->list[i]->work > p->work_size) p->work_size = p->list[i]->work;
+    p->work_size += (16 - p->work_size % 16) % 16 + 16;
+    p->region += p->work_size * p->parts;
     p->region = (p->region / 1024 + 1) * 1024 + 16 * JEM_LANES;        /* no power of two apart */
     return JEM_OK;
 }
@@ -2886,7 +2902,7 @@ static float *jem__grad_at(const jem__plan *p, const jem__node *n, int group) {
 }
 
 /* Everything an op sees of one group. */
-static jem_call jem__call(const jem__plan *p, jem__node *n, int group) {
+static jem_call jem__call(const jem__plan *p, jem__node *n, int group, int part) {
     jem_call c;
     memset(&c, 0, sizeof c);
     c.ctx = p->ctx, c.user = n->user, c.group = group, c.inputs = n->inputs, c.plan = p, c.node = n;
@@ -2895,7 +2911,8 @@ static jem_call jem__call(const jem__plan *p, jem__node *n, int group) {
     c.out = jem__shape_of(&n->t);
     c.y = jem__value_at(p, n, group);
     c.aux = jem__place(p, n->aux_buf, group);
-    c.work = p->base + group % p->slots * p->region + p->work;
+    c.work = p->base + group % p->slots * p->region + p->work + part * p->work_size;
+    c.part = part, c.parts = p->parts;
     for (int k = 0; k < n->inputs; k++) {
         c.in[k] = jem__shape_of(&n->in[k]->t);
         c.x[k] = jem__value_at(p, n->in[k], group);
@@ -2908,29 +2925,35 @@ static jem_call jem__call(const jem__plan *p, jem__node *n, int group) {
 }
 /* The same call for another group: for ops that need the whole batch. */
 static jem_call jem__at(const jem_call *call, int group) {
-    return jem__call(call->plan, call->node, group);
+    return jem__call(call->plan, call->node, group, 0);
 }
 
-static void jem__forward_node(const jem__plan *p, jem__node *n, int group) {
-    if (n->into) return;                           /* part of a later one */
-    jem_call c = jem__call(p, n->core ? n->core : n, group);
+/* Convolutions can be done in parts; others are small, and part 0 does them. */
+static int jem__convolves(const jem__node *n, int back) {
+    const jem__node *conv = back ? n->by : n->core;
+    return ((conv ? conv : n)->op->flags & JEM_OP_CONV) != 0;
+}
+
+static void jem__forward_node(const jem__plan *p, jem__node *n, int group, int part) {
+    if (n->into || (part && !jem__convolves(n, 0))) return;            /* into: part of a later one */
+    jem_call c = jem__call(p, n->core ? n->core : n, group, part);
     if (n->core) {
         jem__node *sum = n->sum, *raw = sum ? sum : n->core;
         c.y = jem__value_at(p, raw, group);
         if (sum) c.plus = jem__value_at(p, sum->in[sum->in[0] == n->core], group);
         if (n != raw) {
-            const jem_call act = jem__call(p, n, group);
+            const jem_call act = jem__call(p, n, group, part);
             c.act = n->user, c.act_y = act.y, c.act_aux = act.dy ? act.aux : NULL;
         }
         n->core->op->forward(&c);
     } else n->op->forward(&c);
 }
 
-static void jem__backward_node(const jem__plan *p, jem__node *n, int group) {
-    if (n->late) return;
-    jem_call c = jem__call(p, n, group);
+static void jem__backward_node(const jem__plan *p, jem__node *n, int group, int part) {
+    if (n->late || (part && !jem__convolves(n, 1))) return;
+    jem_call c = jem__call(p, n, group, part);
     if (n->by) {                                   /* convolution goes on through the activation */
-        jem_call conv = jem__call(p, n->by, group);
+        jem_call conv = jem__call(p, n->by, group, part);
         conv.act = n->user, conv.act_aux = c.aux, conv.dx[0] = c.dx[0], conv.add[0] = c.add[0];
         if (c.dx[0]) n->by->op->backward(&conv);
         return;
@@ -2957,27 +2980,59 @@ static void jem__seed(const jem__plan *p, int group) {
 static void jem__task_forward(void *arg, int slot) {
     const jem__plan *p = (const jem__plan *)arg;
     for (int g = slot; g < p->list[p->from]->groups; g += p->slots)
-        for (int i = p->from; i < p->to; i++) jem__forward_node(p, p->list[i], g);
+        for (int i = p->from; i < p->to; i++) jem__forward_node(p, p->list[i], g, 0);
 }
 static void jem__task_backward(void *arg, int group) {
     const jem__plan *p = (const jem__plan *)arg;
     for (int i = p->to - 1; i >= p->from; i--)
-        if (p->list[i]->needs) jem__backward_node(p, p->list[i], group);
+        if (p->list[i]->needs) jem__backward_node(p, p->list[i], group, 0);
 }
 static void jem__task_both(void *arg, int slot) {
     const jem__plan *p = (const jem__plan *)arg;
     for (int g = slot; g < p->target->groups; g += p->slots) {
-        for (int i = 0; i < p->n; i++) jem__forward_node(p, p->list[i], g);
+        for (int i = 0; i < p->n; i++) jem__forward_node(p, p->list[i], g, 0);
         jem__seed(p, g);
         for (int i = p->n - 1; i >= 0; i--)
-            if (p->list[i]->needs) jem__backward_node(p, p->list[i], g);
+            if (p->list[i]->needs) jem__backward_node(p, p->list[i], g, 0);
     }
+}
+static void jem__task_forward_part(void *arg, int i) {
+    const jem__plan *p = (const jem__plan *)arg;
+    const int parts = jem__convolves(p->list[p->from], 0) ? p->parts : 1;
+    jem__forward_node(p, p->list[p->from], i / parts, i % parts);
+}
+static void jem__task_backward_part(void *arg, int i) {
+    const jem__plan *p = (const jem__plan *)arg;
+    const int parts = jem__convolves(p->list[p->from], 1) ? p->parts : 1;
+    jem__backward_node(p, p->list[p->from], i / parts, i % parts);
 }
 
 static double jem__flops(const jem__plan *p, int from, int to) {
     double sum = 0;
     for (int i = from; i < to; i++) sum += p->list[i]->flops * p->list[i]->groups;
     return sum;
+}
+
+/* list[from..to-1] forward or back over all groups: depth-first, or, where there are fewer groups
+   than threads, node by node with each convolution in parts. */
+static void jem__run_nodes(jem__plan *p, int back) {
+    const int from = p->from, to = p->to, groups = p->list[from]->groups;
+    if (p->parts == 1) {
+        jem__parallel(p->ctx, back || p->slots > groups ? groups : p->slots,
+                      jem__flops(p, from, to), back ? jem__task_backward : jem__task_forward, p);
+        return;
+    }
+    for (int i = 0; i < to - from; i++) {
+        const int at = back ? to - 1 - i : from + i;
+        const jem__node *n = p->list[at];
+        if (back ? !n->needs || n->late != NULL : n->into != NULL) continue;
+        const jem__node *conv = back ? n->by : n->core;
+        p->from = at;
+        jem__parallel(p->ctx, groups * (jem__convolves(n, back) ? p->parts : 1),
+                      (conv ? conv : n)->flops * groups,
+                      back ? jem__task_backward_part : jem__task_forward_part, p);
+    }
+    p->from = from;
 }
 
 static int jem__whole(const jem__node *n) { return n->op->flags & JEM_OP_WHOLE; }
@@ -2991,22 +3046,21 @@ static int jem__run_end(const jem__plan *p, int i) {
 }
 
 static jem_status jem__run_back(jem__plan *p) {
-    jem_ctx *ctx = p->ctx;
     for (int g = 0; g < p->target->groups; g++) jem__seed(p, g);
     for (int i = p->n; i-- > 0;) {
         jem__node *n = p->list[i];
         if (!n->needs) continue;
         if (p->mode == JEM__BACKWARD && jem__trains(n)) {
-            jem_call c = jem__call(p, n, 0);
+            jem_call c = jem__call(p, n, 0, 0);
             jem_status s = n->op->param_grad(&c);
             if (s != JEM_OK) return s;
         }
-        if (jem__whole(n)) { jem__backward_node(p, n, 0); continue; }
+        if (jem__whole(n)) { jem__backward_node(p, n, 0, 0); continue; }
         p->to = i + 1;                             /* go on to the next node that has weights */
         while (i > 0 && !jem__whole(p->list[i - 1]) && p->list[i - 1]->groups == n->groups &&
                !(p->mode == JEM__BACKWARD && jem__trains(p->list[i - 1]))) i--;
         p->from = i;
-        jem__parallel(ctx, n->groups, jem__flops(p, p->from, p->to), jem__task_backward, p);
+        jem__run_nodes(p, 1);
     }
     return JEM_OK;
 }
@@ -3043,15 +3097,17 @@ static jem_status jem__run(jem_ctx *ctx, jem__mode mode, jem__node *target, jem_
     if (s == JEM_OK) s = jem__plan_kept(p, x);
     if (s != JEM_OK || (p->n == 0 && !x)) return s;
     jem_mark mark = jem_begin(ctx);                /* the plan and its region end with the run */
+    int most = 1;                                  /* groups of a node */
     s = jem__plan_list(p);
+    for (int i = 0; s == JEM_OK && i < p->n; i++)
+        if (p->list[i]->groups > most) most = p->list[i]->groups;
+    p->parts = ctx->threads > most ? (ctx->threads + most - 1) / most : 1;
     if (s == JEM_OK) jem__plan_fuse(p), jem__plan_lifetimes(p), s = jem__plan_places(p);
     if (s != JEM_OK) p->n = 0;
     const int whole = mode == JEM__BACKWARD || p->n == 0 || jem__whole(p->list[0]) ||
                       jem__run_end(p, 0) < p->n;
+    p->slots = whole || most < ctx->threads ? most : ctx->threads;
     for (int i = 0; i < p->n; i++) {
-        const int most = p->list[i]->groups;
-        if (whole ? p->slots < most : p->slots == 0)
-            p->slots = whole || most < ctx->threads ? most : ctx->threads;
         jem_call c;
         memset(&c, 0, sizeof c);
         c.ctx = ctx, c.user = p->list[i]->user, c.node = p->list[i];
@@ -3060,18 +3116,15 @@ static jem_status jem__run(jem_ctx *ctx, jem__mode mode, jem__node *target, jem_
         if (s == JEM_OK && p->list[i]->op->prepare)
             s = p->list[i]->op->prepare(&c, p->list[i]->needs && p->list[i]->in[0]->needs);
     }
-    if (p->slots == 0) p->slots = 1;
     if (s == JEM_OK && !(p->base = (float *)jem__push(ctx, (size_t)(p->slots * p->region) *
                                                              sizeof(float)))) s = JEM_NO_MEMORY;
-    if (s == JEM_OK && mode == JEM__GRAD && !whole)
+    if (s == JEM_OK && mode == JEM__GRAD && !whole && p->parts == 1)
         jem__parallel(ctx, p->slots, 2 * jem__flops(p, 0, p->n), jem__task_both, p);
     else if (s == JEM_OK) {
         for (p->from = 0; p->from < p->n; p->from = p->to) {
             p->to = jem__run_end(p, p->from);
-            if (jem__whole(p->list[p->from])) jem__forward_node(p, p->list[p->from], 0);
-            else jem__parallel(ctx, p->slots < p->list[p->from]->groups ? p->slots
-                               : p->list[p->from]->groups, jem__flops(p, p->from, p->to),
-                               jem__task_forward, p);
+            if (jem__whole(p->list[p->from])) jem__forward_node(p, p->list[p->from], 0, 0);
+            else jem__run_nodes(p, 0);
         }
         if (mode != JEM__EVAL) s = jem__run_back(p);
     }
@@ -3194,8 +3247,10 @@ static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
 static void jem__conv_run(const jem_call *c, const jem__conv *q, const float *x,
                           const jem__finish *f) {
     const float *pack = jem__pack_find(c->param[0], q);
-    if (q->tile) c->ctx->k->winograd(q, q->tile, x, pack, f, c->work);
-    else c->ctx->k->conv(q, x, pack, f);
+    jem__part part;
+    part.i = c->part, part.of = c->parts;
+    if (q->tile) c->ctx->k->winograd(q, part, x, pack, f, c->work);
+    else c->ctx->k->conv(q, part, x, pack, f);
 }
 /* x (h,w,I,16) -> y (ho,wo,O,16) */
 static void jem__conv_forward(const jem_call *c) {
