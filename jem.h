@@ -150,7 +150,9 @@ typedef enum jem_isa {
     JEM_ISA_SCALAR,        /* plain C: the oracle that the others are tested against */
     JEM_ISA_AVX2,          /* with FMA */
     JEM_ISA_AVX512,        /* F, BW, DQ, VL */
-    JEM_ISA_NEON           /* AArch64 */
+    JEM_ISA_NEON,          /* AArch64 */
+    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16 or AMX: as AVX-512, but for JEM_BF16 */
+    JEM_ISA_AMX
 } jem_isa;
 
 /* How 3x3 convolutions of stride 1 are computed. Largest error against double, as a share of the
@@ -158,7 +160,11 @@ typedef enum jem_isa {
 typedef enum jem_precision {
     JEM_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half its multiplications */
     JEM_FAST,              /* F(4x4,3x3): a quarter */
-    JEM_DIRECT             /* the plain sum, the oracle of the two */
+    JEM_DIRECT,            /* the plain sum, the oracle of the two */
+    JEM_BF16               /* operands of convolutions rounded to bf16 (3e-3), sums and weights in
+                              fp32: on AMX, or AVX-512 BF16 (where 3x3 convolutions of stride 1 go
+                              as in JEM_FAST, which is as fast there). Elsewhere it is JEM_FAST, and
+                              the log says so. The bits depend on the instruction set. */
 } jem_precision;
 
 typedef struct jem_ctx jem_ctx;
@@ -167,7 +173,8 @@ typedef struct jem_ctx jem_ctx;
 typedef struct jem_ctx_desc {
     void *(*allocate)(void *user, size_t bytes);   /* both or neither; default malloc, free */
     void (*release)(void *user, void *memory);
-    void (*log)(void *user, const char *message);  /* told of every error; default silent */
+    void (*log)(void *user, const char *message);  /* told of every error, and of bf16 that is not
+                                                      to be had; default silent */
     /* Runs task(arg, 0..n-1), each once, in any order, and returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* handed to the four functions */
@@ -191,6 +198,7 @@ JEM_API jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message
 JEM_API int jem_isa_available(jem_isa isa);
 JEM_API const char *jem_isa_name(jem_isa isa);
 JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* the one this context runs; never BEST */
+JEM_API jem_precision jem_ctx_precision(const jem_ctx *ctx);   /* what became of JEM_BF16 */
 JEM_API int jem_ctx_threads(const jem_ctx *ctx);
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
@@ -311,6 +319,8 @@ typedef struct jem_call {
     float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if nobody asks */
     jem_param *param[JEM_MAX_PARAMS];
     int add[JEM_MAX_INPUTS];                       /* for JEM_OP_STORES: add to dx, or store */
+    const uint16_t *half_x, *half_dy;              /* private: bf16 in place of x[0] and dy; */
+    uint16_t *half_y;                              /* also, or only, wanted of the result */
     const void *act;                               /* private: what is fused to a convolution */
     const float *plus;
     float *act_y;
@@ -747,6 +757,9 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 
 #if !defined(JEM_NO_SIMD) && defined(__GNUC__) && defined(__x86_64__)
 #define JEM__X86 1
+#if __GNUC__ >= 11 || defined(__clang__)           /* they know AVX-512 BF16 and AMX */
+#define JEM__X86_HALF 1
+#endif
 #include <cpuid.h>
 #if !defined(__clang__)    /* gcc 12 warns of its own AVX-512 header when it optimises */
 #pragma GCC diagnostic push
@@ -782,6 +795,8 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 struct jem_ctx {
     jem_ctx_desc desc;
     const struct jem__kernels *k;
+    const struct jem__half *half;                  /* of JEM_BF16, or NULL */
+    jem_isa isa;
     int threads;
     jem_status status;
     char message[512];
@@ -882,6 +897,19 @@ static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *
     for (int i = 0; i < n; i++) task(arg, i);
 }
 
+#ifdef JEM__X86_HALF
+/* Linux gives tiles to those who ask: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA). */
+static int jem__x86_tiles(void) {
+#ifdef __linux__
+    long r = 158;
+    __asm__ volatile("syscall" : "+a"(r) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+    return r == 0;
+#else
+    return 0;
+#endif
+}
+#endif
+
 #ifdef JEM__X86
 /* The system must save the registers too: OSXSAVE, then XCR0 (Intel SDM vol. 1, 13.3 and 15.2). */
 static int jem__x86_has(jem_isa isa) {
@@ -893,7 +921,16 @@ static int jem__x86_has(jem_isa isa) {
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
     if (isa == JEM_ISA_AVX2) return (lo & 0x06) == 0x06 && (b & 1u << 5);
-    return (lo & 0xe6) == 0xe6 && (b & 1u << 5) && (b & avx512) == avx512;
+    if (!((lo & 0xe6) == 0xe6 && (b & 1u << 5) && (b & avx512) == avx512)) return 0;
+    if (isa == JEM_ISA_AVX512) return 1;
+#ifdef JEM__X86_HALF
+    const unsigned tiles = d, amx = 1u << 22 | 1u << 24;               /* AMX-BF16, AMX-TILE */
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & 1u << 5)) return 0;    /* AVX512_BF16 */
+    return isa == JEM_ISA_AVX512_BF16 ||
+           ((tiles & amx) == amx && (lo & 0x60000) == 0x60000 && jem__x86_tiles());
+#else
+    return 0;
+#endif
 }
 #endif
 
@@ -901,7 +938,8 @@ int jem_isa_available(jem_isa isa) {
     switch (isa) {
     case JEM_ISA_BEST: case JEM_ISA_SCALAR: return 1;
 #ifdef JEM__X86
-    case JEM_ISA_AVX2: case JEM_ISA_AVX512: return jem__x86_has(isa);
+    case JEM_ISA_AVX2: case JEM_ISA_AVX512: case JEM_ISA_AVX512_BF16: case JEM_ISA_AMX:
+        return jem__x86_has(isa);
 #endif
 #ifdef JEM__ARM
     case JEM_ISA_NEON: return 1;
@@ -917,6 +955,8 @@ const char *jem_isa_name(jem_isa isa) {
     case JEM_ISA_AVX2: return "avx2";
     case JEM_ISA_AVX512: return "avx512";
     case JEM_ISA_NEON: return "neon";
+    case JEM_ISA_AVX512_BF16: return "avx512-bf16";
+    case JEM_ISA_AMX: return "amx";
     default: return "unknown";
     }
 }
@@ -1298,25 +1338,25 @@ JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, fl
         }
 }
 
-/* The two fused activations, on one vector at lanes h ..; bits: signs (leaky relu), slopes: the
+/* The two fused activations, of one vector at lanes h ..; bits: signs (leaky relu), slopes: the
    derivative s + x s (1-s) (SiLU), for the backward, or NULL. */
-JEM__VINLINE void JEM__FN(activate)(int kind, float slope, JEM__V v, float *y, int h,
-                                    uint16_t *bits, float *slopes) {
+JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int h, uint16_t *bits,
+                                      float *slopes) {
     if (kind == JEM__MAP_SILU) {
         const JEM__V s = JEM__FN(sigmoid)(v), r = JEM__MUL(v, s);
         if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SUB(JEM__SET(1.0f), s), s));
-        JEM__STORE(y, r);
-        return;
+        return r;
     }
     if (bits) *bits = (uint16_t)((h ? *bits : 0u) | JEM__BITS(v) << h);
-    JEM__STORE(y, JEM__LESS(v, JEM__SET(0.0f), JEM__MUL(v, JEM__SET(slope)), v));
+    return JEM__LESS(v, JEM__SET(0.0f), JEM__MUL(v, JEM__SET(slope)), v);
 }
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
 
 /* What becomes of a finished sum (see jem__finish). o: its channel; at: its place in the tensor,
-   h included. A mask and an addition are one fma, as they are where they are not fused. */
-JEM__VINLINE void JEM__FN(finish)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at, int h) {
+   h included. A mask and an addition are one fma, as they are where they are not fused. Returns
+   what came of it last. */
+JEM__VINLINE JEM__V JEM__FN(finish)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at, int h) {
     const ptrdiff_t bit = at / JEM_LANES;
     if (f->bias) v = JEM__ADD(v, JEM__SET(f->bias[o]));
     if (f->bits || f->slopes) {
@@ -1326,9 +1366,12 @@ JEM__VINLINE void JEM__FN(finish)(const jem__finish *f, JEM__V v, int o, ptrdiff
         v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : JEM__MUL(v, m);
     } else if (f->add) v = JEM__ADD(v, JEM__LOAD(f->add + at));
     if (f->y) JEM__STORE(f->y + at, v);
-    if (f->act) JEM__FN(activate)(f->kind, f->slope, v, f->act + at, h,
-                                  f->keep_bits ? f->keep_bits + bit : NULL,
-                                  f->keep_slopes ? f->keep_slopes + at : NULL);
+    if (f->kind) {
+        v = JEM__FN(activate)(f->kind, f->slope, v, h, f->keep_bits ? f->keep_bits + bit : NULL,
+                              f->keep_slopes ? f->keep_slopes + at : NULL);
+        if (f->act) JEM__STORE(f->act + at, v);
+    }
+    return v;
 }
 
 /* Output channels x pixels (CO x PX) are accumulated in registers over taps and input channels.
@@ -1832,13 +1875,15 @@ JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void 
         break;
     case JEM__MAP_LEAKY:
         JEM__EACH(i, n)
-            JEM__FN(activate)(JEM__MAP_LEAKY, a, JEM__LOAD(x + i), y + i, (int)(i % JEM_LANES),
-                              bits ? bits + i / JEM_LANES : NULL, NULL);
+            JEM__STORE(y + i, JEM__FN(activate)(JEM__MAP_LEAKY, a, JEM__LOAD(x + i),
+                                                (int)(i % JEM_LANES),
+                                                bits ? bits + i / JEM_LANES : NULL, NULL));
         break;
     case JEM__MAP_SILU:
         JEM__EACH(i, n)
-            JEM__FN(activate)(JEM__MAP_SILU, a, JEM__LOAD(x + i), y + i, (int)(i % JEM_LANES),
-                              NULL, slopes ? slopes + i : NULL);
+            JEM__STORE(y + i, JEM__FN(activate)(JEM__MAP_SILU, a, JEM__LOAD(x + i),
+                                                (int)(i % JEM_LANES), NULL,
+                                                slopes ? slopes + i : NULL));
         break;
     default: break;
     }
@@ -2183,6 +2228,7 @@ typedef struct jem__conv {
     int ci, hi, wi, co, ho, wo, k, stride, pad;
     int gradient;                                  /* 1: it is an input gradient */
     int tile;                                      /* Winograd's M, 0: the direct sum */
+    int half;                                      /* 1: in bf16 */
 } jem__conv;
 
 /* One of so many parts of a piece of work: part i is units from(i) .. from(i+1)-1, in whole steps */
@@ -2250,11 +2296,12 @@ typedef struct jem__finish {
     const float *slopes;                           /* multiplied, number by number */
     const float *add;                              /* added */
     float *y;                                      /* stored; may be `add` */
-    float *act;                                    /* the activation of it, stored ... */
-    int kind;                                      /* ... JEM__MAP_LEAKY (with `slope`) or _SILU, */
+    int kind;                                      /* 0, or JEM__MAP_LEAKY (with `slope`), _SILU: */
     float slope;
+    float *act;                                    /* the activation of it, stored ... */
     uint16_t *keep_bits;                           /* ... with what its backward wants */
     float *keep_slopes;
+    uint16_t *half;                                /* what came of it last, in bf16 (see there) */
 } jem__finish;
 
 /* Winograd works on so many tiles at a time; planes of one point, not a power of two apart. */
@@ -2376,6 +2423,508 @@ typedef struct jem__kernels {
 #undef JEM__PASS
 #endif
 
+/* ---- bf16: convolutions with operands of 8 bits of mantissa, sums in fp32 -------------------- */
+/* Everything is one step: a tile of 16 x 16 sums, C += A B, where A is 16 rows of pairs and B pairs
+   of 16 columns, and a pair is two neighbouring bf16. That is an instruction of AMX (16 pairs at a
+   time), and 16 of AVX-512 BF16 for each pair.
+
+     output, input gradient   A: 16 output channels' weights   B: 16 images       pairs of channels
+     weight gradient          A: 16 output channels of dy      B: 16 channels of x    pairs of images
+
+   What B reads for neighbouring taps is one run of memory: an image is [row][column][pair of
+   channels][16 images][2], with a column of zeros before and behind every row, so a row of taps
+   needs no test and few channels still make long sums. Of JEM_BF16, and only of it, the bits depend
+   on the instruction set: AMX adds even and odd elements apart. */
+
+enum { JEM__HALF_TILE = 256, JEM__HALF_PAIR = 32 };          /* floats of C; bf16 of one pair of B */
+enum { JEM__HALF_RUNS = JEM__MAX_KERNEL };                   /* runs that one call can add up */
+
+typedef struct jem__half {
+    jem_isa isa;
+    int tiled;                                     /* A is [16 pairs][16 rows] or, 1: its transpose */
+    int winograd;                                  /* fewer fp32 multiplications are faster still */
+    /* c[n][m] += sum over runs and pairs of a[run], m tiles a2 apart, times b[run][n]. m n <= 4.
+       a: 16 pairs after another, the last of them filled with zeros. */
+    void (*block)(int m, int n, int runs, int pairs, const uint16_t *const *a, ptrdiff_t a2,
+                  const uint16_t *const *b, float *c);
+    /* Finishes n channels from o on of one pixel; at: of channel 0, in floats; f->half too */
+    void (*finish)(const jem__finish *f, const float *c, int o, int n, ptrdiff_t at,
+                   ptrdiff_t half_at);
+    /* One pixel's channels as pairs, x[c][16] -> out[(c + 1)/2][16][2] */
+    void (*pairs)(const float *x, int c, uint16_t *out);
+    /* Pairs of images: c <= 16 channels of one pixel -> out[8][16][2] or, rows: out[16][32]. */
+    void (*turn)(const float *x, int c, int rows, uint16_t *out);
+    void (*begin)(void), (*end)(void);             /* around blocks; may be NULL */
+} jem__half;
+
+/* To nearest, ties to even. */
+static uint16_t jem__to_half(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+static float jem__from_half(uint16_t h) {
+    const uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* ---- in plain C: what the others are tested against ---- */
+
+static void jem__half_block_scalar(int m, int n, int runs, int pairs, const uint16_t *const *a,
+                                   ptrdiff_t a2, const uint16_t *const *b, float *c) {
+    for (int t = 0; t < m * n; t++, c += JEM__HALF_TILE)
+        for (int r = 0; r < runs; r++) {
+            const uint16_t *w = a[r] + t % m * a2, *x = b[r * 4 + t / m];
+            for (int k = 0; k < pairs; k++, w += JEM__HALF_PAIR, x += JEM__HALF_PAIR)
+                for (int i = 0; i < 16; i++)
+                    for (int l = 0; l < 16; l++) {
+                        float *s = c + i * 16 + l;
+                        *s = fmaf(jem__from_half(w[2 * i + 1]), jem__from_half(x[2 * l + 1]), *s);
+                        *s = fmaf(jem__from_half(w[2 * i]), jem__from_half(x[2 * l]), *s);
+                    }
+        }
+}
+static void jem__half_finish_scalar(const jem__finish *f, const float *c, int o, int n,
+                                    ptrdiff_t at, ptrdiff_t half_at) {
+    for (int i = 0; i < n; i++)
+        for (int l = 0; l < JEM_LANES; l++) {
+            const float v = jem__finish_scalar(f, c[i * 16 + l], o + i,
+                                               at + (ptrdiff_t)(o + i) * JEM_LANES + l, l);
+            uint16_t *to = f->half + half_at + (o + i) / 2 * JEM__HALF_PAIR + 2 * l + (o + i) % 2;
+            if (f->half) *to = jem__to_half(v);
+            if (f->half && i == n - 1 && (o + i) % 2 == 0) to[1] = 0;
+        }
+}
+static void jem__half_pairs_scalar(const float *x, int c, uint16_t *out) {
+    for (int i = 0; i < c + c % 2; i++)
+        for (int l = 0; l < JEM_LANES; l++)
+            out[i / 2 * JEM__HALF_PAIR + 2 * l + i % 2] =
+                i < c ? jem__to_half(x[i * JEM_LANES + l]) : (uint16_t)0;
+}
+static void jem__half_turn_scalar(const float *x, int c, int rows, uint16_t *out) {
+    for (int i = 0; i < 16; i++)
+        for (int l = 0; l < JEM_LANES; l++)
+            out[rows ? i * 32 + l : l / 2 * JEM__HALF_PAIR + 2 * i + l % 2] =
+                i < c ? jem__to_half(x[i * JEM_LANES + l]) : (uint16_t)0;
+}
+static const jem__half jem__half_scalar = { JEM_ISA_SCALAR, 0, 0, jem__half_block_scalar,
+    jem__half_finish_scalar, jem__half_pairs_scalar, jem__half_turn_scalar, NULL, NULL };
+
+#ifdef JEM__X86_HALF
+#define JEM__TARGET                                                                                \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
+
+/* b of the even, a of the odd elements: out = a0 b0 a1 b1 ... as bf16 */
+JEM__TARGET JEM__INLINE __m512i jem__half_zip(__m512 a, __m512 b) {
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9,
+        24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+}
+JEM__TARGET static void jem__half_block_avx512(int m, int n, int runs, int pairs,
+                                               const uint16_t *const *a, ptrdiff_t a2,
+                                               const uint16_t *const *b, float *c) {
+    for (int t = 0; t < m * n; t++, c += JEM__HALF_TILE) {
+        __m512 acc[16];
+        JEM__UNROLL for (int i = 0; i < 16; i++) acc[i] = _mm512_loadu_ps(c + i * 16);
+        for (int r = 0; r < runs; r++) {
+            const uint16_t *w = a[r] + t % m * a2, *x = b[r * 4 + t / m];
+            for (int k = 0; k < pairs; k++, w += JEM__HALF_PAIR, x += JEM__HALF_PAIR) {
+                const __m512i v = _mm512_loadu_si512(x);
+                JEM__UNROLL for (int i = 0; i < 16; i++) {
+                    int32_t pair;
+                    memcpy(&pair, w + 2 * i, 4);
+                    acc[i] = _mm512_dpbf16_ps(acc[i], (__m512bh)_mm512_set1_epi32(pair),
+                                              (__m512bh)v);
+                }
+            }
+        }
+        JEM__UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_ps(c + i * 16, acc[i]);
+    }
+}
+JEM__TARGET static void jem__half_finish_avx512(const jem__finish *f, const float *c, int o, int n,
+                                                ptrdiff_t at, ptrdiff_t half_at) {
+    at += (ptrdiff_t)o * JEM_LANES, half_at += (ptrdiff_t)o / 2 * JEM__HALF_PAIR;
+    for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, half_at += JEM__HALF_PAIR) {
+        const __m512 p = jem__finish_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
+        const __m512 q = i + 1 == n ? _mm512_setzero_ps()
+            : jem__finish_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1, at + JEM_LANES, 0);
+        if (f->half) _mm512_storeu_si512(f->half + half_at, jem__half_zip(p, q));
+    }
+}
+JEM__TARGET static void jem__half_pairs_avx512(const float *x, int c, uint16_t *out) {
+    for (int i = 0; i < c; i += 2, x += 2 * JEM_LANES, out += JEM__HALF_PAIR)
+        _mm512_storeu_si512(out, jem__half_zip(_mm512_loadu_ps(x), i + 1 < c
+                            ? _mm512_loadu_ps(x + JEM_LANES) : _mm512_setzero_ps()));
+}
+JEM__TARGET static void jem__half_turn_avx512(const float *x, int c, int rows, uint16_t *out) {
+    const __m512 zero = _mm512_setzero_ps();
+    if (rows) {
+        for (int i = 0; i < 16; i++, out += 32)
+            _mm256_storeu_si256((__m256i *)(void *)out, (__m256i)_mm512_cvtneps_pbh(
+                                i < c ? _mm512_loadu_ps(x + i * JEM_LANES) : zero));
+        return;
+    }
+    __m512i r[8], t[8];                            /* r[i]: channels i and i + 8, 8 pairs each */
+    JEM__UNROLL for (int i = 0; i < 8; i++)
+        r[i] = (__m512i)_mm512_cvtne2ps_pbh(
+            i + 8 < c ? _mm512_loadu_ps(x + (i + 8) * JEM_LANES) : zero,
+            i < c ? _mm512_loadu_ps(x + i * JEM_LANES) : zero);
+    JEM__UNROLL for (int i = 0; i < 8; i += 4) {
+        const __m512i a = _mm512_unpacklo_epi32(r[i], r[i + 1]),
+                      b = _mm512_unpackhi_epi32(r[i], r[i + 1]),
+                      p = _mm512_unpacklo_epi32(r[i + 2], r[i + 3]),
+                      q = _mm512_unpackhi_epi32(r[i + 2], r[i + 3]);
+        t[i] = _mm512_unpacklo_epi64(a, p), t[i + 1] = _mm512_unpackhi_epi64(a, p);
+        t[i + 2] = _mm512_unpacklo_epi64(b, q), t[i + 3] = _mm512_unpackhi_epi64(b, q);
+    }
+    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
+                  high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    JEM__UNROLL for (int i = 0; i < 4; i++) {
+        _mm512_storeu_si512(out + i * 32, _mm512_permutex2var_epi64(t[i], low, t[i + 4]));
+        _mm512_storeu_si512(out + (i + 4) * 32, _mm512_permutex2var_epi64(t[i], high, t[i + 4]));
+    }
+}
+static const jem__half jem__half_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__half_block_avx512,
+    jem__half_finish_avx512, jem__half_pairs_avx512, jem__half_turn_avx512, NULL, NULL };
+#undef JEM__TARGET
+
+/* AMX: 8 tiles of 16 rows of 64 bytes. 0..3 hold C, 4 and 5 A, 6 and 7 B (a third and fourth of B
+   take what is free). Tests define these three for processors that have no tiles. */
+#ifndef JEM__TILE_LOAD
+#define JEM__TILE_TARGET __attribute__((target("amx-tile,amx-bf16")))
+#define JEM__TILE_LOAD(t, p) _tile_loadd(t, p, 64)
+#define JEM__TILE_STORE(t, p) _tile_stored(t, p, 64)
+#define JEM__TILE_DOT(c, a, b) _tile_dpbf16ps(c, a, b)
+JEM__TILE_TARGET static void jem__tile_begin(void) {
+    struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } c;
+    memset(&c, 0, sizeof c);
+    c.palette = 1;
+    for (int i = 0; i < 8; i++) c.bytes[i] = 64, c.rows[i] = 16;
+    __asm__ volatile("" : : "r"(&c) : "memory");   /* gcc 12 would leave the stores out */
+    _tile_loadconfig(&c);
+}
+JEM__TILE_TARGET static void jem__tile_end(void) { _tile_release(); }
+#else
+#define JEM__TILE_TARGET
+static void jem__tile_begin(void) {}
+static void jem__tile_end(void) {}
+#endif
+
+JEM__TILE_TARGET static void jem__half_block_amx(int m, int n, int runs, int pairs,
+                                                 const uint16_t *const *a, ptrdiff_t a2,
+                                                 const uint16_t *const *b, float *c) {
+    __asm__ volatile("" : : "r"(a), "r"(b), "r"(c) : "memory");        /* see jem__tile_begin */
+    JEM__TILE_LOAD(0, c);
+    if (m * n > 1) JEM__TILE_LOAD(1, c + JEM__HALF_TILE);
+    if (m * n > 2) JEM__TILE_LOAD(2, c + 2 * JEM__HALF_TILE);
+    if (m * n > 3) JEM__TILE_LOAD(3, c + 3 * JEM__HALF_TILE);
+    for (int r = 0; r < runs; r++, b += 4)
+        for (int k = 0; k < pairs * JEM__HALF_PAIR; k += 16 * JEM__HALF_PAIR) {
+            JEM__TILE_LOAD(4, a[r] + k);
+            JEM__TILE_LOAD(6, b[0] + k);
+            JEM__TILE_DOT(0, 4, 6);
+            if (m == 2) {
+                JEM__TILE_LOAD(5, a[r] + a2 + k);
+                JEM__TILE_DOT(1, 5, 6);
+                if (n == 1) continue;
+                JEM__TILE_LOAD(7, b[1] + k);
+                JEM__TILE_DOT(2, 4, 7);
+                JEM__TILE_DOT(3, 5, 7);
+                continue;
+            }
+            if (n > 1) {
+                JEM__TILE_LOAD(7, b[1] + k);
+                JEM__TILE_DOT(1, 4, 7);
+            }
+            if (n > 2) {
+                JEM__TILE_LOAD(5, b[2] + k);
+                JEM__TILE_DOT(2, 4, 5);
+            }
+            if (n > 3) {
+                JEM__TILE_LOAD(6, b[3] + k);
+                JEM__TILE_DOT(3, 4, 6);
+            }
+        }
+    JEM__TILE_STORE(0, c);
+    if (m * n > 1) JEM__TILE_STORE(1, c + JEM__HALF_TILE);
+    if (m * n > 2) JEM__TILE_STORE(2, c + 2 * JEM__HALF_TILE);
+    if (m * n > 3) JEM__TILE_STORE(3, c + 3 * JEM__HALF_TILE);
+}
+static const jem__half jem__half_amx = { JEM_ISA_AMX, 1, 0, jem__half_block_amx,
+    jem__half_finish_avx512, jem__half_pairs_avx512, jem__half_turn_avx512, jem__tile_begin,
+    jem__tile_end };
+#endif
+
+/* The one for this processor; NULL: none. Whether tiles do what we think they do is tried. */
+static const jem__half *jem__half_for(jem_isa isa) {
+#ifdef JEM__X86_HALF
+    const int best = isa == JEM_ISA_BEST;
+    if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
+        uint16_t a[512], b[512];
+        float c[JEM__HALF_TILE], sum = 0;
+        const uint16_t *one_a = a, *one_b[4] = { b, NULL, NULL, NULL };
+        for (int i = 0; i < 512; i++)
+            a[i] = jem__to_half((float)(i % 7)), b[i] = jem__to_half((float)(i % 5));
+        memset(c, 0, sizeof c);
+        jem__tile_begin();
+        jem__half_block_amx(1, 1, 1, 16, &one_a, 0, one_b, c);
+        jem__tile_end();
+        int right = 1;
+        for (int i = 0; i < 256; i++) {
+            sum = 0;
+            for (int k = 0; k < 32; k++)
+                sum += (float)((i / 16 * 32 + k) % 7 * ((k / 2 * 32 + i % 16 * 2 + k % 2) % 5));
+            right &= c[i] >= sum && c[i] <= sum;
+        }
+        if (right) return &jem__half_amx;
+    }
+    if ((best || isa == JEM_ISA_AVX512_BF16) && jem_isa_available(JEM_ISA_AVX512_BF16))
+        return &jem__half_avx512;
+#endif
+    return isa == JEM_ISA_SCALAR ? &jem__half_scalar : NULL;
+}
+
+/* ---- the three passes, in plain C over those four ---- */
+
+static int jem__half_pairs_of(int channels) { return (channels + 1) / 2; }
+/* bf16 from a pixel to the next, and from a row to the next */
+static ptrdiff_t jem__half_pixel(int c) { return (ptrdiff_t)jem__half_pairs_of(c) * JEM__HALF_PAIR; }
+static ptrdiff_t jem__half_row(int c, int w) { return (w + 2) * jem__half_pixel(c); }
+/* floats of an image of (c,h,w), and what AMX may read behind it */
+static ptrdiff_t jem__half_floats(int c, int h, int w) {
+    return (h * jem__half_row(c, w) + 16 * JEM__HALF_PAIR) / 2;
+}
+/* Row y of a group, with the zeros around it; rows come in ascending order. */
+static void jem__half_convert(const jem__half *k, const float *x, int c, int w, int y,
+                              uint16_t *out) {
+    const ptrdiff_t pixel = jem__half_pixel(c);
+    out += y * jem__half_row(c, w);
+    memset(out, 0, (size_t)pixel * sizeof *out);
+    for (int i = 0; i < w; i++)
+        k->pairs(x + ((ptrdiff_t)y * w + i) * c * JEM_LANES, c, out + (i + 1) * pixel);
+    memset(out + (w + 1) * pixel, 0, (size_t)(pixel + 16 * JEM__HALF_PAIR) * sizeof *out);
+}
+
+/* The taps of a phase as ny rows of nx neighbours: row j reads dy[j], columns from dx on, with
+   weights weight[j][0 .. nx-1]. */
+typedef struct jem__half_taps {
+    int ny, nx, dx, dy[JEM__MAX_KERNEL];
+    int weight[JEM__MAX_KERNEL][JEM__MAX_KERNEL];
+} jem__half_taps;
+
+static void jem__half_rows(const jem__phase *s, jem__half_taps *t) {
+    t->ny = t->nx = 0, t->dx = JEM__MAX_TAPS;
+    for (int i = 0; i < s->taps; i++) if (s->dx[i] < t->dx) t->dx = s->dx[i];
+    for (int i = 0; i < s->taps; i++) {
+        int j = 0;
+        while (j < t->ny && t->dy[j] != s->dy[i]) j++;
+        if (j == t->ny) t->dy[t->ny++] = s->dy[i];
+        t->weight[j][s->dx[i] - t->dx] = s->weight[i];
+        if (s->dx[i] - t->dx >= t->nx) t->nx = s->dx[i] - t->dx + 1;
+    }
+}
+/* Can it be done so? No tap may look further than a column beside the image. */
+static int jem__half_fits(const jem__conv *q) {
+    jem__phase s;
+    jem__half_taps t;
+    if (q->k > 8) return 0;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        jem__half_rows(&s, &t);
+        if (t.ny && (t.dx < -1 || (s.cols - 1) * s.step_in + t.dx + t.nx - 1 > q->wi)) return 0;
+    }
+    return 1;
+}
+static ptrdiff_t jem__half_run(const jem__half_taps *t, int c) {       /* of A, in bf16 */
+    return (t->nx * jem__half_pairs_of(c) + 15) / 16 * 16 * JEM__HALF_PAIR;
+}
+/* bf16 of all packed weights */
+static ptrdiff_t jem__half_pack_size(const jem__conv *q) {
+    ptrdiff_t size = 0;
+    jem__phase s;
+    jem__half_taps t;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        jem__half_rows(&s, &t);
+        size += (q->co + 15) / 16 * t.ny * jem__half_run(&t, q->ci);
+    }
+    return size;
+}
+/* Where row i of pair k of A is */
+static ptrdiff_t jem__half_at(int tiled, int k, int i) {
+    return (ptrdiff_t)(k / 16) * 512 + (tiled ? i * 32 + k % 16 * 2 : k % 16 * 32 + i * 2);
+}
+/* Weights w (O,I,k,k) to [phase][tile of 16 outputs][row of taps][pairs: column, channels] */
+static void jem__half_pack(const jem__half *k, const jem__conv *q, const float *w, uint16_t *out) {
+    const int kk = q->k * q->k, c2 = jem__half_pairs_of(q->ci);
+    jem__phase s;
+    jem__half_taps t;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        jem__half_rows(&s, &t);
+        const ptrdiff_t run = jem__half_run(&t, q->ci);
+        for (int o0 = 0; o0 < q->co; o0 += 16)
+            for (int j = 0; j < t.ny; j++, out += run) {
+                memset(out, 0, (size_t)run * sizeof *out);
+                for (int p = 0; p < t.nx * c2; p++)
+                    for (int o = o0; o < q->co && o < o0 + 16; o++)
+                        for (int c = p % c2 * 2; c < q->ci && c < p % c2 * 2 + 2; c++) {
+                            const int from = q->gradient ? c * q->co + o : o * q->ci + c;
+                            out[jem__half_at(k->tiled, p, o - o0) + c % 2] =
+                                jem__to_half(w[(ptrdiff_t)from * kk + t.weight[j][p / c2]]);
+                        }
+            }
+    }
+}
+
+/* Output or input gradient, as conv: x (hi,wi,ci,16), or already in bf16: xh. work: room for x. */
+static void jem__half_conv(const jem__half *k, const jem__conv *q, jem__part part, const float *x,
+                           const uint16_t *xh, const uint16_t *pack, const jem__finish *f,
+                           uint16_t *work) {
+    const ptrdiff_t pixel = jem__half_pixel(q->ci), row = jem__half_row(q->ci, q->wi);
+    const ptrdiff_t out_pixel = jem__half_pixel(q->co), out_row = jem__half_row(q->co, q->wo);
+    const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
+    float c[4 * JEM__HALF_TILE];
+    jem__phase s;
+    jem__half_taps t;
+    if (k->begin) k->begin();
+    for (int phase = 0, have = -1; jem__conv_phase(q, phase, &s); phase++) {
+        jem__half_rows(&s, &t);
+        const int pairs = t.nx * jem__half_pairs_of(q->ci);
+        const ptrdiff_t run = jem__half_run(&t, q->ci);
+        const int r0 = jem__part_from(part.i, part.of, s.rows, 1),
+                  r1 = jem__part_from(part.i + 1, part.of, s.rows, 1);
+        if (have < 0) have = r0 * s.step_in > q->k ? r0 * s.step_in - q->k : 0;
+        for (int r = r0; r < r1; r++) {
+            const int y = s.y0 + r * s.step_out;
+            int row_of[JEM__HALF_RUNS], tap_row[JEM__HALF_RUNS], runs = 0;
+            for (int j = 0; j < t.ny; j++) {
+                const int iy = r * s.step_in + t.dy[j];
+                if ((unsigned)iy < (unsigned)q->hi) tap_row[runs] = j, row_of[runs++] = iy;
+            }
+            for (int i = 0; !xh && i < runs; i++)  /* as far as has been converted, and on */
+                for (; have <= row_of[i]; have++)
+                    jem__half_convert(k, x, q->ci, q->wi, have, work);
+            const uint16_t *from = (xh ? xh : work) + (1 + t.dx) * pixel;
+            for (int o = 0, m; o < tiles; o += m) {
+                const uint16_t *a[JEM__HALF_RUNS], *b[JEM__HALF_RUNS * 4];
+                m = o + 2 <= tiles ? 2 : 1;
+                for (int i = 0; i < runs; i++) a[i] = pack + (o * t.ny + tap_row[i]) * run;
+                for (int x0 = 0, n; x0 < s.cols; x0 += n) {
+                    n = s.cols - x0 < most ? s.cols - x0 : most;
+                    for (int i = 0; i < runs; i++)
+                        for (int p = 0; p < n; p++)
+                            b[i * 4 + p] = from + row_of[i] * row + (x0 + p) * s.step_in * pixel;
+                    memset(c, 0, (size_t)(m * n * JEM__HALF_TILE) * sizeof *c);
+                    k->block(m, n, runs, pairs, a, t.ny * run, b, c);
+                    for (int p = 0; p < n; p++)
+                        for (int i = 0; i < m; i++) {
+                            const int o0 = (o + i) * 16, px = s.x0 + (x0 + p) * s.step_out;
+                            k->finish(f, c + (p * m + i) * JEM__HALF_TILE, o0,
+                                      q->co - o0 < 16 ? q->co - o0 : 16,
+                                      ((ptrdiff_t)y * q->wo + px) * q->co * JEM_LANES,
+                                      y * out_row + (px + 1) * out_pixel);
+                        }
+                }
+            }
+            if (f->half && phase == 0)
+                for (int i = 0; i < s.step_out && y + i < q->ho; i++) {
+                    uint16_t *edge = f->half + (y + i) * out_row;
+                    memset(edge, 0, (size_t)out_pixel * sizeof *edge);
+                    memset(edge + out_row - out_pixel, 0, (size_t)out_pixel * sizeof *edge);
+                }
+        }
+        pack += tiles * t.ny * run;
+    }
+    if (f->half && part.i == 0)
+        memset(f->half + q->ho * out_row, 0, 16 * JEM__HALF_PAIR * sizeof *f->half);
+    if (k->end) k->end();
+}
+
+/* Weight gradient. Operands are first turned, group by group, so that pairs are of images:
+   x to [row][16 channels][column mod stride][column][8 pairs][16][2], with the padding, dy to
+   A's order [row][16 channels][column][..]. */
+static int jem__half_columns(const jem__conv *q) { return ((q->wo - 1) * q->stride + q->k - 1) /
+                                                          q->stride + 2; }
+static ptrdiff_t jem__half_x_tile(const jem__conv *q) {      /* one row of 16 channels, in bf16 */
+    return (ptrdiff_t)q->stride * jem__half_columns(q) * 256;
+}
+static ptrdiff_t jem__half_y_tile(const jem__conv *q) { return (ptrdiff_t)(q->wo + 1) / 2 * 512; }
+static ptrdiff_t jem__half_x_size(const jem__conv *q) {
+    return q->hi * (ptrdiff_t)((q->ci + 15) / 16) * jem__half_x_tile(q);
+}
+static ptrdiff_t jem__half_y_size(const jem__conv *q) {
+    return q->ho * (ptrdiff_t)((q->co + 15) / 16) * jem__half_y_tile(q);
+}
+
+static void jem__half_deal_x(const jem__half *k, const jem__conv *q, const float *x,
+                             uint16_t *out) {
+    const int columns = jem__half_columns(q);
+    for (int y = 0; y < q->hi; y++)
+        for (int c = 0; c < q->ci; c += 16, out += jem__half_x_tile(q))
+            for (int i = 0; i < columns * q->stride; i++) {
+                uint16_t *to = out + ((ptrdiff_t)(i % q->stride) * columns + i / q->stride) * 256;
+                const int px = i - q->pad;
+                if ((unsigned)px >= (unsigned)q->wi) memset(to, 0, 256 * sizeof *to);
+                else k->turn(x + (((ptrdiff_t)y * q->wi + px) * q->ci + c) * JEM_LANES,
+                             q->ci - c < 16 ? q->ci - c : 16, 0, to);
+            }
+}
+static void jem__half_deal_y(const jem__half *k, const jem__conv *q, const float *dy,
+                             uint16_t *out) {
+    for (int y = 0; y < q->ho; y++)
+        for (int o = 0; o < q->co; o += 16, out += jem__half_y_tile(q)) {
+            if (q->wo % 2) memset(out + q->wo / 2 * 512, 0, 512 * sizeof *out);
+            for (int i = 0; i < q->wo; i++)
+                k->turn(dy + (((ptrdiff_t)y * q->wo + i) * q->co + o) * JEM_LANES,
+                        q->co - o < 16 ? q->co - o : 16, k->tiled,
+                        out + i / 2 * 512 + i % 2 * (k->tiled ? 16 : 256));
+        }
+}
+
+/* The weights of output tiles o .. o+m-1 and input tile i, rows ky0..ky1 of the kernel. xs, dys:
+   every group dealt. acc: m*k*k tiles of scratch. Adds to dw (O,I,k,k). */
+static void jem__half_weights(const jem__half *k, const jem__conv *q, int groups,
+                              const uint16_t *xs, const uint16_t *dys, int o, int m, int i,
+                              int ky0, int ky1, float *acc, float *dw) {
+    const ptrdiff_t xt = jem__half_x_tile(q), yt = jem__half_y_tile(q);
+    const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
+    const int columns = jem__half_columns(q), most = m == 2 ? 2 : 4;
+    int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
+    rows = rows < 1 ? 1 : rows > JEM__HALF_RUNS ? JEM__HALF_RUNS : rows;
+    memset(acc, 0, (size_t)(m * q->k * q->k * JEM__HALF_TILE) * sizeof *acc);
+    if (k->begin) k->begin();
+    for (int g = 0; g < groups; g++)
+        for (int y0 = 0; y0 < q->ho; y0 += rows)
+            for (int ky = ky0; ky < ky1; ky++)
+                for (int kx = 0, n; kx < q->k; kx += n) {
+                    const uint16_t *a[JEM__HALF_RUNS], *b[JEM__HALF_RUNS * 4];
+                    int runs = 0;
+                    n = q->k - kx < most ? q->k - kx : most;
+                    for (int y = y0; y < q->ho && y < y0 + rows; y++) {
+                        const int iy = y * q->stride + ky - q->pad;
+                        if ((unsigned)iy >= (unsigned)q->hi) continue;
+                        a[runs] = dys + g * jem__half_y_size(q) + y * yrow + o * yt;
+                        for (int p = 0; p < n; p++) {
+                            const int at = kx + p;
+                            b[runs * 4 + p] = xs + g * jem__half_x_size(q) + iy * xrow + i * xt +
+                                ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
+                        }
+                        runs++;
+                    }
+                    k->block(m, n, runs, q->wo * 8, a, yt, b,
+                             acc + (ky * q->k + kx) * m * JEM__HALF_TILE);
+                }
+    if (k->end) k->end();
+    for (int t = ky0 * q->k; t < ky1 * q->k; t++)
+        for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++)
+            for (int c = 0; c < 16 && i * 16 + c < q->ci; c++)
+                dw[((ptrdiff_t)(o * 16 + r) * q->ci + i * 16 + c) * q->k * q->k + t] +=
+                    acc[(t * m + r / 16) * JEM__HALF_TILE + r % 16 * 16 + c];
+}
+
+/* ---- which kernels --------------------------------------------------------------------------- */
+
 static const jem__kernels *jem__kernels_for(jem_isa isa) {
     if (isa == JEM_ISA_BEST)
         isa = jem_isa_available(JEM_ISA_AVX512) ? JEM_ISA_AVX512
@@ -2385,7 +2934,7 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
     switch (isa) {
 #ifdef JEM__X86
     case JEM_ISA_AVX2: return &jem__kernels_avx2;
-    case JEM_ISA_AVX512: return &jem__kernels_avx512;
+    case JEM_ISA_AVX512: case JEM_ISA_AVX512_BF16: case JEM_ISA_AMX: return &jem__kernels_avx512;
 #endif
 #ifdef JEM__ARM
     case JEM_ISA_NEON: return &jem__kernels_neon;
@@ -2398,7 +2947,13 @@ jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
     jem_ctx seed;                                  /* enough of one to allocate the real context */
     memset(&seed, 0, sizeof seed);
     if (desc) seed.desc = *desc;
-    seed.k = jem__kernels_for(seed.desc.isa);
+    if (seed.desc.precision == JEM_BF16 && !(seed.half = jem__half_for(seed.desc.isa))) {
+        seed.desc.precision = JEM_FAST;
+        if (desc->log) desc->log(desc->user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
+    }
+    seed.isa = seed.half ? seed.half->isa : seed.desc.isa;
+    seed.k = jem__kernels_for(seed.isa);
+    if (seed.k && seed.isa == JEM_ISA_BEST) seed.isa = seed.k->isa;
     if (!seed.k || !seed.desc.allocate != !seed.desc.release) return NULL;
     seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
     seed.params_left = HUGE_VAL;
@@ -2418,7 +2973,10 @@ void jem_ctx_free(jem_ctx *ctx) {
     jem__free(&copy, ctx);
 }
 
-jem_isa jem_ctx_isa(const jem_ctx *ctx) { return ctx ? ctx->k->isa : JEM_ISA_SCALAR; }
+jem_isa jem_ctx_isa(const jem_ctx *ctx) { return ctx ? ctx->isa : JEM_ISA_SCALAR; }
+jem_precision jem_ctx_precision(const jem_ctx *ctx) {
+    return ctx ? ctx->desc.precision : JEM_EXACT;
+}
 int jem_ctx_threads(const jem_ctx *ctx) { return ctx ? ctx->threads : 1; }
 
 /* Whole blocks of 16 go straight to memory; the end goes through a block of our own. */
@@ -2472,12 +3030,15 @@ typedef struct jem__node {
     size_t aux_bytes;
     ptrdiff_t work;                                /* floats of scratch while it runs */
     double flops;                                  /* about, of one group, forward */
+    int half_out, half_grad;                       /* a convolution: that pass is in bf16 */
     float *value, *grad;                           /* all groups; NULL: in a plan's region only */
     uint64_t value_push, grad_push;                /* when those were allocated */
     int ready, keep;
     /* of the plan being run */
     int reached, wanted, needs, written, add[JEM_MAX_INPUTS], pos;
     int value_buf, aux_buf, grad_buf;              /* -1: none */
+    int half_buf, half_grad_buf, half_only;        /* copies in bf16; only: of the gradient */
+    struct jem__node *half_dy, *half_by;           /* whose half_grad_buf is its dy; who writes it */
     int uses;                                      /* how often read in this plan; user1: first */
     struct jem__node *user1, *into, *core, *sum, *late, *by;           /* see jem__plan_fuse */
 } jem__node;
@@ -2705,8 +3266,9 @@ static void jem__plan_nodes(jem__plan *p, const jem__node *x) {
     for (int i = 0; i <= last; i++) {
         jem__node *n = ctx->nodes[i];
         n->reached = n->wanted = n->needs = n->written = n->uses = 0;
-        n->user1 = n->into = n->core = n->sum = n->late = n->by = NULL;
-        n->pos = n->value_buf = n->aux_buf = n->grad_buf = -1;
+        n->user1 = n->into = n->core = n->sum = n->late = n->by = n->half_dy = n->half_by = NULL;
+        n->pos = n->value_buf = n->aux_buf = n->grad_buf = n->half_buf = n->half_grad_buf = -1;
+        n->half_only = 0;
     }
     p->target->reached = p->target->wanted = 1;
     for (int i = last; i >= 0; i--)
@@ -2730,7 +3292,7 @@ static void jem__plan_nodes(jem__plan *p, const jem__node *x) {
 static jem_status jem__plan_list(jem__plan *p) {
     jem_ctx *ctx = p->ctx;
     p->list = (jem__node **)jem__push(ctx, (size_t)(p->n + 1) * sizeof *p->list);
-    p->bufs = (jem__buf *)jem__push(ctx, (size_t)(3 * p->n + 1) * sizeof *p->bufs);
+    p->bufs = (jem__buf *)jem__push(ctx, (size_t)(5 * p->n + 1) * sizeof *p->bufs);
     if (!p->list || !p->bufs) return JEM_NO_MEMORY;
     p->n = 0;
     for (int i = 0; i <= p->target->index; i++)
@@ -2778,13 +3340,22 @@ static int jem__time_back(const jem__plan *p, const jem__node *n) {
     return 2 * p->n - 1 - (n->late ? n->late->pos : n->pos);
 }
 
-/* The last time that n's value is read from memory; -1: never. */
-static int jem__last_read(const jem__plan *p, const jem__node *n) {
-    int until = n->needs && (n->op->keeps & JEM_KEEPS_OUTPUT) ? jem__time_back(p, n) : -1;
+/* bf16 pays where a convolution in bf16 writes what another reads. Not in jem_backward, where the
+   gradients of weights read more than once. */
+static int jem__writes_half(const jem__plan *p, const jem__node *n) {
+    return p->mode != JEM__BACKWARD && !n->into && (n->core ? n->core : n)->half_out;
+}
+static int jem__reads_half(const jem__plan *p, const jem__node *user, const jem__node *n) {
+    return user->half_out && user->in[0] == n && jem__writes_half(p, n);
+}
+
+/* The last time that n's value (half: in bf16) is read from memory; -1: never. */
+static int jem__last_read(const jem__plan *p, const jem__node *n, int half) {
+    int until = !half && n->needs && (n->op->keeps & JEM_KEEPS_OUTPUT) ? jem__time_back(p, n) : -1;
     for (int j = n->pos + 1; j < p->n; j++)
         for (int k = 0; k < p->list[j]->inputs; k++) {
             const jem__node *user = p->list[j];
-            if (user->in[k] != n) continue;
+            if (user->in[k] != n || jem__reads_half(p, user, n) != half) continue;
             if (n->into && (user == n->into || user->into == n->into)) continue;  /* in registers */
             int keeps = user->op->keeps;
             if (p->mode == JEM__BACKWARD && jem__trains(user)) keeps |= user->op->keeps_for_params;
@@ -2810,6 +3381,24 @@ static int jem__same_gradient(const jem__plan *p, const jem__node *n, int k) {
     return 1;
 }
 
+/* Of the gradient that a convolution in bf16 reads: is it one that another writes last? It may have
+   come through a sum, unchanged. */
+static void jem__plan_half_gradient(jem__plan *p, jem__node *c) {
+    if (p->mode == JEM__BACKWARD || !c->half_grad || !c->needs || !c->in[0]->needs) return;
+    jem__node *g = c, *last = NULL;
+    if (c->uses == 1 && (c->user1->op->flags & JEM_OP_ADD) &&
+        c->user1->in[0] != c->user1->in[1] && c->user1->stride == c->stride) g = c->user1;
+    for (int j = g->pos + 1; j < p->n && !last; j++)
+        for (int k = 0; k < p->list[j]->inputs; k++)
+            if (p->list[j]->in[k] == g && p->list[j]->needs) last = p->list[j];
+    if (!last || !(last->by ? last->by : last)->half_grad || last->late) return;
+    const int from = 2 * p->n - 1 - last->pos, to = jem__time_back(p, c);
+    c->half_dy = g, g->half_by = last, c->half_only = g == c && c->uses == 1;
+    if (g->half_grad_buf < 0)
+        g->half_grad_buf = jem__plan_buf(p, from, to, jem__half_floats(g->t.c, g->t.h, g->t.w));
+    if (p->bufs[g->half_grad_buf].end < to) p->bufs[g->half_grad_buf].end = to;
+}
+
 static void jem__plan_lifetimes(jem__plan *p) {
     const int both = JEM_OP_IN_PLACE | JEM_OP_STORES;
     for (int i = p->n - 1; i >= 0; i--)            /* who is the first to write each gradient */
@@ -2819,7 +3408,10 @@ static void jem__plan_lifetimes(jem__plan *p) {
         }
     for (int i = 0; i < p->n; i++) {
         jem__node *n = p->list[i], *over = n->inputs ? n->in[0] : NULL;
-        const int from = jem__time_forward(n), until = jem__last_read(p, n);
+        const int from = jem__time_forward(n), until = jem__last_read(p, n, 0),
+                  half = jem__last_read(p, n, 1);
+        if (half >= 0)
+            n->half_buf = jem__plan_buf(p, from, half, jem__half_floats(n->t.c, n->t.h, n->t.w));
         if (n->value || until < 0) continue;       /* kept: outside the region */
         if ((n->op->flags & JEM_OP_IN_PLACE) && over->value_buf >= 0 && over->stride == n->stride &&
             p->bufs[over->value_buf].end == from) {
@@ -2831,19 +3423,21 @@ static void jem__plan_lifetimes(jem__plan *p) {
         if (p->list[i]->aux_bytes)
             p->list[i]->aux_buf = jem__plan_buf(p, i, p->list[i]->needs ? 2 * p->n - 1 - i : i,
                                                 (ptrdiff_t)((p->list[i]->aux_bytes + 3) / 4));
+    for (int i = 0; i < p->n; i++) jem__plan_half_gradient(p, p->list[i]);
     for (int i = p->n - 1; i >= 0; i--) {
         jem__node *n = p->list[i];
         if (!n->needs) continue;
         const int now = 2 * p->n - 1 - i, end = jem__time_back(p, n);
-        if (!n->by) {                              /* by: its own gradient is never stored */
+        const int stored = !n->by && !n->half_only;                    /* its own gradient is */
+        if (stored) {
             if (n->grad_buf < 0) n->grad_buf = jem__plan_buf(p, now, end, n->stride);
             if (p->bufs[n->grad_buf].end < end) p->bufs[n->grad_buf].end = end;
         }
         /* it can be handed on if no sibling shares it beyond this moment */
-        const int own = !n->by && p->bufs[n->grad_buf].end == now;
+        const int own = stored && p->bufs[n->grad_buf].end == now;
         for (int k = 0; k < n->inputs; k++) {
             jem__node *in = n->in[k];
-            if (!in->needs || in->pos < 0 || in->grad_buf >= 0 || in->by) continue;
+            if (!in->needs || in->pos < 0 || in->grad_buf >= 0 || in->by || in->half_only) continue;
             if (own && (n->op->flags & both) == both && in->stride == n->stride &&
                 (n->op->flags & JEM_OP_ADD ? jem__same_gradient(p, n, k) : k == 0)) {
                 in->grad_buf = n->grad_buf;
@@ -2897,6 +3491,9 @@ static float *jem__place(const jem__plan *p, int buf, int group) {
 static float *jem__value_at(const jem__plan *p, const jem__node *n, int group) {
     return n->value ? n->value + group * n->stride : jem__place(p, n->value_buf, group);
 }
+static uint16_t *jem__half_place(const jem__plan *p, int buf, int group) {
+    return (uint16_t *)(void *)jem__place(p, buf, group);
+}
 static float *jem__grad_at(const jem__plan *p, const jem__node *n, int group) {
     return n->pos < 0 ? n->grad + group * n->stride : jem__place(p, n->grad_buf, group);
 }
@@ -2920,7 +3517,9 @@ static jem_call jem__call(const jem__plan *p, jem__node *n, int group, int part)
         c.add[k] = n->add[k];
     }
     for (int k = 0; k < n->params; k++) c.param[k] = n->param[k];
-    if (n->needs) c.dy = n->by ? c.work : jem__grad_at(p, n, group);   /* by: only 'not NULL' */
+    if (n->needs) c.dy = n->by || n->half_only ? c.work : jem__grad_at(p, n, group);  /* not NULL */
+    if (n->inputs && n->half_out) c.half_x = jem__half_place(p, n->in[0]->half_buf, group);
+    if (n->half_dy) c.half_dy = jem__half_place(p, n->half_dy->half_grad_buf, group);
     return c;
 }
 /* The same call for another group: for ops that need the whole batch. */
@@ -2937,6 +3536,7 @@ static int jem__convolves(const jem__node *n, int back) {
 static void jem__forward_node(const jem__plan *p, jem__node *n, int group, int part) {
     if (n->into || (part && !jem__convolves(n, 0))) return;            /* into: part of a later one */
     jem_call c = jem__call(p, n->core ? n->core : n, group, part);
+    c.half_y = jem__half_place(p, n->half_buf, group);
     if (n->core) {
         jem__node *sum = n->sum, *raw = sum ? sum : n->core;
         c.y = jem__value_at(p, raw, group);
@@ -2952,14 +3552,17 @@ static void jem__forward_node(const jem__plan *p, jem__node *n, int group, int p
 static void jem__backward_node(const jem__plan *p, jem__node *n, int group, int part) {
     if (n->late || (part && !jem__convolves(n, 1))) return;
     jem_call c = jem__call(p, n, group, part);
+    if (n->in[0]->half_by == n) c.half_y = jem__half_place(p, n->in[0]->half_grad_buf, group);
     if (n->by) {                                   /* convolution goes on through the activation */
         jem_call conv = jem__call(p, n->by, group, part);
         conv.act = n->user, conv.act_aux = c.aux, conv.dx[0] = c.dx[0], conv.add[0] = c.add[0];
-        if (c.dx[0]) n->by->op->backward(&conv);
+        conv.half_y = c.half_y;
+        if (c.dx[0] || c.half_y) n->by->op->backward(&conv);
         return;
     }
     int any = 0;
     for (int k = 0; k < n->inputs; k++) {
+        any |= c.half_y != NULL;
         if (!c.dx[k]) continue;
         any = 1;
         if (!(n->op->flags & JEM_OP_STORES) && !c.add[k])
@@ -3204,6 +3807,7 @@ void jem_param_changed(jem_param *p) { if (p) p->version++; }
 
 /* Packed order depends on shape alone for an output, on stride and pad for an input gradient. */
 static int jem__pack_kind(const jem__conv *q) {
+    if (q->half) return (q->gradient ? 1 + q->stride * 64 + q->pad : 0) + (1 << 20);
     if (q->tile) return -q->tile - q->gradient;
     return q->gradient ? 1 + q->stride * 64 + q->pad : 0;
 }
@@ -3220,7 +3824,8 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
     if (k && k->version == w->version) return JEM_OK;
     if (!k) {
         const ptrdiff_t points = (q->tile + 2) * (q->tile + 2);
-        float *data = jem__alloc_floats(w->ctx, q->tile ? w->size / 9 * points : w->size);
+        float *data = jem__alloc_floats(w->ctx, q->half ? (jem__half_pack_size(q) + 1) / 2
+                                        : q->tile ? w->size / 9 * points : w->size);
         k = data ? (jem__pack *)jem__alloc(w->ctx, sizeof *k) : NULL;
         if (!k) {
             jem__free(w->ctx, data);
@@ -3228,13 +3833,14 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
         }
         k->data = data, k->kind = jem__pack_kind(q), k->next = w->packs, w->packs = k;
     }
-    if (q->tile) jem__wino_pack(q, q->tile, w->value, k->data);
+    if (q->half) jem__half_pack(ctx->half, q, w->value, (uint16_t *)(void *)k->data);
+    else if (q->tile) jem__wino_pack(q, q->tile, w->value, k->data);
     else jem__conv_pack(q, w->value, k->data);
     k->version = w->version;
     return JEM_OK;
 }
 
-typedef struct jem__conv_user { jem__conv out, grad; } jem__conv_user;
+typedef struct jem__conv_user { jem__conv out, grad; int half; } jem__conv_user;  /* half: weights */
 typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* an elementwise op's */
 
 static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
@@ -3245,11 +3851,14 @@ static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
 }
 
 static void jem__conv_run(const jem_call *c, const jem__conv *q, const float *x,
-                          const jem__finish *f) {
+                          const uint16_t *half_x, const jem__finish *f) {
     const float *pack = jem__pack_find(c->param[0], q);
     jem__part part;
     part.i = c->part, part.of = c->parts;
-    if (q->tile) c->ctx->k->winograd(q, part, x, pack, f, c->work);
+    if (q->half) jem__half_conv(c->ctx->half, q, part, x, half_x,
+                                (const uint16_t *)(const void *)pack, f,
+                                (uint16_t *)(void *)c->work);
+    else if (q->tile) c->ctx->k->winograd(q, part, x, pack, f, c->work);
     else c->ctx->k->conv(q, part, x, pack, f);
 }
 /* x (h,w,I,16) -> y (ho,wo,O,16) */
@@ -3258,27 +3867,28 @@ static void jem__conv_forward(const jem_call *c) {
     jem__finish f;
     memset(&f, 0, sizeof f);
     f.bias = c->param[1] ? c->param[1]->value : NULL, f.add = c->plus, f.y = c->y;
+    f.half = c->half_y;
     if (c->act) {
         const jem__map_user *act = (const jem__map_user *)c->act;
         f.act = c->act_y, f.kind = act->kind, f.slope = act->a;
         if (act->kind == JEM__MAP_SILU) f.keep_slopes = (float *)c->act_aux;
         else f.keep_bits = (uint16_t *)c->act_aux;
     }
-    jem__conv_run(c, &u->out, c->x[0], &f);
+    jem__conv_run(c, &u->out, c->x[0], c->half_x, &f);
 }
 /* dy (ho,wo,O,16) -> dx (h,w,I,16) */
 static void jem__conv_backward(const jem_call *c) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
     jem__finish f;
     memset(&f, 0, sizeof f);
-    f.add = c->add[0] ? c->dx[0] : NULL, f.y = c->dx[0];
+    f.add = c->add[0] ? c->dx[0] : NULL, f.y = c->dx[0], f.half = c->half_y;
     if (c->act) {
         const jem__map_user *act = (const jem__map_user *)c->act;
         f.slope = act->a;
         if (act->kind == JEM__MAP_SILU) f.slopes = (const float *)c->act_aux;
         else f.bits = (const uint16_t *)c->act_aux;
     }
-    jem__conv_run(c, &u->grad, c->dy, &f);
+    jem__conv_run(c, &u->grad, c->dy, c->half_dy, &f);
 }
 
 /* Weight gradient: operands dealt group by group, then blocks of output channels in parallel. */
@@ -3377,8 +3987,65 @@ static jem_status jem__wino_param_grad(const jem_call *c) {
     return s;
 }
 
+/* The same in bf16: a task is a pair of tiles of output channels and a tile of input channels, and
+   a row of the kernel where that is too few tasks. */
+typedef struct jem__half_job {
+    const jem_call *call;
+    const jem__conv *q;
+    uint16_t *xs, *dys;
+    float *acc, *bias;
+    int split;
+} jem__half_job;
+
+static void jem__half_task_deal(void *arg, int g) {
+    const jem__half_job *j = (const jem__half_job *)arg;
+    const jem_call c = jem__at(j->call, g);
+    const ptrdiff_t n = (ptrdiff_t)j->q->co * JEM_LANES;
+    jem__half_deal_x(c.ctx->half, j->q, c.x[0], j->xs + g * jem__half_x_size(j->q));
+    jem__half_deal_y(c.ctx->half, j->q, c.dy, j->dys + g * jem__half_y_size(j->q));
+    memset(j->bias + g * n, 0, (size_t)n * sizeof(float));
+    c.ctx->k->moment(c.dy, NULL, 0, (ptrdiff_t)j->q->ho * j->q->wo, j->q->co, j->bias + g * n);
+}
+static void jem__half_task_weights(void *arg, int task) {
+    const jem__half_job *j = (const jem__half_job *)arg;
+    const jem__conv *q = j->q;
+    const int tiles = (q->co + 15) / 16, ci = (q->ci + 15) / 16;
+    const int o = task / j->split / ci * 2, part = task % j->split;
+    jem__half_weights(j->call->ctx->half, q, jem__groups(j->call->out.n), j->xs, j->dys, o,
+                      o + 2 <= tiles ? 2 : 1, task / j->split % ci, q->k * part / j->split,
+                      q->k * (part + 1) / j->split,
+                      j->acc + (ptrdiff_t)task * 2 * q->k * q->k * JEM__HALF_TILE,
+                      j->call->param[0]->grad);
+}
+static jem_status jem__half_param_grad(const jem_call *c) {
+    jem__half_job j;
+    j.call = c, j.q = &((const jem__conv_user *)c->user)->out;
+    const int groups = jem__groups(c->out.n);
+    int tasks = ((j.q->co + 15) / 16 + 1) / 2 * ((j.q->ci + 15) / 16);
+    j.split = tasks < c->ctx->threads ? j.q->k : 1, tasks *= j.split;
+    jem_mark mark = jem_begin(c->ctx);
+    j.xs = (uint16_t *)jem__push(c->ctx, (size_t)(groups * jem__half_x_size(j.q)) * 2);
+    j.dys = (uint16_t *)jem__push(c->ctx, (size_t)(groups * jem__half_y_size(j.q)) * 2);
+    j.acc = (float *)jem__push(c->ctx, (size_t)tasks * 2 * (size_t)(j.q->k * j.q->k) *
+                                       JEM__HALF_TILE * sizeof(float));
+    j.bias = (float *)jem__push(c->ctx, (size_t)(groups * j.q->co * JEM_LANES) * sizeof(float));
+    const jem_status s = j.xs && j.dys && j.acc && j.bias ? JEM_OK : JEM_NO_MEMORY;
+    if (s == JEM_OK) {
+        const double flops = c->node->flops * groups;
+        jem_param *b = c->param[1];
+        jem__parallel(c->ctx, groups, flops, jem__half_task_deal, &j);
+        jem__parallel(c->ctx, tasks, flops, jem__half_task_weights, &j);
+        for (int o = 0; b && b->grad && o < j.q->co; o++)
+            for (int g = 0; g < groups; g++)
+                b->grad[o] += jem__sum_lanes(j.bias + ((ptrdiff_t)g * j.q->co + o) * JEM_LANES);
+    }
+    jem_end(c->ctx, mark);
+    return s;
+}
+
 static jem_status jem__conv_param_grad(const jem_call *c) {
     const jem__conv *conv = &((const jem__conv_user *)c->user)->out;
+    if (((const jem__conv_user *)c->user)->half) return jem__half_param_grad(c);
     if (conv->tile == 4 && conv->ci >= 32 && conv->co >= 32) return jem__wino_param_grad(c);
     const jem__kernels *k = c->ctx->k;
     const jem__conv *q = &((const jem__conv_user *)c->user)->out;
@@ -3413,7 +4080,13 @@ static const jem_op jem__op_linear = { "linear", jem__conv_forward, jem__conv_ba
 static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     const int four = ((q->ho + 3) / 4) * ((q->wo + 3) / 4) * 36;
     const int two = ((q->ho + 1) / 2) * ((q->wo + 1) / 2) * 16;
-    return ctx->desc.precision == JEM_FAST && four <= two ? 4 : 2;
+    const int fast = ctx->desc.precision == JEM_FAST || ctx->desc.precision == JEM_BF16;
+    return fast && four <= two ? 4 : 2;
+}
+
+static ptrdiff_t jem__conv_work(const jem__conv *q) {        /* floats of scratch */
+    return q->half ? jem__half_floats(q->ci, q->hi, q->wi)
+         : q->tile ? jem__wino_work(q, q->tile) : 0;
 }
 
 jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
@@ -3432,19 +4105,22 @@ jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
     }
     jem__conv_user u;
     jem__conv out = { x->c, x->h, x->w, w->shape[0], (x->h + 2 * pad - k) / s + 1,
-                      (x->w + 2 * pad - k) / s + 1, k, s, pad, 0, 0 };
-    jem__conv grad = { out.co, out.ho, out.wo, x->c, x->h, x->w, k, s, pad, 1, 0 };
+                      (x->w + 2 * pad - k) / s + 1, k, s, pad, 0, 0, 0 };
+    jem__conv grad = { out.co, out.ho, out.wo, x->c, x->h, x->w, k, s, pad, 1, 0, 0 };
     if (k == 3 && s == 1 && pad <= 2 && x->c >= 8 && out.co >= 8 &&
-        ctx->desc.precision != JEM_DIRECT)
+        ctx->desc.precision != JEM_DIRECT && (!ctx->half || ctx->half->winograd))
         out.tile = jem__wino_tile(ctx, &out), grad.tile = jem__wino_tile(ctx, &grad);
-    u.out = out, u.grad = grad;
+    out.half = ctx->half && !out.tile && jem__half_fits(&out);
+    grad.half = ctx->half && !grad.tile && jem__half_fits(&grad);
+    u.out = out, u.grad = grad, u.half = ctx->half && k <= 8;
     jem_param *params[2] = { w, b };
     jem_tensor *y = jem__record(ctx, &jem__op_conv2d, &x, 1,
                                 jem__shape(x->n, out.co, out.ho, out.wo),
                                 params, 2, &u, sizeof u, 0);
     if (y) y->node->flops = 2 * (double)y->node->stride * x->c * k * k;
-    if (y && (out.tile || grad.tile))
-        y->node->work = jem__wino_work(&out, out.tile) + jem__wino_work(&grad, out.tile);
+    if (y) y->node->half_out = out.half, y->node->half_grad = grad.half;
+    if (y) y->node->work = jem__conv_work(&out) > jem__conv_work(&grad) ? jem__conv_work(&out)
+                                                                        : jem__conv_work(&grad);
     return y;
 }
 
@@ -3458,9 +4134,9 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
         return NULL;
     }
     jem__conv_user u;
-    jem__conv out = { x->c, 1, 1, w->shape[0], 1, 1, 1, 1, 0, 0, 0 };
-    jem__conv grad = { w->shape[0], 1, 1, x->c, 1, 1, 1, 1, 0, 1, 0 };
-    u.out = out, u.grad = grad;
+    jem__conv out = { x->c, 1, 1, w->shape[0], 1, 1, 1, 1, 0, 0, 0, 0 };
+    jem__conv grad = { w->shape[0], 1, 1, x->c, 1, 1, 1, 1, 0, 1, 0, 0 };
+    u.out = out, u.grad = grad, u.half = 0;
     jem_param *params[2] = { w, b };
     jem_tensor *y = jem__record(ctx, &jem__op_linear, &x, 1, jem__shape(x->n, out.co, 1, 1),
                                 params, 2, &u, sizeof u, 0);
