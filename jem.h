@@ -57,12 +57,13 @@
        sample:  x <- x + step * d log p(x)/dx + noise_std * N(0,I)       (SGLD; Z drops out of both)
 
    WHAT IT DOES
-       - trains, samples and evaluates JEMs on small images or vectors, on the CPU, in fp32
+       - trains, samples and evaluates JEMs on small images or vectors, on the CPU, in fp32 or with
+         bf16 convolutions (AMX, AVX-512 BF16)
        - any network you write with its ops; any log-density you write goes into the same sampler
-       - the same bits on scalar, AVX2, AVX-512 and NEON, and for any number of threads
+       - the same bits on scalar, AVX2, AVX-512 and NEON (in fp32), for any number of threads
        - errors are results: a bad shape, a damaged file or a diverging run gives a clear message
    WHAT IT DOES NOT DO
-       - GPUs; bf16; second derivatives; grouped or dilated convolutions; windows above 32 x 32
+       - GPUs; second derivatives; grouped or dilated convolutions; windows above 32 x 32
        - image files (the examples use stb_image), data sets, plots
        - thread safety inside one context: use one context per thread of yours, they share nothing
        - 32-bit ARM and big-endian machines; compilers other than gcc and clang get the scalar code
@@ -90,8 +91,9 @@
        Work is divided by images and output channels, never so that the order of a sum changes.
        gcc's OpenMP spins while it waits: set OMP_WAIT_POLICY=passive where other programs run too.
    DETERMINISM
-       Same seed, same numbers: on every instruction set and any number of threads, for one
-       jem_precision and finite values, if the compiler keeps IEEE arithmetic (no -ffast-math).
+       Same seed, same numbers: on every instruction set (JEM_BF16: on one) and any number of
+       threads, for one jem_precision and finite values, if the compiler keeps IEEE arithmetic (no
+       -ffast-math).
        The tape keeps the order in which ops are recorded, and C does not say which argument of a
        call comes first: give two ops that meet in a third a line each.
    IMAGES
@@ -173,7 +175,7 @@ typedef struct jem_ctx jem_ctx;
 typedef struct jem_ctx_desc {
     void *(*allocate)(void *user, size_t bytes);   /* both or neither; default malloc, free */
     void (*release)(void *user, void *memory);
-    void (*log)(void *user, const char *message);  /* told of every error, and of bf16 that is not
+    void (*log)(void *user, const char *message);  /* told of every error, and if JEM_BF16 is not
                                                       to be had; default silent */
     /* Runs task(arg, 0..n-1), each once, in any order, and returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
@@ -587,7 +589,7 @@ JEM_API void jem_optim_free(jem_optim *opt);
    clipped). grad_norm (may be NULL): before clipping. A norm that is not finite: JEM_DIVERGED, and
    nothing is changed. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
-/* on = 1: puts the averaged weights (ema) into the network and keeps the trained ones aside; 0: puts
+/* on = 1: puts the averaged weights (ema) into the net and keeps the trained ones aside; 0: puts
    those back, which jem_optim_step does by itself. Values change places, grads stay. */
 JEM_API jem_status jem_optim_average(jem_optim *opt, int on);
 
@@ -2231,7 +2233,7 @@ typedef struct jem__conv {
     int half;                                      /* 1: in bf16 */
 } jem__conv;
 
-/* One of so many parts of a piece of work: part i is units from(i) .. from(i+1)-1, in whole steps */
+/* One of so many parts of a piece of work: part i is units from(i) .. from(i+1)-1, in steps */
 typedef struct jem__part { int i, of; } jem__part;
 static int jem__part_from(int i, int of, int units, int step) {
     const int steps = (units + step - 1) / step, from = (int)((int64_t)steps * i / of) * step;
@@ -2428,21 +2430,25 @@ typedef struct jem__kernels {
    of 16 columns, and a pair is two neighbouring bf16. That is an instruction of AMX (16 pairs at a
    time), and 16 of AVX-512 BF16 for each pair.
 
-     output, input gradient   A: 16 output channels' weights   B: 16 images       pairs of channels
-     weight gradient          A: 16 output channels of dy      B: 16 channels of x    pairs of images
+     output, input gradient   A: weights of 16 channels   B: 16 images          pairs of channels
+     weight gradient          A: dy of 16 channels        B: x of 16 channels   pairs of images
 
    What B reads for neighbouring taps is one run of memory: an image is [row][column][pair of
    channels][16 images][2], with a column of zeros before and behind every row, so a row of taps
    needs no test and few channels still make long sums. Of JEM_BF16, and only of it, the bits depend
    on the instruction set: AMX adds even and odd elements apart. */
 
-enum { JEM__HALF_TILE = 256, JEM__HALF_PAIR = 32 };          /* floats of C; bf16 of one pair of B */
-enum { JEM__HALF_RUNS = JEM__MAX_KERNEL };                   /* runs that one call can add up */
+enum {
+    JEM__HALF_TILE = 256,                          /* floats of C */
+    JEM__HALF_PAIR = 32,                           /* bf16 of one pair of B */
+    JEM__HALF_RUNS = JEM__MAX_KERNEL               /* runs that one call can add up */
+};
 
 typedef struct jem__half {
     jem_isa isa;
-    int tiled;                                     /* A is [16 pairs][16 rows] or, 1: its transpose */
-    int winograd;                                  /* fewer fp32 multiplications are faster still */
+    int tiled;                                     /* A is [16 pairs][16 rows]; 1: its transpose */
+    int twice;                                     /* only twice as fast as fp32: where Winograd
+                                                      serves, or tiles would be half empty, fp32 */
     /* c[n][m] += sum over runs and pairs of a[run], m tiles a2 apart, times b[run][n]. m n <= 4.
        a: 16 pairs after another, the last of them filled with zeros. */
     void (*block)(int m, int n, int runs, int pairs, const uint16_t *const *a, ptrdiff_t a2,
@@ -2510,7 +2516,7 @@ static void jem__half_turn_scalar(const float *x, int c, int rows, uint16_t *out
             out[rows ? i * 32 + l : l / 2 * JEM__HALF_PAIR + 2 * i + l % 2] =
                 i < c ? jem__to_half(x[i * JEM_LANES + l]) : (uint16_t)0;
 }
-static const jem__half jem__half_scalar = { JEM_ISA_SCALAR, 0, 0, jem__half_block_scalar,
+static const jem__half jem__half_scalar = { JEM_ISA_SCALAR, 0, 1, jem__half_block_scalar,
     jem__half_finish_scalar, jem__half_pairs_scalar, jem__half_turn_scalar, NULL, NULL };
 
 #ifdef JEM__X86_HALF
@@ -2691,7 +2697,9 @@ static const jem__half *jem__half_for(jem_isa isa) {
 
 static int jem__half_pairs_of(int channels) { return (channels + 1) / 2; }
 /* bf16 from a pixel to the next, and from a row to the next */
-static ptrdiff_t jem__half_pixel(int c) { return (ptrdiff_t)jem__half_pairs_of(c) * JEM__HALF_PAIR; }
+static ptrdiff_t jem__half_pixel(int c) {
+    return (ptrdiff_t)jem__half_pairs_of(c) * JEM__HALF_PAIR;
+}
 static ptrdiff_t jem__half_row(int c, int w) { return (w + 2) * jem__half_pixel(c); }
 /* floats of an image of (c,h,w), and what AMX may read behind it */
 static ptrdiff_t jem__half_floats(int c, int h, int w) {
@@ -3038,7 +3046,8 @@ typedef struct jem__node {
     int reached, wanted, needs, written, add[JEM_MAX_INPUTS], pos;
     int value_buf, aux_buf, grad_buf;              /* -1: none */
     int half_buf, half_grad_buf, half_only;        /* copies in bf16; only: of the gradient */
-    struct jem__node *half_dy, *half_by;           /* whose half_grad_buf is its dy; who writes it */
+    struct jem__node *half_dy;                     /* whose half_grad_buf is its dy, */
+    struct jem__node *half_by;                     /* who writes half_grad_buf */
     int uses;                                      /* how often read in this plan; user1: first */
     struct jem__node *user1, *into, *core, *sum, *late, *by;           /* see jem__plan_fuse */
 } jem__node;
@@ -3534,7 +3543,7 @@ static int jem__convolves(const jem__node *n, int back) {
 }
 
 static void jem__forward_node(const jem__plan *p, jem__node *n, int group, int part) {
-    if (n->into || (part && !jem__convolves(n, 0))) return;            /* into: part of a later one */
+    if (n->into || (part && !jem__convolves(n, 0))) return;  /* into: part of a later one */
     jem_call c = jem__call(p, n->core ? n->core : n, group, part);
     c.half_y = jem__half_place(p, n->half_buf, group);
     if (n->core) {
@@ -3840,7 +3849,10 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
     return JEM_OK;
 }
 
-typedef struct jem__conv_user { jem__conv out, grad; int half; } jem__conv_user;  /* half: weights */
+typedef struct jem__conv_user {
+    jem__conv out, grad;
+    int half;                                      /* the weight gradient is in bf16 */
+} jem__conv_user;
 typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* an elementwise op's */
 
 static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
@@ -4108,11 +4120,13 @@ jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                       (x->w + 2 * pad - k) / s + 1, k, s, pad, 0, 0, 0 };
     jem__conv grad = { out.co, out.ho, out.wo, x->c, x->h, x->w, k, s, pad, 1, 0, 0 };
     if (k == 3 && s == 1 && pad <= 2 && x->c >= 8 && out.co >= 8 &&
-        ctx->desc.precision != JEM_DIRECT && (!ctx->half || ctx->half->winograd))
+        ctx->desc.precision != JEM_DIRECT && (!ctx->half || ctx->half->twice))
         out.tile = jem__wino_tile(ctx, &out), grad.tile = jem__wino_tile(ctx, &grad);
-    out.half = ctx->half && !out.tile && jem__half_fits(&out);
-    grad.half = ctx->half && !grad.tile && jem__half_fits(&grad);
-    u.out = out, u.grad = grad, u.half = ctx->half && k <= 8;
+    const int least = ctx->half && ctx->half->twice ? 8 : 1;           /* channels of a tile */
+    out.half = ctx->half && !out.tile && out.co >= least && jem__half_fits(&out);
+    grad.half = ctx->half && !grad.tile && grad.co >= least && jem__half_fits(&grad);
+    u.half = ctx->half && out.ci >= least && out.co >= least && k <= 8;
+    u.out = out, u.grad = grad;
     jem_param *params[2] = { w, b };
     jem_tensor *y = jem__record(ctx, &jem__op_conv2d, &x, 1,
                                 jem__shape(x->n, out.co, out.ho, out.wo),

@@ -1,7 +1,42 @@
 /* >>kernels: the same bits on every instruction set, for any number of threads and in any order of
    the tasks; convolutions against plain loops in double; and a fingerprint of the whole library,
    the same on every machine. What is recorded under a name in one set-up is compared with what the
-   scalar code recorded. */
+   scalar code recorded. bf16 is compared with plain C too, bit for bit where the instruction adds
+   in the same order (AVX-512), closely where it does not (AMX: the tiles are made of plain C here,
+   since few processors have them). */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+/* ---- tiles of plain C: Intel's manual, TDPBF16PS --------------------------------------------- */
+
+static float plain_tile[8][256];                        /* 16 rows of 64 bytes */
+#ifdef _OPENMP
+#pragma omp threadprivate(plain_tile)
+#endif
+static float tile_number(int tile, int i) {        /* element i of 512, bf16 */
+    uint16_t half;
+    uint32_t bits;
+    float f;
+    memcpy(&half, (const char *)plain_tile[tile] + 2 * i, sizeof half);
+    bits = (uint32_t)half << 16;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+static void tile_dot(int c, int a, int b) {
+    for (int m = 0; m < 16; m++)
+        for (int n = 0; n < 16; n++) {
+            float sum[2] = { 0, 0 };               /* of even elements, of odd ones */
+            for (int k = 0; k < 32; k++)
+                sum[k % 2] = fmaf(tile_number(a, m * 32 + k),
+                                  tile_number(b, k / 2 * 32 + 2 * n + k % 2), sum[k % 2]);
+            plain_tile[c][m * 16 + n] += sum[0] + sum[1];
+        }
+}
+#define JEM__TILE_LOAD(t, p) memcpy(plain_tile[t], p, 1024)
+#define JEM__TILE_STORE(t, p) memcpy(p, plain_tile[t], 1024)
+#define JEM__TILE_DOT(c, a, b) tile_dot(c, a, b)
+
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "test.h"
@@ -50,8 +85,9 @@ static void record_free(record *r) { free(r->x), free(r->pieces); }
 /* ---- set-ups: instruction sets, threads, orders of tasks ------------------------------------- */
 
 typedef struct setup {
-    char name[40];
+    char name[48];
     jem_ctx_desc desc;
+    const jem__half *half;                         /* in place of the context's own */
 } setup;
 typedef void (*scenario)(jem_ctx *ctx, record *r);
 
@@ -61,7 +97,7 @@ static void backwards(void *user, int n, void (*task)(void *arg, int i), void *a
 }
 static int backwards_calls;
 static jem_precision precision;                    /* of every set-up, until it is changed */
-static const char *const precision_name[] = { "exact", "fast", "direct" };
+static const char *const precision_name[] = { "exact", "fast", "direct", "bf16" };
 
 static setup setup_of(jem_isa isa, int threads, int reverse) {
     setup s;
@@ -91,6 +127,32 @@ static int every_order(setup *s) {
     return n;
 }
 
+/* bf16, as it comes, and with all convolutions in it. */
+static int every_half(setup *s) {
+    int n = 0;
+    s[n++] = setup_of(JEM_ISA_SCALAR, 1, 0);
+    if (!jem_isa_available(JEM_ISA_AVX512_BF16)) return n;
+    for (int threads = 1; threads <= 3; threads++)
+        s[n++] = setup_of(JEM_ISA_AVX512_BF16, threads, 0);
+    return n;
+}
+static jem__half only_half[2];
+static int every_only_half(setup *s) {
+    const int n = every_half(s);
+    only_half[0] = jem__half_scalar;
+#ifdef JEM__X86_HALF
+    only_half[1] = jem__half_avx512;
+#endif
+    only_half[0].twice = only_half[1].twice = 0;
+    for (int i = 0; i < n; i++) s[i].half = &only_half[i > 0];
+    return n;
+}
+static jem_ctx *open_setup(const setup *s) {
+    jem_ctx *ctx = jem_ctx_create(&s->desc);
+    if (ctx && s->half) ctx->half = s->half;
+    return ctx;
+}
+
 static void compare(const char *heading, scenario run, int (*setups)(setup *)) {
     setup s[8];
     const int n = setups(s);
@@ -98,7 +160,7 @@ static void compare(const char *heading, scenario run, int (*setups)(setup *)) {
     memset(&first, 0, sizeof first);
     printf("%s, %s\n", heading, precision_name[precision]);
     for (int i = 0; i < n; i++) {
-        jem_ctx *ctx = jem_ctx_create(&s[i].desc);
+        jem_ctx *ctx = open_setup(&s[i]);
         memset(&r, 0, sizeof r);
         run(ctx, &r);
         CHECK(jem_ok(ctx), "%s: %s", s[i].name, jem_error(ctx));
@@ -346,7 +408,8 @@ static void convolutions(jem_ctx *ctx, record *r) {
 
 /* A sum and the sum of its terms' magnitudes: adding n products in any order, each rounded once,
    is off by no more than n 2^-24 of the latter (Higham 2002, ch. 3). Winograd goes round by other
-   sums, and is held to a share of the largest output's size. */
+   sums, and is held to a share of the largest output's size. bf16 rounds both factors by up to
+   2^-8 of them. */
 typedef struct exact { double sum, size, terms; } exact;
 
 static void exact_add(exact *e, double a, double b) {
@@ -358,8 +421,9 @@ static int outside(const exact *e, const float *x, ptrdiff_t n, double share) {
     int count = 0;
     for (ptrdiff_t i = 0; i < n; i++) if (e[i].size > largest) largest = e[i].size;
     for (ptrdiff_t i = 0; i < n; i++) {
-        const double bound = share > 0 ? share * largest
-                                       : (e[i].terms + 16) * ldexp(1, -24) * e[i].size;
+        const double half = precision == JEM_BF16 ? (ldexp(1, -7) + ldexp(1, -16)) * e[i].size : 0;
+        const double bound = half + (share > 0 ? share * largest
+                                     : (e[i].terms + 16) * ldexp(1, -24) * e[i].size);
         count += !(fabs((double)x[i] - e[i].sum) <= bound);
     }
     return count;
@@ -390,7 +454,8 @@ static void check_conv(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
     }
     for (int at = 0; at < nx; at++) exact_add(&ex[at], 2, (double)x[at]);       /* and x^2 */
     const int wino = s.k == 3 && s.stride == 1 && s.pad <= 2 && s.ci >= 8 && s.co >= 8;
-    const double share = !wino || precision == JEM_DIRECT ? 0 : precision == JEM_FAST ? 2e-5 : 1e-6;
+    const double share = !wino || precision == JEM_DIRECT ? 0
+                       : precision == JEM_EXACT ? 1e-6 : 2e-5;
     const int bad[4] = { outside(ey, y, ny, share), outside(ex, dx, nx, share),
                          outside(ew, c.w->grad, c.w->size, 0), outside(eb, c.b->grad, s.co, 0) };
     CHECK(bad[0] + bad[1] + bad[2] + bad[3] == 0, CONV_TEXT ": y %d, dx %d, dw %d, db %d",
@@ -533,19 +598,105 @@ static uint64_t fingerprint(jem_ctx *ctx) {
 
 /* If one changes, so do the numbers of everyone who trains: on purpose, or not at all. */
 static const uint64_t known[] = {                  /* in the order of jem_precision */
-    0xd4da61786f571fe6u, 0xb81d1f30aea75e48u, 0x98df9fb1ba6ce6c2u
+    0xd4da61786f571fe6u, 0xb81d1f30aea75e48u, 0x98df9fb1ba6ce6c2u,
+    0x25da93a5a6b68166u
 };
 
 static void test_fingerprint(void) {
     printf("fingerprint of three updates, %s\n", precision_name[precision]);
     setup s[8];
-    const int n = every_isa(s);
+    const int n = precision == JEM_BF16 ? every_half(s) : every_isa(s);
     for (int i = 0; i < n; i++) {
-        jem_ctx *ctx = jem_ctx_create(&s[i].desc);
+        jem_ctx *ctx = open_setup(&s[i]);
         const uint64_t h = fingerprint(ctx);
         CHECK(h == known[precision], "%s: it is 0x%08x%08xu", s[i].name, (unsigned)(h >> 32),
               (unsigned)h);
         jem_ctx_free(ctx);
+    }
+}
+
+/* ---- bf16 ------------------------------------------------------------------------------------ */
+
+/* AMX's way through every convolution against that of plain C: the same products, added in another
+   order. Tiles are of plain C (see above), on three threads. */
+static void test_tiles(void) {
+#ifdef JEM__X86_HALF
+    if (!jem_isa_available(JEM_ISA_AVX512_BF16)) return;     /* it finishes sums with AVX-512 */
+    printf("convolutions on AMX tiles, the tiles in plain C\n");
+    const setup plain = setup_of(JEM_ISA_SCALAR, 1, 0), amx = setup_of(JEM_ISA_AVX512_BF16, 3, 0);
+    jem__half direct = jem__half_scalar;
+    direct.twice = 0;
+    jem_ctx *a = jem_ctx_create(&plain.desc), *b = jem_ctx_create(&amx.desc);
+    a->half = &direct, b->half = &jem__half_amx;
+    record ra, rb;
+    memset(&ra, 0, sizeof ra), memset(&rb, 0, sizeof rb);
+    convolutions(a, &ra), convolutions(b, &rb);
+    CHECK(ra.count == rb.count && ra.n == rb.n, "%d and %d pieces", ra.count, rb.count);
+    for (int i = 0; i < ra.count && ra.n == rb.n; i++) {
+        const piece *p = ra.pieces + i;
+        const double gap = largest_gap(rb.x + p->at, ra.x + p->at, p->n);
+        CHECK(gap < 1e-5, "%s: off by %g", p->what, gap);
+    }
+    record_free(&ra), record_free(&rb);
+    jem_net *na = small_wrn(a, JEM_NORM_NONE, 8), *nb = small_wrn(b, JEM_NORM_NONE, 8);
+    int labels[IMAGES];
+    float *x = images_for(na, labels), *ga = floats(IMAGES * 192), *gb = floats(IMAGES * 192);
+    jem_tensor *ta = jem_input(a, x, IMAGES, 3, 8, 8), *tb = jem_input(b, x, IMAGES, 3, 8, 8);
+    jem_grad(jem_logp(a, ta, na), ta), jem_grad(jem_logp(b, tb, nb), tb);
+    jem_read_grad(ta, ga), jem_read_grad(tb, gb);
+    const double gap = largest_gap(gb, ga, IMAGES * 192);    /* ties go either way */
+    CHECK(gap < 0.02, "input gradient: off by %g", gap);
+    free(x), free(ga), free(gb);
+    jem_net_free(na), jem_net_free(nb);
+    jem_ctx_free(a), jem_ctx_free(b);
+#endif
+}
+
+/* Where bf16 is not to be had, it is JEM_FAST, and the log says so. */
+static void remember(void *user, const char *message) { snprintf((char *)user, 99, "%s", message); }
+
+static void test_fallback(void) {
+    char said[100] = "";
+    setup s = setup_of(jem_isa_available(JEM_ISA_AVX2) ? JEM_ISA_AVX2 : JEM_ISA_BEST, 1, 0);
+    s.desc.log = remember, s.desc.user = said;
+    jem_ctx *ctx = jem_ctx_create(&s.desc);
+    const int here = jem_isa_available(JEM_ISA_AVX512_BF16) && !jem_isa_available(JEM_ISA_AVX2);
+    if (!here) {
+        CHECK(jem_ctx_precision(ctx) == JEM_FAST, "%d", jem_ctx_precision(ctx));
+        CHECK(strstr(said, "bf16") && jem_ok(ctx), "it says '%s'", said);
+    }
+    jem_ctx_free(ctx);
+    s.desc.isa = JEM_ISA_BEST, said[0] = 0;
+    ctx = jem_ctx_create(&s.desc);
+    CHECK((jem_ctx_precision(ctx) == JEM_BF16) == jem_isa_available(JEM_ISA_AVX512_BF16),
+          "%s: %d", jem_isa_name(jem_ctx_isa(ctx)), jem_ctx_precision(ctx));
+    CHECK((jem_ctx_precision(ctx) == JEM_BF16) == !said[0], "it says '%s'", said);
+    jem_ctx_free(ctx);
+}
+
+/* What travels from convolution to convolution in bf16 is what each would have made of fp32. */
+static void test_half_buffers(void) {
+    setup s[8];
+    every_only_half(s);
+    for (int kind = 0; kind <= JEM_NORM_ACT + 1; kind++) {
+        jem_ctx *ctx = open_setup(&s[0]);
+        jem_net *net = kind > JEM_NORM_ACT ? small_convnet(ctx)
+                                           : small_wrn(ctx, (jem_norm)kind, 8);
+        const ptrdiff_t n = (ptrdiff_t)IMAGES * net->channels * net->height * net->width;
+        int labels[IMAGES], count = 0;
+        float *x = images_for(net, labels), *with = floats(n), *without = floats(n);
+        jem_tensor *t = jem_input(ctx, x, IMAGES, net->channels, net->height, net->width);
+        jem_grad(jem_logp(ctx, t, net), t), jem_read_grad(t, with);
+        jem_tensor *y = jem_logp(ctx, t, net);
+        for (int i = 0; i < ctx->n_nodes; i++) {
+            count += ctx->nodes[i]->half_out && ctx->nodes[i]->half_grad;
+            ctx->nodes[i]->half_out = ctx->nodes[i]->half_grad = 0;
+        }
+        jem_grad(y, t), jem_read_grad(t, without);
+        CHECK(count > 0 && same_bits(with, without, n), "net %d: off by %g (%d convolutions)",
+              kind, largest_gap(with, without, n), count);
+        free(x), free(with), free(without);
+        jem_net_free(net), jem_ctx_free(ctx);
     }
 }
 
@@ -558,12 +709,17 @@ int main(void) {
     compare("networks and training on threads", networks, every_order);
     compare("large walks and updates on threads", large, every_order);
     CHECK(backwards_calls > 0, "the context's parallel_for is called");
-    for (int i = JEM_EXACT; i <= JEM_DIRECT; i++) {
+    for (int i = JEM_EXACT; i <= JEM_BF16; i++) {
         precision = (jem_precision)i;
-        compare("convolutions", convolutions, every_isa);
-        if (precision != JEM_DIRECT) compare("networks and training", networks, every_isa);
+        compare("convolutions", convolutions, i == JEM_BF16 ? every_only_half : every_isa);
+        if (precision != JEM_DIRECT)
+            compare("networks and training", networks, i == JEM_BF16 ? every_half : every_isa);
         test_conv_values();
         test_fingerprint();
     }
+    compare("networks and training, all of them", networks, every_only_half);
+    test_half_buffers();
+    test_tiles();
+    test_fallback();
     return test_report();
 }

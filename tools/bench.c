@@ -77,9 +77,25 @@ PEAK(peak_avx512, __attribute__((target("avx512f"))), __m512, 16, _mm512_set1_ps
 PEAK(peak_neon, , float32x4_t, 4, vdupq_n_f32, PEAK_NEON, vst1q_f32)
 #endif
 
+/* The step that all bf16 is made of, on operands in the first cache: as good as a peak. */
+static const jem__half *half_step;
+static void peak_half(void *flops) {
+    static uint16_t a[32 * 512], b[16 * 512];
+    static float c[4 * JEM__HALF_TILE];
+    const uint16_t *x[4] = { b, b + 512, b, b + 512 }, *w = a;
+    if (half_step->begin) half_step->begin();
+    for (int t = 0; t < PEAK_TIMES / 64; t++) half_step->block(2, 2, 1, 64, &w, 16 * 512, x, c);
+    if (half_step->end) half_step->end();
+    *(double *)flops = 2.0 * 4 * 16 * 16 * 128 * (PEAK_TIMES / 64);
+}
+
 static double peak_of(jem_isa isa) {               /* GFLOP/s of one thread */
     void (*work)(void *) = peak_scalar;
     double flops = 0;
+    if (isa == JEM_ISA_AVX512_BF16 || isa == JEM_ISA_AMX) {
+        half_step = jem__half_for(isa);
+        work = peak_half;
+    }
     (void)isa;                                     /* of the scalar code alone */
 #ifdef JEM__X86
     if (isa == JEM_ISA_AVX2) work = peak_avx2;
@@ -150,7 +166,7 @@ static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precis
     jem_rng rng = jem_rng_seed(1);
     jem_ctx_desc d;
     memset(c, 0, sizeof *c), memset(&d, 0, sizeof d);
-    d.isa = isa, d.precision = precision, d.threads = 1;
+    d.isa = precision == JEM_BF16 ? bench_bf16(isa) : isa, d.precision = precision, d.threads = 1;
     c->ctx = jem_ctx_create(&d);
     c->net = jem_net_create(c->ctx, NULL, NULL, 0, l->ci, l->size, l->size, 1, 1);
     if (!c->net) exit(1);
@@ -167,10 +183,10 @@ static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precis
     c->y->value = floats(c->ctx, &rng, c->y->groups * c->y->stride, 1);
     c->y->grad = floats(c->ctx, &rng, c->y->groups * c->y->stride, 1);
     c->x->needs = c->y->needs = 1, c->x->pos = c->y->pos = -1;
-    c->y->aux_buf = -1;                            /* nothing of it is in a plan's region */
-    c->plan.ctx = c->ctx, c->plan.mode = JEM__BACKWARD, c->plan.slots = 1;
+    c->y->aux_buf = c->x->half_buf = c->x->half_grad_buf = -1;     /* nothing in a plan's region */
+    c->plan.ctx = c->ctx, c->plan.mode = JEM__BACKWARD, c->plan.slots = c->plan.parts = 1;
     c->plan.base = floats(c->ctx, &rng, c->y->work + 1, 1);
-    const jem_call call = jem__call(&c->plan, c->y, 0);
+    const jem_call call = jem__call(&c->plan, c->y, 0, 0);
     if (c->y->op->prepare(&call, 1) != JEM_OK) exit(1);                /* packs */
 }
 static void conv_close(conv *c) {
@@ -180,20 +196,20 @@ static void conv_close(conv *c) {
 static void conv_output(void *arg) {
     const conv *c = (const conv *)arg;
     for (int g = 0; g < c->y->groups; g++) {
-        const jem_call call = jem__call(&c->plan, c->y, g);
+        const jem_call call = jem__call(&c->plan, c->y, g, 0);
         c->y->op->forward(&call);
     }
 }
 static void conv_input_gradient(void *arg) {
     const conv *c = (const conv *)arg;
     for (int g = 0; g < c->y->groups; g++) {
-        const jem_call call = jem__call(&c->plan, c->y, g);
+        const jem_call call = jem__call(&c->plan, c->y, g, 0);
         c->y->op->backward(&call);
     }
 }
 static void conv_weight_gradient(void *arg) {
     const conv *c = (const conv *)arg;
-    const jem_call call = jem__call(&c->plan, c->y, 0);
+    const jem_call call = jem__call(&c->plan, c->y, 0, 0);
     c->y->op->param_grad(&call);
 }
 
@@ -204,7 +220,10 @@ static void (*const pass_of[PASSES])(void *) = {
 };
 
 /* Or is it what a precision before it has done? */
-static int is_new(const layer *l, jem_precision precision, int pass) {
+static int is_new(const conv *c, const layer *l, jem_precision precision, int pass) {
+    const jem__conv_user *u = (const jem__conv_user *)c->y->user;
+    if (precision == JEM_BF16)
+        return pass == OUTPUT ? u->out.half : pass == INPUT_GRADIENT ? u->grad.half : u->half;
     const int winograd = l->k == 3 && l->stride == 1 && l->ci >= 8 && l->co >= 8;
     if (precision == JEM_EXACT) return winograd && pass != WEIGHT_GRADIENT;
     return precision != JEM_FAST || (winograd && (pass != WEIGHT_GRADIENT ||
@@ -215,7 +234,7 @@ static void layer_name(const layer *l, char *name, size_t size) {
     snprintf(name, size, "%d>%d %dx%d k%d s%d", l->ci, l->co, l->size, l->size, l->k, l->stride);
 }
 
-static void bench_layer(jem_isa isa, const layer *l, double peak) {
+static void bench_layer(jem_isa isa, const layer *l, double peak, double half_peak) {
     const int out = (l->size + 2 * l->pad - l->k) / l->stride + 1;
     const int images = l->ci >= 160 && batch > 16 ? 16 : batch;        /* those run 16 chains */
     const double flops = 2e-9 * l->ci * l->co * l->k * l->k * out * out * images;
@@ -226,14 +245,15 @@ static void bench_layer(jem_isa isa, const layer *l, double peak) {
         conv_open(&c, l, isa, p->precision, images);
         for (int pass = 0; pass < PASSES; pass++) {
             const size_t at = strlen(row[pass]);
-            if (!is_new(l, p->precision, pass)) {
+            if (!is_new(&c, l, p->precision, pass)) {
                 snprintf(row[pass] + at, sizeof row[pass] - at, "%12s", "");
                 continue;
             }
             const double rate = flops / best_of(pass_of[pass], &c);
-            snprintf(row[pass] + at, sizeof row[pass] - at, " %6.1f %3.0f%%", rate,
-                     100 * rate / peak);
-            csv_row("layer", name, passes[pass], isa, p->name, 1, rate, "GFLOP/s", rate / peak);
+            const double share = rate / (p->precision == JEM_BF16 ? half_peak : peak);
+            snprintf(row[pass] + at, sizeof row[pass] - at, " %6.1f %3.0f%%", rate, 100 * share);
+            csv_row("layer", name, passes[pass], jem_ctx_isa(c.ctx), p->name, 1, rate, "GFLOP/s",
+                    share);
         }
         conv_close(&c);
     }
@@ -373,11 +393,12 @@ static void whole_update(void *arg) {
 static void bench_whole(const char *net, jem_isa isa, const struct bench_precision *p,
                         int threads) {
     static subject s;
+    if (p->precision == JEM_BF16 && !(isa = bench_bf16(isa))) return;
     const char *wrong = subject_open(&s, net, threads, isa, p->precision);
     if (!wrong) wrong = subject_batch(&s, IMAGES);
     if (!wrong) {
         const double sgld = 1e3 * best_of(whole_sgld, &s), update = 1e3 * best_of(whole_update, &s);
-        printf("  %-10s %-6s  %-7s %2d thread%s  %9.1f ms  %9.1f ms\n", net, jem_isa_name(isa),
+        printf("  %-10s %-11s  %-7s %2d thread%s  %9.1f ms  %9.1f ms\n", net, jem_isa_name(isa),
                p->name, threads, threads > 1 ? "s" : " ", sgld, update);
         csv_row("whole", net, "sgld", isa, p->name, threads, sgld, "ms", 0);
         csv_row("whole", net, "update", isa, p->name, threads, update, "ms", 0);
@@ -402,7 +423,7 @@ static void precision_names(int times) {
 int main(int argc, char **argv) {
     const char *out = "build/bench.csv";
     jem_isa only = JEM_ISA_BEST, isas[4];
-    double peaks[4];
+    double peaks[4], half_peak = 0;
     int n = 0;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
@@ -427,8 +448,12 @@ int main(int argc, char **argv) {
     printf("peak of one thread, multiply-adds in registers\n");
     for (int i = 0; i < n; i++) {
         peaks[i] = peak_of(isas[i]);
-        printf("  %-6s %7.1f GFLOP/s\n", jem_isa_name(isas[i]), peaks[i]);
+        printf("  %-11s %7.1f GFLOP/s\n", jem_isa_name(isas[i]), peaks[i]);
         csv_row("peak", "fma", "", isas[i], "", 1, peaks[i], "GFLOP/s", 1);
+        if (!bench_bf16(isas[i])) continue;
+        half_peak = peak_of(bench_bf16(isas[i]));
+        printf("  %-11s %7.1f GFLOP/s in bf16\n", jem_isa_name(bench_bf16(isas[i])), half_peak);
+        csv_row("peak", "fma", "", bench_bf16(isas[i]), "bf16", 1, half_peak, "GFLOP/s", 1);
     }
 
     const int width = 12 * (int)(sizeof bench_precisions / sizeof *bench_precisions - 1);
@@ -437,7 +462,7 @@ int main(int argc, char **argv) {
     precision_names(PASSES);
     for (size_t k = 0; k < sizeof layers / sizeof *layers; k++)
         for (int i = 0; i < n; i++)
-            if (!quick || layers[k].always) bench_layer(isas[i], layers + k, peaks[i]);
+            if (!quick || layers[k].always) bench_layer(isas[i], layers + k, peaks[i], half_peak);
 
     printf("\nlargest error against double, as a share of the rms\n");
     precision_names(2);

@@ -12,6 +12,7 @@
 static const struct bench_precision { const char *name; jem_precision precision; }
 bench_precisions[] = {
     { "direct", JEM_DIRECT }, { "exact", JEM_EXACT }, { "fast", JEM_FAST },
+    { "bf16", JEM_BF16 },
     { NULL, JEM_EXACT }
 };
 
@@ -21,10 +22,17 @@ static inline double bench_now(void) {             /* seconds */
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* JEM_ISA_NEON + 1 if there is none of that name. */
+/* The instruction set with which JEM_BF16 runs where fp32 runs isa; JEM_ISA_BEST: none. */
+static inline jem_isa bench_bf16(jem_isa isa) {
+    if (isa == JEM_ISA_AVX512 && jem_isa_available(JEM_ISA_AMX)) return JEM_ISA_AMX;
+    return isa == JEM_ISA_AVX512 && jem_isa_available(JEM_ISA_AVX512_BF16) ? JEM_ISA_AVX512_BF16
+                                                                         : JEM_ISA_BEST;
+}
+
+/* JEM_ISA_AMX + 1 if there is none of that name. */
 static inline jem_isa bench_isa(const char *name) {
     int isa = JEM_ISA_BEST;
-    while (isa <= JEM_ISA_NEON && strcmp(name, jem_isa_name((jem_isa)isa))) isa++;
+    while (isa <= JEM_ISA_AMX && strcmp(name, jem_isa_name((jem_isa)isa))) isa++;
     return (jem_isa)isa;
 }
 

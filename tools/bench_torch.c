@@ -84,7 +84,7 @@ static const char *find(subject *all, const request *r, subject **found) {
     const int fresh = !strcmp(r->what, "memory") || !strcmp(r->what, "answers");
     while (p->name && strcmp(p->name, r->precision)) p++;
     if (!p->name) return "no such precision";
-    if (isa > JEM_ISA_NEON) return "no such instruction set";
+    if (isa > JEM_ISA_AMX) return "no such instruction set";
     if (r->batch < 1 || r->threads < 1) return "batch and threads are 1 or more";
     snprintf(name, sizeof name, "%.20s %.3d %.10s %.10s", r->net, r->threads, r->isa, r->precision);
     subject *s = all;                              /* the first is for those that are used once */
@@ -148,7 +148,9 @@ int main(void) {
             printf(" no-threads");
 #endif
             for (const struct bench_precision *p = bench_precisions; p->name; p++)
-                printf(" %s", p->name);
+                if (p->precision != JEM_BF16) printf(" %s", p->name);
+                else if (bench_bf16(JEM_ISA_AVX512))
+                    printf(" %s=%s", p->name, jem_isa_name(bench_bf16(JEM_ISA_AVX512)));
             printf("\n");
         } else if (fields == 7 && is_known) serve(all, &r);
         else printf("not understood\n");

@@ -290,13 +290,13 @@ class Table:
 
     @staticmethod
     def head(precisions):
-        print("  %-15s %5s  %-7s %-7s %10s" % ("", "batch", "ISA", "", "ours") + "".join(
+        print("  %-15s %5s  %-11s %-7s %10s" % ("", "batch", "ISA", "", "ours") + "".join(
             "   %12s %6s" % ("PyTorch " + p, "ratio") for p in precisions))
 
     def add(self, what, net, batch, threads, config, ours, rivals, note=""):
         """rivals: (precision, time, ratio)"""
         unit = "MB" if what == "memory" else "ms"
-        print("  %-15s %5d  %-7s %-7s %7.2f %s" % (what, batch, *config, ours, unit) + "".join(
+        print("  %-15s %5d  %-11s %-7s %7.2f %s" % (what, batch, *config, ours, unit) + "".join(
             "   %9.2f %s %6.2f" % (t, unit, r) for _, t, r in rivals) + "  " * bool(note) + note,
               flush=True)
         for precision, t, ratio in rivals:
@@ -442,8 +442,8 @@ def main():
         ours.threads = threads = 1
         torch.set_num_threads(1)
     isas = [best] + (["avx2"] if best == "avx512" else [])
-    configs = [(isa, p) for isa in isas for p in ("bf16", "fast", "exact")
-               if p in known and not (p == "bf16" and isa != best)]
+    configs = [(p.split("=")[1], "bf16") for p in known if p.startswith("bf16=")]
+    configs += [(isa, p) for isa in isas for p in ("fast", "exact")]
     if os.environ.get("OURS"):
         configs = [tuple(c.split(":")) for c in os.environ["OURS"].split()]
     precisions = ["fp32", "bf16"]
