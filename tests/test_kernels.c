@@ -10,7 +10,8 @@
 
 /* ---- tiles of plain C: Intel's manual, TDPBF16PS --------------------------------------------- */
 
-static float plain_tile[8][256];                        /* 16 rows of 64 bytes */
+#ifdef __x86_64__
+static float plain_tile[8][256];                   /* 16 rows of 64 bytes */
 #ifdef _OPENMP
 #pragma omp threadprivate(plain_tile)
 #endif
@@ -36,6 +37,7 @@ static void tile_dot(int c, int a, int b) {
 #define JEM__TILE_LOAD(t, p) memcpy(plain_tile[t], p, 1024)
 #define JEM__TILE_STORE(t, p) memcpy(p, plain_tile[t], 1024)
 #define JEM__TILE_DOT(c, a, b) tile_dot(c, a, b)
+#endif
 
 #define JEM_IMPLEMENTATION
 #include "jem.h"
