@@ -437,6 +437,9 @@ struct jem_net {
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
+    jem_tensor *energy;                            /* set by a forward function that has an output
+                                                      of its own for log p(x); NULL: it is the
+                                                      logsumexp of the logits */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
     jem_param *last;
@@ -454,7 +457,8 @@ typedef struct jem_wrn_desc {
     float dropout;                                 /* 0 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
     int stem_stride;                               /* 1; 2 makes all after it 4 times cheaper */
-} jem_wrn_desc;
+    int uncond;                                    /* 1: log p(x) is an output of its own, */
+} jem_wrn_desc;                                    /* "energy_output", beside the logits */
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
 JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed);
 
@@ -465,6 +469,7 @@ typedef struct jem_convnet_desc {
     int layers, widths[8];                         /* 4: 16, 32, 64, 64 */
     jem_activation activation;                     /* SiLU */
     float slope;
+    int uncond;                                    /* as in jem_wrn_desc */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
 JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
@@ -652,6 +657,8 @@ JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made
 JEM_API jem_status jem_trainer_average(jem_trainer *tr, int on);
 /* Other random numbers from here on: to try again from where all was well after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
+/* desc.lr from here on; the schedule still has its say. A number above 0, or nothing changes. */
+JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
 
 /* The training loss of given data and samples, weighted as in desc, for those who write their own
    loop. x, labels: cross-entropy, and p(x,y); x_data: p(x) (NULL: x serves both); x_sample,
@@ -5213,6 +5220,7 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
         jem__fail(net->ctx, JEM_BAD_ARGUMENT, "forward: this network was made without a function");
         return NULL;
     }
+    net->energy = NULL;
     jem_tensor *logits = net->forward(net, x, training, net->user);
     if (logits && (logits->n != x->n || logits->c != net->classes ||
                    logits->h != 1 || logits->w != 1)) {
@@ -5240,7 +5248,7 @@ static jem_net *jem__net_done(jem_net *net, jem_status before) {
 typedef struct jem__wrn {
     jem_wrn_desc desc;
     int blocks;                                    /* of all three stages */
-    jem_layer stem, norm, head;
+    jem_layer stem, norm, head, energy;
     jem_layer block[1][5];                         /* norm1, conv1, norm2, conv2, shortcut */
 } jem__wrn;
 
@@ -5268,6 +5276,7 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
     y = jem_activate(net->ctx, jem_apply(&w->norm, y, training), w->desc.activation, w->desc.slope);
     if (y && y->blocks) y = jem__join(net->ctx, y);
     y = w->desc.head == JEM_HEAD_FLAT ? jem_flatten(net->ctx, y) : jem_global_pool(net->ctx, y);
+    if (w->desc.uncond) net->energy = jem_apply(&w->energy, y, training);
     return jem_apply(&w->head, y, training);
 }
 
@@ -5317,14 +5326,16 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
         in = out, h = (h - 1) / stride + 1, wd = (wd - 1) / stride + 1;
     }
     w->norm = jem_norm_layer(net, "f.bn1", d.norm, in);
-    w->head = jem_linear_layer(net, "class_output", d.head == JEM_HEAD_FLAT ? in * h * wd : in,
-                               d.classes);
+    in *= d.head == JEM_HEAD_FLAT ? h * wd : 1;
+    w->head = jem_linear_layer(net, "class_output", in, d.classes);
+    if (d.uncond) w->energy = jem_linear_layer(net, "energy_output", in, 1);
     jem_net_set_meta(net, "jem.net", "wrn");
     jem__describe(net, "jem.depth", d.depth), jem__describe(net, "jem.widen", d.widen);
     jem__describe(net, "jem.activation", d.activation),
     jem__describe(net, "jem.slope", (double)d.slope);
     jem__describe(net, "jem.norm", d.norm), jem__describe(net, "jem.dropout", (double)d.dropout);
     jem__describe(net, "jem.head", d.head), jem__describe(net, "jem.stem_stride", d.stem_stride);
+    if (d.uncond) jem__describe(net, "jem.uncond", 1);
     return jem__net_done(net, before);
 }
 
@@ -5334,13 +5345,15 @@ typedef struct jem__stack {
     int convs, layers;                             /* conv layers, then linear ones */
     jem_activation activation;
     float slope;
-    jem_layer layer[10];
+    int uncond;
+    jem_layer layer[10], energy;
 } jem__stack;
 
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__stack *s = (const jem__stack *)user;
     for (int i = 0; i < s->layers; i++) {
         if (i == s->convs) x = jem_flatten(net->ctx, x);
+        if (i + 1 == s->layers && s->uncond) net->energy = jem_apply(&s->energy, x, training);
         x = jem_apply(&s->layer[i], x, training);
         if (i + 1 < s->layers) x = jem_activate(net->ctx, x, s->activation, s->slope);
     }
@@ -5364,7 +5377,7 @@ static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *d, int c
     if (!net) return NULL;
     jem__stack *s = (jem__stack *)net->user;
     s->convs = conv ? d->layers : 0, s->layers = d->layers + 1;
-    s->activation = d->activation, s->slope = d->slope;
+    s->activation = d->activation, s->slope = d->slope, s->uncond = d->uncond;
     int in = conv ? d->channels : d->channels * d->height * d->width, h = d->height, w = d->width;
     for (int i = 0; i < d->layers; i++) {
         char name[32];
@@ -5378,7 +5391,12 @@ static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *d, int c
     if (conv && (d->height >> (d->layers - 1) < 1 || d->width >> (d->layers - 1) < 1))
         jem__fail(ctx, JEM_BAD_ARGUMENT, "convnet: %dx%d images are too small for %d layers",
                   d->height, d->width, d->layers);
-    s->layer[d->layers] = jem_linear_layer(net, "class_output", conv ? in * h * w : in, d->classes);
+    in *= conv ? h * w : 1;
+    s->layer[d->layers] = jem_linear_layer(net, "class_output", in, d->classes);
+    if (d->uncond) {
+        s->energy = jem_linear_layer(net, "energy_output", in, 1);
+        jem__describe(net, "jem.uncond", 1);
+    }
     jem_net_set_meta(net, "jem.net", what);
     jem__describe(net, "jem.activation", d->activation),
     jem__describe(net, "jem.slope", (double)d->slope);
@@ -5433,6 +5451,8 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta) {
     d.classes = (int)jem__described(ctx, meta, "jem.classes", 1, 1 << 24);
     d.activation = (jem_activation)(int)jem__described(ctx, meta, "jem.activation", 0, JEM_TANH);
     d.slope = (float)jem__described(ctx, meta, "jem.slope", -1000, 1000);
+    if (jem__meta_get(meta, "jem.uncond"))
+        d.uncond = (int)jem__described(ctx, meta, "jem.uncond", 0, 1);
     if (wrn) {
         d.depth = (int)jem__described(ctx, meta, "jem.depth", 10, 1000);
         d.widen = (int)jem__described(ctx, meta, "jem.widen", 1, 100);
@@ -5445,7 +5465,7 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta) {
     jem_convnet_desc s;
     memset(&s, 0, sizeof s);
     s.channels = d.channels, s.height = d.height, s.width = d.width, s.classes = d.classes;
-    s.activation = d.activation, s.slope = d.slope;
+    s.activation = d.activation, s.slope = d.slope, s.uncond = d.uncond;
     s.layers = (int)jem__described(ctx, meta, "jem.layers", 1, 8);
     for (int i = 0; i < s.layers; i++) {
         char key[32];
@@ -5460,15 +5480,29 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta) {
 /* Two ops that meet are made one after the other, not as two arguments of a third: C leaves the
    order of arguments open, and the tape's order is part of 'the same bits everywhere'. */
 
-/* log p(x) = logsumexp_y f(x)[y] - log Z */
+/* log p(x) = logsumexp_y f(x)[y] - log Z, from the logits that jem_forward has just made; or the
+   output that the network has for it (then it says nothing of log p(x,y)). */
+static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
+    return logits && net->energy ? net->energy : jem_logsumexp(net ? net->ctx : NULL, logits);
+}
+static jem_tensor *jem__logits_of_joint(jem_net *net, jem_tensor *logits) {
+    if (logits && net->energy)
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT,
+                  "this network is unconditional (uncond): it has no log p(x,y)");
+    return logits && net->energy ? NULL : logits;
+}
+
 jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net) {
-    return jem_logsumexp(ctx, jem_forward((jem_net *)net, x, 0));
+    (void)ctx;
+    jem_tensor *logits = jem_forward((jem_net *)net, x, 0);
+    return jem__logp((jem_net *)net, logits);
 }
 /* log p(x,y) = f(x)[y] - log Z */
 jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     const jem_class_of *c = (const jem_class_of *)class_of;
     if (!c) return NULL;
-    return jem_gather(ctx, jem_forward(c->net, x, 0), c->labels);
+    jem_tensor *logits = jem_forward(c->net, x, 0);
+    return jem_gather(ctx, jem__logits_of_joint(c->net, logits), c->labels);
 }
 /* log p(y|x) = f(x)[y] - logsumexp f(x) */
 jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of) {
@@ -5505,15 +5539,19 @@ jem_tensor *jem_loss(jem_net *net, const jem_train_desc *d, jem_tensor *x, const
     jem_ctx *ctx = net->ctx;
     jem_tensor *sum = NULL, *logp = NULL, *logp_sample = NULL, *cd_class = NULL;
     t.logits = x ? jem_forward(net, x, 1) : NULL;
+    jem_tensor *const energy = net->energy;
     if (t.logits && labels) t.ce = jem_cross_entropy(ctx, t.logits, labels);
-    if (x_data) logp = jem_logsumexp(ctx, jem_forward(net, x_data, 1));
-    else if (t.logits) logp = jem_logsumexp(ctx, t.logits);
+    if (x_data) {
+        jem_tensor *logits = jem_forward(net, x_data, 1);
+        logp = jem__logp(net, logits);
+    } else if (t.logits) logp = energy ? energy : jem_logsumexp(ctx, t.logits);
     if (logp) t.f_data = jem_mean(ctx, logp);
     if (x_sample) {
         jem_tensor *logits = jem_forward(net, x_sample, 1);
-        logp_sample = jem_logsumexp(ctx, logits);
+        logp_sample = jem__logp(net, logits);
         t.f_sample = jem_mean(ctx, logp_sample);
         if (t.logits && labels && sample_labels) {
+            logits = jem__logits_of_joint(net, logits);
             jem_tensor *logit = jem_gather(ctx, t.logits, labels);
             cd_class = jem_contrastive(ctx, logit, jem_gather(ctx, logits, sample_labels));
         }
@@ -5887,6 +5925,8 @@ void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
 }
 
+void jem_trainer_set_lr(jem_trainer *tr, float lr) { if (tr && lr > 0) tr->desc.lr = lr; }
+
 /* A leaf of the images plus the noise that data get (as the paper does). */
 static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
     const jem_net *net = tr->net;
@@ -6027,7 +6067,7 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
         const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
         jem_mark mark = jem_begin(ctx);
         jem_tensor *t = jem_input(ctx, x + i * size, m, net->channels, net->height, net->width);
-        jem_tensor *logits = jem_forward(net, t, 0), *logp = jem_logsumexp(ctx, logits);
+        jem_tensor *logits = jem_forward(net, t, 0), *logp = jem__logp(net, logits);
         jem_tensor *log_softmax = jem_log_softmax(ctx, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
         float *f = (float *)jem__push(ctx, (size_t)(m * net->classes) * sizeof(float));

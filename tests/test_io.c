@@ -811,6 +811,213 @@ static void test_nets(void) {
     }
 }
 
+/* ---- trainers: a checkpoint goes on as if nothing had happened ------------------------------- */
+
+enum { T_IMAGES = 6, T_STEPS = 3, T_KINDS = 8 };
+static const char *const trainer_kinds[T_KINDS] = {
+    "adam", "sgd", "averaged weights", "averages in the network", "no buffer", "by class, batch norm",
+    "act norm, dropout", "the last layer only"
+};
+
+typedef struct learner { jem_net *net; jem_trainer *tr; } learner;
+
+static jem_train_desc learner_desc(int kind) {
+    jem_train_desc d = jem_train_desc_default();
+    d.lr = 1e-2f, d.sgld.steps = 2, d.negatives = 3, d.buffer_size = 12, d.reinit = .5f, d.seed = 5;
+    if (kind == 1) d.optim.kind = JEM_SGD, d.optim.momentum = .9f;
+    if (kind == 2 || kind == 3) d.optim.ema = .9f;
+    if (kind == 4) d.w_cd = 0;
+    if (kind == 5) d.class_conditional = 1;
+    if (kind == 7) d.optim.only = "class_output";
+    return d;
+}
+/* net NULL: a fresh one. */
+static learner learner_begin(jem_ctx *ctx, int kind, jem_net *net) {
+    const jem_train_desc d = learner_desc(kind);
+    jem_wrn_desc w = jem_wrn_desc_default();
+    learner t;
+    w.depth = 10, w.widen = 1, w.height = w.width = 4, w.classes = 3;
+    w.norm = kind == 5 ? JEM_NORM_BATCH : kind == 6 ? JEM_NORM_ACT : JEM_NORM_NONE;
+    w.dropout = kind == 6 ? .25f : 0;
+    t.net = net ? net : jem_wrn_create(ctx, &w, 2);
+    t.tr = jem_trainer_create(t.net, &d);
+    return t;
+}
+static void learner_end(learner *t) { jem_trainer_free(t->tr), jem_net_free(t->net); }
+
+static void learner_steps(learner *t, int n) {
+    float x[T_IMAGES * 48];
+    int y[T_IMAGES];
+    for (int i = 0; i < n; i++) {
+        jem_rng rng = jem_rng_seed(100 + (uint64_t)jem_trainer_updates(t->tr));
+        jem_fill_uniform(t->net->ctx, &rng, x, T_IMAGES * 48, -1, 1);
+        for (int k = 0; k < T_IMAGES; k++) y[k] = jem_rng_below(&rng, 3);
+        CHECK(jem_train_step(t->tr, x, y, T_IMAGES).status == JEM_OK, "%s",
+              jem_error(t->net->ctx));
+    }
+}
+/* All of it as a file in memory. */
+static void *learner_bytes(learner *t, size_t *n) {
+    jem_archive *a = jem_archive_create(t->net->ctx);
+    jem_net_to_archive(t->net, a);
+    CHECK(jem_trainer_to_archive(t->tr, a) == JEM_OK, "%s", jem_error(t->net->ctx));
+    void *bytes = jem_archive_to_memory(a, n);
+    jem_archive_free(a);
+    return bytes;
+}
+static int learner_is(learner *t, const void *bytes, size_t n) {
+    size_t m = 0;
+    void *mine = learner_bytes(t, &m);
+    const int same = bytes && mine && m == n && !memcmp(mine, bytes, n);
+    jem_release(t->net->ctx, mine);
+    return same;
+}
+
+static void test_trainers(void) {
+    counter c;
+    for (int kind = 0; kind < T_KINDS; kind++) {
+        const char *name = trainer_kinds[kind];
+        jem_ctx *ctx = open_ctx(&c);
+        size_t n, m, k;
+        learner t = learner_begin(ctx, kind, NULL);
+        CHECK(t.tr != NULL, "%s: %s", name, jem_error(ctx));
+        if (!t.tr) { learner_end(&t), jem_ctx_free(ctx); continue; }
+        void *zero = learner_bytes(&t, &k);
+        learner_steps(&t, T_STEPS);
+        if (kind == 3) jem_trainer_average(t.tr, 1);
+        void *middle = learner_bytes(&t, &n);
+        learner_steps(&t, T_STEPS);
+        void *end = learner_bytes(&t, &m);
+        CHECK(!learner_is(&t, middle, n), "%s: training changes something", name);
+
+        jem_archive *a = jem_archive_parse(ctx, middle, n);
+        jem_net *loaded = jem_net_from_archive(ctx, a);
+        CHECK(loaded != NULL, "%s: %s", name, jem_error(ctx));
+        learner u = learner_begin(ctx, kind, loaded);
+        CHECK(jem_trainer_from_archive(u.tr, a) == JEM_OK, "%s: %s", name, jem_error(ctx));
+        CHECK(jem_trainer_updates(u.tr) == T_STEPS && learner_is(&u, middle, n), "%s: as it was",
+              name);
+        learner_steps(&u, T_STEPS);
+        CHECK(learner_is(&u, end, m), "%s: goes on differently", name);
+
+        /* the same trainer back to the beginning, and on to the same end */
+        jem_archive *b = jem_archive_parse(ctx, zero, k);
+        CHECK(jem_net_load(u.net, b) == JEM_OK && jem_trainer_from_archive(u.tr, b) == JEM_OK &&
+              learner_is(&u, zero, k), "%s: %s", name, jem_error(ctx));
+        learner_steps(&u, 2 * T_STEPS);
+        CHECK(learner_is(&u, end, m), "%s: not the same end", name);
+
+        /* another sort of trainer refuses, and is as it was */
+        for (int other = 0; other < T_KINDS; other++) {
+            learner v = learner_begin(ctx, other, NULL);
+            size_t before;
+            void *bytes = learner_bytes(&v, &before);
+            const jem_train_desc mine = learner_desc(kind), its = learner_desc(other);
+            const int lacks_v = its.optim.kind == JEM_ADAM && mine.optim.kind == JEM_SGD;
+            const int lacks_buffer = its.w_cd > 0 && mine.w_cd == 0;
+            const int lacks_ema = its.optim.ema > 0 && mine.optim.ema == 0;
+            const int lacks_more = kind == 7 && other != 7;
+            const int lacks_norm = other >= 5 && other <= 6 && kind != other;
+            const int averages = kind == 3 && its.optim.ema == 0;      /* trained ones are lost */
+            if (lacks_v || lacks_buffer || lacks_ema || lacks_more || lacks_norm || averages) {
+                CHECK(jem_trainer_from_archive(v.tr, a) == JEM_BAD_FILE &&
+                      says(ctx, averages ? "number 2 is 1" : "misses"), "%s from %s",
+                      trainer_kinds[other], name);
+                CHECK(learner_is(&v, bytes, before), "%s from %s: it changed",
+                      trainer_kinds[other], name);
+            }
+            jem_release(ctx, bytes);
+            learner_end(&v);
+        }
+        jem_archive_free(a), jem_archive_free(b);
+        jem_release(ctx, zero), jem_release(ctx, middle), jem_release(ctx, end);
+        learner_end(&t), learner_end(&u);
+        CHECK(jem_ok(ctx), "%s: %s", name, jem_error(ctx));
+        close_ctx(ctx, &c, name);
+    }
+}
+
+/* Checkpoints of others: wrong in one entry each. */
+static void test_trainer_files(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    learner t = learner_begin(ctx, 0, NULL);
+    learner_steps(&t, T_STEPS);
+    size_t n;
+    void *bytes = learner_bytes(&t, &n);
+    jem_archive *whole = jem_archive_parse(ctx, bytes, n);
+    static const struct { const char *entry; int what; const char *message; } cases[] = {
+        { "trainer.state", 0, "misses \"trainer.state\"" },
+        { "trainer.state", 1, "\"trainer.state\" is F32 in the file, I64 in the trainer" },
+        { "trainer.state", 2, "(10) in the file, (9) in the trainer" },
+        { "trainer.state", 3, "\"trainer.state\": number 0 is -" },
+        { "trainer.state", 4, "number 2 is 1" },
+        { "trainer.state", 5, "number 1 is 9" },
+        { "replay_buffer", 0, "misses \"replay_buffer\"" },
+        { "replay_buffer", 2, "(13,3,4,4) in the file, (12,3,4,4) in the trainer" },
+        { "replay_visits", 1, "is F32 in the file, I32 in the trainer" },
+        { "replay_visits", 2, "(13) in the file" },
+        { "optim.m.f.conv1.weight", 0, "misses" }, { "optim.v.f.conv1.bias", 2, "(17) in" },
+        { "optim.v.class_output.weight", 6, "is I32 in the file" }
+    };
+    static const float zeros[4096] = { 0 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int what = cases[i].what;
+        jem_archive *a = jem_archive_create(ctx);
+        int64_t state[9];
+        int found = 0;
+        for (int k = 0; k < jem_archive_count(whole); k++) {
+            const jem_entry *e = jem_archive_at(whole, k);
+            jem_dtype dtype = e->dtype;
+            const void *data = e->data;
+            int64_t shape[8];
+            memcpy(shape, e->shape, sizeof shape);
+            if (!strcmp(e->name, cases[i].entry)) {
+                found = 1;
+                if (what == 0) continue;
+                if (what == 1) dtype = JEM_F32;
+                if (what == 6) dtype = JEM_I32;
+                if (what == 2) shape[0]++;
+                if (what <= 2) data = zeros;
+                else if (what < 6) {
+                    memcpy(state, data, sizeof state);
+                    if (what == 3) state[0] = INT64_MIN;
+                    if (what == 4) state[2] = 1;
+                    if (what == 5) state[1] = INT64_MAX;
+                    data = state;
+                }
+            }
+            jem_archive_add(a, e->name, dtype, e->ndim, shape, data);
+        }
+        CHECK(found && jem_ok(ctx), "case %d: %s", (int)i, jem_error(ctx));
+        CHECK(jem_trainer_from_archive(t.tr, a) != JEM_OK && says(ctx, cases[i].message), "case %d",
+              (int)i);
+        CHECK(learner_is(&t, bytes, n), "case %d: it changed something", (int)i);
+        jem_archive_free(a);
+    }
+    CHECK(jem_trainer_from_archive(t.tr, NULL) == JEM_BAD_ARGUMENT &&
+          jem_trainer_from_archive(NULL, whole) == JEM_BAD_ARGUMENT &&
+          jem_trainer_to_archive(NULL, whole) == JEM_BAD_ARGUMENT &&
+          jem_trainer_to_archive(t.tr, NULL) == JEM_BAD_ARGUMENT, "NULL");
+    CHECK(jem_trainer_to_archive(t.tr, whole) == JEM_BAD_ARGUMENT && says(ctx, "of this name"),
+          "twice into one archive");
+    long k = 1;
+    for (int done = 0; !done && k < 1000; k++) {   /* no memory at the k-th time */
+        jem_archive *a = jem_archive_create(ctx);
+        c.fail_at = c.calls + k;
+        done = jem_trainer_to_archive(t.tr, a) == JEM_OK;
+        c.fail_at = 0;
+        CHECK(done || jem_error_status(ctx) == JEM_NO_MEMORY, "allocation %ld: %s", k,
+              jem_error(ctx));
+        jem_clear_error(ctx);
+        jem_archive_free(a);
+    }
+    CHECK(k > 20 && k < 1000, "%ld allocations", k);
+    jem_archive_free(whole), jem_release(ctx, bytes);
+    learner_end(&t);
+    close_ctx(ctx, &c, "trainer files");
+}
+
 static jem_tensor *identity(jem_net *net, jem_tensor *x, int training, void *user) {
     (void)net, (void)training, (void)user;
     return x;
@@ -928,6 +1135,8 @@ int main(void) {
     test_arguments();
     test_read_failures();
     test_nets();
+    test_trainers();
+    test_trainer_files();
     test_flags();
     test_no_memory();
     test_write_failures();                         /* last: it changes the working folder */

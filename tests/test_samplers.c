@@ -483,6 +483,61 @@ static void test_updates(jem_ctx *ctx) {
     jem_optim_free(NULL);
 }
 
+/* w <- w + share (value - w), share = 1 - min(ema, t/(t+10)); put in and taken out again. */
+static void test_averages(jem_ctx *ctx) {
+    printf("averaged weights by hand; an optimiser of some parameters only\n");
+    enum { N = 21 };
+    for (int kind = JEM_ADAM; kind <= JEM_SGD; kind++) {
+        jem_optim_desc d = jem_optim_desc_default();
+        d.kind = (jem_optimizer)kind, d.ema = 0.7f;
+        jem_rng rng = jem_rng_seed(9);
+        jem_net *bag = bag_create(ctx);
+        jem_param *p = random_param(bag, &rng, 1, 1, N, 1, 1, -1, 1);
+        jem_optim *o = jem_optim_create(bag, &d);
+        const uint64_t start = net_hash(bag);
+        CHECK(jem_optim_average(o, 1) == JEM_OK && net_hash(bag) == start, "nothing to average");
+        CHECK(jem_optim_average(o, 0) == JEM_OK && net_hash(bag) == start, "nor to put back");
+        double average[N] = { 0 }, worst = 0;
+        for (int t = 0; t < 40; t++) {
+            const double ema = fmin(0.7, t / (t + 10.0));
+            for (int i = 0; i < N; i++) p->grad[i] = jem_rng_normal(&rng);
+            if (t % 5 == 3) jem_optim_average(o, 1);       /* the step takes them out by itself */
+            CHECK(jem_optim_step(o, 0.05f, NULL) == JEM_OK, "%s", jem_error(ctx));
+            for (int i = 0; i < N; i++)
+                average[i] = ema * average[i] + (1 - ema) * (double)p->value[i];
+            const uint64_t trained = net_hash(bag);
+            const uint32_t version = p->version;
+            jem_optim_average(o, 1), jem_optim_average(o, 1);
+            CHECK(net_hash(bag) != trained || t == 0, "update %d: the same", t);
+            CHECK(p->version != version, "packed copies are made again");
+            for (int i = 0; i < N; i++)
+                worst = fmax(worst, fabs((double)p->value[i] - average[i]));
+            jem_optim_average(o, 0);
+            CHECK(net_hash(bag) == trained, "update %d: back as they were", t);
+        }
+        CHECK(worst < 1e-6, "off by %g", worst);
+        jem_optim_free(o);
+        d.ema = 1;
+        CHECK(!jem_optim_create(bag, &d) && says(ctx, "ema 1 is not"), "never anything new");
+        d.ema = 0, d.only = "p1";
+        jem_param *q = random_param(bag, &rng, 1, 1, N, 1, 1, -1, 1);
+        o = jem_optim_create(bag, &d);
+        const uint64_t p_before = fnv(FNV_START, p->value, N);
+        const uint64_t q_before = fnv(FNV_START, q->value, N);
+        float norm = 0;
+        for (int i = 0; i < N; i++) p->grad[i] = 100, q->grad[i] = 2;
+        CHECK(jem_optim_step(o, 0.1f, &norm) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(fnv(FNV_START, p->value, N) == p_before && fnv(FNV_START, q->value, N) != q_before,
+              "only p1");
+        CHECK_CLOSE(norm, 2 * sqrt(N), 1e-4, "the norm of what is updated");
+        jem_optim_free(o);
+        d.only = "none of them";
+        CHECK(!jem_optim_create(bag, &d) && says(ctx, "begins with none of them"), "none");
+        jem_net_free(bag);
+    }
+    CHECK(jem_optim_average(NULL, 1) == JEM_BAD_ARGUMENT, "no optimiser");
+}
+
 /* ---- the trainer ----------------------------------------------------------------------------- */
 
 enum { IMAGES = 18 };
@@ -570,6 +625,95 @@ static void test_trainer(jem_ctx *ctx) {
     d = small_training(), d.buffer_size = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "capacity 0"), "no room for chains");
     jem_net_free(net), free(in.x);
+}
+
+/* Other random numbers, another rate from some update on: different, but repeatable. */
+static void test_changes(jem_ctx *ctx) {
+    printf("reseeding and another rate on the way\n");
+    const data in = small_data();
+    uint64_t seen[5];
+    for (int how = 0; how < 5; how++) {            /* 0 and 1, 2 and 3 are the same */
+        const jem_train_desc d = small_training();
+        jem_net *net = small_net(ctx, 1);
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        for (int step = 0; step < 4; step++) {
+            if (step == 2 && how / 2 == 1) jem_trainer_reseed(tr, 77);
+            if (step == 2 && how == 4) jem_trainer_set_lr(tr, d.lr / 2);
+            jem_trainer_set_lr(tr, 0), jem_trainer_set_lr(tr, -1), jem_trainer_set_lr(tr, NAN);
+            const jem_stats s = jem_train_step(tr, in.x, in.labels, IMAGES);
+            CHECK(s.status == JEM_OK && s.lr == d.lr * (how == 4 && step > 1 ? .5f : 1), "%s",
+                  jem_error(ctx));
+            CHECK(jem_trainer_updates(tr) == step + 1, "counted");
+        }
+        seen[how] = net_hash(net);
+        jem_trainer_free(tr), jem_net_free(net);
+    }
+    CHECK(seen[0] == seen[1] && seen[2] == seen[3], "repeatable");
+    CHECK(seen[0] != seen[2] && seen[0] != seen[4] && seen[2] != seen[4], "different");
+    jem_trainer_reseed(NULL, 1), jem_trainer_set_lr(NULL, 1);
+    CHECK(jem_trainer_updates(NULL) == 0 && jem_trainer_average(NULL, 1) == JEM_BAD_ARGUMENT,
+          "no trainer");
+    free(in.x);
+}
+
+/* log p(x) as an output of its own: what moves it is not what tells the classes apart. */
+static void test_unconditional(jem_ctx *ctx) {
+    printf("unconditional networks: log p(x) beside the logits\n");
+    const data in = small_data();
+    for (int conv = 0; conv < 2; conv++) {
+        jem_convnet_desc d = jem_convnet_desc_default();
+        d.channels = 2, d.height = d.width = 6, d.classes = 3, d.layers = 2, d.uncond = 1;
+        jem_wrn_desc w = jem_wrn_desc_default();
+        w.depth = 10, w.widen = 1, w.channels = 2, w.height = w.width = 6, w.classes = 3;
+        w.uncond = 1, w.activation = JEM_SILU;     /* smooth, for the gradient's check */
+        jem_net *net = conv ? jem_convnet_create(ctx, &d, 3) : jem_wrn_create(ctx, &w, 3);
+        jem_param *bias = jem_net_find(net, "energy_output.bias");
+        float x[5 * 72], before[5], after[5], lse[5];
+        jem_rng rng = jem_rng_seed(4);
+        jem_answer a[5];
+        jem_fill_uniform(ctx, &rng, x, 5 * 72, -1, 1);
+        jem_mark mark = jem_begin(ctx);
+        jem_tensor *t = jem_input(ctx, x, 5, 2, 6, 6);
+        CHECK(jem_read(jem_logp(ctx, t, net), before) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_read(jem_logsumexp(ctx, jem_forward(net, t, 0)), lse) == JEM_OK, "of the logits");
+        CHECK(jem_classify(net, x, 5, a) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(bias != NULL, "it has its own parameters");
+        if (bias) bias->value[0] += 2, jem_param_changed(bias);
+        CHECK(jem_read(jem_logp(ctx, jem_input(ctx, x, 5, 2, 6, 6), net), after) == JEM_OK, "again");
+        for (int i = 0; i < 5; i++) {
+            CHECK_CLOSE(after[i], before[i] + 2, 1e-5, "the bias moves log p(x) alone");
+            CHECK_CLOSE(a[i].log_density, before[i], 1e-5, "and so it is answered");
+            CHECK(fabsf(lse[i] - before[i]) > 1e-3f, "it is not that of the logits");
+        }
+        CHECK(jem_check_gradient(ctx, jem_logp, net, t, NULL, 0.02f) < 2e-3f, "its gradient");
+        jem_class_of of;
+        of.net = net, of.labels = in.labels;
+        CHECK(!jem_logp_class(ctx, t, &of) && says(ctx, "unconditional"), "no log p(x,y)");
+        CHECK(jem_logp_label(ctx, t, &of) != NULL, "but log p(y|x): %s", jem_error(ctx));
+        jem_end(ctx, mark);
+
+        jem_train_desc how = small_training();
+        jem_trainer *tr = jem_trainer_create(net, &how);
+        const float old = bias ? bias->value[0] : 0;
+        jem_param *weight = jem_net_find(net, "energy_output.weight");
+        const uint64_t old_weight = weight ? fnv(FNV_START, weight->value, weight->size) : 0;
+        float *data_x = random_floats(&rng, 8 * 72, -1, 1);
+        for (int i = 0; i < 3; i++) {
+            const jem_stats s = jem_train_step(tr, data_x, in.labels, 8);
+            CHECK(s.status == JEM_OK && s.f_data != s.f_sample, "%s", jem_error(ctx));
+            CHECK_CLOSE(s.loss, s.ce + s.cd, 1e-4, "the terms make the loss");
+        }
+        CHECK(weight && fnv(FNV_START, weight->value, weight->size) != old_weight, "it learns");
+        if (bias) CHECK_CLOSE(bias->value[0], old, 1e-3, "a constant tells nothing");
+        jem_trainer_free(tr);
+        how.w_cd_class = 1;
+        tr = jem_trainer_create(net, &how);
+        CHECK(jem_train_step(tr, data_x, in.labels, 8).status == JEM_BAD_ARGUMENT &&
+              says(ctx, "unconditional"), "p(x,y) cannot be trained");
+        free(data_x);
+        jem_trainer_free(tr), jem_net_free(net);
+    }
+    free(in.x);
 }
 
 /* A failing update leaves the weights as they were and says why; what != 0 on the way back too. */
@@ -769,7 +913,10 @@ int main(void) {
     test_buffer(ctx);
     test_schedules();
     test_updates(ctx);
+    test_averages(ctx);
     test_trainer(ctx);
+    test_changes(ctx);
+    test_unconditional(ctx);
     test_divergence(ctx);
     test_learning(ctx);
     test_answers(ctx);

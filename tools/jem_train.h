@@ -32,7 +32,7 @@ typedef struct train_options {
     int batch_size, optimizer, schedule, warmup, clf_only, labels_per_class, shift, flip, batches;
     option_list decay_epochs;
     float lr, decay_rate, weight_decay, clip_grad, ema, w_y, w_x, w_xy, energy_l2, sigma;
-    int n_steps, negatives, buffer_size, class_cond;
+    int n_steps, negatives, buffer_size, class_cond, uncond;
     float sgld_lr, sgld_std, clamp, reinit;
     int precision, threads, n_valid, print_every, eval_every, retries;
     float save_minutes, max_gap;
@@ -89,6 +89,8 @@ static const option train_table[] = {              /* two columns: paper, fast *
       "wrn" },
     { "widths", OPTION_LIST, OPTION_FIXED, AT(widths), "N...", NO_PRESETS("16 32 64 64"), 1, 4096,
       "convnet: channels of its layers" },
+    { "uncond", OPTION_FLAG, OPTION_FIXED, AT(uncond), "", NO_PRESETS("off"), 0, 0,
+      "log p(x) as an output of its own, beside the classes" },
     { "activation", OPTION_CHOICE, OPTION_FIXED, AT(activation), "leaky-relu|relu|silu|tanh",
       { "leaky-relu", "silu" }, 0, 0, "kind" },
 
@@ -224,6 +226,8 @@ static int train_combination(const options *o, const train_options *t) {
         wrong = "--p-y-given-x-weight, --p-x-weight and --p-x-y-weight are all 0: nothing to learn";
     if (t->w_x == 0 && t->w_xy == 0 && t->class_cond)
         wrong = "--class-cond-p-x-sample needs --p-x-weight or --p-x-y-weight";
+    if (t->uncond && (t->class_cond || t->w_xy > 0))
+        wrong = "--uncond has no p(x,y): not with --class-cond-p-x-sample, nor --p-x-y-weight";
     if (t->decay_epochs.n > 4) wrong = "--decay-epochs takes 4 numbers at most";
     if (*t->init && *t->resume) wrong = "--init begins a run, --resume goes on with one";
     if (wrong) fprintf(stderr, "%s: %s\n", o->command, wrong);
@@ -232,10 +236,14 @@ static int train_combination(const options *o, const train_options *t) {
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-enum { STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATES };
+enum {
+    STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR, STATES
+};
 
 /* A shuffled list of images, drawn in epochs. */
 typedef struct deck { int *cards, n, batch, epoch; const int *of; uint64_t stream; } deck;
+
+typedef struct snapshot { char *bytes; size_t size; int update; } snapshot;    /* a file in memory */
 
 typedef struct run {
     options *table;
@@ -250,10 +258,11 @@ typedef struct run {
     int *y, *y_few;
     int total, per_epoch, update, status;          /* status: to exit with */
     /* Sums of ce, accuracy, f(x+), f(x-), |gradient|, loss since the last row, best accuracy on the
-       validation images, running f(x+) - f(x-), retries, updates summed: a resumed run needs them. */
+       validation images, running f(x+) - f(x-), retries, updates summed, factor of the rate: what a
+       resumed run needs. */
     float state[STATES];
-    char *good;                                    /* the last good state, as a file in memory */
-    size_t good_size;
+    snapshot good, older;                          /* the last good states */
+    int went_back;                                 /* to r->good, and no newer one since */
     double seconds, began, saved, shown, pace;     /* seconds: of the runs before; pace: each */
     jem_stats last;
     float valid_accuracy, valid_ce;
@@ -442,7 +451,10 @@ static int evaluate(jem_net *net, const data_set *s, const int *which, int n, do
         for (int k = 0; k < m; k++) one[k] = which ? which[i + k] : i + k;
         data_floats(s, one, m, x);
         const jem_mark mark = jem_begin(net->ctx);
-        jem_read(jem_forward(net, jem_input(net->ctx, x, m, s->c, s->h, s->w), 0), f);
+        jem_tensor *t = jem_input(net->ctx, x, m, s->c, s->h, s->w);
+        jem_read(jem_forward(net, t, 0), f);
+        if (logp) density += (double)m * (double)jem_item(jem_mean(net->ctx,
+                                                                   jem_logp(net->ctx, t, net)));
         jem_end(net->ctx, mark);
         for (int k = 0; k < m && jem_ok(net->ctx); k++) {
             const float *row = f + k * net->classes;
@@ -452,7 +464,7 @@ static int evaluate(jem_net *net, const data_set *s, const int *which, int n, do
             for (int c = 1; c < net->classes; c++) if (row[c] > row[best]) best = c;
             for (int c = 0; c < net->classes; c++) sum += exp((double)row[c] - (double)row[best]);
             const double lse = (double)row[best] + log(sum);
-            right += best == label, loss += lse - (double)row[label], density += lse;
+            right += best == label, loss += lse - (double)row[label];
         }
     }
     free(x), free(f);
@@ -470,6 +482,7 @@ static jem_net *make_net(const run *r) {
         jem_convnet_desc d = jem_convnet_desc_default();
         d.channels = s->c, d.height = s->h, d.width = s->w, d.classes = s->classes;
         d.layers = t->widths.n, d.activation = (jem_activation)t->activation;
+        d.uncond = t->uncond;
         for (int i = 0; i < t->widths.n; i++) d.widths[i] = t->widths.at[i];
         return jem_convnet_create(r->ctx, &d, (uint64_t)t->seed);
     }
@@ -477,7 +490,7 @@ static jem_net *make_net(const run *r) {
     d.channels = s->c, d.height = s->h, d.width = s->w, d.classes = s->classes;
     d.depth = t->depth, d.widen = t->width, d.activation = (jem_activation)t->activation;
     d.norm = (jem_norm)t->norm, d.dropout = t->dropout, d.head = (jem_head)t->head;
-    d.stem_stride = t->stem_stride;
+    d.stem_stride = t->stem_stride, d.uncond = t->uncond;
     return jem_wrn_create(r->ctx, &d, (uint64_t)t->seed);
 }
 
@@ -528,6 +541,7 @@ static int unpack(run *r, const jem_archive *a) {
     else if (jem_net_load(r->net, a) == JEM_OK && jem_trainer_from_archive(r->tr, a) == JEM_OK) {
         memcpy(r->state, e->data, sizeof r->state);
         r->update = jem_trainer_updates(r->tr);
+        jem_trainer_set_lr(r->tr, r->o->lr * r->state[STATE_LR]);
         jem_trainer_average(r->tr, 0);
     }
     return jem_ok(r->ctx);
@@ -578,8 +592,10 @@ static int remember(run *r) {
     char *bytes = a ? (char *)jem_archive_to_memory(a, &size) : NULL;
     jem_archive_free(a);
     if (!bytes) return fail(r, 1);
-    jem_release(r->ctx, r->good);
-    r->good = bytes, r->good_size = size;
+    jem_release(r->ctx, r->older.bytes);
+    r->older = r->good;
+    r->good.bytes = bytes, r->good.size = size, r->good.update = r->update;
+    r->went_back = 0;
     return 1;
 }
 
@@ -726,6 +742,8 @@ static void progress(run *r) {
 
 /* ---- training -------------------------------------------------------------------------------- */
 
+enum { REMEMBER_EVERY = 100 };
+
 /* Accuracy on the validation images, with the averaged weights if there are any; the best network
    is kept; pictures. */
 static int validate(run *r) {
@@ -755,26 +773,36 @@ static int validate(run *r) {
     return ok || (r->status ? 0 : fail(r, 1));
 }
 
-/* Back to the last good state, with other random numbers from there. */
+/* Back to the last good state, with other random numbers from there, and from the second time on
+   with half the rate. If that state was left a moment ago, or led here before, it was not so good:
+   then to the one before it. */
 static int go_back(run *r, const char *why) {
     char text[512];
-    const float retries = r->state[STATE_RETRIES] + 1;
-    const int at = r->update;
+    const int at = r->update, again = r->state[STATE_RETRIES] >= 1;
+    float kept[2];
+    kept[0] = r->state[STATE_RETRIES] + 1, kept[1] = r->state[STATE_LR] * (again ? .5f : 1);
     jem_clear_error(r->ctx);
-    if ((int)retries > r->o->retries) {
+    if ((int)kept[0] > r->o->retries) {
         snprintf(text, sizeof text, "update %d: %s; gave up after %d retries. Smaller steps help "
                  "(--lr), so do --activation silu, --head flat, --energy-l2 .1, more --n-steps", at,
                  why, r->o->retries);
         return complain(r, 1, text, "");
     }
-    jem_archive *a = jem_archive_parse(r->ctx, r->good, r->good_size);
+    if (r->older.bytes && (r->went_back || at - r->good.update < REMEMBER_EVERY / 2)) {
+        jem_release(r->ctx, r->good.bytes);
+        r->good = r->older, r->older.bytes = NULL;
+    }
+    jem_archive *a = jem_archive_parse(r->ctx, r->good.bytes, r->good.size);
     const int ok = a && unpack(r, a);
     jem_archive_free(a);
     if (!ok) return fail(r, 1);
-    r->state[STATE_RETRIES] = retries;
-    jem_trainer_reseed(r->tr, (uint64_t)r->o->seed + (uint64_t)retries * 1000003);
-    snprintf(text, sizeof text, "update %d: %s; back to update %d with other random numbers (%d of "
-             "%d)", at, why, r->update, (int)retries, r->o->retries);
+    r->went_back = 1;
+    r->state[STATE_RETRIES] = kept[0], r->state[STATE_LR] = kept[1];
+    jem_trainer_set_lr(r->tr, r->o->lr * kept[1]);
+    jem_trainer_reseed(r->tr, (uint64_t)r->o->seed + (uint64_t)kept[0] * 1000003);
+    snprintf(text, sizeof text, "update %d: %s; back to update %d with other random numbers%s (%d "
+             "of %d)", at, why, r->update, again ? " and half the rate" : "", (int)kept[0],
+             r->o->retries);
     say(r, text, "");
     return log_open(r, r->update);
 }
@@ -813,7 +841,6 @@ static int step(run *r, char why[256]) {
 }
 
 static int train(run *r) {
-    enum { REMEMBER_EVERY = 100 };
     const train_options *t = r->o;
     const int stop = t->stop_at && t->stop_at < r->total ? t->stop_at : r->total;
     const int eval_every = t->eval_every * r->per_epoch;
@@ -831,7 +858,7 @@ static int train(run *r) {
         if ((evaluates || r->update % t->print_every == 0) && !log_row(r, evaluates)) return 0;
         if (evaluates && !draw_curves(r)) return complain(r, 1, "curves.png cannot be drawn", "");
         /* what counts as good is well inside the limit */
-        if (r->update % REMEMBER_EVERY == 0 && fabsf(r->state[STATE_GAP]) < t->max_gap / 4 &&
+        if (r->update % REMEMBER_EVERY == 0 && fabsf(r->state[STATE_GAP]) < t->max_gap / 20 &&
             !remember(r)) return 0;
         if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) && !save(r)) return 0;
     }
@@ -842,7 +869,7 @@ static int train(run *r) {
 
 static void run_free(run *r) {
     if (r->log) fclose(r->log);
-    if (r->ctx) jem_release(r->ctx, r->good);
+    if (r->ctx) jem_release(r->ctx, r->good.bytes), jem_release(r->ctx, r->older.bytes);
     jem_trainer_free(r->tr), jem_net_free(r->net), jem_ctx_free(r->ctx);
     data_free(&r->data), data_free(&r->test);
     free(r->order), free(r->labelled), free(r->all.cards), free(r->few.cards);
@@ -981,7 +1008,7 @@ static int train_command(int argc, char **argv) {
     run r;
     memset(&r, 0, sizeof r);
     r.table = o, r.o = &values, r.status = 2, r.began = r.saved = now();
-    r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1;
+    r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1, r.state[STATE_LR] = 1;
     char path[512] = "";
     struct stat there;
     jem_archive *a = NULL;

@@ -128,7 +128,8 @@ typedef struct sampling {
     float *x, *grid, *strips;                      /* strips[row][shot] */
     int labels[SAMPLE_AT_ONCE];
     int *queue, *next, *end;                       /* buffer: chains by class, still to be taken */
-    int rows, taken, done;                         /* of the strips; done: samples before these */
+    int rows, apart, taken;                        /* the strips show every apart-th chain */
+    int done;                                      /* samples before these */
     double logp, sure, familiar;
     int calibrated;
 } sampling;
@@ -147,7 +148,7 @@ static void take_shots(sampling *s, const float *x, int step) {
     const ptrdiff_t size = image_size(s->m.net);
     for (; s->taken < SHOTS && moment(s->taken, s->steps) == step; s->taken++)
         for (int i = 0; i < s->rows; i++)
-            memcpy(s->strips + (i * SHOTS + s->taken) * size, x + i * size,
+            memcpy(s->strips + (i * SHOTS + s->taken) * size, x + i * s->apart * size,
                    (size_t)size * sizeof *x);
 }
 static int watch_chains(void *user, int step, jem_tensor *x) {
@@ -160,7 +161,6 @@ static int watch_chains(void *user, int step, jem_tensor *x) {
 /* Sorts the buffer's chains by class, each class's in random order. */
 static int queue_buffer(sampling *s, jem_rng *rng) {
     const jem_net *net = s->m.net;
-    const ptrdiff_t size = image_size(net);
     const jem_entry *b = jem_archive_find(s->m.archive, "replay_buffer");
     const jem_entry *v = jem_archive_find(s->m.archive, "replay_visits");
     const int by_class = s->one_class || s->all_classes;
@@ -195,7 +195,6 @@ static int queue_buffer(sampling *s, jem_rng *rng) {
     } else if (!jem_ok(s->m.ctx)) model_fail("jem sample", &s->m);
     else fprintf(stderr, "jem sample: no memory for the buffer's %d chains\n", n);
     free(order), free(a);
-    (void)size;
     return ok;
 }
 
@@ -290,7 +289,8 @@ static int sample_all(sampling *s) {
     if (s->one_class && !class_of(net, "jem sample", o->label, &label)) return 2;
     for (int i = 0; i < SAMPLE_AT_ONCE; i++) s->labels[i] = label;
     s->steps = o->steps >= 0 ? o->steps : o->from == FROM_NOISE ? 300 : 0;
-    s->rows = o->n < STRIPS_MOST ? o->n : STRIPS_MOST;
+    s->apart = s->all_classes && STRIPS_MOST * o->columns <= SAMPLE_AT_ONCE ? o->columns : 1;
+    s->rows = (o->n - 1) / s->apart + 1 < STRIPS_MOST ? (o->n - 1) / s->apart + 1 : STRIPS_MOST;
     if (*o->each && !make_folder(o->each)) {
         fprintf(stderr, "jem sample: %s: cannot be made: %s\n", o->each, strerror(errno));
         return 1;
