@@ -173,7 +173,7 @@ typedef struct jem_ctx jem_ctx;
 
 /* Zero means default in every field; a NULL desc is all defaults. */
 typedef struct jem_ctx_desc {
-    void *(*allocate)(void *user, size_t bytes);   /* both or neither; default malloc, free */
+    void *(*allocate)(void *user, size_t bytes);   /* both or neither; default calloc, free */
     void (*release)(void *user, void *memory);
     void (*log)(void *user, const char *message);  /* told of every error, and if JEM_BF16 is not
                                                       to be had; default silent */
@@ -847,7 +847,7 @@ typedef struct jem__head { void *start; size_t bytes; } jem__head;
 static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     size_t total = bytes + 64 + sizeof(jem__head);
     void *start = total < bytes ? NULL
-                : ctx->desc.allocate ? ctx->desc.allocate(ctx->desc.user, total) : malloc(total);
+                : ctx->desc.allocate ? ctx->desc.allocate(ctx->desc.user, total) : calloc(1, total);
     if (!start) {
         jem__fail(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB asked for, %.1f MB held",
                   (double)bytes / 1048576.0, (double)ctx->memory.bytes / 1048576.0);
@@ -858,7 +858,7 @@ static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     head->start = start, head->bytes = total;
     ctx->memory.bytes += total, ctx->memory.allocations++;
     if (ctx->memory.bytes > ctx->memory.peak) ctx->memory.peak = ctx->memory.bytes;
-    memset((void *)at, 0, bytes);
+    if (ctx->desc.allocate) memset((void *)at, 0, bytes);    /* calloc: no page before it is used */
     return (void *)at;
 }
 

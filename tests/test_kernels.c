@@ -623,7 +623,6 @@ static void test_fingerprint(void) {
    order. Tiles are of plain C (see above), on three threads. */
 static void test_tiles(void) {
 #ifdef JEM__X86_HALF
-    if (!jem_isa_available(JEM_ISA_AVX512_BF16)) return;     /* it finishes sums with AVX-512 */
     printf("convolutions on AMX tiles, the tiles in plain C\n");
     const setup plain = setup_of(JEM_ISA_SCALAR, 1, 0), amx = setup_of(JEM_ISA_AVX512_BF16, 3, 0);
     jem__half direct = jem__half_scalar;
@@ -713,15 +712,18 @@ int main(void) {
     CHECK(backwards_calls > 0, "the context's parallel_for is called");
     for (int i = JEM_EXACT; i <= JEM_BF16; i++) {
         precision = (jem_precision)i;
-        compare("convolutions", convolutions, i == JEM_BF16 ? every_only_half : every_isa);
-        if (precision != JEM_DIRECT)
-            compare("networks and training", networks, i == JEM_BF16 ? every_half : every_isa);
+        if (i != JEM_BF16) compare("convolutions", convolutions, every_isa);
+        if (i < JEM_DIRECT) compare("networks and training", networks, every_isa);
         test_conv_values();
         test_fingerprint();
     }
-    compare("networks and training, all of them", networks, every_only_half);
+    if (jem_isa_available(JEM_ISA_AVX512_BF16)) {
+        compare("networks and training", networks, every_half);
+        compare("convolutions, all in bf16", convolutions, every_only_half);
+        compare("networks and training, all in bf16", networks, every_only_half);
+        test_tiles();
+    }
     test_half_buffers();
-    test_tiles();
     test_fallback();
     return test_report();
 }
