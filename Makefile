@@ -24,10 +24,10 @@ HEADERS  := jem.h $(wildcard examples/*.h tests/*.h tools/*.h)
 AGAIN     = +@$(MAKE) --no-print-directory
 
 .PHONY: help demo demo-long examples tools test tests strict sanitize sanitized bench bench-torch \
-        debug stb clean
+        check-bf16 debug stb clean
 
 help:       ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo:       ## train on the digits and draw what the model dreams
 demo-long:  ## the same, trained for longer
@@ -60,6 +60,9 @@ bench: $(BUILD)/bench  ## GFLOP/s of every layer and pass, and what the rest tak
 
 bench-torch: $(BUILD)/bench_torch $(BUILD)/bench_chart  ## against PyTorch; NETS="wrn-16-2" for one
 	@python=$$(tools/get_package.sh torch) && $$python tools/bench_torch.py
+
+check-bf16: $(BUILD)/jem $(BUILD)/runs_chart  ## training in bf16 beside fp32, three seeds of each
+	@tools/check_bf16.sh
 
 debug:      ## everything for a debugger, into build/debug/
 	$(AGAIN) BUILD=build/debug CFLAGS="-O0 -g" examples tools tests

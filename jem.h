@@ -166,7 +166,8 @@ typedef enum jem_precision {
     JEM_BF16               /* operands of convolutions rounded to bf16 (3e-3), sums and weights in
                               fp32: on AMX, or AVX-512 BF16 (where 3x3 convolutions of stride 1 go
                               as in JEM_FAST, which is as fast there). Elsewhere it is JEM_FAST, and
-                              the log says so. The bits depend on the instruction set. */
+                              the log says so; JEM_ISA_SCALAR, asked for, has it in plain C. The
+                              bits depend on the instruction set. */
 } jem_precision;
 
 typedef struct jem_ctx jem_ctx;
@@ -2342,29 +2343,27 @@ static void jem__wino_g(int m, double g0, double g1, double g2, double *o) {
     o[0] = g0 / 4, o[1] = (s + g1) / -6, o[2] = (s - g1) / -6;
     o[3] = (r + d) / 24, o[4] = (r - d) / 24, o[5] = g2;
 }
-/* Weights w (O,I,3,3) to [point][block of CO][input channel][CO], turned round for a gradient. */
-static void jem__wino_pack(const jem__conv *q, int m, const float *w, float *out) {
-    const int a = m + 2;
+/* Weights w (O,I,3,3) to [point][block of CO][input channel][CO], turned round for a gradient: the
+   block of `co` channels from o0 on. */
+static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, float *out) {
+    const int m = q->tile, a = m + 2;
     const ptrdiff_t plane = (ptrdiff_t)q->ci * q->co;
-    for (int o0 = 0, co, kind; o0 < q->co; o0 += co) {
-        co = jem__conv_channels(q->co - o0, &kind);
-        for (int c = 0; c < q->ci; c++)
-            for (int o = o0; o < o0 + co; o++, out++) {
-                const float *g = w + (ptrdiff_t)(q->gradient ? c * q->co + o : o * q->ci + c) * 9;
-                double t[6][3], u[6];
-                for (int j = 0; j < 3; j++) {
-                    const int k = q->gradient ? 2 - j : j, s = q->gradient ? -3 : 3;
-                    g += q->gradient ? 6 : 0;
-                    jem__wino_g(m, (double)g[k], (double)g[s + k], (double)g[2 * s + k], u);
-                    g -= q->gradient ? 6 : 0;
-                    for (int i = 0; i < a; i++) t[i][j] = u[i];
-                }
-                for (int i = 0; i < a; i++) {
-                    jem__wino_g(m, t[i][0], t[i][1], t[i][2], u);
-                    for (int j = 0; j < a; j++) out[(i * a + j) * plane] = (float)u[j];
-                }
+    out += (ptrdiff_t)o0 * q->ci;
+    for (int c = 0; c < q->ci; c++)
+        for (int o = o0; o < o0 + co; o++, out++) {
+            const float *g = w + (ptrdiff_t)(q->gradient ? c * q->co + o : o * q->ci + c) * 9;
+            const int s = q->gradient ? -3 : 3, first = q->gradient ? 8 : 0;
+            double t[6][3], u[6];
+            for (int j = 0; j < 3; j++) {
+                const float *k = g + first + (q->gradient ? -j : j);
+                jem__wino_g(m, (double)k[0], (double)k[s], (double)k[2 * s], u);
+                for (int i = 0; i < a; i++) t[i][j] = u[i];
             }
-    }
+            for (int i = 0; i < a; i++) {
+                jem__wino_g(m, t[i][0], t[i][1], t[i][2], u);
+                for (int j = 0; j < a; j++) out[(i * a + j) * plane] = (float)u[j];
+            }
+        }
 }
 
 /* A tree of fixed shape: the same bits whatever the register width. */
@@ -3834,6 +3833,15 @@ static const float *jem__pack_find(const jem_param *w, const jem__conv *q) {
     return NULL;
 }
 
+typedef struct jem__pack_job { const jem__conv *q; const float *from; float *to; } jem__pack_job;
+
+static void jem__pack_wino(void *arg, int block) {
+    const jem__pack_job *j = (const jem__pack_job *)arg;
+    int o = 0, kind, co = jem__conv_channels(j->q->co, &kind);
+    for (; block > 0; block--) o += co, co = jem__conv_channels(j->q->co - o, &kind);
+    jem__wino_pack(j->q, j->from, o, co, j->to);
+}
+
 static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
     jem__pack *k = w->packs;
     while (k && k->kind != jem__pack_kind(q)) k = k->next;
@@ -3850,8 +3858,13 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
         k->data = data, k->kind = jem__pack_kind(q), k->next = w->packs, w->packs = k;
     }
     if (q->half) jem__half_pack(ctx->half, q, w->value, (uint16_t *)(void *)k->data);
-    else if (q->tile) jem__wino_pack(q, q->tile, w->value, k->data);
-    else jem__conv_pack(q, w->value, k->data);
+    else if (q->tile) {
+        jem__pack_job job;
+        int blocks = 0;
+        job.q = q, job.from = w->value, job.to = k->data;
+        for (int o = 0, kind; o < q->co; blocks++) o += jem__conv_channels(q->co - o, &kind);
+        jem__parallel(ctx, blocks, 30 * (double)w->size, jem__pack_wino, &job);
+    } else jem__conv_pack(q, w->value, k->data);
     k->version = w->version;
     return JEM_OK;
 }
@@ -7003,7 +7016,8 @@ jem_status jem_save(const jem_net *net, const char *path) {
 #endif /* JEM_IMPLEMENTATION */
 
 /* ==== >>changelog ============================================================================= */
-/* 0.1  2026-11  first: autograd, kernels for AVX2, AVX-512, NEON, wide-resnet, JEM, safetensors. */
+/* 0.1  2026-11  first: autograd, kernels for AVX2, AVX-512, NEON, AMX, wide-resnet, JEM,
+                 safetensors. */
 
 /* ----------------------------------------------------------------------------------------------
    This software is available under two licences: choose the one you prefer. LICENSE has the text.

@@ -163,6 +163,7 @@ static inline void draw_panel(plot *p, const panel *q) {
         text_right(p, q->right, q->bottom + 25, 1.5f, 0x333333, q->x_name);
     float right = q->right;                        /* the legend, from the right */
     for (int k = q->n - 1; k >= 0; k--) {
+        if (!*q->curves[k].name) continue;         /* another of the group before it */
         const float width = text(NULL, 0, 0, 1.6f, 0, q->curves[k].name);
         text(p, right - width, q->top - 26, 1.6f, 0x333333, q->curves[k].name);
         box(p, right - width - 24, q->top - 23, right - width - 8, q->top - 19,

@@ -155,7 +155,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
       0, "chains follow p(x|y), y at random" },
 
     { "machine and reports", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
-    { "precision", OPTION_CHOICE, OPTION_FIXED, AT(precision), "exact|fast|direct",
+    { "precision", OPTION_CHOICE, OPTION_FIXED, AT(precision), "exact|fast|direct|bf16",
       { "exact", "fast" }, 0, 0, "arithmetic" },
     { "threads", OPTION_INT, OPTION_FREE, AT(threads), "N", NO_PRESETS("0"), 0, 1024,
       "(0: all; the result is the same)" },
@@ -908,7 +908,10 @@ static jem_ctx *make_ctx(int threads, int precision) {
     jem_ctx_desc d;
     memset(&d, 0, sizeof d);
     d.threads = threads, d.precision = (jem_precision)precision;
-    return jem_ctx_create(&d);
+    jem_ctx *ctx = jem_ctx_create(&d);
+    if (ctx && jem_ctx_precision(ctx) != d.precision)
+        fprintf(stderr, "jem: no bf16 in this processor (AMX, AVX-512 BF16): --precision fast\n");
+    return ctx;
 }
 
 static int prepare(run *r, const jem_archive *a) {

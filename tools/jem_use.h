@@ -115,7 +115,7 @@ static const option sample_table[] = {
       "of the grid" },
     { "seed", OPTION_INT, OPTION_NOW, SAMPLE_AT(seed), "N", NO_PRESETS("1"), 0, 2147483647,
       "decides all that is random" },
-    { "precision", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(precision), "exact|fast|direct",
+    { "precision", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(precision), "exact|fast|direct|bf16",
       NO_PRESETS("exact"), 0, 0, "arithmetic" },
     { "threads", OPTION_INT, OPTION_NOW, SAMPLE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
       "(0: all; the result is the same)" }
@@ -363,7 +363,7 @@ static const option classify_table[] = {
     { "invert", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, invert), "", NO_PRESETS("off"),
       0, 0, "dark for light: ink on paper, for a model of white on black" },
     { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(classify_options, precision),
-      "exact|fast|direct", NO_PRESETS("exact"), 0, 0, "arithmetic" },
+      "exact|fast|direct|bf16", NO_PRESETS("exact"), 0, 0, "arithmetic" },
     { "threads", OPTION_INT, OPTION_NOW, offsetof(classify_options, threads), "N", NO_PRESETS("0"),
       0, 1024, "(0: all; the result is the same)" }
 };
@@ -478,7 +478,7 @@ static const option eval_table[] = {
     { "n", OPTION_INT, OPTION_NOW, offsetof(eval_options, n), "N", NO_PRESETS("0"), 0, 1e9,
       "the first N only (0: all)" },
     { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, precision),
-      "exact|fast|direct", NO_PRESETS("exact"), 0, 0, "arithmetic" },
+      "exact|fast|direct|bf16", NO_PRESETS("exact"), 0, 0, "arithmetic" },
     { "threads", OPTION_INT, OPTION_NOW, offsetof(eval_options, threads), "N", NO_PRESETS("0"), 0,
       1024, "(0: all; the result is the same)" }
 };
