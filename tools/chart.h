@@ -82,6 +82,7 @@ typedef struct curve {
     unsigned colour;
     const float *x, *y;
     int n;
+    float width;                                   /* in pixels */
 } curve;
 
 /* Axes and curves in a box of the picture. y_lo >= y_hi: as the curves need. */
@@ -179,7 +180,7 @@ static inline void draw_panel(plot *p, const panel *q) {
             const double t = ((double)c->y[i] - y0) * sy, most = (double)(q->bottom - q->top);
             const float x = q->left + (float)(((double)c->x[i] - x0) * sx);
             const float y = q->bottom - (float)(t < 0 ? 0 : t > most ? most : t);
-            if (pen) plot_line(p, px, py, x, y, 1.8f, c->colour);
+            if (pen) plot_line(p, px, py, x, y, c->width, c->colour);
             else plot_dot(p, x, y, 3, c->colour);
             px = x, py = y, pen = 1;
         }

@@ -685,11 +685,11 @@ static int draw_curves(const run *r) {
         }
         for (int i = 0; i < n; i++)                /* in percent; f(x+) - f(x-) */
             c[3][i] *= 100, c[4][i] *= 100, c[5][i] -= c[6][i];
-        const curve ce[2] = { { "training", 0x1f5fa8, c[0], c[1], n },
-                              { "validation", 0xd2691e, c[0], c[2], n } };
-        const curve accuracy[2] = { { "training", 0x1f5fa8, c[0], c[3], n },
-                                    { "validation", 0xd2691e, c[0], c[4], n } };
-        const curve gap[1] = { { "f(x+) - f(x-)", 0x2e8b57, c[0], c[5], n } };
+        const curve ce[2] = { { "training", 0x1f5fa8, c[0], c[1], n, 1.8f },
+                              { "validation", 0xd2691e, c[0], c[2], n, 1.8f } };
+        const curve accuracy[2] = { { "training", 0x1f5fa8, c[0], c[3], n, 1.8f },
+                                    { "validation", 0xd2691e, c[0], c[4], n, 1.8f } };
+        const curve gap[1] = { { "f(x+) - f(x-)", 0x2e8b57, c[0], c[5], n, 1.8f } };
         const panel panels[3] = {
             { "cross-entropy", NULL, LEFT, 60, RIGHT, 290, 0, 0, ce, 2 },
             { "accuracy, %", NULL, LEFT, 350, RIGHT, 580, 0, 0, accuracy, 2 },

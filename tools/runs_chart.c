@@ -8,7 +8,7 @@
 
 enum { GROUPS = 6, RUNS = 48, LINE = 1024 };
 static const unsigned colours[GROUPS] = {
-    0x1f5fa8, 0xd2691e, 0x2e8b57, 0x8b3a8b, 0x777777, 0xb22222
+    0x9fc3e8, 0xd2491e, 0x2e8b57, 0x8b3a8b, 0x777777, 0xb22222
 };
 
 /* Which column, counted from 0, is called so; -1: none. */
@@ -66,6 +66,7 @@ int main(int argc, char **argv) {
         int first = n;
         for (; ok && i < argc && strcmp(argv[i], "--") && n < RUNS; i++, n++) {
             curves[n].name = n == first ? name : "", curves[n].colour = colours[group];
+            curves[n].width = group ? 1.4f : 5;    /* where others lie on the first, it still shows */
             ok = read_run(argv[i], argv[3], curves + n);
         }
         if (!ok) break;
