@@ -582,7 +582,7 @@ typedef struct jem_optim_desc {
     float weight_decay;                            /* L2 added to the gradient: 0 */
     float clip;                                    /* 0: off; else bounds the gradient's L2 norm */
     float ema;                                     /* 0: off; else averages the weights: each
-                                                      update counts 1 - ema, the first ones more */
+                                                      update counts 1 - ema, the first more */
     const char *only;                              /* NULL: all; else parameters whose names begin
                                                       so ("class_output"). Read at creation. */
 } jem_optim_desc;

@@ -815,7 +815,7 @@ static void test_nets(void) {
 
 enum { T_IMAGES = 6, T_STEPS = 3, T_KINDS = 8 };
 static const char *const trainer_kinds[T_KINDS] = {
-    "adam", "sgd", "averaged weights", "averages in the network", "no buffer", "by class, batch norm",
+    "adam", "sgd", "averaged weights", "averages in the network", "no buffer", "class, batch norm",
     "act norm, dropout", "the last layer only"
 };
 

@@ -679,7 +679,8 @@ static void test_unconditional(jem_ctx *ctx) {
         CHECK(jem_classify(net, x, 5, a) == JEM_OK, "%s", jem_error(ctx));
         CHECK(bias != NULL, "it has its own parameters");
         if (bias) bias->value[0] += 2, jem_param_changed(bias);
-        CHECK(jem_read(jem_logp(ctx, jem_input(ctx, x, 5, 2, 6, 6), net), after) == JEM_OK, "again");
+        t = jem_input(ctx, x, 5, 2, 6, 6);
+        CHECK(jem_read(jem_logp(ctx, t, net), after) == JEM_OK, "again");
         for (int i = 0; i < 5; i++) {
             CHECK_CLOSE(after[i], before[i] + 2, 1e-5, "the bias moves log p(x) alone");
             CHECK_CLOSE(a[i].log_density, before[i], 1e-5, "and so it is answered");

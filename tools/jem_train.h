@@ -169,7 +169,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
       "between checkpoints, besides" },
     { "max-gap", OPTION_FLOAT, OPTION_FIXED, AT(max_gap), "X", NO_PRESETS("100"), 0, 1e30,
       "|f(x+) - f(x-)| that counts as diverged" },
-    { "retries", OPTION_INT, OPTION_FREE, AT(retries), "N", NO_PRESETS("5"), 0, 1e6,
+    { "retries", OPTION_INT, OPTION_FREE, AT(retries), "N", NO_PRESETS("8"), 0, 1e6,
       "times to go back and on after that" }
 };
 
@@ -243,7 +243,7 @@ enum {
 /* A shuffled list of images, drawn in epochs. */
 typedef struct deck { int *cards, n, batch, epoch; const int *of; uint64_t stream; } deck;
 
-typedef struct snapshot { char *bytes; size_t size; int update; } snapshot;    /* a file in memory */
+typedef struct snapshot { char *bytes; size_t size; int update; } snapshot;   /* a file in memory */
 
 typedef struct run {
     options *table;
@@ -427,7 +427,8 @@ static int load_data(run *r) {
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w, n = t->batch_size + 1;
     r->x = (float *)malloc((size_t)(n * size) * sizeof(float));
     r->x_few = (float *)malloc((size_t)(n * size) * sizeof(float));
-    r->y = (int *)malloc((size_t)n * sizeof(int)), r->y_few = (int *)malloc((size_t)n * sizeof(int));
+    r->y = (int *)malloc((size_t)n * sizeof(int));
+    r->y_few = (int *)malloc((size_t)n * sizeof(int));
     if (!r->x || !r->x_few || !r->y || !r->y_few ||
         !deck_create(&r->all, train, r->n_train, t->batch_size, 10) ||
         !deck_create(&r->few, r->labelled, r->n_labelled, t->batch_size, 20))
@@ -536,10 +537,10 @@ static jem_archive *pack(run *r) {
 
 static int unpack(run *r, const jem_archive *a) {
     const jem_entry *e = jem_archive_find(a, "run.state");
-    if (!e || e->dtype != JEM_F32 || e->bytes != sizeof r->state)
+    if (!e || e->dtype != JEM_F32)
         jem_fail(r->ctx, JEM_BAD_FILE, "this file holds a network, not a run that can go on");
     else if (jem_net_load(r->net, a) == JEM_OK && jem_trainer_from_archive(r->tr, a) == JEM_OK) {
-        memcpy(r->state, e->data, sizeof r->state);
+        memcpy(r->state, e->data, e->bytes < sizeof r->state ? e->bytes : sizeof r->state);
         r->update = jem_trainer_updates(r->tr);
         jem_trainer_set_lr(r->tr, r->o->lr * r->state[STATE_LR]);
         jem_trainer_average(r->tr, 0);
@@ -879,16 +880,16 @@ static void run_free(run *r) {
 /* The options of the run in the folder; what was given may differ only where that is allowed. */
 static int restore_options(options *o, const jem_archive *a, const char *path) {
     char key[64];
+    if (!jem_archive_meta(a, OPTION_PREFIX "dataset")) {
+        fprintf(stderr, "%s: %s: holds no run of this program\n", o->command, path);
+        return 0;
+    }
     for (int i = 0; i < o->count; i++) {
         const option *t = &o->table[i];
         if (t->kind == OPTION_TITLE || t->life == OPTION_NOW) continue;
         snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
         const char *stored = jem_archive_meta(a, key);
-        if (!stored) {
-            fprintf(stderr, "%s: %s: does not say --%s: not a run of this program\n", o->command,
-                    path, t->name);
-            return 0;
-        }
+        if (!stored) stored = t->value[0];         /* younger than the run */
         if (!o->given[i]) {
             if (!option_set(o, i, stored)) return 0;
         } else if (t->life == OPTION_FIXED && strcmp(o->text[i], stored)) {
@@ -1019,7 +1020,7 @@ static int train_command(int argc, char **argv) {
     int ok = 1;
     if (*values.resume) {
         if (*values.out) {
-            fprintf(stderr, "jem train: --out cannot go with --resume: results go where they are\n");
+            fprintf(stderr, "jem train: --out cannot go with --resume: results stay in one folder\n");
             return 2;
         }
         strcpy(values.out, values.resume);

@@ -168,7 +168,7 @@ static int queue_buffer(sampling *s, jem_rng *rng) {
         b->shape[1] != net->channels || b->shape[2] != net->height || b->shape[3] != net->width ||
         (v && (v->dtype != JEM_I32 || v->ndim != 1 || v->shape[0] != b->shape[0]))) {
         fprintf(stderr, "jem sample: %s: %s\n", s->m.path, b ? "its replay buffer does not fit its "
-                "network" : "holds no replay buffer (last.safetensors of a run does): --from noise");
+                "network" : "holds no replay buffer (last.safetensors of a run does)");
         return 0;
     }
     const int n = (int)b->shape[0], classes = by_class ? net->classes : 1;
@@ -210,8 +210,8 @@ static int begin_chains(sampling *s, int n, jem_rng *rng) {
     for (int i = 0; i < n; i++) {
         const int c = s->one_class || s->all_classes ? s->labels[i] : 0;
         if (s->next[c] == s->end[c]) {
-            fprintf(stderr, "jem sample: the buffer has only %d chains%s%s walked %d times or more: "
-                    "a smaller --n or --min-visits, or --from noise\n", s->done + i,
+            fprintf(stderr, "jem sample: the buffer has only %d chains%s%s walked %d times or more:"
+                    " a smaller --n or --min-visits, or --from noise\n", s->done + i,
                     s->one_class || s->all_classes ? " before those run out of class " : "",
                     s->one_class || s->all_classes ? class_name(s->m.net, c, number) : "",
                     s->o->visits);
@@ -596,7 +596,7 @@ static void info_run(const jem_archive *a) {
     const char *seconds = jem_archive_meta(a, "run.seconds");
     if (updates) printf("  run        after update %s, %s seconds of training\n", updates,
                         seconds ? seconds : "?");
-    if (state && state->dtype == JEM_F32 && state->bytes == STATES * sizeof(float)) {
+    if (state && state->dtype == JEM_F32 && state->bytes > STATE_RETRIES * sizeof(float)) {
         const float *f = (const float *)state->data;
         printf("  health     f(x+) - f(x-) about %.2f, retries after divergence: %.0f",
                (double)f[STATE_GAP], (double)f[STATE_RETRIES]);
