@@ -188,6 +188,10 @@ class Ours:
             sys.exit("bench_torch: '%s': %s" % (question, " ".join(answer) or "it ended"))
         return answer[1:]
 
+    def end(self):
+        self.child.stdin.close()
+        self.child.wait()
+
     def ask(self, what, net, batch, isa, precision, argument):
         return float(self.line("%s %s %d %d %s %s %s" % (what, net, batch, self.threads, isa,
                                                          precision, argument))[0])
@@ -273,7 +277,10 @@ def torch_memory(net, batch, steps, threads, precision, layout):
 
 def memory(ours, net, batch, config, precision, layout):
     if config:
-        return ours.ask("memory", net, batch, *config, 2)
+        alone = Ours(ours.threads)              # what was freed may be resident still
+        megabytes = alone.ask("memory", net, batch, *config, 2)
+        alone.end()
+        return megabytes
     command = [sys.executable, __file__, "--memory", net, batch, 2, ours.threads, precision, layout]
     return float(subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, check=True).stdout)
 
@@ -464,8 +471,7 @@ def main():
             start = time.perf_counter()
             compare(net, table, ours, configs, precisions, float(os.environ.get("BUDGET") or 45))
             print("  %.0f seconds\n" % (time.perf_counter() - start))
-    ours.child.stdin.close()
-    ours.child.wait()
+    ours.end()
     print("ratio: PyTorch's time divided by ours; bf16 is PyTorch's autocast")
     subprocess.run([os.path.join(BUILD, "bench_chart"), path + ".csv", path + ".png", title, where],
                    check=True)
