@@ -24,7 +24,7 @@ HEADERS  := jem.h $(wildcard examples/*.h tests/*.h tools/*.h)
 AGAIN     = +@$(MAKE) --no-print-directory
 
 .PHONY: help demo demo-long examples tools test tests strict sanitize sanitized bench bench-torch \
-        check-bf16 debug stb clean
+        check-torch check-bf16 debug stb clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ bench: $(BUILD)/bench  ## GFLOP/s of every layer and pass, and what the rest tak
 
 bench-torch: $(BUILD)/bench_torch $(BUILD)/bench_chart  ## against PyTorch; NETS="wrn-16-2" for one
 	@python=$$(tools/get_package.sh torch) && $$python tools/bench_torch.py
+
+check-torch: $(BUILD)/check_torch  ## the same numbers as PyTorch? NETS="wrn-10-1 curve" for less
+	@python=$$(tools/get_package.sh torch) && $$python tools/check_torch.py
 
 check-bf16: $(BUILD)/jem $(BUILD)/runs_chart  ## training in bf16 beside fp32, three seeds of each
 	@tools/check_bf16.sh

@@ -295,6 +295,13 @@ def test_formats():
         told = [meta["jem." + key] for key in ("depth", "classes", "height", "channels",
                                                "activation")]
         check(told == ["16", "7", "28", "1", "2"], str(meta))
+    state = wrn()
+    result = run(as_zip(state), "--uncond")
+    if check(result.returncode == 0, "--uncond: " + result.stderr):
+        meta, tensors = parse()
+        check(meta["jem.uncond"] == "1" and "f.linear.weight" not in tensors and
+              tensors["energy_output.bias"][2] == state["energy_output.bias"].list(), "an energy")
+    refused(as_zip(wrn(unused=False)), "energy_output.weight", "no energy", "--uncond")
     parallel = collections.OrderedDict(("module." + k, v) for k, v in wrn().items())
     check(run(as_zip(parallel)).returncode == 0, "DataParallel's names")
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Sees to it that something is there that this project does not bring along:
 #     tools/get_package.sh stb      stb_image.h and stb_image_write.h, for picture files
-#     tools/get_package.sh torch    PyTorch, for make bench-torch; prints the python that has it
+#     tools/get_package.sh torch    PyTorch, for bench-torch and check-torch; prints the python
+#                                   that has it
 # What is missing comes from the system's package manager if that needs no password; otherwise this
 # prints the command and fails.
 cc=${CC:-cc}

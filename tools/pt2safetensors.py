@@ -3,6 +3,7 @@
 
     tools/pt2safetensors.py CHECKPOINT.pt [OUT.safetensors]
         --norm instance|layer    which of the two it was: their weights look the same
+        --uncond                 it was trained with --uncond: its log p(x) is energy_output
         --activation NAME        leaky-relu (the reference's), relu, silu, tanh
         --slope S                of leaky-relu: 0.2
         --dropout P              0; shapes do not tell
@@ -399,7 +400,7 @@ def read(path):
 
 # ---------------------------------------------------------------- which network is it? ----
 
-UNUSED = ("f.linear.", "energy_output.")
+UNUSED = ("f.linear.", "energy_output.")        # the second is used after --uncond
 NORMS = ("none", "batch", "instance", "layer", "act")
 ACTIVATIONS = ("leaky-relu", "relu", "silu", "tanh")
 
@@ -454,7 +455,7 @@ def norm_shapes(norm, name, channels):
     return {name + "." + leaf: (channels,) for leaf in leaves.get(norm, ("weight", "bias"))}
 
 
-def expected(depth, widen, norm, channels, classes):
+def expected(depth, widen, norm, channels, classes, uncond):
     """Names and shapes of the reference's network, and so of ours, without those it never uses."""
     def conv(name, inputs, outputs, k):
         return {name + ".weight": (outputs, inputs, k, k), name + ".bias": (outputs,)}
@@ -475,6 +476,8 @@ def expected(depth, widen, norm, channels, classes):
     shapes.update(norm_shapes(norm, "f.bn1", inputs))
     shapes["class_output.weight"] = (classes, inputs)
     shapes["class_output.bias"] = (classes,)
+    if uncond:
+        shapes["energy_output.weight"], shapes["energy_output.bias"] = (1, inputs), (1,)
     return shapes
 
 
@@ -496,7 +499,7 @@ def describe(state, buffer, options):
     norm = find_norm(state, options.norm)
     if not (1 <= widen <= 100 and depth <= 1000):
         raise Bad("is no WRN of a depth and width that can be")
-    shapes = expected(depth, widen, norm, channels, classes)
+    shapes = expected(depth, widen, norm, channels, classes, options.uncond)
     for name, shape in shapes.items():
         if name not in state:
             raise Bad("is a WRN-%d-%d, but holds no %s" % (depth, widen, name))
@@ -513,11 +516,14 @@ def describe(state, buffer, options):
         if buffer.size[1] != channels or (options.size and options.size != buffer.size[2:]):
             raise Bad("its replay buffer is %s: not of the network's images" % list(buffer.size))
         height, width = buffer.size[2:]
-    return {"jem.net": "wrn", "jem.channels": channels, "jem.height": height, "jem.width": width,
+    meta = {"jem.net": "wrn", "jem.channels": channels, "jem.height": height, "jem.width": width,
             "jem.classes": classes, "jem.depth": depth, "jem.widen": widen,
             "jem.activation": ACTIVATIONS.index(options.activation), "jem.slope": options.slope,
             "jem.norm": NORMS.index(norm), "jem.dropout": options.dropout, "jem.head": 0,
             "jem.stem_stride": 1, "made_by": "pt2safetensors"}
+    if options.uncond:
+        meta["jem.uncond"] = 1
+    return meta
 
 
 # ------------------------------------------------------------------------------------ writing ----
@@ -569,7 +575,7 @@ def convert(options):
     if options.no_buffer:
         buffer = None
     meta = describe(state, buffer, options)
-    unused = [name for name in state if name.startswith(UNUSED)]
+    unused = [name for name in state if name.startswith(UNUSED[:1] if options.uncond else UNUSED)]
     if unused and not options.keep_unused:
         print("left out, as no JEM uses it: " + ", ".join(map(shown, unused)))
         state = {name: tensor for name, tensor in state.items() if name not in unused}
@@ -614,6 +620,7 @@ def main():
     parser.add_argument("checkpoint")
     parser.add_argument("out", nargs="?")
     parser.add_argument("--norm", choices=NORMS)
+    parser.add_argument("--uncond", action="store_true")
     parser.add_argument("--activation", choices=ACTIVATIONS, default="leaky-relu")
     parser.add_argument("--slope", type=fraction, default=0.2)
     parser.add_argument("--dropout", type=fraction, default=0.0)
