@@ -42,8 +42,8 @@ tests: $(TESTS)
 # What does not compile is one failed test of many: hence -k, and run.sh looks what is there.
 test: stb   ## build and run every test; the last line is: N passed, N failed
 	$(AGAIN) -k tests examples tools || true
-	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents smoke two_units python get_data \
-		neon strict
+	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents smoke cli two_units python \
+		get_data neon strict
 
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
 	@tests/strict.sh
@@ -52,8 +52,8 @@ sanitize: stb  ## the test programs under the address and undefined-behaviour sa
 	$(AGAIN) BUILD=build/sanitize sanitized CFLAGS="-O1 -g -fno-omit-frame-pointer \
 	    -fsanitize=address,undefined -fno-sanitize-recover=all"
 sanitized:
-	$(AGAIN) -k tests || true
-	@tests/run.sh $(TESTS)
+	$(AGAIN) -k tests $(BUILD)/jem || true
+	@tests/run.sh $(TESTS) cli
 
 bench: $(BUILD)/bench  ## GFLOP/s of every layer and pass, and what the rest takes
 	$(BUILD)/bench --out $(BUILD)/bench.csv

@@ -43,19 +43,18 @@ static int usage(FILE *to) {
     return to == stdout ? 0 : 2;
 }
 
-int main(int argc, char **argv) {
+static int run_command(int argc, char **argv) {
     if (argc < 2) return usage(stderr);
-    if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
-        return usage(stdout);
+    if (!strcmp(argv[1], "help") || is_help(argv[1])) return usage(stdout);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (!strcmp(argv[1], commands[i].name)) {
-            const int status = commands[i].run(argc, argv);
-            if (fflush(stdout) || ferror(stdout)) {
-                fprintf(stderr, "jem: standard output: cannot be written\n");
-                return status ? status : 1;
-            }
-            return status;
-        }
+        if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc, argv);
     fprintf(stderr, "jem: unknown command %s (jem help lists them)\n", argv[1]);
     return 2;
+}
+
+int main(int argc, char **argv) {
+    const int status = run_command(argc, argv);
+    if (!fflush(stdout) && !ferror(stdout)) return status;
+    fprintf(stderr, "jem: standard output: cannot be written\n");
+    return status ? status : 1;
 }

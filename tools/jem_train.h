@@ -723,8 +723,8 @@ static void time_text(char text[32], double seconds) {
 static void progress(run *r) {
     const int bar = isatty(1);
     const double t = now();
-    if (bar ? t - r->shown < .1 && r->update < r->total : r->update % r->o->print_every != 0)
-        return;
+    if (r->update < r->total &&
+        (bar ? t - r->shown < .1 : r->update % r->o->print_every != 0)) return;
     r->shown = t;
     char left[32], valid[32] = "";
     time_text(left, (r->total - r->update) * r->pace);
@@ -1020,7 +1020,7 @@ static int train_command(int argc, char **argv) {
     int ok = 1;
     if (*values.resume) {
         if (*values.out) {
-            fprintf(stderr, "jem train: --out cannot go with --resume: results stay in one folder\n");
+            fprintf(stderr, "jem train: --out cannot go with --resume: a run keeps its folder\n");
             return 2;
         }
         strcpy(values.out, values.resume);
@@ -1045,15 +1045,15 @@ static int train_command(int argc, char **argv) {
                 "begins another\n", path, values.out);
         ok = 0;
     }
-    if (ok && !make_folder(values.out)) {
-        fprintf(stderr, "jem train: %s: cannot be made: %s\n", values.out, strerror(errno));
-        r.status = 1, ok = 0;
-    }
     if (ok) {
         r.status = 0;
         r.ctx = make_ctx(values.threads, values.precision);
-        ok = r.ctx && prepare(&r, a);
-        if (!r.ctx) r.status = 1, fprintf(stderr, "jem train: no memory\n");
+        if (!r.ctx) ok = complain(&r, 1, "no memory", "");
+        ok = ok && prepare(&r, a);
+        if (ok && !make_folder(values.out)) {
+            snprintf(path, sizeof path, ": cannot be made: %s", strerror(errno));
+            ok = complain(&r, 1, values.out, path);
+        }
     }
     jem_archive_free(a), jem_ctx_free(reader);
     if (ok) {

@@ -1,0 +1,275 @@
+#!/bin/sh
+# The command line, end to end: runs build/jem on the digits that ship. Says what failed, and ends
+# with the line `N passed, N failed`.
+BUILD=${BUILD:-build}
+export OMP_NUM_THREADS=1
+passed=0 failed=0
+root=$PWD dir=$PWD/$BUILD/cli
+case $BUILD in /*) jem=$BUILD/jem dir=$BUILD/cli ;; *) jem=$root/$BUILD/jem ;; esac
+[ -x "$jem" ] || { echo "$jem is not there"; echo "0 passed, 1 failed"; exit 1; }
+rm -rf "$dir"
+mkdir -p "$dir/data" && cd "$dir" || exit 1
+ln -s "$root/examples" examples
+
+ok() { passed=$((passed + 1)); }
+not_ok() {
+    failed=$((failed + 1))
+    echo "FAILED $1"
+    for f in out err; do tail -n 3 $f | cut -c 1-300; done
+}
+# check NAME COMMAND...: the command succeeds.
+check() {
+    name=$1
+    shift
+    if "$@" >/dev/null 2>&1; then ok; else not_ok "$name"; fi
+}
+# status N NAME ARGUMENTS...: jem exits with N; what it says is in out and err.
+status() {
+    want=$1 name=$2
+    shift 2
+    "$jem" "$@" >out 2>err </dev/null
+    is=$?
+    if [ $is = "$want" ]; then ok; else not_ok "$name: status $is, not $want: jem $*"; fi
+}
+# refuses N PATTERN ARGUMENTS...: status N, one line on stderr that has the pattern, and no folder.
+refuses() {
+    want=$1 pattern=$2
+    shift 2
+    rm -rf new
+    status "$want" "$pattern" "$@"
+    if [ "$(wc -l <err)" = 1 ] && grep -q -e "$pattern" err
+    then ok; else not_ok "says: $pattern"; fi
+    check "$pattern: leaves nothing" test ! -e new
+}
+says() { if grep -q -e "$1" out; then ok; else not_ok "says: $1"; fi; }
+
+# The numbers of a safetensors file, without its header; and the header without what may differ.
+numbers() { tail -c +$(($(od -A n -t u8 -N 8 "$1") + 9)) "$1"; }
+header() {
+    head -c $(($(od -A n -t u8 -N 8 "$1") + 8)) "$1" | tail -c +9 |
+        sed 's/"run.seconds":"[0-9.]*",*//; s/"train.threads":"[0-9]*",*//; s/ *$//'
+}
+same_run() {                            # all but the time it took
+    for file in last best; do
+        for part in numbers header; do
+            $part "$1/$file.safetensors" >part1
+            $part "$2/$file.safetensors" >part2
+            cmp part1 part2 || return 1
+        done
+    done
+    sed 's/,[^,]*$//' "$1/log.csv" >part1
+    sed 's/,[^,]*$//' "$2/log.csv" >part2
+    cmp part1 part2
+}
+is_png() { [ "$(head -c 4 "$1" | tail -c 3)" = PNG ] && [ "$(wc -c <"$1")" -gt "${2:-500}" ]; }
+
+small="--threads 1 --batch-size 32 --n-steps 3 --buffer-size 100 --negatives 16 --n-valid 100"
+small="$small --print-every 5"
+tiny="$small --widths 8,16"
+
+echo "help and bad usage"
+status 0 "help" help; says "jem train"
+for command in train sample classify eval info export; do
+    status 0 "$command --help" $command --help
+    says "jem $command"
+done
+status 2 "no command"
+refuses 2 "unknown command nonsense" nonsense
+set -- --out new
+refuses 2 "unknown option --nonsense" train --nonsense 1 "$@"
+refuses 2 "unknown option -x" train -x "$@"
+refuses 2 "what is 'word'" train word "$@"
+refuses 2 "needs a value" train --lr
+refuses 2 "lr 1e-3x: a number" train --lr 1e-3x "$@"
+refuses 2 "lr 0: a number" train --lr 0 "$@"
+refuses 2 "lr nan: a number" train --lr nan "$@"
+refuses 2 "iters 1.5: a whole number" train --iters 1.5 "$@"
+refuses 2 "seed 99999999999: a whole number" train --seed 99999999999 "$@"
+refuses 2 "choose from adam|sgd" train --optimizer adamw "$@"
+refuses 2 "a list of numbers" train --widths 8,x "$@"
+refuses 2 "two names of one length" train --epochs 3 --iters 3 "$@"
+refuses 2 "must be above 0" train --iters 0 "$@"
+refuses 2 "6k + 4" train --net wrn --depth 11 "$@"
+refuses 2 "is for --net wrn" train --net convnet --norm batch "$@"
+refuses 2 "is for --net convnet" train --net wrn --widths 8 "$@"
+refuses 2 "nothing to learn" train --p-x-weight 0 --p-y-given-x-weight 0 "$@"
+refuses 2 "uncond has no p(x,y)" train --uncond --class-cond-p-x-sample "$@"
+refuses 2 "multiple of the number of classes" train --class-cond-p-x-sample --buffer-size 101 "$@"
+refuses 2 "n-valid 9000 of 9000" train --n-valid 9000 "$@"
+refuses 2 "batch-size 9000 is more" train --batch-size 9000 "$@"
+refuses 2 "labels-per-class 5000: class" train --labels-per-class 5000 "$@"
+refuses 2 "shift is larger" train --shift 28 "$@"
+refuses 2 "too small for 8 layers" train --widths 8,8,8,8,8,8,8,8 "$@"
+refuses 2 "out cannot go with --resume" train --resume somewhere "$@"
+refuses 2 "jem sample MODEL" sample
+refuses 2 "jem classify MODEL IMAGE" classify model.safetensors
+refuses 2 "jem info FILE" info
+refuses 2 "jem export FROM TO" export one
+
+echo "files that are not there, or not what they should be"
+head -c 3000 /dev/urandom >noise.safetensors
+refuses 1 "run tools/get-data mnist" train --dataset mnist "$@"
+refuses 1 "nowhere" train --dataset ./nowhere "$@"
+refuses 1 "nowhere/last.safetensors: cannot be opened" train --resume nowhere
+refuses 1 "not a safetensors file" train --init noise.safetensors "$@"
+refuses 1 "not a safetensors file" sample noise.safetensors --out new
+refuses 1 "cannot be opened" eval nowhere.safetensors
+refuses 1 "cannot be read" info examples
+refuses 1 "not a safetensors file" export noise.safetensors new
+refuses 1 "cannot be made: Not a directory" train $tiny --iters 5 --out noise.safetensors/a
+
+echo "an interrupted run and a whole one are the same"
+status 0 "a whole run" train --dataset digits --iters 80 $small --out a
+says "80/80"
+accuracy=$(sed -n 's/.*accuracy \([0-9.]*\)%, -log.*/\1/p' out)
+check "it learns: $accuracy%" test "${accuracy%.*}" -gt 60
+trained=$(sed -n 's/.*\(accuracy .*\); retries.*/\1/p' out)
+status 0 "the same, stopped" train --dataset digits --iters 80 $small --stop-at 40 --out b
+says "to go on: jem train --resume b"
+status 0 "and resumed" train --resume b
+says "going on after update 40"
+check "80 = 40 + 40" same_run a b
+for file in curves.png samples_000080.png; do
+    check "$file" is_png a/$file
+    check "$file, resumed" cmp a/$file b/$file
+done
+check "a row per report" test "$(grep -c '^[0-9]' a/log.csv)" = 16
+status 0 "eval" eval a/last.safetensors --threads 1
+says "digits, test, 1000 images: ${trained:-nothing}"
+# $1: options; 20 updates at once, and stopped twice
+again() {
+    rm -rf c d
+    status 0 "whole: $1" train $small --iters 20 $1 --out c
+    status 0 "stopped: $1" train $small --iters 20 $1 --stop-at 7 --out d
+    status 0 "stopped again: $1" train --resume d --stop-at 16 --threads 2
+    status 0 "resumed: $1" train --resume d
+    check "the same: $1" same_run c d
+}
+again "--widths 8,16 --ema .9 --labels-per-class 5 --flip --seed 3"
+again "--net wrn --width 1 --stem-stride 4 --norm act --dropout-rate .1 --batches separate"
+again "--net wrn --width 1 --stem-stride 4 --norm batch --head pooled --warmup-iters 5 --size 20"
+again "--widths 8 --optimizer sgd --class-cond-p-x-sample --p-x-y-weight .1 --schedule steps
+       --decay-epochs 1 2 --clf-only"
+again "--widths 8,8 --uncond --energy-l2 .01 --weight-decay 1e-3 --precision exact"
+
+echo "what may change when a run goes on"
+refuses 2 "lr 5: this run has 1e-3" train --resume b --lr 5
+refuses 2 "is there already: --resume b" train --out b
+status 0 "longer" train --resume d --iters 22
+says "22/22"
+status 0 "the same value again, as the reference spells it" train --resume d --batch_size=32
+cp b/last.safetensors kept.safetensors
+
+echo "interrupted by a signal"
+for signal in INT:130 TERM:143; do
+    rm -rf e
+    "$jem" train $tiny --iters 100000 --out e >out 2>err </dev/null &
+    pid=$!
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        grep -q '^10,' e/log.csv 2>/dev/null && break
+        sleep .5
+    done
+    kill -s ${signal%:*} $pid
+    wait $pid
+    is=$?
+    check "${signal%:*}: status $is" test $is = ${signal#*:}
+    says "to go on: jem train --resume e"
+    at=$(sed -n 's/stopped after update \([0-9]*\);.*/\1/p' out)
+    status 0 "goes on after update $at" train --resume e --stop-at $((${at:-0} + 3))
+    says "going on after update $at"
+    check "rows of the log rise" sh -c 'cut -d, -f1 e/log.csv | tail -n +2 | sort -n -u -c'
+done
+
+echo "a run that diverges"
+wild="$tiny --iters 130 --lr .03 --clamp 0 --clip-grad 0 --p-x-weight 1 --activation leaky-relu"
+status 0 "it comes back" train $wild --out f
+check "with other random numbers" grep -q "back to update 0 with other random numbers (1 of 8)" err
+check "with half the rate" grep -q "and half the rate (2 of 8)" err
+says "130/130"
+check "retries are counted" sh -c 'tail -n 1 f/log.csv | cut -d, -f12 | grep -q "^[2-9]$"'
+check "rows of the log rise" sh -c 'cut -d, -f1 f/log.csv | tail -n +2 | sort -n -u -c'
+status 1 "it gives up" train $wild --retries 1 --out g
+check "says so" grep -q "gave up after 1 retries" err
+status 0 "what is left is whole" info g/last.safetensors
+
+echo "a full disk"
+status 0 "before" train $tiny --buffer-size 1000 --iters 20 --stop-at 10 --out h
+cp h/last.safetensors before
+full() {                                # no file may grow beyond 200 KB or so
+    (trap '' XFSZ; ulimit -f 400; "$jem" "$@" >out 2>err </dev/null)
+}
+full train --resume h
+is=$?
+check "status $is" test $is = 1
+check "says so" grep -q "h/last.safetensors: cannot be written: " err
+check "the checkpoint is whole" cmp h/last.safetensors before
+check "nothing is left" test ! -e h/last.safetensors.tmp
+status 0 "and goes on" train --resume h
+if [ -e /dev/full ]; then
+    "$jem" help >/dev/full 2>err
+    is=$?
+    check "standard output: status $is" test $is = 1
+fi
+
+echo "damaged checkpoints"
+for bytes in 0 7 8 100 5000 100000; do
+    head -c $bytes kept.safetensors >b/last.safetensors
+    status 1 "cut to $bytes bytes" train --resume b
+    status 1 "cut to $bytes bytes: info" info b/last.safetensors
+done
+cp b/best.safetensors b/last.safetensors
+status 1 "a network alone is no run" train --resume b
+check "says so" grep -q "not a run that can go on" err
+cp kept.safetensors b/last.safetensors
+
+echo "using what was trained"
+model=b/last.safetensors
+status 0 "info" info $model b/best.safetensors
+says "convnet 16 32 64 64, silu, 112586 parameters"
+says "after update 80"; says "100 chains of (1,28,28)"
+says "--iters 80"; says "10 classes: 0 1 2 3 4 5 6 7 8 9"
+status 0 "sample" sample $model --n 20 --steps 15 --out s1.png --chains c1.png --each each
+says "20 samples after 15 steps from noise"
+for file in s1.png c1.png each/000019.png; do check $file is_png $file 100; done
+check "20 files" test "$(ls each | wc -l)" = 20
+status 0 "on two threads" sample $model --n 20 --steps 15 --out s2.png --threads 2
+check "the same samples" cmp s1.png s2.png
+status 0 "another seed" sample $model --n 20 --steps 15 --out s3.png --seed 2
+check "other samples" sh -c '! cmp s1.png s3.png'
+for how in "--class 7" "--class all" "--from buffer" "--from buffer --class 1 --n 2 --steps 5"; do
+    status 0 "sample $how" sample $model --n 20 --steps 5 --out s4.png $how
+    check "another picture: $how" sh -c '! cmp s1.png s4.png'
+done
+refuses 2 "class 10: the network has classes 0 to 9" sample $model --class 10 --out new
+refuses 1 "holds no replay buffer" sample b/best.safetensors --from buffer --out new
+refuses 1 "the buffer has only" sample $model --from buffer --min-visits 100000 --out new
+refuses 1 "nowhere" sample $model --n 1 --steps 1 --out noise.safetensors/nowhere.png
+status 0 "classify" classify $model each/000000.png --top 3
+check "three classes" test "$(grep -c '(p = ' out)" = 3
+says "log p(x)"
+status 0 "of another size" classify $model s1.png examples/gallery/chains.png --invert
+says "was [0-9]* x [0-9]*.* made 28 x 28 grey"
+status 1 "one that is no image" classify $model nowhere.png each/000001.png
+says "each/000001.png: "
+status 0 "export" export $model small.safetensors
+status 0 "the same network" eval small.safetensors --dataset digits
+says "images: ${trained:-nothing}"
+check "and no more" sh -c '[ $(wc -c <small.safetensors) -lt 460000 ]'
+status 0 "begin with it" train $small --init small.safetensors --iters 5 --out i
+accuracy=$(sed -n 's/.*accuracy \([0-9.]*\)%, -log.*/\1/p' out)
+check "it begins where that one was: $accuracy%" test "${accuracy%.*}" -gt 60
+mkdir -p two/train/dark two/train/light two/test/dark two/test/light
+for i in 0 1 2 3 4 5 6 7 8 9; do
+    cp each/00000$i.png two/train/dark/$i.png && cp each/00001$i.png two/train/light/$i.png
+done
+cp each/000000.png two/test/dark && cp each/000010.png two/test/light
+status 0 "a folder of images per class" train $tiny --dataset two --size 16 --batch-size 8 \
+    --n-valid 4 --iters 4 --out j
+says "two: 20 images of 16 x 16, 2 classes"
+status 0 "its classes have names" classify j/last.safetensors each/000000.png
+says ": \(dark\|light\) (p = "
+status 1 "images that do not fit" eval j/last.safetensors --dataset digits
+check "says so" grep -q "digits has images" err
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
