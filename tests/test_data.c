@@ -237,9 +237,9 @@ static void test_idx(void) {
     put_idx("mnist", 0, &images, &labels);
     refuses("mnist", "train", &desc, "2 labels", "3 images");
     refuses("fashion-mnist", "train", &desc, ROOT "/fashion-mnist", "tools/get-data fashion-mnist");
-    refuses("cifar100", "train", &desc, ROOT "/cifar100", "train.bin");
+    refuses("cifar100", "train", &desc, ROOT "/cifar100", "cifar-100-binary.tar.gz");
     make_folder(in("cifar10", ""));
-    refuses("cifar10", "train", &desc, "not in it", "tools/get-data cifar10");
+    refuses("cifar10", "train", &desc, "not in it", "DATA=" ROOT " tools/get-data cifar10");
     idx(&images, &labels, 3, 1, 28, 28, 3);
     put("cross", "train-images-idx3-ubyte", &labels);
     put("cross", "train-labels-idx1-ubyte", &images);

@@ -76,18 +76,18 @@ enum { DATA__PATH = 1024 };
 static const struct data__known {
     const char *name;
     int c, side, classes;
-    const char *remedy;
+    const char *source;        /* NULL: tools/get-data has it */
     const char *names[10];
 } data__known[] = {
-    { "mnist", 1, 28, 10, "run tools/get-data mnist", { NULL } },
-    { "fashion-mnist", 1, 28, 10, "run tools/get-data fashion-mnist",
+    { "mnist", 1, 28, 10, NULL, { NULL } },
+    { "fashion-mnist", 1, 28, 10, NULL,
       { "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
         "ankle boot" } },
-    { "cifar10", 3, 32, 10, "run tools/get-data cifar10",
+    { "cifar10", 3, 32, 10, NULL,
       { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
         "truck" } },
-    { "cifar100", 3, 32, 100, "put there train.bin, test.bin and fine_label_names.txt of "
-      "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", { NULL } },
+    { "cifar100", 3, 32, 100, "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+      { NULL } },
     { NULL, 0, 0, 0, NULL, { NULL } }
 };
 static inline const struct data__known *data__find_known(const char *name) {
@@ -119,10 +119,15 @@ static inline int data__fail(data__job *job, const char *format, ...) {
     return 0;
 }
 
-/* A bad file: with what to do about it, where that is known. */
+/* A bad file or folder: with what to do about it, where that is known. */
 static inline int data__bad(data__job *job, const char *path, const char *reason) {
-    return data__fail(job, "%s: %s%s%s%s", path, reason, job->known ? " (" : "",
-                      job->known ? job->known->remedy : "", job->known ? ")" : "");
+    const struct data__known *k = job->known;
+    const char *root = job->desc.root;
+    const int other = root && strcmp(root, "data");
+    if (!k) return data__fail(job, "%s: %s", path, reason);
+    if (k->source) return data__fail(job, "%s: %s (unpack %s there)", path, reason, k->source);
+    return data__fail(job, "%s: %s (run %s%s%stools/get-data %s)", path, reason,
+                      other ? "DATA=" : "", other ? root : "", other ? " " : "", k->name);
 }
 static inline int data__no_memory(data__job *job, const char *path) {
     return data__fail(job, "%s: no memory for it", path);
@@ -503,9 +508,9 @@ static inline int data__load_idx(data__job *job, const char *folder) {
     const struct data__known *known = job->known;
     if (!data__find_idx(job, folder, job->test, "images", path) ||
         !data__find_idx(job, folder, job->test, "labels", labels_path))
-        return data__fail(job, "%s: there is no %s and -labels (IDX files) in it%s%s", folder,
-                          job->test ? "t10k-images" : "train-images", known ? ": " : "",
-                          known ? known->remedy : "");
+        return data__bad(job, folder, job->test
+                         ? "there are no IDX files *t10k-images* and *t10k-labels* in it"
+                         : "there are no IDX files *train-images* and *train-labels* in it");
     unsigned char *image_bytes = data__idx(job, path, 1, shape, &pixels);
     unsigned char *label_bytes = image_bytes ? data__idx(job, labels_path, 0, labels_shape, &labels)
                                              : NULL;
@@ -932,10 +937,8 @@ static inline int data_load_image(data_set *d, const char *path, const data_desc
 static inline int data__load_folder(data__job *job, const char *folder) {
     char path[DATA__PATH];
     data__names files;
-    const struct data__known *known = job->known;
     if (data__kind(folder) != 'd')
-        return data__fail(job, "%s: there is no such folder%s%s", folder, known ? ": " : "",
-                          known ? known->remedy : "");
+        return data__bad(job, folder, "there is no such folder");
     if (!data__list(job, folder, 'f', &files)) return 0;
     int idx = 0, cifar10 = 0, cifar100 = 0, flat = 0, tiles = 0;
     for (int i = 0; i < files.n; i++) {
@@ -957,7 +960,7 @@ static inline int data__load_folder(data__job *job, const char *folder) {
         return data__path(path, folder, "cifar-10-batches-bin") && data__load_folder(job, path);
     if (data__kind_in(folder, "cifar-100-binary") == 'd')
         return data__path(path, folder, "cifar-100-binary") && data__load_folder(job, path);
-    if (known) return data__fail(job, "%s: the data set is not in it: %s", folder, known->remedy);
+    if (job->known) return data__bad(job, folder, "the data set is not in it");
     return data__load_folders(job, folder);
 }
 
