@@ -61,6 +61,7 @@
          bf16 convolutions (AMX, AVX-512 BF16)
        - any network you write with its ops; any log-density you write goes into the same sampler
        - the same bits on scalar, AVX2, AVX-512 and NEON (in fp32), for any number of threads
+       - training that was interrupted goes on from a checkpoint, bit for bit; averaged weights
        - errors are results: a bad shape, a damaged file or a diverging run gives a clear message
    WHAT IT DOES NOT DO
        - GPUs; second derivatives; grouped or dilated convolutions; windows above 32 x 32
@@ -7017,7 +7018,7 @@ jem_status jem_save(const jem_net *net, const char *path) {
 
 /* ==== >>changelog ============================================================================= */
 /* 0.1  2026-11  first: autograd, kernels for AVX2, AVX-512, NEON, AMX, wide-resnet, JEM,
-                 safetensors. */
+                 safetensors, checkpoints of training, averaged weights; the jem command line. */
 
 /* ----------------------------------------------------------------------------------------------
    This software is available under two licences: choose the one you prefer. LICENSE has the text.

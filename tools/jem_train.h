@@ -12,6 +12,7 @@
 #define TOOLS_JEM_TRAIN_H
 
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -50,7 +51,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "preset", OPTION_CHOICE, OPTION_FIXED, AT(preset), "paper|fast", { "paper", "fast" }, 0, 0,
       "the two columns; fast if not given" },
     { "dataset", OPTION_TEXT, OPTION_FIXED, AT(dataset), "NAME", { "cifar10", "digits" }, 0, 0,
-      "digits, mnist, fashion-mnist, cifar10, cifar100, a folder" },
+      "digits, mnist, fashion-mnist, cifar10, or a folder" },
     { "data", OPTION_TEXT, OPTION_FREE, AT(data), "DIR", NO_PRESETS("data"), 0, 0,
       "where tools/get-data has put them" },
     { "size", OPTION_INT, OPTION_FIXED, AT(size), "N", NO_PRESETS("0"), 0, 1024,
@@ -74,7 +75,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
 
     { "the network", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
     { "net", OPTION_CHOICE, OPTION_FIXED, AT(net), "wrn|convnet", { "wrn", "convnet" }, 0, 0,
-      "kind" },
+      "" },
     { "depth", OPTION_INT, OPTION_FIXED, AT(depth), "N", { "28", "10" }, 10, 1000,
       "wrn: layers, 6k + 4" },
     { "width", OPTION_INT, OPTION_FIXED, AT(width), "N", { "10", "2" }, 1, 100,
@@ -92,7 +93,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "uncond", OPTION_FLAG, OPTION_FIXED, AT(uncond), "", NO_PRESETS("off"), 0, 0,
       "log p(x) as an output of its own, beside the classes" },
     { "activation", OPTION_CHOICE, OPTION_FIXED, AT(activation), "leaky-relu|relu|silu|tanh",
-      { "leaky-relu", "silu" }, 0, 0, "kind" },
+      { "leaky-relu", "silu" }, 0, 0, "" },
 
     { "learning", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
     { "batch-size", OPTION_INT, OPTION_FIXED, AT(batch_size), "N", { "64", "128" }, 1, 65536,
@@ -167,7 +168,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
       "epochs per validation and pictures" },
     { "save-minutes", OPTION_FLOAT, OPTION_FREE, AT(save_minutes), "X", NO_PRESETS("10"), 0, 1e6,
       "between checkpoints, besides" },
-    { "max-gap", OPTION_FLOAT, OPTION_FIXED, AT(max_gap), "X", NO_PRESETS("100"), 0, 1e30,
+    { "max-gap", OPTION_FLOAT, OPTION_FIXED, AT(max_gap), "X", NO_PRESETS("100"), 1e-6, 1e30,
       "|f(x+) - f(x-)| that counts as diverged" },
     { "retries", OPTION_INT, OPTION_FREE, AT(retries), "N", NO_PRESETS("8"), 0, 1e6,
       "times to go back and on after that" }
@@ -495,6 +496,10 @@ static jem_net *make_net(const run *r) {
     return jem_wrn_create(r->ctx, &d, (uint64_t)t->seed);
 }
 
+static int updates_of(const run *r, int epochs) {
+    return epochs > INT_MAX / r->per_epoch ? INT_MAX : epochs * r->per_epoch;
+}
+
 static jem_trainer *make_trainer(const run *r) {
     const train_options *t = r->o;
     jem_train_desc d = jem_train_desc_default();
@@ -505,7 +510,7 @@ static jem_trainer *make_trainer(const run *r) {
     else {
         d.schedule.kind = JEM_STEPS, d.schedule.rate = t->decay_rate;
         for (int i = 0; i < t->decay_epochs.n && i < 4; i++)
-            d.schedule.at[i] = t->decay_epochs.at[i] * r->per_epoch;
+            d.schedule.at[i] = updates_of(r, t->decay_epochs.at[i]);
     }
     d.optim.kind = (jem_optimizer)t->optimizer, d.optim.momentum = .9f;
     d.optim.weight_decay = t->weight_decay, d.optim.clip = t->clip_grad, d.optim.ema = t->ema;
@@ -719,6 +724,15 @@ static void time_text(char text[32], double seconds) {
     else snprintf(text, 32, "%ld:%02ld min", s / 60, s % 60);
 }
 
+static int terminal_width(void) {
+#ifdef TIOCGWINSZ
+    struct winsize size;
+    if (ioctl(1, TIOCGWINSZ, &size) == 0 && size.ws_col > 20)
+        return size.ws_col < 250 ? size.ws_col : 250;
+#endif
+    return 80;
+}
+
 /* Means since the last row of the log, or the last update's numbers right after one. */
 static void progress(run *r) {
     const int bar = isatty(1);
@@ -726,18 +740,20 @@ static void progress(run *r) {
     if (r->update < r->total &&
         (bar ? t - r->shown < .1 : r->update % r->o->print_every != 0)) return;
     r->shown = t;
-    char left[32], valid[32] = "";
+    char left[32], valid[32] = "", line[256];
     time_text(left, (r->total - r->update) * r->pace);
     if (r->valid_accuracy >= 0)
         snprintf(valid, sizeof valid, " (validation %.1f%%)", 100 * (double)r->valid_accuracy);
     const jem_stats *s = &r->last;
     const float n = r->state[STATE_COUNT], *sums = r->state;
-    printf("%sepoch %d  %d/%d  %.3g/s  CE %.3f  f(x+) %.1f  f(x-) %.1f  accuracy %.1f%%%s  "
-           "%s left%s", bar ? "\r" : "", r->update / r->per_epoch, r->update, r->total,
-           1 / fmax(r->pace, 1e-9), (double)(n > 0 ? sums[0] / n : s->ce),
-           (double)(n > 0 ? sums[2] / n : s->f_data), (double)(n > 0 ? sums[3] / n : s->f_sample),
-           100 * (double)(n > 0 ? sums[1] / n : s->accuracy), valid, left,
-           bar && r->update < r->total ? "   " : "\n");
+    snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s  CE %.3f  f(x+) %.1f  f(x-) %.1f"
+             "  accuracy %.1f%%%s", r->update / r->per_epoch, r->update, r->total, left,
+             1 / fmax(r->pace, 1e-9), (double)(n > 0 ? sums[0] / n : s->ce),
+             (double)(n > 0 ? sums[2] / n : s->f_data), (double)(n > 0 ? sums[3] / n : s->f_sample),
+             100 * (double)(n > 0 ? sums[1] / n : s->accuracy), valid);
+    const int wide = bar ? terminal_width() - 1 : 0;       /* a longer line could not be replaced */
+    if (bar) printf("\r%-*.*s%s", wide, wide, line, r->update < r->total ? "" : "\n");
+    else printf("%s\n", line);
     fflush(stdout);
 }
 
@@ -844,7 +860,7 @@ static int step(run *r, char why[256]) {
 static int train(run *r) {
     const train_options *t = r->o;
     const int stop = t->stop_at && t->stop_at < r->total ? t->stop_at : r->total;
-    const int eval_every = t->eval_every * r->per_epoch;
+    const int eval_every = updates_of(r, t->eval_every);
     char why[256];
     if (!remember(r)) return 0;
     while (r->update < stop && !train_signal) {
@@ -918,8 +934,7 @@ static jem_ctx *make_ctx(int threads, int precision) {
 static int prepare(run *r, const jem_archive *a) {
     train_options *t = r->o;
     if (!load_data(r)) return 0;
-    r->total = t->iters ? t->iters : t->epochs > INT_MAX / r->per_epoch ? INT_MAX
-                                                                       : t->epochs * r->per_epoch;
+    r->total = t->iters ? t->iters : updates_of(r, t->epochs);
     if ((t->class_cond || t->w_xy > 0) && t->buffer_size % r->data.classes)
         return complain(r, 2, "--buffer-size must be a multiple of the number of classes", "");
     r->net = make_net(r);
@@ -983,6 +998,10 @@ static void catch_signals(void) {
     sigemptyset(&how.sa_mask);
     sigaction(SIGINT, &how, NULL);
     sigaction(SIGTERM, &how, NULL);
+    struct sigaction was;
+    if (sigaction(SIGHUP, NULL, &was) == 0 && was.sa_handler != SIG_IGN)       /* not under nohup */
+        sigaction(SIGHUP, &how, NULL);
+    signal(SIGPIPE, SIG_IGN);                      /* nobody reads on: that ends no training */
 }
 
 static int train_help(options *o, train_options *t) {

@@ -201,13 +201,13 @@ static inline void options_print(const options *o, int presets) {
         }
         const int word = t->kind == OPTION_FLAG || t->kind == OPTION_CHOICE;
         snprintf(left, sizeof left, "--%s%s%s", t->name, word ? "" : " ", word ? "" : t->hint);
-        printf("  %-22s", left);
+        printf("  %-23s", left);
         for (int k = 0; k < presets; k++) {
             const char *v = k == 1 ? o->text[i] : t->value[0];
             printf(" %-11s", *v ? v : "-");
         }
-        printf(" %s%s%s%s\n", t->help, t->kind == OPTION_CHOICE ? ": " : "",
-               t->kind == OPTION_CHOICE ? t->hint : "", "");
+        const int choice = t->kind == OPTION_CHOICE;
+        printf(" %s%s%s\n", t->help, choice && *t->help ? ": " : "", choice ? t->hint : "");
     }
 }
 
