@@ -429,6 +429,10 @@ static void test_folders(void) {
     refuses(ROOT "/pets/dog", "train", NULL, "pets/dog", "holds no data set");
     refuses(ROOT "/nothing", "train", NULL, ROOT "/nothing", "no such folder");
     refuses(ROOT "/pets/ant/00.PNG", "train", NULL, "00.PNG", "no such folder");
+    char deep[1100];                               /* the same folder, by a very long name */
+    snprintf(deep, sizeof deep, ROOT "/pets");
+    while (strlen(deep) < 1018) snprintf(deep + strlen(deep), 3, "/.");
+    refuses(deep, "train", NULL, "too long", "too long");
 
     make_folder(in("split", "")), make_folder(in("split/train", ""));
     put_png("split/train/a", "1.png", 3, 2, 1, p);

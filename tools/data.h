@@ -195,16 +195,19 @@ static inline int data__list(data__job *job, const char *folder, char kind, data
     names->at = NULL, names->n = 0;
     DIR *dir = opendir(folder);
     if (!dir) return data__fail(job, "%s: %s", folder, strerror(errno));
+    char path[DATA__PATH];
     int ok = 1;
     for (const struct dirent *e; ok && (e = readdir(dir)) != NULL; ) {
         if (e->d_name[0] == '.' || (kind == 'i' && !data__is_image(e->d_name))) continue;
-        if (data__kind_in(folder, e->d_name) != (kind == 'd' ? 'd' : 'f')) continue;
-        ok = data__names_add(names, e->d_name);
+        if (!data__path(path, folder, e->d_name))
+            ok = data__fail(job, "a name is too long: %s", e->d_name);
+        else if (data__kind(path) == (kind == 'd' ? 'd' : 'f'))
+            ok = data__names_add(names, e->d_name) ? 1 : data__no_memory(job, folder);
     }
     closedir(dir);
     if (!ok) {
         data__names_free(names);
-        return data__no_memory(job, folder);
+        return 0;
     }
     if (names->n) qsort(names->at, (size_t)names->n, sizeof *names->at, data__by_name);
     return 1;
@@ -551,32 +554,37 @@ static inline int data__load_cifar(data__job *job, const char *folder, int class
     enum { SIDE = 32, IMAGE = 3 * SIDE * SIDE };
     const int skip = classes == 100 ? 2 : 1, record = skip + IMAGE;
     const int files = classes == 10 && !job->test ? 5 : 1;
-    unsigned char *bytes[5] = { NULL, NULL, NULL, NULL, NULL };
-    char path[5][DATA__PATH], name[32];
-    size_t size[5], n = 0;
-    int ok = 1;
-    for (int i = 0; ok && i < files; i++) {
-        if (classes == 100) snprintf(name, sizeof name, job->test ? "test.bin" : "train.bin");
-        else if (job->test) snprintf(name, sizeof name, "test_batch.bin");
-        else snprintf(name, sizeof name, "data_batch_%d.bin", i + 1);
-        ok = data__path(path[i], folder, name) && (bytes[i] = data__read(job, path[i], size + i));
-        if (ok && (!size[i] || size[i] % (size_t)record))
-            ok = data__bad(job, path[i], "is cut short, or not a file of CIFAR: its size is not a "
-                           "multiple of a record's");
-        else if (ok) n += size[i] / (size_t)record;
-    }
-    ok = ok && n <= INT_MAX && data__shape(job, path[0], (int)n, 3, SIDE, SIDE);
-    for (int i = 0, first = 0; ok && i < files; i++) {
-        const int count = (int)(size[i] / (size_t)record);
-        ok = data__put(job, path[i], first, bytes[i] + skip, record, count, 3, SIDE, SIDE);
-        for (int k = 0; ok && k < count; k++) {
-            const int label = bytes[i][(ptrdiff_t)k * record + skip - 1];
-            job->d->labels[first + k] = label;
-            if (label >= classes) ok = data__bad(job, path[i], "is damaged: a label is too large");
+    char path[DATA__PATH], name[32];
+    int first = 0, ok = 1;
+    /* Once to see how many there are, once to keep them: never two copies of all in memory. */
+    for (int keep = 0; ok && keep < 2; keep++) {
+        const int all = first;
+        if (keep) ok = data__shape(job, path, all, 3, SIDE, SIDE);
+        first = 0;
+        for (int i = 0; ok && i < files; i++) {
+            size_t size;
+            if (classes == 100) snprintf(name, sizeof name, job->test ? "test.bin" : "train.bin");
+            else if (job->test) snprintf(name, sizeof name, "test_batch.bin");
+            else snprintf(name, sizeof name, "data_batch_%d.bin", i + 1);
+            unsigned char *bytes = data__path(path, folder, name) ? data__read(job, path, &size)
+                                                                  : NULL;
+            if (!bytes) return 0;
+            const int n = (int)(size / (size_t)record);
+            if (!n || size % (size_t)record || (keep && n > all - first))
+                ok = data__bad(job, path, "is cut short, or not a file of CIFAR: its size is not a "
+                               "multiple of a record's");
+            if (ok && keep)
+                ok = data__put(job, path, first, bytes + skip, record, n, 3, SIDE, SIDE);
+            for (int k = 0; ok && keep && k < n; k++) {
+                const int label = bytes[(ptrdiff_t)k * record + skip - 1];
+                job->d->labels[first + k] = label;
+                if (label >= classes) ok = data__bad(job, path, "is damaged: a label is too large");
+            }
+            first += n;
+            free(bytes);
         }
-        first += count;
     }
-    for (int i = 0; i < files; i++) free(bytes[i]);
+    if (ok && first != job->d->n) ok = data__bad(job, path, "has changed while it was read");
     return ok;
 }
 
@@ -914,6 +922,7 @@ static inline int data__begin(data__job *job, data_set *d, const char *what, con
         !want->height != !want->width || (want->resize != DATA_AS_IS && !want->height))
         return data__fail(job, "%s: cannot be made %d x %d", what, want->width, want->height);
     errno = 0;
+    data__fail(job, "a name is too long: %s", what);           /* the one failure that is silent */
     return 1;
 }
 
@@ -928,7 +937,7 @@ static inline int data_load_image(data_set *d, const char *path, const data_desc
                    data__put(&job, path, 0, image, 0, 1, shape[0], shape[1], shape[2]);
     free(image);
     if (was) memcpy(was, shape, sizeof shape);
-    if (ok) d->labels[0] = 0;
+    if (ok) d->labels[0] = 0, error[0] = 0;
     else data_free(d);
     return ok;
 }
@@ -983,7 +992,8 @@ static inline int data_load(data_set *d, const char *what, const char *split, co
         ok = data__path(folder, job.desc.root ? job.desc.root : "data", what);
         ok = ok ? data__load_folder(&job, folder) : data__fail(&job, "%s: too long a path", what);
     }
-    if (!ok) data_free(d);
+    if (ok) error[0] = 0;
+    else data_free(d);
     return ok;
 }
 
