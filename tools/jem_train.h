@@ -799,12 +799,7 @@ static int go_back(run *r, const char *why) {
     float kept[2];
     kept[0] = r->state[STATE_RETRIES] + 1, kept[1] = r->state[STATE_LR] * (again ? .5f : 1);
     jem_clear_error(r->ctx);
-    if ((int)kept[0] > r->o->retries) {
-        snprintf(text, sizeof text, "update %d: %s; gave up after %d retries. Smaller steps help "
-                 "(--lr), so do --activation silu, --head flat, --energy-l2 .1, more --n-steps", at,
-                 why, r->o->retries);
-        return complain(r, 1, text, "");
-    }
+    const int give_up = (int)kept[0] > r->o->retries;
     if (r->older.bytes && (r->went_back || at - r->good.update < REMEMBER_EVERY / 2)) {
         jem_release(r->ctx, r->good.bytes);
         r->good = r->older, r->older.bytes = NULL;
@@ -813,6 +808,13 @@ static int go_back(run *r, const char *why) {
     const int ok = a && unpack(r, a);
     jem_archive_free(a);
     if (!ok) return fail(r, 1);
+    if (give_up) {
+        if (!save(r)) return 0;
+        snprintf(text, sizeof text, "update %d: %s; gave up after %d retries, and saved the state "
+                 "after update %d. Helps: a smaller --lr, --activation silu, --head flat, "
+                 "--warmup-iters, --sigma .1, --energy-l2 .1", at, why, r->o->retries, r->update);
+        return complain(r, 1, text, "");
+    }
     r->went_back = 1;
     r->state[STATE_RETRIES] = kept[0], r->state[STATE_LR] = kept[1];
     jem_trainer_set_lr(r->tr, r->o->lr * kept[1]);
@@ -874,10 +876,11 @@ static int train(run *r) {
         progress(r);
         if ((evaluates || r->update % t->print_every == 0) && !log_row(r, evaluates)) return 0;
         if (evaluates && !draw_curves(r)) return complain(r, 1, "curves.png cannot be drawn", "");
-        /* what counts as good is well inside the limit */
-        if (r->update % REMEMBER_EVERY == 0 && fabsf(r->state[STATE_GAP]) < t->max_gap / 20 &&
-            !remember(r)) return 0;
-        if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) && !save(r)) return 0;
+        /* what counts as good is well inside the limit; no file is replaced by what runs away */
+        const float gap = fabsf(r->state[STATE_GAP]);
+        if (r->update % REMEMBER_EVERY == 0 && gap < t->max_gap / 20 && !remember(r)) return 0;
+        if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) &&
+            gap < t->max_gap / 4 && !save(r)) return 0;
     }
     return save(r);
 }
