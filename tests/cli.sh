@@ -64,7 +64,7 @@ same_run() {                            # all but the time it took
 is_png() { [ "$(head -c 4 "$1" | tail -c 3)" = PNG ] && [ "$(wc -c <"$1")" -gt "${2:-500}" ]; }
 
 small="--threads 1 --batch-size 32 --n-steps 3 --buffer-size 100 --negatives 16 --n-valid 100"
-small="$small --print-every 5"
+small="$small --print-every 5 --warmup-iters 0 --reinit-freq .05 --ema 0"
 tiny="$small --widths 8,16"
 
 echo "help and bad usage"

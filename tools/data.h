@@ -745,7 +745,7 @@ static inline int data__load_sheets(data__job *job, const char *folder, int flat
                                                                    : NULL;
     ok = labels != NULL;
     for (int i = 0; ok && i < files; i++) {
-        int shape[3];
+        int shape[3] = { 0, 0, 0 };
         if (!flat) snprintf(name, sizeof name, job->test ? "test.png" : "train.png");
         else if (job->test) snprintf(name, sizeof name, "test_batch.png");
         else snprintf(name, sizeof name, "data_batch_%d.png", i + 1);
@@ -831,7 +831,7 @@ static inline int data__collect(data__job *job, const char *folder, int halves,
 
 /* Looks at all the files first: one shape for all is settled before memory is asked for. */
 static inline int data__load_items(data__job *job, const data__item *items, int n) {
-    int c = 1, h = 0, w = 0, shape[3];
+    int c = 1, h = 0, w = 0, shape[3] = { 0, 0, 0 };
     size_t size;
     for (int i = 0; i < n; i++) {
         const char *path = items[i].path;
