@@ -1600,7 +1600,8 @@ JEM__VINLINE void JEM__FN(wino_block)(const int co, const int px, const float *u
 JEM__BLOCK(6) JEM__BLOCK(4) JEM__BLOCK(2) JEM__BLOCK(1)
 #undef JEM__BLOCK
 
-/* As conv, for k = 3, stride 1; u: packed weights; work: jem__wino_work floats. */
+/* As conv, for k = 3, stride 1; u: packed weights; work: jem__wino_work floats. A part is of the
+   tiles, or where there are too few, of the output channels. */
 JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const float *x,
                                    const float *u, const jem__finish *f, float *work) {
     typedef void (*block_fn)(const float *, const float *, int, float *);
@@ -1609,14 +1610,18 @@ JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const flo
     };
     const int m = q->tile, a = m + 2, across = (q->wo + m - 1) / m;
     const int all = across * ((q->ho + m - 1) / m);
-    const int tiles = jem__part_from(part.i + 1, part.of, all, JEM__TILES);
+    const int deep = all <= (part.of - 1) * JEM__TILES;      /* parts of the channels */
+    const int tiles = deep ? all : jem__part_from(part.i + 1, part.of, all, JEM__TILES);
+    const int o0 = deep ? jem__conv_from(q, part.i, part.of) : 0;
+    const int o1 = deep ? jem__conv_from(q, part.i + 1, part.of) : q->co;
     const int pad = q->gradient ? 2 - q->pad : q->pad;
     const ptrdiff_t vplane = jem__wino_plane(q->ci), pplane = jem__wino_plane(q->co);
     const ptrdiff_t pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;  /* not a power of two */
     float *v = work, *p = v + a * a * vplane, *out = p + a * a * pplane,
           *zero = out + m * m * pixel;
     memset(zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *zero);       /* what the padding holds */
-    for (int t0 = jem__part_from(part.i, part.of, all, JEM__TILES); t0 < tiles; t0 += JEM__TILES) {
+    for (int t0 = deep ? 0 : jem__part_from(part.i, part.of, all, JEM__TILES); t0 < tiles;
+         t0 += JEM__TILES) {
         const int n = tiles - t0 < JEM__TILES ? tiles - t0 : JEM__TILES;
         for (int t = 0; t < n; t++) {
             const int y = (t0 + t) / across * m - pad, z = (t0 + t) % across * m - pad;
@@ -1631,8 +1636,8 @@ JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const flo
             else JEM__FN(wino_in)(4, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
         }
         for (int i = 0; i < a * a; i++) {
-            const float *w = u + (ptrdiff_t)i * q->ci * q->co;
-            for (int o = 0, kind, co; o < q->co; o += co) {
+            const float *w = u + ((ptrdiff_t)i * q->co + o0) * q->ci;
+            for (int o = o0, kind, co; o < o1; o += co) {
                 co = jem__conv_channels(q->co - o, &kind);
                 for (int t = 0; t < n; t += JEM__PX)
                     for (int h = 0; h < JEM_LANES; h += JEM__VL)
@@ -1644,15 +1649,16 @@ JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const flo
         }
         for (int t = 0; t < n; t++) {
             const int y = (t0 + t) / across * m, z = (t0 + t) % across * m;
-            if (m == 2) JEM__FN(wino_out)(2, p + t * JEM_LANES, pplane, q->co, out, pixel);
-            else JEM__FN(wino_out)(4, p + t * JEM_LANES, pplane, q->co, out, pixel);
+            const float *sums = p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
+            if (m == 2) JEM__FN(wino_out)(2, sums, pplane, o1 - o0, out, pixel);
+            else JEM__FN(wino_out)(4, sums, pplane, o1 - o0, out, pixel);
             for (int i = 0; i < m && y + i < q->ho; i++)
                 for (int j = 0; j < m && z + j < q->wo; j++) {
                     const float *s = out + (i * m + j) * pixel;
                     const ptrdiff_t at = ((ptrdiff_t)(y + i) * q->wo + z + j) * q->co * JEM_LANES;
-                    for (int o = 0; o < q->co; o++)
+                    for (int o = o0; o < o1; o++)
                         for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                            JEM__FN(finish)(f, JEM__LOAD(s + o * JEM_LANES + h), o,
+                            JEM__FN(finish)(f, JEM__LOAD(s + (o - o0) * JEM_LANES + h), o,
                                             at + o * JEM_LANES + h, h);
                 }
         }
@@ -2282,6 +2288,15 @@ static int jem__conv_channels(int left, int *kind) {
     return size[*kind];
 }
 
+/* The first channel of part i: parts of whole blocks. */
+static int jem__conv_from(const jem__conv *q, int i, int of) {
+    int blocks = 0, kind, o = 0;
+    while (o < q->co) o += jem__conv_channels(q->co - o, &kind), blocks++;
+    o = 0;
+    for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--)
+        o += jem__conv_channels(q->co - o, &kind);
+    return o;
+}
 /* Weights w (O,I,k,k) in the order in which the blocks read them, phase after phase. */
 static void jem__conv_pack(const jem__conv *q, const float *w, float *out) {
     const int kk = q->k * q->k;
