@@ -4124,12 +4124,13 @@ static const jem_op jem__op_linear = { "linear", jem__conv_forward, jem__conv_ba
     JEM_KEEPS_NOTHING, JEM_OP_STORES | JEM_OP_CONV, jem__conv_prepare, jem__conv_param_grad,
     JEM_KEEPS_INPUT };
 
-/* Winograd's M: of the two, the one with fewer multiplications where little is left over. */
-static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
+/* Winograd's M: of the two, the one with fewer multiplications where little is left over; of a few
+   images (blocks), the one with fewer weights, which are most of what is read. */
+static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q, int blocks) {
     const int four = ((q->ho + 3) / 4) * ((q->wo + 3) / 4) * 36;
     const int two = ((q->ho + 1) / 2) * ((q->wo + 1) / 2) * 16;
     const int fast = ctx->desc.precision == JEM_FAST || ctx->desc.precision == JEM_BF16;
-    return fast && four <= two ? 4 : 2;
+    return fast && !blocks && four <= two ? 4 : 2;
 }
 
 static ptrdiff_t jem__conv_work(const jem__conv *q) {        /* floats of scratch */
@@ -4157,7 +4158,8 @@ jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
     jem__conv grad = { out.co, out.ho, out.wo, x->c, x->h, x->w, k, s, pad, 1, 0, 0 };
     if (k == 3 && s == 1 && pad <= 2 && x->c >= 8 && out.co >= 8 &&
         ctx->desc.precision != JEM_DIRECT && (!ctx->half || ctx->half->twice))
-        out.tile = jem__wino_tile(ctx, &out), grad.tile = jem__wino_tile(ctx, &grad);
+        out.tile = jem__wino_tile(ctx, &out, x->blocks),
+        grad.tile = jem__wino_tile(ctx, &grad, x->blocks);
     const int least = ctx->half && ctx->half->twice ? 8 : 1;           /* channels of a tile */
     out.half = ctx->half && !out.tile && out.co >= least && jem__half_fits(&out);
     grad.half = ctx->half && !grad.tile && grad.co >= least && jem__half_fits(&grad);
