@@ -31,18 +31,28 @@ static void model_close(model *m) {
     jem_net_free(m->net), jem_archive_free(m->archive), jem_ctx_free(m->ctx);
 }
 
+enum { NAME_SIZE = 64 };
+
+/* A text out of a file, for the terminal: cut, and without what would command it. */
+static const char *clean(const char *text, char to[NAME_SIZE]) {
+    snprintf(to, NAME_SIZE, "%s", text);
+    for (char *c = to; *c; c++) if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+    return to;
+}
+
 /* The name of a class, as the data set had it; its number if the file does not say. */
-static const char *class_name(const jem_net *net, int label, char number[24]) {
+static const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]) {
     char key[32];
     snprintf(key, sizeof key, CLASS_PREFIX "%d", label);
     const char *name = jem_net_meta(net, key);
-    snprintf(number, 24, "%d", label);
-    return name ? name : number;
+    if (name) return clean(name, to);
+    snprintf(to, NAME_SIZE, "%d", label);
+    return to;
 }
 
 /* A class by name or number: 0 and a line on stderr if the network has none such. */
 static int class_of(const jem_net *net, const char *command, const char *text, int *label) {
-    char number[24], *end;
+    char number[NAME_SIZE], *end;
     for (int k = 0; k < net->classes; k++)
         if (!strcmp(class_name(net, k, number), text)) return *label = k, 1;
     const long v = strtol(text, &end, 10);
@@ -201,7 +211,7 @@ static int queue_buffer(sampling *s, jem_rng *rng) {
 /* Where n chains begin. */
 static int begin_chains(sampling *s, int n, jem_rng *rng) {
     const ptrdiff_t size = image_size(s->m.net);
-    char number[24];
+    char number[NAME_SIZE];
     if (s->o->from == FROM_NOISE) {
         jem_fill_uniform(s->m.ctx, rng, s->x, n * size, -1, 1);
         return 1;
@@ -383,7 +393,7 @@ static int classify_one(const model *m, const classify_options *o, const char *p
     const ptrdiff_t size = image_size(net);
     data_set d;
     data_desc desc;
-    char error[512], number[24];
+    char error[512], number[NAME_SIZE];
     int was[3] = { 0, 0, 0 };
     memset(&desc, 0, sizeof desc);
     desc.channels = net->channels;
@@ -552,7 +562,8 @@ static int begins(const char *text, const char *with) { return !strncmp(text, wi
 
 static void print_tensor(const jem_entry *e) {
     static const char *const dtypes[] = { "F32", "I32", "I64", "U8" };
-    printf("    %-44s %s (", e->name, dtypes[e->dtype]);
+    char name[NAME_SIZE];
+    printf("    %-44s %s (", clean(e->name, name), dtypes[e->dtype]);
     for (int i = 0; i < e->ndim; i++) printf("%s%.0f", i ? "," : "", (double)e->shape[i]);
     printf(")\n");
 }
@@ -560,7 +571,7 @@ static void print_tensor(const jem_entry *e) {
 static void info_network(const jem_archive *a, const jem_net *net) {
     static const char *const activations[] = { "leaky-relu", "relu", "silu", "tanh" };
     const char *kind = jem_net_meta(net, "jem.net"), *act = jem_net_meta(net, "jem.activation");
-    char number[24];
+    char number[NAME_SIZE];
     (void)a;
     printf("  network    %s", kind);
     if (!strcmp(kind, "wrn"))
@@ -594,8 +605,9 @@ static void info_run(const jem_archive *a) {
     }
     const char *updates = jem_archive_meta(a, "run.updates");
     const char *seconds = jem_archive_meta(a, "run.seconds");
-    if (updates) printf("  run        after update %s, %s seconds of training\n", updates,
-                        seconds ? seconds : "?");
+    char text[2][NAME_SIZE];
+    if (updates) printf("  run        after update %s, %s seconds of training\n",
+                        clean(updates, text[0]), clean(seconds ? seconds : "?", text[1]));
     if (state && state->dtype == JEM_F32 && state->bytes > STATE_RETRIES * sizeof(float)) {
         const float *f = (const float *)state->data;
         printf("  health     f(x+) - f(x-) about %.2f, retries after divergence: %.0f",
@@ -639,7 +651,7 @@ static int info_file(const char *path) {
         info_run(a);
         printf("  options   ");
         for (int i = 0; i < (int)(sizeof train_table / sizeof *train_table); i++) {
-            char key[64];
+            char key[64], clear[NAME_SIZE];
             const option *t = &train_table[i];
             snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
             const char *text = t->kind == OPTION_TITLE ? NULL : jem_archive_meta(a, key);
@@ -650,7 +662,7 @@ static int info_file(const char *path) {
                          !strcmp(t->name, "dataset"))) {
                 if (t->kind == OPTION_FLAG)
                     printf(" --%s%s", strcmp(text, "on") ? "no-" : "", t->name);
-                else printf(" --%s %s", t->name, text);
+                else printf(" --%s %s", t->name, clean(text, clear));
             }
         }
         printf("\n");
