@@ -146,6 +146,8 @@ again() {
     check "the same: $1" same_run c d
 }
 again "--widths 8,16 --ema .9 --labels-per-class 5 --flip --seed 3"
+says "50 labels"
+again "--widths 8,8 --p-x-weight 0 --batches separate --shift 0"
 again "--net wrn --width 1 --stem-stride 4 --norm act --dropout-rate .1 --batches separate"
 again "--net wrn --width 1 --stem-stride 4 --norm batch --head pooled --warmup-iters 5 --size 20"
 again "--widths 8 --optimizer sgd --class-cond-p-x-sample --p-x-y-weight .1 --schedule steps
@@ -165,10 +167,8 @@ for signal in INT:130 TERM:143; do
     rm -rf e
     "$jem" train $tiny --iters 100000 --out e >out 2>err </dev/null &
     pid=$!
-    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-        grep -q '^10,' e/log.csv 2>/dev/null && break
-        sleep .5
-    done
+    i=0
+    while [ $((i += 1)) -lt 120 ] && ! grep -q '^10,' e/log.csv 2>/dev/null; do sleep .5; done
     kill -s ${signal%:*} $pid
     wait $pid
     is=$?
