@@ -6746,14 +6746,14 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     return status;
 }
 
-/* An entry of this dtype and shape, or NULL and an error. one: any shape of one number will do, and
-   any dtype (a step count, a flag). */
-static const jem_entry *jem__entry_match(const jem_archive *a, const char *name, jem_dtype dtype,
-                                         int ndim, const int64_t *shape, int one,
-                                         const char *owner) {
+/* An entry of this dtype and shape, or NULL and an error in ctx (the archive may be of another). one:
+   any shape of one number will do, and any dtype (a step count, a flag). */
+static const jem_entry *jem__entry_match(jem_ctx *ctx, const jem_archive *a, const char *name,
+                                         jem_dtype dtype, int ndim, const int64_t *shape,
+                                         int one, const char *owner) {
     const jem_entry *e = jem_archive_find(a, name);
     if (!e) {
-        jem__fail(a->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
+        jem__fail(ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
                   "file has %d tensors)", a->where, name, owner, a->count);
         return NULL;
     }
@@ -6765,12 +6765,12 @@ static const jem_entry *jem__entry_match(const jem_archive *a, const char *name,
         jem__text t = { in_file, 0 }, u = { wanted, 0 };
         jem__put_list(&t, '(', e->ndim, e->shape, ')');
         jem__put_list(&u, '(', ndim, shape, ')');
-        jem__fail(a->ctx, JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the file, %s in the %s", a->where,
+        jem__fail(ctx, JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the file, %s in the %s", a->where,
                   name, in_file, wanted, owner);
         return NULL;
     }
     if (e->dtype == dtype || one) return e;
-    jem__fail(a->ctx, JEM_BAD_FILE, "%s: \"%.80s\" is %s in the file, %s in the %s", a->where, name,
+    jem__fail(ctx, JEM_BAD_FILE, "%s: \"%.80s\" is %s in the file, %s in the %s", a->where, name,
               jem__dtypes[e->dtype].name, jem__dtypes[dtype].name, owner);
     return NULL;
 }
@@ -6778,8 +6778,8 @@ static const jem_entry *jem__entry_match(const jem_archive *a, const char *name,
 static jem_status jem__param_match(const jem_param *p, const jem_archive *a) {
     int64_t shape[4];
     for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
-    return jem__entry_match(a, p->name, JEM_F32, p->ndim, shape, p->size == 1, "network")
-         ? JEM_OK : a->ctx->status;
+    return jem__entry_match(p->ctx, a, p->name, JEM_F32, p->ndim, shape, p->size == 1, "network")
+         ? JEM_OK : p->ctx->status;
 }
 
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
@@ -6824,6 +6824,7 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
    array, with its name, shape and place. */
 
 typedef struct jem__visitor {
+    jem_ctx *ctx;
     jem_archive *out;                              /* writing, or NULL */
     const jem_archive *in;
     int copy;                                      /* reading: 0 check, 1 copy */
@@ -6835,12 +6836,13 @@ static void jem__visit(jem__visitor *v, const char *prefix, const char *name, je
     char full[256];
     if (v->status) return;
     if (snprintf(full, sizeof full, "%s%s", prefix, name) >= (int)sizeof full)
-        v->status = jem__fail((v->out ? v->out : v->in)->ctx, JEM_BAD_ARGUMENT, "trainer: \"%s%.60s"
-                              "...\": the name is too long for a file", prefix, name);
+        v->status = jem__fail(v->ctx, JEM_BAD_ARGUMENT, "trainer: \"%s%.60s...\": the name is too "
+                              "long for a file", prefix, name);
     else if (v->out) v->status = jem_archive_add(v->out, full, dtype, ndim, shape, data);
     else {
-        const jem_entry *e = jem__entry_match(v->in, full, dtype, ndim, shape, 0, "trainer");
-        if (!e) v->status = v->in->ctx->status;
+        const jem_entry *e = jem__entry_match(v->ctx, v->in, full, dtype, ndim, shape, 0,
+                                              "trainer");
+        if (!e) v->status = v->ctx->status;
         else if (v->copy && e->bytes) memmove(data, e->data, e->bytes);
     }
 }
@@ -6886,7 +6888,7 @@ static jem_rng jem__rng_load(const int64_t *state) {
 jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
     if (!tr || !a) return JEM_BAD_ARGUMENT;
     jem__visitor v;
-    memset(&v, 0, sizeof v), v.out = a;
+    memset(&v, 0, sizeof v), v.ctx = tr->net->ctx, v.out = a;
     tr->state[JEM__UPDATES] = tr->updates, tr->state[JEM__OPTIM_UPDATES] = tr->optim->updates;
     tr->state[JEM__AVERAGED] = tr->optim->averaged;
     jem__rng_save(&tr->rng, tr->state + JEM__RNG);
@@ -6898,14 +6900,15 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
 jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     if (!tr || !a) return JEM_BAD_ARGUMENT;
     jem__visitor v;
-    memset(&v, 0, sizeof v), v.in = a;
+    memset(&v, 0, sizeof v), v.ctx = tr->net->ctx, v.in = a;
     const int64_t states[1] = { JEM__STATES }, *state = NULL;
-    const jem_entry *e = jem__entry_match(a, "trainer.state", JEM_I64, 1, states, 0, "trainer");
-    if (!e) return a->ctx->status;
+    const jem_entry *e = jem__entry_match(v.ctx, a, "trainer.state", JEM_I64, 1, states, 0,
+                                          "trainer");
+    if (!e) return v.ctx->status;
     state = (const int64_t *)e->data;
     for (int i = 0; i <= JEM__AVERAGED; i++)
         if (state[i] < 0 || state[i] > (i < JEM__AVERAGED ? INT32_MAX : tr->optim->desc.ema > 0))
-            return jem__fail(a->ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is %.0f",
+            return jem__fail(v.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is %.0f",
                              a->where, i, (double)state[i]);
     const int averaged = (int)state[JEM__AVERAGED];
     for (v.copy = 0; v.copy < 2 && !v.status; v.copy++) jem__visit_trainer(&v, tr, averaged);

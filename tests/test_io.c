@@ -1013,6 +1013,17 @@ static void test_trainer_files(void) {
         jem_archive_free(a);
     }
     CHECK(k > 20 && k < 1000, "%ld allocations", k);
+    counter d;                                     /* an archive of another context */
+    jem_ctx *elsewhere = open_ctx(&d);
+    jem_archive *theirs = jem_archive_parse(elsewhere, bytes, n), *none;
+    none = jem_archive_create(elsewhere);
+    CHECK(jem_net_load(t.net, none) == JEM_BAD_FILE && says(ctx, "misses"), "net");
+    CHECK(jem_trainer_from_archive(t.tr, none) == JEM_BAD_FILE && says(ctx, "misses"), "trainer");
+    CHECK(jem_net_load(t.net, theirs) == JEM_OK && jem_trainer_from_archive(t.tr, theirs) == JEM_OK
+          && learner_is(&t, bytes, n), "%s", jem_error(ctx));
+    CHECK(jem_ok(elsewhere), "%s", jem_error(elsewhere));
+    jem_archive_free(theirs), jem_archive_free(none);
+    close_ctx(elsewhere, &d, "elsewhere");
     jem_archive_free(whole), jem_release(ctx, bytes);
     learner_end(&t);
     close_ctx(ctx, &c, "trainer files");
