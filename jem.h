@@ -6746,8 +6746,8 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     return status;
 }
 
-/* An entry of this dtype and shape, or NULL and an error in ctx (the archive may be of another). one:
-   any shape of one number will do, and any dtype (a step count, a flag). */
+/* An entry of this dtype and shape, or NULL and an error in ctx (the archive may be of another).
+   one: any shape of one number will do, and any dtype (a step count, a flag). */
 static const jem_entry *jem__entry_match(jem_ctx *ctx, const jem_archive *a, const char *name,
                                          jem_dtype dtype, int ndim, const int64_t *shape,
                                          int one, const char *owner) {
