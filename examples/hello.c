@@ -1,7 +1,8 @@
 /* What is it, and does it look like anything seen in training?
        build/hello                     a digit, and things that are none
        build/hello picture.png         your own: any size, one digit, dark on bright or the reverse
-   Needs the network that `make demo` trains. What it is shown: build/pictures/hello.png */
+   Uses the network that `make demo` trains, or the one that ships until then. What it is shown:
+   build/pictures/hello.png */
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 

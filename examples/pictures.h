@@ -38,6 +38,7 @@ static inline unsigned char *picture_read(const char *path, int *w, int *h) {
 
 #define DIGITS_PATH "examples/data/digits.png"
 #define MODEL_PATH "build/digits.safetensors"      /* what `make demo` trains and saves */
+#define SHIPPED_PATH "examples/models/mnist.safetensors"
 
 enum {
     DIGIT = 28, DIGIT_PIXELS = DIGIT * DIGIT,      /* of one digit */
@@ -104,14 +105,20 @@ static inline void digits_batch(const digits *d, jem_rng *rng, int n, float *x, 
     }
 }
 
-/* The network that `make demo` saved. */
+/* The network that `make demo` saved; before that, the one that ships. */
 static inline jem_net *digits_model(jem_ctx *ctx) {
-    jem_net *net = jem_load(ctx, MODEL_PATH);
+    FILE *own = fopen(MODEL_PATH, "rb");
+    const char *path = own ? MODEL_PATH : SHIPPED_PATH;
+    if (own) fclose(own);
+    jem_net *net = jem_load(ctx, path);
     if (net && net->channels == 1 && net->height == DIGIT && net->width == DIGIT &&
-        net->classes == 10) return net;
-    if (net) fprintf(stderr, MODEL_PATH ": not a network for digits\n");
+        net->classes == 10) {
+        if (!own) printf("(the network of %s: `make demo` trains one of your own)\n", path);
+        return net;
+    }
+    if (net) fprintf(stderr, "%s: not a network for digits\n", path);
     else report(ctx);
-    fprintf(stderr, "To train one and save it there: make demo\n");
+    fprintf(stderr, "(the examples run in the project's directory: build/NAME)\n");
     jem_net_free(net);
     return NULL;
 }

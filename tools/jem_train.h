@@ -176,19 +176,14 @@ static const option train_table[] = {              /* two columns: paper, fast *
 
 /* What is best for a data set, in the fast preset: examples/README.md tells how it was found. */
 static const struct { const char *dataset, *name, *value; } train_fast[] = {
-    { "mnist", "batch-size", "64" }, { "mnist", "negatives", "32" },
-    { "mnist", "warmup-iters", "200" }, { "mnist", "reinit-freq", ".025" },
-    { "mnist", "ema", ".999" }, { "mnist", "n-valid", "5000" }, { "mnist", "print-every", "100" },
+    { "mnist", "warmup-iters", "200" }, { "mnist", "n-valid", "5000" },
+    { "mnist", "print-every", "100" },
     { "fashion-mnist", "widths", "16 32 64 96" }, { "fashion-mnist", "iters", "2000" },
-    { "fashion-mnist", "batch-size", "64" }, { "fashion-mnist", "negatives", "32" },
-    { "fashion-mnist", "warmup-iters", "200" }, { "fashion-mnist", "reinit-freq", ".025" },
-    { "fashion-mnist", "ema", ".999" }, { "fashion-mnist", "n-valid", "5000" },
+    { "fashion-mnist", "warmup-iters", "200" }, { "fashion-mnist", "n-valid", "5000" },
     { "fashion-mnist", "print-every", "100" },
     { "cifar10", "widths", "16 64 96 128" }, { "cifar10", "iters", "10000" },
-    { "cifar10", "batch-size", "64" }, { "cifar10", "negatives", "32" },
     { "cifar10", "n-steps", "5" }, { "cifar10", "lr", "2e-3" },
-    { "cifar10", "warmup-iters", "500" }, { "cifar10", "reinit-freq", ".025" },
-    { "cifar10", "shift", "4" }, { "cifar10", "flip", "on" }, { "cifar10", "ema", ".999" },
+    { "cifar10", "warmup-iters", "500" }, { "cifar10", "shift", "4" }, { "cifar10", "flip", "on" },
     { "cifar10", "n-valid", "5000" }, { "cifar10", "print-every", "100" }
 };
 
