@@ -164,7 +164,7 @@ typedef enum jem_precision {
     JEM_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half its multiplications */
     JEM_FAST,              /* F(4x4,3x3): a quarter */
     JEM_DIRECT,            /* the plain sum, the oracle of the two */
-    JEM_BF16               /* operands of convolutions rounded to bf16 (3e-3), sums and weights in
+    JEM_BF16               /* operands of convolutions rounded to bf16 (2e-2), sums and weights in
                               fp32: on AMX, or AVX-512 BF16 (where 3x3 convolutions of stride 1 go
                               as in JEM_FAST, which is as fast there). Elsewhere it is JEM_FAST, and
                               the log says so; JEM_ISA_SCALAR, asked for, has it in plain C. The
