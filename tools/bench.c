@@ -162,12 +162,18 @@ static float *floats(jem_ctx *ctx, jem_rng *rng, ptrdiff_t n, float size) {
     return x;
 }
 
+static int bf16_alone;                             /* 1: bf16 also where it uses Winograd in fp32 */
+
 static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precision, int images) {
     jem_rng rng = jem_rng_seed(1);
     jem_ctx_desc d;
     memset(c, 0, sizeof *c), memset(&d, 0, sizeof d);
     d.isa = precision == JEM_BF16 ? bench_bf16(isa) : isa, d.precision = precision, d.threads = 1;
     c->ctx = jem_ctx_create(&d);
+    if (bf16_alone && c->ctx && c->ctx->half) {
+        static jem__half alone;
+        alone = *c->ctx->half, alone.twice = 0, c->ctx->half = &alone;
+    }
     c->net = jem_net_create(c->ctx, NULL, NULL, 0, l->ci, l->size, l->size, 1, 1);
     if (!c->net) exit(1);
     const jem_layer made = jem_conv_layer(c->net, "c", l->ci, l->co, l->k, l->stride, l->pad);
@@ -465,6 +471,7 @@ int main(int argc, char **argv) {
             if (!quick || layers[k].always) bench_layer(isas[i], layers + k, peaks[i], half_peak);
 
     printf("\nlargest error against double, as a share of the rms\n");
+    bf16_alone = 1;
     precision_names(2);
     for (size_t k = 0; k < sizeof layers / sizeof *layers; k++)
         if (layers[k].ci == layers[k].co && layers[k].k == 3 && layers[k].stride == 1 &&

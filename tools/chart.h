@@ -85,6 +85,38 @@ typedef struct curve {
     float width;                                   /* in pixels */
 } curve;
 
+/* The numbers under `name` in a CSV file with a header, NaN where there is none. To be freed; NULL
+   if there is no such file or column, or no row. */
+static inline float *chart_column(const char *path, const char *name, int *n) {
+    char line[1024];
+    float *x = NULL;
+    int room = 0, column = -1;
+    FILE *f = fopen(path, "r");
+    *n = 0;
+    if (f && fgets(line, sizeof line, f)) {
+        const char *s = line;
+        for (int c = 0; column < 0 && s; c++) {
+            const size_t wide = strcspn(s, ",\r\n");
+            if (wide == strlen(name) && !strncmp(s, name, wide)) column = c;
+            s = s[wide] == ',' ? s + wide + 1 : NULL;
+        }
+    }
+    while (column >= 0 && fgets(line, sizeof line, f)) {
+        const char *s = line;
+        char *end;
+        for (int c = 0; c < column && s; c++) s = strchr(s, ','), s += s != NULL;
+        if (*n == room) {
+            float *more = (float *)realloc(x, (size_t)(2 * room + 64) * sizeof *x);
+            if (!more) break;
+            x = more, room = 2 * room + 64;
+        }
+        const float v = strtof(s ? s : "", &end);
+        x[(*n)++] = s && end > s ? v : NAN;
+    }
+    if (f) fclose(f);
+    return x;
+}
+
 /* Axes and curves in a box of the picture. y_lo >= y_hi: as the curves need. */
 typedef struct panel {
     const char *title, *x_name;

@@ -609,7 +609,6 @@ static int remember(run *r) {
 
 #define LOG_HEADER "update,epoch,lr,loss,ce,accuracy,f_data,f_sample,grad_norm,valid_accuracy," \
                    "valid_ce,retries,seconds"
-enum { LOG_COLUMNS = 13 };
 
 /* Opens the log for more, without the rows beyond `update`. */
 static int log_open(run *r, int update) {
@@ -654,48 +653,31 @@ static int log_row(run *r, int evaluated) {
 
 /* Draws log.csv. */
 static int draw_curves(const run *r) {
-    char path[512], line[512];
-    float *rows = NULL;
-    int n = 0, room = 0;
-    FILE *f = path_in(path, r, "log.csv") ? fopen(path, "r") : NULL;
-    while (f && fgets(line, sizeof line, f)) {
-        if (!isdigit((unsigned char)*line)) continue;
-        if (n == room) {
-            float *more = (float *)realloc(rows, (size_t)(2 * room + 64) * LOG_COLUMNS *
-                                                 sizeof *rows);
-            if (!more) break;
-            rows = more, room = 2 * room + 64;
-        }
-        const char *s = line;
-        for (int c = 0; c < LOG_COLUMNS; c++) {
-            char *end;
-            const float v = strtof(s, &end);
-            rows[(ptrdiff_t)n * LOG_COLUMNS + c] = end == s ? NAN : v;
-            s = strchr(end, ',');
-            if (!s) { while (++c < LOG_COLUMNS) rows[(ptrdiff_t)n * LOG_COLUMNS + c] = NAN; break; }
-            s++;
-        }
-        n++;
-    }
-    if (f) fclose(f);
+    enum { UPDATE, CE, VALID_CE, ACCURACY, VALID_ACCURACY, GAP, F_SAMPLE, COLUMNS };
+    static const char *const names[COLUMNS] = {
+        "update", "ce", "valid_ce", "accuracy", "valid_accuracy", "f_data", "f_sample"
+    };
     enum { WIDTH = 900, HEIGHT = 900, LEFT = 80, RIGHT = 870 };
-    float *column = (float *)malloc(((size_t)n + 1) * 8 * sizeof *column);
+    char path[512];
+    float *c[COLUMNS];
+    int n = 0, ok = path_in(path, r, "log.csv");
+    for (int k = 0; k < COLUMNS; k++) {
+        int rows = 0;
+        c[k] = ok ? chart_column(path, names[k], &rows) : NULL;
+        if (k == 0) n = rows;
+        ok = ok && c[k] && rows == n;
+    }
     plot p;
-    int ok = n > 0 && column && plot_create(&p, WIDTH, HEIGHT, 0, WIDTH, HEIGHT, 0);
+    ok = ok && plot_create(&p, WIDTH, HEIGHT, 0, WIDTH, HEIGHT, 0);
     if (ok) {
-        static const int of[8] = { 0, 4, 10, 5, 9, 6, 7, 2 };
-        float *c[8];
-        for (int k = 0; k < 8; k++) {
-            c[k] = column + (ptrdiff_t)k * n;
-            for (int i = 0; i < n; i++) c[k][i] = rows[(ptrdiff_t)i * LOG_COLUMNS + of[k]];
-        }
         for (int i = 0; i < n; i++)                /* in percent; f(x+) - f(x-) */
-            c[3][i] *= 100, c[4][i] *= 100, c[5][i] -= c[6][i];
-        const curve ce[2] = { { "training", 0x1f5fa8, c[0], c[1], n, 1.8f },
-                              { "validation", 0xd2691e, c[0], c[2], n, 1.8f } };
-        const curve accuracy[2] = { { "training", 0x1f5fa8, c[0], c[3], n, 1.8f },
-                                    { "validation", 0xd2691e, c[0], c[4], n, 1.8f } };
-        const curve gap[1] = { { "f(x+) - f(x-)", 0x2e8b57, c[0], c[5], n, 1.8f } };
+            c[ACCURACY][i] *= 100, c[VALID_ACCURACY][i] *= 100, c[GAP][i] -= c[F_SAMPLE][i];
+        const curve ce[2] = { { "training", 0x1f5fa8, c[UPDATE], c[CE], n, 1.8f },
+                              { "validation", 0xd2691e, c[UPDATE], c[VALID_CE], n, 1.8f } };
+        const curve accuracy[2] = { { "training", 0x1f5fa8, c[UPDATE], c[ACCURACY], n, 1.8f },
+                                    { "validation", 0xd2691e, c[UPDATE], c[VALID_ACCURACY], n,
+                                      1.8f } };
+        const curve gap[1] = { { "f(x+) - f(x-)", 0x2e8b57, c[UPDATE], c[GAP], n, 1.8f } };
         const panel panels[3] = {
             { "cross-entropy", NULL, LEFT, 60, RIGHT, 290, 0, 0, ce, 2 },
             { "accuracy, %", NULL, LEFT, 350, RIGHT, 580, 0, 0, accuracy, 2 },
@@ -705,7 +687,7 @@ static int draw_curves(const run *r) {
         ok = path_in(path, r, "curves.png") && plot_write(&p, path);
         plot_free(&p);
     }
-    free(column), free(rows);
+    for (int k = 0; k < COLUMNS; k++) free(c[k]);
     return ok;
 }
 

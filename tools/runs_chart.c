@@ -11,47 +11,15 @@ static const unsigned colours[GROUPS] = {
     0x9fc3e8, 0xd2491e, 0x2e8b57, 0x8b3a8b, 0x777777, 0xb22222
 };
 
-/* Which column, counted from 0, is called so; -1: none. */
-static int column_of(const char *header, const char *name) {
-    const size_t n = strlen(name);
-    for (int c = 0;; c++) {
-        const size_t wide = strcspn(header, ",\r\n");
-        if (wide == n && !strncmp(header, name, n)) return c;
-        if (header[wide] != ',') return -1;
-        header += wide + 1;
-    }
-}
-
-/* The first column and one more of RUN/log.csv. */
 static int read_run(const char *run, const char *name, curve *c) {
-    char path[LINE], line[LINE];
-    float *x = NULL, *y = NULL;
-    int room = 0, n = 0, column = -1;
+    char path[LINE];
+    int n;
     snprintf(path, sizeof path, "%s/log.csv", run);
-    FILE *f = fopen(path, "r");
-    if (f && fgets(line, sizeof line, f)) column = column_of(line, name);
-    while (column >= 0 && fgets(line, sizeof line, f)) {
-        const char *s = line;
-        for (int i = 0; i < column && s; i++) s = strchr(s, ','), s += s != NULL;
-        if (!s) continue;
-        if (n == room) {
-            room = 2 * room + 64;
-            float *more_x = (float *)realloc(x, (size_t)room * sizeof *x);
-            if (more_x) x = more_x;
-            float *more_y = (float *)realloc(y, (size_t)room * sizeof *y);
-            if (more_y) y = more_y;
-            if (!more_x || !more_y) break;
-        }
-        x[n] = strtof(line, NULL), y[n++] = strtof(s, NULL);
-    }
-    if (f) fclose(f);
-    if (n == 0) {
-        fprintf(stderr, "runs_chart: %s: no column \"%s\" with a row\n", path, name);
-        free(x), free(y);
-        return 0;
-    }
-    c->x = x, c->y = y, c->n = n;
-    return 1;
+    float *x = chart_column(path, "update", &n), *y = chart_column(path, name, &c->n);
+    if (x && y && n == c->n) return c->x = x, c->y = y, 1;
+    fprintf(stderr, "runs_chart: %s: no column \"%s\" with a row\n", path, name);
+    free(x), free(y);
+    return 0;
 }
 
 int main(int argc, char **argv) {
@@ -66,7 +34,7 @@ int main(int argc, char **argv) {
         int first = n;
         for (; ok && i < argc && strcmp(argv[i], "--") && n < RUNS; i++, n++) {
             curves[n].name = n == first ? name : "", curves[n].colour = colours[group];
-            curves[n].width = group ? 1.4f : 5;    /* where others lie on the first, it still shows */
+            curves[n].width = group ? 1.4f : 5;    /* the first shows also under others */
             ok = read_run(argv[i], argv[3], curves + n);
         }
         if (!ok) break;
