@@ -73,6 +73,10 @@ for command in train sample classify eval info export; do
     status 0 "$command --help" $command --help
     says "jem $command"
 done
+for arguments in "--help --dataset cifar10" "--dataset cifar10 --help"; do
+    status 0 "train $arguments" train $arguments
+    says "16 64 96 128"
+done
 status 2 "no command"
 refuses 2 "unknown command nonsense" nonsense
 set -- --out new

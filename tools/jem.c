@@ -4,9 +4,9 @@
        build/jem sample runs/a/last.safetensors
        build/jem classify runs/a/last.safetensors picture.png
 
-   tools/jem_train.h is the training run, tools/jem_use.h the rest, tools/options.h how options are
-   read. Exit status: 0, 1 if something failed, 2 if it was asked for something impossible; 130 when
-   interrupted. */
+   tools/jem_train.h is the training run, tools/train_options.h what it can be told, jem_use.h the
+   other commands, options.h how options are read. Exit status: 0, 1 if something failed, 2 if it
+   was asked for something impossible; 130 when interrupted. */
 #if !defined(_WIN32) && !defined(_XOPEN_SOURCE)
 #define _XOPEN_SOURCE 600                          /* clock_gettime, isatty, sigaction, fsync */
 #endif

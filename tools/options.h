@@ -137,10 +137,14 @@ static inline int options_defaults(options *o, int preset) {
    0 and a line on stderr if one is unknown or has no good value; -1 if help was asked for. */
 static inline int options_parse(options *o, int argc, char **argv, int first, char **words,
                                 int *n_words) {
+    int help = 0;
     *n_words = 0;
     for (int k = first; k < argc; k++) {
         const char *arg = argv[k];
-        if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) return -1;
+        if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) {
+            help = 1;                              /* what follows may change the defaults */
+            continue;
+        }
         if (strncmp(arg, "--", 2)) {
             if (*arg == '-' && arg[1]) {
                 fprintf(stderr, "%s: unknown option %s (%s --help lists them)\n", o->command, arg,
@@ -187,7 +191,7 @@ static inline int options_parse(options *o, int argc, char **argv, int first, ch
         if (!option_set(o, i, value)) return 0;
         o->given[i] = 1;
     }
-    return 1;
+    return help ? -1 : 1;
 }
 
 /* A line for each option: its defaults and what it does. presets: how many columns of defaults. */

@@ -1,0 +1,221 @@
+/* The options of `jem train`: the table, the presets, and which of them go together. */
+#ifndef TOOLS_TRAIN_OPTIONS_H
+#define TOOLS_TRAIN_OPTIONS_H
+
+#include <stddef.h>
+
+#include "options.h"
+
+typedef struct train_options {
+    int preset, epochs, iters, stop_at, seed, size, grey;
+    char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], out[OPTION_TEXT_SIZE];
+    char resume[OPTION_TEXT_SIZE], init[OPTION_TEXT_SIZE];
+    int net, depth, width, stem_stride, norm, activation, head;
+    option_list widths;
+    float dropout;
+    int batch_size, optimizer, schedule, warmup, clf_only, labels_per_class, shift, flip, batches;
+    option_list decay_epochs;
+    float lr, decay_rate, weight_decay, clip_grad, ema, w_y, w_x, w_xy, energy_l2, sigma;
+    int n_steps, negatives, buffer_size, class_cond, uncond;
+    float sgld_lr, sgld_std, clamp, reinit;
+    int precision, threads, n_valid, print_every, eval_every, retries;
+    float save_minutes, max_gap;
+} train_options;
+
+enum { PRESET_PAPER = 0, PRESET_FAST };
+enum { NET_WRN = 0, NET_CONVNET };
+enum { BATCHES_SEPARATE = 0, BATCHES_SHARED };
+enum { SCHEDULE_STEPS = 0, SCHEDULE_COSINE };
+
+#define AT(field) offsetof(train_options, field)
+#define NO_PRESETS(text) { text, NULL }
+static const option train_table[] = {              /* two columns: paper, fast */
+    { "the run", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "preset", OPTION_CHOICE, OPTION_FIXED, AT(preset), "paper|fast", { "paper", "fast" }, 0, 0,
+      "the two columns; fast if not given" },
+    { "dataset", OPTION_TEXT, OPTION_FIXED, AT(dataset), "NAME", { "cifar10", "digits" }, 0, 0,
+      "digits, mnist, fashion-mnist, cifar10, or a folder" },
+    { "data", OPTION_TEXT, OPTION_FREE, AT(data), "DIR", NO_PRESETS("data"), 0, 0,
+      "where tools/get-data has put them" },
+    { "size", OPTION_INT, OPTION_FIXED, AT(size), "N", NO_PRESETS("0"), 0, 1024,
+      "resize the images to N x N (0: as they are)" },
+    { "grey", OPTION_FLAG, OPTION_FIXED, AT(grey), "", NO_PRESETS("off"), 0, 0,
+      "make the images grey" },
+    { "epochs", OPTION_INT, OPTION_FREE, AT(epochs), "N", { "200", "0" }, 0, 1e6,
+      "length of the run, or" },
+    { "iters", OPTION_INT, OPTION_FREE, AT(iters), "N", { "0", "1500" }, 0, 1e9,
+      "the same in updates; sets the schedules" },
+    { "stop-at", OPTION_INT, OPTION_NOW, AT(stop_at), "K", NO_PRESETS("0"), 0, 1e9,
+      "stop after K updates, as if interrupted" },
+    { "out", OPTION_TEXT, OPTION_NOW, AT(out), "DIR", NO_PRESETS(""), 0, 0,
+      "where all results go (runs/DATASET)" },
+    { "resume", OPTION_TEXT, OPTION_NOW, AT(resume), "DIR", NO_PRESETS(""), 0, 0,
+      "go on with the run in DIR" },
+    { "init", OPTION_TEXT, OPTION_FIXED, AT(init), "FILE", NO_PRESETS(""), 0, 0,
+      "begin with the weights in FILE" },
+    { "seed", OPTION_INT, OPTION_FIXED, AT(seed), "N", NO_PRESETS("1"), 0, 2147483647,
+      "decides all that is random" },
+
+    { "the network", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "net", OPTION_CHOICE, OPTION_FIXED, AT(net), "wrn|convnet", { "wrn", "convnet" }, 0, 0,
+      "" },
+    { "depth", OPTION_INT, OPTION_FIXED, AT(depth), "N", { "28", "10" }, 10, 1000,
+      "wrn: layers, 6k + 4" },
+    { "width", OPTION_INT, OPTION_FIXED, AT(width), "N", { "10", "2" }, 1, 100,
+      "wrn: times 16, 32, 64 channels" },
+    { "stem-stride", OPTION_INT, OPTION_FIXED, AT(stem_stride), "N", NO_PRESETS("1"), 1, 8,
+      "wrn: of the first convolution" },
+    { "norm", OPTION_CHOICE, OPTION_FIXED, AT(norm), "none|batch|instance|layer|act",
+      NO_PRESETS("none"), 0, 0, "wrn" },
+    { "dropout-rate", OPTION_FLOAT, OPTION_FIXED, AT(dropout), "P", NO_PRESETS("0"), 0, .99,
+      "wrn" },
+    { "head", OPTION_CHOICE, OPTION_FIXED, AT(head), "pooled|flat", { "pooled", "flat" }, 0, 0,
+      "wrn" },
+    { "widths", OPTION_LIST, OPTION_FIXED, AT(widths), "N...", NO_PRESETS("16 32 64 64"), 1, 4096,
+      "convnet: channels of its layers" },
+    { "uncond", OPTION_FLAG, OPTION_FIXED, AT(uncond), "", NO_PRESETS("off"), 0, 0,
+      "log p(x) as an output of its own, beside the classes" },
+    { "activation", OPTION_CHOICE, OPTION_FIXED, AT(activation), "leaky-relu|relu|silu|tanh",
+      { "leaky-relu", "silu" }, 0, 0, "" },
+
+    { "learning", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "batch-size", OPTION_INT, OPTION_FIXED, AT(batch_size), "N", { "64", "64" }, 1, 65536,
+      "images per update" },
+    { "batches", OPTION_CHOICE, OPTION_FIXED, AT(batches), "separate|shared",
+      { "separate", "shared" }, 0, 0, "draws for p(x) and p(y|x)" },
+    { "optimizer", OPTION_CHOICE, OPTION_FIXED, AT(optimizer), "adam|sgd", NO_PRESETS("adam"), 0,
+      0, "(sgd: momentum .9)" },
+    { "lr", OPTION_FLOAT, OPTION_FIXED, AT(lr), "X", { "1e-4", "1e-3" }, 1e-12, 1e6,
+      "learning rate" },
+    { "schedule", OPTION_CHOICE, OPTION_FIXED, AT(schedule), "steps|cosine",
+      { "steps", "cosine" }, 0, 0, "of the rate" },
+    { "warmup-iters", OPTION_INT, OPTION_FIXED, AT(warmup), "N", { "1000", "100" }, -1, 1e9,
+      "rate grows from 0 over N updates" },
+    { "decay-epochs", OPTION_LIST, OPTION_FIXED, AT(decay_epochs), "N...", NO_PRESETS("160 180"),
+      0, 1e6, "steps: when (4 at most)" },
+    { "decay-rate", OPTION_FLOAT, OPTION_FIXED, AT(decay_rate), "X", NO_PRESETS(".3"), 0, 1,
+      "steps: by which factor" },
+    { "weight-decay", OPTION_FLOAT, OPTION_FIXED, AT(weight_decay), "X", NO_PRESETS("0"), 0, 1e3,
+      "L2, added to the gradient" },
+    { "clip-grad", OPTION_FLOAT, OPTION_FIXED, AT(clip_grad), "X", { "0", "20" }, 0, 1e9,
+      "bound of the gradient's norm (0: none)" },
+    { "ema", OPTION_FLOAT, OPTION_FIXED, AT(ema), "X", { "0", ".999" }, 0, .999999,
+      "decay of averaged weights (0: off)" },
+    { "p-y-given-x-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_y), "X", NO_PRESETS("1"), 0, 1e6,
+      "of the loss on log p(y|x)" },
+    { "p-x-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_x), "X", { "1", ".1" }, 0, 1e6,
+      "of the loss on log p(x)" },
+    { "p-x-y-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_xy), "X", NO_PRESETS("0"), 0, 1e6,
+      "of the loss on log p(x,y)" },
+    { "energy-l2", OPTION_FLOAT, OPTION_FIXED, AT(energy_l2), "X", NO_PRESETS("0"), 0, 1e6,
+      "of the mean squares of f(x)" },
+    { "labels-per-class", OPTION_INT, OPTION_FIXED, AT(labels_per_class), "N", NO_PRESETS("0"),
+      -1, 1e9, "use so few labels; p(x) sees all (0: all)" },
+    { "clf-only", OPTION_FLAG, OPTION_FIXED, AT(clf_only), "", NO_PRESETS("off"), 0, 0,
+      "train the last layer only" },
+    { "sigma", OPTION_FLOAT, OPTION_FIXED, AT(sigma), "X", NO_PRESETS(".03"), 0, 1e3,
+      "std of noise added to the images" },
+    { "shift", OPTION_INT, OPTION_FIXED, AT(shift), "N", { "4", "1" }, 0, 64,
+      "move images by up to N pixels" },
+    { "flip", OPTION_FLAG, OPTION_FIXED, AT(flip), "", { "on", "off" }, 0, 0,
+      "mirror every other one (--no-flip: off)" },
+
+    { "sampling", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "n-steps", OPTION_INT, OPTION_FIXED, AT(n_steps), "N", { "20", "10" }, 0, 100000,
+      "SGLD steps per update" },
+    { "sgld-lr", OPTION_FLOAT, OPTION_FIXED, AT(sgld_lr), "X", NO_PRESETS("1"), -1e9, 1e9,
+      "size of a step" },
+    { "sgld-std", OPTION_FLOAT, OPTION_FIXED, AT(sgld_std), "X", NO_PRESETS(".01"), 0, 1e9,
+      "noise of a step" },
+    { "clamp", OPTION_FLOAT, OPTION_FIXED, AT(clamp), "X", { "0", "2" }, 0, 1e9,
+      "keep samples within +-X (0: do not)" },
+    { "negatives", OPTION_INT, OPTION_FIXED, AT(negatives), "N", { "0", "32" }, 0, 65536,
+      "chains per update (0: batch-size)" },
+    { "buffer-size", OPTION_INT, OPTION_FIXED, AT(buffer_size), "N", { "10000", "1000" }, 1, 1e7,
+      "chains in the replay buffer" },
+    { "reinit-freq", OPTION_FLOAT, OPTION_FIXED, AT(reinit), "P", { ".05", ".025" }, 0, 1,
+      "share of chains begun anew from noise" },
+    { "class-cond-p-x-sample", OPTION_FLAG, OPTION_FIXED, AT(class_cond), "", NO_PRESETS("off"), 0,
+      0, "chains follow p(x|y), y at random" },
+
+    { "machine and reports", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "precision", OPTION_CHOICE, OPTION_FIXED, AT(precision), "exact|fast|direct|bf16",
+      { "exact", "fast" }, 0, 0, "arithmetic" },
+    { "threads", OPTION_INT, OPTION_FREE, AT(threads), "N", NO_PRESETS("0"), 0, 1024,
+      "(0: all; the result is the same)" },
+    { "n-valid", OPTION_INT, OPTION_FIXED, AT(n_valid), "N", { "5000", "500" }, 0, 1e8,
+      "images held back for validation" },
+    { "print-every", OPTION_INT, OPTION_FIXED, AT(print_every), "N", { "100", "20" }, 1, 1e9,
+      "updates per row of log.csv" },
+    { "eval-every", OPTION_INT, OPTION_FIXED, AT(eval_every), "N", NO_PRESETS("1"), 1, 1e6,
+      "epochs per validation and pictures" },
+    { "save-minutes", OPTION_FLOAT, OPTION_FREE, AT(save_minutes), "X", NO_PRESETS("10"), 0, 1e6,
+      "between checkpoints, besides" },
+    { "max-gap", OPTION_FLOAT, OPTION_FIXED, AT(max_gap), "X", NO_PRESETS("100"), 1e-6, 1e30,
+      "|f(x+) - f(x-)| that counts as diverged" },
+    { "retries", OPTION_INT, OPTION_FREE, AT(retries), "N", NO_PRESETS("8"), 0, 1e6,
+      "times to go back and on after that" }
+};
+
+/* What is best for a data set, in the fast preset: examples/README.md tells how it was found. */
+static const struct { const char *dataset, *name, *value; } train_fast[] = {
+    { "mnist", "warmup-iters", "200" }, { "mnist", "n-valid", "5000" },
+    { "mnist", "print-every", "100" },
+    { "fashion-mnist", "widths", "16 32 64 96" }, { "fashion-mnist", "iters", "2000" },
+    { "fashion-mnist", "warmup-iters", "200" }, { "fashion-mnist", "n-valid", "5000" },
+    { "fashion-mnist", "print-every", "100" },
+    { "cifar10", "widths", "16 64 96 128" }, { "cifar10", "iters", "10000" },
+    { "cifar10", "n-steps", "5" }, { "cifar10", "lr", "2e-3" },
+    { "cifar10", "warmup-iters", "500" }, { "cifar10", "shift", "4" }, { "cifar10", "flip", "on" },
+    { "cifar10", "n-valid", "5000" }, { "cifar10", "print-every", "100" }
+};
+
+/* 1, or 0 and a line on stderr: what was not given, from the preset and the data set. */
+static int train_defaults(options *o, train_options *t) {
+    if (!option_default(o, option_find(o, "preset"), "fast")) return 0;
+    const int preset = t->preset, dataset = option_find(o, "dataset");
+    if (!option_default(o, dataset, o->table[dataset].value[preset])) return 0;
+    if (!options_defaults(o, preset)) return 0;
+    for (size_t i = 0; preset == PRESET_FAST && i < sizeof train_fast / sizeof *train_fast; i++)
+        if (!strcmp(train_fast[i].dataset, t->dataset) &&
+            !option_default(o, option_find(o, train_fast[i].name), train_fast[i].value)) return 0;
+    /* epochs and iters are two names of one length */
+    if (o->given[option_find(o, "epochs")] && !option_default(o, option_find(o, "iters"), "0"))
+        return 0;
+    if (o->given[option_find(o, "iters")] && !option_default(o, option_find(o, "epochs"), "0"))
+        return 0;
+    return 1;
+}
+
+/* Combinations that make no sense: a line on stderr. */
+static int train_combination(const options *o, const train_options *t) {
+    const int given_epochs = o->given[option_find(o, "epochs")];
+    const char *wrong = NULL;
+    static const char *const of_wrn[] = {
+        "depth", "width", "stem-stride", "norm", "dropout-rate", "head"
+    };
+    char text[128];
+    for (size_t i = 0; i < sizeof of_wrn / sizeof *of_wrn; i++)
+        if (t->net == NET_CONVNET && o->given[option_find(o, of_wrn[i])]) {
+            snprintf(text, sizeof text, "--%s is for --net wrn, not convnet", of_wrn[i]);
+            wrong = text;
+        }
+    if (t->net == NET_WRN && o->given[option_find(o, "widths")])
+        wrong = "--widths is for --net convnet, not wrn";
+    if (t->net == NET_WRN && (t->depth - 4) % 6) wrong = "--depth must be 6k + 4: 10, 16, 22, 28";
+    if (given_epochs && o->given[option_find(o, "iters")] && t->epochs && t->iters)
+        wrong = "--epochs and --iters are two names of one length: give one";
+    else if (!t->epochs && !t->iters) wrong = "--epochs or --iters must be above 0";
+    if (t->w_y == 0 && t->w_x == 0 && t->w_xy == 0)
+        wrong = "--p-y-given-x-weight, --p-x-weight and --p-x-y-weight are all 0: nothing to learn";
+    if (t->w_x == 0 && t->w_xy == 0 && t->class_cond)
+        wrong = "--class-cond-p-x-sample needs --p-x-weight or --p-x-y-weight";
+    if (t->uncond && (t->class_cond || t->w_xy > 0))
+        wrong = "--uncond has no p(x,y): not with --class-cond-p-x-sample, nor --p-x-y-weight";
+    if (t->decay_epochs.n > 4) wrong = "--decay-epochs takes 4 numbers at most";
+    if (*t->init && *t->resume) wrong = "--init begins a run, --resume goes on with one";
+    if (wrong) fprintf(stderr, "%s: %s\n", o->command, wrong);
+    return !wrong;
+}
+
+#endif
