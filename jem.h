@@ -6180,6 +6180,7 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n) {
 #if defined(__unix__) || defined(__APPLE__)
 #define JEM__POSIX 1
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #elif defined(_WIN32)                              /* all that is wanted of windows.h */
 #ifdef __cplusplus
@@ -6977,6 +6978,11 @@ static int jem__rename(const char *from, const char *to) {
 /* temp has been made by us: on any failure it goes, and path is as it was. */
 static jem_status jem__file_replace(jem_ctx *ctx, const char *path, const char *temp,
                                     const char *bytes, size_t size) {
+#ifdef JEM__POSIX
+    struct stat s;
+    if (!stat(path, &s) && !S_ISREG(s.st_mode))
+        return jem__file_fail(ctx, path, "is no regular file, and will not be replaced", 0);
+#endif
     errno = 0;
     FILE *f = fopen(temp, "wb");
     if (!f) return jem__file_fail(ctx, temp, "cannot be created", errno);

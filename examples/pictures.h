@@ -12,6 +12,9 @@
 #include <sys/stat.h>
 #ifdef _WIN32
 #include <direct.h>
+#ifndef S_ISREG
+#define S_ISREG(mode) (((mode) & S_IFMT) == S_IFREG)
+#endif
 #endif
 
 #include "../jem.h"
@@ -129,7 +132,12 @@ static inline unsigned char picture_byte(float in_0_1) {
     return in_0_1 >= 1 ? 255 : in_0_1 > 0 ? (unsigned char)(in_0_1 * 255 + .5f) : 0;  /* NaN: 0 */
 }
 
-/* bytes[h][w][c], c = 1 grey or 3 RGB */
+static inline void picture__bytes(void *file, void *bytes, int n) {
+    FILE *f = (FILE *)file;
+    if (!ferror(f)) fwrite(bytes, 1, (size_t)n, f);        /* an error stays with the file */
+}
+
+/* bytes[h][w][c], c = 1 grey or 3 RGB. A file is replaced when the new one is whole. */
 static inline int picture_write(const char *path, const unsigned char *bytes, int w, int h, int c) {
     char directory[512] = "";
     for (size_t i = 0; path[i] && i + 1 < sizeof directory; i++) {
@@ -141,9 +149,22 @@ static inline int picture_write(const char *path, const unsigned char *bytes, in
 #endif
         directory[i] = path[i], directory[i + 1] = 0;
     }
+    char temp[600];
+    struct stat s;
+    const int plain = (stat(path, &s) != 0 || S_ISREG(s.st_mode)) && strlen(path) < 590;
+    snprintf(temp, sizeof temp, "%.590s%s", path, plain ? ".tmp" : "");
     errno = 0;
-    if (stbi_write_png(path, w, h, c, bytes, w * c)) return 1;
-    fprintf(stderr, "%s: cannot be written (%s)\n", path, errno ? strerror(errno) : "no memory");
+    FILE *f = fopen(plain ? temp : path, "wb");
+    int ok = f && (double)w * h * c < 1e9 &&                       /* stb counts in int */
+             stbi_write_png_to_func(picture__bytes, f, w, h, c, bytes, w * c) != 0;
+    if (f) ok = !fflush(f) && !ferror(f) && ok, ok = !fclose(f) && ok;
+#ifdef _WIN32
+    if (ok && plain) remove(path);                 /* there, rename does not replace */
+#endif
+    if (ok && (!plain || !rename(temp, path))) return 1;
+    fprintf(stderr, "%s: cannot be written (%s)\n", path, errno ? strerror(errno) :
+            "no memory, or too large a picture");
+    if (f && plain) remove(temp);
     return 0;
 }
 

@@ -84,13 +84,17 @@ refuses 2 "unknown option --nonsense" train --nonsense 1 "$@"
 refuses 2 "unknown option -x" train -x "$@"
 refuses 2 "what is 'word'" train word "$@"
 refuses 2 "needs a value" train --lr
+refuses 2 "resume has an empty value" train --resume "" "$@"
+refuses 2 "unknown option --no-flip" train --no-flip=on "$@"
+refuses 2 "out DIR must say" train --dataset ..
+refuses 2 "not UTF-8" train --dataset "$(printf 'tw\377')" "$@"
 refuses 2 "lr 1e-3x: a number" train --lr 1e-3x "$@"
 refuses 2 "lr 0: a number" train --lr 0 "$@"
 refuses 2 "lr nan: a number" train --lr nan "$@"
 refuses 2 "iters 1.5: a whole number" train --iters 1.5 "$@"
 refuses 2 "seed 99999999999: a whole number" train --seed 99999999999 "$@"
 refuses 2 "choose from adam|sgd" train --optimizer adamw "$@"
-refuses 2 "a list of numbers" train --widths 8,x "$@"
+refuses 2 "a list of 1 to 8 numbers from 1 to 4096" train --widths 8,x "$@"
 refuses 2 "two names of one length" train --epochs 3 --iters 3 "$@"
 refuses 2 "must be above 0" train --iters 0 "$@"
 refuses 2 "6k + 4" train --net wrn --depth 11 "$@"
@@ -102,7 +106,7 @@ refuses 2 "multiple of the number of classes" train --class-cond-p-x-sample --bu
 refuses 2 "n-valid 9000 of 9000" train --n-valid 9000 "$@"
 refuses 2 "batch-size 9000 is more" train --batch-size 9000 "$@"
 refuses 2 "labels-per-class 5000: class" train --labels-per-class 5000 "$@"
-refuses 2 "shift is larger" train --shift 28 "$@"
+refuses 2 "shift must be smaller" train --shift 28 "$@"
 refuses 2 "too small for 8 layers" train --widths 8,8,8,8,8,8,8,8 "$@"
 refuses 2 "out cannot go with --resume" train --resume somewhere "$@"
 refuses 2 "jem sample MODEL" sample
@@ -163,7 +167,12 @@ refuses 2 "lr 5: this run has 1e-3" train --resume b --lr 5
 refuses 2 "is there already: --resume b" train --out b
 status 0 "longer" train --resume d --iters 22
 says "22/22"
-status 0 "the same value again, as the reference spells it" train --resume d --batch_size=32
+status 0 "values again, spelled in other ways" train --resume d/last.safetensors --batch_size=32 \
+    --lr .001 --widths "8 8"
+says "all updates are done"
+cp d/last.safetensors done.safetensors
+refuses 2 "3 updates were asked for, 22 are done" train --resume d --iters 3
+check "nothing was written" cmp d/last.safetensors done.safetensors
 cp b/last.safetensors kept.safetensors
 
 echo "interrupted by a signal"
@@ -177,12 +186,24 @@ for signal in INT:130 TERM:143; do
     wait $pid
     is=$?
     check "${signal%:*}: status $is" test $is = ${signal#*:}
+    check "it says that it heard" grep -q "finishing this update" err
     says "to go on: jem train --resume e"
     at=$(sed -n 's/stopped after update \([0-9]*\);.*/\1/p' out)
     status 0 "goes on after update $at" train --resume e --stop-at $((${at:-0} + 3))
     says "going on after update $at"
     check "rows of the log rise" sh -c 'cut -d, -f1 e/log.csv | tail -n +2 | sort -n -u -c'
 done
+
+echo "one run in a folder"
+rm -rf e
+"$jem" train $tiny --iters 100000 --out e >out2 2>err2 </dev/null &
+pid=$!
+i=0
+while [ $((i += 1)) -lt 120 ] && ! grep -q '^10,' e/log.csv 2>/dev/null; do sleep .5; done
+refuses 1 "another jem train is at work" train --resume e
+kill -s INT $pid
+wait $pid
+check "the first goes on" grep -q "to go on: jem train --resume e" out2
 
 echo "a run that diverges"
 wild="$tiny --iters 130 --lr .03 --clamp 0 --clip-grad 0 --p-x-weight 1 --activation leaky-relu"
@@ -195,6 +216,15 @@ check "rows of the log rise" sh -c 'cut -d, -f1 f/log.csv | tail -n +2 | sort -n
 status 1 "it gives up" train $wild --retries 1 --out g
 check "says so" grep -q "gave up after 1 retries" err
 status 0 "what is left is whole" info g/last.safetensors
+status 1 "one more attempt" train --resume g --retries 1
+check "is another one" grep -q "gave up after 1 retries" err
+worse="$tiny --batch-size 8 --negatives 4 --n-valid 8900 --print-every 12 --iters 120 --lr .02"
+status 0 "it gets worse" train $worse --max-gap 3 --p-x-weight .5 --seed 2 --retries 40 --out best
+best=$(cut -d, -f10 best/log.csv | grep '^[0-9]' | sort -n | tail -n 1)
+status 0 "the best is kept" info best/last.safetensors
+kept=$(sed -n 's/.*best validation accuracy \([0-9.]*\)%.*/\1/p' out)
+check "best is $kept%, log.csv has ${best}" \
+    sh -c "echo '$kept $best' | awk '{ exit !(\$1 >= 100 * \$2 - .01) }'"
 
 echo "a full disk"
 status 0 "before" train $tiny --buffer-size 1000 --iters 20 --stop-at 10 --out h
@@ -209,7 +239,13 @@ check "says so" grep -q "h/last.safetensors: cannot be written: " err
 check "the checkpoint is whole" cmp h/last.safetensors before
 check "nothing is left" test ! -e h/last.safetensors.tmp
 status 0 "and goes on" train --resume h
+full sample examples/models/mnist.safetensors --n 400 --columns 20 --steps 1 --zoom 8 --out big.png
+is=$?
+check "a picture: status $is" test $is = 1
+check "says so" grep -q "big.png: cannot be written" err
+check "nothing is left of it" test ! -e big.png -a ! -e big.png.tmp
 if [ -e /dev/full ]; then
+    status 1 "a full device" sample examples/models/mnist.safetensors --n 2 --steps 1 --out /dev/full
     "$jem" help >/dev/full 2>err
     is=$?
     check "standard output: status $is" test $is = 1
@@ -223,7 +259,7 @@ for bytes in 0 7 8 100 5000 100000; do
 done
 cp b/best.safetensors b/last.safetensors
 status 1 "a network alone is no run" train --resume b
-check "says so" grep -q "not a run that can go on" err
+check "says so" grep -q "not a run of this program that can go on" err
 cp kept.safetensors b/last.safetensors
 
 echo "using what was trained"
@@ -245,23 +281,33 @@ for how in "--class 7" "--class all" "--from buffer" "--from buffer --class 1 --
     check "another picture: $how" sh -c '! cmp s1.png s4.png'
 done
 refuses 2 "class 10: the network has classes 0 to 9" sample $model --class 10 --out new
-refuses 1 "holds no replay buffer" sample b/best.safetensors --from buffer --out new
-refuses 1 "the buffer has only" sample $model --from buffer --min-visits 100000 --out new
+refuses 2 "holds no replay buffer" sample b/best.safetensors --from buffer --out new
+refuses 1 "the buffer has too few" sample $model --from buffer --min-visits 100000 --out new
 refuses 1 "nowhere" sample $model --n 1 --steps 1 --out noise.safetensors/nowhere.png
 status 0 "classify" classify $model each/000000.png --top 3
 check "three classes" test "$(grep -c '(p = ' out)" = 3
 says "log p(x)"
+"$jem" classify $model - <s1.png >out 2>err
+check "from standard input" grep -q "^-: .*was [0-9]* x [0-9]*" out
 status 0 "of another size" classify $model s1.png examples/gallery/chains.png --invert
 says "was [0-9]* x [0-9]*.* made 28 x 28 grey"
 status 1 "one that is no image" classify $model nowhere.png each/000001.png
 says "each/000001.png: "
 status 0 "export" export $model small.safetensors
+refuses 2 "are one file" export small.safetensors ./small.safetensors
+mkfifo pipe
+refuses 1 "pipe: is no regular file" export $model pipe
+check "the pipe is one" test -p pipe
 status 0 "the same network" eval small.safetensors --dataset digits
 says "images: ${trained:-nothing}"
 check "and no more" sh -c '[ $(wc -c <small.safetensors) -lt 460000 ]'
 status 0 "begin with it" train $small --init small.safetensors --iters 5 --out i
 accuracy=$(sed -n 's/.*accuracy \([0-9.]*\)%, -log.*/\1/p' out)
 check "it begins where that one was: $accuracy%" test "${accuracy%.*}" -gt 60
+status 0 "the same, stopped" train $small --init small.safetensors --iters 5 --stop-at 2 --out ii
+rm small.safetensors
+status 0 "and resumed" train --resume ii
+check "5 = 2 + 3" same_run i ii
 mkdir -p two/train/dark two/train/light two/test/dark two/test/light
 for i in 0 1 2 3 4 5 6 7 8 9; do
     cp each/00000$i.png two/train/dark/$i.png && cp each/00001$i.png two/train/light/$i.png
@@ -272,8 +318,28 @@ status 0 "a folder of images per class" train $tiny --dataset two --size 16 --ba
 says "two: 20 images of 16 x 16, 2 classes"
 status 0 "its classes have names" classify j/last.safetensors each/000000.png
 says ": \(dark\|light\) (p = "
-status 1 "images that do not fit" eval j/last.safetensors --dataset digits
+status 0 "its own data" eval j/last.safetensors
+status 2 "images that do not fit" eval j/last.safetensors --dataset digits
 check "says so" grep -q "digits has images" err
+status 0 "a run of it" train $tiny --dataset two --size 16 --batch-size 8 --n-valid 0 --iters 4 \
+    --stop-at 2 --out k
+check "no validation, no number" sh -c 'tail -n 1 k/log.csv | cut -d, -f10,11 | grep -q "^,$"'
+mv two moved
+refuses 1 "there is no such folder" train --resume k
+status 0 "elsewhere" train --resume k --dataset moved/ --stop-at 3
+mv moved/train/light moved/train/airy; mv moved/test/light moved/test/airy
+refuses 1 "not the data this run was begun with" train --resume k
+refuses 2 "class 'airy' is none of the model's" eval k/last.safetensors
+rm -r moved/test
+mv moved/train/airy moved/train/light
+status 0 "without test images" train --resume k
+check "says so at once" grep -q "no test at the end" err
+says "no test images"
+status 0 "labels that nobody asks for" train $tiny --p-y-given-x-weight 0 --batches separate \
+    --iters 5 --out l
+check "no cross-entropy" sh -c 'tail -n 1 l/log.csv | cut -d, -f5,6 | grep -q "^,$"'
+status 0 "unconditional" train $tiny --uncond --iters 2 --out m
+refuses 2 "has no p(x,y)" sample m/last.safetensors --class 3 --out new
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

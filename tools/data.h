@@ -47,7 +47,8 @@ typedef struct data_set {
 typedef enum data_resize {
     DATA_AS_IS = 0,            /* all must have one size (and the one asked for, if any is) */
     DATA_AREA,                 /* mean over the area that a pixel covers: for making smaller */
-    DATA_BILINEAR              /* for making larger */
+    DATA_BILINEAR,             /* for making larger */
+    DATA_FIT                   /* one of the two, as the image needs */
 } data_resize;
 
 /* Zero means default; a NULL desc is all defaults. */
@@ -262,7 +263,7 @@ static inline const char *data__gunzip(const unsigned char *in, size_t n, unsign
     if (got >= 0 && (unsigned long)got == size && data__crc32(*out, size) == crc) return NULL;
     free(*out);
     *out = NULL;
-    return "is cut short, or damaged: its checksum is wrong";
+    return "is cut short, damaged, or made of several gzip members (gunzip unpacks those)";
 }
 
 /* The whole file, unpacked if it is gzip. NULL: job's error says why. */
@@ -354,7 +355,8 @@ static inline void data__fit(unsigned char *to, int c, int h, int w, const unsig
     for (int k = 0; k < c; k++, to += plane) {
         const unsigned char *in = from + (fc == c ? k : 0) * f_plane;
         if (h == fh && w == fw) memcpy(to, in, (size_t)plane);
-        else if (resize == DATA_AREA) data__area(to, h, w, in, fh, fw);
+        else if (resize == DATA_AREA || (resize == DATA_FIT && (fh > h || fw > w)))
+            data__area(to, h, w, in, fh, fw);
         else data__bilinear(to, h, w, in, fh, fw);
     }
 }

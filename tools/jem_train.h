@@ -11,7 +11,9 @@
 #ifndef TOOLS_JEM_TRAIN_H
 #define TOOLS_JEM_TRAIN_H
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -53,14 +55,20 @@ typedef struct run {
     double seconds, began, saved, shown, pace;     /* seconds: of the runs before; pace: each */
     jem_stats last;
     float valid_accuracy, valid_ce;
+    char data_mark[64];                            /* tells the data set from others */
+    int lock;                                      /* of the folder, held while the run lasts */
     FILE *log;
 } run;
 
 static volatile sig_atomic_t train_signal;
 
 static void on_signal(int number) {
-    if (train_signal) _exit(128 + number);         /* the second time: at once */
+    static const char text[] = "\nfinishing this update, then saving; once more: stop at once\n";
+    if (train_signal) _exit(128 + number);
     train_signal = number;
+    const int error = errno;                       /* of what was interrupted */
+    if (write(2, text, sizeof text - 1) <= 0) train_signal = number;   /* nobody there to read it */
+    errno = error;
 }
 
 static double now(void) {
@@ -105,6 +113,13 @@ static int make_folder(const char *path) {
     if (errno == EEXIST && stat(part, &s) == 0 && S_ISDIR(s.st_mode)) return 1;
     if (errno == EEXIST) errno = ENOTDIR;
     return 0;
+}
+
+/* One run at a time in a folder. */
+static int lock_folder(run *r) {
+    r->lock = open(r->o->out, O_RDONLY);
+    if (r->lock < 0 || !flock(r->lock, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return 1;
+    return complain(r, 1, r->o->out, ": another jem train is at work in this folder");
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */
@@ -173,18 +188,25 @@ static int load_data(run *r) {
     data_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.root = t->data, desc.height = desc.width = t->size, desc.channels = t->grey ? 1 : 0;
-    desc.resize = t->size ? DATA_AREA : DATA_AS_IS;
+    desc.resize = t->size ? DATA_FIT : DATA_AS_IS;
     if (!data_load(&r->data, t->dataset, "train", &desc, error, sizeof error))
         return complain(r, 1, error, "");
     const data_set *s = &r->data;
     if (s->c != 1 && s->c != 3) return complain(r, 1, t->dataset, ": neither grey nor colour");
+    const size_t bytes = (size_t)s->n * (size_t)(s->c * s->h * s->w);
+    snprintf(r->data_mark, sizeof r->data_mark, "%d images, checksum %08lx", s->n,
+             data__crc32(s->pixels, bytes) ^
+             data__crc32((const unsigned char *)s->labels, (size_t)s->n * sizeof *s->labels));
+    desc.height = s->h, desc.width = s->w, desc.channels = s->c;
+    if (!data_load(&r->test, t->dataset, "test", &desc, error, sizeof error))
+        say(r, "no test at the end: ", error);
     if (t->n_valid >= s->n) {
-        snprintf(error, sizeof error, "--n-valid %d of %d images leaves none for training",
-                 t->n_valid, s->n);
+        snprintf(error, sizeof error, "--n-valid %d of %d images leaves none for training: take "
+                 "fewer", t->n_valid, s->n);
         return complain(r, 2, error, "");
     }
     if (t->shift >= s->h || t->shift >= s->w)
-        return complain(r, 2, "--shift is larger than the images", "");
+        return complain(r, 2, "--shift must be smaller than the images", "");
     r->order = (int *)malloc((size_t)s->n * sizeof *r->order);
     r->labelled = (int *)malloc((size_t)s->n * sizeof *r->labelled);
     int *seen = (int *)calloc((size_t)s->classes, sizeof *seen);
@@ -207,8 +229,8 @@ static int load_data(run *r) {
     }
     free(seen);
     if (t->batch_size > r->n_train) {
-        snprintf(error, sizeof error, "--batch-size %d is more than the %d training images",
-                 t->batch_size, r->n_train);
+        snprintf(error, sizeof error, "--batch-size %d is more than the %d training images: take "
+                 "a smaller one", t->batch_size, r->n_train);
         return complain(r, 2, error, "");
     }
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w, n = t->batch_size + 1;
@@ -328,8 +350,7 @@ static jem_archive *pack(run *r) {
 
 static int unpack(run *r, const jem_archive *a) {
     const jem_entry *e = jem_archive_find(a, "run.state");
-    if (!e || e->dtype != JEM_F32)
-        jem_fail(r->ctx, JEM_BAD_FILE, "this file holds a network, not a run that can go on");
+    if (!e || e->dtype != JEM_F32) jem_fail(r->ctx, JEM_BAD_FILE, "no run.state in the file");
     else if (jem_net_load(r->net, a) == JEM_OK && jem_trainer_from_archive(r->tr, a) == JEM_OK) {
         memcpy(r->state, e->data, e->bytes < sizeof r->state ? e->bytes : sizeof r->state);
         r->update = jem_trainer_updates(r->tr);
@@ -361,6 +382,7 @@ static int save(run *r) {
     ok = ok && jem_archive_set_meta(a, "run.seconds", text) == JEM_OK;
     snprintf(text, sizeof text, "%d", r->update);
     ok = ok && jem_archive_set_meta(a, "run.updates", text) == JEM_OK &&
+         jem_archive_set_meta(a, "run.data", r->data_mark) == JEM_OK &&
          jem_archive_write(a, path) == JEM_OK;
     jem_archive_free(a);
     jem_trainer_average(r->tr, 0);
@@ -393,6 +415,14 @@ static int remember(run *r) {
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
+/* Two draws per update: all images for p(x), labelled ones for p(y|x); or one draw for both? */
+static int draws_twice(const train_options *t) {
+    return t->batches == BATCHES_SEPARATE || t->labels_per_class > 0;
+}
+static int uses_labels(const train_options *t) {
+    return t->w_y > 0 || t->w_xy > 0 || !draws_twice(t);
+}
+
 #define LOG_HEADER "update,epoch,lr,loss,ce,accuracy,f_data,f_sample,grad_norm,valid_accuracy," \
                    "valid_ce,retries,seconds"
 
@@ -419,16 +449,16 @@ static int log_open(run *r, int update) {
 
 static int log_row(run *r, int evaluated) {
     const float n = r->state[STATE_COUNT];
-    char row[512], valid[64] = ",";
+    char row[512], valid[64] = ",", labels[64] = ",";
     if (n < 1 && !evaluated) return 1;
     double mean[STATE_SUMS];
     for (int i = 0; i < STATE_SUMS; i++) mean[i] = n > 0 ? (double)(r->state[i] / n) : 0.0;
-    if (evaluated) snprintf(valid, sizeof valid, "%.5f,%.5f", (double)r->valid_accuracy,
-                            (double)r->valid_ce);
-    snprintf(row, sizeof row, "%d,%.3f,%.4g,%.6g,%.6g,%.5f,%.6g,%.6g,%.6g,%s,%.0f,%.1f\n",
-             r->update, (double)r->update / r->per_epoch, (double)r->last.lr, mean[5], mean[0],
-             mean[1], mean[2], mean[3], mean[4], valid, (double)r->state[STATE_RETRIES],
-             elapsed(r));
+    if (evaluated && r->valid_accuracy >= 0)
+        snprintf(valid, sizeof valid, "%.5f,%.5f", (double)r->valid_accuracy, (double)r->valid_ce);
+    if (uses_labels(r->o)) snprintf(labels, sizeof labels, "%.6g,%.5f", mean[0], mean[1]);
+    snprintf(row, sizeof row, "%d,%.3f,%.4g,%.6g,%s,%.6g,%.6g,%.6g,%s,%.0f,%.1f\n", r->update,
+             (double)r->update / r->per_epoch, (double)r->last.lr, mean[5], labels, mean[2],
+             mean[3], mean[4], valid, (double)r->state[STATE_RETRIES], elapsed(r));
     for (int i = 0; i < STATE_SUMS; i++) r->state[i] = 0;
     r->state[STATE_COUNT] = 0;
     errno = 0;
@@ -508,17 +538,21 @@ static void progress(run *r) {
     if (r->update < r->total &&
         (bar ? t - r->shown < .1 : r->update % r->o->print_every != 0)) return;
     r->shown = t;
-    char left[32], valid[32] = "", line[256];
+    char left[32], ce[32] = "", accuracy[32] = "", valid[32] = "", line[256];
     time_text(left, (r->total - r->update) * r->pace);
     if (r->valid_accuracy >= 0)
         snprintf(valid, sizeof valid, " (validation %.1f%%)", 100 * (double)r->valid_accuracy);
     const jem_stats *s = &r->last;
     const float n = r->state[STATE_COUNT], *sums = r->state;
-    snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s  CE %.3f  f(x+) %.1f  f(x-) %.1f"
-             "  accuracy %.1f%%%s", r->update / r->per_epoch, r->update, r->total, left,
-             1 / fmax(r->pace, 1e-9), (double)(n > 0 ? sums[0] / n : s->ce),
+    if (uses_labels(r->o)) {
+        snprintf(ce, sizeof ce, "  CE %.3f", (double)(n > 0 ? sums[0] / n : s->ce));
+        snprintf(accuracy, sizeof accuracy, "  accuracy %.1f%%",
+                 100 * (double)(n > 0 ? sums[1] / n : s->accuracy));
+    }
+    snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s%s  f(x+) %.1f  f(x-) %.1f%s%s",
+             r->update / r->per_epoch, r->update, r->total, left, 1 / fmax(r->pace, 1e-9), ce,
              (double)(n > 0 ? sums[2] / n : s->f_data), (double)(n > 0 ? sums[3] / n : s->f_sample),
-             100 * (double)(n > 0 ? sums[1] / n : s->accuracy), valid);
+             accuracy, valid);
     const int wide = bar ? terminal_width() - 1 : 0;       /* a longer line could not be replaced */
     if (bar) printf("\r%-*.*s%s", wide, wide, line, r->update < r->total ? "" : "\n");
     else printf("%s\n", line);
@@ -537,7 +571,7 @@ static int validate(run *r) {
     int ok = 1;
     r->valid_accuracy = r->valid_ce = -1;
     jem_trainer_average(r->tr, 1);
-    if (n >= 2) {
+    if (n >= 1) {
         double accuracy, ce;
         float *x = (float *)malloc((size_t)n * (size_t)(r->data.c * r->data.h * r->data.w) *
                                    sizeof *x);
@@ -545,7 +579,7 @@ static int validate(run *r) {
         if (ok) {
             r->valid_accuracy = (float)accuracy, r->valid_ce = (float)ce;
             data_floats(&r->data, r->order, n, x);
-            if (jem_calibrate(r->net, x, n) == JEM_DIVERGED) jem_clear_error(r->ctx);
+            if (n > 1 && jem_calibrate(r->net, x, n) == JEM_DIVERGED) jem_clear_error(r->ctx);
             if (r->valid_accuracy > r->state[STATE_BEST]) {
                 r->state[STATE_BEST] = r->valid_accuracy;
                 ok = save_net(r, "best.safetensors");
@@ -564,10 +598,10 @@ static int validate(run *r) {
 static int go_back(run *r, const char *why) {
     char text[512];
     const int at = r->update, again = r->state[STATE_RETRIES] >= 1;
-    float kept[2];
-    kept[0] = r->state[STATE_RETRIES] + 1, kept[1] = r->state[STATE_LR] * (again ? .5f : 1);
+    const float retries = r->state[STATE_RETRIES] + 1, best = r->state[STATE_BEST];
+    const float rate = r->state[STATE_LR] * (again ? .5f : 1);
     jem_clear_error(r->ctx);
-    const int give_up = (int)kept[0] > r->o->retries;
+    const int give_up = (int)retries > r->o->retries;
     if (r->older.bytes && (r->went_back || at - r->good.update < REMEMBER_EVERY / 2)) {
         jem_release(r->ctx, r->good.bytes);
         r->good = r->older, r->older.bytes = NULL;
@@ -576,19 +610,20 @@ static int go_back(run *r, const char *why) {
     const int ok = a && unpack(r, a);
     jem_archive_free(a);
     if (!ok) return fail(r, 1);
+    r->went_back = 1;
+    r->state[STATE_RETRIES] = retries, r->state[STATE_LR] = rate, r->state[STATE_BEST] = best;
+    jem_trainer_set_lr(r->tr, r->o->lr * rate);
+    jem_trainer_reseed(r->tr, (uint64_t)r->o->seed + (uint64_t)retries * 1000003);
     if (give_up) {
         if (!save(r)) return 0;
         snprintf(text, sizeof text, "update %d: %s; gave up after %d retries, and saved the state "
-                 "after update %d. Helps: a smaller --lr, --activation silu, --head flat, "
-                 "--warmup-iters, --sigma .1, --energy-l2 .1", at, why, r->o->retries, r->update);
+                 "after update %d. Another run may do better with a smaller --lr, --sigma .1, "
+                 "--activation silu, --head flat, --warmup-iters, --energy-l2 .1", at, why,
+                 r->o->retries, r->update);
         return complain(r, 1, text, "");
     }
-    r->went_back = 1;
-    r->state[STATE_RETRIES] = kept[0], r->state[STATE_LR] = kept[1];
-    jem_trainer_set_lr(r->tr, r->o->lr * kept[1]);
-    jem_trainer_reseed(r->tr, (uint64_t)r->o->seed + (uint64_t)kept[0] * 1000003);
     snprintf(text, sizeof text, "update %d: %s; back to update %d with other random numbers%s (%d "
-             "of %d)", at, why, r->update, again ? " and half the rate" : "", (int)kept[0],
+             "of %d)", at, why, r->update, again ? " and half the rate" : "", (int)retries,
              r->o->retries);
     say(r, text, "");
     return log_open(r, r->update);
@@ -597,9 +632,7 @@ static int go_back(run *r, const char *why) {
 /* One update, with what it says added up; 0 if it diverged (why says how) or failed. */
 static int step(run *r, char why[256]) {
     const train_options *t = r->o;
-    const int two = t->batches == BATCHES_SEPARATE || t->labels_per_class > 0;
-    const int for_labels = t->w_y > 0 || t->w_xy > 0 || !two;
-    const int for_x = two && t->w_x > 0;
+    const int two = draws_twice(t), for_labels = uses_labels(t), for_x = two && t->w_x > 0;
     const double start = now();
     deck *labels = two ? &r->few : &r->all;
     if (for_labels) draw_batch(r, labels, r->x_few, r->y_few);
@@ -657,6 +690,7 @@ static int train(run *r) {
 
 static void run_free(run *r) {
     if (r->log) fclose(r->log);
+    if (r->lock >= 0) close(r->lock);
     if (r->ctx) jem_release(r->ctx, r->good.bytes), jem_release(r->ctx, r->older.bytes);
     jem_trainer_free(r->tr), jem_net_free(r->net), jem_ctx_free(r->ctx);
     data_free(&r->data), data_free(&r->test);
@@ -664,24 +698,24 @@ static void run_free(run *r) {
     free(r->x), free(r->x_few), free(r->y), free(r->y_few);
 }
 
-/* The options of the run in the folder; what was given may differ only where that is allowed. */
-static int restore_options(options *o, const jem_archive *a, const char *path) {
+/* The options of the run; what was given may differ only where that is allowed. */
+static int restore_options(options *o, const jem_archive *a) {
     char key[64];
-    if (!jem_archive_meta(a, OPTION_PREFIX "dataset")) {
-        fprintf(stderr, "%s: %s: holds no run of this program\n", o->command, path);
-        return 0;
-    }
     for (int i = 0; i < o->count; i++) {
         const option *t = &o->table[i];
         if (t->kind == OPTION_TITLE || t->life == OPTION_NOW) continue;
+        if (t->life == OPTION_FREE && o->given[i]) continue;
+        char given[OPTION_TEXT_SIZE], asked[OPTION_TEXT_SIZE], had[OPTION_TEXT_SIZE];
         snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
         const char *stored = jem_archive_meta(a, key);
         if (!stored) stored = t->value[0];         /* younger than the run */
-        if (!o->given[i]) {
-            if (!option_set(o, i, stored)) return 0;
-        } else if (t->life == OPTION_FIXED && strcmp(o->text[i], stored)) {
+        strcpy(given, o->text[i]);
+        option_spell(o, i, asked);
+        if (!option_set(o, i, stored)) return 0;
+        option_spell(o, i, had);
+        if (o->given[i] && strcmp(asked, had)) {
             fprintf(stderr, "%s: --%s %s: this run has %s, which cannot be changed now\n",
-                    o->command, t->name, o->text[i], *stored ? stored : "nothing");
+                    o->command, t->name, given, *stored ? stored : "nothing");
             return 0;
         }
     }
@@ -704,14 +738,24 @@ static jem_ctx *make_ctx(int threads, int precision) {
 
 static int prepare(run *r, const jem_archive *a) {
     train_options *t = r->o;
-    if (!load_data(r)) return 0;
+    char text[256];
+    jem_archive *try = jem_archive_create(r->ctx);
+    const int storable = try && store_options(r, try);
+    jem_archive_free(try);
+    if (!storable || !load_data(r)) return r->status ? 0 : fail(r, 2);
+    const char *mark = a ? jem_archive_meta(a, "run.data") : NULL;
+    if (mark && strcmp(mark, r->data_mark)) {
+        snprintf(text, sizeof text, ": not the data this run was begun with (%s; now %s)", mark,
+                 r->data_mark);
+        return complain(r, 1, t->dataset, text);
+    }
     r->total = t->iters ? t->iters : updates_of(r, t->epochs);
     if ((t->class_cond || t->w_xy > 0) && t->buffer_size % r->data.classes)
         return complain(r, 2, "--buffer-size must be a multiple of the number of classes", "");
     r->net = make_net(r);
     r->tr = r->net ? make_trainer(r) : NULL;
     if (!r->tr) return fail(r, 0);
-    jem_archive *try = jem_archive_create(r->ctx); /* names of folders may not fit into a file */
+    try = jem_archive_create(r->ctx);              /* names of folders may not fit into a file */
     for (int i = 0; i < r->data.classes && i < 1000; i++) {
         char key[32];
         snprintf(key, sizeof key, CLASS_PREFIX "%d", i);
@@ -721,7 +765,11 @@ static int prepare(run *r, const jem_archive *a) {
     }
     jem_archive_free(try);
     if (a && !unpack(r, a)) return fail(r, 1);
-    if (*t->init) {
+    if (r->update > r->total) {
+        snprintf(text, sizeof text, "%d updates were asked for, %d are done", r->total, r->update);
+        return complain(r, 2, text, "");
+    }
+    if (*t->init && !a) {
         jem_archive *from = jem_archive_read(r->ctx, t->init);
         const int ok = from && jem_net_load(r->net, from) == JEM_OK;
         jem_archive_free(from);
@@ -738,25 +786,21 @@ static void announce(const run *r) {
     printf("%ld parameters, %d updates (%.1f epochs), %s x %d; results go to %s\n",
            (long)jem_net_size(r->net), r->total, (double)r->total / r->per_epoch,
            jem_isa_name(jem_ctx_isa(r->ctx)), jem_ctx_threads(r->ctx), r->o->out);
-    if (r->update) printf("going on after update %d\n", r->update);
+    if (r->update == r->total) printf("all updates are done; --iters N goes further\n");
+    else if (r->update) printf("going on after update %d\n", r->update);
     fflush(stdout);
 }
 
 /* The test images, which no choice has seen. */
 static int final_test(run *r) {
-    char error[512], took[32];
-    data_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.root = r->o->data, desc.height = r->data.h, desc.width = r->data.w;
-    desc.channels = r->data.c, desc.resize = r->o->size ? DATA_AREA : DATA_AS_IS;
-    if (!data_load(&r->test, r->o->dataset, "test", &desc, error, sizeof error))
-        return complain(r, 1, error, "");
+    char took[32];
     double accuracy, nll;
+    time_text(took, elapsed(r));
+    if (!r->test.n) return printf("trained in %s; no test images\n", took) > 0;
     jem_trainer_average(r->tr, 1);
     const int ok = evaluate(r->net, &r->test, NULL, r->test.n, &accuracy, &nll, NULL);
     jem_trainer_average(r->tr, 0);
     if (!ok) return fail(r, 1);
-    time_text(took, elapsed(r));
     printf("trained in %s; %d test images: accuracy %.2f%%, -log p(y|x) %.4f; retries: %d\n", took,
            r->test.n, 100 * accuracy, nll, (int)r->state[STATE_RETRIES]);
     return 1;
@@ -776,12 +820,28 @@ static void catch_signals(void) {
 }
 
 static int train_help(options *o, train_options *t) {
-    train_defaults(o, t);
-    printf("jem train [OPTIONS]: trains a model. Defaults in two columns: --preset paper, and fast"
-           " (for %s)\n", t->preset == PRESET_FAST ? t->dataset : "digits");
+    o->given[option_find(o, "preset")] = 0;        /* its defaults are the first column */
+    if (!train_defaults(o, t)) return 2;
+    printf("jem train [OPTIONS]: trains a model. Defaults: --preset paper, and fast (for %s)\n",
+           t->dataset);
     options_print(o, 2);
     printf("After Ctrl-C, or a power cut: jem train --resume DIR\n");
     return 0;
+}
+
+/* runs/NAME, after the data set. */
+static int default_folder(train_options *t) {
+    size_t end = strlen(t->dataset), begin;
+    while (end > 0 && t->dataset[end - 1] == '/') end--;
+    for (begin = end; begin > 0 && t->dataset[begin - 1] != '/'; ) begin--;
+    const int n = (int)(end - begin);
+    if (n > 200 || !n || !strncmp(t->dataset + begin, "..", n < 2 ? 1 : (size_t)n)) {
+        fprintf(stderr, "jem train: --dataset %s: --out DIR must say where the results go\n",
+                t->dataset);
+        return 0;
+    }
+    snprintf(t->out, sizeof t->out, "runs/%.*s", n, t->dataset + begin);
+    return 1;
 }
 
 static int train_command(int argc, char **argv) {
@@ -803,6 +863,7 @@ static int train_command(int argc, char **argv) {
     memset(&r, 0, sizeof r);
     r.table = o, r.o = &values, r.status = 2, r.began = r.saved = now();
     r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1, r.state[STATE_LR] = 1;
+    r.lock = -1;
     char path[512] = "";
     struct stat there;
     jem_archive *a = NULL;
@@ -813,23 +874,27 @@ static int train_command(int argc, char **argv) {
             fprintf(stderr, "jem train: --out cannot go with --resume: a run keeps its folder\n");
             return 2;
         }
+        const size_t length = strlen(values.resume), tail = strlen("/last.safetensors");
+        if (length > tail && !strcmp(values.resume + length - tail, "/last.safetensors"))
+            values.resume[length - tail] = 0;      /* the file for its folder */
         strcpy(values.out, values.resume);
         ok = path_in(path, &r, "last.safetensors") && (reader = make_ctx(1, 0)) != NULL;
         a = ok ? jem_archive_read(reader, path) : NULL;
         if (!a) {
             fprintf(stderr, "jem train: %s\n", reader ? jem_error(reader) : "no memory");
             r.status = 1, ok = 0;
+        } else if (!jem_archive_meta(a, OPTION_PREFIX "dataset") ||
+                   !jem_archive_find(a, "run.state")) {
+            fprintf(stderr, "jem train: %s: not a run of this program that can go on\n", path);
+            r.status = 1, ok = 0;
         } else {
-            ok = restore_options(o, a, path);
+            ok = restore_options(o, a);
             const char *seconds = jem_archive_meta(a, "run.seconds");
             r.seconds = seconds ? atof(seconds) : 0;
         }
     } else ok = train_defaults(o, &values);
     ok = ok && train_combination(o, &values);
-    if (ok && !*values.out) {
-        const char *slash = strrchr(values.dataset, '/');
-        snprintf(values.out, sizeof values.out, "runs/%.200s", slash ? slash + 1 : values.dataset);
-    }
+    ok = ok && (*values.out || default_folder(&values));
     if (ok && !*values.resume && path_in(path, &r, "last.safetensors") && !stat(path, &there)) {
         fprintf(stderr, "jem train: %s is there already: --resume %s goes on with it, --out DIR "
                 "begins another\n", path, values.out);
@@ -844,6 +909,7 @@ static int train_command(int argc, char **argv) {
             snprintf(path, sizeof path, ": cannot be made: %s", strerror(errno));
             ok = complain(&r, 1, values.out, path);
         }
+        ok = ok && lock_folder(&r);
     }
     jem_archive_free(a), jem_ctx_free(reader);
     if (ok) {

@@ -50,11 +50,22 @@ static const char *class_name(const jem_net *net, int label, char to[NAME_SIZE])
     return to;
 }
 
+/* The class of this name, or -1. */
+static int class_named(const jem_net *net, const char *name) {
+    for (int k = 0; k < net->classes; k++) {
+        char key[32];
+        snprintf(key, sizeof key, CLASS_PREFIX "%d", k);
+        const char *is = jem_net_meta(net, key);
+        if (is && !strcmp(is, name)) return k;
+    }
+    return -1;
+}
+
 /* A class by name or number: 0 and a line on stderr if the network has none such. */
 static int class_of(const jem_net *net, const char *command, const char *text, int *label) {
     char number[NAME_SIZE], *end;
-    for (int k = 0; k < net->classes; k++)
-        if (!strcmp(class_name(net, k, number), text)) return *label = k, 1;
+    const int named = class_named(net, text);
+    if (named >= 0) return *label = named, 1;
     const long v = strtol(text, &end, 10);
     if (end != text && !*end && v >= 0 && v < net->classes) return *label = (int)v, 1;
     fprintf(stderr, "%s: --class %s: the network has classes 0 to %d", command, text,
@@ -174,11 +185,11 @@ static int queue_buffer(sampling *s, jem_rng *rng) {
     const jem_entry *b = jem_archive_find(s->m.archive, "replay_buffer");
     const jem_entry *v = jem_archive_find(s->m.archive, "replay_visits");
     const int by_class = s->one_class || s->all_classes;
-    if (!b || b->dtype != JEM_F32 || b->ndim != 4 || b->shape[0] < 1 || b->shape[0] > INT_MAX / 8 ||
+    if (b->dtype != JEM_F32 || b->ndim != 4 || b->shape[0] < 1 || b->shape[0] > INT_MAX / 8 ||
         b->shape[1] != net->channels || b->shape[2] != net->height || b->shape[3] != net->width ||
         (v && (v->dtype != JEM_I32 || v->ndim != 1 || v->shape[0] != b->shape[0]))) {
-        fprintf(stderr, "jem sample: %s: %s\n", s->m.path, b ? "its replay buffer does not fit its "
-                "network" : "holds no replay buffer (last.safetensors of a run does)");
+        fprintf(stderr, "jem sample: %s: its replay buffer does not fit its network\n",
+                s->m.path);
         return 0;
     }
     const int n = (int)b->shape[0], classes = by_class ? net->classes : 1;
@@ -220,11 +231,11 @@ static int begin_chains(sampling *s, int n, jem_rng *rng) {
     for (int i = 0; i < n; i++) {
         const int c = s->one_class || s->all_classes ? s->labels[i] : 0;
         if (s->next[c] == s->end[c]) {
-            fprintf(stderr, "jem sample: the buffer has only %d chains%s%s walked %d times or more:"
-                    " a smaller --n or --min-visits, or --from noise\n", s->done + i,
-                    s->one_class || s->all_classes ? " before those run out of class " : "",
+            fprintf(stderr, "jem sample: the buffer has too few chains%s%s walked %d times or more "
+                    "(%d samples were begun): a smaller --n or --min-visits, or --from noise\n",
+                    s->one_class || s->all_classes ? " of class " : "",
                     s->one_class || s->all_classes ? class_name(s->m.net, c, number) : "",
-                    s->o->visits);
+                    s->o->visits, s->done + i);
             return 0;
         }
         memcpy(s->x + i * size, data + s->queue[s->next[c]++] * size, (size_t)size * sizeof(float));
@@ -296,6 +307,10 @@ static int sample_all(sampling *s) {
     }
     s->all_classes = !strcmp(o->label, "all");
     s->one_class = !s->all_classes && strcmp(o->label, "any") != 0;
+    if ((s->one_class || s->all_classes) && jem_net_meta(net, "jem.uncond")) {
+        fprintf(stderr, "jem sample: %s has no p(x,y) (--uncond): --class any only\n", s->m.path);
+        return 2;
+    }
     if (s->one_class && !class_of(net, "jem sample", o->label, &label)) return 2;
     for (int i = 0; i < SAMPLE_AT_ONCE; i++) s->labels[i] = label;
     s->steps = o->steps >= 0 ? o->steps : o->from == FROM_NOISE ? 300 : 0;
@@ -314,6 +329,11 @@ static int sample_all(sampling *s) {
         return 1;
     }
     jem_rng rng = jem_rng_seed((uint64_t)o->seed);
+    if (o->from == FROM_BUFFER && !jem_archive_find(s->m.archive, "replay_buffer")) {
+        fprintf(stderr, "jem sample: %s: holds no replay buffer (last.safetensors of a run does)\n",
+                s->m.path);
+        return 2;
+    }
     if (o->from == FROM_BUFFER && !queue_buffer(s, &rng)) return 1;
     while (s->done < o->n) {
         const int left = o->n - s->done;
@@ -396,21 +416,14 @@ static int classify_one(const model *m, const classify_options *o, const char *p
     char error[512], number[NAME_SIZE];
     int was[3] = { 0, 0, 0 };
     memset(&desc, 0, sizeof desc);
-    desc.channels = net->channels;
-    if (!data_load_image(&d, path, &desc, was, error, sizeof error)) {
+    desc.channels = net->channels, desc.height = net->height, desc.width = net->width;
+    desc.resize = DATA_FIT;
+    if (!data_load_image(&d, strcmp(path, "-") ? path : "/dev/stdin", &desc, was, error,
+                         sizeof error)) {
         fprintf(stderr, "jem classify: %s\n", error);
         return 0;
     }
     const int same = was[1] == net->height && was[2] == net->width;
-    if (!same) {                                   /* again, in the size of the network */
-        data_free(&d);
-        desc.height = net->height, desc.width = net->width;
-        desc.resize = was[1] > net->height || was[2] > net->width ? DATA_AREA : DATA_BILINEAR;
-        if (!data_load_image(&d, path, &desc, was, error, sizeof error)) {
-            fprintf(stderr, "jem classify: %s\n", error);
-            return 0;
-        }
-    }
     float *x = (float *)malloc((size_t)size * sizeof *x);
     float *f = (float *)malloc((size_t)net->classes * sizeof *f);
     int *order = (int *)malloc((size_t)net->classes * sizeof *order);
@@ -424,6 +437,8 @@ static int classify_one(const model *m, const classify_options *o, const char *p
         jem_tensor *t = jem_input(m->ctx, x, 1, net->channels, net->height, net->width);
         ok = ok && jem_read(jem_log_softmax(m->ctx, jem_forward(net, t, 0)), f) == JEM_OK;
         jem_end(m->ctx, mark);
+        if (ok && !isfinite(a.log_density))
+            ok = jem_fail(m->ctx, JEM_DIVERGED, "the model gives no finite log p(x)") == JEM_OK;
     }
     if (ok) {
         printf("%s: %s (p = %.3f), log p(x) = %.1f", path, class_name(net, a.label, number),
@@ -493,11 +508,35 @@ static const option eval_table[] = {
       1024, "(0: all; the result is the same)" }
 };
 
+/* Labels as the network has them, if both sides have names that are not mere numbers: 0 and a line
+   on stderr if a class is none of the network's. */
+static int label_as(const jem_net *net, data_set *d) {
+    char name[NAME_SIZE];
+    int names = 0;
+    for (int k = 0; k < d->classes; k++) {
+        snprintf(name, sizeof name, "%d", k);
+        names |= strcmp(d->class_names[k], name) != 0;
+    }
+    if (!names || !jem_net_meta(net, CLASS_PREFIX "0")) return 1;
+    int *to = (int *)malloc((size_t)d->classes * sizeof *to), ok = to != NULL;
+    if (!ok) fprintf(stderr, "jem eval: no memory for the classes\n");
+    for (int k = 0; ok && k < d->classes; k++)
+        if ((to[k] = class_named(net, d->class_names[k])) < 0) {
+            fprintf(stderr, "jem eval: %s: class '%s' is none of the model's: %s, ...\n", d->name,
+                    d->class_names[k], class_name(net, 0, name));
+            ok = 0;
+        }
+    for (int i = 0; ok && i < d->n; i++) d->labels[i] = to[d->labels[i]];
+    free(to);
+    return ok;
+}
+
 static int eval_model(const model *m, options *o, const eval_options *e) {
     data_set d;
     data_desc desc;
     char error[512];
-    if (!as_in_training(o, m->archive, "dataset")) return 1;
+    if (!as_in_training(o, m->archive, "dataset") || !as_in_training(o, m->archive, "data"))
+        return 1;
     if (!*e->dataset) {
         fprintf(stderr, "jem eval: %s does not say what it was trained on: --dataset NAME\n",
                 m->path);
@@ -505,13 +544,15 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     }
     memset(&desc, 0, sizeof desc);
     desc.root = e->data;
+    const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
     const char *size = jem_archive_meta(m->archive, OPTION_PREFIX "size");
+    const char *grey = jem_archive_meta(m->archive, OPTION_PREFIX "grey");
     if (size && atoi(size)) {
         desc.height = m->net->height, desc.width = m->net->width;
-        desc.resize = DATA_AREA;
+        desc.resize = DATA_FIT;
     }
-    const char *grey = jem_archive_meta(m->archive, OPTION_PREFIX "grey");
-    if (grey && !strcmp(grey, "on")) desc.channels = 1;
+    if ((grey && !strcmp(grey, "on")) || (trained_on && !strcmp(trained_on, e->dataset)))
+        desc.channels = m->net->channels;
     if (!data_load(&d, e->dataset, e->split ? "train" : "test", &desc, error, sizeof error)) {
         fprintf(stderr, "jem eval: %s\n", error);
         return 1;
@@ -519,14 +560,18 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     int status = 1;
     const jem_net *net = m->net;
     if (d.c != net->channels || d.h != net->height || d.w != net->width ||
-        d.classes > net->classes)
+        d.classes > net->classes) {
         fprintf(stderr, "jem eval: %s has images (%d,%d,%d) of %d classes, %s takes (%d,%d,%d) of "
                 "%d\n", e->dataset, d.c, d.h, d.w, d.classes, m->path, net->channels, net->height,
                 net->width, net->classes);
+        status = 2;
+    } else if (!label_as(net, &d)) status = 2;
     else {
         const int n = e->n && e->n < d.n ? e->n : d.n;
         double accuracy, nll, logp;
-        if (evaluate(m->net, &d, NULL, n, &accuracy, &nll, &logp)) {
+        if (evaluate(m->net, &d, NULL, n, &accuracy, &nll, &logp) && !isfinite(nll + logp))
+            jem_fail(m->ctx, JEM_DIVERGED, "the model gives numbers that are not finite");
+        if (jem_ok(m->ctx)) {
             printf("%s, %s, %d images: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
                    e->dataset, e->split ? "train" : "test", n, 100 * accuracy, nll, logp);
             status = 0;
@@ -697,6 +742,10 @@ static int export_command(int argc, char **argv) {
     model m;
     if (argc > 2 && is_help(argv[2])) return printf("%s", usage) < 0;
     if (argc != 4 || *argv[2] == '-' || *argv[3] == '-') return fprintf(stderr, "%s", usage), 2;
+    struct stat from, to;
+    if (!stat(argv[2], &from) && !stat(argv[3], &to) && from.st_dev == to.st_dev &&
+        from.st_ino == to.st_ino)
+        return fprintf(stderr, "jem export: %s and %s are one file\n", argv[2], argv[3]), 2;
     int status = 1;
     if (model_open(&m, "jem export", argv[2], 1, 0)) {
         status = jem_save(m.net, argv[3]) != JEM_OK;

@@ -74,16 +74,30 @@ static inline int option__list(const char *text, option_list *list, double lo, d
     return 1;
 }
 
+/* Says what option i would have taken; 0. */
+static inline int option__wanted(const options *o, int i, const char *text) {
+    const option *t = &o->table[i];
+    fprintf(stderr, "%s: --%s %.60s: ", o->command, t->name, text);
+    if (strlen(text) >= OPTION_TEXT_SIZE)
+        fprintf(stderr, "more than %d letters\n", OPTION_TEXT_SIZE - 1);
+    else if (t->kind == OPTION_CHOICE) fprintf(stderr, "choose from %s\n", t->hint);
+    else if (t->kind == OPTION_FLAG) fprintf(stderr, "on or off is wanted\n");
+    else if (t->kind == OPTION_INT || t->kind == OPTION_LIST)
+        fprintf(stderr, "%s from %.0f to %.0f is wanted\n", t->kind == OPTION_INT ?
+                "a whole number" : "a list of 1 to 8 numbers", t->lo, t->hi);
+    else fprintf(stderr, "a number from %g to %g is wanted\n", t->lo, t->hi);
+    return 0;
+}
+
 /* Sets a value from its text; 0 and a line on stderr if it is not one. */
 static inline int option_set(options *o, int i, const char *text) {
     const option *t = &o->table[i];
     void *at = (char *)o->values + t->at;
     char *end = NULL;
     int ok = strlen(text) < OPTION_TEXT_SIZE;
-    const char *wanted = ok ? "" : "fewer letters are";
     if (ok && t->kind == OPTION_FLAG) {
         *(int *)at = !strcmp(text, "on");
-        ok = *(int *)at || !strcmp(text, "off"), wanted = "on or off is";
+        ok = *(int *)at || !strcmp(text, "off");
     } else if (ok && t->kind == OPTION_INT) {
         errno = 0;
         const long v = strtol(text, &end, 10);
@@ -101,23 +115,28 @@ static inline int option_set(options *o, int i, const char *text) {
             if (option__is(word, n, text)) break;
             word += n + (word[n] == '|');
         }
-        ok = *word != 0, wanted = t->hint;
+        ok = *word != 0;
         if (ok) *(int *)at = k;
     } else if (ok && t->kind == OPTION_LIST)
-        ok = option__list(text, (option_list *)at, t->lo, t->hi), wanted = "a list of numbers is";
+        ok = option__list(text, (option_list *)at, t->lo, t->hi);
     else if (ok) strcpy((char *)at, text);
-    if (ok) {
-        if (text != o->text[i]) strcpy(o->text[i], text);
-        return 1;
-    }
-    if (t->kind == OPTION_CHOICE)
-        fprintf(stderr, "%s: --%s %s: choose from %s\n", o->command, t->name, text, wanted);
-    else if (*wanted)
-        fprintf(stderr, "%s: --%s %.60s: %s wanted\n", o->command, t->name, text, wanted);
-    else
-        fprintf(stderr, "%s: --%s %s: a%s number from %g to %g is wanted\n", o->command, t->name,
-                text, t->kind == OPTION_INT ? " whole" : "", t->lo, t->hi);
-    return 0;
+    if (ok && text != o->text[i]) strcpy(o->text[i], text);
+    return ok || option__wanted(o, i, text);
+}
+
+/* The value of option i, spelled in one way. */
+static inline void option_spell(const options *o, int i, char to[OPTION_TEXT_SIZE]) {
+    const option *t = &o->table[i];
+    const void *at = (const char *)o->values + t->at;
+    if (t->kind == OPTION_TEXT) strcpy(to, (const char *)at);
+    else if (t->kind == OPTION_FLOAT)
+        snprintf(to, OPTION_TEXT_SIZE, "%.9g", (double)*(const float *)at);
+    else if (t->kind == OPTION_LIST) {
+        const option_list *list = (const option_list *)at;
+        *to = 0;
+        for (int k = 0, n = 0; k < list->n; k++)
+            n += snprintf(to + n, (size_t)(OPTION_TEXT_SIZE - n), "%d ", list->at[k]);
+    } else snprintf(to, OPTION_TEXT_SIZE, "%d", *(const int *)at);
 }
 
 /* Fills in what was not given. */
@@ -162,7 +181,7 @@ static inline int options_parse(options *o, int argc, char **argv, int first, ch
         int i = option_find(o, name), off = 0;
         if (i < 0 && !strncmp(name, "no-", 3)) {
             i = option_find(o, name + 3);
-            if (i >= 0 && o->table[i].kind == OPTION_FLAG) off = 1;
+            if (i >= 0 && o->table[i].kind == OPTION_FLAG && !value) off = 1;
             else i = -1;
         }
         if (i < 0) {
@@ -187,6 +206,10 @@ static inline int options_parse(options *o, int argc, char **argv, int first, ch
                 snprintf(longer, sizeof longer, "%.120s %.120s", value, argv[++k]);
                 strcpy(list, longer), value = list;
             }
+        }
+        if (!*value) {
+            fprintf(stderr, "%s: --%s has an empty value\n", o->command, name);
+            return 0;
         }
         if (!option_set(o, i, value)) return 0;
         o->given[i] = 1;

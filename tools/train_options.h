@@ -33,7 +33,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "the run", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
     { "preset", OPTION_CHOICE, OPTION_FIXED, AT(preset), "paper|fast", { "paper", "fast" }, 0, 0,
       "the two columns; fast if not given" },
-    { "dataset", OPTION_TEXT, OPTION_FIXED, AT(dataset), "NAME", { "cifar10", "digits" }, 0, 0,
+    { "dataset", OPTION_TEXT, OPTION_FREE, AT(dataset), "NAME", { "cifar10", "digits" }, 0, 0,
       "digits, mnist, fashion-mnist, cifar10, or a folder" },
     { "data", OPTION_TEXT, OPTION_FREE, AT(data), "DIR", NO_PRESETS("data"), 0, 0,
       "where tools/get-data has put them" },
@@ -213,7 +213,8 @@ static int train_combination(const options *o, const train_options *t) {
     if (t->uncond && (t->class_cond || t->w_xy > 0))
         wrong = "--uncond has no p(x,y): not with --class-cond-p-x-sample, nor --p-x-y-weight";
     if (t->decay_epochs.n > 4) wrong = "--decay-epochs takes 4 numbers at most";
-    if (*t->init && *t->resume) wrong = "--init begins a run, --resume goes on with one";
+    if (o->given[option_find(o, "init")] && *t->resume)
+        wrong = "--init begins a run, --resume goes on with one";
     if (wrong) fprintf(stderr, "%s: %s\n", o->command, wrong);
     return !wrong;
 }
