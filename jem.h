@@ -734,7 +734,8 @@ JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *
 
 #ifndef JEM_NO_STDIO
 JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
-/* Writes path.tmp, syncs it, renames it: what was at path is whole until the new file is. */
+/* Writes path.tmp, syncs it, renames it: what was at path is whole until the new file is. A device or
+   a pipe is refused. */
 JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
@@ -6980,7 +6981,7 @@ static jem_status jem__file_replace(jem_ctx *ctx, const char *path, const char *
                                     const char *bytes, size_t size) {
 #ifdef JEM__POSIX
     struct stat s;
-    if (!stat(path, &s) && !S_ISREG(s.st_mode))
+    if (!stat(path, &s) && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode))     /* a device, a pipe */
         return jem__file_fail(ctx, path, "is no regular file, and will not be replaced", 0);
 #endif
     errno = 0;

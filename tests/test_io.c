@@ -624,6 +624,13 @@ static void test_write_failures(void) {
     CHECK(exists(path) && !exists(temp), "the folder stays, %s goes", temp);
     rmdir(path);
 
+    if (symlink("/dev/null", path) == 0) {
+        CHECK(jem_archive_write(a, path) == JEM_BAD_FILE, "onto a device");
+        CHECK(says(ctx, "is no regular file"), "why");
+        CHECK(exists(path) && !exists(temp), "the device stays");
+        remove(path);
+    }
+
     place("old.safetensors");
     CHECK(jem_archive_write(old, path) == JEM_OK, "%s", jem_error(ctx));
     mkdir(temp, 0700);                             /* path.tmp is a folder: not ours to remove */

@@ -74,7 +74,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "widths", OPTION_LIST, OPTION_FIXED, AT(widths), "N...", NO_PRESETS("16 32 64 64"), 1, 4096,
       "convnet: channels of its layers" },
     { "uncond", OPTION_FLAG, OPTION_FIXED, AT(uncond), "", NO_PRESETS("off"), 0, 0,
-      "log p(x) as an output of its own, beside the classes" },
+      "log p(x) is an output of its own" },
     { "activation", OPTION_CHOICE, OPTION_FIXED, AT(activation), "leaky-relu|relu|silu|tanh",
       { "leaky-relu", "silu" }, 0, 0, "" },
 
@@ -159,11 +159,11 @@ static const option train_table[] = {              /* two columns: paper, fast *
 
 /* What is best for a data set, in the fast preset: examples/README.md tells how it was found. */
 static const struct { const char *dataset, *name, *value; } train_fast[] = {
-    { "mnist", "warmup-iters", "200" }, { "mnist", "n-valid", "5000" },
-    { "mnist", "print-every", "100" },
-    { "fashion-mnist", "widths", "16 32 64 96" }, { "fashion-mnist", "iters", "2000" },
-    { "fashion-mnist", "warmup-iters", "200" }, { "fashion-mnist", "n-valid", "5000" },
-    { "fashion-mnist", "print-every", "100" },
+    { "mnist", "iters", "3000" }, { "mnist", "warmup-iters", "200" }, { "mnist", "sigma", ".1" },
+    { "mnist", "n-valid", "5000" }, { "mnist", "print-every", "100" },
+    { "fashion-mnist", "widths", "16 32 64 96" }, { "fashion-mnist", "iters", "3000" },
+    { "fashion-mnist", "warmup-iters", "200" }, { "fashion-mnist", "sigma", ".1" },
+    { "fashion-mnist", "n-valid", "5000" }, { "fashion-mnist", "print-every", "100" },
     { "cifar10", "widths", "16 64 96 128" }, { "cifar10", "iters", "10000" },
     { "cifar10", "n-steps", "5" }, { "cifar10", "lr", "2e-3" },
     { "cifar10", "warmup-iters", "500" }, { "cifar10", "shift", "4" }, { "cifar10", "flip", "on" },
