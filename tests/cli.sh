@@ -245,7 +245,8 @@ check "a picture: status $is" test $is = 1
 check "says so" grep -q "big.png: cannot be written" err
 check "nothing is left of it" test ! -e big.png -a ! -e big.png.tmp
 if [ -e /dev/full ]; then
-    status 1 "a full device" sample examples/models/mnist.safetensors --n 2 --steps 1 --out /dev/full
+    status 1 "a full device" sample examples/models/mnist.safetensors --n 2 --steps 1 \
+        --out /dev/full
     "$jem" help >/dev/full 2>err
     is=$?
     check "standard output: status $is" test $is = 1

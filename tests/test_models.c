@@ -39,7 +39,7 @@ static void holds(jem_net *net, const shipped *s) {
     jem_archive_free(a);
 }
 
-/* From noise towards each class: noise is not familiar, and what comes out is what was asked for. */
+/* From noise towards each class: noise is not familiar, what comes out is what was asked for. */
 static void dreams(jem_net *net, const shipped *s) {
     const ptrdiff_t size = (ptrdiff_t)s->channels * s->side * s->side;
     float *x = (float *)malloc((size_t)(CHAINS * size) * sizeof *x);
@@ -80,7 +80,7 @@ static void knows_digits(jem_net *net) {
     for (int i = 0; i < DIGITS_TEST; i++)
         right += a[i].label == d.test_y[i], familiar += a[i].familiarity >= .01f;
     printf("mnist: %d of %d digits right, %d familiar\n", right, DIGITS_TEST, familiar);
-    CHECK(abs(right - 980) <= 1, "%d of %d digits", right, DIGITS_TEST);
+    CHECK(abs(right - 982) <= 1, "%d of %d digits", right, DIGITS_TEST);
     CHECK(familiar >= 970, "%d of %d familiar", familiar, DIGITS_TEST);
     for (int i = 0; i < DIGITS_TEST * DIGIT_PIXELS; i++) d.test_x[i] = -d.test_x[i];
     CHECK(jem_classify(net, d.test_x, DIGITS_TEST, a) == JEM_OK, "%s", jem_error(net->ctx));
