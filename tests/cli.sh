@@ -163,7 +163,7 @@ again "--widths 8 --optimizer sgd --class-cond-p-x-sample --p-x-y-weight .1 --sc
 again "--widths 8,8 --uncond --energy-l2 .01 --weight-decay 1e-3 --precision exact"
 
 echo "what may change when a run goes on"
-refuses 2 "lr 5: this run has 1e-3" train --resume b --lr 5
+refuses 2 "batch-size 5: this run has 32" train --resume b --batch-size 5
 refuses 2 "is there already: --resume b" train --out b
 status 0 "longer" train --resume d --iters 22
 says "22/22"
@@ -173,6 +173,8 @@ says "all updates are done"
 cp d/last.safetensors done.safetensors
 refuses 2 "3 updates were asked for, 22 are done" train --resume d --iters 3
 check "nothing was written" cmp d/last.safetensors done.safetensors
+status 0 "gentler" train --resume d --iters 24 --lr 1e-4 --sigma .1 --n-steps 2
+check "the rate is lower" sh -c 'tail -n 1 d/log.csv | cut -d, -f3 | grep -q "e-0[5-9]"'
 cp b/last.safetensors kept.safetensors
 
 echo "interrupted by a signal"
@@ -325,6 +327,10 @@ check "says so" grep -q "digits has images" err
 status 0 "a run of it" train $tiny --dataset two --size 16 --batch-size 8 --n-valid 0 --iters 4 \
     --stop-at 2 --out k
 check "no validation, no number" sh -c 'tail -n 1 k/log.csv | cut -d, -f10,11 | grep -q "^,$"'
+status 0 "few images" train --threads 1 --widths 8,8 --dataset two --iters 2 --out n
+says "two: few images: --n-valid 2"
+says "two: few images: --batch-size 18"
+status 0 "still few" train --resume n --iters 3
 mv two moved
 refuses 1 "there is no such folder" train --resume k
 status 0 "elsewhere" train --resume k --dataset moved/ --stop-at 3

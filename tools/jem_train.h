@@ -183,6 +183,16 @@ static void draw_batch(run *r, deck *d, float *x, int *y) {
     }
 }
 
+/* A default that is too large for the data becomes what they allow. */
+static void fit_default(run *r, const char *name, int value, int most, int instead) {
+    const int i = option_find(r->table, name);
+    char text[16];
+    if (r->table->given[i] || value <= most) return;
+    snprintf(text, sizeof text, "%d", instead);
+    printf("%s: few images: --%s %s\n", r->o->dataset, name, text);
+    option_set(r->table, i, text);
+}
+
 static int load_data(run *r) {
     const train_options *t = r->o;
     char error[512];
@@ -201,11 +211,14 @@ static int load_data(run *r) {
     desc.height = s->h, desc.width = s->w, desc.channels = s->c;
     if (!data_load(&r->test, t->dataset, "test", &desc, error, sizeof error))
         say(r, "no test at the end: ", error);
+    fit_default(r, "n-valid", t->n_valid, s->n / 5, s->n / 10);
     if (t->n_valid >= s->n) {
         snprintf(error, sizeof error, "--n-valid %d of %d images leaves none for training: take "
                  "fewer", t->n_valid, s->n);
         return complain(r, 2, error, "");
     }
+    r->n_train = s->n - t->n_valid;
+    fit_default(r, "batch-size", t->batch_size, r->n_train, r->n_train);
     if (t->shift >= s->h || t->shift >= s->w)
         return complain(r, 2, "--shift must be smaller than the images", "");
     r->order = (int *)malloc((size_t)s->n * sizeof *r->order);
@@ -216,7 +229,6 @@ static int load_data(run *r) {
     for (int i = 0; i < s->n; i++) r->order[i] = i;
     shuffle(r->order, s->n, &split);
     const int *train = r->order + t->n_valid;
-    r->n_train = s->n - t->n_valid;
     for (int i = 0; i < r->n_train; i++)
         if (t->labels_per_class <= 0 || seen[s->labels[train[i]]]++ < t->labels_per_class)
             r->labelled[r->n_labelled++] = train[i];
@@ -766,6 +778,10 @@ static int prepare(run *r, const jem_archive *a) {
     }
     jem_archive_free(try);
     if (a && !unpack(r, a)) return fail(r, 1);
+    if (r->table->given[option_find(r->table, "lr")]) {    /* what was asked for holds */
+        r->state[STATE_LR] = 1;
+        jem_trainer_set_lr(r->tr, t->lr);
+    }
     if (r->update > r->total) {
         snprintf(text, sizeof text, "%d updates were asked for, %d are done", r->total, r->update);
         return complain(r, 2, text, "");
