@@ -630,9 +630,9 @@ static int go_back(run *r, const char *why) {
     if (give_up) {
         if (!save(r)) return 0;
         snprintf(text, sizeof text, "update %d: %s; gave up after %d retries, and saved the state "
-                 "after update %d. Another run may do better with a smaller --lr, --sigma .1, "
-                 "--activation silu, --head flat, --warmup-iters, --energy-l2 .1", at, why,
-                 r->o->retries, r->update);
+                 "after update %d. What may help: --resume with --sigma .1 and a smaller --lr; "
+                 "another run with --activation silu, --head flat, --warmup-iters, --energy-l2 .1",
+                 at, why, r->o->retries, r->update);
         return complain(r, 1, text, "");
     }
     snprintf(text, sizeof text, "update %d: %s; back to update %d with other random numbers%s (%d "
