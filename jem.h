@@ -735,7 +735,7 @@ JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *
 #ifndef JEM_NO_STDIO
 JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
 /* Writes path.tmp, syncs it, renames it: what was at path is whole until the new file is. Refuses
-   what is no regular file. */
+   devices and pipes (POSIX). */
 JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);

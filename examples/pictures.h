@@ -151,10 +151,11 @@ static inline int picture_write(const char *path, const unsigned char *bytes, in
     }
     char temp[600];
     struct stat s;
-    const int plain = (stat(path, &s) != 0 || S_ISREG(s.st_mode)) && strlen(path) < 590;
-    snprintf(temp, sizeof temp, "%.590s%s", path, plain ? ".tmp" : "");
+    int plain = (stat(path, &s) != 0 || S_ISREG(s.st_mode)) && strlen(path) < 590;
+    snprintf(temp, sizeof temp, "%.590s.tmp", path);
+    FILE *f = plain ? fopen(temp, "wb") : NULL;
     errno = 0;
-    FILE *f = fopen(plain ? temp : path, "wb");
+    if (!f) plain = 0, f = fopen(path, "wb");      /* a device; a folder that takes no new file */
     int ok = f && (double)w * h * c < 1e9 &&                       /* stb counts in int */
              stbi_write_png_to_func(picture__bytes, f, w, h, c, bytes, w * c) != 0;
     if (f) ok = !fflush(f) && !ferror(f) && ok, ok = !fclose(f) && ok;

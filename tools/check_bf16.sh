@@ -10,7 +10,7 @@ for seed in 1 2 3; do
     for precision in exact bf16; do
         rm -rf "$build/bf16/$precision$seed"
         "$build/jem" train --dataset mnist --iters "$updates" --precision $precision --seed $seed \
-            --print-every 5 --n-valid 500 --out "$build/bf16/$precision$seed" |
+            --sigma .03 --print-every 5 --n-valid 500 --out "$build/bf16/$precision$seed" |
             sed -n "\$s/^/$precision, seed $seed: /p"
     done
 done

@@ -13,7 +13,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -116,11 +115,31 @@ static int make_folder(const char *path) {
     return 0;
 }
 
-/* One run at a time in a folder. */
+/* One run at a time in a folder; where files cannot be locked, that is for the user to see to. */
 static int lock_folder(run *r) {
-    r->lock = open(r->o->out, O_RDONLY);
-    if (r->lock < 0 || !flock(r->lock, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return 1;
+    char path[512];
+    struct flock all;
+    memset(&all, 0, sizeof all);
+    all.l_type = F_WRLCK, all.l_whence = SEEK_SET;
+    r->lock = path_in(path, r, ".lock") ? open(path, O_RDWR | O_CREAT, 0666) : -1;
+    if (r->lock < 0 || fcntl(r->lock, F_SETLK, &all) != -1 ||
+        (errno != EACCES && errno != EAGAIN)) return 1;
     return complain(r, 1, r->o->out, ": another jem train is at work in this folder");
+}
+
+static int holds_a_run(const run *r) {
+    char path[512];
+    struct stat s;
+    return path_in(path, r, "last.safetensors") && !stat(path, &s);
+}
+
+/* A new run takes an empty place. */
+static int is_free(run *r) {
+    char text[700];
+    if (!holds_a_run(r)) return 1;
+    snprintf(text, sizeof text, "/last.safetensors is there already: --resume %s goes on with it, "
+             "--out DIR begins another", r->o->out);
+    return complain(r, 2, r->o->out, text);
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */
@@ -187,7 +206,7 @@ static void draw_batch(run *r, deck *d, float *x, int *y) {
 static void fit_default(run *r, const char *name, int value, int most, int instead) {
     const int i = option_find(r->table, name);
     char text[16];
-    if (r->table->given[i] || value <= most) return;
+    if (r->table->given[i] || *r->o->resume || value <= most) return;
     snprintf(text, sizeof text, "%d", instead);
     printf("%s: few images: --%s %s\n", r->o->dataset, name, text);
     option_set(r->table, i, text);
@@ -632,7 +651,7 @@ static int go_back(run *r, const char *why) {
         snprintf(text, sizeof text, "update %d: %s; gave up after %d retries, and saved the state "
                  "after update %d. What may help: --resume with --sigma .1 and a smaller --lr; "
                  "another run with --activation silu, --head flat, --warmup-iters, --energy-l2 .1",
-                 at, why, r->o->retries, r->update);
+                 at, why, (int)retries - 1, r->update);
         return complain(r, 1, text, "");
     }
     snprintf(text, sizeof text, "update %d: %s; back to update %d with other random numbers%s (%d "
@@ -755,11 +774,12 @@ static int prepare(run *r, const jem_archive *a) {
     jem_archive *try = jem_archive_create(r->ctx);
     const int storable = try && store_options(r, try);
     jem_archive_free(try);
-    if (!storable || !load_data(r)) return r->status ? 0 : fail(r, 2);
+    if (!storable) return fail(r, try ? 2 : 1);
+    if (!load_data(r)) return 0;
     const char *mark = a ? jem_archive_meta(a, "run.data") : NULL;
     if (mark && strcmp(mark, r->data_mark)) {
-        snprintf(text, sizeof text, ": not the data this run was begun with (%s; now %s)", mark,
-                 r->data_mark);
+        snprintf(text, sizeof text, ": not the data this run was begun with: %d images then, %d "
+                 "now, and another checksum", atoi(mark), r->data.n);
         return complain(r, 1, t->dataset, text);
     }
     r->total = t->iters ? t->iters : updates_of(r, t->epochs);
@@ -882,22 +902,24 @@ static int train_command(int argc, char **argv) {
     r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1, r.state[STATE_LR] = 1;
     r.lock = -1;
     char path[512] = "";
-    struct stat there;
     jem_archive *a = NULL;
     jem_ctx *reader = NULL;
     int ok = 1;
     if (*values.resume) {
-        if (*values.out) {
-            fprintf(stderr, "jem train: --out cannot go with --resume: a run keeps its folder\n");
+        if (*values.out || *values.init) {
+            fprintf(stderr, "jem train: --%s begins a run, --resume goes on with one where it is\n",
+                    *values.out ? "out" : "init");
             return 2;
         }
-        const size_t length = strlen(values.resume), tail = strlen("/last.safetensors");
-        if (length > tail && !strcmp(values.resume + length - tail, "/last.safetensors"))
-            values.resume[length - tail] = 0;      /* the file for its folder */
+        char *file = strstr(values.resume, "last.safetensors");
+        if (file && !strcmp(file, "last.safetensors"))
+            strcpy(file, file == values.resume ? "." : "");        /* the file for its folder */
         strcpy(values.out, values.resume);
         ok = path_in(path, &r, "last.safetensors") && (reader = make_ctx(1, 0)) != NULL;
+        ok = ok && (!holds_a_run(&r) || lock_folder(&r));          /* before it is read */
         a = ok ? jem_archive_read(reader, path) : NULL;
-        if (!a) {
+        if (!ok && r.lock >= 0) r.status = 1;
+        else if (!a) {
             fprintf(stderr, "jem train: %s\n", reader ? jem_error(reader) : "no memory");
             r.status = 1, ok = 0;
         } else if (!jem_archive_meta(a, OPTION_PREFIX "dataset") ||
@@ -912,11 +934,7 @@ static int train_command(int argc, char **argv) {
     } else ok = train_defaults(o, &values);
     ok = ok && train_combination(o, &values);
     ok = ok && (*values.out || default_folder(&values));
-    if (ok && !*values.resume && path_in(path, &r, "last.safetensors") && !stat(path, &there)) {
-        fprintf(stderr, "jem train: %s is there already: --resume %s goes on with it, --out DIR "
-                "begins another\n", path, values.out);
-        ok = 0;
-    }
+    ok = ok && (*values.resume || is_free(&r));
     if (ok) {
         r.status = 0;
         r.ctx = make_ctx(values.threads, values.precision);
@@ -926,7 +944,7 @@ static int train_command(int argc, char **argv) {
             snprintf(path, sizeof path, ": cannot be made: %s", strerror(errno));
             ok = complain(&r, 1, values.out, path);
         }
-        ok = ok && lock_folder(&r);
+        ok = ok && (*values.resume || (lock_folder(&r) && is_free(&r)));
     }
     jem_archive_free(a), jem_ctx_free(reader);
     if (ok) {
@@ -938,7 +956,10 @@ static int train_command(int argc, char **argv) {
             printf("stopped after update %d; to go on: jem train --resume %s\n", r.update,
                    values.out);
             r.status = train_signal ? 128 + train_signal : 0;
-        } else if (ok) final_test(&r);
+        } else if (ok) {
+            signal(SIGINT, SIG_DFL), signal(SIGTERM, SIG_DFL);     /* all is saved */
+            final_test(&r);
+        }
     }
     const int status = r.status;
     run_free(&r);

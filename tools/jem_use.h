@@ -508,16 +508,11 @@ static const option eval_table[] = {
       1024, "(0: all; the result is the same)" }
 };
 
-/* Labels as the network has them, if both sides have names that are not mere numbers: 0 and a line
-   on stderr if a class is none of the network's. */
+/* Labels as the network has them, by the classes' names if it knows any: 0 and a line on stderr if
+   a class is none of the network's. */
 static int label_as(const jem_net *net, data_set *d) {
     char name[NAME_SIZE];
-    int names = 0;
-    for (int k = 0; k < d->classes; k++) {
-        snprintf(name, sizeof name, "%d", k);
-        names |= strcmp(d->class_names[k], name) != 0;
-    }
-    if (!names || !jem_net_meta(net, CLASS_PREFIX "0")) return 1;
+    if (!jem_net_meta(net, CLASS_PREFIX "0")) return 1;
     int *to = (int *)malloc((size_t)d->classes * sizeof *to), ok = to != NULL;
     if (!ok) fprintf(stderr, "jem eval: no memory for the classes\n");
     for (int k = 0; ok && k < d->classes; k++)

@@ -213,8 +213,6 @@ static int train_combination(const options *o, const train_options *t) {
     if (t->uncond && (t->class_cond || t->w_xy > 0))
         wrong = "--uncond has no p(x,y): not with --class-cond-p-x-sample, nor --p-x-y-weight";
     if (t->decay_epochs.n > 4) wrong = "--decay-epochs takes 4 numbers at most";
-    if (o->given[option_find(o, "init")] && *t->resume)
-        wrong = "--init begins a run, --resume goes on with one";
     if (wrong) fprintf(stderr, "%s: %s\n", o->command, wrong);
     return !wrong;
 }
