@@ -479,20 +479,28 @@ static int log_open(run *r, int update) {
     return complain(r, 1, path, line);
 }
 
+/* A row of means since the last whole one. A validation between two of those has a row, too, with
+   means if they are of updates enough. */
 static int log_row(run *r, int evaluated) {
+    const int whole = r->update % r->o->print_every == 0 || r->update == r->total;
     const float n = r->state[STATE_COUNT];
-    char row[512], valid[64] = ",", labels[64] = ",";
-    if (n < 1 && !evaluated) return 1;
+    char row[512], valid[64] = ",", labels[64] = ",", loss[32] = "", others[96] = ",,";
     double mean[STATE_SUMS];
     for (int i = 0; i < STATE_SUMS; i++) mean[i] = n > 0 ? (double)(r->state[i] / n) : 0.0;
+    if (n > 0 && (whole || 2 * n >= (float)r->o->print_every)) {
+        snprintf(loss, sizeof loss, "%.6g", mean[5]);
+        if (uses_labels(r->o)) snprintf(labels, sizeof labels, "%.6g,%.5f", mean[0], mean[1]);
+        snprintf(others, sizeof others, "%.6g,%.6g,%.6g", mean[2], mean[3], mean[4]);
+    }
     if (evaluated && r->valid_accuracy >= 0)
         snprintf(valid, sizeof valid, "%.5f,%.5f", (double)r->valid_accuracy, (double)r->valid_ce);
-    if (uses_labels(r->o)) snprintf(labels, sizeof labels, "%.6g,%.5f", mean[0], mean[1]);
-    snprintf(row, sizeof row, "%d,%.3f,%.4g,%.6g,%s,%.6g,%.6g,%.6g,%s,%.0f,%.1f\n", r->update,
-             (double)r->update / r->per_epoch, (double)r->last.lr, mean[5], labels, mean[2],
-             mean[3], mean[4], valid, (double)r->state[STATE_RETRIES], elapsed(r));
-    for (int i = 0; i < STATE_SUMS; i++) r->state[i] = 0;
-    r->state[STATE_COUNT] = 0;
+    snprintf(row, sizeof row, "%d,%.3f,%.4g,%s,%s,%s,%s,%.0f,%.1f\n", r->update,
+             (double)r->update / r->per_epoch, (double)r->last.lr, loss, labels, others, valid,
+             (double)r->state[STATE_RETRIES], elapsed(r));
+    if (whole) {
+        for (int i = 0; i < STATE_SUMS; i++) r->state[i] = 0;
+        r->state[STATE_COUNT] = 0;
+    }
     errno = 0;
     if (fputs(row, r->log) >= 0 && !fflush(r->log)) return 1;
     snprintf(row, sizeof row, "log.csv: cannot be written: %s", strerror(errno));
