@@ -782,7 +782,7 @@ static int prepare(run *r, const jem_archive *a) {
     jem_archive *try = jem_archive_create(r->ctx);
     const int storable = try && store_options(r, try);
     jem_archive_free(try);
-    if (!storable) return fail(r, try ? 2 : 1);
+    if (!storable) return fail(r, 0);
     if (!load_data(r)) return 0;
     const char *mark = a ? jem_archive_meta(a, "run.data") : NULL;
     if (mark && strcmp(mark, r->data_mark)) {
@@ -919,9 +919,9 @@ static int train_command(int argc, char **argv) {
                     *values.out ? "out" : "init");
             return 2;
         }
-        char *file = strstr(values.resume, "last.safetensors");
-        if (file && !strcmp(file, "last.safetensors"))
-            strcpy(file, file == values.resume ? "." : "");        /* the file for its folder */
+        char *slash = strrchr(values.resume, '/'), *file = slash ? slash + 1 : values.resume;
+        if (!strcmp(file, "last.safetensors"))
+            strcpy(file, slash ? "" : ".");        /* the file for its folder */
         strcpy(values.out, values.resume);
         ok = path_in(path, &r, "last.safetensors") && (reader = make_ctx(1, 0)) != NULL;
         ok = ok && (!holds_a_run(&r) || lock_folder(&r));          /* before it is read */

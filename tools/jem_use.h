@@ -608,11 +608,10 @@ static void print_tensor(const jem_entry *e) {
     printf(")\n");
 }
 
-static void info_network(const jem_archive *a, const jem_net *net) {
+static void info_network(const jem_net *net) {
     static const char *const activations[] = { "leaky-relu", "relu", "silu", "tanh" };
     const char *kind = jem_net_meta(net, "jem.net"), *act = jem_net_meta(net, "jem.activation");
     char number[NAME_SIZE];
-    (void)a;
     printf("  network    %s", kind);
     if (!strcmp(kind, "wrn"))
         printf("-%s-%s, %s head, stem stride %s", jem_net_meta(net, "jem.depth"),
@@ -687,7 +686,7 @@ static int info_file(const char *path) {
     jem_net *net = jem_archive_meta(a, "jem.net") ? jem_net_from_archive(ctx, a) : NULL;
     int ok = 1;
     if (net) {
-        info_network(a, net);
+        info_network(net);
         info_run(a);
         printf("  options   ");
         for (int i = 0; i < (int)(sizeof train_table / sizeof *train_table); i++) {
