@@ -99,19 +99,20 @@
        call comes first: give two ops that meet in a third a line each.
    IMAGES
        What you pass in and out is NCHW, row-major floats, by habit in [-1,1]. Inside, 16 images are
-       interleaved ("lanes are images", see >>kernels), so that a vector register holds one pixel of
+       interleaved ("lanes are images", see >>platform), so that a vector register holds one pixel of
        16 images: odd sizes cost nothing, and every kernel is the plain scalar algorithm.
 
    TABLE OF CONTENTS                                        (search for the mark)
        >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD
        >>rng        counter-based random numbers            >>samplers  SGLD, replay buffer
        >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
-       >>kernels    what the processor runs                 >>train     one step at a time
-       >>tape       record, plan, run, walk back            >>eval      classify, accuracy
-       >>ops        what you build with                     >>io        safetensors
-       >>nets       wide-resnet, convnet, MLP, your own     >>changelog
-   First the API in this order, then the implementation in the same order. Each room uses only the
-   rooms above it. Every mark appears twice: once for each.
+       >>tape       record, plan, run, walk back            >>train     one step at a time
+       >>ops        what you build with                     >>eval      classify, accuracy
+       >>nets       wide-resnet, convnet, MLP, your own     >>io        safetensors
+       >>changelog                                          >>engine    what the processor runs
+   First the API in this order, then the implementation in the same order: ideas first, machinery
+   last. Each room uses only the rooms above it, with one exception: >>engine, the kernels for every
+   instruction set, comes last, behind an interface that stands in >>platform.
 */
 #ifndef JEM_H
 #define JEM_H
@@ -323,8 +324,8 @@ typedef struct jem_call {
     float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if nobody asks */
     jem_param *param[JEM_MAX_PARAMS];
     int add[JEM_MAX_INPUTS];                       /* for JEM_OP_STORES: add to dx, or store */
-    const uint16_t *half_x, *half_dy;              /* private: bf16 in place of x[0] and dy; */
-    uint16_t *half_y;                              /* also, or only, wanted of the result */
+    const uint16_t *x16, *dy16;                    /* private: bf16 in place of x[0] and dy; */
+    uint16_t *y16;                                 /* also, or only, wanted of the result */
     const void *act;                               /* private: what is fused to a convolution */
     const float *plus;
     float *act_y;
@@ -770,7 +771,7 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #if !defined(JEM_NO_SIMD) && defined(__GNUC__) && defined(__x86_64__)
 #define JEM__X86 1
 #if __GNUC__ >= 11 || defined(__clang__)           /* they know AVX-512 BF16 and AMX */
-#define JEM__X86_HALF 1
+#define JEM__X86_BF16 1
 #endif
 #include <cpuid.h>
 #if !defined(__clang__)    /* gcc 12 warns of its own AVX-512 header when it optimises */
@@ -804,16 +805,18 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #define JEM__UNROLL
 #endif
 
+typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
+
 struct jem_ctx {
     jem_ctx_desc desc;
     const struct jem__kernels *k;
-    const struct jem__half *half;                  /* of JEM_BF16, or NULL */
+    const struct jem__bf16 *bf16;                  /* of JEM_BF16, or NULL */
     jem_isa isa;
     int threads;
     jem_status status;
     char message[512];
     jem_memory_stats memory;
-    struct jem__chunk *chunks, *chunk;             /* the arena: all of it, the one in use */
+    jem__chunk *chunks, *chunk;                    /* the arena: all of it, the one in use */
     size_t used;                                   /* bytes of the chunk in use */
     struct jem__node **nodes;                      /* the tape, in the order it was recorded */
     int n_nodes, cap_nodes;
@@ -909,7 +912,7 @@ static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *
     for (int i = 0; i < n; i++) task(arg, i);
 }
 
-#ifdef JEM__X86_HALF
+#ifdef JEM__X86_BF16
 /* Linux gives tiles to those who ask: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA). */
 static int jem__x86_tiles(void) {
 #ifdef __linux__
@@ -935,7 +938,7 @@ static int jem__x86_has(jem_isa isa) {
     if (isa == JEM_ISA_AVX2) return (lo & 0x06) == 0x06 && (b & 1u << 5);
     if (!((lo & 0xe6) == 0xe6 && (b & 1u << 5) && (b & avx512) == avx512)) return 0;
     if (isa == JEM_ISA_AVX512) return 1;
-#ifdef JEM__X86_HALF
+#ifdef JEM__X86_BF16
     const unsigned tiles = d, amx = 1u << 22 | 1u << 24;               /* AMX-BF16, AMX-TILE */
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & 1u << 5)) return 0;    /* AVX512_BF16 */
     return isa == JEM_ISA_AVX512_BF16 ||
@@ -972,6 +975,190 @@ const char *jem_isa_name(jem_isa isa) {
     default: return "unknown";
     }
 }
+
+/* ---- what the engine room offers -------------------------------------------------------------- */
+/* Lanes are images. Element (n,c,h,w) of a batch lies at
+
+       data[((((n/16)*H + h)*W + w)*C + c)*16 + n%16]
+
+   so 16 neighbours are one (pixel, channel) of 16 images, and every kernel below is the plain
+   scalar algorithm in which a scalar is 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of
+   NEON. The kernels themselves, for every instruction set, are the last room of this file:
+   >>engine. What the rooms between see of it is declared here. */
+
+#define JEM__MAX_KERNEL 32
+#define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
+
+enum {                                             /* elementwise functions; what backward wants */
+    JEM__MAP_SCALE, JEM__MAP_SHIFT, JEM__MAP_SQUARE /* input */, JEM__MAP_EXP /* output */,
+    JEM__MAP_LOG /* input */, JEM__MAP_TANH /* output */, JEM__MAP_LEAKY /* bits */,
+    JEM__MAP_SILU /* slopes */, JEM__MAP_DROP /* bits */
+};
+enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
+
+/* A convolution reads (ci,hi,wi) and writes (co,ho,wo). An input gradient is a convolution too: it
+   reads dy and writes dx, with the weights turned round, in stride*stride phases: the pixels of one
+   phase see the same taps. A convolution's output has one phase. */
+typedef struct jem__conv {
+    int ci, hi, wi, co, ho, wo, k, stride, pad;
+    int gradient;                                  /* 1: it is an input gradient */
+    int tile;                                      /* Winograd's M */
+    const struct jem__method *method;              /* how it is computed */
+} jem__conv;
+
+/* One of so many parts of a piece of work: part i is units from(i) .. from(i+1)-1, in steps */
+typedef struct jem__part { int i, of; } jem__part;
+static int jem__part_from(int i, int of, int units, int step) {
+    const int steps = (units + step - 1) / step, from = (int)((int64_t)steps * i / of) * step;
+    return from < units ? from : units;
+}
+
+/* What becomes of a convolution's sum, in this order; NULL: not asked for. Tensors are of the
+   output's shape, one group. */
+typedef struct jem__finish {
+    const float *bias;                             /* (co): added */
+    const uint16_t *bits;                          /* multiplied: by `slope` where the bit is set */
+    const float *slopes;                           /* multiplied, number by number */
+    const float *add;                              /* added */
+    float *y;                                      /* stored; may be `add` */
+    int kind;                                      /* 0, or JEM__MAP_LEAKY (with `slope`), _SILU: */
+    float slope;
+    float *act;                                    /* the activation of it, stored ... */
+    uint16_t *keep_bits;                           /* ... with what its backward wants */
+    float *keep_slopes;
+    uint16_t *y16;                                 /* what came of it last, in bf16 (see there) */
+} jem__finish;
+
+/* What a convolution reads, of one group: x, or the same in bf16; weights as packed; scratch. It
+   does one part of the work. */
+typedef struct jem__operands {
+    const float *x;
+    const uint16_t *x16;
+    const float *packed;
+    float *work;
+    jem__part part;
+} jem__operands;
+
+/* A weight gradient in the making: operands of every group are dealt into the method's order, then
+   there are so many products to make, then so many to finish; tasks of one kind run in parallel.
+   Sizes in floats; `sums` comes zeroed. */
+typedef struct jem__weights {
+    jem_ctx *ctx;
+    const jem__conv *q;
+    int groups, products, finishes;
+    float *dw, *db;                                /* (O,I,k,k) and (O), or NULL: added to */
+    ptrdiff_t x_size, y_size, product_size, sums_size;
+    ptrdiff_t x_step, y_step, product_step;        /* the method's own */
+    float *x, *y, *product, *sums;
+} jem__weights;
+
+/* A way to compute convolutions: direct, Winograd, bf16. Weights are (O,I,k,k). */
+typedef struct jem__method {
+    int bf16;                                      /* it can read and write bf16 */
+    int (*pack_kind)(const jem__conv *);           /* convolutions of one kind share a pack */
+    ptrdiff_t (*pack_size)(const jem__conv *);     /* floats */
+    void (*pack)(jem_ctx *, const jem__conv *, const float *weights, float *packed);
+    ptrdiff_t (*work)(const jem__conv *);          /* floats of scratch */
+    void (*run)(jem_ctx *, const jem__conv *, const jem__operands *, const jem__finish *);
+    void (*plan)(jem__weights *);                  /* sizes and tasks */
+    void (*deal)(const jem__weights *, int group, const float *x, const float *dy);
+    void (*product)(const jem__weights *, int i);
+    void (*finish)(const jem__weights *, int i);
+} jem__method;
+
+/* Chooses the methods of a convolution's output, input gradient and weight gradient: q[0..2]. few:
+   lanes are blocks of a few images. */
+static void jem__conv_choose(const jem_ctx *ctx, int few, jem__conv *q);
+/* Floats that a group of images (c,h,w) takes in bf16. */
+static ptrdiff_t jem__bf16_floats(int c, int h, int w);
+
+/* x <- clamp(x + step clamp(g) + noise N(0,1)); 0 for a clamp: none */
+typedef struct jem__langevin { float step, noise, clamp_grad, lo, hi; } jem__langevin;
+/* An update of parameters; lr and root2 hold Adam's two corrections of bias. */
+typedef struct jem__update {
+    float beta1, beta2, eps, momentum, weight_decay, lr, root2;
+} jem__update;
+
+/* A tree of fixed shape: the same bits whatever the register width. */
+static float jem__sum_lanes(const float *x) {
+    float s[8];
+    for (int i = 0; i < 8; i++) s[i] = x[i] + x[i + 8];
+    for (int i = 0; i < 4; i++) s[i] = s[i] + s[i + 4];
+    return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+typedef struct jem__kernels {
+    jem_isa isa;
+    int wo, wi;                                    /* block of a weight gradient */
+    void (*fill)(int, const uint32_t *, uint64_t, float *, ptrdiff_t, float, float);
+    void (*conv)(const jem__conv *, jem__part, const float *, const float *, const jem__finish *);
+    void (*winograd)(const jem__conv *, jem__part, const float *, const float *,
+                     const jem__finish *, float *);
+    void (*deal)(const float *, ptrdiff_t, int, int, float *);
+    void (*weight_gradient)(const jem__conv *, int, const float *, ptrdiff_t, const float *,
+                            ptrdiff_t, int, float *, float *, float *);
+    void (*wino_deal)(const jem__conv *, int, const float *, ptrdiff_t, ptrdiff_t, ptrdiff_t,
+                      const float *, float *);
+    void (*wino_weights)(const jem__conv *, const float *, const float *, ptrdiff_t, int, float *);
+    void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
+    void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
+                     ptrdiff_t);
+    void (*drop)(float, float, const float *, float *, uint16_t *, ptrdiff_t);
+    void (*pair)(int, const float *, const float *, int, float *, ptrdiff_t);
+    void (*pair_back)(float, const float *, const float *, int, float *, int, ptrdiff_t);
+    void (*dot)(float, const float *, const float *, float *, int, ptrdiff_t);
+    void (*logsumexp)(const float *, int, float *);
+    void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
+    void (*pool)(const float *, int, int, int, int, int, int, int, float, float *);
+    void (*pool_back)(const float *, int, int, int, int, int, int, int, float, float *);
+    void (*moment)(const float *, const float *, int, ptrdiff_t, int, float *);
+    void (*normalize)(const float *, const float *, const float *, const float *, const float *,
+                      ptrdiff_t, int, float *);
+    void (*normalize_sums)(const float *, const float *, const float *, const float *, ptrdiff_t,
+                           int, float *, float *);
+    void (*normalize_back)(const float *, const float *, const float *, const float *,
+                           const float *, const float *, const float *, ptrdiff_t, int, float *);
+    void (*langevin)(float *, const float *, ptrdiff_t, const jem__langevin *, const uint32_t *,
+                     uint64_t);
+    void (*adam)(float *, const float *, float *, float *, ptrdiff_t, const jem__update *);
+    void (*sgd)(float *, const float *, float *, ptrdiff_t, const jem__update *);
+} jem__kernels;
+
+/* The kernels of an instruction set; NULL: not in this build or processor. */
+static const jem__kernels *jem__kernels_for(jem_isa isa);
+/* Sets k, bf16, isa and precision as the desc asks; 0: cannot be had. */
+static int jem__engine_open(jem_ctx *ctx);
+
+/* ---- contexts -------------------------------------------------------------------------------- */
+
+jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
+    jem_ctx seed;                                  /* enough of one to allocate the real context */
+    memset(&seed, 0, sizeof seed);
+    if (desc) seed.desc = *desc;
+    if (!jem__engine_open(&seed) || !seed.desc.allocate != !seed.desc.release) return NULL;
+    seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
+    seed.params_left = HUGE_VAL;
+#ifdef _OPENMP
+    if (seed.desc.threads <= 0) seed.threads = omp_get_max_threads();
+#endif
+    jem_ctx *ctx = (jem_ctx *)jem__alloc(&seed, sizeof *ctx);
+    if (ctx) *ctx = seed;
+    return ctx;
+}
+
+void jem_ctx_free(jem_ctx *ctx) {
+    if (!ctx) return;
+    for (jem__chunk *c = ctx->chunks, *next; c; c = next) next = c->next, jem__free(ctx, c);
+    jem__free(ctx, ctx->nodes);
+    jem_ctx copy = *ctx;                           /* its allocator frees it last */
+    jem__free(&copy, ctx);
+}
+
+jem_isa jem_ctx_isa(const jem_ctx *ctx) { return ctx ? ctx->isa : JEM_ISA_SCALAR; }
+jem_precision jem_ctx_precision(const jem_ctx *ctx) {
+    return ctx ? ctx->desc.precision : JEM_EXACT;
+}
+int jem_ctx_threads(const jem_ctx *ctx) { return ctx ? ctx->threads : 1; }
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
 /* Threefry-2x32-20: 20 rounds of add, rotate, xor, the key mixed in every 4. The kernels have the
@@ -1034,11 +1221,34 @@ static uint64_t jem__rng_take(jem_rng *rng, ptrdiff_t floats) {
     return start;
 }
 
+/* Whole blocks of 16 go straight to memory; the end goes through a block of our own. */
+static void jem__fill(jem_ctx *ctx, int kind, jem_rng *rng, float *out, ptrdiff_t n, float a,
+                      float b) {
+    if (!ctx || !rng || !out || n <= 0) return;
+    const uint64_t start = jem__rng_take(rng, n);
+    const ptrdiff_t whole = n / 32 * 32;
+    float last[32];
+    ctx->k->fill(kind, rng->key, start, out, whole, a, b);
+    ctx->k->fill(kind, rng->key, start + (uint64_t)whole / 2, last, n > whole ? 32 : 0, a, b);
+    for (ptrdiff_t i = whole; i < n; i++) out[i] = last[i - whole];
+}
+
+void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo, float hi) {
+    jem__fill(ctx, 0, rng, out, n, lo, hi - lo);
+}
+void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean, float std) {
+    jem__fill(ctx, 1, rng, out, n, mean, std);
+}
+float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first */
+    float z[16];
+    jem__kernels_for(JEM_ISA_SCALAR)->fill(1, rng->key, jem__rng_take(rng, 16), z, 16, 0, 1);
+    return z[0];
+}
+
 /* ==== >>memory: the tape's arena ============================================================== */
 /* A list of chunks, used from the first on; a mark is a place in it. Chunks are kept when the tape
    is forgotten, so that the second step of a loop finds all it needs. */
 
-typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 #define JEM__CHUNK ((size_t)1 << 20)
 
 /* Not zeroed; aligned to 64 bytes. */
@@ -1070,1974 +1280,6 @@ static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
     return p;
 }
 
-#endif /* JEM_IMPLEMENTATION, first part */
-/* ==== >>kernels: what the processor runs ====================================================== */
-/* Lanes are images. Element (n,c,h,w) of a batch lies at
-
-       data[((((n/16)*H + h)*W + w)*C + c)*16 + n%16]
-
-   so 16 neighbours are one (pixel, channel) of 16 images, and every kernel below is the plain
-   scalar algorithm in which a scalar is 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of
-   NEON.
-
-   This section is compiled once per instruction set: the file includes itself (at 'instances'
-   below) with JEM__PASS set. A sum's order never depends on the instruction set or the number of
-   threads, every multiply-add is an explicit fma, no product meets a bare addition (a compiler may
-   contract those), and exp, log, sine are our own: so all instances give the same bits. */
-
-#ifdef JEM__PASS
-
-#if JEM__PASS == 2                                 /* JEM_ISA_AVX2 */
-#define JEM__TARGET __attribute__((target("avx2,fma")))
-#define JEM__FN(name) jem__##name##_avx2
-#define JEM__V __m256
-#define JEM__I __m256i
-#define JEM__VL 8
-#define JEM__PX 2                                  /* conv block: channels x pixels fill the file */
-#define JEM__CO 6
-#define JEM__WO 4                                  /* weight gradient block: out x in channels */
-#define JEM__WI 3
-#define JEM__LOAD(p) _mm256_loadu_ps(p)
-#define JEM__STORE(p, v) _mm256_storeu_ps(p, v)
-#define JEM__SET(x) _mm256_set1_ps(x)
-#define JEM__FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
-#define JEM__FNMA(a, b, c) _mm256_fnmadd_ps(a, b, c)
-#define JEM__ADD(a, b) _mm256_add_ps(a, b)
-#define JEM__SUB(a, b) _mm256_sub_ps(a, b)
-#define JEM__MUL(a, b) _mm256_mul_ps(a, b)
-#define JEM__DIV(a, b) _mm256_div_ps(a, b)
-#define JEM__SQRT(a) _mm256_sqrt_ps(a)
-#define JEM__LESS(a, b, x, y) _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
-#define JEM__BITS(a)                                                                               \
-    ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LT_OQ)))
-#define JEM__PICK(bits, x, y)                                                                      \
-    _mm256_blendv_ps(y, x, _mm256_castsi256_ps(_mm256_sllv_epi32(_mm256_set1_epi32((int)(bits)),   \
-                     _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24))))
-#define JEM__ISET(x) _mm256_set1_epi32((int)(x))
-#define JEM__IOTA() _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
-#define JEM__IADD(a, b) _mm256_add_epi32(a, b)
-#define JEM__IXOR(a, b) _mm256_xor_si256(a, b)
-#define JEM__IAND(a, b) _mm256_and_si256(a, b)
-#define JEM__SHL(a, s) _mm256_slli_epi32(a, s)
-#define JEM__SHR(a, s) _mm256_srli_epi32(a, s)
-#define JEM__AS_I(v) _mm256_castps_si256(v)
-#define JEM__AS_V(i) _mm256_castsi256_ps(i)
-#define JEM__TO_V(i) _mm256_cvtepi32_ps(i)
-
-#elif JEM__PASS == 3                               /* JEM_ISA_AVX512 */
-#define JEM__TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
-#define JEM__FN(name) jem__##name##_avx512
-#define JEM__V __m512
-#define JEM__I __m512i
-#define JEM__VL 16
-#define JEM__PX 4
-#define JEM__CO 6
-#define JEM__WO 4
-#define JEM__WI 4
-#define JEM__LOAD(p) _mm512_loadu_ps(p)
-#define JEM__STORE(p, v) _mm512_storeu_ps(p, v)
-#define JEM__SET(x) _mm512_set1_ps(x)
-#define JEM__FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
-#define JEM__FNMA(a, b, c) _mm512_fnmadd_ps(a, b, c)
-#define JEM__ADD(a, b) _mm512_add_ps(a, b)
-#define JEM__SUB(a, b) _mm512_sub_ps(a, b)
-#define JEM__MUL(a, b) _mm512_mul_ps(a, b)
-#define JEM__DIV(a, b) _mm512_div_ps(a, b)
-#define JEM__SQRT(a) _mm512_sqrt_ps(a)
-#define JEM__LESS(a, b, x, y) _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), x)
-#define JEM__BITS(a) ((unsigned)_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_LT_OQ))
-#define JEM__PICK(bits, x, y) _mm512_mask_mov_ps(y, (__mmask16)(bits), x)
-#define JEM__ISET(x) _mm512_set1_epi32((int)(x))
-#define JEM__IOTA() _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-#define JEM__IADD(a, b) _mm512_add_epi32(a, b)
-#define JEM__IXOR(a, b) _mm512_xor_si512(a, b)
-#define JEM__IAND(a, b) _mm512_and_si512(a, b)
-#define JEM__SHL(a, s) _mm512_slli_epi32(a, s)
-#define JEM__SHR(a, s) _mm512_srli_epi32(a, s)
-#define JEM__AS_I(v) _mm512_castps_si512(v)
-#define JEM__AS_V(i) _mm512_castsi512_ps(i)
-#define JEM__TO_V(i) _mm512_cvtepi32_ps(i)
-
-#elif JEM__PASS == 4                               /* JEM_ISA_NEON */
-#define JEM__TARGET
-#define JEM__FN(name) jem__##name##_neon
-#define JEM__V float32x4_t
-#define JEM__I uint32x4_t
-#define JEM__VL 4
-#define JEM__PX 4
-#define JEM__CO 6
-#define JEM__WO 4
-#define JEM__WI 4
-#define JEM__LOAD(p) vld1q_f32(p)
-#define JEM__STORE(p, v) vst1q_f32(p, v)
-#define JEM__SET(x) vdupq_n_f32(x)
-#define JEM__FMA(a, b, c) vfmaq_f32(c, a, b)
-#define JEM__FNMA(a, b, c) vfmsq_f32(c, a, b)
-#define JEM__ADD(a, b) vaddq_f32(a, b)
-#define JEM__SUB(a, b) vsubq_f32(a, b)
-#define JEM__MUL(a, b) vmulq_f32(a, b)
-#define JEM__DIV(a, b) vdivq_f32(a, b)
-#define JEM__SQRT(a) vsqrtq_f32(a)
-#define JEM__LESS(a, b, x, y) vbslq_f32(vcltq_f32(a, b), x, y)
-#define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), jem__neon_bits()))
-#define JEM__PICK(bits, x, y)                                                                      \
-    vbslq_f32(vtstq_u32(vdupq_n_u32((uint32_t)(bits)), jem__neon_bits()), x, y)
-#define JEM__ISET(x) vdupq_n_u32((uint32_t)(x))
-#define JEM__IOTA() jem__neon_iota()
-#define JEM__IADD(a, b) vaddq_u32(a, b)
-#define JEM__IXOR(a, b) veorq_u32(a, b)
-#define JEM__IAND(a, b) vandq_u32(a, b)
-#define JEM__SHL(a, s) vshlq_u32(a, vdupq_n_s32(s))
-#define JEM__SHR(a, s) vshlq_u32(a, vdupq_n_s32(-(s)))
-#define JEM__AS_I(v) vreinterpretq_u32_f32(v)
-#define JEM__AS_V(i) vreinterpretq_f32_u32(i)
-#define JEM__TO_V(i) vcvtq_f32_s32(vreinterpretq_s32_u32(i))
-JEM__INLINE uint32x4_t jem__neon_bits(void) {
-    static const uint32_t b[4] = { 1, 2, 4, 8 };
-    return vld1q_u32(b);
-}
-JEM__INLINE uint32x4_t jem__neon_iota(void) {
-    static const uint32_t b[4] = { 0, 1, 2, 3 };
-    return vld1q_u32(b);
-}
-
-#else                                              /* JEM_ISA_SCALAR: one lane at a time */
-#define JEM__TARGET
-#define JEM__FN(name) jem__##name##_scalar
-#define JEM__V float
-#define JEM__I uint32_t
-#define JEM__VL 1
-#define JEM__PX 2
-#define JEM__CO 6
-#define JEM__WO 4
-#define JEM__WI 4
-#define JEM__LOAD(p) (*(p))
-#define JEM__STORE(p, v) (*(p) = (v))
-#define JEM__SET(x) (x)
-#define JEM__FMA(a, b, c) fmaf(a, b, c)
-#define JEM__FNMA(a, b, c) fmaf(-(a), b, c)
-#define JEM__ADD(a, b) ((a) + (b))
-#define JEM__SUB(a, b) ((a) - (b))
-#define JEM__MUL(a, b) ((a) * (b))
-#define JEM__DIV(a, b) ((a) / (b))
-#define JEM__SQRT(a) sqrtf(a)
-#define JEM__LESS(a, b, x, y) ((a) < (b) ? (x) : (y))
-#define JEM__BITS(a) ((a) < 0 ? 1u : 0u)
-#define JEM__PICK(bits, x, y) ((bits) & 1u ? (x) : (y))
-#define JEM__ISET(x) ((uint32_t)(x))
-#define JEM__IOTA() 0u
-#define JEM__IADD(a, b) ((a) + (b))
-#define JEM__IXOR(a, b) ((a) ^ (b))
-#define JEM__IAND(a, b) ((a) & (b))
-#define JEM__SHL(a, s) ((a) << (s))
-#define JEM__SHR(a, s) ((a) >> (s))
-#define JEM__AS_I(v) jem__float_bits(v)
-#define JEM__AS_V(i) jem__bits_float(i)
-#define JEM__TO_V(i) ((float)(int32_t)(i))
-JEM__INLINE uint32_t jem__float_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
-JEM__INLINE float jem__bits_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
-#endif
-
-#define JEM__VINLINE JEM__TARGET JEM__INLINE
-#define JEM__KERNEL JEM__TARGET static
-#define JEM__EACH(i, n) for (ptrdiff_t i = 0; i < (n); i += JEM__VL)
-
-/* ---- elementary functions -------------------------------------------------------------------- */
-
-/* e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2; x held to [-87, 88]. Relative error 1e-7. */
-JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
-    const JEM__V lo = JEM__SET(-87.0f), hi = JEM__SET(88.0f);
-    const JEM__V round = JEM__SET(12582912.0f);    /* 1.5 * 2^23: adding it rounds to an integer */
-    x = JEM__LESS(x, lo, lo, x);
-    x = JEM__LESS(hi, x, hi, x);
-    JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round), n = JEM__SUB(t, round);
-    JEM__V r = JEM__FNMA(n, JEM__SET(0.693359375f), x);
-    r = JEM__FNMA(n, JEM__SET(-2.12194440e-4f), r);
-    JEM__V q = JEM__FMA(JEM__SET(1.39411096e-3f), r, JEM__SET(8.36317982e-3f));
-    q = JEM__FMA(q, r, JEM__SET(4.16663753e-2f));
-    q = JEM__FMA(q, r, JEM__SET(0.16666577f));
-    q = JEM__FMA(q, r, JEM__SET(0.5f));
-    q = JEM__FMA(JEM__MUL(r, r), q, r);
-    q = JEM__ADD(q, JEM__SET(1.0f));
-    return JEM__AS_V(JEM__IADD(JEM__AS_I(q), JEM__SHL(JEM__AS_I(t), 23)));
-}
-
-/* ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); for normal x > 0. */
-JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
-    const JEM__I low = JEM__ISET(0x3f3504f3u);     /* bits of sqrt(1/2) */
-    JEM__I u = JEM__IADD(JEM__AS_I(x), JEM__ISET(0x3f800000u - 0x3f3504f3u));
-    JEM__V e = JEM__SUB(JEM__TO_V(JEM__SHR(u, 23)), JEM__SET(127.0f));
-    JEM__V m = JEM__AS_V(JEM__IADD(JEM__IAND(u, JEM__ISET(0x007fffffu)), low));
-    const JEM__V one = JEM__SET(1.0f);
-    JEM__V s = JEM__DIV(JEM__SUB(m, one), JEM__ADD(m, one)), z = JEM__MUL(s, s);
-    JEM__V q = JEM__FMA(JEM__SET(0.233327598f), z, JEM__SET(0.285507233f));
-    q = JEM__FMA(q, z, JEM__SET(0.400001229f));
-    q = JEM__FMA(q, z, JEM__SET(0.666666666f));
-    q = JEM__FMA(JEM__MUL(s, z), q, JEM__FMA(e, JEM__SET(-2.12194440e-4f), JEM__ADD(s, s)));
-    q = JEM__FMA(e, JEM__SET(0.693359375f), q);
-    return JEM__FMA(x, JEM__SET(0.0f), q);         /* infinity and NaN come out as NaN */
-}
-
-/* 1/(1 + e^-x) */
-JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
-    const JEM__V one = JEM__SET(1.0f);
-    return JEM__DIV(one, JEM__ADD(one, JEM__FN(exp)(JEM__SUB(JEM__SET(0.0f), x))));
-}
-
-/* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
-
-JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__I *a, JEM__I *b) {
-    const uint32_t k2 = key[0] ^ key[1] ^ JEM__THREEFRY_PARITY;
-    const JEM__I ks[3] = { JEM__ISET(key[0]), JEM__ISET(key[1]), JEM__ISET(k2) };
-    JEM__I x = JEM__IADD(JEM__IADD(JEM__ISET((uint32_t)counter), JEM__IOTA()), ks[0]);
-    JEM__I y = JEM__IADD(JEM__ISET((uint32_t)(counter >> 32)), ks[1]);
-#define JEM__ROUND(s)                                                                              \
-    x = JEM__IADD(x, y);                                                                           \
-    y = JEM__IXOR(JEM__IADD(JEM__SHL(y, s), JEM__SHR(y, 32 - (s))), x);
-#define JEM__KEY(j)                                                                                \
-    x = JEM__IADD(x, ks[(j) % 3]);                                                                 \
-    y = JEM__IADD(y, JEM__IADD(ks[((j) + 1) % 3], JEM__ISET(j)));
-    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(1)
-    JEM__ROUND(17) JEM__ROUND(29) JEM__ROUND(16) JEM__ROUND(24) JEM__KEY(2)
-    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(3)
-    JEM__ROUND(17) JEM__ROUND(29) JEM__ROUND(16) JEM__ROUND(24) JEM__KEY(4)
-    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(5)
-#undef JEM__ROUND
-#undef JEM__KEY
-    *a = x, *b = y;
-}
-
-JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {      /* [0,1), 24 bits */
-    return JEM__MUL(JEM__TO_V(JEM__SHR(u, 8)), JEM__SET(1.0f / 16777216.0f));
-}
-
-/* Two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of 2 pi t,
-   which are polynomials in t^2 for t in [-1/2, 1/2). */
-JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
-    JEM__V u = JEM__SUB(JEM__SET(1.0f), JEM__FN(unit)(a));             /* (0,1] */
-    JEM__V t = JEM__SUB(JEM__FN(unit)(b), JEM__SET(0.5f)), z = JEM__MUL(t, t);
-    JEM__V r = JEM__SQRT(JEM__MUL(JEM__SET(-2.0f), JEM__FN(log)(u)));
-    JEM__V s = JEM__FMA(JEM__SET(-0.620820359f), z, JEM__SET(3.78135533f));
-    s = JEM__FMA(s, z, JEM__SET(-15.0865778f));
-    s = JEM__FMA(s, z, JEM__SET(42.0577562f));
-    s = JEM__FMA(s, z, JEM__SET(-76.7058004f));
-    s = JEM__FMA(s, z, JEM__SET(81.6052474f));
-    s = JEM__FMA(s, z, JEM__SET(-41.3417022f));
-    s = JEM__FMA(s, z, JEM__SET(6.28318531f));
-    JEM__V c = JEM__FMA(JEM__SET(-1.45323693f), z, JEM__SET(7.80024045f));
-    c = JEM__FMA(c, z, JEM__SET(-26.4047057f));
-    c = JEM__FMA(c, z, JEM__SET(60.2421377f));
-    c = JEM__FMA(c, z, JEM__SET(-85.4566589f));
-    c = JEM__FMA(c, z, JEM__SET(64.9393891f));
-    c = JEM__FMA(c, z, JEM__SET(-19.7392087f));
-    c = JEM__FMA(c, z, JEM__SET(1.0f));
-    *p = JEM__MUL(r, JEM__MUL(s, t)), *q = JEM__MUL(r, c);
-}
-
-/* kind 0: a + b U[0,1); kind 1: a + b N(0,1). n in 16s. */
-JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, float *out,
-                               ptrdiff_t n, float a, float b) {
-    const JEM__V va = JEM__SET(a), vb = JEM__SET(b);
-    for (ptrdiff_t i = 0; i < n; i += 32)
-        for (int l = 0; l < 16; l += JEM__VL) {
-            JEM__I x, y;
-            JEM__V p, q;
-            JEM__FN(threefry)(key, start + (uint64_t)(i / 2 + l), &x, &y);
-            if (kind == 0) p = JEM__FN(unit)(x), q = JEM__FN(unit)(y);
-            else JEM__FN(normal2)(x, y, &p, &q);
-            JEM__STORE(out + i + l, JEM__FMA(vb, p, va));
-            if (i + 16 < n) JEM__STORE(out + i + 16 + l, JEM__FMA(vb, q, va));
-        }
-}
-
-/* The two fused activations, of one vector at lanes h ..; bits: signs (leaky relu), slopes: the
-   derivative s + x s (1-s) (SiLU), for the backward, or NULL. */
-JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int h, uint16_t *bits,
-                                      float *slopes) {
-    if (kind == JEM__MAP_SILU) {
-        const JEM__V s = JEM__FN(sigmoid)(v), r = JEM__MUL(v, s);
-        if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SUB(JEM__SET(1.0f), s), s));
-        return r;
-    }
-    if (bits) *bits = (uint16_t)((h ? *bits : 0u) | JEM__BITS(v) << h);
-    return JEM__LESS(v, JEM__SET(0.0f), JEM__MUL(v, JEM__SET(slope)), v);
-}
-
-/* ---- convolution: output, and input gradient ------------------------------------------------- */
-
-/* What becomes of a finished sum (see jem__finish). o: its channel; at: its place in the tensor,
-   h included. A mask and an addition are one fma, as they are where they are not fused. Returns
-   what came of it last. */
-JEM__VINLINE JEM__V JEM__FN(finish)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at, int h) {
-    const ptrdiff_t bit = at / JEM_LANES;
-    if (f->bias) v = JEM__ADD(v, JEM__SET(f->bias[o]));
-    if (f->bits || f->slopes) {
-        const JEM__V m = f->slopes ? JEM__LOAD(f->slopes + at)
-                                   : JEM__PICK((unsigned)f->bits[bit] >> h, JEM__SET(f->slope),
-                                               JEM__SET(1.0f));
-        v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : JEM__MUL(v, m);
-    } else if (f->add) v = JEM__ADD(v, JEM__LOAD(f->add + at));
-    if (f->y) JEM__STORE(f->y + at, v);
-    if (f->kind) {
-        v = JEM__FN(activate)(f->kind, f->slope, v, h, f->keep_bits ? f->keep_bits + bit : NULL,
-                              f->keep_slopes ? f->keep_slopes + at : NULL);
-        if (f->act) JEM__STORE(f->act + at, v);
-    }
-    return v;
-}
-
-/* Output channels x pixels (CO x PX) are accumulated in registers over taps and input channels.
-   `tap` holds, per tap and pixel, where that pixel's first channel is read: NULL in the padding.
-   Weights are packed [block of CO][16 input channels][tap][input channel][CO]. */
-JEM__VINLINE void JEM__FN(conv_block)(const int co, const int px, const float *const *tap,
-                                      const int *index, int live, int taps, int ci, int h,
-                                      const float *w, const jem__finish *f, int o0,
-                                      const ptrdiff_t *at) {
-    static const float zero[16 * JEM_LANES] = { 0 };
-    JEM__V acc[JEM__CO][JEM__PX];
-    JEM__UNROLL for (int o = 0; o < co; o++)
-        JEM__UNROLL for (int p = 0; p < px; p++) acc[o][p] = JEM__SET(0.0f);
-    for (int c0 = 0; c0 < ci; c0 += 16) {
-        const int nc = ci - c0 < 16 ? ci - c0 : 16;
-        const float *wc = w + (ptrdiff_t)c0 * taps * co;
-        for (int t = 0; t < live; t++) {
-            const float *wt = wc + (ptrdiff_t)index[t] * nc * co;
-            const float *x[JEM__PX];
-            JEM__UNROLL for (int p = 0; p < px; p++) {
-                const float *from = tap[t * JEM__PX + p];
-                x[p] = (from ? from + c0 * JEM_LANES : zero) + h;
-            }
-            for (int i = 0; i < nc; i++, wt += co) {
-                JEM__V v[JEM__PX];
-                JEM__UNROLL for (int p = 0; p < px; p++) v[p] = JEM__LOAD(x[p] + i * JEM_LANES);
-                JEM__UNROLL for (int o = 0; o < co; o++) {
-                    const JEM__V wo = JEM__SET(wt[o]);
-                    JEM__UNROLL for (int p = 0; p < px; p++)
-                        acc[o][p] = JEM__FMA(wo, v[p], acc[o][p]);
-                }
-            }
-        }
-    }
-    JEM__UNROLL for (int p = 0; p < px; p++)
-        JEM__UNROLL for (int o = 0; o < co; o++)
-            JEM__FN(finish)(f, acc[o][p], o0 + o, at[p] + (ptrdiff_t)(o0 + o) * JEM_LANES + h, h);
-}
-
-#define JEM__BLOCK(co, px)                                                                         \
-    JEM__KERNEL void JEM__FN(conv_##co##x##px)(const float *const *tap, const int *index,          \
-        int live, int taps, int ci, int h, const float *w, const jem__finish *f, int o0,           \
-        const ptrdiff_t *at) {                                                                     \
-        JEM__FN(conv_block)(co, px, tap, index, live, taps, ci, h, w, f, o0, at);                  \
-    }
-#if JEM__PX == 4
-JEM__BLOCK(6, 4) JEM__BLOCK(4, 4) JEM__BLOCK(2, 4) JEM__BLOCK(1, 4)
-#else
-JEM__BLOCK(6, 2) JEM__BLOCK(4, 2) JEM__BLOCK(2, 2) JEM__BLOCK(1, 2)
-#endif
-JEM__BLOCK(6, 1) JEM__BLOCK(4, 1) JEM__BLOCK(2, 1) JEM__BLOCK(1, 1)
-#undef JEM__BLOCK
-
-/* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
-   part, for as many threads as there are parts. */
-JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, jem__part part, const float *x,
-                               const float *pack, const jem__finish *f) {
-    typedef void (*block_fn)(const float *const *, const int *, int, int, int, int, const float *,
-                             const jem__finish *, int, const ptrdiff_t *);
-    static const block_fn wide[4] = {
-#if JEM__PX == 4
-        JEM__FN(conv_1x4), JEM__FN(conv_2x4), JEM__FN(conv_4x4), JEM__FN(conv_6x4)
-#else
-        JEM__FN(conv_1x2), JEM__FN(conv_2x2), JEM__FN(conv_4x2), JEM__FN(conv_6x2)
-#endif
-    };
-    static const block_fn one[4] = {
-        JEM__FN(conv_1x1), JEM__FN(conv_2x1), JEM__FN(conv_4x1), JEM__FN(conv_6x1)
-    };
-    const float *tap[JEM__MAX_TAPS * JEM__PX];
-    int index[JEM__MAX_TAPS];
-    jem__phase s;
-    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const int pixels = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
-        for (int p0 = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), px; p0 < pixels;
-             p0 += px) {
-            px = pixels - p0 >= JEM__PX ? JEM__PX : 1;
-            ptrdiff_t at[JEM__PX] = { 0 };
-            int iy[JEM__PX] = { 0 }, ix[JEM__PX] = { 0 }, live = 0;
-            for (int p = 0; p < px; p++) {
-                const int r = (p0 + p) / s.cols, c = (p0 + p) % s.cols;
-                iy[p] = r * s.step_in, ix[p] = c * s.step_in;
-                at[p] = ((ptrdiff_t)(s.y0 + r * s.step_out) * q->wo + s.x0 + c * s.step_out) *
-                        q->co * JEM_LANES;
-            }
-            for (int t = 0; t < s.taps; t++) {
-                int inside = 0;
-                for (int p = 0; p < px; p++) {
-                    const int y = iy[p] + s.dy[t], z = ix[p] + s.dx[t];
-                    const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
-                    tap[live * JEM__PX + p] =
-                        in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
-                    inside |= in;
-                }
-                if (inside) index[live++] = t;     /* a tap outside for all pixels adds nothing */
-            }
-            const float *w = pack;
-            for (int o = 0, kind, co; o < q->co; o += co) {
-                co = jem__conv_channels(q->co - o, &kind);
-                for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                    (px == JEM__PX ? wide : one)[kind](tap, index, live, s.taps, q->ci, h, w, f, o,
-                                                       at);
-                w += (ptrdiff_t)co * q->ci * s.taps;
-            }
-        }
-        pack += (ptrdiff_t)q->co * q->ci * s.taps;
-    }
-}
-
-/* ---- Winograd: 3x3 convolutions of stride 1 with fewer multiplications ----------------------- */
-/* Lavin & Gray 2015 (arXiv:1509.09308): a tile of M x M outputs is A'[(G g G') . (B' d B)]A, with d
-   the (M+2) x (M+2) inputs under it. The product in the middle, point by point, is a matrix product
-   over channels. M = 2 has 2.25 times fewer multiplications than the direct sum, M = 4 has 4 times
-   fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. */
-
-/* o = B' d */
-JEM__VINLINE void JEM__FN(wino_b)(const int m, const JEM__V *d, JEM__V *o) {
-    if (m == 2) {
-        o[0] = JEM__SUB(d[0], d[2]), o[1] = JEM__ADD(d[1], d[2]);
-        o[2] = JEM__SUB(d[2], d[1]), o[3] = JEM__SUB(d[1], d[3]);
-        return;
-    }
-    const JEM__V two = JEM__SET(2.0f), four = JEM__SET(4.0f), five = JEM__SET(5.0f);
-    const JEM__V p = JEM__FNMA(four, d[2], d[4]), q = JEM__FNMA(four, d[1], d[3]);
-    const JEM__V r = JEM__SUB(d[4], d[2]), s = JEM__SUB(d[3], d[1]);
-    o[0] = JEM__FMA(four, d[0], JEM__FNMA(five, d[2], d[4]));
-    o[1] = JEM__ADD(p, q), o[2] = JEM__SUB(p, q);
-    o[3] = JEM__FMA(two, s, r), o[4] = JEM__FNMA(two, s, r);
-    o[5] = JEM__FMA(four, d[1], JEM__FNMA(five, d[3], d[5]));
-}
-
-/* o = A' d */
-JEM__VINLINE void JEM__FN(wino_a)(const int m, const JEM__V *d, JEM__V *o) {
-    const JEM__V p = JEM__ADD(d[1], d[2]), q = JEM__SUB(d[1], d[2]);
-    if (m == 2) {
-        o[0] = JEM__ADD(d[0], p), o[1] = JEM__SUB(q, d[3]);
-        return;
-    }
-    const JEM__V r = JEM__ADD(d[3], d[4]), s = JEM__SUB(d[3], d[4]);
-    o[0] = JEM__ADD(JEM__ADD(d[0], p), r);
-    o[1] = JEM__FMA(JEM__SET(2.0f), s, q);
-    o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
-    o[3] = JEM__ADD(JEM__FMA(JEM__SET(8.0f), s, q), d[5]);
-}
-
-/* B' d B of one tile. in: where the channels of each input pixel begin; channels c0 .. c1-1 go to
-   v, `step` floats apart, points `plane` apart, parts of 16 lanes `part` apart */
-JEM__VINLINE void JEM__FN(wino_in)(const int m, const float *const *in, int c0, int c1, float *v,
-                                   ptrdiff_t step, ptrdiff_t plane, ptrdiff_t part) {
-    const int a = m + 2;
-    for (int c = c0; c < c1; c++, v += step)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            JEM__V t[6][6];
-            JEM__UNROLL for (int j = 0; j < a; j++) {
-                JEM__V d[6], o[6];
-                JEM__UNROLL for (int i = 0; i < a; i++)
-                    d[i] = JEM__LOAD(in[i * a + j] + c * JEM_LANES + h);
-                JEM__FN(wino_b)(m, d, o);
-                JEM__UNROLL for (int i = 0; i < a; i++) t[i][j] = o[i];
-            }
-            JEM__UNROLL for (int i = 0; i < a; i++) {
-                JEM__V o[6];
-                JEM__FN(wino_b)(m, t[i], o);
-                JEM__UNROLL for (int j = 0; j < a; j++)
-                    JEM__STORE(v + (i * a + j) * plane + h / JEM__VL * part, o[j]);
-            }
-        }
-}
-
-/* One tile's outputs from its products p[point], to out[m*m][co][16] */
-JEM__VINLINE void JEM__FN(wino_out)(const int m, const float *p, ptrdiff_t plane, int co,
-                                    float *out, ptrdiff_t pixel) {
-    const int a = m + 2;
-    for (int c = 0; c < co; c++, p += JEM__TILES * JEM_LANES, out += JEM_LANES)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            JEM__V t[4][6];
-            JEM__UNROLL for (int j = 0; j < a; j++) {
-                JEM__V d[6], o[4];
-                JEM__UNROLL for (int i = 0; i < a; i++)
-                    d[i] = JEM__LOAD(p + (i * a + j) * plane + h);
-                JEM__FN(wino_a)(m, d, o);
-                JEM__UNROLL for (int i = 0; i < m; i++) t[i][j] = o[i];
-            }
-            JEM__UNROLL for (int i = 0; i < m; i++) {
-                JEM__V o[4];
-                JEM__FN(wino_a)(m, t[i], o);
-                JEM__UNROLL for (int j = 0; j < m; j++)
-                    JEM__STORE(out + (i * m + j) * pixel + h, o[j]);
-            }
-        }
-}
-
-/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles */
-JEM__VINLINE void JEM__FN(wino_block)(const int co, const int px, const float *u, const float *v,
-                                      int ci, float *p) {
-    JEM__V acc[JEM__CO][JEM__PX];
-    JEM__UNROLL for (int o = 0; o < co; o++)
-        JEM__UNROLL for (int t = 0; t < px; t++) acc[o][t] = JEM__SET(0.0f);
-    for (int i = 0; i < ci; i++, u += co, v += JEM__TILES * JEM_LANES) {
-        JEM__V x[JEM__PX];
-        JEM__UNROLL for (int t = 0; t < px; t++) x[t] = JEM__LOAD(v + t * JEM_LANES);
-        JEM__UNROLL for (int o = 0; o < co; o++) {
-            const JEM__V w = JEM__SET(u[o]);
-            JEM__UNROLL for (int t = 0; t < px; t++) acc[o][t] = JEM__FMA(w, x[t], acc[o][t]);
-        }
-    }
-    JEM__UNROLL for (int o = 0; o < co; o++)
-        JEM__UNROLL for (int t = 0; t < px; t++)
-            JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
-}
-#define JEM__BLOCK(co)                                                                             \
-    JEM__KERNEL void JEM__FN(wino_##co)(const float *u, const float *v, int ci, float *p) {        \
-        JEM__FN(wino_block)(co, JEM__PX, u, v, ci, p);                                             \
-    }
-JEM__BLOCK(6) JEM__BLOCK(4) JEM__BLOCK(2) JEM__BLOCK(1)
-#undef JEM__BLOCK
-
-/* As conv, for k = 3, stride 1; u: packed weights; work: jem__wino_work floats. A part is of the
-   tiles, or where there are too few, of the output channels. */
-JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const float *x,
-                                   const float *u, const jem__finish *f, float *work) {
-    typedef void (*block_fn)(const float *, const float *, int, float *);
-    static const block_fn block[4] = {
-        JEM__FN(wino_1), JEM__FN(wino_2), JEM__FN(wino_4), JEM__FN(wino_6)
-    };
-    const int m = q->tile, a = m + 2, across = (q->wo + m - 1) / m;
-    const int all = across * ((q->ho + m - 1) / m);
-    const int deep = all <= (part.of - 1) * JEM__TILES;      /* parts of the channels */
-    const int tiles = deep ? all : jem__part_from(part.i + 1, part.of, all, JEM__TILES);
-    const int o0 = deep ? jem__conv_from(q, part.i, part.of) : 0;
-    const int o1 = deep ? jem__conv_from(q, part.i + 1, part.of) : q->co;
-    const int pad = q->gradient ? 2 - q->pad : q->pad;
-    const ptrdiff_t vplane = jem__wino_plane(q->ci), pplane = jem__wino_plane(q->co);
-    const ptrdiff_t pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;  /* not a power of two */
-    float *v = work, *p = v + a * a * vplane, *out = p + a * a * pplane,
-          *zero = out + m * m * pixel;
-    memset(zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *zero);       /* what the padding holds */
-    for (int t0 = deep ? 0 : jem__part_from(part.i, part.of, all, JEM__TILES); t0 < tiles;
-         t0 += JEM__TILES) {
-        const int n = tiles - t0 < JEM__TILES ? tiles - t0 : JEM__TILES;
-        for (int t = 0; t < n; t++) {
-            const int y = (t0 + t) / across * m - pad, z = (t0 + t) % across * m - pad;
-            const float *in[36];
-            for (int i = 0; i < a * a; i++) {
-                const int iy = y + i / a, ix = z + i % a;
-                const int inside = (unsigned)iy < (unsigned)q->hi && (unsigned)ix < (unsigned)q->wi;
-                in[i] = inside ? x + ((ptrdiff_t)iy * q->wi + ix) * q->ci * JEM_LANES : zero;
-            }
-            const ptrdiff_t step = JEM__TILES * JEM_LANES;
-            if (m == 2) JEM__FN(wino_in)(2, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
-            else JEM__FN(wino_in)(4, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
-        }
-        for (int i = 0; i < a * a; i++) {
-            const float *w = u + ((ptrdiff_t)i * q->co + o0) * q->ci;
-            for (int o = o0, kind, co; o < o1; o += co) {
-                co = jem__conv_channels(q->co - o, &kind);
-                for (int t = 0; t < n; t += JEM__PX)
-                    for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                        block[kind](w, v + i * vplane + t * JEM_LANES + h, q->ci,
-                                    p + i * pplane +
-                                    ((ptrdiff_t)o * JEM__TILES + t) * JEM_LANES + h);
-                w += (ptrdiff_t)co * q->ci;
-            }
-        }
-        for (int t = 0; t < n; t++) {
-            const int y = (t0 + t) / across * m, z = (t0 + t) % across * m;
-            const float *sums = p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
-            if (m == 2) JEM__FN(wino_out)(2, sums, pplane, o1 - o0, out, pixel);
-            else JEM__FN(wino_out)(4, sums, pplane, o1 - o0, out, pixel);
-            for (int i = 0; i < m && y + i < q->ho; i++)
-                for (int j = 0; j < m && z + j < q->wo; j++) {
-                    const float *s = out + (i * m + j) * pixel;
-                    const ptrdiff_t at = ((ptrdiff_t)(y + i) * q->wo + z + j) * q->co * JEM_LANES;
-                    for (int o = o0; o < o1; o++)
-                        for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                            JEM__FN(finish)(f, JEM__LOAD(s + (o - o0) * JEM_LANES + h), o,
-                                            at + o * JEM_LANES + h, h);
-                }
-        }
-    }
-}
-
-/* ---- convolution: weight gradient ------------------------------------------------------------ */
-/* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
-   weights is accumulated in registers, a tap at a time, over rows small enough for the L1. Operands
-   are first copied to [half][block of B channels][pixel][B][VL]: straight lines to read, and no
-   power-of-two strides. */
-
-JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, int block,
-                               float *out) {
-    for (int h = 0; h < JEM_LANES; h += JEM__VL)
-        for (int c0 = 0; c0 < channels; c0 += block)
-            for (ptrdiff_t p = 0; p < pixels; p++)
-                for (int c = c0; c < c0 + block; c++, out += JEM__VL)
-                    JEM__STORE(out, c < channels ? JEM__LOAD(x + (p * channels + c) * JEM_LANES + h)
-                                                 : JEM__SET(0.0f));
-}
-
-/* acc[tap][WO][WI][VL] += rows y0..y1 of the output */
-JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
-                                       float *acc, int y0, int y1) {
-    for (int ky = 0; ky < q->k; ky++)
-        for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
-            JEM__V a[JEM__WO][JEM__WI];
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                    a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
-            const int dx = kx - q->pad, s = q->stride;
-            int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
-            while (lo < hi && lo * s + dx < 0) lo++;
-            while (hi > lo && (hi - 1) * s + dx >= q->wi) hi--;
-            for (int oy = y0; oy < y1; oy++) {
-                const int iy = oy * s + ky - q->pad;
-                if ((unsigned)iy >= (unsigned)q->hi) continue;
-                const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
-                const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + dx) * JEM__WI * JEM__VL;
-                for (int ox = lo; ox < hi;
-                     ox++, g += JEM__WO * JEM__VL, v += s * JEM__WI * JEM__VL) {
-                    JEM__V xv[JEM__WI];
-                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                        xv[i] = JEM__LOAD(v + i * JEM__VL);
-                    JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
-                        const JEM__V go = JEM__LOAD(g + o * JEM__VL);
-                        JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                            a[o][i] = JEM__FMA(go, xv[i], a[o][i]);
-                    }
-                }
-            }
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                    JEM__STORE(acc + (o * JEM__WI + i) * JEM__VL, a[o][i]);
-        }
-}
-
-/* One block of WO output channels from o0 on, over all groups; xs, dys: every group dealt, so many
-   floats apart. acc: taps*WO*WI*16 floats of scratch. Adds to dw (O,I,k,k) and db (O, or NULL). */
-JEM__KERNEL void JEM__FN(weight_gradient)(const jem__conv *q, int groups, const float *xs,
-                                          ptrdiff_t xstride, const float *dys, ptrdiff_t ystride,
-                                          int o0, float *acc, float *dw, float *db) {
-    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI;
-    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi, py = (ptrdiff_t)q->ho * q->wo;
-    const ptrdiff_t xhalf = (q->ci + JEM__WI - 1) / JEM__WI * JEM__WI * px * JEM__VL;
-    const ptrdiff_t yhalf = (q->co + JEM__WO - 1) / JEM__WO * JEM__WO * py * JEM__VL;
-    int rows = 20480 / ((q->wi * q->stride * JEM__WI + q->wo * JEM__WO) * JEM__VL * 4);
-    if (rows < 1) rows = 1;
-    const int out = q->co - o0 < JEM__WO ? q->co - o0 : JEM__WO;
-    dys += o0 * py * JEM__VL;
-    for (int i0 = 0; i0 < q->ci; i0 += JEM__WI) {
-        const int in = q->ci - i0 < JEM__WI ? q->ci - i0 : JEM__WI;
-        const ptrdiff_t half = (ptrdiff_t)taps * cells * JEM__VL;
-        memset(acc, 0, (size_t)(taps * cells * JEM_LANES) * sizeof *acc);
-        for (int h = 0; h < JEM_LANES / JEM__VL; h++)
-            for (int g = 0; g < groups; g++)
-                for (int y0 = 0; y0 < q->ho; y0 += rows)
-                    JEM__FN(weight_block)(q, xs + g * xstride + h * xhalf + i0 * px * JEM__VL,
-                                          dys + g * ystride + h * yhalf, acc + h * half, y0,
-                                          y0 + rows < q->ho ? y0 + rows : q->ho);
-        for (int o = 0; o < out; o++)
-            for (int i = 0; i < in; i++)
-                for (int t = 0; t < taps; t++) {
-                    float lane[JEM_LANES];
-                    for (int l = 0; l < JEM_LANES; l++)
-                        lane[l] = acc[l / JEM__VL * half +
-                                      ((ptrdiff_t)t * cells + o * JEM__WI + i) * JEM__VL +
-                                      l % JEM__VL];
-                    dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] += jem__sum_lanes(lane);
-                }
-    }
-    for (int o = 0; db && o < out; o++) {
-        float lane[JEM_LANES];
-        for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
-            JEM__V s = JEM__SET(0.0f);
-            for (int g = 0; g < groups; g++)
-                for (ptrdiff_t p = 0; p < py; p++)
-                    s = JEM__ADD(s, JEM__LOAD(dys + g * ystride + h * yhalf +
-                                              (p * JEM__WO + o) * JEM__VL));
-            JEM__STORE(lane + h * JEM__VL, s);
-        }
-        db[o0 + o] += jem__sum_lanes(lane);
-    }
-}
-
-/* ---- weight gradient by Winograd ------------------------------------------------------------- */
-/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
-   matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
-   and images is a matrix product per point; G' goes last. Operands lie as [point][part of 16 lanes]
-   [block of B channels][tile][B][VL], tiles counted through all groups. For M = 4 and many
-   channels: elsewhere the direct sum was measured to be faster. */
-
-/* o = A d: 4 numbers to 6 */
-JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
-    const JEM__V s = JEM__ADD(d[0], d[2]), r = JEM__ADD(d[1], d[3]);
-    const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
-    const JEM__V r2 = JEM__FMA(JEM__SET(8.0f), d[3], JEM__ADD(d[1], d[1]));
-    o[0] = d[0], o[1] = JEM__ADD(s, r), o[2] = JEM__SUB(s, r);
-    o[3] = JEM__ADD(s2, r2), o[4] = JEM__SUB(s2, r2), o[5] = d[3];
-}
-
-/* A dy A' of one tile; as wino_in */
-JEM__VINLINE void JEM__FN(wino_dy)(const float *const *in, int c0, int c1, float *v, ptrdiff_t step,
-                                   ptrdiff_t plane, ptrdiff_t part) {
-    for (int c = c0; c < c1; c++, v += step)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            JEM__V t[6][4];
-            JEM__UNROLL for (int j = 0; j < 4; j++) {
-                JEM__V d[4], o[6];
-                JEM__UNROLL for (int i = 0; i < 4; i++)
-                    d[i] = JEM__LOAD(in[i * 4 + j] + c * JEM_LANES + h);
-                JEM__FN(wino_at)(d, o);
-                JEM__UNROLL for (int i = 0; i < 6; i++) t[i][j] = o[i];
-            }
-            JEM__UNROLL for (int i = 0; i < 6; i++) {
-                JEM__V o[6];
-                JEM__FN(wino_at)(t[i], o);
-                JEM__UNROLL for (int j = 0; j < 6; j++)
-                    JEM__STORE(v + (i * 6 + j) * plane + h / JEM__VL * part, o[j]);
-            }
-        }
-}
-
-/* One group's tiles of x (side 0) or dy (side 1), transformed, as tiles first .. of `all`, points
-   `plane` apart. zero: a pixel of zeros. */
-JEM__KERNEL void JEM__FN(wino_deal)(const jem__conv *q, int side, const float *x, ptrdiff_t first,
-                                    ptrdiff_t all, ptrdiff_t plane, const float *zero, float *out) {
-    const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
-    const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
-    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
-    const int high = side ? q->ho : q->hi, wide = side ? q->wo : q->wi;
-    const ptrdiff_t cell = (ptrdiff_t)block * JEM__VL;
-    const ptrdiff_t part = (channels + block - 1) / block * all * cell;
-    for (int t = 0; t < tiles; t++) {
-        const int y = t / across * 4 + from, z = t % across * 4 + from;
-        const float *in[36];
-        for (int i = 0; i < size * size; i++) {
-            const int iy = y + i / size, ix = z + i % size;
-            const int inside = (unsigned)iy < (unsigned)high && (unsigned)ix < (unsigned)wide;
-            in[i] = inside ? x + ((ptrdiff_t)iy * wide + ix) * channels * JEM_LANES : zero;
-        }
-        for (int c0 = 0; c0 < channels; c0 += block) {
-            const int c1 = c0 + block < channels ? c0 + block : channels;
-            float *to = out + (c0 / block * all + first + t) * cell;
-            if (side) JEM__FN(wino_dy)(in, c0, c1, to, JEM__VL, plane, part);
-            else JEM__FN(wino_in)(4, in, c0, c1, to, JEM__VL, plane, part);
-            for (int i = 0; c1 < c0 + block && i < 36; i++)            /* fill the last block */
-                for (int h = 0; h < JEM_LANES / JEM__VL; h++)
-                    memset(to + i * plane + h * part + (c1 - c0) * JEM__VL, 0,
-                           (size_t)((c0 + block - c1) * JEM__VL) * sizeof *to);
-        }
-    }
-}
-
-/* One point and one block of WO output channels: sum over `all` tiles and lanes, to
-   product[o][i], rows of q->ci. xs, dys: that point's operands. */
-JEM__KERNEL void JEM__FN(wino_weights)(const jem__conv *q, const float *xs, const float *dys,
-                                       ptrdiff_t all, int o0, float *product) {
-    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
-    for (int ib = 0; ib < iblocks; ib++) {
-        float lane[JEM__WO][JEM__WI][JEM_LANES];
-        for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
-            const float *v = xs + ((ptrdiff_t)h * iblocks + ib) * all * JEM__WI * JEM__VL;
-            const float *g = dys +
-                             ((ptrdiff_t)h * oblocks + o0 / JEM__WO) * all * JEM__WO * JEM__VL;
-            JEM__V acc[JEM__WO][JEM__WI];
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++) acc[o][i] = JEM__SET(0.0f);
-            for (ptrdiff_t t = 0; t < all; t++, v += JEM__WI * JEM__VL, g += JEM__WO * JEM__VL) {
-                JEM__V xv[JEM__WI];
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++) xv[i] = JEM__LOAD(v + i * JEM__VL);
-                JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
-                    const JEM__V go = JEM__LOAD(g + o * JEM__VL);
-                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                        acc[o][i] = JEM__FMA(go, xv[i], acc[o][i]);
-                }
-            }
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                    JEM__STORE(lane[o][i] + h * JEM__VL, acc[o][i]);
-        }
-        for (int o = 0; o < JEM__WO && o0 + o < q->co; o++)
-            for (int i = 0; i < JEM__WI && ib * JEM__WI + i < q->ci; i++)
-                product[(ptrdiff_t)(o0 + o) * q->ci + ib * JEM__WI + i] =
-                    jem__sum_lanes(lane[o][i]);
-    }
-}
-
-/* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
-
-/* y = f(x). aux: what the backward wants, or NULL (see jem__map below for which). */
-JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
-    const JEM__V va = JEM__SET(a);
-    uint16_t *bits = (uint16_t *)aux;
-    float *slopes = (float *)aux;
-    switch (kind) {
-    case JEM__MAP_SCALE: JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), va)); break;
-    case JEM__MAP_SHIFT: JEM__EACH(i, n) JEM__STORE(y + i, JEM__ADD(JEM__LOAD(x + i), va)); break;
-    case JEM__MAP_SQUARE:
-        JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), JEM__LOAD(x + i)));
-        break;
-    case JEM__MAP_EXP: JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(exp)(JEM__LOAD(x + i))); break;
-    case JEM__MAP_LOG: JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(log)(JEM__LOAD(x + i))); break;
-    case JEM__MAP_TANH:                            /* 2 sigmoid(2x) - 1 */
-        JEM__EACH(i, n) {
-            JEM__V v = JEM__LOAD(x + i);
-            v = JEM__FN(sigmoid)(JEM__ADD(v, v));
-            JEM__STORE(y + i, JEM__FMA(JEM__SET(2.0f), v, JEM__SET(-1.0f)));
-        }
-        break;
-    case JEM__MAP_LEAKY:
-        JEM__EACH(i, n)
-            JEM__STORE(y + i, JEM__FN(activate)(JEM__MAP_LEAKY, a, JEM__LOAD(x + i),
-                                                (int)(i % JEM_LANES),
-                                                bits ? bits + i / JEM_LANES : NULL, NULL));
-        break;
-    case JEM__MAP_SILU:
-        JEM__EACH(i, n)
-            JEM__STORE(y + i, JEM__FN(activate)(JEM__MAP_SILU, a, JEM__LOAD(x + i),
-                                                (int)(i % JEM_LANES), NULL,
-                                                slopes ? slopes + i : NULL));
-        break;
-    default: break;
-    }
-}
-
-/* dx = (add ? dx : 0) + dy f'(x). kept: the input (square, log) or the output (exp, tanh). */
-JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const void *aux,
-                                   const float *dy, float *dx, int add, ptrdiff_t n) {
-    const uint16_t *bits = (const uint16_t *)aux;
-    const float *slope = (const float *)aux;
-#define JEM__BACK(derivative)                                                                      \
-    JEM__EACH(i, n) {                                                                              \
-        const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                        \
-        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));              \
-    }                                                                                              \
-    break
-    switch (kind) {
-    case JEM__MAP_SCALE: JEM__BACK(JEM__SET(a));
-    case JEM__MAP_SHIFT: JEM__BACK(JEM__SET(1.0f));
-    case JEM__MAP_SQUARE: JEM__BACK(JEM__ADD(JEM__LOAD(kept + i), JEM__LOAD(kept + i)));
-    case JEM__MAP_EXP: JEM__BACK(JEM__LOAD(kept + i));
-    case JEM__MAP_LOG: JEM__BACK(JEM__DIV(JEM__SET(1.0f), JEM__LOAD(kept + i)));
-    case JEM__MAP_TANH:
-        JEM__BACK(JEM__FNMA(JEM__LOAD(kept + i), JEM__LOAD(kept + i), JEM__SET(1.0f)));
-    case JEM__MAP_LEAKY:
-        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES),
-                            JEM__SET(a), JEM__SET(1.0f)));
-    case JEM__MAP_SILU: JEM__BACK(JEM__LOAD(slope + i));
-    case JEM__MAP_DROP:
-        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES),
-                            JEM__SET(0.0f), JEM__SET(a)));
-    default: break;
-    }
-#undef JEM__BACK
-}
-
-/* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
-JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
-                               ptrdiff_t n) {
-    const JEM__V va = JEM__SET(a), vp = JEM__SET(p), zero = JEM__SET(0.0f);
-    for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
-        unsigned m = 0;
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            const JEM__V below = JEM__SUB(JEM__LOAD(y + i + h), vp);
-            m |= JEM__BITS(below) << h;
-            JEM__STORE(y + i + h, JEM__LESS(below, zero, zero, JEM__MUL(JEM__LOAD(x + i + h), va)));
-        }
-        if (bits) bits[i / JEM_LANES] = (uint16_t)m;
-    }
-}
-
-/* y = a op b, op one of + - *. spread: b is one number per lane. */
-JEM__KERNEL void JEM__FN(pair)(int kind, const float *a, const float *b, int spread, float *y,
-                               ptrdiff_t n) {
-#define JEM__PAIR(op)                                                                              \
-    JEM__EACH(i, n) JEM__STORE(y + i, op(JEM__LOAD(a + i),                                         \
-                                         JEM__LOAD(b + (spread ? i % JEM_LANES : i))));            \
-    break
-    switch (kind) {
-    case JEM__PAIR_ADD: JEM__PAIR(JEM__ADD);
-    case JEM__PAIR_SUB: JEM__PAIR(JEM__SUB);
-    case JEM__PAIR_MUL: JEM__PAIR(JEM__MUL);
-    default: break;
-    }
-#undef JEM__PAIR
-}
-
-/* dx = (add ? dx : 0) + s dy v; v NULL: 1. spread: v is one number per lane. */
-JEM__KERNEL void JEM__FN(pair_back)(float s, const float *dy, const float *v, int spread, float *dx,
-                                    int add, ptrdiff_t n) {
-    const JEM__V vs = JEM__SET(s);
-    JEM__EACH(i, n) {
-        const JEM__V g = JEM__LOAD(dy + i);
-        const JEM__V d = v ? JEM__MUL(vs, JEM__LOAD(v + (spread ? i % JEM_LANES : i))) : vs;
-        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));
-    }
-}
-
-/* out[lane] = s sum over i of a[i] b[i]; b NULL: 1. */
-JEM__KERNEL void JEM__FN(dot)(float s, const float *a, const float *b, float *out, int add,
-                              ptrdiff_t n) {
-    for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-        JEM__V t = JEM__SET(0.0f);
-        for (ptrdiff_t i = h; i < n; i += JEM_LANES)
-            t = b ? JEM__FMA(JEM__LOAD(a + i), JEM__LOAD(b + i), t) : JEM__ADD(t, JEM__LOAD(a + i));
-        const JEM__V vs = JEM__SET(s);
-        JEM__STORE(out + h, add ? JEM__FMA(vs, t, JEM__LOAD(out + h)) : JEM__MUL(vs, t));
-    }
-}
-
-/* ---- over channels: x[c][16] -> a number per lane -------------------------------------------- */
-
-JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
-    for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-        JEM__V m = JEM__LOAD(x + h), s = JEM__SET(0.0f);
-        for (int i = 1; i < c; i++) {
-            const JEM__V v = JEM__LOAD(x + i * JEM_LANES + h);
-            m = JEM__LESS(m, v, v, m);
-        }
-        for (int i = 0; i < c; i++)
-            s = JEM__ADD(s, JEM__FN(exp)(JEM__SUB(JEM__LOAD(x + i * JEM_LANES + h), m)));
-        JEM__STORE(y + h, JEM__ADD(m, JEM__FN(log)(s)));
-    }
-}
-
-/* dx[i] = (add ? dx[i] : 0) + dy softmax(x)[i], softmax = exp(x - y) */
-JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const float *dy, int c,
-                                         float *dx, int add) {
-    for (int i = 0; i < c; i++)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-            const JEM__V p = JEM__FN(exp)(JEM__SUB(JEM__LOAD(x + at), JEM__LOAD(y + h)));
-            const JEM__V g = JEM__LOAD(dy + h);
-            JEM__STORE(dx + at, add ? JEM__FMA(g, p, JEM__LOAD(dx + at)) : JEM__MUL(g, p));
-        }
-}
-
-/* ---- average pooling ------------------------------------------------------------------------- */
-
-/* x (h,w,c,16) -> y (ho,wo,c,16): s times the sum over windows k x k */
-JEM__KERNEL void JEM__FN(pool)(const float *x, int w, int c, int kh, int kw, int stride, int ho,
-                               int wo, float s, float *y) {
-    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (int oy = 0; oy < ho; oy++)
-        for (int ox = 0; ox < wo; ox++, y += n) {
-            const float *from = x + ((ptrdiff_t)oy * stride * w + (ptrdiff_t)ox * stride) * n;
-            JEM__EACH(i, n) {
-                JEM__V t = JEM__SET(0.0f);
-                for (int ky = 0; ky < kh; ky++)
-                    for (int kx = 0; kx < kw; kx++)
-                        t = JEM__ADD(t, JEM__LOAD(from + ((ptrdiff_t)ky * w + kx) * n + i));
-                JEM__STORE(y + i, JEM__MUL(t, JEM__SET(s)));
-            }
-        }
-}
-
-JEM__KERNEL void JEM__FN(pool_back)(const float *dy, int w, int c, int kh, int kw, int stride,
-                                    int ho, int wo, float s, float *dx) {
-    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (int oy = 0; oy < ho; oy++)
-        for (int ox = 0; ox < wo; ox++, dy += n) {
-            float *to = dx + ((ptrdiff_t)oy * stride * w + (ptrdiff_t)ox * stride) * n;
-            for (int ky = 0; ky < kh; ky++)
-                for (int kx = 0; kx < kw; kx++) {
-                    float *at = to + ((ptrdiff_t)ky * w + kx) * n;
-                    JEM__EACH(i, n)
-                        JEM__STORE(at + i,
-                                   JEM__FMA(JEM__LOAD(dy + i), JEM__SET(s), JEM__LOAD(at + i)));
-                }
-        }
-}
-
-/* ---- normalisation: per channel and lane; arrays mean, rstd (c,16), gamma, beta (c) ---------- */
-
-/* sum[c][16] += x - mean (squared: its square), over pixels; mean NULL: 0 */
-JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels,
-                                 int c, float *sum) {
-    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (ptrdiff_t p = 0; p < pixels; p++, x += n)
-        JEM__EACH(i, n) {
-            JEM__V v = JEM__LOAD(x + i), s = JEM__LOAD(sum + i);
-            if (mean) v = JEM__SUB(v, JEM__LOAD(mean + i));
-            JEM__STORE(sum + i, squared ? JEM__FMA(v, v, s) : JEM__ADD(s, v));
-        }
-}
-
-/* y = (x - mean) rstd gamma + beta; beta NULL: 0 */
-JEM__KERNEL void JEM__FN(normalize)(const float *x, const float *mean, const float *rstd,
-                                    const float *gamma, const float *beta, ptrdiff_t pixels, int c,
-                                    float *y) {
-    for (ptrdiff_t p = 0; p < pixels; p++)
-        for (int i = 0; i < c; i++, x += JEM_LANES, y += JEM_LANES) {
-            const JEM__V g = JEM__SET(gamma[i]), b = JEM__SET(beta ? beta[i] : 0.0f);
-            for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-                const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-                JEM__V v = JEM__SUB(JEM__LOAD(x + h), JEM__LOAD(mean + at));
-                v = JEM__MUL(v, JEM__LOAD(rstd + at));
-                JEM__STORE(y + h, JEM__FMA(v, g, b));
-            }
-        }
-}
-
-/* s1[c][16] += dy, s2[c][16] += dy xhat, over pixels; xhat = (x - mean) rstd */
-JEM__KERNEL void JEM__FN(normalize_sums)(const float *x, const float *dy, const float *mean,
-                                         const float *rstd, ptrdiff_t pixels, int c, float *s1,
-                                         float *s2) {
-    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (ptrdiff_t p = 0; p < pixels; p++, x += n, dy += n)
-        JEM__EACH(i, n) {
-            const JEM__V g = JEM__LOAD(dy + i);
-            const JEM__V v = JEM__MUL(JEM__SUB(JEM__LOAD(x + i), JEM__LOAD(mean + i)),
-                                      JEM__LOAD(rstd + i));
-            JEM__STORE(s1 + i, JEM__ADD(JEM__LOAD(s1 + i), g));
-            JEM__STORE(s2 + i, JEM__FMA(g, v, JEM__LOAD(s2 + i)));
-        }
-}
-
-/* dx += rstd (dy gamma - m1 - xhat m2); m1, m2 (c,16) NULL: 0 (statistics do not depend on x) */
-JEM__KERNEL void JEM__FN(normalize_back)(const float *x, const float *dy, const float *mean,
-                                         const float *rstd, const float *gamma, const float *m1,
-                                         const float *m2, ptrdiff_t pixels, int c, float *dx) {
-    for (ptrdiff_t p = 0; p < pixels; p++)
-        for (int i = 0; i < c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES)
-            for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-                const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-                const JEM__V r = JEM__LOAD(rstd + at), g = JEM__LOAD(dy + h),
-                             gm = JEM__SET(gamma[i]);
-                JEM__V d = JEM__MUL(g, gm);
-                if (m1) {
-                    const JEM__V v = JEM__MUL(JEM__SUB(JEM__LOAD(x + h), JEM__LOAD(mean + at)), r);
-                    d = JEM__FMA(g, gm, JEM__SUB(JEM__SET(0.0f), JEM__LOAD(m1 + at)));
-                    d = JEM__FNMA(v, JEM__LOAD(m2 + at), d);
-                }
-                JEM__STORE(dx + h, JEM__FMA(r, d, JEM__LOAD(dx + h)));
-            }
-}
-
-/* ---- sampling and learning ------------------------------------------------------------------- */
-
-/* x <- clamp(x + step clamp(g) + noise N(0,1)); n in 16s; key NULL: no noise */
-JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const jem_sgld_desc *d,
-                                   const uint32_t *key, uint64_t start) {
-    const JEM__V step = JEM__SET(d->step_size), std = JEM__SET(d->noise_std);
-    const JEM__V gmax = JEM__SET(d->clamp_grad), gmin = JEM__SET(-d->clamp_grad);
-    const JEM__V lo = JEM__SET(d->clamp_lo), hi = JEM__SET(d->clamp_hi);
-    const int clamp_x = d->clamp_lo < d->clamp_hi, clamp_g = d->clamp_grad > 0;
-    for (ptrdiff_t i = 0; i < n; i += 32)
-        for (int l = 0; l < 16; l += JEM__VL) {
-            JEM__V z[2] = { JEM__SET(0.0f), JEM__SET(0.0f) };
-            if (key) {
-                JEM__I a, b;
-                JEM__FN(threefry)(key, start + (uint64_t)(i / 2 + l), &a, &b);
-                JEM__FN(normal2)(a, b, &z[0], &z[1]);
-            }
-            for (int j = 0; j < 2 && i + j * 16 < n; j++) {
-                float *at = x + i + j * 16 + l;
-                JEM__V v = JEM__LOAD(g + i + j * 16 + l);
-                if (clamp_g) v = JEM__LESS(v, gmin, gmin, v), v = JEM__LESS(gmax, v, gmax, v);
-                v = JEM__FMA(step, v, JEM__LOAD(at));
-                v = JEM__FMA(std, z[j], v);
-                if (clamp_x) v = JEM__LESS(v, lo, lo, v), v = JEM__LESS(hi, v, hi, v);
-                JEM__STORE(at, v);
-            }
-        }
-}
-
-/* Adam (Kingma & Ba 2015, algorithm 1); lr and root2 hold the two bias corrections:
-   p -= lr m/(sqrt(v) root2 + eps), lr = rate/(1 - b1^t), root2 = 1/sqrt(1 - b2^t) */
-JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, ptrdiff_t n,
-                               const jem_optim_desc *d, float lr, float root2) {
-    const JEM__V decay = JEM__SET(d->weight_decay), eps = JEM__SET(d->eps);
-    const JEM__V b1 = JEM__SET(d->beta1), c1 = JEM__SET(1.0f - d->beta1);
-    const JEM__V b2 = JEM__SET(d->beta2), c2 = JEM__SET(1.0f - d->beta2);
-    const JEM__V rate = JEM__SET(lr), root = JEM__SET(root2);
-    JEM__EACH(i, n) {
-        const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
-        const JEM__V mi = JEM__FMA(c1, g, JEM__MUL(b1, JEM__LOAD(m + i)));
-        const JEM__V vi = JEM__FMA(JEM__MUL(c2, g), g, JEM__MUL(b2, JEM__LOAD(v + i)));
-        JEM__STORE(m + i, mi);
-        JEM__STORE(v + i, vi);
-        const JEM__V q = JEM__DIV(mi, JEM__FMA(JEM__SQRT(vi), root, eps));
-        JEM__STORE(p + i, JEM__FNMA(rate, q, w));
-    }
-}
-
-/* m = momentum m + g; p -= lr m (PyTorch's convention) */
-JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n,
-                              const jem_optim_desc *d, float lr) {
-    const JEM__V decay = JEM__SET(d->weight_decay), mu = JEM__SET(d->momentum), rate = JEM__SET(lr);
-    JEM__EACH(i, n) {
-        const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
-        const JEM__V mi = JEM__FMA(mu, JEM__LOAD(m + i), g);
-        JEM__STORE(m + i, mi);
-        JEM__STORE(p + i, JEM__FNMA(rate, mi, w));
-    }
-}
-
-static const jem__kernels JEM__FN(kernels) = {
-    (jem_isa)JEM__PASS, JEM__WO, JEM__WI, JEM__FN(fill), JEM__FN(conv), JEM__FN(winograd),
-    JEM__FN(deal), JEM__FN(weight_gradient), JEM__FN(wino_deal), JEM__FN(wino_weights),
-    JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair), JEM__FN(pair_back),
-    JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool), JEM__FN(pool_back),
-    JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums), JEM__FN(normalize_back),
-    JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
-};
-
-#undef JEM__TARGET
-#undef JEM__FN
-#undef JEM__V
-#undef JEM__I
-#undef JEM__VL
-#undef JEM__PX
-#undef JEM__CO
-#undef JEM__WO
-#undef JEM__WI
-#undef JEM__LOAD
-#undef JEM__STORE
-#undef JEM__SET
-#undef JEM__FMA
-#undef JEM__FNMA
-#undef JEM__ADD
-#undef JEM__SUB
-#undef JEM__MUL
-#undef JEM__DIV
-#undef JEM__SQRT
-#undef JEM__LESS
-#undef JEM__BITS
-#undef JEM__PICK
-#undef JEM__ISET
-#undef JEM__IOTA
-#undef JEM__IADD
-#undef JEM__IXOR
-#undef JEM__IAND
-#undef JEM__SHL
-#undef JEM__SHR
-#undef JEM__AS_I
-#undef JEM__AS_V
-#undef JEM__TO_V
-#undef JEM__VINLINE
-#undef JEM__KERNEL
-#undef JEM__EACH
-
-#elif defined(JEM_IMPLEMENTATION) && !defined(JEM__INSTANCES)
-#define JEM__INSTANCES
-
-/* ---- what all instances share ---------------------------------------------------------------- */
-
-#define JEM__MAX_KERNEL 32
-#define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
-
-enum {                                             /* elementwise functions; what backward wants */
-    JEM__MAP_SCALE, JEM__MAP_SHIFT, JEM__MAP_SQUARE /* input */, JEM__MAP_EXP /* output */,
-    JEM__MAP_LOG /* input */, JEM__MAP_TANH /* output */, JEM__MAP_LEAKY /* bits */,
-    JEM__MAP_SILU /* slopes */, JEM__MAP_DROP /* bits */
-};
-enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
-
-/* A convolution reads (ci,hi,wi) and writes (co,ho,wo). An input gradient is a convolution too: it
-   reads dy and writes dx, with the weights turned round, in stride*stride phases: the pixels of one
-   phase see the same taps. A convolution's output has one phase. */
-typedef struct jem__conv {
-    int ci, hi, wi, co, ho, wo, k, stride, pad;
-    int gradient;                                  /* 1: it is an input gradient */
-    int tile;                                      /* Winograd's M, 0: the direct sum */
-    int half;                                      /* 1: in bf16 */
-} jem__conv;
-
-/* One of so many parts of a piece of work: part i is units from(i) .. from(i+1)-1, in steps */
-typedef struct jem__part { int i, of; } jem__part;
-static int jem__part_from(int i, int of, int units, int step) {
-    const int steps = (units + step - 1) / step, from = (int)((int64_t)steps * i / of) * step;
-    return from < units ? from : units;
-}
-
-typedef struct jem__phase {
-    int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
-    int step_in, taps;                             /* pixel r,c reads r*step_in + dy, c*.. + dx */
-    int dy[JEM__MAX_TAPS], dx[JEM__MAX_TAPS], weight[JEM__MAX_TAPS];   /* ky*k + kx */
-} jem__phase;
-
-static int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
-    const int s = q->gradient ? q->stride : 1;
-    if (phase >= s * s) return 0;
-    f->y0 = phase / s, f->x0 = phase % s, f->step_out = s;
-    f->rows = (q->ho - f->y0 + s - 1) / s, f->cols = (q->wo - f->x0 + s - 1) / s;
-    f->step_in = q->gradient ? 1 : q->stride;
-    f->taps = 0;
-    for (int ky = 0; ky < q->k; ky++)
-        for (int kx = 0; kx < q->k; kx++) {
-            int dy = ky - q->pad, dx = kx - q->pad;
-            if (q->gradient) {                     /* written y reads dy at (y + pad - ky)/stride */
-                dy = f->y0 - dy, dx = f->x0 - dx;
-                if (dy % s || dx % s) continue;
-                dy /= s, dx /= s;
-            }
-            f->dy[f->taps] = dy, f->dx[f->taps] = dx, f->weight[f->taps++] = ky * q->k + kx;
-        }
-    return 1;
-}
-
-/* Channels of the next register block when `left` remain: sixes, and an end that divides. */
-static int jem__conv_channels(int left, int *kind) {
-    static const int size[4] = { 1, 2, 4, 6 };
-    *kind = left >= 6 && left != 8 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
-    return size[*kind];
-}
-
-/* The first channel of part i: parts of whole blocks. */
-static int jem__conv_from(const jem__conv *q, int i, int of) {
-    int blocks = 0, kind, o = 0;
-    while (o < q->co) o += jem__conv_channels(q->co - o, &kind), blocks++;
-    o = 0;
-    for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--)
-        o += jem__conv_channels(q->co - o, &kind);
-    return o;
-}
-/* Weights w (O,I,k,k) in the order in which the blocks read them, phase after phase. */
-static void jem__conv_pack(const jem__conv *q, const float *w, float *out) {
-    const int kk = q->k * q->k;
-    jem__phase f;
-    for (int phase = 0; jem__conv_phase(q, phase, &f); phase++)
-        for (int o0 = 0, co, kind; o0 < q->co; o0 += co) {
-            co = jem__conv_channels(q->co - o0, &kind);
-            for (int c0 = 0; c0 < q->ci; c0 += 16)
-                for (int t = 0; t < f.taps; t++)
-                    for (int c = c0; c < q->ci && c < c0 + 16; c++)
-                        for (int o = o0; o < o0 + co; o++) {
-                            const int from = q->gradient ? c * q->co + o : o * q->ci + c;
-                            *out++ = w[(ptrdiff_t)from * kk + f.weight[t]];
-                        }
-        }
-}
-
-/* What becomes of a convolution's sum, in this order; NULL: not asked for. Tensors are of the
-   output's shape, one group. */
-typedef struct jem__finish {
-    const float *bias;                             /* (co): added */
-    const uint16_t *bits;                          /* multiplied: by `slope` where the bit is set */
-    const float *slopes;                           /* multiplied, number by number */
-    const float *add;                              /* added */
-    float *y;                                      /* stored; may be `add` */
-    int kind;                                      /* 0, or JEM__MAP_LEAKY (with `slope`), _SILU: */
-    float slope;
-    float *act;                                    /* the activation of it, stored ... */
-    uint16_t *keep_bits;                           /* ... with what its backward wants */
-    float *keep_slopes;
-    uint16_t *half;                                /* what came of it last, in bf16 (see there) */
-} jem__finish;
-
-/* Winograd works on so many tiles at a time; planes of one point, not a power of two apart. */
-#define JEM__TILES 4
-static ptrdiff_t jem__wino_plane(int channels) {
-    return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
-}
-static ptrdiff_t jem__wino_work(const jem__conv *q, int m) {           /* floats */
-    const int a = m + 2;
-    return a * a * (jem__wino_plane(q->ci) + jem__wino_plane(q->co)) +
-           (ptrdiff_t)m * m * (q->co + 1) * JEM_LANES + (ptrdiff_t)q->ci * JEM_LANES;
-}
-
-/* o = G' p: 6 numbers, s apart, to 3 */
-static void jem__wino_gt(const double *p, int s, double *o) {
-    const double add = p[s] + p[2 * s], sub = p[s] - p[2 * s];
-    const double add2 = p[3 * s] + p[4 * s], sub2 = p[3 * s] - p[4 * s];
-    o[0] = p[0] / 4 - add / 6 + add2 / 24, o[1] = sub2 / 12 - sub / 6,
-    o[2] = add2 / 6 - add / 6 + p[5 * s];
-}
-
-/* o = G g; every product is exact or the last operation, so no compiler changes a bit */
-static void jem__wino_g(int m, double g0, double g1, double g2, double *o) {
-    const double s = g0 + g2, r = g0 + 4 * g2, d = 2 * g1;
-    if (m == 2) {
-        o[0] = g0, o[1] = (s + g1) / 2, o[2] = (s - g1) / 2, o[3] = g2;
-        return;
-    }
-    o[0] = g0 / 4, o[1] = (s + g1) / -6, o[2] = (s - g1) / -6;
-    o[3] = (r + d) / 24, o[4] = (r - d) / 24, o[5] = g2;
-}
-/* Weights w (O,I,3,3) to [point][block of CO][input channel][CO], turned round for a gradient: the
-   block of `co` channels from o0 on. */
-static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, float *out) {
-    const int m = q->tile, a = m + 2;
-    const ptrdiff_t plane = (ptrdiff_t)q->ci * q->co;
-    out += (ptrdiff_t)o0 * q->ci;
-    for (int c = 0; c < q->ci; c++)
-        for (int o = o0; o < o0 + co; o++, out++) {
-            const float *g = w + (ptrdiff_t)(q->gradient ? c * q->co + o : o * q->ci + c) * 9;
-            const int s = q->gradient ? -3 : 3, first = q->gradient ? 8 : 0;
-            double t[6][3], u[6];
-            for (int j = 0; j < 3; j++) {
-                const float *k = g + first + (q->gradient ? -j : j);
-                jem__wino_g(m, (double)k[0], (double)k[s], (double)k[2 * s], u);
-                for (int i = 0; i < a; i++) t[i][j] = u[i];
-            }
-            for (int i = 0; i < a; i++) {
-                jem__wino_g(m, t[i][0], t[i][1], t[i][2], u);
-                for (int j = 0; j < a; j++) out[(i * a + j) * plane] = (float)u[j];
-            }
-        }
-}
-
-/* A tree of fixed shape: the same bits whatever the register width. */
-static float jem__sum_lanes(const float *x) {
-    float s[8];
-    for (int i = 0; i < 8; i++) s[i] = x[i] + x[i + 8];
-    for (int i = 0; i < 4; i++) s[i] = s[i] + s[i + 4];
-    return (s[0] + s[2]) + (s[1] + s[3]);
-}
-
-typedef struct jem__kernels {
-    jem_isa isa;
-    int wo, wi;                                    /* block of a weight gradient */
-    void (*fill)(int, const uint32_t *, uint64_t, float *, ptrdiff_t, float, float);
-    void (*conv)(const jem__conv *, jem__part, const float *, const float *, const jem__finish *);
-    void (*winograd)(const jem__conv *, jem__part, const float *, const float *,
-                     const jem__finish *, float *);
-    void (*deal)(const float *, ptrdiff_t, int, int, float *);
-    void (*weight_gradient)(const jem__conv *, int, const float *, ptrdiff_t, const float *,
-                            ptrdiff_t, int, float *, float *, float *);
-    void (*wino_deal)(const jem__conv *, int, const float *, ptrdiff_t, ptrdiff_t, ptrdiff_t,
-                      const float *, float *);
-    void (*wino_weights)(const jem__conv *, const float *, const float *, ptrdiff_t, int, float *);
-    void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
-    void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
-                     ptrdiff_t);
-    void (*drop)(float, float, const float *, float *, uint16_t *, ptrdiff_t);
-    void (*pair)(int, const float *, const float *, int, float *, ptrdiff_t);
-    void (*pair_back)(float, const float *, const float *, int, float *, int, ptrdiff_t);
-    void (*dot)(float, const float *, const float *, float *, int, ptrdiff_t);
-    void (*logsumexp)(const float *, int, float *);
-    void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
-    void (*pool)(const float *, int, int, int, int, int, int, int, float, float *);
-    void (*pool_back)(const float *, int, int, int, int, int, int, int, float, float *);
-    void (*moment)(const float *, const float *, int, ptrdiff_t, int, float *);
-    void (*normalize)(const float *, const float *, const float *, const float *, const float *,
-                      ptrdiff_t, int, float *);
-    void (*normalize_sums)(const float *, const float *, const float *, const float *, ptrdiff_t,
-                           int, float *, float *);
-    void (*normalize_back)(const float *, const float *, const float *, const float *,
-                           const float *, const float *, const float *, ptrdiff_t, int, float *);
-    void (*langevin)(float *, const float *, ptrdiff_t, const jem_sgld_desc *, const uint32_t *,
-                     uint64_t);
-    void (*adam)(float *, const float *, float *, float *, ptrdiff_t, const jem_optim_desc *, float,
-                 float);
-    void (*sgd)(float *, const float *, float *, ptrdiff_t, const jem_optim_desc *, float);
-} jem__kernels;
-
-/* ---- instances ------------------------------------------------------------------------------- */
-
-#define JEM__PASS 1
-#include JEM_FILE
-#undef JEM__PASS
-#ifdef JEM__X86
-#define JEM__PASS 2
-#include JEM_FILE
-#undef JEM__PASS
-#define JEM__PASS 3
-#include JEM_FILE
-#undef JEM__PASS
-#endif
-#ifdef JEM__ARM
-#define JEM__PASS 4
-#include JEM_FILE
-#undef JEM__PASS
-#endif
-
-/* ---- bf16: convolutions with operands of 8 bits of mantissa, sums in fp32 -------------------- */
-/* Everything is one step: a tile of 16 x 16 sums, C += A B, where A is 16 rows of pairs and B pairs
-   of 16 columns, and a pair is two neighbouring bf16. That is an instruction of AMX (16 pairs at a
-   time), and 16 of AVX-512 BF16 for each pair.
-
-     output, input gradient   A: weights of 16 channels   B: 16 images          pairs of channels
-     weight gradient          A: dy of 16 channels        B: x of 16 channels   pairs of images
-
-   What B reads for neighbouring taps is one run of memory: an image is [row][column][pair of
-   channels][16 images][2], with a column of zeros before and behind every row, so a row of taps
-   needs no test and few channels still make long sums. Of JEM_BF16, and only of it, the bits depend
-   on the instruction set: AMX adds even and odd elements apart. */
-
-enum {
-    JEM__HALF_TILE = 256,                          /* floats of C */
-    JEM__HALF_PAIR = 32,                           /* bf16 of one pair of B */
-    JEM__HALF_RUNS = JEM__MAX_KERNEL               /* runs that one call can add up */
-};
-
-typedef struct jem__half {
-    jem_isa isa;
-    int tiled;                                     /* A is [16 pairs][16 rows]; 1: its transpose */
-    int twice;                                     /* only twice as fast as fp32: where Winograd
-                                                      serves, or tiles would be half empty, fp32 */
-    /* c[n][m] += sum over runs and pairs of a[run], m tiles a2 apart, times b[run][n]. m n <= 4.
-       a: 16 pairs after another, the last of them filled with zeros. */
-    void (*block)(int m, int n, int runs, int pairs, const uint16_t *const *a, ptrdiff_t a2,
-                  const uint16_t *const *b, float *c);
-    /* Finishes n channels from o on of one pixel; at: of channel 0, in floats; f->half too */
-    void (*finish)(const jem__finish *f, const float *c, int o, int n, ptrdiff_t at,
-                   ptrdiff_t half_at);
-    /* One pixel's channels as pairs, x[c][16] -> out[(c + 1)/2][16][2] */
-    void (*pairs)(const float *x, int c, uint16_t *out);
-    /* Pairs of images: c <= 16 channels of one pixel -> out[8][16][2] or, rows: out[16][32]. */
-    void (*turn)(const float *x, int c, int rows, uint16_t *out);
-    void (*begin)(void), (*end)(void);             /* around blocks; may be NULL */
-} jem__half;
-
-/* To nearest, ties to even. */
-static uint16_t jem__to_half(float f) {
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-static float jem__from_half(uint16_t h) {
-    const uint32_t u = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
-/* ---- in plain C: what the others are tested against ---- */
-
-static void jem__half_block_scalar(int m, int n, int runs, int pairs, const uint16_t *const *a,
-                                   ptrdiff_t a2, const uint16_t *const *b, float *c) {
-    for (int t = 0; t < m * n; t++, c += JEM__HALF_TILE)
-        for (int r = 0; r < runs; r++) {
-            const uint16_t *w = a[r] + t % m * a2, *x = b[r * 4 + t / m];
-            for (int k = 0; k < pairs; k++, w += JEM__HALF_PAIR, x += JEM__HALF_PAIR)
-                for (int i = 0; i < 16; i++)
-                    for (int l = 0; l < 16; l++) {
-                        float *s = c + i * 16 + l;
-                        *s = fmaf(jem__from_half(w[2 * i + 1]), jem__from_half(x[2 * l + 1]), *s);
-                        *s = fmaf(jem__from_half(w[2 * i]), jem__from_half(x[2 * l]), *s);
-                    }
-        }
-}
-static void jem__half_finish_scalar(const jem__finish *f, const float *c, int o, int n,
-                                    ptrdiff_t at, ptrdiff_t half_at) {
-    for (int i = 0; i < n; i++)
-        for (int l = 0; l < JEM_LANES; l++) {
-            const float v = jem__finish_scalar(f, c[i * 16 + l], o + i,
-                                               at + (ptrdiff_t)(o + i) * JEM_LANES + l, l);
-            uint16_t *to = f->half + half_at + (o + i) / 2 * JEM__HALF_PAIR + 2 * l + (o + i) % 2;
-            if (f->half) *to = jem__to_half(v);
-            if (f->half && i == n - 1 && (o + i) % 2 == 0) to[1] = 0;
-        }
-}
-static void jem__half_pairs_scalar(const float *x, int c, uint16_t *out) {
-    for (int i = 0; i < c + c % 2; i++)
-        for (int l = 0; l < JEM_LANES; l++)
-            out[i / 2 * JEM__HALF_PAIR + 2 * l + i % 2] =
-                i < c ? jem__to_half(x[i * JEM_LANES + l]) : (uint16_t)0;
-}
-static void jem__half_turn_scalar(const float *x, int c, int rows, uint16_t *out) {
-    for (int i = 0; i < 16; i++)
-        for (int l = 0; l < JEM_LANES; l++)
-            out[rows ? i * 32 + l : l / 2 * JEM__HALF_PAIR + 2 * i + l % 2] =
-                i < c ? jem__to_half(x[i * JEM_LANES + l]) : (uint16_t)0;
-}
-static const jem__half jem__half_scalar = { JEM_ISA_SCALAR, 0, 1, jem__half_block_scalar,
-    jem__half_finish_scalar, jem__half_pairs_scalar, jem__half_turn_scalar, NULL, NULL };
-
-#ifdef JEM__X86_HALF
-#define JEM__TARGET                                                                                \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
-
-/* b of the even, a of the odd elements: out = a0 b0 a1 b1 ... as bf16 */
-JEM__TARGET JEM__INLINE __m512i jem__half_zip(__m512 a, __m512 b) {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9,
-        24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
-}
-JEM__TARGET static void jem__half_block_avx512(int m, int n, int runs, int pairs,
-                                               const uint16_t *const *a, ptrdiff_t a2,
-                                               const uint16_t *const *b, float *c) {
-    for (int t = 0; t < m * n; t++, c += JEM__HALF_TILE) {
-        __m512 acc[16];
-        JEM__UNROLL for (int i = 0; i < 16; i++) acc[i] = _mm512_loadu_ps(c + i * 16);
-        for (int r = 0; r < runs; r++) {
-            const uint16_t *w = a[r] + t % m * a2, *x = b[r * 4 + t / m];
-            for (int k = 0; k < pairs; k++, w += JEM__HALF_PAIR, x += JEM__HALF_PAIR) {
-                const __m512i v = _mm512_loadu_si512(x);
-                JEM__UNROLL for (int i = 0; i < 16; i++) {
-                    int32_t pair;
-                    memcpy(&pair, w + 2 * i, 4);
-                    acc[i] = _mm512_dpbf16_ps(acc[i], (__m512bh)_mm512_set1_epi32(pair),
-                                              (__m512bh)v);
-                }
-            }
-        }
-        JEM__UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_ps(c + i * 16, acc[i]);
-    }
-}
-JEM__TARGET static void jem__half_finish_avx512(const jem__finish *f, const float *c, int o, int n,
-                                                ptrdiff_t at, ptrdiff_t half_at) {
-    at += (ptrdiff_t)o * JEM_LANES, half_at += (ptrdiff_t)o / 2 * JEM__HALF_PAIR;
-    for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, half_at += JEM__HALF_PAIR) {
-        const __m512 p = jem__finish_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
-        const __m512 q = i + 1 == n ? _mm512_setzero_ps()
-            : jem__finish_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1, at + JEM_LANES, 0);
-        if (f->half) _mm512_storeu_si512(f->half + half_at, jem__half_zip(p, q));
-    }
-}
-JEM__TARGET static void jem__half_pairs_avx512(const float *x, int c, uint16_t *out) {
-    for (int i = 0; i < c; i += 2, x += 2 * JEM_LANES, out += JEM__HALF_PAIR)
-        _mm512_storeu_si512(out, jem__half_zip(_mm512_loadu_ps(x), i + 1 < c
-                            ? _mm512_loadu_ps(x + JEM_LANES) : _mm512_setzero_ps()));
-}
-JEM__TARGET static void jem__half_turn_avx512(const float *x, int c, int rows, uint16_t *out) {
-    const __m512 zero = _mm512_setzero_ps();
-    if (rows) {
-        for (int i = 0; i < 16; i++, out += 32)
-            _mm256_storeu_si256((__m256i *)(void *)out, (__m256i)_mm512_cvtneps_pbh(
-                                i < c ? _mm512_loadu_ps(x + i * JEM_LANES) : zero));
-        return;
-    }
-    __m512i r[8], t[8];                            /* r[i]: channels i and i + 8, 8 pairs each */
-    JEM__UNROLL for (int i = 0; i < 8; i++)
-        r[i] = (__m512i)_mm512_cvtne2ps_pbh(
-            i + 8 < c ? _mm512_loadu_ps(x + (i + 8) * JEM_LANES) : zero,
-            i < c ? _mm512_loadu_ps(x + i * JEM_LANES) : zero);
-    JEM__UNROLL for (int i = 0; i < 8; i += 4) {
-        const __m512i a = _mm512_unpacklo_epi32(r[i], r[i + 1]),
-                      b = _mm512_unpackhi_epi32(r[i], r[i + 1]),
-                      p = _mm512_unpacklo_epi32(r[i + 2], r[i + 3]),
-                      q = _mm512_unpackhi_epi32(r[i + 2], r[i + 3]);
-        t[i] = _mm512_unpacklo_epi64(a, p), t[i + 1] = _mm512_unpackhi_epi64(a, p);
-        t[i + 2] = _mm512_unpacklo_epi64(b, q), t[i + 3] = _mm512_unpackhi_epi64(b, q);
-    }
-    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
-                  high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
-    JEM__UNROLL for (int i = 0; i < 4; i++) {
-        _mm512_storeu_si512(out + i * 32, _mm512_permutex2var_epi64(t[i], low, t[i + 4]));
-        _mm512_storeu_si512(out + (i + 4) * 32, _mm512_permutex2var_epi64(t[i], high, t[i + 4]));
-    }
-}
-static const jem__half jem__half_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__half_block_avx512,
-    jem__half_finish_avx512, jem__half_pairs_avx512, jem__half_turn_avx512, NULL, NULL };
-#undef JEM__TARGET
-
-/* AMX: 8 tiles of 16 rows of 64 bytes. 0..3 hold C, 4 and 5 A, 6 and 7 B (a third and fourth of B
-   take what is free). Tests define these three for processors that have no tiles. */
-#ifndef JEM__TILE_LOAD
-#define JEM__TILE_TARGET __attribute__((target("amx-tile,amx-bf16")))
-#define JEM__TILE_LOAD(t, p) _tile_loadd(t, p, 64)
-#define JEM__TILE_STORE(t, p) _tile_stored(t, p, 64)
-#define JEM__TILE_DOT(c, a, b) _tile_dpbf16ps(c, a, b)
-JEM__TILE_TARGET static void jem__tile_begin(void) {
-    struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } c;
-    memset(&c, 0, sizeof c);
-    c.palette = 1;
-    for (int i = 0; i < 8; i++) c.bytes[i] = 64, c.rows[i] = 16;
-    __asm__ volatile("" : : "r"(&c) : "memory");   /* gcc 12 would leave the stores out */
-    _tile_loadconfig(&c);
-}
-JEM__TILE_TARGET static void jem__tile_end(void) { _tile_release(); }
-#else
-#define JEM__TILE_TARGET
-static void jem__tile_begin(void) {}
-static void jem__tile_end(void) {}
-#endif
-
-JEM__TILE_TARGET static void jem__half_block_amx(int m, int n, int runs, int pairs,
-                                                 const uint16_t *const *a, ptrdiff_t a2,
-                                                 const uint16_t *const *b, float *c) {
-    __asm__ volatile("" : : "r"(a), "r"(b), "r"(c) : "memory");        /* see jem__tile_begin */
-    JEM__TILE_LOAD(0, c);
-    if (m * n > 1) JEM__TILE_LOAD(1, c + JEM__HALF_TILE);
-    if (m * n > 2) JEM__TILE_LOAD(2, c + 2 * JEM__HALF_TILE);
-    if (m * n > 3) JEM__TILE_LOAD(3, c + 3 * JEM__HALF_TILE);
-    for (int r = 0; r < runs; r++, b += 4)
-        for (int k = 0; k < pairs * JEM__HALF_PAIR; k += 16 * JEM__HALF_PAIR) {
-            JEM__TILE_LOAD(4, a[r] + k);
-            JEM__TILE_LOAD(6, b[0] + k);
-            JEM__TILE_DOT(0, 4, 6);
-            if (m == 2) {
-                JEM__TILE_LOAD(5, a[r] + a2 + k);
-                JEM__TILE_DOT(1, 5, 6);
-                if (n == 1) continue;
-                JEM__TILE_LOAD(7, b[1] + k);
-                JEM__TILE_DOT(2, 4, 7);
-                JEM__TILE_DOT(3, 5, 7);
-                continue;
-            }
-            if (n > 1) {
-                JEM__TILE_LOAD(7, b[1] + k);
-                JEM__TILE_DOT(1, 4, 7);
-            }
-            if (n > 2) {
-                JEM__TILE_LOAD(5, b[2] + k);
-                JEM__TILE_DOT(2, 4, 5);
-            }
-            if (n > 3) {
-                JEM__TILE_LOAD(6, b[3] + k);
-                JEM__TILE_DOT(3, 4, 6);
-            }
-        }
-    JEM__TILE_STORE(0, c);
-    if (m * n > 1) JEM__TILE_STORE(1, c + JEM__HALF_TILE);
-    if (m * n > 2) JEM__TILE_STORE(2, c + 2 * JEM__HALF_TILE);
-    if (m * n > 3) JEM__TILE_STORE(3, c + 3 * JEM__HALF_TILE);
-}
-static const jem__half jem__half_amx = { JEM_ISA_AMX, 1, 0, jem__half_block_amx,
-    jem__half_finish_avx512, jem__half_pairs_avx512, jem__half_turn_avx512, jem__tile_begin,
-    jem__tile_end };
-#endif
-
-/* The one for this processor; NULL: none. Whether tiles do what we think they do is tried. */
-static const jem__half *jem__half_for(jem_isa isa) {
-#ifdef JEM__X86_HALF
-    const int best = isa == JEM_ISA_BEST;
-    if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
-        uint16_t a[512], b[512];
-        float c[JEM__HALF_TILE];
-        const uint16_t *one_a = a, *one_b[4] = { b, NULL, NULL, NULL };
-        for (int i = 0; i < 512; i++)
-            a[i] = jem__to_half((float)(i % 7)), b[i] = jem__to_half((float)(i % 5));
-        memset(c, 0, sizeof c);
-        jem__tile_begin();
-        jem__half_block_amx(1, 1, 1, 16, &one_a, 0, one_b, c);
-        jem__tile_end();
-        int right = 1;
-        for (int i = 0; i < 256; i++) {
-            float sum = 0;
-            for (int k = 0; k < 32; k++)
-                sum += (float)((i / 16 * 32 + k) % 7 * ((k / 2 * 32 + i % 16 * 2 + k % 2) % 5));
-            right &= c[i] >= sum && c[i] <= sum;
-        }
-        if (right) return &jem__half_amx;
-    }
-    if ((best || isa == JEM_ISA_AVX512_BF16) && jem_isa_available(JEM_ISA_AVX512_BF16))
-        return &jem__half_avx512;
-#endif
-    return isa == JEM_ISA_SCALAR ? &jem__half_scalar : NULL;
-}
-
-/* ---- the three passes, in plain C over those four ---- */
-
-static int jem__half_pairs_of(int channels) { return (channels + 1) / 2; }
-/* bf16 from a pixel to the next, and from a row to the next */
-static ptrdiff_t jem__half_pixel(int c) {
-    return (ptrdiff_t)jem__half_pairs_of(c) * JEM__HALF_PAIR;
-}
-static ptrdiff_t jem__half_row(int c, int w) { return (w + 2) * jem__half_pixel(c); }
-/* floats of an image of (c,h,w), and what AMX may read behind it */
-static ptrdiff_t jem__half_floats(int c, int h, int w) {
-    return (h * jem__half_row(c, w) + 16 * JEM__HALF_PAIR) / 2;
-}
-/* Row y of a group, with the zeros around it; rows come in ascending order. */
-static void jem__half_convert(const jem__half *k, const float *x, int c, int w, int y,
-                              uint16_t *out) {
-    const ptrdiff_t pixel = jem__half_pixel(c);
-    out += y * jem__half_row(c, w);
-    memset(out, 0, (size_t)pixel * sizeof *out);
-    for (int i = 0; i < w; i++)
-        k->pairs(x + ((ptrdiff_t)y * w + i) * c * JEM_LANES, c, out + (i + 1) * pixel);
-    memset(out + (w + 1) * pixel, 0, (size_t)(pixel + 16 * JEM__HALF_PAIR) * sizeof *out);
-}
-
-/* The taps of a phase as ny rows of nx neighbours: row j reads dy[j], columns from dx on, with
-   weights weight[j][0 .. nx-1]. */
-typedef struct jem__half_taps {
-    int ny, nx, dx, dy[JEM__MAX_KERNEL];
-    int weight[JEM__MAX_KERNEL][JEM__MAX_KERNEL];
-} jem__half_taps;
-
-static void jem__half_rows(const jem__phase *s, jem__half_taps *t) {
-    t->ny = t->nx = 0, t->dx = JEM__MAX_TAPS;
-    for (int i = 0; i < s->taps; i++) if (s->dx[i] < t->dx) t->dx = s->dx[i];
-    for (int i = 0; i < s->taps; i++) {
-        int j = 0;
-        while (j < t->ny && t->dy[j] != s->dy[i]) j++;
-        if (j == t->ny) t->dy[t->ny++] = s->dy[i];
-        t->weight[j][s->dx[i] - t->dx] = s->weight[i];
-        if (s->dx[i] - t->dx >= t->nx) t->nx = s->dx[i] - t->dx + 1;
-    }
-}
-/* Can it be done so? No tap may look further than a column beside the image. */
-static int jem__half_fits(const jem__conv *q) {
-    jem__phase s;
-    jem__half_taps t;
-    if (q->k > 8) return 0;
-    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        jem__half_rows(&s, &t);
-        if (t.ny && (t.dx < -1 || (s.cols - 1) * s.step_in + t.dx + t.nx - 1 > q->wi)) return 0;
-    }
-    return 1;
-}
-static ptrdiff_t jem__half_run(const jem__half_taps *t, int c) {       /* of A, in bf16 */
-    return (t->nx * jem__half_pairs_of(c) + 15) / 16 * 16 * JEM__HALF_PAIR;
-}
-/* bf16 of all packed weights */
-static ptrdiff_t jem__half_pack_size(const jem__conv *q) {
-    ptrdiff_t size = 0;
-    jem__phase s;
-    jem__half_taps t;
-    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        jem__half_rows(&s, &t);
-        size += (q->co + 15) / 16 * t.ny * jem__half_run(&t, q->ci);
-    }
-    return size;
-}
-/* Where row i of pair k of A is */
-static ptrdiff_t jem__half_at(int tiled, int k, int i) {
-    return (ptrdiff_t)(k / 16) * 512 + (tiled ? i * 32 + k % 16 * 2 : k % 16 * 32 + i * 2);
-}
-/* Weights w (O,I,k,k) to [phase][tile of 16 outputs][row of taps][pairs: column, channels] */
-static void jem__half_pack(const jem__half *k, const jem__conv *q, const float *w, uint16_t *out) {
-    const int kk = q->k * q->k, c2 = jem__half_pairs_of(q->ci);
-    jem__phase s;
-    jem__half_taps t;
-    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        jem__half_rows(&s, &t);
-        const ptrdiff_t run = jem__half_run(&t, q->ci);
-        for (int o0 = 0; o0 < q->co; o0 += 16)
-            for (int j = 0; j < t.ny; j++, out += run) {
-                memset(out, 0, (size_t)run * sizeof *out);
-                for (int p = 0; p < t.nx * c2; p++)
-                    for (int o = o0; o < q->co && o < o0 + 16; o++)
-                        for (int c = p % c2 * 2; c < q->ci && c < p % c2 * 2 + 2; c++) {
-                            const int from = q->gradient ? c * q->co + o : o * q->ci + c;
-                            out[jem__half_at(k->tiled, p, o - o0) + c % 2] =
-                                jem__to_half(w[(ptrdiff_t)from * kk + t.weight[j][p / c2]]);
-                        }
-            }
-    }
-}
-
-/* Output or input gradient, as conv: x (hi,wi,ci,16), or already in bf16: xh. work: room for x. */
-static void jem__half_conv(const jem__half *k, const jem__conv *q, jem__part part, const float *x,
-                           const uint16_t *xh, const uint16_t *pack, const jem__finish *f,
-                           uint16_t *work) {
-    const ptrdiff_t pixel = jem__half_pixel(q->ci), row = jem__half_row(q->ci, q->wi);
-    const ptrdiff_t out_pixel = jem__half_pixel(q->co), out_row = jem__half_row(q->co, q->wo);
-    const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
-    float c[4 * JEM__HALF_TILE];
-    jem__phase s;
-    jem__half_taps t;
-    if (k->begin) k->begin();
-    for (int phase = 0, have = -1; jem__conv_phase(q, phase, &s); phase++) {
-        jem__half_rows(&s, &t);
-        const int pairs = t.nx * jem__half_pairs_of(q->ci);
-        const ptrdiff_t run = jem__half_run(&t, q->ci);
-        const int r0 = jem__part_from(part.i, part.of, s.rows, 1),
-                  r1 = jem__part_from(part.i + 1, part.of, s.rows, 1);
-        if (have < 0) have = r0 * s.step_in > q->k ? r0 * s.step_in - q->k : 0;
-        for (int r = r0; r < r1; r++) {
-            const int y = s.y0 + r * s.step_out;
-            int row_of[JEM__HALF_RUNS], tap_row[JEM__HALF_RUNS], runs = 0;
-            for (int j = 0; j < t.ny; j++) {
-                const int iy = r * s.step_in + t.dy[j];
-                if ((unsigned)iy < (unsigned)q->hi) tap_row[runs] = j, row_of[runs++] = iy;
-            }
-            for (int i = 0; !xh && i < runs; i++)  /* as far as has been converted, and on */
-                for (; have <= row_of[i]; have++)
-                    jem__half_convert(k, x, q->ci, q->wi, have, work);
-            const uint16_t *from = (xh ? xh : work) + (1 + t.dx) * pixel;
-            for (int o = 0, m; o < tiles; o += m) {
-                const uint16_t *a[JEM__HALF_RUNS], *b[JEM__HALF_RUNS * 4];
-                m = o + 2 <= tiles ? 2 : 1;
-                for (int i = 0; i < runs; i++) a[i] = pack + (o * t.ny + tap_row[i]) * run;
-                for (int x0 = 0, n; x0 < s.cols; x0 += n) {
-                    n = s.cols - x0 < most ? s.cols - x0 : most;
-                    for (int i = 0; i < runs; i++)
-                        for (int p = 0; p < n; p++)
-                            b[i * 4 + p] = from + row_of[i] * row + (x0 + p) * s.step_in * pixel;
-                    memset(c, 0, (size_t)(m * n * JEM__HALF_TILE) * sizeof *c);
-                    k->block(m, n, runs, pairs, a, t.ny * run, b, c);
-                    for (int p = 0; p < n; p++)
-                        for (int i = 0; i < m; i++) {
-                            const int o0 = (o + i) * 16, px = s.x0 + (x0 + p) * s.step_out;
-                            k->finish(f, c + (p * m + i) * JEM__HALF_TILE, o0,
-                                      q->co - o0 < 16 ? q->co - o0 : 16,
-                                      ((ptrdiff_t)y * q->wo + px) * q->co * JEM_LANES,
-                                      y * out_row + (px + 1) * out_pixel);
-                        }
-                }
-            }
-            if (f->half && phase == 0)
-                for (int i = 0; i < s.step_out && y + i < q->ho; i++) {
-                    uint16_t *edge = f->half + (y + i) * out_row;
-                    memset(edge, 0, (size_t)out_pixel * sizeof *edge);
-                    memset(edge + out_row - out_pixel, 0, (size_t)out_pixel * sizeof *edge);
-                }
-        }
-        pack += tiles * t.ny * run;
-    }
-    if (f->half && part.i == 0)
-        memset(f->half + q->ho * out_row, 0, 16 * JEM__HALF_PAIR * sizeof *f->half);
-    if (k->end) k->end();
-}
-
-/* Weight gradient. Operands are first turned, group by group, so that pairs are of images:
-   x to [row][16 channels][column mod stride][column][8 pairs][16][2], with the padding, dy to
-   A's order [row][16 channels][column][..]. */
-static int jem__half_columns(const jem__conv *q) { return ((q->wo - 1) * q->stride + q->k - 1) /
-                                                          q->stride + 2; }
-static ptrdiff_t jem__half_x_tile(const jem__conv *q) {      /* one row of 16 channels, in bf16 */
-    return (ptrdiff_t)q->stride * jem__half_columns(q) * 256;
-}
-static ptrdiff_t jem__half_y_tile(const jem__conv *q) { return (ptrdiff_t)(q->wo + 1) / 2 * 512; }
-static ptrdiff_t jem__half_x_size(const jem__conv *q) {
-    return q->hi * (ptrdiff_t)((q->ci + 15) / 16) * jem__half_x_tile(q);
-}
-static ptrdiff_t jem__half_y_size(const jem__conv *q) {
-    return q->ho * (ptrdiff_t)((q->co + 15) / 16) * jem__half_y_tile(q);
-}
-
-static void jem__half_deal_x(const jem__half *k, const jem__conv *q, const float *x,
-                             uint16_t *out) {
-    const int columns = jem__half_columns(q);
-    for (int y = 0; y < q->hi; y++)
-        for (int c = 0; c < q->ci; c += 16, out += jem__half_x_tile(q))
-            for (int i = 0; i < columns * q->stride; i++) {
-                uint16_t *to = out + ((ptrdiff_t)(i % q->stride) * columns + i / q->stride) * 256;
-                const int px = i - q->pad;
-                if ((unsigned)px >= (unsigned)q->wi) memset(to, 0, 256 * sizeof *to);
-                else k->turn(x + (((ptrdiff_t)y * q->wi + px) * q->ci + c) * JEM_LANES,
-                             q->ci - c < 16 ? q->ci - c : 16, 0, to);
-            }
-}
-static void jem__half_deal_y(const jem__half *k, const jem__conv *q, const float *dy,
-                             uint16_t *out) {
-    for (int y = 0; y < q->ho; y++)
-        for (int o = 0; o < q->co; o += 16, out += jem__half_y_tile(q)) {
-            if (q->wo % 2) memset(out + q->wo / 2 * 512, 0, 512 * sizeof *out);
-            for (int i = 0; i < q->wo; i++)
-                k->turn(dy + (((ptrdiff_t)y * q->wo + i) * q->co + o) * JEM_LANES,
-                        q->co - o < 16 ? q->co - o : 16, k->tiled,
-                        out + i / 2 * 512 + i % 2 * (k->tiled ? 16 : 256));
-        }
-}
-
-/* The weights of output tiles o .. o+m-1 and input tile i, rows ky0..ky1 of the kernel. xs, dys:
-   every group dealt. acc: m*k*k tiles of scratch. Adds to dw (O,I,k,k). */
-static void jem__half_weights(const jem__half *k, const jem__conv *q, int groups,
-                              const uint16_t *xs, const uint16_t *dys, int o, int m, int i,
-                              int ky0, int ky1, float *acc, float *dw) {
-    const ptrdiff_t xt = jem__half_x_tile(q), yt = jem__half_y_tile(q);
-    const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
-    const int columns = jem__half_columns(q), most = m == 2 ? 2 : 4;
-    int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
-    rows = rows < 1 ? 1 : rows > JEM__HALF_RUNS ? JEM__HALF_RUNS : rows;
-    memset(acc, 0, (size_t)(m * q->k * q->k * JEM__HALF_TILE) * sizeof *acc);
-    if (k->begin) k->begin();
-    for (int g = 0; g < groups; g++)
-        for (int y0 = 0; y0 < q->ho; y0 += rows)
-            for (int ky = ky0; ky < ky1; ky++)
-                for (int kx = 0, n; kx < q->k; kx += n) {
-                    const uint16_t *a[JEM__HALF_RUNS], *b[JEM__HALF_RUNS * 4];
-                    int runs = 0;
-                    n = q->k - kx < most ? q->k - kx : most;
-                    for (int y = y0; y < q->ho && y < y0 + rows; y++) {
-                        const int iy = y * q->stride + ky - q->pad;
-                        if ((unsigned)iy >= (unsigned)q->hi) continue;
-                        a[runs] = dys + g * jem__half_y_size(q) + y * yrow + o * yt;
-                        for (int p = 0; p < n; p++) {
-                            const int at = kx + p;
-                            b[runs * 4 + p] = xs + g * jem__half_x_size(q) + iy * xrow + i * xt +
-                                ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
-                        }
-                        runs++;
-                    }
-                    k->block(m, n, runs, q->wo * 8, a, yt, b,
-                             acc + (ky * q->k + kx) * m * JEM__HALF_TILE);
-                }
-    if (k->end) k->end();
-    for (int t = ky0 * q->k; t < ky1 * q->k; t++)
-        for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++)
-            for (int c = 0; c < 16 && i * 16 + c < q->ci; c++)
-                dw[((ptrdiff_t)(o * 16 + r) * q->ci + i * 16 + c) * q->k * q->k + t] +=
-                    acc[(t * m + r / 16) * JEM__HALF_TILE + r % 16 * 16 + c];
-}
-
-/* ---- which kernels --------------------------------------------------------------------------- */
-
-static const jem__kernels *jem__kernels_for(jem_isa isa) {
-    if (isa == JEM_ISA_BEST)
-        isa = jem_isa_available(JEM_ISA_AVX512) ? JEM_ISA_AVX512
-            : jem_isa_available(JEM_ISA_AVX2)   ? JEM_ISA_AVX2
-            : jem_isa_available(JEM_ISA_NEON)   ? JEM_ISA_NEON : JEM_ISA_SCALAR;
-    if (!jem_isa_available(isa)) return NULL;
-    switch (isa) {
-#ifdef JEM__X86
-    case JEM_ISA_AVX2: return &jem__kernels_avx2;
-    case JEM_ISA_AVX512: case JEM_ISA_AVX512_BF16: case JEM_ISA_AMX: return &jem__kernels_avx512;
-#endif
-#ifdef JEM__ARM
-    case JEM_ISA_NEON: return &jem__kernels_neon;
-#endif
-    default: return &jem__kernels_scalar;
-    }
-}
-
-jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
-    jem_ctx seed;                                  /* enough of one to allocate the real context */
-    memset(&seed, 0, sizeof seed);
-    if (desc) seed.desc = *desc;
-    if (seed.desc.precision == JEM_BF16 && !(seed.half = jem__half_for(seed.desc.isa))) {
-        seed.desc.precision = JEM_FAST;
-        if (desc->log) desc->log(desc->user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
-    }
-    seed.isa = seed.half ? seed.half->isa : seed.desc.isa;
-    seed.k = jem__kernels_for(seed.isa);
-    if (seed.k && seed.isa == JEM_ISA_BEST) seed.isa = seed.k->isa;
-    if (!seed.k || !seed.desc.allocate != !seed.desc.release) return NULL;
-    seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
-    seed.params_left = HUGE_VAL;
-#ifdef _OPENMP
-    if (seed.desc.threads <= 0) seed.threads = omp_get_max_threads();
-#endif
-    jem_ctx *ctx = (jem_ctx *)jem__alloc(&seed, sizeof *ctx);
-    if (ctx) *ctx = seed;
-    return ctx;
-}
-
-void jem_ctx_free(jem_ctx *ctx) {
-    if (!ctx) return;
-    for (jem__chunk *c = ctx->chunks, *next; c; c = next) next = c->next, jem__free(ctx, c);
-    jem__free(ctx, ctx->nodes);
-    jem_ctx copy = *ctx;                           /* its allocator frees it last */
-    jem__free(&copy, ctx);
-}
-
-jem_isa jem_ctx_isa(const jem_ctx *ctx) { return ctx ? ctx->isa : JEM_ISA_SCALAR; }
-jem_precision jem_ctx_precision(const jem_ctx *ctx) {
-    return ctx ? ctx->desc.precision : JEM_EXACT;
-}
-int jem_ctx_threads(const jem_ctx *ctx) { return ctx ? ctx->threads : 1; }
-
-/* Whole blocks of 16 go straight to memory; the end goes through a block of our own. */
-static void jem__fill(jem_ctx *ctx, int kind, jem_rng *rng, float *out, ptrdiff_t n, float a,
-                      float b) {
-    if (!ctx || !rng || !out || n <= 0) return;
-    const uint64_t start = jem__rng_take(rng, n);
-    const ptrdiff_t whole = n / 32 * 32;
-    float last[32];
-    ctx->k->fill(kind, rng->key, start, out, whole, a, b);
-    ctx->k->fill(kind, rng->key, start + (uint64_t)whole / 2, last, n > whole ? 32 : 0, a, b);
-    for (ptrdiff_t i = whole; i < n; i++) out[i] = last[i - whole];
-}
-
-void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo, float hi) {
-    jem__fill(ctx, 0, rng, out, n, lo, hi - lo);
-}
-void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean, float std) {
-    jem__fill(ctx, 1, rng, out, n, mean, std);
-}
-float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first */
-    float z[16];
-    jem__fill_scalar(1, rng->key, jem__rng_take(rng, 16), z, 16, 0, 1);
-    return z[0];
-}
-
-#endif /* instances */
-
-#if defined(JEM_IMPLEMENTATION) && !defined(JEM__PASS) && !defined(JEM__IMPLEMENTED2)
-#define JEM__IMPLEMENTED2
 /* ==== >>tape: record, plan, run, walk back ==================================================== */
 /* An op adds a node. When a number is asked for, a plan is made of the nodes it needs:
 
@@ -3061,16 +1303,16 @@ typedef struct jem__node {
     size_t aux_bytes;
     ptrdiff_t work;                                /* floats of scratch while it runs */
     double flops;                                  /* about, of one group, forward */
-    int half_out, half_grad;                       /* a convolution: that pass is in bf16 */
+    int bf16_out, bf16_grad;                       /* a convolution: that pass is in bf16 */
     float *value, *grad;                           /* all groups; NULL: in a plan's region only */
     uint64_t value_push, grad_push;                /* when those were allocated */
     int ready, keep;
     /* of the plan being run */
     int reached, wanted, needs, written, add[JEM_MAX_INPUTS], pos;
     int value_buf, aux_buf, grad_buf;              /* -1: none */
-    int half_buf, half_grad_buf, half_only;        /* copies in bf16; only: of the gradient */
-    struct jem__node *half_dy;                     /* whose half_grad_buf is its dy, */
-    struct jem__node *half_by;                     /* who writes half_grad_buf */
+    int bf16_buf, bf16_grad_buf, bf16_only;        /* copies in bf16; only: of the gradient */
+    struct jem__node *bf16_dy;                     /* whose bf16_grad_buf is its dy, */
+    struct jem__node *bf16_by;                     /* who writes bf16_grad_buf */
     int uses;                                      /* how often read in this plan; user1: first */
     struct jem__node *user1, *into, *core, *sum, *late, *by;           /* see jem__plan_fuse */
 } jem__node;
@@ -3298,9 +1540,9 @@ static void jem__plan_nodes(jem__plan *p, const jem__node *x) {
     for (int i = 0; i <= last; i++) {
         jem__node *n = ctx->nodes[i];
         n->reached = n->wanted = n->needs = n->written = n->uses = 0;
-        n->user1 = n->into = n->core = n->sum = n->late = n->by = n->half_dy = n->half_by = NULL;
-        n->pos = n->value_buf = n->aux_buf = n->grad_buf = n->half_buf = n->half_grad_buf = -1;
-        n->half_only = 0;
+        n->user1 = n->into = n->core = n->sum = n->late = n->by = n->bf16_dy = n->bf16_by = NULL;
+        n->pos = n->value_buf = n->aux_buf = n->grad_buf = n->bf16_buf = n->bf16_grad_buf = -1;
+        n->bf16_only = 0;
     }
     p->target->reached = p->target->wanted = 1;
     for (int i = last; i >= 0; i--)
@@ -3374,20 +1616,20 @@ static int jem__time_back(const jem__plan *p, const jem__node *n) {
 
 /* bf16 pays where a convolution in bf16 writes what another reads. Not in jem_backward, where the
    gradients of weights read more than once. */
-static int jem__writes_half(const jem__plan *p, const jem__node *n) {
-    return p->mode != JEM__BACKWARD && !n->into && (n->core ? n->core : n)->half_out;
+static int jem__writes_bf16(const jem__plan *p, const jem__node *n) {
+    return p->mode != JEM__BACKWARD && !n->into && (n->core ? n->core : n)->bf16_out;
 }
-static int jem__reads_half(const jem__plan *p, const jem__node *user, const jem__node *n) {
-    return user->half_out && user->in[0] == n && jem__writes_half(p, n);
+static int jem__reads_bf16(const jem__plan *p, const jem__node *user, const jem__node *n) {
+    return user->bf16_out && user->in[0] == n && jem__writes_bf16(p, n);
 }
 
-/* The last time that n's value (half: in bf16) is read from memory; -1: never. */
-static int jem__last_read(const jem__plan *p, const jem__node *n, int half) {
-    int until = !half && n->needs && (n->op->keeps & JEM_KEEPS_OUTPUT) ? jem__time_back(p, n) : -1;
+/* The last time that n's value (bf16: that copy of it) is read from memory; -1: never. */
+static int jem__last_read(const jem__plan *p, const jem__node *n, int bf16) {
+    int until = !bf16 && n->needs && (n->op->keeps & JEM_KEEPS_OUTPUT) ? jem__time_back(p, n) : -1;
     for (int j = n->pos + 1; j < p->n; j++)
         for (int k = 0; k < p->list[j]->inputs; k++) {
             const jem__node *user = p->list[j];
-            if (user->in[k] != n || jem__reads_half(p, user, n) != half) continue;
+            if (user->in[k] != n || jem__reads_bf16(p, user, n) != bf16) continue;
             if (n->into && (user == n->into || user->into == n->into)) continue;  /* in registers */
             int keeps = user->op->keeps;
             if (p->mode == JEM__BACKWARD && jem__trains(user)) keeps |= user->op->keeps_for_params;
@@ -3415,20 +1657,20 @@ static int jem__same_gradient(const jem__plan *p, const jem__node *n, int k) {
 
 /* Of the gradient that a convolution in bf16 reads: is it one that another writes last? It may have
    come through a sum, unchanged. */
-static void jem__plan_half_gradient(jem__plan *p, jem__node *c) {
-    if (p->mode == JEM__BACKWARD || !c->half_grad || !c->needs || !c->in[0]->needs) return;
+static void jem__plan_bf16_gradient(jem__plan *p, jem__node *c) {
+    if (p->mode == JEM__BACKWARD || !c->bf16_grad || !c->needs || !c->in[0]->needs) return;
     jem__node *g = c, *last = NULL;
     if (c->uses == 1 && (c->user1->op->flags & JEM_OP_ADD) &&
         c->user1->in[0] != c->user1->in[1] && c->user1->stride == c->stride) g = c->user1;
     for (int j = g->pos + 1; j < p->n && !last; j++)
         for (int k = 0; k < p->list[j]->inputs; k++)
             if (p->list[j]->in[k] == g && p->list[j]->needs) last = p->list[j];
-    if (!last || !(last->by ? last->by : last)->half_grad || last->late) return;
+    if (!last || !(last->by ? last->by : last)->bf16_grad || last->late) return;
     const int from = 2 * p->n - 1 - last->pos, to = jem__time_back(p, c);
-    c->half_dy = g, g->half_by = last, c->half_only = g == c && c->uses == 1;
-    if (g->half_grad_buf < 0)
-        g->half_grad_buf = jem__plan_buf(p, from, to, jem__half_floats(g->t.c, g->t.h, g->t.w));
-    if (p->bufs[g->half_grad_buf].end < to) p->bufs[g->half_grad_buf].end = to;
+    c->bf16_dy = g, g->bf16_by = last, c->bf16_only = g == c && c->uses == 1;
+    if (g->bf16_grad_buf < 0)
+        g->bf16_grad_buf = jem__plan_buf(p, from, to, jem__bf16_floats(g->t.c, g->t.h, g->t.w));
+    if (p->bufs[g->bf16_grad_buf].end < to) p->bufs[g->bf16_grad_buf].end = to;
 }
 
 static void jem__plan_lifetimes(jem__plan *p) {
@@ -3441,9 +1683,9 @@ static void jem__plan_lifetimes(jem__plan *p) {
     for (int i = 0; i < p->n; i++) {
         jem__node *n = p->list[i], *over = n->inputs ? n->in[0] : NULL;
         const int from = jem__time_forward(n), until = jem__last_read(p, n, 0);
-        const int half = jem__writes_half(p, n) ? jem__last_read(p, n, 1) : -1;
-        if (half >= 0)
-            n->half_buf = jem__plan_buf(p, from, half, jem__half_floats(n->t.c, n->t.h, n->t.w));
+        const int last16 = jem__writes_bf16(p, n) ? jem__last_read(p, n, 1) : -1;
+        if (last16 >= 0)
+            n->bf16_buf = jem__plan_buf(p, from, last16, jem__bf16_floats(n->t.c, n->t.h, n->t.w));
         if (n->value || until < 0) continue;       /* kept: outside the region */
         if ((n->op->flags & JEM_OP_IN_PLACE) && over->value_buf >= 0 && over->stride == n->stride &&
             p->bufs[over->value_buf].end == from) {
@@ -3455,12 +1697,12 @@ static void jem__plan_lifetimes(jem__plan *p) {
         if (p->list[i]->aux_bytes)
             p->list[i]->aux_buf = jem__plan_buf(p, i, p->list[i]->needs ? 2 * p->n - 1 - i : i,
                                                 (ptrdiff_t)((p->list[i]->aux_bytes + 3) / 4));
-    for (int i = 0; i < p->n; i++) jem__plan_half_gradient(p, p->list[i]);
+    for (int i = 0; i < p->n; i++) jem__plan_bf16_gradient(p, p->list[i]);
     for (int i = p->n - 1; i >= 0; i--) {
         jem__node *n = p->list[i];
         if (!n->needs) continue;
         const int now = 2 * p->n - 1 - i, end = jem__time_back(p, n);
-        const int stored = !n->by && !n->half_only;                    /* its own gradient is */
+        const int stored = !n->by && !n->bf16_only;                    /* its own gradient is */
         if (stored) {
             if (n->grad_buf < 0) n->grad_buf = jem__plan_buf(p, now, end, n->stride);
             if (p->bufs[n->grad_buf].end < end) p->bufs[n->grad_buf].end = end;
@@ -3469,7 +1711,7 @@ static void jem__plan_lifetimes(jem__plan *p) {
         const int own = stored && p->bufs[n->grad_buf].end == now;
         for (int k = 0; k < n->inputs; k++) {
             jem__node *in = n->in[k];
-            if (!in->needs || in->pos < 0 || in->grad_buf >= 0 || in->by || in->half_only) continue;
+            if (!in->needs || in->pos < 0 || in->grad_buf >= 0 || in->by || in->bf16_only) continue;
             if (own && (n->op->flags & both) == both && in->stride == n->stride &&
                 (n->op->flags & JEM_OP_ADD ? jem__same_gradient(p, n, k) : k == 0)) {
                 in->grad_buf = n->grad_buf;
@@ -3523,7 +1765,7 @@ static float *jem__place(const jem__plan *p, int buf, int group) {
 static float *jem__value_at(const jem__plan *p, const jem__node *n, int group) {
     return n->value ? n->value + group * n->stride : jem__place(p, n->value_buf, group);
 }
-static uint16_t *jem__half_place(const jem__plan *p, int buf, int group) {
+static uint16_t *jem__bf16_place(const jem__plan *p, int buf, int group) {
     return (uint16_t *)(void *)jem__place(p, buf, group);
 }
 static float *jem__grad_at(const jem__plan *p, const jem__node *n, int group) {
@@ -3549,9 +1791,9 @@ static jem_call jem__call(const jem__plan *p, jem__node *n, int group, int part)
         c.add[k] = n->add[k];
     }
     for (int k = 0; k < n->params; k++) c.param[k] = n->param[k];
-    if (n->needs) c.dy = n->by || n->half_only ? c.work : jem__grad_at(p, n, group);  /* not NULL */
-    if (n->inputs && n->half_out) c.half_x = jem__half_place(p, n->in[0]->half_buf, group);
-    if (n->half_dy) c.half_dy = jem__half_place(p, n->half_dy->half_grad_buf, group);
+    if (n->needs) c.dy = n->by || n->bf16_only ? c.work : jem__grad_at(p, n, group);  /* not NULL */
+    if (n->inputs && n->bf16_out) c.x16 = jem__bf16_place(p, n->in[0]->bf16_buf, group);
+    if (n->bf16_dy) c.dy16 = jem__bf16_place(p, n->bf16_dy->bf16_grad_buf, group);
     return c;
 }
 /* The same call for another group: for ops that need the whole batch. */
@@ -3568,7 +1810,7 @@ static int jem__convolves(const jem__node *n, int back) {
 static void jem__forward_node(const jem__plan *p, jem__node *n, int group, int part) {
     if (n->into || (part && !jem__convolves(n, 0))) return;  /* into: part of a later one */
     jem_call c = jem__call(p, n->core ? n->core : n, group, part);
-    c.half_y = jem__half_place(p, n->half_buf, group);
+    c.y16 = jem__bf16_place(p, n->bf16_buf, group);
     if (n->core) {
         jem__node *sum = n->sum, *raw = sum ? sum : n->core;
         c.y = jem__value_at(p, raw, group);
@@ -3584,17 +1826,17 @@ static void jem__forward_node(const jem__plan *p, jem__node *n, int group, int p
 static void jem__backward_node(const jem__plan *p, jem__node *n, int group, int part) {
     if (n->late || (part && !jem__convolves(n, 1))) return;
     jem_call c = jem__call(p, n, group, part);
-    if (n->in[0]->half_by == n) c.half_y = jem__half_place(p, n->in[0]->half_grad_buf, group);
+    if (n->in[0]->bf16_by == n) c.y16 = jem__bf16_place(p, n->in[0]->bf16_grad_buf, group);
     if (n->by) {                                   /* convolution goes on through the activation */
         jem_call conv = jem__call(p, n->by, group, part);
         conv.act = n->user, conv.act_aux = c.aux, conv.dx[0] = c.dx[0], conv.add[0] = c.add[0];
-        conv.half_y = c.half_y;
-        if (c.dx[0] || c.half_y) n->by->op->backward(&conv);
+        conv.y16 = c.y16;
+        if (c.dx[0] || c.y16) n->by->op->backward(&conv);
         return;
     }
     int any = 0;
     for (int k = 0; k < n->inputs; k++) {
-        any |= c.half_y != NULL;
+        any |= c.y16 != NULL;
         if (!c.dx[k]) continue;
         any = 1;
         if (!(n->op->flags & JEM_OP_STORES) && !c.add[k])
@@ -3827,9 +2069,13 @@ static jem_tensor *jem__op1(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_s
 
 /* ---- conv2d, linear -------------------------------------------------------------------------- */
 
-/* A copy of a parameter in the order that one kind of kernel reads; made again when it changes. */
+/* What an op of the tape adds to the engine's convolutions: shapes, packed weights, and what is
+   fused to them. */
+
+/* A copy of a parameter in the order that a method reads; made again when it changes. */
 typedef struct jem__pack {
     struct jem__pack *next;
+    const jem__method *method;
     int kind;
     uint32_t version;
     float *data;
@@ -3837,59 +2083,31 @@ typedef struct jem__pack {
 
 void jem_param_changed(jem_param *p) { if (p) p->version++; }
 
-/* Packed order depends on shape alone for an output, on stride and pad for an input gradient. */
-static int jem__pack_kind(const jem__conv *q) {
-    if (q->half) return (q->gradient ? 1 + q->stride * 64 + q->pad : 0) + (1 << 20);
-    if (q->tile) return -q->tile - q->gradient;
-    return q->gradient ? 1 + q->stride * 64 + q->pad : 0;
-}
-
-static const float *jem__pack_find(const jem_param *w, const jem__conv *q) {
-    for (const jem__pack *k = w->packs; k; k = k->next)
-        if (k->kind == jem__pack_kind(q)) return k->data;
-    return NULL;
-}
-
-typedef struct jem__pack_job { const jem__conv *q; const float *from; float *to; } jem__pack_job;
-
-static void jem__pack_wino(void *arg, int block) {
-    const jem__pack_job *j = (const jem__pack_job *)arg;
-    int o = 0, kind, co = jem__conv_channels(j->q->co, &kind);
-    for (; block > 0; block--) o += co, co = jem__conv_channels(j->q->co - o, &kind);
-    jem__wino_pack(j->q, j->from, o, co, j->to);
+static jem__pack *jem__pack_find(const jem_param *w, const jem__conv *q) {
+    jem__pack *k = w->packs;
+    while (k && (k->method != q->method || k->kind != q->method->pack_kind(q))) k = k->next;
+    return k;
 }
 
 static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
-    jem__pack *k = w->packs;
-    while (k && k->kind != jem__pack_kind(q)) k = k->next;
+    jem__pack *k = jem__pack_find(w, q);
     if (k && k->version == w->version) return JEM_OK;
     if (!k) {
-        const ptrdiff_t points = (q->tile + 2) * (q->tile + 2);
-        float *data = jem__alloc_floats(w->ctx, q->half ? (jem__half_pack_size(q) + 1) / 2
-                                        : q->tile ? w->size / 9 * points : w->size);
+        float *data = jem__alloc_floats(w->ctx, q->method->pack_size(q));
         k = data ? (jem__pack *)jem__alloc(w->ctx, sizeof *k) : NULL;
         if (!k) {
             jem__free(w->ctx, data);
             return jem__fail(ctx, JEM_NO_MEMORY, "out of memory: packing %s", w->name);
         }
-        k->data = data, k->kind = jem__pack_kind(q), k->next = w->packs, w->packs = k;
+        k->data = data, k->method = q->method, k->kind = q->method->pack_kind(q);
+        k->next = w->packs, w->packs = k;
     }
-    if (q->half) jem__half_pack(ctx->half, q, w->value, (uint16_t *)(void *)k->data);
-    else if (q->tile) {
-        jem__pack_job job;
-        int blocks = 0;
-        job.q = q, job.from = w->value, job.to = k->data;
-        for (int o = 0, kind; o < q->co; blocks++) o += jem__conv_channels(q->co - o, &kind);
-        jem__parallel(ctx, blocks, 30 * (double)w->size, jem__pack_wino, &job);
-    } else jem__conv_pack(q, w->value, k->data);
+    q->method->pack(ctx, q, w->value, k->data);
     k->version = w->version;
     return JEM_OK;
 }
 
-typedef struct jem__conv_user {
-    jem__conv out, grad;
-    int half;                                      /* the weight gradient is in bf16 */
-} jem__conv_user;
+typedef struct jem__conv_user { jem__conv out, grad, weights; } jem__conv_user;
 typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* an elementwise op's */
 
 static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
@@ -3900,219 +2118,80 @@ static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
 }
 
 static void jem__conv_run(const jem_call *c, const jem__conv *q, const float *x,
-                          const uint16_t *half_x, const jem__finish *f) {
-    const float *pack = jem__pack_find(c->param[0], q);
-    jem__part part;
-    part.i = c->part, part.of = c->parts;
-    if (q->half) jem__half_conv(c->ctx->half, q, part, x, half_x,
-                                (const uint16_t *)(const void *)pack, f,
-                                (uint16_t *)(void *)c->work);
-    else if (q->tile) c->ctx->k->winograd(q, part, x, pack, f, c->work);
-    else c->ctx->k->conv(q, part, x, pack, f);
+                          const uint16_t *x16, const jem__finish *f) {
+    jem__operands in;
+    in.x = x, in.x16 = x16, in.packed = jem__pack_find(c->param[0], q)->data, in.work = c->work;
+    in.part.i = c->part, in.part.of = c->parts;
+    q->method->run(c->ctx, q, &in, f);
 }
 /* x (h,w,I,16) -> y (ho,wo,O,16) */
 static void jem__conv_forward(const jem_call *c) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
     jem__finish f;
     memset(&f, 0, sizeof f);
-    f.bias = c->param[1] ? c->param[1]->value : NULL, f.add = c->plus, f.y = c->y;
-    f.half = c->half_y;
+    f.bias = c->param[1] ? c->param[1]->value : NULL, f.add = c->plus, f.y = c->y, f.y16 = c->y16;
     if (c->act) {
         const jem__map_user *act = (const jem__map_user *)c->act;
         f.act = c->act_y, f.kind = act->kind, f.slope = act->a;
         if (act->kind == JEM__MAP_SILU) f.keep_slopes = (float *)c->act_aux;
         else f.keep_bits = (uint16_t *)c->act_aux;
     }
-    jem__conv_run(c, &u->out, c->x[0], c->half_x, &f);
+    jem__conv_run(c, &u->out, c->x[0], c->x16, &f);
 }
 /* dy (ho,wo,O,16) -> dx (h,w,I,16) */
 static void jem__conv_backward(const jem_call *c) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
     jem__finish f;
     memset(&f, 0, sizeof f);
-    f.add = c->add[0] ? c->dx[0] : NULL, f.y = c->dx[0], f.half = c->half_y;
+    f.add = c->add[0] ? c->dx[0] : NULL, f.y = c->dx[0], f.y16 = c->y16;
     if (c->act) {
         const jem__map_user *act = (const jem__map_user *)c->act;
         f.slope = act->a;
         if (act->kind == JEM__MAP_SILU) f.slopes = (const float *)c->act_aux;
         else f.bits = (const uint16_t *)c->act_aux;
     }
-    jem__conv_run(c, &u->grad, c->dy, c->half_dy, &f);
+    jem__conv_run(c, &u->grad, c->dy, c->dy16, &f);
 }
 
-/* Weight gradient: operands dealt group by group, then blocks of output channels in parallel. */
-typedef struct jem__conv_job {
-    const jem_call *call;
-    const jem__conv *q;
-    float *xs, *dys, *acc;
-    ptrdiff_t xstride, ystride, accstride;
-} jem__conv_job;
+/* dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap; db[o] += sum of dy[o] */
+typedef struct jem__weights_job { const jem_call *call; jem__weights w; } jem__weights_job;
 
-static void jem__conv_deal(void *arg, int g) {
-    const jem__conv_job *j = (const jem__conv_job *)arg;
+static void jem__weights_deal(void *arg, int g) {
+    const jem__weights_job *j = (const jem__weights_job *)arg;
     const jem_call c = jem__at(j->call, g);
-    const jem__kernels *k = c.ctx->k;
-    k->deal(c.x[0], (ptrdiff_t)j->q->hi * j->q->wi, j->q->ci, k->wi, j->xs + g * j->xstride);
-    k->deal(c.dy, (ptrdiff_t)j->q->ho * j->q->wo, j->q->co, k->wo, j->dys + g * j->ystride);
+    j->w.q->method->deal(&j->w, g, c.x[0], c.dy);
 }
-static void jem__conv_weights(void *arg, int i) {
-    const jem__conv_job *j = (const jem__conv_job *)arg;
-    const jem__kernels *k = j->call->ctx->k;
-    const jem_param *w = j->call->param[0], *b = j->call->param[1];
-    k->weight_gradient(j->q, jem__groups(j->call->out.n), j->xs, j->xstride, j->dys, j->ystride,
-                       i * k->wo, j->acc + i * j->accstride, w->grad, b ? b->grad : NULL);
+static void jem__weights_product(void *arg, int i) {
+    const jem__weights_job *j = (const jem__weights_job *)arg;
+    j->w.q->method->product(&j->w, i);
 }
-
-/* The same by Winograd: operands transformed group by group, then (point, block of output channels)
-   in parallel, then G' for each output channel. */
-typedef struct jem__wino_job {
-    const jem_call *call;
-    const jem__conv *q;
-    float *xs, *dys, *zero, *product, *bias;
-    ptrdiff_t all, xplane, yplane;                 /* tiles in all groups; floats point to point */
-} jem__wino_job;
-
-static void jem__wino_task_deal(void *arg, int g) {
-    const jem__wino_job *j = (const jem__wino_job *)arg;
-    const jem_call c = jem__at(j->call, g);
-    const ptrdiff_t tiles = j->all / jem__groups(c.out.n), n = (ptrdiff_t)j->q->co * JEM_LANES;
-    float *sum = j->bias + g * n;
-    c.ctx->k->wino_deal(j->q, 0, c.x[0], g * tiles, j->all, j->xplane, j->zero, j->xs);
-    c.ctx->k->wino_deal(j->q, 1, c.dy, g * tiles, j->all, j->yplane, j->zero, j->dys);
-    memset(sum, 0, (size_t)n * sizeof *sum);
-    c.ctx->k->moment(c.dy, NULL, 0, (ptrdiff_t)j->q->ho * j->q->wo, j->q->co, sum);
-}
-static void jem__wino_task_weights(void *arg, int i) {
-    const jem__wino_job *j = (const jem__wino_job *)arg;
-    const jem__kernels *k = j->call->ctx->k;
-    const int blocks = (j->q->co + k->wo - 1) / k->wo, point = i / blocks;
-    k->wino_weights(j->q, j->xs + point * j->xplane, j->dys + point * j->yplane, j->all,
-                    i % blocks * k->wo, j->product + (ptrdiff_t)point * j->q->co * j->q->ci);
-}
-static void jem__wino_task_back(void *arg, int o) {
-    const jem__wino_job *j = (const jem__wino_job *)arg;
-    const jem_param *w = j->call->param[0], *b = j->call->param[1];
-    const ptrdiff_t plane = (ptrdiff_t)j->q->co * j->q->ci;
-    for (int i = 0; i < j->q->ci; i++) {
-        const float *p = j->product + (ptrdiff_t)o * j->q->ci + i;
-        float *dw = w->grad + ((ptrdiff_t)o * j->q->ci + i) * 9;
-        double m[36], t[6][3], r[3];
-        for (int k = 0; k < 36; k++) m[k] = (double)p[k * plane];
-        for (int k = 0; k < 6; k++) jem__wino_gt(m + k * 6, 1, t[k]);
-        for (int x = 0; x < 3; x++) {
-            jem__wino_gt(&t[0][x], 3, r);
-            for (int y = 0; y < 3; y++) dw[y * 3 + x] += (float)r[y];
-        }
-    }
-    for (int g = 0; b && b->grad && g < jem__groups(j->call->out.n); g++)
-        b->grad[o] += jem__sum_lanes(j->bias + ((ptrdiff_t)g * j->q->co + o) * JEM_LANES);
+static void jem__weights_finish(void *arg, int i) {
+    const jem__weights_job *j = (const jem__weights_job *)arg;
+    j->w.q->method->finish(&j->w, i);
 }
 
-static jem_status jem__wino_param_grad(const jem_call *c) {
-    const jem__kernels *k = c->ctx->k;
-    jem__wino_job j;
-    j.call = c, j.q = &((const jem__conv_user *)c->user)->out;
-    const int points = 36, groups = jem__groups(c->out.n);
-    const int oblocks = (j.q->co + k->wo - 1) / k->wo, iblocks = (j.q->ci + k->wi - 1) / k->wi;
-    j.all = (ptrdiff_t)groups * ((j.q->ho + 3) / 4) * ((j.q->wo + 3) / 4);
-    j.xplane = j.all * iblocks * k->wi * JEM_LANES + 80;               /* not a power of two */
-    j.yplane = j.all * oblocks * k->wo * JEM_LANES + 80;
-    jem_mark mark = jem_begin(c->ctx);
-    j.xs = (float *)jem__push(c->ctx, (size_t)(points * j.xplane) * sizeof(float));
-    j.dys = (float *)jem__push(c->ctx, (size_t)(points * j.yplane) * sizeof(float));
-    j.zero = (float *)jem__push_zero(c->ctx, (size_t)((j.q->ci + j.q->co) * JEM_LANES) *
-                                             sizeof(float));
-    j.product = (float *)jem__push(c->ctx, (size_t)points * (size_t)(j.q->co * j.q->ci) *
-                                           sizeof(float));
-    j.bias = (float *)jem__push(c->ctx, (size_t)(groups * j.q->co * JEM_LANES) * sizeof(float));
-    const jem_status s = j.xs && j.dys && j.zero && j.product && j.bias ? JEM_OK : JEM_NO_MEMORY;
-    if (s == JEM_OK) {
-        const double flops = c->node->flops * groups;
-        jem__parallel(c->ctx, groups, flops, jem__wino_task_deal, &j);
-        jem__parallel(c->ctx, points * oblocks, flops, jem__wino_task_weights, &j);
-        jem__parallel(c->ctx, j.q->co, flops, jem__wino_task_back, &j);
-    }
-    jem_end(c->ctx, mark);
-    return s;
-}
-
-/* The same in bf16: a task is a pair of tiles of output channels and a tile of input channels, and
-   a row of the kernel where that is too few tasks. */
-typedef struct jem__half_job {
-    const jem_call *call;
-    const jem__conv *q;
-    uint16_t *xs, *dys;
-    float *acc, *bias;
-    int split;
-} jem__half_job;
-
-static void jem__half_task_deal(void *arg, int g) {
-    const jem__half_job *j = (const jem__half_job *)arg;
-    const jem_call c = jem__at(j->call, g);
-    const ptrdiff_t n = (ptrdiff_t)j->q->co * JEM_LANES;
-    jem__half_deal_x(c.ctx->half, j->q, c.x[0], j->xs + g * jem__half_x_size(j->q));
-    jem__half_deal_y(c.ctx->half, j->q, c.dy, j->dys + g * jem__half_y_size(j->q));
-    memset(j->bias + g * n, 0, (size_t)n * sizeof(float));
-    c.ctx->k->moment(c.dy, NULL, 0, (ptrdiff_t)j->q->ho * j->q->wo, j->q->co, j->bias + g * n);
-}
-static void jem__half_task_weights(void *arg, int task) {
-    const jem__half_job *j = (const jem__half_job *)arg;
-    const jem__conv *q = j->q;
-    const int tiles = (q->co + 15) / 16, ci = (q->ci + 15) / 16;
-    const int o = task / j->split / ci * 2, part = task % j->split;
-    jem__half_weights(j->call->ctx->half, q, jem__groups(j->call->out.n), j->xs, j->dys, o,
-                      o + 2 <= tiles ? 2 : 1, task / j->split % ci, q->k * part / j->split,
-                      q->k * (part + 1) / j->split,
-                      j->acc + (ptrdiff_t)task * 2 * q->k * q->k * JEM__HALF_TILE,
-                      j->call->param[0]->grad);
-}
-static jem_status jem__half_param_grad(const jem_call *c) {
-    jem__half_job j;
-    j.call = c, j.q = &((const jem__conv_user *)c->user)->out;
-    const int groups = jem__groups(c->out.n);
-    int tasks = ((j.q->co + 15) / 16 + 1) / 2 * ((j.q->ci + 15) / 16);
-    j.split = tasks < c->ctx->threads ? j.q->k : 1, tasks *= j.split;
-    jem_mark mark = jem_begin(c->ctx);
-    j.xs = (uint16_t *)jem__push(c->ctx, (size_t)(groups * jem__half_x_size(j.q)) * 2);
-    j.dys = (uint16_t *)jem__push(c->ctx, (size_t)(groups * jem__half_y_size(j.q)) * 2);
-    j.acc = (float *)jem__push(c->ctx, (size_t)tasks * 2 * (size_t)(j.q->k * j.q->k) *
-                                       JEM__HALF_TILE * sizeof(float));
-    j.bias = (float *)jem__push(c->ctx, (size_t)(groups * j.q->co * JEM_LANES) * sizeof(float));
-    const jem_status s = j.xs && j.dys && j.acc && j.bias ? JEM_OK : JEM_NO_MEMORY;
-    if (s == JEM_OK) {
-        const double flops = c->node->flops * groups;
-        jem_param *b = c->param[1];
-        jem__parallel(c->ctx, groups, flops, jem__half_task_deal, &j);
-        jem__parallel(c->ctx, tasks, flops, jem__half_task_weights, &j);
-        for (int o = 0; b && b->grad && o < j.q->co; o++)
-            for (int g = 0; g < groups; g++)
-                b->grad[o] += jem__sum_lanes(j.bias + ((ptrdiff_t)g * j.q->co + o) * JEM_LANES);
-    }
-    jem_end(c->ctx, mark);
-    return s;
+static float *jem__push_floats(jem_ctx *ctx, ptrdiff_t n) {
+    return (float *)jem__push(ctx, (size_t)n * sizeof(float));
 }
 
 static jem_status jem__conv_param_grad(const jem_call *c) {
-    const jem__conv *conv = &((const jem__conv_user *)c->user)->out;
-    if (((const jem__conv_user *)c->user)->half) return jem__half_param_grad(c);
-    if (conv->tile == 4 && conv->ci >= 32 && conv->co >= 32) return jem__wino_param_grad(c);
-    const jem__kernels *k = c->ctx->k;
-    const jem__conv *q = &((const jem__conv_user *)c->user)->out;
-    const int groups = jem__groups(c->out.n), blocks = (q->co + k->wo - 1) / k->wo;
+    const double flops = c->node->flops * c->node->groups;
+    jem__weights_job j;
+    jem__weights *w = &j.w;
+    memset(&j, 0, sizeof j);
+    j.call = c, w->ctx = c->ctx, w->q = &((const jem__conv_user *)c->user)->weights;
+    w->groups = c->node->groups, w->dw = c->param[0]->grad;
+    w->db = c->param[1] ? c->param[1]->grad : NULL;
+    w->q->method->plan(w);
     jem_mark mark = jem_begin(c->ctx);
-    jem__conv_job j;
-    j.call = c, j.q = q;
-    j.xstride = (ptrdiff_t)(q->ci + k->wi - 1) / k->wi * k->wi * q->hi * q->wi * JEM_LANES;
-    j.ystride = (ptrdiff_t)blocks * k->wo * q->ho * q->wo * JEM_LANES;
-    j.accstride = (ptrdiff_t)q->k * q->k * k->wo * k->wi * JEM_LANES;
-    j.xs = (float *)jem__push(c->ctx, (size_t)(groups * j.xstride) * sizeof(float));
-    j.dys = (float *)jem__push(c->ctx, (size_t)(groups * j.ystride) * sizeof(float));
-    j.acc = (float *)jem__push(c->ctx, (size_t)(blocks * j.accstride) * sizeof(float));
-    const jem_status s = j.xs && j.dys && j.acc ? JEM_OK : JEM_NO_MEMORY;
+    w->x = jem__push_floats(c->ctx, w->x_size), w->y = jem__push_floats(c->ctx, w->y_size);
+    w->product = jem__push_floats(c->ctx, w->product_size);
+    w->sums = (float *)jem__push_zero(c->ctx, (size_t)w->sums_size * sizeof(float));
+    const jem_status s = w->x && w->y && w->product && w->sums ? JEM_OK : JEM_NO_MEMORY;
     if (s == JEM_OK) {
-        const double flops = c->node->flops * groups;
-        jem__parallel(c->ctx, groups, flops, jem__conv_deal, &j);
-        jem__parallel(c->ctx, blocks, flops, jem__conv_weights, &j);
+        jem__parallel(c->ctx, w->groups, flops, jem__weights_deal, &j);
+        jem__parallel(c->ctx, w->products, flops, jem__weights_product, &j);
+        jem__parallel(c->ctx, w->finishes, flops, jem__weights_finish, &j);
     }
     jem_end(c->ctx, mark);
     return s;
@@ -4125,18 +2204,23 @@ static const jem_op jem__op_linear = { "linear", jem__conv_forward, jem__conv_ba
     JEM_KEEPS_NOTHING, JEM_OP_STORES | JEM_OP_CONV, jem__conv_prepare, jem__conv_param_grad,
     JEM_KEEPS_INPUT };
 
-/* Winograd's M: of the two, the one with fewer multiplications where little is left over; of a few
-   images (blocks), the one with fewer weights, which are most of what is read. */
-static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q, int blocks) {
-    const int four = ((q->ho + 3) / 4) * ((q->wo + 3) / 4) * 36;
-    const int two = ((q->ho + 1) / 2) * ((q->wo + 1) / 2) * 16;
-    const int fast = ctx->desc.precision == JEM_FAST || ctx->desc.precision == JEM_BF16;
-    return fast && !blocks && four <= two ? 4 : 2;
-}
-
-static ptrdiff_t jem__conv_work(const jem__conv *q) {        /* floats of scratch */
-    return q->half ? jem__half_floats(q->ci, q->hi, q->wi)
-         : q->tile ? jem__wino_work(q, q->tile) : 0;
+/* q: of the output, by which the other two are described too */
+static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem__conv q,
+                                    jem_param *w, jem_param *b) {
+    const jem__conv back = { q.co, q.ho, q.wo, q.ci, q.hi, q.wi, q.k, q.stride, q.pad, 1, 0, NULL };
+    jem__conv all[3] = { q, back, q };
+    jem__conv_choose(ctx, x->blocks, all);
+    jem__conv_user u;
+    u.out = all[0], u.grad = all[1], u.weights = all[2];
+    jem_param *params[2] = { w, b };
+    jem_tensor *y = jem__record(ctx, op, &x, 1, jem__shape(x->n, q.co, q.ho, q.wo), params, 2,
+                                &u, sizeof u, 0);
+    if (!y) return NULL;
+    const ptrdiff_t one = u.out.method->work(&u.out), two = u.grad.method->work(&u.grad);
+    y->node->flops = 2 * (double)y->node->stride * q.ci * q.k * q.k;
+    y->node->work = one > two ? one : two;
+    y->node->bf16_out = u.out.method->bf16, y->node->bf16_grad = u.grad.method->bf16;
+    return y;
 }
 
 jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
@@ -4153,28 +2237,9 @@ jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                   s, pad);
         return NULL;
     }
-    jem__conv_user u;
-    jem__conv out = { x->c, x->h, x->w, w->shape[0], (x->h + 2 * pad - k) / s + 1,
-                      (x->w + 2 * pad - k) / s + 1, k, s, pad, 0, 0, 0 };
-    jem__conv grad = { out.co, out.ho, out.wo, x->c, x->h, x->w, k, s, pad, 1, 0, 0 };
-    if (k == 3 && s == 1 && pad <= 2 && x->c >= 8 && out.co >= 8 &&
-        ctx->desc.precision != JEM_DIRECT && (!ctx->half || ctx->half->twice))
-        out.tile = jem__wino_tile(ctx, &out, x->blocks),
-        grad.tile = jem__wino_tile(ctx, &grad, x->blocks);
-    const int least = ctx->half && ctx->half->twice ? 8 : 1;           /* channels of a tile */
-    out.half = ctx->half && !out.tile && out.co >= least && jem__half_fits(&out);
-    grad.half = ctx->half && !grad.tile && grad.co >= least && jem__half_fits(&grad);
-    u.half = ctx->half && out.ci >= least && out.co >= least && k <= 8;
-    u.out = out, u.grad = grad;
-    jem_param *params[2] = { w, b };
-    jem_tensor *y = jem__record(ctx, &jem__op_conv2d, &x, 1,
-                                jem__shape(x->n, out.co, out.ho, out.wo),
-                                params, 2, &u, sizeof u, 0);
-    if (y) y->node->flops = 2 * (double)y->node->stride * x->c * k * k;
-    if (y) y->node->half_out = out.half, y->node->half_grad = grad.half;
-    if (y) y->node->work = jem__conv_work(&out) > jem__conv_work(&grad) ? jem__conv_work(&out)
-                                                                        : jem__conv_work(&grad);
-    return y;
+    const jem__conv q = { x->c, x->h, x->w, w->shape[0], (x->h + 2 * pad - k) / s + 1,
+                          (x->w + 2 * pad - k) / s + 1, k, s, pad, 0, 0, NULL };
+    return jem__conv_record(ctx, &jem__op_conv2d, x, q, w, b);
 }
 
 /* A 1x1 convolution on one pixel. */
@@ -4186,15 +2251,8 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
                   jem__shape_text(x).s, jem__param_text(w).s, b ? jem__param_text(b).s : "none");
         return NULL;
     }
-    jem__conv_user u;
-    jem__conv out = { x->c, 1, 1, w->shape[0], 1, 1, 1, 1, 0, 0, 0, 0 };
-    jem__conv grad = { w->shape[0], 1, 1, x->c, 1, 1, 1, 1, 0, 1, 0, 0 };
-    u.out = out, u.grad = grad, u.half = 0;
-    jem_param *params[2] = { w, b };
-    jem_tensor *y = jem__record(ctx, &jem__op_linear, &x, 1, jem__shape(x->n, out.co, 1, 1),
-                                params, 2, &u, sizeof u, 0);
-    if (y) y->node->flops = 2 * (double)y->node->stride * x->c;
-    return y;
+    const jem__conv q = { x->c, 1, 1, w->shape[0], 1, 1, 1, 1, 0, 0, 0, NULL };
+    return jem__conv_record(ctx, &jem__op_linear, x, q, w, b);
 }
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
@@ -5622,7 +3680,7 @@ jem_sgld_desc jem_langevin_desc(float a, int steps) {
 
 typedef struct jem__walk {
     const jem__node *x;
-    const jem_sgld_desc *desc;
+    jem__langevin step;
     const jem_rng *rng;
     uint64_t start;
 } jem__walk;
@@ -5635,7 +3693,7 @@ static void jem__walk_group(void *arg, int g) {
     const jem__walk *w = (const jem__walk *)arg;
     const ptrdiff_t n = w->x->stride;
     float *x = w->x->value + g * n;
-    w->x->t.ctx->k->langevin(x, w->x->grad + g * n, n, w->desc, w->rng ? w->rng->key : NULL,
+    w->x->t.ctx->k->langevin(x, w->x->grad + g * n, n, &w->step, w->rng ? w->rng->key : NULL,
                              w->start + (uint64_t)g * jem__group_counters(w->x));
     const int live = w->x->t.n - g * JEM_LANES;    /* dead lanes go on repeating the last image */
     for (ptrdiff_t i = 0; live < JEM_LANES && i < n; i += JEM_LANES)
@@ -5650,7 +3708,9 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
         return jem__fail(ctx, JEM_BAD_ARGUMENT,
                          "sgld: needs a log-density, a leaf x and steps >= 0");
     jem__walk w;
-    w.x = x->node, w.desc = &d, w.rng = rng && d.noise_std != 0 ? rng : NULL, w.start = 0;
+    w.x = x->node, w.rng = rng && d.noise_std != 0 ? rng : NULL, w.start = 0;
+    w.step.step = d.step_size, w.step.noise = d.noise_std, w.step.clamp_grad = d.clamp_grad;
+    w.step.lo = d.clamp_lo, w.step.hi = d.clamp_hi;
     for (int step = 0; step < d.steps && ctx->status == JEM_OK; step++) {
         jem_mark mark = jem_begin(ctx);
         jem_tensor *y = logp(ctx, x, user);
@@ -5755,7 +3815,8 @@ struct jem_optim {
     jem_net *net;
     jem_optim_desc desc;
     int count, updates, averaged;                  /* averaged: the averages are in the network */
-    float lr, root2, share;                        /* of the update in hand */
+    jem__update update;                            /* the one in hand, and ... */
+    float share;                                   /* ... how much it counts in the averages */
     jem__moments *moments;                         /* of each parameter that it updates */
 };
 
@@ -5835,8 +3896,8 @@ static void jem__optim_update(void *arg, int i) {
     const jem__moments *m = o->moments + i;
     const jem__kernels *k = o->net->ctx->k;
     jem_param *p = m->param;
-    if (m->v) k->adam(p->value, p->grad, m->m, m->v, jem__padded(p), &o->desc, o->lr, o->root2);
-    else k->sgd(p->value, p->grad, m->m, jem__padded(p), &o->desc, o->lr);
+    if (m->v) k->adam(p->value, p->grad, m->m, m->v, jem__padded(p), &o->update);
+    else k->sgd(p->value, p->grad, m->m, jem__padded(p), &o->update);
     for (ptrdiff_t j = 0; m->other && j < p->size; j++)
         m->other[j] = fmaf(o->share, p->value[j] - m->other[j], m->other[j]);
     jem_param_changed(p);
@@ -5863,10 +3924,13 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
         }
     const double t = o->updates++, ema = (double)o->desc.ema;
     o->share = (float)(1 - (ema < t / (t + 10) ? ema : t / (t + 10)));
-    o->lr = lr, o->root2 = 1;
+    jem__update *u = &o->update;
+    u->beta1 = o->desc.beta1, u->beta2 = o->desc.beta2, u->eps = o->desc.eps;
+    u->momentum = o->desc.momentum, u->weight_decay = o->desc.weight_decay;
+    u->lr = lr, u->root2 = 1;
     if (o->desc.kind == JEM_ADAM) {
-        o->lr = (float)((double)lr / (1 - pow((double)o->desc.beta1, o->updates)));
-        o->root2 = (float)(1 / sqrt(1 - pow((double)o->desc.beta2, o->updates)));
+        u->lr = (float)((double)lr / (1 - pow((double)u->beta1, o->updates)));
+        u->root2 = (float)(1 / sqrt(1 - pow((double)u->beta2, o->updates)));
     }
     jem__parallel(ctx, o->count, 20 * (double)jem_net_size(o->net), jem__optim_update, o);
     return JEM_OK;
@@ -7040,6 +5104,2032 @@ jem_status jem_save(const jem_net *net, const char *path) {
 }
 
 #endif /* JEM_NO_STDIO */
+
+/* ==== >>engine: what the processor runs ======================================================= */
+/* This section is compiled once per instruction set: the file includes itself (at 'instances'
+   below) with JEM__PASS set. A sum's order never depends on the instruction set or the number of
+   threads, every multiply-add is an explicit fma, no product meets a bare addition (a compiler may
+   contract those), and exp, log, sine are our own: so all instances give the same bits. */
+
+/* ---- what all instances share ---------------------------------------------------------------- */
+
+typedef struct jem__phase {
+    int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
+    int step_in, taps;                             /* pixel r,c reads r*step_in + dy, c*.. + dx */
+    int dy[JEM__MAX_TAPS], dx[JEM__MAX_TAPS], weight[JEM__MAX_TAPS];   /* ky*k + kx */
+} jem__phase;
+
+static int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
+    const int s = q->gradient ? q->stride : 1;
+    if (phase >= s * s) return 0;
+    f->y0 = phase / s, f->x0 = phase % s, f->step_out = s;
+    f->rows = (q->ho - f->y0 + s - 1) / s, f->cols = (q->wo - f->x0 + s - 1) / s;
+    f->step_in = q->gradient ? 1 : q->stride;
+    f->taps = 0;
+    for (int ky = 0; ky < q->k; ky++)
+        for (int kx = 0; kx < q->k; kx++) {
+            int dy = ky - q->pad, dx = kx - q->pad;
+            if (q->gradient) {                     /* written y reads dy at (y + pad - ky)/stride */
+                dy = f->y0 - dy, dx = f->x0 - dx;
+                if (dy % s || dx % s) continue;
+                dy /= s, dx /= s;
+            }
+            f->dy[f->taps] = dy, f->dx[f->taps] = dx, f->weight[f->taps++] = ky * q->k + kx;
+        }
+    return 1;
+}
+
+/* Channels of the next register block when `left` remain: sixes, and an end that divides. */
+static int jem__conv_channels(int left, int *kind) {
+    static const int size[4] = { 1, 2, 4, 6 };
+    *kind = left >= 6 && left != 8 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
+    return size[*kind];
+}
+
+/* The first channel of part i: parts of whole blocks. */
+static int jem__conv_from(const jem__conv *q, int i, int of) {
+    int blocks = 0, kind, o = 0;
+    while (o < q->co) o += jem__conv_channels(q->co - o, &kind), blocks++;
+    o = 0;
+    for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--)
+        o += jem__conv_channels(q->co - o, &kind);
+    return o;
+}
+/* Weights w (O,I,k,k) in the order in which the blocks read them, phase after phase. */
+static void jem__conv_pack(const jem__conv *q, const float *w, float *out) {
+    const int kk = q->k * q->k;
+    jem__phase f;
+    for (int phase = 0; jem__conv_phase(q, phase, &f); phase++)
+        for (int o0 = 0, co, kind; o0 < q->co; o0 += co) {
+            co = jem__conv_channels(q->co - o0, &kind);
+            for (int c0 = 0; c0 < q->ci; c0 += 16)
+                for (int t = 0; t < f.taps; t++)
+                    for (int c = c0; c < q->ci && c < c0 + 16; c++)
+                        for (int o = o0; o < o0 + co; o++) {
+                            const int from = q->gradient ? c * q->co + o : o * q->ci + c;
+                            *out++ = w[(ptrdiff_t)from * kk + f.weight[t]];
+                        }
+        }
+}
+
+/* Winograd works on so many tiles at a time; planes of one point, not a power of two apart. */
+#define JEM__TILES 4
+static ptrdiff_t jem__wino_plane(int channels) {
+    return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
+}
+static ptrdiff_t jem__wino_work(const jem__conv *q, int m) {           /* floats */
+    const int a = m + 2;
+    return a * a * (jem__wino_plane(q->ci) + jem__wino_plane(q->co)) +
+           (ptrdiff_t)m * m * (q->co + 1) * JEM_LANES + (ptrdiff_t)q->ci * JEM_LANES;
+}
+
+/* o = G' p: 6 numbers, s apart, to 3 */
+static void jem__wino_gt(const double *p, int s, double *o) {
+    const double add = p[s] + p[2 * s], sub = p[s] - p[2 * s];
+    const double add2 = p[3 * s] + p[4 * s], sub2 = p[3 * s] - p[4 * s];
+    o[0] = p[0] / 4 - add / 6 + add2 / 24, o[1] = sub2 / 12 - sub / 6,
+    o[2] = add2 / 6 - add / 6 + p[5 * s];
+}
+
+/* o = G g; every product is exact or the last operation, so no compiler changes a bit */
+static void jem__wino_g(int m, double g0, double g1, double g2, double *o) {
+    const double s = g0 + g2, r = g0 + 4 * g2, d = 2 * g1;
+    if (m == 2) {
+        o[0] = g0, o[1] = (s + g1) / 2, o[2] = (s - g1) / 2, o[3] = g2;
+        return;
+    }
+    o[0] = g0 / 4, o[1] = (s + g1) / -6, o[2] = (s - g1) / -6;
+    o[3] = (r + d) / 24, o[4] = (r - d) / 24, o[5] = g2;
+}
+/* Weights w (O,I,3,3) to [point][block of CO][input channel][CO], turned round for a gradient: the
+   block of `co` channels from o0 on. */
+static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, float *out) {
+    const int m = q->tile, a = m + 2;
+    const ptrdiff_t plane = (ptrdiff_t)q->ci * q->co;
+    out += (ptrdiff_t)o0 * q->ci;
+    for (int c = 0; c < q->ci; c++)
+        for (int o = o0; o < o0 + co; o++, out++) {
+            const float *g = w + (ptrdiff_t)(q->gradient ? c * q->co + o : o * q->ci + c) * 9;
+            const int s = q->gradient ? -3 : 3, first = q->gradient ? 8 : 0;
+            double t[6][3], u[6];
+            for (int j = 0; j < 3; j++) {
+                const float *k = g + first + (q->gradient ? -j : j);
+                jem__wino_g(m, (double)k[0], (double)k[s], (double)k[2 * s], u);
+                for (int i = 0; i < a; i++) t[i][j] = u[i];
+            }
+            for (int i = 0; i < a; i++) {
+                jem__wino_g(m, t[i][0], t[i][1], t[i][2], u);
+                for (int j = 0; j < a; j++) out[(i * a + j) * plane] = (float)u[j];
+            }
+        }
+}
+
+#endif /* JEM_IMPLEMENTATION: the rooms */
+
+#ifdef JEM__PASS
+#if JEM__PASS == 2                                 /* JEM_ISA_AVX2 */
+#define JEM__TARGET __attribute__((target("avx2,fma")))
+#define JEM__FN(name) jem__##name##_avx2
+#define JEM__V __m256
+#define JEM__I __m256i
+#define JEM__VL 8
+#define JEM__PX 2                                  /* conv block: channels x pixels fill the file */
+#define JEM__CO 6
+#define JEM__WO 4                                  /* weight gradient block: out x in channels */
+#define JEM__WI 3
+#define JEM__LOAD(p) _mm256_loadu_ps(p)
+#define JEM__STORE(p, v) _mm256_storeu_ps(p, v)
+#define JEM__SET(x) _mm256_set1_ps(x)
+#define JEM__FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define JEM__FNMA(a, b, c) _mm256_fnmadd_ps(a, b, c)
+#define JEM__ADD(a, b) _mm256_add_ps(a, b)
+#define JEM__SUB(a, b) _mm256_sub_ps(a, b)
+#define JEM__MUL(a, b) _mm256_mul_ps(a, b)
+#define JEM__DIV(a, b) _mm256_div_ps(a, b)
+#define JEM__SQRT(a) _mm256_sqrt_ps(a)
+#define JEM__LESS(a, b, x, y) _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
+#define JEM__BITS(a)                                                                               \
+    ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LT_OQ)))
+#define JEM__PICK(bits, x, y)                                                                      \
+    _mm256_blendv_ps(y, x, _mm256_castsi256_ps(_mm256_sllv_epi32(_mm256_set1_epi32((int)(bits)),   \
+                     _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24))))
+#define JEM__ISET(x) _mm256_set1_epi32((int)(x))
+#define JEM__IOTA() _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
+#define JEM__IADD(a, b) _mm256_add_epi32(a, b)
+#define JEM__IXOR(a, b) _mm256_xor_si256(a, b)
+#define JEM__IAND(a, b) _mm256_and_si256(a, b)
+#define JEM__SHL(a, s) _mm256_slli_epi32(a, s)
+#define JEM__SHR(a, s) _mm256_srli_epi32(a, s)
+#define JEM__AS_I(v) _mm256_castps_si256(v)
+#define JEM__AS_V(i) _mm256_castsi256_ps(i)
+#define JEM__TO_V(i) _mm256_cvtepi32_ps(i)
+
+#elif JEM__PASS == 3                               /* JEM_ISA_AVX512 */
+#define JEM__TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#define JEM__FN(name) jem__##name##_avx512
+#define JEM__V __m512
+#define JEM__I __m512i
+#define JEM__VL 16
+#define JEM__PX 4
+#define JEM__CO 6
+#define JEM__WO 4
+#define JEM__WI 4
+#define JEM__LOAD(p) _mm512_loadu_ps(p)
+#define JEM__STORE(p, v) _mm512_storeu_ps(p, v)
+#define JEM__SET(x) _mm512_set1_ps(x)
+#define JEM__FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define JEM__FNMA(a, b, c) _mm512_fnmadd_ps(a, b, c)
+#define JEM__ADD(a, b) _mm512_add_ps(a, b)
+#define JEM__SUB(a, b) _mm512_sub_ps(a, b)
+#define JEM__MUL(a, b) _mm512_mul_ps(a, b)
+#define JEM__DIV(a, b) _mm512_div_ps(a, b)
+#define JEM__SQRT(a) _mm512_sqrt_ps(a)
+#define JEM__LESS(a, b, x, y) _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), x)
+#define JEM__BITS(a) ((unsigned)_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_LT_OQ))
+#define JEM__PICK(bits, x, y) _mm512_mask_mov_ps(y, (__mmask16)(bits), x)
+#define JEM__ISET(x) _mm512_set1_epi32((int)(x))
+#define JEM__IOTA() _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#define JEM__IADD(a, b) _mm512_add_epi32(a, b)
+#define JEM__IXOR(a, b) _mm512_xor_si512(a, b)
+#define JEM__IAND(a, b) _mm512_and_si512(a, b)
+#define JEM__SHL(a, s) _mm512_slli_epi32(a, s)
+#define JEM__SHR(a, s) _mm512_srli_epi32(a, s)
+#define JEM__AS_I(v) _mm512_castps_si512(v)
+#define JEM__AS_V(i) _mm512_castsi512_ps(i)
+#define JEM__TO_V(i) _mm512_cvtepi32_ps(i)
+
+#elif JEM__PASS == 4                               /* JEM_ISA_NEON */
+#define JEM__TARGET
+#define JEM__FN(name) jem__##name##_neon
+#define JEM__V float32x4_t
+#define JEM__I uint32x4_t
+#define JEM__VL 4
+#define JEM__PX 4
+#define JEM__CO 6
+#define JEM__WO 4
+#define JEM__WI 4
+#define JEM__LOAD(p) vld1q_f32(p)
+#define JEM__STORE(p, v) vst1q_f32(p, v)
+#define JEM__SET(x) vdupq_n_f32(x)
+#define JEM__FMA(a, b, c) vfmaq_f32(c, a, b)
+#define JEM__FNMA(a, b, c) vfmsq_f32(c, a, b)
+#define JEM__ADD(a, b) vaddq_f32(a, b)
+#define JEM__SUB(a, b) vsubq_f32(a, b)
+#define JEM__MUL(a, b) vmulq_f32(a, b)
+#define JEM__DIV(a, b) vdivq_f32(a, b)
+#define JEM__SQRT(a) vsqrtq_f32(a)
+#define JEM__LESS(a, b, x, y) vbslq_f32(vcltq_f32(a, b), x, y)
+#define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), jem__neon_bits()))
+#define JEM__PICK(bits, x, y)                                                                      \
+    vbslq_f32(vtstq_u32(vdupq_n_u32((uint32_t)(bits)), jem__neon_bits()), x, y)
+#define JEM__ISET(x) vdupq_n_u32((uint32_t)(x))
+#define JEM__IOTA() jem__neon_iota()
+#define JEM__IADD(a, b) vaddq_u32(a, b)
+#define JEM__IXOR(a, b) veorq_u32(a, b)
+#define JEM__IAND(a, b) vandq_u32(a, b)
+#define JEM__SHL(a, s) vshlq_u32(a, vdupq_n_s32(s))
+#define JEM__SHR(a, s) vshlq_u32(a, vdupq_n_s32(-(s)))
+#define JEM__AS_I(v) vreinterpretq_u32_f32(v)
+#define JEM__AS_V(i) vreinterpretq_f32_u32(i)
+#define JEM__TO_V(i) vcvtq_f32_s32(vreinterpretq_s32_u32(i))
+JEM__INLINE uint32x4_t jem__neon_bits(void) {
+    static const uint32_t b[4] = { 1, 2, 4, 8 };
+    return vld1q_u32(b);
+}
+JEM__INLINE uint32x4_t jem__neon_iota(void) {
+    static const uint32_t b[4] = { 0, 1, 2, 3 };
+    return vld1q_u32(b);
+}
+
+#else                                              /* JEM_ISA_SCALAR: one lane at a time */
+#define JEM__TARGET
+#define JEM__FN(name) jem__##name##_scalar
+#define JEM__V float
+#define JEM__I uint32_t
+#define JEM__VL 1
+#define JEM__PX 2
+#define JEM__CO 6
+#define JEM__WO 4
+#define JEM__WI 4
+#define JEM__LOAD(p) (*(p))
+#define JEM__STORE(p, v) (*(p) = (v))
+#define JEM__SET(x) (x)
+#define JEM__FMA(a, b, c) fmaf(a, b, c)
+#define JEM__FNMA(a, b, c) fmaf(-(a), b, c)
+#define JEM__ADD(a, b) ((a) + (b))
+#define JEM__SUB(a, b) ((a) - (b))
+#define JEM__MUL(a, b) ((a) * (b))
+#define JEM__DIV(a, b) ((a) / (b))
+#define JEM__SQRT(a) sqrtf(a)
+#define JEM__LESS(a, b, x, y) ((a) < (b) ? (x) : (y))
+#define JEM__BITS(a) ((a) < 0 ? 1u : 0u)
+#define JEM__PICK(bits, x, y) ((bits) & 1u ? (x) : (y))
+#define JEM__ISET(x) ((uint32_t)(x))
+#define JEM__IOTA() 0u
+#define JEM__IADD(a, b) ((a) + (b))
+#define JEM__IXOR(a, b) ((a) ^ (b))
+#define JEM__IAND(a, b) ((a) & (b))
+#define JEM__SHL(a, s) ((a) << (s))
+#define JEM__SHR(a, s) ((a) >> (s))
+#define JEM__AS_I(v) jem__float_bits(v)
+#define JEM__AS_V(i) jem__bits_float(i)
+#define JEM__TO_V(i) ((float)(int32_t)(i))
+JEM__INLINE uint32_t jem__float_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+JEM__INLINE float jem__bits_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+#endif
+
+#define JEM__VINLINE JEM__TARGET JEM__INLINE
+#define JEM__KERNEL JEM__TARGET static
+#define JEM__EACH(i, n) for (ptrdiff_t i = 0; i < (n); i += JEM__VL)
+
+/* ---- elementary functions -------------------------------------------------------------------- */
+
+/* e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2; x held to [-87, 88]. Relative error 1e-7. */
+JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
+    const JEM__V lo = JEM__SET(-87.0f), hi = JEM__SET(88.0f);
+    const JEM__V round = JEM__SET(12582912.0f);    /* 1.5 * 2^23: adding it rounds to an integer */
+    x = JEM__LESS(x, lo, lo, x);
+    x = JEM__LESS(hi, x, hi, x);
+    JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round), n = JEM__SUB(t, round);
+    JEM__V r = JEM__FNMA(n, JEM__SET(0.693359375f), x);
+    r = JEM__FNMA(n, JEM__SET(-2.12194440e-4f), r);
+    JEM__V q = JEM__FMA(JEM__SET(1.39411096e-3f), r, JEM__SET(8.36317982e-3f));
+    q = JEM__FMA(q, r, JEM__SET(4.16663753e-2f));
+    q = JEM__FMA(q, r, JEM__SET(0.16666577f));
+    q = JEM__FMA(q, r, JEM__SET(0.5f));
+    q = JEM__FMA(JEM__MUL(r, r), q, r);
+    q = JEM__ADD(q, JEM__SET(1.0f));
+    return JEM__AS_V(JEM__IADD(JEM__AS_I(q), JEM__SHL(JEM__AS_I(t), 23)));
+}
+
+/* ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); for normal x > 0. */
+JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
+    const JEM__I low = JEM__ISET(0x3f3504f3u);     /* bits of sqrt(1/2) */
+    JEM__I u = JEM__IADD(JEM__AS_I(x), JEM__ISET(0x3f800000u - 0x3f3504f3u));
+    JEM__V e = JEM__SUB(JEM__TO_V(JEM__SHR(u, 23)), JEM__SET(127.0f));
+    JEM__V m = JEM__AS_V(JEM__IADD(JEM__IAND(u, JEM__ISET(0x007fffffu)), low));
+    const JEM__V one = JEM__SET(1.0f);
+    JEM__V s = JEM__DIV(JEM__SUB(m, one), JEM__ADD(m, one)), z = JEM__MUL(s, s);
+    JEM__V q = JEM__FMA(JEM__SET(0.233327598f), z, JEM__SET(0.285507233f));
+    q = JEM__FMA(q, z, JEM__SET(0.400001229f));
+    q = JEM__FMA(q, z, JEM__SET(0.666666666f));
+    q = JEM__FMA(JEM__MUL(s, z), q, JEM__FMA(e, JEM__SET(-2.12194440e-4f), JEM__ADD(s, s)));
+    q = JEM__FMA(e, JEM__SET(0.693359375f), q);
+    return JEM__FMA(x, JEM__SET(0.0f), q);         /* infinity and NaN come out as NaN */
+}
+
+/* 1/(1 + e^-x) */
+JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
+    const JEM__V one = JEM__SET(1.0f);
+    return JEM__DIV(one, JEM__ADD(one, JEM__FN(exp)(JEM__SUB(JEM__SET(0.0f), x))));
+}
+
+/* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
+
+JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__I *a, JEM__I *b) {
+    const uint32_t k2 = key[0] ^ key[1] ^ JEM__THREEFRY_PARITY;
+    const JEM__I ks[3] = { JEM__ISET(key[0]), JEM__ISET(key[1]), JEM__ISET(k2) };
+    JEM__I x = JEM__IADD(JEM__IADD(JEM__ISET((uint32_t)counter), JEM__IOTA()), ks[0]);
+    JEM__I y = JEM__IADD(JEM__ISET((uint32_t)(counter >> 32)), ks[1]);
+#define JEM__ROUND(s)                                                                              \
+    x = JEM__IADD(x, y);                                                                           \
+    y = JEM__IXOR(JEM__IADD(JEM__SHL(y, s), JEM__SHR(y, 32 - (s))), x);
+#define JEM__KEY(j)                                                                                \
+    x = JEM__IADD(x, ks[(j) % 3]);                                                                 \
+    y = JEM__IADD(y, JEM__IADD(ks[((j) + 1) % 3], JEM__ISET(j)));
+    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(1)
+    JEM__ROUND(17) JEM__ROUND(29) JEM__ROUND(16) JEM__ROUND(24) JEM__KEY(2)
+    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(3)
+    JEM__ROUND(17) JEM__ROUND(29) JEM__ROUND(16) JEM__ROUND(24) JEM__KEY(4)
+    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(5)
+#undef JEM__ROUND
+#undef JEM__KEY
+    *a = x, *b = y;
+}
+
+JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {      /* [0,1), 24 bits */
+    return JEM__MUL(JEM__TO_V(JEM__SHR(u, 8)), JEM__SET(1.0f / 16777216.0f));
+}
+
+/* Two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of 2 pi t,
+   which are polynomials in t^2 for t in [-1/2, 1/2). */
+JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
+    JEM__V u = JEM__SUB(JEM__SET(1.0f), JEM__FN(unit)(a));             /* (0,1] */
+    JEM__V t = JEM__SUB(JEM__FN(unit)(b), JEM__SET(0.5f)), z = JEM__MUL(t, t);
+    JEM__V r = JEM__SQRT(JEM__MUL(JEM__SET(-2.0f), JEM__FN(log)(u)));
+    JEM__V s = JEM__FMA(JEM__SET(-0.620820359f), z, JEM__SET(3.78135533f));
+    s = JEM__FMA(s, z, JEM__SET(-15.0865778f));
+    s = JEM__FMA(s, z, JEM__SET(42.0577562f));
+    s = JEM__FMA(s, z, JEM__SET(-76.7058004f));
+    s = JEM__FMA(s, z, JEM__SET(81.6052474f));
+    s = JEM__FMA(s, z, JEM__SET(-41.3417022f));
+    s = JEM__FMA(s, z, JEM__SET(6.28318531f));
+    JEM__V c = JEM__FMA(JEM__SET(-1.45323693f), z, JEM__SET(7.80024045f));
+    c = JEM__FMA(c, z, JEM__SET(-26.4047057f));
+    c = JEM__FMA(c, z, JEM__SET(60.2421377f));
+    c = JEM__FMA(c, z, JEM__SET(-85.4566589f));
+    c = JEM__FMA(c, z, JEM__SET(64.9393891f));
+    c = JEM__FMA(c, z, JEM__SET(-19.7392087f));
+    c = JEM__FMA(c, z, JEM__SET(1.0f));
+    *p = JEM__MUL(r, JEM__MUL(s, t)), *q = JEM__MUL(r, c);
+}
+
+/* kind 0: a + b U[0,1); kind 1: a + b N(0,1). n in 16s. */
+JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, float *out,
+                               ptrdiff_t n, float a, float b) {
+    const JEM__V va = JEM__SET(a), vb = JEM__SET(b);
+    for (ptrdiff_t i = 0; i < n; i += 32)
+        for (int l = 0; l < 16; l += JEM__VL) {
+            JEM__I x, y;
+            JEM__V p, q;
+            JEM__FN(threefry)(key, start + (uint64_t)(i / 2 + l), &x, &y);
+            if (kind == 0) p = JEM__FN(unit)(x), q = JEM__FN(unit)(y);
+            else JEM__FN(normal2)(x, y, &p, &q);
+            JEM__STORE(out + i + l, JEM__FMA(vb, p, va));
+            if (i + 16 < n) JEM__STORE(out + i + 16 + l, JEM__FMA(vb, q, va));
+        }
+}
+
+/* The two fused activations, of one vector at lanes h ..; bits: signs (leaky relu), slopes: the
+   derivative s + x s (1-s) (SiLU), for the backward, or NULL. */
+JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int h, uint16_t *bits,
+                                      float *slopes) {
+    if (kind == JEM__MAP_SILU) {
+        const JEM__V s = JEM__FN(sigmoid)(v), r = JEM__MUL(v, s);
+        if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SUB(JEM__SET(1.0f), s), s));
+        return r;
+    }
+    if (bits) *bits = (uint16_t)((h ? *bits : 0u) | JEM__BITS(v) << h);
+    return JEM__LESS(v, JEM__SET(0.0f), JEM__MUL(v, JEM__SET(slope)), v);
+}
+
+/* ---- convolution: output, and input gradient ------------------------------------------------- */
+
+/* What becomes of a finished sum (see jem__finish). o: its channel; at: its place in the tensor,
+   h included. A mask and an addition are one fma, as they are where they are not fused. Returns
+   what came of it last. */
+JEM__VINLINE JEM__V JEM__FN(finish)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at, int h) {
+    const ptrdiff_t bit = at / JEM_LANES;
+    if (f->bias) v = JEM__ADD(v, JEM__SET(f->bias[o]));
+    if (f->bits || f->slopes) {
+        const JEM__V m = f->slopes ? JEM__LOAD(f->slopes + at)
+                                   : JEM__PICK((unsigned)f->bits[bit] >> h, JEM__SET(f->slope),
+                                               JEM__SET(1.0f));
+        v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : JEM__MUL(v, m);
+    } else if (f->add) v = JEM__ADD(v, JEM__LOAD(f->add + at));
+    if (f->y) JEM__STORE(f->y + at, v);
+    if (f->kind) {
+        v = JEM__FN(activate)(f->kind, f->slope, v, h, f->keep_bits ? f->keep_bits + bit : NULL,
+                              f->keep_slopes ? f->keep_slopes + at : NULL);
+        if (f->act) JEM__STORE(f->act + at, v);
+    }
+    return v;
+}
+
+/* Output channels x pixels (CO x PX) are accumulated in registers over taps and input channels.
+   `tap` holds, per tap and pixel, where that pixel's first channel is read: NULL in the padding.
+   Weights are packed [block of CO][16 input channels][tap][input channel][CO]. */
+JEM__VINLINE void JEM__FN(conv_block)(const int co, const int px, const float *const *tap,
+                                      const int *index, int live, int taps, int ci, int h,
+                                      const float *w, const jem__finish *f, int o0,
+                                      const ptrdiff_t *at) {
+    static const float zero[16 * JEM_LANES] = { 0 };
+    JEM__V acc[JEM__CO][JEM__PX];
+    JEM__UNROLL for (int o = 0; o < co; o++)
+        JEM__UNROLL for (int p = 0; p < px; p++) acc[o][p] = JEM__SET(0.0f);
+    for (int c0 = 0; c0 < ci; c0 += 16) {
+        const int nc = ci - c0 < 16 ? ci - c0 : 16;
+        const float *wc = w + (ptrdiff_t)c0 * taps * co;
+        for (int t = 0; t < live; t++) {
+            const float *wt = wc + (ptrdiff_t)index[t] * nc * co;
+            const float *x[JEM__PX];
+            JEM__UNROLL for (int p = 0; p < px; p++) {
+                const float *from = tap[t * JEM__PX + p];
+                x[p] = (from ? from + c0 * JEM_LANES : zero) + h;
+            }
+            for (int i = 0; i < nc; i++, wt += co) {
+                JEM__V v[JEM__PX];
+                JEM__UNROLL for (int p = 0; p < px; p++) v[p] = JEM__LOAD(x[p] + i * JEM_LANES);
+                JEM__UNROLL for (int o = 0; o < co; o++) {
+                    const JEM__V wo = JEM__SET(wt[o]);
+                    JEM__UNROLL for (int p = 0; p < px; p++)
+                        acc[o][p] = JEM__FMA(wo, v[p], acc[o][p]);
+                }
+            }
+        }
+    }
+    JEM__UNROLL for (int p = 0; p < px; p++)
+        JEM__UNROLL for (int o = 0; o < co; o++)
+            JEM__FN(finish)(f, acc[o][p], o0 + o, at[p] + (ptrdiff_t)(o0 + o) * JEM_LANES + h, h);
+}
+
+#define JEM__BLOCK(co, px)                                                                         \
+    JEM__KERNEL void JEM__FN(conv_##co##x##px)(const float *const *tap, const int *index,          \
+        int live, int taps, int ci, int h, const float *w, const jem__finish *f, int o0,           \
+        const ptrdiff_t *at) {                                                                     \
+        JEM__FN(conv_block)(co, px, tap, index, live, taps, ci, h, w, f, o0, at);                  \
+    }
+#if JEM__PX == 4
+JEM__BLOCK(6, 4) JEM__BLOCK(4, 4) JEM__BLOCK(2, 4) JEM__BLOCK(1, 4)
+#else
+JEM__BLOCK(6, 2) JEM__BLOCK(4, 2) JEM__BLOCK(2, 2) JEM__BLOCK(1, 2)
+#endif
+JEM__BLOCK(6, 1) JEM__BLOCK(4, 1) JEM__BLOCK(2, 1) JEM__BLOCK(1, 1)
+#undef JEM__BLOCK
+
+/* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
+   part, for as many threads as there are parts. */
+JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, jem__part part, const float *x,
+                               const float *pack, const jem__finish *f) {
+    typedef void (*block_fn)(const float *const *, const int *, int, int, int, int, const float *,
+                             const jem__finish *, int, const ptrdiff_t *);
+    static const block_fn wide[4] = {
+#if JEM__PX == 4
+        JEM__FN(conv_1x4), JEM__FN(conv_2x4), JEM__FN(conv_4x4), JEM__FN(conv_6x4)
+#else
+        JEM__FN(conv_1x2), JEM__FN(conv_2x2), JEM__FN(conv_4x2), JEM__FN(conv_6x2)
+#endif
+    };
+    static const block_fn one[4] = {
+        JEM__FN(conv_1x1), JEM__FN(conv_2x1), JEM__FN(conv_4x1), JEM__FN(conv_6x1)
+    };
+    const float *tap[JEM__MAX_TAPS * JEM__PX];
+    int index[JEM__MAX_TAPS];
+    jem__phase s;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const int pixels = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
+        for (int p0 = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), px; p0 < pixels;
+             p0 += px) {
+            px = pixels - p0 >= JEM__PX ? JEM__PX : 1;
+            ptrdiff_t at[JEM__PX] = { 0 };
+            int iy[JEM__PX] = { 0 }, ix[JEM__PX] = { 0 }, live = 0;
+            for (int p = 0; p < px; p++) {
+                const int r = (p0 + p) / s.cols, c = (p0 + p) % s.cols;
+                iy[p] = r * s.step_in, ix[p] = c * s.step_in;
+                at[p] = ((ptrdiff_t)(s.y0 + r * s.step_out) * q->wo + s.x0 + c * s.step_out) *
+                        q->co * JEM_LANES;
+            }
+            for (int t = 0; t < s.taps; t++) {
+                int inside = 0;
+                for (int p = 0; p < px; p++) {
+                    const int y = iy[p] + s.dy[t], z = ix[p] + s.dx[t];
+                    const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
+                    tap[live * JEM__PX + p] =
+                        in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
+                    inside |= in;
+                }
+                if (inside) index[live++] = t;     /* a tap outside for all pixels adds nothing */
+            }
+            const float *w = pack;
+            for (int o = 0, kind, co; o < q->co; o += co) {
+                co = jem__conv_channels(q->co - o, &kind);
+                for (int h = 0; h < JEM_LANES; h += JEM__VL)
+                    (px == JEM__PX ? wide : one)[kind](tap, index, live, s.taps, q->ci, h, w, f, o,
+                                                       at);
+                w += (ptrdiff_t)co * q->ci * s.taps;
+            }
+        }
+        pack += (ptrdiff_t)q->co * q->ci * s.taps;
+    }
+}
+
+/* ---- Winograd: 3x3 convolutions of stride 1 with fewer multiplications ----------------------- */
+/* Lavin & Gray 2015 (arXiv:1509.09308): a tile of M x M outputs is A'[(G g G') . (B' d B)]A, with d
+   the (M+2) x (M+2) inputs under it. The product in the middle, point by point, is a matrix product
+   over channels. M = 2 has 2.25 times fewer multiplications than the direct sum, M = 4 has 4 times
+   fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. */
+
+/* o = B' d */
+JEM__VINLINE void JEM__FN(wino_b)(const int m, const JEM__V *d, JEM__V *o) {
+    if (m == 2) {
+        o[0] = JEM__SUB(d[0], d[2]), o[1] = JEM__ADD(d[1], d[2]);
+        o[2] = JEM__SUB(d[2], d[1]), o[3] = JEM__SUB(d[1], d[3]);
+        return;
+    }
+    const JEM__V two = JEM__SET(2.0f), four = JEM__SET(4.0f), five = JEM__SET(5.0f);
+    const JEM__V p = JEM__FNMA(four, d[2], d[4]), q = JEM__FNMA(four, d[1], d[3]);
+    const JEM__V r = JEM__SUB(d[4], d[2]), s = JEM__SUB(d[3], d[1]);
+    o[0] = JEM__FMA(four, d[0], JEM__FNMA(five, d[2], d[4]));
+    o[1] = JEM__ADD(p, q), o[2] = JEM__SUB(p, q);
+    o[3] = JEM__FMA(two, s, r), o[4] = JEM__FNMA(two, s, r);
+    o[5] = JEM__FMA(four, d[1], JEM__FNMA(five, d[3], d[5]));
+}
+
+/* o = A' d */
+JEM__VINLINE void JEM__FN(wino_a)(const int m, const JEM__V *d, JEM__V *o) {
+    const JEM__V p = JEM__ADD(d[1], d[2]), q = JEM__SUB(d[1], d[2]);
+    if (m == 2) {
+        o[0] = JEM__ADD(d[0], p), o[1] = JEM__SUB(q, d[3]);
+        return;
+    }
+    const JEM__V r = JEM__ADD(d[3], d[4]), s = JEM__SUB(d[3], d[4]);
+    o[0] = JEM__ADD(JEM__ADD(d[0], p), r);
+    o[1] = JEM__FMA(JEM__SET(2.0f), s, q);
+    o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
+    o[3] = JEM__ADD(JEM__FMA(JEM__SET(8.0f), s, q), d[5]);
+}
+
+/* B' d B of one tile. in: where the channels of each input pixel begin; channels c0 .. c1-1 go to
+   v, `step` floats apart, points `plane` apart, parts of 16 lanes `part` apart */
+JEM__VINLINE void JEM__FN(wino_in)(const int m, const float *const *in, int c0, int c1, float *v,
+                                   ptrdiff_t step, ptrdiff_t plane, ptrdiff_t part) {
+    const int a = m + 2;
+    for (int c = c0; c < c1; c++, v += step)
+        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+            JEM__V t[6][6];
+            JEM__UNROLL for (int j = 0; j < a; j++) {
+                JEM__V d[6], o[6];
+                JEM__UNROLL for (int i = 0; i < a; i++)
+                    d[i] = JEM__LOAD(in[i * a + j] + c * JEM_LANES + h);
+                JEM__FN(wino_b)(m, d, o);
+                JEM__UNROLL for (int i = 0; i < a; i++) t[i][j] = o[i];
+            }
+            JEM__UNROLL for (int i = 0; i < a; i++) {
+                JEM__V o[6];
+                JEM__FN(wino_b)(m, t[i], o);
+                JEM__UNROLL for (int j = 0; j < a; j++)
+                    JEM__STORE(v + (i * a + j) * plane + h / JEM__VL * part, o[j]);
+            }
+        }
+}
+
+/* One tile's outputs from its products p[point], to out[m*m][co][16] */
+JEM__VINLINE void JEM__FN(wino_out)(const int m, const float *p, ptrdiff_t plane, int co,
+                                    float *out, ptrdiff_t pixel) {
+    const int a = m + 2;
+    for (int c = 0; c < co; c++, p += JEM__TILES * JEM_LANES, out += JEM_LANES)
+        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+            JEM__V t[4][6];
+            JEM__UNROLL for (int j = 0; j < a; j++) {
+                JEM__V d[6], o[4];
+                JEM__UNROLL for (int i = 0; i < a; i++)
+                    d[i] = JEM__LOAD(p + (i * a + j) * plane + h);
+                JEM__FN(wino_a)(m, d, o);
+                JEM__UNROLL for (int i = 0; i < m; i++) t[i][j] = o[i];
+            }
+            JEM__UNROLL for (int i = 0; i < m; i++) {
+                JEM__V o[4];
+                JEM__FN(wino_a)(m, t[i], o);
+                JEM__UNROLL for (int j = 0; j < m; j++)
+                    JEM__STORE(out + (i * m + j) * pixel + h, o[j]);
+            }
+        }
+}
+
+/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles */
+JEM__VINLINE void JEM__FN(wino_block)(const int co, const int px, const float *u, const float *v,
+                                      int ci, float *p) {
+    JEM__V acc[JEM__CO][JEM__PX];
+    JEM__UNROLL for (int o = 0; o < co; o++)
+        JEM__UNROLL for (int t = 0; t < px; t++) acc[o][t] = JEM__SET(0.0f);
+    for (int i = 0; i < ci; i++, u += co, v += JEM__TILES * JEM_LANES) {
+        JEM__V x[JEM__PX];
+        JEM__UNROLL for (int t = 0; t < px; t++) x[t] = JEM__LOAD(v + t * JEM_LANES);
+        JEM__UNROLL for (int o = 0; o < co; o++) {
+            const JEM__V w = JEM__SET(u[o]);
+            JEM__UNROLL for (int t = 0; t < px; t++) acc[o][t] = JEM__FMA(w, x[t], acc[o][t]);
+        }
+    }
+    JEM__UNROLL for (int o = 0; o < co; o++)
+        JEM__UNROLL for (int t = 0; t < px; t++)
+            JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
+}
+#define JEM__BLOCK(co)                                                                             \
+    JEM__KERNEL void JEM__FN(wino_##co)(const float *u, const float *v, int ci, float *p) {        \
+        JEM__FN(wino_block)(co, JEM__PX, u, v, ci, p);                                             \
+    }
+JEM__BLOCK(6) JEM__BLOCK(4) JEM__BLOCK(2) JEM__BLOCK(1)
+#undef JEM__BLOCK
+
+/* As conv, for k = 3, stride 1; u: packed weights; work: jem__wino_work floats. A part is of the
+   tiles, or where there are too few, of the output channels. */
+JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const float *x,
+                                   const float *u, const jem__finish *f, float *work) {
+    typedef void (*block_fn)(const float *, const float *, int, float *);
+    static const block_fn block[4] = {
+        JEM__FN(wino_1), JEM__FN(wino_2), JEM__FN(wino_4), JEM__FN(wino_6)
+    };
+    const int m = q->tile, a = m + 2, across = (q->wo + m - 1) / m;
+    const int all = across * ((q->ho + m - 1) / m);
+    const int deep = all <= (part.of - 1) * JEM__TILES;      /* parts of the channels */
+    const int tiles = deep ? all : jem__part_from(part.i + 1, part.of, all, JEM__TILES);
+    const int o0 = deep ? jem__conv_from(q, part.i, part.of) : 0;
+    const int o1 = deep ? jem__conv_from(q, part.i + 1, part.of) : q->co;
+    const int pad = q->gradient ? 2 - q->pad : q->pad;
+    const ptrdiff_t vplane = jem__wino_plane(q->ci), pplane = jem__wino_plane(q->co);
+    const ptrdiff_t pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;  /* not a power of two */
+    float *v = work, *p = v + a * a * vplane, *out = p + a * a * pplane,
+          *zero = out + m * m * pixel;
+    memset(zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *zero);       /* what the padding holds */
+    for (int t0 = deep ? 0 : jem__part_from(part.i, part.of, all, JEM__TILES); t0 < tiles;
+         t0 += JEM__TILES) {
+        const int n = tiles - t0 < JEM__TILES ? tiles - t0 : JEM__TILES;
+        for (int t = 0; t < n; t++) {
+            const int y = (t0 + t) / across * m - pad, z = (t0 + t) % across * m - pad;
+            const float *in[36];
+            for (int i = 0; i < a * a; i++) {
+                const int iy = y + i / a, ix = z + i % a;
+                const int inside = (unsigned)iy < (unsigned)q->hi && (unsigned)ix < (unsigned)q->wi;
+                in[i] = inside ? x + ((ptrdiff_t)iy * q->wi + ix) * q->ci * JEM_LANES : zero;
+            }
+            const ptrdiff_t step = JEM__TILES * JEM_LANES;
+            if (m == 2) JEM__FN(wino_in)(2, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
+            else JEM__FN(wino_in)(4, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
+        }
+        for (int i = 0; i < a * a; i++) {
+            const float *w = u + ((ptrdiff_t)i * q->co + o0) * q->ci;
+            for (int o = o0, kind, co; o < o1; o += co) {
+                co = jem__conv_channels(q->co - o, &kind);
+                for (int t = 0; t < n; t += JEM__PX)
+                    for (int h = 0; h < JEM_LANES; h += JEM__VL)
+                        block[kind](w, v + i * vplane + t * JEM_LANES + h, q->ci,
+                                    p + i * pplane +
+                                    ((ptrdiff_t)o * JEM__TILES + t) * JEM_LANES + h);
+                w += (ptrdiff_t)co * q->ci;
+            }
+        }
+        for (int t = 0; t < n; t++) {
+            const int y = (t0 + t) / across * m, z = (t0 + t) % across * m;
+            const float *sums = p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
+            if (m == 2) JEM__FN(wino_out)(2, sums, pplane, o1 - o0, out, pixel);
+            else JEM__FN(wino_out)(4, sums, pplane, o1 - o0, out, pixel);
+            for (int i = 0; i < m && y + i < q->ho; i++)
+                for (int j = 0; j < m && z + j < q->wo; j++) {
+                    const float *s = out + (i * m + j) * pixel;
+                    const ptrdiff_t at = ((ptrdiff_t)(y + i) * q->wo + z + j) * q->co * JEM_LANES;
+                    for (int o = o0; o < o1; o++)
+                        for (int h = 0; h < JEM_LANES; h += JEM__VL)
+                            JEM__FN(finish)(f, JEM__LOAD(s + (o - o0) * JEM_LANES + h), o,
+                                            at + o * JEM_LANES + h, h);
+                }
+        }
+    }
+}
+
+/* ---- convolution: weight gradient ------------------------------------------------------------ */
+/* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
+   weights is accumulated in registers, a tap at a time, over rows small enough for the L1. Operands
+   are first copied to [half][block of B channels][pixel][B][VL]: straight lines to read, and no
+   power-of-two strides. */
+
+JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, int block,
+                               float *out) {
+    for (int h = 0; h < JEM_LANES; h += JEM__VL)
+        for (int c0 = 0; c0 < channels; c0 += block)
+            for (ptrdiff_t p = 0; p < pixels; p++)
+                for (int c = c0; c < c0 + block; c++, out += JEM__VL)
+                    JEM__STORE(out, c < channels ? JEM__LOAD(x + (p * channels + c) * JEM_LANES + h)
+                                                 : JEM__SET(0.0f));
+}
+
+/* acc[tap][WO][WI][VL] += rows y0..y1 of the output */
+JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
+                                       float *acc, int y0, int y1) {
+    for (int ky = 0; ky < q->k; ky++)
+        for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
+            JEM__V a[JEM__WO][JEM__WI];
+            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
+                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
+                    a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
+            const int dx = kx - q->pad, s = q->stride;
+            int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
+            while (lo < hi && lo * s + dx < 0) lo++;
+            while (hi > lo && (hi - 1) * s + dx >= q->wi) hi--;
+            for (int oy = y0; oy < y1; oy++) {
+                const int iy = oy * s + ky - q->pad;
+                if ((unsigned)iy >= (unsigned)q->hi) continue;
+                const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
+                const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + dx) * JEM__WI * JEM__VL;
+                for (int ox = lo; ox < hi;
+                     ox++, g += JEM__WO * JEM__VL, v += s * JEM__WI * JEM__VL) {
+                    JEM__V xv[JEM__WI];
+                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
+                        xv[i] = JEM__LOAD(v + i * JEM__VL);
+                    JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
+                        const JEM__V go = JEM__LOAD(g + o * JEM__VL);
+                        JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
+                            a[o][i] = JEM__FMA(go, xv[i], a[o][i]);
+                    }
+                }
+            }
+            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
+                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
+                    JEM__STORE(acc + (o * JEM__WI + i) * JEM__VL, a[o][i]);
+        }
+}
+
+/* One block of WO output channels from o0 on, over all groups; xs, dys: every group dealt, so many
+   floats apart. acc: taps*WO*WI*16 floats of scratch. Adds to dw (O,I,k,k) and db (O, or NULL). */
+JEM__KERNEL void JEM__FN(weight_gradient)(const jem__conv *q, int groups, const float *xs,
+                                          ptrdiff_t xstride, const float *dys, ptrdiff_t ystride,
+                                          int o0, float *acc, float *dw, float *db) {
+    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI;
+    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi, py = (ptrdiff_t)q->ho * q->wo;
+    const ptrdiff_t xhalf = (q->ci + JEM__WI - 1) / JEM__WI * JEM__WI * px * JEM__VL;
+    const ptrdiff_t yhalf = (q->co + JEM__WO - 1) / JEM__WO * JEM__WO * py * JEM__VL;
+    int rows = 20480 / ((q->wi * q->stride * JEM__WI + q->wo * JEM__WO) * JEM__VL * 4);
+    if (rows < 1) rows = 1;
+    const int out = q->co - o0 < JEM__WO ? q->co - o0 : JEM__WO;
+    dys += o0 * py * JEM__VL;
+    for (int i0 = 0; i0 < q->ci; i0 += JEM__WI) {
+        const int in = q->ci - i0 < JEM__WI ? q->ci - i0 : JEM__WI;
+        const ptrdiff_t half = (ptrdiff_t)taps * cells * JEM__VL;
+        memset(acc, 0, (size_t)(taps * cells * JEM_LANES) * sizeof *acc);
+        for (int h = 0; h < JEM_LANES / JEM__VL; h++)
+            for (int g = 0; g < groups; g++)
+                for (int y0 = 0; y0 < q->ho; y0 += rows)
+                    JEM__FN(weight_block)(q, xs + g * xstride + h * xhalf + i0 * px * JEM__VL,
+                                          dys + g * ystride + h * yhalf, acc + h * half, y0,
+                                          y0 + rows < q->ho ? y0 + rows : q->ho);
+        for (int o = 0; o < out; o++)
+            for (int i = 0; i < in; i++)
+                for (int t = 0; t < taps; t++) {
+                    float lane[JEM_LANES];
+                    for (int l = 0; l < JEM_LANES; l++)
+                        lane[l] = acc[l / JEM__VL * half +
+                                      ((ptrdiff_t)t * cells + o * JEM__WI + i) * JEM__VL +
+                                      l % JEM__VL];
+                    dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] += jem__sum_lanes(lane);
+                }
+    }
+    for (int o = 0; db && o < out; o++) {
+        float lane[JEM_LANES];
+        for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
+            JEM__V s = JEM__SET(0.0f);
+            for (int g = 0; g < groups; g++)
+                for (ptrdiff_t p = 0; p < py; p++)
+                    s = JEM__ADD(s, JEM__LOAD(dys + g * ystride + h * yhalf +
+                                              (p * JEM__WO + o) * JEM__VL));
+            JEM__STORE(lane + h * JEM__VL, s);
+        }
+        db[o0 + o] += jem__sum_lanes(lane);
+    }
+}
+
+/* ---- weight gradient by Winograd ------------------------------------------------------------- */
+/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
+   matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
+   and images is a matrix product per point; G' goes last. Operands lie as [point][part of 16 lanes]
+   [block of B channels][tile][B][VL], tiles counted through all groups. For M = 4 and many
+   channels: elsewhere the direct sum was measured to be faster. */
+
+/* o = A d: 4 numbers to 6 */
+JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
+    const JEM__V s = JEM__ADD(d[0], d[2]), r = JEM__ADD(d[1], d[3]);
+    const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
+    const JEM__V r2 = JEM__FMA(JEM__SET(8.0f), d[3], JEM__ADD(d[1], d[1]));
+    o[0] = d[0], o[1] = JEM__ADD(s, r), o[2] = JEM__SUB(s, r);
+    o[3] = JEM__ADD(s2, r2), o[4] = JEM__SUB(s2, r2), o[5] = d[3];
+}
+
+/* A dy A' of one tile; as wino_in */
+JEM__VINLINE void JEM__FN(wino_dy)(const float *const *in, int c0, int c1, float *v, ptrdiff_t step,
+                                   ptrdiff_t plane, ptrdiff_t part) {
+    for (int c = c0; c < c1; c++, v += step)
+        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+            JEM__V t[6][4];
+            JEM__UNROLL for (int j = 0; j < 4; j++) {
+                JEM__V d[4], o[6];
+                JEM__UNROLL for (int i = 0; i < 4; i++)
+                    d[i] = JEM__LOAD(in[i * 4 + j] + c * JEM_LANES + h);
+                JEM__FN(wino_at)(d, o);
+                JEM__UNROLL for (int i = 0; i < 6; i++) t[i][j] = o[i];
+            }
+            JEM__UNROLL for (int i = 0; i < 6; i++) {
+                JEM__V o[6];
+                JEM__FN(wino_at)(t[i], o);
+                JEM__UNROLL for (int j = 0; j < 6; j++)
+                    JEM__STORE(v + (i * 6 + j) * plane + h / JEM__VL * part, o[j]);
+            }
+        }
+}
+
+/* One group's tiles of x (side 0) or dy (side 1), transformed, as tiles first .. of `all`, points
+   `plane` apart. zero: a pixel of zeros. */
+JEM__KERNEL void JEM__FN(wino_deal)(const jem__conv *q, int side, const float *x, ptrdiff_t first,
+                                    ptrdiff_t all, ptrdiff_t plane, const float *zero, float *out) {
+    const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
+    const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
+    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
+    const int high = side ? q->ho : q->hi, wide = side ? q->wo : q->wi;
+    const ptrdiff_t cell = (ptrdiff_t)block * JEM__VL;
+    const ptrdiff_t part = (channels + block - 1) / block * all * cell;
+    for (int t = 0; t < tiles; t++) {
+        const int y = t / across * 4 + from, z = t % across * 4 + from;
+        const float *in[36];
+        for (int i = 0; i < size * size; i++) {
+            const int iy = y + i / size, ix = z + i % size;
+            const int inside = (unsigned)iy < (unsigned)high && (unsigned)ix < (unsigned)wide;
+            in[i] = inside ? x + ((ptrdiff_t)iy * wide + ix) * channels * JEM_LANES : zero;
+        }
+        for (int c0 = 0; c0 < channels; c0 += block) {
+            const int c1 = c0 + block < channels ? c0 + block : channels;
+            float *to = out + (c0 / block * all + first + t) * cell;
+            if (side) JEM__FN(wino_dy)(in, c0, c1, to, JEM__VL, plane, part);
+            else JEM__FN(wino_in)(4, in, c0, c1, to, JEM__VL, plane, part);
+            for (int i = 0; c1 < c0 + block && i < 36; i++)            /* fill the last block */
+                for (int h = 0; h < JEM_LANES / JEM__VL; h++)
+                    memset(to + i * plane + h * part + (c1 - c0) * JEM__VL, 0,
+                           (size_t)((c0 + block - c1) * JEM__VL) * sizeof *to);
+        }
+    }
+}
+
+/* One point and one block of WO output channels: sum over `all` tiles and lanes, to
+   product[o][i], rows of q->ci. xs, dys: that point's operands. */
+JEM__KERNEL void JEM__FN(wino_weights)(const jem__conv *q, const float *xs, const float *dys,
+                                       ptrdiff_t all, int o0, float *product) {
+    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    for (int ib = 0; ib < iblocks; ib++) {
+        float lane[JEM__WO][JEM__WI][JEM_LANES];
+        for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
+            const float *v = xs + ((ptrdiff_t)h * iblocks + ib) * all * JEM__WI * JEM__VL;
+            const float *g = dys +
+                             ((ptrdiff_t)h * oblocks + o0 / JEM__WO) * all * JEM__WO * JEM__VL;
+            JEM__V acc[JEM__WO][JEM__WI];
+            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
+                JEM__UNROLL for (int i = 0; i < JEM__WI; i++) acc[o][i] = JEM__SET(0.0f);
+            for (ptrdiff_t t = 0; t < all; t++, v += JEM__WI * JEM__VL, g += JEM__WO * JEM__VL) {
+                JEM__V xv[JEM__WI];
+                JEM__UNROLL for (int i = 0; i < JEM__WI; i++) xv[i] = JEM__LOAD(v + i * JEM__VL);
+                JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
+                    const JEM__V go = JEM__LOAD(g + o * JEM__VL);
+                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
+                        acc[o][i] = JEM__FMA(go, xv[i], acc[o][i]);
+                }
+            }
+            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
+                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
+                    JEM__STORE(lane[o][i] + h * JEM__VL, acc[o][i]);
+        }
+        for (int o = 0; o < JEM__WO && o0 + o < q->co; o++)
+            for (int i = 0; i < JEM__WI && ib * JEM__WI + i < q->ci; i++)
+                product[(ptrdiff_t)(o0 + o) * q->ci + ib * JEM__WI + i] =
+                    jem__sum_lanes(lane[o][i]);
+    }
+}
+
+/* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
+
+/* y = f(x). aux: what the backward wants, or NULL (see jem__map below for which). */
+JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
+    const JEM__V va = JEM__SET(a);
+    uint16_t *bits = (uint16_t *)aux;
+    float *slopes = (float *)aux;
+    switch (kind) {
+    case JEM__MAP_SCALE: JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), va)); break;
+    case JEM__MAP_SHIFT: JEM__EACH(i, n) JEM__STORE(y + i, JEM__ADD(JEM__LOAD(x + i), va)); break;
+    case JEM__MAP_SQUARE:
+        JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), JEM__LOAD(x + i)));
+        break;
+    case JEM__MAP_EXP: JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(exp)(JEM__LOAD(x + i))); break;
+    case JEM__MAP_LOG: JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(log)(JEM__LOAD(x + i))); break;
+    case JEM__MAP_TANH:                            /* 2 sigmoid(2x) - 1 */
+        JEM__EACH(i, n) {
+            JEM__V v = JEM__LOAD(x + i);
+            v = JEM__FN(sigmoid)(JEM__ADD(v, v));
+            JEM__STORE(y + i, JEM__FMA(JEM__SET(2.0f), v, JEM__SET(-1.0f)));
+        }
+        break;
+    case JEM__MAP_LEAKY:
+        JEM__EACH(i, n)
+            JEM__STORE(y + i, JEM__FN(activate)(JEM__MAP_LEAKY, a, JEM__LOAD(x + i),
+                                                (int)(i % JEM_LANES),
+                                                bits ? bits + i / JEM_LANES : NULL, NULL));
+        break;
+    case JEM__MAP_SILU:
+        JEM__EACH(i, n)
+            JEM__STORE(y + i, JEM__FN(activate)(JEM__MAP_SILU, a, JEM__LOAD(x + i),
+                                                (int)(i % JEM_LANES), NULL,
+                                                slopes ? slopes + i : NULL));
+        break;
+    default: break;
+    }
+}
+
+/* dx = (add ? dx : 0) + dy f'(x). kept: the input (square, log) or the output (exp, tanh). */
+JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const void *aux,
+                                   const float *dy, float *dx, int add, ptrdiff_t n) {
+    const uint16_t *bits = (const uint16_t *)aux;
+    const float *slope = (const float *)aux;
+#define JEM__BACK(derivative)                                                                      \
+    JEM__EACH(i, n) {                                                                              \
+        const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                        \
+        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));              \
+    }                                                                                              \
+    break
+    switch (kind) {
+    case JEM__MAP_SCALE: JEM__BACK(JEM__SET(a));
+    case JEM__MAP_SHIFT: JEM__BACK(JEM__SET(1.0f));
+    case JEM__MAP_SQUARE: JEM__BACK(JEM__ADD(JEM__LOAD(kept + i), JEM__LOAD(kept + i)));
+    case JEM__MAP_EXP: JEM__BACK(JEM__LOAD(kept + i));
+    case JEM__MAP_LOG: JEM__BACK(JEM__DIV(JEM__SET(1.0f), JEM__LOAD(kept + i)));
+    case JEM__MAP_TANH:
+        JEM__BACK(JEM__FNMA(JEM__LOAD(kept + i), JEM__LOAD(kept + i), JEM__SET(1.0f)));
+    case JEM__MAP_LEAKY:
+        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES),
+                            JEM__SET(a), JEM__SET(1.0f)));
+    case JEM__MAP_SILU: JEM__BACK(JEM__LOAD(slope + i));
+    case JEM__MAP_DROP:
+        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES),
+                            JEM__SET(0.0f), JEM__SET(a)));
+    default: break;
+    }
+#undef JEM__BACK
+}
+
+/* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
+JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
+                               ptrdiff_t n) {
+    const JEM__V va = JEM__SET(a), vp = JEM__SET(p), zero = JEM__SET(0.0f);
+    for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
+        unsigned m = 0;
+        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+            const JEM__V below = JEM__SUB(JEM__LOAD(y + i + h), vp);
+            m |= JEM__BITS(below) << h;
+            JEM__STORE(y + i + h, JEM__LESS(below, zero, zero, JEM__MUL(JEM__LOAD(x + i + h), va)));
+        }
+        if (bits) bits[i / JEM_LANES] = (uint16_t)m;
+    }
+}
+
+/* y = a op b, op one of + - *. spread: b is one number per lane. */
+JEM__KERNEL void JEM__FN(pair)(int kind, const float *a, const float *b, int spread, float *y,
+                               ptrdiff_t n) {
+#define JEM__PAIR(op)                                                                              \
+    JEM__EACH(i, n) JEM__STORE(y + i, op(JEM__LOAD(a + i),                                         \
+                                         JEM__LOAD(b + (spread ? i % JEM_LANES : i))));            \
+    break
+    switch (kind) {
+    case JEM__PAIR_ADD: JEM__PAIR(JEM__ADD);
+    case JEM__PAIR_SUB: JEM__PAIR(JEM__SUB);
+    case JEM__PAIR_MUL: JEM__PAIR(JEM__MUL);
+    default: break;
+    }
+#undef JEM__PAIR
+}
+
+/* dx = (add ? dx : 0) + s dy v; v NULL: 1. spread: v is one number per lane. */
+JEM__KERNEL void JEM__FN(pair_back)(float s, const float *dy, const float *v, int spread, float *dx,
+                                    int add, ptrdiff_t n) {
+    const JEM__V vs = JEM__SET(s);
+    JEM__EACH(i, n) {
+        const JEM__V g = JEM__LOAD(dy + i);
+        const JEM__V d = v ? JEM__MUL(vs, JEM__LOAD(v + (spread ? i % JEM_LANES : i))) : vs;
+        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));
+    }
+}
+
+/* out[lane] = s sum over i of a[i] b[i]; b NULL: 1. */
+JEM__KERNEL void JEM__FN(dot)(float s, const float *a, const float *b, float *out, int add,
+                              ptrdiff_t n) {
+    for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+        JEM__V t = JEM__SET(0.0f);
+        for (ptrdiff_t i = h; i < n; i += JEM_LANES)
+            t = b ? JEM__FMA(JEM__LOAD(a + i), JEM__LOAD(b + i), t) : JEM__ADD(t, JEM__LOAD(a + i));
+        const JEM__V vs = JEM__SET(s);
+        JEM__STORE(out + h, add ? JEM__FMA(vs, t, JEM__LOAD(out + h)) : JEM__MUL(vs, t));
+    }
+}
+
+/* ---- over channels: x[c][16] -> a number per lane -------------------------------------------- */
+
+JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
+    for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+        JEM__V m = JEM__LOAD(x + h), s = JEM__SET(0.0f);
+        for (int i = 1; i < c; i++) {
+            const JEM__V v = JEM__LOAD(x + i * JEM_LANES + h);
+            m = JEM__LESS(m, v, v, m);
+        }
+        for (int i = 0; i < c; i++)
+            s = JEM__ADD(s, JEM__FN(exp)(JEM__SUB(JEM__LOAD(x + i * JEM_LANES + h), m)));
+        JEM__STORE(y + h, JEM__ADD(m, JEM__FN(log)(s)));
+    }
+}
+
+/* dx[i] = (add ? dx[i] : 0) + dy softmax(x)[i], softmax = exp(x - y) */
+JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const float *dy, int c,
+                                         float *dx, int add) {
+    for (int i = 0; i < c; i++)
+        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+            const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
+            const JEM__V p = JEM__FN(exp)(JEM__SUB(JEM__LOAD(x + at), JEM__LOAD(y + h)));
+            const JEM__V g = JEM__LOAD(dy + h);
+            JEM__STORE(dx + at, add ? JEM__FMA(g, p, JEM__LOAD(dx + at)) : JEM__MUL(g, p));
+        }
+}
+
+/* ---- average pooling ------------------------------------------------------------------------- */
+
+/* x (h,w,c,16) -> y (ho,wo,c,16): s times the sum over windows k x k */
+JEM__KERNEL void JEM__FN(pool)(const float *x, int w, int c, int kh, int kw, int stride, int ho,
+                               int wo, float s, float *y) {
+    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
+    for (int oy = 0; oy < ho; oy++)
+        for (int ox = 0; ox < wo; ox++, y += n) {
+            const float *from = x + ((ptrdiff_t)oy * stride * w + (ptrdiff_t)ox * stride) * n;
+            JEM__EACH(i, n) {
+                JEM__V t = JEM__SET(0.0f);
+                for (int ky = 0; ky < kh; ky++)
+                    for (int kx = 0; kx < kw; kx++)
+                        t = JEM__ADD(t, JEM__LOAD(from + ((ptrdiff_t)ky * w + kx) * n + i));
+                JEM__STORE(y + i, JEM__MUL(t, JEM__SET(s)));
+            }
+        }
+}
+
+JEM__KERNEL void JEM__FN(pool_back)(const float *dy, int w, int c, int kh, int kw, int stride,
+                                    int ho, int wo, float s, float *dx) {
+    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
+    for (int oy = 0; oy < ho; oy++)
+        for (int ox = 0; ox < wo; ox++, dy += n) {
+            float *to = dx + ((ptrdiff_t)oy * stride * w + (ptrdiff_t)ox * stride) * n;
+            for (int ky = 0; ky < kh; ky++)
+                for (int kx = 0; kx < kw; kx++) {
+                    float *at = to + ((ptrdiff_t)ky * w + kx) * n;
+                    JEM__EACH(i, n)
+                        JEM__STORE(at + i,
+                                   JEM__FMA(JEM__LOAD(dy + i), JEM__SET(s), JEM__LOAD(at + i)));
+                }
+        }
+}
+
+/* ---- normalisation: per channel and lane; arrays mean, rstd (c,16), gamma, beta (c) ---------- */
+
+/* sum[c][16] += x - mean (squared: its square), over pixels; mean NULL: 0 */
+JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels,
+                                 int c, float *sum) {
+    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
+    for (ptrdiff_t p = 0; p < pixels; p++, x += n)
+        JEM__EACH(i, n) {
+            JEM__V v = JEM__LOAD(x + i), s = JEM__LOAD(sum + i);
+            if (mean) v = JEM__SUB(v, JEM__LOAD(mean + i));
+            JEM__STORE(sum + i, squared ? JEM__FMA(v, v, s) : JEM__ADD(s, v));
+        }
+}
+
+/* y = (x - mean) rstd gamma + beta; beta NULL: 0 */
+JEM__KERNEL void JEM__FN(normalize)(const float *x, const float *mean, const float *rstd,
+                                    const float *gamma, const float *beta, ptrdiff_t pixels, int c,
+                                    float *y) {
+    for (ptrdiff_t p = 0; p < pixels; p++)
+        for (int i = 0; i < c; i++, x += JEM_LANES, y += JEM_LANES) {
+            const JEM__V g = JEM__SET(gamma[i]), b = JEM__SET(beta ? beta[i] : 0.0f);
+            for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+                const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
+                JEM__V v = JEM__SUB(JEM__LOAD(x + h), JEM__LOAD(mean + at));
+                v = JEM__MUL(v, JEM__LOAD(rstd + at));
+                JEM__STORE(y + h, JEM__FMA(v, g, b));
+            }
+        }
+}
+
+/* s1[c][16] += dy, s2[c][16] += dy xhat, over pixels; xhat = (x - mean) rstd */
+JEM__KERNEL void JEM__FN(normalize_sums)(const float *x, const float *dy, const float *mean,
+                                         const float *rstd, ptrdiff_t pixels, int c, float *s1,
+                                         float *s2) {
+    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
+    for (ptrdiff_t p = 0; p < pixels; p++, x += n, dy += n)
+        JEM__EACH(i, n) {
+            const JEM__V g = JEM__LOAD(dy + i);
+            const JEM__V v = JEM__MUL(JEM__SUB(JEM__LOAD(x + i), JEM__LOAD(mean + i)),
+                                      JEM__LOAD(rstd + i));
+            JEM__STORE(s1 + i, JEM__ADD(JEM__LOAD(s1 + i), g));
+            JEM__STORE(s2 + i, JEM__FMA(g, v, JEM__LOAD(s2 + i)));
+        }
+}
+
+/* dx += rstd (dy gamma - m1 - xhat m2); m1, m2 (c,16) NULL: 0 (statistics do not depend on x) */
+JEM__KERNEL void JEM__FN(normalize_back)(const float *x, const float *dy, const float *mean,
+                                         const float *rstd, const float *gamma, const float *m1,
+                                         const float *m2, ptrdiff_t pixels, int c, float *dx) {
+    for (ptrdiff_t p = 0; p < pixels; p++)
+        for (int i = 0; i < c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES)
+            for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+                const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
+                const JEM__V r = JEM__LOAD(rstd + at), g = JEM__LOAD(dy + h),
+                             gm = JEM__SET(gamma[i]);
+                JEM__V d = JEM__MUL(g, gm);
+                if (m1) {
+                    const JEM__V v = JEM__MUL(JEM__SUB(JEM__LOAD(x + h), JEM__LOAD(mean + at)), r);
+                    d = JEM__FMA(g, gm, JEM__SUB(JEM__SET(0.0f), JEM__LOAD(m1 + at)));
+                    d = JEM__FNMA(v, JEM__LOAD(m2 + at), d);
+                }
+                JEM__STORE(dx + h, JEM__FMA(r, d, JEM__LOAD(dx + h)));
+            }
+}
+
+/* ---- sampling and learning ------------------------------------------------------------------- */
+
+/* x <- clamp(x + step clamp(g) + noise N(0,1)); n in 16s; key NULL: no noise */
+JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const jem__langevin *d,
+                                   const uint32_t *key, uint64_t start) {
+    const JEM__V step = JEM__SET(d->step), std = JEM__SET(d->noise);
+    const JEM__V gmax = JEM__SET(d->clamp_grad), gmin = JEM__SET(-d->clamp_grad);
+    const JEM__V lo = JEM__SET(d->lo), hi = JEM__SET(d->hi);
+    const int clamp_x = d->lo < d->hi, clamp_g = d->clamp_grad > 0;
+    for (ptrdiff_t i = 0; i < n; i += 32)
+        for (int l = 0; l < 16; l += JEM__VL) {
+            JEM__V z[2] = { JEM__SET(0.0f), JEM__SET(0.0f) };
+            if (key) {
+                JEM__I a, b;
+                JEM__FN(threefry)(key, start + (uint64_t)(i / 2 + l), &a, &b);
+                JEM__FN(normal2)(a, b, &z[0], &z[1]);
+            }
+            for (int j = 0; j < 2 && i + j * 16 < n; j++) {
+                float *at = x + i + j * 16 + l;
+                JEM__V v = JEM__LOAD(g + i + j * 16 + l);
+                if (clamp_g) v = JEM__LESS(v, gmin, gmin, v), v = JEM__LESS(gmax, v, gmax, v);
+                v = JEM__FMA(step, v, JEM__LOAD(at));
+                v = JEM__FMA(std, z[j], v);
+                if (clamp_x) v = JEM__LESS(v, lo, lo, v), v = JEM__LESS(hi, v, hi, v);
+                JEM__STORE(at, v);
+            }
+        }
+}
+
+/* Adam (Kingma & Ba 2015, algorithm 1); lr and root2 hold the two bias corrections:
+   p -= lr m/(sqrt(v) root2 + eps), lr = rate/(1 - b1^t), root2 = 1/sqrt(1 - b2^t) */
+JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, ptrdiff_t n,
+                               const jem__update *d) {
+    const JEM__V decay = JEM__SET(d->weight_decay), eps = JEM__SET(d->eps);
+    const JEM__V b1 = JEM__SET(d->beta1), c1 = JEM__SET(1.0f - d->beta1);
+    const JEM__V b2 = JEM__SET(d->beta2), c2 = JEM__SET(1.0f - d->beta2);
+    const JEM__V rate = JEM__SET(d->lr), root = JEM__SET(d->root2);
+    JEM__EACH(i, n) {
+        const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
+        const JEM__V mi = JEM__FMA(c1, g, JEM__MUL(b1, JEM__LOAD(m + i)));
+        const JEM__V vi = JEM__FMA(JEM__MUL(c2, g), g, JEM__MUL(b2, JEM__LOAD(v + i)));
+        JEM__STORE(m + i, mi);
+        JEM__STORE(v + i, vi);
+        const JEM__V q = JEM__DIV(mi, JEM__FMA(JEM__SQRT(vi), root, eps));
+        JEM__STORE(p + i, JEM__FNMA(rate, q, w));
+    }
+}
+
+/* m = momentum m + g; p -= lr m (PyTorch's convention) */
+JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n,
+                              const jem__update *d) {
+    const JEM__V decay = JEM__SET(d->weight_decay), mu = JEM__SET(d->momentum);
+    const JEM__V rate = JEM__SET(d->lr);
+    JEM__EACH(i, n) {
+        const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
+        const JEM__V mi = JEM__FMA(mu, JEM__LOAD(m + i), g);
+        JEM__STORE(m + i, mi);
+        JEM__STORE(p + i, JEM__FNMA(rate, mi, w));
+    }
+}
+
+static const jem__kernels JEM__FN(kernels) = {
+    (jem_isa)JEM__PASS, JEM__WO, JEM__WI, JEM__FN(fill), JEM__FN(conv), JEM__FN(winograd),
+    JEM__FN(deal), JEM__FN(weight_gradient), JEM__FN(wino_deal), JEM__FN(wino_weights),
+    JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair), JEM__FN(pair_back),
+    JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool), JEM__FN(pool_back),
+    JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums), JEM__FN(normalize_back),
+    JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
+};
+
+#undef JEM__TARGET
+#undef JEM__FN
+#undef JEM__V
+#undef JEM__I
+#undef JEM__VL
+#undef JEM__PX
+#undef JEM__CO
+#undef JEM__WO
+#undef JEM__WI
+#undef JEM__LOAD
+#undef JEM__STORE
+#undef JEM__SET
+#undef JEM__FMA
+#undef JEM__FNMA
+#undef JEM__ADD
+#undef JEM__SUB
+#undef JEM__MUL
+#undef JEM__DIV
+#undef JEM__SQRT
+#undef JEM__LESS
+#undef JEM__BITS
+#undef JEM__PICK
+#undef JEM__ISET
+#undef JEM__IOTA
+#undef JEM__IADD
+#undef JEM__IXOR
+#undef JEM__IAND
+#undef JEM__SHL
+#undef JEM__SHR
+#undef JEM__AS_I
+#undef JEM__AS_V
+#undef JEM__TO_V
+#undef JEM__VINLINE
+#undef JEM__KERNEL
+#undef JEM__EACH
+#endif /* JEM__PASS */
+
+#if defined(JEM_IMPLEMENTATION) && !defined(JEM__PASS) && !defined(JEM__INSTANCES)
+#define JEM__INSTANCES
+
+/* ---- instances ------------------------------------------------------------------------------- */
+
+#define JEM__PASS 1
+#include JEM_FILE
+#undef JEM__PASS
+#ifdef JEM__X86
+#define JEM__PASS 2
+#include JEM_FILE
+#undef JEM__PASS
+#define JEM__PASS 3
+#include JEM_FILE
+#undef JEM__PASS
+#endif
+#ifdef JEM__ARM
+#define JEM__PASS 4
+#include JEM_FILE
+#undef JEM__PASS
+#endif
+
+/* ---- bf16: convolutions with operands of 8 bits of mantissa, sums in fp32 -------------------- */
+/* Everything is one step: a tile of 16 x 16 sums, C += A B, where A is 16 rows of pairs and B pairs
+   of 16 columns, and a pair is two neighbouring bf16. That is an instruction of AMX (16 pairs at a
+   time), and 16 of AVX-512 BF16 for each pair.
+
+     output, input gradient   A: weights of 16 channels   B: 16 images          pairs of channels
+     weight gradient          A: dy of 16 channels        B: x of 16 channels   pairs of images
+
+   What B reads for neighbouring taps is one run of memory: an image is [row][column][pair of
+   channels][16 images][2], with a column of zeros before and behind every row, so a row of taps
+   needs no test and few channels still make long sums. Of JEM_BF16, and only of it, the bits depend
+   on the instruction set: AMX adds even and odd elements apart. */
+
+enum {
+    JEM__BF16_TILE = 256,                          /* floats of C */
+    JEM__BF16_PAIR = 32,                           /* bf16 of one pair of B */
+    JEM__BF16_RUNS = JEM__MAX_KERNEL               /* runs that one call can add up */
+};
+
+typedef struct jem__bf16 {
+    jem_isa isa;
+    int tiled;                                     /* A is [16 pairs][16 rows]; 1: its transpose */
+    int twice;                                     /* only twice as fast as fp32: where Winograd
+                                                      serves, or tiles would be half empty, fp32 */
+    /* c[n][m] += sum over runs and pairs of a[run], m tiles a2 apart, times b[run][n]. m n <= 4.
+       a: 16 pairs after another, the last of them filled with zeros. */
+    void (*block)(int m, int n, int runs, int pairs, const uint16_t *const *a, ptrdiff_t a2,
+                  const uint16_t *const *b, float *c);
+    /* Finishes n channels from o on of one pixel; at: of channel 0, in floats; f->y16 too */
+    void (*finish)(const jem__finish *f, const float *c, int o, int n, ptrdiff_t at,
+                   ptrdiff_t half_at);
+    /* One pixel's channels as pairs, x[c][16] -> out[(c + 1)/2][16][2] */
+    void (*pairs)(const float *x, int c, uint16_t *out);
+    /* Pairs of images: c <= 16 channels of one pixel -> out[8][16][2] or, rows: out[16][32]. */
+    void (*turn)(const float *x, int c, int rows, uint16_t *out);
+    void (*begin)(void), (*end)(void);             /* around blocks; may be NULL */
+} jem__bf16;
+
+/* To nearest, ties to even. */
+static uint16_t jem__to_bf16(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+static float jem__from_bf16(uint16_t h) {
+    const uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* ---- in plain C: what the others are tested against ---- */
+
+static void jem__bf16_block_scalar(int m, int n, int runs, int pairs, const uint16_t *const *a,
+                                   ptrdiff_t a2, const uint16_t *const *b, float *c) {
+    for (int t = 0; t < m * n; t++, c += JEM__BF16_TILE)
+        for (int r = 0; r < runs; r++) {
+            const uint16_t *w = a[r] + t % m * a2, *x = b[r * 4 + t / m];
+            for (int k = 0; k < pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR)
+                for (int i = 0; i < 16; i++)
+                    for (int l = 0; l < 16; l++) {
+                        float *s = c + i * 16 + l;
+                        *s = fmaf(jem__from_bf16(w[2 * i + 1]), jem__from_bf16(x[2 * l + 1]), *s);
+                        *s = fmaf(jem__from_bf16(w[2 * i]), jem__from_bf16(x[2 * l]), *s);
+                    }
+        }
+}
+static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o, int n,
+                                    ptrdiff_t at, ptrdiff_t half_at) {
+    for (int i = 0; i < n; i++)
+        for (int l = 0; l < JEM_LANES; l++) {
+            const float v = jem__finish_scalar(f, c[i * 16 + l], o + i,
+                                               at + (ptrdiff_t)(o + i) * JEM_LANES + l, l);
+            uint16_t *to = f->y16 + half_at + (o + i) / 2 * JEM__BF16_PAIR + 2 * l + (o + i) % 2;
+            if (f->y16) *to = jem__to_bf16(v);
+            if (f->y16 && i == n - 1 && (o + i) % 2 == 0) to[1] = 0;
+        }
+}
+static void jem__bf16_pairs_scalar(const float *x, int c, uint16_t *out) {
+    for (int i = 0; i < c + c % 2; i++)
+        for (int l = 0; l < JEM_LANES; l++)
+            out[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] =
+                i < c ? jem__to_bf16(x[i * JEM_LANES + l]) : (uint16_t)0;
+}
+static void jem__bf16_turn_scalar(const float *x, int c, int rows, uint16_t *out) {
+    for (int i = 0; i < 16; i++)
+        for (int l = 0; l < JEM_LANES; l++)
+            out[rows ? i * 32 + l : l / 2 * JEM__BF16_PAIR + 2 * i + l % 2] =
+                i < c ? jem__to_bf16(x[i * JEM_LANES + l]) : (uint16_t)0;
+}
+static const jem__bf16 jem__bf16_scalar = { JEM_ISA_SCALAR, 0, 1, jem__bf16_block_scalar,
+    jem__bf16_finish_scalar, jem__bf16_pairs_scalar, jem__bf16_turn_scalar, NULL, NULL };
+
+#ifdef JEM__X86_BF16
+#define JEM__TARGET                                                                                \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
+
+/* b of the even, a of the odd elements: out = a0 b0 a1 b1 ... as bf16 */
+JEM__TARGET JEM__INLINE __m512i jem__bf16_zip(__m512 a, __m512 b) {
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9,
+        24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+}
+JEM__TARGET static void jem__bf16_block_avx512(int m, int n, int runs, int pairs,
+                                               const uint16_t *const *a, ptrdiff_t a2,
+                                               const uint16_t *const *b, float *c) {
+    for (int t = 0; t < m * n; t++, c += JEM__BF16_TILE) {
+        __m512 acc[16];
+        JEM__UNROLL for (int i = 0; i < 16; i++) acc[i] = _mm512_loadu_ps(c + i * 16);
+        for (int r = 0; r < runs; r++) {
+            const uint16_t *w = a[r] + t % m * a2, *x = b[r * 4 + t / m];
+            for (int k = 0; k < pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR) {
+                const __m512i v = _mm512_loadu_si512(x);
+                JEM__UNROLL for (int i = 0; i < 16; i++) {
+                    int32_t pair;
+                    memcpy(&pair, w + 2 * i, 4);
+                    acc[i] = _mm512_dpbf16_ps(acc[i], (__m512bh)_mm512_set1_epi32(pair),
+                                              (__m512bh)v);
+                }
+            }
+        }
+        JEM__UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_ps(c + i * 16, acc[i]);
+    }
+}
+JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const float *c, int o, int n,
+                                                ptrdiff_t at, ptrdiff_t half_at) {
+    at += (ptrdiff_t)o * JEM_LANES, half_at += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
+    for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, half_at += JEM__BF16_PAIR) {
+        const __m512 p = jem__finish_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
+        const __m512 q = i + 1 == n ? _mm512_setzero_ps()
+            : jem__finish_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1, at + JEM_LANES, 0);
+        if (f->y16) _mm512_storeu_si512(f->y16 + half_at, jem__bf16_zip(p, q));
+    }
+}
+JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *out) {
+    for (int i = 0; i < c; i += 2, x += 2 * JEM_LANES, out += JEM__BF16_PAIR)
+        _mm512_storeu_si512(out, jem__bf16_zip(_mm512_loadu_ps(x), i + 1 < c
+                            ? _mm512_loadu_ps(x + JEM_LANES) : _mm512_setzero_ps()));
+}
+JEM__TARGET static void jem__bf16_turn_avx512(const float *x, int c, int rows, uint16_t *out) {
+    const __m512 zero = _mm512_setzero_ps();
+    if (rows) {
+        for (int i = 0; i < 16; i++, out += 32)
+            _mm256_storeu_si256((__m256i *)(void *)out, (__m256i)_mm512_cvtneps_pbh(
+                                i < c ? _mm512_loadu_ps(x + i * JEM_LANES) : zero));
+        return;
+    }
+    __m512i r[8], t[8];                            /* r[i]: channels i and i + 8, 8 pairs each */
+    JEM__UNROLL for (int i = 0; i < 8; i++)
+        r[i] = (__m512i)_mm512_cvtne2ps_pbh(
+            i + 8 < c ? _mm512_loadu_ps(x + (i + 8) * JEM_LANES) : zero,
+            i < c ? _mm512_loadu_ps(x + i * JEM_LANES) : zero);
+    JEM__UNROLL for (int i = 0; i < 8; i += 4) {
+        const __m512i a = _mm512_unpacklo_epi32(r[i], r[i + 1]),
+                      b = _mm512_unpackhi_epi32(r[i], r[i + 1]),
+                      p = _mm512_unpacklo_epi32(r[i + 2], r[i + 3]),
+                      q = _mm512_unpackhi_epi32(r[i + 2], r[i + 3]);
+        t[i] = _mm512_unpacklo_epi64(a, p), t[i + 1] = _mm512_unpackhi_epi64(a, p);
+        t[i + 2] = _mm512_unpacklo_epi64(b, q), t[i + 3] = _mm512_unpackhi_epi64(b, q);
+    }
+    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
+                  high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    JEM__UNROLL for (int i = 0; i < 4; i++) {
+        _mm512_storeu_si512(out + i * 32, _mm512_permutex2var_epi64(t[i], low, t[i + 4]));
+        _mm512_storeu_si512(out + (i + 4) * 32, _mm512_permutex2var_epi64(t[i], high, t[i + 4]));
+    }
+}
+static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16_block_avx512,
+    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, NULL, NULL };
+#undef JEM__TARGET
+
+/* AMX: 8 tiles of 16 rows of 64 bytes. 0..3 hold C, 4 and 5 A, 6 and 7 B (a third and fourth of B
+   take what is free). Tests define these three for processors that have no tiles. */
+#ifndef JEM__TILE_LOAD
+#define JEM__TILE_TARGET __attribute__((target("amx-tile,amx-bf16")))
+#define JEM__TILE_LOAD(t, p) _tile_loadd(t, p, 64)
+#define JEM__TILE_STORE(t, p) _tile_stored(t, p, 64)
+#define JEM__TILE_DOT(c, a, b) _tile_dpbf16ps(c, a, b)
+JEM__TILE_TARGET static void jem__tile_begin(void) {
+    struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } c;
+    memset(&c, 0, sizeof c);
+    c.palette = 1;
+    for (int i = 0; i < 8; i++) c.bytes[i] = 64, c.rows[i] = 16;
+    __asm__ volatile("" : : "r"(&c) : "memory");   /* gcc 12 would leave the stores out */
+    _tile_loadconfig(&c);
+}
+JEM__TILE_TARGET static void jem__tile_end(void) { _tile_release(); }
+#else
+#define JEM__TILE_TARGET
+static void jem__tile_begin(void) {}
+static void jem__tile_end(void) {}
+#endif
+
+JEM__TILE_TARGET static void jem__bf16_block_amx(int m, int n, int runs, int pairs,
+                                                 const uint16_t *const *a, ptrdiff_t a2,
+                                                 const uint16_t *const *b, float *c) {
+    __asm__ volatile("" : : "r"(a), "r"(b), "r"(c) : "memory");        /* see jem__tile_begin */
+    JEM__TILE_LOAD(0, c);
+    if (m * n > 1) JEM__TILE_LOAD(1, c + JEM__BF16_TILE);
+    if (m * n > 2) JEM__TILE_LOAD(2, c + 2 * JEM__BF16_TILE);
+    if (m * n > 3) JEM__TILE_LOAD(3, c + 3 * JEM__BF16_TILE);
+    for (int r = 0; r < runs; r++, b += 4)
+        for (int k = 0; k < pairs * JEM__BF16_PAIR; k += 16 * JEM__BF16_PAIR) {
+            JEM__TILE_LOAD(4, a[r] + k);
+            JEM__TILE_LOAD(6, b[0] + k);
+            JEM__TILE_DOT(0, 4, 6);
+            if (m == 2) {
+                JEM__TILE_LOAD(5, a[r] + a2 + k);
+                JEM__TILE_DOT(1, 5, 6);
+                if (n == 1) continue;
+                JEM__TILE_LOAD(7, b[1] + k);
+                JEM__TILE_DOT(2, 4, 7);
+                JEM__TILE_DOT(3, 5, 7);
+                continue;
+            }
+            if (n > 1) {
+                JEM__TILE_LOAD(7, b[1] + k);
+                JEM__TILE_DOT(1, 4, 7);
+            }
+            if (n > 2) {
+                JEM__TILE_LOAD(5, b[2] + k);
+                JEM__TILE_DOT(2, 4, 5);
+            }
+            if (n > 3) {
+                JEM__TILE_LOAD(6, b[3] + k);
+                JEM__TILE_DOT(3, 4, 6);
+            }
+        }
+    JEM__TILE_STORE(0, c);
+    if (m * n > 1) JEM__TILE_STORE(1, c + JEM__BF16_TILE);
+    if (m * n > 2) JEM__TILE_STORE(2, c + 2 * JEM__BF16_TILE);
+    if (m * n > 3) JEM__TILE_STORE(3, c + 3 * JEM__BF16_TILE);
+}
+static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
+    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, jem__tile_begin,
+    jem__tile_end };
+#endif
+
+/* The one for this processor; NULL: none. Whether tiles do what we think they do is tried. */
+static const jem__bf16 *jem__bf16_for(jem_isa isa) {
+#ifdef JEM__X86_BF16
+    const int best = isa == JEM_ISA_BEST;
+    if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
+        uint16_t a[512], b[512];
+        float c[JEM__BF16_TILE];
+        const uint16_t *one_a = a, *one_b[4] = { b, NULL, NULL, NULL };
+        for (int i = 0; i < 512; i++)
+            a[i] = jem__to_bf16((float)(i % 7)), b[i] = jem__to_bf16((float)(i % 5));
+        memset(c, 0, sizeof c);
+        jem__tile_begin();
+        jem__bf16_block_amx(1, 1, 1, 16, &one_a, 0, one_b, c);
+        jem__tile_end();
+        int right = 1;
+        for (int i = 0; i < 256; i++) {
+            float sum = 0;
+            for (int k = 0; k < 32; k++)
+                sum += (float)((i / 16 * 32 + k) % 7 * ((k / 2 * 32 + i % 16 * 2 + k % 2) % 5));
+            right &= c[i] >= sum && c[i] <= sum;
+        }
+        if (right) return &jem__bf16_amx;
+    }
+    if ((best || isa == JEM_ISA_AVX512_BF16) && jem_isa_available(JEM_ISA_AVX512_BF16))
+        return &jem__bf16_avx512;
+#endif
+    return isa == JEM_ISA_SCALAR ? &jem__bf16_scalar : NULL;
+}
+
+/* ---- the three passes, in plain C over those four ---- */
+
+static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
+/* bf16 from a pixel to the next, and from a row to the next */
+static ptrdiff_t jem__bf16_pixel(int c) {
+    return (ptrdiff_t)jem__bf16_pairs_of(c) * JEM__BF16_PAIR;
+}
+static ptrdiff_t jem__bf16_row(int c, int w) { return (w + 2) * jem__bf16_pixel(c); }
+/* floats of an image of (c,h,w), and what AMX may read behind it */
+static ptrdiff_t jem__bf16_floats(int c, int h, int w) {
+    return (h * jem__bf16_row(c, w) + 16 * JEM__BF16_PAIR) / 2;
+}
+/* Row y of a group, with the zeros around it; rows come in ascending order. */
+static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, int y,
+                              uint16_t *out) {
+    const ptrdiff_t pixel = jem__bf16_pixel(c);
+    out += y * jem__bf16_row(c, w);
+    memset(out, 0, (size_t)pixel * sizeof *out);
+    for (int i = 0; i < w; i++)
+        k->pairs(x + ((ptrdiff_t)y * w + i) * c * JEM_LANES, c, out + (i + 1) * pixel);
+    memset(out + (w + 1) * pixel, 0, (size_t)(pixel + 16 * JEM__BF16_PAIR) * sizeof *out);
+}
+
+/* The taps of a phase as ny rows of nx neighbours: row j reads dy[j], columns from dx on, with
+   weights weight[j][0 .. nx-1]. */
+typedef struct jem__bf16_taps {
+    int ny, nx, dx, dy[JEM__MAX_KERNEL];
+    int weight[JEM__MAX_KERNEL][JEM__MAX_KERNEL];
+} jem__bf16_taps;
+
+static void jem__bf16_rows(const jem__phase *s, jem__bf16_taps *t) {
+    t->ny = t->nx = 0, t->dx = JEM__MAX_TAPS;
+    for (int i = 0; i < s->taps; i++) if (s->dx[i] < t->dx) t->dx = s->dx[i];
+    for (int i = 0; i < s->taps; i++) {
+        int j = 0;
+        while (j < t->ny && t->dy[j] != s->dy[i]) j++;
+        if (j == t->ny) t->dy[t->ny++] = s->dy[i];
+        t->weight[j][s->dx[i] - t->dx] = s->weight[i];
+        if (s->dx[i] - t->dx >= t->nx) t->nx = s->dx[i] - t->dx + 1;
+    }
+}
+/* Can it be done so? No tap may look further than a column beside the image. */
+static int jem__bf16_fits(const jem__conv *q) {
+    jem__phase s;
+    jem__bf16_taps t;
+    if (q->k > 8) return 0;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        jem__bf16_rows(&s, &t);
+        if (t.ny && (t.dx < -1 || (s.cols - 1) * s.step_in + t.dx + t.nx - 1 > q->wi)) return 0;
+    }
+    return 1;
+}
+static ptrdiff_t jem__bf16_span(const jem__bf16_taps *t, int c) {       /* of A, in bf16 */
+    return (t->nx * jem__bf16_pairs_of(c) + 15) / 16 * 16 * JEM__BF16_PAIR;
+}
+/* bf16 of all packed weights */
+static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
+    ptrdiff_t size = 0;
+    jem__phase s;
+    jem__bf16_taps t;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        jem__bf16_rows(&s, &t);
+        size += (q->co + 15) / 16 * t.ny * jem__bf16_span(&t, q->ci);
+    }
+    return size;
+}
+/* Where row i of pair k of A is */
+static ptrdiff_t jem__bf16_at(int tiled, int k, int i) {
+    return (ptrdiff_t)(k / 16) * 512 + (tiled ? i * 32 + k % 16 * 2 : k % 16 * 32 + i * 2);
+}
+/* Weights w (O,I,k,k) to [phase][tile of 16 outputs][row of taps][pairs: column, channels] */
+static void jem__bf16_pack(const jem__bf16 *k, const jem__conv *q, const float *w, uint16_t *out) {
+    const int kk = q->k * q->k, c2 = jem__bf16_pairs_of(q->ci);
+    jem__phase s;
+    jem__bf16_taps t;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        jem__bf16_rows(&s, &t);
+        const ptrdiff_t run = jem__bf16_span(&t, q->ci);
+        for (int o0 = 0; o0 < q->co; o0 += 16)
+            for (int j = 0; j < t.ny; j++, out += run) {
+                memset(out, 0, (size_t)run * sizeof *out);
+                for (int p = 0; p < t.nx * c2; p++)
+                    for (int o = o0; o < q->co && o < o0 + 16; o++)
+                        for (int c = p % c2 * 2; c < q->ci && c < p % c2 * 2 + 2; c++) {
+                            const int from = q->gradient ? c * q->co + o : o * q->ci + c;
+                            out[jem__bf16_at(k->tiled, p, o - o0) + c % 2] =
+                                jem__to_bf16(w[(ptrdiff_t)from * kk + t.weight[j][p / c2]]);
+                        }
+            }
+    }
+}
+
+/* Output or input gradient, as conv: x (hi,wi,ci,16), or already in bf16: xh. work: room for x. */
+static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part part, const float *x,
+                           const uint16_t *xh, const uint16_t *pack, const jem__finish *f,
+                           uint16_t *work) {
+    const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
+    const ptrdiff_t out_pixel = jem__bf16_pixel(q->co), out_row = jem__bf16_row(q->co, q->wo);
+    const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
+    float c[4 * JEM__BF16_TILE];
+    jem__phase s;
+    jem__bf16_taps t;
+    if (k->begin) k->begin();
+    for (int phase = 0, have = -1; jem__conv_phase(q, phase, &s); phase++) {
+        jem__bf16_rows(&s, &t);
+        const int pairs = t.nx * jem__bf16_pairs_of(q->ci);
+        const ptrdiff_t run = jem__bf16_span(&t, q->ci);
+        const int r0 = jem__part_from(part.i, part.of, s.rows, 1),
+                  r1 = jem__part_from(part.i + 1, part.of, s.rows, 1);
+        if (have < 0) have = r0 * s.step_in > q->k ? r0 * s.step_in - q->k : 0;
+        for (int r = r0; r < r1; r++) {
+            const int y = s.y0 + r * s.step_out;
+            int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
+            for (int j = 0; j < t.ny; j++) {
+                const int iy = r * s.step_in + t.dy[j];
+                if ((unsigned)iy < (unsigned)q->hi) tap_row[runs] = j, row_of[runs++] = iy;
+            }
+            for (int i = 0; !xh && i < runs; i++)  /* as far as has been converted, and on */
+                for (; have <= row_of[i]; have++)
+                    jem__bf16_convert(k, x, q->ci, q->wi, have, work);
+            const uint16_t *from = (xh ? xh : work) + (1 + t.dx) * pixel;
+            for (int o = 0, m; o < tiles; o += m) {
+                const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
+                m = o + 2 <= tiles ? 2 : 1;
+                for (int i = 0; i < runs; i++) a[i] = pack + (o * t.ny + tap_row[i]) * run;
+                for (int x0 = 0, n; x0 < s.cols; x0 += n) {
+                    n = s.cols - x0 < most ? s.cols - x0 : most;
+                    for (int i = 0; i < runs; i++)
+                        for (int p = 0; p < n; p++)
+                            b[i * 4 + p] = from + row_of[i] * row + (x0 + p) * s.step_in * pixel;
+                    memset(c, 0, (size_t)(m * n * JEM__BF16_TILE) * sizeof *c);
+                    k->block(m, n, runs, pairs, a, t.ny * run, b, c);
+                    for (int p = 0; p < n; p++)
+                        for (int i = 0; i < m; i++) {
+                            const int o0 = (o + i) * 16, px = s.x0 + (x0 + p) * s.step_out;
+                            k->finish(f, c + (p * m + i) * JEM__BF16_TILE, o0,
+                                      q->co - o0 < 16 ? q->co - o0 : 16,
+                                      ((ptrdiff_t)y * q->wo + px) * q->co * JEM_LANES,
+                                      y * out_row + (px + 1) * out_pixel);
+                        }
+                }
+            }
+            if (f->y16 && phase == 0)
+                for (int i = 0; i < s.step_out && y + i < q->ho; i++) {
+                    uint16_t *edge = f->y16 + (y + i) * out_row;
+                    memset(edge, 0, (size_t)out_pixel * sizeof *edge);
+                    memset(edge + out_row - out_pixel, 0, (size_t)out_pixel * sizeof *edge);
+                }
+        }
+        pack += tiles * t.ny * run;
+    }
+    if (f->y16 && part.i == 0)
+        memset(f->y16 + q->ho * out_row, 0, 16 * JEM__BF16_PAIR * sizeof *f->y16);
+    if (k->end) k->end();
+}
+
+/* Weight gradient. Operands are first turned, group by group, so that pairs are of images:
+   x to [row][16 channels][column mod stride][column][8 pairs][16][2], with the padding, dy to
+   A's order [row][16 channels][column][..]. */
+static int jem__bf16_columns(const jem__conv *q) { return ((q->wo - 1) * q->stride + q->k - 1) /
+                                                          q->stride + 2; }
+static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {      /* one row of 16 channels, in bf16 */
+    return (ptrdiff_t)q->stride * jem__bf16_columns(q) * 256;
+}
+static ptrdiff_t jem__bf16_y_tile(const jem__conv *q) { return (ptrdiff_t)(q->wo + 1) / 2 * 512; }
+static ptrdiff_t jem__bf16_x_size(const jem__conv *q) {
+    return q->hi * (ptrdiff_t)((q->ci + 15) / 16) * jem__bf16_x_tile(q);
+}
+static ptrdiff_t jem__bf16_y_size(const jem__conv *q) {
+    return q->ho * (ptrdiff_t)((q->co + 15) / 16) * jem__bf16_y_tile(q);
+}
+
+static void jem__bf16_deal_x(const jem__bf16 *k, const jem__conv *q, const float *x,
+                             uint16_t *out) {
+    const int columns = jem__bf16_columns(q);
+    for (int y = 0; y < q->hi; y++)
+        for (int c = 0; c < q->ci; c += 16, out += jem__bf16_x_tile(q))
+            for (int i = 0; i < columns * q->stride; i++) {
+                uint16_t *to = out + ((ptrdiff_t)(i % q->stride) * columns + i / q->stride) * 256;
+                const int px = i - q->pad;
+                if ((unsigned)px >= (unsigned)q->wi) memset(to, 0, 256 * sizeof *to);
+                else k->turn(x + (((ptrdiff_t)y * q->wi + px) * q->ci + c) * JEM_LANES,
+                             q->ci - c < 16 ? q->ci - c : 16, 0, to);
+            }
+}
+static void jem__bf16_deal_y(const jem__bf16 *k, const jem__conv *q, const float *dy,
+                             uint16_t *out) {
+    for (int y = 0; y < q->ho; y++)
+        for (int o = 0; o < q->co; o += 16, out += jem__bf16_y_tile(q)) {
+            if (q->wo % 2) memset(out + q->wo / 2 * 512, 0, 512 * sizeof *out);
+            for (int i = 0; i < q->wo; i++)
+                k->turn(dy + (((ptrdiff_t)y * q->wo + i) * q->co + o) * JEM_LANES,
+                        q->co - o < 16 ? q->co - o : 16, k->tiled,
+                        out + i / 2 * 512 + i % 2 * (k->tiled ? 16 : 256));
+        }
+}
+
+/* The weights of output tiles o .. o+m-1 and input tile i, rows ky0..ky1 of the kernel. xs, dys:
+   every group dealt. acc: m*k*k tiles of scratch. Adds to dw (O,I,k,k). */
+static void jem__bf16_weights(const jem__bf16 *k, const jem__conv *q, int groups,
+                              const uint16_t *xs, const uint16_t *dys, int o, int m, int i,
+                              int ky0, int ky1, float *acc, float *dw) {
+    const ptrdiff_t xt = jem__bf16_x_tile(q), yt = jem__bf16_y_tile(q);
+    const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
+    const int columns = jem__bf16_columns(q), most = m == 2 ? 2 : 4;
+    int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
+    rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
+    memset(acc, 0, (size_t)(m * q->k * q->k * JEM__BF16_TILE) * sizeof *acc);
+    if (k->begin) k->begin();
+    for (int g = 0; g < groups; g++)
+        for (int y0 = 0; y0 < q->ho; y0 += rows)
+            for (int ky = ky0; ky < ky1; ky++)
+                for (int kx = 0, n; kx < q->k; kx += n) {
+                    const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
+                    int runs = 0;
+                    n = q->k - kx < most ? q->k - kx : most;
+                    for (int y = y0; y < q->ho && y < y0 + rows; y++) {
+                        const int iy = y * q->stride + ky - q->pad;
+                        if ((unsigned)iy >= (unsigned)q->hi) continue;
+                        a[runs] = dys + g * jem__bf16_y_size(q) + y * yrow + o * yt;
+                        for (int p = 0; p < n; p++) {
+                            const int at = kx + p;
+                            b[runs * 4 + p] = xs + g * jem__bf16_x_size(q) + iy * xrow + i * xt +
+                                ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
+                        }
+                        runs++;
+                    }
+                    k->block(m, n, runs, q->wo * 8, a, yt, b,
+                             acc + (ky * q->k + kx) * m * JEM__BF16_TILE);
+                }
+    if (k->end) k->end();
+    for (int t = ky0 * q->k; t < ky1 * q->k; t++)
+        for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++)
+            for (int c = 0; c < 16 && i * 16 + c < q->ci; c++)
+                dw[((ptrdiff_t)(o * 16 + r) * q->ci + i * 16 + c) * q->k * q->k + t] +=
+                    acc[(t * m + r / 16) * JEM__BF16_TILE + r % 16 * 16 + c];
+}
+
+/* ---- methods: direct ------------------------------------------------------------------------- */
+
+static int jem__direct_kind(const jem__conv *q) {  /* an output's pack depends on shape alone */
+    return q->gradient ? 1 + q->stride * 64 + q->pad : 0;
+}
+static ptrdiff_t jem__direct_pack_size(const jem__conv *q) {
+    return (ptrdiff_t)q->co * q->ci * q->k * q->k;
+}
+static void jem__direct_pack(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
+    (void)ctx;
+    jem__conv_pack(q, w, packed);
+}
+static ptrdiff_t jem__direct_work(const jem__conv *q) { (void)q; return 0; }
+static void jem__direct_run(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
+                            const jem__finish *f) {
+    ctx->k->conv(q, in->part, in->x, in->packed, f);
+}
+
+/* A product is a block of output channels, with its bias; nothing is left to finish. */
+static void jem__direct_plan(jem__weights *w) {
+    const jem__kernels *k = w->ctx->k;
+    const jem__conv *q = w->q;
+    w->products = (q->co + k->wo - 1) / k->wo;
+    w->x_step = (ptrdiff_t)(q->ci + k->wi - 1) / k->wi * k->wi * q->hi * q->wi * JEM_LANES;
+    w->y_step = (ptrdiff_t)w->products * k->wo * q->ho * q->wo * JEM_LANES;
+    w->product_step = (ptrdiff_t)q->k * q->k * k->wo * k->wi * JEM_LANES;
+    w->x_size = w->groups * w->x_step, w->y_size = w->groups * w->y_step;
+    w->product_size = w->products * w->product_step;
+}
+static void jem__direct_deal(const jem__weights *w, int g, const float *x, const float *dy) {
+    const jem__kernels *k = w->ctx->k;
+    const jem__conv *q = w->q;
+    k->deal(x, (ptrdiff_t)q->hi * q->wi, q->ci, k->wi, w->x + g * w->x_step);
+    k->deal(dy, (ptrdiff_t)q->ho * q->wo, q->co, k->wo, w->y + g * w->y_step);
+}
+static void jem__direct_product(const jem__weights *w, int i) {
+    const jem__kernels *k = w->ctx->k;
+    k->weight_gradient(w->q, w->groups, w->x, w->x_step, w->y, w->y_step, i * k->wo,
+                       w->product + i * w->product_step, w->dw, w->db);
+}
+static const jem__method jem__direct = { 0, jem__direct_kind, jem__direct_pack_size,
+    jem__direct_pack, jem__direct_work, jem__direct_run, jem__direct_plan, jem__direct_deal,
+    jem__direct_product, NULL };
+
+/* ---- methods: Winograd ----------------------------------------------------------------------- */
+
+static int jem__wino_kind(const jem__conv *q) { return q->tile * 2 + q->gradient; }
+static ptrdiff_t jem__wino_pack_size(const jem__conv *q) {
+    return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2);
+}
+
+typedef struct jem__wino_job { const jem__conv *q; const float *from; float *to; } jem__wino_job;
+
+static void jem__wino_task_pack(void *arg, int block) {
+    const jem__wino_job *j = (const jem__wino_job *)arg;
+    int o = 0, kind, co = jem__conv_channels(j->q->co, &kind);
+    for (; block > 0; block--) o += co, co = jem__conv_channels(j->q->co - o, &kind);
+    jem__wino_pack(j->q, j->from, o, co, j->to);
+}
+static void jem__wino_pack_all(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
+    jem__wino_job job;
+    int blocks = 0;
+    job.q = q, job.from = w, job.to = packed;
+    for (int o = 0, kind; o < q->co; blocks++) o += jem__conv_channels(q->co - o, &kind);
+    jem__parallel(ctx, blocks, 270.0 * q->co * q->ci, jem__wino_task_pack, &job);
+}
+static ptrdiff_t jem__wino_work_size(const jem__conv *q) { return jem__wino_work(q, q->tile); }
+static void jem__wino_run(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
+                          const jem__finish *f) {
+    ctx->k->winograd(q, in->part, in->x, in->packed, f, in->work);
+}
+
+/* Bias sums of a group, channel by channel and lane by lane, and their end. */
+static void jem__bias_deal(const jem__weights *w, int g, const float *dy) {
+    w->ctx->k->moment(dy, NULL, 0, (ptrdiff_t)w->q->ho * w->q->wo, w->q->co,
+                      w->sums + (ptrdiff_t)g * w->q->co * JEM_LANES);
+}
+static void jem__bias_finish(const jem__weights *w, int o) {
+    for (int g = 0; w->db && g < w->groups; g++)
+        w->db[o] += jem__sum_lanes(w->sums + ((ptrdiff_t)g * w->q->co + o) * JEM_LANES);
+}
+
+/* Of the 36 points of F4: operands transformed, a product is (point, block of output channels), and
+   G' finishes an output channel. Planes of a point are not a power of two apart; a pixel of zeros
+   lies behind the bias sums. */
+static void jem__wino_plan(jem__weights *w) {
+    const jem__kernels *k = w->ctx->k;
+    const jem__conv *q = w->q;
+    const int oblocks = (q->co + k->wo - 1) / k->wo, iblocks = (q->ci + k->wi - 1) / k->wi;
+    const ptrdiff_t all = (ptrdiff_t)w->groups * ((q->ho + 3) / 4) * ((q->wo + 3) / 4);
+    w->x_step = all * iblocks * k->wi * JEM_LANES + 80;
+    w->y_step = all * oblocks * k->wo * JEM_LANES + 80;
+    w->product_step = all;
+    w->products = 36 * oblocks, w->finishes = q->co;
+    w->x_size = 36 * w->x_step, w->y_size = 36 * w->y_step;
+    w->product_size = (ptrdiff_t)36 * q->co * q->ci;
+    w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
+}
+static void jem__wino_deal(const jem__weights *w, int g, const float *x, const float *dy) {
+    const ptrdiff_t all = w->product_step, tiles = all / w->groups;
+    const float *zero = w->sums + (ptrdiff_t)w->groups * w->q->co * JEM_LANES;
+    w->ctx->k->wino_deal(w->q, 0, x, g * tiles, all, w->x_step, zero, w->x);
+    w->ctx->k->wino_deal(w->q, 1, dy, g * tiles, all, w->y_step, zero, w->y);
+    jem__bias_deal(w, g, dy);
+}
+static void jem__wino_product(const jem__weights *w, int i) {
+    const jem__kernels *k = w->ctx->k;
+    const int blocks = (w->q->co + k->wo - 1) / k->wo, point = i / blocks;
+    k->wino_weights(w->q, w->x + point * w->x_step, w->y + point * w->y_step, w->product_step,
+                    i % blocks * k->wo, w->product + (ptrdiff_t)point * w->q->co * w->q->ci);
+}
+static void jem__wino_finish(const jem__weights *w, int o) {
+    const ptrdiff_t plane = (ptrdiff_t)w->q->co * w->q->ci;
+    for (int i = 0; i < w->q->ci; i++) {
+        const float *p = w->product + (ptrdiff_t)o * w->q->ci + i;
+        float *dw = w->dw + ((ptrdiff_t)o * w->q->ci + i) * 9;
+        double m[36], t[6][3], r[3];
+        for (int k = 0; k < 36; k++) m[k] = (double)p[k * plane];
+        for (int k = 0; k < 6; k++) jem__wino_gt(m + k * 6, 1, t[k]);
+        for (int x = 0; x < 3; x++) {
+            jem__wino_gt(&t[0][x], 3, r);
+            for (int y = 0; y < 3; y++) dw[y * 3 + x] += (float)r[y];
+        }
+    }
+    jem__bias_finish(w, o);
+}
+static const jem__method jem__winograd = { 0, jem__wino_kind, jem__wino_pack_size,
+    jem__wino_pack_all, jem__wino_work_size, jem__wino_run, jem__wino_plan, jem__wino_deal,
+    jem__wino_product, jem__wino_finish };
+
+/* ---- methods: bf16 --------------------------------------------------------------------------- */
+
+static ptrdiff_t jem__bf16_packed(const jem__conv *q) { return (jem__bf16_pack_size(q) + 1) / 2; }
+static void jem__bf16_pack_all(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
+    jem__bf16_pack(ctx->bf16, q, w, (uint16_t *)(void *)packed);
+}
+static ptrdiff_t jem__bf16_work(const jem__conv *q) {        /* x, where it is not yet in bf16 */
+    return jem__bf16_floats(q->ci, q->hi, q->wi);
+}
+static void jem__bf16_run(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
+                          const jem__finish *f) {
+    jem__bf16_conv(ctx->bf16, q, in->part, in->x, in->x16,
+                   (const uint16_t *)(const void *)in->packed, f, (uint16_t *)(void *)in->work);
+}
+
+/* A product is a pair of tiles of output channels with a tile of input channels, and one of the
+   kernel's rows where that is too few for all threads. */
+static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
+    return ((q->co + 15) / 16 + 1) / 2 * ((q->ci + 15) / 16);
+}
+static void jem__bf16_plan(jem__weights *w) {
+    const jem__conv *q = w->q;
+    const int pairs = jem__bf16_pairs_of_tiles(q);
+    w->products = pairs * (pairs < w->ctx->threads ? q->k : 1), w->finishes = q->co;
+    w->product_step = (ptrdiff_t)2 * q->k * q->k * JEM__BF16_TILE;
+    w->x_size = (w->groups * jem__bf16_x_size(q) + 1) / 2;
+    w->y_size = (w->groups * jem__bf16_y_size(q) + 1) / 2;
+    w->product_size = w->products * w->product_step;
+    w->sums_size = (ptrdiff_t)w->groups * q->co * JEM_LANES;
+}
+static void jem__bf16_deal(const jem__weights *w, int g, const float *x, const float *dy) {
+    uint16_t *xs = (uint16_t *)(void *)w->x, *dys = (uint16_t *)(void *)w->y;
+    jem__bf16_deal_x(w->ctx->bf16, w->q, x, xs + g * jem__bf16_x_size(w->q));
+    jem__bf16_deal_y(w->ctx->bf16, w->q, dy, dys + g * jem__bf16_y_size(w->q));
+    jem__bias_deal(w, g, dy);
+}
+static void jem__bf16_product(const jem__weights *w, int task) {
+    const jem__conv *q = w->q;
+    const int tiles = (q->co + 15) / 16, ci = (q->ci + 15) / 16;
+    const int split = w->products / jem__bf16_pairs_of_tiles(q);
+    const int o = task / split / ci * 2, row = task % split;
+    jem__bf16_weights(w->ctx->bf16, q, w->groups, (const uint16_t *)(const void *)w->x,
+                      (const uint16_t *)(const void *)w->y, o, o + 2 <= tiles ? 2 : 1,
+                      task / split % ci, q->k * row / split, q->k * (row + 1) / split,
+                      w->product + task * w->product_step, w->dw);
+}
+static const jem__method jem__bf16_method = { 1, jem__direct_kind, jem__bf16_packed,
+    jem__bf16_pack_all, jem__bf16_work, jem__bf16_run, jem__bf16_plan, jem__bf16_deal,
+    jem__bf16_product, jem__bias_finish };
+
+/* ---- what is chosen -------------------------------------------------------------------------- */
+
+/* Winograd's M: of the two, the one with fewer multiplications where little is left over; of a few
+   images (blocks), the one with fewer weights, which are most of what is read. */
+static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q, int few) {
+    const int four = ((q->ho + 3) / 4) * ((q->wo + 3) / 4) * 36;
+    const int two = ((q->ho + 1) / 2) * ((q->wo + 1) / 2) * 16;
+    const int fast = ctx->desc.precision == JEM_FAST || ctx->desc.precision == JEM_BF16;
+    return fast && !few && four <= two ? 4 : 2;
+}
+
+static void jem__conv_choose(const jem_ctx *ctx, int few, jem__conv *q) {
+    const int least = ctx->bf16 && ctx->bf16->twice ? 8 : 1; /* channels worth a tile of bf16 */
+    const int wino = q->k == 3 && q->stride == 1 && q->pad <= 2 && q->ci >= 8 && q->co >= 8 &&
+                     ctx->desc.precision != JEM_DIRECT && (!ctx->bf16 || ctx->bf16->twice);
+    const int one = q->k == 1 && q->hi == 1 && q->wi == 1;   /* linear: too little to round for */
+    for (int i = 0; i < 2; i++) {
+        if (wino) q[i].tile = jem__wino_tile(ctx, q + i, few);
+        q[i].method = wino ? &jem__winograd
+                    : !one && ctx->bf16 && q[i].co >= least && jem__bf16_fits(q + i)
+                    ? &jem__bf16_method : &jem__direct;
+    }
+    q[2].method = !one && ctx->bf16 && q->ci >= least && q->co >= least && q->k <= 8
+                ? &jem__bf16_method
+                : q->tile == 4 && q->ci >= 32 && q->co >= 32 ? &jem__winograd : &jem__direct;
+}
+
+static const jem__kernels *jem__kernels_for(jem_isa isa) {
+    if (isa == JEM_ISA_BEST)
+        isa = jem_isa_available(JEM_ISA_AVX512) ? JEM_ISA_AVX512
+            : jem_isa_available(JEM_ISA_AVX2)   ? JEM_ISA_AVX2
+            : jem_isa_available(JEM_ISA_NEON)   ? JEM_ISA_NEON : JEM_ISA_SCALAR;
+    if (!jem_isa_available(isa)) return NULL;
+    switch (isa) {
+#ifdef JEM__X86
+    case JEM_ISA_AVX2: return &jem__kernels_avx2;
+    case JEM_ISA_AVX512: case JEM_ISA_AVX512_BF16: case JEM_ISA_AMX: return &jem__kernels_avx512;
+#endif
+#ifdef JEM__ARM
+    case JEM_ISA_NEON: return &jem__kernels_neon;
+#endif
+    default: return &jem__kernels_scalar;
+    }
+}
+
+static int jem__engine_open(jem_ctx *ctx) {
+    if (ctx->desc.precision == JEM_BF16 && !(ctx->bf16 = jem__bf16_for(ctx->desc.isa))) {
+        ctx->desc.precision = JEM_FAST;
+        if (ctx->desc.log)
+            ctx->desc.log(ctx->desc.user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
+    }
+    ctx->isa = ctx->bf16 ? ctx->bf16->isa : ctx->desc.isa;
+    ctx->k = jem__kernels_for(ctx->isa);
+    if (ctx->k && ctx->isa == JEM_ISA_BEST) ctx->isa = ctx->k->isa;
+    return ctx->k != NULL;
+}
 
 #endif /* JEM_IMPLEMENTATION */
 

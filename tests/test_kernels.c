@@ -89,7 +89,7 @@ static void record_free(record *r) { free(r->x), free(r->pieces); }
 typedef struct setup {
     char name[48];
     jem_ctx_desc desc;
-    const jem__half *half;                         /* in place of the context's own */
+    const jem__bf16 *half;                         /* in place of the context's own */
 } setup;
 typedef void (*scenario)(jem_ctx *ctx, record *r);
 
@@ -138,12 +138,12 @@ static int every_half(setup *s) {
         s[n++] = setup_of(JEM_ISA_AVX512_BF16, threads, 0);
     return n;
 }
-static jem__half only_half[2];
+static jem__bf16 only_half[2];
 static int every_only_half(setup *s) {
     const int n = every_half(s);
-    only_half[0] = jem__half_scalar;
-#ifdef JEM__X86_HALF
-    only_half[1] = jem__half_avx512;
+    only_half[0] = jem__bf16_scalar;
+#ifdef JEM__X86_BF16
+    only_half[1] = jem__bf16_avx512;
 #endif
     only_half[0].twice = only_half[1].twice = 0;
     for (int i = 0; i < n; i++) s[i].half = &only_half[i > 0];
@@ -151,7 +151,7 @@ static int every_only_half(setup *s) {
 }
 static jem_ctx *open_setup(const setup *s) {
     jem_ctx *ctx = jem_ctx_create(&s->desc);
-    if (ctx && s->half) ctx->half = s->half;
+    if (ctx && s->half) ctx->bf16 = s->half;
     return ctx;
 }
 
@@ -315,18 +315,17 @@ static void direct_updates(jem_ctx *ctx, record *r) {
             snprintf(r->title, sizeof r->title, "%d numbers, case %d:", (int)n, how);
             ctx->k->fill(how & 1, rng.key, starts[how / 2], x, n, -1, 2);
             record_add(r, "fill", x, n);
-            jem_sgld_desc d = jem_sgld_desc_default();
-            d.noise_std = 0.3f;
+            jem__langevin d = { 1, 0.3f, 0, 0, 0 };
             if (how & 1) d.clamp_grad = 0.5f;
-            if (how & 2) d.clamp_lo = -0.9f, d.clamp_hi = 1;
+            if (how & 2) d.lo = -0.9f, d.hi = 1;
             ctx->k->langevin(x, g, n, &d, how & 4 ? rng.key : NULL, starts[how % 4]);
             record_add(r, "langevin", x, n);
-            jem_optim_desc o = jem_optim_desc_default();
-            if (how & 1) o.weight_decay = 0.01f;
-            if (how & 2) o.momentum = 0.9f, o.beta1 = 0;
-            ctx->k->adam(p, g, m, v, n, &o, 0.01f, 1.7f);
+            jem__update u = { 0.9f, 0.999f, 1e-8f, 0, 0, 0.01f, 1.7f };
+            if (how & 1) u.weight_decay = 0.01f;
+            if (how & 2) u.momentum = 0.9f, u.beta1 = 0;
+            ctx->k->adam(p, g, m, v, n, &u);
             record_add(r, "adam", p, n), record_add(r, "m", m, n), record_add(r, "v", v, n);
-            ctx->k->sgd(p, g, m, n, &o, 0.01f);
+            ctx->k->sgd(p, g, m, n, &u);
             record_add(r, "sgd", p, n), record_add(r, "m", m, n);
         }
 }
@@ -622,13 +621,13 @@ static void test_fingerprint(void) {
 /* AMX's way through every convolution against that of plain C: the same products, added in another
    order. Tiles are of plain C (see above), on three threads. */
 static void test_tiles(void) {
-#ifdef JEM__X86_HALF
+#ifdef JEM__X86_BF16
     printf("convolutions on AMX tiles, the tiles in plain C\n");
     const setup plain = setup_of(JEM_ISA_SCALAR, 1, 0), amx = setup_of(JEM_ISA_AVX512_BF16, 3, 0);
-    jem__half direct = jem__half_scalar;
+    jem__bf16 direct = jem__bf16_scalar;
     direct.twice = 0;
     jem_ctx *a = jem_ctx_create(&plain.desc), *b = jem_ctx_create(&amx.desc);
-    a->half = &direct, b->half = &jem__half_amx;
+    a->bf16 = &direct, b->bf16 = &jem__bf16_amx;
     record ra, rb;
     memset(&ra, 0, sizeof ra), memset(&rb, 0, sizeof rb);
     convolutions(a, &ra), convolutions(b, &rb);
@@ -687,8 +686,8 @@ static void test_half_buffers(void) {
         jem_grad(jem_logp(ctx, t, net), t), jem_read_grad(t, with);
         jem_tensor *y = jem_logp(ctx, t, net);
         for (int i = 0; i < ctx->n_nodes; i++) {
-            count += ctx->nodes[i]->half_out && ctx->nodes[i]->half_grad;
-            ctx->nodes[i]->half_out = ctx->nodes[i]->half_grad = 0;
+            count += ctx->nodes[i]->bf16_out && ctx->nodes[i]->bf16_grad;
+            ctx->nodes[i]->bf16_out = ctx->nodes[i]->bf16_grad = 0;
         }
         jem_grad(y, t), jem_read_grad(t, without);
         CHECK(count > 0 && same_bits(with, without, n), "net %d: off by %g (%d convolutions)",

@@ -78,10 +78,10 @@ PEAK(peak_neon, , float32x4_t, 4, vdupq_n_f32, PEAK_NEON, vst1q_f32)
 #endif
 
 /* The step that all bf16 is made of, on operands in the first cache: as good as a peak. */
-static const jem__half *half_step;
+static const jem__bf16 *half_step;
 static void peak_half(void *flops) {
     static uint16_t a[32 * 512], b[16 * 512];
-    static float c[4 * JEM__HALF_TILE];
+    static float c[4 * JEM__BF16_TILE];
     const uint16_t *x[4] = { b, b + 512, b, b + 512 }, *w = a;
     if (half_step->begin) half_step->begin();
     for (int t = 0; t < PEAK_TIMES / 64; t++) half_step->block(2, 2, 1, 64, &w, 16 * 512, x, c);
@@ -93,7 +93,7 @@ static double peak_of(jem_isa isa) {               /* GFLOP/s of one thread */
     void (*work)(void *) = peak_scalar;
     double flops = 0;
     if (isa == JEM_ISA_AVX512_BF16 || isa == JEM_ISA_AMX) {
-        half_step = jem__half_for(isa);
+        half_step = jem__bf16_for(isa);
         work = peak_half;
     }
     (void)isa;                                     /* of the scalar code alone */
@@ -170,9 +170,9 @@ static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precis
     memset(c, 0, sizeof *c), memset(&d, 0, sizeof d);
     d.isa = precision == JEM_BF16 ? bench_bf16(isa) : isa, d.precision = precision, d.threads = 1;
     c->ctx = jem_ctx_create(&d);
-    if (bf16_alone && c->ctx && c->ctx->half) {
-        static jem__half alone;
-        alone = *c->ctx->half, alone.twice = 0, c->ctx->half = &alone;
+    if (bf16_alone && c->ctx && c->ctx->bf16) {
+        static jem__bf16 alone;
+        alone = *c->ctx->bf16, alone.twice = 0, c->ctx->bf16 = &alone;
     }
     c->net = jem_net_create(c->ctx, NULL, NULL, 0, l->ci, l->size, l->size, 1, 1);
     if (!c->net) exit(1);
@@ -189,7 +189,7 @@ static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precis
     c->y->value = floats(c->ctx, &rng, c->y->groups * c->y->stride, 1);
     c->y->grad = floats(c->ctx, &rng, c->y->groups * c->y->stride, 1);
     c->x->needs = c->y->needs = 1, c->x->pos = c->y->pos = -1;
-    c->y->aux_buf = c->x->half_buf = c->x->half_grad_buf = -1;     /* nothing in a plan's region */
+    c->y->aux_buf = c->x->bf16_buf = c->x->bf16_grad_buf = -1;     /* nothing in a plan's region */
     c->plan.ctx = c->ctx, c->plan.mode = JEM__BACKWARD, c->plan.slots = c->plan.parts = 1;
     c->plan.base = floats(c->ctx, &rng, c->y->work + 1, 1);
     const jem_call call = jem__call(&c->plan, c->y, 0, 0);
@@ -229,7 +229,7 @@ static void (*const pass_of[PASSES])(void *) = {
 static int is_new(const conv *c, const layer *l, jem_precision precision, int pass) {
     const jem__conv_user *u = (const jem__conv_user *)c->y->user;
     if (precision == JEM_BF16)
-        return pass == OUTPUT ? u->out.half : pass == INPUT_GRADIENT ? u->grad.half : u->half;
+        return (pass == OUTPUT ? &u->out : pass == INPUT_GRADIENT ? &u->grad : &u->weights)->method->bf16;
     const int winograd = l->k == 3 && l->stride == 1 && l->ci >= 8 && l->co >= 8;
     if (precision == JEM_EXACT) return winograd && pass != WEIGHT_GRADIENT;
     return precision != JEM_FAST || (winograd && (pass != WEIGHT_GRADIENT ||
