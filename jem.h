@@ -99,17 +99,18 @@
        call comes first: give two ops that meet in a third a line each.
    IMAGES
        What you pass in and out is NCHW, row-major floats, by habit in [-1,1]. Inside, 16 images are
-       interleaved ("lanes are images", see >>platform), so that a vector register holds one pixel of
-       16 images: odd sizes cost nothing, and every kernel is the plain scalar algorithm.
+       interleaved ("lanes are images", see >>platform), so that a vector register holds one pixel
+       of 16 images: odd sizes cost nothing, and every kernel is the plain scalar algorithm.
 
    TABLE OF CONTENTS                                        (search for the mark)
        >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD
        >>rng        counter-based random numbers            >>samplers  SGLD, replay buffer
        >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
-       >>tape       record, plan, run, walk back            >>train     one step at a time
-       >>ops        what you build with                     >>eval      classify, accuracy
-       >>nets       wide-resnet, convnet, MLP, your own     >>io        safetensors
-       >>changelog                                          >>engine    what the processor runs
+       >>tape       record, and the plain walk              >>train     one step at a time
+       >>plan       the same, faster                        >>eval      classify, accuracy
+       >>ops        what you build with                     >>io        safetensors
+       >>nets       wide-resnet, convnet, MLP, your own     >>engine    what the processor runs
+                                                            >>changelog
    First the API in this order, then the implementation in the same order: ideas first, machinery
    last. Each room uses only the rooms above it, with one exception: >>engine, the kernels for every
    instruction set, comes last, behind an interface that stands in >>platform.
@@ -186,6 +187,8 @@ typedef struct jem_ctx_desc {
     int threads;           /* default: OpenMP's count where it is on (1 where it is not) */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
+    int plain;             /* 1: ops run one by one as recorded, nothing fused or planned: the same
+                              bits, slowly; to read along, and as the oracle of the tests */
 } jem_ctx_desc;
 
 /* NULL if there is no memory, or if the desc asks for an instruction set that is not there. */
@@ -226,14 +229,7 @@ JEM_API void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t 
 JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean,
                              float std);
 
-/* ==== >>memory: the tape's arena ============================================================== */
-
-typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
-
-/* Everything made on the tape between begin and end is forgotten at end. They nest. */
-JEM_API jem_mark jem_begin(jem_ctx *ctx);
-JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
-JEM_API void jem_reset(jem_ctx *ctx);                      /* forgets every tensor */
+/* ==== >>memory: what is held ================================================================== */
 
 typedef struct jem_memory_stats {
     size_t bytes;          /* held through the context's allocator now */
@@ -241,13 +237,12 @@ typedef struct jem_memory_stats {
     size_t allocations;    /* calls to allocate so far: constant in a steady loop */
 } jem_memory_stats;
 JEM_API jem_memory_stats jem_memory(const jem_ctx *ctx);
+/* Gives back what a function of this header has allocated for you (jem_archive_to_memory). */
+JEM_API void jem_release(jem_ctx *ctx, void *memory);
 
-/* ==== >>tape: record, plan, run, walk back ==================================================== */
+/* ==== >>tape: what is recorded ================================================================ */
 /* An op records itself and returns the tensor it will make. Nothing is computed until a number is
-   asked for (jem_read, jem_item, jem_backward, jem_grad): then the tape knows what is wanted and
-   plans for just that. Asked for the gradient of the input alone, which is all that SGLD needs, it
-   runs 16 images at a time forward and back through the whole net in one small, reused workspace,
-   and keeps nothing for the weights. */
+   asked for: see >>plan. */
 
 /* A batch of n images of c channels, h rows, w columns. A number per image is c = h = w = 1; a
    single number is n = 1 besides. Lives on the tape, until jem_end or jem_reset. */
@@ -255,8 +250,15 @@ typedef struct jem_tensor {
     int n, c, h, w;
     int blocks;                                    /* private: 1 in a network that cut its images */
     jem_ctx *ctx;
-    struct jem__node *node;                        /* private: how it is made, where it lies */
+    struct jem__node *node;                        /* private: how it is made; NULL: forgotten */
 } jem_tensor;
+
+/* Everything made on the tape between begin and end is forgotten at end. They nest. A tensor that
+   is used after that gives an error. */
+typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
+JEM_API jem_mark jem_begin(jem_ctx *ctx);
+JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
+JEM_API void jem_reset(jem_ctx *ctx);                      /* forgets every tensor */
 
 /* A parameter or buffer of a network: a plain row-major array in PyTorch's shape. */
 typedef struct jem_param {
@@ -278,6 +280,50 @@ JEM_API jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int
 JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
 /* Replaces a leaf's images; what was computed from it is computed anew when asked for. */
 JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
+
+/* One's own op. forward and backward are called for one group of 16 images at a time, possibly
+   from several threads: read x, write y. Element (channel c, row i, column j) of lane l lies at
+   [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on repeat the last image, and have no
+   gradient. */
+typedef struct jem_shape { int n, c, h, w; } jem_shape;
+
+typedef struct jem_call {
+    jem_ctx *ctx;
+    void *user;                                    /* the copy that the tape made of yours */
+    int group, live;                               /* which 16 images; how many of them are real */
+    int inputs;
+    jem_shape in[JEM_MAX_INPUTS], out;
+    const float *x[JEM_MAX_INPUTS];                /* forward; backward: only those in `keeps` */
+    float *y;                                      /* forward: write; backward: JEM_KEEPS_OUTPUT */
+    void *aux;                                     /* aux_bytes per group, kept for backward */
+    const float *dy;                               /* backward: gradient of the output; in forward,
+                                                      NULL says that no backward will follow */
+    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if nobody asks */
+    struct jem__inner *inner;                      /* private: of the built-in ops */
+} jem_call;
+
+enum {                                             /* jem_op.keeps: what backward reads */
+    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_OUTPUT = 16
+};
+typedef struct jem_op {
+    const char *name;
+    void (*forward)(const jem_call *call);
+    void (*backward)(const jem_call *call);        /* NULL: no gradient passes */
+    int keeps;
+    const struct jem__traits *traits;              /* private: of the built-in ops; NULL */
+} jem_op;
+/* Records an op of your own. out.n must be the inputs' n. `user` (user_bytes of it) is copied; `op`
+   is not, and must stay. aux_bytes of scratch per group pass from forward to backward. */
+JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
+                               int n_inputs, jem_shape out, const void *user, size_t user_bytes,
+                               size_t aux_bytes);
+
+/* ==== >>plan: asking for numbers and gradients ================================================ */
+/* When a number is asked for, the tape knows what is wanted and plans for just that. Asked for the
+   gradient of the input alone, which is all that SGLD needs, it runs 16 images at a time forward
+   and back through the whole net in one small, reused workspace, and keeps nothing for the
+   weights. */
+
 /* Computes t if need be, and copies it out: nchw[n][c][h][w]. */
 JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
 /* The one number of a tensor with n = c = h = w = 1; NaN and an error if it has more. */
@@ -301,63 +347,6 @@ typedef jem_tensor *(*jem_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
    Negative on an error. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
                                  float step);
-
-/* One's own op. forward and backward are called for one group of 16 images at a time, possibly
-   from several threads: read x, write y. Element (channel c, row i, column j) of lane l lies at
-   [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on repeat the
-   last image, and have no gradient. */
-typedef struct jem_shape { int n, c, h, w; } jem_shape;
-
-typedef struct jem_call {
-    jem_ctx *ctx;
-    void *user;                                    /* the copy that the tape made of yours */
-    int group, live;                               /* which 16 images; how many of them are real */
-    int inputs, training;                          /* training: the pass walks back to parameters */
-    jem_shape in[JEM_MAX_INPUTS], out;
-    const float *x[JEM_MAX_INPUTS];                /* forward; backward: only those in `keeps` */
-    float *y;                                      /* forward: write; backward: JEM_KEEPS_OUTPUT */
-    void *aux;                                     /* aux_bytes per group, kept for backward */
-    float *work;                                   /* private to built-in ops: scratch, */
-    int part, parts;                               /* and which part of a group to do */
-    const float *dy;                               /* backward: gradient of the output; in forward,
-                                                      NULL says that no backward will follow */
-    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if nobody asks */
-    jem_param *param[JEM_MAX_PARAMS];
-    int add[JEM_MAX_INPUTS];                       /* for JEM_OP_STORES: add to dx, or store */
-    const uint16_t *x16, *dy16;                    /* private: bf16 in place of x[0] and dy; */
-    uint16_t *y16;                                 /* also, or only, wanted of the result */
-    const void *act;                               /* private: what is fused to a convolution */
-    const float *plus;
-    float *act_y;
-    void *act_aux;
-    const struct jem__plan *plan;                  /* private, as is the node: finds the other */
-    struct jem__node *node;                        /* groups for an op that needs them all */
-} jem_call;
-
-enum {                                             /* jem_op.keeps: what backward reads */
-    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_OUTPUT = 16
-};
-enum {                                             /* jem_op.flags, for the built-in ops */
-    JEM_OP_STORES = 1,     /* backward obeys add[]: 0 store, 1 add (otherwise dx comes zeroed) */
-    JEM_OP_IN_PLACE = 2,   /* y may lie over x[0], dx[0] over dy */
-    JEM_OP_WHOLE = 4,      /* called once for all groups: sums over the batch */
-    JEM_OP_CONV = 8, JEM_OP_ADD = 16, JEM_OP_ACTIVATION = 32           /* what can be fused */
-};
-typedef struct jem_op {
-    const char *name;
-    void (*forward)(const jem_call *call);
-    void (*backward)(const jem_call *call);        /* NULL: no gradient passes */
-    int keeps, flags;
-    /* Built-in ops with parameters: before a pass (packing), after backward (their gradients). */
-    jem_status (*prepare)(const jem_call *call, int want_input_grad);
-    jem_status (*param_grad)(const jem_call *call);
-    int keeps_for_params;                          /* as keeps, when parameters want gradients */
-} jem_op;
-/* Records an op of your own. out.n must be the inputs' n. `user` (user_bytes of it) is copied.
-   aux_bytes of scratch per group of 16 images pass from forward to backward. */
-JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
-                               int n_inputs, jem_shape out, const void *user, size_t user_bytes,
-                               size_t aux_bytes);
 
 /* ==== >>ops: what you build with ============================================================== */
 /* Shapes are (n,c,h,w). Every op returns NULL and keeps an error that names it and the shapes. */
@@ -715,7 +704,6 @@ JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const c
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
 /* The file's bytes, from the context's allocator: give them back with jem_release. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
-JEM_API void jem_release(jem_ctx *ctx, void *memory);
 
 /* A network's parameters and description, as an archive and back. From an archive without a
    description (PyTorch's own), create the net first and use jem_net_load. */
@@ -819,6 +807,7 @@ struct jem_ctx {
     jem__chunk *chunks, *chunk;                    /* the arena: all of it, the one in use */
     size_t used;                                   /* bytes of the chunk in use */
     struct jem__node **nodes;                      /* the tape, in the order it was recorded */
+    struct jem__step *steps;                       /* of each node, during a run */
     int n_nodes, cap_nodes;
     double params_left;                            /* what a file's description may still create */
     uint64_t pushes;                               /* counts arena allocations: their time order */
@@ -886,12 +875,6 @@ static char *jem__strdup(jem_ctx *ctx, const char *s) {
     if (copy) memcpy(copy, s, n);
     return copy;
 }
-
-jem_memory_stats jem_memory(const jem_ctx *ctx) {
-    const jem_memory_stats none = { 0, 0, 0 };
-    return ctx ? ctx->memory : none;
-}
-void jem_release(jem_ctx *ctx, void *memory) { jem__free(ctx, memory); }
 
 /* Runs task(arg, 0..n-1). Tasks write to different places and never depend on their order. `flops`:
    about how much work it is in all; little of it is done sooner than threads are woken. */
@@ -976,7 +959,7 @@ const char *jem_isa_name(jem_isa isa) {
     }
 }
 
-/* ---- what the engine room offers -------------------------------------------------------------- */
+/* ---- what the engine room offers ------------------------------------------------------------- */
 /* Lanes are images. Element (n,c,h,w) of a batch lies at
 
        data[((((n/16)*H + h)*W + w)*C + c)*16 + n%16]
@@ -1149,7 +1132,8 @@ jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
 void jem_ctx_free(jem_ctx *ctx) {
     if (!ctx) return;
     for (jem__chunk *c = ctx->chunks, *next; c; c = next) next = c->next, jem__free(ctx, c);
-    jem__free(ctx, ctx->nodes);
+    for (int i = 0; i < ctx->cap_nodes; i++) jem__free(ctx, ctx->nodes[i]);
+    jem__free(ctx, ctx->nodes), jem__free(ctx, ctx->steps);
     jem_ctx copy = *ctx;                           /* its allocator frees it last */
     jem__free(&copy, ctx);
 }
@@ -1251,6 +1235,21 @@ float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first 
 
 #define JEM__CHUNK ((size_t)1 << 20)
 
+/* Under the address sanitizer, memory that is not in use cannot be touched unnoticed. */
+#if defined(__SANITIZE_ADDRESS__)
+#define JEM__ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define JEM__ASAN 1
+#endif
+#endif
+#ifdef JEM__ASAN
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#endif
+
 /* Not zeroed; aligned to 64 bytes. */
 static void *jem__push(jem_ctx *ctx, size_t bytes) {
     if (bytes > (size_t)-1 / 4) {
@@ -1269,6 +1268,7 @@ static void *jem__push(jem_ctx *ctx, size_t bytes) {
         ctx->chunk = chunk, ctx->used = 0;
     }
     char *p = (char *)ctx->chunk + 64 + ctx->used;
+    ASAN_UNPOISON_MEMORY_REGION(p, bytes);
     ctx->used += bytes;
     ctx->pushes++;
     return p;
@@ -1279,82 +1279,159 @@ static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
     if (p) memset(p, 0, bytes);
     return p;
 }
+static float *jem__push_floats(jem_ctx *ctx, ptrdiff_t n) {
+    return (float *)jem__push(ctx, (size_t)n * sizeof(float));
+}
 
-/* ==== >>tape: record, plan, run, walk back ==================================================== */
-/* An op adds a node. When a number is asked for, a plan is made of the nodes it needs:
+jem_memory_stats jem_memory(const jem_ctx *ctx) {
+    const jem_memory_stats none = { 0, 0, 0 };
+    return ctx ? ctx->memory : none;
+}
+void jem_release(jem_ctx *ctx, void *memory) { if (ctx) jem__free(ctx, memory); }
 
-     - the order is the order of recording; a pass walks it forward, then (for gradients) back;
-     - every value, gradient and scratch gets a place in a region, shared by all whose lifetimes do
-       not meet. What a backward does not read dies with its last use: that is how jem_grad keeps
-       nothing for the weights;
-     - runs of nodes that treat images separately go depth-first, a group of 16 images at a time.
-       In jem_grad a group goes forward and back at once, so a thread needs one region, for one
-       group, whatever the batch. In jem_backward every group has its region, because a weight's
-       gradient sums over all of them. */
+/* What lies behind the place in use has been given back. */
+static void jem__arena_forget(jem_ctx *ctx) {
+    size_t used = ctx->used;
+    for (jem__chunk *c = ctx->chunk; c; c = c->next, used = 0)
+        ASAN_POISON_MEMORY_REGION((char *)c + 64 + used, c->size - used);
+}
+
+/* ==== >>tape: what is recorded, and the plain walk ============================================ */
+/* An op called on tensors computes nothing. It adds a node that knows the op, its inputs and the
+   shape of its output; the nodes, in the order of recording, are the tape. A number is computed by
+   walking the tape forward. Gradients are computed by going back from the number y, where dy/dy is
+   1: each op turns the gradient of its output into those of its inputs, which is the chain rule
+   (reverse mode; Griewank & Walther, 'Evaluating derivatives', 2008). jem__walk_plain, at the end
+   of this room, does just that and is the whole idea; >>plan does the same faster. */
 
 typedef struct jem__node {
     jem_tensor t;
     const jem_op *op;                              /* NULL: a leaf */
     struct jem__node *in[JEM_MAX_INPUTS];
     jem_param *param[JEM_MAX_PARAMS];
-    void *user;
-    int index, inputs, params, groups;
+    void *user;                                    /* the op's own data */
+    int index, inputs, params, groups;             /* groups of 16 images */
     ptrdiff_t stride;                              /* floats of a group: h*w*c*16 */
-    size_t aux_bytes;
+    size_t aux_bytes;                              /* of a group, from forward to backward */
     ptrdiff_t work;                                /* floats of scratch while it runs */
     double flops;                                  /* about, of one group, forward */
-    int bf16_out, bf16_grad;                       /* a convolution: that pass is in bf16 */
-    float *value, *grad;                           /* all groups; NULL: in a plan's region only */
-    uint64_t value_push, grad_push;                /* when those were allocated */
-    int ready, keep;
-    /* of the plan being run */
-    int reached, wanted, needs, written, add[JEM_MAX_INPUTS], pos;
-    int value_buf, aux_buf, grad_buf;              /* -1: none */
-    int bf16_buf, bf16_grad_buf, bf16_only;        /* copies in bf16; only: of the gradient */
-    struct jem__node *bf16_dy;                     /* whose bf16_grad_buf is its dy, */
-    struct jem__node *bf16_by;                     /* who writes bf16_grad_buf */
-    int uses;                                      /* how often read in this plan; user1: first */
-    struct jem__node *user1, *into, *core, *sum, *late, *by;           /* see jem__plan_fuse */
+    int bf16_out, bf16_grad;                       /* that pass can read and write bf16 */
+    int keep, ready;                               /* ready: value is up to date */
+    float *value, *grad;                           /* all groups; NULL: only during a run */
+    uint64_t value_push, grad_push;                /* when they were allocated */
 } jem__node;
 
-typedef struct jem__buf { int start, end; ptrdiff_t size, at; } jem__buf;
+/* Where something of a node lies during a run: group g at `at` + g % slots * step. */
+typedef struct jem__place { float *at; ptrdiff_t step; int slots; } jem__place;
+
+/* A node's part in a run. */
+typedef struct jem__step {
+    jem__node *node;
+    struct jem__step *in[JEM_MAX_INPUTS];
+    int reached;                                   /* the target depends on it */
+    int needs;                                     /* its gradient is asked for, or on the way */
+    int runs;                                      /* it is computed in this run */
+    int written;                                   /* its gradient has been begun */
+    int add[JEM_MAX_INPUTS];                       /* backward adds to that input's gradient */
+    jem__place value, grad, aux;
+
+    /* the plan's notes (see >>plan; the plain walk has none) */
+    int pos;                                       /* list[pos] is this step; -1: none is */
+    int value_buf, aux_buf, grad_buf;              /* buffers; -1: none */
+    int readers;                                   /* how often its value is read, and ... */
+    struct jem__step *reader;                      /* ... who reads it first */
+    struct jem__step *conv, *plus;                 /* it ends a fused conv (-> add) -> activation */
+    struct jem__step *runs_in;                     /* it is fused into that one, forward */
+    struct jem__step *back_conv;                   /* an activation: back through this conv too */
+    struct jem__step *back_in;                     /* a conv: it goes back where that one does */
+    int value16_buf, grad16_buf, grad16_only;      /* copies in bf16; only: nobody reads fp32 */
+    struct jem__step *dy16;                        /* a conv: reads that one's grad16 as its dy */
+    struct jem__step *grad16_by;                   /* who writes grad16 */
+} jem__step;
 
 typedef enum { JEM__EVAL, JEM__GRAD, JEM__BACKWARD } jem__mode;
 
-typedef struct jem__plan {
+typedef struct jem__run {
     jem_ctx *ctx;
     jem__mode mode;
-    jem__node **list, *target;
-    jem__buf *bufs;
-    int n, n_bufs, slots, parts;                   /* parts: threads per group, if there are few */
-    int from, to;                                  /* the run in hand: list[from..to-1] */
-    float *base;
-    ptrdiff_t region;                              /* floats */
-    ptrdiff_t work, work_size;                     /* where in a region the work space of part 0 is,
-                                                      and from each part's to the next */
-} jem__plan;
+    jem__step *target, *leaf;                      /* of d target / d leaf, or NULL */
+    jem__step **list;                              /* those that run, in the order of recording */
+    int n;
+    jem__place work;                               /* scratch for the op that runs, of part 0; */
+    ptrdiff_t part_step;                           /* floats from there to the next part's */
+    int parts;                                     /* threads that share a group */
+} jem__run;
+
+/* What only built-in ops have: of an op, and of one call. */
+enum {
+    JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx comes zeroed) */
+    JEM__OP_IN_PLACE = 2,  /* y may lie over x[0], dx[0] over dy */
+    JEM__OP_WHOLE = 4,     /* called once for all groups: sums over the batch */
+    JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32        /* what can be fused */
+};
+typedef struct jem__traits {
+    int flags;
+    jem_status (*prepare)(const jem_call *call, int want_input_grad);  /* before a run: packing */
+    jem_status (*param_grad)(const jem_call *call);                    /* called once */
+    int keeps_for_params;                          /* as jem_op.keeps, for param_grad */
+} jem__traits;
+static const jem__traits jem__stores = { JEM__OP_STORES, NULL, NULL, 0 };
+static const jem__traits jem__in_place = { JEM__OP_STORES | JEM__OP_IN_PLACE, NULL, NULL, 0 };
+static const jem__traits jem__whole = { JEM__OP_WHOLE, NULL, NULL, 0 };
+
+typedef struct jem__inner {
+    const jem__run *run;
+    jem__step *step;
+    jem_param *const *param;
+    int training;                                  /* the run goes back to parameters */
+    int add[JEM_MAX_INPUTS];
+    float *work;                                   /* scratch */
+    int part, parts;                               /* which part of the group to do */
+    const uint16_t *x16, *dy16;                    /* bf16 in place of x[0] and dy */
+    uint16_t *y16;                                 /* wanted of the result, besides or only */
+    const float *plus;                             /* fused to a convolution: an addition, */
+    const void *act;                               /* an activation: its user data, output and */
+    float *act_y;                                  /* aux */
+    void *act_aux;
+} jem__inner;
+
+static int jem__has(const jem__node *n, int flag) {
+    return n->op && n->op->traits && n->op->traits->flags & flag;
+}
+static int jem__trains(const jem__node *n) {       /* has a parameter that wants a gradient */
+    for (int i = 0; n->op && n->op->traits && n->op->traits->param_grad && i < n->params; i++)
+        if (n->param[i] && n->param[i]->grad) return 1;
+    return 0;
+}
+
+/* ---- recording ------------------------------------------------------------------------------- */
 
 jem_mark jem_begin(jem_ctx *ctx) {
-    jem_mark mark;
+    jem_mark mark = { NULL, 0, 0, 0 };
+    if (!ctx) return mark;
     mark.chunk = ctx->chunk, mark.used = ctx->used, mark.nodes = ctx->n_nodes;
     mark.pushes = ctx->pushes;
     return mark;
 }
 
-/* A node from before the mark may have been computed since: then its value goes, and it stays. */
+/* A node's memory is only ever a node's, and a forgotten one has t.node = NULL: so a tensor that is
+   used too late can be told. A node from before the mark may have been computed since: then its
+   value goes, and it stays. */
 void jem_end(jem_ctx *ctx, jem_mark mark) {
+    if (!ctx) return;
     ctx->chunk = mark.chunk ? (jem__chunk *)mark.chunk : ctx->chunks;
     ctx->used = mark.chunk ? mark.used : 0;
-    ctx->n_nodes = mark.nodes < ctx->n_nodes ? mark.nodes : ctx->n_nodes;
+    while (ctx->n_nodes > mark.nodes) ctx->nodes[--ctx->n_nodes]->t.node = NULL;
     for (int i = 0; i < ctx->n_nodes; i++) {
         jem__node *n = ctx->nodes[i];
         if (n->value && n->value_push > mark.pushes) n->value = NULL, n->ready = 0;
         if (n->grad && n->grad_push > mark.pushes) n->grad = NULL;
     }
+    jem__arena_forget(ctx);
 }
 
 void jem_reset(jem_ctx *ctx) {
-    jem_mark start = { NULL, 0, 0, 0 };
+    const jem_mark start = { NULL, 0, 0, 0 };
     jem_end(ctx, start);
 }
 
@@ -1375,9 +1452,44 @@ static jem__words jem__param_text(const jem_param *p) {
     return x;
 }
 
-static int jem__groups(int n) { return (n + JEM_LANES - 1) / JEM_LANES; }
+/* There, and not forgotten, in a context without an error; keeps an error if it was forgotten. */
+static int jem__live(const jem_tensor *t, const char *what) {
+    if (t && !t->node)
+        jem__fail(t->ctx, JEM_BAD_ARGUMENT, "%s: jem_end or jem_reset has forgotten this tensor %s",
+                  what, jem__shape_text(t).s);
+    return t && t->ctx->status == JEM_OK;
+}
 
-/* A node without its inputs: checks the shape, allocates, puts it on the tape. */
+static int jem__groups(int n) { return (n + JEM_LANES - 1) / JEM_LANES; }
+static jem_shape jem__shape(int n, int c, int h, int w) {
+    jem_shape s;
+    s.n = n, s.c = c, s.h = h, s.w = w;
+    return s;
+}
+static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
+static ptrdiff_t jem__floats(jem_shape s) { return (ptrdiff_t)s.c * s.h * s.w * JEM_LANES; }
+
+/* Room for one more node and its step; nodes stay allocated, and are used again. */
+static jem__node *jem__node_next(jem_ctx *ctx) {
+    if (ctx->n_nodes == ctx->cap_nodes) {
+        const int cap = ctx->cap_nodes ? 2 * ctx->cap_nodes : 64;
+        jem__node **nodes = (jem__node **)jem__alloc(ctx, (size_t)cap * sizeof *nodes);
+        jem__step *steps = (jem__step *)jem__alloc(ctx, (size_t)cap * sizeof *steps);
+        if (!nodes || !steps) {
+            jem__free(ctx, nodes), jem__free(ctx, steps);
+            return NULL;
+        }
+        if (ctx->cap_nodes) memcpy(nodes, ctx->nodes, (size_t)ctx->cap_nodes * sizeof *nodes);
+        jem__free(ctx, ctx->nodes), jem__free(ctx, ctx->steps);
+        ctx->nodes = nodes, ctx->steps = steps, ctx->cap_nodes = cap;
+    }
+    jem__node **n = ctx->nodes + ctx->n_nodes;
+    if (*n) memset(*n, 0, sizeof **n);
+    else *n = (jem__node *)jem__alloc(ctx, sizeof **n);
+    return *n;
+}
+
+/* A node without its inputs: checks the shape, puts it on the tape. */
 static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) {
     if (!ctx || ctx->status != JEM_OK) return NULL;
     if (s.n < 1 || s.c < 1 || s.h < 1 || s.w < 1 ||
@@ -1386,35 +1498,32 @@ static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) 
                   s.n, s.c, s.h, s.w);
         return NULL;
     }
-    if (ctx->n_nodes == ctx->cap_nodes) {
-        int cap = ctx->cap_nodes ? 2 * ctx->cap_nodes : 256;
-        jem__node **more = (jem__node **)jem__alloc(ctx, (size_t)cap * sizeof *more);
-        if (!more) return NULL;
-        if (ctx->n_nodes) memcpy(more, ctx->nodes, (size_t)ctx->n_nodes * sizeof *more);
-        jem__free(ctx, ctx->nodes);
-        ctx->nodes = more, ctx->cap_nodes = cap;
-    }
-    jem__node *n = (jem__node *)jem__push_zero(ctx, sizeof *n);
+    jem__node *n = jem__node_next(ctx);
     if (!n) return NULL;
     n->t.n = s.n, n->t.c = s.c, n->t.h = s.h, n->t.w = s.w, n->t.ctx = ctx, n->t.node = n;
-    n->groups = jem__groups(s.n);
-    n->stride = (ptrdiff_t)s.c * s.h * s.w * JEM_LANES;
+    n->groups = jem__groups(s.n), n->stride = jem__floats(s);
     n->flops = 10 * (double)n->stride;             /* elementwise; a convolution knows better */
-    n->index = ctx->n_nodes;
-    ctx->nodes[ctx->n_nodes++] = n;
+    n->index = ctx->n_nodes++;
     return n;
 }
 
+/* Many parameters: this is all that a node is. */
 static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, jem_param *const *params, int n_params,
                                const void *user, size_t user_bytes, size_t aux_bytes) {
     for (int i = 0; i < n_inputs; i++) {
-        if (!inputs[i]) return NULL;
+        if (!jem__live(inputs[i], op->name)) return NULL;
         if (inputs[i]->ctx != ctx) {
             jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: a tensor of another context", op->name);
             return NULL;
         }
     }
+    for (int i = 0; i < n_params; i++)
+        if (params[i] && params[i]->ctx != ctx) {
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %.80s is a parameter of another context",
+                      op->name, params[i]->name);
+            return NULL;
+        }
     jem__node *n = jem__node_create(ctx, op->name, out);
     if (!n) return NULL;
     n->op = op, n->inputs = n_inputs, n->params = n_params, n->aux_bytes = aux_bytes;
@@ -1429,9 +1538,10 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
     return &n->t;
 }
 
+/* Many parameters: the author of an op says all this once. */
 jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
-    if (!op || !op->forward || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS) {
+    if (!op || !op->forward || !inputs || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a forward and 1 to %d inputs",
                   op && op->name ? op->name : "jem_custom", JEM_MAX_INPUTS);
         return NULL;
@@ -1445,14 +1555,7 @@ jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs
     return jem__record(ctx, op, inputs, n_inputs, out, NULL, 0, user, user_bytes, aux_bytes);
 }
 
-static jem_shape jem__shape(int n, int c, int h, int w) {
-    jem_shape s;
-    s.n = n, s.c = c, s.h = h, s.w = w;
-    return s;
-}
-static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
-
-/* ---- plain images in and out: nchw[n][c][h][w] <-> lanes ------------------------------------- */
+/* ---- leaves: nchw[n][c][h][w] <-> lanes ------------------------------------------------------ */
 
 static ptrdiff_t jem__lane_at(const jem__node *n, int image, int c, int y, int x) {
     const ptrdiff_t pixel = (ptrdiff_t)y * n->t.w + x;
@@ -1481,8 +1584,8 @@ static void jem__leaf_changed(const jem__node *leaf) {
         if (leaf->t.ctx->nodes[i]->op) leaf->t.ctx->nodes[i]->ready = 0;
 }
 
-static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, int n, int c, int h, int w) {
-    jem__node *leaf = jem__node_create(ctx, what, jem__shape(n, c, h, w));
+static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, jem_shape s) {
+    jem__node *leaf = jem__node_create(ctx, what, s);
     if (!leaf) return NULL;
     leaf->value = (float *)jem__push_zero(ctx,
                                           (size_t)(leaf->groups * leaf->stride) * sizeof(float));
@@ -1492,7 +1595,7 @@ static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, int n, int c, int h
 }
 
 jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w) {
-    return jem__leaf(ctx, "zeros", n, c, h, w);
+    return jem__leaf(ctx, "zeros", jem__shape(n, c, h, w));
 }
 
 jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w) {
@@ -1500,13 +1603,14 @@ jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int 
         jem__fail(ctx, JEM_BAD_ARGUMENT, "input: no data (NULL)");
         return NULL;
     }
-    jem_tensor *t = jem__leaf(ctx, "input", n, c, h, w);
+    jem_tensor *t = jem__leaf(ctx, "input", jem__shape(n, c, h, w));
     if (t) jem__copy_in(t->node, t->node->value, nchw);
     return t;
 }
 
 jem_status jem_write(jem_tensor *leaf, const float *nchw) {
     if (!leaf || !nchw) return JEM_BAD_ARGUMENT;
+    if (!jem__live(leaf, "write")) return leaf->ctx->status;
     if (leaf->node->op)
         return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "write: %s is computed (by %s), not a leaf",
                          jem__shape_text(leaf).s, leaf->node->op->name);
@@ -1515,9 +1619,214 @@ jem_status jem_write(jem_tensor *leaf, const float *nchw) {
     return JEM_OK;
 }
 
-void jem_keep(jem_tensor *t) { if (t) t->node->keep = 1; }
+void jem_param_changed(jem_param *p) { if (p) p->version++; }
 
-/* ---- planning -------------------------------------------------------------------------------- */
+/* ---- what a run has to do -------------------------------------------------------------------- */
+
+static float *jem__at_place(jem__place p, int group) {
+    return p.at ? p.at + group % p.slots * p.step : NULL;
+}
+static jem__place jem__all_groups(const jem__node *n, float *at) {
+    const jem__place p = { at, n->stride, n->groups };
+    return p;
+}
+
+/* Which nodes: `reached` from the target, `needs` a gradient, `runs`. A value that is ready is used
+   as it is, except where the gradient's way leads through it. */
+static void jem__run_marks(jem__run *r, jem__node *target, jem__node *leaf) {
+    jem__step *steps = r->ctx->steps;
+    const int last = target->index;
+    for (int i = 0; i <= last; i++) {
+        jem__step *s = steps + i;
+        memset(s, 0, sizeof *s);
+        s->node = r->ctx->nodes[i];
+        for (int k = 0; k < s->node->inputs; k++) s->in[k] = steps + s->node->in[k]->index;
+    }
+    r->target = steps + last, r->leaf = leaf ? steps + leaf->index : NULL;
+    r->target->reached = r->target->runs = 1;
+    for (int i = last; i >= 0; i--)
+        for (int k = 0; steps[i].reached && k < steps[i].node->inputs; k++)
+            steps[i].in[k]->reached = 1;
+    for (int i = 0; i <= last; i++) {
+        jem__step *s = steps + i;
+        if (!s->reached || r->mode == JEM__EVAL) continue;
+        s->needs = s == r->leaf || (r->mode == JEM__BACKWARD && jem__trains(s->node));
+        for (int k = 0; k < s->node->inputs; k++)
+            if (s->in[k]->needs && s->node->op->backward) s->needs = 1;
+    }
+    for (int i = last; i >= 0; i--) {
+        jem__step *s = steps + i;
+        s->runs = s->runs && s->node->op && !(s->node->ready && !s->needs);
+        for (int k = 0; s->runs && k < s->node->inputs; k++) s->in[k]->runs = 1;
+        r->n += s->runs;
+    }
+}
+
+/* Values that stay after the run: the target's, small ones, and those asked for. */
+static jem_status jem__run_kept(jem__run *r) {
+    jem_ctx *ctx = r->ctx;
+    for (jem__step *s = ctx->steps; s <= r->target; s++) {
+        jem__node *n = s->node;
+        if (s->runs && !n->value &&
+            (s == r->target || n->keep || n->stride <= 128 * JEM_LANES)) {
+            n->value = (float *)jem__push(ctx, (size_t)(n->groups * n->stride) * sizeof(float));
+            n->value_push = ctx->pushes;
+            if (!n->value) return JEM_NO_MEMORY;
+        }
+        if (s == r->leaf && !n->grad) {
+            n->grad = (float *)jem__push(ctx, (size_t)(n->groups * n->stride) * sizeof(float));
+            n->grad_push = ctx->pushes;
+            if (!n->grad) return JEM_NO_MEMORY;
+        }
+        if (n->value) s->value = jem__all_groups(n, n->value);
+        if (s == r->leaf) s->grad = jem__all_groups(n, n->grad);
+    }
+    return JEM_OK;
+}
+
+/* Points a call at a group. */
+static void jem__call_group(jem_call *c, int group) {
+    const jem__step *s = c->inner->step;
+    const int live = s->node->t.n - group * JEM_LANES;
+    c->group = group, c->live = live < JEM_LANES ? live : JEM_LANES;
+    c->y = jem__at_place(s->value, group), c->aux = jem__at_place(s->aux, group);
+    c->dy = s->needs ? jem__at_place(s->grad, group) : NULL;
+    for (int k = 0; k < c->inputs; k++) {
+        c->x[k] = jem__at_place(s->in[k]->value, group);
+        c->dx[k] = s->needs && s->in[k]->needs ? jem__at_place(s->in[k]->grad, group) : NULL;
+    }
+}
+/* The same call for another group: for ops that need the whole batch. */
+static jem_call jem__at(const jem_call *call, int group) {
+    jem_call c = *call;
+    jem__call_group(&c, group);
+    return c;
+}
+
+/* Everything an op sees of one group. */
+static void jem__call_open(const jem__run *r, jem__step *s, int group, int part, jem_call *c,
+                           jem__inner *in) {
+    const jem__node *n = s->node;
+    memset(c, 0, sizeof *c), memset(in, 0, sizeof *in);
+    in->run = r, in->step = s, in->param = n->param, in->training = r->mode == JEM__BACKWARD;
+    in->part = part, in->parts = r->parts;
+    if (r->work.at) in->work = jem__at_place(r->work, group) + part * r->part_step;
+    c->ctx = r->ctx, c->user = n->user, c->inputs = n->inputs, c->inner = in;
+    c->out = jem__shape_of(&n->t);
+    for (int k = 0; k < n->inputs; k++)
+        c->in[k] = jem__shape_of(&n->in[k]->t), in->add[k] = s->add[k];
+    jem__call_group(c, group);
+}
+
+/* d target / d target: 1 for each image, nothing for dead lanes. */
+static void jem__seed(const jem__run *r, int group) {
+    const jem__node *n = r->target->node;
+    float *g = jem__at_place(r->target->grad, group);
+    for (int l = 0; l < JEM_LANES; l++) g[l] = group * JEM_LANES + l < n->t.n ? 1.0f : 0.0f;
+}
+
+static void jem__step_forward(const jem__run *r, jem__step *s, int group) {
+    jem_call c;
+    jem__inner in;
+    jem__call_open(r, s, group, 0, &c, &in);
+    s->node->op->forward(&c);
+}
+
+/* Gradients that are begun here, by an op that adds, begin at 0. */
+static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
+    const int whole = jem__has(s->node, JEM__OP_WHOLE), adds = !jem__has(s->node, JEM__OP_STORES);
+    jem_call c;
+    jem__inner in;
+    int any = 0;
+    jem__call_open(r, s, group, 0, &c, &in);
+    for (int k = 0; k < s->node->inputs; k++) {
+        const jem__node *x = s->in[k]->node;
+        any |= c.dx[k] != NULL;
+        if (!c.dx[k] || !adds || s->add[k]) continue;
+        for (int g = whole ? 0 : group; g < (whole ? x->groups : group + 1); g++)
+            memset(jem__at_place(s->in[k]->grad, g), 0, (size_t)x->stride * sizeof(float));
+    }
+    if (any) s->node->op->backward(&c);
+}
+
+static jem_status jem__step_params(const jem__run *r, jem__step *s) {
+    jem_call c;
+    jem__inner in;
+    jem__call_open(r, s, 0, 0, &c, &in);
+    return s->node->op->traits->param_grad(&c);
+}
+
+/* ---- the plain walk -------------------------------------------------------------------------- */
+
+/* Memory for every value, gradient and scratch, all at once. */
+static jem_status jem__walk_memory(jem__run *r) {
+    ptrdiff_t work = JEM_LANES;
+    for (int i = 0; i < r->n; i++) {
+        jem__step *s = r->list[i];
+        const jem__node *n = s->node;
+        const ptrdiff_t aux = (ptrdiff_t)((n->aux_bytes + 63) / 64 * JEM_LANES);
+        const ptrdiff_t size = n->groups * n->stride;
+        if (!s->value.at) s->value = jem__all_groups(n, jem__push_floats(r->ctx, size));
+        if (s->needs) s->grad = jem__all_groups(n, jem__push_floats(r->ctx, size));
+        s->aux = jem__all_groups(n, jem__push_floats(r->ctx, n->groups * aux)), s->aux.step = aux;
+        if (n->work > work) work = n->work;
+    }
+    r->work.at = jem__push_floats(r->ctx, work), r->work.slots = r->parts = 1;
+    return r->ctx->status;
+}
+
+/* Forward in order; then back from the target, whose gradient in itself is 1. Of several readers
+   of a value, the one that is met first on the way back begins its gradient, the others add. */
+static jem_status jem__walk_plain(jem__run *r) {
+    jem_status status = jem__walk_memory(r);
+    for (int i = 0; status == JEM_OK && i < r->n; i++) {
+        jem__step *s = r->list[i];
+        const int calls = jem__has(s->node, JEM__OP_WHOLE) ? 1 : s->node->groups;
+        for (int g = 0; g < calls; g++) jem__step_forward(r, s, g);
+    }
+    if (status != JEM_OK || r->mode == JEM__EVAL) return status;
+    for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
+    for (int i = r->n; status == JEM_OK && i-- > 0;) {
+        jem__step *s = r->list[i];
+        const int calls = jem__has(s->node, JEM__OP_WHOLE) ? 1 : s->node->groups;
+        if (!s->needs) continue;
+        if (r->mode == JEM__BACKWARD && jem__trains(s->node)) status = jem__step_params(r, s);
+        for (int k = 0; k < s->node->inputs; k++)
+            if (s->in[k]->needs) s->add[k] = s->in[k]->written, s->in[k]->written = 1;
+        for (int g = 0; g < calls; g++) jem__step_backward(r, s, g);
+    }
+    return status;
+}
+
+/* ==== >>plan: the same, faster ================================================================ */
+/* The walk of the room above keeps every number and passes over memory once per op. The plan gives
+   the same bits and:
+
+     - gives every value, gradient and scratch a place in a region shared by all whose lifetimes do
+       not meet. What no backward reads dies with its last use: that is how jem_grad keeps nothing
+       for the weights;
+     - lets steps that treat images separately go depth-first, a group of 16 images at a time. In
+       jem_grad a group goes forward and back at once, so a thread needs one region, for one group,
+       whatever the batch. In jem_backward every group has its region, because a weight's gradient
+       sums over all of them;
+     - runs a convolution with the addition and activation behind it as one, and its input gradient
+       with that of the activation before it;
+     - hands bf16 from convolution to convolution, where both work in it. */
+
+typedef struct jem__buf { int start, end; ptrdiff_t size, at; } jem__buf;
+
+typedef struct jem__plan {
+    jem__run *r;
+    jem_ctx *ctx;
+    jem__mode mode;
+    jem__step **list;                              /* the run's, as are n and mode */
+    int n;
+    jem__buf *bufs;
+    int n_bufs, slots;                             /* slots: regions */
+    int from, to;                                  /* what is going on: list[from..to-1] */
+    float *base;
+    ptrdiff_t region;                              /* floats */
+} jem__plan;
 
 static int jem__plan_buf(jem__plan *p, int start, int end, ptrdiff_t floats) {
     jem__buf *b = p->bufs + p->n_bufs;
@@ -1526,115 +1835,75 @@ static int jem__plan_buf(jem__plan *p, int start, int end, ptrdiff_t floats) {
     return p->n_bufs++;
 }
 
-static int jem__trains(const jem__node *n) {       /* has a parameter that wants a gradient */
-    for (int i = 0; n->op && n->op->param_grad && i < n->params; i++)
-        if (n->param[i] && n->param[i]->grad) return 1;
-    return 0;
-}
+/* ---- what can be one ------------------------------------------------------------------------- */
+/* A convolution finishes its sums in registers, so that the addition and the activation behind it
+   cost no pass over memory, and nor does the mask of an activation before it on the way back:
 
-/* Which nodes: `reached` from the target, `needs` a gradient, `wanted` in the list. A value that is
-   ready is used as it is, except where the gradient's path needs its scratch again. */
-static void jem__plan_nodes(jem__plan *p, const jem__node *x) {
-    jem_ctx *ctx = p->ctx;
-    const int last = p->target->index;
-    for (int i = 0; i <= last; i++) {
-        jem__node *n = ctx->nodes[i];
-        n->reached = n->wanted = n->needs = n->written = n->uses = 0;
-        n->user1 = n->into = n->core = n->sum = n->late = n->by = n->bf16_dy = n->bf16_by = NULL;
-        n->pos = n->value_buf = n->aux_buf = n->grad_buf = n->bf16_buf = n->bf16_grad_buf = -1;
-        n->bf16_only = 0;
-    }
-    p->target->reached = p->target->wanted = 1;
-    for (int i = last; i >= 0; i--)
-        for (int k = 0; ctx->nodes[i]->reached && k < ctx->nodes[i]->inputs; k++)
-            ctx->nodes[i]->in[k]->reached = 1;
-    for (int i = 0; i <= last; i++) {
-        jem__node *n = ctx->nodes[i];
-        if (!n->reached || p->mode == JEM__EVAL) continue;
-        n->needs = n == x || (p->mode == JEM__BACKWARD && jem__trains(n));
-        for (int k = 0; k < n->inputs; k++)
-            if (n->in[k]->needs && n->op->backward) n->needs = 1;
-    }
-    for (int i = last; i >= 0; i--) {
-        jem__node *n = ctx->nodes[i];
-        if (!n->wanted || !n->op || (n->ready && !n->needs)) { n->wanted = 0; continue; }
-        for (int k = 0; k < n->inputs; k++) n->in[k]->wanted = 1;
-        p->n++;
-    }
-}
-
-static jem_status jem__plan_list(jem__plan *p) {
-    jem_ctx *ctx = p->ctx;
-    p->list = (jem__node **)jem__push(ctx, (size_t)(p->n + 1) * sizeof *p->list);
-    p->bufs = (jem__buf *)jem__push(ctx, (size_t)(5 * p->n + 1) * sizeof *p->bufs);
-    if (!p->list || !p->bufs) return JEM_NO_MEMORY;
-    p->n = 0;
-    for (int i = 0; i <= p->target->index; i++)
-        if (ctx->nodes[i]->wanted) ctx->nodes[i]->pos = p->n, p->list[p->n++] = ctx->nodes[i];
-    return JEM_OK;
-}
-
-/* What can be one: a convolution finishes its sums in registers, so that the addition and the
-   activation behind it cost no pass over memory, and nor does the mask of an activation before it
-   on the way back:
-
-     forward    conv -> add -> activation   run as one where the last one stands (`into`, `core`)
-     backward   conv's input gradient and the activation's that made its input: as one where the
-                activation stands (`late`, `by`)
+     forward    conv -> add -> activation   run as one where the last one stands: `conv`, `plus` of
+                                            that one, `runs_in` of the others
+     backward   conv's input gradient and that of the activation that made its input: as one where
+                the activation stands: its `back_conv`, the conv's `back_in`
 
    A value in between is stored only if somebody else reads it. */
 static void jem__plan_fuse(jem__plan *p) {
     for (int j = 0; j < p->n; j++)
-        for (int k = 0; k < p->list[j]->inputs; k++) {
-            jem__node *in = p->list[j]->in[k];
-            if (in->uses++ == 0) in->user1 = p->list[j];
+        for (int k = 0; k < p->list[j]->node->inputs; k++) {
+            jem__step *in = p->list[j]->in[k];
+            if (in->readers++ == 0) in->reader = p->list[j];
         }
     for (int i = 0; i < p->n; i++) {
-        jem__node *c = p->list[i], *last = c, *sum = NULL;
-        if (!(c->op->flags & JEM_OP_CONV)) continue;
-        jem__node *act = c->in[0];
-        if (act->pos >= 0 && (act->op->flags & JEM_OP_ACTIVATION) && act->uses == 1 && act->needs &&
-            c->needs) act->by = c, c->late = act;
-        if (c->uses != 1 || c->value) continue;
-        jem__node *add = c->user1;
-        if ((add->op->flags & JEM_OP_ADD) && !add->core && !add->into &&
-            add->in[0] != add->in[1] && add->in[0]->stride == add->in[1]->stride) last = sum = add;
-        act = last->user1;                         /* the first to read it */
-        if (act && last->uses && (act->op->flags & JEM_OP_ACTIVATION)) last = act;
+        jem__step *c = p->list[i], *last = c, *sum = NULL;
+        if (!jem__has(c->node, JEM__OP_CONV)) continue;
+        jem__step *act = c->in[0];
+        if (act->pos >= 0 && jem__has(act->node, JEM__OP_ACTIVATION) && act->readers == 1 &&
+            act->needs && c->needs) act->back_conv = c, c->back_in = act;
+        if (c->readers != 1 || c->node->value) continue;
+        jem__step *add = c->reader;
+        if (jem__has(add->node, JEM__OP_SUM) && !add->conv && !add->runs_in &&
+            add->in[0] != add->in[1] && add->in[0]->node->stride == add->in[1]->node->stride)
+            last = sum = add;
+        act = last->reader;                        /* the first to read it */
+        if (act && jem__has(act->node, JEM__OP_ACTIVATION)) last = act;
         if (last == c) continue;
-        last->core = c, last->sum = sum, c->into = last;
-        if (sum && sum != last) sum->into = last;
+        last->conv = c, last->plus = sum, c->runs_in = last;
+        if (sum && sum != last) sum->runs_in = last;
     }
 }
 
-/* When: list[i] goes forward at time i, back at 2n-1-i, unless it is part of another. A buffer
-   lives from the first time it is written to the last time it is read. */
-static int jem__time_forward(const jem__node *n) { return n->into ? n->into->pos : n->pos; }
-static int jem__time_back(const jem__plan *p, const jem__node *n) {
-    return 2 * p->n - 1 - (n->late ? n->late->pos : n->pos);
+/* ---- when: lifetimes ------------------------------------------------------------------------- */
+/* list[i] goes forward at time i, back at 2n-1-i, unless it is part of another. A buffer lives from
+   the first time it is written to the last time it is read. */
+
+static int jem__time_forward(const jem__step *s) { return s->runs_in ? s->runs_in->pos : s->pos; }
+static int jem__time_back(const jem__plan *p, const jem__step *s) {
+    return 2 * p->n - 1 - (s->back_in ? s->back_in->pos : s->pos);
 }
 
 /* bf16 pays where a convolution in bf16 writes what another reads. Not in jem_backward, where the
    gradients of weights read more than once. */
-static int jem__writes_bf16(const jem__plan *p, const jem__node *n) {
-    return p->mode != JEM__BACKWARD && !n->into && (n->core ? n->core : n)->bf16_out;
+static int jem__writes_bf16(const jem__plan *p, const jem__step *s) {
+    return p->mode != JEM__BACKWARD && !s->runs_in && (s->conv ? s->conv : s)->node->bf16_out;
 }
-static int jem__reads_bf16(const jem__plan *p, const jem__node *user, const jem__node *n) {
-    return user->bf16_out && user->in[0] == n && jem__writes_bf16(p, n);
+static int jem__reads_bf16(const jem__plan *p, const jem__step *reader, const jem__step *s) {
+    return reader->node->bf16_out && reader->in[0] == s && jem__writes_bf16(p, s);
 }
 
-/* The last time that n's value (bf16: that copy of it) is read from memory; -1: never. */
-static int jem__last_read(const jem__plan *p, const jem__node *n, int bf16) {
-    int until = !bf16 && n->needs && (n->op->keeps & JEM_KEEPS_OUTPUT) ? jem__time_back(p, n) : -1;
-    for (int j = n->pos + 1; j < p->n; j++)
-        for (int k = 0; k < p->list[j]->inputs; k++) {
-            const jem__node *user = p->list[j];
-            if (user->in[k] != n || jem__reads_bf16(p, user, n) != bf16) continue;
-            if (n->into && (user == n->into || user->into == n->into)) continue;  /* in registers */
-            int keeps = user->op->keeps;
-            if (p->mode == JEM__BACKWARD && jem__trains(user)) keeps |= user->op->keeps_for_params;
-            const int last = user->needs && keeps >> k & 1 ? jem__time_back(p, user)
-                                                          : jem__time_forward(user);
+/* The last time that a value (bf16: that copy of it) is read from memory; -1: never. */
+static int jem__last_read(const jem__plan *p, const jem__step *s, int bf16) {
+    const int own = !bf16 && s->needs && s->node->op->keeps & JEM_KEEPS_OUTPUT;
+    int until = own ? jem__time_back(p, s) : -1;
+    for (int j = s->pos + 1; j < p->n; j++)
+        for (int k = 0; k < p->list[j]->node->inputs; k++) {
+            const jem__step *reader = p->list[j];
+            const jem_op *op = reader->node->op;
+            if (reader->in[k] != s || jem__reads_bf16(p, reader, s) != bf16) continue;
+            if (s->runs_in && (reader == s->runs_in || reader->runs_in == s->runs_in))
+                continue;                          /* in registers */
+            int keeps = op->keeps;
+            if (p->mode == JEM__BACKWARD && jem__trains(reader->node))
+                keeps |= op->traits->keeps_for_params;
+            const int last = reader->needs && keeps >> k & 1 ? jem__time_back(p, reader)
+                                                             : jem__time_forward(reader);
             if (last > until) until = last;
         }
     return until;
@@ -1642,14 +1911,14 @@ static int jem__last_read(const jem__plan *p, const jem__node *n, int bf16) {
 
 /* A sum's gradient is its inputs' gradient: they can all be one buffer, if nobody adds to one of
    them before the other has been read. */
-static int jem__same_gradient(const jem__plan *p, const jem__node *n, int k) {
-    if (n->in[0] == n->in[1]) return 0;
+static int jem__same_gradient(const jem__plan *p, const jem__step *s, int k) {
+    if (s->in[0] == s->in[1]) return 0;
     if (k == 0) return 1;
     for (int side = 0; side < 2; side++) {
-        const jem__node *a = n->in[side], *b = n->in[1 - side];
+        const jem__step *a = s->in[side], *b = s->in[1 - side];
         for (int j = a->pos + 1; j < p->n; j++)
-            for (int i = 0; i < p->list[j]->inputs; i++)
-                if (p->list[j] != n && p->list[j]->in[i] == a &&
+            for (int i = 0; i < p->list[j]->node->inputs; i++)
+                if (p->list[j] != s && p->list[j]->in[i] == a &&
                     jem__time_back(p, p->list[j]) <= jem__time_back(p, b)) return 0;
     }
     return 1;
@@ -1657,74 +1926,83 @@ static int jem__same_gradient(const jem__plan *p, const jem__node *n, int k) {
 
 /* Of the gradient that a convolution in bf16 reads: is it one that another writes last? It may have
    come through a sum, unchanged. */
-static void jem__plan_bf16_gradient(jem__plan *p, jem__node *c) {
-    if (p->mode == JEM__BACKWARD || !c->bf16_grad || !c->needs || !c->in[0]->needs) return;
-    jem__node *g = c, *last = NULL;
-    if (c->uses == 1 && (c->user1->op->flags & JEM_OP_ADD) &&
-        c->user1->in[0] != c->user1->in[1] && c->user1->stride == c->stride) g = c->user1;
+static void jem__plan_bf16_gradient(jem__plan *p, jem__step *c) {
+    if (p->mode == JEM__BACKWARD || !c->node->bf16_grad || !c->needs || !c->in[0]->needs) return;
+    jem__step *g = c, *last = NULL;
+    if (c->readers == 1 && jem__has(c->reader->node, JEM__OP_SUM) &&
+        c->reader->in[0] != c->reader->in[1] && c->reader->node->stride == c->node->stride)
+        g = c->reader;
     for (int j = g->pos + 1; j < p->n && !last; j++)
-        for (int k = 0; k < p->list[j]->inputs; k++)
+        for (int k = 0; k < p->list[j]->node->inputs; k++)
             if (p->list[j]->in[k] == g && p->list[j]->needs) last = p->list[j];
-    if (!last || !(last->by ? last->by : last)->bf16_grad || last->late) return;
+    if (!last || !(last->back_conv ? last->back_conv : last)->node->bf16_grad || last->back_in)
+        return;
     const int from = 2 * p->n - 1 - last->pos, to = jem__time_back(p, c);
-    c->bf16_dy = g, g->bf16_by = last, c->bf16_only = g == c && c->uses == 1;
-    if (g->bf16_grad_buf < 0)
-        g->bf16_grad_buf = jem__plan_buf(p, from, to, jem__bf16_floats(g->t.c, g->t.h, g->t.w));
-    if (p->bufs[g->bf16_grad_buf].end < to) p->bufs[g->bf16_grad_buf].end = to;
+    const jem_tensor *t = &g->node->t;
+    c->dy16 = g, g->grad16_by = last, c->grad16_only = g == c && c->readers == 1;
+    if (g->grad16_buf < 0)
+        g->grad16_buf = jem__plan_buf(p, from, to, jem__bf16_floats(t->c, t->h, t->w));
+    if (p->bufs[g->grad16_buf].end < to) p->bufs[g->grad16_buf].end = to;
 }
 
-static void jem__plan_lifetimes(jem__plan *p) {
-    const int both = JEM_OP_IN_PLACE | JEM_OP_STORES;
-    for (int i = p->n - 1; i >= 0; i--)            /* who is the first to write each gradient */
-        for (int k = 0; k < p->list[i]->inputs; k++) {
-            jem__node *n = p->list[i], *in = n->in[k];
-            if (n->needs && in->needs && !n->late) n->add[k] = in->written, in->written = 1;
-        }
+static void jem__plan_values(jem__plan *p) {
     for (int i = 0; i < p->n; i++) {
-        jem__node *n = p->list[i], *over = n->inputs ? n->in[0] : NULL;
-        const int from = jem__time_forward(n), until = jem__last_read(p, n, 0);
-        const int last16 = jem__writes_bf16(p, n) ? jem__last_read(p, n, 1) : -1;
+        jem__step *s = p->list[i], *over = s->node->inputs ? s->in[0] : NULL;
+        const jem__node *n = s->node;
+        const int from = jem__time_forward(s), until = jem__last_read(p, s, 0);
+        const int last16 = jem__writes_bf16(p, s) ? jem__last_read(p, s, 1) : -1;
         if (last16 >= 0)
-            n->bf16_buf = jem__plan_buf(p, from, last16, jem__bf16_floats(n->t.c, n->t.h, n->t.w));
+            s->value16_buf = jem__plan_buf(p, from, last16,
+                                           jem__bf16_floats(n->t.c, n->t.h, n->t.w));
         if (n->value || until < 0) continue;       /* kept: outside the region */
-        if ((n->op->flags & JEM_OP_IN_PLACE) && over->value_buf >= 0 && over->stride == n->stride &&
-            p->bufs[over->value_buf].end == from) {
-            n->value_buf = over->value_buf;
-            p->bufs[n->value_buf].end = until;
-        } else n->value_buf = jem__plan_buf(p, from, until, n->stride);
+        if (jem__has(n, JEM__OP_IN_PLACE) && over->value_buf >= 0 &&
+            over->node->stride == n->stride && p->bufs[over->value_buf].end == from) {
+            s->value_buf = over->value_buf;
+            p->bufs[s->value_buf].end = until;
+        } else s->value_buf = jem__plan_buf(p, from, until, n->stride);
     }
-    for (int i = 0; i < p->n; i++)
-        if (p->list[i]->aux_bytes)
-            p->list[i]->aux_buf = jem__plan_buf(p, i, p->list[i]->needs ? 2 * p->n - 1 - i : i,
-                                                (ptrdiff_t)((p->list[i]->aux_bytes + 3) / 4));
-    for (int i = 0; i < p->n; i++) jem__plan_bf16_gradient(p, p->list[i]);
+    for (int i = 0; i < p->n; i++) {
+        jem__step *s = p->list[i];
+        if (s->node->aux_bytes)
+            s->aux_buf = jem__plan_buf(p, i, s->needs ? 2 * p->n - 1 - i : i,
+                                       (ptrdiff_t)((s->node->aux_bytes + 3) / 4));
+    }
+}
+
+/* A gradient lives from its first writer to the step itself. A step may hand its own on to an input
+   if no sibling shares it beyond that moment. */
+static void jem__plan_gradients(jem__plan *p) {
+    const int both = JEM__OP_IN_PLACE | JEM__OP_STORES;
     for (int i = p->n - 1; i >= 0; i--) {
-        jem__node *n = p->list[i];
-        if (!n->needs) continue;
-        const int now = 2 * p->n - 1 - i, end = jem__time_back(p, n);
-        const int stored = !n->by && !n->bf16_only;                    /* its own gradient is */
+        jem__step *s = p->list[i];
+        if (!s->needs) continue;
+        const int now = 2 * p->n - 1 - i, end = jem__time_back(p, s);
+        const int stored = !s->back_conv && !s->grad16_only;           /* its own gradient is */
         if (stored) {
-            if (n->grad_buf < 0) n->grad_buf = jem__plan_buf(p, now, end, n->stride);
-            if (p->bufs[n->grad_buf].end < end) p->bufs[n->grad_buf].end = end;
+            if (s->grad_buf < 0) s->grad_buf = jem__plan_buf(p, now, end, s->node->stride);
+            if (p->bufs[s->grad_buf].end < end) p->bufs[s->grad_buf].end = end;
         }
-        /* it can be handed on if no sibling shares it beyond this moment */
-        const int own = stored && p->bufs[n->grad_buf].end == now;
-        for (int k = 0; k < n->inputs; k++) {
-            jem__node *in = n->in[k];
-            if (!in->needs || in->pos < 0 || in->grad_buf >= 0 || in->by || in->bf16_only) continue;
-            if (own && (n->op->flags & both) == both && in->stride == n->stride &&
-                (n->op->flags & JEM_OP_ADD ? jem__same_gradient(p, n, k) : k == 0)) {
-                in->grad_buf = n->grad_buf;
+        const int own = stored && p->bufs[s->grad_buf].end == now;
+        const int in_place = own && s->node->op->traits &&
+                             (s->node->op->traits->flags & both) == both;
+        for (int k = 0; k < s->node->inputs; k++) {
+            jem__step *in = s->in[k];
+            if (!in->needs || in->pos < 0 || in->grad_buf >= 0 || in->back_conv || in->grad16_only)
+                continue;
+            if (in_place && in->node->stride == s->node->stride &&
+                (jem__has(s->node, JEM__OP_SUM) ? jem__same_gradient(p, s, k) : k == 0)) {
+                in->grad_buf = s->grad_buf;
                 if (p->bufs[in->grad_buf].end < jem__time_back(p, in))
                     p->bufs[in->grad_buf].end = jem__time_back(p, in);
-            } else in->grad_buf = jem__plan_buf(p, jem__time_back(p, n), jem__time_back(p, in),
-                                                in->stride);
+            } else in->grad_buf = jem__plan_buf(p, end, jem__time_back(p, in), in->node->stride);
         }
     }
 }
 
-/* Where: the largest first, each at the lowest place where it meets nobody in time. */
-static jem_status jem__plan_places(jem__plan *p) {
+/* ---- where: places in a region --------------------------------------------------------------- */
+
+/* The largest first, each at the lowest place where it meets nobody in time. */
+static jem_status jem__plan_layout(jem__plan *p) {
     int *order = (int *)jem__push(p->ctx, (size_t)(p->n_bufs + 1) * 2 * sizeof *order);
     if (!order) return JEM_NO_MEMORY;
     int *placed = order + p->n_bufs, n_placed = 0; /* sorted by place */
@@ -1748,315 +2026,392 @@ static jem_status jem__plan_places(jem__plan *p) {
         for (; j > 0 && p->bufs[placed[j - 1]].at > at; j--) placed[j] = placed[j - 1];
         placed[j] = order[i];
     }
-    p->work = p->region;
+    return JEM_OK;
+}
+
+static jem__place jem__buf_place(const jem__plan *p, int buf) {
+    jem__place none = { NULL, 0, 1 };
+    if (buf < 0) return none;
+    none.at = p->base + p->bufs[buf].at, none.step = p->region, none.slots = p->slots;
+    return none;
+}
+
+/* Behind the buffers of a region is the scratch of each part; a gradient that is nowhere (it stays
+   in registers) points there too, because NULL would say that no backward follows. */
+static jem_status jem__plan_places(jem__plan *p) {
+    jem__run *r = p->r;
+    const ptrdiff_t work = p->region;
     for (int i = 0; i < p->n; i++)
-        if (p->list[i]->work > p->work_size) p->work_size = p->list[i]->work;
-    p->work_size += (16 - p->work_size % 16) % 16 + 16;
-    p->region += p->work_size * p->parts;
+        if (p->list[i]->node->work > r->part_step) r->part_step = p->list[i]->node->work;
+    r->part_step += (16 - r->part_step % 16) % 16 + 16;
+    p->region += r->part_step * r->parts;
     p->region = (p->region / 1024 + 1) * 1024 + 16 * JEM_LANES;        /* no power of two apart */
+    p->base = jem__push_floats(p->ctx, p->slots * p->region);
+    if (!p->base) return JEM_NO_MEMORY;
+    r->work.at = p->base + work, r->work.step = p->region, r->work.slots = p->slots;
+    for (int i = 0; i < p->n; i++) {
+        jem__step *s = p->list[i];
+        if (!s->node->value) s->value = jem__buf_place(p, s->value_buf);
+        s->aux = jem__buf_place(p, s->aux_buf);
+        s->grad = s->grad_buf < 0 ? r->work : jem__buf_place(p, s->grad_buf);
+    }
     return JEM_OK;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static float *jem__place(const jem__plan *p, int buf, int group) {
-    return buf < 0 ? NULL : p->base + group % p->slots * p->region + p->bufs[buf].at;
-}
-static float *jem__value_at(const jem__plan *p, const jem__node *n, int group) {
-    return n->value ? n->value + group * n->stride : jem__place(p, n->value_buf, group);
-}
-static uint16_t *jem__bf16_place(const jem__plan *p, int buf, int group) {
-    return (uint16_t *)(void *)jem__place(p, buf, group);
-}
-static float *jem__grad_at(const jem__plan *p, const jem__node *n, int group) {
-    return n->pos < 0 ? n->grad + group * n->stride : jem__place(p, n->grad_buf, group);
+static uint16_t *jem__bf16_copy(const jem__plan *p, int buf, int group) {
+    return (uint16_t *)(void *)jem__at_place(jem__buf_place(p, buf), group);
 }
 
-/* Everything an op sees of one group. */
-static jem_call jem__call(const jem__plan *p, jem__node *n, int group, int part) {
-    jem_call c;
-    memset(&c, 0, sizeof c);
-    c.ctx = p->ctx, c.user = n->user, c.group = group, c.inputs = n->inputs, c.plan = p, c.node = n;
-    c.live = n->t.n - group * JEM_LANES < JEM_LANES ? n->t.n - group * JEM_LANES : JEM_LANES;
-    c.training = p->mode == JEM__BACKWARD;
-    c.out = jem__shape_of(&n->t);
-    c.y = jem__value_at(p, n, group);
-    c.aux = jem__place(p, n->aux_buf, group);
-    c.work = p->base + group % p->slots * p->region + p->work + part * p->work_size;
-    c.part = part, c.parts = p->parts;
-    for (int k = 0; k < n->inputs; k++) {
-        c.in[k] = jem__shape_of(&n->in[k]->t);
-        c.x[k] = jem__value_at(p, n->in[k], group);
-        if (n->needs && n->in[k]->needs) c.dx[k] = jem__grad_at(p, n->in[k], group);
-        c.add[k] = n->add[k];
-    }
-    for (int k = 0; k < n->params; k++) c.param[k] = n->param[k];
-    if (n->needs) c.dy = n->by || n->bf16_only ? c.work : jem__grad_at(p, n, group);  /* not NULL */
-    if (n->inputs && n->bf16_out) c.x16 = jem__bf16_place(p, n->in[0]->bf16_buf, group);
-    if (n->bf16_dy) c.dy16 = jem__bf16_place(p, n->bf16_dy->bf16_grad_buf, group);
-    return c;
-}
-/* The same call for another group: for ops that need the whole batch. */
-static jem_call jem__at(const jem_call *call, int group) {
-    return jem__call(call->plan, call->node, group, 0);
+/* A call with what it reads in bf16. */
+static void jem__plan_call(const jem__plan *p, jem__step *s, int group, int part, jem_call *c,
+                           jem__inner *in) {
+    jem__call_open(p->r, s, group, part, c, in);
+    if (s->node->inputs && s->node->bf16_out)
+        in->x16 = jem__bf16_copy(p, s->in[0]->value16_buf, group);
+    if (s->dy16) in->dy16 = jem__bf16_copy(p, s->dy16->grad16_buf, group);
 }
 
 /* Convolutions can be done in parts; others are small, and part 0 does them. */
-static int jem__convolves(const jem__node *n, int back) {
-    const jem__node *conv = back ? n->by : n->core;
-    return ((conv ? conv : n)->op->flags & JEM_OP_CONV) != 0;
+static int jem__convolves(const jem__step *s, int back) {
+    const jem__step *conv = back ? s->back_conv : s->conv;
+    return jem__has((conv ? conv : s)->node, JEM__OP_CONV);
 }
 
-static void jem__forward_node(const jem__plan *p, jem__node *n, int group, int part) {
-    if (n->into || (part && !jem__convolves(n, 0))) return;  /* into: part of a later one */
-    jem_call c = jem__call(p, n->core ? n->core : n, group, part);
-    c.y16 = jem__bf16_place(p, n->bf16_buf, group);
-    if (n->core) {
-        jem__node *sum = n->sum, *raw = sum ? sum : n->core;
-        c.y = jem__value_at(p, raw, group);
-        if (sum) c.plus = jem__value_at(p, sum->in[sum->in[0] == n->core], group);
-        if (n != raw) {
-            const jem_call act = jem__call(p, n, group, part);
-            c.act = n->user, c.act_y = act.y, c.act_aux = act.dy ? act.aux : NULL;
+static void jem__plan_forward(const jem__plan *p, jem__step *s, int group, int part) {
+    jem__step *conv = s->conv, *sum = s->plus, *raw = sum ? sum : conv;
+    jem_call c;
+    jem__inner in;
+    if (s->runs_in || (part && !jem__convolves(s, 0))) return;
+    jem__plan_call(p, conv ? conv : s, group, part, &c, &in);
+    in.y16 = jem__bf16_copy(p, s->value16_buf, group);
+    if (conv) {
+        c.y = jem__at_place(raw->value, group);
+        if (sum) in.plus = jem__at_place(sum->in[sum->in[0] == conv]->value, group);
+        if (s != raw) {
+            in.act = s->node->user, in.act_y = jem__at_place(s->value, group);
+            in.act_aux = s->needs ? jem__at_place(s->aux, group) : NULL;
         }
-        n->core->op->forward(&c);
-    } else n->op->forward(&c);
+    }
+    (conv ? conv : s)->node->op->forward(&c);
 }
 
-static void jem__backward_node(const jem__plan *p, jem__node *n, int group, int part) {
-    if (n->late || (part && !jem__convolves(n, 1))) return;
-    jem_call c = jem__call(p, n, group, part);
-    if (n->in[0]->bf16_by == n) c.y16 = jem__bf16_place(p, n->in[0]->bf16_grad_buf, group);
-    if (n->by) {                                   /* convolution goes on through the activation */
-        jem_call conv = jem__call(p, n->by, group, part);
-        conv.act = n->user, conv.act_aux = c.aux, conv.dx[0] = c.dx[0], conv.add[0] = c.add[0];
-        conv.y16 = c.y16;
-        if (c.dx[0] || c.y16) n->by->op->backward(&conv);
+static void jem__plan_backward(const jem__plan *p, jem__step *s, int group, int part) {
+    jem__step *conv = s->back_conv;
+    if (s->back_in || (part && !jem__convolves(s, 1))) return;
+    if (!jem__has(s->node, JEM__OP_CONV) && !conv) {
+        jem__step_backward(p->r, s, group);
         return;
     }
-    int any = 0;
-    for (int k = 0; k < n->inputs; k++) {
-        any |= c.y16 != NULL;
-        if (!c.dx[k]) continue;
-        any = 1;
-        if (!(n->op->flags & JEM_OP_STORES) && !c.add[k])
-            for (int g = n->op->flags & JEM_OP_WHOLE ? 0 : group;
-                 g <= (n->op->flags & JEM_OP_WHOLE ? n->in[k]->groups - 1 : group); g++)
-                memset(jem__grad_at(p, n->in[k], g), 0, (size_t)n->in[k]->stride * sizeof(float));
+    jem_call c;
+    jem__inner in;
+    jem__plan_call(p, conv ? conv : s, group, part, &c, &in);
+    if (conv) {                                    /* it goes on through the activation */
+        const int to = s->in[0]->needs;
+        in.act = s->node->user, in.act_aux = jem__at_place(s->aux, group), in.add[0] = s->add[0];
+        c.dx[0] = to ? jem__at_place(s->in[0]->grad, group) : NULL;
     }
-    if (any) n->op->backward(&c);
-}
-
-/* d target / d target: 1 for each image, nothing for dead lanes. */
-static void jem__seed(const jem__plan *p, int group) {
-    const jem__node *n = p->target;
-    float *g = jem__grad_at(p, n, group);
-    for (int l = 0; l < JEM_LANES; l++) g[l] = group * JEM_LANES + l < n->t.n ? 1.0f : 0.0f;
+    if (s->in[0]->grad16_by == s) in.y16 = jem__bf16_copy(p, s->in[0]->grad16_buf, group);
+    if (s->in[0]->grad16_only) c.dx[0] = NULL;
+    if (c.dx[0] || in.y16) (conv ? conv : s)->node->op->backward(&c);
 }
 
 static void jem__task_forward(void *arg, int slot) {
     const jem__plan *p = (const jem__plan *)arg;
-    for (int g = slot; g < p->list[p->from]->groups; g += p->slots)
-        for (int i = p->from; i < p->to; i++) jem__forward_node(p, p->list[i], g, 0);
+    for (int g = slot; g < p->list[p->from]->node->groups; g += p->slots)
+        for (int i = p->from; i < p->to; i++) jem__plan_forward(p, p->list[i], g, 0);
 }
 static void jem__task_backward(void *arg, int group) {
     const jem__plan *p = (const jem__plan *)arg;
     for (int i = p->to - 1; i >= p->from; i--)
-        if (p->list[i]->needs) jem__backward_node(p, p->list[i], group, 0);
+        if (p->list[i]->needs) jem__plan_backward(p, p->list[i], group, 0);
 }
 static void jem__task_both(void *arg, int slot) {
     const jem__plan *p = (const jem__plan *)arg;
-    for (int g = slot; g < p->target->groups; g += p->slots) {
-        for (int i = 0; i < p->n; i++) jem__forward_node(p, p->list[i], g, 0);
-        jem__seed(p, g);
+    for (int g = slot; g < p->r->target->node->groups; g += p->slots) {
+        for (int i = 0; i < p->n; i++) jem__plan_forward(p, p->list[i], g, 0);
+        jem__seed(p->r, g);
         for (int i = p->n - 1; i >= 0; i--)
-            if (p->list[i]->needs) jem__backward_node(p, p->list[i], g, 0);
+            if (p->list[i]->needs) jem__plan_backward(p, p->list[i], g, 0);
     }
 }
 static void jem__task_forward_part(void *arg, int i) {
     const jem__plan *p = (const jem__plan *)arg;
-    const int parts = jem__convolves(p->list[p->from], 0) ? p->parts : 1;
-    jem__forward_node(p, p->list[p->from], i / parts, i % parts);
+    const int parts = jem__convolves(p->list[p->from], 0) ? p->r->parts : 1;
+    jem__plan_forward(p, p->list[p->from], i / parts, i % parts);
 }
 static void jem__task_backward_part(void *arg, int i) {
     const jem__plan *p = (const jem__plan *)arg;
-    const int parts = jem__convolves(p->list[p->from], 1) ? p->parts : 1;
-    jem__backward_node(p, p->list[p->from], i / parts, i % parts);
+    const int parts = jem__convolves(p->list[p->from], 1) ? p->r->parts : 1;
+    jem__plan_backward(p, p->list[p->from], i / parts, i % parts);
 }
 
 static double jem__flops(const jem__plan *p, int from, int to) {
     double sum = 0;
-    for (int i = from; i < to; i++) sum += p->list[i]->flops * p->list[i]->groups;
+    for (int i = from; i < to; i++) sum += p->list[i]->node->flops * p->list[i]->node->groups;
     return sum;
 }
 
 /* list[from..to-1] forward or back over all groups: depth-first, or, where there are fewer groups
-   than threads, node by node with each convolution in parts. */
-static void jem__run_nodes(jem__plan *p, int back) {
-    const int from = p->from, to = p->to, groups = p->list[from]->groups;
-    if (p->parts == 1) {
+   than threads, step by step with each convolution in parts. */
+static void jem__plan_span(jem__plan *p, int back) {
+    const int from = p->from, to = p->to, groups = p->list[from]->node->groups;
+    if (p->r->parts == 1) {
         jem__parallel(p->ctx, back || p->slots > groups ? groups : p->slots,
                       jem__flops(p, from, to), back ? jem__task_backward : jem__task_forward, p);
         return;
     }
     for (int i = 0; i < to - from; i++) {
         const int at = back ? to - 1 - i : from + i;
-        const jem__node *n = p->list[at];
-        if (back ? !n->needs || n->late != NULL : n->into != NULL) continue;
-        const jem__node *conv = back ? n->by : n->core;
+        const jem__step *s = p->list[at], *conv = back ? s->back_conv : s->conv;
+        if (back ? !s->needs || s->back_in != NULL : s->runs_in != NULL) continue;
         p->from = at;
-        jem__parallel(p->ctx, groups * (jem__convolves(n, back) ? p->parts : 1),
-                      (conv ? conv : n)->flops * groups,
+        jem__parallel(p->ctx, groups * (jem__convolves(s, back) ? p->r->parts : 1),
+                      (conv ? conv : s)->node->flops * groups,
                       back ? jem__task_backward_part : jem__task_forward_part, p);
     }
     p->from = from;
 }
 
-static int jem__whole(const jem__node *n) { return n->op->flags & JEM_OP_WHOLE; }
-
-/* The run that begins at i: nodes that can go depth-first together. */
-static int jem__run_end(const jem__plan *p, int i) {
-    int j = i + 1;
-    if (jem__whole(p->list[i])) return j;
-    while (j < p->n && !jem__whole(p->list[j]) && p->list[j]->groups == p->list[i]->groups) j++;
-    return j;
+/* Steps beside each other that can go depth-first together. */
+static int jem__together(const jem__plan *p, int i, int j) {
+    const jem__node *a = p->list[i]->node, *b = p->list[j]->node;
+    return !jem__has(a, JEM__OP_WHOLE) && !jem__has(b, JEM__OP_WHOLE) && a->groups == b->groups;
 }
 
-static jem_status jem__run_back(jem__plan *p) {
-    for (int g = 0; g < p->target->groups; g++) jem__seed(p, g);
+static void jem__plan_all_forward(jem__plan *p) {
+    for (p->from = 0; p->from < p->n; p->from = p->to) {
+        for (p->to = p->from + 1; p->to < p->n && jem__together(p, p->from, p->to);) p->to++;
+        if (jem__has(p->list[p->from]->node, JEM__OP_WHOLE))
+            jem__step_forward(p->r, p->list[p->from], 0);
+        else jem__plan_span(p, 0);
+    }
+}
+
+static jem_status jem__plan_all_back(jem__plan *p) {
+    for (int g = 0; g < p->r->target->node->groups; g++) jem__seed(p->r, g);
     for (int i = p->n; i-- > 0;) {
-        jem__node *n = p->list[i];
-        if (!n->needs) continue;
-        if (p->mode == JEM__BACKWARD && jem__trains(n)) {
-            jem_call c = jem__call(p, n, 0, 0);
-            jem_status s = n->op->param_grad(&c);
-            if (s != JEM_OK) return s;
+        jem__step *s = p->list[i];
+        if (!s->needs) continue;
+        if (p->mode == JEM__BACKWARD && jem__trains(s->node)) {
+            const jem_status status = jem__step_params(p->r, s);
+            if (status != JEM_OK) return status;
         }
-        if (jem__whole(n)) { jem__backward_node(p, n, 0, 0); continue; }
-        p->to = i + 1;                             /* go on to the next node that has weights */
-        while (i > 0 && !jem__whole(p->list[i - 1]) && p->list[i - 1]->groups == n->groups &&
-               !(p->mode == JEM__BACKWARD && jem__trains(p->list[i - 1]))) i--;
+        if (jem__has(s->node, JEM__OP_WHOLE)) { jem__step_backward(p->r, s, 0); continue; }
+        p->to = i + 1;                             /* go on to the next one that has weights */
+        while (i > 0 && jem__together(p, i - 1, p->to - 1) &&
+               !(p->mode == JEM__BACKWARD && jem__trains(p->list[i - 1]->node))) i--;
         p->from = i;
-        jem__run_nodes(p, 1);
+        jem__plan_span(p, 1);
     }
     return JEM_OK;
 }
 
-/* Values that stay after the pass: the target's, small ones, and those asked for. */
-static jem_status jem__plan_kept(jem__plan *p, jem__node *x) {
-    for (int i = 0; i <= p->target->index; i++) {
-        jem__node *n = p->ctx->nodes[i];
-        if (!n->wanted || n->value ||
-            !(n == p->target || n->keep || n->stride <= 128 * JEM_LANES)) continue;
-        n->value = (float *)jem__push(p->ctx, (size_t)(n->groups * n->stride) * sizeof(float));
-        n->value_push = p->ctx->pushes;
-        if (!n->value) return JEM_NO_MEMORY;
-    }
-    if (x && !x->grad) {
-        x->grad = (float *)jem__push(p->ctx, (size_t)(x->groups * x->stride) * sizeof(float));
-        x->grad_push = p->ctx->pushes;
-        if (!x->grad) return JEM_NO_MEMORY;
-    }
-    return JEM_OK;
-}
-
-static jem_status jem__run(jem_ctx *ctx, jem__mode mode, jem__node *target, jem__node *x) {
+static jem_status jem__run_planned(jem__run *r) {
     jem__plan plan, *p = &plan;
     memset(p, 0, sizeof plan);
-    p->ctx = ctx, p->mode = mode, p->target = target;
-    jem_status s = JEM_OK;
-    jem__plan_nodes(p, x);
-    if (s == JEM_OK && x && !target->needs)
-        s = jem__fail(ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s",
-                      jem__shape_text(&target->t).s, jem__shape_text(&x->t).s);
-    if (s == JEM_OK && mode == JEM__BACKWARD && !target->needs)
-        s = jem__fail(ctx, JEM_BAD_ARGUMENT, "backward: the loss depends on no parameter");
-    if (s == JEM_OK) s = jem__plan_kept(p, x);
-    if (s != JEM_OK || (p->n == 0 && !x)) return s;
-    jem_mark mark = jem_begin(ctx);                /* the plan and its region end with the run */
-    int most = 1;                                  /* groups of a node */
-    s = jem__plan_list(p);
-    for (int i = 0; s == JEM_OK && i < p->n; i++)
-        if (p->list[i]->groups > most) most = p->list[i]->groups;
-    p->parts = ctx->threads > most ? (ctx->threads + most - 1) / most : 1;
-    if (s == JEM_OK) jem__plan_fuse(p), jem__plan_lifetimes(p), s = jem__plan_places(p);
-    if (s != JEM_OK) p->n = 0;
-    const int whole = mode == JEM__BACKWARD || p->n == 0 || jem__whole(p->list[0]) ||
-                      jem__run_end(p, 0) < p->n;
-    p->slots = whole || most < ctx->threads ? most : ctx->threads;
+    p->r = r, p->ctx = r->ctx, p->mode = r->mode, p->list = r->list, p->n = r->n;
+    p->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * p->n + 1) * sizeof *p->bufs);
+    if (!p->bufs) return JEM_NO_MEMORY;
+    int most = 1, one = p->n > 0;                  /* one: all steps can go depth-first together */
+    for (jem__step *s = p->ctx->steps; s <= r->target; s++)
+        s->pos = s->value_buf = s->aux_buf = s->grad_buf = s->value16_buf = s->grad16_buf = -1;
     for (int i = 0; i < p->n; i++) {
-        jem_call c;
-        memset(&c, 0, sizeof c);
-        c.ctx = ctx, c.user = p->list[i]->user, c.node = p->list[i];
-        c.in[0] = jem__shape_of(&p->list[i]->in[0]->t), c.out = jem__shape_of(&p->list[i]->t);
-        for (int k = 0; k < p->list[i]->params; k++) c.param[k] = p->list[i]->param[k];
-        if (s == JEM_OK && p->list[i]->op->prepare)
-            s = p->list[i]->op->prepare(&c, p->list[i]->needs && p->list[i]->in[0]->needs);
+        jem__step *s = p->list[i];
+        s->pos = i;
+        if (s->node->groups > most) most = s->node->groups;
+        one = one && jem__together(p, 0, i);
     }
-    if (s == JEM_OK && !(p->base = (float *)jem__push(ctx, (size_t)(p->slots * p->region) *
-                                                             sizeof(float)))) s = JEM_NO_MEMORY;
-    if (s == JEM_OK && mode == JEM__GRAD && !whole && p->parts == 1)
-        jem__parallel(ctx, p->slots, 2 * jem__flops(p, 0, p->n), jem__task_both, p);
-    else if (s == JEM_OK) {
-        for (p->from = 0; p->from < p->n; p->from = p->to) {
-            p->to = jem__run_end(p, p->from);
-            if (jem__whole(p->list[p->from])) jem__forward_node(p, p->list[p->from], 0, 0);
-            else jem__run_nodes(p, 0);
+    r->parts = p->ctx->threads > most ? (p->ctx->threads + most - 1) / most : 1;
+    p->slots = p->mode == JEM__BACKWARD || !one || most < p->ctx->threads ? most : p->ctx->threads;
+    jem__plan_fuse(p);
+    for (int i = p->n - 1; i >= 0; i--)            /* who is the first to write each gradient */
+        for (int k = 0; k < p->list[i]->node->inputs; k++) {
+            jem__step *s = p->list[i], *in = s->in[k];
+            if (s->needs && in->needs && !s->back_in) s->add[k] = in->written, in->written = 1;
         }
-        if (mode != JEM__EVAL) s = jem__run_back(p);
+    jem__plan_values(p);
+    for (int i = 0; i < p->n; i++) jem__plan_bf16_gradient(p, p->list[i]);
+    jem__plan_gradients(p);
+    jem_status status = jem__plan_layout(p);
+    if (status == JEM_OK) status = jem__plan_places(p);
+    if (status != JEM_OK) return status;
+    if (one && p->mode == JEM__GRAD && r->parts == 1) {
+        jem__parallel(p->ctx, p->slots, 2 * jem__flops(p, 0, p->n), jem__task_both, p);
+        return JEM_OK;
     }
-    for (int i = 0; s == JEM_OK && i < p->n; i++) p->list[i]->ready = p->list[i]->value != NULL;
-    jem_end(ctx, mark);
-    return s == JEM_OK ? ctx->status : s;
+    jem__plan_all_forward(p);
+    return p->mode == JEM__EVAL ? JEM_OK : jem__plan_all_back(p);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-static jem_status jem__compute(jem_tensor *t) {
-    if (!t) return JEM_BAD_ARGUMENT;
-    if (t->ctx->status != JEM_OK) return t->ctx->status;
-    return t->node->ready ? JEM_OK : jem__run(t->ctx, JEM__EVAL, t->node, NULL);
+static jem_status jem__run_list(jem__run *r) {
+    r->list = (jem__step **)jem__push(r->ctx, (size_t)(r->n + 1) * sizeof *r->list);
+    if (!r->list) return JEM_NO_MEMORY;
+    r->n = 0;
+    jem_status status = JEM_OK;
+    for (jem__step *s = r->ctx->steps; s <= r->target && status == JEM_OK; s++) {
+        const jem_op *op = s->node->op;
+        if (!s->runs) continue;
+        r->list[r->n++] = s;
+        jem_call c;
+        jem__inner in;
+        jem__call_open(r, s, 0, 0, &c, &in);
+        if (op->traits && op->traits->prepare)
+            status = op->traits->prepare(&c, s->needs && s->in[0]->needs);
+    }
+    return status;
 }
 
+/* Computes target, and d target / d leaf, or what the parameters' gradients get. */
+static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target, jem__node *leaf) {
+    jem__run r;
+    memset(&r, 0, sizeof r);
+    r.ctx = ctx, r.mode = mode;
+    jem__run_marks(&r, target, leaf);
+    if (leaf && !r.target->needs)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s",
+                         jem__shape_text(&target->t).s, jem__shape_text(&leaf->t).s);
+    if (mode == JEM__BACKWARD && !r.target->needs)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "backward: the loss depends on no parameter");
+    jem_status s = jem__run_kept(&r);
+    if (s != JEM_OK || (r.n == 0 && !leaf)) return s;
+    jem_mark mark = jem_begin(ctx);                /* the run's memory ends with it */
+    s = jem__run_list(&r);
+    if (s == JEM_OK) s = ctx->desc.plain ? jem__walk_plain(&r) : jem__run_planned(&r);
+    for (int i = 0; s == JEM_OK && i < r.n; i++)
+        r.list[i]->node->ready = r.list[i]->node->value != NULL;
+    jem_end(ctx, mark);
+    return s == JEM_OK ? ctx->status : s;
+}
+
+static jem_status jem__compute(jem_tensor *t, const char *what) {
+    if (!t) return JEM_BAD_ARGUMENT;
+    if (!jem__live(t, what)) return t->ctx->status;
+    return t->node->ready ? JEM_OK : jem__run_tape(t->ctx, JEM__EVAL, t->node, NULL);
+}
+
+void jem_keep(jem_tensor *t) { if (t && t->node) t->node->keep = 1; }
+
 jem_status jem_read(jem_tensor *t, float *nchw) {
-    const jem_status s = nchw ? jem__compute(t) : JEM_BAD_ARGUMENT;
+    const jem_status s = nchw ? jem__compute(t, "read") : JEM_BAD_ARGUMENT;
     if (s == JEM_OK) jem__copy_out(t->node, t->node->value, nchw);
     return s;
 }
 
+static int jem__one_number(const jem_tensor *t) { return (double)t->n * t->c * t->h * t->w <= 1; }
+
 float jem_item(jem_tensor *t) {
-    if (t && t->n * t->node->stride != JEM_LANES)
+    if (jem__live(t, "item") && !jem__one_number(t))
         jem__fail(t->ctx, JEM_BAD_SHAPE, "item: %s is not one number", jem__shape_text(t).s);
-    return jem__compute(t) == JEM_OK ? t->node->value[0] : (float)NAN;
+    return jem__compute(t, "item") == JEM_OK ? t->node->value[0] : (float)NAN;
 }
 
 jem_status jem_backward(jem_tensor *loss) {
     if (!loss) return JEM_BAD_ARGUMENT;
-    if (loss->ctx->status != JEM_OK) return loss->ctx->status;
-    if (loss->n * loss->node->stride != JEM_LANES)
+    if (!jem__live(loss, "backward")) return loss->ctx->status;
+    if (!jem__one_number(loss))
         return jem__fail(loss->ctx, JEM_BAD_SHAPE, "backward: the loss is %s, not one number",
                          jem__shape_text(loss).s);
-    return jem__run(loss->ctx, JEM__BACKWARD, loss->node, NULL);
+    return jem__run_tape(loss->ctx, JEM__BACKWARD, loss->node, NULL);
 }
 
 jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
     if (!y || !x) return JEM_BAD_ARGUMENT;
-    if (y->ctx->status != JEM_OK) return y->ctx->status;
+    if (!jem__live(y, "grad") || !jem__live(x, "grad")) return y->ctx->status;
     if (x->ctx != y->ctx || x->node->op || y->node->stride != JEM_LANES)
         return jem__fail(y->ctx, JEM_BAD_SHAPE,
                          "grad: y is %s, x is %s: y must have one number per image, x be a leaf",
                          jem__shape_text(y).s, jem__shape_text(x).s);
-    return jem__run(y->ctx, JEM__GRAD, y->node, x->node);
+    if (x->node->index > y->node->index)
+        return jem__fail(y->ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s",
+                         jem__shape_text(y).s, jem__shape_text(x).s);
+    return jem__run_tape(y->ctx, JEM__GRAD, y->node, x->node);
 }
 
 jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
     if (!x || !nchw) return JEM_BAD_ARGUMENT;
+    if (!jem__live(x, "read_grad")) return x->ctx->status;
     if (!x->node->grad)
         return jem__fail(x->ctx, JEM_BAD_ARGUMENT,
                          "read_grad: no gradient of this %s leaf: jem_grad first",
                          jem__shape_text(x).s);
     jem__copy_out(x->node, x->node->grad, nchw);
     return JEM_OK;
+}
+
+/* ---- the gradient checker -------------------------------------------------------------------- */
+
+/* The sum of fn(x) over images, in double. */
+static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x) {
+    jem_mark mark = jem_begin(ctx);
+    jem_tensor *y = fn(ctx, x, user);
+    double sum = NAN;
+    if (jem__compute(y, "check_gradient") == JEM_OK) {
+        sum = 0;
+        for (int i = 0; i < y->n; i++)
+            sum += (double)y->node->value[jem__lane_at(y->node, i, 0, 0, 0)];
+    }
+    jem_end(ctx, mark);
+    return sum;
+}
+
+/* d sum fn / d x, or the parameter's, by the tape: to grad; what the parameter had is put back. */
+static void jem__check_tape(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+                            float *grad) {
+    jem_mark mark = jem_begin(ctx);
+    jem_tensor *y = fn(ctx, x, user);
+    if (!p && jem_grad(y, x) == JEM_OK) jem_read_grad(x, grad);
+    if (p && jem__live(y, "check_gradient")) {
+        memcpy(grad, p->grad, (size_t)p->size * sizeof *grad);
+        memset(p->grad, 0, (size_t)p->size * sizeof *grad);
+        if (y->node->stride == JEM_LANES) jem__run_tape(ctx, JEM__BACKWARD, y->node, NULL);
+        for (ptrdiff_t i = 0; i < p->size; i++) {
+            const float before = grad[i];
+            grad[i] = p->grad[i], p->grad[i] = before;
+        }
+    }
+    if (!y) jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: the function made nothing");
+    jem_end(ctx, mark);
+}
+
+float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+                         float step) {
+    static const double weight[4] = { -8, 8, 1, -1 }, offset[4] = { -1, 1, -2, 2 };
+    if (!ctx || !fn || !x || !jem__live(x, "check_gradient") || x->node->op || (p && !p->grad) ||
+        !(step > 0)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
+                  "parameter (or none) and a step > 0");
+        return -1;
+    }
+    const ptrdiff_t n = p ? p->size : x->n * x->node->stride / JEM_LANES;
+    float *grad = jem__alloc_floats(ctx, n), *at = p ? p->value : jem__alloc_floats(ctx, n);
+    double worst = 0, largest = 1e-12;
+    if (grad && at) {
+        jem__check_tape(ctx, fn, user, x, p, grad);
+        if (!p) jem_read(x, at);
+    }
+    for (ptrdiff_t i = 0; i < n && jem_ok(ctx); i++) {
+        const float before = at[i];
+        double slope = 0;
+        for (int k = 0; k < 4; k++) {              /* the step as rounded is the step taken */
+            at[i] = before + (float)offset[k] * step;
+            if (p) jem_param_changed(p); else jem_write(x, at);
+            slope += weight[k] * jem__check_value(ctx, fn, user, x);
+        }
+        slope /= 12 * (double)step;
+        at[i] = before;
+        if (p) jem_param_changed(p); else jem_write(x, at);
+        const double a = fabs((double)grad[i]), d = fabs(slope - (double)grad[i]);
+        if (a > largest) largest = a;
+        if (fabs(slope) > largest) largest = fabs(slope);
+        if (!(d <= worst)) worst = d;              /* NaN counts as worst */
+    }
+    jem__free(ctx, grad);
+    if (!p) jem__free(ctx, at);
+    return jem_ok(ctx) ? (float)(worst / largest) : -1.0f;
 }
 
 /* ==== >>ops: what you build with ============================================================== */
@@ -2080,8 +2435,6 @@ typedef struct jem__pack {
     uint32_t version;
     float *data;
 } jem__pack;
-
-void jem_param_changed(jem_param *p) { if (p) p->version++; }
 
 static jem__pack *jem__pack_find(const jem_param *w, const jem__conv *q) {
     jem__pack *k = w->packs;
@@ -2112,45 +2465,49 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* an ele
 
 static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
-    jem_status s = jem__pack_update(c->ctx, c->param[0], &u->out);
-    if (s == JEM_OK && want_input_grad) s = jem__pack_update(c->ctx, c->param[0], &u->grad);
+    jem_status s = jem__pack_update(c->ctx, c->inner->param[0], &u->out);
+    if (s == JEM_OK && want_input_grad) s = jem__pack_update(c->ctx, c->inner->param[0], &u->grad);
     return s;
 }
 
 static void jem__conv_run(const jem_call *c, const jem__conv *q, const float *x,
                           const uint16_t *x16, const jem__finish *f) {
     jem__operands in;
-    in.x = x, in.x16 = x16, in.packed = jem__pack_find(c->param[0], q)->data, in.work = c->work;
-    in.part.i = c->part, in.part.of = c->parts;
+    in.x = x, in.x16 = x16, in.work = c->inner->work;
+    in.packed = jem__pack_find(c->inner->param[0], q)->data;
+    in.part.i = c->inner->part, in.part.of = c->inner->parts;
     q->method->run(c->ctx, q, &in, f);
 }
 /* x (h,w,I,16) -> y (ho,wo,O,16) */
 static void jem__conv_forward(const jem_call *c) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
+    const jem__inner *in = c->inner;
     jem__finish f;
     memset(&f, 0, sizeof f);
-    f.bias = c->param[1] ? c->param[1]->value : NULL, f.add = c->plus, f.y = c->y, f.y16 = c->y16;
-    if (c->act) {
-        const jem__map_user *act = (const jem__map_user *)c->act;
-        f.act = c->act_y, f.kind = act->kind, f.slope = act->a;
-        if (act->kind == JEM__MAP_SILU) f.keep_slopes = (float *)c->act_aux;
-        else f.keep_bits = (uint16_t *)c->act_aux;
+    f.bias = in->param[1] ? in->param[1]->value : NULL;
+    f.add = in->plus, f.y = c->y, f.y16 = in->y16;
+    if (in->act) {
+        const jem__map_user *act = (const jem__map_user *)in->act;
+        f.act = in->act_y, f.kind = act->kind, f.slope = act->a;
+        if (act->kind == JEM__MAP_SILU) f.keep_slopes = (float *)in->act_aux;
+        else f.keep_bits = (uint16_t *)in->act_aux;
     }
-    jem__conv_run(c, &u->out, c->x[0], c->x16, &f);
+    jem__conv_run(c, &u->out, c->x[0], in->x16, &f);
 }
 /* dy (ho,wo,O,16) -> dx (h,w,I,16) */
 static void jem__conv_backward(const jem_call *c) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
+    const jem__inner *in = c->inner;
     jem__finish f;
     memset(&f, 0, sizeof f);
-    f.add = c->add[0] ? c->dx[0] : NULL, f.y = c->dx[0], f.y16 = c->y16;
-    if (c->act) {
-        const jem__map_user *act = (const jem__map_user *)c->act;
+    f.add = in->add[0] ? c->dx[0] : NULL, f.y = c->dx[0], f.y16 = in->y16;
+    if (in->act) {
+        const jem__map_user *act = (const jem__map_user *)in->act;
         f.slope = act->a;
-        if (act->kind == JEM__MAP_SILU) f.slopes = (const float *)c->act_aux;
-        else f.bits = (const uint16_t *)c->act_aux;
+        if (act->kind == JEM__MAP_SILU) f.slopes = (const float *)in->act_aux;
+        else f.bits = (const uint16_t *)in->act_aux;
     }
-    jem__conv_run(c, &u->grad, c->dy, c->dy16, &f);
+    jem__conv_run(c, &u->grad, c->dy, in->dy16, &f);
 }
 
 /* dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap; db[o] += sum of dy[o] */
@@ -2170,18 +2527,14 @@ static void jem__weights_finish(void *arg, int i) {
     j->w.q->method->finish(&j->w, i);
 }
 
-static float *jem__push_floats(jem_ctx *ctx, ptrdiff_t n) {
-    return (float *)jem__push(ctx, (size_t)n * sizeof(float));
-}
-
 static jem_status jem__conv_param_grad(const jem_call *c) {
-    const double flops = c->node->flops * c->node->groups;
+    const double flops = c->inner->step->node->flops * c->inner->step->node->groups;
     jem__weights_job j;
     jem__weights *w = &j.w;
     memset(&j, 0, sizeof j);
     j.call = c, w->ctx = c->ctx, w->q = &((const jem__conv_user *)c->user)->weights;
-    w->groups = c->node->groups, w->dw = c->param[0]->grad;
-    w->db = c->param[1] ? c->param[1]->grad : NULL;
+    w->groups = c->inner->step->node->groups, w->dw = c->inner->param[0]->grad;
+    w->db = c->inner->param[1] ? c->inner->param[1]->grad : NULL;
     w->q->method->plan(w);
     jem_mark mark = jem_begin(c->ctx);
     w->x = jem__push_floats(c->ctx, w->x_size), w->y = jem__push_floats(c->ctx, w->y_size);
@@ -2197,12 +2550,12 @@ static jem_status jem__conv_param_grad(const jem_call *c) {
     return s;
 }
 
+static const jem__traits jem__conv_traits = { JEM__OP_STORES | JEM__OP_CONV, jem__conv_prepare,
+    jem__conv_param_grad, JEM_KEEPS_INPUT };
 static const jem_op jem__op_conv2d = { "conv2d", jem__conv_forward, jem__conv_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_STORES | JEM_OP_CONV, jem__conv_prepare, jem__conv_param_grad,
-    JEM_KEEPS_INPUT };
+    JEM_KEEPS_NOTHING, &jem__conv_traits };
 static const jem_op jem__op_linear = { "linear", jem__conv_forward, jem__conv_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_STORES | JEM_OP_CONV, jem__conv_prepare, jem__conv_param_grad,
-    JEM_KEEPS_INPUT };
+    JEM_KEEPS_NOTHING, &jem__conv_traits };
 
 /* q: of the output, by which the other two are described too */
 static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem__conv q,
@@ -2257,8 +2610,6 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
 
-static ptrdiff_t jem__floats(jem_shape s) { return (ptrdiff_t)s.c * s.h * s.w * JEM_LANES; }
-
 /* y = f(x) */
 static void jem__map_forward(const jem_call *c) {
     const jem__map_user *u = (const jem__map_user *)c->user;
@@ -2268,15 +2619,19 @@ static void jem__map_forward(const jem_call *c) {
 static void jem__map_backward(const jem_call *c) {
     const jem__map_user *u = (const jem__map_user *)c->user;
     const int output = u->kind == JEM__MAP_EXP || u->kind == JEM__MAP_TANH;
-    c->ctx->k->map_back(u->kind, u->a, output ? c->y : c->x[0], c->aux, c->dy, c->dx[0], c->add[0],
-                        jem__floats(c->out));
+    c->ctx->k->map_back(u->kind, u->a, output ? c->y : c->x[0], c->aux, c->dy, c->dx[0],
+                        c->inner->add[0], jem__floats(c->out));
 }
 
+static const jem__traits jem__act_traits = {
+    JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0
+};
+
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
-#define JEM__MAP_OP(name, keeps) { name, jem__map_forward, jem__map_backward, keeps,               \
-                                   JEM_OP_STORES | JEM_OP_IN_PLACE, NULL, NULL, 0 }
-#define JEM__ACT_OP(name) { name, jem__map_forward, jem__map_backward, JEM_KEEPS_NOTHING,          \
-                            JEM_OP_STORES | JEM_OP_IN_PLACE | JEM_OP_ACTIVATION, NULL, NULL, 0 }
+#define JEM__MAP_OP(name, keeps)                                                                   \
+    { name, jem__map_forward, jem__map_backward, keeps, &jem__in_place }
+#define JEM__ACT_OP(name)                                                                          \
+    { name, jem__map_forward, jem__map_backward, JEM_KEEPS_NOTHING, &jem__act_traits }
     static const jem_op ops[] = {                  /* in the order of JEM__MAP_SCALE, ... */
         JEM__MAP_OP("scale", JEM_KEEPS_NOTHING), JEM__MAP_OP("shift", JEM_KEEPS_NOTHING),
         JEM__MAP_OP("square", JEM_KEEPS_INPUT), JEM__MAP_OP("exp", JEM_KEEPS_OUTPUT),
@@ -2323,11 +2678,11 @@ static void jem__drop_forward(const jem_call *c) {
 }
 static void jem__drop_backward(const jem_call *c) {
     const jem__drop_user *u = (const jem__drop_user *)c->user;
-    c->ctx->k->map_back(JEM__MAP_DROP, u->scale, NULL, c->aux, c->dy, c->dx[0], c->add[0],
+    c->ctx->k->map_back(JEM__MAP_DROP, u->scale, NULL, c->aux, c->dy, c->dx[0], c->inner->add[0],
                         jem__floats(c->out));
 }
 static const jem_op jem__op_dropout = { "dropout", jem__drop_forward, jem__drop_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_STORES, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, &jem__stores };
 
 jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2358,21 +2713,22 @@ static void jem__pair_backward(const jem_call *c) {
     const float s = kind == JEM__PAIR_SUB ? -1.0f : 1.0f;
     const ptrdiff_t n = jem__floats(c->out);
     if (c->dx[0] && c->dx[0] != c->dy)             /* the same place: a sum's, and there already */
-        c->ctx->k->pair_back(1, c->dy, mul ? c->x[1] : NULL, jem__spread(c), c->dx[0], c->add[0],
-                             n);
+        c->ctx->k->pair_back(1, c->dy, mul ? c->x[1] : NULL, jem__spread(c), c->dx[0],
+                             c->inner->add[0], n);
     if (c->dx[1] && jem__spread(c))
-        c->ctx->k->dot(s, c->dy, mul ? c->x[0] : NULL, c->dx[1], c->add[1], n);
+        c->ctx->k->dot(s, c->dy, mul ? c->x[0] : NULL, c->dx[1], c->inner->add[1], n);
     else if (c->dx[1] && (c->dx[1] != c->dy || c->dx[1] == c->dx[0]))
-        c->ctx->k->pair_back(s, c->dy, mul ? c->x[0] : NULL, 0, c->dx[1], c->add[1], n);
+        c->ctx->k->pair_back(s, c->dy, mul ? c->x[0] : NULL, 0, c->dx[1], c->inner->add[1], n);
 }
+static const jem__traits jem__sum_traits = {
+    JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_SUM, NULL, NULL, 0
+};
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
     static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
-        { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING,
-          JEM_OP_STORES | JEM_OP_IN_PLACE | JEM_OP_ADD, NULL, NULL, 0 },
-        { "sub", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING,
-          JEM_OP_STORES | JEM_OP_IN_PLACE, NULL, NULL, 0 },
+        { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sum_traits },
+        { "sub", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__in_place },
         { "mul", jem__pair_forward, jem__pair_backward, JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1,
-          JEM_OP_STORES, NULL, NULL, 0 }
+          &jem__stores }
     };
     if (!a || !b || !jem_ok(ctx)) return NULL;
     const int same = a->c == b->c && a->h == b->h && a->w == b->w;
@@ -2409,7 +2765,7 @@ static void jem__pool_backward(const jem_call *c) {
                          u->scale, c->dx[0]);
 }
 static const jem_op jem__op_avg_pool = { "avg_pool", jem__pool_forward, jem__pool_backward,
-    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, NULL };
 
 static jem_tensor *jem__pool(jem_ctx *ctx, jem_tensor *x, int kh, int kw, int stride) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2448,11 +2804,11 @@ static void jem__flatten_backward(const jem_call *c) {
     for (ptrdiff_t p = 0; p < (ptrdiff_t)s.h * s.w; p++)
         for (int i = 0; i < s.c; i++, dx += JEM_LANES) {
             const float *dy = c->dy + jem__flat_at(s, p, i) * JEM_LANES;
-            for (int l = 0; l < JEM_LANES; l++) dx[l] = c->add[0] ? dx[l] + dy[l] : dy[l];
+            for (int l = 0; l < JEM_LANES; l++) dx[l] = c->inner->add[0] ? dx[l] + dy[l] : dy[l];
         }
 }
 static const jem_op jem__op_flatten = { "flatten", jem__flatten_forward, jem__flatten_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_STORES, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, &jem__stores };
 
 jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2474,7 +2830,7 @@ static void jem__slice_backward(const jem_call *c) {
                 c->dy[p * c->out.c * JEM_LANES + i];
 }
 static const jem_op jem__op_slice = { "slice", jem__slice_forward, jem__slice_backward,
-    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, NULL };
 
 jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2529,9 +2885,9 @@ static void jem__join_forward(const jem_call *c) {
 }
 static void jem__join_backward(const jem_call *c) { jem__blocks_copy(c, c->out.n, c->in[0], 0, 1); }
 static const jem_op jem__op_split = { "split", jem__split_forward, jem__split_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_WHOLE, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, &jem__whole };
 static const jem_op jem__op_join = { "join", jem__join_forward, jem__join_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_WHOLE, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, &jem__whole };
 
 static jem_tensor *jem__split(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2573,7 +2929,7 @@ static void jem__halo_copy(const jem_call *c, int gradient) {
 static void jem__halo_forward(const jem_call *c) { jem__halo_copy(c, 0); }
 static void jem__halo_backward(const jem_call *c) { jem__halo_copy(c, 1); }
 static const jem_op jem__op_halo = { "halo", jem__halo_forward, jem__halo_backward,
-    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, NULL };
 
 /* A convolution of blocks. */
 static jem_tensor *jem__block_conv(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
@@ -2591,10 +2947,10 @@ static jem_tensor *jem__block_conv(jem_ctx *ctx, jem_tensor *x, jem_param *w, je
 
 static void jem__lse_forward(const jem_call *c) { c->ctx->k->logsumexp(c->x[0], c->in[0].c, c->y); }
 static void jem__lse_backward(const jem_call *c) {
-    c->ctx->k->logsumexp_back(c->x[0], c->y, c->dy, c->in[0].c, c->dx[0], c->add[0]);
+    c->ctx->k->logsumexp_back(c->x[0], c->y, c->dy, c->in[0].c, c->dx[0], c->inner->add[0]);
 }
 static const jem_op jem__op_logsumexp = { "logsumexp", jem__lse_forward, jem__lse_backward,
-    JEM_KEEPS_INPUT | JEM_KEEPS_OUTPUT, JEM_OP_STORES, NULL, NULL, 0 };
+    JEM_KEEPS_INPUT | JEM_KEEPS_OUTPUT, &jem__stores };
 
 jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2620,7 +2976,7 @@ static void jem__gather_backward(const jem_call *c) {
     for (int l = 0; l < JEM_LANES; l++) c->dx[0][label[l] * JEM_LANES + l] += c->dy[l];
 }
 static const jem_op jem__op_gather = { "gather", jem__gather_forward, jem__gather_backward,
-    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, NULL };
 
 jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2650,7 +3006,7 @@ static void jem__sum_image_backward(const jem_call *c) {
     c->ctx->k->pair(JEM__PAIR_ADD, c->dx[0], c->dy, 1, c->dx[0], jem__floats(c->in[0]));
 }
 static const jem_op jem__op_sum_image = { "sum_image", jem__sum_image_forward,
-    jem__sum_image_backward, JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+    jem__sum_image_backward, JEM_KEEPS_NOTHING, NULL };
 
 jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2684,9 +3040,9 @@ static void jem__total_backward(const jem_call *c) {
     }
 }
 static const jem_op jem__op_mean = { "mean", jem__total_forward, jem__total_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_WHOLE, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, &jem__whole };
 static const jem_op jem__op_sum = { "sum", jem__total_forward, jem__total_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_WHOLE, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, &jem__whole };
 
 jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2719,8 +3075,8 @@ static jem__norm_parts jem__norm_open(const jem_call *c) {
     const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
     jem__norm_parts p;
     p.mean = (float *)c->aux, p.rstd = p.mean + n, p.s1 = p.rstd + n, p.s2 = p.s1 + n;
-    p.gamma = u->kind == JEM_NORM_ACT ? c->param[1]->value : c->param[0]->value;
-    p.beta = u->kind == JEM_NORM_ACT ? NULL : c->param[1]->value;
+    p.gamma = u->kind == JEM_NORM_ACT ? c->inner->param[1]->value : c->inner->param[0]->value;
+    p.beta = u->kind == JEM_NORM_ACT ? NULL : c->inner->param[1]->value;
     p.pixels = (ptrdiff_t)c->out.h * c->out.w, p.c = c->out.c;
     p.own = u->kind == JEM_NORM_INSTANCE || u->kind == JEM_NORM_LAYER;
     return p;
@@ -2740,10 +3096,11 @@ static void jem__norm_mean(const jem__norm_parts *p, jem_norm kind, float *s) {
 /* Mean and rstd that do not come from x. */
 static void jem__norm_given(const jem_call *c, const jem__norm_parts *p) {
     const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
+    jem_param *const *param = c->inner->param;
     for (int i = 0; i < p->c; i++)
         for (int l = 0; l < JEM_LANES; l++) {
-            p->mean[i * JEM_LANES + l] = act ? -c->param[0]->value[i] : c->param[2]->value[i];
-            p->rstd[i * JEM_LANES + l] = act ? 1 : 1 / sqrtf(c->param[3]->value[i] + JEM__NORM_EPS);
+            p->mean[i * JEM_LANES + l] = act ? -param[0]->value[i] : param[2]->value[i];
+            p->rstd[i * JEM_LANES + l] = act ? 1 : 1 / sqrtf(param[3]->value[i] + JEM__NORM_EPS);
         }
 }
 
@@ -2802,7 +3159,7 @@ static jem_status jem__norm_param_grad(const jem_call *c) {
     const jem__norm_parts p = jem__norm_open(c);
     const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
     jem__norm_totals(c);
-    float *dgamma = c->param[act ? 1 : 0]->grad, *dbeta = c->param[act ? 0 : 1]->grad;
+    float *dgamma = c->inner->param[act ? 1 : 0]->grad, *dbeta = c->inner->param[act ? 0 : 1]->grad;
     for (int i = 0; i < p.c; i++) {
         if (dgamma) dgamma[i] += p.s2[i * JEM_LANES];
         if (dbeta) dbeta[i] = fmaf(p.s1[i * JEM_LANES], act ? p.gamma[i] : 1, dbeta[i]);
@@ -2816,7 +3173,7 @@ static void jem__norm_batch_forward(const jem_call *c) {
     const jem__norm_parts p = jem__norm_open(c);
     const int groups = jem__groups(c->out.n);
     const double count = (double)c->out.n * (double)p.pixels;
-    if (u->kind == JEM_NORM_ACT && c->param[2]->value[0] != 0) {       /* an older node was first */
+    if (u->kind == JEM_NORM_ACT && c->inner->param[2]->value[0] != 0) {    /* an older one did */
         for (int g = 0; g < groups; g++) {
             const jem_call at = jem__at(c, g);
             jem__norm_forward(&at);
@@ -2845,18 +3202,18 @@ static void jem__norm_batch_forward(const jem_call *c) {
     for (int i = 0; i < p.c; i++) {
         const float mean = p.mean[i * JEM_LANES], var = p.rstd[i * JEM_LANES];
         if (u->kind == JEM_NORM_ACT) {
-            c->param[0]->value[i] = -mean;
-            c->param[1]->value[i] = (float)(1 / (sqrt((double)var * unbiased) + 1e-6));
-        } else if (c->training) {                  /* running statistics follow passes that train */
+            c->inner->param[0]->value[i] = -mean;
+            c->inner->param[1]->value[i] = (float)(1 / (sqrt((double)var * unbiased) + 1e-6));
+        } else if (c->inner->training) {           /* running statistics follow passes that train */
             const double m = (double)u->momentum;
-            float *rm = c->param[2]->value + i, *rv = c->param[3]->value + i;
+            float *rm = c->inner->param[2]->value + i, *rv = c->inner->param[3]->value + i;
             *rm = (float)fma(m, (double)mean - (double)*rm, (double)*rm);
             *rv = (float)fma(m, fma((double)var, unbiased, -(double)*rv), (double)*rv);
         }
         for (int l = 0; l < JEM_LANES; l++)
             p.rstd[i * JEM_LANES + l] = 1 / sqrtf(var + JEM__NORM_EPS);
     }
-    if (u->kind == JEM_NORM_ACT) c->param[2]->value[0] = 1, jem__norm_given(c, &p);
+    if (u->kind == JEM_NORM_ACT) c->inner->param[2]->value[0] = 1, jem__norm_given(c, &p);
     for (int g = 0; g < groups; g++) {
         const jem_call at = jem__at(c, g);
         const jem__norm_parts q = jem__norm_open(&at);
@@ -2889,16 +3246,18 @@ static void jem__norm_batch_backward(const jem_call *c) {
 /* kind by kind: the name, and whether it needs the whole batch */
 static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, int training,
                                     float momentum, jem_param *const *params, int n_params) {
-#define JEM__NORM_OP(name, how, flags)                                                             \
-    { name, jem__norm_##how##forward, jem__norm_##how##backward,                                   \
-      JEM_KEEPS_INPUT, flags, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT }
+    static const jem__traits apart = { 0, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT };
+    static const jem__traits together = { JEM__OP_WHOLE, NULL, jem__norm_param_grad,
+                                          JEM_KEEPS_INPUT };
+#define JEM__NORM_OP(name, how, traits)                                                            \
+    { name, jem__norm_##how##forward, jem__norm_##how##backward, JEM_KEEPS_INPUT, traits }
     static const jem_op each[] = {
-        JEM__NORM_OP("none", , 0), JEM__NORM_OP("batch_norm", , 0),
-        JEM__NORM_OP("instance_norm", , 0), JEM__NORM_OP("layer_norm", , 0),
-        JEM__NORM_OP("act_norm", , 0)
+        JEM__NORM_OP("none", , &apart), JEM__NORM_OP("batch_norm", , &apart),
+        JEM__NORM_OP("instance_norm", , &apart), JEM__NORM_OP("layer_norm", , &apart),
+        JEM__NORM_OP("act_norm", , &apart)
     };
-    static const jem_op batch_op = JEM__NORM_OP("batch_norm", batch_, JEM_OP_WHOLE);
-    static const jem_op act_op = JEM__NORM_OP("act_norm", batch_, JEM_OP_WHOLE);
+    static const jem_op batch_op = JEM__NORM_OP("batch_norm", batch_, &together);
+    static const jem_op act_op = JEM__NORM_OP("act_norm", batch_, &together);
 #undef JEM__NORM_OP
     if (!x || !jem_ok(ctx)) return NULL;
     for (int i = 0; i < n_params; i++) {
@@ -2937,70 +3296,6 @@ jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param 
                          jem_param *initialized, int training) {
     jem_param *p[3] = { loc, scale, initialized };
     return jem__norm_record(ctx, x, JEM_NORM_ACT, training, 0, p, 3);
-}
-
-/* ---- the gradient checker -------------------------------------------------------------------- */
-
-/* The sum of fn(x) over images, in double. */
-static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x) {
-    jem_mark mark = jem_begin(ctx);
-    jem_tensor *y = fn(ctx, x, user);
-    double sum = NAN;
-    if (jem__compute(y) == JEM_OK) {
-        sum = 0;
-        for (int i = 0; i < y->n; i++)
-            sum += (double)y->node->value[jem__lane_at(y->node, i, 0, 0, 0)];
-    }
-    jem_end(ctx, mark);
-    return sum;
-}
-
-float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
-                         float step) {
-    if (!ctx || !fn || !x || x->node->op || (p && !p->grad) || !(step > 0)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
-                  "parameter (or none) and a step > 0");
-        return -1;
-    }
-    const ptrdiff_t n = p ? p->size : x->n * x->node->stride / JEM_LANES;
-    float *grad = jem__alloc_floats(ctx, n), *at = p ? p->value : jem__alloc_floats(ctx, n);
-    double worst = 0, largest = 1e-12;
-    if (grad && at) {
-        if (p) memcpy(grad, p->grad, (size_t)n * sizeof *grad);        /* what was there before */
-        jem_mark mark = jem_begin(ctx);
-        jem_tensor *y = fn(ctx, x, user);
-        if (p) {
-            jem_backward(jem_sum(ctx, y));
-            for (ptrdiff_t i = 0; i < n; i++) {
-                const float before = grad[i];
-                grad[i] = p->grad[i] - before, p->grad[i] = before;
-            }
-        } else {
-            jem_grad(y, x);
-            if (jem_ok(ctx)) jem_read_grad(x, grad), jem_read(x, at);
-        }
-        jem_end(ctx, mark);
-        for (ptrdiff_t i = 0; i < n && jem_ok(ctx); i++) {
-            static const double weight[4] = { -8, 8, 1, -1 }, offset[4] = { -1, 1, -2, 2 };
-            const float before = at[i];
-            double slope = 0;
-            for (int k = 0; k < 4; k++) {          /* the step as rounded is the step taken */
-                at[i] = before + (float)offset[k] * step;
-                if (p) jem_param_changed(p); else jem_write(x, at);
-                slope += weight[k] * jem__check_value(ctx, fn, user, x);
-            }
-            slope /= 12 * (double)step;
-            at[i] = before;
-            if (p) jem_param_changed(p); else jem_write(x, at);
-            const double a = fabs((double)grad[i]), d = fabs(slope - (double)grad[i]);
-            if (a > largest) largest = a;
-            if (fabs(slope) > largest) largest = fabs(slope);
-            if (!(d <= worst)) worst = d;          /* NaN counts as worst */
-        }
-    }
-    jem__free(ctx, grad);
-    if (!p) jem__free(ctx, at);
-    return jem_ok(ctx) ? (float)(worst / largest) : -1.0f;
 }
 
 /* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */

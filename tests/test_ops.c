@@ -537,7 +537,7 @@ static void mirror(const jem_call *call, int backward) {
 static void mirror_forward(const jem_call *call) { mirror(call, 0); }
 static void mirror_backward(const jem_call *call) { mirror(call, 1); }
 static const jem_op mirror_op = { "mirror", mirror_forward, mirror_backward,
-    JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1, 0, NULL, NULL, 0 };
+    JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1, NULL };
 
 /* y = 1/(1 + x^2), a number per image from any shape by its sum; aux keeps dy/dx, y is kept too */
 static void bump_forward(const jem_call *call) {
@@ -553,9 +553,8 @@ static void bump_backward(const jem_call *call) {
     for (int i = 0; i < call->out.c * call->out.h * call->out.w * 16; i++)
         call->dx[0][i] += call->dy[i] * slope[i] * call->y[i] * call->y[i];
 }
-static const jem_op bump_op = { "bump", bump_forward, bump_backward, JEM_KEEPS_OUTPUT, 0, NULL,
-    NULL, 0 };
-static const jem_op wall_op = { "wall", bump_forward, NULL, 0, 0, NULL, NULL, 0 };
+static const jem_op bump_op = { "bump", bump_forward, bump_backward, JEM_KEEPS_OUTPUT, NULL };
+static const jem_op wall_op = { "wall", bump_forward, NULL, 0, NULL };
 
 static jem_tensor *custom(jem_ctx *c, const jem_op *op, jem_tensor *a, jem_tensor *b, float f) {
     jem_tensor *in[2];
@@ -610,12 +609,19 @@ static void test_custom(jem_ctx *ctx) {
     jem_reset(ctx);
 }
 
+static jem_ctx *plain_ctx(void) {
+    jem_ctx_desc d;
+    memset(&d, 0, sizeof d);
+    d.threads = 1, d.plain = 1;
+    return jem_ctx_create(&d);
+}
+
 /* ---- random tapes against plain C in double -------------------------------------------------- */
 
 /* A node of a tape, and the same in double: value, and gradient of the target. */
 typedef enum kind {
     LEAF, SCALE, SHIFT, TANH, SILU, LEAKY, SQUARE, ADD, SUB, MUL, SPREAD_ADD, SPREAD_SUB,
-    SPREAD_MUL, SUM_IMAGE, CONV, NORM, KINDS
+    SPREAD_MUL, SUM_IMAGE, CONV, NORM, CUSTOM, KINDS
 } kind;
 
 typedef struct ref {
@@ -655,6 +661,7 @@ static double slope_of(kind k, double x) {         /* of the elementwise ones, a
     case SILU: return s + x * s * (1 - s);
     case LEAKY: return x < 0 ? 0.25 : 1;
     case SQUARE: return 2 * x;
+    case CUSTOM: return -2 * x / ((1 + x * x) * (1 + x * x));          /* bump_op */
     default: return 1;
     }
 }
@@ -665,6 +672,7 @@ static double map_of(kind k, double x) {
     case TANH: return tanh(x);
     case SILU: return x / (1 + exp(-x));
     case LEAKY: return x < 0 ? 0.25 * x : x;
+    case CUSTOM: return 1 / (1 + x * x);
     default: return x * x;
     }
 }
@@ -774,6 +782,7 @@ static jem_tensor *ref_record(tape *t, ref *r) {
     case MUL: case SPREAD_MUL: return jem_mul(c, a, b);
     case SUM_IMAGE: return jem_sum_image(c, a);
     case CONV: return jem_conv2d(c, a, r->p[0], r->p[1], d);
+    case CUSTOM: return custom(c, &bump_op, a, NULL, 0);
     default: return jem_batch_norm(c, a, r->p[0], r->p[1], r->p[2], r->p[3], 0.1f, 1);
     }
 }
@@ -995,13 +1004,15 @@ static void ask_within(tape *t, answers *seen, int i, int seed, int depth) {
     jem_end(t->ctx, mark);
 }
 
-static void test_tapes(jem_ctx *ctx) {
-    printf("random tapes: values and gradients, in any order, against double\n");
-    for (int seed = 0; seed < 1500; seed++) {
+/* Every question is asked of the planned tape and of the plain one. */
+static void test_tapes(jem_ctx *planned, jem_ctx *plain) {
+    printf("random tapes: values and gradients, in any order, against double; planned as plain\n");
+    answers seen;
+    for (int run = 0; run < 3000; run++) {
+        const int seed = run / 2;
         tape tape_, *t = &tape_;
-        answers seen;
-        memset(&seen, 0, sizeof seen);
-        tape_make(t, ctx, seed);
+        if (run % 2 == 0) memset(&seen, 0, sizeof seen);
+        tape_make(t, run % 2 ? plain : planned, seed);
         for (int i = 0; i < 12; i++) {
             int target = t->count - 1;
             if (pick(t, 3) == 0) target = find(t, -1, 1);
@@ -1023,7 +1034,37 @@ static void test_tapes(jem_ctx *ctx) {
         for (int i = 0; i < t->count; i++) ask_read(t, &seen, t->count - 1 - i, seed);
         tape_free(t);
     }
-    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
+    CHECK(jem_ok(planned) && jem_ok(plain), "%s%s", jem_error(planned), jem_error(plain));
+}
+
+/* A tensor that jem_end has forgotten is told from others, however it is used. */
+static void test_forgotten(jem_ctx *ctx) {
+    printf("tensors used too late\n");
+    const float one[1] = { 1 };
+    float out[1];
+    jem_tensor *leaf = jem_input(ctx, one, 1, 1, 1, 1);
+    for (int how = 0; how < 9; how++) {
+        jem_mark mark = jem_begin(ctx);
+        jem_tensor *x = jem_input(ctx, one, 1, 1, 1, 1), *y = jem_exp(ctx, x);
+        CHECK(jem_item(y) > 2 && jem_grad(y, x) == JEM_OK, "%s", jem_error(ctx));
+        if (how < 8) jem_end(ctx, mark);
+        else jem_reset(ctx);
+        switch (how) {
+        case 0: CHECK(jem_read(y, out) == JEM_BAD_ARGUMENT, "read"); break;
+        case 1: CHECK(jem_item(y) != jem_item(y), "item"); break;
+        case 2: CHECK(jem_write(x, one) == JEM_BAD_ARGUMENT, "write"); break;
+        case 3: CHECK(!jem_add(ctx, leaf, y), "an input"); break;
+        case 4: CHECK(jem_backward(y) == JEM_BAD_ARGUMENT, "backward"); break;
+        case 5: CHECK(jem_grad(y, leaf) == JEM_BAD_ARGUMENT, "grad of it"); break;
+        case 6: CHECK(jem_grad(leaf, x) == JEM_BAD_ARGUMENT, "grad in it"); break;
+        case 7: CHECK(jem_read_grad(x, out) == JEM_BAD_ARGUMENT, "read_grad"); break;
+        default:
+            jem_keep(y);
+            CHECK(!jem_tanh(ctx, x), "after a reset");
+        }
+        CHECK(says(ctx, "has forgotten this tensor (1,1,1,1)"), "use %d", how);
+    }
+    jem_end(NULL, jem_begin(NULL)), jem_reset(NULL);
 }
 
 /* ---- marks, writing, memory ------------------------------------------------------------------ */
@@ -1376,8 +1417,11 @@ int main(void) {
     test_losses(ctx);
     test_loss_values(ctx);
     test_custom(ctx);
-    test_tapes(ctx);
+    jem_ctx *plain = plain_ctx();
+    test_tapes(ctx, plain);
+    jem_ctx_free(plain);
     test_marks(ctx);
+    test_forgotten(ctx);
     close_ctx(ctx, &count, "all of the above");
     test_errors();
     test_failures();
