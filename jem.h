@@ -71,6 +71,8 @@
 
    MACROS, to be defined before the #include
        JEM_IMPLEMENTATION   in one file: compile the implementation here
+       JEM_DECLARATIONS     no implementation, even where JEM_IMPLEMENTATION is defined: for a build
+                            that compiles it once and links it to programs like the one above
        JEM_STATIC           all functions static: private to the file that has the implementation
        JEM_NO_STDIO         no file input or output (the *_memory functions remain)
        JEM_NO_SIMD          the scalar kernels only
@@ -115,6 +117,10 @@
    last. Each room uses only the rooms above it, with one exception: >>engine, the kernels for every
    instruction set, comes last, behind an interface that stands in >>platform.
 */
+#ifdef JEM_DECLARATIONS
+#undef JEM_IMPLEMENTATION
+#endif
+
 #ifndef JEM_H
 #define JEM_H
 

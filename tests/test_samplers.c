@@ -300,9 +300,9 @@ static void test_walk_errors(jem_ctx *ctx) {
     printf("walks that go wrong\n");
     jem_rng rng = jem_rng_seed(5);
     const jem_sgld_desc d = walk_of(50, 10, 0.1f);
-    jem_tensor *x = random_leaf(ctx, &rng, jem__shape(3, 2, 1, 1), 1, 2);
+    jem_tensor *x = random_leaf(ctx, &rng, shape(3, 2, 1, 1), 1, 2);
     CHECK(jem_sgld(ctx, upward, NULL, x, &d, &rng) == JEM_DIVERGED && says(ctx, "(3,2,1,1)"), "up");
-    x = random_leaf(ctx, &rng, jem__shape(3, 2, 1, 1), 1, 2);
+    x = random_leaf(ctx, &rng, shape(3, 2, 1, 1), 1, 2);
     CHECK(jem_sgld(ctx, one_number, NULL, x, &d, &rng) == JEM_BAD_SHAPE && says(ctx, "(1,1,1,1)"),
           "one number for three images");
     CHECK(jem_sgld(ctx, nothing, NULL, x, &d, &rng) != JEM_OK && says(ctx, "sgld"), "NULL");
