@@ -366,7 +366,8 @@ JEM_API jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_pa
 /* x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
 JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b);
 
-/* Elementwise on equal shapes; b may also be a number per image (n,1,1,1), spread over a. */
+/* Elementwise on equal shapes; b may also be a number per image (n,1,1,1) or per channel (n,c,1,1),
+   spread over a. */
 JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
@@ -385,9 +386,14 @@ JEM_API jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *r
 /* Mean over k x k windows, stride as given (0: k), no padding. */
 JEM_API jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
 JEM_API jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), mean over h,w */
+/* The largest of each window, k <= 15; the gradient goes to the first that is. */
+JEM_API jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
+JEM_API jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k);  /* each pixel k x k times */
 JEM_API jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x);      /* (n,c*h*w,1,1), as PyTorch */
 /* Channels first .. first+count-1. */
 JEM_API jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count);
+JEM_API jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);    /* of channels */
+JEM_API jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x);       /* x; no gradient passes */
 
 /* A number per image. */
 JEM_API jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x);    /* over c; x (n,c,1,1) */
@@ -2708,23 +2714,34 @@ jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
 static int jem__spread(const jem_call *c) {        /* b is a number per image, a is more */
     return c->in[1].c * c->in[1].h * c->in[1].w == 1 && jem__floats(c->in[0]) > JEM_LANES;
 }
+/* Floats that one call of a kernel covers: all, or, if b is a number per channel, a pixel. */
+static ptrdiff_t jem__pair_run(const jem_call *c) {
+    return jem__spread(c) ? jem__floats(c->in[0]) : jem__floats(c->in[1]);
+}
 /* y = a op b */
 static void jem__pair_forward(const jem_call *c) {
-    c->ctx->k->pair(*(const int *)c->user, c->x[0], c->x[1], jem__spread(c), c->y,
-                    jem__floats(c->out));
+    const ptrdiff_t n = jem__floats(c->out), run = jem__pair_run(c);
+    for (ptrdiff_t at = 0; at < n; at += run)
+        c->ctx->k->pair(*(const int *)c->user, c->x[0] + at, c->x[1], jem__spread(c), c->y + at,
+                        run);
 }
-/* da = dy (+, -), dy b (*); db = dy, -dy, dy a, summed where b was spread */
+/* da = dy (+, -), dy b (*); db = dy, -dy, dy a, summed where b was spread. A sum's gradient may be
+   in its place already: dx = dy. */
 static void jem__pair_backward(const jem_call *c) {
-    const int kind = *(const int *)c->user, mul = kind == JEM__PAIR_MUL;
+    const int kind = *(const int *)c->user, mul = kind == JEM__PAIR_MUL, spread = jem__spread(c);
+    const int own[2] = { c->dx[0] && c->dx[0] != c->dy,
+                         c->dx[1] && (c->dx[1] != c->dy || c->dx[1] == c->dx[0]) };
     const float s = kind == JEM__PAIR_SUB ? -1.0f : 1.0f;
-    const ptrdiff_t n = jem__floats(c->out);
-    if (c->dx[0] && c->dx[0] != c->dy)             /* the same place: a sum's, and there already */
-        c->ctx->k->pair_back(1, c->dy, mul ? c->x[1] : NULL, jem__spread(c), c->dx[0],
-                             c->inner->add[0], n);
-    if (c->dx[1] && jem__spread(c))
-        c->ctx->k->dot(s, c->dy, mul ? c->x[0] : NULL, c->dx[1], c->inner->add[1], n);
-    else if (c->dx[1] && (c->dx[1] != c->dy || c->dx[1] == c->dx[0]))
-        c->ctx->k->pair_back(s, c->dy, mul ? c->x[0] : NULL, 0, c->dx[1], c->inner->add[1], n);
+    const ptrdiff_t n = jem__floats(c->out), run = jem__pair_run(c);
+    const jem__kernels *k = c->ctx->k;
+    for (ptrdiff_t at = 0; own[0] && at < n; at += run)
+        k->pair_back(1, c->dy + at, mul ? c->x[1] : NULL, spread, c->dx[0] + at, c->inner->add[0],
+                     run);
+    if (c->dx[1] && spread)
+        k->dot(s, c->dy, mul ? c->x[0] : NULL, c->dx[1], c->inner->add[1], n);
+    else for (ptrdiff_t at = 0; own[1] && at < n; at += run)
+        k->pair_back(s, c->dy + at, mul ? c->x[0] + at : NULL, 0, c->dx[1],
+                     c->inner->add[1] || at > 0, run);
 }
 static const jem__traits jem__sum_traits = {
     JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_SUM, NULL, NULL, 0
@@ -2737,8 +2754,9 @@ static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kin
           &jem__stores }
     };
     if (!a || !b || !jem_ok(ctx)) return NULL;
-    const int same = a->c == b->c && a->h == b->h && a->w == b->w;
-    if (a->n != b->n || !(same || b->c * b->h * b->w == 1)) {
+    const int one = b->h == 1 && b->w == 1;
+    const int fits = a->c == b->c ? one || (a->h == b->h && a->w == b->w) : one && b->c == 1;
+    if (a->n != b->n || !fits) {
         jem__fail(ctx, JEM_BAD_SHAPE, "%s: %s and %s do not fit", ops[kind].name,
                   jem__shape_text(a).s, jem__shape_text(b).s);
         return NULL;
@@ -2773,23 +2791,92 @@ static void jem__pool_backward(const jem_call *c) {
 static const jem_op jem__op_avg_pool = { "avg_pool", jem__pool_forward, jem__pool_backward,
     JEM_KEEPS_NOTHING, NULL };
 
-static jem_tensor *jem__pool(jem_ctx *ctx, jem_tensor *x, int kh, int kw, int stride) {
+/* aux: which of the window, for each number */
+static void jem__max_forward(const jem_call *c) {
+    const jem__pool_user *u = (const jem__pool_user *)c->user;
+    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
+    unsigned char *which = (unsigned char *)c->aux;
+    float *y = c->y;
+    for (int p = 0; p < c->out.h * c->out.w; p++, y += n, which += n)
+        for (int t = 0; t < u->kh * u->kw; t++) {
+            const int i = p / c->out.w * u->stride + t / u->kw;
+            const int j = p % c->out.w * u->stride + t % u->kw;
+            const float *x = c->x[0] + ((ptrdiff_t)i * c->in[0].w + j) * n;
+            for (ptrdiff_t k = 0; k < n; k++)
+                if (t == 0 || x[k] > y[k] || x[k] != x[k]) y[k] = x[k], which[k] = (unsigned char)t;
+        }
+}
+static void jem__max_backward(const jem_call *c) {
+    const jem__pool_user *u = (const jem__pool_user *)c->user;
+    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
+    const unsigned char *which = (const unsigned char *)c->aux;
+    const float *dy = c->dy;
+    for (int p = 0; p < c->out.h * c->out.w; p++, dy += n, which += n)
+        for (ptrdiff_t k = 0; k < n; k++) {
+            const int i = p / c->out.w * u->stride + which[k] / u->kw;
+            const int j = p % c->out.w * u->stride + which[k] % u->kw;
+            c->dx[0][((ptrdiff_t)i * c->in[0].w + j) * n + k] += dy[k];
+        }
+}
+static const jem_op jem__op_max_pool = { "max_pool", jem__max_forward, jem__max_backward,
+    JEM_KEEPS_NOTHING, NULL };
+
+static jem_tensor *jem__pool(jem_ctx *ctx, const jem_op *op, jem_tensor *x, int kh, int kw,
+                             int stride) {
     if (!x || !jem_ok(ctx)) return NULL;
-    if (kh < 1 || kw < 1 || stride < 1 || kh > x->h || kw > x->w) {
-        jem__fail(ctx, JEM_BAD_SHAPE, "avg_pool: %dx%d windows of stride %d do not fit x %s",
-                  kh, kw, stride, jem__shape_text(x).s);
+    const int max = op == &jem__op_max_pool;
+    if (kh < 1 || kw < 1 || stride < 1 || kh > x->h || kw > x->w || (max && kh > 15)) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "%s: %dx%d windows of stride %d do not fit x %s%s", op->name,
+                  kh, kw, stride, jem__shape_text(x).s, max ? " (15x15 at most)" : "");
         return NULL;
     }
     jem__pool_user u;
     u.kh = kh, u.kw = kw, u.stride = stride, u.scale = 1.0f / (float)(kh * kw);
-    return jem__op1(ctx, &jem__op_avg_pool, x, jem__shape(x->n, x->c, (x->h - kh) / stride + 1,
-                    (x->w - kw) / stride + 1), &u, sizeof u, 0);
+    const jem_shape out = jem__shape(x->n, x->c, (x->h - kh) / stride + 1,
+                                     (x->w - kw) / stride + 1);
+    return jem__op1(ctx, op, x, out, &u, sizeof u, max ? (size_t)jem__floats(out) : 0);
 }
 jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
-    return jem__pool(ctx, x, k, k, stride ? stride : k);
+    return jem__pool(ctx, &jem__op_avg_pool, x, k, k, stride ? stride : k);
 }
 jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x) {
-    return x ? jem__pool(ctx, x, x->h, x->w, x->h > x->w ? x->h : x->w) : NULL;
+    return x ? jem__pool(ctx, &jem__op_avg_pool, x, x->h, x->w, x->h > x->w ? x->h : x->w) : NULL;
+}
+jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
+    return jem__pool(ctx, &jem__op_max_pool, x, k, k, stride ? stride : k);
+}
+
+/* y[k*i + ..][k*j + ..] = x[i][j] */
+static void jem__upsample_forward(const jem_call *c) {
+    const int k = *(const int *)c->user;
+    const size_t n = (size_t)c->out.c * JEM_LANES;
+    for (int i = 0; i < c->out.h; i++)
+        for (int j = 0; j < c->out.w; j++)
+            memcpy(c->y + ((size_t)i * (size_t)c->out.w + (size_t)j) * n,
+                   c->x[0] + ((size_t)(i / k) * (size_t)c->in[0].w + (size_t)(j / k)) * n,
+                   n * sizeof(float));
+}
+static void jem__upsample_backward(const jem_call *c) {
+    const int k = *(const int *)c->user;
+    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
+    for (int i = 0; i < c->out.h; i++)
+        for (int j = 0; j < c->out.w; j++) {
+            float *dx = c->dx[0] + ((ptrdiff_t)(i / k) * c->in[0].w + j / k) * n;
+            c->ctx->k->pair(JEM__PAIR_ADD, dx, c->dy + ((ptrdiff_t)i * c->out.w + j) * n, 0, dx, n);
+        }
+}
+static const jem_op jem__op_upsample = { "upsample", jem__upsample_forward, jem__upsample_backward,
+    JEM_KEEPS_NOTHING, NULL };
+
+jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    if (k < 1 || x->h > 65536 / k || x->w > 65536 / k) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "upsample: x %s, %d times: from 1 up, to sides of 65536",
+                  jem__shape_text(x).s, k);
+        return NULL;
+    }
+    return jem__op1(ctx, &jem__op_upsample, x, jem__shape(x->n, x->c, k * x->h, k * x->w),
+                    &k, sizeof k, 0);
 }
 
 /* Both move whole vectors of 16 lanes: to (c*h + i)*w + j, or a range of channels. */
@@ -2847,6 +2934,51 @@ jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count) {
     }
     return jem__op1(ctx, &jem__op_slice, x, jem__shape(x->n, count, x->h, x->w),
                     &first, sizeof first, 0);
+}
+
+/* y: the channels of a, then those of b; back, each its own */
+static void jem__concat_forward(const jem_call *c) {
+    float *y = c->y;
+    for (ptrdiff_t p = 0; p < (ptrdiff_t)c->out.h * c->out.w; p++)
+        for (int k = 0; k < 2; k++) {
+            const ptrdiff_t n = (ptrdiff_t)c->in[k].c * JEM_LANES;
+            memcpy(y, c->x[k] + p * n, (size_t)n * sizeof *y);
+            y += n;
+        }
+}
+static void jem__concat_backward(const jem_call *c) {
+    const float *dy = c->dy;
+    for (ptrdiff_t p = 0; p < (ptrdiff_t)c->out.h * c->out.w; p++)
+        for (int k = 0; k < 2; k++) {
+            const ptrdiff_t n = (ptrdiff_t)c->in[k].c * JEM_LANES;
+            float *dx = c->dx[k] ? c->dx[k] + p * n : NULL;
+            if (dx) c->ctx->k->pair(JEM__PAIR_ADD, dx, dy, 0, dx, n);
+            dy += n;
+        }
+}
+static const jem_op jem__op_concat = { "concat", jem__concat_forward, jem__concat_backward,
+    JEM_KEEPS_NOTHING, NULL };
+
+jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
+    if (!a || !b || !jem_ok(ctx)) return NULL;
+    if (a->n != b->n || a->h != b->h || a->w != b->w) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "concat: %s and %s differ in more than channels",
+                  jem__shape_text(a).s, jem__shape_text(b).s);
+        return NULL;
+    }
+    jem_tensor *in[2] = { a, b };
+    return jem__record(ctx, &jem__op_concat, in, 2, jem__shape(a->n, a->c + b->c, a->h, a->w),
+                       NULL, 0, NULL, 0, 0);
+}
+
+static void jem__detach_forward(const jem_call *c) {
+    memcpy(c->y, c->x[0], (size_t)jem__floats(c->out) * sizeof *c->y);
+}
+static const jem_op jem__op_detach = { "detach", jem__detach_forward, NULL, JEM_KEEPS_NOTHING,
+    NULL };
+
+jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x) {
+    return x ? jem__op1(ctx, &jem__op_detach, x, jem__shape_of(x), NULL, 0, 0) : NULL;
 }
 
 /* ---- few images: lanes are blocks of one image ----------------------------------------------- */

@@ -86,6 +86,14 @@ BUILDER(of_global_pool, jem_global_pool(c, x))
 BUILDER(of_spread_add, jem_add(c, x, jem_tanh(c, jem_sum_image(c, x))))
 BUILDER(of_spread_sub, jem_sub(c, x, jem_tanh(c, jem_sum_image(c, x))))
 BUILDER(of_spread_mul, jem_mul(c, x, jem_tanh(c, jem_sum_image(c, x))))
+BUILDER(of_channel_add, jem_add(c, x, jem_tanh(c, jem_global_pool(c, x))))
+BUILDER(of_channel_sub, jem_sub(c, x, jem_tanh(c, jem_scale(c, jem_global_pool(c, x), -1))))
+BUILDER(of_channel_mul, jem_mul(c, jem_exp(c, x), jem_tanh(c, jem_global_pool(c, x))))
+BUILDER(of_concat, jem_square(c, jem_concat(c, jem_tanh(c, x), x)))
+BUILDER(of_concat_same, jem_square(c, jem_concat(c, x, x)))
+BUILDER(of_upsample, jem_square(c, jem_upsample(c, x, 3)))
+BUILDER(of_detach, jem_add(c, jem_square(c, x), jem_scale(c, jem_detach(c, t->other[0]), 2)))
+BUILDER(of_max_pool, jem_max_pool(c, x, t->a, t->b))
 BUILDER(of_chain, jem_silu(c, jem_scale(c, jem_leaky_relu(c, x, 0.1f), 1.5f)))
 BUILDER(of_residual, jem_add(c, jem_tanh(c, jem_scale(c, jem_silu(c, x), 0.7f)), x))
 BUILDER(of_logsumexp, jem_logsumexp(c, jem_flatten(c, x)))
@@ -138,6 +146,11 @@ static void test_elementwise(jem_ctx *ctx) {
         { "add, spread", of_spread_add, -0.2f, 0.2f, 0, 0.03f },
         { "sub, spread", of_spread_sub, -0.2f, 0.2f, 0, 0.03f },
         { "mul, spread", of_spread_mul, -0.2f, 0.2f, 0, 0.03f },
+        { "add, per channel", of_channel_add, -1, 1, 0, 0.03f },
+        { "sub, per channel", of_channel_sub, -1, 1, 0, 0.03f },
+        { "mul, per channel", of_channel_mul, -1, 1, 0, 0.03f },
+        { "concat", of_concat, -1, 1, 0, 0.03f }, { "concat(x,x)", of_concat_same, -1, 1, 0, 0.1f },
+        { "upsample", of_upsample, -1, 1, 0, 0.1f },
         { "chain", of_chain, -1, 1, 0.1f, 0.04f }, { "residual", of_residual, -1, 1, 0, 0.03f },
         { "second reader", of_second_reader, -1, 1, 0, 0.03f },
         { "logsumexp", of_logsumexp, -3, 3, 0, 0.03f },
@@ -169,6 +182,66 @@ static void test_elementwise(jem_ctx *ctx) {
                 check_gradient(ctx, "avg_pool", &t, x, NULL, 0.2f, 1e-3);
                 jem_reset(ctx);
             }
+}
+
+/* Every number once, 0.1 apart: no window has two that are the largest. */
+static jem_tensor *apart_leaf(jem_ctx *ctx, jem_rng *rng, jem_shape s, float *x) {
+    const int n = s.n * s.c * s.h * s.w;
+    for (int i = 0; i < n; i++) {
+        const int j = jem_rng_below(rng, i + 1);
+        x[i] = x[j], x[j] = 0.1f * (float)(i - n / 2);
+    }
+    return jem_input(ctx, x, s.n, s.c, s.h, s.w);
+}
+
+static void test_shapes(jem_ctx *ctx) {
+    printf("max pooling, channels, upsampling, stopped gradients\n");
+    jem_rng rng = jem_rng_seed(11);
+    things t;
+    memset(&t, 0, sizeof t);
+    t.build = of_max_pool;
+    for (t.a = 1; t.a <= 4; t.a++)
+        for (t.b = 0; t.b <= 3; t.b++)             /* stride 0 means k */
+            for (int k = 0; k < 3; k++) {
+                const jem_shape s = { k ? 3 : 17, 1 + 2 * k, t.a + k, t.a + 2 - k };
+                float x[17 * 5 * 6 * 6], y[17 * 5 * 6 * 6];
+                jem_tensor *leaf = apart_leaf(ctx, &rng, s, x);
+                check_gradient(ctx, "max_pool", &t, leaf, NULL, 0.02f, 1e-3);
+                jem_tensor *pooled = of_max_pool(ctx, leaf, &t);
+                const int step = t.b ? t.b : t.a;
+                int bad = jem_read(pooled, y) != JEM_OK;
+                for (int i = 0; i < s.n * s.c * pooled->h * pooled->w; i++) {
+                    const int row = i / pooled->w % pooled->h * step, column = i % pooled->w * step;
+                    const float *at = x + i / (pooled->w * pooled->h) * s.h * s.w;
+                    float most = -1e30f;
+                    for (int w = 0; w < t.a * t.a; w++)
+                        most = fmaxf(most, at[(row + w / t.a) * s.w + column + w % t.a]);
+                    bad += y[i] != most;
+                }
+                CHECK(bad == 0, "%d of max_pool %d, %d", bad, t.a, t.b);
+                jem_reset(ctx);
+            }
+    const jem_shape s = { 17, 3, 2, 2 };
+    float a[17 * 12], up[17 * 12 * 4], both[17 * 24], g[17 * 12];
+    jem_tensor *x = apart_leaf(ctx, &rng, s, a), *shifted = jem_shift(ctx, x, 100);
+    CHECK(jem_read(jem_upsample(ctx, x, 2), up) == JEM_OK &&
+          jem_read(jem_concat(ctx, x, shifted), both) == JEM_OK, "%s", jem_error(ctx));
+    int bad = 0;
+    for (int i = 0; i < 17 * 12 * 4; i++) bad += up[i] != a[i / 16 * 4 + i / 8 % 2 * 2 + i / 2 % 2];
+    for (int i = 0; i < 17 * 24; i++)
+        bad += both[i] != a[i / 24 * 12 + i % 12] + (i % 24 < 12 ? 0.0f : 100.0f);
+    CHECK(bad == 0, "%d numbers of upsample and concat", bad);
+    t.other[0] = x;
+    jem_tensor *y = jem_sum_image(ctx, of_detach(ctx, x, &t));
+    CHECK(jem_grad(y, x) == JEM_OK && jem_read_grad(x, g) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < 17 * 12; i++) bad += g[i] != 2 * a[i];         /* of the square alone */
+    CHECK(bad == 0, "detach stops the gradient, and nothing else");
+    CHECK(!jem_max_pool(ctx, x, 3, 1) && says(ctx, "max_pool: 3x3 windows"), "a window too large");
+    CHECK(!jem_concat(ctx, x, y) && says(ctx, "concat: (17,3,2,2) and (17,1,1,1)"), "two shapes");
+    CHECK(!jem_upsample(ctx, x, 0) && says(ctx, "upsample: x (17,3,2,2), 0 times"), "not at all");
+    CHECK(!jem_upsample(ctx, x, 1 << 30) && says(ctx, "upsample"), "too often");
+    CHECK(!jem_mul(ctx, x, jem_zeros(ctx, 17, 2, 1, 1)) && says(ctx, "mul: "), "other channels");
+    jem_reset(ctx);
 }
 
 /* ---- convolutions, norms --------------------------------------------------------------------- */
@@ -1410,6 +1483,7 @@ int main(void) {
     for (int i = 0; i < (int)(sizeof noise / sizeof noise[0]); i++)
         noise[i] = jem_rng_uniform(&rng) + 0.2f;
     test_elementwise(ctx);
+    test_shapes(ctx);
     test_convolutions(ctx);
     test_norms(ctx);
     test_networks(ctx);
