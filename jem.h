@@ -112,7 +112,7 @@
        >>plan       the same, faster                        >>eval      classify, accuracy
        >>ops        what you build with                     >>io        safetensors
        >>nets       wide-resnet, convnet, MLP, your own     >>engine    what the processor runs
-                                                            >>changelog
+                                                            >>changelog  and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
    last. Each room uses only the rooms above it, with one exception: >>engine, the kernels for every
    instruction set, comes last, behind an interface that stands in >>platform.
@@ -688,6 +688,36 @@ JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer 
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n);
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);  /* <0: error */
 
+/* Pictures as programs have them: 8-bit pixels, row by row from the top left, of `channels` bytes:
+   1 grey, 2 grey and alpha, 3 RGB, 4 RGBA (as stb_image gives them). */
+typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
+    float lo, hi;                                  /* what 0 and 255 are to the network: -1, 1 */
+    int background;                                /* behind alpha: grey 0 (default) to 255 */
+    int invert;                                    /* 1: black on white becomes white on black */
+} jem_pixels_desc;
+enum {                                             /* what was done to a picture, added up */
+    JEM_DID_RESIZE = 1, JEM_DID_STRETCH = 2,       /* to the network's size; of other proportions */
+    JEM_DID_GREY = 4, JEM_DID_COLOUR = 8,          /* colour made grey; grey to every channel */
+    JEM_DID_BLEND = 16, JEM_DID_INVERT = 32        /* laid over the background; inverted */
+};
+/* One picture of any size to what the network takes, x[c][h][w]; each pixel is the mean of the area
+   it covers (of the nearest, if the picture is smaller). did may be NULL. Networks of 1 or 3
+   channels. */
+JEM_API jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
+                                        int height, int channels, const jem_pixels_desc *desc,
+                                        float *x, int *did);
+/* n images x[n][c][h][w] of a network to pixels[n][h][w][c], held to 0..255. */
+JEM_API jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
+                                        const jem_pixels_desc *desc, unsigned char *pixels);
+/* jem_classify for one such picture. */
+JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int width,
+                                       int height, int channels, const jem_pixels_desc *desc,
+                                       jem_answer *answer, int *did);
+/* n samples of a class (label -1: of any) to pixels[n][h][w][c], begun in noise over lo..hi. walk:
+   NULL is 200 steps of jem_sgld_desc_default. The same seed gives the same samples. */
+JEM_API jem_status jem_sample(jem_net *net, int label, int n, const jem_sgld_desc *walk,
+                              uint64_t seed, const jem_pixels_desc *desc, unsigned char *pixels);
+
 /* ==== >>io: safetensors ======================================================================= */
 /* Named arrays and short texts in a file: 8 bytes of length, a JSON header, the data
    (github.com/huggingface/safetensors). PyTorch reads what we write, and the other way. */
@@ -815,7 +845,7 @@ struct jem_ctx {
     int threads;
     jem_status status;
     char message[512];
-    jem_memory_stats memory;
+    size_t held, peak, allocations;                /* see jem_memory */
     jem__chunk *chunks, *chunk;                    /* the arena: all of it, the one in use */
     size_t used;                                   /* bytes of the chunk in use */
     struct jem__node **nodes;                      /* the tape, in the order it was recorded */
@@ -857,14 +887,14 @@ static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
                 : ctx->desc.allocate ? ctx->desc.allocate(ctx->desc.user, total) : calloc(1, total);
     if (!start) {
         jem__fail(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB asked for, %.1f MB held",
-                  (double)bytes / 1048576.0, (double)ctx->memory.bytes / 1048576.0);
+                  (double)bytes / 1048576.0, (double)ctx->held / 1048576.0);
         return NULL;
     }
     uintptr_t at = ((uintptr_t)start + sizeof(jem__head) + 63) & ~(uintptr_t)63;
     jem__head *head = (jem__head *)at - 1;
     head->start = start, head->bytes = total;
-    ctx->memory.bytes += total, ctx->memory.allocations++;
-    if (ctx->memory.bytes > ctx->memory.peak) ctx->memory.peak = ctx->memory.bytes;
+    ctx->held += total, ctx->allocations++;
+    if (ctx->held > ctx->peak) ctx->peak = ctx->held;
     if (ctx->desc.allocate) memset((void *)at, 0, bytes);    /* calloc: no page before it is used */
     return (void *)at;
 }
@@ -873,8 +903,15 @@ static void jem__free(jem_ctx *ctx, void *memory) {
     if (!memory) return;
     jem__head *head = (jem__head *)memory - 1;
     void *start = head->start;
-    ctx->memory.bytes -= head->bytes;
+    ctx->held -= head->bytes;
     if (ctx->desc.release) ctx->desc.release(ctx->desc.user, start); else free(start);
+}
+
+/* By the bits: -ffast-math lets a compiler assume that a comparison is never with a NaN. */
+static int jem__finite(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (bits & 0x7f800000u) != 0x7f800000u;
 }
 
 static float *jem__alloc_floats(jem_ctx *ctx, ptrdiff_t n) {
@@ -1296,8 +1333,9 @@ static float *jem__push_floats(jem_ctx *ctx, ptrdiff_t n) {
 }
 
 jem_memory_stats jem_memory(const jem_ctx *ctx) {
-    const jem_memory_stats none = { 0, 0, 0 };
-    return ctx ? ctx->memory : none;
+    jem_memory_stats s = { 0, 0, 0 };
+    if (ctx) s.bytes = ctx->held, s.peak = ctx->peak, s.allocations = ctx->allocations;
+    return s;
 }
 void jem_release(jem_ctx *ctx, void *memory) { if (ctx) jem__free(ctx, memory); }
 
@@ -3305,28 +3343,20 @@ static jem_status jem__norm_param_grad(const jem_call *c) {
     return JEM_OK;
 }
 
-/* Batch statistics: mean and squared deviation per channel over images and pixels, in double. */
-static void jem__norm_batch_forward(const jem_call *c) {
-    const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm_parts p = jem__norm_open(c);
+/* Batch statistics: mean and mean squared deviation per channel over images and pixels, summed in
+   double, into the mean and rstd of group 0. */
+static void jem__norm_statistics(const jem_call *c, const jem__norm_parts *p) {
     const int groups = jem__groups(c->out.n);
-    const double count = (double)c->out.n * (double)p.pixels;
-    if (u->kind == JEM_NORM_ACT && c->inner->param[2]->value[0] != 0) {    /* an older one did */
-        for (int g = 0; g < groups; g++) {
-            const jem_call at = jem__at(c, g);
-            jem__norm_forward(&at);
-        }
-        return;
-    }
+    const double count = (double)c->out.n * (double)p->pixels;
     for (int pass = 0; pass < 2; pass++) {         /* the mean, then the deviations from it */
-        float *to = pass ? p.rstd : p.mean;
+        float *to = pass ? p->rstd : p->mean;
         for (int g = 0; g < groups; g++) {
             const jem_call at = jem__at(c, g);
             const jem__norm_parts q = jem__norm_open(&at);
-            memset(q.s1, 0, (size_t)p.c * JEM_LANES * sizeof(float));
-            c->ctx->k->moment(at.x[0], pass ? p.mean : NULL, pass, p.pixels, p.c, q.s1);
+            memset(q.s1, 0, (size_t)p->c * JEM_LANES * sizeof(float));
+            c->ctx->k->moment(at.x[0], pass ? p->mean : NULL, pass, p->pixels, p->c, q.s1);
         }
-        for (int i = 0; i < p.c; i++) {
+        for (int i = 0; i < p->c; i++) {
             double sum = 0;
             for (int g = 0; g < groups; g++) {
                 const jem_call at = jem__at(c, g);
@@ -3336,22 +3366,38 @@ static void jem__norm_batch_forward(const jem_call *c) {
             for (int l = 0; l < JEM_LANES; l++) to[i * JEM_LANES + l] = (float)(sum / count);
         }
     }
+}
+
+static void jem__norm_batch_forward(const jem_call *c) {
+    const jem__norm_user *u = (const jem__norm_user *)c->user;
+    const jem__norm_parts p = jem__norm_open(c);
+    const int groups = jem__groups(c->out.n);
+    const double count = (double)c->out.n * (double)p.pixels;
     const double unbiased = count > 1 ? count / (count - 1) : 1;
+    jem_param *const *param = c->inner->param;
+    if (u->kind == JEM_NORM_ACT && param[2]->value[0] != 0) {          /* an older node was first */
+        for (int g = 0; g < groups; g++) {
+            const jem_call at = jem__at(c, g);
+            jem__norm_forward(&at);
+        }
+        return;
+    }
+    jem__norm_statistics(c, &p);
     for (int i = 0; i < p.c; i++) {
         const float mean = p.mean[i * JEM_LANES], var = p.rstd[i * JEM_LANES];
         if (u->kind == JEM_NORM_ACT) {
-            c->inner->param[0]->value[i] = -mean;
-            c->inner->param[1]->value[i] = (float)(1 / (sqrt((double)var * unbiased) + 1e-6));
+            param[0]->value[i] = -mean;
+            param[1]->value[i] = (float)(1 / (sqrt((double)var * unbiased) + 1e-6));
         } else if (c->inner->training) {           /* running statistics follow passes that train */
             const double m = (double)u->momentum;
-            float *rm = c->inner->param[2]->value + i, *rv = c->inner->param[3]->value + i;
+            float *rm = param[2]->value + i, *rv = param[3]->value + i;
             *rm = (float)fma(m, (double)mean - (double)*rm, (double)*rm);
             *rv = (float)fma(m, fma((double)var, unbiased, -(double)*rv), (double)*rv);
         }
         for (int l = 0; l < JEM_LANES; l++)
             p.rstd[i * JEM_LANES + l] = 1 / sqrtf(var + JEM__NORM_EPS);
     }
-    if (u->kind == JEM_NORM_ACT) c->inner->param[2]->value[0] = 1, jem__norm_given(c, &p);
+    if (u->kind == JEM_NORM_ACT) param[2]->value[0] = 1, jem__norm_given(c, &p);
     for (int g = 0; g < groups; g++) {
         const jem_call at = jem__at(c, g);
         const jem__norm_parts q = jem__norm_open(&at);
@@ -3531,6 +3577,7 @@ static double jem__described(jem_ctx *ctx, const jem__meta *meta, const char *ke
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
+/* Many parameters: the function, its data, and the sizes of images and answers. */
 jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, size_t user_bytes,
                         int channels, int height, int width, int classes, uint64_t seed) {
     if (!ctx) return NULL;
@@ -3625,20 +3672,32 @@ void jem_zero_grad(jem_net *net) {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* name.suffix of the given shape, uniform in +-1/sqrt(fan_in), or filled with a constant. */
-static jem_param *jem__layer_param(jem_net *net, const char *name, const char *suffix, int ndim,
-                                   int a, int b, int k, int fan_in, float constant,
-                                   int trainable) {
+/* name.suffix of a shape that ends in a 1 for each dimension that is not there. */
+static jem_param *jem__layer_param(jem_net *net, const char *name, const char *suffix,
+                                   int ndim, const int *shape, int trainable) {
     char full[128];
-    const int shape[4] = { a, b, k, k };
-    if (snprintf(full, sizeof full, "%s.%s", name, suffix) >= (int)sizeof full) {
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "layer %.60s...: the name is too long", name);
-        return NULL;
-    }
-    jem_param *p = jem_net_param(net, full, ndim, shape, trainable);
-    const float bound = fan_in > 0 ? 1 / sqrtf((float)fan_in) : 0;
-    if (p && fan_in > 0) jem_fill_uniform(net->ctx, &net->rng, p->value, p->size, -bound, bound);
-    for (ptrdiff_t i = 0; p && fan_in <= 0 && i < p->size; i++) p->value[i] = constant;
+    if (snprintf(full, sizeof full, "%s.%s", name, suffix) < (int)sizeof full)
+        return jem_net_param(net, full, ndim, shape, trainable);
+    jem__fail(net->ctx, JEM_BAD_ARGUMENT, "layer %.60s...: the name is too long", name);
+    return NULL;
+}
+/* Weight (O,I,k,k) or (O,I), and bias (O): uniform in +-1/sqrt(fan_in). */
+static void jem__layer_weights(jem_net *net, const char *name, int ndim, int in, int out, int k,
+                               jem_layer *l) {
+    const int shape[4] = { out, in, k, k };
+    const float bound = 1 / sqrtf((float)in * (float)(k * k));
+    l->weight = jem__layer_param(net, name, "weight", ndim, shape, 1);
+    if (l->weight)
+        jem_fill_uniform(net->ctx, &net->rng, l->weight->value, l->weight->size, -bound, bound);
+    l->bias = jem__layer_param(net, name, "bias", 1, shape, 1);
+    if (l->bias)
+        jem_fill_uniform(net->ctx, &net->rng, l->bias->value, l->bias->size, -bound, bound);
+}
+/* A number per channel, all the same at first. */
+static jem_param *jem__layer_numbers(jem_net *net, const char *name, const char *suffix,
+                                     int channels, float value, int trainable) {
+    jem_param *p = jem__layer_param(net, name, suffix, 1, &channels, trainable);
+    for (ptrdiff_t i = 0; p && i < p->size; i++) p->value[i] = value;
     return p;
 }
 
@@ -3653,8 +3712,7 @@ jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k,
                          int pad) {
     jem_layer l = jem__layer(JEM_LAYER_CONV);
     if (!net) return l;
-    l.weight = jem__layer_param(net, name, "weight", 4, out, in, k, in * k * k, 0, 1);
-    l.bias = jem__layer_param(net, name, "bias", 1, out, 1, 1, in * k * k, 0, 1);
+    jem__layer_weights(net, name, 4, in, out, k, &l);
     l.conv.stride = stride, l.conv.pad = pad;
     return l;
 }
@@ -3662,8 +3720,7 @@ jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k,
 jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out) {
     jem_layer l = jem__layer(JEM_LAYER_LINEAR);
     if (!net) return l;
-    l.weight = jem__layer_param(net, name, "weight", 2, out, in, 1, in, 0, 1);
-    l.bias = jem__layer_param(net, name, "bias", 1, out, 1, 1, in, 0, 1);
+    jem__layer_weights(net, name, 2, in, out, 1, &l);
     return l;
 }
 
@@ -3673,20 +3730,17 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
     l.norm = norm;
     if (norm == JEM_NORM_ACT) {
         const int shape[4] = { 1, channels, 1, 1 };
-        char full[128];
-        snprintf(full, sizeof full, "%.100s.loc", name);
-        l.bias = jem_net_param(net, full, 4, shape, 1);
-        snprintf(full, sizeof full, "%.100s.scale", name);
-        l.weight = jem_net_param(net, full, 4, shape, 1);
+        l.bias = jem__layer_param(net, name, "loc", 4, shape, 1);
+        l.weight = jem__layer_param(net, name, "scale", 4, shape, 1);
         for (int i = 0; l.weight && i < channels; i++) l.weight->value[i] = 1;
-        l.extra[0] = jem__layer_param(net, name, "initialized", 1, 1, 1, 1, 0, 0, 0);
+        l.extra[0] = jem__layer_numbers(net, name, "initialized", 1, 0, 0);
         return l;
     }
-    l.weight = jem__layer_param(net, name, "weight", 1, channels, 1, 1, 0, 1, 1);
-    l.bias = jem__layer_param(net, name, "bias", 1, channels, 1, 1, 0, 0, 1);
+    l.weight = jem__layer_numbers(net, name, "weight", channels, 1, 1);
+    l.bias = jem__layer_numbers(net, name, "bias", channels, 0, 1);
     if (norm == JEM_NORM_BATCH) {
-        l.extra[0] = jem__layer_param(net, name, "running_mean", 1, channels, 1, 1, 0, 0, 0);
-        l.extra[1] = jem__layer_param(net, name, "running_var", 1, channels, 1, 1, 0, 1, 0);
+        l.extra[0] = jem__layer_numbers(net, name, "running_mean", channels, 0, 0);
+        l.extra[1] = jem__layer_numbers(net, name, "running_var", channels, 1, 0);
     }
     return l;
 }
@@ -3745,6 +3799,8 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     }
     net->energy = NULL;
     jem_tensor *logits = net->forward(net, x, training, net->user);
+    if (!logits && jem_ok(net->ctx))
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "forward: the network's function made nothing");
     if (logits && (logits->n != x->n || logits->c != net->classes ||
                    logits->h != 1 || logits->w != 1)) {
         jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s, not logits (%d,%d,1,1)",
@@ -4162,7 +4218,7 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
         if (ctx->status == JEM_OK && d.watch && d.watch(d.watch_user, step, x)) break;
     }
     for (ptrdiff_t i = 0; ctx->status == JEM_OK && i < w.x->groups * w.x->stride; i++)
-        if (!isfinite(w.x->value[i]))
+        if (!jem__finite(w.x->value[i]))
             jem__fail(ctx, JEM_DIVERGED, "sgld: x %s is not finite after %d steps of %g",
                       jem__shape_text(x).s, d.steps, (double)d.step_size);
     return ctx->status;
@@ -4347,7 +4403,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     }
     const float norm = (float)sqrt(sum);
     if (grad_norm) *grad_norm = norm;
-    if (!isfinite(norm))
+    if (!jem__finite(norm))
         return jem__fail(ctx, JEM_DIVERGED, "optim: the gradient's norm is %g", (double)norm);
     if (o->desc.clip > 0 && norm > o->desc.clip)
         for (int i = 0; i < o->count; i++) {
@@ -4541,7 +4597,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
         if (terms.f_data) s.f_data = jem_item(terms.f_data);
         if (terms.f_sample) s.f_sample = jem_item(terms.f_sample), s.cd = s.f_sample - s.f_data;
         s.status = ctx->status;
-        if (s.status == JEM_OK && !(fabsf(s.loss) <= d->diverged))
+        if (s.status == JEM_OK && (!jem__finite(s.loss) || !(fabsf(s.loss) <= d->diverged)))
             s.status = jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, "
                                  "f(x+) %g, f(x-) %g", tr->updates, (double)s.loss,
                                  (double)s.f_data, (double)s.f_sample);
@@ -4559,6 +4615,7 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 /* ==== >>eval: classify, accuracy ============================================================== */
 
 #define JEM__EVAL_BATCH 256
+#define JEM__LARGEST 1e4f  /* beyond it, a number in an image is taken for garbage */
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
 
@@ -4583,6 +4640,16 @@ static int jem__quantiles_read(const jem_net *net, float *q) {
     return n;
 }
 
+/* Numbers that images can have: garbage in should be an error, not an answer. */
+static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    for (ptrdiff_t i = 0; i < n * size; i++)
+        if (!jem__finite(x[i]) || x[i] > JEM__LARGEST || x[i] < -JEM__LARGEST)
+            return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers",
+                             what, (int)(i / size), (double)x[i]);
+    return JEM_OK;
+}
+
 jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
@@ -4590,6 +4657,7 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "classify: %d images%s", n,
                          x && answers ? "" : ", and images or answers are NULL");
     const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    if (jem__images_check(net, "classify", x, n) != JEM_OK) return ctx->status;
     float q[JEM__QUANTILES];
     const int n_q = jem__quantiles_read(net, q);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
@@ -4622,6 +4690,12 @@ float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
                            labels ? "" : ", and no labels");
         return -1;
     }
+    for (int i = 0; i < n; i++)
+        if (labels[i] < 0 || labels[i] >= net->classes) {
+            jem__fail(net->ctx, JEM_BAD_ARGUMENT, "accuracy: label %d of image %d is not in 0..%d",
+                      labels[i], i, net->classes - 1);
+            return -1;
+        }
     jem_answer *a = (jem_answer *)jem__alloc(net->ctx, (size_t)n * sizeof *a);
     int right = 0;
     const jem_status s = a ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
@@ -4660,6 +4734,148 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n) {
     jem__free(net->ctx, text), jem__free(net->ctx, a);
     return s;
 }
+
+/* ---- pictures -------------------------------------------------------------------------------- */
+
+static jem_pixels_desc jem__pixels_desc(const jem_pixels_desc *desc) {
+    jem_pixels_desc d;
+    memset(&d, 0, sizeof d);
+    if (desc) d = *desc;
+    if (d.lo == 0 && d.hi == 0) d.lo = -1, d.hi = 1;
+    return d;
+}
+
+/* One pixel as the network has channels, 0..1: alpha over the background, Rec. 601 grey. */
+static void jem__pixel(const unsigned char *p, int channels, const jem_pixels_desc *d, int wanted,
+                       double *out) {
+    const int colour = channels > 2, alpha = channels % 2 == 0;
+    const double a = alpha ? p[channels - 1] / 255.0 : 1, behind = (1 - a) * d->background / 255.0;
+    double c[3];
+    for (int i = 0; i < 3; i++) c[i] = a * p[colour ? i : 0] / 255.0 + behind;
+    if (wanted == 1 && colour) c[0] = 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2];
+    for (int i = 0; i < wanted; i++) out[i] = d->invert ? 1 - c[i] : c[i];
+}
+
+/* Pixel i of `to` covers from .. until of `all`: the share of each is what lies inside. */
+static void jem__cover(int i, int to, int all, double *from, double *until) {
+    *from = (double)i * all / to, *until = (double)(i + 1) * all / to;
+    if (*until - *from >= 1) return;               /* smaller than a pixel: the nearest one */
+    *from = floor((*from + *until) / 2), *until = *from + 1;
+}
+
+static jem_status jem__pixels_check(const jem_net *net, int width, int height, int channels,
+                                    const jem_pixels_desc *d) {
+    if (width < 1 || height < 1 || channels < 1 || channels > 4 ||
+        (double)width * height * channels > 1e9)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT,
+                         "pixels: a picture of %d x %d pixels of %d bytes: 1 to 4 bytes each, up "
+                         "to 10^9 in all", width, height, channels);
+    if (net->channels != 1 && net->channels != 3)
+        return jem__fail(net->ctx, JEM_BAD_SHAPE, "pixels: the network takes %d channels, and "
+                         "pictures have 1 or 3", net->channels);
+    if (!(d->lo < d->hi) || d->background < 0 || d->background > 255)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: from %g to %g, background %d "
+                         "(0..255)", (double)d->lo, (double)d->hi, d->background);
+    return JEM_OK;
+}
+
+/* Many parameters: a picture is pixels, width, height and channels wherever it goes. */
+jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
+                                int height, int channels, const jem_pixels_desc *desc, float *x,
+                                int *did) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    const jem_pixels_desc d = jem__pixels_desc(desc);
+    const int h = net->height, w = net->width, c = net->channels;
+    if (!pixels || !x) return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels_to_floats: NULL");
+    if (jem__pixels_check(net, width, height, channels, &d) != JEM_OK) return net->ctx->status;
+    for (int i = 0; i < h; i++)
+        for (int j = 0; j < w; j++) {
+            double y0, y1, x0, x1, sum[3] = { 0, 0, 0 };
+            jem__cover(i, h, height, &y0, &y1), jem__cover(j, w, width, &x0, &x1);
+            for (int row = (int)y0; row < y1 && row < height; row++)
+                for (int col = (int)x0; col < x1 && col < width; col++) {
+                    const double share = (fmin(row + 1, y1) - fmax(row, y0)) *
+                                         (fmin(col + 1, x1) - fmax(col, x0));
+                    double v[3];
+                    jem__pixel(pixels + ((ptrdiff_t)row * width + col) * channels, channels, &d, c,
+                               v);
+                    for (int k = 0; k < c; k++) sum[k] += share * v[k];
+                }
+            for (int k = 0; k < c; k++) {
+                const double mean = sum[k] / ((y1 - y0) * (x1 - x0));
+                x[((ptrdiff_t)k * h + i) * w + j] =
+                    (float)((double)d.lo + ((double)d.hi - (double)d.lo) * mean);
+            }
+        }
+    const int resized = width != w || height != h;
+    if (did) *did = (resized ? JEM_DID_RESIZE : 0) | (channels > 2 && c == 1 ? JEM_DID_GREY : 0) |
+                    ((int64_t)width * h != (int64_t)height * w ? JEM_DID_STRETCH : 0) |
+                    (channels < 3 && c == 3 ? JEM_DID_COLOUR : 0) |
+                    (channels % 2 == 0 ? JEM_DID_BLEND : 0) | (d.invert ? JEM_DID_INVERT : 0);
+    return JEM_OK;
+}
+
+jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
+                                const jem_pixels_desc *desc, unsigned char *pixels) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    const jem_pixels_desc d = jem__pixels_desc(desc);
+    if (!x || !pixels || n < 0)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "floats_to_pixels: %d images%s", n,
+                         x && pixels ? "" : ", or NULL");
+    if (jem__pixels_check(net, net->width, net->height, 1, &d) != JEM_OK) return net->ctx->status;
+    const ptrdiff_t size = (ptrdiff_t)net->height * net->width;
+    for (ptrdiff_t i = 0; i < n; i++, x += net->channels * size)
+        for (ptrdiff_t p = 0; p < size; p++)
+            for (int c = 0; c < net->channels; c++) {
+                double v = ((double)x[c * size + p] - (double)d.lo) / ((double)d.hi - (double)d.lo);
+                v = !(v > 0) ? 0 : v > 1 ? 1 : v;  /* NaN is black */
+                *pixels++ = (unsigned char)(255 * (d.invert ? 1 - v : v) + 0.5);
+            }
+    return JEM_OK;
+}
+
+jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int width, int height,
+                               int channels, const jem_pixels_desc *desc, jem_answer *answer,
+                               int *did) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    float *x = jem__alloc_floats(net->ctx, (ptrdiff_t)net->channels * net->height * net->width);
+    if (!x) return JEM_NO_MEMORY;
+    jem_status s = jem_pixels_to_floats(net, pixels, width, height, channels, desc, x, did);
+    if (s == JEM_OK) s = jem_classify(net, x, 1, answer);
+    jem__free(net->ctx, x);
+    return s;
+}
+
+jem_status jem_sample(jem_net *net, int label, int n, const jem_sgld_desc *walk, uint64_t seed,
+                      const jem_pixels_desc *desc, unsigned char *pixels) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const jem_pixels_desc p = jem__pixels_desc(desc);
+    jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
+    if (!walk) d.steps = 200;
+    if (n < 1 || !pixels || label < -1 || label >= net->classes)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: %d of class %d (-1, or 0..%d)%s", n, label,
+                         net->classes - 1, pixels ? "" : ", and pixels is NULL");
+    if (jem__pixels_check(net, net->width, net->height, 1, &p) != JEM_OK) return ctx->status;
+    const ptrdiff_t size = (ptrdiff_t)n * net->channels * net->height * net->width;
+    jem_mark mark = jem_begin(ctx);
+    float *x = jem__push_floats(ctx, size);
+    int *labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
+    if (x && labels) {
+        jem_rng rng = jem_rng_seed(seed);
+        jem_class_of of;
+        of.net = net, of.labels = labels;
+        for (int i = 0; i < n; i++) labels[i] = label;
+        jem_fill_uniform(ctx, &rng, x, size, p.lo, p.hi);
+        jem_tensor *t = jem_input(ctx, x, n, net->channels, net->height, net->width);
+        if (label < 0) jem_sgld(ctx, jem_logp, net, t, &d, &rng);
+        else jem_sgld(ctx, jem_logp_class, &of, t, &d, &rng);
+        if (jem_ok(ctx) && jem_read(t, x) == JEM_OK) jem_floats_to_pixels(net, x, n, &p, pixels);
+    }
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
 /* ==== >>io: safetensors ======================================================================= */
 /* A file is: 8 bytes, the header's length n, little-endian; n bytes of JSON,
 
