@@ -558,7 +558,7 @@ typedef struct jem_score_desc {
     const float *sigma;    /* [n], > 0: noise of each image. From about what the eye overlooks to
                               about the distance between images: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-    float step;            /* of the difference, see >>losses below; 0: the default, .1 */
+    float step;            /* of the difference, see >>losses below; 0: the default, .03 */
 } jem_score_desc;
 /* n noise levels, evenly spread over lo .. hi in their logarithm. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
@@ -625,6 +625,19 @@ JEM_API jem_denoise_desc jem_denoise_desc_default(void);
 /* Walks the leaf x, in place: N(mean, sigma_max^2) to begin a sample. rng NULL: without noise. */
 JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                                const jem_denoise_desc *desc, jem_rng *rng);
+
+/* A sample made from nothing: N(mean, denoise.sigma_max^2), denoised, then walked as chains are in
+   training, which puts right what the first part got wrong, then freed of the last noise. x is a
+   leaf; what it holds does not matter. */
+typedef struct jem_fresh_desc {
+    float mean;                                    /* of the data's pixels: 0. See jem_net.mean */
+    jem_denoise_desc denoise;
+    jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
+    int clean;                                     /* steps without noise at the end: 6. 0: none */
+} jem_fresh_desc;
+JEM_API jem_fresh_desc jem_fresh_desc_default(void);
+JEM_API jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                             const jem_fresh_desc *desc, jem_rng *rng);
 
 /* A replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0,
    class y owns slots y*capacity/classes and up. data[capacity][c][h][w], visits[capacity]. */
@@ -3925,7 +3938,7 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
     jem_rng same = *rng;
     s.x = x->node, s.sigma = desc->sigma, s.key = rng->key;
     s.start = jem__take_counters(s.x, &same);
-    s.step = (desc->step > 0 ? desc->step : 0.1f) * sqrtf((float)pixels);
+    s.step = (desc->step > 0 ? desc->step : 0.03f) * sqrtf((float)pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
     jem_tensor *pair = jem__leaf(ctx, "score_matching", 2 * groups * JEM_LANES, x->c, x->h, x->w);
     if (!s.group || !pair) return NULL;
@@ -4071,6 +4084,44 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
         jem__fail(ctx, JEM_DIVERGED, "denoise: x %s is not finite after %d steps of %g",
                   jem__shape_text(x).s, d.steps, (double)d.step);
     return ctx->status;
+}
+
+jem_fresh_desc jem_fresh_desc_default(void) {
+    jem_fresh_desc d;
+    memset(&d, 0, sizeof d);
+    d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
+    d.walk.steps = 300, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 6;
+    return d;
+}
+
+/* Every pixel N(mean, sigma^2), whatever it was. */
+static jem_status jem__all_noise(jem_tensor *x, float mean, float sigma, jem_rng *rng) {
+    jem__node *node = x->node;
+    float *sigmas = (float *)jem__push(x->ctx, (size_t)x->n * sizeof *sigmas);
+    if (!sigmas) return JEM_NO_MEMORY;
+    for (int i = 0; i < x->n; i++) sigmas[i] = sigma;
+    for (ptrdiff_t i = 0; i < node->groups * node->stride; i++) node->value[i] = mean;
+    return jem_add_noise(x, sigmas, rng);
+}
+
+jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                     const jem_fresh_desc *desc, jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
+    if (!x || x->node->op || !rng || d.clean < 0)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "fresh: needs a leaf x, an rng and clean >= 0");
+    jem_denoise_desc last = jem_denoise_desc_default();
+    last.sigma_max = 3 * d.walk.noise_std;
+    const jem_mark mark = jem_begin(ctx);
+    jem_status s = jem__all_noise(x, d.mean, d.denoise.sigma_max, rng);
+    if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
+    if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
+    last.steps = d.clean - 1, last.step = 0.3f;
+    if (s == JEM_OK && last.steps > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
+    last.steps = 1, last.step = 1;
+    if (s == JEM_OK && d.clean > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
+    jem_end(ctx, mark);
+    return s;
 }
 
 /* ---- the replay buffer ----------------------------------------------------------------------- */
@@ -4431,12 +4482,12 @@ static jem_status jem__breed(jem_trainer *tr, int n, const int *labels, float *x
     jem_ctx *ctx = net->ctx;
     jem_class_of of;
     of.net = net, of.labels = labels;
+    jem_fresh_desc d = jem_fresh_desc_default();
+    d.mean = net->mean, d.denoise = tr->desc.fresh, d.walk.steps = d.clean = 0;
     const jem_mark mark = jem_begin(ctx);
-    jem_fill_normal(ctx, &tr->rng, x, n * jem__buffer_image(tr->buffer), net->mean,
-                    tr->desc.fresh.sigma_max);
-    jem_tensor *t = jem_input(ctx, x, n, net->channels, net->height, net->width);
-    if (jem_denoise(ctx, labels ? jem_logp_class : jem_logp, labels ? (void *)&of : (void *)net, t,
-                    &tr->desc.fresh, &tr->rng) == JEM_OK) jem_read(t, x);
+    jem_tensor *t = jem_zeros(ctx, n, net->channels, net->height, net->width);
+    if (jem_fresh(ctx, labels ? jem_logp_class : jem_logp, labels ? (void *)&of : (void *)net, t,
+                  &d, &tr->rng) == JEM_OK) jem_read(t, x);
     jem_end(ctx, mark);
     return ctx->status;
 }
