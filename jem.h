@@ -633,7 +633,7 @@ typedef struct jem_fresh_desc {
     float mean;                                    /* of the data's pixels: 0. See jem_net.mean */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
-    int clean;                                     /* steps without noise at the end: 6. 0: none */
+    int clean;                                     /* 1: the last noise is taken off, in one step */
 } jem_fresh_desc;
 JEM_API jem_fresh_desc jem_fresh_desc_default(void);
 JEM_API jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
@@ -4090,7 +4090,7 @@ jem_fresh_desc jem_fresh_desc_default(void) {
     jem_fresh_desc d;
     memset(&d, 0, sizeof d);
     d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
-    d.walk.steps = 300, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 6;
+    d.walk.steps = 300, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 1;
     return d;
 }
 
@@ -4108,18 +4108,15 @@ jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                      const jem_fresh_desc *desc, jem_rng *rng) {
     if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
-    if (!x || x->node->op || !rng || d.clean < 0)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "fresh: needs a leaf x, an rng and clean >= 0");
+    if (!x || x->node->op || !rng)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "fresh: needs a leaf x and an rng");
     jem_denoise_desc last = jem_denoise_desc_default();
-    last.sigma_max = 3 * d.walk.noise_std;
+    last.steps = 1, last.step = 1, last.sigma_max = 0.25f;
     const jem_mark mark = jem_begin(ctx);
     jem_status s = jem__all_noise(x, d.mean, d.denoise.sigma_max, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
-    last.steps = d.clean - 1, last.step = 0.3f;
-    if (s == JEM_OK && last.steps > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
-    last.steps = 1, last.step = 1;
-    if (s == JEM_OK && d.clean > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
+    if (s == JEM_OK && d.clean) s = jem_denoise(ctx, logp, user, x, &last, NULL);
     jem_end(ctx, mark);
     return s;
 }
