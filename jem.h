@@ -436,8 +436,15 @@ typedef struct jem_net jem_net;
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
 struct jem_net {
+    const struct jem_net *self;                    /* private: tells a network from a struct that
+                                                      begins with a pointer to one */
     jem_ctx *ctx;
     int channels, height, width, classes;
+    float scale;                                   /* log p(x) = scale * logsumexp f(x): 1. Learning
+                                                      a score (>>losses) wants 10 */
+    float noise_lo, noise_hi, mean;                /* what score matching learned from: its noise
+                                                      levels, the mean pixel; 0, 0: nothing. All
+                                                      four travel in the network's file */
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
@@ -522,14 +529,18 @@ JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);   /* NULL if there is none */
 
-/* ==== >>losses: log-densities, cross-entropy, contrastive divergence ========================== */
+/* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
-/* Log-densities up to a constant, a number per image: what every sampler takes. user: a jem_net *,
-   or a jem_class_of * where a label is needed. Evaluation mode (no dropout, running statistics). */
+/* Log-densities up to a constant, a number per image: what every sampler takes. user: a jem_net *
+   for the first, a jem_class_of * or jem_guide * for the others; one for the other is an error.
+   Evaluation mode (no dropout, running statistics). */
 typedef struct jem_class_of { jem_net *net; const int *labels; } jem_class_of;
+typedef struct jem_guide { jem_net *net; const int *labels; float weight; } jem_guide;
 JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net);             /* log p(x) */
 JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(x,y) */
 JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(y|x) */
+/* log p(x) + weight log p(y|x): p(x,y) at weight 1, clearer specimens of the class above it. */
+JEM_API jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide);
 
 /* Mean of -log p(y|x) over the batch: mean(logsumexp(logits) - logits[y]). One number. */
 JEM_API jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels);
@@ -537,7 +548,44 @@ JEM_API jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const in
    that of -log p (Hinton 2002); numbers per image in, any n each. */
 JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample);
 
-/* ==== >>samplers: SGLD, replay buffer ========================================================= */
+/* Denoising score matching (Vincent 2011, eq. 11): at images with noise, x~ = x + sigma z, the
+   slope of log p must point back to where they came from,
+
+       L = mean over images of weight/2 ||r||^2,    r = sigma d log p(x~)/dx~ + z,    z ~ N(0,I)
+
+   It learns a density without a single chain. The density is not told sigma: in hundreds of pixels
+   it can see it. */
+typedef struct jem_score_desc {
+    const float *sigma;    /* [n], > 0: noise of each image. From about what the eye overlooks to
+                              about the distance between images: .12 to 2 for pixels in [-1,1] */
+    const float *weight;   /* [n]; NULL: all 1 */
+    float step;            /* of the difference, see >>losses below; 0: the default, .03 */
+} jem_score_desc;
+/* n noise levels, evenly spread over lo .. hi in their logarithm. */
+JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
+/* Adds sigma[i] N(0,I) to image i of a leaf. */
+JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng);
+/* L, as one number for jem_backward, for any log-density and clean images x (a leaf). residual (may
+   be NULL): mean ||r||^2 per pixel; 1 for a density that knows nothing. Asks for one jem_grad at
+   once; jem_backward runs on 2n images. */
+JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                                       const jem_score_desc *desc, jem_rng *rng, float *residual);
+
+/* The loss of a JEM from given data and samples, for those who write their own loop. x, labels:
+   cross-entropy, and p(x,y); x_data: p(x) (NULL: x serves both); x_sample, sample_labels: what the
+   sampler drew (may be NULL, as may x and labels). terms: tensors of one number each, but logits;
+   NULL where they do not occur. */
+typedef struct jem_loss_weights {
+    float ce;              /* of -log p(y|x) */
+    float cd, cd_class;    /* of contrastive divergence on p(x), on p(x,y) */
+    float energy_l2;       /* of mean f(x+)^2 + mean f(x-)^2, f = log p(x) */
+} jem_loss_weights;
+typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } jem_loss_terms;
+JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_tensor *x,
+                             const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
+                             const int *sample_labels, jem_loss_terms *terms);
+
+/* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
 
 /* x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x. */
 typedef struct jem_sgld_desc {
@@ -556,6 +604,42 @@ JEM_API jem_sgld_desc jem_langevin_desc(float a, int steps);
 JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                             const jem_sgld_desc *desc, jem_rng *rng);
 
+/* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1), for a density that has learned
+   its score over a range of noise. The slope g of log p tells how much noise an image of d pixels
+   has, sigma = sqrt(d)/||g||, and x + sigma^2 g is the image without it. A step goes a share of the
+   way, and puts some noise back:
+
+       x <- x + step sigma^2 g + gamma N(0,I),
+       gamma^2 = ((1 - beta step)^2 - (1 - step)^2) sigma^2
+
+   From noise it makes a sample; from an image with noise, the clean image: one step of size 1
+   without rng is the least-squares denoiser (Miyasawa 1961). */
+typedef struct jem_denoise_desc {
+    int steps;                                     /* 300 */
+    float step;                                    /* .05: share of the noise that a step removes */
+    float beta;                                    /* .3: 1 puts no noise back, near 0 almost all */
+    float sigma_max;                               /* 2: no more noise than that is believed in */
+    int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
+    void *watch_user;
+} jem_denoise_desc;
+JEM_API jem_denoise_desc jem_denoise_desc_default(void);
+/* Walks the leaf x, in place: N(mean, sigma_max^2) to begin a sample. rng NULL: without noise. */
+JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                               const jem_denoise_desc *desc, jem_rng *rng);
+
+/* A sample made from nothing: N(mean, denoise.sigma_max^2), denoised, then walked as chains are in
+   training, which puts right what the first part got wrong, then freed of the last noise. x is a
+   leaf; what it holds does not matter. */
+typedef struct jem_fresh_desc {
+    float mean;                                    /* of the data's pixels: 0. See jem_net.mean */
+    jem_denoise_desc denoise;
+    jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
+    int clean;                                     /* 1: the last noise is taken off, in one step */
+} jem_fresh_desc;
+JEM_API jem_fresh_desc jem_fresh_desc_default(void);
+JEM_API jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                             const jem_fresh_desc *desc, jem_rng *rng);
+
 /* A replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0,
    class y owns slots y*capacity/classes and up. data[capacity][c][h][w], visits[capacity]. */
 typedef struct jem_buffer {
@@ -563,13 +647,15 @@ typedef struct jem_buffer {
     int capacity, channels, height, width, classes;
     float *data;
     int *visits;                                   /* SGLD runs since a chain began in noise */
+    float lo, hi;                                  /* chains begin as U(lo,hi): -1, 1 */
 } jem_buffer;
-/* All chains start as U(-1,1). */
+/* All chains start as U(-1,1); jem_buffer_restart: as U(lo,hi), now and from now on. */
 JEM_API jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int height,
                                       int width, int classes, jem_rng *rng);
 JEM_API void jem_buffer_free(jem_buffer *buffer);
+JEM_API jem_status jem_buffer_restart(jem_buffer *buffer, jem_rng *rng, float lo, float hi);
 /* Draws n chains (without labels: any; with labels: each from its class's slots) into x[n][c][h][w]
-   and their slots into slot[n]; a share `reinit` of them starts again from U(-1,1). */
+   and their slots into slot[n]; a share `reinit` of them starts again from U(lo,hi). */
 JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, const int *labels,
                                    float reinit, float *x, int *slot);
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
@@ -616,7 +702,9 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
 
 /* ==== >>train: one step at a time ============================================================= */
 
-/* The defaults are the paper's, except that a step is told its batch size by the caller. */
+/* The defaults are the paper's, except that a step is told its batch size by the caller. A network
+   with scale = 10, w_score = .016, cd_from at half of the run and fresh.steps = 300 learns the
+   score first and lets a few chains finish it: better and sooner on small images. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
     jem_schedule schedule;                         /* constant, no warm-up */
@@ -624,12 +712,25 @@ typedef struct jem_train_desc {
     float w_ce;                                    /* weight of -log p(y|x): 1 */
     float w_cd;                                    /* of contrastive divergence on p(x): 1 */
     float w_cd_class;                              /* on p(x,y): 0 */
+    float w_score;                                 /* of score matching (>>losses): 0 */
     float energy_l2;                               /* of mean f(x+)^2 + mean f(x-)^2: 0 */
     float input_noise;                             /* std of the noise added to data: .03 */
+    float label_noise, label_wide;                 /* either > 0: cross-entropy has images of its
+                                                      own, a share label_wide with all the noise
+                                                      levels of score matching, the rest with noise
+                                                      of std U(0, label_noise): 0, 0. Classes known
+                                                      in noise: samples by class, and better ones */
+    float noise_lo, noise_hi;                      /* score matching's noise levels: .12, 2 */
+    int cd_from;                                   /* contrastive divergence sets in at this update:
+                                                      0. Before, there are no chains */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
     int negatives;                                 /* chains per step (64); 0: one per data image */
     int buffer_size;                               /* 10000 */
     float reinit;                                  /* share of chains restarted: .05 */
+    float restart_lo, restart_hi;                  /* from U(lo,hi), the range of data: -1, 1; or */
+    jem_denoise_desc fresh;                        /* from noise-blind samples, if its steps > 0: 0.
+                                                      A walk's number of them every 1/reinit
+                                                      updates, into any slots of the buffer */
     int class_conditional;                         /* buffer by class; chains given a label */
     float diverged;                                /* |loss| beyond this is an error: 1e8 */
     uint64_t seed;                                 /* 1 */
@@ -640,6 +741,7 @@ typedef struct jem_stats {
     jem_status status;
     int update;                                    /* from 0 */
     float loss, ce, cd;                            /* cd = f_sample - f_data */
+    float score, residual;                         /* see jem_score_matching */
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
     float accuracy;                                /* of this batch */
     float lr, grad_norm;
@@ -663,15 +765,6 @@ JEM_API jem_status jem_trainer_average(jem_trainer *tr, int on);
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
 /* desc.lr from here on; the schedule still has its say. A number above 0, or nothing changes. */
 JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
-
-/* The training loss of given data and samples, weighted as in desc, for those who write their own
-   loop. x, labels: cross-entropy, and p(x,y); x_data: p(x) (NULL: x serves both); x_sample,
-   sample_labels: what the sampler drew (may be NULL, as may x and labels). terms: tensors of one
-   number each, but logits; NULL where they do not occur. */
-typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } jem_loss_terms;
-JEM_API jem_tensor *jem_loss(jem_net *net, const jem_train_desc *desc, jem_tensor *x,
-                             const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
-                             const int *sample_labels, jem_loss_terms *terms);
 
 /* ==== >>eval: classify, accuracy ============================================================== */
 
@@ -1104,8 +1197,11 @@ static void jem__conv_choose(const jem_ctx *ctx, int few, jem__conv *q);
 /* Floats that a group of images (c,h,w) takes in bf16. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w);
 
-/* x <- clamp(x + step clamp(g) + noise N(0,1)); 0 for a clamp: none */
-typedef struct jem__langevin { float step, noise, clamp_grad, lo, hi; } jem__langevin;
+/* x <- clamp(x + step clamp(g) + noise N(0,1)), with a step and a noise per lane, that is, per
+   image; 0 for a clamp: none */
+typedef struct jem__langevin {
+    float step[JEM_LANES], noise[JEM_LANES], clamp_grad, lo, hi;
+} jem__langevin;
 /* An update of parameters; lr and root2 hold Adam's two corrections of bias. */
 typedef struct jem__update {
     float beta1, beta2, eps, momentum, weight_decay, lr, root2;
@@ -1508,6 +1604,10 @@ static int jem__live(const jem_tensor *t, const char *what) {
         jem__fail(t->ctx, JEM_BAD_ARGUMENT, "%s: jem_end or jem_reset has forgotten this tensor %s",
                   what, jem__shape_text(t).s);
     return t && t->ctx->status == JEM_OK;
+}
+
+static int jem__is_leaf(const jem_tensor *t, const char *what) {
+    return jem__live(t, what) && !t->node->op;
 }
 
 static int jem__groups(int n) { return (n + JEM_LANES - 1) / JEM_LANES; }
@@ -3560,7 +3660,7 @@ static jem_status jem__describe(jem_net *net, const char *key, double value) {
     jem__print_number(text, sizeof text, value);
     return jem_net_set_meta(net, key, text);
 }
-/* A whole number from a description, within lo..hi; keeps an error otherwise. */
+/* A number from a description, within lo..hi; keeps an error otherwise. */
 static double jem__described(jem_ctx *ctx, const jem__meta *meta, const char *key, double lo,
                              double hi) {
     const char *text = jem__meta_get(meta, key);
@@ -3589,6 +3689,7 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
     }
     jem_net *net = (jem_net *)jem__alloc(ctx, sizeof *net);
     if (!net) return NULL;
+    net->self = net, net->scale = 1;
     net->ctx = ctx, net->forward = forward, net->rng = jem_rng_seed(seed);
     net->channels = channels, net->height = height, net->width = width, net->classes = classes;
     net->user = jem__alloc(ctx, user_bytes ? user_bytes : 1);
@@ -4054,41 +4155,76 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta) {
     return before == JEM_OK && !jem_ok(ctx) ? NULL : jem__stack_create(ctx, &s, conv, 0);
 }
 
-/* ==== >>losses: log-densities, cross-entropy, contrastive divergence ========================== */
+/* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
 /* Two ops that meet are made one after the other, not as two arguments of a third: C leaves the
    order of arguments open, and the tape's order is part of 'the same bits everywhere'. */
 
-/* log p(x) = logsumexp_y f(x)[y] - log Z, from the logits that jem_forward has just made; or the
-   output that the network has for it (then it says nothing of log p(x,y)). */
+/* log p(x) = K logsumexp_y f(x)[y] - log Z, from the logits that jem_forward has just made; or K
+   times the output that the network has for it (then it says nothing of log p(x,y)). K, the scale,
+   is for score matching: at little noise the slope of log p is sqrt(pixels)/sigma, hundreds, and a
+   fresh network's logits are near 0. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
-    return logits && net->energy ? net->energy : jem_logsumexp(net ? net->ctx : NULL, logits);
-}
-static jem_tensor *jem__logits_of_joint(jem_net *net, jem_tensor *logits) {
-    if (logits && net->energy)
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT,
-                  "this network is unconditional (uncond): it has no log p(x,y)");
-    return logits && net->energy ? NULL : logits;
+    if (!net || !logits) return NULL;
+    jem_tensor *f = net->energy ? net->energy : jem_logsumexp(net->ctx, logits);
+    return net->scale != 1 ? jem_scale(net->ctx, f, net->scale) : f;
 }
 
-jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net) {
-    (void)ctx;
-    jem_tensor *logits = jem_forward((jem_net *)net, x, 0);
-    return jem__logp((jem_net *)net, logits);
-}
-/* log p(x,y) = f(x)[y] - log Z */
-jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of) {
-    const jem_class_of *c = (const jem_class_of *)class_of;
-    if (!c) return NULL;
-    jem_tensor *logits = jem_forward(c->net, x, 0);
-    return jem_gather(ctx, jem__logits_of_joint(c->net, logits), c->labels);
-}
 /* log p(y|x) = f(x)[y] - logsumexp f(x) */
+static jem_tensor *jem__label(jem_net *net, jem_tensor *logits, const int *labels) {
+    jem_tensor *all = jem_logsumexp(net->ctx, logits);
+    return jem_sub(net->ctx, jem_gather(net->ctx, logits, labels), all);
+}
+
+/* log p(x,y) = log p(x) + log p(y|x), which is f(x)[y] - log Z where K = 1 */
+static jem_tensor *jem__joint(jem_net *net, jem_tensor *logits, const int *labels) {
+    if (logits && net->energy) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT,
+                  "this network is unconditional (uncond): it has no log p(x,y)");
+        return NULL;
+    }
+    if (net->scale == 1) return jem_gather(net->ctx, logits, labels);
+    jem_tensor *logp = jem__logp(net, logits);
+    return jem_add(net->ctx, logp, jem__label(net, logits, labels));
+}
+
+/* A network's first field points at itself; jem_class_of and jem_guide begin with a pointer to a
+   network. So either can be told from the other before anything else of it is read. */
+static jem_net *jem__net_of(jem_ctx *ctx, const char *what, void *user, int is_struct) {
+    if (!user) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user is NULL", what);
+        return NULL;
+    }
+    jem_net *first;
+    memcpy(&first, user, sizeof first);
+    if (is_struct ? first && first != user : first == user) return first;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user must point to a %s, and this is %s", what,
+              is_struct ? "struct of a network and labels" : "jem_net", !first ? "none: net is NULL"
+              : is_struct ? "a jem_net itself" : "something else, or a network after jem_net_free");
+    return NULL;
+}
+
+jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *user) {
+    jem_net *net = jem__net_of(ctx, "logp", user, 0);
+    return net ? jem__logp(net, jem_forward(net, x, 0)) : NULL;
+}
+jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of) {
+    jem_net *net = jem__net_of(ctx, "logp_class", class_of, 1);
+    if (!net) return NULL;
+    jem_tensor *logits = jem_forward(net, x, 0);
+    return jem__joint(net, logits, ((const jem_class_of *)class_of)->labels);
+}
 jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of) {
-    const jem_class_of *c = (const jem_class_of *)class_of;
-    if (!c) return NULL;
-    jem_tensor *logits = jem_forward(c->net, x, 0), *logp = jem_logsumexp(ctx, logits);
-    return jem_sub(ctx, jem_gather(ctx, logits, c->labels), logp);
+    jem_net *net = jem__net_of(ctx, "logp_label", class_of, 1);
+    return net ? jem__label(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels)
+               : NULL;
+}
+jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide) {
+    jem_net *net = jem__net_of(ctx, "logp_guided", guide, 1);
+    if (!net) return NULL;
+    const jem_guide *g = (const jem_guide *)guide;
+    jem_tensor *logits = jem_forward(net, x, 0), *logp = jem__logp(net, logits);
+    return jem_add(ctx, logp, jem_scale(ctx, jem__label(net, logits, g->labels), g->weight));
 }
 
 jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels) {
@@ -4108,42 +4244,38 @@ static jem_tensor *jem__accumulate(jem_ctx *ctx, jem_tensor *sum, float weight, 
     return sum ? jem_add(ctx, sum, term) : term;
 }
 
-jem_tensor *jem_loss(jem_net *net, const jem_train_desc *d, jem_tensor *x, const int *labels,
+jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, const int *labels,
                      jem_tensor *x_data, jem_tensor *x_sample, const int *sample_labels,
                      jem_loss_terms *terms) {
     jem_loss_terms t;
     memset(&t, 0, sizeof t);
     if (terms) *terms = t;
-    if (!net || !d) return NULL;
+    if (!net || !w) return NULL;
     jem_ctx *ctx = net->ctx;
     jem_tensor *sum = NULL, *logp = NULL, *logp_sample = NULL, *cd_class = NULL;
     t.logits = x ? jem_forward(net, x, 1) : NULL;
-    jem_tensor *const energy = net->energy;
     if (t.logits && labels) t.ce = jem_cross_entropy(ctx, t.logits, labels);
-    if (x_data) {
-        jem_tensor *logits = jem_forward(net, x_data, 1);
-        logp = jem__logp(net, logits);
-    } else if (t.logits) logp = energy ? energy : jem_logsumexp(ctx, t.logits);
+    jem_tensor *data_logits = x_data ? jem_forward(net, x_data, 1) : t.logits;
+    logp = jem__logp(net, data_logits);
     if (logp) t.f_data = jem_mean(ctx, logp);
     if (x_sample) {
         jem_tensor *logits = jem_forward(net, x_sample, 1);
         logp_sample = jem__logp(net, logits);
         t.f_sample = jem_mean(ctx, logp_sample);
         if (t.logits && labels && sample_labels) {
-            logits = jem__logits_of_joint(net, logits);
-            jem_tensor *logit = jem_gather(ctx, t.logits, labels);
-            cd_class = jem_contrastive(ctx, logit, jem_gather(ctx, logits, sample_labels));
+            jem_tensor *joint = jem__joint(net, t.logits, labels);
+            cd_class = jem_contrastive(ctx, joint, jem__joint(net, logits, sample_labels));
         }
     }
-    sum = jem__accumulate(ctx, sum, d->w_ce, t.ce);
+    sum = jem__accumulate(ctx, sum, w->ce, t.ce);
     if (t.f_data && t.f_sample)
-        sum = jem__accumulate(ctx, sum, d->w_cd, jem_sub(ctx, t.f_sample, t.f_data));
-    sum = jem__accumulate(ctx, sum, d->w_cd_class, cd_class);
-    if (d->energy_l2 > 0) {
+        sum = jem__accumulate(ctx, sum, w->cd, jem_sub(ctx, t.f_sample, t.f_data));
+    sum = jem__accumulate(ctx, sum, w->cd_class, cd_class);
+    if (w->energy_l2 > 0) {
         if (logp)
-            sum = jem__accumulate(ctx, sum, d->energy_l2, jem_mean(ctx, jem_square(ctx, logp)));
+            sum = jem__accumulate(ctx, sum, w->energy_l2, jem_mean(ctx, jem_square(ctx, logp)));
         if (logp_sample)
-            sum = jem__accumulate(ctx, sum, d->energy_l2,
+            sum = jem__accumulate(ctx, sum, w->energy_l2,
                                   jem_mean(ctx, jem_square(ctx, logp_sample)));
     }
     if (jem_ok(ctx) && !sum)
@@ -4152,7 +4284,184 @@ jem_tensor *jem_loss(jem_net *net, const jem_train_desc *d, jem_tensor *x, const
     return jem_ok(ctx) ? sum : NULL;
 }
 
-/* ==== >>samplers: SGLD, replay buffer ========================================================= */
+/* ---- noise ----------------------------------------------------------------------------------- */
+
+/* Dead lanes go on repeating the last image. */
+static void jem__fill_dead(const jem__node *node, int group, float *x) {
+    const int live = node->t.n - group * JEM_LANES;
+    for (ptrdiff_t i = 0; live < JEM_LANES && i < node->stride; i += JEM_LANES)
+        for (int l = live; l < JEM_LANES; l++) x[i + l] = x[i + live - 1];
+}
+
+/* Random numbers for a tensor: every group has counters of its own. */
+static uint64_t jem__group_counters(const jem__node *x) {
+    return (uint64_t)(x->stride + 31) / 32 * 16;
+}
+static uint64_t jem__take_counters(const jem__node *x, jem_rng *rng) {
+    return jem__rng_take(rng, (ptrdiff_t)(jem__group_counters(x) * 2) * x->groups);
+}
+
+typedef struct jem__noise {
+    const jem__node *x;
+    const float *sigma;                            /* [n] */
+    const uint32_t *key;
+    uint64_t start;
+} jem__noise;
+
+static float jem__sigma(const jem__node *x, const float *sigma, int group, int lane) {
+    const int i = group * JEM_LANES + lane;
+    return sigma[i < x->t.n ? i : x->t.n - 1];
+}
+
+static void jem__noise_group(void *arg, int g) {
+    const jem__noise *s = (const jem__noise *)arg;
+    float *x = s->x->value + g * s->x->stride;
+    jem__langevin d;
+    memset(&d, 0, sizeof d);
+    for (int l = 0; l < JEM_LANES; l++) d.noise[l] = jem__sigma(s->x, s->sigma, g, l);
+    s->x->t.ctx->k->langevin(x, x, s->x->stride, &d, s->key,
+                             s->start + (uint64_t)g * jem__group_counters(s->x));
+    jem__fill_dead(s->x, g, x);
+}
+
+jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
+    if (!leaf || !sigma || !rng) return JEM_BAD_ARGUMENT;
+    if (!jem__live(leaf, "add_noise")) return leaf->ctx->status;
+    if (leaf->node->op)
+        return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: %s is computed (by %s), not a "
+                         "leaf", jem__shape_text(leaf).s, leaf->node->op->name);
+    jem__noise s;
+    s.x = leaf->node, s.sigma = sigma, s.key = rng->key;
+    s.start = jem__take_counters(s.x, rng);
+    jem__parallel(leaf->ctx, s.x->groups, 50 * (double)(s.x->groups * s.x->stride),
+                  jem__noise_group, &s);
+    jem__leaf_changed(leaf->node);
+    return JEM_OK;
+}
+
+/* ---- score matching -------------------------------------------------------------------------- */
+/* With g = d log p(x~)/dx~ and r = sigma g + z the loss of an image is 1/2 ||r||^2, and with the
+   direction u = r/||r||
+
+       d/d theta 1/2 ||r||^2 = r . d(sigma g)/d theta = sigma ||r|| d/d theta (u . g)
+
+   u . g is the slope of log p along u: a difference of two ordinary passes, h to either side,
+
+       u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),      h = step sigma sqrt(pixels)
+
+   so that a batch of 2n images, weighted by +- sigma ||r||/2h, stands for the second derivative.
+   The kernel of Langevin steps does all of it: noise is a step without a slope, r = 0 + sigma g + z
+   is a step from 0, x~ +- h u are steps along r. z is made twice from its counters, not kept. */
+
+typedef struct jem__score_group { float rr[JEM_LANES], rg[JEM_LANES]; } jem__score_group;
+
+typedef struct jem__score {
+    const jem__node *x;
+    jem__node *noisy, *pair;                       /* pair: x~ + h u, then as many x~ - h u */
+    jem__score_group *group;                       /* r.r and r.g of every image */
+    const float *sigma;
+    const uint32_t *key;
+    uint64_t start;
+    float step;                                    /* h / sigma */
+} jem__score;
+
+static void jem__score_pair(void *arg, int g) {
+    const jem__score *s = (const jem__score *)arg;
+    const jem__kernels *k = s->x->t.ctx->k;
+    const ptrdiff_t n = s->x->stride;
+    const size_t bytes = (size_t)n * sizeof(float);
+    const float *grad = s->noisy->grad + g * n;
+    float *noisy = s->noisy->value + g * n, *plus = s->pair->value + g * n;
+    float *minus = plus + s->x->groups * n, *r = plus;
+    jem__score_group *q = s->group + g;
+    jem__langevin d;
+    memset(&d, 0, sizeof d), memset(r, 0, bytes);
+    for (int l = 0; l < JEM_LANES; l++)
+        d.step[l] = jem__sigma(s->x, s->sigma, g, l), d.noise[l] = 1;
+    k->langevin(r, grad, n, &d, s->key, s->start + (uint64_t)g * jem__group_counters(s->x));
+    k->dot(1, r, r, q->rr, 0, n);
+    k->dot(1, r, grad, q->rg, 0, n);
+    for (int l = 0; l < JEM_LANES; l++)
+        d.step[l] = q->rr[l] > 0 ? -s->step * d.step[l] / sqrtf(q->rr[l]) : 0, d.noise[l] = 0;
+    memcpy(minus, noisy, bytes);
+    k->langevin(minus, r, n, &d, NULL, 0);
+    for (int l = 0; l < JEM_LANES; l++) d.step[l] = -d.step[l];
+    k->langevin(noisy, r, n, &d, NULL, 0);
+    memcpy(plus, noisy, bytes);
+}
+
+void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
+    const double ratio = log((double)hi / (double)lo);
+    for (int i = 0; i < n; i++) {                  /* one of each n-th: less spread in the loss */
+        const double part = ((double)i + (double)jem_rng_uniform(rng)) / n;
+        sigma[i] = (float)((double)lo * exp(ratio * part));
+    }
+}
+
+/* The weights of the pair, and what is missing between the sum of the weighted differences, which
+   is mean weight (r . sigma g), and the loss, which is mean weight 1/2 ||r||^2: a constant. */
+static jem_tensor *jem__score_weights(const jem__score *s, const jem_score_desc *d, double *missing,
+                                      double *residual) {
+    const int n = s->x->t.n, groups = s->x->groups;
+    jem_tensor *w = jem__leaf(s->x->t.ctx, "score_matching",
+                              jem__shape(s->pair->t.n, 1, 1, 1));
+    *missing = *residual = 0;
+    for (int i = 0; w && i < n; i++) {
+        const jem__score_group *q = s->group + i / JEM_LANES;
+        const int l = i % JEM_LANES;
+        const double weight = (d->weight ? (double)d->weight[i] : 1) / n, rr = (double)q->rr[l];
+        const float to = (float)(weight * sqrt(rr) / (2 * (double)s->step));
+        w->node->value[i] = to, w->node->value[groups * JEM_LANES + i] = -to;
+        *missing += weight * fma((double)-s->sigma[i], (double)q->rg[l], 0.5 * rr);
+        *residual += rr / n;
+    }
+    return w;
+}
+
+jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                               const jem_score_desc *desc, jem_rng *rng, float *residual) {
+    if (!ctx || ctx->status != JEM_OK) return NULL;
+    int bad = !logp || !jem__is_leaf(x, "score_matching") || !desc || !desc->sigma || !rng ||
+              desc->step < 0;
+    for (int i = 0; !bad && i < x->n; i++) bad = !(desc->sigma[i] > 0 && desc->sigma[i] < 1e6f);
+    if (bad) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a log-density, a leaf x, a noise "
+                  "level above 0 for each image, a step >= 0 and an rng");
+        return NULL;
+    }
+    const int pixels = x->c * x->h * x->w, groups = x->node->groups;
+    jem__score s;
+    jem_rng same = *rng;
+    s.x = x->node, s.sigma = desc->sigma, s.key = rng->key;
+    s.start = jem__take_counters(s.x, &same);
+    s.step = (desc->step > 0 ? desc->step : 0.03f) * sqrtf((float)pixels);
+    s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
+    jem_tensor *pair = jem__leaf(ctx, "score_matching",
+                                 jem__shape(2 * groups * JEM_LANES, x->c, x->h, x->w));
+    if (!s.group || !pair) return NULL;
+    const double work = 50 * (double)(groups * s.x->stride);
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *noisy = jem__leaf(ctx, "score_matching", jem__shape_of(x));
+    s.pair = pair->node, s.noisy = noisy ? noisy->node : NULL;
+    if (noisy)
+        memcpy(noisy->node->value, x->node->value, (size_t)(groups * s.x->stride) * sizeof(float));
+    jem_add_noise(noisy, desc->sigma, rng);
+    jem_tensor *y = noisy ? logp(ctx, noisy, user) : NULL;
+    if (y && y->n != x->n)
+        jem__fail(ctx, JEM_BAD_SHAPE, "score_matching: the log-density made %s of x %s",
+                  jem__shape_text(y).s, jem__shape_text(x).s);
+    if (jem_grad(y, noisy) == JEM_OK) jem__parallel(ctx, groups, work, jem__score_pair, &s);
+    else jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: the log-density failed");
+    jem_end(ctx, mark);
+    if (ctx->status != JEM_OK) return NULL;
+    double missing, rr;
+    jem_tensor *w = jem__score_weights(&s, desc, &missing, &rr);
+    if (residual) *residual = (float)(rr / pixels);
+    y = logp(ctx, pair, user);
+    return jem_shift(ctx, jem_sum(ctx, jem_mul(ctx, y, w)), (float)missing);
+}
+
+/* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
 
 jem_sgld_desc jem_sgld_desc_default(void) {
     jem_sgld_desc d;
@@ -4167,61 +4476,146 @@ jem_sgld_desc jem_langevin_desc(float a, int steps) {
     return d;
 }
 
+jem_denoise_desc jem_denoise_desc_default(void) {
+    jem_denoise_desc d;
+    memset(&d, 0, sizeof d);
+    d.steps = 300, d.step = 0.05f, d.beta = 0.3f, d.sigma_max = 2;
+    return d;
+}
+
 typedef struct jem__walk {
+    const char *what;                              /* for error messages */
     const jem__node *x;
-    jem__langevin step;
+    int steps;
+    jem__langevin d;                               /* a step; noise-blind: sizes for sigma = 1, */
+    float sigma_max;                               /* to be multiplied by each image's (0: SGLD) */
     const jem_rng *rng;
     uint64_t start;
+    int (*watch)(void *user, int step, jem_tensor *x);
+    void *watch_user;
 } jem__walk;
-
-static uint64_t jem__group_counters(const jem__node *x) {
-    return (uint64_t)(x->stride + 31) / 32 * 16;
-}
 
 static void jem__walk_group(void *arg, int g) {
     const jem__walk *w = (const jem__walk *)arg;
+    const jem__kernels *k = w->x->t.ctx->k;
     const ptrdiff_t n = w->x->stride;
-    float *x = w->x->value + g * n;
-    w->x->t.ctx->k->langevin(x, w->x->grad + g * n, n, &w->step, w->rng ? w->rng->key : NULL,
-                             w->start + (uint64_t)g * jem__group_counters(w->x));
-    const int live = w->x->t.n - g * JEM_LANES;    /* dead lanes go on repeating the last image */
-    for (ptrdiff_t i = 0; live < JEM_LANES && i < n; i += JEM_LANES)
-        for (int l = live; l < JEM_LANES; l++) x[i + l] = x[i + live - 1];
+    const float *grad = w->x->grad + g * n;
+    float *x = w->x->value + g * n, squares[JEM_LANES];
+    jem__langevin d = w->d;
+    if (w->sigma_max > 0) {                        /* ||g|| = sqrt(pixels) / sigma */
+        k->dot(1, grad, grad, squares, 0, n);
+        for (int l = 0; l < JEM_LANES; l++) {
+            const float sigma = sqrtf((float)(n / JEM_LANES) / squares[l]);
+            const float s = sigma < w->sigma_max ? sigma : w->sigma_max;
+            d.step[l] *= s * s, d.noise[l] *= s;
+        }
+    }
+    k->langevin(x, grad, n, &d, w->rng ? w->rng->key : NULL,
+                w->start + (uint64_t)g * jem__group_counters(w->x));
+    jem__fill_dead(w->x, g, x);
+}
+
+static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem__walk *w,
+                                jem_rng *rng) {
+    w->x = x->node, w->rng = rng && w->d.noise[0] != 0 ? rng : NULL, w->start = 0;
+    for (int step = 0; step < w->steps && ctx->status == JEM_OK; step++) {
+        jem_mark mark = jem_begin(ctx);
+        jem_tensor *y = logp(ctx, x, user);
+        if (y && y->n != x->n)
+            jem__fail(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", w->what,
+                      jem__shape_text(y).s, jem__shape_text(x).s);
+        if (jem_grad(y, x) == JEM_OK) {
+            if (w->rng) w->start = jem__take_counters(w->x, rng);
+            jem__parallel(ctx, w->x->groups, 50 * (double)(w->x->groups * w->x->stride),
+                          jem__walk_group, w);
+            jem__leaf_changed(x->node);
+        } else jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the log-density failed", w->what);
+        jem_end(ctx, mark);
+        if (ctx->status == JEM_OK && w->watch && w->watch(w->watch_user, step, x)) break;
+    }
+    return ctx->status;
+}
+
+static int jem__walk_finite(const jem__walk *w) {
+    for (ptrdiff_t i = 0; i < w->x->groups * w->x->stride; i++)
+        if (!jem__finite(w->x->value[i])) return 0;
+    return 1;
 }
 
 jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_sgld_desc *desc,
                     jem_rng *rng) {
     if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    if (!logp || !x || x->node->op || d.steps < 0)
+    if (!logp || !jem__is_leaf(x, "sgld") || d.steps < 0)
         return jem__fail(ctx, JEM_BAD_ARGUMENT,
                          "sgld: needs a log-density, a leaf x and steps >= 0");
     jem__walk w;
-    w.x = x->node, w.rng = rng && d.noise_std != 0 ? rng : NULL, w.start = 0;
-    w.step.step = d.step_size, w.step.noise = d.noise_std, w.step.clamp_grad = d.clamp_grad;
-    w.step.lo = d.clamp_lo, w.step.hi = d.clamp_hi;
-    for (int step = 0; step < d.steps && ctx->status == JEM_OK; step++) {
-        jem_mark mark = jem_begin(ctx);
-        jem_tensor *y = logp(ctx, x, user);
-        if (y && y->n != x->n)
-            jem__fail(ctx, JEM_BAD_SHAPE, "sgld: the log-density made %s of x %s",
-                      jem__shape_text(y).s, jem__shape_text(x).s);
-        if (jem_grad(y, x) == JEM_OK) {
-            if (w.rng)
-                w.start = jem__rng_take(rng, (ptrdiff_t)(jem__group_counters(w.x) * 2) *
-                                             w.x->groups);
-            jem__parallel(ctx, w.x->groups, 50 * (double)(w.x->groups * w.x->stride),
-                          jem__walk_group, &w);
-            jem__leaf_changed(x->node);
-        } else jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld: the log-density failed");
-        jem_end(ctx, mark);
-        if (ctx->status == JEM_OK && d.watch && d.watch(d.watch_user, step, x)) break;
-    }
-    for (ptrdiff_t i = 0; ctx->status == JEM_OK && i < w.x->groups * w.x->stride; i++)
-        if (!jem__finite(w.x->value[i]))
-            jem__fail(ctx, JEM_DIVERGED, "sgld: x %s is not finite after %d steps of %g",
-                      jem__shape_text(x).s, d.steps, (double)d.step_size);
+    memset(&w, 0, sizeof w);
+    w.what = "sgld", w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
+    for (int l = 0; l < JEM_LANES; l++) w.d.step[l] = d.step_size, w.d.noise[l] = d.noise_std;
+    w.d.clamp_grad = d.clamp_grad, w.d.lo = d.clamp_lo, w.d.hi = d.clamp_hi;
+    if (jem__walk_all(ctx, logp, user, x, &w, rng) == JEM_OK && !jem__walk_finite(&w))
+        jem__fail(ctx, JEM_DIVERGED, "sgld: x %s is not finite after %d steps of %g",
+                  jem__shape_text(x).s, d.steps, (double)d.step_size);
     return ctx->status;
+}
+
+jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                       const jem_denoise_desc *desc, jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_denoise_desc d = desc ? *desc : jem_denoise_desc_default();
+    if (!logp || !jem__is_leaf(x, "denoise") || d.steps < 0 || !(d.step > 0 && d.step <= 1) ||
+        !(d.beta >= 0 && d.beta <= 1) || !(d.sigma_max > 0))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "denoise: needs a log-density, a leaf x, steps >= "
+                         "0 (%d), step in 0..1 (%g), beta in 0..1 (%g), sigma_max above 0 (%g)",
+                         d.steps, (double)d.step, (double)d.beta, (double)d.sigma_max);
+    jem__walk w;
+    memset(&w, 0, sizeof w);
+    w.what = "denoise", w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
+    w.sigma_max = d.sigma_max;
+    /* what stays of the noise, and what should: a^2 - b^2 = (a + b)(a - b) */
+    const float stays = 1 - d.step, wanted = fmaf(-d.beta, d.step, 1);
+    const float noise = rng ? sqrtf((wanted + stays) * (wanted - stays)) : 0;
+    for (int l = 0; l < JEM_LANES; l++) w.d.step[l] = d.step, w.d.noise[l] = noise;
+    if (jem__walk_all(ctx, logp, user, x, &w, rng) == JEM_OK && !jem__walk_finite(&w))
+        jem__fail(ctx, JEM_DIVERGED, "denoise: x %s is not finite after %d steps of %g",
+                  jem__shape_text(x).s, d.steps, (double)d.step);
+    return ctx->status;
+}
+
+jem_fresh_desc jem_fresh_desc_default(void) {
+    jem_fresh_desc d;
+    memset(&d, 0, sizeof d);
+    d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
+    d.walk.steps = 300, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 1;
+    return d;
+}
+
+/* Every pixel N(mean, sigma^2), whatever it was. */
+static jem_status jem__all_noise(jem_tensor *x, float mean, float sigma, jem_rng *rng) {
+    jem__node *node = x->node;
+    float *sigmas = (float *)jem__push(x->ctx, (size_t)x->n * sizeof *sigmas);
+    if (!sigmas) return JEM_NO_MEMORY;
+    for (int i = 0; i < x->n; i++) sigmas[i] = sigma;
+    for (ptrdiff_t i = 0; i < node->groups * node->stride; i++) node->value[i] = mean;
+    return jem_add_noise(x, sigmas, rng);
+}
+
+jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                     const jem_fresh_desc *desc, jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
+    if (!jem__is_leaf(x, "fresh") || !rng)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "fresh: needs a leaf x and an rng");
+    jem_denoise_desc last = jem_denoise_desc_default();
+    last.steps = 1, last.step = 1, last.sigma_max = 0.25f;
+    const jem_mark mark = jem_begin(ctx);
+    jem_status s = jem__all_noise(x, d.mean, d.denoise.sigma_max, rng);
+    if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
+    if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
+    if (s == JEM_OK && d.clean) s = jem_denoise(ctx, logp, user, x, &last, NULL);
+    jem_end(ctx, mark);
+    return s;
 }
 
 /* ---- the replay buffer ----------------------------------------------------------------------- */
@@ -4250,8 +4644,19 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
         jem_buffer_free(b);
         return NULL;
     }
-    jem_fill_uniform(ctx, rng, b->data, capacity * jem__buffer_image(b), -1, 1);
+    jem_buffer_restart(b, rng, -1, 1);
     return b;
+}
+
+jem_status jem_buffer_restart(jem_buffer *b, jem_rng *rng, float lo, float hi) {
+    if (!b || !rng) return JEM_BAD_ARGUMENT;
+    if (!(lo < hi))
+        return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_restart: U(%g,%g) is no range",
+                         (double)lo, (double)hi);
+    b->lo = lo, b->hi = hi;
+    jem_fill_uniform(b->ctx, rng, b->data, b->capacity * jem__buffer_image(b), lo, hi);
+    memset(b->visits, 0, (size_t)b->capacity * sizeof *b->visits);
+    return JEM_OK;
 }
 
 void jem_buffer_free(jem_buffer *b) {
@@ -4275,7 +4680,7 @@ jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels
         }
         slot[i] = first + jem_rng_below(rng, count);
         if (jem_rng_uniform(rng) < reinit) {
-            jem_fill_uniform(b->ctx, rng, x + i * size, size, -1, 1);
+            jem_fill_uniform(b->ctx, rng, x + i * size, size, b->lo, b->hi);
             b->visits[slot[i]] = 0;
         } else memcpy(x + i * size, b->data + slot[i] * size, (size_t)size * sizeof(float));
     }
@@ -4456,6 +4861,8 @@ jem_train_desc jem_train_desc_default(void) {
     d.lr = 1e-4f, d.optim = jem_optim_desc_default(), d.sgld = jem_sgld_desc_default();
     d.w_ce = d.w_cd = 1, d.input_noise = 0.03f;
     d.negatives = 64, d.buffer_size = 10000, d.reinit = 0.05f, d.diverged = 1e8f, d.seed = 1;
+    d.restart_lo = -1, d.restart_hi = 1, d.noise_lo = 0.12f, d.noise_hi = 2;
+    d.fresh = jem_denoise_desc_default(), d.fresh.steps = 0;
     return d;
 }
 
@@ -4466,26 +4873,49 @@ static int jem__wants_samples(const jem_train_desc *d) {
     return d->w_cd > 0 || d->w_cd_class > 0;
 }
 
+/* 1 if lo <= value <= hi; otherwise says so, by name and value. */
+static int jem__in_range(jem_ctx *ctx, const char *field, double value, double lo, double hi) {
+    if (value >= lo && value <= hi) return 1;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: %s = %g is not in %g..%g", field, value, lo, hi);
+    return 0;
+}
+
+static int jem__train_desc_good(jem_ctx *ctx, const jem_train_desc *d) {
+    const double most = 3.4e38, tiny = 1e-30;
+    return jem__in_range(ctx, "lr", (double)d->lr, tiny, most) &&
+        jem__in_range(ctx, "w_ce", (double)d->w_ce, 0, most) &&
+        jem__in_range(ctx, "w_cd", (double)d->w_cd, 0, most) &&
+        jem__in_range(ctx, "w_cd_class", (double)d->w_cd_class, 0, most) &&
+        jem__in_range(ctx, "w_score", (double)d->w_score, 0, most) &&
+        jem__in_range(ctx, "energy_l2", (double)d->energy_l2, 0, most) &&
+        jem__in_range(ctx, "input_noise", (double)d->input_noise, 0, most) &&
+        jem__in_range(ctx, "label_noise", (double)d->label_noise, 0, most) &&
+        jem__in_range(ctx, "label_wide", (double)d->label_wide, 0, 1) &&
+        jem__in_range(ctx, "noise_lo", (double)d->noise_lo, tiny, most) &&
+        jem__in_range(ctx, "noise_hi", (double)d->noise_hi, (double)d->noise_lo, most) &&
+        jem__in_range(ctx, "cd_from", d->cd_from, 0, INT32_MAX) &&
+        jem__in_range(ctx, "negatives", d->negatives, 0, INT32_MAX) &&
+        jem__in_range(ctx, "sgld.steps", d->sgld.steps, 0, INT32_MAX) &&
+        jem__in_range(ctx, "fresh.steps", d->fresh.steps, 0, INT32_MAX) &&
+        jem__in_range(ctx, "reinit", (double)d->reinit, 0, 1) &&
+        jem__in_range(ctx, "restart_lo", (double)d->restart_lo, -most, (double)d->restart_hi);
+}
+
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
     const jem_train_desc d = desc ? *desc : jem_train_desc_default();
-    if (!(d.lr > 0) || d.w_ce < 0 || d.w_cd < 0 || d.w_cd_class < 0 || d.negatives < 0 ||
-        d.sgld.steps < 0 || !(d.reinit >= 0 && d.reinit <= 1)) {
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT,
-                  "trainer: lr %g, weights %g %g %g, negatives %d, SGLD steps "
-                  "%d, reinit %g: one is out of range", (double)d.lr, (double)d.w_ce,
-                  (double)d.w_cd, (double)d.w_cd_class, d.negatives, d.sgld.steps,
-                  (double)d.reinit);
-        return NULL;
-    }
+    if (!jem__train_desc_good(net->ctx, &d)) return NULL;
     jem_trainer *tr = (jem_trainer *)jem__alloc(net->ctx, sizeof *tr);
     if (!tr) return NULL;
     tr->net = net, tr->desc = d, tr->rng = jem_rng_seed(d.seed);
     tr->optim = jem_optim_create(net, &d.optim);
-    if (jem__wants_samples(&d))
+    if (jem__wants_samples(&d)) {
         tr->buffer = jem_buffer_create(net->ctx, d.buffer_size, net->channels, net->height,
                                        net->width, jem__by_class(&d) ? net->classes : 0, &tr->rng);
-    if (tr->optim && (tr->buffer || !jem__wants_samples(&d))) return tr;
+        if (tr->buffer && (d.restart_lo != -1 || d.restart_hi != 1))
+            jem_buffer_restart(tr->buffer, &tr->rng, d.restart_lo, d.restart_hi);
+    }
+    if (tr->optim && (tr->buffer || !jem__wants_samples(&d)) && jem_ok(net->ctx)) return tr;
     jem_trainer_free(tr);
     return NULL;
 }
@@ -4525,16 +4955,77 @@ static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
     return t;
 }
 
+/* Images for cross-entropy. Most have little noise; a share has that of score matching, all of it:
+   a class that can be told in noise is what leads a sample out of noise to one class. */
+static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
+    const jem_train_desc *d = &tr->desc;
+    if (!(d->label_noise > 0 || d->label_wide > 0)) return jem__noisy(tr, x, n);
+    const jem_net *net = tr->net;
+    float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
+    jem_tensor *t = jem_input(net->ctx, x, n, net->channels, net->height, net->width);
+    const int wide = (int)(d->label_wide * (float)n + 0.5f);
+    if (!sigma) return NULL;
+    jem_noise_levels(&tr->rng, wide, d->noise_lo, d->noise_hi, sigma);
+    for (int i = wide; i < n; i++) sigma[i] = d->label_noise * jem_rng_uniform(&tr->rng);
+    return jem_add_noise(t, sigma, &tr->rng) == JEM_OK ? t : NULL;
+}
+
+/* n new chains, x[n][c][h][w], from noise; labels (may be NULL): of these classes. */
+static jem_status jem__breed(jem_trainer *tr, int n, const int *labels, float *x) {
+    jem_net *net = tr->net;
+    jem_ctx *ctx = net->ctx;
+    jem_class_of of;
+    of.net = net, of.labels = labels;
+    jem_fresh_desc d = jem_fresh_desc_default();
+    d.mean = net->mean, d.denoise = tr->desc.fresh, d.walk.steps = d.clean = 0;
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_zeros(ctx, n, net->channels, net->height, net->width);
+    if (jem_fresh(ctx, labels ? jem_logp_class : jem_logp, labels ? (void *)&of : (void *)net, t,
+                  &d, &tr->rng) == JEM_OK) jem_read(t, x);
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
+/* When contrastive divergence sets in, the buffer fills with copies of a few dozen samples, at
+   least two of each class, which soon part; afterwards n new ones come every 1/reinit updates. */
+static jem_status jem__breed_some(jem_trainer *tr, int n) {
+    jem_buffer *b = tr->buffer;
+    const jem_train_desc *d = &tr->desc;
+    const int begin = tr->updates == d->cd_from, by_class = jem__by_class(d);
+    const int every = d->reinit > 0 ? (int)(1 / d->reinit + 0.5f) : 0;
+    if (!d->fresh.steps || !(begin || (every && (tr->updates - d->cd_from) % every == 0)))
+        return JEM_OK;
+    if (begin) n = n < 64 ? 64 : n;
+    if (begin && by_class && n < 2 * b->classes) n = 2 * b->classes;
+    if (n > b->capacity) n = b->capacity;
+    if (begin && by_class) n -= n % b->classes;
+    const ptrdiff_t size = jem__buffer_image(b);
+    float *x = (float *)jem__push(tr->net->ctx, (size_t)(n * size) * sizeof *x);
+    int *labels = (int *)jem__push(tr->net->ctx, (size_t)n * sizeof *labels);
+    if (!x || !labels) return JEM_NO_MEMORY;
+    const int classes = by_class ? b->classes : 1, per = b->capacity / classes;
+    for (int i = 0; i < n; i++) labels[i] = begin ? i % classes : jem_rng_below(&tr->rng, classes);
+    const jem_status s = jem__breed(tr, n, by_class ? labels : NULL, x);
+    for (int i = 0; i < (begin ? b->capacity : n) && s == JEM_OK; i++) {
+        const int own = (i % per * classes + i / per) % n;   /* of slot i's class, at the start */
+        const int slot = begin ? i : labels[i] * per + jem_rng_below(&tr->rng, per);
+        memcpy(b->data + slot * size, x + (begin ? own : i) * size, (size_t)size * sizeof *x);
+        b->visits[slot] = 0;
+    }
+    return s;
+}
+
 /* Chains out of the buffer, walked, and put back: a leaf of samples, constant for the update. */
 static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels) {
     const jem_net *net = tr->net;
     jem_ctx *ctx = net->ctx;
+    if (jem__breed_some(tr, n) != JEM_OK) return NULL;
     float *x = (float *)jem__push(ctx, (size_t)(n * jem__buffer_image(tr->buffer)) * sizeof(float));
     int *slot = (int *)jem__push(ctx, (size_t)n * sizeof(int));
     if (!x || !slot) return NULL;
     for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, net->classes);
-    if (jem_buffer_draw(tr->buffer, &tr->rng, n, labels, tr->desc.reinit, x, slot) != JEM_OK)
-        return NULL;
+    const float reinit = tr->desc.fresh.steps ? 0 : tr->desc.reinit;
+    if (jem_buffer_draw(tr->buffer, &tr->rng, n, labels, reinit, x, slot) != JEM_OK) return NULL;
     jem_tensor *t = jem_input(ctx, x, n, net->channels, net->height, net->width);
     jem_class_of of;
     of.net = tr->net, of.labels = labels;
@@ -4559,6 +5050,56 @@ static float jem__batch_accuracy(const jem_tensor *logits, const int *labels) {
     return (float)right / (float)logits->n;
 }
 
+/* What a network remembers of score matching: its noise, and the mean pixel of the first batch, so
+   rounded that a file gives back the same bits. */
+static void jem__remember_noise(jem_trainer *tr, const float *x, ptrdiff_t size) {
+    jem_net *net = tr->net;
+    if (tr->updates > 0 || !(tr->desc.w_score > 0)) return;
+    double sum = 0;
+    for (ptrdiff_t i = 0; i < size; i++) sum += (double)x[i];
+    net->mean = (float)(floor(sum / (double)size * 1000 + 0.5) / 1000);
+    net->noise_lo = tr->desc.noise_lo, net->noise_hi = tr->desc.noise_hi;
+}
+
+/* Score matching on n images: it needs no labels. */
+static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_stats *s) {
+    const jem_net *net = tr->net;
+    float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
+    if (!sigma) return NULL;
+    jem_score_desc d;
+    memset(&d, 0, sizeof d), d.sigma = sigma;
+    jem_noise_levels(&tr->rng, n, tr->desc.noise_lo, tr->desc.noise_hi, sigma);
+    jem_tensor *clean = jem_input(net->ctx, x, n, net->channels, net->height, net->width);
+    return jem_score_matching(net->ctx, jem_logp, tr->net, clean, &d, &tr->rng, &s->residual);
+}
+
+/* The whole loss, on the tape: chains first, then what depends on data. */
+static jem_tensor *jem__train_loss(jem_trainer *tr, const float *x, const int *labels, int n,
+                                   const float *x_unlabelled, int n_unlabelled,
+                                   jem_loss_terms *terms, jem_tensor **score, jem_stats *s) {
+    jem_ctx *ctx = tr->net->ctx;
+    const jem_train_desc *d = &tr->desc;
+    const int n_data = x_unlabelled ? n_unlabelled : n;
+    const float *x_data = x_unlabelled ? x_unlabelled : x;
+    const int chains = jem__wants_samples(d) && tr->updates >= d->cd_from;
+    const int n_neg = d->negatives ? d->negatives : n_data;
+    const int own = d->label_noise > 0 || d->label_wide > 0;   /* cross-entropy's own images */
+    const jem_loss_weights w = { d->w_ce, d->w_cd, d->w_cd_class, d->energy_l2 };
+    int *sample_labels = NULL;
+    memset(terms, 0, sizeof *terms), *score = NULL;
+    jem__remember_noise(tr, x_data,
+                        (ptrdiff_t)n_data * tr->net->channels * tr->net->height * tr->net->width);
+    if (chains && jem__by_class(d) &&
+        !(sample_labels = (int *)jem__push(ctx, (size_t)n_neg * sizeof(int)))) return NULL;
+    jem_tensor *sample = chains ? jem__negatives(tr, n_neg, sample_labels) : NULL;
+    jem_tensor *labelled = n ? jem__labelled(tr, x, n) : NULL;
+    jem_tensor *data = x_unlabelled || (own && chains) ? jem__noisy(tr, x_data, n_data) : NULL;
+    if (d->w_score > 0) *score = jem__score_term(tr, x_data, n_data, s);
+    if (!n && !chains && *score) return jem_scale(ctx, *score, d->w_score);
+    jem_tensor *loss = jem_loss(tr->net, &w, labelled, labels, data, sample, sample_labels, terms);
+    return loss ? jem__accumulate(ctx, loss, d->w_score, *score) : NULL;
+}
+
 jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
                               const float *x_unlabelled, int n_unlabelled) {
     jem_stats s;
@@ -4578,15 +5119,9 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates);
     jem_optim_average(tr->optim, 0);
     jem_mark mark = jem_begin(ctx);
-    const int n_data = x_unlabelled ? n_unlabelled : n,
-              n_neg = d->negatives ? d->negatives : n_data;
-    int *sample_labels = NULL;
-    if (jem__by_class(d)) sample_labels = (int *)jem__push(ctx, (size_t)n_neg * sizeof(int));
-    jem_tensor *sample = jem__wants_samples(d) ? jem__negatives(tr, n_neg, sample_labels) : NULL;
-    jem_tensor *labelled = n ? jem__noisy(tr, x, n) : NULL;
-    jem_tensor *data = x_unlabelled ? jem__noisy(tr, x_unlabelled, n_unlabelled) : NULL;
     jem_loss_terms terms;
-    jem_tensor *loss = jem_loss(tr->net, d, labelled, labels, data, sample, sample_labels, &terms);
+    jem_tensor *score, *loss = jem__train_loss(tr, x, labels, n, x_unlabelled, n_unlabelled, &terms,
+                                               &score, &s);
     jem_keep(terms.logits);
     jem_zero_grad(tr->net);
     s.status = loss ? jem_backward(loss) : ctx->status;
@@ -4596,6 +5131,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
             s.ce = jem_item(terms.ce), s.accuracy = jem__batch_accuracy(terms.logits, labels);
         if (terms.f_data) s.f_data = jem_item(terms.f_data);
         if (terms.f_sample) s.f_sample = jem_item(terms.f_sample), s.cd = s.f_sample - s.f_data;
+        if (score) s.score = jem_item(score);
         s.status = ctx->status;
         if (s.status == JEM_OK && (!jem__finite(s.loss) || !(fabsf(s.loss) <= d->diverged)))
             s.status = jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, "
@@ -5448,6 +5984,16 @@ jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
 
 /* ---- networks -------------------------------------------------------------------------------- */
 
+/* Numbers of a jem_net that belong to its description; `usual` ones are not written. */
+typedef struct jem__scalar { const char *key; size_t at; float usual, lo, hi; } jem__scalar;
+enum { JEM__SCALARS = 4 };
+static const jem__scalar jem__scalars[JEM__SCALARS] = {
+    { "jem.scale", offsetof(jem_net, scale), 1, 1e-6f, 1e6f },
+    { "jem.noise_lo", offsetof(jem_net, noise_lo), 0, 0, 1e6f },
+    { "jem.noise_hi", offsetof(jem_net, noise_hi), 0, 0, 1e6f },
+    { "jem.mean", offsetof(jem_net, mean), 0, -1e6f, 1e6f }
+};
+
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
     jem_status status = JEM_OK;
@@ -5458,6 +6004,14 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     }
     for (const jem__meta *m = net->meta; m && !status; m = m->next)
         status = jem_archive_set_meta(a, m->key, m->value);
+    for (int i = 0; i < JEM__SCALARS && !status; i++) {
+        const jem__scalar *d = jem__scalars + i;
+        const float value = *(const float *)((const char *)net + d->at);
+        char text[64];
+        jem__print_number(text, sizeof text, (double)value);
+        if (value != d->usual || jem__meta_get(net->meta, d->key))
+            status = jem_archive_set_meta(a, d->key, text);
+    }
     return status;
 }
 
@@ -5503,6 +6057,17 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
         jem_status status = jem__param_match(p, a);
         if (status) return status;
     }
+    float scalars[JEM__SCALARS];
+    for (int i = 0; i < JEM__SCALARS; i++) {
+        const jem__scalar *d = jem__scalars + i;
+        scalars[i] = d->usual;
+        if (jem__meta_get(a->meta, d->key))
+            scalars[i] = (float)jem__described(net->ctx, a->meta, d->key, (double)d->lo,
+                                               (double)d->hi);
+    }
+    if (net->ctx->status != JEM_OK) return net->ctx->status;
+    for (int i = 0; i < JEM__SCALARS; i++)
+        *(float *)((char *)net + jem__scalars[i].at) = scalars[i];
     for (jem_param *p = net->params; p; p = p->next) {
         const jem_entry *e = jem_archive_find(a, p->name);
         if (e->dtype == JEM_I32) p->value[0] = (float)*(const int32_t *)e->data;
@@ -6913,7 +7478,6 @@ JEM__KERNEL void JEM__FN(normalize_back)(const float *x, const float *dy, const 
 /* x <- clamp(x + step clamp(g) + noise N(0,1)); n in 16s; key NULL: no noise */
 JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const jem__langevin *d,
                                    const uint32_t *key, uint64_t start) {
-    const JEM__V step = JEM__SET(d->step), std = JEM__SET(d->noise);
     const JEM__V gmax = JEM__SET(d->clamp_grad), gmin = JEM__SET(-d->clamp_grad);
     const JEM__V lo = JEM__SET(d->lo), hi = JEM__SET(d->hi);
     const int clamp_x = d->lo < d->hi, clamp_g = d->clamp_grad > 0;
@@ -6929,8 +7493,8 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
                 float *at = x + i + j * 16 + l;
                 JEM__V v = JEM__LOAD(g + i + j * 16 + l);
                 if (clamp_g) v = JEM__LESS(v, gmin, gmin, v), v = JEM__LESS(gmax, v, gmax, v);
-                v = JEM__FMA(step, v, JEM__LOAD(at));
-                v = JEM__FMA(std, z[j], v);
+                v = JEM__FMA(JEM__LOAD(d->step + l), v, JEM__LOAD(at));
+                v = JEM__FMA(JEM__LOAD(d->noise + l), z[j], v);
                 if (clamp_x) v = JEM__LESS(v, lo, lo, v), v = JEM__LESS(hi, v, hi, v);
                 JEM__STORE(at, v);
             }

@@ -81,7 +81,8 @@ static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed) {
     int y[BATCH];
     jem_rng rng = jem_rng_seed(seed);
     progress p = { seconds(), 0, 0, 0, 0, 0 };
-    jem_stats s = { JEM_NO_MEMORY, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+    jem_stats s;
+    memset(&s, 0, sizeof s), s.status = JEM_NO_MEMORY;
     for (int i = 0; x && i < updates; i++) {
         digits_batch(d, &rng, BATCH, x, y);
         for (int k = 0; k < BATCH; k++) shift(&rng, x + k * DIGIT_PIXELS);

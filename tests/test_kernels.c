@@ -323,7 +323,9 @@ static void direct_updates(jem_ctx *ctx, record *r) {
             snprintf(r->title, sizeof r->title, "%d numbers, case %d:", (int)n, how);
             ctx->k->fill(how & 1, rng.key, starts[how / 2], x, n, -1, 2);
             record_add(r, "fill", x, n);
-            jem__langevin d = { 1, 0.3f, 0, 0, 0 };
+            jem__langevin d;
+            memset(&d, 0, sizeof d);
+            for (int l = 0; l < JEM_LANES; l++) d.step[l] = 1, d.noise[l] = 0.3f;
             if (how & 1) d.clamp_grad = 0.5f;
             if (how & 2) d.lo = -0.9f, d.hi = 1;
             ctx->k->langevin(x, g, n, &d, how & 4 ? rng.key : NULL, starts[how % 4]);

@@ -398,10 +398,9 @@ BUILDER(of_contrast, jem_contrastive(c, jem_logp(c, t->other[0], t->net), jem_lo
 
 /* a: which of the three roles x has; b: which terms the loss has */
 static jem_tensor *of_loss(jem_ctx *c, jem_tensor *x, const things *t) {
-    jem_train_desc d = jem_train_desc_default();
+    const jem_loss_weights d = { t->b & 1 ? 0.7f : 0, t->b & 2 ? 1.3f : 0, t->b & 4 ? 0.4f : 0,
+                                 t->b & 8 ? 0.3f : 0 };
     (void)c;
-    d.w_ce = t->b & 1 ? 0.7f : 0, d.w_cd = t->b & 2 ? 1.3f : 0;
-    d.w_cd_class = t->b & 4 ? 0.4f : 0, d.energy_l2 = t->b & 8 ? 0.3f : 0;
     jem_tensor *labelled = t->a == 0 ? x : t->other[0], *sample = t->a == 1 ? x : t->other[1];
     jem_tensor *data = t->a == 2 ? x : NULL;
     return jem_loss(t->net, &d, labelled, t->labels, data, sample, t->more_labels, NULL);
@@ -551,8 +550,7 @@ static void test_loss_values(jem_ctx *ctx) {
     }
     for (int own_data = 0; own_data < 2; own_data++) {   /* p(x) of other images, or not */
         const int p = own_data ? 2 : 0;
-        jem_train_desc d = jem_train_desc_default();
-        d.w_ce = 0.5f, d.w_cd = 2, d.w_cd_class = 0.25f, d.energy_l2 = 0.75f;
+        const jem_loss_weights d = { 0.5f, 2, 0.25f, 0.75f };
         jem_loss_terms t;
         jem_tensor *loss = jem_loss(net, &d, x[0], y, own_data ? x[2] : NULL, x[1], z, &t);
         const double want = 0.5 * (mean[0] - at[0]) + 2 * (mean[1] - mean[p]) +
@@ -563,8 +561,7 @@ static void test_loss_values(jem_ctx *ctx) {
         CHECK_CLOSE(jem_item(t.f_sample), mean[1], 1e-5, "log p of samples");
         CHECK(t.logits && t.logits->n == N && t.logits->c == 3, "logits");
     }
-    jem_train_desc none = jem_train_desc_default();
-    none.w_ce = none.w_cd = 0;
+    const jem_loss_weights none = { 0, 0, 0, 0 };
     CHECK(!jem_loss(net, &none, x[0], y, NULL, x[1], NULL, NULL) && says(ctx, "loss"), "no term");
     CHECK(!jem_loss(NULL, &none, x[0], y, NULL, x[1], NULL, NULL) && jem_ok(ctx), "no net");
     jem_net_free(net);

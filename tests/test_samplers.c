@@ -621,7 +621,7 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(visits[0] > 0 && visits[1] > 0 && visits[2] > 0, "chains of every class are walked");
     jem_trainer_free(tr);
     d.reinit = 2;
-    CHECK(!jem_trainer_create(net, &d) && says(ctx, "reinit 2"), "out of range");
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "reinit = 2"), "out of range");
     d = small_training(), d.buffer_size = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "capacity 0"), "no room for chains");
     jem_net_free(net), free(in.x);
