@@ -772,14 +772,63 @@ typedef struct jem_answer {
     int label;
     float probability;     /* p(label|x) */
     float log_density;     /* log p(x), up to a constant of the network */
-    float familiarity;     /* share of the calibration images less likely than this one; -1: none */
+    float familiarity;     /* share of the calibration images that are stranger than this one, by
+                              JEM_OOD_USUAL below; -1: none */
 } jem_answer;
 /* x[n][c][h][w]; one answer each. */
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
-/* Remembers how log p(x) is spread over images known to be normal (some hundreds, not trained on),
-   so that jem_answer.familiarity means something; saved with the network. */
+/* Remembers how images known to be normal (some hundreds, not trained on) look to the network, so
+   that jem_answer.familiarity means something; saved with the network. (Files written before that
+   was so hold the spread of log p(x): with them, a less likely image is a stranger one.) */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n);
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);  /* <0: error */
+
+/* How far probabilities can be trusted. */
+JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);    /* f[n][classes] */
+typedef struct jem_predictions {
+    const float *f;                                /* logits f[n][classes] */
+    const int *labels;                             /* what is right */
+    int n, classes;
+    float temperature;                             /* logits are divided by it; 0: 1 */
+} jem_predictions;
+/* Bin k has the images whose highest p(y|x) is in (k/bins, (k+1)/bins]; means over them. */
+typedef struct jem_bin { int count; double confidence, accuracy; } jem_bin;
+typedef struct jem_reliability_stats {
+    double accuracy, confidence;                   /* confidence: the highest p(y|x) */
+    double nll, brier;                             /* -log p(y|x); sum_y (p(y|x) - [y right])^2 */
+    double ece, mce;                               /* |confidence - accuracy| of bins: mean over
+                                                      images, and largest (Guo et al. 2017) */
+} jem_reliability_stats;
+/* bin[bins] may be NULL. */
+JEM_API jem_status jem_reliability(jem_ctx *ctx, const jem_predictions *p, int bins, jem_bin *bin,
+                                   jem_reliability_stats *stats);
+/* The temperature, .01 to 100, that makes -log p(y|x) of held-out images least. Negative: error. */
+JEM_API float jem_fit_temperature(jem_ctx *ctx, const jem_predictions *p);
+/* jem_answer.probability is of logits divided by it from here on; saved with the network. 1: none.
+   Labels and log p(x) stay. */
+JEM_API jem_status jem_set_temperature(jem_net *net, float temperature);
+
+/* Does the network know what it has not seen? Scores of images, higher for more usual ones. */
+typedef enum jem_ood {
+    JEM_OOD_LOGP = 0,      /* log p(x) */
+    JEM_OOD_MAXP,          /* the highest p(y|x), as log odds (Hendrycks & Gimpel 2017) */
+    JEM_OOD_MASS,          /* -||d log p(x)/dx||: approximate mass (Grathwohl et al. 2020) */
+    JEM_OOD_RISE,          /* minus what log p(x) gains by a walk without noise */
+    JEM_OOD_MOVE,          /* minus how far that walk goes */
+    JEM_OOD_USUAL          /* minus the Mahalanobis distance of (log p(x), mean logit) from those of
+                              calibration images that get the same label: what is too likely is
+                              strange, too. Wants jem_calibrate; costs no gradient */
+} jem_ood;
+/* walk: of RISE and MOVE; NULL is 10 steps of 1, without noise. */
+JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
+                                 const float *x, int n, float *score);
+typedef struct jem_detection {
+    double auroc;          /* chance that a usual image has a higher score than another */
+    double aupr;           /* average precision, usual images being what is looked for */
+    double fpr95;          /* share of others let in with 95% of the usual ones */
+} jem_detection;
+JEM_API jem_status jem_detect(jem_ctx *ctx, const float *usual, int n_usual, const float *other,
+                              int n_other, jem_detection *d);
 
 /* Pictures as programs have them: 8-bit pixels, row by row from the top left, of `channels` bytes:
    1 grey, 2 grey and alpha, 3 RGB, 4 RGBA (as stb_image gives them). */
@@ -5154,26 +5203,64 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 #define JEM__LARGEST 1e4f  /* beyond it, a number in an image is taken for garbage */
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
+static const char *const jem__usual_key = "jem.usual";        /* see jem__usual */
+static const char *const jem__temperature_key = "jem.temperature";
 
-/* The share of the calibration images with a lower log p(x), between quantiles linearly. */
-static float jem__familiarity(const float *q, int n, float logp) {
+/* The share of the calibration images with a lower score, between quantiles linearly. */
+static float jem__familiarity(const float *q, int n, float score) {
     if (n < 2) return -1;
     int i = 0;
-    while (i < n && q[i] < logp) i++;
+    while (i < n && q[i] < score) i++;
     if (i == 0 || i == n) return i == 0 ? 0.0f : 1.0f;
-    const float part = (logp - q[i - 1]) / (q[i] - q[i - 1]);
+    const float part = (score - q[i - 1]) / (q[i] - q[i - 1]);
     return ((float)(i - 1) + part) / (float)(n - 1);
 }
 
-static int jem__quantiles_read(const jem_net *net, float *q) {
-    const char *s = jem_net_meta(net, jem__familiar_key);
-    int n = 0;
-    for (double v; s && *s && n < JEM__QUANTILES; n++) {
+/* Up to n numbers of a text of the network's: how many. */
+static int jem__numbers_read(const jem_net *net, const char *key, float *q, int n) {
+    const char *s = jem_net_meta(net, key);
+    int i = 0;
+    for (double v; s && *s && i < n; i++) {
         const char *end = jem__scan_number(s, &v);
         if (end == s) break;
-        q[n] = (float)v, s = end + (*end == ' ');
+        q[i] = (float)v, s = end + (*end == ' ');
     }
-    return n;
+    return i;
+}
+static jem_status jem__numbers_write(jem_net *net, const char *key, const float *q, int n) {
+    char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
+    size_t used = 0;
+    for (int i = 0; text && i < n; i++) {
+        if (i) text[used++] = ' ';
+        used += (size_t)jem__print_number(text + used, 31, (double)q[i]);
+    }
+    const jem_status s = text ? jem_net_set_meta(net, key, text) : JEM_NO_MEMORY;
+    jem__free(net->ctx, text);
+    return s;
+}
+
+/* What the logits of an image say: its label, log p(x), their mean, log odds and p of the label. */
+typedef struct jem__seen { int label; float logp, mean, odds, p; } jem__seen;
+
+/* Whether that is usual: a = log p(x) and b = the mean logit, less their means m[y][2] over the
+   calibration images of the same predicted label y; l is the root of the covariance S = L L' that
+   is left (l[0] 0; l[1] l[2]), and d^2 = (a,b) S^-1 (a,b)' (Mahalanobis; for the features of a
+   layer: Lee et al. 2018). q are the calibration images' quantiles of -d. The mean logit sees what
+   log p(x) does not: something else may have as high a logit, but not as low ones beside it. */
+typedef struct jem__usual { float l[3], q[JEM__QUANTILES], m[2]; } jem__usual;
+static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) {
+    const float a = (s.logp - m[2 * s.label]) / u->l[0];
+    const float b = fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
+    return -sqrtf(fmaf(a, a, b * b));
+}
+/* On the tape, m being as long as it has to be; NULL if there is none, or it is not one. */
+static jem__usual *jem__usual_read(const jem_net *net) {
+    const int n = 3 + JEM__QUANTILES + 2 * net->classes;
+    if (!jem_net_meta(net, jem__usual_key)) return NULL;
+    float *all = jem__push_floats(net->ctx, n);
+    jem__usual *u = (jem__usual *)(void *)all;
+    if (!u || jem__numbers_read(net, jem__usual_key, all, n) < n) return NULL;
+    return u->l[0] > 0 && u->l[2] > 0 ? u : NULL;
 }
 
 /* Numbers that images can have: garbage in should be an error, not an answer. */
@@ -5186,38 +5273,66 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
     return JEM_OK;
 }
 
-jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
-    if (!net) return JEM_BAD_ARGUMENT;
+static void jem__see_one(const float *f, int classes, float temperature, jem__seen *s) {
+    double sum = 0, others = 0, cooled = 0;
+    s->label = 0;
+    for (int c = 0; c < classes; c++) {
+        sum += (double)f[c];
+        if (f[c] > f[s->label]) s->label = c;
+    }
+    for (int c = 0; c < classes; c++) {
+        const double d = (double)f[c] - (double)f[s->label];
+        if (c != s->label) others += exp(d), cooled += exp(d / (double)temperature);
+    }
+    s->mean = (float)(sum / classes), s->p = (float)(1 / (1 + cooled));
+    s->odds = (float)-log(fmax(others, 1e-300));   /* log p/(1-p): has no ties near p = 1 */
+}
+
+/* Logits f[n][classes] of n images and what they say; either may be NULL. */
+static jem_status jem__see(jem_net *net, const char *what, const float *x, int n, float *f,
+                           jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
-    if (!x || n < 0 || !answers)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "classify: %d images%s", n,
-                         x && answers ? "" : ", and images or answers are NULL");
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
-    if (jem__images_check(net, "classify", x, n) != JEM_OK) return ctx->status;
-    float q[JEM__QUANTILES];
-    const int n_q = jem__quantiles_read(net, q);
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width, k = net->classes;
+    if (!x || n < 0 || (!f && !seen))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
+    if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
+    float temperature = 1;
+    jem__numbers_read(net, jem__temperature_key, &temperature, 1);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
         const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
-        jem_mark mark = jem_begin(ctx);
+        const jem_mark mark = jem_begin(ctx);
+        float *rows = f ? f + i * k : jem__push_floats(ctx, m * k), *p = jem__push_floats(ctx, m);
         jem_tensor *t = jem_input(ctx, x + i * size, m, net->channels, net->height, net->width);
         jem_tensor *logits = jem_forward(net, t, 0), *logp = jem__logp(net, logits);
-        jem_tensor *log_softmax = jem_log_softmax(ctx, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
-        float *f = (float *)jem__push(ctx, (size_t)(m * net->classes) * sizeof(float));
-        float *p = (float *)jem__push(ctx, (size_t)m * sizeof(float));
-        if (f && p && jem_read(log_softmax, f) == JEM_OK && jem_read(logp, p) == JEM_OK)
-            for (int k = 0; k < m; k++) {
-                const float *row = f + k * net->classes;
-                jem_answer *a = answers + i + k;
-                a->label = 0;
-                for (int c = 1; c < net->classes; c++) if (row[c] > row[a->label]) a->label = c;
-                a->probability = expf(row[a->label]);
-                a->log_density = p[k];
-                a->familiarity = jem__familiarity(q, n_q, p[k]);
+        if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK)
+            for (int j = 0; seen && j < m; j++) {
+                seen[i + j].logp = p[j];
+                jem__see_one(rows + j * k, net->classes, temperature, seen + i + j);
             }
         jem_end(ctx, mark);
     }
     return ctx->status;
+}
+
+jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    const jem_mark mark = jem_begin(net->ctx);
+    float q[JEM__QUANTILES];
+    const jem__usual *u = jem__usual_read(net);
+    const int n_q = jem__numbers_read(net, jem__familiar_key, q, JEM__QUANTILES);
+    jem__seen *seen = !answers || n < 0 ? NULL
+                    : (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen);
+    const jem_status s = jem__see(net, "classify", x, n, NULL, seen);
+    for (int i = 0; s == JEM_OK && i < n; i++) {
+        jem_answer *a = answers + i;
+        a->label = seen[i].label, a->probability = seen[i].p, a->log_density = seen[i].logp;
+        a->familiarity = u ? jem__familiarity(u->q, JEM__QUANTILES,
+                                              jem__usual_score(u, u->m, seen[i]))
+                           : jem__familiarity(q, n_q, seen[i].logp);
+    }
+    jem_end(net->ctx, mark);
+    return s;
 }
 
 float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
@@ -5240,35 +5355,257 @@ float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
     return s == JEM_OK ? (float)right / (float)n : -1.0f;
 }
 
-static int jem__compare_answers(const void *a, const void *b) {
-    const float x = ((const jem_answer *)a)->log_density, y = ((const jem_answer *)b)->log_density;
+static int jem__compare_floats(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
+}
+/* Sorts x, and takes so many of them at even distances. */
+static void jem__quantiles(float *x, int n, float *q) {
+    qsort(x, (size_t)n, sizeof *x, jem__compare_floats);
+    for (int i = 0; i < JEM__QUANTILES; i++)
+        q[i] = x[(int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5)];
+}
+
+/* Means by label, and what is left of the covariance. A label with few images takes its mean also
+   from the others, as if four of them were its own. */
+static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen *a, int n) {
+    double all[2] = { 0, 0 }, s[3] = { 0, 0, 0 };
+    for (int i = 0; i < n; i++) all[0] += (double)a[i].logp / n, all[1] += (double)a[i].mean / n;
+    for (int c = 0; c < classes; c++) {
+        double sum[2] = { 4 * all[0], 4 * all[1] }, count = 4;
+        for (int i = 0; i < n; i++) if (a[i].label == c)
+            sum[0] += (double)a[i].logp, sum[1] += (double)a[i].mean, count++;
+        for (int k = 0; k < 2; k++) m[2 * c + k] = (float)(sum[k] / count);
+    }
+    for (int i = 0; i < n; i++) {
+        const double d = (double)a[i].logp - (double)m[2 * a[i].label];
+        const double e = (double)a[i].mean - (double)m[2 * a[i].label + 1];
+        s[0] += d * d / n, s[1] += d * e / n, s[2] += e * e / n;
+    }
+    const double l = sqrt(s[0] * 1.001 + 1e-6), down = s[1] / l;       /* never singular */
+    u->l[0] = (float)l, u->l[1] = (float)down;
+    u->l[2] = (float)sqrt(fmax(s[2] * 1.001 - down * down, 0) + 1e-6);
 }
 
 jem_status jem_calibrate(jem_net *net, const float *x, int n) {
     if (!net) return JEM_BAD_ARGUMENT;
-    if (!x || n < 2)
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT,
-                         "calibrate: needs 2 images or more, not %d", n);
-    jem_answer *a = (jem_answer *)jem__alloc(net->ctx, (size_t)n * sizeof *a);
-    char *text = (char *)jem__alloc(net->ctx, JEM__QUANTILES * 32);
-    jem_status s = a && text ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
+    jem_ctx *ctx = net->ctx;
+    if (n < 2) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images, not %d", n);
+    const int numbers = 3 + JEM__QUANTILES + 2 * net->classes;
+    const jem_mark mark = jem_begin(ctx);
+    jem__seen *a = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *a);
+    float *v = jem__push_floats(ctx, n), *all = jem__push_floats(ctx, numbers), q[JEM__QUANTILES];
+    jem_status s = a && v && all ? jem__see(net, "calibrate", x, n, NULL, a) : JEM_NO_MEMORY;
+    for (int i = 0; i < n && s == JEM_OK; i++)
+        if (!(fabsf(a[i].logp) < 1e8f && fabsf(a[i].mean) < 1e8f))
+            s = jem__fail(ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g, its mean "
+                          "logit %g", i, (double)a[i].logp, (double)a[i].mean);
     if (s == JEM_OK) {
-        size_t used = 0;
-        for (int i = 0; i < n && s == JEM_OK; i++)
-            if (!(fabsf(a[i].log_density) < 1e9f))
-                s = jem__fail(net->ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g", i,
-                              (double)a[i].log_density);
-        qsort(a, (size_t)n, sizeof *a, jem__compare_answers);
-        for (int i = 0; i < JEM__QUANTILES && s == JEM_OK; i++) {
-            const int at = (int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5);
-            if (i) text[used++] = ' ';
-            used += (size_t)jem__print_number(text + used, 31, (double)a[at].log_density);
-        }
-        if (s == JEM_OK) s = jem_net_set_meta(net, jem__familiar_key, text);
+        jem__usual *u = (jem__usual *)(void *)all;
+        for (int i = 0; i < n; i++) v[i] = a[i].logp;
+        jem__quantiles(v, n, q);
+        jem__usual_fit(u, u->m, net->classes, a, n);
+        for (int i = 0; i < n; i++) v[i] = jem__usual_score(u, u->m, a[i]);
+        jem__quantiles(v, n, u->q);
+        s = jem__numbers_write(net, jem__familiar_key, q, JEM__QUANTILES);
+        if (s == JEM_OK) s = jem__numbers_write(net, jem__usual_key, all, numbers);
     }
-    jem__free(net->ctx, text), jem__free(net->ctx, a);
+    jem_end(ctx, mark);
     return s;
+}
+
+/* ---- probabilities --------------------------------------------------------------------------- */
+
+jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
+    return net ? jem__see(net, "logits", x, n, f, NULL) : JEM_BAD_ARGUMENT;
+}
+
+static jem_status jem__predictions_check(jem_ctx *ctx, const char *what, const jem_predictions *p) {
+    if (!p || !p->f || !p->labels || p->n < 1 || p->classes < 1 || p->temperature < 0)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs logits and labels of 1 image or more, "
+                         "temperature >= 0", what);
+    for (int i = 0; i < p->n; i++)
+        if (p->labels[i] < 0 || p->labels[i] >= p->classes)
+            return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: label %d of image %d is not in 0..%d",
+                             what, p->labels[i], i, p->classes - 1);
+    return JEM_OK;
+}
+
+/* log sum_c exp(cold f[c]), and what the mean logit is under these probabilities (may be NULL) */
+static double jem__log_sum(const float *f, int classes, double cold, double *mean) {
+    double most = (double)f[0], sum = 0, weighted = 0;
+    for (int c = 1; c < classes; c++) most = fmax(most, (double)f[c]);
+    for (int c = 0; c < classes; c++) {
+        const double e = exp(cold * ((double)f[c] - most));
+        sum += e, weighted += e * (double)f[c];
+    }
+    if (mean) *mean = weighted / sum;
+    return cold * most + log(sum);
+}
+
+jem_status jem_reliability(jem_ctx *ctx, const jem_predictions *p, int bins, jem_bin *bin,
+                           jem_reliability_stats *stats) {
+    if (!ctx || !stats) return JEM_BAD_ARGUMENT;
+    if (jem__predictions_check(ctx, "reliability", p) != JEM_OK) return ctx->status;
+    if (bins < 1) return jem__fail(ctx, JEM_BAD_ARGUMENT, "reliability: %d bins", bins);
+    jem_bin *own = bin ? NULL : (jem_bin *)jem__alloc(ctx, (size_t)bins * sizeof *own);
+    jem_reliability_stats s = { 0, 0, 0, 0, 0, 0 };
+    const double cold = p->temperature > 0 ? 1 / (double)p->temperature : 1;
+    if (!bin && !own) return JEM_NO_MEMORY;
+    if (bin) memset(bin, 0, (size_t)bins * sizeof *bin);
+    else bin = own;
+    for (int i = 0; i < p->n; i++) {
+        const float *f = p->f + (ptrdiff_t)i * p->classes;
+        const double all = jem__log_sum(f, p->classes, cold, NULL);
+        int best = 0;
+        for (int c = 0; c < p->classes; c++) {
+            const double q = exp(cold * (double)f[c] - all) - (c == p->labels[i]);
+            s.brier += q * q / p->n;
+            if (f[c] > f[best]) best = c;
+        }
+        const double sure = fmin(exp(cold * (double)f[best] - all), 1);
+        const int right = best == p->labels[i], k = (int)ceil(sure * bins) - 1;
+        jem_bin *b = bin + (k < 0 ? 0 : k < bins ? k : bins - 1);
+        b->count++, b->confidence += sure, b->accuracy += right;
+        s.accuracy += (double)right / p->n, s.confidence += sure / p->n;
+        s.nll += (all - cold * (double)f[p->labels[i]]) / p->n;
+    }
+    for (int k = 0; k < bins; k++) {
+        if (!bin[k].count) continue;
+        bin[k].confidence /= bin[k].count, bin[k].accuracy /= bin[k].count;
+        const double gap = fabs(bin[k].confidence - bin[k].accuracy);
+        s.ece += gap * bin[k].count / p->n, s.mce = fmax(s.mce, gap);
+    }
+    jem__free(ctx, own);
+    *stats = s;
+    return JEM_OK;
+}
+
+/* -log p(y|x) is convex in 1/T. Its slope, mean of E_p[f] - f[y], rises with 1/T: find the zero. */
+float jem_fit_temperature(jem_ctx *ctx, const jem_predictions *p) {
+    if (!ctx || jem__predictions_check(ctx, "fit_temperature", p) != JEM_OK) return -1;
+    double lo = log(0.01), hi = log(100);          /* of 1/T */
+    for (int round = 0; round < 40; round++) {
+        const double cold = exp((lo + hi) / 2);
+        double slope = 0, mean;
+        for (int i = 0; i < p->n; i++) {
+            const float *f = p->f + (ptrdiff_t)i * p->classes;
+            jem__log_sum(f, p->classes, cold, &mean);
+            slope += mean - (double)f[p->labels[i]];
+        }
+        if (slope > 0) hi = log(cold); else lo = log(cold);
+    }
+    return (float)exp(-(lo + hi) / 2);
+}
+
+jem_status jem_set_temperature(jem_net *net, float temperature) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (!(temperature >= 1e-3f && temperature <= 1e6f))
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "set_temperature: %g is not in .001..1000000",
+                         (double)temperature);
+    if (temperature == 1) return jem_net_set_meta(net, jem__temperature_key, NULL);
+    return jem__numbers_write(net, jem__temperature_key, &temperature, 1);
+}
+
+/* ---- in or out of distribution --------------------------------------------------------------- */
+
+static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {         /* of a - b */
+    double sum = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double d = (double)a[i] - (b ? (double)b[i] : 0);
+        sum += d * d;
+    }
+    return (float)sqrt(sum);
+}
+
+/* The scores that want gradients, of m images. */
+static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
+                          int m, float *score) {
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    float *after = jem__push_floats(ctx, m * size), *end = jem__push_floats(ctx, m);
+    jem_tensor *t = jem_input(ctx, x, m, net->channels, net->height, net->width);
+    if (!after || !end || jem_read(jem_logp(ctx, t, net), score) != JEM_OK) return;
+    if (kind == JEM_OOD_MASS) {
+        jem_grad(jem_logp(ctx, t, net), t), jem_read_grad(t, after);
+    } else {
+        jem_sgld(ctx, jem_logp, net, t, walk, NULL), jem_read(t, after);
+        jem_read(jem_logp(ctx, t, net), end);
+    }
+    for (int i = 0; jem_ok(ctx) && i < m; i++)
+        score[i] = kind == JEM_OOD_RISE ? score[i] - end[i]
+                 : -jem__norm_of(after + i * size, kind == JEM_OOD_MOVE ? x + i * size : NULL,
+                                 size);
+}
+
+jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
+                         int n, float *score) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
+    if (!walk) d.steps = 10;
+    if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_USUAL)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d images, score %d, or NULL", n,
+                         (int)kind);
+    if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
+        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        const jem_mark mark = jem_begin(ctx);
+        const jem__usual *u = kind == JEM_OOD_USUAL ? jem__usual_read(net) : NULL;
+        jem__seen seen[JEM__EVAL_BATCH];
+        if (kind == JEM_OOD_USUAL && !u)
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: the network has not been calibrated "
+                      "(jem_calibrate), or by an earlier jem.h");
+        else if (kind >= JEM_OOD_MASS && kind <= JEM_OOD_MOVE)
+            jem__ood_walk(net, kind, &d, x + i * size, m, score + i);
+        else if (jem__see(net, "ood_score", x + i * size, m, NULL, seen) == JEM_OK)
+            for (int k = 0; k < m; k++)
+                score[i + k] = u ? jem__usual_score(u, u->m, seen[k])
+                             : kind == JEM_OOD_MAXP ? seen[k].odds : seen[k].logp;
+        jem_end(ctx, mark);
+    }
+    return ctx->status;
+}
+
+typedef struct jem__scored { float score; int usual; } jem__scored;
+static int jem__compare_scored(const void *a, const void *b) {         /* highest first */
+    const float x = ((const jem__scored *)a)->score, y = ((const jem__scored *)b)->score;
+    return (x < y) - (x > y);
+}
+
+/* Thresholds from the highest score down; images of one score come in together. */
+jem_status jem_detect(jem_ctx *ctx, const float *usual, int n_usual, const float *other,
+                      int n_other, jem_detection *d) {
+    if (!ctx || !d) return JEM_BAD_ARGUMENT;
+    if (!usual || !other || n_usual < 1 || n_other < 1)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "detect: needs scores of both sorts, not of %d and "
+                         "%d", n_usual, n_other);
+    const int n = n_usual + n_other;
+    jem__scored *all = (jem__scored *)jem__alloc(ctx, (size_t)n * sizeof *all);
+    if (!all) return JEM_NO_MEMORY;
+    for (int i = 0; i < n; i++) {
+        all[i].usual = i < n_usual, all[i].score = i < n_usual ? usual[i] : other[i - n_usual];
+        if (!jem__finite(all[i].score)) {
+            jem__free(ctx, all);
+            return jem__fail(ctx, JEM_BAD_ARGUMENT, "detect: score %d is not finite", i);
+        }
+    }
+    qsort(all, (size_t)n, sizeof *all, jem__compare_scored);
+    double in = 0, out = 0, area = 0, precision = 0;
+    d->fpr95 = -1;
+    for (int i = 0, next; i < n; i = next) {
+        double more = 0;
+        for (next = i; next < n && !(all[next].score < all[i].score); next++)
+            more += all[next].usual;
+        const double more_out = next - i - more;
+        area += more_out * (in + more / 2), in += more, out += more_out;
+        precision += more * in / (in + out);
+        if (d->fpr95 < 0 && in >= 0.95 * n_usual) d->fpr95 = out / n_other;
+    }
+    d->auroc = area / ((double)n_usual * n_other), d->aupr = precision / n_usual;
+    jem__free(ctx, all);
+    return JEM_OK;
 }
 
 /* ---- pictures -------------------------------------------------------------------------------- */

@@ -1,0 +1,260 @@
+/* What a JEM is for: calibration and detection against scikit-learn's numbers (golden_uses.h, made
+   by tools/make_golden_uses.py), what is usual against its formula, attacks on a linear model whose
+   best perturbation is known, imputation on a Gaussian whose conditional mean is known. */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+#include "test.h"
+#include "common.h"
+#include "golden_uses.h"
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
+
+/* ---- values from names, as in tools/make_golden_uses.py -------------------------------------- */
+
+static void noise(const char *name, int n, double *x) {
+    uint32_t h = 2166136261u;
+    for (const char *c = name; *c; c++) h = (h ^ (unsigned char)*c) * 16777619u;
+    h |= 1;
+    for (int i = 0; i < n; i++) {
+        h ^= h << 13, h ^= h >> 17, h ^= h << 5;
+        x[i] = (h >> 8) / 8388608.0 - 1.0;
+    }
+}
+
+enum { N = 400, CLASSES = 7, USUAL = 300, OTHER = 200 };
+
+static jem_predictions predictions(double scale) {
+    static double u[N * CLASSES], v[N * CLASSES];
+    static float f[N * CLASSES];
+    static int labels[N];
+    noise("logits", N * CLASSES, u), noise("labels", N * CLASSES, v);
+    for (int i = 0; i < N; i++) {
+        double best = -1e9;
+        for (int c = 0; c < CLASSES; c++) {
+            const int at = i * CLASSES + c;
+            f[at] = (float)(scale * u[at]);
+            if ((double)f[at] + 3 * v[at] > best) best = (double)f[at] + 3 * v[at], labels[i] = c;
+        }
+    }
+    const jem_predictions p = { f, labels, N, CLASSES, 0 };
+    return p;
+}
+
+/* ---- probabilities --------------------------------------------------------------------------- */
+
+static void test_reliability(jem_ctx *ctx) {
+    printf("calibration: as numpy and scikit-learn have it\n");
+    jem_reliability_stats s;
+    jem_bin bin[100];
+    for (int i = 0; i < COUNT(golden_reliability); i++) {
+        const golden *g = &golden_reliability[i];
+        jem_predictions p = predictions(g->scale);
+        p.temperature = (float)g->temperature;
+        if (!CHECK(jem_reliability(ctx, &p, g->bins, bin, &s) == JEM_OK, "%s", jem_error(ctx)))
+            return;
+        const double is[6] = { s.accuracy, s.confidence, s.nll, s.brier, s.ece, s.mce };
+        for (int k = 0; k < 6; k++) CHECK_CLOSE(is[k], g->v[k], 1e-9, "case %d, number %d", i, k);
+        int count = 0;
+        double ece = 0;
+        for (int k = 0; k < g->bins; k++) {
+            count += bin[k].count;
+            ece += fabs(bin[k].confidence - bin[k].accuracy) * bin[k].count / N;
+            CHECK(!bin[k].count || (bin[k].confidence * g->bins > k - 1e-9 &&
+                                    bin[k].confidence * g->bins <= k + 1 + 1e-9),
+                  "case %d: bin %d holds %g", i, k, bin[k].confidence);
+        }
+        CHECK(count == N && fabs(ece - s.ece) < 1e-12, "case %d: %d in all bins", i, count);
+        CHECK(jem_reliability(ctx, &p, g->bins, NULL, &s) == JEM_OK &&
+              fabs(s.ece - ece) < 1e-12, "case %d: without bins", i);
+    }
+    jem_predictions p = predictions(1);
+    CHECK(jem_reliability(ctx, &p, 0, NULL, &s) == JEM_BAD_ARGUMENT && says(ctx, "0 bins"), "bins");
+    p.n = 0;
+    CHECK(jem_reliability(ctx, &p, 5, NULL, &s) == JEM_BAD_ARGUMENT && says(ctx, "1 image"),
+          "none");
+    p.n = N, p.classes = 3;
+    CHECK(jem_reliability(ctx, &p, 5, NULL, &s) == JEM_BAD_ARGUMENT && says(ctx, "0..2"), "labels");
+}
+
+static void test_temperature(jem_ctx *ctx) {
+    printf("temperature: as scipy finds it; it goes with the network\n");
+    for (int i = 0; i < COUNT(golden_temperature); i++) {
+        const jem_predictions p = predictions(golden_temperature[i].scale);
+        const double best = golden_temperature[i].v[0];
+        CHECK_CLOSE(jem_fit_temperature(ctx, &p), best, 1e-5 * best, "case %d", i);
+    }
+    jem_predictions sure = predictions(1);
+    int best[N];
+    for (int i = 0; i < N; i++) {                  /* always right: the colder the better */
+        best[i] = 0;
+        for (int c = 1; c < CLASSES; c++)
+            if (sure.f[i * CLASSES + c] > sure.f[i * CLASSES + best[i]]) best[i] = c;
+    }
+    sure.labels = best;
+    CHECK_CLOSE(jem_fit_temperature(ctx, &sure), 0.01, 1e-6, "the least there is");
+
+    enum { M = 300 };
+    jem_mlp_desc d = jem_mlp_desc_default();
+    d.channels = 5, d.height = d.width = 1, d.classes = 4;
+    jem_net *net = jem_mlp_create(ctx, &d, 3);
+    jem_rng rng = jem_rng_seed(4);
+    float *x = random_floats(&rng, M * 5, -3, 3), f[M * 4];
+    static jem_answer before[M], after[M];
+    CHECK(jem_logits(net, x, M, f) == JEM_OK && jem_classify(net, x, M, before) == JEM_OK &&
+          jem_set_temperature(net, 0.25f) == JEM_OK, "%s", jem_error(ctx));
+    size_t size;
+    jem_archive *a = jem_archive_create(ctx);
+    jem_net_to_archive(net, a);
+    void *bytes = jem_archive_to_memory(a, &size);
+    jem_archive *b = jem_archive_parse(ctx, bytes, size);
+    jem_net *again = jem_net_from_archive(ctx, b);
+    CHECK(again && jem_classify(again, x, M, after) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < M; i++) {
+        double sum[2] = { 0, 0 };
+        for (int c = 0; c < 4; c++)
+            for (int k = 0; k < 2; k++)
+                sum[k] += exp((k ? 4 : 1) * ((double)f[4 * i + c] -
+                                             (double)f[4 * i + before[i].label]));
+        CHECK_CLOSE(before[i].probability, 1 / sum[0], 1e-6, "image %d", i);
+        CHECK_CLOSE(after[i].probability, 1 / sum[1], 1e-6, "image %d, colder", i);
+        CHECK(after[i].label == before[i].label && after[i].log_density == before[i].log_density,
+              "image %d: the rest stays", i);
+    }
+    CHECK(jem_set_temperature(net, 0) == JEM_BAD_ARGUMENT && says(ctx, "0 is not"), "zero");
+    CHECK(jem_set_temperature(net, 1) == JEM_OK && !jem_net_meta(net, "jem.temperature"), "none");
+    jem_net_free(again), jem_archive_free(b), jem_release(ctx, bytes), jem_archive_free(a);
+    jem_net_free(net), free(x);
+}
+
+/* ---- in or out of distribution --------------------------------------------------------------- */
+
+static void test_detection(jem_ctx *ctx) {
+    printf("detection: as scikit-learn has it, with and without ties\n");
+    double u[USUAL], v[OTHER];
+    float usual[USUAL], other[OTHER];
+    jem_detection d, e;
+    for (int i = 0; i < COUNT(golden_detection); i++) {
+        const double step = golden_detection[i].scale, *want = golden_detection[i].v;
+        noise("usual", USUAL, u), noise("other", OTHER, v);
+        for (int k = 0; k < USUAL; k++)
+            u[k] += 0.4, usual[k] = (float)(step > 0 ? floor(u[k] / step) * step : u[k]);
+        for (int k = 0; k < OTHER; k++)
+            other[k] = (float)(step > 0 ? floor(v[k] / step) * step : v[k]);
+        CHECK(jem_detect(ctx, usual, USUAL, other, OTHER, &d) == JEM_OK, "%s", jem_error(ctx));
+        CHECK_CLOSE(d.auroc, want[0], 1e-10, "auroc, step %g", step);
+        CHECK_CLOSE(d.aupr, want[1], 1e-10, "aupr, step %g", step);
+        CHECK_CLOSE(d.fpr95, want[2], 1e-10, "fpr95, step %g", step);
+        CHECK(jem_detect(ctx, other, OTHER, usual, USUAL, &e) == JEM_OK &&
+              fabs(d.auroc + e.auroc - 1) < 1e-12, "the other way round");
+    }
+    usual[7] = NAN;
+    CHECK(jem_detect(ctx, usual, USUAL, other, OTHER, &d) == JEM_BAD_ARGUMENT &&
+          says(ctx, "score 7 is not finite"), "NaN");
+    CHECK(jem_detect(ctx, usual, 0, other, OTHER, &d) == JEM_BAD_ARGUMENT && says(ctx, "0 and 200"),
+          "none");
+}
+
+/* log p(x) = -sum w x^2, as one logit of two; the other is 100 less, so it does not count. */
+static jem_tensor *bowl(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)training, (void)user;
+    jem_tensor *f = jem_scale(net->ctx, jem_sum_image(net->ctx, jem_square(net->ctx, x)), -0.5f);
+    return jem_concat(net->ctx, f, jem_shift(net->ctx, f, -100));
+}
+
+static void test_scores(jem_ctx *ctx) {
+    printf("scores: those of a bowl by hand\n");
+    enum { M = 300, D = 6 };
+    jem_net *net = jem_net_create(ctx, bowl, NULL, 0, D, 1, 1, 2, 1);
+    jem_rng rng = jem_rng_seed(2);
+    float *x = random_floats(&rng, M * D, -2, 2), s[M];
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    walk.steps = 3, walk.step_size = 0.5f, walk.noise_std = 1;       /* the noise is not used */
+    for (int kind = JEM_OOD_LOGP; kind < JEM_OOD_USUAL; kind++) {
+        CHECK(jem_ood_score(net, (jem_ood)kind, &walk, x, M, s) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < M; i++) {
+            double r2 = 0;
+            for (int k = 0; k < D; k++) r2 += (double)x[i * D + k] * (double)x[i * D + k];
+            const double r = sqrt(r2), left = 0.125;                 /* (1 - .5)^3 */
+            const double want = kind == JEM_OOD_LOGP ? -r2 / 2 : kind == JEM_OOD_MAXP ? 100
+                              : kind == JEM_OOD_MASS ? -r
+                              : kind == JEM_OOD_RISE ? (left * left - 1) * r2 / 2
+                              : -(1 - left) * r;
+            CHECK_CLOSE(s[i], want, 2e-5 * (1 + fabs(want)), "score %d of image %d", kind, i);
+        }
+    }
+    CHECK(jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
+          says(ctx, "not been calibrated"), "not calibrated");
+    CHECK(jem_ood_score(net, (jem_ood)9, NULL, x, M, s) == JEM_BAD_ARGUMENT && says(ctx, "score 9"),
+          "which?");
+    x[5] = NAN;
+    CHECK(jem_ood_score(net, JEM_OOD_MASS, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
+          says(ctx, "image 0 has a nan"), "NaN");
+    free(x), jem_net_free(net);
+}
+
+/* The Mahalanobis distance again, in double, by the formula with the inverse. */
+static void test_usual(jem_ctx *ctx) {
+    printf("usual: the distance from images of the same label, and what becomes of it in a file\n");
+    enum { M = 500, D = 5, K = 3 };
+    jem_mlp_desc d = jem_mlp_desc_default();
+    d.channels = D, d.height = d.width = 1, d.classes = K, d.layers = 1, d.widths[0] = 16;
+    jem_net *net = jem_mlp_create(ctx, &d, 8);
+    jem_rng rng = jem_rng_seed(2);
+    float *x = random_floats(&rng, M * D, -2, 2), s[M], f[M * K], far[D];
+    double v[M][2], m[K][2], all[2] = { 0, 0 }, c[3] = { 0, 0, 0 };
+    int label[M], count[K] = { 0, 0, 0 };
+    jem_answer a[M];
+    CHECK(jem_calibrate(net, x, M) == JEM_OK && jem_logits(net, x, M, f) == JEM_OK &&
+          jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_OK &&
+          jem_classify(net, x, M, a) == JEM_OK, "%s", jem_error(ctx));
+    memset(m, 0, sizeof m);
+    for (int i = 0; i < M; i++) {
+        double sum = 0, mean = 0;
+        label[i] = 0;
+        for (int k = 0; k < K; k++) {
+            const double l = (double)f[i * K + k];
+            sum += exp(l), mean += l / K;
+            if (f[i * K + k] > f[i * K + label[i]]) label[i] = k;
+        }
+        v[i][0] = log(sum), v[i][1] = mean, count[label[i]]++;
+        for (int k = 0; k < 2; k++) m[label[i]][k] += v[i][k], all[k] += v[i][k] / M;
+    }
+    for (int y = 0; y < K; y++)
+        for (int k = 0; k < 2; k++) m[y][k] = (m[y][k] + 4 * all[k]) / (count[y] + 4);
+    for (int i = 0; i < M; i++)
+        for (int k = 0; k < 3; k++)
+            c[k] += (v[i][k / 2] - m[label[i]][k / 2]) * (v[i][(k + 1) / 2] -
+                                                          m[label[i]][(k + 1) / 2]) / M;
+    c[0] = c[0] * 1.001 + 1e-6, c[2] = c[2] * 1.001 + 1e-6;
+    const double det = c[0] * c[2] - c[1] * c[1];
+    double mean = 0;
+    for (int i = 0; i < M; i++) {
+        const double p = v[i][0] - m[label[i]][0], q = v[i][1] - m[label[i]][1];
+        const double d2 = (c[2] * p * p - 2 * c[1] * p * q + c[0] * q * q) / det;
+        int stranger = 0;
+        for (int k = 0; k < M; k++) stranger += s[k] < s[i];
+        CHECK_CLOSE(s[i], -sqrt(d2), 1e-3 * (1 + sqrt(d2)), "image %d", i);
+        CHECK_CLOSE(a[i].familiarity, (double)stranger / (M - 1), 1.01 / 64, "image %d", i);
+        mean += (double)a[i].familiarity / M;
+    }
+    CHECK_CLOSE(mean, 0.5, 0.01, "even");
+    for (int k = 0; k < D; k++) far[k] = 100;
+    CHECK(jem_classify(net, far, 1, a) == JEM_OK && a[0].familiarity == 0, "far from all");
+    jem_net_set_meta(net, "jem.usual", "1 0 1 -3 -2");               /* damaged: as if not there */
+    CHECK(jem_classify(net, far, 1, a) == JEM_OK && a[0].familiarity >= 0 && a[0].familiarity <= 1,
+          "log p(x) serves: %g", (double)a[0].familiarity);
+    free(x), jem_net_free(net);
+}
+
+int main(void) {
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    test_reliability(ctx);
+    test_temperature(ctx);
+    test_detection(ctx);
+    test_scores(ctx);
+    test_usual(ctx);
+    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
+    close_ctx(ctx, &count, "all of the above");
+    return test_report();
+}
