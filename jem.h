@@ -830,6 +830,38 @@ typedef struct jem_detection {
 JEM_API jem_status jem_detect(jem_ctx *ctx, const float *usual, int n_usual, const float *other,
                               int n_other, jem_detection *d);
 
+/* How easily is it fooled? Projected gradient descent (Madry et al. 2018) on log p(y|x). */
+typedef struct jem_attack_desc {
+    float eps;             /* how far from the image: .2. HUGE_VALF: any distance */
+    int l2;                /* 0: no pixel by more than that (L-infinity); 1: in L2 norm */
+    int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
+    float step;            /* 0: 2.5 eps / steps, and eps for a single step */
+    int restarts;          /* 1: attempts in all */
+    int random_start;      /* 1: anywhere within eps; 0: at the image */
+    int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
+    float sure;            /* targeted: done when p(label|x) is the highest and at least this: 0 */
+    float lo, hi;          /* pixels stay in this range: -1, 1 */
+} jem_attack_desc;
+JEM_API jem_attack_desc jem_attack_desc_default(void);
+/* x[n][c][h][w] to found[n][c][h][w]: the first that does it, or the last that was tried. fooled[n]
+   (may be NULL): whether it does; an image that was wrong from the start stays as it is. */
+JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
+                              const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled);
+
+/* What is missing: pixels of x (a leaf) whose known[n][c][h][w] is not 0 are held, the others are
+   sampled, in place. */
+typedef struct jem_impute_desc {
+    jem_denoise_desc denoise;                      /* first, noise-blind, from sigma_max down, with
+                                                      as much noise on what is known: steps 0. For
+                                                      a density that has learned its score */
+    jem_sgld_desc walk;                            /* then: 300 steps of 1, noise .01 */
+    float lo, hi;                                  /* without denoise they begin as U(lo,hi): -1, 1;
+                                                      as they are in x: lo = hi */
+} jem_impute_desc;
+JEM_API jem_impute_desc jem_impute_desc_default(void);
+JEM_API jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                              const float *known, const jem_impute_desc *desc, jem_rng *rng);
+
 /* Pictures as programs have them: 8-bit pixels, row by row from the top left, of `channels` bytes:
    1 grey, 2 grey and alpha, 3 RGB, 4 RGBA (as stb_image gives them). */
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
@@ -5606,6 +5638,167 @@ jem_status jem_detect(jem_ctx *ctx, const float *usual, int n_usual, const float
     d->auroc = area / ((double)n_usual * n_other), d->aupr = precision / n_usual;
     jem__free(ctx, all);
     return JEM_OK;
+}
+
+/* ---- attacks --------------------------------------------------------------------------------- */
+
+jem_attack_desc jem_attack_desc_default(void) {
+    jem_attack_desc d;
+    memset(&d, 0, sizeof d);
+    d.eps = 0.2f, d.steps = 40, d.restarts = 1, d.random_start = 1, d.lo = -1, d.hi = 1;
+    return d;
+}
+
+/* v += step along g (L2: of that length; else each pixel by it), then back to within eps of x and
+   lo..hi. x is in that range, so the last only comes nearer to x. */
+static void jem__attack_move(const jem_attack_desc *d, const float *x, const float *g, float step,
+                             float *v, ptrdiff_t n) {
+    const float length = d->l2 ? jem__norm_of(g, NULL, n) : 0;
+    for (ptrdiff_t i = 0; i < n; i++)
+        v[i] += d->l2 ? (length > 0 ? step / length * g[i] : 0)
+              : g[i] > 0 ? step : g[i] < 0 ? -step : 0;
+    const float far = d->l2 && d->eps < HUGE_VALF ? jem__norm_of(v, x, n) : 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (far > d->eps) v[i] = fmaf(v[i] - x[i], d->eps / far, x[i]);
+        if (!d->l2) v[i] = fminf(fmaxf(v[i], x[i] - d->eps), x[i] + d->eps);
+        v[i] = fminf(fmaxf(v[i], d->lo), d->hi);
+    }
+}
+
+/* Anywhere within eps: even in the cube; in the ball, a direction times eps u^(1/n). g: scratch. */
+static void jem__attack_start(jem_ctx *ctx, const jem_attack_desc *d, jem_rng *rng, const float *x,
+                              float *g, float *v, ptrdiff_t n) {
+    memcpy(v, x, (size_t)n * sizeof *v);
+    if (!d->random_start || !(d->eps < HUGE_VALF)) return;
+    if (d->l2) jem_fill_normal(ctx, rng, g, n, 0, 1);
+    else jem_fill_uniform(ctx, rng, g, n, -d->eps, d->eps);
+    for (ptrdiff_t i = 0; !d->l2 && i < n; i++) v[i] += g[i];
+    const float r = d->l2 ? d->eps * powf(jem_rng_uniform(rng), 1 / (float)n) : 0;
+    jem__attack_move(d, x, g, r, v, n);
+}
+
+/* One attempt at m images; `found` is where they are. Step -1 looks whether they are done. */
+static void jem__attack_once(jem_net *net, const float *x, const int *labels, int m,
+                             const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
+    jem_ctx *ctx = net->ctx;
+    const int k = net->classes;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    float *g = jem__push_floats(ctx, m * size), *f = jem__push_floats(ctx, m * k);
+    jem_tensor *t = jem_input(ctx, found, m, net->channels, net->height, net->width);
+    for (int step = -1, left = m; g && f && step <= d->steps && left; step++) {
+        const jem_mark mark = jem_begin(ctx);
+        jem_tensor *logits = jem_forward(net, t, 0), *logp = jem__label(net, logits, labels);
+        jem_keep(logits);
+        if (step >= 0 && step < d->steps && jem_grad(logp, t) == JEM_OK) jem_read_grad(t, g);
+        jem_read(logits, f);
+        jem_end(ctx, mark);
+        if (!jem_ok(ctx)) return;
+        for (int i = left = 0; i < m; i++) {
+            jem__seen s;
+            jem__see_one(f + i * k, k, 1, &s);
+            done[i] |= !d->targeted ? s.label != labels[i]
+                                    : s.label == labels[i] && s.p >= d->sure;
+            const ptrdiff_t at = i * size;
+            if (!done[i] && step < 0)
+                jem__attack_start(ctx, d, rng, x + at, g + at, found + at, size);
+            else if (!done[i] && step < d->steps)
+                jem__attack_move(d, x + at, g + at, d->targeted ? d->step : -d->step, found + at,
+                                 size);
+            left += !done[i];
+        }
+        jem_write(t, found);
+    }
+}
+
+jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
+                      const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    jem_attack_desc d = desc ? *desc : jem_attack_desc_default();
+    if (d.step == 0) d.step = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
+    if (!x || !labels || !found || n < 0 || !(d.eps >= 0) || d.steps < 1 || d.restarts < 1 ||
+        !(d.lo < d.hi) || !(d.step >= 0 && d.step < HUGE_VALF) || (!rng && d.random_start))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images, eps %g, %d steps of %g, pixels "
+                         "%g..%g%s", n, (double)d.eps, d.steps, (double)d.step, (double)d.lo,
+                         (double)d.hi, rng ? "" : ", no rng");
+    if (jem__images_check(net, "attack", x, n) != JEM_OK) return ctx->status;
+    memcpy(found, x, (size_t)(n * size) * sizeof *x);
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
+        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        int done[JEM__EVAL_BATCH] = { 0 };
+        for (int r = 0; r < d.restarts && ctx->status == JEM_OK; r++) {
+            const jem_mark mark = jem_begin(ctx);
+            jem__attack_once(net, x + i * size, labels + i, m, &d, rng, found + i * size, done);
+            jem_end(ctx, mark);
+        }
+        if (fooled) memcpy(fooled + i, done, (size_t)m * sizeof *done);
+    }
+    return ctx->status;
+}
+
+/* ---- what is missing ------------------------------------------------------------------------- */
+
+jem_impute_desc jem_impute_desc_default(void) {
+    jem_impute_desc d;
+    memset(&d, 0, sizeof d);
+    d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
+    d.denoise.steps = 0, d.walk.steps = 300, d.lo = -1, d.hi = 1;
+    return d;
+}
+
+/* log p of u where it is open, and of what is held elsewhere: no gradient comes to u there. */
+typedef struct jem__held { jem_fn logp; void *user; jem_tensor *open, *held; } jem__held;
+static jem_tensor *jem__logp_held(jem_ctx *ctx, jem_tensor *u, void *user) {
+    const jem__held *h = (const jem__held *)user;
+    return h->logp(ctx, jem_add(ctx, jem_mul(ctx, u, h->open), h->held), h->user);
+}
+
+/* Noise-blind steps, all pixels having the same noise: a step leaves 1 - beta step of it. */
+static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const float *known,
+                              const float *x, float *v, const jem_denoise_desc *d, jem_rng *rng) {
+    const ptrdiff_t size = (ptrdiff_t)u->n * u->c * u->h * u->w;
+    jem_denoise_desc one = *d;
+    float sigma = d->sigma_max;
+    one.steps = 1, one.watch = NULL;
+    jem_fill_normal(ctx, rng, v, size, 0, sigma);
+    for (int step = 0; step < d->steps && jem_ok(ctx); step++, sigma *= 1 - d->beta * d->step) {
+        for (ptrdiff_t i = 0; i < size; i++)
+            if (known[i] != 0) v[i] = fmaf(sigma, jem_rng_normal(rng), x[i]);
+        jem_write(u, v), jem_denoise(ctx, h->logp, h->user, u, &one, rng), jem_read(u, v);
+        if (d->watch && d->watch(d->watch_user, step, u)) break;
+    }
+}
+
+jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const float *known,
+                      const jem_impute_desc *desc, jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_impute_desc d = desc ? *desc : jem_impute_desc_default();
+    if (!jem__is_leaf(x, "impute") || !logp || !known || !rng)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: needs a leaf x, a log-density, what is "
+                         "known, and an rng");
+    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
+    const jem_mark mark = jem_begin(ctx);
+    float *is = jem__push_floats(ctx, size), *u = jem__push_floats(ctx, size);
+    float *open = jem__push_floats(ctx, size);
+    if (is && u && open && jem_read(x, is) == JEM_OK) {
+        jem__held h;
+        h.logp = logp, h.user = user;
+        memcpy(u, is, (size_t)size * sizeof *u);
+        if (d.denoise.steps > 0) jem__impute_noisy(ctx, &h, x, known, is, u, &d.denoise, rng);
+        else if (d.lo != d.hi) jem_fill_uniform(ctx, rng, u, size, d.lo, d.hi);
+        jem_write(x, u);
+        for (ptrdiff_t i = 0; i < size; i++) open[i] = known[i] == 0, u[i] = (1 - open[i]) * is[i];
+        h.open = jem_input(ctx, open, x->n, x->c, x->h, x->w);
+        h.held = jem_input(ctx, u, x->n, x->c, x->h, x->w);
+        jem_sgld(ctx, jem__logp_held, &h, x, &d.walk, rng);
+        if (jem_read(x, u) == JEM_OK) {
+            for (ptrdiff_t i = 0; i < size; i++) if (known[i] != 0) u[i] = is[i];
+            jem_write(x, u);
+        }
+    }
+    jem_end(ctx, mark);
+    return ctx->status;
 }
 
 /* ---- pictures -------------------------------------------------------------------------------- */

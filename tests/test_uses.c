@@ -246,6 +246,239 @@ static void test_usual(jem_ctx *ctx) {
     free(x), jem_net_free(net);
 }
 
+/* ---- attacks --------------------------------------------------------------------------------- */
+
+enum { DIM = 12, IMAGES = 300 };
+/* Logits W x + b: three classes. */
+static jem_tensor *plane(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)net;
+    return jem_apply((const jem_layer *)user, x, training);
+}
+static jem_net *plane_net(jem_ctx *ctx, int classes) {
+    jem_net *net = jem_net_create(ctx, plane, NULL, sizeof(jem_layer), DIM, 1, 1, classes, 5);
+    *(jem_layer *)net->user = jem_linear_layer(net, "f", DIM, classes);
+    return net;
+}
+/* f[1] - f[0] of a two-class plane, in double. */
+static double margin(const jem_net *net, const float *x) {
+    const jem_layer *l = (const jem_layer *)net->user;
+    double m = (double)l->bias->value[1] - (double)l->bias->value[0];
+    for (int k = 0; k < DIM; k++)
+        m += ((double)l->weight->value[DIM + k] - (double)l->weight->value[k]) * (double)x[k];
+    return m;
+}
+/* The norm that a perturbation is measured by, of v - x. */
+static double far_from(const float *v, const float *x, int l2) {
+    double sum = 0, most = 0;
+    for (int k = 0; k < DIM; k++) {
+        const double d = fabs((double)v[k] - (double)x[k]);
+        sum += d * d, most = fmax(most, d);
+    }
+    return l2 ? sqrt(sum) : most;
+}
+
+/* Of all perturbations of size eps, the best moves the margin by eps ||w||: the dual norm. */
+static void test_linear(jem_ctx *ctx) {
+    printf("attacks: on a linear model, as far as its closed form and no farther\n");
+    jem_net *net = plane_net(ctx, 2);
+    const float *w = ((const jem_layer *)net->user)->weight->value;
+    double dual[2] = { 0, 0 };
+    for (int k = 0; k < DIM; k++) {
+        const double d = (double)w[DIM + k] - (double)w[k];
+        dual[0] += fabs(d), dual[1] += d * d;
+    }
+    dual[1] = sqrt(dual[1]);
+    jem_rng rng = jem_rng_seed(3);
+    float *x = random_floats(&rng, IMAGES * DIM, -2, 2), found[IMAGES * DIM];
+    int labels[IMAGES], fooled[IMAGES];
+    for (int i = 0; i < IMAGES; i++) labels[i] = margin(net, x + i * DIM) > 0;
+    labels[7] = !labels[7];                        /* wrong from the start */
+    for (int kind = 0; kind < 6; kind++) {         /* L-inf, L2: FGSM, 40 steps, 400 and 2 starts */
+        jem_attack_desc d = jem_attack_desc_default();
+        d.l2 = kind & 1, d.eps = d.l2 ? 0.5f : 0.2f, d.lo = -9, d.hi = 9;
+        if (kind < 2) d.steps = 1, d.random_start = 0;
+        if (kind > 3) d.steps = 400, d.restarts = 2, d.step = d.eps / 40;
+        const double best = (double)d.eps * dual[d.l2];
+        /* on a sphere tan(angle/2) shrinks by exp(-2.5) in 40 steps: from 120 degrees to 16 */
+        const double share = kind == 3 ? 0.96 * 0.99 : 0.9999;
+        CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, fooled) == JEM_OK, "%s",
+              jem_error(ctx));
+        int count = 0;
+        for (int i = 0; i < IMAGES; i++) {
+            const float *v = found + i * DIM;
+            const double was = margin(net, x + i * DIM), is = margin(net, v);
+            const double moved = labels[i] ? was - is : is - was;
+            count += fooled[i];
+            CHECK(far_from(v, x + i * DIM, d.l2) <= (double)d.eps * 1.00001, "kind %d, image %d",
+                  kind, i);
+            CHECK(fooled[i] == ((is > 0) != (labels[i] > 0)), "kind %d, image %d: margin %g", kind,
+                  i, is);
+            if (i == 7) CHECK(fooled[i] && moved == 0, "wrong from the start");
+            else if (fabs(was) > best * 1.0001) CHECK(!fooled[i] && moved <= best * 1.0001 &&
+                moved >= best * share, "kind %d, image %d: %g of %g", kind, i, moved, best);
+            else if (fabs(was) < best * share)
+                CHECK(fooled[i], "kind %d, image %d: %g of %g", kind, i, fabs(was), best);
+        }
+        CHECK(count > 10 && count < IMAGES - 10, "kind %d: %d fooled", kind, count);
+    }
+    jem_attack_desc d = jem_attack_desc_default();
+    d.lo = -0.5f, d.hi = 0.5f, d.eps = 0.4f;
+    for (int i = 0; i < IMAGES * DIM; i++) x[i] *= 0.25f;            /* the range holds */
+    CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, NULL) == JEM_OK, "%s",
+          jem_error(ctx));
+    int edge = 0;
+    for (int i = 0; i < IMAGES * DIM; i++) {
+        CHECK(fabsf(found[i]) <= 0.5f && fabsf(found[i] - x[i]) <= 0.400001f, "number %d", i);
+        edge += fabsf(found[i]) == 0.5f;
+    }
+    CHECK(edge > 100, "%d at the edge", edge);
+    d.eps = NAN;
+    CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, NULL) == JEM_BAD_ARGUMENT &&
+          says(ctx, "eps nan"), "NaN");
+    CHECK(jem_attack(net, x, labels, IMAGES, NULL, NULL, found, NULL) == JEM_BAD_ARGUMENT &&
+          says(ctx, "no rng"), "no rng");
+    free(x), jem_net_free(net);
+}
+
+static void test_targets(jem_ctx *ctx) {
+    printf("attacks: with a target, also from noise and over any distance; the same twice\n");
+    jem_net *net = plane_net(ctx, 3);
+    jem_rng rng = jem_rng_seed(4), again;
+    float *x = random_floats(&rng, IMAGES * DIM, -1, 1), f[IMAGES * 3];
+    float found[IMAGES * DIM], second[IMAGES * DIM];
+    int labels[IMAGES], fooled[IMAGES], count = 0, near = 0;
+    for (int i = 0; i < IMAGES; i++) labels[i] = i % 3;
+    jem_attack_desc d = jem_attack_desc_default();
+    d.targeted = 1, d.eps = HUGE_VALF, d.step = 0.1f, d.l2 = 1, d.sure = 0.9f, d.steps = 200;
+    d.lo = -9, d.hi = 9, again = rng;
+    CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, fooled) == JEM_OK &&
+          jem_attack(net, x, labels, IMAGES, &d, &again, second, NULL) == JEM_OK &&
+          jem_logits(net, found, IMAGES, f) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(same_bits(found, second, IMAGES * DIM), "the same twice");
+    for (int i = 0; i < IMAGES; i++) {
+        double sum = 0;
+        for (int c = 0; c < 3; c++)
+            sum += exp((double)f[3 * i + c] - (double)f[3 * i + labels[i]]);
+        count += fooled[i], near += 1 / sum >= 0.8999 && 1 / sum < 0.92;
+    }
+    CHECK(count == IMAGES && near == IMAGES, "%d of %d done, %d just so", count, IMAGES, near);
+    free(x), jem_net_free(net);
+}
+
+/* ---- what is missing ------------------------------------------------------------------------- */
+
+/* log p(x) = -|L x|^2 / 2: a Gaussian of precision A = L'L. */
+static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, void *l) {
+    jem_tensor *z = jem_linear(ctx, x, (jem_param *)l, NULL);
+    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, z)), -0.5f);
+}
+
+/* Pixels 0 and 1 are open. Their conditional mean is -A_oo^-1 A_ok x_k; a step of ULA of size a
+   makes of a variance 1/c one of 1/(c (1 - a c/4)), for each eigenvalue c of A_oo. */
+static void test_conditional(jem_ctx *ctx) {
+    printf("imputation: a Gaussian's conditional mean and covariance, known pixels untouched\n");
+    enum { D = 4, CHAINS = 4096 };
+    static const float rows[D * D] = { 1.2f, .3f, -.5f, .4f,  .2f, 1, .6f, -.3f,
+                                       -.4f, .5f, 1.1f, .2f,  .3f, -.6f, .1f, .9f };
+    jem_net *bag = bag_create(ctx);
+    const int sizes[2] = { D, D };
+    jem_param *l = jem_net_param(bag, "l", 2, sizes, 0);
+    memcpy(l->value, rows, sizeof rows), jem_param_changed(l);
+    double a[D][D];
+    for (int i = 0; i < D; i++)
+        for (int j = 0; j < D; j++) {
+            a[i][j] = 0;
+            for (int k = 0; k < D; k++) a[i][j] += (double)rows[k * D + i] * (double)rows[k * D + j];
+        }
+    float *x = floats(CHAINS * D), *known = floats(CHAINS * D), *y = floats(CHAINS * D);
+    for (int i = 0; i < CHAINS * D; i++)
+        known[i] = i % D >= 2, x[i] = i % D == 2 ? 1.5f : i % D == 3 ? -0.7f : 9;
+    const double det = a[0][0] * a[1][1] - a[0][1] * a[0][1], step = 0.1;
+    const double b0 = a[0][2] * 1.5 - a[0][3] * 0.7, b1 = a[1][2] * 1.5 - a[1][3] * 0.7;
+    const double mean[2] = { -(a[1][1] * b0 - a[0][1] * b1) / det,
+                             -(a[0][0] * b1 - a[0][1] * b0) / det };
+    /* (A - step/4 A^2)^-1 */
+    double b[2][2], s[2][2];
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++)
+            b[i][j] = a[i][j] - step / 4 * (a[i][0] * a[0][j] + a[i][1] * a[1][j]);
+    const double det_b = b[0][0] * b[1][1] - b[0][1] * b[0][1];
+    s[0][0] = b[1][1] / det_b, s[1][1] = b[0][0] / det_b, s[0][1] = -b[0][1] / det_b;
+    jem_impute_desc d = jem_impute_desc_default();
+    d.walk = jem_langevin_desc((float)step, 200);
+    jem_rng rng = jem_rng_seed(6);
+    jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, x, CHAINS, D, 1, 1);
+    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
+          "%s", jem_error(ctx));
+    double m[2] = { 0, 0 }, v[2][2] = { { 0, 0 }, { 0, 0 } };
+    int kept = 1;
+    for (int i = 0; i < CHAINS; i++) {
+        kept &= y[i * D + 2] == 1.5f && y[i * D + 3] == -0.7f;
+        for (int j = 0; j < 2; j++) m[j] += (double)y[i * D + j] / CHAINS;
+    }
+    for (int i = 0; i < CHAINS; i++)
+        for (int j = 0; j < 2; j++)
+            for (int k = 0; k < 2; k++)
+                v[j][k] += ((double)y[i * D + j] - m[j]) * ((double)y[i * D + k] - m[k]) / CHAINS;
+    CHECK(kept, "what is known stays");
+    for (int j = 0; j < 2; j++) {
+        CHECK_CLOSE(m[j], mean[j], 4 * sqrt(s[j][j] / CHAINS), "mean %d", j);
+        CHECK_CLOSE(v[j][j], s[j][j], 4 * s[j][j] * sqrt(2.0 / CHAINS), "variance %d", j);
+    }
+    CHECK_CLOSE(v[0][1], s[0][1], 4 * sqrt(s[0][0] * s[1][1] * 2 / CHAINS), "covariance");
+
+    d.walk.steps = 0, d.lo = d.hi = 0;             /* begins as x is, goes nowhere */
+    jem_write(t, x);
+    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
+          same_bits(x, y, CHAINS * D), "no steps: %s", jem_error(ctx));
+    CHECK(jem_impute(ctx, gaussian, l, t, NULL, &d, &rng) == JEM_BAD_ARGUMENT &&
+          says(ctx, "what is known"), "no mask");
+    jem_end(ctx, mark);
+    free(x), free(y), free(known), jem_net_free(bag);
+}
+
+/* Images that are one of two templates, with any noise: p(x) = integral of N(template, s^2) ds/s,
+   log p = -pixels/2 log |x - template|^2. Each half of a template tells which it is. */
+enum { SIDE = 8, PIXELS = SIDE * SIDE, PICTURES = 32 };
+static jem_tensor *templates(jem_ctx *ctx, jem_tensor *x, void *user) {
+    jem_tensor *l[2];
+    for (int k = 0; k < 2; k++) {
+        const float *all = (const float *)user + k * PIXELS * PICTURES;
+        jem_tensor *off = jem_sub(ctx, x, jem_input(ctx, all, x->n, 1, SIDE, SIDE));
+        l[k] = jem_log(ctx, jem_sum_image(ctx, jem_square(ctx, off)));
+    }
+    return jem_logsumexp(ctx, jem_scale(ctx, jem_concat(ctx, l[0], l[1]), -0.5f * PIXELS));
+}
+static void test_noise_blind(jem_ctx *ctx) {
+    printf("imputation: noise-blind, the half that belongs to the one that is known\n");
+    jem_rng rng = jem_rng_seed(9);
+    float *one = random_floats(&rng, 2 * PIXELS, -1, 1), *all = floats(2 * PIXELS * PICTURES);
+    float *x = floats(PIXELS * PICTURES), *known = floats(PIXELS * PICTURES), *y = floats(PIXELS *
+                                                                                          PICTURES);
+    for (int i = 0; i < PIXELS * PICTURES; i++) {
+        for (int k = 0; k < 2; k++) all[k * PIXELS * PICTURES + i] = one[k * PIXELS + i % PIXELS];
+        known[i] = i % PIXELS < PIXELS / 2;
+        x[i] = known[i] > 0 ? one[i / PIXELS % 2 * PIXELS + i % PIXELS] : 5;
+    }
+    jem_impute_desc d = jem_impute_desc_default();
+    d.denoise.steps = 300, d.walk.steps = 0;
+    jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, x, PICTURES, 1, SIDE, SIDE);
+    CHECK(jem_impute(ctx, templates, all, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
+          "%s", jem_error(ctx));
+    jem_end(ctx, mark);
+    for (int i = 0; i < PICTURES; i++) {
+        double off = 0;
+        for (int k = 0; k < PIXELS; k++) {
+            const double e = (double)y[i * PIXELS + k] - (double)one[i % 2 * PIXELS + k];
+            off += e * e / PIXELS;
+        }
+        CHECK(sqrt(off) < 0.05, "picture %d is off by %g", i, sqrt(off));
+    }
+    free(one), free(all), free(x), free(y), free(known);
+}
+
 int main(void) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
@@ -254,6 +487,10 @@ int main(void) {
     test_detection(ctx);
     test_scores(ctx);
     test_usual(ctx);
+    test_linear(ctx);
+    test_targets(ctx);
+    test_conditional(ctx);
+    test_noise_blind(ctx);
     CHECK(jem_ok(ctx), "%s", jem_error(ctx));
     close_ctx(ctx, &count, "all of the above");
     return test_report();
