@@ -893,7 +893,8 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 
 #if !defined(JEM_NO_SIMD) && defined(__GNUC__) && defined(__x86_64__)
 #define JEM__X86 1
-#if __GNUC__ >= 11 || defined(__clang__)           /* they know AVX-512 BF16 and AMX */
+/* They know AVX-512 BF16 and AMX; gcc for Windows writes tile addresses that cannot be assembled. */
+#if defined(__clang__) || (__GNUC__ >= 11 && !defined(_WIN32))
 #define JEM__X86_BF16 1
 #endif
 #include <cpuid.h>
@@ -1006,6 +1007,25 @@ static int jem__finite(float x) {
     memcpy(&bits, &x, sizeof bits);
     return (bits & 0x7f800000u) != 0x7f800000u;
 }
+
+/* a b + c, rounded once. Where the C library's is not (MinGW), or is slow (WebAssembly): the product
+   is exact in double; the sum is rounded to odd there, so that rounding it to float is right
+   (Boldo & Melquiond 2008). */
+#if defined(_WIN32) || defined(__wasm__)
+static float jem__fmaf(float a, float b, float c) {
+    const double p = (double)a * (double)b, z = (double)c, s = p + z;
+    const double t = s - p, error = (p - (s - t)) + (z - t);           /* of the sum: Knuth */
+    uint64_t bits;
+    memcpy(&bits, &s, sizeof bits);
+    if (error != 0 && !(bits & 1) && (bits >> 52 & 0x7ff) != 0x7ff)
+        bits += (error > 0) == (s > 0) ? 1 : (uint64_t)-1;
+    double odd;
+    memcpy(&odd, &bits, sizeof odd);
+    return (float)odd;
+}
+#else
+#define jem__fmaf(a, b, c) fmaf(a, b, c)
+#endif
 
 static float *jem__alloc_floats(jem_ctx *ctx, ptrdiff_t n) {
     return (float *)jem__alloc(ctx, (size_t)n * sizeof(float));
@@ -3438,7 +3458,7 @@ static jem_status jem__norm_param_grad(const jem_call *c) {
     float *dgamma = c->inner->param[act ? 1 : 0]->grad, *dbeta = c->inner->param[act ? 0 : 1]->grad;
     for (int i = 0; i < p.c; i++) {
         if (dgamma) dgamma[i] += p.s2[i * JEM_LANES];
-        if (dbeta) dbeta[i] = fmaf(p.s1[i * JEM_LANES], act ? p.gamma[i] : 1, dbeta[i]);
+        if (dbeta) dbeta[i] = jem__fmaf(p.s1[i * JEM_LANES], act ? p.gamma[i] : 1, dbeta[i]);
     }
     return JEM_OK;
 }
@@ -4574,7 +4594,7 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     w.what = "denoise", w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
     w.sigma_max = d.sigma_max;
     /* what stays of the noise, and what should: a^2 - b^2 = (a + b)(a - b) */
-    const float stays = 1 - d.step, wanted = fmaf(-d.beta, d.step, 1);
+    const float stays = 1 - d.step, wanted = jem__fmaf(-d.beta, d.step, 1);
     const float noise = rng ? sqrtf((wanted + stays) * (wanted - stays)) : 0;
     for (int l = 0; l < JEM_LANES; l++) w.d.step[l] = d.step, w.d.noise[l] = noise;
     if (jem__walk_all(ctx, logp, user, x, &w, rng) == JEM_OK && !jem__walk_finite(&w))
@@ -4793,7 +4813,7 @@ static void jem__optim_update(void *arg, int i) {
     if (m->v) k->adam(p->value, p->grad, m->m, m->v, jem__padded(p), &o->update);
     else k->sgd(p->value, p->grad, m->m, jem__padded(p), &o->update);
     for (ptrdiff_t j = 0; m->other && j < p->size; j++)
-        m->other[j] = fmaf(o->share, p->value[j] - m->other[j], m->other[j]);
+        m->other[j] = jem__fmaf(o->share, p->value[j] - m->other[j], m->other[j]);
     jem_param_changed(p);
 }
 
@@ -6568,8 +6588,8 @@ JEM__INLINE uint32x4_t jem__neon_iota(void) {
 #define JEM__LOAD(p) (*(p))
 #define JEM__STORE(p, v) (*(p) = (v))
 #define JEM__SET(x) (x)
-#define JEM__FMA(a, b, c) fmaf(a, b, c)
-#define JEM__FNMA(a, b, c) fmaf(-(a), b, c)
+#define JEM__FMA(a, b, c) jem__fmaf(a, b, c)
+#define JEM__FNMA(a, b, c) jem__fmaf(-(a), b, c)
 #define JEM__ADD(a, b) ((a) + (b))
 #define JEM__SUB(a, b) ((a) - (b))
 #define JEM__MUL(a, b) ((a) * (b))
@@ -7664,8 +7684,8 @@ static void jem__bf16_block_scalar(int m, int n, int runs, int pairs, const uint
                 for (int i = 0; i < 16; i++)
                     for (int l = 0; l < 16; l++) {
                         float *s = c + i * 16 + l;
-                        *s = fmaf(jem__from_bf16(w[2 * i + 1]), jem__from_bf16(x[2 * l + 1]), *s);
-                        *s = fmaf(jem__from_bf16(w[2 * i]), jem__from_bf16(x[2 * l]), *s);
+                        *s = jem__fmaf(jem__from_bf16(w[2 * i + 1]), jem__from_bf16(x[2 * l + 1]), *s);
+                        *s = jem__fmaf(jem__from_bf16(w[2 * i]), jem__from_bf16(x[2 * l]), *s);
                     }
         }
 }
