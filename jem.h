@@ -710,13 +710,15 @@ JEM_API const jem_entry *jem_archive_find(const jem_archive *a, const char *name
 /* The name is copied, the data is NOT: it must stay until the archive is written or freed. */
 JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
                                    const int64_t *shape, const void *data);
+/* UTF-8, up to 4096 of them; copied. NULL removes. */
 JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
 /* The file's bytes, from the context's allocator: give them back with jem_release. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
 JEM_API void jem_release(jem_ctx *ctx, void *memory);
 
-/* A network's parameters and description, as an archive and back. From an archive without a
+/* A network's parameters and description (every field of its desc, to the bit), as an archive and
+   back: what jem_*_create accepts, loading accepts, and no more. From an archive without a
    description (PyTorch's own), create the net first and use jem_net_load. */
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
@@ -734,8 +736,10 @@ JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *
 
 #ifndef JEM_NO_STDIO
 JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
-/* Writes path.tmp, syncs it, renames it: what was at path is whole until the new file is. Refuses
-   devices and pipes (POSIX). */
+/* Writes a new file beside it (path.XXXXXXXX.tmp, never one that is there), syncs it, renames it to
+   path and syncs the folder: whatever fails, and whoever else writes there, path is whole. What
+   stands at path must be a regular file, whose mode is kept; a symbolic link is refused, not
+   followed (POSIX). A process killed in between leaves the .tmp, which may be deleted. */
 JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
@@ -4952,6 +4956,7 @@ float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem
 /* ---- short texts: a network's description, and what travels with it into a file -------------- */
 
 typedef struct jem__meta { struct jem__meta *next; char *key, *value; } jem__meta;
+#define JEM__MAX_TEXTS 4096                        /* bounds what a hostile file can cost */
 
 static const char *jem__meta_get(const jem__meta *list, const char *key) {
     for (; list; list = list->next)
@@ -4966,10 +4971,34 @@ static void jem__meta_free(jem_ctx *ctx, jem__meta *list) {
     }
 }
 
-/* Adds at the end, replaces, or removes (value NULL). */
+/* Well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
+static int jem__utf8_valid(const char *s, size_t n) {
+    static const uint32_t least[4] = { 0, 0x80, 0x800, 0x10000 };
+    for (size_t i = 0; i < n;) {
+        uint32_t c = (unsigned char)s[i++];
+        size_t more = c < 0x80 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
+        if ((c >= 0x80 && c < 0xC2) || c > 0xF4 || n - i < more) return 0;
+        if (more) c &= 0x3Fu >> more;
+        for (size_t k = 0; k < more; k++, i++) {
+            if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
+            c = c << 6 | ((unsigned char)s[i] & 0x3F);
+        }
+        if (c < least[more] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
+    }
+    return 1;
+}
+
+/* Adds at the end, replaces, or removes (value NULL). What is refused here no file may hold. */
 static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
                                 const char *value) {
-    while (*list && strcmp((*list)->key, key)) list = &(*list)->next;
+    int texts = 0;
+    if (!key || !jem__utf8_valid(key, strlen(key)) ||
+        (value && !jem__utf8_valid(value, strlen(value))))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": key or value is not UTF-8",
+                         key ? key : "");
+    for (; *list && strcmp((*list)->key, key); texts++) list = &(*list)->next;
+    if (texts == JEM__MAX_TEXTS && !*list && value)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": there are %d already", key, texts);
     if (!value) {
         jem__meta *gone = *list;
         if (gone) *list = gone->next, gone->next = NULL, jem__meta_free(ctx, gone);
@@ -4993,49 +5022,160 @@ static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
 }
 
 jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
-    if (!net || !key) return JEM_BAD_ARGUMENT;
-    return jem__meta_set(net->ctx, &net->meta, key, value);
+    return net ? jem__meta_set(net->ctx, &net->meta, key, value) : JEM_BAD_ARGUMENT;
 }
 const char *jem_net_meta(const jem_net *net, const char *key) {
     return net && key ? jem__meta_get(net->meta, key) : NULL;
 }
 
-/* Numbers as text with six decimals, in every locale the same; good for |x| < 1e9. */
-static int jem__print_number(char *out, size_t size, double x) {
-    const double a = floor(fabs(x) * 1e6 + 0.5), whole = floor(a / 1e6);
-    const long fraction = (long)(a - whole * 1e6);
-    return fraction ? snprintf(out, size, "%s%.0f.%06ld", x < 0 ? "-" : "", whole, fraction)
-                    : snprintf(out, size, "%s%.0f", x < 0 && whole > 0 ? "-" : "", whole);
-}
-/* Returns where it stopped reading: `s` itself if there is no number. */
+/* Reads a decimal number, as 3, -0.25 or 1.5e-07, in every locale the same. Returns where it
+   stopped: `s` itself if there is no number, or one of no use here. */
 static const char *jem__scan_number(const char *s, double *x) {
-    const char *start = s, *digits = s += *s == '-';
-    double v = 0, place = 1;
-    for (; *s >= '0' && *s <= '9'; s++) v = v * 10 + (*s - '0');
-    if (s == digits || s - digits > 12) return start;
-    if (*s == '.') for (s++; *s >= '0' && *s <= '9'; s++) place /= 10, v += place * (*s - '0');
+    const char *const start = s;
+    double v = 0, scale = 1;
+    int digits = 0, point = 0, exponent = 0, e = 0;
+    s += *s == '-';
+    for (; (*s >= '0' && *s <= '9') || (*s == '.' && digits && !point); s++)
+        if (*s == '.') point = 1;
+        else v = 10 * v + (*s - '0'), digits++, exponent -= point;
+    if (*s == 'e') {
+        const int minus = *++s == '-';
+        for (s += minus || *s == '+'; *s >= '0' && *s <= '9' && e < 100; s++) e = 10 * e + *s - '0';
+        exponent += minus ? -e : e;
+    }
+    if (!digits || digits > 40 || e >= 100) return start;    /* so v and scale stay finite */
+    for (int i = abs(exponent); i > 0; i--) scale *= 10;
+    v = exponent < 0 ? v / scale : v * scale;
     *x = *start == '-' ? -v : v;
     return s;
 }
 
-static jem_status jem__describe(jem_net *net, const char *key, double value) {
+/* The shortest text from which jem__scan_number reads the same float (9 digits tell any two floats
+   apart), or the same whole number; x is finite. Returns its length. */
+static int jem__print_number(char *out, size_t size, double x) {
+    if (x == floor(x) && fabs(x) < 1e9) return snprintf(out, size, "%.0f", x);
     char text[64];
-    jem__print_number(text, sizeof text, value);
-    return jem_net_set_meta(net, key, text);
+    double back = x;
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        char *to = text;
+        for (const char *s = text; *s; s++)
+            if (strchr("-+e0123456789", *s)) *to++ = *s;
+            else if (to == text || to[-1] != '.') *to++ = '.';   /* the locale's: , or two bytes */
+        *to = 0;
+        if (jem__scan_number(text, &back) != text && (float)back == (float)x) break;
+    }
+    return snprintf(out, size, "%s", text);
 }
-/* A whole number from a description, within lo..hi; keeps an error otherwise. */
-static double jem__described(jem_ctx *ctx, const jem__meta *meta, const char *key, double lo,
-                             double hi) {
-    const char *text = jem__meta_get(meta, key);
-    double v = 0;
-    const char *end = text ? jem__scan_number(text, &v) : NULL;
-    if (!text || end == text || *end || !(v >= lo && v <= hi)) {
-        jem__fail(ctx, JEM_BAD_FILE,
-                  "the network's description says %s = \"%.40s\": a number from %g to "
-                  "%g is wanted", key, text ? text : "(nothing)", lo, hi);
+
+/* Each field of a desc is listed once, in jem__wrn_fields or jem__stack_fields, with its limits. To
+   visit the list reads every field from a file's texts (in), checks it, and adds it to a network's
+   texts (out); so creating and loading agree on what is allowed. */
+typedef struct jem__fields {
+    jem_ctx *ctx;
+    const char *kind;                              /* jem.net */
+    const char *where;                             /* for messages: the file, or the kind */
+    const jem__meta *in;                           /* or NULL */
+    jem_net *out;                                  /* or NULL */
+    jem_status status;
+} jem__fields;
+
+static jem__fields jem__fields_of(jem_ctx *ctx, const char *kind) {
+    jem__fields f;
+    memset(&f, 0, sizeof f);
+    f.ctx = ctx, f.kind = f.where = kind;
+    return f;
+}
+
+/* text: what a file says, or NULL. */
+static void jem__fields_fail(jem__fields *f, const char *key, const char *text, double value,
+                             const char *wanted) {
+    char number[32];
+    if (f->status) return;
+    snprintf(number, sizeof number, "%.9g", value);
+    f->status = jem__fail(f->ctx, f->in ? JEM_BAD_FILE : JEM_BAD_ARGUMENT, "%s: %s = %.40s: %s",
+                          f->where, f->in ? key : key + strlen("jem."), text ? text : number,
+                          wanted);
+}
+
+/* whole: without a fraction. What is wrong is an error, and lo. */
+static double jem__field(jem__fields *f, const char *key, double value, double lo, double hi,
+                         int whole) {
+    const char *text = f->in ? jem__meta_get(f->in, key) : NULL;
+    int bad = f->in && (!text || !*text || *jem__scan_number(text, &value));   /* all of it */
+    if (f->status) return lo;
+    if (!whole && fabs(value) < 1e30) value = (double)(float)value;
+    bad = bad || !(value >= lo && value <= hi) || (whole && value != floor(value));
+    if (bad) {
+        char wanted[96];
+        snprintf(wanted, sizeof wanted, "a %snumber from %.9g to %.9g is wanted",
+                 whole ? "whole " : "", lo, hi);
+        jem__fields_fail(f, key, f->in && !text ? "(nothing)" : text, value, wanted);
         return lo;
     }
-    return v;
+    if (f->out) {
+        char number[32];
+        jem__print_number(number, sizeof number, value);
+        f->status = jem_net_set_meta(f->out, key, number);
+    }
+    return value;
+}
+static int jem__int(jem__fields *f, const char *key, int value, int lo, int hi) {
+    return (int)jem__field(f, key, value, lo, hi, 1);
+}
+static float jem__float(jem__fields *f, const char *key, float value, float lo, float hi) {
+    return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, 0);
+}
+
+/* What all descs have. uncond stands in a file only where it is 1. */
+static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
+                               jem_activation *activation, float *slope, int *uncond) {
+    if (f->out) f->status = jem_net_set_meta(f->out, "jem.net", f->kind);
+    *channels = jem__int(f, "jem.channels", *channels, 1, 65536);
+    *height = jem__int(f, "jem.height", *height, 1, 65536);
+    *width = jem__int(f, "jem.width", *width, 1, 65536);
+    *classes = jem__int(f, "jem.classes", *classes, 1, 1 << 24);
+    *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0, JEM_TANH);
+    *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
+    if (f->in ? jem__meta_get(f->in, "jem.uncond") != NULL : *uncond != 0)
+        *uncond = jem__int(f, "jem.uncond", *uncond, 0, 1);
+}
+
+/* So many numbers of an image reach the last layer: its weight must be possible (jem_net_param). */
+static void jem__check_features(jem__fields *f, double features) {
+    if (features > 1e9)
+        jem__fields_fail(f, "jem.features", NULL, features, "too many for the last layer");
+}
+
+static void jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
+    jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
+                       &d->slope, &d->uncond);
+    d->depth = jem__int(f, "jem.depth", d->depth, 10, 1000);
+    d->widen = jem__int(f, "jem.widen", d->widen, 1, 100);
+    d->norm = (jem_norm)jem__int(f, "jem.norm", (int)d->norm, 0, JEM_NORM_ACT);
+    d->dropout = jem__float(f, "jem.dropout", d->dropout, 0, 0.99999994f);
+    d->head = (jem_head)jem__int(f, "jem.head", (int)d->head, 0, JEM_HEAD_FLAT);
+    d->stem_stride = jem__int(f, "jem.stem_stride", d->stem_stride, 1, 8);
+    if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "6k + 4 is wanted");
+    const int shrink = 4 * d->stem_stride;
+    if (d->head == JEM_HEAD_FLAT)
+        jem__check_features(f, 64.0 * d->widen * ((d->height - 1) / shrink + 1) *
+                               ((d->width - 1) / shrink + 1));
+}
+
+static void jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
+    jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
+                       &d->slope, &d->uncond);
+    d->layers = jem__int(f, "jem.layers", d->layers, 1, 8);
+    for (int i = 0; i < d->layers && !f->status; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "jem.width%d", i + 1);
+        d->widths[i] = jem__int(f, key, d->widths[i], 1, 65536);
+    }
+    const int last = d->layers - 1, conv = !strcmp(f->kind, "convnet");
+    jem__check_features(f, conv ? (double)d->widths[last] * (d->height >> last) *
+                                  (d->width >> last)
+                                : (double)d->channels * d->height * d->width);
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -5088,7 +5228,7 @@ static float *jem__alloc_padded(jem_ctx *ctx, ptrdiff_t n) {
 jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape,
                          int trainable) {
     if (!net) return NULL;
-    int bad = !name || ndim < 1 || ndim > 4;
+    int bad = !name || !shape || ndim < 1 || ndim > 4;
     double size = 1;
     for (int i = 0; !bad && i < ndim; i++) size *= shape[i], bad = shape[i] < 1 || size > 1e9;
     if (!bad && (net->ctx->params_left -= size) < 0) {
@@ -5116,7 +5256,7 @@ jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *sh
 }
 
 jem_param *jem_net_find(const jem_net *net, const char *name) {
-    jem_param *p = net ? net->params : NULL;
+    jem_param *p = net && name ? net->params : NULL;
     while (p && strcmp(p->name, name)) p = p->next;
     return p;
 }
@@ -5263,11 +5403,8 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     return logits;
 }
 
-/* Creation's last word: the net, with its size in its description, if all went well. */
+/* Creation's last word: the net, if all went well. */
 static jem_net *jem__net_done(jem_net *net, jem_status before) {
-    jem__describe(net, "jem.channels", net->channels),
-    jem__describe(net, "jem.classes", net->classes);
-    jem__describe(net, "jem.height", net->height), jem__describe(net, "jem.width", net->width);
     if (before == JEM_OK && !jem_ok(net->ctx)) {
         jem_net_free(net);
         return NULL;
@@ -5323,16 +5460,11 @@ jem_wrn_desc jem_wrn_desc_default(void) {
 jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     if (!ctx) return NULL;
     const jem_status before = ctx->status;
-    const jem_wrn_desc d = desc ? *desc : jem_wrn_desc_default();
+    jem_wrn_desc d = desc ? *desc : jem_wrn_desc_default();
+    jem__fields fields = jem__fields_of(ctx, "wrn");
+    jem__wrn_fields(&fields, &d);
+    if (fields.status) return NULL;
     const int n = (d.depth - 4) / 6;
-    if (d.depth < 10 || d.depth > 1000 || (d.depth - 4) % 6 || d.widen < 1 || d.widen > 100 ||
-        d.stem_stride < 1 || d.stem_stride > 8 || !(d.dropout >= 0 && d.dropout < 1)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT,
-                  "wrn: depth %d (6k + 4 from 10), widen %d (1..100), stem stride "
-                  "%d (1..8), dropout %g (0..1)", d.depth, d.widen, d.stem_stride,
-                  (double)d.dropout);
-        return NULL;
-    }
     const size_t bytes = sizeof(jem__wrn) + (size_t)(3 * n) * 5 * sizeof(jem_layer);
     jem_net *net = jem_net_create(ctx, jem__wrn_forward, NULL, bytes, d.channels, d.height, d.width,
                                   d.classes, seed);
@@ -5361,13 +5493,8 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     in *= d.head == JEM_HEAD_FLAT ? h * wd : 1;
     w->head = jem_linear_layer(net, "class_output", in, d.classes);
     if (d.uncond) w->energy = jem_linear_layer(net, "energy_output", in, 1);
-    jem_net_set_meta(net, "jem.net", "wrn");
-    jem__describe(net, "jem.depth", d.depth), jem__describe(net, "jem.widen", d.widen);
-    jem__describe(net, "jem.activation", d.activation),
-    jem__describe(net, "jem.slope", (double)d.slope);
-    jem__describe(net, "jem.norm", d.norm), jem__describe(net, "jem.dropout", (double)d.dropout);
-    jem__describe(net, "jem.head", d.head), jem__describe(net, "jem.stem_stride", d.stem_stride);
-    if (d.uncond) jem__describe(net, "jem.uncond", 1);
+    fields.out = net;
+    jem__wrn_fields(&fields, &d);
     return jem__net_done(net, before);
 }
 
@@ -5392,18 +5519,12 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
     return x;
 }
 
-static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *d, int conv,
-                                  uint64_t seed) {
+static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, uint64_t seed) {
     if (!ctx) return NULL;
     const jem_status before = ctx->status;
-    const char *what = conv ? "convnet" : "mlp";
-    int bad = d->layers < 1 || d->layers > 8;
-    for (int i = 0; !bad && i < d->layers; i++) bad = d->widths[i] < 1;
-    if (bad) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: 1 to 8 layers, each of width 1 or more (layers = %d)",
-                  what, d->layers);
-        return NULL;
-    }
+    jem__fields fields = jem__fields_of(ctx, conv ? "convnet" : "mlp");
+    jem__stack_fields(&fields, d);
+    if (fields.status) return NULL;
     jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d->channels,
                                   d->height, d->width, d->classes, seed);
     if (!net) return NULL;
@@ -5425,19 +5546,9 @@ static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *d, int c
                   d->height, d->width, d->layers);
     in *= conv ? h * w : 1;
     s->layer[d->layers] = jem_linear_layer(net, "class_output", in, d->classes);
-    if (d->uncond) {
-        s->energy = jem_linear_layer(net, "energy_output", in, 1);
-        jem__describe(net, "jem.uncond", 1);
-    }
-    jem_net_set_meta(net, "jem.net", what);
-    jem__describe(net, "jem.activation", d->activation),
-    jem__describe(net, "jem.slope", (double)d->slope);
-    jem__describe(net, "jem.layers", d->layers);
-    for (int i = 0; i < d->layers; i++) {
-        char key[32];
-        snprintf(key, sizeof key, "jem.width%d", i + 1);
-        jem__describe(net, key, d->widths[i]);
-    }
+    if (d->uncond) s->energy = jem_linear_layer(net, "energy_output", in, 1);
+    fields.out = net;
+    jem__stack_fields(&fields, d);
     return jem__net_done(net, before);
 }
 
@@ -5450,7 +5561,7 @@ jem_convnet_desc jem_convnet_desc_default(void) {
     return d;
 }
 jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed) {
-    const jem_convnet_desc d = desc ? *desc : jem_convnet_desc_default();
+    jem_convnet_desc d = desc ? *desc : jem_convnet_desc_default();
     return jem__stack_create(ctx, &d, 1, seed);
 }
 
@@ -5460,51 +5571,30 @@ jem_mlp_desc jem_mlp_desc_default(void) {
     return d;
 }
 jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed) {
-    const jem_mlp_desc d = desc ? *desc : jem_mlp_desc_default();
+    jem_mlp_desc d = desc ? *desc : jem_mlp_desc_default();
     return jem__stack_create(ctx, &d, 0, seed);
 }
 
 /* A network as described in a file, with fresh parameters. */
-static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta) {
-    const jem_status before = ctx->status;
+static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const char *where) {
     const char *kind = jem__meta_get(meta, "jem.net");
-    const int wrn = kind && !strcmp(kind, "wrn"), conv = kind && !strcmp(kind, "convnet");
-    if (!wrn && !conv && !(kind && !strcmp(kind, "mlp"))) {
-        jem__fail(ctx, JEM_BAD_FILE,
-                  "no description of a network that this version knows (jem.net = "
-                  "\"%.40s\"): create the network first, then jem_net_load",
-                  kind ? kind : "(nothing)");
-        return NULL;
+    jem__fields f = jem__fields_of(ctx, kind ? kind : "(nothing)");
+    f.in = meta, f.where = where;
+    if (!strcmp(f.kind, "wrn")) {
+        jem_wrn_desc d = jem_wrn_desc_default();
+        jem__wrn_fields(&f, &d);
+        return f.status ? NULL : jem_wrn_create(ctx, &d, 0);
     }
-    jem_wrn_desc d = jem_wrn_desc_default();
-    d.channels = (int)jem__described(ctx, meta, "jem.channels", 1, 65536);
-    d.height = (int)jem__described(ctx, meta, "jem.height", 1, 65536);
-    d.width = (int)jem__described(ctx, meta, "jem.width", 1, 65536);
-    d.classes = (int)jem__described(ctx, meta, "jem.classes", 1, 1 << 24);
-    d.activation = (jem_activation)(int)jem__described(ctx, meta, "jem.activation", 0, JEM_TANH);
-    d.slope = (float)jem__described(ctx, meta, "jem.slope", -1000, 1000);
-    if (jem__meta_get(meta, "jem.uncond"))
-        d.uncond = (int)jem__described(ctx, meta, "jem.uncond", 0, 1);
-    if (wrn) {
-        d.depth = (int)jem__described(ctx, meta, "jem.depth", 10, 1000);
-        d.widen = (int)jem__described(ctx, meta, "jem.widen", 1, 100);
-        d.norm = (jem_norm)(int)jem__described(ctx, meta, "jem.norm", 0, JEM_NORM_ACT);
-        d.dropout = (float)jem__described(ctx, meta, "jem.dropout", 0, 1);
-        d.head = (jem_head)(int)jem__described(ctx, meta, "jem.head", 0, JEM_HEAD_FLAT);
-        d.stem_stride = (int)jem__described(ctx, meta, "jem.stem_stride", 1, 8);
-        return before == JEM_OK && !jem_ok(ctx) ? NULL : jem_wrn_create(ctx, &d, 0);
+    const int conv = !strcmp(f.kind, "convnet");
+    if (conv || !strcmp(f.kind, "mlp")) {
+        jem_convnet_desc d;
+        memset(&d, 0, sizeof d);
+        jem__stack_fields(&f, &d);
+        return f.status ? NULL : jem__stack_create(ctx, &d, conv, 0);
     }
-    jem_convnet_desc s;
-    memset(&s, 0, sizeof s);
-    s.channels = d.channels, s.height = d.height, s.width = d.width, s.classes = d.classes;
-    s.activation = d.activation, s.slope = d.slope, s.uncond = d.uncond;
-    s.layers = (int)jem__described(ctx, meta, "jem.layers", 1, 8);
-    for (int i = 0; i < s.layers; i++) {
-        char key[32];
-        snprintf(key, sizeof key, "jem.width%d", i + 1);
-        s.widths[i] = (int)jem__described(ctx, meta, key, 1, 65536);
-    }
-    return before == JEM_OK && !jem_ok(ctx) ? NULL : jem__stack_create(ctx, &s, conv, 0);
+    jem__fail(ctx, JEM_BAD_FILE, "%s: no description of a network that this version knows (jem.net "
+              "= \"%.40s\"): create the network first, then jem_net_load", where, f.kind);
+    return NULL;
 }
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence ========================== */
@@ -6176,31 +6266,18 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n) {
    A file may come from anyone, so reading has three steps: parse the header, which cannot reach
    outside of it; check it whole against the file's size; only then allocate and copy. */
 
-#ifndef JEM_NO_STDIO
 #include <errno.h>
-#if defined(__unix__) || defined(__APPLE__)
-#define JEM__POSIX 1
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#elif defined(_WIN32)                              /* all that is wanted of windows.h */
-#ifdef __cplusplus
-extern "C"
-#endif
-__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
-#endif
-#endif
+#include <inttypes.h>
 
 #define JEM__MAX_HEADER 100000000u                 /* the reference's limit too */
-#define JEM__MAX_TEXTS 4096                        /* bounds what a hostile file can cost */
 
 /* The first four are jem_dtype's, in its order; the others are converted to `as` when read. */
-typedef struct jem__dtype { const char *name; int size; jem_dtype as; } jem__dtype;
+typedef struct jem__dtype { const char *name; size_t size; jem_dtype as; } jem__dtype;
 static const jem__dtype jem__dtypes[] = {
     { "F32", 4, JEM_F32 }, { "I32", 4, JEM_I32 }, { "I64", 8, JEM_I64 }, { "U8", 1, JEM_U8 },
     { "F64", 8, JEM_F32 }, { "F16", 2, JEM_F32 }, { "BF16", 2, JEM_F32 }, { "BOOL", 1, JEM_U8 }
 };
-enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__DTYPES = 8 };
+enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__BOOL, JEM__DTYPES };
 
 typedef struct jem__entry {
     jem_entry e;
@@ -6218,18 +6295,6 @@ struct jem_archive {
 };
 
 /* ---- archives in memory ---------------------------------------------------------------------- */
-
-static jem_archive *jem__archive_new(jem_ctx *ctx, const char *where) {
-    jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof(jem_archive));
-    if (!a) return NULL;
-    a->ctx = ctx, a->where = jem__strdup(ctx, where);
-    if (!a->where) { jem__free(ctx, a); return NULL; }
-    return a;
-}
-
-jem_archive *jem_archive_create(jem_ctx *ctx) {
-    return ctx ? jem__archive_new(ctx, "archive") : NULL;
-}
 
 void jem_archive_free(jem_archive *a) {
     if (!a) return;
@@ -6274,15 +6339,15 @@ static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
 static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dtype, int ndim,
                                        const int64_t *shape) {
     if (a->count == a->capacity) {
-        int capacity = a->capacity ? 2 * a->capacity : 16;
-        size_t bytes = (size_t)capacity * sizeof(jem__entry *);
-        jem__entry **more = (jem__entry **)jem__alloc(a->ctx, bytes);
+        const int capacity = a->capacity ? 2 * a->capacity : 16;
+        const size_t bytes = sizeof(jem__entry *);
+        jem__entry **more = (jem__entry **)jem__alloc(a->ctx, (size_t)capacity * bytes);
         if (!more) return NULL;
-        if (a->count) memcpy(more, a->entries, (size_t)a->count * sizeof(jem__entry *));
+        if (a->count) memcpy(more, a->entries, (size_t)a->count * bytes);
         jem__free(a->ctx, a->entries);
         a->entries = more, a->capacity = capacity;
     }
-    size_t length = strlen(name);
+    const size_t length = strlen(name);
     jem__entry *entry = (jem__entry *)jem__alloc(a->ctx, sizeof(jem__entry) + length + 1);
     if (!entry) return NULL;
     memcpy(entry + 1, name, length);
@@ -6291,25 +6356,8 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     entry->e.dtype = jem__dtypes[dtype].as;
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
-    entry->e.bytes = (size_t)jem__elements(ndim, shape) * (size_t)jem__dtypes[entry->e.dtype].size;
+    entry->e.bytes = (size_t)jem__elements(ndim, shape) * jem__dtypes[entry->e.dtype].size;
     return a->entries[a->count++] = entry;
-}
-
-/* Well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
-static int jem__utf8_valid(const char *s, size_t n) {
-    static const uint32_t least[4] = { 0, 0x80, 0x800, 0x10000 };
-    for (size_t i = 0; i < n;) {
-        uint32_t c = (unsigned char)s[i++];
-        size_t more = c < 0x80 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
-        if ((c >= 0x80 && c < 0xC2) || c > 0xF4 || n - i < more) return 0;
-        if (more) c &= 0x3Fu >> more;
-        for (size_t k = 0; k < more; k++, i++) {
-            if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
-            c = c << 6 | ((unsigned char)s[i] & 0x3F);
-        }
-        if (c < least[more] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
-    }
-    return 1;
 }
 
 jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
@@ -6334,103 +6382,81 @@ jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, in
 }
 
 jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
-    if (!a) return JEM_BAD_ARGUMENT;
-    if (!key || !jem__utf8_valid(key, strlen(key)) ||
-        (value && !jem__utf8_valid(value, strlen(value))))
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_set_meta: \"%.80s\": key or value "
-                         "is not UTF-8", key ? key : "");
-    return jem__meta_set(a->ctx, &a->meta, key, value);
+    return a ? jem__meta_set(a->ctx, &a->meta, key, value) : JEM_BAD_ARGUMENT;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 /* Text is made twice by the same code: once with out = NULL to learn its length, then in place. */
 
-typedef struct jem__text { char *out; size_t n; } jem__text;
+typedef struct jem__text { char *out; size_t n, room; } jem__text;
 
-static void jem__put_char(jem__text *t, char c) {
-    if (t->out) t->out[t->n] = c;
-    t->n++;
+JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    const int n = t->out ? vsnprintf(t->out + t->n, t->room - t->n, format, list)
+                         : vsnprintf(NULL, 0, format, list);
+    t->n += (size_t)n;
+    va_end(list);
 }
-
-static void jem__put(jem__text *t, const char *s) { while (*s) jem__put_char(t, *s++); }
 
 static void jem__put_json(jem__text *t, const char *s) {
-    static const char hex[] = "0123456789abcdef";
-    jem__put_char(t, '"');
+    jem__put(t, "\"");
     for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c < 0x20) {
-            jem__put(t, "\\u00");
-            jem__put_char(t, hex[c >> 4]), jem__put_char(t, hex[c & 15]);
-            continue;
-        }
-        if (c == '"' || c == '\\') jem__put_char(t, '\\');
-        jem__put_char(t, *s);
+        const unsigned char c = (unsigned char)*s;
+        jem__put(t, c < 0x20 ? "\\u%04x" : c == '"' || c == '\\' ? "\\%c" : "%c", c);
     }
-    jem__put_char(t, '"');
+    jem__put(t, "\"");
 }
 
-/* Non-negative numbers in brackets: [64,3,3,3]. */
-static void jem__put_list(jem__text *t, char open, int n, const int64_t *x, char close) {
-    jem__put_char(t, open);
-    for (int i = 0; i < n; i++) {
-        char digits[24];
-        int k = 0;
-        int64_t v = x[i];
-        do digits[k++] = (char)('0' + v % 10); while (v /= 10);
-        if (i) jem__put_char(t, ',');
-        while (k) jem__put_char(t, digits[--k]);
-    }
-    jem__put_char(t, close);
+/* Numbers in brackets: [64,3,3,3]. */
+static void jem__put_list(jem__text *t, const char *brackets, int n, const int64_t *x) {
+    jem__put(t, "%c", brackets[0]);
+    for (int i = 0; i < n; i++) jem__put(t, "%s%" PRId64, i ? "," : "", x[i]);
+    jem__put(t, "%c", brackets[1]);
 }
 
 static void jem__put_header(jem__text *t, const jem_archive *a) {
     const char *comma = "";
-    jem__put_char(t, '{');
+    jem__put(t, "{");
     if (a->meta) {
-        jem__put(t, "\"__metadata__\":");
-        for (const jem__meta *m = a->meta; m; m = m->next) {
-            jem__put_char(t, m == a->meta ? '{' : ',');
-            jem__put_json(t, m->key), jem__put_char(t, ':'), jem__put_json(t, m->value);
-        }
-        jem__put_char(t, '}');
-        comma = ",";
+        jem__put(t, "\"__metadata__\":{");
+        for (const jem__meta *m = a->meta; m; m = m->next, comma = ",")
+            jem__put(t, "%s", comma), jem__put_json(t, m->key),
+            jem__put(t, ":"), jem__put_json(t, m->value);
+        jem__put(t, "}");
     }
     for (int i = 0; i < a->count; i++, comma = ",") {
         const jem__entry *entry = a->entries[i];
-        int64_t offsets[2];
-        offsets[0] = (int64_t)entry->begin, offsets[1] = (int64_t)entry->end;
-        jem__put(t, comma), jem__put_json(t, entry->e.name);
-        jem__put(t, ":{\"dtype\":\""), jem__put(t, jem__dtypes[entry->e.dtype].name);
-        jem__put(t, "\",\"shape\":"), jem__put_list(t, '[', entry->e.ndim, entry->e.shape, ']');
-        jem__put(t, ",\"data_offsets\":"), jem__put_list(t, '[', 2, offsets, ']');
-        jem__put_char(t, '}');
+        const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
+        jem__put(t, "%s", comma), jem__put_json(t, entry->e.name);
+        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":", jem__dtypes[entry->e.dtype].name);
+        jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
+        jem__put(t, ",\"data_offsets\":"), jem__put_list(t, "[]", 2, offsets), jem__put(t, "}");
     }
-    jem__put_char(t, '}');
-    while (t->n % 64 != 56) jem__put_char(t, ' '); /* the data begins at a multiple of 64 */
+    jem__put(t, "}");
+    while (t->n % 64 != 56) jem__put(t, " ");      /* the data begins at a multiple of 64 */
 }
 
 static jem_status jem__archive_pack(const jem_archive *a, char **bytes, size_t *size) {
     size_t total = 0;
-    for (int width = 8; width; width /= 2)         /* wide numbers first: all are aligned */
+    for (size_t width = 8; width; width /= 2)      /* wide numbers first: all are aligned */
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
             if (jem__dtypes[entry->e.dtype].size != width) continue;
-            entry->begin = total;
             if (entry->e.bytes > PTRDIFF_MAX / 2 - total)
                 return jem__fail(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
-            entry->end = total += entry->e.bytes;
+            entry->begin = total, entry->end = total += entry->e.bytes;
         }
-    jem__text text = { NULL, 0 };
+    jem__text text = { NULL, 0, 0 };
     jem__put_header(&text, a);
     const size_t n = text.n;
     if (n > JEM__MAX_HEADER)
         return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "%s: names and texts make a header of %.0f MB, "
                          "100 are allowed", a->where, (double)n / 1e6);
-    char *out = (char *)jem__alloc(a->ctx, 8 + n + total);
+    char *out = (char *)jem__alloc(a->ctx, 8 + n + total + 1);     /* 1: the 0 after a text */
     if (!out) return JEM_NO_MEMORY;
     for (int i = 0; i < 8; i++) out[i] = (char)((uint64_t)n >> (8 * i) & 255);
-    text.out = out + 8, text.n = 0;
+    text.out = out + 8, text.room = n + 1, text.n = 0;
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
         const jem__entry *entry = a->entries[i];
@@ -6449,17 +6475,16 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-/* JSON by recursive descent, of just this depth. After an error nothing matches any more, since
-   at = end: every loop ends, and the first error stands. */
+/* JSON by recursive descent, of just this depth, in a copy of the header that ends in a 0, which
+   nothing matches: strings are decoded where they stand. After an error at = end, so every loop
+   ends, and the first error stands. */
 
 typedef struct jem__json {
     jem_archive *a;
-    const char *begin, *at, *end;
-    char *text;            /* decoded strings: fewer bytes than were read, so they have room */
+    char *begin, *at, *end;
     size_t room;           /* bytes of data after the header */
     const char *name;      /* of the tensor in hand, for messages */
     jem_status status;
-    int texts;
 } jem__json;
 
 static void jem__json_fail(jem__json *j, const char *what, const char *detail) {
@@ -6471,46 +6496,49 @@ static void jem__json_fail(jem__json *j, const char *what, const char *detail) {
     j->at = j->end;
 }
 
-static void jem__json_space(jem__json *j) {
-    while (j->at < j->end && (*j->at == ' ' || *j->at == '\n' || *j->at == '\r' || *j->at == '\t'))
-        j->at++;
-}
+static void jem__json_space(jem__json *j) { j->at += strspn(j->at, " \n\r\t"); }
 
+/* Is c next, after any space? Then it is taken. */
 static int jem__json_next(jem__json *j, char c) {
     jem__json_space(j);
-    if (j->at == j->end || *j->at != c) return 0;
+    if (*j->at != c) return 0;
     j->at++;
     return 1;
 }
 
 static void jem__json_expect(jem__json *j, char c) {
-    char what[2] = { 0, 0 };
-    what[0] = c;
+    const char what[2] = { c, 0 };
     if (!jem__json_next(j, c)) jem__json_fail(j, "expected ", what);
 }
 
-static uint32_t jem__json_hex4(jem__json *j) {     /* 0 if it is not: no escape may stand for 0 */
-    static const char digits[] = "0123456789abcdefABCDEF";
-    uint32_t code = 0;
-    for (int i = 0; i < 4; i++) {
-        const char *d = j->at < j->end && *j->at ? strchr(digits, *j->at++) : NULL;
-        if (!d) return 0;
-        code = code << 4 | (uint32_t)(d - digits < 16 ? d - digits : d - digits - 6);
+/* Is there an i-th item between these brackets? Takes what comes before it, or the closing one. */
+static int jem__json_item(jem__json *j, const char *brackets, int i) {
+    if (i == 0) {
+        jem__json_expect(j, brackets[0]);
+        return !jem__json_next(j, brackets[1]) && !j->status;
     }
-    return code;
+    if (jem__json_next(j, ',')) return 1;
+    jem__json_expect(j, brackets[1]);
+    return 0;
 }
 
-/* What follows a backslash, as UTF-8. \u comes in UTF-16: two halves above U+FFFF. */
+/* \uXXXX; 0 if it is none (no escape may stand for 0). */
+static uint32_t jem__json_unit(jem__json *j) {
+    char hex[5] = "";
+    if (strncmp(j->at, "\\u", 2) || strspn(j->at + 2, "0123456789abcdefABCDEF") < 4) return 0;
+    memcpy(hex, j->at + 2, 4), j->at += 6;
+    return (uint32_t)strtoul(hex, NULL, 16);
+}
+
+/* An escape to UTF-8, which is never longer. \u comes in UTF-16: a pair of them above U+FFFF. */
 static char *jem__json_escape(jem__json *j, char *out) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     static const uint32_t lead[4] = { 0, 0xC0, 0xE0, 0xF0 };
-    const char c = j->at < j->end ? *j->at++ : '\0';
-    const char *known = c ? strchr(from, c) : NULL;
-    if (known) { *out++ = to[known - from]; return out; }
-    uint32_t code = c == 'u' ? jem__json_hex4(j) : 0, low = 0;
+    const char *known = j->at[1] ? strchr(from, j->at[1]) : NULL;
+    if (known) { j->at += 2, *out++ = to[known - from]; return out; }
+    uint32_t code = jem__json_unit(j);
     if (code >= 0xD800 && code < 0xE000) {
-        if (j->end - j->at >= 6 && j->at[0] == '\\' && j->at[1] == 'u')
-            j->at += 2, low = jem__json_hex4(j);
+        const uint32_t low = jem__json_unit(j);
         code = code < 0xDC00 && low >= 0xDC00 && low < 0xE000
              ? 0x10000 + ((code & 0x3FF) << 10 | (low & 0x3FF)) : 0;
     }
@@ -6522,70 +6550,57 @@ static char *jem__json_escape(jem__json *j, char *out) {
 }
 
 static const char *jem__json_string(jem__json *j) {
-    char *start = j->text, *out = start;
     jem__json_expect(j, '"');
-    while (j->at < j->end && *j->at != '"') {
-        const char c = *j->at++;
-        if (c == '\\') out = jem__json_escape(j, out);
-        else if ((unsigned char)c < 0x20) jem__json_fail(j, "control byte in a string", "");
-        else *out++ = c;
+    char *start = j->at, *out = start;
+    while (*j->at != '"' && !j->status) {
+        if (*j->at == '\\') out = jem__json_escape(j, out);
+        else if ((unsigned char)*j->at >= 0x20) *out++ = *j->at++;
+        else if (j->at < j->end) jem__json_fail(j, "control byte in a string", "");
+        else jem__json_fail(j, "a string does not end", "");
     }
-    if (j->at < j->end) j->at++;
-    else jem__json_fail(j, "a string does not end", "");
     if (j->status) return "";
-    *out++ = 0, j->text = out;
+    j->at++, *out = 0;
     return start;
 }
 
-static int64_t jem__json_integer(jem__json *j) {
-    int64_t v = 0;
-    if (jem__json_next(j, '0')) return 0;          /* so 007 fails at its second digit */
-    if (j->at == j->end || *j->at < '1' || *j->at > '9')
-        jem__json_fail(j, "expected a whole number", "");
-    while (j->at < j->end && *j->at >= '0' && *j->at <= '9') {
-        const int digit = *j->at++ - '0';
-        if (v <= (INT64_MAX - digit) / 10) v = 10 * v + digit;
-        else jem__json_fail(j, "number too large", "");
-    }
-    return v;
+static const char *jem__json_key(jem__json *j) {
+    const char *key = jem__json_string(j);
+    jem__json_expect(j, ':');
+    return key;
 }
 
+/* Whole numbers from 0; how many. */
 static int jem__json_integers(jem__json *j, int64_t *out, int most) {
     int n = 0;
-    jem__json_expect(j, '[');
-    if (jem__json_next(j, ']')) return 0;
-    do {
-        const int64_t v = jem__json_integer(j);
-        if (n < most) out[n++] = v;
-        else jem__json_fail(j, "too many numbers in a list", "");
-    } while (jem__json_next(j, ','));
-    jem__json_expect(j, ']');
+    for (int i = 0; jem__json_item(j, "[]", i); i++) {
+        jem__json_space(j), errno = 0;
+        const size_t digits = strspn(j->at, "0123456789");
+        const int64_t v = digits ? strtoll(j->at, NULL, 10) : 0;
+        if (!digits || (digits > 1 && *j->at == '0'))
+            jem__json_fail(j, "expected a whole number", "");
+        else if (errno) jem__json_fail(j, "number too large", "");
+        else if (n == most) jem__json_fail(j, "too many numbers in a list", "");
+        else out[n++] = v, j->at += digits;
+    }
     return n;
 }
 
 static void jem__json_metadata(jem__json *j) {
     jem_archive *a = j->a;
-    jem__json_expect(j, '{');
-    if (jem__json_next(j, '}')) return;
-    do {
-        const char *key = jem__json_string(j);
-        jem__json_expect(j, ':');
-        const char *value = jem__json_string(j);
+    for (int i = 0; jem__json_item(j, "{}", i); i++) {
+        const char *key = jem__json_key(j), *value = jem__json_string(j);
         if (jem__meta_get(a->meta, key)) jem__json_fail(j, "repeated key in metadata: ", key);
-        if (j->texts++ == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
-        if (!j->status) j->status = jem__meta_set(a->ctx, &a->meta, key, value);
-        if (j->status) return;
-    } while (jem__json_next(j, ','));
-    jem__json_expect(j, '}');
+        if (i == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
+        if (!j->status && (j->status = jem__meta_set(a->ctx, &a->meta, key, value)) != JEM_OK)
+            j->at = j->end;
+    }
 }
 
 static void jem__json_tensor(jem__json *j) {
     int dtype = -1, ndim = -1, n_offsets = -1;
     int64_t shape[8], offsets[2];
-    jem__json_expect(j, '{');
-    do {
-        const char *key = jem__json_string(j);
-        jem__json_expect(j, ':');
+    for (int i = 0; jem__json_item(j, "{}", i); i++) {
+        const char *key = jem__json_key(j);
         if (!strcmp(key, "shape") && ndim < 0) ndim = jem__json_integers(j, shape, 8);
         else if (!strcmp(key, "data_offsets") && n_offsets < 0)
             n_offsets = jem__json_integers(j, offsets, 2);
@@ -6596,34 +6611,31 @@ static void jem__json_tensor(jem__json *j) {
             if (dtype < 0) jem__json_fail(j, "dtype cannot be read (F32, F64, F16, BF16, I64, I32, "
                                           "U8, BOOL can): ", name);
         } else jem__json_fail(j, "unknown or repeated key ", key);
-    } while (jem__json_next(j, ','));
-    jem__json_expect(j, '}');
+    }
+    ptrdiff_t n = 0;
+    const char *wrong = NULL;
     if (dtype < 0 || ndim < 0 || n_offsets != 2)
-        jem__json_fail(j, "dtype, shape and two data_offsets are needed", "");
-    if (j->status) return;
-    const ptrdiff_t n = jem__elements(ndim, shape);
-    if (n < 0) jem__json_fail(j, "the shape is too large", "");
-    else if (offsets[1] - offsets[0] != n * jem__dtypes[dtype].size)
-        jem__json_fail(j, "data_offsets do not agree with dtype and shape", "");
-    else if ((uint64_t)offsets[1] > j->room)
-        jem__json_fail(j, "its data lies beyond the file's end", "");
+        wrong = "dtype, shape and two data_offsets are needed";
+    else if ((n = jem__elements(ndim, shape)) < 0) wrong = "the shape is too large";
+    else if (offsets[1] - offsets[0] != n * (ptrdiff_t)jem__dtypes[dtype].size)
+        wrong = "data_offsets do not agree with dtype and shape";
+    else if ((uint64_t)offsets[1] > j->room) wrong = "its data lies beyond the file's end";
+    if (wrong) jem__json_fail(j, wrong, "");
     if (j->status) return;
     jem__entry *entry = jem__archive_append(j->a, j->name, dtype, ndim, shape);
     if (entry) entry->begin = (size_t)offsets[0], entry->end = (size_t)offsets[1];
-    else j->status = JEM_NO_MEMORY;
+    else j->status = JEM_NO_MEMORY, j->at = j->end;
 }
 
 static void jem__json_header(jem__json *j) {
-    jem__json_expect(j, '{');
-    if (!jem__json_next(j, '}')) {
-        do {
-            const char *name = jem__json_string(j);
-            jem__json_expect(j, ':');
-            if (!strcmp(name, "__metadata__")) jem__json_metadata(j);
-            else j->name = name, jem__json_tensor(j), j->name = NULL;
-            if (j->status) return;
-        } while (jem__json_next(j, ','));
-        jem__json_expect(j, '}');
+    int described = 0;
+    if (!jem__utf8_valid(j->begin, (size_t)(j->end - j->begin))) jem__json_fail(j, "not UTF-8", "");
+    for (int i = 0; jem__json_item(j, "{}", i); i++) {
+        const char *name = jem__json_key(j);
+        const int texts = !strcmp(name, "__metadata__");
+        if (texts && described++) jem__json_fail(j, "repeated key ", name);
+        if (texts) jem__json_metadata(j);
+        else j->name = name, jem__json_tensor(j), j->name = NULL;
     }
     jem__json_space(j);
     if (j->at < j->end) jem__json_fail(j, "text after its end", "");
@@ -6659,157 +6671,243 @@ static jem_status jem__archive_check(const jem_archive *a, jem__entry **order, s
                      a->where, (double)size, (double)end);
 }
 
-static uint32_t jem__half_bits(uint32_t h) {       /* binary16 to the bits of binary32, exactly */
+/* The bits of a float from those of a binary16, exactly. */
+static uint32_t jem__fp16_bits(uint32_t h) {
     const uint32_t sign = (h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
+    const float small = (float)fraction * (1.0f / 16777216.0f);
     uint32_t bits;
-    float small = (float)fraction * (1.0f / 16777216.0f);
     if (exponent == 0) memcpy(&bits, &small, sizeof bits);
     else bits = (exponent == 31 ? 0x7F800000u : (exponent + 112) << 23) | fraction << 13;
     return sign | bits;
 }
 
+/* One number of any dtype, wherever it lies, as a float. */
+static float jem__to_float(int dtype, const unsigned char *p) {
+    union { uint32_t bits; float f; int32_t i32; int64_t i64; double f64; } n;
+    memcpy(&n, p, jem__dtypes[dtype].size);
+    switch (dtype) {
+    case JEM_I32: return (float)n.i32;
+    case JEM_I64: return (float)n.i64;
+    case JEM__F64: return (float)n.f64;
+    case JEM__F16: n.bits = jem__fp16_bits((uint32_t)p[0] | (uint32_t)p[1] << 8); return n.f;
+    case JEM__BF16: n.bits = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24; return n.f;
+    case JEM_U8: case JEM__BOOL: return (float)p[0];
+    default: return n.f;
+    }
+}
+
 static jem_status jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char *data) {
-    data += entry->begin;
+    const size_t size = jem__dtypes[entry->dtype].size, n = (entry->end - entry->begin) / size;
+    const int converted = entry->e.dtype == JEM_F32 && entry->dtype != JEM_F32;
     entry->e.data = entry->owned = jem__alloc(ctx, entry->e.bytes);
     if (!entry->owned) return JEM_NO_MEMORY;
-    if (entry->dtype < JEM__F64 || entry->dtype > JEM__BF16) {
-        if (entry->e.bytes) memcpy(entry->owned, data, entry->e.bytes);
-        return JEM_OK;
-    }
-    float *out = (float *)entry->owned;
-    for (size_t i = 0; i < entry->e.bytes / sizeof(float); i++) {
-        if (entry->dtype == JEM__F64) {
-            double d;
-            memcpy(&d, data + 8 * i, sizeof d);
-            out[i] = (float)d;
-        } else {
-            const uint32_t h = (uint32_t)data[2 * i] | (uint32_t)data[2 * i + 1] << 8;
-            const uint32_t bits = entry->dtype == JEM__F16 ? jem__half_bits(h) : h << 16;
-            memcpy(out + i, &bits, sizeof bits);
-        }
-    }
+    data += entry->begin;
+    if (!converted && n) memcpy(entry->owned, data, entry->e.bytes);
+    for (size_t i = 0; i < n && converted; i++)
+        ((float *)entry->owned)[i] = jem__to_float(entry->dtype, data + size * i);
     return JEM_OK;
 }
 
-static jem_status jem__archive_fill(jem_archive *a, const char *bytes, size_t size) {
+/* The header, then the data. */
+static jem_status jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t size) {
     uint64_t n = 0;
-    for (int i = 0; i < 8 && size >= 8; i++) n |= (uint64_t)(unsigned char)bytes[i] << (8 * i);
+    for (int i = 0; i < 8 && size >= 8; i++) n |= (uint64_t)bytes[i] << (8 * i);
     if (size < 8 || n > size - 8 || n > JEM__MAX_HEADER)
         return jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file, or cut short: %.0f "
                          "bytes, with a header of %.0f", a->where, (double)size, (double)n);
-    if (!jem__utf8_valid(bytes + 8, (size_t)n))
-        return jem__fail(a->ctx, JEM_BAD_FILE, "%s: header: not UTF-8", a->where);
     jem__json j;
     memset(&j, 0, sizeof j);
-    char *text = (char *)jem__alloc(a->ctx, (size_t)n + 1);
-    if (!text) return JEM_NO_MEMORY;
-    j.a = a, j.text = text, j.begin = j.at = bytes + 8, j.end = j.begin + n;
-    j.room = size - 8 - (size_t)n;
+    j.a = a, j.room = size - 8 - (size_t)n;
+    j.begin = j.at = (char *)jem__alloc(a->ctx, (size_t)n + 1);
+    if (!j.begin) return JEM_NO_MEMORY;
+    j.end = j.begin + n;
+    memcpy(j.begin, bytes + 8, (size_t)n);
     jem__json_header(&j);
-    jem__free(a->ctx, text);
+    jem__free(a->ctx, j.begin);
     if (j.status) return j.status;
 
     jem__entry **order = (jem__entry **)jem__alloc(a->ctx, (size_t)a->count * sizeof *order);
     if (!order) return JEM_NO_MEMORY;
-    jem_status status = jem__archive_check(a, order, j.room);
+    j.status = jem__archive_check(a, order, j.room);
     jem__free(a->ctx, order);
-    for (int i = 0; i < a->count && !status; i++)
-        status = jem__entry_take(a->ctx, a->entries[i], (const unsigned char *)j.end);
-    return status;
+    for (int i = 0; i < a->count && !j.status; i++)
+        j.status = jem__entry_take(a->ctx, a->entries[i], bytes + 8 + n);
+    return j.status;
 }
 
-static jem_archive *jem__archive_parse(jem_ctx *ctx, const char *where, const void *bytes,
-                                       size_t size) {
-    jem_archive *a = jem__archive_new(ctx, where);
-    if (!a || jem__archive_fill(a, (const char *)bytes, size) == JEM_OK) return a;
+/* bytes: a file's, or NULL for an empty archive. */
+static jem_archive *jem__archive_of(jem_ctx *ctx, const char *where, const void *bytes,
+                                    size_t size) {
+    jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof *a);
+    if (!a) return NULL;
+    a->ctx = ctx, a->where = jem__strdup(ctx, where);
+    if (a->where && (!bytes || !jem__archive_fill(a, (const unsigned char *)bytes, size))) return a;
     jem_archive_free(a);
     return NULL;
 }
 
+jem_archive *jem_archive_create(jem_ctx *ctx) {
+    return ctx ? jem__archive_of(ctx, "archive", NULL, 0) : NULL;
+}
+
 jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
-    if (!ctx) return NULL;
-    if (bytes) return jem__archive_parse(ctx, "archive", bytes, size);
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
+    if (ctx && !bytes) jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
+    return ctx && bytes ? jem__archive_of(ctx, "archive", bytes, size) : NULL;
+}
+
+/* ---- networks and trainers ------------------------------------------------------------------- */
+/* What each holds is listed once, in jem__visit_net and jem__visit_trainer. Writing adds each array
+   of the list to an archive; reading goes through it twice: to check that all of it is there,
+   before anything changes, and to copy it. */
+
+typedef struct jem__visitor {
+    jem_ctx *ctx;
+    const char *owner;                             /* for messages */
+    jem_archive *out;                              /* writing, or NULL */
+    const jem_archive *in;                         /* reading, or NULL */
+    int copy;                                      /* reading: 0 check, 1 copy */
+    jem_status status;
+} jem__visitor;
+
+/* The entry of this name, if it has this dtype and shape. A float on its own may have any dtype and
+   the shape () or (1): so PyTorch keeps counts and flags. */
+static const jem_entry *jem__visit_match(jem__visitor *v, const char *name, jem_dtype dtype,
+                                         int ndim, const int64_t *shape) {
+    const jem_entry *e = jem_archive_find(v->in, name);
+    if (!e) {
+        v->status = jem__fail(v->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
+                              "file has %d tensors)", v->in->where, name, v->owner, v->in->count);
+        return NULL;
+    }
+    char is[192], wanted[192];
+    jem__text t = { is, 0, sizeof is }, u = { wanted, 0, sizeof wanted };
+    jem__put(&t, "%s ", jem__dtypes[e->dtype].name), jem__put_list(&t, "()", e->ndim, e->shape);
+    jem__put(&u, "%s ", jem__dtypes[dtype].name), jem__put_list(&u, "()", ndim, shape);
+    const int one = dtype == JEM_F32 && jem__elements(ndim, shape) == 1;
+    const int flag = one && ndim <= 1 && e->ndim <= 1 && jem__elements(e->ndim, e->shape) == 1;
+    const int same = !strcmp(strchr(is, '('), strchr(wanted, '('));
+    if (flag || (same && (one || e->dtype == dtype))) return e;
+    v->status = jem__fail(v->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the "
+                          "file, %s in the %s", v->in->where, name, is, wanted, v->owner);
     return NULL;
 }
 
-/* ---- networks -------------------------------------------------------------------------------- */
+/* Where the numbers are now: `data`, or the archive's; NULL: an error. */
+static const void *jem__visit(jem__visitor *v, const char *prefix, const char *name,
+                              jem_dtype dtype, int ndim, const int64_t *shape, void *data) {
+    char full[256];
+    if (v->status) return NULL;
+    if (*prefix && snprintf(full, sizeof full, "%s%s", prefix, name) >= (int)sizeof full)
+        v->status = jem__fail(v->ctx, JEM_BAD_ARGUMENT, "%s: \"%s%.60s...\": the name is too long "
+                              "for a file", v->owner, prefix, name);
+    if (*prefix) name = full;
+    if (v->out && !v->status)
+        v->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
+    if (v->status || v->out) return v->status ? NULL : data;
+    const jem_entry *e = jem__visit_match(v, name, dtype, ndim, shape);
+    if (e && v->copy && e->dtype != dtype)
+        *(float *)data = jem__to_float((int)e->dtype, (const unsigned char *)e->data);
+    else if (e && v->copy && e->bytes) memmove(data, e->data, e->bytes);   /* it may be its own */
+    return e ? e->data : NULL;
+}
+
+static void jem__visit_param(jem__visitor *v, const char *prefix, const jem_param *p, float *data) {
+    int64_t shape[4];
+    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
+    jem__visit(v, prefix, p->name, JEM_F32, p->ndim, shape, data);
+}
+
+static void jem__visit_net(jem__visitor *v, const jem_net *net) {
+    for (const jem_param *p = net->params; p; p = p->next) jem__visit_param(v, "", p, p->value);
+}
+
+enum { JEM__COUNTS = 3, JEM__STATES = 9 };         /* jem_trainer.state: counts, two generators */
+
+static void jem__visit_trainer(jem__visitor *v, jem_trainer *tr) {
+    const jem_optim *o = tr->optim;
+    const int64_t states[1] = { JEM__STATES };
+    const int64_t most[JEM__COUNTS] = { INT32_MAX, INT32_MAX, o->desc.ema > 0 };
+    const int64_t *s = (const int64_t *)jem__visit(v, "", "trainer.state", JEM_I64, 1, states,
+                                                   tr->state);
+    for (int i = 0; s && i < JEM__COUNTS && !v->status; i++)
+        if (s[i] < 0 || s[i] > most[i])
+            v->status = jem__fail(v->ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is %.0f",
+                                  v->in->where, i, (double)s[i]);
+    if (v->status) return;
+    const char *other = s[JEM__COUNTS - 1] ? "trained." : "average.";
+    for (int i = 0; i < o->count; i++) {
+        const jem__moments *m = o->moments + i;
+        jem__visit_param(v, "optim.m.", m->param, m->m);
+        if (m->v) jem__visit_param(v, "optim.v.", m->param, m->v);
+        if (m->other) jem__visit_param(v, other, m->param, m->other);
+    }
+    const jem_buffer *b = tr->buffer;
+    if (b) {
+        const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
+        jem__visit(v, "", "replay_buffer", JEM_F32, 4, shape, b->data);
+        jem__visit(v, "", "replay_visits", JEM_I32, 1, shape, b->visits);
+    }
+}
+
+/* Between the trainer and its array `state`. */
+static void jem__trainer_state(jem_trainer *tr, int load) {
+    int *counts[JEM__COUNTS] = { &tr->updates, &tr->optim->updates, &tr->optim->averaged };
+    jem_rng *rngs[2] = { &tr->rng, &tr->net->rng };
+    int64_t *s = tr->state;
+    for (int i = 0; i < JEM__COUNTS; i++, s++)
+        if (load) *counts[i] = (int)*s; else *s = *counts[i];
+    for (int i = 0; i < 2; i++, s += 3) {
+        jem_rng *r = rngs[i];
+        for (int k = 0; k < 2; k++)
+            if (load) r->key[k] = (uint32_t)s[k]; else s[k] = r->key[k];
+        if (load) r->counter = (uint64_t)s[2]; else s[2] = (int64_t)r->counter;
+    }
+}
 
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
-    jem_status status = JEM_OK;
-    for (const jem_param *p = net->params; p && !status; p = p->next) {
-        int64_t shape[4];
-        for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
-        status = jem_archive_add(a, p->name, JEM_F32, p->ndim, shape, p->value);
-    }
-    for (const jem__meta *m = net->meta; m && !status; m = m->next)
-        status = jem_archive_set_meta(a, m->key, m->value);
-    return status;
-}
-
-/* An entry of this dtype and shape, or NULL and an error in ctx (the archive may be of another).
-   one: any shape of one number will do, and any dtype (a step count, a flag). */
-static const jem_entry *jem__entry_match(jem_ctx *ctx, const jem_archive *a, const char *name,
-                                         jem_dtype dtype, int ndim, const int64_t *shape,
-                                         int one, const char *owner) {
-    const jem_entry *e = jem_archive_find(a, name);
-    if (!e) {
-        jem__fail(ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
-                  "file has %d tensors)", a->where, name, owner, a->count);
-        return NULL;
-    }
-    int same = e->ndim == ndim;
-    for (int i = 0; i < ndim && same; i++) same = e->shape[i] == shape[i];
-    if (one && ndim <= 1 && e->ndim <= 1) same = jem__elements(e->ndim, e->shape) == 1;
-    if (!same) {
-        char in_file[192] = "", wanted[192] = "";
-        jem__text t = { in_file, 0 }, u = { wanted, 0 };
-        jem__put_list(&t, '(', e->ndim, e->shape, ')');
-        jem__put_list(&u, '(', ndim, shape, ')');
-        jem__fail(ctx, JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the file, %s in the %s", a->where,
-                  name, in_file, wanted, owner);
-        return NULL;
-    }
-    if (e->dtype == dtype || one) return e;
-    jem__fail(ctx, JEM_BAD_FILE, "%s: \"%.80s\" is %s in the file, %s in the %s", a->where, name,
-              jem__dtypes[e->dtype].name, jem__dtypes[dtype].name, owner);
-    return NULL;
-}
-
-static jem_status jem__param_match(const jem_param *p, const jem_archive *a) {
-    int64_t shape[4];
-    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
-    return jem__entry_match(p->ctx, a, p->name, JEM_F32, p->ndim, shape, p->size == 1, "network")
-         ? JEM_OK : p->ctx->status;
+    jem__visitor v = { net->ctx, "network", a, NULL, 0, JEM_OK };
+    jem__visit_net(&v, net);
+    for (const jem__meta *m = net->meta; m && !v.status; m = m->next)
+        v.status = jem_archive_set_meta(a, m->key, m->value);
+    return v.status;
 }
 
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
-    for (const jem_param *p = net->params; p; p = p->next) {
-        jem_status status = jem__param_match(p, a);
-        if (status) return status;
-    }
-    for (jem_param *p = net->params; p; p = p->next) {
-        const jem_entry *e = jem_archive_find(a, p->name);
-        if (e->dtype == JEM_I32) p->value[0] = (float)*(const int32_t *)e->data;
-        else if (e->dtype == JEM_I64) p->value[0] = (float)*(const int64_t *)e->data;
-        else if (e->dtype == JEM_U8) p->value[0] = (float)*(const unsigned char *)e->data;
-        else memmove(p->value, e->data, e->bytes);  /* it may be its own */
-        jem_param_changed(p);
-    }
-    return JEM_OK;
+    jem__visitor v = { net->ctx, "network", NULL, a, 0, JEM_OK };
+    for (; v.copy < 2 && !v.status; v.copy++) jem__visit_net(&v, net);
+    for (jem_param *p = net->params; p && !v.status; p = p->next) jem_param_changed(p);
+    return v.status;
+}
+
+jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
+    if (!tr || !a) return JEM_BAD_ARGUMENT;
+    jem__visitor v = { tr->net->ctx, "trainer", a, NULL, 0, JEM_OK };
+    jem__trainer_state(tr, 0);
+    jem__visit_trainer(&v, tr);
+    return v.status;
+}
+
+jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
+    if (!tr || !a) return JEM_BAD_ARGUMENT;
+    jem__visitor v = { tr->net->ctx, "trainer", NULL, a, 0, JEM_OK };
+    for (; v.copy < 2 && !v.status; v.copy++) jem__visit_trainer(&v, tr);
+    if (!v.status) jem__trainer_state(tr, 1);
+    return v.status;
 }
 
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!ctx || !a) return NULL;
-    if (!jem__meta_get(a->meta, "jem.net"))
+    if (!jem__meta_get(a->meta, "jem.net")) {
         jem__fail(ctx, JEM_BAD_FILE, "%s: does not say which network it is: create the network "
                   "first, then jem_net_load", a->where);
+        return NULL;
+    }
     double held = 1e7;                             /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) held += (double)a->entries[i]->e.bytes;
     ctx->params_left = held;
-    jem_net *net = jem__net_from_meta(ctx, a->meta);
+    jem_net *net = jem__net_from_meta(ctx, a->meta, a->where);
     ctx->params_left = HUGE_VAL;
     if (!net) return NULL;
     jem_status status = JEM_OK;
@@ -6821,109 +6919,31 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     return NULL;
 }
 
-/* ---- trainers -------------------------------------------------------------------------------- */
-/* One list of what there is serves writing, checking and reading: each calls `visit` for every
-   array, with its name, shape and place. */
-
-typedef struct jem__visitor {
-    jem_ctx *ctx;
-    jem_archive *out;                              /* writing, or NULL */
-    const jem_archive *in;
-    int copy;                                      /* reading: 0 check, 1 copy */
-    jem_status status;
-} jem__visitor;
-
-static void jem__visit(jem__visitor *v, const char *prefix, const char *name, jem_dtype dtype,
-                       int ndim, const int64_t *shape, void *data) {
-    char full[256];
-    if (v->status) return;
-    if (snprintf(full, sizeof full, "%s%s", prefix, name) >= (int)sizeof full)
-        v->status = jem__fail(v->ctx, JEM_BAD_ARGUMENT, "trainer: \"%s%.60s...\": the name is too "
-                              "long for a file", prefix, name);
-    else if (v->out) v->status = jem_archive_add(v->out, full, dtype, ndim, shape, data);
-    else {
-        const jem_entry *e = jem__entry_match(v->ctx, v->in, full, dtype, ndim, shape, 0,
-                                              "trainer");
-        if (!e) v->status = v->ctx->status;
-        else if (v->copy && e->bytes) memmove(data, e->data, e->bytes);
-    }
-}
-
-enum {                                             /* of jem_trainer.state */
-    JEM__UPDATES, JEM__OPTIM_UPDATES, JEM__AVERAGED, JEM__RNG, JEM__NET_RNG = JEM__RNG + 3,
-    JEM__STATES = JEM__NET_RNG + 3
-};
-
-static void jem__visit_trainer(jem__visitor *v, jem_trainer *tr, int averaged) {
-    const jem_optim *o = tr->optim;
-    const int64_t states[1] = { JEM__STATES };
-    jem__visit(v, "", "trainer.state", JEM_I64, 1, states, tr->state);
-    for (int i = 0; i < o->count; i++) {
-        const jem__moments *m = o->moments + i;
-        const jem_param *p = m->param;
-        int64_t shape[4];
-        for (int k = 0; k < p->ndim; k++) shape[k] = p->shape[k];
-        jem__visit(v, "optim.m.", p->name, JEM_F32, p->ndim, shape, m->m);
-        if (m->v) jem__visit(v, "optim.v.", p->name, JEM_F32, p->ndim, shape, m->v);
-        if (m->other)
-            jem__visit(v, averaged ? "trained." : "average.", p->name, JEM_F32, p->ndim, shape,
-                       m->other);
-    }
-    jem_buffer *b = tr->buffer;
-    if (b) {
-        const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
-        jem__visit(v, "", "replay_buffer", JEM_F32, 4, shape, b->data);
-        jem__visit(v, "", "replay_visits", JEM_I32, 1, shape, b->visits);
-    }
-}
-
-static void jem__rng_save(const jem_rng *rng, int64_t *state) {
-    state[0] = rng->key[0], state[1] = rng->key[1], state[2] = (int64_t)rng->counter;
-}
-static jem_rng jem__rng_load(const int64_t *state) {
-    jem_rng rng;
-    rng.key[0] = (uint32_t)state[0], rng.key[1] = (uint32_t)state[1];
-    rng.counter = (uint64_t)state[2];
-    return rng;
-}
-
-jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
-    if (!tr || !a) return JEM_BAD_ARGUMENT;
-    jem__visitor v;
-    memset(&v, 0, sizeof v), v.ctx = tr->net->ctx, v.out = a;
-    tr->state[JEM__UPDATES] = tr->updates, tr->state[JEM__OPTIM_UPDATES] = tr->optim->updates;
-    tr->state[JEM__AVERAGED] = tr->optim->averaged;
-    jem__rng_save(&tr->rng, tr->state + JEM__RNG);
-    jem__rng_save(&tr->net->rng, tr->state + JEM__NET_RNG);
-    jem__visit_trainer(&v, tr, tr->optim->averaged);
-    return v.status;
-}
-
-jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
-    if (!tr || !a) return JEM_BAD_ARGUMENT;
-    jem__visitor v;
-    memset(&v, 0, sizeof v), v.ctx = tr->net->ctx, v.in = a;
-    const int64_t states[1] = { JEM__STATES }, *state = NULL;
-    const jem_entry *e = jem__entry_match(v.ctx, a, "trainer.state", JEM_I64, 1, states, 0,
-                                          "trainer");
-    if (!e) return v.ctx->status;
-    state = (const int64_t *)e->data;
-    for (int i = 0; i <= JEM__AVERAGED; i++)
-        if (state[i] < 0 || state[i] > (i < JEM__AVERAGED ? INT32_MAX : tr->optim->desc.ema > 0))
-            return jem__fail(v.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is %.0f",
-                             a->where, i, (double)state[i]);
-    const int averaged = (int)state[JEM__AVERAGED];
-    for (v.copy = 0; v.copy < 2 && !v.status; v.copy++) jem__visit_trainer(&v, tr, averaged);
-    if (v.status) return v.status;
-    tr->updates = (int)tr->state[JEM__UPDATES];
-    tr->optim->updates = (int)tr->state[JEM__OPTIM_UPDATES], tr->optim->averaged = averaged;
-    tr->rng = jem__rng_load(tr->state + JEM__RNG);
-    tr->net->rng = jem__rng_load(tr->state + JEM__NET_RNG);
-    return JEM_OK;
-}
-
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- whole files, read and replaced (of archives nothing is known here) ---------------------- */
 #ifndef JEM_NO_STDIO
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#ifdef _WIN32
+#include <io.h>
+#ifdef __cplusplus
+extern "C"
+#endif                                             /* all that is wanted of windows.h */
+__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
+#define JEM__SYS(name) _##name
+#define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
+#define JEM__FSYNC _commit
+#define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
+#else
+#include <unistd.h>
+#define JEM__SYS(name) name
+#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
+#define JEM__FSYNC fsync
+#define JEM__RENAME(from, to) rename(from, to)
+#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
+extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides it */
+#endif
+#endif
 
 /* error: errno, or 0. */
 static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what, int error) {
@@ -6931,93 +6951,138 @@ static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *wha
                      error ? strerror(error) : "");
 }
 
-jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
-    if (!ctx) return NULL;
-    if (!path) { jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_read: path is NULL"); return NULL; }
+/* The file's bytes, to be given to jem__free. */
+static char *jem__file_read(jem_ctx *ctx, const char *path, size_t *size) {
+    char *bytes = NULL;
+    long n = 0;
     errno = 0;
+    if (!path) { jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL"); return NULL; }
     FILE *f = fopen(path, "rb");
     if (!f) { jem__file_fail(ctx, path, "cannot be opened", errno); return NULL; }
-    jem_archive *a = NULL;
-    char *bytes = NULL;
-    long size = 0;
     if (getc(f) == EOF && !ferror(f)) jem__file_fail(ctx, path, "is empty", 0);
-    else if (ferror(f) || fseek(f, 0, SEEK_END) || (size = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
+    else if (ferror(f) || fseek(f, 0, SEEK_END) || (n = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
         jem__file_fail(ctx, path, "cannot be read", errno);
-    else if ((bytes = (char *)jem__alloc(ctx, (size_t)size)) != NULL) {
-        if (fread(bytes, 1, (size_t)size, f) == (size_t)size)
-            a = jem__archive_parse(ctx, path, bytes, (size_t)size);
-        else jem__file_fail(ctx, path, "cannot be read to its end", errno);
+    else bytes = (char *)jem__alloc(ctx, (size_t)n);
+    *size = (size_t)n;
+    if (bytes && fread(bytes, 1, *size, f) != *size) {
+        jem__file_fail(ctx, path, "cannot be read to its end", errno);
+        jem__free(ctx, bytes), bytes = NULL;
     }
-    jem__free(ctx, bytes);
     fclose(f);
-    return a;
+    return bytes;
 }
 
-/* Brings a file, or a folder's list of names, to the disk itself. */
-static int jem__sync(const char *path) {
-#ifdef JEM__POSIX
-    const int fd = open(path, O_RDONLY);
-    if (fd < 0) return 0;
-    const int synced = fsync(fd) == 0 || errno == EINVAL, error = errno;   /* EINVAL: cannot sync */
-    if (close(fd) != 0 && synced) return 0;
-    errno = error;                                 /* of fsync, not of close */
-    return synced;
-#else
-    (void)path;
+/* A new file beside `path`, its name in `temp`: O_EXCL opens nothing that is there and follows no
+   link, so it is ours alone. -1: no. */
+static int jem__file_create(const char *path, char *temp, size_t room, int mode) {
+    jem_rng names = jem_rng_seed((uint64_t)time(NULL) << 32 ^ (uint64_t)clock() ^ (uintptr_t)temp);
+    int fd = -1;
+    for (int i = 0; i < 100; i++) {
+        snprintf(temp, room, "%s.%08x.tmp", path, (unsigned)jem_rng_u32(&names));
+        fd = JEM__SYS(open)(temp, JEM__NEW_FILE, mode);
+        if (fd >= 0 || errno != EEXIST) break;
+    }
+    return fd;
+}
+
+static int jem__file_put(int fd, const char *bytes, size_t size) {
+    while (size) {
+        const unsigned most = 1u << 30, n = size < most ? (unsigned)size : most;
+        const ptrdiff_t done = JEM__SYS(write)(fd, bytes, n);
+        if (done > 0) bytes += done, size -= (size_t)done;
+        else if (done == 0 || errno != EINTR) return 0;
+    }
     return 1;
-#endif
 }
 
-static int jem__rename(const char *from, const char *to) {
-#ifdef _WIN32                                      /* there, rename does not replace */
-    return MoveFileExA(from, to, 1 | 8) ? 0 : -1;  /* replace, write through */
+/* To the disk itself, where the file system can. */
+static int jem__file_sync(int fd) {
+    while (JEM__FSYNC(fd))
+        if (errno != EINTR) return errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
+    return 1;
+}
+
+/* Why what is at `path` will not be replaced, or NULL. The new file has the old one's mode. */
+static const char *jem__file_refused(const char *path, int *mode) {
+#ifdef _WIN32
+    (void)path, *mode = _S_IREAD | _S_IWRITE;
 #else
-    return rename(from, to);
+    struct stat s;
+    char target;
+    *mode = 0666;                                  /* less the umask */
+    if (readlink(path, &target, 1) >= 0) return "is a symbolic link, and will not be replaced";
+    if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will speak of a folder */
+    if (!S_ISREG(s.st_mode)) return "is no regular file, and will not be replaced";
+    *mode = (int)(s.st_mode & 0777);
 #endif
+    return NULL;
 }
 
-/* temp has been made by us: on any failure it goes, and path is as it was. */
-static jem_status jem__file_replace(jem_ctx *ctx, const char *path, const char *temp,
-                                    const char *bytes, size_t size) {
-#ifdef JEM__POSIX
-    struct stat s;
-    if (!stat(path, &s) && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode))     /* a device, a pipe */
-        return jem__file_fail(ctx, path, "is no regular file, and will not be replaced", 0);
+/* The list of names that `path` stands in, cut out of it in place, to the disk. */
+static int jem__folder_sync(char *path) {
+    int synced = 1;
+#ifndef _WIN32
+    char *slash = strrchr(path, '/');
+    if (slash) slash[1] = 0;
+    const int fd = open(slash ? path : ".", O_RDONLY);
+    if (fd < 0) return errno == EACCES;            /* one may write there, not read: it cannot be */
+    synced = jem__file_sync(fd);
+    const int error = errno;
+    close(fd);
+    errno = error;
 #endif
+    return (void)path, synced;
+}
+
+/* Until the new name is given, path is as it was, and on a failure temp, which is ours, goes. What
+   went wrong, with errno, or NULL. */
+static const char *jem__file_replace(const char *path, char *temp, size_t room, const char *bytes,
+                                     size_t size) {
+    int mode;
+    const char *what = jem__file_refused(path, &mode);
     errno = 0;
-    FILE *f = fopen(temp, "wb");
-    if (!f) return jem__file_fail(ctx, temp, "cannot be created", errno);
-    const char *what = NULL;
-    if (fwrite(bytes, 1, size, f) != size || fflush(f)) what = "cannot be written";
-    else if (!jem__sync(temp)) what = "cannot be synced";
+    if (what) return what;
+    const int fd = jem__file_create(path, temp, room, mode);
+    if (fd < 0) return "cannot be created";
+    if (!jem__file_put(fd, bytes, size)) what = "cannot be written";
+    else if (!jem__file_sync(fd)) what = "cannot be synced";
     int error = errno;
-    if (fclose(f) && !what) what = "cannot be closed", error = errno;
-    if (!what && jem__rename(temp, path)) what = "cannot be replaced", error = errno;
-    if (!what) return JEM_OK;
-    remove(temp);
-    return jem__file_fail(ctx, path, what, error);
+    if (JEM__SYS(close)(fd) && !what) what = "cannot be closed", error = errno;
+    if (!what && JEM__RENAME(temp, path)) what = "cannot be replaced", error = errno;
+    if (what) { remove(temp), errno = error; return what; }
+    return jem__folder_sync(temp) ? NULL : "is written, but its folder cannot be synced";
+}
+
+static jem_status jem__file_write(jem_ctx *ctx, const char *path, const char *bytes, size_t size) {
+    if (!path) return jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
+    const size_t room = strlen(path) + sizeof ".12345678.tmp";
+    char *temp = (char *)jem__alloc(ctx, room);
+    if (!temp) return JEM_NO_MEMORY;
+    const char *wrong = jem__file_replace(path, temp, room, bytes, size);
+    const jem_status status = wrong ? jem__file_fail(ctx, path, wrong, errno) : JEM_OK;
+    jem__free(ctx, temp);
+    return status;
+}
+
+#endif /* JEM_NO_STDIO */
+
+/* ---- files ----------------------------------------------------------------------------------- */
+#ifndef JEM_NO_STDIO
+
+jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
+    size_t size = 0;
+    void *bytes = ctx ? jem__file_read(ctx, path, &size) : NULL;
+    jem_archive *a = bytes ? jem__archive_of(ctx, path, bytes, size) : NULL;
+    if (bytes) jem__free(ctx, bytes);
+    return a;
 }
 
 jem_status jem_archive_write(const jem_archive *a, const char *path) {
     if (!a) return JEM_BAD_ARGUMENT;
-    if (!path) return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_write: path is NULL");
     char *bytes = NULL;
     size_t size = 0;
     jem_status status = jem__archive_pack(a, &bytes, &size);
-    if (status) return status;
-    const size_t length = strlen(path);
-    char *temp = (char *)jem__alloc(a->ctx, length + 5);
-    if (!temp) status = JEM_NO_MEMORY;
-    else {
-        memcpy(temp, path, length), memcpy(temp + length, ".tmp", 5);
-        status = jem__file_replace(a->ctx, path, temp, bytes, size);
-    }
-    if (!status) {                                 /* the new name too; not every system can */
-        char *slash = strrchr(temp, '/');
-        if (slash) slash[1] = 0;
-        jem__sync(slash ? temp : ".");
-    }
-    jem__free(a->ctx, temp);
+    if (!status) status = jem__file_write(a->ctx, path, bytes, size);
     jem__free(a->ctx, bytes);
     return status;
 }
@@ -7030,9 +7095,8 @@ jem_net *jem_load(jem_ctx *ctx, const char *path) {
 }
 
 jem_status jem_save(const jem_net *net, const char *path) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    jem_archive *a = jem_archive_create(net->ctx);
-    if (!a) return JEM_NO_MEMORY;
+    jem_archive *a = net ? jem_archive_create(net->ctx) : NULL;
+    if (!a) return net ? JEM_NO_MEMORY : JEM_BAD_ARGUMENT;
     jem_status status = jem_net_to_archive(net, a);
     if (!status) status = jem_archive_write(a, path);
     jem_archive_free(a);
