@@ -185,7 +185,7 @@ static jem_train_desc recipe(jem_net *net, int updates, uint64_t seed) {
     how.lr = 1.5e-3f, how.seed = seed, how.optim.clip = 20, how.optim.ema = .999f;
     how.schedule.kind = JEM_COSINE, how.schedule.total = updates, how.schedule.floor = .02f;
     how.schedule.warmup = updates / 10;
-    how.w_ce = 3, how.w_score = .016f, how.noise_lo = .12f, how.noise_hi = 2;
+    how.w_ce = 2, how.w_score = .016f, how.noise_lo = .12f, how.noise_hi = 2;
     how.label_noise = .3f, how.label_wide = .5f;
     how.w_cd = .005f, how.cd_from = updates * 3 / 4, how.input_noise = how.noise_lo;
     how.negatives = 32, how.buffer_size = 200, how.reinit = .025f, how.fresh.steps = 200;
