@@ -647,7 +647,8 @@ typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
     float *data;
-    int *visits;                                   /* SGLD runs since a chain began in noise */
+    int *visits;                                   /* SGLD runs since a chain began in noise; -1: it
+                                                      has not begun (see jem_train_desc.fresh) */
     float lo, hi;                                  /* chains begin as U(lo,hi): -1, 1 */
 } jem_buffer;
 /* All chains start as U(-1,1); jem_buffer_restart: as U(lo,hi), now and from now on. */
@@ -4419,6 +4420,8 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
                                        net->width, jem__by_class(&d) ? net->classes : 0, &tr->rng);
         if (tr->buffer && (d.restart_lo != -1 || d.restart_hi != 1))
             jem_buffer_restart(tr->buffer, &tr->rng, d.restart_lo, d.restart_hi);
+        for (int i = 0; tr->buffer && d.fresh.steps && i < tr->buffer->capacity; i++)
+            tr->buffer->visits[i] = -1;
     }
     if (tr->optim && (tr->buffer || !jem__wants_samples(&d)) && jem_ok(net->ctx)) return tr;
     jem_trainer_free(tr);
@@ -4496,7 +4499,7 @@ static jem_status jem__breed(jem_trainer *tr, int n, const int *labels, float *x
 static jem_status jem__breed_some(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
     const jem_train_desc *d = &tr->desc;
-    const int begin = tr->updates == d->cd_from, by_class = jem__by_class(d);
+    const int begin = b->visits[0] < 0, by_class = jem__by_class(d);
     const int every = d->reinit > 0 ? (int)(1 / d->reinit + 0.5f) : 0;
     if (!d->fresh.steps || !(begin || (every && (tr->updates - d->cd_from) % every == 0)))
         return JEM_OK;
