@@ -634,7 +634,9 @@ typedef struct jem_fresh_desc {
     float mean;                                    /* of the data's pixels: 0. See jem_net.mean */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
-    int clean;                                     /* 1: the last noise is taken off, in one step */
+    float clean;                                   /* .24: what noise is left is taken off at the
+                                                      end, so much at most; twice the least that
+                                                      the density was learned at. 0: it stays */
 } jem_fresh_desc;
 JEM_API jem_fresh_desc jem_fresh_desc_default(void);
 JEM_API jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
@@ -646,7 +648,8 @@ typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
     float *data;
-    int *visits;                                   /* SGLD runs since a chain began in noise */
+    int *visits;                                   /* SGLD runs since a chain began in noise; -1: it
+                                                      has not begun (see jem_train_desc.fresh) */
     float lo, hi;                                  /* chains begin as U(lo,hi): -1, 1 */
 } jem_buffer;
 /* All chains start as U(-1,1); jem_buffer_restart: as U(lo,hi), now and from now on. */
@@ -4697,7 +4700,7 @@ jem_fresh_desc jem_fresh_desc_default(void) {
     jem_fresh_desc d;
     memset(&d, 0, sizeof d);
     d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
-    d.walk.steps = 300, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 1;
+    d.walk.steps = 300, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 0.24f;
     return d;
 }
 
@@ -4718,12 +4721,12 @@ jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     if (!jem__is_leaf(x, "fresh") || !rng)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "fresh: needs a leaf x and an rng");
     jem_denoise_desc last = jem_denoise_desc_default();
-    last.steps = 1, last.step = 1, last.sigma_max = 0.25f;
+    last.steps = 1, last.step = 1, last.sigma_max = d.clean;
     const jem_mark mark = jem_begin(ctx);
     jem_status s = jem__all_noise(x, d.mean, d.denoise.sigma_max, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
-    if (s == JEM_OK && d.clean) s = jem_denoise(ctx, logp, user, x, &last, NULL);
+    if (s == JEM_OK && d.clean > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
     jem_end(ctx, mark);
     return s;
 }
@@ -5024,6 +5027,8 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
                                        net->width, jem__by_class(&d) ? net->classes : 0, &tr->rng);
         if (tr->buffer && (d.restart_lo != -1 || d.restart_hi != 1))
             jem_buffer_restart(tr->buffer, &tr->rng, d.restart_lo, d.restart_hi);
+        for (int i = 0; tr->buffer && d.fresh.steps && i < tr->buffer->capacity; i++)
+            tr->buffer->visits[i] = -1;
     }
     if (tr->optim && (tr->buffer || !jem__wants_samples(&d)) && jem_ok(net->ctx)) return tr;
     jem_trainer_free(tr);
@@ -5087,7 +5092,7 @@ static jem_status jem__breed(jem_trainer *tr, int n, const int *labels, float *x
     jem_class_of of;
     of.net = net, of.labels = labels;
     jem_fresh_desc d = jem_fresh_desc_default();
-    d.mean = net->mean, d.denoise = tr->desc.fresh, d.walk.steps = d.clean = 0;
+    d.mean = net->mean, d.denoise = tr->desc.fresh, d.walk.steps = 0, d.clean = 0;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_zeros(ctx, n, net->channels, net->height, net->width);
     if (jem_fresh(ctx, labels ? jem_logp_class : jem_logp, labels ? (void *)&of : (void *)net, t,
@@ -5101,7 +5106,7 @@ static jem_status jem__breed(jem_trainer *tr, int n, const int *labels, float *x
 static jem_status jem__breed_some(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
     const jem_train_desc *d = &tr->desc;
-    const int begin = tr->updates == d->cd_from, by_class = jem__by_class(d);
+    const int begin = b->visits[0] < 0, by_class = jem__by_class(d);
     const int every = d->reinit > 0 ? (int)(1 / d->reinit + 0.5f) : 0;
     if (!d->fresh.steps || !(begin || (every && (tr->updates - d->cd_from) % every == 0)))
         return JEM_OK;
