@@ -963,9 +963,21 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
     va_start(list, format);
     vsnprintf(ctx->message, sizeof ctx->message, format, list);
     va_end(list);
+    for (char *c = ctx->message; *c; c++)          /* names in files must not command a terminal */
+        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
     ctx->status = status;
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
     return status;
+}
+
+/* 1 if lo <= value <= hi; otherwise says so, by name and value. */
+static int jem__in_range(jem_ctx *ctx, const char *field, double value, double lo, double hi) {
+    const float v = (float)value;
+    uint32_t bits;                                 /* -ffast-math believes in no NaN */
+    memcpy(&bits, &v, sizeof bits);
+    if ((bits & 0x7f800000u) != 0x7f800000u && value >= lo && value <= hi) return 1;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s = %g is not in %g..%g", field, value, lo, hi);
+    return 0;
 }
 
 jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message) {
@@ -1339,8 +1351,9 @@ static void jem__threefry(const uint32_t key[2], uint32_t x[2]) {
 
 jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream) {
     uint32_t x[2] = { (uint32_t)stream, (uint32_t)(stream >> 32) ^ 0x80000000u };
+    jem_rng r = { { 0, 0 }, 0 };
+    if (!rng) return r;
     jem__threefry(rng->key, x);
-    jem_rng r;
     r.key[0] = x[0], r.key[1] = x[1], r.counter = 0;
     return r;
 }
@@ -1352,6 +1365,7 @@ jem_rng jem_rng_seed(uint64_t seed) {
 }
 
 uint32_t jem_rng_u32(jem_rng *rng) {
+    if (!rng) return 0;
     uint32_t x[2] = { (uint32_t)rng->counter, (uint32_t)(rng->counter >> 32) };
     rng->counter++;
     jem__threefry(rng->key, x);
@@ -1363,7 +1377,7 @@ float jem_rng_uniform(jem_rng *rng) {
 }
 
 int jem_rng_below(jem_rng *rng, int n) {
-    if (n <= 1) return 0;
+    if (n <= 1 || !rng) return 0;
     const uint32_t un = (uint32_t)n, spare = (0u - un) % un;   /* 2^32 mod n: reject so many */
     uint32_t u;
     do u = jem_rng_u32(rng); while (u < spare);
@@ -1397,6 +1411,7 @@ void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float 
 }
 float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first */
     float z[16];
+    if (!rng) return 0;
     jem__kernels_for(JEM_ISA_SCALAR)->fill(1, rng->key, jem__rng_take(rng, 16), z, 16, 0, 1);
     return z[0];
 }
@@ -4013,7 +4028,7 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
 #define JEM__BATCH_MOMENTUM 0.9f
 
 jem_tensor *jem_apply(const jem_layer *l, jem_tensor *x, int training) {
-    if (!x) return NULL;
+    if (!x || !l) return NULL;
     switch (l->kind) {
     case JEM_LAYER_CONV:
         return x->blocks ? jem__block_conv(x->ctx, x, l->weight, l->bias, l->conv)
@@ -4072,6 +4087,18 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
         return NULL;
     }
     return logits;
+}
+
+#define JEM__LARGEST 1e4f  /* beyond it, a number in an image is taken for garbage */
+
+/* Numbers that images can have: garbage in should be an error, not an answer. */
+static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    for (ptrdiff_t i = 0; i < n * size; i++)
+        if (!jem__finite(x[i]) || x[i] > JEM__LARGEST || x[i] < -JEM__LARGEST)
+            return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers",
+                             what, (int)(i / size), (double)x[i]);
+    return JEM_OK;
 }
 
 /* Creation's last word: the net, if all went well. */
@@ -4659,9 +4686,15 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
                     jem_rng *rng) {
     if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    if (!logp || !jem__is_leaf(x, "sgld") || d.steps < 0)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT,
-                         "sgld: needs a log-density, a leaf x and steps >= 0");
+    const double most = 3.4e38;
+    if (!logp || !jem__is_leaf(x, "sgld"))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld: needs a log-density and a leaf x");
+    if (!jem__in_range(ctx, "sgld: steps", d.steps, 0, INT32_MAX) ||
+        !jem__in_range(ctx, "sgld: step_size", (double)d.step_size, -most, most) ||
+        !jem__in_range(ctx, "sgld: noise_std", (double)d.noise_std, 0, most) ||
+        !jem__in_range(ctx, "sgld: clamp_grad", (double)d.clamp_grad, 0, most) ||
+        !jem__in_range(ctx, "sgld: clamp_hi", (double)d.clamp_hi, (double)d.clamp_lo, most))
+        return ctx->status;
     jem__walk w;
     memset(&w, 0, sizeof w);
     w.what = "sgld", w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
@@ -4741,6 +4774,7 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
                               int classes, jem_rng *rng) {
     if (!ctx) return NULL;
     if (capacity < 1 || channels < 1 || height < 1 || width < 1 || classes < 0 ||
+        (double)capacity * channels * height * width > 1e12 ||
         (classes > 0 && capacity < classes) || !rng) {
         jem__fail(ctx, JEM_BAD_ARGUMENT,
                   "buffer: capacity %d for %d classes of images (%d,%d,%d)%s",
@@ -4849,18 +4883,29 @@ static int jem__updates(const jem_optim *o, const jem_param *p) {
     return p->grad && (!only || !strncmp(p->name, only, strlen(only)));
 }
 
+static int jem__optim_desc_good(jem_ctx *ctx, const jem_optim_desc *d) {
+    const double most = 3.4e38, below_1 = 0.99999998;
+    return jem__in_range(ctx, "optim: kind", d->kind, JEM_ADAM, JEM_SGD) &&
+        jem__in_range(ctx, "optim: beta1", (double)d->beta1, 0, below_1) &&
+        jem__in_range(ctx, "optim: beta2", (double)d->beta2, 0, below_1) &&
+        jem__in_range(ctx, "optim: eps", (double)d->eps, 0, most) &&
+        jem__in_range(ctx, "optim: momentum", (double)d->momentum, 0, 1) &&
+        jem__in_range(ctx, "optim: weight_decay", (double)d->weight_decay, 0, most) &&
+        jem__in_range(ctx, "optim: clip", (double)d->clip, 0, most) &&
+        jem__in_range(ctx, "optim: ema", (double)d->ema, 0, below_1);
+}
+
 jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     if (!net) return NULL;
+    const jem_optim_desc d = desc ? *desc : jem_optim_desc_default();
+    if (!jem__optim_desc_good(net->ctx, &d)) return NULL;
     jem_optim *o = (jem_optim *)jem__alloc(net->ctx, sizeof *o);
     if (!o) return NULL;
-    o->net = net, o->desc = desc ? *desc : jem_optim_desc_default();
+    o->net = net, o->desc = d;
     for (jem_param *p = net->params; p; p = p->next) o->count += jem__updates(o, p);
-    if (!o->count || !(o->desc.ema >= 0 && o->desc.ema < 1)) {
-        if (o->count) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: ema %g is not in 0..1",
-                                (double)o->desc.ema);
-        else jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s"
-                       "%.80s", o->desc.only ? ", none that begins with " : "",
-                       o->desc.only ? o->desc.only : "");
+    if (!o->count) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s"
+                  "%.80s", d.only ? ", none that begins with " : "", d.only ? d.only : "");
         jem_optim_free(o);
         return NULL;
     }
@@ -4945,6 +4990,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
 
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
     double rate = (double)lr;
+    if (!s) return lr;
     if (s->kind == JEM_STEPS)
         for (int i = 0; i < 4; i++)
             rate *= s->at[i] > 0 && update >= s->at[i] ? (double)s->rate : 1;
@@ -4986,32 +5032,26 @@ static int jem__wants_samples(const jem_train_desc *d) {
     return d->w_cd > 0 || d->w_cd_class > 0;
 }
 
-/* 1 if lo <= value <= hi; otherwise says so, by name and value. */
-static int jem__in_range(jem_ctx *ctx, const char *field, double value, double lo, double hi) {
-    if (value >= lo && value <= hi) return 1;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: %s = %g is not in %g..%g", field, value, lo, hi);
-    return 0;
-}
-
 static int jem__train_desc_good(jem_ctx *ctx, const jem_train_desc *d) {
     const double most = 3.4e38, tiny = 1e-30;
-    return jem__in_range(ctx, "lr", (double)d->lr, tiny, most) &&
-        jem__in_range(ctx, "w_ce", (double)d->w_ce, 0, most) &&
-        jem__in_range(ctx, "w_cd", (double)d->w_cd, 0, most) &&
-        jem__in_range(ctx, "w_cd_class", (double)d->w_cd_class, 0, most) &&
-        jem__in_range(ctx, "w_score", (double)d->w_score, 0, most) &&
-        jem__in_range(ctx, "energy_l2", (double)d->energy_l2, 0, most) &&
-        jem__in_range(ctx, "input_noise", (double)d->input_noise, 0, most) &&
-        jem__in_range(ctx, "label_noise", (double)d->label_noise, 0, most) &&
-        jem__in_range(ctx, "label_wide", (double)d->label_wide, 0, 1) &&
-        jem__in_range(ctx, "noise_lo", (double)d->noise_lo, tiny, most) &&
-        jem__in_range(ctx, "noise_hi", (double)d->noise_hi, (double)d->noise_lo, most) &&
-        jem__in_range(ctx, "cd_from", d->cd_from, 0, INT32_MAX) &&
-        jem__in_range(ctx, "negatives", d->negatives, 0, INT32_MAX) &&
-        jem__in_range(ctx, "sgld.steps", d->sgld.steps, 0, INT32_MAX) &&
-        jem__in_range(ctx, "fresh.steps", d->fresh.steps, 0, INT32_MAX) &&
-        jem__in_range(ctx, "reinit", (double)d->reinit, 0, 1) &&
-        jem__in_range(ctx, "restart_lo", (double)d->restart_lo, -most, (double)d->restart_hi);
+    return jem__in_range(ctx, "trainer: lr", (double)d->lr, tiny, most) &&
+        jem__in_range(ctx, "trainer: w_ce", (double)d->w_ce, 0, most) &&
+        jem__in_range(ctx, "trainer: w_cd", (double)d->w_cd, 0, most) &&
+        jem__in_range(ctx, "trainer: w_cd_class", (double)d->w_cd_class, 0, most) &&
+        jem__in_range(ctx, "trainer: w_score", (double)d->w_score, 0, most) &&
+        jem__in_range(ctx, "trainer: energy_l2", (double)d->energy_l2, 0, most) &&
+        jem__in_range(ctx, "trainer: input_noise", (double)d->input_noise, 0, most) &&
+        jem__in_range(ctx, "trainer: label_noise", (double)d->label_noise, 0, most) &&
+        jem__in_range(ctx, "trainer: label_wide", (double)d->label_wide, 0, 1) &&
+        jem__in_range(ctx, "trainer: noise_lo", (double)d->noise_lo, tiny, most) &&
+        jem__in_range(ctx, "trainer: noise_hi", (double)d->noise_hi, (double)d->noise_lo, most) &&
+        jem__in_range(ctx, "trainer: cd_from", d->cd_from, 0, INT32_MAX) &&
+        jem__in_range(ctx, "trainer: negatives", d->negatives, 0, INT32_MAX) &&
+        jem__in_range(ctx, "trainer: sgld.steps", d->sgld.steps, 0, INT32_MAX) &&
+        jem__in_range(ctx, "trainer: fresh.steps", d->fresh.steps, 0, INT32_MAX) &&
+        jem__in_range(ctx, "trainer: reinit", (double)d->reinit, 0, 1) &&
+        jem__in_range(ctx, "trainer: restart_lo", (double)d->restart_lo, -most,
+                      (double)d->restart_hi);
 }
 
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
@@ -5227,6 +5267,10 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
         return s;
     }
     if (n_unlabelled == 0) x_unlabelled = NULL;
+    s.status = jem__images_check(tr->net, "train_step", x, n);
+    if (s.status == JEM_OK && x_unlabelled)
+        s.status = jem__images_check(tr->net, "train_step, unlabelled", x_unlabelled, n_unlabelled);
+    if (s.status != JEM_OK) return s;
     jem_ctx *ctx = tr->net->ctx;
     const jem_train_desc *d = &tr->desc;
     s.status = ctx->status, s.update = tr->updates;
@@ -5266,7 +5310,6 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 /* ==== >>eval: classify, accuracy ============================================================== */
 
 #define JEM__EVAL_BATCH 256
-#define JEM__LARGEST 1e4f  /* beyond it, a number in an image is taken for garbage */
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
 
@@ -5289,16 +5332,6 @@ static int jem__quantiles_read(const jem_net *net, float *q) {
         q[n] = (float)v, s = end + (*end == ' ');
     }
     return n;
-}
-
-/* Numbers that images can have: garbage in should be an error, not an answer. */
-static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
-    for (ptrdiff_t i = 0; i < n * size; i++)
-        if (!jem__finite(x[i]) || x[i] > JEM__LARGEST || x[i] < -JEM__LARGEST)
-            return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers",
-                             what, (int)(i / size), (double)x[i]);
-    return JEM_OK;
 }
 
 jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
