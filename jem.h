@@ -805,6 +805,14 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #define JEM__UNROLL
 #endif
 
+/* gcc takes as long again for the last few percent of speed, which only the kernels are worth: up
+   to their scalar instance it compiles as with -O1 (see 'instances' in >>engine). */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
+#define JEM__LIGHT 1
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
 struct jem_ctx {
@@ -6478,6 +6486,9 @@ static const jem__kernels JEM__FN(kernels) = {
 #define JEM__PASS 1
 #include JEM_FILE
 #undef JEM__PASS
+#ifdef JEM__LIGHT
+#pragma GCC pop_options
+#endif
 #ifdef JEM__X86
 #define JEM__PASS 2
 #include JEM_FILE
