@@ -936,6 +936,14 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #define JEM__UNROLL
 #endif
 
+/* gcc takes as long again for the last few percent of speed, which only the kernels are worth: up
+   to their scalar instance it compiles as with -O1 (see 'instances' in >>engine). */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
+#define JEM__LIGHT 1
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
 struct jem_ctx {
@@ -1262,11 +1270,10 @@ typedef struct jem__kernels {
     void (*winograd)(const jem__conv *, jem__part, const float *, const float *,
                      const jem__finish *, float *);
     void (*deal)(const float *, ptrdiff_t, int, int, float *);
-    void (*weight_gradient)(const jem__conv *, int, const float *, ptrdiff_t, const float *,
-                            ptrdiff_t, int, float *, float *, float *);
-    void (*wino_deal)(const jem__conv *, int, const float *, ptrdiff_t, ptrdiff_t, ptrdiff_t,
-                      const float *, float *);
-    void (*wino_weights)(const jem__conv *, const float *, const float *, ptrdiff_t, int, float *);
+    void (*weight_gradient)(const jem__weights *, int);
+    void (*wino_deal)(const jem__weights *, int, int, const float *);
+    void (*wino_weights)(const jem__weights *, int);
+    void (*wino_finish)(const jem__weights *, int);
     void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
     void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
                      ptrdiff_t);
@@ -6443,13 +6450,19 @@ jem_status jem_save(const jem_net *net, const char *path) {
 
 /* ---- what all instances share ---------------------------------------------------------------- */
 
+#ifdef __GNUC__            /* compiled once, not into every instance */
+#define JEM__ONCE static __attribute__((noinline))
+#else
+#define JEM__ONCE static
+#endif
+
 typedef struct jem__phase {
     int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
-    int step_in, taps;                             /* pixel r,c reads r*step_in + dy, c*.. + dx */
-    int dy[JEM__MAX_TAPS], dx[JEM__MAX_TAPS], weight[JEM__MAX_TAPS];   /* ky*k + kx */
+    int step_in, taps;                             /* pixel r,c reads r*step_in + down, ... */
+    int down[JEM__MAX_TAPS], right[JEM__MAX_TAPS], weight[JEM__MAX_TAPS];        /* ky*k + kx */
 } jem__phase;
 
-static int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
+JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
     const int s = q->gradient ? q->stride : 1;
     if (phase >= s * s) return 0;
     f->y0 = phase / s, f->x0 = phase % s, f->step_out = s;
@@ -6458,26 +6471,58 @@ static int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
     f->taps = 0;
     for (int ky = 0; ky < q->k; ky++)
         for (int kx = 0; kx < q->k; kx++) {
-            int dy = ky - q->pad, dx = kx - q->pad;
-            if (q->gradient) {                     /* written y reads dy at (y + pad - ky)/stride */
-                dy = f->y0 - dy, dx = f->x0 - dx;
-                if (dy % s || dx % s) continue;
-                dy /= s, dx /= s;
+            int down = ky - q->pad, right = kx - q->pad;
+            if (q->gradient) {                     /* written y reads (y + pad - ky)/stride */
+                down = f->y0 - down, right = f->x0 - right;
+                if (down % s || right % s) continue;
+                down /= s, right /= s;
             }
-            f->dy[f->taps] = dy, f->dx[f->taps] = dx, f->weight[f->taps++] = ky * q->k + kx;
+            f->down[f->taps] = down, f->right[f->taps] = right;
+            f->weight[f->taps++] = ky * q->k + kx;
         }
     return 1;
 }
 
-/* Channels of the next register block when `left` remain: sixes, and an end that divides. */
-static int jem__conv_channels(int left, int *kind) {
-    static const int size[4] = { 1, 2, 4, 6 };
+/* Some pixels of a phase, computed together: where they are written, and of the taps that lie
+   inside for any of them, where each reads its first channel (NULL: in the padding). */
+typedef struct jem__pixels {
+    int channels;                                  /* read of each */
+    int live, taps, index[JEM__MAX_TAPS];          /* so many of the phase's taps, which ones */
+    const float *tap[JEM__MAX_TAPS][4];
+    ptrdiff_t at[4];
+} jem__pixels;
+
+JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
+                             const float *x, jem__pixels *p) {
+    int iy[4], ix[4];
+    for (int i = 0; i < count; i++) {
+        const int r = (first + i) / s->cols, c = (first + i) % s->cols;
+        iy[i] = r * s->step_in, ix[i] = c * s->step_in;
+        p->at[i] = ((ptrdiff_t)(s->y0 + r * s->step_out) * q->wo + s->x0 + c * s->step_out) *
+                   q->co * JEM_LANES;
+    }
+    p->live = 0, p->taps = s->taps, p->channels = q->ci;
+    for (int t = 0; t < s->taps; t++) {
+        int inside = 0;
+        for (int i = 0; i < count; i++) {
+            const int y = iy[i] + s->down[t], z = ix[i] + s->right[t];
+            const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
+            p->tap[p->live][i] = in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
+            inside |= in;
+        }
+        if (inside) p->index[p->live++] = t;       /* a tap outside for all pixels adds nothing */
+    }
+}
+
+/* Channels of the next register block when `left` remain: sixes, and an end that divides. kind: the
+   block of 1, 3 (or 2), 4, 6. */
+JEM__ONCE int jem__conv_channels(int left, int *kind) {
     *kind = left >= 6 && left != 8 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
-    return size[*kind];
+    return *kind == 3 ? 6 : *kind == 2 ? 4 : *kind == 1 && left == 3 ? 3 : *kind + 1;
 }
 
 /* The first channel of part i: parts of whole blocks. */
-static int jem__conv_from(const jem__conv *q, int i, int of) {
+JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     int blocks = 0, kind, o = 0;
     while (o < q->co) o += jem__conv_channels(q->co - o, &kind), blocks++;
     o = 0;
@@ -6507,18 +6552,55 @@ static void jem__conv_pack(const jem__conv *q, const float *w, float *out) {
 static ptrdiff_t jem__wino_plane(int channels) {
     return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
 }
-static ptrdiff_t jem__wino_work(const jem__conv *q, int m) {           /* floats */
-    const int a = m + 2;
+static ptrdiff_t jem__wino_work(const jem__conv *q) {                  /* floats */
+    const int m = q->tile, a = m + 2;
     return a * a * (jem__wino_plane(q->ci) + jem__wino_plane(q->co)) +
            (ptrdiff_t)m * m * (q->co + 1) * JEM_LANES + (ptrdiff_t)q->ci * JEM_LANES;
 }
 
-/* o = G' p: 6 numbers, s apart, to 3 */
-static void jem__wino_gt(const double *p, int s, double *o) {
-    const double add = p[s] + p[2 * s], sub = p[s] - p[2 * s];
-    const double add2 = p[3 * s] + p[4 * s], sub2 = p[3 * s] - p[4 * s];
-    o[0] = p[0] / 4 - add / 6 + add2 / 24, o[1] = sub2 / 12 - sub / 6,
-    o[2] = add2 / 6 - add / 6 + p[5 * s];
+/* One part of a convolution: tiles first .. last-1, output channels o0 .. o1-1; and the scratch:
+   transformed inputs, their products, a tile's outputs, a pixel of zeros. A part is of the tiles,
+   or where there are too few, of the output channels. */
+typedef struct jem__wino {
+    int across, first, last, o0, o1, pad;
+    float *v, *p, *out, *zero;
+    ptrdiff_t vplane, pplane, pixel;               /* from point to point, from pixel to pixel */
+} jem__wino;
+
+JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, jem__wino *w) {
+    const int m = q->tile, a = m + 2;
+    w->across = (q->wo + m - 1) / m;
+    const int all = w->across * ((q->ho + m - 1) / m), deep = all <= (part.of - 1) * JEM__TILES;
+    w->first = deep ? 0 : jem__part_from(part.i, part.of, all, JEM__TILES);
+    w->last = deep ? all : jem__part_from(part.i + 1, part.of, all, JEM__TILES);
+    w->o0 = deep ? jem__conv_from(q, part.i, part.of) : 0;
+    w->o1 = deep ? jem__conv_from(q, part.i + 1, part.of) : q->co;
+    w->pad = q->gradient ? 2 - q->pad : q->pad;
+    w->vplane = jem__wino_plane(q->ci), w->pplane = jem__wino_plane(q->co);
+    w->pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;     /* not a power of two */
+    w->v = work, w->p = w->v + a * a * w->vplane, w->out = w->p + a * a * w->pplane;
+    w->zero = w->out + m * m * w->pixel;
+    memset(w->zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *w->zero);
+}
+
+/* A transformation of one tile, channel by channel: where the first channel of each number of it is
+   read, and written; how far it is to the next channel, the next number, the next of 16/VL strips
+   of lanes. */
+typedef struct jem__wino_move {
+    const float *in[36];
+    float *out;
+    ptrdiff_t in_step, out_step, point, strip;
+} jem__wino_move;
+
+/* It reads size x size pixels from (y,z) on. */
+typedef struct jem__picture { const float *x, *zero; int c, h, w; } jem__picture;
+
+JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size, int y, int z) {
+    for (int i = 0; i < size * size; i++) {
+        const int iy = y + i / size, ix = z + i % size;
+        const int inside = (unsigned)iy < (unsigned)p->h && (unsigned)ix < (unsigned)p->w;
+        t->in[i] = inside ? p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES : p->zero;
+    }
 }
 
 /* o = G g; every product is exact or the last operation, so no compiler changes a bit */
@@ -6577,6 +6659,12 @@ static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, f
 #define JEM__MUL(a, b) _mm256_mul_ps(a, b)
 #define JEM__DIV(a, b) _mm256_div_ps(a, b)
 #define JEM__SQRT(a) _mm256_sqrt_ps(a)
+#define JEM__FOLD4(a, b)                                                                           \
+    _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31))
+#define JEM__FOLD2(a, b)                                                                           \
+    _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee))
+#define JEM__FOLD1(a, b)                                                                           \
+    _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd))
 #define JEM__LESS(a, b, x, y) _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 #define JEM__BITS(a)                                                                               \
     ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LT_OQ)))
@@ -6614,6 +6702,14 @@ static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, f
 #define JEM__MUL(a, b) _mm512_mul_ps(a, b)
 #define JEM__DIV(a, b) _mm512_div_ps(a, b)
 #define JEM__SQRT(a) _mm512_sqrt_ps(a)
+#define JEM__FOLD8(a, b)                                                                           \
+    _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee))
+#define JEM__FOLD4(a, b)                                                                           \
+    _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd))
+#define JEM__FOLD2(a, b)                                                                           \
+    _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee))
+#define JEM__FOLD1(a, b)                                                                           \
+    _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd))
 #define JEM__LESS(a, b, x, y) _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), x)
 #define JEM__BITS(a) ((unsigned)_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_LT_OQ))
 #define JEM__PICK(bits, x, y) _mm512_mask_mov_ps(y, (__mmask16)(bits), x)
@@ -6648,6 +6744,10 @@ static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, f
 #define JEM__MUL(a, b) vmulq_f32(a, b)
 #define JEM__DIV(a, b) vdivq_f32(a, b)
 #define JEM__SQRT(a) vsqrtq_f32(a)
+#define JEM__FOLD2(a, b)                                                                           \
+    vaddq_f32(vcombine_f32(vget_low_f32(a), vget_low_f32(b)),                                      \
+              vcombine_f32(vget_high_f32(a), vget_high_f32(b)))
+#define JEM__FOLD1(a, b) vpaddq_f32(a, b)
 #define JEM__LESS(a, b, x, y) vbslq_f32(vcltq_f32(a, b), x, y)
 #define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), jem__neon_bits()))
 #define JEM__PICK(bits, x, y)                                                                      \
@@ -6708,7 +6808,14 @@ JEM__INLINE uint32_t jem__float_bits(float f) { uint32_t u; memcpy(&u, &f, 4); r
 JEM__INLINE float jem__bits_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 #endif
 
+/* The scalar code is the oracle: plain loops, of which the compiler may make what it likes. */
+#if JEM__VL == 1
+#define JEM__VINLINE static inline
+#define JEM__REPEAT(i, n) for (int i = 0; i < (n); i++)
+#else
 #define JEM__VINLINE JEM__TARGET JEM__INLINE
+#define JEM__REPEAT(i, n) JEM__UNROLL for (int i = 0; i < (n); i++)
+#endif
 #define JEM__KERNEL JEM__TARGET static
 #define JEM__EACH(i, n) for (ptrdiff_t i = 0; i < (n); i += JEM__VL)
 
@@ -6804,158 +6911,149 @@ JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
     *p = JEM__MUL(r, JEM__MUL(s, t)), *q = JEM__MUL(r, c);
 }
 
+/* What counters .. + VL make of their two words: uniform numbers (kind 0) or normal ones (1). */
+JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, JEM__V *p) {
+    JEM__I a, b;
+    JEM__FN(threefry)(key, counter, &a, &b);
+    if (kind == 0) p[0] = JEM__FN(unit)(a), p[1] = JEM__FN(unit)(b);
+    else JEM__FN(normal2)(a, b, &p[0], &p[1]);
+}
+
 /* kind 0: a + b U[0,1); kind 1: a + b N(0,1). n in 16s. */
 JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, float *out,
                                ptrdiff_t n, float a, float b) {
     const JEM__V va = JEM__SET(a), vb = JEM__SET(b);
     for (ptrdiff_t i = 0; i < n; i += 32)
         for (int l = 0; l < 16; l += JEM__VL) {
-            JEM__I x, y;
-            JEM__V p, q;
-            JEM__FN(threefry)(key, start + (uint64_t)(i / 2 + l), &x, &y);
-            if (kind == 0) p = JEM__FN(unit)(x), q = JEM__FN(unit)(y);
-            else JEM__FN(normal2)(x, y, &p, &q);
-            JEM__STORE(out + i + l, JEM__FMA(vb, p, va));
-            if (i + 16 < n) JEM__STORE(out + i + 16 + l, JEM__FMA(vb, q, va));
+            JEM__V p[2];
+            JEM__FN(draw)(kind, key, start + (uint64_t)(i / 2 + l), p);
+            JEM__STORE(out + i + l, JEM__FMA(vb, p[0], va));
+            if (i + 16 < n) JEM__STORE(out + i + 16 + l, JEM__FMA(vb, p[1], va));
         }
 }
 
-/* The two fused activations, of one vector at lanes h ..; bits: signs (leaky relu), slopes: the
+/* The two fused activations, of one vector at lanes l ..; bits: signs (leaky relu), slopes: the
    derivative s + x s (1-s) (SiLU), for the backward, or NULL. */
-JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int h, uint16_t *bits,
+JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, uint16_t *bits,
                                       float *slopes) {
     if (kind == JEM__MAP_SILU) {
         const JEM__V s = JEM__FN(sigmoid)(v), r = JEM__MUL(v, s);
         if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SUB(JEM__SET(1.0f), s), s));
         return r;
     }
-    if (bits) *bits = (uint16_t)((h ? *bits : 0u) | JEM__BITS(v) << h);
+    if (bits) *bits = (uint16_t)((l ? *bits : 0u) | JEM__BITS(v) << l);
     return JEM__LESS(v, JEM__SET(0.0f), JEM__MUL(v, JEM__SET(slope)), v);
 }
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
 
-/* What becomes of a finished sum (see jem__finish). o: its channel; at: its place in the tensor,
-   h included. A mask and an addition are one fma, as they are where they are not fused. Returns
-   what came of it last. */
-JEM__VINLINE JEM__V JEM__FN(finish)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at, int h) {
+/* What becomes of a finished sum (see jem__finish), at lanes l ..; o: its channel; at: its place in
+   the tensor, l included. A mask and an addition are one fma, as they are where they are not fused.
+   Returns what came of it last. */
+JEM__VINLINE JEM__V JEM__FN(finish_one)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at,
+                                        int l) {
     const ptrdiff_t bit = at / JEM_LANES;
     if (f->bias) v = JEM__ADD(v, JEM__SET(f->bias[o]));
     if (f->bits || f->slopes) {
         const JEM__V m = f->slopes ? JEM__LOAD(f->slopes + at)
-                                   : JEM__PICK((unsigned)f->bits[bit] >> h, JEM__SET(f->slope),
+                                   : JEM__PICK((unsigned)f->bits[bit] >> l, JEM__SET(f->slope),
                                                JEM__SET(1.0f));
         v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : JEM__MUL(v, m);
     } else if (f->add) v = JEM__ADD(v, JEM__LOAD(f->add + at));
     if (f->y) JEM__STORE(f->y + at, v);
     if (f->kind) {
-        v = JEM__FN(activate)(f->kind, f->slope, v, h, f->keep_bits ? f->keep_bits + bit : NULL,
+        v = JEM__FN(activate)(f->kind, f->slope, v, l, f->keep_bits ? f->keep_bits + bit : NULL,
                               f->keep_slopes ? f->keep_slopes + at : NULL);
         if (f->act) JEM__STORE(f->act + at, v);
     }
     return v;
 }
+/* The same of n channels from o on of one pixel, `step` floats apart; at: of its channel 0. */
+JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff_t step, int o,
+                                 int n, ptrdiff_t at, int l) {
+    at += (ptrdiff_t)o * JEM_LANES + l;
+    for (int end = o + n; o < end; o++, sum += step, at += JEM_LANES)
+        (void)JEM__FN(finish_one)(f, JEM__LOAD(sum), o, at, l);
+}
 
 /* Output channels x pixels (CO x PX) are accumulated in registers over taps and input channels.
-   `tap` holds, per tap and pixel, where that pixel's first channel is read: NULL in the padding.
-   Weights are packed [block of CO][16 input channels][tap][input channel][CO]. */
-JEM__VINLINE void JEM__FN(conv_block)(const int co, const int px, const float *const *tap,
-                                      const int *index, int live, int taps, int ci, int h,
-                                      const float *w, const jem__finish *f, int o0,
-                                      const ptrdiff_t *at) {
+   Weights are packed [block of CO][16 input channels][tap][input channel][CO]. Of `most` channels
+   only co are wanted: the others read what follows, and are thrown away. */
+JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__pixels *p,
+                                      const float *w, int co, const jem__finish *f, int o0,
+                                      int l) {
     static const float zero[16 * JEM_LANES] = { 0 };
-    JEM__V acc[JEM__CO][JEM__PX];
-    JEM__UNROLL for (int o = 0; o < co; o++)
-        JEM__UNROLL for (int p = 0; p < px; p++) acc[o][p] = JEM__SET(0.0f);
+    const int rows = JEM__VL == 1 ? co : most, ci = p->channels;
+    JEM__V acc[JEM__CO][JEM__PX], sum[JEM__PX][JEM__CO];
+    JEM__REPEAT(o, rows) JEM__REPEAT(i, px) acc[o][i] = JEM__SET(0.0f);
     for (int c0 = 0; c0 < ci; c0 += 16) {
         const int nc = ci - c0 < 16 ? ci - c0 : 16;
-        const float *wc = w + (ptrdiff_t)c0 * taps * co;
-        for (int t = 0; t < live; t++) {
-            const float *wt = wc + (ptrdiff_t)index[t] * nc * co;
+        const float *wc = w + (ptrdiff_t)c0 * p->taps * co;
+        for (int t = 0; t < p->live; t++) {
+            const float *wt = wc + (ptrdiff_t)p->index[t] * nc * co;
             const float *x[JEM__PX];
-            JEM__UNROLL for (int p = 0; p < px; p++) {
-                const float *from = tap[t * JEM__PX + p];
-                x[p] = (from ? from + c0 * JEM_LANES : zero) + h;
+            JEM__REPEAT(i, px) {
+                const float *from = p->tap[t][i];
+                x[i] = (from ? from + c0 * JEM_LANES : zero) + l;
             }
-            for (int i = 0; i < nc; i++, wt += co) {
+            for (int c = 0; c < nc; c++, wt += co) {
                 JEM__V v[JEM__PX];
-                JEM__UNROLL for (int p = 0; p < px; p++) v[p] = JEM__LOAD(x[p] + i * JEM_LANES);
-                JEM__UNROLL for (int o = 0; o < co; o++) {
+                JEM__REPEAT(i, px) v[i] = JEM__LOAD(x[i] + c * JEM_LANES);
+                JEM__REPEAT(o, rows) {
                     const JEM__V wo = JEM__SET(wt[o]);
-                    JEM__UNROLL for (int p = 0; p < px; p++)
-                        acc[o][p] = JEM__FMA(wo, v[p], acc[o][p]);
+                    JEM__REPEAT(i, px) acc[o][i] = JEM__FMA(wo, v[i], acc[o][i]);
                 }
             }
         }
     }
-    JEM__UNROLL for (int p = 0; p < px; p++)
-        JEM__UNROLL for (int o = 0; o < co; o++)
-            JEM__FN(finish)(f, acc[o][p], o0 + o, at[p] + (ptrdiff_t)(o0 + o) * JEM_LANES + h, h);
-}
-
-#define JEM__BLOCK(co, px)                                                                         \
-    JEM__KERNEL void JEM__FN(conv_##co##x##px)(const float *const *tap, const int *index,          \
-        int live, int taps, int ci, int h, const float *w, const jem__finish *f, int o0,           \
-        const ptrdiff_t *at) {                                                                     \
-        JEM__FN(conv_block)(co, px, tap, index, live, taps, ci, h, w, f, o0, at);                  \
+    if (!f->bits && !f->slopes && !f->add && !f->kind) {     /* nothing but a bias: no detour */
+        float *y = f->y + (ptrdiff_t)o0 * JEM_LANES + l;
+        JEM__REPEAT(o, rows) {
+            if (o >= co) continue;
+            const JEM__V b = JEM__SET(f->bias ? f->bias[o0 + o] : -0.0f);    /* -0: no change */
+            JEM__REPEAT(i, px)
+                JEM__STORE(y + p->at[i] + o * JEM_LANES, JEM__ADD(acc[o][i], b));
+        }
+        return;
     }
-#if JEM__PX == 4
-JEM__BLOCK(6, 4) JEM__BLOCK(4, 4) JEM__BLOCK(2, 4) JEM__BLOCK(1, 4)
-#else
-JEM__BLOCK(6, 2) JEM__BLOCK(4, 2) JEM__BLOCK(2, 2) JEM__BLOCK(1, 2)
-#endif
-JEM__BLOCK(6, 1) JEM__BLOCK(4, 1) JEM__BLOCK(2, 1) JEM__BLOCK(1, 1)
+    JEM__REPEAT(i, px) JEM__REPEAT(o, rows) sum[i][o] = acc[o][i];
+    for (int i = 0; i < px; i++)
+        JEM__FN(finish)(f, (const float *)sum[i], JEM__VL, o0, co, p->at[i], l);
+}
+/* Few blocks, since each is compiled for every instruction set. A pixel alone waits for its sums
+   anyway: six of them as long as one. */
+#define JEM__BLOCK(name, most, px, co)                                                             \
+    JEM__KERNEL void JEM__FN(name)(const jem__pixels *p, const float *w, int n,                    \
+                                   const jem__finish *f, int o0, int l) {                          \
+        (void)n;                                                                                   \
+        JEM__FN(conv_block)(most, px, p, w, co, f, o0, l);                                         \
+    }
+JEM__BLOCK(conv_6, 6, JEM__PX, 6) JEM__BLOCK(conv_4, 4, JEM__PX, 4)
+JEM__BLOCK(conv_3, 3, JEM__PX, n) JEM__BLOCK(conv_1, 1, JEM__PX, 1) JEM__BLOCK(conv_one, 6, 1, n)
 #undef JEM__BLOCK
 
 /* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
    part, for as many threads as there are parts. */
 JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, jem__part part, const float *x,
                                const float *pack, const jem__finish *f) {
-    typedef void (*block_fn)(const float *const *, const int *, int, int, int, int, const float *,
-                             const jem__finish *, int, const ptrdiff_t *);
+    typedef void (*block_fn)(const jem__pixels *, const float *, int, const jem__finish *, int,
+                             int);
     static const block_fn wide[4] = {
-#if JEM__PX == 4
-        JEM__FN(conv_1x4), JEM__FN(conv_2x4), JEM__FN(conv_4x4), JEM__FN(conv_6x4)
-#else
-        JEM__FN(conv_1x2), JEM__FN(conv_2x2), JEM__FN(conv_4x2), JEM__FN(conv_6x2)
-#endif
+        JEM__FN(conv_1), JEM__FN(conv_3), JEM__FN(conv_4), JEM__FN(conv_6)
     };
-    static const block_fn one[4] = {
-        JEM__FN(conv_1x1), JEM__FN(conv_2x1), JEM__FN(conv_4x1), JEM__FN(conv_6x1)
-    };
-    const float *tap[JEM__MAX_TAPS * JEM__PX];
-    int index[JEM__MAX_TAPS];
     jem__phase s;
+    jem__pixels p;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const int pixels = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
-        for (int p0 = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), px; p0 < pixels;
-             p0 += px) {
-            px = pixels - p0 >= JEM__PX ? JEM__PX : 1;
-            ptrdiff_t at[JEM__PX] = { 0 };
-            int iy[JEM__PX] = { 0 }, ix[JEM__PX] = { 0 }, live = 0;
-            for (int p = 0; p < px; p++) {
-                const int r = (p0 + p) / s.cols, c = (p0 + p) % s.cols;
-                iy[p] = r * s.step_in, ix[p] = c * s.step_in;
-                at[p] = ((ptrdiff_t)(s.y0 + r * s.step_out) * q->wo + s.x0 + c * s.step_out) *
-                        q->co * JEM_LANES;
-            }
-            for (int t = 0; t < s.taps; t++) {
-                int inside = 0;
-                for (int p = 0; p < px; p++) {
-                    const int y = iy[p] + s.dy[t], z = ix[p] + s.dx[t];
-                    const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
-                    tap[live * JEM__PX + p] =
-                        in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
-                    inside |= in;
-                }
-                if (inside) index[live++] = t;     /* a tap outside for all pixels adds nothing */
-            }
+        const int last = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
+        for (int i = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), n; i < last;
+             i += n) {
+            n = last - i >= JEM__PX ? JEM__PX : 1;
+            jem__conv_pixels(q, &s, i, n, x, &p);
             const float *w = pack;
             for (int o = 0, kind, co; o < q->co; o += co) {
                 co = jem__conv_channels(q->co - o, &kind);
-                for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                    (px == JEM__PX ? wide : one)[kind](tap, index, live, s.taps, q->ci, h, w, f, o,
-                                                       at);
+                const block_fn block = n == JEM__PX ? wide[kind] : JEM__FN(conv_one);
+                for (int l = 0; l < JEM_LANES; l += JEM__VL) block(&p, w, co, f, o, l);
                 w += (ptrdiff_t)co * q->ci * s.taps;
             }
         }
@@ -6969,13 +7067,13 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, jem__part part, const float *
    over channels. M = 2 has 2.25 times fewer multiplications than the direct sum, M = 4 has 4 times
    fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. */
 
-/* o = B' d */
-JEM__VINLINE void JEM__FN(wino_b)(const int m, const JEM__V *d, JEM__V *o) {
-    if (m == 2) {
-        o[0] = JEM__SUB(d[0], d[2]), o[1] = JEM__ADD(d[1], d[2]);
-        o[2] = JEM__SUB(d[2], d[1]), o[3] = JEM__SUB(d[1], d[3]);
-        return;
-    }
+/* o = B' d, M = 2 */
+JEM__VINLINE void JEM__FN(wino_b2)(const JEM__V *d, JEM__V *o) {
+    o[0] = JEM__SUB(d[0], d[2]), o[1] = JEM__ADD(d[1], d[2]);
+    o[2] = JEM__SUB(d[2], d[1]), o[3] = JEM__SUB(d[1], d[3]);
+}
+/* o = B' d, M = 4 */
+JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
     const JEM__V two = JEM__SET(2.0f), four = JEM__SET(4.0f), five = JEM__SET(5.0f);
     const JEM__V p = JEM__FNMA(four, d[2], d[4]), q = JEM__FNMA(four, d[1], d[3]);
     const JEM__V r = JEM__SUB(d[4], d[2]), s = JEM__SUB(d[3], d[1]);
@@ -6984,266 +7082,20 @@ JEM__VINLINE void JEM__FN(wino_b)(const int m, const JEM__V *d, JEM__V *o) {
     o[3] = JEM__FMA(two, s, r), o[4] = JEM__FNMA(two, s, r);
     o[5] = JEM__FMA(four, d[1], JEM__FNMA(five, d[3], d[5]));
 }
-
-/* o = A' d */
-JEM__VINLINE void JEM__FN(wino_a)(const int m, const JEM__V *d, JEM__V *o) {
+/* o = A' d, M = 2 */
+JEM__VINLINE void JEM__FN(wino_a2)(const JEM__V *d, JEM__V *o) {
+    o[0] = JEM__ADD(d[0], JEM__ADD(d[1], d[2])), o[1] = JEM__SUB(JEM__SUB(d[1], d[2]), d[3]);
+}
+/* o = A' d, M = 4 */
+JEM__VINLINE void JEM__FN(wino_a4)(const JEM__V *d, JEM__V *o) {
     const JEM__V p = JEM__ADD(d[1], d[2]), q = JEM__SUB(d[1], d[2]);
-    if (m == 2) {
-        o[0] = JEM__ADD(d[0], p), o[1] = JEM__SUB(q, d[3]);
-        return;
-    }
     const JEM__V r = JEM__ADD(d[3], d[4]), s = JEM__SUB(d[3], d[4]);
     o[0] = JEM__ADD(JEM__ADD(d[0], p), r);
     o[1] = JEM__FMA(JEM__SET(2.0f), s, q);
     o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
     o[3] = JEM__ADD(JEM__FMA(JEM__SET(8.0f), s, q), d[5]);
 }
-
-/* B' d B of one tile. in: where the channels of each input pixel begin; channels c0 .. c1-1 go to
-   v, `step` floats apart, points `plane` apart, parts of 16 lanes `part` apart */
-JEM__VINLINE void JEM__FN(wino_in)(const int m, const float *const *in, int c0, int c1, float *v,
-                                   ptrdiff_t step, ptrdiff_t plane, ptrdiff_t part) {
-    const int a = m + 2;
-    for (int c = c0; c < c1; c++, v += step)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            JEM__V t[6][6];
-            JEM__UNROLL for (int j = 0; j < a; j++) {
-                JEM__V d[6], o[6];
-                JEM__UNROLL for (int i = 0; i < a; i++)
-                    d[i] = JEM__LOAD(in[i * a + j] + c * JEM_LANES + h);
-                JEM__FN(wino_b)(m, d, o);
-                JEM__UNROLL for (int i = 0; i < a; i++) t[i][j] = o[i];
-            }
-            JEM__UNROLL for (int i = 0; i < a; i++) {
-                JEM__V o[6];
-                JEM__FN(wino_b)(m, t[i], o);
-                JEM__UNROLL for (int j = 0; j < a; j++)
-                    JEM__STORE(v + (i * a + j) * plane + h / JEM__VL * part, o[j]);
-            }
-        }
-}
-
-/* One tile's outputs from its products p[point], to out[m*m][co][16] */
-JEM__VINLINE void JEM__FN(wino_out)(const int m, const float *p, ptrdiff_t plane, int co,
-                                    float *out, ptrdiff_t pixel) {
-    const int a = m + 2;
-    for (int c = 0; c < co; c++, p += JEM__TILES * JEM_LANES, out += JEM_LANES)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            JEM__V t[4][6];
-            JEM__UNROLL for (int j = 0; j < a; j++) {
-                JEM__V d[6], o[4];
-                JEM__UNROLL for (int i = 0; i < a; i++)
-                    d[i] = JEM__LOAD(p + (i * a + j) * plane + h);
-                JEM__FN(wino_a)(m, d, o);
-                JEM__UNROLL for (int i = 0; i < m; i++) t[i][j] = o[i];
-            }
-            JEM__UNROLL for (int i = 0; i < m; i++) {
-                JEM__V o[4];
-                JEM__FN(wino_a)(m, t[i], o);
-                JEM__UNROLL for (int j = 0; j < m; j++)
-                    JEM__STORE(out + (i * m + j) * pixel + h, o[j]);
-            }
-        }
-}
-
-/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles */
-JEM__VINLINE void JEM__FN(wino_block)(const int co, const int px, const float *u, const float *v,
-                                      int ci, float *p) {
-    JEM__V acc[JEM__CO][JEM__PX];
-    JEM__UNROLL for (int o = 0; o < co; o++)
-        JEM__UNROLL for (int t = 0; t < px; t++) acc[o][t] = JEM__SET(0.0f);
-    for (int i = 0; i < ci; i++, u += co, v += JEM__TILES * JEM_LANES) {
-        JEM__V x[JEM__PX];
-        JEM__UNROLL for (int t = 0; t < px; t++) x[t] = JEM__LOAD(v + t * JEM_LANES);
-        JEM__UNROLL for (int o = 0; o < co; o++) {
-            const JEM__V w = JEM__SET(u[o]);
-            JEM__UNROLL for (int t = 0; t < px; t++) acc[o][t] = JEM__FMA(w, x[t], acc[o][t]);
-        }
-    }
-    JEM__UNROLL for (int o = 0; o < co; o++)
-        JEM__UNROLL for (int t = 0; t < px; t++)
-            JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
-}
-#define JEM__BLOCK(co)                                                                             \
-    JEM__KERNEL void JEM__FN(wino_##co)(const float *u, const float *v, int ci, float *p) {        \
-        JEM__FN(wino_block)(co, JEM__PX, u, v, ci, p);                                             \
-    }
-JEM__BLOCK(6) JEM__BLOCK(4) JEM__BLOCK(2) JEM__BLOCK(1)
-#undef JEM__BLOCK
-
-/* As conv, for k = 3, stride 1; u: packed weights; work: jem__wino_work floats. A part is of the
-   tiles, or where there are too few, of the output channels. */
-JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const float *x,
-                                   const float *u, const jem__finish *f, float *work) {
-    typedef void (*block_fn)(const float *, const float *, int, float *);
-    static const block_fn block[4] = {
-        JEM__FN(wino_1), JEM__FN(wino_2), JEM__FN(wino_4), JEM__FN(wino_6)
-    };
-    const int m = q->tile, a = m + 2, across = (q->wo + m - 1) / m;
-    const int all = across * ((q->ho + m - 1) / m);
-    const int deep = all <= (part.of - 1) * JEM__TILES;      /* parts of the channels */
-    const int tiles = deep ? all : jem__part_from(part.i + 1, part.of, all, JEM__TILES);
-    const int o0 = deep ? jem__conv_from(q, part.i, part.of) : 0;
-    const int o1 = deep ? jem__conv_from(q, part.i + 1, part.of) : q->co;
-    const int pad = q->gradient ? 2 - q->pad : q->pad;
-    const ptrdiff_t vplane = jem__wino_plane(q->ci), pplane = jem__wino_plane(q->co);
-    const ptrdiff_t pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;  /* not a power of two */
-    float *v = work, *p = v + a * a * vplane, *out = p + a * a * pplane,
-          *zero = out + m * m * pixel;
-    memset(zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *zero);       /* what the padding holds */
-    for (int t0 = deep ? 0 : jem__part_from(part.i, part.of, all, JEM__TILES); t0 < tiles;
-         t0 += JEM__TILES) {
-        const int n = tiles - t0 < JEM__TILES ? tiles - t0 : JEM__TILES;
-        for (int t = 0; t < n; t++) {
-            const int y = (t0 + t) / across * m - pad, z = (t0 + t) % across * m - pad;
-            const float *in[36];
-            for (int i = 0; i < a * a; i++) {
-                const int iy = y + i / a, ix = z + i % a;
-                const int inside = (unsigned)iy < (unsigned)q->hi && (unsigned)ix < (unsigned)q->wi;
-                in[i] = inside ? x + ((ptrdiff_t)iy * q->wi + ix) * q->ci * JEM_LANES : zero;
-            }
-            const ptrdiff_t step = JEM__TILES * JEM_LANES;
-            if (m == 2) JEM__FN(wino_in)(2, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
-            else JEM__FN(wino_in)(4, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
-        }
-        for (int i = 0; i < a * a; i++) {
-            const float *w = u + ((ptrdiff_t)i * q->co + o0) * q->ci;
-            for (int o = o0, kind, co; o < o1; o += co) {
-                co = jem__conv_channels(q->co - o, &kind);
-                for (int t = 0; t < n; t += JEM__PX)
-                    for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                        block[kind](w, v + i * vplane + t * JEM_LANES + h, q->ci,
-                                    p + i * pplane +
-                                    ((ptrdiff_t)o * JEM__TILES + t) * JEM_LANES + h);
-                w += (ptrdiff_t)co * q->ci;
-            }
-        }
-        for (int t = 0; t < n; t++) {
-            const int y = (t0 + t) / across * m, z = (t0 + t) % across * m;
-            const float *sums = p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
-            if (m == 2) JEM__FN(wino_out)(2, sums, pplane, o1 - o0, out, pixel);
-            else JEM__FN(wino_out)(4, sums, pplane, o1 - o0, out, pixel);
-            for (int i = 0; i < m && y + i < q->ho; i++)
-                for (int j = 0; j < m && z + j < q->wo; j++) {
-                    const float *s = out + (i * m + j) * pixel;
-                    const ptrdiff_t at = ((ptrdiff_t)(y + i) * q->wo + z + j) * q->co * JEM_LANES;
-                    for (int o = o0; o < o1; o++)
-                        for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                            JEM__FN(finish)(f, JEM__LOAD(s + (o - o0) * JEM_LANES + h), o,
-                                            at + o * JEM_LANES + h, h);
-                }
-        }
-    }
-}
-
-/* ---- convolution: weight gradient ------------------------------------------------------------ */
-/* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
-   weights is accumulated in registers, a tap at a time, over rows small enough for the L1. Operands
-   are first copied to [half][block of B channels][pixel][B][VL]: straight lines to read, and no
-   power-of-two strides. */
-
-JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, int block,
-                               float *out) {
-    for (int h = 0; h < JEM_LANES; h += JEM__VL)
-        for (int c0 = 0; c0 < channels; c0 += block)
-            for (ptrdiff_t p = 0; p < pixels; p++)
-                for (int c = c0; c < c0 + block; c++, out += JEM__VL)
-                    JEM__STORE(out, c < channels ? JEM__LOAD(x + (p * channels + c) * JEM_LANES + h)
-                                                 : JEM__SET(0.0f));
-}
-
-/* acc[tap][WO][WI][VL] += rows y0..y1 of the output */
-JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
-                                       float *acc, int y0, int y1) {
-    for (int ky = 0; ky < q->k; ky++)
-        for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
-            JEM__V a[JEM__WO][JEM__WI];
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                    a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
-            const int dx = kx - q->pad, s = q->stride;
-            int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
-            while (lo < hi && lo * s + dx < 0) lo++;
-            while (hi > lo && (hi - 1) * s + dx >= q->wi) hi--;
-            for (int oy = y0; oy < y1; oy++) {
-                const int iy = oy * s + ky - q->pad;
-                if ((unsigned)iy >= (unsigned)q->hi) continue;
-                const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
-                const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + dx) * JEM__WI * JEM__VL;
-                for (int ox = lo; ox < hi;
-                     ox++, g += JEM__WO * JEM__VL, v += s * JEM__WI * JEM__VL) {
-                    JEM__V xv[JEM__WI];
-                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                        xv[i] = JEM__LOAD(v + i * JEM__VL);
-                    JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
-                        const JEM__V go = JEM__LOAD(g + o * JEM__VL);
-                        JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                            a[o][i] = JEM__FMA(go, xv[i], a[o][i]);
-                    }
-                }
-            }
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                    JEM__STORE(acc + (o * JEM__WI + i) * JEM__VL, a[o][i]);
-        }
-}
-
-/* One block of WO output channels from o0 on, over all groups; xs, dys: every group dealt, so many
-   floats apart. acc: taps*WO*WI*16 floats of scratch. Adds to dw (O,I,k,k) and db (O, or NULL). */
-JEM__KERNEL void JEM__FN(weight_gradient)(const jem__conv *q, int groups, const float *xs,
-                                          ptrdiff_t xstride, const float *dys, ptrdiff_t ystride,
-                                          int o0, float *acc, float *dw, float *db) {
-    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI;
-    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi, py = (ptrdiff_t)q->ho * q->wo;
-    const ptrdiff_t xhalf = (q->ci + JEM__WI - 1) / JEM__WI * JEM__WI * px * JEM__VL;
-    const ptrdiff_t yhalf = (q->co + JEM__WO - 1) / JEM__WO * JEM__WO * py * JEM__VL;
-    int rows = 20480 / ((q->wi * q->stride * JEM__WI + q->wo * JEM__WO) * JEM__VL * 4);
-    if (rows < 1) rows = 1;
-    const int out = q->co - o0 < JEM__WO ? q->co - o0 : JEM__WO;
-    dys += o0 * py * JEM__VL;
-    for (int i0 = 0; i0 < q->ci; i0 += JEM__WI) {
-        const int in = q->ci - i0 < JEM__WI ? q->ci - i0 : JEM__WI;
-        const ptrdiff_t half = (ptrdiff_t)taps * cells * JEM__VL;
-        memset(acc, 0, (size_t)(taps * cells * JEM_LANES) * sizeof *acc);
-        for (int h = 0; h < JEM_LANES / JEM__VL; h++)
-            for (int g = 0; g < groups; g++)
-                for (int y0 = 0; y0 < q->ho; y0 += rows)
-                    JEM__FN(weight_block)(q, xs + g * xstride + h * xhalf + i0 * px * JEM__VL,
-                                          dys + g * ystride + h * yhalf, acc + h * half, y0,
-                                          y0 + rows < q->ho ? y0 + rows : q->ho);
-        for (int o = 0; o < out; o++)
-            for (int i = 0; i < in; i++)
-                for (int t = 0; t < taps; t++) {
-                    float lane[JEM_LANES];
-                    for (int l = 0; l < JEM_LANES; l++)
-                        lane[l] = acc[l / JEM__VL * half +
-                                      ((ptrdiff_t)t * cells + o * JEM__WI + i) * JEM__VL +
-                                      l % JEM__VL];
-                    dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] += jem__sum_lanes(lane);
-                }
-    }
-    for (int o = 0; db && o < out; o++) {
-        float lane[JEM_LANES];
-        for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
-            JEM__V s = JEM__SET(0.0f);
-            for (int g = 0; g < groups; g++)
-                for (ptrdiff_t p = 0; p < py; p++)
-                    s = JEM__ADD(s, JEM__LOAD(dys + g * ystride + h * yhalf +
-                                              (p * JEM__WO + o) * JEM__VL));
-            JEM__STORE(lane + h * JEM__VL, s);
-        }
-        db[o0 + o] += jem__sum_lanes(lane);
-    }
-}
-
-/* ---- weight gradient by Winograd ------------------------------------------------------------- */
-/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
-   matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
-   and images is a matrix product per point; G' goes last. Operands lie as [point][part of 16 lanes]
-   [block of B channels][tile][B][VL], tiles counted through all groups. For M = 4 and many
-   channels: elsewhere the direct sum was measured to be faster. */
-
-/* o = A d: 4 numbers to 6 */
+/* o = A d, M = 4 (for weight gradients) */
 JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     const JEM__V s = JEM__ADD(d[0], d[2]), r = JEM__ADD(d[1], d[3]);
     const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
@@ -7252,90 +7104,348 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     o[3] = JEM__ADD(s2, r2), o[4] = JEM__SUB(s2, r2), o[5] = d[3];
 }
 
-/* A dy A' of one tile; as wino_in */
-JEM__VINLINE void JEM__FN(wino_dy)(const float *const *in, int c0, int c1, float *v, ptrdiff_t step,
-                                   ptrdiff_t plane, ptrdiff_t part) {
-    for (int c = c0; c < c1; c++, v += step)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            JEM__V t[6][4];
-            JEM__UNROLL for (int j = 0; j < 4; j++) {
-                JEM__V d[4], o[6];
-                JEM__UNROLL for (int i = 0; i < 4; i++)
-                    d[i] = JEM__LOAD(in[i * 4 + j] + c * JEM_LANES + h);
-                JEM__FN(wino_at)(d, o);
-                JEM__UNROLL for (int i = 0; i < 6; i++) t[i][j] = o[i];
-            }
-            JEM__UNROLL for (int i = 0; i < 6; i++) {
-                JEM__V o[6];
-                JEM__FN(wino_at)(t[i], o);
-                JEM__UNROLL for (int j = 0; j < 6; j++)
-                    JEM__STORE(v + (i * 6 + j) * plane + h / JEM__VL * part, o[j]);
-            }
-        }
-}
+/* One of these for all columns, then for all rows of a tile: from x from numbers become to x to. */
+#define JEM__WINO(name, line, from, to)                                                            \
+    JEM__KERNEL void JEM__FN(name)(const jem__wino_move *w, int channels) {                        \
+        for (int c = 0; c < channels; c++)                                                         \
+            for (int l = 0; l < JEM_LANES; l += JEM__VL) {                                         \
+                const ptrdiff_t at = c * w->in_step + l;                                           \
+                float *out = w->out + c * w->out_step + l / JEM__VL * w->strip;                    \
+                JEM__V t[to][from];                                                                \
+                JEM__REPEAT(j, from) {                                                             \
+                    JEM__V d[from], o[to];                                                         \
+                    JEM__REPEAT(i, from) d[i] = JEM__LOAD(w->in[i * (from) + j] + at);             \
+                    JEM__FN(line)(d, o);                                                           \
+                    JEM__REPEAT(i, to) t[i][j] = o[i];                                             \
+                }                                                                                  \
+                JEM__REPEAT(i, to) {                                                               \
+                    JEM__V o[to];                                                                  \
+                    JEM__FN(line)(t[i], o);                                                        \
+                    JEM__REPEAT(j, to) JEM__STORE(out + (i * (to) + j) * w->point, o[j]);          \
+                }                                                                                  \
+            }                                                                                      \
+    }
+JEM__WINO(wino_in2, wino_b2, 4, 4)
+JEM__WINO(wino_in4, wino_b4, 6, 6)
+JEM__WINO(wino_out2, wino_a2, 4, 2)
+JEM__WINO(wino_out4, wino_a4, 6, 4)
+JEM__WINO(wino_dy, wino_at, 4, 6)
+#undef JEM__WINO
 
-/* One group's tiles of x (side 0) or dy (side 1), transformed, as tiles first .. of `all`, points
-   `plane` apart. zero: a pixel of zeros. */
-JEM__KERNEL void JEM__FN(wino_deal)(const jem__conv *q, int side, const float *x, ptrdiff_t first,
-                                    ptrdiff_t all, ptrdiff_t plane, const float *zero, float *out) {
-    const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
-    const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
-    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
-    const int high = side ? q->ho : q->hi, wide = side ? q->wo : q->wi;
-    const ptrdiff_t cell = (ptrdiff_t)block * JEM__VL;
-    const ptrdiff_t part = (channels + block - 1) / block * all * cell;
-    for (int t = 0; t < tiles; t++) {
-        const int y = t / across * 4 + from, z = t % across * 4 + from;
-        const float *in[36];
-        for (int i = 0; i < size * size; i++) {
-            const int iy = y + i / size, ix = z + i % size;
-            const int inside = (unsigned)iy < (unsigned)high && (unsigned)ix < (unsigned)wide;
-            in[i] = inside ? x + ((ptrdiff_t)iy * wide + ix) * channels * JEM_LANES : zero;
+/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles; as conv_block */
+JEM__VINLINE void JEM__FN(wino_block)(const int most, const float *u, const float *v, int co,
+                                      int ci, float *p) {
+    const int rows = JEM__VL == 1 ? co : most;
+    JEM__V acc[JEM__CO][JEM__PX];
+    JEM__REPEAT(o, rows) JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__SET(0.0f);
+    for (int i = 0; i < ci; i++, u += co, v += JEM__TILES * JEM_LANES) {
+        JEM__V x[JEM__PX];
+        JEM__REPEAT(t, JEM__PX) x[t] = JEM__LOAD(v + t * JEM_LANES);
+        JEM__REPEAT(o, rows) {
+            const JEM__V w = JEM__SET(u[o]);
+            JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__FMA(w, x[t], acc[o][t]);
         }
-        for (int c0 = 0; c0 < channels; c0 += block) {
-            const int c1 = c0 + block < channels ? c0 + block : channels;
-            float *to = out + (c0 / block * all + first + t) * cell;
-            if (side) JEM__FN(wino_dy)(in, c0, c1, to, JEM__VL, plane, part);
-            else JEM__FN(wino_in)(4, in, c0, c1, to, JEM__VL, plane, part);
-            for (int i = 0; c1 < c0 + block && i < 36; i++)            /* fill the last block */
-                for (int h = 0; h < JEM_LANES / JEM__VL; h++)
-                    memset(to + i * plane + h * part + (c1 - c0) * JEM__VL, 0,
-                           (size_t)((c0 + block - c1) * JEM__VL) * sizeof *to);
+    }
+    JEM__REPEAT(o, rows) {
+        if (o >= co) continue;
+        JEM__REPEAT(t, JEM__PX) JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
+    }
+}
+#define JEM__BLOCK(most, co)                                                                       \
+    JEM__KERNEL void JEM__FN(wino_##most)(const float *u, const float *v, int n, int ci,           \
+                                          float *p) {                                              \
+        (void)n;                                                                                   \
+        JEM__FN(wino_block)(most, u, v, co, ci, p);                                                \
+    }
+JEM__BLOCK(6, 6) JEM__BLOCK(4, 4) JEM__BLOCK(3, n) JEM__BLOCK(1, 1)
+#undef JEM__BLOCK
+
+/* The products of n tiles, point by point */
+JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
+                                        int n) {
+    typedef void (*block_fn)(const float *, const float *, int, int, float *);
+    static const block_fn block[4] = {
+        JEM__FN(wino_1), JEM__FN(wino_3), JEM__FN(wino_4), JEM__FN(wino_6)
+    };
+    for (int i = 0; i < (q->tile + 2) * (q->tile + 2); i++) {
+        const float *from = u + ((ptrdiff_t)i * q->co + w->o0) * q->ci, *v = w->v + i * w->vplane;
+        for (int o = w->o0, kind, co; o < w->o1; o += co) {
+            float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
+            co = jem__conv_channels(q->co - o, &kind);
+            for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES)
+                for (int l = 0; l < JEM_LANES; l += JEM__VL)
+                    block[kind](from, v + t + l, co, q->ci, p + t + l);
+            from += (ptrdiff_t)co * q->ci;
         }
     }
 }
 
-/* One point and one block of WO output channels: sum over `all` tiles and lanes, to
-   product[o][i], rows of q->ci. xs, dys: that point's operands. */
-JEM__KERNEL void JEM__FN(wino_weights)(const jem__conv *q, const float *xs, const float *dys,
-                                       ptrdiff_t all, int o0, float *product) {
-    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
-    for (int ib = 0; ib < iblocks; ib++) {
-        float lane[JEM__WO][JEM__WI][JEM_LANES];
-        for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
-            const float *v = xs + ((ptrdiff_t)h * iblocks + ib) * all * JEM__WI * JEM__VL;
-            const float *g = dys +
-                             ((ptrdiff_t)h * oblocks + o0 / JEM__WO) * all * JEM__WO * JEM__VL;
-            JEM__V acc[JEM__WO][JEM__WI];
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++) acc[o][i] = JEM__SET(0.0f);
-            for (ptrdiff_t t = 0; t < all; t++, v += JEM__WI * JEM__VL, g += JEM__WO * JEM__VL) {
-                JEM__V xv[JEM__WI];
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++) xv[i] = JEM__LOAD(v + i * JEM__VL);
-                JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
-                    const JEM__V go = JEM__LOAD(g + o * JEM__VL);
-                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                        acc[o][i] = JEM__FMA(go, xv[i], acc[o][i]);
+/* As conv, for k = 3, stride 1; u: packed weights; work: jem__wino_work floats. */
+JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const float *x,
+                                   const float *u, const jem__finish *f, float *work) {
+    const int m = q->tile;
+    jem__wino w;
+    jem__wino_move in, out;
+    jem__wino_open(q, part, work, &w);
+    const jem__picture image = { x, w.zero, q->ci, q->hi, q->wi };
+    in.out_step = out.in_step = JEM__TILES * JEM_LANES, in.point = w.vplane;
+    out.out = w.out, out.out_step = JEM_LANES, out.point = w.pixel;
+    in.strip = out.strip = JEM__VL;
+    for (int t0 = w.first; t0 < w.last; t0 += JEM__TILES) {
+        const int n = w.last - t0 < JEM__TILES ? w.last - t0 : JEM__TILES;
+        for (int t = 0; t < n; t++) {
+            const int at = t0 + t;
+            jem__wino_read(&in, &image, m + 2, at / w.across * m - w.pad,
+                           at % w.across * m - w.pad);
+            in.out = w.v + t * JEM_LANES, in.in_step = JEM_LANES;
+            (m == 2 ? JEM__FN(wino_in2) : JEM__FN(wino_in4))(&in, q->ci);
+        }
+        JEM__FN(wino_products)(q, &w, u, n);
+        for (int t = 0; t < n; t++) {
+            const int y = (t0 + t) / w.across * m, z = (t0 + t) % w.across * m;
+            const float *sums = w.p + ((ptrdiff_t)w.o0 * JEM__TILES + t) * JEM_LANES;
+            for (int i = 0; i < (m + 2) * (m + 2); i++) out.in[i] = sums + i * w.pplane;
+            (m == 2 ? JEM__FN(wino_out2) : JEM__FN(wino_out4))(&out, w.o1 - w.o0);
+            for (int i = 0; i < m * m; i++) {
+                const int row = y + i / m, col = z + i % m;
+                if (row >= q->ho || col >= q->wo) continue;
+                for (int l = 0; l < JEM_LANES; l += JEM__VL)
+                    JEM__FN(finish)(f, w.out + i * w.pixel + l, JEM_LANES, w.o0, w.o1 - w.o0,
+                                    ((ptrdiff_t)row * q->wo + col) * q->co * JEM_LANES, l);
+            }
+        }
+    }
+}
+
+/* ---- convolution: weight gradient ------------------------------------------------------------ */
+/* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
+   weights is accumulated in registers, a tap at a time, over rows small enough for the L1. Operands
+   are first copied to [strip of VL lanes][block of B channels][pixel][B][VL]: straight lines to
+   read, and no power-of-two strides. */
+
+JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, int block,
+                               float *out) {
+    for (int l = 0; l < JEM_LANES; l += JEM__VL)
+        for (int c0 = 0; c0 < channels; c0 += block)
+            for (ptrdiff_t p = 0; p < pixels; p++)
+                for (int c = c0; c < c0 + block; c++, out += JEM__VL)
+                    JEM__STORE(out, c < channels ? JEM__LOAD(x + (p * channels + c) * JEM_LANES + l)
+                                                 : JEM__SET(0.0f));
+}
+
+/* The 16 lanes of each of WO x WI sums, [strip][cell][VL], added up in jem__sum_lanes' order: lanes
+   that lie 8, 4, 2, 1 apart. A fold does so with two registers at once and makes one of them, so
+   VL sums end as the VL lanes of one register; none of it goes through memory (Intel's processors
+   wait long for a wide load of what was just stored in pieces). */
+JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
+    for (int c0 = 0; c0 < JEM__WO * JEM__WI; c0 += JEM__VL) {
+        JEM__V v[JEM__VL];
+        JEM__REPEAT(i, JEM__VL) {                  /* cells in the order in which folds take them */
+            int cell = c0 + (JEM__VL < 4 ? 0 : i * 4 % JEM__VL + i * 4 / JEM__VL);
+            cell = cell < JEM__WO * JEM__WI ? cell : JEM__WO * JEM__WI - 1;
+            JEM__V s[JEM_LANES / JEM__VL];
+            JEM__REPEAT(j, JEM_LANES / JEM__VL)
+                s[j] = JEM__LOAD(acc + j * strip + (ptrdiff_t)cell * JEM__VL);
+            for (int n = JEM_LANES / JEM__VL / 2; n > 0; n /= 2)
+                for (int j = 0; j < n; j++) s[j] = JEM__ADD(s[j], s[j + n]);
+            v[i] = s[0];
+        }
+#if JEM__VL == 16
+        JEM__REPEAT(i, 8) v[i] = JEM__FOLD8(v[2 * i], v[2 * i + 1]);
+#endif
+#if JEM__VL >= 8
+        JEM__REPEAT(i, 4) v[i] = JEM__FOLD4(v[2 * i], v[2 * i + 1]);
+#endif
+#if JEM__VL >= 4
+        v[0] = JEM__FOLD1(JEM__FOLD2(v[0], v[1]), JEM__FOLD2(v[2], v[3]));
+#endif
+        JEM__STORE(out + c0, v[0]);
+    }
+}
+
+/* acc[tap][WO][WI][VL] += rows y0..y1 of the output */
+JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
+                                       float *acc, int y0, int y1) {
+    const int s = q->stride;
+    for (int ky = 0; ky < q->k; ky++)
+        for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
+            JEM__V a[JEM__WO][JEM__WI];
+            JEM__REPEAT(o, JEM__WO)
+                JEM__REPEAT(i, JEM__WI) a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
+            const int right = kx - q->pad;
+            int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
+            while (lo < hi && lo * s + right < 0) lo++;
+            while (hi > lo && (hi - 1) * s + right >= q->wi) hi--;
+            for (int oy = y0; oy < y1; oy++) {
+                const int iy = oy * s + ky - q->pad;
+                if ((unsigned)iy >= (unsigned)q->hi) continue;
+                const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
+                const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + right) * JEM__WI * JEM__VL;
+                for (int ox = lo; ox < hi;
+                     ox++, g += JEM__WO * JEM__VL, v += s * JEM__WI * JEM__VL) {
+                    JEM__V xv[JEM__WI];
+                    JEM__REPEAT(i, JEM__WI) xv[i] = JEM__LOAD(v + i * JEM__VL);
+                    JEM__REPEAT(o, JEM__WO) {
+                        const JEM__V go = JEM__LOAD(g + o * JEM__VL);
+                        JEM__REPEAT(i, JEM__WI) a[o][i] = JEM__FMA(go, xv[i], a[o][i]);
+                    }
                 }
             }
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                    JEM__STORE(lane[o][i] + h * JEM__VL, acc[o][i]);
+            JEM__REPEAT(o, JEM__WO)
+                JEM__REPEAT(i, JEM__WI) JEM__STORE(acc + (o * JEM__WI + i) * JEM__VL, a[o][i]);
         }
-        for (int o = 0; o < JEM__WO && o0 + o < q->co; o++)
-            for (int i = 0; i < JEM__WI && ib * JEM__WI + i < q->ci; i++)
-                product[(ptrdiff_t)(o0 + o) * q->ci + ib * JEM__WI + i] =
-                    jem__sum_lanes(lane[o][i]);
+}
+
+/* db[o] += the sum of dy (as dealt) over groups and pixels, for the WO channels from o0 on */
+JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const float *dy,
+                                        ptrdiff_t strip) {
+    const ptrdiff_t pixels = (ptrdiff_t)w->q->ho * w->q->wo;
+    float lane[JEM__WO][JEM_LANES];
+    for (int l = 0; l < JEM_LANES; l += JEM__VL, dy += strip) {
+        JEM__V s[JEM__WO];
+        JEM__REPEAT(o, JEM__WO) s[o] = JEM__SET(0.0f);
+        for (int g = 0; g < w->groups; g++)
+            for (ptrdiff_t p = 0; p < pixels; p++) {
+                const float *at = dy + g * w->y_step + p * JEM__WO * JEM__VL;
+                JEM__REPEAT(o, JEM__WO) s[o] = JEM__ADD(s[o], JEM__LOAD(at + o * JEM__VL));
+            }
+        JEM__REPEAT(o, JEM__WO) JEM__STORE(lane[o] + l, s[o]);
+    }
+    for (int o = 0; o < JEM__WO && o0 + o < w->q->co; o++) w->db[o0 + o] += jem__sum_lanes(lane[o]);
+}
+
+/* Product i: the block of WO output channels from i*WO on, over all groups. */
+JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
+    const jem__conv *q = w->q;
+    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI, o0 = block * JEM__WO;
+    const int out = q->co - o0 < JEM__WO ? q->co - o0 : JEM__WO;
+    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi, py = (ptrdiff_t)q->ho * q->wo;
+    const ptrdiff_t xstrip = (q->ci + JEM__WI - 1) / JEM__WI * JEM__WI * px * JEM__VL;
+    const ptrdiff_t ystrip = (q->co + JEM__WO - 1) / JEM__WO * JEM__WO * py * JEM__VL;
+    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL;
+    const float *dy = w->y + o0 * py * JEM__VL;
+    float *acc = w->product + block * w->product_step, sum[32];
+    int rows = 20480 / ((q->wi * q->stride * JEM__WI + q->wo * JEM__WO) * JEM__VL * 4);
+    if (rows < 1) rows = 1;
+    for (int i0 = 0; i0 < q->ci; i0 += JEM__WI) {
+        const int in = q->ci - i0 < JEM__WI ? q->ci - i0 : JEM__WI;
+        memset(acc, 0, (size_t)(taps * cells * JEM_LANES) * sizeof *acc);
+        for (int s = 0; s < JEM_LANES / JEM__VL; s++)
+            for (int g = 0; g < w->groups; g++)
+                for (int y0 = 0; y0 < q->ho; y0 += rows)
+                    JEM__FN(weight_block)(q, w->x + g * w->x_step + s * xstrip + i0 * px * JEM__VL,
+                                          dy + g * w->y_step + s * ystrip, acc + s * strip, y0,
+                                          y0 + rows < q->ho ? y0 + rows : q->ho);
+        for (int t = 0; t < taps; t++) {
+            JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, strip, sum);
+            for (int o = 0; o < out; o++)
+                for (int i = 0; i < in; i++)
+                    w->dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] +=
+                        sum[o * JEM__WI + i];
+        }
+    }
+    if (w->db) JEM__FN(bias_gradient)(w, o0, dy, ystrip);
+}
+
+/* ---- weight gradient by Winograd ------------------------------------------------------------- */
+/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
+   matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
+   and images is a matrix product per point; G' goes last. Operands lie as [point]
+   [strip of VL lanes][block of B channels][tile][B][VL], tiles counted through all groups. For M = 4 and many
+   channels: elsewhere the direct sum was measured to be faster. */
+
+/* One group's tiles of x (side 0) or dy (side 1), transformed. */
+JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side, const float *x) {
+    const jem__conv *q = w->q;
+    const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
+    const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
+    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
+    const jem__picture image = { x, w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES, channels,
+                                 side ? q->ho : q->hi, side ? q->wo : q->wi };
+    const ptrdiff_t all = w->product_step, cell = (ptrdiff_t)block * JEM__VL;
+    jem__wino_move tile;
+    tile.in_step = JEM_LANES, tile.out_step = JEM__VL, tile.point = side ? w->y_step : w->x_step;
+    tile.strip = (channels + block - 1) / block * all * cell;
+    for (int t = 0; t < tiles; t++) {
+        jem__wino_read(&tile, &image, size, t / across * 4 + from, t % across * 4 + from);
+        tile.out = (side ? w->y : w->x) + (group * tiles + t) * cell;
+        for (int c = 0; c < channels; c += block, tile.out += all * cell) {
+            const int n = c + block < channels ? block : channels - c;
+            (side ? JEM__FN(wino_dy) : JEM__FN(wino_in4))(&tile, n);
+            for (int i = 0; i < size * size; i++) tile.in[i] += n * JEM_LANES;
+            for (int i = 0; n < block && i < 36; i++)                  /* fill the last block */
+                for (int s = 0; s < JEM_LANES / JEM__VL; s++)
+                    memset(tile.out + i * tile.point + s * tile.strip + n * JEM__VL, 0,
+                           (size_t)((block - n) * JEM__VL) * sizeof(float));
+        }
+    }
+}
+
+/* Product i: one point and one block of WO output channels: sum over all tiles and lanes, to
+   [point][o][i]. */
+JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
+    const jem__conv *q = w->q;
+    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int point = i / oblocks, ob = i % oblocks, cells = JEM__WO * JEM__WI;
+    const ptrdiff_t all = w->product_step;
+    float *to = w->product + ((ptrdiff_t)point * q->co + ob * JEM__WO) * q->ci;
+    for (int ib = 0; ib < iblocks; ib++) {
+        float lanes[JEM__WO * JEM__WI * JEM_LANES], sum[32];
+        for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
+            const float *v = w->x + point * w->x_step +
+                             ((ptrdiff_t)s * iblocks + ib) * all * JEM__WI * JEM__VL;
+            const float *g = w->y + point * w->y_step +
+                             ((ptrdiff_t)s * oblocks + ob) * all * JEM__WO * JEM__VL;
+            JEM__V acc[JEM__WO][JEM__WI];
+            JEM__REPEAT(o, JEM__WO) JEM__REPEAT(c, JEM__WI) acc[o][c] = JEM__SET(0.0f);
+            for (ptrdiff_t t = 0; t < all; t++, v += JEM__WI * JEM__VL, g += JEM__WO * JEM__VL) {
+                JEM__V xv[JEM__WI];
+                JEM__REPEAT(c, JEM__WI) xv[c] = JEM__LOAD(v + c * JEM__VL);
+                JEM__REPEAT(o, JEM__WO) {
+                    const JEM__V go = JEM__LOAD(g + o * JEM__VL);
+                    JEM__REPEAT(c, JEM__WI) acc[o][c] = JEM__FMA(go, xv[c], acc[o][c]);
+                }
+            }
+            JEM__REPEAT(o, JEM__WO)
+                JEM__REPEAT(c, JEM__WI)
+                    JEM__STORE(lanes + (s * cells + o * JEM__WI + c) * JEM__VL, acc[o][c]);
+        }
+        JEM__FN(sums)(lanes, cells * JEM__VL, sum);
+        for (int o = 0; o < JEM__WO && ob * JEM__WO + o < q->co; o++)
+            for (int c = 0; c < JEM__WI && ib * JEM__WI + c < q->ci; c++)
+                to[(ptrdiff_t)o * q->ci + ib * JEM__WI + c] = sum[o * JEM__WI + c];
+    }
+}
+
+/* o[3] = G' p[6], of 8 input channels */
+JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[8], double (*o)[8]) {
+    for (int l = 0; l < 8; l++) {                  /* a division by 6, and by a power of two */
+        const double add = (p[1][l] + p[2][l]) / 6, sub = (p[1][l] - p[2][l]) / 6;
+        const double add2 = (p[3][l] + p[4][l]) / 6, sub2 = (p[3][l] - p[4][l]) / 6;
+        o[0][l] = p[0][l] / 4 - add + add2 / 4, o[1][l] = sub2 / 2 - sub;
+        o[2][l] = add2 - add + p[5][l];
+    }
+}
+/* G' .. G of an output channel's products, in double: added to dw */
+JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
+    const int ci = w->q->ci;
+    for (int c0 = 0; c0 < ci; c0 += 8) {
+        const float *p = w->product + (ptrdiff_t)o * ci + c0;
+        const int n = ci - c0 < 8 ? ci - c0 : 8;
+        float *dw = w->dw + ((ptrdiff_t)o * ci + c0) * 9;
+        double line[6][8], t[6][3][8], r[3][8];
+        memset(line, 0, sizeof line);
+        for (int y = 0; y < 6; y++) {
+            for (int x = 0; x < 6; x++, p += (ptrdiff_t)w->q->co * ci)
+                for (int l = 0; l < n; l++) line[x][l] = (double)p[l];
+            JEM__FN(wino_gt)(line, t[y]);
+        }
+        for (int x = 0; x < 3; x++) {
+            for (int y = 0; y < 6; y++) memcpy(line[y], t[y][x], sizeof line[y]);
+            JEM__FN(wino_gt)(line, r);
+            for (int l = 0; l < n; l++)
+                for (int y = 0; y < 3; y++) dw[l * 9 + y * 3 + x] += (float)r[y][l];
+        }
     }
 }
 
@@ -7600,11 +7710,7 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
     for (ptrdiff_t i = 0; i < n; i += 32)
         for (int l = 0; l < 16; l += JEM__VL) {
             JEM__V z[2] = { JEM__SET(0.0f), JEM__SET(0.0f) };
-            if (key) {
-                JEM__I a, b;
-                JEM__FN(threefry)(key, start + (uint64_t)(i / 2 + l), &a, &b);
-                JEM__FN(normal2)(a, b, &z[0], &z[1]);
-            }
+            if (key) JEM__FN(draw)(1, key, start + (uint64_t)(i / 2 + l), z);
             for (int j = 0; j < 2 && i + j * 16 < n; j++) {
                 float *at = x + i + j * 16 + l;
                 JEM__V v = JEM__LOAD(g + i + j * 16 + l);
@@ -7652,7 +7758,8 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
 static const jem__kernels JEM__FN(kernels) = {
     (jem_isa)JEM__PASS, JEM__WO, JEM__WI, JEM__FN(fill), JEM__FN(conv), JEM__FN(winograd),
     JEM__FN(deal), JEM__FN(weight_gradient), JEM__FN(wino_deal), JEM__FN(wino_weights),
-    JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair), JEM__FN(pair_back),
+    JEM__FN(wino_finish), JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
+    JEM__FN(pair_back),
     JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool), JEM__FN(pool_back),
     JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums), JEM__FN(normalize_back),
     JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
@@ -7677,6 +7784,10 @@ static const jem__kernels JEM__FN(kernels) = {
 #undef JEM__MUL
 #undef JEM__DIV
 #undef JEM__SQRT
+#undef JEM__FOLD8
+#undef JEM__FOLD4
+#undef JEM__FOLD2
+#undef JEM__FOLD1
 #undef JEM__LESS
 #undef JEM__BITS
 #undef JEM__PICK
@@ -7691,6 +7802,7 @@ static const jem__kernels JEM__FN(kernels) = {
 #undef JEM__AS_V
 #undef JEM__TO_V
 #undef JEM__VINLINE
+#undef JEM__REPEAT
 #undef JEM__KERNEL
 #undef JEM__EACH
 #endif /* JEM__PASS */
@@ -7703,6 +7815,9 @@ static const jem__kernels JEM__FN(kernels) = {
 #define JEM__PASS 1
 #include JEM_FILE
 #undef JEM__PASS
+#ifdef JEM__LIGHT
+#pragma GCC pop_options
+#endif
 #ifdef JEM__X86
 #define JEM__PASS 2
 #include JEM_FILE
@@ -7790,7 +7905,7 @@ static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o,
                                     ptrdiff_t at, ptrdiff_t half_at) {
     for (int i = 0; i < n; i++)
         for (int l = 0; l < JEM_LANES; l++) {
-            const float v = jem__finish_scalar(f, c[i * 16 + l], o + i,
+            const float v = jem__finish_one_scalar(f, c[i * 16 + l], o + i,
                                                at + (ptrdiff_t)(o + i) * JEM_LANES + l, l);
             uint16_t *to = f->y16 + half_at + (o + i) / 2 * JEM__BF16_PAIR + 2 * l + (o + i) % 2;
             if (f->y16) *to = jem__to_bf16(v);
@@ -7847,9 +7962,10 @@ JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const floa
                                                 ptrdiff_t at, ptrdiff_t half_at) {
     at += (ptrdiff_t)o * JEM_LANES, half_at += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
     for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, half_at += JEM__BF16_PAIR) {
-        const __m512 p = jem__finish_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
+        const __m512 p = jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
         const __m512 q = i + 1 == n ? _mm512_setzero_ps()
-            : jem__finish_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1, at + JEM_LANES, 0);
+            : jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1, at + JEM_LANES,
+                                     0);
         if (f->y16) _mm512_storeu_si512(f->y16 + half_at, jem__bf16_zip(p, q));
     }
 }
@@ -8009,22 +8125,22 @@ static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, 
     memset(out + (w + 1) * pixel, 0, (size_t)(pixel + 16 * JEM__BF16_PAIR) * sizeof *out);
 }
 
-/* The taps of a phase as ny rows of nx neighbours: row j reads dy[j], columns from dx on, with
+/* The taps of a phase as ny rows of nx neighbours: row j reads down[j], columns from right on, with
    weights weight[j][0 .. nx-1]. */
 typedef struct jem__bf16_taps {
-    int ny, nx, dx, dy[JEM__MAX_KERNEL];
+    int ny, nx, right, down[JEM__MAX_KERNEL];
     int weight[JEM__MAX_KERNEL][JEM__MAX_KERNEL];
 } jem__bf16_taps;
 
 static void jem__bf16_rows(const jem__phase *s, jem__bf16_taps *t) {
-    t->ny = t->nx = 0, t->dx = JEM__MAX_TAPS;
-    for (int i = 0; i < s->taps; i++) if (s->dx[i] < t->dx) t->dx = s->dx[i];
+    t->ny = t->nx = 0, t->right = JEM__MAX_TAPS;
+    for (int i = 0; i < s->taps; i++) if (s->right[i] < t->right) t->right = s->right[i];
     for (int i = 0; i < s->taps; i++) {
         int j = 0;
-        while (j < t->ny && t->dy[j] != s->dy[i]) j++;
-        if (j == t->ny) t->dy[t->ny++] = s->dy[i];
-        t->weight[j][s->dx[i] - t->dx] = s->weight[i];
-        if (s->dx[i] - t->dx >= t->nx) t->nx = s->dx[i] - t->dx + 1;
+        while (j < t->ny && t->down[j] != s->down[i]) j++;
+        if (j == t->ny) t->down[t->ny++] = s->down[i];
+        t->weight[j][s->right[i] - t->right] = s->weight[i];
+        if (s->right[i] - t->right >= t->nx) t->nx = s->right[i] - t->right + 1;
     }
 }
 /* Can it be done so? No tap may look further than a column beside the image. */
@@ -8034,7 +8150,8 @@ static int jem__bf16_fits(const jem__conv *q) {
     if (q->k > 8) return 0;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
         jem__bf16_rows(&s, &t);
-        if (t.ny && (t.dx < -1 || (s.cols - 1) * s.step_in + t.dx + t.nx - 1 > q->wi)) return 0;
+        if (t.ny && (t.right < -1 || (s.cols - 1) * s.step_in + t.right + t.nx - 1 > q->wi))
+            return 0;
     }
     return 1;
 }
@@ -8100,13 +8217,13 @@ static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part par
             const int y = s.y0 + r * s.step_out;
             int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
             for (int j = 0; j < t.ny; j++) {
-                const int iy = r * s.step_in + t.dy[j];
+                const int iy = r * s.step_in + t.down[j];
                 if ((unsigned)iy < (unsigned)q->hi) tap_row[runs] = j, row_of[runs++] = iy;
             }
             for (int i = 0; !xh && i < runs; i++)  /* as far as has been converted, and on */
                 for (; have <= row_of[i]; have++)
                     jem__bf16_convert(k, x, q->ci, q->wi, have, work);
-            const uint16_t *from = (xh ? xh : work) + (1 + t.dx) * pixel;
+            const uint16_t *from = (xh ? xh : work) + (1 + t.right) * pixel;
             for (int o = 0, m; o < tiles; o += m) {
                 const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
                 m = o + 2 <= tiles ? 2 : 1;
@@ -8230,7 +8347,7 @@ static int jem__direct_kind(const jem__conv *q) {  /* an output's pack depends o
     return q->gradient ? 1 + q->stride * 64 + q->pad : 0;
 }
 static ptrdiff_t jem__direct_pack_size(const jem__conv *q) {
-    return (ptrdiff_t)q->co * q->ci * q->k * q->k;
+    return (ptrdiff_t)q->co * q->ci * q->k * q->k + 6;       /* which the last block may read */
 }
 static void jem__direct_pack(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
     (void)ctx;
@@ -8259,11 +8376,7 @@ static void jem__direct_deal(const jem__weights *w, int g, const float *x, const
     k->deal(x, (ptrdiff_t)q->hi * q->wi, q->ci, k->wi, w->x + g * w->x_step);
     k->deal(dy, (ptrdiff_t)q->ho * q->wo, q->co, k->wo, w->y + g * w->y_step);
 }
-static void jem__direct_product(const jem__weights *w, int i) {
-    const jem__kernels *k = w->ctx->k;
-    k->weight_gradient(w->q, w->groups, w->x, w->x_step, w->y, w->y_step, i * k->wo,
-                       w->product + i * w->product_step, w->dw, w->db);
-}
+static void jem__direct_product(const jem__weights *w, int i) { w->ctx->k->weight_gradient(w, i); }
 static const jem__method jem__direct = { 0, jem__direct_kind, jem__direct_pack_size,
     jem__direct_pack, jem__direct_work, jem__direct_run, jem__direct_plan, jem__direct_deal,
     jem__direct_product, NULL };
@@ -8272,7 +8385,7 @@ static const jem__method jem__direct = { 0, jem__direct_kind, jem__direct_pack_s
 
 static int jem__wino_kind(const jem__conv *q) { return q->tile * 2 + q->gradient; }
 static ptrdiff_t jem__wino_pack_size(const jem__conv *q) {
-    return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2);
+    return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2) + 6;
 }
 
 typedef struct jem__wino_job { const jem__conv *q; const float *from; float *to; } jem__wino_job;
@@ -8290,7 +8403,6 @@ static void jem__wino_pack_all(jem_ctx *ctx, const jem__conv *q, const float *w,
     for (int o = 0, kind; o < q->co; blocks++) o += jem__conv_channels(q->co - o, &kind);
     jem__parallel(ctx, blocks, 270.0 * q->co * q->ci, jem__wino_task_pack, &job);
 }
-static ptrdiff_t jem__wino_work_size(const jem__conv *q) { return jem__wino_work(q, q->tile); }
 static void jem__wino_run(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
                           const jem__finish *f) {
     ctx->k->winograd(q, in->part, in->x, in->packed, f, in->work);
@@ -8323,35 +8435,17 @@ static void jem__wino_plan(jem__weights *w) {
     w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
 }
 static void jem__wino_deal(const jem__weights *w, int g, const float *x, const float *dy) {
-    const ptrdiff_t all = w->product_step, tiles = all / w->groups;
-    const float *zero = w->sums + (ptrdiff_t)w->groups * w->q->co * JEM_LANES;
-    w->ctx->k->wino_deal(w->q, 0, x, g * tiles, all, w->x_step, zero, w->x);
-    w->ctx->k->wino_deal(w->q, 1, dy, g * tiles, all, w->y_step, zero, w->y);
+    w->ctx->k->wino_deal(w, g, 0, x);
+    w->ctx->k->wino_deal(w, g, 1, dy);
     jem__bias_deal(w, g, dy);
 }
-static void jem__wino_product(const jem__weights *w, int i) {
-    const jem__kernels *k = w->ctx->k;
-    const int blocks = (w->q->co + k->wo - 1) / k->wo, point = i / blocks;
-    k->wino_weights(w->q, w->x + point * w->x_step, w->y + point * w->y_step, w->product_step,
-                    i % blocks * k->wo, w->product + (ptrdiff_t)point * w->q->co * w->q->ci);
-}
+static void jem__wino_product(const jem__weights *w, int i) { w->ctx->k->wino_weights(w, i); }
 static void jem__wino_finish(const jem__weights *w, int o) {
-    const ptrdiff_t plane = (ptrdiff_t)w->q->co * w->q->ci;
-    for (int i = 0; i < w->q->ci; i++) {
-        const float *p = w->product + (ptrdiff_t)o * w->q->ci + i;
-        float *dw = w->dw + ((ptrdiff_t)o * w->q->ci + i) * 9;
-        double m[36], t[6][3], r[3];
-        for (int k = 0; k < 36; k++) m[k] = (double)p[k * plane];
-        for (int k = 0; k < 6; k++) jem__wino_gt(m + k * 6, 1, t[k]);
-        for (int x = 0; x < 3; x++) {
-            jem__wino_gt(&t[0][x], 3, r);
-            for (int y = 0; y < 3; y++) dw[y * 3 + x] += (float)r[y];
-        }
-    }
+    w->ctx->k->wino_finish(w, o);
     jem__bias_finish(w, o);
 }
 static const jem__method jem__winograd = { 0, jem__wino_kind, jem__wino_pack_size,
-    jem__wino_pack_all, jem__wino_work_size, jem__wino_run, jem__wino_plan, jem__wino_deal,
+    jem__wino_pack_all, jem__wino_work, jem__wino_run, jem__wino_plan, jem__wino_deal,
     jem__wino_product, jem__wino_finish };
 
 /* ---- methods: bf16 --------------------------------------------------------------------------- */
