@@ -634,7 +634,9 @@ typedef struct jem_fresh_desc {
     float mean;                                    /* of the data's pixels: 0. See jem_net.mean */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
-    int clean;                                     /* 1: the last noise is taken off, in one step */
+    float clean;                                   /* .24: what noise is left is taken off at the
+                                                      end, so much at most; twice the least that
+                                                      the density was learned at. 0: it stays */
 } jem_fresh_desc;
 JEM_API jem_fresh_desc jem_fresh_desc_default(void);
 JEM_API jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
@@ -646,7 +648,8 @@ typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
     float *data;
-    int *visits;                                   /* SGLD runs since a chain began in noise */
+    int *visits;                                   /* SGLD runs since a chain began in noise; -1: it
+                                                      has not begun (see jem_train_desc.fresh) */
     float lo, hi;                                  /* chains begin as U(lo,hi): -1, 1 */
 } jem_buffer;
 /* All chains start as U(-1,1); jem_buffer_restart: as U(lo,hi), now and from now on. */
@@ -783,30 +786,11 @@ JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer 
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n);
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);  /* <0: error */
 
-/* How far probabilities can be trusted. */
 JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);    /* f[n][classes] */
-typedef struct jem_predictions {
-    const float *f;                                /* logits f[n][classes] */
-    const int *labels;                             /* what is right */
-    int n, classes;
-    float temperature;                             /* logits are divided by it; 0: 1 */
-} jem_predictions;
-/* Bin k has the images whose highest p(y|x) is in (k/bins, (k+1)/bins]; means over them. */
-typedef struct jem_bin { int count; double confidence, accuracy; } jem_bin;
-typedef struct jem_reliability_stats {
-    double accuracy, confidence;                   /* confidence: the highest p(y|x) */
-    double nll, brier;                             /* -log p(y|x); sum_y (p(y|x) - [y right])^2 */
-    double ece, mce;                               /* |confidence - accuracy| of bins: mean over
-                                                      images, and largest (Guo et al. 2017) */
-} jem_reliability_stats;
-/* bin[bins] may be NULL. */
-JEM_API jem_status jem_reliability(jem_ctx *ctx, const jem_predictions *p, int bins, jem_bin *bin,
-                                   jem_reliability_stats *stats);
-/* The temperature, .01 to 100, that makes -log p(y|x) of held-out images least. Negative: error. */
-JEM_API float jem_fit_temperature(jem_ctx *ctx, const jem_predictions *p);
-/* jem_answer.probability is of logits divided by it from here on; saved with the network. 1: none.
-   Labels and log p(x) stay. */
-JEM_API jem_status jem_set_temperature(jem_net *net, float temperature);
+/* The temperature, .01 to 100, by which logits must be divided to make -log p(y|x) of held-out
+   images least (Guo et al. 2017); negative: an error. jem_answer.probability obeys it from here on,
+   labels and log p(x) stay. It is saved with the network, as meta "jem.temperature". */
+JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
 
 /* Does the network know what it has not seen? Scores of images, higher for more usual ones. */
 typedef enum jem_ood {
@@ -819,16 +803,9 @@ typedef enum jem_ood {
                               calibration images that get the same label: what is too likely is
                               strange, too. Wants jem_calibrate; costs no gradient */
 } jem_ood;
-/* walk: of RISE and MOVE; NULL is 10 steps of 1, without noise. */
+/* walk: of RISE and MOVE; NULL is 10 steps of 1. (tools/measures.h has AUROC and the like.) */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
                                  const float *x, int n, float *score);
-typedef struct jem_detection {
-    double auroc;          /* chance that a usual image has a higher score than another */
-    double aupr;           /* average precision, usual images being what is looked for */
-    double fpr95;          /* share of others let in with 95% of the usual ones */
-} jem_detection;
-JEM_API jem_status jem_detect(jem_ctx *ctx, const float *usual, int n_usual, const float *other,
-                              int n_other, jem_detection *d);
 
 /* How easily is it fooled? Projected gradient descent (Madry et al. 2018) on log p(y|x). */
 typedef struct jem_attack_desc {
@@ -916,12 +893,14 @@ JEM_API const jem_entry *jem_archive_find(const jem_archive *a, const char *name
 /* The name is copied, the data is NOT: it must stay until the archive is written or freed. */
 JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
                                    const int64_t *shape, const void *data);
+/* UTF-8, up to 4096 of them; copied. NULL removes. */
 JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
 /* The file's bytes, from the context's allocator: give them back with jem_release. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
 
-/* A network's parameters and description, as an archive and back. From an archive without a
+/* A network's parameters and description (every field of its desc, to the bit), as an archive and
+   back: what jem_*_create accepts, loading accepts, and no more. From an archive without a
    description (PyTorch's own), create the net first and use jem_net_load. */
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
@@ -939,8 +918,10 @@ JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *
 
 #ifndef JEM_NO_STDIO
 JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
-/* Writes path.tmp, syncs it, renames it: what was at path is whole until the new file is. Refuses
-   devices and pipes (POSIX). */
+/* Writes a new file beside it (path.XXXXXXXX.tmp, never one that is there), syncs it, renames it to
+   path and syncs the folder: whatever fails, and whoever else writes there, path is whole. What
+   stands at path must be a regular file, whose mode is kept; a symbolic link is refused, not
+   followed (POSIX). A process killed in between leaves the .tmp, which may be deleted. */
 JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
@@ -974,7 +955,8 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 
 #if !defined(JEM_NO_SIMD) && defined(__GNUC__) && defined(__x86_64__)
 #define JEM__X86 1
-#if __GNUC__ >= 11 || defined(__clang__)           /* they know AVX-512 BF16 and AMX */
+/* AVX-512 BF16 and AMX; gcc for Windows writes tile addresses that cannot be assembled. */
+#if defined(__clang__) || (__GNUC__ >= 11 && !defined(_WIN32))
 #define JEM__X86_BF16 1
 #endif
 #include <cpuid.h>
@@ -1009,6 +991,14 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #define JEM__UNROLL
 #endif
 
+/* gcc takes as long again for the last few percent of speed, which only the kernels are worth: up
+   to their scalar instance it compiles as with -O1 (see 'instances' in >>engine). */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
+#define JEM__LIGHT 1
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
 struct jem_ctx {
@@ -1036,9 +1026,21 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
     va_start(list, format);
     vsnprintf(ctx->message, sizeof ctx->message, format, list);
     va_end(list);
+    for (char *c = ctx->message; *c; c++)          /* names in files must not command a terminal */
+        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
     ctx->status = status;
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
     return status;
+}
+
+/* 1 if lo <= value <= hi; otherwise says so, by name and value. */
+static int jem__in_range(jem_ctx *ctx, const char *field, double value, double lo, double hi) {
+    const float v = (float)value;
+    uint32_t bits;                                 /* -ffast-math believes in no NaN */
+    memcpy(&bits, &v, sizeof bits);
+    if ((bits & 0x7f800000u) != 0x7f800000u && value >= lo && value <= hi) return 1;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s = %g is not in %g..%g", field, value, lo, hi);
+    return 0;
 }
 
 jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message) {
@@ -1087,6 +1089,25 @@ static int jem__finite(float x) {
     memcpy(&bits, &x, sizeof bits);
     return (bits & 0x7f800000u) != 0x7f800000u;
 }
+
+/* a b + c, rounded once. Where the C library's is not (MinGW) or is slow (WebAssembly), the product
+   is exact in double; the sum is rounded to odd there, so that rounding it to float is right
+   (Boldo & Melquiond 2008). */
+#if defined(_WIN32) || defined(__wasm__)
+static float jem__fmaf(float a, float b, float c) {
+    const double p = (double)a * (double)b, z = (double)c, s = p + z;
+    const double t = s - p, error = (p - (s - t)) + (z - t);           /* of the sum: Knuth */
+    uint64_t bits;
+    memcpy(&bits, &s, sizeof bits);
+    if (error != 0 && !(bits & 1) && (bits >> 52 & 0x7ff) != 0x7ff)
+        bits += (error > 0) == (s > 0) ? 1 : (uint64_t)-1;
+    double odd;
+    memcpy(&odd, &bits, sizeof odd);
+    return (float)odd;
+}
+#else
+#define jem__fmaf(a, b, c) fmaf(a, b, c)
+#endif
 
 static float *jem__alloc_floats(jem_ctx *ctx, ptrdiff_t n) {
     return (float *)jem__alloc(ctx, (size_t)n * sizeof(float));
@@ -1304,11 +1325,10 @@ typedef struct jem__kernels {
     void (*winograd)(const jem__conv *, jem__part, const float *, const float *,
                      const jem__finish *, float *);
     void (*deal)(const float *, ptrdiff_t, int, int, float *);
-    void (*weight_gradient)(const jem__conv *, int, const float *, ptrdiff_t, const float *,
-                            ptrdiff_t, int, float *, float *, float *);
-    void (*wino_deal)(const jem__conv *, int, const float *, ptrdiff_t, ptrdiff_t, ptrdiff_t,
-                      const float *, float *);
-    void (*wino_weights)(const jem__conv *, const float *, const float *, ptrdiff_t, int, float *);
+    void (*weight_gradient)(const jem__weights *, int);
+    void (*wino_deal)(const jem__weights *, int, int, const float *);
+    void (*wino_weights)(const jem__weights *, int);
+    void (*wino_finish)(const jem__weights *, int);
     void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
     void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
                      ptrdiff_t);
@@ -1393,8 +1413,9 @@ static void jem__threefry(const uint32_t key[2], uint32_t x[2]) {
 
 jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream) {
     uint32_t x[2] = { (uint32_t)stream, (uint32_t)(stream >> 32) ^ 0x80000000u };
+    jem_rng r = { { 0, 0 }, 0 };
+    if (!rng) return r;
     jem__threefry(rng->key, x);
-    jem_rng r;
     r.key[0] = x[0], r.key[1] = x[1], r.counter = 0;
     return r;
 }
@@ -1406,6 +1427,7 @@ jem_rng jem_rng_seed(uint64_t seed) {
 }
 
 uint32_t jem_rng_u32(jem_rng *rng) {
+    if (!rng) return 0;
     uint32_t x[2] = { (uint32_t)rng->counter, (uint32_t)(rng->counter >> 32) };
     rng->counter++;
     jem__threefry(rng->key, x);
@@ -1417,7 +1439,7 @@ float jem_rng_uniform(jem_rng *rng) {
 }
 
 int jem_rng_below(jem_rng *rng, int n) {
-    if (n <= 1) return 0;
+    if (n <= 1 || !rng) return 0;
     const uint32_t un = (uint32_t)n, spare = (0u - un) % un;   /* 2^32 mod n: reject so many */
     uint32_t u;
     do u = jem_rng_u32(rng); while (u < spare);
@@ -1451,6 +1473,7 @@ void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float 
 }
 float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first */
     float z[16];
+    if (!rng) return 0;
     jem__kernels_for(JEM_ISA_SCALAR)->fill(1, rng->key, jem__rng_take(rng, 16), z, 16, 0, 1);
     return z[0];
 }
@@ -3519,7 +3542,7 @@ static jem_status jem__norm_param_grad(const jem_call *c) {
     float *dgamma = c->inner->param[act ? 1 : 0]->grad, *dbeta = c->inner->param[act ? 0 : 1]->grad;
     for (int i = 0; i < p.c; i++) {
         if (dgamma) dgamma[i] += p.s2[i * JEM_LANES];
-        if (dbeta) dbeta[i] = fmaf(p.s1[i * JEM_LANES], act ? p.gamma[i] : 1, dbeta[i]);
+        if (dbeta) dbeta[i] = jem__fmaf(p.s1[i * JEM_LANES], act ? p.gamma[i] : 1, dbeta[i]);
     }
     return JEM_OK;
 }
@@ -3670,6 +3693,7 @@ jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param 
 /* ---- short texts: a network's description, and what travels with it into a file -------------- */
 
 typedef struct jem__meta { struct jem__meta *next; char *key, *value; } jem__meta;
+#define JEM__MAX_TEXTS 4096                        /* bounds what a hostile file can cost */
 
 static const char *jem__meta_get(const jem__meta *list, const char *key) {
     for (; list; list = list->next)
@@ -3684,10 +3708,34 @@ static void jem__meta_free(jem_ctx *ctx, jem__meta *list) {
     }
 }
 
-/* Adds at the end, replaces, or removes (value NULL). */
+/* Well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
+static int jem__utf8_valid(const char *s, size_t n) {
+    static const uint32_t least[4] = { 0, 0x80, 0x800, 0x10000 };
+    for (size_t i = 0; i < n;) {
+        uint32_t c = (unsigned char)s[i++];
+        size_t more = c < 0x80 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
+        if ((c >= 0x80 && c < 0xC2) || c > 0xF4 || n - i < more) return 0;
+        if (more) c &= 0x3Fu >> more;
+        for (size_t k = 0; k < more; k++, i++) {
+            if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
+            c = c << 6 | ((unsigned char)s[i] & 0x3F);
+        }
+        if (c < least[more] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
+    }
+    return 1;
+}
+
+/* Adds at the end, replaces, or removes (value NULL). What is refused here no file may hold. */
 static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
                                 const char *value) {
-    while (*list && strcmp((*list)->key, key)) list = &(*list)->next;
+    int texts = 0;
+    if (!key || !jem__utf8_valid(key, strlen(key)) ||
+        (value && !jem__utf8_valid(value, strlen(value))))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": key or value is not UTF-8",
+                         key ? key : "");
+    for (; *list && strcmp((*list)->key, key); texts++) list = &(*list)->next;
+    if (texts == JEM__MAX_TEXTS && !*list && value)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": there are %d already", key, texts);
     if (!value) {
         jem__meta *gone = *list;
         if (gone) *list = gone->next, gone->next = NULL, jem__meta_free(ctx, gone);
@@ -3711,49 +3759,160 @@ static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
 }
 
 jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
-    if (!net || !key) return JEM_BAD_ARGUMENT;
-    return jem__meta_set(net->ctx, &net->meta, key, value);
+    return net ? jem__meta_set(net->ctx, &net->meta, key, value) : JEM_BAD_ARGUMENT;
 }
 const char *jem_net_meta(const jem_net *net, const char *key) {
     return net && key ? jem__meta_get(net->meta, key) : NULL;
 }
 
-/* Numbers as text with six decimals, in every locale the same; good for |x| < 1e9. */
-static int jem__print_number(char *out, size_t size, double x) {
-    const double a = floor(fabs(x) * 1e6 + 0.5), whole = floor(a / 1e6);
-    const long fraction = (long)(a - whole * 1e6);
-    return fraction ? snprintf(out, size, "%s%.0f.%06ld", x < 0 ? "-" : "", whole, fraction)
-                    : snprintf(out, size, "%s%.0f", x < 0 && whole > 0 ? "-" : "", whole);
-}
-/* Returns where it stopped reading: `s` itself if there is no number. */
+/* Reads a decimal number, as 3, -0.25 or 1.5e-07, in every locale the same. Returns where it
+   stopped: `s` itself if there is no number, or one of no use here. */
 static const char *jem__scan_number(const char *s, double *x) {
-    const char *start = s, *digits = s += *s == '-';
-    double v = 0, place = 1;
-    for (; *s >= '0' && *s <= '9'; s++) v = v * 10 + (*s - '0');
-    if (s == digits || s - digits > 12) return start;
-    if (*s == '.') for (s++; *s >= '0' && *s <= '9'; s++) place /= 10, v += place * (*s - '0');
+    const char *const start = s;
+    double v = 0, scale = 1;
+    int digits = 0, point = 0, exponent = 0, e = 0;
+    s += *s == '-';
+    for (; (*s >= '0' && *s <= '9') || (*s == '.' && digits && !point); s++)
+        if (*s == '.') point = 1;
+        else v = 10 * v + (*s - '0'), digits++, exponent -= point;
+    if (*s == 'e') {
+        const int minus = *++s == '-';
+        for (s += minus || *s == '+'; *s >= '0' && *s <= '9' && e < 100; s++) e = 10 * e + *s - '0';
+        exponent += minus ? -e : e;
+    }
+    if (!digits || digits > 40 || e >= 100) return start;    /* so v and scale stay finite */
+    for (int i = abs(exponent); i > 0; i--) scale *= 10;
+    v = exponent < 0 ? v / scale : v * scale;
     *x = *start == '-' ? -v : v;
     return s;
 }
 
-static jem_status jem__describe(jem_net *net, const char *key, double value) {
+/* The shortest text from which jem__scan_number reads the same float (9 digits tell any two floats
+   apart), or the same whole number; x is finite. Returns its length. */
+static int jem__print_number(char *out, size_t size, double x) {
+    if (x == floor(x) && fabs(x) < 1e9) return snprintf(out, size, "%.0f", x);
     char text[64];
-    jem__print_number(text, sizeof text, value);
-    return jem_net_set_meta(net, key, text);
+    double back = x;
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        char *to = text;
+        for (const char *s = text; *s; s++)
+            if (strchr("-+e0123456789", *s)) *to++ = *s;
+            else if (to == text || to[-1] != '.') *to++ = '.';   /* the locale's: , or two bytes */
+        *to = 0;
+        if (jem__scan_number(text, &back) != text && (float)back == (float)x) break;
+    }
+    return snprintf(out, size, "%s", text);
 }
-/* A number from a description, within lo..hi; keeps an error otherwise. */
-static double jem__described(jem_ctx *ctx, const jem__meta *meta, const char *key, double lo,
-                             double hi) {
-    const char *text = jem__meta_get(meta, key);
-    double v = 0;
-    const char *end = text ? jem__scan_number(text, &v) : NULL;
-    if (!text || end == text || *end || !(v >= lo && v <= hi)) {
-        jem__fail(ctx, JEM_BAD_FILE,
-                  "the network's description says %s = \"%.40s\": a number from %g to "
-                  "%g is wanted", key, text ? text : "(nothing)", lo, hi);
+
+/* Each field of a desc is listed once, in jem__wrn_fields or jem__stack_fields, with its limits. To
+   visit the list reads every field from a file's texts (in), checks it, and adds it to a network's
+   texts (out); so creating and loading agree on what is allowed. */
+typedef struct jem__fields {
+    jem_ctx *ctx;
+    const char *kind;                              /* jem.net */
+    const char *where;                             /* for messages: the file, or the kind */
+    const jem__meta *in;                           /* or NULL */
+    jem_net *out;                                  /* or NULL */
+    jem_status status;
+} jem__fields;
+
+static jem__fields jem__fields_of(jem_ctx *ctx, const char *kind) {
+    jem__fields f;
+    memset(&f, 0, sizeof f);
+    f.ctx = ctx, f.kind = f.where = kind;
+    return f;
+}
+
+/* text: what a file says, or NULL. */
+static void jem__fields_fail(jem__fields *f, const char *key, const char *text, double value,
+                             const char *wanted) {
+    char number[32];
+    if (f->status) return;
+    snprintf(number, sizeof number, "%.9g", value);
+    f->status = jem__fail(f->ctx, f->in ? JEM_BAD_FILE : JEM_BAD_ARGUMENT, "%s: %s = %.40s: %s",
+                          f->where, f->in ? key : key + strlen("jem."), text ? text : number,
+                          wanted);
+}
+
+/* whole: without a fraction. What is wrong is an error, and lo. */
+static double jem__field(jem__fields *f, const char *key, double value, double lo, double hi,
+                         int whole) {
+    const char *text = f->in ? jem__meta_get(f->in, key) : NULL;
+    int bad = f->in && (!text || !*text || *jem__scan_number(text, &value));   /* all of it */
+    if (f->status) return lo;
+    if (!whole && fabs(value) < 1e30) value = (double)(float)value;
+    bad = bad || !(value >= lo && value <= hi) || (whole && value != floor(value));
+    if (bad) {
+        char wanted[96];
+        snprintf(wanted, sizeof wanted, "a %snumber from %.9g to %.9g is wanted",
+                 whole ? "whole " : "", lo, hi);
+        jem__fields_fail(f, key, f->in && !text ? "(nothing)" : text, value, wanted);
         return lo;
     }
-    return v;
+    if (f->out) {
+        char number[32];
+        jem__print_number(number, sizeof number, value);
+        f->status = jem_net_set_meta(f->out, key, number);
+    }
+    return value;
+}
+static int jem__int(jem__fields *f, const char *key, int value, int lo, int hi) {
+    return (int)jem__field(f, key, value, lo, hi, 1);
+}
+static float jem__float(jem__fields *f, const char *key, float value, float lo, float hi) {
+    return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, 0);
+}
+
+/* What all descs have. uncond stands in a file only where it is 1. */
+static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
+                               jem_activation *activation, float *slope, int *uncond) {
+    if (f->out) f->status = jem_net_set_meta(f->out, "jem.net", f->kind);
+    *channels = jem__int(f, "jem.channels", *channels, 1, 65536);
+    *height = jem__int(f, "jem.height", *height, 1, 65536);
+    *width = jem__int(f, "jem.width", *width, 1, 65536);
+    *classes = jem__int(f, "jem.classes", *classes, 1, 1 << 24);
+    *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0, JEM_TANH);
+    *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
+    if (f->in ? jem__meta_get(f->in, "jem.uncond") != NULL : *uncond != 0)
+        *uncond = jem__int(f, "jem.uncond", *uncond, 0, 1);
+}
+
+/* So many numbers of an image reach the last layer: its weight must be possible (jem_net_param). */
+static void jem__check_features(jem__fields *f, double features) {
+    if (features > 1e9)
+        jem__fields_fail(f, "jem.features", NULL, features, "too many for the last layer");
+}
+
+static void jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
+    jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
+                       &d->slope, &d->uncond);
+    d->depth = jem__int(f, "jem.depth", d->depth, 10, 1000);
+    d->widen = jem__int(f, "jem.widen", d->widen, 1, 100);
+    d->norm = (jem_norm)jem__int(f, "jem.norm", (int)d->norm, 0, JEM_NORM_ACT);
+    d->dropout = jem__float(f, "jem.dropout", d->dropout, 0, 0.99999994f);
+    d->head = (jem_head)jem__int(f, "jem.head", (int)d->head, 0, JEM_HEAD_FLAT);
+    d->stem_stride = jem__int(f, "jem.stem_stride", d->stem_stride, 1, 8);
+    if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "6k + 4 is wanted");
+    const int shrink = 4 * d->stem_stride;
+    if (d->head == JEM_HEAD_FLAT)
+        jem__check_features(f, 64.0 * d->widen * ((d->height - 1) / shrink + 1) *
+                               ((d->width - 1) / shrink + 1));
+}
+
+static void jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
+    jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
+                       &d->slope, &d->uncond);
+    d->layers = jem__int(f, "jem.layers", d->layers, 1, 8);
+    for (int i = 0; i < d->layers && !f->status; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "jem.width%d", i + 1);
+        d->widths[i] = jem__int(f, key, d->widths[i], 1, 65536);
+    }
+    const int last = d->layers - 1, conv = !strcmp(f->kind, "convnet");
+    jem__check_features(f, conv ? (double)d->widths[last] * (d->height >> last) *
+                                  (d->width >> last)
+                                : (double)d->channels * d->height * d->width);
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -3808,7 +3967,7 @@ static float *jem__alloc_padded(jem_ctx *ctx, ptrdiff_t n) {
 jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape,
                          int trainable) {
     if (!net) return NULL;
-    int bad = !name || ndim < 1 || ndim > 4;
+    int bad = !name || !shape || ndim < 1 || ndim > 4;
     double size = 1;
     for (int i = 0; !bad && i < ndim; i++) size *= shape[i], bad = shape[i] < 1 || size > 1e9;
     if (!bad && (net->ctx->params_left -= size) < 0) {
@@ -3836,7 +3995,7 @@ jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *sh
 }
 
 jem_param *jem_net_find(const jem_net *net, const char *name) {
-    jem_param *p = net ? net->params : NULL;
+    jem_param *p = net && name ? net->params : NULL;
     while (p && strcmp(p->name, name)) p = p->next;
     return p;
 }
@@ -3931,7 +4090,7 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
 #define JEM__BATCH_MOMENTUM 0.9f
 
 jem_tensor *jem_apply(const jem_layer *l, jem_tensor *x, int training) {
-    if (!x) return NULL;
+    if (!x || !l) return NULL;
     switch (l->kind) {
     case JEM_LAYER_CONV:
         return x->blocks ? jem__block_conv(x->ctx, x, l->weight, l->bias, l->conv)
@@ -3992,11 +4151,20 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     return logits;
 }
 
-/* Creation's last word: the net, with its size in its description, if all went well. */
+#define JEM__LARGEST 1e4f  /* beyond it, a number in an image is taken for garbage */
+
+/* Numbers that images can have: garbage in should be an error, not an answer. */
+static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    for (ptrdiff_t i = 0; i < n * size; i++)
+        if (!jem__finite(x[i]) || x[i] > JEM__LARGEST || x[i] < -JEM__LARGEST)
+            return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers",
+                             what, (int)(i / size), (double)x[i]);
+    return JEM_OK;
+}
+
+/* Creation's last word: the net, if all went well. */
 static jem_net *jem__net_done(jem_net *net, jem_status before) {
-    jem__describe(net, "jem.channels", net->channels),
-    jem__describe(net, "jem.classes", net->classes);
-    jem__describe(net, "jem.height", net->height), jem__describe(net, "jem.width", net->width);
     if (before == JEM_OK && !jem_ok(net->ctx)) {
         jem_net_free(net);
         return NULL;
@@ -4052,16 +4220,11 @@ jem_wrn_desc jem_wrn_desc_default(void) {
 jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     if (!ctx) return NULL;
     const jem_status before = ctx->status;
-    const jem_wrn_desc d = desc ? *desc : jem_wrn_desc_default();
+    jem_wrn_desc d = desc ? *desc : jem_wrn_desc_default();
+    jem__fields fields = jem__fields_of(ctx, "wrn");
+    jem__wrn_fields(&fields, &d);
+    if (fields.status) return NULL;
     const int n = (d.depth - 4) / 6;
-    if (d.depth < 10 || d.depth > 1000 || (d.depth - 4) % 6 || d.widen < 1 || d.widen > 100 ||
-        d.stem_stride < 1 || d.stem_stride > 8 || !(d.dropout >= 0 && d.dropout < 1)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT,
-                  "wrn: depth %d (6k + 4 from 10), widen %d (1..100), stem stride "
-                  "%d (1..8), dropout %g (0..1)", d.depth, d.widen, d.stem_stride,
-                  (double)d.dropout);
-        return NULL;
-    }
     const size_t bytes = sizeof(jem__wrn) + (size_t)(3 * n) * 5 * sizeof(jem_layer);
     jem_net *net = jem_net_create(ctx, jem__wrn_forward, NULL, bytes, d.channels, d.height, d.width,
                                   d.classes, seed);
@@ -4090,13 +4253,8 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     in *= d.head == JEM_HEAD_FLAT ? h * wd : 1;
     w->head = jem_linear_layer(net, "class_output", in, d.classes);
     if (d.uncond) w->energy = jem_linear_layer(net, "energy_output", in, 1);
-    jem_net_set_meta(net, "jem.net", "wrn");
-    jem__describe(net, "jem.depth", d.depth), jem__describe(net, "jem.widen", d.widen);
-    jem__describe(net, "jem.activation", d.activation),
-    jem__describe(net, "jem.slope", (double)d.slope);
-    jem__describe(net, "jem.norm", d.norm), jem__describe(net, "jem.dropout", (double)d.dropout);
-    jem__describe(net, "jem.head", d.head), jem__describe(net, "jem.stem_stride", d.stem_stride);
-    if (d.uncond) jem__describe(net, "jem.uncond", 1);
+    fields.out = net;
+    jem__wrn_fields(&fields, &d);
     return jem__net_done(net, before);
 }
 
@@ -4121,18 +4279,12 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
     return x;
 }
 
-static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *d, int conv,
-                                  uint64_t seed) {
+static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, uint64_t seed) {
     if (!ctx) return NULL;
     const jem_status before = ctx->status;
-    const char *what = conv ? "convnet" : "mlp";
-    int bad = d->layers < 1 || d->layers > 8;
-    for (int i = 0; !bad && i < d->layers; i++) bad = d->widths[i] < 1;
-    if (bad) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: 1 to 8 layers, each of width 1 or more (layers = %d)",
-                  what, d->layers);
-        return NULL;
-    }
+    jem__fields fields = jem__fields_of(ctx, conv ? "convnet" : "mlp");
+    jem__stack_fields(&fields, d);
+    if (fields.status) return NULL;
     jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d->channels,
                                   d->height, d->width, d->classes, seed);
     if (!net) return NULL;
@@ -4154,19 +4306,9 @@ static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *d, int c
                   d->height, d->width, d->layers);
     in *= conv ? h * w : 1;
     s->layer[d->layers] = jem_linear_layer(net, "class_output", in, d->classes);
-    if (d->uncond) {
-        s->energy = jem_linear_layer(net, "energy_output", in, 1);
-        jem__describe(net, "jem.uncond", 1);
-    }
-    jem_net_set_meta(net, "jem.net", what);
-    jem__describe(net, "jem.activation", d->activation),
-    jem__describe(net, "jem.slope", (double)d->slope);
-    jem__describe(net, "jem.layers", d->layers);
-    for (int i = 0; i < d->layers; i++) {
-        char key[32];
-        snprintf(key, sizeof key, "jem.width%d", i + 1);
-        jem__describe(net, key, d->widths[i]);
-    }
+    if (d->uncond) s->energy = jem_linear_layer(net, "energy_output", in, 1);
+    fields.out = net;
+    jem__stack_fields(&fields, d);
     return jem__net_done(net, before);
 }
 
@@ -4179,7 +4321,7 @@ jem_convnet_desc jem_convnet_desc_default(void) {
     return d;
 }
 jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed) {
-    const jem_convnet_desc d = desc ? *desc : jem_convnet_desc_default();
+    jem_convnet_desc d = desc ? *desc : jem_convnet_desc_default();
     return jem__stack_create(ctx, &d, 1, seed);
 }
 
@@ -4189,51 +4331,30 @@ jem_mlp_desc jem_mlp_desc_default(void) {
     return d;
 }
 jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed) {
-    const jem_mlp_desc d = desc ? *desc : jem_mlp_desc_default();
+    jem_mlp_desc d = desc ? *desc : jem_mlp_desc_default();
     return jem__stack_create(ctx, &d, 0, seed);
 }
 
 /* A network as described in a file, with fresh parameters. */
-static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta) {
-    const jem_status before = ctx->status;
+static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const char *where) {
     const char *kind = jem__meta_get(meta, "jem.net");
-    const int wrn = kind && !strcmp(kind, "wrn"), conv = kind && !strcmp(kind, "convnet");
-    if (!wrn && !conv && !(kind && !strcmp(kind, "mlp"))) {
-        jem__fail(ctx, JEM_BAD_FILE,
-                  "no description of a network that this version knows (jem.net = "
-                  "\"%.40s\"): create the network first, then jem_net_load",
-                  kind ? kind : "(nothing)");
-        return NULL;
+    jem__fields f = jem__fields_of(ctx, kind ? kind : "(nothing)");
+    f.in = meta, f.where = where;
+    if (!strcmp(f.kind, "wrn")) {
+        jem_wrn_desc d = jem_wrn_desc_default();
+        jem__wrn_fields(&f, &d);
+        return f.status ? NULL : jem_wrn_create(ctx, &d, 0);
     }
-    jem_wrn_desc d = jem_wrn_desc_default();
-    d.channels = (int)jem__described(ctx, meta, "jem.channels", 1, 65536);
-    d.height = (int)jem__described(ctx, meta, "jem.height", 1, 65536);
-    d.width = (int)jem__described(ctx, meta, "jem.width", 1, 65536);
-    d.classes = (int)jem__described(ctx, meta, "jem.classes", 1, 1 << 24);
-    d.activation = (jem_activation)(int)jem__described(ctx, meta, "jem.activation", 0, JEM_TANH);
-    d.slope = (float)jem__described(ctx, meta, "jem.slope", -1000, 1000);
-    if (jem__meta_get(meta, "jem.uncond"))
-        d.uncond = (int)jem__described(ctx, meta, "jem.uncond", 0, 1);
-    if (wrn) {
-        d.depth = (int)jem__described(ctx, meta, "jem.depth", 10, 1000);
-        d.widen = (int)jem__described(ctx, meta, "jem.widen", 1, 100);
-        d.norm = (jem_norm)(int)jem__described(ctx, meta, "jem.norm", 0, JEM_NORM_ACT);
-        d.dropout = (float)jem__described(ctx, meta, "jem.dropout", 0, 1);
-        d.head = (jem_head)(int)jem__described(ctx, meta, "jem.head", 0, JEM_HEAD_FLAT);
-        d.stem_stride = (int)jem__described(ctx, meta, "jem.stem_stride", 1, 8);
-        return before == JEM_OK && !jem_ok(ctx) ? NULL : jem_wrn_create(ctx, &d, 0);
+    const int conv = !strcmp(f.kind, "convnet");
+    if (conv || !strcmp(f.kind, "mlp")) {
+        jem_convnet_desc d;
+        memset(&d, 0, sizeof d);
+        jem__stack_fields(&f, &d);
+        return f.status ? NULL : jem__stack_create(ctx, &d, conv, 0);
     }
-    jem_convnet_desc s;
-    memset(&s, 0, sizeof s);
-    s.channels = d.channels, s.height = d.height, s.width = d.width, s.classes = d.classes;
-    s.activation = d.activation, s.slope = d.slope, s.uncond = d.uncond;
-    s.layers = (int)jem__described(ctx, meta, "jem.layers", 1, 8);
-    for (int i = 0; i < s.layers; i++) {
-        char key[32];
-        snprintf(key, sizeof key, "jem.width%d", i + 1);
-        s.widths[i] = (int)jem__described(ctx, meta, key, 1, 65536);
-    }
-    return before == JEM_OK && !jem_ok(ctx) ? NULL : jem__stack_create(ctx, &s, conv, 0);
+    jem__fail(ctx, JEM_BAD_FILE, "%s: no description of a network that this version knows (jem.net "
+              "= \"%.40s\"): create the network first, then jem_net_load", where, f.kind);
+    return NULL;
 }
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
@@ -4627,9 +4748,15 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
                     jem_rng *rng) {
     if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    if (!logp || !jem__is_leaf(x, "sgld") || d.steps < 0)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT,
-                         "sgld: needs a log-density, a leaf x and steps >= 0");
+    const double most = 3.4e38;
+    if (!logp || !jem__is_leaf(x, "sgld"))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld: needs a log-density and a leaf x");
+    if (!jem__in_range(ctx, "sgld: steps", d.steps, 0, INT32_MAX) ||
+        !jem__in_range(ctx, "sgld: step_size", (double)d.step_size, -most, most) ||
+        !jem__in_range(ctx, "sgld: noise_std", (double)d.noise_std, 0, most) ||
+        !jem__in_range(ctx, "sgld: clamp_grad", (double)d.clamp_grad, 0, most) ||
+        !jem__in_range(ctx, "sgld: clamp_hi", (double)d.clamp_hi, (double)d.clamp_lo, most))
+        return ctx->status;
     jem__walk w;
     memset(&w, 0, sizeof w);
     w.what = "sgld", w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
@@ -4655,7 +4782,7 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     w.what = "denoise", w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
     w.sigma_max = d.sigma_max;
     /* what stays of the noise, and what should: a^2 - b^2 = (a + b)(a - b) */
-    const float stays = 1 - d.step, wanted = fmaf(-d.beta, d.step, 1);
+    const float stays = 1 - d.step, wanted = jem__fmaf(-d.beta, d.step, 1);
     const float noise = rng ? sqrtf((wanted + stays) * (wanted - stays)) : 0;
     for (int l = 0; l < JEM_LANES; l++) w.d.step[l] = d.step, w.d.noise[l] = noise;
     if (jem__walk_all(ctx, logp, user, x, &w, rng) == JEM_OK && !jem__walk_finite(&w))
@@ -4668,7 +4795,7 @@ jem_fresh_desc jem_fresh_desc_default(void) {
     jem_fresh_desc d;
     memset(&d, 0, sizeof d);
     d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
-    d.walk.steps = 300, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 1;
+    d.walk.steps = 300, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 0.24f;
     return d;
 }
 
@@ -4689,12 +4816,12 @@ jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     if (!jem__is_leaf(x, "fresh") || !rng)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "fresh: needs a leaf x and an rng");
     jem_denoise_desc last = jem_denoise_desc_default();
-    last.steps = 1, last.step = 1, last.sigma_max = 0.25f;
+    last.steps = 1, last.step = 1, last.sigma_max = d.clean;
     const jem_mark mark = jem_begin(ctx);
     jem_status s = jem__all_noise(x, d.mean, d.denoise.sigma_max, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
-    if (s == JEM_OK && d.clean) s = jem_denoise(ctx, logp, user, x, &last, NULL);
+    if (s == JEM_OK && d.clean > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
     jem_end(ctx, mark);
     return s;
 }
@@ -4709,6 +4836,7 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
                               int classes, jem_rng *rng) {
     if (!ctx) return NULL;
     if (capacity < 1 || channels < 1 || height < 1 || width < 1 || classes < 0 ||
+        (double)capacity * channels * height * width > 1e12 ||
         (classes > 0 && capacity < classes) || !rng) {
         jem__fail(ctx, JEM_BAD_ARGUMENT,
                   "buffer: capacity %d for %d classes of images (%d,%d,%d)%s",
@@ -4817,18 +4945,29 @@ static int jem__updates(const jem_optim *o, const jem_param *p) {
     return p->grad && (!only || !strncmp(p->name, only, strlen(only)));
 }
 
+static int jem__optim_desc_good(jem_ctx *ctx, const jem_optim_desc *d) {
+    const double most = 3.4e38, below_1 = 0.99999998;
+    return jem__in_range(ctx, "optim: kind", d->kind, JEM_ADAM, JEM_SGD) &&
+        jem__in_range(ctx, "optim: beta1", (double)d->beta1, 0, below_1) &&
+        jem__in_range(ctx, "optim: beta2", (double)d->beta2, 0, below_1) &&
+        jem__in_range(ctx, "optim: eps", (double)d->eps, 0, most) &&
+        jem__in_range(ctx, "optim: momentum", (double)d->momentum, 0, 1) &&
+        jem__in_range(ctx, "optim: weight_decay", (double)d->weight_decay, 0, most) &&
+        jem__in_range(ctx, "optim: clip", (double)d->clip, 0, most) &&
+        jem__in_range(ctx, "optim: ema", (double)d->ema, 0, below_1);
+}
+
 jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     if (!net) return NULL;
+    const jem_optim_desc d = desc ? *desc : jem_optim_desc_default();
+    if (!jem__optim_desc_good(net->ctx, &d)) return NULL;
     jem_optim *o = (jem_optim *)jem__alloc(net->ctx, sizeof *o);
     if (!o) return NULL;
-    o->net = net, o->desc = desc ? *desc : jem_optim_desc_default();
+    o->net = net, o->desc = d;
     for (jem_param *p = net->params; p; p = p->next) o->count += jem__updates(o, p);
-    if (!o->count || !(o->desc.ema >= 0 && o->desc.ema < 1)) {
-        if (o->count) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: ema %g is not in 0..1",
-                                (double)o->desc.ema);
-        else jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s"
-                       "%.80s", o->desc.only ? ", none that begins with " : "",
-                       o->desc.only ? o->desc.only : "");
+    if (!o->count) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s"
+                  "%.80s", d.only ? ", none that begins with " : "", d.only ? d.only : "");
         jem_optim_free(o);
         return NULL;
     }
@@ -4874,7 +5013,7 @@ static void jem__optim_update(void *arg, int i) {
     if (m->v) k->adam(p->value, p->grad, m->m, m->v, jem__padded(p), &o->update);
     else k->sgd(p->value, p->grad, m->m, jem__padded(p), &o->update);
     for (ptrdiff_t j = 0; m->other && j < p->size; j++)
-        m->other[j] = fmaf(o->share, p->value[j] - m->other[j], m->other[j]);
+        m->other[j] = jem__fmaf(o->share, p->value[j] - m->other[j], m->other[j]);
     jem_param_changed(p);
 }
 
@@ -4913,6 +5052,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
 
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
     double rate = (double)lr;
+    if (!s) return lr;
     if (s->kind == JEM_STEPS)
         for (int i = 0; i < 4; i++)
             rate *= s->at[i] > 0 && update >= s->at[i] ? (double)s->rate : 1;
@@ -4954,32 +5094,26 @@ static int jem__wants_samples(const jem_train_desc *d) {
     return d->w_cd > 0 || d->w_cd_class > 0;
 }
 
-/* 1 if lo <= value <= hi; otherwise says so, by name and value. */
-static int jem__in_range(jem_ctx *ctx, const char *field, double value, double lo, double hi) {
-    if (value >= lo && value <= hi) return 1;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: %s = %g is not in %g..%g", field, value, lo, hi);
-    return 0;
-}
-
 static int jem__train_desc_good(jem_ctx *ctx, const jem_train_desc *d) {
     const double most = 3.4e38, tiny = 1e-30;
-    return jem__in_range(ctx, "lr", (double)d->lr, tiny, most) &&
-        jem__in_range(ctx, "w_ce", (double)d->w_ce, 0, most) &&
-        jem__in_range(ctx, "w_cd", (double)d->w_cd, 0, most) &&
-        jem__in_range(ctx, "w_cd_class", (double)d->w_cd_class, 0, most) &&
-        jem__in_range(ctx, "w_score", (double)d->w_score, 0, most) &&
-        jem__in_range(ctx, "energy_l2", (double)d->energy_l2, 0, most) &&
-        jem__in_range(ctx, "input_noise", (double)d->input_noise, 0, most) &&
-        jem__in_range(ctx, "label_noise", (double)d->label_noise, 0, most) &&
-        jem__in_range(ctx, "label_wide", (double)d->label_wide, 0, 1) &&
-        jem__in_range(ctx, "noise_lo", (double)d->noise_lo, tiny, most) &&
-        jem__in_range(ctx, "noise_hi", (double)d->noise_hi, (double)d->noise_lo, most) &&
-        jem__in_range(ctx, "cd_from", d->cd_from, 0, INT32_MAX) &&
-        jem__in_range(ctx, "negatives", d->negatives, 0, INT32_MAX) &&
-        jem__in_range(ctx, "sgld.steps", d->sgld.steps, 0, INT32_MAX) &&
-        jem__in_range(ctx, "fresh.steps", d->fresh.steps, 0, INT32_MAX) &&
-        jem__in_range(ctx, "reinit", (double)d->reinit, 0, 1) &&
-        jem__in_range(ctx, "restart_lo", (double)d->restart_lo, -most, (double)d->restart_hi);
+    return jem__in_range(ctx, "trainer: lr", (double)d->lr, tiny, most) &&
+        jem__in_range(ctx, "trainer: w_ce", (double)d->w_ce, 0, most) &&
+        jem__in_range(ctx, "trainer: w_cd", (double)d->w_cd, 0, most) &&
+        jem__in_range(ctx, "trainer: w_cd_class", (double)d->w_cd_class, 0, most) &&
+        jem__in_range(ctx, "trainer: w_score", (double)d->w_score, 0, most) &&
+        jem__in_range(ctx, "trainer: energy_l2", (double)d->energy_l2, 0, most) &&
+        jem__in_range(ctx, "trainer: input_noise", (double)d->input_noise, 0, most) &&
+        jem__in_range(ctx, "trainer: label_noise", (double)d->label_noise, 0, most) &&
+        jem__in_range(ctx, "trainer: label_wide", (double)d->label_wide, 0, 1) &&
+        jem__in_range(ctx, "trainer: noise_lo", (double)d->noise_lo, tiny, most) &&
+        jem__in_range(ctx, "trainer: noise_hi", (double)d->noise_hi, (double)d->noise_lo, most) &&
+        jem__in_range(ctx, "trainer: cd_from", d->cd_from, 0, INT32_MAX) &&
+        jem__in_range(ctx, "trainer: negatives", d->negatives, 0, INT32_MAX) &&
+        jem__in_range(ctx, "trainer: sgld.steps", d->sgld.steps, 0, INT32_MAX) &&
+        jem__in_range(ctx, "trainer: fresh.steps", d->fresh.steps, 0, INT32_MAX) &&
+        jem__in_range(ctx, "trainer: reinit", (double)d->reinit, 0, 1) &&
+        jem__in_range(ctx, "trainer: restart_lo", (double)d->restart_lo, -most,
+                      (double)d->restart_hi);
 }
 
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
@@ -4995,6 +5129,8 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
                                        net->width, jem__by_class(&d) ? net->classes : 0, &tr->rng);
         if (tr->buffer && (d.restart_lo != -1 || d.restart_hi != 1))
             jem_buffer_restart(tr->buffer, &tr->rng, d.restart_lo, d.restart_hi);
+        for (int i = 0; tr->buffer && d.fresh.steps && i < tr->buffer->capacity; i++)
+            tr->buffer->visits[i] = -1;
     }
     if (tr->optim && (tr->buffer || !jem__wants_samples(&d)) && jem_ok(net->ctx)) return tr;
     jem_trainer_free(tr);
@@ -5058,7 +5194,7 @@ static jem_status jem__breed(jem_trainer *tr, int n, const int *labels, float *x
     jem_class_of of;
     of.net = net, of.labels = labels;
     jem_fresh_desc d = jem_fresh_desc_default();
-    d.mean = net->mean, d.denoise = tr->desc.fresh, d.walk.steps = d.clean = 0;
+    d.mean = net->mean, d.denoise = tr->desc.fresh, d.walk.steps = 0, d.clean = 0;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_zeros(ctx, n, net->channels, net->height, net->width);
     if (jem_fresh(ctx, labels ? jem_logp_class : jem_logp, labels ? (void *)&of : (void *)net, t,
@@ -5072,7 +5208,7 @@ static jem_status jem__breed(jem_trainer *tr, int n, const int *labels, float *x
 static jem_status jem__breed_some(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
     const jem_train_desc *d = &tr->desc;
-    const int begin = tr->updates == d->cd_from, by_class = jem__by_class(d);
+    const int begin = b->visits[0] < 0, by_class = jem__by_class(d);
     const int every = d->reinit > 0 ? (int)(1 / d->reinit + 0.5f) : 0;
     if (!d->fresh.steps || !(begin || (every && (tr->updates - d->cd_from) % every == 0)))
         return JEM_OK;
@@ -5193,6 +5329,10 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
         return s;
     }
     if (n_unlabelled == 0) x_unlabelled = NULL;
+    s.status = jem__images_check(tr->net, "train_step", x, n);
+    if (s.status == JEM_OK && x_unlabelled)
+        s.status = jem__images_check(tr->net, "train_step, unlabelled", x_unlabelled, n_unlabelled);
+    if (s.status != JEM_OK) return s;
     jem_ctx *ctx = tr->net->ctx;
     const jem_train_desc *d = &tr->desc;
     s.status = ctx->status, s.update = tr->updates;
@@ -5232,7 +5372,6 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 /* ==== >>eval: classify, accuracy ============================================================== */
 
 #define JEM__EVAL_BATCH 256
-#define JEM__LARGEST 1e4f  /* beyond it, a number in an image is taken for garbage */
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
 static const char *const jem__usual_key = "jem.usual";        /* see jem__usual */
@@ -5293,16 +5432,6 @@ static jem__usual *jem__usual_read(const jem_net *net) {
     jem__usual *u = (jem__usual *)(void *)all;
     if (!u || jem__numbers_read(net, jem__usual_key, all, n) < n) return NULL;
     return u->l[0] > 0 && u->l[2] > 0 ? u : NULL;
-}
-
-/* Numbers that images can have: garbage in should be an error, not an answer. */
-static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
-    for (ptrdiff_t i = 0; i < n * size; i++)
-        if (!jem__finite(x[i]) || x[i] > JEM__LARGEST || x[i] < -JEM__LARGEST)
-            return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers",
-                             what, (int)(i / size), (double)x[i]);
-    return JEM_OK;
 }
 
 static void jem__see_one(const float *f, int classes, float temperature, jem__seen *s) {
@@ -5452,91 +5581,37 @@ jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
     return net ? jem__see(net, "logits", x, n, f, NULL) : JEM_BAD_ARGUMENT;
 }
 
-static jem_status jem__predictions_check(jem_ctx *ctx, const char *what, const jem_predictions *p) {
-    if (!p || !p->f || !p->labels || p->n < 1 || p->classes < 1 || p->temperature < 0)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs logits and labels of 1 image or more, "
-                         "temperature >= 0", what);
-    for (int i = 0; i < p->n; i++)
-        if (p->labels[i] < 0 || p->labels[i] >= p->classes)
-            return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: label %d of image %d is not in 0..%d",
-                             what, p->labels[i], i, p->classes - 1);
-    return JEM_OK;
-}
-
-/* log sum_c exp(cold f[c]), and what the mean logit is under these probabilities (may be NULL) */
-static double jem__log_sum(const float *f, int classes, double cold, double *mean) {
-    double most = (double)f[0], sum = 0, weighted = 0;
-    for (int c = 1; c < classes; c++) most = fmax(most, (double)f[c]);
-    for (int c = 0; c < classes; c++) {
-        const double e = exp(cold * ((double)f[c] - most));
-        sum += e, weighted += e * (double)f[c];
-    }
-    if (mean) *mean = weighted / sum;
-    return cold * most + log(sum);
-}
-
-jem_status jem_reliability(jem_ctx *ctx, const jem_predictions *p, int bins, jem_bin *bin,
-                           jem_reliability_stats *stats) {
-    if (!ctx || !stats) return JEM_BAD_ARGUMENT;
-    if (jem__predictions_check(ctx, "reliability", p) != JEM_OK) return ctx->status;
-    if (bins < 1) return jem__fail(ctx, JEM_BAD_ARGUMENT, "reliability: %d bins", bins);
-    jem_bin *own = bin ? NULL : (jem_bin *)jem__alloc(ctx, (size_t)bins * sizeof *own);
-    jem_reliability_stats s = { 0, 0, 0, 0, 0, 0 };
-    const double cold = p->temperature > 0 ? 1 / (double)p->temperature : 1;
-    if (!bin && !own) return JEM_NO_MEMORY;
-    if (bin) memset(bin, 0, (size_t)bins * sizeof *bin);
-    else bin = own;
-    for (int i = 0; i < p->n; i++) {
-        const float *f = p->f + (ptrdiff_t)i * p->classes;
-        const double all = jem__log_sum(f, p->classes, cold, NULL);
-        int best = 0;
-        for (int c = 0; c < p->classes; c++) {
-            const double q = exp(cold * (double)f[c] - all) - (c == p->labels[i]);
-            s.brier += q * q / p->n;
-            if (f[c] > f[best]) best = c;
-        }
-        const double sure = fmin(exp(cold * (double)f[best] - all), 1);
-        const int right = best == p->labels[i], k = (int)ceil(sure * bins) - 1;
-        jem_bin *b = bin + (k < 0 ? 0 : k < bins ? k : bins - 1);
-        b->count++, b->confidence += sure, b->accuracy += right;
-        s.accuracy += (double)right / p->n, s.confidence += sure / p->n;
-        s.nll += (all - cold * (double)f[p->labels[i]]) / p->n;
-    }
-    for (int k = 0; k < bins; k++) {
-        if (!bin[k].count) continue;
-        bin[k].confidence /= bin[k].count, bin[k].accuracy /= bin[k].count;
-        const double gap = fabs(bin[k].confidence - bin[k].accuracy);
-        s.ece += gap * bin[k].count / p->n, s.mce = fmax(s.mce, gap);
-    }
-    jem__free(ctx, own);
-    *stats = s;
-    return JEM_OK;
-}
-
-/* -log p(y|x) is convex in 1/T. Its slope, mean of E_p[f] - f[y], rises with 1/T: find the zero. */
-float jem_fit_temperature(jem_ctx *ctx, const jem_predictions *p) {
-    if (!ctx || jem__predictions_check(ctx, "fit_temperature", p) != JEM_OK) return -1;
+/* -log p(y|x) is convex in 1/T: its slope, the mean of E_p[f] - f[y], rises with it. */
+float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n) {
+    if (!net) return -1;
+    jem_ctx *ctx = net->ctx;
+    const int k = net->classes;
+    int ok = labels && n > 0;
+    for (int i = 0; ok && i < n; i++) ok = labels[i] >= 0 && labels[i] < k;
+    if (!ok) jem__fail(ctx, JEM_BAD_ARGUMENT, "fit_temperature: %d images with labels 0..%d", n,
+                       k - 1);
+    const jem_mark mark = jem_begin(ctx);
+    float *f = ok ? jem__push_floats(ctx, (ptrdiff_t)n * k) : NULL;
     double lo = log(0.01), hi = log(100);          /* of 1/T */
-    for (int round = 0; round < 40; round++) {
+    ok = f && jem_logits(net, x, n, f) == JEM_OK;
+    for (int round = 0; ok && round < 40; round++) {
         const double cold = exp((lo + hi) / 2);
-        double slope = 0, mean;
-        for (int i = 0; i < p->n; i++) {
-            const float *f = p->f + (ptrdiff_t)i * p->classes;
-            jem__log_sum(f, p->classes, cold, &mean);
-            slope += mean - (double)f[p->labels[i]];
+        double slope = 0;
+        for (int i = 0; i < n; i++) {
+            const float *row = f + (ptrdiff_t)i * k, right = row[labels[i]];
+            double sum = 0, above = 0, most = (double)row[0];
+            for (int c = 1; c < k; c++) most = fmax(most, (double)row[c]);
+            for (int c = 0; c < k; c++) {
+                const double e = exp(cold * ((double)row[c] - most));
+                sum += e, above += e * ((double)row[c] - (double)right);
+            }
+            slope += above / sum;
         }
         if (slope > 0) hi = log(cold); else lo = log(cold);
     }
-    return (float)exp(-(lo + hi) / 2);
-}
-
-jem_status jem_set_temperature(jem_net *net, float temperature) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    if (!(temperature >= 1e-3f && temperature <= 1e6f))
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "set_temperature: %g is not in .001..1000000",
-                         (double)temperature);
-    if (temperature == 1) return jem_net_set_meta(net, jem__temperature_key, NULL);
-    return jem__numbers_write(net, jem__temperature_key, &temperature, 1);
+    jem_end(ctx, mark);
+    const float t = (float)exp(-(lo + hi) / 2);
+    return ok && jem__numbers_write(net, jem__temperature_key, &t, 1) == JEM_OK ? t : -1;
 }
 
 /* ---- in or out of distribution --------------------------------------------------------------- */
@@ -5598,46 +5673,6 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
         jem_end(ctx, mark);
     }
     return ctx->status;
-}
-
-typedef struct jem__scored { float score; int usual; } jem__scored;
-static int jem__compare_scored(const void *a, const void *b) {         /* highest first */
-    const float x = ((const jem__scored *)a)->score, y = ((const jem__scored *)b)->score;
-    return (x < y) - (x > y);
-}
-
-/* Thresholds from the highest score down; images of one score come in together. */
-jem_status jem_detect(jem_ctx *ctx, const float *usual, int n_usual, const float *other,
-                      int n_other, jem_detection *d) {
-    if (!ctx || !d) return JEM_BAD_ARGUMENT;
-    if (!usual || !other || n_usual < 1 || n_other < 1)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "detect: needs scores of both sorts, not of %d and "
-                         "%d", n_usual, n_other);
-    const int n = n_usual + n_other;
-    jem__scored *all = (jem__scored *)jem__alloc(ctx, (size_t)n * sizeof *all);
-    if (!all) return JEM_NO_MEMORY;
-    for (int i = 0; i < n; i++) {
-        all[i].usual = i < n_usual, all[i].score = i < n_usual ? usual[i] : other[i - n_usual];
-        if (!jem__finite(all[i].score)) {
-            jem__free(ctx, all);
-            return jem__fail(ctx, JEM_BAD_ARGUMENT, "detect: score %d is not finite", i);
-        }
-    }
-    qsort(all, (size_t)n, sizeof *all, jem__compare_scored);
-    double in = 0, out = 0, area = 0, precision = 0;
-    d->fpr95 = -1;
-    for (int i = 0, next; i < n; i = next) {
-        double more = 0;
-        for (next = i; next < n && !(all[next].score < all[i].score); next++)
-            more += all[next].usual;
-        const double more_out = next - i - more;
-        area += more_out * (in + more / 2), in += more, out += more_out;
-        precision += more * in / (in + out);
-        if (d->fpr95 < 0 && in >= 0.95 * n_usual) d->fpr95 = out / n_other;
-    }
-    d->auroc = area / ((double)n_usual * n_other), d->aupr = precision / n_usual;
-    jem__free(ctx, all);
-    return JEM_OK;
 }
 
 /* ---- attacks --------------------------------------------------------------------------------- */
@@ -5955,31 +5990,18 @@ jem_status jem_sample(jem_net *net, int label, int n, const jem_sgld_desc *walk,
    A file may come from anyone, so reading has three steps: parse the header, which cannot reach
    outside of it; check it whole against the file's size; only then allocate and copy. */
 
-#ifndef JEM_NO_STDIO
 #include <errno.h>
-#if defined(__unix__) || defined(__APPLE__)
-#define JEM__POSIX 1
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#elif defined(_WIN32)                              /* all that is wanted of windows.h */
-#ifdef __cplusplus
-extern "C"
-#endif
-__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
-#endif
-#endif
+#include <inttypes.h>
 
 #define JEM__MAX_HEADER 100000000u                 /* the reference's limit too */
-#define JEM__MAX_TEXTS 4096                        /* bounds what a hostile file can cost */
 
 /* The first four are jem_dtype's, in its order; the others are converted to `as` when read. */
-typedef struct jem__dtype { const char *name; int size; jem_dtype as; } jem__dtype;
+typedef struct jem__dtype { const char *name; size_t size; jem_dtype as; } jem__dtype;
 static const jem__dtype jem__dtypes[] = {
     { "F32", 4, JEM_F32 }, { "I32", 4, JEM_I32 }, { "I64", 8, JEM_I64 }, { "U8", 1, JEM_U8 },
     { "F64", 8, JEM_F32 }, { "F16", 2, JEM_F32 }, { "BF16", 2, JEM_F32 }, { "BOOL", 1, JEM_U8 }
 };
-enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__DTYPES = 8 };
+enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__BOOL, JEM__DTYPES };
 
 typedef struct jem__entry {
     jem_entry e;
@@ -5997,18 +6019,6 @@ struct jem_archive {
 };
 
 /* ---- archives in memory ---------------------------------------------------------------------- */
-
-static jem_archive *jem__archive_new(jem_ctx *ctx, const char *where) {
-    jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof(jem_archive));
-    if (!a) return NULL;
-    a->ctx = ctx, a->where = jem__strdup(ctx, where);
-    if (!a->where) { jem__free(ctx, a); return NULL; }
-    return a;
-}
-
-jem_archive *jem_archive_create(jem_ctx *ctx) {
-    return ctx ? jem__archive_new(ctx, "archive") : NULL;
-}
 
 void jem_archive_free(jem_archive *a) {
     if (!a) return;
@@ -6053,15 +6063,15 @@ static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
 static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dtype, int ndim,
                                        const int64_t *shape) {
     if (a->count == a->capacity) {
-        int capacity = a->capacity ? 2 * a->capacity : 16;
-        size_t bytes = (size_t)capacity * sizeof(jem__entry *);
-        jem__entry **more = (jem__entry **)jem__alloc(a->ctx, bytes);
+        const int capacity = a->capacity ? 2 * a->capacity : 16;
+        const size_t bytes = sizeof(jem__entry *);
+        jem__entry **more = (jem__entry **)jem__alloc(a->ctx, (size_t)capacity * bytes);
         if (!more) return NULL;
-        if (a->count) memcpy(more, a->entries, (size_t)a->count * sizeof(jem__entry *));
+        if (a->count) memcpy(more, a->entries, (size_t)a->count * bytes);
         jem__free(a->ctx, a->entries);
         a->entries = more, a->capacity = capacity;
     }
-    size_t length = strlen(name);
+    const size_t length = strlen(name);
     jem__entry *entry = (jem__entry *)jem__alloc(a->ctx, sizeof(jem__entry) + length + 1);
     if (!entry) return NULL;
     memcpy(entry + 1, name, length);
@@ -6070,25 +6080,8 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     entry->e.dtype = jem__dtypes[dtype].as;
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
-    entry->e.bytes = (size_t)jem__elements(ndim, shape) * (size_t)jem__dtypes[entry->e.dtype].size;
+    entry->e.bytes = (size_t)jem__elements(ndim, shape) * jem__dtypes[entry->e.dtype].size;
     return a->entries[a->count++] = entry;
-}
-
-/* Well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
-static int jem__utf8_valid(const char *s, size_t n) {
-    static const uint32_t least[4] = { 0, 0x80, 0x800, 0x10000 };
-    for (size_t i = 0; i < n;) {
-        uint32_t c = (unsigned char)s[i++];
-        size_t more = c < 0x80 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
-        if ((c >= 0x80 && c < 0xC2) || c > 0xF4 || n - i < more) return 0;
-        if (more) c &= 0x3Fu >> more;
-        for (size_t k = 0; k < more; k++, i++) {
-            if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
-            c = c << 6 | ((unsigned char)s[i] & 0x3F);
-        }
-        if (c < least[more] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
-    }
-    return 1;
 }
 
 jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
@@ -6113,103 +6106,81 @@ jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, in
 }
 
 jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
-    if (!a) return JEM_BAD_ARGUMENT;
-    if (!key || !jem__utf8_valid(key, strlen(key)) ||
-        (value && !jem__utf8_valid(value, strlen(value))))
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_set_meta: \"%.80s\": key or value "
-                         "is not UTF-8", key ? key : "");
-    return jem__meta_set(a->ctx, &a->meta, key, value);
+    return a ? jem__meta_set(a->ctx, &a->meta, key, value) : JEM_BAD_ARGUMENT;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 /* Text is made twice by the same code: once with out = NULL to learn its length, then in place. */
 
-typedef struct jem__text { char *out; size_t n; } jem__text;
+typedef struct jem__text { char *out; size_t n, room; } jem__text;
 
-static void jem__put_char(jem__text *t, char c) {
-    if (t->out) t->out[t->n] = c;
-    t->n++;
+JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    const int n = t->out ? vsnprintf(t->out + t->n, t->room - t->n, format, list)
+                         : vsnprintf(NULL, 0, format, list);
+    t->n += (size_t)n;
+    va_end(list);
 }
-
-static void jem__put(jem__text *t, const char *s) { while (*s) jem__put_char(t, *s++); }
 
 static void jem__put_json(jem__text *t, const char *s) {
-    static const char hex[] = "0123456789abcdef";
-    jem__put_char(t, '"');
+    jem__put(t, "\"");
     for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c < 0x20) {
-            jem__put(t, "\\u00");
-            jem__put_char(t, hex[c >> 4]), jem__put_char(t, hex[c & 15]);
-            continue;
-        }
-        if (c == '"' || c == '\\') jem__put_char(t, '\\');
-        jem__put_char(t, *s);
+        const unsigned char c = (unsigned char)*s;
+        jem__put(t, c < 0x20 ? "\\u%04x" : c == '"' || c == '\\' ? "\\%c" : "%c", c);
     }
-    jem__put_char(t, '"');
+    jem__put(t, "\"");
 }
 
-/* Non-negative numbers in brackets: [64,3,3,3]. */
-static void jem__put_list(jem__text *t, char open, int n, const int64_t *x, char close) {
-    jem__put_char(t, open);
-    for (int i = 0; i < n; i++) {
-        char digits[24];
-        int k = 0;
-        int64_t v = x[i];
-        do digits[k++] = (char)('0' + v % 10); while (v /= 10);
-        if (i) jem__put_char(t, ',');
-        while (k) jem__put_char(t, digits[--k]);
-    }
-    jem__put_char(t, close);
+/* Numbers in brackets: [64,3,3,3]. */
+static void jem__put_list(jem__text *t, const char *brackets, int n, const int64_t *x) {
+    jem__put(t, "%c", brackets[0]);
+    for (int i = 0; i < n; i++) jem__put(t, "%s%" PRId64, i ? "," : "", x[i]);
+    jem__put(t, "%c", brackets[1]);
 }
 
 static void jem__put_header(jem__text *t, const jem_archive *a) {
     const char *comma = "";
-    jem__put_char(t, '{');
+    jem__put(t, "{");
     if (a->meta) {
-        jem__put(t, "\"__metadata__\":");
-        for (const jem__meta *m = a->meta; m; m = m->next) {
-            jem__put_char(t, m == a->meta ? '{' : ',');
-            jem__put_json(t, m->key), jem__put_char(t, ':'), jem__put_json(t, m->value);
-        }
-        jem__put_char(t, '}');
-        comma = ",";
+        jem__put(t, "\"__metadata__\":{");
+        for (const jem__meta *m = a->meta; m; m = m->next, comma = ",")
+            jem__put(t, "%s", comma), jem__put_json(t, m->key),
+            jem__put(t, ":"), jem__put_json(t, m->value);
+        jem__put(t, "}");
     }
     for (int i = 0; i < a->count; i++, comma = ",") {
         const jem__entry *entry = a->entries[i];
-        int64_t offsets[2];
-        offsets[0] = (int64_t)entry->begin, offsets[1] = (int64_t)entry->end;
-        jem__put(t, comma), jem__put_json(t, entry->e.name);
-        jem__put(t, ":{\"dtype\":\""), jem__put(t, jem__dtypes[entry->e.dtype].name);
-        jem__put(t, "\",\"shape\":"), jem__put_list(t, '[', entry->e.ndim, entry->e.shape, ']');
-        jem__put(t, ",\"data_offsets\":"), jem__put_list(t, '[', 2, offsets, ']');
-        jem__put_char(t, '}');
+        const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
+        jem__put(t, "%s", comma), jem__put_json(t, entry->e.name);
+        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":", jem__dtypes[entry->e.dtype].name);
+        jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
+        jem__put(t, ",\"data_offsets\":"), jem__put_list(t, "[]", 2, offsets), jem__put(t, "}");
     }
-    jem__put_char(t, '}');
-    while (t->n % 64 != 56) jem__put_char(t, ' '); /* the data begins at a multiple of 64 */
+    jem__put(t, "}");
+    while (t->n % 64 != 56) jem__put(t, " ");      /* the data begins at a multiple of 64 */
 }
 
 static jem_status jem__archive_pack(const jem_archive *a, char **bytes, size_t *size) {
     size_t total = 0;
-    for (int width = 8; width; width /= 2)         /* wide numbers first: all are aligned */
+    for (size_t width = 8; width; width /= 2)      /* wide numbers first: all are aligned */
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
             if (jem__dtypes[entry->e.dtype].size != width) continue;
-            entry->begin = total;
             if (entry->e.bytes > PTRDIFF_MAX / 2 - total)
                 return jem__fail(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
-            entry->end = total += entry->e.bytes;
+            entry->begin = total, entry->end = total += entry->e.bytes;
         }
-    jem__text text = { NULL, 0 };
+    jem__text text = { NULL, 0, 0 };
     jem__put_header(&text, a);
     const size_t n = text.n;
     if (n > JEM__MAX_HEADER)
         return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "%s: names and texts make a header of %.0f MB, "
                          "100 are allowed", a->where, (double)n / 1e6);
-    char *out = (char *)jem__alloc(a->ctx, 8 + n + total);
+    char *out = (char *)jem__alloc(a->ctx, 8 + n + total + 1);     /* 1: the 0 after a text */
     if (!out) return JEM_NO_MEMORY;
     for (int i = 0; i < 8; i++) out[i] = (char)((uint64_t)n >> (8 * i) & 255);
-    text.out = out + 8, text.n = 0;
+    text.out = out + 8, text.room = n + 1, text.n = 0;
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
         const jem__entry *entry = a->entries[i];
@@ -6228,17 +6199,16 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-/* JSON by recursive descent, of just this depth. After an error nothing matches any more, since
-   at = end: every loop ends, and the first error stands. */
+/* JSON by recursive descent, of just this depth, in a copy of the header that ends in a 0, which
+   nothing matches: strings are decoded where they stand. After an error at = end, so every loop
+   ends, and the first error stands. */
 
 typedef struct jem__json {
     jem_archive *a;
-    const char *begin, *at, *end;
-    char *text;            /* decoded strings: fewer bytes than were read, so they have room */
+    char *begin, *at, *end;
     size_t room;           /* bytes of data after the header */
     const char *name;      /* of the tensor in hand, for messages */
     jem_status status;
-    int texts;
 } jem__json;
 
 static void jem__json_fail(jem__json *j, const char *what, const char *detail) {
@@ -6250,46 +6220,49 @@ static void jem__json_fail(jem__json *j, const char *what, const char *detail) {
     j->at = j->end;
 }
 
-static void jem__json_space(jem__json *j) {
-    while (j->at < j->end && (*j->at == ' ' || *j->at == '\n' || *j->at == '\r' || *j->at == '\t'))
-        j->at++;
-}
+static void jem__json_space(jem__json *j) { j->at += strspn(j->at, " \n\r\t"); }
 
+/* Is c next, after any space? Then it is taken. */
 static int jem__json_next(jem__json *j, char c) {
     jem__json_space(j);
-    if (j->at == j->end || *j->at != c) return 0;
+    if (*j->at != c) return 0;
     j->at++;
     return 1;
 }
 
 static void jem__json_expect(jem__json *j, char c) {
-    char what[2] = { 0, 0 };
-    what[0] = c;
+    const char what[2] = { c, 0 };
     if (!jem__json_next(j, c)) jem__json_fail(j, "expected ", what);
 }
 
-static uint32_t jem__json_hex4(jem__json *j) {     /* 0 if it is not: no escape may stand for 0 */
-    static const char digits[] = "0123456789abcdefABCDEF";
-    uint32_t code = 0;
-    for (int i = 0; i < 4; i++) {
-        const char *d = j->at < j->end && *j->at ? strchr(digits, *j->at++) : NULL;
-        if (!d) return 0;
-        code = code << 4 | (uint32_t)(d - digits < 16 ? d - digits : d - digits - 6);
+/* Is there an i-th item between these brackets? Takes what comes before it, or the closing one. */
+static int jem__json_item(jem__json *j, const char *brackets, int i) {
+    if (i == 0) {
+        jem__json_expect(j, brackets[0]);
+        return !jem__json_next(j, brackets[1]) && !j->status;
     }
-    return code;
+    if (jem__json_next(j, ',')) return 1;
+    jem__json_expect(j, brackets[1]);
+    return 0;
 }
 
-/* What follows a backslash, as UTF-8. \u comes in UTF-16: two halves above U+FFFF. */
+/* \uXXXX; 0 if it is none (no escape may stand for 0). */
+static uint32_t jem__json_unit(jem__json *j) {
+    char hex[5] = "";
+    if (strncmp(j->at, "\\u", 2) || strspn(j->at + 2, "0123456789abcdefABCDEF") < 4) return 0;
+    memcpy(hex, j->at + 2, 4), j->at += 6;
+    return (uint32_t)strtoul(hex, NULL, 16);
+}
+
+/* An escape to UTF-8, which is never longer. \u comes in UTF-16: a pair of them above U+FFFF. */
 static char *jem__json_escape(jem__json *j, char *out) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     static const uint32_t lead[4] = { 0, 0xC0, 0xE0, 0xF0 };
-    const char c = j->at < j->end ? *j->at++ : '\0';
-    const char *known = c ? strchr(from, c) : NULL;
-    if (known) { *out++ = to[known - from]; return out; }
-    uint32_t code = c == 'u' ? jem__json_hex4(j) : 0, low = 0;
+    const char *known = j->at[1] ? strchr(from, j->at[1]) : NULL;
+    if (known) { j->at += 2, *out++ = to[known - from]; return out; }
+    uint32_t code = jem__json_unit(j);
     if (code >= 0xD800 && code < 0xE000) {
-        if (j->end - j->at >= 6 && j->at[0] == '\\' && j->at[1] == 'u')
-            j->at += 2, low = jem__json_hex4(j);
+        const uint32_t low = jem__json_unit(j);
         code = code < 0xDC00 && low >= 0xDC00 && low < 0xE000
              ? 0x10000 + ((code & 0x3FF) << 10 | (low & 0x3FF)) : 0;
     }
@@ -6301,70 +6274,57 @@ static char *jem__json_escape(jem__json *j, char *out) {
 }
 
 static const char *jem__json_string(jem__json *j) {
-    char *start = j->text, *out = start;
     jem__json_expect(j, '"');
-    while (j->at < j->end && *j->at != '"') {
-        const char c = *j->at++;
-        if (c == '\\') out = jem__json_escape(j, out);
-        else if ((unsigned char)c < 0x20) jem__json_fail(j, "control byte in a string", "");
-        else *out++ = c;
+    char *start = j->at, *out = start;
+    while (*j->at != '"' && !j->status) {
+        if (*j->at == '\\') out = jem__json_escape(j, out);
+        else if ((unsigned char)*j->at >= 0x20) *out++ = *j->at++;
+        else if (j->at < j->end) jem__json_fail(j, "control byte in a string", "");
+        else jem__json_fail(j, "a string does not end", "");
     }
-    if (j->at < j->end) j->at++;
-    else jem__json_fail(j, "a string does not end", "");
     if (j->status) return "";
-    *out++ = 0, j->text = out;
+    j->at++, *out = 0;
     return start;
 }
 
-static int64_t jem__json_integer(jem__json *j) {
-    int64_t v = 0;
-    if (jem__json_next(j, '0')) return 0;          /* so 007 fails at its second digit */
-    if (j->at == j->end || *j->at < '1' || *j->at > '9')
-        jem__json_fail(j, "expected a whole number", "");
-    while (j->at < j->end && *j->at >= '0' && *j->at <= '9') {
-        const int digit = *j->at++ - '0';
-        if (v <= (INT64_MAX - digit) / 10) v = 10 * v + digit;
-        else jem__json_fail(j, "number too large", "");
-    }
-    return v;
+static const char *jem__json_key(jem__json *j) {
+    const char *key = jem__json_string(j);
+    jem__json_expect(j, ':');
+    return key;
 }
 
+/* Whole numbers from 0; how many. */
 static int jem__json_integers(jem__json *j, int64_t *out, int most) {
     int n = 0;
-    jem__json_expect(j, '[');
-    if (jem__json_next(j, ']')) return 0;
-    do {
-        const int64_t v = jem__json_integer(j);
-        if (n < most) out[n++] = v;
-        else jem__json_fail(j, "too many numbers in a list", "");
-    } while (jem__json_next(j, ','));
-    jem__json_expect(j, ']');
+    for (int i = 0; jem__json_item(j, "[]", i); i++) {
+        jem__json_space(j), errno = 0;
+        const size_t digits = strspn(j->at, "0123456789");
+        const int64_t v = digits ? strtoll(j->at, NULL, 10) : 0;
+        if (!digits || (digits > 1 && *j->at == '0'))
+            jem__json_fail(j, "expected a whole number", "");
+        else if (errno) jem__json_fail(j, "number too large", "");
+        else if (n == most) jem__json_fail(j, "too many numbers in a list", "");
+        else out[n++] = v, j->at += digits;
+    }
     return n;
 }
 
 static void jem__json_metadata(jem__json *j) {
     jem_archive *a = j->a;
-    jem__json_expect(j, '{');
-    if (jem__json_next(j, '}')) return;
-    do {
-        const char *key = jem__json_string(j);
-        jem__json_expect(j, ':');
-        const char *value = jem__json_string(j);
+    for (int i = 0; jem__json_item(j, "{}", i); i++) {
+        const char *key = jem__json_key(j), *value = jem__json_string(j);
         if (jem__meta_get(a->meta, key)) jem__json_fail(j, "repeated key in metadata: ", key);
-        if (j->texts++ == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
-        if (!j->status) j->status = jem__meta_set(a->ctx, &a->meta, key, value);
-        if (j->status) return;
-    } while (jem__json_next(j, ','));
-    jem__json_expect(j, '}');
+        if (i == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
+        if (!j->status && (j->status = jem__meta_set(a->ctx, &a->meta, key, value)) != JEM_OK)
+            j->at = j->end;
+    }
 }
 
 static void jem__json_tensor(jem__json *j) {
     int dtype = -1, ndim = -1, n_offsets = -1;
     int64_t shape[8], offsets[2];
-    jem__json_expect(j, '{');
-    do {
-        const char *key = jem__json_string(j);
-        jem__json_expect(j, ':');
+    for (int i = 0; jem__json_item(j, "{}", i); i++) {
+        const char *key = jem__json_key(j);
         if (!strcmp(key, "shape") && ndim < 0) ndim = jem__json_integers(j, shape, 8);
         else if (!strcmp(key, "data_offsets") && n_offsets < 0)
             n_offsets = jem__json_integers(j, offsets, 2);
@@ -6375,34 +6335,31 @@ static void jem__json_tensor(jem__json *j) {
             if (dtype < 0) jem__json_fail(j, "dtype cannot be read (F32, F64, F16, BF16, I64, I32, "
                                           "U8, BOOL can): ", name);
         } else jem__json_fail(j, "unknown or repeated key ", key);
-    } while (jem__json_next(j, ','));
-    jem__json_expect(j, '}');
+    }
+    ptrdiff_t n = 0;
+    const char *wrong = NULL;
     if (dtype < 0 || ndim < 0 || n_offsets != 2)
-        jem__json_fail(j, "dtype, shape and two data_offsets are needed", "");
-    if (j->status) return;
-    const ptrdiff_t n = jem__elements(ndim, shape);
-    if (n < 0) jem__json_fail(j, "the shape is too large", "");
-    else if (offsets[1] - offsets[0] != n * jem__dtypes[dtype].size)
-        jem__json_fail(j, "data_offsets do not agree with dtype and shape", "");
-    else if ((uint64_t)offsets[1] > j->room)
-        jem__json_fail(j, "its data lies beyond the file's end", "");
+        wrong = "dtype, shape and two data_offsets are needed";
+    else if ((n = jem__elements(ndim, shape)) < 0) wrong = "the shape is too large";
+    else if (offsets[1] - offsets[0] != n * (ptrdiff_t)jem__dtypes[dtype].size)
+        wrong = "data_offsets do not agree with dtype and shape";
+    else if ((uint64_t)offsets[1] > j->room) wrong = "its data lies beyond the file's end";
+    if (wrong) jem__json_fail(j, wrong, "");
     if (j->status) return;
     jem__entry *entry = jem__archive_append(j->a, j->name, dtype, ndim, shape);
     if (entry) entry->begin = (size_t)offsets[0], entry->end = (size_t)offsets[1];
-    else j->status = JEM_NO_MEMORY;
+    else j->status = JEM_NO_MEMORY, j->at = j->end;
 }
 
 static void jem__json_header(jem__json *j) {
-    jem__json_expect(j, '{');
-    if (!jem__json_next(j, '}')) {
-        do {
-            const char *name = jem__json_string(j);
-            jem__json_expect(j, ':');
-            if (!strcmp(name, "__metadata__")) jem__json_metadata(j);
-            else j->name = name, jem__json_tensor(j), j->name = NULL;
-            if (j->status) return;
-        } while (jem__json_next(j, ','));
-        jem__json_expect(j, '}');
+    int described = 0;
+    if (!jem__utf8_valid(j->begin, (size_t)(j->end - j->begin))) jem__json_fail(j, "not UTF-8", "");
+    for (int i = 0; jem__json_item(j, "{}", i); i++) {
+        const char *name = jem__json_key(j);
+        const int texts = !strcmp(name, "__metadata__");
+        if (texts && described++) jem__json_fail(j, "repeated key ", name);
+        if (texts) jem__json_metadata(j);
+        else j->name = name, jem__json_tensor(j), j->name = NULL;
     }
     jem__json_space(j);
     if (j->at < j->end) jem__json_fail(j, "text after its end", "");
@@ -6438,186 +6395,266 @@ static jem_status jem__archive_check(const jem_archive *a, jem__entry **order, s
                      a->where, (double)size, (double)end);
 }
 
-static uint32_t jem__half_bits(uint32_t h) {       /* binary16 to the bits of binary32, exactly */
+/* The bits of a float from those of a binary16, exactly. */
+static uint32_t jem__fp16_bits(uint32_t h) {
     const uint32_t sign = (h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
+    const float small = (float)fraction * (1.0f / 16777216.0f);
     uint32_t bits;
-    float small = (float)fraction * (1.0f / 16777216.0f);
     if (exponent == 0) memcpy(&bits, &small, sizeof bits);
     else bits = (exponent == 31 ? 0x7F800000u : (exponent + 112) << 23) | fraction << 13;
     return sign | bits;
 }
 
+/* One number of any dtype, wherever it lies, as a float. */
+static float jem__to_float(int dtype, const unsigned char *p) {
+    union { uint32_t bits; float f; int32_t i32; int64_t i64; double f64; } n;
+    memcpy(&n, p, jem__dtypes[dtype].size);
+    switch (dtype) {
+    case JEM_I32: return (float)n.i32;
+    case JEM_I64: return (float)n.i64;
+    case JEM__F64: return (float)n.f64;
+    case JEM__F16: n.bits = jem__fp16_bits((uint32_t)p[0] | (uint32_t)p[1] << 8); return n.f;
+    case JEM__BF16: n.bits = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24; return n.f;
+    case JEM_U8: case JEM__BOOL: return (float)p[0];
+    default: return n.f;
+    }
+}
+
 static jem_status jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char *data) {
-    data += entry->begin;
+    const size_t size = jem__dtypes[entry->dtype].size, n = (entry->end - entry->begin) / size;
+    const int converted = entry->e.dtype == JEM_F32 && entry->dtype != JEM_F32;
     entry->e.data = entry->owned = jem__alloc(ctx, entry->e.bytes);
     if (!entry->owned) return JEM_NO_MEMORY;
-    if (entry->dtype < JEM__F64 || entry->dtype > JEM__BF16) {
-        if (entry->e.bytes) memcpy(entry->owned, data, entry->e.bytes);
-        return JEM_OK;
-    }
-    float *out = (float *)entry->owned;
-    for (size_t i = 0; i < entry->e.bytes / sizeof(float); i++) {
-        if (entry->dtype == JEM__F64) {
-            double d;
-            memcpy(&d, data + 8 * i, sizeof d);
-            out[i] = (float)d;
-        } else {
-            const uint32_t h = (uint32_t)data[2 * i] | (uint32_t)data[2 * i + 1] << 8;
-            const uint32_t bits = entry->dtype == JEM__F16 ? jem__half_bits(h) : h << 16;
-            memcpy(out + i, &bits, sizeof bits);
-        }
-    }
+    data += entry->begin;
+    if (!converted && n) memcpy(entry->owned, data, entry->e.bytes);
+    for (size_t i = 0; i < n && converted; i++)
+        ((float *)entry->owned)[i] = jem__to_float(entry->dtype, data + size * i);
     return JEM_OK;
 }
 
-static jem_status jem__archive_fill(jem_archive *a, const char *bytes, size_t size) {
+/* The header, then the data. */
+static jem_status jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t size) {
     uint64_t n = 0;
-    for (int i = 0; i < 8 && size >= 8; i++) n |= (uint64_t)(unsigned char)bytes[i] << (8 * i);
+    for (int i = 0; i < 8 && size >= 8; i++) n |= (uint64_t)bytes[i] << (8 * i);
     if (size < 8 || n > size - 8 || n > JEM__MAX_HEADER)
         return jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file, or cut short: %.0f "
                          "bytes, with a header of %.0f", a->where, (double)size, (double)n);
-    if (!jem__utf8_valid(bytes + 8, (size_t)n))
-        return jem__fail(a->ctx, JEM_BAD_FILE, "%s: header: not UTF-8", a->where);
     jem__json j;
     memset(&j, 0, sizeof j);
-    char *text = (char *)jem__alloc(a->ctx, (size_t)n + 1);
-    if (!text) return JEM_NO_MEMORY;
-    j.a = a, j.text = text, j.begin = j.at = bytes + 8, j.end = j.begin + n;
-    j.room = size - 8 - (size_t)n;
+    j.a = a, j.room = size - 8 - (size_t)n;
+    j.begin = j.at = (char *)jem__alloc(a->ctx, (size_t)n + 1);
+    if (!j.begin) return JEM_NO_MEMORY;
+    j.end = j.begin + n;
+    memcpy(j.begin, bytes + 8, (size_t)n);
     jem__json_header(&j);
-    jem__free(a->ctx, text);
+    jem__free(a->ctx, j.begin);
     if (j.status) return j.status;
 
     jem__entry **order = (jem__entry **)jem__alloc(a->ctx, (size_t)a->count * sizeof *order);
     if (!order) return JEM_NO_MEMORY;
-    jem_status status = jem__archive_check(a, order, j.room);
+    j.status = jem__archive_check(a, order, j.room);
     jem__free(a->ctx, order);
-    for (int i = 0; i < a->count && !status; i++)
-        status = jem__entry_take(a->ctx, a->entries[i], (const unsigned char *)j.end);
-    return status;
+    for (int i = 0; i < a->count && !j.status; i++)
+        j.status = jem__entry_take(a->ctx, a->entries[i], bytes + 8 + n);
+    return j.status;
 }
 
-static jem_archive *jem__archive_parse(jem_ctx *ctx, const char *where, const void *bytes,
-                                       size_t size) {
-    jem_archive *a = jem__archive_new(ctx, where);
-    if (!a || jem__archive_fill(a, (const char *)bytes, size) == JEM_OK) return a;
+/* bytes: a file's, or NULL for an empty archive. */
+static jem_archive *jem__archive_of(jem_ctx *ctx, const char *where, const void *bytes,
+                                    size_t size) {
+    jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof *a);
+    if (!a) return NULL;
+    a->ctx = ctx, a->where = jem__strdup(ctx, where);
+    if (a->where && (!bytes || !jem__archive_fill(a, (const unsigned char *)bytes, size))) return a;
     jem_archive_free(a);
     return NULL;
 }
 
+jem_archive *jem_archive_create(jem_ctx *ctx) {
+    return ctx ? jem__archive_of(ctx, "archive", NULL, 0) : NULL;
+}
+
 jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
-    if (!ctx) return NULL;
-    if (bytes) return jem__archive_parse(ctx, "archive", bytes, size);
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
+    if (ctx && !bytes) jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
+    return ctx && bytes ? jem__archive_of(ctx, "archive", bytes, size) : NULL;
+}
+
+/* ---- networks and trainers ------------------------------------------------------------------- */
+/* What each holds is listed once, in jem__visit_net and jem__visit_trainer. Writing adds each array
+   of the list to an archive; reading goes through it twice: to check that all of it is there,
+   before anything changes, and to copy it. */
+
+typedef struct jem__visitor {
+    jem_ctx *ctx;
+    const char *owner;                             /* for messages */
+    jem_archive *out;                              /* writing, or NULL */
+    const jem_archive *in;                         /* reading, or NULL */
+    int copy;                                      /* reading: 0 check, 1 copy */
+    jem_status status;
+} jem__visitor;
+
+/* The entry of this name, if it has this dtype and shape. A float on its own may have any dtype and
+   the shape () or (1): so PyTorch keeps counts and flags. */
+static const jem_entry *jem__visit_match(jem__visitor *v, const char *name, jem_dtype dtype,
+                                         int ndim, const int64_t *shape) {
+    const jem_entry *e = jem_archive_find(v->in, name);
+    if (!e) {
+        v->status = jem__fail(v->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
+                              "file has %d tensors)", v->in->where, name, v->owner, v->in->count);
+        return NULL;
+    }
+    char is[192], wanted[192];
+    jem__text t = { is, 0, sizeof is }, u = { wanted, 0, sizeof wanted };
+    jem__put(&t, "%s ", jem__dtypes[e->dtype].name), jem__put_list(&t, "()", e->ndim, e->shape);
+    jem__put(&u, "%s ", jem__dtypes[dtype].name), jem__put_list(&u, "()", ndim, shape);
+    const int one = dtype == JEM_F32 && jem__elements(ndim, shape) == 1;
+    const int flag = one && ndim <= 1 && e->ndim <= 1 && jem__elements(e->ndim, e->shape) == 1;
+    const int same = !strcmp(strchr(is, '('), strchr(wanted, '('));
+    if (flag || (same && (one || e->dtype == dtype))) return e;
+    v->status = jem__fail(v->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the "
+                          "file, %s in the %s", v->in->where, name, is, wanted, v->owner);
     return NULL;
 }
 
-/* ---- networks -------------------------------------------------------------------------------- */
+/* Where the numbers are now: `data`, or the archive's; NULL: an error. */
+static const void *jem__visit(jem__visitor *v, const char *prefix, const char *name,
+                              jem_dtype dtype, int ndim, const int64_t *shape, void *data) {
+    char full[256];
+    if (v->status) return NULL;
+    if (*prefix && snprintf(full, sizeof full, "%s%s", prefix, name) >= (int)sizeof full)
+        v->status = jem__fail(v->ctx, JEM_BAD_ARGUMENT, "%s: \"%s%.60s...\": the name is too long "
+                              "for a file", v->owner, prefix, name);
+    if (*prefix) name = full;
+    if (v->out && !v->status)
+        v->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
+    if (v->status || v->out) return v->status ? NULL : data;
+    const jem_entry *e = jem__visit_match(v, name, dtype, ndim, shape);
+    if (e && v->copy && e->dtype != dtype)
+        *(float *)data = jem__to_float((int)e->dtype, (const unsigned char *)e->data);
+    else if (e && v->copy && e->bytes) memmove(data, e->data, e->bytes);   /* it may be its own */
+    return e ? e->data : NULL;
+}
 
-/* Numbers of a jem_net that belong to its description; `usual` ones are not written. */
-typedef struct jem__scalar { const char *key; size_t at; float usual, lo, hi; } jem__scalar;
-enum { JEM__SCALARS = 4 };
-static const jem__scalar jem__scalars[JEM__SCALARS] = {
-    { "jem.scale", offsetof(jem_net, scale), 1, 1e-6f, 1e6f },
-    { "jem.noise_lo", offsetof(jem_net, noise_lo), 0, 0, 1e6f },
-    { "jem.noise_hi", offsetof(jem_net, noise_hi), 0, 0, 1e6f },
-    { "jem.mean", offsetof(jem_net, mean), 0, -1e6f, 1e6f }
-};
+static void jem__visit_param(jem__visitor *v, const char *prefix, const jem_param *p, float *data) {
+    int64_t shape[4];
+    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
+    jem__visit(v, prefix, p->name, JEM_F32, p->ndim, shape, data);
+}
+
+/* A network's own numbers are texts; the usual ones are not written. Then come its parameters. */
+static void jem__visit_net(jem__visitor *v, jem_net *net) {
+    static const struct { const char *key; size_t at; float usual, lo, hi; } numbers[] = {
+        { "jem.scale", offsetof(jem_net, scale), 1, 1e-6f, 1e6f },
+        { "jem.noise_lo", offsetof(jem_net, noise_lo), 0, 0, 1e6f },
+        { "jem.noise_hi", offsetof(jem_net, noise_hi), 0, 0, 1e6f },
+        { "jem.mean", offsetof(jem_net, mean), 0, -1e6f, 1e6f }
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !v->status; i++) {
+        float *x = (float *)(void *)((char *)net + numbers[i].at), value = numbers[i].usual;
+        char text[32];
+        if (v->out) {
+            jem__print_number(text, sizeof text, (double)*x);
+            v->status = jem_archive_set_meta(v->out, numbers[i].key,
+                                             *x < value || *x > value ? text : NULL);
+            continue;
+        }
+        jem__fields f = jem__fields_of(v->ctx, v->owner);
+        f.in = v->in->meta, f.where = v->in->where;
+        if (jem__meta_get(f.in, numbers[i].key))
+            value = jem__float(&f, numbers[i].key, value, numbers[i].lo, numbers[i].hi);
+        v->status = f.status;
+        if (v->copy && !v->status) *x = value;
+    }
+    for (const jem_param *p = net->params; p; p = p->next) jem__visit_param(v, "", p, p->value);
+}
+
+enum { JEM__COUNTS = 3, JEM__STATES = 9 };         /* jem_trainer.state: counts, two generators */
+
+static void jem__visit_trainer(jem__visitor *v, jem_trainer *tr) {
+    const jem_optim *o = tr->optim;
+    const int64_t states[1] = { JEM__STATES };
+    const int64_t most[JEM__COUNTS] = { INT32_MAX, INT32_MAX, o->desc.ema > 0 };
+    const int64_t *s = (const int64_t *)jem__visit(v, "", "trainer.state", JEM_I64, 1, states,
+                                                   tr->state);
+    for (int i = 0; s && i < JEM__COUNTS && !v->status; i++)
+        if (s[i] < 0 || s[i] > most[i])
+            v->status = jem__fail(v->ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is %.0f",
+                                  v->in->where, i, (double)s[i]);
+    if (v->status) return;
+    const char *other = s[JEM__COUNTS - 1] ? "trained." : "average.";
+    for (int i = 0; i < o->count; i++) {
+        const jem__moments *m = o->moments + i;
+        jem__visit_param(v, "optim.m.", m->param, m->m);
+        if (m->v) jem__visit_param(v, "optim.v.", m->param, m->v);
+        if (m->other) jem__visit_param(v, other, m->param, m->other);
+    }
+    const jem_buffer *b = tr->buffer;
+    if (b) {
+        const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
+        jem__visit(v, "", "replay_buffer", JEM_F32, 4, shape, b->data);
+        jem__visit(v, "", "replay_visits", JEM_I32, 1, shape, b->visits);
+    }
+}
+
+/* Between the trainer and its array `state`. */
+static void jem__trainer_state(jem_trainer *tr, int load) {
+    int *counts[JEM__COUNTS] = { &tr->updates, &tr->optim->updates, &tr->optim->averaged };
+    jem_rng *rngs[2] = { &tr->rng, &tr->net->rng };
+    int64_t *s = tr->state;
+    for (int i = 0; i < JEM__COUNTS; i++, s++)
+        if (load) *counts[i] = (int)*s; else *s = *counts[i];
+    for (int i = 0; i < 2; i++, s += 3) {
+        jem_rng *r = rngs[i];
+        for (int k = 0; k < 2; k++)
+            if (load) r->key[k] = (uint32_t)s[k]; else s[k] = r->key[k];
+        if (load) r->counter = (uint64_t)s[2]; else s[2] = (int64_t)r->counter;
+    }
+}
 
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
-    jem_status status = JEM_OK;
-    for (const jem_param *p = net->params; p && !status; p = p->next) {
-        int64_t shape[4];
-        for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
-        status = jem_archive_add(a, p->name, JEM_F32, p->ndim, shape, p->value);
-    }
-    for (const jem__meta *m = net->meta; m && !status; m = m->next)
-        status = jem_archive_set_meta(a, m->key, m->value);
-    for (int i = 0; i < JEM__SCALARS && !status; i++) {
-        const jem__scalar *d = jem__scalars + i;
-        const float value = *(const float *)((const char *)net + d->at);
-        char text[64];
-        jem__print_number(text, sizeof text, (double)value);
-        if (value != d->usual || jem__meta_get(net->meta, d->key))
-            status = jem_archive_set_meta(a, d->key, text);
-    }
-    return status;
-}
-
-/* An entry of this dtype and shape, or NULL and an error in ctx (the archive may be of another).
-   one: any shape of one number will do, and any dtype (a step count, a flag). */
-static const jem_entry *jem__entry_match(jem_ctx *ctx, const jem_archive *a, const char *name,
-                                         jem_dtype dtype, int ndim, const int64_t *shape,
-                                         int one, const char *owner) {
-    const jem_entry *e = jem_archive_find(a, name);
-    if (!e) {
-        jem__fail(ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
-                  "file has %d tensors)", a->where, name, owner, a->count);
-        return NULL;
-    }
-    int same = e->ndim == ndim;
-    for (int i = 0; i < ndim && same; i++) same = e->shape[i] == shape[i];
-    if (one && ndim <= 1 && e->ndim <= 1) same = jem__elements(e->ndim, e->shape) == 1;
-    if (!same) {
-        char in_file[192] = "", wanted[192] = "";
-        jem__text t = { in_file, 0 }, u = { wanted, 0 };
-        jem__put_list(&t, '(', e->ndim, e->shape, ')');
-        jem__put_list(&u, '(', ndim, shape, ')');
-        jem__fail(ctx, JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the file, %s in the %s", a->where,
-                  name, in_file, wanted, owner);
-        return NULL;
-    }
-    if (e->dtype == dtype || one) return e;
-    jem__fail(ctx, JEM_BAD_FILE, "%s: \"%.80s\" is %s in the file, %s in the %s", a->where, name,
-              jem__dtypes[e->dtype].name, jem__dtypes[dtype].name, owner);
-    return NULL;
-}
-
-static jem_status jem__param_match(const jem_param *p, const jem_archive *a) {
-    int64_t shape[4];
-    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
-    return jem__entry_match(p->ctx, a, p->name, JEM_F32, p->ndim, shape, p->size == 1, "network")
-         ? JEM_OK : p->ctx->status;
+    jem__visitor v = { net->ctx, "network", a, NULL, 0, JEM_OK };
+    for (const jem__meta *m = net->meta; m && !v.status; m = m->next)
+        v.status = jem_archive_set_meta(a, m->key, m->value);
+    jem__visit_net(&v, (jem_net *)(uintptr_t)net);           /* writing, it changes nothing */
+    return v.status;
 }
 
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
-    for (const jem_param *p = net->params; p; p = p->next) {
-        jem_status status = jem__param_match(p, a);
-        if (status) return status;
-    }
-    float scalars[JEM__SCALARS];
-    for (int i = 0; i < JEM__SCALARS; i++) {
-        const jem__scalar *d = jem__scalars + i;
-        scalars[i] = d->usual;
-        if (jem__meta_get(a->meta, d->key))
-            scalars[i] = (float)jem__described(net->ctx, a->meta, d->key, (double)d->lo,
-                                               (double)d->hi);
-    }
-    if (net->ctx->status != JEM_OK) return net->ctx->status;
-    for (int i = 0; i < JEM__SCALARS; i++)
-        *(float *)((char *)net + jem__scalars[i].at) = scalars[i];
-    for (jem_param *p = net->params; p; p = p->next) {
-        const jem_entry *e = jem_archive_find(a, p->name);
-        if (e->dtype == JEM_I32) p->value[0] = (float)*(const int32_t *)e->data;
-        else if (e->dtype == JEM_I64) p->value[0] = (float)*(const int64_t *)e->data;
-        else if (e->dtype == JEM_U8) p->value[0] = (float)*(const unsigned char *)e->data;
-        else memmove(p->value, e->data, e->bytes);  /* it may be its own */
-        jem_param_changed(p);
-    }
-    return JEM_OK;
+    jem__visitor v = { net->ctx, "network", NULL, a, 0, JEM_OK };
+    for (; v.copy < 2 && !v.status; v.copy++) jem__visit_net(&v, net);
+    for (jem_param *p = net->params; p && !v.status; p = p->next) jem_param_changed(p);
+    return v.status;
+}
+
+jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
+    if (!tr || !a) return JEM_BAD_ARGUMENT;
+    jem__visitor v = { tr->net->ctx, "trainer", a, NULL, 0, JEM_OK };
+    jem__trainer_state(tr, 0);
+    jem__visit_trainer(&v, tr);
+    return v.status;
+}
+
+jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
+    if (!tr || !a) return JEM_BAD_ARGUMENT;
+    jem__visitor v = { tr->net->ctx, "trainer", NULL, a, 0, JEM_OK };
+    for (; v.copy < 2 && !v.status; v.copy++) jem__visit_trainer(&v, tr);
+    if (!v.status) jem__trainer_state(tr, 1);
+    return v.status;
 }
 
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!ctx || !a) return NULL;
-    if (!jem__meta_get(a->meta, "jem.net"))
+    if (!jem__meta_get(a->meta, "jem.net")) {
         jem__fail(ctx, JEM_BAD_FILE, "%s: does not say which network it is: create the network "
                   "first, then jem_net_load", a->where);
+        return NULL;
+    }
     double held = 1e7;                             /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) held += (double)a->entries[i]->e.bytes;
     ctx->params_left = held;
-    jem_net *net = jem__net_from_meta(ctx, a->meta);
+    jem_net *net = jem__net_from_meta(ctx, a->meta, a->where);
     ctx->params_left = HUGE_VAL;
     if (!net) return NULL;
     jem_status status = JEM_OK;
@@ -6629,109 +6666,31 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     return NULL;
 }
 
-/* ---- trainers -------------------------------------------------------------------------------- */
-/* One list of what there is serves writing, checking and reading: each calls `visit` for every
-   array, with its name, shape and place. */
-
-typedef struct jem__visitor {
-    jem_ctx *ctx;
-    jem_archive *out;                              /* writing, or NULL */
-    const jem_archive *in;
-    int copy;                                      /* reading: 0 check, 1 copy */
-    jem_status status;
-} jem__visitor;
-
-static void jem__visit(jem__visitor *v, const char *prefix, const char *name, jem_dtype dtype,
-                       int ndim, const int64_t *shape, void *data) {
-    char full[256];
-    if (v->status) return;
-    if (snprintf(full, sizeof full, "%s%s", prefix, name) >= (int)sizeof full)
-        v->status = jem__fail(v->ctx, JEM_BAD_ARGUMENT, "trainer: \"%s%.60s...\": the name is too "
-                              "long for a file", prefix, name);
-    else if (v->out) v->status = jem_archive_add(v->out, full, dtype, ndim, shape, data);
-    else {
-        const jem_entry *e = jem__entry_match(v->ctx, v->in, full, dtype, ndim, shape, 0,
-                                              "trainer");
-        if (!e) v->status = v->ctx->status;
-        else if (v->copy && e->bytes) memmove(data, e->data, e->bytes);
-    }
-}
-
-enum {                                             /* of jem_trainer.state */
-    JEM__UPDATES, JEM__OPTIM_UPDATES, JEM__AVERAGED, JEM__RNG, JEM__NET_RNG = JEM__RNG + 3,
-    JEM__STATES = JEM__NET_RNG + 3
-};
-
-static void jem__visit_trainer(jem__visitor *v, jem_trainer *tr, int averaged) {
-    const jem_optim *o = tr->optim;
-    const int64_t states[1] = { JEM__STATES };
-    jem__visit(v, "", "trainer.state", JEM_I64, 1, states, tr->state);
-    for (int i = 0; i < o->count; i++) {
-        const jem__moments *m = o->moments + i;
-        const jem_param *p = m->param;
-        int64_t shape[4];
-        for (int k = 0; k < p->ndim; k++) shape[k] = p->shape[k];
-        jem__visit(v, "optim.m.", p->name, JEM_F32, p->ndim, shape, m->m);
-        if (m->v) jem__visit(v, "optim.v.", p->name, JEM_F32, p->ndim, shape, m->v);
-        if (m->other)
-            jem__visit(v, averaged ? "trained." : "average.", p->name, JEM_F32, p->ndim, shape,
-                       m->other);
-    }
-    jem_buffer *b = tr->buffer;
-    if (b) {
-        const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
-        jem__visit(v, "", "replay_buffer", JEM_F32, 4, shape, b->data);
-        jem__visit(v, "", "replay_visits", JEM_I32, 1, shape, b->visits);
-    }
-}
-
-static void jem__rng_save(const jem_rng *rng, int64_t *state) {
-    state[0] = rng->key[0], state[1] = rng->key[1], state[2] = (int64_t)rng->counter;
-}
-static jem_rng jem__rng_load(const int64_t *state) {
-    jem_rng rng;
-    rng.key[0] = (uint32_t)state[0], rng.key[1] = (uint32_t)state[1];
-    rng.counter = (uint64_t)state[2];
-    return rng;
-}
-
-jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
-    if (!tr || !a) return JEM_BAD_ARGUMENT;
-    jem__visitor v;
-    memset(&v, 0, sizeof v), v.ctx = tr->net->ctx, v.out = a;
-    tr->state[JEM__UPDATES] = tr->updates, tr->state[JEM__OPTIM_UPDATES] = tr->optim->updates;
-    tr->state[JEM__AVERAGED] = tr->optim->averaged;
-    jem__rng_save(&tr->rng, tr->state + JEM__RNG);
-    jem__rng_save(&tr->net->rng, tr->state + JEM__NET_RNG);
-    jem__visit_trainer(&v, tr, tr->optim->averaged);
-    return v.status;
-}
-
-jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
-    if (!tr || !a) return JEM_BAD_ARGUMENT;
-    jem__visitor v;
-    memset(&v, 0, sizeof v), v.ctx = tr->net->ctx, v.in = a;
-    const int64_t states[1] = { JEM__STATES }, *state = NULL;
-    const jem_entry *e = jem__entry_match(v.ctx, a, "trainer.state", JEM_I64, 1, states, 0,
-                                          "trainer");
-    if (!e) return v.ctx->status;
-    state = (const int64_t *)e->data;
-    for (int i = 0; i <= JEM__AVERAGED; i++)
-        if (state[i] < 0 || state[i] > (i < JEM__AVERAGED ? INT32_MAX : tr->optim->desc.ema > 0))
-            return jem__fail(v.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is %.0f",
-                             a->where, i, (double)state[i]);
-    const int averaged = (int)state[JEM__AVERAGED];
-    for (v.copy = 0; v.copy < 2 && !v.status; v.copy++) jem__visit_trainer(&v, tr, averaged);
-    if (v.status) return v.status;
-    tr->updates = (int)tr->state[JEM__UPDATES];
-    tr->optim->updates = (int)tr->state[JEM__OPTIM_UPDATES], tr->optim->averaged = averaged;
-    tr->rng = jem__rng_load(tr->state + JEM__RNG);
-    tr->net->rng = jem__rng_load(tr->state + JEM__NET_RNG);
-    return JEM_OK;
-}
-
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- whole files, read and replaced (of archives nothing is known here) ---------------------- */
 #ifndef JEM_NO_STDIO
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#ifdef _WIN32
+#include <io.h>
+#ifdef __cplusplus
+extern "C"
+#endif                                             /* all that is wanted of windows.h */
+__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
+#define JEM__SYS(name) _##name
+#define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
+#define JEM__FSYNC _commit
+#define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
+#else
+#include <unistd.h>
+#define JEM__SYS(name) name
+#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
+#define JEM__FSYNC fsync
+#define JEM__RENAME(from, to) rename(from, to)
+#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
+extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides it */
+#endif
+#endif
 
 /* error: errno, or 0. */
 static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what, int error) {
@@ -6739,93 +6698,138 @@ static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *wha
                      error ? strerror(error) : "");
 }
 
-jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
-    if (!ctx) return NULL;
-    if (!path) { jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_read: path is NULL"); return NULL; }
+/* The file's bytes, to be given to jem__free. */
+static char *jem__file_read(jem_ctx *ctx, const char *path, size_t *size) {
+    char *bytes = NULL;
+    long n = 0;
     errno = 0;
+    if (!path) { jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL"); return NULL; }
     FILE *f = fopen(path, "rb");
     if (!f) { jem__file_fail(ctx, path, "cannot be opened", errno); return NULL; }
-    jem_archive *a = NULL;
-    char *bytes = NULL;
-    long size = 0;
     if (getc(f) == EOF && !ferror(f)) jem__file_fail(ctx, path, "is empty", 0);
-    else if (ferror(f) || fseek(f, 0, SEEK_END) || (size = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
+    else if (ferror(f) || fseek(f, 0, SEEK_END) || (n = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
         jem__file_fail(ctx, path, "cannot be read", errno);
-    else if ((bytes = (char *)jem__alloc(ctx, (size_t)size)) != NULL) {
-        if (fread(bytes, 1, (size_t)size, f) == (size_t)size)
-            a = jem__archive_parse(ctx, path, bytes, (size_t)size);
-        else jem__file_fail(ctx, path, "cannot be read to its end", errno);
+    else bytes = (char *)jem__alloc(ctx, (size_t)n);
+    *size = (size_t)n;
+    if (bytes && fread(bytes, 1, *size, f) != *size) {
+        jem__file_fail(ctx, path, "cannot be read to its end", errno);
+        jem__free(ctx, bytes), bytes = NULL;
     }
-    jem__free(ctx, bytes);
     fclose(f);
-    return a;
+    return bytes;
 }
 
-/* Brings a file, or a folder's list of names, to the disk itself. */
-static int jem__sync(const char *path) {
-#ifdef JEM__POSIX
-    const int fd = open(path, O_RDONLY);
-    if (fd < 0) return 0;
-    const int synced = fsync(fd) == 0 || errno == EINVAL, error = errno;   /* EINVAL: cannot sync */
-    if (close(fd) != 0 && synced) return 0;
-    errno = error;                                 /* of fsync, not of close */
-    return synced;
-#else
-    (void)path;
+/* A new file beside `path`, its name in `temp`: O_EXCL opens nothing that is there and follows no
+   link, so it is ours alone. -1: no. */
+static int jem__file_create(const char *path, char *temp, size_t room, int mode) {
+    jem_rng names = jem_rng_seed((uint64_t)time(NULL) << 32 ^ (uint64_t)clock() ^ (uintptr_t)temp);
+    int fd = -1;
+    for (int i = 0; i < 100; i++) {
+        snprintf(temp, room, "%s.%08x.tmp", path, (unsigned)jem_rng_u32(&names));
+        fd = JEM__SYS(open)(temp, JEM__NEW_FILE, mode);
+        if (fd >= 0 || errno != EEXIST) break;
+    }
+    return fd;
+}
+
+static int jem__file_put(int fd, const char *bytes, size_t size) {
+    while (size) {
+        const unsigned most = 1u << 30, n = size < most ? (unsigned)size : most;
+        const ptrdiff_t done = JEM__SYS(write)(fd, bytes, n);
+        if (done > 0) bytes += done, size -= (size_t)done;
+        else if (done == 0 || errno != EINTR) return 0;
+    }
     return 1;
-#endif
 }
 
-static int jem__rename(const char *from, const char *to) {
-#ifdef _WIN32                                      /* there, rename does not replace */
-    return MoveFileExA(from, to, 1 | 8) ? 0 : -1;  /* replace, write through */
+/* To the disk itself, where the file system can. */
+static int jem__file_sync(int fd) {
+    while (JEM__FSYNC(fd))
+        if (errno != EINTR) return errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
+    return 1;
+}
+
+/* Why what is at `path` will not be replaced, or NULL. The new file has the old one's mode. */
+static const char *jem__file_refused(const char *path, int *mode) {
+#ifdef _WIN32
+    (void)path, *mode = _S_IREAD | _S_IWRITE;
 #else
-    return rename(from, to);
+    struct stat s;
+    char target;
+    *mode = 0666;                                  /* less the umask */
+    if (readlink(path, &target, 1) >= 0) return "is a symbolic link, and will not be replaced";
+    if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will speak of a folder */
+    if (!S_ISREG(s.st_mode)) return "is no regular file, and will not be replaced";
+    *mode = (int)(s.st_mode & 0777);
 #endif
+    return NULL;
 }
 
-/* temp has been made by us: on any failure it goes, and path is as it was. */
-static jem_status jem__file_replace(jem_ctx *ctx, const char *path, const char *temp,
-                                    const char *bytes, size_t size) {
-#ifdef JEM__POSIX
-    struct stat s;
-    if (!stat(path, &s) && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode))     /* a device, a pipe */
-        return jem__file_fail(ctx, path, "is no regular file, and will not be replaced", 0);
+/* The list of names that `path` stands in, cut out of it in place, to the disk. */
+static int jem__folder_sync(char *path) {
+    int synced = 1;
+#ifndef _WIN32
+    char *slash = strrchr(path, '/');
+    if (slash) slash[1] = 0;
+    const int fd = open(slash ? path : ".", O_RDONLY);
+    if (fd < 0) return errno == EACCES;            /* one may write there, not read: it cannot be */
+    synced = jem__file_sync(fd);
+    const int error = errno;
+    close(fd);
+    errno = error;
 #endif
+    return (void)path, synced;
+}
+
+/* Until the new name is given, path is as it was, and on a failure temp, which is ours, goes. What
+   went wrong, with errno, or NULL. */
+static const char *jem__file_replace(const char *path, char *temp, size_t room, const char *bytes,
+                                     size_t size) {
+    int mode;
+    const char *what = jem__file_refused(path, &mode);
     errno = 0;
-    FILE *f = fopen(temp, "wb");
-    if (!f) return jem__file_fail(ctx, temp, "cannot be created", errno);
-    const char *what = NULL;
-    if (fwrite(bytes, 1, size, f) != size || fflush(f)) what = "cannot be written";
-    else if (!jem__sync(temp)) what = "cannot be synced";
+    if (what) return what;
+    const int fd = jem__file_create(path, temp, room, mode);
+    if (fd < 0) return "cannot be created";
+    if (!jem__file_put(fd, bytes, size)) what = "cannot be written";
+    else if (!jem__file_sync(fd)) what = "cannot be synced";
     int error = errno;
-    if (fclose(f) && !what) what = "cannot be closed", error = errno;
-    if (!what && jem__rename(temp, path)) what = "cannot be replaced", error = errno;
-    if (!what) return JEM_OK;
-    remove(temp);
-    return jem__file_fail(ctx, path, what, error);
+    if (JEM__SYS(close)(fd) && !what) what = "cannot be closed", error = errno;
+    if (!what && JEM__RENAME(temp, path)) what = "cannot be replaced", error = errno;
+    if (what) { remove(temp), errno = error; return what; }
+    return jem__folder_sync(temp) ? NULL : "is written, but its folder cannot be synced";
+}
+
+static jem_status jem__file_write(jem_ctx *ctx, const char *path, const char *bytes, size_t size) {
+    if (!path) return jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
+    const size_t room = strlen(path) + sizeof ".12345678.tmp";
+    char *temp = (char *)jem__alloc(ctx, room);
+    if (!temp) return JEM_NO_MEMORY;
+    const char *wrong = jem__file_replace(path, temp, room, bytes, size);
+    const jem_status status = wrong ? jem__file_fail(ctx, path, wrong, errno) : JEM_OK;
+    jem__free(ctx, temp);
+    return status;
+}
+
+#endif /* JEM_NO_STDIO */
+
+/* ---- files ----------------------------------------------------------------------------------- */
+#ifndef JEM_NO_STDIO
+
+jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
+    size_t size = 0;
+    void *bytes = ctx ? jem__file_read(ctx, path, &size) : NULL;
+    jem_archive *a = bytes ? jem__archive_of(ctx, path, bytes, size) : NULL;
+    if (bytes) jem__free(ctx, bytes);
+    return a;
 }
 
 jem_status jem_archive_write(const jem_archive *a, const char *path) {
     if (!a) return JEM_BAD_ARGUMENT;
-    if (!path) return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_write: path is NULL");
     char *bytes = NULL;
     size_t size = 0;
     jem_status status = jem__archive_pack(a, &bytes, &size);
-    if (status) return status;
-    const size_t length = strlen(path);
-    char *temp = (char *)jem__alloc(a->ctx, length + 5);
-    if (!temp) status = JEM_NO_MEMORY;
-    else {
-        memcpy(temp, path, length), memcpy(temp + length, ".tmp", 5);
-        status = jem__file_replace(a->ctx, path, temp, bytes, size);
-    }
-    if (!status) {                                 /* the new name too; not every system can */
-        char *slash = strrchr(temp, '/');
-        if (slash) slash[1] = 0;
-        jem__sync(slash ? temp : ".");
-    }
-    jem__free(a->ctx, temp);
+    if (!status) status = jem__file_write(a->ctx, path, bytes, size);
     jem__free(a->ctx, bytes);
     return status;
 }
@@ -6838,9 +6842,8 @@ jem_net *jem_load(jem_ctx *ctx, const char *path) {
 }
 
 jem_status jem_save(const jem_net *net, const char *path) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    jem_archive *a = jem_archive_create(net->ctx);
-    if (!a) return JEM_NO_MEMORY;
+    jem_archive *a = net ? jem_archive_create(net->ctx) : NULL;
+    if (!a) return net ? JEM_NO_MEMORY : JEM_BAD_ARGUMENT;
     jem_status status = jem_net_to_archive(net, a);
     if (!status) status = jem_archive_write(a, path);
     jem_archive_free(a);
@@ -6857,13 +6860,19 @@ jem_status jem_save(const jem_net *net, const char *path) {
 
 /* ---- what all instances share ---------------------------------------------------------------- */
 
+#ifdef __GNUC__            /* compiled once, not into every instance */
+#define JEM__ONCE static __attribute__((noinline))
+#else
+#define JEM__ONCE static
+#endif
+
 typedef struct jem__phase {
     int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
-    int step_in, taps;                             /* pixel r,c reads r*step_in + dy, c*.. + dx */
-    int dy[JEM__MAX_TAPS], dx[JEM__MAX_TAPS], weight[JEM__MAX_TAPS];   /* ky*k + kx */
+    int step_in, taps;                             /* pixel r,c reads r*step_in + down, ... */
+    int down[JEM__MAX_TAPS], right[JEM__MAX_TAPS], weight[JEM__MAX_TAPS];        /* ky*k + kx */
 } jem__phase;
 
-static int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
+JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
     const int s = q->gradient ? q->stride : 1;
     if (phase >= s * s) return 0;
     f->y0 = phase / s, f->x0 = phase % s, f->step_out = s;
@@ -6872,26 +6881,58 @@ static int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
     f->taps = 0;
     for (int ky = 0; ky < q->k; ky++)
         for (int kx = 0; kx < q->k; kx++) {
-            int dy = ky - q->pad, dx = kx - q->pad;
-            if (q->gradient) {                     /* written y reads dy at (y + pad - ky)/stride */
-                dy = f->y0 - dy, dx = f->x0 - dx;
-                if (dy % s || dx % s) continue;
-                dy /= s, dx /= s;
+            int down = ky - q->pad, right = kx - q->pad;
+            if (q->gradient) {                     /* written y reads (y + pad - ky)/stride */
+                down = f->y0 - down, right = f->x0 - right;
+                if (down % s || right % s) continue;
+                down /= s, right /= s;
             }
-            f->dy[f->taps] = dy, f->dx[f->taps] = dx, f->weight[f->taps++] = ky * q->k + kx;
+            f->down[f->taps] = down, f->right[f->taps] = right;
+            f->weight[f->taps++] = ky * q->k + kx;
         }
     return 1;
 }
 
-/* Channels of the next register block when `left` remain: sixes, and an end that divides. */
-static int jem__conv_channels(int left, int *kind) {
-    static const int size[4] = { 1, 2, 4, 6 };
+/* Some pixels of a phase, computed together: where they are written, and of the taps that lie
+   inside for any of them, where each reads its first channel (NULL: in the padding). */
+typedef struct jem__pixels {
+    int channels;                                  /* read of each */
+    int live, taps, index[JEM__MAX_TAPS];          /* so many of the phase's taps, which ones */
+    const float *tap[JEM__MAX_TAPS][4];
+    ptrdiff_t at[4];
+} jem__pixels;
+
+JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
+                             const float *x, jem__pixels *p) {
+    int iy[4], ix[4];
+    for (int i = 0; i < count; i++) {
+        const int r = (first + i) / s->cols, c = (first + i) % s->cols;
+        iy[i] = r * s->step_in, ix[i] = c * s->step_in;
+        p->at[i] = ((ptrdiff_t)(s->y0 + r * s->step_out) * q->wo + s->x0 + c * s->step_out) *
+                   q->co * JEM_LANES;
+    }
+    p->live = 0, p->taps = s->taps, p->channels = q->ci;
+    for (int t = 0; t < s->taps; t++) {
+        int inside = 0;
+        for (int i = 0; i < count; i++) {
+            const int y = iy[i] + s->down[t], z = ix[i] + s->right[t];
+            const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
+            p->tap[p->live][i] = in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
+            inside |= in;
+        }
+        if (inside) p->index[p->live++] = t;       /* a tap outside for all pixels adds nothing */
+    }
+}
+
+/* Channels of the next register block when `left` remain: sixes, and an end that divides. kind: the
+   block of 1, 3 (or 2), 4, 6. */
+JEM__ONCE int jem__conv_channels(int left, int *kind) {
     *kind = left >= 6 && left != 8 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
-    return size[*kind];
+    return *kind == 3 ? 6 : *kind == 2 ? 4 : *kind == 1 && left == 3 ? 3 : *kind + 1;
 }
 
 /* The first channel of part i: parts of whole blocks. */
-static int jem__conv_from(const jem__conv *q, int i, int of) {
+JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     int blocks = 0, kind, o = 0;
     while (o < q->co) o += jem__conv_channels(q->co - o, &kind), blocks++;
     o = 0;
@@ -6921,18 +6962,55 @@ static void jem__conv_pack(const jem__conv *q, const float *w, float *out) {
 static ptrdiff_t jem__wino_plane(int channels) {
     return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
 }
-static ptrdiff_t jem__wino_work(const jem__conv *q, int m) {           /* floats */
-    const int a = m + 2;
+static ptrdiff_t jem__wino_work(const jem__conv *q) {                  /* floats */
+    const int m = q->tile, a = m + 2;
     return a * a * (jem__wino_plane(q->ci) + jem__wino_plane(q->co)) +
            (ptrdiff_t)m * m * (q->co + 1) * JEM_LANES + (ptrdiff_t)q->ci * JEM_LANES;
 }
 
-/* o = G' p: 6 numbers, s apart, to 3 */
-static void jem__wino_gt(const double *p, int s, double *o) {
-    const double add = p[s] + p[2 * s], sub = p[s] - p[2 * s];
-    const double add2 = p[3 * s] + p[4 * s], sub2 = p[3 * s] - p[4 * s];
-    o[0] = p[0] / 4 - add / 6 + add2 / 24, o[1] = sub2 / 12 - sub / 6,
-    o[2] = add2 / 6 - add / 6 + p[5 * s];
+/* One part of a convolution: tiles first .. last-1, output channels o0 .. o1-1; and the scratch:
+   transformed inputs, their products, a tile's outputs, a pixel of zeros. A part is of the tiles,
+   or where there are too few, of the output channels. */
+typedef struct jem__wino {
+    int across, first, last, o0, o1, pad;
+    float *v, *p, *out, *zero;
+    ptrdiff_t vplane, pplane, pixel;               /* from point to point, from pixel to pixel */
+} jem__wino;
+
+JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, jem__wino *w) {
+    const int m = q->tile, a = m + 2;
+    w->across = (q->wo + m - 1) / m;
+    const int all = w->across * ((q->ho + m - 1) / m), deep = all <= (part.of - 1) * JEM__TILES;
+    w->first = deep ? 0 : jem__part_from(part.i, part.of, all, JEM__TILES);
+    w->last = deep ? all : jem__part_from(part.i + 1, part.of, all, JEM__TILES);
+    w->o0 = deep ? jem__conv_from(q, part.i, part.of) : 0;
+    w->o1 = deep ? jem__conv_from(q, part.i + 1, part.of) : q->co;
+    w->pad = q->gradient ? 2 - q->pad : q->pad;
+    w->vplane = jem__wino_plane(q->ci), w->pplane = jem__wino_plane(q->co);
+    w->pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;     /* not a power of two */
+    w->v = work, w->p = w->v + a * a * w->vplane, w->out = w->p + a * a * w->pplane;
+    w->zero = w->out + m * m * w->pixel;
+    memset(w->zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *w->zero);
+}
+
+/* A transformation of one tile, channel by channel: where the first channel of each number of it is
+   read, and written; how far it is to the next channel, the next number, the next of 16/VL strips
+   of lanes. */
+typedef struct jem__wino_move {
+    const float *in[36];
+    float *out;
+    ptrdiff_t in_step, out_step, point, strip;
+} jem__wino_move;
+
+/* It reads size x size pixels from (y,z) on. */
+typedef struct jem__picture { const float *x, *zero; int c, h, w; } jem__picture;
+
+JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size, int y, int z) {
+    for (int i = 0; i < size * size; i++) {
+        const int iy = y + i / size, ix = z + i % size;
+        const int inside = (unsigned)iy < (unsigned)p->h && (unsigned)ix < (unsigned)p->w;
+        t->in[i] = inside ? p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES : p->zero;
+    }
 }
 
 /* o = G g; every product is exact or the last operation, so no compiler changes a bit */
@@ -6991,6 +7069,12 @@ static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, f
 #define JEM__MUL(a, b) _mm256_mul_ps(a, b)
 #define JEM__DIV(a, b) _mm256_div_ps(a, b)
 #define JEM__SQRT(a) _mm256_sqrt_ps(a)
+#define JEM__FOLD4(a, b)                                                                           \
+    _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31))
+#define JEM__FOLD2(a, b)                                                                           \
+    _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee))
+#define JEM__FOLD1(a, b)                                                                           \
+    _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd))
 #define JEM__LESS(a, b, x, y) _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 #define JEM__BITS(a)                                                                               \
     ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LT_OQ)))
@@ -7028,6 +7112,14 @@ static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, f
 #define JEM__MUL(a, b) _mm512_mul_ps(a, b)
 #define JEM__DIV(a, b) _mm512_div_ps(a, b)
 #define JEM__SQRT(a) _mm512_sqrt_ps(a)
+#define JEM__FOLD8(a, b)                                                                           \
+    _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee))
+#define JEM__FOLD4(a, b)                                                                           \
+    _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd))
+#define JEM__FOLD2(a, b)                                                                           \
+    _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee))
+#define JEM__FOLD1(a, b)                                                                           \
+    _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd))
 #define JEM__LESS(a, b, x, y) _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), x)
 #define JEM__BITS(a) ((unsigned)_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_LT_OQ))
 #define JEM__PICK(bits, x, y) _mm512_mask_mov_ps(y, (__mmask16)(bits), x)
@@ -7062,6 +7154,10 @@ static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, f
 #define JEM__MUL(a, b) vmulq_f32(a, b)
 #define JEM__DIV(a, b) vdivq_f32(a, b)
 #define JEM__SQRT(a) vsqrtq_f32(a)
+#define JEM__FOLD2(a, b)                                                                           \
+    vaddq_f32(vcombine_f32(vget_low_f32(a), vget_low_f32(b)),                                      \
+              vcombine_f32(vget_high_f32(a), vget_high_f32(b)))
+#define JEM__FOLD1(a, b) vpaddq_f32(a, b)
 #define JEM__LESS(a, b, x, y) vbslq_f32(vcltq_f32(a, b), x, y)
 #define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), jem__neon_bits()))
 #define JEM__PICK(bits, x, y)                                                                      \
@@ -7098,8 +7194,8 @@ JEM__INLINE uint32x4_t jem__neon_iota(void) {
 #define JEM__LOAD(p) (*(p))
 #define JEM__STORE(p, v) (*(p) = (v))
 #define JEM__SET(x) (x)
-#define JEM__FMA(a, b, c) fmaf(a, b, c)
-#define JEM__FNMA(a, b, c) fmaf(-(a), b, c)
+#define JEM__FMA(a, b, c) jem__fmaf(a, b, c)
+#define JEM__FNMA(a, b, c) jem__fmaf(-(a), b, c)
 #define JEM__ADD(a, b) ((a) + (b))
 #define JEM__SUB(a, b) ((a) - (b))
 #define JEM__MUL(a, b) ((a) * (b))
@@ -7122,7 +7218,14 @@ JEM__INLINE uint32_t jem__float_bits(float f) { uint32_t u; memcpy(&u, &f, 4); r
 JEM__INLINE float jem__bits_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 #endif
 
+/* The scalar code is the oracle: plain loops, of which the compiler may make what it likes. */
+#if JEM__VL == 1
+#define JEM__VINLINE static inline
+#define JEM__REPEAT(i, n) for (int i = 0; i < (n); i++)
+#else
 #define JEM__VINLINE JEM__TARGET JEM__INLINE
+#define JEM__REPEAT(i, n) JEM__UNROLL for (int i = 0; i < (n); i++)
+#endif
 #define JEM__KERNEL JEM__TARGET static
 #define JEM__EACH(i, n) for (ptrdiff_t i = 0; i < (n); i += JEM__VL)
 
@@ -7218,158 +7321,149 @@ JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
     *p = JEM__MUL(r, JEM__MUL(s, t)), *q = JEM__MUL(r, c);
 }
 
+/* What counters .. + VL make of their two words: uniform numbers (kind 0) or normal ones (1). */
+JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, JEM__V *p) {
+    JEM__I a, b;
+    JEM__FN(threefry)(key, counter, &a, &b);
+    if (kind == 0) p[0] = JEM__FN(unit)(a), p[1] = JEM__FN(unit)(b);
+    else JEM__FN(normal2)(a, b, &p[0], &p[1]);
+}
+
 /* kind 0: a + b U[0,1); kind 1: a + b N(0,1). n in 16s. */
 JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, float *out,
                                ptrdiff_t n, float a, float b) {
     const JEM__V va = JEM__SET(a), vb = JEM__SET(b);
     for (ptrdiff_t i = 0; i < n; i += 32)
         for (int l = 0; l < 16; l += JEM__VL) {
-            JEM__I x, y;
-            JEM__V p, q;
-            JEM__FN(threefry)(key, start + (uint64_t)(i / 2 + l), &x, &y);
-            if (kind == 0) p = JEM__FN(unit)(x), q = JEM__FN(unit)(y);
-            else JEM__FN(normal2)(x, y, &p, &q);
-            JEM__STORE(out + i + l, JEM__FMA(vb, p, va));
-            if (i + 16 < n) JEM__STORE(out + i + 16 + l, JEM__FMA(vb, q, va));
+            JEM__V p[2];
+            JEM__FN(draw)(kind, key, start + (uint64_t)(i / 2 + l), p);
+            JEM__STORE(out + i + l, JEM__FMA(vb, p[0], va));
+            if (i + 16 < n) JEM__STORE(out + i + 16 + l, JEM__FMA(vb, p[1], va));
         }
 }
 
-/* The two fused activations, of one vector at lanes h ..; bits: signs (leaky relu), slopes: the
+/* The two fused activations, of one vector at lanes l ..; bits: signs (leaky relu), slopes: the
    derivative s + x s (1-s) (SiLU), for the backward, or NULL. */
-JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int h, uint16_t *bits,
+JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, uint16_t *bits,
                                       float *slopes) {
     if (kind == JEM__MAP_SILU) {
         const JEM__V s = JEM__FN(sigmoid)(v), r = JEM__MUL(v, s);
         if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SUB(JEM__SET(1.0f), s), s));
         return r;
     }
-    if (bits) *bits = (uint16_t)((h ? *bits : 0u) | JEM__BITS(v) << h);
+    if (bits) *bits = (uint16_t)((l ? *bits : 0u) | JEM__BITS(v) << l);
     return JEM__LESS(v, JEM__SET(0.0f), JEM__MUL(v, JEM__SET(slope)), v);
 }
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
 
-/* What becomes of a finished sum (see jem__finish). o: its channel; at: its place in the tensor,
-   h included. A mask and an addition are one fma, as they are where they are not fused. Returns
-   what came of it last. */
-JEM__VINLINE JEM__V JEM__FN(finish)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at, int h) {
+/* What becomes of a finished sum (see jem__finish), at lanes l ..; o: its channel; at: its place in
+   the tensor, l included. A mask and an addition are one fma, as they are where they are not fused.
+   Returns what came of it last. */
+JEM__VINLINE JEM__V JEM__FN(finish_one)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at,
+                                        int l) {
     const ptrdiff_t bit = at / JEM_LANES;
     if (f->bias) v = JEM__ADD(v, JEM__SET(f->bias[o]));
     if (f->bits || f->slopes) {
         const JEM__V m = f->slopes ? JEM__LOAD(f->slopes + at)
-                                   : JEM__PICK((unsigned)f->bits[bit] >> h, JEM__SET(f->slope),
+                                   : JEM__PICK((unsigned)f->bits[bit] >> l, JEM__SET(f->slope),
                                                JEM__SET(1.0f));
         v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : JEM__MUL(v, m);
     } else if (f->add) v = JEM__ADD(v, JEM__LOAD(f->add + at));
     if (f->y) JEM__STORE(f->y + at, v);
     if (f->kind) {
-        v = JEM__FN(activate)(f->kind, f->slope, v, h, f->keep_bits ? f->keep_bits + bit : NULL,
+        v = JEM__FN(activate)(f->kind, f->slope, v, l, f->keep_bits ? f->keep_bits + bit : NULL,
                               f->keep_slopes ? f->keep_slopes + at : NULL);
         if (f->act) JEM__STORE(f->act + at, v);
     }
     return v;
 }
+/* The same of n channels from o on of one pixel, `step` floats apart; at: of its channel 0. */
+JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff_t step, int o,
+                                 int n, ptrdiff_t at, int l) {
+    at += (ptrdiff_t)o * JEM_LANES + l;
+    for (int end = o + n; o < end; o++, sum += step, at += JEM_LANES)
+        (void)JEM__FN(finish_one)(f, JEM__LOAD(sum), o, at, l);
+}
 
 /* Output channels x pixels (CO x PX) are accumulated in registers over taps and input channels.
-   `tap` holds, per tap and pixel, where that pixel's first channel is read: NULL in the padding.
-   Weights are packed [block of CO][16 input channels][tap][input channel][CO]. */
-JEM__VINLINE void JEM__FN(conv_block)(const int co, const int px, const float *const *tap,
-                                      const int *index, int live, int taps, int ci, int h,
-                                      const float *w, const jem__finish *f, int o0,
-                                      const ptrdiff_t *at) {
+   Weights are packed [block of CO][16 input channels][tap][input channel][CO]. Of `most` channels
+   only co are wanted: the others read what follows, and are thrown away. */
+JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__pixels *p,
+                                      const float *w, int co, const jem__finish *f, int o0,
+                                      int l) {
     static const float zero[16 * JEM_LANES] = { 0 };
-    JEM__V acc[JEM__CO][JEM__PX];
-    JEM__UNROLL for (int o = 0; o < co; o++)
-        JEM__UNROLL for (int p = 0; p < px; p++) acc[o][p] = JEM__SET(0.0f);
+    const int rows = JEM__VL == 1 ? co : most, ci = p->channels;
+    JEM__V acc[JEM__CO][JEM__PX], sum[JEM__PX][JEM__CO];
+    JEM__REPEAT(o, rows) JEM__REPEAT(i, px) acc[o][i] = JEM__SET(0.0f);
     for (int c0 = 0; c0 < ci; c0 += 16) {
         const int nc = ci - c0 < 16 ? ci - c0 : 16;
-        const float *wc = w + (ptrdiff_t)c0 * taps * co;
-        for (int t = 0; t < live; t++) {
-            const float *wt = wc + (ptrdiff_t)index[t] * nc * co;
+        const float *wc = w + (ptrdiff_t)c0 * p->taps * co;
+        for (int t = 0; t < p->live; t++) {
+            const float *wt = wc + (ptrdiff_t)p->index[t] * nc * co;
             const float *x[JEM__PX];
-            JEM__UNROLL for (int p = 0; p < px; p++) {
-                const float *from = tap[t * JEM__PX + p];
-                x[p] = (from ? from + c0 * JEM_LANES : zero) + h;
+            JEM__REPEAT(i, px) {
+                const float *from = p->tap[t][i];
+                x[i] = (from ? from + c0 * JEM_LANES : zero) + l;
             }
-            for (int i = 0; i < nc; i++, wt += co) {
+            for (int c = 0; c < nc; c++, wt += co) {
                 JEM__V v[JEM__PX];
-                JEM__UNROLL for (int p = 0; p < px; p++) v[p] = JEM__LOAD(x[p] + i * JEM_LANES);
-                JEM__UNROLL for (int o = 0; o < co; o++) {
+                JEM__REPEAT(i, px) v[i] = JEM__LOAD(x[i] + c * JEM_LANES);
+                JEM__REPEAT(o, rows) {
                     const JEM__V wo = JEM__SET(wt[o]);
-                    JEM__UNROLL for (int p = 0; p < px; p++)
-                        acc[o][p] = JEM__FMA(wo, v[p], acc[o][p]);
+                    JEM__REPEAT(i, px) acc[o][i] = JEM__FMA(wo, v[i], acc[o][i]);
                 }
             }
         }
     }
-    JEM__UNROLL for (int p = 0; p < px; p++)
-        JEM__UNROLL for (int o = 0; o < co; o++)
-            JEM__FN(finish)(f, acc[o][p], o0 + o, at[p] + (ptrdiff_t)(o0 + o) * JEM_LANES + h, h);
-}
-
-#define JEM__BLOCK(co, px)                                                                         \
-    JEM__KERNEL void JEM__FN(conv_##co##x##px)(const float *const *tap, const int *index,          \
-        int live, int taps, int ci, int h, const float *w, const jem__finish *f, int o0,           \
-        const ptrdiff_t *at) {                                                                     \
-        JEM__FN(conv_block)(co, px, tap, index, live, taps, ci, h, w, f, o0, at);                  \
+    if (!f->bits && !f->slopes && !f->add && !f->kind) {     /* nothing but a bias: no detour */
+        float *y = f->y + (ptrdiff_t)o0 * JEM_LANES + l;
+        JEM__REPEAT(o, rows) {
+            if (o >= co) continue;
+            const JEM__V b = JEM__SET(f->bias ? f->bias[o0 + o] : -0.0f);    /* -0: no change */
+            JEM__REPEAT(i, px)
+                JEM__STORE(y + p->at[i] + o * JEM_LANES, JEM__ADD(acc[o][i], b));
+        }
+        return;
     }
-#if JEM__PX == 4
-JEM__BLOCK(6, 4) JEM__BLOCK(4, 4) JEM__BLOCK(2, 4) JEM__BLOCK(1, 4)
-#else
-JEM__BLOCK(6, 2) JEM__BLOCK(4, 2) JEM__BLOCK(2, 2) JEM__BLOCK(1, 2)
-#endif
-JEM__BLOCK(6, 1) JEM__BLOCK(4, 1) JEM__BLOCK(2, 1) JEM__BLOCK(1, 1)
+    JEM__REPEAT(i, px) JEM__REPEAT(o, rows) sum[i][o] = acc[o][i];
+    for (int i = 0; i < px; i++)
+        JEM__FN(finish)(f, (const float *)sum[i], JEM__VL, o0, co, p->at[i], l);
+}
+/* Few blocks, since each is compiled for every instruction set. A pixel alone waits for its sums
+   anyway: six of them as long as one. */
+#define JEM__BLOCK(name, most, px, co)                                                             \
+    JEM__KERNEL void JEM__FN(name)(const jem__pixels *p, const float *w, int n,                    \
+                                   const jem__finish *f, int o0, int l) {                          \
+        (void)n;                                                                                   \
+        JEM__FN(conv_block)(most, px, p, w, co, f, o0, l);                                         \
+    }
+JEM__BLOCK(conv_6, 6, JEM__PX, 6) JEM__BLOCK(conv_4, 4, JEM__PX, 4)
+JEM__BLOCK(conv_3, 3, JEM__PX, n) JEM__BLOCK(conv_1, 1, JEM__PX, 1) JEM__BLOCK(conv_one, 6, 1, n)
 #undef JEM__BLOCK
 
 /* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
    part, for as many threads as there are parts. */
 JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, jem__part part, const float *x,
                                const float *pack, const jem__finish *f) {
-    typedef void (*block_fn)(const float *const *, const int *, int, int, int, int, const float *,
-                             const jem__finish *, int, const ptrdiff_t *);
+    typedef void (*block_fn)(const jem__pixels *, const float *, int, const jem__finish *, int,
+                             int);
     static const block_fn wide[4] = {
-#if JEM__PX == 4
-        JEM__FN(conv_1x4), JEM__FN(conv_2x4), JEM__FN(conv_4x4), JEM__FN(conv_6x4)
-#else
-        JEM__FN(conv_1x2), JEM__FN(conv_2x2), JEM__FN(conv_4x2), JEM__FN(conv_6x2)
-#endif
+        JEM__FN(conv_1), JEM__FN(conv_3), JEM__FN(conv_4), JEM__FN(conv_6)
     };
-    static const block_fn one[4] = {
-        JEM__FN(conv_1x1), JEM__FN(conv_2x1), JEM__FN(conv_4x1), JEM__FN(conv_6x1)
-    };
-    const float *tap[JEM__MAX_TAPS * JEM__PX];
-    int index[JEM__MAX_TAPS];
     jem__phase s;
+    jem__pixels p;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const int pixels = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
-        for (int p0 = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), px; p0 < pixels;
-             p0 += px) {
-            px = pixels - p0 >= JEM__PX ? JEM__PX : 1;
-            ptrdiff_t at[JEM__PX] = { 0 };
-            int iy[JEM__PX] = { 0 }, ix[JEM__PX] = { 0 }, live = 0;
-            for (int p = 0; p < px; p++) {
-                const int r = (p0 + p) / s.cols, c = (p0 + p) % s.cols;
-                iy[p] = r * s.step_in, ix[p] = c * s.step_in;
-                at[p] = ((ptrdiff_t)(s.y0 + r * s.step_out) * q->wo + s.x0 + c * s.step_out) *
-                        q->co * JEM_LANES;
-            }
-            for (int t = 0; t < s.taps; t++) {
-                int inside = 0;
-                for (int p = 0; p < px; p++) {
-                    const int y = iy[p] + s.dy[t], z = ix[p] + s.dx[t];
-                    const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
-                    tap[live * JEM__PX + p] =
-                        in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
-                    inside |= in;
-                }
-                if (inside) index[live++] = t;     /* a tap outside for all pixels adds nothing */
-            }
+        const int last = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
+        for (int i = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), n; i < last;
+             i += n) {
+            n = last - i >= JEM__PX ? JEM__PX : 1;
+            jem__conv_pixels(q, &s, i, n, x, &p);
             const float *w = pack;
             for (int o = 0, kind, co; o < q->co; o += co) {
                 co = jem__conv_channels(q->co - o, &kind);
-                for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                    (px == JEM__PX ? wide : one)[kind](tap, index, live, s.taps, q->ci, h, w, f, o,
-                                                       at);
+                const block_fn block = n == JEM__PX ? wide[kind] : JEM__FN(conv_one);
+                for (int l = 0; l < JEM_LANES; l += JEM__VL) block(&p, w, co, f, o, l);
                 w += (ptrdiff_t)co * q->ci * s.taps;
             }
         }
@@ -7383,13 +7477,13 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, jem__part part, const float *
    over channels. M = 2 has 2.25 times fewer multiplications than the direct sum, M = 4 has 4 times
    fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. */
 
-/* o = B' d */
-JEM__VINLINE void JEM__FN(wino_b)(const int m, const JEM__V *d, JEM__V *o) {
-    if (m == 2) {
-        o[0] = JEM__SUB(d[0], d[2]), o[1] = JEM__ADD(d[1], d[2]);
-        o[2] = JEM__SUB(d[2], d[1]), o[3] = JEM__SUB(d[1], d[3]);
-        return;
-    }
+/* o = B' d, M = 2 */
+JEM__VINLINE void JEM__FN(wino_b2)(const JEM__V *d, JEM__V *o) {
+    o[0] = JEM__SUB(d[0], d[2]), o[1] = JEM__ADD(d[1], d[2]);
+    o[2] = JEM__SUB(d[2], d[1]), o[3] = JEM__SUB(d[1], d[3]);
+}
+/* o = B' d, M = 4 */
+JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
     const JEM__V two = JEM__SET(2.0f), four = JEM__SET(4.0f), five = JEM__SET(5.0f);
     const JEM__V p = JEM__FNMA(four, d[2], d[4]), q = JEM__FNMA(four, d[1], d[3]);
     const JEM__V r = JEM__SUB(d[4], d[2]), s = JEM__SUB(d[3], d[1]);
@@ -7398,266 +7492,20 @@ JEM__VINLINE void JEM__FN(wino_b)(const int m, const JEM__V *d, JEM__V *o) {
     o[3] = JEM__FMA(two, s, r), o[4] = JEM__FNMA(two, s, r);
     o[5] = JEM__FMA(four, d[1], JEM__FNMA(five, d[3], d[5]));
 }
-
-/* o = A' d */
-JEM__VINLINE void JEM__FN(wino_a)(const int m, const JEM__V *d, JEM__V *o) {
+/* o = A' d, M = 2 */
+JEM__VINLINE void JEM__FN(wino_a2)(const JEM__V *d, JEM__V *o) {
+    o[0] = JEM__ADD(d[0], JEM__ADD(d[1], d[2])), o[1] = JEM__SUB(JEM__SUB(d[1], d[2]), d[3]);
+}
+/* o = A' d, M = 4 */
+JEM__VINLINE void JEM__FN(wino_a4)(const JEM__V *d, JEM__V *o) {
     const JEM__V p = JEM__ADD(d[1], d[2]), q = JEM__SUB(d[1], d[2]);
-    if (m == 2) {
-        o[0] = JEM__ADD(d[0], p), o[1] = JEM__SUB(q, d[3]);
-        return;
-    }
     const JEM__V r = JEM__ADD(d[3], d[4]), s = JEM__SUB(d[3], d[4]);
     o[0] = JEM__ADD(JEM__ADD(d[0], p), r);
     o[1] = JEM__FMA(JEM__SET(2.0f), s, q);
     o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
     o[3] = JEM__ADD(JEM__FMA(JEM__SET(8.0f), s, q), d[5]);
 }
-
-/* B' d B of one tile. in: where the channels of each input pixel begin; channels c0 .. c1-1 go to
-   v, `step` floats apart, points `plane` apart, parts of 16 lanes `part` apart */
-JEM__VINLINE void JEM__FN(wino_in)(const int m, const float *const *in, int c0, int c1, float *v,
-                                   ptrdiff_t step, ptrdiff_t plane, ptrdiff_t part) {
-    const int a = m + 2;
-    for (int c = c0; c < c1; c++, v += step)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            JEM__V t[6][6];
-            JEM__UNROLL for (int j = 0; j < a; j++) {
-                JEM__V d[6], o[6];
-                JEM__UNROLL for (int i = 0; i < a; i++)
-                    d[i] = JEM__LOAD(in[i * a + j] + c * JEM_LANES + h);
-                JEM__FN(wino_b)(m, d, o);
-                JEM__UNROLL for (int i = 0; i < a; i++) t[i][j] = o[i];
-            }
-            JEM__UNROLL for (int i = 0; i < a; i++) {
-                JEM__V o[6];
-                JEM__FN(wino_b)(m, t[i], o);
-                JEM__UNROLL for (int j = 0; j < a; j++)
-                    JEM__STORE(v + (i * a + j) * plane + h / JEM__VL * part, o[j]);
-            }
-        }
-}
-
-/* One tile's outputs from its products p[point], to out[m*m][co][16] */
-JEM__VINLINE void JEM__FN(wino_out)(const int m, const float *p, ptrdiff_t plane, int co,
-                                    float *out, ptrdiff_t pixel) {
-    const int a = m + 2;
-    for (int c = 0; c < co; c++, p += JEM__TILES * JEM_LANES, out += JEM_LANES)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            JEM__V t[4][6];
-            JEM__UNROLL for (int j = 0; j < a; j++) {
-                JEM__V d[6], o[4];
-                JEM__UNROLL for (int i = 0; i < a; i++)
-                    d[i] = JEM__LOAD(p + (i * a + j) * plane + h);
-                JEM__FN(wino_a)(m, d, o);
-                JEM__UNROLL for (int i = 0; i < m; i++) t[i][j] = o[i];
-            }
-            JEM__UNROLL for (int i = 0; i < m; i++) {
-                JEM__V o[4];
-                JEM__FN(wino_a)(m, t[i], o);
-                JEM__UNROLL for (int j = 0; j < m; j++)
-                    JEM__STORE(out + (i * m + j) * pixel + h, o[j]);
-            }
-        }
-}
-
-/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles */
-JEM__VINLINE void JEM__FN(wino_block)(const int co, const int px, const float *u, const float *v,
-                                      int ci, float *p) {
-    JEM__V acc[JEM__CO][JEM__PX];
-    JEM__UNROLL for (int o = 0; o < co; o++)
-        JEM__UNROLL for (int t = 0; t < px; t++) acc[o][t] = JEM__SET(0.0f);
-    for (int i = 0; i < ci; i++, u += co, v += JEM__TILES * JEM_LANES) {
-        JEM__V x[JEM__PX];
-        JEM__UNROLL for (int t = 0; t < px; t++) x[t] = JEM__LOAD(v + t * JEM_LANES);
-        JEM__UNROLL for (int o = 0; o < co; o++) {
-            const JEM__V w = JEM__SET(u[o]);
-            JEM__UNROLL for (int t = 0; t < px; t++) acc[o][t] = JEM__FMA(w, x[t], acc[o][t]);
-        }
-    }
-    JEM__UNROLL for (int o = 0; o < co; o++)
-        JEM__UNROLL for (int t = 0; t < px; t++)
-            JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
-}
-#define JEM__BLOCK(co)                                                                             \
-    JEM__KERNEL void JEM__FN(wino_##co)(const float *u, const float *v, int ci, float *p) {        \
-        JEM__FN(wino_block)(co, JEM__PX, u, v, ci, p);                                             \
-    }
-JEM__BLOCK(6) JEM__BLOCK(4) JEM__BLOCK(2) JEM__BLOCK(1)
-#undef JEM__BLOCK
-
-/* As conv, for k = 3, stride 1; u: packed weights; work: jem__wino_work floats. A part is of the
-   tiles, or where there are too few, of the output channels. */
-JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const float *x,
-                                   const float *u, const jem__finish *f, float *work) {
-    typedef void (*block_fn)(const float *, const float *, int, float *);
-    static const block_fn block[4] = {
-        JEM__FN(wino_1), JEM__FN(wino_2), JEM__FN(wino_4), JEM__FN(wino_6)
-    };
-    const int m = q->tile, a = m + 2, across = (q->wo + m - 1) / m;
-    const int all = across * ((q->ho + m - 1) / m);
-    const int deep = all <= (part.of - 1) * JEM__TILES;      /* parts of the channels */
-    const int tiles = deep ? all : jem__part_from(part.i + 1, part.of, all, JEM__TILES);
-    const int o0 = deep ? jem__conv_from(q, part.i, part.of) : 0;
-    const int o1 = deep ? jem__conv_from(q, part.i + 1, part.of) : q->co;
-    const int pad = q->gradient ? 2 - q->pad : q->pad;
-    const ptrdiff_t vplane = jem__wino_plane(q->ci), pplane = jem__wino_plane(q->co);
-    const ptrdiff_t pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;  /* not a power of two */
-    float *v = work, *p = v + a * a * vplane, *out = p + a * a * pplane,
-          *zero = out + m * m * pixel;
-    memset(zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *zero);       /* what the padding holds */
-    for (int t0 = deep ? 0 : jem__part_from(part.i, part.of, all, JEM__TILES); t0 < tiles;
-         t0 += JEM__TILES) {
-        const int n = tiles - t0 < JEM__TILES ? tiles - t0 : JEM__TILES;
-        for (int t = 0; t < n; t++) {
-            const int y = (t0 + t) / across * m - pad, z = (t0 + t) % across * m - pad;
-            const float *in[36];
-            for (int i = 0; i < a * a; i++) {
-                const int iy = y + i / a, ix = z + i % a;
-                const int inside = (unsigned)iy < (unsigned)q->hi && (unsigned)ix < (unsigned)q->wi;
-                in[i] = inside ? x + ((ptrdiff_t)iy * q->wi + ix) * q->ci * JEM_LANES : zero;
-            }
-            const ptrdiff_t step = JEM__TILES * JEM_LANES;
-            if (m == 2) JEM__FN(wino_in)(2, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
-            else JEM__FN(wino_in)(4, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
-        }
-        for (int i = 0; i < a * a; i++) {
-            const float *w = u + ((ptrdiff_t)i * q->co + o0) * q->ci;
-            for (int o = o0, kind, co; o < o1; o += co) {
-                co = jem__conv_channels(q->co - o, &kind);
-                for (int t = 0; t < n; t += JEM__PX)
-                    for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                        block[kind](w, v + i * vplane + t * JEM_LANES + h, q->ci,
-                                    p + i * pplane +
-                                    ((ptrdiff_t)o * JEM__TILES + t) * JEM_LANES + h);
-                w += (ptrdiff_t)co * q->ci;
-            }
-        }
-        for (int t = 0; t < n; t++) {
-            const int y = (t0 + t) / across * m, z = (t0 + t) % across * m;
-            const float *sums = p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
-            if (m == 2) JEM__FN(wino_out)(2, sums, pplane, o1 - o0, out, pixel);
-            else JEM__FN(wino_out)(4, sums, pplane, o1 - o0, out, pixel);
-            for (int i = 0; i < m && y + i < q->ho; i++)
-                for (int j = 0; j < m && z + j < q->wo; j++) {
-                    const float *s = out + (i * m + j) * pixel;
-                    const ptrdiff_t at = ((ptrdiff_t)(y + i) * q->wo + z + j) * q->co * JEM_LANES;
-                    for (int o = o0; o < o1; o++)
-                        for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                            JEM__FN(finish)(f, JEM__LOAD(s + (o - o0) * JEM_LANES + h), o,
-                                            at + o * JEM_LANES + h, h);
-                }
-        }
-    }
-}
-
-/* ---- convolution: weight gradient ------------------------------------------------------------ */
-/* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
-   weights is accumulated in registers, a tap at a time, over rows small enough for the L1. Operands
-   are first copied to [half][block of B channels][pixel][B][VL]: straight lines to read, and no
-   power-of-two strides. */
-
-JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, int block,
-                               float *out) {
-    for (int h = 0; h < JEM_LANES; h += JEM__VL)
-        for (int c0 = 0; c0 < channels; c0 += block)
-            for (ptrdiff_t p = 0; p < pixels; p++)
-                for (int c = c0; c < c0 + block; c++, out += JEM__VL)
-                    JEM__STORE(out, c < channels ? JEM__LOAD(x + (p * channels + c) * JEM_LANES + h)
-                                                 : JEM__SET(0.0f));
-}
-
-/* acc[tap][WO][WI][VL] += rows y0..y1 of the output */
-JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
-                                       float *acc, int y0, int y1) {
-    for (int ky = 0; ky < q->k; ky++)
-        for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
-            JEM__V a[JEM__WO][JEM__WI];
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                    a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
-            const int dx = kx - q->pad, s = q->stride;
-            int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
-            while (lo < hi && lo * s + dx < 0) lo++;
-            while (hi > lo && (hi - 1) * s + dx >= q->wi) hi--;
-            for (int oy = y0; oy < y1; oy++) {
-                const int iy = oy * s + ky - q->pad;
-                if ((unsigned)iy >= (unsigned)q->hi) continue;
-                const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
-                const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + dx) * JEM__WI * JEM__VL;
-                for (int ox = lo; ox < hi;
-                     ox++, g += JEM__WO * JEM__VL, v += s * JEM__WI * JEM__VL) {
-                    JEM__V xv[JEM__WI];
-                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                        xv[i] = JEM__LOAD(v + i * JEM__VL);
-                    JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
-                        const JEM__V go = JEM__LOAD(g + o * JEM__VL);
-                        JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                            a[o][i] = JEM__FMA(go, xv[i], a[o][i]);
-                    }
-                }
-            }
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                    JEM__STORE(acc + (o * JEM__WI + i) * JEM__VL, a[o][i]);
-        }
-}
-
-/* One block of WO output channels from o0 on, over all groups; xs, dys: every group dealt, so many
-   floats apart. acc: taps*WO*WI*16 floats of scratch. Adds to dw (O,I,k,k) and db (O, or NULL). */
-JEM__KERNEL void JEM__FN(weight_gradient)(const jem__conv *q, int groups, const float *xs,
-                                          ptrdiff_t xstride, const float *dys, ptrdiff_t ystride,
-                                          int o0, float *acc, float *dw, float *db) {
-    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI;
-    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi, py = (ptrdiff_t)q->ho * q->wo;
-    const ptrdiff_t xhalf = (q->ci + JEM__WI - 1) / JEM__WI * JEM__WI * px * JEM__VL;
-    const ptrdiff_t yhalf = (q->co + JEM__WO - 1) / JEM__WO * JEM__WO * py * JEM__VL;
-    int rows = 20480 / ((q->wi * q->stride * JEM__WI + q->wo * JEM__WO) * JEM__VL * 4);
-    if (rows < 1) rows = 1;
-    const int out = q->co - o0 < JEM__WO ? q->co - o0 : JEM__WO;
-    dys += o0 * py * JEM__VL;
-    for (int i0 = 0; i0 < q->ci; i0 += JEM__WI) {
-        const int in = q->ci - i0 < JEM__WI ? q->ci - i0 : JEM__WI;
-        const ptrdiff_t half = (ptrdiff_t)taps * cells * JEM__VL;
-        memset(acc, 0, (size_t)(taps * cells * JEM_LANES) * sizeof *acc);
-        for (int h = 0; h < JEM_LANES / JEM__VL; h++)
-            for (int g = 0; g < groups; g++)
-                for (int y0 = 0; y0 < q->ho; y0 += rows)
-                    JEM__FN(weight_block)(q, xs + g * xstride + h * xhalf + i0 * px * JEM__VL,
-                                          dys + g * ystride + h * yhalf, acc + h * half, y0,
-                                          y0 + rows < q->ho ? y0 + rows : q->ho);
-        for (int o = 0; o < out; o++)
-            for (int i = 0; i < in; i++)
-                for (int t = 0; t < taps; t++) {
-                    float lane[JEM_LANES];
-                    for (int l = 0; l < JEM_LANES; l++)
-                        lane[l] = acc[l / JEM__VL * half +
-                                      ((ptrdiff_t)t * cells + o * JEM__WI + i) * JEM__VL +
-                                      l % JEM__VL];
-                    dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] += jem__sum_lanes(lane);
-                }
-    }
-    for (int o = 0; db && o < out; o++) {
-        float lane[JEM_LANES];
-        for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
-            JEM__V s = JEM__SET(0.0f);
-            for (int g = 0; g < groups; g++)
-                for (ptrdiff_t p = 0; p < py; p++)
-                    s = JEM__ADD(s, JEM__LOAD(dys + g * ystride + h * yhalf +
-                                              (p * JEM__WO + o) * JEM__VL));
-            JEM__STORE(lane + h * JEM__VL, s);
-        }
-        db[o0 + o] += jem__sum_lanes(lane);
-    }
-}
-
-/* ---- weight gradient by Winograd ------------------------------------------------------------- */
-/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
-   matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
-   and images is a matrix product per point; G' goes last. Operands lie as [point][part of 16 lanes]
-   [block of B channels][tile][B][VL], tiles counted through all groups. For M = 4 and many
-   channels: elsewhere the direct sum was measured to be faster. */
-
-/* o = A d: 4 numbers to 6 */
+/* o = A d, M = 4 (for weight gradients) */
 JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     const JEM__V s = JEM__ADD(d[0], d[2]), r = JEM__ADD(d[1], d[3]);
     const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
@@ -7666,90 +7514,348 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     o[3] = JEM__ADD(s2, r2), o[4] = JEM__SUB(s2, r2), o[5] = d[3];
 }
 
-/* A dy A' of one tile; as wino_in */
-JEM__VINLINE void JEM__FN(wino_dy)(const float *const *in, int c0, int c1, float *v, ptrdiff_t step,
-                                   ptrdiff_t plane, ptrdiff_t part) {
-    for (int c = c0; c < c1; c++, v += step)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            JEM__V t[6][4];
-            JEM__UNROLL for (int j = 0; j < 4; j++) {
-                JEM__V d[4], o[6];
-                JEM__UNROLL for (int i = 0; i < 4; i++)
-                    d[i] = JEM__LOAD(in[i * 4 + j] + c * JEM_LANES + h);
-                JEM__FN(wino_at)(d, o);
-                JEM__UNROLL for (int i = 0; i < 6; i++) t[i][j] = o[i];
-            }
-            JEM__UNROLL for (int i = 0; i < 6; i++) {
-                JEM__V o[6];
-                JEM__FN(wino_at)(t[i], o);
-                JEM__UNROLL for (int j = 0; j < 6; j++)
-                    JEM__STORE(v + (i * 6 + j) * plane + h / JEM__VL * part, o[j]);
-            }
-        }
-}
+/* One of these for all columns, then for all rows of a tile: from x from numbers become to x to. */
+#define JEM__WINO(name, line, from, to)                                                            \
+    JEM__KERNEL void JEM__FN(name)(const jem__wino_move *w, int channels) {                        \
+        for (int c = 0; c < channels; c++)                                                         \
+            for (int l = 0; l < JEM_LANES; l += JEM__VL) {                                         \
+                const ptrdiff_t at = c * w->in_step + l;                                           \
+                float *out = w->out + c * w->out_step + l / JEM__VL * w->strip;                    \
+                JEM__V t[to][from];                                                                \
+                JEM__REPEAT(j, from) {                                                             \
+                    JEM__V d[from], o[to];                                                         \
+                    JEM__REPEAT(i, from) d[i] = JEM__LOAD(w->in[i * (from) + j] + at);             \
+                    JEM__FN(line)(d, o);                                                           \
+                    JEM__REPEAT(i, to) t[i][j] = o[i];                                             \
+                }                                                                                  \
+                JEM__REPEAT(i, to) {                                                               \
+                    JEM__V o[to];                                                                  \
+                    JEM__FN(line)(t[i], o);                                                        \
+                    JEM__REPEAT(j, to) JEM__STORE(out + (i * (to) + j) * w->point, o[j]);          \
+                }                                                                                  \
+            }                                                                                      \
+    }
+JEM__WINO(wino_in2, wino_b2, 4, 4)
+JEM__WINO(wino_in4, wino_b4, 6, 6)
+JEM__WINO(wino_out2, wino_a2, 4, 2)
+JEM__WINO(wino_out4, wino_a4, 6, 4)
+JEM__WINO(wino_dy, wino_at, 4, 6)
+#undef JEM__WINO
 
-/* One group's tiles of x (side 0) or dy (side 1), transformed, as tiles first .. of `all`, points
-   `plane` apart. zero: a pixel of zeros. */
-JEM__KERNEL void JEM__FN(wino_deal)(const jem__conv *q, int side, const float *x, ptrdiff_t first,
-                                    ptrdiff_t all, ptrdiff_t plane, const float *zero, float *out) {
-    const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
-    const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
-    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
-    const int high = side ? q->ho : q->hi, wide = side ? q->wo : q->wi;
-    const ptrdiff_t cell = (ptrdiff_t)block * JEM__VL;
-    const ptrdiff_t part = (channels + block - 1) / block * all * cell;
-    for (int t = 0; t < tiles; t++) {
-        const int y = t / across * 4 + from, z = t % across * 4 + from;
-        const float *in[36];
-        for (int i = 0; i < size * size; i++) {
-            const int iy = y + i / size, ix = z + i % size;
-            const int inside = (unsigned)iy < (unsigned)high && (unsigned)ix < (unsigned)wide;
-            in[i] = inside ? x + ((ptrdiff_t)iy * wide + ix) * channels * JEM_LANES : zero;
+/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles; as conv_block */
+JEM__VINLINE void JEM__FN(wino_block)(const int most, const float *u, const float *v, int co,
+                                      int ci, float *p) {
+    const int rows = JEM__VL == 1 ? co : most;
+    JEM__V acc[JEM__CO][JEM__PX];
+    JEM__REPEAT(o, rows) JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__SET(0.0f);
+    for (int i = 0; i < ci; i++, u += co, v += JEM__TILES * JEM_LANES) {
+        JEM__V x[JEM__PX];
+        JEM__REPEAT(t, JEM__PX) x[t] = JEM__LOAD(v + t * JEM_LANES);
+        JEM__REPEAT(o, rows) {
+            const JEM__V w = JEM__SET(u[o]);
+            JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__FMA(w, x[t], acc[o][t]);
         }
-        for (int c0 = 0; c0 < channels; c0 += block) {
-            const int c1 = c0 + block < channels ? c0 + block : channels;
-            float *to = out + (c0 / block * all + first + t) * cell;
-            if (side) JEM__FN(wino_dy)(in, c0, c1, to, JEM__VL, plane, part);
-            else JEM__FN(wino_in)(4, in, c0, c1, to, JEM__VL, plane, part);
-            for (int i = 0; c1 < c0 + block && i < 36; i++)            /* fill the last block */
-                for (int h = 0; h < JEM_LANES / JEM__VL; h++)
-                    memset(to + i * plane + h * part + (c1 - c0) * JEM__VL, 0,
-                           (size_t)((c0 + block - c1) * JEM__VL) * sizeof *to);
+    }
+    JEM__REPEAT(o, rows) {
+        if (o >= co) continue;
+        JEM__REPEAT(t, JEM__PX) JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
+    }
+}
+#define JEM__BLOCK(most, co)                                                                       \
+    JEM__KERNEL void JEM__FN(wino_##most)(const float *u, const float *v, int n, int ci,           \
+                                          float *p) {                                              \
+        (void)n;                                                                                   \
+        JEM__FN(wino_block)(most, u, v, co, ci, p);                                                \
+    }
+JEM__BLOCK(6, 6) JEM__BLOCK(4, 4) JEM__BLOCK(3, n) JEM__BLOCK(1, 1)
+#undef JEM__BLOCK
+
+/* The products of n tiles, point by point */
+JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
+                                        int n) {
+    typedef void (*block_fn)(const float *, const float *, int, int, float *);
+    static const block_fn block[4] = {
+        JEM__FN(wino_1), JEM__FN(wino_3), JEM__FN(wino_4), JEM__FN(wino_6)
+    };
+    for (int i = 0; i < (q->tile + 2) * (q->tile + 2); i++) {
+        const float *from = u + ((ptrdiff_t)i * q->co + w->o0) * q->ci, *v = w->v + i * w->vplane;
+        for (int o = w->o0, kind, co; o < w->o1; o += co) {
+            float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
+            co = jem__conv_channels(q->co - o, &kind);
+            for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES)
+                for (int l = 0; l < JEM_LANES; l += JEM__VL)
+                    block[kind](from, v + t + l, co, q->ci, p + t + l);
+            from += (ptrdiff_t)co * q->ci;
         }
     }
 }
 
-/* One point and one block of WO output channels: sum over `all` tiles and lanes, to
-   product[o][i], rows of q->ci. xs, dys: that point's operands. */
-JEM__KERNEL void JEM__FN(wino_weights)(const jem__conv *q, const float *xs, const float *dys,
-                                       ptrdiff_t all, int o0, float *product) {
-    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
-    for (int ib = 0; ib < iblocks; ib++) {
-        float lane[JEM__WO][JEM__WI][JEM_LANES];
-        for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
-            const float *v = xs + ((ptrdiff_t)h * iblocks + ib) * all * JEM__WI * JEM__VL;
-            const float *g = dys +
-                             ((ptrdiff_t)h * oblocks + o0 / JEM__WO) * all * JEM__WO * JEM__VL;
-            JEM__V acc[JEM__WO][JEM__WI];
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++) acc[o][i] = JEM__SET(0.0f);
-            for (ptrdiff_t t = 0; t < all; t++, v += JEM__WI * JEM__VL, g += JEM__WO * JEM__VL) {
-                JEM__V xv[JEM__WI];
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++) xv[i] = JEM__LOAD(v + i * JEM__VL);
-                JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
-                    const JEM__V go = JEM__LOAD(g + o * JEM__VL);
-                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                        acc[o][i] = JEM__FMA(go, xv[i], acc[o][i]);
+/* As conv, for k = 3, stride 1; u: packed weights; work: jem__wino_work floats. */
+JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const float *x,
+                                   const float *u, const jem__finish *f, float *work) {
+    const int m = q->tile;
+    jem__wino w;
+    jem__wino_move in, out;
+    jem__wino_open(q, part, work, &w);
+    const jem__picture image = { x, w.zero, q->ci, q->hi, q->wi };
+    in.out_step = out.in_step = JEM__TILES * JEM_LANES, in.point = w.vplane;
+    out.out = w.out, out.out_step = JEM_LANES, out.point = w.pixel;
+    in.strip = out.strip = JEM__VL;
+    for (int t0 = w.first; t0 < w.last; t0 += JEM__TILES) {
+        const int n = w.last - t0 < JEM__TILES ? w.last - t0 : JEM__TILES;
+        for (int t = 0; t < n; t++) {
+            const int at = t0 + t;
+            jem__wino_read(&in, &image, m + 2, at / w.across * m - w.pad,
+                           at % w.across * m - w.pad);
+            in.out = w.v + t * JEM_LANES, in.in_step = JEM_LANES;
+            (m == 2 ? JEM__FN(wino_in2) : JEM__FN(wino_in4))(&in, q->ci);
+        }
+        JEM__FN(wino_products)(q, &w, u, n);
+        for (int t = 0; t < n; t++) {
+            const int y = (t0 + t) / w.across * m, z = (t0 + t) % w.across * m;
+            const float *sums = w.p + ((ptrdiff_t)w.o0 * JEM__TILES + t) * JEM_LANES;
+            for (int i = 0; i < (m + 2) * (m + 2); i++) out.in[i] = sums + i * w.pplane;
+            (m == 2 ? JEM__FN(wino_out2) : JEM__FN(wino_out4))(&out, w.o1 - w.o0);
+            for (int i = 0; i < m * m; i++) {
+                const int row = y + i / m, col = z + i % m;
+                if (row >= q->ho || col >= q->wo) continue;
+                for (int l = 0; l < JEM_LANES; l += JEM__VL)
+                    JEM__FN(finish)(f, w.out + i * w.pixel + l, JEM_LANES, w.o0, w.o1 - w.o0,
+                                    ((ptrdiff_t)row * q->wo + col) * q->co * JEM_LANES, l);
+            }
+        }
+    }
+}
+
+/* ---- convolution: weight gradient ------------------------------------------------------------ */
+/* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
+   weights is accumulated in registers, a tap at a time, over rows small enough for the L1. Operands
+   are first copied to [strip of VL lanes][block of B channels][pixel][B][VL]: straight lines to
+   read, and no power-of-two strides. */
+
+JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, int block,
+                               float *out) {
+    for (int l = 0; l < JEM_LANES; l += JEM__VL)
+        for (int c0 = 0; c0 < channels; c0 += block)
+            for (ptrdiff_t p = 0; p < pixels; p++)
+                for (int c = c0; c < c0 + block; c++, out += JEM__VL)
+                    JEM__STORE(out, c < channels ? JEM__LOAD(x + (p * channels + c) * JEM_LANES + l)
+                                                 : JEM__SET(0.0f));
+}
+
+/* The 16 lanes of each of WO x WI sums, [strip][cell][VL], added up in jem__sum_lanes' order: lanes
+   that lie 8, 4, 2, 1 apart. A fold does so with two registers at once and makes one of them, so
+   VL sums end as the VL lanes of one register; none of it goes through memory (Intel's processors
+   wait long for a wide load of what was just stored in pieces). */
+JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
+    for (int c0 = 0; c0 < JEM__WO * JEM__WI; c0 += JEM__VL) {
+        JEM__V v[JEM__VL];
+        JEM__REPEAT(i, JEM__VL) {                  /* cells in the order in which folds take them */
+            int cell = c0 + (JEM__VL < 4 ? 0 : i * 4 % JEM__VL + i * 4 / JEM__VL);
+            cell = cell < JEM__WO * JEM__WI ? cell : JEM__WO * JEM__WI - 1;
+            JEM__V s[JEM_LANES / JEM__VL];
+            JEM__REPEAT(j, JEM_LANES / JEM__VL)
+                s[j] = JEM__LOAD(acc + j * strip + (ptrdiff_t)cell * JEM__VL);
+            for (int n = JEM_LANES / JEM__VL / 2; n > 0; n /= 2)
+                for (int j = 0; j < n; j++) s[j] = JEM__ADD(s[j], s[j + n]);
+            v[i] = s[0];
+        }
+#if JEM__VL == 16
+        JEM__REPEAT(i, 8) v[i] = JEM__FOLD8(v[2 * i], v[2 * i + 1]);
+#endif
+#if JEM__VL >= 8
+        JEM__REPEAT(i, 4) v[i] = JEM__FOLD4(v[2 * i], v[2 * i + 1]);
+#endif
+#if JEM__VL >= 4
+        v[0] = JEM__FOLD1(JEM__FOLD2(v[0], v[1]), JEM__FOLD2(v[2], v[3]));
+#endif
+        JEM__STORE(out + c0, v[0]);
+    }
+}
+
+/* acc[tap][WO][WI][VL] += rows y0..y1 of the output */
+JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
+                                       float *acc, int y0, int y1) {
+    const int s = q->stride;
+    for (int ky = 0; ky < q->k; ky++)
+        for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
+            JEM__V a[JEM__WO][JEM__WI];
+            JEM__REPEAT(o, JEM__WO)
+                JEM__REPEAT(i, JEM__WI) a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
+            const int right = kx - q->pad;
+            int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
+            while (lo < hi && lo * s + right < 0) lo++;
+            while (hi > lo && (hi - 1) * s + right >= q->wi) hi--;
+            for (int oy = y0; oy < y1; oy++) {
+                const int iy = oy * s + ky - q->pad;
+                if ((unsigned)iy >= (unsigned)q->hi) continue;
+                const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
+                const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + right) * JEM__WI * JEM__VL;
+                for (int ox = lo; ox < hi;
+                     ox++, g += JEM__WO * JEM__VL, v += s * JEM__WI * JEM__VL) {
+                    JEM__V xv[JEM__WI];
+                    JEM__REPEAT(i, JEM__WI) xv[i] = JEM__LOAD(v + i * JEM__VL);
+                    JEM__REPEAT(o, JEM__WO) {
+                        const JEM__V go = JEM__LOAD(g + o * JEM__VL);
+                        JEM__REPEAT(i, JEM__WI) a[o][i] = JEM__FMA(go, xv[i], a[o][i]);
+                    }
                 }
             }
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                    JEM__STORE(lane[o][i] + h * JEM__VL, acc[o][i]);
+            JEM__REPEAT(o, JEM__WO)
+                JEM__REPEAT(i, JEM__WI) JEM__STORE(acc + (o * JEM__WI + i) * JEM__VL, a[o][i]);
         }
-        for (int o = 0; o < JEM__WO && o0 + o < q->co; o++)
-            for (int i = 0; i < JEM__WI && ib * JEM__WI + i < q->ci; i++)
-                product[(ptrdiff_t)(o0 + o) * q->ci + ib * JEM__WI + i] =
-                    jem__sum_lanes(lane[o][i]);
+}
+
+/* db[o] += the sum of dy (as dealt) over groups and pixels, for the WO channels from o0 on */
+JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const float *dy,
+                                        ptrdiff_t strip) {
+    const ptrdiff_t pixels = (ptrdiff_t)w->q->ho * w->q->wo;
+    float lane[JEM__WO][JEM_LANES];
+    for (int l = 0; l < JEM_LANES; l += JEM__VL, dy += strip) {
+        JEM__V s[JEM__WO];
+        JEM__REPEAT(o, JEM__WO) s[o] = JEM__SET(0.0f);
+        for (int g = 0; g < w->groups; g++)
+            for (ptrdiff_t p = 0; p < pixels; p++) {
+                const float *at = dy + g * w->y_step + p * JEM__WO * JEM__VL;
+                JEM__REPEAT(o, JEM__WO) s[o] = JEM__ADD(s[o], JEM__LOAD(at + o * JEM__VL));
+            }
+        JEM__REPEAT(o, JEM__WO) JEM__STORE(lane[o] + l, s[o]);
+    }
+    for (int o = 0; o < JEM__WO && o0 + o < w->q->co; o++) w->db[o0 + o] += jem__sum_lanes(lane[o]);
+}
+
+/* Product i: the block of WO output channels from i*WO on, over all groups. */
+JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
+    const jem__conv *q = w->q;
+    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI, o0 = block * JEM__WO;
+    const int out = q->co - o0 < JEM__WO ? q->co - o0 : JEM__WO;
+    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi, py = (ptrdiff_t)q->ho * q->wo;
+    const ptrdiff_t xstrip = (q->ci + JEM__WI - 1) / JEM__WI * JEM__WI * px * JEM__VL;
+    const ptrdiff_t ystrip = (q->co + JEM__WO - 1) / JEM__WO * JEM__WO * py * JEM__VL;
+    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL;
+    const float *dy = w->y + o0 * py * JEM__VL;
+    float *acc = w->product + block * w->product_step, sum[32];
+    int rows = 20480 / ((q->wi * q->stride * JEM__WI + q->wo * JEM__WO) * JEM__VL * 4);
+    if (rows < 1) rows = 1;
+    for (int i0 = 0; i0 < q->ci; i0 += JEM__WI) {
+        const int in = q->ci - i0 < JEM__WI ? q->ci - i0 : JEM__WI;
+        memset(acc, 0, (size_t)(taps * cells * JEM_LANES) * sizeof *acc);
+        for (int s = 0; s < JEM_LANES / JEM__VL; s++)
+            for (int g = 0; g < w->groups; g++)
+                for (int y0 = 0; y0 < q->ho; y0 += rows)
+                    JEM__FN(weight_block)(q, w->x + g * w->x_step + s * xstrip + i0 * px * JEM__VL,
+                                          dy + g * w->y_step + s * ystrip, acc + s * strip, y0,
+                                          y0 + rows < q->ho ? y0 + rows : q->ho);
+        for (int t = 0; t < taps; t++) {
+            JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, strip, sum);
+            for (int o = 0; o < out; o++)
+                for (int i = 0; i < in; i++)
+                    w->dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] +=
+                        sum[o * JEM__WI + i];
+        }
+    }
+    if (w->db) JEM__FN(bias_gradient)(w, o0, dy, ystrip);
+}
+
+/* ---- weight gradient by Winograd ------------------------------------------------------------- */
+/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
+   matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
+   and images is a matrix product per point; G' goes last. Operands lie as [point]
+   [strip of VL lanes][block of B channels][tile][B][VL], tiles counted through all groups. For M = 4 and many
+   channels: elsewhere the direct sum was measured to be faster. */
+
+/* One group's tiles of x (side 0) or dy (side 1), transformed. */
+JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side, const float *x) {
+    const jem__conv *q = w->q;
+    const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
+    const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
+    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
+    const jem__picture image = { x, w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES, channels,
+                                 side ? q->ho : q->hi, side ? q->wo : q->wi };
+    const ptrdiff_t all = w->product_step, cell = (ptrdiff_t)block * JEM__VL;
+    jem__wino_move tile;
+    tile.in_step = JEM_LANES, tile.out_step = JEM__VL, tile.point = side ? w->y_step : w->x_step;
+    tile.strip = (channels + block - 1) / block * all * cell;
+    for (int t = 0; t < tiles; t++) {
+        jem__wino_read(&tile, &image, size, t / across * 4 + from, t % across * 4 + from);
+        tile.out = (side ? w->y : w->x) + (group * tiles + t) * cell;
+        for (int c = 0; c < channels; c += block, tile.out += all * cell) {
+            const int n = c + block < channels ? block : channels - c;
+            (side ? JEM__FN(wino_dy) : JEM__FN(wino_in4))(&tile, n);
+            for (int i = 0; i < size * size; i++) tile.in[i] += n * JEM_LANES;
+            for (int i = 0; n < block && i < 36; i++)                  /* fill the last block */
+                for (int s = 0; s < JEM_LANES / JEM__VL; s++)
+                    memset(tile.out + i * tile.point + s * tile.strip + n * JEM__VL, 0,
+                           (size_t)((block - n) * JEM__VL) * sizeof(float));
+        }
+    }
+}
+
+/* Product i: one point and one block of WO output channels: sum over all tiles and lanes, to
+   [point][o][i]. */
+JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
+    const jem__conv *q = w->q;
+    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int point = i / oblocks, ob = i % oblocks, cells = JEM__WO * JEM__WI;
+    const ptrdiff_t all = w->product_step;
+    float *to = w->product + ((ptrdiff_t)point * q->co + ob * JEM__WO) * q->ci;
+    for (int ib = 0; ib < iblocks; ib++) {
+        float lanes[JEM__WO * JEM__WI * JEM_LANES], sum[32];
+        for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
+            const float *v = w->x + point * w->x_step +
+                             ((ptrdiff_t)s * iblocks + ib) * all * JEM__WI * JEM__VL;
+            const float *g = w->y + point * w->y_step +
+                             ((ptrdiff_t)s * oblocks + ob) * all * JEM__WO * JEM__VL;
+            JEM__V acc[JEM__WO][JEM__WI];
+            JEM__REPEAT(o, JEM__WO) JEM__REPEAT(c, JEM__WI) acc[o][c] = JEM__SET(0.0f);
+            for (ptrdiff_t t = 0; t < all; t++, v += JEM__WI * JEM__VL, g += JEM__WO * JEM__VL) {
+                JEM__V xv[JEM__WI];
+                JEM__REPEAT(c, JEM__WI) xv[c] = JEM__LOAD(v + c * JEM__VL);
+                JEM__REPEAT(o, JEM__WO) {
+                    const JEM__V go = JEM__LOAD(g + o * JEM__VL);
+                    JEM__REPEAT(c, JEM__WI) acc[o][c] = JEM__FMA(go, xv[c], acc[o][c]);
+                }
+            }
+            JEM__REPEAT(o, JEM__WO)
+                JEM__REPEAT(c, JEM__WI)
+                    JEM__STORE(lanes + (s * cells + o * JEM__WI + c) * JEM__VL, acc[o][c]);
+        }
+        JEM__FN(sums)(lanes, cells * JEM__VL, sum);
+        for (int o = 0; o < JEM__WO && ob * JEM__WO + o < q->co; o++)
+            for (int c = 0; c < JEM__WI && ib * JEM__WI + c < q->ci; c++)
+                to[(ptrdiff_t)o * q->ci + ib * JEM__WI + c] = sum[o * JEM__WI + c];
+    }
+}
+
+/* o[3] = G' p[6], of 8 input channels */
+JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[8], double (*o)[8]) {
+    for (int l = 0; l < 8; l++) {                  /* a division by 6, and by a power of two */
+        const double add = (p[1][l] + p[2][l]) / 6, sub = (p[1][l] - p[2][l]) / 6;
+        const double add2 = (p[3][l] + p[4][l]) / 6, sub2 = (p[3][l] - p[4][l]) / 6;
+        o[0][l] = p[0][l] / 4 - add + add2 / 4, o[1][l] = sub2 / 2 - sub;
+        o[2][l] = add2 - add + p[5][l];
+    }
+}
+/* G' .. G of an output channel's products, in double: added to dw */
+JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
+    const int ci = w->q->ci;
+    for (int c0 = 0; c0 < ci; c0 += 8) {
+        const float *p = w->product + (ptrdiff_t)o * ci + c0;
+        const int n = ci - c0 < 8 ? ci - c0 : 8;
+        float *dw = w->dw + ((ptrdiff_t)o * ci + c0) * 9;
+        double line[6][8], t[6][3][8], r[3][8];
+        memset(line, 0, sizeof line);
+        for (int y = 0; y < 6; y++) {
+            for (int x = 0; x < 6; x++, p += (ptrdiff_t)w->q->co * ci)
+                for (int l = 0; l < n; l++) line[x][l] = (double)p[l];
+            JEM__FN(wino_gt)(line, t[y]);
+        }
+        for (int x = 0; x < 3; x++) {
+            for (int y = 0; y < 6; y++) memcpy(line[y], t[y][x], sizeof line[y]);
+            JEM__FN(wino_gt)(line, r);
+            for (int l = 0; l < n; l++)
+                for (int y = 0; y < 3; y++) dw[l * 9 + y * 3 + x] += (float)r[y][l];
+        }
     }
 }
 
@@ -8014,11 +8120,7 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
     for (ptrdiff_t i = 0; i < n; i += 32)
         for (int l = 0; l < 16; l += JEM__VL) {
             JEM__V z[2] = { JEM__SET(0.0f), JEM__SET(0.0f) };
-            if (key) {
-                JEM__I a, b;
-                JEM__FN(threefry)(key, start + (uint64_t)(i / 2 + l), &a, &b);
-                JEM__FN(normal2)(a, b, &z[0], &z[1]);
-            }
+            if (key) JEM__FN(draw)(1, key, start + (uint64_t)(i / 2 + l), z);
             for (int j = 0; j < 2 && i + j * 16 < n; j++) {
                 float *at = x + i + j * 16 + l;
                 JEM__V v = JEM__LOAD(g + i + j * 16 + l);
@@ -8066,7 +8168,8 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
 static const jem__kernels JEM__FN(kernels) = {
     (jem_isa)JEM__PASS, JEM__WO, JEM__WI, JEM__FN(fill), JEM__FN(conv), JEM__FN(winograd),
     JEM__FN(deal), JEM__FN(weight_gradient), JEM__FN(wino_deal), JEM__FN(wino_weights),
-    JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair), JEM__FN(pair_back),
+    JEM__FN(wino_finish), JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
+    JEM__FN(pair_back),
     JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool), JEM__FN(pool_back),
     JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums), JEM__FN(normalize_back),
     JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
@@ -8091,6 +8194,10 @@ static const jem__kernels JEM__FN(kernels) = {
 #undef JEM__MUL
 #undef JEM__DIV
 #undef JEM__SQRT
+#undef JEM__FOLD8
+#undef JEM__FOLD4
+#undef JEM__FOLD2
+#undef JEM__FOLD1
 #undef JEM__LESS
 #undef JEM__BITS
 #undef JEM__PICK
@@ -8105,6 +8212,7 @@ static const jem__kernels JEM__FN(kernels) = {
 #undef JEM__AS_V
 #undef JEM__TO_V
 #undef JEM__VINLINE
+#undef JEM__REPEAT
 #undef JEM__KERNEL
 #undef JEM__EACH
 #endif /* JEM__PASS */
@@ -8117,6 +8225,9 @@ static const jem__kernels JEM__FN(kernels) = {
 #define JEM__PASS 1
 #include JEM_FILE
 #undef JEM__PASS
+#ifdef JEM__LIGHT
+#pragma GCC pop_options
+#endif
 #ifdef JEM__X86
 #define JEM__PASS 2
 #include JEM_FILE
@@ -8194,8 +8305,9 @@ static void jem__bf16_block_scalar(int m, int n, int runs, int pairs, const uint
                 for (int i = 0; i < 16; i++)
                     for (int l = 0; l < 16; l++) {
                         float *s = c + i * 16 + l;
-                        *s = fmaf(jem__from_bf16(w[2 * i + 1]), jem__from_bf16(x[2 * l + 1]), *s);
-                        *s = fmaf(jem__from_bf16(w[2 * i]), jem__from_bf16(x[2 * l]), *s);
+                        for (int odd = 1; odd >= 0; odd--)
+                            *s = jem__fmaf(jem__from_bf16(w[2 * i + odd]),
+                                           jem__from_bf16(x[2 * l + odd]), *s);
                     }
         }
 }
@@ -8203,7 +8315,7 @@ static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o,
                                     ptrdiff_t at, ptrdiff_t half_at) {
     for (int i = 0; i < n; i++)
         for (int l = 0; l < JEM_LANES; l++) {
-            const float v = jem__finish_scalar(f, c[i * 16 + l], o + i,
+            const float v = jem__finish_one_scalar(f, c[i * 16 + l], o + i,
                                                at + (ptrdiff_t)(o + i) * JEM_LANES + l, l);
             uint16_t *to = f->y16 + half_at + (o + i) / 2 * JEM__BF16_PAIR + 2 * l + (o + i) % 2;
             if (f->y16) *to = jem__to_bf16(v);
@@ -8260,9 +8372,10 @@ JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const floa
                                                 ptrdiff_t at, ptrdiff_t half_at) {
     at += (ptrdiff_t)o * JEM_LANES, half_at += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
     for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, half_at += JEM__BF16_PAIR) {
-        const __m512 p = jem__finish_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
+        const __m512 p = jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
         const __m512 q = i + 1 == n ? _mm512_setzero_ps()
-            : jem__finish_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1, at + JEM_LANES, 0);
+            : jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1, at + JEM_LANES,
+                                     0);
         if (f->y16) _mm512_storeu_si512(f->y16 + half_at, jem__bf16_zip(p, q));
     }
 }
@@ -8422,22 +8535,22 @@ static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, 
     memset(out + (w + 1) * pixel, 0, (size_t)(pixel + 16 * JEM__BF16_PAIR) * sizeof *out);
 }
 
-/* The taps of a phase as ny rows of nx neighbours: row j reads dy[j], columns from dx on, with
+/* The taps of a phase as ny rows of nx neighbours: row j reads down[j], columns from right on, with
    weights weight[j][0 .. nx-1]. */
 typedef struct jem__bf16_taps {
-    int ny, nx, dx, dy[JEM__MAX_KERNEL];
+    int ny, nx, right, down[JEM__MAX_KERNEL];
     int weight[JEM__MAX_KERNEL][JEM__MAX_KERNEL];
 } jem__bf16_taps;
 
 static void jem__bf16_rows(const jem__phase *s, jem__bf16_taps *t) {
-    t->ny = t->nx = 0, t->dx = JEM__MAX_TAPS;
-    for (int i = 0; i < s->taps; i++) if (s->dx[i] < t->dx) t->dx = s->dx[i];
+    t->ny = t->nx = 0, t->right = JEM__MAX_TAPS;
+    for (int i = 0; i < s->taps; i++) if (s->right[i] < t->right) t->right = s->right[i];
     for (int i = 0; i < s->taps; i++) {
         int j = 0;
-        while (j < t->ny && t->dy[j] != s->dy[i]) j++;
-        if (j == t->ny) t->dy[t->ny++] = s->dy[i];
-        t->weight[j][s->dx[i] - t->dx] = s->weight[i];
-        if (s->dx[i] - t->dx >= t->nx) t->nx = s->dx[i] - t->dx + 1;
+        while (j < t->ny && t->down[j] != s->down[i]) j++;
+        if (j == t->ny) t->down[t->ny++] = s->down[i];
+        t->weight[j][s->right[i] - t->right] = s->weight[i];
+        if (s->right[i] - t->right >= t->nx) t->nx = s->right[i] - t->right + 1;
     }
 }
 /* Can it be done so? No tap may look further than a column beside the image. */
@@ -8447,7 +8560,8 @@ static int jem__bf16_fits(const jem__conv *q) {
     if (q->k > 8) return 0;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
         jem__bf16_rows(&s, &t);
-        if (t.ny && (t.dx < -1 || (s.cols - 1) * s.step_in + t.dx + t.nx - 1 > q->wi)) return 0;
+        if (t.ny && (t.right < -1 || (s.cols - 1) * s.step_in + t.right + t.nx - 1 > q->wi))
+            return 0;
     }
     return 1;
 }
@@ -8513,13 +8627,13 @@ static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part par
             const int y = s.y0 + r * s.step_out;
             int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
             for (int j = 0; j < t.ny; j++) {
-                const int iy = r * s.step_in + t.dy[j];
+                const int iy = r * s.step_in + t.down[j];
                 if ((unsigned)iy < (unsigned)q->hi) tap_row[runs] = j, row_of[runs++] = iy;
             }
             for (int i = 0; !xh && i < runs; i++)  /* as far as has been converted, and on */
                 for (; have <= row_of[i]; have++)
                     jem__bf16_convert(k, x, q->ci, q->wi, have, work);
-            const uint16_t *from = (xh ? xh : work) + (1 + t.dx) * pixel;
+            const uint16_t *from = (xh ? xh : work) + (1 + t.right) * pixel;
             for (int o = 0, m; o < tiles; o += m) {
                 const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
                 m = o + 2 <= tiles ? 2 : 1;
@@ -8643,7 +8757,7 @@ static int jem__direct_kind(const jem__conv *q) {  /* an output's pack depends o
     return q->gradient ? 1 + q->stride * 64 + q->pad : 0;
 }
 static ptrdiff_t jem__direct_pack_size(const jem__conv *q) {
-    return (ptrdiff_t)q->co * q->ci * q->k * q->k;
+    return (ptrdiff_t)q->co * q->ci * q->k * q->k + 6;       /* which the last block may read */
 }
 static void jem__direct_pack(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
     (void)ctx;
@@ -8672,11 +8786,7 @@ static void jem__direct_deal(const jem__weights *w, int g, const float *x, const
     k->deal(x, (ptrdiff_t)q->hi * q->wi, q->ci, k->wi, w->x + g * w->x_step);
     k->deal(dy, (ptrdiff_t)q->ho * q->wo, q->co, k->wo, w->y + g * w->y_step);
 }
-static void jem__direct_product(const jem__weights *w, int i) {
-    const jem__kernels *k = w->ctx->k;
-    k->weight_gradient(w->q, w->groups, w->x, w->x_step, w->y, w->y_step, i * k->wo,
-                       w->product + i * w->product_step, w->dw, w->db);
-}
+static void jem__direct_product(const jem__weights *w, int i) { w->ctx->k->weight_gradient(w, i); }
 static const jem__method jem__direct = { 0, jem__direct_kind, jem__direct_pack_size,
     jem__direct_pack, jem__direct_work, jem__direct_run, jem__direct_plan, jem__direct_deal,
     jem__direct_product, NULL };
@@ -8685,7 +8795,7 @@ static const jem__method jem__direct = { 0, jem__direct_kind, jem__direct_pack_s
 
 static int jem__wino_kind(const jem__conv *q) { return q->tile * 2 + q->gradient; }
 static ptrdiff_t jem__wino_pack_size(const jem__conv *q) {
-    return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2);
+    return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2) + 6;
 }
 
 typedef struct jem__wino_job { const jem__conv *q; const float *from; float *to; } jem__wino_job;
@@ -8703,7 +8813,6 @@ static void jem__wino_pack_all(jem_ctx *ctx, const jem__conv *q, const float *w,
     for (int o = 0, kind; o < q->co; blocks++) o += jem__conv_channels(q->co - o, &kind);
     jem__parallel(ctx, blocks, 270.0 * q->co * q->ci, jem__wino_task_pack, &job);
 }
-static ptrdiff_t jem__wino_work_size(const jem__conv *q) { return jem__wino_work(q, q->tile); }
 static void jem__wino_run(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
                           const jem__finish *f) {
     ctx->k->winograd(q, in->part, in->x, in->packed, f, in->work);
@@ -8736,35 +8845,17 @@ static void jem__wino_plan(jem__weights *w) {
     w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
 }
 static void jem__wino_deal(const jem__weights *w, int g, const float *x, const float *dy) {
-    const ptrdiff_t all = w->product_step, tiles = all / w->groups;
-    const float *zero = w->sums + (ptrdiff_t)w->groups * w->q->co * JEM_LANES;
-    w->ctx->k->wino_deal(w->q, 0, x, g * tiles, all, w->x_step, zero, w->x);
-    w->ctx->k->wino_deal(w->q, 1, dy, g * tiles, all, w->y_step, zero, w->y);
+    w->ctx->k->wino_deal(w, g, 0, x);
+    w->ctx->k->wino_deal(w, g, 1, dy);
     jem__bias_deal(w, g, dy);
 }
-static void jem__wino_product(const jem__weights *w, int i) {
-    const jem__kernels *k = w->ctx->k;
-    const int blocks = (w->q->co + k->wo - 1) / k->wo, point = i / blocks;
-    k->wino_weights(w->q, w->x + point * w->x_step, w->y + point * w->y_step, w->product_step,
-                    i % blocks * k->wo, w->product + (ptrdiff_t)point * w->q->co * w->q->ci);
-}
+static void jem__wino_product(const jem__weights *w, int i) { w->ctx->k->wino_weights(w, i); }
 static void jem__wino_finish(const jem__weights *w, int o) {
-    const ptrdiff_t plane = (ptrdiff_t)w->q->co * w->q->ci;
-    for (int i = 0; i < w->q->ci; i++) {
-        const float *p = w->product + (ptrdiff_t)o * w->q->ci + i;
-        float *dw = w->dw + ((ptrdiff_t)o * w->q->ci + i) * 9;
-        double m[36], t[6][3], r[3];
-        for (int k = 0; k < 36; k++) m[k] = (double)p[k * plane];
-        for (int k = 0; k < 6; k++) jem__wino_gt(m + k * 6, 1, t[k]);
-        for (int x = 0; x < 3; x++) {
-            jem__wino_gt(&t[0][x], 3, r);
-            for (int y = 0; y < 3; y++) dw[y * 3 + x] += (float)r[y];
-        }
-    }
+    w->ctx->k->wino_finish(w, o);
     jem__bias_finish(w, o);
 }
 static const jem__method jem__winograd = { 0, jem__wino_kind, jem__wino_pack_size,
-    jem__wino_pack_all, jem__wino_work_size, jem__wino_run, jem__wino_plan, jem__wino_deal,
+    jem__wino_pack_all, jem__wino_work, jem__wino_run, jem__wino_plan, jem__wino_deal,
     jem__wino_product, jem__wino_finish };
 
 /* ---- methods: bf16 --------------------------------------------------------------------------- */

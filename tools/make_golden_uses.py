@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/golden_uses.h: what numpy, scipy and scikit-learn say of the measures in jem.h's
-room >>eval (calibration, detection), for tests/test_uses.c to compare with.
+"""Writes tests/golden_uses.h: what numpy, scipy and scikit-learn say of the measures in
+tools/measures.h and of jem_fit_temperature, for tests/test_uses.c to compare with.
 
     python3 tools/make_golden_uses.py            (needs python3-sklearn)
 
