@@ -811,10 +811,11 @@ JEM_API jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int 
 JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int width,
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
-/* n samples of a class (label -1: of any) to pixels[n][h][w][c], begun in noise over lo..hi. walk:
-   NULL is 200 steps of jem_sgld_desc_default. The same seed gives the same samples. */
-JEM_API jem_status jem_sample(jem_net *net, int label, int n, const jem_sgld_desc *walk,
-                              uint64_t seed, const jem_pixels_desc *desc, unsigned char *pixels);
+/* n samples of a class (label -1: of any) to pixels[n][h][w][c], out of noise: by jem_fresh if the
+   network learned a score, otherwise by 200 steps of SGLD from U(lo,hi). The same seed gives the
+   same samples. */
+JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
+                              const jem_pixels_desc *desc, unsigned char *pixels);
 
 /* ==== >>io: safetensors ======================================================================= */
 /* Named arrays and short texts in a file: 8 bytes of length, a JSON header, the data
@@ -5556,30 +5557,38 @@ jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int wi
     return s;
 }
 
-jem_status jem_sample(jem_net *net, int label, int n, const jem_sgld_desc *walk, uint64_t seed,
-                      const jem_pixels_desc *desc, unsigned char *pixels) {
+jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_pixels_desc *desc,
+                      unsigned char *pixels) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
     const jem_pixels_desc p = jem__pixels_desc(desc);
-    jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
-    if (!walk) d.steps = 200;
     if (n < 1 || !pixels || label < -1 || label >= net->classes)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: %d of class %d (-1, or 0..%d)%s", n, label,
                          net->classes - 1, pixels ? "" : ", and pixels is NULL");
     if (jem__pixels_check(net, net->width, net->height, 1, &p) != JEM_OK) return ctx->status;
     const ptrdiff_t size = (ptrdiff_t)n * net->channels * net->height * net->width;
+    const int score = net->noise_hi > 0;
     jem_mark mark = jem_begin(ctx);
     float *x = jem__push_floats(ctx, size);
     int *labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
     if (x && labels) {
         jem_rng rng = jem_rng_seed(seed);
-        jem_class_of of;
-        of.net = net, of.labels = labels;
+        jem_guide guide;                           /* 5: clear specimens, where noise was learned */
+        guide.net = net, guide.labels = labels, guide.weight = score ? 5 : 1;
+        const jem_fn logp = label < 0 ? jem_logp : jem_logp_guided;
+        void *user = label < 0 ? (void *)net : (void *)&guide;
         for (int i = 0; i < n; i++) labels[i] = label;
         jem_fill_uniform(ctx, &rng, x, size, p.lo, p.hi);
         jem_tensor *t = jem_input(ctx, x, n, net->channels, net->height, net->width);
-        if (label < 0) jem_sgld(ctx, jem_logp, net, t, &d, &rng);
-        else jem_sgld(ctx, jem_logp_class, &of, t, &d, &rng);
+        if (score) {
+            jem_fresh_desc d = jem_fresh_desc_default();
+            d.mean = net->mean, d.denoise.sigma_max = net->noise_hi;
+            jem_fresh(ctx, logp, user, t, &d, &rng);
+        } else {
+            jem_sgld_desc d = jem_sgld_desc_default();
+            d.steps = 200;
+            jem_sgld(ctx, logp, user, t, &d, &rng);
+        }
         if (jem_ok(ctx) && jem_read(t, x) == JEM_OK) jem_floats_to_pixels(net, x, n, &p, pixels);
     }
     jem_end(ctx, mark);
