@@ -27,8 +27,8 @@
 #define CHAINS_PATH "build/pictures/chains.png"
 #define BUFFER_PATH "build/pictures/buffer.png"
 
-enum { BATCH = 128, CLASSES = 10, PER_CLASS = 10, DREAMS = CLASSES * PER_CLASS };
-enum { STEPS = 300, SHOTS = 12 };
+enum { BATCH = 64, CLASSES = 10, PER_CLASS = 10, DREAMS = CLASSES * PER_CLASS };
+enum { FROM_NOISE = 300, WALK = 300, SHOTS = 12 };
 
 static double seconds(void) {
 #ifdef _WIN32
@@ -43,24 +43,25 @@ static double seconds(void) {
 /* ---- training -------------------------------------------------------------------------------- */
 
 /* Averages of the last few dozen steps: one batch's numbers jump too much to read. */
-typedef struct progress { double start, shown; float ce, accuracy, f_data, f_sample; } progress;
+typedef struct progress { double start, shown; float ce, accuracy, residual, gap; } progress;
 
 static void show(progress *p, const jem_stats *s, int updates) {
     const float keep = s->update ? .95f : 0;
     p->ce = keep * p->ce + (1 - keep) * s->ce;
     p->accuracy = keep * p->accuracy + (1 - keep) * s->accuracy;
-    p->f_data = keep * p->f_data + (1 - keep) * s->f_data;
-    p->f_sample = keep * p->f_sample + (1 - keep) * s->f_sample;
+    p->residual = keep * p->residual + (1 - keep) * s->residual;
+    p->gap = keep * p->gap + (1 - keep) * s->cd;
     const int done = s->update + 1, bar = isatty(1), last = done == updates;
     const double now = seconds(), left = (now - p->start) * (updates - done) / done;
     const int every = updates / 20 ? updates / 20 : 1;
     if (!last && (bar ? now - p->shown < .1 : done % every)) return;
     p->shown = now;
-    char filled[21] = "....................";
+    char filled[21] = "....................", chains[40] = "no chains yet";
     for (int i = 0; i < 20 * done / updates; i++) filled[i] = '#';
-    printf("%s%5d/%d [%s] CE %.3f  f(x+) %6.1f  f(x-) %6.1f  accuracy %.1f%%  %.0f s left  %s",
-           bar ? "\r" : "", done, updates, filled, (double)p->ce, (double)p->f_data,
-           (double)p->f_sample, 100 * (double)p->accuracy, left, bar && !last ? "" : "\n");
+    if (s->f_sample != 0) snprintf(chains, sizeof chains, "f(x-) - f(x+) %5.1f", (double)p->gap);
+    printf("%s%5d/%d [%s] CE %.3f  accuracy %.1f%%  score's error %.3f  %s  %.0f s left  %s",
+           bar ? "\r" : "", done, updates, filled, (double)p->ce, 100 * (double)p->accuracy,
+           (double)p->residual, chains, left, bar && !last ? "" : "\n");
     fflush(stdout);
 }
 
@@ -81,7 +82,8 @@ static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed) {
     int y[BATCH];
     jem_rng rng = jem_rng_seed(seed);
     progress p = { seconds(), 0, 0, 0, 0, 0 };
-    jem_stats s = { JEM_NO_MEMORY, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+    jem_stats s;
+    memset(&s, 0, sizeof s), s.status = JEM_NO_MEMORY;
     for (int i = 0; x && i < updates; i++) {
         digits_batch(d, &rng, BATCH, x, y);
         for (int k = 0; k < BATCH; k++) shift(&rng, x + k * DIGIT_PIXELS);
@@ -95,9 +97,10 @@ static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed) {
 
 /* ---- dreaming -------------------------------------------------------------------------------- */
 
-/* Keeps what the first chain of each class looks like at SHOTS moments, denser at the beginning. */
-typedef struct film { float *all, *shots; int taken; } film;
-static const int moments[SHOTS] = { 0, 2, 5, 10, 15, 20, 30, 50, 80, 130, 200, STEPS };
+/* Keeps what the first chain of each class looks like at SHOTS moments: in noise, ten on the way. */
+typedef struct film { float *all, *shots; int taken, before; } film;
+static const int moments[SHOTS - 2] = { 20, 40, 60, 80, 110, 140, 180, 240, FROM_NOISE,
+                                        FROM_NOISE + WALK };
 
 static void film_take(film *f, jem_tensor *x) {
     jem_read(x, f->all);
@@ -108,31 +111,33 @@ static void film_take(film *f, jem_tensor *x) {
 }
 static int film_watch(void *user, int step, jem_tensor *x) {
     film *f = (film *)user;
-    if (step + 1 == moments[f->taken]) film_take(f, x);
+    if (step == 0 && f->taken > 1) f->before = FROM_NOISE;             /* the walk begins */
+    if (step == 0 && f->taken == 0) film_take(f, x);
+    if (f->taken < SHOTS - 1 && f->before + step + 1 == moments[f->taken - 1]) film_take(f, x);
     return 0;
 }
 
-/* 'Give me ten of each': SGLD on log p(x,y) from pure noise. */
+/* 'Give me ten of each': from noise, uphill on log p(x) and, ten times as steeply, log p(y|x). */
 static int dream(jem_net *net, uint64_t seed) {
     jem_ctx *ctx = net->ctx;
     jem_rng rng = jem_rng_seed(seed);
     int labels[DREAMS];
     for (int i = 0; i < DREAMS; i++) labels[i] = i / PER_CLASS;
     film f = { (float *)malloc(sizeof(float) * DREAMS * DIGIT_PIXELS),
-               (float *)malloc(sizeof(float) * CLASSES * SHOTS * DIGIT_PIXELS), 0 };
+               (float *)malloc(sizeof(float) * CLASSES * SHOTS * DIGIT_PIXELS), 0, 0 };
     int ok = f.all && f.shots;
     if (ok) {
-        jem_fill_uniform(ctx, &rng, f.all, DREAMS * DIGIT_PIXELS, -1, 1);
         jem_mark mark = jem_begin(ctx);
-        jem_tensor *x = jem_input(ctx, f.all, DREAMS, 1, DIGIT, DIGIT);
-        jem_class_of of;
-        of.net = net, of.labels = labels;
-        jem_sgld_desc walk = jem_sgld_desc_default();
-        walk.steps = STEPS, walk.watch = film_watch, walk.watch_user = &f;
-        if (x) film_take(&f, x);
-        ok = jem_sgld(ctx, jem_logp_class, &of, x, &walk, &rng) == JEM_OK &&
-             jem_read(x, f.all) == JEM_OK &&
-             picture_grid(DREAMS_PATH, f.all, DREAMS, PER_CLASS, 1, DIGIT, DIGIT, 2) &&
+        jem_tensor *x = jem_zeros(ctx, DREAMS, 1, DIGIT, DIGIT);
+        jem_guide guide;
+        guide.net = net, guide.labels = labels, guide.weight = 10;
+        jem_fresh_desc how = jem_fresh_desc_default();
+        how.mean = net->mean, how.denoise.steps = FROM_NOISE, how.walk.steps = WALK;
+        how.denoise.watch = how.walk.watch = film_watch;
+        how.denoise.watch_user = how.walk.watch_user = &f;
+        ok = jem_fresh(ctx, jem_logp_guided, &guide, x, &how, &rng) == JEM_OK;
+        if (ok) film_take(&f, x);                  /* without its last noise */
+        ok = ok && picture_grid(DREAMS_PATH, f.all, DREAMS, PER_CLASS, 1, DIGIT, DIGIT, 2) &&
              picture_grid(CHAINS_PATH, f.shots, CLASSES * SHOTS, SHOTS, 1, DIGIT, DIGIT, 2);
         jem_end(ctx, mark);
     }
@@ -172,23 +177,37 @@ static int compare_densities(jem_net *net, const digits *d) {
     return ok;
 }
 
+/* First the score, without a single chain: what direction leads from a digit with noise back to it.
+   Then chains, begun in samples of what was learned, find out where it is wrong. */
+static jem_train_desc recipe(jem_net *net, int updates, uint64_t seed) {
+    jem_train_desc how = jem_train_desc_default();
+    net->scale = 10;                               /* log p(x) = 10 logsumexp f(x) */
+    how.lr = 1.5e-3f, how.seed = seed, how.optim.clip = 20, how.optim.ema = .999f;
+    how.schedule.kind = JEM_COSINE, how.schedule.total = updates, how.schedule.floor = .02f;
+    how.schedule.warmup = updates / 10;
+    how.w_ce = 2, how.w_score = .016f, how.noise_lo = .12f, how.noise_hi = 2;
+    how.label_noise = .3f, how.label_wide = .5f;
+    how.w_cd = .005f, how.cd_from = updates * 3 / 4, how.input_noise = how.noise_lo;
+    how.negatives = 32, how.buffer_size = 200, how.reinit = .025f, how.fresh.steps = 200;
+    how.sgld.steps = 10, how.sgld.step_size = .01f, how.sgld.noise_std = .1f;
+    return how;
+}
+
 static int run(jem_ctx *ctx, int updates, uint64_t seed) {
     const double start = seconds();
     digits d;
     if (!digits_load(DIGITS_PATH, &d)) return 0;
     jem_net *net = jem_convnet_create(ctx, NULL, seed);
-    jem_train_desc how = jem_train_desc_default();
-    how.lr = 1e-3f, how.w_cd = 0.1f, how.sgld.steps = 10, how.buffer_size = 1000, how.seed = seed;
-    how.sgld.clamp_lo = -2, how.sgld.clamp_hi = 2;         /* one chain that runs away, or one wild */
-    how.optim.clip = 20;                                   /* gradient, must not spoil the rest */
-    how.schedule.kind = JEM_COSINE, how.schedule.total = updates, how.schedule.floor = .02f;
+    if (!net) return 0;
+    const jem_train_desc how = recipe(net, updates, seed);
     jem_trainer *tr = jem_trainer_create(net, &how);
     if (tr)
-        printf("%d digits, %ld parameters, %d updates of %d images and %d chains, %s x %d\n",
-               DIGITS_TRAIN, (long)jem_net_size(net), updates, BATCH, how.negatives,
+        printf("%d digits, %ld parameters, %d updates of %d images, %d chains after %d, %s x %d\n",
+               DIGITS_TRAIN, (long)jem_net_size(net), updates, BATCH, how.negatives, how.cd_from,
                jem_isa_name(jem_ctx_isa(ctx)), jem_ctx_threads(ctx));
     int ok = tr && train(tr, &d, updates, seed);
     if (ok) {
+        jem_trainer_average(tr, 1);
         printf("trained in %.0f s; held-out digits recognised: %.1f%%\n", seconds() - start,
                100 * (double)jem_accuracy(net, d.test_x, d.test_y, DIGITS_TEST));
         ok = compare_densities(net, &d) && jem_save(net, MODEL_PATH) == JEM_OK &&
@@ -197,8 +216,8 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
     }
     if (ok)
         printf("dreamt for %d steps from noise; all in %.0f s. Look at\n  %s\n  %s\n  %s\n"
-               "and try build/hello, build/sample 7 (make examples)\n", STEPS, seconds() - start,
-               DREAMS_PATH, CHAINS_PATH, BUFFER_PATH);
+               "and try build/hello, build/sample 7 (make examples)\n", FROM_NOISE + WALK,
+               seconds() - start, DREAMS_PATH, CHAINS_PATH, BUFFER_PATH);
     jem_trainer_free(tr);
     jem_net_free(net);
     digits_free(&d);
@@ -217,7 +236,7 @@ int main(int argc, char **argv) {
             return 2;
         }
     }
-    if (updates <= 0) updates = longer ? 1500 : 450;
+    if (updates <= 0) updates = longer ? 6000 : 2000;
     jem_ctx *ctx = jem_ctx_create(NULL);
     const int ok = ctx && run(ctx, updates, (uint64_t)seed);
     const int status = report(ctx) || !ok;

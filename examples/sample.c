@@ -1,6 +1,6 @@
 /* Digits out of noise, from the network that `make demo` trained.
        build/sample          whatever it likes, from p(x)    -> build/pictures/sample.png
-       build/sample 7        sevens, from p(x|y = 7)         -> build/pictures/sample_7.png
+       build/sample 7        sevens                          -> build/pictures/sample_7.png
    and how the first ten of them came about                  -> build/pictures/sample_chains.png */
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
@@ -9,11 +9,16 @@
 
 enum { CHAINS = 100, STEPS = 300, FILMED = 10, SHOTS = 13 };
 
-/* The first chains at SHOTS moments. Most happens early, so that is where we look more often. */
-static const int moment[SHOTS] = { 0, 1, 3, 6, 10, 15, 20, 30, 50, 80, 130, 200, STEPS };
+/* The first chains at SHOTS moments, where most happens: early in a walk from uniform noise, in the
+   middle of the way that a noise-blind sample takes. */
+static const int moments[2][SHOTS] = {
+    { 0, 1, 3, 6, 10, 15, 20, 30, 50, 80, 130, 200, STEPS },
+    { 0, 20, 40, 60, 80, 100, 120, 140, 170, 200, 250, STEPS, 2 * STEPS }
+};
 typedef struct film {
     float x[CHAINS][DIGIT_PIXELS], shot[FILMED][SHOTS][DIGIT_PIXELS];
-    int taken;
+    const int *moment;
+    int step, taken;
 } film;
 
 static int film_take(film *f, jem_tensor *x) {
@@ -24,33 +29,43 @@ static int film_take(film *f, jem_tensor *x) {
     return 0;
 }
 
-/* The sampler calls this after every step, with the chains as they are; nonzero would stop it. */
+/* The samplers call this after every step, with the chains as they are; nonzero would stop them. */
 static int film_watch(void *user, int step, jem_tensor *x) {
     film *f = (film *)user;
-    return step + 1 == moment[f->taken] ? film_take(f, x) : 0;
+    (void)step;                                    /* it begins anew with the second sampler */
+    return ++f->step == f->moment[f->taken] ? film_take(f, x) : 0;
+}
+
+/* A network that has learned a score (`make demo`) makes a sample from noise of its own kind, and
+   then walks it; another is walked from uniform noise, as it was in training. */
+static jem_status draw(jem_net *net, int label, jem_tensor *x, film *f, jem_rng *rng) {
+    jem_ctx *ctx = net->ctx;
+    int labels[CHAINS];
+    for (int i = 0; i < CHAINS; i++) labels[i] = label;
+    jem_guide guide = { net, labels, net->noise_hi > 0 ? 10.f : 1.f };
+    jem_fn logp = label < 0 ? jem_logp : jem_logp_guided;  /* log p(x) + weight log p(y|x) */
+    void *user = label < 0 ? (void *)net : (void *)&guide;
+    f->moment = moments[net->noise_hi > 0];
+    film_take(f, x);
+    if (net->noise_hi > 0) {
+        jem_fresh_desc fresh = jem_fresh_desc_default();
+        fresh.mean = net->mean, fresh.denoise.steps = fresh.walk.steps = STEPS;
+        fresh.denoise.watch = fresh.walk.watch = film_watch;
+        fresh.denoise.watch_user = fresh.walk.watch_user = f;
+        return jem_fresh(ctx, logp, user, x, &fresh, rng);
+    }
+    jem_sgld_desc walk = jem_sgld_desc_default();  /* step 1, noise .01, as in training */
+    walk.steps = STEPS, walk.watch = film_watch, walk.watch_user = f;
+    return jem_sgld(ctx, logp, user, x, &walk, rng);
 }
 
 static int sample(jem_net *net, int label, const char *path) {
     static film f;
     jem_ctx *ctx = net->ctx;
     jem_rng rng = jem_rng_seed(label < 0 ? 100 : (uint64_t)label);
-
-    /* Chains begin as the training's did: uniform noise. */
     jem_fill_uniform(ctx, &rng, f.x[0], CHAINS * DIGIT_PIXELS, -1, 1);
     jem_tensor *x = jem_input(ctx, f.x[0], CHAINS, 1, DIGIT, DIGIT);
-    film_take(&f, x);
-
-    jem_sgld_desc walk = jem_sgld_desc_default();  /* step 1, noise .01, as in training */
-    walk.steps = STEPS;
-    walk.watch = film_watch, walk.watch_user = &f;
-    if (label < 0) {
-        jem_sgld(ctx, jem_logp, net, x, &walk, &rng);                  /* uphill on log p(x) */
-    } else {                                       /* on log p(x,y): the logit of the label */
-        int labels[CHAINS];
-        for (int i = 0; i < CHAINS; i++) labels[i] = label;
-        jem_class_of of = { net, labels };
-        jem_sgld(ctx, jem_logp_class, &of, x, &walk, &rng);
-    }
+    if (!x || draw(net, label, x, &f, &rng) != JEM_OK) return 0;
     if (jem_read(x, f.x[0]) != JEM_OK) return 0;
 
     /* What does the classifier in the same network make of them? */

@@ -300,9 +300,9 @@ static void test_walk_errors(jem_ctx *ctx) {
     printf("walks that go wrong\n");
     jem_rng rng = jem_rng_seed(5);
     const jem_sgld_desc d = walk_of(50, 10, 0.1f);
-    jem_tensor *x = random_leaf(ctx, &rng, jem__shape(3, 2, 1, 1), 1, 2);
+    jem_tensor *x = random_leaf(ctx, &rng, shape(3, 2, 1, 1), 1, 2);
     CHECK(jem_sgld(ctx, upward, NULL, x, &d, &rng) == JEM_DIVERGED && says(ctx, "(3,2,1,1)"), "up");
-    x = random_leaf(ctx, &rng, jem__shape(3, 2, 1, 1), 1, 2);
+    x = random_leaf(ctx, &rng, shape(3, 2, 1, 1), 1, 2);
     CHECK(jem_sgld(ctx, one_number, NULL, x, &d, &rng) == JEM_BAD_SHAPE && says(ctx, "(1,1,1,1)"),
           "one number for three images");
     CHECK(jem_sgld(ctx, nothing, NULL, x, &d, &rng) != JEM_OK && says(ctx, "sgld"), "NULL");
@@ -518,7 +518,7 @@ static void test_averages(jem_ctx *ctx) {
         CHECK(worst < 1e-6, "off by %g", worst);
         jem_optim_free(o);
         d.ema = 1;
-        CHECK(!jem_optim_create(bag, &d) && says(ctx, "ema 1 is not"), "never anything new");
+        CHECK(!jem_optim_create(bag, &d) && says(ctx, "ema = 1 is not"), "never anything new");
         d.ema = 0, d.only = "p1";
         jem_param *q = random_param(bag, &rng, 1, 1, N, 1, 1, -1, 1);
         o = jem_optim_create(bag, &d);
@@ -621,7 +621,7 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(visits[0] > 0 && visits[1] > 0 && visits[2] > 0, "chains of every class are walked");
     jem_trainer_free(tr);
     d.reinit = 2;
-    CHECK(!jem_trainer_create(net, &d) && says(ctx, "reinit 2"), "out of range");
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "reinit = 2"), "out of range");
     d = small_training(), d.buffer_size = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "capacity 0"), "no room for chains");
     jem_net_free(net), free(in.x);
@@ -757,7 +757,15 @@ static void test_divergence(jem_ctx *ctx) {
             fails(ctx, "a loss beyond", tr, net, x, labels, IMAGES, JEM_DIVERGED, "at update 0");
         else if (how == 3) {
             x[5] = NAN;
-            fails(ctx, "data that are NaN", tr, net, x, labels, IMAGES, JEM_DIVERGED, "diverged");
+            fails(ctx, "data that are NaN", tr, net, x, labels, IMAGES, JEM_BAD_ARGUMENT,
+                  "image 0 has a nan");
+            x[5] = -1e30f;
+            fails(ctx, "absurd data", tr, net, x, labels, IMAGES, JEM_BAD_ARGUMENT, "a -1e+30");
+            x[5] = 0;
+            const float kept = net->params->value[0];
+            net->params->value[0] = NAN;
+            fails(ctx, "a weight that is NaN", tr, net, x, labels, IMAGES, JEM_DIVERGED, "");
+            net->params->value[0] = kept, jem_param_changed(net->params);
         } else if (how == 4) {
             labels[7] = 3;
             fails(ctx, "a label", tr, net, x, labels, IMAGES, JEM_BAD_ARGUMENT, "label 3 of");
@@ -812,6 +820,7 @@ static void test_learning(jem_ctx *ctx) {
           (double)last, (double)right);
     const float ask[4] = { -0.25f, 0.35f, 0.9f, 0.9f };
     jem_answer a[2];
+    memset(a, 0, sizeof a);
     CHECK(jem_classify(net, ask, 2, a) == JEM_OK && a[0].log_density > a[1].log_density + 1,
           "on a moon %g, off it %g", (double)a[0].log_density, (double)a[1].log_density);
     jem_trainer_free(tr), jem_net_free(net);

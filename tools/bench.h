@@ -101,7 +101,7 @@ static inline void subject_sgld(subject *s, int steps) {
 /* Cross-entropy of the images, contrastive divergence between them and the chains, Adam. Tells the
    loss and its gradient's norm. The rate is small, so that any number of updates stays sane. */
 static inline void subject_update(subject *s, float *loss, float *norm) {
-    const jem_train_desc how = jem_train_desc_default();
+    const jem_loss_weights how = { 1, 1, 0, 0 };
     const jem_net *net = s->net;
     jem_loss_terms terms;
     if (!s->optim) s->optim = jem_optim_create(s->net, NULL);

@@ -136,7 +136,7 @@ static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const 
     data_set d;
     if (!digits_open(&d)) return 0;
     jem_net *net = jem_load(ctx, start);
-    const jem_train_desc how = jem_train_desc_default();
+    const jem_loss_weights how = { 1, 1, 0, 0 };
     jem_sgld_desc sgld = jem_sgld_desc_default();
     sgld.steps = CHAIN, sgld.noise_std = 0;
     jem_optim *optim = net ? jem_optim_create(net, NULL) : NULL;

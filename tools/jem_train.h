@@ -317,7 +317,7 @@ static int evaluate(jem_net *net, const data_set *s, const int *which, int n, do
 
 /* ---- the network and its trainer ------------------------------------------------------------- */
 
-static jem_net *make_net(const run *r) {
+static jem_net *make_plain_net(const run *r) {
     const train_options *t = r->o;
     const data_set *s = &r->data;
     if (t->net == NET_CONVNET) {
@@ -334,6 +334,17 @@ static jem_net *make_net(const run *r) {
     d.norm = (jem_norm)t->norm, d.dropout = t->dropout, d.head = (jem_head)t->head;
     d.stem_stride = t->stem_stride, d.uncond = t->uncond;
     return jem_wrn_create(r->ctx, &d, (uint64_t)t->seed);
+}
+
+static jem_net *make_net(const run *r) {
+    jem_net *net = make_plain_net(r);
+    if (net) net->scale = r->o->scale;
+    return net;
+}
+
+/* The update at which chains set in. */
+static int chains_from(const run *r) {
+    return (int)((double)r->o->chains_from * r->total + .5);
 }
 
 static int updates_of(const run *r, int epochs) {
@@ -361,6 +372,9 @@ static jem_trainer *make_trainer(const run *r) {
     if (t->clamp > 0) d.sgld.clamp_lo = -t->clamp, d.sgld.clamp_hi = t->clamp;
     d.negatives = t->negatives ? t->negatives : t->batch_size;
     d.buffer_size = t->buffer_size, d.reinit = t->reinit, d.class_conditional = t->class_cond;
+    d.w_score = t->w_score, d.noise_lo = t->noise_lo, d.noise_hi = t->noise_hi;
+    d.label_noise = t->label_noise, d.label_wide = t->label_wide;
+    d.cd_from = chains_from(r), d.fresh.steps = t->fresh_steps, d.fresh.sigma_max = t->noise_hi;
     return jem_trainer_create(r->net, &d);
 }
 
@@ -578,7 +592,7 @@ static void progress(run *r) {
     if (r->update < r->total &&
         (bar ? t - r->shown < .1 : r->update % r->o->print_every != 0)) return;
     r->shown = t;
-    char left[32], ce[32] = "", accuracy[32] = "", valid[32] = "", line[256];
+    char left[32], ce[32] = "", accuracy[32] = "", valid[32] = "", score[32] = "", line[256];
     time_text(left, (r->total - r->update) * r->pace);
     if (r->valid_accuracy >= 0)
         snprintf(valid, sizeof valid, " (validation %.1f%%)", 100 * (double)r->valid_accuracy);
@@ -589,8 +603,11 @@ static void progress(run *r) {
         snprintf(accuracy, sizeof accuracy, "  accuracy %.1f%%",
                  100 * (double)(n > 0 ? sums[1] / n : s->accuracy));
     }
-    snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s%s  f(x+) %.1f  f(x-) %.1f%s%s",
+    if (r->o->w_score > 0)
+        snprintf(score, sizeof score, "  score's error %.3f", (double)s->residual);
+    snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s%s%s  f(x+) %.1f  f(x-) %.1f%s%s",
              r->update / r->per_epoch, r->update, r->total, left, 1 / fmax(r->pace, 1e-9), ce,
+             score,
              (double)(n > 0 ? sums[2] / n : s->f_data), (double)(n > 0 ? sums[3] / n : s->f_sample),
              accuracy, valid);
     const int wide = bar ? terminal_width() - 1 : 0;       /* a longer line could not be replaced */
@@ -620,7 +637,8 @@ static int validate(run *r) {
             r->valid_accuracy = (float)accuracy, r->valid_ce = (float)ce;
             data_floats(&r->data, r->order, n, x);
             if (n > 1 && jem_calibrate(r->net, x, n) == JEM_DIVERGED) jem_clear_error(r->ctx);
-            if (r->valid_accuracy > r->state[STATE_BEST]) {
+            /* before there were chains it cannot be the best, however well it classifies */
+            if (r->valid_accuracy > r->state[STATE_BEST] && r->update >= chains_from(r)) {
                 r->state[STATE_BEST] = r->valid_accuracy;
                 ok = save_net(r, "best.safetensors");
             }
@@ -692,7 +710,7 @@ static int step(run *r, char why[256]) {
     r->state[STATE_GAP] += .1f * (-s.cd - r->state[STATE_GAP]);
     const double took = now() - start;
     r->pace = r->pace > 0 ? .95 * r->pace + .05 * took : took;
-    if (!(fabsf(r->state[STATE_GAP]) <= t->max_gap)) {
+    if (!(fabsf(r->state[STATE_GAP]) <= t->max_gap * t->scale)) {
         snprintf(why, 256, "f(x+) - f(x-) runs away, %.3g over the last updates",
                  (double)r->state[STATE_GAP]);
         return 0;
@@ -718,7 +736,7 @@ static int train(run *r) {
         if ((evaluates || r->update % t->print_every == 0) && !log_row(r, evaluates)) return 0;
         if (evaluates && !draw_curves(r)) return complain(r, 1, "curves.png cannot be drawn", "");
         /* what counts as good is well inside the limit; no file is replaced by what runs away */
-        const float gap = fabsf(r->state[STATE_GAP]);
+        const float gap = fabsf(r->state[STATE_GAP]) / t->scale;
         if (r->update % REMEMBER_EVERY == 0 && gap < t->max_gap / 20 && !remember(r)) return 0;
         if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) &&
             gap < t->max_gap / 4 && !save(r)) return 0;

@@ -99,8 +99,8 @@ static int read_options(options *o, int argc, char **argv, char **words, int *n_
 typedef struct sample_options {
     char out[OPTION_TEXT_SIZE], chains[OPTION_TEXT_SIZE], each[OPTION_TEXT_SIZE];
     char label[OPTION_TEXT_SIZE];
-    int n, columns, zoom, from, visits, steps, seed, threads, precision;
-    float sgld_lr, sgld_std, clamp;
+    int n, columns, zoom, from, visits, steps, fresh_steps, seed, threads, precision;
+    float sgld_lr, sgld_std, clamp, guidance;
 } sample_options;
 
 enum { FROM_NOISE = 0, FROM_BUFFER };
@@ -118,6 +118,10 @@ static const option sample_table[] = {
       0, "where chains begin; the buffer is in last.safetensors" },
     { "steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(steps), "N", NO_PRESETS("-1"), -1, 1e8,
       "SGLD steps (-1: 300 from noise, 0 from the buffer)" },
+    { "fresh-steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(fresh_steps), "N", NO_PRESETS("300"), 0, 1e8,
+      "noise: noise-blind steps before those, if it learned a score" },
+    { "guidance", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
+      "class: weight of log p(y|x) (0: 10 if it learned a score, else 1)" },
     { "min-visits", OPTION_INT, OPTION_NOW, SAMPLE_AT(visits), "N", NO_PRESETS("5"), 0, 1e8,
       "buffer: only chains that training has walked so often" },
     { "sgld-lr", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(sgld_lr), "X", NO_PRESETS("1"), -1e9, 1e9,
@@ -145,7 +149,8 @@ static const option sample_table[] = {
 typedef struct sampling {
     const sample_options *o;
     model m;
-    int steps, one_class, all_classes;
+    int steps, fresh_steps, one_class, all_classes;
+    int walked;                                    /* steps before the walk in hand */
     float *x, *grid, *strips;                      /* strips[row][shot] */
     int labels[SAMPLE_AT_ONCE];
     int *queue, *next, *end;                       /* buffer: chains by class, still to be taken */
@@ -167,15 +172,18 @@ static int moment(int k, int steps) {
 }
 static void take_shots(sampling *s, const float *x, int step) {
     const ptrdiff_t size = image_size(s->m.net);
-    for (; s->taken < SHOTS && moment(s->taken, s->steps) == step; s->taken++)
+    const int steps = s->fresh_steps + s->steps;
+    for (; s->taken < SHOTS && moment(s->taken, steps) == step; s->taken++)
         for (int i = 0; i < s->rows; i++)
             memcpy(s->strips + (i * SHOTS + s->taken) * size, x + i * s->apart * size,
                    (size_t)size * sizeof *x);
 }
 static int watch_chains(void *user, int step, jem_tensor *x) {
     sampling *s = (sampling *)user;
-    if (s->taken < SHOTS && moment(s->taken, s->steps) == step + 1 && jem_read(x, s->x) == JEM_OK)
-        take_shots(s, s->x, step + 1);
+    const int now = s->walked + step + 1;
+    if (s->taken < SHOTS && moment(s->taken, s->fresh_steps + s->steps) == now &&
+        jem_read(x, s->x) == JEM_OK) take_shots(s, s->x, now);
+    if (now == s->fresh_steps) s->walked = now;    /* the next walk counts from 0 again */
     return 0;
 }
 
@@ -223,8 +231,11 @@ static int queue_buffer(sampling *s, jem_rng *rng) {
 static int begin_chains(sampling *s, int n, jem_rng *rng) {
     const ptrdiff_t size = image_size(s->m.net);
     char number[NAME_SIZE];
+    const jem_net *net = s->m.net;
     if (s->o->from == FROM_NOISE) {
-        jem_fill_uniform(s->m.ctx, rng, s->x, n * size, -1, 1);
+        if (s->fresh_steps)
+            jem_fill_normal(s->m.ctx, rng, s->x, n * size, net->mean, net->noise_hi);
+        else jem_fill_uniform(s->m.ctx, rng, s->x, n * size, -1, 1);
         return 1;
     }
     const float *data = (const float *)jem_archive_find(s->m.archive, "replay_buffer")->data;
@@ -274,12 +285,22 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     jem_sgld_desc walk = jem_sgld_desc_default();
     walk.steps = s->steps, walk.step_size = s->o->sgld_lr, walk.noise_std = s->o->sgld_std;
     if (s->o->clamp > 0) walk.clamp_lo = -s->o->clamp, walk.clamp_hi = s->o->clamp;
-    if (s->done == 0 && s->strips) walk.watch = watch_chains, walk.watch_user = s;
-    jem_class_of of;
-    of.net = s->m.net, of.labels = s->labels;
+    jem_denoise_desc denoise = jem_denoise_desc_default(), last = denoise;
+    denoise.steps = s->fresh_steps;
+    if (s->fresh_steps) denoise.sigma_max = s->m.net->noise_hi;
+    last.steps = 1, last.step = 1, last.sigma_max = 2 * s->m.net->noise_lo;
+    if (s->done == 0 && s->strips)
+        walk.watch = denoise.watch = watch_chains, walk.watch_user = denoise.watch_user = s;
+    jem_guide guide;
+    guide.net = s->m.net, guide.labels = s->labels, guide.weight = s->o->guidance;
+    if (guide.weight == 0) guide.weight = s->m.net->noise_hi > 0 ? 10 : 1;
     const int labelled = s->one_class || s->all_classes;
-    jem_sgld(ctx, labelled ? jem_logp_class : jem_logp, labelled ? (void *)&of : (void *)s->m.net,
-             t, &walk, rng);
+    const jem_fn fn = guide.weight == 1 ? jem_logp_class : jem_logp_guided;
+    void *user = labelled ? (void *)&guide : (void *)s->m.net;
+    if (s->fresh_steps) jem_denoise(ctx, labelled ? fn : jem_logp, user, t, &denoise, rng);
+    jem_sgld(ctx, labelled ? fn : jem_logp, user, t, &walk, rng);
+    if (s->m.net->noise_hi > 0 && s->fresh_steps + s->steps > 0)       /* what noise is left */
+        jem_denoise(ctx, labelled ? fn : jem_logp, user, t, &last, NULL);
     jem_read(t, s->x);
     jem_end(ctx, mark);
     if (jem_classify(s->m.net, s->x, n, a) != JEM_OK) return model_fail("jem sample", &s->m);
@@ -314,6 +335,7 @@ static int sample_all(sampling *s) {
     if (s->one_class && !class_of(net, "jem sample", o->label, &label)) return 2;
     for (int i = 0; i < SAMPLE_AT_ONCE; i++) s->labels[i] = label;
     s->steps = o->steps >= 0 ? o->steps : o->from == FROM_NOISE ? 300 : 0;
+    s->fresh_steps = o->from == FROM_NOISE && net->noise_hi > 0 ? o->fresh_steps : 0;
     s->apart = s->all_classes && STRIPS_MOST * o->columns <= SAMPLE_AT_ONCE ? o->columns : 1;
     s->rows = (o->n - 1) / s->apart + 1 < STRIPS_MOST ? (o->n - 1) / s->apart + 1 : STRIPS_MOST;
     if (*o->each && !make_folder(o->each)) {
@@ -343,7 +365,7 @@ static int sample_all(sampling *s) {
                       o->zoom)) return 1;
     if (s->strips && !picture_grid(o->chains, s->strips, s->rows * SHOTS, SHOTS, net->channels,
                                    net->height, net->width, o->zoom)) return 1;
-    printf("%d samples after %d steps from %s: %s%s%s%s%s\n", s->done, s->steps,
+    printf("%d samples after %d steps from %s: %s%s%s%s%s\n", s->done, s->fresh_steps + s->steps,
            o->from == FROM_NOISE ? "noise" : "the buffer", o->out, *o->chains ? ", " : "",
            o->chains, *o->each ? ", " : "", o->each);
     printf("mean log p(x) %.1f, mean highest p(y|x) %.3f", s->logp / s->done, s->sure / s->done);
@@ -352,11 +374,14 @@ static int sample_all(sampling *s) {
     return 0;
 }
 
-/* An option that was not given takes the value that training had, if the file tells. */
-static int as_in_training(options *o, const jem_archive *a, const char *name) {
+/* An option that was not given takes the value that training had, if the file tells; or
+   `otherwise`, if there is one. */
+static int as_in_training(options *o, const jem_archive *a, const char *name,
+                          const char *otherwise) {
     char key[64];
     snprintf(key, sizeof key, OPTION_PREFIX "%s", name);
     const char *text = jem_archive_meta(a, key);
+    if (!text) text = otherwise;
     return !text || option_default(o, option_find(o, name), text);
 }
 
@@ -376,9 +401,12 @@ static int sample_command(int argc, char **argv) {
     s.o = &values;
     int status = 1;
     if (model_open(&s.m, o->command, words[0], values.threads, values.precision))
-        status = as_in_training(o, s.m.archive, "sgld-lr") &&
-                 as_in_training(o, s.m.archive, "sgld-std") &&
-                 as_in_training(o, s.m.archive, "clamp") ? sample_all(&s) : 1;
+    {
+        const int score = s.m.net->noise_hi > 0;
+        status = as_in_training(o, s.m.archive, "sgld-lr", score ? ".01" : NULL) &&
+                 as_in_training(o, s.m.archive, "sgld-std", score ? ".1" : NULL) &&
+                 as_in_training(o, s.m.archive, "clamp", NULL) ? sample_all(&s) : 1;
+    }
     free(s.x), free(s.grid), free(s.strips), free(s.queue), free(s.next), free(s.end);
     model_close(&s.m);
     return status;
@@ -530,7 +558,8 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     data_set d;
     data_desc desc;
     char error[512];
-    if (!as_in_training(o, m->archive, "dataset") || !as_in_training(o, m->archive, "data"))
+    if (!as_in_training(o, m->archive, "dataset", NULL) ||
+        !as_in_training(o, m->archive, "data", NULL))
         return 1;
     if (!*e->dataset) {
         fprintf(stderr, "jem eval: %s does not say what it was trained on: --dataset NAME\n",
@@ -628,6 +657,9 @@ static void info_network(const jem_net *net) {
            net->channels == 1 ? " grey" : net->channels == 3 ? " in colour" : "", net->classes);
     for (int i = 0; i < net->classes && i < 20; i++) printf(" %s", class_name(net, i, number));
     printf("%s\n", net->classes > 20 ? " ..." : "");
+    if (net->noise_hi > 0)
+        printf("  score      of noise %g to %g, log p(x) = %g logsumexp f(x)\n",
+               (double)net->noise_lo, (double)net->noise_hi, (double)net->scale);
     printf("  familiar   %s\n", jem_net_meta(net, "jem.familiar") ?
            "calibrated: it can say whether an image looks like what it knows" : "not calibrated");
 }

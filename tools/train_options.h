@@ -18,6 +18,8 @@ typedef struct train_options {
     float lr, decay_rate, weight_decay, clip_grad, ema, w_y, w_x, w_xy, energy_l2, sigma;
     int n_steps, negatives, buffer_size, class_cond, uncond;
     float sgld_lr, sgld_std, clamp, reinit;
+    float scale, w_score, noise_lo, noise_hi, label_noise, label_wide, chains_from;
+    int fresh_steps;
     int precision, threads, n_valid, print_every, eval_every, retries;
     float save_minutes, max_gap;
 } train_options;
@@ -120,6 +122,25 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "flip", OPTION_FLAG, OPTION_FIXED, AT(flip), "", { "on", "off" }, 0, 0,
       "mirror every other one (--no-flip: off)" },
 
+    { "score matching (examples/models/README.md: when)", OPTION_TITLE, OPTION_NOW, 0, NULL,
+      { NULL, NULL }, 0, 0, NULL },
+    { "score-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_score), "X", NO_PRESETS("0"), 0, 1e6,
+      "of the loss on the slope of log p(x) (0: off)" },
+    { "scale", OPTION_FLOAT, OPTION_FIXED, AT(scale), "K", NO_PRESETS("1"), 1e-3, 1e4,
+      "log p(x) = K logsumexp f(x)" },
+    { "noise-lo", OPTION_FLOAT, OPTION_FIXED, AT(noise_lo), "X", NO_PRESETS(".12"), 1e-6, 1e3,
+      "noise levels from here" },
+    { "noise-hi", OPTION_FLOAT, OPTION_FIXED, AT(noise_hi), "X", NO_PRESETS("2"), 1e-6, 1e3,
+      "to here" },
+    { "label-noise", OPTION_FLOAT, OPTION_FIXED, AT(label_noise), "X", NO_PRESETS("0"), 0, 1e3,
+      "labelled images: noise of std 0 to X" },
+    { "label-wide", OPTION_FLOAT, OPTION_FIXED, AT(label_wide), "P", NO_PRESETS("0"), 0, 1,
+      "share of them with all noise levels" },
+    { "chains-from", OPTION_FLOAT, OPTION_FIXED, AT(chains_from), "P", NO_PRESETS("0"), 0, 1,
+      "chains set in after this share of the run" },
+    { "fresh-steps", OPTION_INT, OPTION_FIXED, AT(fresh_steps), "N", NO_PRESETS("0"), 0, 1e5,
+      "noise-blind steps of a new chain (0: uniform noise)" },
+
     { "sampling", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
     { "n-steps", OPTION_INT, OPTION_FREE, AT(n_steps), "N", { "20", "10" }, 0, 100000,
       "SGLD steps per update" },
@@ -152,15 +173,20 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "save-minutes", OPTION_FLOAT, OPTION_FREE, AT(save_minutes), "X", NO_PRESETS("10"), 0, 1e6,
       "between checkpoints, besides" },
     { "max-gap", OPTION_FLOAT, OPTION_FIXED, AT(max_gap), "X", NO_PRESETS("100"), 1e-6, 1e30,
-      "|f(x+) - f(x-)| that counts as diverged" },
+      "|f(x+) - f(x-)|, in scales, that counts as diverged" },
     { "retries", OPTION_INT, OPTION_FREE, AT(retries), "N", NO_PRESETS("8"), 0, 1e6,
       "times to go back and on after that" }
 };
 
-/* What is best for a data set, in the fast preset: examples/README.md tells how it was found. */
+/* What is best for a data set, in the fast preset: examples/models/README.md tells how it was found. */
 static const struct { const char *dataset, *name, *value; } train_fast[] = {
-    { "mnist", "iters", "3000" }, { "mnist", "warmup-iters", "200" }, { "mnist", "sigma", ".1" },
+    { "mnist", "iters", "12000" }, { "mnist", "warmup-iters", "200" }, { "mnist", "lr", "1.5e-3" },
     { "mnist", "n-valid", "5000" }, { "mnist", "print-every", "100" },
+    { "mnist", "scale", "10" }, { "mnist", "score-weight", ".016" }, { "mnist", "sigma", ".12" },
+    { "mnist", "label-noise", ".3" }, { "mnist", "label-wide", ".5" },
+    { "mnist", "p-y-given-x-weight", "2" }, { "mnist", "p-x-weight", ".003" },
+    { "mnist", "chains-from", ".8" }, { "mnist", "fresh-steps", "200" },
+    { "mnist", "sgld-lr", ".01" }, { "mnist", "sgld-std", ".1" }, { "mnist", "buffer-size", "500" },
     { "fashion-mnist", "widths", "16 32 64 96" }, { "fashion-mnist", "iters", "3000" },
     { "fashion-mnist", "warmup-iters", "200" }, { "fashion-mnist", "sigma", ".1" },
     { "fashion-mnist", "n-valid", "5000" }, { "fashion-mnist", "print-every", "100" },
@@ -206,8 +232,10 @@ static int train_combination(const options *o, const train_options *t) {
     if (given_epochs && o->given[option_find(o, "iters")] && t->epochs && t->iters)
         wrong = "--epochs and --iters are two names of one length: give one";
     else if (!t->epochs && !t->iters) wrong = "--epochs or --iters must be above 0";
-    if (t->w_y == 0 && t->w_x == 0 && t->w_xy == 0)
-        wrong = "--p-y-given-x-weight, --p-x-weight and --p-x-y-weight are all 0: nothing to learn";
+    if (t->w_y == 0 && t->w_x == 0 && t->w_xy == 0 && t->w_score == 0)
+        wrong = "all weights are 0 (--p-y-given-x-weight, --p-x-weight, --p-x-y-weight, "
+                "--score-weight): nothing to learn";
+    if (t->noise_lo > t->noise_hi) wrong = "--noise-lo is above --noise-hi";
     if (t->w_x == 0 && t->w_xy == 0 && t->class_cond)
         wrong = "--class-cond-p-x-sample needs --p-x-weight or --p-x-y-weight";
     if (t->uncond && (t->class_cond || t->w_xy > 0))

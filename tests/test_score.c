@@ -1,0 +1,602 @@
+/* Score matching and noise-blind sampling: the gradient against analytic second derivatives in
+   double precision, learned scores and samples against known densities, bits, memory, resuming. */
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "test.h"
+#include "common.h"
+
+/* ---- second derivatives: numbers with two infinitesimal parts -------------------------------- */
+/* v + a e1 + b e2 + c e1 e2, with e1^2 = e2^2 = 0: of a function of several variables, moved along
+   one direction by e1 and along another by e2, c is the second derivative along both, exactly. */
+typedef struct dual { double v, a, b, c; } dual;
+
+static dual dual_of(double v, double a, double b) {
+    const dual r = { v, a, b, 0 };
+    return r;
+}
+static dual dual_fma(dual x, dual y, dual s) {
+    s.v += x.v * y.v, s.a += x.v * y.a + x.a * y.v, s.b += x.v * y.b + x.b * y.v;
+    s.c += x.v * y.c + x.a * y.b + x.b * y.a + x.c * y.v;
+    return s;
+}
+/* f(x), given f, f', f'' at x.v */
+static dual dual_chain(dual x, double f, double f1, double f2) {
+    const dual r = { f, f1 * x.a, f1 * x.b, f1 * x.c + f2 * x.a * x.b };
+    return r;
+}
+static dual dual_silu(dual x) {
+    const double s = 1 / (1 + exp(-x.v)), s1 = s * (1 - s), s2 = s1 * (1 - 2 * s);
+    return dual_chain(x, x.v * s, s + x.v * s1, 2 * s1 + x.v * s2);
+}
+
+/* A parameter moved by e2 along `move` (NULL: not at all). */
+static dual moved(const jem_param *p, const float *move, ptrdiff_t i) {
+    return dual_of((double)p->value[i], 0, move ? (double)move[i] : 0);
+}
+
+/* y[co][ho][wo] of x[ci][h][w]; returns co * ho * wo. */
+static int dual_conv(const jem_param *w, const jem_param *b, const float *dw, const float *db,
+                     int stride, int pad, int *h, int *wd, const dual *x, dual *y) {
+    const int co = w->shape[0], ci = w->shape[1], k = w->ndim == 4 ? w->shape[2] : 1;
+    const int ho = (*h + 2 * pad - k) / stride + 1, wo = (*wd + 2 * pad - k) / stride + 1;
+    for (int o = 0; o < co; o++)
+        for (int i = 0; i < ho; i++)
+            for (int j = 0; j < wo; j++) {
+                dual s = moved(b, db, o);
+                for (int c = 0; c < ci; c++)
+                    for (int ky = 0; ky < k; ky++)
+                        for (int kx = 0; kx < k; kx++) {
+                            const int r = i * stride + ky - pad, q = j * stride + kx - pad;
+                            if (r < 0 || r >= *h || q < 0 || q >= *wd) continue;
+                            s = dual_fma(moved(w, dw, ((o * ci + c) * k + ky) * k + kx),
+                                         x[(c * *h + r) * *wd + q], s);
+                        }
+                y[(o * ho + i) * wo + j] = s;
+            }
+    *h = ho, *wd = wo;
+    return co * ho * wo;
+}
+
+/* log p(x) of a SiLU convnet or MLP of the library; x moved along dx by e1, the parameters along
+   moves[number of the parameter] by e2. */
+static dual dual_logp(const jem_net *net, const double *x, const double *dx, float *const *moves) {
+    enum { MOST = 16 * 28 * 28 };
+    static dual in[MOST], out[MOST];
+    int h = net->height, w = net->width, size = net->channels * h * w, at = 0;
+    for (int i = 0; i < size; i++) in[i] = dual_of(x[i], dx[i], 0);
+    for (const jem_param *p = net->params; p; p = p->next->next, at += 2) {
+        const jem_param *bias = p->next;
+        const int conv = p->ndim == 4, last = !bias->next;
+        if (!conv) h = w = 1;
+        size = dual_conv(p, bias, moves ? moves[at] : NULL, moves ? moves[at + 1] : NULL,
+                         conv && at ? 2 : 1, conv, &h, &w, in, out);
+        for (int i = 0; i < size; i++) in[i] = last ? out[i] : dual_silu(out[i]);
+    }
+    double sum = 0, most = -1e300;
+    for (int i = 0; i < size; i++) if (in[i].v > most) most = in[i].v;
+    for (int i = 0; i < size; i++) sum += exp(in[i].v - most);
+    dual y = dual_of(most + log(sum), 0, 0);
+    for (int i = 0; i < size; i++) {               /* softmax p: grad p, Hessian diag p - p p' */
+        const double p = exp(in[i].v - y.v);
+        y.a += p * in[i].a, y.b += p * in[i].b, y.c += p * (in[i].c + in[i].a * in[i].b);
+    }
+    y.c -= y.a * y.b;
+    const double k = (double)net->scale;
+    return dual_chain(y, k * y.v, k, 0);
+}
+
+enum { MOST_PARAMS = 12, DIRECTIONS = 4 };
+
+/* One loss and its gradient by the library, and the same in double precision. */
+typedef struct comparison { double value, exact, residual, exact_residual, gap; } comparison;
+
+static comparison compare_score(jem_net *net, int n, float step, int weighted, uint64_t seed) {
+    jem_ctx *ctx = net->ctx;
+    const int d = net->channels * net->height * net->width;
+    jem_rng rng = jem_rng_seed(seed), same;
+    float *x = random_floats(&rng, n * d, -1, 1), *z = floats(n * d), *ones = floats(n);
+    float *sigma = floats(n), *weight = random_floats(&rng, n, 0.5f, 2), residual = 0;
+    double *noisy = (double *)malloc(sizeof *noisy * (size_t)d);
+    double *r = (double *)malloc(sizeof *r * (size_t)d), *zero = (double *)calloc((size_t)d, 8);
+    comparison c = { 0, 0, 0, 0, 0 };
+    jem_noise_levels(&rng, n, 0.12f, 2, sigma);
+    for (int i = 0; i < n; i++) ones[i] = 1;
+    same = rng;                                    /* the loss's own noise */
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *leaf = jem_zeros(ctx, n, net->channels, net->height, net->width);
+    jem_add_noise(leaf, ones, &same), jem_read(leaf, z);
+    jem_score_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.sigma = sigma, desc.weight = weighted ? weight : NULL, desc.step = step;
+    leaf = jem_input(ctx, x, n, net->channels, net->height, net->width);
+    jem_tensor *loss = jem_score_matching(ctx, jem_logp, net, leaf, &desc, &rng, &residual);
+    jem_zero_grad(net);
+    CHECK(jem_backward(loss) == JEM_OK, "%s", jem_error(ctx));
+    c.value = (double)jem_item(loss), c.residual = (double)residual;
+    CHECK(rng.counter == same.counter, "it takes the noise of its images, and no more");
+
+    float *moves[DIRECTIONS][MOST_PARAMS];
+    double want[DIRECTIONS] = { 0 }, got[DIRECTIONS] = { 0 };
+    for (int k = 0, at; k < DIRECTIONS; k++) {
+        at = 0;
+        for (const jem_param *p = net->params; p; p = p->next) {
+            float *m = moves[k][at++] = random_floats(&rng, p->size, -1, 1);
+            for (ptrdiff_t i = 0; i < p->size; i++) got[k] += (double)m[i] * (double)p->grad[i];
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        const double s = (double)sigma[i], w = weighted ? (double)weight[i] / n : 1.0 / n;
+        double rr = 0;
+        for (int k = 0; k < d; k++)
+            noisy[k] = (double)x[i * d + k] + s * (double)z[i * d + k];
+        for (int k = 0; k < d; k++) {              /* the slope, one direction at a time */
+            zero[k] = 1;
+            r[k] = s * dual_logp(net, noisy, zero, NULL).a + (double)z[i * d + k];
+            zero[k] = 0, rr += r[k] * r[k];
+        }
+        c.exact += w * rr / 2, c.exact_residual += rr / d / n;
+        for (int k = 0; k < DIRECTIONS; k++)
+            want[k] += w * s * dual_logp(net, noisy, r, moves[k]).c;
+    }
+    double error = 0, length = 0;
+    for (int k = 0; k < DIRECTIONS; k++)
+        error += (got[k] - want[k]) * (got[k] - want[k]), length += want[k] * want[k];
+    c.gap = sqrt(error / length);
+    for (int k = 0; k < DIRECTIONS; k++)
+        for (int at = 0; at < MOST_PARAMS; at++) {
+            const jem_param *p = net->params;
+            for (int i = 0; p && i < at; i++) p = p->next;
+            if (p) free(moves[k][at]);
+        }
+    jem_end(ctx, mark);
+    free(x), free(z), free(ones), free(sigma), free(weight), free(noisy), free(r), free(zero);
+    return c;
+}
+
+static void test_gradient(void) {
+    printf("the loss and its gradient against second derivatives in double precision\n");
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    for (int how = 0; how < 4; how++) {
+        jem_mlp_desc m = jem_mlp_desc_default();
+        m.channels = how & 1 ? 1 : 3, m.height = m.width = how & 1 ? 6 : 2, m.classes = 3;
+        m.widths[0] = 8, m.widths[1] = 5;
+        jem_net *net = how & 1 ? jem_convnet_create(ctx, (m.layers = 2, &m), 3)
+                               : jem_mlp_create(ctx, &m, 3);
+        net->scale = how & 2 ? 10 : 1;
+        static const int images[4] = { 20, 3, 16, 37 };
+        const comparison c = compare_score(net, images[how], 0.02f, how > 1, 5 + (uint64_t)how);
+        CHECK_CLOSE(c.gap, 0, 1e-3, "gradient, case %d", how);
+        CHECK_CLOSE(c.value, c.exact, 1e-3 * c.exact, "value");
+        CHECK_CLOSE(c.residual, c.exact_residual, 1e-5 * c.exact_residual, "residual");
+        jem_net_free(net);
+    }
+    close_ctx(ctx, &count, "gradients");
+}
+
+/* How far a network, a little trained, may step to either side: the default must be nearly as good
+   as any, with room for the rounding of larger networks below it. */
+static void test_step(void) {
+    static const float steps[] = { 0.003f, 0.01f, 0.03f, 0.1f, 0.3f };
+    static const char *const name[] = { "exact", "fast", "direct" };
+    enum { STEPS = sizeof steps / sizeof *steps };
+    printf("error of the gradient by step and arithmetic\n          ");
+    for (int k = 0; k < STEPS; k++) printf("  %8.3f", (double)steps[k]);
+    for (int precision = 0; precision < 3; precision++) {
+        jem_ctx_desc desc;
+        memset(&desc, 0, sizeof desc);
+        desc.threads = 1, desc.precision = (jem_precision)precision;
+        jem_ctx *ctx = jem_ctx_create(&desc);
+        jem_convnet_desc shape = jem_convnet_desc_default();
+        shape.channels = 8, shape.height = shape.width = 6, shape.layers = 2;
+        jem_net *net = jem_convnet_create(ctx, &shape, 3);
+        jem_rng rng = jem_rng_seed(1);
+        net->scale = 10;
+        jem_optim *o = jem_optim_create(net, NULL);
+        enum { SIZE = 8 * 36 };
+        float x[16 * SIZE], sigma[16];
+        for (int i = 0; i < 100; i++) {            /* of images of stripes */
+            const jem_mark mark = jem_begin(ctx);
+            for (int k = 0; k < 16 * SIZE; k++) x[k] = (k / 3 + k / 36) % 3 ? -1.f : 1.f;
+            jem_noise_levels(&rng, 16, 0.12f, 2, sigma);
+            jem_score_desc d;
+            memset(&d, 0, sizeof d), d.sigma = sigma;
+            jem_tensor *t = jem_input(ctx, x, 16, 8, 6, 6);
+            jem_zero_grad(net);
+            jem_backward(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
+            jem_optim_step(o, 1e-3f, NULL);
+            jem_end(ctx, mark);
+        }
+        printf("\n  %-8s", name[precision]);
+        double error[STEPS], least = 1;
+        for (int k = 0; k < STEPS; k++) {
+            error[k] = compare_score(net, 1, steps[k], 0, 11).gap;
+            least = error[k] < least ? error[k] : least;
+            printf("  %8.5f", error[k]);
+        }
+        CHECK(error[2] < 2e-3 && error[2] < 20 * least &&
+              error[2] == compare_score(net, 1, 0, 0, 11).gap,
+              "the default step: %g (the best is %g)", error[2], least);
+        jem_optim_free(o), jem_net_free(net), jem_ctx_free(ctx);
+    }
+    printf("\n");
+}
+
+/* ---- what is learned ------------------------------------------------------------------------- */
+
+enum { CENTRES = 3, POINTS = 256 };
+static const double centre[CENTRES][2] = { { -0.7, -0.4 }, { 0.8, -0.5 }, { 0.1, 0.8 } };
+
+/* The slope of log sum_k N(x; centre k, s2), k < centres, at x. */
+static void true_score(const double *x, int centres, double s2, double *g) {
+    double sum = 0;
+    g[0] = g[1] = 0;
+    for (int k = 0; k < centres; k++) {
+        const double a = centre[k][0] - x[0], b = centre[k][1] - x[1];
+        const double p = exp(-(a * a + b * b) / (2 * s2));
+        sum += p, g[0] += p * a / s2, g[1] += p * b / s2;
+    }
+    g[0] /= sum, g[1] /= sum;
+}
+
+/* A small network learns one and three Gaussians in the plane, from samples with noise .3; that
+   noise adds to the variance. Errors are weighted by where samples are. */
+static void test_learned(void) {
+    printf("a Gaussian and a mixture in the plane: the learned score against the true one\n");
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    for (int centres = 1; centres <= CENTRES; centres += CENTRES - 1) {
+        jem_mlp_desc m = jem_mlp_desc_default();
+        m.channels = 2, m.height = m.width = 1, m.classes = 3, m.widths[0] = m.widths[1] = 48;
+        jem_net *net = jem_mlp_create(ctx, &m, 1);
+        jem_optim *o = jem_optim_create(net, NULL);
+        jem_rng rng = jem_rng_seed(2);
+        float x[2 * POINTS], g[2 * POINTS], sigma[POINTS];
+        double error = 0, length = 0;
+        enum { UPDATES = 1500 };
+        for (int i = 0; i <= UPDATES; i++) {
+            for (int k = 0; k < POINTS; k++) {
+                const int c = jem_rng_below(&rng, centres);
+                for (int j = 0; j < 2; j++)
+                    x[2 * k + j] = (float)centre[c][j] + 0.2f * jem_rng_normal(&rng);
+                sigma[k] = 0.3f;
+            }
+            jem_tensor *t = jem_input(ctx, x, POINTS, 2, 1, 1);
+            jem_score_desc d;
+            memset(&d, 0, sizeof d), d.sigma = sigma;
+            if (i < UPDATES) {
+                jem_zero_grad(net);
+                jem_backward(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
+                jem_optim_step(o, 5e-3f * (1 - (float)i / UPDATES), NULL);
+            } else {
+                jem_add_noise(t, sigma, &rng), jem_read(t, x);
+                jem_grad(jem_logp(ctx, t, net), t), jem_read_grad(t, g);
+            }
+            jem_reset(ctx);
+        }
+        for (int k = 0; k < POINTS; k++) {
+            const double at[2] = { (double)x[2 * k], (double)x[2 * k + 1] };
+            double want[2];
+            true_score(at, centres, 0.2 * 0.2 + 0.3 * 0.3, want);
+            for (int j = 0; j < 2; j++) {
+                const double e = (double)g[2 * k + j] - want[j];
+                error += e * e, length += want[j] * want[j];
+            }
+        }
+        CHECK(jem_ok(ctx) && error / length < 0.02, "%d centres: the error's share of the score's "
+              "square is %.4f (%s)", centres, error / length, jem_error(ctx));
+        printf("  %d: error %.4f of the score's square\n", centres, error / length);
+        jem_optim_free(o), jem_net_free(net);
+    }
+    close_ctx(ctx, &count, "learning");
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+/* Data of which everything is known: N(mean, spread^2) in the first SPREAD coordinates, 0 in the
+   others. With noise sigma it is a Gaussian too, and without being told sigma a mixture of those,
+   the noise-blind density: LEVELS of them, log-uniform. */
+enum { PIXELS = 256, SPREAD = 8, LEVELS = 64 };
+static const double spread = 0.5, mean = 0.4;
+
+typedef struct blind { jem_param *shift, *quadratic, *constant, *one; } blind;
+
+static jem_tensor *blind_logp(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const blind *b = (const blind *)user;
+    jem_tensor *d = jem_square(ctx, jem_linear(ctx, x, b->one, b->shift));
+    return jem_logsumexp(ctx, jem_linear(ctx, d, b->quadratic, b->constant));
+}
+
+static void blind_make(jem_net *bag, blind *b, double lo) {    /* noise from lo to 4 */
+    jem_rng rng = jem_rng_seed(1);
+    b->one = random_param(bag, &rng, 0, 2, PIXELS, PIXELS, 1, 0, 0);
+    b->shift = random_param(bag, &rng, 0, 1, PIXELS, 1, 1, 0, 0);
+    b->quadratic = random_param(bag, &rng, 0, 2, LEVELS, PIXELS, 1, 0, 0);
+    b->constant = random_param(bag, &rng, 0, 1, LEVELS, 1, 1, 0, 0);
+    for (int i = 0; i < PIXELS; i++) {
+        b->one->value[i * PIXELS + i] = 1;
+        b->shift->value[i] = i < SPREAD ? (float)-mean : 0;
+    }
+    for (int k = 0; k < LEVELS; k++) {
+        const double sigma = lo * pow(4 / lo, (double)k / (LEVELS - 1));
+        double constant = 0;
+        for (int i = 0; i < PIXELS; i++) {
+            const double v = sigma * sigma + (i < SPREAD ? spread * spread : 0);
+            b->quadratic->value[k * PIXELS + i] = (float)(-0.5 / v), constant -= 0.5 * log(v);
+        }
+        b->constant->value[k] = (float)constant;
+    }
+}
+
+/* Mean and variance in a coordinate with spread, if sigma falls as it should: of x' - m =
+   (1 - s sigma^2/v) (x - m) + gamma z they are recursions. In the limit of small steps, and of much
+   noise at the start, they are m and spread^2. */
+static double walked(const jem_denoise_desc *d, double *variance) {
+    const double s = (double)d->step, k = 1 - (double)d->beta * s;
+    double sigma = (double)d->sigma_max, v = sigma * sigma, off = mean;
+    for (int i = 0; i < d->steps; i++) {
+        const double f = 1 - s * sigma * sigma / (spread * spread + sigma * sigma);
+        off *= f, v = f * f * v + (k * k - (1 - s) * (1 - s)) * sigma * sigma, sigma *= k;
+    }
+    *variance = v;
+    return mean - off;
+}
+
+/* All of a fresh sample's way: the walk goes on at the density's own temperature, so at the end only
+   its last noise is taken off. */
+static void test_fresh(jem_ctx *ctx, blind *b) {
+    jem_rng rng = jem_rng_seed(8);
+    jem_fresh_desc d = jem_fresh_desc_default();
+    enum { N = 256 };
+    float *x = floats(N * PIXELS);
+    double sum = 0, squares = 0, off = 0;
+    d.mean = (float)mean, d.walk.steps = 50;
+    jem_tensor *t = jem_zeros(ctx, N, PIXELS, 1, 1);
+    CHECK(jem_fresh(ctx, blind_logp, b, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+    jem_read(t, x);
+    for (int i = 0; i < N * PIXELS; i++) {
+        const double v = (double)x[i] - mean;
+        if (i % PIXELS < SPREAD) sum += v, squares += v * v;
+        else off += (double)x[i] * (double)x[i];
+    }
+    const int n = N * SPREAD;
+    CHECK_CLOSE(sum / n, 0, 6 * spread / sqrt(n), "fresh: the mean");
+    CHECK_CLOSE(squares / n, spread * spread, 0.15, "fresh: the variance");
+    CHECK(sqrt(off / (N * (PIXELS - SPREAD))) < 0.05, "fresh: noise left");
+    CHECK(jem_fresh(ctx, blind_logp, b, t, NULL, NULL) == JEM_BAD_ARGUMENT && says(ctx, "rng"),
+          "noise wants an rng");
+    free(x);
+}
+
+static void test_samples(void) {
+    printf("noise-blind samples: mean and variance\n");
+    enum { N = 512 };
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    jem_net *bag = bag_create(ctx);
+    blind b;
+    blind_make(bag, &b, 0.005);
+    for (int how = 0; how < 3; how++) {
+        jem_rng rng = jem_rng_seed(4 + (uint64_t)how);
+        jem_denoise_desc d = jem_denoise_desc_default();
+        if (how == 1) d.step = 0.02f, d.beta = 0.5f, d.steps = 600;
+        if (how == 2) d.beta = 1, d.steps = 120;   /* nothing put back: a flow */
+        float *x = floats(N * PIXELS);
+        jem_fill_normal(ctx, &rng, x, N * PIXELS, 0, d.sigma_max);
+        jem_tensor *t = jem_input(ctx, x, N, PIXELS, 1, 1);
+        CHECK(jem_denoise(ctx, blind_logp, &b, t, &d, how == 2 ? NULL : &rng) == JEM_OK, "%s",
+              jem_error(ctx));
+        jem_read(t, x);
+        double sum = 0, squares = 0, off = 0;
+        for (int i = 0; i < N * PIXELS; i++) {
+            const double v = (double)x[i] - mean;
+            if (i % PIXELS < SPREAD) sum += v, squares += v * v;
+            else off += (double)x[i] * (double)x[i];
+        }
+        const int n = N * SPREAD;
+        double want;
+        const double want_mean = walked(&d, &want);
+        const double sigma = (double)d.sigma_max * pow(1 - (double)(d.beta * d.step), d.steps);
+        printf("  case %d: mean %+.3f, variance %.3f; noise left %.4f\n", how, mean + sum / n,
+               squares / n, sqrt(off / (N * (PIXELS - SPREAD))));
+        CHECK_CLOSE(mean + sum / n, want_mean, 5 * spread / sqrt(n), "the mean, case %d", how);
+        CHECK_CLOSE(squares / n, want, 0.08 * want, "the variance, case %d", how);
+        CHECK_CLOSE(want, spread * spread, 0.3 * spread * spread, "it is about the density's");
+        CHECK(sqrt(off / (N * (PIXELS - SPREAD))) < 1.5 * sigma + 0.01, "noise left, case %d", how);
+        free(x), jem_reset(ctx);
+    }
+    /* One step of size 1 without noise takes the noise off an image. */
+    float x[20 * PIXELS], sigma[20];
+    double off = 0;
+    jem_rng rng = jem_rng_seed(9);
+    for (int i = 0; i < 20; i++) sigma[i] = 0.05f * (float)(i + 1);
+    jem_tensor *t = jem_zeros(ctx, 20, PIXELS, 1, 1);
+    jem_denoise_desc once = jem_denoise_desc_default();
+    once.steps = 1, once.step = 1;
+    jem_add_noise(t, sigma, &rng);
+    CHECK(jem_denoise(ctx, blind_logp, &b, t, &once, NULL) == JEM_OK, "%s", jem_error(ctx));
+    jem_read(t, x);
+    for (int i = 0; i < 20 * PIXELS; i++)
+        if (i % PIXELS >= SPREAD) off += (double)x[i] * (double)x[i] / (20 * (PIXELS - SPREAD));
+    CHECK(sqrt(off) < 0.06, "one step leaves %.3f of noise up to 1", sqrt(off));
+    blind_make(bag, &b, 0.12);                     /* the walk's noise is .1: it must not be less */
+    test_fresh(ctx, &b);
+    jem_net_free(bag);
+    close_ctx(ctx, &count, "samples");
+}
+
+/* ---- in training ----------------------------------------------------------------------------- */
+
+enum { SIDE = 8, SMALL = SIDE * SIDE, BATCH = 21, CLASSES = 3 };
+
+static jem_net *small_net(jem_ctx *ctx) {
+    jem_convnet_desc s = jem_convnet_desc_default();
+    s.height = s.width = SIDE, s.classes = CLASSES, s.layers = 2, s.widths[0] = 5, s.widths[1] = 6;
+    jem_net *net = jem_convnet_create(ctx, &s, 3);
+    if (net) net->scale = 10;
+    return net;
+}
+
+static jem_train_desc score_training(int by_class) {
+    jem_train_desc d = jem_train_desc_default();
+    d.lr = 1e-3f, d.w_score = 0.016f, d.w_cd = 0.005f, d.cd_from = 3, d.input_noise = 0.12f;
+    d.label_noise = 0.3f, d.label_wide = 0.5f, d.fresh.steps = 6, d.reinit = 0.25f;
+    d.negatives = 18, d.buffer_size = 40, d.class_conditional = by_class;
+    d.sgld = jem_langevin_desc(0.01f, 3), d.optim.ema = 0.9f;
+    return d;
+}
+
+static void batch(int step, float *x, int *labels) {
+    jem_rng rng = jem_rng_seed(100 + (uint64_t)step);
+    for (int i = 0; i < BATCH; i++) {
+        labels[i] = jem_rng_below(&rng, CLASSES);
+        for (int k = 0; k < SMALL; k++)
+            x[i * SMALL + k] = k % CLASSES == labels[i] ? 1.f : -1 + 0.1f * jem_rng_uniform(&rng);
+    }
+}
+
+/* Eleven updates; a checkpoint after `stop` of them (0: none), from which others go on. */
+static uint64_t train(jem_ctx *ctx, int by_class, int stop, size_t *allocations) {
+    const jem_train_desc d = score_training(by_class);
+    jem_net *net = small_net(ctx);
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    float x[BATCH * SMALL];
+    int labels[BATCH];
+    for (int i = 0; i < 11; i++) {
+        if (stop && i == stop) {
+            jem_archive *a = jem_archive_create(ctx);
+            size_t size;
+            CHECK(jem_net_to_archive(net, a) == JEM_OK && jem_trainer_to_archive(tr, a) == JEM_OK,
+                  "%s", jem_error(ctx));
+            void *file = jem_archive_to_memory(a, &size);
+            jem_archive_free(a), jem_trainer_free(tr), jem_net_free(net);
+            a = jem_archive_parse(ctx, file, size), net = jem_net_from_archive(ctx, a);
+            CHECK(net && net->scale == 10 && net->noise_lo == d.noise_lo && net->noise_hi == 2 &&
+                  net->mean != 0, "scale, noise, mean are in the file");
+            tr = jem_trainer_create(net, &d);
+            CHECK(tr && jem_trainer_from_archive(tr, a) == JEM_OK, "%s", jem_error(ctx));
+            jem_archive_free(a), jem_release(ctx, file);
+        }
+        batch(i, x, labels);
+        const jem_stats s = jem_train_step(tr, x, labels, BATCH);
+        CHECK(s.status == JEM_OK && s.score > 0 && s.residual > 0, "%s", jem_error(ctx));
+        CHECK((s.f_sample != 0) == (i >= d.cd_from), "chains from update %d on: %d", d.cd_from, i);
+        CHECK_CLOSE(s.loss, s.ce + d.w_cd * s.cd + d.w_score * s.score, 1e-3, "the terms");
+        if (allocations && i == 7) *allocations = jem_memory(ctx).allocations;
+    }
+    if (allocations) *allocations = jem_memory(ctx).allocations - *allocations;
+    uint64_t h = net_hash(net);
+    if (tr) h = fnv(h, jem_trainer_buffer(tr)->data, 40 * SMALL);
+    jem_trainer_free(tr), jem_net_free(net);
+    return h;
+}
+
+static void test_training(void) {
+    printf("training with all three terms: bits, memory, resuming\n");
+    for (int by_class = 0; by_class < 2; by_class++) {
+        uint64_t first = 0;
+        for (int isa = JEM_ISA_SCALAR; isa <= JEM_ISA_NEON; isa++)
+            for (int threads = 1; threads <= 3 && jem_isa_available((jem_isa)isa); threads++) {
+                jem_ctx *ctx = isa_ctx((jem_isa)isa, threads);
+                size_t allocations = 0;
+                const uint64_t h = train(ctx, by_class, 0, &allocations);
+                if (!first) first = h;
+                CHECK(h == first, "%s, %d threads: the same bits", jem_isa_name((jem_isa)isa),
+                      threads);
+                CHECK(allocations == 0, "%d allocations when all is running", (int)allocations);
+                jem_ctx_free(ctx);
+            }
+        counter count;
+        jem_ctx *ctx = open_ctx(&count);
+        for (int stop = 1; stop < 11; stop += 2)   /* before, when and after chains set in */
+            CHECK(train(ctx, by_class, stop, NULL) == first, "resumed after %d", stop);
+        close_ctx(ctx, &count, "training");
+    }
+}
+
+/* ---- mistakes -------------------------------------------------------------------------------- */
+
+static jem_tensor *one_number(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    return jem_mean(ctx, x);
+}
+
+static void test_mistakes(void) {
+    printf("mistakes are errors that say which\n");
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    jem_net *net = small_net(ctx);
+    int labels[2] = { 0, 1 };
+    jem_class_of of;
+    jem_guide guide;
+    of.net = guide.net = net, of.labels = guide.labels = labels, guide.weight = 3;
+    jem_tensor *x = jem_zeros(ctx, 2, 1, SIDE, SIDE);
+    CHECK(!jem_logp_class(ctx, x, net) && says(ctx, "a jem_net itself"), "a net, not a class");
+    CHECK(!jem_logp_label(ctx, x, net) && says(ctx, "logp_label"), "a net, not a class");
+    CHECK(!jem_logp_guided(ctx, x, net) && says(ctx, "logp_guided"), "a net, not a guide");
+    CHECK(!jem_logp(ctx, x, &of) && says(ctx, "jem_net"), "a class, not a net");
+    CHECK(!jem_logp(ctx, x, NULL) && says(ctx, "NULL"), "nothing");
+    of.net = NULL;
+    CHECK(!jem_logp_class(ctx, x, &of) && says(ctx, "NULL"), "no net");
+    of.net = net;
+    float two[4][2];
+    jem_read(jem_logp(ctx, x, net), two[0]), jem_read(jem_logp_class(ctx, x, &of), two[1]);
+    jem_read(jem_logp_label(ctx, x, &of), two[2]);
+    jem_read(jem_logp_guided(ctx, x, &guide), two[3]);
+    for (int i = 0; i < 2; i++) {
+        CHECK_CLOSE(two[1][i], two[0][i] + two[2][i], 1e-4, "p(x,y) = p(x) p(y|x), scaled");
+        CHECK_CLOSE(two[3][i], two[0][i] + 3 * two[2][i], 1e-4, "guided");
+    }
+    jem_rng rng = jem_rng_seed(1);
+    float sigma[2] = { 1, 0 };
+    jem_score_desc d;
+    memset(&d, 0, sizeof d), d.sigma = sigma;
+    CHECK(!jem_score_matching(ctx, jem_logp, net, x, &d, &rng, NULL) && says(ctx, "above 0"), "0");
+    sigma[1] = 1;
+    CHECK(!jem_score_matching(ctx, jem_logp, net, jem_exp(ctx, x), &d, &rng, NULL) &&
+          says(ctx, "leaf"), "no leaf");
+    CHECK(!jem_score_matching(ctx, one_number, net, x, &d, &rng, NULL) && says(ctx, "(1,1,1,1)"),
+          "one number for two images");
+    CHECK(!jem_score_matching(ctx, jem_logp, net, x, &d, NULL, NULL) && says(ctx, "rng"), "no rng");
+    CHECK(!jem_score_matching(NULL, jem_logp, net, x, &d, &rng, NULL), "no context");
+    jem_denoise_desc walk = jem_denoise_desc_default();
+    walk.step = 2;
+    CHECK(jem_denoise(ctx, jem_logp, net, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
+          says(ctx, "step in 0..1 (2)"), "a step beyond the image");
+    CHECK(jem_add_noise(jem_exp(ctx, x), sigma, &rng) == JEM_BAD_ARGUMENT && says(ctx, "leaf"),
+          "noise on what is computed");
+    static const char *const wrong[] = { "w_score = -1", "noise_lo = 3", "label_wide = 2",
+                                         "cd_from = -1", "fresh.steps = -1", "restart_lo = 2" };
+    for (int i = 0; i < 6; i++) {
+        jem_train_desc t = score_training(0);
+        if (i == 0) t.w_score = -1;
+        if (i == 1) t.noise_lo = 3, t.noise_hi = -1;
+        if (i == 2) t.label_wide = 2;
+        if (i == 3) t.cd_from = -1;
+        if (i == 4) t.fresh.steps = -1;
+        if (i == 5) t.restart_lo = 2;
+        if (i == 1) t.noise_lo = 3, t.noise_hi = 2;
+        CHECK(!jem_trainer_create(net, &t) && says(ctx, i == 1 ? "noise_hi = 2" : wrong[i]), "%s",
+              wrong[i]);
+    }
+    jem_buffer *b = jem_buffer_create(ctx, 50, 1, 2, 2, 0, &rng);
+    CHECK(jem_buffer_restart(b, &rng, 2, 4) == JEM_OK, "%s", jem_error(ctx));
+    int outside = 0, slot[50];
+    float drawn[200];
+    jem_buffer_draw(b, &rng, 50, NULL, 1, drawn, slot);
+    for (int i = 0; i < 200; i++)
+        outside += !(drawn[i] >= 2 && drawn[i] < 4) + !(b->data[i] >= 2 && b->data[i] < 4);
+    CHECK(outside == 0, "chains begin and restart in the buffer's range: %d do not", outside);
+    CHECK(jem_buffer_restart(b, &rng, 1, 1) == JEM_BAD_ARGUMENT && says(ctx, "U(1,1)"), "no range");
+    jem_buffer_free(b), jem_net_free(net);
+    close_ctx(ctx, &count, "mistakes");
+}
+
+int main(void) {
+    test_gradient();
+    test_step();
+    test_learned();
+    test_samples();
+    test_training();
+    test_mistakes();
+    return test_report();
+}
