@@ -378,6 +378,10 @@ JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);          /* x > 0 */
 JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
+/* lo <= y <= hi; no gradient where x lies outside. */
+JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
 JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
@@ -1164,11 +1168,32 @@ const char *jem_isa_name(jem_isa isa) {
 #define JEM__MAX_KERNEL 32
 #define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
 
-enum {                                             /* elementwise functions; what backward wants */
-    JEM__MAP_SCALE, JEM__MAP_SHIFT, JEM__MAP_SQUARE /* input */, JEM__MAP_EXP /* output */,
-    JEM__MAP_LOG /* input */, JEM__MAP_TANH /* output */, JEM__MAP_LEAKY /* bits */,
-    JEM__MAP_SILU /* slopes */, JEM__MAP_DROP /* bits */
-};
+/* Elementwise y = f(x), a row each: what it is called, what its backward wants (the input, the
+   output, a bit or a slope kept for each number), f, and its derivative. The formulas are of
+   vectors, in the words of the kernels (>>engine): JEM__X is the input, JEM__Y the output, a the
+   op's number. Of these rows come the enum, the kernels map and map_back, and the ops. */
+#define JEM__MAPS(ROW)                                                                             \
+    ROW(SCALE, "scale", NOTHING, JEM__MUL(JEM__X, JEM__SET(a)), JEM__SET(a))                       \
+    ROW(SHIFT, "shift", NOTHING, JEM__ADD(JEM__X, JEM__SET(a)), JEM__SET(1.0f))                    \
+    ROW(SQUARE, "square", INPUT, JEM__MUL(JEM__X, JEM__X), JEM__ADD(JEM__X, JEM__X))               \
+    ROW(EXP, "exp", OUTPUT, JEM__FN(exp)(JEM__X), JEM__Y)                                          \
+    ROW(LOG, "log", INPUT, JEM__FN(log)(JEM__X), JEM__DIV(JEM__SET(1.0f), JEM__X))                 \
+    ROW(TANH, "tanh", OUTPUT,                                  /* 2 sigmoid(2x) - 1 */             \
+        JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(JEM__ADD(JEM__X, JEM__X)), JEM__SET(-1.0f)),     \
+        JEM__FNMA(JEM__Y, JEM__Y, JEM__SET(1.0f)))                                                 \
+    ROW(LEAKY, "leaky_relu", BIT, JEM__ACTIVATE(JEM__MAP_LEAKY),                                   \
+        JEM__PICK(JEM__BIT, JEM__SET(a), JEM__SET(1.0f)))                                          \
+    ROW(SILU, "silu", SLOPE, JEM__ACTIVATE(JEM__MAP_SILU), JEM__SLOPE)                             \
+    ROW(SIGMOID, "sigmoid", OUTPUT, JEM__FN(sigmoid)(JEM__X), JEM__FNMA(JEM__Y, JEM__Y, JEM__Y))   \
+    ROW(SOFTPLUS, "softplus", INPUT, JEM__FN(softplus)(JEM__X), JEM__FN(sigmoid)(JEM__X))          \
+    ROW(AT_LEAST, "clamp", INPUT, JEM__LESS(JEM__X, JEM__SET(a), JEM__SET(a), JEM__X),             \
+        JEM__LESS(JEM__X, JEM__SET(a), JEM__SET(0.0f), JEM__SET(1.0f)))                            \
+    ROW(AT_MOST, "clamp", INPUT, JEM__LESS(JEM__SET(a), JEM__X, JEM__SET(a), JEM__X),              \
+        JEM__LESS(JEM__SET(a), JEM__X, JEM__SET(0.0f), JEM__SET(1.0f)))
+
+#define JEM__ROW(kind, name, wants, f, derivative) JEM__MAP_##kind,
+enum { JEM__MAPS(JEM__ROW) JEM__MAP_DROP /* the backward of dropout */ };
+#undef JEM__ROW
 enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
 
 /* A convolution reads (ci,hi,wi) and writes (co,ho,wo). An input gradient is a convolution too: it
@@ -2812,6 +2837,31 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
 
+static void jem__map_forward(const jem_call *c);
+static void jem__map_backward(const jem_call *c);
+
+static const jem__traits jem__act_traits = {
+    JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0
+};
+
+/* In the rows' order (JEM__MAPS): their ops, and the bytes that each keeps beside for 16 numbers.
+   What keeps a bit or a slope can be part of the convolution before it. */
+#define JEM__MAP_NOTHING JEM_KEEPS_NOTHING, &jem__in_place
+#define JEM__MAP_INPUT JEM_KEEPS_INPUT, &jem__in_place
+#define JEM__MAP_OUTPUT JEM_KEEPS_OUTPUT, &jem__in_place
+#define JEM__MAP_BIT JEM_KEEPS_NOTHING, &jem__act_traits
+#define JEM__MAP_SLOPE JEM_KEEPS_NOTHING, &jem__act_traits
+#define JEM__ROW(kind, name, wants, f, derivative)                                                 \
+    { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
+static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW) };
+#undef JEM__ROW
+
+enum { JEM__AUX_NOTHING = 0, JEM__AUX_INPUT = 0, JEM__AUX_OUTPUT = 0, JEM__AUX_BIT = 2,
+       JEM__AUX_SLOPE = 64 };
+#define JEM__ROW(kind, name, wants, f, derivative) JEM__AUX_##wants,
+static const unsigned char jem__map_aux[] = { JEM__MAPS(JEM__ROW) };
+#undef JEM__ROW
+
 /* y = f(x) */
 static void jem__map_forward(const jem_call *c) {
     const jem__map_user *u = (const jem__map_user *)c->user;
@@ -2820,35 +2870,18 @@ static void jem__map_forward(const jem_call *c) {
 /* dx = dy f'(x) */
 static void jem__map_backward(const jem_call *c) {
     const jem__map_user *u = (const jem__map_user *)c->user;
-    const int output = u->kind == JEM__MAP_EXP || u->kind == JEM__MAP_TANH;
+    const int output = jem__map_ops[u->kind].keeps == JEM_KEEPS_OUTPUT;
     c->ctx->k->map_back(u->kind, u->a, output ? c->y : c->x[0], c->aux, c->dy, c->dx[0],
                         c->inner->add[0], jem__floats(c->out));
 }
 
-static const jem__traits jem__act_traits = {
-    JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0
-};
-
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
-#define JEM__MAP_OP(name, keeps)                                                                   \
-    { name, jem__map_forward, jem__map_backward, keeps, &jem__in_place }
-#define JEM__ACT_OP(name)                                                                          \
-    { name, jem__map_forward, jem__map_backward, JEM_KEEPS_NOTHING, &jem__act_traits }
-    static const jem_op ops[] = {                  /* in the order of JEM__MAP_SCALE, ... */
-        JEM__MAP_OP("scale", JEM_KEEPS_NOTHING), JEM__MAP_OP("shift", JEM_KEEPS_NOTHING),
-        JEM__MAP_OP("square", JEM_KEEPS_INPUT), JEM__MAP_OP("exp", JEM_KEEPS_OUTPUT),
-        JEM__MAP_OP("log", JEM_KEEPS_INPUT), JEM__MAP_OP("tanh", JEM_KEEPS_OUTPUT),
-        JEM__ACT_OP("leaky_relu"), JEM__ACT_OP("silu")
-    };
-#undef JEM__MAP_OP
-#undef JEM__ACT_OP
     if (!x || !jem_ok(ctx)) return NULL;
     jem__map_user u;
     u.kind = kind, u.a = a;
-    const size_t numbers = (size_t)jem__floats(jem__shape_of(x));
-    const size_t aux = kind == JEM__MAP_LEAKY ? numbers / JEM_LANES * sizeof(uint16_t)
-                     : kind == JEM__MAP_SILU ? numbers * sizeof(float) : 0;
-    return jem__op1(ctx, &ops[kind], x, jem__shape_of(x), &u, sizeof u, aux);
+    const size_t groups_of_16 = (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES;
+    return jem__op1(ctx, &jem__map_ops[kind], x, jem__shape_of(x), &u, sizeof u,
+                    groups_of_16 * jem__map_aux[kind]);
 }
 
 jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) {
@@ -2857,14 +2890,25 @@ jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) {
 jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float a) {
     return jem__map(ctx, x, JEM__MAP_SHIFT, a);
 }
-jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SQUARE, 0); }
-jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_EXP, 0); }
-jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LOG, 0); }
-jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_TANH, 0); }
-jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LEAKY, 0); }
-jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SILU, 0); }
 jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope) {
     return jem__map(ctx, x, JEM__MAP_LEAKY, slope);
+}
+#define JEM__MAP_OP(name, kind)                                                                    \
+    jem_tensor *name(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, kind, 0); }
+JEM__MAP_OP(jem_square, JEM__MAP_SQUARE) JEM__MAP_OP(jem_exp, JEM__MAP_EXP)
+JEM__MAP_OP(jem_log, JEM__MAP_LOG) JEM__MAP_OP(jem_tanh, JEM__MAP_TANH)
+JEM__MAP_OP(jem_sigmoid, JEM__MAP_SIGMOID) JEM__MAP_OP(jem_softplus, JEM__MAP_SOFTPLUS)
+JEM__MAP_OP(jem_relu, JEM__MAP_LEAKY) JEM__MAP_OP(jem_silu, JEM__MAP_SILU)
+#undef JEM__MAP_OP
+
+jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    if (!(lo <= hi)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g is not below hi = %g", (double)lo,
+                  (double)hi);
+        return NULL;
+    }
+    return jem__map(ctx, jem__map(ctx, x, JEM__MAP_AT_LEAST, lo), JEM__MAP_AT_MOST, hi);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
@@ -6889,6 +6933,16 @@ JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
     return JEM__DIV(one, JEM__ADD(one, JEM__FN(exp)(JEM__SUB(JEM__SET(0.0f), x))));
 }
 
+/* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|); u is 1 + e^-|x| rounded, and (e^-|x|)/(u - 1) mends
+   what that lost */
+JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
+    const JEM__V zero = JEM__SET(0.0f), one = JEM__SET(1.0f), minus = JEM__SUB(zero, x);
+    const JEM__V e = JEM__FN(exp)(JEM__LESS(x, zero, x, minus)), u = JEM__ADD(one, e);
+    const JEM__V top = JEM__LESS(x, zero, zero, x);
+    const JEM__V mend = JEM__DIV(e, JEM__SUB(u, one));
+    return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), mend, top), JEM__ADD(e, top));
+}
+
 /* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
 
 JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__I *a, JEM__I *b) {
@@ -7379,8 +7433,8 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
 /* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
    matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
    and images is a matrix product per point; G' goes last. Operands lie as [point]
-   [strip of VL lanes][block of B channels][tile][B][VL], tiles counted through all groups. For M = 4 and many
-   channels: elsewhere the direct sum was measured to be faster. */
+   [strip of VL lanes][block of B channels][tile][B][VL], tiles counted through all groups. For
+   M = 4 and many channels: elsewhere the direct sum was measured to be as fast. */
 
 /* One group's tiles of x (side 0) or dy (side 1), transformed. */
 JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side, const float *x) {
@@ -7479,71 +7533,49 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
 
 /* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
 
-/* y = f(x). aux: what the backward wants, or NULL (see jem__map below for which). */
+/* y = f(x). aux: the bits or slopes that the backward wants, or NULL. */
 JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
-    const JEM__V va = JEM__SET(a);
     uint16_t *bits = (uint16_t *)aux;
     float *slopes = (float *)aux;
-    switch (kind) {
-    case JEM__MAP_SCALE: JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), va)); break;
-    case JEM__MAP_SHIFT: JEM__EACH(i, n) JEM__STORE(y + i, JEM__ADD(JEM__LOAD(x + i), va)); break;
-    case JEM__MAP_SQUARE:
-        JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), JEM__LOAD(x + i)));
-        break;
-    case JEM__MAP_EXP: JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(exp)(JEM__LOAD(x + i))); break;
-    case JEM__MAP_LOG: JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(log)(JEM__LOAD(x + i))); break;
-    case JEM__MAP_TANH:                            /* 2 sigmoid(2x) - 1 */
-        JEM__EACH(i, n) {
-            JEM__V v = JEM__LOAD(x + i);
-            v = JEM__FN(sigmoid)(JEM__ADD(v, v));
-            JEM__STORE(y + i, JEM__FMA(JEM__SET(2.0f), v, JEM__SET(-1.0f)));
-        }
-        break;
-    case JEM__MAP_LEAKY:
-        JEM__EACH(i, n)
-            JEM__STORE(y + i, JEM__FN(activate)(JEM__MAP_LEAKY, a, JEM__LOAD(x + i),
-                                                (int)(i % JEM_LANES),
-                                                bits ? bits + i / JEM_LANES : NULL, NULL));
-        break;
-    case JEM__MAP_SILU:
-        JEM__EACH(i, n)
-            JEM__STORE(y + i, JEM__FN(activate)(JEM__MAP_SILU, a, JEM__LOAD(x + i),
-                                                (int)(i % JEM_LANES), NULL,
-                                                slopes ? slopes + i : NULL));
-        break;
-    default: break;
-    }
+#define JEM__X JEM__LOAD(x + i)
+#define JEM__ACTIVATE(which)                                                                       \
+    JEM__FN(activate)(which, a, JEM__X, (int)(i % JEM_LANES),                                      \
+                      which == JEM__MAP_LEAKY && bits ? bits + i / JEM_LANES : NULL,               \
+                      which == JEM__MAP_SILU && slopes ? slopes + i : NULL)
+#define JEM__ROW(which, name, wants, f, derivative)                                                \
+    case JEM__MAP_##which: JEM__EACH(i, n) JEM__STORE(y + i, f); break;
+    switch (kind) { JEM__MAPS(JEM__ROW) default: break; }
+#undef JEM__ROW
+#undef JEM__ACTIVATE
+#undef JEM__X
 }
 
-/* dx = (add ? dx : 0) + dy f'(x). kept: the input (square, log) or the output (exp, tanh). */
+/* dx = (add ? dx : 0) + dy f'(x). kept: the input or the output, as the row says. */
 JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const void *aux,
                                    const float *dy, float *dx, int add, ptrdiff_t n) {
     const uint16_t *bits = (const uint16_t *)aux;
-    const float *slope = (const float *)aux;
-#define JEM__BACK(derivative)                                                                      \
-    JEM__EACH(i, n) {                                                                              \
-        const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                        \
-        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));              \
-    }                                                                                              \
-    break
+    const float *slopes = (const float *)aux;
+#define JEM__X JEM__LOAD(kept + i)
+#define JEM__Y JEM__LOAD(kept + i)
+#define JEM__BIT ((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES))
+#define JEM__SLOPE JEM__LOAD(slopes + i)
+#define JEM__ROW(which, name, wants, f, derivative)                                                \
+    case JEM__MAP_##which:                                                                         \
+        JEM__EACH(i, n) {                                                                          \
+            const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                    \
+            JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));          \
+        }                                                                                          \
+        break;
     switch (kind) {
-    case JEM__MAP_SCALE: JEM__BACK(JEM__SET(a));
-    case JEM__MAP_SHIFT: JEM__BACK(JEM__SET(1.0f));
-    case JEM__MAP_SQUARE: JEM__BACK(JEM__ADD(JEM__LOAD(kept + i), JEM__LOAD(kept + i)));
-    case JEM__MAP_EXP: JEM__BACK(JEM__LOAD(kept + i));
-    case JEM__MAP_LOG: JEM__BACK(JEM__DIV(JEM__SET(1.0f), JEM__LOAD(kept + i)));
-    case JEM__MAP_TANH:
-        JEM__BACK(JEM__FNMA(JEM__LOAD(kept + i), JEM__LOAD(kept + i), JEM__SET(1.0f)));
-    case JEM__MAP_LEAKY:
-        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES),
-                            JEM__SET(a), JEM__SET(1.0f)));
-    case JEM__MAP_SILU: JEM__BACK(JEM__LOAD(slope + i));
-    case JEM__MAP_DROP:
-        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES),
-                            JEM__SET(0.0f), JEM__SET(a)));
+        JEM__MAPS(JEM__ROW)
+        JEM__ROW(DROP, "", BIT, , JEM__PICK(JEM__BIT, JEM__SET(0.0f), JEM__SET(a)))
     default: break;
     }
-#undef JEM__BACK
+#undef JEM__ROW
+#undef JEM__SLOPE
+#undef JEM__BIT
+#undef JEM__Y
+#undef JEM__X
 }
 
 /* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
@@ -8034,6 +8066,10 @@ static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16
     jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, NULL, NULL };
 #undef JEM__TARGET
 
+/* Linux alone gives tiles to those who ask; gcc's intrinsics want a long of 64 bits. */
+#if (defined(__linux__) && defined(__LP64__)) || defined(JEM__TILE_LOAD)
+#define JEM__AMX 1
+
 /* AMX: 8 tiles of 16 rows of 64 bytes. 0..3 hold C, 4 and 5 A, 6 and 7 B (a third and fourth of B
    take what is free). Tests define these three for processors that have no tiles. */
 #ifndef JEM__TILE_LOAD
@@ -8099,12 +8135,14 @@ JEM__TILE_TARGET static void jem__bf16_block_amx(int m, int n, int runs, int pai
 static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
     jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, jem__tile_begin,
     jem__tile_end };
+#endif /* tiles */
 #endif
 
 /* The one for this processor; NULL: none. Whether tiles do what we think they do is tried. */
 static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 #ifdef JEM__X86_BF16
     const int best = isa == JEM_ISA_BEST;
+#ifdef JEM__AMX
     if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
         uint16_t a[512], b[512];
         float c[JEM__BF16_TILE];
@@ -8124,6 +8162,7 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
         }
         if (right) return &jem__bf16_amx;
     }
+#endif
     if ((best || isa == JEM_ISA_AVX512_BF16) && jem_isa_available(JEM_ISA_AVX512_BF16))
         return &jem__bf16_avx512;
 #endif
