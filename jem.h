@@ -559,7 +559,7 @@ typedef struct jem_score_desc {
     const float *sigma;    /* [n], > 0: noise of each image. From about what the eye overlooks to
                               about the distance between images: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-    float step;            /* of the difference, see >>losses below; 0: the default, .03 */
+    float step;            /* of the difference, see >>losses below; 0: .03, JEM_BF16 .1 */
 } jem_score_desc;
 /* n noise levels, evenly spread over lo .. hi in their logarithm. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
@@ -3943,7 +3943,9 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
     jem_rng same = *rng;
     s.x = x->node, s.sigma = desc->sigma, s.key = rng->key;
     s.start = jem__take_counters(s.x, &same);
-    s.step = (desc->step > 0 ? desc->step : 0.03f) * sqrtf((float)pixels);
+    /* a long step errs as its square, a short one drowns in rounding: tests/test_score.c */
+    s.step = desc->step > 0 ? desc->step : jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
+    s.step *= sqrtf((float)pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
     jem_tensor *pair = jem__leaf(ctx, "score_matching", 2 * groups * JEM_LANES, x->c, x->h, x->w);
     if (!s.group || !pair) return NULL;
@@ -5427,7 +5429,7 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     float scalars[JEM__SCALARS];
     for (int i = 0; i < JEM__SCALARS; i++) {
         const jem__scalar *d = jem__scalars + i;
-        scalars[i] = d->usual;
+        scalars[i] = *(float *)((char *)net + d->at);      /* not in the file: as it is */
         if (jem__meta_get(a->meta, d->key))
             scalars[i] = (float)jem__described(net->ctx, a->meta, d->key, (double)d->lo,
                                                (double)d->hi);
