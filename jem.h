@@ -564,7 +564,7 @@ typedef struct jem_score_desc {
     const float *sigma;    /* [n], > 0: noise of each image. From about what the eye overlooks to
                               about the distance between images: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-    float step;            /* of the difference, see >>losses below; 0: the default, .03 */
+    float step;            /* of the difference, see >>losses below; 0: .03, JEM_BF16 .1 */
 } jem_score_desc;
 /* n noise levels, evenly spread over lo .. hi in their logarithm. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
@@ -4628,7 +4628,9 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
     jem_rng same = *rng;
     s.x = x->node, s.sigma = desc->sigma, s.key = rng->key;
     s.start = jem__take_counters(s.x, &same);
-    s.step = (desc->step > 0 ? desc->step : 0.03f) * sqrtf((float)pixels);
+    /* a long step errs as its square, a short one drowns in rounding: tests/test_score.c */
+    s.step = desc->step > 0 ? desc->step : jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
+    s.step *= sqrtf((float)pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
     jem_tensor *pair = jem__leaf(ctx, "score_matching",
                                  jem__shape(2 * groups * JEM_LANES, x->c, x->h, x->w));
@@ -6212,12 +6214,12 @@ static void jem__visit_net(jem__visitor *v, jem_net *net) {
         { "jem.mean", offsetof(jem_net, mean), 0, -1e6f, 1e6f }
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !v->status; i++) {
-        float *x = (float *)(void *)((char *)net + numbers[i].at), value = numbers[i].usual;
+        float *x = (float *)(void *)((char *)net + numbers[i].at), value = *x;
         char text[32];
         if (v->out) {
-            jem__print_number(text, sizeof text, (double)*x);
-            v->status = jem_archive_set_meta(v->out, numbers[i].key,
-                                             *x < value || *x > value ? text : NULL);
+            const int usual = value <= numbers[i].usual && value >= numbers[i].usual;
+            jem__print_number(text, sizeof text, (double)value);
+            v->status = jem_archive_set_meta(v->out, numbers[i].key, usual ? NULL : text);
             continue;
         }
         jem__fields f = jem__fields_of(v->ctx, v->owner);
