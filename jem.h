@@ -781,14 +781,69 @@ typedef struct jem_answer {
     int label;
     float probability;     /* p(label|x) */
     float log_density;     /* log p(x), up to a constant of the network */
-    float familiarity;     /* share of the calibration images less likely than this one; -1: none */
+    float familiarity;     /* share of the calibration images that are stranger than this one, by
+                              JEM_OOD_USUAL below; -1: none */
 } jem_answer;
 /* x[n][c][h][w]; one answer each. */
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
-/* Remembers how log p(x) is spread over images known to be normal (some hundreds, not trained on),
-   so that jem_answer.familiarity means something; saved with the network. */
+/* Remembers how images known to be normal (some hundreds, not trained on) look to the network, so
+   that jem_answer.familiarity means something; saved with the network. (Files written before that
+   was so hold the spread of log p(x): with them, a less likely image is a stranger one.) */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n);
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);  /* <0: error */
+
+JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);    /* f[n][classes] */
+/* The temperature, .01 to 100, by which logits must be divided to make -log p(y|x) of held-out
+   images least (Guo et al. 2017); negative: an error. jem_answer.probability obeys it from here on,
+   labels and log p(x) stay. It is saved with the network, as meta "jem.temperature". */
+JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
+
+/* Does the network know what it has not seen? Scores of images, higher for more usual ones. */
+typedef enum jem_ood {
+    JEM_OOD_LOGP = 0,      /* log p(x) */
+    JEM_OOD_MAXP,          /* the highest p(y|x), as log odds (Hendrycks & Gimpel 2017) */
+    JEM_OOD_MASS,          /* -||d log p(x)/dx||: approximate mass (Grathwohl et al. 2020) */
+    JEM_OOD_RISE,          /* minus what log p(x) gains by a walk without noise */
+    JEM_OOD_MOVE,          /* minus how far that walk goes */
+    JEM_OOD_USUAL          /* minus the Mahalanobis distance of (log p(x), mean logit) from those of
+                              calibration images that get the same label: what is too likely is
+                              strange, too. Wants jem_calibrate; costs no gradient */
+} jem_ood;
+/* walk: of RISE and MOVE; NULL is 10 steps of 1. (tools/measures.h has AUROC and the like.) */
+JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
+                                 const float *x, int n, float *score);
+
+/* How easily is it fooled? Projected gradient descent (Madry et al. 2018) on log p(y|x). */
+typedef struct jem_attack_desc {
+    float eps;             /* how far from the image: .2. HUGE_VALF: any distance */
+    int l2;                /* 0: no pixel by more than that (L-infinity); 1: in L2 norm */
+    int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
+    float step;            /* 0: 2.5 eps / steps, and eps for a single step */
+    int restarts;          /* 1: attempts in all */
+    int random_start;      /* 1: anywhere within eps; 0: at the image */
+    int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
+    float sure;            /* targeted: done when p(label|x) is the highest and at least this: 0 */
+    float lo, hi;          /* pixels stay in this range: -1, 1 */
+} jem_attack_desc;
+JEM_API jem_attack_desc jem_attack_desc_default(void);
+/* x[n][c][h][w] to found[n][c][h][w]: the first that does it, or the last that was tried. fooled[n]
+   (may be NULL): whether it does; an image that was wrong from the start stays as it is. */
+JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
+                              const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled);
+
+/* What is missing: pixels of x (a leaf) whose known[n][c][h][w] is not 0 are held, the others are
+   sampled, in place. */
+typedef struct jem_impute_desc {
+    jem_denoise_desc denoise;                      /* first, noise-blind, from sigma_max down, with
+                                                      as much noise on what is known: steps 0. For
+                                                      a density that has learned its score */
+    jem_sgld_desc walk;                            /* then: 300 steps of 1, noise .01 */
+    float lo, hi;                                  /* without denoise they begin as U(lo,hi): -1, 1;
+                                                      as they are in x: lo = hi */
+} jem_impute_desc;
+JEM_API jem_impute_desc jem_impute_desc_default(void);
+JEM_API jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                              const float *known, const jem_impute_desc *desc, jem_rng *rng);
 
 /* Pictures as programs have them: 8-bit pixels, row by row from the top left, of `channels` bytes:
    1 grey, 2 grey and alpha, 3 RGB, 4 RGBA (as stb_image gives them). */
@@ -5385,60 +5440,126 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 #define JEM__EVAL_BATCH 256
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
+static const char *const jem__usual_key = "jem.usual";        /* see jem__usual */
+static const char *const jem__temperature_key = "jem.temperature";
 
-/* The share of the calibration images with a lower log p(x), between quantiles linearly. */
-static float jem__familiarity(const float *q, int n, float logp) {
+/* The share of the calibration images with a lower score, between quantiles linearly. */
+static float jem__familiarity(const float *q, int n, float score) {
     if (n < 2) return -1;
     int i = 0;
-    while (i < n && q[i] < logp) i++;
+    while (i < n && q[i] < score) i++;
     if (i == 0 || i == n) return i == 0 ? 0.0f : 1.0f;
-    const float part = (logp - q[i - 1]) / (q[i] - q[i - 1]);
+    const float part = (score - q[i - 1]) / (q[i] - q[i - 1]);
     return ((float)(i - 1) + part) / (float)(n - 1);
 }
 
-static int jem__quantiles_read(const jem_net *net, float *q) {
-    const char *s = jem_net_meta(net, jem__familiar_key);
-    int n = 0;
-    for (double v; s && *s && n < JEM__QUANTILES; n++) {
+/* Up to n numbers of a text of the network's: how many. */
+static int jem__numbers_read(const jem_net *net, const char *key, float *q, int n) {
+    const char *s = jem_net_meta(net, key);
+    int i = 0;
+    for (double v; s && *s && i < n; i++) {
         const char *end = jem__scan_number(s, &v);
         if (end == s) break;
-        q[n] = (float)v, s = end + (*end == ' ');
+        q[i] = (float)v, s = end + (*end == ' ');
     }
-    return n;
+    return i;
+}
+static jem_status jem__numbers_write(jem_net *net, const char *key, const float *q, int n) {
+    char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
+    size_t used = 0;
+    for (int i = 0; text && i < n; i++) {
+        if (i) text[used++] = ' ';
+        used += (size_t)jem__print_number(text + used, 31, (double)q[i]);
+    }
+    const jem_status s = text ? jem_net_set_meta(net, key, text) : JEM_NO_MEMORY;
+    jem__free(net->ctx, text);
+    return s;
 }
 
-jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
-    if (!net) return JEM_BAD_ARGUMENT;
+/* What the logits of an image say: its label, log p(x), their mean, log odds and p of the label. */
+typedef struct jem__seen { int label; float logp, mean, odds, p; } jem__seen;
+
+/* Whether that is usual: a = log p(x) and b = the mean logit, less their means m[y][2] over the
+   calibration images of the same predicted label y; l is the root of the covariance S = L L' that
+   is left (l[0] 0; l[1] l[2]), and d^2 = (a,b) S^-1 (a,b)' (Mahalanobis; for the features of a
+   layer: Lee et al. 2018). q are the calibration images' quantiles of -d. The mean logit sees what
+   log p(x) does not: something else may have as high a logit, but not as low ones beside it. */
+typedef struct jem__usual { float l[3], q[JEM__QUANTILES], m[2]; } jem__usual;
+static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) {
+    const float a = (s.logp - m[2 * s.label]) / u->l[0];
+    const float b = fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
+    return -sqrtf(fmaf(a, a, b * b));
+}
+/* On the tape, m being as long as it has to be; NULL if there is none, or it is not one. */
+static jem__usual *jem__usual_read(const jem_net *net) {
+    const int n = 3 + JEM__QUANTILES + 2 * net->classes;
+    if (!jem_net_meta(net, jem__usual_key)) return NULL;
+    float *all = jem__push_floats(net->ctx, n);
+    jem__usual *u = (jem__usual *)(void *)all;
+    if (!u || jem__numbers_read(net, jem__usual_key, all, n) < n) return NULL;
+    return u->l[0] > 0 && u->l[2] > 0 ? u : NULL;
+}
+
+static void jem__see_one(const float *f, int classes, float temperature, jem__seen *s) {
+    double sum = 0, others = 0, cooled = 0;
+    s->label = 0;
+    for (int c = 0; c < classes; c++) {
+        sum += (double)f[c];
+        if (f[c] > f[s->label]) s->label = c;
+    }
+    for (int c = 0; c < classes; c++) {
+        const double d = (double)f[c] - (double)f[s->label];
+        if (c != s->label) others += exp(d), cooled += exp(d / (double)temperature);
+    }
+    s->mean = (float)(sum / classes), s->p = (float)(1 / (1 + cooled));
+    s->odds = (float)-log(fmax(others, 1e-300));   /* log p/(1-p): has no ties near p = 1 */
+}
+
+/* Logits f[n][classes] of n images and what they say; either may be NULL. */
+static jem_status jem__see(jem_net *net, const char *what, const float *x, int n, float *f,
+                           jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
-    if (!x || n < 0 || !answers)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "classify: %d images%s", n,
-                         x && answers ? "" : ", and images or answers are NULL");
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
-    if (jem__images_check(net, "classify", x, n) != JEM_OK) return ctx->status;
-    float q[JEM__QUANTILES];
-    const int n_q = jem__quantiles_read(net, q);
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width, k = net->classes;
+    if (!x || n < 0 || (!f && !seen))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
+    if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
+    float temperature = 1;
+    jem__numbers_read(net, jem__temperature_key, &temperature, 1);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
         const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
-        jem_mark mark = jem_begin(ctx);
+        const jem_mark mark = jem_begin(ctx);
+        float *rows = f ? f + i * k : jem__push_floats(ctx, m * k), *p = jem__push_floats(ctx, m);
         jem_tensor *t = jem_input(ctx, x + i * size, m, net->channels, net->height, net->width);
         jem_tensor *logits = jem_forward(net, t, 0), *logp = jem__logp(net, logits);
-        jem_tensor *log_softmax = jem_log_softmax(ctx, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
-        float *f = (float *)jem__push(ctx, (size_t)(m * net->classes) * sizeof(float));
-        float *p = (float *)jem__push(ctx, (size_t)m * sizeof(float));
-        if (f && p && jem_read(log_softmax, f) == JEM_OK && jem_read(logp, p) == JEM_OK)
-            for (int k = 0; k < m; k++) {
-                const float *row = f + k * net->classes;
-                jem_answer *a = answers + i + k;
-                a->label = 0;
-                for (int c = 1; c < net->classes; c++) if (row[c] > row[a->label]) a->label = c;
-                a->probability = expf(row[a->label]);
-                a->log_density = p[k];
-                a->familiarity = jem__familiarity(q, n_q, p[k]);
+        if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK)
+            for (int j = 0; seen && j < m; j++) {
+                seen[i + j].logp = p[j];
+                jem__see_one(rows + j * k, net->classes, temperature, seen + i + j);
             }
         jem_end(ctx, mark);
     }
     return ctx->status;
+}
+
+jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    const jem_mark mark = jem_begin(net->ctx);
+    float q[JEM__QUANTILES];
+    const jem__usual *u = jem__usual_read(net);
+    const int n_q = jem__numbers_read(net, jem__familiar_key, q, JEM__QUANTILES);
+    jem__seen *seen = !answers || n < 0 ? NULL
+                    : (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen);
+    const jem_status s = jem__see(net, "classify", x, n, NULL, seen);
+    for (int i = 0; s == JEM_OK && i < n; i++) {
+        jem_answer *a = answers + i;
+        a->label = seen[i].label, a->probability = seen[i].p, a->log_density = seen[i].logp;
+        a->familiarity = u ? jem__familiarity(u->q, JEM__QUANTILES,
+                                              jem__usual_score(u, u->m, seen[i]))
+                           : jem__familiarity(q, n_q, seen[i].logp);
+    }
+    jem_end(net->ctx, mark);
+    return s;
 }
 
 float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
@@ -5461,35 +5582,324 @@ float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
     return s == JEM_OK ? (float)right / (float)n : -1.0f;
 }
 
-static int jem__compare_answers(const void *a, const void *b) {
-    const float x = ((const jem_answer *)a)->log_density, y = ((const jem_answer *)b)->log_density;
+static int jem__compare_floats(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
+}
+/* Sorts x, and takes so many of them at even distances. */
+static void jem__quantiles(float *x, int n, float *q) {
+    qsort(x, (size_t)n, sizeof *x, jem__compare_floats);
+    for (int i = 0; i < JEM__QUANTILES; i++)
+        q[i] = x[(int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5)];
+}
+
+/* Means by label, and what is left of the covariance. A label with few images takes its mean also
+   from the others, as if four of them were its own. */
+static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen *a, int n) {
+    double all[2] = { 0, 0 }, s[3] = { 0, 0, 0 };
+    for (int i = 0; i < n; i++) all[0] += (double)a[i].logp / n, all[1] += (double)a[i].mean / n;
+    for (int c = 0; c < classes; c++) {
+        double sum[2] = { 4 * all[0], 4 * all[1] }, count = 4;
+        for (int i = 0; i < n; i++) if (a[i].label == c)
+            sum[0] += (double)a[i].logp, sum[1] += (double)a[i].mean, count++;
+        for (int k = 0; k < 2; k++) m[2 * c + k] = (float)(sum[k] / count);
+    }
+    for (int i = 0; i < n; i++) {
+        const double d = (double)a[i].logp - (double)m[2 * a[i].label];
+        const double e = (double)a[i].mean - (double)m[2 * a[i].label + 1];
+        s[0] += d * d / n, s[1] += d * e / n, s[2] += e * e / n;
+    }
+    const double l = sqrt(s[0] * 1.001 + 1e-6), down = s[1] / l;       /* never singular */
+    u->l[0] = (float)l, u->l[1] = (float)down;
+    u->l[2] = (float)sqrt(fmax(s[2] * 1.001 - down * down, 0) + 1e-6);
 }
 
 jem_status jem_calibrate(jem_net *net, const float *x, int n) {
     if (!net) return JEM_BAD_ARGUMENT;
-    if (!x || n < 2)
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT,
-                         "calibrate: needs 2 images or more, not %d", n);
-    jem_answer *a = (jem_answer *)jem__alloc(net->ctx, (size_t)n * sizeof *a);
-    char *text = (char *)jem__alloc(net->ctx, JEM__QUANTILES * 32);
-    jem_status s = a && text ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
+    jem_ctx *ctx = net->ctx;
+    if (n < 2) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images, not %d", n);
+    const int numbers = 3 + JEM__QUANTILES + 2 * net->classes;
+    const jem_mark mark = jem_begin(ctx);
+    jem__seen *a = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *a);
+    float *v = jem__push_floats(ctx, n), *all = jem__push_floats(ctx, numbers), q[JEM__QUANTILES];
+    jem_status s = a && v && all ? jem__see(net, "calibrate", x, n, NULL, a) : JEM_NO_MEMORY;
+    for (int i = 0; i < n && s == JEM_OK; i++)
+        if (!(fabsf(a[i].logp) < 1e8f && fabsf(a[i].mean) < 1e8f))
+            s = jem__fail(ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g, its mean "
+                          "logit %g", i, (double)a[i].logp, (double)a[i].mean);
     if (s == JEM_OK) {
-        size_t used = 0;
-        for (int i = 0; i < n && s == JEM_OK; i++)
-            if (!(fabsf(a[i].log_density) < 1e9f))
-                s = jem__fail(net->ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g", i,
-                              (double)a[i].log_density);
-        qsort(a, (size_t)n, sizeof *a, jem__compare_answers);
-        for (int i = 0; i < JEM__QUANTILES && s == JEM_OK; i++) {
-            const int at = (int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5);
-            if (i) text[used++] = ' ';
-            used += (size_t)jem__print_number(text + used, 31, (double)a[at].log_density);
-        }
-        if (s == JEM_OK) s = jem_net_set_meta(net, jem__familiar_key, text);
+        jem__usual *u = (jem__usual *)(void *)all;
+        for (int i = 0; i < n; i++) v[i] = a[i].logp;
+        jem__quantiles(v, n, q);
+        jem__usual_fit(u, u->m, net->classes, a, n);
+        for (int i = 0; i < n; i++) v[i] = jem__usual_score(u, u->m, a[i]);
+        jem__quantiles(v, n, u->q);
+        s = jem__numbers_write(net, jem__familiar_key, q, JEM__QUANTILES);
+        if (s == JEM_OK) s = jem__numbers_write(net, jem__usual_key, all, numbers);
     }
-    jem__free(net->ctx, text), jem__free(net->ctx, a);
+    jem_end(ctx, mark);
     return s;
+}
+
+/* ---- probabilities --------------------------------------------------------------------------- */
+
+jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
+    return net ? jem__see(net, "logits", x, n, f, NULL) : JEM_BAD_ARGUMENT;
+}
+
+/* -log p(y|x) is convex in 1/T: its slope, the mean of E_p[f] - f[y], rises with it. */
+float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n) {
+    if (!net) return -1;
+    jem_ctx *ctx = net->ctx;
+    const int k = net->classes;
+    int ok = labels && n > 0;
+    for (int i = 0; ok && i < n; i++) ok = labels[i] >= 0 && labels[i] < k;
+    if (!ok) jem__fail(ctx, JEM_BAD_ARGUMENT, "fit_temperature: %d images with labels 0..%d", n,
+                       k - 1);
+    const jem_mark mark = jem_begin(ctx);
+    float *f = ok ? jem__push_floats(ctx, (ptrdiff_t)n * k) : NULL;
+    double lo = log(0.01), hi = log(100);          /* of 1/T */
+    ok = f && jem_logits(net, x, n, f) == JEM_OK;
+    for (int round = 0; ok && round < 40; round++) {
+        const double cold = exp((lo + hi) / 2);
+        double slope = 0;
+        for (int i = 0; i < n; i++) {
+            const float *row = f + (ptrdiff_t)i * k, right = row[labels[i]];
+            double sum = 0, above = 0, most = (double)row[0];
+            for (int c = 1; c < k; c++) most = fmax(most, (double)row[c]);
+            for (int c = 0; c < k; c++) {
+                const double e = exp(cold * ((double)row[c] - most));
+                sum += e, above += e * ((double)row[c] - (double)right);
+            }
+            slope += above / sum;
+        }
+        if (slope > 0) hi = log(cold); else lo = log(cold);
+    }
+    jem_end(ctx, mark);
+    const float t = (float)exp(-(lo + hi) / 2);
+    return ok && jem__numbers_write(net, jem__temperature_key, &t, 1) == JEM_OK ? t : -1;
+}
+
+/* ---- in or out of distribution --------------------------------------------------------------- */
+
+static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {         /* of a - b */
+    double sum = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double d = (double)a[i] - (b ? (double)b[i] : 0);
+        sum += d * d;
+    }
+    return (float)sqrt(sum);
+}
+
+/* The scores that want gradients, of m images. */
+static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
+                          int m, float *score) {
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    float *after = jem__push_floats(ctx, m * size), *end = jem__push_floats(ctx, m);
+    jem_tensor *t = jem_input(ctx, x, m, net->channels, net->height, net->width);
+    if (!after || !end || jem_read(jem_logp(ctx, t, net), score) != JEM_OK) return;
+    if (kind == JEM_OOD_MASS) {
+        jem_grad(jem_logp(ctx, t, net), t), jem_read_grad(t, after);
+    } else {
+        jem_sgld(ctx, jem_logp, net, t, walk, NULL), jem_read(t, after);
+        jem_read(jem_logp(ctx, t, net), end);
+    }
+    for (int i = 0; jem_ok(ctx) && i < m; i++)
+        score[i] = kind == JEM_OOD_RISE ? score[i] - end[i]
+                 : -jem__norm_of(after + i * size, kind == JEM_OOD_MOVE ? x + i * size : NULL,
+                                 size);
+}
+
+jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
+                         int n, float *score) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
+    if (!walk) d.steps = 10;
+    if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_USUAL)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d images, score %d, or NULL", n,
+                         (int)kind);
+    if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
+        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        const jem_mark mark = jem_begin(ctx);
+        const jem__usual *u = kind == JEM_OOD_USUAL ? jem__usual_read(net) : NULL;
+        jem__seen seen[JEM__EVAL_BATCH];
+        if (kind == JEM_OOD_USUAL && !u)
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: the network has not been calibrated "
+                      "(jem_calibrate), or by an earlier jem.h");
+        else if (kind >= JEM_OOD_MASS && kind <= JEM_OOD_MOVE)
+            jem__ood_walk(net, kind, &d, x + i * size, m, score + i);
+        else if (jem__see(net, "ood_score", x + i * size, m, NULL, seen) == JEM_OK)
+            for (int k = 0; k < m; k++)
+                score[i + k] = u ? jem__usual_score(u, u->m, seen[k])
+                             : kind == JEM_OOD_MAXP ? seen[k].odds : seen[k].logp;
+        jem_end(ctx, mark);
+    }
+    return ctx->status;
+}
+
+/* ---- attacks --------------------------------------------------------------------------------- */
+
+jem_attack_desc jem_attack_desc_default(void) {
+    jem_attack_desc d;
+    memset(&d, 0, sizeof d);
+    d.eps = 0.2f, d.steps = 40, d.restarts = 1, d.random_start = 1, d.lo = -1, d.hi = 1;
+    return d;
+}
+
+/* v += step along g (L2: of that length; else each pixel by it), then back to within eps of x and
+   lo..hi. x is in that range, so the last only comes nearer to x. */
+static void jem__attack_move(const jem_attack_desc *d, const float *x, const float *g, float step,
+                             float *v, ptrdiff_t n) {
+    const float length = d->l2 ? jem__norm_of(g, NULL, n) : 0;
+    for (ptrdiff_t i = 0; i < n; i++)
+        v[i] += d->l2 ? (length > 0 ? step / length * g[i] : 0)
+              : g[i] > 0 ? step : g[i] < 0 ? -step : 0;
+    const float far = d->l2 && d->eps < HUGE_VALF ? jem__norm_of(v, x, n) : 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (far > d->eps) v[i] = fmaf(v[i] - x[i], d->eps / far, x[i]);
+        if (!d->l2) v[i] = fminf(fmaxf(v[i], x[i] - d->eps), x[i] + d->eps);
+        v[i] = fminf(fmaxf(v[i], d->lo), d->hi);
+    }
+}
+
+/* Anywhere within eps: even in the cube; in the ball, a direction times eps u^(1/n). g: scratch. */
+static void jem__attack_start(jem_ctx *ctx, const jem_attack_desc *d, jem_rng *rng, const float *x,
+                              float *g, float *v, ptrdiff_t n) {
+    memcpy(v, x, (size_t)n * sizeof *v);
+    if (!d->random_start || !(d->eps < HUGE_VALF)) return;
+    if (d->l2) jem_fill_normal(ctx, rng, g, n, 0, 1);
+    else jem_fill_uniform(ctx, rng, g, n, -d->eps, d->eps);
+    for (ptrdiff_t i = 0; !d->l2 && i < n; i++) v[i] += g[i];
+    const float r = d->l2 ? d->eps * powf(jem_rng_uniform(rng), 1 / (float)n) : 0;
+    jem__attack_move(d, x, g, r, v, n);
+}
+
+/* One attempt at m images; `found` is where they are. Step -1 looks whether they are done. */
+static void jem__attack_once(jem_net *net, const float *x, const int *labels, int m,
+                             const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
+    jem_ctx *ctx = net->ctx;
+    const int k = net->classes;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    float *g = jem__push_floats(ctx, m * size), *f = jem__push_floats(ctx, m * k);
+    jem_tensor *t = jem_input(ctx, found, m, net->channels, net->height, net->width);
+    for (int step = -1, left = m; g && f && step <= d->steps && left; step++) {
+        const jem_mark mark = jem_begin(ctx);
+        jem_tensor *logits = jem_forward(net, t, 0), *logp = jem__label(net, logits, labels);
+        jem_keep(logits);
+        if (step >= 0 && step < d->steps && jem_grad(logp, t) == JEM_OK) jem_read_grad(t, g);
+        jem_read(logits, f);
+        jem_end(ctx, mark);
+        if (!jem_ok(ctx)) return;
+        for (int i = left = 0; i < m; i++) {
+            jem__seen s;
+            jem__see_one(f + i * k, k, 1, &s);
+            done[i] |= !d->targeted ? s.label != labels[i]
+                                    : s.label == labels[i] && s.p >= d->sure;
+            const ptrdiff_t at = i * size;
+            if (!done[i] && step < 0)
+                jem__attack_start(ctx, d, rng, x + at, g + at, found + at, size);
+            else if (!done[i] && step < d->steps)
+                jem__attack_move(d, x + at, g + at, d->targeted ? d->step : -d->step, found + at,
+                                 size);
+            left += !done[i];
+        }
+        jem_write(t, found);
+    }
+}
+
+jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
+                      const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    jem_attack_desc d = desc ? *desc : jem_attack_desc_default();
+    if (d.step == 0) d.step = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
+    if (!x || !labels || !found || n < 0 || !(d.eps >= 0) || d.steps < 1 || d.restarts < 1 ||
+        !(d.lo < d.hi) || !(d.step >= 0 && d.step < HUGE_VALF) || (!rng && d.random_start))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images, eps %g, %d steps of %g, pixels "
+                         "%g..%g%s", n, (double)d.eps, d.steps, (double)d.step, (double)d.lo,
+                         (double)d.hi, rng ? "" : ", no rng");
+    if (jem__images_check(net, "attack", x, n) != JEM_OK) return ctx->status;
+    memcpy(found, x, (size_t)(n * size) * sizeof *x);
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
+        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        int done[JEM__EVAL_BATCH] = { 0 };
+        for (int r = 0; r < d.restarts && ctx->status == JEM_OK; r++) {
+            const jem_mark mark = jem_begin(ctx);
+            jem__attack_once(net, x + i * size, labels + i, m, &d, rng, found + i * size, done);
+            jem_end(ctx, mark);
+        }
+        if (fooled) memcpy(fooled + i, done, (size_t)m * sizeof *done);
+    }
+    return ctx->status;
+}
+
+/* ---- what is missing ------------------------------------------------------------------------- */
+
+jem_impute_desc jem_impute_desc_default(void) {
+    jem_impute_desc d;
+    memset(&d, 0, sizeof d);
+    d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
+    d.denoise.steps = 0, d.walk.steps = 300, d.lo = -1, d.hi = 1;
+    return d;
+}
+
+/* log p of u where it is open, and of what is held elsewhere: no gradient comes to u there. */
+typedef struct jem__held { jem_fn logp; void *user; jem_tensor *open, *held; } jem__held;
+static jem_tensor *jem__logp_held(jem_ctx *ctx, jem_tensor *u, void *user) {
+    const jem__held *h = (const jem__held *)user;
+    return h->logp(ctx, jem_add(ctx, jem_mul(ctx, u, h->open), h->held), h->user);
+}
+
+/* Noise-blind steps, all pixels having the same noise: a step leaves 1 - beta step of it. */
+static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const float *known,
+                              const float *x, float *v, const jem_denoise_desc *d, jem_rng *rng) {
+    const ptrdiff_t size = (ptrdiff_t)u->n * u->c * u->h * u->w;
+    jem_denoise_desc one = *d;
+    float sigma = d->sigma_max;
+    one.steps = 1, one.watch = NULL;
+    jem_fill_normal(ctx, rng, v, size, 0, sigma);
+    for (int step = 0; step < d->steps && jem_ok(ctx); step++, sigma *= 1 - d->beta * d->step) {
+        for (ptrdiff_t i = 0; i < size; i++)
+            if (known[i] != 0) v[i] = fmaf(sigma, jem_rng_normal(rng), x[i]);
+        jem_write(u, v), jem_denoise(ctx, h->logp, h->user, u, &one, rng), jem_read(u, v);
+        if (d->watch && d->watch(d->watch_user, step, u)) break;
+    }
+}
+
+jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const float *known,
+                      const jem_impute_desc *desc, jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_impute_desc d = desc ? *desc : jem_impute_desc_default();
+    if (!jem__is_leaf(x, "impute") || !logp || !known || !rng)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: needs a leaf x, a log-density, what is "
+                         "known, and an rng");
+    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
+    const jem_mark mark = jem_begin(ctx);
+    float *is = jem__push_floats(ctx, size), *u = jem__push_floats(ctx, size);
+    float *open = jem__push_floats(ctx, size);
+    if (is && u && open && jem_read(x, is) == JEM_OK) {
+        jem__held h;
+        h.logp = logp, h.user = user;
+        memcpy(u, is, (size_t)size * sizeof *u);
+        if (d.denoise.steps > 0) jem__impute_noisy(ctx, &h, x, known, is, u, &d.denoise, rng);
+        else if (d.lo != d.hi) jem_fill_uniform(ctx, rng, u, size, d.lo, d.hi);
+        jem_write(x, u);
+        for (ptrdiff_t i = 0; i < size; i++) open[i] = known[i] == 0, u[i] = (1 - open[i]) * is[i];
+        h.open = jem_input(ctx, open, x->n, x->c, x->h, x->w);
+        h.held = jem_input(ctx, u, x->n, x->c, x->h, x->w);
+        jem_sgld(ctx, jem__logp_held, &h, x, &d.walk, rng);
+        if (jem_read(x, u) == JEM_OK) {
+            for (ptrdiff_t i = 0; i < size; i++) if (known[i] != 0) u[i] = is[i];
+            jem_write(x, u);
+        }
+    }
+    jem_end(ctx, mark);
+    return ctx->status;
 }
 
 /* ---- pictures -------------------------------------------------------------------------------- */

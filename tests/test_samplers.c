@@ -871,7 +871,7 @@ static jem_tensor *bowl(jem_net *net, jem_tensor *x, int training, void *user) {
 }
 
 static void test_familiarity(jem_ctx *ctx) {
-    printf("familiarity: even over what it was calibrated with, 0 for noise\n");
+    printf("familiarity: even over what it was calibrated with, 0 for noise and for the mode\n");
     enum { N = 600, D = 8 };
     float steepness = -1;
     jem_net *net = jem_net_create(ctx, bowl, &steepness, sizeof steepness, D, 1, 1, 1, 1);
@@ -881,10 +881,13 @@ static void test_familiarity(jem_ctx *ctx) {
     jem_fill_normal(ctx, &rng, x, N * D, 0, 1);
     CHECK(jem_calibrate(net, x, N) == JEM_OK && jem_classify(net, x, N, a) == JEM_OK, "%s",
           jem_error(ctx));
-    double worst = 0, mean = 0;
-    for (int i = 0; i < N; i++) {
+    double worst = 0, mean = 0, middle = 0;
+    for (int i = 0; i < N; i++) middle += (double)a[i].log_density / N;
+    for (int i = 0; i < N; i++) {                  /* one class: log p(x), its distance from usual */
         int lower = 0;
-        for (int k = 0; k < N; k++) lower += a[k].log_density < a[i].log_density;
+        for (int k = 0; k < N; k++)
+            lower += fabs((double)a[k].log_density - middle) >
+                     fabs((double)a[i].log_density - middle);
         worst = fmax(worst, fabs((double)a[i].familiarity - (double)lower / (N - 1)));
         mean += (double)a[i].familiarity / N;
         CHECK(a[i].probability == 1 && a[i].label == 0, "one class");
@@ -898,7 +901,11 @@ static void test_familiarity(jem_ctx *ctx) {
     jem_fill_normal(ctx, &rng, far, N * D, 0, 10);
     memset(far, 0, D * sizeof *far);
     jem_classify(net, far, 100, a);
-    CHECK(a[0].familiarity == 1, "the most likely one");
+    CHECK(a[0].familiarity < 0.1f, "the most likely one: %g", (double)a[0].familiarity);
+    jem_net_set_meta(net, "jem.usual", NULL);      /* as files of before: the likelier the better */
+    jem_classify(net, far, 1, a);
+    CHECK(a[0].familiarity == 1, "the most likely one, by log p(x) alone");
+    CHECK(jem_calibrate(net, x, N) == JEM_OK, "%s", jem_error(ctx));
     for (int i = 1; i < 100; i++)
         CHECK(a[i].familiarity < 0.01f, "noise: %g", (double)a[i].familiarity);
     CHECK(jem_calibrate(net, x, 1) == JEM_BAD_ARGUMENT && says(ctx, "calibrate"), "one image");
