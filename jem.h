@@ -4956,8 +4956,8 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     if (!logp || !jem__is_leaf(x, "mcmc") || !rng || d.steps < 0 || d.leapfrog < 0 ||
         !(d.step > 0))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "mcmc: needs a log-density, a leaf x, an rng, "
-                         "steps >= 0 (%d), leapfrog >= 0 (%d), step above 0 (%g)", d.steps, d.leapfrog,
-                         (double)d.step);
+                         "steps >= 0 (%d), leapfrog >= 0 (%d), step above 0 (%g)", d.steps,
+                         d.leapfrog, (double)d.step);
     jem__mcmc m;
     const jem_mark mark = jem_begin(ctx);
     double *gain = (double *)jem__push(ctx, (size_t)x->n * sizeof *gain);
