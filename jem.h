@@ -107,7 +107,7 @@
 
    TABLE OF CONTENTS                                        (search for the mark)
        >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD, score
-       >>rng        counter-based random numbers            >>samplers  SGLD, replay buffer
+       >>rng        counter-based random numbers            >>samplers  SGLD, HMC, AIS, buffer
        >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
        >>tape       record, and the plain walk              >>train     one step at a time
        >>plan       the same, faster                        >>eval      classify, accuracy
@@ -667,6 +667,63 @@ JEM_API jem_status jem_buffer_restart(jem_buffer *buffer, jem_rng *rng, float lo
 JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, const int *labels,
                                    float reinit, float *x, int *slot);
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
+
+/* ---- exact samplers, and diagnostics ---- */
+
+/* A Langevin step is only nearly right: the larger it is, the larger its bias. Where a proposal x'
+   is taken with probability min(1, ratio) and otherwise refused (Metropolis & others 1953; Hastings
+   1970), chains have p itself as their limit. All of these are one walk, of `leapfrog` steps before
+   each decision (Neal 2011, section 5):
+       0   x' = x + step N(0,I): random-walk Metropolis, which needs no gradient
+       1   MALA: the Langevin step of jem_langevin_desc(step^2, ..), made exact
+       L   Hamiltonian Monte Carlo: x' = where x slides to, from a push N(0,I), in time L step */
+typedef struct jem_mcmc_desc {
+    int steps;                                     /* 1000 proposals */
+    float step;                                    /* .1 */
+    int leapfrog;                                  /* 1 */
+    int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
+    void *watch_user;
+} jem_mcmc_desc;
+JEM_API jem_mcmc_desc jem_mcmc_desc_default(void);
+/* Each image of the leaf x is a chain of its own. accepted (may be NULL): [n], the share of its
+   proposals that a chain took. In many dimensions the best step takes .23 of them with leapfrog 0,
+   .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013). */
+JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                            const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
+/* SGLD whose bias dies out (Welling & Teh 2011): step t is (1 + t/b)^-gamma times the desc's, its
+   noise the root of that times; the paper's a(b+t)^-gamma. gamma in (1/2, 1]. */
+JEM_API jem_status jem_sgld_decay(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                                  const jem_sgld_desc *desc, float b, float gamma, jem_rng *rng);
+
+/* Annealed importance sampling (Neal 2001): the Z of p(x) = exp(logp(x))/Z. Chains go from q =
+   N(mean, std^2 I) to p through q^(1-b) p^b, and are weighed; the mean weight is Z, whatever the
+   number of levels: more make it less noisy. */
+typedef struct jem_ais_desc {
+    int levels;                                    /* 500 */
+    float mean, std;                               /* 0, 1: q, which should cover p */
+    jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 steps of .1 */
+} jem_ais_desc;
+typedef struct jem_ais_result {
+    double log_z, error;                           /* error: one standard deviation of log_z */
+    double chains;                                 /* as many weights count; below 10: believe none
+                                                      of it, and take more levels */
+} jem_ais_result;
+JEM_API jem_ais_desc jem_ais_desc_default(void);
+/* x is a leaf; what it holds does not matter. Then it holds the chains' ends. */
+JEM_API jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                           const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result);
+
+/* What values[step][chain] of some number are worth: effective sample size and split R-hat as in
+   Stan (Gelman & others 2013, section 11.4-5; Geyer's initial monotone sequence). */
+typedef struct jem_chain_stats {
+    double mean, std;                              /* of the number */
+    double tau;                                    /* autocorrelation time: so many steps are worth
+                                                      one independent sample */
+    double ess, error;                             /* their number; standard error of the mean */
+    double rhat;                                   /* 1: chains agree; above 1.01 they do not yet */
+} jem_chain_stats;
+/* NaN in all fields if steps < 8 or chains < 1; the middle one of an odd number is left out. */
+JEM_API jem_chain_stats jem_diagnose(const float *values, int steps, int chains);
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
@@ -4956,6 +5013,246 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
         b->visits[slot[i]]++;
     }
     return JEM_OK;
+}
+
+/* ---- exact samplers, and diagnostics --------------------------------------------------------- */
+
+jem_mcmc_desc jem_mcmc_desc_default(void) {
+    jem_mcmc_desc d;
+    memset(&d, 0, sizeof d);
+    d.steps = 1000, d.step = 0.1f, d.leapfrog = 1;
+    return d;
+}
+
+/* The state of n chains of d numbers: where they are (old) and where they might go (new). */
+typedef struct jem__mcmc {
+    jem_ctx *ctx;
+    jem_fn logp;
+    void *user;
+    jem_tensor *leaf;
+    int n;
+    ptrdiff_t d;
+    float *x, *g, *f;                              /* old: [n][d] points, slopes; [n] log p */
+    float *new_x, *new_g, *new_f, *push;           /* push: [n][d], the momentum */
+} jem__mcmc;
+
+/* log p at x (NULL: where the leaf is) -> f, and its slope -> g (NULL: is not asked for). */
+static jem_status jem__density_at(jem__mcmc *m, const float *x, float *f, float *g) {
+    if (x && jem_write(m->leaf, x) != JEM_OK) return m->ctx->status;
+    const jem_mark mark = jem_begin(m->ctx);
+    jem_tensor *y = m->logp(m->ctx, m->leaf, m->user);
+    if (!y || y->n != m->n || y->c != 1 || y->h != 1 || y->w != 1)
+        jem__fail(m->ctx, JEM_BAD_SHAPE, "mcmc: the log-density made %s of x %s",
+                  y ? jem__shape_text(y).s : "nothing", jem__shape_text(m->leaf).s);
+    if (g && jem_grad(y, m->leaf) == JEM_OK) jem_read_grad(m->leaf, g);
+    jem_read(y, f);
+    jem_end(m->ctx, mark);
+    return m->ctx->status;
+}
+
+static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *user,
+                                 jem_tensor *x) {
+    m->ctx = ctx, m->logp = logp, m->user = user, m->leaf = x, m->n = x->n;
+    m->d = (ptrdiff_t)x->c * x->h * x->w;
+    float **const arrays[7] = { &m->x, &m->g, &m->new_x, &m->new_g, &m->push, &m->f, &m->new_f };
+    for (int i = 0; i < 7; i++)
+        *arrays[i] = jem__push_floats(ctx, i < 5 ? m->n * m->d : m->n);
+    if (ctx->status != JEM_OK || jem_read(x, m->x) != JEM_OK ||
+        jem__density_at(m, NULL, m->f, m->g) != JEM_OK) return ctx->status;
+    for (int i = 0; i < m->n; i++)
+        if (!jem__finite(m->f[i]))
+            return jem__fail(ctx, JEM_DIVERGED, "mcmc: log p of image %d is not finite", i);
+    return JEM_OK;
+}
+
+/* A proposal of every chain. gain[i]: log of the ratio that decides. With H = |push|^2/2 - log p,
+   which sliding without error would leave as it is, gain = H(old) - H(new). */
+static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rng *rng,
+                                    double *gain) {
+    const ptrdiff_t size = m->n * m->d;
+    const float half = d->step / 2;
+    jem_fill_normal(m->ctx, rng, m->push, size, 0, 1);
+    memcpy(m->new_x, m->x, (size_t)size * sizeof *m->x);
+    memcpy(m->new_g, m->g, (size_t)size * sizeof *m->g);
+    for (ptrdiff_t i = 0; i < m->n; i++) {
+        gain[i] = 0;
+        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
+            gain[i] = fma((double)m->push[k], 0.5 * (double)m->push[k], gain[i]);
+    }
+    for (int step = 0; step < d->leapfrog || step == 0; step++) {
+        for (ptrdiff_t k = 0; k < size; k++) {
+            if (d->leapfrog) m->push[k] = jem__fmaf(half, m->new_g[k], m->push[k]);
+            m->new_x[k] = jem__fmaf(d->step, m->push[k], m->new_x[k]);
+        }
+        if (jem__density_at(m, m->new_x, m->new_f, d->leapfrog ? m->new_g : NULL) != JEM_OK)
+            return m->ctx->status;
+        for (ptrdiff_t k = 0; d->leapfrog && k < size; k++)
+            m->push[k] = jem__fmaf(half, m->new_g[k], m->push[k]);
+    }
+    for (ptrdiff_t i = 0; i < m->n; i++) {
+        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
+            gain[i] = fma((double)m->push[k], -0.5 * (double)m->push[k], gain[i]);
+        gain[i] += (double)m->new_f[i] - (double)m->f[i];
+    }
+    return JEM_OK;
+}
+
+jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                    const jem_mcmc_desc *desc, jem_rng *rng, float *accepted) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_mcmc_desc d = desc ? *desc : jem_mcmc_desc_default();
+    if (!logp || !jem__is_leaf(x, "mcmc") || !rng || d.steps < 0 || d.leapfrog < 0 ||
+        !(d.step > 0))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "mcmc: needs a log-density, a leaf x, an rng, "
+                         "steps >= 0 (%d), leapfrog >= 0 (%d), step above 0 (%g)", d.steps,
+                         d.leapfrog, (double)d.step);
+    jem__mcmc m;
+    const jem_mark mark = jem_begin(ctx);
+    double *gain = (double *)jem__push(ctx, (size_t)x->n * sizeof *gain);
+    if (gain) jem__mcmc_open(&m, ctx, logp, user, x);
+    for (int i = 0; accepted && i < x->n; i++) accepted[i] = 0;
+    for (int step = 0; step < d.steps && ctx->status == JEM_OK; step++) {
+        if (jem__mcmc_propose(&m, &d, rng, gain) != JEM_OK) break;
+        for (int i = 0; i < m.n; i++) {            /* a gain that is NaN is refused */
+            const ptrdiff_t at = i * m.d;
+            const size_t bytes = (size_t)m.d * sizeof(float);
+            const double u = log((double)jem_rng_uniform(rng));
+            if (!(u < gain[i]) || !jem__finite(m.new_f[i])) continue;
+            memcpy(m.x + at, m.new_x + at, bytes), memcpy(m.g + at, m.new_g + at, bytes);
+            m.f[i] = m.new_f[i];
+            if (accepted) accepted[i] += 1 / (float)d.steps;
+        }
+        if (jem_write(x, m.x) != JEM_OK) break;
+        if (d.watch && d.watch(d.watch_user, step, x)) break;
+    }
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
+jem_status jem_sgld_decay(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                          const jem_sgld_desc *desc, float b, float gamma, jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
+    if (!(b > 0) || !(gamma >= 0) || d.steps < 0)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld_decay: needs b above 0 (%g), gamma (%g) and "
+                         "steps (%d) not below", (double)b, (double)gamma, d.steps);
+    for (int step = 0; step < d.steps; step++) {
+        const double share = pow(1 + step / (double)b, -(double)gamma);
+        jem_sgld_desc one = d;
+        one.steps = 1, one.watch = NULL;
+        one.step_size *= (float)share, one.noise_std *= (float)sqrt(share);
+        if (jem_sgld(ctx, logp, user, x, &one, rng) != JEM_OK) break;
+        if (d.watch && d.watch(d.watch_user, step, x)) break;
+    }
+    return ctx->status;
+}
+
+jem_ais_desc jem_ais_desc_default(void) {
+    jem_ais_desc d;
+    memset(&d, 0, sizeof d);
+    d.levels = 500, d.std = 1, d.walk = jem_mcmc_desc_default();
+    d.walk.steps = 1, d.walk.leapfrog = 5;
+    return d;
+}
+
+/* a log q + b log p, where q = N(mean, std^2 I) is normalised. */
+typedef struct jem__bridge { jem_fn logp; void *user; float a, b, mean, std; } jem__bridge;
+
+static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem__bridge *s = (const jem__bridge *)user;
+    const double each = log((double)s->std * sqrt(6.283185307179586));
+    jem_tensor *p = s->logp(ctx, x, s->user);
+    jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_shift(ctx, x, -s->mean)));
+    q = jem_scale(ctx, q, -0.5f / (s->std * s->std));
+    q = jem_shift(ctx, q, (float)(-each * x->c * x->h * x->w));
+    return jem_add(ctx, jem_scale(ctx, q, s->a), jem_scale(ctx, p, s->b));
+}
+
+/* The mean of exp(w[i]), in logarithms. */
+static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
+    double top = w[0], sum = 0, squares = 0;
+    for (int i = 1; i < n; i++) top = w[i] > top ? w[i] : top;
+    for (int i = 0; i < n; i++) {
+        const double e = exp(w[i] - top);
+        sum += e, squares = fma(e, e, squares);
+    }
+    r->log_z = top + log(sum / n), r->chains = sum * sum / squares;
+    r->error = sqrt(fmax(1 / r->chains - 1.0 / n, 0));     /* relative error of the mean */
+}
+
+jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
+                   jem_rng *rng, jem_ais_result *result) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
+    if (!logp || !jem__is_leaf(x, "ais") || !rng || !result || d.levels < 1 || !(d.std > 0))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: needs a log-density, a leaf x, an rng, a "
+                         "place for the result, levels (%d) and std (%g) above 0", d.levels,
+                         (double)d.std);
+    jem__bridge s;
+    jem__mcmc m;
+    s.logp = logp, s.user = user, s.mean = d.mean, s.std = d.std;
+    m.ctx = ctx, m.logp = jem__between, m.user = &s, m.leaf = x, m.n = x->n;
+    const jem_mark mark = jem_begin(ctx);
+    double *w = (double *)jem__push_zero(ctx, (size_t)x->n * sizeof *w);
+    float *f = jem__push_floats(ctx, x->n);
+    if (w && f) jem__all_noise(x, d.mean, d.std, rng);
+    for (int k = 1; k <= d.levels && ctx->status == JEM_OK; k++) {     /* b = (k/levels)^2 */
+        const double to = (double)k / d.levels, from = (double)(k - 1) / d.levels;
+        const double more = (to - from) * (to + from);
+        s.a = -1, s.b = 1;
+        if (jem__density_at(&m, NULL, f, NULL) != JEM_OK) break;
+        for (int i = 0; i < x->n; i++) w[i] = fma(more, (double)f[i], w[i]);
+        s.b = (float)(to * to), s.a = 1 - s.b;
+        jem_mcmc(ctx, jem__between, &s, x, &d.walk, rng, NULL);
+    }
+    if (ctx->status == JEM_OK) jem__ais_sum(w, x->n, result);
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
+/* Mean over all halves of chains of their autocovariance at a lag. mean, spread: mean and variance
+   of the halves' means (by Welford's recursion). */
+static double jem__autocovariance(const float *values, int steps, int chains, int lag,
+                                  double *mean, double *spread) {
+    const ptrdiff_t n = steps / 2, next = chains;
+    double all = 0, squares = 0;
+    *mean = 0;
+    for (int half = 0; half < 2 * chains; half++) {
+        const float *v = values + half / 2 + (half & 1 ? (steps - n) * next : 0);
+        double m = 0, sum = 0;
+        for (ptrdiff_t i = 0; i < n; i++) m += (double)v[i * next] / (double)n;
+        for (ptrdiff_t i = 0; i + lag < n; i++)
+            sum = fma((double)v[i * next] - m, (double)v[(i + lag) * next] - m, sum);
+        const double off = m - *mean;
+        all += sum / (double)n, *mean += off / (half + 1), squares = fma(off, m - *mean, squares);
+    }
+    *spread = squares / (2 * chains - 1);
+    return all / (2 * chains);
+}
+
+jem_chain_stats jem_diagnose(const float *values, int steps, int chains) {
+    jem_chain_stats s = { NAN, NAN, NAN, NAN, NAN, NAN };
+    if (!values || steps < 8 || chains < 1) return s;
+    const int n = steps / 2;
+    double spread, unused;
+    const double within = jem__autocovariance(values, steps, chains, 0, &s.mean, &spread) *
+                          n / (n - 1.0);
+    const double total = fma(within, (n - 1.0) / n, spread);
+    s.std = sqrt(total), s.rhat = sqrt(total / within);
+    /* rho(0) = 1, rho(1), ... in pairs, whose sums are positive and fall: until one is negative */
+    double sum = 0, least = INFINITY, even = 1, odd;
+    for (int lag = 0;; lag += 2) {
+        const double c = jem__autocovariance(values, steps, chains, lag + 1, &s.mean, &unused);
+        if (lag) even = 1 - (within - jem__autocovariance(values, steps, chains, lag, &s.mean,
+                                                          &unused)) / total;
+        odd = 1 - (within - c) / total;
+        if (!(even + odd > 0) || lag + 5 >= n) break;
+        least = fmin(least, even + odd), sum += least;
+    }
+    const double count = 2.0 * n * chains;
+    s.tau = fmax(fma(2, sum, -1) + fmax(even, 0), 1 / log10(count));
+    s.ess = count / s.tau, s.error = s.std / sqrt(s.ess);
+    return s;
 }
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
