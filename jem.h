@@ -59,7 +59,8 @@
    WHAT IT DOES
        - trains, samples and evaluates JEMs on small images or vectors, on the CPU, in fp32 or with
          bf16 convolutions (AMX, AVX-512 BF16)
-       - any network you write with its ops; any log-density you write goes into the same sampler
+       - learns log p(x) from chains (contrastive divergence), from noise (score matching), or both
+       - any network you write with its ops; any log-density you write goes into the same samplers
        - the same bits on scalar, AVX2, AVX-512 and NEON (in fp32), for any number of threads
        - training that was interrupted goes on from a checkpoint, bit for bit; averaged weights
        - errors are results: a bad shape, a damaged file or a diverging run gives a clear message
@@ -105,8 +106,8 @@
        of 16 images: odd sizes cost nothing, and every kernel is the plain scalar algorithm.
 
    TABLE OF CONTENTS                                        (search for the mark)
-       >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD
-       >>rng        counter-based random numbers            >>samplers  SGLD, replay buffer
+       >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD, score
+       >>rng        counter-based random numbers            >>samplers  SGLD, HMC, AIS, buffer
        >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
        >>tape       record, and the plain walk              >>train     one step at a time
        >>plan       the same, faster                        >>eval      classify, accuracy
@@ -377,6 +378,10 @@ JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);          /* x > 0 */
 JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
+/* lo <= y <= hi; no gradient where x lies outside. */
+JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
 JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
@@ -559,7 +564,7 @@ typedef struct jem_score_desc {
     const float *sigma;    /* [n], > 0: noise of each image. From about what the eye overlooks to
                               about the distance between images: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-    float step;            /* of the difference, see >>losses below; 0: the default, .03 */
+    float step;            /* of the difference, see >>losses below; 0: .03, JEM_BF16 .1 */
 } jem_score_desc;
 /* n noise levels, evenly spread over lo .. hi in their logarithm. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
@@ -633,7 +638,7 @@ JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
 typedef struct jem_fresh_desc {
     float mean;                                    /* of the data's pixels: 0. See jem_net.mean */
     jem_denoise_desc denoise;
-    jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
+    jem_sgld_desc walk;                            /* 600 steps of .01, noise .1 */
     float clean;                                   /* .24: what noise is left is taken off at the
                                                       end, so much at most; twice the least that
                                                       the density was learned at. 0: it stays */
@@ -662,6 +667,63 @@ JEM_API jem_status jem_buffer_restart(jem_buffer *buffer, jem_rng *rng, float lo
 JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, const int *labels,
                                    float reinit, float *x, int *slot);
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
+
+/* ---- exact samplers, and diagnostics ---- */
+
+/* A Langevin step is only nearly right: the larger it is, the larger its bias. Where a proposal x'
+   is taken with probability min(1, ratio) and otherwise refused (Metropolis & others 1953; Hastings
+   1970), chains have p itself as their limit. All of these are one walk, of `leapfrog` steps before
+   each decision (Neal 2011, section 5):
+       0   x' = x + step N(0,I): random-walk Metropolis, which needs no gradient
+       1   MALA: the Langevin step of jem_langevin_desc(step^2, ..), made exact
+       L   Hamiltonian Monte Carlo: x' = where x slides to, from a push N(0,I), in time L step */
+typedef struct jem_mcmc_desc {
+    int steps;                                     /* 1000 proposals */
+    float step;                                    /* .1 */
+    int leapfrog;                                  /* 1 */
+    int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
+    void *watch_user;
+} jem_mcmc_desc;
+JEM_API jem_mcmc_desc jem_mcmc_desc_default(void);
+/* Each image of the leaf x is a chain of its own. accepted (may be NULL): [n], the share of its
+   proposals that a chain took. In many dimensions the best step takes .23 of them with leapfrog 0,
+   .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013). */
+JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                            const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
+/* SGLD whose bias dies out (Welling & Teh 2011): step t is (1 + t/b)^-gamma times the desc's, its
+   noise the root of that times; the paper's a(b+t)^-gamma. gamma in (1/2, 1]. */
+JEM_API jem_status jem_sgld_decay(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                                  const jem_sgld_desc *desc, float b, float gamma, jem_rng *rng);
+
+/* Annealed importance sampling (Neal 2001): the Z of p(x) = exp(logp(x))/Z. Chains go from q =
+   N(mean, std^2 I) to p through q^(1-b) p^b, and are weighed; the mean weight is Z, whatever the
+   number of levels: more make it less noisy. */
+typedef struct jem_ais_desc {
+    int levels;                                    /* 500 */
+    float mean, std;                               /* 0, 1: q, which should cover p */
+    jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 steps of .1 */
+} jem_ais_desc;
+typedef struct jem_ais_result {
+    double log_z, error;                           /* error: one standard deviation of log_z */
+    double chains;                                 /* as many weights count; below 10: believe none
+                                                      of it, and take more levels */
+} jem_ais_result;
+JEM_API jem_ais_desc jem_ais_desc_default(void);
+/* x is a leaf; what it holds does not matter. Then it holds the chains' ends. */
+JEM_API jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                           const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result);
+
+/* What values[step][chain] of some number are worth: effective sample size and split R-hat as in
+   Stan (Gelman & others 2013, section 11.4-5; Geyer's initial monotone sequence). */
+typedef struct jem_chain_stats {
+    double mean, std;                              /* of the number */
+    double tau;                                    /* autocorrelation time: so many steps are worth
+                                                      one independent sample */
+    double ess, error;                             /* their number; standard error of the mean */
+    double rhat;                                   /* 1: chains agree; above 1.01 they do not yet */
+} jem_chain_stats;
+/* NaN in all fields if steps < 8 or chains < 1; the middle one of an odd number is left out. */
+JEM_API jem_chain_stats jem_diagnose(const float *values, int steps, int chains);
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
@@ -705,9 +767,7 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
 
 /* ==== >>train: one step at a time ============================================================= */
 
-/* The defaults are the paper's, except that a step is told its batch size by the caller. A network
-   with scale = 10, w_score = .016, cd_from at half of the run and fresh.steps = 300 learns the
-   score first and lets a few chains finish it: better and sooner on small images. */
+/* The defaults are the paper's, except that a step is told its batch size by the caller. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
     jem_schedule schedule;                         /* constant, no warm-up */
@@ -739,6 +799,9 @@ typedef struct jem_train_desc {
     uint64_t seed;                                 /* 1 */
 } jem_train_desc;
 JEM_API jem_train_desc jem_train_desc_default(void);
+/* For a run of so many updates on small images in [-1,1], and a network with scale = 10: the score
+   first, chains in the last quarter. Sooner and better than chains alone; batches of 64. */
+JEM_API jem_train_desc jem_train_desc_score(int updates);
 
 typedef struct jem_stats {
     jem_status status;
@@ -864,10 +927,11 @@ JEM_API jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int 
 JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int width,
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
-/* n samples of a class (label -1: of any) to pixels[n][h][w][c], begun in noise over lo..hi. walk:
-   NULL is 200 steps of jem_sgld_desc_default. The same seed gives the same samples. */
-JEM_API jem_status jem_sample(jem_net *net, int label, int n, const jem_sgld_desc *walk,
-                              uint64_t seed, const jem_pixels_desc *desc, unsigned char *pixels);
+/* n samples of a class (label -1: of any) to pixels[n][h][w][c], out of noise: by jem_fresh if the
+   network learned a score, otherwise by 200 steps of SGLD from U(lo,hi). The same seed gives the
+   same samples. */
+JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
+                              const jem_pixels_desc *desc, unsigned char *pixels);
 
 /* ==== >>io: safetensors ======================================================================= */
 /* Named arrays and short texts in a file: 8 bytes of length, a JSON header, the data
@@ -1216,11 +1280,32 @@ const char *jem_isa_name(jem_isa isa) {
 #define JEM__MAX_KERNEL 32
 #define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
 
-enum {                                             /* elementwise functions; what backward wants */
-    JEM__MAP_SCALE, JEM__MAP_SHIFT, JEM__MAP_SQUARE /* input */, JEM__MAP_EXP /* output */,
-    JEM__MAP_LOG /* input */, JEM__MAP_TANH /* output */, JEM__MAP_LEAKY /* bits */,
-    JEM__MAP_SILU /* slopes */, JEM__MAP_DROP /* bits */
-};
+/* Elementwise y = f(x), a row each: what it is called, what its backward wants (the input, the
+   output, a bit or a slope kept for each number), f, and its derivative. The formulas are of
+   vectors, in the words of the kernels (>>engine): JEM__X is the input, JEM__Y the output, a the
+   op's number. Of these rows come the enum, the kernels map and map_back, and the ops. */
+#define JEM__MAPS(ROW)                                                                             \
+    ROW(SCALE, "scale", NOTHING, JEM__MUL(JEM__X, JEM__SET(a)), JEM__SET(a))                       \
+    ROW(SHIFT, "shift", NOTHING, JEM__ADD(JEM__X, JEM__SET(a)), JEM__SET(1.0f))                    \
+    ROW(SQUARE, "square", INPUT, JEM__MUL(JEM__X, JEM__X), JEM__ADD(JEM__X, JEM__X))               \
+    ROW(EXP, "exp", OUTPUT, JEM__FN(exp)(JEM__X), JEM__Y)                                          \
+    ROW(LOG, "log", INPUT, JEM__FN(log)(JEM__X), JEM__DIV(JEM__SET(1.0f), JEM__X))                 \
+    ROW(TANH, "tanh", OUTPUT,                                  /* 2 sigmoid(2x) - 1 */             \
+        JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(JEM__ADD(JEM__X, JEM__X)), JEM__SET(-1.0f)),     \
+        JEM__FNMA(JEM__Y, JEM__Y, JEM__SET(1.0f)))                                                 \
+    ROW(LEAKY, "leaky_relu", BIT, JEM__ACTIVATE(JEM__MAP_LEAKY),                                   \
+        JEM__PICK(JEM__BIT, JEM__SET(a), JEM__SET(1.0f)))                                          \
+    ROW(SILU, "silu", SLOPE, JEM__ACTIVATE(JEM__MAP_SILU), JEM__SLOPE)                             \
+    ROW(SIGMOID, "sigmoid", OUTPUT, JEM__FN(sigmoid)(JEM__X), JEM__FNMA(JEM__Y, JEM__Y, JEM__Y))   \
+    ROW(SOFTPLUS, "softplus", INPUT, JEM__FN(softplus)(JEM__X), JEM__FN(sigmoid)(JEM__X))          \
+    ROW(AT_LEAST, "clamp", INPUT, JEM__LESS(JEM__X, JEM__SET(a), JEM__SET(a), JEM__X),             \
+        JEM__LESS(JEM__X, JEM__SET(a), JEM__SET(0.0f), JEM__SET(1.0f)))                            \
+    ROW(AT_MOST, "clamp", INPUT, JEM__LESS(JEM__SET(a), JEM__X, JEM__SET(a), JEM__X),              \
+        JEM__LESS(JEM__SET(a), JEM__X, JEM__SET(0.0f), JEM__SET(1.0f)))
+
+#define JEM__ROW(kind, name, wants, f, derivative) JEM__MAP_##kind,
+enum { JEM__MAPS(JEM__ROW) JEM__MAP_DROP /* the backward of dropout */ };
+#undef JEM__ROW
 enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
 
 /* A convolution reads (ci,hi,wi) and writes (co,ho,wo). An input gradient is a convolution too: it
@@ -2864,6 +2949,31 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
 
+static void jem__map_forward(const jem_call *c);
+static void jem__map_backward(const jem_call *c);
+
+static const jem__traits jem__act_traits = {
+    JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0
+};
+
+/* In the rows' order (JEM__MAPS): their ops, and the bytes that each keeps beside for 16 numbers.
+   What keeps a bit or a slope can be part of the convolution before it. */
+#define JEM__MAP_NOTHING JEM_KEEPS_NOTHING, &jem__in_place
+#define JEM__MAP_INPUT JEM_KEEPS_INPUT, &jem__in_place
+#define JEM__MAP_OUTPUT JEM_KEEPS_OUTPUT, &jem__in_place
+#define JEM__MAP_BIT JEM_KEEPS_NOTHING, &jem__act_traits
+#define JEM__MAP_SLOPE JEM_KEEPS_NOTHING, &jem__act_traits
+#define JEM__ROW(kind, name, wants, f, derivative)                                                 \
+    { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
+static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW) };
+#undef JEM__ROW
+
+enum { JEM__AUX_NOTHING = 0, JEM__AUX_INPUT = 0, JEM__AUX_OUTPUT = 0, JEM__AUX_BIT = 2,
+       JEM__AUX_SLOPE = 64 };
+#define JEM__ROW(kind, name, wants, f, derivative) JEM__AUX_##wants,
+static const unsigned char jem__map_aux[] = { JEM__MAPS(JEM__ROW) };
+#undef JEM__ROW
+
 /* y = f(x) */
 static void jem__map_forward(const jem_call *c) {
     const jem__map_user *u = (const jem__map_user *)c->user;
@@ -2872,35 +2982,18 @@ static void jem__map_forward(const jem_call *c) {
 /* dx = dy f'(x) */
 static void jem__map_backward(const jem_call *c) {
     const jem__map_user *u = (const jem__map_user *)c->user;
-    const int output = u->kind == JEM__MAP_EXP || u->kind == JEM__MAP_TANH;
+    const int output = jem__map_ops[u->kind].keeps == JEM_KEEPS_OUTPUT;
     c->ctx->k->map_back(u->kind, u->a, output ? c->y : c->x[0], c->aux, c->dy, c->dx[0],
                         c->inner->add[0], jem__floats(c->out));
 }
 
-static const jem__traits jem__act_traits = {
-    JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0
-};
-
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
-#define JEM__MAP_OP(name, keeps)                                                                   \
-    { name, jem__map_forward, jem__map_backward, keeps, &jem__in_place }
-#define JEM__ACT_OP(name)                                                                          \
-    { name, jem__map_forward, jem__map_backward, JEM_KEEPS_NOTHING, &jem__act_traits }
-    static const jem_op ops[] = {                  /* in the order of JEM__MAP_SCALE, ... */
-        JEM__MAP_OP("scale", JEM_KEEPS_NOTHING), JEM__MAP_OP("shift", JEM_KEEPS_NOTHING),
-        JEM__MAP_OP("square", JEM_KEEPS_INPUT), JEM__MAP_OP("exp", JEM_KEEPS_OUTPUT),
-        JEM__MAP_OP("log", JEM_KEEPS_INPUT), JEM__MAP_OP("tanh", JEM_KEEPS_OUTPUT),
-        JEM__ACT_OP("leaky_relu"), JEM__ACT_OP("silu")
-    };
-#undef JEM__MAP_OP
-#undef JEM__ACT_OP
     if (!x || !jem_ok(ctx)) return NULL;
     jem__map_user u;
     u.kind = kind, u.a = a;
-    const size_t numbers = (size_t)jem__floats(jem__shape_of(x));
-    const size_t aux = kind == JEM__MAP_LEAKY ? numbers / JEM_LANES * sizeof(uint16_t)
-                     : kind == JEM__MAP_SILU ? numbers * sizeof(float) : 0;
-    return jem__op1(ctx, &ops[kind], x, jem__shape_of(x), &u, sizeof u, aux);
+    const size_t groups_of_16 = (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES;
+    return jem__op1(ctx, &jem__map_ops[kind], x, jem__shape_of(x), &u, sizeof u,
+                    groups_of_16 * jem__map_aux[kind]);
 }
 
 jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) {
@@ -2909,14 +3002,25 @@ jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) {
 jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float a) {
     return jem__map(ctx, x, JEM__MAP_SHIFT, a);
 }
-jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SQUARE, 0); }
-jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_EXP, 0); }
-jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LOG, 0); }
-jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_TANH, 0); }
-jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LEAKY, 0); }
-jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SILU, 0); }
 jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope) {
     return jem__map(ctx, x, JEM__MAP_LEAKY, slope);
+}
+#define JEM__MAP_OP(name, kind)                                                                    \
+    jem_tensor *name(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, kind, 0); }
+JEM__MAP_OP(jem_square, JEM__MAP_SQUARE) JEM__MAP_OP(jem_exp, JEM__MAP_EXP)
+JEM__MAP_OP(jem_log, JEM__MAP_LOG) JEM__MAP_OP(jem_tanh, JEM__MAP_TANH)
+JEM__MAP_OP(jem_sigmoid, JEM__MAP_SIGMOID) JEM__MAP_OP(jem_softplus, JEM__MAP_SOFTPLUS)
+JEM__MAP_OP(jem_relu, JEM__MAP_LEAKY) JEM__MAP_OP(jem_silu, JEM__MAP_SILU)
+#undef JEM__MAP_OP
+
+jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    if (!(lo <= hi)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g is not below hi = %g", (double)lo,
+                  (double)hi);
+        return NULL;
+    }
+    return jem__map(ctx, jem__map(ctx, x, JEM__MAP_AT_LEAST, lo), JEM__MAP_AT_MOST, hi);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
@@ -4636,7 +4740,9 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
     jem_rng same = *rng;
     s.x = x->node, s.sigma = desc->sigma, s.key = rng->key;
     s.start = jem__take_counters(s.x, &same);
-    s.step = (desc->step > 0 ? desc->step : 0.03f) * sqrtf((float)pixels);
+    /* a long step errs as its square, a short one drowns in rounding: tests/test_score.c */
+    s.step = desc->step > 0 ? desc->step : jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
+    s.step *= sqrtf((float)pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
     jem_tensor *pair = jem__leaf(ctx, "score_matching",
                                  jem__shape(2 * groups * JEM_LANES, x->c, x->h, x->w));
@@ -4795,7 +4901,7 @@ jem_fresh_desc jem_fresh_desc_default(void) {
     jem_fresh_desc d;
     memset(&d, 0, sizeof d);
     d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
-    d.walk.steps = 300, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 0.24f;
+    d.walk.steps = 600, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 0.24f;
     return d;
 }
 
@@ -4907,6 +5013,246 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
         b->visits[slot[i]]++;
     }
     return JEM_OK;
+}
+
+/* ---- exact samplers, and diagnostics --------------------------------------------------------- */
+
+jem_mcmc_desc jem_mcmc_desc_default(void) {
+    jem_mcmc_desc d;
+    memset(&d, 0, sizeof d);
+    d.steps = 1000, d.step = 0.1f, d.leapfrog = 1;
+    return d;
+}
+
+/* The state of n chains of d numbers: where they are (old) and where they might go (new). */
+typedef struct jem__mcmc {
+    jem_ctx *ctx;
+    jem_fn logp;
+    void *user;
+    jem_tensor *leaf;
+    int n;
+    ptrdiff_t d;
+    float *x, *g, *f;                              /* old: [n][d] points, slopes; [n] log p */
+    float *new_x, *new_g, *new_f, *push;           /* push: [n][d], the momentum */
+} jem__mcmc;
+
+/* log p at x (NULL: where the leaf is) -> f, and its slope -> g (NULL: is not asked for). */
+static jem_status jem__density_at(jem__mcmc *m, const float *x, float *f, float *g) {
+    if (x && jem_write(m->leaf, x) != JEM_OK) return m->ctx->status;
+    const jem_mark mark = jem_begin(m->ctx);
+    jem_tensor *y = m->logp(m->ctx, m->leaf, m->user);
+    if (!y || y->n != m->n || y->c != 1 || y->h != 1 || y->w != 1)
+        jem__fail(m->ctx, JEM_BAD_SHAPE, "mcmc: the log-density made %s of x %s",
+                  y ? jem__shape_text(y).s : "nothing", jem__shape_text(m->leaf).s);
+    if (g && jem_grad(y, m->leaf) == JEM_OK) jem_read_grad(m->leaf, g);
+    jem_read(y, f);
+    jem_end(m->ctx, mark);
+    return m->ctx->status;
+}
+
+static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *user,
+                                 jem_tensor *x) {
+    m->ctx = ctx, m->logp = logp, m->user = user, m->leaf = x, m->n = x->n;
+    m->d = (ptrdiff_t)x->c * x->h * x->w;
+    float **const arrays[7] = { &m->x, &m->g, &m->new_x, &m->new_g, &m->push, &m->f, &m->new_f };
+    for (int i = 0; i < 7; i++)
+        *arrays[i] = jem__push_floats(ctx, i < 5 ? m->n * m->d : m->n);
+    if (ctx->status != JEM_OK || jem_read(x, m->x) != JEM_OK ||
+        jem__density_at(m, NULL, m->f, m->g) != JEM_OK) return ctx->status;
+    for (int i = 0; i < m->n; i++)
+        if (!jem__finite(m->f[i]))
+            return jem__fail(ctx, JEM_DIVERGED, "mcmc: log p of image %d is not finite", i);
+    return JEM_OK;
+}
+
+/* A proposal of every chain. gain[i]: log of the ratio that decides. With H = |push|^2/2 - log p,
+   which sliding without error would leave as it is, gain = H(old) - H(new). */
+static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rng *rng,
+                                    double *gain) {
+    const ptrdiff_t size = m->n * m->d;
+    const float half = d->step / 2;
+    jem_fill_normal(m->ctx, rng, m->push, size, 0, 1);
+    memcpy(m->new_x, m->x, (size_t)size * sizeof *m->x);
+    memcpy(m->new_g, m->g, (size_t)size * sizeof *m->g);
+    for (ptrdiff_t i = 0; i < m->n; i++) {
+        gain[i] = 0;
+        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
+            gain[i] = fma((double)m->push[k], 0.5 * (double)m->push[k], gain[i]);
+    }
+    for (int step = 0; step < d->leapfrog || step == 0; step++) {
+        for (ptrdiff_t k = 0; k < size; k++) {
+            if (d->leapfrog) m->push[k] = jem__fmaf(half, m->new_g[k], m->push[k]);
+            m->new_x[k] = jem__fmaf(d->step, m->push[k], m->new_x[k]);
+        }
+        if (jem__density_at(m, m->new_x, m->new_f, d->leapfrog ? m->new_g : NULL) != JEM_OK)
+            return m->ctx->status;
+        for (ptrdiff_t k = 0; d->leapfrog && k < size; k++)
+            m->push[k] = jem__fmaf(half, m->new_g[k], m->push[k]);
+    }
+    for (ptrdiff_t i = 0; i < m->n; i++) {
+        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
+            gain[i] = fma((double)m->push[k], -0.5 * (double)m->push[k], gain[i]);
+        gain[i] += (double)m->new_f[i] - (double)m->f[i];
+    }
+    return JEM_OK;
+}
+
+jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                    const jem_mcmc_desc *desc, jem_rng *rng, float *accepted) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_mcmc_desc d = desc ? *desc : jem_mcmc_desc_default();
+    if (!logp || !jem__is_leaf(x, "mcmc") || !rng || d.steps < 0 || d.leapfrog < 0 ||
+        !(d.step > 0))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "mcmc: needs a log-density, a leaf x, an rng, "
+                         "steps >= 0 (%d), leapfrog >= 0 (%d), step above 0 (%g)", d.steps,
+                         d.leapfrog, (double)d.step);
+    jem__mcmc m;
+    const jem_mark mark = jem_begin(ctx);
+    double *gain = (double *)jem__push(ctx, (size_t)x->n * sizeof *gain);
+    if (gain) jem__mcmc_open(&m, ctx, logp, user, x);
+    for (int i = 0; accepted && i < x->n; i++) accepted[i] = 0;
+    for (int step = 0; step < d.steps && ctx->status == JEM_OK; step++) {
+        if (jem__mcmc_propose(&m, &d, rng, gain) != JEM_OK) break;
+        for (int i = 0; i < m.n; i++) {            /* a gain that is NaN is refused */
+            const ptrdiff_t at = i * m.d;
+            const size_t bytes = (size_t)m.d * sizeof(float);
+            const double u = log((double)jem_rng_uniform(rng));
+            if (!(u < gain[i]) || !jem__finite(m.new_f[i])) continue;
+            memcpy(m.x + at, m.new_x + at, bytes), memcpy(m.g + at, m.new_g + at, bytes);
+            m.f[i] = m.new_f[i];
+            if (accepted) accepted[i] += 1 / (float)d.steps;
+        }
+        if (jem_write(x, m.x) != JEM_OK) break;
+        if (d.watch && d.watch(d.watch_user, step, x)) break;
+    }
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
+jem_status jem_sgld_decay(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                          const jem_sgld_desc *desc, float b, float gamma, jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
+    if (!(b > 0) || !(gamma >= 0) || d.steps < 0)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld_decay: needs b above 0 (%g), gamma (%g) and "
+                         "steps (%d) not below", (double)b, (double)gamma, d.steps);
+    for (int step = 0; step < d.steps; step++) {
+        const double share = pow(1 + step / (double)b, -(double)gamma);
+        jem_sgld_desc one = d;
+        one.steps = 1, one.watch = NULL;
+        one.step_size *= (float)share, one.noise_std *= (float)sqrt(share);
+        if (jem_sgld(ctx, logp, user, x, &one, rng) != JEM_OK) break;
+        if (d.watch && d.watch(d.watch_user, step, x)) break;
+    }
+    return ctx->status;
+}
+
+jem_ais_desc jem_ais_desc_default(void) {
+    jem_ais_desc d;
+    memset(&d, 0, sizeof d);
+    d.levels = 500, d.std = 1, d.walk = jem_mcmc_desc_default();
+    d.walk.steps = 1, d.walk.leapfrog = 5;
+    return d;
+}
+
+/* a log q + b log p, where q = N(mean, std^2 I) is normalised. */
+typedef struct jem__bridge { jem_fn logp; void *user; float a, b, mean, std; } jem__bridge;
+
+static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem__bridge *s = (const jem__bridge *)user;
+    const double each = log((double)s->std * sqrt(6.283185307179586));
+    jem_tensor *p = s->logp(ctx, x, s->user);
+    jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_shift(ctx, x, -s->mean)));
+    q = jem_scale(ctx, q, -0.5f / (s->std * s->std));
+    q = jem_shift(ctx, q, (float)(-each * x->c * x->h * x->w));
+    return jem_add(ctx, jem_scale(ctx, q, s->a), jem_scale(ctx, p, s->b));
+}
+
+/* The mean of exp(w[i]), in logarithms. */
+static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
+    double top = w[0], sum = 0, squares = 0;
+    for (int i = 1; i < n; i++) top = w[i] > top ? w[i] : top;
+    for (int i = 0; i < n; i++) {
+        const double e = exp(w[i] - top);
+        sum += e, squares = fma(e, e, squares);
+    }
+    r->log_z = top + log(sum / n), r->chains = sum * sum / squares;
+    r->error = sqrt(fmax(1 / r->chains - 1.0 / n, 0));     /* relative error of the mean */
+}
+
+jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
+                   jem_rng *rng, jem_ais_result *result) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
+    if (!logp || !jem__is_leaf(x, "ais") || !rng || !result || d.levels < 1 || !(d.std > 0))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: needs a log-density, a leaf x, an rng, a "
+                         "place for the result, levels (%d) and std (%g) above 0", d.levels,
+                         (double)d.std);
+    jem__bridge s;
+    jem__mcmc m;
+    s.logp = logp, s.user = user, s.mean = d.mean, s.std = d.std;
+    m.ctx = ctx, m.logp = jem__between, m.user = &s, m.leaf = x, m.n = x->n;
+    const jem_mark mark = jem_begin(ctx);
+    double *w = (double *)jem__push_zero(ctx, (size_t)x->n * sizeof *w);
+    float *f = jem__push_floats(ctx, x->n);
+    if (w && f) jem__all_noise(x, d.mean, d.std, rng);
+    for (int k = 1; k <= d.levels && ctx->status == JEM_OK; k++) {     /* b = (k/levels)^2 */
+        const double to = (double)k / d.levels, from = (double)(k - 1) / d.levels;
+        const double more = (to - from) * (to + from);
+        s.a = -1, s.b = 1;
+        if (jem__density_at(&m, NULL, f, NULL) != JEM_OK) break;
+        for (int i = 0; i < x->n; i++) w[i] = fma(more, (double)f[i], w[i]);
+        s.b = (float)(to * to), s.a = 1 - s.b;
+        jem_mcmc(ctx, jem__between, &s, x, &d.walk, rng, NULL);
+    }
+    if (ctx->status == JEM_OK) jem__ais_sum(w, x->n, result);
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
+/* Mean over all halves of chains of their autocovariance at a lag. mean, spread: mean and variance
+   of the halves' means (by Welford's recursion). */
+static double jem__autocovariance(const float *values, int steps, int chains, int lag,
+                                  double *mean, double *spread) {
+    const ptrdiff_t n = steps / 2, next = chains;
+    double all = 0, squares = 0;
+    *mean = 0;
+    for (int half = 0; half < 2 * chains; half++) {
+        const float *v = values + half / 2 + (half & 1 ? (steps - n) * next : 0);
+        double m = 0, sum = 0;
+        for (ptrdiff_t i = 0; i < n; i++) m += (double)v[i * next] / (double)n;
+        for (ptrdiff_t i = 0; i + lag < n; i++)
+            sum = fma((double)v[i * next] - m, (double)v[(i + lag) * next] - m, sum);
+        const double off = m - *mean;
+        all += sum / (double)n, *mean += off / (half + 1), squares = fma(off, m - *mean, squares);
+    }
+    *spread = squares / (2 * chains - 1);
+    return all / (2 * chains);
+}
+
+jem_chain_stats jem_diagnose(const float *values, int steps, int chains) {
+    jem_chain_stats s = { NAN, NAN, NAN, NAN, NAN, NAN };
+    if (!values || steps < 8 || chains < 1) return s;
+    const int n = steps / 2;
+    double spread, unused;
+    const double within = jem__autocovariance(values, steps, chains, 0, &s.mean, &spread) *
+                          n / (n - 1.0);
+    const double total = fma(within, (n - 1.0) / n, spread);
+    s.std = sqrt(total), s.rhat = sqrt(total / within);
+    /* rho(0) = 1, rho(1), ... in pairs, whose sums are positive and fall: until one is negative */
+    double sum = 0, least = INFINITY, even = 1, odd;
+    for (int lag = 0;; lag += 2) {
+        const double c = jem__autocovariance(values, steps, chains, lag + 1, &s.mean, &unused);
+        if (lag) even = 1 - (within - jem__autocovariance(values, steps, chains, lag, &s.mean,
+                                                          &unused)) / total;
+        odd = 1 - (within - c) / total;
+        if (!(even + odd > 0) || lag + 5 >= n) break;
+        least = fmin(least, even + odd), sum += least;
+    }
+    const double count = 2.0 * n * chains;
+    s.tau = fmax(fma(2, sum, -1) + fmax(even, 0), 1 / log10(count));
+    s.ess = count / s.tau, s.error = s.std / sqrt(s.ess);
+    return s;
 }
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
@@ -5084,6 +5430,18 @@ jem_train_desc jem_train_desc_default(void) {
     d.negatives = 64, d.buffer_size = 10000, d.reinit = 0.05f, d.diverged = 1e8f, d.seed = 1;
     d.restart_lo = -1, d.restart_hi = 1, d.noise_lo = 0.12f, d.noise_hi = 2;
     d.fresh = jem_denoise_desc_default(), d.fresh.steps = 0;
+    return d;
+}
+
+jem_train_desc jem_train_desc_score(int updates) {
+    jem_train_desc d = jem_train_desc_default();
+    d.lr = 1.5e-3f, d.optim.clip = 20, d.optim.ema = 0.999f;
+    d.schedule.kind = JEM_COSINE, d.schedule.total = updates, d.schedule.floor = 0.02f;
+    d.schedule.warmup = updates < 2000 ? updates / 10 : 200;
+    d.w_ce = 2, d.w_score = 0.016f, d.w_cd = 0.005f, d.cd_from = updates / 4 * 3;
+    d.input_noise = d.noise_lo, d.label_noise = 0.3f, d.label_wide = 0.5f;
+    d.sgld.steps = 10, d.sgld.step_size = 0.01f, d.sgld.noise_std = 0.1f;
+    d.negatives = 32, d.buffer_size = 200, d.reinit = 0.025f, d.fresh.steps = 200;
     return d;
 }
 
@@ -5290,30 +5648,35 @@ static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_s
     return jem_score_matching(net->ctx, jem_logp, tr->net, clean, &d, &tr->rng, &s->residual);
 }
 
+/* Images of an update: labelled ones, and those for p(x), which may be the same. */
+typedef struct jem__batch {
+    const float *x, *x_data;
+    const int *labels;
+    int n, n_data;
+} jem__batch;
+
 /* The whole loss, on the tape: chains first, then what depends on data. */
-static jem_tensor *jem__train_loss(jem_trainer *tr, const float *x, const int *labels, int n,
-                                   const float *x_unlabelled, int n_unlabelled,
-                                   jem_loss_terms *terms, jem_tensor **score, jem_stats *s) {
+static jem_tensor *jem__train_loss(jem_trainer *tr, const jem__batch *b, jem_loss_terms *terms,
+                                   jem_tensor **score, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     const jem_train_desc *d = &tr->desc;
-    const int n_data = x_unlabelled ? n_unlabelled : n;
-    const float *x_data = x_unlabelled ? x_unlabelled : x;
     const int chains = jem__wants_samples(d) && tr->updates >= d->cd_from;
-    const int n_neg = d->negatives ? d->negatives : n_data;
+    const int n_neg = d->negatives ? d->negatives : b->n_data;
     const int own = d->label_noise > 0 || d->label_wide > 0;   /* cross-entropy's own images */
     const jem_loss_weights w = { d->w_ce, d->w_cd, d->w_cd_class, d->energy_l2 };
     int *sample_labels = NULL;
     memset(terms, 0, sizeof *terms), *score = NULL;
-    jem__remember_noise(tr, x_data,
-                        (ptrdiff_t)n_data * tr->net->channels * tr->net->height * tr->net->width);
+    jem__remember_noise(tr, b->x_data, (ptrdiff_t)b->n_data * tr->net->channels *
+                                       tr->net->height * tr->net->width);
     if (chains && jem__by_class(d) &&
         !(sample_labels = (int *)jem__push(ctx, (size_t)n_neg * sizeof(int)))) return NULL;
     jem_tensor *sample = chains ? jem__negatives(tr, n_neg, sample_labels) : NULL;
-    jem_tensor *labelled = n ? jem__labelled(tr, x, n) : NULL;
-    jem_tensor *data = x_unlabelled || (own && chains) ? jem__noisy(tr, x_data, n_data) : NULL;
-    if (d->w_score > 0) *score = jem__score_term(tr, x_data, n_data, s);
-    if (!n && !chains && *score) return jem_scale(ctx, *score, d->w_score);
-    jem_tensor *loss = jem_loss(tr->net, &w, labelled, labels, data, sample, sample_labels, terms);
+    jem_tensor *labelled = b->n ? jem__labelled(tr, b->x, b->n) : NULL, *data = NULL;
+    if (b->x_data != b->x || (own && chains)) data = jem__noisy(tr, b->x_data, b->n_data);
+    if (d->w_score > 0) *score = jem__score_term(tr, b->x_data, b->n_data, s);
+    if (!b->n && !chains && *score) return jem_scale(ctx, *score, d->w_score);
+    jem_tensor *loss = jem_loss(tr->net, &w, labelled, b->labels, data, sample, sample_labels,
+                                terms);
     return loss ? jem__accumulate(ctx, loss, d->w_score, *score) : NULL;
 }
 
@@ -5328,10 +5691,11 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
                           n && (!x || !labels) ? ": data or labels are NULL" : "");
         return s;
     }
-    if (n_unlabelled == 0) x_unlabelled = NULL;
+    jem__batch b = { x, x, labels, n, n };
+    if (n_unlabelled > 0 && x_unlabelled) b.x_data = x_unlabelled, b.n_data = n_unlabelled;
     s.status = jem__images_check(tr->net, "train_step", x, n);
-    if (s.status == JEM_OK && x_unlabelled)
-        s.status = jem__images_check(tr->net, "train_step, unlabelled", x_unlabelled, n_unlabelled);
+    if (s.status == JEM_OK && b.x_data != x)
+        s.status = jem__images_check(tr->net, "train_step, unlabelled", b.x_data, b.n_data);
     if (s.status != JEM_OK) return s;
     jem_ctx *ctx = tr->net->ctx;
     const jem_train_desc *d = &tr->desc;
@@ -5341,8 +5705,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     jem_optim_average(tr->optim, 0);
     jem_mark mark = jem_begin(ctx);
     jem_loss_terms terms;
-    jem_tensor *score, *loss = jem__train_loss(tr, x, labels, n, x_unlabelled, n_unlabelled, &terms,
-                                               &score, &s);
+    jem_tensor *score, *loss = jem__train_loss(tr, &b, &terms, &score, &s);
     jem_keep(terms.logits);
     jem_zero_grad(tr->net);
     s.status = loss ? jem_backward(loss) : ctx->status;
@@ -5947,30 +6310,38 @@ jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int wi
     return s;
 }
 
-jem_status jem_sample(jem_net *net, int label, int n, const jem_sgld_desc *walk, uint64_t seed,
-                      const jem_pixels_desc *desc, unsigned char *pixels) {
+jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_pixels_desc *desc,
+                      unsigned char *pixels) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
     const jem_pixels_desc p = jem__pixels_desc(desc);
-    jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
-    if (!walk) d.steps = 200;
     if (n < 1 || !pixels || label < -1 || label >= net->classes)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: %d of class %d (-1, or 0..%d)%s", n, label,
                          net->classes - 1, pixels ? "" : ", and pixels is NULL");
     if (jem__pixels_check(net, net->width, net->height, 1, &p) != JEM_OK) return ctx->status;
     const ptrdiff_t size = (ptrdiff_t)n * net->channels * net->height * net->width;
+    const int score = net->noise_hi > 0;
     jem_mark mark = jem_begin(ctx);
     float *x = jem__push_floats(ctx, size);
     int *labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
     if (x && labels) {
         jem_rng rng = jem_rng_seed(seed);
-        jem_class_of of;
-        of.net = net, of.labels = labels;
+        jem_guide guide;                           /* 5: clear specimens, where noise was learned */
+        guide.net = net, guide.labels = labels, guide.weight = score ? 5 : 1;
+        const jem_fn logp = label < 0 ? jem_logp : jem_logp_guided;
+        void *user = label < 0 ? (void *)net : (void *)&guide;
         for (int i = 0; i < n; i++) labels[i] = label;
         jem_fill_uniform(ctx, &rng, x, size, p.lo, p.hi);
         jem_tensor *t = jem_input(ctx, x, n, net->channels, net->height, net->width);
-        if (label < 0) jem_sgld(ctx, jem_logp, net, t, &d, &rng);
-        else jem_sgld(ctx, jem_logp_class, &of, t, &d, &rng);
+        if (score) {
+            jem_fresh_desc d = jem_fresh_desc_default();
+            d.mean = net->mean, d.denoise.sigma_max = net->noise_hi;
+            jem_fresh(ctx, logp, user, t, &d, &rng);
+        } else {
+            jem_sgld_desc d = jem_sgld_desc_default();
+            d.steps = 200;
+            jem_sgld(ctx, logp, user, t, &d, &rng);
+        }
         if (jem_ok(ctx) && jem_read(t, x) == JEM_OK) jem_floats_to_pixels(net, x, n, &p, pixels);
     }
     jem_end(ctx, mark);
@@ -6550,12 +6921,12 @@ static void jem__visit_net(jem__visitor *v, jem_net *net) {
         { "jem.mean", offsetof(jem_net, mean), 0, -1e6f, 1e6f }
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !v->status; i++) {
-        float *x = (float *)(void *)((char *)net + numbers[i].at), value = numbers[i].usual;
+        float *x = (float *)(void *)((char *)net + numbers[i].at), value = *x;
         char text[32];
         if (v->out) {
-            jem__print_number(text, sizeof text, (double)*x);
-            v->status = jem_archive_set_meta(v->out, numbers[i].key,
-                                             *x < value || *x > value ? text : NULL);
+            const int usual = value <= numbers[i].usual && value >= numbers[i].usual;
+            jem__print_number(text, sizeof text, (double)value);
+            v->status = jem_archive_set_meta(v->out, numbers[i].key, usual ? NULL : text);
             continue;
         }
         jem__fields f = jem__fields_of(v->ctx, v->owner);
@@ -7271,6 +7642,16 @@ JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
     return JEM__DIV(one, JEM__ADD(one, JEM__FN(exp)(JEM__SUB(JEM__SET(0.0f), x))));
 }
 
+/* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|); u is 1 + e^-|x| rounded, and (e^-|x|)/(u - 1) mends
+   what that lost */
+JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
+    const JEM__V zero = JEM__SET(0.0f), one = JEM__SET(1.0f), minus = JEM__SUB(zero, x);
+    const JEM__V e = JEM__FN(exp)(JEM__LESS(x, zero, x, minus)), u = JEM__ADD(one, e);
+    const JEM__V top = JEM__LESS(x, zero, zero, x);
+    const JEM__V mend = JEM__DIV(e, JEM__SUB(u, one));
+    return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), mend, top), JEM__ADD(e, top));
+}
+
 /* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
 
 JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__I *a, JEM__I *b) {
@@ -7761,8 +8142,8 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
 /* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
    matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
    and images is a matrix product per point; G' goes last. Operands lie as [point]
-   [strip of VL lanes][block of B channels][tile][B][VL], tiles counted through all groups. For M = 4 and many
-   channels: elsewhere the direct sum was measured to be faster. */
+   [strip of VL lanes][block of B channels][tile][B][VL], tiles counted through all groups. For
+   M = 4 and many channels: elsewhere the direct sum was measured to be as fast. */
 
 /* One group's tiles of x (side 0) or dy (side 1), transformed. */
 JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side, const float *x) {
@@ -7861,71 +8242,49 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
 
 /* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
 
-/* y = f(x). aux: what the backward wants, or NULL (see jem__map below for which). */
+/* y = f(x). aux: the bits or slopes that the backward wants, or NULL. */
 JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
-    const JEM__V va = JEM__SET(a);
     uint16_t *bits = (uint16_t *)aux;
     float *slopes = (float *)aux;
-    switch (kind) {
-    case JEM__MAP_SCALE: JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), va)); break;
-    case JEM__MAP_SHIFT: JEM__EACH(i, n) JEM__STORE(y + i, JEM__ADD(JEM__LOAD(x + i), va)); break;
-    case JEM__MAP_SQUARE:
-        JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), JEM__LOAD(x + i)));
-        break;
-    case JEM__MAP_EXP: JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(exp)(JEM__LOAD(x + i))); break;
-    case JEM__MAP_LOG: JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(log)(JEM__LOAD(x + i))); break;
-    case JEM__MAP_TANH:                            /* 2 sigmoid(2x) - 1 */
-        JEM__EACH(i, n) {
-            JEM__V v = JEM__LOAD(x + i);
-            v = JEM__FN(sigmoid)(JEM__ADD(v, v));
-            JEM__STORE(y + i, JEM__FMA(JEM__SET(2.0f), v, JEM__SET(-1.0f)));
-        }
-        break;
-    case JEM__MAP_LEAKY:
-        JEM__EACH(i, n)
-            JEM__STORE(y + i, JEM__FN(activate)(JEM__MAP_LEAKY, a, JEM__LOAD(x + i),
-                                                (int)(i % JEM_LANES),
-                                                bits ? bits + i / JEM_LANES : NULL, NULL));
-        break;
-    case JEM__MAP_SILU:
-        JEM__EACH(i, n)
-            JEM__STORE(y + i, JEM__FN(activate)(JEM__MAP_SILU, a, JEM__LOAD(x + i),
-                                                (int)(i % JEM_LANES), NULL,
-                                                slopes ? slopes + i : NULL));
-        break;
-    default: break;
-    }
+#define JEM__X JEM__LOAD(x + i)
+#define JEM__ACTIVATE(which)                                                                       \
+    JEM__FN(activate)(which, a, JEM__X, (int)(i % JEM_LANES),                                      \
+                      which == JEM__MAP_LEAKY && bits ? bits + i / JEM_LANES : NULL,               \
+                      which == JEM__MAP_SILU && slopes ? slopes + i : NULL)
+#define JEM__ROW(which, name, wants, f, derivative)                                                \
+    case JEM__MAP_##which: JEM__EACH(i, n) JEM__STORE(y + i, f); break;
+    switch (kind) { JEM__MAPS(JEM__ROW) default: break; }
+#undef JEM__ROW
+#undef JEM__ACTIVATE
+#undef JEM__X
 }
 
-/* dx = (add ? dx : 0) + dy f'(x). kept: the input (square, log) or the output (exp, tanh). */
+/* dx = (add ? dx : 0) + dy f'(x). kept: the input or the output, as the row says. */
 JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const void *aux,
                                    const float *dy, float *dx, int add, ptrdiff_t n) {
     const uint16_t *bits = (const uint16_t *)aux;
-    const float *slope = (const float *)aux;
-#define JEM__BACK(derivative)                                                                      \
-    JEM__EACH(i, n) {                                                                              \
-        const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                        \
-        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));              \
-    }                                                                                              \
-    break
+    const float *slopes = (const float *)aux;
+#define JEM__X JEM__LOAD(kept + i)
+#define JEM__Y JEM__LOAD(kept + i)
+#define JEM__BIT ((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES))
+#define JEM__SLOPE JEM__LOAD(slopes + i)
+#define JEM__ROW(which, name, wants, f, derivative)                                                \
+    case JEM__MAP_##which:                                                                         \
+        JEM__EACH(i, n) {                                                                          \
+            const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                    \
+            JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));          \
+        }                                                                                          \
+        break;
     switch (kind) {
-    case JEM__MAP_SCALE: JEM__BACK(JEM__SET(a));
-    case JEM__MAP_SHIFT: JEM__BACK(JEM__SET(1.0f));
-    case JEM__MAP_SQUARE: JEM__BACK(JEM__ADD(JEM__LOAD(kept + i), JEM__LOAD(kept + i)));
-    case JEM__MAP_EXP: JEM__BACK(JEM__LOAD(kept + i));
-    case JEM__MAP_LOG: JEM__BACK(JEM__DIV(JEM__SET(1.0f), JEM__LOAD(kept + i)));
-    case JEM__MAP_TANH:
-        JEM__BACK(JEM__FNMA(JEM__LOAD(kept + i), JEM__LOAD(kept + i), JEM__SET(1.0f)));
-    case JEM__MAP_LEAKY:
-        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES),
-                            JEM__SET(a), JEM__SET(1.0f)));
-    case JEM__MAP_SILU: JEM__BACK(JEM__LOAD(slope + i));
-    case JEM__MAP_DROP:
-        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES),
-                            JEM__SET(0.0f), JEM__SET(a)));
+        JEM__MAPS(JEM__ROW)
+        JEM__ROW(DROP, "", BIT, , JEM__PICK(JEM__BIT, JEM__SET(0.0f), JEM__SET(a)))
     default: break;
     }
-#undef JEM__BACK
+#undef JEM__ROW
+#undef JEM__SLOPE
+#undef JEM__BIT
+#undef JEM__Y
+#undef JEM__X
 }
 
 /* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
@@ -8416,6 +8775,10 @@ static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16
     jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, NULL, NULL };
 #undef JEM__TARGET
 
+/* Linux alone gives tiles to those who ask; gcc's intrinsics want a long of 64 bits. */
+#if (defined(__linux__) && defined(__LP64__)) || defined(JEM__TILE_LOAD)
+#define JEM__AMX 1
+
 /* AMX: 8 tiles of 16 rows of 64 bytes. 0..3 hold C, 4 and 5 A, 6 and 7 B (a third and fourth of B
    take what is free). Tests define these three for processors that have no tiles. */
 #ifndef JEM__TILE_LOAD
@@ -8481,12 +8844,14 @@ JEM__TILE_TARGET static void jem__bf16_block_amx(int m, int n, int runs, int pai
 static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
     jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, jem__tile_begin,
     jem__tile_end };
+#endif /* tiles */
 #endif
 
 /* The one for this processor; NULL: none. Whether tiles do what we think they do is tried. */
 static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 #ifdef JEM__X86_BF16
     const int best = isa == JEM_ISA_BEST;
+#ifdef JEM__AMX
     if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
         uint16_t a[512], b[512];
         float c[JEM__BF16_TILE];
@@ -8506,6 +8871,7 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
         }
         if (right) return &jem__bf16_amx;
     }
+#endif
     if ((best || isa == JEM_ISA_AVX512_BF16) && jem_isa_available(JEM_ISA_AVX512_BF16))
         return &jem__bf16_avx512;
 #endif

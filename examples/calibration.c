@@ -1,8 +1,8 @@
 /* Is it right as often as it says? Of digits that the network is 80% sure of, 80% should be
    right. Digits in much noise, so that there is something to be unsure of; then with a
    temperature, fitted to half of them and tried on the other half.
-       build/calibration  build/pictures/calibration.png: how often it is right (up) over how sure it
-                          is (to the right), as it is (blue) and with the temperature (orange); the
+       build/calibration  build/pictures/calibration.png: how often it is right (up) over how sure
+                          it is (across), as it is (blue) and with the temperature (orange); the
                           larger a dot, the more digits. On the diagonal it is calibrated. */
 #define JEM_IMPLEMENTATION
 #include "../jem.h"

@@ -28,7 +28,7 @@
 #define BUFFER_PATH "build/pictures/buffer.png"
 
 enum { BATCH = 64, CLASSES = 10, PER_CLASS = 10, DREAMS = CLASSES * PER_CLASS };
-enum { FROM_NOISE = 300, WALK = 300, SHOTS = 12 };
+enum { FROM_NOISE = 300, WALK = 600, SHOTS = 12 };
 
 static double seconds(void) {
 #ifdef _WIN32
@@ -97,7 +97,7 @@ static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed) {
 
 /* ---- dreaming -------------------------------------------------------------------------------- */
 
-/* Keeps what the first chain of each class looks like at SHOTS moments: in noise, ten on the way. */
+/* Keeps what the first chain of each class looks like at SHOTS moments: noise, ten on the way. */
 typedef struct film { float *all, *shots; int taken, before; } film;
 static const int moments[SHOTS - 2] = { 20, 40, 60, 80, 110, 140, 180, 240, FROM_NOISE,
                                         FROM_NOISE + WALK };
@@ -117,7 +117,7 @@ static int film_watch(void *user, int step, jem_tensor *x) {
     return 0;
 }
 
-/* 'Give me ten of each': from noise, uphill on log p(x) and, ten times as steeply, log p(y|x). */
+/* 'Give me ten of each': from noise, uphill on log p(x) and, five times as steeply, log p(y|x). */
 static int dream(jem_net *net, uint64_t seed) {
     jem_ctx *ctx = net->ctx;
     jem_rng rng = jem_rng_seed(seed);
@@ -130,7 +130,7 @@ static int dream(jem_net *net, uint64_t seed) {
         jem_mark mark = jem_begin(ctx);
         jem_tensor *x = jem_zeros(ctx, DREAMS, 1, DIGIT, DIGIT);
         jem_guide guide;
-        guide.net = net, guide.labels = labels, guide.weight = 10;
+        guide.net = net, guide.labels = labels, guide.weight = 5;
         jem_fresh_desc how = jem_fresh_desc_default();
         how.mean = net->mean, how.denoise.steps = FROM_NOISE, how.walk.steps = WALK;
         how.denoise.watch = how.walk.watch = film_watch;
@@ -177,29 +177,16 @@ static int compare_densities(jem_net *net, const digits *d) {
     return ok;
 }
 
-/* First the score, without a single chain: what direction leads from a digit with noise back to it.
-   Then chains, begun in samples of what was learned, find out where it is wrong. */
-static jem_train_desc recipe(jem_net *net, int updates, uint64_t seed) {
-    jem_train_desc how = jem_train_desc_default();
-    net->scale = 10;                               /* log p(x) = 10 logsumexp f(x) */
-    how.lr = 1.5e-3f, how.seed = seed, how.optim.clip = 20, how.optim.ema = .999f;
-    how.schedule.kind = JEM_COSINE, how.schedule.total = updates, how.schedule.floor = .02f;
-    how.schedule.warmup = updates / 10;
-    how.w_ce = 2, how.w_score = .016f, how.noise_lo = .12f, how.noise_hi = 2;
-    how.label_noise = .3f, how.label_wide = .5f;
-    how.w_cd = .005f, how.cd_from = updates * 3 / 4, how.input_noise = how.noise_lo;
-    how.negatives = 32, how.buffer_size = 200, how.reinit = .025f, how.fresh.steps = 200;
-    how.sgld.steps = 10, how.sgld.step_size = .01f, how.sgld.noise_std = .1f;
-    return how;
-}
-
 static int run(jem_ctx *ctx, int updates, uint64_t seed) {
     const double start = seconds();
     digits d;
     if (!digits_load(DIGITS_PATH, &d)) return 0;
     jem_net *net = jem_convnet_create(ctx, NULL, seed);
     if (!net) return 0;
-    const jem_train_desc how = recipe(net, updates, seed);
+    /* First the score, without a single chain: which way leads from a digit with noise back to it.
+       Then chains, begun in samples of what was learned, find out where it is wrong. */
+    jem_train_desc how = jem_train_desc_score(updates);
+    net->scale = 10, how.seed = seed;              /* log p(x) = 10 logsumexp f(x) */
     jem_trainer *tr = jem_trainer_create(net, &how);
     if (tr)
         printf("%d digits, %ld parameters, %d updates of %d images, %d chains after %d, %s x %d\n",

@@ -13,7 +13,7 @@ enum { CHAINS = 100, STEPS = 300, FILMED = 10, SHOTS = 13 };
    middle of the way that a noise-blind sample takes. */
 static const int moments[2][SHOTS] = {
     { 0, 1, 3, 6, 10, 15, 20, 30, 50, 80, 130, 200, STEPS },
-    { 0, 20, 40, 60, 80, 100, 120, 140, 170, 200, 250, STEPS, 2 * STEPS }
+    { 0, 20, 40, 60, 80, 100, 120, 140, 170, 200, 250, STEPS, 3 * STEPS }
 };
 typedef struct film {
     float x[CHAINS][DIGIT_PIXELS], shot[FILMED][SHOTS][DIGIT_PIXELS];
@@ -42,14 +42,14 @@ static jem_status draw(jem_net *net, int label, jem_tensor *x, film *f, jem_rng 
     jem_ctx *ctx = net->ctx;
     int labels[CHAINS];
     for (int i = 0; i < CHAINS; i++) labels[i] = label;
-    jem_guide guide = { net, labels, net->noise_hi > 0 ? 10.f : 1.f };
+    jem_guide guide = { net, labels, net->noise_hi > 0 ? 5.f : 1.f };
     jem_fn logp = label < 0 ? jem_logp : jem_logp_guided;  /* log p(x) + weight log p(y|x) */
     void *user = label < 0 ? (void *)net : (void *)&guide;
     f->moment = moments[net->noise_hi > 0];
     film_take(f, x);
     if (net->noise_hi > 0) {
         jem_fresh_desc fresh = jem_fresh_desc_default();
-        fresh.mean = net->mean, fresh.denoise.steps = fresh.walk.steps = STEPS;
+        fresh.mean = net->mean, fresh.denoise.steps = STEPS, fresh.walk.steps = 2 * STEPS;
         fresh.denoise.watch = fresh.walk.watch = film_watch;
         fresh.denoise.watch_user = fresh.walk.watch_user = f;
         return jem_fresh(ctx, logp, user, x, &fresh, rng);

@@ -115,7 +115,7 @@ smoke() {
     rm -rf "$dir"
     mkdir -p "$dir/build"
     ln -s "$root/examples" "$dir/examples"
-    for command in "demo --updates 15" hello "sample 7" "train --iters 3" autograd own_energy; do
+    for command in "demo --updates 15" hello "sample 7" "train --iters 3" autograd own_energy score; do
         try "examples: $command" example $command
     done
 }

@@ -150,11 +150,14 @@ static void test_ops(jem_ctx *ctx) {
         snprintf(op, sizeof op, "%s%d", i < 5 ? "conv" : "avg_pool", i < 5 ? i : i - 5);
         test_conv(ctx, op, i >= 5);
     }
-    static const char *const maps[] = { "silu", "leaky_relu", "relu", "tanh" };
-    for (int i = 0; i < 4; i++) {
+    static const char *const maps[] = { "silu", "leaky_relu", "relu", "tanh", "sigmoid", "softplus",
+                                        "clamp" };
+    for (int i = 0; i < 7; i++) {
         jem_tensor *x = made_leaf(ctx, shape(2, 3, 4, 5), 4, "ops.act.x");
         jem_tensor *y = i == 0 ? jem_silu(ctx, x) : i == 1 ? jem_leaky_relu(ctx, x, 0.2f)
-                      : i == 2 ? jem_relu(ctx, x) : jem_tanh(ctx, x);
+                      : i == 2 ? jem_relu(ctx, x) : i == 3 ? jem_tanh(ctx, x)
+                      : i == 4 ? jem_sigmoid(ctx, x) : i == 5 ? jem_softplus(ctx, x)
+                      : jem_clamp(ctx, x, -1.5f, 0.5f);
         compare_op(ctx, maps[i], x, y, "ops.act.probe", NULL);
     }
     int labels[5];

@@ -230,7 +230,8 @@ static void direct_maps(jem_ctx *ctx, record *r) {
                 ctx->k->map(kind, a, x, y, aux, n);
             }
             record_add(r, "y", y, n), record_add(r, "aux", aux, n);
-            const int output = kind == JEM__MAP_EXP || kind == JEM__MAP_TANH;
+            const int output = kind < JEM__MAP_DROP &&
+                               jem__map_ops[kind].keeps == JEM_KEEPS_OUTPUT;
             for (int add = 0; add < 2; add++) {
                 ctx->k->map_back(kind, a, output ? y : x, aux, dy, dx, add, n);
                 record_add(r, "dx", dx, n);

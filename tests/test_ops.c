@@ -67,6 +67,10 @@ BUILDER(of_square, jem_square(c, x))
 BUILDER(of_exp, jem_exp(c, x))
 BUILDER(of_log, jem_log(c, x))
 BUILDER(of_tanh, jem_tanh(c, x))
+BUILDER(of_sigmoid, jem_sigmoid(c, x))
+BUILDER(of_softplus, jem_softplus(c, x))
+BUILDER(of_clamp_below, jem_clamp(c, x, 0, 9))
+BUILDER(of_clamp_above, jem_clamp(c, x, -9, 0))
 BUILDER(of_relu, jem_relu(c, x))
 BUILDER(of_leaky, jem_leaky_relu(c, x, 0.2f))
 BUILDER(of_silu, jem_silu(c, x))
@@ -134,6 +138,9 @@ static void test_elementwise(jem_ctx *ctx) {
         { "scale", of_scale, -1, 1, 0, 0.2f }, { "shift", of_shift, -1, 1, 0, 0.2f },
         { "square", of_square, -2, 2, 0, 0.1f }, { "exp", of_exp, -2, 2, 0, 0.03f },
         { "log", of_log, 0.5f, 3, 0, 0.02f }, { "tanh", of_tanh, -2, 2, 0, 0.03f },
+        { "sigmoid", of_sigmoid, -3, 3, 0, 0.05f }, { "softplus", of_softplus, -3, 3, 0, 0.05f },
+        { "clamp, from 0", of_clamp_below, -1, 1, 0.1f, 0.04f },
+        { "clamp, to 0", of_clamp_above, -1, 1, 0.1f, 0.04f },
         { "relu", of_relu, -1, 1, 0.1f, 0.04f }, { "leaky_relu", of_leaky, -1, 1, 0.1f, 0.04f },
         { "silu", of_silu, -3, 3, 0, 0.05f }, { "dropout", of_dropout, -1, 1, 0, 0.2f },
         { "add", of_add, -1, 1, 0, 0.03f }, { "add, first", of_add_left, -1, 1, 0, 0.03f },
@@ -1217,6 +1224,7 @@ static void all_ops(jem_ctx *ctx, jem_net *bag, jem_tensor *x, int *made) {
         jem_conv2d(ctx, x, w, b, d), jem_linear(ctx, x, v, b), jem_add(ctx, x, x),
         jem_sub(ctx, x, x), jem_mul(ctx, x, x), jem_scale(ctx, x, 2), jem_shift(ctx, x, 2),
         jem_square(ctx, x), jem_exp(ctx, x), jem_log(ctx, x), jem_tanh(ctx, x), jem_relu(ctx, x),
+        jem_sigmoid(ctx, x), jem_softplus(ctx, x), jem_clamp(ctx, x, -1, 1),
         jem_leaky_relu(ctx, x, 0.1f), jem_silu(ctx, x), jem_dropout(ctx, x, 0.1f, &rng),
         jem_avg_pool(ctx, x, 1, 1), jem_global_pool(ctx, x), jem_flatten(ctx, x),
         jem_slice(ctx, x, 0, 1), jem_logsumexp(ctx, x), jem_log_softmax(ctx, x),
@@ -1276,6 +1284,8 @@ static void test_errors(void) {
     REFUSED(jem_dropout(ctx, y, 1, &rng), JEM_BAD_ARGUMENT, "dropout", "1");
     REFUSED(jem_dropout(ctx, y, -0.1f, &rng), JEM_BAD_ARGUMENT, "dropout", "-0.1");
     REFUSED(jem_dropout(ctx, y, 0.1f, NULL), JEM_BAD_ARGUMENT, "dropout", "rng");
+    REFUSED(jem_clamp(ctx, y, 1, 0.5f), JEM_BAD_ARGUMENT, "clamp", "lo = 1");
+    REFUSED(jem_clamp(ctx, y, 0, NAN), JEM_BAD_ARGUMENT, "clamp", "hi");
     REFUSED(jem_avg_pool(ctx, y, 5, 1), JEM_BAD_SHAPE, "avg_pool", "(2,3,4,5)");
     REFUSED(jem_avg_pool(ctx, y, 0, 1), JEM_BAD_SHAPE, "avg_pool", "(2,3,4,5)");
     REFUSED(jem_avg_pool(ctx, y, 2, -1), JEM_BAD_SHAPE, "avg_pool", "-1");

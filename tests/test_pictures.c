@@ -149,9 +149,9 @@ static void test_refused(jem_ctx *ctx) {
     x[5] = 0;
     int label = 3;
     CHECK(jem_accuracy(net, x, &label, 1) < 0 && says(ctx, "label 3 of image 0"), "a label");
-    CHECK(jem_sample(net, 3, 1, NULL, 1, NULL, out) != JEM_OK && says(ctx, "class 3"), "a class");
-    CHECK(jem_sample(net, 0, 0, NULL, 1, NULL, out) != JEM_OK && says(ctx, "0 of class"), "none");
-    CHECK(jem_sample(two, 0, 1, NULL, 1, NULL, out) == JEM_BAD_SHAPE && says(ctx, "channels"),
+    CHECK(jem_sample(net, 3, 1, 1, NULL, out) != JEM_OK && says(ctx, "class 3"), "a class");
+    CHECK(jem_sample(net, 0, 0, 1, NULL, out) != JEM_OK && says(ctx, "0 of class"), "none");
+    CHECK(jem_sample(two, 0, 1, 1, NULL, out) == JEM_BAD_SHAPE && says(ctx, "channels"),
           "channels");
     jem_net_free(net), jem_net_free(two);
 }
@@ -166,8 +166,8 @@ static void test_model(jem_ctx *ctx) {
     }
     enum { N = 10, BIG = 3 * 28 };
     static unsigned char digits[N * 784], again[N * 784], paper[BIG * BIG * 4];
-    CHECK(jem_sample(net, 7, N, NULL, 5, NULL, digits) == JEM_OK, "%s", jem_error(ctx));
-    CHECK(jem_sample(net, 7, N, NULL, 5, NULL, again) == JEM_OK && !memcmp(digits, again, N * 784),
+    CHECK(jem_sample(net, 7, N, 5, NULL, digits) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_sample(net, 7, N, 5, NULL, again) == JEM_OK && !memcmp(digits, again, N * 784),
           "the same seed, the same pixels");
     int sevens = 0, familiar = 0, same = 0;
     for (int k = 0; k < N; k++) {

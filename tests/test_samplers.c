@@ -819,7 +819,8 @@ static void test_learning(jem_ctx *ctx) {
     CHECK(right > 0.85f && last < 0.4f * first, "CE %g -> %g, accuracy %g", (double)first,
           (double)last, (double)right);
     const float ask[4] = { -0.25f, 0.35f, 0.9f, 0.9f };
-    jem_answer a[2] = { { 0, 0, 0, 0 }, { 0, 0, 0, 0 } };
+    jem_answer a[2];
+    memset(a, 0, sizeof a);
     CHECK(jem_classify(net, ask, 2, a) == JEM_OK && a[0].log_density > a[1].log_density + 1,
           "on a moon %g, off it %g", (double)a[0].log_density, (double)a[1].log_density);
     jem_trainer_free(tr), jem_net_free(net);

@@ -117,11 +117,11 @@ static const option sample_table[] = {
     { "from", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(from), "noise|buffer", NO_PRESETS("noise"), 0,
       0, "where chains begin; the buffer is in last.safetensors" },
     { "steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(steps), "N", NO_PRESETS("-1"), -1, 1e8,
-      "SGLD steps (-1: 300 from noise, 0 from the buffer)" },
+      "SGLD steps (-1: 300 from noise, 600 if it learned a score, 0 from the buffer)" },
     { "fresh-steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(fresh_steps), "N", NO_PRESETS("300"), 0, 1e8,
       "noise: noise-blind steps before those, if it learned a score" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
-      "class: weight of log p(y|x) (0: 10 if it learned a score, else 1)" },
+      "class: weight of log p(y|x) (0: 5 if it learned a score, else 1)" },
     { "min-visits", OPTION_INT, OPTION_NOW, SAMPLE_AT(visits), "N", NO_PRESETS("5"), 0, 1e8,
       "buffer: only chains that training has walked so often" },
     { "sgld-lr", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(sgld_lr), "X", NO_PRESETS("1"), -1e9, 1e9,
@@ -293,7 +293,7 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
         walk.watch = denoise.watch = watch_chains, walk.watch_user = denoise.watch_user = s;
     jem_guide guide;
     guide.net = s->m.net, guide.labels = s->labels, guide.weight = s->o->guidance;
-    if (guide.weight == 0) guide.weight = s->m.net->noise_hi > 0 ? 10 : 1;
+    if (guide.weight == 0) guide.weight = s->m.net->noise_hi > 0 ? 5 : 1;
     const int labelled = s->one_class || s->all_classes;
     const jem_fn fn = guide.weight == 1 ? jem_logp_class : jem_logp_guided;
     void *user = labelled ? (void *)&guide : (void *)s->m.net;
@@ -334,7 +334,8 @@ static int sample_all(sampling *s) {
     }
     if (s->one_class && !class_of(net, "jem sample", o->label, &label)) return 2;
     for (int i = 0; i < SAMPLE_AT_ONCE; i++) s->labels[i] = label;
-    s->steps = o->steps >= 0 ? o->steps : o->from == FROM_NOISE ? 300 : 0;
+    s->steps = o->steps >= 0 ? o->steps : o->from != FROM_NOISE ? 0
+             : net->noise_hi > 0 ? 600 : 300;
     s->fresh_steps = o->from == FROM_NOISE && net->noise_hi > 0 ? o->fresh_steps : 0;
     s->apart = s->all_classes && STRIPS_MOST * o->columns <= SAMPLE_AT_ONCE ? o->columns : 1;
     s->rows = (o->n - 1) / s->apart + 1 < STRIPS_MOST ? (o->n - 1) / s->apart + 1 : STRIPS_MOST;
