@@ -3005,13 +3005,18 @@ jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float a) {
 jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope) {
     return jem__map(ctx, x, JEM__MAP_LEAKY, slope);
 }
-#define JEM__MAP_OP(name, kind)                                                                    \
-    jem_tensor *name(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, kind, 0); }
-JEM__MAP_OP(jem_square, JEM__MAP_SQUARE) JEM__MAP_OP(jem_exp, JEM__MAP_EXP)
-JEM__MAP_OP(jem_log, JEM__MAP_LOG) JEM__MAP_OP(jem_tanh, JEM__MAP_TANH)
-JEM__MAP_OP(jem_sigmoid, JEM__MAP_SIGMOID) JEM__MAP_OP(jem_softplus, JEM__MAP_SOFTPLUS)
-JEM__MAP_OP(jem_relu, JEM__MAP_LEAKY) JEM__MAP_OP(jem_silu, JEM__MAP_SILU)
-#undef JEM__MAP_OP
+jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SQUARE, 0); }
+jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_EXP, 0); }
+jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LOG, 0); }
+jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_TANH, 0); }
+jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x) {
+    return jem__map(ctx, x, JEM__MAP_SIGMOID, 0);
+}
+jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x) {
+    return jem__map(ctx, x, JEM__MAP_SOFTPLUS, 0);
+}
+jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LEAKY, 0); }
+jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SILU, 0); }
 
 jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
     if (!x || !jem_ok(ctx)) return NULL;
