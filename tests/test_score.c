@@ -343,8 +343,8 @@ static double walked(const jem_denoise_desc *d, double *variance) {
     return mean - off;
 }
 
-/* All of a fresh sample's way: the walk goes on at the density's own temperature, so at the end only
-   its last noise is taken off. */
+/* All of a fresh sample's way: the walk goes on at the density's own temperature, so at the end
+   only its last noise is taken off. */
 static void test_fresh(jem_ctx *ctx, blind *b) {
     jem_rng rng = jem_rng_seed(8);
     jem_fresh_desc d = jem_fresh_desc_default();
