@@ -81,16 +81,21 @@ $(BUILD)/command: stb
 	@mkdir -p $(@D)
 	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' >$@
 
+# The implementation is compiled once and linked to all that do not look inside it.
+INSIDE := $(shell grep -lE 'jem__|JEM__|->node' $(wildcard examples/*.c tests/*.c tools/*.c))
+$(BUILD)/jem.o: jem.h $(BUILD)/command
+	$(COMPILE) -x c -DJEM_IMPLEMENTATION -c jem.h -o $@
+
 # A failed compilation must not leave the program of before: run.sh would take it for the new one.
 define program
 	@rm -f $@
-	$(COMPILE) $< -o $@ -lm
+	$(COMPILE) $(if $(filter $<,$(INSIDE)),$<,-DJEM_DECLARATIONS $< $(BUILD)/jem.o) -o $@ -lm
 endef
-$(BUILD)/%: examples/%.c $(HEADERS) $(BUILD)/command
+$(BUILD)/%: examples/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
-$(BUILD)/%: tests/%.c $(HEADERS) $(BUILD)/command
+$(BUILD)/%: tests/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
-$(BUILD)/%: tools/%.c $(HEADERS) $(BUILD)/command
+$(BUILD)/%: tools/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 
 export CC CXX BUILD WARN NEON_TESTS

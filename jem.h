@@ -72,6 +72,8 @@
 
    MACROS, to be defined before the #include
        JEM_IMPLEMENTATION   in one file: compile the implementation here
+       JEM_DECLARATIONS     no implementation, even where JEM_IMPLEMENTATION is defined: for a build
+                            that compiles it once and links it to programs like the one above
        JEM_STATIC           all functions static: private to the file that has the implementation
        JEM_NO_STDIO         no file input or output (the *_memory functions remain)
        JEM_NO_SIMD          the scalar kernels only
@@ -100,21 +102,26 @@
        call comes first: give two ops that meet in a third a line each.
    IMAGES
        What you pass in and out is NCHW, row-major floats, by habit in [-1,1]. Inside, 16 images are
-       interleaved ("lanes are images", see >>platform), so that a vector register holds one pixel of
-       16 images: odd sizes cost nothing, and every kernel is the plain scalar algorithm.
+       interleaved ("lanes are images", see >>platform), so that a vector register holds one pixel
+       of 16 images: odd sizes cost nothing, and every kernel is the plain scalar algorithm.
 
    TABLE OF CONTENTS                                        (search for the mark)
        >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD, score
        >>rng        counter-based random numbers            >>samplers  SGLD, replay buffer
        >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
-       >>tape       record, plan, run, walk back            >>train     one step at a time
-       >>ops        what you build with                     >>eval      classify, accuracy
-       >>nets       wide-resnet, convnet, MLP, your own     >>io        safetensors
-       >>changelog                                          >>engine    what the processor runs
+       >>tape       record, and the plain walk              >>train     one step at a time
+       >>plan       the same, faster                        >>eval      classify, accuracy
+       >>ops        what you build with                     >>io        safetensors
+       >>nets       wide-resnet, convnet, MLP, your own     >>engine    what the processor runs
+                                                            >>changelog  and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
    last. Each room uses only the rooms above it, with one exception: >>engine, the kernels for every
    instruction set, comes last, behind an interface that stands in >>platform.
 */
+#ifdef JEM_DECLARATIONS
+#undef JEM_IMPLEMENTATION
+#endif
+
 #ifndef JEM_H
 #define JEM_H
 
@@ -187,6 +194,8 @@ typedef struct jem_ctx_desc {
     int threads;           /* default: OpenMP's count where it is on (1 where it is not) */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
+    int plain;             /* 1: ops run one by one as recorded, nothing fused or planned: the same
+                              bits, slowly; to read along, and as the oracle of the tests */
 } jem_ctx_desc;
 
 /* NULL if there is no memory, or if the desc asks for an instruction set that is not there. */
@@ -227,14 +236,7 @@ JEM_API void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t 
 JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean,
                              float std);
 
-/* ==== >>memory: the tape's arena ============================================================== */
-
-typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
-
-/* Everything made on the tape between begin and end is forgotten at end. They nest. */
-JEM_API jem_mark jem_begin(jem_ctx *ctx);
-JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
-JEM_API void jem_reset(jem_ctx *ctx);                      /* forgets every tensor */
+/* ==== >>memory: what is held ================================================================== */
 
 typedef struct jem_memory_stats {
     size_t bytes;          /* held through the context's allocator now */
@@ -242,13 +244,12 @@ typedef struct jem_memory_stats {
     size_t allocations;    /* calls to allocate so far: constant in a steady loop */
 } jem_memory_stats;
 JEM_API jem_memory_stats jem_memory(const jem_ctx *ctx);
+/* Gives back what a function of this header has allocated for you (jem_archive_to_memory). */
+JEM_API void jem_release(jem_ctx *ctx, void *memory);
 
-/* ==== >>tape: record, plan, run, walk back ==================================================== */
+/* ==== >>tape: what is recorded ================================================================ */
 /* An op records itself and returns the tensor it will make. Nothing is computed until a number is
-   asked for (jem_read, jem_item, jem_backward, jem_grad): then the tape knows what is wanted and
-   plans for just that. Asked for the gradient of the input alone, which is all that SGLD needs, it
-   runs 16 images at a time forward and back through the whole net in one small, reused workspace,
-   and keeps nothing for the weights. */
+   asked for: see >>plan. */
 
 /* A batch of n images of c channels, h rows, w columns. A number per image is c = h = w = 1; a
    single number is n = 1 besides. Lives on the tape, until jem_end or jem_reset. */
@@ -256,8 +257,15 @@ typedef struct jem_tensor {
     int n, c, h, w;
     int blocks;                                    /* private: 1 in a network that cut its images */
     jem_ctx *ctx;
-    struct jem__node *node;                        /* private: how it is made, where it lies */
+    struct jem__node *node;                        /* private: how it is made; NULL: forgotten */
 } jem_tensor;
+
+/* Everything made on the tape between begin and end is forgotten at end. They nest. A tensor that
+   is used after that gives an error. */
+typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
+JEM_API jem_mark jem_begin(jem_ctx *ctx);
+JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
+JEM_API void jem_reset(jem_ctx *ctx);                      /* forgets every tensor */
 
 /* A parameter or buffer of a network: a plain row-major array in PyTorch's shape. */
 typedef struct jem_param {
@@ -279,6 +287,50 @@ JEM_API jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int
 JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
 /* Replaces a leaf's images; what was computed from it is computed anew when asked for. */
 JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
+
+/* One's own op. forward and backward are called for one group of 16 images at a time, possibly
+   from several threads: read x, write y. Element (channel c, row i, column j) of lane l lies at
+   [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on repeat the last image, and have no
+   gradient. */
+typedef struct jem_shape { int n, c, h, w; } jem_shape;
+
+typedef struct jem_call {
+    jem_ctx *ctx;
+    void *user;                                    /* the copy that the tape made of yours */
+    int group, live;                               /* which 16 images; how many of them are real */
+    int inputs;
+    jem_shape in[JEM_MAX_INPUTS], out;
+    const float *x[JEM_MAX_INPUTS];                /* forward; backward: only those in `keeps` */
+    float *y;                                      /* forward: write; backward: JEM_KEEPS_OUTPUT */
+    void *aux;                                     /* aux_bytes per group, kept for backward */
+    const float *dy;                               /* backward: gradient of the output; in forward,
+                                                      NULL says that no backward will follow */
+    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if nobody asks */
+    struct jem__inner *inner;                      /* private: of the built-in ops */
+} jem_call;
+
+enum {                                             /* jem_op.keeps: what backward reads */
+    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_OUTPUT = 16
+};
+typedef struct jem_op {
+    const char *name;
+    void (*forward)(const jem_call *call);
+    void (*backward)(const jem_call *call);        /* NULL: no gradient passes */
+    int keeps;
+    const struct jem__traits *traits;              /* private: of the built-in ops; NULL */
+} jem_op;
+/* Records an op of your own. out.n must be the inputs' n. `user` (user_bytes of it) is copied; `op`
+   is not, and must stay. aux_bytes of scratch per group pass from forward to backward. */
+JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
+                               int n_inputs, jem_shape out, const void *user, size_t user_bytes,
+                               size_t aux_bytes);
+
+/* ==== >>plan: asking for numbers and gradients ================================================ */
+/* When a number is asked for, the tape knows what is wanted and plans for just that. Asked for the
+   gradient of the input alone, which is all that SGLD needs, it runs 16 images at a time forward
+   and back through the whole net in one small, reused workspace, and keeps nothing for the
+   weights. */
+
 /* Computes t if need be, and copies it out: nchw[n][c][h][w]. */
 JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
 /* The one number of a tensor with n = c = h = w = 1; NaN and an error if it has more. */
@@ -303,63 +355,6 @@ typedef jem_tensor *(*jem_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
                                  float step);
 
-/* One's own op. forward and backward are called for one group of 16 images at a time, possibly
-   from several threads: read x, write y. Element (channel c, row i, column j) of lane l lies at
-   [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on repeat the
-   last image, and have no gradient. */
-typedef struct jem_shape { int n, c, h, w; } jem_shape;
-
-typedef struct jem_call {
-    jem_ctx *ctx;
-    void *user;                                    /* the copy that the tape made of yours */
-    int group, live;                               /* which 16 images; how many of them are real */
-    int inputs, training;                          /* training: the pass walks back to parameters */
-    jem_shape in[JEM_MAX_INPUTS], out;
-    const float *x[JEM_MAX_INPUTS];                /* forward; backward: only those in `keeps` */
-    float *y;                                      /* forward: write; backward: JEM_KEEPS_OUTPUT */
-    void *aux;                                     /* aux_bytes per group, kept for backward */
-    float *work;                                   /* private to built-in ops: scratch, */
-    int part, parts;                               /* and which part of a group to do */
-    const float *dy;                               /* backward: gradient of the output; in forward,
-                                                      NULL says that no backward will follow */
-    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if nobody asks */
-    jem_param *param[JEM_MAX_PARAMS];
-    int add[JEM_MAX_INPUTS];                       /* for JEM_OP_STORES: add to dx, or store */
-    const uint16_t *x16, *dy16;                    /* private: bf16 in place of x[0] and dy; */
-    uint16_t *y16;                                 /* also, or only, wanted of the result */
-    const void *act;                               /* private: what is fused to a convolution */
-    const float *plus;
-    float *act_y;
-    void *act_aux;
-    const struct jem__plan *plan;                  /* private, as is the node: finds the other */
-    struct jem__node *node;                        /* groups for an op that needs them all */
-} jem_call;
-
-enum {                                             /* jem_op.keeps: what backward reads */
-    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_OUTPUT = 16
-};
-enum {                                             /* jem_op.flags, for the built-in ops */
-    JEM_OP_STORES = 1,     /* backward obeys add[]: 0 store, 1 add (otherwise dx comes zeroed) */
-    JEM_OP_IN_PLACE = 2,   /* y may lie over x[0], dx[0] over dy */
-    JEM_OP_WHOLE = 4,      /* called once for all groups: sums over the batch */
-    JEM_OP_CONV = 8, JEM_OP_ADD = 16, JEM_OP_ACTIVATION = 32           /* what can be fused */
-};
-typedef struct jem_op {
-    const char *name;
-    void (*forward)(const jem_call *call);
-    void (*backward)(const jem_call *call);        /* NULL: no gradient passes */
-    int keeps, flags;
-    /* Built-in ops with parameters: before a pass (packing), after backward (their gradients). */
-    jem_status (*prepare)(const jem_call *call, int want_input_grad);
-    jem_status (*param_grad)(const jem_call *call);
-    int keeps_for_params;                          /* as keeps, when parameters want gradients */
-} jem_op;
-/* Records an op of your own. out.n must be the inputs' n. `user` (user_bytes of it) is copied.
-   aux_bytes of scratch per group of 16 images pass from forward to backward. */
-JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
-                               int n_inputs, jem_shape out, const void *user, size_t user_bytes,
-                               size_t aux_bytes);
-
 /* ==== >>ops: what you build with ============================================================== */
 /* Shapes are (n,c,h,w). Every op returns NULL and keeps an error that names it and the shapes. */
 
@@ -372,7 +367,8 @@ JEM_API jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_pa
 /* x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
 JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b);
 
-/* Elementwise on equal shapes; b may also be a number per image (n,1,1,1), spread over a. */
+/* Elementwise on equal shapes; b may also be a number per image (n,1,1,1) or per channel (n,c,1,1),
+   spread over a. */
 JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
@@ -382,6 +378,10 @@ JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);          /* x > 0 */
 JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
+/* lo <= y <= hi; no gradient where x lies outside. */
+JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
 JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
@@ -391,9 +391,14 @@ JEM_API jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *r
 /* Mean over k x k windows, stride as given (0: k), no padding. */
 JEM_API jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
 JEM_API jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), mean over h,w */
+/* The largest of each window, k <= 15; the gradient goes to the first that is. */
+JEM_API jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
+JEM_API jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k);  /* each pixel k x k times */
 JEM_API jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x);      /* (n,c*h*w,1,1), as PyTorch */
 /* Channels first .. first+count-1. */
 JEM_API jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count);
+JEM_API jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);    /* of channels */
+JEM_API jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x);       /* x; no gradient passes */
 
 /* A number per image. */
 JEM_API jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x);    /* over c; x (n,c,1,1) */
@@ -776,14 +781,100 @@ typedef struct jem_answer {
     int label;
     float probability;     /* p(label|x) */
     float log_density;     /* log p(x), up to a constant of the network */
-    float familiarity;     /* share of the calibration images less likely than this one; -1: none */
+    float familiarity;     /* share of the calibration images that are stranger than this one, by
+                              JEM_OOD_USUAL below; -1: none */
 } jem_answer;
 /* x[n][c][h][w]; one answer each. */
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
-/* Remembers how log p(x) is spread over images known to be normal (some hundreds, not trained on),
-   so that jem_answer.familiarity means something; saved with the network. */
+/* Remembers how images known to be normal (some hundreds, not trained on) look to the network, so
+   that jem_answer.familiarity means something; saved with the network. (Files written before that
+   was so hold the spread of log p(x): with them, a less likely image is a stranger one.) */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n);
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);  /* <0: error */
+
+JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);    /* f[n][classes] */
+/* The temperature, .01 to 100, by which logits must be divided to make -log p(y|x) of held-out
+   images least (Guo et al. 2017); negative: an error. jem_answer.probability obeys it from here on,
+   labels and log p(x) stay. It is saved with the network, as meta "jem.temperature". */
+JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
+
+/* Does the network know what it has not seen? Scores of images, higher for more usual ones. */
+typedef enum jem_ood {
+    JEM_OOD_LOGP = 0,      /* log p(x) */
+    JEM_OOD_MAXP,          /* the highest p(y|x), as log odds (Hendrycks & Gimpel 2017) */
+    JEM_OOD_MASS,          /* -||d log p(x)/dx||: approximate mass (Grathwohl et al. 2020) */
+    JEM_OOD_RISE,          /* minus what log p(x) gains by a walk without noise */
+    JEM_OOD_MOVE,          /* minus how far that walk goes */
+    JEM_OOD_USUAL          /* minus the Mahalanobis distance of (log p(x), mean logit) from those of
+                              calibration images that get the same label: what is too likely is
+                              strange, too. Wants jem_calibrate; costs no gradient */
+} jem_ood;
+/* walk: of RISE and MOVE; NULL is 10 steps of 1. (tools/measures.h has AUROC and the like.) */
+JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
+                                 const float *x, int n, float *score);
+
+/* How easily is it fooled? Projected gradient descent (Madry et al. 2018) on log p(y|x). */
+typedef struct jem_attack_desc {
+    float eps;             /* how far from the image: .2. HUGE_VALF: any distance */
+    int l2;                /* 0: no pixel by more than that (L-infinity); 1: in L2 norm */
+    int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
+    float step;            /* 0: 2.5 eps / steps, and eps for a single step */
+    int restarts;          /* 1: attempts in all */
+    int random_start;      /* 1: anywhere within eps; 0: at the image */
+    int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
+    float sure;            /* targeted: done when p(label|x) is the highest and at least this: 0 */
+    float lo, hi;          /* pixels stay in this range: -1, 1 */
+} jem_attack_desc;
+JEM_API jem_attack_desc jem_attack_desc_default(void);
+/* x[n][c][h][w] to found[n][c][h][w]: the first that does it, or the last that was tried. fooled[n]
+   (may be NULL): whether it does; an image that was wrong from the start stays as it is. */
+JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
+                              const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled);
+
+/* What is missing: pixels of x (a leaf) whose known[n][c][h][w] is not 0 are held, the others are
+   sampled, in place. */
+typedef struct jem_impute_desc {
+    jem_denoise_desc denoise;                      /* first, noise-blind, from sigma_max down, with
+                                                      as much noise on what is known: steps 0. For
+                                                      a density that has learned its score */
+    jem_sgld_desc walk;                            /* then: 300 steps of 1, noise .01 */
+    float lo, hi;                                  /* without denoise they begin as U(lo,hi): -1, 1;
+                                                      as they are in x: lo = hi */
+} jem_impute_desc;
+JEM_API jem_impute_desc jem_impute_desc_default(void);
+JEM_API jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                              const float *known, const jem_impute_desc *desc, jem_rng *rng);
+
+/* Pictures as programs have them: 8-bit pixels, row by row from the top left, of `channels` bytes:
+   1 grey, 2 grey and alpha, 3 RGB, 4 RGBA (as stb_image gives them). */
+typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
+    float lo, hi;                                  /* what 0 and 255 are to the network: -1, 1 */
+    int background;                                /* behind alpha: grey 0 (default) to 255 */
+    int invert;                                    /* 1: black on white becomes white on black */
+} jem_pixels_desc;
+enum {                                             /* what was done to a picture, added up */
+    JEM_DID_RESIZE = 1, JEM_DID_STRETCH = 2,       /* to the network's size; of other proportions */
+    JEM_DID_GREY = 4, JEM_DID_COLOUR = 8,          /* colour made grey; grey to every channel */
+    JEM_DID_BLEND = 16, JEM_DID_INVERT = 32        /* laid over the background; inverted */
+};
+/* One picture of any size to what the network takes, x[c][h][w]; each pixel is the mean of the area
+   it covers (of the nearest, if the picture is smaller). did may be NULL. Networks of 1 or 3
+   channels. */
+JEM_API jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
+                                        int height, int channels, const jem_pixels_desc *desc,
+                                        float *x, int *did);
+/* n images x[n][c][h][w] of a network to pixels[n][h][w][c], held to 0..255. */
+JEM_API jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
+                                        const jem_pixels_desc *desc, unsigned char *pixels);
+/* jem_classify for one such picture. */
+JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int width,
+                                       int height, int channels, const jem_pixels_desc *desc,
+                                       jem_answer *answer, int *did);
+/* n samples of a class (label -1: of any) to pixels[n][h][w][c], out of noise: by jem_fresh if the
+   network learned a score, otherwise by 200 steps of SGLD from U(lo,hi). The same seed gives the
+   same samples. */
+JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
+                              const jem_pixels_desc *desc, unsigned char *pixels);
 
 /* ==== >>io: safetensors ======================================================================= */
 /* Named arrays and short texts in a file: 8 bytes of length, a JSON header, the data
@@ -809,13 +900,14 @@ JEM_API const jem_entry *jem_archive_find(const jem_archive *a, const char *name
 /* The name is copied, the data is NOT: it must stay until the archive is written or freed. */
 JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
                                    const int64_t *shape, const void *data);
+/* UTF-8, up to 4096 of them; copied. NULL removes. */
 JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
 /* The file's bytes, from the context's allocator: give them back with jem_release. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
-JEM_API void jem_release(jem_ctx *ctx, void *memory);
 
-/* A network's parameters and description, as an archive and back. From an archive without a
+/* A network's parameters and description (every field of its desc, to the bit), as an archive and
+   back: what jem_*_create accepts, loading accepts, and no more. From an archive without a
    description (PyTorch's own), create the net first and use jem_net_load. */
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
@@ -833,8 +925,10 @@ JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *
 
 #ifndef JEM_NO_STDIO
 JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
-/* Writes path.tmp, syncs it, renames it: what was at path is whole until the new file is. Refuses
-   devices and pipes (POSIX). */
+/* Writes a new file beside it (path.XXXXXXXX.tmp, never one that is there), syncs it, renames it to
+   path and syncs the folder: whatever fails, and whoever else writes there, path is whole. What
+   stands at path must be a regular file, whose mode is kept; a symbolic link is refused, not
+   followed (POSIX). A process killed in between leaves the .tmp, which may be deleted. */
 JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
@@ -868,7 +962,8 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 
 #if !defined(JEM_NO_SIMD) && defined(__GNUC__) && defined(__x86_64__)
 #define JEM__X86 1
-#if __GNUC__ >= 11 || defined(__clang__)           /* they know AVX-512 BF16 and AMX */
+/* AVX-512 BF16 and AMX; gcc for Windows writes tile addresses that cannot be assembled. */
+#if defined(__clang__) || (__GNUC__ >= 11 && !defined(_WIN32))
 #define JEM__X86_BF16 1
 #endif
 #include <cpuid.h>
@@ -903,6 +998,14 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #define JEM__UNROLL
 #endif
 
+/* gcc takes as long again for the last few percent of speed, which only the kernels are worth: up
+   to their scalar instance it compiles as with -O1 (see 'instances' in >>engine). */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
+#define JEM__LIGHT 1
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
 struct jem_ctx {
@@ -913,10 +1016,11 @@ struct jem_ctx {
     int threads;
     jem_status status;
     char message[512];
-    jem_memory_stats memory;
+    size_t held, peak, allocations;                /* see jem_memory */
     jem__chunk *chunks, *chunk;                    /* the arena: all of it, the one in use */
     size_t used;                                   /* bytes of the chunk in use */
     struct jem__node **nodes;                      /* the tape, in the order it was recorded */
+    struct jem__step *steps;                       /* of each node, during a run */
     int n_nodes, cap_nodes;
     double params_left;                            /* what a file's description may still create */
     uint64_t pushes;                               /* counts arena allocations: their time order */
@@ -929,9 +1033,21 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
     va_start(list, format);
     vsnprintf(ctx->message, sizeof ctx->message, format, list);
     va_end(list);
+    for (char *c = ctx->message; *c; c++)          /* names in files must not command a terminal */
+        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
     ctx->status = status;
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
     return status;
+}
+
+/* 1 if lo <= value <= hi; otherwise says so, by name and value. */
+static int jem__in_range(jem_ctx *ctx, const char *field, double value, double lo, double hi) {
+    const float v = (float)value;
+    uint32_t bits;                                 /* -ffast-math believes in no NaN */
+    memcpy(&bits, &v, sizeof bits);
+    if ((bits & 0x7f800000u) != 0x7f800000u && value >= lo && value <= hi) return 1;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s = %g is not in %g..%g", field, value, lo, hi);
+    return 0;
 }
 
 jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message) {
@@ -954,14 +1070,14 @@ static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
                 : ctx->desc.allocate ? ctx->desc.allocate(ctx->desc.user, total) : calloc(1, total);
     if (!start) {
         jem__fail(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB asked for, %.1f MB held",
-                  (double)bytes / 1048576.0, (double)ctx->memory.bytes / 1048576.0);
+                  (double)bytes / 1048576.0, (double)ctx->held / 1048576.0);
         return NULL;
     }
     uintptr_t at = ((uintptr_t)start + sizeof(jem__head) + 63) & ~(uintptr_t)63;
     jem__head *head = (jem__head *)at - 1;
     head->start = start, head->bytes = total;
-    ctx->memory.bytes += total, ctx->memory.allocations++;
-    if (ctx->memory.bytes > ctx->memory.peak) ctx->memory.peak = ctx->memory.bytes;
+    ctx->held += total, ctx->allocations++;
+    if (ctx->held > ctx->peak) ctx->peak = ctx->held;
     if (ctx->desc.allocate) memset((void *)at, 0, bytes);    /* calloc: no page before it is used */
     return (void *)at;
 }
@@ -970,9 +1086,35 @@ static void jem__free(jem_ctx *ctx, void *memory) {
     if (!memory) return;
     jem__head *head = (jem__head *)memory - 1;
     void *start = head->start;
-    ctx->memory.bytes -= head->bytes;
+    ctx->held -= head->bytes;
     if (ctx->desc.release) ctx->desc.release(ctx->desc.user, start); else free(start);
 }
+
+/* By the bits: -ffast-math lets a compiler assume that a comparison is never with a NaN. */
+static int jem__finite(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (bits & 0x7f800000u) != 0x7f800000u;
+}
+
+/* a b + c, rounded once. Where the C library's is not (MinGW) or is slow (WebAssembly), the product
+   is exact in double; the sum is rounded to odd there, so that rounding it to float is right
+   (Boldo & Melquiond 2008). */
+#if defined(_WIN32) || defined(__wasm__)
+static float jem__fmaf(float a, float b, float c) {
+    const double p = (double)a * (double)b, z = (double)c, s = p + z;
+    const double t = s - p, error = (p - (s - t)) + (z - t);           /* of the sum: Knuth */
+    uint64_t bits;
+    memcpy(&bits, &s, sizeof bits);
+    if (error != 0 && !(bits & 1) && (bits >> 52 & 0x7ff) != 0x7ff)
+        bits += (error > 0) == (s > 0) ? 1 : (uint64_t)-1;
+    double odd;
+    memcpy(&odd, &bits, sizeof odd);
+    return (float)odd;
+}
+#else
+#define jem__fmaf(a, b, c) fmaf(a, b, c)
+#endif
 
 static float *jem__alloc_floats(jem_ctx *ctx, ptrdiff_t n) {
     return (float *)jem__alloc(ctx, (size_t)n * sizeof(float));
@@ -984,12 +1126,6 @@ static char *jem__strdup(jem_ctx *ctx, const char *s) {
     if (copy) memcpy(copy, s, n);
     return copy;
 }
-
-jem_memory_stats jem_memory(const jem_ctx *ctx) {
-    const jem_memory_stats none = { 0, 0, 0 };
-    return ctx ? ctx->memory : none;
-}
-void jem_release(jem_ctx *ctx, void *memory) { jem__free(ctx, memory); }
 
 /* Runs task(arg, 0..n-1). Tasks write to different places and never depend on their order. `flops`:
    about how much work it is in all; little of it is done sooner than threads are woken. */
@@ -1074,7 +1210,7 @@ const char *jem_isa_name(jem_isa isa) {
     }
 }
 
-/* ---- what the engine room offers -------------------------------------------------------------- */
+/* ---- what the engine room offers ------------------------------------------------------------- */
 /* Lanes are images. Element (n,c,h,w) of a batch lies at
 
        data[((((n/16)*H + h)*W + w)*C + c)*16 + n%16]
@@ -1087,11 +1223,32 @@ const char *jem_isa_name(jem_isa isa) {
 #define JEM__MAX_KERNEL 32
 #define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
 
-enum {                                             /* elementwise functions; what backward wants */
-    JEM__MAP_SCALE, JEM__MAP_SHIFT, JEM__MAP_SQUARE /* input */, JEM__MAP_EXP /* output */,
-    JEM__MAP_LOG /* input */, JEM__MAP_TANH /* output */, JEM__MAP_LEAKY /* bits */,
-    JEM__MAP_SILU /* slopes */, JEM__MAP_DROP /* bits */
-};
+/* Elementwise y = f(x), a row each: what it is called, what its backward wants (the input, the
+   output, a bit or a slope kept for each number), f, and its derivative. The formulas are of
+   vectors, in the words of the kernels (>>engine): JEM__X is the input, JEM__Y the output, a the
+   op's number. Of these rows come the enum, the kernels map and map_back, and the ops. */
+#define JEM__MAPS(ROW)                                                                             \
+    ROW(SCALE, "scale", NOTHING, JEM__MUL(JEM__X, JEM__SET(a)), JEM__SET(a))                       \
+    ROW(SHIFT, "shift", NOTHING, JEM__ADD(JEM__X, JEM__SET(a)), JEM__SET(1.0f))                    \
+    ROW(SQUARE, "square", INPUT, JEM__MUL(JEM__X, JEM__X), JEM__ADD(JEM__X, JEM__X))               \
+    ROW(EXP, "exp", OUTPUT, JEM__FN(exp)(JEM__X), JEM__Y)                                          \
+    ROW(LOG, "log", INPUT, JEM__FN(log)(JEM__X), JEM__DIV(JEM__SET(1.0f), JEM__X))                 \
+    ROW(TANH, "tanh", OUTPUT,                                  /* 2 sigmoid(2x) - 1 */             \
+        JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(JEM__ADD(JEM__X, JEM__X)), JEM__SET(-1.0f)),     \
+        JEM__FNMA(JEM__Y, JEM__Y, JEM__SET(1.0f)))                                                 \
+    ROW(LEAKY, "leaky_relu", BIT, JEM__ACTIVATE(JEM__MAP_LEAKY),                                   \
+        JEM__PICK(JEM__BIT, JEM__SET(a), JEM__SET(1.0f)))                                          \
+    ROW(SILU, "silu", SLOPE, JEM__ACTIVATE(JEM__MAP_SILU), JEM__SLOPE)                             \
+    ROW(SIGMOID, "sigmoid", OUTPUT, JEM__FN(sigmoid)(JEM__X), JEM__FNMA(JEM__Y, JEM__Y, JEM__Y))   \
+    ROW(SOFTPLUS, "softplus", INPUT, JEM__FN(softplus)(JEM__X), JEM__FN(sigmoid)(JEM__X))          \
+    ROW(AT_LEAST, "clamp", INPUT, JEM__LESS(JEM__X, JEM__SET(a), JEM__SET(a), JEM__X),             \
+        JEM__LESS(JEM__X, JEM__SET(a), JEM__SET(0.0f), JEM__SET(1.0f)))                            \
+    ROW(AT_MOST, "clamp", INPUT, JEM__LESS(JEM__SET(a), JEM__X, JEM__SET(a), JEM__X),              \
+        JEM__LESS(JEM__SET(a), JEM__X, JEM__SET(0.0f), JEM__SET(1.0f)))
+
+#define JEM__ROW(kind, name, wants, f, derivative) JEM__MAP_##kind,
+enum { JEM__MAPS(JEM__ROW) JEM__MAP_DROP /* the backward of dropout */ };
+#undef JEM__ROW
 enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
 
 /* A convolution reads (ci,hi,wi) and writes (co,ho,wo). An input gradient is a convolution too: it
@@ -1196,11 +1353,10 @@ typedef struct jem__kernels {
     void (*winograd)(const jem__conv *, jem__part, const float *, const float *,
                      const jem__finish *, float *);
     void (*deal)(const float *, ptrdiff_t, int, int, float *);
-    void (*weight_gradient)(const jem__conv *, int, const float *, ptrdiff_t, const float *,
-                            ptrdiff_t, int, float *, float *, float *);
-    void (*wino_deal)(const jem__conv *, int, const float *, ptrdiff_t, ptrdiff_t, ptrdiff_t,
-                      const float *, float *);
-    void (*wino_weights)(const jem__conv *, const float *, const float *, ptrdiff_t, int, float *);
+    void (*weight_gradient)(const jem__weights *, int);
+    void (*wino_deal)(const jem__weights *, int, int, const float *);
+    void (*wino_weights)(const jem__weights *, int);
+    void (*wino_finish)(const jem__weights *, int);
     void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
     void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
                      ptrdiff_t);
@@ -1250,7 +1406,8 @@ jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
 void jem_ctx_free(jem_ctx *ctx) {
     if (!ctx) return;
     for (jem__chunk *c = ctx->chunks, *next; c; c = next) next = c->next, jem__free(ctx, c);
-    jem__free(ctx, ctx->nodes);
+    for (int i = 0; i < ctx->cap_nodes; i++) jem__free(ctx, ctx->nodes[i]);
+    jem__free(ctx, ctx->nodes), jem__free(ctx, ctx->steps);
     jem_ctx copy = *ctx;                           /* its allocator frees it last */
     jem__free(&copy, ctx);
 }
@@ -1284,8 +1441,9 @@ static void jem__threefry(const uint32_t key[2], uint32_t x[2]) {
 
 jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream) {
     uint32_t x[2] = { (uint32_t)stream, (uint32_t)(stream >> 32) ^ 0x80000000u };
+    jem_rng r = { { 0, 0 }, 0 };
+    if (!rng) return r;
     jem__threefry(rng->key, x);
-    jem_rng r;
     r.key[0] = x[0], r.key[1] = x[1], r.counter = 0;
     return r;
 }
@@ -1297,6 +1455,7 @@ jem_rng jem_rng_seed(uint64_t seed) {
 }
 
 uint32_t jem_rng_u32(jem_rng *rng) {
+    if (!rng) return 0;
     uint32_t x[2] = { (uint32_t)rng->counter, (uint32_t)(rng->counter >> 32) };
     rng->counter++;
     jem__threefry(rng->key, x);
@@ -1308,7 +1467,7 @@ float jem_rng_uniform(jem_rng *rng) {
 }
 
 int jem_rng_below(jem_rng *rng, int n) {
-    if (n <= 1) return 0;
+    if (n <= 1 || !rng) return 0;
     const uint32_t un = (uint32_t)n, spare = (0u - un) % un;   /* 2^32 mod n: reject so many */
     uint32_t u;
     do u = jem_rng_u32(rng); while (u < spare);
@@ -1342,6 +1501,7 @@ void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float 
 }
 float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first */
     float z[16];
+    if (!rng) return 0;
     jem__kernels_for(JEM_ISA_SCALAR)->fill(1, rng->key, jem__rng_take(rng, 16), z, 16, 0, 1);
     return z[0];
 }
@@ -1351,6 +1511,21 @@ float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first 
    is forgotten, so that the second step of a loop finds all it needs. */
 
 #define JEM__CHUNK ((size_t)1 << 20)
+
+/* Under the address sanitizer, memory that is not in use cannot be touched unnoticed. */
+#if defined(__SANITIZE_ADDRESS__)
+#define JEM__ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define JEM__ASAN 1
+#endif
+#endif
+#ifdef JEM__ASAN
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#endif
 
 /* Not zeroed; aligned to 64 bytes. */
 static void *jem__push(jem_ctx *ctx, size_t bytes) {
@@ -1370,6 +1545,7 @@ static void *jem__push(jem_ctx *ctx, size_t bytes) {
         ctx->chunk = chunk, ctx->used = 0;
     }
     char *p = (char *)ctx->chunk + 64 + ctx->used;
+    ASAN_UNPOISON_MEMORY_REGION(p, bytes);
     ctx->used += bytes;
     ctx->pushes++;
     return p;
@@ -1380,82 +1556,160 @@ static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
     if (p) memset(p, 0, bytes);
     return p;
 }
+static float *jem__push_floats(jem_ctx *ctx, ptrdiff_t n) {
+    return (float *)jem__push(ctx, (size_t)n * sizeof(float));
+}
 
-/* ==== >>tape: record, plan, run, walk back ==================================================== */
-/* An op adds a node. When a number is asked for, a plan is made of the nodes it needs:
+jem_memory_stats jem_memory(const jem_ctx *ctx) {
+    jem_memory_stats s = { 0, 0, 0 };
+    if (ctx) s.bytes = ctx->held, s.peak = ctx->peak, s.allocations = ctx->allocations;
+    return s;
+}
+void jem_release(jem_ctx *ctx, void *memory) { if (ctx) jem__free(ctx, memory); }
 
-     - the order is the order of recording; a pass walks it forward, then (for gradients) back;
-     - every value, gradient and scratch gets a place in a region, shared by all whose lifetimes do
-       not meet. What a backward does not read dies with its last use: that is how jem_grad keeps
-       nothing for the weights;
-     - runs of nodes that treat images separately go depth-first, a group of 16 images at a time.
-       In jem_grad a group goes forward and back at once, so a thread needs one region, for one
-       group, whatever the batch. In jem_backward every group has its region, because a weight's
-       gradient sums over all of them. */
+/* What lies behind the place in use has been given back. */
+static void jem__arena_forget(jem_ctx *ctx) {
+    size_t used = ctx->used;
+    for (jem__chunk *c = ctx->chunk; c; c = c->next, used = 0)
+        ASAN_POISON_MEMORY_REGION((char *)c + 64 + used, c->size - used);
+}
+
+/* ==== >>tape: what is recorded, and the plain walk ============================================ */
+/* An op called on tensors computes nothing. It adds a node that knows the op, its inputs and the
+   shape of its output; the nodes, in the order of recording, are the tape. A number is computed by
+   walking the tape forward. Gradients are computed by going back from the number y, where dy/dy is
+   1: each op turns the gradient of its output into those of its inputs, which is the chain rule
+   (reverse mode; Griewank & Walther, 'Evaluating derivatives', 2008). jem__walk_plain, at the end
+   of this room, does just that and is the whole idea; >>plan does the same faster. */
 
 typedef struct jem__node {
     jem_tensor t;
     const jem_op *op;                              /* NULL: a leaf */
     struct jem__node *in[JEM_MAX_INPUTS];
     jem_param *param[JEM_MAX_PARAMS];
-    void *user;
-    int index, inputs, params, groups;
+    void *user;                                    /* the op's own data */
+    int index, inputs, params, groups;             /* groups of 16 images */
     ptrdiff_t stride;                              /* floats of a group: h*w*c*16 */
-    size_t aux_bytes;
+    size_t aux_bytes;                              /* of a group, from forward to backward */
     ptrdiff_t work;                                /* floats of scratch while it runs */
     double flops;                                  /* about, of one group, forward */
-    int bf16_out, bf16_grad;                       /* a convolution: that pass is in bf16 */
-    float *value, *grad;                           /* all groups; NULL: in a plan's region only */
-    uint64_t value_push, grad_push;                /* when those were allocated */
-    int ready, keep;
-    /* of the plan being run */
-    int reached, wanted, needs, written, add[JEM_MAX_INPUTS], pos;
-    int value_buf, aux_buf, grad_buf;              /* -1: none */
-    int bf16_buf, bf16_grad_buf, bf16_only;        /* copies in bf16; only: of the gradient */
-    struct jem__node *bf16_dy;                     /* whose bf16_grad_buf is its dy, */
-    struct jem__node *bf16_by;                     /* who writes bf16_grad_buf */
-    int uses;                                      /* how often read in this plan; user1: first */
-    struct jem__node *user1, *into, *core, *sum, *late, *by;           /* see jem__plan_fuse */
+    int bf16_out, bf16_grad;                       /* that pass can read and write bf16 */
+    int keep, ready;                               /* ready: value is up to date */
+    float *value, *grad;                           /* all groups; NULL: only during a run */
+    uint64_t value_push, grad_push;                /* when they were allocated */
 } jem__node;
 
-typedef struct jem__buf { int start, end; ptrdiff_t size, at; } jem__buf;
+/* Where something of a node lies during a run: group g at `at` + g % slots * step. */
+typedef struct jem__place { float *at; ptrdiff_t step; int slots; } jem__place;
+
+/* A node's part in a run. */
+typedef struct jem__step {
+    jem__node *node;
+    struct jem__step *in[JEM_MAX_INPUTS];
+    int reached;                                   /* the target depends on it */
+    int needs;                                     /* its gradient is asked for, or on the way */
+    int runs;                                      /* it is computed in this run */
+    int written;                                   /* its gradient has been begun */
+    int add[JEM_MAX_INPUTS];                       /* backward adds to that input's gradient */
+    jem__place value, grad, aux;
+
+    /* the plan's notes (see >>plan; the plain walk has none) */
+    int pos;                                       /* list[pos] is this step; -1: none is */
+    int value_buf, aux_buf, grad_buf;              /* buffers; -1: none */
+    int readers;                                   /* how often its value is read, and ... */
+    struct jem__step *reader;                      /* ... who reads it first */
+    struct jem__step *conv, *plus;                 /* it ends a fused conv (-> add) -> activation */
+    struct jem__step *runs_in;                     /* it is fused into that one, forward */
+    struct jem__step *back_conv;                   /* an activation: back through this conv too */
+    struct jem__step *back_in;                     /* a conv: it goes back where that one does */
+    int value16_buf, grad16_buf, grad16_only;      /* copies in bf16; only: nobody reads fp32 */
+    struct jem__step *dy16;                        /* a conv: reads that one's grad16 as its dy */
+    struct jem__step *grad16_by;                   /* who writes grad16 */
+} jem__step;
 
 typedef enum { JEM__EVAL, JEM__GRAD, JEM__BACKWARD } jem__mode;
 
-typedef struct jem__plan {
+typedef struct jem__run {
     jem_ctx *ctx;
     jem__mode mode;
-    jem__node **list, *target;
-    jem__buf *bufs;
-    int n, n_bufs, slots, parts;                   /* parts: threads per group, if there are few */
-    int from, to;                                  /* the run in hand: list[from..to-1] */
-    float *base;
-    ptrdiff_t region;                              /* floats */
-    ptrdiff_t work, work_size;                     /* where in a region the work space of part 0 is,
-                                                      and from each part's to the next */
-} jem__plan;
+    jem__step *target, *leaf;                      /* of d target / d leaf, or NULL */
+    jem__step **list;                              /* those that run, in the order of recording */
+    int n;
+    jem__place work;                               /* scratch for the op that runs, of part 0; */
+    ptrdiff_t part_step;                           /* floats from there to the next part's */
+    int parts;                                     /* threads that share a group */
+} jem__run;
+
+/* What only built-in ops have: of an op, and of one call. */
+enum {
+    JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx comes zeroed) */
+    JEM__OP_IN_PLACE = 2,  /* y may lie over x[0], dx[0] over dy */
+    JEM__OP_WHOLE = 4,     /* called once for all groups: sums over the batch */
+    JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32        /* what can be fused */
+};
+typedef struct jem__traits {
+    int flags;
+    jem_status (*prepare)(const jem_call *call, int want_input_grad);  /* before a run: packing */
+    jem_status (*param_grad)(const jem_call *call);                    /* called once */
+    int keeps_for_params;                          /* as jem_op.keeps, for param_grad */
+} jem__traits;
+static const jem__traits jem__stores = { JEM__OP_STORES, NULL, NULL, 0 };
+static const jem__traits jem__in_place = { JEM__OP_STORES | JEM__OP_IN_PLACE, NULL, NULL, 0 };
+static const jem__traits jem__whole = { JEM__OP_WHOLE, NULL, NULL, 0 };
+
+typedef struct jem__inner {
+    const jem__run *run;
+    jem__step *step;
+    jem_param *const *param;
+    int training;                                  /* the run goes back to parameters */
+    int add[JEM_MAX_INPUTS];
+    float *work;                                   /* scratch */
+    int part, parts;                               /* which part of the group to do */
+    const uint16_t *x16, *dy16;                    /* bf16 in place of x[0] and dy */
+    uint16_t *y16;                                 /* wanted of the result, besides or only */
+    const float *plus;                             /* fused to a convolution: an addition, */
+    const void *act;                               /* an activation: its user data, output and */
+    float *act_y;                                  /* aux */
+    void *act_aux;
+} jem__inner;
+
+static int jem__has(const jem__node *n, int flag) {
+    return n->op && n->op->traits && n->op->traits->flags & flag;
+}
+static int jem__trains(const jem__node *n) {       /* has a parameter that wants a gradient */
+    for (int i = 0; n->op && n->op->traits && n->op->traits->param_grad && i < n->params; i++)
+        if (n->param[i] && n->param[i]->grad) return 1;
+    return 0;
+}
+
+/* ---- recording ------------------------------------------------------------------------------- */
 
 jem_mark jem_begin(jem_ctx *ctx) {
-    jem_mark mark;
+    jem_mark mark = { NULL, 0, 0, 0 };
+    if (!ctx) return mark;
     mark.chunk = ctx->chunk, mark.used = ctx->used, mark.nodes = ctx->n_nodes;
     mark.pushes = ctx->pushes;
     return mark;
 }
 
-/* A node from before the mark may have been computed since: then its value goes, and it stays. */
+/* A node's memory is only ever a node's, and a forgotten one has t.node = NULL: so a tensor that is
+   used too late can be told. A node from before the mark may have been computed since: then its
+   value goes, and it stays. */
 void jem_end(jem_ctx *ctx, jem_mark mark) {
+    if (!ctx) return;
     ctx->chunk = mark.chunk ? (jem__chunk *)mark.chunk : ctx->chunks;
     ctx->used = mark.chunk ? mark.used : 0;
-    ctx->n_nodes = mark.nodes < ctx->n_nodes ? mark.nodes : ctx->n_nodes;
+    while (ctx->n_nodes > mark.nodes) ctx->nodes[--ctx->n_nodes]->t.node = NULL;
     for (int i = 0; i < ctx->n_nodes; i++) {
         jem__node *n = ctx->nodes[i];
         if (n->value && n->value_push > mark.pushes) n->value = NULL, n->ready = 0;
         if (n->grad && n->grad_push > mark.pushes) n->grad = NULL;
     }
+    jem__arena_forget(ctx);
 }
 
 void jem_reset(jem_ctx *ctx) {
-    jem_mark start = { NULL, 0, 0, 0 };
+    const jem_mark start = { NULL, 0, 0, 0 };
     jem_end(ctx, start);
 }
 
@@ -1476,9 +1730,48 @@ static jem__words jem__param_text(const jem_param *p) {
     return x;
 }
 
-static int jem__groups(int n) { return (n + JEM_LANES - 1) / JEM_LANES; }
+/* There, and not forgotten, in a context without an error; keeps an error if it was forgotten. */
+static int jem__live(const jem_tensor *t, const char *what) {
+    if (t && !t->node)
+        jem__fail(t->ctx, JEM_BAD_ARGUMENT, "%s: jem_end or jem_reset has forgotten this tensor %s",
+                  what, jem__shape_text(t).s);
+    return t && t->ctx->status == JEM_OK;
+}
 
-/* A node without its inputs: checks the shape, allocates, puts it on the tape. */
+static int jem__is_leaf(const jem_tensor *t, const char *what) {
+    return jem__live(t, what) && !t->node->op;
+}
+
+static int jem__groups(int n) { return (n + JEM_LANES - 1) / JEM_LANES; }
+static jem_shape jem__shape(int n, int c, int h, int w) {
+    jem_shape s;
+    s.n = n, s.c = c, s.h = h, s.w = w;
+    return s;
+}
+static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
+static ptrdiff_t jem__floats(jem_shape s) { return (ptrdiff_t)s.c * s.h * s.w * JEM_LANES; }
+
+/* Room for one more node and its step; nodes stay allocated, and are used again. */
+static jem__node *jem__node_next(jem_ctx *ctx) {
+    if (ctx->n_nodes == ctx->cap_nodes) {
+        const int cap = ctx->cap_nodes ? 2 * ctx->cap_nodes : 64;
+        jem__node **nodes = (jem__node **)jem__alloc(ctx, (size_t)cap * sizeof *nodes);
+        jem__step *steps = (jem__step *)jem__alloc(ctx, (size_t)cap * sizeof *steps);
+        if (!nodes || !steps) {
+            jem__free(ctx, nodes), jem__free(ctx, steps);
+            return NULL;
+        }
+        if (ctx->cap_nodes) memcpy(nodes, ctx->nodes, (size_t)ctx->cap_nodes * sizeof *nodes);
+        jem__free(ctx, ctx->nodes), jem__free(ctx, ctx->steps);
+        ctx->nodes = nodes, ctx->steps = steps, ctx->cap_nodes = cap;
+    }
+    jem__node **n = ctx->nodes + ctx->n_nodes;
+    if (*n) memset(*n, 0, sizeof **n);
+    else *n = (jem__node *)jem__alloc(ctx, sizeof **n);
+    return *n;
+}
+
+/* A node without its inputs: checks the shape, puts it on the tape. */
 static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) {
     if (!ctx || ctx->status != JEM_OK) return NULL;
     if (s.n < 1 || s.c < 1 || s.h < 1 || s.w < 1 ||
@@ -1487,35 +1780,32 @@ static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) 
                   s.n, s.c, s.h, s.w);
         return NULL;
     }
-    if (ctx->n_nodes == ctx->cap_nodes) {
-        int cap = ctx->cap_nodes ? 2 * ctx->cap_nodes : 256;
-        jem__node **more = (jem__node **)jem__alloc(ctx, (size_t)cap * sizeof *more);
-        if (!more) return NULL;
-        if (ctx->n_nodes) memcpy(more, ctx->nodes, (size_t)ctx->n_nodes * sizeof *more);
-        jem__free(ctx, ctx->nodes);
-        ctx->nodes = more, ctx->cap_nodes = cap;
-    }
-    jem__node *n = (jem__node *)jem__push_zero(ctx, sizeof *n);
+    jem__node *n = jem__node_next(ctx);
     if (!n) return NULL;
     n->t.n = s.n, n->t.c = s.c, n->t.h = s.h, n->t.w = s.w, n->t.ctx = ctx, n->t.node = n;
-    n->groups = jem__groups(s.n);
-    n->stride = (ptrdiff_t)s.c * s.h * s.w * JEM_LANES;
+    n->groups = jem__groups(s.n), n->stride = jem__floats(s);
     n->flops = 10 * (double)n->stride;             /* elementwise; a convolution knows better */
-    n->index = ctx->n_nodes;
-    ctx->nodes[ctx->n_nodes++] = n;
+    n->index = ctx->n_nodes++;
     return n;
 }
 
+/* Many parameters: this is all that a node is. */
 static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, jem_param *const *params, int n_params,
                                const void *user, size_t user_bytes, size_t aux_bytes) {
     for (int i = 0; i < n_inputs; i++) {
-        if (!inputs[i]) return NULL;
+        if (!jem__live(inputs[i], op->name)) return NULL;
         if (inputs[i]->ctx != ctx) {
             jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: a tensor of another context", op->name);
             return NULL;
         }
     }
+    for (int i = 0; i < n_params; i++)
+        if (params[i] && params[i]->ctx != ctx) {
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %.80s is a parameter of another context",
+                      op->name, params[i]->name);
+            return NULL;
+        }
     jem__node *n = jem__node_create(ctx, op->name, out);
     if (!n) return NULL;
     n->op = op, n->inputs = n_inputs, n->params = n_params, n->aux_bytes = aux_bytes;
@@ -1530,9 +1820,10 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
     return &n->t;
 }
 
+/* Many parameters: the author of an op says all this once. */
 jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
-    if (!op || !op->forward || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS) {
+    if (!op || !op->forward || !inputs || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a forward and 1 to %d inputs",
                   op && op->name ? op->name : "jem_custom", JEM_MAX_INPUTS);
         return NULL;
@@ -1546,14 +1837,7 @@ jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs
     return jem__record(ctx, op, inputs, n_inputs, out, NULL, 0, user, user_bytes, aux_bytes);
 }
 
-static jem_shape jem__shape(int n, int c, int h, int w) {
-    jem_shape s;
-    s.n = n, s.c = c, s.h = h, s.w = w;
-    return s;
-}
-static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
-
-/* ---- plain images in and out: nchw[n][c][h][w] <-> lanes ------------------------------------- */
+/* ---- leaves: nchw[n][c][h][w] <-> lanes ------------------------------------------------------ */
 
 static ptrdiff_t jem__lane_at(const jem__node *n, int image, int c, int y, int x) {
     const ptrdiff_t pixel = (ptrdiff_t)y * n->t.w + x;
@@ -1582,8 +1866,8 @@ static void jem__leaf_changed(const jem__node *leaf) {
         if (leaf->t.ctx->nodes[i]->op) leaf->t.ctx->nodes[i]->ready = 0;
 }
 
-static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, int n, int c, int h, int w) {
-    jem__node *leaf = jem__node_create(ctx, what, jem__shape(n, c, h, w));
+static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, jem_shape s) {
+    jem__node *leaf = jem__node_create(ctx, what, s);
     if (!leaf) return NULL;
     leaf->value = (float *)jem__push_zero(ctx,
                                           (size_t)(leaf->groups * leaf->stride) * sizeof(float));
@@ -1593,7 +1877,7 @@ static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, int n, int c, int h
 }
 
 jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w) {
-    return jem__leaf(ctx, "zeros", n, c, h, w);
+    return jem__leaf(ctx, "zeros", jem__shape(n, c, h, w));
 }
 
 jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w) {
@@ -1601,13 +1885,14 @@ jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int 
         jem__fail(ctx, JEM_BAD_ARGUMENT, "input: no data (NULL)");
         return NULL;
     }
-    jem_tensor *t = jem__leaf(ctx, "input", n, c, h, w);
+    jem_tensor *t = jem__leaf(ctx, "input", jem__shape(n, c, h, w));
     if (t) jem__copy_in(t->node, t->node->value, nchw);
     return t;
 }
 
 jem_status jem_write(jem_tensor *leaf, const float *nchw) {
     if (!leaf || !nchw) return JEM_BAD_ARGUMENT;
+    if (!jem__live(leaf, "write")) return leaf->ctx->status;
     if (leaf->node->op)
         return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "write: %s is computed (by %s), not a leaf",
                          jem__shape_text(leaf).s, leaf->node->op->name);
@@ -1616,9 +1901,214 @@ jem_status jem_write(jem_tensor *leaf, const float *nchw) {
     return JEM_OK;
 }
 
-void jem_keep(jem_tensor *t) { if (t) t->node->keep = 1; }
+void jem_param_changed(jem_param *p) { if (p) p->version++; }
 
-/* ---- planning -------------------------------------------------------------------------------- */
+/* ---- what a run has to do -------------------------------------------------------------------- */
+
+static float *jem__at_place(jem__place p, int group) {
+    return p.at ? p.at + group % p.slots * p.step : NULL;
+}
+static jem__place jem__all_groups(const jem__node *n, float *at) {
+    const jem__place p = { at, n->stride, n->groups };
+    return p;
+}
+
+/* Which nodes: `reached` from the target, `needs` a gradient, `runs`. A value that is ready is used
+   as it is, except where the gradient's way leads through it. */
+static void jem__run_marks(jem__run *r, jem__node *target, jem__node *leaf) {
+    jem__step *steps = r->ctx->steps;
+    const int last = target->index;
+    for (int i = 0; i <= last; i++) {
+        jem__step *s = steps + i;
+        memset(s, 0, sizeof *s);
+        s->node = r->ctx->nodes[i];
+        for (int k = 0; k < s->node->inputs; k++) s->in[k] = steps + s->node->in[k]->index;
+    }
+    r->target = steps + last, r->leaf = leaf ? steps + leaf->index : NULL;
+    r->target->reached = r->target->runs = 1;
+    for (int i = last; i >= 0; i--)
+        for (int k = 0; steps[i].reached && k < steps[i].node->inputs; k++)
+            steps[i].in[k]->reached = 1;
+    for (int i = 0; i <= last; i++) {
+        jem__step *s = steps + i;
+        if (!s->reached || r->mode == JEM__EVAL) continue;
+        s->needs = s == r->leaf || (r->mode == JEM__BACKWARD && jem__trains(s->node));
+        for (int k = 0; k < s->node->inputs; k++)
+            if (s->in[k]->needs && s->node->op->backward) s->needs = 1;
+    }
+    for (int i = last; i >= 0; i--) {
+        jem__step *s = steps + i;
+        s->runs = s->runs && s->node->op && !(s->node->ready && !s->needs);
+        for (int k = 0; s->runs && k < s->node->inputs; k++) s->in[k]->runs = 1;
+        r->n += s->runs;
+    }
+}
+
+/* Values that stay after the run: the target's, small ones, and those asked for. */
+static jem_status jem__run_kept(jem__run *r) {
+    jem_ctx *ctx = r->ctx;
+    for (jem__step *s = ctx->steps; s <= r->target; s++) {
+        jem__node *n = s->node;
+        if (s->runs && !n->value &&
+            (s == r->target || n->keep || n->stride <= 128 * JEM_LANES)) {
+            n->value = (float *)jem__push(ctx, (size_t)(n->groups * n->stride) * sizeof(float));
+            n->value_push = ctx->pushes;
+            if (!n->value) return JEM_NO_MEMORY;
+        }
+        if (s == r->leaf && !n->grad) {
+            n->grad = (float *)jem__push(ctx, (size_t)(n->groups * n->stride) * sizeof(float));
+            n->grad_push = ctx->pushes;
+            if (!n->grad) return JEM_NO_MEMORY;
+        }
+        if (n->value) s->value = jem__all_groups(n, n->value);
+        if (s == r->leaf) s->grad = jem__all_groups(n, n->grad);
+    }
+    return JEM_OK;
+}
+
+/* Points a call at a group. */
+static void jem__call_group(jem_call *c, int group) {
+    const jem__step *s = c->inner->step;
+    const int live = s->node->t.n - group * JEM_LANES;
+    c->group = group, c->live = live < JEM_LANES ? live : JEM_LANES;
+    c->y = jem__at_place(s->value, group), c->aux = jem__at_place(s->aux, group);
+    c->dy = s->needs ? jem__at_place(s->grad, group) : NULL;
+    for (int k = 0; k < c->inputs; k++) {
+        c->x[k] = jem__at_place(s->in[k]->value, group);
+        c->dx[k] = s->needs && s->in[k]->needs ? jem__at_place(s->in[k]->grad, group) : NULL;
+    }
+}
+/* The same call for another group: for ops that need the whole batch. */
+static jem_call jem__at(const jem_call *call, int group) {
+    jem_call c = *call;
+    jem__call_group(&c, group);
+    return c;
+}
+
+/* Everything an op sees of one group. */
+static void jem__call_open(const jem__run *r, jem__step *s, int group, int part, jem_call *c,
+                           jem__inner *in) {
+    const jem__node *n = s->node;
+    memset(c, 0, sizeof *c), memset(in, 0, sizeof *in);
+    in->run = r, in->step = s, in->param = n->param, in->training = r->mode == JEM__BACKWARD;
+    in->part = part, in->parts = r->parts;
+    if (r->work.at) in->work = jem__at_place(r->work, group) + part * r->part_step;
+    c->ctx = r->ctx, c->user = n->user, c->inputs = n->inputs, c->inner = in;
+    c->out = jem__shape_of(&n->t);
+    for (int k = 0; k < n->inputs; k++)
+        c->in[k] = jem__shape_of(&n->in[k]->t), in->add[k] = s->add[k];
+    jem__call_group(c, group);
+}
+
+/* d target / d target: 1 for each image, nothing for dead lanes. */
+static void jem__seed(const jem__run *r, int group) {
+    const jem__node *n = r->target->node;
+    float *g = jem__at_place(r->target->grad, group);
+    for (int l = 0; l < JEM_LANES; l++) g[l] = group * JEM_LANES + l < n->t.n ? 1.0f : 0.0f;
+}
+
+static void jem__step_forward(const jem__run *r, jem__step *s, int group) {
+    jem_call c;
+    jem__inner in;
+    jem__call_open(r, s, group, 0, &c, &in);
+    s->node->op->forward(&c);
+}
+
+/* Gradients that are begun here, by an op that adds, begin at 0. */
+static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
+    const int whole = jem__has(s->node, JEM__OP_WHOLE), adds = !jem__has(s->node, JEM__OP_STORES);
+    jem_call c;
+    jem__inner in;
+    int any = 0;
+    jem__call_open(r, s, group, 0, &c, &in);
+    for (int k = 0; k < s->node->inputs; k++) {
+        const jem__node *x = s->in[k]->node;
+        any |= c.dx[k] != NULL;
+        if (!c.dx[k] || !adds || s->add[k]) continue;
+        for (int g = whole ? 0 : group; g < (whole ? x->groups : group + 1); g++)
+            memset(jem__at_place(s->in[k]->grad, g), 0, (size_t)x->stride * sizeof(float));
+    }
+    if (any) s->node->op->backward(&c);
+}
+
+static jem_status jem__step_params(const jem__run *r, jem__step *s) {
+    jem_call c;
+    jem__inner in;
+    jem__call_open(r, s, 0, 0, &c, &in);
+    return s->node->op->traits->param_grad(&c);
+}
+
+/* ---- the plain walk -------------------------------------------------------------------------- */
+
+/* Memory for every value, gradient and scratch, all at once. */
+static jem_status jem__walk_memory(jem__run *r) {
+    ptrdiff_t work = JEM_LANES;
+    for (int i = 0; i < r->n; i++) {
+        jem__step *s = r->list[i];
+        const jem__node *n = s->node;
+        const ptrdiff_t aux = (ptrdiff_t)((n->aux_bytes + 63) / 64 * JEM_LANES);
+        const ptrdiff_t size = n->groups * n->stride;
+        if (!s->value.at) s->value = jem__all_groups(n, jem__push_floats(r->ctx, size));
+        if (s->needs) s->grad = jem__all_groups(n, jem__push_floats(r->ctx, size));
+        s->aux = jem__all_groups(n, jem__push_floats(r->ctx, n->groups * aux)), s->aux.step = aux;
+        if (n->work > work) work = n->work;
+    }
+    r->work.at = jem__push_floats(r->ctx, work), r->work.slots = r->parts = 1;
+    return r->ctx->status;
+}
+
+/* Forward in order; then back from the target, whose gradient in itself is 1. Of several readers
+   of a value, the one that is met first on the way back begins its gradient, the others add. */
+static jem_status jem__walk_plain(jem__run *r) {
+    jem_status status = jem__walk_memory(r);
+    for (int i = 0; status == JEM_OK && i < r->n; i++) {
+        jem__step *s = r->list[i];
+        const int calls = jem__has(s->node, JEM__OP_WHOLE) ? 1 : s->node->groups;
+        for (int g = 0; g < calls; g++) jem__step_forward(r, s, g);
+    }
+    if (status != JEM_OK || r->mode == JEM__EVAL) return status;
+    for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
+    for (int i = r->n; status == JEM_OK && i-- > 0;) {
+        jem__step *s = r->list[i];
+        const int calls = jem__has(s->node, JEM__OP_WHOLE) ? 1 : s->node->groups;
+        if (!s->needs) continue;
+        if (r->mode == JEM__BACKWARD && jem__trains(s->node)) status = jem__step_params(r, s);
+        for (int k = 0; k < s->node->inputs; k++)
+            if (s->in[k]->needs) s->add[k] = s->in[k]->written, s->in[k]->written = 1;
+        for (int g = 0; g < calls; g++) jem__step_backward(r, s, g);
+    }
+    return status;
+}
+
+/* ==== >>plan: the same, faster ================================================================ */
+/* The walk of the room above keeps every number and passes over memory once per op. The plan gives
+   the same bits and:
+
+     - gives every value, gradient and scratch a place in a region shared by all whose lifetimes do
+       not meet. What no backward reads dies with its last use: that is how jem_grad keeps nothing
+       for the weights;
+     - lets steps that treat images separately go depth-first, a group of 16 images at a time. In
+       jem_grad a group goes forward and back at once, so a thread needs one region, for one group,
+       whatever the batch. In jem_backward every group has its region, because a weight's gradient
+       sums over all of them;
+     - runs a convolution with the addition and activation behind it as one, and its input gradient
+       with that of the activation before it;
+     - hands bf16 from convolution to convolution, where both work in it. */
+
+typedef struct jem__buf { int start, end; ptrdiff_t size, at; } jem__buf;
+
+typedef struct jem__plan {
+    jem__run *r;
+    jem_ctx *ctx;
+    jem__mode mode;
+    jem__step **list;                              /* the run's, as are n and mode */
+    int n;
+    jem__buf *bufs;
+    int n_bufs, slots;                             /* slots: regions */
+    int from, to;                                  /* what is going on: list[from..to-1] */
+    float *base;
+    ptrdiff_t region;                              /* floats */
+} jem__plan;
 
 static int jem__plan_buf(jem__plan *p, int start, int end, ptrdiff_t floats) {
     jem__buf *b = p->bufs + p->n_bufs;
@@ -1627,115 +2117,75 @@ static int jem__plan_buf(jem__plan *p, int start, int end, ptrdiff_t floats) {
     return p->n_bufs++;
 }
 
-static int jem__trains(const jem__node *n) {       /* has a parameter that wants a gradient */
-    for (int i = 0; n->op && n->op->param_grad && i < n->params; i++)
-        if (n->param[i] && n->param[i]->grad) return 1;
-    return 0;
-}
+/* ---- what can be one ------------------------------------------------------------------------- */
+/* A convolution finishes its sums in registers, so that the addition and the activation behind it
+   cost no pass over memory, and nor does the mask of an activation before it on the way back:
 
-/* Which nodes: `reached` from the target, `needs` a gradient, `wanted` in the list. A value that is
-   ready is used as it is, except where the gradient's path needs its scratch again. */
-static void jem__plan_nodes(jem__plan *p, const jem__node *x) {
-    jem_ctx *ctx = p->ctx;
-    const int last = p->target->index;
-    for (int i = 0; i <= last; i++) {
-        jem__node *n = ctx->nodes[i];
-        n->reached = n->wanted = n->needs = n->written = n->uses = 0;
-        n->user1 = n->into = n->core = n->sum = n->late = n->by = n->bf16_dy = n->bf16_by = NULL;
-        n->pos = n->value_buf = n->aux_buf = n->grad_buf = n->bf16_buf = n->bf16_grad_buf = -1;
-        n->bf16_only = 0;
-    }
-    p->target->reached = p->target->wanted = 1;
-    for (int i = last; i >= 0; i--)
-        for (int k = 0; ctx->nodes[i]->reached && k < ctx->nodes[i]->inputs; k++)
-            ctx->nodes[i]->in[k]->reached = 1;
-    for (int i = 0; i <= last; i++) {
-        jem__node *n = ctx->nodes[i];
-        if (!n->reached || p->mode == JEM__EVAL) continue;
-        n->needs = n == x || (p->mode == JEM__BACKWARD && jem__trains(n));
-        for (int k = 0; k < n->inputs; k++)
-            if (n->in[k]->needs && n->op->backward) n->needs = 1;
-    }
-    for (int i = last; i >= 0; i--) {
-        jem__node *n = ctx->nodes[i];
-        if (!n->wanted || !n->op || (n->ready && !n->needs)) { n->wanted = 0; continue; }
-        for (int k = 0; k < n->inputs; k++) n->in[k]->wanted = 1;
-        p->n++;
-    }
-}
-
-static jem_status jem__plan_list(jem__plan *p) {
-    jem_ctx *ctx = p->ctx;
-    p->list = (jem__node **)jem__push(ctx, (size_t)(p->n + 1) * sizeof *p->list);
-    p->bufs = (jem__buf *)jem__push(ctx, (size_t)(5 * p->n + 1) * sizeof *p->bufs);
-    if (!p->list || !p->bufs) return JEM_NO_MEMORY;
-    p->n = 0;
-    for (int i = 0; i <= p->target->index; i++)
-        if (ctx->nodes[i]->wanted) ctx->nodes[i]->pos = p->n, p->list[p->n++] = ctx->nodes[i];
-    return JEM_OK;
-}
-
-/* What can be one: a convolution finishes its sums in registers, so that the addition and the
-   activation behind it cost no pass over memory, and nor does the mask of an activation before it
-   on the way back:
-
-     forward    conv -> add -> activation   run as one where the last one stands (`into`, `core`)
-     backward   conv's input gradient and the activation's that made its input: as one where the
-                activation stands (`late`, `by`)
+     forward    conv -> add -> activation   run as one where the last one stands: `conv`, `plus` of
+                                            that one, `runs_in` of the others
+     backward   conv's input gradient and that of the activation that made its input: as one where
+                the activation stands: its `back_conv`, the conv's `back_in`
 
    A value in between is stored only if somebody else reads it. */
 static void jem__plan_fuse(jem__plan *p) {
     for (int j = 0; j < p->n; j++)
-        for (int k = 0; k < p->list[j]->inputs; k++) {
-            jem__node *in = p->list[j]->in[k];
-            if (in->uses++ == 0) in->user1 = p->list[j];
+        for (int k = 0; k < p->list[j]->node->inputs; k++) {
+            jem__step *in = p->list[j]->in[k];
+            if (in->readers++ == 0) in->reader = p->list[j];
         }
     for (int i = 0; i < p->n; i++) {
-        jem__node *c = p->list[i], *last = c, *sum = NULL;
-        if (!(c->op->flags & JEM_OP_CONV)) continue;
-        jem__node *act = c->in[0];
-        if (act->pos >= 0 && (act->op->flags & JEM_OP_ACTIVATION) && act->uses == 1 && act->needs &&
-            c->needs) act->by = c, c->late = act;
-        if (c->uses != 1 || c->value) continue;
-        jem__node *add = c->user1;
-        if ((add->op->flags & JEM_OP_ADD) && !add->core && !add->into &&
-            add->in[0] != add->in[1] && add->in[0]->stride == add->in[1]->stride) last = sum = add;
-        act = last->user1;                         /* the first to read it */
-        if (act && last->uses && (act->op->flags & JEM_OP_ACTIVATION)) last = act;
+        jem__step *c = p->list[i], *last = c, *sum = NULL;
+        if (!jem__has(c->node, JEM__OP_CONV)) continue;
+        jem__step *act = c->in[0];
+        if (act->pos >= 0 && jem__has(act->node, JEM__OP_ACTIVATION) && act->readers == 1 &&
+            act->needs && c->needs) act->back_conv = c, c->back_in = act;
+        if (c->readers != 1 || c->node->value) continue;
+        jem__step *add = c->reader;
+        if (jem__has(add->node, JEM__OP_SUM) && !add->conv && !add->runs_in &&
+            add->in[0] != add->in[1] && add->in[0]->node->stride == add->in[1]->node->stride)
+            last = sum = add;
+        act = last->reader;                        /* the first to read it */
+        if (act && jem__has(act->node, JEM__OP_ACTIVATION)) last = act;
         if (last == c) continue;
-        last->core = c, last->sum = sum, c->into = last;
-        if (sum && sum != last) sum->into = last;
+        last->conv = c, last->plus = sum, c->runs_in = last;
+        if (sum && sum != last) sum->runs_in = last;
     }
 }
 
-/* When: list[i] goes forward at time i, back at 2n-1-i, unless it is part of another. A buffer
-   lives from the first time it is written to the last time it is read. */
-static int jem__time_forward(const jem__node *n) { return n->into ? n->into->pos : n->pos; }
-static int jem__time_back(const jem__plan *p, const jem__node *n) {
-    return 2 * p->n - 1 - (n->late ? n->late->pos : n->pos);
+/* ---- when: lifetimes ------------------------------------------------------------------------- */
+/* list[i] goes forward at time i, back at 2n-1-i, unless it is part of another. A buffer lives from
+   the first time it is written to the last time it is read. */
+
+static int jem__time_forward(const jem__step *s) { return s->runs_in ? s->runs_in->pos : s->pos; }
+static int jem__time_back(const jem__plan *p, const jem__step *s) {
+    return 2 * p->n - 1 - (s->back_in ? s->back_in->pos : s->pos);
 }
 
 /* bf16 pays where a convolution in bf16 writes what another reads. Not in jem_backward, where the
    gradients of weights read more than once. */
-static int jem__writes_bf16(const jem__plan *p, const jem__node *n) {
-    return p->mode != JEM__BACKWARD && !n->into && (n->core ? n->core : n)->bf16_out;
+static int jem__writes_bf16(const jem__plan *p, const jem__step *s) {
+    return p->mode != JEM__BACKWARD && !s->runs_in && (s->conv ? s->conv : s)->node->bf16_out;
 }
-static int jem__reads_bf16(const jem__plan *p, const jem__node *user, const jem__node *n) {
-    return user->bf16_out && user->in[0] == n && jem__writes_bf16(p, n);
+static int jem__reads_bf16(const jem__plan *p, const jem__step *reader, const jem__step *s) {
+    return reader->node->bf16_out && reader->in[0] == s && jem__writes_bf16(p, s);
 }
 
-/* The last time that n's value (bf16: that copy of it) is read from memory; -1: never. */
-static int jem__last_read(const jem__plan *p, const jem__node *n, int bf16) {
-    int until = !bf16 && n->needs && (n->op->keeps & JEM_KEEPS_OUTPUT) ? jem__time_back(p, n) : -1;
-    for (int j = n->pos + 1; j < p->n; j++)
-        for (int k = 0; k < p->list[j]->inputs; k++) {
-            const jem__node *user = p->list[j];
-            if (user->in[k] != n || jem__reads_bf16(p, user, n) != bf16) continue;
-            if (n->into && (user == n->into || user->into == n->into)) continue;  /* in registers */
-            int keeps = user->op->keeps;
-            if (p->mode == JEM__BACKWARD && jem__trains(user)) keeps |= user->op->keeps_for_params;
-            const int last = user->needs && keeps >> k & 1 ? jem__time_back(p, user)
-                                                          : jem__time_forward(user);
+/* The last time that a value (bf16: that copy of it) is read from memory; -1: never. */
+static int jem__last_read(const jem__plan *p, const jem__step *s, int bf16) {
+    const int own = !bf16 && s->needs && s->node->op->keeps & JEM_KEEPS_OUTPUT;
+    int until = own ? jem__time_back(p, s) : -1;
+    for (int j = s->pos + 1; j < p->n; j++)
+        for (int k = 0; k < p->list[j]->node->inputs; k++) {
+            const jem__step *reader = p->list[j];
+            const jem_op *op = reader->node->op;
+            if (reader->in[k] != s || jem__reads_bf16(p, reader, s) != bf16) continue;
+            if (s->runs_in && (reader == s->runs_in || reader->runs_in == s->runs_in))
+                continue;                          /* in registers */
+            int keeps = op->keeps;
+            if (p->mode == JEM__BACKWARD && jem__trains(reader->node))
+                keeps |= op->traits->keeps_for_params;
+            const int last = reader->needs && keeps >> k & 1 ? jem__time_back(p, reader)
+                                                             : jem__time_forward(reader);
             if (last > until) until = last;
         }
     return until;
@@ -1743,14 +2193,14 @@ static int jem__last_read(const jem__plan *p, const jem__node *n, int bf16) {
 
 /* A sum's gradient is its inputs' gradient: they can all be one buffer, if nobody adds to one of
    them before the other has been read. */
-static int jem__same_gradient(const jem__plan *p, const jem__node *n, int k) {
-    if (n->in[0] == n->in[1]) return 0;
+static int jem__same_gradient(const jem__plan *p, const jem__step *s, int k) {
+    if (s->in[0] == s->in[1]) return 0;
     if (k == 0) return 1;
     for (int side = 0; side < 2; side++) {
-        const jem__node *a = n->in[side], *b = n->in[1 - side];
+        const jem__step *a = s->in[side], *b = s->in[1 - side];
         for (int j = a->pos + 1; j < p->n; j++)
-            for (int i = 0; i < p->list[j]->inputs; i++)
-                if (p->list[j] != n && p->list[j]->in[i] == a &&
+            for (int i = 0; i < p->list[j]->node->inputs; i++)
+                if (p->list[j] != s && p->list[j]->in[i] == a &&
                     jem__time_back(p, p->list[j]) <= jem__time_back(p, b)) return 0;
     }
     return 1;
@@ -1758,74 +2208,83 @@ static int jem__same_gradient(const jem__plan *p, const jem__node *n, int k) {
 
 /* Of the gradient that a convolution in bf16 reads: is it one that another writes last? It may have
    come through a sum, unchanged. */
-static void jem__plan_bf16_gradient(jem__plan *p, jem__node *c) {
-    if (p->mode == JEM__BACKWARD || !c->bf16_grad || !c->needs || !c->in[0]->needs) return;
-    jem__node *g = c, *last = NULL;
-    if (c->uses == 1 && (c->user1->op->flags & JEM_OP_ADD) &&
-        c->user1->in[0] != c->user1->in[1] && c->user1->stride == c->stride) g = c->user1;
+static void jem__plan_bf16_gradient(jem__plan *p, jem__step *c) {
+    if (p->mode == JEM__BACKWARD || !c->node->bf16_grad || !c->needs || !c->in[0]->needs) return;
+    jem__step *g = c, *last = NULL;
+    if (c->readers == 1 && jem__has(c->reader->node, JEM__OP_SUM) &&
+        c->reader->in[0] != c->reader->in[1] && c->reader->node->stride == c->node->stride)
+        g = c->reader;
     for (int j = g->pos + 1; j < p->n && !last; j++)
-        for (int k = 0; k < p->list[j]->inputs; k++)
+        for (int k = 0; k < p->list[j]->node->inputs; k++)
             if (p->list[j]->in[k] == g && p->list[j]->needs) last = p->list[j];
-    if (!last || !(last->by ? last->by : last)->bf16_grad || last->late) return;
+    if (!last || !(last->back_conv ? last->back_conv : last)->node->bf16_grad || last->back_in)
+        return;
     const int from = 2 * p->n - 1 - last->pos, to = jem__time_back(p, c);
-    c->bf16_dy = g, g->bf16_by = last, c->bf16_only = g == c && c->uses == 1;
-    if (g->bf16_grad_buf < 0)
-        g->bf16_grad_buf = jem__plan_buf(p, from, to, jem__bf16_floats(g->t.c, g->t.h, g->t.w));
-    if (p->bufs[g->bf16_grad_buf].end < to) p->bufs[g->bf16_grad_buf].end = to;
+    const jem_tensor *t = &g->node->t;
+    c->dy16 = g, g->grad16_by = last, c->grad16_only = g == c && c->readers == 1;
+    if (g->grad16_buf < 0)
+        g->grad16_buf = jem__plan_buf(p, from, to, jem__bf16_floats(t->c, t->h, t->w));
+    if (p->bufs[g->grad16_buf].end < to) p->bufs[g->grad16_buf].end = to;
 }
 
-static void jem__plan_lifetimes(jem__plan *p) {
-    const int both = JEM_OP_IN_PLACE | JEM_OP_STORES;
-    for (int i = p->n - 1; i >= 0; i--)            /* who is the first to write each gradient */
-        for (int k = 0; k < p->list[i]->inputs; k++) {
-            jem__node *n = p->list[i], *in = n->in[k];
-            if (n->needs && in->needs && !n->late) n->add[k] = in->written, in->written = 1;
-        }
+static void jem__plan_values(jem__plan *p) {
     for (int i = 0; i < p->n; i++) {
-        jem__node *n = p->list[i], *over = n->inputs ? n->in[0] : NULL;
-        const int from = jem__time_forward(n), until = jem__last_read(p, n, 0);
-        const int last16 = jem__writes_bf16(p, n) ? jem__last_read(p, n, 1) : -1;
+        jem__step *s = p->list[i], *over = s->node->inputs ? s->in[0] : NULL;
+        const jem__node *n = s->node;
+        const int from = jem__time_forward(s), until = jem__last_read(p, s, 0);
+        const int last16 = jem__writes_bf16(p, s) ? jem__last_read(p, s, 1) : -1;
         if (last16 >= 0)
-            n->bf16_buf = jem__plan_buf(p, from, last16, jem__bf16_floats(n->t.c, n->t.h, n->t.w));
+            s->value16_buf = jem__plan_buf(p, from, last16,
+                                           jem__bf16_floats(n->t.c, n->t.h, n->t.w));
         if (n->value || until < 0) continue;       /* kept: outside the region */
-        if ((n->op->flags & JEM_OP_IN_PLACE) && over->value_buf >= 0 && over->stride == n->stride &&
-            p->bufs[over->value_buf].end == from) {
-            n->value_buf = over->value_buf;
-            p->bufs[n->value_buf].end = until;
-        } else n->value_buf = jem__plan_buf(p, from, until, n->stride);
+        if (jem__has(n, JEM__OP_IN_PLACE) && over->value_buf >= 0 &&
+            over->node->stride == n->stride && p->bufs[over->value_buf].end == from) {
+            s->value_buf = over->value_buf;
+            p->bufs[s->value_buf].end = until;
+        } else s->value_buf = jem__plan_buf(p, from, until, n->stride);
     }
-    for (int i = 0; i < p->n; i++)
-        if (p->list[i]->aux_bytes)
-            p->list[i]->aux_buf = jem__plan_buf(p, i, p->list[i]->needs ? 2 * p->n - 1 - i : i,
-                                                (ptrdiff_t)((p->list[i]->aux_bytes + 3) / 4));
-    for (int i = 0; i < p->n; i++) jem__plan_bf16_gradient(p, p->list[i]);
+    for (int i = 0; i < p->n; i++) {
+        jem__step *s = p->list[i];
+        if (s->node->aux_bytes)
+            s->aux_buf = jem__plan_buf(p, i, s->needs ? 2 * p->n - 1 - i : i,
+                                       (ptrdiff_t)((s->node->aux_bytes + 3) / 4));
+    }
+}
+
+/* A gradient lives from its first writer to the step itself. A step may hand its own on to an input
+   if no sibling shares it beyond that moment. */
+static void jem__plan_gradients(jem__plan *p) {
+    const int both = JEM__OP_IN_PLACE | JEM__OP_STORES;
     for (int i = p->n - 1; i >= 0; i--) {
-        jem__node *n = p->list[i];
-        if (!n->needs) continue;
-        const int now = 2 * p->n - 1 - i, end = jem__time_back(p, n);
-        const int stored = !n->by && !n->bf16_only;                    /* its own gradient is */
+        jem__step *s = p->list[i];
+        if (!s->needs) continue;
+        const int now = 2 * p->n - 1 - i, end = jem__time_back(p, s);
+        const int stored = !s->back_conv && !s->grad16_only;           /* its own gradient is */
         if (stored) {
-            if (n->grad_buf < 0) n->grad_buf = jem__plan_buf(p, now, end, n->stride);
-            if (p->bufs[n->grad_buf].end < end) p->bufs[n->grad_buf].end = end;
+            if (s->grad_buf < 0) s->grad_buf = jem__plan_buf(p, now, end, s->node->stride);
+            if (p->bufs[s->grad_buf].end < end) p->bufs[s->grad_buf].end = end;
         }
-        /* it can be handed on if no sibling shares it beyond this moment */
-        const int own = stored && p->bufs[n->grad_buf].end == now;
-        for (int k = 0; k < n->inputs; k++) {
-            jem__node *in = n->in[k];
-            if (!in->needs || in->pos < 0 || in->grad_buf >= 0 || in->by || in->bf16_only) continue;
-            if (own && (n->op->flags & both) == both && in->stride == n->stride &&
-                (n->op->flags & JEM_OP_ADD ? jem__same_gradient(p, n, k) : k == 0)) {
-                in->grad_buf = n->grad_buf;
+        const int own = stored && p->bufs[s->grad_buf].end == now;
+        const int in_place = own && s->node->op->traits &&
+                             (s->node->op->traits->flags & both) == both;
+        for (int k = 0; k < s->node->inputs; k++) {
+            jem__step *in = s->in[k];
+            if (!in->needs || in->pos < 0 || in->grad_buf >= 0 || in->back_conv || in->grad16_only)
+                continue;
+            if (in_place && in->node->stride == s->node->stride &&
+                (jem__has(s->node, JEM__OP_SUM) ? jem__same_gradient(p, s, k) : k == 0)) {
+                in->grad_buf = s->grad_buf;
                 if (p->bufs[in->grad_buf].end < jem__time_back(p, in))
                     p->bufs[in->grad_buf].end = jem__time_back(p, in);
-            } else in->grad_buf = jem__plan_buf(p, jem__time_back(p, n), jem__time_back(p, in),
-                                                in->stride);
+            } else in->grad_buf = jem__plan_buf(p, end, jem__time_back(p, in), in->node->stride);
         }
     }
 }
 
-/* Where: the largest first, each at the lowest place where it meets nobody in time. */
-static jem_status jem__plan_places(jem__plan *p) {
+/* ---- where: places in a region --------------------------------------------------------------- */
+
+/* The largest first, each at the lowest place where it meets nobody in time. */
+static jem_status jem__plan_layout(jem__plan *p) {
     int *order = (int *)jem__push(p->ctx, (size_t)(p->n_bufs + 1) * 2 * sizeof *order);
     if (!order) return JEM_NO_MEMORY;
     int *placed = order + p->n_bufs, n_placed = 0; /* sorted by place */
@@ -1849,315 +2308,392 @@ static jem_status jem__plan_places(jem__plan *p) {
         for (; j > 0 && p->bufs[placed[j - 1]].at > at; j--) placed[j] = placed[j - 1];
         placed[j] = order[i];
     }
-    p->work = p->region;
+    return JEM_OK;
+}
+
+static jem__place jem__buf_place(const jem__plan *p, int buf) {
+    jem__place none = { NULL, 0, 1 };
+    if (buf < 0) return none;
+    none.at = p->base + p->bufs[buf].at, none.step = p->region, none.slots = p->slots;
+    return none;
+}
+
+/* Behind the buffers of a region is the scratch of each part; a gradient that is nowhere (it stays
+   in registers) points there too, because NULL would say that no backward follows. */
+static jem_status jem__plan_places(jem__plan *p) {
+    jem__run *r = p->r;
+    const ptrdiff_t work = p->region;
     for (int i = 0; i < p->n; i++)
-        if (p->list[i]->work > p->work_size) p->work_size = p->list[i]->work;
-    p->work_size += (16 - p->work_size % 16) % 16 + 16;
-    p->region += p->work_size * p->parts;
+        if (p->list[i]->node->work > r->part_step) r->part_step = p->list[i]->node->work;
+    r->part_step += (16 - r->part_step % 16) % 16 + 16;
+    p->region += r->part_step * r->parts;
     p->region = (p->region / 1024 + 1) * 1024 + 16 * JEM_LANES;        /* no power of two apart */
+    p->base = jem__push_floats(p->ctx, p->slots * p->region);
+    if (!p->base) return JEM_NO_MEMORY;
+    r->work.at = p->base + work, r->work.step = p->region, r->work.slots = p->slots;
+    for (int i = 0; i < p->n; i++) {
+        jem__step *s = p->list[i];
+        if (!s->node->value) s->value = jem__buf_place(p, s->value_buf);
+        s->aux = jem__buf_place(p, s->aux_buf);
+        s->grad = s->grad_buf < 0 ? r->work : jem__buf_place(p, s->grad_buf);
+    }
     return JEM_OK;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static float *jem__place(const jem__plan *p, int buf, int group) {
-    return buf < 0 ? NULL : p->base + group % p->slots * p->region + p->bufs[buf].at;
-}
-static float *jem__value_at(const jem__plan *p, const jem__node *n, int group) {
-    return n->value ? n->value + group * n->stride : jem__place(p, n->value_buf, group);
-}
-static uint16_t *jem__bf16_place(const jem__plan *p, int buf, int group) {
-    return (uint16_t *)(void *)jem__place(p, buf, group);
-}
-static float *jem__grad_at(const jem__plan *p, const jem__node *n, int group) {
-    return n->pos < 0 ? n->grad + group * n->stride : jem__place(p, n->grad_buf, group);
+static uint16_t *jem__bf16_copy(const jem__plan *p, int buf, int group) {
+    return (uint16_t *)(void *)jem__at_place(jem__buf_place(p, buf), group);
 }
 
-/* Everything an op sees of one group. */
-static jem_call jem__call(const jem__plan *p, jem__node *n, int group, int part) {
-    jem_call c;
-    memset(&c, 0, sizeof c);
-    c.ctx = p->ctx, c.user = n->user, c.group = group, c.inputs = n->inputs, c.plan = p, c.node = n;
-    c.live = n->t.n - group * JEM_LANES < JEM_LANES ? n->t.n - group * JEM_LANES : JEM_LANES;
-    c.training = p->mode == JEM__BACKWARD;
-    c.out = jem__shape_of(&n->t);
-    c.y = jem__value_at(p, n, group);
-    c.aux = jem__place(p, n->aux_buf, group);
-    c.work = p->base + group % p->slots * p->region + p->work + part * p->work_size;
-    c.part = part, c.parts = p->parts;
-    for (int k = 0; k < n->inputs; k++) {
-        c.in[k] = jem__shape_of(&n->in[k]->t);
-        c.x[k] = jem__value_at(p, n->in[k], group);
-        if (n->needs && n->in[k]->needs) c.dx[k] = jem__grad_at(p, n->in[k], group);
-        c.add[k] = n->add[k];
-    }
-    for (int k = 0; k < n->params; k++) c.param[k] = n->param[k];
-    if (n->needs) c.dy = n->by || n->bf16_only ? c.work : jem__grad_at(p, n, group);  /* not NULL */
-    if (n->inputs && n->bf16_out) c.x16 = jem__bf16_place(p, n->in[0]->bf16_buf, group);
-    if (n->bf16_dy) c.dy16 = jem__bf16_place(p, n->bf16_dy->bf16_grad_buf, group);
-    return c;
-}
-/* The same call for another group: for ops that need the whole batch. */
-static jem_call jem__at(const jem_call *call, int group) {
-    return jem__call(call->plan, call->node, group, 0);
+/* A call with what it reads in bf16. */
+static void jem__plan_call(const jem__plan *p, jem__step *s, int group, int part, jem_call *c,
+                           jem__inner *in) {
+    jem__call_open(p->r, s, group, part, c, in);
+    if (s->node->inputs && s->node->bf16_out)
+        in->x16 = jem__bf16_copy(p, s->in[0]->value16_buf, group);
+    if (s->dy16) in->dy16 = jem__bf16_copy(p, s->dy16->grad16_buf, group);
 }
 
 /* Convolutions can be done in parts; others are small, and part 0 does them. */
-static int jem__convolves(const jem__node *n, int back) {
-    const jem__node *conv = back ? n->by : n->core;
-    return ((conv ? conv : n)->op->flags & JEM_OP_CONV) != 0;
+static int jem__convolves(const jem__step *s, int back) {
+    const jem__step *conv = back ? s->back_conv : s->conv;
+    return jem__has((conv ? conv : s)->node, JEM__OP_CONV);
 }
 
-static void jem__forward_node(const jem__plan *p, jem__node *n, int group, int part) {
-    if (n->into || (part && !jem__convolves(n, 0))) return;  /* into: part of a later one */
-    jem_call c = jem__call(p, n->core ? n->core : n, group, part);
-    c.y16 = jem__bf16_place(p, n->bf16_buf, group);
-    if (n->core) {
-        jem__node *sum = n->sum, *raw = sum ? sum : n->core;
-        c.y = jem__value_at(p, raw, group);
-        if (sum) c.plus = jem__value_at(p, sum->in[sum->in[0] == n->core], group);
-        if (n != raw) {
-            const jem_call act = jem__call(p, n, group, part);
-            c.act = n->user, c.act_y = act.y, c.act_aux = act.dy ? act.aux : NULL;
+static void jem__plan_forward(const jem__plan *p, jem__step *s, int group, int part) {
+    jem__step *conv = s->conv, *sum = s->plus, *raw = sum ? sum : conv;
+    jem_call c;
+    jem__inner in;
+    if (s->runs_in || (part && !jem__convolves(s, 0))) return;
+    jem__plan_call(p, conv ? conv : s, group, part, &c, &in);
+    in.y16 = jem__bf16_copy(p, s->value16_buf, group);
+    if (conv) {
+        c.y = jem__at_place(raw->value, group);
+        if (sum) in.plus = jem__at_place(sum->in[sum->in[0] == conv]->value, group);
+        if (s != raw) {
+            in.act = s->node->user, in.act_y = jem__at_place(s->value, group);
+            in.act_aux = s->needs ? jem__at_place(s->aux, group) : NULL;
         }
-        n->core->op->forward(&c);
-    } else n->op->forward(&c);
+    }
+    (conv ? conv : s)->node->op->forward(&c);
 }
 
-static void jem__backward_node(const jem__plan *p, jem__node *n, int group, int part) {
-    if (n->late || (part && !jem__convolves(n, 1))) return;
-    jem_call c = jem__call(p, n, group, part);
-    if (n->in[0]->bf16_by == n) c.y16 = jem__bf16_place(p, n->in[0]->bf16_grad_buf, group);
-    if (n->by) {                                   /* convolution goes on through the activation */
-        jem_call conv = jem__call(p, n->by, group, part);
-        conv.act = n->user, conv.act_aux = c.aux, conv.dx[0] = c.dx[0], conv.add[0] = c.add[0];
-        conv.y16 = c.y16;
-        if (c.dx[0] || c.y16) n->by->op->backward(&conv);
+static void jem__plan_backward(const jem__plan *p, jem__step *s, int group, int part) {
+    jem__step *conv = s->back_conv;
+    if (s->back_in || (part && !jem__convolves(s, 1))) return;
+    if (!jem__has(s->node, JEM__OP_CONV) && !conv) {
+        jem__step_backward(p->r, s, group);
         return;
     }
-    int any = 0;
-    for (int k = 0; k < n->inputs; k++) {
-        any |= c.y16 != NULL;
-        if (!c.dx[k]) continue;
-        any = 1;
-        if (!(n->op->flags & JEM_OP_STORES) && !c.add[k])
-            for (int g = n->op->flags & JEM_OP_WHOLE ? 0 : group;
-                 g <= (n->op->flags & JEM_OP_WHOLE ? n->in[k]->groups - 1 : group); g++)
-                memset(jem__grad_at(p, n->in[k], g), 0, (size_t)n->in[k]->stride * sizeof(float));
+    jem_call c;
+    jem__inner in;
+    jem__plan_call(p, conv ? conv : s, group, part, &c, &in);
+    if (conv) {                                    /* it goes on through the activation */
+        const int to = s->in[0]->needs;
+        in.act = s->node->user, in.act_aux = jem__at_place(s->aux, group), in.add[0] = s->add[0];
+        c.dx[0] = to ? jem__at_place(s->in[0]->grad, group) : NULL;
     }
-    if (any) n->op->backward(&c);
-}
-
-/* d target / d target: 1 for each image, nothing for dead lanes. */
-static void jem__seed(const jem__plan *p, int group) {
-    const jem__node *n = p->target;
-    float *g = jem__grad_at(p, n, group);
-    for (int l = 0; l < JEM_LANES; l++) g[l] = group * JEM_LANES + l < n->t.n ? 1.0f : 0.0f;
+    if (s->in[0]->grad16_by == s) in.y16 = jem__bf16_copy(p, s->in[0]->grad16_buf, group);
+    if (s->in[0]->grad16_only) c.dx[0] = NULL;
+    if (c.dx[0] || in.y16) (conv ? conv : s)->node->op->backward(&c);
 }
 
 static void jem__task_forward(void *arg, int slot) {
     const jem__plan *p = (const jem__plan *)arg;
-    for (int g = slot; g < p->list[p->from]->groups; g += p->slots)
-        for (int i = p->from; i < p->to; i++) jem__forward_node(p, p->list[i], g, 0);
+    for (int g = slot; g < p->list[p->from]->node->groups; g += p->slots)
+        for (int i = p->from; i < p->to; i++) jem__plan_forward(p, p->list[i], g, 0);
 }
 static void jem__task_backward(void *arg, int group) {
     const jem__plan *p = (const jem__plan *)arg;
     for (int i = p->to - 1; i >= p->from; i--)
-        if (p->list[i]->needs) jem__backward_node(p, p->list[i], group, 0);
+        if (p->list[i]->needs) jem__plan_backward(p, p->list[i], group, 0);
 }
 static void jem__task_both(void *arg, int slot) {
     const jem__plan *p = (const jem__plan *)arg;
-    for (int g = slot; g < p->target->groups; g += p->slots) {
-        for (int i = 0; i < p->n; i++) jem__forward_node(p, p->list[i], g, 0);
-        jem__seed(p, g);
+    for (int g = slot; g < p->r->target->node->groups; g += p->slots) {
+        for (int i = 0; i < p->n; i++) jem__plan_forward(p, p->list[i], g, 0);
+        jem__seed(p->r, g);
         for (int i = p->n - 1; i >= 0; i--)
-            if (p->list[i]->needs) jem__backward_node(p, p->list[i], g, 0);
+            if (p->list[i]->needs) jem__plan_backward(p, p->list[i], g, 0);
     }
 }
 static void jem__task_forward_part(void *arg, int i) {
     const jem__plan *p = (const jem__plan *)arg;
-    const int parts = jem__convolves(p->list[p->from], 0) ? p->parts : 1;
-    jem__forward_node(p, p->list[p->from], i / parts, i % parts);
+    const int parts = jem__convolves(p->list[p->from], 0) ? p->r->parts : 1;
+    jem__plan_forward(p, p->list[p->from], i / parts, i % parts);
 }
 static void jem__task_backward_part(void *arg, int i) {
     const jem__plan *p = (const jem__plan *)arg;
-    const int parts = jem__convolves(p->list[p->from], 1) ? p->parts : 1;
-    jem__backward_node(p, p->list[p->from], i / parts, i % parts);
+    const int parts = jem__convolves(p->list[p->from], 1) ? p->r->parts : 1;
+    jem__plan_backward(p, p->list[p->from], i / parts, i % parts);
 }
 
 static double jem__flops(const jem__plan *p, int from, int to) {
     double sum = 0;
-    for (int i = from; i < to; i++) sum += p->list[i]->flops * p->list[i]->groups;
+    for (int i = from; i < to; i++) sum += p->list[i]->node->flops * p->list[i]->node->groups;
     return sum;
 }
 
 /* list[from..to-1] forward or back over all groups: depth-first, or, where there are fewer groups
-   than threads, node by node with each convolution in parts. */
-static void jem__run_nodes(jem__plan *p, int back) {
-    const int from = p->from, to = p->to, groups = p->list[from]->groups;
-    if (p->parts == 1) {
+   than threads, step by step with each convolution in parts. */
+static void jem__plan_span(jem__plan *p, int back) {
+    const int from = p->from, to = p->to, groups = p->list[from]->node->groups;
+    if (p->r->parts == 1) {
         jem__parallel(p->ctx, back || p->slots > groups ? groups : p->slots,
                       jem__flops(p, from, to), back ? jem__task_backward : jem__task_forward, p);
         return;
     }
     for (int i = 0; i < to - from; i++) {
         const int at = back ? to - 1 - i : from + i;
-        const jem__node *n = p->list[at];
-        if (back ? !n->needs || n->late != NULL : n->into != NULL) continue;
-        const jem__node *conv = back ? n->by : n->core;
+        const jem__step *s = p->list[at], *conv = back ? s->back_conv : s->conv;
+        if (back ? !s->needs || s->back_in != NULL : s->runs_in != NULL) continue;
         p->from = at;
-        jem__parallel(p->ctx, groups * (jem__convolves(n, back) ? p->parts : 1),
-                      (conv ? conv : n)->flops * groups,
+        jem__parallel(p->ctx, groups * (jem__convolves(s, back) ? p->r->parts : 1),
+                      (conv ? conv : s)->node->flops * groups,
                       back ? jem__task_backward_part : jem__task_forward_part, p);
     }
     p->from = from;
 }
 
-static int jem__whole(const jem__node *n) { return n->op->flags & JEM_OP_WHOLE; }
-
-/* The run that begins at i: nodes that can go depth-first together. */
-static int jem__run_end(const jem__plan *p, int i) {
-    int j = i + 1;
-    if (jem__whole(p->list[i])) return j;
-    while (j < p->n && !jem__whole(p->list[j]) && p->list[j]->groups == p->list[i]->groups) j++;
-    return j;
+/* Steps beside each other that can go depth-first together. */
+static int jem__together(const jem__plan *p, int i, int j) {
+    const jem__node *a = p->list[i]->node, *b = p->list[j]->node;
+    return !jem__has(a, JEM__OP_WHOLE) && !jem__has(b, JEM__OP_WHOLE) && a->groups == b->groups;
 }
 
-static jem_status jem__run_back(jem__plan *p) {
-    for (int g = 0; g < p->target->groups; g++) jem__seed(p, g);
+static void jem__plan_all_forward(jem__plan *p) {
+    for (p->from = 0; p->from < p->n; p->from = p->to) {
+        for (p->to = p->from + 1; p->to < p->n && jem__together(p, p->from, p->to);) p->to++;
+        if (jem__has(p->list[p->from]->node, JEM__OP_WHOLE))
+            jem__step_forward(p->r, p->list[p->from], 0);
+        else jem__plan_span(p, 0);
+    }
+}
+
+static jem_status jem__plan_all_back(jem__plan *p) {
+    for (int g = 0; g < p->r->target->node->groups; g++) jem__seed(p->r, g);
     for (int i = p->n; i-- > 0;) {
-        jem__node *n = p->list[i];
-        if (!n->needs) continue;
-        if (p->mode == JEM__BACKWARD && jem__trains(n)) {
-            jem_call c = jem__call(p, n, 0, 0);
-            jem_status s = n->op->param_grad(&c);
-            if (s != JEM_OK) return s;
+        jem__step *s = p->list[i];
+        if (!s->needs) continue;
+        if (p->mode == JEM__BACKWARD && jem__trains(s->node)) {
+            const jem_status status = jem__step_params(p->r, s);
+            if (status != JEM_OK) return status;
         }
-        if (jem__whole(n)) { jem__backward_node(p, n, 0, 0); continue; }
-        p->to = i + 1;                             /* go on to the next node that has weights */
-        while (i > 0 && !jem__whole(p->list[i - 1]) && p->list[i - 1]->groups == n->groups &&
-               !(p->mode == JEM__BACKWARD && jem__trains(p->list[i - 1]))) i--;
+        if (jem__has(s->node, JEM__OP_WHOLE)) { jem__step_backward(p->r, s, 0); continue; }
+        p->to = i + 1;                             /* go on to the next one that has weights */
+        while (i > 0 && jem__together(p, i - 1, p->to - 1) &&
+               !(p->mode == JEM__BACKWARD && jem__trains(p->list[i - 1]->node))) i--;
         p->from = i;
-        jem__run_nodes(p, 1);
+        jem__plan_span(p, 1);
     }
     return JEM_OK;
 }
 
-/* Values that stay after the pass: the target's, small ones, and those asked for. */
-static jem_status jem__plan_kept(jem__plan *p, jem__node *x) {
-    for (int i = 0; i <= p->target->index; i++) {
-        jem__node *n = p->ctx->nodes[i];
-        if (!n->wanted || n->value ||
-            !(n == p->target || n->keep || n->stride <= 128 * JEM_LANES)) continue;
-        n->value = (float *)jem__push(p->ctx, (size_t)(n->groups * n->stride) * sizeof(float));
-        n->value_push = p->ctx->pushes;
-        if (!n->value) return JEM_NO_MEMORY;
-    }
-    if (x && !x->grad) {
-        x->grad = (float *)jem__push(p->ctx, (size_t)(x->groups * x->stride) * sizeof(float));
-        x->grad_push = p->ctx->pushes;
-        if (!x->grad) return JEM_NO_MEMORY;
-    }
-    return JEM_OK;
-}
-
-static jem_status jem__run(jem_ctx *ctx, jem__mode mode, jem__node *target, jem__node *x) {
+static jem_status jem__run_planned(jem__run *r) {
     jem__plan plan, *p = &plan;
     memset(p, 0, sizeof plan);
-    p->ctx = ctx, p->mode = mode, p->target = target;
-    jem_status s = JEM_OK;
-    jem__plan_nodes(p, x);
-    if (s == JEM_OK && x && !target->needs)
-        s = jem__fail(ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s",
-                      jem__shape_text(&target->t).s, jem__shape_text(&x->t).s);
-    if (s == JEM_OK && mode == JEM__BACKWARD && !target->needs)
-        s = jem__fail(ctx, JEM_BAD_ARGUMENT, "backward: the loss depends on no parameter");
-    if (s == JEM_OK) s = jem__plan_kept(p, x);
-    if (s != JEM_OK || (p->n == 0 && !x)) return s;
-    jem_mark mark = jem_begin(ctx);                /* the plan and its region end with the run */
-    int most = 1;                                  /* groups of a node */
-    s = jem__plan_list(p);
-    for (int i = 0; s == JEM_OK && i < p->n; i++)
-        if (p->list[i]->groups > most) most = p->list[i]->groups;
-    p->parts = ctx->threads > most ? (ctx->threads + most - 1) / most : 1;
-    if (s == JEM_OK) jem__plan_fuse(p), jem__plan_lifetimes(p), s = jem__plan_places(p);
-    if (s != JEM_OK) p->n = 0;
-    const int whole = mode == JEM__BACKWARD || p->n == 0 || jem__whole(p->list[0]) ||
-                      jem__run_end(p, 0) < p->n;
-    p->slots = whole || most < ctx->threads ? most : ctx->threads;
+    p->r = r, p->ctx = r->ctx, p->mode = r->mode, p->list = r->list, p->n = r->n;
+    p->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * p->n + 1) * sizeof *p->bufs);
+    if (!p->bufs) return JEM_NO_MEMORY;
+    int most = 1, one = p->n > 0;                  /* one: all steps can go depth-first together */
+    for (jem__step *s = p->ctx->steps; s <= r->target; s++)
+        s->pos = s->value_buf = s->aux_buf = s->grad_buf = s->value16_buf = s->grad16_buf = -1;
     for (int i = 0; i < p->n; i++) {
-        jem_call c;
-        memset(&c, 0, sizeof c);
-        c.ctx = ctx, c.user = p->list[i]->user, c.node = p->list[i];
-        c.in[0] = jem__shape_of(&p->list[i]->in[0]->t), c.out = jem__shape_of(&p->list[i]->t);
-        for (int k = 0; k < p->list[i]->params; k++) c.param[k] = p->list[i]->param[k];
-        if (s == JEM_OK && p->list[i]->op->prepare)
-            s = p->list[i]->op->prepare(&c, p->list[i]->needs && p->list[i]->in[0]->needs);
+        jem__step *s = p->list[i];
+        s->pos = i;
+        if (s->node->groups > most) most = s->node->groups;
+        one = one && jem__together(p, 0, i);
     }
-    if (s == JEM_OK && !(p->base = (float *)jem__push(ctx, (size_t)(p->slots * p->region) *
-                                                             sizeof(float)))) s = JEM_NO_MEMORY;
-    if (s == JEM_OK && mode == JEM__GRAD && !whole && p->parts == 1)
-        jem__parallel(ctx, p->slots, 2 * jem__flops(p, 0, p->n), jem__task_both, p);
-    else if (s == JEM_OK) {
-        for (p->from = 0; p->from < p->n; p->from = p->to) {
-            p->to = jem__run_end(p, p->from);
-            if (jem__whole(p->list[p->from])) jem__forward_node(p, p->list[p->from], 0, 0);
-            else jem__run_nodes(p, 0);
+    r->parts = p->ctx->threads > most ? (p->ctx->threads + most - 1) / most : 1;
+    p->slots = p->mode == JEM__BACKWARD || !one || most < p->ctx->threads ? most : p->ctx->threads;
+    jem__plan_fuse(p);
+    for (int i = p->n - 1; i >= 0; i--)            /* who is the first to write each gradient */
+        for (int k = 0; k < p->list[i]->node->inputs; k++) {
+            jem__step *s = p->list[i], *in = s->in[k];
+            if (s->needs && in->needs && !s->back_in) s->add[k] = in->written, in->written = 1;
         }
-        if (mode != JEM__EVAL) s = jem__run_back(p);
+    jem__plan_values(p);
+    for (int i = 0; i < p->n; i++) jem__plan_bf16_gradient(p, p->list[i]);
+    jem__plan_gradients(p);
+    jem_status status = jem__plan_layout(p);
+    if (status == JEM_OK) status = jem__plan_places(p);
+    if (status != JEM_OK) return status;
+    if (one && p->mode == JEM__GRAD && r->parts == 1) {
+        jem__parallel(p->ctx, p->slots, 2 * jem__flops(p, 0, p->n), jem__task_both, p);
+        return JEM_OK;
     }
-    for (int i = 0; s == JEM_OK && i < p->n; i++) p->list[i]->ready = p->list[i]->value != NULL;
-    jem_end(ctx, mark);
-    return s == JEM_OK ? ctx->status : s;
+    jem__plan_all_forward(p);
+    return p->mode == JEM__EVAL ? JEM_OK : jem__plan_all_back(p);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-static jem_status jem__compute(jem_tensor *t) {
-    if (!t) return JEM_BAD_ARGUMENT;
-    if (t->ctx->status != JEM_OK) return t->ctx->status;
-    return t->node->ready ? JEM_OK : jem__run(t->ctx, JEM__EVAL, t->node, NULL);
+static jem_status jem__run_list(jem__run *r) {
+    r->list = (jem__step **)jem__push(r->ctx, (size_t)(r->n + 1) * sizeof *r->list);
+    if (!r->list) return JEM_NO_MEMORY;
+    r->n = 0;
+    jem_status status = JEM_OK;
+    for (jem__step *s = r->ctx->steps; s <= r->target && status == JEM_OK; s++) {
+        const jem_op *op = s->node->op;
+        if (!s->runs) continue;
+        r->list[r->n++] = s;
+        jem_call c;
+        jem__inner in;
+        jem__call_open(r, s, 0, 0, &c, &in);
+        if (op->traits && op->traits->prepare)
+            status = op->traits->prepare(&c, s->needs && s->in[0]->needs);
+    }
+    return status;
 }
 
+/* Computes target, and d target / d leaf, or what the parameters' gradients get. */
+static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target, jem__node *leaf) {
+    jem__run r;
+    memset(&r, 0, sizeof r);
+    r.ctx = ctx, r.mode = mode;
+    jem__run_marks(&r, target, leaf);
+    if (leaf && !r.target->needs)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s",
+                         jem__shape_text(&target->t).s, jem__shape_text(&leaf->t).s);
+    if (mode == JEM__BACKWARD && !r.target->needs)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "backward: the loss depends on no parameter");
+    jem_status s = jem__run_kept(&r);
+    if (s != JEM_OK || (r.n == 0 && !leaf)) return s;
+    jem_mark mark = jem_begin(ctx);                /* the run's memory ends with it */
+    s = jem__run_list(&r);
+    if (s == JEM_OK) s = ctx->desc.plain ? jem__walk_plain(&r) : jem__run_planned(&r);
+    for (int i = 0; s == JEM_OK && i < r.n; i++)
+        r.list[i]->node->ready = r.list[i]->node->value != NULL;
+    jem_end(ctx, mark);
+    return s == JEM_OK ? ctx->status : s;
+}
+
+static jem_status jem__compute(jem_tensor *t, const char *what) {
+    if (!t) return JEM_BAD_ARGUMENT;
+    if (!jem__live(t, what)) return t->ctx->status;
+    return t->node->ready ? JEM_OK : jem__run_tape(t->ctx, JEM__EVAL, t->node, NULL);
+}
+
+void jem_keep(jem_tensor *t) { if (t && t->node) t->node->keep = 1; }
+
 jem_status jem_read(jem_tensor *t, float *nchw) {
-    const jem_status s = nchw ? jem__compute(t) : JEM_BAD_ARGUMENT;
+    const jem_status s = nchw ? jem__compute(t, "read") : JEM_BAD_ARGUMENT;
     if (s == JEM_OK) jem__copy_out(t->node, t->node->value, nchw);
     return s;
 }
 
+static int jem__one_number(const jem_tensor *t) { return (double)t->n * t->c * t->h * t->w <= 1; }
+
 float jem_item(jem_tensor *t) {
-    if (t && t->n * t->node->stride != JEM_LANES)
+    if (jem__live(t, "item") && !jem__one_number(t))
         jem__fail(t->ctx, JEM_BAD_SHAPE, "item: %s is not one number", jem__shape_text(t).s);
-    return jem__compute(t) == JEM_OK ? t->node->value[0] : (float)NAN;
+    return jem__compute(t, "item") == JEM_OK ? t->node->value[0] : (float)NAN;
 }
 
 jem_status jem_backward(jem_tensor *loss) {
     if (!loss) return JEM_BAD_ARGUMENT;
-    if (loss->ctx->status != JEM_OK) return loss->ctx->status;
-    if (loss->n * loss->node->stride != JEM_LANES)
+    if (!jem__live(loss, "backward")) return loss->ctx->status;
+    if (!jem__one_number(loss))
         return jem__fail(loss->ctx, JEM_BAD_SHAPE, "backward: the loss is %s, not one number",
                          jem__shape_text(loss).s);
-    return jem__run(loss->ctx, JEM__BACKWARD, loss->node, NULL);
+    return jem__run_tape(loss->ctx, JEM__BACKWARD, loss->node, NULL);
 }
 
 jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
     if (!y || !x) return JEM_BAD_ARGUMENT;
-    if (y->ctx->status != JEM_OK) return y->ctx->status;
+    if (!jem__live(y, "grad") || !jem__live(x, "grad")) return y->ctx->status;
     if (x->ctx != y->ctx || x->node->op || y->node->stride != JEM_LANES)
         return jem__fail(y->ctx, JEM_BAD_SHAPE,
                          "grad: y is %s, x is %s: y must have one number per image, x be a leaf",
                          jem__shape_text(y).s, jem__shape_text(x).s);
-    return jem__run(y->ctx, JEM__GRAD, y->node, x->node);
+    if (x->node->index > y->node->index)
+        return jem__fail(y->ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s",
+                         jem__shape_text(y).s, jem__shape_text(x).s);
+    return jem__run_tape(y->ctx, JEM__GRAD, y->node, x->node);
 }
 
 jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
     if (!x || !nchw) return JEM_BAD_ARGUMENT;
+    if (!jem__live(x, "read_grad")) return x->ctx->status;
     if (!x->node->grad)
         return jem__fail(x->ctx, JEM_BAD_ARGUMENT,
                          "read_grad: no gradient of this %s leaf: jem_grad first",
                          jem__shape_text(x).s);
     jem__copy_out(x->node, x->node->grad, nchw);
     return JEM_OK;
+}
+
+/* ---- the gradient checker -------------------------------------------------------------------- */
+
+/* The sum of fn(x) over images, in double. */
+static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x) {
+    jem_mark mark = jem_begin(ctx);
+    jem_tensor *y = fn(ctx, x, user);
+    double sum = NAN;
+    if (jem__compute(y, "check_gradient") == JEM_OK) {
+        sum = 0;
+        for (int i = 0; i < y->n; i++)
+            sum += (double)y->node->value[jem__lane_at(y->node, i, 0, 0, 0)];
+    }
+    jem_end(ctx, mark);
+    return sum;
+}
+
+/* d sum fn / d x, or the parameter's, by the tape: to grad; what the parameter had is put back. */
+static void jem__check_tape(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+                            float *grad) {
+    jem_mark mark = jem_begin(ctx);
+    jem_tensor *y = fn(ctx, x, user);
+    if (!p && jem_grad(y, x) == JEM_OK) jem_read_grad(x, grad);
+    if (p && jem__live(y, "check_gradient")) {
+        memcpy(grad, p->grad, (size_t)p->size * sizeof *grad);
+        memset(p->grad, 0, (size_t)p->size * sizeof *grad);
+        if (y->node->stride == JEM_LANES) jem__run_tape(ctx, JEM__BACKWARD, y->node, NULL);
+        for (ptrdiff_t i = 0; i < p->size; i++) {
+            const float before = grad[i];
+            grad[i] = p->grad[i], p->grad[i] = before;
+        }
+    }
+    if (!y) jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: the function made nothing");
+    jem_end(ctx, mark);
+}
+
+float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+                         float step) {
+    static const double weight[4] = { -8, 8, 1, -1 }, offset[4] = { -1, 1, -2, 2 };
+    if (!ctx || !fn || !x || !jem__live(x, "check_gradient") || x->node->op || (p && !p->grad) ||
+        !(step > 0)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
+                  "parameter (or none) and a step > 0");
+        return -1;
+    }
+    const ptrdiff_t n = p ? p->size : x->n * x->node->stride / JEM_LANES;
+    float *grad = jem__alloc_floats(ctx, n), *at = p ? p->value : jem__alloc_floats(ctx, n);
+    double worst = 0, largest = 1e-12;
+    if (grad && at) {
+        jem__check_tape(ctx, fn, user, x, p, grad);
+        if (!p) jem_read(x, at);
+    }
+    for (ptrdiff_t i = 0; i < n && jem_ok(ctx); i++) {
+        const float before = at[i];
+        double slope = 0;
+        for (int k = 0; k < 4; k++) {              /* the step as rounded is the step taken */
+            at[i] = before + (float)offset[k] * step;
+            if (p) jem_param_changed(p); else jem_write(x, at);
+            slope += weight[k] * jem__check_value(ctx, fn, user, x);
+        }
+        slope /= 12 * (double)step;
+        at[i] = before;
+        if (p) jem_param_changed(p); else jem_write(x, at);
+        const double a = fabs((double)grad[i]), d = fabs(slope - (double)grad[i]);
+        if (a > largest) largest = a;
+        if (fabs(slope) > largest) largest = fabs(slope);
+        if (!(d <= worst)) worst = d;              /* NaN counts as worst */
+    }
+    jem__free(ctx, grad);
+    if (!p) jem__free(ctx, at);
+    return jem_ok(ctx) ? (float)(worst / largest) : -1.0f;
 }
 
 /* ==== >>ops: what you build with ============================================================== */
@@ -2181,8 +2717,6 @@ typedef struct jem__pack {
     uint32_t version;
     float *data;
 } jem__pack;
-
-void jem_param_changed(jem_param *p) { if (p) p->version++; }
 
 static jem__pack *jem__pack_find(const jem_param *w, const jem__conv *q) {
     jem__pack *k = w->packs;
@@ -2213,45 +2747,49 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* an ele
 
 static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
-    jem_status s = jem__pack_update(c->ctx, c->param[0], &u->out);
-    if (s == JEM_OK && want_input_grad) s = jem__pack_update(c->ctx, c->param[0], &u->grad);
+    jem_status s = jem__pack_update(c->ctx, c->inner->param[0], &u->out);
+    if (s == JEM_OK && want_input_grad) s = jem__pack_update(c->ctx, c->inner->param[0], &u->grad);
     return s;
 }
 
 static void jem__conv_run(const jem_call *c, const jem__conv *q, const float *x,
                           const uint16_t *x16, const jem__finish *f) {
     jem__operands in;
-    in.x = x, in.x16 = x16, in.packed = jem__pack_find(c->param[0], q)->data, in.work = c->work;
-    in.part.i = c->part, in.part.of = c->parts;
+    in.x = x, in.x16 = x16, in.work = c->inner->work;
+    in.packed = jem__pack_find(c->inner->param[0], q)->data;
+    in.part.i = c->inner->part, in.part.of = c->inner->parts;
     q->method->run(c->ctx, q, &in, f);
 }
 /* x (h,w,I,16) -> y (ho,wo,O,16) */
 static void jem__conv_forward(const jem_call *c) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
+    const jem__inner *in = c->inner;
     jem__finish f;
     memset(&f, 0, sizeof f);
-    f.bias = c->param[1] ? c->param[1]->value : NULL, f.add = c->plus, f.y = c->y, f.y16 = c->y16;
-    if (c->act) {
-        const jem__map_user *act = (const jem__map_user *)c->act;
-        f.act = c->act_y, f.kind = act->kind, f.slope = act->a;
-        if (act->kind == JEM__MAP_SILU) f.keep_slopes = (float *)c->act_aux;
-        else f.keep_bits = (uint16_t *)c->act_aux;
+    f.bias = in->param[1] ? in->param[1]->value : NULL;
+    f.add = in->plus, f.y = c->y, f.y16 = in->y16;
+    if (in->act) {
+        const jem__map_user *act = (const jem__map_user *)in->act;
+        f.act = in->act_y, f.kind = act->kind, f.slope = act->a;
+        if (act->kind == JEM__MAP_SILU) f.keep_slopes = (float *)in->act_aux;
+        else f.keep_bits = (uint16_t *)in->act_aux;
     }
-    jem__conv_run(c, &u->out, c->x[0], c->x16, &f);
+    jem__conv_run(c, &u->out, c->x[0], in->x16, &f);
 }
 /* dy (ho,wo,O,16) -> dx (h,w,I,16) */
 static void jem__conv_backward(const jem_call *c) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
+    const jem__inner *in = c->inner;
     jem__finish f;
     memset(&f, 0, sizeof f);
-    f.add = c->add[0] ? c->dx[0] : NULL, f.y = c->dx[0], f.y16 = c->y16;
-    if (c->act) {
-        const jem__map_user *act = (const jem__map_user *)c->act;
+    f.add = in->add[0] ? c->dx[0] : NULL, f.y = c->dx[0], f.y16 = in->y16;
+    if (in->act) {
+        const jem__map_user *act = (const jem__map_user *)in->act;
         f.slope = act->a;
-        if (act->kind == JEM__MAP_SILU) f.slopes = (const float *)c->act_aux;
-        else f.bits = (const uint16_t *)c->act_aux;
+        if (act->kind == JEM__MAP_SILU) f.slopes = (const float *)in->act_aux;
+        else f.bits = (const uint16_t *)in->act_aux;
     }
-    jem__conv_run(c, &u->grad, c->dy, c->dy16, &f);
+    jem__conv_run(c, &u->grad, c->dy, in->dy16, &f);
 }
 
 /* dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap; db[o] += sum of dy[o] */
@@ -2271,18 +2809,14 @@ static void jem__weights_finish(void *arg, int i) {
     j->w.q->method->finish(&j->w, i);
 }
 
-static float *jem__push_floats(jem_ctx *ctx, ptrdiff_t n) {
-    return (float *)jem__push(ctx, (size_t)n * sizeof(float));
-}
-
 static jem_status jem__conv_param_grad(const jem_call *c) {
-    const double flops = c->node->flops * c->node->groups;
+    const double flops = c->inner->step->node->flops * c->inner->step->node->groups;
     jem__weights_job j;
     jem__weights *w = &j.w;
     memset(&j, 0, sizeof j);
     j.call = c, w->ctx = c->ctx, w->q = &((const jem__conv_user *)c->user)->weights;
-    w->groups = c->node->groups, w->dw = c->param[0]->grad;
-    w->db = c->param[1] ? c->param[1]->grad : NULL;
+    w->groups = c->inner->step->node->groups, w->dw = c->inner->param[0]->grad;
+    w->db = c->inner->param[1] ? c->inner->param[1]->grad : NULL;
     w->q->method->plan(w);
     jem_mark mark = jem_begin(c->ctx);
     w->x = jem__push_floats(c->ctx, w->x_size), w->y = jem__push_floats(c->ctx, w->y_size);
@@ -2298,12 +2832,12 @@ static jem_status jem__conv_param_grad(const jem_call *c) {
     return s;
 }
 
+static const jem__traits jem__conv_traits = { JEM__OP_STORES | JEM__OP_CONV, jem__conv_prepare,
+    jem__conv_param_grad, JEM_KEEPS_INPUT };
 static const jem_op jem__op_conv2d = { "conv2d", jem__conv_forward, jem__conv_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_STORES | JEM_OP_CONV, jem__conv_prepare, jem__conv_param_grad,
-    JEM_KEEPS_INPUT };
+    JEM_KEEPS_NOTHING, &jem__conv_traits };
 static const jem_op jem__op_linear = { "linear", jem__conv_forward, jem__conv_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_STORES | JEM_OP_CONV, jem__conv_prepare, jem__conv_param_grad,
-    JEM_KEEPS_INPUT };
+    JEM_KEEPS_NOTHING, &jem__conv_traits };
 
 /* q: of the output, by which the other two are described too */
 static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem__conv q,
@@ -2358,7 +2892,30 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
 
-static ptrdiff_t jem__floats(jem_shape s) { return (ptrdiff_t)s.c * s.h * s.w * JEM_LANES; }
+static void jem__map_forward(const jem_call *c);
+static void jem__map_backward(const jem_call *c);
+
+static const jem__traits jem__act_traits = {
+    JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0
+};
+
+/* In the rows' order (JEM__MAPS): their ops, and the bytes that each keeps beside for 16 numbers.
+   What keeps a bit or a slope can be part of the convolution before it. */
+#define JEM__MAP_NOTHING JEM_KEEPS_NOTHING, &jem__in_place
+#define JEM__MAP_INPUT JEM_KEEPS_INPUT, &jem__in_place
+#define JEM__MAP_OUTPUT JEM_KEEPS_OUTPUT, &jem__in_place
+#define JEM__MAP_BIT JEM_KEEPS_NOTHING, &jem__act_traits
+#define JEM__MAP_SLOPE JEM_KEEPS_NOTHING, &jem__act_traits
+#define JEM__ROW(kind, name, wants, f, derivative)                                                 \
+    { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
+static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW) };
+#undef JEM__ROW
+
+enum { JEM__AUX_NOTHING = 0, JEM__AUX_INPUT = 0, JEM__AUX_OUTPUT = 0, JEM__AUX_BIT = 2,
+       JEM__AUX_SLOPE = 64 };
+#define JEM__ROW(kind, name, wants, f, derivative) JEM__AUX_##wants,
+static const unsigned char jem__map_aux[] = { JEM__MAPS(JEM__ROW) };
+#undef JEM__ROW
 
 /* y = f(x) */
 static void jem__map_forward(const jem_call *c) {
@@ -2368,31 +2925,18 @@ static void jem__map_forward(const jem_call *c) {
 /* dx = dy f'(x) */
 static void jem__map_backward(const jem_call *c) {
     const jem__map_user *u = (const jem__map_user *)c->user;
-    const int output = u->kind == JEM__MAP_EXP || u->kind == JEM__MAP_TANH;
-    c->ctx->k->map_back(u->kind, u->a, output ? c->y : c->x[0], c->aux, c->dy, c->dx[0], c->add[0],
-                        jem__floats(c->out));
+    const int output = jem__map_ops[u->kind].keeps == JEM_KEEPS_OUTPUT;
+    c->ctx->k->map_back(u->kind, u->a, output ? c->y : c->x[0], c->aux, c->dy, c->dx[0],
+                        c->inner->add[0], jem__floats(c->out));
 }
 
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
-#define JEM__MAP_OP(name, keeps) { name, jem__map_forward, jem__map_backward, keeps,               \
-                                   JEM_OP_STORES | JEM_OP_IN_PLACE, NULL, NULL, 0 }
-#define JEM__ACT_OP(name) { name, jem__map_forward, jem__map_backward, JEM_KEEPS_NOTHING,          \
-                            JEM_OP_STORES | JEM_OP_IN_PLACE | JEM_OP_ACTIVATION, NULL, NULL, 0 }
-    static const jem_op ops[] = {                  /* in the order of JEM__MAP_SCALE, ... */
-        JEM__MAP_OP("scale", JEM_KEEPS_NOTHING), JEM__MAP_OP("shift", JEM_KEEPS_NOTHING),
-        JEM__MAP_OP("square", JEM_KEEPS_INPUT), JEM__MAP_OP("exp", JEM_KEEPS_OUTPUT),
-        JEM__MAP_OP("log", JEM_KEEPS_INPUT), JEM__MAP_OP("tanh", JEM_KEEPS_OUTPUT),
-        JEM__ACT_OP("leaky_relu"), JEM__ACT_OP("silu")
-    };
-#undef JEM__MAP_OP
-#undef JEM__ACT_OP
     if (!x || !jem_ok(ctx)) return NULL;
     jem__map_user u;
     u.kind = kind, u.a = a;
-    const size_t numbers = (size_t)jem__floats(jem__shape_of(x));
-    const size_t aux = kind == JEM__MAP_LEAKY ? numbers / JEM_LANES * sizeof(uint16_t)
-                     : kind == JEM__MAP_SILU ? numbers * sizeof(float) : 0;
-    return jem__op1(ctx, &ops[kind], x, jem__shape_of(x), &u, sizeof u, aux);
+    const size_t groups_of_16 = (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES;
+    return jem__op1(ctx, &jem__map_ops[kind], x, jem__shape_of(x), &u, sizeof u,
+                    groups_of_16 * jem__map_aux[kind]);
 }
 
 jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) {
@@ -2401,14 +2945,25 @@ jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) {
 jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float a) {
     return jem__map(ctx, x, JEM__MAP_SHIFT, a);
 }
-jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SQUARE, 0); }
-jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_EXP, 0); }
-jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LOG, 0); }
-jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_TANH, 0); }
-jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LEAKY, 0); }
-jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SILU, 0); }
 jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope) {
     return jem__map(ctx, x, JEM__MAP_LEAKY, slope);
+}
+#define JEM__MAP_OP(name, kind)                                                                    \
+    jem_tensor *name(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, kind, 0); }
+JEM__MAP_OP(jem_square, JEM__MAP_SQUARE) JEM__MAP_OP(jem_exp, JEM__MAP_EXP)
+JEM__MAP_OP(jem_log, JEM__MAP_LOG) JEM__MAP_OP(jem_tanh, JEM__MAP_TANH)
+JEM__MAP_OP(jem_sigmoid, JEM__MAP_SIGMOID) JEM__MAP_OP(jem_softplus, JEM__MAP_SOFTPLUS)
+JEM__MAP_OP(jem_relu, JEM__MAP_LEAKY) JEM__MAP_OP(jem_silu, JEM__MAP_SILU)
+#undef JEM__MAP_OP
+
+jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    if (!(lo <= hi)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g is not below hi = %g", (double)lo,
+                  (double)hi);
+        return NULL;
+    }
+    return jem__map(ctx, jem__map(ctx, x, JEM__MAP_AT_LEAST, lo), JEM__MAP_AT_MOST, hi);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
@@ -2424,11 +2979,11 @@ static void jem__drop_forward(const jem_call *c) {
 }
 static void jem__drop_backward(const jem_call *c) {
     const jem__drop_user *u = (const jem__drop_user *)c->user;
-    c->ctx->k->map_back(JEM__MAP_DROP, u->scale, NULL, c->aux, c->dy, c->dx[0], c->add[0],
+    c->ctx->k->map_back(JEM__MAP_DROP, u->scale, NULL, c->aux, c->dy, c->dx[0], c->inner->add[0],
                         jem__floats(c->out));
 }
 static const jem_op jem__op_dropout = { "dropout", jem__drop_forward, jem__drop_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_STORES, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, &jem__stores };
 
 jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2448,36 +3003,49 @@ jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
 static int jem__spread(const jem_call *c) {        /* b is a number per image, a is more */
     return c->in[1].c * c->in[1].h * c->in[1].w == 1 && jem__floats(c->in[0]) > JEM_LANES;
 }
+/* Floats that one call of a kernel covers: all, or, if b is a number per channel, a pixel. */
+static ptrdiff_t jem__pair_run(const jem_call *c) {
+    return jem__spread(c) ? jem__floats(c->in[0]) : jem__floats(c->in[1]);
+}
 /* y = a op b */
 static void jem__pair_forward(const jem_call *c) {
-    c->ctx->k->pair(*(const int *)c->user, c->x[0], c->x[1], jem__spread(c), c->y,
-                    jem__floats(c->out));
+    const ptrdiff_t n = jem__floats(c->out), run = jem__pair_run(c);
+    for (ptrdiff_t at = 0; at < n; at += run)
+        c->ctx->k->pair(*(const int *)c->user, c->x[0] + at, c->x[1], jem__spread(c), c->y + at,
+                        run);
 }
-/* da = dy (+, -), dy b (*); db = dy, -dy, dy a, summed where b was spread */
+/* da = dy (+, -), dy b (*); db = dy, -dy, dy a, summed where b was spread. A sum's gradient may be
+   in its place already: dx = dy. */
 static void jem__pair_backward(const jem_call *c) {
-    const int kind = *(const int *)c->user, mul = kind == JEM__PAIR_MUL;
+    const int kind = *(const int *)c->user, mul = kind == JEM__PAIR_MUL, spread = jem__spread(c);
+    const int own[2] = { c->dx[0] && c->dx[0] != c->dy,
+                         c->dx[1] && (c->dx[1] != c->dy || c->dx[1] == c->dx[0]) };
     const float s = kind == JEM__PAIR_SUB ? -1.0f : 1.0f;
-    const ptrdiff_t n = jem__floats(c->out);
-    if (c->dx[0] && c->dx[0] != c->dy)             /* the same place: a sum's, and there already */
-        c->ctx->k->pair_back(1, c->dy, mul ? c->x[1] : NULL, jem__spread(c), c->dx[0], c->add[0],
-                             n);
-    if (c->dx[1] && jem__spread(c))
-        c->ctx->k->dot(s, c->dy, mul ? c->x[0] : NULL, c->dx[1], c->add[1], n);
-    else if (c->dx[1] && (c->dx[1] != c->dy || c->dx[1] == c->dx[0]))
-        c->ctx->k->pair_back(s, c->dy, mul ? c->x[0] : NULL, 0, c->dx[1], c->add[1], n);
+    const ptrdiff_t n = jem__floats(c->out), run = jem__pair_run(c);
+    const jem__kernels *k = c->ctx->k;
+    for (ptrdiff_t at = 0; own[0] && at < n; at += run)
+        k->pair_back(1, c->dy + at, mul ? c->x[1] : NULL, spread, c->dx[0] + at, c->inner->add[0],
+                     run);
+    if (c->dx[1] && spread)
+        k->dot(s, c->dy, mul ? c->x[0] : NULL, c->dx[1], c->inner->add[1], n);
+    else for (ptrdiff_t at = 0; own[1] && at < n; at += run)
+        k->pair_back(s, c->dy + at, mul ? c->x[0] + at : NULL, 0, c->dx[1],
+                     c->inner->add[1] || at > 0, run);
 }
+static const jem__traits jem__sum_traits = {
+    JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_SUM, NULL, NULL, 0
+};
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
     static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
-        { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING,
-          JEM_OP_STORES | JEM_OP_IN_PLACE | JEM_OP_ADD, NULL, NULL, 0 },
-        { "sub", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING,
-          JEM_OP_STORES | JEM_OP_IN_PLACE, NULL, NULL, 0 },
+        { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sum_traits },
+        { "sub", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__in_place },
         { "mul", jem__pair_forward, jem__pair_backward, JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1,
-          JEM_OP_STORES, NULL, NULL, 0 }
+          &jem__stores }
     };
     if (!a || !b || !jem_ok(ctx)) return NULL;
-    const int same = a->c == b->c && a->h == b->h && a->w == b->w;
-    if (a->n != b->n || !(same || b->c * b->h * b->w == 1)) {
+    const int one = b->h == 1 && b->w == 1;
+    const int fits = a->c == b->c ? one || (a->h == b->h && a->w == b->w) : one && b->c == 1;
+    if (a->n != b->n || !fits) {
         jem__fail(ctx, JEM_BAD_SHAPE, "%s: %s and %s do not fit", ops[kind].name,
                   jem__shape_text(a).s, jem__shape_text(b).s);
         return NULL;
@@ -2510,25 +3078,94 @@ static void jem__pool_backward(const jem_call *c) {
                          u->scale, c->dx[0]);
 }
 static const jem_op jem__op_avg_pool = { "avg_pool", jem__pool_forward, jem__pool_backward,
-    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, NULL };
 
-static jem_tensor *jem__pool(jem_ctx *ctx, jem_tensor *x, int kh, int kw, int stride) {
+/* aux: which of the window, for each number */
+static void jem__max_forward(const jem_call *c) {
+    const jem__pool_user *u = (const jem__pool_user *)c->user;
+    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
+    unsigned char *which = (unsigned char *)c->aux;
+    float *y = c->y;
+    for (int p = 0; p < c->out.h * c->out.w; p++, y += n, which += n)
+        for (int t = 0; t < u->kh * u->kw; t++) {
+            const int i = p / c->out.w * u->stride + t / u->kw;
+            const int j = p % c->out.w * u->stride + t % u->kw;
+            const float *x = c->x[0] + ((ptrdiff_t)i * c->in[0].w + j) * n;
+            for (ptrdiff_t k = 0; k < n; k++)
+                if (t == 0 || x[k] > y[k] || x[k] != x[k]) y[k] = x[k], which[k] = (unsigned char)t;
+        }
+}
+static void jem__max_backward(const jem_call *c) {
+    const jem__pool_user *u = (const jem__pool_user *)c->user;
+    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
+    const unsigned char *which = (const unsigned char *)c->aux;
+    const float *dy = c->dy;
+    for (int p = 0; p < c->out.h * c->out.w; p++, dy += n, which += n)
+        for (ptrdiff_t k = 0; k < n; k++) {
+            const int i = p / c->out.w * u->stride + which[k] / u->kw;
+            const int j = p % c->out.w * u->stride + which[k] % u->kw;
+            c->dx[0][((ptrdiff_t)i * c->in[0].w + j) * n + k] += dy[k];
+        }
+}
+static const jem_op jem__op_max_pool = { "max_pool", jem__max_forward, jem__max_backward,
+    JEM_KEEPS_NOTHING, NULL };
+
+static jem_tensor *jem__pool(jem_ctx *ctx, const jem_op *op, jem_tensor *x, int kh, int kw,
+                             int stride) {
     if (!x || !jem_ok(ctx)) return NULL;
-    if (kh < 1 || kw < 1 || stride < 1 || kh > x->h || kw > x->w) {
-        jem__fail(ctx, JEM_BAD_SHAPE, "avg_pool: %dx%d windows of stride %d do not fit x %s",
-                  kh, kw, stride, jem__shape_text(x).s);
+    const int max = op == &jem__op_max_pool;
+    if (kh < 1 || kw < 1 || stride < 1 || kh > x->h || kw > x->w || (max && kh > 15)) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "%s: %dx%d windows of stride %d do not fit x %s%s", op->name,
+                  kh, kw, stride, jem__shape_text(x).s, max ? " (15x15 at most)" : "");
         return NULL;
     }
     jem__pool_user u;
     u.kh = kh, u.kw = kw, u.stride = stride, u.scale = 1.0f / (float)(kh * kw);
-    return jem__op1(ctx, &jem__op_avg_pool, x, jem__shape(x->n, x->c, (x->h - kh) / stride + 1,
-                    (x->w - kw) / stride + 1), &u, sizeof u, 0);
+    const jem_shape out = jem__shape(x->n, x->c, (x->h - kh) / stride + 1,
+                                     (x->w - kw) / stride + 1);
+    return jem__op1(ctx, op, x, out, &u, sizeof u, max ? (size_t)jem__floats(out) : 0);
 }
 jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
-    return jem__pool(ctx, x, k, k, stride ? stride : k);
+    return jem__pool(ctx, &jem__op_avg_pool, x, k, k, stride ? stride : k);
 }
 jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x) {
-    return x ? jem__pool(ctx, x, x->h, x->w, x->h > x->w ? x->h : x->w) : NULL;
+    return x ? jem__pool(ctx, &jem__op_avg_pool, x, x->h, x->w, x->h > x->w ? x->h : x->w) : NULL;
+}
+jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
+    return jem__pool(ctx, &jem__op_max_pool, x, k, k, stride ? stride : k);
+}
+
+/* y[k*i + ..][k*j + ..] = x[i][j] */
+static void jem__upsample_forward(const jem_call *c) {
+    const int k = *(const int *)c->user;
+    const size_t n = (size_t)c->out.c * JEM_LANES;
+    for (int i = 0; i < c->out.h; i++)
+        for (int j = 0; j < c->out.w; j++)
+            memcpy(c->y + ((size_t)i * (size_t)c->out.w + (size_t)j) * n,
+                   c->x[0] + ((size_t)(i / k) * (size_t)c->in[0].w + (size_t)(j / k)) * n,
+                   n * sizeof(float));
+}
+static void jem__upsample_backward(const jem_call *c) {
+    const int k = *(const int *)c->user;
+    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
+    for (int i = 0; i < c->out.h; i++)
+        for (int j = 0; j < c->out.w; j++) {
+            float *dx = c->dx[0] + ((ptrdiff_t)(i / k) * c->in[0].w + j / k) * n;
+            c->ctx->k->pair(JEM__PAIR_ADD, dx, c->dy + ((ptrdiff_t)i * c->out.w + j) * n, 0, dx, n);
+        }
+}
+static const jem_op jem__op_upsample = { "upsample", jem__upsample_forward, jem__upsample_backward,
+    JEM_KEEPS_NOTHING, NULL };
+
+jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    if (k < 1 || x->h > 65536 / k || x->w > 65536 / k) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "upsample: x %s, %d times: from 1 up, to sides of 65536",
+                  jem__shape_text(x).s, k);
+        return NULL;
+    }
+    return jem__op1(ctx, &jem__op_upsample, x, jem__shape(x->n, x->c, k * x->h, k * x->w),
+                    &k, sizeof k, 0);
 }
 
 /* Both move whole vectors of 16 lanes: to (c*h + i)*w + j, or a range of channels. */
@@ -2549,11 +3186,11 @@ static void jem__flatten_backward(const jem_call *c) {
     for (ptrdiff_t p = 0; p < (ptrdiff_t)s.h * s.w; p++)
         for (int i = 0; i < s.c; i++, dx += JEM_LANES) {
             const float *dy = c->dy + jem__flat_at(s, p, i) * JEM_LANES;
-            for (int l = 0; l < JEM_LANES; l++) dx[l] = c->add[0] ? dx[l] + dy[l] : dy[l];
+            for (int l = 0; l < JEM_LANES; l++) dx[l] = c->inner->add[0] ? dx[l] + dy[l] : dy[l];
         }
 }
 static const jem_op jem__op_flatten = { "flatten", jem__flatten_forward, jem__flatten_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_STORES, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, &jem__stores };
 
 jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2575,7 +3212,7 @@ static void jem__slice_backward(const jem_call *c) {
                 c->dy[p * c->out.c * JEM_LANES + i];
 }
 static const jem_op jem__op_slice = { "slice", jem__slice_forward, jem__slice_backward,
-    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, NULL };
 
 jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2586,6 +3223,51 @@ jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count) {
     }
     return jem__op1(ctx, &jem__op_slice, x, jem__shape(x->n, count, x->h, x->w),
                     &first, sizeof first, 0);
+}
+
+/* y: the channels of a, then those of b; back, each its own */
+static void jem__concat_forward(const jem_call *c) {
+    float *y = c->y;
+    for (ptrdiff_t p = 0; p < (ptrdiff_t)c->out.h * c->out.w; p++)
+        for (int k = 0; k < 2; k++) {
+            const ptrdiff_t n = (ptrdiff_t)c->in[k].c * JEM_LANES;
+            memcpy(y, c->x[k] + p * n, (size_t)n * sizeof *y);
+            y += n;
+        }
+}
+static void jem__concat_backward(const jem_call *c) {
+    const float *dy = c->dy;
+    for (ptrdiff_t p = 0; p < (ptrdiff_t)c->out.h * c->out.w; p++)
+        for (int k = 0; k < 2; k++) {
+            const ptrdiff_t n = (ptrdiff_t)c->in[k].c * JEM_LANES;
+            float *dx = c->dx[k] ? c->dx[k] + p * n : NULL;
+            if (dx) c->ctx->k->pair(JEM__PAIR_ADD, dx, dy, 0, dx, n);
+            dy += n;
+        }
+}
+static const jem_op jem__op_concat = { "concat", jem__concat_forward, jem__concat_backward,
+    JEM_KEEPS_NOTHING, NULL };
+
+jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
+    if (!a || !b || !jem_ok(ctx)) return NULL;
+    if (a->n != b->n || a->h != b->h || a->w != b->w) {
+        jem__fail(ctx, JEM_BAD_SHAPE, "concat: %s and %s differ in more than channels",
+                  jem__shape_text(a).s, jem__shape_text(b).s);
+        return NULL;
+    }
+    jem_tensor *in[2] = { a, b };
+    return jem__record(ctx, &jem__op_concat, in, 2, jem__shape(a->n, a->c + b->c, a->h, a->w),
+                       NULL, 0, NULL, 0, 0);
+}
+
+static void jem__detach_forward(const jem_call *c) {
+    memcpy(c->y, c->x[0], (size_t)jem__floats(c->out) * sizeof *c->y);
+}
+static const jem_op jem__op_detach = { "detach", jem__detach_forward, NULL, JEM_KEEPS_NOTHING,
+    NULL };
+
+jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x) {
+    return x ? jem__op1(ctx, &jem__op_detach, x, jem__shape_of(x), NULL, 0, 0) : NULL;
 }
 
 /* ---- few images: lanes are blocks of one image ----------------------------------------------- */
@@ -2630,9 +3312,9 @@ static void jem__join_forward(const jem_call *c) {
 }
 static void jem__join_backward(const jem_call *c) { jem__blocks_copy(c, c->out.n, c->in[0], 0, 1); }
 static const jem_op jem__op_split = { "split", jem__split_forward, jem__split_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_WHOLE, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, &jem__whole };
 static const jem_op jem__op_join = { "join", jem__join_forward, jem__join_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_WHOLE, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, &jem__whole };
 
 static jem_tensor *jem__split(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2674,7 +3356,7 @@ static void jem__halo_copy(const jem_call *c, int gradient) {
 static void jem__halo_forward(const jem_call *c) { jem__halo_copy(c, 0); }
 static void jem__halo_backward(const jem_call *c) { jem__halo_copy(c, 1); }
 static const jem_op jem__op_halo = { "halo", jem__halo_forward, jem__halo_backward,
-    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, NULL };
 
 /* A convolution of blocks. */
 static jem_tensor *jem__block_conv(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
@@ -2692,10 +3374,10 @@ static jem_tensor *jem__block_conv(jem_ctx *ctx, jem_tensor *x, jem_param *w, je
 
 static void jem__lse_forward(const jem_call *c) { c->ctx->k->logsumexp(c->x[0], c->in[0].c, c->y); }
 static void jem__lse_backward(const jem_call *c) {
-    c->ctx->k->logsumexp_back(c->x[0], c->y, c->dy, c->in[0].c, c->dx[0], c->add[0]);
+    c->ctx->k->logsumexp_back(c->x[0], c->y, c->dy, c->in[0].c, c->dx[0], c->inner->add[0]);
 }
 static const jem_op jem__op_logsumexp = { "logsumexp", jem__lse_forward, jem__lse_backward,
-    JEM_KEEPS_INPUT | JEM_KEEPS_OUTPUT, JEM_OP_STORES, NULL, NULL, 0 };
+    JEM_KEEPS_INPUT | JEM_KEEPS_OUTPUT, &jem__stores };
 
 jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2721,7 +3403,7 @@ static void jem__gather_backward(const jem_call *c) {
     for (int l = 0; l < JEM_LANES; l++) c->dx[0][label[l] * JEM_LANES + l] += c->dy[l];
 }
 static const jem_op jem__op_gather = { "gather", jem__gather_forward, jem__gather_backward,
-    JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, NULL };
 
 jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2751,7 +3433,7 @@ static void jem__sum_image_backward(const jem_call *c) {
     c->ctx->k->pair(JEM__PAIR_ADD, c->dx[0], c->dy, 1, c->dx[0], jem__floats(c->in[0]));
 }
 static const jem_op jem__op_sum_image = { "sum_image", jem__sum_image_forward,
-    jem__sum_image_backward, JEM_KEEPS_NOTHING, 0, NULL, NULL, 0 };
+    jem__sum_image_backward, JEM_KEEPS_NOTHING, NULL };
 
 jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2785,9 +3467,9 @@ static void jem__total_backward(const jem_call *c) {
     }
 }
 static const jem_op jem__op_mean = { "mean", jem__total_forward, jem__total_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_WHOLE, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, &jem__whole };
 static const jem_op jem__op_sum = { "sum", jem__total_forward, jem__total_backward,
-    JEM_KEEPS_NOTHING, JEM_OP_WHOLE, NULL, NULL, 0 };
+    JEM_KEEPS_NOTHING, &jem__whole };
 
 jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -2820,8 +3502,8 @@ static jem__norm_parts jem__norm_open(const jem_call *c) {
     const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
     jem__norm_parts p;
     p.mean = (float *)c->aux, p.rstd = p.mean + n, p.s1 = p.rstd + n, p.s2 = p.s1 + n;
-    p.gamma = u->kind == JEM_NORM_ACT ? c->param[1]->value : c->param[0]->value;
-    p.beta = u->kind == JEM_NORM_ACT ? NULL : c->param[1]->value;
+    p.gamma = u->kind == JEM_NORM_ACT ? c->inner->param[1]->value : c->inner->param[0]->value;
+    p.beta = u->kind == JEM_NORM_ACT ? NULL : c->inner->param[1]->value;
     p.pixels = (ptrdiff_t)c->out.h * c->out.w, p.c = c->out.c;
     p.own = u->kind == JEM_NORM_INSTANCE || u->kind == JEM_NORM_LAYER;
     return p;
@@ -2841,10 +3523,11 @@ static void jem__norm_mean(const jem__norm_parts *p, jem_norm kind, float *s) {
 /* Mean and rstd that do not come from x. */
 static void jem__norm_given(const jem_call *c, const jem__norm_parts *p) {
     const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
+    jem_param *const *param = c->inner->param;
     for (int i = 0; i < p->c; i++)
         for (int l = 0; l < JEM_LANES; l++) {
-            p->mean[i * JEM_LANES + l] = act ? -c->param[0]->value[i] : c->param[2]->value[i];
-            p->rstd[i * JEM_LANES + l] = act ? 1 : 1 / sqrtf(c->param[3]->value[i] + JEM__NORM_EPS);
+            p->mean[i * JEM_LANES + l] = act ? -param[0]->value[i] : param[2]->value[i];
+            p->rstd[i * JEM_LANES + l] = act ? 1 : 1 / sqrtf(param[3]->value[i] + JEM__NORM_EPS);
         }
 }
 
@@ -2903,36 +3586,28 @@ static jem_status jem__norm_param_grad(const jem_call *c) {
     const jem__norm_parts p = jem__norm_open(c);
     const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
     jem__norm_totals(c);
-    float *dgamma = c->param[act ? 1 : 0]->grad, *dbeta = c->param[act ? 0 : 1]->grad;
+    float *dgamma = c->inner->param[act ? 1 : 0]->grad, *dbeta = c->inner->param[act ? 0 : 1]->grad;
     for (int i = 0; i < p.c; i++) {
         if (dgamma) dgamma[i] += p.s2[i * JEM_LANES];
-        if (dbeta) dbeta[i] = fmaf(p.s1[i * JEM_LANES], act ? p.gamma[i] : 1, dbeta[i]);
+        if (dbeta) dbeta[i] = jem__fmaf(p.s1[i * JEM_LANES], act ? p.gamma[i] : 1, dbeta[i]);
     }
     return JEM_OK;
 }
 
-/* Batch statistics: mean and squared deviation per channel over images and pixels, in double. */
-static void jem__norm_batch_forward(const jem_call *c) {
-    const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm_parts p = jem__norm_open(c);
+/* Batch statistics: mean and mean squared deviation per channel over images and pixels, summed in
+   double, into the mean and rstd of group 0. */
+static void jem__norm_statistics(const jem_call *c, const jem__norm_parts *p) {
     const int groups = jem__groups(c->out.n);
-    const double count = (double)c->out.n * (double)p.pixels;
-    if (u->kind == JEM_NORM_ACT && c->param[2]->value[0] != 0) {       /* an older node was first */
-        for (int g = 0; g < groups; g++) {
-            const jem_call at = jem__at(c, g);
-            jem__norm_forward(&at);
-        }
-        return;
-    }
+    const double count = (double)c->out.n * (double)p->pixels;
     for (int pass = 0; pass < 2; pass++) {         /* the mean, then the deviations from it */
-        float *to = pass ? p.rstd : p.mean;
+        float *to = pass ? p->rstd : p->mean;
         for (int g = 0; g < groups; g++) {
             const jem_call at = jem__at(c, g);
             const jem__norm_parts q = jem__norm_open(&at);
-            memset(q.s1, 0, (size_t)p.c * JEM_LANES * sizeof(float));
-            c->ctx->k->moment(at.x[0], pass ? p.mean : NULL, pass, p.pixels, p.c, q.s1);
+            memset(q.s1, 0, (size_t)p->c * JEM_LANES * sizeof(float));
+            c->ctx->k->moment(at.x[0], pass ? p->mean : NULL, pass, p->pixels, p->c, q.s1);
         }
-        for (int i = 0; i < p.c; i++) {
+        for (int i = 0; i < p->c; i++) {
             double sum = 0;
             for (int g = 0; g < groups; g++) {
                 const jem_call at = jem__at(c, g);
@@ -2942,22 +3617,38 @@ static void jem__norm_batch_forward(const jem_call *c) {
             for (int l = 0; l < JEM_LANES; l++) to[i * JEM_LANES + l] = (float)(sum / count);
         }
     }
+}
+
+static void jem__norm_batch_forward(const jem_call *c) {
+    const jem__norm_user *u = (const jem__norm_user *)c->user;
+    const jem__norm_parts p = jem__norm_open(c);
+    const int groups = jem__groups(c->out.n);
+    const double count = (double)c->out.n * (double)p.pixels;
     const double unbiased = count > 1 ? count / (count - 1) : 1;
+    jem_param *const *param = c->inner->param;
+    if (u->kind == JEM_NORM_ACT && param[2]->value[0] != 0) {          /* an older node was first */
+        for (int g = 0; g < groups; g++) {
+            const jem_call at = jem__at(c, g);
+            jem__norm_forward(&at);
+        }
+        return;
+    }
+    jem__norm_statistics(c, &p);
     for (int i = 0; i < p.c; i++) {
         const float mean = p.mean[i * JEM_LANES], var = p.rstd[i * JEM_LANES];
         if (u->kind == JEM_NORM_ACT) {
-            c->param[0]->value[i] = -mean;
-            c->param[1]->value[i] = (float)(1 / (sqrt((double)var * unbiased) + 1e-6));
-        } else if (c->training) {                  /* running statistics follow passes that train */
+            param[0]->value[i] = -mean;
+            param[1]->value[i] = (float)(1 / (sqrt((double)var * unbiased) + 1e-6));
+        } else if (c->inner->training) {           /* running statistics follow passes that train */
             const double m = (double)u->momentum;
-            float *rm = c->param[2]->value + i, *rv = c->param[3]->value + i;
+            float *rm = param[2]->value + i, *rv = param[3]->value + i;
             *rm = (float)fma(m, (double)mean - (double)*rm, (double)*rm);
             *rv = (float)fma(m, fma((double)var, unbiased, -(double)*rv), (double)*rv);
         }
         for (int l = 0; l < JEM_LANES; l++)
             p.rstd[i * JEM_LANES + l] = 1 / sqrtf(var + JEM__NORM_EPS);
     }
-    if (u->kind == JEM_NORM_ACT) c->param[2]->value[0] = 1, jem__norm_given(c, &p);
+    if (u->kind == JEM_NORM_ACT) param[2]->value[0] = 1, jem__norm_given(c, &p);
     for (int g = 0; g < groups; g++) {
         const jem_call at = jem__at(c, g);
         const jem__norm_parts q = jem__norm_open(&at);
@@ -2990,16 +3681,18 @@ static void jem__norm_batch_backward(const jem_call *c) {
 /* kind by kind: the name, and whether it needs the whole batch */
 static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, int training,
                                     float momentum, jem_param *const *params, int n_params) {
-#define JEM__NORM_OP(name, how, flags)                                                             \
-    { name, jem__norm_##how##forward, jem__norm_##how##backward,                                   \
-      JEM_KEEPS_INPUT, flags, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT }
+    static const jem__traits apart = { 0, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT };
+    static const jem__traits together = { JEM__OP_WHOLE, NULL, jem__norm_param_grad,
+                                          JEM_KEEPS_INPUT };
+#define JEM__NORM_OP(name, how, traits)                                                            \
+    { name, jem__norm_##how##forward, jem__norm_##how##backward, JEM_KEEPS_INPUT, traits }
     static const jem_op each[] = {
-        JEM__NORM_OP("none", , 0), JEM__NORM_OP("batch_norm", , 0),
-        JEM__NORM_OP("instance_norm", , 0), JEM__NORM_OP("layer_norm", , 0),
-        JEM__NORM_OP("act_norm", , 0)
+        JEM__NORM_OP("none", , &apart), JEM__NORM_OP("batch_norm", , &apart),
+        JEM__NORM_OP("instance_norm", , &apart), JEM__NORM_OP("layer_norm", , &apart),
+        JEM__NORM_OP("act_norm", , &apart)
     };
-    static const jem_op batch_op = JEM__NORM_OP("batch_norm", batch_, JEM_OP_WHOLE);
-    static const jem_op act_op = JEM__NORM_OP("act_norm", batch_, JEM_OP_WHOLE);
+    static const jem_op batch_op = JEM__NORM_OP("batch_norm", batch_, &together);
+    static const jem_op act_op = JEM__NORM_OP("act_norm", batch_, &together);
 #undef JEM__NORM_OP
     if (!x || !jem_ok(ctx)) return NULL;
     for (int i = 0; i < n_params; i++) {
@@ -3040,70 +3733,6 @@ jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param 
     return jem__norm_record(ctx, x, JEM_NORM_ACT, training, 0, p, 3);
 }
 
-/* ---- the gradient checker -------------------------------------------------------------------- */
-
-/* The sum of fn(x) over images, in double. */
-static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x) {
-    jem_mark mark = jem_begin(ctx);
-    jem_tensor *y = fn(ctx, x, user);
-    double sum = NAN;
-    if (jem__compute(y) == JEM_OK) {
-        sum = 0;
-        for (int i = 0; i < y->n; i++)
-            sum += (double)y->node->value[jem__lane_at(y->node, i, 0, 0, 0)];
-    }
-    jem_end(ctx, mark);
-    return sum;
-}
-
-float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
-                         float step) {
-    if (!ctx || !fn || !x || x->node->op || (p && !p->grad) || !(step > 0)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
-                  "parameter (or none) and a step > 0");
-        return -1;
-    }
-    const ptrdiff_t n = p ? p->size : x->n * x->node->stride / JEM_LANES;
-    float *grad = jem__alloc_floats(ctx, n), *at = p ? p->value : jem__alloc_floats(ctx, n);
-    double worst = 0, largest = 1e-12;
-    if (grad && at) {
-        if (p) memcpy(grad, p->grad, (size_t)n * sizeof *grad);        /* what was there before */
-        jem_mark mark = jem_begin(ctx);
-        jem_tensor *y = fn(ctx, x, user);
-        if (p) {
-            jem_backward(jem_sum(ctx, y));
-            for (ptrdiff_t i = 0; i < n; i++) {
-                const float before = grad[i];
-                grad[i] = p->grad[i] - before, p->grad[i] = before;
-            }
-        } else {
-            jem_grad(y, x);
-            if (jem_ok(ctx)) jem_read_grad(x, grad), jem_read(x, at);
-        }
-        jem_end(ctx, mark);
-        for (ptrdiff_t i = 0; i < n && jem_ok(ctx); i++) {
-            static const double weight[4] = { -8, 8, 1, -1 }, offset[4] = { -1, 1, -2, 2 };
-            const float before = at[i];
-            double slope = 0;
-            for (int k = 0; k < 4; k++) {          /* the step as rounded is the step taken */
-                at[i] = before + (float)offset[k] * step;
-                if (p) jem_param_changed(p); else jem_write(x, at);
-                slope += weight[k] * jem__check_value(ctx, fn, user, x);
-            }
-            slope /= 12 * (double)step;
-            at[i] = before;
-            if (p) jem_param_changed(p); else jem_write(x, at);
-            const double a = fabs((double)grad[i]), d = fabs(slope - (double)grad[i]);
-            if (a > largest) largest = a;
-            if (fabs(slope) > largest) largest = fabs(slope);
-            if (!(d <= worst)) worst = d;          /* NaN counts as worst */
-        }
-    }
-    jem__free(ctx, grad);
-    if (!p) jem__free(ctx, at);
-    return jem_ok(ctx) ? (float)(worst / largest) : -1.0f;
-}
-
 /* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
 /* A network is a list of parameters and a function that builds its logits. The three that come with
    the library use only what your own would: jem_net_create, the layers, jem_apply. */
@@ -3111,6 +3740,7 @@ float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem
 /* ---- short texts: a network's description, and what travels with it into a file -------------- */
 
 typedef struct jem__meta { struct jem__meta *next; char *key, *value; } jem__meta;
+#define JEM__MAX_TEXTS 4096                        /* bounds what a hostile file can cost */
 
 static const char *jem__meta_get(const jem__meta *list, const char *key) {
     for (; list; list = list->next)
@@ -3125,10 +3755,34 @@ static void jem__meta_free(jem_ctx *ctx, jem__meta *list) {
     }
 }
 
-/* Adds at the end, replaces, or removes (value NULL). */
+/* Well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
+static int jem__utf8_valid(const char *s, size_t n) {
+    static const uint32_t least[4] = { 0, 0x80, 0x800, 0x10000 };
+    for (size_t i = 0; i < n;) {
+        uint32_t c = (unsigned char)s[i++];
+        size_t more = c < 0x80 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
+        if ((c >= 0x80 && c < 0xC2) || c > 0xF4 || n - i < more) return 0;
+        if (more) c &= 0x3Fu >> more;
+        for (size_t k = 0; k < more; k++, i++) {
+            if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
+            c = c << 6 | ((unsigned char)s[i] & 0x3F);
+        }
+        if (c < least[more] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
+    }
+    return 1;
+}
+
+/* Adds at the end, replaces, or removes (value NULL). What is refused here no file may hold. */
 static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
                                 const char *value) {
-    while (*list && strcmp((*list)->key, key)) list = &(*list)->next;
+    int texts = 0;
+    if (!key || !jem__utf8_valid(key, strlen(key)) ||
+        (value && !jem__utf8_valid(value, strlen(value))))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": key or value is not UTF-8",
+                         key ? key : "");
+    for (; *list && strcmp((*list)->key, key); texts++) list = &(*list)->next;
+    if (texts == JEM__MAX_TEXTS && !*list && value)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": there are %d already", key, texts);
     if (!value) {
         jem__meta *gone = *list;
         if (gone) *list = gone->next, gone->next = NULL, jem__meta_free(ctx, gone);
@@ -3152,53 +3806,165 @@ static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
 }
 
 jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
-    if (!net || !key) return JEM_BAD_ARGUMENT;
-    return jem__meta_set(net->ctx, &net->meta, key, value);
+    return net ? jem__meta_set(net->ctx, &net->meta, key, value) : JEM_BAD_ARGUMENT;
 }
 const char *jem_net_meta(const jem_net *net, const char *key) {
     return net && key ? jem__meta_get(net->meta, key) : NULL;
 }
 
-/* Numbers as text with six decimals, in every locale the same; good for |x| < 1e9. */
-static int jem__print_number(char *out, size_t size, double x) {
-    const double a = floor(fabs(x) * 1e6 + 0.5), whole = floor(a / 1e6);
-    const long fraction = (long)(a - whole * 1e6);
-    return fraction ? snprintf(out, size, "%s%.0f.%06ld", x < 0 ? "-" : "", whole, fraction)
-                    : snprintf(out, size, "%s%.0f", x < 0 && whole > 0 ? "-" : "", whole);
-}
-/* Returns where it stopped reading: `s` itself if there is no number. */
+/* Reads a decimal number, as 3, -0.25 or 1.5e-07, in every locale the same. Returns where it
+   stopped: `s` itself if there is no number, or one of no use here. */
 static const char *jem__scan_number(const char *s, double *x) {
-    const char *start = s, *digits = s += *s == '-';
-    double v = 0, place = 1;
-    for (; *s >= '0' && *s <= '9'; s++) v = v * 10 + (*s - '0');
-    if (s == digits || s - digits > 12) return start;
-    if (*s == '.') for (s++; *s >= '0' && *s <= '9'; s++) place /= 10, v += place * (*s - '0');
+    const char *const start = s;
+    double v = 0, scale = 1;
+    int digits = 0, point = 0, exponent = 0, e = 0;
+    s += *s == '-';
+    for (; (*s >= '0' && *s <= '9') || (*s == '.' && digits && !point); s++)
+        if (*s == '.') point = 1;
+        else v = 10 * v + (*s - '0'), digits++, exponent -= point;
+    if (*s == 'e') {
+        const int minus = *++s == '-';
+        for (s += minus || *s == '+'; *s >= '0' && *s <= '9' && e < 100; s++) e = 10 * e + *s - '0';
+        exponent += minus ? -e : e;
+    }
+    if (!digits || digits > 40 || e >= 100) return start;    /* so v and scale stay finite */
+    for (int i = abs(exponent); i > 0; i--) scale *= 10;
+    v = exponent < 0 ? v / scale : v * scale;
     *x = *start == '-' ? -v : v;
     return s;
 }
 
-static jem_status jem__describe(jem_net *net, const char *key, double value) {
+/* The shortest text from which jem__scan_number reads the same float (9 digits tell any two floats
+   apart), or the same whole number; x is finite. Returns its length. */
+static int jem__print_number(char *out, size_t size, double x) {
+    if (x == floor(x) && fabs(x) < 1e9) return snprintf(out, size, "%.0f", x);
     char text[64];
-    jem__print_number(text, sizeof text, value);
-    return jem_net_set_meta(net, key, text);
+    double back = x;
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        char *to = text;
+        for (const char *s = text; *s; s++)
+            if (strchr("-+e0123456789", *s)) *to++ = *s;
+            else if (to == text || to[-1] != '.') *to++ = '.';   /* the locale's: , or two bytes */
+        *to = 0;
+        if (jem__scan_number(text, &back) != text && (float)back == (float)x) break;
+    }
+    return snprintf(out, size, "%s", text);
 }
-/* A number from a description, within lo..hi; keeps an error otherwise. */
-static double jem__described(jem_ctx *ctx, const jem__meta *meta, const char *key, double lo,
-                             double hi) {
-    const char *text = jem__meta_get(meta, key);
-    double v = 0;
-    const char *end = text ? jem__scan_number(text, &v) : NULL;
-    if (!text || end == text || *end || !(v >= lo && v <= hi)) {
-        jem__fail(ctx, JEM_BAD_FILE,
-                  "the network's description says %s = \"%.40s\": a number from %g to "
-                  "%g is wanted", key, text ? text : "(nothing)", lo, hi);
+
+/* Each field of a desc is listed once, in jem__wrn_fields or jem__stack_fields, with its limits. To
+   visit the list reads every field from a file's texts (in), checks it, and adds it to a network's
+   texts (out); so creating and loading agree on what is allowed. */
+typedef struct jem__fields {
+    jem_ctx *ctx;
+    const char *kind;                              /* jem.net */
+    const char *where;                             /* for messages: the file, or the kind */
+    const jem__meta *in;                           /* or NULL */
+    jem_net *out;                                  /* or NULL */
+    jem_status status;
+} jem__fields;
+
+static jem__fields jem__fields_of(jem_ctx *ctx, const char *kind) {
+    jem__fields f;
+    memset(&f, 0, sizeof f);
+    f.ctx = ctx, f.kind = f.where = kind;
+    return f;
+}
+
+/* text: what a file says, or NULL. */
+static void jem__fields_fail(jem__fields *f, const char *key, const char *text, double value,
+                             const char *wanted) {
+    char number[32];
+    if (f->status) return;
+    snprintf(number, sizeof number, "%.9g", value);
+    f->status = jem__fail(f->ctx, f->in ? JEM_BAD_FILE : JEM_BAD_ARGUMENT, "%s: %s = %.40s: %s",
+                          f->where, f->in ? key : key + strlen("jem."), text ? text : number,
+                          wanted);
+}
+
+/* whole: without a fraction. What is wrong is an error, and lo. */
+static double jem__field(jem__fields *f, const char *key, double value, double lo, double hi,
+                         int whole) {
+    const char *text = f->in ? jem__meta_get(f->in, key) : NULL;
+    int bad = f->in && (!text || !*text || *jem__scan_number(text, &value));   /* all of it */
+    if (f->status) return lo;
+    if (!whole && fabs(value) < 1e30) value = (double)(float)value;
+    bad = bad || !(value >= lo && value <= hi) || (whole && value != floor(value));
+    if (bad) {
+        char wanted[96];
+        snprintf(wanted, sizeof wanted, "a %snumber from %.9g to %.9g is wanted",
+                 whole ? "whole " : "", lo, hi);
+        jem__fields_fail(f, key, f->in && !text ? "(nothing)" : text, value, wanted);
         return lo;
     }
-    return v;
+    if (f->out) {
+        char number[32];
+        jem__print_number(number, sizeof number, value);
+        f->status = jem_net_set_meta(f->out, key, number);
+    }
+    return value;
+}
+static int jem__int(jem__fields *f, const char *key, int value, int lo, int hi) {
+    return (int)jem__field(f, key, value, lo, hi, 1);
+}
+static float jem__float(jem__fields *f, const char *key, float value, float lo, float hi) {
+    return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, 0);
+}
+
+/* What all descs have. uncond stands in a file only where it is 1. */
+static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
+                               jem_activation *activation, float *slope, int *uncond) {
+    if (f->out) f->status = jem_net_set_meta(f->out, "jem.net", f->kind);
+    *channels = jem__int(f, "jem.channels", *channels, 1, 65536);
+    *height = jem__int(f, "jem.height", *height, 1, 65536);
+    *width = jem__int(f, "jem.width", *width, 1, 65536);
+    *classes = jem__int(f, "jem.classes", *classes, 1, 1 << 24);
+    *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0, JEM_TANH);
+    *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
+    if (f->in ? jem__meta_get(f->in, "jem.uncond") != NULL : *uncond != 0)
+        *uncond = jem__int(f, "jem.uncond", *uncond, 0, 1);
+}
+
+/* So many numbers of an image reach the last layer: its weight must be possible (jem_net_param). */
+static void jem__check_features(jem__fields *f, double features) {
+    if (features > 1e9)
+        jem__fields_fail(f, "jem.features", NULL, features, "too many for the last layer");
+}
+
+static void jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
+    jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
+                       &d->slope, &d->uncond);
+    d->depth = jem__int(f, "jem.depth", d->depth, 10, 1000);
+    d->widen = jem__int(f, "jem.widen", d->widen, 1, 100);
+    d->norm = (jem_norm)jem__int(f, "jem.norm", (int)d->norm, 0, JEM_NORM_ACT);
+    d->dropout = jem__float(f, "jem.dropout", d->dropout, 0, 0.99999994f);
+    d->head = (jem_head)jem__int(f, "jem.head", (int)d->head, 0, JEM_HEAD_FLAT);
+    d->stem_stride = jem__int(f, "jem.stem_stride", d->stem_stride, 1, 8);
+    if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "6k + 4 is wanted");
+    const int shrink = 4 * d->stem_stride;
+    if (d->head == JEM_HEAD_FLAT)
+        jem__check_features(f, 64.0 * d->widen * ((d->height - 1) / shrink + 1) *
+                               ((d->width - 1) / shrink + 1));
+}
+
+static void jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
+    jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
+                       &d->slope, &d->uncond);
+    d->layers = jem__int(f, "jem.layers", d->layers, 1, 8);
+    for (int i = 0; i < d->layers && !f->status; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "jem.width%d", i + 1);
+        d->widths[i] = jem__int(f, key, d->widths[i], 1, 65536);
+    }
+    const int last = d->layers - 1, conv = !strcmp(f->kind, "convnet");
+    jem__check_features(f, conv ? (double)d->widths[last] * (d->height >> last) *
+                                  (d->width >> last)
+                                : (double)d->channels * d->height * d->width);
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
+/* Many parameters: the function, its data, and the sizes of images and answers. */
 jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, size_t user_bytes,
                         int channels, int height, int width, int classes, uint64_t seed) {
     if (!ctx) return NULL;
@@ -3248,7 +4014,7 @@ static float *jem__alloc_padded(jem_ctx *ctx, ptrdiff_t n) {
 jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape,
                          int trainable) {
     if (!net) return NULL;
-    int bad = !name || ndim < 1 || ndim > 4;
+    int bad = !name || !shape || ndim < 1 || ndim > 4;
     double size = 1;
     for (int i = 0; !bad && i < ndim; i++) size *= shape[i], bad = shape[i] < 1 || size > 1e9;
     if (!bad && (net->ctx->params_left -= size) < 0) {
@@ -3276,7 +4042,7 @@ jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *sh
 }
 
 jem_param *jem_net_find(const jem_net *net, const char *name) {
-    jem_param *p = net ? net->params : NULL;
+    jem_param *p = net && name ? net->params : NULL;
     while (p && strcmp(p->name, name)) p = p->next;
     return p;
 }
@@ -3294,20 +4060,32 @@ void jem_zero_grad(jem_net *net) {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* name.suffix of the given shape, uniform in +-1/sqrt(fan_in), or filled with a constant. */
-static jem_param *jem__layer_param(jem_net *net, const char *name, const char *suffix, int ndim,
-                                   int a, int b, int k, int fan_in, float constant,
-                                   int trainable) {
+/* name.suffix of a shape that ends in a 1 for each dimension that is not there. */
+static jem_param *jem__layer_param(jem_net *net, const char *name, const char *suffix,
+                                   int ndim, const int *shape, int trainable) {
     char full[128];
-    const int shape[4] = { a, b, k, k };
-    if (snprintf(full, sizeof full, "%s.%s", name, suffix) >= (int)sizeof full) {
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "layer %.60s...: the name is too long", name);
-        return NULL;
-    }
-    jem_param *p = jem_net_param(net, full, ndim, shape, trainable);
-    const float bound = fan_in > 0 ? 1 / sqrtf((float)fan_in) : 0;
-    if (p && fan_in > 0) jem_fill_uniform(net->ctx, &net->rng, p->value, p->size, -bound, bound);
-    for (ptrdiff_t i = 0; p && fan_in <= 0 && i < p->size; i++) p->value[i] = constant;
+    if (snprintf(full, sizeof full, "%s.%s", name, suffix) < (int)sizeof full)
+        return jem_net_param(net, full, ndim, shape, trainable);
+    jem__fail(net->ctx, JEM_BAD_ARGUMENT, "layer %.60s...: the name is too long", name);
+    return NULL;
+}
+/* Weight (O,I,k,k) or (O,I), and bias (O): uniform in +-1/sqrt(fan_in). */
+static void jem__layer_weights(jem_net *net, const char *name, int ndim, int in, int out, int k,
+                               jem_layer *l) {
+    const int shape[4] = { out, in, k, k };
+    const float bound = 1 / sqrtf((float)in * (float)(k * k));
+    l->weight = jem__layer_param(net, name, "weight", ndim, shape, 1);
+    if (l->weight)
+        jem_fill_uniform(net->ctx, &net->rng, l->weight->value, l->weight->size, -bound, bound);
+    l->bias = jem__layer_param(net, name, "bias", 1, shape, 1);
+    if (l->bias)
+        jem_fill_uniform(net->ctx, &net->rng, l->bias->value, l->bias->size, -bound, bound);
+}
+/* A number per channel, all the same at first. */
+static jem_param *jem__layer_numbers(jem_net *net, const char *name, const char *suffix,
+                                     int channels, float value, int trainable) {
+    jem_param *p = jem__layer_param(net, name, suffix, 1, &channels, trainable);
+    for (ptrdiff_t i = 0; p && i < p->size; i++) p->value[i] = value;
     return p;
 }
 
@@ -3322,8 +4100,7 @@ jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k,
                          int pad) {
     jem_layer l = jem__layer(JEM_LAYER_CONV);
     if (!net) return l;
-    l.weight = jem__layer_param(net, name, "weight", 4, out, in, k, in * k * k, 0, 1);
-    l.bias = jem__layer_param(net, name, "bias", 1, out, 1, 1, in * k * k, 0, 1);
+    jem__layer_weights(net, name, 4, in, out, k, &l);
     l.conv.stride = stride, l.conv.pad = pad;
     return l;
 }
@@ -3331,8 +4108,7 @@ jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k,
 jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out) {
     jem_layer l = jem__layer(JEM_LAYER_LINEAR);
     if (!net) return l;
-    l.weight = jem__layer_param(net, name, "weight", 2, out, in, 1, in, 0, 1);
-    l.bias = jem__layer_param(net, name, "bias", 1, out, 1, 1, in, 0, 1);
+    jem__layer_weights(net, name, 2, in, out, 1, &l);
     return l;
 }
 
@@ -3342,20 +4118,17 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
     l.norm = norm;
     if (norm == JEM_NORM_ACT) {
         const int shape[4] = { 1, channels, 1, 1 };
-        char full[128];
-        snprintf(full, sizeof full, "%.100s.loc", name);
-        l.bias = jem_net_param(net, full, 4, shape, 1);
-        snprintf(full, sizeof full, "%.100s.scale", name);
-        l.weight = jem_net_param(net, full, 4, shape, 1);
+        l.bias = jem__layer_param(net, name, "loc", 4, shape, 1);
+        l.weight = jem__layer_param(net, name, "scale", 4, shape, 1);
         for (int i = 0; l.weight && i < channels; i++) l.weight->value[i] = 1;
-        l.extra[0] = jem__layer_param(net, name, "initialized", 1, 1, 1, 1, 0, 0, 0);
+        l.extra[0] = jem__layer_numbers(net, name, "initialized", 1, 0, 0);
         return l;
     }
-    l.weight = jem__layer_param(net, name, "weight", 1, channels, 1, 1, 0, 1, 1);
-    l.bias = jem__layer_param(net, name, "bias", 1, channels, 1, 1, 0, 0, 1);
+    l.weight = jem__layer_numbers(net, name, "weight", channels, 1, 1);
+    l.bias = jem__layer_numbers(net, name, "bias", channels, 0, 1);
     if (norm == JEM_NORM_BATCH) {
-        l.extra[0] = jem__layer_param(net, name, "running_mean", 1, channels, 1, 1, 0, 0, 0);
-        l.extra[1] = jem__layer_param(net, name, "running_var", 1, channels, 1, 1, 0, 1, 0);
+        l.extra[0] = jem__layer_numbers(net, name, "running_mean", channels, 0, 0);
+        l.extra[1] = jem__layer_numbers(net, name, "running_var", channels, 1, 0);
     }
     return l;
 }
@@ -3364,7 +4137,7 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
 #define JEM__BATCH_MOMENTUM 0.9f
 
 jem_tensor *jem_apply(const jem_layer *l, jem_tensor *x, int training) {
-    if (!x) return NULL;
+    if (!x || !l) return NULL;
     switch (l->kind) {
     case JEM_LAYER_CONV:
         return x->blocks ? jem__block_conv(x->ctx, x, l->weight, l->bias, l->conv)
@@ -3414,6 +4187,8 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     }
     net->energy = NULL;
     jem_tensor *logits = net->forward(net, x, training, net->user);
+    if (!logits && jem_ok(net->ctx))
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "forward: the network's function made nothing");
     if (logits && (logits->n != x->n || logits->c != net->classes ||
                    logits->h != 1 || logits->w != 1)) {
         jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s, not logits (%d,%d,1,1)",
@@ -3423,11 +4198,20 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     return logits;
 }
 
-/* Creation's last word: the net, with its size in its description, if all went well. */
+#define JEM__LARGEST 1e4f  /* beyond it, a number in an image is taken for garbage */
+
+/* Numbers that images can have: garbage in should be an error, not an answer. */
+static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    for (ptrdiff_t i = 0; i < n * size; i++)
+        if (!jem__finite(x[i]) || x[i] > JEM__LARGEST || x[i] < -JEM__LARGEST)
+            return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers",
+                             what, (int)(i / size), (double)x[i]);
+    return JEM_OK;
+}
+
+/* Creation's last word: the net, if all went well. */
 static jem_net *jem__net_done(jem_net *net, jem_status before) {
-    jem__describe(net, "jem.channels", net->channels),
-    jem__describe(net, "jem.classes", net->classes);
-    jem__describe(net, "jem.height", net->height), jem__describe(net, "jem.width", net->width);
     if (before == JEM_OK && !jem_ok(net->ctx)) {
         jem_net_free(net);
         return NULL;
@@ -3483,16 +4267,11 @@ jem_wrn_desc jem_wrn_desc_default(void) {
 jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     if (!ctx) return NULL;
     const jem_status before = ctx->status;
-    const jem_wrn_desc d = desc ? *desc : jem_wrn_desc_default();
+    jem_wrn_desc d = desc ? *desc : jem_wrn_desc_default();
+    jem__fields fields = jem__fields_of(ctx, "wrn");
+    jem__wrn_fields(&fields, &d);
+    if (fields.status) return NULL;
     const int n = (d.depth - 4) / 6;
-    if (d.depth < 10 || d.depth > 1000 || (d.depth - 4) % 6 || d.widen < 1 || d.widen > 100 ||
-        d.stem_stride < 1 || d.stem_stride > 8 || !(d.dropout >= 0 && d.dropout < 1)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT,
-                  "wrn: depth %d (6k + 4 from 10), widen %d (1..100), stem stride "
-                  "%d (1..8), dropout %g (0..1)", d.depth, d.widen, d.stem_stride,
-                  (double)d.dropout);
-        return NULL;
-    }
     const size_t bytes = sizeof(jem__wrn) + (size_t)(3 * n) * 5 * sizeof(jem_layer);
     jem_net *net = jem_net_create(ctx, jem__wrn_forward, NULL, bytes, d.channels, d.height, d.width,
                                   d.classes, seed);
@@ -3521,13 +4300,8 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     in *= d.head == JEM_HEAD_FLAT ? h * wd : 1;
     w->head = jem_linear_layer(net, "class_output", in, d.classes);
     if (d.uncond) w->energy = jem_linear_layer(net, "energy_output", in, 1);
-    jem_net_set_meta(net, "jem.net", "wrn");
-    jem__describe(net, "jem.depth", d.depth), jem__describe(net, "jem.widen", d.widen);
-    jem__describe(net, "jem.activation", d.activation),
-    jem__describe(net, "jem.slope", (double)d.slope);
-    jem__describe(net, "jem.norm", d.norm), jem__describe(net, "jem.dropout", (double)d.dropout);
-    jem__describe(net, "jem.head", d.head), jem__describe(net, "jem.stem_stride", d.stem_stride);
-    if (d.uncond) jem__describe(net, "jem.uncond", 1);
+    fields.out = net;
+    jem__wrn_fields(&fields, &d);
     return jem__net_done(net, before);
 }
 
@@ -3552,18 +4326,12 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
     return x;
 }
 
-static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *d, int conv,
-                                  uint64_t seed) {
+static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, uint64_t seed) {
     if (!ctx) return NULL;
     const jem_status before = ctx->status;
-    const char *what = conv ? "convnet" : "mlp";
-    int bad = d->layers < 1 || d->layers > 8;
-    for (int i = 0; !bad && i < d->layers; i++) bad = d->widths[i] < 1;
-    if (bad) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: 1 to 8 layers, each of width 1 or more (layers = %d)",
-                  what, d->layers);
-        return NULL;
-    }
+    jem__fields fields = jem__fields_of(ctx, conv ? "convnet" : "mlp");
+    jem__stack_fields(&fields, d);
+    if (fields.status) return NULL;
     jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d->channels,
                                   d->height, d->width, d->classes, seed);
     if (!net) return NULL;
@@ -3585,19 +4353,9 @@ static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *d, int c
                   d->height, d->width, d->layers);
     in *= conv ? h * w : 1;
     s->layer[d->layers] = jem_linear_layer(net, "class_output", in, d->classes);
-    if (d->uncond) {
-        s->energy = jem_linear_layer(net, "energy_output", in, 1);
-        jem__describe(net, "jem.uncond", 1);
-    }
-    jem_net_set_meta(net, "jem.net", what);
-    jem__describe(net, "jem.activation", d->activation),
-    jem__describe(net, "jem.slope", (double)d->slope);
-    jem__describe(net, "jem.layers", d->layers);
-    for (int i = 0; i < d->layers; i++) {
-        char key[32];
-        snprintf(key, sizeof key, "jem.width%d", i + 1);
-        jem__describe(net, key, d->widths[i]);
-    }
+    if (d->uncond) s->energy = jem_linear_layer(net, "energy_output", in, 1);
+    fields.out = net;
+    jem__stack_fields(&fields, d);
     return jem__net_done(net, before);
 }
 
@@ -3610,7 +4368,7 @@ jem_convnet_desc jem_convnet_desc_default(void) {
     return d;
 }
 jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed) {
-    const jem_convnet_desc d = desc ? *desc : jem_convnet_desc_default();
+    jem_convnet_desc d = desc ? *desc : jem_convnet_desc_default();
     return jem__stack_create(ctx, &d, 1, seed);
 }
 
@@ -3620,51 +4378,30 @@ jem_mlp_desc jem_mlp_desc_default(void) {
     return d;
 }
 jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed) {
-    const jem_mlp_desc d = desc ? *desc : jem_mlp_desc_default();
+    jem_mlp_desc d = desc ? *desc : jem_mlp_desc_default();
     return jem__stack_create(ctx, &d, 0, seed);
 }
 
 /* A network as described in a file, with fresh parameters. */
-static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta) {
-    const jem_status before = ctx->status;
+static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const char *where) {
     const char *kind = jem__meta_get(meta, "jem.net");
-    const int wrn = kind && !strcmp(kind, "wrn"), conv = kind && !strcmp(kind, "convnet");
-    if (!wrn && !conv && !(kind && !strcmp(kind, "mlp"))) {
-        jem__fail(ctx, JEM_BAD_FILE,
-                  "no description of a network that this version knows (jem.net = "
-                  "\"%.40s\"): create the network first, then jem_net_load",
-                  kind ? kind : "(nothing)");
-        return NULL;
+    jem__fields f = jem__fields_of(ctx, kind ? kind : "(nothing)");
+    f.in = meta, f.where = where;
+    if (!strcmp(f.kind, "wrn")) {
+        jem_wrn_desc d = jem_wrn_desc_default();
+        jem__wrn_fields(&f, &d);
+        return f.status ? NULL : jem_wrn_create(ctx, &d, 0);
     }
-    jem_wrn_desc d = jem_wrn_desc_default();
-    d.channels = (int)jem__described(ctx, meta, "jem.channels", 1, 65536);
-    d.height = (int)jem__described(ctx, meta, "jem.height", 1, 65536);
-    d.width = (int)jem__described(ctx, meta, "jem.width", 1, 65536);
-    d.classes = (int)jem__described(ctx, meta, "jem.classes", 1, 1 << 24);
-    d.activation = (jem_activation)(int)jem__described(ctx, meta, "jem.activation", 0, JEM_TANH);
-    d.slope = (float)jem__described(ctx, meta, "jem.slope", -1000, 1000);
-    if (jem__meta_get(meta, "jem.uncond"))
-        d.uncond = (int)jem__described(ctx, meta, "jem.uncond", 0, 1);
-    if (wrn) {
-        d.depth = (int)jem__described(ctx, meta, "jem.depth", 10, 1000);
-        d.widen = (int)jem__described(ctx, meta, "jem.widen", 1, 100);
-        d.norm = (jem_norm)(int)jem__described(ctx, meta, "jem.norm", 0, JEM_NORM_ACT);
-        d.dropout = (float)jem__described(ctx, meta, "jem.dropout", 0, 1);
-        d.head = (jem_head)(int)jem__described(ctx, meta, "jem.head", 0, JEM_HEAD_FLAT);
-        d.stem_stride = (int)jem__described(ctx, meta, "jem.stem_stride", 1, 8);
-        return before == JEM_OK && !jem_ok(ctx) ? NULL : jem_wrn_create(ctx, &d, 0);
+    const int conv = !strcmp(f.kind, "convnet");
+    if (conv || !strcmp(f.kind, "mlp")) {
+        jem_convnet_desc d;
+        memset(&d, 0, sizeof d);
+        jem__stack_fields(&f, &d);
+        return f.status ? NULL : jem__stack_create(ctx, &d, conv, 0);
     }
-    jem_convnet_desc s;
-    memset(&s, 0, sizeof s);
-    s.channels = d.channels, s.height = d.height, s.width = d.width, s.classes = d.classes;
-    s.activation = d.activation, s.slope = d.slope, s.uncond = d.uncond;
-    s.layers = (int)jem__described(ctx, meta, "jem.layers", 1, 8);
-    for (int i = 0; i < s.layers; i++) {
-        char key[32];
-        snprintf(key, sizeof key, "jem.width%d", i + 1);
-        s.widths[i] = (int)jem__described(ctx, meta, key, 1, 65536);
-    }
-    return before == JEM_OK && !jem_ok(ctx) ? NULL : jem__stack_create(ctx, &s, conv, 0);
+    jem__fail(ctx, JEM_BAD_FILE, "%s: no description of a network that this version knows (jem.net "
+              "= \"%.40s\"): create the network first, then jem_net_load", where, f.kind);
+    return NULL;
 }
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
@@ -3838,6 +4575,7 @@ static void jem__noise_group(void *arg, int g) {
 
 jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
     if (!leaf || !sigma || !rng) return JEM_BAD_ARGUMENT;
+    if (!jem__live(leaf, "add_noise")) return leaf->ctx->status;
     if (leaf->node->op)
         return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: %s is computed (by %s), not a "
                          "leaf", jem__shape_text(leaf).s, leaf->node->op->name);
@@ -3914,7 +4652,8 @@ void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
 static jem_tensor *jem__score_weights(const jem__score *s, const jem_score_desc *d, double *missing,
                                       double *residual) {
     const int n = s->x->t.n, groups = s->x->groups;
-    jem_tensor *w = jem__leaf(s->x->t.ctx, "score_matching", s->pair->t.n, 1, 1, 1);
+    jem_tensor *w = jem__leaf(s->x->t.ctx, "score_matching",
+                              jem__shape(s->pair->t.n, 1, 1, 1));
     *missing = *residual = 0;
     for (int i = 0; w && i < n; i++) {
         const jem__score_group *q = s->group + i / JEM_LANES;
@@ -3931,7 +4670,8 @@ static jem_tensor *jem__score_weights(const jem__score *s, const jem_score_desc 
 jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                                const jem_score_desc *desc, jem_rng *rng, float *residual) {
     if (!ctx || ctx->status != JEM_OK) return NULL;
-    int bad = !logp || !x || x->node->op || !desc || !desc->sigma || !rng || desc->step < 0;
+    int bad = !logp || !jem__is_leaf(x, "score_matching") || !desc || !desc->sigma || !rng ||
+              desc->step < 0;
     for (int i = 0; !bad && i < x->n; i++) bad = !(desc->sigma[i] > 0 && desc->sigma[i] < 1e6f);
     if (bad) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a log-density, a leaf x, a noise "
@@ -3947,11 +4687,12 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
     s.step = desc->step > 0 ? desc->step : jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
     s.step *= sqrtf((float)pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
-    jem_tensor *pair = jem__leaf(ctx, "score_matching", 2 * groups * JEM_LANES, x->c, x->h, x->w);
+    jem_tensor *pair = jem__leaf(ctx, "score_matching",
+                                 jem__shape(2 * groups * JEM_LANES, x->c, x->h, x->w));
     if (!s.group || !pair) return NULL;
     const double work = 50 * (double)(groups * s.x->stride);
     const jem_mark mark = jem_begin(ctx);
-    jem_tensor *noisy = jem__leaf(ctx, "score_matching", x->n, x->c, x->h, x->w);
+    jem_tensor *noisy = jem__leaf(ctx, "score_matching", jem__shape_of(x));
     s.pair = pair->node, s.noisy = noisy ? noisy->node : NULL;
     if (noisy)
         memcpy(noisy->node->value, x->node->value, (size_t)(groups * s.x->stride) * sizeof(float));
@@ -4048,7 +4789,7 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tenso
 
 static int jem__walk_finite(const jem__walk *w) {
     for (ptrdiff_t i = 0; i < w->x->groups * w->x->stride; i++)
-        if (!isfinite(w->x->value[i])) return 0;
+        if (!jem__finite(w->x->value[i])) return 0;
     return 1;
 }
 
@@ -4056,9 +4797,15 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
                     jem_rng *rng) {
     if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    if (!logp || !x || x->node->op || d.steps < 0)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT,
-                         "sgld: needs a log-density, a leaf x and steps >= 0");
+    const double most = 3.4e38;
+    if (!logp || !jem__is_leaf(x, "sgld"))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld: needs a log-density and a leaf x");
+    if (!jem__in_range(ctx, "sgld: steps", d.steps, 0, INT32_MAX) ||
+        !jem__in_range(ctx, "sgld: step_size", (double)d.step_size, -most, most) ||
+        !jem__in_range(ctx, "sgld: noise_std", (double)d.noise_std, 0, most) ||
+        !jem__in_range(ctx, "sgld: clamp_grad", (double)d.clamp_grad, 0, most) ||
+        !jem__in_range(ctx, "sgld: clamp_hi", (double)d.clamp_hi, (double)d.clamp_lo, most))
+        return ctx->status;
     jem__walk w;
     memset(&w, 0, sizeof w);
     w.what = "sgld", w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
@@ -4074,7 +4821,7 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                        const jem_denoise_desc *desc, jem_rng *rng) {
     if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_denoise_desc d = desc ? *desc : jem_denoise_desc_default();
-    if (!logp || !x || x->node->op || d.steps < 0 || !(d.step > 0 && d.step <= 1) ||
+    if (!logp || !jem__is_leaf(x, "denoise") || d.steps < 0 || !(d.step > 0 && d.step <= 1) ||
         !(d.beta >= 0 && d.beta <= 1) || !(d.sigma_max > 0))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "denoise: needs a log-density, a leaf x, steps >= "
                          "0 (%d), step in 0..1 (%g), beta in 0..1 (%g), sigma_max above 0 (%g)",
@@ -4084,7 +4831,7 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     w.what = "denoise", w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
     w.sigma_max = d.sigma_max;
     /* what stays of the noise, and what should: a^2 - b^2 = (a + b)(a - b) */
-    const float stays = 1 - d.step, wanted = fmaf(-d.beta, d.step, 1);
+    const float stays = 1 - d.step, wanted = jem__fmaf(-d.beta, d.step, 1);
     const float noise = rng ? sqrtf((wanted + stays) * (wanted - stays)) : 0;
     for (int l = 0; l < JEM_LANES; l++) w.d.step[l] = d.step, w.d.noise[l] = noise;
     if (jem__walk_all(ctx, logp, user, x, &w, rng) == JEM_OK && !jem__walk_finite(&w))
@@ -4115,7 +4862,7 @@ jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                      const jem_fresh_desc *desc, jem_rng *rng) {
     if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
-    if (!x || x->node->op || !rng)
+    if (!jem__is_leaf(x, "fresh") || !rng)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "fresh: needs a leaf x and an rng");
     jem_denoise_desc last = jem_denoise_desc_default();
     last.steps = 1, last.step = 1, last.sigma_max = d.clean;
@@ -4138,6 +4885,7 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
                               int classes, jem_rng *rng) {
     if (!ctx) return NULL;
     if (capacity < 1 || channels < 1 || height < 1 || width < 1 || classes < 0 ||
+        (double)capacity * channels * height * width > 1e12 ||
         (classes > 0 && capacity < classes) || !rng) {
         jem__fail(ctx, JEM_BAD_ARGUMENT,
                   "buffer: capacity %d for %d classes of images (%d,%d,%d)%s",
@@ -4246,18 +4994,29 @@ static int jem__updates(const jem_optim *o, const jem_param *p) {
     return p->grad && (!only || !strncmp(p->name, only, strlen(only)));
 }
 
+static int jem__optim_desc_good(jem_ctx *ctx, const jem_optim_desc *d) {
+    const double most = 3.4e38, below_1 = 0.99999998;
+    return jem__in_range(ctx, "optim: kind", d->kind, JEM_ADAM, JEM_SGD) &&
+        jem__in_range(ctx, "optim: beta1", (double)d->beta1, 0, below_1) &&
+        jem__in_range(ctx, "optim: beta2", (double)d->beta2, 0, below_1) &&
+        jem__in_range(ctx, "optim: eps", (double)d->eps, 0, most) &&
+        jem__in_range(ctx, "optim: momentum", (double)d->momentum, 0, 1) &&
+        jem__in_range(ctx, "optim: weight_decay", (double)d->weight_decay, 0, most) &&
+        jem__in_range(ctx, "optim: clip", (double)d->clip, 0, most) &&
+        jem__in_range(ctx, "optim: ema", (double)d->ema, 0, below_1);
+}
+
 jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     if (!net) return NULL;
+    const jem_optim_desc d = desc ? *desc : jem_optim_desc_default();
+    if (!jem__optim_desc_good(net->ctx, &d)) return NULL;
     jem_optim *o = (jem_optim *)jem__alloc(net->ctx, sizeof *o);
     if (!o) return NULL;
-    o->net = net, o->desc = desc ? *desc : jem_optim_desc_default();
+    o->net = net, o->desc = d;
     for (jem_param *p = net->params; p; p = p->next) o->count += jem__updates(o, p);
-    if (!o->count || !(o->desc.ema >= 0 && o->desc.ema < 1)) {
-        if (o->count) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: ema %g is not in 0..1",
-                                (double)o->desc.ema);
-        else jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s"
-                       "%.80s", o->desc.only ? ", none that begins with " : "",
-                       o->desc.only ? o->desc.only : "");
+    if (!o->count) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s"
+                  "%.80s", d.only ? ", none that begins with " : "", d.only ? d.only : "");
         jem_optim_free(o);
         return NULL;
     }
@@ -4303,7 +5062,7 @@ static void jem__optim_update(void *arg, int i) {
     if (m->v) k->adam(p->value, p->grad, m->m, m->v, jem__padded(p), &o->update);
     else k->sgd(p->value, p->grad, m->m, jem__padded(p), &o->update);
     for (ptrdiff_t j = 0; m->other && j < p->size; j++)
-        m->other[j] = fmaf(o->share, p->value[j] - m->other[j], m->other[j]);
+        m->other[j] = jem__fmaf(o->share, p->value[j] - m->other[j], m->other[j]);
     jem_param_changed(p);
 }
 
@@ -4318,7 +5077,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     }
     const float norm = (float)sqrt(sum);
     if (grad_norm) *grad_norm = norm;
-    if (!isfinite(norm))
+    if (!jem__finite(norm))
         return jem__fail(ctx, JEM_DIVERGED, "optim: the gradient's norm is %g", (double)norm);
     if (o->desc.clip > 0 && norm > o->desc.clip)
         for (int i = 0; i < o->count; i++) {
@@ -4342,6 +5101,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
 
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
     double rate = (double)lr;
+    if (!s) return lr;
     if (s->kind == JEM_STEPS)
         for (int i = 0; i < 4; i++)
             rate *= s->at[i] > 0 && update >= s->at[i] ? (double)s->rate : 1;
@@ -4395,32 +5155,26 @@ static int jem__wants_samples(const jem_train_desc *d) {
     return d->w_cd > 0 || d->w_cd_class > 0;
 }
 
-/* 1 if lo <= value <= hi; otherwise says so, by name and value. */
-static int jem__in_range(jem_ctx *ctx, const char *field, double value, double lo, double hi) {
-    if (value >= lo && value <= hi) return 1;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: %s = %g is not in %g..%g", field, value, lo, hi);
-    return 0;
-}
-
 static int jem__train_desc_good(jem_ctx *ctx, const jem_train_desc *d) {
     const double most = 3.4e38, tiny = 1e-30;
-    return jem__in_range(ctx, "lr", (double)d->lr, tiny, most) &&
-        jem__in_range(ctx, "w_ce", (double)d->w_ce, 0, most) &&
-        jem__in_range(ctx, "w_cd", (double)d->w_cd, 0, most) &&
-        jem__in_range(ctx, "w_cd_class", (double)d->w_cd_class, 0, most) &&
-        jem__in_range(ctx, "w_score", (double)d->w_score, 0, most) &&
-        jem__in_range(ctx, "energy_l2", (double)d->energy_l2, 0, most) &&
-        jem__in_range(ctx, "input_noise", (double)d->input_noise, 0, most) &&
-        jem__in_range(ctx, "label_noise", (double)d->label_noise, 0, most) &&
-        jem__in_range(ctx, "label_wide", (double)d->label_wide, 0, 1) &&
-        jem__in_range(ctx, "noise_lo", (double)d->noise_lo, tiny, most) &&
-        jem__in_range(ctx, "noise_hi", (double)d->noise_hi, (double)d->noise_lo, most) &&
-        jem__in_range(ctx, "cd_from", d->cd_from, 0, INT32_MAX) &&
-        jem__in_range(ctx, "negatives", d->negatives, 0, INT32_MAX) &&
-        jem__in_range(ctx, "sgld.steps", d->sgld.steps, 0, INT32_MAX) &&
-        jem__in_range(ctx, "fresh.steps", d->fresh.steps, 0, INT32_MAX) &&
-        jem__in_range(ctx, "reinit", (double)d->reinit, 0, 1) &&
-        jem__in_range(ctx, "restart_lo", (double)d->restart_lo, -most, (double)d->restart_hi);
+    return jem__in_range(ctx, "trainer: lr", (double)d->lr, tiny, most) &&
+        jem__in_range(ctx, "trainer: w_ce", (double)d->w_ce, 0, most) &&
+        jem__in_range(ctx, "trainer: w_cd", (double)d->w_cd, 0, most) &&
+        jem__in_range(ctx, "trainer: w_cd_class", (double)d->w_cd_class, 0, most) &&
+        jem__in_range(ctx, "trainer: w_score", (double)d->w_score, 0, most) &&
+        jem__in_range(ctx, "trainer: energy_l2", (double)d->energy_l2, 0, most) &&
+        jem__in_range(ctx, "trainer: input_noise", (double)d->input_noise, 0, most) &&
+        jem__in_range(ctx, "trainer: label_noise", (double)d->label_noise, 0, most) &&
+        jem__in_range(ctx, "trainer: label_wide", (double)d->label_wide, 0, 1) &&
+        jem__in_range(ctx, "trainer: noise_lo", (double)d->noise_lo, tiny, most) &&
+        jem__in_range(ctx, "trainer: noise_hi", (double)d->noise_hi, (double)d->noise_lo, most) &&
+        jem__in_range(ctx, "trainer: cd_from", d->cd_from, 0, INT32_MAX) &&
+        jem__in_range(ctx, "trainer: negatives", d->negatives, 0, INT32_MAX) &&
+        jem__in_range(ctx, "trainer: sgld.steps", d->sgld.steps, 0, INT32_MAX) &&
+        jem__in_range(ctx, "trainer: fresh.steps", d->fresh.steps, 0, INT32_MAX) &&
+        jem__in_range(ctx, "trainer: reinit", (double)d->reinit, 0, 1) &&
+        jem__in_range(ctx, "trainer: restart_lo", (double)d->restart_lo, -most,
+                      (double)d->restart_hi);
 }
 
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
@@ -4642,6 +5396,10 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     }
     jem__batch b = { x, x, labels, n, n };
     if (n_unlabelled > 0 && x_unlabelled) b.x_data = x_unlabelled, b.n_data = n_unlabelled;
+    s.status = jem__images_check(tr->net, "train_step", x, n);
+    if (s.status == JEM_OK && b.x_data != x)
+        s.status = jem__images_check(tr->net, "train_step, unlabelled", b.x_data, b.n_data);
+    if (s.status != JEM_OK) return s;
     jem_ctx *ctx = tr->net->ctx;
     const jem_train_desc *d = &tr->desc;
     s.status = ctx->status, s.update = tr->updates;
@@ -4662,7 +5420,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
         if (terms.f_sample) s.f_sample = jem_item(terms.f_sample), s.cd = s.f_sample - s.f_data;
         if (score) s.score = jem_item(score);
         s.status = ctx->status;
-        if (s.status == JEM_OK && !(fabsf(s.loss) <= d->diverged))
+        if (s.status == JEM_OK && (!jem__finite(s.loss) || !(fabsf(s.loss) <= d->diverged)))
             s.status = jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, "
                                  "f(x+) %g, f(x-) %g", tr->updates, (double)s.loss,
                                  (double)s.f_data, (double)s.f_sample);
@@ -4682,59 +5440,126 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 #define JEM__EVAL_BATCH 256
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
+static const char *const jem__usual_key = "jem.usual";        /* see jem__usual */
+static const char *const jem__temperature_key = "jem.temperature";
 
-/* The share of the calibration images with a lower log p(x), between quantiles linearly. */
-static float jem__familiarity(const float *q, int n, float logp) {
+/* The share of the calibration images with a lower score, between quantiles linearly. */
+static float jem__familiarity(const float *q, int n, float score) {
     if (n < 2) return -1;
     int i = 0;
-    while (i < n && q[i] < logp) i++;
+    while (i < n && q[i] < score) i++;
     if (i == 0 || i == n) return i == 0 ? 0.0f : 1.0f;
-    const float part = (logp - q[i - 1]) / (q[i] - q[i - 1]);
+    const float part = (score - q[i - 1]) / (q[i] - q[i - 1]);
     return ((float)(i - 1) + part) / (float)(n - 1);
 }
 
-static int jem__quantiles_read(const jem_net *net, float *q) {
-    const char *s = jem_net_meta(net, jem__familiar_key);
-    int n = 0;
-    for (double v; s && *s && n < JEM__QUANTILES; n++) {
+/* Up to n numbers of a text of the network's: how many. */
+static int jem__numbers_read(const jem_net *net, const char *key, float *q, int n) {
+    const char *s = jem_net_meta(net, key);
+    int i = 0;
+    for (double v; s && *s && i < n; i++) {
         const char *end = jem__scan_number(s, &v);
         if (end == s) break;
-        q[n] = (float)v, s = end + (*end == ' ');
+        q[i] = (float)v, s = end + (*end == ' ');
     }
-    return n;
+    return i;
+}
+static jem_status jem__numbers_write(jem_net *net, const char *key, const float *q, int n) {
+    char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
+    size_t used = 0;
+    for (int i = 0; text && i < n; i++) {
+        if (i) text[used++] = ' ';
+        used += (size_t)jem__print_number(text + used, 31, (double)q[i]);
+    }
+    const jem_status s = text ? jem_net_set_meta(net, key, text) : JEM_NO_MEMORY;
+    jem__free(net->ctx, text);
+    return s;
 }
 
-jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
-    if (!net) return JEM_BAD_ARGUMENT;
+/* What the logits of an image say: its label, log p(x), their mean, log odds and p of the label. */
+typedef struct jem__seen { int label; float logp, mean, odds, p; } jem__seen;
+
+/* Whether that is usual: a = log p(x) and b = the mean logit, less their means m[y][2] over the
+   calibration images of the same predicted label y; l is the root of the covariance S = L L' that
+   is left (l[0] 0; l[1] l[2]), and d^2 = (a,b) S^-1 (a,b)' (Mahalanobis; for the features of a
+   layer: Lee et al. 2018). q are the calibration images' quantiles of -d. The mean logit sees what
+   log p(x) does not: something else may have as high a logit, but not as low ones beside it. */
+typedef struct jem__usual { float l[3], q[JEM__QUANTILES], m[2]; } jem__usual;
+static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) {
+    const float a = (s.logp - m[2 * s.label]) / u->l[0];
+    const float b = fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
+    return -sqrtf(fmaf(a, a, b * b));
+}
+/* On the tape, m being as long as it has to be; NULL if there is none, or it is not one. */
+static jem__usual *jem__usual_read(const jem_net *net) {
+    const int n = 3 + JEM__QUANTILES + 2 * net->classes;
+    if (!jem_net_meta(net, jem__usual_key)) return NULL;
+    float *all = jem__push_floats(net->ctx, n);
+    jem__usual *u = (jem__usual *)(void *)all;
+    if (!u || jem__numbers_read(net, jem__usual_key, all, n) < n) return NULL;
+    return u->l[0] > 0 && u->l[2] > 0 ? u : NULL;
+}
+
+static void jem__see_one(const float *f, int classes, float temperature, jem__seen *s) {
+    double sum = 0, others = 0, cooled = 0;
+    s->label = 0;
+    for (int c = 0; c < classes; c++) {
+        sum += (double)f[c];
+        if (f[c] > f[s->label]) s->label = c;
+    }
+    for (int c = 0; c < classes; c++) {
+        const double d = (double)f[c] - (double)f[s->label];
+        if (c != s->label) others += exp(d), cooled += exp(d / (double)temperature);
+    }
+    s->mean = (float)(sum / classes), s->p = (float)(1 / (1 + cooled));
+    s->odds = (float)-log(fmax(others, 1e-300));   /* log p/(1-p): has no ties near p = 1 */
+}
+
+/* Logits f[n][classes] of n images and what they say; either may be NULL. */
+static jem_status jem__see(jem_net *net, const char *what, const float *x, int n, float *f,
+                           jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
-    if (!x || n < 0 || !answers)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "classify: %d images%s", n,
-                         x && answers ? "" : ", and images or answers are NULL");
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
-    float q[JEM__QUANTILES];
-    const int n_q = jem__quantiles_read(net, q);
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width, k = net->classes;
+    if (!x || n < 0 || (!f && !seen))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
+    if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
+    float temperature = 1;
+    jem__numbers_read(net, jem__temperature_key, &temperature, 1);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
         const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
-        jem_mark mark = jem_begin(ctx);
+        const jem_mark mark = jem_begin(ctx);
+        float *rows = f ? f + i * k : jem__push_floats(ctx, m * k), *p = jem__push_floats(ctx, m);
         jem_tensor *t = jem_input(ctx, x + i * size, m, net->channels, net->height, net->width);
         jem_tensor *logits = jem_forward(net, t, 0), *logp = jem__logp(net, logits);
-        jem_tensor *log_softmax = jem_log_softmax(ctx, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
-        float *f = (float *)jem__push(ctx, (size_t)(m * net->classes) * sizeof(float));
-        float *p = (float *)jem__push(ctx, (size_t)m * sizeof(float));
-        if (f && p && jem_read(log_softmax, f) == JEM_OK && jem_read(logp, p) == JEM_OK)
-            for (int k = 0; k < m; k++) {
-                const float *row = f + k * net->classes;
-                jem_answer *a = answers + i + k;
-                a->label = 0;
-                for (int c = 1; c < net->classes; c++) if (row[c] > row[a->label]) a->label = c;
-                a->probability = expf(row[a->label]);
-                a->log_density = p[k];
-                a->familiarity = jem__familiarity(q, n_q, p[k]);
+        if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK)
+            for (int j = 0; seen && j < m; j++) {
+                seen[i + j].logp = p[j];
+                jem__see_one(rows + j * k, net->classes, temperature, seen + i + j);
             }
         jem_end(ctx, mark);
     }
     return ctx->status;
+}
+
+jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    const jem_mark mark = jem_begin(net->ctx);
+    float q[JEM__QUANTILES];
+    const jem__usual *u = jem__usual_read(net);
+    const int n_q = jem__numbers_read(net, jem__familiar_key, q, JEM__QUANTILES);
+    jem__seen *seen = !answers || n < 0 ? NULL
+                    : (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen);
+    const jem_status s = jem__see(net, "classify", x, n, NULL, seen);
+    for (int i = 0; s == JEM_OK && i < n; i++) {
+        jem_answer *a = answers + i;
+        a->label = seen[i].label, a->probability = seen[i].p, a->log_density = seen[i].logp;
+        a->familiarity = u ? jem__familiarity(u->q, JEM__QUANTILES,
+                                              jem__usual_score(u, u->m, seen[i]))
+                           : jem__familiarity(q, n_q, seen[i].logp);
+    }
+    jem_end(net->ctx, mark);
+    return s;
 }
 
 float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
@@ -4743,6 +5568,12 @@ float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
                            labels ? "" : ", and no labels");
         return -1;
     }
+    for (int i = 0; i < n; i++)
+        if (labels[i] < 0 || labels[i] >= net->classes) {
+            jem__fail(net->ctx, JEM_BAD_ARGUMENT, "accuracy: label %d of image %d is not in 0..%d",
+                      labels[i], i, net->classes - 1);
+            return -1;
+        }
     jem_answer *a = (jem_answer *)jem__alloc(net->ctx, (size_t)n * sizeof *a);
     int right = 0;
     const jem_status s = a ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
@@ -4751,36 +5582,475 @@ float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
     return s == JEM_OK ? (float)right / (float)n : -1.0f;
 }
 
-static int jem__compare_answers(const void *a, const void *b) {
-    const float x = ((const jem_answer *)a)->log_density, y = ((const jem_answer *)b)->log_density;
+static int jem__compare_floats(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
+}
+/* Sorts x, and takes so many of them at even distances. */
+static void jem__quantiles(float *x, int n, float *q) {
+    qsort(x, (size_t)n, sizeof *x, jem__compare_floats);
+    for (int i = 0; i < JEM__QUANTILES; i++)
+        q[i] = x[(int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5)];
+}
+
+/* Means by label, and what is left of the covariance. A label with few images takes its mean also
+   from the others, as if four of them were its own. */
+static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen *a, int n) {
+    double all[2] = { 0, 0 }, s[3] = { 0, 0, 0 };
+    for (int i = 0; i < n; i++) all[0] += (double)a[i].logp / n, all[1] += (double)a[i].mean / n;
+    for (int c = 0; c < classes; c++) {
+        double sum[2] = { 4 * all[0], 4 * all[1] }, count = 4;
+        for (int i = 0; i < n; i++) if (a[i].label == c)
+            sum[0] += (double)a[i].logp, sum[1] += (double)a[i].mean, count++;
+        for (int k = 0; k < 2; k++) m[2 * c + k] = (float)(sum[k] / count);
+    }
+    for (int i = 0; i < n; i++) {
+        const double d = (double)a[i].logp - (double)m[2 * a[i].label];
+        const double e = (double)a[i].mean - (double)m[2 * a[i].label + 1];
+        s[0] += d * d / n, s[1] += d * e / n, s[2] += e * e / n;
+    }
+    const double l = sqrt(s[0] * 1.001 + 1e-6), down = s[1] / l;       /* never singular */
+    u->l[0] = (float)l, u->l[1] = (float)down;
+    u->l[2] = (float)sqrt(fmax(s[2] * 1.001 - down * down, 0) + 1e-6);
 }
 
 jem_status jem_calibrate(jem_net *net, const float *x, int n) {
     if (!net) return JEM_BAD_ARGUMENT;
-    if (!x || n < 2)
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT,
-                         "calibrate: needs 2 images or more, not %d", n);
-    jem_answer *a = (jem_answer *)jem__alloc(net->ctx, (size_t)n * sizeof *a);
-    char *text = (char *)jem__alloc(net->ctx, JEM__QUANTILES * 32);
-    jem_status s = a && text ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
+    jem_ctx *ctx = net->ctx;
+    if (n < 2) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images, not %d", n);
+    const int numbers = 3 + JEM__QUANTILES + 2 * net->classes;
+    const jem_mark mark = jem_begin(ctx);
+    jem__seen *a = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *a);
+    float *v = jem__push_floats(ctx, n), *all = jem__push_floats(ctx, numbers), q[JEM__QUANTILES];
+    jem_status s = a && v && all ? jem__see(net, "calibrate", x, n, NULL, a) : JEM_NO_MEMORY;
+    for (int i = 0; i < n && s == JEM_OK; i++)
+        if (!(fabsf(a[i].logp) < 1e8f && fabsf(a[i].mean) < 1e8f))
+            s = jem__fail(ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g, its mean "
+                          "logit %g", i, (double)a[i].logp, (double)a[i].mean);
     if (s == JEM_OK) {
-        size_t used = 0;
-        for (int i = 0; i < n && s == JEM_OK; i++)
-            if (!(fabsf(a[i].log_density) < 1e9f))
-                s = jem__fail(net->ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g", i,
-                              (double)a[i].log_density);
-        qsort(a, (size_t)n, sizeof *a, jem__compare_answers);
-        for (int i = 0; i < JEM__QUANTILES && s == JEM_OK; i++) {
-            const int at = (int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5);
-            if (i) text[used++] = ' ';
-            used += (size_t)jem__print_number(text + used, 31, (double)a[at].log_density);
-        }
-        if (s == JEM_OK) s = jem_net_set_meta(net, jem__familiar_key, text);
+        jem__usual *u = (jem__usual *)(void *)all;
+        for (int i = 0; i < n; i++) v[i] = a[i].logp;
+        jem__quantiles(v, n, q);
+        jem__usual_fit(u, u->m, net->classes, a, n);
+        for (int i = 0; i < n; i++) v[i] = jem__usual_score(u, u->m, a[i]);
+        jem__quantiles(v, n, u->q);
+        s = jem__numbers_write(net, jem__familiar_key, q, JEM__QUANTILES);
+        if (s == JEM_OK) s = jem__numbers_write(net, jem__usual_key, all, numbers);
     }
-    jem__free(net->ctx, text), jem__free(net->ctx, a);
+    jem_end(ctx, mark);
     return s;
 }
+
+/* ---- probabilities --------------------------------------------------------------------------- */
+
+jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
+    return net ? jem__see(net, "logits", x, n, f, NULL) : JEM_BAD_ARGUMENT;
+}
+
+/* -log p(y|x) is convex in 1/T: its slope, the mean of E_p[f] - f[y], rises with it. */
+float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n) {
+    if (!net) return -1;
+    jem_ctx *ctx = net->ctx;
+    const int k = net->classes;
+    int ok = labels && n > 0;
+    for (int i = 0; ok && i < n; i++) ok = labels[i] >= 0 && labels[i] < k;
+    if (!ok) jem__fail(ctx, JEM_BAD_ARGUMENT, "fit_temperature: %d images with labels 0..%d", n,
+                       k - 1);
+    const jem_mark mark = jem_begin(ctx);
+    float *f = ok ? jem__push_floats(ctx, (ptrdiff_t)n * k) : NULL;
+    double lo = log(0.01), hi = log(100);          /* of 1/T */
+    ok = f && jem_logits(net, x, n, f) == JEM_OK;
+    for (int round = 0; ok && round < 40; round++) {
+        const double cold = exp((lo + hi) / 2);
+        double slope = 0;
+        for (int i = 0; i < n; i++) {
+            const float *row = f + (ptrdiff_t)i * k, right = row[labels[i]];
+            double sum = 0, above = 0, most = (double)row[0];
+            for (int c = 1; c < k; c++) most = fmax(most, (double)row[c]);
+            for (int c = 0; c < k; c++) {
+                const double e = exp(cold * ((double)row[c] - most));
+                sum += e, above += e * ((double)row[c] - (double)right);
+            }
+            slope += above / sum;
+        }
+        if (slope > 0) hi = log(cold); else lo = log(cold);
+    }
+    jem_end(ctx, mark);
+    const float t = (float)exp(-(lo + hi) / 2);
+    return ok && jem__numbers_write(net, jem__temperature_key, &t, 1) == JEM_OK ? t : -1;
+}
+
+/* ---- in or out of distribution --------------------------------------------------------------- */
+
+static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {         /* of a - b */
+    double sum = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double d = (double)a[i] - (b ? (double)b[i] : 0);
+        sum += d * d;
+    }
+    return (float)sqrt(sum);
+}
+
+/* The scores that want gradients, of m images. */
+static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
+                          int m, float *score) {
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    float *after = jem__push_floats(ctx, m * size), *end = jem__push_floats(ctx, m);
+    jem_tensor *t = jem_input(ctx, x, m, net->channels, net->height, net->width);
+    if (!after || !end || jem_read(jem_logp(ctx, t, net), score) != JEM_OK) return;
+    if (kind == JEM_OOD_MASS) {
+        jem_grad(jem_logp(ctx, t, net), t), jem_read_grad(t, after);
+    } else {
+        jem_sgld(ctx, jem_logp, net, t, walk, NULL), jem_read(t, after);
+        jem_read(jem_logp(ctx, t, net), end);
+    }
+    for (int i = 0; jem_ok(ctx) && i < m; i++)
+        score[i] = kind == JEM_OOD_RISE ? score[i] - end[i]
+                 : -jem__norm_of(after + i * size, kind == JEM_OOD_MOVE ? x + i * size : NULL,
+                                 size);
+}
+
+jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
+                         int n, float *score) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
+    if (!walk) d.steps = 10;
+    if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_USUAL)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d images, score %d, or NULL", n,
+                         (int)kind);
+    if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
+        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        const jem_mark mark = jem_begin(ctx);
+        const jem__usual *u = kind == JEM_OOD_USUAL ? jem__usual_read(net) : NULL;
+        jem__seen seen[JEM__EVAL_BATCH];
+        if (kind == JEM_OOD_USUAL && !u)
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: the network has not been calibrated "
+                      "(jem_calibrate), or by an earlier jem.h");
+        else if (kind >= JEM_OOD_MASS && kind <= JEM_OOD_MOVE)
+            jem__ood_walk(net, kind, &d, x + i * size, m, score + i);
+        else if (jem__see(net, "ood_score", x + i * size, m, NULL, seen) == JEM_OK)
+            for (int k = 0; k < m; k++)
+                score[i + k] = u ? jem__usual_score(u, u->m, seen[k])
+                             : kind == JEM_OOD_MAXP ? seen[k].odds : seen[k].logp;
+        jem_end(ctx, mark);
+    }
+    return ctx->status;
+}
+
+/* ---- attacks --------------------------------------------------------------------------------- */
+
+jem_attack_desc jem_attack_desc_default(void) {
+    jem_attack_desc d;
+    memset(&d, 0, sizeof d);
+    d.eps = 0.2f, d.steps = 40, d.restarts = 1, d.random_start = 1, d.lo = -1, d.hi = 1;
+    return d;
+}
+
+/* v += step along g (L2: of that length; else each pixel by it), then back to within eps of x and
+   lo..hi. x is in that range, so the last only comes nearer to x. */
+static void jem__attack_move(const jem_attack_desc *d, const float *x, const float *g, float step,
+                             float *v, ptrdiff_t n) {
+    const float length = d->l2 ? jem__norm_of(g, NULL, n) : 0;
+    for (ptrdiff_t i = 0; i < n; i++)
+        v[i] += d->l2 ? (length > 0 ? step / length * g[i] : 0)
+              : g[i] > 0 ? step : g[i] < 0 ? -step : 0;
+    const float far = d->l2 && d->eps < HUGE_VALF ? jem__norm_of(v, x, n) : 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (far > d->eps) v[i] = fmaf(v[i] - x[i], d->eps / far, x[i]);
+        if (!d->l2) v[i] = fminf(fmaxf(v[i], x[i] - d->eps), x[i] + d->eps);
+        v[i] = fminf(fmaxf(v[i], d->lo), d->hi);
+    }
+}
+
+/* Anywhere within eps: even in the cube; in the ball, a direction times eps u^(1/n). g: scratch. */
+static void jem__attack_start(jem_ctx *ctx, const jem_attack_desc *d, jem_rng *rng, const float *x,
+                              float *g, float *v, ptrdiff_t n) {
+    memcpy(v, x, (size_t)n * sizeof *v);
+    if (!d->random_start || !(d->eps < HUGE_VALF)) return;
+    if (d->l2) jem_fill_normal(ctx, rng, g, n, 0, 1);
+    else jem_fill_uniform(ctx, rng, g, n, -d->eps, d->eps);
+    for (ptrdiff_t i = 0; !d->l2 && i < n; i++) v[i] += g[i];
+    const float r = d->l2 ? d->eps * powf(jem_rng_uniform(rng), 1 / (float)n) : 0;
+    jem__attack_move(d, x, g, r, v, n);
+}
+
+/* One attempt at m images; `found` is where they are. Step -1 looks whether they are done. */
+static void jem__attack_once(jem_net *net, const float *x, const int *labels, int m,
+                             const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
+    jem_ctx *ctx = net->ctx;
+    const int k = net->classes;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    float *g = jem__push_floats(ctx, m * size), *f = jem__push_floats(ctx, m * k);
+    jem_tensor *t = jem_input(ctx, found, m, net->channels, net->height, net->width);
+    for (int step = -1, left = m; g && f && step <= d->steps && left; step++) {
+        const jem_mark mark = jem_begin(ctx);
+        jem_tensor *logits = jem_forward(net, t, 0), *logp = jem__label(net, logits, labels);
+        jem_keep(logits);
+        if (step >= 0 && step < d->steps && jem_grad(logp, t) == JEM_OK) jem_read_grad(t, g);
+        jem_read(logits, f);
+        jem_end(ctx, mark);
+        if (!jem_ok(ctx)) return;
+        for (int i = left = 0; i < m; i++) {
+            jem__seen s;
+            jem__see_one(f + i * k, k, 1, &s);
+            done[i] |= !d->targeted ? s.label != labels[i]
+                                    : s.label == labels[i] && s.p >= d->sure;
+            const ptrdiff_t at = i * size;
+            if (!done[i] && step < 0)
+                jem__attack_start(ctx, d, rng, x + at, g + at, found + at, size);
+            else if (!done[i] && step < d->steps)
+                jem__attack_move(d, x + at, g + at, d->targeted ? d->step : -d->step, found + at,
+                                 size);
+            left += !done[i];
+        }
+        jem_write(t, found);
+    }
+}
+
+jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
+                      const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    jem_attack_desc d = desc ? *desc : jem_attack_desc_default();
+    if (d.step == 0) d.step = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
+    if (!x || !labels || !found || n < 0 || !(d.eps >= 0) || d.steps < 1 || d.restarts < 1 ||
+        !(d.lo < d.hi) || !(d.step >= 0 && d.step < HUGE_VALF) || (!rng && d.random_start))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images, eps %g, %d steps of %g, pixels "
+                         "%g..%g%s", n, (double)d.eps, d.steps, (double)d.step, (double)d.lo,
+                         (double)d.hi, rng ? "" : ", no rng");
+    if (jem__images_check(net, "attack", x, n) != JEM_OK) return ctx->status;
+    memcpy(found, x, (size_t)(n * size) * sizeof *x);
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
+        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        int done[JEM__EVAL_BATCH] = { 0 };
+        for (int r = 0; r < d.restarts && ctx->status == JEM_OK; r++) {
+            const jem_mark mark = jem_begin(ctx);
+            jem__attack_once(net, x + i * size, labels + i, m, &d, rng, found + i * size, done);
+            jem_end(ctx, mark);
+        }
+        if (fooled) memcpy(fooled + i, done, (size_t)m * sizeof *done);
+    }
+    return ctx->status;
+}
+
+/* ---- what is missing ------------------------------------------------------------------------- */
+
+jem_impute_desc jem_impute_desc_default(void) {
+    jem_impute_desc d;
+    memset(&d, 0, sizeof d);
+    d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
+    d.denoise.steps = 0, d.walk.steps = 300, d.lo = -1, d.hi = 1;
+    return d;
+}
+
+/* log p of u where it is open, and of what is held elsewhere: no gradient comes to u there. */
+typedef struct jem__held { jem_fn logp; void *user; jem_tensor *open, *held; } jem__held;
+static jem_tensor *jem__logp_held(jem_ctx *ctx, jem_tensor *u, void *user) {
+    const jem__held *h = (const jem__held *)user;
+    return h->logp(ctx, jem_add(ctx, jem_mul(ctx, u, h->open), h->held), h->user);
+}
+
+/* Noise-blind steps, all pixels having the same noise: a step leaves 1 - beta step of it. */
+static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const float *known,
+                              const float *x, float *v, const jem_denoise_desc *d, jem_rng *rng) {
+    const ptrdiff_t size = (ptrdiff_t)u->n * u->c * u->h * u->w;
+    jem_denoise_desc one = *d;
+    float sigma = d->sigma_max;
+    one.steps = 1, one.watch = NULL;
+    jem_fill_normal(ctx, rng, v, size, 0, sigma);
+    for (int step = 0; step < d->steps && jem_ok(ctx); step++, sigma *= 1 - d->beta * d->step) {
+        for (ptrdiff_t i = 0; i < size; i++)
+            if (known[i] != 0) v[i] = fmaf(sigma, jem_rng_normal(rng), x[i]);
+        jem_write(u, v), jem_denoise(ctx, h->logp, h->user, u, &one, rng), jem_read(u, v);
+        if (d->watch && d->watch(d->watch_user, step, u)) break;
+    }
+}
+
+jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const float *known,
+                      const jem_impute_desc *desc, jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_impute_desc d = desc ? *desc : jem_impute_desc_default();
+    if (!jem__is_leaf(x, "impute") || !logp || !known || !rng)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: needs a leaf x, a log-density, what is "
+                         "known, and an rng");
+    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
+    const jem_mark mark = jem_begin(ctx);
+    float *is = jem__push_floats(ctx, size), *u = jem__push_floats(ctx, size);
+    float *open = jem__push_floats(ctx, size);
+    if (is && u && open && jem_read(x, is) == JEM_OK) {
+        jem__held h;
+        h.logp = logp, h.user = user;
+        memcpy(u, is, (size_t)size * sizeof *u);
+        if (d.denoise.steps > 0) jem__impute_noisy(ctx, &h, x, known, is, u, &d.denoise, rng);
+        else if (d.lo != d.hi) jem_fill_uniform(ctx, rng, u, size, d.lo, d.hi);
+        jem_write(x, u);
+        for (ptrdiff_t i = 0; i < size; i++) open[i] = known[i] == 0, u[i] = (1 - open[i]) * is[i];
+        h.open = jem_input(ctx, open, x->n, x->c, x->h, x->w);
+        h.held = jem_input(ctx, u, x->n, x->c, x->h, x->w);
+        jem_sgld(ctx, jem__logp_held, &h, x, &d.walk, rng);
+        if (jem_read(x, u) == JEM_OK) {
+            for (ptrdiff_t i = 0; i < size; i++) if (known[i] != 0) u[i] = is[i];
+            jem_write(x, u);
+        }
+    }
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
+/* ---- pictures -------------------------------------------------------------------------------- */
+
+static jem_pixels_desc jem__pixels_desc(const jem_pixels_desc *desc) {
+    jem_pixels_desc d;
+    memset(&d, 0, sizeof d);
+    if (desc) d = *desc;
+    if (d.lo == 0 && d.hi == 0) d.lo = -1, d.hi = 1;
+    return d;
+}
+
+/* One pixel as the network has channels, 0..1: alpha over the background, Rec. 601 grey. */
+static void jem__pixel(const unsigned char *p, int channels, const jem_pixels_desc *d, int wanted,
+                       double *out) {
+    const int colour = channels > 2, alpha = channels % 2 == 0;
+    const double a = alpha ? p[channels - 1] / 255.0 : 1, behind = (1 - a) * d->background / 255.0;
+    double c[3];
+    for (int i = 0; i < 3; i++) c[i] = a * p[colour ? i : 0] / 255.0 + behind;
+    if (wanted == 1 && colour) c[0] = 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2];
+    for (int i = 0; i < wanted; i++) out[i] = d->invert ? 1 - c[i] : c[i];
+}
+
+/* Pixel i of `to` covers from .. until of `all`: the share of each is what lies inside. */
+static void jem__cover(int i, int to, int all, double *from, double *until) {
+    *from = (double)i * all / to, *until = (double)(i + 1) * all / to;
+    if (*until - *from >= 1) return;               /* smaller than a pixel: the nearest one */
+    *from = floor((*from + *until) / 2), *until = *from + 1;
+}
+
+static jem_status jem__pixels_check(const jem_net *net, int width, int height, int channels,
+                                    const jem_pixels_desc *d) {
+    if (width < 1 || height < 1 || channels < 1 || channels > 4 ||
+        (double)width * height * channels > 1e9)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT,
+                         "pixels: a picture of %d x %d pixels of %d bytes: 1 to 4 bytes each, up "
+                         "to 10^9 in all", width, height, channels);
+    if (net->channels != 1 && net->channels != 3)
+        return jem__fail(net->ctx, JEM_BAD_SHAPE, "pixels: the network takes %d channels, and "
+                         "pictures have 1 or 3", net->channels);
+    if (!(d->lo < d->hi) || d->background < 0 || d->background > 255)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: from %g to %g, background %d "
+                         "(0..255)", (double)d->lo, (double)d->hi, d->background);
+    return JEM_OK;
+}
+
+/* Many parameters: a picture is pixels, width, height and channels wherever it goes. */
+jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
+                                int height, int channels, const jem_pixels_desc *desc, float *x,
+                                int *did) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    const jem_pixels_desc d = jem__pixels_desc(desc);
+    const int h = net->height, w = net->width, c = net->channels;
+    if (!pixels || !x) return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels_to_floats: NULL");
+    if (jem__pixels_check(net, width, height, channels, &d) != JEM_OK) return net->ctx->status;
+    for (int i = 0; i < h; i++)
+        for (int j = 0; j < w; j++) {
+            double y0, y1, x0, x1, sum[3] = { 0, 0, 0 };
+            jem__cover(i, h, height, &y0, &y1), jem__cover(j, w, width, &x0, &x1);
+            for (int row = (int)y0; row < y1 && row < height; row++)
+                for (int col = (int)x0; col < x1 && col < width; col++) {
+                    const double share = (fmin(row + 1, y1) - fmax(row, y0)) *
+                                         (fmin(col + 1, x1) - fmax(col, x0));
+                    double v[3];
+                    jem__pixel(pixels + ((ptrdiff_t)row * width + col) * channels, channels, &d, c,
+                               v);
+                    for (int k = 0; k < c; k++) sum[k] += share * v[k];
+                }
+            for (int k = 0; k < c; k++) {
+                const double mean = sum[k] / ((y1 - y0) * (x1 - x0));
+                x[((ptrdiff_t)k * h + i) * w + j] =
+                    (float)((double)d.lo + ((double)d.hi - (double)d.lo) * mean);
+            }
+        }
+    const int resized = width != w || height != h;
+    if (did) *did = (resized ? JEM_DID_RESIZE : 0) | (channels > 2 && c == 1 ? JEM_DID_GREY : 0) |
+                    ((int64_t)width * h != (int64_t)height * w ? JEM_DID_STRETCH : 0) |
+                    (channels < 3 && c == 3 ? JEM_DID_COLOUR : 0) |
+                    (channels % 2 == 0 ? JEM_DID_BLEND : 0) | (d.invert ? JEM_DID_INVERT : 0);
+    return JEM_OK;
+}
+
+jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
+                                const jem_pixels_desc *desc, unsigned char *pixels) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    const jem_pixels_desc d = jem__pixels_desc(desc);
+    if (!x || !pixels || n < 0)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "floats_to_pixels: %d images%s", n,
+                         x && pixels ? "" : ", or NULL");
+    if (jem__pixels_check(net, net->width, net->height, 1, &d) != JEM_OK) return net->ctx->status;
+    const ptrdiff_t size = (ptrdiff_t)net->height * net->width;
+    for (ptrdiff_t i = 0; i < n; i++, x += net->channels * size)
+        for (ptrdiff_t p = 0; p < size; p++)
+            for (int c = 0; c < net->channels; c++) {
+                double v = ((double)x[c * size + p] - (double)d.lo) / ((double)d.hi - (double)d.lo);
+                v = !(v > 0) ? 0 : v > 1 ? 1 : v;  /* NaN is black */
+                *pixels++ = (unsigned char)(255 * (d.invert ? 1 - v : v) + 0.5);
+            }
+    return JEM_OK;
+}
+
+jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int width, int height,
+                               int channels, const jem_pixels_desc *desc, jem_answer *answer,
+                               int *did) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    float *x = jem__alloc_floats(net->ctx, (ptrdiff_t)net->channels * net->height * net->width);
+    if (!x) return JEM_NO_MEMORY;
+    jem_status s = jem_pixels_to_floats(net, pixels, width, height, channels, desc, x, did);
+    if (s == JEM_OK) s = jem_classify(net, x, 1, answer);
+    jem__free(net->ctx, x);
+    return s;
+}
+
+jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_pixels_desc *desc,
+                      unsigned char *pixels) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const jem_pixels_desc p = jem__pixels_desc(desc);
+    if (n < 1 || !pixels || label < -1 || label >= net->classes)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: %d of class %d (-1, or 0..%d)%s", n, label,
+                         net->classes - 1, pixels ? "" : ", and pixels is NULL");
+    if (jem__pixels_check(net, net->width, net->height, 1, &p) != JEM_OK) return ctx->status;
+    const ptrdiff_t size = (ptrdiff_t)n * net->channels * net->height * net->width;
+    const int score = net->noise_hi > 0;
+    jem_mark mark = jem_begin(ctx);
+    float *x = jem__push_floats(ctx, size);
+    int *labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
+    if (x && labels) {
+        jem_rng rng = jem_rng_seed(seed);
+        jem_guide guide;                           /* 5: clear specimens, where noise was learned */
+        guide.net = net, guide.labels = labels, guide.weight = score ? 5 : 1;
+        const jem_fn logp = label < 0 ? jem_logp : jem_logp_guided;
+        void *user = label < 0 ? (void *)net : (void *)&guide;
+        for (int i = 0; i < n; i++) labels[i] = label;
+        jem_fill_uniform(ctx, &rng, x, size, p.lo, p.hi);
+        jem_tensor *t = jem_input(ctx, x, n, net->channels, net->height, net->width);
+        if (score) {
+            jem_fresh_desc d = jem_fresh_desc_default();
+            d.mean = net->mean, d.denoise.sigma_max = net->noise_hi;
+            jem_fresh(ctx, logp, user, t, &d, &rng);
+        } else {
+            jem_sgld_desc d = jem_sgld_desc_default();
+            d.steps = 200;
+            jem_sgld(ctx, logp, user, t, &d, &rng);
+        }
+        if (jem_ok(ctx) && jem_read(t, x) == JEM_OK) jem_floats_to_pixels(net, x, n, &p, pixels);
+    }
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
 /* ==== >>io: safetensors ======================================================================= */
 /* A file is: 8 bytes, the header's length n, little-endian; n bytes of JSON,
 
@@ -4794,31 +6064,18 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n) {
    A file may come from anyone, so reading has three steps: parse the header, which cannot reach
    outside of it; check it whole against the file's size; only then allocate and copy. */
 
-#ifndef JEM_NO_STDIO
 #include <errno.h>
-#if defined(__unix__) || defined(__APPLE__)
-#define JEM__POSIX 1
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#elif defined(_WIN32)                              /* all that is wanted of windows.h */
-#ifdef __cplusplus
-extern "C"
-#endif
-__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
-#endif
-#endif
+#include <inttypes.h>
 
 #define JEM__MAX_HEADER 100000000u                 /* the reference's limit too */
-#define JEM__MAX_TEXTS 4096                        /* bounds what a hostile file can cost */
 
 /* The first four are jem_dtype's, in its order; the others are converted to `as` when read. */
-typedef struct jem__dtype { const char *name; int size; jem_dtype as; } jem__dtype;
+typedef struct jem__dtype { const char *name; size_t size; jem_dtype as; } jem__dtype;
 static const jem__dtype jem__dtypes[] = {
     { "F32", 4, JEM_F32 }, { "I32", 4, JEM_I32 }, { "I64", 8, JEM_I64 }, { "U8", 1, JEM_U8 },
     { "F64", 8, JEM_F32 }, { "F16", 2, JEM_F32 }, { "BF16", 2, JEM_F32 }, { "BOOL", 1, JEM_U8 }
 };
-enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__DTYPES = 8 };
+enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__BOOL, JEM__DTYPES };
 
 typedef struct jem__entry {
     jem_entry e;
@@ -4836,18 +6093,6 @@ struct jem_archive {
 };
 
 /* ---- archives in memory ---------------------------------------------------------------------- */
-
-static jem_archive *jem__archive_new(jem_ctx *ctx, const char *where) {
-    jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof(jem_archive));
-    if (!a) return NULL;
-    a->ctx = ctx, a->where = jem__strdup(ctx, where);
-    if (!a->where) { jem__free(ctx, a); return NULL; }
-    return a;
-}
-
-jem_archive *jem_archive_create(jem_ctx *ctx) {
-    return ctx ? jem__archive_new(ctx, "archive") : NULL;
-}
 
 void jem_archive_free(jem_archive *a) {
     if (!a) return;
@@ -4892,15 +6137,15 @@ static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
 static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dtype, int ndim,
                                        const int64_t *shape) {
     if (a->count == a->capacity) {
-        int capacity = a->capacity ? 2 * a->capacity : 16;
-        size_t bytes = (size_t)capacity * sizeof(jem__entry *);
-        jem__entry **more = (jem__entry **)jem__alloc(a->ctx, bytes);
+        const int capacity = a->capacity ? 2 * a->capacity : 16;
+        const size_t bytes = sizeof(jem__entry *);
+        jem__entry **more = (jem__entry **)jem__alloc(a->ctx, (size_t)capacity * bytes);
         if (!more) return NULL;
-        if (a->count) memcpy(more, a->entries, (size_t)a->count * sizeof(jem__entry *));
+        if (a->count) memcpy(more, a->entries, (size_t)a->count * bytes);
         jem__free(a->ctx, a->entries);
         a->entries = more, a->capacity = capacity;
     }
-    size_t length = strlen(name);
+    const size_t length = strlen(name);
     jem__entry *entry = (jem__entry *)jem__alloc(a->ctx, sizeof(jem__entry) + length + 1);
     if (!entry) return NULL;
     memcpy(entry + 1, name, length);
@@ -4909,25 +6154,8 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     entry->e.dtype = jem__dtypes[dtype].as;
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
-    entry->e.bytes = (size_t)jem__elements(ndim, shape) * (size_t)jem__dtypes[entry->e.dtype].size;
+    entry->e.bytes = (size_t)jem__elements(ndim, shape) * jem__dtypes[entry->e.dtype].size;
     return a->entries[a->count++] = entry;
-}
-
-/* Well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
-static int jem__utf8_valid(const char *s, size_t n) {
-    static const uint32_t least[4] = { 0, 0x80, 0x800, 0x10000 };
-    for (size_t i = 0; i < n;) {
-        uint32_t c = (unsigned char)s[i++];
-        size_t more = c < 0x80 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
-        if ((c >= 0x80 && c < 0xC2) || c > 0xF4 || n - i < more) return 0;
-        if (more) c &= 0x3Fu >> more;
-        for (size_t k = 0; k < more; k++, i++) {
-            if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
-            c = c << 6 | ((unsigned char)s[i] & 0x3F);
-        }
-        if (c < least[more] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
-    }
-    return 1;
 }
 
 jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
@@ -4952,103 +6180,81 @@ jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, in
 }
 
 jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
-    if (!a) return JEM_BAD_ARGUMENT;
-    if (!key || !jem__utf8_valid(key, strlen(key)) ||
-        (value && !jem__utf8_valid(value, strlen(value))))
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_set_meta: \"%.80s\": key or value "
-                         "is not UTF-8", key ? key : "");
-    return jem__meta_set(a->ctx, &a->meta, key, value);
+    return a ? jem__meta_set(a->ctx, &a->meta, key, value) : JEM_BAD_ARGUMENT;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 /* Text is made twice by the same code: once with out = NULL to learn its length, then in place. */
 
-typedef struct jem__text { char *out; size_t n; } jem__text;
+typedef struct jem__text { char *out; size_t n, room; } jem__text;
 
-static void jem__put_char(jem__text *t, char c) {
-    if (t->out) t->out[t->n] = c;
-    t->n++;
+JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    const int n = t->out ? vsnprintf(t->out + t->n, t->room - t->n, format, list)
+                         : vsnprintf(NULL, 0, format, list);
+    t->n += (size_t)n;
+    va_end(list);
 }
-
-static void jem__put(jem__text *t, const char *s) { while (*s) jem__put_char(t, *s++); }
 
 static void jem__put_json(jem__text *t, const char *s) {
-    static const char hex[] = "0123456789abcdef";
-    jem__put_char(t, '"');
+    jem__put(t, "\"");
     for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c < 0x20) {
-            jem__put(t, "\\u00");
-            jem__put_char(t, hex[c >> 4]), jem__put_char(t, hex[c & 15]);
-            continue;
-        }
-        if (c == '"' || c == '\\') jem__put_char(t, '\\');
-        jem__put_char(t, *s);
+        const unsigned char c = (unsigned char)*s;
+        jem__put(t, c < 0x20 ? "\\u%04x" : c == '"' || c == '\\' ? "\\%c" : "%c", c);
     }
-    jem__put_char(t, '"');
+    jem__put(t, "\"");
 }
 
-/* Non-negative numbers in brackets: [64,3,3,3]. */
-static void jem__put_list(jem__text *t, char open, int n, const int64_t *x, char close) {
-    jem__put_char(t, open);
-    for (int i = 0; i < n; i++) {
-        char digits[24];
-        int k = 0;
-        int64_t v = x[i];
-        do digits[k++] = (char)('0' + v % 10); while (v /= 10);
-        if (i) jem__put_char(t, ',');
-        while (k) jem__put_char(t, digits[--k]);
-    }
-    jem__put_char(t, close);
+/* Numbers in brackets: [64,3,3,3]. */
+static void jem__put_list(jem__text *t, const char *brackets, int n, const int64_t *x) {
+    jem__put(t, "%c", brackets[0]);
+    for (int i = 0; i < n; i++) jem__put(t, "%s%" PRId64, i ? "," : "", x[i]);
+    jem__put(t, "%c", brackets[1]);
 }
 
 static void jem__put_header(jem__text *t, const jem_archive *a) {
     const char *comma = "";
-    jem__put_char(t, '{');
+    jem__put(t, "{");
     if (a->meta) {
-        jem__put(t, "\"__metadata__\":");
-        for (const jem__meta *m = a->meta; m; m = m->next) {
-            jem__put_char(t, m == a->meta ? '{' : ',');
-            jem__put_json(t, m->key), jem__put_char(t, ':'), jem__put_json(t, m->value);
-        }
-        jem__put_char(t, '}');
-        comma = ",";
+        jem__put(t, "\"__metadata__\":{");
+        for (const jem__meta *m = a->meta; m; m = m->next, comma = ",")
+            jem__put(t, "%s", comma), jem__put_json(t, m->key),
+            jem__put(t, ":"), jem__put_json(t, m->value);
+        jem__put(t, "}");
     }
     for (int i = 0; i < a->count; i++, comma = ",") {
         const jem__entry *entry = a->entries[i];
-        int64_t offsets[2];
-        offsets[0] = (int64_t)entry->begin, offsets[1] = (int64_t)entry->end;
-        jem__put(t, comma), jem__put_json(t, entry->e.name);
-        jem__put(t, ":{\"dtype\":\""), jem__put(t, jem__dtypes[entry->e.dtype].name);
-        jem__put(t, "\",\"shape\":"), jem__put_list(t, '[', entry->e.ndim, entry->e.shape, ']');
-        jem__put(t, ",\"data_offsets\":"), jem__put_list(t, '[', 2, offsets, ']');
-        jem__put_char(t, '}');
+        const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
+        jem__put(t, "%s", comma), jem__put_json(t, entry->e.name);
+        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":", jem__dtypes[entry->e.dtype].name);
+        jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
+        jem__put(t, ",\"data_offsets\":"), jem__put_list(t, "[]", 2, offsets), jem__put(t, "}");
     }
-    jem__put_char(t, '}');
-    while (t->n % 64 != 56) jem__put_char(t, ' '); /* the data begins at a multiple of 64 */
+    jem__put(t, "}");
+    while (t->n % 64 != 56) jem__put(t, " ");      /* the data begins at a multiple of 64 */
 }
 
 static jem_status jem__archive_pack(const jem_archive *a, char **bytes, size_t *size) {
     size_t total = 0;
-    for (int width = 8; width; width /= 2)         /* wide numbers first: all are aligned */
+    for (size_t width = 8; width; width /= 2)      /* wide numbers first: all are aligned */
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
             if (jem__dtypes[entry->e.dtype].size != width) continue;
-            entry->begin = total;
             if (entry->e.bytes > PTRDIFF_MAX / 2 - total)
                 return jem__fail(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
-            entry->end = total += entry->e.bytes;
+            entry->begin = total, entry->end = total += entry->e.bytes;
         }
-    jem__text text = { NULL, 0 };
+    jem__text text = { NULL, 0, 0 };
     jem__put_header(&text, a);
     const size_t n = text.n;
     if (n > JEM__MAX_HEADER)
         return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "%s: names and texts make a header of %.0f MB, "
                          "100 are allowed", a->where, (double)n / 1e6);
-    char *out = (char *)jem__alloc(a->ctx, 8 + n + total);
+    char *out = (char *)jem__alloc(a->ctx, 8 + n + total + 1);     /* 1: the 0 after a text */
     if (!out) return JEM_NO_MEMORY;
     for (int i = 0; i < 8; i++) out[i] = (char)((uint64_t)n >> (8 * i) & 255);
-    text.out = out + 8, text.n = 0;
+    text.out = out + 8, text.room = n + 1, text.n = 0;
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
         const jem__entry *entry = a->entries[i];
@@ -5067,17 +6273,16 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-/* JSON by recursive descent, of just this depth. After an error nothing matches any more, since
-   at = end: every loop ends, and the first error stands. */
+/* JSON by recursive descent, of just this depth, in a copy of the header that ends in a 0, which
+   nothing matches: strings are decoded where they stand. After an error at = end, so every loop
+   ends, and the first error stands. */
 
 typedef struct jem__json {
     jem_archive *a;
-    const char *begin, *at, *end;
-    char *text;            /* decoded strings: fewer bytes than were read, so they have room */
+    char *begin, *at, *end;
     size_t room;           /* bytes of data after the header */
     const char *name;      /* of the tensor in hand, for messages */
     jem_status status;
-    int texts;
 } jem__json;
 
 static void jem__json_fail(jem__json *j, const char *what, const char *detail) {
@@ -5089,46 +6294,49 @@ static void jem__json_fail(jem__json *j, const char *what, const char *detail) {
     j->at = j->end;
 }
 
-static void jem__json_space(jem__json *j) {
-    while (j->at < j->end && (*j->at == ' ' || *j->at == '\n' || *j->at == '\r' || *j->at == '\t'))
-        j->at++;
-}
+static void jem__json_space(jem__json *j) { j->at += strspn(j->at, " \n\r\t"); }
 
+/* Is c next, after any space? Then it is taken. */
 static int jem__json_next(jem__json *j, char c) {
     jem__json_space(j);
-    if (j->at == j->end || *j->at != c) return 0;
+    if (*j->at != c) return 0;
     j->at++;
     return 1;
 }
 
 static void jem__json_expect(jem__json *j, char c) {
-    char what[2] = { 0, 0 };
-    what[0] = c;
+    const char what[2] = { c, 0 };
     if (!jem__json_next(j, c)) jem__json_fail(j, "expected ", what);
 }
 
-static uint32_t jem__json_hex4(jem__json *j) {     /* 0 if it is not: no escape may stand for 0 */
-    static const char digits[] = "0123456789abcdefABCDEF";
-    uint32_t code = 0;
-    for (int i = 0; i < 4; i++) {
-        const char *d = j->at < j->end && *j->at ? strchr(digits, *j->at++) : NULL;
-        if (!d) return 0;
-        code = code << 4 | (uint32_t)(d - digits < 16 ? d - digits : d - digits - 6);
+/* Is there an i-th item between these brackets? Takes what comes before it, or the closing one. */
+static int jem__json_item(jem__json *j, const char *brackets, int i) {
+    if (i == 0) {
+        jem__json_expect(j, brackets[0]);
+        return !jem__json_next(j, brackets[1]) && !j->status;
     }
-    return code;
+    if (jem__json_next(j, ',')) return 1;
+    jem__json_expect(j, brackets[1]);
+    return 0;
 }
 
-/* What follows a backslash, as UTF-8. \u comes in UTF-16: two halves above U+FFFF. */
+/* \uXXXX; 0 if it is none (no escape may stand for 0). */
+static uint32_t jem__json_unit(jem__json *j) {
+    char hex[5] = "";
+    if (strncmp(j->at, "\\u", 2) || strspn(j->at + 2, "0123456789abcdefABCDEF") < 4) return 0;
+    memcpy(hex, j->at + 2, 4), j->at += 6;
+    return (uint32_t)strtoul(hex, NULL, 16);
+}
+
+/* An escape to UTF-8, which is never longer. \u comes in UTF-16: a pair of them above U+FFFF. */
 static char *jem__json_escape(jem__json *j, char *out) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     static const uint32_t lead[4] = { 0, 0xC0, 0xE0, 0xF0 };
-    const char c = j->at < j->end ? *j->at++ : '\0';
-    const char *known = c ? strchr(from, c) : NULL;
-    if (known) { *out++ = to[known - from]; return out; }
-    uint32_t code = c == 'u' ? jem__json_hex4(j) : 0, low = 0;
+    const char *known = j->at[1] ? strchr(from, j->at[1]) : NULL;
+    if (known) { j->at += 2, *out++ = to[known - from]; return out; }
+    uint32_t code = jem__json_unit(j);
     if (code >= 0xD800 && code < 0xE000) {
-        if (j->end - j->at >= 6 && j->at[0] == '\\' && j->at[1] == 'u')
-            j->at += 2, low = jem__json_hex4(j);
+        const uint32_t low = jem__json_unit(j);
         code = code < 0xDC00 && low >= 0xDC00 && low < 0xE000
              ? 0x10000 + ((code & 0x3FF) << 10 | (low & 0x3FF)) : 0;
     }
@@ -5140,70 +6348,57 @@ static char *jem__json_escape(jem__json *j, char *out) {
 }
 
 static const char *jem__json_string(jem__json *j) {
-    char *start = j->text, *out = start;
     jem__json_expect(j, '"');
-    while (j->at < j->end && *j->at != '"') {
-        const char c = *j->at++;
-        if (c == '\\') out = jem__json_escape(j, out);
-        else if ((unsigned char)c < 0x20) jem__json_fail(j, "control byte in a string", "");
-        else *out++ = c;
+    char *start = j->at, *out = start;
+    while (*j->at != '"' && !j->status) {
+        if (*j->at == '\\') out = jem__json_escape(j, out);
+        else if ((unsigned char)*j->at >= 0x20) *out++ = *j->at++;
+        else if (j->at < j->end) jem__json_fail(j, "control byte in a string", "");
+        else jem__json_fail(j, "a string does not end", "");
     }
-    if (j->at < j->end) j->at++;
-    else jem__json_fail(j, "a string does not end", "");
     if (j->status) return "";
-    *out++ = 0, j->text = out;
+    j->at++, *out = 0;
     return start;
 }
 
-static int64_t jem__json_integer(jem__json *j) {
-    int64_t v = 0;
-    if (jem__json_next(j, '0')) return 0;          /* so 007 fails at its second digit */
-    if (j->at == j->end || *j->at < '1' || *j->at > '9')
-        jem__json_fail(j, "expected a whole number", "");
-    while (j->at < j->end && *j->at >= '0' && *j->at <= '9') {
-        const int digit = *j->at++ - '0';
-        if (v <= (INT64_MAX - digit) / 10) v = 10 * v + digit;
-        else jem__json_fail(j, "number too large", "");
-    }
-    return v;
+static const char *jem__json_key(jem__json *j) {
+    const char *key = jem__json_string(j);
+    jem__json_expect(j, ':');
+    return key;
 }
 
+/* Whole numbers from 0; how many. */
 static int jem__json_integers(jem__json *j, int64_t *out, int most) {
     int n = 0;
-    jem__json_expect(j, '[');
-    if (jem__json_next(j, ']')) return 0;
-    do {
-        const int64_t v = jem__json_integer(j);
-        if (n < most) out[n++] = v;
-        else jem__json_fail(j, "too many numbers in a list", "");
-    } while (jem__json_next(j, ','));
-    jem__json_expect(j, ']');
+    for (int i = 0; jem__json_item(j, "[]", i); i++) {
+        jem__json_space(j), errno = 0;
+        const size_t digits = strspn(j->at, "0123456789");
+        const int64_t v = digits ? strtoll(j->at, NULL, 10) : 0;
+        if (!digits || (digits > 1 && *j->at == '0'))
+            jem__json_fail(j, "expected a whole number", "");
+        else if (errno) jem__json_fail(j, "number too large", "");
+        else if (n == most) jem__json_fail(j, "too many numbers in a list", "");
+        else out[n++] = v, j->at += digits;
+    }
     return n;
 }
 
 static void jem__json_metadata(jem__json *j) {
     jem_archive *a = j->a;
-    jem__json_expect(j, '{');
-    if (jem__json_next(j, '}')) return;
-    do {
-        const char *key = jem__json_string(j);
-        jem__json_expect(j, ':');
-        const char *value = jem__json_string(j);
+    for (int i = 0; jem__json_item(j, "{}", i); i++) {
+        const char *key = jem__json_key(j), *value = jem__json_string(j);
         if (jem__meta_get(a->meta, key)) jem__json_fail(j, "repeated key in metadata: ", key);
-        if (j->texts++ == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
-        if (!j->status) j->status = jem__meta_set(a->ctx, &a->meta, key, value);
-        if (j->status) return;
-    } while (jem__json_next(j, ','));
-    jem__json_expect(j, '}');
+        if (i == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
+        if (!j->status && (j->status = jem__meta_set(a->ctx, &a->meta, key, value)) != JEM_OK)
+            j->at = j->end;
+    }
 }
 
 static void jem__json_tensor(jem__json *j) {
     int dtype = -1, ndim = -1, n_offsets = -1;
     int64_t shape[8], offsets[2];
-    jem__json_expect(j, '{');
-    do {
-        const char *key = jem__json_string(j);
-        jem__json_expect(j, ':');
+    for (int i = 0; jem__json_item(j, "{}", i); i++) {
+        const char *key = jem__json_key(j);
         if (!strcmp(key, "shape") && ndim < 0) ndim = jem__json_integers(j, shape, 8);
         else if (!strcmp(key, "data_offsets") && n_offsets < 0)
             n_offsets = jem__json_integers(j, offsets, 2);
@@ -5214,34 +6409,31 @@ static void jem__json_tensor(jem__json *j) {
             if (dtype < 0) jem__json_fail(j, "dtype cannot be read (F32, F64, F16, BF16, I64, I32, "
                                           "U8, BOOL can): ", name);
         } else jem__json_fail(j, "unknown or repeated key ", key);
-    } while (jem__json_next(j, ','));
-    jem__json_expect(j, '}');
+    }
+    ptrdiff_t n = 0;
+    const char *wrong = NULL;
     if (dtype < 0 || ndim < 0 || n_offsets != 2)
-        jem__json_fail(j, "dtype, shape and two data_offsets are needed", "");
-    if (j->status) return;
-    const ptrdiff_t n = jem__elements(ndim, shape);
-    if (n < 0) jem__json_fail(j, "the shape is too large", "");
-    else if (offsets[1] - offsets[0] != n * jem__dtypes[dtype].size)
-        jem__json_fail(j, "data_offsets do not agree with dtype and shape", "");
-    else if ((uint64_t)offsets[1] > j->room)
-        jem__json_fail(j, "its data lies beyond the file's end", "");
+        wrong = "dtype, shape and two data_offsets are needed";
+    else if ((n = jem__elements(ndim, shape)) < 0) wrong = "the shape is too large";
+    else if (offsets[1] - offsets[0] != n * (ptrdiff_t)jem__dtypes[dtype].size)
+        wrong = "data_offsets do not agree with dtype and shape";
+    else if ((uint64_t)offsets[1] > j->room) wrong = "its data lies beyond the file's end";
+    if (wrong) jem__json_fail(j, wrong, "");
     if (j->status) return;
     jem__entry *entry = jem__archive_append(j->a, j->name, dtype, ndim, shape);
     if (entry) entry->begin = (size_t)offsets[0], entry->end = (size_t)offsets[1];
-    else j->status = JEM_NO_MEMORY;
+    else j->status = JEM_NO_MEMORY, j->at = j->end;
 }
 
 static void jem__json_header(jem__json *j) {
-    jem__json_expect(j, '{');
-    if (!jem__json_next(j, '}')) {
-        do {
-            const char *name = jem__json_string(j);
-            jem__json_expect(j, ':');
-            if (!strcmp(name, "__metadata__")) jem__json_metadata(j);
-            else j->name = name, jem__json_tensor(j), j->name = NULL;
-            if (j->status) return;
-        } while (jem__json_next(j, ','));
-        jem__json_expect(j, '}');
+    int described = 0;
+    if (!jem__utf8_valid(j->begin, (size_t)(j->end - j->begin))) jem__json_fail(j, "not UTF-8", "");
+    for (int i = 0; jem__json_item(j, "{}", i); i++) {
+        const char *name = jem__json_key(j);
+        const int texts = !strcmp(name, "__metadata__");
+        if (texts && described++) jem__json_fail(j, "repeated key ", name);
+        if (texts) jem__json_metadata(j);
+        else j->name = name, jem__json_tensor(j), j->name = NULL;
     }
     jem__json_space(j);
     if (j->at < j->end) jem__json_fail(j, "text after its end", "");
@@ -5277,186 +6469,266 @@ static jem_status jem__archive_check(const jem_archive *a, jem__entry **order, s
                      a->where, (double)size, (double)end);
 }
 
-static uint32_t jem__half_bits(uint32_t h) {       /* binary16 to the bits of binary32, exactly */
+/* The bits of a float from those of a binary16, exactly. */
+static uint32_t jem__fp16_bits(uint32_t h) {
     const uint32_t sign = (h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
+    const float small = (float)fraction * (1.0f / 16777216.0f);
     uint32_t bits;
-    float small = (float)fraction * (1.0f / 16777216.0f);
     if (exponent == 0) memcpy(&bits, &small, sizeof bits);
     else bits = (exponent == 31 ? 0x7F800000u : (exponent + 112) << 23) | fraction << 13;
     return sign | bits;
 }
 
+/* One number of any dtype, wherever it lies, as a float. */
+static float jem__to_float(int dtype, const unsigned char *p) {
+    union { uint32_t bits; float f; int32_t i32; int64_t i64; double f64; } n;
+    memcpy(&n, p, jem__dtypes[dtype].size);
+    switch (dtype) {
+    case JEM_I32: return (float)n.i32;
+    case JEM_I64: return (float)n.i64;
+    case JEM__F64: return (float)n.f64;
+    case JEM__F16: n.bits = jem__fp16_bits((uint32_t)p[0] | (uint32_t)p[1] << 8); return n.f;
+    case JEM__BF16: n.bits = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24; return n.f;
+    case JEM_U8: case JEM__BOOL: return (float)p[0];
+    default: return n.f;
+    }
+}
+
 static jem_status jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char *data) {
-    data += entry->begin;
+    const size_t size = jem__dtypes[entry->dtype].size, n = (entry->end - entry->begin) / size;
+    const int converted = entry->e.dtype == JEM_F32 && entry->dtype != JEM_F32;
     entry->e.data = entry->owned = jem__alloc(ctx, entry->e.bytes);
     if (!entry->owned) return JEM_NO_MEMORY;
-    if (entry->dtype < JEM__F64 || entry->dtype > JEM__BF16) {
-        if (entry->e.bytes) memcpy(entry->owned, data, entry->e.bytes);
-        return JEM_OK;
-    }
-    float *out = (float *)entry->owned;
-    for (size_t i = 0; i < entry->e.bytes / sizeof(float); i++) {
-        if (entry->dtype == JEM__F64) {
-            double d;
-            memcpy(&d, data + 8 * i, sizeof d);
-            out[i] = (float)d;
-        } else {
-            const uint32_t h = (uint32_t)data[2 * i] | (uint32_t)data[2 * i + 1] << 8;
-            const uint32_t bits = entry->dtype == JEM__F16 ? jem__half_bits(h) : h << 16;
-            memcpy(out + i, &bits, sizeof bits);
-        }
-    }
+    data += entry->begin;
+    if (!converted && n) memcpy(entry->owned, data, entry->e.bytes);
+    for (size_t i = 0; i < n && converted; i++)
+        ((float *)entry->owned)[i] = jem__to_float(entry->dtype, data + size * i);
     return JEM_OK;
 }
 
-static jem_status jem__archive_fill(jem_archive *a, const char *bytes, size_t size) {
+/* The header, then the data. */
+static jem_status jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t size) {
     uint64_t n = 0;
-    for (int i = 0; i < 8 && size >= 8; i++) n |= (uint64_t)(unsigned char)bytes[i] << (8 * i);
+    for (int i = 0; i < 8 && size >= 8; i++) n |= (uint64_t)bytes[i] << (8 * i);
     if (size < 8 || n > size - 8 || n > JEM__MAX_HEADER)
         return jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file, or cut short: %.0f "
                          "bytes, with a header of %.0f", a->where, (double)size, (double)n);
-    if (!jem__utf8_valid(bytes + 8, (size_t)n))
-        return jem__fail(a->ctx, JEM_BAD_FILE, "%s: header: not UTF-8", a->where);
     jem__json j;
     memset(&j, 0, sizeof j);
-    char *text = (char *)jem__alloc(a->ctx, (size_t)n + 1);
-    if (!text) return JEM_NO_MEMORY;
-    j.a = a, j.text = text, j.begin = j.at = bytes + 8, j.end = j.begin + n;
-    j.room = size - 8 - (size_t)n;
+    j.a = a, j.room = size - 8 - (size_t)n;
+    j.begin = j.at = (char *)jem__alloc(a->ctx, (size_t)n + 1);
+    if (!j.begin) return JEM_NO_MEMORY;
+    j.end = j.begin + n;
+    memcpy(j.begin, bytes + 8, (size_t)n);
     jem__json_header(&j);
-    jem__free(a->ctx, text);
+    jem__free(a->ctx, j.begin);
     if (j.status) return j.status;
 
     jem__entry **order = (jem__entry **)jem__alloc(a->ctx, (size_t)a->count * sizeof *order);
     if (!order) return JEM_NO_MEMORY;
-    jem_status status = jem__archive_check(a, order, j.room);
+    j.status = jem__archive_check(a, order, j.room);
     jem__free(a->ctx, order);
-    for (int i = 0; i < a->count && !status; i++)
-        status = jem__entry_take(a->ctx, a->entries[i], (const unsigned char *)j.end);
-    return status;
+    for (int i = 0; i < a->count && !j.status; i++)
+        j.status = jem__entry_take(a->ctx, a->entries[i], bytes + 8 + n);
+    return j.status;
 }
 
-static jem_archive *jem__archive_parse(jem_ctx *ctx, const char *where, const void *bytes,
-                                       size_t size) {
-    jem_archive *a = jem__archive_new(ctx, where);
-    if (!a || jem__archive_fill(a, (const char *)bytes, size) == JEM_OK) return a;
+/* bytes: a file's, or NULL for an empty archive. */
+static jem_archive *jem__archive_of(jem_ctx *ctx, const char *where, const void *bytes,
+                                    size_t size) {
+    jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof *a);
+    if (!a) return NULL;
+    a->ctx = ctx, a->where = jem__strdup(ctx, where);
+    if (a->where && (!bytes || !jem__archive_fill(a, (const unsigned char *)bytes, size))) return a;
     jem_archive_free(a);
     return NULL;
 }
 
+jem_archive *jem_archive_create(jem_ctx *ctx) {
+    return ctx ? jem__archive_of(ctx, "archive", NULL, 0) : NULL;
+}
+
 jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
-    if (!ctx) return NULL;
-    if (bytes) return jem__archive_parse(ctx, "archive", bytes, size);
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
+    if (ctx && !bytes) jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
+    return ctx && bytes ? jem__archive_of(ctx, "archive", bytes, size) : NULL;
+}
+
+/* ---- networks and trainers ------------------------------------------------------------------- */
+/* What each holds is listed once, in jem__visit_net and jem__visit_trainer. Writing adds each array
+   of the list to an archive; reading goes through it twice: to check that all of it is there,
+   before anything changes, and to copy it. */
+
+typedef struct jem__visitor {
+    jem_ctx *ctx;
+    const char *owner;                             /* for messages */
+    jem_archive *out;                              /* writing, or NULL */
+    const jem_archive *in;                         /* reading, or NULL */
+    int copy;                                      /* reading: 0 check, 1 copy */
+    jem_status status;
+} jem__visitor;
+
+/* The entry of this name, if it has this dtype and shape. A float on its own may have any dtype and
+   the shape () or (1): so PyTorch keeps counts and flags. */
+static const jem_entry *jem__visit_match(jem__visitor *v, const char *name, jem_dtype dtype,
+                                         int ndim, const int64_t *shape) {
+    const jem_entry *e = jem_archive_find(v->in, name);
+    if (!e) {
+        v->status = jem__fail(v->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
+                              "file has %d tensors)", v->in->where, name, v->owner, v->in->count);
+        return NULL;
+    }
+    char is[192], wanted[192];
+    jem__text t = { is, 0, sizeof is }, u = { wanted, 0, sizeof wanted };
+    jem__put(&t, "%s ", jem__dtypes[e->dtype].name), jem__put_list(&t, "()", e->ndim, e->shape);
+    jem__put(&u, "%s ", jem__dtypes[dtype].name), jem__put_list(&u, "()", ndim, shape);
+    const int one = dtype == JEM_F32 && jem__elements(ndim, shape) == 1;
+    const int flag = one && ndim <= 1 && e->ndim <= 1 && jem__elements(e->ndim, e->shape) == 1;
+    const int same = !strcmp(strchr(is, '('), strchr(wanted, '('));
+    if (flag || (same && (one || e->dtype == dtype))) return e;
+    v->status = jem__fail(v->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the "
+                          "file, %s in the %s", v->in->where, name, is, wanted, v->owner);
     return NULL;
 }
 
-/* ---- networks -------------------------------------------------------------------------------- */
+/* Where the numbers are now: `data`, or the archive's; NULL: an error. */
+static const void *jem__visit(jem__visitor *v, const char *prefix, const char *name,
+                              jem_dtype dtype, int ndim, const int64_t *shape, void *data) {
+    char full[256];
+    if (v->status) return NULL;
+    if (*prefix && snprintf(full, sizeof full, "%s%s", prefix, name) >= (int)sizeof full)
+        v->status = jem__fail(v->ctx, JEM_BAD_ARGUMENT, "%s: \"%s%.60s...\": the name is too long "
+                              "for a file", v->owner, prefix, name);
+    if (*prefix) name = full;
+    if (v->out && !v->status)
+        v->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
+    if (v->status || v->out) return v->status ? NULL : data;
+    const jem_entry *e = jem__visit_match(v, name, dtype, ndim, shape);
+    if (e && v->copy && e->dtype != dtype)
+        *(float *)data = jem__to_float((int)e->dtype, (const unsigned char *)e->data);
+    else if (e && v->copy && e->bytes) memmove(data, e->data, e->bytes);   /* it may be its own */
+    return e ? e->data : NULL;
+}
 
-/* Numbers of a jem_net that belong to its description; `usual` ones are not written. */
-typedef struct jem__scalar { const char *key; size_t at; float usual, lo, hi; } jem__scalar;
-enum { JEM__SCALARS = 4 };
-static const jem__scalar jem__scalars[JEM__SCALARS] = {
-    { "jem.scale", offsetof(jem_net, scale), 1, 1e-6f, 1e6f },
-    { "jem.noise_lo", offsetof(jem_net, noise_lo), 0, 0, 1e6f },
-    { "jem.noise_hi", offsetof(jem_net, noise_hi), 0, 0, 1e6f },
-    { "jem.mean", offsetof(jem_net, mean), 0, -1e6f, 1e6f }
-};
+static void jem__visit_param(jem__visitor *v, const char *prefix, const jem_param *p, float *data) {
+    int64_t shape[4];
+    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
+    jem__visit(v, prefix, p->name, JEM_F32, p->ndim, shape, data);
+}
+
+/* A network's own numbers are texts; the usual ones are not written. Then come its parameters. */
+static void jem__visit_net(jem__visitor *v, jem_net *net) {
+    static const struct { const char *key; size_t at; float usual, lo, hi; } numbers[] = {
+        { "jem.scale", offsetof(jem_net, scale), 1, 1e-6f, 1e6f },
+        { "jem.noise_lo", offsetof(jem_net, noise_lo), 0, 0, 1e6f },
+        { "jem.noise_hi", offsetof(jem_net, noise_hi), 0, 0, 1e6f },
+        { "jem.mean", offsetof(jem_net, mean), 0, -1e6f, 1e6f }
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !v->status; i++) {
+        float *x = (float *)(void *)((char *)net + numbers[i].at), value = *x;
+        char text[32];
+        if (v->out) {
+            const int usual = value <= numbers[i].usual && value >= numbers[i].usual;
+            jem__print_number(text, sizeof text, (double)value);
+            v->status = jem_archive_set_meta(v->out, numbers[i].key, usual ? NULL : text);
+            continue;
+        }
+        jem__fields f = jem__fields_of(v->ctx, v->owner);
+        f.in = v->in->meta, f.where = v->in->where;
+        if (jem__meta_get(f.in, numbers[i].key))
+            value = jem__float(&f, numbers[i].key, value, numbers[i].lo, numbers[i].hi);
+        v->status = f.status;
+        if (v->copy && !v->status) *x = value;
+    }
+    for (const jem_param *p = net->params; p; p = p->next) jem__visit_param(v, "", p, p->value);
+}
+
+enum { JEM__COUNTS = 3, JEM__STATES = 9 };         /* jem_trainer.state: counts, two generators */
+
+static void jem__visit_trainer(jem__visitor *v, jem_trainer *tr) {
+    const jem_optim *o = tr->optim;
+    const int64_t states[1] = { JEM__STATES };
+    const int64_t most[JEM__COUNTS] = { INT32_MAX, INT32_MAX, o->desc.ema > 0 };
+    const int64_t *s = (const int64_t *)jem__visit(v, "", "trainer.state", JEM_I64, 1, states,
+                                                   tr->state);
+    for (int i = 0; s && i < JEM__COUNTS && !v->status; i++)
+        if (s[i] < 0 || s[i] > most[i])
+            v->status = jem__fail(v->ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is %.0f",
+                                  v->in->where, i, (double)s[i]);
+    if (v->status) return;
+    const char *other = s[JEM__COUNTS - 1] ? "trained." : "average.";
+    for (int i = 0; i < o->count; i++) {
+        const jem__moments *m = o->moments + i;
+        jem__visit_param(v, "optim.m.", m->param, m->m);
+        if (m->v) jem__visit_param(v, "optim.v.", m->param, m->v);
+        if (m->other) jem__visit_param(v, other, m->param, m->other);
+    }
+    const jem_buffer *b = tr->buffer;
+    if (b) {
+        const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
+        jem__visit(v, "", "replay_buffer", JEM_F32, 4, shape, b->data);
+        jem__visit(v, "", "replay_visits", JEM_I32, 1, shape, b->visits);
+    }
+}
+
+/* Between the trainer and its array `state`. */
+static void jem__trainer_state(jem_trainer *tr, int load) {
+    int *counts[JEM__COUNTS] = { &tr->updates, &tr->optim->updates, &tr->optim->averaged };
+    jem_rng *rngs[2] = { &tr->rng, &tr->net->rng };
+    int64_t *s = tr->state;
+    for (int i = 0; i < JEM__COUNTS; i++, s++)
+        if (load) *counts[i] = (int)*s; else *s = *counts[i];
+    for (int i = 0; i < 2; i++, s += 3) {
+        jem_rng *r = rngs[i];
+        for (int k = 0; k < 2; k++)
+            if (load) r->key[k] = (uint32_t)s[k]; else s[k] = r->key[k];
+        if (load) r->counter = (uint64_t)s[2]; else s[2] = (int64_t)r->counter;
+    }
+}
 
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
-    jem_status status = JEM_OK;
-    for (const jem_param *p = net->params; p && !status; p = p->next) {
-        int64_t shape[4];
-        for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
-        status = jem_archive_add(a, p->name, JEM_F32, p->ndim, shape, p->value);
-    }
-    for (const jem__meta *m = net->meta; m && !status; m = m->next)
-        status = jem_archive_set_meta(a, m->key, m->value);
-    for (int i = 0; i < JEM__SCALARS && !status; i++) {
-        const jem__scalar *d = jem__scalars + i;
-        const float value = *(const float *)((const char *)net + d->at);
-        char text[64];
-        jem__print_number(text, sizeof text, (double)value);
-        if (value != d->usual || jem__meta_get(net->meta, d->key))
-            status = jem_archive_set_meta(a, d->key, text);
-    }
-    return status;
-}
-
-/* An entry of this dtype and shape, or NULL and an error in ctx (the archive may be of another).
-   one: any shape of one number will do, and any dtype (a step count, a flag). */
-static const jem_entry *jem__entry_match(jem_ctx *ctx, const jem_archive *a, const char *name,
-                                         jem_dtype dtype, int ndim, const int64_t *shape,
-                                         int one, const char *owner) {
-    const jem_entry *e = jem_archive_find(a, name);
-    if (!e) {
-        jem__fail(ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
-                  "file has %d tensors)", a->where, name, owner, a->count);
-        return NULL;
-    }
-    int same = e->ndim == ndim;
-    for (int i = 0; i < ndim && same; i++) same = e->shape[i] == shape[i];
-    if (one && ndim <= 1 && e->ndim <= 1) same = jem__elements(e->ndim, e->shape) == 1;
-    if (!same) {
-        char in_file[192] = "", wanted[192] = "";
-        jem__text t = { in_file, 0 }, u = { wanted, 0 };
-        jem__put_list(&t, '(', e->ndim, e->shape, ')');
-        jem__put_list(&u, '(', ndim, shape, ')');
-        jem__fail(ctx, JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in the file, %s in the %s", a->where,
-                  name, in_file, wanted, owner);
-        return NULL;
-    }
-    if (e->dtype == dtype || one) return e;
-    jem__fail(ctx, JEM_BAD_FILE, "%s: \"%.80s\" is %s in the file, %s in the %s", a->where, name,
-              jem__dtypes[e->dtype].name, jem__dtypes[dtype].name, owner);
-    return NULL;
-}
-
-static jem_status jem__param_match(const jem_param *p, const jem_archive *a) {
-    int64_t shape[4];
-    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
-    return jem__entry_match(p->ctx, a, p->name, JEM_F32, p->ndim, shape, p->size == 1, "network")
-         ? JEM_OK : p->ctx->status;
+    jem__visitor v = { net->ctx, "network", a, NULL, 0, JEM_OK };
+    for (const jem__meta *m = net->meta; m && !v.status; m = m->next)
+        v.status = jem_archive_set_meta(a, m->key, m->value);
+    jem__visit_net(&v, (jem_net *)(uintptr_t)net);           /* writing, it changes nothing */
+    return v.status;
 }
 
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
-    for (const jem_param *p = net->params; p; p = p->next) {
-        jem_status status = jem__param_match(p, a);
-        if (status) return status;
-    }
-    float scalars[JEM__SCALARS];
-    for (int i = 0; i < JEM__SCALARS; i++) {
-        const jem__scalar *d = jem__scalars + i;
-        scalars[i] = *(float *)((char *)net + d->at);      /* not in the file: as it is */
-        if (jem__meta_get(a->meta, d->key))
-            scalars[i] = (float)jem__described(net->ctx, a->meta, d->key, (double)d->lo,
-                                               (double)d->hi);
-    }
-    if (net->ctx->status != JEM_OK) return net->ctx->status;
-    for (int i = 0; i < JEM__SCALARS; i++)
-        *(float *)((char *)net + jem__scalars[i].at) = scalars[i];
-    for (jem_param *p = net->params; p; p = p->next) {
-        const jem_entry *e = jem_archive_find(a, p->name);
-        if (e->dtype == JEM_I32) p->value[0] = (float)*(const int32_t *)e->data;
-        else if (e->dtype == JEM_I64) p->value[0] = (float)*(const int64_t *)e->data;
-        else if (e->dtype == JEM_U8) p->value[0] = (float)*(const unsigned char *)e->data;
-        else memmove(p->value, e->data, e->bytes);  /* it may be its own */
-        jem_param_changed(p);
-    }
-    return JEM_OK;
+    jem__visitor v = { net->ctx, "network", NULL, a, 0, JEM_OK };
+    for (; v.copy < 2 && !v.status; v.copy++) jem__visit_net(&v, net);
+    for (jem_param *p = net->params; p && !v.status; p = p->next) jem_param_changed(p);
+    return v.status;
+}
+
+jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
+    if (!tr || !a) return JEM_BAD_ARGUMENT;
+    jem__visitor v = { tr->net->ctx, "trainer", a, NULL, 0, JEM_OK };
+    jem__trainer_state(tr, 0);
+    jem__visit_trainer(&v, tr);
+    return v.status;
+}
+
+jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
+    if (!tr || !a) return JEM_BAD_ARGUMENT;
+    jem__visitor v = { tr->net->ctx, "trainer", NULL, a, 0, JEM_OK };
+    for (; v.copy < 2 && !v.status; v.copy++) jem__visit_trainer(&v, tr);
+    if (!v.status) jem__trainer_state(tr, 1);
+    return v.status;
 }
 
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!ctx || !a) return NULL;
-    if (!jem__meta_get(a->meta, "jem.net"))
+    if (!jem__meta_get(a->meta, "jem.net")) {
         jem__fail(ctx, JEM_BAD_FILE, "%s: does not say which network it is: create the network "
                   "first, then jem_net_load", a->where);
+        return NULL;
+    }
     double held = 1e7;                             /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) held += (double)a->entries[i]->e.bytes;
     ctx->params_left = held;
-    jem_net *net = jem__net_from_meta(ctx, a->meta);
+    jem_net *net = jem__net_from_meta(ctx, a->meta, a->where);
     ctx->params_left = HUGE_VAL;
     if (!net) return NULL;
     jem_status status = JEM_OK;
@@ -5468,109 +6740,31 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     return NULL;
 }
 
-/* ---- trainers -------------------------------------------------------------------------------- */
-/* One list of what there is serves writing, checking and reading: each calls `visit` for every
-   array, with its name, shape and place. */
-
-typedef struct jem__visitor {
-    jem_ctx *ctx;
-    jem_archive *out;                              /* writing, or NULL */
-    const jem_archive *in;
-    int copy;                                      /* reading: 0 check, 1 copy */
-    jem_status status;
-} jem__visitor;
-
-static void jem__visit(jem__visitor *v, const char *prefix, const char *name, jem_dtype dtype,
-                       int ndim, const int64_t *shape, void *data) {
-    char full[256];
-    if (v->status) return;
-    if (snprintf(full, sizeof full, "%s%s", prefix, name) >= (int)sizeof full)
-        v->status = jem__fail(v->ctx, JEM_BAD_ARGUMENT, "trainer: \"%s%.60s...\": the name is too "
-                              "long for a file", prefix, name);
-    else if (v->out) v->status = jem_archive_add(v->out, full, dtype, ndim, shape, data);
-    else {
-        const jem_entry *e = jem__entry_match(v->ctx, v->in, full, dtype, ndim, shape, 0,
-                                              "trainer");
-        if (!e) v->status = v->ctx->status;
-        else if (v->copy && e->bytes) memmove(data, e->data, e->bytes);
-    }
-}
-
-enum {                                             /* of jem_trainer.state */
-    JEM__UPDATES, JEM__OPTIM_UPDATES, JEM__AVERAGED, JEM__RNG, JEM__NET_RNG = JEM__RNG + 3,
-    JEM__STATES = JEM__NET_RNG + 3
-};
-
-static void jem__visit_trainer(jem__visitor *v, jem_trainer *tr, int averaged) {
-    const jem_optim *o = tr->optim;
-    const int64_t states[1] = { JEM__STATES };
-    jem__visit(v, "", "trainer.state", JEM_I64, 1, states, tr->state);
-    for (int i = 0; i < o->count; i++) {
-        const jem__moments *m = o->moments + i;
-        const jem_param *p = m->param;
-        int64_t shape[4];
-        for (int k = 0; k < p->ndim; k++) shape[k] = p->shape[k];
-        jem__visit(v, "optim.m.", p->name, JEM_F32, p->ndim, shape, m->m);
-        if (m->v) jem__visit(v, "optim.v.", p->name, JEM_F32, p->ndim, shape, m->v);
-        if (m->other)
-            jem__visit(v, averaged ? "trained." : "average.", p->name, JEM_F32, p->ndim, shape,
-                       m->other);
-    }
-    jem_buffer *b = tr->buffer;
-    if (b) {
-        const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
-        jem__visit(v, "", "replay_buffer", JEM_F32, 4, shape, b->data);
-        jem__visit(v, "", "replay_visits", JEM_I32, 1, shape, b->visits);
-    }
-}
-
-static void jem__rng_save(const jem_rng *rng, int64_t *state) {
-    state[0] = rng->key[0], state[1] = rng->key[1], state[2] = (int64_t)rng->counter;
-}
-static jem_rng jem__rng_load(const int64_t *state) {
-    jem_rng rng;
-    rng.key[0] = (uint32_t)state[0], rng.key[1] = (uint32_t)state[1];
-    rng.counter = (uint64_t)state[2];
-    return rng;
-}
-
-jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
-    if (!tr || !a) return JEM_BAD_ARGUMENT;
-    jem__visitor v;
-    memset(&v, 0, sizeof v), v.ctx = tr->net->ctx, v.out = a;
-    tr->state[JEM__UPDATES] = tr->updates, tr->state[JEM__OPTIM_UPDATES] = tr->optim->updates;
-    tr->state[JEM__AVERAGED] = tr->optim->averaged;
-    jem__rng_save(&tr->rng, tr->state + JEM__RNG);
-    jem__rng_save(&tr->net->rng, tr->state + JEM__NET_RNG);
-    jem__visit_trainer(&v, tr, tr->optim->averaged);
-    return v.status;
-}
-
-jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
-    if (!tr || !a) return JEM_BAD_ARGUMENT;
-    jem__visitor v;
-    memset(&v, 0, sizeof v), v.ctx = tr->net->ctx, v.in = a;
-    const int64_t states[1] = { JEM__STATES }, *state = NULL;
-    const jem_entry *e = jem__entry_match(v.ctx, a, "trainer.state", JEM_I64, 1, states, 0,
-                                          "trainer");
-    if (!e) return v.ctx->status;
-    state = (const int64_t *)e->data;
-    for (int i = 0; i <= JEM__AVERAGED; i++)
-        if (state[i] < 0 || state[i] > (i < JEM__AVERAGED ? INT32_MAX : tr->optim->desc.ema > 0))
-            return jem__fail(v.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is %.0f",
-                             a->where, i, (double)state[i]);
-    const int averaged = (int)state[JEM__AVERAGED];
-    for (v.copy = 0; v.copy < 2 && !v.status; v.copy++) jem__visit_trainer(&v, tr, averaged);
-    if (v.status) return v.status;
-    tr->updates = (int)tr->state[JEM__UPDATES];
-    tr->optim->updates = (int)tr->state[JEM__OPTIM_UPDATES], tr->optim->averaged = averaged;
-    tr->rng = jem__rng_load(tr->state + JEM__RNG);
-    tr->net->rng = jem__rng_load(tr->state + JEM__NET_RNG);
-    return JEM_OK;
-}
-
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- whole files, read and replaced (of archives nothing is known here) ---------------------- */
 #ifndef JEM_NO_STDIO
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#ifdef _WIN32
+#include <io.h>
+#ifdef __cplusplus
+extern "C"
+#endif                                             /* all that is wanted of windows.h */
+__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
+#define JEM__SYS(name) _##name
+#define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
+#define JEM__FSYNC _commit
+#define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
+#else
+#include <unistd.h>
+#define JEM__SYS(name) name
+#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
+#define JEM__FSYNC fsync
+#define JEM__RENAME(from, to) rename(from, to)
+#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
+extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides it */
+#endif
+#endif
 
 /* error: errno, or 0. */
 static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what, int error) {
@@ -5578,93 +6772,138 @@ static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *wha
                      error ? strerror(error) : "");
 }
 
-jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
-    if (!ctx) return NULL;
-    if (!path) { jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_read: path is NULL"); return NULL; }
+/* The file's bytes, to be given to jem__free. */
+static char *jem__file_read(jem_ctx *ctx, const char *path, size_t *size) {
+    char *bytes = NULL;
+    long n = 0;
     errno = 0;
+    if (!path) { jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL"); return NULL; }
     FILE *f = fopen(path, "rb");
     if (!f) { jem__file_fail(ctx, path, "cannot be opened", errno); return NULL; }
-    jem_archive *a = NULL;
-    char *bytes = NULL;
-    long size = 0;
     if (getc(f) == EOF && !ferror(f)) jem__file_fail(ctx, path, "is empty", 0);
-    else if (ferror(f) || fseek(f, 0, SEEK_END) || (size = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
+    else if (ferror(f) || fseek(f, 0, SEEK_END) || (n = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
         jem__file_fail(ctx, path, "cannot be read", errno);
-    else if ((bytes = (char *)jem__alloc(ctx, (size_t)size)) != NULL) {
-        if (fread(bytes, 1, (size_t)size, f) == (size_t)size)
-            a = jem__archive_parse(ctx, path, bytes, (size_t)size);
-        else jem__file_fail(ctx, path, "cannot be read to its end", errno);
+    else bytes = (char *)jem__alloc(ctx, (size_t)n);
+    *size = (size_t)n;
+    if (bytes && fread(bytes, 1, *size, f) != *size) {
+        jem__file_fail(ctx, path, "cannot be read to its end", errno);
+        jem__free(ctx, bytes), bytes = NULL;
     }
-    jem__free(ctx, bytes);
     fclose(f);
-    return a;
+    return bytes;
 }
 
-/* Brings a file, or a folder's list of names, to the disk itself. */
-static int jem__sync(const char *path) {
-#ifdef JEM__POSIX
-    const int fd = open(path, O_RDONLY);
-    if (fd < 0) return 0;
-    const int synced = fsync(fd) == 0 || errno == EINVAL, error = errno;   /* EINVAL: cannot sync */
-    if (close(fd) != 0 && synced) return 0;
-    errno = error;                                 /* of fsync, not of close */
-    return synced;
-#else
-    (void)path;
+/* A new file beside `path`, its name in `temp`: O_EXCL opens nothing that is there and follows no
+   link, so it is ours alone. -1: no. */
+static int jem__file_create(const char *path, char *temp, size_t room, int mode) {
+    jem_rng names = jem_rng_seed((uint64_t)time(NULL) << 32 ^ (uint64_t)clock() ^ (uintptr_t)temp);
+    int fd = -1;
+    for (int i = 0; i < 100; i++) {
+        snprintf(temp, room, "%s.%08x.tmp", path, (unsigned)jem_rng_u32(&names));
+        fd = JEM__SYS(open)(temp, JEM__NEW_FILE, mode);
+        if (fd >= 0 || errno != EEXIST) break;
+    }
+    return fd;
+}
+
+static int jem__file_put(int fd, const char *bytes, size_t size) {
+    while (size) {
+        const unsigned most = 1u << 30, n = size < most ? (unsigned)size : most;
+        const ptrdiff_t done = JEM__SYS(write)(fd, bytes, n);
+        if (done > 0) bytes += done, size -= (size_t)done;
+        else if (done == 0 || errno != EINTR) return 0;
+    }
     return 1;
-#endif
 }
 
-static int jem__rename(const char *from, const char *to) {
-#ifdef _WIN32                                      /* there, rename does not replace */
-    return MoveFileExA(from, to, 1 | 8) ? 0 : -1;  /* replace, write through */
+/* To the disk itself, where the file system can. */
+static int jem__file_sync(int fd) {
+    while (JEM__FSYNC(fd))
+        if (errno != EINTR) return errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
+    return 1;
+}
+
+/* Why what is at `path` will not be replaced, or NULL. The new file has the old one's mode. */
+static const char *jem__file_refused(const char *path, int *mode) {
+#ifdef _WIN32
+    (void)path, *mode = _S_IREAD | _S_IWRITE;
 #else
-    return rename(from, to);
+    struct stat s;
+    char target;
+    *mode = 0666;                                  /* less the umask */
+    if (readlink(path, &target, 1) >= 0) return "is a symbolic link, and will not be replaced";
+    if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will speak of a folder */
+    if (!S_ISREG(s.st_mode)) return "is no regular file, and will not be replaced";
+    *mode = (int)(s.st_mode & 0777);
 #endif
+    return NULL;
 }
 
-/* temp has been made by us: on any failure it goes, and path is as it was. */
-static jem_status jem__file_replace(jem_ctx *ctx, const char *path, const char *temp,
-                                    const char *bytes, size_t size) {
-#ifdef JEM__POSIX
-    struct stat s;
-    if (!stat(path, &s) && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode))     /* a device, a pipe */
-        return jem__file_fail(ctx, path, "is no regular file, and will not be replaced", 0);
+/* The list of names that `path` stands in, cut out of it in place, to the disk. */
+static int jem__folder_sync(char *path) {
+    int synced = 1;
+#ifndef _WIN32
+    char *slash = strrchr(path, '/');
+    if (slash) slash[1] = 0;
+    const int fd = open(slash ? path : ".", O_RDONLY);
+    if (fd < 0) return errno == EACCES;            /* one may write there, not read: it cannot be */
+    synced = jem__file_sync(fd);
+    const int error = errno;
+    close(fd);
+    errno = error;
 #endif
+    return (void)path, synced;
+}
+
+/* Until the new name is given, path is as it was, and on a failure temp, which is ours, goes. What
+   went wrong, with errno, or NULL. */
+static const char *jem__file_replace(const char *path, char *temp, size_t room, const char *bytes,
+                                     size_t size) {
+    int mode;
+    const char *what = jem__file_refused(path, &mode);
     errno = 0;
-    FILE *f = fopen(temp, "wb");
-    if (!f) return jem__file_fail(ctx, temp, "cannot be created", errno);
-    const char *what = NULL;
-    if (fwrite(bytes, 1, size, f) != size || fflush(f)) what = "cannot be written";
-    else if (!jem__sync(temp)) what = "cannot be synced";
+    if (what) return what;
+    const int fd = jem__file_create(path, temp, room, mode);
+    if (fd < 0) return "cannot be created";
+    if (!jem__file_put(fd, bytes, size)) what = "cannot be written";
+    else if (!jem__file_sync(fd)) what = "cannot be synced";
     int error = errno;
-    if (fclose(f) && !what) what = "cannot be closed", error = errno;
-    if (!what && jem__rename(temp, path)) what = "cannot be replaced", error = errno;
-    if (!what) return JEM_OK;
-    remove(temp);
-    return jem__file_fail(ctx, path, what, error);
+    if (JEM__SYS(close)(fd) && !what) what = "cannot be closed", error = errno;
+    if (!what && JEM__RENAME(temp, path)) what = "cannot be replaced", error = errno;
+    if (what) { remove(temp), errno = error; return what; }
+    return jem__folder_sync(temp) ? NULL : "is written, but its folder cannot be synced";
+}
+
+static jem_status jem__file_write(jem_ctx *ctx, const char *path, const char *bytes, size_t size) {
+    if (!path) return jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
+    const size_t room = strlen(path) + sizeof ".12345678.tmp";
+    char *temp = (char *)jem__alloc(ctx, room);
+    if (!temp) return JEM_NO_MEMORY;
+    const char *wrong = jem__file_replace(path, temp, room, bytes, size);
+    const jem_status status = wrong ? jem__file_fail(ctx, path, wrong, errno) : JEM_OK;
+    jem__free(ctx, temp);
+    return status;
+}
+
+#endif /* JEM_NO_STDIO */
+
+/* ---- files ----------------------------------------------------------------------------------- */
+#ifndef JEM_NO_STDIO
+
+jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
+    size_t size = 0;
+    void *bytes = ctx ? jem__file_read(ctx, path, &size) : NULL;
+    jem_archive *a = bytes ? jem__archive_of(ctx, path, bytes, size) : NULL;
+    if (bytes) jem__free(ctx, bytes);
+    return a;
 }
 
 jem_status jem_archive_write(const jem_archive *a, const char *path) {
     if (!a) return JEM_BAD_ARGUMENT;
-    if (!path) return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_write: path is NULL");
     char *bytes = NULL;
     size_t size = 0;
     jem_status status = jem__archive_pack(a, &bytes, &size);
-    if (status) return status;
-    const size_t length = strlen(path);
-    char *temp = (char *)jem__alloc(a->ctx, length + 5);
-    if (!temp) status = JEM_NO_MEMORY;
-    else {
-        memcpy(temp, path, length), memcpy(temp + length, ".tmp", 5);
-        status = jem__file_replace(a->ctx, path, temp, bytes, size);
-    }
-    if (!status) {                                 /* the new name too; not every system can */
-        char *slash = strrchr(temp, '/');
-        if (slash) slash[1] = 0;
-        jem__sync(slash ? temp : ".");
-    }
-    jem__free(a->ctx, temp);
+    if (!status) status = jem__file_write(a->ctx, path, bytes, size);
     jem__free(a->ctx, bytes);
     return status;
 }
@@ -5677,9 +6916,8 @@ jem_net *jem_load(jem_ctx *ctx, const char *path) {
 }
 
 jem_status jem_save(const jem_net *net, const char *path) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    jem_archive *a = jem_archive_create(net->ctx);
-    if (!a) return JEM_NO_MEMORY;
+    jem_archive *a = net ? jem_archive_create(net->ctx) : NULL;
+    if (!a) return net ? JEM_NO_MEMORY : JEM_BAD_ARGUMENT;
     jem_status status = jem_net_to_archive(net, a);
     if (!status) status = jem_archive_write(a, path);
     jem_archive_free(a);
@@ -5696,13 +6934,19 @@ jem_status jem_save(const jem_net *net, const char *path) {
 
 /* ---- what all instances share ---------------------------------------------------------------- */
 
+#ifdef __GNUC__            /* compiled once, not into every instance */
+#define JEM__ONCE static __attribute__((noinline))
+#else
+#define JEM__ONCE static
+#endif
+
 typedef struct jem__phase {
     int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
-    int step_in, taps;                             /* pixel r,c reads r*step_in + dy, c*.. + dx */
-    int dy[JEM__MAX_TAPS], dx[JEM__MAX_TAPS], weight[JEM__MAX_TAPS];   /* ky*k + kx */
+    int step_in, taps;                             /* pixel r,c reads r*step_in + down, ... */
+    int down[JEM__MAX_TAPS], right[JEM__MAX_TAPS], weight[JEM__MAX_TAPS];        /* ky*k + kx */
 } jem__phase;
 
-static int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
+JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
     const int s = q->gradient ? q->stride : 1;
     if (phase >= s * s) return 0;
     f->y0 = phase / s, f->x0 = phase % s, f->step_out = s;
@@ -5711,26 +6955,58 @@ static int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
     f->taps = 0;
     for (int ky = 0; ky < q->k; ky++)
         for (int kx = 0; kx < q->k; kx++) {
-            int dy = ky - q->pad, dx = kx - q->pad;
-            if (q->gradient) {                     /* written y reads dy at (y + pad - ky)/stride */
-                dy = f->y0 - dy, dx = f->x0 - dx;
-                if (dy % s || dx % s) continue;
-                dy /= s, dx /= s;
+            int down = ky - q->pad, right = kx - q->pad;
+            if (q->gradient) {                     /* written y reads (y + pad - ky)/stride */
+                down = f->y0 - down, right = f->x0 - right;
+                if (down % s || right % s) continue;
+                down /= s, right /= s;
             }
-            f->dy[f->taps] = dy, f->dx[f->taps] = dx, f->weight[f->taps++] = ky * q->k + kx;
+            f->down[f->taps] = down, f->right[f->taps] = right;
+            f->weight[f->taps++] = ky * q->k + kx;
         }
     return 1;
 }
 
-/* Channels of the next register block when `left` remain: sixes, and an end that divides. */
-static int jem__conv_channels(int left, int *kind) {
-    static const int size[4] = { 1, 2, 4, 6 };
+/* Some pixels of a phase, computed together: where they are written, and of the taps that lie
+   inside for any of them, where each reads its first channel (NULL: in the padding). */
+typedef struct jem__pixels {
+    int channels;                                  /* read of each */
+    int live, taps, index[JEM__MAX_TAPS];          /* so many of the phase's taps, which ones */
+    const float *tap[JEM__MAX_TAPS][4];
+    ptrdiff_t at[4];
+} jem__pixels;
+
+JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
+                             const float *x, jem__pixels *p) {
+    int iy[4], ix[4];
+    for (int i = 0; i < count; i++) {
+        const int r = (first + i) / s->cols, c = (first + i) % s->cols;
+        iy[i] = r * s->step_in, ix[i] = c * s->step_in;
+        p->at[i] = ((ptrdiff_t)(s->y0 + r * s->step_out) * q->wo + s->x0 + c * s->step_out) *
+                   q->co * JEM_LANES;
+    }
+    p->live = 0, p->taps = s->taps, p->channels = q->ci;
+    for (int t = 0; t < s->taps; t++) {
+        int inside = 0;
+        for (int i = 0; i < count; i++) {
+            const int y = iy[i] + s->down[t], z = ix[i] + s->right[t];
+            const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
+            p->tap[p->live][i] = in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
+            inside |= in;
+        }
+        if (inside) p->index[p->live++] = t;       /* a tap outside for all pixels adds nothing */
+    }
+}
+
+/* Channels of the next register block when `left` remain: sixes, and an end that divides. kind: the
+   block of 1, 3 (or 2), 4, 6. */
+JEM__ONCE int jem__conv_channels(int left, int *kind) {
     *kind = left >= 6 && left != 8 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
-    return size[*kind];
+    return *kind == 3 ? 6 : *kind == 2 ? 4 : *kind == 1 && left == 3 ? 3 : *kind + 1;
 }
 
 /* The first channel of part i: parts of whole blocks. */
-static int jem__conv_from(const jem__conv *q, int i, int of) {
+JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     int blocks = 0, kind, o = 0;
     while (o < q->co) o += jem__conv_channels(q->co - o, &kind), blocks++;
     o = 0;
@@ -5760,18 +7036,55 @@ static void jem__conv_pack(const jem__conv *q, const float *w, float *out) {
 static ptrdiff_t jem__wino_plane(int channels) {
     return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
 }
-static ptrdiff_t jem__wino_work(const jem__conv *q, int m) {           /* floats */
-    const int a = m + 2;
+static ptrdiff_t jem__wino_work(const jem__conv *q) {                  /* floats */
+    const int m = q->tile, a = m + 2;
     return a * a * (jem__wino_plane(q->ci) + jem__wino_plane(q->co)) +
            (ptrdiff_t)m * m * (q->co + 1) * JEM_LANES + (ptrdiff_t)q->ci * JEM_LANES;
 }
 
-/* o = G' p: 6 numbers, s apart, to 3 */
-static void jem__wino_gt(const double *p, int s, double *o) {
-    const double add = p[s] + p[2 * s], sub = p[s] - p[2 * s];
-    const double add2 = p[3 * s] + p[4 * s], sub2 = p[3 * s] - p[4 * s];
-    o[0] = p[0] / 4 - add / 6 + add2 / 24, o[1] = sub2 / 12 - sub / 6,
-    o[2] = add2 / 6 - add / 6 + p[5 * s];
+/* One part of a convolution: tiles first .. last-1, output channels o0 .. o1-1; and the scratch:
+   transformed inputs, their products, a tile's outputs, a pixel of zeros. A part is of the tiles,
+   or where there are too few, of the output channels. */
+typedef struct jem__wino {
+    int across, first, last, o0, o1, pad;
+    float *v, *p, *out, *zero;
+    ptrdiff_t vplane, pplane, pixel;               /* from point to point, from pixel to pixel */
+} jem__wino;
+
+JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, jem__wino *w) {
+    const int m = q->tile, a = m + 2;
+    w->across = (q->wo + m - 1) / m;
+    const int all = w->across * ((q->ho + m - 1) / m), deep = all <= (part.of - 1) * JEM__TILES;
+    w->first = deep ? 0 : jem__part_from(part.i, part.of, all, JEM__TILES);
+    w->last = deep ? all : jem__part_from(part.i + 1, part.of, all, JEM__TILES);
+    w->o0 = deep ? jem__conv_from(q, part.i, part.of) : 0;
+    w->o1 = deep ? jem__conv_from(q, part.i + 1, part.of) : q->co;
+    w->pad = q->gradient ? 2 - q->pad : q->pad;
+    w->vplane = jem__wino_plane(q->ci), w->pplane = jem__wino_plane(q->co);
+    w->pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;     /* not a power of two */
+    w->v = work, w->p = w->v + a * a * w->vplane, w->out = w->p + a * a * w->pplane;
+    w->zero = w->out + m * m * w->pixel;
+    memset(w->zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *w->zero);
+}
+
+/* A transformation of one tile, channel by channel: where the first channel of each number of it is
+   read, and written; how far it is to the next channel, the next number, the next of 16/VL strips
+   of lanes. */
+typedef struct jem__wino_move {
+    const float *in[36];
+    float *out;
+    ptrdiff_t in_step, out_step, point, strip;
+} jem__wino_move;
+
+/* It reads size x size pixels from (y,z) on. */
+typedef struct jem__picture { const float *x, *zero; int c, h, w; } jem__picture;
+
+JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size, int y, int z) {
+    for (int i = 0; i < size * size; i++) {
+        const int iy = y + i / size, ix = z + i % size;
+        const int inside = (unsigned)iy < (unsigned)p->h && (unsigned)ix < (unsigned)p->w;
+        t->in[i] = inside ? p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES : p->zero;
+    }
 }
 
 /* o = G g; every product is exact or the last operation, so no compiler changes a bit */
@@ -5830,6 +7143,12 @@ static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, f
 #define JEM__MUL(a, b) _mm256_mul_ps(a, b)
 #define JEM__DIV(a, b) _mm256_div_ps(a, b)
 #define JEM__SQRT(a) _mm256_sqrt_ps(a)
+#define JEM__FOLD4(a, b)                                                                           \
+    _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31))
+#define JEM__FOLD2(a, b)                                                                           \
+    _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee))
+#define JEM__FOLD1(a, b)                                                                           \
+    _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd))
 #define JEM__LESS(a, b, x, y) _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 #define JEM__BITS(a)                                                                               \
     ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LT_OQ)))
@@ -5867,6 +7186,14 @@ static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, f
 #define JEM__MUL(a, b) _mm512_mul_ps(a, b)
 #define JEM__DIV(a, b) _mm512_div_ps(a, b)
 #define JEM__SQRT(a) _mm512_sqrt_ps(a)
+#define JEM__FOLD8(a, b)                                                                           \
+    _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee))
+#define JEM__FOLD4(a, b)                                                                           \
+    _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd))
+#define JEM__FOLD2(a, b)                                                                           \
+    _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee))
+#define JEM__FOLD1(a, b)                                                                           \
+    _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd))
 #define JEM__LESS(a, b, x, y) _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), x)
 #define JEM__BITS(a) ((unsigned)_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_LT_OQ))
 #define JEM__PICK(bits, x, y) _mm512_mask_mov_ps(y, (__mmask16)(bits), x)
@@ -5901,6 +7228,10 @@ static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, f
 #define JEM__MUL(a, b) vmulq_f32(a, b)
 #define JEM__DIV(a, b) vdivq_f32(a, b)
 #define JEM__SQRT(a) vsqrtq_f32(a)
+#define JEM__FOLD2(a, b)                                                                           \
+    vaddq_f32(vcombine_f32(vget_low_f32(a), vget_low_f32(b)),                                      \
+              vcombine_f32(vget_high_f32(a), vget_high_f32(b)))
+#define JEM__FOLD1(a, b) vpaddq_f32(a, b)
 #define JEM__LESS(a, b, x, y) vbslq_f32(vcltq_f32(a, b), x, y)
 #define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), jem__neon_bits()))
 #define JEM__PICK(bits, x, y)                                                                      \
@@ -5937,8 +7268,8 @@ JEM__INLINE uint32x4_t jem__neon_iota(void) {
 #define JEM__LOAD(p) (*(p))
 #define JEM__STORE(p, v) (*(p) = (v))
 #define JEM__SET(x) (x)
-#define JEM__FMA(a, b, c) fmaf(a, b, c)
-#define JEM__FNMA(a, b, c) fmaf(-(a), b, c)
+#define JEM__FMA(a, b, c) jem__fmaf(a, b, c)
+#define JEM__FNMA(a, b, c) jem__fmaf(-(a), b, c)
 #define JEM__ADD(a, b) ((a) + (b))
 #define JEM__SUB(a, b) ((a) - (b))
 #define JEM__MUL(a, b) ((a) * (b))
@@ -5961,7 +7292,14 @@ JEM__INLINE uint32_t jem__float_bits(float f) { uint32_t u; memcpy(&u, &f, 4); r
 JEM__INLINE float jem__bits_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 #endif
 
+/* The scalar code is the oracle: plain loops, of which the compiler may make what it likes. */
+#if JEM__VL == 1
+#define JEM__VINLINE static inline
+#define JEM__REPEAT(i, n) for (int i = 0; i < (n); i++)
+#else
 #define JEM__VINLINE JEM__TARGET JEM__INLINE
+#define JEM__REPEAT(i, n) JEM__UNROLL for (int i = 0; i < (n); i++)
+#endif
 #define JEM__KERNEL JEM__TARGET static
 #define JEM__EACH(i, n) for (ptrdiff_t i = 0; i < (n); i += JEM__VL)
 
@@ -6005,6 +7343,16 @@ JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
 JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
     const JEM__V one = JEM__SET(1.0f);
     return JEM__DIV(one, JEM__ADD(one, JEM__FN(exp)(JEM__SUB(JEM__SET(0.0f), x))));
+}
+
+/* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|); u is 1 + e^-|x| rounded, and (e^-|x|)/(u - 1) mends
+   what that lost */
+JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
+    const JEM__V zero = JEM__SET(0.0f), one = JEM__SET(1.0f), minus = JEM__SUB(zero, x);
+    const JEM__V e = JEM__FN(exp)(JEM__LESS(x, zero, x, minus)), u = JEM__ADD(one, e);
+    const JEM__V top = JEM__LESS(x, zero, zero, x);
+    const JEM__V mend = JEM__DIV(e, JEM__SUB(u, one));
+    return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), mend, top), JEM__ADD(e, top));
 }
 
 /* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
@@ -6057,158 +7405,149 @@ JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
     *p = JEM__MUL(r, JEM__MUL(s, t)), *q = JEM__MUL(r, c);
 }
 
+/* What counters .. + VL make of their two words: uniform numbers (kind 0) or normal ones (1). */
+JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, JEM__V *p) {
+    JEM__I a, b;
+    JEM__FN(threefry)(key, counter, &a, &b);
+    if (kind == 0) p[0] = JEM__FN(unit)(a), p[1] = JEM__FN(unit)(b);
+    else JEM__FN(normal2)(a, b, &p[0], &p[1]);
+}
+
 /* kind 0: a + b U[0,1); kind 1: a + b N(0,1). n in 16s. */
 JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, float *out,
                                ptrdiff_t n, float a, float b) {
     const JEM__V va = JEM__SET(a), vb = JEM__SET(b);
     for (ptrdiff_t i = 0; i < n; i += 32)
         for (int l = 0; l < 16; l += JEM__VL) {
-            JEM__I x, y;
-            JEM__V p, q;
-            JEM__FN(threefry)(key, start + (uint64_t)(i / 2 + l), &x, &y);
-            if (kind == 0) p = JEM__FN(unit)(x), q = JEM__FN(unit)(y);
-            else JEM__FN(normal2)(x, y, &p, &q);
-            JEM__STORE(out + i + l, JEM__FMA(vb, p, va));
-            if (i + 16 < n) JEM__STORE(out + i + 16 + l, JEM__FMA(vb, q, va));
+            JEM__V p[2];
+            JEM__FN(draw)(kind, key, start + (uint64_t)(i / 2 + l), p);
+            JEM__STORE(out + i + l, JEM__FMA(vb, p[0], va));
+            if (i + 16 < n) JEM__STORE(out + i + 16 + l, JEM__FMA(vb, p[1], va));
         }
 }
 
-/* The two fused activations, of one vector at lanes h ..; bits: signs (leaky relu), slopes: the
+/* The two fused activations, of one vector at lanes l ..; bits: signs (leaky relu), slopes: the
    derivative s + x s (1-s) (SiLU), for the backward, or NULL. */
-JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int h, uint16_t *bits,
+JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, uint16_t *bits,
                                       float *slopes) {
     if (kind == JEM__MAP_SILU) {
         const JEM__V s = JEM__FN(sigmoid)(v), r = JEM__MUL(v, s);
         if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SUB(JEM__SET(1.0f), s), s));
         return r;
     }
-    if (bits) *bits = (uint16_t)((h ? *bits : 0u) | JEM__BITS(v) << h);
+    if (bits) *bits = (uint16_t)((l ? *bits : 0u) | JEM__BITS(v) << l);
     return JEM__LESS(v, JEM__SET(0.0f), JEM__MUL(v, JEM__SET(slope)), v);
 }
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
 
-/* What becomes of a finished sum (see jem__finish). o: its channel; at: its place in the tensor,
-   h included. A mask and an addition are one fma, as they are where they are not fused. Returns
-   what came of it last. */
-JEM__VINLINE JEM__V JEM__FN(finish)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at, int h) {
+/* What becomes of a finished sum (see jem__finish), at lanes l ..; o: its channel; at: its place in
+   the tensor, l included. A mask and an addition are one fma, as they are where they are not fused.
+   Returns what came of it last. */
+JEM__VINLINE JEM__V JEM__FN(finish_one)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at,
+                                        int l) {
     const ptrdiff_t bit = at / JEM_LANES;
     if (f->bias) v = JEM__ADD(v, JEM__SET(f->bias[o]));
     if (f->bits || f->slopes) {
         const JEM__V m = f->slopes ? JEM__LOAD(f->slopes + at)
-                                   : JEM__PICK((unsigned)f->bits[bit] >> h, JEM__SET(f->slope),
+                                   : JEM__PICK((unsigned)f->bits[bit] >> l, JEM__SET(f->slope),
                                                JEM__SET(1.0f));
         v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : JEM__MUL(v, m);
     } else if (f->add) v = JEM__ADD(v, JEM__LOAD(f->add + at));
     if (f->y) JEM__STORE(f->y + at, v);
     if (f->kind) {
-        v = JEM__FN(activate)(f->kind, f->slope, v, h, f->keep_bits ? f->keep_bits + bit : NULL,
+        v = JEM__FN(activate)(f->kind, f->slope, v, l, f->keep_bits ? f->keep_bits + bit : NULL,
                               f->keep_slopes ? f->keep_slopes + at : NULL);
         if (f->act) JEM__STORE(f->act + at, v);
     }
     return v;
 }
+/* The same of n channels from o on of one pixel, `step` floats apart; at: of its channel 0. */
+JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff_t step, int o,
+                                 int n, ptrdiff_t at, int l) {
+    at += (ptrdiff_t)o * JEM_LANES + l;
+    for (int end = o + n; o < end; o++, sum += step, at += JEM_LANES)
+        (void)JEM__FN(finish_one)(f, JEM__LOAD(sum), o, at, l);
+}
 
 /* Output channels x pixels (CO x PX) are accumulated in registers over taps and input channels.
-   `tap` holds, per tap and pixel, where that pixel's first channel is read: NULL in the padding.
-   Weights are packed [block of CO][16 input channels][tap][input channel][CO]. */
-JEM__VINLINE void JEM__FN(conv_block)(const int co, const int px, const float *const *tap,
-                                      const int *index, int live, int taps, int ci, int h,
-                                      const float *w, const jem__finish *f, int o0,
-                                      const ptrdiff_t *at) {
+   Weights are packed [block of CO][16 input channels][tap][input channel][CO]. Of `most` channels
+   only co are wanted: the others read what follows, and are thrown away. */
+JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__pixels *p,
+                                      const float *w, int co, const jem__finish *f, int o0,
+                                      int l) {
     static const float zero[16 * JEM_LANES] = { 0 };
-    JEM__V acc[JEM__CO][JEM__PX];
-    JEM__UNROLL for (int o = 0; o < co; o++)
-        JEM__UNROLL for (int p = 0; p < px; p++) acc[o][p] = JEM__SET(0.0f);
+    const int rows = JEM__VL == 1 ? co : most, ci = p->channels;
+    JEM__V acc[JEM__CO][JEM__PX], sum[JEM__PX][JEM__CO];
+    JEM__REPEAT(o, rows) JEM__REPEAT(i, px) acc[o][i] = JEM__SET(0.0f);
     for (int c0 = 0; c0 < ci; c0 += 16) {
         const int nc = ci - c0 < 16 ? ci - c0 : 16;
-        const float *wc = w + (ptrdiff_t)c0 * taps * co;
-        for (int t = 0; t < live; t++) {
-            const float *wt = wc + (ptrdiff_t)index[t] * nc * co;
+        const float *wc = w + (ptrdiff_t)c0 * p->taps * co;
+        for (int t = 0; t < p->live; t++) {
+            const float *wt = wc + (ptrdiff_t)p->index[t] * nc * co;
             const float *x[JEM__PX];
-            JEM__UNROLL for (int p = 0; p < px; p++) {
-                const float *from = tap[t * JEM__PX + p];
-                x[p] = (from ? from + c0 * JEM_LANES : zero) + h;
+            JEM__REPEAT(i, px) {
+                const float *from = p->tap[t][i];
+                x[i] = (from ? from + c0 * JEM_LANES : zero) + l;
             }
-            for (int i = 0; i < nc; i++, wt += co) {
+            for (int c = 0; c < nc; c++, wt += co) {
                 JEM__V v[JEM__PX];
-                JEM__UNROLL for (int p = 0; p < px; p++) v[p] = JEM__LOAD(x[p] + i * JEM_LANES);
-                JEM__UNROLL for (int o = 0; o < co; o++) {
+                JEM__REPEAT(i, px) v[i] = JEM__LOAD(x[i] + c * JEM_LANES);
+                JEM__REPEAT(o, rows) {
                     const JEM__V wo = JEM__SET(wt[o]);
-                    JEM__UNROLL for (int p = 0; p < px; p++)
-                        acc[o][p] = JEM__FMA(wo, v[p], acc[o][p]);
+                    JEM__REPEAT(i, px) acc[o][i] = JEM__FMA(wo, v[i], acc[o][i]);
                 }
             }
         }
     }
-    JEM__UNROLL for (int p = 0; p < px; p++)
-        JEM__UNROLL for (int o = 0; o < co; o++)
-            JEM__FN(finish)(f, acc[o][p], o0 + o, at[p] + (ptrdiff_t)(o0 + o) * JEM_LANES + h, h);
-}
-
-#define JEM__BLOCK(co, px)                                                                         \
-    JEM__KERNEL void JEM__FN(conv_##co##x##px)(const float *const *tap, const int *index,          \
-        int live, int taps, int ci, int h, const float *w, const jem__finish *f, int o0,           \
-        const ptrdiff_t *at) {                                                                     \
-        JEM__FN(conv_block)(co, px, tap, index, live, taps, ci, h, w, f, o0, at);                  \
+    if (!f->bits && !f->slopes && !f->add && !f->kind) {     /* nothing but a bias: no detour */
+        float *y = f->y + (ptrdiff_t)o0 * JEM_LANES + l;
+        JEM__REPEAT(o, rows) {
+            if (o >= co) continue;
+            const JEM__V b = JEM__SET(f->bias ? f->bias[o0 + o] : -0.0f);    /* -0: no change */
+            JEM__REPEAT(i, px)
+                JEM__STORE(y + p->at[i] + o * JEM_LANES, JEM__ADD(acc[o][i], b));
+        }
+        return;
     }
-#if JEM__PX == 4
-JEM__BLOCK(6, 4) JEM__BLOCK(4, 4) JEM__BLOCK(2, 4) JEM__BLOCK(1, 4)
-#else
-JEM__BLOCK(6, 2) JEM__BLOCK(4, 2) JEM__BLOCK(2, 2) JEM__BLOCK(1, 2)
-#endif
-JEM__BLOCK(6, 1) JEM__BLOCK(4, 1) JEM__BLOCK(2, 1) JEM__BLOCK(1, 1)
+    JEM__REPEAT(i, px) JEM__REPEAT(o, rows) sum[i][o] = acc[o][i];
+    for (int i = 0; i < px; i++)
+        JEM__FN(finish)(f, (const float *)sum[i], JEM__VL, o0, co, p->at[i], l);
+}
+/* Few blocks, since each is compiled for every instruction set. A pixel alone waits for its sums
+   anyway: six of them as long as one. */
+#define JEM__BLOCK(name, most, px, co)                                                             \
+    JEM__KERNEL void JEM__FN(name)(const jem__pixels *p, const float *w, int n,                    \
+                                   const jem__finish *f, int o0, int l) {                          \
+        (void)n;                                                                                   \
+        JEM__FN(conv_block)(most, px, p, w, co, f, o0, l);                                         \
+    }
+JEM__BLOCK(conv_6, 6, JEM__PX, 6) JEM__BLOCK(conv_4, 4, JEM__PX, 4)
+JEM__BLOCK(conv_3, 3, JEM__PX, n) JEM__BLOCK(conv_1, 1, JEM__PX, 1) JEM__BLOCK(conv_one, 6, 1, n)
 #undef JEM__BLOCK
 
 /* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
    part, for as many threads as there are parts. */
 JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, jem__part part, const float *x,
                                const float *pack, const jem__finish *f) {
-    typedef void (*block_fn)(const float *const *, const int *, int, int, int, int, const float *,
-                             const jem__finish *, int, const ptrdiff_t *);
+    typedef void (*block_fn)(const jem__pixels *, const float *, int, const jem__finish *, int,
+                             int);
     static const block_fn wide[4] = {
-#if JEM__PX == 4
-        JEM__FN(conv_1x4), JEM__FN(conv_2x4), JEM__FN(conv_4x4), JEM__FN(conv_6x4)
-#else
-        JEM__FN(conv_1x2), JEM__FN(conv_2x2), JEM__FN(conv_4x2), JEM__FN(conv_6x2)
-#endif
+        JEM__FN(conv_1), JEM__FN(conv_3), JEM__FN(conv_4), JEM__FN(conv_6)
     };
-    static const block_fn one[4] = {
-        JEM__FN(conv_1x1), JEM__FN(conv_2x1), JEM__FN(conv_4x1), JEM__FN(conv_6x1)
-    };
-    const float *tap[JEM__MAX_TAPS * JEM__PX];
-    int index[JEM__MAX_TAPS];
     jem__phase s;
+    jem__pixels p;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const int pixels = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
-        for (int p0 = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), px; p0 < pixels;
-             p0 += px) {
-            px = pixels - p0 >= JEM__PX ? JEM__PX : 1;
-            ptrdiff_t at[JEM__PX] = { 0 };
-            int iy[JEM__PX] = { 0 }, ix[JEM__PX] = { 0 }, live = 0;
-            for (int p = 0; p < px; p++) {
-                const int r = (p0 + p) / s.cols, c = (p0 + p) % s.cols;
-                iy[p] = r * s.step_in, ix[p] = c * s.step_in;
-                at[p] = ((ptrdiff_t)(s.y0 + r * s.step_out) * q->wo + s.x0 + c * s.step_out) *
-                        q->co * JEM_LANES;
-            }
-            for (int t = 0; t < s.taps; t++) {
-                int inside = 0;
-                for (int p = 0; p < px; p++) {
-                    const int y = iy[p] + s.dy[t], z = ix[p] + s.dx[t];
-                    const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
-                    tap[live * JEM__PX + p] =
-                        in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
-                    inside |= in;
-                }
-                if (inside) index[live++] = t;     /* a tap outside for all pixels adds nothing */
-            }
+        const int last = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
+        for (int i = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), n; i < last;
+             i += n) {
+            n = last - i >= JEM__PX ? JEM__PX : 1;
+            jem__conv_pixels(q, &s, i, n, x, &p);
             const float *w = pack;
             for (int o = 0, kind, co; o < q->co; o += co) {
                 co = jem__conv_channels(q->co - o, &kind);
-                for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                    (px == JEM__PX ? wide : one)[kind](tap, index, live, s.taps, q->ci, h, w, f, o,
-                                                       at);
+                const block_fn block = n == JEM__PX ? wide[kind] : JEM__FN(conv_one);
+                for (int l = 0; l < JEM_LANES; l += JEM__VL) block(&p, w, co, f, o, l);
                 w += (ptrdiff_t)co * q->ci * s.taps;
             }
         }
@@ -6222,13 +7561,13 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, jem__part part, const float *
    over channels. M = 2 has 2.25 times fewer multiplications than the direct sum, M = 4 has 4 times
    fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. */
 
-/* o = B' d */
-JEM__VINLINE void JEM__FN(wino_b)(const int m, const JEM__V *d, JEM__V *o) {
-    if (m == 2) {
-        o[0] = JEM__SUB(d[0], d[2]), o[1] = JEM__ADD(d[1], d[2]);
-        o[2] = JEM__SUB(d[2], d[1]), o[3] = JEM__SUB(d[1], d[3]);
-        return;
-    }
+/* o = B' d, M = 2 */
+JEM__VINLINE void JEM__FN(wino_b2)(const JEM__V *d, JEM__V *o) {
+    o[0] = JEM__SUB(d[0], d[2]), o[1] = JEM__ADD(d[1], d[2]);
+    o[2] = JEM__SUB(d[2], d[1]), o[3] = JEM__SUB(d[1], d[3]);
+}
+/* o = B' d, M = 4 */
+JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
     const JEM__V two = JEM__SET(2.0f), four = JEM__SET(4.0f), five = JEM__SET(5.0f);
     const JEM__V p = JEM__FNMA(four, d[2], d[4]), q = JEM__FNMA(four, d[1], d[3]);
     const JEM__V r = JEM__SUB(d[4], d[2]), s = JEM__SUB(d[3], d[1]);
@@ -6237,266 +7576,20 @@ JEM__VINLINE void JEM__FN(wino_b)(const int m, const JEM__V *d, JEM__V *o) {
     o[3] = JEM__FMA(two, s, r), o[4] = JEM__FNMA(two, s, r);
     o[5] = JEM__FMA(four, d[1], JEM__FNMA(five, d[3], d[5]));
 }
-
-/* o = A' d */
-JEM__VINLINE void JEM__FN(wino_a)(const int m, const JEM__V *d, JEM__V *o) {
+/* o = A' d, M = 2 */
+JEM__VINLINE void JEM__FN(wino_a2)(const JEM__V *d, JEM__V *o) {
+    o[0] = JEM__ADD(d[0], JEM__ADD(d[1], d[2])), o[1] = JEM__SUB(JEM__SUB(d[1], d[2]), d[3]);
+}
+/* o = A' d, M = 4 */
+JEM__VINLINE void JEM__FN(wino_a4)(const JEM__V *d, JEM__V *o) {
     const JEM__V p = JEM__ADD(d[1], d[2]), q = JEM__SUB(d[1], d[2]);
-    if (m == 2) {
-        o[0] = JEM__ADD(d[0], p), o[1] = JEM__SUB(q, d[3]);
-        return;
-    }
     const JEM__V r = JEM__ADD(d[3], d[4]), s = JEM__SUB(d[3], d[4]);
     o[0] = JEM__ADD(JEM__ADD(d[0], p), r);
     o[1] = JEM__FMA(JEM__SET(2.0f), s, q);
     o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
     o[3] = JEM__ADD(JEM__FMA(JEM__SET(8.0f), s, q), d[5]);
 }
-
-/* B' d B of one tile. in: where the channels of each input pixel begin; channels c0 .. c1-1 go to
-   v, `step` floats apart, points `plane` apart, parts of 16 lanes `part` apart */
-JEM__VINLINE void JEM__FN(wino_in)(const int m, const float *const *in, int c0, int c1, float *v,
-                                   ptrdiff_t step, ptrdiff_t plane, ptrdiff_t part) {
-    const int a = m + 2;
-    for (int c = c0; c < c1; c++, v += step)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            JEM__V t[6][6];
-            JEM__UNROLL for (int j = 0; j < a; j++) {
-                JEM__V d[6], o[6];
-                JEM__UNROLL for (int i = 0; i < a; i++)
-                    d[i] = JEM__LOAD(in[i * a + j] + c * JEM_LANES + h);
-                JEM__FN(wino_b)(m, d, o);
-                JEM__UNROLL for (int i = 0; i < a; i++) t[i][j] = o[i];
-            }
-            JEM__UNROLL for (int i = 0; i < a; i++) {
-                JEM__V o[6];
-                JEM__FN(wino_b)(m, t[i], o);
-                JEM__UNROLL for (int j = 0; j < a; j++)
-                    JEM__STORE(v + (i * a + j) * plane + h / JEM__VL * part, o[j]);
-            }
-        }
-}
-
-/* One tile's outputs from its products p[point], to out[m*m][co][16] */
-JEM__VINLINE void JEM__FN(wino_out)(const int m, const float *p, ptrdiff_t plane, int co,
-                                    float *out, ptrdiff_t pixel) {
-    const int a = m + 2;
-    for (int c = 0; c < co; c++, p += JEM__TILES * JEM_LANES, out += JEM_LANES)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            JEM__V t[4][6];
-            JEM__UNROLL for (int j = 0; j < a; j++) {
-                JEM__V d[6], o[4];
-                JEM__UNROLL for (int i = 0; i < a; i++)
-                    d[i] = JEM__LOAD(p + (i * a + j) * plane + h);
-                JEM__FN(wino_a)(m, d, o);
-                JEM__UNROLL for (int i = 0; i < m; i++) t[i][j] = o[i];
-            }
-            JEM__UNROLL for (int i = 0; i < m; i++) {
-                JEM__V o[4];
-                JEM__FN(wino_a)(m, t[i], o);
-                JEM__UNROLL for (int j = 0; j < m; j++)
-                    JEM__STORE(out + (i * m + j) * pixel + h, o[j]);
-            }
-        }
-}
-
-/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles */
-JEM__VINLINE void JEM__FN(wino_block)(const int co, const int px, const float *u, const float *v,
-                                      int ci, float *p) {
-    JEM__V acc[JEM__CO][JEM__PX];
-    JEM__UNROLL for (int o = 0; o < co; o++)
-        JEM__UNROLL for (int t = 0; t < px; t++) acc[o][t] = JEM__SET(0.0f);
-    for (int i = 0; i < ci; i++, u += co, v += JEM__TILES * JEM_LANES) {
-        JEM__V x[JEM__PX];
-        JEM__UNROLL for (int t = 0; t < px; t++) x[t] = JEM__LOAD(v + t * JEM_LANES);
-        JEM__UNROLL for (int o = 0; o < co; o++) {
-            const JEM__V w = JEM__SET(u[o]);
-            JEM__UNROLL for (int t = 0; t < px; t++) acc[o][t] = JEM__FMA(w, x[t], acc[o][t]);
-        }
-    }
-    JEM__UNROLL for (int o = 0; o < co; o++)
-        JEM__UNROLL for (int t = 0; t < px; t++)
-            JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
-}
-#define JEM__BLOCK(co)                                                                             \
-    JEM__KERNEL void JEM__FN(wino_##co)(const float *u, const float *v, int ci, float *p) {        \
-        JEM__FN(wino_block)(co, JEM__PX, u, v, ci, p);                                             \
-    }
-JEM__BLOCK(6) JEM__BLOCK(4) JEM__BLOCK(2) JEM__BLOCK(1)
-#undef JEM__BLOCK
-
-/* As conv, for k = 3, stride 1; u: packed weights; work: jem__wino_work floats. A part is of the
-   tiles, or where there are too few, of the output channels. */
-JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const float *x,
-                                   const float *u, const jem__finish *f, float *work) {
-    typedef void (*block_fn)(const float *, const float *, int, float *);
-    static const block_fn block[4] = {
-        JEM__FN(wino_1), JEM__FN(wino_2), JEM__FN(wino_4), JEM__FN(wino_6)
-    };
-    const int m = q->tile, a = m + 2, across = (q->wo + m - 1) / m;
-    const int all = across * ((q->ho + m - 1) / m);
-    const int deep = all <= (part.of - 1) * JEM__TILES;      /* parts of the channels */
-    const int tiles = deep ? all : jem__part_from(part.i + 1, part.of, all, JEM__TILES);
-    const int o0 = deep ? jem__conv_from(q, part.i, part.of) : 0;
-    const int o1 = deep ? jem__conv_from(q, part.i + 1, part.of) : q->co;
-    const int pad = q->gradient ? 2 - q->pad : q->pad;
-    const ptrdiff_t vplane = jem__wino_plane(q->ci), pplane = jem__wino_plane(q->co);
-    const ptrdiff_t pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;  /* not a power of two */
-    float *v = work, *p = v + a * a * vplane, *out = p + a * a * pplane,
-          *zero = out + m * m * pixel;
-    memset(zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *zero);       /* what the padding holds */
-    for (int t0 = deep ? 0 : jem__part_from(part.i, part.of, all, JEM__TILES); t0 < tiles;
-         t0 += JEM__TILES) {
-        const int n = tiles - t0 < JEM__TILES ? tiles - t0 : JEM__TILES;
-        for (int t = 0; t < n; t++) {
-            const int y = (t0 + t) / across * m - pad, z = (t0 + t) % across * m - pad;
-            const float *in[36];
-            for (int i = 0; i < a * a; i++) {
-                const int iy = y + i / a, ix = z + i % a;
-                const int inside = (unsigned)iy < (unsigned)q->hi && (unsigned)ix < (unsigned)q->wi;
-                in[i] = inside ? x + ((ptrdiff_t)iy * q->wi + ix) * q->ci * JEM_LANES : zero;
-            }
-            const ptrdiff_t step = JEM__TILES * JEM_LANES;
-            if (m == 2) JEM__FN(wino_in)(2, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
-            else JEM__FN(wino_in)(4, in, 0, q->ci, v + t * JEM_LANES, step, vplane, JEM__VL);
-        }
-        for (int i = 0; i < a * a; i++) {
-            const float *w = u + ((ptrdiff_t)i * q->co + o0) * q->ci;
-            for (int o = o0, kind, co; o < o1; o += co) {
-                co = jem__conv_channels(q->co - o, &kind);
-                for (int t = 0; t < n; t += JEM__PX)
-                    for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                        block[kind](w, v + i * vplane + t * JEM_LANES + h, q->ci,
-                                    p + i * pplane +
-                                    ((ptrdiff_t)o * JEM__TILES + t) * JEM_LANES + h);
-                w += (ptrdiff_t)co * q->ci;
-            }
-        }
-        for (int t = 0; t < n; t++) {
-            const int y = (t0 + t) / across * m, z = (t0 + t) % across * m;
-            const float *sums = p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
-            if (m == 2) JEM__FN(wino_out)(2, sums, pplane, o1 - o0, out, pixel);
-            else JEM__FN(wino_out)(4, sums, pplane, o1 - o0, out, pixel);
-            for (int i = 0; i < m && y + i < q->ho; i++)
-                for (int j = 0; j < m && z + j < q->wo; j++) {
-                    const float *s = out + (i * m + j) * pixel;
-                    const ptrdiff_t at = ((ptrdiff_t)(y + i) * q->wo + z + j) * q->co * JEM_LANES;
-                    for (int o = o0; o < o1; o++)
-                        for (int h = 0; h < JEM_LANES; h += JEM__VL)
-                            JEM__FN(finish)(f, JEM__LOAD(s + (o - o0) * JEM_LANES + h), o,
-                                            at + o * JEM_LANES + h, h);
-                }
-        }
-    }
-}
-
-/* ---- convolution: weight gradient ------------------------------------------------------------ */
-/* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
-   weights is accumulated in registers, a tap at a time, over rows small enough for the L1. Operands
-   are first copied to [half][block of B channels][pixel][B][VL]: straight lines to read, and no
-   power-of-two strides. */
-
-JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, int block,
-                               float *out) {
-    for (int h = 0; h < JEM_LANES; h += JEM__VL)
-        for (int c0 = 0; c0 < channels; c0 += block)
-            for (ptrdiff_t p = 0; p < pixels; p++)
-                for (int c = c0; c < c0 + block; c++, out += JEM__VL)
-                    JEM__STORE(out, c < channels ? JEM__LOAD(x + (p * channels + c) * JEM_LANES + h)
-                                                 : JEM__SET(0.0f));
-}
-
-/* acc[tap][WO][WI][VL] += rows y0..y1 of the output */
-JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
-                                       float *acc, int y0, int y1) {
-    for (int ky = 0; ky < q->k; ky++)
-        for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
-            JEM__V a[JEM__WO][JEM__WI];
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                    a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
-            const int dx = kx - q->pad, s = q->stride;
-            int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
-            while (lo < hi && lo * s + dx < 0) lo++;
-            while (hi > lo && (hi - 1) * s + dx >= q->wi) hi--;
-            for (int oy = y0; oy < y1; oy++) {
-                const int iy = oy * s + ky - q->pad;
-                if ((unsigned)iy >= (unsigned)q->hi) continue;
-                const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
-                const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + dx) * JEM__WI * JEM__VL;
-                for (int ox = lo; ox < hi;
-                     ox++, g += JEM__WO * JEM__VL, v += s * JEM__WI * JEM__VL) {
-                    JEM__V xv[JEM__WI];
-                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                        xv[i] = JEM__LOAD(v + i * JEM__VL);
-                    JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
-                        const JEM__V go = JEM__LOAD(g + o * JEM__VL);
-                        JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                            a[o][i] = JEM__FMA(go, xv[i], a[o][i]);
-                    }
-                }
-            }
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                    JEM__STORE(acc + (o * JEM__WI + i) * JEM__VL, a[o][i]);
-        }
-}
-
-/* One block of WO output channels from o0 on, over all groups; xs, dys: every group dealt, so many
-   floats apart. acc: taps*WO*WI*16 floats of scratch. Adds to dw (O,I,k,k) and db (O, or NULL). */
-JEM__KERNEL void JEM__FN(weight_gradient)(const jem__conv *q, int groups, const float *xs,
-                                          ptrdiff_t xstride, const float *dys, ptrdiff_t ystride,
-                                          int o0, float *acc, float *dw, float *db) {
-    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI;
-    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi, py = (ptrdiff_t)q->ho * q->wo;
-    const ptrdiff_t xhalf = (q->ci + JEM__WI - 1) / JEM__WI * JEM__WI * px * JEM__VL;
-    const ptrdiff_t yhalf = (q->co + JEM__WO - 1) / JEM__WO * JEM__WO * py * JEM__VL;
-    int rows = 20480 / ((q->wi * q->stride * JEM__WI + q->wo * JEM__WO) * JEM__VL * 4);
-    if (rows < 1) rows = 1;
-    const int out = q->co - o0 < JEM__WO ? q->co - o0 : JEM__WO;
-    dys += o0 * py * JEM__VL;
-    for (int i0 = 0; i0 < q->ci; i0 += JEM__WI) {
-        const int in = q->ci - i0 < JEM__WI ? q->ci - i0 : JEM__WI;
-        const ptrdiff_t half = (ptrdiff_t)taps * cells * JEM__VL;
-        memset(acc, 0, (size_t)(taps * cells * JEM_LANES) * sizeof *acc);
-        for (int h = 0; h < JEM_LANES / JEM__VL; h++)
-            for (int g = 0; g < groups; g++)
-                for (int y0 = 0; y0 < q->ho; y0 += rows)
-                    JEM__FN(weight_block)(q, xs + g * xstride + h * xhalf + i0 * px * JEM__VL,
-                                          dys + g * ystride + h * yhalf, acc + h * half, y0,
-                                          y0 + rows < q->ho ? y0 + rows : q->ho);
-        for (int o = 0; o < out; o++)
-            for (int i = 0; i < in; i++)
-                for (int t = 0; t < taps; t++) {
-                    float lane[JEM_LANES];
-                    for (int l = 0; l < JEM_LANES; l++)
-                        lane[l] = acc[l / JEM__VL * half +
-                                      ((ptrdiff_t)t * cells + o * JEM__WI + i) * JEM__VL +
-                                      l % JEM__VL];
-                    dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] += jem__sum_lanes(lane);
-                }
-    }
-    for (int o = 0; db && o < out; o++) {
-        float lane[JEM_LANES];
-        for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
-            JEM__V s = JEM__SET(0.0f);
-            for (int g = 0; g < groups; g++)
-                for (ptrdiff_t p = 0; p < py; p++)
-                    s = JEM__ADD(s, JEM__LOAD(dys + g * ystride + h * yhalf +
-                                              (p * JEM__WO + o) * JEM__VL));
-            JEM__STORE(lane + h * JEM__VL, s);
-        }
-        db[o0 + o] += jem__sum_lanes(lane);
-    }
-}
-
-/* ---- weight gradient by Winograd ------------------------------------------------------------- */
-/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
-   matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
-   and images is a matrix product per point; G' goes last. Operands lie as [point][part of 16 lanes]
-   [block of B channels][tile][B][VL], tiles counted through all groups. For M = 4 and many
-   channels: elsewhere the direct sum was measured to be faster. */
-
-/* o = A d: 4 numbers to 6 */
+/* o = A d, M = 4 (for weight gradients) */
 JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     const JEM__V s = JEM__ADD(d[0], d[2]), r = JEM__ADD(d[1], d[3]);
     const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
@@ -6505,160 +7598,396 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     o[3] = JEM__ADD(s2, r2), o[4] = JEM__SUB(s2, r2), o[5] = d[3];
 }
 
-/* A dy A' of one tile; as wino_in */
-JEM__VINLINE void JEM__FN(wino_dy)(const float *const *in, int c0, int c1, float *v, ptrdiff_t step,
-                                   ptrdiff_t plane, ptrdiff_t part) {
-    for (int c = c0; c < c1; c++, v += step)
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            JEM__V t[6][4];
-            JEM__UNROLL for (int j = 0; j < 4; j++) {
-                JEM__V d[4], o[6];
-                JEM__UNROLL for (int i = 0; i < 4; i++)
-                    d[i] = JEM__LOAD(in[i * 4 + j] + c * JEM_LANES + h);
-                JEM__FN(wino_at)(d, o);
-                JEM__UNROLL for (int i = 0; i < 6; i++) t[i][j] = o[i];
-            }
-            JEM__UNROLL for (int i = 0; i < 6; i++) {
-                JEM__V o[6];
-                JEM__FN(wino_at)(t[i], o);
-                JEM__UNROLL for (int j = 0; j < 6; j++)
-                    JEM__STORE(v + (i * 6 + j) * plane + h / JEM__VL * part, o[j]);
-            }
-        }
-}
+/* One of these for all columns, then for all rows of a tile: from x from numbers become to x to. */
+#define JEM__WINO(name, line, from, to)                                                            \
+    JEM__KERNEL void JEM__FN(name)(const jem__wino_move *w, int channels) {                        \
+        for (int c = 0; c < channels; c++)                                                         \
+            for (int l = 0; l < JEM_LANES; l += JEM__VL) {                                         \
+                const ptrdiff_t at = c * w->in_step + l;                                           \
+                float *out = w->out + c * w->out_step + l / JEM__VL * w->strip;                    \
+                JEM__V t[to][from];                                                                \
+                JEM__REPEAT(j, from) {                                                             \
+                    JEM__V d[from], o[to];                                                         \
+                    JEM__REPEAT(i, from) d[i] = JEM__LOAD(w->in[i * (from) + j] + at);             \
+                    JEM__FN(line)(d, o);                                                           \
+                    JEM__REPEAT(i, to) t[i][j] = o[i];                                             \
+                }                                                                                  \
+                JEM__REPEAT(i, to) {                                                               \
+                    JEM__V o[to];                                                                  \
+                    JEM__FN(line)(t[i], o);                                                        \
+                    JEM__REPEAT(j, to) JEM__STORE(out + (i * (to) + j) * w->point, o[j]);          \
+                }                                                                                  \
+            }                                                                                      \
+    }
+JEM__WINO(wino_in2, wino_b2, 4, 4)
+JEM__WINO(wino_in4, wino_b4, 6, 6)
+JEM__WINO(wino_out2, wino_a2, 4, 2)
+JEM__WINO(wino_out4, wino_a4, 6, 4)
+JEM__WINO(wino_dy, wino_at, 4, 6)
+#undef JEM__WINO
 
-/* One group's tiles of x (side 0) or dy (side 1), transformed, as tiles first .. of `all`, points
-   `plane` apart. zero: a pixel of zeros. */
-JEM__KERNEL void JEM__FN(wino_deal)(const jem__conv *q, int side, const float *x, ptrdiff_t first,
-                                    ptrdiff_t all, ptrdiff_t plane, const float *zero, float *out) {
-    const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
-    const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
-    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
-    const int high = side ? q->ho : q->hi, wide = side ? q->wo : q->wi;
-    const ptrdiff_t cell = (ptrdiff_t)block * JEM__VL;
-    const ptrdiff_t part = (channels + block - 1) / block * all * cell;
-    for (int t = 0; t < tiles; t++) {
-        const int y = t / across * 4 + from, z = t % across * 4 + from;
-        const float *in[36];
-        for (int i = 0; i < size * size; i++) {
-            const int iy = y + i / size, ix = z + i % size;
-            const int inside = (unsigned)iy < (unsigned)high && (unsigned)ix < (unsigned)wide;
-            in[i] = inside ? x + ((ptrdiff_t)iy * wide + ix) * channels * JEM_LANES : zero;
+/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles; as conv_block */
+JEM__VINLINE void JEM__FN(wino_block)(const int most, const float *u, const float *v, int co,
+                                      int ci, float *p) {
+    const int rows = JEM__VL == 1 ? co : most;
+    JEM__V acc[JEM__CO][JEM__PX];
+    JEM__REPEAT(o, rows) JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__SET(0.0f);
+    for (int i = 0; i < ci; i++, u += co, v += JEM__TILES * JEM_LANES) {
+        JEM__V x[JEM__PX];
+        JEM__REPEAT(t, JEM__PX) x[t] = JEM__LOAD(v + t * JEM_LANES);
+        JEM__REPEAT(o, rows) {
+            const JEM__V w = JEM__SET(u[o]);
+            JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__FMA(w, x[t], acc[o][t]);
         }
-        for (int c0 = 0; c0 < channels; c0 += block) {
-            const int c1 = c0 + block < channels ? c0 + block : channels;
-            float *to = out + (c0 / block * all + first + t) * cell;
-            if (side) JEM__FN(wino_dy)(in, c0, c1, to, JEM__VL, plane, part);
-            else JEM__FN(wino_in)(4, in, c0, c1, to, JEM__VL, plane, part);
-            for (int i = 0; c1 < c0 + block && i < 36; i++)            /* fill the last block */
-                for (int h = 0; h < JEM_LANES / JEM__VL; h++)
-                    memset(to + i * plane + h * part + (c1 - c0) * JEM__VL, 0,
-                           (size_t)((c0 + block - c1) * JEM__VL) * sizeof *to);
+    }
+    JEM__REPEAT(o, rows) {
+        if (o >= co) continue;
+        JEM__REPEAT(t, JEM__PX) JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
+    }
+}
+#define JEM__BLOCK(most, co)                                                                       \
+    JEM__KERNEL void JEM__FN(wino_##most)(const float *u, const float *v, int n, int ci,           \
+                                          float *p) {                                              \
+        (void)n;                                                                                   \
+        JEM__FN(wino_block)(most, u, v, co, ci, p);                                                \
+    }
+JEM__BLOCK(6, 6) JEM__BLOCK(4, 4) JEM__BLOCK(3, n) JEM__BLOCK(1, 1)
+#undef JEM__BLOCK
+
+/* The products of n tiles, point by point */
+JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
+                                        int n) {
+    typedef void (*block_fn)(const float *, const float *, int, int, float *);
+    static const block_fn block[4] = {
+        JEM__FN(wino_1), JEM__FN(wino_3), JEM__FN(wino_4), JEM__FN(wino_6)
+    };
+    for (int i = 0; i < (q->tile + 2) * (q->tile + 2); i++) {
+        const float *from = u + ((ptrdiff_t)i * q->co + w->o0) * q->ci, *v = w->v + i * w->vplane;
+        for (int o = w->o0, kind, co; o < w->o1; o += co) {
+            float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
+            co = jem__conv_channels(q->co - o, &kind);
+            for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES)
+                for (int l = 0; l < JEM_LANES; l += JEM__VL)
+                    block[kind](from, v + t + l, co, q->ci, p + t + l);
+            from += (ptrdiff_t)co * q->ci;
         }
     }
 }
 
-/* One point and one block of WO output channels: sum over `all` tiles and lanes, to
-   product[o][i], rows of q->ci. xs, dys: that point's operands. */
-JEM__KERNEL void JEM__FN(wino_weights)(const jem__conv *q, const float *xs, const float *dys,
-                                       ptrdiff_t all, int o0, float *product) {
-    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
-    for (int ib = 0; ib < iblocks; ib++) {
-        float lane[JEM__WO][JEM__WI][JEM_LANES];
-        for (int h = 0; h < JEM_LANES / JEM__VL; h++) {
-            const float *v = xs + ((ptrdiff_t)h * iblocks + ib) * all * JEM__WI * JEM__VL;
-            const float *g = dys +
-                             ((ptrdiff_t)h * oblocks + o0 / JEM__WO) * all * JEM__WO * JEM__VL;
-            JEM__V acc[JEM__WO][JEM__WI];
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++) acc[o][i] = JEM__SET(0.0f);
-            for (ptrdiff_t t = 0; t < all; t++, v += JEM__WI * JEM__VL, g += JEM__WO * JEM__VL) {
-                JEM__V xv[JEM__WI];
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++) xv[i] = JEM__LOAD(v + i * JEM__VL);
-                JEM__UNROLL for (int o = 0; o < JEM__WO; o++) {
-                    const JEM__V go = JEM__LOAD(g + o * JEM__VL);
-                    JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                        acc[o][i] = JEM__FMA(go, xv[i], acc[o][i]);
+/* As conv, for k = 3, stride 1; u: packed weights; work: jem__wino_work floats. */
+JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const float *x,
+                                   const float *u, const jem__finish *f, float *work) {
+    const int m = q->tile;
+    jem__wino w;
+    jem__wino_move in, out;
+    jem__wino_open(q, part, work, &w);
+    const jem__picture image = { x, w.zero, q->ci, q->hi, q->wi };
+    in.out_step = out.in_step = JEM__TILES * JEM_LANES, in.point = w.vplane;
+    out.out = w.out, out.out_step = JEM_LANES, out.point = w.pixel;
+    in.strip = out.strip = JEM__VL;
+    for (int t0 = w.first; t0 < w.last; t0 += JEM__TILES) {
+        const int n = w.last - t0 < JEM__TILES ? w.last - t0 : JEM__TILES;
+        for (int t = 0; t < n; t++) {
+            const int at = t0 + t;
+            jem__wino_read(&in, &image, m + 2, at / w.across * m - w.pad,
+                           at % w.across * m - w.pad);
+            in.out = w.v + t * JEM_LANES, in.in_step = JEM_LANES;
+            (m == 2 ? JEM__FN(wino_in2) : JEM__FN(wino_in4))(&in, q->ci);
+        }
+        JEM__FN(wino_products)(q, &w, u, n);
+        for (int t = 0; t < n; t++) {
+            const int y = (t0 + t) / w.across * m, z = (t0 + t) % w.across * m;
+            const float *sums = w.p + ((ptrdiff_t)w.o0 * JEM__TILES + t) * JEM_LANES;
+            for (int i = 0; i < (m + 2) * (m + 2); i++) out.in[i] = sums + i * w.pplane;
+            (m == 2 ? JEM__FN(wino_out2) : JEM__FN(wino_out4))(&out, w.o1 - w.o0);
+            for (int i = 0; i < m * m; i++) {
+                const int row = y + i / m, col = z + i % m;
+                if (row >= q->ho || col >= q->wo) continue;
+                for (int l = 0; l < JEM_LANES; l += JEM__VL)
+                    JEM__FN(finish)(f, w.out + i * w.pixel + l, JEM_LANES, w.o0, w.o1 - w.o0,
+                                    ((ptrdiff_t)row * q->wo + col) * q->co * JEM_LANES, l);
+            }
+        }
+    }
+}
+
+/* ---- convolution: weight gradient ------------------------------------------------------------ */
+/* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
+   weights is accumulated in registers, a tap at a time, over rows small enough for the L1. Operands
+   are first copied to [strip of VL lanes][block of B channels][pixel][B][VL]: straight lines to
+   read, and no power-of-two strides. */
+
+JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, int block,
+                               float *out) {
+    for (int l = 0; l < JEM_LANES; l += JEM__VL)
+        for (int c0 = 0; c0 < channels; c0 += block)
+            for (ptrdiff_t p = 0; p < pixels; p++)
+                for (int c = c0; c < c0 + block; c++, out += JEM__VL)
+                    JEM__STORE(out, c < channels ? JEM__LOAD(x + (p * channels + c) * JEM_LANES + l)
+                                                 : JEM__SET(0.0f));
+}
+
+/* The 16 lanes of each of WO x WI sums, [strip][cell][VL], added up in jem__sum_lanes' order: lanes
+   that lie 8, 4, 2, 1 apart. A fold does so with two registers at once and makes one of them, so
+   VL sums end as the VL lanes of one register; none of it goes through memory (Intel's processors
+   wait long for a wide load of what was just stored in pieces). */
+JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
+    for (int c0 = 0; c0 < JEM__WO * JEM__WI; c0 += JEM__VL) {
+        JEM__V v[JEM__VL];
+        JEM__REPEAT(i, JEM__VL) {                  /* cells in the order in which folds take them */
+            int cell = c0 + (JEM__VL < 4 ? 0 : i * 4 % JEM__VL + i * 4 / JEM__VL);
+            cell = cell < JEM__WO * JEM__WI ? cell : JEM__WO * JEM__WI - 1;
+            JEM__V s[JEM_LANES / JEM__VL];
+            JEM__REPEAT(j, JEM_LANES / JEM__VL)
+                s[j] = JEM__LOAD(acc + j * strip + (ptrdiff_t)cell * JEM__VL);
+            for (int n = JEM_LANES / JEM__VL / 2; n > 0; n /= 2)
+                for (int j = 0; j < n; j++) s[j] = JEM__ADD(s[j], s[j + n]);
+            v[i] = s[0];
+        }
+#if JEM__VL == 16
+        JEM__REPEAT(i, 8) v[i] = JEM__FOLD8(v[2 * i], v[2 * i + 1]);
+#endif
+#if JEM__VL >= 8
+        JEM__REPEAT(i, 4) v[i] = JEM__FOLD4(v[2 * i], v[2 * i + 1]);
+#endif
+#if JEM__VL >= 4
+        v[0] = JEM__FOLD1(JEM__FOLD2(v[0], v[1]), JEM__FOLD2(v[2], v[3]));
+#endif
+        JEM__STORE(out + c0, v[0]);
+    }
+}
+
+/* acc[tap][WO][WI][VL] += rows y0..y1 of the output */
+JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
+                                       float *acc, int y0, int y1) {
+    const int s = q->stride;
+    for (int ky = 0; ky < q->k; ky++)
+        for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
+            JEM__V a[JEM__WO][JEM__WI];
+            JEM__REPEAT(o, JEM__WO)
+                JEM__REPEAT(i, JEM__WI) a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
+            const int right = kx - q->pad;
+            int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
+            while (lo < hi && lo * s + right < 0) lo++;
+            while (hi > lo && (hi - 1) * s + right >= q->wi) hi--;
+            for (int oy = y0; oy < y1; oy++) {
+                const int iy = oy * s + ky - q->pad;
+                if ((unsigned)iy >= (unsigned)q->hi) continue;
+                const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
+                const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + right) * JEM__WI * JEM__VL;
+                for (int ox = lo; ox < hi;
+                     ox++, g += JEM__WO * JEM__VL, v += s * JEM__WI * JEM__VL) {
+                    JEM__V xv[JEM__WI];
+                    JEM__REPEAT(i, JEM__WI) xv[i] = JEM__LOAD(v + i * JEM__VL);
+                    JEM__REPEAT(o, JEM__WO) {
+                        const JEM__V go = JEM__LOAD(g + o * JEM__VL);
+                        JEM__REPEAT(i, JEM__WI) a[o][i] = JEM__FMA(go, xv[i], a[o][i]);
+                    }
                 }
             }
-            JEM__UNROLL for (int o = 0; o < JEM__WO; o++)
-                JEM__UNROLL for (int i = 0; i < JEM__WI; i++)
-                    JEM__STORE(lane[o][i] + h * JEM__VL, acc[o][i]);
+            JEM__REPEAT(o, JEM__WO)
+                JEM__REPEAT(i, JEM__WI) JEM__STORE(acc + (o * JEM__WI + i) * JEM__VL, a[o][i]);
         }
-        for (int o = 0; o < JEM__WO && o0 + o < q->co; o++)
-            for (int i = 0; i < JEM__WI && ib * JEM__WI + i < q->ci; i++)
-                product[(ptrdiff_t)(o0 + o) * q->ci + ib * JEM__WI + i] =
-                    jem__sum_lanes(lane[o][i]);
+}
+
+/* db[o] += the sum of dy (as dealt) over groups and pixels, for the WO channels from o0 on */
+JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const float *dy,
+                                        ptrdiff_t strip) {
+    const ptrdiff_t pixels = (ptrdiff_t)w->q->ho * w->q->wo;
+    float lane[JEM__WO][JEM_LANES];
+    for (int l = 0; l < JEM_LANES; l += JEM__VL, dy += strip) {
+        JEM__V s[JEM__WO];
+        JEM__REPEAT(o, JEM__WO) s[o] = JEM__SET(0.0f);
+        for (int g = 0; g < w->groups; g++)
+            for (ptrdiff_t p = 0; p < pixels; p++) {
+                const float *at = dy + g * w->y_step + p * JEM__WO * JEM__VL;
+                JEM__REPEAT(o, JEM__WO) s[o] = JEM__ADD(s[o], JEM__LOAD(at + o * JEM__VL));
+            }
+        JEM__REPEAT(o, JEM__WO) JEM__STORE(lane[o] + l, s[o]);
+    }
+    for (int o = 0; o < JEM__WO && o0 + o < w->q->co; o++) w->db[o0 + o] += jem__sum_lanes(lane[o]);
+}
+
+/* Product i: the block of WO output channels from i*WO on, over all groups. */
+JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
+    const jem__conv *q = w->q;
+    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI, o0 = block * JEM__WO;
+    const int out = q->co - o0 < JEM__WO ? q->co - o0 : JEM__WO;
+    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi, py = (ptrdiff_t)q->ho * q->wo;
+    const ptrdiff_t xstrip = (q->ci + JEM__WI - 1) / JEM__WI * JEM__WI * px * JEM__VL;
+    const ptrdiff_t ystrip = (q->co + JEM__WO - 1) / JEM__WO * JEM__WO * py * JEM__VL;
+    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL;
+    const float *dy = w->y + o0 * py * JEM__VL;
+    float *acc = w->product + block * w->product_step, sum[32];
+    int rows = 20480 / ((q->wi * q->stride * JEM__WI + q->wo * JEM__WO) * JEM__VL * 4);
+    if (rows < 1) rows = 1;
+    for (int i0 = 0; i0 < q->ci; i0 += JEM__WI) {
+        const int in = q->ci - i0 < JEM__WI ? q->ci - i0 : JEM__WI;
+        memset(acc, 0, (size_t)(taps * cells * JEM_LANES) * sizeof *acc);
+        for (int s = 0; s < JEM_LANES / JEM__VL; s++)
+            for (int g = 0; g < w->groups; g++)
+                for (int y0 = 0; y0 < q->ho; y0 += rows)
+                    JEM__FN(weight_block)(q, w->x + g * w->x_step + s * xstrip + i0 * px * JEM__VL,
+                                          dy + g * w->y_step + s * ystrip, acc + s * strip, y0,
+                                          y0 + rows < q->ho ? y0 + rows : q->ho);
+        for (int t = 0; t < taps; t++) {
+            JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, strip, sum);
+            for (int o = 0; o < out; o++)
+                for (int i = 0; i < in; i++)
+                    w->dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] +=
+                        sum[o * JEM__WI + i];
+        }
+    }
+    if (w->db) JEM__FN(bias_gradient)(w, o0, dy, ystrip);
+}
+
+/* ---- weight gradient by Winograd ------------------------------------------------------------- */
+/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
+   matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
+   and images is a matrix product per point; G' goes last. Operands lie as [point]
+   [strip of VL lanes][block of B channels][tile][B][VL], tiles counted through all groups. For
+   M = 4 and many channels: elsewhere the direct sum was measured to be as fast. */
+
+/* One group's tiles of x (side 0) or dy (side 1), transformed. */
+JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side, const float *x) {
+    const jem__conv *q = w->q;
+    const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
+    const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
+    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
+    const jem__picture image = { x, w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES, channels,
+                                 side ? q->ho : q->hi, side ? q->wo : q->wi };
+    const ptrdiff_t all = w->product_step, cell = (ptrdiff_t)block * JEM__VL;
+    jem__wino_move tile;
+    tile.in_step = JEM_LANES, tile.out_step = JEM__VL, tile.point = side ? w->y_step : w->x_step;
+    tile.strip = (channels + block - 1) / block * all * cell;
+    for (int t = 0; t < tiles; t++) {
+        jem__wino_read(&tile, &image, size, t / across * 4 + from, t % across * 4 + from);
+        tile.out = (side ? w->y : w->x) + (group * tiles + t) * cell;
+        for (int c = 0; c < channels; c += block, tile.out += all * cell) {
+            const int n = c + block < channels ? block : channels - c;
+            (side ? JEM__FN(wino_dy) : JEM__FN(wino_in4))(&tile, n);
+            for (int i = 0; i < size * size; i++) tile.in[i] += n * JEM_LANES;
+            for (int i = 0; n < block && i < 36; i++)                  /* fill the last block */
+                for (int s = 0; s < JEM_LANES / JEM__VL; s++)
+                    memset(tile.out + i * tile.point + s * tile.strip + n * JEM__VL, 0,
+                           (size_t)((block - n) * JEM__VL) * sizeof(float));
+        }
+    }
+}
+
+/* Product i: one point and one block of WO output channels: sum over all tiles and lanes, to
+   [point][o][i]. */
+JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
+    const jem__conv *q = w->q;
+    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int point = i / oblocks, ob = i % oblocks, cells = JEM__WO * JEM__WI;
+    const ptrdiff_t all = w->product_step;
+    float *to = w->product + ((ptrdiff_t)point * q->co + ob * JEM__WO) * q->ci;
+    for (int ib = 0; ib < iblocks; ib++) {
+        float lanes[JEM__WO * JEM__WI * JEM_LANES], sum[32];
+        for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
+            const float *v = w->x + point * w->x_step +
+                             ((ptrdiff_t)s * iblocks + ib) * all * JEM__WI * JEM__VL;
+            const float *g = w->y + point * w->y_step +
+                             ((ptrdiff_t)s * oblocks + ob) * all * JEM__WO * JEM__VL;
+            JEM__V acc[JEM__WO][JEM__WI];
+            JEM__REPEAT(o, JEM__WO) JEM__REPEAT(c, JEM__WI) acc[o][c] = JEM__SET(0.0f);
+            for (ptrdiff_t t = 0; t < all; t++, v += JEM__WI * JEM__VL, g += JEM__WO * JEM__VL) {
+                JEM__V xv[JEM__WI];
+                JEM__REPEAT(c, JEM__WI) xv[c] = JEM__LOAD(v + c * JEM__VL);
+                JEM__REPEAT(o, JEM__WO) {
+                    const JEM__V go = JEM__LOAD(g + o * JEM__VL);
+                    JEM__REPEAT(c, JEM__WI) acc[o][c] = JEM__FMA(go, xv[c], acc[o][c]);
+                }
+            }
+            JEM__REPEAT(o, JEM__WO)
+                JEM__REPEAT(c, JEM__WI)
+                    JEM__STORE(lanes + (s * cells + o * JEM__WI + c) * JEM__VL, acc[o][c]);
+        }
+        JEM__FN(sums)(lanes, cells * JEM__VL, sum);
+        for (int o = 0; o < JEM__WO && ob * JEM__WO + o < q->co; o++)
+            for (int c = 0; c < JEM__WI && ib * JEM__WI + c < q->ci; c++)
+                to[(ptrdiff_t)o * q->ci + ib * JEM__WI + c] = sum[o * JEM__WI + c];
+    }
+}
+
+/* o[3] = G' p[6], of 8 input channels */
+JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[8], double (*o)[8]) {
+    for (int l = 0; l < 8; l++) {                  /* a division by 6, and by a power of two */
+        const double add = (p[1][l] + p[2][l]) / 6, sub = (p[1][l] - p[2][l]) / 6;
+        const double add2 = (p[3][l] + p[4][l]) / 6, sub2 = (p[3][l] - p[4][l]) / 6;
+        o[0][l] = p[0][l] / 4 - add + add2 / 4, o[1][l] = sub2 / 2 - sub;
+        o[2][l] = add2 - add + p[5][l];
+    }
+}
+/* G' .. G of an output channel's products, in double: added to dw */
+JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
+    const int ci = w->q->ci;
+    for (int c0 = 0; c0 < ci; c0 += 8) {
+        const float *p = w->product + (ptrdiff_t)o * ci + c0;
+        const int n = ci - c0 < 8 ? ci - c0 : 8;
+        float *dw = w->dw + ((ptrdiff_t)o * ci + c0) * 9;
+        double line[6][8], t[6][3][8], r[3][8];
+        memset(line, 0, sizeof line);
+        for (int y = 0; y < 6; y++) {
+            for (int x = 0; x < 6; x++, p += (ptrdiff_t)w->q->co * ci)
+                for (int l = 0; l < n; l++) line[x][l] = (double)p[l];
+            JEM__FN(wino_gt)(line, t[y]);
+        }
+        for (int x = 0; x < 3; x++) {
+            for (int y = 0; y < 6; y++) memcpy(line[y], t[y][x], sizeof line[y]);
+            JEM__FN(wino_gt)(line, r);
+            for (int l = 0; l < n; l++)
+                for (int y = 0; y < 3; y++) dw[l * 9 + y * 3 + x] += (float)r[y][l];
+        }
     }
 }
 
 /* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
 
-/* y = f(x). aux: what the backward wants, or NULL (see jem__map below for which). */
+/* y = f(x). aux: the bits or slopes that the backward wants, or NULL. */
 JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
-    const JEM__V va = JEM__SET(a);
     uint16_t *bits = (uint16_t *)aux;
     float *slopes = (float *)aux;
-    switch (kind) {
-    case JEM__MAP_SCALE: JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), va)); break;
-    case JEM__MAP_SHIFT: JEM__EACH(i, n) JEM__STORE(y + i, JEM__ADD(JEM__LOAD(x + i), va)); break;
-    case JEM__MAP_SQUARE:
-        JEM__EACH(i, n) JEM__STORE(y + i, JEM__MUL(JEM__LOAD(x + i), JEM__LOAD(x + i)));
-        break;
-    case JEM__MAP_EXP: JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(exp)(JEM__LOAD(x + i))); break;
-    case JEM__MAP_LOG: JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(log)(JEM__LOAD(x + i))); break;
-    case JEM__MAP_TANH:                            /* 2 sigmoid(2x) - 1 */
-        JEM__EACH(i, n) {
-            JEM__V v = JEM__LOAD(x + i);
-            v = JEM__FN(sigmoid)(JEM__ADD(v, v));
-            JEM__STORE(y + i, JEM__FMA(JEM__SET(2.0f), v, JEM__SET(-1.0f)));
-        }
-        break;
-    case JEM__MAP_LEAKY:
-        JEM__EACH(i, n)
-            JEM__STORE(y + i, JEM__FN(activate)(JEM__MAP_LEAKY, a, JEM__LOAD(x + i),
-                                                (int)(i % JEM_LANES),
-                                                bits ? bits + i / JEM_LANES : NULL, NULL));
-        break;
-    case JEM__MAP_SILU:
-        JEM__EACH(i, n)
-            JEM__STORE(y + i, JEM__FN(activate)(JEM__MAP_SILU, a, JEM__LOAD(x + i),
-                                                (int)(i % JEM_LANES), NULL,
-                                                slopes ? slopes + i : NULL));
-        break;
-    default: break;
-    }
+#define JEM__X JEM__LOAD(x + i)
+#define JEM__ACTIVATE(which)                                                                       \
+    JEM__FN(activate)(which, a, JEM__X, (int)(i % JEM_LANES),                                      \
+                      which == JEM__MAP_LEAKY && bits ? bits + i / JEM_LANES : NULL,               \
+                      which == JEM__MAP_SILU && slopes ? slopes + i : NULL)
+#define JEM__ROW(which, name, wants, f, derivative)                                                \
+    case JEM__MAP_##which: JEM__EACH(i, n) JEM__STORE(y + i, f); break;
+    switch (kind) { JEM__MAPS(JEM__ROW) default: break; }
+#undef JEM__ROW
+#undef JEM__ACTIVATE
+#undef JEM__X
 }
 
-/* dx = (add ? dx : 0) + dy f'(x). kept: the input (square, log) or the output (exp, tanh). */
+/* dx = (add ? dx : 0) + dy f'(x). kept: the input or the output, as the row says. */
 JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const void *aux,
                                    const float *dy, float *dx, int add, ptrdiff_t n) {
     const uint16_t *bits = (const uint16_t *)aux;
-    const float *slope = (const float *)aux;
-#define JEM__BACK(derivative)                                                                      \
-    JEM__EACH(i, n) {                                                                              \
-        const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                        \
-        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));              \
-    }                                                                                              \
-    break
+    const float *slopes = (const float *)aux;
+#define JEM__X JEM__LOAD(kept + i)
+#define JEM__Y JEM__LOAD(kept + i)
+#define JEM__BIT ((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES))
+#define JEM__SLOPE JEM__LOAD(slopes + i)
+#define JEM__ROW(which, name, wants, f, derivative)                                                \
+    case JEM__MAP_##which:                                                                         \
+        JEM__EACH(i, n) {                                                                          \
+            const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                    \
+            JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));          \
+        }                                                                                          \
+        break;
     switch (kind) {
-    case JEM__MAP_SCALE: JEM__BACK(JEM__SET(a));
-    case JEM__MAP_SHIFT: JEM__BACK(JEM__SET(1.0f));
-    case JEM__MAP_SQUARE: JEM__BACK(JEM__ADD(JEM__LOAD(kept + i), JEM__LOAD(kept + i)));
-    case JEM__MAP_EXP: JEM__BACK(JEM__LOAD(kept + i));
-    case JEM__MAP_LOG: JEM__BACK(JEM__DIV(JEM__SET(1.0f), JEM__LOAD(kept + i)));
-    case JEM__MAP_TANH:
-        JEM__BACK(JEM__FNMA(JEM__LOAD(kept + i), JEM__LOAD(kept + i), JEM__SET(1.0f)));
-    case JEM__MAP_LEAKY:
-        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES),
-                            JEM__SET(a), JEM__SET(1.0f)));
-    case JEM__MAP_SILU: JEM__BACK(JEM__LOAD(slope + i));
-    case JEM__MAP_DROP:
-        JEM__BACK(JEM__PICK((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES),
-                            JEM__SET(0.0f), JEM__SET(a)));
+        JEM__MAPS(JEM__ROW)
+        JEM__ROW(DROP, "", BIT, , JEM__PICK(JEM__BIT, JEM__SET(0.0f), JEM__SET(a)))
     default: break;
     }
-#undef JEM__BACK
+#undef JEM__ROW
+#undef JEM__SLOPE
+#undef JEM__BIT
+#undef JEM__Y
+#undef JEM__X
 }
 
 /* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
@@ -6853,11 +8182,7 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
     for (ptrdiff_t i = 0; i < n; i += 32)
         for (int l = 0; l < 16; l += JEM__VL) {
             JEM__V z[2] = { JEM__SET(0.0f), JEM__SET(0.0f) };
-            if (key) {
-                JEM__I a, b;
-                JEM__FN(threefry)(key, start + (uint64_t)(i / 2 + l), &a, &b);
-                JEM__FN(normal2)(a, b, &z[0], &z[1]);
-            }
+            if (key) JEM__FN(draw)(1, key, start + (uint64_t)(i / 2 + l), z);
             for (int j = 0; j < 2 && i + j * 16 < n; j++) {
                 float *at = x + i + j * 16 + l;
                 JEM__V v = JEM__LOAD(g + i + j * 16 + l);
@@ -6905,7 +8230,8 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
 static const jem__kernels JEM__FN(kernels) = {
     (jem_isa)JEM__PASS, JEM__WO, JEM__WI, JEM__FN(fill), JEM__FN(conv), JEM__FN(winograd),
     JEM__FN(deal), JEM__FN(weight_gradient), JEM__FN(wino_deal), JEM__FN(wino_weights),
-    JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair), JEM__FN(pair_back),
+    JEM__FN(wino_finish), JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
+    JEM__FN(pair_back),
     JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool), JEM__FN(pool_back),
     JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums), JEM__FN(normalize_back),
     JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
@@ -6930,6 +8256,10 @@ static const jem__kernels JEM__FN(kernels) = {
 #undef JEM__MUL
 #undef JEM__DIV
 #undef JEM__SQRT
+#undef JEM__FOLD8
+#undef JEM__FOLD4
+#undef JEM__FOLD2
+#undef JEM__FOLD1
 #undef JEM__LESS
 #undef JEM__BITS
 #undef JEM__PICK
@@ -6944,6 +8274,7 @@ static const jem__kernels JEM__FN(kernels) = {
 #undef JEM__AS_V
 #undef JEM__TO_V
 #undef JEM__VINLINE
+#undef JEM__REPEAT
 #undef JEM__KERNEL
 #undef JEM__EACH
 #endif /* JEM__PASS */
@@ -6956,6 +8287,9 @@ static const jem__kernels JEM__FN(kernels) = {
 #define JEM__PASS 1
 #include JEM_FILE
 #undef JEM__PASS
+#ifdef JEM__LIGHT
+#pragma GCC pop_options
+#endif
 #ifdef JEM__X86
 #define JEM__PASS 2
 #include JEM_FILE
@@ -7033,8 +8367,9 @@ static void jem__bf16_block_scalar(int m, int n, int runs, int pairs, const uint
                 for (int i = 0; i < 16; i++)
                     for (int l = 0; l < 16; l++) {
                         float *s = c + i * 16 + l;
-                        *s = fmaf(jem__from_bf16(w[2 * i + 1]), jem__from_bf16(x[2 * l + 1]), *s);
-                        *s = fmaf(jem__from_bf16(w[2 * i]), jem__from_bf16(x[2 * l]), *s);
+                        for (int odd = 1; odd >= 0; odd--)
+                            *s = jem__fmaf(jem__from_bf16(w[2 * i + odd]),
+                                           jem__from_bf16(x[2 * l + odd]), *s);
                     }
         }
 }
@@ -7042,7 +8377,7 @@ static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o,
                                     ptrdiff_t at, ptrdiff_t half_at) {
     for (int i = 0; i < n; i++)
         for (int l = 0; l < JEM_LANES; l++) {
-            const float v = jem__finish_scalar(f, c[i * 16 + l], o + i,
+            const float v = jem__finish_one_scalar(f, c[i * 16 + l], o + i,
                                                at + (ptrdiff_t)(o + i) * JEM_LANES + l, l);
             uint16_t *to = f->y16 + half_at + (o + i) / 2 * JEM__BF16_PAIR + 2 * l + (o + i) % 2;
             if (f->y16) *to = jem__to_bf16(v);
@@ -7099,9 +8434,10 @@ JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const floa
                                                 ptrdiff_t at, ptrdiff_t half_at) {
     at += (ptrdiff_t)o * JEM_LANES, half_at += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
     for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, half_at += JEM__BF16_PAIR) {
-        const __m512 p = jem__finish_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
+        const __m512 p = jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
         const __m512 q = i + 1 == n ? _mm512_setzero_ps()
-            : jem__finish_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1, at + JEM_LANES, 0);
+            : jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1, at + JEM_LANES,
+                                     0);
         if (f->y16) _mm512_storeu_si512(f->y16 + half_at, jem__bf16_zip(p, q));
     }
 }
@@ -7141,6 +8477,10 @@ JEM__TARGET static void jem__bf16_turn_avx512(const float *x, int c, int rows, u
 static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16_block_avx512,
     jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, NULL, NULL };
 #undef JEM__TARGET
+
+/* Linux alone gives tiles to those who ask; gcc's intrinsics want a long of 64 bits. */
+#if (defined(__linux__) && defined(__LP64__)) || defined(JEM__TILE_LOAD)
+#define JEM__AMX 1
 
 /* AMX: 8 tiles of 16 rows of 64 bytes. 0..3 hold C, 4 and 5 A, 6 and 7 B (a third and fourth of B
    take what is free). Tests define these three for processors that have no tiles. */
@@ -7207,12 +8547,14 @@ JEM__TILE_TARGET static void jem__bf16_block_amx(int m, int n, int runs, int pai
 static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
     jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, jem__tile_begin,
     jem__tile_end };
+#endif /* tiles */
 #endif
 
 /* The one for this processor; NULL: none. Whether tiles do what we think they do is tried. */
 static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 #ifdef JEM__X86_BF16
     const int best = isa == JEM_ISA_BEST;
+#ifdef JEM__AMX
     if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
         uint16_t a[512], b[512];
         float c[JEM__BF16_TILE];
@@ -7232,6 +8574,7 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
         }
         if (right) return &jem__bf16_amx;
     }
+#endif
     if ((best || isa == JEM_ISA_AVX512_BF16) && jem_isa_available(JEM_ISA_AVX512_BF16))
         return &jem__bf16_avx512;
 #endif
@@ -7261,22 +8604,22 @@ static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, 
     memset(out + (w + 1) * pixel, 0, (size_t)(pixel + 16 * JEM__BF16_PAIR) * sizeof *out);
 }
 
-/* The taps of a phase as ny rows of nx neighbours: row j reads dy[j], columns from dx on, with
+/* The taps of a phase as ny rows of nx neighbours: row j reads down[j], columns from right on, with
    weights weight[j][0 .. nx-1]. */
 typedef struct jem__bf16_taps {
-    int ny, nx, dx, dy[JEM__MAX_KERNEL];
+    int ny, nx, right, down[JEM__MAX_KERNEL];
     int weight[JEM__MAX_KERNEL][JEM__MAX_KERNEL];
 } jem__bf16_taps;
 
 static void jem__bf16_rows(const jem__phase *s, jem__bf16_taps *t) {
-    t->ny = t->nx = 0, t->dx = JEM__MAX_TAPS;
-    for (int i = 0; i < s->taps; i++) if (s->dx[i] < t->dx) t->dx = s->dx[i];
+    t->ny = t->nx = 0, t->right = JEM__MAX_TAPS;
+    for (int i = 0; i < s->taps; i++) if (s->right[i] < t->right) t->right = s->right[i];
     for (int i = 0; i < s->taps; i++) {
         int j = 0;
-        while (j < t->ny && t->dy[j] != s->dy[i]) j++;
-        if (j == t->ny) t->dy[t->ny++] = s->dy[i];
-        t->weight[j][s->dx[i] - t->dx] = s->weight[i];
-        if (s->dx[i] - t->dx >= t->nx) t->nx = s->dx[i] - t->dx + 1;
+        while (j < t->ny && t->down[j] != s->down[i]) j++;
+        if (j == t->ny) t->down[t->ny++] = s->down[i];
+        t->weight[j][s->right[i] - t->right] = s->weight[i];
+        if (s->right[i] - t->right >= t->nx) t->nx = s->right[i] - t->right + 1;
     }
 }
 /* Can it be done so? No tap may look further than a column beside the image. */
@@ -7286,7 +8629,8 @@ static int jem__bf16_fits(const jem__conv *q) {
     if (q->k > 8) return 0;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
         jem__bf16_rows(&s, &t);
-        if (t.ny && (t.dx < -1 || (s.cols - 1) * s.step_in + t.dx + t.nx - 1 > q->wi)) return 0;
+        if (t.ny && (t.right < -1 || (s.cols - 1) * s.step_in + t.right + t.nx - 1 > q->wi))
+            return 0;
     }
     return 1;
 }
@@ -7352,13 +8696,13 @@ static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part par
             const int y = s.y0 + r * s.step_out;
             int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
             for (int j = 0; j < t.ny; j++) {
-                const int iy = r * s.step_in + t.dy[j];
+                const int iy = r * s.step_in + t.down[j];
                 if ((unsigned)iy < (unsigned)q->hi) tap_row[runs] = j, row_of[runs++] = iy;
             }
             for (int i = 0; !xh && i < runs; i++)  /* as far as has been converted, and on */
                 for (; have <= row_of[i]; have++)
                     jem__bf16_convert(k, x, q->ci, q->wi, have, work);
-            const uint16_t *from = (xh ? xh : work) + (1 + t.dx) * pixel;
+            const uint16_t *from = (xh ? xh : work) + (1 + t.right) * pixel;
             for (int o = 0, m; o < tiles; o += m) {
                 const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
                 m = o + 2 <= tiles ? 2 : 1;
@@ -7482,7 +8826,7 @@ static int jem__direct_kind(const jem__conv *q) {  /* an output's pack depends o
     return q->gradient ? 1 + q->stride * 64 + q->pad : 0;
 }
 static ptrdiff_t jem__direct_pack_size(const jem__conv *q) {
-    return (ptrdiff_t)q->co * q->ci * q->k * q->k;
+    return (ptrdiff_t)q->co * q->ci * q->k * q->k + 6;       /* which the last block may read */
 }
 static void jem__direct_pack(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
     (void)ctx;
@@ -7511,11 +8855,7 @@ static void jem__direct_deal(const jem__weights *w, int g, const float *x, const
     k->deal(x, (ptrdiff_t)q->hi * q->wi, q->ci, k->wi, w->x + g * w->x_step);
     k->deal(dy, (ptrdiff_t)q->ho * q->wo, q->co, k->wo, w->y + g * w->y_step);
 }
-static void jem__direct_product(const jem__weights *w, int i) {
-    const jem__kernels *k = w->ctx->k;
-    k->weight_gradient(w->q, w->groups, w->x, w->x_step, w->y, w->y_step, i * k->wo,
-                       w->product + i * w->product_step, w->dw, w->db);
-}
+static void jem__direct_product(const jem__weights *w, int i) { w->ctx->k->weight_gradient(w, i); }
 static const jem__method jem__direct = { 0, jem__direct_kind, jem__direct_pack_size,
     jem__direct_pack, jem__direct_work, jem__direct_run, jem__direct_plan, jem__direct_deal,
     jem__direct_product, NULL };
@@ -7524,7 +8864,7 @@ static const jem__method jem__direct = { 0, jem__direct_kind, jem__direct_pack_s
 
 static int jem__wino_kind(const jem__conv *q) { return q->tile * 2 + q->gradient; }
 static ptrdiff_t jem__wino_pack_size(const jem__conv *q) {
-    return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2);
+    return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2) + 6;
 }
 
 typedef struct jem__wino_job { const jem__conv *q; const float *from; float *to; } jem__wino_job;
@@ -7542,7 +8882,6 @@ static void jem__wino_pack_all(jem_ctx *ctx, const jem__conv *q, const float *w,
     for (int o = 0, kind; o < q->co; blocks++) o += jem__conv_channels(q->co - o, &kind);
     jem__parallel(ctx, blocks, 270.0 * q->co * q->ci, jem__wino_task_pack, &job);
 }
-static ptrdiff_t jem__wino_work_size(const jem__conv *q) { return jem__wino_work(q, q->tile); }
 static void jem__wino_run(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
                           const jem__finish *f) {
     ctx->k->winograd(q, in->part, in->x, in->packed, f, in->work);
@@ -7575,35 +8914,17 @@ static void jem__wino_plan(jem__weights *w) {
     w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
 }
 static void jem__wino_deal(const jem__weights *w, int g, const float *x, const float *dy) {
-    const ptrdiff_t all = w->product_step, tiles = all / w->groups;
-    const float *zero = w->sums + (ptrdiff_t)w->groups * w->q->co * JEM_LANES;
-    w->ctx->k->wino_deal(w->q, 0, x, g * tiles, all, w->x_step, zero, w->x);
-    w->ctx->k->wino_deal(w->q, 1, dy, g * tiles, all, w->y_step, zero, w->y);
+    w->ctx->k->wino_deal(w, g, 0, x);
+    w->ctx->k->wino_deal(w, g, 1, dy);
     jem__bias_deal(w, g, dy);
 }
-static void jem__wino_product(const jem__weights *w, int i) {
-    const jem__kernels *k = w->ctx->k;
-    const int blocks = (w->q->co + k->wo - 1) / k->wo, point = i / blocks;
-    k->wino_weights(w->q, w->x + point * w->x_step, w->y + point * w->y_step, w->product_step,
-                    i % blocks * k->wo, w->product + (ptrdiff_t)point * w->q->co * w->q->ci);
-}
+static void jem__wino_product(const jem__weights *w, int i) { w->ctx->k->wino_weights(w, i); }
 static void jem__wino_finish(const jem__weights *w, int o) {
-    const ptrdiff_t plane = (ptrdiff_t)w->q->co * w->q->ci;
-    for (int i = 0; i < w->q->ci; i++) {
-        const float *p = w->product + (ptrdiff_t)o * w->q->ci + i;
-        float *dw = w->dw + ((ptrdiff_t)o * w->q->ci + i) * 9;
-        double m[36], t[6][3], r[3];
-        for (int k = 0; k < 36; k++) m[k] = (double)p[k * plane];
-        for (int k = 0; k < 6; k++) jem__wino_gt(m + k * 6, 1, t[k]);
-        for (int x = 0; x < 3; x++) {
-            jem__wino_gt(&t[0][x], 3, r);
-            for (int y = 0; y < 3; y++) dw[y * 3 + x] += (float)r[y];
-        }
-    }
+    w->ctx->k->wino_finish(w, o);
     jem__bias_finish(w, o);
 }
 static const jem__method jem__winograd = { 0, jem__wino_kind, jem__wino_pack_size,
-    jem__wino_pack_all, jem__wino_work_size, jem__wino_run, jem__wino_plan, jem__wino_deal,
+    jem__wino_pack_all, jem__wino_work, jem__wino_run, jem__wino_plan, jem__wino_deal,
     jem__wino_product, jem__wino_finish };
 
 /* ---- methods: bf16 --------------------------------------------------------------------------- */

@@ -3,6 +3,11 @@
 #ifndef COMMON_H
 #define COMMON_H
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 /* Counts what is alive; fails at the fail_at-th call, or from it on. */
 typedef struct counter { long alive, calls, fail_at; int fail_on; } counter;
 
@@ -47,6 +52,11 @@ static inline jem_ctx *isa_ctx(jem_isa isa, int threads) {
     memset(&desc, 0, sizeof desc);
     desc.isa = isa, desc.threads = threads;
     return jem_ctx_create(&desc);
+}
+
+static inline jem_shape shape(int n, int c, int h, int w) {
+    const jem_shape s = { n, c, h, w };
+    return s;
 }
 
 /* ---- random numbers -------------------------------------------------------------------------- */

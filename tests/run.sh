@@ -95,15 +95,18 @@ documents() {
     echo "== documents"
     sed -n '/A COMPLETE PROGRAM/,/^   THE IDEA/p' jem.h |
         sed -n '/#define JEM_IMPLEMENTATION/,/^       }/s/^       //p' >"$dir/header.c"
-    sed -n '/^```c/,/^```$/p' README.md | sed '/^```/d' >"$dir/readme.c"
+    sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d' >"$dir/readme.c"
     try "jem.h: the complete program compiles" document header
     limited "$dir/header" >"$dir/header.txt"
     cat "$dir/header.txt"
     try "jem.h: it tells the moons apart" sh -c "cut -c 1-6 '$dir/header.txt' | tr '\n' , |
         grep -q '^moon 0,moon 1,'"
     try "README.md: the program compiles" document readme
+    try "README.md: it knows no such picture" sh -c "'$dir/readme' examples/gallery/cifar10.png |
+        grep -q '^a [0-9] .*, but unlike anything it has seen$'"
+    try "README.md: without a picture, it says so" sh -c "'$dir/readme' | grep -q NULL"
 }
-document() { $CC -std=c99 $WARN -O2 -I. "$dir/$1.c" -o "$dir/$1" -lm; }
+document() { $CC -std=c99 $WARN -O2 -I. -idirafter build "$dir/$1.c" -o "$dir/$1" -lm; }
 
 # The examples, run as a reader would, in a folder of their own: a short demo, and what uses its model.
 smoke() {

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Compiles jem.h by itself, with every warning as an error: {gcc, clang, both for AArch64} x {C99,
-# C11, C++11, C++17} x {each macro} x {with, without the implementation}. Each is one test. No
-# OpenMP and no optimisation here: the test programs have both.
+# Compiles jem.h by itself, with every warning as an error: {gcc, clang, both for AArch64, gcc for
+# Windows and for 32-bit x86} x {C99, C11, C++11, C++17} x {each macro} x {with, without the
+# implementation}. Each is one test. No OpenMP and no optimisation here: the test programs have
+# both. Then, where Wine is, test programs of Windows run.
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
 flags="-Werror -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow"
 dir=${BUILD:-build}/strict
@@ -11,6 +12,8 @@ compile() {
     case $1 in
         gcc-arm) compiler=aarch64-linux-gnu-gcc ;;
         clang-arm) compiler="clang --target=aarch64-linux-gnu" ;;
+        gcc-windows) compiler=x86_64-w64-mingw32-gcc ;;
+        gcc-32) compiler="gcc -m32 -isystem /usr/include/$(uname -m)-linux-gnu" ;;
         *) compiler=$1 ;;
     esac
     case $2 in c++*) language=c++ ;; *) language=c ;; esac
@@ -32,9 +35,10 @@ one() {
 if [ $# = 4 ]; then one "$@"; exit 0; fi
 
 mkdir -p "$dir"
-for who in gcc clang gcc-arm clang-arm; do
+for who in gcc clang gcc-arm clang-arm gcc-windows gcc-32; do
     for std in c99 c11 c++11 c++17; do
-        if ! echo '#include <math.h>' | compile $who $std -E >/dev/null 2>&1; then
+        if ! printf '#include <errno.h>\n#include <math.h>\n' |
+                compile $who $std -c -o "$dir/empty.o" >/dev/null 2>&1; then
             echo "SKIPPED $who -std=$std: not on this machine" >&2
             continue
         fi
@@ -45,6 +49,19 @@ for who in gcc clang gcc-arm clang-arm; do
         done
     done
 done | xargs -n 4 -P "$jobs" "$0" >"$dir/all.txt"
+# Windows: random numbers and every kernel, in the same bits as elsewhere.
+if command -v wine >/dev/null && command -v x86_64-w64-mingw32-gcc >/dev/null; then
+    for test in rng ops; do
+        name="Windows, under Wine: test_$test"
+        if x86_64-w64-mingw32-gcc -std=c99 -O2 $flags -I. tests/test_$test.c \
+                -o "$dir/test_$test.exe" -lm >"$dir/wine_$test.txt" 2>&1 &&
+            WINEDEBUG=-all wine "$dir/test_$test.exe" >"$dir/wine_$test.txt" 2>&1 </dev/null
+        then echo "ok $name"
+        else echo "FAILED $name"; tail -n 8 "$dir/wine_$test.txt"
+        fi
+    done >>"$dir/all.txt"
+else echo "SKIPPED Windows programs: needs wine and x86_64-w64-mingw32-gcc" >&2
+fi
 grep -v '^ok ' "$dir/all.txt"
 passed=$(grep -c '^ok ' "$dir/all.txt") failed=$(grep -c '^FAILED ' "$dir/all.txt")
 echo "$passed passed, $failed failed"

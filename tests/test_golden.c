@@ -92,7 +92,7 @@ static void compare_op(jem_ctx *ctx, const char *op, jem_tensor *x, jem_tensor *
     }
     jem_tensor *sum = y;
     if (probe) {
-        jem_tensor *weights = made_leaf(ctx, jem__shape_of(y), 1, probe);
+        jem_tensor *weights = made_leaf(ctx, shape(y->n, y->c, y->h, y->w), 1, probe);
         sum = jem_sum_image(ctx, jem_mul(ctx, y, weights));
     }
     snprintf(what, sizeof what, "%s/y", op);
@@ -114,7 +114,7 @@ static void test_conv(jem_ctx *ctx, const char *op, int pool) {
     if (!CHECK(e && e->dtype == JEM_I32 && e->bytes == 32, "%s", name)) return;
     const int32_t *d = (const int32_t *)e->data;   /* C, O, H, W, K, S, P, N */
     snprintf(name, sizeof name, "ops.%s.x", op);
-    jem_tensor *x = made_leaf(ctx, jem__shape(d[7], d[0], d[2], d[3]), 1, name), *y;
+    jem_tensor *x = made_leaf(ctx, shape(d[7], d[0], d[2], d[3]), 1, name), *y;
     jem_net *bag = NULL;
     if (pool) y = jem_avg_pool(ctx, x, d[4], d[5]);
     else {
@@ -150,17 +150,20 @@ static void test_ops(jem_ctx *ctx) {
         snprintf(op, sizeof op, "%s%d", i < 5 ? "conv" : "avg_pool", i < 5 ? i : i - 5);
         test_conv(ctx, op, i >= 5);
     }
-    static const char *const maps[] = { "silu", "leaky_relu", "relu", "tanh" };
-    for (int i = 0; i < 4; i++) {
-        jem_tensor *x = made_leaf(ctx, jem__shape(2, 3, 4, 5), 4, "ops.act.x");
+    static const char *const maps[] = { "silu", "leaky_relu", "relu", "tanh", "sigmoid", "softplus",
+                                        "clamp" };
+    for (int i = 0; i < 7; i++) {
+        jem_tensor *x = made_leaf(ctx, shape(2, 3, 4, 5), 4, "ops.act.x");
         jem_tensor *y = i == 0 ? jem_silu(ctx, x) : i == 1 ? jem_leaky_relu(ctx, x, 0.2f)
-                      : i == 2 ? jem_relu(ctx, x) : jem_tanh(ctx, x);
+                      : i == 2 ? jem_relu(ctx, x) : i == 3 ? jem_tanh(ctx, x)
+                      : i == 4 ? jem_sigmoid(ctx, x) : i == 5 ? jem_softplus(ctx, x)
+                      : jem_clamp(ctx, x, -1.5f, 0.5f);
         compare_op(ctx, maps[i], x, y, "ops.act.probe", NULL);
     }
     int labels[5];
     for (int i = 0; i < 5; i++) labels[i] = (7 * i + 3) % 10;
     for (int large = 0; large < 2; large++) {      /* too large for a naive exp */
-        jem_tensor *x = made_leaf(ctx, jem__shape(5, 10, 1, 1), large ? 300 : 3, "ops.logits");
+        jem_tensor *x = made_leaf(ctx, shape(5, 10, 1, 1), large ? 300 : 3, "ops.logits");
         compare_op(ctx, large ? "logsumexp_large" : "logsumexp", x, jem_logsumexp(ctx, x),
                    "ops.logits.probe", NULL);
         compare_op(ctx, large ? "cross_entropy_large" : "cross_entropy", x,
@@ -189,7 +192,7 @@ static network network_make(jem_ctx *ctx, int norm, int silu) {
     static const double loose[] = { 5e-4, 1e-3, 2e-3, 5e-3, 3e-3, 2e-1 };
     network w;
     memset(&w, 0, sizeof w);
-    w.image = norm < 0 ? jem__shape(1, 1, 28, 28) : jem__shape(1, 3, 32, 32);
+    w.image = norm < 0 ? shape(1, 1, 28, 28) : shape(1, 3, 32, 32);
     w.images = norm < 0 ? "golden.digit" : "golden.x";
     w.fresh = norm == 5, w.is_sharp = silu || norm < 0, w.loose = norm < 0 ? 0 : loose[norm];
     snprintf(w.name, sizeof w.name, "%s%s", norm < 0 ? "convnet" : norm_name[norm],
@@ -205,7 +208,7 @@ static network network_make(jem_ctx *ctx, int norm, int silu) {
 static jem_tensor *images(jem_ctx *ctx, const network *w, int n, const char *suffix) {
     char name[32];
     snprintf(name, sizeof name, "%s%s", w->images, suffix);
-    return made_leaf(ctx, jem__shape(n, w->image.c, w->image.h, w->image.w), 1, name);
+    return made_leaf(ctx, shape(n, w->image.c, w->image.h, w->image.w), 1, name);
 }
 
 /* Logits, log p(x), and its gradient: of image 2 in full, of all their length and one direction. */

@@ -89,7 +89,7 @@ static void record_free(record *r) { free(r->x), free(r->pieces); }
 typedef struct setup {
     char name[48];
     jem_ctx_desc desc;
-    const jem__bf16 *half;                         /* in place of the context's own */
+    const jem__bf16 *bf16;                         /* in place of the context's own */
 } setup;
 typedef void (*scenario)(jem_ctx *ctx, record *r);
 
@@ -110,11 +110,17 @@ static setup setup_of(jem_isa isa, int threads, int reverse) {
     if (reverse) s.desc.parallel_for = backwards, s.desc.user = &backwards_calls;
     return s;
 }
-/* The scalar code is the first; returns how many there are. */
+static setup plain_tape(setup s) {
+    s.desc.plain = 1;
+    snprintf(s.name, sizeof s.name, "%s, the plain tape", jem_isa_name(s.desc.isa));
+    return s;
+}
+/* The scalar code is the first, the plain tape the last; returns how many there are. */
 static int every_isa(setup *s) {
     int n = 0;
     for (int isa = JEM_ISA_SCALAR; isa <= JEM_ISA_NEON; isa++)
         if (jem_isa_available((jem_isa)isa)) s[n++] = setup_of((jem_isa)isa, 1, 0);
+    s[n++] = plain_tape(setup_of(JEM_ISA_BEST, 1, 0));
     return n;
 }
 static int every_order(setup *s) {
@@ -126,32 +132,34 @@ static int every_order(setup *s) {
 #endif
         s[n++] = setup_of(JEM_ISA_BEST, threads, 1);
     }
+    s[n++] = plain_tape(setup_of(JEM_ISA_BEST, 1, 0));
     return n;
 }
 
 /* bf16, as it comes, and with all convolutions in it. */
-static int every_half(setup *s) {
+static int every_bf16(setup *s) {
     int n = 0;
     s[n++] = setup_of(JEM_ISA_SCALAR, 1, 0);
     if (!jem_isa_available(JEM_ISA_AVX512_BF16)) return n;
     for (int threads = 1; threads <= 3; threads++)
         s[n++] = setup_of(JEM_ISA_AVX512_BF16, threads, 0);
+    s[n++] = plain_tape(setup_of(JEM_ISA_AVX512_BF16, 1, 0));
     return n;
 }
-static jem__bf16 only_half[2];
-static int every_only_half(setup *s) {
-    const int n = every_half(s);
-    only_half[0] = jem__bf16_scalar;
+static jem__bf16 only_bf16[2];
+static int every_only_bf16(setup *s) {
+    const int n = every_bf16(s);
+    only_bf16[0] = jem__bf16_scalar;
 #ifdef JEM__X86_BF16
-    only_half[1] = jem__bf16_avx512;
+    only_bf16[1] = jem__bf16_avx512;
 #endif
-    only_half[0].twice = only_half[1].twice = 0;
-    for (int i = 0; i < n; i++) s[i].half = &only_half[i > 0];
+    only_bf16[0].twice = only_bf16[1].twice = 0;
+    for (int i = 0; i < n; i++) s[i].bf16 = &only_bf16[i > 0];
     return n;
 }
 static jem_ctx *open_setup(const setup *s) {
     jem_ctx *ctx = jem_ctx_create(&s->desc);
-    if (ctx && s->half) ctx->bf16 = s->half;
+    if (ctx && s->bf16) ctx->bf16 = s->bf16;
     return ctx;
 }
 
@@ -222,7 +230,8 @@ static void direct_maps(jem_ctx *ctx, record *r) {
                 ctx->k->map(kind, a, x, y, aux, n);
             }
             record_add(r, "y", y, n), record_add(r, "aux", aux, n);
-            const int output = kind == JEM__MAP_EXP || kind == JEM__MAP_TANH;
+            const int output = kind < JEM__MAP_DROP &&
+                               jem__map_ops[kind].keeps == JEM_KEEPS_OUTPUT;
             for (int add = 0; add < 2; add++) {
                 ctx->k->map_back(kind, a, output ? y : x, aux, dy, dx, add, n);
                 record_add(r, "dx", dx, n);
@@ -608,7 +617,7 @@ static const uint64_t known[] = {                  /* in the order of jem_precis
 static void test_fingerprint(void) {
     printf("fingerprint of three updates, %s\n", precision_name[precision]);
     setup s[8];
-    const int n = precision == JEM_BF16 ? every_half(s) : every_isa(s);
+    const int n = precision == JEM_BF16 ? every_bf16(s) : every_isa(s);
     for (int i = 0; i < n; i++) {
         jem_ctx *ctx = open_setup(&s[i]);
         const uint64_t h = fingerprint(ctx);
@@ -674,9 +683,9 @@ static void test_fallback(void) {
 }
 
 /* What travels from convolution to convolution in bf16 is what each would have made of fp32. */
-static void test_half_buffers(void) {
+static void test_bf16_buffers(void) {
     setup s[8];
-    every_only_half(s);
+    every_only_bf16(s);
     for (int kind = 0; kind <= JEM_NORM_ACT + 1; kind++) {
         jem_ctx *ctx = open_setup(&s[0]);
         jem_net *net = kind > JEM_NORM_ACT ? small_convnet(ctx)
@@ -716,12 +725,12 @@ int main(void) {
         test_fingerprint();
     }
     if (jem_isa_available(JEM_ISA_AVX512_BF16)) {
-        compare("networks and training", networks, every_half);
-        compare("convolutions, all in bf16", convolutions, every_only_half);
-        compare("networks and training, all in bf16", networks, every_only_half);
+        compare("networks and training", networks, every_bf16);
+        compare("convolutions, all in bf16", convolutions, every_only_bf16);
+        compare("networks and training, all in bf16", networks, every_only_bf16);
         test_tiles();
     }
-    test_half_buffers();
+    test_bf16_buffers();
     test_fallback();
     return test_report();
 }

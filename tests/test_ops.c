@@ -67,6 +67,10 @@ BUILDER(of_square, jem_square(c, x))
 BUILDER(of_exp, jem_exp(c, x))
 BUILDER(of_log, jem_log(c, x))
 BUILDER(of_tanh, jem_tanh(c, x))
+BUILDER(of_sigmoid, jem_sigmoid(c, x))
+BUILDER(of_softplus, jem_softplus(c, x))
+BUILDER(of_clamp_below, jem_clamp(c, x, 0, 9))
+BUILDER(of_clamp_above, jem_clamp(c, x, -9, 0))
 BUILDER(of_relu, jem_relu(c, x))
 BUILDER(of_leaky, jem_leaky_relu(c, x, 0.2f))
 BUILDER(of_silu, jem_silu(c, x))
@@ -86,6 +90,14 @@ BUILDER(of_global_pool, jem_global_pool(c, x))
 BUILDER(of_spread_add, jem_add(c, x, jem_tanh(c, jem_sum_image(c, x))))
 BUILDER(of_spread_sub, jem_sub(c, x, jem_tanh(c, jem_sum_image(c, x))))
 BUILDER(of_spread_mul, jem_mul(c, x, jem_tanh(c, jem_sum_image(c, x))))
+BUILDER(of_channel_add, jem_add(c, x, jem_tanh(c, jem_global_pool(c, x))))
+BUILDER(of_channel_sub, jem_sub(c, x, jem_tanh(c, jem_scale(c, jem_global_pool(c, x), -1))))
+BUILDER(of_channel_mul, jem_mul(c, jem_exp(c, x), jem_tanh(c, jem_global_pool(c, x))))
+BUILDER(of_concat, jem_square(c, jem_concat(c, jem_tanh(c, x), x)))
+BUILDER(of_concat_same, jem_square(c, jem_concat(c, x, x)))
+BUILDER(of_upsample, jem_square(c, jem_upsample(c, x, 3)))
+BUILDER(of_detach, jem_add(c, jem_square(c, x), jem_scale(c, jem_detach(c, t->other[0]), 2)))
+BUILDER(of_max_pool, jem_max_pool(c, x, t->a, t->b))
 BUILDER(of_chain, jem_silu(c, jem_scale(c, jem_leaky_relu(c, x, 0.1f), 1.5f)))
 BUILDER(of_residual, jem_add(c, jem_tanh(c, jem_scale(c, jem_silu(c, x), 0.7f)), x))
 BUILDER(of_logsumexp, jem_logsumexp(c, jem_flatten(c, x)))
@@ -126,6 +138,9 @@ static void test_elementwise(jem_ctx *ctx) {
         { "scale", of_scale, -1, 1, 0, 0.2f }, { "shift", of_shift, -1, 1, 0, 0.2f },
         { "square", of_square, -2, 2, 0, 0.1f }, { "exp", of_exp, -2, 2, 0, 0.03f },
         { "log", of_log, 0.5f, 3, 0, 0.02f }, { "tanh", of_tanh, -2, 2, 0, 0.03f },
+        { "sigmoid", of_sigmoid, -3, 3, 0, 0.05f }, { "softplus", of_softplus, -3, 3, 0, 0.05f },
+        { "clamp, from 0", of_clamp_below, -1, 1, 0.1f, 0.04f },
+        { "clamp, to 0", of_clamp_above, -1, 1, 0.1f, 0.04f },
         { "relu", of_relu, -1, 1, 0.1f, 0.04f }, { "leaky_relu", of_leaky, -1, 1, 0.1f, 0.04f },
         { "silu", of_silu, -3, 3, 0, 0.05f }, { "dropout", of_dropout, -1, 1, 0, 0.2f },
         { "add", of_add, -1, 1, 0, 0.03f }, { "add, first", of_add_left, -1, 1, 0, 0.03f },
@@ -138,6 +153,11 @@ static void test_elementwise(jem_ctx *ctx) {
         { "add, spread", of_spread_add, -0.2f, 0.2f, 0, 0.03f },
         { "sub, spread", of_spread_sub, -0.2f, 0.2f, 0, 0.03f },
         { "mul, spread", of_spread_mul, -0.2f, 0.2f, 0, 0.03f },
+        { "add, per channel", of_channel_add, -1, 1, 0, 0.03f },
+        { "sub, per channel", of_channel_sub, -1, 1, 0, 0.03f },
+        { "mul, per channel", of_channel_mul, -1, 1, 0, 0.03f },
+        { "concat", of_concat, -1, 1, 0, 0.03f }, { "concat(x,x)", of_concat_same, -1, 1, 0, 0.1f },
+        { "upsample", of_upsample, -1, 1, 0, 0.1f },
         { "chain", of_chain, -1, 1, 0.1f, 0.04f }, { "residual", of_residual, -1, 1, 0, 0.03f },
         { "second reader", of_second_reader, -1, 1, 0, 0.03f },
         { "logsumexp", of_logsumexp, -3, 3, 0, 0.03f },
@@ -169,6 +189,66 @@ static void test_elementwise(jem_ctx *ctx) {
                 check_gradient(ctx, "avg_pool", &t, x, NULL, 0.2f, 1e-3);
                 jem_reset(ctx);
             }
+}
+
+/* Every number once, 0.1 apart: no window has two that are the largest. */
+static jem_tensor *apart_leaf(jem_ctx *ctx, jem_rng *rng, jem_shape s, float *x) {
+    const int n = s.n * s.c * s.h * s.w;
+    for (int i = 0; i < n; i++) {
+        const int j = jem_rng_below(rng, i + 1);
+        x[i] = x[j], x[j] = 0.1f * (float)(i - n / 2);
+    }
+    return jem_input(ctx, x, s.n, s.c, s.h, s.w);
+}
+
+static void test_shapes(jem_ctx *ctx) {
+    printf("max pooling, channels, upsampling, stopped gradients\n");
+    jem_rng rng = jem_rng_seed(11);
+    things t;
+    memset(&t, 0, sizeof t);
+    t.build = of_max_pool;
+    for (t.a = 1; t.a <= 4; t.a++)
+        for (t.b = 0; t.b <= 3; t.b++)             /* stride 0 means k */
+            for (int k = 0; k < 3; k++) {
+                const jem_shape s = { k ? 3 : 17, 1 + 2 * k, t.a + k, t.a + 2 - k };
+                float x[17 * 5 * 6 * 6], y[17 * 5 * 6 * 6];
+                jem_tensor *leaf = apart_leaf(ctx, &rng, s, x);
+                check_gradient(ctx, "max_pool", &t, leaf, NULL, 0.02f, 1e-3);
+                jem_tensor *pooled = of_max_pool(ctx, leaf, &t);
+                const int step = t.b ? t.b : t.a;
+                int bad = jem_read(pooled, y) != JEM_OK;
+                for (int i = 0; i < s.n * s.c * pooled->h * pooled->w; i++) {
+                    const int row = i / pooled->w % pooled->h * step, column = i % pooled->w * step;
+                    const float *at = x + i / (pooled->w * pooled->h) * s.h * s.w;
+                    float most = -1e30f;
+                    for (int w = 0; w < t.a * t.a; w++)
+                        most = fmaxf(most, at[(row + w / t.a) * s.w + column + w % t.a]);
+                    bad += y[i] != most;
+                }
+                CHECK(bad == 0, "%d of max_pool %d, %d", bad, t.a, t.b);
+                jem_reset(ctx);
+            }
+    const jem_shape s = { 17, 3, 2, 2 };
+    float a[17 * 12], up[17 * 12 * 4], both[17 * 24], g[17 * 12];
+    jem_tensor *x = apart_leaf(ctx, &rng, s, a), *shifted = jem_shift(ctx, x, 100);
+    CHECK(jem_read(jem_upsample(ctx, x, 2), up) == JEM_OK &&
+          jem_read(jem_concat(ctx, x, shifted), both) == JEM_OK, "%s", jem_error(ctx));
+    int bad = 0;
+    for (int i = 0; i < 17 * 12 * 4; i++) bad += up[i] != a[i / 16 * 4 + i / 8 % 2 * 2 + i / 2 % 2];
+    for (int i = 0; i < 17 * 24; i++)
+        bad += both[i] != a[i / 24 * 12 + i % 12] + (i % 24 < 12 ? 0.0f : 100.0f);
+    CHECK(bad == 0, "%d numbers of upsample and concat", bad);
+    t.other[0] = x;
+    jem_tensor *y = jem_sum_image(ctx, of_detach(ctx, x, &t));
+    CHECK(jem_grad(y, x) == JEM_OK && jem_read_grad(x, g) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < 17 * 12; i++) bad += g[i] != 2 * a[i];         /* of the square alone */
+    CHECK(bad == 0, "detach stops the gradient, and nothing else");
+    CHECK(!jem_max_pool(ctx, x, 3, 1) && says(ctx, "max_pool: 3x3 windows"), "a window too large");
+    CHECK(!jem_concat(ctx, x, y) && says(ctx, "concat: (17,3,2,2) and (17,1,1,1)"), "two shapes");
+    CHECK(!jem_upsample(ctx, x, 0) && says(ctx, "upsample: x (17,3,2,2), 0 times"), "not at all");
+    CHECK(!jem_upsample(ctx, x, 1 << 30) && says(ctx, "upsample"), "too often");
+    CHECK(!jem_mul(ctx, x, jem_zeros(ctx, 17, 2, 1, 1)) && says(ctx, "mul: "), "other channels");
+    jem_reset(ctx);
 }
 
 /* ---- convolutions, norms --------------------------------------------------------------------- */
@@ -534,7 +614,7 @@ static void mirror(const jem_call *call, int backward) {
 static void mirror_forward(const jem_call *call) { mirror(call, 0); }
 static void mirror_backward(const jem_call *call) { mirror(call, 1); }
 static const jem_op mirror_op = { "mirror", mirror_forward, mirror_backward,
-    JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1, 0, NULL, NULL, 0 };
+    JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1, NULL };
 
 /* y = 1/(1 + x^2), a number per image from any shape by its sum; aux keeps dy/dx, y is kept too */
 static void bump_forward(const jem_call *call) {
@@ -550,9 +630,8 @@ static void bump_backward(const jem_call *call) {
     for (int i = 0; i < call->out.c * call->out.h * call->out.w * 16; i++)
         call->dx[0][i] += call->dy[i] * slope[i] * call->y[i] * call->y[i];
 }
-static const jem_op bump_op = { "bump", bump_forward, bump_backward, JEM_KEEPS_OUTPUT, 0, NULL,
-    NULL, 0 };
-static const jem_op wall_op = { "wall", bump_forward, NULL, 0, 0, NULL, NULL, 0 };
+static const jem_op bump_op = { "bump", bump_forward, bump_backward, JEM_KEEPS_OUTPUT, NULL };
+static const jem_op wall_op = { "wall", bump_forward, NULL, 0, NULL };
 
 static jem_tensor *custom(jem_ctx *c, const jem_op *op, jem_tensor *a, jem_tensor *b, float f) {
     jem_tensor *in[2];
@@ -607,12 +686,19 @@ static void test_custom(jem_ctx *ctx) {
     jem_reset(ctx);
 }
 
+static jem_ctx *plain_ctx(void) {
+    jem_ctx_desc d;
+    memset(&d, 0, sizeof d);
+    d.threads = 1, d.plain = 1;
+    return jem_ctx_create(&d);
+}
+
 /* ---- random tapes against plain C in double -------------------------------------------------- */
 
 /* A node of a tape, and the same in double: value, and gradient of the target. */
 typedef enum kind {
     LEAF, SCALE, SHIFT, TANH, SILU, LEAKY, SQUARE, ADD, SUB, MUL, SPREAD_ADD, SPREAD_SUB,
-    SPREAD_MUL, SUM_IMAGE, CONV, NORM, KINDS
+    SPREAD_MUL, SUM_IMAGE, CONV, NORM, CUSTOM, KINDS
 } kind;
 
 typedef struct ref {
@@ -652,6 +738,7 @@ static double slope_of(kind k, double x) {         /* of the elementwise ones, a
     case SILU: return s + x * s * (1 - s);
     case LEAKY: return x < 0 ? 0.25 : 1;
     case SQUARE: return 2 * x;
+    case CUSTOM: return -2 * x / ((1 + x * x) * (1 + x * x));          /* bump_op */
     default: return 1;
     }
 }
@@ -662,6 +749,7 @@ static double map_of(kind k, double x) {
     case TANH: return tanh(x);
     case SILU: return x / (1 + exp(-x));
     case LEAKY: return x < 0 ? 0.25 * x : x;
+    case CUSTOM: return 1 / (1 + x * x);
     default: return x * x;
     }
 }
@@ -771,6 +859,7 @@ static jem_tensor *ref_record(tape *t, ref *r) {
     case MUL: case SPREAD_MUL: return jem_mul(c, a, b);
     case SUM_IMAGE: return jem_sum_image(c, a);
     case CONV: return jem_conv2d(c, a, r->p[0], r->p[1], d);
+    case CUSTOM: return custom(c, &bump_op, a, NULL, 0);
     default: return jem_batch_norm(c, a, r->p[0], r->p[1], r->p[2], r->p[3], 0.1f, 1);
     }
 }
@@ -992,13 +1081,15 @@ static void ask_within(tape *t, answers *seen, int i, int seed, int depth) {
     jem_end(t->ctx, mark);
 }
 
-static void test_tapes(jem_ctx *ctx) {
-    printf("random tapes: values and gradients, in any order, against double\n");
-    for (int seed = 0; seed < 1500; seed++) {
+/* Every question is asked of the planned tape and of the plain one. */
+static void test_tapes(jem_ctx *planned, jem_ctx *plain) {
+    printf("random tapes: values and gradients, in any order, against double; planned as plain\n");
+    answers seen;
+    for (int run = 0; run < 3000; run++) {
+        const int seed = run / 2;
         tape tape_, *t = &tape_;
-        answers seen;
-        memset(&seen, 0, sizeof seen);
-        tape_make(t, ctx, seed);
+        if (run % 2 == 0) memset(&seen, 0, sizeof seen);
+        tape_make(t, run % 2 ? plain : planned, seed);
         for (int i = 0; i < 12; i++) {
             int target = t->count - 1;
             if (pick(t, 3) == 0) target = find(t, -1, 1);
@@ -1020,7 +1111,37 @@ static void test_tapes(jem_ctx *ctx) {
         for (int i = 0; i < t->count; i++) ask_read(t, &seen, t->count - 1 - i, seed);
         tape_free(t);
     }
-    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
+    CHECK(jem_ok(planned) && jem_ok(plain), "%s%s", jem_error(planned), jem_error(plain));
+}
+
+/* A tensor that jem_end has forgotten is told from others, however it is used. */
+static void test_forgotten(jem_ctx *ctx) {
+    printf("tensors used too late\n");
+    const float one[1] = { 1 };
+    float out[1];
+    jem_tensor *leaf = jem_input(ctx, one, 1, 1, 1, 1);
+    for (int how = 0; how < 9; how++) {
+        jem_mark mark = jem_begin(ctx);
+        jem_tensor *x = jem_input(ctx, one, 1, 1, 1, 1), *y = jem_exp(ctx, x);
+        CHECK(jem_item(y) > 2 && jem_grad(y, x) == JEM_OK, "%s", jem_error(ctx));
+        if (how < 8) jem_end(ctx, mark);
+        else jem_reset(ctx);
+        switch (how) {
+        case 0: CHECK(jem_read(y, out) == JEM_BAD_ARGUMENT, "read"); break;
+        case 1: CHECK(jem_item(y) != jem_item(y), "item"); break;
+        case 2: CHECK(jem_write(x, one) == JEM_BAD_ARGUMENT, "write"); break;
+        case 3: CHECK(!jem_add(ctx, leaf, y), "an input"); break;
+        case 4: CHECK(jem_backward(y) == JEM_BAD_ARGUMENT, "backward"); break;
+        case 5: CHECK(jem_grad(y, leaf) == JEM_BAD_ARGUMENT, "grad of it"); break;
+        case 6: CHECK(jem_grad(leaf, x) == JEM_BAD_ARGUMENT, "grad in it"); break;
+        case 7: CHECK(jem_read_grad(x, out) == JEM_BAD_ARGUMENT, "read_grad"); break;
+        default:
+            jem_keep(y);
+            CHECK(!jem_tanh(ctx, x), "after a reset");
+        }
+        CHECK(says(ctx, "has forgotten this tensor (1,1,1,1)"), "use %d", how);
+    }
+    jem_end(NULL, jem_begin(NULL)), jem_reset(NULL);
 }
 
 /* ---- marks, writing, memory ------------------------------------------------------------------ */
@@ -1103,6 +1224,7 @@ static void all_ops(jem_ctx *ctx, jem_net *bag, jem_tensor *x, int *made) {
         jem_conv2d(ctx, x, w, b, d), jem_linear(ctx, x, v, b), jem_add(ctx, x, x),
         jem_sub(ctx, x, x), jem_mul(ctx, x, x), jem_scale(ctx, x, 2), jem_shift(ctx, x, 2),
         jem_square(ctx, x), jem_exp(ctx, x), jem_log(ctx, x), jem_tanh(ctx, x), jem_relu(ctx, x),
+        jem_sigmoid(ctx, x), jem_softplus(ctx, x), jem_clamp(ctx, x, -1, 1),
         jem_leaky_relu(ctx, x, 0.1f), jem_silu(ctx, x), jem_dropout(ctx, x, 0.1f, &rng),
         jem_avg_pool(ctx, x, 1, 1), jem_global_pool(ctx, x), jem_flatten(ctx, x),
         jem_slice(ctx, x, 0, 1), jem_logsumexp(ctx, x), jem_log_softmax(ctx, x),
@@ -1162,6 +1284,8 @@ static void test_errors(void) {
     REFUSED(jem_dropout(ctx, y, 1, &rng), JEM_BAD_ARGUMENT, "dropout", "1");
     REFUSED(jem_dropout(ctx, y, -0.1f, &rng), JEM_BAD_ARGUMENT, "dropout", "-0.1");
     REFUSED(jem_dropout(ctx, y, 0.1f, NULL), JEM_BAD_ARGUMENT, "dropout", "rng");
+    REFUSED(jem_clamp(ctx, y, 1, 0.5f), JEM_BAD_ARGUMENT, "clamp", "lo = 1");
+    REFUSED(jem_clamp(ctx, y, 0, NAN), JEM_BAD_ARGUMENT, "clamp", "hi");
     REFUSED(jem_avg_pool(ctx, y, 5, 1), JEM_BAD_SHAPE, "avg_pool", "(2,3,4,5)");
     REFUSED(jem_avg_pool(ctx, y, 0, 1), JEM_BAD_SHAPE, "avg_pool", "(2,3,4,5)");
     REFUSED(jem_avg_pool(ctx, y, 2, -1), JEM_BAD_SHAPE, "avg_pool", "-1");
@@ -1366,6 +1490,7 @@ int main(void) {
     for (int i = 0; i < (int)(sizeof noise / sizeof noise[0]); i++)
         noise[i] = jem_rng_uniform(&rng) + 0.2f;
     test_elementwise(ctx);
+    test_shapes(ctx);
     test_convolutions(ctx);
     test_norms(ctx);
     test_networks(ctx);
@@ -1373,8 +1498,11 @@ int main(void) {
     test_losses(ctx);
     test_loss_values(ctx);
     test_custom(ctx);
-    test_tapes(ctx);
+    jem_ctx *plain = plain_ctx();
+    test_tapes(ctx, plain);
+    jem_ctx_free(plain);
     test_marks(ctx);
+    test_forgotten(ctx);
     close_ctx(ctx, &count, "all of the above");
     test_errors();
     test_failures();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/pt2safetensors.py, and the reader of examples/README.md: with Python's library alone.
+"""tools/pt2safetensors.py, and the reader of tools/README.md: with Python's library alone.
 
 Checkpoints are pickled by Python's own pickle, with stand-ins under PyTorch's names, which gives
 the bytes that torch.save gives (make check-torch does it with the real one). Then the hostile ones:
@@ -492,12 +492,12 @@ def test_command():
 # --------------------------------------------------------------------------- the documentation ----
 
 def test_reader():
-    """The reader in examples/README.md, run on a converted file and on one of jem.h's own. Where
+    """The reader in tools/README.md, run on a converted file and on one of jem.h's own. Where
     there is no PyTorch, what it needs of it stands in."""
-    with open(os.path.join(ROOT, "examples", "README.md")) as file:
+    with open(os.path.join(ROOT, "tools", "README.md")) as file:
         blocks = [b for b in re.findall(r"```python\n(.*?)```", file.read(), re.S)
                   if "def read_safetensors" in b]
-    if not check(len(blocks) == 1, "the reader is in examples/README.md once"):
+    if not check(len(blocks) == 1, "the reader is in tools/README.md once"):
         return
 
     class Fake:

@@ -300,9 +300,9 @@ static void test_walk_errors(jem_ctx *ctx) {
     printf("walks that go wrong\n");
     jem_rng rng = jem_rng_seed(5);
     const jem_sgld_desc d = walk_of(50, 10, 0.1f);
-    jem_tensor *x = random_leaf(ctx, &rng, jem__shape(3, 2, 1, 1), 1, 2);
+    jem_tensor *x = random_leaf(ctx, &rng, shape(3, 2, 1, 1), 1, 2);
     CHECK(jem_sgld(ctx, upward, NULL, x, &d, &rng) == JEM_DIVERGED && says(ctx, "(3,2,1,1)"), "up");
-    x = random_leaf(ctx, &rng, jem__shape(3, 2, 1, 1), 1, 2);
+    x = random_leaf(ctx, &rng, shape(3, 2, 1, 1), 1, 2);
     CHECK(jem_sgld(ctx, one_number, NULL, x, &d, &rng) == JEM_BAD_SHAPE && says(ctx, "(1,1,1,1)"),
           "one number for three images");
     CHECK(jem_sgld(ctx, nothing, NULL, x, &d, &rng) != JEM_OK && says(ctx, "sgld"), "NULL");
@@ -518,7 +518,7 @@ static void test_averages(jem_ctx *ctx) {
         CHECK(worst < 1e-6, "off by %g", worst);
         jem_optim_free(o);
         d.ema = 1;
-        CHECK(!jem_optim_create(bag, &d) && says(ctx, "ema 1 is not"), "never anything new");
+        CHECK(!jem_optim_create(bag, &d) && says(ctx, "ema = 1 is not"), "never anything new");
         d.ema = 0, d.only = "p1";
         jem_param *q = random_param(bag, &rng, 1, 1, N, 1, 1, -1, 1);
         o = jem_optim_create(bag, &d);
@@ -757,7 +757,15 @@ static void test_divergence(jem_ctx *ctx) {
             fails(ctx, "a loss beyond", tr, net, x, labels, IMAGES, JEM_DIVERGED, "at update 0");
         else if (how == 3) {
             x[5] = NAN;
-            fails(ctx, "data that are NaN", tr, net, x, labels, IMAGES, JEM_DIVERGED, "diverged");
+            fails(ctx, "data that are NaN", tr, net, x, labels, IMAGES, JEM_BAD_ARGUMENT,
+                  "image 0 has a nan");
+            x[5] = -1e30f;
+            fails(ctx, "absurd data", tr, net, x, labels, IMAGES, JEM_BAD_ARGUMENT, "a -1e+30");
+            x[5] = 0;
+            const float kept = net->params->value[0];
+            net->params->value[0] = NAN;
+            fails(ctx, "a weight that is NaN", tr, net, x, labels, IMAGES, JEM_DIVERGED, "");
+            net->params->value[0] = kept, jem_param_changed(net->params);
         } else if (how == 4) {
             labels[7] = 3;
             fails(ctx, "a label", tr, net, x, labels, IMAGES, JEM_BAD_ARGUMENT, "label 3 of");
@@ -812,6 +820,7 @@ static void test_learning(jem_ctx *ctx) {
           (double)last, (double)right);
     const float ask[4] = { -0.25f, 0.35f, 0.9f, 0.9f };
     jem_answer a[2];
+    memset(a, 0, sizeof a);
     CHECK(jem_classify(net, ask, 2, a) == JEM_OK && a[0].log_density > a[1].log_density + 1,
           "on a moon %g, off it %g", (double)a[0].log_density, (double)a[1].log_density);
     jem_trainer_free(tr), jem_net_free(net);
@@ -862,7 +871,7 @@ static jem_tensor *bowl(jem_net *net, jem_tensor *x, int training, void *user) {
 }
 
 static void test_familiarity(jem_ctx *ctx) {
-    printf("familiarity: even over what it was calibrated with, 0 for noise\n");
+    printf("familiarity: even over what it was calibrated with, 0 for noise and for the mode\n");
     enum { N = 600, D = 8 };
     float steepness = -1;
     jem_net *net = jem_net_create(ctx, bowl, &steepness, sizeof steepness, D, 1, 1, 1, 1);
@@ -872,10 +881,13 @@ static void test_familiarity(jem_ctx *ctx) {
     jem_fill_normal(ctx, &rng, x, N * D, 0, 1);
     CHECK(jem_calibrate(net, x, N) == JEM_OK && jem_classify(net, x, N, a) == JEM_OK, "%s",
           jem_error(ctx));
-    double worst = 0, mean = 0;
-    for (int i = 0; i < N; i++) {
+    double worst = 0, mean = 0, middle = 0;
+    for (int i = 0; i < N; i++) middle += (double)a[i].log_density / N;
+    for (int i = 0; i < N; i++) {                  /* one class: log p(x), its distance from usual */
         int lower = 0;
-        for (int k = 0; k < N; k++) lower += a[k].log_density < a[i].log_density;
+        for (int k = 0; k < N; k++)
+            lower += fabs((double)a[k].log_density - middle) >
+                     fabs((double)a[i].log_density - middle);
         worst = fmax(worst, fabs((double)a[i].familiarity - (double)lower / (N - 1)));
         mean += (double)a[i].familiarity / N;
         CHECK(a[i].probability == 1 && a[i].label == 0, "one class");
@@ -889,7 +901,11 @@ static void test_familiarity(jem_ctx *ctx) {
     jem_fill_normal(ctx, &rng, far, N * D, 0, 10);
     memset(far, 0, D * sizeof *far);
     jem_classify(net, far, 100, a);
-    CHECK(a[0].familiarity == 1, "the most likely one");
+    CHECK(a[0].familiarity < 0.1f, "the most likely one: %g", (double)a[0].familiarity);
+    jem_net_set_meta(net, "jem.usual", NULL);      /* as files of before: the likelier the better */
+    jem_classify(net, far, 1, a);
+    CHECK(a[0].familiarity == 1, "the most likely one, by log p(x) alone");
+    CHECK(jem_calibrate(net, x, N) == JEM_OK, "%s", jem_error(ctx));
     for (int i = 1; i < 100; i++)
         CHECK(a[i].familiarity < 0.01f, "noise: %g", (double)a[i].familiarity);
     CHECK(jem_calibrate(net, x, 1) == JEM_BAD_ARGUMENT && says(ctx, "calibrate"), "one image");

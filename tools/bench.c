@@ -148,7 +148,8 @@ typedef struct conv {
     jem_net *net;
     jem_param *w, *b;
     jem__node *x, *y;
-    jem__plan plan;
+    jem__run run;
+    jem__step *step;                               /* of y */
 } conv;
 
 static float *floats(jem_ctx *ctx, jem_rng *rng, ptrdiff_t n, float size) {
@@ -185,15 +186,16 @@ static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precis
     }
     c->w = made.weight, c->b = made.bias, c->x = x->node, c->y = y->node;
     jem_fill_normal(c->ctx, &rng, c->x->value, c->x->groups * c->x->stride, 0, 1);
-    c->x->grad = floats(c->ctx, &rng, c->x->groups * c->x->stride, 1);
-    c->y->value = floats(c->ctx, &rng, c->y->groups * c->y->stride, 1);
-    c->y->grad = floats(c->ctx, &rng, c->y->groups * c->y->stride, 1);
-    c->x->needs = c->y->needs = 1, c->x->pos = c->y->pos = -1;
-    c->y->aux_buf = c->x->bf16_buf = c->x->bf16_grad_buf = -1;     /* nothing in a plan's region */
-    c->plan.ctx = c->ctx, c->plan.mode = JEM__BACKWARD, c->plan.slots = c->plan.parts = 1;
-    c->plan.base = floats(c->ctx, &rng, c->y->work + 1, 1);
-    const jem_call call = jem__call(&c->plan, c->y, 0, 0);
-    if (c->y->op->prepare(&call, 1) != JEM_OK) exit(1);                /* packs */
+    const ptrdiff_t nx = c->x->groups * c->x->stride, ny = c->y->groups * c->y->stride;
+    c->run.ctx = c->ctx, c->run.mode = JEM__BACKWARD, c->run.parts = c->run.work.slots = 1;
+    jem__run_marks(&c->run, c->y, NULL);
+    c->step = c->run.target, c->step->needs = c->step->in[0]->needs = 1;
+    c->step->in[0]->value = jem__all_groups(c->x, c->x->value);
+    c->step->in[0]->grad = jem__all_groups(c->x, floats(c->ctx, &rng, nx, 1));
+    c->step->value = jem__all_groups(c->y, floats(c->ctx, &rng, ny, 1));
+    c->step->grad = jem__all_groups(c->y, floats(c->ctx, &rng, ny, 1));
+    c->run.work.at = floats(c->ctx, &rng, c->y->work + 1, 1);
+    if (jem__run_list(&c->run) != JEM_OK) exit(1); /* packs */
 }
 static void conv_close(conv *c) {
     jem_net_free(c->net);
@@ -201,22 +203,15 @@ static void conv_close(conv *c) {
 }
 static void conv_output(void *arg) {
     const conv *c = (const conv *)arg;
-    for (int g = 0; g < c->y->groups; g++) {
-        const jem_call call = jem__call(&c->plan, c->y, g, 0);
-        c->y->op->forward(&call);
-    }
+    for (int g = 0; g < c->y->groups; g++) jem__step_forward(&c->run, c->step, g);
 }
 static void conv_input_gradient(void *arg) {
     const conv *c = (const conv *)arg;
-    for (int g = 0; g < c->y->groups; g++) {
-        const jem_call call = jem__call(&c->plan, c->y, g, 0);
-        c->y->op->backward(&call);
-    }
+    for (int g = 0; g < c->y->groups; g++) jem__step_backward(&c->run, c->step, g);
 }
 static void conv_weight_gradient(void *arg) {
     const conv *c = (const conv *)arg;
-    const jem_call call = jem__call(&c->plan, c->y, 0, 0);
-    c->y->op->param_grad(&call);
+    jem__step_params(&c->run, c->step);
 }
 
 enum { OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT, PASSES };
@@ -229,7 +224,8 @@ static void (*const pass_of[PASSES])(void *) = {
 static int is_new(const conv *c, const layer *l, jem_precision precision, int pass) {
     const jem__conv_user *u = (const jem__conv_user *)c->y->user;
     if (precision == JEM_BF16)
-        return (pass == OUTPUT ? &u->out : pass == INPUT_GRADIENT ? &u->grad : &u->weights)->method->bf16;
+        return (pass == OUTPUT ? &u->out : pass == INPUT_GRADIENT ? &u->grad : &u->weights)
+               ->method->bf16;
     const int winograd = l->k == 3 && l->stride == 1 && l->ci >= 8 && l->co >= 8;
     if (precision == JEM_EXACT) return winograd && pass != WEIGHT_GRADIENT;
     return precision != JEM_FAST || (winograd && (pass != WEIGHT_GRADIENT ||
@@ -304,11 +300,11 @@ static void bench_error(jem_isa isa, const layer *l) {
             conv c;
             conv_open(&c, l, isa, p->precision, JEM_LANES);
             jem_rng rng = jem_rng_seed(5);
-            jem_fill_normal(c.ctx, &rng, c.y->grad, n, 0, 1);
-            const float *in = gradient ? c.y->grad : c.x->value;
+            jem_fill_normal(c.ctx, &rng, c.step->grad.at, n, 0, 1);
+            const float *in = gradient ? c.step->grad.at : c.x->value;
             in_double(l, gradient, in, c.w->value, c.b->value, right);
             pass_of[gradient](&c);
-            const float *got = gradient ? c.x->grad : c.y->value;
+            const float *got = gradient ? c.step->in[0]->grad.at : c.step->value.at;
             for (ptrdiff_t i = 0; i < n; i++) {
                 worst = fmax(worst, fabs((double)got[i] - right[i]));
                 sum += right[i] * right[i];

@@ -24,7 +24,7 @@
    Draws build/check-torch.png.
 
 The network in PyTorch is tools/make_golden.py's. Our files are read by the reader that
-examples/README.md gives.
+tools/README.md gives.
 """
 import copy
 import os
@@ -46,7 +46,7 @@ NETS = {"wrn-10-1": (17, 100, 1e-5), "wrn-16-2": (5, 100, 1e-5), "wrn-28-10": (2
 UPDATES, RATE, STEPS, SAME = 100, 1e-4, 5, 50   # of the run; STEPS is CHAIN in check_torch.c
 ALLOWED_LOSS = 1e-3
 
-with open(os.path.join(HERE, "..", "examples", "README.md")) as file:
+with open(os.path.join(HERE, "README.md")) as file:
     code = [block for block in re.findall(r"```python\n(.*?)```", file.read(), re.S)
             if "def read_safetensors" in block]
 exec(code[0])                   # read_safetensors, as a reader of the documentation has it

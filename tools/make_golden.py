@@ -355,7 +355,8 @@ def ask_ops(put):
 
     shape = (2, 3, 4, 5)
     for op, f in (("silu", F.silu), ("leaky_relu", leaky_relu), ("relu", F.relu),
-                  ("tanh", torch.tanh)):
+                  ("tanh", torch.tanh), ("sigmoid", torch.sigmoid), ("softplus", F.softplus),
+                  ("clamp", lambda t: t.clamp(-1.5, 0.5))):
         x = leaf("ops.act.x", shape, 4.0)
         differentiate(op, f(x), made("ops.act.probe", shape), x=x)
 

@@ -178,7 +178,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
       "times to go back and on after that" }
 };
 
-/* What is best for a data set, in the fast preset: examples/README.md tells how it was found. */
+/* What is best for a data set, in the fast preset: examples/models/README.md tells how it was found. */
 static const struct { const char *dataset, *name, *value; } train_fast[] = {
     { "mnist", "iters", "12000" }, { "mnist", "warmup-iters", "200" }, { "mnist", "lr", "1.5e-3" },
     { "mnist", "n-valid", "5000" }, { "mnist", "print-every", "100" },

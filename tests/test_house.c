@@ -1,0 +1,275 @@
+/* The order of jem.h, read from its text: every function of the API is implemented in the room that
+   declares it; each room uses only the rooms above it (the engine's interface stands in >>platform);
+   no line is too long; a function that is long, or has many parameters, says why. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test.h"
+
+enum { ROOMS = 20, MOST_LINES = 9000, COLUMNS = 100, LONG = 50, MANY = 8 };
+
+static char *text, *code;                          /* the file; the same without comments, strings */
+static char **line, **code_line;
+static int lines;
+
+typedef struct room { char name[32]; int api, body; } room;            /* lines of its two marks */
+static room rooms[ROOMS];
+static int n_rooms, stop_line;
+
+typedef struct name { const char *at; int length, room; } name;
+static name *names;
+static int n_names;
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static char *read_all(const char *path) {
+    FILE *f = fopen(path, "rb");
+    size_t size = 0, room_for = 1 << 22;
+    char *all = (char *)malloc(room_for);
+    if (f && all) size = fread(all, 1, room_for - 1, f), all[size] = 0;
+    if (f) fclose(f);
+    if (!size) free(all), all = NULL;
+    return all;
+}
+
+/* Blanks what is in comments, and the contents of strings and characters; lines stay. */
+static void strip(char *s) {
+    int comment = 0, quote = 0;
+    for (; *s; s++) {
+        if (comment) {
+            if (s[0] == '*' && s[1] == '/') comment = 0, s[0] = s[1] = ' ', s++;
+            else if (*s != '\n') *s = ' ';
+        } else if (quote) {
+            if (*s == '\\') *s = ' ', s++;
+            else if (*s == quote) { quote = 0; continue; }
+            if (*s != '\n') *s = ' ';
+        } else if (s[0] == '/' && s[1] == '*') comment = 1, s[0] = s[1] = ' ', s++;
+        else if (*s == '"' || *s == '\'') quote = *s;
+    }
+}
+
+static char **split(char *s, int *n) {
+    int count = 1, i = 0;
+    for (const char *c = s; *c; c++) count += *c == '\n';
+    char **all = (char **)malloc((size_t)count * sizeof *all);
+    for (char *at = s; all && i < count; i++) {
+        char *end = strchr(at, '\n');
+        all[i] = at;
+        if (end) *end = 0, at = end + 1;
+    }
+    *n = count;
+    return all;
+}
+
+static void find_rooms(void) {
+    for (int i = 0; i < lines; i++) {
+        char mark[32];
+        if (strstr(line[i], "STOP HERE")) stop_line = i;
+        if (sscanf(line[i], "/* ==== >>%31[a-z]:", mark) != 1 &&
+            sscanf(line[i], "/* ==== >>%31[a-z] ", mark) != 1) continue;
+        int k = 0;
+        while (k < n_rooms && strcmp(rooms[k].name, mark)) k++;
+        if (k == ROOMS) return;
+        if (k == n_rooms) n_rooms++, strcpy(rooms[k].name, mark), rooms[k].api = rooms[k].body = -1;
+        if (!stop_line) rooms[k].api = i;
+        else rooms[k].body = i;
+    }
+}
+
+/* The room of a line; -1 before the first. */
+static int room_of(int i) {
+    int found = -1;
+    for (int k = 0; k < n_rooms; k++) {
+        const int from = i > stop_line ? rooms[k].body : rooms[k].api;
+        if (from >= 0 && from <= i) found = k;
+    }
+    return found;
+}
+
+/* ---- what is defined where ------------------------------------------------------------------- */
+
+static int word(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+static name *known(const char *at, int length) {
+    for (int i = 0; i < n_names; i++)
+        if (names[i].length == length && !memcmp(names[i].at, at, (size_t)length)) return names + i;
+    return NULL;
+}
+/* The first place counts: a type in the API, a prototype in the interface. */
+static void define(const char *at, int length, int i) {
+    if (length < 5 || (strncmp(at, "jem_", 4) && strncmp(at, "JEM_", 4)) || known(at, length)) return;
+    names[n_names].at = at, names[n_names].length = length, names[n_names++].room = room_of(i);
+}
+static int word_length(const char *s) {
+    int n = 0;
+    while (word(s[n])) n++;
+    return n;
+}
+
+/* The name before the first '(' of a line that begins a function at column 0; NULL: none. */
+static const char *function_name(const char *s, int *length) {
+    if (!isalpha((unsigned char)*s) || !strncmp(s, "typedef", 7)) return NULL;
+    const char *open = strchr(s, '('), *end = open;
+    if (!open || (strchr(s, '=') && strchr(s, '=') < open)) return NULL;
+    while (end > s && end[-1] == ' ') end--;
+    const char *at = end;
+    while (at > s && word(at[-1])) at--;
+    if (end - at == 7 && !strncmp(at, "JEM__FN", 7)) {       /* JEM__FN(name)(...): its own name */
+        at = open + 1, end = at + word_length(at);
+    }
+    *length = (int)(end - at);
+    return *length && at > s ? at : NULL;          /* at the very beginning: a macro that is used */
+}
+
+static void find_names(void) {
+    int in_enum = 0, n;
+    for (int i = 0; i < lines; i++) {
+        const char *s = code_line[i], *f;
+        if (!strncmp(s, "#define ", 8)) define(s + 8, word_length(s + 8), i);
+        if (!strncmp(s, "enum ", 5) || !strncmp(s, "typedef enum", 12)) in_enum = 1;
+        for (const char *c = s; in_enum && *c; c++)
+            if (word(*c) && (c == s || !word(c[-1]))) define(c, word_length(c), i);
+        if (strchr(s, '}')) in_enum = 0;
+        if (!strncmp(s, "} jem_", 6)) define(s + 2, word_length(s + 2), i);
+        if (!strncmp(s, "typedef ", 8)) {          /* the last word, or that of a function pointer */
+            const char *pointer = strstr(s, "(*"), *end = s + strlen(s), *close = strrchr(s, '}');
+            if (pointer) define(pointer + 2, word_length(pointer + 2), i);
+            else if (end[-1] == ';' && (!strchr(s, '{') || close)) {
+                for (end--; end > s && !word(end[-1]); end--) continue;
+                const char *at = end;
+                while (at > s && word(at[-1])) at--;
+                define(at, (int)(end - at), i);
+            }
+        }
+        if (i > stop_line && (f = function_name(s, &n)) != NULL) define(f, n, i);
+        if (!strncmp(s, "JEM_API ", 8) && (f = function_name(s, &n)) != NULL) define(f, n, i);
+        if (!strncmp(s, "static const ", 13)) {    /* objects */
+            const char *at = s + 13 + word_length(s + 13);
+            while (*at && !word(*at)) at++;
+            define(at, word_length(at), i);
+        }
+    }
+}
+
+/* ---- the rules ------------------------------------------------------------------------------- */
+
+static void test_marks(void) {
+    printf("marks: each room twice, in one order, in the table of contents\n");
+    CHECK(n_rooms >= 15, "%d rooms", n_rooms);
+    CHECK(n_rooms > 1 && !strcmp(rooms[n_rooms - 1].name, "changelog") &&
+          !strcmp(rooms[n_rooms - 2].name, "engine"), "the engine is last, but for the changelog");
+    for (int k = 0; k < n_rooms; k++) {
+        char mark[40];
+        int in_contents = 0;
+        snprintf(mark, sizeof mark, ">>%.31s ", rooms[k].name);
+        for (int i = 0; i < rooms[0].api; i++) in_contents += strstr(line[i], mark) != NULL;
+        CHECK(in_contents, "%sis in the table of contents", mark);
+        CHECK(rooms[k].body > stop_line, "%s has an implementation", rooms[k].name);
+        CHECK(rooms[k].api >= 0 || k >= n_rooms - 2, "%s has an API", rooms[k].name);
+        if (k && rooms[k].api >= 0) CHECK(rooms[k].api > rooms[k - 1].api, "API: %s", mark);
+        if (k) CHECK(rooms[k].body > rooms[k - 1].body, "implementation: %s", mark);
+    }
+    CHECK(lines <= MOST_LINES, "%d lines", lines);
+    for (int i = 0; i < lines; i++)
+        CHECK(strlen(line[i]) <= COLUMNS, "line %d has %d columns", i + 1, (int)strlen(line[i]));
+}
+
+static void test_places(void) {
+    printf("every function of the API is implemented in the room that declares it\n");
+    int functions = 0, n, m;
+    for (int i = 0; i < stop_line; i++) {
+        const char *f = strncmp(code_line[i], "JEM_API ", 8) ? NULL : function_name(code_line[i], &n);
+        int found = 0;
+        if (!f) continue;
+        functions++;
+        for (int j = stop_line; j < lines; j++) {
+            const char *g = function_name(code_line[j], &m);
+            const char *end = g ? code_line[j] + strlen(code_line[j]) - 1 : NULL;
+            if (!g || m != n || memcmp(f, g, (size_t)n) || (*end == ';' && !strchr(g, '{'))) continue;
+            found = 1;
+            CHECK(room_of(j) == room_of(i), "%.*s is declared in %s, implemented in %s (line %d)", n,
+                  f, rooms[room_of(i)].name, rooms[room_of(j)].name, j + 1);
+        }
+        CHECK(found, "%.*s is implemented", n, f);
+    }
+    CHECK(functions > 130, "%d functions", functions);
+}
+
+/* Rows of a list of macros (X-macros) mean what they mean where the list is used. */
+static int is_row(int i) { return code_line[i][0] && code_line[i][strlen(code_line[i]) - 1] == '\\'; }
+
+static void test_uses(void) {
+    printf("each room uses only those above it\n");
+    int uses = 0;
+    for (int i = stop_line; i < lines; i++) {
+        const int here = room_of(i);
+        if (i && is_row(i - 1)) continue;
+        if (here < 0 || !strncmp(code_line[i], "#undef", 6)) continue;
+        for (const char *c = code_line[i]; *c; c++) {
+            if (!word(*c) || (c > code_line[i] && word(c[-1]))) continue;
+            const int n = word_length(c);
+            const name *k = known(c, n);
+            const int tag = c - code_line[i] >= 7 && !strncmp(c - 7, "struct ", 7);
+            uses += k != NULL;
+            if (k && !tag) CHECK(k->room <= here, "line %d, in %s: %.*s is of %s", i + 1,
+                                 rooms[here].name, n, c, rooms[k->room].name);
+        }
+    }
+    CHECK(uses > 5000, "%d uses were found", uses);
+}
+
+/* Does the comment that ends above line i (or on lines before the name) say this? */
+static int says_above(int i, const char *what) {
+    for (int j = i - 1; j >= 0 && j > i - 12; j--) {
+        if (strstr(line[j], what)) return 1;
+        if (!*line[j] || line[j][0] == '}') break;
+    }
+    return 0;
+}
+
+static void test_functions(void) {
+    printf("functions of more than %d lines or %d parameters say why\n", LONG, MANY);
+    int functions = 0, n;
+    for (int i = stop_line; i < lines; i++) {
+        const char *f = function_name(code_line[i], &n);
+        int parameters = 1, depth = 0, body = 0, end = i;
+        if (!f || code_line[i][0] == '#') continue;
+        for (const char *c = strchr(f, '('); !body && end < lines; c = code_line[++end]) {
+            for (; *c && !body; c++) {
+                if (*c == ';' && !depth) body = -1;
+                if (*c == '{' && !depth) body = 1;
+                depth += (*c == '(') - (*c == ')');
+                parameters += *c == ',' && depth == 1;
+            }
+            if (body) break;
+        }
+        if (body < 0 || end == lines) continue;    /* a prototype */
+        functions++;
+        while (end < lines && code_line[end][0] != '}' &&
+               !(end == i && strchr(code_line[i], '}'))) end++;
+        CHECK(end - i + 1 <= LONG || says_above(i, "Long:"), "line %d: %.*s has %d lines", i + 1, n,
+              f, end - i + 1);
+        CHECK(parameters <= MANY || says_above(i, "Many parameters:"),
+              "line %d: %.*s has %d parameters", i + 1, n, f, parameters);
+    }
+    CHECK(functions > 400, "%d functions were found", functions);
+}
+
+int main(void) {
+    int same;
+    text = read_all("jem.h"), code = text ? read_all("jem.h") : NULL;
+    if (!code) {
+        CHECK(0, "jem.h cannot be read: run this in the project's directory");
+        return test_report();
+    }
+    strip(code);
+    line = split(text, &lines), code_line = split(code, &same);
+    names = (name *)calloc((size_t)lines, sizeof *names);
+    CHECK(line && code_line && names && same == lines, "%d lines, %d of code", lines, same);
+    find_rooms(), find_names();
+    test_marks(), test_places(), test_uses(), test_functions();
+    free(text), free(code), free(line), free(code_line), free(names);
+    return test_report();
+}

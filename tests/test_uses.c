@@ -1,0 +1,496 @@
+/* What a JEM is for: calibration and detection against scikit-learn's numbers (golden_uses.h, made
+   by tools/make_golden_uses.py), what is usual against its formula, attacks on a linear model whose
+   best perturbation is known, imputation on a Gaussian whose conditional mean is known. */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+#include "test.h"
+#include "common.h"
+#include "golden_uses.h"
+#include "../tools/measures.h"
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
+
+/* ---- values from names, as in tools/make_golden_uses.py -------------------------------------- */
+
+static void noise(const char *name, int n, double *x) {
+    uint32_t h = 2166136261u;
+    for (const char *c = name; *c; c++) h = (h ^ (unsigned char)*c) * 16777619u;
+    h |= 1;
+    for (int i = 0; i < n; i++) {
+        h ^= h << 13, h ^= h >> 17, h ^= h << 5;
+        x[i] = (h >> 8) / 8388608.0 - 1.0;
+    }
+}
+
+enum { N = 400, CLASSES = 7, USUAL = 300, OTHER = 200 };
+
+static predictions made_predictions(double scale) {
+    static double u[N * CLASSES], v[N * CLASSES];
+    static float f[N * CLASSES];
+    static int labels[N];
+    noise("logits", N * CLASSES, u), noise("labels", N * CLASSES, v);
+    for (int i = 0; i < N; i++) {
+        double best = -1e9;
+        for (int c = 0; c < CLASSES; c++) {
+            const int at = i * CLASSES + c;
+            f[at] = (float)(scale * u[at]);
+            if ((double)f[at] + 3 * v[at] > best) best = (double)f[at] + 3 * v[at], labels[i] = c;
+        }
+    }
+    const predictions p = { f, labels, N, CLASSES, 0 };
+    return p;
+}
+
+/* ---- probabilities --------------------------------------------------------------------------- */
+
+static void test_reliability(void) {
+    printf("calibration: as numpy and scikit-learn have it\n");
+    reliability_bin bin[100];
+    for (int i = 0; i < COUNT(golden_reliability); i++) {
+        const golden *g = &golden_reliability[i];
+        predictions p = made_predictions(g->scale);
+        p.temperature = g->temperature;
+        const reliability s = measure_reliability(&p, g->bins, bin);
+        const double is[6] = { s.accuracy, s.confidence, s.nll, s.brier, s.ece, s.mce };
+        for (int k = 0; k < 6; k++) CHECK_CLOSE(is[k], g->v[k], 1e-9, "case %d, number %d", i, k);
+        int count = 0;
+        for (int k = 0; k < g->bins; k++) {
+            count += bin[k].count;
+            CHECK(!bin[k].count || (bin[k].confidence * g->bins > k - 1e-9 &&
+                                    bin[k].confidence * g->bins <= k + 1 + 1e-9),
+                  "case %d: bin %d holds %g", i, k, bin[k].confidence);
+        }
+        CHECK(count == N, "case %d: %d in all bins", i, count);
+    }
+}
+
+/* A network whose logits are its images. */
+static jem_tensor *itself(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)net, (void)training, (void)user;
+    return x;
+}
+
+static void test_temperature(jem_ctx *ctx) {
+    printf("temperature: as scipy finds it; it goes with the network\n");
+    jem_net *net = jem_net_create(ctx, itself, NULL, 0, CLASSES, 1, 1, CLASSES, 1);
+    for (int i = 0; i < COUNT(golden_temperature); i++) {
+        const predictions p = made_predictions(golden_temperature[i].scale);
+        const double best = golden_temperature[i].v[0];
+        CHECK_CLOSE(jem_fit_temperature(net, p.f, p.labels, N), best, 1e-5 * best, "case %d", i);
+    }
+    const predictions p = made_predictions(1);
+    int best[N];
+    for (int i = 0; i < N; i++) {                  /* always right: the colder the better */
+        best[i] = 0;
+        for (int c = 1; c < CLASSES; c++)
+            if (p.f[i * CLASSES + c] > p.f[i * CLASSES + best[i]]) best[i] = c;
+    }
+    CHECK_CLOSE(jem_fit_temperature(net, p.f, best, N), 0.01, 1e-6, "the least there is");
+    best[3] = CLASSES;
+    CHECK(jem_fit_temperature(net, p.f, best, N) < 0 && says(ctx, "labels 0..6"), "a label");
+    CHECK(jem_fit_temperature(net, p.f, best, 0) < 0 && says(ctx, "0 images"), "none");
+    jem_net_free(net);
+
+    enum { M = 300 };
+    jem_mlp_desc d = jem_mlp_desc_default();
+    d.channels = 5, d.height = d.width = 1, d.classes = 4;
+    net = jem_mlp_create(ctx, &d, 3);
+    jem_rng rng = jem_rng_seed(4);
+    float *x = random_floats(&rng, M * 5, -3, 3), f[M * 4];
+    int labels[M];
+    static jem_answer before[M], after[M];
+    CHECK(jem_logits(net, x, M, f) == JEM_OK && jem_classify(net, x, M, before) == JEM_OK, "%s",
+          jem_error(ctx));
+    for (int i = 0; i < M; i++) labels[i] = i % 5 ? before[i].label : i % 4;
+    const double t = (double)jem_fit_temperature(net, x, labels, M);
+    CHECK(t > 0.01 && fabs(t - 1) > 0.1, "temperature %g", t);
+    size_t size;
+    jem_archive *a = jem_archive_create(ctx);
+    jem_net_to_archive(net, a);
+    void *bytes = jem_archive_to_memory(a, &size);
+    jem_archive *b = jem_archive_parse(ctx, bytes, size);
+    jem_net *again = jem_net_from_archive(ctx, b);
+    CHECK(again && jem_classify(again, x, M, after) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < M; i++) {
+        double sum[2] = { 0, 0 };
+        for (int c = 0; c < 4; c++)
+            for (int k = 0; k < 2; k++)
+                sum[k] += exp(((double)f[4 * i + c] - (double)f[4 * i + before[i].label]) /
+                              (k ? t : 1));
+        CHECK_CLOSE(before[i].probability, 1 / sum[0], 1e-6, "image %d", i);
+        CHECK_CLOSE(after[i].probability, 1 / sum[1], 1e-5, "image %d, divided by %g", i, t);
+        CHECK(after[i].label == before[i].label && after[i].log_density == before[i].log_density,
+              "image %d: the rest stays", i);
+    }
+    jem_net_free(again), jem_archive_free(b), jem_release(ctx, bytes), jem_archive_free(a);
+    jem_net_free(net), free(x);
+}
+
+/* ---- in or out of distribution --------------------------------------------------------------- */
+
+static void test_detection(void) {
+    printf("detection: as scikit-learn has it, with and without ties\n");
+    double u[USUAL], v[OTHER];
+    float usual[USUAL], other[OTHER];
+    detection d, e;
+    for (int i = 0; i < COUNT(golden_detection); i++) {
+        const double step = golden_detection[i].scale, *want = golden_detection[i].v;
+        noise("usual", USUAL, u), noise("other", OTHER, v);
+        for (int k = 0; k < USUAL; k++)
+            u[k] += 0.4, usual[k] = (float)(step > 0 ? floor(u[k] / step) * step : u[k]);
+        for (int k = 0; k < OTHER; k++)
+            other[k] = (float)(step > 0 ? floor(v[k] / step) * step : v[k]);
+        CHECK(measure_detection(usual, USUAL, other, OTHER, &d), "step %g", step);
+        CHECK_CLOSE(d.auroc, want[0], 1e-10, "auroc, step %g", step);
+        CHECK_CLOSE(d.aupr, want[1], 1e-10, "aupr, step %g", step);
+        CHECK_CLOSE(d.fpr95, want[2], 1e-10, "fpr95, step %g", step);
+        CHECK(measure_detection(other, OTHER, usual, USUAL, &e) &&
+              fabs(d.auroc + e.auroc - 1) < 1e-12, "the other way round");
+    }
+    CHECK(!measure_detection(usual, 0, other, OTHER, &d), "none");
+    usual[7] = NAN;
+    CHECK(!measure_detection(usual, USUAL, other, OTHER, &d), "NaN");
+}
+
+/* log p(x) = -sum w x^2, as one logit of two; the other is 100 less, so it does not count. */
+static jem_tensor *bowl(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)training, (void)user;
+    jem_tensor *f = jem_scale(net->ctx, jem_sum_image(net->ctx, jem_square(net->ctx, x)), -0.5f);
+    return jem_concat(net->ctx, f, jem_shift(net->ctx, f, -100));
+}
+
+static void test_scores(jem_ctx *ctx) {
+    printf("scores: those of a bowl by hand\n");
+    enum { M = 300, D = 6 };
+    jem_net *net = jem_net_create(ctx, bowl, NULL, 0, D, 1, 1, 2, 1);
+    jem_rng rng = jem_rng_seed(2);
+    float *x = random_floats(&rng, M * D, -2, 2), s[M];
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    walk.steps = 3, walk.step_size = 0.5f, walk.noise_std = 1;       /* the noise is not used */
+    for (int kind = JEM_OOD_LOGP; kind < JEM_OOD_USUAL; kind++) {
+        CHECK(jem_ood_score(net, (jem_ood)kind, &walk, x, M, s) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < M; i++) {
+            double r2 = 0;
+            for (int k = 0; k < D; k++) r2 += (double)x[i * D + k] * (double)x[i * D + k];
+            const double r = sqrt(r2), left = 0.125;                 /* (1 - .5)^3 */
+            const double want = kind == JEM_OOD_LOGP ? -r2 / 2 : kind == JEM_OOD_MAXP ? 100
+                              : kind == JEM_OOD_MASS ? -r
+                              : kind == JEM_OOD_RISE ? (left * left - 1) * r2 / 2
+                              : -(1 - left) * r;
+            CHECK_CLOSE(s[i], want, 2e-5 * (1 + fabs(want)), "score %d of image %d", kind, i);
+        }
+    }
+    CHECK(jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
+          says(ctx, "not been calibrated"), "not calibrated");
+    CHECK(jem_ood_score(net, (jem_ood)9, NULL, x, M, s) == JEM_BAD_ARGUMENT && says(ctx, "score 9"),
+          "which?");
+    x[5] = NAN;
+    CHECK(jem_ood_score(net, JEM_OOD_MASS, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
+          says(ctx, "image 0 has a nan"), "NaN");
+    free(x), jem_net_free(net);
+}
+
+/* The Mahalanobis distance again, in double, by the formula with the inverse. */
+static void test_usual(jem_ctx *ctx) {
+    printf("usual: the distance from images of the same label, and what becomes of it in a file\n");
+    enum { M = 500, D = 5, K = 3 };
+    jem_mlp_desc d = jem_mlp_desc_default();
+    d.channels = D, d.height = d.width = 1, d.classes = K, d.layers = 1, d.widths[0] = 16;
+    jem_net *net = jem_mlp_create(ctx, &d, 8);
+    jem_rng rng = jem_rng_seed(2);
+    float *x = random_floats(&rng, M * D, -2, 2), s[M], f[M * K], far[D];
+    double v[M][2], m[K][2], all[2] = { 0, 0 }, c[3] = { 0, 0, 0 };
+    int label[M], count[K] = { 0, 0, 0 };
+    jem_answer a[M];
+    CHECK(jem_calibrate(net, x, M) == JEM_OK && jem_logits(net, x, M, f) == JEM_OK &&
+          jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_OK &&
+          jem_classify(net, x, M, a) == JEM_OK, "%s", jem_error(ctx));
+    memset(m, 0, sizeof m);
+    for (int i = 0; i < M; i++) {
+        double sum = 0, mean = 0;
+        label[i] = 0;
+        for (int k = 0; k < K; k++) {
+            const double l = (double)f[i * K + k];
+            sum += exp(l), mean += l / K;
+            if (f[i * K + k] > f[i * K + label[i]]) label[i] = k;
+        }
+        v[i][0] = log(sum), v[i][1] = mean, count[label[i]]++;
+        for (int k = 0; k < 2; k++) m[label[i]][k] += v[i][k], all[k] += v[i][k] / M;
+    }
+    for (int y = 0; y < K; y++)
+        for (int k = 0; k < 2; k++) m[y][k] = (m[y][k] + 4 * all[k]) / (count[y] + 4);
+    for (int i = 0; i < M; i++)
+        for (int k = 0; k < 3; k++)
+            c[k] += (v[i][k / 2] - m[label[i]][k / 2]) * (v[i][(k + 1) / 2] -
+                                                          m[label[i]][(k + 1) / 2]) / M;
+    c[0] = c[0] * 1.001 + 1e-6, c[2] = c[2] * 1.001 + 1e-6;
+    const double det = c[0] * c[2] - c[1] * c[1];
+    double mean = 0;
+    for (int i = 0; i < M; i++) {
+        const double p = v[i][0] - m[label[i]][0], q = v[i][1] - m[label[i]][1];
+        const double d2 = (c[2] * p * p - 2 * c[1] * p * q + c[0] * q * q) / det;
+        int stranger = 0;
+        for (int k = 0; k < M; k++) stranger += s[k] < s[i];
+        CHECK_CLOSE(s[i], -sqrt(d2), 1e-3 * (1 + sqrt(d2)), "image %d", i);
+        CHECK_CLOSE(a[i].familiarity, (double)stranger / (M - 1), 1.01 / 64, "image %d", i);
+        mean += (double)a[i].familiarity / M;
+    }
+    CHECK_CLOSE(mean, 0.5, 0.01, "even");
+    for (int k = 0; k < D; k++) far[k] = 100;
+    CHECK(jem_classify(net, far, 1, a) == JEM_OK && a[0].familiarity == 0, "far from all");
+    jem_net_set_meta(net, "jem.usual", "1 0 1 -3 -2");               /* damaged: as if not there */
+    CHECK(jem_classify(net, far, 1, a) == JEM_OK && a[0].familiarity >= 0 && a[0].familiarity <= 1,
+          "log p(x) serves: %g", (double)a[0].familiarity);
+    free(x), jem_net_free(net);
+}
+
+/* ---- attacks --------------------------------------------------------------------------------- */
+
+enum { DIM = 12, IMAGES = 300 };
+/* Logits W x + b: three classes. */
+static jem_tensor *plane(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)net;
+    return jem_apply((const jem_layer *)user, x, training);
+}
+static jem_net *plane_net(jem_ctx *ctx, int classes) {
+    jem_net *net = jem_net_create(ctx, plane, NULL, sizeof(jem_layer), DIM, 1, 1, classes, 5);
+    *(jem_layer *)net->user = jem_linear_layer(net, "f", DIM, classes);
+    return net;
+}
+/* f[1] - f[0] of a two-class plane, in double. */
+static double margin(const jem_net *net, const float *x) {
+    const jem_layer *l = (const jem_layer *)net->user;
+    double m = (double)l->bias->value[1] - (double)l->bias->value[0];
+    for (int k = 0; k < DIM; k++)
+        m += ((double)l->weight->value[DIM + k] - (double)l->weight->value[k]) * (double)x[k];
+    return m;
+}
+/* The norm that a perturbation is measured by, of v - x. */
+static double far_from(const float *v, const float *x, int l2) {
+    double sum = 0, most = 0;
+    for (int k = 0; k < DIM; k++) {
+        const double d = fabs((double)v[k] - (double)x[k]);
+        sum += d * d, most = fmax(most, d);
+    }
+    return l2 ? sqrt(sum) : most;
+}
+
+/* Of all perturbations of size eps, the best moves the margin by eps ||w||: the dual norm. */
+static void test_linear(jem_ctx *ctx) {
+    printf("attacks: on a linear model, as far as its closed form and no farther\n");
+    jem_net *net = plane_net(ctx, 2);
+    const float *w = ((const jem_layer *)net->user)->weight->value;
+    double dual[2] = { 0, 0 };
+    for (int k = 0; k < DIM; k++) {
+        const double d = (double)w[DIM + k] - (double)w[k];
+        dual[0] += fabs(d), dual[1] += d * d;
+    }
+    dual[1] = sqrt(dual[1]);
+    jem_rng rng = jem_rng_seed(3);
+    float *x = random_floats(&rng, IMAGES * DIM, -2, 2), found[IMAGES * DIM];
+    int labels[IMAGES], fooled[IMAGES];
+    for (int i = 0; i < IMAGES; i++) labels[i] = margin(net, x + i * DIM) > 0;
+    labels[7] = !labels[7];                        /* wrong from the start */
+    for (int kind = 0; kind < 6; kind++) {         /* L-inf, L2: FGSM, 40 steps, 400 and 2 starts */
+        jem_attack_desc d = jem_attack_desc_default();
+        d.l2 = kind & 1, d.eps = d.l2 ? 0.5f : 0.2f, d.lo = -9, d.hi = 9;
+        if (kind < 2) d.steps = 1, d.random_start = 0;
+        if (kind > 3) d.steps = 400, d.restarts = 2, d.step = d.eps / 40;
+        const double best = (double)d.eps * dual[d.l2];
+        /* on a sphere tan(angle/2) shrinks by exp(-2.5) in 40 steps: from 120 degrees to 16 */
+        const double share = kind == 3 ? 0.96 * 0.99 : 0.9999;
+        CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, fooled) == JEM_OK, "%s",
+              jem_error(ctx));
+        int count = 0;
+        for (int i = 0; i < IMAGES; i++) {
+            const float *v = found + i * DIM;
+            const double was = margin(net, x + i * DIM), is = margin(net, v);
+            const double moved = labels[i] ? was - is : is - was;
+            count += fooled[i];
+            CHECK(far_from(v, x + i * DIM, d.l2) <= (double)d.eps * 1.00001, "kind %d, image %d",
+                  kind, i);
+            CHECK(fooled[i] == ((is > 0) != (labels[i] > 0)), "kind %d, image %d: margin %g", kind,
+                  i, is);
+            if (i == 7) CHECK(fooled[i] && moved == 0, "wrong from the start");
+            else if (fabs(was) > best * 1.0001) CHECK(!fooled[i] && moved <= best * 1.0001 &&
+                moved >= best * share, "kind %d, image %d: %g of %g", kind, i, moved, best);
+            else if (fabs(was) < best * share)
+                CHECK(fooled[i], "kind %d, image %d: %g of %g", kind, i, fabs(was), best);
+        }
+        CHECK(count > 10 && count < IMAGES - 10, "kind %d: %d fooled", kind, count);
+    }
+    jem_attack_desc d = jem_attack_desc_default();
+    d.lo = -0.5f, d.hi = 0.5f, d.eps = 0.4f;
+    for (int i = 0; i < IMAGES * DIM; i++) x[i] *= 0.25f;            /* the range holds */
+    CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, NULL) == JEM_OK, "%s",
+          jem_error(ctx));
+    int edge = 0;
+    for (int i = 0; i < IMAGES * DIM; i++) {
+        CHECK(fabsf(found[i]) <= 0.5f && fabsf(found[i] - x[i]) <= 0.400001f, "number %d", i);
+        edge += fabsf(found[i]) == 0.5f;
+    }
+    CHECK(edge > 100, "%d at the edge", edge);
+    d.eps = NAN;
+    CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, NULL) == JEM_BAD_ARGUMENT &&
+          says(ctx, "eps nan"), "NaN");
+    CHECK(jem_attack(net, x, labels, IMAGES, NULL, NULL, found, NULL) == JEM_BAD_ARGUMENT &&
+          says(ctx, "no rng"), "no rng");
+    free(x), jem_net_free(net);
+}
+
+static void test_targets(jem_ctx *ctx) {
+    printf("attacks: with a target, also from noise and over any distance; the same twice\n");
+    jem_net *net = plane_net(ctx, 3);
+    jem_rng rng = jem_rng_seed(4), again;
+    float *x = random_floats(&rng, IMAGES * DIM, -1, 1), f[IMAGES * 3];
+    float found[IMAGES * DIM], second[IMAGES * DIM];
+    int labels[IMAGES], fooled[IMAGES], count = 0, near = 0;
+    for (int i = 0; i < IMAGES; i++) labels[i] = i % 3;
+    jem_attack_desc d = jem_attack_desc_default();
+    d.targeted = 1, d.eps = HUGE_VALF, d.step = 0.1f, d.l2 = 1, d.sure = 0.9f, d.steps = 200;
+    d.lo = -9, d.hi = 9, again = rng;
+    CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, fooled) == JEM_OK &&
+          jem_attack(net, x, labels, IMAGES, &d, &again, second, NULL) == JEM_OK &&
+          jem_logits(net, found, IMAGES, f) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(same_bits(found, second, IMAGES * DIM), "the same twice");
+    for (int i = 0; i < IMAGES; i++) {
+        double sum = 0;
+        for (int c = 0; c < 3; c++)
+            sum += exp((double)f[3 * i + c] - (double)f[3 * i + labels[i]]);
+        count += fooled[i], near += 1 / sum >= 0.8999 && 1 / sum < 0.92;
+    }
+    CHECK(count == IMAGES && near == IMAGES, "%d of %d done, %d just so", count, IMAGES, near);
+    free(x), jem_net_free(net);
+}
+
+/* ---- what is missing ------------------------------------------------------------------------- */
+
+/* log p(x) = -|L x|^2 / 2: a Gaussian of precision A = L'L. */
+static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, void *l) {
+    jem_tensor *z = jem_linear(ctx, x, (jem_param *)l, NULL);
+    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, z)), -0.5f);
+}
+
+/* Pixels 0 and 1 are open. Their conditional mean is -A_oo^-1 A_ok x_k; a step of ULA of size a
+   makes of a variance 1/c one of 1/(c (1 - a c/4)), for each eigenvalue c of A_oo. */
+static void test_conditional(jem_ctx *ctx) {
+    printf("imputation: a Gaussian's conditional mean and covariance, known pixels untouched\n");
+    enum { D = 4, CHAINS = 4096 };
+    static const float rows[D * D] = { 1.2f, .3f, -.5f, .4f,  .2f, 1, .6f, -.3f,
+                                       -.4f, .5f, 1.1f, .2f,  .3f, -.6f, .1f, .9f };
+    jem_net *bag = bag_create(ctx);
+    const int sizes[2] = { D, D };
+    jem_param *l = jem_net_param(bag, "l", 2, sizes, 0);
+    memcpy(l->value, rows, sizeof rows), jem_param_changed(l);
+    double a[D][D];
+    for (int i = 0; i < D; i++)
+        for (int j = 0; j < D; j++) {
+            a[i][j] = 0;
+            for (int k = 0; k < D; k++)
+                a[i][j] += (double)rows[k * D + i] * (double)rows[k * D + j];
+        }
+    float *x = floats(CHAINS * D), *known = floats(CHAINS * D), *y = floats(CHAINS * D);
+    for (int i = 0; i < CHAINS * D; i++)
+        known[i] = i % D >= 2, x[i] = i % D == 2 ? 1.5f : i % D == 3 ? -0.7f : 9;
+    const double det = a[0][0] * a[1][1] - a[0][1] * a[0][1], step = 0.1;
+    const double b0 = a[0][2] * 1.5 - a[0][3] * 0.7, b1 = a[1][2] * 1.5 - a[1][3] * 0.7;
+    const double mean[2] = { -(a[1][1] * b0 - a[0][1] * b1) / det,
+                             -(a[0][0] * b1 - a[0][1] * b0) / det };
+    /* (A - step/4 A^2)^-1 */
+    double b[2][2], s[2][2];
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++)
+            b[i][j] = a[i][j] - step / 4 * (a[i][0] * a[0][j] + a[i][1] * a[1][j]);
+    const double det_b = b[0][0] * b[1][1] - b[0][1] * b[0][1];
+    s[0][0] = b[1][1] / det_b, s[1][1] = b[0][0] / det_b, s[0][1] = -b[0][1] / det_b;
+    jem_impute_desc d = jem_impute_desc_default();
+    d.walk = jem_langevin_desc((float)step, 200);
+    jem_rng rng = jem_rng_seed(6);
+    jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, x, CHAINS, D, 1, 1);
+    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
+          "%s", jem_error(ctx));
+    double m[2] = { 0, 0 }, v[2][2] = { { 0, 0 }, { 0, 0 } };
+    int kept = 1;
+    for (int i = 0; i < CHAINS; i++) {
+        kept &= y[i * D + 2] == 1.5f && y[i * D + 3] == -0.7f;
+        for (int j = 0; j < 2; j++) m[j] += (double)y[i * D + j] / CHAINS;
+    }
+    for (int i = 0; i < CHAINS; i++)
+        for (int j = 0; j < 2; j++)
+            for (int k = 0; k < 2; k++)
+                v[j][k] += ((double)y[i * D + j] - m[j]) * ((double)y[i * D + k] - m[k]) / CHAINS;
+    CHECK(kept, "what is known stays");
+    for (int j = 0; j < 2; j++) {
+        CHECK_CLOSE(m[j], mean[j], 4 * sqrt(s[j][j] / CHAINS), "mean %d", j);
+        CHECK_CLOSE(v[j][j], s[j][j], 4 * s[j][j] * sqrt(2.0 / CHAINS), "variance %d", j);
+    }
+    CHECK_CLOSE(v[0][1], s[0][1], 4 * sqrt(s[0][0] * s[1][1] * 2 / CHAINS), "covariance");
+
+    d.walk.steps = 0, d.lo = d.hi = 0;             /* begins as x is, goes nowhere */
+    jem_write(t, x);
+    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
+          same_bits(x, y, CHAINS * D), "no steps: %s", jem_error(ctx));
+    CHECK(jem_impute(ctx, gaussian, l, t, NULL, &d, &rng) == JEM_BAD_ARGUMENT &&
+          says(ctx, "what is known"), "no mask");
+    jem_end(ctx, mark);
+    free(x), free(y), free(known), jem_net_free(bag);
+}
+
+/* Images that are one of two templates, with any noise: p(x) = integral of N(template, s^2) ds/s,
+   log p = -pixels/2 log |x - template|^2. Each half of a template tells which it is. */
+enum { SIDE = 8, PIXELS = SIDE * SIDE, PICTURES = 32 };
+static jem_tensor *templates(jem_ctx *ctx, jem_tensor *x, void *user) {
+    jem_tensor *l[2];
+    for (int k = 0; k < 2; k++) {
+        const float *all = (const float *)user + k * PIXELS * PICTURES;
+        jem_tensor *off = jem_sub(ctx, x, jem_input(ctx, all, x->n, 1, SIDE, SIDE));
+        l[k] = jem_log(ctx, jem_sum_image(ctx, jem_square(ctx, off)));
+    }
+    return jem_logsumexp(ctx, jem_scale(ctx, jem_concat(ctx, l[0], l[1]), -0.5f * PIXELS));
+}
+static void test_noise_blind(jem_ctx *ctx) {
+    printf("imputation: noise-blind, the half that belongs to the one that is known\n");
+    jem_rng rng = jem_rng_seed(9);
+    float *one = random_floats(&rng, 2 * PIXELS, -1, 1), *all = floats(2 * PIXELS * PICTURES);
+    float *x = floats(PIXELS * PICTURES), *known = floats(PIXELS * PICTURES), *y = floats(PIXELS *
+                                                                                          PICTURES);
+    for (int i = 0; i < PIXELS * PICTURES; i++) {
+        for (int k = 0; k < 2; k++) all[k * PIXELS * PICTURES + i] = one[k * PIXELS + i % PIXELS];
+        known[i] = i % PIXELS < PIXELS / 2;
+        x[i] = known[i] > 0 ? one[i / PIXELS % 2 * PIXELS + i % PIXELS] : 5;
+    }
+    jem_impute_desc d = jem_impute_desc_default();
+    d.denoise.steps = 300, d.walk.steps = 0;
+    jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, x, PICTURES, 1, SIDE, SIDE);
+    CHECK(jem_impute(ctx, templates, all, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
+          "%s", jem_error(ctx));
+    jem_end(ctx, mark);
+    for (int i = 0; i < PICTURES; i++) {
+        double off = 0;
+        for (int k = 0; k < PIXELS; k++) {
+            const double e = (double)y[i * PIXELS + k] - (double)one[i % 2 * PIXELS + k];
+            off += e * e / PIXELS;
+        }
+        CHECK(sqrt(off) < 0.05, "picture %d is off by %g", i, sqrt(off));
+    }
+    free(one), free(all), free(x), free(y), free(known);
+}
+
+int main(void) {
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    test_reliability();
+    test_temperature(ctx);
+    test_detection();
+    test_scores(ctx);
+    test_usual(ctx);
+    test_linear(ctx);
+    test_targets(ctx);
+    test_conditional(ctx);
+    test_noise_blind(ctx);
+    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
+    close_ctx(ctx, &count, "all of the above");
+    return test_report();
+}
