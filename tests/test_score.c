@@ -299,7 +299,7 @@ static void test_learned(void) {
     for (int dims = 2; dims <= MOST_DIMS; dims *= 8)
         for (int centres = 1; centres <= CENTRES; centres += CENTRES - 1) {
             const double share = learn(ctx, dims, centres);
-            CHECK(jem_ok(ctx) && share < 0.02, "%d dimensions, %d centres: the error is %.4f of the "
+            CHECK(jem_ok(ctx) && share < 0.02, "%d dimensions, %d centres: error %.4f of the "
                   "score's square (%s)", dims, centres, share, jem_error(ctx));
             printf("  %d dimensions, %d: error %.4f of the score's square\n", dims, centres,
                    share);
