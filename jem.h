@@ -5270,7 +5270,7 @@ static jem_status jem__breed_some(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
     const jem_train_desc *d = &tr->desc;
     const int begin = b->visits[0] < 0, by_class = jem__by_class(d);
-    const int every = d->reinit > 0 ? (int)(1 / d->reinit + 0.5f) : 0;
+    const int every = d->reinit > 1e-6f ? (int)(1 / d->reinit + 0.5f) : 0;
     if (!d->fresh.steps || !(begin || (every && (tr->updates - d->cd_from) % every == 0)))
         return JEM_OK;
     if (begin) n = n < 64 ? 64 : n;
