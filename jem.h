@@ -553,7 +553,7 @@ JEM_API jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const in
    that of -log p (Hinton 2002); numbers per image in, any n each. */
 JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample);
 
-/* Denoising score matching (Vincent 2011, eq. 11): at images with noise, x~ = x + sigma z, the
+/* Denoising score matching (Vincent 2011): at images with noise, x~ = x + sigma z, the
    slope of log p must point back to where they came from,
 
        L = mean over images of weight/2 ||r||^2,    r = sigma d log p(x~)/dx~ + z,    z ~ N(0,I)
@@ -561,8 +561,8 @@ JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_ten
    It learns a density without a single chain. The density is not told sigma: in hundreds of pixels
    it can see it. */
 typedef struct jem_score_desc {
-    const float *sigma;    /* [n], > 0: noise of each image. From about what the eye overlooks to
-                              about the distance between images: .12 to 2 for pixels in [-1,1] */
+    const float *sigma;    /* [n], > 0: noise of each image, from what the eye overlooks to what
+                              hides any image: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
     float step;            /* of the difference, see >>losses below; 0: .03, JEM_BF16 .1 */
 } jem_score_desc;
@@ -5569,7 +5569,7 @@ static jem_status jem__breed_some(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
     const jem_train_desc *d = &tr->desc;
     const int begin = b->visits[0] < 0, by_class = jem__by_class(d);
-    const int every = d->reinit > 0 ? (int)(1 / d->reinit + 0.5f) : 0;
+    const int every = d->reinit > 1e-6f ? (int)(1 / d->reinit + 0.5f) : 0;
     if (!d->fresh.steps || !(begin || (every && (tr->updates - d->cd_from) % every == 0)))
         return JEM_OK;
     if (begin) n = n < 64 ? 64 : n;

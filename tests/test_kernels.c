@@ -326,7 +326,8 @@ static void direct_updates(jem_ctx *ctx, record *r) {
             record_add(r, "fill", x, n);
             jem__langevin d;
             memset(&d, 0, sizeof d);
-            for (int l = 0; l < JEM_LANES; l++) d.step[l] = 1, d.noise[l] = 0.3f;
+            for (int l = 0; l < JEM_LANES; l++)
+                d.step[l] = 1 - 0.05f * (float)l, d.noise[l] = 0.3f + 0.02f * (float)l;
             if (how & 1) d.clamp_grad = 0.5f;
             if (how & 2) d.lo = -0.9f, d.hi = 1;
             ctx->k->langevin(x, g, n, &d, how & 4 ? rng.key : NULL, starts[how % 4]);
