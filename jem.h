@@ -1,4 +1,4 @@
-/* jem.h - v0.1 - energy-based models in one C header            license: MIT-0 or public domain
+/* jem.h - v0.2 - energy-based models in one C header            license: MIT-0 or public domain
 
    A classifier is secretly an energy-based model: the logits f(x)[y] that say what an image is
    also hold a density over images. Train both at once and the same small network classifies,
@@ -9364,7 +9364,15 @@ static int jem__engine_open(jem_ctx *ctx) {
 #endif /* JEM_IMPLEMENTATION */
 
 /* ==== >>changelog ============================================================================= */
-/* 0.1  2026-11  first: autograd, kernels for AVX2, AVX-512, NEON, AMX, wide-resnet, JEM,
+/* 0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
+                 sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
+                 Metropolis, MALA, HMC, annealed importance sampling, diagnostics. Calibration,
+                 out-of-distribution scores, attacks, imputation. max_pool, upsample, concat, detach, sigmoid, softplus,
+                 clamp. Files are written under names of their own; descs survive to the bit.
+                 Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author
+                 needs and no more; jem_archive_write refuses symbolic links; images with NaN or
+                 absurd numbers are errors.
+   0.1  2026-11  first: autograd, kernels for AVX2, AVX-512, NEON, AMX, wide-resnet, JEM,
                  safetensors, checkpoints of training, averaged weights; the jem command line. */
 
 /* ----------------------------------------------------------------------------------------------
