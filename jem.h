@@ -9367,8 +9367,9 @@ static int jem__engine_open(jem_ctx *ctx) {
 /* 0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
                  sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
                  Metropolis, MALA, HMC, annealed importance sampling, diagnostics. Calibration,
-                 out-of-distribution scores, attacks, imputation. max_pool, upsample, concat, detach, sigmoid, softplus,
-                 clamp. Files are written under names of their own; descs survive to the bit.
+                 out-of-distribution scores, attacks, imputation. max_pool, upsample, concat, detach,
+                 sigmoid, softplus, clamp. Files are written under names of their own; descs survive
+                 to the bit.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author
                  needs and no more; jem_archive_write refuses symbolic links; images with NaN or
                  absurd numbers are errors.
