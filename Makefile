@@ -42,7 +42,7 @@ tests: $(TESTS)
 # What does not compile is one failed test of many: hence -k, and run.sh looks what is there.
 test: stb   ## build and run every test; the last line is: N passed, N failed
 	$(AGAIN) -k tests examples tools || true
-	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents smoke cli two_units python \
+	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents smoke cli uses two_units python \
 		get_data neon strict
 
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
@@ -53,9 +53,12 @@ sanitize: stb  ## the test programs under the address and undefined-behaviour sa
 	    -fsanitize=address,undefined -fno-sanitize-recover=all"
 sanitized:
 	$(AGAIN) -k tests $(BUILD)/jem || true
-	@tests/run.sh $(TESTS) cli
+	@tests/run.sh $(TESTS) cli uses
 
 bench: $(BUILD)/bench  ## GFLOP/s of every layer and pass, and what the rest takes
+	@echo 'jem.h compiled with $(CC) -O2: user and system time, size'
+	@$(CC) -std=c99 -O2 -x c -DJEM_IMPLEMENTATION -c jem.h -o $(BUILD)/alone.o && \
+	    times >$(BUILD)/alone.txt && sed -n 2p $(BUILD)/alone.txt && size $(BUILD)/alone.o
 	$(BUILD)/bench --out $(BUILD)/bench.csv
 
 bench-torch: $(BUILD)/bench_torch $(BUILD)/bench_chart  ## against PyTorch; NETS="wrn-16-2" for one

@@ -107,7 +107,7 @@
 
    TABLE OF CONTENTS                                        (search for the mark)
        >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD, score
-       >>rng        counter-based random numbers            >>samplers  SGLD, replay buffer
+       >>rng        counter-based random numbers            >>samplers  SGLD, HMC, AIS, buffer
        >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
        >>tape       record, and the plain walk              >>train     one step at a time
        >>plan       the same, faster                        >>eval      classify, accuracy
@@ -668,6 +668,63 @@ JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, cons
                                    float reinit, float *x, int *slot);
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
 
+/* ---- exact samplers, and diagnostics ---- */
+
+/* A Langevin step is only nearly right: the larger it is, the larger its bias. Where a proposal x'
+   is taken with probability min(1, ratio) and otherwise refused (Metropolis & others 1953; Hastings
+   1970), chains have p itself as their limit. All of these are one walk, of `leapfrog` steps before
+   each decision (Neal 2011, section 5):
+       0   x' = x + step N(0,I): random-walk Metropolis, which needs no gradient
+       1   MALA: the Langevin step of jem_langevin_desc(step^2, ..), made exact
+       L   Hamiltonian Monte Carlo: x' = where x slides to, from a push N(0,I), in time L step */
+typedef struct jem_mcmc_desc {
+    int steps;                                     /* 1000 proposals */
+    float step;                                    /* .1 */
+    int leapfrog;                                  /* 1 */
+    int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
+    void *watch_user;
+} jem_mcmc_desc;
+JEM_API jem_mcmc_desc jem_mcmc_desc_default(void);
+/* Each image of the leaf x is a chain of its own. accepted (may be NULL): [n], the share of its
+   proposals that a chain took. In many dimensions the best step takes .23 of them with leapfrog 0,
+   .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013). */
+JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                            const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
+/* SGLD whose bias dies out (Welling & Teh 2011): step t is (1 + t/b)^-gamma times the desc's, its
+   noise the root of that times; the paper's a(b+t)^-gamma. gamma in (1/2, 1]. */
+JEM_API jem_status jem_sgld_decay(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                                  const jem_sgld_desc *desc, float b, float gamma, jem_rng *rng);
+
+/* Annealed importance sampling (Neal 2001): the Z of p(x) = exp(logp(x))/Z. Chains go from q =
+   N(mean, std^2 I) to p through q^(1-b) p^b, and are weighed; the mean weight is Z, whatever the
+   number of levels: more make it less noisy. */
+typedef struct jem_ais_desc {
+    int levels;                                    /* 500 */
+    float mean, std;                               /* 0, 1: q, which should cover p */
+    jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 steps of .1 */
+} jem_ais_desc;
+typedef struct jem_ais_result {
+    double log_z, error;                           /* error: one standard deviation of log_z */
+    double chains;                                 /* as many weights count; below 10: believe none
+                                                      of it, and take more levels */
+} jem_ais_result;
+JEM_API jem_ais_desc jem_ais_desc_default(void);
+/* x is a leaf; what it holds does not matter. Then it holds the chains' ends. */
+JEM_API jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                           const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result);
+
+/* What values[step][chain] of some number are worth: effective sample size and split R-hat as in
+   Stan (Gelman & others 2013, section 11.4-5; Geyer's initial monotone sequence). */
+typedef struct jem_chain_stats {
+    double mean, std;                              /* of the number */
+    double tau;                                    /* autocorrelation time: so many steps are worth
+                                                      one independent sample */
+    double ess, error;                             /* their number; standard error of the mean */
+    double rhat;                                   /* 1: chains agree; above 1.01 they do not yet */
+} jem_chain_stats;
+/* NaN in all fields if steps < 8 or chains < 1; the middle one of an odd number is left out. */
+JEM_API jem_chain_stats jem_diagnose(const float *values, int steps, int chains);
+
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
 typedef enum jem_optimizer { JEM_ADAM = 0, JEM_SGD } jem_optimizer;
@@ -1224,30 +1281,27 @@ const char *jem_isa_name(jem_isa isa) {
 #define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
 
 /* Elementwise y = f(x), a row each: what it is called, what its backward wants (the input, the
-   output, a bit or a slope kept for each number), f, and its derivative. The formulas are of
-   vectors, in the words of the kernels (>>engine): JEM__X is the input, JEM__Y the output, a the
-   op's number. Of these rows come the enum, the kernels map and map_back, and the ops. */
-#define JEM__MAPS(ROW)                                                                             \
-    ROW(SCALE, "scale", NOTHING, JEM__MUL(JEM__X, JEM__SET(a)), JEM__SET(a))                       \
-    ROW(SHIFT, "shift", NOTHING, JEM__ADD(JEM__X, JEM__SET(a)), JEM__SET(1.0f))                    \
-    ROW(SQUARE, "square", INPUT, JEM__MUL(JEM__X, JEM__X), JEM__ADD(JEM__X, JEM__X))               \
-    ROW(EXP, "exp", OUTPUT, JEM__FN(exp)(JEM__X), JEM__Y)                                          \
-    ROW(LOG, "log", INPUT, JEM__FN(log)(JEM__X), JEM__DIV(JEM__SET(1.0f), JEM__X))                 \
-    ROW(TANH, "tanh", OUTPUT,                                  /* 2 sigmoid(2x) - 1 */             \
-        JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(JEM__ADD(JEM__X, JEM__X)), JEM__SET(-1.0f)),     \
-        JEM__FNMA(JEM__Y, JEM__Y, JEM__SET(1.0f)))                                                 \
-    ROW(LEAKY, "leaky_relu", BIT, JEM__ACTIVATE(JEM__MAP_LEAKY),                                   \
-        JEM__PICK(JEM__BIT, JEM__SET(a), JEM__SET(1.0f)))                                          \
-    ROW(SILU, "silu", SLOPE, JEM__ACTIVATE(JEM__MAP_SILU), JEM__SLOPE)                             \
-    ROW(SIGMOID, "sigmoid", OUTPUT, JEM__FN(sigmoid)(JEM__X), JEM__FNMA(JEM__Y, JEM__Y, JEM__Y))   \
-    ROW(SOFTPLUS, "softplus", INPUT, JEM__FN(softplus)(JEM__X), JEM__FN(sigmoid)(JEM__X))          \
-    ROW(AT_LEAST, "clamp", INPUT, JEM__LESS(JEM__X, JEM__SET(a), JEM__SET(a), JEM__X),             \
-        JEM__LESS(JEM__X, JEM__SET(a), JEM__SET(0.0f), JEM__SET(1.0f)))                            \
-    ROW(AT_MOST, "clamp", INPUT, JEM__LESS(JEM__SET(a), JEM__X, JEM__SET(a), JEM__X),              \
-        JEM__LESS(JEM__SET(a), JEM__X, JEM__SET(0.0f), JEM__SET(1.0f)))
+   output, a bit or a slope kept for each number), f, and its derivative. K() makes a word into the
+   kernels' own (>>engine); X is the input, Y the output, A the op's number. Of these rows come the
+   enum, the kernels map and map_back, and the ops. */
+#define JEM__MAPS(ROW, K)                                                                          \
+    ROW(SCALE, "scale", NOTHING, K(MUL)(K(X), K(A)), K(A))                                         \
+    ROW(SHIFT, "shift", NOTHING, K(ADD)(K(X), K(A)), K(ONE))                                       \
+    ROW(SQUARE, "square", INPUT, K(MUL)(K(X), K(X)), K(ADD)(K(X), K(X)))                           \
+    ROW(EXP, "exp", OUTPUT, K(FN)(exp)(K(X)), K(Y))                                                \
+    ROW(LOG, "log", INPUT, K(FN)(log)(K(X)), K(DIV)(K(ONE), K(X)))                                 \
+    ROW(TANH, "tanh", OUTPUT, K(FN)(tanh)(K(X)), K(FNMA)(K(Y), K(Y), K(ONE)))                      \
+    ROW(LEAKY, "leaky_relu", BIT, K(ACTIVATE)(JEM__MAP_LEAKY), K(PICK)(K(BIT), K(A), K(ONE)))      \
+    ROW(SILU, "silu", SLOPE, K(ACTIVATE)(JEM__MAP_SILU), K(SLOPE))                                 \
+    ROW(SIGMOID, "sigmoid", OUTPUT, K(FN)(sigmoid)(K(X)), K(FNMA)(K(Y), K(Y), K(Y)))               \
+    ROW(SOFTPLUS, "softplus", INPUT, K(FN)(softplus)(K(X)), K(FN)(sigmoid)(K(X)))                  \
+    ROW(AT_LEAST, "clamp", INPUT, K(LESS)(K(X), K(A), K(A), K(X)),                                 \
+        K(LESS)(K(X), K(A), K(ZERO), K(ONE)))                                                      \
+    ROW(AT_MOST, "clamp", INPUT, K(LESS)(K(A), K(X), K(A), K(X)),                                  \
+        K(LESS)(K(A), K(X), K(ZERO), K(ONE)))
 
 #define JEM__ROW(kind, name, wants, f, derivative) JEM__MAP_##kind,
-enum { JEM__MAPS(JEM__ROW) JEM__MAP_DROP /* the backward of dropout */ };
+enum { JEM__MAPS(JEM__ROW, ) JEM__MAP_DROP /* the backward of dropout */ };
 #undef JEM__ROW
 enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
 
@@ -2908,13 +2962,13 @@ static const jem__traits jem__act_traits = {
 #define JEM__MAP_SLOPE JEM_KEEPS_NOTHING, &jem__act_traits
 #define JEM__ROW(kind, name, wants, f, derivative)                                                 \
     { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
-static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW) };
+static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW, ) };
 #undef JEM__ROW
 
 enum { JEM__AUX_NOTHING = 0, JEM__AUX_INPUT = 0, JEM__AUX_OUTPUT = 0, JEM__AUX_BIT = 2,
        JEM__AUX_SLOPE = 64 };
 #define JEM__ROW(kind, name, wants, f, derivative) JEM__AUX_##wants,
-static const unsigned char jem__map_aux[] = { JEM__MAPS(JEM__ROW) };
+static const unsigned char jem__map_aux[] = { JEM__MAPS(JEM__ROW, ) };
 #undef JEM__ROW
 
 /* y = f(x) */
@@ -2948,13 +3002,18 @@ jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float a) {
 jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope) {
     return jem__map(ctx, x, JEM__MAP_LEAKY, slope);
 }
-#define JEM__MAP_OP(name, kind)                                                                    \
-    jem_tensor *name(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, kind, 0); }
-JEM__MAP_OP(jem_square, JEM__MAP_SQUARE) JEM__MAP_OP(jem_exp, JEM__MAP_EXP)
-JEM__MAP_OP(jem_log, JEM__MAP_LOG) JEM__MAP_OP(jem_tanh, JEM__MAP_TANH)
-JEM__MAP_OP(jem_sigmoid, JEM__MAP_SIGMOID) JEM__MAP_OP(jem_softplus, JEM__MAP_SOFTPLUS)
-JEM__MAP_OP(jem_relu, JEM__MAP_LEAKY) JEM__MAP_OP(jem_silu, JEM__MAP_SILU)
-#undef JEM__MAP_OP
+jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SQUARE, 0); }
+jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_EXP, 0); }
+jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LOG, 0); }
+jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_TANH, 0); }
+jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LEAKY, 0); }
+jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SILU, 0); }
+jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x) {
+    return jem__map(ctx, x, JEM__MAP_SIGMOID, 0);
+}
+jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x) {
+    return jem__map(ctx, x, JEM__MAP_SOFTPLUS, 0);
+}
 
 jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -4956,6 +5015,246 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
         b->visits[slot[i]]++;
     }
     return JEM_OK;
+}
+
+/* ---- exact samplers, and diagnostics --------------------------------------------------------- */
+
+jem_mcmc_desc jem_mcmc_desc_default(void) {
+    jem_mcmc_desc d;
+    memset(&d, 0, sizeof d);
+    d.steps = 1000, d.step = 0.1f, d.leapfrog = 1;
+    return d;
+}
+
+/* The state of n chains of d numbers: where they are (old) and where they might go (new). */
+typedef struct jem__mcmc {
+    jem_ctx *ctx;
+    jem_fn logp;
+    void *user;
+    jem_tensor *leaf;
+    int n;
+    ptrdiff_t d;
+    float *x, *g, *f;                              /* old: [n][d] points, slopes; [n] log p */
+    float *new_x, *new_g, *new_f, *push;           /* push: [n][d], the momentum */
+} jem__mcmc;
+
+/* log p at x (NULL: where the leaf is) -> f, and its slope -> g (NULL: is not asked for). */
+static jem_status jem__density_at(jem__mcmc *m, const float *x, float *f, float *g) {
+    if (x && jem_write(m->leaf, x) != JEM_OK) return m->ctx->status;
+    const jem_mark mark = jem_begin(m->ctx);
+    jem_tensor *y = m->logp(m->ctx, m->leaf, m->user);
+    if (!y || y->n != m->n || y->c != 1 || y->h != 1 || y->w != 1)
+        jem__fail(m->ctx, JEM_BAD_SHAPE, "mcmc: the log-density made %s of x %s",
+                  y ? jem__shape_text(y).s : "nothing", jem__shape_text(m->leaf).s);
+    if (g && jem_grad(y, m->leaf) == JEM_OK) jem_read_grad(m->leaf, g);
+    jem_read(y, f);
+    jem_end(m->ctx, mark);
+    return m->ctx->status;
+}
+
+static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *user,
+                                 jem_tensor *x) {
+    m->ctx = ctx, m->logp = logp, m->user = user, m->leaf = x, m->n = x->n;
+    m->d = (ptrdiff_t)x->c * x->h * x->w;
+    float **const arrays[7] = { &m->x, &m->g, &m->new_x, &m->new_g, &m->push, &m->f, &m->new_f };
+    for (int i = 0; i < 7; i++)
+        *arrays[i] = jem__push_floats(ctx, i < 5 ? m->n * m->d : m->n);
+    if (ctx->status != JEM_OK || jem_read(x, m->x) != JEM_OK ||
+        jem__density_at(m, NULL, m->f, m->g) != JEM_OK) return ctx->status;
+    for (int i = 0; i < m->n; i++)
+        if (!jem__finite(m->f[i]))
+            return jem__fail(ctx, JEM_DIVERGED, "mcmc: log p of image %d is not finite", i);
+    return JEM_OK;
+}
+
+/* A proposal of every chain. gain[i]: log of the ratio that decides. With H = |push|^2/2 - log p,
+   which sliding without error would leave as it is, gain = H(old) - H(new). */
+static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rng *rng,
+                                    double *gain) {
+    const ptrdiff_t size = m->n * m->d;
+    const float half = d->step / 2;
+    jem_fill_normal(m->ctx, rng, m->push, size, 0, 1);
+    memcpy(m->new_x, m->x, (size_t)size * sizeof *m->x);
+    memcpy(m->new_g, m->g, (size_t)size * sizeof *m->g);
+    for (ptrdiff_t i = 0; i < m->n; i++) {
+        gain[i] = 0;
+        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
+            gain[i] = fma((double)m->push[k], 0.5 * (double)m->push[k], gain[i]);
+    }
+    for (int step = 0; step < d->leapfrog || step == 0; step++) {
+        for (ptrdiff_t k = 0; k < size; k++) {
+            if (d->leapfrog) m->push[k] = jem__fmaf(half, m->new_g[k], m->push[k]);
+            m->new_x[k] = jem__fmaf(d->step, m->push[k], m->new_x[k]);
+        }
+        if (jem__density_at(m, m->new_x, m->new_f, d->leapfrog ? m->new_g : NULL) != JEM_OK)
+            return m->ctx->status;
+        for (ptrdiff_t k = 0; d->leapfrog && k < size; k++)
+            m->push[k] = jem__fmaf(half, m->new_g[k], m->push[k]);
+    }
+    for (ptrdiff_t i = 0; i < m->n; i++) {
+        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
+            gain[i] = fma((double)m->push[k], -0.5 * (double)m->push[k], gain[i]);
+        gain[i] += (double)m->new_f[i] - (double)m->f[i];
+    }
+    return JEM_OK;
+}
+
+jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                    const jem_mcmc_desc *desc, jem_rng *rng, float *accepted) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_mcmc_desc d = desc ? *desc : jem_mcmc_desc_default();
+    if (!logp || !jem__is_leaf(x, "mcmc") || !rng || d.steps < 0 || d.leapfrog < 0 ||
+        !(d.step > 0))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "mcmc: needs a log-density, a leaf x, an rng, "
+                         "steps >= 0 (%d), leapfrog >= 0 (%d), step above 0 (%g)", d.steps,
+                         d.leapfrog, (double)d.step);
+    jem__mcmc m;
+    const jem_mark mark = jem_begin(ctx);
+    double *gain = (double *)jem__push(ctx, (size_t)x->n * sizeof *gain);
+    if (gain) jem__mcmc_open(&m, ctx, logp, user, x);
+    for (int i = 0; accepted && i < x->n; i++) accepted[i] = 0;
+    for (int step = 0; step < d.steps && ctx->status == JEM_OK; step++) {
+        if (jem__mcmc_propose(&m, &d, rng, gain) != JEM_OK) break;
+        for (int i = 0; i < m.n; i++) {            /* a gain that is NaN is refused */
+            const ptrdiff_t at = i * m.d;
+            const size_t bytes = (size_t)m.d * sizeof(float);
+            const double u = log((double)jem_rng_uniform(rng));
+            if (!(u < gain[i]) || !jem__finite(m.new_f[i])) continue;
+            memcpy(m.x + at, m.new_x + at, bytes), memcpy(m.g + at, m.new_g + at, bytes);
+            m.f[i] = m.new_f[i];
+            if (accepted) accepted[i] += 1 / (float)d.steps;
+        }
+        if (jem_write(x, m.x) != JEM_OK) break;
+        if (d.watch && d.watch(d.watch_user, step, x)) break;
+    }
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
+jem_status jem_sgld_decay(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                          const jem_sgld_desc *desc, float b, float gamma, jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
+    if (!(b > 0) || !(gamma >= 0) || d.steps < 0)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld_decay: needs b above 0 (%g), gamma (%g) and "
+                         "steps (%d) not below", (double)b, (double)gamma, d.steps);
+    for (int step = 0; step < d.steps; step++) {
+        const double share = pow(1 + step / (double)b, -(double)gamma);
+        jem_sgld_desc one = d;
+        one.steps = 1, one.watch = NULL;
+        one.step_size *= (float)share, one.noise_std *= (float)sqrt(share);
+        if (jem_sgld(ctx, logp, user, x, &one, rng) != JEM_OK) break;
+        if (d.watch && d.watch(d.watch_user, step, x)) break;
+    }
+    return ctx->status;
+}
+
+jem_ais_desc jem_ais_desc_default(void) {
+    jem_ais_desc d;
+    memset(&d, 0, sizeof d);
+    d.levels = 500, d.std = 1, d.walk = jem_mcmc_desc_default();
+    d.walk.steps = 1, d.walk.leapfrog = 5;
+    return d;
+}
+
+/* a log q + b log p, where q = N(mean, std^2 I) is normalised. */
+typedef struct jem__bridge { jem_fn logp; void *user; float a, b, mean, std; } jem__bridge;
+
+static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem__bridge *s = (const jem__bridge *)user;
+    const double each = log((double)s->std * sqrt(6.283185307179586));
+    jem_tensor *p = s->logp(ctx, x, s->user);
+    jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_shift(ctx, x, -s->mean)));
+    q = jem_scale(ctx, q, -0.5f / (s->std * s->std));
+    q = jem_shift(ctx, q, (float)(-each * x->c * x->h * x->w));
+    return jem_add(ctx, jem_scale(ctx, q, s->a), jem_scale(ctx, p, s->b));
+}
+
+/* The mean of exp(w[i]), in logarithms. */
+static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
+    double top = w[0], sum = 0, squares = 0;
+    for (int i = 1; i < n; i++) top = w[i] > top ? w[i] : top;
+    for (int i = 0; i < n; i++) {
+        const double e = exp(w[i] - top);
+        sum += e, squares = fma(e, e, squares);
+    }
+    r->log_z = top + log(sum / n), r->chains = sum * sum / squares;
+    r->error = sqrt(fmax(1 / r->chains - 1.0 / n, 0));     /* relative error of the mean */
+}
+
+jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
+                   jem_rng *rng, jem_ais_result *result) {
+    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
+    const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
+    if (!logp || !jem__is_leaf(x, "ais") || !rng || !result || d.levels < 1 || !(d.std > 0))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: needs a log-density, a leaf x, an rng, a "
+                         "place for the result, levels (%d) and std (%g) above 0", d.levels,
+                         (double)d.std);
+    jem__bridge s;
+    jem__mcmc m;
+    s.logp = logp, s.user = user, s.mean = d.mean, s.std = d.std;
+    m.ctx = ctx, m.logp = jem__between, m.user = &s, m.leaf = x, m.n = x->n;
+    const jem_mark mark = jem_begin(ctx);
+    double *w = (double *)jem__push_zero(ctx, (size_t)x->n * sizeof *w);
+    float *f = jem__push_floats(ctx, x->n);
+    if (w && f) jem__all_noise(x, d.mean, d.std, rng);
+    for (int k = 1; k <= d.levels && ctx->status == JEM_OK; k++) {     /* b = (k/levels)^2 */
+        const double to = (double)k / d.levels, from = (double)(k - 1) / d.levels;
+        const double more = (to - from) * (to + from);
+        s.a = -1, s.b = 1;
+        if (jem__density_at(&m, NULL, f, NULL) != JEM_OK) break;
+        for (int i = 0; i < x->n; i++) w[i] = fma(more, (double)f[i], w[i]);
+        s.b = (float)(to * to), s.a = 1 - s.b;
+        jem_mcmc(ctx, jem__between, &s, x, &d.walk, rng, NULL);
+    }
+    if (ctx->status == JEM_OK) jem__ais_sum(w, x->n, result);
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
+/* Mean over all halves of chains of their autocovariance at a lag. mean, spread: mean and variance
+   of the halves' means (by Welford's recursion). */
+static double jem__autocovariance(const float *values, int steps, int chains, int lag,
+                                  double *mean, double *spread) {
+    const ptrdiff_t n = steps / 2, next = chains;
+    double all = 0, squares = 0;
+    *mean = 0;
+    for (int half = 0; half < 2 * chains; half++) {
+        const float *v = values + half / 2 + (half & 1 ? (steps - n) * next : 0);
+        double m = 0, sum = 0;
+        for (ptrdiff_t i = 0; i < n; i++) m += (double)v[i * next] / (double)n;
+        for (ptrdiff_t i = 0; i + lag < n; i++)
+            sum = fma((double)v[i * next] - m, (double)v[(i + lag) * next] - m, sum);
+        const double off = m - *mean;
+        all += sum / (double)n, *mean += off / (half + 1), squares = fma(off, m - *mean, squares);
+    }
+    *spread = squares / (2 * chains - 1);
+    return all / (2 * chains);
+}
+
+jem_chain_stats jem_diagnose(const float *values, int steps, int chains) {
+    jem_chain_stats s = { NAN, NAN, NAN, NAN, NAN, NAN };
+    if (!values || steps < 8 || chains < 1) return s;
+    const int n = steps / 2;
+    double spread, unused;
+    const double within = jem__autocovariance(values, steps, chains, 0, &s.mean, &spread) *
+                          n / (n - 1.0);
+    const double total = fma(within, (n - 1.0) / n, spread);
+    s.std = sqrt(total), s.rhat = sqrt(total / within);
+    /* rho(0) = 1, rho(1), ... in pairs, whose sums are positive and fall: until one is negative */
+    double sum = 0, least = INFINITY, even = 1, odd;
+    for (int lag = 0;; lag += 2) {
+        const double c = jem__autocovariance(values, steps, chains, lag + 1, &s.mean, &unused);
+        if (lag) even = 1 - (within - jem__autocovariance(values, steps, chains, lag, &s.mean,
+                                                          &unused)) / total;
+        odd = 1 - (within - c) / total;
+        if (!(even + odd > 0) || lag + 5 >= n) break;
+        least = fmin(least, even + odd), sum += least;
+    }
+    const double count = 2.0 * n * chains;
+    s.tau = fmax(fma(2, sum, -1) + fmax(even, 0), 1 / log10(count));
+    s.ess = count / s.tau, s.error = s.std / sqrt(s.ess);
+    return s;
 }
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
@@ -7345,6 +7644,11 @@ JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
     return JEM__DIV(one, JEM__ADD(one, JEM__FN(exp)(JEM__SUB(JEM__SET(0.0f), x))));
 }
 
+/* 2 sigmoid(2x) - 1 */
+JEM__VINLINE JEM__V JEM__FN(tanh)(JEM__V x) {
+    return JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(JEM__ADD(x, x)), JEM__SET(-1.0f));
+}
+
 /* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|); u is 1 + e^-|x| rounded, and (e^-|x|)/(u - 1) mends
    what that lost */
 JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
@@ -7945,6 +8249,11 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
 
 /* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
 
+#define JEM__WORD(word) JEM__##word
+#define JEM__A JEM__SET(a)
+#define JEM__ONE JEM__SET(1.0f)
+#define JEM__ZERO JEM__SET(0.0f)
+
 /* y = f(x). aux: the bits or slopes that the backward wants, or NULL. */
 JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
     uint16_t *bits = (uint16_t *)aux;
@@ -7956,7 +8265,7 @@ JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void 
                       which == JEM__MAP_SILU && slopes ? slopes + i : NULL)
 #define JEM__ROW(which, name, wants, f, derivative)                                                \
     case JEM__MAP_##which: JEM__EACH(i, n) JEM__STORE(y + i, f); break;
-    switch (kind) { JEM__MAPS(JEM__ROW) default: break; }
+    switch (kind) { JEM__MAPS(JEM__ROW, JEM__WORD) default: break; }
 #undef JEM__ROW
 #undef JEM__ACTIVATE
 #undef JEM__X
@@ -7979,7 +8288,7 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
         }                                                                                          \
         break;
     switch (kind) {
-        JEM__MAPS(JEM__ROW)
+        JEM__MAPS(JEM__ROW, JEM__WORD)
         JEM__ROW(DROP, "", BIT, , JEM__PICK(JEM__BIT, JEM__SET(0.0f), JEM__SET(a)))
     default: break;
     }
@@ -7989,6 +8298,10 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
 #undef JEM__Y
 #undef JEM__X
 }
+#undef JEM__WORD
+#undef JEM__A
+#undef JEM__ONE
+#undef JEM__ZERO
 
 /* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
 JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
@@ -8073,7 +8386,8 @@ JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const f
 
 /* ---- average pooling ------------------------------------------------------------------------- */
 
-/* x (h,w,c,16) -> y (ho,wo,c,16): s times the sum over windows k x k */
+/* x (h,w,c,16) -> y (ho,wo,c,16): s times the sum over windows kh x kw. Many parameters: two
+   shapes and a window. */
 JEM__KERNEL void JEM__FN(pool)(const float *x, int w, int c, int kh, int kw, int stride, int ho,
                                int wo, float s, float *y) {
     const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
@@ -8090,6 +8404,7 @@ JEM__KERNEL void JEM__FN(pool)(const float *x, int w, int c, int kh, int kw, int
         }
 }
 
+/* Many parameters: as pool. */
 JEM__KERNEL void JEM__FN(pool_back)(const float *dy, int w, int c, int kh, int kw, int stride,
                                     int ho, int wo, float s, float *dx) {
     const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
@@ -8151,7 +8466,8 @@ JEM__KERNEL void JEM__FN(normalize_sums)(const float *x, const float *dy, const 
         }
 }
 
-/* dx += rstd (dy gamma - m1 - xhat m2); m1, m2 (c,16) NULL: 0 (statistics do not depend on x) */
+/* dx += rstd (dy gamma - m1 - xhat m2); m1, m2 (c,16) NULL: 0 (statistics do not depend on x).
+   Many parameters: seven arrays meet here. */
 JEM__KERNEL void JEM__FN(normalize_back)(const float *x, const float *dy, const float *mean,
                                          const float *rstd, const float *gamma, const float *m1,
                                          const float *m2, ptrdiff_t pixels, int c, float *dx) {
@@ -8334,7 +8650,7 @@ typedef struct jem__bf16 {
                   const uint16_t *const *b, float *c);
     /* Finishes n channels from o on of one pixel; at: of channel 0, in floats; f->y16 too */
     void (*finish)(const jem__finish *f, const float *c, int o, int n, ptrdiff_t at,
-                   ptrdiff_t half_at);
+                   ptrdiff_t at16);
     /* One pixel's channels as pairs, x[c][16] -> out[(c + 1)/2][16][2] */
     void (*pairs)(const float *x, int c, uint16_t *out);
     /* Pairs of images: c <= 16 channels of one pixel -> out[8][16][2] or, rows: out[16][32]. */
@@ -8374,12 +8690,12 @@ static void jem__bf16_block_scalar(int m, int n, int runs, int pairs, const uint
         }
 }
 static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o, int n,
-                                    ptrdiff_t at, ptrdiff_t half_at) {
+                                    ptrdiff_t at, ptrdiff_t at16) {
     for (int i = 0; i < n; i++)
         for (int l = 0; l < JEM_LANES; l++) {
             const float v = jem__finish_one_scalar(f, c[i * 16 + l], o + i,
                                                at + (ptrdiff_t)(o + i) * JEM_LANES + l, l);
-            uint16_t *to = f->y16 + half_at + (o + i) / 2 * JEM__BF16_PAIR + 2 * l + (o + i) % 2;
+            uint16_t *to = f->y16 + at16 + (o + i) / 2 * JEM__BF16_PAIR + 2 * l + (o + i) % 2;
             if (f->y16) *to = jem__to_bf16(v);
             if (f->y16 && i == n - 1 && (o + i) % 2 == 0) to[1] = 0;
         }
@@ -8431,14 +8747,14 @@ JEM__TARGET static void jem__bf16_block_avx512(int m, int n, int runs, int pairs
     }
 }
 JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const float *c, int o, int n,
-                                                ptrdiff_t at, ptrdiff_t half_at) {
-    at += (ptrdiff_t)o * JEM_LANES, half_at += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
-    for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, half_at += JEM__BF16_PAIR) {
+                                                ptrdiff_t at, ptrdiff_t at16) {
+    at += (ptrdiff_t)o * JEM_LANES, at16 += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
+    for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, at16 += JEM__BF16_PAIR) {
         const __m512 p = jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
         const __m512 q = i + 1 == n ? _mm512_setzero_ps()
             : jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1, at + JEM_LANES,
                                      0);
-        if (f->y16) _mm512_storeu_si512(f->y16 + half_at, jem__bf16_zip(p, q));
+        if (f->y16) _mm512_storeu_si512(f->y16 + at16, jem__bf16_zip(p, q));
     }
 }
 JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *out) {
@@ -8674,12 +8990,40 @@ static void jem__bf16_pack(const jem__bf16 *k, const jem__conv *q, const float *
     }
 }
 
+/* The rows of taps that lie inside for row r of a phase: which, and the rows that they read. */
+static int jem__bf16_inside(const jem__conv *q, const jem__phase *s, const jem__bf16_taps *t, int r,
+                            int *tap_row, int *row_of) {
+    int n = 0;
+    for (int j = 0; j < t->ny; j++) {
+        const int iy = r * s->step_in + t->down[j];
+        if ((unsigned)iy < (unsigned)q->hi) tap_row[n] = j, row_of[n++] = iy;
+    }
+    return n;
+}
+/* Finishes a pixel's m tiles c, of channels 16*o on. */
+static void jem__bf16_pixel_done(const jem__bf16 *k, const jem__conv *q, const jem__finish *f,
+                                 const float *c, int o, int m, int y, int x) {
+    const ptrdiff_t at = ((ptrdiff_t)y * q->wo + x) * q->co * JEM_LANES;
+    const ptrdiff_t at16 = y * jem__bf16_row(q->co, q->wo) + (x + 1) * jem__bf16_pixel(q->co);
+    for (int left; m > 0; m--, o++, c += JEM__BF16_TILE) {
+        left = q->co - o * 16;
+        k->finish(f, c, o * 16, left < 16 ? left : 16, at, at16);
+    }
+}
+/* Zeros before and behind some rows of what is written in bf16. */
+static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) {
+    const ptrdiff_t pixel = jem__bf16_pixel(q->co), row = jem__bf16_row(q->co, q->wo);
+    for (; rows > 0 && y < q->ho; rows--, y++) {
+        memset(y16 + y * row, 0, (size_t)pixel * sizeof *y16);
+        memset(y16 + (y + 1) * row - pixel, 0, (size_t)pixel * sizeof *y16);
+    }
+}
+
 /* Output or input gradient, as conv: x (hi,wi,ci,16), or already in bf16: xh. work: room for x. */
 static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part part, const float *x,
                            const uint16_t *xh, const uint16_t *pack, const jem__finish *f,
                            uint16_t *work) {
     const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
-    const ptrdiff_t out_pixel = jem__bf16_pixel(q->co), out_row = jem__bf16_row(q->co, q->wo);
     const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
     float c[4 * JEM__BF16_TILE];
     jem__phase s;
@@ -8694,11 +9038,8 @@ static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part par
         if (have < 0) have = r0 * s.step_in > q->k ? r0 * s.step_in - q->k : 0;
         for (int r = r0; r < r1; r++) {
             const int y = s.y0 + r * s.step_out;
-            int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
-            for (int j = 0; j < t.ny; j++) {
-                const int iy = r * s.step_in + t.down[j];
-                if ((unsigned)iy < (unsigned)q->hi) tap_row[runs] = j, row_of[runs++] = iy;
-            }
+            int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
+            const int runs = jem__bf16_inside(q, &s, &t, r, tap_row, row_of);
             for (int i = 0; !xh && i < runs; i++)  /* as far as has been converted, and on */
                 for (; have <= row_of[i]; have++)
                     jem__bf16_convert(k, x, q->ci, q->wi, have, work);
@@ -8715,26 +9056,17 @@ static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part par
                     memset(c, 0, (size_t)(m * n * JEM__BF16_TILE) * sizeof *c);
                     k->block(m, n, runs, pairs, a, t.ny * run, b, c);
                     for (int p = 0; p < n; p++)
-                        for (int i = 0; i < m; i++) {
-                            const int o0 = (o + i) * 16, px = s.x0 + (x0 + p) * s.step_out;
-                            k->finish(f, c + (p * m + i) * JEM__BF16_TILE, o0,
-                                      q->co - o0 < 16 ? q->co - o0 : 16,
-                                      ((ptrdiff_t)y * q->wo + px) * q->co * JEM_LANES,
-                                      y * out_row + (px + 1) * out_pixel);
-                        }
+                        jem__bf16_pixel_done(k, q, f, c + p * m * JEM__BF16_TILE, o, m, y,
+                                             s.x0 + (x0 + p) * s.step_out);
                 }
             }
-            if (f->y16 && phase == 0)
-                for (int i = 0; i < s.step_out && y + i < q->ho; i++) {
-                    uint16_t *edge = f->y16 + (y + i) * out_row;
-                    memset(edge, 0, (size_t)out_pixel * sizeof *edge);
-                    memset(edge + out_row - out_pixel, 0, (size_t)out_pixel * sizeof *edge);
-                }
+            if (f->y16 && phase == 0) jem__bf16_edges(q, f->y16, y, s.step_out);
         }
         pack += tiles * t.ny * run;
     }
     if (f->y16 && part.i == 0)
-        memset(f->y16 + q->ho * out_row, 0, 16 * JEM__BF16_PAIR * sizeof *f->y16);
+        memset(f->y16 + q->ho * jem__bf16_row(q->co, q->wo), 0,
+               16 * JEM__BF16_PAIR * sizeof *f->y16);
     if (k->end) k->end();
 }
 
@@ -8777,47 +9109,6 @@ static void jem__bf16_deal_y(const jem__bf16 *k, const jem__conv *q, const float
                         q->co - o < 16 ? q->co - o : 16, k->tiled,
                         out + i / 2 * 512 + i % 2 * (k->tiled ? 16 : 256));
         }
-}
-
-/* The weights of output tiles o .. o+m-1 and input tile i, rows ky0..ky1 of the kernel. xs, dys:
-   every group dealt. acc: m*k*k tiles of scratch. Adds to dw (O,I,k,k). */
-static void jem__bf16_weights(const jem__bf16 *k, const jem__conv *q, int groups,
-                              const uint16_t *xs, const uint16_t *dys, int o, int m, int i,
-                              int ky0, int ky1, float *acc, float *dw) {
-    const ptrdiff_t xt = jem__bf16_x_tile(q), yt = jem__bf16_y_tile(q);
-    const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
-    const int columns = jem__bf16_columns(q), most = m == 2 ? 2 : 4;
-    int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
-    rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
-    memset(acc, 0, (size_t)(m * q->k * q->k * JEM__BF16_TILE) * sizeof *acc);
-    if (k->begin) k->begin();
-    for (int g = 0; g < groups; g++)
-        for (int y0 = 0; y0 < q->ho; y0 += rows)
-            for (int ky = ky0; ky < ky1; ky++)
-                for (int kx = 0, n; kx < q->k; kx += n) {
-                    const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
-                    int runs = 0;
-                    n = q->k - kx < most ? q->k - kx : most;
-                    for (int y = y0; y < q->ho && y < y0 + rows; y++) {
-                        const int iy = y * q->stride + ky - q->pad;
-                        if ((unsigned)iy >= (unsigned)q->hi) continue;
-                        a[runs] = dys + g * jem__bf16_y_size(q) + y * yrow + o * yt;
-                        for (int p = 0; p < n; p++) {
-                            const int at = kx + p;
-                            b[runs * 4 + p] = xs + g * jem__bf16_x_size(q) + iy * xrow + i * xt +
-                                ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
-                        }
-                        runs++;
-                    }
-                    k->block(m, n, runs, q->wo * 8, a, yt, b,
-                             acc + (ky * q->k + kx) * m * JEM__BF16_TILE);
-                }
-    if (k->end) k->end();
-    for (int t = ky0 * q->k; t < ky1 * q->k; t++)
-        for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++)
-            for (int c = 0; c < 16 && i * 16 + c < q->ci; c++)
-                dw[((ptrdiff_t)(o * 16 + r) * q->ci + i * 16 + c) * q->k * q->k + t] +=
-                    acc[(t * m + r / 16) * JEM__BF16_TILE + r % 16 * 16 + c];
 }
 
 /* ---- methods: direct ------------------------------------------------------------------------- */
@@ -8963,15 +9254,51 @@ static void jem__bf16_deal(const jem__weights *w, int g, const float *x, const f
     jem__bf16_deal_y(w->ctx->bf16, w->q, dy, dys + g * jem__bf16_y_size(w->q));
     jem__bias_deal(w, g, dy);
 }
+/* Adds to dw (O,I,k,k); scratch is m*k*k tiles. */
 static void jem__bf16_product(const jem__weights *w, int task) {
+    const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
-    const int tiles = (q->co + 15) / 16, ci = (q->ci + 15) / 16;
-    const int split = w->products / jem__bf16_pairs_of_tiles(q);
-    const int o = task / split / ci * 2, row = task % split;
-    jem__bf16_weights(w->ctx->bf16, q, w->groups, (const uint16_t *)(const void *)w->x,
-                      (const uint16_t *)(const void *)w->y, o, o + 2 <= tiles ? 2 : 1,
-                      task / split % ci, q->k * row / split, q->k * (row + 1) / split,
-                      w->product + task * w->product_step, w->dw);
+    const uint16_t *xs = (const uint16_t *)(const void *)w->x,
+                   *dys = (const uint16_t *)(const void *)w->y;
+    const int split = w->products / jem__bf16_pairs_of_tiles(q), in = (q->ci + 15) / 16;
+    const int o = task / split / in * 2, i = task / split % in;        /* tiles */
+    const int m = o + 2 <= (q->co + 15) / 16 ? 2 : 1;
+    const int ky0 = q->k * (task % split) / split, ky1 = q->k * (task % split + 1) / split;
+    float *acc = w->product + task * w->product_step;
+    const ptrdiff_t xt = jem__bf16_x_tile(q), yt = jem__bf16_y_tile(q);
+    const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
+    const int columns = jem__bf16_columns(q), most = m == 2 ? 2 : 4;
+    int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
+    rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
+    memset(acc, 0, (size_t)(m * q->k * q->k * JEM__BF16_TILE) * sizeof *acc);
+    if (k->begin) k->begin();
+    for (int g = 0; g < w->groups; g++)
+        for (int y0 = 0; y0 < q->ho; y0 += rows)
+            for (int ky = ky0; ky < ky1; ky++)
+                for (int kx = 0, n; kx < q->k; kx += n) {
+                    const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
+                    int runs = 0;
+                    n = q->k - kx < most ? q->k - kx : most;
+                    for (int y = y0; y < q->ho && y < y0 + rows; y++) {
+                        const int iy = y * q->stride + ky - q->pad;
+                        if ((unsigned)iy >= (unsigned)q->hi) continue;
+                        a[runs] = dys + g * jem__bf16_y_size(q) + y * yrow + o * yt;
+                        for (int p = 0; p < n; p++) {
+                            const int at = kx + p;
+                            b[runs * 4 + p] = xs + g * jem__bf16_x_size(q) + iy * xrow + i * xt +
+                                ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
+                        }
+                        runs++;
+                    }
+                    k->block(m, n, runs, q->wo * 8, a, yt, b,
+                             acc + (ky * q->k + kx) * m * JEM__BF16_TILE);
+                }
+    if (k->end) k->end();
+    for (int t = ky0 * q->k; t < ky1 * q->k; t++)
+        for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++)
+            for (int c = 0; c < 16 && i * 16 + c < q->ci; c++)
+                w->dw[((ptrdiff_t)(o * 16 + r) * q->ci + i * 16 + c) * q->k * q->k + t] +=
+                    acc[(t * m + r / 16) * JEM__BF16_TILE + r % 16 * 16 + c];
 }
 static const jem__method jem__bf16_method = { 1, jem__direct_kind, jem__bf16_packed,
     jem__bf16_pack_all, jem__bf16_work, jem__bf16_run, jem__bf16_plan, jem__bf16_deal,

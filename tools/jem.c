@@ -5,8 +5,9 @@
        build/jem classify runs/a/last.safetensors picture.png
 
    tools/jem_train.h is the training run, tools/train_options.h what it can be told, jem_use.h the
-   other commands, options.h how options are read. Exit status: 0, 1 if something failed, 2 if it
-   was asked for something impossible; 130 when interrupted. */
+   other commands, jem_eval.h what `jem eval MODEL WHAT` measures, options.h how options are read.
+   Exit status: 0, 1 if something failed, 2 if it was asked for something impossible; 130 when
+   interrupted. */
 #if !defined(_WIN32) && !defined(_XOPEN_SOURCE)
 #define _XOPEN_SOURCE 600                          /* clock_gettime, isatty, sigaction, fsync */
 #endif
@@ -17,6 +18,7 @@
 #include "options.h"
 #include "jem_train.h"
 #include "jem_use.h"
+#include "jem_eval.h"
 
 static const struct command {
     const char *name, *arguments, *help;
@@ -27,7 +29,8 @@ static const struct command {
     { "sample", "MODEL [OPTIONS]", "draw images from a model", sample_command },
     { "classify", "MODEL IMAGE...", "say what image files show, and whether they look familiar",
       classify_command },
-    { "eval", "MODEL [OPTIONS]", "accuracy and log-likelihood on a data set", eval_command },
+    { "eval", "MODEL [WHAT] [OPTIONS]", "accuracy on a data set; or WHAT: calibration, ood, "
+      "attack, impute", uses_command },
     { "info", "FILE...", "say what a checkpoint holds", info_command },
     { "export", "FROM TO", "copy a checkpoint's network alone, without what training needs",
       export_command }
@@ -36,7 +39,7 @@ static const struct command {
 static int usage(FILE *to) {
     fprintf(to, "jem: energy-based models from the command line\n\n");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        fprintf(to, "  jem %-8s %-16s %s\n", commands[i].name, commands[i].arguments,
+        fprintf(to, "  jem %-8s %-22s %s\n", commands[i].name, commands[i].arguments,
                 commands[i].help);
     fprintf(to, "\n  jem COMMAND --help    the options of a command\n"
                 "  tools/get-data NAME   puts mnist, fashion-mnist or cifar10 under data/\n");

@@ -555,8 +555,9 @@ static int label_as(const jem_net *net, data_set *d) {
     return ok;
 }
 
-static int eval_model(const model *m, options *o, const eval_options *e) {
-    data_set d;
+/* The images that the options name, the model's own if they name none, as the model takes them.
+   0; or a line on stderr, and what to exit with. */
+static int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     data_desc desc;
     char error[512];
     if (!as_in_training(o, m->archive, "dataset", NULL) ||
@@ -578,30 +579,34 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     }
     if ((grey && !strcmp(grey, "on")) || (trained_on && !strcmp(trained_on, e->dataset)))
         desc.channels = m->net->channels;
-    if (!data_load(&d, e->dataset, e->split ? "train" : "test", &desc, error, sizeof error)) {
+    if (!data_load(d, e->dataset, e->split ? "train" : "test", &desc, error, sizeof error)) {
         fprintf(stderr, "jem eval: %s\n", error);
         return 1;
     }
-    int status = 1;
     const jem_net *net = m->net;
-    if (d.c != net->channels || d.h != net->height || d.w != net->width ||
-        d.classes > net->classes) {
+    int ok = d->c == net->channels && d->h == net->height && d->w == net->width &&
+             d->classes <= net->classes;
+    if (!ok)
         fprintf(stderr, "jem eval: %s has images (%d,%d,%d) of %d classes, %s takes (%d,%d,%d) of "
-                "%d\n", e->dataset, d.c, d.h, d.w, d.classes, m->path, net->channels, net->height,
-                net->width, net->classes);
-        status = 2;
-    } else if (!label_as(net, &d)) status = 2;
-    else {
-        const int n = e->n && e->n < d.n ? e->n : d.n;
-        double accuracy, nll, logp;
-        if (evaluate(m->net, &d, NULL, n, &accuracy, &nll, &logp) && !isfinite(nll + logp))
-            jem_fail(m->ctx, JEM_DIVERGED, "the model gives numbers that are not finite");
-        if (jem_ok(m->ctx)) {
-            printf("%s, %s, %d images: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
-                   e->dataset, e->split ? "train" : "test", n, 100 * accuracy, nll, logp);
-            status = 0;
-        } else model_fail("jem eval", m);
-    }
+                "%d\n", e->dataset, d->c, d->h, d->w, d->classes, m->path, net->channels,
+                net->height, net->width, net->classes);
+    ok = ok && label_as(net, d);
+    if (!ok) data_free(d);
+    return ok ? 0 : 2;
+}
+
+static int eval_model(const model *m, options *o, const eval_options *e) {
+    data_set d;
+    int status = data_for(m, o, e, &d);
+    if (status) return status;
+    const int n = e->n && e->n < d.n ? e->n : d.n;
+    double accuracy, nll, logp;
+    if (evaluate(m->net, &d, NULL, n, &accuracy, &nll, &logp) && !isfinite(nll + logp))
+        jem_fail(m->ctx, JEM_DIVERGED, "the model gives numbers that are not finite");
+    if (jem_ok(m->ctx))
+        printf("%s, %s, %d images: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
+               e->dataset, e->split ? "train" : "test", n, 100 * accuracy, nll, logp);
+    else model_fail("jem eval", m), status = 1;
     data_free(&d);
     return status;
 }

@@ -1,0 +1,79 @@
+/* How little must be changed for the network to be wrong? Ten digits, each attacked in steps of
+   growing size until it is taken for another (PGD in L2 norm). What it takes can be seen:
+   strokes are added and erased. Then the other way round, noise that is changed until the
+   network is sure of a digit: of that p(y|x) has no idea, but `familiarity` has.
+       build/attack [MODEL]    build/pictures/attack.png: digits; the changes (grey: none), twice as
+                               strong; what came out; noise made into 0 to 9 */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+
+#include "pictures.h"
+
+enum { N = 10, ROWS = 4 };
+
+/* The smallest of the attacks that fool the network, by growing eps. */
+static int smallest(jem_net *net, const digits *d, float *rows) {
+    float *before = rows, *change = rows + N * DIGIT_PIXELS, *after = change + N * DIGIT_PIXELS;
+    float found[N * DIGIT_PIXELS], size[N];
+    int labels[N], fooled[N], done[N] = { 0 };
+    jem_rng rng = jem_rng_seed(1);
+    jem_answer was[N], is[N];
+    memcpy(before, d->test_x, sizeof found);       /* number i is a digit i % 10 */
+    memcpy(labels, d->test_y, sizeof labels);
+    jem_attack_desc how = jem_attack_desc_default();
+    how.l2 = 1;
+    for (how.eps = 0.5f; how.eps < 20; how.eps += 0.5f) {
+        if (jem_attack(net, before, labels, N, &how, &rng, found, fooled) != JEM_OK) return 0;
+        for (int i = 0; i < N; i++) {
+            if (done[i] || !fooled[i]) continue;
+            memcpy(after + i * DIGIT_PIXELS, found + i * DIGIT_PIXELS, DIGIT_PIXELS * sizeof *rows);
+            done[i] = 1, size[i] = how.eps;
+        }
+    }
+    if (jem_classify(net, before, N, was) != JEM_OK || jem_classify(net, after, N, is) != JEM_OK)
+        return 0;
+    printf("digit  p(it)   changed by (L2, pixels 0..1)   becomes  p(that)  familiar\n");
+    for (int i = 0; i < N; i++)
+        printf("%5d  %.3f   %28.2f   %7d  %.3f    %.2f\n", labels[i], (double)was[i].probability,
+               done[i] ? (double)size[i] / 2 : -1.0, is[i].label, (double)is[i].probability,
+               (double)is[i].familiarity);
+    for (int i = 0; i < N * DIGIT_PIXELS; i++) change[i] = 2 * (after[i] - before[i]);
+    return 1;
+}
+
+/* Distal adversarials: from noise, by any distance, until the network is sure. */
+static int distal(jem_net *net, float *row) {
+    float noise[N * DIGIT_PIXELS];
+    int labels[N], fooled[N], sure = 0;
+    jem_rng rng = jem_rng_seed(2);
+    jem_answer a[N];
+    for (int i = 0; i < N; i++) labels[i] = i;
+    jem_fill_uniform(net->ctx, &rng, noise, N * DIGIT_PIXELS, -1, 1);
+    jem_attack_desc how = jem_attack_desc_default();
+    how.targeted = 1, how.sure = 0.99f, how.l2 = 1;
+    how.eps = HUGE_VALF, how.step = 0.5f, how.steps = 300;
+    if (jem_attack(net, noise, labels, N, &how, &rng, row, fooled) != JEM_OK ||
+        jem_classify(net, row, N, a) != JEM_OK) return 0;
+    for (int i = 0; i < N; i++) sure += fooled[i];
+    printf("noise made into a digit that it is 99%% sure of: %d of %d; as familiar as", sure, N);
+    for (int i = 0; i < N; i++) printf(" %.2f", (double)a[i].familiarity);
+    printf("\n");
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    static float rows[ROWS * N * DIGIT_PIXELS];
+    digits d;
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    jem_net *net = argc > 1 ? jem_load(ctx, argv[1]) : digits_model(ctx);       /* or another */
+    int failed = !net || !digits_load(DIGITS_PATH, &d);
+    if (!failed) {
+        failed = !smallest(net, &d, rows) || !distal(net, rows + 3 * N * DIGIT_PIXELS) ||
+                 !picture_grid("build/pictures/attack.png", rows, ROWS * N, N, 1, DIGIT, DIGIT, 3);
+        digits_free(&d);
+    }
+    failed = report(ctx) || failed;
+    jem_net_free(net);
+    jem_ctx_free(ctx);
+    return failed;
+}

@@ -1,0 +1,424 @@
+/* The exact samplers of >>samplers against densities whose moments are known, to within a number of
+   standard errors that their own diagnostics give; AIS against known Z; the diagnostics against
+   what arviz says of the same numbers, and against chains whose autocorrelation is known. */
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "test.h"
+#include "common.h"
+
+/* Steps x chains x numbers per chain, after every step. */
+typedef struct trace { float *v; int chains, numbers, steps; } trace;
+
+static int record(void *user, int step, jem_tensor *x) {
+    trace *t = (trace *)user;
+    t->steps = step + 1;
+    return jem_read(x, t->v + (ptrdiff_t)step * t->chains * t->numbers) != JEM_OK;
+}
+
+/* Moment a of channel 0 times moment b of channel 1, from step `from` on, judged by its own error:
+   |mean - known| <= 4.5 standard errors. Returns the number of standard errors. */
+static double moment(const trace *t, int from, int a, int b, double known, jem_chain_stats *out) {
+    const int steps = t->steps - from;
+    float *v = floats((ptrdiff_t)steps * t->chains);
+    for (ptrdiff_t i = 0; i < (ptrdiff_t)steps * t->chains; i++) {
+        const float *x = t->v + ((ptrdiff_t)from * t->chains + i) * t->numbers;
+        v[i] = powf(x[0], (float)a) * (b ? powf(x[1], (float)b) : 1);
+    }
+    *out = jem_diagnose(v, steps, t->chains);
+    free(v);
+    return (out->mean - known) / out->error;
+}
+
+static trace trace_open(int chains, int numbers, int steps) {
+    trace t = { floats((ptrdiff_t)chains * numbers * steps), chains, numbers, 0 };
+    return t;
+}
+
+/* ---- densities ------------------------------------------------------------------------------- */
+
+#define RHO 0.8f
+/* A Gaussian in the plane: variances 1 and 1/4, correlation RHO. */
+static jem_tensor *correlated(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_scale(ctx, jem_slice(ctx, x, 1, 1), 2);
+    jem_tensor *off = jem_square(ctx, jem_sub(ctx, v, jem_scale(ctx, u, RHO)));
+    jem_tensor *uu = jem_scale(ctx, jem_square(ctx, u), -0.5f);
+    return jem_add(ctx, uu, jem_scale(ctx, off, -0.5f / (1 - RHO * RHO)));
+}
+#define CORRELATED_Z (6.283185307179586 * 0.5 * sqrt(1 - (double)RHO * (double)RHO))
+
+/* u ~ N(0,1), v = (u^2 - 1)/2 + N(0, 1/4) */
+static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    jem_tensor *u2 = jem_square(ctx, jem_slice(ctx, x, 0, 1)), *v = jem_slice(ctx, x, 1, 1);
+    jem_tensor *bend = jem_scale(ctx, jem_shift(ctx, u2, -1), 0.5f);
+    jem_tensor *off = jem_square(ctx, jem_sub(ctx, v, bend));
+    return jem_add(ctx, jem_scale(ctx, u2, -0.5f), jem_scale(ctx, off, -2));
+}
+
+/* 0.3 N(-1.5, 0.5^2) + 0.7 N(1, 0.8^2), in one dimension, times e^3. */
+static jem_tensor *mixture(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    jem_tensor *a = jem_scale(ctx, jem_square(ctx, jem_shift(ctx, x, 1.5f)), -2);
+    jem_tensor *b = jem_scale(ctx, jem_square(ctx, jem_shift(ctx, x, -1)), -0.5f / 0.64f);
+    a = jem_shift(ctx, a, 3 + logf(0.3f / (0.5f * 2.5066283f)));
+    b = jem_shift(ctx, b, 3 + logf(0.7f / (0.8f * 2.5066283f)));
+    return jem_logsumexp(ctx, jem_concat(ctx, a, b));
+}
+#define MIXTURE_MEAN (0.3 * -1.5 + 0.7)
+#define MIXTURE_SQUARE (0.3 * (2.25 + 0.25) + 0.7 * (1 + 0.64))
+
+/* N(0,1) in each number of x */
+static jem_tensor *standard(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, x)), -0.5f);
+}
+/* Beyond the largest float: log p is not finite. */
+static jem_tensor *infinite(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    return jem_sum_image(ctx, jem_square(ctx, jem_exp(ctx, jem_scale(ctx, x, 1e4f))));
+}
+static jem_tensor *nothing(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)ctx, (void)x, (void)user;
+    return NULL;
+}
+static jem_tensor *too_many(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)ctx, (void)user;
+    return x;
+}
+
+/* ---- walks ----------------------------------------------------------------------------------- */
+
+/* A banana's ends are narrow: the step that suits its middle gets stuck there, so it is smaller.
+   HMC must not slide for about a half of any direction's period, or x^2 hardly ever changes. */
+typedef struct walk_case {
+    const char *name;
+    int leapfrog;
+    float step, bent_step, low, high;
+} walk_case;
+
+static void check_moment(const trace *t, int from, int a, int b, double known, const char *what) {
+    jem_chain_stats s;
+    const double z = moment(t, from, a, b, known, &s);
+    CHECK(fabs(z) < 4.5, "%s: E u^%d v^%d is %.4f +- %.4f, known: %.4f", what, a, b, s.mean,
+          s.error, known);
+    CHECK(s.error < 0.1 * (1 + fabs(known)), "%s: an error of %g tells nothing", what, s.error);
+    CHECK(s.rhat < 1.01 + 2 * s.tau / (t->steps - from), "%s: R-hat %g, tau %g", what, s.rhat,
+          s.tau);
+}
+
+static void test_plane(jem_ctx *ctx) {
+    printf("Metropolis, MALA, HMC: a correlated Gaussian, a banana\n");
+    enum { CHAINS = 48, STEPS = 2500, FROM = 500 };
+    static const walk_case cases[3] = {
+        { "metropolis", 0, 0.9f, 0.9f, 0.2f, 0.6f }, { "mala", 1, 0.45f, 0.35f, 0.5f, 0.95f },
+        { "hmc", 8, 0.25f, 0.15f, 0.6f, 1 }
+    };
+    for (int c = 0; c < 3; c++) {
+        for (int bent = 0; bent < 2; bent++) {
+            jem_rng rng = jem_rng_seed((uint64_t)(7 + c));
+            trace t = trace_open(CHAINS, 2, STEPS);
+            float accepted[CHAINS], mean = 0;
+            jem_mcmc_desc d = jem_mcmc_desc_default();
+            d.steps = STEPS;
+            d.step = bent ? cases[c].bent_step : cases[c].step, d.leapfrog = cases[c].leapfrog;
+            d.watch = record, d.watch_user = &t;
+            jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 2, 1, 1), -2, 2);
+            CHECK(jem_mcmc(ctx, bent ? banana : correlated, NULL, x, &d, &rng, accepted) == JEM_OK,
+                  "%s: %s", cases[c].name, jem_error(ctx));
+            for (int i = 0; i < CHAINS; i++) mean += accepted[i] / CHAINS;
+            CHECK(mean > cases[c].low && mean < cases[c].high, "%s takes %g", cases[c].name,
+                  (double)mean);
+            check_moment(&t, FROM, 1, 0, 0, cases[c].name);
+            check_moment(&t, FROM, 2, 0, 1, cases[c].name);
+            check_moment(&t, FROM, 0, 1, 0, cases[c].name);
+            check_moment(&t, FROM, 0, 2, bent ? 0.75 : 0.25, cases[c].name);
+            check_moment(&t, FROM, 1, 1, bent ? 0 : 0.5 * (double)RHO, cases[c].name);
+            if (bent) check_moment(&t, FROM, 2, 1, 1, cases[c].name);
+            free(t.v), jem_reset(ctx);
+        }
+    }
+}
+
+/* A share of chains right of 0, and quantiles, of two humps. */
+static void test_mixture(jem_ctx *ctx) {
+    printf("a mixture: moments, and the weight of each hump\n");
+    enum { CHAINS = 64, STEPS = 3000, FROM = 500 };
+    for (int leapfrog = 0; leapfrog < 2; leapfrog++) {
+        jem_rng rng = jem_rng_seed(11);
+        trace t = trace_open(CHAINS, 1, STEPS);
+        jem_mcmc_desc d = jem_mcmc_desc_default();
+        d.steps = STEPS, d.step = leapfrog ? 0.9f : 1.8f, d.leapfrog = leapfrog;
+        d.watch = record, d.watch_user = &t;
+        jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 1, 1, 1), -2, 2);
+        CHECK(jem_mcmc(ctx, mixture, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
+        const char *what = leapfrog ? "mala" : "metropolis";
+        check_moment(&t, FROM, 1, 0, MIXTURE_MEAN, what);
+        check_moment(&t, FROM, 2, 0, MIXTURE_SQUARE, what);
+        for (int q = -2; q <= 2; q++) {            /* distribution function at q */
+            const double known = 0.3 * 0.5 * erfc(-((double)q + 1.5) / 0.5 * 0.7071067811865476) +
+                                 0.7 * 0.5 * erfc(-((double)q - 1) / 0.8 * 0.7071067811865476);
+            trace below = trace_open(CHAINS, 1, STEPS);
+            below.steps = STEPS;
+            for (int i = 0; i < CHAINS * STEPS; i++) below.v[i] = t.v[i] < (float)q ? 1.0f : 0.0f;
+            check_moment(&below, FROM, 1, 0, known, what);
+            free(below.v);
+        }
+        free(t.v), jem_reset(ctx);
+    }
+}
+
+/* At a = 1, Langevin without a decision has variance 1/(1 - a/4) = 4/3 of N(0,1); MALA has 1. */
+static void test_bias(jem_ctx *ctx) {
+    printf("where ULA is biased MALA is not; a decaying step forgets the bias\n");
+    enum { CHAINS = 256, STEPS = 1200, FROM = 100 };
+    trace t = trace_open(CHAINS, 1, STEPS);
+    jem_chain_stats s;
+    double off;
+    jem_rng rng = jem_rng_seed(12);
+    jem_sgld_desc ula = jem_langevin_desc(1, STEPS);
+    ula.watch = record, ula.watch_user = &t;
+    jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 1, 1, 1), -1, 1);
+    CHECK(jem_sgld(ctx, standard, NULL, x, &ula, &rng) == JEM_OK, "%s", jem_error(ctx));
+    off = moment(&t, FROM, 2, 0, 4.0 / 3, &s);
+    CHECK(fabs(off) < 4.5, "ULA: %g +- %g", s.mean, s.error);
+    off = moment(&t, FROM, 2, 0, 1, &s);
+    CHECK(fabs(off) > 30, "its bias is seen: %g +- %g", s.mean, s.error);
+
+    jem_mcmc_desc mala = jem_mcmc_desc_default();
+    mala.steps = STEPS, mala.step = 1, mala.watch = record, mala.watch_user = &t;
+    CHECK(jem_mcmc(ctx, standard, NULL, x, &mala, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
+    off = moment(&t, FROM, 2, 0, 1, &s);
+    CHECK(fabs(off) < 4.5, "MALA: %g +- %g", s.mean, s.error);
+
+    /* x' = (1 - a_t/2) x + sqrt(a_t) z: the variance obeys V' = (1 - a_t/2)^2 V + a_t. */
+    double variance = 0;
+    float zeros[CHAINS] = { 0 };
+    for (int i = 0; i < STEPS; i++) {
+        const double a = pow(1 + i / 10.0, -0.6);
+        variance = (1 - a / 2) * (1 - a / 2) * variance + a;
+    }
+    x = jem_input(ctx, zeros, CHAINS, 1, 1, 1);
+    CHECK(jem_sgld_decay(ctx, standard, NULL, x, &ula, 10, 0.6f, &rng) == JEM_OK, "%s",
+          jem_error(ctx));
+    CHECK(t.steps == STEPS, "watched %d times", t.steps);
+    CHECK(fabs(variance - 1) < 0.03, "its bias has gone: %g", variance);
+    double sum = 0;
+    for (int i = 0; i < CHAINS; i++) {
+        const double v = (double)t.v[(STEPS - 1) * CHAINS + i];
+        sum += v * v / CHAINS;
+    }
+    CHECK(fabs(sum - variance) < 4.5 * variance * sqrt(2.0 / CHAINS), "%g of %g", sum, variance);
+    free(t.v), jem_reset(ctx);
+}
+
+/* Detailed balance, seen: in equilibrium, as many go from left to right as from right to left, for
+   any two sets; so E[h(x, x')] = 0 for h(x, x') = u^2 v' - u'^2 v. */
+static void test_balance(jem_ctx *ctx) {
+    printf("detailed balance: forwards is like backwards\n");
+    enum { CHAINS = 64, STEPS = 2000 };
+    for (int leapfrog = 0; leapfrog < 3; leapfrog++) {
+        trace t = trace_open(CHAINS, 2, STEPS);
+        float *h = floats(CHAINS * (STEPS - 1)), start[2 * CHAINS];
+        jem_rng rng = jem_rng_seed(13);
+        for (int i = 0; i < CHAINS; i++) {         /* from the banana itself */
+            start[2 * i] = jem_rng_normal(&rng);
+            start[2 * i + 1] = (start[2 * i] * start[2 * i] - 1 + jem_rng_normal(&rng)) / 2;
+        }
+        jem_mcmc_desc d = jem_mcmc_desc_default();
+        d.steps = STEPS, d.step = leapfrog == 2 ? 0.3f : 0.7f, d.leapfrog = leapfrog * leapfrog;
+        d.watch = record, d.watch_user = &t;
+        jem_tensor *x = jem_input(ctx, start, CHAINS, 2, 1, 1);
+        CHECK(jem_mcmc(ctx, banana, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < CHAINS * (STEPS - 1); i++) {
+            const float *a = t.v + 2 * i, *b = t.v + 2 * (i + CHAINS);
+            h[i] = a[0] * a[0] * b[1] - b[0] * b[0] * a[1];
+        }
+        const jem_chain_stats s = jem_diagnose(h, STEPS - 1, CHAINS);
+        CHECK(fabs(s.mean) < 4.5 * s.error, "leapfrog %d: %g +- %g", d.leapfrog, s.mean, s.error);
+        free(t.v), free(h), jem_reset(ctx);
+    }
+}
+
+/* ---- log Z ----------------------------------------------------------------------------------- */
+
+static void check_z(jem_ctx *ctx, jem_fn fn, jem_tensor *x, const jem_ais_desc *d, jem_rng *rng,
+                    double known, double error, const char *what) {
+    jem_ais_result r = { 0, 0, 0 };
+    CHECK(jem_ais(ctx, fn, NULL, x, d, rng, &r) == JEM_OK, "%s: %s", what, jem_error(ctx));
+    CHECK(fabs(r.log_z - known) < 4.5 * r.error + 1e-4, "%s: log Z is %.4f +- %.4f, known: %.4f",
+          what, r.log_z, r.error, known);
+    CHECK(r.error < error && r.chains > 10, "%s: error %g, %g chains count", what, r.error,
+          r.chains);
+}
+
+static void test_log_z(jem_ctx *ctx) {
+    printf("annealed importance sampling: log Z\n");
+    jem_rng rng = jem_rng_seed(14);
+    jem_ais_desc d = jem_ais_desc_default();
+    d.levels = 120, d.std = 1.5f, d.walk.step = 0.25f, d.walk.leapfrog = 3;
+    jem_tensor *x = jem_zeros(ctx, 256, 2, 1, 1);
+    check_z(ctx, correlated, x, &d, &rng, log(CORRELATED_Z), 0.05, "correlated");
+    check_z(ctx, banana, x, &d, &rng, log(6.283185307179586 * 0.5), 0.05, "banana");
+    x = jem_zeros(ctx, 256, 1, 1, 1);
+    check_z(ctx, mixture, x, &d, &rng, 3, 0.05, "mixture");
+    x = jem_zeros(ctx, 64, 3, 4, 2);               /* 24 dimensions */
+    d.levels = 200, d.mean = 0.5f;
+    check_z(ctx, standard, x, &d, &rng, 12 * log(6.283185307179586), 0.3, "24 dimensions");
+    d.levels = 1, d.walk.steps = 0, d.mean = 0, d.std = 1;             /* q is p: exact at once */
+    check_z(ctx, standard, x, &d, &rng, 12 * log(6.283185307179586), 1e-5, "itself");
+    jem_reset(ctx);
+}
+
+/* ---- diagnostics ----------------------------------------------------------------------------- */
+
+/* x' = r x + sqrt(1 - r^2) z: autocorrelation r^t, hence tau = (1 + r)/(1 - r). */
+static void test_known_tau(void) {
+    printf("diagnostics: chains whose autocorrelation time is known\n");
+    enum { CHAINS = 8, STEPS = 20000 };
+    static const float r[4] = { 0, 0.5f, 0.9f, -0.5f };
+    float *v = floats(CHAINS * STEPS);
+    for (int k = 0; k < 4; k++) {
+        jem_rng rng = jem_rng_seed(15);
+        for (int i = 0; i < CHAINS * STEPS; i++) {
+            const float z = jem_rng_normal(&rng);
+            v[i] = i < CHAINS ? z : r[k] * v[i - CHAINS] + sqrtf(1 - r[k] * r[k]) * z;
+        }
+        const jem_chain_stats s = jem_diagnose(v, STEPS, CHAINS);
+        const double tau = (1 + (double)r[k]) / (1 - (double)r[k]);
+        CHECK(fabs(s.tau / tau - 1) < 0.08, "r %g: tau %g, known %g", (double)r[k], s.tau, tau);
+        CHECK_CLOSE(s.ess * s.tau, CHAINS * STEPS, 1, "ess");
+        CHECK_CLOSE(s.std, 1, 0.05, "std");
+        CHECK(fabs(s.mean) < 4.5 * s.error && s.rhat < 1.01, "mean %g +- %g, R-hat %g", s.mean,
+              s.error, s.rhat);
+    }
+    for (int i = 0; i < CHAINS * STEPS; i++) if (i % CHAINS == 0) v[i] += 1;
+    CHECK(jem_diagnose(v, STEPS, CHAINS).rhat > 1.05, "a chain that disagrees is seen");
+    for (int i = 0; i < CHAINS * STEPS; i++)
+        v[i] = (float)(i / CHAINS) / STEPS + 0.01f * (float)(i % 7);
+    CHECK(jem_diagnose(v, STEPS, CHAINS).rhat > 1.5, "and so is one that drifts");
+    CHECK(jem_diagnose(v, 7, 2).ess != jem_diagnose(v, 7, 2).ess, "too few steps: NaN");
+    CHECK(jem_diagnose(NULL, 100, 2).rhat != jem_diagnose(NULL, 100, 2).rhat, "no numbers: NaN");
+    free(v);
+}
+
+typedef struct golden { int steps, chains; double drift, ess, rhat, mean; } golden;
+/* R's posterior 1.4.0 (Stan's own): ess_basic(v), rhat_basic(v), mean(v): tests/diagnostics.R */
+static const golden posterior[] = {
+    { 200, 4, 0, 137.674617, 1.01520819, -0.0323527986 },
+    { 1000, 2, 0.5, 13.4179509, 1.11197397, 0.131032059 },
+    { 501, 3, 0, 220.207106, 1.01065594, -0.0139379338 },
+    { 64, 1, 0, 12.0557311, 1.11145095, 0.00803743037 },
+    { 20, 2, 0, 6.97491054, 1.35192457, -0.0089635885 }
+};
+
+/* Chains of an integer generator, so that any language makes the same: chain c follows
+   v' = 3/4 v + u, u = s/2^31 - 1/2, s' = 16807 s mod (2^31 - 1), and drifts. */
+static void test_golden(void) {
+    printf("diagnostics: the numbers of R's package posterior\n");
+    for (size_t k = 0; k < sizeof posterior / sizeof *posterior; k++) {
+        const golden *g = posterior + k;
+        float *v = floats((ptrdiff_t)g->steps * g->chains);
+        double s = 1;
+        for (int c = 0; c < g->chains; c++) {
+            double at = 0;
+            for (int i = 0; i < g->steps; i++) {
+                s = fmod(s * 16807, 2147483647);
+                at = 0.75 * at + s / 2147483648.0 - 0.5;
+                v[i * g->chains + c] = (float)(at + g->drift * i * c / g->steps);
+            }
+        }
+        const jem_chain_stats d = jem_diagnose(v, g->steps, g->chains);
+        CHECK_CLOSE(d.ess, g->ess, 1e-4 * g->ess, "%d x %d: ess", g->steps, g->chains);
+        CHECK_CLOSE(d.rhat, g->rhat, 1e-5, "%d x %d: R-hat", g->steps, g->chains);
+        if (g->steps % 2 == 0) CHECK_CLOSE(d.mean, g->mean, 1e-5, "mean");    /* else of halves */
+        free(v);
+    }
+}
+
+/* ---- mistakes -------------------------------------------------------------------------------- */
+
+static void test_errors(jem_ctx *ctx) {
+    printf("mistakes are told, steps too wild refused, the same seed gives the same chains\n");
+    jem_rng rng = jem_rng_seed(1);
+    jem_mcmc_desc d = jem_mcmc_desc_default();
+    d.steps = 20;
+    jem_tensor *x = random_leaf(ctx, &rng, shape(20, 2, 1, 1), -1, 1);
+    float a[40], b[40], accepted[20];
+    CHECK(jem_mcmc(ctx, standard, NULL, x, &d, NULL, NULL) == JEM_BAD_ARGUMENT &&
+          says(ctx, "an rng"), "no rng");
+    CHECK(jem_mcmc(ctx, standard, NULL, NULL, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
+          says(ctx, "mcmc"), "no leaf");
+    CHECK(jem_mcmc(ctx, standard, NULL, jem_square(ctx, x), &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
+          says(ctx, "leaf"), "not a leaf");
+    CHECK(jem_mcmc(ctx, nothing, NULL, x, &d, &rng, NULL) == JEM_BAD_SHAPE && says(ctx, "nothing"),
+          "no density");
+    CHECK(jem_mcmc(ctx, too_many, NULL, x, &d, &rng, NULL) == JEM_BAD_SHAPE &&
+          says(ctx, "(20,2,1,1)"), "two numbers per image");
+    CHECK(jem_mcmc(ctx, infinite, NULL, x, &d, &rng, NULL) == JEM_DIVERGED &&
+          says(ctx, "not finite"), "a density that is not one");
+    d.step = 0;
+    CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
+          says(ctx, "step above 0 (0)"), "no step");
+    jem_ais_desc ais = jem_ais_desc_default();
+    ais.std = 0;
+    jem_ais_result r;
+    CHECK(jem_ais(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
+          says(ctx, "std (0)"), "no width");
+    ais.std = 1, ais.levels = 2;
+    CHECK(jem_ais(ctx, nothing, NULL, x, &ais, &rng, &r) != JEM_OK && says(ctx, ""), "no density");
+    CHECK(jem_sgld_decay(ctx, standard, NULL, x, NULL, 0, 1, &rng) == JEM_BAD_ARGUMENT &&
+          says(ctx, "b above 0 (0)"), "b");
+    CHECK(jem_mcmc(NULL, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT, "no context");
+
+    d = jem_mcmc_desc_default(), d.steps = 50, d.step = 1e20f, d.leapfrog = 3;
+    CHECK(jem_read(x, a) == JEM_OK, "where they are");
+    CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_read(x, b) == JEM_OK && same_bits(a, b, 40), "nobody moves with such steps");
+    for (int i = 0; i < 20; i++) CHECK(accepted[i] == 0, "none is accepted");
+
+    d.step = 0.5f;
+    jem_rng again = rng;
+    CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
+    jem_read(x, b), jem_write(x, a);
+    CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &again, NULL) == JEM_OK, "%s", jem_error(ctx));
+    jem_read(x, a);
+    CHECK(same_bits(a, b, 40), "the same chains");
+    jem_reset(ctx);
+}
+
+/* The same bits on every instruction set. */
+static void test_bits(void) {
+    printf("the same bits on every instruction set\n");
+    float first[2 * 20], x[2 * 20];
+    for (int isa = JEM_ISA_SCALAR; isa <= JEM_ISA_NEON; isa++) {
+        if (!jem_isa_available((jem_isa)isa)) continue;
+        jem_ctx *ctx = isa_ctx((jem_isa)isa, isa % 2 ? 1 : 3);
+        jem_rng rng = jem_rng_seed(4);
+        jem_mcmc_desc d = jem_mcmc_desc_default();
+        d.steps = 100, d.leapfrog = 4, d.step = 0.3f;
+        jem_tensor *t = random_leaf(ctx, &rng, shape(20, 2, 1, 1), -1, 1);
+        CHECK(jem_mcmc(ctx, banana, NULL, t, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_read(t, x) == JEM_OK, "%s", jem_error(ctx));
+        if (isa == JEM_ISA_SCALAR) memcpy(first, x, sizeof x);
+        CHECK(same_bits(first, x, 40), "%s", jem_isa_name((jem_isa)isa));
+        jem_ctx_free(ctx);
+    }
+}
+
+int main(void) {
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    test_plane(ctx);
+    test_mixture(ctx);
+    test_bias(ctx);
+    test_balance(ctx);
+    test_log_z(ctx);
+    test_known_tau();
+    test_golden();
+    test_errors(ctx);
+    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
+    close_ctx(ctx, &count, "all of the above");
+    test_bits();
+    return test_report();
+}

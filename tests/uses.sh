@@ -1,0 +1,124 @@
+#!/bin/sh
+# `jem eval MODEL calibration|ood|attack|impute`, end to end, on the MNIST model and the digits that
+# ship. Says what failed, and ends with the line `N passed, N failed`.
+BUILD=${BUILD:-build}
+export OMP_NUM_THREADS=1
+passed=0 failed=0
+root=$PWD dir=$PWD/$BUILD/uses
+case $BUILD in /*) jem=$BUILD/jem dir=$BUILD/uses ;; *) jem=$root/$BUILD/jem ;; esac
+[ -x "$jem" ] || { echo "$jem is not there"; echo "0 passed, 1 failed"; exit 1; }
+rm -rf "$dir"
+mkdir -p "$dir" && cd "$dir" || exit 1
+ln -s "$root/examples" examples
+model=examples/models/mnist.safetensors
+
+not_ok() {
+    failed=$((failed + 1))
+    echo "FAILED $1"
+    for f in out err; do tail -n 3 $f | cut -c 1-300; done
+}
+# check NAME COMMAND...: the command succeeds.
+check() {
+    name=$1
+    shift
+    if "$@" >/dev/null 2>&1; then passed=$((passed + 1)); else not_ok "$name"; fi
+}
+# status N NAME ARGUMENTS...: jem eval exits with N; what it says is in out and err.
+status() {
+    want=$1 name=$2
+    shift 2
+    "$jem" eval "$@" >out 2>err </dev/null
+    is=$?
+    if [ $is = "$want" ]; then passed=$((passed + 1))
+    else not_ok "$name: status $is, not $want: $*"; fi
+}
+says() { if grep -q -e "$1" out; then passed=$((passed + 1)); else not_ok "says: $1"; fi; }
+refuses() {
+    want=$1 pattern=$2
+    shift 2
+    status "$want" "$pattern" "$@" --out new.png
+    check "says: $pattern" grep -q -e "$pattern" err
+    check "$pattern: no picture" test ! -e new.png
+}
+# number N ROW: the Nth number in the last row of `out` that begins so.
+number() { grep "^ *$2" out | tail -n 1 | sed "s/^ *$2//" | grep -o '[0-9.][0-9.]*' | sed -n "$1p"; }
+# holds NAME A OP B: a comparison of numbers.
+holds() { check "$1: $2 $3 $4" awk "BEGIN { exit !($2 $3 $4) }" /dev/null; }
+is_png() { [ "$(head -c 4 "$1" | tail -c 3)" = PNG ] && [ "$(wc -c <"$1")" -gt 1000 ]; }
+
+echo "help and what cannot be"
+for what in calibration ood attack impute; do
+    status 0 "$what --help" $model $what --help
+    says "jem eval MODEL $what"
+    refuses 1 "nowhere.safetensors: cannot be opened" nowhere.safetensors $what
+    refuses 2 "n 0: a whole number" $model $what --n 0
+    refuses 1 "there is no such folder" $model $what --dataset ./nowhere
+done
+refuses 2 "jem eval MODEL attack" attack
+refuses 2 "jem eval MODEL ood" $model ood another
+refuses 2 "eps .1: rising" $model attack --dataset digits --eps .2,.1
+refuses 2 "eps x: rising" $model attack --dataset digits --eps x
+refuses 2 "choose from half" $model impute --hide all
+refuses 1 "nowhere.safetensors: cannot be opened" $model attack --beside nowhere.safetensors \
+    --dataset digits
+refuses 2 "digits has images (1,28,28)" \
+    $model calibration --beside examples/models/cifar10.safetensors --dataset digits
+status 1 "a folder that is not there" $model calibration --dataset digits --n 20 --out out/where.png
+check "says so" grep -q "out/where.png: .*cannot be" err
+
+echo "calibration"
+status 0 "calibration" $model calibration --dataset digits --out c.png --beside $model
+check "c.png" is_png c.png
+holds "accuracy" "$(number 2 'mnist  ')" ">" 97
+holds "a temperature" "$(number 1 'T fitted')" "<" 1
+before=$(number 6 "mnist  ")
+fitted=$(number 6 "T fitted")
+holds "-log p(y|x), fitted" "${fitted:-9}" "<" "${before:-0} * 1.2"
+check "beside itself: the same numbers" test "$(grep -c "^mnist  .*$(number 4 'mnist  ')" out)" = 2
+
+echo "ood"
+status 0 "ood" $model ood --dataset digits --n 100 --other digits,nothing --out o.png --save s.jem
+check "o.png" is_png o.png
+says "calibrated with 1000 images that training held out"
+check "what is not there is left out" grep -q "left out: .*nothing" err
+check "the data set itself is not an outlier" sh -c '! grep -q "^  digits" out'
+holds "black pictures, log p(x)" "$(number 1 black)" "<" .6
+holds "black pictures, usual" "$(number 6 black)" ">" .97
+holds "noise, usual" "$(number 6 'uniform noise')" ">" .999
+holds "a mean" "$(number 6 mean)" ">" .94
+before=$(number 6 mean)
+status 0 "ood of the saved model" s.jem ood --dataset digits --n 100 --other digits --out o.png
+holds "nothing to calibrate" "$(grep -c calibrated out)" == 0
+check "the same numbers: $before" test "$(number 6 mean)" = "$before"
+status 0 "fpr95" s.jem ood --dataset digits --n 50 --measure fpr95 --other digits --out o.png
+says "FPR at 95% TPR of 50 test images"
+holds "noise is let in" "$(number 6 'uniform noise')" == 0
+
+echo "attack"
+status 0 "attack" $model attack --dataset digits --n 60 --steps 10 --eps 0,.05,.1,.3 --out a.png
+check "a.png" is_png a.png
+holds "nothing done, FGSM" "$(number 1 '0  ')" ">" 95
+holds "nothing done, PGD" "$(number 2 '0  ')" == "$(number 1 '0  ')"
+holds "a little" "$(number 2 '0.05')" ">" 85
+holds "much" "$(number 2 '0.3 ')" "<" 40
+holds "PGD beats FGSM" "$(number 2 '0.3 ')" "<" "$(number 1 '0.3 ')"
+cp out first
+status 0 "attack again" $model attack --dataset digits --n 60 --steps 10 --eps 0,.05,.1,.3 \
+    --out a.png --threads 2
+check "the same numbers" cmp out first
+status 0 "L2" $model attack --dataset digits --n 40 --steps 10 --norm l2 --eps 0,1,9 --out a.png
+holds "L2 of 1" "$(number 2 '1  ')" ">" 60
+holds "L2 of 9" "$(number 2 '9  ')" "<" 20
+
+echo "impute"
+for hide in half block random; do
+    status 0 "impute $hide" $model impute --dataset digits --n 16 --steps 60 --hide $hide \
+        --out i.png
+    check "i.png, $hide" is_png i.png
+    holds "$hide: samples beat grey" "$(number 1 'one sample *error')" "<" "$(number 1 'grey *error')"
+    holds "$hide: recognised" "$(number 2 'one sample *error')" ">" \
+        "$(number 2 'mean of held-out training images *error')"
+done
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]

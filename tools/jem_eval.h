@@ -1,0 +1,683 @@
+/* What a JEM is for, measured: `jem eval MODEL calibration|ood|attack|impute`, each a table and a
+   picture; --beside OTHER puts another model's numbers next to it, a plain classifier's say. */
+#ifndef TOOLS_JEM_EVAL_H
+#define TOOLS_JEM_EVAL_H
+
+#include "jem_use.h"
+#include "measures.h"
+
+typedef struct uses_options {
+    eval_options e;                                /* first: data_for reads it */
+    char out[OPTION_TEXT_SIZE], beside[OPTION_TEXT_SIZE], save[OPTION_TEXT_SIZE];
+    char other[OPTION_TEXT_SIZE], eps[OPTION_TEXT_SIZE];
+    int bins, measure, norm, steps, restarts, hide, seed;
+    float share;
+} uses_options;
+
+typedef struct uses {                              /* a model, what it is asked about, where to */
+    model m;
+    options *o;
+    const uses_options *u;
+    char name[NAME_SIZE];                          /* in tables */
+    data_set test;
+    int n;
+    float *x;                                      /* [n]: test images */
+    const int *labels;
+} uses;
+
+enum { USES_CURVES = 8 };
+static const unsigned uses_colours[USES_CURVES] = {
+    0x1f5fb4, 0xd2491e, 0x2e8b57, 0x8b3a8b, 0xb8860b, 0x777777, 0x008b8b, 0xb22222
+};
+
+static float *uses_floats(ptrdiff_t n) {
+    return (float *)malloc((size_t)(n > 0 ? n : 1) * sizeof(float));
+}
+static int uses_no_memory(void) {
+    fprintf(stderr, "jem eval: no memory for the images\n");
+    return 1;
+}
+
+/* Images that the model was not trained on: those that `jem train` held out (of a model that was
+   made in another way: training images). n of them in x; how many there are. */
+static int held_out_images(const uses *s, int n, float *x) {
+    eval_options e = s->u->e;
+    data_set d;
+    e.split = 1;
+    if (data_for(&s->m, s->o, &e, &d)) return 0;
+    int *order = (int *)malloc((size_t)d.n * sizeof *order);
+    const char *valid = jem_archive_meta(s->m.archive, OPTION_PREFIX "n-valid");
+    const int there = valid && atoi(valid) > 1 && atoi(valid) < d.n ? atoi(valid) : d.n;
+    if (n > there) n = there;
+    jem_rng split = jem_rng_seed(1234);            /* as in tools/jem_train.h */
+    for (int i = 0; order && i < d.n; i++) order[i] = i;
+    if (order) shuffle(order, d.n, &split), data_floats(&d, order, n, x);
+    data_free(&d), free(order);
+    return order ? n : 0;
+}
+
+/* A histogram's outline: 2 points for each of `bins` bars, and one at either end. */
+static void outline(const double *heights, int bins, double lo, double hi, float *x, float *y) {
+    for (int k = 0; k < bins; k++)
+        for (int side = 0; side < 2; side++) {
+            x[1 + 2 * k + side] = (float)(lo + (hi - lo) * (k + side) / bins);
+            y[1 + 2 * k + side] = (float)heights[k];
+        }
+    x[0] = (float)lo, x[2 * bins + 1] = (float)hi, y[0] = y[2 * bins + 1] = 0;
+}
+
+static panel uses_panel(const char *title, const char *x_name, float top, float bottom,
+                        const curve *curves, int n) {
+    panel q;
+    memset(&q, 0, sizeof q);
+    q.title = title, q.x_name = x_name, q.left = 80, q.right = 870, q.top = top, q.bottom = bottom;
+    q.curves = curves, q.n = n;
+    return q;
+}
+static int uses_draw(const char *path, panel *panels, int n, int height) {
+    plot p;
+    if (!plot_create(&p, 900, height, 0, 900, (float)height, 0)) return uses_no_memory();
+    for (int i = 0; i < n; i++) draw_panel(&p, panels + i);
+    const int ok = plot_write(&p, path);
+    if (ok) printf("%s\n", path);
+    else fprintf(stderr, "jem eval: %s: cannot be written\n", path);
+    plot_free(&p);
+    return !ok;
+}
+
+/* ---- calibration ----------------------------------------------------------------------------- */
+
+enum { BINS_MOST = 100, RELIABLE_MOST = 4, FEW = 10 };
+
+/* Rows and curves of one model: as it is, and with the temperature that suits the first half of the
+   test images. All numbers are of the other half. */
+static int calibration_of(uses *s, const char *suffix, reliability_bin *bin, int row) {
+    static const char *const fits[2] = { "", ", T fitted" };
+    const int half = s->n / 2, k = s->m.net->classes;
+    float *f = uses_floats((ptrdiff_t)(s->n - half) * k);
+    double t = 1;
+    int ok = f != NULL;
+    jem_net_set_meta(s->m.net, "jem.temperature", NULL);
+    ok = ok && jem_logits(s->m.net, s->x + half * image_size(s->m.net), s->n - half, f) == JEM_OK;
+    for (int fit = 0; ok && fit < 2; fit++) {
+        if (fit) t = (double)jem_fit_temperature(s->m.net, s->x, s->labels, half);
+        if (!(ok = t > 0)) break;
+        predictions p = { f, s->labels + half, s->n - half, k, t };
+        reliability_bin other[20];
+        const reliability r20 = measure_reliability(&p, 20, other);
+        const reliability r = measure_reliability(&p, s->u->bins, bin + (row + fit) * BINS_MOST);
+        printf("%-28s T %5.3f  accuracy %5.2f%%  confidence %5.2f%%  ECE %5.2f%% (20 bins %5.2f%%)"
+               "  MCE %5.1f%%  NLL %.4f  Brier %.4f\n", fit ? fits[1] + 2 : suffix, t,
+               100 * r.accuracy, 100 * r.confidence, 100 * r.ece, 100 * r20.ece, 100 * r.mce,
+               r.nll, r.brier);
+    }
+    if (!ok) model_fail("jem eval", &s->m);
+    free(f);
+    return ok;
+}
+
+static int eval_calibration(uses *s, uses *beside) {
+    static reliability_bin bin[RELIABLE_MOST * BINS_MOST];
+    static float x[RELIABLE_MOST + 1][BINS_MOST], y[RELIABLE_MOST + 1][BINS_MOST];
+    static float bx[2][2 * BINS_MOST + 2], by[2][2 * BINS_MOST + 2];
+    static const char *const fitted[2] = { "T fitted", "T fitted" };
+    const int bins = s->u->bins, rows = beside ? 4 : 2;
+    curve curves[RELIABLE_MOST + 1], bars[2];
+    if (s->n < 4) return fprintf(stderr, "jem eval: calibration needs 4 images\n"), 2;
+    printf("%d bins; T fitted to %d test images, all numbers of the other %d\n", bins, s->n / 2,
+           s->n - s->n / 2);
+    if (!calibration_of(s, s->name, bin, 0)) return 1;
+    if (beside && !calibration_of(beside, beside->name, bin, 2)) return 1;
+    x[RELIABLE_MOST][0] = y[RELIABLE_MOST][0] = 0, x[RELIABLE_MOST][1] = y[RELIABLE_MOST][1] = 1;
+    const curve ideal = { "", 0xbbbbbb, x[RELIABLE_MOST], y[RELIABLE_MOST], 2, 1.5f };
+    curves[0] = ideal;
+    double most = 0;
+    for (int r = 0; r < rows; r++) {
+        int n = 0;
+        double heights[BINS_MOST];
+        for (int k = 0; k < bins; k++) {
+            const reliability_bin *b = bin + r * BINS_MOST + k;
+            heights[k] = log10(1 + (double)b->count), most = fmax(most, heights[k]);
+            if (b->count >= FEW) x[r][n] = (float)b->confidence, y[r][n++] = (float)b->accuracy;
+        }
+        const curve c = { r % 2 ? fitted[r / 2] : r ? beside->name : s->name, uses_colours[r], x[r],
+                          y[r], n, 2 };
+        curves[r + 1] = c;
+        if (r % 2) continue;
+        outline(heights, bins, 0, 1, bx[r / 2], by[r / 2]);
+        const curve bar = { "", uses_colours[r], bx[r / 2], by[r / 2], 2 * bins + 2, 1.5f };
+        bars[r / 2] = bar;
+    }
+    panel panels[2];
+    panels[0] = uses_panel("accuracy, bins of 10 or more", "highest p(y|x)", 60, 400, curves, rows + 1);
+    panels[0].y_lo = 0, panels[0].y_hi = 1.001f;
+    panels[1] = uses_panel("log10(1 + images in the bin)", "highest p(y|x)", 490, 620, bars,
+                           rows / 2);
+    panels[1].y_lo = 0, panels[1].y_hi = (float)most * 1.05f;
+    return uses_draw(s->u->out, panels, 2, 660);
+}
+
+/* ---- ood ------------------------------------------------------------------------------------- */
+
+enum { OOD_SCORES = JEM_OOD_USUAL + 1, OOD_MADE = 9, OOD_OTHERS = 8, OOD_BINS = 60,
+       OOD_SHOWN = 5 };
+static const char *const ood_scores[OOD_SCORES] = {
+    "log p(x)", "max p(y|x)", "mass", "rise", "move", "usual"
+};
+static const char *const ood_made[OOD_MADE] = {
+    "two images mixed", "pixels shuffled", "upside down", "inverted", "uniform noise", "one grey",
+    "black", "white", "dimmed to a quarter"
+};
+
+/* n images that are none of the model's kind, out of those that are. */
+static void make_outliers(const uses *s, int kind, int n, float *out) {
+    const ptrdiff_t size = image_size(s->m.net);
+    const ptrdiff_t pixels = (ptrdiff_t)s->m.net->height * s->m.net->width;
+    jem_rng rng = jem_rng_seed((uint64_t)s->u->seed + 100 * (uint64_t)kind);
+    int *order = (int *)malloc((size_t)pixels * sizeof *order);
+    for (ptrdiff_t k = 0; order && k < pixels; k++) order[k] = (int)k;
+    for (int i = 0; i < n; i++) {
+        const float *x = s->x + i * size, *next = s->x + (i + 1) % n * size;
+        float *y = out + i * size;
+        if (kind == 1 && order) shuffle(order, (int)pixels, &rng);
+        for (ptrdiff_t k = 0; k < size; k++) {
+            const ptrdiff_t plane = k / pixels * pixels, at = k % pixels;
+            y[k] = kind == 0 ? (x[k] + next[k]) / 2 : kind == 1 ? x[plane + (order ? order[at] : 0)]
+                 : kind == 2 ? x[plane + pixels - 1 - at] : kind == 3 ? -x[k]
+                 : kind == 4 ? 2 * jem_rng_uniform(&rng) - 1
+                 : kind == 5 ? 2 * ((float)i + .5f) / (float)n - 1
+                 : kind == 6 ? -1 : kind == 7 ? 1 : (x[k] + 1) / 4 - 1;
+        }
+    }
+    free(order);
+}
+
+/* The next name of a list separated by commas or blanks, which is moved on; 0: none left. */
+static int next_name(const char **list, char *name, size_t size) {
+    while (**list == ',' || **list == ' ') ++*list;
+    const size_t n = strcspn(*list, ", ");
+    snprintf(name, size, "%.*s", (int)(n < 200 ? n : 200), *list);
+    *list += n;
+    return n > 0;
+}
+
+/* Test images of another data set, as the model takes them; how many, -1: there are none. */
+static int other_images(const uses *s, const char *name, int n, float *out) {
+    data_set d;
+    data_desc desc;
+    char error[512];
+    memset(&desc, 0, sizeof desc);
+    desc.root = s->u->e.data, desc.channels = s->m.net->channels, desc.resize = DATA_FIT;
+    desc.height = s->m.net->height, desc.width = s->m.net->width;
+    if (!data_load(&d, name, "test", &desc, error, sizeof error)) {
+        fprintf(stderr, "jem eval: left out: %s\n", error);
+        return -1;
+    }
+    if (d.n < n) n = d.n;
+    data_floats(&d, NULL, n, out);
+    data_free(&d);
+    return n;
+}
+
+typedef struct ood_table {
+    const uses *s;
+    float *usual, *other;                          /* [OOD_SCORES][n] */
+    double sum[OOD_SCORES];
+    int rows;
+    char names[OOD_SHOWN][32];                     /* what the histograms show, the first: usual */
+    double *heights;                               /* [2][OOD_SHOWN][OOD_BINS] */
+    double lo[2], hi[2];
+    int shown;
+} ood_table;
+
+static const int ood_drawn[2] = { JEM_OOD_LOGP, JEM_OOD_USUAL };
+
+/* A histogram of each of the scores that are drawn; what is beyond the range is in the end bars. */
+static void ood_count(ood_table *t, const char *name, const float *scores, int n) {
+    if (t->shown == OOD_SHOWN) return;
+    snprintf(t->names[t->shown], sizeof t->names[0], "%s", name);
+    for (int k = 0; k < 2; k++) {
+        double *h = t->heights + (k * OOD_SHOWN + t->shown) * OOD_BINS;
+        for (int i = 0; i < n; i++) {
+            const double v = (double)scores[ood_drawn[k] * t->s->n + i];
+            const int bin = (int)floor((v - t->lo[k]) / (t->hi[k] - t->lo[k]) * OOD_BINS);
+            h[bin < 0 ? 0 : bin < OOD_BINS ? bin : OOD_BINS - 1] += 1.0 / n;
+        }
+    }
+    t->shown++;
+}
+
+static int ood_row(ood_table *t, const char *name, const float *x, int n) {
+    const uses *s = t->s;
+    printf("  %-22s", name);
+    for (int k = 0; k < OOD_SCORES; k++) {
+        detection d;
+        if (jem_ood_score(s->m.net, (jem_ood)k, NULL, x, n, t->other + k * s->n) != JEM_OK ||
+            !measure_detection(t->usual + k * s->n, s->n, t->other + k * s->n, n, &d))
+            return printf("\n"), model_fail("jem eval", &s->m);
+        const double v = s->u->measure == 0 ? d.auroc : s->u->measure == 1 ? d.aupr : d.fpr95;
+        printf(" %10.3f", v);
+        t->sum[k] += v;
+    }
+    printf("\n"), fflush(stdout);
+    t->rows++;
+    return 1;
+}
+
+/* The range of the drawn scores, from the images that are usual: twice as wide as theirs. */
+static void ood_range(ood_table *t) {
+    for (int k = 0; k < 2; k++) {
+        const float *v = t->usual + ood_drawn[k] * t->s->n;
+        float *sorted = uses_floats(t->s->n);
+        if (!sorted) { t->lo[k] = -1, t->hi[k] = 1; continue; }
+        memcpy(sorted, v, (size_t)t->s->n * sizeof *v);
+        qsort(sorted, (size_t)t->s->n, sizeof *sorted, chart__compare);
+        const double lo = (double)sorted[t->s->n / 50], hi = (double)sorted[t->s->n - 1];
+        t->lo[k] = lo - 2 * (hi - lo) - 1e-6, t->hi[k] = hi + (k ? 0 : .5) * (hi - lo) + 1e-6;
+        if (k) t->hi[k] = 0;
+        free(sorted);
+    }
+}
+
+static int ood_draw(const ood_table *t) {
+    static const char *const titles[2] = { "log p(x)",
+        "usual: minus the distance of (log p(x), mean logit) from its class" };
+    static float x[2][OOD_SHOWN][2 * OOD_BINS + 2], y[2][OOD_SHOWN][2 * OOD_BINS + 2];
+    curve curves[2][OOD_SHOWN];
+    panel panels[2];
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < t->shown; i++) {
+            outline(t->heights + (k * OOD_SHOWN + i) * OOD_BINS, OOD_BINS, t->lo[k], t->hi[k],
+                    x[k][i], y[k][i]);
+            const curve c = { k ? "" : t->names[i], uses_colours[i], x[k][i], y[k][i],
+                              2 * OOD_BINS + 2, i ? 1.6f : 3 };
+            curves[k][i] = c;
+        }
+        panels[k] = uses_panel(titles[k], "share of images; what is beyond the ends is in the end "
+                               "bars", k ? 440.0f : 60, k ? 700.0f : 320, curves[k], t->shown);
+        panels[k].y_lo = 0, panels[k].y_hi = .4f;
+    }
+    return uses_draw(t->s->u->out, panels, 2, 750);
+}
+
+static int ood_rows(ood_table *t) {
+    const uses *s = t->s;
+    const char *list = s->u->other;
+    char name[256];
+    float *x = uses_floats(s->n * image_size(s->m.net));
+    int ok = x != NULL, others = 0;
+    while (ok && others < OOD_OTHERS && next_name(&list, name, sizeof name)) {
+        if (!strcmp(name, s->u->e.dataset)) continue;
+        const int n = other_images(s, name, s->n, x);
+        if (n < 1) continue;
+        ok = ood_row(t, name, x, n), others++;
+        if (ok && t->shown < 3) ood_count(t, name, t->other, n);
+    }
+    for (int kind = 0; ok && kind < OOD_MADE; kind++) {
+        make_outliers(s, kind, s->n, x);
+        ok = ood_row(t, ood_made[kind], x, s->n);
+        if (ok && (kind == 0 || kind == 2 || kind == 6))
+            ood_count(t, ood_made[kind], t->other, s->n);
+    }
+    free(x);
+    return ok;
+}
+
+static int eval_ood(uses *s, uses *beside) {
+    static const char *const measures[3] = { "AUROC", "AUPR", "FPR at 95% TPR" };
+    ood_table t;
+    (void)beside;
+    memset(&t, 0, sizeof t);
+    t.s = s;
+    t.usual = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
+    t.other = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
+    t.heights = (double *)calloc((size_t)(2 * OOD_SHOWN * OOD_BINS), sizeof(double));
+    int ok = t.usual && t.other && t.heights;
+    if (!ok) uses_no_memory();
+    for (int k = 0; ok && k < OOD_SCORES; k++)
+        if (jem_ood_score(s->m.net, (jem_ood)k, NULL, s->x, s->n, t.usual + k * s->n) != JEM_OK)
+            ok = model_fail("jem eval", &s->m);
+    if (ok) {
+        printf("%s: %s of %d test images against\n  %-22s", s->name, measures[s->u->measure], s->n,
+               "");
+        for (int k = 0; k < OOD_SCORES; k++) printf(" %10s", ood_scores[k]);
+        printf("\n");
+        ood_range(&t), ood_count(&t, "test images", t.usual, s->n);
+        ok = ood_rows(&t);
+    }
+    if (ok) {
+        printf("  %-22s", "mean");
+        for (int k = 0; k < OOD_SCORES; k++) printf(" %10.3f", t.sum[k] / t.rows);
+        printf("\n");
+        ok = !ood_draw(&t);
+    }
+    if (ok && *s->u->save) {
+        ok = jem_save(s->m.net, s->u->save) == JEM_OK || model_fail("jem eval", &s->m);
+        if (ok) printf("%s: the model, calibrated\n", s->u->save);
+    }
+    free(t.usual), free(t.other), free(t.heights);
+    return !ok;
+}
+
+/* ---- attack ---------------------------------------------------------------------------------- */
+
+enum { EPS_MOST = 12 };
+
+/* Images that no attack has fooled yet are attacked at the next eps. right[k]: share that is still
+   right; fgsm (may be NULL): after a single step. */
+static int attack_curve(uses *s, const float *eps, int count, float *right, float *fgsm) {
+    const ptrdiff_t size = image_size(s->m.net);
+    float *x = uses_floats(s->n * size), *found = uses_floats(s->n * size);
+    int *labels = (int *)malloc((size_t)s->n * sizeof *labels), left = s->n;
+    int *fooled = (int *)malloc((size_t)s->n * sizeof *fooled);
+    jem_attack_desc d = jem_attack_desc_default();
+    jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
+    int ok = x && found && labels && fooled;
+    if (!ok) uses_no_memory();
+    else memcpy(x, s->x, (size_t)(s->n * size) * sizeof *x),
+         memcpy(labels, s->labels, (size_t)s->n * sizeof *labels);
+    d.l2 = s->u->norm, d.steps = s->u->steps, d.restarts = s->u->restarts;
+    for (int k = 0; ok && k < count; k++) {
+        jem_attack_desc one = d;
+        d.eps = one.eps = 2 * eps[k], one.steps = 1, one.random_start = 0, one.restarts = 1;
+        int kept = 0, once = 0;                    /* pixels are in [-1,1]: eps counts twice */
+        if (fgsm) ok = jem_attack(s->m.net, s->x, s->labels, s->n, &one, NULL, found, fooled) ==
+                       JEM_OK;
+        for (int i = 0; ok && fgsm && i < s->n; i++) once += !fooled[i];
+        if (fgsm) fgsm[k] = (float)once / (float)s->n;
+        ok = ok && jem_attack(s->m.net, x, labels, left, &d, &rng, found, fooled) == JEM_OK;
+        for (int i = 0; ok && i < left; i++) {
+            if (fooled[i]) continue;
+            memmove(x + kept * size, x + i * size, (size_t)size * sizeof *x);
+            labels[kept++] = labels[i];
+        }
+        left = kept, right[k] = (float)left / (float)s->n;
+    }
+    if (!ok) model_fail("jem eval", &s->m);
+    free(x), free(found), free(labels), free(fooled);
+    return ok;
+}
+
+static int eval_attack(uses *s, uses *beside) {
+    static float eps[EPS_MOST], right[4][EPS_MOST];
+    const char *list = *s->u->eps ? s->u->eps : s->u->norm ? "0,.25,.5,1,1.5,2,3"
+                     : "0,.025,.05,.1,.15,.2,.3";
+    char word[256], title[128], *end;
+    int n = 0;
+    while (n < EPS_MOST && next_name(&list, word, sizeof word)) {
+        eps[n] = strtof(word, &end);
+        if (*end || !(eps[n] >= 0 && eps[n] < 1e6f) || (n && !(eps[n] > eps[n - 1])))
+            return fprintf(stderr, "jem eval: --eps %.60s: rising numbers are wanted\n", word), 2;
+        n++;
+    }
+    if (!attack_curve(s, eps, n, right[0], right[1])) return 1;
+    if (beside && !attack_curve(beside, eps, n, right[2], right[3])) return 1;
+    snprintf(title, sizeof title, "accuracy under attack, %s, %d steps", s->u->norm ? "L2" :
+             "L-infinity", s->u->steps);
+    printf("%s, %d start%s, %d images; eps for pixels in [0,1]\n  %-6s", title, s->u->restarts,
+           s->u->restarts == 1 ? "" : "s", s->n, "eps");
+    for (int b = 0; b < (beside ? 2 : 1); b++)
+        printf("  %-22.22s FGSM   PGD ", b ? beside->name : s->name);
+    printf("\n");
+    for (int k = 0; k < n; k++) {
+        printf("  %-6g", (double)eps[k]);
+        for (int b = 0; b < (beside ? 2 : 1); b++)
+            printf("  %-20s %5.1f%% %5.1f%%", "", 100 * (double)right[2 * b + 1][k],
+                   100 * (double)right[2 * b][k]);
+        printf("\n");
+    }
+    curve curves[4];
+    for (int b = 0; b < (beside ? 4 : 2); b++) {
+        const curve c = { b % 2 ? "FGSM" : b ? beside->name : s->name,
+                          b % 2 ? (b > 1 ? 0xe9b49f : 0xa5c1e6) : uses_colours[b / 2],
+                          eps, right[b], n, 2 };
+        curves[b] = c;
+    }
+    panel q = uses_panel(s->u->norm ? "accuracy, L2" : "accuracy, L-infinity",
+                         "eps, pixels in [0,1]", 60, 400, curves, beside ? 4 : 2);
+    q.y_lo = 0, q.y_hi = 1.001f;
+    return uses_draw(s->u->out, &q, 1, 440);
+}
+
+/* ---- impute ---------------------------------------------------------------------------------- */
+
+enum { IMPUTE_SHOWN = 12, IMPUTE_ROWS = 5, IMPUTE_DRAWS = 4 };
+
+/* known[n]: 1 where a pixel is kept; the same for its channels. */
+static void make_mask(const uses *s, float *known) {
+    const int h = s->m.net->height, w = s->m.net->width, c = s->m.net->channels;
+    jem_rng rng = jem_rng_seed((uint64_t)s->u->seed + 7);
+    for (int i = 0; i < s->n; i++) {
+        const int top = jem_rng_below(&rng, h / 2 + 1), left = jem_rng_below(&rng, w / 2 + 1);
+        for (int y = 0; y < h; y++)
+            for (int k = 0; k < w; k++) {
+                const float u = jem_rng_uniform(&rng);
+                const int hidden = s->u->hide == 0 ? y >= h / 2
+                                 : s->u->hide == 1 ? y >= top && y < top + h / 2 && k >= left &&
+                                   k < left + w / 2 : u < s->u->share;
+                for (int p = 0; p < c; p++)
+                    known[(((ptrdiff_t)i * c + p) * h + y) * w + k] = hidden ? 0 : 1;
+            }
+    }
+}
+
+/* Root mean square of what was hidden, in units of the pixels' range; and the share that is
+   recognised. */
+static int impute_row(const uses *s, const char *name, const float *filled, const float *known) {
+    const ptrdiff_t all = s->n * image_size(s->m.net);
+    double sum = 0, hidden = 0;
+    for (ptrdiff_t i = 0; i < all; i++)
+        if (known[i] == 0) {
+            const double d = fmin(fmax((double)filled[i], -1), 1) - (double)s->x[i];
+            sum += d * d / 4, hidden++;
+        }
+    const float right = jem_accuracy(s->m.net, filled, s->labels, s->n);
+    if (right < 0) return model_fail("jem eval", &s->m);
+    printf("  %-34s error %.4f   recognised %5.1f%%\n", name, sqrt(sum / fmax(hidden, 1)),
+           100 * (double)right);
+    return 1;
+}
+
+static int impute_once(const uses *s, const float *known, jem_rng *rng, float *filled) {
+    jem_net *net = s->m.net;
+    jem_impute_desc d = jem_impute_desc_default();
+    const char *size = jem_archive_meta(s->m.archive, OPTION_PREFIX "sgld-lr");
+    const char *noise = jem_archive_meta(s->m.archive, OPTION_PREFIX "sgld-std");
+    d.walk.steps = s->u->steps, d.walk.clamp_lo = -1, d.walk.clamp_hi = 1;
+    if (net->noise_hi > 0) {                       /* it has learned a score */
+        d.denoise.steps = 300, d.denoise.sigma_max = net->noise_hi;
+        d.walk.step_size = .01f, d.walk.noise_std = .1f;
+    } else {
+        if (size) d.walk.step_size = strtof(size, NULL);
+        if (noise) d.walk.noise_std = strtof(noise, NULL);
+    }
+    for (int i = 0; i < s->n && jem_ok(s->m.ctx); i += SAMPLE_AT_ONCE) {
+        const int n = s->n - i < SAMPLE_AT_ONCE ? s->n - i : SAMPLE_AT_ONCE;
+        const ptrdiff_t at = i * image_size(net);
+        const jem_mark mark = jem_begin(s->m.ctx);
+        jem_tensor *t = jem_input(s->m.ctx, s->x + at, n, net->channels, net->height, net->width);
+        jem_impute(s->m.ctx, jem_logp, net, t, known + at, &d, rng);
+        jem_read(t, filled + at);
+        jem_end(s->m.ctx, mark);
+    }
+    return jem_ok(s->m.ctx) || model_fail("jem eval", &s->m);
+}
+
+static int eval_impute(uses *s, uses *beside) {
+    static const char *const hides[3] = { "the lower half", "a block", "pixels at random" };
+    const ptrdiff_t size = image_size(s->m.net), all = s->n * size;
+    const int shown = s->n < IMPUTE_SHOWN ? s->n : IMPUTE_SHOWN;
+    float *known = uses_floats(all), *filled = uses_floats(all), *mean = uses_floats(all);
+    float *grid = uses_floats(IMPUTE_ROWS * shown * size), *held = uses_floats(2000 * size);
+    double *pixel = (double *)calloc((size_t)size, sizeof *pixel);
+    jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
+    int ok = known && filled && mean && grid && held && pixel, n = 0;
+    (void)beside;
+    if (!ok) uses_no_memory();
+    else ok = (n = held_out_images(s, 2000, held)) > 0;
+    if (ok) {
+        make_mask(s, known);
+        for (ptrdiff_t i = 0; i < n * size; i++) pixel[i % size] += (double)held[i] / n;
+        for (ptrdiff_t i = 0; i < all; i++) filled[i] = known[i] != 0 ? s->x[i] : 0;
+        printf("%s, %d test images without %s; error: rms of the hidden pixels in [0,1]\n", s->name,
+               s->n, hides[s->u->hide]);
+        for (int i = 0; i < shown * size; i++)
+            grid[i] = s->x[i], grid[shown * size + i] = filled[i];
+        ok = impute_row(s, "grey", filled, known);
+        for (ptrdiff_t i = 0; i < all; i++)
+            if (known[i] == 0) filled[i] = (float)pixel[i % size];
+        memcpy(grid + 2 * shown * size, filled, (size_t)(shown * size) * sizeof *grid);
+        ok = ok && impute_row(s, "mean of held-out training images", filled, known);
+        memset(mean, 0, (size_t)all * sizeof *mean);
+    }
+    for (int draw = 0; ok && draw < IMPUTE_DRAWS; draw++) {
+        ok = impute_once(s, known, &rng, filled);
+        for (ptrdiff_t i = 0; ok && i < all; i++) mean[i] += filled[i] / IMPUTE_DRAWS;
+        if (ok && draw < 2) memcpy(grid + (3 + draw) * shown * size, filled,
+                                   (size_t)(shown * size) * sizeof *grid);
+        if (ok && !draw) ok = impute_row(s, "one sample", filled, known);
+    }
+    ok = ok && impute_row(s, "mean of 4 samples", mean, known);
+    ok = ok && picture_grid(s->u->out, grid, IMPUTE_ROWS * shown, shown, s->m.net->channels,
+                            s->m.net->height, s->m.net->width, 2);
+    if (ok) printf("%s: images, what is known of them, filled with the mean, two samples\n",
+                   s->u->out);
+    free(known), free(filled), free(mean), free(grid), free(held), free(pixel);
+    return !ok;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+#define USES_AT(field) offsetof(uses_options, field)
+#define USES_COMMON(count, out_file) \
+    { "dataset", OPTION_TEXT, OPTION_NOW, USES_AT(e.dataset), "NAME", NO_PRESETS(""), 0, 0, \
+      "as in jem train (if not given, the model's own)" }, \
+    { "data", OPTION_TEXT, OPTION_NOW, USES_AT(e.data), "DIR", NO_PRESETS("data"), 0, 0, \
+      "where tools/get-data has put them" }, \
+    { "n", OPTION_INT, OPTION_NOW, USES_AT(e.n), "N", NO_PRESETS(count), 1, 1e9, \
+      "the first N test images" }, \
+    { "out", OPTION_TEXT, OPTION_NOW, USES_AT(out), "FILE.png", NO_PRESETS(out_file), 0, 0, \
+      "the picture" }, \
+    { "seed", OPTION_INT, OPTION_NOW, USES_AT(seed), "N", NO_PRESETS("1"), 0, 2147483647, \
+      "decides all that is random" }, \
+    { "precision", OPTION_CHOICE, OPTION_NOW, USES_AT(e.precision), "exact|fast|direct|bf16", \
+      NO_PRESETS("fast"), 0, 0, "arithmetic" }, \
+    { "threads", OPTION_INT, OPTION_NOW, USES_AT(e.threads), "N", NO_PRESETS("0"), 0, 1024, \
+      "(0: all; the result is the same)" }
+#define USES_BESIDE \
+    { "beside", OPTION_TEXT, OPTION_NOW, USES_AT(beside), "MODEL", NO_PRESETS(""), 0, 0, \
+      "the same numbers of another model" }
+
+static const option calibration_table[] = {
+    USES_COMMON("10000", "calibration.png"), USES_BESIDE,
+    { "bins", OPTION_INT, OPTION_NOW, USES_AT(bins), "N", NO_PRESETS("15"), 1, BINS_MOST,
+      "of the reliability diagram" }
+};
+static const option ood_table_options[] = {
+    USES_COMMON("1000", "ood.png"),
+    { "other", OPTION_TEXT, OPTION_NOW, USES_AT(other), "NAMES",
+      NO_PRESETS("mnist,fashion-mnist,cifar10"), 0, 0,
+      "other data sets or folders, besides images that are made" },
+    { "measure", OPTION_CHOICE, OPTION_NOW, USES_AT(measure), "auroc|aupr|fpr95",
+      NO_PRESETS("auroc"), 0, 0, "in the table" },
+    { "save", OPTION_TEXT, OPTION_NOW, USES_AT(save), "FILE", NO_PRESETS(""), 0, 0,
+      "the model with what it has learned of usual images" }
+};
+static const option attack_table[] = {
+    USES_COMMON("500", "attack.png"), USES_BESIDE,
+    { "norm", OPTION_CHOICE, OPTION_NOW, USES_AT(norm), "linf|l2", NO_PRESETS("linf"), 0, 0,
+      "that eps bounds" },
+    { "eps", OPTION_TEXT, OPTION_NOW, USES_AT(eps), "LIST", NO_PRESETS(""), 0, 0,
+      "of rising sizes, for pixels in [0,1] (if not given: 7 that suit the norm)" },
+    { "steps", OPTION_INT, OPTION_NOW, USES_AT(steps), "N", NO_PRESETS("40"), 1, 1e6, "of PGD" },
+    { "restarts", OPTION_INT, OPTION_NOW, USES_AT(restarts), "N", NO_PRESETS("1"), 1, 1000,
+      "random starts" }
+};
+static const option impute_table[] = {
+    USES_COMMON("200", "impute.png"),
+    { "hide", OPTION_CHOICE, OPTION_NOW, USES_AT(hide), "half|block|random", NO_PRESETS("half"), 0,
+      0, "what is hidden" },
+    { "share", OPTION_FLOAT, OPTION_NOW, USES_AT(share), "X", NO_PRESETS(".8"), 0, 1,
+      "random: of the pixels" },
+    { "steps", OPTION_INT, OPTION_NOW, USES_AT(steps), "N", NO_PRESETS("300"), 0, 1e6, "of SGLD" }
+};
+
+static const struct use {
+    const char *name, *help;
+    const option *table;
+    size_t bytes;
+    int (*run)(uses *s, uses *beside);
+} uses_known[] = {
+    { "calibration", "can its probabilities be trusted?", calibration_table,
+      sizeof calibration_table, eval_calibration },
+    { "ood", "does it know what it has not seen?", ood_table_options, sizeof ood_table_options,
+      eval_ood },
+    { "attack", "how easily is it fooled?", attack_table, sizeof attack_table, eval_attack },
+    { "impute", "can it fill in what is missing?", impute_table, sizeof impute_table, eval_impute }
+};
+
+static int uses_open(uses *s, options *o, const uses_options *u, const char *path) {
+    s->o = o, s->u = u;
+    if (!model_open(&s->m, "jem eval", path, u->e.threads, u->e.precision)) return 1;
+    const char *end = strrchr(path, '/'), *from = end ? end + 1 : path;
+    if (end && !strcmp(from, "last.safetensors"))  /* runs/NAME/last.safetensors: the run's name */
+        for (from = end; from > path && from[-1] != '/';) from--;
+    else end = strstr(from, ".safetensors");
+    snprintf(s->name, sizeof s->name, "%.*s", end ? (int)(end - from) : 40, from);
+    const int status = data_for(&s->m, o, &u->e, &s->test);
+    if (status) return status;
+    s->n = u->e.n < s->test.n ? u->e.n : s->test.n, s->labels = s->test.labels;
+    s->x = uses_floats(s->n * image_size(s->m.net));
+    if (!s->x) return uses_no_memory();
+    data_floats(&s->test, NULL, s->n, s->x);
+    return 0;
+}
+
+/* A model that does not know what is usual learns it from images that training held out. */
+static int uses_calibrate(uses *s) {
+    if (jem_net_meta(s->m.net, "jem.usual")) return 1;
+    float *x = uses_floats(1000 * image_size(s->m.net));
+    const int n = x ? held_out_images(s, 1000, x) : 0;
+    const int ok = n > 1 && (jem_calibrate(s->m.net, x, n) == JEM_OK ||
+                             model_fail("jem eval", &s->m));
+    if (ok) printf("calibrated with %d images that training held out\n", n);
+    free(x);
+    return ok;
+}
+
+static int run_use(const struct use *what, options *o, const uses_options *u, const char *path) {
+    static uses s[2];
+    int status = uses_open(&s[0], o, u, path);
+    const int two = !status && *u->beside;
+    for (int i = 0; i < 2; i++) o->given[i] = 1;   /* dataset and data: the same for both */
+    if (two) status = uses_open(&s[1], o, u, u->beside);
+    if (!status && what->run == eval_ood && !uses_calibrate(&s[0])) status = 1;
+    if (!status) status = what->run(&s[0], two ? &s[1] : NULL);
+    for (int i = 0; i <= two; i++) {
+        free(s[i].x), data_free(&s[i].test);
+        if (s[i].m.path) model_close(&s[i].m);
+    }
+    return status;
+}
+
+static int uses_command(int argc, char **argv) {
+    static options table;
+    static uses_options values;
+    char *words[64], usage[128];
+    int n = 0;
+    const struct use *what = NULL;
+    for (size_t i = 0; i < sizeof uses_known / sizeof *uses_known; i++)
+        for (int k = 2; k < argc && k < 4; k++)
+            if (!strcmp(argv[k], uses_known[i].name)) what = &uses_known[i];
+    if (!what) return eval_command(argc, argv);
+    options *o = &table;
+    o->command = "jem eval", o->table = what->table, o->values = &values;
+    o->count = (int)(what->bytes / sizeof *what->table);
+    if (argc > 60) return fprintf(stderr, "jem eval: too many arguments\n"), 2;
+    snprintf(usage, sizeof usage, "jem eval MODEL %s [OPTIONS]: %s", what->name, what->help);
+    const int read = read_options(o, argc, argv, words, &n, 2, 2, usage);
+    if (read >= 0) return read;
+    return run_use(what, o, &values, words[!strcmp(words[0], what->name)]);
+}
+
+#endif
