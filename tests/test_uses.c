@@ -181,7 +181,7 @@ static void test_scores(jem_ctx *ctx) {
         }
     }
     CHECK(jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
-          says(ctx, "not been calibrated"), "not calibrated");
+          says(ctx, "not calibrated"), "not calibrated");
     CHECK(jem_ood_score(net, (jem_ood)9, NULL, x, M, s) == JEM_BAD_ARGUMENT && says(ctx, "score 9"),
           "which?");
     x[5] = NAN;
@@ -254,7 +254,7 @@ static jem_tensor *plane(jem_net *net, jem_tensor *x, int training, void *user) 
 }
 static jem_net *plane_net(jem_ctx *ctx, int classes) {
     jem_net *net = jem_net_create(ctx, plane, NULL, sizeof(jem_layer), DIM, 1, 1, classes, 5);
-    *(jem_layer *)net->user = jem_linear_layer(net, "f", DIM, classes);
+    if (net) *(jem_layer *)net->user = jem_linear_layer(net, "f", DIM, classes);
     return net;
 }
 /* f[1] - f[0] of a two-class plane, in double. */
@@ -478,6 +478,49 @@ static void test_noise_blind(jem_ctx *ctx) {
     free(one), free(all), free(x), free(y), free(known);
 }
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* All of it, on a small network; how many of seven things could be done. */
+static int use_all(jem_ctx *ctx) {
+    enum { M = 20, K = 3 };
+    jem_net *net = plane_net(ctx, K);
+    jem_rng rng = jem_rng_seed(1);
+    float *x = random_floats(&rng, M * DIM, -1, 1), *y = floats(M * DIM), *ones = floats(M * DIM);
+    int labels[M], good = 0;
+    jem_answer a[M];
+    for (int i = 0; i < M; i++) labels[i] = i % K;
+    for (int i = 0; i < M * DIM; i++) ones[i] = (float)(i % 2);
+    good += net && jem_calibrate(net, x, M) == JEM_OK;
+    good += jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, y) == JEM_OK;
+    good += jem_ood_score(net, JEM_OOD_RISE, NULL, x, M, y) == JEM_OK;
+    good += jem_fit_temperature(net, x, labels, M) > 0;
+    good += jem_classify(net, x, M, a) == JEM_OK;
+    good += jem_attack(net, x, labels, M, NULL, &rng, y, NULL) == JEM_OK;
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, x, M, DIM, 1, 1);
+    jem_impute_desc d = jem_impute_desc_default();
+    d.denoise.steps = 2, d.walk.steps = 2;
+    good += jem_impute(ctx, jem_logp, net, t, ones, &d, &rng) == JEM_OK;
+    jem_end(ctx, mark);
+    jem_net_free(net);
+    free(x), free(y), free(ones);
+    return good;
+}
+static void test_memory(void) {
+    printf("memory that runs out at any place: an error, no crash, no leak\n");
+    int tries = 0, done = 0;
+    for (long at = 2; !done && at < 3000; at++, tries++) {
+        counter count;
+        jem_ctx *ctx = open_ctx(&count);
+        count.fail_at = at, count.fail_on = 1;
+        done = use_all(ctx) == 7 && count.calls < at;
+        CHECK(done || jem_error_status(ctx) == JEM_NO_MEMORY, "call %ld: %s", at, jem_error(ctx));
+        count.fail_at = 0;
+        close_ctx(ctx, &count, "what did not find memory");
+    }
+    CHECK(done && tries > 10, "%d tries", tries);
+}
+
 int main(void) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
@@ -490,6 +533,7 @@ int main(void) {
     test_targets(ctx);
     test_conditional(ctx);
     test_noise_blind(ctx);
+    test_memory();
     CHECK(jem_ok(ctx), "%s", jem_error(ctx));
     close_ctx(ctx, &count, "all of the above");
     return test_report();
