@@ -56,6 +56,9 @@ sanitized:
 	@tests/run.sh $(TESTS) cli uses
 
 bench: $(BUILD)/bench  ## GFLOP/s of every layer and pass, and what the rest takes
+	@echo 'jem.h compiled with $(CC) -O2: user and system time, size'
+	@$(CC) -std=c99 -O2 -x c -DJEM_IMPLEMENTATION -c jem.h -o $(BUILD)/alone.o && \
+	    times >$(BUILD)/alone.txt && sed -n 2p $(BUILD)/alone.txt && size $(BUILD)/alone.o
 	$(BUILD)/bench --out $(BUILD)/bench.csv
 
 bench-torch: $(BUILD)/bench_torch $(BUILD)/bench_chart  ## against PyTorch; NETS="wrn-16-2" for one

@@ -1,4 +1,4 @@
-/* jem.h - v0.1 - energy-based models in one C header            license: MIT-0 or public domain
+/* jem.h - v0.2 - energy-based models in one C header            license: MIT-0 or public domain
 
    A classifier is secretly an energy-based model: the logits f(x)[y] that say what an image is
    also hold a density over images. Train both at once and the same small network classifies,
@@ -553,7 +553,7 @@ JEM_API jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const in
    that of -log p (Hinton 2002); numbers per image in, any n each. */
 JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample);
 
-/* Denoising score matching (Vincent 2011, eq. 11): at images with noise, x~ = x + sigma z, the
+/* Denoising score matching (Vincent 2011): at images with noise, x~ = x + sigma z, the
    slope of log p must point back to where they came from,
 
        L = mean over images of weight/2 ||r||^2,    r = sigma d log p(x~)/dx~ + z,    z ~ N(0,I)
@@ -561,8 +561,8 @@ JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_ten
    It learns a density without a single chain. The density is not told sigma: in hundreds of pixels
    it can see it. */
 typedef struct jem_score_desc {
-    const float *sigma;    /* [n], > 0: noise of each image. From about what the eye overlooks to
-                              about the distance between images: .12 to 2 for pixels in [-1,1] */
+    const float *sigma;    /* [n], > 0: noise of each image, from what the eye overlooks to what
+                              hides any image: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
     float step;            /* of the difference, see >>losses below; 0: .03, JEM_BF16 .1 */
 } jem_score_desc;
@@ -1281,30 +1281,27 @@ const char *jem_isa_name(jem_isa isa) {
 #define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
 
 /* Elementwise y = f(x), a row each: what it is called, what its backward wants (the input, the
-   output, a bit or a slope kept for each number), f, and its derivative. The formulas are of
-   vectors, in the words of the kernels (>>engine): JEM__X is the input, JEM__Y the output, a the
-   op's number. Of these rows come the enum, the kernels map and map_back, and the ops. */
-#define JEM__MAPS(ROW)                                                                             \
-    ROW(SCALE, "scale", NOTHING, JEM__MUL(JEM__X, JEM__SET(a)), JEM__SET(a))                       \
-    ROW(SHIFT, "shift", NOTHING, JEM__ADD(JEM__X, JEM__SET(a)), JEM__SET(1.0f))                    \
-    ROW(SQUARE, "square", INPUT, JEM__MUL(JEM__X, JEM__X), JEM__ADD(JEM__X, JEM__X))               \
-    ROW(EXP, "exp", OUTPUT, JEM__FN(exp)(JEM__X), JEM__Y)                                          \
-    ROW(LOG, "log", INPUT, JEM__FN(log)(JEM__X), JEM__DIV(JEM__SET(1.0f), JEM__X))                 \
-    ROW(TANH, "tanh", OUTPUT,                                  /* 2 sigmoid(2x) - 1 */             \
-        JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(JEM__ADD(JEM__X, JEM__X)), JEM__SET(-1.0f)),     \
-        JEM__FNMA(JEM__Y, JEM__Y, JEM__SET(1.0f)))                                                 \
-    ROW(LEAKY, "leaky_relu", BIT, JEM__ACTIVATE(JEM__MAP_LEAKY),                                   \
-        JEM__PICK(JEM__BIT, JEM__SET(a), JEM__SET(1.0f)))                                          \
-    ROW(SILU, "silu", SLOPE, JEM__ACTIVATE(JEM__MAP_SILU), JEM__SLOPE)                             \
-    ROW(SIGMOID, "sigmoid", OUTPUT, JEM__FN(sigmoid)(JEM__X), JEM__FNMA(JEM__Y, JEM__Y, JEM__Y))   \
-    ROW(SOFTPLUS, "softplus", INPUT, JEM__FN(softplus)(JEM__X), JEM__FN(sigmoid)(JEM__X))          \
-    ROW(AT_LEAST, "clamp", INPUT, JEM__LESS(JEM__X, JEM__SET(a), JEM__SET(a), JEM__X),             \
-        JEM__LESS(JEM__X, JEM__SET(a), JEM__SET(0.0f), JEM__SET(1.0f)))                            \
-    ROW(AT_MOST, "clamp", INPUT, JEM__LESS(JEM__SET(a), JEM__X, JEM__SET(a), JEM__X),              \
-        JEM__LESS(JEM__SET(a), JEM__X, JEM__SET(0.0f), JEM__SET(1.0f)))
+   output, a bit or a slope kept for each number), f, and its derivative. K() makes a word into the
+   kernels' own (>>engine); X is the input, Y the output, A the op's number. Of these rows come the
+   enum, the kernels map and map_back, and the ops. */
+#define JEM__MAPS(ROW, K)                                                                          \
+    ROW(SCALE, "scale", NOTHING, K(MUL)(K(X), K(A)), K(A))                                         \
+    ROW(SHIFT, "shift", NOTHING, K(ADD)(K(X), K(A)), K(ONE))                                       \
+    ROW(SQUARE, "square", INPUT, K(MUL)(K(X), K(X)), K(ADD)(K(X), K(X)))                           \
+    ROW(EXP, "exp", OUTPUT, K(FN)(exp)(K(X)), K(Y))                                                \
+    ROW(LOG, "log", INPUT, K(FN)(log)(K(X)), K(DIV)(K(ONE), K(X)))                                 \
+    ROW(TANH, "tanh", OUTPUT, K(FN)(tanh)(K(X)), K(FNMA)(K(Y), K(Y), K(ONE)))                      \
+    ROW(LEAKY, "leaky_relu", BIT, K(ACTIVATE)(JEM__MAP_LEAKY), K(PICK)(K(BIT), K(A), K(ONE)))      \
+    ROW(SILU, "silu", SLOPE, K(ACTIVATE)(JEM__MAP_SILU), K(SLOPE))                                 \
+    ROW(SIGMOID, "sigmoid", OUTPUT, K(FN)(sigmoid)(K(X)), K(FNMA)(K(Y), K(Y), K(Y)))               \
+    ROW(SOFTPLUS, "softplus", INPUT, K(FN)(softplus)(K(X)), K(FN)(sigmoid)(K(X)))                  \
+    ROW(AT_LEAST, "clamp", INPUT, K(LESS)(K(X), K(A), K(A), K(X)),                                 \
+        K(LESS)(K(X), K(A), K(ZERO), K(ONE)))                                                      \
+    ROW(AT_MOST, "clamp", INPUT, K(LESS)(K(A), K(X), K(A), K(X)),                                  \
+        K(LESS)(K(A), K(X), K(ZERO), K(ONE)))
 
 #define JEM__ROW(kind, name, wants, f, derivative) JEM__MAP_##kind,
-enum { JEM__MAPS(JEM__ROW) JEM__MAP_DROP /* the backward of dropout */ };
+enum { JEM__MAPS(JEM__ROW, ) JEM__MAP_DROP /* the backward of dropout */ };
 #undef JEM__ROW
 enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
 
@@ -2965,13 +2962,13 @@ static const jem__traits jem__act_traits = {
 #define JEM__MAP_SLOPE JEM_KEEPS_NOTHING, &jem__act_traits
 #define JEM__ROW(kind, name, wants, f, derivative)                                                 \
     { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
-static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW) };
+static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW, ) };
 #undef JEM__ROW
 
 enum { JEM__AUX_NOTHING = 0, JEM__AUX_INPUT = 0, JEM__AUX_OUTPUT = 0, JEM__AUX_BIT = 2,
        JEM__AUX_SLOPE = 64 };
 #define JEM__ROW(kind, name, wants, f, derivative) JEM__AUX_##wants,
-static const unsigned char jem__map_aux[] = { JEM__MAPS(JEM__ROW) };
+static const unsigned char jem__map_aux[] = { JEM__MAPS(JEM__ROW, ) };
 #undef JEM__ROW
 
 /* y = f(x) */
@@ -3005,13 +3002,18 @@ jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float a) {
 jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope) {
     return jem__map(ctx, x, JEM__MAP_LEAKY, slope);
 }
-#define JEM__MAP_OP(name, kind)                                                                    \
-    jem_tensor *name(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, kind, 0); }
-JEM__MAP_OP(jem_square, JEM__MAP_SQUARE) JEM__MAP_OP(jem_exp, JEM__MAP_EXP)
-JEM__MAP_OP(jem_log, JEM__MAP_LOG) JEM__MAP_OP(jem_tanh, JEM__MAP_TANH)
-JEM__MAP_OP(jem_sigmoid, JEM__MAP_SIGMOID) JEM__MAP_OP(jem_softplus, JEM__MAP_SOFTPLUS)
-JEM__MAP_OP(jem_relu, JEM__MAP_LEAKY) JEM__MAP_OP(jem_silu, JEM__MAP_SILU)
-#undef JEM__MAP_OP
+jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SQUARE, 0); }
+jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_EXP, 0); }
+jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LOG, 0); }
+jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_TANH, 0); }
+jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_LEAKY, 0); }
+jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x) { return jem__map(ctx, x, JEM__MAP_SILU, 0); }
+jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x) {
+    return jem__map(ctx, x, JEM__MAP_SIGMOID, 0);
+}
+jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x) {
+    return jem__map(ctx, x, JEM__MAP_SOFTPLUS, 0);
+}
 
 jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -5567,7 +5569,7 @@ static jem_status jem__breed_some(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
     const jem_train_desc *d = &tr->desc;
     const int begin = b->visits[0] < 0, by_class = jem__by_class(d);
-    const int every = d->reinit > 0 ? (int)(1 / d->reinit + 0.5f) : 0;
+    const int every = d->reinit > 1e-6f ? (int)(1 / d->reinit + 0.5f) : 0;
     if (!d->fresh.steps || !(begin || (every && (tr->updates - d->cd_from) % every == 0)))
         return JEM_OK;
     if (begin) n = n < 64 ? 64 : n;
@@ -7634,6 +7636,11 @@ JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
     return JEM__DIV(one, JEM__ADD(one, JEM__FN(exp)(JEM__SUB(JEM__SET(0.0f), x))));
 }
 
+/* 2 sigmoid(2x) - 1 */
+JEM__VINLINE JEM__V JEM__FN(tanh)(JEM__V x) {
+    return JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(JEM__ADD(x, x)), JEM__SET(-1.0f));
+}
+
 /* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|); u is 1 + e^-|x| rounded, and (e^-|x|)/(u - 1) mends
    what that lost */
 JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
@@ -8234,6 +8241,11 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
 
 /* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
 
+#define JEM__WORD(word) JEM__##word
+#define JEM__A JEM__SET(a)
+#define JEM__ONE JEM__SET(1.0f)
+#define JEM__ZERO JEM__SET(0.0f)
+
 /* y = f(x). aux: the bits or slopes that the backward wants, or NULL. */
 JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
     uint16_t *bits = (uint16_t *)aux;
@@ -8245,7 +8257,7 @@ JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void 
                       which == JEM__MAP_SILU && slopes ? slopes + i : NULL)
 #define JEM__ROW(which, name, wants, f, derivative)                                                \
     case JEM__MAP_##which: JEM__EACH(i, n) JEM__STORE(y + i, f); break;
-    switch (kind) { JEM__MAPS(JEM__ROW) default: break; }
+    switch (kind) { JEM__MAPS(JEM__ROW, JEM__WORD) default: break; }
 #undef JEM__ROW
 #undef JEM__ACTIVATE
 #undef JEM__X
@@ -8268,7 +8280,7 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
         }                                                                                          \
         break;
     switch (kind) {
-        JEM__MAPS(JEM__ROW)
+        JEM__MAPS(JEM__ROW, JEM__WORD)
         JEM__ROW(DROP, "", BIT, , JEM__PICK(JEM__BIT, JEM__SET(0.0f), JEM__SET(a)))
     default: break;
     }
@@ -8278,6 +8290,10 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
 #undef JEM__Y
 #undef JEM__X
 }
+#undef JEM__WORD
+#undef JEM__A
+#undef JEM__ONE
+#undef JEM__ZERO
 
 /* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
 JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
@@ -8362,7 +8378,8 @@ JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const f
 
 /* ---- average pooling ------------------------------------------------------------------------- */
 
-/* x (h,w,c,16) -> y (ho,wo,c,16): s times the sum over windows k x k */
+/* x (h,w,c,16) -> y (ho,wo,c,16): s times the sum over windows kh x kw. Many parameters: two
+   shapes and a window. */
 JEM__KERNEL void JEM__FN(pool)(const float *x, int w, int c, int kh, int kw, int stride, int ho,
                                int wo, float s, float *y) {
     const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
@@ -8379,6 +8396,7 @@ JEM__KERNEL void JEM__FN(pool)(const float *x, int w, int c, int kh, int kw, int
         }
 }
 
+/* Many parameters: as pool. */
 JEM__KERNEL void JEM__FN(pool_back)(const float *dy, int w, int c, int kh, int kw, int stride,
                                     int ho, int wo, float s, float *dx) {
     const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
@@ -8440,7 +8458,8 @@ JEM__KERNEL void JEM__FN(normalize_sums)(const float *x, const float *dy, const 
         }
 }
 
-/* dx += rstd (dy gamma - m1 - xhat m2); m1, m2 (c,16) NULL: 0 (statistics do not depend on x) */
+/* dx += rstd (dy gamma - m1 - xhat m2); m1, m2 (c,16) NULL: 0 (statistics do not depend on x).
+   Many parameters: seven arrays meet here. */
 JEM__KERNEL void JEM__FN(normalize_back)(const float *x, const float *dy, const float *mean,
                                          const float *rstd, const float *gamma, const float *m1,
                                          const float *m2, ptrdiff_t pixels, int c, float *dx) {
@@ -8623,7 +8642,7 @@ typedef struct jem__bf16 {
                   const uint16_t *const *b, float *c);
     /* Finishes n channels from o on of one pixel; at: of channel 0, in floats; f->y16 too */
     void (*finish)(const jem__finish *f, const float *c, int o, int n, ptrdiff_t at,
-                   ptrdiff_t half_at);
+                   ptrdiff_t at16);
     /* One pixel's channels as pairs, x[c][16] -> out[(c + 1)/2][16][2] */
     void (*pairs)(const float *x, int c, uint16_t *out);
     /* Pairs of images: c <= 16 channels of one pixel -> out[8][16][2] or, rows: out[16][32]. */
@@ -8663,12 +8682,12 @@ static void jem__bf16_block_scalar(int m, int n, int runs, int pairs, const uint
         }
 }
 static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o, int n,
-                                    ptrdiff_t at, ptrdiff_t half_at) {
+                                    ptrdiff_t at, ptrdiff_t at16) {
     for (int i = 0; i < n; i++)
         for (int l = 0; l < JEM_LANES; l++) {
             const float v = jem__finish_one_scalar(f, c[i * 16 + l], o + i,
                                                at + (ptrdiff_t)(o + i) * JEM_LANES + l, l);
-            uint16_t *to = f->y16 + half_at + (o + i) / 2 * JEM__BF16_PAIR + 2 * l + (o + i) % 2;
+            uint16_t *to = f->y16 + at16 + (o + i) / 2 * JEM__BF16_PAIR + 2 * l + (o + i) % 2;
             if (f->y16) *to = jem__to_bf16(v);
             if (f->y16 && i == n - 1 && (o + i) % 2 == 0) to[1] = 0;
         }
@@ -8720,14 +8739,14 @@ JEM__TARGET static void jem__bf16_block_avx512(int m, int n, int runs, int pairs
     }
 }
 JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const float *c, int o, int n,
-                                                ptrdiff_t at, ptrdiff_t half_at) {
-    at += (ptrdiff_t)o * JEM_LANES, half_at += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
-    for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, half_at += JEM__BF16_PAIR) {
+                                                ptrdiff_t at, ptrdiff_t at16) {
+    at += (ptrdiff_t)o * JEM_LANES, at16 += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
+    for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, at16 += JEM__BF16_PAIR) {
         const __m512 p = jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
         const __m512 q = i + 1 == n ? _mm512_setzero_ps()
             : jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1, at + JEM_LANES,
                                      0);
-        if (f->y16) _mm512_storeu_si512(f->y16 + half_at, jem__bf16_zip(p, q));
+        if (f->y16) _mm512_storeu_si512(f->y16 + at16, jem__bf16_zip(p, q));
     }
 }
 JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *out) {
@@ -8963,12 +8982,40 @@ static void jem__bf16_pack(const jem__bf16 *k, const jem__conv *q, const float *
     }
 }
 
+/* The rows of taps that lie inside for row r of a phase: which, and the rows that they read. */
+static int jem__bf16_inside(const jem__conv *q, const jem__phase *s, const jem__bf16_taps *t, int r,
+                            int *tap_row, int *row_of) {
+    int n = 0;
+    for (int j = 0; j < t->ny; j++) {
+        const int iy = r * s->step_in + t->down[j];
+        if ((unsigned)iy < (unsigned)q->hi) tap_row[n] = j, row_of[n++] = iy;
+    }
+    return n;
+}
+/* Finishes a pixel's m tiles c, of channels 16*o on. */
+static void jem__bf16_pixel_done(const jem__bf16 *k, const jem__conv *q, const jem__finish *f,
+                                 const float *c, int o, int m, int y, int x) {
+    const ptrdiff_t at = ((ptrdiff_t)y * q->wo + x) * q->co * JEM_LANES;
+    const ptrdiff_t at16 = y * jem__bf16_row(q->co, q->wo) + (x + 1) * jem__bf16_pixel(q->co);
+    for (int left; m > 0; m--, o++, c += JEM__BF16_TILE) {
+        left = q->co - o * 16;
+        k->finish(f, c, o * 16, left < 16 ? left : 16, at, at16);
+    }
+}
+/* Zeros before and behind some rows of what is written in bf16. */
+static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) {
+    const ptrdiff_t pixel = jem__bf16_pixel(q->co), row = jem__bf16_row(q->co, q->wo);
+    for (; rows > 0 && y < q->ho; rows--, y++) {
+        memset(y16 + y * row, 0, (size_t)pixel * sizeof *y16);
+        memset(y16 + (y + 1) * row - pixel, 0, (size_t)pixel * sizeof *y16);
+    }
+}
+
 /* Output or input gradient, as conv: x (hi,wi,ci,16), or already in bf16: xh. work: room for x. */
 static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part part, const float *x,
                            const uint16_t *xh, const uint16_t *pack, const jem__finish *f,
                            uint16_t *work) {
     const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
-    const ptrdiff_t out_pixel = jem__bf16_pixel(q->co), out_row = jem__bf16_row(q->co, q->wo);
     const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
     float c[4 * JEM__BF16_TILE];
     jem__phase s;
@@ -8983,11 +9030,8 @@ static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part par
         if (have < 0) have = r0 * s.step_in > q->k ? r0 * s.step_in - q->k : 0;
         for (int r = r0; r < r1; r++) {
             const int y = s.y0 + r * s.step_out;
-            int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
-            for (int j = 0; j < t.ny; j++) {
-                const int iy = r * s.step_in + t.down[j];
-                if ((unsigned)iy < (unsigned)q->hi) tap_row[runs] = j, row_of[runs++] = iy;
-            }
+            int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
+            const int runs = jem__bf16_inside(q, &s, &t, r, tap_row, row_of);
             for (int i = 0; !xh && i < runs; i++)  /* as far as has been converted, and on */
                 for (; have <= row_of[i]; have++)
                     jem__bf16_convert(k, x, q->ci, q->wi, have, work);
@@ -9004,26 +9048,17 @@ static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part par
                     memset(c, 0, (size_t)(m * n * JEM__BF16_TILE) * sizeof *c);
                     k->block(m, n, runs, pairs, a, t.ny * run, b, c);
                     for (int p = 0; p < n; p++)
-                        for (int i = 0; i < m; i++) {
-                            const int o0 = (o + i) * 16, px = s.x0 + (x0 + p) * s.step_out;
-                            k->finish(f, c + (p * m + i) * JEM__BF16_TILE, o0,
-                                      q->co - o0 < 16 ? q->co - o0 : 16,
-                                      ((ptrdiff_t)y * q->wo + px) * q->co * JEM_LANES,
-                                      y * out_row + (px + 1) * out_pixel);
-                        }
+                        jem__bf16_pixel_done(k, q, f, c + p * m * JEM__BF16_TILE, o, m, y,
+                                             s.x0 + (x0 + p) * s.step_out);
                 }
             }
-            if (f->y16 && phase == 0)
-                for (int i = 0; i < s.step_out && y + i < q->ho; i++) {
-                    uint16_t *edge = f->y16 + (y + i) * out_row;
-                    memset(edge, 0, (size_t)out_pixel * sizeof *edge);
-                    memset(edge + out_row - out_pixel, 0, (size_t)out_pixel * sizeof *edge);
-                }
+            if (f->y16 && phase == 0) jem__bf16_edges(q, f->y16, y, s.step_out);
         }
         pack += tiles * t.ny * run;
     }
     if (f->y16 && part.i == 0)
-        memset(f->y16 + q->ho * out_row, 0, 16 * JEM__BF16_PAIR * sizeof *f->y16);
+        memset(f->y16 + q->ho * jem__bf16_row(q->co, q->wo), 0,
+               16 * JEM__BF16_PAIR * sizeof *f->y16);
     if (k->end) k->end();
 }
 
@@ -9066,47 +9101,6 @@ static void jem__bf16_deal_y(const jem__bf16 *k, const jem__conv *q, const float
                         q->co - o < 16 ? q->co - o : 16, k->tiled,
                         out + i / 2 * 512 + i % 2 * (k->tiled ? 16 : 256));
         }
-}
-
-/* The weights of output tiles o .. o+m-1 and input tile i, rows ky0..ky1 of the kernel. xs, dys:
-   every group dealt. acc: m*k*k tiles of scratch. Adds to dw (O,I,k,k). */
-static void jem__bf16_weights(const jem__bf16 *k, const jem__conv *q, int groups,
-                              const uint16_t *xs, const uint16_t *dys, int o, int m, int i,
-                              int ky0, int ky1, float *acc, float *dw) {
-    const ptrdiff_t xt = jem__bf16_x_tile(q), yt = jem__bf16_y_tile(q);
-    const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
-    const int columns = jem__bf16_columns(q), most = m == 2 ? 2 : 4;
-    int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
-    rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
-    memset(acc, 0, (size_t)(m * q->k * q->k * JEM__BF16_TILE) * sizeof *acc);
-    if (k->begin) k->begin();
-    for (int g = 0; g < groups; g++)
-        for (int y0 = 0; y0 < q->ho; y0 += rows)
-            for (int ky = ky0; ky < ky1; ky++)
-                for (int kx = 0, n; kx < q->k; kx += n) {
-                    const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
-                    int runs = 0;
-                    n = q->k - kx < most ? q->k - kx : most;
-                    for (int y = y0; y < q->ho && y < y0 + rows; y++) {
-                        const int iy = y * q->stride + ky - q->pad;
-                        if ((unsigned)iy >= (unsigned)q->hi) continue;
-                        a[runs] = dys + g * jem__bf16_y_size(q) + y * yrow + o * yt;
-                        for (int p = 0; p < n; p++) {
-                            const int at = kx + p;
-                            b[runs * 4 + p] = xs + g * jem__bf16_x_size(q) + iy * xrow + i * xt +
-                                ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
-                        }
-                        runs++;
-                    }
-                    k->block(m, n, runs, q->wo * 8, a, yt, b,
-                             acc + (ky * q->k + kx) * m * JEM__BF16_TILE);
-                }
-    if (k->end) k->end();
-    for (int t = ky0 * q->k; t < ky1 * q->k; t++)
-        for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++)
-            for (int c = 0; c < 16 && i * 16 + c < q->ci; c++)
-                dw[((ptrdiff_t)(o * 16 + r) * q->ci + i * 16 + c) * q->k * q->k + t] +=
-                    acc[(t * m + r / 16) * JEM__BF16_TILE + r % 16 * 16 + c];
 }
 
 /* ---- methods: direct ------------------------------------------------------------------------- */
@@ -9252,15 +9246,51 @@ static void jem__bf16_deal(const jem__weights *w, int g, const float *x, const f
     jem__bf16_deal_y(w->ctx->bf16, w->q, dy, dys + g * jem__bf16_y_size(w->q));
     jem__bias_deal(w, g, dy);
 }
+/* Adds to dw (O,I,k,k); scratch is m*k*k tiles. */
 static void jem__bf16_product(const jem__weights *w, int task) {
+    const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
-    const int tiles = (q->co + 15) / 16, ci = (q->ci + 15) / 16;
-    const int split = w->products / jem__bf16_pairs_of_tiles(q);
-    const int o = task / split / ci * 2, row = task % split;
-    jem__bf16_weights(w->ctx->bf16, q, w->groups, (const uint16_t *)(const void *)w->x,
-                      (const uint16_t *)(const void *)w->y, o, o + 2 <= tiles ? 2 : 1,
-                      task / split % ci, q->k * row / split, q->k * (row + 1) / split,
-                      w->product + task * w->product_step, w->dw);
+    const uint16_t *xs = (const uint16_t *)(const void *)w->x,
+                   *dys = (const uint16_t *)(const void *)w->y;
+    const int split = w->products / jem__bf16_pairs_of_tiles(q), in = (q->ci + 15) / 16;
+    const int o = task / split / in * 2, i = task / split % in;        /* tiles */
+    const int m = o + 2 <= (q->co + 15) / 16 ? 2 : 1;
+    const int ky0 = q->k * (task % split) / split, ky1 = q->k * (task % split + 1) / split;
+    float *acc = w->product + task * w->product_step;
+    const ptrdiff_t xt = jem__bf16_x_tile(q), yt = jem__bf16_y_tile(q);
+    const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
+    const int columns = jem__bf16_columns(q), most = m == 2 ? 2 : 4;
+    int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
+    rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
+    memset(acc, 0, (size_t)(m * q->k * q->k * JEM__BF16_TILE) * sizeof *acc);
+    if (k->begin) k->begin();
+    for (int g = 0; g < w->groups; g++)
+        for (int y0 = 0; y0 < q->ho; y0 += rows)
+            for (int ky = ky0; ky < ky1; ky++)
+                for (int kx = 0, n; kx < q->k; kx += n) {
+                    const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
+                    int runs = 0;
+                    n = q->k - kx < most ? q->k - kx : most;
+                    for (int y = y0; y < q->ho && y < y0 + rows; y++) {
+                        const int iy = y * q->stride + ky - q->pad;
+                        if ((unsigned)iy >= (unsigned)q->hi) continue;
+                        a[runs] = dys + g * jem__bf16_y_size(q) + y * yrow + o * yt;
+                        for (int p = 0; p < n; p++) {
+                            const int at = kx + p;
+                            b[runs * 4 + p] = xs + g * jem__bf16_x_size(q) + iy * xrow + i * xt +
+                                ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
+                        }
+                        runs++;
+                    }
+                    k->block(m, n, runs, q->wo * 8, a, yt, b,
+                             acc + (ky * q->k + kx) * m * JEM__BF16_TILE);
+                }
+    if (k->end) k->end();
+    for (int t = ky0 * q->k; t < ky1 * q->k; t++)
+        for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++)
+            for (int c = 0; c < 16 && i * 16 + c < q->ci; c++)
+                w->dw[((ptrdiff_t)(o * 16 + r) * q->ci + i * 16 + c) * q->k * q->k + t] +=
+                    acc[(t * m + r / 16) * JEM__BF16_TILE + r % 16 * 16 + c];
 }
 static const jem__method jem__bf16_method = { 1, jem__direct_kind, jem__bf16_packed,
     jem__bf16_pack_all, jem__bf16_work, jem__bf16_run, jem__bf16_plan, jem__bf16_deal,
@@ -9326,7 +9356,15 @@ static int jem__engine_open(jem_ctx *ctx) {
 #endif /* JEM_IMPLEMENTATION */
 
 /* ==== >>changelog ============================================================================= */
-/* 0.1  2026-11  first: autograd, kernels for AVX2, AVX-512, NEON, AMX, wide-resnet, JEM,
+/* 0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
+                 sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
+                 Metropolis, MALA, HMC, annealed importance sampling, diagnostics. Calibration,
+                 out-of-distribution scores, attacks, imputation. max_pool, upsample, concat, detach, sigmoid, softplus,
+                 clamp. Files are written under names of their own; descs survive to the bit.
+                 Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author
+                 needs and no more; jem_archive_write refuses symbolic links; images with NaN or
+                 absurd numbers are errors.
+   0.1  2026-11  first: autograd, kernels for AVX2, AVX-512, NEON, AMX, wide-resnet, JEM,
                  safetensors, checkpoints of training, averaged weights; the jem command line. */
 
 /* ----------------------------------------------------------------------------------------------

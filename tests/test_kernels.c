@@ -16,11 +16,11 @@ static float plain_tile[8][256];                   /* 16 rows of 64 bytes */
 #pragma omp threadprivate(plain_tile)
 #endif
 static float tile_number(int tile, int i) {        /* element i of 512, bf16 */
-    uint16_t half;
+    uint16_t upper;
     uint32_t bits;
     float f;
-    memcpy(&half, (const char *)plain_tile[tile] + 2 * i, sizeof half);
-    bits = (uint32_t)half << 16;
+    memcpy(&upper, (const char *)plain_tile[tile] + 2 * i, sizeof upper);
+    bits = (uint32_t)upper << 16;
     memcpy(&f, &bits, sizeof f);
     return f;
 }
@@ -326,7 +326,8 @@ static void direct_updates(jem_ctx *ctx, record *r) {
             record_add(r, "fill", x, n);
             jem__langevin d;
             memset(&d, 0, sizeof d);
-            for (int l = 0; l < JEM_LANES; l++) d.step[l] = 1, d.noise[l] = 0.3f;
+            for (int l = 0; l < JEM_LANES; l++)
+                d.step[l] = 1 - 0.05f * (float)l, d.noise[l] = 0.3f + 0.02f * (float)l;
             if (how & 1) d.clamp_grad = 0.5f;
             if (how & 2) d.lo = -0.9f, d.hi = 1;
             ctx->k->langevin(x, g, n, &d, how & 4 ? rng.key : NULL, starts[how % 4]);
@@ -433,8 +434,9 @@ static int outside(const exact *e, const float *x, ptrdiff_t n, double share) {
     int count = 0;
     for (ptrdiff_t i = 0; i < n; i++) if (e[i].size > largest) largest = e[i].size;
     for (ptrdiff_t i = 0; i < n; i++) {
-        const double half = precision == JEM_BF16 ? (ldexp(1, -7) + ldexp(1, -16)) * e[i].size : 0;
-        const double bound = half + (share > 0 ? share * largest
+        const double rounding = precision == JEM_BF16 ? (ldexp(1, -7) + ldexp(1, -16)) * e[i].size
+                                                      : 0;
+        const double bound = rounding + (share > 0 ? share * largest
                                      : (e[i].terms + 16) * ldexp(1, -24) * e[i].size);
         count += !(fabs((double)x[i] - e[i].sum) <= bound);
     }

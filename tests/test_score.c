@@ -226,70 +226,84 @@ static void test_step(void) {
 
 /* ---- what is learned ------------------------------------------------------------------------- */
 
-enum { CENTRES = 3, POINTS = 256 };
+enum { CENTRES = 3, POINTS = 256, MOST_DIMS = 16 };
 static const double centre[CENTRES][2] = { { -0.7, -0.4 }, { 0.8, -0.5 }, { 0.1, 0.8 } };
 
-/* The slope of log sum_k N(x; centre k, s2), k < centres, at x. */
-static void true_score(const double *x, int centres, double s2, double *g) {
+/* The slope of log sum_k N(x; centre k, s2), k < centres, at x; centres are 0 beyond the plane. */
+static void true_score(const float *x, int dims, int centres, double s2, double *g) {
     double sum = 0;
-    g[0] = g[1] = 0;
+    for (int j = 0; j < dims; j++) g[j] = 0;
     for (int k = 0; k < centres; k++) {
-        const double a = centre[k][0] - x[0], b = centre[k][1] - x[1];
+        const double a = centre[k][0] - (double)x[0], b = centre[k][1] - (double)x[1];
         const double p = exp(-(a * a + b * b) / (2 * s2));
         sum += p, g[0] += p * a / s2, g[1] += p * b / s2;
     }
     g[0] /= sum, g[1] /= sum;
+    for (int j = 2; j < dims; j++) g[j] = -(double)x[j] / s2;
 }
 
-/* A small network learns one and three Gaussians in the plane, from samples with noise .3; that
-   noise adds to the variance. Errors are weighted by where samples are. */
+static void draw(jem_rng *rng, int dims, int centres, float *x) {
+    for (int k = 0; k < POINTS; k++) {
+        const int c = jem_rng_below(rng, centres);
+        for (int j = 0; j < dims; j++)
+            x[dims * k + j] = (j < 2 ? (float)centre[c][j] : 0) + 0.2f * jem_rng_normal(rng);
+    }
+}
+
+/* What the error's square is of the score's, where samples with noise are. */
+static double learn(jem_ctx *ctx, int dims, int centres) {
+    enum { UPDATES = 1500 };
+    jem_mlp_desc m = jem_mlp_desc_default();
+    m.channels = dims, m.height = m.width = 1, m.classes = 3, m.widths[0] = m.widths[1] = 48;
+    jem_net *net = jem_mlp_create(ctx, &m, 1);
+    jem_optim *o = jem_optim_create(net, NULL);
+    jem_rng rng = jem_rng_seed(2);
+    static float x[MOST_DIMS * POINTS], g[MOST_DIMS * POINTS];
+    float sigma[POINTS];
+    double error = 0, length = 0;
+    jem_score_desc d;
+    memset(&d, 0, sizeof d), d.sigma = sigma;
+    for (int k = 0; k < POINTS; k++) sigma[k] = 0.3f;
+    for (int i = 0; i < UPDATES; i++) {
+        draw(&rng, dims, centres, x);
+        jem_tensor *t = jem_input(ctx, x, POINTS, dims, 1, 1);
+        jem_zero_grad(net);
+        jem_backward(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
+        jem_optim_step(o, 5e-3f * (1 - (float)i / UPDATES), NULL);
+        jem_reset(ctx);
+    }
+    draw(&rng, dims, centres, x);
+    jem_tensor *t = jem_input(ctx, x, POINTS, dims, 1, 1);
+    jem_add_noise(t, sigma, &rng), jem_read(t, x);
+    jem_grad(jem_logp(ctx, t, net), t), jem_read_grad(t, g);
+    jem_reset(ctx);
+    for (int k = 0; k < POINTS; k++) {
+        double want[MOST_DIMS];
+        true_score(x + dims * k, dims, centres, 0.2 * 0.2 + 0.3 * 0.3, want);
+        for (int j = 0; j < dims; j++) {
+            const double e = (double)g[dims * k + j] - want[j];
+            error += e * e, length += want[j] * want[j];
+        }
+    }
+    jem_optim_free(o), jem_net_free(net);
+    return error / length;
+}
+
+/* A small network learns one and three Gaussians from samples with noise .3, which adds to their
+   variance. */
 static void test_learned(void) {
-    printf("a Gaussian and a mixture in the plane: the learned score against the true one\n");
+    printf("a Gaussian and mixtures in 2 and 16 dimensions: the learned score against the true "
+           "one\n");
     counter count;
     jem_ctx *ctx = open_ctx(&count);
-    for (int centres = 1; centres <= CENTRES; centres += CENTRES - 1) {
-        jem_mlp_desc m = jem_mlp_desc_default();
-        m.channels = 2, m.height = m.width = 1, m.classes = 3, m.widths[0] = m.widths[1] = 48;
-        jem_net *net = jem_mlp_create(ctx, &m, 1);
-        jem_optim *o = jem_optim_create(net, NULL);
-        jem_rng rng = jem_rng_seed(2);
-        float x[2 * POINTS], g[2 * POINTS], sigma[POINTS];
-        double error = 0, length = 0;
-        enum { UPDATES = 1500 };
-        for (int i = 0; i <= UPDATES; i++) {
-            for (int k = 0; k < POINTS; k++) {
-                const int c = jem_rng_below(&rng, centres);
-                for (int j = 0; j < 2; j++)
-                    x[2 * k + j] = (float)centre[c][j] + 0.2f * jem_rng_normal(&rng);
-                sigma[k] = 0.3f;
-            }
-            jem_tensor *t = jem_input(ctx, x, POINTS, 2, 1, 1);
-            jem_score_desc d;
-            memset(&d, 0, sizeof d), d.sigma = sigma;
-            if (i < UPDATES) {
-                jem_zero_grad(net);
-                jem_backward(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
-                jem_optim_step(o, 5e-3f * (1 - (float)i / UPDATES), NULL);
-            } else {
-                jem_add_noise(t, sigma, &rng), jem_read(t, x);
-                jem_grad(jem_logp(ctx, t, net), t), jem_read_grad(t, g);
-            }
-            jem_reset(ctx);
+    for (int dims = 2; dims <= MOST_DIMS; dims *= 8)
+        for (int centres = 1; centres <= CENTRES; centres += CENTRES - 1) {
+            const double share = learn(ctx, dims, centres);
+            CHECK(jem_ok(ctx) && share < 0.02, "%d dimensions, %d centres: error %.4f of the "
+                  "score's square (%s)", dims, centres, share, jem_error(ctx));
+            printf("  %d dimensions, %d: error %.4f of the score's square\n", dims, centres,
+                   share);
         }
-        for (int k = 0; k < POINTS; k++) {
-            const double at[2] = { (double)x[2 * k], (double)x[2 * k + 1] };
-            double want[2];
-            true_score(at, centres, 0.2 * 0.2 + 0.3 * 0.3, want);
-            for (int j = 0; j < 2; j++) {
-                const double e = (double)g[2 * k + j] - want[j];
-                error += e * e, length += want[j] * want[j];
-            }
-        }
-        CHECK(jem_ok(ctx) && error / length < 0.02, "%d centres: the error's share of the score's "
-              "square is %.4f (%s)", centres, error / length, jem_error(ctx));
-        printf("  %d: error %.4f of the score's square\n", centres, error / length);
-        jem_optim_free(o), jem_net_free(net);
-    }
     close_ctx(ctx, &count, "learning");
 }
 
@@ -343,8 +357,8 @@ static double walked(const jem_denoise_desc *d, double *variance) {
     return mean - off;
 }
 
-/* All of a fresh sample's way: the walk goes on at the density's own temperature, so at the end only
-   its last noise is taken off. */
+/* All of a fresh sample's way: the walk goes on at the density's own temperature, so at the end
+   only its last noise is taken off. */
 static void test_fresh(jem_ctx *ctx, blind *b) {
     jem_rng rng = jem_rng_seed(8);
     jem_fresh_desc d = jem_fresh_desc_default();

@@ -78,14 +78,14 @@ PEAK(peak_neon, , float32x4_t, 4, vdupq_n_f32, PEAK_NEON, vst1q_f32)
 #endif
 
 /* The step that all bf16 is made of, on operands in the first cache: as good as a peak. */
-static const jem__bf16 *half_step;
-static void peak_half(void *flops) {
+static const jem__bf16 *bf16_step;
+static void peak_bf16(void *flops) {
     static uint16_t a[32 * 512], b[16 * 512];
     static float c[4 * JEM__BF16_TILE];
     const uint16_t *x[4] = { b, b + 512, b, b + 512 }, *w = a;
-    if (half_step->begin) half_step->begin();
-    for (int t = 0; t < PEAK_TIMES / 64; t++) half_step->block(2, 2, 1, 64, &w, 16 * 512, x, c);
-    if (half_step->end) half_step->end();
+    if (bf16_step->begin) bf16_step->begin();
+    for (int t = 0; t < PEAK_TIMES / 64; t++) bf16_step->block(2, 2, 1, 64, &w, 16 * 512, x, c);
+    if (bf16_step->end) bf16_step->end();
     *(double *)flops = 2.0 * 4 * 16 * 16 * 128 * (PEAK_TIMES / 64);
 }
 
@@ -93,8 +93,8 @@ static double peak_of(jem_isa isa) {               /* GFLOP/s of one thread */
     void (*work)(void *) = peak_scalar;
     double flops = 0;
     if (isa == JEM_ISA_AVX512_BF16 || isa == JEM_ISA_AMX) {
-        half_step = jem__bf16_for(isa);
-        work = peak_half;
+        bf16_step = jem__bf16_for(isa);
+        work = peak_bf16;
     }
     (void)isa;                                     /* of the scalar code alone */
 #ifdef JEM__X86
@@ -236,7 +236,7 @@ static void layer_name(const layer *l, char *name, size_t size) {
     snprintf(name, size, "%d>%d %dx%d k%d s%d", l->ci, l->co, l->size, l->size, l->k, l->stride);
 }
 
-static void bench_layer(jem_isa isa, const layer *l, double peak, double half_peak) {
+static void bench_layer(jem_isa isa, const layer *l, double peak, double bf16_peak) {
     const int out = (l->size + 2 * l->pad - l->k) / l->stride + 1;
     const int images = l->ci >= 160 && batch > 16 ? 16 : batch;        /* those run 16 chains */
     const double flops = 2e-9 * l->ci * l->co * l->k * l->k * out * out * images;
@@ -252,7 +252,7 @@ static void bench_layer(jem_isa isa, const layer *l, double peak, double half_pe
                 continue;
             }
             const double rate = flops / best_of(pass_of[pass], &c);
-            const double share = rate / (p->precision == JEM_BF16 ? half_peak : peak);
+            const double share = rate / (p->precision == JEM_BF16 ? bf16_peak : peak);
             snprintf(row[pass] + at, sizeof row[pass] - at, " %6.1f %3.0f%%", rate, 100 * share);
             csv_row("layer", name, passes[pass], jem_ctx_isa(c.ctx), p->name, 1, rate, "GFLOP/s",
                     share);
@@ -425,7 +425,7 @@ static void precision_names(int times) {
 int main(int argc, char **argv) {
     const char *out = "build/bench.csv";
     jem_isa only = JEM_ISA_BEST, isas[4];
-    double peaks[4], half_peak = 0;
+    double peaks[4], bf16_peak = 0;
     int n = 0;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
@@ -453,9 +453,9 @@ int main(int argc, char **argv) {
         printf("  %-11s %7.1f GFLOP/s\n", jem_isa_name(isas[i]), peaks[i]);
         csv_row("peak", "fma", "", isas[i], "", 1, peaks[i], "GFLOP/s", 1);
         if (!bench_bf16(isas[i])) continue;
-        half_peak = peak_of(bench_bf16(isas[i]));
-        printf("  %-11s %7.1f GFLOP/s in bf16\n", jem_isa_name(bench_bf16(isas[i])), half_peak);
-        csv_row("peak", "fma", "", bench_bf16(isas[i]), "bf16", 1, half_peak, "GFLOP/s", 1);
+        bf16_peak = peak_of(bench_bf16(isas[i]));
+        printf("  %-11s %7.1f GFLOP/s in bf16\n", jem_isa_name(bench_bf16(isas[i])), bf16_peak);
+        csv_row("peak", "fma", "", bench_bf16(isas[i]), "bf16", 1, bf16_peak, "GFLOP/s", 1);
     }
 
     const int width = 12 * (int)(sizeof bench_precisions / sizeof *bench_precisions - 1);
@@ -464,7 +464,7 @@ int main(int argc, char **argv) {
     precision_names(PASSES);
     for (size_t k = 0; k < sizeof layers / sizeof *layers; k++)
         for (int i = 0; i < n; i++)
-            if (!quick || layers[k].always) bench_layer(isas[i], layers + k, peaks[i], half_peak);
+            if (!quick || layers[k].always) bench_layer(isas[i], layers + k, peaks[i], bf16_peak);
 
     printf("\nlargest error against double, as a share of the rms\n");
     bf16_alone = 1;
