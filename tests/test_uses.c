@@ -1,6 +1,7 @@
 /* What a JEM is for: calibration and detection against scikit-learn's numbers (golden_uses.h, made
    by tools/make_golden_uses.py), what is usual against its formula, attacks on a linear model whose
-   best perturbation is known, imputation on a Gaussian whose conditional mean is known. */
+   best perturbation is known and against PyTorch's, imputation on a Gaussian whose conditional mean
+   is known. */
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 #include "test.h"
@@ -363,6 +364,50 @@ static void test_targets(jem_ctx *ctx) {
     free(x), jem_net_free(net);
 }
 
+/* A layer of tanh and one to the classes, with the numbers of tools/make_golden_uses.py. */
+enum { HIDDEN = 16, KINDS = 3, GOLDEN_IMAGES = 6 };
+static jem_tensor *tanh_net(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)training, (void)user;
+    jem_param *w1 = net->params, *b1 = w1->next, *w2 = b1->next;
+    return jem_linear(net->ctx, jem_tanh(net->ctx, jem_linear(net->ctx, x, w1, b1)), w2, NULL);
+}
+static void noise_floats(const char *name, int n, float *x) {
+    double u[HIDDEN * DIM];
+    noise(name, n, u);
+    for (int i = 0; i < n; i++) x[i] = (float)u[i];
+}
+
+static void test_as_pytorch(jem_ctx *ctx) {
+    printf("attacks: on a network with a hidden layer, as PyTorch's gradients take them\n");
+    static const int sizes[3][2] = { { HIDDEN, DIM }, { HIDDEN, 0 }, { KINDS, HIDDEN } };
+    static const char *const names[3] = { "w1", "b1", "w2" };
+    jem_net *net = jem_net_create(ctx, tanh_net, NULL, 0, DIM, 1, 1, KINDS, 1);
+    for (int k = 0; k < 3; k++) {
+        jem_param *p = jem_net_param(net, names[k], k == 1 ? 1 : 2, sizes[k], 1);
+        noise_floats(names[k], (int)p->size, p->value), jem_param_changed(p);
+    }
+    float x[GOLDEN_IMAGES * DIM], found[GOLDEN_IMAGES * DIM];
+    int labels[GOLDEN_IMAGES], fooled[GOLDEN_IMAGES];
+    jem_answer a[GOLDEN_IMAGES];
+    noise_floats("images", GOLDEN_IMAGES * DIM, x);
+    CHECK(jem_classify(net, x, GOLDEN_IMAGES, a) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < GOLDEN_IMAGES; i++) labels[i] = a[i].label;
+    for (int l2 = 0; l2 < 2; l2++) {
+        jem_attack_desc d = jem_attack_desc_default();
+        d.l2 = l2, d.eps = l2 ? 0.4f : 0.15f, d.random_start = 0;
+        CHECK(jem_attack(net, x, labels, GOLDEN_IMAGES, &d, NULL, found, fooled) == JEM_OK, "%s",
+              jem_error(ctx));
+        for (int i = 0; i < GOLDEN_IMAGES; i++) {
+            const double *want = l2 ? golden_l2[i] : golden_linf[i];
+            CHECK(fooled[i] == (want[0] < 40), "norm %d, image %d: %g steps", l2, i, want[0]);
+            for (int k = 0; k < DIM; k++)
+                CHECK_CLOSE(found[i * DIM + k], want[k + 1], 1e-5, "norm %d, image %d, %d", l2, i,
+                            k);
+        }
+    }
+    jem_net_free(net);
+}
+
 /* ---- what is missing ------------------------------------------------------------------------- */
 
 /* log p(x) = -|L x|^2 / 2: a Gaussian of precision A = L'L. */
@@ -531,6 +576,7 @@ int main(void) {
     test_usual(ctx);
     test_linear(ctx);
     test_targets(ctx);
+    test_as_pytorch(ctx);
     test_conditional(ctx);
     test_noise_blind(ctx);
     test_memory();
