@@ -5786,8 +5786,8 @@ typedef struct jem__seen { int label; float logp, mean, odds, p; } jem__seen;
 typedef struct jem__usual { float l[3], q[JEM__QUANTILES], m[2]; } jem__usual;
 static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) {
     const float a = (s.logp - m[2 * s.label]) / u->l[0];
-    const float b = fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
-    return -sqrtf(fmaf(a, a, b * b));
+    const float b = jem__fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
+    return -sqrtf(jem__fmaf(a, a, b * b));
 }
 /* On the tape, m being as long as it has to be; NULL if there is none, or it is not one. */
 static jem__usual *jem__usual_read(const jem_net *net) {
@@ -5908,9 +5908,9 @@ static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen
         const double e = (double)a[i].mean - (double)m[2 * a[i].label + 1];
         s[0] += d * d / n, s[1] += d * e / n, s[2] += e * e / n;
     }
-    const double l = sqrt(s[0] * 1.001 + 1e-6), down = s[1] / l;       /* never singular */
+    const double l = sqrt(fma(s[0], 1.001, 1e-6)), down = s[1] / l;    /* never singular */
     u->l[0] = (float)l, u->l[1] = (float)down;
-    u->l[2] = (float)sqrt(fmax(s[2] * 1.001 - down * down, 0) + 1e-6);
+    u->l[2] = (float)sqrt(fmax(fma(-down, down, s[2] * 1.001), 0) + 1e-6);
 }
 
 jem_status jem_calibrate(jem_net *net, const float *x, int n) {
@@ -5960,19 +5960,18 @@ float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n
     double lo = log(0.01), hi = log(100);          /* of 1/T */
     ok = f && jem_logits(net, x, n, f) == JEM_OK;
     for (int round = 0; ok && round < 40; round++) {
-        const double cold = exp((lo + hi) / 2);
-        double slope = 0;
+        double slope = 0, middle = (lo + hi) / 2, cold = exp(middle);
         for (int i = 0; i < n; i++) {
-            const float *row = f + (ptrdiff_t)i * k, right = row[labels[i]];
+            const float *row = f + (ptrdiff_t)i * k;
             double sum = 0, above = 0, most = (double)row[0];
             for (int c = 1; c < k; c++) most = fmax(most, (double)row[c]);
             for (int c = 0; c < k; c++) {
                 const double e = exp(cold * ((double)row[c] - most));
-                sum += e, above += e * ((double)row[c] - (double)right);
+                sum += e, above = fma(e, (double)row[c] - (double)row[labels[i]], above);
             }
             slope += above / sum;
         }
-        if (slope > 0) hi = log(cold); else lo = log(cold);
+        *(slope > 0 ? &hi : &lo) = middle;
     }
     jem_end(ctx, mark);
     const float t = (float)exp(-(lo + hi) / 2);
@@ -5984,30 +5983,26 @@ float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n
 static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {         /* of a - b */
     double sum = 0;
     for (ptrdiff_t i = 0; i < n; i++) {
-        const double d = (double)a[i] - (b ? (double)b[i] : 0);
-        sum += d * d;
+        const float d = b ? a[i] - b[i] : a[i];
+        sum += (double)d * (double)d;              /* exact */
     }
     return (float)sqrt(sum);
 }
 
-/* The scores that want gradients, of m images. */
+/* The scores that want gradients: of one, or of a walk. */
 static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
                           int m, float *score) {
     jem_ctx *ctx = net->ctx;
     const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
     float *after = jem__push_floats(ctx, m * size), *end = jem__push_floats(ctx, m);
     jem_tensor *t = jem_input(ctx, x, m, net->channels, net->height, net->width);
-    if (!after || !end || jem_read(jem_logp(ctx, t, net), score) != JEM_OK) return;
-    if (kind == JEM_OOD_MASS) {
-        jem_grad(jem_logp(ctx, t, net), t), jem_read_grad(t, after);
-    } else {
-        jem_sgld(ctx, jem_logp, net, t, walk, NULL), jem_read(t, after);
-        jem_read(jem_logp(ctx, t, net), end);
-    }
-    for (int i = 0; jem_ok(ctx) && i < m; i++)
+    jem_tensor *logp = jem_logp(ctx, t, net);
+    if (!after || !end || jem_read(logp, score) != JEM_OK) return;
+    if (kind == JEM_OOD_MASS) jem_grad(logp, t), jem_read_grad(t, after);
+    else jem_sgld(ctx, jem_logp, net, t, walk, NULL), jem_read(t, after), jem_read(logp, end);
+    for (int i = 0; jem_ok(ctx) && i < m; i++, x += size, after += size)
         score[i] = kind == JEM_OOD_RISE ? score[i] - end[i]
-                 : -jem__norm_of(after + i * size, kind == JEM_OOD_MOVE ? x + i * size : NULL,
-                                 size);
+                 : -jem__norm_of(after, kind == JEM_OOD_MOVE ? x : NULL, size);
 }
 
 jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
@@ -6018,20 +6013,18 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
     jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
     if (!walk) d.steps = 10;
     if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_USUAL)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d images, score %d, or NULL", n,
-                         (int)kind);
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d images, score %d", n, (int)kind);
     if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
-    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
-        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+    for (int i = 0, m; i < n && ctx->status == JEM_OK; i += m, x += m * size) {
         const jem_mark mark = jem_begin(ctx);
         const jem__usual *u = kind == JEM_OOD_USUAL ? jem__usual_read(net) : NULL;
         jem__seen seen[JEM__EVAL_BATCH];
+        m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
         if (kind == JEM_OOD_USUAL && !u)
-            jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: the network has not been calibrated "
-                      "(jem_calibrate), or by an earlier jem.h");
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate)");
         else if (kind >= JEM_OOD_MASS && kind <= JEM_OOD_MOVE)
-            jem__ood_walk(net, kind, &d, x + i * size, m, score + i);
-        else if (jem__see(net, "ood_score", x + i * size, m, NULL, seen) == JEM_OK)
+            jem__ood_walk(net, kind, &d, x, m, score + i);
+        else if (jem__see(net, "ood_score", x, m, NULL, seen) == JEM_OK)
             for (int k = 0; k < m; k++)
                 score[i + k] = u ? jem__usual_score(u, u->m, seen[k])
                              : kind == JEM_OOD_MAXP ? seen[k].odds : seen[k].logp;
@@ -6055,11 +6048,11 @@ static void jem__attack_move(const jem_attack_desc *d, const float *x, const flo
                              float *v, ptrdiff_t n) {
     const float length = d->l2 ? jem__norm_of(g, NULL, n) : 0;
     for (ptrdiff_t i = 0; i < n; i++)
-        v[i] += d->l2 ? (length > 0 ? step / length * g[i] : 0)
-              : g[i] > 0 ? step : g[i] < 0 ? -step : 0;
+        v[i] = d->l2 ? (length > 0 ? jem__fmaf(step / length, g[i], v[i]) : v[i])
+             : g[i] > 0 ? v[i] + step : g[i] < 0 ? v[i] - step : v[i];
     const float far = d->l2 && d->eps < HUGE_VALF ? jem__norm_of(v, x, n) : 0;
     for (ptrdiff_t i = 0; i < n; i++) {
-        if (far > d->eps) v[i] = fmaf(v[i] - x[i], d->eps / far, x[i]);
+        if (far > d->eps) v[i] = jem__fmaf(v[i] - x[i], d->eps / far, x[i]);
         if (!d->l2) v[i] = fminf(fmaxf(v[i], x[i] - d->eps), x[i] + d->eps);
         v[i] = fminf(fmaxf(v[i], d->lo), d->hi);
     }
@@ -6073,8 +6066,7 @@ static void jem__attack_start(jem_ctx *ctx, const jem_attack_desc *d, jem_rng *r
     if (d->l2) jem_fill_normal(ctx, rng, g, n, 0, 1);
     else jem_fill_uniform(ctx, rng, g, n, -d->eps, d->eps);
     for (ptrdiff_t i = 0; !d->l2 && i < n; i++) v[i] += g[i];
-    const float r = d->l2 ? d->eps * powf(jem_rng_uniform(rng), 1 / (float)n) : 0;
-    jem__attack_move(d, x, g, r, v, n);
+    jem__attack_move(d, x, g, d->l2 ? d->eps * powf(jem_rng_uniform(rng), 1 / (float)n) : 0, v, n);
 }
 
 /* One attempt at m images; `found` is where they are. Step -1 looks whether they are done. */
@@ -6164,7 +6156,7 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const f
     jem_fill_normal(ctx, rng, v, size, 0, sigma);
     for (int step = 0; step < d->steps && jem_ok(ctx); step++, sigma *= 1 - d->beta * d->step) {
         for (ptrdiff_t i = 0; i < size; i++)
-            if (known[i] != 0) v[i] = fmaf(sigma, jem_rng_normal(rng), x[i]);
+            if (known[i] != 0) v[i] = jem__fmaf(sigma, jem_rng_normal(rng), x[i]);
         jem_write(u, v), jem_denoise(ctx, h->logp, h->user, u, &one, rng), jem_read(u, v);
         if (d->watch && d->watch(d->watch_user, step, u)) break;
     }

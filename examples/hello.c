@@ -96,7 +96,7 @@ static int ask(jem_net *net, const char *path) {
                (double)a->probability, (double)a->log_density);
         if (a->familiarity < 0) printf("(the network is not calibrated)\n");
         else if (a->familiarity < 0.01f) printf("unlike anything seen in training\n");
-        else printf("%s: likelier than %.0f%% of held-out digits\n",
+        else printf("%s: more usual than %.0f%% of held-out digits\n",
                     a->familiarity < 0.1f ? "odd" : "familiar", 100 * (double)a->familiarity);
     }
     return picture_grid("build/pictures/hello.png", x[0], n, n, 1, DIGIT, DIGIT, 5);

@@ -115,7 +115,8 @@ smoke() {
     rm -rf "$dir"
     mkdir -p "$dir/build"
     ln -s "$root/examples" "$dir/examples"
-    for command in "demo --updates 15" hello "sample 7" "train --iters 3" autograd own_energy score; do
+    for command in "demo --updates 15" hello "sample 7" "train --iters 3" autograd own_energy score \
+            out_of_distribution calibration attack imputation; do
         try "examples: $command" example $command
     done
 }

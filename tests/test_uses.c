@@ -1,6 +1,7 @@
 /* What a JEM is for: calibration and detection against scikit-learn's numbers (golden_uses.h, made
    by tools/make_golden_uses.py), what is usual against its formula, attacks on a linear model whose
-   best perturbation is known, imputation on a Gaussian whose conditional mean is known. */
+   best perturbation is known and against PyTorch's, imputation on a Gaussian whose conditional mean
+   is known. */
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 #include "test.h"
@@ -181,7 +182,7 @@ static void test_scores(jem_ctx *ctx) {
         }
     }
     CHECK(jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
-          says(ctx, "not been calibrated"), "not calibrated");
+          says(ctx, "not calibrated"), "not calibrated");
     CHECK(jem_ood_score(net, (jem_ood)9, NULL, x, M, s) == JEM_BAD_ARGUMENT && says(ctx, "score 9"),
           "which?");
     x[5] = NAN;
@@ -254,7 +255,7 @@ static jem_tensor *plane(jem_net *net, jem_tensor *x, int training, void *user) 
 }
 static jem_net *plane_net(jem_ctx *ctx, int classes) {
     jem_net *net = jem_net_create(ctx, plane, NULL, sizeof(jem_layer), DIM, 1, 1, classes, 5);
-    *(jem_layer *)net->user = jem_linear_layer(net, "f", DIM, classes);
+    if (net) *(jem_layer *)net->user = jem_linear_layer(net, "f", DIM, classes);
     return net;
 }
 /* f[1] - f[0] of a two-class plane, in double. */
@@ -361,6 +362,50 @@ static void test_targets(jem_ctx *ctx) {
     }
     CHECK(count == IMAGES && near == IMAGES, "%d of %d done, %d just so", count, IMAGES, near);
     free(x), jem_net_free(net);
+}
+
+/* A layer of tanh and one to the classes, with the numbers of tools/make_golden_uses.py. */
+enum { HIDDEN = 16, KINDS = 3, GOLDEN_IMAGES = 6 };
+static jem_tensor *tanh_net(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)training, (void)user;
+    jem_param *w1 = net->params, *b1 = w1->next, *w2 = b1->next;
+    return jem_linear(net->ctx, jem_tanh(net->ctx, jem_linear(net->ctx, x, w1, b1)), w2, NULL);
+}
+static void noise_floats(const char *name, int n, float *x) {
+    double u[HIDDEN * DIM];
+    noise(name, n, u);
+    for (int i = 0; i < n; i++) x[i] = (float)u[i];
+}
+
+static void test_as_pytorch(jem_ctx *ctx) {
+    printf("attacks: on a network with a hidden layer, as PyTorch's gradients take them\n");
+    static const int sizes[3][2] = { { HIDDEN, DIM }, { HIDDEN, 0 }, { KINDS, HIDDEN } };
+    static const char *const names[3] = { "w1", "b1", "w2" };
+    jem_net *net = jem_net_create(ctx, tanh_net, NULL, 0, DIM, 1, 1, KINDS, 1);
+    for (int k = 0; k < 3; k++) {
+        jem_param *p = jem_net_param(net, names[k], k == 1 ? 1 : 2, sizes[k], 1);
+        noise_floats(names[k], (int)p->size, p->value), jem_param_changed(p);
+    }
+    float x[GOLDEN_IMAGES * DIM], found[GOLDEN_IMAGES * DIM];
+    int labels[GOLDEN_IMAGES], fooled[GOLDEN_IMAGES];
+    jem_answer a[GOLDEN_IMAGES];
+    noise_floats("images", GOLDEN_IMAGES * DIM, x);
+    CHECK(jem_classify(net, x, GOLDEN_IMAGES, a) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < GOLDEN_IMAGES; i++) labels[i] = a[i].label;
+    for (int l2 = 0; l2 < 2; l2++) {
+        jem_attack_desc d = jem_attack_desc_default();
+        d.l2 = l2, d.eps = l2 ? 0.4f : 0.15f, d.random_start = 0;
+        CHECK(jem_attack(net, x, labels, GOLDEN_IMAGES, &d, NULL, found, fooled) == JEM_OK, "%s",
+              jem_error(ctx));
+        for (int i = 0; i < GOLDEN_IMAGES; i++) {
+            const double *want = l2 ? golden_l2[i] : golden_linf[i];
+            CHECK(fooled[i] == (want[0] < 40), "norm %d, image %d: %g steps", l2, i, want[0]);
+            for (int k = 0; k < DIM; k++)
+                CHECK_CLOSE(found[i * DIM + k], want[k + 1], 1e-5, "norm %d, image %d, %d", l2, i,
+                            k);
+        }
+    }
+    jem_net_free(net);
 }
 
 /* ---- what is missing ------------------------------------------------------------------------- */
@@ -478,6 +523,49 @@ static void test_noise_blind(jem_ctx *ctx) {
     free(one), free(all), free(x), free(y), free(known);
 }
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* All of it, on a small network; how many of seven things could be done. */
+static int use_all(jem_ctx *ctx) {
+    enum { M = 20, K = 3 };
+    jem_net *net = plane_net(ctx, K);
+    jem_rng rng = jem_rng_seed(1);
+    float *x = random_floats(&rng, M * DIM, -1, 1), *y = floats(M * DIM), *ones = floats(M * DIM);
+    int labels[M], good = 0;
+    jem_answer a[M];
+    for (int i = 0; i < M; i++) labels[i] = i % K;
+    for (int i = 0; i < M * DIM; i++) ones[i] = (float)(i % 2);
+    good += net && jem_calibrate(net, x, M) == JEM_OK;
+    good += jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, y) == JEM_OK;
+    good += jem_ood_score(net, JEM_OOD_RISE, NULL, x, M, y) == JEM_OK;
+    good += jem_fit_temperature(net, x, labels, M) > 0;
+    good += jem_classify(net, x, M, a) == JEM_OK;
+    good += jem_attack(net, x, labels, M, NULL, &rng, y, NULL) == JEM_OK;
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, x, M, DIM, 1, 1);
+    jem_impute_desc d = jem_impute_desc_default();
+    d.denoise.steps = 2, d.walk.steps = 2;
+    good += jem_impute(ctx, jem_logp, net, t, ones, &d, &rng) == JEM_OK;
+    jem_end(ctx, mark);
+    jem_net_free(net);
+    free(x), free(y), free(ones);
+    return good;
+}
+static void test_memory(void) {
+    printf("memory that runs out at any place: an error, no crash, no leak\n");
+    int tries = 0, done = 0;
+    for (long at = 2; !done && at < 3000; at++, tries++) {
+        counter count;
+        jem_ctx *ctx = open_ctx(&count);
+        count.fail_at = at, count.fail_on = 1;
+        done = use_all(ctx) == 7 && count.calls < at;
+        CHECK(done || jem_error_status(ctx) == JEM_NO_MEMORY, "call %ld: %s", at, jem_error(ctx));
+        count.fail_at = 0;
+        close_ctx(ctx, &count, "what did not find memory");
+    }
+    CHECK(done && tries > 10, "%d tries", tries);
+}
+
 int main(void) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
@@ -488,8 +576,10 @@ int main(void) {
     test_usual(ctx);
     test_linear(ctx);
     test_targets(ctx);
+    test_as_pytorch(ctx);
     test_conditional(ctx);
     test_noise_blind(ctx);
+    test_memory();
     CHECK(jem_ok(ctx), "%s", jem_error(ctx));
     close_ctx(ctx, &count, "all of the above");
     return test_report();

@@ -38,9 +38,9 @@ static int uses_no_memory(void) {
     return 1;
 }
 
-/* Images that the model was not trained on: those that `jem train` held out (of a model that was
-   made in another way: training images). n of them in x; how many there are. */
-static int held_out_images(const uses *s, int n, float *x) {
+/* Images that the model was not trained on: those that `jem train` held out (if there are none:
+   training images). n of them in x; how many there are. */
+static int held_out_images(const uses *s, int n, float *x, const char **what) {
     eval_options e = s->u->e;
     data_set d;
     e.split = 1;
@@ -49,6 +49,7 @@ static int held_out_images(const uses *s, int n, float *x) {
     const char *valid = jem_archive_meta(s->m.archive, OPTION_PREFIX "n-valid");
     const int there = valid && atoi(valid) > 1 && atoi(valid) < d.n ? atoi(valid) : d.n;
     if (n > there) n = there;
+    *what = there < d.n ? "images that training held out" : "training images";
     jem_rng split = jem_rng_seed(1234);            /* as in tools/jem_train.h */
     for (int i = 0; order && i < d.n; i++) order[i] = i;
     if (order) shuffle(order, d.n, &split), data_floats(&d, order, n, x);
@@ -149,7 +150,8 @@ static int eval_calibration(uses *s, uses *beside) {
         bars[r / 2] = bar;
     }
     panel panels[2];
-    panels[0] = uses_panel("accuracy, bins of 10 or more", "highest p(y|x)", 60, 400, curves, rows + 1);
+    panels[0] = uses_panel("accuracy, bins of 10 or more", "highest p(y|x)", 60, 400, curves,
+                           rows + 1);
     panels[0].y_lo = 0, panels[0].y_hi = 1.001f;
     panels[1] = uses_panel("log10(1 + images in the bin)", "highest p(y|x)", 490, 620, bars,
                            rows / 2);
@@ -473,7 +475,7 @@ static int impute_row(const uses *s, const char *name, const float *filled, cons
         }
     const float right = jem_accuracy(s->m.net, filled, s->labels, s->n);
     if (right < 0) return model_fail("jem eval", &s->m);
-    printf("  %-34s error %.4f   recognised %5.1f%%\n", name, sqrt(sum / fmax(hidden, 1)),
+    printf("  %-38s error %.4f   recognised %5.1f%%\n", name, sqrt(sum / fmax(hidden, 1)),
            100 * (double)right);
     return 1;
 }
@@ -511,10 +513,12 @@ static int eval_impute(uses *s, uses *beside) {
     float *grid = uses_floats(IMPUTE_ROWS * shown * size), *held = uses_floats(2000 * size);
     double *pixel = (double *)calloc((size_t)size, sizeof *pixel);
     jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
+    const char *from = "";
+    char name[64];
     int ok = known && filled && mean && grid && held && pixel, n = 0;
     (void)beside;
     if (!ok) uses_no_memory();
-    else ok = (n = held_out_images(s, 2000, held)) > 0;
+    else ok = (n = held_out_images(s, 2000, held, &from)) > 0;
     if (ok) {
         make_mask(s, known);
         for (ptrdiff_t i = 0; i < n * size; i++) pixel[i % size] += (double)held[i] / n;
@@ -527,7 +531,8 @@ static int eval_impute(uses *s, uses *beside) {
         for (ptrdiff_t i = 0; i < all; i++)
             if (known[i] == 0) filled[i] = (float)pixel[i % size];
         memcpy(grid + 2 * shown * size, filled, (size_t)(shown * size) * sizeof *grid);
-        ok = ok && impute_row(s, "mean of held-out training images", filled, known);
+        snprintf(name, sizeof name, "mean of %s", from);
+        ok = ok && impute_row(s, name, filled, known);
         memset(mean, 0, (size_t)all * sizeof *mean);
     }
     for (int draw = 0; ok && draw < IMPUTE_DRAWS; draw++) {
@@ -636,11 +641,12 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
 /* A model that does not know what is usual learns it from images that training held out. */
 static int uses_calibrate(uses *s) {
     if (jem_net_meta(s->m.net, "jem.usual")) return 1;
+    const char *what = "";
     float *x = uses_floats(1000 * image_size(s->m.net));
-    const int n = x ? held_out_images(s, 1000, x) : 0;
+    const int n = x ? held_out_images(s, 1000, x, &what) : 0;
     const int ok = n > 1 && (jem_calibrate(s->m.net, x, n) == JEM_OK ||
                              model_fail("jem eval", &s->m));
-    if (ok) printf("calibrated with %d images that training held out\n", n);
+    if (ok) printf("calibrated with %d %s\n", n, what);
     free(x);
     return ok;
 }

@@ -427,13 +427,13 @@ static const option classify_table[] = {
       0, 1024, "(0: all; the result is the same)" }
 };
 
-/* log p(x) among that of the validation images: a hint, no more. */
+/* How usual, among the validation images: a hint, no more. */
 static void print_familiarity(const jem_answer *a) {
     if (a->familiarity < 0) return;
     if (a->familiarity < .01f)
-        printf("; unlike what it was trained on (log p(x) is lower than for 99%% of that)");
-    else if (a->familiarity < .05f) printf("; unusual (rarer than 95%% of what it knows)");
-    else printf("; looks familiar (likelier than %.0f%% of what it knows)",
+        printf("; unlike what it was trained on (stranger than 99%% of that)");
+    else if (a->familiarity < .05f) printf("; unusual (stranger than 95%% of what it knows)");
+    else printf("; looks familiar (more usual than %.0f%% of what it knows)",
                 100 * (double)a->familiarity);
 }
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes tests/golden_uses.h: what numpy, scipy and scikit-learn say of the measures in
-tools/measures.h and of jem_fit_temperature, for tests/test_uses.c to compare with.
+tools/measures.h and of jem_fit_temperature, and where PyTorch's gradients take the attacks, for
+tests/test_uses.c to compare with.
 
-    python3 tools/make_golden_uses.py            (needs python3-sklearn)
+    python3 tools/make_golden_uses.py            (needs python3-sklearn, python3-torch)
 
 The logits, labels and scores themselves are not stored: both sides make them from their names, as
 in make_golden.py.
@@ -12,6 +13,7 @@ import os
 import numpy as np
 import scipy
 import sklearn
+import torch
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score, roc_curve
 
@@ -82,6 +84,36 @@ def detection(usual, other):
             fpr[np.argmax(tpr >= 0.95)]]
 
 
+PIXELS, HIDDEN, KINDS, IMAGES = 12, 16, 3, 6
+
+
+def attack(l2, eps, steps):
+    """PGD on a tanh network, from the images themselves; those that are fooled stay. The images
+    that come out, and how many steps each took."""
+    def made(name, *shape):
+        return torch.tensor(noise(name, int(np.prod(shape))).astype(np.float32)
+                            .astype(np.float64).reshape(shape))
+    w1, b1, w2 = made("w1", HIDDEN, PIXELS), made("b1", HIDDEN), made("w2", KINDS, HIDDEN)
+
+    def logits(v):
+        return torch.tanh(v @ w1.T + b1) @ w2.T
+    x = made("images", IMAGES, PIXELS)
+    y, v, taken = logits(x).argmax(1), x.clone(), torch.zeros(IMAGES)
+    for _ in range(steps):
+        v = v.detach().requires_grad_()
+        f = logits(v)
+        going = (f.argmax(1) == y)[:, None]
+        torch.nn.functional.cross_entropy(f, y, reduction="sum").backward()
+        g = v.grad
+        step = 2.5 * eps / steps * (g / g.norm(dim=1, keepdim=True) if l2 else g.sign())
+        off = v.detach() + step - x
+        if l2:
+            off = off * torch.clamp(eps / off.norm(dim=1, keepdim=True), max=1)
+        new = torch.clamp(x + torch.clamp(off, -eps, eps) if not l2 else x + off, -1, 1)
+        v, taken = torch.where(going, new, v.detach()), taken + going[:, 0]
+    return v.numpy(), taken.numpy()
+
+
 def row(key, values):
     return "    { %s,\n      { %s } }" % (key, ", ".join("%.12g" % v for v in values))
 
@@ -99,6 +131,7 @@ def main():
     with open(os.path.join(here, "..", "tests", "golden_uses.h"), "w") as out:
         out.write("/* Made by tools/make_golden_uses.py: numpy %s, scipy %s, scikit-learn %s. */\n"
                   % (np.__version__, scipy.__version__, sklearn.__version__))
+        out.write("/* Attacks: PyTorch %s in double. */\n" % torch.__version__)
         out.write("typedef struct golden { double scale, temperature; int bins; double v[6]; } "
                   "golden;\n")
         for name, what, table in (
@@ -107,6 +140,15 @@ def main():
                 ("detection", "scale: the step of scores; auroc, aupr, fpr95", detections)):
             out.write("/* %s */\nstatic const golden golden_%s[] = {\n%s\n};\n"
                       % (what, name, ",\n".join(table)))
+        for name, l2, eps in (("linf", False, 0.15), ("l2", True, 0.4)):
+            found, taken = attack(l2, eps, 40)
+            out.write("/* steps of an image, and what came out */\n"
+                      "static const double golden_%s[%d][%d] = {\n" % (name, IMAGES, PIXELS + 1))
+            for steps, image in zip(taken, found):
+                values = ["%d" % steps] + ["%.7f" % v for v in image]
+                out.write("    { %s,\n      %s },\n" % (", ".join(values[:7]),
+                                                      ", ".join(values[7:])))
+            out.write("};\n")
 
 
 if __name__ == "__main__":
