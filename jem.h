@@ -893,7 +893,8 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
 typedef struct jem_impute_desc {
     jem_denoise_desc denoise;                      /* first, noise-blind, from sigma_max down, with
                                                       as much noise on what is known: steps 0. For
-                                                      a density that has learned its score */
+                                                      a density that has learned its score; the
+                                                      last noise is then taken off at the end */
     jem_sgld_desc walk;                            /* then: 300 steps of 1, noise .01 */
     float lo, hi;                                  /* without denoise they begin as U(lo,hi): -1, 1;
                                                       as they are in x: lo = hi */
@@ -6184,6 +6185,9 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
         h.open = jem_input(ctx, open, x->n, x->c, x->h, x->w);
         h.held = jem_input(ctx, u, x->n, x->c, x->h, x->w);
         jem_sgld(ctx, jem__logp_held, &h, x, &d.walk, rng);
+        jem_denoise_desc last = jem_denoise_desc_default();
+        last.steps = 1, last.step = 1, last.sigma_max = 0.25f;         /* as in jem_fresh */
+        if (d.denoise.steps > 0) jem_denoise(ctx, logp, user, x, &last, NULL);
         if (jem_read(x, u) == JEM_OK) {
             for (ptrdiff_t i = 0; i < size; i++) if (known[i] != 0) u[i] = is[i];
             jem_write(x, u);
