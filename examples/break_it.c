@@ -1,6 +1,6 @@
 /* QUESTION  What does it look like when training an energy-based model goes wrong, and why?
 
-   FORMULA   L = mean f(dream) - mean f(data): as long as dreams are samples of the model, this hovers
+   FORMULA   L = mean f(dream) - mean f(data): while dreams are samples of the model, this hovers
              around 0. It is no measure of progress, but a thermometer: far from 0, for long, the
              dreams are not what the model would draw, and the update pushes at the wrong places.
                  f(data) far above   chains do not arrive: what they are pushed from nobody visits
@@ -24,7 +24,7 @@
 
 #include "worlds.h"
 
-enum { BATCH = 256, RUNS = 6, EVERY = 10, MOST = 100, TEST = 1000 };
+enum { BATCH = 256, RUNS = 6, EVERY = 10, MOST = 100 };
 
 typedef struct run {
     const char *name;
@@ -87,14 +87,9 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
         if (b->visits[i] > 0)
             plot_dot(p, b->data[2 * i], b->data[2 * i + 1], 2.5f, 0xffffff), shown++;
 
-    static float test[2 * TEST], f[TEST];
-    static int labels[TEST];
-    world_sample(RINGS, &rng, TEST, test, labels);
-    const float right = jem_accuracy(net, test, labels, TEST);
-    const jem_mark mark = jem_begin(ctx);
-    jem_read(jem_logp(ctx, jem_input(ctx, test, TEST, 2, 1, 1), net), f);
-    jem_end(ctx, mark);
-    const double got = mean_of(f, TEST) - log_z;
+    world_sample(RINGS, &rng, BATCH, x, y);
+    const float right = jem_accuracy(net, x, y, BATCH);
+    const double got = world_mean_logp(RINGS, net) - log_z;
     if (update < updates) snprintf(title, 64, "%s: ends at %d", r->name, update);
     else snprintf(title, 64, "%s: %.3g", r->name, got);
     printf("%-20s  %4d updates, accuracy %.1f%%, mean log p of new points %.4g\n", r->name, update,

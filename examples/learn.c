@@ -22,7 +22,7 @@
 
 #define STEP 0.01f
 #define SIGMA 0.12f
-enum { BATCH = 256, STEPS = 30, BUFFER = 4000, GRID = 64, TEST = 1000, EVERY = 50, MOST = 24 };
+enum { BATCH = 256, STEPS = 30, BUFFER = 4000, GRID = 64, EVERY = 50, MOST = 24 };
 enum { EXACT, CD_1, PERSISTENT, SHORT_RUN, SCORE, WAYS };
 static const char *const way_names[WAYS] = { "exact", "CD-1", "persistent", "short-run", "score" };
 static const unsigned way_colours[WAYS] = { 0x111111, 0xe0533a, 0x2f7ed8, 0xd9a514, 0x3aa657 };
@@ -81,19 +81,6 @@ static jem_tensor *loss(lesson *l, int way, const float *data) {
     return jem_sub(ctx, model, jem_mean(ctx, jem_logp(ctx, x, l->net)));
 }
 
-/* The true mean log-likelihood of new points; leaves f in l->grid. */
-static double likelihood(lesson *l, world_kind kind) {
-    static float x[2 * TEST], f[TEST];
-    static int y[TEST];
-    jem_rng rng = jem_rng_seed(9);
-    world_sample(kind, &rng, TEST, x, y);
-    const jem_mark mark = jem_begin(l->net->ctx);
-    jem_read(jem_logp(l->net->ctx, jem_input(l->net->ctx, x, TEST, 2, 1, 1), l->net), f);
-    jem_end(l->net->ctx, mark);
-    plot_function(&l->grid, l->net->ctx, jem_logp, l->net);
-    return mean_of(f, TEST) - plot_log_z(&l->grid);
-}
-
 static double learn(lesson *l, int way, world_kind kind, int updates, curve *c) {
     static float at[WAYS][MOST], values[WAYS][MOST];
     float x[2 * BATCH];
@@ -107,7 +94,8 @@ static double learn(lesson *l, int way, world_kind kind, int updates, curve *c) 
     c->x = at[way], c->y = values[way], c->n = 0;
     for (int i = 0; i <= updates && jem_ok(l->net->ctx); i++) {
         if (i % EVERY == 0 || i == updates) {
-            jem_optim_average(opt, i > 0), got = likelihood(l, kind);
+            jem_optim_average(opt, i > 0), plot_function(&l->grid, l->net->ctx, jem_logp, l->net);
+            got = world_mean_logp(kind, l->net) - plot_log_z(&l->grid);
             if (i < updates) jem_optim_average(opt, 0);
             at[way][c->n] = (float)i, values[way][c->n++] = (float)got;
             if (i == updates) break;

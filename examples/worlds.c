@@ -1,8 +1,8 @@
 /* QUESTION  What does a JEM know about a world that we can see all of?
 
-   FORMULA   p(x) = sum over y of exp f(x)[y] / Z,  Z = integral of that (Grathwohl and others 2020).
-             In the plane Z is a sum over a grid, so that the likelihood of new points, which nobody
-             can compute for images, is a number here; and we know the best there is: the truth's.
+   FORMULA   p(x) = sum over y of exp f(x)[y] / Z,  Z = integral of that (Grathwohl & others 2020).
+             In the plane Z is a sum over a grid, so the likelihood of new points, which nobody can
+             compute for images, is a number here; and we know the best there is: the truth's.
 
    RUN       build/worlds [moons circles gaussians pinwheel spirals checkerboard rings swiss | all]
 
@@ -70,22 +70,12 @@ static void walk(jem_net *net, int n, int steps, paths *p, float *x) {
     jem_end(net->ctx, mark);
 }
 
-/* Class regions, paler where the network is less sure; dreams; the ways of some. */
+/* Class regions, dreams, the ways of some of them. */
 static void draw_classes(plot *p, jem_net *net) {
     static paths way;
     static jem_answer a[DREAMS];
     static float x[2 * DREAMS];
-    for (int i = 0; i < p->h; i++)
-        for (int j = 0; j < p->w; j += DREAMS) {
-            const int n = p->w - j < DREAMS ? p->w - j : DREAMS;
-            for (int k = 0; k < n; k++) {
-                x[2 * k] = p->x0 + (p->x1 - p->x0) * ((float)(j + k) + .5f) / (float)p->w;
-                x[2 * k + 1] = p->y1 - (p->y1 - p->y0) * ((float)i + .5f) / (float)p->h;
-            }
-            if (jem_classify(net, x, n, a) != JEM_OK) return;
-            for (int k = 0; k < n; k++)
-                plot_blend(p, i, j + k, class_colours[a[k].label], 0.4f * a[k].probability);
-        }
+    plot_classes(p, net);
     walk(net, DREAMS, STEPS, &way, x);
     if (jem_classify(net, x, DREAMS, a) != JEM_OK) return;
     for (int k = 0; k < DREAMS; k++) {
@@ -99,7 +89,7 @@ static void draw_classes(plot *p, jem_net *net) {
 }
 
 static void draw(sheet *s, int row, plot *p, jem_net *net, world_kind kind) {
-    static float x[2 * SHORT], logp[TEST];
+    static float x[2 * SHORT];
     static int y[SHORT];
     char title[64];
     jem_rng rng = jem_rng_seed(3);
@@ -108,22 +98,17 @@ static void draw(sheet *s, int row, plot *p, jem_net *net, world_kind kind) {
     plot_density(p, 0);
     for (int i = 0; i < 400; i++)
         plot_dot(p, x[2 * i], x[2 * i + 1], 3, class_colours[y[i]]);
-    world_truth(kind, TEST, x, logp);
-    const double truth = mean_of(logp, TEST);
+    const double truth = world_mean_logp(kind, NULL);
     snprintf(title, sizeof title, "%s: mean log p %.2f", worlds[kind].name, truth);
     sheet_put(s, 0, row, p, title);
 
     const float right = jem_accuracy(net, x, y, TEST);
-    const jem_mark mark = jem_begin(net->ctx);
-    jem_read(jem_logp(net->ctx, jem_input(net->ctx, x, TEST, 2, 1, 1), net), logp);
-    jem_end(net->ctx, mark);
     plot_function(p, net->ctx, jem_logp, net);
-    const double log_z = plot_log_z(p), learned = mean_of(logp, TEST) - log_z;
+    const double log_z = plot_log_z(p), learned = world_mean_logp(kind, net) - log_z;
     plot_density(p, log_z);
     snprintf(title, sizeof title, "learned: mean log p %.2f", learned);
     sheet_put(s, 1, row, p, title);
 
-    memset(p->rgb, 255, (size_t)(p->w * p->h) * 3);
     draw_classes(p, net);
     snprintf(title, sizeof title, "classes: %.0f%%, dreams", 100 * (double)right);
     sheet_put(s, 2, row, p, title);

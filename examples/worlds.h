@@ -142,16 +142,50 @@ static inline double mean_of(const float *x, int n) {
     return sum / n;
 }
 
+/* Mean log p of new points of a world: by its truth (net NULL); by a net, up to its log Z. */
+static inline double world_mean_logp(world_kind kind, jem_net *net) {
+    enum { POINTS = 2000 };
+    static float x[2 * POINTS], logp[POINTS];
+    static int y[POINTS];
+    jem_rng rng = jem_rng_seed(9);
+    world_sample(kind, &rng, POINTS, x, y);
+    if (!net) world_truth(kind, POINTS, x, logp);
+    else {
+        const jem_mark mark = jem_begin(net->ctx);
+        if (jem_read(jem_logp(net->ctx, jem_input(net->ctx, x, POINTS, 2, 1, 1), net), logp))
+            logp[0] = NAN;
+        jem_end(net->ctx, mark);
+    }
+    return mean_of(logp, POINTS);
+}
+
 /* All log-densities of a lesson in the same colours: black is e^-6, bright e^0. */
 static inline void plot_density(plot *p, double log_z) {
     plot_heat(p, (float)log_z - 6, (float)log_z + 0.3f);
 }
 
-/* ---- sheets ---------------------------------------------------------------------------------- */
-
 static const unsigned class_colours[8] = {
     0x2f7ed8, 0xe0533a, 0x3aa657, 0xd9a514, 0x8a56c8, 0x1fb0b0, 0xd8629f, 0x7a6a58
 };
+
+/* The class at every pixel, paler where the network is less sure; on white. */
+static inline void plot_classes(plot *p, jem_net *net) {
+    enum { MOST = 1000 };
+    jem_answer a[MOST];
+    float x[2 * MOST];
+    memset(p->rgb, 255, (size_t)(p->w * p->h) * 3);
+    for (int i = 0; i < p->h; i++) {
+        for (int j = 0; j < p->w && j < MOST; j++) {
+            x[2 * j] = p->x0 + (p->x1 - p->x0) * ((float)j + .5f) / (float)p->w;
+            x[2 * j + 1] = p->y1 - (p->y1 - p->y0) * ((float)i + .5f) / (float)p->h;
+        }
+        if (jem_classify(net, x, p->w < MOST ? p->w : MOST, a) != JEM_OK) return;
+        for (int j = 0; j < p->w && j < MOST; j++)
+            plot_blend(p, i, j, class_colours[a[j].label % 8], 0.4f * a[j].probability);
+    }
+}
+
+/* ---- sheets ---------------------------------------------------------------------------------- */
 
 /* Panels of size x size pixels, each with a title above; perhaps a chart of curves under them. y of
    the paper points down. */
