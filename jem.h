@@ -323,7 +323,8 @@ typedef struct jem_op {
     const struct jem__traits *traits;              /* private: of the built-in ops; NULL */
 } jem_op;
 /* Records an op of your own. out.n must be the inputs' n. Copies user_bytes of `user`, but not
-   `op`, which must stay valid. Each group has aux_bytes in which forward leaves what backward needs. */
+   `op`, which must stay valid. Each group has aux_bytes in which forward leaves what backward
+   needs. */
 JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, const void *user, size_t user_bytes,
                                size_t aux_bytes);
