@@ -23,7 +23,9 @@ TOOLS    := $(call programs,tools,*)
 HEADERS  := jem.h $(wildcard examples/*.h tests/*.h tools/*.h)
 AGAIN     = +@$(MAKE) --no-print-directory
 
-.PHONY: help demo demo-long examples tools test tests strict sanitize sanitized bench bench-torch \
+LESSONS = autograd own_energy own_net tiny_jem worlds learn compose three_densities break_it
+
+.PHONY: help demo demo-long gallery examples tools test tests strict sanitize sanitized bench bench-torch \
         check-torch check-bf16 debug stb clean
 
 help:       ## this list
@@ -34,6 +36,15 @@ demo-long:  ## the same, trained for longer
 # passive: threads that spin while they wait halve the speed wherever another program runs
 demo demo-long: $(BUILD)/demo
 	OMP_WAIT_POLICY=passive $(BUILD)/demo $(if $(filter demo-long,$@),--long)
+
+# With pngquant, if there is one, the files are a third of the size: 256 colours are enough.
+gallery: demo $(EXAMPLES)  ## make every picture of an example in examples/gallery again
+	@cp build/pictures/dreams.png build/pictures/chains.png examples/gallery/
+	@for name in $(LESSONS); do echo "== $$name"; \
+	    OMP_WAIT_POLICY=passive $(BUILD)/$$name && \
+	    cp build/pictures/$$name.png examples/gallery/ || { echo "$$name failed"; exit 1; }; done
+	@if command -v pngquant >/dev/null; then cd examples/gallery && \
+	    pngquant --nofs --strip --force --ext .png $(LESSONS:=.png); fi
 
 examples: $(EXAMPLES)  ## build every example into build/
 tools: $(TOOLS)        ## build every tool into build/
@@ -98,6 +109,7 @@ $(BUILD)/%: examples/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 $(BUILD)/%: tests/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
+$(BUILD)/test_tiny: examples/tiny_jem.c
 $(BUILD)/%: tools/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 

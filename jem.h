@@ -1,22 +1,24 @@
 /* jem.h - v0.2 - energy-based models in one C header            license: MIT-0 or public domain
 
-   A classifier is secretly an energy-based model: the logits f(x)[y] that say what an image is
-   also hold a density over images. Train both at once and the same small network classifies,
-   dreams new images, knows what it has not seen, and resists small adversarial changes.
-   (JEM: Grathwohl, Wang, Jacobsen, Duvenaud, Norouzi, Swersky. ICLR 2020, arXiv:1912.03263)
+   A classifier is secretly an energy-based model. It gives an image x one number per class, the
+   logit f(x)[y]; read as log p(x) = logsumexp f(x) - log Z, the same numbers also say how likely
+   the image itself is. Train for both, and one small network classifies images, dreams up new ones,
+   and notices what it has never seen. (JEM: Grathwohl, Wang, Jacobsen, Duvenaud, Norouzi, Swersky.
+   ICLR 2020, arXiv:1912.03263.)
 
    This file is all of it: a reverse-mode autograd, SIMD convolutions (AVX2, AVX-512, NEON), the
-   wide-resnet, the loss, the Langevin sampler, the optimiser, and safetensors files.
+   wide residual network, the loss, the Langevin sampler, the optimiser, and safetensors files.
 
    DO THIS
        In ONE .c or .cpp file:               In every other file that uses it:
            #define JEM_IMPLEMENTATION            #include "jem.h"
            #include "jem.h"
        Compile with: cc -O2 program.c -lm    (add -fopenmp to use all your cores)
-       No other flag, no other file. The best instructions are chosen when the program runs.
+       No other flag or file is needed. The fastest instructions are chosen at run time.
+       The implementation takes seconds to compile: put it into an impl.c of its own, compiled once.
 
    A COMPLETE PROGRAM
-       It teaches a small network where two moons lie, then asks it about three points.
+       It trains a small network on two moons, then asks it about three points.
 
        #define JEM_IMPLEMENTATION
        #include "jem.h"
@@ -54,7 +56,7 @@
        energy E(x,y) = -f(x)[y]     log p(y|x) = f(x)[y] - logsumexp f(x)       the classifier
        log p(x,y) = f(x)[y] - log Z       log p(x) = logsumexp f(x) - log Z     the two densities
        learn:   L = CE(f(x), y) + mean E(x_data) - mean E(x_sample)      data pulled down, dreams up
-       sample:  x <- x + step * d log p(x)/dx + noise_std * N(0,I)       (SGLD; Z drops out of both)
+       sample:  x <- x + step * d log p(x)/dx + noise_std * N(0,I)       (SGLD; Z cancels in both)
 
    WHAT IT DOES
        - trains, samples and evaluates JEMs on small images or vectors, on the CPU, in fp32 or with
@@ -65,47 +67,46 @@
        - training that was interrupted goes on from a checkpoint, bit for bit; averaged weights
        - errors are results: a bad shape, a damaged file or a diverging run gives a clear message
    WHAT IT DOES NOT DO
-       - GPUs; second derivatives; grouped or dilated convolutions; windows above 32 x 32
+       - GPUs; second derivatives; grouped or dilated convolutions; kernels larger than 32 x 32
        - image files (the examples use stb_image), data sets, plots
-       - thread safety inside one context: use one context per thread of yours, they share nothing
-       - 32-bit ARM and big-endian machines; compilers other than gcc and clang get the scalar code
+       - thread safety within a context: give each of your threads its own; contexts share nothing
+       - 32-bit ARM, big-endian machines; SIMD with compilers other than gcc and clang
 
-   MACROS, to be defined before the #include
+   MACROS to define before the #include
        JEM_IMPLEMENTATION   in one file: compile the implementation here
        JEM_DECLARATIONS     no implementation, even where JEM_IMPLEMENTATION is defined: for a build
                             that compiles it once and links it to programs like the one above
-       JEM_STATIC           all functions static: private to the file that has the implementation
-       JEM_NO_STDIO         no file input or output (the *_memory functions remain)
-       JEM_NO_SIMD          the scalar kernels only
+       JEM_STATIC           all functions static: private to the file with the implementation
+       JEM_NO_STDIO         no file input or output (jem_archive_parse and _to_memory remain)
+       JEM_NO_SIMD          only the scalar kernels
        JEM_FILE "name.h"    if you rename this file (it includes itself once per instruction set)
 
    ERRORS
        Nothing exits, asserts or prints. A function that can fail returns a jem_status or NULL. The
        context keeps the FIRST error, with the op's name and the shapes or the file: jem_error(ctx).
-       While an error is kept, ops return NULL, and NULL in gives NULL out, so a whole expression
-       can be written without a check and checked once. jem_clear_error(ctx) starts afresh.
+       While it keeps one, ops return NULL, and an op that is given NULL returns NULL, so you can
+       write a whole expression and check once at its end. jem_clear_error(ctx) clears the error.
    MEMORY
-       Everything belongs to a context and is allocated through its two functions. Tensors live on
-       the context's tape, an arena: jem_begin ... jem_end (or jem_reset) frees all that was made in
-       between, and memory is kept for the next time, so a training loop does not allocate.
-       Networks, trainers, buffers and archives have a jem_*_free of their own; free them before
-       the context.
+       Everything belongs to a context and is allocated with its two functions. Tensors live on the
+       context's tape, an arena: jem_end frees all tensors made since jem_begin (jem_reset: all of
+       them) and keeps the memory for reuse, so a training loop does not allocate. Networks,
+       trainers, buffers and archives have their own jem_*_free; free them before the context.
    THREADS
-       OpenMP if the compiler has it switched on, or your own parallel_for in the context's desc.
-       Work is divided by images, pixels and channels, never so that the order of a sum changes.
-       gcc's OpenMP spins while it waits: set OMP_WAIT_POLICY=passive where other programs run too.
+       OpenMP, if it is enabled in the compiler, or your own parallel_for in the context's desc.
+       Work is divided by images, pixels and channels, but no sum ever changes its order. gcc's
+       OpenMP threads spin while they wait: set OMP_WAIT_POLICY=passive if other programs run too.
    DETERMINISM
-       Same seed, same numbers: on every instruction set (JEM_BF16: on one) and any number of
-       threads, for one jem_precision and finite values, if the compiler keeps IEEE arithmetic (no
-       -ffast-math).
-       The tape keeps the order in which ops are recorded, and C does not say which argument of a
-       call comes first: give two ops that meet in a third a line each.
+       The same seed gives the same numbers on every instruction set (JEM_BF16: only on the same
+       one) and any number of threads, for a given jem_precision, as long as values are finite and
+       the compiler keeps to IEEE arithmetic (no -ffast-math).
+       The tape records ops in the order in which they are called, and C does not say which argument
+       of a call is evaluated first: if two ops are arguments of a third, give each its own line.
    IMAGES
-       What you pass in and out is NCHW, row-major floats, by habit in [-1,1]. Inside, 16 images are
+       You pass images in and out as row-major NCHW floats, usually in [-1,1]. Inside, 16 images are
        interleaved ("lanes are images", see >>platform), so that a vector register holds one pixel
        of 16 images: odd sizes cost nothing, and every kernel is the plain scalar algorithm.
 
-   TABLE OF CONTENTS                                        (search for the mark)
+   TABLE OF CONTENTS                                          (search for a mark)
        >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD, score
        >>rng        counter-based random numbers            >>samplers  SGLD, HMC, AIS, buffer
        >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
@@ -153,67 +154,69 @@ typedef enum jem_status {
     JEM_BAD_ARGUMENT,      /* a NULL, a number out of range, an impossible combination */
     JEM_BAD_SHAPE,         /* shapes that do not fit together */
     JEM_NO_MEMORY,
-    JEM_BAD_FILE,          /* cannot be opened, read, written; or is not what it should be */
-    JEM_DIVERGED           /* a loss that is not finite or beyond all measure */
+    JEM_BAD_FILE,          /* cannot be opened, read or written, or has the wrong content */
+    JEM_DIVERGED           /* a loss or gradient that is not finite, or a loss that is too large */
 } jem_status;
 
 typedef enum jem_isa {
-    JEM_ISA_BEST = 0,      /* the widest that this processor, system and build have */
+    JEM_ISA_BEST = 0,      /* the widest that processor, system and build all support */
     JEM_ISA_SCALAR,        /* plain C: the oracle that the others are tested against */
     JEM_ISA_AVX2,          /* with FMA */
     JEM_ISA_AVX512,        /* F, BW, DQ, VL */
     JEM_ISA_NEON,          /* AArch64 */
-    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16 or AMX: as AVX-512, but for JEM_BF16 */
+    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16 or AMX: differs only in JEM_BF16 */
     JEM_ISA_AMX
 } jem_isa;
 
-/* How 3x3 convolutions of stride 1 are computed. Largest error against double, as a share of the
-   output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`). */
+/* How 3x3 convolutions of stride 1 are computed. Largest error, compared with double and relative
+   to the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`). */
 typedef enum jem_precision {
-    JEM_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half its multiplications */
+    JEM_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half the multiplications */
     JEM_FAST,              /* F(4x4,3x3): a quarter */
-    JEM_DIRECT,            /* the plain sum, the oracle of the two */
-    JEM_BF16               /* operands of convolutions rounded to bf16 (2e-2), sums and weights in
-                              fp32: on AMX, or AVX-512 BF16 (where 3x3 convolutions of stride 1 go
-                              as in JEM_FAST, which is as fast there). Elsewhere it is JEM_FAST, and
-                              the log says so; JEM_ISA_SCALAR, asked for, has it in plain C. The
-                              bits depend on the instruction set. */
+    JEM_DIRECT,            /* the plain sum, with which the other two are compared */
+    JEM_BF16               /* rounds the operands of convolutions to bf16 (error 2e-2); sums and
+                              weights stay in fp32. Needs AMX or AVX-512 BF16 (where 3x3
+                              convolutions of stride 1 run as in JEM_FAST, which is as fast there).
+                              Elsewhere it becomes JEM_FAST, and the log says so; but if you ask for
+                              JEM_ISA_SCALAR, it is computed in plain C. The bits depend on the
+                              instruction set. */
 } jem_precision;
 
 typedef struct jem_ctx jem_ctx;
 
 /* Zero means default in every field; a NULL desc is all defaults. */
 typedef struct jem_ctx_desc {
-    void *(*allocate)(void *user, size_t bytes);   /* both or neither; default calloc, free */
+    void *(*allocate)(void *user, size_t bytes);   /* set both or neither */
     void (*release)(void *user, void *memory);
-    void (*log)(void *user, const char *message);  /* told of every error, and if JEM_BF16 is not
-                                                      to be had; default silent */
-    /* Runs task(arg, 0..n-1), each once, in any order, and returns when all are done. */
+    void (*log)(void *user, const char *message);  /* gets every error, and a note if JEM_BF16
+                                                      is not available; default: silent */
+    /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
-    void *user;            /* handed to the four functions */
-    int threads;           /* default: OpenMP's count where it is on (1 where it is not) */
+    void *user;            /* passed to the four functions */
+    int threads;           /* default: as many as OpenMP uses; 1 without OpenMP */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
     int plain;             /* 1: ops run one by one as recorded, nothing fused or planned: the same
                               bits, slowly; to read along, and as the oracle of the tests */
 } jem_ctx_desc;
 
-/* NULL if there is no memory, or if the desc asks for an instruction set that is not there. */
+/* NULL if memory runs out, or if the desc asks for an instruction set that is not available. */
 JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
-/* Frees tape and context; networks, trainers, buffers, archives come first. NULL is fine. */
+/* Frees the tape and the context. Free networks, trainers, buffers and archives before it. NULL is
+   fine. */
 JEM_API void jem_ctx_free(jem_ctx *ctx);
-/* The first error since the context began or was cleared: "" if none. Owned by the context. */
+/* The first error since the context was created or cleared, or "". Owned by the context. */
 JEM_API const char *jem_error(const jem_ctx *ctx);
 JEM_API jem_status jem_error_status(const jem_ctx *ctx);
-JEM_API int jem_ok(const jem_ctx *ctx);            /* 1: no error is kept */
+JEM_API int jem_ok(const jem_ctx *ctx);            /* 1 if there is no error */
 JEM_API void jem_clear_error(jem_ctx *ctx);
-/* Keeps an error of your own (if it is the first) and returns `status`. `message` is copied. */
+/* Reports an error of your own, kept if it is the first. Copies `message`, returns `status`. */
 JEM_API jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message);
-/* Is it in this build, in this processor, and switched on by the system? */
+/* Do this build, this processor and the operating system all support it? */
 JEM_API int jem_isa_available(jem_isa isa);
 JEM_API const char *jem_isa_name(jem_isa isa);
-JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* the one this context runs; never BEST */
-JEM_API jem_precision jem_ctx_precision(const jem_ctx *ctx);   /* what became of JEM_BF16 */
+JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* the one in use; never BEST */
+JEM_API jem_precision jem_ctx_precision(const jem_ctx *ctx);   /* in use: maybe not JEM_BF16 */
 JEM_API int jem_ctx_threads(const jem_ctx *ctx);
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
@@ -239,56 +242,56 @@ JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n
 /* ==== >>memory: what is held ================================================================== */
 
 typedef struct jem_memory_stats {
-    size_t bytes;          /* held through the context's allocator now */
+    size_t bytes;          /* held from the context's allocator now */
     size_t peak;           /* the most ever held */
-    size_t allocations;    /* calls to allocate so far: constant in a steady loop */
+    size_t allocations;    /* calls to allocate so far: a steady loop makes none */
 } jem_memory_stats;
 JEM_API jem_memory_stats jem_memory(const jem_ctx *ctx);
-/* Gives back what a function of this header has allocated for you (jem_archive_to_memory). */
+/* Frees what a function of this header allocated for you (jem_archive_to_memory). */
 JEM_API void jem_release(jem_ctx *ctx, void *memory);
 
 /* ==== >>tape: what is recorded ================================================================ */
-/* An op records itself and returns the tensor it will make. Nothing is computed until a number is
-   asked for: see >>plan. */
+/* An op records itself and returns the tensor that it will compute. Nothing is computed until you
+   ask for a number: see >>plan. */
 
-/* A batch of n images of c channels, h rows, w columns. A number per image is c = h = w = 1; a
-   single number is n = 1 besides. Lives on the tape, until jem_end or jem_reset. */
+/* A batch of n images of c channels, h rows, w columns. One number per image means c = h = w = 1; a
+   single number means n = 1 as well. Lives on the tape, until jem_end or jem_reset. */
 typedef struct jem_tensor {
     int n, c, h, w;
-    int blocks;                                    /* private: 1 in a network that cut its images */
+    int blocks;                                    /* private: 1 if images are cut into blocks */
     jem_ctx *ctx;
-    struct jem__node *node;                        /* private: how it is made; NULL: forgotten */
+    struct jem__node *node;                        /* private: how it is computed; NULL: freed */
 } jem_tensor;
 
-/* Everything made on the tape between begin and end is forgotten at end. They nest. A tensor that
-   is used after that gives an error. */
+/* jem_end frees all tensors made since the jem_begin that returned `mark`. Pairs may nest. Using a
+   tensor after that is reported as an error. */
 typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
-JEM_API void jem_reset(jem_ctx *ctx);                      /* forgets every tensor */
+JEM_API void jem_reset(jem_ctx *ctx);                      /* frees every tensor */
 
 /* A parameter or buffer of a network: a plain row-major array in PyTorch's shape. */
 typedef struct jem_param {
     const char *name;      /* PyTorch's: "f.layer1.0.conv1.weight" */
     int ndim, shape[4];
     ptrdiff_t size;        /* elements */
-    float *value, *grad;   /* say jem_param_changed after writing value; grad: NULL for a buffer */
+    float *value, *grad;   /* call jem_param_changed after writing value; grad: NULL in a buffer */
     jem_ctx *ctx;
-    struct jem_param *next;                        /* of the same network */
+    struct jem_param *next;                        /* in the same network */
     struct jem__pack *packs;                       /* private: copies in the kernels' order */
     uint32_t version;      /* private: see jem_param_changed */
 } jem_param;
 
-/* Says that p->value was written by hand, so that packed copies are made again. */
+/* Call this after writing to p->value yourself, so that packed copies are made anew. */
 JEM_API void jem_param_changed(jem_param *p);
 
-/* A leaf with a copy of n images, nchw[n][c][h][w]. */
+/* A leaf that holds a copy of n images, nchw[n][c][h][w]. */
 JEM_API jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w);
 JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
-/* Replaces a leaf's images; what was computed from it is computed anew when asked for. */
+/* Replaces a leaf's images; whatever depends on them is computed again when next asked for. */
 JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 
-/* One's own op. forward and backward are called for one group of 16 images at a time, possibly
+/* An op of your own. forward and backward are called for one group of 16 images at a time, possibly
    from several threads: read x, write y. Element (channel c, row i, column j) of lane l lies at
    [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on repeat the last image, and have no
    gradient. */
@@ -296,7 +299,7 @@ typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
     jem_ctx *ctx;
-    void *user;                                    /* the copy that the tape made of yours */
+    void *user;                                    /* the tape's copy of your data */
     int group, live;                               /* which 16 images; how many of them are real */
     int inputs;
     jem_shape in[JEM_MAX_INPUTS], out;
@@ -304,8 +307,8 @@ typedef struct jem_call {
     float *y;                                      /* forward: write; backward: JEM_KEEPS_OUTPUT */
     void *aux;                                     /* aux_bytes per group, kept for backward */
     const float *dy;                               /* backward: gradient of the output; in forward,
-                                                      NULL says that no backward will follow */
-    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if nobody asks */
+                                                      NULL if no backward will follow */
+    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed */
     struct jem__inner *inner;                      /* private: of the built-in ops */
 } jem_call;
 
@@ -315,48 +318,49 @@ enum {                                             /* jem_op.keeps: what backwar
 typedef struct jem_op {
     const char *name;
     void (*forward)(const jem_call *call);
-    void (*backward)(const jem_call *call);        /* NULL: no gradient passes */
+    void (*backward)(const jem_call *call);        /* NULL: passes no gradient */
     int keeps;
     const struct jem__traits *traits;              /* private: of the built-in ops; NULL */
 } jem_op;
-/* Records an op of your own. out.n must be the inputs' n. `user` (user_bytes of it) is copied; `op`
-   is not, and must stay. aux_bytes of scratch per group pass from forward to backward. */
+/* Records an op of your own. out.n must be the inputs' n. Copies user_bytes of `user`, but not
+   `op`, which must stay valid. Each group has aux_bytes in which forward leaves what backward
+   needs. */
 JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, const void *user, size_t user_bytes,
                                size_t aux_bytes);
 
 /* ==== >>plan: asking for numbers and gradients ================================================ */
-/* When a number is asked for, the tape knows what is wanted and plans for just that. Asked for the
-   gradient of the input alone, which is all that SGLD needs, it runs 16 images at a time forward
-   and back through the whole net in one small, reused workspace, and keeps nothing for the
-   weights. */
+/* When you ask for a number, the tape plans for just what is needed. If that is the gradient of the
+   input alone, which is all that SGLD needs, it takes 16 images at a time forward and back through
+   the whole net in one small workspace, and keeps nothing for the weights. */
 
-/* Computes t if need be, and copies it out: nchw[n][c][h][w]. */
+/* Computes t if necessary, and copies it out: nchw[n][c][h][w]. */
 JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
 /* The one number of a tensor with n = c = h = w = 1; NaN and an error if it has more. */
 JEM_API float jem_item(jem_tensor *t);
-/* Keeps a value from the next pass on. Small tensors (128 numbers per image or fewer) are always
-   kept; a larger one that is read later is computed again, with the parameters as they are then. */
+/* Keeps t's values, from the next pass on, so that they can be read after it. Small tensors (up to
+   128 numbers per image) are always kept; a larger one is computed again when it is read, with the
+   parameters as they are then. */
 JEM_API void jem_keep(jem_tensor *t);
 
 /* Adds d loss / d parameter to the grad of every parameter the loss (one number) depends on. */
 JEM_API jem_status jem_backward(jem_tensor *loss);
-/* d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so this is
-   every image's own gradient; parameters get nothing. */
+/* d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so each image
+   gets the gradient of its own number; parameters get none. */
 JEM_API jem_status jem_grad(jem_tensor *y, jem_tensor *x);
 JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);   /* of the last jem_grad */
 
-/* Builds a number per image, or one number, from x: what jem_check_gradient and samplers take. */
+/* Computes one number per image, or a single number, from x; for samplers, jem_check_gradient. */
 typedef jem_tensor *(*jem_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
-/* fn's numbers are summed. Largest difference between the tape's gradient and a central difference
-   of 4th order, over the elements of x (or of parameter p, where p is not NULL), relative to the
-   largest gradient. About 1e-3 is right for fp32 and step 0.02; a wrong backward gives 0.1 to 1.
-   Negative on an error. */
+/* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
+   for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
+   the largest gradient: about 1e-3 if all is right (in fp32, step 0.02), 0.1 to 1 if a backward is
+   wrong; negative on an error. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
                                  float step);
 
 /* ==== >>ops: what you build with ============================================================== */
-/* Shapes are (n,c,h,w). Every op returns NULL and keeps an error that names it and the shapes. */
+/* Shapes are (n,c,h,w). If an op fails, it returns NULL; the error names the op and the shapes. */
 
 typedef struct jem_conv_desc { int stride, pad; } jem_conv_desc;   /* stride 0 means 1 */
 
@@ -385,10 +389,10 @@ JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
 JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
-/* Zeroes each number with probability p and divides the rest by 1 - p. Takes its key from rng. */
+/* Zeroes each number with probability p and divides the others by 1 - p. Advances rng. */
 JEM_API jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng);
 
-/* Mean over k x k windows, stride as given (0: k), no padding. */
+/* Mean over k x k windows, without padding. stride 0 means k. */
 JEM_API jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
 JEM_API jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), mean over h,w */
 /* The largest of each window, k <= 15; the gradient goes to the first that is. */
@@ -400,7 +404,7 @@ JEM_API jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count)
 JEM_API jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);    /* of channels */
 JEM_API jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x);       /* x; no gradient passes */
 
-/* A number per image. */
+/* One number per image, except jem_log_softmax. */
 JEM_API jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x);    /* over c; x (n,c,1,1) */
 JEM_API jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), the same shape */
 JEM_API jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels);    /* x[i][y[i]] */
@@ -421,13 +425,13 @@ typedef enum jem_norm {
 JEM_API jem_tensor *jem_instance_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma,
                                       jem_param *beta);
 JEM_API jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta);
-/* training: normalises by the batch, and moves the running statistics a share `momentum` towards
-   it (variance with n-1, as PyTorch does); otherwise by the running ones. */
+/* training: normalises with the batch's statistics, and moves the running ones towards them by a
+   fraction `momentum` (variance with n-1, as in PyTorch). Otherwise: with the running ones. */
 JEM_API jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
                                    jem_param *running_mean, jem_param *running_var, float momentum,
                                    int training);
-/* loc, scale (1,c,1,1); initialized (1): while 0, a training pass sets them so that its output has
-   mean 0 and std 1 per channel. */
+/* loc, scale (1,c,1,1); initialized (1): while it is 0, a training pass sets loc and scale so that
+   the output has mean 0 and std 1 per channel. */
 JEM_API jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param *scale,
                                  jem_param *initialized, int training);
 
@@ -453,17 +457,17 @@ struct jem_net {
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
-    jem_tensor *energy;                            /* set by a forward function that has an output
-                                                      of its own for log p(x); NULL: it is the
+    jem_tensor *energy;                            /* a forward function with a separate output
+                                                      for log p(x) puts it here; NULL: log p(x) is
                                                       logsumexp of the logits */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
     jem_param *last;
 };
 
-/* The wide-resnet of the reference (Zagoruyko & Komodakis 2016, without batch norm by default):
-   conv3x3, three stages of (depth-4)/6 blocks at 16, 32, 64 times `widen` channels, activation,
-   head, linear; conv2 of a block carries the stride. */
+/* The wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by default
+   without batch norm: conv3x3; three stages of (depth-4)/6 blocks with 16, 32, 64 times `widen`
+   channels; activation, head, linear. The second convolution of a block has the stride. */
 typedef struct jem_wrn_desc {
     int depth, widen;                              /* 28, 10; depth = 6k + 4 */
     int channels, height, width, classes;          /* 3, 32, 32, 10 */
@@ -472,14 +476,14 @@ typedef struct jem_wrn_desc {
     jem_norm norm;                                 /* none */
     float dropout;                                 /* 0 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
-    int stem_stride;                               /* 1; 2 makes all after it 4 times cheaper */
-    int uncond;                                    /* 1: log p(x) is an output of its own, */
-} jem_wrn_desc;                                    /* "energy_output", beside the logits */
+    int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper */
+    int uncond;                                    /* 1: a separate output, "energy_output", */
+} jem_wrn_desc;                                    /* gives log p(x) */
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
 JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed);
 
-/* conv3x3 at full size, then a conv4x4 of stride 2 per further width, activation after each, flat
-   head, linear. The default is for 28x28 digits: 113,000 parameters. */
+/* conv3x3 at full size, then a conv4x4 of stride 2 for each further width, each followed by the
+   activation; flat head, linear. The default, for 28x28 digits, has 113,000 parameters. */
 typedef struct jem_convnet_desc {
     int channels, height, width, classes;          /* 1, 28, 28, 10 */
     int layers, widths[8];                         /* 4: 16, 32, 64, 64 */
@@ -497,21 +501,22 @@ JEM_API jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t
 
 JEM_API void jem_net_free(jem_net *net);                           /* NULL is fine */
 
-/* One's own network: create it, add layers, write the forward function (examples/own_net.c).
-   `user_bytes` of `user` are copied to net->user, which your forward function gets; NULL gives
-   zeros, to be filled with the layers. forward may be NULL for a net that only holds parameters. */
+/* A network of your own: create it, add layers, write the forward function (examples/own_net.c).
+   user_bytes of `user` are copied to net->user, which is passed to your forward function; with NULL
+   they start as zeros, for you to fill in, for instance with the layers. forward may be NULL if the
+   net only holds parameters. */
 JEM_API jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user,
                                 size_t user_bytes, int channels, int height, int width, int classes,
                                 uint64_t seed);
-/* A zeroed parameter (trainable) or buffer; owned by the net. */
+/* A parameter (trainable = 1) or buffer (0), filled with zeros; owned by the net. */
 JEM_API jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape,
                                  int trainable);
 JEM_API jem_param *jem_net_find(const jem_net *net, const char *name);   /* NULL if there is none */
-JEM_API ptrdiff_t jem_net_size(const jem_net *net);                      /* trainable numbers */
+JEM_API ptrdiff_t jem_net_size(const jem_net *net);                      /* how many it trains */
 JEM_API void jem_zero_grad(jem_net *net);
 
-/* A layer is its parameters and how to apply them. PyTorch's default initialisation: weights and
-   biases uniform in +-1/sqrt(fan_in); norms at gamma 1, beta 0. Parameters are name.weight, ... */
+/* A layer is its parameters and how to apply them. They are named name.weight, ..., and initialised
+   as in PyTorch: weights and biases uniform in +-1/sqrt(fan_in); norms with gamma 1, beta 0. */
 typedef enum jem_layer_kind {
     JEM_LAYER_NONE = 0, JEM_LAYER_CONV, JEM_LAYER_LINEAR, JEM_LAYER_NORM
 } jem_layer_kind;
@@ -528,9 +533,9 @@ JEM_API jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, 
 JEM_API jem_tensor *jem_apply(const jem_layer *layer, jem_tensor *x, int training);
 JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope);
 
-/* Logits of x (n,channels,height,width). training: batch statistics, dropout. */
+/* Logits of x (n,channels,height,width). training = 1: with batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
-/* Short texts that travel with the network into its file. The value is copied; NULL removes. */
+/* Short texts that are saved with the network. The value is copied; NULL removes the key. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);   /* NULL if there is none */
 
@@ -549,8 +554,8 @@ JEM_API jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide);
 
 /* Mean of -log p(y|x) over the batch: mean(logsumexp(logits) - logits[y]). One number. */
 JEM_API jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels);
-/* mean E(data) - mean E(sample) = mean logp(sample) - mean logp(data). One number. Its gradient is
-   that of -log p (Hinton 2002); numbers per image in, any n each. */
+/* mean E(data) - mean E(sample) = mean logp(sample) - mean logp(data). One number. Its gradient
+   estimates that of mean -log p(data) (Hinton 2002). The inputs may differ in n. */
 JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample);
 
 /* Denoising score matching (Vincent 2011): at images with noise, x~ = x + sigma z, the
@@ -595,17 +600,17 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
 /* x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x. */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
-    float step_size, noise_std;                    /* 1, .01: the paper's decoupled pair */
-    float clamp_grad;                              /* 0: off; else each gradient to +- this */
-    float clamp_lo, clamp_hi;                      /* both 0: off; else x to this range */
-    /* Called after every step; nonzero stops the walk. May read x, may not build on the tape. */
+    float step_size, noise_std;                    /* 1, .01: the paper's */
+    float clamp_grad;                              /* 0: off; else limits gradients to +- this */
+    float clamp_lo, clamp_hi;                      /* both 0: off; else limits x to this range */
+    /* Called after every step; nonzero stops the walk. May read x, but must not record ops. */
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;
 } jem_sgld_desc;
 JEM_API jem_sgld_desc jem_sgld_desc_default(void);
-/* The exact (unadjusted) Langevin step of size a: step a/2, noise sqrt(a). */
+/* The unadjusted Langevin algorithm with step a: step_size a/2, noise_std sqrt(a). */
 JEM_API jem_sgld_desc jem_langevin_desc(float a, int steps);
-/* Walks the leaf x, in place. rng advances; NULL walks without noise. */
+/* Walks the leaf x in place. Advances rng; if it is NULL, there is no noise. */
 JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                             const jem_sgld_desc *desc, jem_rng *rng);
 
@@ -648,7 +653,7 @@ JEM_API jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *
                              const jem_fresh_desc *desc, jem_rng *rng);
 
 /* A replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0,
-   class y owns slots y*capacity/classes and up. data[capacity][c][h][w], visits[capacity]. */
+   the slots of class y begin at y*capacity/classes. data[capacity][c][h][w], visits[capacity]. */
 typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
@@ -734,40 +739,40 @@ typedef struct jem_optim_desc {
     float beta1, beta2, eps;                       /* Adam (Kingma & Ba 2015): .9, .999, 1e-8 */
     float momentum;                                /* SGD, PyTorch's convention: 0 */
     float weight_decay;                            /* L2 added to the gradient: 0 */
-    float clip;                                    /* 0: off; else bounds the gradient's L2 norm */
-    float ema;                                     /* 0: off; else averages the weights: each
-                                                      update counts 1 - ema, the first more */
-    const char *only;                              /* NULL: all; else parameters whose names begin
-                                                      so ("class_output"). Read at creation. */
+    float clip;                                    /* 0: off; else limits the gradient's L2 norm */
+    float ema;                                     /* 0: off; else averages the weights: an update
+                                                      counts 1 - ema, the first ones more */
+    const char *only;                              /* NULL: all; else only parameters whose names
+                                                      begin with this. Read at creation only. */
 } jem_optim_desc;
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
 typedef struct jem_optim jem_optim;
 JEM_API jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc);
 JEM_API void jem_optim_free(jem_optim *opt);
-/* One update of the net's parameters from their gradients, which are left as they are (scaled, if
-   clipped). grad_norm (may be NULL): before clipping. A norm that is not finite: JEM_DIVERGED, and
-   nothing is changed. */
+/* Updates the net's parameters from their gradients, which stay as they are (if clipped, scaled).
+   grad_norm (may be NULL) receives their norm before clipping. If that is not finite, the result is
+   JEM_DIVERGED, and nothing changes. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
-/* on = 1: puts the averaged weights (ema) into the net and keeps the trained ones aside; 0: puts
-   those back, which jem_optim_step does by itself. Values change places, grads stay. */
+/* on = 1: puts the averaged weights (ema) into the net and sets the trained ones aside. on = 0:
+   puts the trained ones back, as jem_optim_step also does. Swaps values, not gradients. */
 JEM_API jem_status jem_optim_average(jem_optim *opt, int on);
 
 typedef enum jem_schedule_kind { JEM_CONSTANT = 0, JEM_STEPS, JEM_COSINE } jem_schedule_kind;
 typedef struct jem_schedule {
     jem_schedule_kind kind;
-    int warmup;                                    /* linear from 0 over so many updates */
+    int warmup;                                    /* linear from 0 over this many updates */
     int total;                                     /* cosine: length of the run, in updates */
     float floor;                                   /* cosine: ends at floor*lr */
-    float rate;                                    /* steps: factor at each of .. */
-    int at[4];                                     /* .. these updates (0: unused) */
+    float rate;                                    /* steps: multiplies the rate at each .. */
+    int at[4];                                     /* .. of these updates (0: unused) */
 } jem_schedule;
 /* The rate for update number `update` (from 0). */
 JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int update);
 
 /* ==== >>train: one step at a time ============================================================= */
 
-/* The defaults are the paper's, except that a step is told its batch size by the caller. */
+/* The defaults are the paper's; the batch size is up to you at every step. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
     jem_schedule schedule;                         /* constant, no warm-up */
@@ -789,13 +794,13 @@ typedef struct jem_train_desc {
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
     int negatives;                                 /* chains per step (64); 0: one per data image */
     int buffer_size;                               /* 10000 */
-    float reinit;                                  /* share of chains restarted: .05 */
+    float reinit;                                  /* fraction of chains restarted: .05 */
     float restart_lo, restart_hi;                  /* from U(lo,hi), the range of data: -1, 1; or */
     jem_denoise_desc fresh;                        /* from noise-blind samples, if its steps > 0: 0.
                                                       A walk's number of them every 1/reinit
                                                       updates, into any slots of the buffer */
-    int class_conditional;                         /* buffer by class; chains given a label */
-    float diverged;                                /* |loss| beyond this is an error: 1e8 */
+    int class_conditional;                         /* 1: slots by class, chains follow p(x|y) */
+    float diverged;                                /* |loss| above this is an error: 1e8 */
     uint64_t seed;                                 /* 1 */
 } jem_train_desc;
 JEM_API jem_train_desc jem_train_desc_default(void);
@@ -814,22 +819,22 @@ typedef struct jem_stats {
 } jem_stats;
 
 typedef struct jem_trainer jem_trainer;
-/* Does not own the net. */
+/* The trainer does not own the net. */
 JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc);
 JEM_API void jem_trainer_free(jem_trainer *tr);
-/* One update from n labelled images x[n][c][h][w], labels 0..classes-1. On an error (status) the
-   trainable parameters are as before. */
+/* One update from n labelled images x[n][c][h][w], labels 0..classes-1. If status is an error, the
+   trainable parameters are unchanged. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* The same with separate images for p(x), which need no labels. n may be 0. */
 JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
                                       const float *x_unlabelled, int n_unlabelled);
 JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);                 /* owned by the trainer */
 JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made so far */
-/* As jem_optim_average: the averages for evaluation and saving, the trained weights to go on. */
+/* As jem_optim_average: on = 1 to evaluate or save the averaged weights, 0 to train on. */
 JEM_API jem_status jem_trainer_average(jem_trainer *tr, int on);
-/* Other random numbers from here on: to try again from where all was well after JEM_DIVERGED. */
+/* Switches to other random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
-/* desc.lr from here on; the schedule still has its say. A number above 0, or nothing changes. */
+/* Replaces desc.lr; the schedule still applies to it. If lr is not above 0, nothing changes. */
 JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
 
 /* ==== >>eval: classify, accuracy ============================================================== */
@@ -841,7 +846,7 @@ typedef struct jem_answer {
     float familiarity;     /* share of the calibration images that are stranger than this one, by
                               JEM_OOD_USUAL below; -1: none */
 } jem_answer;
-/* x[n][c][h][w]; one answer each. */
+/* x[n][c][h][w]; one answer per image. */
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
 /* Remembers how images known to be normal (some hundreds, not trained on) look to the network, so
    that jem_answer.familiarity means something; saved with the network. (Files written before that
@@ -936,7 +941,7 @@ JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
 
 /* ==== >>io: safetensors ======================================================================= */
 /* Named arrays and short texts in a file: 8 bytes of length, a JSON header, the data
-   (github.com/huggingface/safetensors). PyTorch reads what we write, and the other way. */
+   (github.com/huggingface/safetensors). PyTorch can read these files, and jem.h PyTorch's. */
 
 typedef enum jem_dtype { JEM_F32 = 0, JEM_I32, JEM_I64, JEM_U8 } jem_dtype;
 typedef struct jem_entry {
@@ -961,7 +966,7 @@ JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype d
 /* UTF-8, up to 4096 of them; copied. NULL removes. */
 JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
-/* The file's bytes, from the context's allocator: give them back with jem_release. */
+/* The file's bytes, from the context's allocator: free them with jem_release. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
 
 /* A network's parameters and description (every field of its desc, to the bit), as an archive and
@@ -969,15 +974,15 @@ JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
    description (PyTorch's own), create the net first and use jem_net_load. */
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
-/* Every parameter of the net must be there with its shape; nothing is changed otherwise. Entries
-   that the net does not have are ignored. */
+/* The archive must have every parameter of the net, with its shape; otherwise nothing changes.
+   Other entries are ignored. */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
-/* All that a trainer holds besides the network's parameters: the optimiser's moments, averages (or
-   trained weights, see jem_trainer_average), replay buffer, random numbers, counts. Together with
-   jem_net_to_archive it is a checkpoint: a trainer of the same desc, of the network loaded from it,
-   goes on bit for bit. The archive points into both, so write it before the next step. On an error
-   from_archive changes nothing. */
+/* Everything that a trainer holds besides the network's parameters: the optimiser's moments and
+   averages (or trained weights, see jem_trainer_average), replay buffer, random numbers, counts.
+   With jem_net_to_archive this makes a checkpoint: load the network, create a trainer with the same
+   desc, and training continues bit for bit. The archive points into both, so write it before the
+   next step. On an error, from_archive changes nothing. */
 JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 
@@ -1025,7 +1030,7 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #define JEM__X86_BF16 1
 #endif
 #include <cpuid.h>
-#if !defined(__clang__)    /* gcc 12 warns of its own AVX-512 header when it optimises */
+#if !defined(__clang__)    /* gcc 12 warns about its own AVX-512 header */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -1047,7 +1052,7 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #define JEM__INLINE static
 #endif
 
-/* Full unrolling is what keeps accumulators in registers; the two compilers word it differently. */
+/* Only full unrolling keeps the accumulators in registers; each compiler spells it its own way. */
 #if defined(__clang__)
 #define JEM__UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
@@ -1075,13 +1080,13 @@ struct jem_ctx {
     jem_status status;
     char message[512];
     size_t held, peak, allocations;                /* see jem_memory */
-    jem__chunk *chunks, *chunk;                    /* the arena: all of it, the one in use */
+    jem__chunk *chunks, *chunk;                    /* the arena: all chunks, the one in use */
     size_t used;                                   /* bytes of the chunk in use */
     struct jem__node **nodes;                      /* the tape, in the order it was recorded */
     struct jem__step *steps;                       /* of each node, during a run */
     int n_nodes, cap_nodes;
-    double params_left;                            /* what a file's description may still create */
-    uint64_t pushes;                               /* counts arena allocations: their time order */
+    double params_left;                            /* how many a file may still create */
+    uint64_t pushes;                               /* counts arena allocations, to order them */
 };
 
 JEM__PRINTF(3, 4)
@@ -1118,8 +1123,8 @@ void jem_clear_error(jem_ctx *ctx) {
     if (ctx) ctx->status = JEM_OK, ctx->message[0] = 0;
 }
 
-/* Every allocation: zeroed, aligned to 64 bytes (an AVX-512 register, a cache line), and counted.
-   The head in front of it remembers where it began and how long it is. */
+/* Every allocation is zeroed, aligned to 64 bytes (an AVX-512 register, a cache line), and counted.
+   The head in front of it holds its true start and size. */
 typedef struct jem__head { void *start; size_t bytes; } jem__head;
 
 static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
@@ -1136,7 +1141,7 @@ static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     head->start = start, head->bytes = total;
     ctx->held += total, ctx->allocations++;
     if (ctx->held > ctx->peak) ctx->peak = ctx->held;
-    if (ctx->desc.allocate) memset((void *)at, 0, bytes);    /* calloc: no page before it is used */
+    if (ctx->desc.allocate) memset((void *)at, 0, bytes);    /* calloc touches no page early */
     return (void *)at;
 }
 
@@ -1185,8 +1190,8 @@ static char *jem__strdup(jem_ctx *ctx, const char *s) {
     return copy;
 }
 
-/* Runs task(arg, 0..n-1). Tasks write to different places and never depend on their order. `flops`:
-   about how much work it is in all; little of it is done sooner than threads are woken. */
+/* Calls task(arg, i) for i in 0..n-1. Tasks write to different places and do not depend on their
+   order. `flops` is roughly how much work it all is: a little is done before threads wake up. */
 static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *arg, int i),
                           void *arg) {
     const int spread = n > 1 && ctx->threads > 1 && flops > 4e6;
@@ -1205,7 +1210,7 @@ static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *
 }
 
 #ifdef JEM__X86_BF16
-/* Linux gives tiles to those who ask: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA). */
+/* Linux grants AMX tiles on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA). */
 static int jem__x86_tiles(void) {
 #ifdef __linux__
     long r = 158;
@@ -1269,14 +1274,14 @@ const char *jem_isa_name(jem_isa isa) {
 }
 
 /* ---- what the engine room offers ------------------------------------------------------------- */
-/* Lanes are images. Element (n,c,h,w) of a batch lies at
+/* Lanes are images. Element (n,c,h,w) of a batch is at
 
        data[((((n/16)*H + h)*W + w)*C + c)*16 + n%16]
 
    so 16 neighbours are one (pixel, channel) of 16 images, and every kernel below is the plain
    scalar algorithm in which a scalar is 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of
    NEON. The kernels themselves, for every instruction set, are the last room of this file:
-   >>engine. What the rooms between see of it is declared here. */
+   >>engine. What the rooms in between may use of it is declared here. */
 
 #define JEM__MAX_KERNEL 32
 #define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
@@ -1316,15 +1321,15 @@ typedef struct jem__conv {
     const struct jem__method *method;              /* how it is computed */
 } jem__conv;
 
-/* One of so many parts of a piece of work: part i is units from(i) .. from(i+1)-1, in steps */
+/* One of several parts of a piece of work: part i does units from(i) .. from(i+1)-1, in steps. */
 typedef struct jem__part { int i, of; } jem__part;
 static int jem__part_from(int i, int of, int units, int step) {
     const int steps = (units + step - 1) / step, from = (int)((int64_t)steps * i / of) * step;
     return from < units ? from : units;
 }
 
-/* What becomes of a convolution's sum, in this order; NULL: not asked for. Tensors are of the
-   output's shape, one group. */
+/* What is done with a convolution's sum, in this order; NULL: nothing. Tensors have the output's
+   shape and hold one group. */
 typedef struct jem__finish {
     const float *bias;                             /* (co): added */
     const uint16_t *bits;                          /* multiplied: by `slope` where the bit is set */
@@ -1333,10 +1338,10 @@ typedef struct jem__finish {
     float *y;                                      /* stored; may be `add` */
     int kind;                                      /* 0, or JEM__MAP_LEAKY (with `slope`), _SILU: */
     float slope;
-    float *act;                                    /* the activation of it, stored ... */
-    uint16_t *keep_bits;                           /* ... with what its backward wants */
+    float *act;                                    /* its activation, stored ... */
+    uint16_t *keep_bits;                           /* ... with what its backward needs */
     float *keep_slopes;
-    uint16_t *y16;                                 /* what came of it last, in bf16 (see there) */
+    uint16_t *y16;                                 /* the last of these in bf16 (see >>engine) */
 } jem__finish;
 
 /* What a convolution reads, of one group: x, or the same in bf16; weights as packed; scratch. It
@@ -1349,9 +1354,9 @@ typedef struct jem__operands {
     jem__part part;
 } jem__operands;
 
-/* A weight gradient in the making: operands of every group are dealt into the method's order, then
-   there are so many products to make, then so many to finish; tasks of one kind run in parallel.
-   Sizes in floats; `sums` comes zeroed. */
+/* A weight gradient in progress: first the operands of every group are put into the method's order,
+   then `products` tasks multiply, then `finishes` tasks complete the sums. Tasks of one kind run in
+   parallel. Sizes are in floats; `sums` starts at zero. */
 typedef struct jem__weights {
     jem_ctx *ctx;
     const jem__conv *q;
@@ -1379,11 +1384,11 @@ typedef struct jem__method {
 /* Chooses the methods of a convolution's output, input gradient and weight gradient: q[0..2]. few:
    lanes are blocks of a few images. */
 static void jem__conv_choose(const jem_ctx *ctx, int few, jem__conv *q);
-/* Floats that a group of images (c,h,w) takes in bf16. */
+/* How many floats of memory a group of images (c,h,w) takes in bf16. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w);
 
 /* x <- clamp(x + step clamp(g) + noise N(0,1)), with a step and a noise per lane, that is, per
-   image; 0 for a clamp: none */
+   image; a clamp of 0 is off */
 typedef struct jem__langevin {
     float step[JEM_LANES], noise[JEM_LANES], clamp_grad, lo, hi;
 } jem__langevin;
@@ -1436,9 +1441,9 @@ typedef struct jem__kernels {
     void (*sgd)(float *, const float *, float *, ptrdiff_t, const jem__update *);
 } jem__kernels;
 
-/* The kernels of an instruction set; NULL: not in this build or processor. */
+/* The kernels of an instruction set; NULL if this build or processor does not have it. */
 static const jem__kernels *jem__kernels_for(jem_isa isa);
-/* Sets k, bf16, isa and precision as the desc asks; 0: cannot be had. */
+/* Sets k, bf16, isa and precision as the desc asks; 0 if that is not available. */
 static int jem__engine_open(jem_ctx *ctx);
 
 /* ---- contexts -------------------------------------------------------------------------------- */
@@ -1523,13 +1528,13 @@ float jem_rng_uniform(jem_rng *rng) {
 
 int jem_rng_below(jem_rng *rng, int n) {
     if (n <= 1 || !rng) return 0;
-    const uint32_t un = (uint32_t)n, spare = (0u - un) % un;   /* 2^32 mod n: reject so many */
+    const uint32_t un = (uint32_t)n, spare = (0u - un) % un;   /* 2^32 mod n: reject this many */
     uint32_t u;
     do u = jem_rng_u32(rng); while (u < spare);
     return (int)(u % un);
 }
 
-/* Vector fills take whole blocks of 16 counters, so that no carry happens between lanes. */
+/* Vector fills take whole blocks of 16 counters, so that no lane needs a carry. */
 static uint64_t jem__rng_take(jem_rng *rng, ptrdiff_t floats) {
     uint64_t start = (rng->counter + 15) & ~(uint64_t)15;
     rng->counter = start + (uint64_t)((floats + 31) / 32) * 16;
@@ -1562,8 +1567,8 @@ float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first 
 }
 
 /* ==== >>memory: the tape's arena ============================================================== */
-/* A list of chunks, used from the first on; a mark is a place in it. Chunks are kept when the tape
-   is forgotten, so that the second step of a loop finds all it needs. */
+/* A list of chunks, used in order; a mark is a place in it. Chunks are kept when the tape is reset,
+   so that the second step of a loop finds all the memory that it needs. */
 
 #define JEM__CHUNK ((size_t)1 << 20)
 
@@ -1697,8 +1702,8 @@ typedef struct jem__run {
 
 /* What only built-in ops have: of an op, and of one call. */
 enum {
-    JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx comes zeroed) */
-    JEM__OP_IN_PLACE = 2,  /* y may lie over x[0], dx[0] over dy */
+    JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx starts at 0) */
+    JEM__OP_IN_PLACE = 2,  /* y may share memory with x[0], dx[0] with dy */
     JEM__OP_WHOLE = 4,     /* called once for all groups: sums over the batch */
     JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32        /* what can be fused */
 };
@@ -9363,9 +9368,9 @@ static int jem__engine_open(jem_ctx *ctx) {
 /* 0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
                  sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
                  Metropolis, MALA, HMC, annealed importance sampling, diagnostics. Calibration,
-                 out-of-distribution scores, attacks, imputation. max_pool, upsample, concat, detach,
-                 sigmoid, softplus, clamp. Files are written under names of their own; descs survive
-                 to the bit.
+                 out-of-distribution scores, attacks, imputation. max_pool, upsample, concat,
+                 detach, sigmoid, softplus, clamp. Files are written under names of their own;
+                 descs survive to the bit.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author
                  needs and no more; jem_archive_write refuses symbolic links; images with NaN or
                  absurd numbers are errors.

@@ -284,14 +284,15 @@ static inline jem_status plot_function(plot *p, jem_ctx *ctx, jem_fn fn, void *u
     return jem_error_status(ctx);
 }
 
-/* A heat map of those values: lo and below is almost black, hi and above pale yellow. */
+/* A heat map of those values: lo and below is almost black, hi and above pale yellow. In steps that
+   the eye overlooks, which make a smaller file. */
 static inline void plot_heat(plot *p, float lo, float hi) {
     static const unsigned colours[] = {
         0x000004, 0x1d1147, 0x51127c, 0x832681, 0xb73779, 0xe75263, 0xfc8961, 0xfec488, 0xfcfdbf
     };                             /* matplotlib's magma, by Smith and van der Walt (CC0) */
     const int last = (int)(sizeof colours / sizeof *colours) - 1;
     for (int k = 0; k < p->w * p->h; k++) {
-        const float t = (p->values[k] - lo) / (hi - lo) * (float)last;
+        const float t = floorf((p->values[k] - lo) / (hi - lo) * (float)(6 * last) + .5f) / 6;
         const int c = t >= (float)last ? last - 1 : t > 0 ? (int)t : 0;
         plot_blend(p, k / p->w, k % p->w, colours[c], 1);
         plot_blend(p, k / p->w, k % p->w, colours[c + 1], fminf(fmaxf(t - (float)c, 0), 1));
@@ -312,7 +313,10 @@ static inline void plot_contour(plot *p, float level, float width, unsigned colo
 }
 
 static inline int plot_write(const plot *p, const char *path) {
-    return picture_write(path, p->rgb, p->w, p->h, 3);
+    stbi_write_force_png_filter = 0;               /* few colours: smaller without a filter */
+    const int ok = picture_write(path, p->rgb, p->w, p->h, 3);
+    stbi_write_force_png_filter = -1;
+    return ok;
 }
 
 #endif

@@ -258,13 +258,14 @@ check "says so" grep -q "h/last.safetensors: cannot be written: " err
 check "the checkpoint is whole" cmp h/last.safetensors before
 check "nothing is left" sh -c "! ls h | grep -q tmp"
 status 0 "and goes on" train --resume h
-full sample examples/models/mnist.safetensors --n 400 --columns 20 --steps 1 --zoom 8 --out big.png
+full sample examples/models/mnist.safetensors --n 400 --columns 20 --steps 1 --fresh-steps 0 \
+    --zoom 8 --out big.png
 is=$?
 check "a picture: status $is" test $is = 1
 check "says so" grep -q "big.png: cannot be written" err
 check "nothing is left of it" test ! -e big.png -a ! -e big.png.tmp
 if [ -e /dev/full ]; then
-    status 1 "a full device" sample examples/models/mnist.safetensors --n 2 --steps 1 \
+    status 1 "a full device" sample examples/models/mnist.safetensors --n 2 --steps 1 --fresh-steps 0 \
         --out /dev/full
     "$jem" help >/dev/full 2>err
     is=$?

@@ -209,6 +209,15 @@ static void test_bias(jem_ctx *ctx) {
         sum += v * v / CHAINS;
     }
     CHECK(fabs(sum - variance) < 4.5 * variance * sqrt(2.0 / CHAINS), "%g of %g", sum, variance);
+    /* Without noise every step is a factor of 1 - a_t/2. */
+    double factor = 1;
+    float ones[CHAINS];
+    for (int i = 0; i < CHAINS; i++) ones[i] = 1;
+    for (int i = 0; i < 20; i++) factor *= 1 - pow(1 + i / 10.0, -0.6) / 2;
+    x = jem_input(ctx, ones, CHAINS, 1, 1, 1), ula.steps = 20;
+    CHECK(jem_sgld_decay(ctx, standard, NULL, x, &ula, 10, 0.6f, NULL) == JEM_OK, "%s",
+          jem_error(ctx));
+    CHECK_CLOSE(t.v[19 * CHAINS], factor, 1e-5 * factor, "the schedule");
     free(t.v), jem_reset(ctx);
 }
 

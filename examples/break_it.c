@@ -1,0 +1,124 @@
+/* QUESTION  What does it look like when training an energy-based model goes wrong, and why?
+
+   FORMULA   L = mean f(dream) - mean f(data): while dreams are samples of the model, this hovers
+             around 0. It is no measure of progress, but a thermometer: far from 0, for long, the
+             dreams are not what the model would draw, and the update pushes at the wrong places.
+                 f(data) far above   chains do not arrive: what they are pushed from nobody visits
+                 f(data) far below   chains sit on a spike that no data have: it has run away
+
+   LOOK FOR  Each panel: log p(x) and the dreams of the last update (white).
+             rate x 30     the landscape changes faster than chains can follow, grows steep, and
+                           throws them off. The trainer stops, and keeps the weights before that
+             no noise      chains climb to a ridge and stay there: dreams on thin lines
+             one step      from noise: the dreams are noise, and all that is not noise is good
+             L2 on f       what helps against the first: 0.1 mean f^2 more in the loss keeps it flat
+                           (Du and Mordatch 2019)
+             20 steps      what helps against the last; from noise still, so weights stay wrong
+
+   TRY       Other remedies for rate x 30: how.optim.clip = 0.3, how.sgld.clamp_grad = 10 (not
+             enough, each or both), how.schedule with a warm-up. The moons instead of the rings.
+
+   RUN       build/break_it              Picture: build/pictures/break_it.png */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+
+#include "worlds.h"
+
+enum { BATCH = 256, RUNS = 6, EVERY = 10, MOST = 100 };
+
+typedef struct run {
+    const char *name;
+    unsigned colour;
+    float rate;                                    /* times 1e-3 */
+    float noise;                                   /* times what Langevin asks for */
+    int steps;
+    float reinit;                                  /* share of chains that begin in noise */
+    float energy_l2;
+} run;
+static const run runs[RUNS] = {
+    { "healthy", 0x111111, 1, 1, 20, 0.05f, 0 },
+    { "rate x 30", 0xe0533a, 30, 1, 20, 0.05f, 0 },
+    { "no noise", 0xd9a514, 1, 0, 20, 0.05f, 0 },
+    { "one step", 0x2f7ed8, 1, 1, 1, 1, 0 },
+    { "rate x 30, L2 on f", 0xf09a80, 30, 1, 20, 0.05f, 0.1f },
+    { "20 steps from noise", 0x8ab8e8, 1, 1, 20, 1, 0 }
+};
+
+static jem_train_desc training(const run *r) {
+    jem_train_desc how = jem_train_desc_default();
+    how.lr = 1e-3f * r->rate, how.energy_l2 = r->energy_l2;
+    how.input_noise = 0, how.negatives = BATCH, how.buffer_size = 4000, how.reinit = r->reinit;
+    how.sgld = jem_langevin_desc(0.01f, r->steps), how.sgld.noise_std *= r->noise;
+    how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX, how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
+    return how;
+}
+
+/* Trains; f(data) - f(dream) -> c. Draws what has become of it, and says so in the title. */
+static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, char title[64]) {
+    float *at = (float *)(uintptr_t)c->x, *value = (float *)(uintptr_t)c->y;
+    float x[2 * BATCH];
+    int y[BATCH], update = 0;
+    jem_mlp_desc shape = jem_mlp_desc_default();
+    shape.channels = 2, shape.height = shape.width = 1, shape.classes = worlds[RINGS].classes;
+    jem_net *net = jem_mlp_create(ctx, &shape, 1);
+    const jem_train_desc how = training(r);
+    jem_trainer *tr = jem_trainer_create(net, &how);
+    jem_rng rng = jem_rng_seed(1);
+    double mean = 0;
+    for (; tr && update < updates; update++) {
+        world_sample(RINGS, &rng, BATCH, x, y);
+        const jem_stats s = jem_train_step(tr, x, y, BATCH);
+        mean += (double)(s.f_data - s.f_sample) / EVERY;
+        if (s.status != JEM_OK) break;             /* the weights are as they were before */
+        if (update % EVERY != EVERY - 1) continue;
+        at[c->n] = (float)update, value[c->n++] = (float)mean, mean = 0;
+    }
+    if (jem_error_status(ctx) == JEM_DIVERGED) {
+        printf("%-20s  %s\n", r->name, jem_error(ctx));
+        jem_clear_error(ctx);
+    }
+    /* the buffer's chains are the dreams */
+    const jem_buffer *b = jem_trainer_buffer(tr);
+    plot_function(p, ctx, jem_logp, net);
+    const double log_z = plot_log_z(p);
+    plot_density(p, log_z);
+    int shown = 0;
+    for (int i = 0; b && i < b->capacity && shown < 300; i++)
+        if (b->visits[i] > 0)
+            plot_dot(p, b->data[2 * i], b->data[2 * i + 1], 2.5f, 0xffffff), shown++;
+
+    world_sample(RINGS, &rng, BATCH, x, y);
+    const float right = jem_accuracy(net, x, y, BATCH);
+    const double got = world_mean_logp(RINGS, net) - log_z;
+    if (update < updates) snprintf(title, 64, "%s: ends at %d", r->name, update);
+    else snprintf(title, 64, "%s: %.3g", r->name, got);
+    printf("%-20s  %4d updates, accuracy %.1f%%, mean log p of new points %.4g\n", r->name, update,
+           100 * (double)right, got);
+    fflush(stdout);
+    jem_trainer_free(tr), jem_net_free(net);
+}
+
+int main(int argc, char **argv) {
+    const int updates = is_quick(argc, argv) ? 20 : 1000;
+    static float at[RUNS][MOST + 1], value[RUNS][MOST + 1];
+    curve curves[RUNS];
+    char title[64];
+    sheet s;
+    plot p;
+    if (!sheet_create(&s, 3, 2, 300, 280) || !panel_create(&p, &s)) return 1;
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    for (int k = 0; k < RUNS && jem_ok(ctx); k++) {
+        curve c = { "", runs[k].colour, at[k], value[k], 0, 2 };
+        live(ctx, runs + k, updates, &p, &c, title);
+        curves[k] = c;
+        sheet_put(&s, k % 3, k / 3, &p, title);
+    }
+    static const char *const legend[RUNS] = {
+        "healthy", "rate x 30", "no noise", "one step", "L2 on f", "20 steps"
+    };
+    for (int k = 0; k < RUNS; k++) curves[k].name = legend[k];
+    sheet_chart(&s, "f(data) - f(dream)", "updates", curves, RUNS, -6, 12);
+    const int failed = report(ctx) || !sheet_close(&s, "build/pictures/break_it.png");
+    plot_free(&p), jem_ctx_free(ctx);
+    return failed;
+}

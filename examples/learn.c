@@ -1,0 +1,147 @@
+/* QUESTION  How does one learn a density without its Z, and what does each way cost?
+
+   FORMULA   -grad log p = -grad f(data) + E[grad f(sample)], samples of the model. Ways to it:
+             exact        the mean by a grid: only in the plane. What the others try to be
+             CD-1         a chain begins at the data and takes one step (Hinton 2002)
+             persistent   chains go on from update to update (Tieleman 2008)
+             short-run    chains begin in noise, always (Nijkamp and others 2019)
+             score        none: the slope of f points from noisy data to the data (Vincent 2011)
+
+   LOOK FOR  The numbers: mean log-likelihood of new points, true Z. CD-1's samples are hardly
+             more than the data, so it never hears of the gaps between. Short-run chains (white) end
+             at the data, but the density that leads them there is not that of the data: a
+             generator. Score matching has no samples; it learns the world with noise on it.
+
+   TRY       STEPS 5, or 100, for persistent and short-run. SIGMA 0.3 or 0.05. Another world.
+
+   RUN       build/learn [world]         Picture: build/pictures/learn.png */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+
+#include "worlds.h"
+
+#define STEP 0.01f
+#define SIGMA 0.12f
+enum { BATCH = 256, STEPS = 30, BUFFER = 4000, GRID = 64, EVERY = 50, MOST = 24 };
+enum { EXACT, CD_1, PERSISTENT, SHORT_RUN, SCORE, WAYS };
+static const char *const way_names[WAYS] = { "exact", "CD-1", "persistent", "short-run", "score" };
+static const unsigned way_colours[WAYS] = { 0x111111, 0xe0533a, 0x2f7ed8, 0xd9a514, 0x3aa657 };
+
+typedef struct lesson {
+    jem_net *net;
+    jem_buffer *buffer;
+    jem_rng rng;
+    float sample[2 * BATCH];                       /* the last ones: to be drawn */
+    plot grid;                                     /* to add up exp(f) on */
+} lesson;
+
+/* Sum of f over a grid, each point weighted by its share of exp(f): its gradient is E[grad f]. */
+static jem_tensor *exact_mean(lesson *l) {
+    static float x[2 * GRID * GRID], share[GRID * GRID];
+    jem_ctx *ctx = l->net->ctx;
+    for (int k = 0; k < GRID * GRID; k++) {
+        x[2 * k] = WORLD_BOX * (2 * ((float)(k % GRID) + .5f) / GRID - 1);
+        x[2 * k + 1] = WORLD_BOX * (2 * ((float)(k / GRID) + .5f) / GRID - 1);
+    }
+    jem_tensor *f = jem_logp(ctx, jem_input(ctx, x, GRID * GRID, 2, 1, 1), l->net);
+    if (jem_read(f, share) != JEM_OK) return NULL;
+    double top = -1e30, sum = 0;
+    for (int k = 0; k < GRID * GRID; k++) top = fmax(top, (double)share[k]);
+    for (int k = 0; k < GRID * GRID; k++) sum += exp((double)share[k] - top);
+    for (int k = 0; k < GRID * GRID; k++) share[k] = (float)(exp((double)share[k] - top) / sum);
+    return jem_sum(ctx, jem_mul(ctx, f, jem_input(ctx, share, GRID * GRID, 1, 1, 1)));
+}
+
+/* Mean f of samples that a walk has brought to where they are. */
+static jem_tensor *walked_mean(lesson *l, int way, const float *data) {
+    jem_ctx *ctx = l->net->ctx;
+    int slot[BATCH];
+    jem_sgld_desc walk = jem_langevin_desc(STEP, way == CD_1 ? 1 : STEPS);
+    walk.clamp_lo = -WORLD_BOX, walk.clamp_hi = WORLD_BOX, walk.clamp_grad = 30;
+    if (way == CD_1) memcpy(l->sample, data, sizeof l->sample);
+    else jem_buffer_draw(l->buffer, &l->rng, BATCH, NULL, way == PERSISTENT ? 0.05f : 1, l->sample,
+                         slot);
+    jem_tensor *x = jem_input(ctx, l->sample, BATCH, 2, 1, 1);
+    jem_sgld(ctx, jem_logp, l->net, x, &walk, &l->rng);
+    jem_read(x, l->sample);
+    if (way == PERSISTENT) jem_buffer_put(l->buffer, BATCH, slot, l->sample);
+    return jem_mean(ctx, jem_logp(ctx, x, l->net));
+}
+
+static jem_tensor *loss(lesson *l, int way, const float *data) {
+    jem_ctx *ctx = l->net->ctx;
+    jem_tensor *x = jem_input(ctx, data, BATCH, 2, 1, 1);
+    if (way == SCORE) {
+        float sigma[BATCH];
+        for (int i = 0; i < BATCH; i++) sigma[i] = SIGMA;
+        const jem_score_desc d = { sigma, NULL, 0 };
+        return jem_score_matching(ctx, jem_logp, l->net, x, &d, &l->rng, NULL);
+    }
+    jem_tensor *model = way == EXACT ? exact_mean(l) : walked_mean(l, way, data);
+    return jem_sub(ctx, model, jem_mean(ctx, jem_logp(ctx, x, l->net)));
+}
+
+static double learn(lesson *l, int way, world_kind kind, int updates, curve *c) {
+    static float at[WAYS][MOST], values[WAYS][MOST];
+    float x[2 * BATCH];
+    int y[BATCH];
+    jem_optim_desc d = jem_optim_desc_default();
+    jem_schedule cosine = { JEM_COSINE, 0, updates, 0, 0, { 0 } };
+    d.ema = 0.99f;
+    jem_optim *opt = jem_optim_create(l->net, &d);
+    double got = 0;
+    c->name = way_names[way], c->colour = way_colours[way], c->width = 2.5f;
+    c->x = at[way], c->y = values[way], c->n = 0;
+    for (int i = 0; i <= updates && jem_ok(l->net->ctx); i++) {
+        if (i % EVERY == 0 || i == updates) {
+            jem_optim_average(opt, i > 0), plot_function(&l->grid, l->net->ctx, jem_logp, l->net);
+            got = world_mean_logp(kind, l->net) - plot_log_z(&l->grid);
+            if (i < updates) jem_optim_average(opt, 0);
+            at[way][c->n] = (float)i, values[way][c->n++] = (float)got;
+            if (i == updates) break;
+        }
+        world_sample(kind, &l->rng, BATCH, x, y);
+        const jem_mark mark = jem_begin(l->net->ctx);
+        jem_zero_grad(l->net);
+        jem_backward(loss(l, way, x));
+        jem_optim_step(opt, jem_learning_rate(&cosine, 3e-3f, i), NULL);
+        jem_end(l->net->ctx, mark);
+    }
+    jem_optim_free(opt);
+    return got;
+}
+
+int main(int argc, char **argv) {
+    const int quick = is_quick(argc, argv), updates = quick ? 4 : 1000;
+    const world_kind kind = argc > 1 && !quick ? world_find(argv[1]) : GAUSSIANS;
+    curve curves[WAYS];
+    sheet s;
+    lesson l;
+    plot p;
+    char title[64];
+    if (kind == WORLDS || !sheet_create(&s, 3, 2, 300, 300) || !panel_create(&p, &s)) return 1;
+    if (!plot_create(&l.grid, 120, 120, p.x0, p.x1, p.y0, p.y1)) return 1;
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    plot_truth(&p, kind), plot_density(&p, 0);
+    sheet_put(&s, 0, 0, &p, "truth");
+    for (int way = 0; way < WAYS && jem_ok(ctx); way++) {
+        jem_mlp_desc shape = jem_mlp_desc_default();
+        shape.channels = 2, shape.height = shape.width = shape.classes = 1;
+        l.net = jem_mlp_create(ctx, &shape, 1), l.rng = jem_rng_seed(1);
+        l.buffer = jem_buffer_create(ctx, BUFFER, 2, 1, 1, 0, &l.rng);
+        jem_buffer_restart(l.buffer, &l.rng, -WORLD_BOX, WORLD_BOX);
+        const double got = learn(&l, way, kind, updates, curves + way);
+        plot_function(&p, ctx, jem_logp, l.net), plot_density(&p, plot_log_z(&p));
+        for (int i = 0; way != EXACT && way != SCORE && i < BATCH; i++)
+            plot_dot(&p, l.sample[2 * i], l.sample[2 * i + 1], 2.5f, 0xffffff);
+        snprintf(title, sizeof title, "%s: %.2f", way_names[way], got);
+        sheet_put(&s, (way + 1) % 3, (way + 1) / 3, &p, title);
+        printf("%-10s  mean log p of new points %.3f\n", way_names[way], got);
+        fflush(stdout);
+        jem_buffer_free(l.buffer), jem_net_free(l.net);
+    }
+    sheet_chart(&s, "mean log p", "updates", curves, WAYS, -5, -1.5f);
+    const int failed = !sheet_close(&s, "build/pictures/learn.png") || report(ctx);
+    plot_free(&l.grid), plot_free(&p), jem_ctx_free(ctx);
+    return failed;
+}

@@ -1,0 +1,148 @@
+/* QUESTION  What does a JEM know about a world that we can see all of?
+
+   FORMULA   p(x) = sum over y of exp f(x)[y] / Z,  Z = integral of that (Grathwohl & others 2020).
+             In the plane Z is a sum over a grid, so the likelihood of new points, which nobody can
+             compute for images, is a number here; and we know the best there is: the truth's.
+
+   RUN       build/worlds [moons circles gaussians pinwheel spirals checkerboard rings swiss | all]
+
+   LOOK FOR  The four panels of a world, in the same colours: the true log p(x) with data; the
+             learned one; the classes that the same network tells apart (paler: less sure), dreams
+             coloured by what it takes them for, and three chains on their way from noise; and where
+             20 short steps from noise end. Two circles: the dreams are right, and the density has
+             no outer circle! Chains cannot cross the gap, so nothing tells how much weight is on
+             either side. Good samples do not prove a good density.
+
+   TRY       STEP 10 times smaller or larger; 5 steps instead of 20. how.w_cd = 0: which panels
+             change, and which does not?
+
+   Picture: build/pictures/worlds.png */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+
+#include "worlds.h"
+
+#define STEP 0.006f
+enum { BATCH = 256, DREAMS = 500, PATHS = 3, STEPS = 300, TEST = 2000, SHORT = 40000 };
+
+static jem_net *learn(jem_ctx *ctx, world_kind kind, int updates) {
+    jem_mlp_desc shape = jem_mlp_desc_default();
+    shape.channels = 2, shape.height = shape.width = 1, shape.classes = worlds[kind].classes;
+    jem_net *net = jem_mlp_create(ctx, &shape, 1);
+    jem_train_desc how = jem_train_desc_default();
+    how.lr = 1e-3f, how.schedule.kind = JEM_COSINE, how.schedule.total = updates;
+    how.optim.ema = 0.99f, how.input_noise = 0, how.negatives = BATCH;
+    how.sgld = jem_langevin_desc(STEP, 20), how.sgld.clamp_grad = 30, how.buffer_size = 4000;
+    how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX, how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
+    jem_trainer *tr = jem_trainer_create(net, &how);
+    jem_rng rng = jem_rng_seed(1);
+    float x[2 * BATCH];
+    int y[BATCH];
+    for (int i = 0; tr && i < updates && jem_ok(ctx); i++) {
+        world_sample(kind, &rng, BATCH, x, y);
+        jem_train_step(tr, x, y, BATCH);
+    }
+    jem_trainer_average(tr, 1);
+    jem_trainer_free(tr);
+    return net;
+}
+
+typedef struct paths { float x[STEPS][PATHS][2], now[2 * DREAMS]; } paths;
+
+static int follow(void *user, int step, jem_tensor *x) {
+    paths *p = (paths *)user;
+    if (jem_read(x, p->now) != JEM_OK) return 1;
+    memcpy(p->x[step], p->now, sizeof p->x[step]);
+    return 0;
+}
+
+/* n chains from noise. */
+static void walk(jem_net *net, int n, int steps, paths *p, float *x) {
+    jem_rng rng = jem_rng_seed(2);
+    jem_sgld_desc how = jem_langevin_desc(STEP, steps);
+    how.clamp_lo = -WORLD_BOX, how.clamp_hi = WORLD_BOX;
+    if (p) how.watch = follow, how.watch_user = p;
+    const jem_mark mark = jem_begin(net->ctx);
+    jem_fill_uniform(net->ctx, &rng, x, 2 * n, -WORLD_BOX, WORLD_BOX);
+    jem_tensor *t = jem_input(net->ctx, x, n, 2, 1, 1);
+    jem_sgld(net->ctx, jem_logp, net, t, &how, &rng);
+    jem_read(t, x);
+    jem_end(net->ctx, mark);
+}
+
+/* Class regions, dreams, the ways of some of them. */
+static void draw_classes(plot *p, jem_net *net) {
+    static paths way;
+    static jem_answer a[DREAMS];
+    static float x[2 * DREAMS];
+    plot_classes(p, net);
+    walk(net, DREAMS, STEPS, &way, x);
+    if (jem_classify(net, x, DREAMS, a) != JEM_OK) return;
+    for (int k = 0; k < DREAMS; k++) {
+        plot_dot(p, x[2 * k], x[2 * k + 1], 6, 0xffffff);
+        plot_dot(p, x[2 * k], x[2 * k + 1], 4, class_colours[a[k].label]);
+    }
+    for (int k = 0; k < PATHS; k++)
+        for (int s = 1; s < STEPS; s++)
+            plot_line(p, way.x[s - 1][k][0], way.x[s - 1][k][1], way.x[s][k][0], way.x[s][k][1],
+                      1.5f, 0x111111);
+}
+
+static void draw(sheet *s, int row, plot *p, jem_net *net, world_kind kind) {
+    static float x[2 * SHORT];
+    static int y[SHORT];
+    char title[64];
+    jem_rng rng = jem_rng_seed(3);
+    world_sample(kind, &rng, TEST, x, y);
+    plot_truth(p, kind);
+    plot_density(p, 0);
+    for (int i = 0; i < 400; i++)
+        plot_dot(p, x[2 * i], x[2 * i + 1], 3, class_colours[y[i]]);
+    const double truth = world_mean_logp(kind, NULL);
+    snprintf(title, sizeof title, "%s: mean log p %.2f", worlds[kind].name, truth);
+    sheet_put(s, 0, row, p, title);
+
+    const float right = jem_accuracy(net, x, y, TEST);
+    plot_function(p, net->ctx, jem_logp, net);
+    const double log_z = plot_log_z(p), learned = world_mean_logp(kind, net) - log_z;
+    plot_density(p, log_z);
+    snprintf(title, sizeof title, "learned: mean log p %.2f", learned);
+    sheet_put(s, 1, row, p, title);
+
+    draw_classes(p, net);
+    snprintf(title, sizeof title, "classes: %.0f%%, dreams", 100 * (double)right);
+    sheet_put(s, 2, row, p, title);
+
+    walk(net, SHORT, 20, NULL, x);
+    plot_histogram(p, SHORT, x, 5);
+    plot_density(p, 0);
+    sheet_put(s, 3, row, p, "20 steps from noise");
+    printf("%-12s  accuracy %5.1f%%  log Z %7.2f  mean log p of new points: learned %6.3f, "
+           "truth %6.3f\n", worlds[kind].name, 100 * (double)right, log_z, learned, truth);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    int shown[WORLDS], rows = 0, ok = 1;
+    for (int i = 1; i < argc && rows < WORLDS; i++) {
+        if (!strcmp(argv[i], "all")) for (rows = 0; rows < WORLDS; rows++) shown[rows] = rows;
+        else if (argv[i][0] != '-' && (shown[rows] = (int)world_find(argv[i])) == WORLDS) return 1;
+        else if (argv[i][0] != '-') rows++;
+    }
+    if (!rows) shown[rows++] = PINWHEEL, shown[rows++] = CIRCLES;
+    sheet s;
+    plot p;
+    if (!sheet_create(&s, 4, rows, 240, 0)) return 1;
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    for (int row = 0; row < rows && ok; row++) {
+        const world_kind kind = (world_kind)shown[row];
+        jem_net *net = learn(ctx, kind, is_quick(argc, argv) ? 5 : 2000);
+        ok = net && panel_create(&p, &s);
+        if (ok) draw(&s, row, &p, net, kind), plot_free(&p);
+        jem_net_free(net);
+    }
+    ok = sheet_close(&s, "build/pictures/worlds.png") && ok;
+    const int failed = report(ctx);
+    jem_ctx_free(ctx);
+    return failed || !ok;
+}

@@ -1,0 +1,243 @@
+/* Worlds in two dimensions, for lessons: labelled points whose true density is known, and sheets of
+   pictures side by side. In the plane everything can be seen, and even Z can be computed, by adding
+   up exp(f) over a grid; so a learned density can be compared with the truth. For programs of one
+   file; see pictures.h for how functions fail. */
+#ifndef EXAMPLES_WORLDS_H
+#define EXAMPLES_WORLDS_H
+
+#include "../tools/chart.h"
+
+/* ---- worlds ---------------------------------------------------------------------------------- */
+/* A world is a curve per class with Gaussian noise around it, N(curve(t), noise^2 I), t ~ U(0,1);
+   its density is the mean of that over t. The checkerboard is squares, evenly filled. */
+
+typedef enum world_kind {
+    MOONS = 0, CIRCLES, GAUSSIANS, PINWHEEL, SPIRALS, CHECKERBOARD, RINGS, SWISS_ROLL, WORLDS
+} world_kind;
+#define WORLD_BOX 3.0f                             /* all of them lie in [-3,3] x [-3,3] */
+
+typedef struct world { const char *name; int classes; float noise; } world;
+static const world worlds[WORLDS] = {
+    { "moons", 2, 0.15f }, { "circles", 2, 0.13f }, { "gaussians", 8, 0.2f },
+    { "pinwheel", 5, 0.12f }, { "spirals", 2, 0.1f }, { "checkerboard", 2, 0 },
+    { "rings", 4, 0.08f }, { "swiss", 3, 0.12f }
+};
+
+/* WORLDS if there is none of that name. */
+static inline world_kind world_find(const char *name) {
+    int k = 0;
+    while (k < WORLDS && strcmp(worlds[k].name, name)) k++;
+    if (k == WORLDS) {
+        fprintf(stderr, "no world is called '%s'; there are:", name);
+        for (int i = 0; i < WORLDS; i++) fprintf(stderr, " %s", worlds[i].name);
+        fprintf(stderr, "\n");
+    }
+    return (world_kind)k;
+}
+
+static inline void world__curve(world_kind kind, int y, float t, float at[2]) {
+    const float pi = 3.14159265f, up = y ? -1.0f : 1.0f;
+    float r = 0, angle = 2 * pi * t;
+    if (kind == MOONS) {
+        at[0] = 1.3f * up * (cosf(pi * t) - 0.5f), at[1] = 1.3f * up * (sinf(pi * t) - 0.25f);
+        return;
+    }
+    if (kind == CIRCLES) r = y ? 0.9f : 2.0f;
+    if (kind == GAUSSIANS) r = 1.9f, angle = pi / 4 * (float)y;
+    if (kind == RINGS) r = 0.55f * (float)(y + 1);
+    if (kind == SPIRALS) r = 2.2f * sqrtf(t) * up, angle = 3 * pi * sqrtf(t);
+    if (kind == SWISS_ROLL) {
+        r = sqrtf(((float)y + t + 0.15f) / 3.15f), angle = 4 * pi * r, r *= 2.2f;
+    }
+    if (kind == PINWHEEL)                          /* wings bent by their radius: no area changes */
+        r = 0.7f + 1.5f * t, angle = 2 * pi / 5 * (float)y + 1.1f * r;
+    at[0] = r * cosf(angle), at[1] = r * sinf(angle);
+}
+
+/* n points x[n][2] and their labels, classes in turn. */
+static inline void world_sample(world_kind kind, jem_rng *rng, int n, float *x, int *y) {
+    for (int i = 0; i < n; i++, x += 2) {
+        y[i] = i % worlds[kind].classes;
+        if (kind == CHECKERBOARD) {
+            const int row = 2 * jem_rng_below(rng, 2) + y[i], column = jem_rng_below(rng, 2);
+            x[0] = (float)(2 * column + row % 2 - 2) + jem_rng_uniform(rng);
+            x[1] = (float)(row - 2) + jem_rng_uniform(rng);
+            continue;
+        }
+        world__curve(kind, y[i], jem_rng_uniform(rng), x);
+        x[0] += worlds[kind].noise * jem_rng_normal(rng);
+        x[1] += worlds[kind].noise * jem_rng_normal(rng);
+    }
+}
+
+/* The true log p(x) at n points x[n][2]. */
+static inline void world_truth(world_kind kind, int n, const float *x, float *logp) {
+    enum { POINTS = 300 };                         /* of each: closer than the noise */
+    static float middle[8 * POINTS][2];
+    const int classes = worlds[kind].classes, count = classes * (kind == GAUSSIANS ? 1 : POINTS);
+    const float s2 = worlds[kind].noise * worlds[kind].noise;
+    for (int k = 0; k < count; k++)
+        world__curve(kind, k % classes, ((float)(k / classes) + 0.5f) / POINTS, middle[k]);
+    for (int i = 0; i < n; i++, x += 2) {
+        double sum = 0;
+        if (kind == CHECKERBOARD) {
+            const int row = (int)floorf(x[1]), column = (int)floorf(x[0]);
+            const int inside = fabsf(x[0]) < 2 && fabsf(x[1]) < 2 && (row + column) % 2 == 0;
+            logp[i] = inside ? logf(1.0f / 8) : -30;
+            continue;
+        }
+        for (int k = 0; k < count; k++) {
+            const float dx = x[0] - middle[k][0], dy = x[1] - middle[k][1];
+            const float e = (dx * dx + dy * dy) / (2 * s2);
+            if (e < 30) sum += (double)expf(-e);
+        }
+        logp[i] = sum > 0 ? (float)log(sum / (count * 6.283185307 * (double)s2)) : -30;
+    }
+}
+
+/* ---- densities on a grid --------------------------------------------------------------------- */
+
+/* log Z of what plot_function has left in p->values: the sum of exp(f) times a pixel's area. */
+static inline double plot_log_z(const plot *p) {
+    double top = -1e30, sum = 0;
+    const double area = (double)(p->x1 - p->x0) * (double)(p->y1 - p->y0) / p->w / p->h;
+    for (int k = 0; k < p->w * p->h; k++) top = fmax(top, (double)p->values[k]);
+    for (int k = 0; k < p->w * p->h; k++) sum += exp((double)p->values[k] - top);
+    return top + log(sum * area);
+}
+
+static inline void plot_truth(plot *p, world_kind kind) {
+    for (int k = 0; k < p->w * p->h; k++) {
+        const float x[2] = {
+            p->x0 + (p->x1 - p->x0) * ((float)(k % p->w) + .5f) / (float)p->w,
+            p->y1 - (p->y1 - p->y0) * ((float)(k / p->w) + .5f) / (float)p->h
+        };
+        world_truth(kind, 1, x, p->values + k);
+    }
+}
+
+/* The log-density of n points, counted in cells of `cell` x `cell` pixels. */
+static inline void plot_histogram(plot *p, int n, const float *x, int cell) {
+    const int across = p->w / cell;
+    const float area = (p->x1 - p->x0) * (p->y1 - p->y0) * (float)(cell * cell) /
+                       (float)(p->w * p->h);
+    memset(p->values, 0, (size_t)(p->w * p->h) * sizeof *p->values);
+    for (int i = 0; i < n; i++) {
+        const int column = (int)((x[2 * i] - p->x0) / (p->x1 - p->x0) * (float)p->w) / cell;
+        const int row = (int)((p->y1 - x[2 * i + 1]) / (p->y1 - p->y0) * (float)p->h) / cell;
+        if (x[2 * i] >= p->x0 && column < across && x[2 * i + 1] <= p->y1 && row < p->h / cell)
+            p->values[row * cell * p->w + column * cell]++;
+    }
+    for (int k = p->w * p->h - 1; k >= 0; k--) {   /* from the end: a cell's corner comes last */
+        const float count = p->values[(k / p->w / cell * p->w + k % p->w / cell) * cell];
+        p->values[k] = count > 0 ? count : -1;
+    }
+    for (int k = 0; k < p->w * p->h; k++)
+        p->values[k] = p->values[k] > 0 ? logf(p->values[k] / ((float)n * area)) : -30;
+}
+
+static inline double mean_of(const float *x, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)x[i];
+    return sum / n;
+}
+
+/* Mean log p of new points of a world: by its truth (net NULL); by a net, up to its log Z. */
+static inline double world_mean_logp(world_kind kind, jem_net *net) {
+    enum { POINTS = 2000 };
+    static float x[2 * POINTS], logp[POINTS];
+    static int y[POINTS];
+    jem_rng rng = jem_rng_seed(9);
+    world_sample(kind, &rng, POINTS, x, y);
+    if (!net) world_truth(kind, POINTS, x, logp);
+    else {
+        const jem_mark mark = jem_begin(net->ctx);
+        if (jem_read(jem_logp(net->ctx, jem_input(net->ctx, x, POINTS, 2, 1, 1), net), logp))
+            logp[0] = NAN;
+        jem_end(net->ctx, mark);
+    }
+    return mean_of(logp, POINTS);
+}
+
+/* All log-densities of a lesson in the same colours: black is e^-6, bright e^0. */
+static inline void plot_density(plot *p, double log_z) {
+    plot_heat(p, (float)log_z - 6, (float)log_z + 0.3f);
+}
+
+static const unsigned class_colours[8] = {
+    0x2f7ed8, 0xe0533a, 0x3aa657, 0xd9a514, 0x8a56c8, 0x1fb0b0, 0xd8629f, 0x7a6a58
+};
+
+/* The class at every pixel, paler where the network is less sure; on white. */
+static inline void plot_classes(plot *p, jem_net *net) {
+    enum { MOST = 1000 };
+    jem_answer a[MOST];
+    float x[2 * MOST];
+    memset(p->rgb, 255, (size_t)(p->w * p->h) * 3);
+    for (int i = 0; i < p->h; i++) {
+        for (int j = 0; j < p->w && j < MOST; j++) {
+            x[2 * j] = p->x0 + (p->x1 - p->x0) * ((float)j + .5f) / (float)p->w;
+            x[2 * j + 1] = p->y1 - (p->y1 - p->y0) * ((float)i + .5f) / (float)p->h;
+        }
+        if (jem_classify(net, x, p->w < MOST ? p->w : MOST, a) != JEM_OK) return;
+        for (int j = 0; j < p->w && j < MOST; j++)
+            plot_blend(p, i, j, class_colours[a[j].label % 8], 0.4f * a[j].probability);
+    }
+}
+
+/* ---- sheets ---------------------------------------------------------------------------------- */
+
+/* Panels of size x size pixels, each with a title above; perhaps a chart of curves under them. y of
+   the paper points down. */
+typedef struct sheet { plot paper; int size, chart_top; } sheet;
+enum { SHEET_GAP = 10, SHEET_TITLE = 26 };
+
+static inline int sheet_create(sheet *s, int columns, int rows, int size, int chart_height) {
+    const int w = columns * (size + SHEET_GAP) + SHEET_GAP;
+    const int h = rows * (size + SHEET_TITLE + SHEET_GAP) + SHEET_GAP / 2;
+    s->size = size, s->chart_top = h;
+    return plot_create(&s->paper, w, h + chart_height, 0, (float)w, (float)(h + chart_height), 0);
+}
+
+/* A panel to draw on, showing the box of all worlds. */
+static inline int panel_create(plot *p, const sheet *s) {
+    return plot_create(p, s->size, s->size, -WORLD_BOX, WORLD_BOX, -WORLD_BOX, WORLD_BOX);
+}
+
+static inline void sheet_put(sheet *s, int column, int row, const plot *from, const char *title) {
+    const int x = SHEET_GAP + column * (s->size + SHEET_GAP);
+    const int y = SHEET_TITLE + row * (s->size + SHEET_TITLE + SHEET_GAP);
+    float unit = 2;
+    while (unit > 1.2f && text(NULL, 0, 0, unit, 0, title) > (float)s->size) unit -= 0.1f;
+    text(&s->paper, (float)x, (float)y - 9 * unit, unit, 0x222222, title);
+    for (int i = 0; i < s->size; i++)
+        memcpy(s->paper.rgb + ((ptrdiff_t)(y + i) * s->paper.w + x) * 3,
+               from->rgb + (ptrdiff_t)i * from->w * 3, (size_t)s->size * 3);
+}
+
+/* Curves in the room under the panels. */
+static inline void sheet_chart(sheet *s, const char *title, const char *x_name, const curve *curves,
+                               int n, float y_lo, float y_hi) {
+    panel q;
+    memset(&q, 0, sizeof q);
+    q.title = title, q.x_name = x_name, q.curves = curves, q.n = n, q.y_lo = y_lo, q.y_hi = y_hi;
+    q.left = 60, q.right = (float)s->paper.w - 20;
+    q.top = (float)s->chart_top + 40, q.bottom = (float)s->paper.h - 45;
+    draw_panel(&s->paper, &q);
+}
+
+/* Writes and frees it; 1 if all is well. */
+static inline int sheet_close(sheet *s, const char *path) {
+    const int ok = plot_write(&s->paper, path);
+    if (ok) printf("picture: %s\n", path);
+    plot_free(&s->paper);
+    return ok;
+}
+
+/* Does argv have --quick? Lessons then take so few steps that a test can run them all. */
+static inline int is_quick(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) if (!strcmp(argv[i], "--quick")) return 1;
+    return 0;
+}
+
+#endif
