@@ -223,7 +223,7 @@ int main(int argc, char **argv) {
             return 2;
         }
     }
-    if (updates <= 0) updates = longer ? 6000 : 2000;
+    if (updates <= 0) updates = longer ? 6000 : 1600;
     jem_ctx *ctx = jem_ctx_create(NULL);
     const int ok = ctx && run(ctx, updates, (uint64_t)seed);
     const int status = report(ctx) || !ok;
