@@ -1,9 +1,21 @@
-/* The tape alone, nothing of energies: fit a curve to noisy points with a small network made of
-   ops, and do the gradient step by hand. Picture: build/pictures/autograd.png */
+/* QUESTION  A network has a thousand weights. Which way must each of them go, and how does a
+             program know?
+
+   FORMULA   The chain rule: dL/dx = dL/dy dy/dx, from the loss back to the beginning (Linnainmaa
+             1970). An op knows its own dy/dx; the tape remembers in which order they were called.
+             Then gradient descent, by hand: w <- w - rate dL/dw.
+
+   LOOK FOR  A curve through noisy points, after more and more steps: the slow waves come first. In
+             print: the tape's gradient beside a finite difference, (L(w + h) - L(w - h)) / 2h, and
+             the loss, which cannot fall below the noise's variance, 0.01, by much.
+
+   TRY       A rate of 0.02, or 2. HIDDEN 4. jem_silu in place of jem_tanh. Forget jem_zero_grad.
+
+   RUN       build/autograd              Picture: build/pictures/autograd.png */
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 
-#include "pictures.h"
+#include "../tools/chart.h"
 
 enum { POINTS = 80, HIDDEN = 32, STEPS = 3000, CURVE = 600 };
 
@@ -64,14 +76,19 @@ static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
     printf("gradient of w2: largest relative error %.0e\n",
            (double)jem_check_gradient(ctx, loss, &p, in, p.w2, 0.02f));
 
+    char label[32];
+    plot captions = *graph;                        /* the same picture, in pixels, y downwards */
+    captions.x0 = captions.y1 = 0, captions.x1 = (float)graph->w, captions.y0 = (float)graph->h;
     const int show[4] = { 0, 100, 1000, STEPS };
-    const unsigned colour[4] = { 0xf6c9b0, 0xf09060, 0xd84a3a, 0x7a1040 };
+    const unsigned colour[4] = { 0xf2b591, 0xf09060, 0xd84a3a, 0x7a1040 };
     for (int step = 0; step <= STEPS && jem_ok(ctx); step++) {
         const jem_mark mark = jem_begin(ctx);      /* what follows is forgotten at jem_end */
         jem_tensor *l = loss(ctx, in, &p);
         for (int k = 0; k < 4; k++) if (step == show[k]) {
             printf("step %4d  loss %.4f\n", step, (double)jem_item(l));
             draw_fit(graph, ctx, &p, k < 3 ? 2 : 4, colour[k]);
+            snprintf(label, sizeof label, "step %d", step);
+            text(&captions, 20, (float)(20 + 26 * k), 2, colour[k], label);
         }
         jem_zero_grad(net);
         jem_backward(l);                           /* adds d loss / d p to p->grad */

@@ -90,7 +90,7 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
     world_sample(RINGS, &rng, BATCH, x, y);
     const float right = jem_accuracy(net, x, y, BATCH);
     const double got = world_mean_logp(RINGS, net) - log_z;
-    if (update < updates) snprintf(title, 64, "%s: ends at %d", r->name, update);
+    if (update < updates) snprintf(title, 64, "%s: diverged at %d", r->name, update);
     else snprintf(title, 64, "%s: %.3g", r->name, got);
     printf("%-20s  %4d updates, accuracy %.1f%%, mean log p of new points %.4g\n", r->name, update,
            100 * (double)right, got);

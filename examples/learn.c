@@ -77,8 +77,8 @@ static double learn(lesson *l, int way, world_kind kind, int updates, curve *c) 
     c->x = at[way], c->y = values[way], c->n = 0;
     for (int i = 0; i <= updates && jem_ok(l->net->ctx); i++) {
         if (i % EVERY == 0 || i == updates) {
-            jem_optim_average(opt, i > 0), plot_function(&l->grid, l->net->ctx, jem_logp, l->net);
-            got = world_mean_logp(kind, l->net) - plot_log_z(&l->grid);
+            jem_optim_average(opt, i > 0);
+            got = world_learned(kind, l->net, &l->grid);
             if (i < updates) jem_optim_average(opt, 0);
             at[way][c->n] = (float)i, values[way][c->n++] = (float)got;
             if (i == updates) break;
@@ -103,20 +103,17 @@ int main(int argc, char **argv) {
     plot p;
     char title[64];
     if (kind == WORLDS || !sheet_create(&s, 3, 2, 300, 300) || !panel_create(&p, &s)) return 1;
-    if (!plot_create(&l.grid, 120, 120, p.x0, p.x1, p.y0, p.y1)) return 1;
+    if (!world_grid(&l.grid, 120)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
     plot_truth(&p, kind), plot_density(&p, 0);
     sheet_put(&s, 0, 0, &p, "truth");
     for (int way = 0; way < WAYS && jem_ok(ctx); way++) {
-        jem_mlp_desc shape = jem_mlp_desc_default();
-        shape.channels = 2, shape.height = shape.width = shape.classes = 1;
-        l.net = jem_mlp_create(ctx, &shape, 1), l.rng = jem_rng_seed(1);
+        l.net = density_net(ctx, 128, 1), l.rng = jem_rng_seed(1);
         l.buffer = jem_buffer_create(ctx, BUFFER, 2, 1, 1, 0, &l.rng);
         jem_buffer_restart(l.buffer, &l.rng, -WORLD_BOX, WORLD_BOX);
         const double got = learn(&l, way, kind, updates, curves + way);
         plot_function(&p, ctx, jem_logp, l.net), plot_density(&p, plot_log_z(&p));
-        for (int i = 0; way != EXACT && way != SCORE && i < BATCH; i++)
-            plot_dot(&p, l.sample[2 * i], l.sample[2 * i + 1], 2.5f, 0xffffff);
+        if (way != EXACT && way != SCORE) plot_dots(&p, l.sample, BATCH, 2.5f, 0xffffff);
         snprintf(title, sizeof title, "%s: %.2f", way_names[way], got);
         sheet_put(&s, (way + 1) % 3, (way + 1) / 3, &p, title);
         printf("%-10s  mean log p of new points %.3f\n", way_names[way], got);

@@ -1,6 +1,16 @@
-/* Any density that you can write with the ops can be sampled: here a banana in the plane, whose
-   moments are known, so that one can see whether the sampler is right.
-   Picture: build/pictures/own_energy.png */
+/* QUESTION  How does one draw from a density of which only log p is known, and that without Z?
+
+   FORMULA   Langevin: x <- x + a/2 d log p/dx + sqrt(a) N(0,I). For small a and many steps, x is
+             distributed as p, up to an error of order a (Welling & Teh 2011). Z is a constant: the
+             slope of log p does not contain it.
+
+   LOOK FOR  A banana. White: where 1000 chains are at the end. Blue: how the first one came there
+             from the top, where all of them began. In print: moments that are known, and sampled.
+
+   TRY       A density of your own in place of `banana`: the sampler takes whatever the ops can
+             write. 0.1 or 0.5 for a. STEPS 200: which moments are the last to be right?
+
+   RUN       build/own_energy            Picture: build/pictures/own_energy.png */
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 
@@ -48,10 +58,8 @@ static int draw(jem_ctx *ctx, const walk *w, const char *path) {
     if (!plot_create(&p, 720, 720, -3.5f, 3.5f, -2.6f, 4.4f)) return 0;
     int ok = plot_function(&p, ctx, banana, NULL) == JEM_OK;
     plot_heat(&p, -8, 2.5f);
-    for (int i = 0; i < CHAINS; i++) plot_dot(&p, w->now[2 * i], w->now[2 * i + 1], 3, 0xffffff);
-    for (int k = 1; k < SHOWN; k++)
-        plot_line(&p, w->first[k - 1][0], w->first[k - 1][1], w->first[k][0], w->first[k][1], 2,
-                  0x40c8ff);
+    plot_dots(&p, w->now, CHAINS, 3, 0xffffff);
+    plot_way(&p, w->first[0], SHOWN, 2, 0x40c8ff);
     ok = ok && plot_write(&p, path);
     plot_free(&p);
     return ok;
@@ -66,8 +74,6 @@ int main(void) {
     for (int i = 0; i < CHAINS; i++) w.now[2 * i] = 0, w.now[2 * i + 1] = 4;
     jem_tensor *x = jem_input(ctx, w.now, CHAINS, 2, 1, 1);
 
-    /* Langevin: x <- x + a/2 d log p/dx + sqrt(a) N(0,I). For small a and many steps x is
-       distributed as p, up to an error of order a. */
     jem_sgld_desc how = jem_langevin_desc(0.01f, STEPS);
     how.watch = look, how.watch_user = &w;
     int ok = jem_sgld(ctx, banana, NULL, x, &how, &rng) == JEM_OK;

@@ -366,6 +366,13 @@ static inline void plot_line(plot *p, float ax, float ay, float bx, float by, fl
 static inline void plot_dot(plot *p, float x, float y, float width, unsigned colour) {
     plot_line(p, x, y, x, y, width, colour);
 }
+/* n points xy[n][2]: each a dot; or joined, as a way. */
+static inline void plot_dots(plot *p, const float *xy, int n, float width, unsigned colour) {
+    for (int i = 0; i < n; i++) plot_dot(p, xy[2 * i], xy[2 * i + 1], width, colour);
+}
+static inline void plot_way(plot *p, const float *xy, int n, float width, unsigned colour) {
+    for (int i = 1; i < n; i++, xy += 2) plot_line(p, xy[0], xy[1], xy[2], xy[3], width, colour);
+}
 
 /* fn, a number per point, at every pixel. A point is an image (2,1,1): its channels are x and y. */
 static inline jem_status plot_function(plot *p, jem_ctx *ctx, jem_fn fn, void *user) {

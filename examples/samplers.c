@@ -11,9 +11,9 @@
    LOOK FOR  All had the same number of gradients. A column per sampler: its first chain's way, and
              where all chains are at the end (white). Under that, for each density, traces of five
              chains: a hairy caterpillar is good, a slow snake is not, two levels are two modes that
-             nobody walks between. Then the autocorrelation: how soon a chain forgets. In print:
-             the error of a mean in standard errors of its own, which come from tau. Beyond 4 it is
-             no accident: SGLD and ULA are sure, and wrong. On two modes only R-hat tells.
+             nobody walks between. Then the autocorrelation: how soon a chain forgets. In print: how
+             wrong a mean is, in standard errors (by tau). Beyond 4 that is no accident: SGLD and
+             ULA are sure, and wrong. On two modes only R-hat tells.
 
    TRY       STEP .1 and .5. All chains begin left of 0 (START): what does R-hat say about two modes
              now? HOTTEST 2: does the ladder still reach across?
@@ -35,38 +35,28 @@ static const struct walk { const char *name; unsigned colour; int temperatures; 
     { "HMC", 0x3aa657, 1 }, { "tempered", 0x8a56c8, LADDER }
 };
 
-/* Two Gaussian numbers with variance 1 and correlation .9. */
-static jem_tensor *narrow(jem_ctx *ctx, jem_tensor *x, void *user) {
-    jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1);
-    jem_tensor *off = jem_square(ctx, jem_sub(ctx, v, jem_scale(ctx, u, 0.9f)));
-    (void)user;
-    u = jem_scale(ctx, jem_square(ctx, u), -0.5f);
-    return jem_add(ctx, u, jem_scale(ctx, off, -0.5f / 0.19f));
+/* -(x - mean)^2 / (2 std^2) */
+static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, float mean, float std) {
+    return jem_scale(ctx, jem_square(ctx, jem_shift(ctx, x, -mean)), -0.5f / (std * std));
 }
-/* u ~ N(0,1), v = (u^2 - 1)/2 + N(0, 1/4) */
-static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
-    jem_tensor *u2 = jem_square(ctx, jem_slice(ctx, x, 0, 1)), *v = jem_slice(ctx, x, 1, 1);
-    jem_tensor *bend = jem_scale(ctx, jem_shift(ctx, u2, -1), 0.5f);
-    jem_tensor *off = jem_square(ctx, jem_sub(ctx, v, bend));
-    (void)user;
-    return jem_add(ctx, jem_scale(ctx, u2, -0.5f), jem_scale(ctx, off, -2));
+/* log p(u) + log p(v|u), which of them: u ~ N(0,1), then v ~ N(.9 u, .19), or N((u^2 - 1)/2, 1/4);
+   or u ~ .3 N(-1.8, .35^2) + .7 N(1.8, .35^2), and v ~ N(0, .7^2). */
+static jem_tensor *density(jem_ctx *ctx, jem_tensor *x, void *which) {
+    const int narrow = *(const int *)which == NARROW;
+    jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1), *middle;
+    if (*(const int *)which == MODES) {
+        jem_tensor *left = jem_shift(ctx, gaussian(ctx, u, -1.8f, 0.35f), logf(0.3f));
+        jem_tensor *right = jem_shift(ctx, gaussian(ctx, u, 1.8f, 0.35f), logf(0.7f));
+        u = jem_logsumexp(ctx, jem_concat(ctx, left, right));
+        return jem_add(ctx, u, gaussian(ctx, v, 0, 0.7f));
+    }
+    if (narrow) middle = jem_scale(ctx, u, 0.9f);
+    else middle = jem_scale(ctx, jem_shift(ctx, jem_square(ctx, u), -1), 0.5f);
+    v = gaussian(ctx, jem_sub(ctx, v, middle), 0, narrow ? sqrtf(0.19f) : 0.5f);
+    return jem_add(ctx, v, gaussian(ctx, u, 0, 1));
 }
-/* .3 N(-1.8, .35^2) + .7 N(1.8, .35^2) in u, N(0, .7^2) in v */
-static jem_tensor *modes(jem_ctx *ctx, jem_tensor *x, void *user) {
-    const float s = -0.5f / (0.35f * 0.35f);
-    jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_square(ctx, jem_slice(ctx, x, 1, 1));
-    jem_tensor *a = jem_scale(ctx, jem_square(ctx, jem_shift(ctx, u, 1.8f)), s);
-    jem_tensor *b = jem_scale(ctx, jem_square(ctx, jem_shift(ctx, u, -1.8f)), s);
-    (void)user;
-    a = jem_shift(ctx, a, logf(0.3f)), b = jem_shift(ctx, b, logf(0.7f));
-    a = jem_logsumexp(ctx, jem_concat(ctx, a, b));
-    return jem_add(ctx, a, jem_scale(ctx, v, -0.5f / 0.49f));
-}
-
-typedef struct target { const char *name, *number; jem_fn logp; float known; } target;
-static const target targets[DENSITIES] = {
-    { "narrow", "E (u-v)^2", narrow, 0.2f }, { "banana", "E v^2", banana, 0.75f },
-    { "two modes", "E u", modes, 0.72f }
+static const struct target { const char *name, *number; float known; } targets[DENSITIES] = {
+    { "narrow", "E (u-v)^2", 0.2f }, { "banana", "E v^2", 0.75f }, { "two modes", "E u", 0.72f }
 };
 
 typedef struct trace {
@@ -90,7 +80,6 @@ static int record(void *user, int step, jem_tensor *x) {
 }
 
 static void run(jem_ctx *ctx, int k, trace *t, int gradients) {
-    const jem_fn logp = targets[t->which].logp;
     const int n = CHAINS * (t->ladder = walks[k].temperatures);
     jem_rng rng = jem_rng_seed(1);
     jem_sgld_desc langevin = jem_langevin_desc(STEP * STEP, gradients);
@@ -101,8 +90,8 @@ static void run(jem_ctx *ctx, int k, trace *t, int gradients) {
     langevin.watch = d.watch = record, langevin.watch_user = d.watch_user = t;
     jem_fill_uniform(ctx, &rng, t->now, 2 * n, START);
     jem_tensor *x = jem_input(ctx, t->now, n, 2, 1, 1);
-    if (k <= ULA) jem_sgld(ctx, logp, NULL, x, &langevin, &rng);
-    else jem_mcmc(ctx, logp, NULL, x, &d, &rng, NULL);
+    if (k <= ULA) jem_sgld(ctx, density, &t->which, x, &langevin, &rng);
+    else jem_mcmc(ctx, density, &t->which, x, &d, &rng, NULL);
     jem_reset(ctx);
 }
 
@@ -110,10 +99,8 @@ static void run(jem_ctx *ctx, int k, trace *t, int gradients) {
 static void draw(sheet *s, plot *p, int k, const trace *t, int cost, const char *title) {
     const float left = (float)t->which * (float)s->paper.w / DENSITIES + 20;
     const float middle = (float)s->chart_top + 28 + 42 * (float)k;
-    for (int i = 1; i < 400 / cost && i < t->steps; i++)
-        plot_line(p, t->way[i - 1][0], t->way[i - 1][1], t->way[i][0], t->way[i][1], 1, 0x30d0f0);
-    for (int i = 0; i < 2 * CHAINS; i += 2)
-        plot_dot(p, t->now[i * t->ladder], t->now[i * t->ladder + 1], 3.5f, 0xffffff);
+    plot_way(p, t->way[0], 400 / cost < t->steps ? 400 / cost : t->steps, 1, 0x30d0f0);
+    for (int i = 0; i < CHAINS; i++) plot_dots(p, t->now + 2 * i * t->ladder, 1, 3.5f, 0xffffff);
     sheet_put(s, k, t->which, p, title);
     text(&s->paper, left, middle - 5, 1.3f, walks[k].colour, walks[k].name);
     const int n = t->steps * cost < TRACED ? t->steps : TRACED / cost;
@@ -132,7 +119,7 @@ int main(int argc, char **argv) {
     if (!sheet_create(&s, WALKS, DENSITIES, 196, 510) || !panel_create(&p, &s)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
     for (t.which = 0; t.which < DENSITIES && jem_ok(ctx); t.which++) {
-        const target *q = targets + t.which;
+        const struct target *q = targets + t.which;
         panel chart = sheet_panel(&s, t.which, DENSITIES, 270, 190);
         for (int k = 0; k < WALKS && jem_ok(ctx); k++) {
             run(ctx, k, &t, gradients);
@@ -141,18 +128,16 @@ int main(int argc, char **argv) {
             const jem_chain_stats c = jem_diagnose(v, steps, CHAINS);
             printf("%-9s %-8s  %s %.3f +- %.3f, known %.2f: error %7.1f   tau %5.0f, R-hat %.3f\n",
                    q->name, walks[k].name, q->number, c.mean, c.error, (double)q->known,
-                   (c.mean - (double)q->known) / c.error, c.tau * cost, c.rhat);
-            fflush(stdout);
-            plot_function(&p, ctx, q->logp, NULL), plot_density(&p, plot_log_z(&p));
+                   (c.mean - (double)q->known) / c.error, c.tau * cost, c.rhat), fflush(stdout);
+            plot_function(&p, ctx, density, &t.which), plot_density(&p, plot_log_z(&p));
             snprintf(title, sizeof title, "%s: tau %.0f, R-hat %.2f", walks[k].name, c.tau * cost,
                      c.rhat);
             draw(&s, &p, k, &t, cost, title);
-            const curve empty = { "", walks[k].colour, lag[k], r[k], 0, 2 };
-            curves[k] = empty;
-            for (int i = 0; i * cost < LAGS; i++, curves[k].n++) {
-                lag[k][i] = (float)(i * cost);
+            const curve forgets = { "", walks[k].colour, lag[k], r[k], (LAGS - 1) / cost + 1, 2 };
+            curves[k] = forgets;
+            for (int i = 0; i < forgets.n; i++) lag[k][i] = (float)(i * cost);
+            for (int i = 0; i < forgets.n; i++)
                 r[k][i] = autocorrelation(v, steps, CHAINS, c.mean, i);
-            }
         }
         snprintf(title, sizeof title, "%s: %s", q->name, q->number);
         chart.title = title, chart.x_name = "autocorrelation, lag in gradients";

@@ -1,23 +1,19 @@
-/* QUESTION  How many ways are there to learn a density, how near does each come to the truth, and
-             which of them survive an impatient learning rate?
+/* QUESTION  How near does each way to learn a density come to the truth, and which of them survive
+             an impatient learning rate?
 
    FORMULA   All want E[-log p(data)] small, log p = f - log Z, and none knows log Z:
              CD-k         f(sample) - f(data); k Langevin steps from the data (Hinton 2002)
              short-run    the same from noise; persistent: chains go on (Tieleman 2008)
              + KL         + E(sample; held) - H(sample), through the last step (Du & others 2021)
              score, NCE   examples/losses.h; denoising: jem_score_matching
-             tricks       energy L2, spectral norms, chains moved about (Du & Mordatch 2019);
-                          clipped steps, informed starts (Yang & Ji 2021); sharpness-aware steps
-                          (Yang, Su & Ji 2023)
 
    LOOK FOR  A row is a way, its lines are learning rates. The dot is the mean log p of new points,
              with the true Z, over three runs; the line comes from the worst value of all in their
              second halves. The black line is the truth: nobody can be right of it. A cross: off the
              paper, or diverged. Short-run chains make good samples of a wrong density. KL does
-             little after ten steps, and harm after one, which carries no sample far: it makes f
+             little after ten steps, and harm after one, which carries no sample far: f only grows
              steeper. Next to exact is the implicit score, at the right rate; the highest is too
-             much for scores and CD-10, which nothing holds where no data are. NCE takes it best,
-             then chains with sharpness-aware steps.
+             much for scores and CD-10, which nothing holds where no data are.
 
    TRY       Another world. STEPS 2 or 40. Two tricks in one row. KL without H: how.entropy = 0.
 
@@ -25,7 +21,6 @@
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 #include "../tools/tricks.h"
-
 #include "losses.h"
 #include "worlds.h"
 
@@ -34,12 +29,11 @@ enum { CHAINS, EXACT, IMPLICIT, SLICED, NCE };
 enum { NOISE, DATA, CLASSES };                     /* where chains begin */
 static const float rates[RATES] = { 4e-3f, 2e-2f, 1e-1f };
 
-typedef struct way {
+static const struct way {
     const char *name;
     int loss, steps, from;
     float renewed, kl, l2, spectral, clip, move, sam, score;
-} way;
-static const way ways[] = {
+} ways[] = {
     { "exact, by a grid", .loss = EXACT },
     { "CD-1", .steps = 1, .from = DATA, .renewed = 1 },
     { "CD-1 + KL", .steps = 1, .from = DATA, .renewed = 1, .kl = 1 },
@@ -48,26 +42,23 @@ static const way ways[] = {
     { "short-run + KL", .steps = STEPS, .renewed = 1, .kl = 1 },
     { "persistent", .steps = STEPS, .renewed = .05f },
     { "  + KL", .steps = STEPS, .renewed = .05f, .kl = 1 },
-    { "  + energy L2", .steps = STEPS, .renewed = .05f, .l2 = .01f },
-    { "  + spectral norm", .steps = STEPS, .renewed = .05f, .spectral = 3 },
-    { "  + clipped steps", .steps = STEPS, .renewed = .05f, .clip = 20 },
-    { "  + chains moved", .steps = STEPS, .renewed = .05f, .move = .1f },
-    { "  + informed starts", .steps = STEPS, .renewed = .05f, .from = CLASSES },
-    { "  + sharpness", .steps = STEPS, .renewed = .05f, .sam = .1f },
-    { "denoising score", .score = 1 },
-    { "implicit score", .loss = IMPLICIT },
-    { "sliced score", .loss = SLICED },
-    { "NCE", .loss = NCE }
+    { "  + energy L2", .steps = STEPS, .renewed = .05f, .l2 = .01f },  /* Du & Mordatch 2019, */
+    { "  + spectral norm", .steps = STEPS, .renewed = .05f, .spectral = 3 },       /* and this, */
+    { "  + chains moved", .steps = STEPS, .renewed = .05f, .move = .1f },          /* and this */
+    { "  + clipped steps", .steps = STEPS, .renewed = .05f, .clip = 20 },     /* Yang & Ji 2021 */
+    { "  + informed starts", .steps = STEPS, .renewed = .05f, .from = CLASSES },   /* also */
+    { "  + sharpness", .steps = STEPS, .renewed = .05f, .sam = .1f },   /* Yang, Su & Ji 2023 */
+    { "denoising score", .score = 1 }, { "implicit score", .loss = IMPLICIT },
+    { "sliced score", .loss = SLICED }, { "NCE", .loss = NCE }
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
 typedef struct lesson {
-    const way *w;
+    const struct way *w;
     jem_net *net;
     jem_layer log_z;
     jem_rng rng;
-    float x[2 * BATCH];                            /* the data of an update */
-    int y[BATCH];
+    float x[2 * BATCH]; int y[BATCH];              /* the data of an update */
 } lesson;
 
 /* Called for each chain: begins it, or moves it about. */
@@ -78,11 +69,11 @@ static void begin(void *user, jem_rng *rng, int visits, int label, float *x) {
     for (int k = 0; k < 2 && visits; k++) x[k] = fmaf(l->w->move, jem_rng_normal(rng), x[k]);
 }
 
-static jem_trainer *trainer_of(lesson *l) {
-    const way *w = l->w;
+static jem_trainer *trainer_of(lesson *l, float rate, const jem_schedule *schedule) {
+    const struct way *w = l->w;
     jem_train_desc how = jem_train_desc_default();
-    how.w_ce = how.input_noise = 0, how.w_cd = w->score > 0 ? 0 : 1;
-    how.w_score = w->score, how.noise_lo = how.noise_hi = 0.1f;
+    how.lr = rate, how.schedule = *schedule, how.w_ce = how.input_noise = 0;
+    how.w_score = w->score, how.noise_lo = how.noise_hi = 0.1f, how.w_cd = w->score > 0 ? 0 : 1;
     how.w_kl = w->kl, how.energy_l2 = w->l2, how.sam = w->sam;
     how.sgld = jem_langevin_desc(0.01f, w->steps), how.sgld.clamp_grad = w->clip;
     how.restart_lo = how.sgld.clamp_lo = -WORLD_BOX, how.restart_hi = how.sgld.clamp_hi = WORLD_BOX;
@@ -91,50 +82,38 @@ static jem_trainer *trainer_of(lesson *l) {
     return jem_trainer_create(l->net, &how);
 }
 
-/* The losses that need no chain. */
-static jem_tensor *loss_of(lesson *l) {
+/* One of the losses that need no chain, for an update without a trainer. */
+static jem_status step_on(lesson *l, jem_optim *opt, float rate) {
+    const int loss = l->w->loss;
+    jem_rng *rng = loss == IMPLICIT ? NULL : &l->rng;
     jem_ctx *ctx = l->net->ctx;
-    if (l->w->loss == NCE)
-        return loss_nce(ctx, jem_logp, l->net, &l->log_z, BATCH, l->x, WORLD_BOX, &l->rng);
-    if (l->w->loss != EXACT)
-        return loss_score(ctx, jem_logp, l->net, BATCH, l->x, 0.05f,
-                          l->w->loss == SLICED ? &l->rng : NULL);
-    jem_tensor *model = world_exact_mean(l->net), *x = jem_input(ctx, l->x, BATCH, 2, 1, 1);
-    return jem_sub(ctx, model, jem_mean(ctx, jem_logp(ctx, x, l->net)));
-}
-
-static jem_status update(lesson *l, jem_trainer *tr, jem_optim *opt, float rate) {
-    if (tr) {
-        jem_trainer_set_lr(tr, rate);
-        const jem_stats s = jem_train_step_semi(tr, NULL, NULL, 0, l->x, BATCH);
-        if (l->w->spectral > 0) spectral_limit(l->net, l->w->spectral);
-        return s.status;
-    }
-    const jem_mark mark = jem_begin(l->net->ctx);
+    const jem_mark mark = jem_begin(ctx);
     jem_zero_grad(l->net);
-    jem_backward(loss_of(l));
-    const jem_status s = jem_optim_step(opt, rate, NULL);
-    jem_end(l->net->ctx, mark);
-    return s;
+    jem_backward(loss == EXACT ? world_exact_loss(l->net, BATCH, l->x) : loss == NCE
+        ? loss_nce(ctx, jem_logp, l->net, &l->log_z, BATCH, l->x, WORLD_BOX, rng)
+        : loss_score(ctx, jem_logp, l->net, BATCH, l->x, 0.05f, rng));
+    jem_end(ctx, mark);
+    return jem_optim_step(opt, rate, NULL);
 }
 
 /* Mean log p of new points at the end of a run, and the worst in its second half. */
 static float learn(lesson *l, world_kind kind, float rate, int updates, plot *grid, float *worst) {
-    jem_ctx *ctx = l->net->ctx;
     const jem_schedule cosine = { JEM_COSINE, 0, updates, 0.01f, 0, { 0 } };
     if (l->w->loss == NCE) l->log_z = loss_log_z(l->net);
-    jem_trainer *tr = l->w->loss == CHAINS ? trainer_of(l) : NULL;
+    jem_trainer *tr = l->w->loss == CHAINS ? trainer_of(l, rate, &cosine) : NULL;
     jem_optim *opt = tr ? NULL : jem_optim_create(l->net, NULL);
-    float now = -INFINITY;
-    for (int i = 1; i <= updates && jem_ok(ctx); i++) {
+    jem_status s = JEM_OK;
+    float now = 0;
+    for (int i = 1; i <= updates && s == JEM_OK; i++) {
         world_sample(kind, &l->rng, BATCH, l->x, l->y);
-        const jem_status s = update(l, tr, opt, jem_learning_rate(&cosine, rate, i - 1));
+        if (tr) s = jem_train_step_semi(tr, NULL, NULL, 0, l->x, BATCH).status;
+        else s = step_on(l, opt, jem_learning_rate(&cosine, rate, i - 1));
+        if (l->w->spectral > 0) spectral_limit(l->net, l->w->spectral);
         if (s == JEM_OK && i < updates && (i % EVERY || 2 * i < updates)) continue;
-        if (s == JEM_DIVERGED) jem_clear_error(ctx), i = updates;
-        plot_function(grid, ctx, jem_logp, l->net);
-        now = s ? -INFINITY : (float)(world_mean_logp(kind, l->net) - plot_log_z(grid));
+        now = s == JEM_OK ? (float)world_learned(kind, l->net, grid) : -INFINITY;
         if (!(now > *worst)) *worst = now;
     }
+    if (s == JEM_DIVERGED) jem_clear_error(l->net->ctx);
     jem_trainer_free(tr), jem_optim_free(opt);
     return now;
 }
@@ -143,39 +122,30 @@ int main(int argc, char **argv) {
     static float worst[WAYS][RATES], end[WAYS][RATES];
     static const char *names[WAYS], *const rate_names[RATES] = { "rate 0.004", "0.02", "0.1" };
     static const unsigned colours[RATES] = { 0x1f5fa8, 0x3aa657, 0xe0533a };
-    const int quick = is_quick(argc, argv);
+    const int quick = is_quick(argc, argv), seeds = quick ? 1 : SEEDS;
     const world_kind kind = argc > 1 && !quick ? world_find(argv[1]) : PINWHEEL;
-    plot grid, paper;
-    const float box = WORLD_BOX, high = 40 * WAYS + 100;
-    if (kind == WORLDS || !plot_create(&grid, 100, 100, -box, box, -box, box) ||
-        !plot_create(&paper, 900, (int)high, 0, 900, high, 0)) return 1;
+    plot grid;
+    if (kind == WORLDS || !world_grid(&grid, 100)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
-    jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = 2, shape.height = shape.width = shape.classes = 1;
-    shape.widths[0] = shape.widths[1] = 64;
-    for (int i = 0; i < WAYS * RATES && jem_ok(ctx); i++) {
-        const int w = i / RATES, r = i % RATES;
-        for (int seed = 1; seed <= (quick ? 1 : SEEDS); seed++) {
-            lesson l = { &ways[w], jem_mlp_create(ctx, &shape, (uint64_t)seed),
-                         .rng = jem_rng_seed((uint64_t)seed) };
-            if (l.net) end[w][r] += learn(&l, kind, rates[r], quick ? 4 : UPDATES, &grid,
-                                          &worst[w][r]) / (quick ? 1 : SEEDS);
-            jem_net_free(l.net);
+    for (int w = 0; w < WAYS; w++) {
+        printf("%-20s", names[w] = ways[w].name);
+        for (int r = 0; r < RATES; r++) {
+            for (int seed = 1; seed <= seeds && jem_ok(ctx); seed++) {
+                lesson l = { &ways[w], density_net(ctx, 64, seed),
+                             .rng = jem_rng_seed((uint64_t)seed) };
+                if (l.net) end[w][r] += learn(&l, kind, rates[r], quick ? 4 : UPDATES, &grid,
+                                              &worst[w][r]) / (float)seeds;
+                jem_net_free(l.net);
+            }
+            printf(" %7.3f (%7.3f)", (double)end[w][r], (double)worst[w][r]), fflush(stdout);
         }
-        names[w] = ways[w].name;
-        if (!r) printf("%-20s", names[w]);
-        printf(" %7.3f (%7.3f)", (double)end[w][r], (double)worst[w][r]);
-        if (r == RATES - 1) printf("\n");
-        fflush(stdout);
+        printf("\n");
     }
     const float truth = (float)world_mean_logp(kind, NULL);
-    const row_chart c = {
-        "mean log p of new points", names, WAYS, RATES, worst[0], end[0], colours, rate_names,
-        truth - 3, truth + .2f, truth, 210, 60, 880, 40
-    };
+    const row_chart c = { "mean log p of new points", names, WAYS, RATES, worst[0], end[0],
+                          colours, rate_names, truth - 3, truth + .2f, truth };
     printf("%-20s %7.3f\n", "the truth", (double)truth);
-    draw_rows(&paper, &c);
-    const int failed = !plot_write(&paper, "build/pictures/ways.png") || report(ctx);
-    plot_free(&grid), plot_free(&paper), jem_ctx_free(ctx);
+    const int failed = report(ctx) || !rows_write(&c, "build/pictures/ways.png");
+    plot_free(&grid), jem_ctx_free(ctx);
     return failed;
 }

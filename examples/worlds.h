@@ -31,6 +31,11 @@ static inline double plot_log_z(const plot *p) {
     return top + log(sum * area);
 }
 
+/* A grid for it, over the box of all worlds. */
+static inline int world_grid(plot *p, int size) {
+    return plot_create(p, size, size, -WORLD_BOX, WORLD_BOX, -WORLD_BOX, WORLD_BOX);
+}
+
 static inline void plot_truth(plot *p, world_kind kind) {
     for (int k = 0; k < p->w * p->h; k++) {
         const float x[2] = {
@@ -61,6 +66,14 @@ static inline void plot_histogram(plot *p, int n, const float *x, int cell) {
         p->values[k] = p->values[k] > 0 ? logf(p->values[k] / ((float)n * area)) : -30;
 }
 
+/* A density of the plane and no classes: two layers, one logit. */
+static inline jem_net *density_net(jem_ctx *ctx, int width, int seed) {
+    jem_mlp_desc shape = jem_mlp_desc_default();
+    shape.channels = 2, shape.height = shape.width = shape.classes = 1;
+    shape.widths[0] = shape.widths[1] = width;
+    return jem_mlp_create(ctx, &shape, (uint64_t)seed);
+}
+
 static inline double mean_of(const float *x, int n) {
     double sum = 0;
     for (int i = 0; i < n; i++) sum += (double)x[i];
@@ -84,6 +97,12 @@ static inline double world_mean_logp(world_kind kind, jem_net *net) {
     return mean_of(logp, POINTS);
 }
 
+/* The same by a net, less its log Z, from a grid that then holds log p(x), up to log Z. */
+static inline double world_learned(world_kind kind, jem_net *net, plot *grid) {
+    plot_function(grid, net->ctx, jem_logp, net);
+    return world_mean_logp(kind, net) - plot_log_z(grid);
+}
+
 /* E[f] of what the net itself would draw, as the sum of f over a grid, each point weighted by its
    share of exp(f): its gradient is E[grad f]. On the tape. */
 static inline jem_tensor *world_exact_mean(jem_net *net) {
@@ -101,6 +120,11 @@ static inline jem_tensor *world_exact_mean(jem_net *net) {
     for (int k = 0; k < GRID * GRID; k++) sum += exp((double)share[k] - top);
     for (int k = 0; k < GRID * GRID; k++) share[k] = (float)(exp((double)share[k] - top) / sum);
     return jem_sum(ctx, jem_mul(ctx, f, jem_input(ctx, share, GRID * GRID, 1, 1, 1)));
+}
+/* Contrastive divergence with these in place of samples: the gradient of mean -log p(x) itself. */
+static inline jem_tensor *world_exact_loss(jem_net *net, int n, const float *x) {
+    jem_tensor *model = world_exact_mean(net), *data = jem_input(net->ctx, x, n, 2, 1, 1);
+    return jem_sub(net->ctx, model, jem_mean(net->ctx, jem_logp(net->ctx, data, net)));
 }
 
 /* All log-densities of a lesson in the same colours: black is e^-6, bright e^0. */
@@ -200,7 +224,7 @@ static inline int sheet_create(sheet *s, int columns, int rows, int size, int ch
 
 /* A panel to draw on, showing the box of all worlds. */
 static inline int panel_create(plot *p, const sheet *s) {
-    return plot_create(p, s->size, s->size, -WORLD_BOX, WORLD_BOX, -WORLD_BOX, WORLD_BOX);
+    return world_grid(p, s->size);
 }
 
 static inline void sheet_put(sheet *s, int column, int row, const plot *from, const char *title) {

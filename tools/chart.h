@@ -231,38 +231,39 @@ typedef struct row_chart {
     const unsigned *colours;                       /* [lines], and their names: */
     const char *const *line_names;
     float lo, hi, mark;                            /* mark: a black line here */
-    float left, top, right, row;                   /* of the axis; height of a row; in pixels */
 } row_chart;
+enum { ROWS_LEFT = 210, ROWS_RIGHT = 880, ROWS_TOP = 60, ROWS_EACH = 40 };     /* in pixels */
 
 static inline void draw_rows(plot *p, const row_chart *q) {
-    const float scale = (q->right - q->left) / (q->hi - q->lo), low = q->left;
-    const float bottom = q->top + q->row * (float)q->rows;
+    const float low = ROWS_LEFT, right_end = ROWS_RIGHT, top = ROWS_TOP, each = ROWS_EACH;
+    const float scale = (right_end - low) / (q->hi - q->lo);
+    const float bottom = top + each * (float)q->rows;
     const double dx = chart__step((double)(q->hi - q->lo), 8);
     char label[32];
-    text(p, 10, q->top - 34, 2, 0x000000, q->title);
+    text(p, 10, top - 34, 2, 0x000000, q->title);
     for (int r = 0; r < q->rows; r += 2) {
-        const float y = q->top + q->row * (float)r;
-        box(p, 10, y, q->right, y + q->row, 0xf3f3f3);
+        const float y = top + each * (float)r;
+        box(p, 10, y, right_end, y + each, 0xf3f3f3);
     }
     for (double v = ceil((double)q->lo / dx) * dx; v <= (double)q->hi + dx * 1e-6; v += dx) {
         const float at = low + ((float)v - q->lo) * scale;
-        box(p, at, q->top, at + 1, bottom, 0xcccccc);
+        box(p, at, top, at + 1, bottom, 0xcccccc);
         chart__number(label, sizeof label, v, dx);
         text(p, at - text(NULL, 0, 0, 1.5f, 0, label) / 2, bottom + 9, 1.5f, 0x555555, label);
     }
-    box(p, low + (q->mark - q->lo) * scale - 1, q->top, low + (q->mark - q->lo) * scale + 1, bottom,
+    box(p, low + (q->mark - q->lo) * scale - 1, top, low + (q->mark - q->lo) * scale + 1, bottom,
         0x000000);
-    float right = q->right;
+    float right = right_end;
     for (int k = q->lines - 1; k >= 0; k--) {      /* the legend, from the right */
-        text_right(p, right, q->top - 30, 1.6f, 0x333333, q->line_names[k]);
+        text_right(p, right, top - 30, 1.6f, 0x333333, q->line_names[k]);
         right -= text(NULL, 0, 0, 1.6f, 0, q->line_names[k]) + 8;
-        plot_dot(p, right, q->top - 24, 9, q->colours[k]);
+        plot_dot(p, right, top - 24, 9, q->colours[k]);
         right -= 24;
     }
     for (int i = 0; i < q->rows * q->lines; i++) {
         const int r = i / q->lines, k = i % q->lines;
-        const float y = q->top + q->row * ((float)r + ((float)k + 1) / (float)(q->lines + 1));
-        if (!k) text(p, 14, q->top + q->row * ((float)r + .5f) - 5, 1.6f, 0x222222, q->names[r]);
+        const float y = top + each * ((float)r + ((float)k + 1) / (float)(q->lines + 1));
+        if (!k) text(p, 14, top + each * ((float)r + .5f) - 5, 1.6f, 0x222222, q->names[r]);
         if (q->to[i] >= q->lo) {
             const float x = low + (q->to[i] - q->lo) * scale;
             const float from = q->from[i] >= q->lo ? low + (q->from[i] - q->lo) * scale : low;
@@ -271,6 +272,16 @@ static inline void draw_rows(plot *p, const row_chart *q) {
         } else for (int s = -3; s <= 3; s += 6)
             plot_line(p, low + 5, y - (float)s, low + 11, y + (float)s, 1.8f, q->colours[k]);
     }
+}
+
+static inline int rows_write(const row_chart *q, const char *path) {
+    const int w = ROWS_RIGHT + 20, h = ROWS_TOP + ROWS_EACH * q->rows + 40;
+    plot p;
+    if (!plot_create(&p, w, h, 0, (float)w, (float)h, 0)) return 0;
+    draw_rows(&p, q);
+    const int ok = plot_write(&p, path);
+    plot_free(&p);
+    return ok;
 }
 
 #endif

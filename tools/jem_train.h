@@ -348,9 +348,13 @@ static int load_data(run *r) {
     for (int i = 0; i < s->n; i++) r->order[i] = i;
     shuffle(r->order, s->n, &split);
     const int *train = r->order + t->n_valid;
-    for (int i = 0; i < r->n_train; i++)
-        if (t->labels_per_class <= 0 || seen[s->labels[train[i]]]++ < t->labels_per_class)
-            r->labelled[r->n_labelled++] = train[i];
+    jem_rng pick = jem_rng_seed((uint64_t)t->seed);        /* but other labels, if only a few */
+    const int first = t->labels_per_class > 0 ? jem_rng_below(&pick, r->n_train) : 0;
+    for (int k = 0; k < r->n_train; k++) {
+        const int i = train[(first + k) % r->n_train];
+        if (t->labels_per_class <= 0 || seen[s->labels[i]]++ < t->labels_per_class)
+            r->labelled[r->n_labelled++] = i;
+    }
     int least = 0;
     for (int k = 0; k < s->classes; k++) if (seen[k] < seen[least]) least = k;
     if (t->labels_per_class > 0 && seen[least] < t->labels_per_class) {
@@ -830,7 +834,7 @@ static int go_back(run *r, const char *why) {
 static int step(run *r, char why[256]) {
     const train_options *t = r->o;
     const int two = draws_twice(t), for_labels = uses_labels(t);
-    const int for_x = two && (t->w_x > 0 || (t->plain_px && t->w_score > 0));
+    const int for_x = two && (t->w_x > 0 || t->w_score > 0);
     const double start = now();
     deck *labels = two ? &r->few : &r->all;
     if (for_labels) draw_batch(r, labels, 0, r->x_few, r->y_few);
