@@ -30,7 +30,7 @@ AGAIN     = +@$(MAKE) --no-print-directory
 
 LESSONS = autograd own_energy own_net tiny_jem worlds learn ways compose three_densities break_it
 
-LESSONS += samplers film compose_nets compose_images
+LESSONS += samplers film compose_nets compose_images pooled
 # film.png moves, which pngquant does not understand: its strip stands in for it.
 STILLS  = $(filter-out film,$(LESSONS)) film_strip
 

@@ -930,7 +930,8 @@ typedef enum jem_ood {
                               calibration images that get the same label: what is too likely is
                               strange, too. Wants jem_calibrate; costs no gradient */
 } jem_ood;
-/* walk: of RISE and MOVE; NULL is 10 steps of 1. (tools/measures.h has AUROC and the like.) */
+/* walk: of RISE and MOVE; NULL is 10 steps of 1, or of noise_lo^2 for a network that has learned
+   its score. (tools/measures.h has AUROC and the like.) */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
                                  const float *x, int n, float *score);
 
@@ -6358,6 +6359,7 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
     const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
     jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
     if (!walk) d.steps = 10;
+    if (!walk && net->noise_lo > 0) d.step_size = net->noise_lo * net->noise_lo;
     if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_USUAL)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d images, score %d", n, (int)kind);
     if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;

@@ -24,6 +24,18 @@ static const float shape_colours[3][3] = { { 0.9f, -0.7f, -0.6f }, { -0.6f, 0.7f
 /* is[k]: the value of factor k. x, y: the middle, in pixels; r: about half as wide. */
 typedef struct scene { int is[FACTORS]; float x, y, r; } scene;
 
+/* What can be said of a scene: that a factor has a value; and, or, not of that. */
+typedef enum words_kind { IS, AND, OR, NOT } words_kind;
+typedef struct words { words_kind what; int factor, value; const struct words *a, *b; } words;
+#define WORD(name, factor, value) static const words name = { IS, factor, value, NULL, NULL }
+#define JOIN(name, what, a, b) static const words name = { what, 0, 0, a, b }
+static inline int words_hold(const words *w, const scene *s) {
+    if (w->what == IS) return s->is[w->factor] == w->value;
+    const int a = words_hold(w->a, s);
+    return w->what == NOT ? !a : w->what == AND ? a && words_hold(w->b, s)
+                                                : a || words_hold(w->b, s);
+}
+
 /* How much of each pixel a shape covers, mask[SIDE][SIDE]: from its distance to the edge. */
 static inline void shape_mask(int shape, float x, float y, float r, float *mask) {
     for (int k = 0; k < SHAPE_PIXELS; k++) {

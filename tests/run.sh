@@ -144,12 +144,12 @@ smoke() {
     for command in "film --quick" "samplers --quick" compose_nets "compose_images --updates 600" \
             "demo --updates 15" hello "sample 7" "train --iters 3" autograd own_energy \
             own_op own_net "tiny_jem --quick" "worlds --quick" "worlds --quick all" \
-            learn "ways --quick" compose three_densities break_it score \
+            learn "ways --quick" compose three_densities break_it "pooled --quick" score \
             out_of_distribution calibration attack imputation; do
         try "examples: $command" example $command
     done
     for picture in "film 580 221" "film_strip 1340 697" "samplers 1040 1211" \
-            "compose_nets 876 448" "compose_images 828 328" \
+            "compose_nets 876 448" "compose_images 864 472" "pooled 918 160" \
             "dreams 582 582" "train 582 582" "autograd 800 560" "own_energy 720 720" \
             "own_net 640 640" "tiny_jem 928 580" "worlds 1010 2213" "learn 940 977" \
             "ways 900 820" \

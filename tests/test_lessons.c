@@ -181,6 +181,25 @@ static void test_film(void) {
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
+/* 'red or left, and not small': of all 3 3 2 2 scenes, those. */
+static void test_words(void) {
+    printf("words\n");
+    WORD(red, COLOUR, RED);
+    WORD(left, PLACE, LEFT);
+    WORD(small, SIZE, SMALL);
+    JOIN(either, OR, &red, &left);
+    JOIN(not_small, NOT, &small, NULL);
+    JOIN(all, AND, &either, &not_small);
+    int count = 0;
+    for (int k = 0; k < 36; k++) {
+        const scene s = { { k % 3, k / 3 % 3, k / 9 % 2, k / 18 }, 0, 0, 0 };
+        const int want = (s.is[COLOUR] == RED || s.is[PLACE] == LEFT) && s.is[SIZE] != SMALL;
+        CHECK(words_hold(&all, &s) == want, "scene %d", k);
+        count += words_hold(&all, &s);
+    }
+    CHECK(count == 12, "%d scenes", count);
+}
+
 /* What was drawn is told, in a little noise, too; what is none of them is told to be none. */
 static void test_shapes(void) {
     printf("shapes\n");
@@ -218,6 +237,6 @@ int main(int argc, char **argv) {
     printf("worlds: samples and densities agree\n");
     for (int k = 0; k < WORLDS; k++) test_world((world_kind)k);
     CHECK(world_find("spirals") == SPIRALS && world_find("nowhere") == WORLDS, "by name");
-    test_histogram(), test_film(), test_shapes();
+    test_histogram(), test_film(), test_words(), test_shapes();
     return test_report();
 }

@@ -229,6 +229,11 @@ static void test_scores(jem_ctx *ctx) {
             CHECK_CLOSE(s[i], want, 2e-5 * (1 + fabs(want)), "score %d of image %d", kind, i);
         }
     }
+    net->noise_lo = 0.3f;                          /* it has learned its score: steps of .09 */
+    CHECK(jem_ood_score(net, JEM_OOD_MOVE, NULL, x, 1, s) == JEM_OK, "%s", jem_error(ctx));
+    double r2 = 0;
+    for (int k = 0; k < D; k++) r2 += (double)x[k] * (double)x[k];
+    CHECK_CLOSE(s[0], (pow(0.91, 10) - 1) * sqrt(r2), 1e-4, "ten steps that suit the network");
     CHECK(jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
           says(ctx, "not calibrated"), "not calibrated");
     CHECK(jem_ood_score(net, (jem_ood)9, NULL, x, M, s) == JEM_BAD_ARGUMENT && says(ctx, "score 9"),

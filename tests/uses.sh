@@ -10,7 +10,7 @@ case $BUILD in /*) jem=$BUILD/jem dir=$BUILD/uses ;; *) jem=$root/$BUILD/jem ;; 
 rm -rf "$dir"
 mkdir -p "$dir" && cd "$dir" || exit 1
 ln -s "$root/examples" examples
-model=examples/models/mnist.safetensors
+model=examples/models/mnist.safetensors plain=examples/models/mnist-plain.safetensors
 
 not_ok() {
     failed=$((failed + 1))
@@ -95,6 +95,12 @@ holds "black pictures, log p(x)" "$(number 1 black)" ">" .97
 holds "black pictures, usual" "$(number 6 black)" ">" .97
 holds "noise, usual" "$(number 6 'uniform noise')" ">" .999
 holds "a mean" "$(number 6 mean)" ">" .94
+status 0 "ood beside" $model ood --dataset digits --n 40 --other digits --beside $plain --out o.png
+check "a row more for each of nine, and the mean" test "$(grep -c '^  mnist-plain' out)" = 10
+status 0 "ood beside itself" $model ood --dataset digits --n 40 --other digits --beside $model \
+    --out o.png
+check "the same numbers" test "$(number 6 mean)" = "$(number 6 mnist)"
+holds "noise moves far in ten steps that suit the network" "$(number 5 'uniform noise')" ">" .9
 status 0 "fpr95" $model ood --dataset digits --n 50 --measure fpr95 --other digits --out o.png
 says "FPR at 95% TPR of 50 test images"
 holds "noise is let in" "$(number 6 'uniform noise')" == 0
@@ -142,6 +148,10 @@ for hide in half block random; do
         "$(number 2 'mean of images that training held out')"
 done
 
+status 0 "impute beside" $model impute --dataset digits --n 16 --steps 60 --beside $plain \
+    --out i.png
+says "one sample of mnist-plain  .*%"
+
 echo "judge, samples"
 "$jem" judge --dataset digits --iters 30 --out judge.jem >out 2>err
 check "a judge" test -s judge.jem
@@ -164,8 +174,12 @@ holds "samples are recognised" "$(number 2 'from noise   ')" ">" 80
 holds "as what they are meant to be" "$(number 3 'from noise   ')" ">" 80
 usual=$(number 7 'test images   ')
 check "no buffer in this file" sh -c '! grep -q "^  buffer" out'
-status 0 "samples and a buffer" t/last.safetensors samples --n 40 --judge $judge --out s.png
+refuses 1 "takes images (1,28,28), and .* (1,16,16)" $model samples --judge $judge \
+    --dataset digits --beside small/last.safetensors
+status 0 "samples and a buffer" t/last.safetensors samples --n 40 --judge $judge --out s.png \
+    --beside $model
 says "^  buffer"
+holds "beside: those of the other" "$(number 2 'mnist   ')" ">" 80
 holds "a network of two updates" "$(number 2 'from noise   ')" "<" 20
 holds "is further away than test images" "$(number 7 'from noise   ')" ">" "2 * ${usual:-1e9}"
 

@@ -72,6 +72,15 @@ static jem_sgld_desc uses_walk(const uses *s, int steps) {
     return d;
 }
 
+/* May both look at the same images? */
+static int uses_alike(const uses *s, const uses *beside) {
+    const jem_net *a = s->m.net, *b = beside ? beside->m.net : a;
+    if (a->channels == b->channels && a->height == b->height && a->width == b->width) return 1;
+    fprintf(stderr, "jem eval: %s takes images (%d,%d,%d), and %s (%d,%d,%d)\n", s->name,
+            a->channels, a->height, a->width, beside->name, b->channels, b->height, b->width);
+    return 0;
+}
+
 /* A histogram's outline: 2 points for each of `bins` bars, and one at either end. */
 static void outline(const double *heights, int bins, double lo, double hi, float *x, float *y) {
     for (int k = 0; k < bins; k++)
@@ -268,7 +277,7 @@ static void ood_count(ood_table *t, const char *name, const float *scores, int n
 
 static int ood_row(ood_table *t, const char *name, const float *x, int n) {
     const uses *s = t->s;
-    printf("  %-22s", name);
+    printf("  %-22.22s", name);
     for (int k = 0; k < OOD_SCORES; k++) {
         detection d;
         if (jem_ood_score(s->m.net, (jem_ood)k, NULL, x, n, t->other + k * s->n) != JEM_OK ||
@@ -319,7 +328,12 @@ static int ood_draw(const ood_table *t) {
     return uses_draw(t->s->u->out, panels, 2, 750);
 }
 
-static int ood_rows(ood_table *t) {
+/* The same images for both models (`two`: there is another); its row has its name. */
+static int ood_pair(ood_table t[2], int two, const char *name, const float *x, int n) {
+    return ood_row(t, name, x, n) && (!two || ood_row(t + 1, t[1].s->name, x, n));
+}
+
+static int ood_rows(ood_table t[2], int two) {
     const uses *s = t->s;
     const char *list = s->u->other;
     char name[256];
@@ -329,12 +343,12 @@ static int ood_rows(ood_table *t) {
         if (!strcmp(name, s->u->e.dataset)) continue;
         const int n = other_images(s, name, s->n, x);
         if (n < 1) continue;
-        ok = ood_row(t, name, x, n), others++;
+        ok = ood_pair(t, two, name, x, n), others++;
         if (ok && t->shown < 3) ood_count(t, name, t->other, n);
     }
     for (int kind = 0; ok && kind < OOD_MADE; kind++) {
         make_outliers(s, kind, s->n, x);
-        ok = ood_row(t, ood_made[kind], x, s->n);
+        ok = ood_pair(t, two, ood_made[kind], x, s->n);
         if (ok && (kind == 0 || kind == 2 || kind == 6))
             ood_count(t, ood_made[kind], t->other, s->n);
     }
@@ -342,39 +356,44 @@ static int ood_rows(ood_table *t) {
     return ok;
 }
 
+static int ood_open(ood_table *t, const uses *s) {
+    memset(t, 0, sizeof *t);
+    t->s = s;
+    t->usual = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
+    t->other = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
+    t->heights = (double *)calloc((size_t)(2 * OOD_SHOWN * OOD_BINS), sizeof(double));
+    if (!t->usual || !t->other || !t->heights) return uses_no_memory(), 0;
+    for (int k = 0; k < OOD_SCORES; k++)
+        if (jem_ood_score(s->m.net, (jem_ood)k, NULL, s->x, s->n, t->usual + k * s->n) != JEM_OK)
+            return model_fail("jem eval", &s->m);
+    return 1;
+}
+
 static int eval_ood(uses *s, uses *beside) {
     static const char *const measures[3] = { "AUROC", "AUPR", "FPR at 95% TPR" };
-    ood_table t;
-    (void)beside;
-    memset(&t, 0, sizeof t);
-    t.s = s;
-    t.usual = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
-    t.other = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
-    t.heights = (double *)calloc((size_t)(2 * OOD_SHOWN * OOD_BINS), sizeof(double));
-    int ok = t.usual && t.other && t.heights;
-    if (!ok) uses_no_memory();
-    for (int k = 0; ok && k < OOD_SCORES; k++)
-        if (jem_ood_score(s->m.net, (jem_ood)k, NULL, s->x, s->n, t.usual + k * s->n) != JEM_OK)
-            ok = model_fail("jem eval", &s->m);
+    ood_table t[2];
+    const int two = beside != NULL;
+    memset(t, 0, sizeof t);
+    int ok = uses_alike(s, beside) && ood_open(t, s) && (!two || ood_open(t + 1, beside));
     if (ok) {
         printf("%s: %s of %d test images against\n  %-22s", s->name, measures[s->u->measure], s->n,
                "");
         for (int k = 0; k < OOD_SCORES; k++) printf("  %10s", ood_scores[k]);
         printf("\n");
-        ood_range(&t), ood_count(&t, "test images", t.usual, s->n);
-        ok = ood_rows(&t);
+        ood_range(t), ood_count(t, "test images", t->usual, s->n);
+        ok = ood_rows(t, two);
     }
-    if (ok) {
-        printf("  %-22s", "mean");
-        for (int k = 0; k < OOD_SCORES; k++) printf("  %10.3f", t.sum[k] / t.rows);
+    for (int i = 0; ok && i <= two; i++) {
+        printf("  %-22.22s", i ? beside->name : "mean");
+        for (int k = 0; k < OOD_SCORES; k++) printf("  %10.3f", t[i].sum[k] / t[i].rows);
         printf("\n");
-        ok = !ood_draw(&t);
     }
+    ok = ok && !ood_draw(t);
     if (ok && *s->u->save) {
         ok = jem_save(s->m.net, s->u->save) == JEM_OK || model_fail("jem eval", &s->m);
         if (ok) printf("%s: the model, calibrated\n", s->u->save);
     }
-    free(t.usual), free(t.other), free(t.heights);
+    for (int i = 0; i < 2; i++) free(t[i].usual), free(t[i].other), free(t[i].heights);
     return !ok;
 }
 
@@ -618,9 +637,11 @@ static int impute_row(const uses *s, const char *name, const float *filled, cons
 static int impute_once(const uses *s, const float *known, jem_rng *rng, float *filled) {
     jem_net *net = s->m.net;
     jem_impute_desc d = jem_impute_desc_default();
-    d.walk = uses_walk(s, s->u->steps), d.walk.clamp_lo = -1, d.walk.clamp_hi = 1;
-    if (net->noise_hi > 0)                         /* it has learned a score */
+    d.walk = uses_walk(s, s->u->steps);
+    if (net->noise_hi > 0)                         /* it has learned a score, and knows noise: to
+                                                      cut it off at -1 would be unlike any */
         d.denoise.steps = 300, d.denoise.sigma_max = net->noise_hi;
+    else d.walk.clamp_lo = -1, d.walk.clamp_hi = 1;
     for (int i = 0; i < s->n && jem_ok(s->m.ctx); i += SAMPLE_AT_ONCE) {
         const int n = s->n - i < SAMPLE_AT_ONCE ? s->n - i : SAMPLE_AT_ONCE;
         const ptrdiff_t at = i * image_size(net);
@@ -644,9 +665,8 @@ static int eval_impute(uses *s, uses *beside) {
     const char *from = "";
     char name[64];
     int ok = known && filled && mean && grid && held && pixel, n = 0;
-    (void)beside;
     if (!ok) uses_no_memory();
-    else ok = (n = held_out_images(s, 2000, held, &from)) > 0;
+    else ok = uses_alike(s, beside) && (n = held_out_images(s, 2000, held, &from)) > 0;
     if (ok) {
         make_mask(s, known);
         for (ptrdiff_t i = 0; i < n * size; i++) pixel[i % size] += (double)held[i] / n;
@@ -671,6 +691,9 @@ static int eval_impute(uses *s, uses *beside) {
         if (ok && !draw) ok = impute_row(s, "one sample", filled, known);
     }
     ok = ok && impute_row(s, "mean of 4 samples", mean, known);
+    snprintf(name, sizeof name, "one sample of %.40s", beside ? beside->name : "");
+    if (ok && beside)                              /* the first model still says what it sees */
+        ok = impute_once(beside, known, &rng, filled) && impute_row(s, name, filled, known);
     ok = ok && picture_grid(s->u->out, grid, IMPUTE_ROWS * shown, shown, s->m.net->channels,
                             s->m.net->height, s->m.net->width, 2);
     if (ok) printf("%s: images, what is known of them, filled with the mean, two samples\n",
@@ -708,7 +731,7 @@ static const option calibration_table[] = {
       "bins of the reliability diagram" }
 };
 static const option ood_table_options[] = {
-    USES_COMMON("1000", "ood.png"),
+    USES_COMMON("1000", "ood.png"), USES_BESIDE,
     { "other", OPTION_TEXT, OPTION_NOW, USES_AT(other), "NAMES",
       NO_PRESETS("mnist,fashion-mnist,cifar10"), 0, 0,
       "other data sets or folders to compare with, besides synthetic images" },
@@ -739,7 +762,7 @@ static const option attack_table[] = {
       "a picture of the smallest perturbations found" }
 };
 static const option impute_table[] = {
-    USES_COMMON("200", "impute.png"),
+    USES_COMMON("200", "impute.png"), USES_BESIDE,
     { "hide", OPTION_CHOICE, OPTION_NOW, USES_AT(hide), "half|block|random", NO_PRESETS("half"), 0,
       0, "what to hide" },
     { "share", OPTION_FLOAT, OPTION_NOW, USES_AT(share), "X", NO_PRESETS(".8"), 0, 1,
@@ -749,7 +772,7 @@ static const option impute_table[] = {
 };
 
 static const option samples_table[] = {
-    USES_COMMON("10000", "samples.png"),
+    USES_COMMON("10000", "samples.png"), USES_BESIDE,
     { "judge", OPTION_TEXT, OPTION_NOW, USES_AT(other), "FILE", NO_PRESETS(""), 0, 0,
       "made by jem judge (if not given, examples/models/judge-DATASET.safetensors)" }
 };
@@ -804,7 +827,8 @@ static int run_use(const struct use *what, options *o, const uses_options *u, co
     const int two = !status && *u->beside;
     for (int i = 0; i < 2; i++) o->given[i] = 1;   /* dataset and data: the same for both */
     if (two) status = uses_open(&s[1], o, u, u->beside);
-    if (!status && what->run == eval_ood && !uses_calibrate(&s[0])) status = 1;
+    for (int i = 0; i <= two && !status && what->run == eval_ood; i++)
+        status = !uses_calibrate(&s[i]);
     if (!status) status = what->run(&s[0], two ? &s[1] : NULL);
     for (int i = 0; i <= two; i++) {
         free(s[i].x), data_free(&s[i].test);

@@ -207,7 +207,7 @@ static int judge_command(int argc, char **argv) {
 
 /* ---- jem eval MODEL samples ------------------------------------------------------------------ */
 
-enum { SAMPLES_SHOWN = 10, SAMPLES_NEAR = 200, SAMPLES_SETS = 3 };
+enum { SAMPLES_SHOWN = 10, SAMPLES_NEAR = 200, SAMPLES_SETS = 4 };
 
 typedef struct sample_set {
     const char *name;
@@ -298,7 +298,7 @@ static int samples_row(jem_net *judge, sample_set *is, const sample_set *real) {
                                &recall);
     if (ok) {
         const verdict v = judge_verdict(logp, is->n, judge->classes - 1, is->labels);
-        printf("  %-16s  %6d  %9.1f%%", is->name, is->n, 100 * v.recognised);
+        printf("  %-16.16s  %6d  %9.1f%%", is->name, is->n, 100 * v.recognised);
         if (is->labelled) printf("  %7.1f%%", 100 * v.hit);
         else printf("  %8s", "-");
         printf("  %6.1f%%  %7.2f  %7.2f  %8.2f  %9.3f  %6.3f\n", 100 * v.passes, v.classes, v.score,
@@ -359,7 +359,8 @@ static int samples_nearest(const uses *s, const data_set *train, const sample_se
     return ok;
 }
 
-static int samples_judge(const uses *s, jem_net *judge, const char *path, const data_set *train) {
+static int samples_judge(const uses *s, const uses *beside, jem_net *judge, const char *path,
+                         const data_set *train) {
     const ptrdiff_t size = image_size(s->m.net);
     const int n = s->u->e.n;
     sample_set known, set[SAMPLES_SETS];
@@ -367,7 +368,8 @@ static int samples_judge(const uses *s, jem_net *judge, const char *path, const 
     int ok = samples_create(&known, "training images", n < train->n ? n : train->n, size) &&
              samples_create(&set[0], "test images", s->n, size) &&
              samples_create(&set[1], "from noise", n, size) &&
-             samples_create(&set[2], "buffer", n, size);
+             samples_create(&set[2], "buffer", n, size) &&
+             (!beside || samples_create(&set[3], beside->name, n, size));
     int *order = (int *)malloc((size_t)train->n * sizeof *order);
     if (!ok || !order) uses_no_memory(), ok = 0;
     if (ok) {
@@ -378,7 +380,8 @@ static int samples_judge(const uses *s, jem_net *judge, const char *path, const 
         memcpy(set[0].x, s->x, (size_t)(s->n * size) * sizeof *s->x);
         memcpy(set[0].labels, s->labels, (size_t)s->n * sizeof *s->labels), set[0].labelled = 1;
         ok = judge_look(judge, known.x, known.n, NULL, known.features) &&
-             samples_fresh(s, &set[1]) && samples_buffer(s, &set[2]);
+             samples_fresh(s, &set[1]) && samples_buffer(s, &set[2]) &&
+             (!beside || samples_fresh(beside, &set[3]));     /* also from noise */
     }
     if (ok) printf("%s, judged by %s (not an Inception network: compare only with itself)\n"
                    "  %-16s  %6s  %10s  %8s  %7s  %7s  %7s  %8s  %9s  %6s\n", s->name, path, "",
@@ -396,23 +399,22 @@ static int eval_samples(uses *s, uses *beside) {
     data_set train;
     eval_options e = s->u->e;
     char path[OPTION_TEXT_SIZE + 64];
-    (void)beside;
     e.split = 1;
     if (*s->u->other) snprintf(path, sizeof path, "%s", s->u->other);
     else snprintf(path, sizeof path, "examples/models/judge-%.200s.safetensors", s->test.name);
     jem_ctx *ctx = make_ctx(s->u->e.threads, JEM_FAST);
     jem_net *judge = ctx ? judge_load(ctx, path) : NULL;
     const jem_net *net = s->m.net;
-    int ok = judge != NULL, loaded = 0;
-    if (!ok) fprintf(stderr, "jem eval: %s (jem judge makes one)\n",
-                     ctx ? jem_error(ctx) : "no memory");
-    else if (judge->channels != net->channels || judge->height != net->height ||
-             judge->width != net->width || judge->classes != net->classes + 1)
+    int ok = judge && uses_alike(s, beside), loaded = 0;
+    if (!judge) fprintf(stderr, "jem eval: %s (jem judge makes one)\n",
+                        ctx ? jem_error(ctx) : "no memory");
+    else if (ok && (judge->channels != net->channels || judge->height != net->height ||
+                    judge->width != net->width || judge->classes != net->classes + 1))
         ok = 0, fprintf(stderr, "jem eval: %s judges (%d,%d,%d) of %d classes, not the model's "
                         "(%d,%d,%d) of %d\n", path, judge->channels, judge->height, judge->width,
                         judge->classes - 1, net->channels, net->height, net->width, net->classes);
     if (ok) ok = loaded = !data_for(&s->m, s->o, &e, &train);
-    ok = ok && samples_judge(s, judge, path, &train);
+    ok = ok && samples_judge(s, beside, judge, path, &train);
     if (loaded) data_free(&train);
     jem_net_free(judge), jem_ctx_free(ctx);
     return !ok;

@@ -130,13 +130,12 @@ static int fill_watch(void *user, int step, jem_tensor *x) {
 /* [fill] The known pixels are held; chains find what goes with them. */
 PAGE(int, fill_in)(int ways, int seed) {
     jem_impute_desc how = jem_impute_desc_default();
-    how.walk.clamp_lo = -1, how.walk.clamp_hi = 1;
     how.walk.watch = how.denoise.watch = fill_watch;
     if (nets[0]->noise_hi > 0) {                   /* it knows its score: down from much noise */
         how.denoise.steps = 150, how.denoise.step = 0.1f;
         how.denoise.sigma_max = nets[0]->noise_hi;
         how.walk.steps = 150, how.walk.step_size = 0.01f, how.walk.noise_std = 0.1f;
-    }
+    } else how.walk.clamp_lo = -1, how.walk.clamp_hi = 1;
     for (int k = 0; k < ways * PIXELS; k++)
         filled[k] = seen[k % PIXELS], known[k] = hidden[k % PIXELS] == 0;
     jem_rng own = jem_rng_seed((uint64_t)seed);

@@ -1,0 +1,110 @@
+/* QUESTION  Convolutions, a mean over the picture, a linear layer: a good classifier. Why does the
+             same network make a bad density?
+
+   FORMULA   A flat head has a weight for each feature at each place; a pooled one has
+                 f(x) = w . mean over places of h(place) = mean of what each window says for itself,
+             wherever it is. So log p(x) counts patterns; that is a model of textures (Zhu, Wu and
+             Mumford 1998, 'FRAME'). That there is one shape, and not two or none, no window sees.
+
+   LOOK FOR  Data; dreams of the flat head; dreams of the pooled one. The networks are alike but for
+             the head, were told the colours, and are both right about them. In print: how many
+             dreams are one shape, as in compose_images.
+
+   TRY       UPDATES 2000: does more training help? PLAIN 1: the first convolution alone before the
+             head, windows of 3 x 3 that see hardly more than an edge.
+
+   RUN       build/pooled                Picture: build/pictures/pooled.png */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+
+#include "shapes.h"
+
+enum { UPDATES = 700, BATCH = 64, SAMPLES = 32, SHOWN = 14, LAYERS = 3, PLAIN = LAYERS };
+enum { ZOOM = 3, CELL = SIDE * ZOOM + 4, LEFT_OF = 190 };      /* of the picture, in pixels */
+
+typedef struct layers { jem_layer conv[LAYERS], head; int pooled; } layers;
+
+static jem_tensor *forward(jem_net *net, jem_tensor *x, int training, void *user) {
+    const layers *l = (const layers *)user;
+    for (int k = 0; k < PLAIN; k++)
+        x = jem_silu(net->ctx, jem_apply(&l->conv[k], x, training));
+    x = l->pooled ? jem_global_pool(net->ctx, x) : jem_flatten(net->ctx, x);
+    return jem_apply(&l->head, x, training);
+}
+
+static jem_net *create(jem_ctx *ctx, int pooled) {
+    jem_net *net = jem_net_create(ctx, forward, NULL, sizeof(layers), 3, SIDE, SIDE, 3, 1);
+    if (!net) return NULL;
+    layers *l = (layers *)net->user;
+    int wide = 16, side = SIDE;
+    l->pooled = pooled;
+    l->conv[0] = jem_conv_layer(net, "conv0", 3, wide, 3, 1, 1);
+    for (int k = 1; k < PLAIN; k++, wide *= 2, side /= 2)
+        l->conv[k] = jem_conv_layer(net, k == 1 ? "conv1" : "conv2", wide, 2 * wide, 4, 2, 1);
+    l->head = jem_linear_layer(net, "head", pooled ? wide : wide * side * side, 3);
+    return net;
+}
+
+/* Scores first, then chains, as in compose_images; accuracy of the last fifty batches. */
+static double learn(jem_net *net, int updates) {
+    static float x[BATCH * SHAPE_NUMBERS];
+    int y[BATCH];
+    jem_train_desc how = jem_train_desc_score(updates);
+    net->scale = 10, how.w_cd = 0.01f, how.cd_from = updates / 2, how.negatives = 16;
+    jem_trainer *tr = jem_trainer_create(net, &how);
+    jem_rng rng = jem_rng_seed(2);
+    for (int i = 0; i < updates && jem_ok(net->ctx); i++) {
+        for (int j = 0; j < BATCH; j++) {
+            const scene s = scene_random(&rng);
+            scene_draw(&s, x + j * SHAPE_NUMBERS), y[j] = s.is[COLOUR];
+        }
+        jem_train_step(tr, x, y, BATCH);
+    }
+    jem_trainer_average(tr, 1), jem_trainer_free(tr);
+    return (double)jem_accuracy(net, x, y, BATCH);
+}
+
+/* A row of pictures; how many of them are one shape. */
+static int put(plot *paper, int row, const char *name, const float *x) {
+    char note[40];
+    int whole = 0;
+    for (int i = 0; i < SAMPLES; i++) {
+        scene s;
+        whole += scene_nearest(x + i * SHAPE_NUMBERS, &s) > SHAPE_SEEN;
+        if (i < SHOWN)
+            shape_put(paper, LEFT_OF + CELL * i, 4 + CELL * row, ZOOM, x + i * SHAPE_NUMBERS);
+    }
+    snprintf(note, sizeof note, "%d%% are one shape", 100 * whole / SAMPLES);
+    text(paper, 8, (float)(10 + CELL * row), 1.8f, 0x222222, name);
+    text(paper, 8, (float)(32 + CELL * row), 1.5f, 0x666666, note);
+    return 100 * whole / SAMPLES;
+}
+
+int main(int argc, char **argv) {
+    static float x[SAMPLES * SHAPE_NUMBERS];
+    static const char *const names[2] = { "flat head", "pooled head" };
+    const int wide = LEFT_OF + CELL * SHOWN, high = 3 * CELL + 4;
+    plot paper;
+    if (!plot_create(&paper, wide, high, 0, (float)wide, (float)high, 0)) return 1;
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    jem_rng rng = jem_rng_seed(1);
+    for (int i = 0; i < SAMPLES; i++) {
+        const scene s = scene_random(&rng);
+        scene_draw(&s, x + i * SHAPE_NUMBERS);
+    }
+    put(&paper, 0, "data", x);
+    for (int pooled = 0; pooled < 2 && jem_ok(ctx); pooled++) {
+        jem_net *net = create(ctx, pooled);
+        const double right = net ? learn(net, is_quick(argc, argv) ? 6 : UPDATES) : 0;
+        jem_tensor *t = jem_zeros(ctx, SAMPLES, 3, SIDE, SIDE);
+        jem_fresh_desc how = jem_net_fresh(net);
+        jem_fresh(ctx, jem_logp, net, t, &how, &rng);
+        if (jem_read(t, x) == JEM_OK)
+            printf("%-12s colours %.0f%% right, of its dreams %d%% are one shape\n", names[pooled],
+                   100 * right, put(&paper, 1 + pooled, names[pooled], x));
+        jem_reset(ctx), jem_net_free(net);
+    }
+    const int failed = report(ctx) || !plot_write(&paper, "build/pictures/pooled.png");
+    plot_free(&paper), jem_ctx_free(ctx);
+    return failed;
+}
