@@ -22,7 +22,7 @@
 #include "shapes.h"
 
 #define FLOOR 1e-3f
-#define WEIGHT 20
+#define WEIGHT 12
 enum { UPDATES = 2400, BATCH = 64, SAMPLES = 24, SHOWN = 12, ROWS = 9 };
 enum { ZOOM = 3, CELL = SIDE * ZOOM + 4, LEFT_OF = 240 };      /* of the picture, in pixels */
 
@@ -114,7 +114,7 @@ static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int 
     jem_denoise_desc last = jem_denoise_desc_default();
     jem_tensor *t = jem_zeros(ctx, SAMPLES, 3, SIDE, SIDE);
     how.mean = m->net[0]->mean, how.walk.steps = 300, m->asked = row->asked;
-    last.steps = 20, last.step = 0.3f, last.sigma_max = 0.3f;          /* a clean end */
+    last.steps = 8, last.step = 0.3f, last.sigma_max = 0.3f;          /* a clean end */
     jem_fresh(ctx, together, m, t, &how, &rng), jem_denoise(ctx, together, m, t, &last, NULL);
     for (int i = 0; jem_read(t, x) == JEM_OK && i < SAMPLES; i++) {
         scene s;
