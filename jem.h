@@ -698,7 +698,7 @@ JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, cons
                                    float reinit, float *x, int *slot);
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
 
-/* ---- exact samplers, and diagnostics ---- */
+/* ---- exact samplers (tools/measures.h tells what their chains are worth) ---- */
 
 /* A Langevin step is only nearly right: the larger it is, the larger its bias. Where a proposal x'
    is taken with probability min(1, ratio) and otherwise refused (Metropolis & others 1953; Hastings
@@ -755,18 +755,6 @@ JEM_API jem_ais_desc jem_ais_desc_default(void);
 /* x is a leaf; what it holds does not matter. Then it holds the chains' ends. */
 JEM_API jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                            const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result);
-
-/* What values[step][chain] of some number are worth: effective sample size and split R-hat as in
-   Stan (Gelman & others 2013, section 11.4-5; Geyer's initial monotone sequence). */
-typedef struct jem_chain_stats {
-    double mean, std;                              /* of the number */
-    double tau;                                    /* autocorrelation time: so many steps are worth
-                                                      one independent sample */
-    double ess, error;                             /* their number; standard error of the mean */
-    double rhat;                                   /* 1: chains agree; above 1.01 they do not yet */
-} jem_chain_stats;
-/* NaN in all fields if steps < 8 or chains < 1; the middle one of an odd number is left out. */
-JEM_API jem_chain_stats jem_diagnose(const float *values, int steps, int chains);
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
@@ -1196,15 +1184,20 @@ static void *jem__null(jem_ctx *ctx, jem_status status, const char *format, ...)
     return NULL;
 }
 
-/* 1 if lo <= value <= hi; otherwise says so, by name and value. */
-static int jem__in_range(jem_ctx *ctx, const char *field, double value, double lo, double hi) {
+/* 1 if lo <= value <= hi; otherwise says so, by name and value; a desc's fields come as d.name. */
+static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, double value, double lo,
+                         double hi) {
     const float v = (float)value;
     uint32_t bits;                                 /* -ffast-math believes in no NaN */
     memcpy(&bits, &v, sizeof bits);
     if ((bits & 0x7f800000u) != 0x7f800000u && value >= lo && value <= hi) return 1;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s = %g is not in %g..%g", field, value, lo, hi);
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %s = %g is not in %g..%g", what,
+              strncmp(name, "d.", 2) ? name : name + 2, value, lo, hi);
     return 0;
 }
+#define JEM__IN(x, lo, hi) jem__in_range(ctx, what, #x, (double)(x), (double)(lo), (double)(hi))
+#define JEM__TINY 1e-30    /* above 0 */
+#define JEM__MOST 3.4e38
 
 jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message) {
     return jem__fail(ctx, status, "%s", message ? message : "");
@@ -3875,7 +3868,7 @@ jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param 
 
 /* ---- short texts: a network's description, and what travels with it into a file -------------- */
 
-typedef struct jem__meta { struct jem__meta *next; char *key, *value; } jem__meta;
+typedef struct jem__meta { struct jem__meta *next; const char *key, *value; } jem__meta;
 #define JEM__MAX_TEXTS 4096                        /* bounds what a hostile file can cost */
 
 static const char *jem__meta_get(const jem__meta *list, const char *key) {
@@ -3885,10 +3878,7 @@ static const char *jem__meta_get(const jem__meta *list, const char *key) {
 }
 
 static void jem__meta_free(jem_ctx *ctx, jem__meta *list) {
-    for (jem__meta *next; list; list = next) {
-        next = list->next;
-        jem__free(ctx, list->key), jem__free(ctx, list->value), jem__free(ctx, list);
-    }
+    for (jem__meta *next; list; list = next) next = list->next, jem__free(ctx, list);
 }
 
 /* Well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
@@ -3911,33 +3901,24 @@ static int jem__utf8_valid(const char *s, size_t n) {
 /* Adds at the end, replaces, or removes (value NULL). What is refused here no file may hold. */
 static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
                                 const char *value) {
+    const size_t k = key ? strlen(key) : 0, v = value ? strlen(value) : 0;
     int texts = 0;
-    if (!key || !jem__utf8_valid(key, strlen(key)) ||
-        (value && !jem__utf8_valid(value, strlen(value))))
+    if (!key || !jem__utf8_valid(key, k) || (value && !jem__utf8_valid(value, v)))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": key or value is not UTF-8",
                          key ? key : "");
     for (; *list && strcmp((*list)->key, key); texts++) list = &(*list)->next;
-    if (texts == JEM__MAX_TEXTS && !*list && value)
+    jem__meta *old = *list, *rest = old ? old->next : NULL, *m = NULL;
+    if (texts == JEM__MAX_TEXTS && !old && value)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": there are %d already", key, texts);
-    if (!value) {
-        jem__meta *gone = *list;
-        if (gone) *list = gone->next, gone->next = NULL, jem__meta_free(ctx, gone);
-        return JEM_OK;
+    if (value) {                                   /* both texts stand behind their struct */
+        m = (jem__meta *)jem__alloc(ctx, sizeof *m + k + 1 + v + 1);
+        if (!m) return JEM_NO_MEMORY;
+        m->key = (char *)memcpy(m + 1, key, k + 1);
+        m->value = (char *)memcpy((char *)(m + 1) + k + 1, value, v + 1);
+        m->next = rest;
     }
-    char *copy = jem__strdup(ctx, value);
-    if (!copy) return JEM_NO_MEMORY;
-    if (*list) {
-        jem__free(ctx, (*list)->value);
-        (*list)->value = copy;
-        return JEM_OK;
-    }
-    jem__meta *m = (jem__meta *)jem__alloc(ctx, sizeof *m);
-    if (m) m->key = jem__strdup(ctx, key), m->value = copy;
-    if (!m || !m->key) {
-        jem__free(ctx, copy), jem__free(ctx, m);
-        return JEM_NO_MEMORY;
-    }
-    *list = m;
+    *list = m ? m : rest;
+    jem__free(ctx, old);
     return JEM_OK;
 }
 
@@ -3999,13 +3980,6 @@ typedef struct jem__fields {
     jem__meta **out;                               /* or NULL */
     jem_status status;
 } jem__fields;
-
-static jem__fields jem__fields_of(jem_ctx *ctx, const char *kind) {
-    jem__fields f;
-    memset(&f, 0, sizeof f);
-    f.ctx = ctx, f.kind = f.where = kind;
-    return f;
-}
 
 /* text: what a file says, or NULL. */
 static void jem__fields_fail(jem__fields *f, const char *key, const char *text, double value,
@@ -4411,7 +4385,7 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     if (!ctx) return NULL;
     const int errors = ctx->errors;
     jem_wrn_desc d = desc ? *desc : jem_wrn_desc_default();
-    jem__fields fields = jem__fields_of(ctx, "wrn");
+    jem__fields fields = { ctx, "wrn", "wrn", NULL, NULL, JEM_OK };
     jem__wrn_fields(&fields, &d);
     if (fields.status) return NULL;
     const int n = (d.depth - 4) / 6;
@@ -4451,36 +4425,36 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
 /* ---- the strided convnet and the MLP: one stack of layers ------------------------------------ */
 
 typedef struct jem__stack {
-    int convs, layers;                             /* conv layers, then linear ones */
-    jem_activation activation;
-    float slope;
-    int uncond;
-    jem_layer layer[10], energy;
+    jem_convnet_desc desc;
+    int convs;                                     /* conv layers, then linear ones */
+    jem_layer layer[8], head, energy;
 } jem__stack;
 
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__stack *s = (const jem__stack *)user;
-    for (int i = 0; i < s->layers; i++) {
+    const jem_convnet_desc *d = &s->desc;
+    for (int i = 0; i < d->layers; i++) {
         if (i == s->convs) x = jem_flatten(net->ctx, x);
-        if (i + 1 == s->layers && s->uncond) net->energy = jem_apply(&s->energy, x, training);
         x = jem_apply(&s->layer[i], x, training);
-        if (i + 1 < s->layers) x = jem_activate(net->ctx, x, s->activation, s->slope);
+        x = jem_activate(net->ctx, x, d->activation, d->slope);
     }
-    return x;
+    if (s->convs) x = jem_flatten(net->ctx, x);
+    if (d->uncond) net->energy = jem_apply(&s->energy, x, training);
+    return jem_apply(&s->head, x, training);
 }
 
 static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, uint64_t seed) {
     if (!ctx) return NULL;
     const int errors = ctx->errors;
-    jem__fields fields = jem__fields_of(ctx, conv ? "convnet" : "mlp");
+    const char *kind = conv ? "convnet" : "mlp";
+    jem__fields fields = { ctx, kind, kind, NULL, NULL, JEM_OK };
     jem__stack_fields(&fields, d);
     if (fields.status) return NULL;
     jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d->channels,
                                   d->height, d->width, d->classes, seed);
     if (!net) return NULL;
     jem__stack *s = (jem__stack *)net->user;
-    s->convs = conv ? d->layers : 0, s->layers = d->layers + 1;
-    s->activation = d->activation, s->slope = d->slope, s->uncond = d->uncond;
+    s->desc = *d, s->convs = conv ? d->layers : 0;
     int in = conv ? d->channels : d->channels * d->height * d->width, h = d->height, w = d->width;
     for (int i = 0; i < d->layers; i++) {
         char name[32];
@@ -4495,7 +4469,7 @@ static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, u
         jem__fail(ctx, JEM_BAD_ARGUMENT, "convnet: %dx%d images are too small for %d layers",
                   d->height, d->width, d->layers);
     in *= conv ? h * w : 1;
-    s->layer[d->layers] = jem_linear_layer(net, "class_output", in, d->classes);
+    s->head = jem_linear_layer(net, "class_output", in, d->classes);
     if (d->uncond) s->energy = jem_linear_layer(net, "energy_output", in, 1);
     fields.out = &net->meta;
     jem__stack_fields(&fields, d);
@@ -4528,8 +4502,7 @@ jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed) {
 /* A network as described in a file, with fresh parameters. */
 static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const char *where) {
     const char *kind = jem__meta_get(meta, "jem.net");
-    jem__fields f = jem__fields_of(ctx, kind ? kind : "(nothing)");
-    f.in = meta, f.where = where;
+    jem__fields f = { ctx, kind ? kind : "(nothing)", where, meta, NULL, JEM_OK };
     if (!strcmp(f.kind, "wrn")) {
         jem_wrn_desc d = jem_wrn_desc_default();
         jem__wrn_fields(&f, &d);
@@ -4921,13 +4894,24 @@ typedef struct jem__walk {
     const char *what;                              /* for error messages */
     const jem__node *x;
     int steps;
-    jem__langevin d;                               /* a step; noise-blind: sizes for sigma = 1, */
-    float sigma_max;                               /* to be multiplied by each image's (0: SGLD) */
+    float step, noise;                             /* noise-blind: for sigma = 1, to be */
+    float sigma_max;                               /* multiplied by each image's (0: SGLD) */
+    jem__langevin d;                               /* a step */
     const jem_rng *rng;
     uint64_t start;
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;
 } jem__walk;
+
+/* Is there what a walk needs? Otherwise it is an error. rng: there is one, or none is needed. */
+static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const jem_tensor *x,
+                           int rng) {
+    if (!ctx || ctx->status != JEM_OK) return 0;
+    if (logp && jem__is_leaf(x, what) && rng) return 1;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a log-density, a leaf x%s", what,
+              rng ? "" : ", an rng");
+    return 0;
+}
 
 static void jem__walk_group(void *arg, int g) {
     const jem__walk *w = (const jem__walk *)arg;
@@ -4951,7 +4935,8 @@ static void jem__walk_group(void *arg, int g) {
 
 static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem__walk *w,
                                 jem_rng *rng) {
-    w->x = x->node, w->rng = rng && w->d.noise[0] != 0 ? rng : NULL, w->start = 0;
+    w->x = x->node, w->rng = rng && w->noise != 0 ? rng : NULL;
+    for (int l = 0; l < JEM_LANES; l++) w->d.step[l] = w->step, w->d.noise[l] = w->noise;
     for (int step = 0; step < w->steps && ctx->status == JEM_OK; step++) {
         jem_mark mark = jem_begin(ctx);
         jem_tensor *y = logp(ctx, x, user);
@@ -4967,35 +4952,26 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tenso
         jem_end(ctx, mark);
         if (ctx->status == JEM_OK && w->watch && w->watch(w->watch_user, step, x)) break;
     }
+    if (ctx->status == JEM_OK && !jem__all_finite(w->x->value, w->x->groups * w->x->stride))
+        jem__fail(ctx, JEM_DIVERGED, "%s: x %s is not finite after %d steps of %g", w->what,
+                  jem__shape_text(x).s, w->steps, (double)w->step);
     return ctx->status;
-}
-
-static int jem__walk_finite(const jem__walk *w) {
-    return jem__all_finite(w->x->value, w->x->groups * w->x->stride);
 }
 
 jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_sgld_desc *desc,
                     jem_rng *rng) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    const double most = 3.4e38;
-    if (!logp || !jem__is_leaf(x, "sgld"))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld: needs a log-density and a leaf x");
-    if (!jem__in_range(ctx, "sgld: steps", d.steps, 0, INT32_MAX) ||
-        !jem__in_range(ctx, "sgld: step_size", (double)d.step_size, -most, most) ||
-        !jem__in_range(ctx, "sgld: noise_std", (double)d.noise_std, 0, most) ||
-        !jem__in_range(ctx, "sgld: clamp_grad", (double)d.clamp_grad, 0, most) ||
-        !jem__in_range(ctx, "sgld: clamp_hi", (double)d.clamp_hi, (double)d.clamp_lo, most))
-        return ctx->status;
+    const char *const what = "sgld";
+    if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(d.steps, 0, INT32_MAX) ||
+        !JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) || !JEM__IN(d.noise_std, 0, JEM__MOST) ||
+        !JEM__IN(d.clamp_grad, 0, JEM__MOST) || !JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST))
+        return jem_error_status(ctx);
     jem__walk w;
     memset(&w, 0, sizeof w);
-    w.what = "sgld", w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
-    for (int l = 0; l < JEM_LANES; l++) w.d.step[l] = d.step_size, w.d.noise[l] = d.noise_std;
+    w.what = what, w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
+    w.step = d.step_size, w.noise = d.noise_std;
     w.d.clamp_grad = d.clamp_grad, w.d.lo = d.clamp_lo, w.d.hi = d.clamp_hi;
-    if (jem__walk_all(ctx, logp, user, x, &w, rng) == JEM_OK && !jem__walk_finite(&w))
-        jem__fail(ctx, JEM_DIVERGED, "sgld: x %s is not finite after %d steps of %g",
-                  jem__shape_text(x).s, d.steps, (double)d.step_size);
-    return ctx->status;
+    return jem__walk_all(ctx, logp, user, x, &w, rng);
 }
 
 /* v -= d (entropy H)/dx: the nearest other of each sample, and itself, drift apart. -> entropy H */
@@ -5031,8 +5007,8 @@ static double jem__drift_apart(const jem__node *x, double entropy, float *v) {
 jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                         const jem_sgld_desc *desc, float entropy, jem_rng *rng) {
     jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default(), last = d;
-    if (!ctx || !jem__in_range(ctx, "kl_walk: steps", d.steps, 1, INT32_MAX) ||
-        !jem__in_range(ctx, "kl_walk: entropy", (double)entropy, 0, 3.4e38)) return NULL;
+    const char *const what = "kl_walk";
+    if (!ctx || !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST)) return NULL;
     d.steps--, last.steps = 1, last.watch = NULL;
     if (jem_sgld(ctx, logp, user, x, &d, rng) != JEM_OK) return NULL;
     jem__node *node = x->node;
@@ -5069,25 +5045,19 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
 
 jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                        const jem_denoise_desc *desc, jem_rng *rng) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_denoise_desc d = desc ? *desc : jem_denoise_desc_default();
-    if (!logp || !jem__is_leaf(x, "denoise") || d.steps < 0 || !(d.step > 0 && d.step <= 1) ||
-        !(d.beta >= 0 && d.beta <= 1) || !(d.sigma_max > 0))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "denoise: needs a log-density, a leaf x, steps >= "
-                         "0 (%d), step in 0..1 (%g), beta in 0..1 (%g), sigma_max above 0 (%g)",
-                         d.steps, (double)d.step, (double)d.beta, (double)d.sigma_max);
+    const char *const what = "denoise";
+    if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(d.steps, 0, INT32_MAX) ||
+        !JEM__IN(d.step, JEM__TINY, 1) || !JEM__IN(d.beta, 0, 1) ||
+        !JEM__IN(d.sigma_max, JEM__TINY, JEM__MOST)) return jem_error_status(ctx);
     jem__walk w;
     memset(&w, 0, sizeof w);
-    w.what = "denoise", w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
-    w.sigma_max = d.sigma_max;
+    w.what = what, w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
     /* what stays of the noise, and what should: a^2 - b^2 = (a + b)(a - b) */
     const float stays = 1 - d.step, wanted = jem__fmaf(-d.beta, d.step, 1);
-    const float noise = rng ? sqrtf((wanted + stays) * (wanted - stays)) : 0;
-    for (int l = 0; l < JEM_LANES; l++) w.d.step[l] = d.step, w.d.noise[l] = noise;
-    if (jem__walk_all(ctx, logp, user, x, &w, rng) == JEM_OK && !jem__walk_finite(&w))
-        jem__fail(ctx, JEM_DIVERGED, "denoise: x %s is not finite after %d steps of %g",
-                  jem__shape_text(x).s, d.steps, (double)d.step);
-    return ctx->status;
+    w.step = d.step, w.noise = rng ? sqrtf((wanted + stays) * (wanted - stays)) : 0;
+    w.sigma_max = d.sigma_max;
+    return jem__walk_all(ctx, logp, user, x, &w, rng);
 }
 
 jem_fresh_desc jem_fresh_desc_default(void) {
@@ -5118,12 +5088,10 @@ static jem_status jem__all_noise(jem_tensor *x, float mean, float sigma, jem_rng
 
 jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                      const jem_fresh_desc *desc, jem_rng *rng) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
-    if (!jem__is_leaf(x, "fresh") || !rng)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "fresh: needs a leaf x and an rng");
-    if (!jem__in_range(ctx, "fresh: lo", (double)d.lo, -1e4, 1e4) ||
-        !jem__in_range(ctx, "fresh: hi", (double)d.hi, -1e4, 1e4)) return ctx->status;
+    const char *const what = "fresh";
+    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.lo, -1e4, 1e4) ||
+        !JEM__IN(d.hi, -1e4, 1e4)) return jem_error_status(ctx);
     const jem_denoise_desc last = jem_clean_desc(d.clean);
     const jem_mark mark = jem_begin(ctx);
     jem_status s = d.lo < d.hi ? jem__all_even(x, d.lo, d.hi, rng)
@@ -5216,7 +5184,7 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
     return JEM_OK;
 }
 
-/* ---- exact samplers, and diagnostics --------------------------------------------------------- */
+/* ---- exact samplers -------------------------------------------------------------------------- */
 
 jem_mcmc_desc jem_mcmc_desc_default(void) {
     jem_mcmc_desc d;
@@ -5324,16 +5292,13 @@ static void jem__mcmc_exchange(jem__mcmc *m, const jem_mcmc_desc *d, int step, j
 
 jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                     const jem_mcmc_desc *desc, jem_rng *rng, float *accepted) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_mcmc_desc d = desc ? *desc : jem_mcmc_desc_default();
-    if (!logp || !jem__is_leaf(x, "mcmc") || !rng || d.steps < 0 || d.leapfrog < 0 ||
-        !(d.step > 0))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "mcmc: needs a log-density, a leaf x, an rng, "
-                         "steps >= 0 (%d), leapfrog >= 0 (%d), step above 0 (%g)", d.steps,
-                         d.leapfrog, (double)d.step);
-    if (d.temperatures < 1 || x->n % d.temperatures || !(d.hottest >= 1 && d.hottest < 1e30f))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "mcmc: %d images at %d temperatures from 1 to %g",
-                         x->n, d.temperatures, (double)d.hottest);
+    const char *const what = "mcmc";
+    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.steps, 0, INT32_MAX) ||
+        !JEM__IN(d.leapfrog, 0, INT32_MAX) || !JEM__IN(d.step, JEM__TINY, JEM__MOST) ||
+        !JEM__IN(d.temperatures, 1, INT32_MAX) || !JEM__IN(d.hottest, 1, 1e30) ||
+        !jem__in_range(ctx, what, "images modulo temperatures", x->n % d.temperatures, 0, 0))
+        return jem_error_status(ctx);
     jem__mcmc m;
     const jem_mark mark = jem_begin(ctx);
     double *gain = (double *)jem__push(ctx, (size_t)x->n * sizeof *gain);
@@ -5359,44 +5324,41 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     return ctx->status;
 }
 
-/* Step number `step` of a walk, with so many times its size and its noise; 1: the walk is over.
-   Many parameters: those of jem_sgld, and what varies. */
-static int jem__sgld_one(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                         const jem_sgld_desc *d, int step, double size, double noise,
-                         jem_rng *rng) {
-    jem_sgld_desc one = *d;
-    one.steps = 1, one.watch = NULL, one.step_size *= (float)size, one.noise_std *= (float)noise;
-    return jem_sgld(ctx, logp, user, x, &one, rng) != JEM_OK ||
-           (d->watch && d->watch(d->watch_user, step, x));
+/* SGLD that varies: step t has (1 + t/b)^-gamma times the desc's size, and a temperature on its way
+   from hot to cold. Many parameters: those of jem_sgld, and what varies. */
+static jem_status jem__sgld_varied(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                                   const jem_sgld_desc *desc, jem_rng *rng, double b, double gamma,
+                                   double hot, double cold) {
+    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
+    jem_sgld_desc one = d;
+    const char *const what = "sgld";
+    if (!ctx || !JEM__IN(d.steps, 0, INT32_MAX)) return jem_error_status(ctx);
+    one.steps = 1, one.watch = NULL;
+    for (int step = 0; step < d.steps; step++) {
+        const double share = pow(1 + step / b, -gamma);
+        const double t = hot * pow(cold / hot, d.steps > 1 ? step / (d.steps - 1.0) : 1);
+        one.step_size = d.step_size * (float)share;
+        one.noise_std = d.noise_std * (float)sqrt(share * t);
+        if (jem_sgld(ctx, logp, user, x, &one, rng) != JEM_OK) break;
+        if (d.watch && d.watch(d.watch_user, step, x)) break;
+    }
+    return ctx->status;
 }
 
 jem_status jem_sgld_decay(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                           const jem_sgld_desc *desc, float b, float gamma, jem_rng *rng) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
-    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    if (!(b > 0) || !(gamma >= 0) || d.steps < 0)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld_decay: needs b above 0 (%g), gamma (%g) and "
-                         "steps (%d) not below", (double)b, (double)gamma, d.steps);
-    for (int step = 0; step < d.steps; step++) {
-        const double share = pow(1 + step / (double)b, -(double)gamma);
-        if (jem__sgld_one(ctx, logp, user, x, &d, step, share, sqrt(share), rng)) break;
-    }
-    return ctx->status;
+    const char *const what = "sgld_decay";
+    if (!JEM__IN(b, JEM__TINY, JEM__MOST) || !JEM__IN(gamma, 0, JEM__MOST))
+        return jem_error_status(ctx);
+    return jem__sgld_varied(ctx, logp, user, x, desc, rng, (double)b, (double)gamma, 1, 1);
 }
 
 jem_status jem_sgld_anneal(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                            const jem_sgld_desc *desc, float hot, float cold, jem_rng *rng) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
-    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    if (!(hot > 0 && cold > 0) || d.steps < 0)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld_anneal: needs temperatures above 0 (%g to "
-                         "%g), and steps (%d) not below", (double)hot, (double)cold, d.steps);
-    for (int step = 0; step < d.steps; step++) {
-        const double done = d.steps > 1 ? step / (d.steps - 1.0) : 1;
-        const double t = (double)hot * pow((double)cold / (double)hot, done);
-        if (jem__sgld_one(ctx, logp, user, x, &d, step, 1, sqrt(t), rng)) break;
-    }
-    return ctx->status;
+    const char *const what = "sgld_anneal";
+    if (!JEM__IN(hot, JEM__TINY, JEM__MOST) || !JEM__IN(cold, JEM__TINY, JEM__MOST))
+        return jem_error_status(ctx);
+    return jem__sgld_varied(ctx, logp, user, x, desc, rng, 1, 0, (double)hot, (double)cold);
 }
 
 jem_ais_desc jem_ais_desc_default(void) {
@@ -5434,13 +5396,12 @@ static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
 
 jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
                    jem_rng *rng, jem_ais_result *result) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
-    if (!logp || !jem__is_leaf(x, "ais") || !rng || !result || d.levels < 1 || !(d.std > 0) ||
-        d.walk.temperatures != 1)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: needs a log-density, a leaf x, an rng, a "
-                         "place for the result, levels (%d) and std (%g) above 0, and a walk of "
-                         "one temperature (%d)", d.levels, (double)d.std, d.walk.temperatures);
+    const char *const what = "ais";
+    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.levels, 1, INT32_MAX) ||
+        !JEM__IN(d.std, JEM__TINY, JEM__MOST) || !JEM__IN(d.walk.temperatures, 1, 1))
+        return jem_error_status(ctx);
+    if (!result) return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: result is NULL");
     jem__bridge s;
     jem__mcmc m;
     s.logp = logp, s.user = user, s.mean = d.mean, s.std = d.std;
@@ -5461,51 +5422,6 @@ jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const j
     if (ctx->status == JEM_OK) jem__ais_sum(w, x->n, result);
     jem_end(ctx, mark);
     return ctx->status;
-}
-
-/* Mean over all halves of chains of their autocovariance at a lag. mean, spread: mean and variance
-   of the halves' means (by Welford's recursion). */
-static double jem__autocovariance(const float *values, int steps, int chains, int lag,
-                                  double *mean, double *spread) {
-    const ptrdiff_t n = steps / 2, next = chains;
-    double all = 0, squares = 0;
-    *mean = 0;
-    for (int half = 0; half < 2 * chains; half++) {
-        const float *v = values + half / 2 + (half & 1 ? (steps - n) * next : 0);
-        double m = 0, sum = 0;
-        for (ptrdiff_t i = 0; i < n; i++) m += (double)v[i * next] / (double)n;
-        for (ptrdiff_t i = 0; i + lag < n; i++)
-            sum = fma((double)v[i * next] - m, (double)v[(i + lag) * next] - m, sum);
-        const double off = m - *mean;
-        all += sum / (double)n, *mean += off / (half + 1), squares = fma(off, m - *mean, squares);
-    }
-    *spread = squares / (2 * chains - 1);
-    return all / (2 * chains);
-}
-
-jem_chain_stats jem_diagnose(const float *values, int steps, int chains) {
-    jem_chain_stats s = { NAN, NAN, NAN, NAN, NAN, NAN };
-    if (!values || steps < 8 || chains < 1) return s;
-    const int n = steps / 2;
-    double spread, unused;
-    const double within = jem__autocovariance(values, steps, chains, 0, &s.mean, &spread) *
-                          n / (n - 1.0);
-    const double total = fma(within, (n - 1.0) / n, spread);
-    s.std = sqrt(total), s.rhat = sqrt(total / within);
-    /* rho(0) = 1, rho(1), ... in pairs, whose sums are positive and fall: until one is negative */
-    double sum = 0, least = INFINITY, even = 1, odd;
-    for (int lag = 0;; lag += 2) {
-        const double c = jem__autocovariance(values, steps, chains, lag + 1, &s.mean, &unused);
-        if (lag) even = 1 - (within - jem__autocovariance(values, steps, chains, lag, &s.mean,
-                                                          &unused)) / total;
-        odd = 1 - (within - c) / total;
-        if (!(even + odd > 0) || lag + 5 >= n) break;
-        least = fmin(least, even + odd), sum += least;
-    }
-    const double count = 2.0 * n * chains;
-    s.tau = fmax(fma(2, sum, -1) + fmax(even, 0), 1 / log10(count));
-    s.ess = count / s.tau, s.error = s.std / sqrt(s.ess);
-    return s;
 }
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
@@ -5544,19 +5460,16 @@ static int jem__updates(const jem_optim *o, const jem_param *p) {
     return p->grad && (!only || !strncmp(p->name, only, strlen(only)));
 }
 
-static int jem__optim_desc_good(jem_ctx *ctx, const jem_optim_desc *d) {
-    const double most = 3.4e38, below_1 = 0.99999998;
-#define JEM__IN(field, lo, hi) jem__in_range(ctx, "optim: " #field, (double)d->field, lo, hi)
-    return JEM__IN(kind, JEM_ADAM, JEM_SGD) && JEM__IN(beta1, 0, below_1) &&
-        JEM__IN(beta2, 0, below_1) && JEM__IN(eps, 0, most) && JEM__IN(momentum, 0, 1) &&
-        JEM__IN(weight_decay, 0, most) && JEM__IN(clip, 0, most) && JEM__IN(ema, 0, below_1);
-#undef JEM__IN
-}
-
 jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     if (!net) return NULL;
+    jem_ctx *ctx = net->ctx;
     const jem_optim_desc d = desc ? *desc : jem_optim_desc_default();
-    if (!jem__optim_desc_good(net->ctx, &d)) return NULL;
+    const char *const what = "optim";
+    const double below_1 = 0.99999998;
+    if (!JEM__IN(d.kind, JEM_ADAM, JEM_SGD) || !JEM__IN(d.beta1, 0, below_1) ||
+        !JEM__IN(d.beta2, 0, below_1) || !JEM__IN(d.eps, 0, JEM__MOST) ||
+        !JEM__IN(d.momentum, 0, 1) || !JEM__IN(d.weight_decay, 0, JEM__MOST) ||
+        !JEM__IN(d.clip, 0, JEM__MOST) || !JEM__IN(d.ema, 0, below_1)) return NULL;
     jem_optim *o = (jem_optim *)jem__alloc(net->ctx, sizeof *o);
     if (!o) return NULL;
     o->net = net, o->desc = d;
@@ -5621,7 +5534,8 @@ static float jem__grad_norm(const jem_optim *o) {
 jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     if (!o) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = o->net->ctx;
-    if (!jem__in_range(ctx, "optim: lr", (double)lr, 0, 1e9)) return ctx->status;
+    const char *const what = "optim";
+    if (!JEM__IN(lr, 0, 1e9)) return ctx->status;
     jem_optim_average(o, 0);
     const float norm = jem__grad_norm(o);
     if (grad_norm) *grad_norm = norm;
@@ -5705,28 +5619,27 @@ static int jem__wants_samples(const jem_train_desc *d) {
     return d->w_cd > 0 || d->w_cd_class > 0 || d->w_kl > 0;
 }
 
-static int jem__train_desc_good(jem_ctx *ctx, const jem_train_desc *d) {
-    const double most = 3.4e38, tiny = 1e-30;
-#define JEM__IN(field, lo, hi) jem__in_range(ctx, "trainer: " #field, (double)d->field, lo, hi)
-    return JEM__IN(lr, tiny, 1e9) && JEM__IN(w_ce, 0, most) && JEM__IN(w_cd, 0, most) &&
-        JEM__IN(w_cd_class, 0, most) && JEM__IN(w_score, 0, most) && JEM__IN(w_kl, 0, most) &&
-        JEM__IN(entropy, 0, most) && JEM__IN(energy_l2, 0, most) &&
-        JEM__IN(sam, 0, d->w_score > 0 ? 0 : most) && JEM__IN(input_noise, 0, most) &&
-        JEM__IN(label_noise, 0, most) && JEM__IN(label_wide, 0, 1) &&
-        JEM__IN(noise_lo, tiny, most) && JEM__IN(noise_hi, (double)d->noise_lo, most) &&
-        JEM__IN(cd_from, 0, INT32_MAX) && JEM__IN(negatives, 0, INT32_MAX) &&
-        JEM__IN(sgld.steps, d->w_kl > 0, INT32_MAX) && JEM__IN(fresh.steps, 0, INT32_MAX) &&
-        JEM__IN(reinit, 0, 1) && JEM__IN(restart_lo, -most, (double)d->restart_hi) &&
-        JEM__IN(ranks, 1, d->sum && !(d->sam > 0 || d->w_kl > 0) ? 1 << 20 : 1) &&
-        JEM__IN(rank, 0, d->ranks - 1) &&
-        jem__in_range(ctx, "trainer: negatives modulo ranks", d->negatives % d->ranks, 0, 0);
-#undef JEM__IN
+static int jem__train_desc_good(jem_ctx *ctx, const jem_train_desc d) {
+    const double most = JEM__MOST;
+    const char *const what = "trainer";
+    return JEM__IN(d.lr, JEM__TINY, 1e9) && JEM__IN(d.w_ce, 0, most) && JEM__IN(d.w_cd, 0, most) &&
+        JEM__IN(d.w_cd_class, 0, most) && JEM__IN(d.w_score, 0, most) && JEM__IN(d.w_kl, 0, most) &&
+        JEM__IN(d.entropy, 0, most) && JEM__IN(d.energy_l2, 0, most) &&
+        JEM__IN(d.sam, 0, d.w_score > 0 ? 0 : most) && JEM__IN(d.input_noise, 0, most) &&
+        JEM__IN(d.label_noise, 0, most) && JEM__IN(d.label_wide, 0, 1) &&
+        JEM__IN(d.noise_lo, JEM__TINY, most) && JEM__IN(d.noise_hi, d.noise_lo, most) &&
+        JEM__IN(d.cd_from, 0, INT32_MAX) && JEM__IN(d.negatives, 0, INT32_MAX) &&
+        JEM__IN(d.sgld.steps, d.w_kl > 0, INT32_MAX) && JEM__IN(d.fresh.steps, 0, INT32_MAX) &&
+        JEM__IN(d.reinit, 0, 1) && JEM__IN(d.restart_lo, -most, d.restart_hi) &&
+        JEM__IN(d.ranks, 1, d.sum && !(d.sam > 0 || d.w_kl > 0) ? 1 << 20 : 1) &&
+        JEM__IN(d.rank, 0, d.ranks - 1) &&
+        jem__in_range(ctx, what, "negatives modulo ranks", d.negatives % d.ranks, 0, 0);
 }
 
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
     const jem_train_desc d = desc ? *desc : jem_train_desc_default();
-    if (!jem__train_desc_good(net->ctx, &d)) return NULL;
+    if (!jem__train_desc_good(net->ctx, d)) return NULL;
     jem_trainer *tr = (jem_trainer *)jem__alloc(net->ctx, sizeof *tr);
     if (!tr) return NULL;
     tr->net = net, tr->desc = d, tr->rng = jem_rng_seed(d.seed);
@@ -6846,9 +6759,8 @@ typedef struct jem__text { char *out; size_t n, room; } jem__text;
 JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
     va_list list;
     va_start(list, format);
-    const int n = t->out ? vsnprintf(t->out + t->n, t->room - t->n, format, list)
-                         : vsnprintf(NULL, 0, format, list);
-    t->n += (size_t)n;
+    t->n += (size_t)vsnprintf(t->out ? t->out + t->n : NULL, t->out ? t->room - t->n : 0, format,
+                              list);
     va_end(list);
 }
 
@@ -6890,24 +6802,26 @@ static void jem__put_header(jem__text *t, const jem_archive *a) {
     while (t->n % 64 != 56) jem__put(t, " ");      /* the data begins at a multiple of 64 */
 }
 
-static jem_status jem__archive_pack(const jem_archive *a, char **bytes, size_t *size) {
+void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     size_t total = 0;
+    if (size) *size = 0;
+    if (!a) return NULL;
     for (size_t width = 8; width; width /= 2)      /* wide numbers first: all are aligned */
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
             if (jem__dtypes[entry->e.dtype].size != width) continue;
             if (entry->e.bytes > PTRDIFF_MAX / 2 - total)
-                return jem__fail(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
+                return jem__null(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
             entry->begin = total, entry->end = total += entry->e.bytes;
         }
     jem__text text = { NULL, 0, 0 };
     jem__put_header(&text, a);
     const size_t n = text.n;
     if (n > JEM__MAX_HEADER)
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "%s: names and texts make a header of %.0f MB, "
+        return jem__null(a->ctx, JEM_BAD_ARGUMENT, "%s: names and texts make a header of %.0f MB, "
                          "100 are allowed", a->where, (double)n / 1e6);
     char *out = (char *)jem__alloc(a->ctx, 8 + n + total + 1);     /* 1: the 0 after a text */
-    if (!out) return JEM_NO_MEMORY;
+    if (!out) return NULL;
     for (int i = 0; i < 8; i++) out[i] = (char)((uint64_t)n >> (8 * i) & 255);
     text.out = out + 8, text.room = n + 1, text.n = 0;
     jem__put_header(&text, a);
@@ -6915,16 +6829,8 @@ static jem_status jem__archive_pack(const jem_archive *a, char **bytes, size_t *
         const jem__entry *entry = a->entries[i];
         if (entry->e.bytes) memcpy(out + 8 + n + entry->begin, entry->e.data, entry->e.bytes);
     }
-    *bytes = out, *size = 8 + n + total;
-    return JEM_OK;
-}
-
-void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
-    char *bytes = NULL;
-    size_t n = 0;
-    if (a) jem__archive_pack(a, &bytes, &n);
-    if (size) *size = n;
-    return bytes;
+    if (size) *size = 8 + n + total;
+    return out;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -6940,13 +6846,15 @@ typedef struct jem__json {
     jem_status status;
 } jem__json;
 
+static void jem__json_stop(jem__json *j, jem_status status) {
+    if (status) j->at = j->end, j->status = status;
+}
 static void jem__json_fail(jem__json *j, const char *what, const char *detail) {
-    if (!j->status)
-        j->status = jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: %s%.80s%s: %s%.80s at byte %.0f",
-                              j->a->where, j->name ? "tensor \"" : "header",
-                              j->name ? j->name : "", j->name ? "\"" : "", what, detail,
-                              (double)(j->at - j->begin + 8));
-    j->at = j->end;
+    if (j->status) return;
+    jem__json_stop(j, jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: %s%.80s%s: %s%.80s at byte %.0f",
+                                j->a->where, j->name ? "tensor \"" : "header",
+                                j->name ? j->name : "", j->name ? "\"" : "", what, detail,
+                                (double)(j->at - j->begin + 8)));
 }
 
 static void jem__json_space(jem__json *j) { j->at += strspn(j->at, " \n\r\t"); }
@@ -7044,8 +6952,7 @@ static void jem__json_metadata(jem__json *j) {
         const char *key = jem__json_key(j), *value = jem__json_string(j);
         if (jem__meta_get(a->meta, key)) jem__json_fail(j, "repeated key in metadata: ", key);
         if (i == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
-        if (!j->status && (j->status = jem__meta_set(a->ctx, &a->meta, key, value)) != JEM_OK)
-            j->at = j->end;
+        if (!j->status) jem__json_stop(j, jem__meta_set(a->ctx, &a->meta, key, value));
     }
 }
 
@@ -7077,7 +6984,7 @@ static void jem__json_tensor(jem__json *j) {
     if (j->status) return;
     jem__entry *entry = jem__archive_append(j->a, j->name, dtype, ndim, shape);
     if (entry) entry->begin = (size_t)offsets[0], entry->end = (size_t)offsets[1];
-    else j->status = JEM_NO_MEMORY, j->at = j->end;
+    else jem__json_stop(j, JEM_NO_MEMORY);
 }
 
 static void jem__json_header(jem__json *j) {
@@ -7261,10 +7168,10 @@ static jem_status jem__archive_load(const jem_archive *file, jem_archive *list, 
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
     jem_net copy = *net;
-    jem__fields f = jem__fields_of(a->ctx, "network");
+    jem__fields f = { a->ctx, "network", "network", NULL, &a->meta, JEM_OK };
     for (const jem__meta *m = net->meta; m && !f.status; m = m->next)
         f.status = jem_archive_set_meta(a, m->key, m->value);
-    f.out = &a->meta, jem__net_fields(&f, &copy);
+    jem__net_fields(&f, &copy);
     for (const jem_param *p = net->params; p && !f.status; p = p->next)
         f.status = jem__add_param(a, "", p, p->value);
     return f.status;
@@ -7273,8 +7180,8 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
     jem_net copy = *net;
-    jem__fields f = jem__fields_of(net->ctx, "network");
-    f.in = a->meta, f.where = a->where, jem__net_fields(&f, &copy);
+    jem__fields f = { net->ctx, "network", a->where, a->meta, NULL, JEM_OK };
+    jem__net_fields(&f, &copy);
     if (f.status) return f.status;
     jem_archive *list = jem_archive_create(net->ctx);
     const jem_status made = list ? jem_net_to_archive(net, list) : JEM_NO_MEMORY;
@@ -7514,9 +7421,10 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
     if (!a) return JEM_BAD_ARGUMENT;
     if (!path) return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
     size_t size = 0, room = strlen(path) + sizeof ".12345678.tmp";
-    char *bytes = NULL, *temp = (char *)jem__alloc(a->ctx, room);
-    jem_status status = temp ? jem__archive_pack(a, &bytes, &size) : JEM_NO_MEMORY;
-    const char *wrong = status ? NULL : jem__file_replace(path, temp, room, bytes, size);
+    char *temp = (char *)jem__alloc(a->ctx, room);
+    char *bytes = temp ? (char *)jem_archive_to_memory(a, &size) : NULL;
+    jem_status status = bytes ? JEM_OK : a->ctx->status;
+    const char *wrong = bytes ? jem__file_replace(path, temp, room, bytes, size) : NULL;
     if (wrong) status = jem__file_fail(a->ctx, path, wrong, errno);
     jem__free(a->ctx, bytes), jem__free(a->ctx, temp);
     return status;

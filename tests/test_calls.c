@@ -469,7 +469,6 @@ static void to_memory(const jem_archive *a) {
                                                F(1), RNG())) \
     ROW(jem_ais_desc_default, (void)jem_ais_desc_default()) \
     ROW(jem_ais, (void)jem_ais(CTX(), LOGP(), USER(), X(), jem_ais_desc_(), RNG(), &ais)) \
-    ROW(jem_diagnose, (void)jem_diagnose(IN(), COUNT(20), COUNT(4))) \
     ROW(jem_optim_desc_default, (void)jem_optim_desc_default()) \
     ROW(jem_optim_create, jem_optim_free(jem_optim_create(NET(), jem_optim_desc_()))) \
     ROW(jem_optim_free, jem_optim_free(NULL)) \

@@ -5,6 +5,7 @@
 #include "jem.h"
 #include "test.h"
 #include "common.h"
+#include "../tools/measures.h"
 
 /* Steps x chains x numbers per chain, after every step. */
 typedef struct trace { float *v; int chains, numbers, steps; } trace;
@@ -17,14 +18,14 @@ static int record(void *user, int step, jem_tensor *x) {
 
 /* Moment a of channel 0 times moment b of channel 1, from step `from` on, judged by its own error:
    |mean - known| <= 4.5 standard errors. Returns the number of standard errors. */
-static double moment(const trace *t, int from, int a, int b, double known, jem_chain_stats *out) {
+static double moment(const trace *t, int from, int a, int b, double known, chain_stats *out) {
     const int steps = t->steps - from;
     float *v = floats((ptrdiff_t)steps * t->chains);
     for (ptrdiff_t i = 0; i < (ptrdiff_t)steps * t->chains; i++) {
         const float *x = t->v + ((ptrdiff_t)from * t->chains + i) * t->numbers;
         v[i] = powf(x[0], (float)a) * (b ? powf(x[1], (float)b) : 1);
     }
-    *out = jem_diagnose(v, steps, t->chains);
+    *out = measure_chains(v, steps, t->chains);
     free(v);
     return (out->mean - known) / out->error;
 }
@@ -98,7 +99,7 @@ typedef struct walk_case {
 } walk_case;
 
 static void check_moment(const trace *t, int from, int a, int b, double known, const char *what) {
-    jem_chain_stats s;
+    chain_stats s;
     const double z = moment(t, from, a, b, known, &s);
     CHECK(fabs(z) < 4.5, "%s: E u^%d v^%d is %.4f +- %.4f, known: %.4f", what, a, b, s.mean,
           s.error, known);
@@ -197,7 +198,7 @@ static void test_bias(jem_ctx *ctx) {
     printf("where ULA is biased MALA is not; a decaying step forgets the bias\n");
     enum { CHAINS = 256, STEPS = 1200, FROM = 100 };
     trace t = trace_open(CHAINS, 1, STEPS);
-    jem_chain_stats s;
+    chain_stats s;
     double off;
     jem_rng rng = jem_rng_seed(12);
     jem_sgld_desc ula = jem_langevin_desc(1, STEPS);
@@ -377,7 +378,7 @@ static void test_balance(jem_ctx *ctx) {
             const float *a = t.v + 2 * i, *b = t.v + 2 * (i + CHAINS);
             h[i] = a[0] * a[0] * b[1] - b[0] * b[0] * a[1];
         }
-        const jem_chain_stats s = jem_diagnose(h, STEPS - 1, CHAINS);
+        const chain_stats s = measure_chains(h, STEPS - 1, CHAINS);
         CHECK(fabs(s.mean) < 4.5 * s.error, "leapfrog %d: %g +- %g", d.leapfrog, s.mean, s.error);
         free(t.v), free(h), jem_reset(ctx);
     }
@@ -427,7 +428,7 @@ static void test_known_tau(void) {
             const float z = jem_rng_normal(&rng);
             v[i] = i < CHAINS ? z : r[k] * v[i - CHAINS] + sqrtf(1 - r[k] * r[k]) * z;
         }
-        const jem_chain_stats s = jem_diagnose(v, STEPS, CHAINS);
+        const chain_stats s = measure_chains(v, STEPS, CHAINS);
         const double tau = (1 + (double)r[k]) / (1 - (double)r[k]);
         CHECK(fabs(s.tau / tau - 1) < 0.08, "r %g: tau %g, known %g", (double)r[k], s.tau, tau);
         CHECK_CLOSE(s.ess * s.tau, CHAINS * STEPS, 1, "ess");
@@ -436,12 +437,14 @@ static void test_known_tau(void) {
               s.error, s.rhat);
     }
     for (int i = 0; i < CHAINS * STEPS; i++) if (i % CHAINS == 0) v[i] += 1;
-    CHECK(jem_diagnose(v, STEPS, CHAINS).rhat > 1.05, "a chain that disagrees is seen");
+    CHECK(measure_chains(v, STEPS, CHAINS).rhat > 1.05, "a chain that disagrees is seen");
     for (int i = 0; i < CHAINS * STEPS; i++)
         v[i] = (float)(i / CHAINS) / STEPS + 0.01f * (float)(i % 7);
-    CHECK(jem_diagnose(v, STEPS, CHAINS).rhat > 1.5, "and so is one that drifts");
-    CHECK(jem_diagnose(v, 7, 2).ess != jem_diagnose(v, 7, 2).ess, "too few steps: NaN");
-    CHECK(jem_diagnose(NULL, 100, 2).rhat != jem_diagnose(NULL, 100, 2).rhat, "no numbers: NaN");
+    CHECK(measure_chains(v, STEPS, CHAINS).rhat > 1.5, "and so is one that drifts");
+    const chain_stats few = measure_chains(v, 7, 2);
+    CHECK(few.ess != few.ess, "too few steps: NaN");
+    const chain_stats none = measure_chains(NULL, 100, 2);
+    CHECK(none.rhat != none.rhat, "no numbers: NaN");
     free(v);
 }
 
@@ -471,7 +474,7 @@ static void test_golden(void) {
                 v[i * g->chains + c] = (float)(at + g->drift * i * c / g->steps);
             }
         }
-        const jem_chain_stats d = jem_diagnose(v, g->steps, g->chains);
+        const chain_stats d = measure_chains(v, g->steps, g->chains);
         CHECK_CLOSE(d.ess, g->ess, 1e-4 * g->ess, "%d x %d: ess", g->steps, g->chains);
         CHECK_CLOSE(d.rhat, g->rhat, 1e-5, "%d x %d: R-hat", g->steps, g->chains);
         if (g->steps % 2 == 0) CHECK_CLOSE(d.mean, g->mean, 1e-5, "mean");    /* else of halves */
@@ -502,27 +505,27 @@ static void test_errors(jem_ctx *ctx) {
           says(ctx, "not finite"), "a density that is not one");
     d.step = 0;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "step above 0 (0)"), "no step");
+          says(ctx, "step = 0"), "no step");
     jem_ais_desc ais = jem_ais_desc_default();
     ais.std = 0;
     jem_ais_result r;
     CHECK(jem_ais(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
-          says(ctx, "std (0)"), "no width");
+          says(ctx, "std = 0"), "no width");
     ais.std = 1, ais.levels = 2, ais.walk.temperatures = 2;
     CHECK(jem_ais(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
-          says(ctx, "one temperature (2)"), "a ladder");
+          says(ctx, "walk.temperatures = 2"), "a ladder");
     d.step = 1, d.temperatures = 3;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "20 images at 3 temperatures"), "20 are no ladders of 3");
+          says(ctx, "images modulo temperatures = 2"), "20 are no ladders of 3");
     d.temperatures = 2, d.hottest = 0.5f;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "from 1 to 0.5"), "colder than 1");
+          says(ctx, "hottest = 0.5"), "colder than 1");
     CHECK(jem_sgld_anneal(ctx, standard, NULL, x, NULL, 1, 0, &rng) == JEM_BAD_ARGUMENT &&
-          says(ctx, "(1 to 0)"), "no temperature");
+          says(ctx, "cold = 0"), "no temperature");
     ais.walk.temperatures = 1;
     CHECK(jem_ais(ctx, nothing, NULL, x, &ais, &rng, &r) != JEM_OK && says(ctx, ""), "no density");
     CHECK(jem_sgld_decay(ctx, standard, NULL, x, NULL, 0, 1, &rng) == JEM_BAD_ARGUMENT &&
-          says(ctx, "b above 0 (0)"), "b");
+          says(ctx, "b = 0"), "b");
     CHECK(jem_mcmc(NULL, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT, "no context");
 
     d = jem_mcmc_desc_default(), d.steps = 50, d.step = 1e20f, d.leapfrog = 3;
