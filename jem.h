@@ -614,6 +614,13 @@ typedef struct jem_sgld_desc {
     float clamp_grad;                              /* 0: off; else limits gradients to +- this: the
                                                       proximal SGLD of Yang & Ji (2021) */
     float clamp_lo, clamp_hi;                      /* both 0: off; else limits x to this range */
+    float hot, cold;                               /* hot > 0: noise_std sqrt(T), at temperatures T
+                                                      that fall from hot to cold by the same factor
+                                                      at each step (Kirkpatrick & others 1983) */
+    float decay_b, decay_gamma;                    /* b > 0: step t has (1 + t/b)^-gamma times the
+                                                      size, its noise the root of that: a bias that
+                                                      dies out, for gamma in (1/2,1] (Welling & Teh
+                                                      2011: a(b+t)^-gamma) */
     /* Called after every step; nonzero stops the walk. May read x, but must not record ops. */
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;
@@ -728,15 +735,8 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x
    i is walked at temperature T = hottest^(k/(temperatures - 1)), k = i % temperatures, on p^(1/T),
    with sqrt(T) times the step. After each proposal neighbours exchange places with probability
    min(1, (p(x')/p(x))^(1/T - 1/T')), even and odd pairs in turn. The chains with k = 0 have p as
-   their limit; the hottest should cross freely, and each .swapped be above .2.
-   jem_sgld_anneal is cheaper, and not exact: SGLD at temperatures that fall from hot to cold by the
-   same factor at every step, its noise sqrt(T) times the desc's (Kirkpatrick & others 1983). */
-JEM_API jem_status jem_sgld_anneal(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                                   const jem_sgld_desc *desc, float hot, float cold, jem_rng *rng);
-/* SGLD whose bias dies out (Welling & Teh 2011): step t is (1 + t/b)^-gamma times the desc's, its
-   noise the root of that times; the paper's a(b+t)^-gamma. gamma in (1/2, 1]. */
-JEM_API jem_status jem_sgld_decay(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                                  const jem_sgld_desc *desc, float b, float gamma, jem_rng *rng);
+   their limit; the hottest should cross freely, and each .swapped be above .2. Annealed SGLD
+   (jem_sgld_desc.hot) is cheaper, and not exact. */
 
 /* Annealed importance sampling (Neal 2001): the Z of p(x) = exp(logp(x))/Z. Chains go from q =
    N(mean, std^2 I) to p through q^(1-b) p^b, and are weighed; the mean weight is Z, whatever the
@@ -1132,6 +1132,8 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #endif
 
 JEM__COMPILE("Og")
+
+#define JEM__ZEROED(type, name) type name; memset(&name, 0, sizeof name)
 
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
@@ -4212,8 +4214,7 @@ static jem_param *jem__layer_numbers(jem_net *net, const char *name, const char 
 }
 
 static jem_layer jem__layer(jem_layer_kind kind) {
-    jem_layer l;
-    memset(&l, 0, sizeof l);
+    JEM__ZEROED(jem_layer, l);
     l.kind = kind;
     return l;
 }
@@ -4317,11 +4318,20 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     return logits;
 }
 
+/* Numbers in an image; a leaf of n images of them (x NULL: zeros). */
+static ptrdiff_t jem__image(const jem_net *net) {
+    return (ptrdiff_t)net->channels * net->height * net->width;
+}
+static jem_tensor *jem__images(const jem_net *net, const float *x, int n) {
+    return x ? jem_input(net->ctx, x, n, net->channels, net->height, net->width)
+             : jem_zeros(net->ctx, n, net->channels, net->height, net->width);
+}
+
 #define JEM__LARGEST 1e4f  /* beyond it, a number in an image is taken for garbage */
 
 /* Numbers that images can have: garbage in should be an error, not an answer. */
 static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    const ptrdiff_t size = jem__image(net);
     for (ptrdiff_t i = 0; i < n * size; i++)
         if (!jem__finite(x[i]) || x[i] > JEM__LARGEST || x[i] < -JEM__LARGEST)
             return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers",
@@ -4374,8 +4384,7 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
 }
 
 jem_wrn_desc jem_wrn_desc_default(void) {
-    jem_wrn_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_wrn_desc, d);
     d.depth = 28, d.widen = 10, d.channels = 3, d.height = d.width = 32, d.classes = 10;
     d.slope = 0.2f, d.stem_stride = 1;
     return d;
@@ -4477,8 +4486,7 @@ static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, u
 }
 
 jem_convnet_desc jem_convnet_desc_default(void) {
-    jem_convnet_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_convnet_desc, d);
     d.channels = 1, d.height = d.width = 28, d.classes = 10;
     d.layers = 4, d.widths[0] = 16, d.widths[1] = 32, d.widths[2] = d.widths[3] = 64;
     d.activation = JEM_SILU, d.slope = 0.2f;
@@ -4510,8 +4518,7 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
     }
     const int conv = !strcmp(f.kind, "convnet");
     if (conv || !strcmp(f.kind, "mlp")) {
-        jem_convnet_desc d;
-        memset(&d, 0, sizeof d);
+        JEM__ZEROED(jem_convnet_desc, d);
         jem__stack_fields(&f, &d);
         return f.status ? NULL : jem__stack_create(ctx, &d, conv, 0);
     }
@@ -4608,8 +4615,7 @@ static jem_tensor *jem__accumulate(jem_ctx *ctx, jem_tensor *sum, float weight, 
 jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, const int *labels,
                      jem_tensor *x_data, jem_tensor *x_sample, const int *sample_labels,
                      jem_loss_terms *terms) {
-    jem_loss_terms t;
-    memset(&t, 0, sizeof t);
+    JEM__ZEROED(jem_loss_terms, t);
     if (terms) *terms = t;
     if (!net || !w) return NULL;
     jem_ctx *ctx = net->ctx;
@@ -4680,8 +4686,7 @@ static float jem__sigma(const jem__node *x, const float *sigma, int group, int l
 static void jem__noise_group(void *arg, int g) {
     const jem__noise *s = (const jem__noise *)arg;
     float *x = s->x->value + g * s->x->stride;
-    jem__langevin d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem__langevin, d);
     for (int l = 0; l < JEM_LANES; l++) d.noise[l] = jem__sigma(s->x, s->sigma, g, l);
     s->x->t.ctx->k->langevin(x, x, s->x->stride, &d, s->key,
                              s->start + (uint64_t)g * jem__group_counters(s->x));
@@ -4733,8 +4738,8 @@ typedef struct jem__score {
 /* For a group: x + h r/||r|| in place of r, x - h r/||r|| -> minus, r . r -> rr; x is lost. */
 static void jem__sides(const jem__kernels *k, ptrdiff_t n, float *x, float *r, float *minus,
                        const float *h, float *rr) {
-    jem__langevin d;
-    memset(&d, 0, sizeof d), memcpy(minus, x, (size_t)n * sizeof *x);
+    JEM__ZEROED(jem__langevin, d);
+    memcpy(minus, x, (size_t)n * sizeof *x);
     k->dot(1, r, r, rr, 0, n);
     for (int l = 0; l < JEM_LANES; l++) d.step[l] = rr[l] > 0 ? -h[l] / sqrtf(rr[l]) : 0;
     k->langevin(minus, r, n, &d, NULL, 0);
@@ -4750,8 +4755,8 @@ static void jem__score_pair(void *arg, int g) {
     const float *grad = s->noisy->grad + g * n;
     float *r = s->pair->value + g * n, h[JEM_LANES];
     jem__score_group *q = s->group + g;
-    jem__langevin d;
-    memset(&d, 0, sizeof d), memset(r, 0, (size_t)n * sizeof *r);
+    JEM__ZEROED(jem__langevin, d);
+    memset(r, 0, (size_t)n * sizeof *r);
     for (int l = 0; l < JEM_LANES; l++)
         d.step[l] = jem__sigma(s->x, s->sigma, g, l), d.noise[l] = 1;
     k->langevin(r, grad, n, &d, s->key, s->start + (uint64_t)g * jem__group_counters(s->x));
@@ -4865,8 +4870,7 @@ jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
 
 jem_sgld_desc jem_sgld_desc_default(void) {
-    jem_sgld_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_sgld_desc, d);
     d.steps = 20, d.step_size = 1, d.noise_std = 0.01f;
     return d;
 }
@@ -4878,8 +4882,7 @@ jem_sgld_desc jem_langevin_desc(float a, int steps) {
 }
 
 jem_denoise_desc jem_denoise_desc_default(void) {
-    jem_denoise_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_denoise_desc, d);
     d.steps = 300, d.step = 0.05f, d.beta = 0.3f, d.sigma_max = 2;
     return d;
 }
@@ -4894,8 +4897,8 @@ typedef struct jem__walk {
     const char *what;                              /* for error messages */
     const jem__node *x;
     int steps;
-    float step, noise;                             /* noise-blind: for sigma = 1, to be */
-    float sigma_max;                               /* multiplied by each image's (0: SGLD) */
+    const jem_sgld_desc *sgld;                     /* NULL: noise-blind, sizes for sigma = 1, */
+    float step, noise, sigma_max;                  /* to be multiplied by each image's */
     jem__langevin d;                               /* a step */
     const jem_rng *rng;
     uint64_t start;
@@ -4911,6 +4914,15 @@ static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const je
     jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a log-density, a leaf x%s", what,
               rng ? "" : ", an rng");
     return 0;
+}
+
+/* Of step number `step`: temperatures that fall, steps that shrink. */
+static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float *noise) {
+    const double fall = d->steps > 1 ? step / (d->steps - 1.0) : 1, hot = (double)d->hot;
+    const double t = hot > 0 ? hot * pow((double)d->cold / hot, fall) : 1;
+    const double b = (double)d->decay_b;
+    const double share = b > 0 ? pow(1 + step / b, -(double)d->decay_gamma) : 1;
+    *size = d->step_size * (float)share, *noise = d->noise_std * (float)sqrt(share * t);
 }
 
 static void jem__walk_group(void *arg, int g) {
@@ -4936,9 +4948,10 @@ static void jem__walk_group(void *arg, int g) {
 static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem__walk *w,
                                 jem_rng *rng) {
     w->x = x->node, w->rng = rng && w->noise != 0 ? rng : NULL;
-    for (int l = 0; l < JEM_LANES; l++) w->d.step[l] = w->step, w->d.noise[l] = w->noise;
     for (int step = 0; step < w->steps && ctx->status == JEM_OK; step++) {
         jem_mark mark = jem_begin(ctx);
+        if (w->sgld) jem__sgld_sizes(w->sgld, step, &w->step, &w->noise);
+        for (int l = 0; l < JEM_LANES; l++) w->d.step[l] = w->step, w->d.noise[l] = w->noise;
         jem_tensor *y = logp(ctx, x, user);
         if (y && y->n != x->n)
             jem__fail(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", w->what,
@@ -4964,12 +4977,13 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
     const char *const what = "sgld";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(d.steps, 0, INT32_MAX) ||
         !JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) || !JEM__IN(d.noise_std, 0, JEM__MOST) ||
-        !JEM__IN(d.clamp_grad, 0, JEM__MOST) || !JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST))
-        return jem_error_status(ctx);
-    jem__walk w;
-    memset(&w, 0, sizeof w);
+        !JEM__IN(d.clamp_grad, 0, JEM__MOST) || !JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) ||
+        !JEM__IN(d.hot, 0, JEM__MOST) || !JEM__IN(d.decay_b, 0, JEM__MOST) ||
+        !JEM__IN(d.cold, d.hot > 0 ? JEM__TINY : 0, JEM__MOST) ||
+        !JEM__IN(d.decay_gamma, 0, JEM__MOST)) return jem_error_status(ctx);
+    JEM__ZEROED(jem__walk, w);
     w.what = what, w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
-    w.step = d.step_size, w.noise = d.noise_std;
+    w.sgld = &d, w.step = d.step_size, w.noise = d.noise_std;
     w.d.clamp_grad = d.clamp_grad, w.d.lo = d.clamp_lo, w.d.hi = d.clamp_hi;
     return jem__walk_all(ctx, logp, user, x, &w, rng);
 }
@@ -5009,7 +5023,8 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default(), last = d;
     const char *const what = "kl_walk";
     if (!ctx || !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST)) return NULL;
-    d.steps--, last.steps = 1, last.watch = NULL;
+    jem__sgld_sizes(&d, d.steps - 1, &last.step_size, &last.noise_std);
+    d.steps--, last.steps = 1, last.watch = NULL, last.hot = last.decay_b = 0;
     if (jem_sgld(ctx, logp, user, x, &d, rng) != JEM_OK) return NULL;
     jem__node *node = x->node;
     const ptrdiff_t size = node->groups * node->stride;
@@ -5037,7 +5052,7 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
         const int held = (d.clamp_grad > 0 && fabsf(slope[i]) >= d.clamp_grad) ||
             (d.clamp_lo < d.clamp_hi && (node->value[i] <= d.clamp_lo ||
                                          node->value[i] >= d.clamp_hi));
-        v[i] = held ? 0 : d.step_size * v[i];
+        v[i] = held ? 0 : last.step_size * v[i];
         value = fma((double)-v[i], (double)slope[i], value);
     }
     return jem_shift(ctx, jem_slope(ctx, logp, user, before, along, 0), (float)value);
@@ -5050,8 +5065,7 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(d.steps, 0, INT32_MAX) ||
         !JEM__IN(d.step, JEM__TINY, 1) || !JEM__IN(d.beta, 0, 1) ||
         !JEM__IN(d.sigma_max, JEM__TINY, JEM__MOST)) return jem_error_status(ctx);
-    jem__walk w;
-    memset(&w, 0, sizeof w);
+    JEM__ZEROED(jem__walk, w);
     w.what = what, w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
     /* what stays of the noise, and what should: a^2 - b^2 = (a + b)(a - b) */
     const float stays = 1 - d.step, wanted = jem__fmaf(-d.beta, d.step, 1);
@@ -5061,8 +5075,7 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
 }
 
 jem_fresh_desc jem_fresh_desc_default(void) {
-    jem_fresh_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_fresh_desc, d);
     d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
     d.walk.steps = 600, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 0.24f;
     return d;
@@ -5187,8 +5200,7 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
 /* ---- exact samplers -------------------------------------------------------------------------- */
 
 jem_mcmc_desc jem_mcmc_desc_default(void) {
-    jem_mcmc_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_mcmc_desc, d);
     d.steps = 1000, d.step = 0.1f, d.leapfrog = 1, d.temperatures = 1, d.hottest = 10;
     return d;
 }
@@ -5324,46 +5336,8 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     return ctx->status;
 }
 
-/* SGLD that varies: step t has (1 + t/b)^-gamma times the desc's size, and a temperature on its way
-   from hot to cold. Many parameters: those of jem_sgld, and what varies. */
-static jem_status jem__sgld_varied(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                                   const jem_sgld_desc *desc, jem_rng *rng, double b, double gamma,
-                                   double hot, double cold) {
-    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    jem_sgld_desc one = d;
-    const char *const what = "sgld";
-    if (!ctx || !JEM__IN(d.steps, 0, INT32_MAX)) return jem_error_status(ctx);
-    one.steps = 1, one.watch = NULL;
-    for (int step = 0; step < d.steps; step++) {
-        const double share = pow(1 + step / b, -gamma);
-        const double t = hot * pow(cold / hot, d.steps > 1 ? step / (d.steps - 1.0) : 1);
-        one.step_size = d.step_size * (float)share;
-        one.noise_std = d.noise_std * (float)sqrt(share * t);
-        if (jem_sgld(ctx, logp, user, x, &one, rng) != JEM_OK) break;
-        if (d.watch && d.watch(d.watch_user, step, x)) break;
-    }
-    return ctx->status;
-}
-
-jem_status jem_sgld_decay(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                          const jem_sgld_desc *desc, float b, float gamma, jem_rng *rng) {
-    const char *const what = "sgld_decay";
-    if (!JEM__IN(b, JEM__TINY, JEM__MOST) || !JEM__IN(gamma, 0, JEM__MOST))
-        return jem_error_status(ctx);
-    return jem__sgld_varied(ctx, logp, user, x, desc, rng, (double)b, (double)gamma, 1, 1);
-}
-
-jem_status jem_sgld_anneal(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                           const jem_sgld_desc *desc, float hot, float cold, jem_rng *rng) {
-    const char *const what = "sgld_anneal";
-    if (!JEM__IN(hot, JEM__TINY, JEM__MOST) || !JEM__IN(cold, JEM__TINY, JEM__MOST))
-        return jem_error_status(ctx);
-    return jem__sgld_varied(ctx, logp, user, x, desc, rng, 1, 0, (double)hot, (double)cold);
-}
-
 jem_ais_desc jem_ais_desc_default(void) {
-    jem_ais_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_ais_desc, d);
     d.levels = 500, d.std = 1, d.walk = jem_mcmc_desc_default();
     d.walk.steps = 1, d.walk.leapfrog = 5;
     return d;
@@ -5439,8 +5413,7 @@ struct jem_optim {
 };
 
 jem_optim_desc jem_optim_desc_default(void) {
-    jem_optim_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_optim_desc, d);
     d.beta1 = 0.9f, d.beta2 = 0.999f, d.eps = 1e-8f;
     return d;
 }
@@ -5590,8 +5563,7 @@ struct jem_trainer {
 };
 
 jem_train_desc jem_train_desc_default(void) {
-    jem_train_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_train_desc, d);
     d.lr = 1e-4f, d.optim = jem_optim_desc_default(), d.sgld = jem_sgld_desc_default();
     d.w_ce = d.w_cd = d.entropy = 1, d.input_noise = 0.03f;
     d.negatives = 64, d.buffer_size = 10000, d.reinit = 0.05f, d.diverged = 1e8f, d.seed = 1;
@@ -5693,10 +5665,8 @@ static int jem__first(const jem_trainer *tr, int n) {
 }
 static jem_tensor *jem__share(const jem_trainer *tr, const float *x, int n) {
     const jem_net *net = tr->net;
-    jem_tensor *t = jem_zeros(net->ctx, n / (1 + net->ctx->others), net->channels, net->height,
-                              net->width);
-    if (t && x) jem_write(t, x + (ptrdiff_t)jem__first(tr, n) * t->c * t->h * t->w);
-    return t;
+    return jem__images(net, x ? x + jem__first(tr, n) * jem__image(net) : NULL,
+                       n / (1 + net->ctx->others));
 }
 
 /* The shares t of all ranks to x[n]. A rank that failed tells the others by an infinity. */
@@ -5736,15 +5706,13 @@ static jem_status jem__agree(jem_trainer *tr, jem_stats *s) {
 
 /* A leaf of the images plus the noise that data get (as the paper does). */
 static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
-    const jem_net *net = tr->net;
-    const ptrdiff_t size = (ptrdiff_t)n * net->channels * net->height * net->width;
-    jem_tensor *t = jem__share(tr, x, n);
-    float *sum = t ? (float *)jem__push(net->ctx, (size_t)size * sizeof(float)) : NULL;
-    if (!sum || !(tr->desc.input_noise > 0)) return sum ? t : NULL;
-    jem_fill_normal(net->ctx, &tr->rng, sum, size, 0, tr->desc.input_noise);
+    if (!(tr->desc.input_noise > 0)) return jem__share(tr, x, n);
+    const ptrdiff_t size = n * jem__image(tr->net);
+    float *sum = jem__push_floats(tr->net->ctx, size);
+    if (!sum) return NULL;
+    jem_fill_normal(tr->net->ctx, &tr->rng, sum, size, 0, tr->desc.input_noise);
     for (ptrdiff_t i = 0; i < size; i++) sum[i] += x[i];
-    jem_write(t, sum + jem__first(tr, n) * (size / n));
-    return t;
+    return jem__share(tr, sum, n);
 }
 
 /* Images for cross-entropy. Most have little noise; a share has that of score matching, all of it:
@@ -5867,8 +5835,8 @@ static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_s
     const jem_net *net = tr->net;
     float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
     if (!sigma) return NULL;
-    jem_score_desc d;
-    memset(&d, 0, sizeof d), d.sigma = sigma + jem__first(tr, n);
+    JEM__ZEROED(jem_score_desc, d);
+    d.sigma = sigma + jem__first(tr, n);
     jem_noise_levels(&tr->rng, n, tr->desc.noise_lo, tr->desc.noise_hi, sigma);
     return jem_score_matching(net->ctx, jem_logp, tr->net, jem__share(tr, x, n), &d, &tr->rng,
                               &s->residual);
@@ -5896,8 +5864,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     if (!tr->has_buffers || tr->updates)           /* else each does the whole: see act norm */
         ctx->rank = d->rank, ctx->others = d->ranks - 1;
     if (b->n) b->labels += jem__first(tr, b->n);
-    jem__remember_noise(tr, b->x_data, (ptrdiff_t)b->n_data * tr->net->channels *
-                                       tr->net->height * tr->net->width);
+    jem__remember_noise(tr, b->x_data, b->n_data * jem__image(tr->net));
     if (chains && jem__by_class(d) &&
         !(sample_labels = (int *)jem__push(ctx, (size_t)n_neg * sizeof(int)))) return NULL;
     jem_tensor *sample = chains ? jem__negatives(tr, n_neg, sample_labels, &terms->kl) : NULL;
@@ -5938,8 +5905,7 @@ static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss) {
 
 jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
                               const float *x_unlabelled, int n_unlabelled) {
-    jem_stats s;
-    memset(&s, 0, sizeof s);
+    JEM__ZEROED(jem_stats, s);
     s.status = JEM_BAD_ARGUMENT;
     if (!tr || n < 0 || n_unlabelled < 0 || n + n_unlabelled < 1 || (n && (!x || !labels)) ||
         n % tr->desc.ranks || n_unlabelled % tr->desc.ranks) {
@@ -6075,7 +6041,7 @@ static void jem__see_one(const float *f, int classes, float temperature, jem__se
 static jem_status jem__see(jem_net *net, const char *what, const float *x, int n, float *f,
                            jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width, k = net->classes;
+    const ptrdiff_t size = jem__image(net), k = net->classes;
     if (!x || n < 0 || (!f && !seen))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
     if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
@@ -6085,8 +6051,8 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
         const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
         const jem_mark mark = jem_begin(ctx);
         float *rows = f ? f + i * k : jem__push_floats(ctx, m * k), *p = jem__push_floats(ctx, m);
-        jem_tensor *t = jem_input(ctx, x + i * size, m, net->channels, net->height, net->width);
-        jem_tensor *logits = jem_forward(net, t, 0), *logp = jem__logp(net, logits);
+        jem_tensor *logits = jem_forward(net, jem__images(net, x + i * size, m), 0);
+        jem_tensor *logp = jem__logp(net, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
         if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK)
             for (int j = 0; seen && j < m; j++) {
@@ -6120,24 +6086,24 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
     return s;
 }
 
+static int jem__labels_good(const jem_net *net, const char *what, const int *labels, int n) {
+    int i = 0;
+    while (labels && i < n && labels[i] >= 0 && labels[i] < net->classes) i++;
+    if (n > 0 && i == n) return 1;
+    jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d of %d has no label in 0..%d", what, i, n,
+              net->classes - 1);
+    return 0;
+}
+
 float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
-    if (!net || !labels || n < 1) {
-        if (net) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "accuracy: %d images%s", n,
-                           labels ? "" : ", and no labels");
-        return -1;
-    }
-    for (int i = 0; i < n; i++)
-        if (labels[i] < 0 || labels[i] >= net->classes) {
-            jem__fail(net->ctx, JEM_BAD_ARGUMENT, "accuracy: label %d of image %d is not in 0..%d",
-                      labels[i], i, net->classes - 1);
-            return -1;
-        }
-    jem_answer *a = (jem_answer *)jem__alloc(net->ctx, (size_t)n * sizeof *a);
+    if (!net || !jem__labels_good(net, "accuracy", labels, n)) return -1;
+    const jem_mark mark = jem_begin(net->ctx);
+    jem__seen *seen = (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen);
+    const int ok = seen && jem__see(net, "accuracy", x, n, NULL, seen) == JEM_OK;
     int right = 0;
-    const jem_status s = a ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
-    for (int i = 0; s == JEM_OK && i < n; i++) right += a[i].label == labels[i];
-    jem__free(net->ctx, a);
-    return s == JEM_OK ? (float)right / (float)n : -1.0f;
+    for (int i = 0; ok && i < n; i++) right += seen[i].label == labels[i];
+    jem_end(net->ctx, mark);
+    return ok ? (float)right / (float)n : -1;
 }
 
 static int jem__compare_floats(const void *a, const void *b) {
@@ -6207,17 +6173,13 @@ jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
 
 /* -log p(y|x) is convex in 1/T: its slope, the mean of E_p[f] - f[y], rises with it. */
 float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n) {
-    if (!net) return -1;
+    if (!net || !jem__labels_good(net, "fit_temperature", labels, n)) return -1;
     jem_ctx *ctx = net->ctx;
     const int k = net->classes;
-    int ok = labels && n > 0;
-    for (int i = 0; ok && i < n; i++) ok = labels[i] >= 0 && labels[i] < k;
-    if (!ok) jem__fail(ctx, JEM_BAD_ARGUMENT, "fit_temperature: %d images with labels 0..%d", n,
-                       k - 1);
     const jem_mark mark = jem_begin(ctx);
-    float *f = ok ? jem__push_floats(ctx, (ptrdiff_t)n * k) : NULL;
+    float *f = jem__push_floats(ctx, (ptrdiff_t)n * k);
     double lo = log(0.01), hi = log(100);          /* of 1/T */
-    ok = f && jem_logits(net, x, n, f) == JEM_OK;
+    const int ok = f && jem_logits(net, x, n, f) == JEM_OK;
     for (int round = 0; ok && round < 40; round++) {
         double slope = 0, middle = (lo + hi) / 2, cold = exp(middle);
         for (int i = 0; i < n; i++) {
@@ -6252,10 +6214,9 @@ static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {        
 static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
                           int m, float *score) {
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    const ptrdiff_t size = jem__image(net);
     float *after = jem__push_floats(ctx, m * size), *end = jem__push_floats(ctx, m);
-    jem_tensor *t = jem_input(ctx, x, m, net->channels, net->height, net->width);
-    jem_tensor *logp = jem_logp(ctx, t, net);
+    jem_tensor *t = jem__images(net, x, m), *logp = jem_logp(ctx, t, net);
     if (!after || !end || jem_read(logp, score) != JEM_OK) return;
     if (kind == JEM_OOD_MASS) jem_grad(logp, t), jem_read_grad(t, after);
     else jem_sgld(ctx, jem_logp, net, t, walk, NULL), jem_read(t, after), jem_read(logp, end);
@@ -6268,7 +6229,7 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
                          int n, float *score) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    const ptrdiff_t size = jem__image(net);
     jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
     if (!walk) d.steps = 10;
     if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_USUAL)
@@ -6295,8 +6256,7 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
 /* ---- attacks --------------------------------------------------------------------------------- */
 
 jem_attack_desc jem_attack_desc_default(void) {
-    jem_attack_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_attack_desc, d);
     d.eps = 0.2f, d.steps = 40, d.restarts = 1, d.random_start = 1, d.lo = -1, d.hi = 1;
     return d;
 }
@@ -6333,8 +6293,8 @@ static jem_status jem__attack_see(void *user, const float *x, const int *labels,
                                   float *g) {
     jem_net *net = (jem_net *)user;
     const jem_mark mark = jem_begin(net->ctx);
-    jem_tensor *t = jem_input(net->ctx, x, n, net->channels, net->height, net->width);
-    jem_tensor *logits = jem_forward(net, t, 0), *logp = jem__label(net, logits, labels);
+    jem_tensor *t = jem__images(net, x, n), *logits = jem_forward(net, t, 0);
+    jem_tensor *logp = jem__label(net, logits, labels);
     jem_keep(logits);
     if (g && jem_grad(logp, t) == JEM_OK) jem_read_grad(t, g);
     jem_read(logits, f);
@@ -6347,7 +6307,7 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
                              const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
     const int k = net->classes;
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    const ptrdiff_t size = jem__image(net);
     float *g = jem__push_floats(ctx, m * size), *f = jem__push_floats(ctx, m * k);
     for (int step = -1, left = m; g && f && step <= d->steps && left; step++) {
         const int moves = step >= 0 && step < d->steps;
@@ -6376,7 +6336,7 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
                       const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    const ptrdiff_t size = jem__image(net);
     jem_attack_desc d = desc ? *desc : jem_attack_desc_default();
     if (d.step == 0) d.step = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
     if (!x || !labels || !found || n < 0 || !(d.eps >= 0) || d.steps < 1 || d.restarts < 1 ||
@@ -6402,8 +6362,7 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
 /* ---- what is missing ------------------------------------------------------------------------- */
 
 jem_impute_desc jem_impute_desc_default(void) {
-    jem_impute_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_impute_desc, d);
     d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
     d.denoise.steps = 0, d.walk.steps = 300, d.lo = -1, d.hi = 1;
     return d;
@@ -6468,8 +6427,7 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
 /* ---- pictures -------------------------------------------------------------------------------- */
 
 static jem_pixels_desc jem__pixels_desc(const jem_pixels_desc *desc) {
-    jem_pixels_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_pixels_desc, d);
     if (desc) d = *desc;
     if (d.lo == 0 && d.hi == 0) d.lo = -1, d.hi = 1;
     return d;
@@ -6568,7 +6526,7 @@ jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int wi
                                int channels, const jem_pixels_desc *desc, jem_answer *answer,
                                int *did) {
     if (!net) return JEM_BAD_ARGUMENT;
-    float *x = jem__alloc_floats(net->ctx, (ptrdiff_t)net->channels * net->height * net->width);
+    float *x = jem__alloc_floats(net->ctx, jem__image(net));
     if (!x) return JEM_NO_MEMORY;
     jem_status s = jem_pixels_to_floats(net, pixels, width, height, channels, desc, x, did);
     if (s == JEM_OK) s = jem_classify(net, x, 1, answer);
@@ -6603,14 +6561,14 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
                          net->classes - 1, pixels ? "" : ", and pixels is NULL");
     if (jem__pixels_check(net, net->width, net->height, 1, &p) != JEM_OK) return ctx->status;
     const jem_mark mark = jem_begin(ctx);
-    float *x = jem__push_floats(ctx, (ptrdiff_t)n * net->channels * net->height * net->width);
+    float *x = jem__push_floats(ctx, n * jem__image(net));
     int *labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
     for (int i = 0; labels && i < n; i++) labels[i] = label;
     jem_rng rng = jem_rng_seed(seed);
     jem_guide guide = jem_net_guide(net, labels);
     jem_fresh_desc how = jem_net_fresh(net);
     if (how.lo < how.hi) how.lo = p.lo, how.hi = p.hi;
-    jem_tensor *t = jem_zeros(ctx, n, net->channels, net->height, net->width);
+    jem_tensor *t = jem__images(net, NULL, n);
     if (x && labels && jem_fresh(ctx, label < 0 ? jem_logp : jem_logp_guided,
                                  label < 0 ? (void *)net : (void *)&guide, t, &how,
                                  &rng) == JEM_OK && jem_read(t, x) == JEM_OK)
@@ -7074,8 +7032,7 @@ static jem_status jem__archive_fill(jem_archive *a, const unsigned char *bytes, 
     if (size < 8 || n > size - 8 || n > JEM__MAX_HEADER)
         return jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file, or cut short: %.0f "
                          "bytes, with a header of %.0f", a->where, (double)size, (double)n);
-    jem__json j;
-    memset(&j, 0, sizeof j);
+    JEM__ZEROED(jem__json, j);
     j.a = a, j.room = size - 8 - (size_t)n;
     j.begin = j.at = (char *)jem__alloc(a->ctx, (size_t)n + 1);
     if (!j.begin) return JEM_NO_MEMORY;

@@ -463,10 +463,6 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_buffer_put, (void)jem_buffer_put(BUFFER(), COUNT(3), LABELS(), IN())) \
     ROW(jem_mcmc_desc_default, (void)jem_mcmc_desc_default()) \
     ROW(jem_mcmc, (void)jem_mcmc(CTX(), LOGP(), USER(), X(), jem_mcmc_desc_(), RNG(), OUT())) \
-    ROW(jem_sgld_decay, (void)jem_sgld_decay(CTX(), LOGP(), USER(), X(), jem_sgld_desc_(), F(10), \
-                                             F(.6f), RNG())) \
-    ROW(jem_sgld_anneal, (void)jem_sgld_anneal(CTX(), LOGP(), USER(), X(), jem_sgld_desc_(), F(9), \
-                                               F(1), RNG())) \
     ROW(jem_ais_desc_default, (void)jem_ais_desc_default()) \
     ROW(jem_ais, (void)jem_ais(CTX(), LOGP(), USER(), X(), jem_ais_desc_(), RNG(), &ais)) \
     ROW(jem_optim_desc_default, (void)jem_optim_desc_default()) \

@@ -224,8 +224,8 @@ static void test_bias(jem_ctx *ctx) {
         variance = (1 - a / 2) * (1 - a / 2) * variance + a;
     }
     x = jem_input(ctx, zeros, CHAINS, 1, 1, 1);
-    CHECK(jem_sgld_decay(ctx, standard, NULL, x, &ula, 10, 0.6f, &rng) == JEM_OK, "%s",
-          jem_error(ctx));
+    ula.decay_b = 10, ula.decay_gamma = 0.6f;
+    CHECK(jem_sgld(ctx, standard, NULL, x, &ula, &rng) == JEM_OK, "%s", jem_error(ctx));
     CHECK(t.steps == STEPS, "watched %d times", t.steps);
     CHECK(fabs(variance - 1) < 0.03, "its bias has gone: %g", variance);
     double sum = 0;
@@ -240,8 +240,7 @@ static void test_bias(jem_ctx *ctx) {
     for (int i = 0; i < CHAINS; i++) ones[i] = 1;
     for (int i = 0; i < 20; i++) factor *= 1 - pow(1 + i / 10.0, -0.6) / 2;
     x = jem_input(ctx, ones, CHAINS, 1, 1, 1), ula.steps = 20;
-    CHECK(jem_sgld_decay(ctx, standard, NULL, x, &ula, 10, 0.6f, NULL) == JEM_OK, "%s",
-          jem_error(ctx));
+    CHECK(jem_sgld(ctx, standard, NULL, x, &ula, NULL) == JEM_OK, "%s", jem_error(ctx));
     CHECK_CLOSE(t.v[19 * CHAINS], factor, 1e-5 * factor, "the schedule");
     free(t.v), jem_reset(ctx);
 }
@@ -331,8 +330,8 @@ static void test_annealing(jem_ctx *ctx) {
     for (int i = 0; i < STEPS; i++)
         variance = 0.81 * variance + 0.2 * 9 * pow(1 / 36.0, i / (STEPS - 1.0));
     jem_tensor *x = jem_zeros(ctx, CHAINS, 1, 1, 1);
-    CHECK(jem_sgld_anneal(ctx, standard, NULL, x, &d, 9, 0.25f, &rng) == JEM_OK, "%s",
-          jem_error(ctx));
+    d.hot = 9, d.cold = 0.25f;
+    CHECK(jem_sgld(ctx, standard, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(x, at);
     for (int i = 0; i < CHAINS; i++) sum += (double)at[i] * (double)at[i] / CHAINS;
     CHECK(fabs(sum - variance) < 4.5 * variance * sqrt(2.0 / CHAINS), "%g of %g", sum, variance);
@@ -342,8 +341,8 @@ static void test_annealing(jem_ctx *ctx) {
         for (int i = 0; i < 2 * CHAINS; i++) at[i] = i % 2 ? 0 : -4;
         d = jem_langevin_desc(0.05f, 600);
         x = jem_input(ctx, at, CHAINS, 2, 1, 1);
-        CHECK(jem_sgld_anneal(ctx, apart, NULL, x, &d, hot ? 60.0f : 1.0f, 1, &rng) == JEM_OK, "%s",
-              jem_error(ctx));
+        d.hot = hot ? 60 : 1, d.cold = 1;
+        CHECK(jem_sgld(ctx, apart, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
         jem_read(x, at);
         for (int i = 0; i < CHAINS; i++) {
             const double off = fabs((double)at[2 * i]) - 4;
@@ -520,12 +519,15 @@ static void test_errors(jem_ctx *ctx) {
     d.temperatures = 2, d.hottest = 0.5f;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "hottest = 0.5"), "colder than 1");
-    CHECK(jem_sgld_anneal(ctx, standard, NULL, x, NULL, 1, 0, &rng) == JEM_BAD_ARGUMENT &&
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    walk.hot = 1;
+    CHECK(jem_sgld(ctx, standard, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
           says(ctx, "cold = 0"), "no temperature");
+    walk.hot = 0, walk.decay_b = -1;
+    CHECK(jem_sgld(ctx, standard, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
+          says(ctx, "decay_b = -1"), "b");
     ais.walk.temperatures = 1;
     CHECK(jem_ais(ctx, nothing, NULL, x, &ais, &rng, &r) != JEM_OK && says(ctx, ""), "no density");
-    CHECK(jem_sgld_decay(ctx, standard, NULL, x, NULL, 0, 1, &rng) == JEM_BAD_ARGUMENT &&
-          says(ctx, "b = 0"), "b");
     CHECK(jem_mcmc(NULL, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT, "no context");
 
     d = jem_mcmc_desc_default(), d.steps = 50, d.step = 1e20f, d.leapfrog = 3;
