@@ -173,17 +173,15 @@ typedef enum jem_isa {
 } jem_isa;
 
 /* How 3x3 convolutions of stride 1 are computed. Largest error, compared with double and relative
-   to the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`). */
+   to the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`).
+   JEM_BF16 is for all convolutions. It needs AMX or AVX-512 BF16 (where those of stride 1 run as
+   JEM_FAST, which is as fast there). Elsewhere it becomes JEM_FAST, and the log says so; but if you
+   ask for JEM_ISA_SCALAR, it is computed in plain C. */
 typedef enum jem_precision {
     JEM_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half the multiplications */
     JEM_FAST,              /* F(4x4,3x3): a quarter */
     JEM_DIRECT,            /* the plain sum, with which the other two are compared */
-    JEM_BF16               /* rounds the operands of convolutions to bf16 (error 2e-2); sums and
-                              weights stay in fp32. Needs AMX or AVX-512 BF16 (where 3x3
-                              convolutions of stride 1 run as in JEM_FAST, which is as fast there).
-                              Elsewhere it becomes JEM_FAST, and the log says so; but if you ask for
-                              JEM_ISA_SCALAR, it is computed in plain C. The bits depend on the
-                              instruction set. */
+    JEM_BF16               /* operands of convolutions rounded to bf16 (error 2e-2), sums in fp32 */
 } jem_precision;
 
 typedef struct jem_ctx jem_ctx;
@@ -206,8 +204,7 @@ typedef struct jem_ctx_desc {
 
 /* NULL if memory runs out, or if the desc asks for an instruction set that is not available. */
 JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
-/* Frees the tape and the context. Free networks, trainers, buffers and archives before it. NULL is
-   fine. */
+/* Frees the tape too; what else you made with the context, free before it. NULL is fine. */
 JEM_API void jem_ctx_free(jem_ctx *ctx);
 /* The first error since the context was created or cleared, or "". Owned by the context. */
 JEM_API const char *jem_error(const jem_ctx *ctx);
@@ -448,22 +445,19 @@ typedef struct jem_net jem_net;
 /* Builds the logits (n,classes,1,1) of x on the tape. */
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
+/* log p(x) = scale * logsumexp f(x); a score (>>losses) is best learned with a scale of 10. A
+   forward function with an output of its own for log p(x) puts it into `energy`. */
 struct jem_net {
-    const struct jem_net *self;                    /* private: tells a network from a struct that
-                                                      begins with a pointer to one */
+    const struct jem_net *self;                    /* private: see jem_logp */
     jem_ctx *ctx;
     int channels, height, width, classes;
-    float scale;                                   /* log p(x) = scale * logsumexp f(x): 1. Learning
-                                                      a score (>>losses) wants 10 */
-    float noise_lo, noise_hi, mean;                /* what score matching learned from: its noise
-                                                      levels, the mean pixel; 0, 0: nothing. All
-                                                      four travel in the network's file */
+    float scale;                                   /* 1. This and the next three are saved */
+    float noise_lo, noise_hi, mean;                /* what a score was learned from: noise levels
+                                                      and mean pixel. 0, 0: there was none */
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
-    jem_tensor *energy;                            /* a forward function with a separate output
-                                                      for log p(x) puts it here; NULL: log p(x) is
-                                                      logsumexp of the logits */
+    jem_tensor *energy;                            /* NULL: it has none */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
     jem_param *last;
@@ -481,8 +475,8 @@ typedef struct jem_wrn_desc {
     float dropout;                                 /* 0 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
     int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper */
-    int uncond;                                    /* 1: a separate output, "energy_output", */
-} jem_wrn_desc;                                    /* gives log p(x) */
+    int uncond;                                    /* 1: log p(x) from "energy_output", a head */
+} jem_wrn_desc;                                    /* of its own */
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
 JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed);
 
@@ -607,20 +601,19 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
 
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
 
-/* x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x. */
+/* x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
+   Clamped gradients are the proximal SGLD of Yang & Ji (2021). With decay_b > 0 step t is
+   (1 + t/b)^-gamma times as large, its noise the root of that, and the walk's bias dies out for
+   gamma in (1/2,1] (Welling & Teh 2011). With hot > 0 noise is multiplied by sqrt(T), at
+   temperatures T that fall from hot to cold by the same factor at every step (Kirkpatrick & others
+   1983). */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
     float step_size, noise_std;                    /* 1, .01: the paper's */
-    float clamp_grad;                              /* 0: off; else limits gradients to +- this: the
-                                                      proximal SGLD of Yang & Ji (2021) */
+    float clamp_grad;                              /* 0: off; else limits gradients to +- this */
     float clamp_lo, clamp_hi;                      /* both 0: off; else limits x to this range */
-    float hot, cold;                               /* hot > 0: noise_std sqrt(T), at temperatures T
-                                                      that fall from hot to cold by the same factor
-                                                      at each step (Kirkpatrick & others 1983) */
-    float decay_b, decay_gamma;                    /* b > 0: step t has (1 + t/b)^-gamma times the
-                                                      size, its noise the root of that: a bias that
-                                                      dies out, for gamma in (1/2,1] (Welling & Teh
-                                                      2011: a(b+t)^-gamma) */
+    float decay_b, decay_gamma;                    /* 0: off */
+    float hot, cold;                               /* 0: off */
     /* Called after every step; nonzero stops the walk. May read x, but must not record ops. */
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;
@@ -669,16 +662,15 @@ JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
                                const jem_denoise_desc *desc, jem_rng *rng);
 
 /* A sample made from nothing: N(mean, denoise.sigma_max^2), denoised, then walked as chains are in
-   training, which puts right what the first part got wrong, then freed of the last noise. x is a
-   leaf; what it holds does not matter. jem_net_fresh says what suits a network. */
+   training, which puts right what the first part got wrong, then freed of the last noise, at most
+   `clean`: twice the least that the density was learned at. x is a leaf; what it holds does not
+   matter. jem_net_fresh says what suits a network. */
 typedef struct jem_fresh_desc {
     float lo, hi;                                  /* lo < hi: begins as U(lo,hi) instead: 0, 0 */
     float mean;                                    /* of the data's pixels: 0. See jem_net.mean */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 600 steps of .01, noise .1 */
-    float clean;                                   /* .24: what noise is left is taken off at the
-                                                      end, so much at most; twice the least that
-                                                      the density was learned at. 0: it stays */
+    float clean;                                   /* .24; 0: noise stays */
 } jem_fresh_desc;
 JEM_API jem_fresh_desc jem_fresh_desc_default(void);
 JEM_API jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
@@ -690,8 +682,7 @@ typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
     float *data;
-    int *visits;                                   /* SGLD runs since a chain began in noise; -1: it
-                                                      has not begun (see jem_train_desc.fresh) */
+    int *visits;                                   /* walks since a chain began; -1: it has not */
     float lo, hi;                                  /* chains begin as U(lo,hi): -1, 1 */
 } jem_buffer;
 /* All chains start as U(-1,1); jem_buffer_restart: as U(lo,hi), now and from now on. */
@@ -720,8 +711,7 @@ typedef struct jem_mcmc_desc {
     int leapfrog;                                  /* 1 */
     int temperatures;                              /* 1; more: replica exchange, see below */
     float hottest;                                 /* 10 */
-    float *swapped;                                /* NULL, or [temperatures - 1]: the share of
-                                                      exchanges that each two neighbours took */
+    float *swapped;                                /* NULL, or [temperatures - 1]: see below */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
     void *watch_user;
 } jem_mcmc_desc;
@@ -734,9 +724,9 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x
 /* Replica exchange, for modes that no chain walks between (Swendsen & Wang 1986; Geyer 1991): image
    i is walked at temperature T = hottest^(k/(temperatures - 1)), k = i % temperatures, on p^(1/T),
    with sqrt(T) times the step. After each proposal neighbours exchange places with probability
-   min(1, (p(x')/p(x))^(1/T - 1/T')), even and odd pairs in turn. The chains with k = 0 have p as
-   their limit; the hottest should cross freely, and each .swapped be above .2. Annealed SGLD
-   (jem_sgld_desc.hot) is cheaper, and not exact. */
+   min(1, (p(x')/p(x))^(1/T - 1/T')), even and odd pairs in turn; .swapped is how often. The chains
+   with k = 0 have p as their limit; the hottest should cross freely, and each .swapped be above .2.
+   Annealed SGLD (jem_sgld_desc.hot) is cheaper, and not exact. */
 
 /* Annealed importance sampling (Neal 2001): the Z of p(x) = exp(logp(x))/Z. Chains go from q =
    N(mean, std^2 I) to p through q^(1-b) p^b, and are weighed; the mean weight is Z, whatever the
@@ -748,8 +738,7 @@ typedef struct jem_ais_desc {
 } jem_ais_desc;
 typedef struct jem_ais_result {
     double log_z, error;                           /* error: one standard deviation of log_z */
-    double chains;                                 /* as many weights count; below 10: believe none
-                                                      of it, and take more levels */
+    double chains;                                 /* so many count; below 10: take more levels */
 } jem_ais_result;
 JEM_API jem_ais_desc jem_ais_desc_default(void);
 /* x is a leaf; what it holds does not matter. Then it holds the chains' ends. */
@@ -768,8 +757,8 @@ typedef struct jem_optim_desc {
     float clip;                                    /* 0: off; else limits the gradient's L2 norm */
     float ema;                                     /* 0: off; else averages the weights: an update
                                                       counts 1 - ema, the first ones more */
-    const char *only;                              /* NULL: all; else only parameters whose names
-                                                      begin with this. Read at creation only. */
+    const char *only;                              /* NULL: all; else names that begin with this;
+                                                      read at creation only */
 } jem_optim_desc;
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
@@ -817,27 +806,24 @@ typedef struct jem_train_desc {
     float w_score;                                 /* of score matching (>>losses): 0 */
     float w_kl, entropy;                           /* of L_KL, of H in it (jem_kl_walk): 0, 1 */
     float energy_l2;                               /* of mean f(x+)^2 + mean f(x-)^2: 0 */
-    float sam;                                     /* 0: off; else sharpness-aware (Foret & others
-                                                      2021; Yang, Su & Ji 2023): the gradient where,
-                                                      so far from the weights, the loss is worst;
-                                                      not with w_score. w_kl, sam: one rank */
+    /* 0: off; else sharpness-aware (Foret & others 2021; Yang, Su & Ji 2023): the gradient where,
+       so far from the weights, the loss is worst. Not with w_score; it and w_kl: with one rank. */
+    float sam;
     float input_noise;                             /* std of the noise added to data: .03 */
-    float label_noise, label_wide;                 /* either > 0: cross-entropy has images of its
-                                                      own, a share label_wide with all the noise
-                                                      levels of score matching, the rest with noise
-                                                      of std U(0, label_noise): 0, 0. Classes known
-                                                      in noise: samples by class, and better ones */
+    /* Either > 0: cross-entropy has images of its own, a share label_wide with all noise levels of
+       score matching, the rest with noise of std U(0, label_noise): 0, 0. What knows classes in
+       noise makes samples by class, and better ones. */
+    float label_noise, label_wide;
     float noise_lo, noise_hi;                      /* score matching's noise levels: .12, 2 */
-    int cd_from;                                   /* contrastive divergence sets in at this update:
-                                                      0. Before, there are no chains */
+    int cd_from;                                   /* the first update with chains: 0 */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
     int negatives;                                 /* chains per step (64); 0: one per data image */
     int buffer_size;                               /* 10000 */
     float reinit;                                  /* fraction of chains restarted: .05 */
-    float restart_lo, restart_hi;                  /* from U(lo,hi), the range of data: -1, 1; or */
-    jem_denoise_desc fresh;                        /* from noise-blind samples, if its steps > 0: 0.
-                                                      A walk's number of them every 1/reinit
-                                                      updates, into any slots of the buffer */
+    float restart_lo, restart_hi;                  /* from U(lo,hi), the range of data: -1, 1 */
+    /* If its steps > 0 (0), they restart from noise-blind samples instead: as many as a walk has
+       chains, every 1/reinit updates, into any slots of the buffer. */
+    jem_denoise_desc fresh;
     /* NULL, or called on each chain x[c][h][w] that is drawn, before its walk. May change it: begin
        it elsewhere if visits is 0, or move it about as data are (Du & Mordatch 2019). label: its
        class, or -1. Must take all that is random from rng. */
@@ -851,8 +837,8 @@ typedef struct jem_train_desc {
     void *sum_user;
 } jem_train_desc;
 JEM_API jem_train_desc jem_train_desc_default(void);
-/* For a run of so many updates on small images in [-1,1], and a network with scale = 10: the score
-   first, chains in the last quarter. Sooner and better than chains alone; batches of 64. */
+/* For a run of so many updates with batches of 64 small images in [-1,1], and a network with
+   scale = 10: the score first, chains in the last quarter. Sooner and better than chains alone. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
 
 typedef struct jem_stats {
@@ -890,8 +876,8 @@ typedef struct jem_answer {
     int label;
     float probability;     /* p(label|x) */
     float log_density;     /* log p(x), up to a constant of the network */
-    float familiarity;     /* share of the calibration images that are stranger than this one, by
-                              JEM_OOD_USUAL below; -1: none */
+    float familiarity;     /* share of calibration images that are stranger (JEM_OOD_USUAL); -1:
+                              there were none */
 } jem_answer;
 /* x[n][c][h][w]; one answer per image. */
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
@@ -907,7 +893,8 @@ JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);   
    labels and log p(x) stay. It is saved with the network, as meta "jem.temperature". */
 JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
 
-/* Does the network know what it has not seen? Scores of images, higher for more usual ones. */
+/* Does the network know what it has not seen? Scores of images, higher for more usual ones. USUAL
+   finds what is too likely strange, too. It wants jem_calibrate, and costs no gradient. */
 typedef enum jem_ood {
     JEM_OOD_LOGP = 0,      /* log p(x) */
     JEM_OOD_MAXP,          /* the highest p(y|x), as log odds (Hendrycks & Gimpel 2017) */
@@ -915,8 +902,7 @@ typedef enum jem_ood {
     JEM_OOD_RISE,          /* minus what log p(x) gains by a walk without noise */
     JEM_OOD_MOVE,          /* minus how far that walk goes */
     JEM_OOD_USUAL          /* minus the Mahalanobis distance of (log p(x), mean logit) from those of
-                              calibration images that get the same label: what is too likely is
-                              strange, too. Wants jem_calibrate; costs no gradient */
+                              calibration images that get the same label */
 } jem_ood;
 /* walk: of RISE and MOVE; NULL is 10 steps of 1. (tools/measures.h has AUROC and the like.) */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
@@ -933,7 +919,7 @@ typedef struct jem_attack_desc {
     int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
     float sure;            /* targeted: done when p(label|x) is the highest and at least this: 0 */
     float lo, hi;          /* pixels stay in this range: -1, 1 */
-    /* What to fool, if not the network itself, but a classifier that refines its images first, say:
+    /* What to fool instead of the network itself, a classifier that refines its images first, say:
        logits f[n][classes] of x[n][c][h][w], gradients of log p(label|x) to g (not if NULL). */
     jem_status (*classify)(void *user, const float *x, const int *labels, int n, float *f,
                            float *g);
@@ -946,13 +932,11 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
                               const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled);
 
 /* What is missing: pixels of x (a leaf) whose known[n][c][h][w] is not 0 are held, the others are
-   sampled, in place. */
+   sampled, in place: with denoise.steps > 0, for a density that has learned its score, noise-blind
+   from sigma_max down, with as much noise on what is known; then by a walk. */
 typedef struct jem_impute_desc {
-    jem_denoise_desc denoise;                      /* first, noise-blind, from sigma_max down, with
-                                                      as much noise on what is known: steps 0. For
-                                                      a density that has learned its score; the
-                                                      last noise is then taken off at the end */
-    jem_sgld_desc walk;                            /* then: 300 steps of 1, noise .01 */
+    jem_denoise_desc denoise;                      /* steps: 0 */
+    jem_sgld_desc walk;                            /* 300 steps of 1, noise .01 */
     float lo, hi;                                  /* without denoise they begin as U(lo,hi): -1, 1;
                                                       as they are in x: lo = hi */
 } jem_impute_desc;
@@ -1046,8 +1030,8 @@ JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *
 JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
 /* Writes a new file beside it (path.XXXXXXXX.tmp, never one that is there), syncs it, renames it to
    path and syncs the folder: whatever fails, and whoever else writes there, path is whole. What
-   stands at path must be a regular file, whose mode is kept; a symbolic link is refused, not
-   followed (POSIX). A process killed in between leaves the .tmp, which may be deleted. */
+   stands at path must be a regular file, whose mode is kept, and no symbolic link (POSIX). A
+   process killed in between leaves the .tmp, which may be deleted. */
 JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
