@@ -4019,13 +4019,14 @@ static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *
     *uncond = (int)jem__unusual(f, "jem.uncond", (float)*uncond, 0, 0, 1, 1);
 }
 
-/* So many numbers of an image reach the last layer: its weight must be possible (jem_net_param). */
-static void jem__check_features(jem__fields *f, double features) {
+/* So many numbers of an image reach the linear layers: their weights must be possible. */
+static int jem__features(jem__fields *f, double features) {
     if (features > 1e9)
         jem__fields_fail(f, "jem.features", NULL, features, "too many for the last layer");
+    return f->status ? 0 : (int)features;
 }
 
-static void jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
+static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
                        &d->slope, &d->uncond);
     d->depth = jem__int(f, "jem.depth", d->depth, 10, 1000);
@@ -4035,13 +4036,12 @@ static void jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     d->head = (jem_head)jem__int(f, "jem.head", (int)d->head, 0, JEM_HEAD_FLAT);
     d->stem_stride = jem__int(f, "jem.stem_stride", d->stem_stride, 1, 8);
     if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "6k + 4 is wanted");
-    const int shrink = 4 * d->stem_stride;
-    if (d->head == JEM_HEAD_FLAT)
-        jem__check_features(f, 64.0 * d->widen * ((d->height - 1) / shrink + 1) *
-                               ((d->width - 1) / shrink + 1));
+    const int shrink = 4 * d->stem_stride, pooled = d->head != JEM_HEAD_FLAT;
+    const double h = (d->height - 1) / shrink + 1, w = (d->width - 1) / shrink + 1;
+    return jem__features(f, 64.0 * d->widen * (pooled ? 1 : h * w));
 }
 
-static void jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
+static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
                        &d->slope, &d->uncond);
     d->layers = jem__int(f, "jem.layers", d->layers, 1, 8);
@@ -4051,9 +4051,9 @@ static void jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
         d->widths[i] = jem__int(f, key, d->widths[i], 1, 65536);
     }
     const int last = d->layers - 1, conv = !strcmp(f->kind, "convnet");
-    jem__check_features(f, conv ? (double)d->widths[last] * (d->height >> last) *
-                                  (d->width >> last)
-                                : (double)d->channels * d->height * d->width);
+    return jem__features(f, conv ? (double)d->widths[last] * (d->height >> last) *
+                                   (d->width >> last)
+                                 : (double)d->channels * d->height * d->width);
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -4362,9 +4362,8 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     const int errors = ctx->errors;
     jem_wrn_desc d = desc ? *desc : jem_wrn_desc_default();
     jem__fields fields = { ctx, "wrn", "wrn", NULL, NULL, JEM_OK };
-    jem__wrn_fields(&fields, &d);
+    const int features = jem__wrn_fields(&fields, &d), n = (d.depth - 4) / 6;
     if (fields.status) return NULL;
-    const int n = (d.depth - 4) / 6;
     const size_t bytes = sizeof(jem__wrn) + (size_t)(3 * n) * 5 * sizeof(jem_layer);
     jem_net *net = jem_net_create(ctx, jem__wrn_forward, NULL, bytes, d.channels, d.height, d.width,
                                   d.classes, seed);
@@ -4372,7 +4371,7 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     jem__wrn *w = (jem__wrn *)net->user;
     w->desc = d, w->blocks = 3 * n;
     w->stem = jem_conv_layer(net, "f.conv1", d.channels, 16, 3, d.stem_stride, 1);
-    int in = 16, h = (d.height - 1) / d.stem_stride + 1, wd = (d.width - 1) / d.stem_stride + 1;
+    int in = 16;
     for (int i = 0; i < 3 * n; i++) {
         static const char *const part[5] = { "bn1", "conv1", "bn2", "conv2", "shortcut.0" };
         const int stage = i / n, out = (16 << stage) * d.widen,
@@ -4387,12 +4386,11 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
         l[3] = jem_conv_layer(net, name[3], out, out, 3, stride, 1);
         l[4] = stride != 1 || in != out ? jem_conv_layer(net, name[4], in, out, 1, stride, 0)
                                         : jem__layer(JEM_LAYER_NONE);
-        in = out, h = (h - 1) / stride + 1, wd = (wd - 1) / stride + 1;
+        in = out;
     }
     w->norm = jem_norm_layer(net, "f.bn1", d.norm, in);
-    in *= d.head == JEM_HEAD_FLAT ? h * wd : 1;
-    w->head = jem_linear_layer(net, "class_output", in, d.classes);
-    if (d.uncond) w->energy = jem_linear_layer(net, "energy_output", in, 1);
+    w->head = jem_linear_layer(net, "class_output", features, d.classes);
+    if (d.uncond) w->energy = jem_linear_layer(net, "energy_output", features, 1);
     fields.out = &net->meta;
     jem__wrn_fields(&fields, &d);
     return jem__net_done(net, errors);
@@ -4424,27 +4422,26 @@ static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, u
     const int errors = ctx->errors;
     const char *kind = conv ? "convnet" : "mlp";
     jem__fields fields = { ctx, kind, kind, NULL, NULL, JEM_OK };
-    jem__stack_fields(&fields, d);
+    const int features = jem__stack_fields(&fields, d);
     if (fields.status) return NULL;
     jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d->channels,
                                   d->height, d->width, d->classes, seed);
     if (!net) return NULL;
     jem__stack *s = (jem__stack *)net->user;
     s->desc = *d, s->convs = conv ? d->layers : 0;
-    int in = conv ? d->channels : d->channels * d->height * d->width, h = d->height, w = d->width;
+    int in = conv ? d->channels : features;
     for (int i = 0; i < d->layers; i++) {
         char name[32];
         snprintf(name, sizeof name, conv ? "conv%d" : "linear%d", i + 1);
-        if (i > 0 && conv) h = (h - 2) / 2 + 1, w = (w - 2) / 2 + 1;
         s->layer[i] = !conv ? jem_linear_layer(net, name, in, d->widths[i])
                     : i > 0 ? jem_conv_layer(net, name, in, d->widths[i], 4, 2, 1)
                             : jem_conv_layer(net, name, in, d->widths[i], 3, 1, 1);
         in = d->widths[i];
     }
-    if (conv && (d->height >> (d->layers - 1) < 1 || d->width >> (d->layers - 1) < 1))
+    if (!features)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "convnet: %dx%d images are too small for %d layers",
                   d->height, d->width, d->layers);
-    in *= conv ? h * w : 1;
+    if (conv) in = features;
     s->head = jem_linear_layer(net, "class_output", in, d->classes);
     if (d->uncond) s->energy = jem_linear_layer(net, "energy_output", in, 1);
     fields.out = &net->meta;
@@ -4586,12 +4583,11 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
     if (terms) *terms = t;
     if (!net || !w) return NULL;
     jem_ctx *ctx = net->ctx;
-    jem_tensor *sum = NULL, *logp = NULL, *logp_sample = NULL, *cd_class = NULL;
-    t.logits = x ? jem_forward(net, x, 1) : NULL;
+    jem_tensor *sum = NULL, *logp_sample = NULL, *cd_class = NULL;
+    t.logits = jem_forward(net, x, 1);
     if (t.logits && labels) t.ce = jem_cross_entropy(ctx, t.logits, labels);
-    jem_tensor *data_logits = x_data ? jem_forward(net, x_data, 1) : t.logits;
-    logp = jem__logp(net, data_logits);
-    if (logp) t.f_data = jem_mean(ctx, logp);
+    jem_tensor *logp = jem__logp(net, x_data ? jem_forward(net, x_data, 1) : t.logits);
+    t.f_data = jem_mean(ctx, logp);
     if (x_sample) {
         jem_tensor *logits = jem_forward(net, x_sample, 1);
         logp_sample = jem__logp(net, logits);
@@ -4602,16 +4598,11 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
         }
     }
     sum = jem__accumulate(ctx, sum, w->ce, t.ce);
-    if (t.f_data && t.f_sample)
-        sum = jem__accumulate(ctx, sum, w->cd, jem_sub(ctx, t.f_sample, t.f_data));
+    sum = jem__accumulate(ctx, sum, w->cd, jem_sub(ctx, t.f_sample, t.f_data));
     sum = jem__accumulate(ctx, sum, w->cd_class, cd_class);
-    if (w->energy_l2 > 0) {
-        if (logp)
-            sum = jem__accumulate(ctx, sum, w->energy_l2, jem_mean(ctx, jem_square(ctx, logp)));
-        if (logp_sample)
-            sum = jem__accumulate(ctx, sum, w->energy_l2,
-                                  jem_mean(ctx, jem_square(ctx, logp_sample)));
-    }
+    for (int i = 0; i < 2 && w->energy_l2 > 0; i++)
+        sum = jem__accumulate(ctx, sum, w->energy_l2,
+                              jem_mean(ctx, jem_square(ctx, i ? logp_sample : logp)));
     if (jem_ok(ctx) && !sum)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "loss: no term of it has a weight and what it needs");
     if (terms) *terms = t;
@@ -4638,26 +4629,68 @@ static uint64_t jem__take_counters(const jem__node *x, jem_rng *rng) {
            counters * (uint64_t)ctx->rank;
 }
 
-typedef struct jem__noise {
-    const jem__node *x;
-    const float *sigma;                            /* [n] */
-    const uint32_t *key;
-    uint64_t start;
-} jem__noise;
-
 static float jem__sigma(const jem__node *x, const float *sigma, int group, int lane) {
     const int i = group * JEM_LANES + lane;
     return sigma[i < x->t.n ? i : x->t.n - 1];
 }
 
-static void jem__noise_group(void *arg, int g) {
-    const jem__noise *s = (const jem__noise *)arg;
-    float *x = s->x->value + g * s->x->stride;
-    JEM__ZEROED(jem__langevin, d);
-    for (int l = 0; l < JEM_LANES; l++) d.noise[l] = jem__sigma(s->x, s->sigma, g, l);
-    s->x->t.ctx->k->langevin(x, x, s->x->stride, &d, s->key,
-                             s->start + (uint64_t)g * jem__group_counters(s->x));
-    jem__fill_dead(s->x, g, x);
+/* Is there what a walk needs? Otherwise it is an error. rng: there is one, or none is needed. */
+static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const jem_tensor *x,
+                           int rng) {
+    if (!ctx || ctx->status != JEM_OK) return 0;
+    if (logp && jem__is_leaf(x, what) && rng) return 1;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a log-density, a leaf x%s", what,
+              rng ? "" : ", an rng");
+    return 0;
+}
+
+/* log p of the images of the leaf x, after a jem_grad of it; NULL and an error if there is none. */
+static jem_tensor *jem__with_slope(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
+                                   jem_tensor *x) {
+    jem_tensor *y = x ? logp(ctx, x, user) : NULL;
+    if (y && y->n != x->n)
+        jem__fail(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", what,
+                  jem__shape_text(y).s, jem__shape_text(x).s);
+    if (jem_grad(y, x) == JEM_OK) return y;
+    return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: the log-density failed", what);
+}
+
+/* Noise, or a step of a walk (>>samplers). */
+typedef struct jem__walk {
+    jem__node *x;
+    const float *sigma;                            /* [n]: noise alone, of each image; or NULL */
+    jem__langevin d;                               /* a step. Noise-blind: for sigma = 1, to be */
+    float sigma_max;                               /* multiplied by each image's; 0: it is not */
+    const jem_rng *rng;
+    uint64_t start;
+} jem__walk;
+
+static void jem__walk_group(void *arg, int g) {
+    const jem__walk *w = (const jem__walk *)arg;
+    const jem__kernels *k = w->x->t.ctx->k;
+    const ptrdiff_t n = w->x->stride;
+    float *x = w->x->value + g * n, squares[JEM_LANES];
+    const float *grad = w->sigma ? x : w->x->grad + g * n;
+    jem__langevin d = w->d;
+    for (int l = 0; w->sigma && l < JEM_LANES; l++) d.noise[l] = jem__sigma(w->x, w->sigma, g, l);
+    if (w->sigma_max > 0) {                        /* ||g|| = sqrt(pixels) / sigma */
+        k->dot(1, grad, grad, squares, 0, n);
+        for (int l = 0; l < JEM_LANES; l++) {
+            const float sigma = sqrtf((float)(n / JEM_LANES) / squares[l]);
+            const float s = sigma < w->sigma_max ? sigma : w->sigma_max;
+            d.step[l] *= s * s, d.noise[l] *= s;
+        }
+    }
+    k->langevin(x, grad, n, &d, w->rng ? w->rng->key : NULL,
+                w->start + (uint64_t)g * jem__group_counters(w->x));
+    jem__fill_dead(w->x, g, x);
+}
+
+static void jem__walk_step(jem__walk *w, jem_rng *rng) {
+    jem__node *x = w->x;
+    w->rng = rng, w->start = rng ? jem__take_counters(x, rng) : 0;
+    jem__parallel(x->t.ctx, x->groups, 50 * (double)(x->groups * x->stride), jem__walk_group, w);
+    jem__leaf_changed(x);
 }
 
 jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
@@ -4666,12 +4699,9 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
     if (leaf->node->op)
         return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: %s is computed (by %s), not a "
                          "leaf", jem__shape_text(leaf).s, leaf->node->op->name);
-    jem__noise s;
-    s.x = leaf->node, s.sigma = sigma, s.key = rng->key;
-    s.start = jem__take_counters(s.x, rng);
-    jem__parallel(leaf->ctx, s.x->groups, 50 * (double)(s.x->groups * s.x->stride),
-                  jem__noise_group, &s);
-    jem__leaf_changed(leaf->node);
+    JEM__ZEROED(jem__walk, w);
+    w.x = leaf->node, w.sigma = sigma;
+    jem__walk_step(&w, rng);
     return JEM_OK;
 }
 
@@ -4762,14 +4792,13 @@ static jem_tensor *jem__score_weights(const jem__score *s, const jem_score_desc 
 
 jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                                const jem_score_desc *desc, jem_rng *rng, float *residual) {
-    if (!ctx || ctx->status != JEM_OK) return NULL;
-    int bad = !logp || !jem__is_leaf(x, "score_matching") || !desc || !desc->sigma || !rng ||
-              desc->step < 0;
+    const char *const what = "score_matching";
+    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL)) return NULL;
+    int bad = !desc || !desc->sigma || desc->step < 0;
     for (int i = 0; !bad && i < x->n; i++) bad = !(desc->sigma[i] > 0 && desc->sigma[i] < 1e6f);
     if (bad)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a "
-                                       "log-density, a leaf x, a noise level above 0 for each "
-                                       "image, a step >= 0 and an rng");
+        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: needs a noise level above 0 for "
+                                       "each image, and a step >= 0", what);
     const int pixels = x->c * x->h * x->w, groups = x->node->groups;
     jem__score s;
     jem_rng same = *rng;
@@ -4779,28 +4808,24 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
     s.step = desc->step > 0 ? desc->step : jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
     s.step *= sqrtf((float)pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
-    jem_tensor *pair = jem__leaf(ctx, "score_matching",
+    jem_tensor *pair = jem__leaf(ctx, what,
                                  jem__shape(2 * groups * JEM_LANES, x->c, x->h, x->w));
     if (!s.group || !pair) return NULL;
     const double work = 50 * (double)(groups * s.x->stride);
     const jem_mark mark = jem_begin(ctx);
-    jem_tensor *noisy = jem__leaf(ctx, "score_matching", jem__shape_of(x));
+    jem_tensor *noisy = jem__leaf(ctx, what, jem__shape_of(x));
     s.pair = pair->node, s.noisy = noisy ? noisy->node : NULL;
     if (noisy)
         memcpy(noisy->node->value, x->node->value, (size_t)(groups * s.x->stride) * sizeof(float));
     jem_add_noise(noisy, desc->sigma, rng);
-    jem_tensor *y = noisy ? logp(ctx, noisy, user) : NULL;
-    if (y && y->n != x->n)
-        jem__fail(ctx, JEM_BAD_SHAPE, "score_matching: the log-density made %s of x %s",
-                  jem__shape_text(y).s, jem__shape_text(x).s);
-    if (jem_grad(y, noisy) == JEM_OK) jem__parallel(ctx, groups, work, jem__score_pair, &s);
-    else jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: the log-density failed");
+    if (jem__with_slope(ctx, what, logp, user, noisy))
+        jem__parallel(ctx, groups, work, jem__score_pair, &s);
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
     double missing, rr;
     jem_tensor *w = jem__score_weights(&s, desc, &missing, &rr);
     if (residual) *residual = (float)(rr / pixels);
-    y = logp(ctx, pair, user);
+    jem_tensor *y = logp(ctx, pair, user);
     return jem_shift(ctx, jem_sum(ctx, jem_mul(ctx, y, w)), (float)missing);
 }
 
@@ -4860,28 +4885,6 @@ jem_denoise_desc jem_clean_desc(float sigma) {
     return d;
 }
 
-typedef struct jem__walk {
-    const char *what;                              /* for error messages */
-    const jem__node *x;
-    int steps;
-    const jem_sgld_desc *sgld;                     /* NULL: noise-blind, sizes for sigma = 1, */
-    float step, noise, sigma_max;                  /* to be multiplied by each image's */
-    jem__langevin d;                               /* a step */
-    const jem_rng *rng;
-    uint64_t start;
-    int (*watch)(void *user, int step, jem_tensor *x);
-    void *watch_user;
-} jem__walk;
-
-/* Is there what a walk needs? Otherwise it is an error. rng: there is one, or none is needed. */
-static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const jem_tensor *x,
-                           int rng) {
-    if (!ctx || ctx->status != JEM_OK) return 0;
-    if (logp && jem__is_leaf(x, what) && rng) return 1;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a log-density, a leaf x%s", what,
-              rng ? "" : ", an rng");
-    return 0;
-}
 
 /* Of step number `step`: temperatures that fall, steps that shrink. */
 static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float *noise) {
@@ -4892,49 +4895,27 @@ static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float
     *size = d->step_size * (float)share, *noise = d->noise_std * (float)sqrt(share * t);
 }
 
-static void jem__walk_group(void *arg, int g) {
-    const jem__walk *w = (const jem__walk *)arg;
-    const jem__kernels *k = w->x->t.ctx->k;
-    const ptrdiff_t n = w->x->stride;
-    const float *grad = w->x->grad + g * n;
-    float *x = w->x->value + g * n, squares[JEM_LANES];
-    jem__langevin d = w->d;
-    if (w->sigma_max > 0) {                        /* ||g|| = sqrt(pixels) / sigma */
-        k->dot(1, grad, grad, squares, 0, n);
-        for (int l = 0; l < JEM_LANES; l++) {
-            const float sigma = sqrtf((float)(n / JEM_LANES) / squares[l]);
-            const float s = sigma < w->sigma_max ? sigma : w->sigma_max;
-            d.step[l] *= s * s, d.noise[l] *= s;
-        }
-    }
-    k->langevin(x, grad, n, &d, w->rng ? w->rng->key : NULL,
-                w->start + (uint64_t)g * jem__group_counters(w->x));
-    jem__fill_dead(w->x, g, x);
-}
-
-static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem__walk *w,
-                                jem_rng *rng) {
-    w->x = x->node, w->rng = rng && w->noise != 0 ? rng : NULL;
-    for (int step = 0; step < w->steps && ctx->status == JEM_OK; step++) {
+/* sigma_max 0: as d says. Otherwise noise-blind: d has the sizes for sigma = 1. Many parameters:
+   those of jem_sgld, the name of the walk, and that. */
+static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                                const jem_sgld_desc *d, jem_rng *rng, const char *what,
+                                float sigma_max) {
+    JEM__ZEROED(jem__walk, w);
+    w.x = x->node, w.sigma_max = sigma_max;
+    w.d.clamp_grad = d->clamp_grad, w.d.lo = d->clamp_lo, w.d.hi = d->clamp_hi;
+    for (int step = 0; step < d->steps && ctx->status == JEM_OK; step++) {
         jem_mark mark = jem_begin(ctx);
-        if (w->sgld) jem__sgld_sizes(w->sgld, step, &w->step, &w->noise);
-        for (int l = 0; l < JEM_LANES; l++) w->d.step[l] = w->step, w->d.noise[l] = w->noise;
-        jem_tensor *y = logp(ctx, x, user);
-        if (y && y->n != x->n)
-            jem__fail(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", w->what,
-                      jem__shape_text(y).s, jem__shape_text(x).s);
-        if (jem_grad(y, x) == JEM_OK) {
-            if (w->rng) w->start = jem__take_counters(w->x, rng);
-            jem__parallel(ctx, w->x->groups, 50 * (double)(w->x->groups * w->x->stride),
-                          jem__walk_group, w);
-            jem__leaf_changed(x->node);
-        } else jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the log-density failed", w->what);
+        float size, noise;
+        jem__sgld_sizes(d, step, &size, &noise);
+        for (int l = 0; l < JEM_LANES; l++) w.d.step[l] = size, w.d.noise[l] = noise;
+        if (jem__with_slope(ctx, what, logp, user, x))
+            jem__walk_step(&w, d->noise_std != 0 ? rng : NULL);
         jem_end(ctx, mark);
-        if (ctx->status == JEM_OK && w->watch && w->watch(w->watch_user, step, x)) break;
+        if (ctx->status == JEM_OK && d->watch && d->watch(d->watch_user, step, x)) break;
     }
-    if (ctx->status == JEM_OK && !jem__all_finite(w->x->value, w->x->groups * w->x->stride))
-        jem__fail(ctx, JEM_DIVERGED, "%s: x %s is not finite after %d steps of %g", w->what,
-                  jem__shape_text(x).s, w->steps, (double)w->step);
+    if (ctx->status == JEM_OK && !jem__all_finite(w.x->value, w.x->groups * w.x->stride))
+        jem__fail(ctx, JEM_DIVERGED, "%s: x %s is not finite after %d steps of %g", what,
+                  jem__shape_text(x).s, d->steps, (double)d->step_size);
     return ctx->status;
 }
 
@@ -4948,11 +4929,7 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
         !JEM__IN(d.hot, 0, JEM__MOST) || !JEM__IN(d.decay_b, 0, JEM__MOST) ||
         !JEM__IN(d.cold, d.hot > 0 ? JEM__TINY : 0, JEM__MOST) ||
         !JEM__IN(d.decay_gamma, 0, JEM__MOST)) return jem_error_status(ctx);
-    JEM__ZEROED(jem__walk, w);
-    w.what = what, w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
-    w.sgld = &d, w.step = d.step_size, w.noise = d.noise_std;
-    w.d.clamp_grad = d.clamp_grad, w.d.lo = d.clamp_lo, w.d.hi = d.clamp_hi;
-    return jem__walk_all(ctx, logp, user, x, &w, rng);
+    return jem__walk_all(ctx, logp, user, x, &d, rng, what, 0);
 }
 
 /* v -= d (entropy H)/dx: the nearest other of each sample, and itself, drift apart. -> entropy H */
@@ -5006,8 +4983,7 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     memcpy(slope, node->grad, (size_t)size * sizeof *f);
     if (d.watch) d.watch(d.watch_user, d.steps, x);
     const jem_mark mark = jem_begin(ctx);
-    jem_tensor *y = logp(ctx, x, user);
-    if (jem_grad(y, x) == JEM_OK) jem_read(y, f);
+    jem_read(jem__with_slope(ctx, what, logp, user, x), f);
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
     float *v = along->node->value;
@@ -5032,13 +5008,12 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(d.steps, 0, INT32_MAX) ||
         !JEM__IN(d.step, JEM__TINY, 1) || !JEM__IN(d.beta, 0, 1) ||
         !JEM__IN(d.sigma_max, JEM__TINY, JEM__MOST)) return jem_error_status(ctx);
-    JEM__ZEROED(jem__walk, w);
-    w.what = what, w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
     /* what stays of the noise, and what should: a^2 - b^2 = (a + b)(a - b) */
     const float stays = 1 - d.step, wanted = jem__fmaf(-d.beta, d.step, 1);
-    w.step = d.step, w.noise = rng ? sqrtf((wanted + stays) * (wanted - stays)) : 0;
-    w.sigma_max = d.sigma_max;
-    return jem__walk_all(ctx, logp, user, x, &w, rng);
+    JEM__ZEROED(jem_sgld_desc, as);
+    as.steps = d.steps, as.step_size = d.step, as.watch = d.watch, as.watch_user = d.watch_user;
+    as.noise_std = rng ? sqrtf((wanted + stays) * (wanted - stays)) : 0;
+    return jem__walk_all(ctx, logp, user, x, &as, rng, what, d.sigma_max);
 }
 
 jem_fresh_desc jem_fresh_desc_default(void) {
