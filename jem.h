@@ -4644,15 +4644,18 @@ static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const je
     return 0;
 }
 
-/* log p of the images of the leaf x, after a jem_grad of it; NULL and an error if there is none. */
+/* log p of the images of the leaf x; NULL and an error if there is none. And its slope. */
+static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
+                                jem_tensor *x) {
+    jem_tensor *y = x ? logp(ctx, x, user) : NULL;
+    if (!x || (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1)) return y;
+    return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", what,
+                                   y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
+}
 static jem_tensor *jem__with_slope(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
                                    jem_tensor *x) {
-    jem_tensor *y = x ? logp(ctx, x, user) : NULL;
-    if (y && y->n != x->n)
-        jem__fail(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", what,
-                  jem__shape_text(y).s, jem__shape_text(x).s);
-    if (jem_grad(y, x) == JEM_OK) return y;
-    return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: the log-density failed", what);
+    jem_tensor *y = jem__density(ctx, what, logp, user, x);
+    return jem_grad(y, x) == JEM_OK ? y : NULL;
 }
 
 /* Noise, or a step of a walk (>>samplers). */
@@ -5160,14 +5163,11 @@ typedef struct jem__mcmc {
     float *cool;                                   /* [n] 1/temperature */
 } jem__mcmc;
 
-/* log p at x (NULL: where the leaf is) -> f, and its slope -> g (NULL: is not asked for). */
+/* log p at x -> f, and its slope -> g (NULL: is not asked for). */
 static jem_status jem__density_at(jem__mcmc *m, const float *x, float *f, float *g) {
-    if (x && jem_write(m->leaf, x) != JEM_OK) return m->ctx->status;
+    if (jem_write(m->leaf, x) != JEM_OK) return m->ctx->status;
     const jem_mark mark = jem_begin(m->ctx);
-    jem_tensor *y = m->logp(m->ctx, m->leaf, m->user);
-    if (!y || y->n != m->n || y->c != 1 || y->h != 1 || y->w != 1)
-        jem__fail(m->ctx, JEM_BAD_SHAPE, "mcmc: the log-density made %s of x %s",
-                  y ? jem__shape_text(y).s : "nothing", jem__shape_text(m->leaf).s);
+    jem_tensor *y = jem__density(m->ctx, "mcmc", m->logp, m->user, m->leaf);
     if (g && jem_grad(y, m->leaf) == JEM_OK) jem_read_grad(m->leaf, g);
     jem_read(y, f);
     jem_end(m->ctx, mark);
@@ -5186,7 +5186,7 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *
         m->cool[i] = (float)pow((double)d->hottest, -(double)(i % d->temperatures) /
                                                     (d->temperatures - 1 + (d->temperatures == 1)));
     if (ctx->status != JEM_OK || jem_read(x, m->x) != JEM_OK ||
-        jem__density_at(m, NULL, m->f, m->g) != JEM_OK) return ctx->status;
+        jem__density_at(m, m->x, m->f, m->g) != JEM_OK) return ctx->status;
     for (int i = 0; i < m->n; i++)
         if (!jem__finite(m->f[i]))
             return jem__fail(ctx, JEM_DIVERGED, "mcmc: log p of image %d is not finite", i);
