@@ -5026,24 +5026,6 @@ jem_fresh_desc jem_fresh_desc_default(void) {
     return d;
 }
 
-/* Every pixel U(lo,hi), whatever it was. */
-static jem_status jem__all_even(jem_tensor *x, float lo, float hi, jem_rng *rng) {
-    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
-    float *all = jem__push_floats(x->ctx, size);
-    if (!all) return JEM_NO_MEMORY;
-    jem_fill_uniform(x->ctx, rng, all, size, lo, hi);
-    return jem_write(x, all);
-}
-/* Every pixel N(mean, sigma^2). */
-static jem_status jem__all_noise(jem_tensor *x, float mean, float sigma, jem_rng *rng) {
-    jem__node *node = x->node;
-    float *sigmas = (float *)jem__push(x->ctx, (size_t)x->n * sizeof *sigmas);
-    if (!sigmas) return JEM_NO_MEMORY;
-    for (int i = 0; i < x->n; i++) sigmas[i] = sigma;
-    for (ptrdiff_t i = 0; i < node->groups * node->stride; i++) node->value[i] = mean;
-    return jem_add_noise(x, sigmas, rng);
-}
-
 jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                      const jem_fresh_desc *desc, jem_rng *rng) {
     const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
@@ -5051,9 +5033,15 @@ jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.lo, -1e4, 1e4) ||
         !JEM__IN(d.hi, -1e4, 1e4)) return jem_error_status(ctx);
     const jem_denoise_desc last = jem_clean_desc(d.clean);
+    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_mark mark = jem_begin(ctx);
-    jem_status s = d.lo < d.hi ? jem__all_even(x, d.lo, d.hi, rng)
-                               : jem__all_noise(x, d.mean, d.denoise.sigma_max, rng);
+    float *all = jem__push_floats(ctx, size);      /* pixels, then the noise of images */
+    const int even = all && d.lo < d.hi;
+    if (even) jem_fill_uniform(ctx, rng, all, size, d.lo, d.hi);
+    for (ptrdiff_t i = 0; all && !even && i < size; i++) all[i] = d.mean;
+    jem_status s = all ? jem_write(x, all) : JEM_NO_MEMORY;
+    for (int i = 0; all && i < x->n; i++) all[i] = d.denoise.sigma_max;
+    if (s == JEM_OK && !even) s = jem_add_noise(x, all, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
     if (s == JEM_OK && d.clean > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
@@ -5326,24 +5314,22 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     jem_optim *o = (jem_optim *)jem__alloc(net->ctx, sizeof *o);
     if (!o) return NULL;
     o->net = net, o->desc = d;
-    for (jem_param *p = net->params; p; p = p->next) o->count += jem__updates(o, p);
-    if (!o->count) {
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s"
-                  "%.80s", d.only ? ", none that begins with " : "", d.only ? d.only : "");
-        jem_optim_free(o);
-        return NULL;
-    }
-    o->moments = (jem__moments *)jem__alloc(net->ctx, (size_t)(o->count + 1) * sizeof *o->moments);
-    int bad = !o->moments, i = 0;
+    size_t all = 1;
+    for (const jem_param *p = net->params; p; p = p->next) all++;
+    o->moments = (jem__moments *)jem__alloc(ctx, all * sizeof *o->moments);
+    int bad = !o->moments;
     for (jem_param *p = net->params; p && !bad; p = p->next) {
         if (!jem__updates(o, p)) continue;
-        jem__moments *m = o->moments + i++;
+        jem__moments *m = o->moments + o->count++;
         m->param = p, m->m = jem__alloc_padded(net->ctx, p->size);
         if (o->desc.kind == JEM_ADAM) m->v = jem__alloc_padded(net->ctx, p->size);
         if (o->desc.ema > 0) m->other = jem__alloc_padded(net->ctx, p->size);
         bad = !m->m || (o->desc.kind == JEM_ADAM && !m->v) || (o->desc.ema > 0 && !m->other);
     }
-    if (!bad) return o;
+    if (!bad && o->count) return o;
+    if (!bad)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s%.80s",
+                  d.only ? ", none that begins with " : "", d.only ? d.only : "");
     jem_optim_free(o);
     return NULL;
 }
