@@ -6177,9 +6177,7 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
     float *g = jem__push_floats(ctx, m * size), *f = jem__push_floats(ctx, m * k);
     for (int step = -1, left = m; g && f && step <= d->steps && left; step++) {
         const int moves = step >= 0 && step < d->steps;
-        const jem_status told = d->classify
-                              ? d->classify(d->user, found, labels, m, f, moves ? g : NULL)
-                              : jem__attack_see(net, found, labels, m, f, moves ? g : NULL);
+        const jem_status told = d->classify(d->user, found, labels, m, f, moves ? g : NULL);
         if (told != JEM_OK) jem__fail(ctx, told, "attack: classify failed");
         if (!jem_ok(ctx)) return;
         for (int i = left = 0; i < m; i++) {
@@ -6204,6 +6202,7 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
     jem_ctx *ctx = net->ctx;
     const ptrdiff_t size = jem__image(net);
     jem_attack_desc d = desc ? *desc : jem_attack_desc_default();
+    if (!d.classify) d.classify = jem__attack_see, d.user = net;
     if (d.step == 0) d.step = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
     if (!x || !labels || !found || n < 0 || !(d.eps >= 0) || d.steps < 1 || d.restarts < 1 ||
         !(d.lo < d.hi) || !(d.step >= 0 && d.step < HUGE_VALF) || (!rng && d.random_start))
@@ -7010,8 +7009,7 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     const jem_status made = list ? jem_net_to_archive(net, list) : JEM_NO_MEMORY;
     const jem_status status = jem__archive_load(a, list, made, "network");
     if (status) return status;
-    net->scale = copy.scale, net->mean = copy.mean;
-    net->noise_lo = copy.noise_lo, net->noise_hi = copy.noise_hi;
+    jem__net_fields(&f, net);
     for (jem_param *p = net->params; p; p = p->next) jem_param_changed(p);
     return JEM_OK;
 }
