@@ -4150,7 +4150,7 @@ void jem_zero_grad(jem_net *net) {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* name.suffix of a shape that ends in a 1 for each dimension that is not there. */
+/* The parameter name.suffix. */
 static jem_param *jem__layer_param(jem_net *net, const char *name, const char *suffix,
                                    int ndim, const int *shape, int trainable) {
     char full[128];
@@ -4180,32 +4180,25 @@ static jem_param *jem__layer_numbers(jem_net *net, const char *name, const char 
     return p;
 }
 
-static jem_layer jem__layer(jem_layer_kind kind) {
-    JEM__ZEROED(jem_layer, l);
-    l.kind = kind;
-    return l;
-}
-
 jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k, int stride,
                          int pad) {
-    jem_layer l = jem__layer(JEM_LAYER_CONV);
-    if (!net) return l;
-    jem__layer_weights(net, name, 4, in, out, k, &l);
-    l.conv.stride = stride, l.conv.pad = pad;
+    JEM__ZEROED(jem_layer, l);
+    l.kind = JEM_LAYER_CONV, l.conv.stride = stride, l.conv.pad = pad;
+    if (net) jem__layer_weights(net, name, 4, in, out, k, &l);
     return l;
 }
 
 jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out) {
-    jem_layer l = jem__layer(JEM_LAYER_LINEAR);
-    if (!net) return l;
-    jem__layer_weights(net, name, 2, in, out, 1, &l);
+    JEM__ZEROED(jem_layer, l);
+    l.kind = JEM_LAYER_LINEAR;
+    if (net) jem__layer_weights(net, name, 2, in, out, 1, &l);
     return l;
 }
 
 jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int channels) {
-    jem_layer l = jem__layer(norm == JEM_NORM_NONE ? JEM_LAYER_NONE : JEM_LAYER_NORM);
+    JEM__ZEROED(jem_layer, l);
+    l.kind = norm == JEM_NORM_NONE ? JEM_LAYER_NONE : JEM_LAYER_NORM, l.norm = norm;
     if (!net || norm == JEM_NORM_NONE) return l;
-    l.norm = norm;
     if (norm == JEM_NORM_ACT) {
         const int shape[4] = { 1, channels, 1, 1 };
         l.bias = jem__layer_param(net, name, "loc", 4, shape, 1);
@@ -4384,8 +4377,8 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
         l[1] = jem_conv_layer(net, name[1], in, out, 3, 1, 1);
         l[2] = jem_norm_layer(net, name[2], d.norm, out);
         l[3] = jem_conv_layer(net, name[3], out, out, 3, stride, 1);
-        l[4] = stride != 1 || in != out ? jem_conv_layer(net, name[4], in, out, 1, stride, 0)
-                                        : jem__layer(JEM_LAYER_NONE);
+        if (stride != 1 || in != out)
+            l[4] = jem_conv_layer(net, name[4], in, out, 1, stride, 0);
         in = out;
     }
     w->norm = jem_norm_layer(net, "f.bn1", d.norm, in);
