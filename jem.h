@@ -5289,11 +5289,6 @@ void jem_optim_free(jem_optim *o) {
     jem__free(o->net->ctx, o);
 }
 
-static int jem__updates(const jem_optim *o, const jem_param *p) {
-    const char *only = o->desc.only;
-    return p->grad && (!only || !strncmp(p->name, only, strlen(only)));
-}
-
 jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
@@ -5312,12 +5307,12 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     o->moments = (jem__moments *)jem__alloc(ctx, all * sizeof *o->moments);
     int bad = !o->moments;
     for (jem_param *p = net->params; p && !bad; p = p->next) {
-        if (!jem__updates(o, p)) continue;
+        if (!p->grad || (d.only && strncmp(p->name, d.only, strlen(d.only)))) continue;
         jem__moments *m = o->moments + o->count++;
         m->param = p, m->m = jem__alloc_padded(net->ctx, p->size);
-        if (o->desc.kind == JEM_ADAM) m->v = jem__alloc_padded(net->ctx, p->size);
-        if (o->desc.ema > 0) m->other = jem__alloc_padded(net->ctx, p->size);
-        bad = !m->m || (o->desc.kind == JEM_ADAM && !m->v) || (o->desc.ema > 0 && !m->other);
+        if (d.kind == JEM_ADAM) m->v = jem__alloc_padded(ctx, p->size);
+        if (d.ema > 0) m->other = jem__alloc_padded(ctx, p->size);
+        bad = !m->m || (d.kind == JEM_ADAM && !m->v) || (d.ema > 0 && !m->other);
     }
     if (!bad && o->count) return o;
     if (!bad)
