@@ -625,8 +625,9 @@ JEM_API jem_sgld_desc jem_langevin_desc(float a, int steps);
 JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                             const jem_sgld_desc *desc, jem_rng *rng);
 
-/* Walks as jem_sgld does, and returns what contrastive divergence leaves out, namely that samples
-   depend on the parameters (Du, Li, Tenenbaum & Mordatch 2021): one number for jem_backward,
+/* Walks as jem_sgld does (not with hot or decay_b), and returns what contrastive divergence leaves
+   out, that samples depend on the parameters (Du, Li, Tenenbaum & Mordatch 2021): one number for
+   jem_backward,
 
        L_KL = mean E(x; held) - entropy H(x),      x = x' + step_size d log p(x')/dx' + noise
 
@@ -4962,9 +4963,9 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                         const jem_sgld_desc *desc, float entropy, jem_rng *rng) {
     jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default(), last = d;
     const char *const what = "kl_walk";
-    if (!ctx || !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST)) return NULL;
-    jem__sgld_sizes(&d, d.steps - 1, &last.step_size, &last.noise_std);
-    d.steps--, last.steps = 1, last.watch = NULL, last.hot = last.decay_b = 0;
+    if (!ctx || !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
+        !JEM__IN(d.hot, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
+    d.steps--, last.steps = 1, last.watch = NULL;
     if (jem_sgld(ctx, logp, user, x, &d, rng) != JEM_OK) return NULL;
     jem__node *node = x->node;
     const ptrdiff_t size = node->groups * node->stride;
@@ -4991,7 +4992,7 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
         const int held = (d.clamp_grad > 0 && fabsf(slope[i]) >= d.clamp_grad) ||
             (d.clamp_lo < d.clamp_hi && (node->value[i] <= d.clamp_lo ||
                                          node->value[i] >= d.clamp_hi));
-        v[i] = held ? 0 : last.step_size * v[i];
+        v[i] = held ? 0 : d.step_size * v[i];
         value = fma((double)-v[i], (double)slope[i], value);
     }
     return jem_shift(ctx, jem_slope(ctx, logp, user, before, along, 0), (float)value);
@@ -6438,7 +6439,6 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
 
    padded with spaces; then the tensors, row-major, little-endian. Offsets count from the end of the
    header; together the tensors cover the rest of the file, without gap or overlap.
-   (github.com/huggingface/safetensors, 'Format'.)
 
    A file may come from anyone, so reading has three steps: parse the header, which cannot reach
    outside of it; check it whole against the file's size; only then allocate and copy. */

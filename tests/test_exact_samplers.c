@@ -337,6 +337,14 @@ static void test_annealing(jem_ctx *ctx) {
     for (int i = 0; i < CHAINS; i++) sum += (double)at[i] * (double)at[i] / CHAINS;
     CHECK(fabs(sum - variance) < 4.5 * variance * sqrt(2.0 / CHAINS), "%g of %g", sum, variance);
 
+    float plain[2] = { 1, 2 }, even[2];                                /* at T = 1: the same */
+    jem_rng once = rng, again = rng;
+    x = jem_input(ctx, plain, 2, 1, 1, 1), d.hot = d.cold = 1;
+    jem_sgld(ctx, standard, NULL, x, &d, &once), jem_read(x, even);
+    x = jem_input(ctx, plain, 2, 1, 1, 1), d.hot = 0;
+    jem_sgld(ctx, standard, NULL, x, &d, &again), jem_read(x, plain);
+    CHECK(!memcmp(plain, even, sizeof even), "%g, not %g", (double)even[0], (double)plain[0]);
+
     double right[2] = { 0, 0 }, far = 0;
     for (int hot = 0; hot < 2; hot++) {
         for (int i = 0; i < 2 * CHAINS; i++) at[i] = i % 2 ? 0 : -4;
