@@ -5446,28 +5446,27 @@ static int jem__wants_samples(const jem_train_desc *d) {
     return d->w_cd > 0 || d->w_cd_class > 0 || d->w_kl > 0;
 }
 
-static int jem__train_desc_good(jem_ctx *ctx, const jem_train_desc d) {
-    const double most = JEM__MOST;
-    const char *const what = "trainer";
-    return JEM__IN(d.lr, JEM__TINY, 1e9) && JEM__IN(d.w_ce, 0, most) && JEM__IN(d.w_cd, 0, most) &&
-        JEM__IN(d.w_cd_class, 0, most) && JEM__IN(d.w_score, 0, most) && JEM__IN(d.w_kl, 0, most) &&
-        JEM__IN(d.entropy, 0, most) && JEM__IN(d.energy_l2, 0, most) &&
-        JEM__IN(d.sam, 0, d.w_score > 0 ? 0 : most) && JEM__IN(d.input_noise, 0, most) &&
-        JEM__IN(d.label_noise, 0, most) && JEM__IN(d.label_wide, 0, 1) &&
-        JEM__IN(d.noise_lo, JEM__TINY, most) && JEM__IN(d.noise_hi, d.noise_lo, most) &&
-        JEM__IN(d.cd_from, 0, INT32_MAX) && JEM__IN(d.negatives, 0, INT32_MAX) &&
-        JEM__IN(d.sgld.steps, d.w_kl > 0, INT32_MAX) && JEM__IN(d.fresh.steps, 0, INT32_MAX) &&
-        JEM__IN(d.reinit, 0, 1) && JEM__IN(d.restart_lo, -most, d.restart_hi) &&
-        JEM__IN(d.ranks, 1, d.sum && !(d.sam > 0 || d.w_kl > 0) ? 1 << 20 : 1) &&
-        JEM__IN(d.rank, 0, d.ranks - 1) &&
-        jem__in_range(ctx, what, "negatives modulo ranks", d.negatives % d.ranks, 0, 0);
-}
-
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
+    jem_ctx *ctx = net->ctx;
     const jem_train_desc d = desc ? *desc : jem_train_desc_default();
-    if (!jem__train_desc_good(net->ctx, d)) return NULL;
-    jem_trainer *tr = (jem_trainer *)jem__alloc(net->ctx, sizeof *tr);
+    const double most = JEM__MOST;
+    const char *const what = "trainer";
+    if (!(JEM__IN(d.lr, JEM__TINY, 1e9) && JEM__IN(d.w_ce, 0, most) && JEM__IN(d.w_cd, 0, most) &&
+          JEM__IN(d.w_cd_class, 0, most) && JEM__IN(d.w_score, 0, most) &&
+          JEM__IN(d.w_kl, 0, most) && JEM__IN(d.entropy, 0, most) &&
+          JEM__IN(d.energy_l2, 0, most) && JEM__IN(d.sam, 0, d.w_score > 0 ? 0 : most) &&
+          JEM__IN(d.input_noise, 0, most) && JEM__IN(d.label_noise, 0, most) &&
+          JEM__IN(d.label_wide, 0, 1) && JEM__IN(d.noise_lo, JEM__TINY, most) &&
+          JEM__IN(d.noise_hi, d.noise_lo, most) && JEM__IN(d.cd_from, 0, INT32_MAX) &&
+          JEM__IN(d.negatives, 0, INT32_MAX) && JEM__IN(d.sgld.steps, d.w_kl > 0, INT32_MAX) &&
+          JEM__IN(d.fresh.steps, 0, INT32_MAX) && JEM__IN(d.reinit, 0, 1) &&
+          JEM__IN(d.restart_lo, -most, d.restart_hi) &&
+          JEM__IN(d.ranks, 1, d.sum && !(d.sam > 0 || d.w_kl > 0) ? 1 << 20 : 1) &&
+          JEM__IN(d.rank, 0, d.ranks - 1) &&
+          jem__in_range(ctx, what, "negatives modulo ranks", d.negatives % d.ranks, 0, 0)))
+        return NULL;
+    jem_trainer *tr = (jem_trainer *)jem__alloc(ctx, sizeof *tr);
     if (!tr) return NULL;
     tr->net = net, tr->desc = d, tr->rng = jem_rng_seed(d.seed);
     tr->optim = jem_optim_create(net, &d.optim);
@@ -6280,13 +6279,6 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
-static jem_pixels_desc jem__pixels_desc(const jem_pixels_desc *desc) {
-    JEM__ZEROED(jem_pixels_desc, d);
-    if (desc) d = *desc;
-    if (d.lo == 0 && d.hi == 0) d.lo = -1, d.hi = 1;
-    return d;
-}
-
 /* One pixel as the network has channels, 0..1: alpha over the background, Rec. 601 grey. */
 static void jem__pixel(const unsigned char *p, int channels, const jem_pixels_desc *d, int wanted,
                        double *out) {
@@ -6305,8 +6297,12 @@ static void jem__cover(int i, int to, int all, double *from, double *until) {
     *from = floor((*from + *until) / 2), *until = *from + 1;
 }
 
+/* Can pictures of this kind be told to the network? desc, with its defaults -> d. */
 static jem_status jem__pixels_check(const jem_net *net, int width, int height, int channels,
-                                    const jem_pixels_desc *d) {
+                                    const jem_pixels_desc *desc, jem_pixels_desc *d) {
+    memset(d, 0, sizeof *d);
+    if (desc) *d = *desc;
+    if (d->lo == 0 && d->hi == 0) d->lo = -1, d->hi = 1;
     if (width < 1 || height < 1 || channels < 1 || channels > 4 ||
         (double)width * height * channels > 1e9)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT,
@@ -6326,10 +6322,10 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
                                 int height, int channels, const jem_pixels_desc *desc, float *x,
                                 int *did) {
     if (!net) return JEM_BAD_ARGUMENT;
-    const jem_pixels_desc d = jem__pixels_desc(desc);
+    jem_pixels_desc d;
     const int h = net->height, w = net->width, c = net->channels;
     if (!pixels || !x) return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels_to_floats: NULL");
-    if (jem__pixels_check(net, width, height, channels, &d) != JEM_OK) return net->ctx->status;
+    if (jem__pixels_check(net, width, height, channels, desc, &d)) return net->ctx->status;
     for (int i = 0; i < h; i++)
         for (int j = 0; j < w; j++) {
             double y0, y1, x0, x1, sum[3] = { 0, 0, 0 };
@@ -6360,11 +6356,11 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
 jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
                                 const jem_pixels_desc *desc, unsigned char *pixels) {
     if (!net) return JEM_BAD_ARGUMENT;
-    const jem_pixels_desc d = jem__pixels_desc(desc);
+    jem_pixels_desc d;
     if (!x || !pixels || n < 0)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "floats_to_pixels: %d images%s", n,
                          x && pixels ? "" : ", or NULL");
-    if (jem__pixels_check(net, net->width, net->height, 1, &d) != JEM_OK) return net->ctx->status;
+    if (jem__pixels_check(net, net->width, net->height, 1, desc, &d)) return net->ctx->status;
     const ptrdiff_t size = (ptrdiff_t)net->height * net->width;
     for (ptrdiff_t i = 0; i < n; i++, x += net->channels * size)
         for (ptrdiff_t p = 0; p < size; p++)
@@ -6409,11 +6405,11 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
                       unsigned char *pixels) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    const jem_pixels_desc p = jem__pixels_desc(desc);
+    jem_pixels_desc p;
     if (n < 1 || !pixels || label < -1 || label >= net->classes)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: %d of class %d (-1, or 0..%d)%s", n, label,
                          net->classes - 1, pixels ? "" : ", and pixels is NULL");
-    if (jem__pixels_check(net, net->width, net->height, 1, &p) != JEM_OK) return ctx->status;
+    if (jem__pixels_check(net, net->width, net->height, 1, desc, &p)) return ctx->status;
     const jem_mark mark = jem_begin(ctx);
     float *x = jem__push_floats(ctx, n * jem__image(net));
     int *labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
