@@ -4828,18 +4828,16 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
 
 jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_tensor *v,
                       float h) {
-    if (!ctx || ctx->status != JEM_OK) return NULL;
-    if (!logp || !jem__is_leaf(x, "slope") || !jem__is_leaf(v, "slope") || v->n != x->n ||
-        v->node->stride != x->node->stride || !(h >= 0 && h < 1e6f)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope: needs a log-density, leaves x and v of one shape, "
-                  "and h not below 0 (%g)", (double)h);
-        return NULL;
-    }
+    const char *const what = "slope";
+    if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
+    if (!jem__is_leaf(v, what) || v->n != x->n || v->node->stride != x->node->stride)
+        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "slope: x and v must be leaves of "
+                                       "one shape");
     const ptrdiff_t n = x->node->stride;
     const float usual = jem_ctx_precision(ctx) == JEM_BF16 ? 0.01f : 0.003f;
-    jem_tensor *plus = jem__leaf(ctx, "slope", jem__shape_of(x));
-    jem_tensor *minus = jem__leaf(ctx, "slope", jem__shape_of(x));
-    jem_tensor *w = jem__leaf(ctx, "slope", jem__shape(x->n, 1, 1, 1));
+    jem_tensor *plus = jem__leaf(ctx, what, jem__shape_of(x));
+    jem_tensor *minus = jem__leaf(ctx, what, jem__shape_of(x));
+    jem_tensor *w = jem__leaf(ctx, what, jem__shape(x->n, 1, 1, 1));
     float *at = jem__push_floats(ctx, n), rr[JEM_LANES], far[JEM_LANES];
     if (!plus || !minus || !w || !at) return NULL;
     if (h == 0) h = usual * sqrtf((float)(n / JEM_LANES));
@@ -6246,11 +6244,9 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const f
 
 jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const float *known,
                       const jem_impute_desc *desc, jem_rng *rng) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_impute_desc d = desc ? *desc : jem_impute_desc_default();
-    if (!jem__is_leaf(x, "impute") || !logp || !known || !rng)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: needs a leaf x, a log-density, what is "
-                         "known, and an rng");
+    if (!jem__walk_ready(ctx, "impute", logp, x, rng != NULL)) return jem_error_status(ctx);
+    if (!known) return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: known is NULL");
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_mark mark = jem_begin(ctx);
     float *is = jem__push_floats(ctx, size), *u = jem__push_floats(ctx, size);

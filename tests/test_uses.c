@@ -609,7 +609,7 @@ static void test_conditional(jem_ctx *ctx) {
     CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
           same_bits(x, y, CHAINS * D), "no steps: %s", jem_error(ctx));
     CHECK(jem_impute(ctx, gaussian, l, t, NULL, &d, &rng) == JEM_BAD_ARGUMENT &&
-          says(ctx, "what is known"), "no mask");
+          says(ctx, "known is NULL"), "no mask");
     jem_end(ctx, mark);
     free(x), free(y), free(known), jem_net_free(bag);
 }
