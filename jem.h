@@ -104,9 +104,8 @@
        The tape records ops in the order in which they are called, and C does not say which argument
        of a call is evaluated first: if two ops are arguments of a third, give each its own line.
    IMAGES
-       You pass images in and out as row-major NCHW floats, usually in [-1,1]. Inside, 16 images are
-       interleaved ("lanes are images", see >>platform), so that a vector register holds one pixel
-       of 16 images: odd sizes cost nothing, and every kernel is the plain scalar algorithm.
+       You pass images in and out as row-major NCHW floats, usually in [-1,1]. Inside, 16 of them
+       are interleaved ("lanes are images", see >>platform), so that odd sizes cost nothing.
 
    TABLE OF CONTENTS                                          (search for a mark)
        >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD, score
