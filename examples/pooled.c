@@ -4,14 +4,14 @@
    FORMULA   A flat head has a weight for each feature at each place; a pooled one has
                  f(x) = w . mean over places of h(place) = mean of what each window says for itself,
              wherever it is. So log p(x) counts patterns; that is a model of textures (Zhu, Wu and
-             Mumford 1998, 'FRAME'). That there is one shape, and not two or none, no window sees.
+             Mumford 1998, 'FRAME'). That there is one shape, and how large, no window sees.
 
-   LOOK FOR  Data; dreams of the flat head; dreams of the pooled one. The networks are alike but for
-             the head, were told the colours, and are both right about them. In print: how many
-             dreams are one shape, as in compose_images.
+   LOOK FOR  Data; dreams of the flat head; dreams of the pooled one: blobs larger than any shape,
+             all in the middle, or nothing. The networks are alike but for the head, were told the
+             colours, and are both right about them. A share is counted as in compose_images.
 
-   TRY       UPDATES 2000: does more training help? PLAIN 1: the first convolution alone before the
-             head, windows of 3 x 3 that see hardly more than an edge.
+   TRY       UPDATES 2000: which of the two does more training help? LAYERS 1: the first convolution
+             alone before the head, windows of 3 x 3 that see hardly more than an edge.
 
    RUN       build/pooled                Picture: build/pictures/pooled.png */
 #define JEM_IMPLEMENTATION
@@ -19,14 +19,14 @@
 
 #include "shapes.h"
 
-enum { UPDATES = 700, BATCH = 64, SAMPLES = 32, SHOWN = 14, LAYERS = 3, PLAIN = LAYERS };
+enum { UPDATES = 700, BATCH = 64, SAMPLES = 32, SHOWN = 14, LAYERS = 3 };
 enum { ZOOM = 3, CELL = SIDE * ZOOM + 4, LEFT_OF = 190 };      /* of the picture, in pixels */
 
 typedef struct layers { jem_layer conv[LAYERS], head; int pooled; } layers;
 
 static jem_tensor *forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const layers *l = (const layers *)user;
-    for (int k = 0; k < PLAIN; k++)
+    for (int k = 0; k < LAYERS; k++)
         x = jem_silu(net->ctx, jem_apply(&l->conv[k], x, training));
     x = l->pooled ? jem_global_pool(net->ctx, x) : jem_flatten(net->ctx, x);
     return jem_apply(&l->head, x, training);
@@ -39,13 +39,13 @@ static jem_net *create(jem_ctx *ctx, int pooled) {
     int wide = 16, side = SIDE;
     l->pooled = pooled;
     l->conv[0] = jem_conv_layer(net, "conv0", 3, wide, 3, 1, 1);
-    for (int k = 1; k < PLAIN; k++, wide *= 2, side /= 2)
+    for (int k = 1; k < LAYERS; k++, wide *= 2, side /= 2)
         l->conv[k] = jem_conv_layer(net, k == 1 ? "conv1" : "conv2", wide, 2 * wide, 4, 2, 1);
     l->head = jem_linear_layer(net, "head", pooled ? wide : wide * side * side, 3);
     return net;
 }
 
-/* Scores first, then chains, as in compose_images; accuracy of the last fifty batches. */
+/* Scores first, then chains, as in compose_images; the accuracy on the last batch. */
 static double learn(jem_net *net, int updates) {
     static float x[BATCH * SHAPE_NUMBERS];
     int y[BATCH];

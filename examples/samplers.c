@@ -21,7 +21,6 @@
    RUN       build/samplers              Picture: build/pictures/samplers.png */
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
-
 #include "../tools/measures.h"
 #include "worlds.h"
 

@@ -144,7 +144,7 @@ smoke() {
     for command in "film --quick" "samplers --quick" compose_nets compose_images \
             "demo --updates 15" hello "sample 7" "train --iters 3" autograd own_energy \
             own_op own_net "tiny_jem --quick" "worlds --quick" "worlds --quick all" \
-            learn "ways --quick" compose three_densities break_it "pooled --quick" score \
+            learn "ways --quick" compose three_densities break_it pooled score \
             out_of_distribution calibration attack imputation; do
         try "examples: $command" example $command
     done
@@ -194,6 +194,9 @@ claims() {
         END { for (k in p) { if (k ~ /^healthy/) well = p[k]; if (k ~ /^no noise/) still = p[k]
                 if (k ~ /^one step/) one = p[k]; if (k ~ /^rate x 30,/) mended = p[k] }
             exit !(diverged && well > -3.5 && mended > -3.5 && still < well - 1 && one < well - 5) }'
+    claim pooled "with a flat head there are shapes, with a pooled one none" '
+        /^(flat|pooled)/ { right = $4 + 0; if (right < 95) bad = 1; share[$1] = $9 + 0 }
+        END { exit bad || !(share["flat"] >= 50 && share["pooled"] <= 10) }'
     claim compose_nets "both networks see what was asked for" '
         /^[0-9] and/ { n++; if ($6 + 0 < 80 || $9 + 0 < 80) bad = 1 } END { exit bad || n != 3 }'
     claim compose_images "most samples are what was asked for, as is a red square" '
