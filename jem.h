@@ -109,7 +109,7 @@
 
    TABLE OF CONTENTS                                          (search for a mark)
        >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD, score
-       >>rng        counter-based random numbers            >>samplers  SGLD, HMC, buffer
+       >>rng        counter-based random numbers            >>samplers  SGLD, HMC, AIS, buffer
        >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
        >>tape       record, and the plain walk              >>train     one step at a time
        >>plan       the same, faster                        >>eval      classify, accuracy
@@ -696,7 +696,7 @@ JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, cons
                                    float reinit, float *x, int *slot);
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
 
-/* ---- exact samplers (tools/measures.h: what chains are worth; tools/ais.h: log Z) ---- */
+/* ---- exact samplers (tools/measures.h tells what their chains are worth) ---- */
 
 /* A Langevin step is only nearly right: the larger it is, the larger its bias. Where a proposal x'
    is taken with probability min(1, ratio) and otherwise refused (Metropolis & others 1953; Hastings
@@ -727,6 +727,23 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x
    min(1, (p(x')/p(x))^(1/T - 1/T')), even and odd pairs in turn; .swapped is how often. The chains
    with k = 0 have p as their limit; the hottest should cross freely, and each .swapped be above .2.
    Annealed SGLD (jem_sgld_desc.hot) is cheaper, and not exact. */
+
+/* Annealed importance sampling (Neal 2001): the Z of p(x) = exp(logp(x))/Z. Chains go from q =
+   N(mean, std^2 I) to p through q^(1-b) p^b, and are weighed; the mean weight is Z, whatever the
+   number of levels: more make it less noisy. */
+typedef struct jem_ais_desc {
+    int levels;                                    /* 500 */
+    float mean, std;                               /* 0, 1: q, which should cover p */
+    jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 steps of .1 */
+} jem_ais_desc;
+typedef struct jem_ais_result {
+    double log_z, error;                           /* error: one standard deviation of log_z */
+    double chains;                                 /* so many count; below 10: take more levels */
+} jem_ais_result;
+JEM_API jem_ais_desc jem_ais_desc_default(void);
+/* x is a leaf; what it holds does not matter. Then it holds the chains' ends. */
+JEM_API jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                           const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result);
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
@@ -5253,6 +5270,72 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
         if (jem_write(x, m.x) != JEM_OK) break;
         if (d.watch && d.watch(d.watch_user, step, x)) break;
     }
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
+jem_ais_desc jem_ais_desc_default(void) {
+    JEM__ZEROED(jem_ais_desc, d);
+    d.levels = 500, d.std = 1, d.walk = jem_mcmc_desc_default();
+    d.walk.steps = 1, d.walk.leapfrog = 5;
+    return d;
+}
+
+/* a log q + b log p, where q = N(mean, std^2 I) is normalised. */
+typedef struct jem__bridge { jem_fn logp; void *user; float a, b, mean, std; } jem__bridge;
+
+static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem__bridge *s = (const jem__bridge *)user;
+    const double each = log((double)s->std * sqrt(6.283185307179586));
+    jem_tensor *p = s->logp(ctx, x, s->user);
+    jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_shift(ctx, x, -s->mean)));
+    q = jem_scale(ctx, q, -0.5f / (s->std * s->std));
+    q = jem_shift(ctx, q, (float)(-each * x->c * x->h * x->w));
+    return jem_add(ctx, jem_scale(ctx, q, s->a), jem_scale(ctx, p, s->b));
+}
+
+/* The mean of exp(w[i]), in logarithms. */
+static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
+    double top = w[0], sum = 0, squares = 0;
+    for (int i = 1; i < n; i++) top = w[i] > top ? w[i] : top;
+    for (int i = 0; i < n; i++) {
+        const double e = exp(w[i] - top);
+        sum += e, squares = fma(e, e, squares);
+    }
+    r->log_z = top + log(sum / n), r->chains = sum * sum / squares;
+    r->error = sqrt(fmax(1 / r->chains - 1.0 / n, 0));     /* relative error of the mean */
+}
+
+jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
+                   jem_rng *rng, jem_ais_result *result) {
+    const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
+    const char *const what = "ais";
+    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.levels, 1, INT32_MAX) ||
+        !JEM__IN(d.std, JEM__TINY, JEM__MOST) || !JEM__IN(d.walk.temperatures, 1, 1))
+        return jem_error_status(ctx);
+    if (!result) return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: result is NULL");
+    jem_fresh_desc start = jem_fresh_desc_default();       /* nothing but the noise */
+    start.mean = d.mean, start.denoise.sigma_max = d.std;
+    start.denoise.steps = start.walk.steps = 0, start.clean = 0;
+    jem__bridge s;
+    s.logp = logp, s.user = user, s.mean = d.mean, s.std = d.std;
+    const jem_mark mark = jem_begin(ctx);
+    double *w = (double *)jem__push_zero(ctx, (size_t)x->n * sizeof *w);
+    float *f = jem__push_floats(ctx, x->n);
+    if (w && f) jem_fresh(ctx, logp, user, x, &start, rng);
+    for (int k = 1; k <= d.levels && ctx->status == JEM_OK; k++) {     /* b = (k/levels)^2 */
+        const double to = (double)k / d.levels, from = (double)(k - 1) / d.levels;
+        const double more = (to - from) * (to + from);
+        s.a = -1, s.b = 1;
+        const jem_mark level = jem_begin(ctx);
+        const jem_status told = jem_read(jem__density(ctx, what, jem__between, &s, x), f);
+        jem_end(ctx, level);
+        if (told != JEM_OK) break;
+        for (int i = 0; i < x->n; i++) w[i] = fma(more, (double)f[i], w[i]);
+        s.b = (float)(to * to), s.a = 1 - s.b;
+        jem_mcmc(ctx, jem__between, &s, x, &d.walk, rng, NULL);
+    }
+    if (ctx->status == JEM_OK) jem__ais_sum(w, x->n, result);
     jem_end(ctx, mark);
     return ctx->status;
 }
