@@ -1464,6 +1464,15 @@ static void jem__conv_choose(const jem_ctx *ctx, int few, jem__conv *q);
 /* How many floats of memory a group of images (c,h,w) takes in bf16. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w);
 
+/* Average pooling of (h,w,c) to (ho,wo,c): windows of kh x kw; scale: 1/(kh kw). */
+typedef struct jem__pool { int w, c, kh, kw, stride, ho, wo; float scale; } jem__pool;
+/* A normalisation of (pixels,c): see >>ops. */
+typedef struct jem__norm {
+    float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
+    const float *gamma, *beta;                     /* (c); beta NULL: 0 */
+    ptrdiff_t pixels;
+    int c, own;                                    /* own: statistics are of x itself */
+} jem__norm;
 /* x <- clamp(x + step clamp(g) + noise N(0,1)), with a step and a noise per lane, that is, per
    image; a clamp of 0 is off */
 typedef struct jem__langevin {
@@ -1497,15 +1506,12 @@ typedef struct jem__kernels {
     void (*dot)(float, const float *, const float *, float *, int, ptrdiff_t);
     void (*logsumexp)(const float *, int, float *);
     void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
-    void (*pool)(const float *, int, int, int, int, int, int, int, float, float *);
-    void (*pool_back)(const float *, int, int, int, int, int, int, int, float, float *);
+    void (*pool)(const jem__pool *, const float *, float *);
+    void (*pool_back)(const jem__pool *, const float *, float *);
     void (*moment)(const float *, const float *, int, ptrdiff_t, int, float *);
-    void (*normalize)(const float *, const float *, const float *, const float *, const float *,
-                      ptrdiff_t, int, float *);
-    void (*normalize_sums)(const float *, const float *, const float *, const float *, ptrdiff_t,
-                           int, float *, float *);
-    void (*normalize_back)(const float *, const float *, const float *, const float *,
-                           const float *, const float *, const float *, ptrdiff_t, int, float *);
+    void (*normalize)(const jem__norm *, const float *, float *);
+    void (*normalize_sums)(const jem__norm *, const float *, const float *);
+    void (*normalize_back)(const jem__norm *, int, const float *, const float *, float *);
     void (*langevin)(float *, const float *, ptrdiff_t, const jem__langevin *, const uint32_t *,
                      uint64_t);
     void (*adam)(float *, const float *, float *, float *, ptrdiff_t, const jem__update *);
@@ -2822,6 +2828,9 @@ float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem
 /* ==== >>ops: what you build with ============================================================== */
 /* An op is a check of shapes, a jem_op, and two functions on one group of 16 images. */
 
+#define JEM__OP(name, what, keeps, traits)                                                         \
+    static const jem_op jem__op_##name = { #name, jem__##what##_forward, jem__##what##_backward,   \
+                                           keeps, traits }
 static jem_tensor *jem__op1(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_shape out,
                             const void *user, size_t user_bytes, size_t aux_bytes) {
     return jem__record(ctx, op, &x, 1, out, NULL, 0, user, user_bytes, aux_bytes);
@@ -2875,45 +2884,31 @@ static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
     return s;
 }
 
-static void jem__conv_run(const jem_call *c, const jem__conv *q, const float *x,
-                          const uint16_t *x16, const jem__finish *f) {
-    jem__operands in;
-    in.x = x, in.x16 = x16, in.work = c->inner->work;
-    in.packed = jem__pack_find(c->inner->param[0], q)->data;
-    in.part.i = c->inner->part, in.part.of = c->inner->parts;
-    q->method->run(c->ctx, q, &in, f);
-}
-/* x (h,w,I,16) -> y (ho,wo,O,16) */
-static void jem__conv_forward(const jem_call *c) {
+/* Forward, or back, with what is fused to it. */
+static void jem__conv_run(const jem_call *c, int back) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
     const jem__inner *in = c->inner;
+    const jem__map_user *act = (const jem__map_user *)in->act;
+    const jem__conv *q = back ? &u->grad : &u->out;
+    float *slopes = act && act->kind == JEM__MAP_SILU ? (float *)in->act_aux : NULL;
+    uint16_t *bits = slopes ? NULL : (uint16_t *)in->act_aux;
     jem__finish f;
+    jem__operands from;
     memset(&f, 0, sizeof f);
-    f.bias = in->param[1] ? in->param[1]->value : NULL;
-    f.add = in->plus, f.y = c->y, f.y16 = in->y16;
-    if (in->act) {
-        const jem__map_user *act = (const jem__map_user *)in->act;
-        f.act = in->act_y, f.kind = act->kind, f.slope = act->a;
-        if (act->kind == JEM__MAP_SILU) f.keep_slopes = (float *)in->act_aux;
-        else f.keep_bits = (uint16_t *)in->act_aux;
+    f.y = back ? c->dx[0] : c->y, f.y16 = in->y16, f.slope = act ? act->a : 0;
+    if (back) f.add = in->add[0] ? c->dx[0] : NULL, f.slopes = slopes, f.bits = bits;
+    else {
+        f.bias = in->param[1] ? in->param[1]->value : NULL, f.add = in->plus;
+        f.act = in->act_y, f.kind = act ? act->kind : 0, f.keep_slopes = slopes, f.keep_bits = bits;
     }
-    jem__conv_run(c, &u->out, c->x[0], in->x16, &f);
+    from.x = back ? c->dy : c->x[0], from.x16 = back ? in->dy16 : in->x16, from.work = in->work;
+    from.packed = jem__pack_find(in->param[0], q)->data;
+    from.part.i = in->part, from.part.of = in->parts;
+    q->method->run(c->ctx, q, &from, &f);
 }
-/* dy (ho,wo,O,16) -> dx (h,w,I,16) */
-static void jem__conv_backward(const jem_call *c) {
-    const jem__conv_user *u = (const jem__conv_user *)c->user;
-    const jem__inner *in = c->inner;
-    jem__finish f;
-    memset(&f, 0, sizeof f);
-    f.add = in->add[0] ? c->dx[0] : NULL, f.y = c->dx[0], f.y16 = in->y16;
-    if (in->act) {
-        const jem__map_user *act = (const jem__map_user *)in->act;
-        f.slope = act->a;
-        if (act->kind == JEM__MAP_SILU) f.slopes = (const float *)in->act_aux;
-        else f.bits = (const uint16_t *)in->act_aux;
-    }
-    jem__conv_run(c, &u->grad, c->dy, in->dy16, &f);
-}
+/* x (h,w,I,16) -> y (ho,wo,O,16); dy -> dx */
+static void jem__conv_forward(const jem_call *c) { jem__conv_run(c, 0); }
+static void jem__conv_backward(const jem_call *c) { jem__conv_run(c, 1); }
 
 /* dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap; db[o] += sum of dy[o] */
 typedef struct jem__weights_job {
@@ -2955,25 +2950,32 @@ static jem_status jem__conv_param_grad(const jem_call *c) {
 
 static const jem__traits jem__conv_traits = { JEM__OP_STORES | JEM__OP_CONV, jem__conv_prepare,
     jem__conv_param_grad, JEM_KEEPS_INPUT };
-static const jem_op jem__op_conv2d = { "conv2d", jem__conv_forward, jem__conv_backward,
-    JEM_KEEPS_NOTHING, &jem__conv_traits };
-static const jem_op jem__op_linear = { "linear", jem__conv_forward, jem__conv_backward,
-    JEM_KEEPS_NOTHING, &jem__conv_traits };
+JEM__OP(conv2d, conv, JEM_KEEPS_NOTHING, &jem__conv_traits);
+JEM__OP(linear, conv, JEM_KEEPS_NOTHING, &jem__conv_traits);
 
-/* q: of the output, by which the other two are described too */
-static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem__conv q,
-                                    jem_param *w, jem_param *b) {
-    const jem__conv back = { q.co, q.ho, q.wo, q.ci, q.hi, q.wi, q.k, q.stride, q.pad, 1, 0, NULL };
+/* k: the weight's sides; 0: it has none that fit */
+static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_param *w,
+                                    jem_param *b, int k, int s, int pad) {
+    if (!w || k < 1 || k > JEM__MAX_KERNEL || w->shape[1] != x->c ||
+        (b && (b->ndim != 1 || b->shape[0] != w->shape[0])) || s < 1 || s > 64 || pad < 0 ||
+        pad >= 64 || x->h + 2 * pad < k || x->w + 2 * pad < k)
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, weight %s, bias %s, stride %d, pad %d do "
+                           "not fit", op->name, jem__shape_text(x).s, jem__param_text(w).s,
+                           b ? jem__param_text(b).s : "none", s, pad);
+    const int co = w->shape[0], ho = (x->h + 2 * pad - k) / s + 1,
+              wo = (x->w + 2 * pad - k) / s + 1;
+    const jem__conv q = { x->c, x->h, x->w, co, ho, wo, k, s, pad, 0, 0, NULL },
+                    back = { co, ho, wo, x->c, x->h, x->w, k, s, pad, 1, 0, NULL };
     jem__conv all[3] = { q, back, q };
     jem__conv_choose(ctx, x->blocks, all);
     jem__conv_user u;
     u.out = all[0], u.grad = all[1], u.weights = all[2];
     jem_param *params[2] = { w, b };
-    jem_tensor *y = jem__record(ctx, op, &x, 1, jem__shape(x->n, q.co, q.ho, q.wo), params, 2,
-                                &u, sizeof u, 0);
+    jem_tensor *y = jem__record(ctx, op, &x, 1, jem__shape(x->n, co, ho, wo), params, 2, &u,
+                                sizeof u, 0);
     if (!y) return NULL;
     const ptrdiff_t one = u.out.method->work(&u.out), two = u.grad.method->work(&u.grad);
-    y->node->flops = 2 * (double)y->node->stride * q.ci * q.k * q.k;
+    y->node->flops = 2 * (double)y->node->stride * x->c * k * k;
     y->node->work = one > two ? one : two;
     y->node->bf16_out = u.out.method->bf16, y->node->bf16_grad = u.grad.method->bf16;
     return y;
@@ -2982,29 +2984,16 @@ static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *
 jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                        jem_conv_desc desc) {
     if (!x || !jem_ok(ctx)) return NULL;
-    const int s = desc.stride ? desc.stride : 1, pad = desc.pad;
-    const int k = w && w->ndim == 4 ? w->shape[2] : 0;
-    if (!w || w->ndim != 4 || w->shape[1] != x->c || w->shape[3] != k || k > JEM__MAX_KERNEL ||
-        (b && (b->ndim != 1 || b->shape[0] != w->shape[0])) || s < 1 || s > 64 || pad < 0 ||
-        pad >= 64 || x->h + 2 * pad < k || x->w + 2 * pad < k)
-        return jem__refuse(ctx, JEM_BAD_SHAPE, "conv2d: x %s, weight %s, bias %s, stride %d, pad "
-                           "%d do not fit", jem__shape_text(x).s, jem__param_text(w).s,
-                           b ? jem__param_text(b).s : "none", s, pad);
-    const jem__conv q = { x->c, x->h, x->w, w->shape[0], (x->h + 2 * pad - k) / s + 1,
-                          (x->w + 2 * pad - k) / s + 1, k, s, pad, 0, 0, NULL };
-    return jem__conv_record(ctx, &jem__op_conv2d, x, q, w, b);
+    const int k = w && w->ndim == 4 && w->shape[2] == w->shape[3] ? w->shape[2] : 0;
+    return jem__conv_record(ctx, &jem__op_conv2d, x, w, b, k, desc.stride ? desc.stride : 1,
+                            desc.pad);
 }
 
 /* A 1x1 convolution on one pixel. */
 jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) {
     if (!x || !jem_ok(ctx)) return NULL;
-    if (!w || w->ndim != 2 || x->h != 1 || x->w != 1 || w->shape[1] != x->c ||
-        (b && (b->ndim != 1 || b->shape[0] != w->shape[0])))
-        return jem__refuse(ctx, JEM_BAD_SHAPE, "linear: x %s, weight %s, bias %s do not fit",
-                           jem__shape_text(x).s, jem__param_text(w).s,
-                           b ? jem__param_text(b).s : "none");
-    const jem__conv q = { x->c, 1, 1, w->shape[0], 1, 1, 1, 1, 0, 0, 0, NULL };
-    return jem__conv_record(ctx, &jem__op_linear, x, q, w, b);
+    const int fits = w && w->ndim == 2 && x->h == 1 && x->w == 1;
+    return jem__conv_record(ctx, &jem__op_linear, x, w, b, fits, 1, 0);
 }
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
@@ -3103,8 +3092,7 @@ static void jem__drop_backward(const jem_call *c) {
     c->ctx->k->map_back(JEM__MAP_DROP, u->scale, NULL, c->aux, c->dy, c->dx[0], c->inner->add[0],
                         jem__floats(c->out));
 }
-static const jem_op jem__op_dropout = { "dropout", jem__drop_forward, jem__drop_backward,
-    JEM_KEEPS_NOTHING, &jem__stores };
+JEM__OP(dropout, drop, JEM_KEEPS_NOTHING, &jem__stores);
 
 jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3182,24 +3170,17 @@ jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
 
 /* ---- pooling, and changes of shape ----------------------------------------------------------- */
 
-typedef struct jem__pool_user { int kh, kw, stride; float scale; } jem__pool_user;
-
 static void jem__pool_forward(const jem_call *c) {
-    const jem__pool_user *u = (const jem__pool_user *)c->user;
-    c->ctx->k->pool(c->x[0], c->in[0].w, c->out.c, u->kh, u->kw, u->stride, c->out.h, c->out.w,
-                    u->scale, c->y);
+    c->ctx->k->pool((const jem__pool *)c->user, c->x[0], c->y);
 }
 static void jem__pool_backward(const jem_call *c) {
-    const jem__pool_user *u = (const jem__pool_user *)c->user;
-    c->ctx->k->pool_back(c->dy, c->in[0].w, c->out.c, u->kh, u->kw, u->stride, c->out.h, c->out.w,
-                         u->scale, c->dx[0]);
+    c->ctx->k->pool_back((const jem__pool *)c->user, c->dy, c->dx[0]);
 }
-static const jem_op jem__op_avg_pool = { "avg_pool", jem__pool_forward, jem__pool_backward,
-    JEM_KEEPS_NOTHING, NULL };
+JEM__OP(avg_pool, pool, JEM_KEEPS_NOTHING, NULL);
 
 /* aux: which of the window, for each number */
 static void jem__max_forward(const jem_call *c) {
-    const jem__pool_user *u = (const jem__pool_user *)c->user;
+    const jem__pool *u = (const jem__pool *)c->user;
     const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
     unsigned char *which = (unsigned char *)c->aux;
     float *y = c->y;
@@ -3213,7 +3194,7 @@ static void jem__max_forward(const jem_call *c) {
         }
 }
 static void jem__max_backward(const jem_call *c) {
-    const jem__pool_user *u = (const jem__pool_user *)c->user;
+    const jem__pool *u = (const jem__pool *)c->user;
     const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
     const unsigned char *which = (const unsigned char *)c->aux;
     const float *dy = c->dy;
@@ -3224,31 +3205,29 @@ static void jem__max_backward(const jem_call *c) {
             c->dx[0][((ptrdiff_t)i * c->in[0].w + j) * n + k] += dy[k];
         }
 }
-static const jem_op jem__op_max_pool = { "max_pool", jem__max_forward, jem__max_backward,
-    JEM_KEEPS_NOTHING, NULL };
+JEM__OP(max_pool, max, JEM_KEEPS_NOTHING, NULL);
 
-static jem_tensor *jem__pool(jem_ctx *ctx, const jem_op *op, jem_tensor *x, int kh, int kw,
-                             int stride) {
+static jem_tensor *jem__pooled(jem_ctx *ctx, const jem_op *op, jem_tensor *x, int kh, int kw,
+                               int stride) {
     if (!x || !jem_ok(ctx)) return NULL;
     const int max = op == &jem__op_max_pool;
     if (kh < 1 || kw < 1 || stride < 1 || kh > x->h || kw > x->w || (max && kh > 15))
         return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: %dx%d windows of stride %d do not fit x %s%s",
                            op->name, kh, kw, stride, jem__shape_text(x).s,
                            max ? " (15x15 at most)" : "");
-    jem__pool_user u;
-    u.kh = kh, u.kw = kw, u.stride = stride, u.scale = 1.0f / (float)(kh * kw);
-    const jem_shape out = jem__shape(x->n, x->c, (x->h - kh) / stride + 1,
-                                     (x->w - kw) / stride + 1);
+    const jem__pool u = { x->w, x->c, kh, kw, stride, (x->h - kh) / stride + 1,
+                          (x->w - kw) / stride + 1, 1.0f / (float)(kh * kw) };
+    const jem_shape out = jem__shape(x->n, x->c, u.ho, u.wo);
     return jem__op1(ctx, op, x, out, &u, sizeof u, max ? (size_t)jem__floats(out) : 0);
 }
 jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
-    return jem__pool(ctx, &jem__op_avg_pool, x, k, k, stride ? stride : k);
+    return jem__pooled(ctx, &jem__op_avg_pool, x, k, k, stride ? stride : k);
 }
 jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x) {
-    return x ? jem__pool(ctx, &jem__op_avg_pool, x, x->h, x->w, x->h > x->w ? x->h : x->w) : NULL;
+    return x ? jem__pooled(ctx, &jem__op_avg_pool, x, x->h, x->w, x->h > x->w ? x->h : x->w) : NULL;
 }
 jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
-    return jem__pool(ctx, &jem__op_max_pool, x, k, k, stride ? stride : k);
+    return jem__pooled(ctx, &jem__op_max_pool, x, k, k, stride ? stride : k);
 }
 
 /* Ops that only move numbers, in runs of whole vectors of 16 lanes: run i of input k is `size`
@@ -3380,10 +3359,8 @@ static void jem__join_forward(const jem_call *c) {
     jem__blocks_copy(c, c->out.n, c->in[0], 0, 0);
 }
 static void jem__join_backward(const jem_call *c) { jem__blocks_copy(c, c->out.n, c->in[0], 0, 1); }
-static const jem_op jem__op_split = { "split", jem__split_forward, jem__split_backward,
-    JEM_KEEPS_NOTHING, &jem__whole };
-static const jem_op jem__op_join = { "join", jem__join_forward, jem__join_backward,
-    JEM_KEEPS_NOTHING, &jem__whole };
+JEM__OP(split, split, JEM_KEEPS_NOTHING, &jem__whole);
+JEM__OP(join, join, JEM_KEEPS_NOTHING, &jem__whole);
 
 static jem_tensor *jem__recut(jem_ctx *ctx, jem_tensor *x, int blocks) {       /* or join them */
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3419,8 +3396,7 @@ static void jem__halo_copy(const jem_call *c, int gradient) {
 }
 static void jem__halo_forward(const jem_call *c) { jem__halo_copy(c, 0); }
 static void jem__halo_backward(const jem_call *c) { jem__halo_copy(c, 1); }
-static const jem_op jem__op_halo = { "halo", jem__halo_forward, jem__halo_backward,
-    JEM_KEEPS_NOTHING, NULL };
+JEM__OP(halo, halo, JEM_KEEPS_NOTHING, NULL);
 
 /* A convolution of blocks. */
 static jem_tensor *jem__block_conv(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
@@ -3440,8 +3416,7 @@ static void jem__lse_forward(const jem_call *c) { c->ctx->k->logsumexp(c->x[0], 
 static void jem__lse_backward(const jem_call *c) {
     c->ctx->k->logsumexp_back(c->x[0], c->y, c->dy, c->in[0].c, c->dx[0], c->inner->add[0]);
 }
-static const jem_op jem__op_logsumexp = { "logsumexp", jem__lse_forward, jem__lse_backward,
-    JEM_KEEPS_INPUT | JEM_KEEPS_OUTPUT, &jem__stores };
+JEM__OP(logsumexp, lse, JEM_KEEPS_INPUT | JEM_KEEPS_OUTPUT, &jem__stores);
 
 jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3465,8 +3440,7 @@ static void jem__gather_backward(const jem_call *c) {
     const int *label = (const int *)c->user + c->group * JEM_LANES;
     for (int l = 0; l < JEM_LANES; l++) c->dx[0][label[l] * JEM_LANES + l] += c->dy[l];
 }
-static const jem_op jem__op_gather = { "gather", jem__gather_forward, jem__gather_backward,
-    JEM_KEEPS_NOTHING, NULL };
+JEM__OP(gather, gather, JEM_KEEPS_NOTHING, NULL);
 
 jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3491,8 +3465,7 @@ static void jem__sum_image_forward(const jem_call *c) {
 static void jem__sum_image_backward(const jem_call *c) {
     c->ctx->k->pair(JEM__PAIR_ADD, c->dx[0], c->dy, 1, c->dx[0], jem__floats(c->in[0]));
 }
-static const jem_op jem__op_sum_image = { "sum_image", jem__sum_image_forward,
-    jem__sum_image_backward, JEM_KEEPS_NOTHING, NULL };
+JEM__OP(sum_image, sum_image, JEM_KEEPS_NOTHING, NULL);
 
 jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3523,10 +3496,8 @@ static void jem__total_backward(const jem_call *c) {
             for (int l = 0; l < live; l++) at.dx[0][i + l] += d;
     }
 }
-static const jem_op jem__op_mean = { "mean", jem__total_forward, jem__total_backward,
-    JEM_KEEPS_NOTHING, &jem__whole };
-static const jem_op jem__op_sum = { "sum", jem__total_forward, jem__total_backward,
-    JEM_KEEPS_NOTHING, &jem__whole };
+JEM__OP(mean, total, JEM_KEEPS_NOTHING, &jem__whole);
+JEM__OP(sum, total, JEM_KEEPS_NOTHING, &jem__whole);
 
 static jem_tensor *jem__total(jem_ctx *ctx, const jem_op *op, jem_tensor *x, double s) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3545,17 +3516,10 @@ jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) { return jem__total(ctx, &jem__
 typedef struct jem__norm_user { jem_norm kind; int training; float momentum; } jem__norm_user;
 #define JEM__NORM_EPS 1e-5f
 
-typedef struct jem__norm_parts {
-    float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
-    const float *gamma, *beta;
-    ptrdiff_t pixels;
-    int c, own;                                    /* own: statistics are of x itself */
-} jem__norm_parts;
-
-static jem__norm_parts jem__norm_open(const jem_call *c) {
+static jem__norm jem__norm_open(const jem_call *c) {
     const jem__norm_user *u = (const jem__norm_user *)c->user;
     const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
-    jem__norm_parts p;
+    jem__norm p;
     p.mean = (float *)c->aux, p.rstd = p.mean + n, p.s1 = p.rstd + n, p.s2 = p.s1 + n;
     p.gamma = u->kind == JEM_NORM_ACT ? c->inner->param[1]->value : c->inner->param[0]->value;
     p.beta = u->kind == JEM_NORM_ACT ? NULL : c->inner->param[1]->value;
@@ -3565,7 +3529,7 @@ static jem__norm_parts jem__norm_open(const jem_call *c) {
 }
 
 /* s[c][16] -> its mean over pixels, and over channels too for the layer norm */
-static void jem__norm_mean(const jem__norm_parts *p, jem_norm kind, float *s) {
+static void jem__norm_mean(const jem__norm *p, jem_norm kind, float *s) {
     for (int l = 0; l < JEM_LANES; l++) {
         float all = 0;
         for (int i = 0; i < p->c; i++) all += s[i * JEM_LANES + l];
@@ -3576,7 +3540,7 @@ static void jem__norm_mean(const jem__norm_parts *p, jem_norm kind, float *s) {
 }
 
 /* Mean and rstd that do not come from x. */
-static void jem__norm_given(const jem_call *c, const jem__norm_parts *p) {
+static void jem__norm_given(const jem_call *c, const jem__norm *p) {
     const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
     jem_param *const *param = c->inner->param;
     for (int i = 0; i < p->c; i++)
@@ -3588,7 +3552,7 @@ static void jem__norm_given(const jem_call *c, const jem__norm_parts *p) {
 
 static void jem__norm_forward(const jem_call *c) {
     const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm_parts p = jem__norm_open(c);
+    const jem__norm p = jem__norm_open(c);
     const jem__kernels *k = c->ctx->k;
     const size_t bytes = (size_t)p.c * JEM_LANES * sizeof(float);
     if (p.own) {
@@ -3599,34 +3563,33 @@ static void jem__norm_forward(const jem_call *c) {
         jem__norm_mean(&p, u->kind, p.rstd);
         for (int i = 0; i < p.c * JEM_LANES; i++) p.rstd[i] = 1 / sqrtf(p.rstd[i] + JEM__NORM_EPS);
     } else jem__norm_given(c, &p);
-    k->normalize(c->x[0], p.mean, p.rstd, p.gamma, p.beta, p.pixels, p.c, c->y);
+    k->normalize(&p, c->x[0], c->y);
 }
 
 /* dx = rstd (dy gamma - mean(dy gamma) - xhat mean(dy gamma xhat)); no means if they are given */
 static void jem__norm_backward(const jem_call *c) {
     const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm_parts p = jem__norm_open(c);
+    const jem__norm p = jem__norm_open(c);
     const jem__kernels *k = c->ctx->k;
     if (p.own) {
         memset(p.s1, 0, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
-        k->normalize_sums(c->x[0], c->dy, p.mean, p.rstd, p.pixels, p.c, p.s1, p.s2);
+        k->normalize_sums(&p, c->x[0], c->dy);
         for (int i = 0; i < p.c * JEM_LANES; i++)
             p.s1[i] *= p.gamma[i / JEM_LANES], p.s2[i] *= p.gamma[i / JEM_LANES];
         jem__norm_mean(&p, u->kind, p.s1);
         jem__norm_mean(&p, u->kind, p.s2);
     }
-    k->normalize_back(c->x[0], c->dy, p.mean, p.rstd, p.gamma, p.own ? p.s1 : NULL,
-                      p.own ? p.s2 : NULL, p.pixels, p.c, c->dx[0]);
+    k->normalize_back(&p, p.own, c->x[0], c->dy, c->dx[0]);
 }
 
 /* s1[c] = sum dy, s2[c] = sum dy xhat over the batch, in the first lane of group 0's s1, s2 */
 static void jem__norm_totals(const jem_call *c) {
-    const jem__norm_parts first = jem__norm_open(c);
+    const jem__norm first = jem__norm_open(c);
     for (int g = 0; g < jem__groups(c->out.n); g++) {
         const jem_call at = jem__at(c, g);
-        const jem__norm_parts p = jem__norm_open(&at);
+        const jem__norm p = jem__norm_open(&at);
         memset(p.s1, 0, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
-        c->ctx->k->normalize_sums(at.x[0], at.dy, p.mean, p.rstd, p.pixels, p.c, p.s1, p.s2);
+        c->ctx->k->normalize_sums(&p, at.x[0], at.dy);
         for (int i = 0; i < p.c; i++) {            /* dead lanes have dy = 0 */
             const float a = jem__sum_lanes(p.s1 + i * JEM_LANES),
                         b = jem__sum_lanes(p.s2 + i * JEM_LANES);
@@ -3638,7 +3601,7 @@ static void jem__norm_totals(const jem_call *c) {
 
 /* dgamma = sum dy xhat, dbeta = sum dy; act norm: dscale = sum dy (x + loc), dloc = scale sum dy */
 static jem_status jem__norm_param_grad(const jem_call *c) {
-    const jem__norm_parts p = jem__norm_open(c);
+    const jem__norm p = jem__norm_open(c);
     const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
     jem__norm_totals(c);
     float *dgamma = c->inner->param[act ? 1 : 0]->grad, *dbeta = c->inner->param[act ? 0 : 1]->grad;
@@ -3651,14 +3614,14 @@ static jem_status jem__norm_param_grad(const jem_call *c) {
 
 /* Batch statistics: mean and mean squared deviation per channel over images and pixels, summed in
    double, into the mean and rstd of group 0. */
-static void jem__norm_statistics(const jem_call *c, const jem__norm_parts *p) {
+static void jem__norm_statistics(const jem_call *c, const jem__norm *p) {
     const int groups = jem__groups(c->out.n);
     const double count = (double)c->out.n * (double)p->pixels;
     for (int pass = 0; pass < 2; pass++) {         /* the mean, then the deviations from it */
         float *to = pass ? p->rstd : p->mean;
         for (int g = 0; g < groups; g++) {
             const jem_call at = jem__at(c, g);
-            const jem__norm_parts q = jem__norm_open(&at);
+            const jem__norm q = jem__norm_open(&at);
             memset(q.s1, 0, (size_t)p->c * JEM_LANES * sizeof(float));
             c->ctx->k->moment(at.x[0], pass ? p->mean : NULL, pass, p->pixels, p->c, q.s1);
         }
@@ -3676,7 +3639,7 @@ static void jem__norm_statistics(const jem_call *c, const jem__norm_parts *p) {
 
 static void jem__norm_batch_forward(const jem_call *c) {
     const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm_parts p = jem__norm_open(c);
+    const jem__norm p = jem__norm_open(c);
     const int groups = jem__groups(c->out.n);
     const double count = (double)c->out.n * (double)p.pixels;
     const double unbiased = count > 1 ? count / (count - 1) : 1;
@@ -3709,14 +3672,14 @@ static void jem__norm_batch_forward(const jem_call *c) {
     if (u->kind == JEM_NORM_ACT) param[2]->value[0] = (float)sound, jem__norm_given(c, &p);
     for (int g = 0; g < groups; g++) {
         const jem_call at = jem__at(c, g);
-        const jem__norm_parts q = jem__norm_open(&at);
+        const jem__norm q = jem__norm_open(&at);
         if (g) memcpy(q.mean, p.mean, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
-        c->ctx->k->normalize(at.x[0], p.mean, p.rstd, p.gamma, p.beta, p.pixels, p.c, at.y);
+        c->ctx->k->normalize(&p, at.x[0], at.y);
     }
 }
 
 static void jem__norm_batch_backward(const jem_call *c) {
-    const jem__norm_parts p = jem__norm_open(c);
+    const jem__norm p = jem__norm_open(c);
     const int own = ((const jem__norm_user *)c->user)->kind == JEM_NORM_BATCH;
     const float count = (float)c->out.n * (float)p.pixels;
     jem__norm_totals(c);
@@ -3728,8 +3691,7 @@ static void jem__norm_batch_backward(const jem_call *c) {
     }
     for (int g = 0; g < jem__groups(c->out.n); g++) {
         const jem_call at = jem__at(c, g);
-        c->ctx->k->normalize_back(at.x[0], at.dy, p.mean, p.rstd, p.gamma, own ? p.s1 : NULL,
-                                  own ? p.s2 : NULL, p.pixels, p.c, at.dx[0]);
+        c->ctx->k->normalize_back(&p, own, at.x[0], at.dy, at.dx[0]);
         /* dead lanes stay out */
         for (ptrdiff_t i = 0; at.live < JEM_LANES && i < p.pixels * p.c * JEM_LANES; i += JEM_LANES)
             for (int l = at.live; l < JEM_LANES; l++) at.dx[0][i + l] = 0;
@@ -7595,14 +7557,21 @@ static jem__conv jem__conv_dealt(const jem__conv *q) {
     if (q->k == 1 && q->pad == 0) d.hi = q->ho, d.wi = q->wo, d.stride = 1;
     return d;
 }
-/* A product is a block of output channels, with its bias; nothing is left to finish. */
+/* A product is a block of output channels (or of input channels, if x is the larger: it is read
+   once) with every block of the others, of which a few go through a group together, so that it
+   stays in the cache. Nothing is left to finish. */
+static int jem__direct_panel(const jem__weights *w) {
+    const int fit = 56 / (w->q->k * w->q->k);      /* sums of 64 KB with AVX-512 */
+    return w->groups == 1 || fit < 1 ? 1 : fit;
+}
 static void jem__direct_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv d = jem__conv_dealt(w->q), *q = &d;
-    w->products = (q->co + JEM__WO - 1) / JEM__WO;
-    w->x_step = (ptrdiff_t)(q->ci + k->wi - 1) / k->wi * k->wi * q->hi * q->wi * JEM_LANES;
-    w->y_step = (ptrdiff_t)w->products * JEM__WO * q->ho * q->wo * JEM_LANES;
-    w->product_step = (ptrdiff_t)q->k * q->k * JEM__WO * k->wi * JEM_LANES;
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
+    w->products = q->hi * q->wi > q->ho * q->wo ? iblocks : oblocks;
+    w->x_step = (ptrdiff_t)iblocks * k->wi * q->hi * q->wi * JEM_LANES;
+    w->y_step = (ptrdiff_t)oblocks * JEM__WO * q->ho * q->wo * JEM_LANES;
+    w->product_step = (ptrdiff_t)jem__direct_panel(w) * q->k * q->k * JEM__WO * k->wi * JEM_LANES;
     w->x_size = w->groups * w->x_step, w->y_size = w->groups * w->y_step;
     w->product_size = w->products * w->product_step;
 }
@@ -8391,37 +8360,50 @@ JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const flo
     for (int o = 0; o < JEM__WO && o0 + o < w->q->co; o++) w->db[o0 + o] += jem__sum_lanes(lane[o]);
 }
 
-/* Product i: the block of WO output channels from i*WO on, over all groups. */
+/* The sums of the block of output channels from o0, input channels from i0 on: added to dw. */
+JEM__KERNEL void JEM__FN(weight_sums)(const jem__weights *w, const float *acc, int o0, int i0) {
+    const jem__conv *q = w->q;
+    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI;
+    float sum[32];
+    for (int t = 0; t < taps; t++) {
+        JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, (ptrdiff_t)taps * cells * JEM__VL, sum);
+        for (int o = 0; o < JEM__WO && o0 + o < q->co; o++)
+            for (int i = 0; i < JEM__WI && i0 + i < q->ci; i++)
+                w->dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] += sum[o * JEM__WI + i];
+    }
+}
+
+/* Product i, over all groups: see jem__direct_plan. */
 JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
     const jem__conv d = jem__conv_dealt(w->q), *q = &d;
-    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI, o0 = block * JEM__WO;
-    const int out = q->co - o0 < JEM__WO ? q->co - o0 : JEM__WO;
-    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi, py = (ptrdiff_t)q->ho * q->wo;
-    const ptrdiff_t xstrip = (q->ci + JEM__WI - 1) / JEM__WI * JEM__WI * px * JEM__VL;
-    const ptrdiff_t ystrip = (q->co + JEM__WO - 1) / JEM__WO * JEM__WO * py * JEM__VL;
-    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL;
-    const float *dy = w->y + o0 * py * JEM__VL;
-    float *acc = w->product + block * w->product_step, sum[32];
+    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI, panel = jem__direct_panel(w);
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
+    const int by_x = q->hi * q->wi > q->ho * q->wo, others = by_x ? oblocks : iblocks;
+    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi * JEM__WI * JEM__VL,       /* of a block */
+                    py = (ptrdiff_t)q->ho * q->wo * JEM__WO * JEM__VL;
+    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL, all = (ptrdiff_t)taps * cells * 16;
+    float *acc = w->product + block * w->product_step;
     int rows = 20480 / ((q->wi * q->stride * JEM__WI + q->wo * JEM__WO) * JEM__VL * 4);
     if (rows < 1) rows = 1;
-    for (int i0 = 0; i0 < q->ci; i0 += JEM__WI) {
-        const int in = q->ci - i0 < JEM__WI ? q->ci - i0 : JEM__WI;
-        memset(acc, 0, (size_t)(taps * cells * JEM_LANES) * sizeof *acc);
+    for (int b0 = 0; b0 < others; b0 += panel) {
+        const int n = others - b0 < panel ? others - b0 : panel;
+        memset(acc, 0, (size_t)(n * all) * sizeof *acc);
         for (int s = 0; s < JEM_LANES / JEM__VL; s++)
             for (int g = 0; g < w->groups; g++)
-                for (int y0 = 0; y0 < q->ho; y0 += rows)
-                    JEM__FN(weight_block)(q, w->x + g * w->x_step + s * xstrip + i0 * px * JEM__VL,
-                                          dy + g * w->y_step + s * ystrip, acc + s * strip, y0,
-                                          y0 + rows < q->ho ? y0 + rows : q->ho);
-        for (int t = 0; t < taps; t++) {
-            JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, strip, sum);
-            for (int o = 0; o < out; o++)
-                for (int i = 0; i < in; i++)
-                    w->dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] +=
-                        sum[o * JEM__WI + i];
-        }
+                for (int b = 0; b < n; b++) {
+                    const int ob = by_x ? b0 + b : block, ib = by_x ? block : b0 + b;
+                    const float *x = w->x + g * w->x_step + (s * iblocks + ib) * px,
+                                *dy = w->y + g * w->y_step + (s * oblocks + ob) * py;
+                    for (int y0 = 0; y0 < q->ho; y0 += rows)
+                        JEM__FN(weight_block)(q, x, dy, acc + b * all + s * strip, y0,
+                                              y0 + rows < q->ho ? y0 + rows : q->ho);
+                }
+        for (int b = 0; b < n; b++)
+            JEM__FN(weight_sums)(w, acc + b * all, (by_x ? b0 + b : block) * JEM__WO,
+                                 (by_x ? block : b0 + b) * JEM__WI);
     }
-    if (w->db) JEM__FN(bias_gradient)(w, o0, dy, ystrip);
+    for (int ob = block; w->db && ob < oblocks; ob += w->products)
+        JEM__FN(bias_gradient)(w, ob * JEM__WO, w->y + ob * py, oblocks * py);
 }
 
 static const jem__method JEM__FN(direct) = { 0, jem__direct_kind, jem__direct_pack_size,
@@ -8511,10 +8493,9 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
         const int n = ci - c0 < 16 ? ci - c0 : 16;
         float *dw = w->dw + ((ptrdiff_t)o * ci + c0) * 9;
         double line[6][16], t[6][3][16], r[3][16];
-        memset(line, 0, sizeof line);
         for (int y = 0; y < 6; y++) {
-            for (int x = 0; x < 6; x++, p += jem__wino_sums(w->q))
-                for (int l = 0; l < n; l++) line[x][l] = (double)p[l];
+            for (int x = 0; x < 6; x++, p += jem__wino_sums(w->q))     /* past n: thrown away */
+                for (int l = 0; l < 16; l++) line[x][l] = (double)p[l];
             JEM__FN(wino_gt)(line, t[y]);
         }
         for (int x = 0; x < 3; x++) {
@@ -8712,38 +8693,28 @@ JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const f
 
 /* ---- average pooling ------------------------------------------------------------------------- */
 
-/* x (h,w,c,16) -> y (ho,wo,c,16): s times the sum over windows kh x kw. Many parameters: two
-   shapes and a window. */
-JEM__KERNEL void JEM__FN(pool)(const float *x, int w, int c, int kh, int kw, int stride, int ho,
-                               int wo, float s, float *y) {
-    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (int oy = 0; oy < ho; oy++)
-        for (int ox = 0; ox < wo; ox++, y += n) {
-            const float *from = x + ((ptrdiff_t)oy * stride * w + (ptrdiff_t)ox * stride) * n;
-            JEM__EACH(i, n) {
-                JEM__V t = JEM__SET(0.0f);
-                for (int ky = 0; ky < kh; ky++)
-                    for (int kx = 0; kx < kw; kx++)
-                        t = t + JEM__LOAD(from + ((ptrdiff_t)ky * w + kx) * n + i);
-                JEM__STORE(y + i, t * JEM__SET(s));
-            }
+JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
+    const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
+    for (int o = 0; o < p->ho * p->wo; o++, y += n) {
+        const float *from = x + ((ptrdiff_t)(o / p->wo) * p->w + o % p->wo) * p->stride * n;
+        JEM__EACH(i, n) {
+            JEM__V t = JEM__SET(0.0f);
+            for (int ky = 0; ky < p->kh; ky++)
+                for (int kx = 0; kx < p->kw; kx++)
+                    t = t + JEM__LOAD(from + ((ptrdiff_t)ky * p->w + kx) * n + i);
+            JEM__STORE(y + i, t * JEM__SET(p->scale));
         }
+    }
 }
-
-/* Many parameters: as pool. */
-JEM__KERNEL void JEM__FN(pool_back)(const float *dy, int w, int c, int kh, int kw, int stride,
-                                    int ho, int wo, float s, float *dx) {
-    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (int oy = 0; oy < ho; oy++)
-        for (int ox = 0; ox < wo; ox++, dy += n) {
-            float *to = dx + ((ptrdiff_t)oy * stride * w + (ptrdiff_t)ox * stride) * n;
-            for (int ky = 0; ky < kh; ky++)
-                for (int kx = 0; kx < kw; kx++) {
-                    float *at = to + ((ptrdiff_t)ky * w + kx) * n;
-                    JEM__EACH(i, n)
-                        JEM__STORE(at + i,
-                                   JEM__FMA(JEM__LOAD(dy + i), JEM__SET(s), JEM__LOAD(at + i)));
-                }
+JEM__KERNEL void JEM__FN(pool_back)(const jem__pool *p, const float *dy, float *dx) {
+    const JEM__V s = JEM__SET(p->scale);
+    const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
+    for (int o = 0; o < p->ho * p->wo; o++, dy += n)
+        for (int t = 0; t < p->kh * p->kw; t++) {
+            const ptrdiff_t row = o / p->wo * p->stride + t / p->kw;
+            float *at = dx + (row * p->w + o % p->wo * p->stride + t % p->kw) * n;
+            JEM__EACH(i, n)
+                JEM__STORE(at + i, JEM__FMA(JEM__LOAD(dy + i), s, JEM__LOAD(at + i)));
         }
 }
 
@@ -8761,52 +8732,49 @@ JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared,
         }
 }
 
-/* y = (x - mean) rstd gamma + beta; beta NULL: 0 */
-JEM__KERNEL void JEM__FN(normalize)(const float *x, const float *mean, const float *rstd,
-                                    const float *gamma, const float *beta, ptrdiff_t pixels, int c,
-                                    float *y) {
-    for (ptrdiff_t p = 0; p < pixels; p++)
-        for (int i = 0; i < c; i++, x += JEM_LANES, y += JEM_LANES) {
-            const JEM__V g = JEM__SET(gamma[i]), b = JEM__SET(beta ? beta[i] : 0.0f);
+/* y = (x - mean) rstd gamma + beta */
+JEM__KERNEL void JEM__FN(normalize)(const jem__norm *norm, const float *x, float *y) {
+    const jem__norm p = *norm;                     /* which no store can change */
+    for (ptrdiff_t t = 0; t < p.pixels; t++)
+        for (int i = 0; i < p.c; i++, x += JEM_LANES, y += JEM_LANES) {
+            const JEM__V g = JEM__SET(p.gamma[i]), b = JEM__SET(p.beta ? p.beta[i] : 0.0f);
             for (int h = 0; h < JEM_LANES; h += JEM__VL) {
                 const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-                JEM__V v = JEM__LOAD(x + h) - JEM__LOAD(mean + at);
-                v = v * JEM__LOAD(rstd + at);
+                JEM__V v = JEM__LOAD(x + h) - JEM__LOAD(p.mean + at);
+                v = v * JEM__LOAD(p.rstd + at);
                 JEM__STORE(y + h, JEM__FMA(v, g, b));
             }
         }
 }
 
 /* s1[c][16] += dy, s2[c][16] += dy xhat, over pixels; xhat = (x - mean) rstd */
-JEM__KERNEL void JEM__FN(normalize_sums)(const float *x, const float *dy, const float *mean,
-                                         const float *rstd, ptrdiff_t pixels, int c, float *s1,
-                                         float *s2) {
-    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (ptrdiff_t p = 0; p < pixels; p++, x += n, dy += n)
+JEM__KERNEL void JEM__FN(normalize_sums)(const jem__norm *norm, const float *x, const float *dy) {
+    const jem__norm p = *norm;                     /* which no store can change */
+    const ptrdiff_t n = (ptrdiff_t)p.c * JEM_LANES;
+    for (ptrdiff_t t = 0; t < p.pixels; t++, x += n, dy += n)
         JEM__EACH(i, n) {
-            const JEM__V g = JEM__LOAD(dy + i);
-            const JEM__V v = (JEM__LOAD(x + i) - JEM__LOAD(mean + i)) * JEM__LOAD(rstd + i);
-            JEM__STORE(s1 + i, JEM__LOAD(s1 + i) + g);
-            JEM__STORE(s2 + i, JEM__FMA(g, v, JEM__LOAD(s2 + i)));
+            const JEM__V g = JEM__LOAD(dy + i), m = JEM__LOAD(p.mean + i);
+            const JEM__V v = (JEM__LOAD(x + i) - m) * JEM__LOAD(p.rstd + i);
+            JEM__STORE(p.s1 + i, JEM__LOAD(p.s1 + i) + g);
+            JEM__STORE(p.s2 + i, JEM__FMA(g, v, JEM__LOAD(p.s2 + i)));
         }
 }
 
-/* dx += rstd (dy gamma - m1 - xhat m2); m1, m2 (c,16) NULL: 0 (statistics do not depend on x).
-   Many parameters: seven arrays meet here. */
-JEM__KERNEL void JEM__FN(normalize_back)(const float *x, const float *dy, const float *mean,
-                                         const float *rstd, const float *gamma, const float *m1,
-                                         const float *m2, ptrdiff_t pixels, int c, float *dx) {
-    for (ptrdiff_t p = 0; p < pixels; p++)
-        for (int i = 0; i < c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES)
+/* dx += rstd (dy gamma - s1 - xhat s2), or, if statistics do not depend on x, rstd dy gamma */
+JEM__KERNEL void JEM__FN(normalize_back)(const jem__norm *norm, int own, const float *x,
+                                         const float *dy, float *dx) {
+    const jem__norm p = *norm;                     /* which no store can change */
+    for (ptrdiff_t t = 0; t < p.pixels; t++)
+        for (int i = 0; i < p.c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES)
             for (int h = 0; h < JEM_LANES; h += JEM__VL) {
                 const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-                const JEM__V r = JEM__LOAD(rstd + at), g = JEM__LOAD(dy + h),
-                             gm = JEM__SET(gamma[i]);
+                const JEM__V r = JEM__LOAD(p.rstd + at), g = JEM__LOAD(dy + h),
+                             gm = JEM__SET(p.gamma[i]);
                 JEM__V d = g * gm;
-                if (m1) {
-                    const JEM__V v = (JEM__LOAD(x + h) - JEM__LOAD(mean + at)) * r;
-                    d = JEM__FMA(g, gm, JEM__SET(0.0f) - JEM__LOAD(m1 + at));
-                    d = JEM__FNMA(v, JEM__LOAD(m2 + at), d);
+                if (own) {
+                    const JEM__V v = (JEM__LOAD(x + h) - JEM__LOAD(p.mean + at)) * r;
+                    d = JEM__FMA(g, gm, JEM__SET(0.0f) - JEM__LOAD(p.s1 + at));
+                    d = JEM__FNMA(v, JEM__LOAD(p.s2 + at), d);
                 }
                 JEM__STORE(dx + h, JEM__FMA(r, d, JEM__LOAD(dx + h)));
             }
