@@ -3005,8 +3005,8 @@ static const jem__traits jem__act_traits = {
     JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0
 };
 
-/* In the rows' order (JEM__MAPS): their ops, and the bytes that each keeps beside for 16 numbers.
-   What keeps a bit or a slope can be part of the convolution before it. */
+/* In the rows' order (JEM__MAPS). What keeps a bit or a slope can be part of the convolution before
+   it. */
 #define JEM__MAP_NOTHING JEM_KEEPS_NOTHING, &jem__in_place
 #define JEM__MAP_INPUT JEM_KEEPS_INPUT, &jem__in_place
 #define JEM__MAP_OUTPUT JEM_KEEPS_OUTPUT, &jem__in_place
@@ -3015,12 +3015,6 @@ static const jem__traits jem__act_traits = {
 #define JEM__ROW(kind, name, wants, f, derivative)                                                 \
     { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
 static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW, ) };
-#undef JEM__ROW
-
-enum { JEM__AUX_NOTHING = 0, JEM__AUX_INPUT = 0, JEM__AUX_OUTPUT = 0, JEM__AUX_BIT = 2,
-       JEM__AUX_SLOPE = 64 };
-#define JEM__ROW(kind, name, wants, f, derivative) JEM__AUX_##wants,
-static const unsigned char jem__map_aux[] = { JEM__MAPS(JEM__ROW, ) };
 #undef JEM__ROW
 
 /* y = f(x) */
@@ -3040,9 +3034,9 @@ static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     if (!x || !jem_ok(ctx)) return NULL;
     jem__map_user u;
     u.kind = kind, u.a = a;
-    const size_t groups_of_16 = (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES;
+    const size_t n = (size_t)jem__floats(jem__shape_of(x)), bits = n / 8, slopes = n * sizeof a;
     return jem__op1(ctx, &jem__map_ops[kind], x, jem__shape_of(x), &u, sizeof u,
-                    groups_of_16 * jem__map_aux[kind]);
+                    kind == JEM__MAP_LEAKY ? bits : kind == JEM__MAP_SILU ? slopes : 0);
 }
 
 jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) {
@@ -7472,12 +7466,10 @@ JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
     return 1;
 }
 
-/* Some pixels of a phase (or tiles of Winograd's), computed together: where they are written, and
-   of the taps that lie inside for any of them, where each reads its first channel (NULL: in the
-   padding). */
+/* Some pixels of a phase, computed together: where they are written, and of the taps that lie
+   inside for any of them, where each reads its first channel (NULL: in the padding). */
 typedef struct jem__pixels {
-    int channels, step;                            /* read of each; floats from one to the next */
-    int chunk;                                     /* so many channels for all taps, then more */
+    int channels;                                  /* read of each */
     int live, taps, index[JEM__MAX_TAPS];          /* so many of the phase's taps, which ones */
     const float *tap[JEM__MAX_TAPS][4];
     ptrdiff_t at[4];
@@ -7492,7 +7484,7 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
         p->at[i] = ((ptrdiff_t)(s->y0 + r * s->step_out) * q->wo + s->x0 + c * s->step_out) *
                    q->co * JEM_LANES;
     }
-    p->live = 0, p->taps = s->taps, p->channels = q->ci, p->step = JEM_LANES, p->chunk = 16;
+    p->live = 0, p->taps = s->taps, p->channels = q->ci;
     for (int t = 0; t < s->taps; t++) {
         int inside = 0;
         for (int i = 0; i < count; i++) {
@@ -7560,6 +7552,10 @@ static jem__conv jem__conv_dealt(const jem__conv *q) {
 /* A product is a block of output channels (or of input channels, if x is the larger: it is read
    once) with every block of the others, of which a few go through a group together, so that it
    stays in the cache. Nothing is left to finish. */
+static int jem__direct_by_x(const jem__weights *w, const jem__conv *dealt) {
+    return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
+           dealt->ci >= w->ctx->threads * w->ctx->k->wi;
+}
 static int jem__direct_panel(const jem__weights *w) {
     const int fit = 56 / (w->q->k * w->q->k);      /* sums of 64 KB with AVX-512 */
     return w->groups == 1 || fit < 1 ? 1 : fit;
@@ -7568,7 +7564,7 @@ static void jem__direct_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv d = jem__conv_dealt(w->q), *q = &d;
     const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
-    w->products = q->hi * q->wi > q->ho * q->wo ? iblocks : oblocks;
+    w->products = jem__direct_by_x(w, q) ? iblocks : oblocks;
     w->x_step = (ptrdiff_t)iblocks * k->wi * q->hi * q->wi * JEM_LANES;
     w->y_step = (ptrdiff_t)oblocks * JEM__WO * q->ho * q->wo * JEM_LANES;
     w->product_step = (ptrdiff_t)jem__direct_panel(w) * q->k * q->k * JEM__WO * k->wi * JEM_LANES;
@@ -7586,7 +7582,6 @@ static void jem__bias_finish(const jem__weights *w, int o) {
     for (int g = 0; w->db && g < w->groups; g++)
         w->db[o] += jem__sum_lanes(w->sums + ((ptrdiff_t)g * w->q->co + o) * JEM_LANES);
 }
-
 
 /* Planes of one point, not a power of two apart. */
 static ptrdiff_t jem__wino_plane(int channels) {
@@ -8035,28 +8030,28 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
                                       const float *w, int co, const jem__finish *f, int o0,
                                       int l) {
     static const float zero[16 * JEM_LANES] = { 0 };
-    const int rows = JEM__VL == 1 ? co : most, ci = p->channels, step = p->step;
+    const int rows = JEM__VL == 1 ? co : most, ci = p->channels;
     JEM__V acc[JEM__CO][JEM__PX], sum[JEM__PX][JEM__CO];
     JEM__REPEAT(o, rows) JEM__REPEAT(i, px) acc[o][i] = JEM__SET(0.0f);
-    for (int c0 = 0; c0 < ci; c0 += p->chunk) {
-        const int nc = ci - c0 < p->chunk ? ci - c0 : p->chunk;
+    for (int c0 = 0; c0 < ci; c0 += 16) {
+        const int nc = ci - c0 < 16 ? ci - c0 : 16;
         const float *wc = w + (ptrdiff_t)c0 * p->taps * co;
         for (int t = 0; t < p->live; t++) {
             const float *wt = wc + (ptrdiff_t)p->index[t] * nc * co;
             const float *x[JEM__PX];
             JEM__REPEAT(i, px) {
                 const float *from = p->tap[t][i];
-                x[i] = (from ? from + c0 * step : zero) + l;
+                x[i] = (from ? from + c0 * JEM_LANES : zero) + l;
             }
-            JEM__FN(multiply)(rows, px, wt, co, x, step, nc, acc);
+            JEM__FN(multiply)(rows, px, wt, co, x, JEM_LANES, nc, acc);
         }
     }
     if (!f->bits && !f->slopes && !f->add && !f->kind) {     /* nothing but a bias: no detour */
-        float *y = f->y + (ptrdiff_t)o0 * step + l;
+        float *y = f->y + (ptrdiff_t)o0 * JEM_LANES + l;
         JEM__REPEAT(o, rows) {
             if (o >= co) continue;
             if (f->bias) JEM__REPEAT(i, px) acc[o][i] = acc[o][i] + JEM__SET(f->bias[o0 + o]);
-            JEM__REPEAT(i, px) JEM__STORE(y + p->at[i] + o * step, acc[o][i]);
+            JEM__REPEAT(i, px) JEM__STORE(y + p->at[i] + o * JEM_LANES, acc[o][i]);
         }
         return;
     }
@@ -8075,16 +8070,16 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
 JEM__BLOCK(conv_6, 6, JEM__PX, 6) JEM__BLOCK(conv_4, 4, JEM__PX, 4)
 JEM__BLOCK(conv_3, 3, JEM__PX, n) JEM__BLOCK(conv_1, 1, JEM__PX, 1) JEM__BLOCK(conv_one, 6, 1, n)
 #undef JEM__BLOCK
-typedef void (*JEM__FN(block))(const jem__pixels *, const float *, int, const jem__finish *, int,
-                               int);
-static const JEM__FN(block) JEM__FN(blocks)[4] = {
-    JEM__FN(conv_1), JEM__FN(conv_3), JEM__FN(conv_4), JEM__FN(conv_6)
-};
 
 /* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
    part, for as many threads as there are parts. */
 JEM__KERNEL void JEM__FN(conv)(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
                                const jem__finish *f) {
+    typedef void (*block_fn)(const jem__pixels *, const float *, int, const jem__finish *, int,
+                             int);
+    static const block_fn wide[4] = {
+        JEM__FN(conv_1), JEM__FN(conv_3), JEM__FN(conv_4), JEM__FN(conv_6)
+    };
     const float *pack = in->packed;
     const jem__part part = in->part;
     jem__phase s;
@@ -8099,8 +8094,7 @@ JEM__KERNEL void JEM__FN(conv)(jem_ctx *ctx, const jem__conv *q, const jem__oper
             const float *w = pack;
             for (int o = 0, kind, co; o < q->co; o += co) {
                 co = jem__conv_channels(q->co - o, &kind);
-                const JEM__FN(block) block = n == JEM__PX ? JEM__FN(blocks)[kind]
-                                                          : JEM__FN(conv_one);
+                const block_fn block = n == JEM__PX ? wide[kind] : JEM__FN(conv_one);
                 for (int l = 0; l < JEM_LANES; l += JEM__VL) block(&p, w, co, f, o, l);
                 w += (ptrdiff_t)co * q->ci * s.taps;
             }
@@ -8180,27 +8174,45 @@ JEM__WINO(wino_out4, wino_a4, 6, 4)
 JEM__WINO(wino_dy, wino_at, 4, 6)
 #undef JEM__WINO
 
-/* The products of n tiles, point by point: each is a convolution with one tap. */
+/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles; as conv_block */
+JEM__VINLINE void JEM__FN(wino_block)(const int most, const float *u, const float *v, int co,
+                                      int ci, float *p) {
+    const int rows = JEM__VL == 1 ? co : most;
+    const float *x[JEM__PX];
+    JEM__V acc[JEM__CO][JEM__PX];
+    JEM__REPEAT(t, JEM__PX) x[t] = v + t * JEM_LANES;
+    JEM__REPEAT(o, rows) JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__SET(0.0f);
+    JEM__FN(multiply)(rows, JEM__PX, u, co, x, JEM__TILES * JEM_LANES, ci, acc);
+    JEM__REPEAT(o, rows) {
+        if (o >= co) continue;
+        JEM__REPEAT(t, JEM__PX) JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
+    }
+}
+#define JEM__BLOCK(most, co)                                                                       \
+    JEM__KERNEL void JEM__FN(wino_##most)(const float *u, const float *v, int n, int ci,           \
+                                          float *p) {                                              \
+        (void)n;                                                                                   \
+        JEM__FN(wino_block)(most, u, v, co, ci, p);                                                \
+    }
+JEM__BLOCK(6, 6) JEM__BLOCK(4, 4) JEM__BLOCK(3, n) JEM__BLOCK(1, 1)
+#undef JEM__BLOCK
+
+/* The products of n tiles, point by point */
 JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
                                         int n) {
-    jem__finish f;
-    jem__pixels p;
-    memset(&f, 0, sizeof f);
-    p.channels = p.chunk = q->ci, p.step = JEM__TILES * JEM_LANES;
-    p.live = p.taps = 1, p.index[0] = 0;
+    typedef void (*block_fn)(const float *, const float *, int, int, float *);
+    static const block_fn block[4] = {
+        JEM__FN(wino_1), JEM__FN(wino_3), JEM__FN(wino_4), JEM__FN(wino_6)
+    };
     for (int i = 0; i < (q->tile + 2) * (q->tile + 2); i++) {
-        const float *from = u + ((ptrdiff_t)i * q->co + w->o0) * q->ci;
-        f.y = w->p + i * w->pplane;
-        for (int o = w->o0, kind, co; o < w->o1; o += co, from += (ptrdiff_t)co * q->ci) {
+        const float *from = u + ((ptrdiff_t)i * q->co + w->o0) * q->ci, *v = w->v + i * w->vplane;
+        for (int o = w->o0, kind, co; o < w->o1; o += co) {
+            float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
             co = jem__conv_channels(q->co - o, &kind);
-            for (int t = 0; t < n; t += JEM__PX) {
-                for (int k = 0; k < JEM__PX; k++) {
-                    p.at[k] = (t + k) * JEM_LANES;
-                    p.tap[0][k] = w->v + i * w->vplane + p.at[k];
-                }
+            for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES)
                 for (int l = 0; l < JEM_LANES; l += JEM__VL)
-                    JEM__FN(blocks)[kind](&p, from, co, &f, o, l);
-            }
+                    block[kind](from, v + t + l, co, q->ci, p + t + l);
+            from += (ptrdiff_t)co * q->ci;
         }
     }
 }
@@ -8378,7 +8390,7 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
     const jem__conv d = jem__conv_dealt(w->q), *q = &d;
     const int taps = q->k * q->k, cells = JEM__WO * JEM__WI, panel = jem__direct_panel(w);
     const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
-    const int by_x = q->hi * q->wi > q->ho * q->wo, others = by_x ? oblocks : iblocks;
+    const int by_x = jem__direct_by_x(w, q), others = by_x ? oblocks : iblocks;
     const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi * JEM__WI * JEM__VL,       /* of a block */
                     py = (ptrdiff_t)q->ho * q->wo * JEM__WO * JEM__VL;
     const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL, all = (ptrdiff_t)taps * cells * 16;
@@ -8468,9 +8480,12 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
                     JEM__STORE(lanes + (s * cells + o * JEM__WI + c) * JEM__VL, acc[o][c]);
         }
         JEM__FN(sums)(lanes, cells * JEM__VL, sum);
-        for (int o = 0; o < JEM__WO && ob * JEM__WO + o < q->co; o++)
-            for (int c = 0; c < JEM__WI && ib * JEM__WI + c < q->ci; c++)
-                to[(ptrdiff_t)o * q->ci + ib * JEM__WI + c] = sum[o * JEM__WI + c];
+        const int in = q->ci - ib * JEM__WI;
+        for (int o = 0; o < JEM__WO && ob * JEM__WO + o < q->co; o++) {
+            float *row = to + (ptrdiff_t)o * q->ci + ib * JEM__WI;
+            if (in >= JEM__WI) memcpy(row, sum + o * JEM__WI, JEM__WI * sizeof *row); /* one move */
+            else memcpy(row, sum + o * JEM__WI, (size_t)in * sizeof *row);
+        }
     }
 }
 
@@ -9119,16 +9134,15 @@ JEM__TILE_TARGET static void jem__bf16_block_amx(int m, int n, int runs, int pai
             if (m == 2) {
                 JEM__TILE_LOAD(5, a[r] + a2 + k);
                 JEM__TILE_DOT(1, 5, 6);
-                if (n == 1) continue;
-                JEM__TILE_LOAD(7, b[1] + k);
+            }
+            if (n == 1) continue;
+            JEM__TILE_LOAD(7, b[1] + k);
+            if (m == 2) {
                 JEM__TILE_DOT(2, 4, 7);
                 JEM__TILE_DOT(3, 5, 7);
                 continue;
             }
-            if (n > 1) {
-                JEM__TILE_LOAD(7, b[1] + k);
-                JEM__TILE_DOT(1, 4, 7);
-            }
+            JEM__TILE_DOT(1, 4, 7);
             if (n > 2) {
                 JEM__TILE_LOAD(5, b[2] + k);
                 JEM__TILE_DOT(2, 4, 5);
@@ -9212,8 +9226,9 @@ typedef struct jem__bf16_taps {
     int weight[JEM__MAX_KERNEL][JEM__MAX_KERNEL];
 } jem__bf16_taps;
 
-static void jem__bf16_rows(const jem__phase *s, jem__bf16_taps *t) {
+static int jem__bf16_phase(const jem__conv *q, int phase, jem__phase *s, jem__bf16_taps *t) {
     t->ny = t->nx = 0, t->right = JEM__MAX_TAPS;
+    if (!jem__conv_phase(q, phase, s)) return 0;
     for (int i = 0; i < s->taps; i++) if (s->right[i] < t->right) t->right = s->right[i];
     for (int i = 0; i < s->taps; i++) {
         int j = 0;
@@ -9222,14 +9237,14 @@ static void jem__bf16_rows(const jem__phase *s, jem__bf16_taps *t) {
         t->weight[j][s->right[i] - t->right] = s->weight[i];
         if (s->right[i] - t->right >= t->nx) t->nx = s->right[i] - t->right + 1;
     }
+    return 1;
 }
 /* Can it be done so? No tap may look further than a column beside the image. */
 static int jem__bf16_fits(const jem__conv *q) {
     jem__phase s;
     jem__bf16_taps t;
     if (q->k > 8) return 0;
-    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        jem__bf16_rows(&s, &t);
+    for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
         if (t.ny && (t.right < -1 || (s.cols - 1) * s.step_in + t.right + t.nx - 1 > q->wi))
             return 0;
     }
@@ -9243,8 +9258,7 @@ static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
     ptrdiff_t size = 0;
     jem__phase s;
     jem__bf16_taps t;
-    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        jem__bf16_rows(&s, &t);
+    for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
         size += (q->co + 15) / 16 * t.ny * jem__bf16_span(&t, q->ci);
     }
     return (size + 1) / 2;
@@ -9259,8 +9273,7 @@ static void jem__bf16_pack(jem_ctx *ctx, const jem__conv *q, const float *w, flo
     uint16_t *out = (uint16_t *)(void *)packed;
     jem__phase s;
     jem__bf16_taps t;
-    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        jem__bf16_rows(&s, &t);
+    for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
         const ptrdiff_t run = jem__bf16_span(&t, q->ci);
         for (int o0 = 0; o0 < q->co; o0 += 16)
             for (int j = 0; j < t.ny; j++, out += run) {
@@ -9320,8 +9333,7 @@ static void jem__bf16_conv(jem_ctx *ctx, const jem__conv *q, const jem__operands
     jem__phase s;
     jem__bf16_taps t;
     if (k->begin) k->begin();
-    for (int phase = 0, have = -1; jem__conv_phase(q, phase, &s); phase++) {
-        jem__bf16_rows(&s, &t);
+    for (int phase = 0, have = -1; jem__bf16_phase(q, phase, &s, &t); phase++) {
         const ptrdiff_t run = jem__bf16_span(&t, q->ci);
         const int r0 = jem__part_from(in->part.i, in->part.of, s.rows, 1),
                   r1 = jem__part_from(in->part.i + 1, in->part.of, s.rows, 1);
