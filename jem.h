@@ -8374,14 +8374,15 @@ JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const flo
 
 /* The sums of the block of output channels from o0, input channels from i0 on: added to dw. */
 JEM__KERNEL void JEM__FN(weight_sums)(const jem__weights *w, const float *acc, int o0, int i0) {
-    const jem__conv *q = w->q;
-    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI;
-    float sum[32];
-    for (int t = 0; t < taps; t++) {
+    const int taps = w->q->k * w->q->k, cells = JEM__WO * JEM__WI, ci = w->q->ci;
+    const int out = w->q->co - o0 < JEM__WO ? w->q->co - o0 : JEM__WO;
+    const int in = ci - i0 < JEM__WI ? ci - i0 : JEM__WI;
+    float sum[32], *dw = w->dw + ((ptrdiff_t)o0 * ci + i0) * taps;
+    for (int t = 0; t < taps; t++, dw++) {
         JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, (ptrdiff_t)taps * cells * JEM__VL, sum);
-        for (int o = 0; o < JEM__WO && o0 + o < q->co; o++)
-            for (int i = 0; i < JEM__WI && i0 + i < q->ci; i++)
-                w->dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] += sum[o * JEM__WI + i];
+        for (int o = 0; o < out; o++)
+            for (int i = 0; i < in; i++)
+                dw[((ptrdiff_t)o * ci + i) * taps] += sum[o * JEM__WI + i];
     }
 }
 
