@@ -426,7 +426,7 @@ def main():
     if (o.go_on or o.survivors) and os.path.exists(TABLE):
         before = {key(r): r for r in csv.DictReader(open(TABLE))}
     if o.survivors:
-        again = {k for k, r in before.items() if r["result"] in ("survived", "equivalent")}
+        again = {k for k, r in before.items() if r["result"] == "survived"}
         mutants = [m for m in mutants if key(m) in before]
         before = {k: r for k, r in before.items() if k not in again}
     if o.list:
@@ -446,33 +446,35 @@ def main():
     original = open(os.path.join(jobs[0], "build", "jem.o"), "rb").read()
     rows, free, lock, begin = [], list(jobs), threading.Lock(), time.time()
 
-    def one(m):
-        row = before.get(key(m))
-        why = known.get(key(m)[:2], "")
-        if row is None and time.time() > until:
-            return
-        if row is None:
-            with lock:
-                where = free.pop()
-            at = time.time()
-            m["result"], m["test"] = tried(bench, where, m, surveyed, original, o.quick)
-            m["seconds"] = "%.1f" % (time.time() - at)
-            row = dict(m)
-            with lock:
-                free.append(where)
+    def keep(row):
+        row["why"] = known.get(key(row)[:2], "")
         if row["result"] in ("survived", "equivalent"):
-            row["result"] = "equivalent" if why else "survived"
-        with lock:
-            rows.append(dict(row, why=why, line=m["line"].strip(), mutant=m["mutant"].strip()))
-            save(rows)
-            if "order" in row:
-                print("[%*d/%d] >>%s: %s%s (%s s): %s" % (
-                    len(str(len(mutants))), len(rows), len(mutants), m["room"], row["result"],
-                    " by " + row["test"] if row["test"] else "", row["seconds"],
-                    m["mutant"].strip()), flush=True)
+            row["result"] = "equivalent" if row["why"] else "survived"
+        rows.append(dict(row, line=row["line"].strip(), mutant=row["mutant"].strip()))
 
+    def one(m):
+        if time.time() > until:
+            return
+        with lock:
+            where = free.pop()
+        at = time.time()
+        m["result"], m["test"] = tried(bench, where, m, surveyed, original, o.quick)
+        m["seconds"] = "%.1f" % (time.time() - at)
+        with lock:
+            free.append(where)
+            keep(m)
+            save(rows)
+            print("[%*d/%d] >>%s: %s%s (%s s): %s" % (
+                len(str(len(mutants))), len(rows), len(mutants), m["room"], m["result"],
+                " by " + m["test"] if m["test"] else "", m["seconds"], m["mutant"].strip()),
+                flush=True)
+
+    for m in mutants:
+        if key(m) in before:
+            keep(before[key(m)])
     with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
-        list(pool.map(one, mutants))
+        list(pool.map(one, [m for m in mutants if key(m) not in before]))
+    save(rows)
     print("%d minutes" % ((time.time() - begin) / 60))
     report(rows)
     if len(rows) < len(mutants):
