@@ -608,10 +608,6 @@ static int remember(run *r) {
     r->older = r->good;
     r->good.bytes = bytes, r->good.size = size, r->good.update = r->update;
     r->went_back = 0;
-    if (r->state[STATE_LR] < r->state[STATE_TOP]) {        /* it went well for a while */
-        r->state[STATE_LR] = fminf(2 * r->state[STATE_LR], r->state[STATE_TOP]);
-        jem_trainer_set_lr(r->tr, r->o->lr * r->state[STATE_LR]);
-    }
     return 1;
 }
 
@@ -861,7 +857,7 @@ static float stride(const run *r) {
     const ptrdiff_t size = b ? (ptrdiff_t)n * b->channels * b->height * b->width : 0;
     float *x = b ? new_floats((double)size) : NULL;
     double sum = 0;
-    if (!x) return 0;
+    if (!x || r->update < chains_from(r)) return free(x), 0;
     jem_sgld_desc d = jem_sgld_desc_default();
     d.steps = 1, d.step_size = r->o->sgld_lr * r->step, d.clamp_grad = r->o->clamp_grad;
     const jem_mark mark = jem_begin(r->ctx);
@@ -878,11 +874,10 @@ static float stride(const run *r) {
     return size ? (float)sqrt(sum / (double)size) : 0;
 }
 
-/* Back to the last good state, with other random numbers from there. Gentler, too: if the walk
-   takes steps too wide, shorter ones; if not, from the second time on, half
-   the rate, until it has gone well for a while; a rate that fails then is too high for good. If
-   that state was left a moment ago, or led here before, it was not so good: then to the one before
-   it. */
+/* Back to the last good state, with other random numbers from there. Gentler, too: shorter steps of
+   the walk, if they are too wide; if not, from the second time on, half the rate, until it has gone
+   well for a while; a rate that fails then is too high for good. If that state was left a moment
+   ago, or led here before, it was not so good: then to the one before it. */
 static int go_back(run *r, const char *why) {
     char text[512], gentler[64] = "";
     const int at = r->update, again = r->state[STATE_RETRIES] >= 1;
@@ -918,8 +913,9 @@ static int go_back(run *r, const char *why) {
                  at, why, (int)retries - 1, r->update);
         return complain(r, 1, text, "");
     }
-    if (wide > TOO_WIDE) snprintf(gentler, sizeof gentler, " and SGLD steps of %.3g",
-                             (double)(r->o->sgld_lr * r->step));
+    if (wide > TOO_WIDE)
+        snprintf(gentler, sizeof gentler, " and SGLD steps of %.3g",
+                 (double)(r->o->sgld_lr * r->step));
     else if (again) snprintf(gentler, sizeof gentler, " and half the rate");
     snprintf(text, sizeof text, "update %d: %s; back to update %d with other random numbers%s (%d "
              "of %d)", at, why, r->update, gentler, (int)retries, r->o->retries);
@@ -945,9 +941,9 @@ static int is_dull(const run *r) {
            r->state[STATE_CE] > .99f * logf((float)r->data.classes);
 }
 
-/* What has run away in an update whose every number is finite: 0, or 1 and how. What a guess
-   classifies as well is a network that is dead, or has no labels that can be learned: so that is
-   no reason for ever. */
+/* What has run away in an update whose every number is finite: 0, or 1 and how. A network no better
+   than a guess may be dead, but it may have labels that cannot be learned, too: so that is a reason
+   a few times only. */
 static int has_run_away(run *r, const jem_stats *s, const float *batch, int n, char why[256]) {
     enum { DULL_RETRIES = 6 };
     const train_options *t = r->o;
@@ -1040,8 +1036,12 @@ static int train(run *r) {
         if (evaluates && !draw_curves(r)) return complain(r, 1, "curves.png cannot be drawn", "");
         /* what counts as good is well inside the limit; no file is replaced by what runs away */
         const float gap = fabsf(r->state[STATE_GAP]) / t->scale;
-        if (r->update % REMEMBER_EVERY == 0 && gap < t->max_gap / 20 && !is_dull(r) &&
-            !remember(r)) return 0;
+        if (r->update % REMEMBER_EVERY == 0 && gap < t->max_gap / 20 && !is_dull(r)) {
+            if (!remember(r)) return 0;
+            if (r->state[STATE_LR] < r->state[STATE_TOP])
+                r->state[STATE_LR] = fminf(2 * r->state[STATE_LR], r->state[STATE_TOP]);
+            jem_trainer_set_lr(r->tr, t->lr * r->state[STATE_LR]);
+        }
         if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) &&
             gap < t->max_gap / 4 && !save(r)) return 0;
     }
