@@ -27,8 +27,9 @@ static const char *const ways[WAYS] = {
 };
 
 enum { SEEDS = 10, UPDATES = 600, TIMES = 3 };
-/* The least that will do is what the worst healthy run reached, less so many */
-#define WORSE 1.5
+/* So many percent of the 1,000 test images less than healthy runs have in the mean will do: three
+   times what chance does to such a percentage. */
+#define WORSE 3.0
 
 /* What is done to a run, and what it noticed; in memory that parent and child share. */
 static struct shared {
@@ -297,7 +298,7 @@ static int check_run(int way, int seed, double healthy, int loud) {
     return test__failed == failed;
 }
 
-/* The lowest accuracy of runs to which nothing is done. */
+/* The mean accuracy of runs to which nothing is done. */
 static double healthy_runs(int way, int seeds) {
     double least = 100, sum = 0;
     for (int seed = 0; seed < seeds; seed++) {
@@ -310,7 +311,7 @@ static double healthy_runs(int way, int seeds) {
     }
     printf("healthy%s: %.1f%% in the mean, at least %.1f%%\n", way == SCORE ? ", with a score" : "",
            sum / seeds, least);
-    return least;
+    return sum / seeds;
 }
 
 int main(int argc, char **argv) {
@@ -319,7 +320,7 @@ int main(int argc, char **argv) {
     const int healthy = one >= 0 ? 1 : all ? SEEDS : 2;
     char folder[160], root[500], link[600];
     const char *base = getenv("TMPDIR");
-    double least[2];
+    double well[2];
     shared = (struct shared *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED || !getcwd(root, sizeof root)) return perror("mmap"), 1;
@@ -329,12 +330,12 @@ int main(int argc, char **argv) {
     if (mkdir(folder, 0700) || chdir(folder) || symlink(link, "examples")) return perror(folder), 1;
     make_set();
     for (int set = 0; set < 2; set++)              /* without score matching, and with it */
-        least[set] = healthy_runs(set ? SCORE : RATE, healthy);
+        well[set] = healthy_runs(set ? SCORE : RATE, healthy);
     int good = 0, runs = 0;
     for (int way = 0; way < WAYS; way++)
         for (int k = 0; k < seeds; k++) {
             if ((only >= 0 && way != only) || (one >= 0 && k != one)) continue;
-            good += check_run(way, all ? k : way, least[way == SCORE], one >= 0), runs++;
+            good += check_run(way, all ? k : way, well[way == SCORE], one >= 0), runs++;
         }
     printf("%d of %d runs end as well as a healthy one\n", good, runs);
     remove_run();

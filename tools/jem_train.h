@@ -923,6 +923,25 @@ static int go_back(run *r, const char *why) {
     return log_open(r, r->update);
 }
 
+/* After a while that went well, and was remembered: twice the rate, if it is not as it was; longer
+   steps of the walk, as far as they are not wide. */
+static int be_bolder(run *r) {
+    float *rate = &r->state[STATE_LR];
+    const float wide = r->step < 1 ? stride(r) : 0;
+    const float longer = wide > 0 ? fminf(4, .1f * TOO_WIDE / wide) : 1;
+    int ok = 1;
+    if (longer > 1) {
+        jem_archive *a = jem_archive_parse(r->ctx, r->good.bytes, r->good.size);
+        ok = a && set_step(r, fminf(1, longer * r->step), a);
+        jem_archive_free(a);
+        r->state[STATE_STEP] = r->step;
+    }
+    if (*rate < r->state[STATE_TOP]) *rate = fminf(2 * *rate, r->state[STATE_TOP]);
+    if (!ok) return fail(r, 0);
+    jem_trainer_set_lr(r->tr, r->o->lr * *rate);
+    return 1;
+}
+
 static int weights_finite(const run *r) {
     for (const jem_param *p = r->net->params; p; p = p->next)
         for (ptrdiff_t i = 0; i < p->size; i++)
@@ -1037,10 +1056,7 @@ static int train(run *r) {
         /* what counts as good is well inside the limit; no file is replaced by what runs away */
         const float gap = fabsf(r->state[STATE_GAP]) / t->scale;
         if (r->update % REMEMBER_EVERY == 0 && gap < t->max_gap / 20 && !is_dull(r)) {
-            if (!remember(r)) return 0;
-            if (r->state[STATE_LR] < r->state[STATE_TOP])
-                r->state[STATE_LR] = fminf(2 * r->state[STATE_LR], r->state[STATE_TOP]);
-            jem_trainer_set_lr(r->tr, t->lr * r->state[STATE_LR]);
+            if (!remember(r) || !be_bolder(r)) return 0;
         }
         if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) &&
             gap < t->max_gap / 4 && !save(r)) return 0;
