@@ -34,8 +34,9 @@ LESSONS += samplers film compose_nets compose_images pooled
 # film.png moves, which pngquant does not understand: its strip stands in for it.
 STILLS  = $(filter-out film,$(LESSONS)) film_strip
 
-.PHONY: FORCE help demo demo-long gallery examples tools mpi test tests strict fuzz faults sanitize \
-        sanitized bench bench-torch bench-wasm check-torch check-bf16 debug stb playground clean
+.PHONY: FORCE help demo demo-long gallery examples tools mpi test tests strict fuzz faults diverge \
+        mutate sanitize sanitized bench bench-torch bench-wasm check-torch check-bf16 debug stb \
+        playground clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -71,8 +72,8 @@ $(BUILD)/jem-mpi: examples/mpi.c tools/jem.c $(HEADERS) $(BUILD)/jem.o
 test: stb   ## build and run every test; the last line is: N passed, N failed
 	$(AGAIN) -k tests examples tools || true
 	$(AGAIN) mpi || true
-	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents smoke cli uses report two_units python mpi \
-		get_data neon wasm playground strict fuzz
+	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents smoke cli uses report two_units python \
+		mutate mpi get_data neon wasm playground strict fuzz
 
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
 	@tests/strict.sh
@@ -85,6 +86,13 @@ fuzz: stb   ## hostile files for every loader, SECONDS for each (600); what is f
 
 faults: $(BUILD)/test_faults  ## every call that can fail is made to, all of them: half an hour
 	$(BUILD)/test_faults all
+
+diverge: $(BUILD)/test_divergence  ## training driven apart, ten ways and seeds: 100 runs, minutes
+	$(BUILD)/test_divergence all
+
+# MUTATE="--number 500 --seed 2 --room train --jobs 2"; python3 tests/mutate.py --help
+mutate: stb ## change jem.h in one place, run the tests, 250 times: who notices? Some hours
+	python3 tests/mutate.py $(MUTATE)
 
 sanitize: stb  ## the test programs under the address and undefined-behaviour sanitizers
 	$(AGAIN) BUILD=build/sanitize sanitized CFLAGS="-O1 -g -fno-omit-frame-pointer \

@@ -2,7 +2,8 @@
 # Runs the tests named as arguments and adds them up; `make test` names them all.
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
-#   two_units neon wasm strict documents smoke python mpi playground get_data cli uses report fuzz
+#   two_units neon wasm strict documents smoke python mutate mpi playground get_data cli uses report
+#   fuzz
 #                  the functions and scripts below
 # A test that crashes, hangs, or does not end with that line is one failure.
 BUILD=${BUILD:-build} CC=${CC:-cc} CXX=${CXX:-c++}
@@ -220,6 +221,14 @@ python() {
     fi
 }
 
+# Does tests/mutate.py tell three mutants apart? All of them: make mutate.
+mutate() {
+    if command -v python3 >/dev/null && command -v gcov >/dev/null
+    then run mutate python3 tests/mutate.py --smoke
+    else echo "== mutate: SKIPPED, needs python3 and gcov"
+    fi
+}
+
 # The page in a browser, where both are or can be installed.
 playground() {
     if tools/get_package.sh wasm && tools/get_package.sh browser
@@ -238,7 +247,7 @@ mpi() {
 
 for test in "$@"; do
     case $test in
-        two_units | neon | wasm | documents | smoke | python | mpi | playground) $test ;;
+        two_units | neon | wasm | documents | smoke | python | mutate | mpi | playground) $test ;;
         strict | get_data | cli | uses | report | fuzz) run $test tests/$test.sh ;;
         */test_*)
             if [ -x "$test" ]; then run "${test##*/}" "$test"; else try "build $test" false; fi ;;

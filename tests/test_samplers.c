@@ -620,11 +620,48 @@ static void test_trainer(jem_ctx *ctx) {
     for (int i = 0; i < 30; i++) visits[i / 10] += jem_trainer_buffer(tr)->visits[i];
     CHECK(visits[0] > 0 && visits[1] > 0 && visits[2] > 0, "chains of every class are walked");
     jem_trainer_free(tr);
-    d.reinit = 2;
+    d = small_training(), d.w_cd = 0;
+    tr = jem_trainer_create(net, &d);
+    CHECK(tr && !jem_trainer_buffer(tr), "without contrastive divergence there are no chains");
+    jem_trainer_free(tr);
+    d.w_cd = 1, d.reinit = 2;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "reinit = 2"), "out of range");
     d = small_training(), d.buffer_size = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "capacity 0"), "no room for chains");
     jem_net_free(net), free(in.x);
+}
+
+/* Log-densities are those of evaluation: whatever dropout does in training, they do not change. */
+static void test_evaluation(jem_ctx *ctx) {
+    enum { N = 5, SIDE = 8 };
+    jem_wrn_desc d = jem_wrn_desc_default();
+    d.depth = 10, d.widen = 1, d.channels = 1, d.height = d.width = SIDE, d.classes = 3;
+    d.dropout = 0.5f;
+    jem_net *net = jem_wrn_create(ctx, &d, 1);
+    jem_rng rng = jem_rng_seed(3);
+    float *x = random_floats(&rng, N * SIDE * SIDE, -1, 1), f[N * 3], in_training[N * 3], logp[N];
+    const int labels[N] = { 2, 0, 1, 1, 0 };
+    jem_class_of of = { net, labels };
+    jem_guide guide = { net, labels, 3 };
+    const struct { jem_fn fn; void *user; float of_label, of_all; } all[4] = {
+        { jem_logp, net, 0, 1 }, { jem_logp_class, &of, 1, 0 }, { jem_logp_label, &of, 1, -1 },
+        { jem_logp_guided, &guide, 3, -2 }
+    };
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, x, N, 1, SIDE, SIDE);
+    jem_read(jem_forward(net, t, 0), f), jem_read(jem_forward(net, t, 1), in_training);
+    CHECK(largest_gap(in_training, f, N * 3) > 1e-3, "dropout does something");
+    for (int k = 0; k < 4; k++) {
+        CHECK(jem_read(all[k].fn(ctx, t, all[k].user), logp) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < N; i++) {
+            double sum = 0;
+            for (int c = 0; c < 3; c++) sum += exp((double)f[i * 3 + c]);
+            CHECK_CLOSE(logp[i], (double)all[k].of_label * (double)f[i * 3 + labels[i]] +
+                        (double)all[k].of_all * log(sum), 1e-5, "density %d, image %d", k, i);
+        }
+    }
+    jem_end(ctx, mark);
+    free(x), jem_net_free(net);
 }
 
 /* Other random numbers, another rate from some update on: different, but repeatable. */
@@ -932,6 +969,7 @@ int main(void) {
     test_updates(ctx);
     test_averages(ctx);
     test_trainer(ctx);
+    test_evaluation(ctx);
     test_changes(ctx);
     test_unconditional(ctx);
     test_divergence(ctx);

@@ -12,6 +12,7 @@
 #define TOOLS_JEM_TRAIN_H
 
 #include <fcntl.h>
+#include <float.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -77,7 +78,8 @@ static const char *memory_hint(char text[80]) {
 static struct team { int rank, ranks; jem_sum_fn sum; void *user; } team = { 0, 1, NULL, NULL };
 
 enum {
-    STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR, STATES
+    STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR,
+    STATE_STEP, STATE_CE, STATE_LEAST, STATE_NORM, STATE_DULL, STATE_LOW, STATE_TOP, STATES
 };
 
 /* A shuffled list of images, drawn in epochs. */
@@ -100,9 +102,13 @@ typedef struct run {
     int *like_y, n_like;
     int total, per_epoch, update, status;          /* status: to exit with */
     /* Sums of ce, accuracy, f(x+), f(x-), |gradient|, loss since the last row, best accuracy on the
-       validation images, running f(x+) - f(x-), retries, updates summed, factor of the rate: what a
-       resumed run needs. */
+       validation images, running f(x+) - f(x-), retries, updates summed, factors of the rate and of
+       the step of SGLD, running ce, the least that was, running |gradient| (below 0: not known),
+       retries because of ce, lowest factor of the rate so far and the highest that it may have
+       again: what a resumed run needs. */
     float state[STATES];
+    float step, wide;                              /* STATE_STEP when the trainer was made; how
+                                                      far the walk's steps go, if that is too far */
     snapshot good, older;                          /* the last good states */
     int went_back;                                 /* to r->good, and no newer one since */
     double seconds, began, saved, shown, pace;     /* seconds: of the runs before; pace: each */
@@ -203,8 +209,12 @@ static int is_free(run *r) {
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
+/* Other random numbers after each return. */
+static uint64_t seed_of(const run *r) {
+    return (uint64_t)r->o->seed + (uint64_t)r->state[STATE_RETRIES] * 1000003;
+}
 static jem_rng stream_of(const run *r, uint64_t stream, uint64_t number) {
-    const jem_rng seed = jem_rng_seed((uint64_t)r->o->seed), rng = jem_rng_split(&seed, stream);
+    const jem_rng seed = jem_rng_seed(seed_of(r)), rng = jem_rng_split(&seed, stream);
     return jem_rng_split(&rng, number);
 }
 
@@ -478,7 +488,8 @@ static jem_trainer *make_trainer(run *r) {
     if (t->clf_only) d.optim.only = "class_output";
     d.w_ce = t->w_y, d.w_cd = t->w_x, d.w_cd_class = t->w_xy, d.energy_l2 = t->energy_l2;
     d.input_noise = t->sigma;
-    d.sgld.steps = t->n_steps, d.sgld.step_size = t->sgld_lr, d.sgld.noise_std = t->sgld_std;
+    d.sgld.steps = t->n_steps, d.sgld.step_size = t->sgld_lr * r->step;
+    d.sgld.noise_std = t->sgld_std;
     if (t->clamp > 0) d.sgld.clamp_lo = -t->clamp, d.sgld.clamp_hi = t->clamp;
     d.negatives = t->negatives ? t->negatives : t->batch_size;
     d.buffer_size = t->buffer_size, d.reinit = t->reinit, d.class_conditional = t->class_cond;
@@ -507,11 +518,21 @@ static jem_archive *pack(run *r) {
     return a;
 }
 
+/* The same trainer, but for the step of its walk. */
+static int set_step(run *r, float step, const jem_archive *a) {
+    if (step == r->step) return 1;
+    r->step = step;
+    jem_trainer_free(r->tr);
+    r->tr = make_trainer(r);
+    return r->tr && jem_trainer_from_archive(r->tr, a) == JEM_OK;
+}
+
 static int unpack(run *r, const jem_archive *a) {
     const jem_entry *e = jem_archive_find(a, "run.state");
     if (!e || e->dtype != JEM_F32) jem_fail(r->ctx, JEM_BAD_FILE, "no run.state in the file");
     else if (jem_net_load(r->net, a) == JEM_OK && jem_trainer_from_archive(r->tr, a) == JEM_OK) {
         memcpy(r->state, e->data, e->bytes < sizeof r->state ? e->bytes : sizeof r->state);
+        if (!set_step(r, r->state[STATE_STEP], a)) return 0;
         r->update = jem_trainer_updates(r->tr);
         jem_trainer_set_lr(r->tr, r->o->lr * r->state[STATE_LR]);
         jem_trainer_average(r->tr, 0);
@@ -797,14 +818,77 @@ static int validate(run *r) {
     return ok || (r->status ? 0 : fail(r, 1));
 }
 
-/* Back to the last good state, with other random numbers from there, and from the second time on
-   with half the rate. If that state was left a moment ago, or led here before, it was not so good:
-   then to the one before it. */
+/* How far n images differ: the variance of a number, and the share that lies beyond `far`. */
+static double spread_of(const float *const *image, int n, int size, double far, double *beyond) {
+    double spread = 0, out = 0;
+    for (int k = 0; k < size; k++) {
+        double sum = 0, squares = 0;
+        for (int i = 0; i < n; i++) {
+            const double x = (double)image[i][k];
+            sum += x, squares += x * x, out += fabs(x) >= far;
+        }
+        spread += squares / n - sum / n * (sum / n);
+    }
+    *beyond = out / n / size;
+    return spread / size;
+}
+
+/* What may be wrong with chains that are all finite: they are far out, or all the same, while the
+   images of the batch are not. Looks at some that have walked. */
+static const char *chains_gone(const run *r, const float *batch, int n_batch) {
+    enum { SOME = 64, FEW = 8 };
+    const jem_buffer *b = jem_trainer_buffer(r->tr);
+    const int size = r->data.c * r->data.h * r->data.w;
+    const double clamp = (double)r->o->clamp;
+    const float *chain[SOME], *image[SOME];
+    double beyond, none;
+    int n = 0, m = 0;
+    for (int i = 0; b && i < b->capacity && n < SOME; i++)
+        if (b->visits[i] > 0) chain[n++] = b->data + (ptrdiff_t)i * size;
+    for (; m < n_batch && m < SOME; m++) image[m] = batch + (ptrdiff_t)m * size;
+    if (n < FEW || m < FEW) return NULL;
+    const double spread = spread_of(chain, n, size, clamp > 1.5 ? .999 * clamp : 10, &beyond);
+    if (beyond > .9) return "the chains are all far from any image";
+    const double images = spread_of(image, m, size, 10, &none);
+    return spread < .02 * (images < 1 ? images : 1) ? "the chains have become one" : NULL;
+}
+
+/* How far a step of the walk moves a number of the chains; images lie in [-1,1], and what goes a
+   quarter of that way at every step cannot find them. */
+#define TOO_WIDE .5f
+static float stride(const run *r) {
+    const jem_buffer *b = jem_trainer_buffer(r->tr);
+    const int n = b && b->capacity < 16 ? b->capacity : 16;
+    const ptrdiff_t size = b ? (ptrdiff_t)n * b->channels * b->height * b->width : 0;
+    float *x = b ? new_floats((double)size) : NULL;
+    double sum = 0;
+    if (!x || r->update < chains_from(r)) return free(x), 0;
+    jem_sgld_desc d = jem_sgld_desc_default();
+    d.steps = 1, d.step_size = r->o->sgld_lr * r->step, d.clamp_grad = r->o->clamp_grad;
+    const jem_mark mark = jem_begin(r->ctx);
+    jem_tensor *t = jem_input(r->ctx, b->data, n, b->channels, b->height, b->width);
+    jem_sgld(r->ctx, jem_logp, r->net, t, &d, NULL);
+    if (jem_read(t, x) == JEM_OK)
+        for (ptrdiff_t i = 0; i < size; i++) {
+            const double moved = (double)x[i] - (double)b->data[i];
+            sum += moved * moved;
+        }
+    jem_end(r->ctx, mark);
+    jem_clear_error(r->ctx);                       /* a slope that is not finite says nothing */
+    free(x);
+    return size ? (float)sqrt(sum / (double)size) : 0;
+}
+
+/* Back to the last good state, with other random numbers from there. Gentler, too: shorter steps of
+   the walk, if they are too wide; if not, from the second time on, half the rate, until it has gone
+   well for a while; a rate that fails then is too high for good. If that state was left a moment
+   ago, or led here before, it was not so good: then to the one before it. */
 static int go_back(run *r, const char *why) {
-    char text[512];
+    char text[512], gentler[64] = "";
     const int at = r->update, again = r->state[STATE_RETRIES] >= 1;
     const float retries = r->state[STATE_RETRIES] + 1, best = r->state[STATE_BEST];
-    const float rate = r->state[STATE_LR] * (again ? .5f : 1);
+    const float dull = r->state[STATE_DULL], factor = r->state[STATE_LR];
+    const float steps = r->state[STATE_STEP], low = r->state[STATE_LOW], top = r->state[STATE_TOP];
     jem_clear_error(r->ctx);
     const int give_up = (int)retries > r->o->retries;
     if (r->older.bytes && (r->went_back || at - r->good.update < REMEMBER_EVERY / 2)) {
@@ -812,13 +896,20 @@ static int go_back(run *r, const char *why) {
         r->good = r->older, r->older.bytes = NULL;
     }
     jem_archive *a = jem_archive_parse(r->ctx, r->good.bytes, r->good.size);
-    const int ok = a && unpack(r, a);
+    int ok = a && unpack(r, a) && set_step(r, steps, a);
+    const float wide = ok ? fmaxf(r->wide, stride(r)) : 0;
+    ok = ok && (!(wide > TOO_WIDE) || set_step(r, steps * .1f * TOO_WIDE / wide, a));
     jem_archive_free(a);
     if (!ok) return fail(r, 1);
-    r->went_back = 1;
+    const float rate = factor * (again && !(wide > TOO_WIDE) ? .5f : 1);
+    r->went_back = 1, r->wide = 0;
     r->state[STATE_RETRIES] = retries, r->state[STATE_LR] = rate, r->state[STATE_BEST] = best;
+    r->state[STATE_DULL] = dull, r->state[STATE_STEP] = r->step;
+    r->state[STATE_LOW] = fminf(low, rate);
+    r->state[STATE_TOP] = rate < factor && factor > low ? rate : top;
     jem_trainer_set_lr(r->tr, r->o->lr * rate);
-    jem_trainer_reseed(r->tr, (uint64_t)r->o->seed + (uint64_t)retries * 1000003);
+    jem_trainer_reseed(r->tr, seed_of(r));
+    r->all.epoch = r->few.epoch = -1;              /* the decks are shuffled anew */
     if (give_up) {
         if (!save(r)) return 0;
         snprintf(text, sizeof text, "update %d: %s; gave up after %d retries, and saved the state "
@@ -827,11 +918,89 @@ static int go_back(run *r, const char *why) {
                  at, why, (int)retries - 1, r->update);
         return complain(r, 1, text, "");
     }
+    if (wide > TOO_WIDE)
+        snprintf(gentler, sizeof gentler, " and SGLD steps of %.3g",
+                 (double)(r->o->sgld_lr * r->step));
+    else if (again) snprintf(gentler, sizeof gentler, " and half the rate");
     snprintf(text, sizeof text, "update %d: %s; back to update %d with other random numbers%s (%d "
-             "of %d)", at, why, r->update, again ? " and half the rate" : "", (int)retries,
-             r->o->retries);
+             "of %d)", at, why, r->update, gentler, (int)retries, r->o->retries);
     say(r, text, "");
     return log_open(r, r->update);
+}
+
+/* After a while that went well, and was remembered: twice the rate, if it is not as it was; longer
+   steps of the walk, as far as they are not wide. */
+static int be_bolder(run *r) {
+    float *rate = &r->state[STATE_LR];
+    const float wide = r->step < 1 ? stride(r) : 0;
+    const float longer = wide > 0 ? fminf(4, .1f * TOO_WIDE / wide) : 1;
+    int ok = 1;
+    if (longer > 1) {
+        jem_archive *a = jem_archive_parse(r->ctx, r->good.bytes, r->good.size);
+        ok = a && set_step(r, fminf(1, longer * r->step), a);
+        jem_archive_free(a);
+        r->state[STATE_STEP] = r->step;
+    }
+    if (*rate < r->state[STATE_TOP]) *rate = fminf(2 * *rate, r->state[STATE_TOP]);
+    if (!ok) return fail(r, 0);
+    jem_trainer_set_lr(r->tr, r->o->lr * *rate);
+    return 1;
+}
+
+static int weights_finite(const run *r) {
+    for (const jem_param *p = r->net->params; p; p = p->next)
+        for (ptrdiff_t i = 0; i < p->size; i++)
+            if (!(fabsf(p->value[i]) <= FLT_MAX)) return 0;
+    return 1;
+}
+
+/* The running mean of about so many updates, from the first on; not known: below 0. */
+static void follow(float *mean, float value, float updates) {
+    *mean = *mean < 0 ? value : *mean + (value - *mean) / updates;
+}
+
+/* Does it classify no better than a guess? */
+static int is_dull(const run *r) {
+    return uses_labels(r->o) && r->data.classes > 1 &&
+           r->state[STATE_CE] > .99f * logf((float)r->data.classes);
+}
+
+/* What has run away in an update whose every number is finite: 0, or 1 and how. A network no better
+   than a guess may be dead, but it may have labels that cannot be learned, too: so that is a reason
+   a few times only. */
+static int has_run_away(run *r, const jem_stats *s, const float *batch, int n, char why[256]) {
+    enum { DULL_RETRIES = 6 };
+    const train_options *t = r->o;
+    const int quarter = r->total / 4;
+    const int patience = t->warmup + (quarter < 100 ? 100 : quarter > 500 ? 500 : quarter);
+    const float clip = t->clip_grad, norm = clip > 0 ? fminf(s->grad_norm, clip) : s->grad_norm;
+    float *state = r->state;
+    const float usual = state[STATE_NORM], guess = logf((float)r->data.classes);
+    state[STATE_GAP] += .1f * (-s->cd - state[STATE_GAP]);
+    follow(&state[STATE_NORM], norm, 20);
+    if (uses_labels(t)) follow(&state[STATE_CE], s->ce, 20);
+    if (r->update >= 20 && (state[STATE_LEAST] < 0 || state[STATE_CE] < state[STATE_LEAST]))
+        state[STATE_LEAST] = state[STATE_CE];
+    const char *gone = weights_finite(r) ? chains_gone(r, batch, n) : "a weight is not finite";
+    if (gone) return snprintf(why, 256, "%s", gone) > 0;
+    if (!(fabsf(state[STATE_GAP]) <= t->max_gap * t->scale))
+        return snprintf(why, 256, "f(x+) - f(x-) has run away: %.3g over the last updates",
+                        (double)state[STATE_GAP]) > 0;
+    if (r->update % 20 == 1 && (r->wide = stride(r)) > TOO_WIDE)
+        return snprintf(why, 256, "a step of SGLD moves the chains by %.2g", (double)r->wide) > 0;
+    r->wide = 0;
+    if (usual > 0 && r->update > 20 && norm > 1000 * usual)
+        return snprintf(why, 256, "the gradient has jumped: its norm is %.3g, and was %.3g",
+                        (double)norm, (double)usual) > 0;
+    if (state[STATE_DULL] < DULL_RETRIES && uses_labels(t) && r->update > 20 &&
+        (state[STATE_CE] > state[STATE_LEAST] + .5f * guess ||
+         (r->update > patience && is_dull(r)))) {
+        state[STATE_DULL] += 1;
+        return snprintf(why, 256, "cross-entropy is %.3g over the last updates, and was %.3g; a "
+                        "guess has %.3g", (double)state[STATE_CE], (double)state[STATE_LEAST],
+                        (double)guess) > 0;
+    }
+    return 0;
 }
 
 /* One update, with what it says added up; 0 if it diverged (why says how) or failed. */
@@ -859,15 +1028,10 @@ static int step(run *r, char why[256]) {
     const float add[STATE_SUMS] = { s.ce, s.accuracy, s.f_data, s.f_sample, s.grad_norm, s.loss };
     for (int i = 0; i < STATE_SUMS; i++) r->state[i] += add[i];
     r->state[STATE_COUNT] += 1;
-    r->state[STATE_GAP] += .1f * (-s.cd - r->state[STATE_GAP]);
     const double took = now() - start;
     r->pace = r->pace > 0 ? .95 * r->pace + .05 * took : took;
-    if (!(fabsf(r->state[STATE_GAP]) <= t->max_gap * t->scale)) {
-        snprintf(why, 256, "f(x+) - f(x-) has run away: %.3g over the last updates",
-                 (double)r->state[STATE_GAP]);
-        return 0;
-    }
-    return 1;
+    const deck *seen = for_x ? &r->all : labels;
+    return !has_run_away(r, &s, for_x ? r->x : r->x_few, seen->batch, why);
 }
 
 /* Was this process asked to stop, or another? All learn of it before the same update. */
@@ -896,7 +1060,9 @@ static int train(run *r) {
         if (evaluates && !draw_curves(r)) return complain(r, 1, "curves.png cannot be drawn", "");
         /* what counts as good is well inside the limit; no file is replaced by what runs away */
         const float gap = fabsf(r->state[STATE_GAP]) / t->scale;
-        if (r->update % REMEMBER_EVERY == 0 && gap < t->max_gap / 20 && !remember(r)) return 0;
+        if (r->update % REMEMBER_EVERY == 0 && gap < t->max_gap / 20 && !is_dull(r)) {
+            if (!remember(r) || !be_bolder(r)) return 0;
+        }
         if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) &&
             gap < t->max_gap / 4 && !save(r)) return 0;
     }
@@ -991,10 +1157,13 @@ static int prepare(run *r, const jem_archive *a) {
     }
     jem_archive_free(try);
     if (a && !unpack(r, a)) return fail(r, 1);
-    if (r->table->given[option_find(r->table, "lr")]) {    /* what was asked for holds */
-        r->state[STATE_LR] = 1;
-        jem_trainer_set_lr(r->tr, t->lr);
+    if (a && r->table->given[option_find(r->table, "sgld-lr")]) {  /* what was asked for holds */
+        r->state[STATE_STEP] = 1;
+        if (!set_step(r, 1, a)) return fail(r, 1);
     }
+    if (r->table->given[option_find(r->table, "lr")])
+        r->state[STATE_LR] = r->state[STATE_LOW] = r->state[STATE_TOP] = 1;
+    jem_trainer_set_lr(r->tr, t->lr * r->state[STATE_LR]);
     if (r->update > r->total) {
         snprintf(text, sizeof text, "%d updates were asked for, %d are done", r->total, r->update);
         return complain(r, 2, text, "");
@@ -1096,6 +1265,8 @@ static int train_command(int argc, char **argv) {
     memset(&r, 0, sizeof r);
     r.table = o, r.o = &values, r.status = 2, r.began = r.saved = now();
     r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1, r.state[STATE_LR] = 1;
+    r.state[STATE_STEP] = r.state[STATE_LOW] = r.state[STATE_TOP] = r.step = 1;
+    r.state[STATE_CE] = r.state[STATE_LEAST] = r.state[STATE_NORM] = -1;
     r.lock = -1;
     char path[512] = "", hint[80];
     limit_memory(values.max_memory);
