@@ -160,7 +160,7 @@ again() {
 }
 again "--widths 8,16 --ema .9 --labels-per-class 5 --flip --seed 3"
 says "50 labels"
-again "--widths 8,8 --p-x-weight 0 --batches separate --shift 0 --n-valid 2000"
+again "--widths 8,8 --p-x-weight 0 --score-weight .01 --p-x-batch 24 --shift 0 --n-valid 2000"
 again "--net wrn --width 1 --stem-stride 4 --norm act --dropout-rate .1 --batches separate"
 again "--net wrn --width 1 --stem-stride 4 --norm batch --head pooled --warmup-iters 5 --size 20"
 again "--widths 8 --optimizer sgd --class-cond-p-x-sample --p-x-y-weight .1 --schedule steps

@@ -360,12 +360,15 @@ static int load_data(run *r) {
         return complain(r, 2, error, "");
     }
     free(seen);
-    const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w, n = t->batch_size + 1;
+    const int batch_x = t->batch_x ? t->batch_x : t->batch_size;
+    const int most = batch_x > t->batch_size ? batch_x : t->batch_size;
+    const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w, n = most + 1;
     r->moved = (float *)malloc((size_t)size * sizeof(float));
     if (!r->moved || !load_likes(r)) return complain(r, 1, "no memory for the data", "");
-    if (t->batch_size > r->n_train) {
-        snprintf(error, sizeof error, "--batch-size %d is more than the %d training images: take "
-                 "a smaller one", t->batch_size, r->n_train);
+    if (most > r->n_train) {
+        snprintf(error, sizeof error, "--%s %d is more than the %d training images: take a "
+                 "smaller one", most > t->batch_size ? "p-x-batch" : "batch-size", most,
+                 r->n_train);
         return complain(r, 2, error, "");
     }
     r->x = new_floats((double)n * (double)size);
@@ -373,7 +376,7 @@ static int load_data(run *r) {
     r->y = (int *)malloc((size_t)n * sizeof(int));
     r->y_few = (int *)malloc((size_t)n * sizeof(int));
     if (!r->x || !r->x_few || !r->y || !r->y_few ||
-        !deck_create(&r->all, train, r->n_train, t->batch_size, 10) ||
+        !deck_create(&r->all, train, r->n_train, batch_x, 10) ||
         !deck_create(&r->few, r->labelled, r->n_labelled, t->batch_size, 20))
         return complain(r, 1, "no memory for the data", "");
     r->per_epoch = r->n_train / t->batch_size;
@@ -591,7 +594,7 @@ static int remember(run *r) {
 
 /* Two draws per update: all images for p(x), labelled ones for p(y|x); or one draw for both? */
 static int draws_twice(const train_options *t) {
-    return t->batches == BATCHES_SEPARATE || t->labels_per_class > 0 || t->plain_px;
+    return t->batches == BATCHES_SEPARATE || t->labels_per_class > 0 || t->plain_px || t->batch_x;
 }
 static int uses_labels(const train_options *t) {
     return t->w_y > 0 || t->w_xy > 0 || !draws_twice(t);
@@ -830,7 +833,7 @@ static int go_back(run *r, const char *why) {
 static int step(run *r, char why[256]) {
     const train_options *t = r->o;
     const int two = draws_twice(t), for_labels = uses_labels(t);
-    const int for_x = two && (t->w_x > 0 || (t->plain_px && t->w_score > 0));
+    const int for_x = two && (t->w_x > 0 || t->w_score > 0);
     const double start = now();
     deck *labels = two ? &r->few : &r->all;
     if (for_labels) draw_batch(r, labels, 0, r->x_few, r->y_few);

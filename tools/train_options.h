@@ -14,6 +14,7 @@ typedef struct train_options {
     option_list widths;
     float dropout;
     int batch_size, optimizer, schedule, warmup, clf_only, labels_per_class, shift, flip, batches;
+    int batch_x;
     option_list decay_epochs;
     float lr, decay_rate, weight_decay, clip_grad, ema, w_y, w_x, w_xy, energy_l2, sigma;
     int n_steps, negatives, buffer_size, class_cond, uncond, informative, plain_px;
@@ -97,6 +98,8 @@ static const option train_table[] = {              /* two columns: paper, fast *
       "images per update" },
     { "batches", OPTION_CHOICE, OPTION_FIXED, AT(batches), "separate|shared",
       { "separate", "shared" }, 0, 0, "batches for p(x) and p(y|x)" },
+    { "p-x-batch", OPTION_INT, OPTION_FIXED, AT(batch_x), "N", NO_PRESETS("0"), 0, 65536,
+      "separate ones, of N images for p(x) (0: batch-size)" },
     { "optimizer", OPTION_CHOICE, OPTION_FIXED, AT(optimizer), "adam|sgd", NO_PRESETS("adam"), 0,
       0, "(sgd: momentum .9)" },
     { "lr", OPTION_FLOAT, OPTION_FREE, AT(lr), "X", { "1e-4", "1e-3" }, 1e-12, 1e6,
