@@ -5,7 +5,7 @@
 #     tests/examine.sh threads   ThreadSanitizer: whole lives of a model (tests/test_soak.c), tasks
 #                                shuffled over five threads, two contexts at once
 #     tests/examine.sh leaks     valgrind: the same life, and the tests of misuse
-#     tests/examine.sh soak      tests/test_soak.c for SOAK seconds (an hour); memory stays as it was
+#     tests/examine.sh soak      tests/test_soak.c for SOAK seconds (an hour); memory stays flat
 #     tests/examine.sh           threads, and what is quick of static: for `make test`
 # Several parts may be named; `make examine` runs them all but the soak.
 BUILD=${BUILD:-build} CC=${CC:-cc} dir=${BUILD:-build}/examine passed=0 failed=0
@@ -95,7 +95,7 @@ soak() {
 
 if [ $# = 0 ]; then
     threads
-    echo "left out here, done by \`make examine\` and \`make soak\`: static analysis, valgrind, an hour"
+    echo "left out here, done by \`make examine\` and \`make soak\`: analysis, valgrind, a soak"
 fi
 for part in "$@"; do
     case $part in

@@ -2,7 +2,7 @@
 # tests/test_portable.c, whose fingerprints are the same everywhere, for other compilers and for
 # other processors:
 #     tests/portability.sh compilers   {gcc, clang} x {C99 .. C17, C++11 .. C++20} x {-O0 .. -O3}
-#     tests/portability.sh x86_32      32 bits, in SSE registers: the same bits. In those of the x87,
+#     tests/portability.sh x86_32      32 bits, in SSE registers: the same bits. In those of x87,
 #                                      which round elsewhere: tests that allow for rounding
 #     tests/portability.sh processors  x86-64 under qemu, as one without AVX2 and as one with it:
 #                                      the right instructions are chosen
@@ -70,7 +70,7 @@ x86_32() {
 }
 
 processors() {
-    [ "$(uname -m)" = x86_64 ] || { echo "SKIPPED x86-64 as other processors: not on x86-64"; return; }
+    [ "$(uname -m)" = x86_64 ] || { echo "SKIPPED other x86-64: not on x86-64"; return; }
     has qemu-x86_64 "x86-64 as other processors" || return
     for name in portable rng; do
         quick && [ $name = rng ] && continue
