@@ -105,13 +105,12 @@
        The tape records ops in the order in which they are called, and C does not say which argument
        of a call is evaluated first: if two ops are arguments of a third, give each its own line.
    IMAGES
-       You pass images in and out as row-major NCHW floats, usually in [-1,1]. Inside, 16 images are
-       interleaved ("lanes are images", see >>platform), so that a vector register holds one pixel
-       of 16 images: odd sizes cost nothing, and every kernel is the plain scalar algorithm.
+       You pass images in and out as row-major NCHW floats, usually in [-1,1]. Inside, 16 of them
+       are interleaved ("lanes are images", see >>platform), so that odd sizes cost nothing.
 
    TABLE OF CONTENTS                                          (search for a mark)
        >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD, score
-       >>rng        counter-based random numbers            >>samplers  SGLD, HMC, AIS, buffer
+       >>rng        counter-based random numbers            >>samplers  SGLD, HMC, buffer
        >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
        >>tape       record, and the plain walk              >>train     one step at a time
        >>plan       the same, faster                        >>eval      classify, accuracy
@@ -174,17 +173,15 @@ typedef enum jem_isa {
 } jem_isa;
 
 /* How 3x3 convolutions of stride 1 are computed. Largest error, compared with double and relative
-   to the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`). */
+   to the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`).
+   JEM_BF16 is for all convolutions. It needs AMX or AVX-512 BF16 (where those of stride 1 run as
+   JEM_FAST, which is as fast there). Elsewhere it becomes JEM_FAST, and the log says so; but if you
+   ask for JEM_ISA_SCALAR, it is computed in plain C. */
 typedef enum jem_precision {
     JEM_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half the multiplications */
     JEM_FAST,              /* F(4x4,3x3): a quarter */
     JEM_DIRECT,            /* the plain sum, with which the other two are compared */
-    JEM_BF16               /* rounds the operands of convolutions to bf16 (error 2e-2); sums and
-                              weights stay in fp32. Needs AMX or AVX-512 BF16 (where 3x3
-                              convolutions of stride 1 run as in JEM_FAST, which is as fast there).
-                              Elsewhere it becomes JEM_FAST, and the log says so; but if you ask for
-                              JEM_ISA_SCALAR, it is computed in plain C. The bits depend on the
-                              instruction set. */
+    JEM_BF16               /* operands of convolutions rounded to bf16 (error 2e-2), sums in fp32 */
 } jem_precision;
 
 typedef struct jem_ctx jem_ctx;
@@ -207,8 +204,7 @@ typedef struct jem_ctx_desc {
 
 /* NULL if memory runs out, or if the desc asks for an instruction set that is not available. */
 JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
-/* Frees the tape and the context. Free networks, trainers, buffers and archives before it. NULL is
-   fine. */
+/* Frees the tape too; what else you made with the context, free before it. NULL is fine. */
 JEM_API void jem_ctx_free(jem_ctx *ctx);
 /* The first error since the context was created or cleared, or "". Owned by the context. */
 JEM_API const char *jem_error(const jem_ctx *ctx);
@@ -449,22 +445,19 @@ typedef struct jem_net jem_net;
 /* Builds the logits (n,classes,1,1) of x on the tape. */
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
+/* log p(x) = scale * logsumexp f(x); a score (>>losses) is best learned with a scale of 10. A
+   forward function with an output of its own for log p(x) puts it into `energy`. */
 struct jem_net {
-    const struct jem_net *self;                    /* private: tells a network from a struct that
-                                                      begins with a pointer to one */
+    const struct jem_net *self;                    /* private: see jem_logp */
     jem_ctx *ctx;
     int channels, height, width, classes;
-    float scale;                                   /* log p(x) = scale * logsumexp f(x): 1. Learning
-                                                      a score (>>losses) wants 10 */
-    float noise_lo, noise_hi, mean;                /* what score matching learned from: its noise
-                                                      levels, the mean pixel; 0, 0: nothing. All
-                                                      four travel in the network's file */
+    float scale;                                   /* 1. This and the next three are saved */
+    float noise_lo, noise_hi, mean;                /* what a score was learned from: noise levels
+                                                      and mean pixel. 0, 0: there was none */
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
-    jem_tensor *energy;                            /* a forward function with a separate output
-                                                      for log p(x) puts it here; NULL: log p(x) is
-                                                      logsumexp of the logits */
+    jem_tensor *energy;                            /* NULL: it has none */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
     jem_param *last;
@@ -482,8 +475,8 @@ typedef struct jem_wrn_desc {
     float dropout;                                 /* 0 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
     int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper */
-    int uncond;                                    /* 1: a separate output, "energy_output", */
-} jem_wrn_desc;                                    /* gives log p(x) */
+    int uncond;                                    /* 1: log p(x) from "energy_output", a head */
+} jem_wrn_desc;                                    /* of its own */
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
 JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed);
 
@@ -608,13 +601,19 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
 
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
 
-/* x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x. */
+/* x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
+   Clamped gradients are the proximal SGLD of Yang & Ji (2021). With decay_b > 0 step t is
+   (1 + t/b)^-gamma times as large, its noise the root of that, and the walk's bias dies out for
+   gamma in (1/2,1] (Welling & Teh 2011). With hot > 0 noise is multiplied by sqrt(T), at
+   temperatures T that fall from hot to cold by the same factor at every step (Kirkpatrick & others
+   1983). */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
     float step_size, noise_std;                    /* 1, .01: the paper's */
-    float clamp_grad;                              /* 0: off; else limits gradients to +- this: the
-                                                      proximal SGLD of Yang & Ji (2021) */
+    float clamp_grad;                              /* 0: off; else limits gradients to +- this */
     float clamp_lo, clamp_hi;                      /* both 0: off; else limits x to this range */
+    float decay_b, decay_gamma;                    /* 0: off */
+    float hot, cold;                               /* 0: off */
     /* Called after every step; nonzero stops the walk. May read x, but must not record ops. */
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;
@@ -626,8 +625,9 @@ JEM_API jem_sgld_desc jem_langevin_desc(float a, int steps);
 JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                             const jem_sgld_desc *desc, jem_rng *rng);
 
-/* Walks as jem_sgld does, and returns what contrastive divergence leaves out, namely that samples
-   depend on the parameters (Du, Li, Tenenbaum & Mordatch 2021): one number for jem_backward,
+/* Walks as jem_sgld does (not with hot or decay_b), and returns what contrastive divergence leaves
+   out, that samples depend on the parameters (Du, Li, Tenenbaum & Mordatch 2021): one number for
+   jem_backward,
 
        L_KL = mean E(x; held) - entropy H(x),      x = x' + step_size d log p(x')/dx' + noise
 
@@ -663,16 +663,15 @@ JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
                                const jem_denoise_desc *desc, jem_rng *rng);
 
 /* A sample made from nothing: N(mean, denoise.sigma_max^2), denoised, then walked as chains are in
-   training, which puts right what the first part got wrong, then freed of the last noise. x is a
-   leaf; what it holds does not matter. jem_net_fresh says what suits a network. */
+   training, which puts right what the first part got wrong, then freed of the last noise, at most
+   `clean`: twice the least that the density was learned at. x is a leaf; what it holds does not
+   matter. jem_net_fresh says what suits a network. */
 typedef struct jem_fresh_desc {
     float lo, hi;                                  /* lo < hi: begins as U(lo,hi) instead: 0, 0 */
     float mean;                                    /* of the data's pixels: 0. See jem_net.mean */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 600 steps of .01, noise .1 */
-    float clean;                                   /* .24: what noise is left is taken off at the
-                                                      end, so much at most; twice the least that
-                                                      the density was learned at. 0: it stays */
+    float clean;                                   /* .24; 0: noise stays */
 } jem_fresh_desc;
 JEM_API jem_fresh_desc jem_fresh_desc_default(void);
 JEM_API jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
@@ -684,8 +683,7 @@ typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
     float *data;
-    int *visits;                                   /* SGLD runs since a chain began in noise; -1: it
-                                                      has not begun (see jem_train_desc.fresh) */
+    int *visits;                                   /* walks since a chain began; -1: it has not */
     float lo, hi;                                  /* chains begin as U(lo,hi): -1, 1 */
 } jem_buffer;
 /* All chains start as U(-1,1); jem_buffer_restart: as U(lo,hi), now and from now on. */
@@ -699,7 +697,7 @@ JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, cons
                                    float reinit, float *x, int *slot);
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
 
-/* ---- exact samplers, and diagnostics ---- */
+/* ---- exact samplers (tools/measures.h: what chains are worth; tools/ais.h: log Z) ---- */
 
 /* A Langevin step is only nearly right: the larger it is, the larger its bias. Where a proposal x'
    is taken with probability min(1, ratio) and otherwise refused (Metropolis & others 1953; Hastings
@@ -714,8 +712,7 @@ typedef struct jem_mcmc_desc {
     int leapfrog;                                  /* 1 */
     int temperatures;                              /* 1; more: replica exchange, see below */
     float hottest;                                 /* 10 */
-    float *swapped;                                /* NULL, or [temperatures - 1]: the share of
-                                                      exchanges that each two neighbours took */
+    float *swapped;                                /* NULL, or [temperatures - 1]: see below */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
     void *watch_user;
 } jem_mcmc_desc;
@@ -728,46 +725,9 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x
 /* Replica exchange, for modes that no chain walks between (Swendsen & Wang 1986; Geyer 1991): image
    i is walked at temperature T = hottest^(k/(temperatures - 1)), k = i % temperatures, on p^(1/T),
    with sqrt(T) times the step. After each proposal neighbours exchange places with probability
-   min(1, (p(x')/p(x))^(1/T - 1/T')), even and odd pairs in turn. The chains with k = 0 have p as
-   their limit; the hottest should cross freely, and each .swapped be above .2.
-   jem_sgld_anneal is cheaper, and not exact: SGLD at temperatures that fall from hot to cold by the
-   same factor at every step, its noise sqrt(T) times the desc's (Kirkpatrick & others 1983). */
-JEM_API jem_status jem_sgld_anneal(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                                   const jem_sgld_desc *desc, float hot, float cold, jem_rng *rng);
-/* SGLD whose bias dies out (Welling & Teh 2011): step t is (1 + t/b)^-gamma times the desc's, its
-   noise the root of that times; the paper's a(b+t)^-gamma. gamma in (1/2, 1]. */
-JEM_API jem_status jem_sgld_decay(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                                  const jem_sgld_desc *desc, float b, float gamma, jem_rng *rng);
-
-/* Annealed importance sampling (Neal 2001): the Z of p(x) = exp(logp(x))/Z. Chains go from q =
-   N(mean, std^2 I) to p through q^(1-b) p^b, and are weighed; the mean weight is Z, whatever the
-   number of levels: more make it less noisy. */
-typedef struct jem_ais_desc {
-    int levels;                                    /* 500 */
-    float mean, std;                               /* 0, 1: q, which should cover p */
-    jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 steps of .1 */
-} jem_ais_desc;
-typedef struct jem_ais_result {
-    double log_z, error;                           /* error: one standard deviation of log_z */
-    double chains;                                 /* as many weights count; below 10: believe none
-                                                      of it, and take more levels */
-} jem_ais_result;
-JEM_API jem_ais_desc jem_ais_desc_default(void);
-/* x is a leaf; what it holds does not matter. Then it holds the chains' ends. */
-JEM_API jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                           const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result);
-
-/* What values[step][chain] of some number are worth: effective sample size and split R-hat as in
-   Stan (Gelman & others 2013, section 11.4-5; Geyer's initial monotone sequence). */
-typedef struct jem_chain_stats {
-    double mean, std;                              /* of the number */
-    double tau;                                    /* autocorrelation time: so many steps are worth
-                                                      one independent sample */
-    double ess, error;                             /* their number; standard error of the mean */
-    double rhat;                                   /* 1: chains agree; above 1.01 they do not yet */
-} jem_chain_stats;
-/* NaN in all fields if steps < 8 or chains < 1; the middle one of an odd number is left out. */
-JEM_API jem_chain_stats jem_diagnose(const float *values, int steps, int chains);
+   min(1, (p(x')/p(x))^(1/T - 1/T')), even and odd pairs in turn; .swapped is how often. The chains
+   with k = 0 have p as their limit; the hottest should cross freely, and each .swapped be above .2.
+   Annealed SGLD (jem_sgld_desc.hot) is cheaper, and not exact. */
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
@@ -781,8 +741,8 @@ typedef struct jem_optim_desc {
     float clip;                                    /* 0: off; else limits the gradient's L2 norm */
     float ema;                                     /* 0: off; else averages the weights: an update
                                                       counts 1 - ema, the first ones more */
-    const char *only;                              /* NULL: all; else only parameters whose names
-                                                      begin with this. Read at creation only. */
+    const char *only;                              /* NULL: all; else names that begin with this;
+                                                      read at creation only */
 } jem_optim_desc;
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
@@ -830,27 +790,24 @@ typedef struct jem_train_desc {
     float w_score;                                 /* of score matching (>>losses): 0 */
     float w_kl, entropy;                           /* of L_KL, of H in it (jem_kl_walk): 0, 1 */
     float energy_l2;                               /* of mean f(x+)^2 + mean f(x-)^2: 0 */
-    float sam;                                     /* 0: off; else sharpness-aware (Foret & others
-                                                      2021; Yang, Su & Ji 2023): the gradient where,
-                                                      so far from the weights, the loss is worst;
-                                                      not with w_score. w_kl, sam: one rank */
+    /* 0: off; else sharpness-aware (Foret & others 2021; Yang, Su & Ji 2023): the gradient where,
+       so far from the weights, the loss is worst. Not with w_score; it and w_kl: with one rank. */
+    float sam;
     float input_noise;                             /* std of the noise added to data: .03 */
-    float label_noise, label_wide;                 /* either > 0: cross-entropy has images of its
-                                                      own, a share label_wide with all the noise
-                                                      levels of score matching, the rest with noise
-                                                      of std U(0, label_noise): 0, 0. Classes known
-                                                      in noise: samples by class, and better ones */
+    /* Either > 0: cross-entropy has images of its own, a share label_wide with all noise levels of
+       score matching, the rest with noise of std U(0, label_noise): 0, 0. What knows classes in
+       noise makes samples by class, and better ones. */
+    float label_noise, label_wide;
     float noise_lo, noise_hi;                      /* score matching's noise levels: .12, 2 */
-    int cd_from;                                   /* contrastive divergence sets in at this update:
-                                                      0. Before, there are no chains */
+    int cd_from;                                   /* the first update with chains: 0 */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
     int negatives;                                 /* chains per step (64); 0: one per data image */
     int buffer_size;                               /* 10000 */
     float reinit;                                  /* fraction of chains restarted: .05 */
-    float restart_lo, restart_hi;                  /* from U(lo,hi), the range of data: -1, 1; or */
-    jem_denoise_desc fresh;                        /* from noise-blind samples, if its steps > 0: 0.
-                                                      A walk's number of them every 1/reinit
-                                                      updates, into any slots of the buffer */
+    float restart_lo, restart_hi;                  /* from U(lo,hi), the range of data: -1, 1 */
+    /* If its steps > 0 (0), they restart from noise-blind samples instead: as many as a walk has
+       chains, every 1/reinit updates, into any slots of the buffer. */
+    jem_denoise_desc fresh;
     /* NULL, or called on each chain x[c][h][w] that is drawn, before its walk. May change it: begin
        it elsewhere if visits is 0, or move it about as data are (Du & Mordatch 2019). label: its
        class, or -1. Must take all that is random from rng. */
@@ -864,8 +821,8 @@ typedef struct jem_train_desc {
     void *sum_user;
 } jem_train_desc;
 JEM_API jem_train_desc jem_train_desc_default(void);
-/* For a run of so many updates on small images in [-1,1], and a network with scale = 10: the score
-   first, chains in the last quarter. Sooner and better than chains alone; batches of 64. */
+/* For a run of so many updates with batches of 64 small images in [-1,1], and a network with
+   scale = 10: the score first, chains in the last quarter. Sooner and better than chains alone. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
 
 typedef struct jem_stats {
@@ -903,8 +860,8 @@ typedef struct jem_answer {
     int label;
     float probability;     /* p(label|x) */
     float log_density;     /* log p(x), up to a constant of the network */
-    float familiarity;     /* share of the calibration images that are stranger than this one, by
-                              JEM_OOD_USUAL below; -1: none */
+    float familiarity;     /* share of calibration images that are stranger (JEM_OOD_USUAL); -1:
+                              there were none */
 } jem_answer;
 /* x[n][c][h][w]; one answer per image. */
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
@@ -920,7 +877,8 @@ JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);   
    labels and log p(x) stay. It is saved with the network, as meta "jem.temperature". */
 JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
 
-/* Does the network know what it has not seen? Scores of images, higher for more usual ones. */
+/* Does the network know what it has not seen? Scores of images, higher for more usual ones. USUAL
+   finds what is too likely strange, too. It wants jem_calibrate, and costs no gradient. */
 typedef enum jem_ood {
     JEM_OOD_LOGP = 0,      /* log p(x) */
     JEM_OOD_MAXP,          /* the highest p(y|x), as log odds (Hendrycks & Gimpel 2017) */
@@ -928,8 +886,7 @@ typedef enum jem_ood {
     JEM_OOD_RISE,          /* minus what log p(x) gains by a walk without noise */
     JEM_OOD_MOVE,          /* minus how far that walk goes */
     JEM_OOD_USUAL          /* minus the Mahalanobis distance of (log p(x), mean logit) from those of
-                              calibration images that get the same label: what is too likely is
-                              strange, too. Wants jem_calibrate; costs no gradient */
+                              calibration images that get the same label */
 } jem_ood;
 /* walk: of RISE and MOVE; NULL is 10 steps of 1. (tools/measures.h has AUROC and the like.) */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
@@ -946,7 +903,7 @@ typedef struct jem_attack_desc {
     int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
     float sure;            /* targeted: done when p(label|x) is the highest and at least this: 0 */
     float lo, hi;          /* pixels stay in this range: -1, 1 */
-    /* What to fool, if not the network itself, but a classifier that refines its images first, say:
+    /* What to fool instead of the network itself, a classifier that refines its images first, say:
        logits f[n][classes] of x[n][c][h][w], gradients of log p(label|x) to g (not if NULL). */
     jem_status (*classify)(void *user, const float *x, const int *labels, int n, float *f,
                            float *g);
@@ -959,13 +916,11 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
                               const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled);
 
 /* What is missing: pixels of x (a leaf) whose known[n][c][h][w] is not 0 are held, the others are
-   sampled, in place. */
+   sampled, in place: with denoise.steps > 0, for a density that has learned its score, noise-blind
+   from sigma_max down, with as much noise on what is known; then by a walk. */
 typedef struct jem_impute_desc {
-    jem_denoise_desc denoise;                      /* first, noise-blind, from sigma_max down, with
-                                                      as much noise on what is known: steps 0. For
-                                                      a density that has learned its score; the
-                                                      last noise is then taken off at the end */
-    jem_sgld_desc walk;                            /* then: 300 steps of 1, noise .01 */
+    jem_denoise_desc denoise;                      /* steps: 0 */
+    jem_sgld_desc walk;                            /* 300 steps of 1, noise .01 */
     float lo, hi;                                  /* without denoise they begin as U(lo,hi): -1, 1;
                                                       as they are in x: lo = hi */
 } jem_impute_desc;
@@ -1059,8 +1014,8 @@ JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *
 JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
 /* Writes a new file beside it (path.XXXXXXXX.tmp, never one that is there), syncs it, renames it to
    path and syncs the folder: whatever fails, and whoever else writes there, path is whole. What
-   stands at path must be a regular file, whose mode is kept; a symbolic link is refused, not
-   followed (POSIX). A process killed in between leaves the .tmp, which may be deleted. */
+   stands at path must be a regular file, whose mode is kept, and no symbolic link (POSIX). A
+   process killed in between leaves the .tmp, which may be deleted. */
 JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
@@ -1146,6 +1101,8 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 
 JEM__COMPILE("Og")
 
+#define JEM__ZEROED(type, name) type name; memset(&name, 0, sizeof name)
+
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
 struct jem_ctx {
@@ -1197,15 +1154,20 @@ static void *jem__null(jem_ctx *ctx, jem_status status, const char *format, ...)
     return NULL;
 }
 
-/* 1 if lo <= value <= hi; otherwise says so, by name and value. */
-static int jem__in_range(jem_ctx *ctx, const char *field, double value, double lo, double hi) {
+/* 1 if lo <= value <= hi; otherwise says so, by name and value; a desc's fields come as d.name. */
+static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, double value, double lo,
+                         double hi) {
     const float v = (float)value;
     uint32_t bits;                                 /* -ffast-math believes in no NaN */
     memcpy(&bits, &v, sizeof bits);
     if ((bits & 0x7f800000u) != 0x7f800000u && value >= lo && value <= hi) return 1;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s = %g is not in %g..%g", field, value, lo, hi);
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %s = %g is not in %g..%g", what,
+              strncmp(name, "d.", 2) ? name : name + 2, value, lo, hi);
     return 0;
 }
+#define JEM__IN(x, lo, hi) jem__in_range(ctx, what, #x, (double)(x), (double)(lo), (double)(hi))
+#define JEM__TINY 1e-30    /* above 0 */
+#define JEM__MOST 3.4e38
 
 jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message) {
     return jem__fail(ctx, status, "%s", message ? message : "");
@@ -3876,7 +3838,7 @@ jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param 
 
 /* ---- short texts: a network's description, and what travels with it into a file -------------- */
 
-typedef struct jem__meta { struct jem__meta *next; char *key, *value; } jem__meta;
+typedef struct jem__meta { struct jem__meta *next; const char *key, *value; } jem__meta;
 #define JEM__MAX_TEXTS 4096                        /* bounds what a hostile file can cost */
 
 static const char *jem__meta_get(const jem__meta *list, const char *key) {
@@ -3886,10 +3848,7 @@ static const char *jem__meta_get(const jem__meta *list, const char *key) {
 }
 
 static void jem__meta_free(jem_ctx *ctx, jem__meta *list) {
-    for (jem__meta *next; list; list = next) {
-        next = list->next;
-        jem__free(ctx, list->key), jem__free(ctx, list->value), jem__free(ctx, list);
-    }
+    for (jem__meta *next; list; list = next) next = list->next, jem__free(ctx, list);
 }
 
 /* Well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
@@ -3912,33 +3871,24 @@ static int jem__utf8_valid(const char *s, size_t n) {
 /* Adds at the end, replaces, or removes (value NULL). What is refused here no file may hold. */
 static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
                                 const char *value) {
+    const size_t k = key ? strlen(key) : 0, v = value ? strlen(value) : 0;
     int texts = 0;
-    if (!key || !jem__utf8_valid(key, strlen(key)) ||
-        (value && !jem__utf8_valid(value, strlen(value))))
+    if (!key || !jem__utf8_valid(key, k) || (value && !jem__utf8_valid(value, v)))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": key or value is not UTF-8",
                          key ? key : "");
     for (; *list && strcmp((*list)->key, key); texts++) list = &(*list)->next;
-    if (texts == JEM__MAX_TEXTS && !*list && value)
+    jem__meta *old = *list, *rest = old ? old->next : NULL, *m = NULL;
+    if (texts == JEM__MAX_TEXTS && !old && value)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": there are %d already", key, texts);
-    if (!value) {
-        jem__meta *gone = *list;
-        if (gone) *list = gone->next, gone->next = NULL, jem__meta_free(ctx, gone);
-        return JEM_OK;
+    if (value) {                                   /* both texts stand behind their struct */
+        m = (jem__meta *)jem__alloc(ctx, sizeof *m + k + 1 + v + 1);
+        if (!m) return JEM_NO_MEMORY;
+        m->key = (char *)memcpy(m + 1, key, k + 1);
+        m->value = (char *)memcpy((char *)(m + 1) + k + 1, value, v + 1);
+        m->next = rest;
     }
-    char *copy = jem__strdup(ctx, value);
-    if (!copy) return JEM_NO_MEMORY;
-    if (*list) {
-        jem__free(ctx, (*list)->value);
-        (*list)->value = copy;
-        return JEM_OK;
-    }
-    jem__meta *m = (jem__meta *)jem__alloc(ctx, sizeof *m);
-    if (m) m->key = jem__strdup(ctx, key), m->value = copy;
-    if (!m || !m->key) {
-        jem__free(ctx, copy), jem__free(ctx, m);
-        return JEM_NO_MEMORY;
-    }
-    *list = m;
+    *list = m ? m : rest;
+    jem__free(ctx, old);
     return JEM_OK;
 }
 
@@ -4000,13 +3950,6 @@ typedef struct jem__fields {
     jem__meta **out;                               /* or NULL */
     jem_status status;
 } jem__fields;
-
-static jem__fields jem__fields_of(jem_ctx *ctx, const char *kind) {
-    jem__fields f;
-    memset(&f, 0, sizeof f);
-    f.ctx = ctx, f.kind = f.where = kind;
-    return f;
-}
 
 /* text: what a file says, or NULL. */
 static void jem__fields_fail(jem__fields *f, const char *key, const char *text, double value,
@@ -4077,13 +4020,14 @@ static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *
     *uncond = (int)jem__unusual(f, "jem.uncond", (float)*uncond, 0, 0, 1, 1);
 }
 
-/* So many numbers of an image reach the last layer: its weight must be possible (jem_net_param). */
-static void jem__check_features(jem__fields *f, double features) {
+/* So many numbers of an image reach the linear layers: their weights must be possible. */
+static int jem__features(jem__fields *f, double features) {
     if (features > 1e9)
         jem__fields_fail(f, "jem.features", NULL, features, "too many for the last layer");
+    return f->status ? 0 : (int)features;
 }
 
-static void jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
+static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
                        &d->slope, &d->uncond);
     d->depth = jem__int(f, "jem.depth", d->depth, 10, 1000);
@@ -4093,13 +4037,12 @@ static void jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     d->head = (jem_head)jem__int(f, "jem.head", (int)d->head, 0, JEM_HEAD_FLAT);
     d->stem_stride = jem__int(f, "jem.stem_stride", d->stem_stride, 1, 8);
     if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "6k + 4 is wanted");
-    const int shrink = 4 * d->stem_stride;
-    if (d->head == JEM_HEAD_FLAT)
-        jem__check_features(f, 64.0 * d->widen * ((d->height - 1) / shrink + 1) *
-                               ((d->width - 1) / shrink + 1));
+    const int shrink = 4 * d->stem_stride, pooled = d->head != JEM_HEAD_FLAT;
+    const double h = (d->height - 1) / shrink + 1, w = (d->width - 1) / shrink + 1;
+    return jem__features(f, 64.0 * d->widen * (pooled ? 1 : h * w));
 }
 
-static void jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
+static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
                        &d->slope, &d->uncond);
     d->layers = jem__int(f, "jem.layers", d->layers, 1, 8);
@@ -4109,9 +4052,9 @@ static void jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
         d->widths[i] = jem__int(f, key, d->widths[i], 1, 65536);
     }
     const int last = d->layers - 1, conv = !strcmp(f->kind, "convnet");
-    jem__check_features(f, conv ? (double)d->widths[last] * (d->height >> last) *
-                                  (d->width >> last)
-                                : (double)d->channels * d->height * d->width);
+    return jem__features(f, conv ? (double)d->widths[last] * (d->height >> last) *
+                                   (d->width >> last)
+                                 : (double)d->channels * d->height * d->width);
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -4208,7 +4151,7 @@ void jem_zero_grad(jem_net *net) {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* name.suffix of a shape that ends in a 1 for each dimension that is not there. */
+/* The parameter name.suffix. */
 static jem_param *jem__layer_param(jem_net *net, const char *name, const char *suffix,
                                    int ndim, const int *shape, int trainable) {
     char full[128];
@@ -4238,33 +4181,25 @@ static jem_param *jem__layer_numbers(jem_net *net, const char *name, const char 
     return p;
 }
 
-static jem_layer jem__layer(jem_layer_kind kind) {
-    jem_layer l;
-    memset(&l, 0, sizeof l);
-    l.kind = kind;
-    return l;
-}
-
 jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k, int stride,
                          int pad) {
-    jem_layer l = jem__layer(JEM_LAYER_CONV);
-    if (!net) return l;
-    jem__layer_weights(net, name, 4, in, out, k, &l);
-    l.conv.stride = stride, l.conv.pad = pad;
+    JEM__ZEROED(jem_layer, l);
+    l.kind = JEM_LAYER_CONV, l.conv.stride = stride, l.conv.pad = pad;
+    if (net) jem__layer_weights(net, name, 4, in, out, k, &l);
     return l;
 }
 
 jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out) {
-    jem_layer l = jem__layer(JEM_LAYER_LINEAR);
-    if (!net) return l;
-    jem__layer_weights(net, name, 2, in, out, 1, &l);
+    JEM__ZEROED(jem_layer, l);
+    l.kind = JEM_LAYER_LINEAR;
+    if (net) jem__layer_weights(net, name, 2, in, out, 1, &l);
     return l;
 }
 
 jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int channels) {
-    jem_layer l = jem__layer(norm == JEM_NORM_NONE ? JEM_LAYER_NONE : JEM_LAYER_NORM);
+    JEM__ZEROED(jem_layer, l);
+    l.kind = norm == JEM_NORM_NONE ? JEM_LAYER_NONE : JEM_LAYER_NORM, l.norm = norm;
     if (!net || norm == JEM_NORM_NONE) return l;
-    l.norm = norm;
     if (norm == JEM_NORM_ACT) {
         const int shape[4] = { 1, channels, 1, 1 };
         l.bias = jem__layer_param(net, name, "loc", 4, shape, 1);
@@ -4344,11 +4279,20 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     return logits;
 }
 
+/* Numbers in an image; a leaf of n images of them (x NULL: zeros). */
+static ptrdiff_t jem__image(const jem_net *net) {
+    return (ptrdiff_t)net->channels * net->height * net->width;
+}
+static jem_tensor *jem__images(const jem_net *net, const float *x, int n) {
+    return x ? jem_input(net->ctx, x, n, net->channels, net->height, net->width)
+             : jem_zeros(net->ctx, n, net->channels, net->height, net->width);
+}
+
 #define JEM__LARGEST 1e4f  /* beyond it, a number in an image is taken for garbage */
 
 /* Numbers that images can have: garbage in should be an error, not an answer. */
 static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    const ptrdiff_t size = jem__image(net);
     for (ptrdiff_t i = 0; i < n * size; i++)
         if (!jem__finite(x[i]) || x[i] > JEM__LARGEST || x[i] < -JEM__LARGEST)
             return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers",
@@ -4401,8 +4345,7 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
 }
 
 jem_wrn_desc jem_wrn_desc_default(void) {
-    jem_wrn_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_wrn_desc, d);
     d.depth = 28, d.widen = 10, d.channels = 3, d.height = d.width = 32, d.classes = 10;
     d.slope = 0.2f, d.stem_stride = 1;
     return d;
@@ -4412,10 +4355,9 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     if (!ctx) return NULL;
     const int errors = ctx->errors;
     jem_wrn_desc d = desc ? *desc : jem_wrn_desc_default();
-    jem__fields fields = jem__fields_of(ctx, "wrn");
-    jem__wrn_fields(&fields, &d);
+    jem__fields fields = { ctx, "wrn", "wrn", NULL, NULL, JEM_OK };
+    const int features = jem__wrn_fields(&fields, &d), n = (d.depth - 4) / 6;
     if (fields.status) return NULL;
-    const int n = (d.depth - 4) / 6;
     const size_t bytes = sizeof(jem__wrn) + (size_t)(3 * n) * 5 * sizeof(jem_layer);
     jem_net *net = jem_net_create(ctx, jem__wrn_forward, NULL, bytes, d.channels, d.height, d.width,
                                   d.classes, seed);
@@ -4423,7 +4365,7 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     jem__wrn *w = (jem__wrn *)net->user;
     w->desc = d, w->blocks = 3 * n;
     w->stem = jem_conv_layer(net, "f.conv1", d.channels, 16, 3, d.stem_stride, 1);
-    int in = 16, h = (d.height - 1) / d.stem_stride + 1, wd = (d.width - 1) / d.stem_stride + 1;
+    int in = 16;
     for (int i = 0; i < 3 * n; i++) {
         static const char *const part[5] = { "bn1", "conv1", "bn2", "conv2", "shortcut.0" };
         const int stage = i / n, out = (16 << stage) * d.widen,
@@ -4436,14 +4378,13 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
         l[1] = jem_conv_layer(net, name[1], in, out, 3, 1, 1);
         l[2] = jem_norm_layer(net, name[2], d.norm, out);
         l[3] = jem_conv_layer(net, name[3], out, out, 3, stride, 1);
-        l[4] = stride != 1 || in != out ? jem_conv_layer(net, name[4], in, out, 1, stride, 0)
-                                        : jem__layer(JEM_LAYER_NONE);
-        in = out, h = (h - 1) / stride + 1, wd = (wd - 1) / stride + 1;
+        if (stride != 1 || in != out)
+            l[4] = jem_conv_layer(net, name[4], in, out, 1, stride, 0);
+        in = out;
     }
     w->norm = jem_norm_layer(net, "f.bn1", d.norm, in);
-    in *= d.head == JEM_HEAD_FLAT ? h * wd : 1;
-    w->head = jem_linear_layer(net, "class_output", in, d.classes);
-    if (d.uncond) w->energy = jem_linear_layer(net, "energy_output", in, 1);
+    w->head = jem_linear_layer(net, "class_output", features, d.classes);
+    if (d.uncond) w->energy = jem_linear_layer(net, "energy_output", features, 1);
     fields.out = &net->meta;
     jem__wrn_fields(&fields, &d);
     return jem__net_done(net, errors);
@@ -4452,51 +4393,50 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
 /* ---- the strided convnet and the MLP: one stack of layers ------------------------------------ */
 
 typedef struct jem__stack {
-    int convs, layers;                             /* conv layers, then linear ones */
-    jem_activation activation;
-    float slope;
-    int uncond;
-    jem_layer layer[10], energy;
+    jem_convnet_desc desc;
+    int convs;                                     /* conv layers, then linear ones */
+    jem_layer layer[8], head, energy;
 } jem__stack;
 
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__stack *s = (const jem__stack *)user;
-    for (int i = 0; i < s->layers; i++) {
+    const jem_convnet_desc *d = &s->desc;
+    for (int i = 0; i < d->layers; i++) {
         if (i == s->convs) x = jem_flatten(net->ctx, x);
-        if (i + 1 == s->layers && s->uncond) net->energy = jem_apply(&s->energy, x, training);
         x = jem_apply(&s->layer[i], x, training);
-        if (i + 1 < s->layers) x = jem_activate(net->ctx, x, s->activation, s->slope);
+        x = jem_activate(net->ctx, x, d->activation, d->slope);
     }
-    return x;
+    if (s->convs) x = jem_flatten(net->ctx, x);
+    if (d->uncond) net->energy = jem_apply(&s->energy, x, training);
+    return jem_apply(&s->head, x, training);
 }
 
 static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, uint64_t seed) {
     if (!ctx) return NULL;
     const int errors = ctx->errors;
-    jem__fields fields = jem__fields_of(ctx, conv ? "convnet" : "mlp");
-    jem__stack_fields(&fields, d);
+    const char *kind = conv ? "convnet" : "mlp";
+    jem__fields fields = { ctx, kind, kind, NULL, NULL, JEM_OK };
+    const int features = jem__stack_fields(&fields, d);
     if (fields.status) return NULL;
     jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d->channels,
                                   d->height, d->width, d->classes, seed);
     if (!net) return NULL;
     jem__stack *s = (jem__stack *)net->user;
-    s->convs = conv ? d->layers : 0, s->layers = d->layers + 1;
-    s->activation = d->activation, s->slope = d->slope, s->uncond = d->uncond;
-    int in = conv ? d->channels : d->channels * d->height * d->width, h = d->height, w = d->width;
+    s->desc = *d, s->convs = conv ? d->layers : 0;
+    int in = conv ? d->channels : features;
     for (int i = 0; i < d->layers; i++) {
         char name[32];
         snprintf(name, sizeof name, conv ? "conv%d" : "linear%d", i + 1);
-        if (i > 0 && conv) h = (h - 2) / 2 + 1, w = (w - 2) / 2 + 1;
         s->layer[i] = !conv ? jem_linear_layer(net, name, in, d->widths[i])
                     : i > 0 ? jem_conv_layer(net, name, in, d->widths[i], 4, 2, 1)
                             : jem_conv_layer(net, name, in, d->widths[i], 3, 1, 1);
         in = d->widths[i];
     }
-    if (conv && (d->height >> (d->layers - 1) < 1 || d->width >> (d->layers - 1) < 1))
+    if (!features)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "convnet: %dx%d images are too small for %d layers",
                   d->height, d->width, d->layers);
-    in *= conv ? h * w : 1;
-    s->layer[d->layers] = jem_linear_layer(net, "class_output", in, d->classes);
+    if (conv) in = features;
+    s->head = jem_linear_layer(net, "class_output", in, d->classes);
     if (d->uncond) s->energy = jem_linear_layer(net, "energy_output", in, 1);
     fields.out = &net->meta;
     jem__stack_fields(&fields, d);
@@ -4504,8 +4444,7 @@ static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, u
 }
 
 jem_convnet_desc jem_convnet_desc_default(void) {
-    jem_convnet_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_convnet_desc, d);
     d.channels = 1, d.height = d.width = 28, d.classes = 10;
     d.layers = 4, d.widths[0] = 16, d.widths[1] = 32, d.widths[2] = d.widths[3] = 64;
     d.activation = JEM_SILU, d.slope = 0.2f;
@@ -4529,8 +4468,7 @@ jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed) {
 /* A network as described in a file, with fresh parameters. */
 static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const char *where) {
     const char *kind = jem__meta_get(meta, "jem.net");
-    jem__fields f = jem__fields_of(ctx, kind ? kind : "(nothing)");
-    f.in = meta, f.where = where;
+    jem__fields f = { ctx, kind ? kind : "(nothing)", where, meta, NULL, JEM_OK };
     if (!strcmp(f.kind, "wrn")) {
         jem_wrn_desc d = jem_wrn_desc_default();
         jem__wrn_fields(&f, &d);
@@ -4538,8 +4476,7 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
     }
     const int conv = !strcmp(f.kind, "convnet");
     if (conv || !strcmp(f.kind, "mlp")) {
-        jem_convnet_desc d;
-        memset(&d, 0, sizeof d);
+        JEM__ZEROED(jem_convnet_desc, d);
         jem__stack_fields(&f, &d);
         return f.status ? NULL : jem__stack_create(ctx, &d, conv, 0);
     }
@@ -4636,17 +4573,15 @@ static jem_tensor *jem__accumulate(jem_ctx *ctx, jem_tensor *sum, float weight, 
 jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, const int *labels,
                      jem_tensor *x_data, jem_tensor *x_sample, const int *sample_labels,
                      jem_loss_terms *terms) {
-    jem_loss_terms t;
-    memset(&t, 0, sizeof t);
+    JEM__ZEROED(jem_loss_terms, t);
     if (terms) *terms = t;
     if (!net || !w) return NULL;
     jem_ctx *ctx = net->ctx;
-    jem_tensor *sum = NULL, *logp = NULL, *logp_sample = NULL, *cd_class = NULL;
-    t.logits = x ? jem_forward(net, x, 1) : NULL;
+    jem_tensor *sum = NULL, *logp_sample = NULL, *cd_class = NULL;
+    t.logits = jem_forward(net, x, 1);
     if (t.logits && labels) t.ce = jem_cross_entropy(ctx, t.logits, labels);
-    jem_tensor *data_logits = x_data ? jem_forward(net, x_data, 1) : t.logits;
-    logp = jem__logp(net, data_logits);
-    if (logp) t.f_data = jem_mean(ctx, logp);
+    jem_tensor *logp = jem__logp(net, x_data ? jem_forward(net, x_data, 1) : t.logits);
+    t.f_data = jem_mean(ctx, logp);
     if (x_sample) {
         jem_tensor *logits = jem_forward(net, x_sample, 1);
         logp_sample = jem__logp(net, logits);
@@ -4657,16 +4592,11 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
         }
     }
     sum = jem__accumulate(ctx, sum, w->ce, t.ce);
-    if (t.f_data && t.f_sample)
-        sum = jem__accumulate(ctx, sum, w->cd, jem_sub(ctx, t.f_sample, t.f_data));
+    sum = jem__accumulate(ctx, sum, w->cd, jem_sub(ctx, t.f_sample, t.f_data));
     sum = jem__accumulate(ctx, sum, w->cd_class, cd_class);
-    if (w->energy_l2 > 0) {
-        if (logp)
-            sum = jem__accumulate(ctx, sum, w->energy_l2, jem_mean(ctx, jem_square(ctx, logp)));
-        if (logp_sample)
-            sum = jem__accumulate(ctx, sum, w->energy_l2,
-                                  jem_mean(ctx, jem_square(ctx, logp_sample)));
-    }
+    for (int i = 0; i < 2 && w->energy_l2 > 0; i++)
+        sum = jem__accumulate(ctx, sum, w->energy_l2,
+                              jem_mean(ctx, jem_square(ctx, i ? logp_sample : logp)));
     if (jem_ok(ctx) && !sum)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "loss: no term of it has a weight and what it needs");
     if (terms) *terms = t;
@@ -4693,27 +4623,71 @@ static uint64_t jem__take_counters(const jem__node *x, jem_rng *rng) {
            counters * (uint64_t)ctx->rank;
 }
 
-typedef struct jem__noise {
-    const jem__node *x;
-    const float *sigma;                            /* [n] */
-    const uint32_t *key;
-    uint64_t start;
-} jem__noise;
-
 static float jem__sigma(const jem__node *x, const float *sigma, int group, int lane) {
     const int i = group * JEM_LANES + lane;
     return sigma[i < x->t.n ? i : x->t.n - 1];
 }
 
-static void jem__noise_group(void *arg, int g) {
-    const jem__noise *s = (const jem__noise *)arg;
-    float *x = s->x->value + g * s->x->stride;
-    jem__langevin d;
-    memset(&d, 0, sizeof d);
-    for (int l = 0; l < JEM_LANES; l++) d.noise[l] = jem__sigma(s->x, s->sigma, g, l);
-    s->x->t.ctx->k->langevin(x, x, s->x->stride, &d, s->key,
-                             s->start + (uint64_t)g * jem__group_counters(s->x));
-    jem__fill_dead(s->x, g, x);
+/* Is there what a walk needs? Otherwise it is an error. rng: there is one, or none is needed. */
+static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const jem_tensor *x,
+                           int rng) {
+    if (!ctx || ctx->status != JEM_OK) return 0;
+    if (logp && jem__is_leaf(x, what) && rng) return 1;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a log-density, a leaf x%s", what,
+              rng ? "" : ", an rng");
+    return 0;
+}
+
+/* log p of the images of the leaf x; NULL and an error if there is none. And its slope. */
+static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
+                                jem_tensor *x) {
+    jem_tensor *y = x ? logp(ctx, x, user) : NULL;
+    if (!x || (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1)) return y;
+    return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", what,
+                                   y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
+}
+static jem_tensor *jem__with_slope(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
+                                   jem_tensor *x) {
+    jem_tensor *y = jem__density(ctx, what, logp, user, x);
+    return jem_grad(y, x) == JEM_OK ? y : NULL;
+}
+
+/* Noise, or a step of a walk (>>samplers). */
+typedef struct jem__walk {
+    jem__node *x;
+    const float *sigma;                            /* [n]: noise alone, of each image; or NULL */
+    jem__langevin d;                               /* a step. Noise-blind: for sigma = 1, to be */
+    float sigma_max;                               /* multiplied by each image's; 0: it is not */
+    const jem_rng *rng;
+    uint64_t start;
+} jem__walk;
+
+static void jem__walk_group(void *arg, int g) {
+    const jem__walk *w = (const jem__walk *)arg;
+    const jem__kernels *k = w->x->t.ctx->k;
+    const ptrdiff_t n = w->x->stride;
+    float *x = w->x->value + g * n, squares[JEM_LANES];
+    const float *grad = w->sigma ? x : w->x->grad + g * n;
+    jem__langevin d = w->d;
+    for (int l = 0; w->sigma && l < JEM_LANES; l++) d.noise[l] = jem__sigma(w->x, w->sigma, g, l);
+    if (w->sigma_max > 0) {                        /* ||g|| = sqrt(pixels) / sigma */
+        k->dot(1, grad, grad, squares, 0, n);
+        for (int l = 0; l < JEM_LANES; l++) {
+            const float sigma = sqrtf((float)(n / JEM_LANES) / squares[l]);
+            const float s = sigma < w->sigma_max ? sigma : w->sigma_max;
+            d.step[l] *= s * s, d.noise[l] *= s;
+        }
+    }
+    k->langevin(x, grad, n, &d, w->rng ? w->rng->key : NULL,
+                w->start + (uint64_t)g * jem__group_counters(w->x));
+    jem__fill_dead(w->x, g, x);
+}
+
+static void jem__walk_step(jem__walk *w, jem_rng *rng) {
+    jem__node *x = w->x;
+    w->rng = rng, w->start = rng ? jem__take_counters(x, rng) : 0;
+    jem__parallel(x->t.ctx, x->groups, 50 * (double)(x->groups * x->stride), jem__walk_group, w);
+    jem__leaf_changed(x);
 }
 
 jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
@@ -4722,12 +4696,9 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
     if (leaf->node->op)
         return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: %s is computed (by %s), not a "
                          "leaf", jem__shape_text(leaf).s, leaf->node->op->name);
-    jem__noise s;
-    s.x = leaf->node, s.sigma = sigma, s.key = rng->key;
-    s.start = jem__take_counters(s.x, rng);
-    jem__parallel(leaf->ctx, s.x->groups, 50 * (double)(s.x->groups * s.x->stride),
-                  jem__noise_group, &s);
-    jem__leaf_changed(leaf->node);
+    JEM__ZEROED(jem__walk, w);
+    w.x = leaf->node, w.sigma = sigma;
+    jem__walk_step(&w, rng);
     return JEM_OK;
 }
 
@@ -4761,8 +4732,8 @@ typedef struct jem__score {
 /* For a group: x + h r/||r|| in place of r, x - h r/||r|| -> minus, r . r -> rr; x is lost. */
 static void jem__sides(const jem__kernels *k, ptrdiff_t n, float *x, float *r, float *minus,
                        const float *h, float *rr) {
-    jem__langevin d;
-    memset(&d, 0, sizeof d), memcpy(minus, x, (size_t)n * sizeof *x);
+    JEM__ZEROED(jem__langevin, d);
+    memcpy(minus, x, (size_t)n * sizeof *x);
     k->dot(1, r, r, rr, 0, n);
     for (int l = 0; l < JEM_LANES; l++) d.step[l] = rr[l] > 0 ? -h[l] / sqrtf(rr[l]) : 0;
     k->langevin(minus, r, n, &d, NULL, 0);
@@ -4778,8 +4749,8 @@ static void jem__score_pair(void *arg, int g) {
     const float *grad = s->noisy->grad + g * n;
     float *r = s->pair->value + g * n, h[JEM_LANES];
     jem__score_group *q = s->group + g;
-    jem__langevin d;
-    memset(&d, 0, sizeof d), memset(r, 0, (size_t)n * sizeof *r);
+    JEM__ZEROED(jem__langevin, d);
+    memset(r, 0, (size_t)n * sizeof *r);
     for (int l = 0; l < JEM_LANES; l++)
         d.step[l] = jem__sigma(s->x, s->sigma, g, l), d.noise[l] = 1;
     k->langevin(r, grad, n, &d, s->key, s->start + (uint64_t)g * jem__group_counters(s->x));
@@ -4818,14 +4789,13 @@ static jem_tensor *jem__score_weights(const jem__score *s, const jem_score_desc 
 
 jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                                const jem_score_desc *desc, jem_rng *rng, float *residual) {
-    if (!ctx || ctx->status != JEM_OK) return NULL;
-    int bad = !logp || !jem__is_leaf(x, "score_matching") || !desc || !desc->sigma || !rng ||
-              desc->step < 0;
+    const char *const what = "score_matching";
+    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL)) return NULL;
+    int bad = !desc || !desc->sigma || desc->step < 0;
     for (int i = 0; !bad && i < x->n; i++) bad = !(desc->sigma[i] > 0 && desc->sigma[i] < 1e6f);
     if (bad)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a "
-                                       "log-density, a leaf x, a noise level above 0 for each "
-                                       "image, a step >= 0 and an rng");
+        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: needs a noise level above 0 for "
+                                       "each image, and a step >= 0", what);
     const int pixels = x->c * x->h * x->w, groups = x->node->groups;
     jem__score s;
     jem_rng same = *rng;
@@ -4835,45 +4805,39 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
     s.step = desc->step > 0 ? desc->step : jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
     s.step *= sqrtf((float)pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
-    jem_tensor *pair = jem__leaf(ctx, "score_matching",
+    jem_tensor *pair = jem__leaf(ctx, what,
                                  jem__shape(2 * groups * JEM_LANES, x->c, x->h, x->w));
     if (!s.group || !pair) return NULL;
     const double work = 50 * (double)(groups * s.x->stride);
     const jem_mark mark = jem_begin(ctx);
-    jem_tensor *noisy = jem__leaf(ctx, "score_matching", jem__shape_of(x));
+    jem_tensor *noisy = jem__leaf(ctx, what, jem__shape_of(x));
     s.pair = pair->node, s.noisy = noisy ? noisy->node : NULL;
     if (noisy)
         memcpy(noisy->node->value, x->node->value, (size_t)(groups * s.x->stride) * sizeof(float));
     jem_add_noise(noisy, desc->sigma, rng);
-    jem_tensor *y = noisy ? logp(ctx, noisy, user) : NULL;
-    if (y && y->n != x->n)
-        jem__fail(ctx, JEM_BAD_SHAPE, "score_matching: the log-density made %s of x %s",
-                  jem__shape_text(y).s, jem__shape_text(x).s);
-    if (jem_grad(y, noisy) == JEM_OK) jem__parallel(ctx, groups, work, jem__score_pair, &s);
-    else jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: the log-density failed");
+    if (jem__with_slope(ctx, what, logp, user, noisy))
+        jem__parallel(ctx, groups, work, jem__score_pair, &s);
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
     double missing, rr;
     jem_tensor *w = jem__score_weights(&s, desc, &missing, &rr);
     if (residual) *residual = (float)(rr / pixels);
-    y = logp(ctx, pair, user);
+    jem_tensor *y = logp(ctx, pair, user);
     return jem_shift(ctx, jem_sum(ctx, jem_mul(ctx, y, w)), (float)missing);
 }
 
 jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_tensor *v,
                       float h) {
-    if (!ctx || ctx->status != JEM_OK) return NULL;
-    if (!logp || !jem__is_leaf(x, "slope") || !jem__is_leaf(v, "slope") || v->n != x->n ||
-        v->node->stride != x->node->stride || !(h >= 0 && h < 1e6f)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope: needs a log-density, leaves x and v of one shape, "
-                  "and h not below 0 (%g)", (double)h);
-        return NULL;
-    }
+    const char *const what = "slope";
+    if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
+    if (!jem__is_leaf(v, what) || v->n != x->n || v->node->stride != x->node->stride)
+        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "slope: x and v must be leaves of "
+                                       "one shape");
     const ptrdiff_t n = x->node->stride;
     const float usual = jem_ctx_precision(ctx) == JEM_BF16 ? 0.01f : 0.003f;
-    jem_tensor *plus = jem__leaf(ctx, "slope", jem__shape_of(x));
-    jem_tensor *minus = jem__leaf(ctx, "slope", jem__shape_of(x));
-    jem_tensor *w = jem__leaf(ctx, "slope", jem__shape(x->n, 1, 1, 1));
+    jem_tensor *plus = jem__leaf(ctx, what, jem__shape_of(x));
+    jem_tensor *minus = jem__leaf(ctx, what, jem__shape_of(x));
+    jem_tensor *w = jem__leaf(ctx, what, jem__shape(x->n, 1, 1, 1));
     float *at = jem__push_floats(ctx, n), rr[JEM_LANES], far[JEM_LANES];
     if (!plus || !minus || !w || !at) return NULL;
     if (h == 0) h = usual * sqrtf((float)(n / JEM_LANES));
@@ -4893,8 +4857,7 @@ jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
 
 jem_sgld_desc jem_sgld_desc_default(void) {
-    jem_sgld_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_sgld_desc, d);
     d.steps = 20, d.step_size = 1, d.noise_std = 0.01f;
     return d;
 }
@@ -4906,8 +4869,7 @@ jem_sgld_desc jem_langevin_desc(float a, int steps) {
 }
 
 jem_denoise_desc jem_denoise_desc_default(void) {
-    jem_denoise_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_denoise_desc, d);
     d.steps = 300, d.step = 0.05f, d.beta = 0.3f, d.sigma_max = 2;
     return d;
 }
@@ -4918,85 +4880,51 @@ jem_denoise_desc jem_clean_desc(float sigma) {
     return d;
 }
 
-typedef struct jem__walk {
-    const char *what;                              /* for error messages */
-    const jem__node *x;
-    int steps;
-    jem__langevin d;                               /* a step; noise-blind: sizes for sigma = 1, */
-    float sigma_max;                               /* to be multiplied by each image's (0: SGLD) */
-    const jem_rng *rng;
-    uint64_t start;
-    int (*watch)(void *user, int step, jem_tensor *x);
-    void *watch_user;
-} jem__walk;
 
-static void jem__walk_group(void *arg, int g) {
-    const jem__walk *w = (const jem__walk *)arg;
-    const jem__kernels *k = w->x->t.ctx->k;
-    const ptrdiff_t n = w->x->stride;
-    const float *grad = w->x->grad + g * n;
-    float *x = w->x->value + g * n, squares[JEM_LANES];
-    jem__langevin d = w->d;
-    if (w->sigma_max > 0) {                        /* ||g|| = sqrt(pixels) / sigma */
-        k->dot(1, grad, grad, squares, 0, n);
-        for (int l = 0; l < JEM_LANES; l++) {
-            const float sigma = sqrtf((float)(n / JEM_LANES) / squares[l]);
-            const float s = sigma < w->sigma_max ? sigma : w->sigma_max;
-            d.step[l] *= s * s, d.noise[l] *= s;
-        }
-    }
-    k->langevin(x, grad, n, &d, w->rng ? w->rng->key : NULL,
-                w->start + (uint64_t)g * jem__group_counters(w->x));
-    jem__fill_dead(w->x, g, x);
+/* Of step number `step`: temperatures that fall, steps that shrink. */
+static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float *noise) {
+    const double fall = d->steps > 1 ? step / (d->steps - 1.0) : 1, hot = (double)d->hot;
+    const double t = hot > 0 ? hot * pow((double)d->cold / hot, fall) : 1;
+    const double b = (double)d->decay_b;
+    const double share = b > 0 ? pow(1 + step / b, -(double)d->decay_gamma) : 1;
+    *size = d->step_size * (float)share, *noise = d->noise_std * (float)sqrt(share * t);
 }
 
-static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem__walk *w,
-                                jem_rng *rng) {
-    w->x = x->node, w->rng = rng && w->d.noise[0] != 0 ? rng : NULL, w->start = 0;
-    for (int step = 0; step < w->steps && ctx->status == JEM_OK; step++) {
+/* sigma_max 0: as d says. Otherwise noise-blind: d has the sizes for sigma = 1. Many parameters:
+   those of jem_sgld, the name of the walk, and that. */
+static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                                const jem_sgld_desc *d, jem_rng *rng, const char *what,
+                                float sigma_max) {
+    JEM__ZEROED(jem__walk, w);
+    w.x = x->node, w.sigma_max = sigma_max;
+    w.d.clamp_grad = d->clamp_grad, w.d.lo = d->clamp_lo, w.d.hi = d->clamp_hi;
+    for (int step = 0; step < d->steps && ctx->status == JEM_OK; step++) {
         jem_mark mark = jem_begin(ctx);
-        jem_tensor *y = logp(ctx, x, user);
-        if (y && y->n != x->n)
-            jem__fail(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", w->what,
-                      jem__shape_text(y).s, jem__shape_text(x).s);
-        if (jem_grad(y, x) == JEM_OK) {
-            if (w->rng) w->start = jem__take_counters(w->x, rng);
-            jem__parallel(ctx, w->x->groups, 50 * (double)(w->x->groups * w->x->stride),
-                          jem__walk_group, w);
-            jem__leaf_changed(x->node);
-        } else jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the log-density failed", w->what);
+        float size, noise;
+        jem__sgld_sizes(d, step, &size, &noise);
+        for (int l = 0; l < JEM_LANES; l++) w.d.step[l] = size, w.d.noise[l] = noise;
+        if (jem__with_slope(ctx, what, logp, user, x))
+            jem__walk_step(&w, d->noise_std != 0 ? rng : NULL);
         jem_end(ctx, mark);
-        if (ctx->status == JEM_OK && w->watch && w->watch(w->watch_user, step, x)) break;
+        if (ctx->status == JEM_OK && d->watch && d->watch(d->watch_user, step, x)) break;
     }
+    if (ctx->status == JEM_OK && !jem__all_finite(w.x->value, w.x->groups * w.x->stride))
+        jem__fail(ctx, JEM_DIVERGED, "%s: x %s is not finite after %d steps of %g", what,
+                  jem__shape_text(x).s, d->steps, (double)d->step_size);
     return ctx->status;
-}
-
-static int jem__walk_finite(const jem__walk *w) {
-    return jem__all_finite(w->x->value, w->x->groups * w->x->stride);
 }
 
 jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_sgld_desc *desc,
                     jem_rng *rng) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    const double most = 3.4e38;
-    if (!logp || !jem__is_leaf(x, "sgld"))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld: needs a log-density and a leaf x");
-    if (!jem__in_range(ctx, "sgld: steps", d.steps, 0, INT32_MAX) ||
-        !jem__in_range(ctx, "sgld: step_size", (double)d.step_size, -most, most) ||
-        !jem__in_range(ctx, "sgld: noise_std", (double)d.noise_std, 0, most) ||
-        !jem__in_range(ctx, "sgld: clamp_grad", (double)d.clamp_grad, 0, most) ||
-        !jem__in_range(ctx, "sgld: clamp_hi", (double)d.clamp_hi, (double)d.clamp_lo, most))
-        return ctx->status;
-    jem__walk w;
-    memset(&w, 0, sizeof w);
-    w.what = "sgld", w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
-    for (int l = 0; l < JEM_LANES; l++) w.d.step[l] = d.step_size, w.d.noise[l] = d.noise_std;
-    w.d.clamp_grad = d.clamp_grad, w.d.lo = d.clamp_lo, w.d.hi = d.clamp_hi;
-    if (jem__walk_all(ctx, logp, user, x, &w, rng) == JEM_OK && !jem__walk_finite(&w))
-        jem__fail(ctx, JEM_DIVERGED, "sgld: x %s is not finite after %d steps of %g",
-                  jem__shape_text(x).s, d.steps, (double)d.step_size);
-    return ctx->status;
+    const char *const what = "sgld";
+    if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(d.steps, 0, INT32_MAX) ||
+        !JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) || !JEM__IN(d.noise_std, 0, JEM__MOST) ||
+        !JEM__IN(d.clamp_grad, 0, JEM__MOST) || !JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) ||
+        !JEM__IN(d.hot, 0, JEM__MOST) || !JEM__IN(d.decay_b, 0, JEM__MOST) ||
+        !JEM__IN(d.cold, d.hot > 0 ? JEM__TINY : 0, JEM__MOST) ||
+        !JEM__IN(d.decay_gamma, 0, JEM__MOST)) return jem_error_status(ctx);
+    return jem__walk_all(ctx, logp, user, x, &d, rng, what, 0);
 }
 
 /* v -= d (entropy H)/dx: the nearest other of each sample, and itself, drift apart. -> entropy H */
@@ -5032,8 +4960,9 @@ static double jem__drift_apart(const jem__node *x, double entropy, float *v) {
 jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                         const jem_sgld_desc *desc, float entropy, jem_rng *rng) {
     jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default(), last = d;
-    if (!ctx || !jem__in_range(ctx, "kl_walk: steps", d.steps, 1, INT32_MAX) ||
-        !jem__in_range(ctx, "kl_walk: entropy", (double)entropy, 0, 3.4e38)) return NULL;
+    const char *const what = "kl_walk";
+    if (!ctx || !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
+        !JEM__IN(d.hot, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
     d.steps--, last.steps = 1, last.watch = NULL;
     if (jem_sgld(ctx, logp, user, x, &d, rng) != JEM_OK) return NULL;
     jem__node *node = x->node;
@@ -5049,8 +4978,7 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     memcpy(slope, node->grad, (size_t)size * sizeof *f);
     if (d.watch) d.watch(d.watch_user, d.steps, x);
     const jem_mark mark = jem_begin(ctx);
-    jem_tensor *y = logp(ctx, x, user);
-    if (jem_grad(y, x) == JEM_OK) jem_read(y, f);
+    jem_read(jem__with_slope(ctx, what, logp, user, x), f);
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
     float *v = along->node->value;
@@ -5070,65 +4998,42 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
 
 jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                        const jem_denoise_desc *desc, jem_rng *rng) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_denoise_desc d = desc ? *desc : jem_denoise_desc_default();
-    if (!logp || !jem__is_leaf(x, "denoise") || d.steps < 0 || !(d.step > 0 && d.step <= 1) ||
-        !(d.beta >= 0 && d.beta <= 1) || !(d.sigma_max > 0))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "denoise: needs a log-density, a leaf x, steps >= "
-                         "0 (%d), step in 0..1 (%g), beta in 0..1 (%g), sigma_max above 0 (%g)",
-                         d.steps, (double)d.step, (double)d.beta, (double)d.sigma_max);
-    jem__walk w;
-    memset(&w, 0, sizeof w);
-    w.what = "denoise", w.steps = d.steps, w.watch = d.watch, w.watch_user = d.watch_user;
-    w.sigma_max = d.sigma_max;
+    const char *const what = "denoise";
+    if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(d.steps, 0, INT32_MAX) ||
+        !JEM__IN(d.step, JEM__TINY, 1) || !JEM__IN(d.beta, 0, 1) ||
+        !JEM__IN(d.sigma_max, JEM__TINY, JEM__MOST)) return jem_error_status(ctx);
     /* what stays of the noise, and what should: a^2 - b^2 = (a + b)(a - b) */
     const float stays = 1 - d.step, wanted = jem__fmaf(-d.beta, d.step, 1);
-    const float noise = rng ? sqrtf((wanted + stays) * (wanted - stays)) : 0;
-    for (int l = 0; l < JEM_LANES; l++) w.d.step[l] = d.step, w.d.noise[l] = noise;
-    if (jem__walk_all(ctx, logp, user, x, &w, rng) == JEM_OK && !jem__walk_finite(&w))
-        jem__fail(ctx, JEM_DIVERGED, "denoise: x %s is not finite after %d steps of %g",
-                  jem__shape_text(x).s, d.steps, (double)d.step);
-    return ctx->status;
+    JEM__ZEROED(jem_sgld_desc, as);
+    as.steps = d.steps, as.step_size = d.step, as.watch = d.watch, as.watch_user = d.watch_user;
+    as.noise_std = rng ? sqrtf((wanted + stays) * (wanted - stays)) : 0;
+    return jem__walk_all(ctx, logp, user, x, &as, rng, what, d.sigma_max);
 }
 
 jem_fresh_desc jem_fresh_desc_default(void) {
-    jem_fresh_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_fresh_desc, d);
     d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
     d.walk.steps = 600, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 0.24f;
     return d;
 }
 
-/* Every pixel U(lo,hi), whatever it was. */
-static jem_status jem__all_even(jem_tensor *x, float lo, float hi, jem_rng *rng) {
-    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
-    float *all = jem__push_floats(x->ctx, size);
-    if (!all) return JEM_NO_MEMORY;
-    jem_fill_uniform(x->ctx, rng, all, size, lo, hi);
-    return jem_write(x, all);
-}
-/* Every pixel N(mean, sigma^2). */
-static jem_status jem__all_noise(jem_tensor *x, float mean, float sigma, jem_rng *rng) {
-    jem__node *node = x->node;
-    float *sigmas = (float *)jem__push(x->ctx, (size_t)x->n * sizeof *sigmas);
-    if (!sigmas) return JEM_NO_MEMORY;
-    for (int i = 0; i < x->n; i++) sigmas[i] = sigma;
-    for (ptrdiff_t i = 0; i < node->groups * node->stride; i++) node->value[i] = mean;
-    return jem_add_noise(x, sigmas, rng);
-}
-
 jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                      const jem_fresh_desc *desc, jem_rng *rng) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
-    if (!jem__is_leaf(x, "fresh") || !rng)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "fresh: needs a leaf x and an rng");
-    if (!jem__in_range(ctx, "fresh: lo", (double)d.lo, -1e4, 1e4) ||
-        !jem__in_range(ctx, "fresh: hi", (double)d.hi, -1e4, 1e4)) return ctx->status;
+    const char *const what = "fresh";
+    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.lo, -1e4, 1e4) ||
+        !JEM__IN(d.hi, -1e4, 1e4)) return jem_error_status(ctx);
     const jem_denoise_desc last = jem_clean_desc(d.clean);
+    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_mark mark = jem_begin(ctx);
-    jem_status s = d.lo < d.hi ? jem__all_even(x, d.lo, d.hi, rng)
-                               : jem__all_noise(x, d.mean, d.denoise.sigma_max, rng);
+    float *all = jem__push_floats(ctx, size);      /* pixels, then the noise of images */
+    const int even = all && d.lo < d.hi;
+    if (even) jem_fill_uniform(ctx, rng, all, size, d.lo, d.hi);
+    for (ptrdiff_t i = 0; all && !even && i < size; i++) all[i] = d.mean;
+    jem_status s = all ? jem_write(x, all) : JEM_NO_MEMORY;
+    for (int i = 0; all && i < x->n; i++) all[i] = d.denoise.sigma_max;
+    if (s == JEM_OK && !even) s = jem_add_noise(x, all, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
     if (s == JEM_OK && d.clean > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
@@ -5217,11 +5122,10 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
     return JEM_OK;
 }
 
-/* ---- exact samplers, and diagnostics --------------------------------------------------------- */
+/* ---- exact samplers -------------------------------------------------------------------------- */
 
 jem_mcmc_desc jem_mcmc_desc_default(void) {
-    jem_mcmc_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_mcmc_desc, d);
     d.steps = 1000, d.step = 0.1f, d.leapfrog = 1, d.temperatures = 1, d.hottest = 10;
     return d;
 }
@@ -5239,14 +5143,11 @@ typedef struct jem__mcmc {
     float *cool;                                   /* [n] 1/temperature */
 } jem__mcmc;
 
-/* log p at x (NULL: where the leaf is) -> f, and its slope -> g (NULL: is not asked for). */
+/* log p at x -> f, and its slope -> g (NULL: is not asked for). */
 static jem_status jem__density_at(jem__mcmc *m, const float *x, float *f, float *g) {
-    if (x && jem_write(m->leaf, x) != JEM_OK) return m->ctx->status;
+    if (jem_write(m->leaf, x) != JEM_OK) return m->ctx->status;
     const jem_mark mark = jem_begin(m->ctx);
-    jem_tensor *y = m->logp(m->ctx, m->leaf, m->user);
-    if (!y || y->n != m->n || y->c != 1 || y->h != 1 || y->w != 1)
-        jem__fail(m->ctx, JEM_BAD_SHAPE, "mcmc: the log-density made %s of x %s",
-                  y ? jem__shape_text(y).s : "nothing", jem__shape_text(m->leaf).s);
+    jem_tensor *y = jem__density(m->ctx, "mcmc", m->logp, m->user, m->leaf);
     if (g && jem_grad(y, m->leaf) == JEM_OK) jem_read_grad(m->leaf, g);
     jem_read(y, f);
     jem_end(m->ctx, mark);
@@ -5265,7 +5166,7 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *
         m->cool[i] = (float)pow((double)d->hottest, -(double)(i % d->temperatures) /
                                                     (d->temperatures - 1 + (d->temperatures == 1)));
     if (ctx->status != JEM_OK || jem_read(x, m->x) != JEM_OK ||
-        jem__density_at(m, NULL, m->f, m->g) != JEM_OK) return ctx->status;
+        jem__density_at(m, m->x, m->f, m->g) != JEM_OK) return ctx->status;
     for (int i = 0; i < m->n; i++)
         if (!jem__finite(m->f[i]))
             return jem__fail(ctx, JEM_DIVERGED, "mcmc: log p of image %d is not finite", i);
@@ -5325,16 +5226,13 @@ static void jem__mcmc_exchange(jem__mcmc *m, const jem_mcmc_desc *d, int step, j
 
 jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                     const jem_mcmc_desc *desc, jem_rng *rng, float *accepted) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_mcmc_desc d = desc ? *desc : jem_mcmc_desc_default();
-    if (!logp || !jem__is_leaf(x, "mcmc") || !rng || d.steps < 0 || d.leapfrog < 0 ||
-        !(d.step > 0))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "mcmc: needs a log-density, a leaf x, an rng, "
-                         "steps >= 0 (%d), leapfrog >= 0 (%d), step above 0 (%g)", d.steps,
-                         d.leapfrog, (double)d.step);
-    if (d.temperatures < 1 || x->n % d.temperatures || !(d.hottest >= 1 && d.hottest < 1e30f))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "mcmc: %d images at %d temperatures from 1 to %g",
-                         x->n, d.temperatures, (double)d.hottest);
+    const char *const what = "mcmc";
+    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.steps, 0, INT32_MAX) ||
+        !JEM__IN(d.leapfrog, 0, INT32_MAX) || !JEM__IN(d.step, JEM__TINY, JEM__MOST) ||
+        !JEM__IN(d.temperatures, 1, INT32_MAX) || !JEM__IN(d.hottest, 1, 1e30) ||
+        !jem__in_range(ctx, what, "images modulo temperatures", x->n % d.temperatures, 0, 0))
+        return jem_error_status(ctx);
     jem__mcmc m;
     const jem_mark mark = jem_begin(ctx);
     double *gain = (double *)jem__push(ctx, (size_t)x->n * sizeof *gain);
@@ -5360,155 +5258,6 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     return ctx->status;
 }
 
-/* Step number `step` of a walk, with so many times its size and its noise; 1: the walk is over.
-   Many parameters: those of jem_sgld, and what varies. */
-static int jem__sgld_one(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                         const jem_sgld_desc *d, int step, double size, double noise,
-                         jem_rng *rng) {
-    jem_sgld_desc one = *d;
-    one.steps = 1, one.watch = NULL, one.step_size *= (float)size, one.noise_std *= (float)noise;
-    return jem_sgld(ctx, logp, user, x, &one, rng) != JEM_OK ||
-           (d->watch && d->watch(d->watch_user, step, x));
-}
-
-jem_status jem_sgld_decay(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                          const jem_sgld_desc *desc, float b, float gamma, jem_rng *rng) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
-    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    if (!(b > 0) || !(gamma >= 0) || d.steps < 0)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld_decay: needs b above 0 (%g), gamma (%g) and "
-                         "steps (%d) not below", (double)b, (double)gamma, d.steps);
-    for (int step = 0; step < d.steps; step++) {
-        const double share = pow(1 + step / (double)b, -(double)gamma);
-        if (jem__sgld_one(ctx, logp, user, x, &d, step, share, sqrt(share), rng)) break;
-    }
-    return ctx->status;
-}
-
-jem_status jem_sgld_anneal(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                           const jem_sgld_desc *desc, float hot, float cold, jem_rng *rng) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
-    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    if (!(hot > 0 && cold > 0) || d.steps < 0)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sgld_anneal: needs temperatures above 0 (%g to "
-                         "%g), and steps (%d) not below", (double)hot, (double)cold, d.steps);
-    for (int step = 0; step < d.steps; step++) {
-        const double done = d.steps > 1 ? step / (d.steps - 1.0) : 1;
-        const double t = (double)hot * pow((double)cold / (double)hot, done);
-        if (jem__sgld_one(ctx, logp, user, x, &d, step, 1, sqrt(t), rng)) break;
-    }
-    return ctx->status;
-}
-
-jem_ais_desc jem_ais_desc_default(void) {
-    jem_ais_desc d;
-    memset(&d, 0, sizeof d);
-    d.levels = 500, d.std = 1, d.walk = jem_mcmc_desc_default();
-    d.walk.steps = 1, d.walk.leapfrog = 5;
-    return d;
-}
-
-/* a log q + b log p, where q = N(mean, std^2 I) is normalised. */
-typedef struct jem__bridge { jem_fn logp; void *user; float a, b, mean, std; } jem__bridge;
-
-static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
-    const jem__bridge *s = (const jem__bridge *)user;
-    const double each = log((double)s->std * sqrt(6.283185307179586));
-    jem_tensor *p = s->logp(ctx, x, s->user);
-    jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_shift(ctx, x, -s->mean)));
-    q = jem_scale(ctx, q, -0.5f / (s->std * s->std));
-    q = jem_shift(ctx, q, (float)(-each * x->c * x->h * x->w));
-    return jem_add(ctx, jem_scale(ctx, q, s->a), jem_scale(ctx, p, s->b));
-}
-
-/* The mean of exp(w[i]), in logarithms. */
-static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
-    double top = w[0], sum = 0, squares = 0;
-    for (int i = 1; i < n; i++) top = w[i] > top ? w[i] : top;
-    for (int i = 0; i < n; i++) {
-        const double e = exp(w[i] - top);
-        sum += e, squares = fma(e, e, squares);
-    }
-    r->log_z = top + log(sum / n), r->chains = sum * sum / squares;
-    r->error = sqrt(fmax(1 / r->chains - 1.0 / n, 0));     /* relative error of the mean */
-}
-
-jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
-                   jem_rng *rng, jem_ais_result *result) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
-    const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
-    if (!logp || !jem__is_leaf(x, "ais") || !rng || !result || d.levels < 1 || !(d.std > 0) ||
-        d.walk.temperatures != 1)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: needs a log-density, a leaf x, an rng, a "
-                         "place for the result, levels (%d) and std (%g) above 0, and a walk of "
-                         "one temperature (%d)", d.levels, (double)d.std, d.walk.temperatures);
-    jem__bridge s;
-    jem__mcmc m;
-    s.logp = logp, s.user = user, s.mean = d.mean, s.std = d.std;
-    m.ctx = ctx, m.logp = jem__between, m.user = &s, m.leaf = x, m.n = x->n;
-    const jem_mark mark = jem_begin(ctx);
-    double *w = (double *)jem__push_zero(ctx, (size_t)x->n * sizeof *w);
-    float *f = jem__push_floats(ctx, x->n);
-    if (w && f) jem__all_noise(x, d.mean, d.std, rng);
-    for (int k = 1; k <= d.levels && ctx->status == JEM_OK; k++) {     /* b = (k/levels)^2 */
-        const double to = (double)k / d.levels, from = (double)(k - 1) / d.levels;
-        const double more = (to - from) * (to + from);
-        s.a = -1, s.b = 1;
-        if (jem__density_at(&m, NULL, f, NULL) != JEM_OK) break;
-        for (int i = 0; i < x->n; i++) w[i] = fma(more, (double)f[i], w[i]);
-        s.b = (float)(to * to), s.a = 1 - s.b;
-        jem_mcmc(ctx, jem__between, &s, x, &d.walk, rng, NULL);
-    }
-    if (ctx->status == JEM_OK) jem__ais_sum(w, x->n, result);
-    jem_end(ctx, mark);
-    return ctx->status;
-}
-
-/* Mean over all halves of chains of their autocovariance at a lag. mean, spread: mean and variance
-   of the halves' means (by Welford's recursion). */
-static double jem__autocovariance(const float *values, int steps, int chains, int lag,
-                                  double *mean, double *spread) {
-    const ptrdiff_t n = steps / 2, next = chains;
-    double all = 0, squares = 0;
-    *mean = 0;
-    for (int half = 0; half < 2 * chains; half++) {
-        const float *v = values + half / 2 + (half & 1 ? (steps - n) * next : 0);
-        double m = 0, sum = 0;
-        for (ptrdiff_t i = 0; i < n; i++) m += (double)v[i * next] / (double)n;
-        for (ptrdiff_t i = 0; i + lag < n; i++)
-            sum = fma((double)v[i * next] - m, (double)v[(i + lag) * next] - m, sum);
-        const double off = m - *mean;
-        all += sum / (double)n, *mean += off / (half + 1), squares = fma(off, m - *mean, squares);
-    }
-    *spread = squares / (2 * chains - 1);
-    return all / (2 * chains);
-}
-
-jem_chain_stats jem_diagnose(const float *values, int steps, int chains) {
-    jem_chain_stats s = { NAN, NAN, NAN, NAN, NAN, NAN };
-    if (!values || steps < 8 || chains < 1) return s;
-    const int n = steps / 2;
-    double spread, unused;
-    const double within = jem__autocovariance(values, steps, chains, 0, &s.mean, &spread) *
-                          n / (n - 1.0);
-    const double total = fma(within, (n - 1.0) / n, spread);
-    s.std = sqrt(total), s.rhat = sqrt(total / within);
-    /* rho(0) = 1, rho(1), ... in pairs, whose sums are positive and fall: until one is negative */
-    double sum = 0, least = INFINITY, even = 1, odd;
-    for (int lag = 0;; lag += 2) {
-        const double c = jem__autocovariance(values, steps, chains, lag + 1, &s.mean, &unused);
-        if (lag) even = 1 - (within - jem__autocovariance(values, steps, chains, lag, &s.mean,
-                                                          &unused)) / total;
-        odd = 1 - (within - c) / total;
-        if (!(even + odd > 0) || lag + 5 >= n) break;
-        least = fmin(least, even + odd), sum += least;
-    }
-    const double count = 2.0 * n * chains;
-    s.tau = fmax(fma(2, sum, -1) + fmax(even, 0), 1 / log10(count));
-    s.ess = count / s.tau, s.error = s.std / sqrt(s.ess);
-    return s;
-}
-
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
 /* other: the averages, or while they are in the network, the trained weights */
@@ -5524,8 +5273,7 @@ struct jem_optim {
 };
 
 jem_optim_desc jem_optim_desc_default(void) {
-    jem_optim_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_optim_desc, d);
     d.beta1 = 0.9f, d.beta2 = 0.999f, d.eps = 1e-8f;
     return d;
 }
@@ -5540,45 +5288,35 @@ void jem_optim_free(jem_optim *o) {
     jem__free(o->net->ctx, o);
 }
 
-static int jem__updates(const jem_optim *o, const jem_param *p) {
-    const char *only = o->desc.only;
-    return p->grad && (!only || !strncmp(p->name, only, strlen(only)));
-}
-
-static int jem__optim_desc_good(jem_ctx *ctx, const jem_optim_desc *d) {
-    const double most = 3.4e38, below_1 = 0.99999998;
-#define JEM__IN(field, lo, hi) jem__in_range(ctx, "optim: " #field, (double)d->field, lo, hi)
-    return JEM__IN(kind, JEM_ADAM, JEM_SGD) && JEM__IN(beta1, 0, below_1) &&
-        JEM__IN(beta2, 0, below_1) && JEM__IN(eps, 0, most) && JEM__IN(momentum, 0, 1) &&
-        JEM__IN(weight_decay, 0, most) && JEM__IN(clip, 0, most) && JEM__IN(ema, 0, below_1);
-#undef JEM__IN
-}
-
 jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     if (!net) return NULL;
+    jem_ctx *ctx = net->ctx;
     const jem_optim_desc d = desc ? *desc : jem_optim_desc_default();
-    if (!jem__optim_desc_good(net->ctx, &d)) return NULL;
+    const char *const what = "optim";
+    const double below_1 = 0.99999998;
+    if (!JEM__IN(d.kind, JEM_ADAM, JEM_SGD) || !JEM__IN(d.beta1, 0, below_1) ||
+        !JEM__IN(d.beta2, 0, below_1) || !JEM__IN(d.eps, 0, JEM__MOST) ||
+        !JEM__IN(d.momentum, 0, 1) || !JEM__IN(d.weight_decay, 0, JEM__MOST) ||
+        !JEM__IN(d.clip, 0, JEM__MOST) || !JEM__IN(d.ema, 0, below_1)) return NULL;
     jem_optim *o = (jem_optim *)jem__alloc(net->ctx, sizeof *o);
     if (!o) return NULL;
     o->net = net, o->desc = d;
-    for (jem_param *p = net->params; p; p = p->next) o->count += jem__updates(o, p);
-    if (!o->count) {
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s"
-                  "%.80s", d.only ? ", none that begins with " : "", d.only ? d.only : "");
-        jem_optim_free(o);
-        return NULL;
-    }
-    o->moments = (jem__moments *)jem__alloc(net->ctx, (size_t)(o->count + 1) * sizeof *o->moments);
-    int bad = !o->moments, i = 0;
+    size_t all = 1;
+    for (const jem_param *p = net->params; p; p = p->next) all++;
+    o->moments = (jem__moments *)jem__alloc(ctx, all * sizeof *o->moments);
+    int bad = !o->moments;
     for (jem_param *p = net->params; p && !bad; p = p->next) {
-        if (!jem__updates(o, p)) continue;
-        jem__moments *m = o->moments + i++;
+        if (!p->grad || (d.only && strncmp(p->name, d.only, strlen(d.only)))) continue;
+        jem__moments *m = o->moments + o->count++;
         m->param = p, m->m = jem__alloc_padded(net->ctx, p->size);
-        if (o->desc.kind == JEM_ADAM) m->v = jem__alloc_padded(net->ctx, p->size);
-        if (o->desc.ema > 0) m->other = jem__alloc_padded(net->ctx, p->size);
-        bad = !m->m || (o->desc.kind == JEM_ADAM && !m->v) || (o->desc.ema > 0 && !m->other);
+        if (d.kind == JEM_ADAM) m->v = jem__alloc_padded(ctx, p->size);
+        if (d.ema > 0) m->other = jem__alloc_padded(ctx, p->size);
+        bad = !m->m || (d.kind == JEM_ADAM && !m->v) || (d.ema > 0 && !m->other);
     }
-    if (!bad) return o;
+    if (!bad && o->count) return o;
+    if (!bad)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s%.80s",
+                  d.only ? ", none that begins with " : "", d.only ? d.only : "");
     jem_optim_free(o);
     return NULL;
 }
@@ -5622,7 +5360,8 @@ static float jem__grad_norm(const jem_optim *o) {
 jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     if (!o) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = o->net->ctx;
-    if (!jem__in_range(ctx, "optim: lr", (double)lr, 0, 1e9)) return ctx->status;
+    const char *const what = "optim";
+    if (!JEM__IN(lr, 0, 1e9)) return ctx->status;
     jem_optim_average(o, 0);
     const float norm = jem__grad_norm(o);
     if (grad_norm) *grad_norm = norm;
@@ -5677,8 +5416,7 @@ struct jem_trainer {
 };
 
 jem_train_desc jem_train_desc_default(void) {
-    jem_train_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_train_desc, d);
     d.lr = 1e-4f, d.optim = jem_optim_desc_default(), d.sgld = jem_sgld_desc_default();
     d.w_ce = d.w_cd = d.entropy = 1, d.input_noise = 0.03f;
     d.negatives = 64, d.buffer_size = 10000, d.reinit = 0.05f, d.diverged = 1e8f, d.seed = 1;
@@ -5706,29 +5444,27 @@ static int jem__wants_samples(const jem_train_desc *d) {
     return d->w_cd > 0 || d->w_cd_class > 0 || d->w_kl > 0;
 }
 
-static int jem__train_desc_good(jem_ctx *ctx, const jem_train_desc *d) {
-    const double most = 3.4e38, tiny = 1e-30;
-#define JEM__IN(field, lo, hi) jem__in_range(ctx, "trainer: " #field, (double)d->field, lo, hi)
-    return JEM__IN(lr, tiny, 1e9) && JEM__IN(w_ce, 0, most) && JEM__IN(w_cd, 0, most) &&
-        JEM__IN(w_cd_class, 0, most) && JEM__IN(w_score, 0, most) && JEM__IN(w_kl, 0, most) &&
-        JEM__IN(entropy, 0, most) && JEM__IN(energy_l2, 0, most) &&
-        JEM__IN(sam, 0, d->w_score > 0 ? 0 : most) && JEM__IN(input_noise, 0, most) &&
-        JEM__IN(label_noise, 0, most) && JEM__IN(label_wide, 0, 1) &&
-        JEM__IN(noise_lo, tiny, most) && JEM__IN(noise_hi, (double)d->noise_lo, most) &&
-        JEM__IN(cd_from, 0, INT32_MAX) && JEM__IN(negatives, 0, INT32_MAX) &&
-        JEM__IN(sgld.steps, d->w_kl > 0, INT32_MAX) && JEM__IN(fresh.steps, 0, INT32_MAX) &&
-        JEM__IN(reinit, 0, 1) && JEM__IN(restart_lo, -most, (double)d->restart_hi) &&
-        JEM__IN(ranks, 1, d->sum && !(d->sam > 0 || d->w_kl > 0) ? 1 << 20 : 1) &&
-        JEM__IN(rank, 0, d->ranks - 1) &&
-        jem__in_range(ctx, "trainer: negatives modulo ranks", d->negatives % d->ranks, 0, 0);
-#undef JEM__IN
-}
-
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
+    jem_ctx *ctx = net->ctx;
     const jem_train_desc d = desc ? *desc : jem_train_desc_default();
-    if (!jem__train_desc_good(net->ctx, &d)) return NULL;
-    jem_trainer *tr = (jem_trainer *)jem__alloc(net->ctx, sizeof *tr);
+    const double most = JEM__MOST;
+    const char *const what = "trainer";
+    if (!(JEM__IN(d.lr, JEM__TINY, 1e9) && JEM__IN(d.w_ce, 0, most) && JEM__IN(d.w_cd, 0, most) &&
+          JEM__IN(d.w_cd_class, 0, most) && JEM__IN(d.w_score, 0, most) &&
+          JEM__IN(d.w_kl, 0, most) && JEM__IN(d.entropy, 0, most) &&
+          JEM__IN(d.energy_l2, 0, most) && JEM__IN(d.sam, 0, d.w_score > 0 ? 0 : most) &&
+          JEM__IN(d.input_noise, 0, most) && JEM__IN(d.label_noise, 0, most) &&
+          JEM__IN(d.label_wide, 0, 1) && JEM__IN(d.noise_lo, JEM__TINY, most) &&
+          JEM__IN(d.noise_hi, d.noise_lo, most) && JEM__IN(d.cd_from, 0, INT32_MAX) &&
+          JEM__IN(d.negatives, 0, INT32_MAX) && JEM__IN(d.sgld.steps, d.w_kl > 0, INT32_MAX) &&
+          JEM__IN(d.fresh.steps, 0, INT32_MAX) && JEM__IN(d.reinit, 0, 1) &&
+          JEM__IN(d.restart_lo, -most, d.restart_hi) &&
+          JEM__IN(d.ranks, 1, d.sum && !(d.sam > 0 || d.w_kl > 0) ? 1 << 20 : 1) &&
+          JEM__IN(d.rank, 0, d.ranks - 1) &&
+          jem__in_range(ctx, what, "negatives modulo ranks", d.negatives % d.ranks, 0, 0)))
+        return NULL;
+    jem_trainer *tr = (jem_trainer *)jem__alloc(ctx, sizeof *tr);
     if (!tr) return NULL;
     tr->net = net, tr->desc = d, tr->rng = jem_rng_seed(d.seed);
     tr->optim = jem_optim_create(net, &d.optim);
@@ -5781,10 +5517,8 @@ static int jem__first(const jem_trainer *tr, int n) {
 }
 static jem_tensor *jem__share(const jem_trainer *tr, const float *x, int n) {
     const jem_net *net = tr->net;
-    jem_tensor *t = jem_zeros(net->ctx, n / (1 + net->ctx->others), net->channels, net->height,
-                              net->width);
-    if (t && x) jem_write(t, x + (ptrdiff_t)jem__first(tr, n) * t->c * t->h * t->w);
-    return t;
+    return jem__images(net, x ? x + jem__first(tr, n) * jem__image(net) : NULL,
+                       n / (1 + net->ctx->others));
 }
 
 /* The shares t of all ranks to x[n]. A rank that failed tells the others by an infinity. */
@@ -5824,15 +5558,13 @@ static jem_status jem__agree(jem_trainer *tr, jem_stats *s) {
 
 /* A leaf of the images plus the noise that data get (as the paper does). */
 static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
-    const jem_net *net = tr->net;
-    const ptrdiff_t size = (ptrdiff_t)n * net->channels * net->height * net->width;
-    jem_tensor *t = jem__share(tr, x, n);
-    float *sum = t ? (float *)jem__push(net->ctx, (size_t)size * sizeof(float)) : NULL;
-    if (!sum || !(tr->desc.input_noise > 0)) return sum ? t : NULL;
-    jem_fill_normal(net->ctx, &tr->rng, sum, size, 0, tr->desc.input_noise);
+    if (!(tr->desc.input_noise > 0)) return jem__share(tr, x, n);
+    const ptrdiff_t size = n * jem__image(tr->net);
+    float *sum = jem__push_floats(tr->net->ctx, size);
+    if (!sum) return NULL;
+    jem_fill_normal(tr->net->ctx, &tr->rng, sum, size, 0, tr->desc.input_noise);
     for (ptrdiff_t i = 0; i < size; i++) sum[i] += x[i];
-    jem_write(t, sum + jem__first(tr, n) * (size / n));
-    return t;
+    return jem__share(tr, sum, n);
 }
 
 /* Images for cross-entropy. Most have little noise; a share has that of score matching, all of it:
@@ -5955,8 +5687,8 @@ static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_s
     const jem_net *net = tr->net;
     float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
     if (!sigma) return NULL;
-    jem_score_desc d;
-    memset(&d, 0, sizeof d), d.sigma = sigma + jem__first(tr, n);
+    JEM__ZEROED(jem_score_desc, d);
+    d.sigma = sigma + jem__first(tr, n);
     jem_noise_levels(&tr->rng, n, tr->desc.noise_lo, tr->desc.noise_hi, sigma);
     return jem_score_matching(net->ctx, jem_logp, tr->net, jem__share(tr, x, n), &d, &tr->rng,
                               &s->residual);
@@ -5984,8 +5716,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     if (!tr->has_buffers || tr->updates)           /* else each does the whole: see act norm */
         ctx->rank = d->rank, ctx->others = d->ranks - 1;
     if (b->n) b->labels += jem__first(tr, b->n);
-    jem__remember_noise(tr, b->x_data, (ptrdiff_t)b->n_data * tr->net->channels *
-                                       tr->net->height * tr->net->width);
+    jem__remember_noise(tr, b->x_data, b->n_data * jem__image(tr->net));
     if (chains && jem__by_class(d) &&
         !(sample_labels = (int *)jem__push(ctx, (size_t)n_neg * sizeof(int)))) return NULL;
     jem_tensor *sample = chains ? jem__negatives(tr, n_neg, sample_labels, &terms->kl) : NULL;
@@ -6026,8 +5757,7 @@ static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss) {
 
 jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
                               const float *x_unlabelled, int n_unlabelled) {
-    jem_stats s;
-    memset(&s, 0, sizeof s);
+    JEM__ZEROED(jem_stats, s);
     s.status = JEM_BAD_ARGUMENT;
     if (!tr || n < 0 || n_unlabelled < 0 || n + n_unlabelled < 1 || (n && (!x || !labels)) ||
         n % tr->desc.ranks || n_unlabelled % tr->desc.ranks) {
@@ -6163,7 +5893,7 @@ static void jem__see_one(const float *f, int classes, float temperature, jem__se
 static jem_status jem__see(jem_net *net, const char *what, const float *x, int n, float *f,
                            jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width, k = net->classes;
+    const ptrdiff_t size = jem__image(net), k = net->classes;
     if (!x || n < 0 || (!f && !seen))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
     if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
@@ -6173,8 +5903,8 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
         const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
         const jem_mark mark = jem_begin(ctx);
         float *rows = f ? f + i * k : jem__push_floats(ctx, m * k), *p = jem__push_floats(ctx, m);
-        jem_tensor *t = jem_input(ctx, x + i * size, m, net->channels, net->height, net->width);
-        jem_tensor *logits = jem_forward(net, t, 0), *logp = jem__logp(net, logits);
+        jem_tensor *logits = jem_forward(net, jem__images(net, x + i * size, m), 0);
+        jem_tensor *logp = jem__logp(net, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
         if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK)
             for (int j = 0; seen && j < m; j++) {
@@ -6208,24 +5938,24 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
     return s;
 }
 
+static int jem__labels_good(const jem_net *net, const char *what, const int *labels, int n) {
+    int i = 0;
+    while (labels && i < n && labels[i] >= 0 && labels[i] < net->classes) i++;
+    if (n > 0 && i == n) return 1;
+    jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d of %d has no label in 0..%d", what, i, n,
+              net->classes - 1);
+    return 0;
+}
+
 float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
-    if (!net || !labels || n < 1) {
-        if (net) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "accuracy: %d images%s", n,
-                           labels ? "" : ", and no labels");
-        return -1;
-    }
-    for (int i = 0; i < n; i++)
-        if (labels[i] < 0 || labels[i] >= net->classes) {
-            jem__fail(net->ctx, JEM_BAD_ARGUMENT, "accuracy: label %d of image %d is not in 0..%d",
-                      labels[i], i, net->classes - 1);
-            return -1;
-        }
-    jem_answer *a = (jem_answer *)jem__alloc(net->ctx, (size_t)n * sizeof *a);
+    if (!net || !jem__labels_good(net, "accuracy", labels, n)) return -1;
+    const jem_mark mark = jem_begin(net->ctx);
+    jem__seen *seen = (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen);
+    const int ok = seen && jem__see(net, "accuracy", x, n, NULL, seen) == JEM_OK;
     int right = 0;
-    const jem_status s = a ? jem_classify(net, x, n, a) : JEM_NO_MEMORY;
-    for (int i = 0; s == JEM_OK && i < n; i++) right += a[i].label == labels[i];
-    jem__free(net->ctx, a);
-    return s == JEM_OK ? (float)right / (float)n : -1.0f;
+    for (int i = 0; ok && i < n; i++) right += seen[i].label == labels[i];
+    jem_end(net->ctx, mark);
+    return ok ? (float)right / (float)n : -1;
 }
 
 static int jem__compare_floats(const void *a, const void *b) {
@@ -6295,17 +6025,13 @@ jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
 
 /* -log p(y|x) is convex in 1/T: its slope, the mean of E_p[f] - f[y], rises with it. */
 float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n) {
-    if (!net) return -1;
+    if (!net || !jem__labels_good(net, "fit_temperature", labels, n)) return -1;
     jem_ctx *ctx = net->ctx;
     const int k = net->classes;
-    int ok = labels && n > 0;
-    for (int i = 0; ok && i < n; i++) ok = labels[i] >= 0 && labels[i] < k;
-    if (!ok) jem__fail(ctx, JEM_BAD_ARGUMENT, "fit_temperature: %d images with labels 0..%d", n,
-                       k - 1);
     const jem_mark mark = jem_begin(ctx);
-    float *f = ok ? jem__push_floats(ctx, (ptrdiff_t)n * k) : NULL;
+    float *f = jem__push_floats(ctx, (ptrdiff_t)n * k);
     double lo = log(0.01), hi = log(100);          /* of 1/T */
-    ok = f && jem_logits(net, x, n, f) == JEM_OK;
+    const int ok = f && jem_logits(net, x, n, f) == JEM_OK;
     for (int round = 0; ok && round < 40; round++) {
         double slope = 0, middle = (lo + hi) / 2, cold = exp(middle);
         for (int i = 0; i < n; i++) {
@@ -6340,10 +6066,9 @@ static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {        
 static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
                           int m, float *score) {
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    const ptrdiff_t size = jem__image(net);
     float *after = jem__push_floats(ctx, m * size), *end = jem__push_floats(ctx, m);
-    jem_tensor *t = jem_input(ctx, x, m, net->channels, net->height, net->width);
-    jem_tensor *logp = jem_logp(ctx, t, net);
+    jem_tensor *t = jem__images(net, x, m), *logp = jem_logp(ctx, t, net);
     if (!after || !end || jem_read(logp, score) != JEM_OK) return;
     if (kind == JEM_OOD_MASS) jem_grad(logp, t), jem_read_grad(t, after);
     else jem_sgld(ctx, jem_logp, net, t, walk, NULL), jem_read(t, after), jem_read(logp, end);
@@ -6356,7 +6081,7 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
                          int n, float *score) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    const ptrdiff_t size = jem__image(net);
     jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
     if (!walk) d.steps = 10;
     if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_USUAL)
@@ -6383,8 +6108,7 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
 /* ---- attacks --------------------------------------------------------------------------------- */
 
 jem_attack_desc jem_attack_desc_default(void) {
-    jem_attack_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_attack_desc, d);
     d.eps = 0.2f, d.steps = 40, d.restarts = 1, d.random_start = 1, d.lo = -1, d.hi = 1;
     return d;
 }
@@ -6421,8 +6145,8 @@ static jem_status jem__attack_see(void *user, const float *x, const int *labels,
                                   float *g) {
     jem_net *net = (jem_net *)user;
     const jem_mark mark = jem_begin(net->ctx);
-    jem_tensor *t = jem_input(net->ctx, x, n, net->channels, net->height, net->width);
-    jem_tensor *logits = jem_forward(net, t, 0), *logp = jem__label(net, logits, labels);
+    jem_tensor *t = jem__images(net, x, n), *logits = jem_forward(net, t, 0);
+    jem_tensor *logp = jem__label(net, logits, labels);
     jem_keep(logits);
     if (g && jem_grad(logp, t) == JEM_OK) jem_read_grad(t, g);
     jem_read(logits, f);
@@ -6435,13 +6159,11 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
                              const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
     const int k = net->classes;
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    const ptrdiff_t size = jem__image(net);
     float *g = jem__push_floats(ctx, m * size), *f = jem__push_floats(ctx, m * k);
     for (int step = -1, left = m; g && f && step <= d->steps && left; step++) {
         const int moves = step >= 0 && step < d->steps;
-        const jem_status told = d->classify
-                              ? d->classify(d->user, found, labels, m, f, moves ? g : NULL)
-                              : jem__attack_see(net, found, labels, m, f, moves ? g : NULL);
+        const jem_status told = d->classify(d->user, found, labels, m, f, moves ? g : NULL);
         if (told != JEM_OK) jem__fail(ctx, told, "attack: classify failed");
         if (!jem_ok(ctx)) return;
         for (int i = left = 0; i < m; i++) {
@@ -6464,8 +6186,9 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
                       const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    const ptrdiff_t size = jem__image(net);
     jem_attack_desc d = desc ? *desc : jem_attack_desc_default();
+    if (!d.classify) d.classify = jem__attack_see, d.user = net;
     if (d.step == 0) d.step = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
     if (!x || !labels || !found || n < 0 || !(d.eps >= 0) || d.steps < 1 || d.restarts < 1 ||
         !(d.lo < d.hi) || !(d.step >= 0 && d.step < HUGE_VALF) || (!rng && d.random_start))
@@ -6490,8 +6213,7 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
 /* ---- what is missing ------------------------------------------------------------------------- */
 
 jem_impute_desc jem_impute_desc_default(void) {
-    jem_impute_desc d;
-    memset(&d, 0, sizeof d);
+    JEM__ZEROED(jem_impute_desc, d);
     d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
     d.denoise.steps = 0, d.walk.steps = 300, d.lo = -1, d.hi = 1;
     return d;
@@ -6522,11 +6244,9 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const f
 
 jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const float *known,
                       const jem_impute_desc *desc, jem_rng *rng) {
-    if (!ctx || ctx->status != JEM_OK) return ctx ? ctx->status : JEM_BAD_ARGUMENT;
     const jem_impute_desc d = desc ? *desc : jem_impute_desc_default();
-    if (!jem__is_leaf(x, "impute") || !logp || !known || !rng)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: needs a leaf x, a log-density, what is "
-                         "known, and an rng");
+    if (!jem__walk_ready(ctx, "impute", logp, x, rng != NULL)) return jem_error_status(ctx);
+    if (!known) return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: known is NULL");
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_mark mark = jem_begin(ctx);
     float *is = jem__push_floats(ctx, size), *u = jem__push_floats(ctx, size);
@@ -6555,14 +6275,6 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
-static jem_pixels_desc jem__pixels_desc(const jem_pixels_desc *desc) {
-    jem_pixels_desc d;
-    memset(&d, 0, sizeof d);
-    if (desc) d = *desc;
-    if (d.lo == 0 && d.hi == 0) d.lo = -1, d.hi = 1;
-    return d;
-}
-
 /* One pixel as the network has channels, 0..1: alpha over the background, Rec. 601 grey. */
 static void jem__pixel(const unsigned char *p, int channels, const jem_pixels_desc *d, int wanted,
                        double *out) {
@@ -6581,8 +6293,12 @@ static void jem__cover(int i, int to, int all, double *from, double *until) {
     *from = floor((*from + *until) / 2), *until = *from + 1;
 }
 
+/* Can pictures of this kind be told to the network? desc, with its defaults -> d. */
 static jem_status jem__pixels_check(const jem_net *net, int width, int height, int channels,
-                                    const jem_pixels_desc *d) {
+                                    const jem_pixels_desc *desc, jem_pixels_desc *d) {
+    memset(d, 0, sizeof *d);
+    if (desc) *d = *desc;
+    if (d->lo == 0 && d->hi == 0) d->lo = -1, d->hi = 1;
     if (width < 1 || height < 1 || channels < 1 || channels > 4 ||
         (double)width * height * channels > 1e9)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT,
@@ -6602,10 +6318,10 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
                                 int height, int channels, const jem_pixels_desc *desc, float *x,
                                 int *did) {
     if (!net) return JEM_BAD_ARGUMENT;
-    const jem_pixels_desc d = jem__pixels_desc(desc);
+    jem_pixels_desc d;
     const int h = net->height, w = net->width, c = net->channels;
     if (!pixels || !x) return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels_to_floats: NULL");
-    if (jem__pixels_check(net, width, height, channels, &d) != JEM_OK) return net->ctx->status;
+    if (jem__pixels_check(net, width, height, channels, desc, &d)) return net->ctx->status;
     for (int i = 0; i < h; i++)
         for (int j = 0; j < w; j++) {
             double y0, y1, x0, x1, sum[3] = { 0, 0, 0 };
@@ -6636,11 +6352,11 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
 jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
                                 const jem_pixels_desc *desc, unsigned char *pixels) {
     if (!net) return JEM_BAD_ARGUMENT;
-    const jem_pixels_desc d = jem__pixels_desc(desc);
+    jem_pixels_desc d;
     if (!x || !pixels || n < 0)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "floats_to_pixels: %d images%s", n,
                          x && pixels ? "" : ", or NULL");
-    if (jem__pixels_check(net, net->width, net->height, 1, &d) != JEM_OK) return net->ctx->status;
+    if (jem__pixels_check(net, net->width, net->height, 1, desc, &d)) return net->ctx->status;
     const ptrdiff_t size = (ptrdiff_t)net->height * net->width;
     for (ptrdiff_t i = 0; i < n; i++, x += net->channels * size)
         for (ptrdiff_t p = 0; p < size; p++)
@@ -6656,7 +6372,7 @@ jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int wi
                                int channels, const jem_pixels_desc *desc, jem_answer *answer,
                                int *did) {
     if (!net) return JEM_BAD_ARGUMENT;
-    float *x = jem__alloc_floats(net->ctx, (ptrdiff_t)net->channels * net->height * net->width);
+    float *x = jem__alloc_floats(net->ctx, jem__image(net));
     if (!x) return JEM_NO_MEMORY;
     jem_status s = jem_pixels_to_floats(net, pixels, width, height, channels, desc, x, did);
     if (s == JEM_OK) s = jem_classify(net, x, 1, answer);
@@ -6685,20 +6401,20 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
                       unsigned char *pixels) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    const jem_pixels_desc p = jem__pixels_desc(desc);
+    jem_pixels_desc p;
     if (n < 1 || !pixels || label < -1 || label >= net->classes)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: %d of class %d (-1, or 0..%d)%s", n, label,
                          net->classes - 1, pixels ? "" : ", and pixels is NULL");
-    if (jem__pixels_check(net, net->width, net->height, 1, &p) != JEM_OK) return ctx->status;
+    if (jem__pixels_check(net, net->width, net->height, 1, desc, &p)) return ctx->status;
     const jem_mark mark = jem_begin(ctx);
-    float *x = jem__push_floats(ctx, (ptrdiff_t)n * net->channels * net->height * net->width);
+    float *x = jem__push_floats(ctx, n * jem__image(net));
     int *labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
     for (int i = 0; labels && i < n; i++) labels[i] = label;
     jem_rng rng = jem_rng_seed(seed);
     jem_guide guide = jem_net_guide(net, labels);
     jem_fresh_desc how = jem_net_fresh(net);
     if (how.lo < how.hi) how.lo = p.lo, how.hi = p.hi;
-    jem_tensor *t = jem_zeros(ctx, n, net->channels, net->height, net->width);
+    jem_tensor *t = jem__images(net, NULL, n);
     if (x && labels && jem_fresh(ctx, label < 0 ? jem_logp : jem_logp_guided,
                                  label < 0 ? (void *)net : (void *)&guide, t, &how,
                                  &rng) == JEM_OK && jem_read(t, x) == JEM_OK)
@@ -6715,7 +6431,6 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
 
    padded with spaces; then the tensors, row-major, little-endian. Offsets count from the end of the
    header; together the tensors cover the rest of the file, without gap or overlap.
-   (github.com/huggingface/safetensors, 'Format'.)
 
    A file may come from anyone, so reading has three steps: parse the header, which cannot reach
    outside of it; check it whole against the file's size; only then allocate and copy. */
@@ -6847,9 +6562,8 @@ typedef struct jem__text { char *out; size_t n, room; } jem__text;
 JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
     va_list list;
     va_start(list, format);
-    const int n = t->out ? vsnprintf(t->out + t->n, t->room - t->n, format, list)
-                         : vsnprintf(NULL, 0, format, list);
-    t->n += (size_t)n;
+    t->n += (size_t)vsnprintf(t->out ? t->out + t->n : NULL, t->out ? t->room - t->n : 0, format,
+                              list);
     va_end(list);
 }
 
@@ -6903,24 +6617,26 @@ static void jem__little_endian(void *numbers, size_t bytes, size_t width) {
         }
 }
 
-static jem_status jem__archive_pack(const jem_archive *a, char **bytes, size_t *size) {
+void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     size_t total = 0;
+    if (size) *size = 0;
+    if (!a) return NULL;
     for (size_t width = 8; width; width /= 2)      /* wide numbers first: all are aligned */
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
             if (jem__dtypes[entry->e.dtype].size != width) continue;
             if (entry->e.bytes > PTRDIFF_MAX / 2 - total)
-                return jem__fail(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
+                return jem__null(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
             entry->begin = total, entry->end = total += entry->e.bytes;
         }
     jem__text text = { NULL, 0, 0 };
     jem__put_header(&text, a);
     const size_t n = text.n;
     if (n > JEM__MAX_HEADER)
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "%s: names and texts make a header of %.0f MB, "
+        return jem__null(a->ctx, JEM_BAD_ARGUMENT, "%s: names and texts make a header of %.0f MB, "
                          "100 are allowed", a->where, (double)n / 1e6);
     char *out = (char *)jem__alloc(a->ctx, 8 + n + total + 1);     /* 1: the 0 after a text */
-    if (!out) return JEM_NO_MEMORY;
+    if (!out) return NULL;
     for (int i = 0; i < 8; i++) out[i] = (char)((uint64_t)n >> (8 * i) & 255);
     text.out = out + 8, text.room = n + 1, text.n = 0;
     jem__put_header(&text, a);
@@ -6930,16 +6646,8 @@ static jem_status jem__archive_pack(const jem_archive *a, char **bytes, size_t *
         if (e->bytes) memcpy(to, e->data, e->bytes);
         jem__little_endian(to, e->bytes, jem__dtypes[e->dtype].size);
     }
-    *bytes = out, *size = 8 + n + total;
-    return JEM_OK;
-}
-
-void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
-    char *bytes = NULL;
-    size_t n = 0;
-    if (a) jem__archive_pack(a, &bytes, &n);
-    if (size) *size = n;
-    return bytes;
+    if (size) *size = 8 + n + total;
+    return out;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -6955,13 +6663,15 @@ typedef struct jem__json {
     jem_status status;
 } jem__json;
 
+static void jem__json_stop(jem__json *j, jem_status status) {
+    if (status) j->at = j->end, j->status = status;
+}
 static void jem__json_fail(jem__json *j, const char *what, const char *detail) {
-    if (!j->status)
-        j->status = jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: %s%.80s%s: %s%.80s at byte %.0f",
-                              j->a->where, j->name ? "tensor \"" : "header",
-                              j->name ? j->name : "", j->name ? "\"" : "", what, detail,
-                              (double)(j->at - j->begin + 8));
-    j->at = j->end;
+    if (j->status) return;
+    jem__json_stop(j, jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: %s%.80s%s: %s%.80s at byte %.0f",
+                                j->a->where, j->name ? "tensor \"" : "header",
+                                j->name ? j->name : "", j->name ? "\"" : "", what, detail,
+                                (double)(j->at - j->begin + 8)));
 }
 
 static void jem__json_space(jem__json *j) { j->at += strspn(j->at, " \n\r\t"); }
@@ -7059,8 +6769,7 @@ static void jem__json_metadata(jem__json *j) {
         const char *key = jem__json_key(j), *value = jem__json_string(j);
         if (jem__meta_get(a->meta, key)) jem__json_fail(j, "repeated key in metadata: ", key);
         if (i == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
-        if (!j->status && (j->status = jem__meta_set(a->ctx, &a->meta, key, value)) != JEM_OK)
-            j->at = j->end;
+        if (!j->status) jem__json_stop(j, jem__meta_set(a->ctx, &a->meta, key, value));
     }
 }
 
@@ -7092,7 +6801,7 @@ static void jem__json_tensor(jem__json *j) {
     if (j->status) return;
     jem__entry *entry = jem__archive_append(j->a, j->name, dtype, ndim, shape);
     if (entry) entry->begin = (size_t)offsets[0], entry->end = (size_t)offsets[1];
-    else j->status = JEM_NO_MEMORY, j->at = j->end;
+    else jem__json_stop(j, JEM_NO_MEMORY);
 }
 
 static void jem__json_header(jem__json *j) {
@@ -7187,8 +6896,7 @@ static jem_status jem__archive_fill(jem_archive *a, const unsigned char *bytes, 
     if (size < 8 || n > size - 8 || n > JEM__MAX_HEADER)
         return jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file, or cut short: %.0f "
                          "bytes, with a header of %.0f", a->where, (double)size, (double)n);
-    jem__json j;
-    memset(&j, 0, sizeof j);
+    JEM__ZEROED(jem__json, j);
     j.a = a, j.room = size - 8 - (size_t)n;
     j.begin = j.at = (char *)jem__alloc(a->ctx, (size_t)n + 1);
     if (!j.begin) return JEM_NO_MEMORY;
@@ -7281,10 +6989,10 @@ static jem_status jem__archive_load(const jem_archive *file, jem_archive *list, 
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
     jem_net copy = *net;
-    jem__fields f = jem__fields_of(a->ctx, "network");
+    jem__fields f = { a->ctx, "network", "network", NULL, &a->meta, JEM_OK };
     for (const jem__meta *m = net->meta; m && !f.status; m = m->next)
         f.status = jem_archive_set_meta(a, m->key, m->value);
-    f.out = &a->meta, jem__net_fields(&f, &copy);
+    jem__net_fields(&f, &copy);
     for (const jem_param *p = net->params; p && !f.status; p = p->next)
         f.status = jem__add_param(a, "", p, p->value);
     return f.status;
@@ -7293,15 +7001,14 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
     jem_net copy = *net;
-    jem__fields f = jem__fields_of(net->ctx, "network");
-    f.in = a->meta, f.where = a->where, jem__net_fields(&f, &copy);
+    jem__fields f = { net->ctx, "network", a->where, a->meta, NULL, JEM_OK };
+    jem__net_fields(&f, &copy);
     if (f.status) return f.status;
     jem_archive *list = jem_archive_create(net->ctx);
     const jem_status made = list ? jem_net_to_archive(net, list) : JEM_NO_MEMORY;
     const jem_status status = jem__archive_load(a, list, made, "network");
     if (status) return status;
-    net->scale = copy.scale, net->mean = copy.mean;
-    net->noise_lo = copy.noise_lo, net->noise_hi = copy.noise_hi;
+    jem__net_fields(&f, net);
     for (jem_param *p = net->params; p; p = p->next) jem_param_changed(p);
     return JEM_OK;
 }
@@ -7534,9 +7241,10 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
     if (!a) return JEM_BAD_ARGUMENT;
     if (!path) return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
     size_t size = 0, room = strlen(path) + sizeof ".12345678.tmp";
-    char *bytes = NULL, *temp = (char *)jem__alloc(a->ctx, room);
-    jem_status status = temp ? jem__archive_pack(a, &bytes, &size) : JEM_NO_MEMORY;
-    const char *wrong = status ? NULL : jem__file_replace(path, temp, room, bytes, size);
+    char *temp = (char *)jem__alloc(a->ctx, room);
+    char *bytes = temp ? (char *)jem_archive_to_memory(a, &size) : NULL;
+    jem_status status = bytes ? JEM_OK : a->ctx->status;
+    const char *wrong = bytes ? jem__file_replace(path, temp, room, bytes, size) : NULL;
     if (wrong) status = jem__file_fail(a->ctx, path, wrong, errno);
     jem__free(a->ctx, bytes), jem__free(a->ctx, temp);
     return status;
@@ -9760,7 +9468,7 @@ JEM__COMPILE_END
 /* ==== >>changelog ============================================================================= */
 /* 0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
                  sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
-                 Metropolis, MALA, HMC, tempering, annealing, AIS, diagnostics. Calibration,
+                 Metropolis, MALA, HMC, tempering, annealing. Calibration,
                  out-of-distribution scores, attacks, imputation. max_pool, upsample, concat,
                  detach, sigmoid, softplus, clamp. WebAssembly's simd128. The full loss of
                  contrastive divergence, sharpness-aware steps, a hook for chains. Files are written

@@ -18,6 +18,7 @@
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 
+#include "../tools/measures.h"
 #include "worlds.h"
 
 #define ALPHA 1.0f
@@ -125,7 +126,7 @@ static void draw(plot *p, jem_ctx *ctx, const expression *e, int steps) {
     how.steps = steps, how.step = 0.12f, how.leapfrog = 8, how.watch = record, how.watch_user = &t;
     jem_mcmc(ctx, in_box, user, x, &how, &rng, NULL);
     const int from = steps > FROM ? FROM : 0;
-    const jem_chain_stats s = jem_diagnose(t.r2 + from * CHAINS, steps - from, CHAINS);
+    const chain_stats s = measure_chains(t.r2 + from * CHAINS, steps - from, CHAINS);
     for (int i = 0; i < CHAINS; i++) plot_dot(p, t.now[2 * i], t.now[2 * i + 1], 3, 0xffffff);
     printf("%-28s mean |x|^2: exact %.3f, sampled %.3f +- %.3f  (R-hat %.3f)\n", e->name, exact,
            s.mean, s.error, s.rhat);

@@ -22,6 +22,7 @@
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 
+#include "../tools/measures.h"
 #include "worlds.h"
 
 #define STEP 0.28f                                 /* of MALA; ULA's a is its square */
@@ -138,7 +139,7 @@ int main(int argc, char **argv) {
             run(ctx, k, &t, gradients);
             const int cost = gradients / t.steps, from = t.steps / 8, steps = t.steps - from;
             const float *v = t.value + from * CHAINS;
-            const jem_chain_stats c = jem_diagnose(v, steps, CHAINS);
+            const chain_stats c = measure_chains(v, steps, CHAINS);
             printf("%-9s %-8s  %s %.3f +- %.3f, known %.2f: error %7.1f   tau %5.0f, R-hat %.3f\n",
                    q->name, walks[k].name, q->number, c.mean, c.error, (double)q->known,
                    (c.mean - (double)q->known) / c.error, c.tau * cost, c.rhat);

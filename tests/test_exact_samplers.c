@@ -5,6 +5,8 @@
 #include "jem.h"
 #include "test.h"
 #include "common.h"
+#include "../tools/ais.h"
+#include "../tools/measures.h"
 
 /* Steps x chains x numbers per chain, after every step. */
 typedef struct trace { float *v; int chains, numbers, steps; } trace;
@@ -17,14 +19,14 @@ static int record(void *user, int step, jem_tensor *x) {
 
 /* Moment a of channel 0 times moment b of channel 1, from step `from` on, judged by its own error:
    |mean - known| <= 4.5 standard errors. Returns the number of standard errors. */
-static double moment(const trace *t, int from, int a, int b, double known, jem_chain_stats *out) {
+static double moment(const trace *t, int from, int a, int b, double known, chain_stats *out) {
     const int steps = t->steps - from;
     float *v = floats((ptrdiff_t)steps * t->chains);
     for (ptrdiff_t i = 0; i < (ptrdiff_t)steps * t->chains; i++) {
         const float *x = t->v + ((ptrdiff_t)from * t->chains + i) * t->numbers;
         v[i] = powf(x[0], (float)a) * (b ? powf(x[1], (float)b) : 1);
     }
-    *out = jem_diagnose(v, steps, t->chains);
+    *out = measure_chains(v, steps, t->chains);
     free(v);
     return (out->mean - known) / out->error;
 }
@@ -98,7 +100,7 @@ typedef struct walk_case {
 } walk_case;
 
 static void check_moment(const trace *t, int from, int a, int b, double known, const char *what) {
-    jem_chain_stats s;
+    chain_stats s;
     const double z = moment(t, from, a, b, known, &s);
     CHECK(fabs(z) < 4.5, "%s: E u^%d v^%d is %.4f +- %.4f, known: %.4f", what, a, b, s.mean,
           s.error, known);
@@ -197,7 +199,7 @@ static void test_bias(jem_ctx *ctx) {
     printf("where ULA is biased MALA is not; a decaying step forgets the bias\n");
     enum { CHAINS = 256, STEPS = 1200, FROM = 100 };
     trace t = trace_open(CHAINS, 1, STEPS);
-    jem_chain_stats s;
+    chain_stats s;
     double off;
     jem_rng rng = jem_rng_seed(12);
     jem_sgld_desc ula = jem_langevin_desc(1, STEPS);
@@ -223,8 +225,8 @@ static void test_bias(jem_ctx *ctx) {
         variance = (1 - a / 2) * (1 - a / 2) * variance + a;
     }
     x = jem_input(ctx, zeros, CHAINS, 1, 1, 1);
-    CHECK(jem_sgld_decay(ctx, standard, NULL, x, &ula, 10, 0.6f, &rng) == JEM_OK, "%s",
-          jem_error(ctx));
+    ula.decay_b = 10, ula.decay_gamma = 0.6f;
+    CHECK(jem_sgld(ctx, standard, NULL, x, &ula, &rng) == JEM_OK, "%s", jem_error(ctx));
     CHECK(t.steps == STEPS, "watched %d times", t.steps);
     CHECK(fabs(variance - 1) < 0.03, "its bias has gone: %g", variance);
     double sum = 0;
@@ -239,8 +241,7 @@ static void test_bias(jem_ctx *ctx) {
     for (int i = 0; i < CHAINS; i++) ones[i] = 1;
     for (int i = 0; i < 20; i++) factor *= 1 - pow(1 + i / 10.0, -0.6) / 2;
     x = jem_input(ctx, ones, CHAINS, 1, 1, 1), ula.steps = 20;
-    CHECK(jem_sgld_decay(ctx, standard, NULL, x, &ula, 10, 0.6f, NULL) == JEM_OK, "%s",
-          jem_error(ctx));
+    CHECK(jem_sgld(ctx, standard, NULL, x, &ula, NULL) == JEM_OK, "%s", jem_error(ctx));
     CHECK_CLOSE(t.v[19 * CHAINS], factor, 1e-5 * factor, "the schedule");
     free(t.v), jem_reset(ctx);
 }
@@ -330,19 +331,27 @@ static void test_annealing(jem_ctx *ctx) {
     for (int i = 0; i < STEPS; i++)
         variance = 0.81 * variance + 0.2 * 9 * pow(1 / 36.0, i / (STEPS - 1.0));
     jem_tensor *x = jem_zeros(ctx, CHAINS, 1, 1, 1);
-    CHECK(jem_sgld_anneal(ctx, standard, NULL, x, &d, 9, 0.25f, &rng) == JEM_OK, "%s",
-          jem_error(ctx));
+    d.hot = 9, d.cold = 0.25f;
+    CHECK(jem_sgld(ctx, standard, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(x, at);
     for (int i = 0; i < CHAINS; i++) sum += (double)at[i] * (double)at[i] / CHAINS;
     CHECK(fabs(sum - variance) < 4.5 * variance * sqrt(2.0 / CHAINS), "%g of %g", sum, variance);
+
+    float plain[2] = { 1, 2 }, even[2];                                /* at T = 1: the same */
+    jem_rng once = rng, again = rng;
+    x = jem_input(ctx, plain, 2, 1, 1, 1), d.hot = d.cold = 1;
+    jem_sgld(ctx, standard, NULL, x, &d, &once), jem_read(x, even);
+    x = jem_input(ctx, plain, 2, 1, 1, 1), d.hot = 0;
+    jem_sgld(ctx, standard, NULL, x, &d, &again), jem_read(x, plain);
+    CHECK(!memcmp(plain, even, sizeof even), "%g, not %g", (double)even[0], (double)plain[0]);
 
     double right[2] = { 0, 0 }, far = 0;
     for (int hot = 0; hot < 2; hot++) {
         for (int i = 0; i < 2 * CHAINS; i++) at[i] = i % 2 ? 0 : -4;
         d = jem_langevin_desc(0.05f, 600);
         x = jem_input(ctx, at, CHAINS, 2, 1, 1);
-        CHECK(jem_sgld_anneal(ctx, apart, NULL, x, &d, hot ? 60.0f : 1.0f, 1, &rng) == JEM_OK, "%s",
-              jem_error(ctx));
+        d.hot = hot ? 60 : 1, d.cold = 1;
+        CHECK(jem_sgld(ctx, apart, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
         jem_read(x, at);
         for (int i = 0; i < CHAINS; i++) {
             const double off = fabs((double)at[2 * i]) - 4;
@@ -377,7 +386,7 @@ static void test_balance(jem_ctx *ctx) {
             const float *a = t.v + 2 * i, *b = t.v + 2 * (i + CHAINS);
             h[i] = a[0] * a[0] * b[1] - b[0] * b[0] * a[1];
         }
-        const jem_chain_stats s = jem_diagnose(h, STEPS - 1, CHAINS);
+        const chain_stats s = measure_chains(h, STEPS - 1, CHAINS);
         CHECK(fabs(s.mean) < 4.5 * s.error, "leapfrog %d: %g +- %g", d.leapfrog, s.mean, s.error);
         free(t.v), free(h), jem_reset(ctx);
     }
@@ -385,10 +394,10 @@ static void test_balance(jem_ctx *ctx) {
 
 /* ---- log Z ----------------------------------------------------------------------------------- */
 
-static void check_z(jem_ctx *ctx, jem_fn fn, jem_tensor *x, const jem_ais_desc *d, jem_rng *rng,
+static void check_z(jem_ctx *ctx, jem_fn fn, jem_tensor *x, const ais_desc *d, jem_rng *rng,
                     double known, double error, const char *what) {
-    jem_ais_result r = { 0, 0, 0 };
-    CHECK(jem_ais(ctx, fn, NULL, x, d, rng, &r) == JEM_OK, "%s: %s", what, jem_error(ctx));
+    ais_result r = { 0, 0, 0 };
+    CHECK(ais_run(ctx, fn, NULL, x, d, rng, &r) == JEM_OK, "%s: %s", what, jem_error(ctx));
     CHECK(fabs(r.log_z - known) < 4.5 * r.error + 1e-4, "%s: log Z is %.4f +- %.4f, known: %.4f",
           what, r.log_z, r.error, known);
     CHECK(r.error < error && r.chains > 10, "%s: error %g, %g chains count", what, r.error,
@@ -398,7 +407,7 @@ static void check_z(jem_ctx *ctx, jem_fn fn, jem_tensor *x, const jem_ais_desc *
 static void test_log_z(jem_ctx *ctx) {
     printf("annealed importance sampling: log Z\n");
     jem_rng rng = jem_rng_seed(14);
-    jem_ais_desc d = jem_ais_desc_default();
+    ais_desc d = ais_desc_default();
     d.levels = 120, d.std = 1.5f, d.walk.step = 0.25f, d.walk.leapfrog = 3;
     jem_tensor *x = jem_zeros(ctx, 256, 2, 1, 1);
     check_z(ctx, correlated, x, &d, &rng, log(CORRELATED_Z), 0.05, "correlated");
@@ -427,7 +436,7 @@ static void test_known_tau(void) {
             const float z = jem_rng_normal(&rng);
             v[i] = i < CHAINS ? z : r[k] * v[i - CHAINS] + sqrtf(1 - r[k] * r[k]) * z;
         }
-        const jem_chain_stats s = jem_diagnose(v, STEPS, CHAINS);
+        const chain_stats s = measure_chains(v, STEPS, CHAINS);
         const double tau = (1 + (double)r[k]) / (1 - (double)r[k]);
         CHECK(fabs(s.tau / tau - 1) < 0.08, "r %g: tau %g, known %g", (double)r[k], s.tau, tau);
         CHECK_CLOSE(s.ess * s.tau, CHAINS * STEPS, 1, "ess");
@@ -436,12 +445,14 @@ static void test_known_tau(void) {
               s.error, s.rhat);
     }
     for (int i = 0; i < CHAINS * STEPS; i++) if (i % CHAINS == 0) v[i] += 1;
-    CHECK(jem_diagnose(v, STEPS, CHAINS).rhat > 1.05, "a chain that disagrees is seen");
+    CHECK(measure_chains(v, STEPS, CHAINS).rhat > 1.05, "a chain that disagrees is seen");
     for (int i = 0; i < CHAINS * STEPS; i++)
         v[i] = (float)(i / CHAINS) / STEPS + 0.01f * (float)(i % 7);
-    CHECK(jem_diagnose(v, STEPS, CHAINS).rhat > 1.5, "and so is one that drifts");
-    CHECK(jem_diagnose(v, 7, 2).ess != jem_diagnose(v, 7, 2).ess, "too few steps: NaN");
-    CHECK(jem_diagnose(NULL, 100, 2).rhat != jem_diagnose(NULL, 100, 2).rhat, "no numbers: NaN");
+    CHECK(measure_chains(v, STEPS, CHAINS).rhat > 1.5, "and so is one that drifts");
+    const chain_stats few = measure_chains(v, 7, 2);
+    CHECK(few.ess != few.ess, "too few steps: NaN");
+    const chain_stats none = measure_chains(NULL, 100, 2);
+    CHECK(none.rhat != none.rhat, "no numbers: NaN");
     free(v);
 }
 
@@ -471,7 +482,7 @@ static void test_golden(void) {
                 v[i * g->chains + c] = (float)(at + g->drift * i * c / g->steps);
             }
         }
-        const jem_chain_stats d = jem_diagnose(v, g->steps, g->chains);
+        const chain_stats d = measure_chains(v, g->steps, g->chains);
         CHECK_CLOSE(d.ess, g->ess, 1e-4 * g->ess, "%d x %d: ess", g->steps, g->chains);
         CHECK_CLOSE(d.rhat, g->rhat, 1e-5, "%d x %d: R-hat", g->steps, g->chains);
         if (g->steps % 2 == 0) CHECK_CLOSE(d.mean, g->mean, 1e-5, "mean");    /* else of halves */
@@ -502,27 +513,30 @@ static void test_errors(jem_ctx *ctx) {
           says(ctx, "not finite"), "a density that is not one");
     d.step = 0;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "step above 0 (0)"), "no step");
-    jem_ais_desc ais = jem_ais_desc_default();
+          says(ctx, "step = 0"), "no step");
+    ais_desc ais = ais_desc_default();
     ais.std = 0;
-    jem_ais_result r;
-    CHECK(jem_ais(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
-          says(ctx, "std (0)"), "no width");
+    ais_result r;
+    CHECK(ais_run(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
+          says(ctx, "std above 0"), "no width");
     ais.std = 1, ais.levels = 2, ais.walk.temperatures = 2;
-    CHECK(jem_ais(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
-          says(ctx, "one temperature (2)"), "a ladder");
+    CHECK(ais_run(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
+          says(ctx, "one temperature"), "a ladder");
     d.step = 1, d.temperatures = 3;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "20 images at 3 temperatures"), "20 are no ladders of 3");
+          says(ctx, "images modulo temperatures = 2"), "20 are no ladders of 3");
     d.temperatures = 2, d.hottest = 0.5f;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "from 1 to 0.5"), "colder than 1");
-    CHECK(jem_sgld_anneal(ctx, standard, NULL, x, NULL, 1, 0, &rng) == JEM_BAD_ARGUMENT &&
-          says(ctx, "(1 to 0)"), "no temperature");
+          says(ctx, "hottest = 0.5"), "colder than 1");
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    walk.hot = 1;
+    CHECK(jem_sgld(ctx, standard, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
+          says(ctx, "cold = 0"), "no temperature");
+    walk.hot = 0, walk.decay_b = -1;
+    CHECK(jem_sgld(ctx, standard, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
+          says(ctx, "decay_b = -1"), "b");
     ais.walk.temperatures = 1;
-    CHECK(jem_ais(ctx, nothing, NULL, x, &ais, &rng, &r) != JEM_OK && says(ctx, ""), "no density");
-    CHECK(jem_sgld_decay(ctx, standard, NULL, x, NULL, 0, 1, &rng) == JEM_BAD_ARGUMENT &&
-          says(ctx, "b above 0 (0)"), "b");
+    CHECK(ais_run(ctx, nothing, NULL, x, &ais, &rng, &r) != JEM_OK && says(ctx, ""), "no density");
     CHECK(jem_mcmc(NULL, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT, "no context");
 
     d = jem_mcmc_desc_default(), d.steps = 50, d.step = 1e20f, d.leapfrog = 3;

@@ -989,11 +989,13 @@ static void check_design(jem_ctx *ctx, int kind, const design *d, const char *wh
         if (kind == WRN)
             CHECK(!memcmp(&w->desc, &v->desc, sizeof w->desc) && w->blocks == v->blocks, "wrn, %s: "
                   "slope %.9g, dropout %.9g", what, (double)v->desc.slope, (double)v->desc.dropout);
-        else
-            CHECK(!memcmp(&s->slope, &t->slope, sizeof s->slope) && s->convs == t->convs &&
-                  s->layers == t->layers && s->activation == t->activation &&
-                  s->uncond == t->uncond, "%s, %s: slope %.9g", kinds[kind], what,
-                  (double)t->slope);
+        else {
+            const jem_convnet_desc *p = &s->desc, *q = &t->desc;
+            CHECK(!memcmp(&p->slope, &q->slope, sizeof p->slope) && s->convs == t->convs &&
+                  p->layers == q->layers && p->activation == q->activation &&
+                  p->uncond == q->uncond, "%s, %s: slope %.9g", kinds[kind], what,
+                  (double)q->slope);
+        }
         CHECK(net->channels == loaded->channels && net->height == loaded->height &&
               net->width == loaded->width && net->classes == loaded->classes, "%s", what);
     }

@@ -110,7 +110,7 @@ static void test_null(jem_ctx *ctx) {
     jem_net *net = small_net(ctx);
     CHECK(!jem_net_find(net, NULL) && jem_ok(ctx), "no name");
     CHECK(jem_classify(net, NULL, 1, &a) && says(ctx, "NULL"), "no images");
-    CHECK(jem_accuracy(net, x, NULL, 1) < 0 && says(ctx, "no labels"), "no labels");
+    CHECK(jem_accuracy(net, x, NULL, 1) < 0 && says(ctx, "no label"), "no labels");
     CHECK(jem_calibrate(net, NULL, 5) && says(ctx, "calibrate"), "no images");
     jem_net_free(net);
     net = jem_net_create(ctx, nothing, NULL, 0, 2, 1, 1, 2, 1);

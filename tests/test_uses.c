@@ -136,8 +136,8 @@ static void test_temperature(jem_ctx *ctx) {
     }
     CHECK_CLOSE(jem_fit_temperature(net, p.f, best, N), 0.01, 1e-6, "the least there is");
     best[3] = CLASSES;
-    CHECK(jem_fit_temperature(net, p.f, best, N) < 0 && says(ctx, "labels 0..6"), "a label");
-    CHECK(jem_fit_temperature(net, p.f, best, 0) < 0 && says(ctx, "0 images"), "none");
+    CHECK(jem_fit_temperature(net, p.f, best, N) < 0 && says(ctx, "no label in 0..6"), "a label");
+    CHECK(jem_fit_temperature(net, p.f, best, 0) < 0 && says(ctx, "0 of 0"), "none");
     jem_net_free(net);
 
     enum { M = 300 };
@@ -609,7 +609,7 @@ static void test_conditional(jem_ctx *ctx) {
     CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
           same_bits(x, y, CHAINS * D), "no steps: %s", jem_error(ctx));
     CHECK(jem_impute(ctx, gaussian, l, t, NULL, &d, &rng) == JEM_BAD_ARGUMENT &&
-          says(ctx, "what is known"), "no mask");
+          says(ctx, "known is NULL"), "no mask");
     jem_end(ctx, mark);
     free(x), free(y), free(known), jem_net_free(bag);
 }

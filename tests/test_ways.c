@@ -182,6 +182,8 @@ static void test_kl(jem_ctx *ctx) {
         walk.steps = 1;
         CHECK(!jem_kl_walk(ctx, jem_logp, net, leaf, &walk, NAN, &rng) && says(ctx, "entropy"),
               "NaN");
+        walk.hot = walk.cold = 2;
+        CHECK(!jem_kl_walk(ctx, jem_logp, net, leaf, &walk, 1, &rng) && says(ctx, "hot = 2"), "T");
         directions_free(moves), free(x), free(end);
         jem_reset(ctx), jem_net_free(net);
     }

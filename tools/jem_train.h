@@ -343,7 +343,8 @@ static int load_data(run *r) {
     r->order = (int *)malloc((size_t)s->n * sizeof *r->order);
     r->labelled = (int *)malloc((size_t)s->n * sizeof *r->labelled);
     int *seen = (int *)calloc((size_t)s->classes, sizeof *seen);
-    if (!r->order || !r->labelled || !seen) return complain(r, 1, "no memory for the data", "");
+    if (!r->order || !r->labelled || !seen)
+        return free(seen), complain(r, 1, "no memory for the data", "");
     jem_rng split = jem_rng_seed(1234);            /* the same images for every seed */
     for (int i = 0; i < s->n; i++) r->order[i] = i;
     shuffle(r->order, s->n, &split);

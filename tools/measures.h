@@ -1,6 +1,6 @@
 /* Measures of predictions and scores, as scikit-learn defines them: how far probabilities can be
-   trusted, how well a score tells two sorts of images apart; and how far apart two sets of points
-   are. For programs of one .c file. */
+   trusted, how well a score tells two sorts of images apart; how far apart two sets of points are;
+   and what chains of samples are worth. For programs of one .c file. */
 #ifndef TOOLS_MEASURES_H
 #define TOOLS_MEASURES_H
 
@@ -236,6 +236,63 @@ static inline int measure_precision(const float *samples, const float *real, int
     *recall = measure__inside(real, samples, n, d, k, radius);
     free(radius);
     return 1;
+}
+
+/* ---- chains ---------------------------------------------------------------------------------- */
+
+/* What values[step][chain] of some number are worth: effective sample size and split R-hat as in
+   Stan (Gelman & others 2013, section 11.4-5; Geyer's initial monotone sequence). */
+typedef struct chain_stats {
+    double mean, std;                              /* of the number */
+    double tau;                                    /* autocorrelation time: so many steps are worth
+                                                      one independent sample */
+    double ess, error;                             /* their number; standard error of the mean */
+    double rhat;                                   /* 1: chains agree; above 1.01 they do not yet */
+} chain_stats;
+/* Mean over all halves of chains of their autocovariance at a lag. mean, spread: mean and variance
+   of the halves' means (by Welford's recursion). */
+static inline double measure__autocovariance(const float *values, int steps, int chains, int lag,
+                                             double *mean, double *spread) {
+    const ptrdiff_t n = steps / 2, next = chains;
+    double all = 0, squares = 0;
+    *mean = 0;
+    for (int half = 0; half < 2 * chains; half++) {
+        const float *v = values + half / 2 + (half & 1 ? (steps - n) * next : 0);
+        double m = 0, sum = 0;
+        for (ptrdiff_t i = 0; i < n; i++) m += (double)v[i * next] / (double)n;
+        for (ptrdiff_t i = 0; i + lag < n; i++)
+            sum = fma((double)v[i * next] - m, (double)v[(i + lag) * next] - m, sum);
+        const double off = m - *mean;
+        all += sum / (double)n, *mean += off / (half + 1), squares = fma(off, m - *mean, squares);
+    }
+    *spread = squares / (2 * chains - 1);
+    return all / (2 * chains);
+}
+
+/* NaN in all fields if steps < 8 or chains < 1; the middle one of an odd number is left out. */
+static inline chain_stats measure_chains(const float *values, int steps, int chains) {
+    chain_stats s = { NAN, NAN, NAN, NAN, NAN, NAN };
+    if (!values || steps < 8 || chains < 1) return s;
+    const int n = steps / 2;
+    double spread, unused;
+    const double within = measure__autocovariance(values, steps, chains, 0, &s.mean, &spread) * n /
+                          (n - 1.0);
+    const double total = fma(within, (n - 1.0) / n, spread);
+    s.std = sqrt(total), s.rhat = sqrt(total / within);
+    /* rho(0) = 1, rho(1), ... in pairs, whose sums are positive and fall: until one is negative */
+    double sum = 0, least = INFINITY, even = 1, odd;
+    for (int lag = 0;; lag += 2) {
+        const double c = measure__autocovariance(values, steps, chains, lag + 1, &s.mean, &unused);
+        const double b = measure__autocovariance(values, steps, chains, lag, &s.mean, &unused);
+        if (lag) even = 1 - (within - b) / total;
+        odd = 1 - (within - c) / total;
+        if (!(even + odd > 0) || lag + 5 >= n) break;
+        least = fmin(least, even + odd), sum += least;
+    }
+    const double count = 2.0 * n * chains;
+    s.tau = fmax(fma(2, sum, -1) + fmax(even, 0), 1 / log10(count));
+    s.ess = count / s.tau, s.error = s.std / sqrt(s.ess);
+    return s;
 }
 
 #endif
