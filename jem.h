@@ -110,7 +110,7 @@
 
    TABLE OF CONTENTS                                          (search for a mark)
        >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD, score
-       >>rng        counter-based random numbers            >>samplers  SGLD, HMC, buffer
+       >>rng        counter-based random numbers            >>samplers  SGLD, HMC, AIS, buffer
        >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
        >>tape       record, and the plain walk              >>train     one step at a time
        >>plan       the same, faster                        >>eval      classify, accuracy
@@ -697,7 +697,7 @@ JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, cons
                                    float reinit, float *x, int *slot);
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
 
-/* ---- exact samplers (tools/measures.h: what chains are worth; tools/ais.h: log Z) ---- */
+/* ---- exact samplers (tools/measures.h tells what their chains are worth) ---- */
 
 /* A Langevin step is only nearly right: the larger it is, the larger its bias. Where a proposal x'
    is taken with probability min(1, ratio) and otherwise refused (Metropolis & others 1953; Hastings
@@ -728,6 +728,23 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x
    min(1, (p(x')/p(x))^(1/T - 1/T')), even and odd pairs in turn; .swapped is how often. The chains
    with k = 0 have p as their limit; the hottest should cross freely, and each .swapped be above .2.
    Annealed SGLD (jem_sgld_desc.hot) is cheaper, and not exact. */
+
+/* Annealed importance sampling (Neal 2001): the Z of p(x) = exp(logp(x))/Z. Chains go from q =
+   N(mean, std^2 I) to p through q^(1-b) p^b, and are weighed; the mean weight is Z, whatever the
+   number of levels: more make it less noisy. */
+typedef struct jem_ais_desc {
+    int levels;                                    /* 500 */
+    float mean, std;                               /* 0, 1: q, which should cover p */
+    jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 steps of .1 */
+} jem_ais_desc;
+typedef struct jem_ais_result {
+    double log_z, error;                           /* error: one standard deviation of log_z */
+    double chains;                                 /* so many count; below 10: take more levels */
+} jem_ais_result;
+JEM_API jem_ais_desc jem_ais_desc_default(void);
+/* x is a leaf; what it holds does not matter. Then it holds the chains' ends. */
+JEM_API jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                           const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result);
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
@@ -1126,41 +1143,32 @@ struct jem_ctx {
 };
 
 /* Keeps an error, if it is the first. */
-JEM__PRINTF(3, 0)
-static void jem__keep_error(jem_ctx *ctx, jem_status status, const char *format, va_list list) {
+JEM__PRINTF(3, 4)
+static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format, ...) {
+    va_list list;
     if (ctx) ctx->errors++;
-    if (!ctx || ctx->status != JEM_OK) return;
+    if (!ctx || ctx->status != JEM_OK) return status;
+    va_start(list, format);
     vsnprintf(ctx->message, sizeof ctx->message, format, list);
+    va_end(list);
     for (char *c = ctx->message; *c; c++)          /* names in files must not command a terminal */
         if ((unsigned char)*c < 32 || *c == 127) *c = '?';
     ctx->status = status;
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
-}
-JEM__PRINTF(3, 4)
-static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    jem__keep_error(ctx, status, format, list);
-    va_end(list);
     return status;
 }
 /* The same, where a pointer is returned. */
-JEM__PRINTF(3, 4)
-static void *jem__null(jem_ctx *ctx, jem_status status, const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    jem__keep_error(ctx, status, format, list);
-    va_end(list);
-    return NULL;
-}
+#define jem__null(...) (jem__fail(__VA_ARGS__), (void *)NULL)
+
+JEM__INLINE uint32_t jem__float_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+JEM__INLINE float jem__bits_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+/* By the bits: -ffast-math lets a compiler assume that a comparison is never with a NaN. */
+static int jem__finite(float x) { return (jem__float_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
 /* 1 if lo <= value <= hi; otherwise says so, by name and value; a desc's fields come as d.name. */
 static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, double value, double lo,
                          double hi) {
-    const float v = (float)value;
-    uint32_t bits;                                 /* -ffast-math believes in no NaN */
-    memcpy(&bits, &v, sizeof bits);
-    if ((bits & 0x7f800000u) != 0x7f800000u && value >= lo && value <= hi) return 1;
+    if (jem__finite((float)value) && value >= lo && value <= hi) return 1;
     jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %s = %g is not in %g..%g", what,
               strncmp(name, "d.", 2) ? name : name + 2, value, lo, hi);
     return 0;
@@ -1207,12 +1215,6 @@ static void jem__free(jem_ctx *ctx, void *memory) {
     if (ctx->desc.release) ctx->desc.release(ctx->desc.user, start); else free(start);
 }
 
-/* By the bits: -ffast-math lets a compiler assume that a comparison is never with a NaN. */
-static int jem__finite(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (bits & 0x7f800000u) != 0x7f800000u;
-}
 static int jem__all_finite(const float *x, ptrdiff_t n) {
     while (n > 0 && jem__finite(x[n - 1])) n--;
     return n <= 0;
@@ -1323,17 +1325,9 @@ int jem_isa_available(jem_isa isa) {
 }
 
 const char *jem_isa_name(jem_isa isa) {
-    switch (isa) {
-    case JEM_ISA_BEST: return "best";
-    case JEM_ISA_SCALAR: return "scalar";
-    case JEM_ISA_AVX2: return "avx2";
-    case JEM_ISA_AVX512: return "avx512";
-    case JEM_ISA_NEON: return "neon";
-    case JEM_ISA_AVX512_BF16: return "avx512-bf16";
-    case JEM_ISA_AMX: return "amx";
-    case JEM_ISA_WASM: return "wasm";
-    default: return "unknown";
-    }
+    static const char *const name[] = { "best", "scalar", "avx2", "avx512", "neon", "avx512-bf16",
+                                        "amx", "wasm" };
+    return (unsigned)isa < sizeof name / sizeof *name ? name[isa] : "unknown";
 }
 
 /* ---- what the engine room offers ------------------------------------------------------------- */
@@ -1354,11 +1348,11 @@ const char *jem_isa_name(jem_isa isa) {
    kernels' own (>>engine); X is the input, Y the output, A the op's number. Of these rows come the
    enum, the kernels map and map_back, and the ops. */
 #define JEM__MAPS(ROW, K)                                                                          \
-    ROW(SCALE, "scale", NOTHING, K(MUL)(K(X), K(A)), K(A))                                         \
-    ROW(SHIFT, "shift", NOTHING, K(ADD)(K(X), K(A)), K(ONE))                                       \
-    ROW(SQUARE, "square", INPUT, K(MUL)(K(X), K(X)), K(ADD)(K(X), K(X)))                           \
+    ROW(SCALE, "scale", NOTHING, K(X) * K(A), K(A))                                                \
+    ROW(SHIFT, "shift", NOTHING, K(X) + K(A), K(ONE))                                              \
+    ROW(SQUARE, "square", INPUT, K(X) * K(X), K(X) + K(X))                                         \
     ROW(EXP, "exp", OUTPUT, K(FN)(exp)(K(X)), K(Y))                                                \
-    ROW(LOG, "log", INPUT, K(FN)(log)(K(X)), K(DIV)(K(ONE), K(X)))                                 \
+    ROW(LOG, "log", INPUT, K(FN)(log)(K(X)), K(ONE) / K(X))                                        \
     ROW(TANH, "tanh", OUTPUT, K(FN)(tanh)(K(X)), K(FNMA)(K(Y), K(Y), K(ONE)))                      \
     ROW(LEAKY, "leaky_relu", BIT, K(ACTIVATE)(JEM__MAP_LEAKY), K(PICK)(K(BIT), K(A), K(ONE)))      \
     ROW(SILU, "silu", SLOPE, K(ACTIVATE)(JEM__MAP_SILU), K(SLOPE))                                 \
@@ -1439,7 +1433,7 @@ typedef struct jem__method {
     ptrdiff_t (*work)(const jem__conv *);          /* floats of scratch */
     void (*run)(jem_ctx *, const jem__conv *, const jem__operands *, const jem__finish *);
     void (*plan)(jem__weights *);                  /* sizes and tasks */
-    void (*deal)(const jem__weights *, int group, const float *x, const float *dy);
+    void (*deal)(const jem__weights *, int group, int side, const float *);     /* 0: x, 1: dy */
     void (*product)(const jem__weights *, int i);
     void (*finish)(const jem__weights *, int i);
 } jem__method;
@@ -1450,6 +1444,15 @@ static void jem__conv_choose(const jem_ctx *ctx, int few, jem__conv *q);
 /* How many floats of memory a group of images (c,h,w) takes in bf16. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w);
 
+/* Average pooling of (h,w,c) to (ho,wo,c): windows of kh x kw; scale: 1/(kh kw). */
+typedef struct jem__pool { int w, c, kh, kw, stride, ho, wo; float scale; } jem__pool;
+/* A normalisation of (pixels,c): see >>ops. */
+typedef struct jem__norm {
+    float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
+    const float *gamma, *beta;                     /* (c); beta NULL: 0 */
+    ptrdiff_t pixels;
+    int c, own;                                    /* own: statistics are of x itself */
+} jem__norm;
 /* x <- clamp(x + step clamp(g) + noise N(0,1)), with a step and a noise per lane, that is, per
    image; a clamp of 0 is off */
 typedef struct jem__langevin {
@@ -1470,16 +1473,10 @@ static float jem__sum_lanes(const float *x) {
 
 typedef struct jem__kernels {
     jem_isa isa;
-    int wo, wi;                                    /* block of a weight gradient */
+    int wi;                                        /* in channels of a weight gradient's block */
+    const jem__method *direct, *winograd;
+    void (*wino_pack)(const jem__conv *, const float *, int, int, float *);
     void (*fill)(int, const uint32_t *, uint64_t, float *, ptrdiff_t, float, float);
-    void (*conv)(const jem__conv *, jem__part, const float *, const float *, const jem__finish *);
-    void (*winograd)(const jem__conv *, jem__part, const float *, const float *,
-                     const jem__finish *, float *);
-    void (*deal)(const float *, ptrdiff_t, int, int, float *);
-    void (*weight_gradient)(const jem__weights *, int);
-    void (*wino_deal)(const jem__weights *, int, int, const float *);
-    void (*wino_weights)(const jem__weights *, int);
-    void (*wino_finish)(const jem__weights *, int);
     void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
     void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
                      ptrdiff_t);
@@ -1489,15 +1486,12 @@ typedef struct jem__kernels {
     void (*dot)(float, const float *, const float *, float *, int, ptrdiff_t);
     void (*logsumexp)(const float *, int, float *);
     void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
-    void (*pool)(const float *, int, int, int, int, int, int, int, float, float *);
-    void (*pool_back)(const float *, int, int, int, int, int, int, int, float, float *);
+    void (*pool)(const jem__pool *, const float *, float *);
+    void (*pool_back)(const jem__pool *, const float *, float *);
     void (*moment)(const float *, const float *, int, ptrdiff_t, int, float *);
-    void (*normalize)(const float *, const float *, const float *, const float *, const float *,
-                      ptrdiff_t, int, float *);
-    void (*normalize_sums)(const float *, const float *, const float *, const float *, ptrdiff_t,
-                           int, float *, float *);
-    void (*normalize_back)(const float *, const float *, const float *, const float *,
-                           const float *, const float *, const float *, ptrdiff_t, int, float *);
+    void (*normalize)(const jem__norm *, const float *, float *);
+    void (*normalize_sums)(const jem__norm *, const float *, const float *);
+    void (*normalize_back)(const jem__norm *, int, const float *, const float *, float *);
     void (*langevin)(float *, const float *, ptrdiff_t, const jem__langevin *, const uint32_t *,
                      uint64_t);
     void (*adam)(float *, const float *, float *, float *, ptrdiff_t, const jem__update *);
@@ -1837,6 +1831,9 @@ void jem_reset(jem_ctx *ctx) {
     jem_end(ctx, start);
 }
 
+/* An op says why there is no tensor. */
+#define jem__refuse(...) (jem__fail(__VA_ARGS__), (jem_tensor *)NULL)
+
 /* "(64,3,32,32)" for error messages; a few can be in one message */
 typedef struct jem__words { char s[64]; } jem__words;
 static jem__words jem__shape_text(const jem_tensor *t) {
@@ -1867,6 +1864,9 @@ static int jem__is_leaf(const jem_tensor *t, const char *what) {
 }
 
 static int jem__groups(int n) { return n / JEM_LANES + (n % JEM_LANES > 0); }
+static int jem__live_lanes(int n, int group) {     /* images of a group of n */
+    return n - group * JEM_LANES < JEM_LANES ? n - group * JEM_LANES : JEM_LANES;
+}
 static jem_shape jem__shape(int n, int c, int h, int w) {
     jem_shape s;
     s.n = n, s.c = c, s.h = h, s.w = w;
@@ -1918,13 +1918,12 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
     for (int i = 0; i < n_inputs; i++) {
         if (!jem__live(inputs[i], op->name)) return NULL;
         if (inputs[i]->ctx != ctx)
-            return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: a tensor of another context",
-                                           op->name);
+            return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: a tensor of another context", op->name);
     }
     for (int i = 0; i < n_params; i++)
         if (params[i] && params[i]->ctx != ctx)
-            return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: %.80s is a parameter of "
-                                           "another context", op->name, params[i]->name);
+            return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: %.80s is a parameter of another context",
+                               op->name, params[i]->name);
     jem__node *n = jem__node_create(ctx, op->name, out);
     if (!n) return NULL;
     n->op = op, n->inputs = n_inputs, n->params = n_params, n->aux_bytes = aux_bytes;
@@ -1944,14 +1943,12 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
 jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
     if (!op || !op->name || !op->forward || !inputs || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: needs a name, a forward, and 1 "
-                                       "to %d inputs", op && op->name ? op->name : "jem_custom",
-                                       JEM_MAX_INPUTS);
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: needs a name, a forward, and 1 to %d inputs",
+                           op && op->name ? op->name : "jem_custom", JEM_MAX_INPUTS);
     for (int i = 0; i < n_inputs; i++)
         if (inputs[i] && inputs[i]->n != out.n)
-            return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "%s: input %d is %s, the output has "
-                                           "n = %d", op->name, i, jem__shape_text(inputs[i]).s,
-                                           out.n);
+            return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: input %d is %s, the output has n = %d",
+                               op->name, i, jem__shape_text(inputs[i]).s, out.n);
     return jem__record(ctx, op, inputs, n_inputs, out, NULL, 0, user, user_bytes, aux_bytes);
 }
 
@@ -2002,7 +1999,7 @@ jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w) {
 
 jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w) {
     if (!nchw)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "input: no data (NULL)");
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "input: no data (NULL)");
     jem_tensor *t = jem__leaf(ctx, "input", jem__shape(n, c, h, w));
     if (t) jem__copy_in(t->node, t->node->value, nchw);
     return t;
@@ -2087,8 +2084,7 @@ static jem_status jem__run_kept(jem__run *r) {
 /* Points a call at a group. */
 static void jem__call_group(jem_call *c, int group) {
     const jem__step *s = c->inner->step;
-    const int live = s->node->t.n - group * JEM_LANES;
-    c->group = group, c->live = live < JEM_LANES ? live : JEM_LANES;
+    c->group = group, c->live = jem__live_lanes(s->node->t.n, group);
     c->y = jem__at_place(s->value, group), c->aux = jem__at_place(s->aux, group);
     c->dy = s->needs ? jem__at_place(s->grad, group) : NULL;
     for (int k = 0; k < c->inputs; k++) {
@@ -2223,7 +2219,8 @@ typedef struct jem__plan {
     int n;
     jem__buf *bufs;
     int n_bufs, slots;                             /* slots: regions */
-    int from, to;                                  /* what is going on: list[from..to-1] */
+    int from, to, back, both;                      /* what is going on: list[from..to-1], back, or
+                                                      both ways */
     float *base;
     ptrdiff_t region;                              /* floats */
 } jem__plan;
@@ -2517,34 +2514,27 @@ static void jem__plan_backward(const jem__plan *p, jem__step *s, int group, int 
     if (c.dx[0] || in.y16) (conv ? conv : s)->node->op->backward(&c);
 }
 
-static void jem__task_forward(void *arg, int slot) {
-    const jem__plan *p = (const jem__plan *)arg;
-    for (int g = slot; g < p->list[p->from]->node->groups; g += p->slots)
-        for (int i = p->from; i < p->to; i++) jem__plan_forward(p, p->list[i], g, 0);
-}
-static void jem__task_backward(void *arg, int group) {
-    const jem__plan *p = (const jem__plan *)arg;
-    for (int i = p->to - 1; i >= p->from; i--)
+/* What is going on, of one group. */
+static void jem__plan_group(const jem__plan *p, int back, int group) {
+    for (int i = p->from; !back && i < p->to; i++) jem__plan_forward(p, p->list[i], group, 0);
+    for (int i = p->to - 1; back && i >= p->from; i--)
         if (p->list[i]->needs) jem__plan_backward(p, p->list[i], group, 0);
 }
-static void jem__task_both(void *arg, int slot) {
+static void jem__task_group(void *arg, int slot) { /* or all the groups that share a region */
     const jem__plan *p = (const jem__plan *)arg;
-    for (int g = slot; g < p->r->target->node->groups; g += p->slots) {
-        for (int i = 0; i < p->n; i++) jem__plan_forward(p, p->list[i], g, 0);
+    const int groups = p->list[p->from]->node->groups;
+    for (int g = slot; g < groups; g += p->back ? groups : p->slots) {
+        jem__plan_group(p, p->back, g);
+        if (!p->both) continue;
         jem__seed(p->r, g);
-        for (int i = p->n - 1; i >= 0; i--)
-            if (p->list[i]->needs) jem__plan_backward(p, p->list[i], g, 0);
+        jem__plan_group(p, 1, g);
     }
 }
-static void jem__task_forward_part(void *arg, int i) {
+static void jem__task_part(void *arg, int i) {
     const jem__plan *p = (const jem__plan *)arg;
-    const int parts = jem__convolves(p->list[p->from], 0) ? p->r->parts : 1;
-    jem__plan_forward(p, p->list[p->from], i / parts, i % parts);
-}
-static void jem__task_backward_part(void *arg, int i) {
-    const jem__plan *p = (const jem__plan *)arg;
-    const int parts = jem__convolves(p->list[p->from], 1) ? p->r->parts : 1;
-    jem__plan_backward(p, p->list[p->from], i / parts, i % parts);
+    jem__step *s = p->list[p->from];
+    const int parts = jem__convolves(s, p->back) ? p->r->parts : 1;
+    (p->back ? jem__plan_backward : jem__plan_forward)(p, s, i / parts, i % parts);
 }
 
 static double jem__flops(const jem__plan *p, int from, int to) {
@@ -2557,9 +2547,10 @@ static double jem__flops(const jem__plan *p, int from, int to) {
    than threads, step by step with each convolution in parts. */
 static void jem__plan_span(jem__plan *p, int back) {
     const int from = p->from, to = p->to, groups = p->list[from]->node->groups;
+    p->back = back;
     if (p->r->parts == 1) {
         jem__parallel(p->ctx, back || p->slots > groups ? groups : p->slots,
-                      jem__flops(p, from, to), back ? jem__task_backward : jem__task_forward, p);
+                      (1 + p->both) * jem__flops(p, from, to), jem__task_group, p);
         return;
     }
     for (int i = 0; i < to - from; i++) {
@@ -2568,8 +2559,7 @@ static void jem__plan_span(jem__plan *p, int back) {
         if (back ? !s->needs || s->back_in != NULL : s->runs_in != NULL) continue;
         p->from = at;
         jem__parallel(p->ctx, groups * (jem__convolves(s, back) ? p->r->parts : 1),
-                      (conv ? conv : s)->node->flops * groups,
-                      back ? jem__task_backward_part : jem__task_forward_part, p);
+                      (conv ? conv : s)->node->flops * groups, jem__task_part, p);
     }
     p->from = from;
 }
@@ -2638,7 +2628,8 @@ static jem_status jem__run_planned(jem__run *r) {
     if (status == JEM_OK) status = jem__plan_places(p);
     if (status != JEM_OK) return status;
     if (one && p->mode == JEM__GRAD && r->parts == 1) {
-        jem__parallel(p->ctx, p->slots, 2 * jem__flops(p, 0, p->n), jem__task_both, p);
+        p->to = p->n, p->both = 1;
+        jem__plan_span(p, 0);
         return JEM_OK;
     }
     jem__plan_all_forward(p);
@@ -2817,6 +2808,9 @@ float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem
 /* ==== >>ops: what you build with ============================================================== */
 /* An op is a check of shapes, a jem_op, and two functions on one group of 16 images. */
 
+#define JEM__OP(name, what, keeps, traits)                                                         \
+    static const jem_op jem__op_##name = { #name, jem__##what##_forward, jem__##what##_backward,   \
+                                           keeps, traits }
 static jem_tensor *jem__op1(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_shape out,
                             const void *user, size_t user_bytes, size_t aux_bytes) {
     return jem__record(ctx, op, &x, 1, out, NULL, 0, user, user_bytes, aux_bytes);
@@ -2870,45 +2864,31 @@ static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
     return s;
 }
 
-static void jem__conv_run(const jem_call *c, const jem__conv *q, const float *x,
-                          const uint16_t *x16, const jem__finish *f) {
-    jem__operands in;
-    in.x = x, in.x16 = x16, in.work = c->inner->work;
-    in.packed = jem__pack_find(c->inner->param[0], q)->data;
-    in.part.i = c->inner->part, in.part.of = c->inner->parts;
-    q->method->run(c->ctx, q, &in, f);
-}
-/* x (h,w,I,16) -> y (ho,wo,O,16) */
-static void jem__conv_forward(const jem_call *c) {
+/* Forward, or back, with what is fused to it. */
+static void jem__conv_run(const jem_call *c, int back) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
     const jem__inner *in = c->inner;
+    const jem__map_user *act = (const jem__map_user *)in->act;
+    const jem__conv *q = back ? &u->grad : &u->out;
+    float *slopes = act && act->kind == JEM__MAP_SILU ? (float *)in->act_aux : NULL;
+    uint16_t *bits = slopes ? NULL : (uint16_t *)in->act_aux;
     jem__finish f;
+    jem__operands from;
     memset(&f, 0, sizeof f);
-    f.bias = in->param[1] ? in->param[1]->value : NULL;
-    f.add = in->plus, f.y = c->y, f.y16 = in->y16;
-    if (in->act) {
-        const jem__map_user *act = (const jem__map_user *)in->act;
-        f.act = in->act_y, f.kind = act->kind, f.slope = act->a;
-        if (act->kind == JEM__MAP_SILU) f.keep_slopes = (float *)in->act_aux;
-        else f.keep_bits = (uint16_t *)in->act_aux;
+    f.y = back ? c->dx[0] : c->y, f.y16 = in->y16, f.slope = act ? act->a : 0;
+    if (back) f.add = in->add[0] ? c->dx[0] : NULL, f.slopes = slopes, f.bits = bits;
+    else {
+        f.bias = in->param[1] ? in->param[1]->value : NULL, f.add = in->plus;
+        f.act = in->act_y, f.kind = act ? act->kind : 0, f.keep_slopes = slopes, f.keep_bits = bits;
     }
-    jem__conv_run(c, &u->out, c->x[0], in->x16, &f);
+    from.x = back ? c->dy : c->x[0], from.x16 = back ? in->dy16 : in->x16, from.work = in->work;
+    from.packed = jem__pack_find(in->param[0], q)->data;
+    from.part.i = in->part, from.part.of = in->parts;
+    q->method->run(c->ctx, q, &from, &f);
 }
-/* dy (ho,wo,O,16) -> dx (h,w,I,16) */
-static void jem__conv_backward(const jem_call *c) {
-    const jem__conv_user *u = (const jem__conv_user *)c->user;
-    const jem__inner *in = c->inner;
-    jem__finish f;
-    memset(&f, 0, sizeof f);
-    f.add = in->add[0] ? c->dx[0] : NULL, f.y = c->dx[0], f.y16 = in->y16;
-    if (in->act) {
-        const jem__map_user *act = (const jem__map_user *)in->act;
-        f.slope = act->a;
-        if (act->kind == JEM__MAP_SILU) f.slopes = (const float *)in->act_aux;
-        else f.bits = (const uint16_t *)in->act_aux;
-    }
-    jem__conv_run(c, &u->grad, c->dy, in->dy16, &f);
-}
+/* x (h,w,I,16) -> y (ho,wo,O,16); dy -> dx */
+static void jem__conv_forward(const jem_call *c) { jem__conv_run(c, 0); }
+static void jem__conv_backward(const jem_call *c) { jem__conv_run(c, 1); }
 
 /* dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap; db[o] += sum of dy[o] */
 typedef struct jem__weights_job {
@@ -2921,8 +2901,8 @@ static void jem__weights_task(void *arg, int i) {  /* of jem__weights' stages */
     const jem__weights_job *j = (const jem__weights_job *)arg;
     const jem__method *m = j->w.q->method;
     if (j->stage == 0) {
-        const jem_call c = jem__at(j->call, i);
-        m->deal(&j->w, i, c.x[0], c.dy);
+        const jem_call c = jem__at(j->call, i / 2);
+        m->deal(&j->w, i / 2, i % 2, i % 2 ? c.dy : c.x[0]);
     } else (j->stage == 1 ? m->product : m->finish)(&j->w, i);
 }
 
@@ -2941,7 +2921,7 @@ static jem_status jem__conv_param_grad(const jem_call *c) {
     w->sums = (float *)jem__push_zero(c->ctx, (size_t)w->sums_size * sizeof(float));
     if (!w->dw) w->dw = jem__push_floats(c->ctx, jem__padded(c->inner->param[0]));  /* not wanted */
     const jem_status s = w->x && w->y && w->product && w->sums && w->dw ? JEM_OK : JEM_NO_MEMORY;
-    const int tasks[3] = { w->groups, w->products, w->finishes };
+    const int tasks[3] = { 2 * w->groups, w->products, w->finishes };
     for (; s == JEM_OK && j.stage < 3; j.stage++)
         jem__parallel(c->ctx, tasks[j.stage], flops, jem__weights_task, &j);
     jem_end(c->ctx, mark);
@@ -2950,25 +2930,32 @@ static jem_status jem__conv_param_grad(const jem_call *c) {
 
 static const jem__traits jem__conv_traits = { JEM__OP_STORES | JEM__OP_CONV, jem__conv_prepare,
     jem__conv_param_grad, JEM_KEEPS_INPUT };
-static const jem_op jem__op_conv2d = { "conv2d", jem__conv_forward, jem__conv_backward,
-    JEM_KEEPS_NOTHING, &jem__conv_traits };
-static const jem_op jem__op_linear = { "linear", jem__conv_forward, jem__conv_backward,
-    JEM_KEEPS_NOTHING, &jem__conv_traits };
+JEM__OP(conv2d, conv, JEM_KEEPS_NOTHING, &jem__conv_traits);
+JEM__OP(linear, conv, JEM_KEEPS_NOTHING, &jem__conv_traits);
 
-/* q: of the output, by which the other two are described too */
-static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem__conv q,
-                                    jem_param *w, jem_param *b) {
-    const jem__conv back = { q.co, q.ho, q.wo, q.ci, q.hi, q.wi, q.k, q.stride, q.pad, 1, 0, NULL };
+/* k: the weight's sides; 0: it has none that fit */
+static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_param *w,
+                                    jem_param *b, int k, int s, int pad) {
+    if (!w || k < 1 || k > JEM__MAX_KERNEL || w->shape[1] != x->c ||
+        (b && (b->ndim != 1 || b->shape[0] != w->shape[0])) || s < 1 || s > 64 || pad < 0 ||
+        pad >= 64 || x->h + 2 * pad < k || x->w + 2 * pad < k)
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, weight %s, bias %s, stride %d, pad %d do "
+                           "not fit", op->name, jem__shape_text(x).s, jem__param_text(w).s,
+                           b ? jem__param_text(b).s : "none", s, pad);
+    const int co = w->shape[0], ho = (x->h + 2 * pad - k) / s + 1,
+              wo = (x->w + 2 * pad - k) / s + 1;
+    const jem__conv q = { x->c, x->h, x->w, co, ho, wo, k, s, pad, 0, 0, NULL },
+                    back = { co, ho, wo, x->c, x->h, x->w, k, s, pad, 1, 0, NULL };
     jem__conv all[3] = { q, back, q };
     jem__conv_choose(ctx, x->blocks, all);
     jem__conv_user u;
     u.out = all[0], u.grad = all[1], u.weights = all[2];
     jem_param *params[2] = { w, b };
-    jem_tensor *y = jem__record(ctx, op, &x, 1, jem__shape(x->n, q.co, q.ho, q.wo), params, 2,
-                                &u, sizeof u, 0);
+    jem_tensor *y = jem__record(ctx, op, &x, 1, jem__shape(x->n, co, ho, wo), params, 2, &u,
+                                sizeof u, 0);
     if (!y) return NULL;
     const ptrdiff_t one = u.out.method->work(&u.out), two = u.grad.method->work(&u.grad);
-    y->node->flops = 2 * (double)y->node->stride * q.ci * q.k * q.k;
+    y->node->flops = 2 * (double)y->node->stride * x->c * k * k;
     y->node->work = one > two ? one : two;
     y->node->bf16_out = u.out.method->bf16, y->node->bf16_grad = u.grad.method->bf16;
     return y;
@@ -2977,30 +2964,16 @@ static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *
 jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                        jem_conv_desc desc) {
     if (!x || !jem_ok(ctx)) return NULL;
-    const int s = desc.stride ? desc.stride : 1, pad = desc.pad;
-    const int k = w && w->ndim == 4 ? w->shape[2] : 0;
-    if (!w || w->ndim != 4 || w->shape[1] != x->c || w->shape[3] != k || k > JEM__MAX_KERNEL ||
-        (b && (b->ndim != 1 || b->shape[0] != w->shape[0])) || s < 1 || s > 64 || pad < 0 ||
-        pad >= 64 || x->h + 2 * pad < k || x->w + 2 * pad < k)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "conv2d: x %s, weight %s, bias %s, "
-                                       "stride %d, pad %d do not fit", jem__shape_text(x).s,
-                                       jem__param_text(w).s, b ? jem__param_text(b).s : "none", s,
-                                       pad);
-    const jem__conv q = { x->c, x->h, x->w, w->shape[0], (x->h + 2 * pad - k) / s + 1,
-                          (x->w + 2 * pad - k) / s + 1, k, s, pad, 0, 0, NULL };
-    return jem__conv_record(ctx, &jem__op_conv2d, x, q, w, b);
+    const int k = w && w->ndim == 4 && w->shape[2] == w->shape[3] ? w->shape[2] : 0;
+    return jem__conv_record(ctx, &jem__op_conv2d, x, w, b, k, desc.stride ? desc.stride : 1,
+                            desc.pad);
 }
 
 /* A 1x1 convolution on one pixel. */
 jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) {
     if (!x || !jem_ok(ctx)) return NULL;
-    if (!w || w->ndim != 2 || x->h != 1 || x->w != 1 || w->shape[1] != x->c ||
-        (b && (b->ndim != 1 || b->shape[0] != w->shape[0])))
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "linear: x %s, weight %s, bias %s do "
-                                       "not fit", jem__shape_text(x).s, jem__param_text(w).s,
-                                       b ? jem__param_text(b).s : "none");
-    const jem__conv q = { x->c, 1, 1, w->shape[0], 1, 1, 1, 1, 0, 0, 0, NULL };
-    return jem__conv_record(ctx, &jem__op_linear, x, q, w, b);
+    const int fits = w && w->ndim == 2 && x->h == 1 && x->w == 1;
+    return jem__conv_record(ctx, &jem__op_linear, x, w, b, fits, 1, 0);
 }
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
@@ -3012,8 +2985,8 @@ static const jem__traits jem__act_traits = {
     JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0
 };
 
-/* In the rows' order (JEM__MAPS): their ops, and the bytes that each keeps beside for 16 numbers.
-   What keeps a bit or a slope can be part of the convolution before it. */
+/* In the rows' order (JEM__MAPS). What keeps a bit or a slope can be part of the convolution before
+   it. */
 #define JEM__MAP_NOTHING JEM_KEEPS_NOTHING, &jem__in_place
 #define JEM__MAP_INPUT JEM_KEEPS_INPUT, &jem__in_place
 #define JEM__MAP_OUTPUT JEM_KEEPS_OUTPUT, &jem__in_place
@@ -3022,12 +2995,6 @@ static const jem__traits jem__act_traits = {
 #define JEM__ROW(kind, name, wants, f, derivative)                                                 \
     { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
 static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW, ) };
-#undef JEM__ROW
-
-enum { JEM__AUX_NOTHING = 0, JEM__AUX_INPUT = 0, JEM__AUX_OUTPUT = 0, JEM__AUX_BIT = 2,
-       JEM__AUX_SLOPE = 64 };
-#define JEM__ROW(kind, name, wants, f, derivative) JEM__AUX_##wants,
-static const unsigned char jem__map_aux[] = { JEM__MAPS(JEM__ROW, ) };
 #undef JEM__ROW
 
 /* y = f(x) */
@@ -3047,9 +3014,9 @@ static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     if (!x || !jem_ok(ctx)) return NULL;
     jem__map_user u;
     u.kind = kind, u.a = a;
-    const size_t groups_of_16 = (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES;
+    const size_t n = (size_t)jem__floats(jem__shape_of(x)), bits = n / 8, slopes = n * sizeof a;
     return jem__op1(ctx, &jem__map_ops[kind], x, jem__shape_of(x), &u, sizeof u,
-                    groups_of_16 * jem__map_aux[kind]);
+                    kind == JEM__MAP_LEAKY ? bits : kind == JEM__MAP_SILU ? slopes : 0);
 }
 
 jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) {
@@ -3077,8 +3044,8 @@ jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x) {
 jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (!(lo <= hi))
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g is not below hi = %g",
-                                       (double)lo, (double)hi);
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g is not below hi = %g", (double)lo,
+                           (double)hi);
     return jem__map(ctx, jem__map(ctx, x, JEM__MAP_AT_LEAST, lo), JEM__MAP_AT_MOST, hi);
 }
 
@@ -3099,14 +3066,13 @@ static void jem__drop_backward(const jem_call *c) {
     c->ctx->k->map_back(JEM__MAP_DROP, u->scale, NULL, c->aux, c->dy, c->dx[0], c->inner->add[0],
                         jem__floats(c->out));
 }
-static const jem_op jem__op_dropout = { "dropout", jem__drop_forward, jem__drop_backward,
-    JEM_KEEPS_NOTHING, &jem__stores };
+JEM__OP(dropout, drop, JEM_KEEPS_NOTHING, &jem__stores);
 
 jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (!(p >= 0 && p < 1) || !rng)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "dropout: p = %g is not in [0,1)%s",
-                                       (double)p, rng ? "" : ", and there is no rng");
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "dropout: p = %g is not in [0,1)%s", (double)p,
+                           rng ? "" : ", and there is no rng");
     jem__drop_user u;
     u.p = p, u.scale = 1 / (1 - p), u.rng = jem_rng_split(rng, rng->counter++);
     return jem__op1(ctx, &jem__op_dropout, x, jem__shape_of(x), &u, sizeof u,
@@ -3161,8 +3127,8 @@ static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kin
     const int one = b->h == 1 && b->w == 1;
     const int fits = a->c == b->c ? one || (a->h == b->h && a->w == b->w) : one && b->c == 1;
     if (a->n != b->n || !fits)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "%s: %s and %s do not fit",
-                                       ops[kind].name, jem__shape_text(a).s, jem__shape_text(b).s);
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: %s and %s do not fit", ops[kind].name,
+                           jem__shape_text(a).s, jem__shape_text(b).s);
     jem_tensor *in[2] = { a, b };
     return jem__record(ctx, &ops[kind], in, 2, jem__shape_of(a), NULL, 0, &kind, sizeof kind, 0);
 }
@@ -3178,24 +3144,17 @@ jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
 
 /* ---- pooling, and changes of shape ----------------------------------------------------------- */
 
-typedef struct jem__pool_user { int kh, kw, stride; float scale; } jem__pool_user;
-
 static void jem__pool_forward(const jem_call *c) {
-    const jem__pool_user *u = (const jem__pool_user *)c->user;
-    c->ctx->k->pool(c->x[0], c->in[0].w, c->out.c, u->kh, u->kw, u->stride, c->out.h, c->out.w,
-                    u->scale, c->y);
+    c->ctx->k->pool((const jem__pool *)c->user, c->x[0], c->y);
 }
 static void jem__pool_backward(const jem_call *c) {
-    const jem__pool_user *u = (const jem__pool_user *)c->user;
-    c->ctx->k->pool_back(c->dy, c->in[0].w, c->out.c, u->kh, u->kw, u->stride, c->out.h, c->out.w,
-                         u->scale, c->dx[0]);
+    c->ctx->k->pool_back((const jem__pool *)c->user, c->dy, c->dx[0]);
 }
-static const jem_op jem__op_avg_pool = { "avg_pool", jem__pool_forward, jem__pool_backward,
-    JEM_KEEPS_NOTHING, NULL };
+JEM__OP(avg_pool, pool, JEM_KEEPS_NOTHING, NULL);
 
 /* aux: which of the window, for each number */
 static void jem__max_forward(const jem_call *c) {
-    const jem__pool_user *u = (const jem__pool_user *)c->user;
+    const jem__pool *u = (const jem__pool *)c->user;
     const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
     unsigned char *which = (unsigned char *)c->aux;
     float *y = c->y;
@@ -3209,7 +3168,7 @@ static void jem__max_forward(const jem_call *c) {
         }
 }
 static void jem__max_backward(const jem_call *c) {
-    const jem__pool_user *u = (const jem__pool_user *)c->user;
+    const jem__pool *u = (const jem__pool *)c->user;
     const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
     const unsigned char *which = (const unsigned char *)c->aux;
     const float *dy = c->dy;
@@ -3220,160 +3179,117 @@ static void jem__max_backward(const jem_call *c) {
             c->dx[0][((ptrdiff_t)i * c->in[0].w + j) * n + k] += dy[k];
         }
 }
-static const jem_op jem__op_max_pool = { "max_pool", jem__max_forward, jem__max_backward,
-    JEM_KEEPS_NOTHING, NULL };
+JEM__OP(max_pool, max, JEM_KEEPS_NOTHING, NULL);
 
-static jem_tensor *jem__pool(jem_ctx *ctx, const jem_op *op, jem_tensor *x, int kh, int kw,
-                             int stride) {
+static jem_tensor *jem__pooled(jem_ctx *ctx, const jem_op *op, jem_tensor *x, int kh, int kw,
+                               int stride) {
     if (!x || !jem_ok(ctx)) return NULL;
     const int max = op == &jem__op_max_pool;
     if (kh < 1 || kw < 1 || stride < 1 || kh > x->h || kw > x->w || (max && kh > 15))
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "%s: %dx%d windows of stride %d do not "
-                                       "fit x %s%s", op->name, kh, kw, stride, jem__shape_text(x).s,
-                                       max ? " (15x15 at most)" : "");
-    jem__pool_user u;
-    u.kh = kh, u.kw = kw, u.stride = stride, u.scale = 1.0f / (float)(kh * kw);
-    const jem_shape out = jem__shape(x->n, x->c, (x->h - kh) / stride + 1,
-                                     (x->w - kw) / stride + 1);
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: %dx%d windows of stride %d do not fit x %s%s",
+                           op->name, kh, kw, stride, jem__shape_text(x).s,
+                           max ? " (15x15 at most)" : "");
+    const jem__pool u = { x->w, x->c, kh, kw, stride, (x->h - kh) / stride + 1,
+                          (x->w - kw) / stride + 1, 1.0f / (float)(kh * kw) };
+    const jem_shape out = jem__shape(x->n, x->c, u.ho, u.wo);
     return jem__op1(ctx, op, x, out, &u, sizeof u, max ? (size_t)jem__floats(out) : 0);
 }
 jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
-    return jem__pool(ctx, &jem__op_avg_pool, x, k, k, stride ? stride : k);
+    return jem__pooled(ctx, &jem__op_avg_pool, x, k, k, stride ? stride : k);
 }
 jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x) {
-    return x ? jem__pool(ctx, &jem__op_avg_pool, x, x->h, x->w, x->h > x->w ? x->h : x->w) : NULL;
+    return x ? jem__pooled(ctx, &jem__op_avg_pool, x, x->h, x->w, x->h > x->w ? x->h : x->w) : NULL;
 }
 jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
-    return jem__pool(ctx, &jem__op_max_pool, x, k, k, stride ? stride : k);
+    return jem__pooled(ctx, &jem__op_max_pool, x, k, k, stride ? stride : k);
 }
 
-/* y[k*i + ..][k*j + ..] = x[i][j] */
-static void jem__upsample_forward(const jem_call *c) {
-    const int k = *(const int *)c->user;
-    const size_t n = (size_t)c->out.c * JEM_LANES;
-    for (int i = 0; i < c->out.h; i++)
-        for (int j = 0; j < c->out.w; j++)
-            memcpy(c->y + ((size_t)i * (size_t)c->out.w + (size_t)j) * n,
-                   c->x[0] + ((size_t)(i / k) * (size_t)c->in[0].w + (size_t)(j / k)) * n,
-                   n * sizeof(float));
+/* Ops that only move numbers, in runs of whole vectors of 16 lanes: run i of input k is `size`
+   floats at `from` of x, which go to `to` of y. On the way back they are added. */
+enum { JEM__DETACH, JEM__CONCAT, JEM__SLICE, JEM__UPSAMPLE, JEM__FLATTEN };
+typedef struct jem__move_user { int kind, a; } jem__move_user;         /* a: slice's first, ... */
+typedef struct jem__span { ptrdiff_t from, to, size; } jem__span;
+
+static int jem__move_runs(const jem_call *c) {     /* pixels of y; of flatten, vectors */
+    const int flatten = ((const jem__move_user *)c->user)->kind == JEM__FLATTEN;
+    return flatten ? c->out.c : c->out.h * c->out.w;
 }
-static void jem__upsample_backward(const jem_call *c) {
-    const int k = *(const int *)c->user;
-    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
-    for (int i = 0; i < c->out.h; i++)
-        for (int j = 0; j < c->out.w; j++) {
-            float *dx = c->dx[0] + ((ptrdiff_t)(i / k) * c->in[0].w + j / k) * n;
-            c->ctx->k->pair(JEM__PAIR_ADD, dx, c->dy + ((ptrdiff_t)i * c->out.w + j) * n, 0, dx, n);
+static jem__span jem__move_span(const jem_call *c, int k, int i) {
+    const jem__move_user *u = (const jem__move_user *)c->user;
+    const jem_shape in = c->in[k], out = c->out;
+    ptrdiff_t from = (ptrdiff_t)i * in.c, to = (ptrdiff_t)i * out.c, n = out.c;
+    switch (u->kind) {
+    case JEM__CONCAT: to += k * (out.c - in.c), n = in.c; break;
+    case JEM__SLICE: from += u->a; break;
+    case JEM__UPSAMPLE:                            /* y[i][j] = x[i/a][j/a] */
+        from = ((ptrdiff_t)(i / out.w / u->a) * in.w + i % out.w / u->a) * in.c;
+        break;
+    case JEM__FLATTEN: from = i, to = (ptrdiff_t)(i % in.c) * in.h * in.w + i / in.c, n = 1; break;
+    default: break;
+    }
+    const jem__span span = { from * JEM_LANES, to * JEM_LANES, n * JEM_LANES };
+    return span;
+}
+static void jem__move_forward(const jem_call *c) {
+    for (int k = 0; k < c->inputs; k++)
+        for (int i = 0; i < jem__move_runs(c); i++) {
+            const jem__span r = jem__move_span(c, k, i);
+            memcpy(c->y + r.to, c->x[k] + r.from, (size_t)r.size * sizeof *c->y);
         }
 }
-static const jem_op jem__op_upsample = { "upsample", jem__upsample_forward, jem__upsample_backward,
-    JEM_KEEPS_NOTHING, NULL };
+static void jem__move_backward(const jem_call *c) {
+    for (int k = 0; k < c->inputs; k++)
+        for (int i = 0; c->dx[k] && i < jem__move_runs(c); i++) {
+            const jem__span r = jem__move_span(c, k, i);
+            float *dx = c->dx[k] + r.from;
+            c->ctx->k->pair(JEM__PAIR_ADD, dx, c->dy + r.to, 0, dx, r.size);
+        }
+}
+static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *x2, jem_shape out,
+                             int a) {
+#define JEM__MOVE_OP(name, backward) { name, jem__move_forward, backward, JEM_KEEPS_NOTHING, NULL }
+    static const jem_op ops[] = {                  /* in the order of JEM__DETACH, ... */
+        JEM__MOVE_OP("detach", NULL), JEM__MOVE_OP("concat", jem__move_backward),
+        JEM__MOVE_OP("slice", jem__move_backward), JEM__MOVE_OP("upsample", jem__move_backward),
+        JEM__MOVE_OP("flatten", jem__move_backward)
+    };
+#undef JEM__MOVE_OP
+    jem_tensor *in[2] = { x, x2 };
+    const jem__move_user u = { kind, a };
+    return jem__record(ctx, ops + kind, in, x2 ? 2 : 1, out, NULL, 0, &u, sizeof u, 0);
+}
 
 jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (k < 1 || x->h > 65536 / k || x->w > 65536 / k)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "upsample: x %s, %d times: from 1 up, "
-                                       "to sides of 65536", jem__shape_text(x).s, k);
-    return jem__op1(ctx, &jem__op_upsample, x, jem__shape(x->n, x->c, k * x->h, k * x->w),
-                    &k, sizeof k, 0);
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "upsample: x %s, %d times: from 1 up, to sides of "
+                           "65536", jem__shape_text(x).s, k);
+    return jem__move(ctx, JEM__UPSAMPLE, x, NULL, jem__shape(x->n, x->c, k * x->h, k * x->w), k);
 }
-
-/* Both move whole vectors of 16 lanes: to (c*h + i)*w + j, or a range of channels. */
-static ptrdiff_t jem__flat_at(jem_shape s, ptrdiff_t pixel, int c) {
-    return (ptrdiff_t)c * s.h * s.w + pixel;
-}
-
-static void jem__flatten_forward(const jem_call *c) {
-    const jem_shape s = c->in[0];
-    const float *x = c->x[0];
-    for (ptrdiff_t p = 0; p < (ptrdiff_t)s.h * s.w; p++)
-        for (int i = 0; i < s.c; i++, x += JEM_LANES)
-            memcpy(c->y + jem__flat_at(s, p, i) * JEM_LANES, x, JEM_LANES * sizeof *x);
-}
-static void jem__flatten_backward(const jem_call *c) {
-    const jem_shape s = c->in[0];
-    float *dx = c->dx[0];
-    for (ptrdiff_t p = 0; p < (ptrdiff_t)s.h * s.w; p++)
-        for (int i = 0; i < s.c; i++, dx += JEM_LANES) {
-            const float *dy = c->dy + jem__flat_at(s, p, i) * JEM_LANES;
-            for (int l = 0; l < JEM_LANES; l++) dx[l] = c->inner->add[0] ? dx[l] + dy[l] : dy[l];
-        }
-}
-static const jem_op jem__op_flatten = { "flatten", jem__flatten_forward, jem__flatten_backward,
-    JEM_KEEPS_NOTHING, &jem__stores };
 
 jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
-    return jem__op1(ctx, &jem__op_flatten, x, jem__shape(x->n, x->c * x->h * x->w, 1, 1),
-                    NULL, 0, 0);
+    return jem__move(ctx, JEM__FLATTEN, x, NULL, jem__shape(x->n, x->c * x->h * x->w, 1, 1), 0);
 }
-
-static void jem__slice_forward(const jem_call *c) {
-    const int first = *(const int *)c->user;
-    for (ptrdiff_t p = 0; p < (ptrdiff_t)c->out.h * c->out.w; p++)
-        memcpy(c->y + p * c->out.c * JEM_LANES, c->x[0] + (p * c->in[0].c + first) * JEM_LANES,
-               (size_t)(c->out.c * JEM_LANES) * sizeof(float));
-}
-static void jem__slice_backward(const jem_call *c) {
-    const int first = *(const int *)c->user;
-    for (ptrdiff_t p = 0; p < (ptrdiff_t)c->out.h * c->out.w; p++)
-        for (int i = 0; i < c->out.c * JEM_LANES; i++)
-            c->dx[0][(p * c->in[0].c + first) * JEM_LANES + i] +=
-                c->dy[p * c->out.c * JEM_LANES + i];
-}
-static const jem_op jem__op_slice = { "slice", jem__slice_forward, jem__slice_backward,
-    JEM_KEEPS_NOTHING, NULL };
 
 jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (first < 0 || count < 1 || count > x->c - first)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "slice: %d channels from %d on, of x %s",
-                                       count, first, jem__shape_text(x).s);
-    return jem__op1(ctx, &jem__op_slice, x, jem__shape(x->n, count, x->h, x->w),
-                    &first, sizeof first, 0);
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "slice: %d channels from %d on, of x %s", count,
+                           first, jem__shape_text(x).s);
+    return jem__move(ctx, JEM__SLICE, x, NULL, jem__shape(x->n, count, x->h, x->w), first);
 }
-
-/* y: the channels of a, then those of b; back, each its own */
-static void jem__concat_forward(const jem_call *c) {
-    float *y = c->y;
-    for (ptrdiff_t p = 0; p < (ptrdiff_t)c->out.h * c->out.w; p++)
-        for (int k = 0; k < 2; k++) {
-            const ptrdiff_t n = (ptrdiff_t)c->in[k].c * JEM_LANES;
-            memcpy(y, c->x[k] + p * n, (size_t)n * sizeof *y);
-            y += n;
-        }
-}
-static void jem__concat_backward(const jem_call *c) {
-    const float *dy = c->dy;
-    for (ptrdiff_t p = 0; p < (ptrdiff_t)c->out.h * c->out.w; p++)
-        for (int k = 0; k < 2; k++) {
-            const ptrdiff_t n = (ptrdiff_t)c->in[k].c * JEM_LANES;
-            float *dx = c->dx[k] ? c->dx[k] + p * n : NULL;
-            if (dx) c->ctx->k->pair(JEM__PAIR_ADD, dx, dy, 0, dx, n);
-            dy += n;
-        }
-}
-static const jem_op jem__op_concat = { "concat", jem__concat_forward, jem__concat_backward,
-    JEM_KEEPS_NOTHING, NULL };
 
 jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
     if (!a || !b || !jem_ok(ctx)) return NULL;
     if (a->n != b->n || a->h != b->h || a->w != b->w)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "concat: %s and %s differ in more than "
-                                       "channels", jem__shape_text(a).s, jem__shape_text(b).s);
-    jem_tensor *in[2] = { a, b };
-    return jem__record(ctx, &jem__op_concat, in, 2, jem__shape(a->n, a->c + b->c, a->h, a->w),
-                       NULL, 0, NULL, 0, 0);
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "concat: %s and %s differ in more than channels",
+                           jem__shape_text(a).s, jem__shape_text(b).s);
+    return jem__move(ctx, JEM__CONCAT, a, b, jem__shape(a->n, a->c + b->c, a->h, a->w), 0);
 }
-
-static void jem__detach_forward(const jem_call *c) {
-    memcpy(c->y, c->x[0], (size_t)jem__floats(c->out) * sizeof *c->y);
-}
-static const jem_op jem__op_detach = { "detach", jem__detach_forward, NULL, JEM_KEEPS_NOTHING,
-    NULL };
 
 jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x) {
-    return x ? jem__op1(ctx, &jem__op_detach, x, jem__shape_of(x), NULL, 0, 0) : NULL;
+    return x ? jem__move(ctx, JEM__DETACH, x, NULL, jem__shape_of(x), 0) : NULL;
 }
 
 /* ---- few images: lanes are blocks of one image ----------------------------------------------- */
@@ -3417,10 +3333,8 @@ static void jem__join_forward(const jem_call *c) {
     jem__blocks_copy(c, c->out.n, c->in[0], 0, 0);
 }
 static void jem__join_backward(const jem_call *c) { jem__blocks_copy(c, c->out.n, c->in[0], 0, 1); }
-static const jem_op jem__op_split = { "split", jem__split_forward, jem__split_backward,
-    JEM_KEEPS_NOTHING, &jem__whole };
-static const jem_op jem__op_join = { "join", jem__join_forward, jem__join_backward,
-    JEM_KEEPS_NOTHING, &jem__whole };
+JEM__OP(split, split, JEM_KEEPS_NOTHING, &jem__whole);
+JEM__OP(join, join, JEM_KEEPS_NOTHING, &jem__whole);
 
 static jem_tensor *jem__recut(jem_ctx *ctx, jem_tensor *x, int blocks) {       /* or join them */
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3456,8 +3370,7 @@ static void jem__halo_copy(const jem_call *c, int gradient) {
 }
 static void jem__halo_forward(const jem_call *c) { jem__halo_copy(c, 0); }
 static void jem__halo_backward(const jem_call *c) { jem__halo_copy(c, 1); }
-static const jem_op jem__op_halo = { "halo", jem__halo_forward, jem__halo_backward,
-    JEM_KEEPS_NOTHING, NULL };
+JEM__OP(halo, halo, JEM_KEEPS_NOTHING, NULL);
 
 /* A convolution of blocks. */
 static jem_tensor *jem__block_conv(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
@@ -3477,14 +3390,13 @@ static void jem__lse_forward(const jem_call *c) { c->ctx->k->logsumexp(c->x[0], 
 static void jem__lse_backward(const jem_call *c) {
     c->ctx->k->logsumexp_back(c->x[0], c->y, c->dy, c->in[0].c, c->dx[0], c->inner->add[0]);
 }
-static const jem_op jem__op_logsumexp = { "logsumexp", jem__lse_forward, jem__lse_backward,
-    JEM_KEEPS_INPUT | JEM_KEEPS_OUTPUT, &jem__stores };
+JEM__OP(logsumexp, lse, JEM_KEEPS_INPUT | JEM_KEEPS_OUTPUT, &jem__stores);
 
 jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (x->h != 1 || x->w != 1)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "logsumexp: x is %s, not (n,c,1,1)",
-                                       jem__shape_text(x).s);
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "logsumexp: x is %s, not (n,c,1,1)",
+                           jem__shape_text(x).s);
     return jem__op1(ctx, &jem__op_logsumexp, x, jem__shape(x->n, 1, 1, 1), NULL, 0, 0);
 }
 
@@ -3502,19 +3414,17 @@ static void jem__gather_backward(const jem_call *c) {
     const int *label = (const int *)c->user + c->group * JEM_LANES;
     for (int l = 0; l < JEM_LANES; l++) c->dx[0][label[l] * JEM_LANES + l] += c->dy[l];
 }
-static const jem_op jem__op_gather = { "gather", jem__gather_forward, jem__gather_backward,
-    JEM_KEEPS_NOTHING, NULL };
+JEM__OP(gather, gather, JEM_KEEPS_NOTHING, NULL);
 
 jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (x->h != 1 || x->w != 1 || !labels)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "gather: x is %s, not (n,c,1,1)%s",
-                                       jem__shape_text(x).s,
-                                       labels ? "" : ", and there are no labels");
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "gather: x is %s, not (n,c,1,1)%s",
+                           jem__shape_text(x).s, labels ? "" : ", and there are no labels");
     for (int i = 0; i < x->n; i++)
         if (labels[i] < 0 || labels[i] >= x->c)
-            return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "gather: label %d of image %d is "
-                                           "not in 0..%d", labels[i], i, x->c - 1);
+            return jem__refuse(ctx, JEM_BAD_ARGUMENT, "gather: label %d of image %d is not in "
+                               "0..%d", labels[i], i, x->c - 1);
     const size_t bytes = (size_t)(jem__groups(x->n) * JEM_LANES) * sizeof(int);
     int *all = (int *)jem__push_zero(ctx, bytes);
     if (!all) return NULL;
@@ -3529,8 +3439,7 @@ static void jem__sum_image_forward(const jem_call *c) {
 static void jem__sum_image_backward(const jem_call *c) {
     c->ctx->k->pair(JEM__PAIR_ADD, c->dx[0], c->dy, 1, c->dx[0], jem__floats(c->in[0]));
 }
-static const jem_op jem__op_sum_image = { "sum_image", jem__sum_image_forward,
-    jem__sum_image_backward, JEM_KEEPS_NOTHING, NULL };
+JEM__OP(sum_image, sum_image, JEM_KEEPS_NOTHING, NULL);
 
 jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3544,8 +3453,7 @@ static void jem__total_forward(const jem_call *c) {
     double sum = 0;
     for (int g = 0; g < jem__groups(c->in[0].n); g++) {
         const jem_call at = jem__at(c, g);
-        const int live = c->in[0].n - g * JEM_LANES < JEM_LANES ? c->in[0].n - g * JEM_LANES
-                                                                : JEM_LANES;
+        const int live = jem__live_lanes(c->in[0].n, g);
         for (ptrdiff_t i = 0; i < jem__floats(c->in[0]); i += JEM_LANES)
             for (int l = 0; l < live; l++) sum += (double)at.x[0][i + l];
     }
@@ -3557,27 +3465,22 @@ static void jem__total_backward(const jem_call *c) {
     const float d = (float)((double)c->dy[0] * *(const double *)c->user);
     for (int g = 0; g < jem__groups(c->in[0].n); g++) {
         const jem_call at = jem__at(c, g);
-        const int live = c->in[0].n - g * JEM_LANES < JEM_LANES ? c->in[0].n - g * JEM_LANES
-                                                                : JEM_LANES;
+        const int live = jem__live_lanes(c->in[0].n, g);
         for (ptrdiff_t i = 0; i < jem__floats(c->in[0]); i += JEM_LANES)
             for (int l = 0; l < live; l++) at.dx[0][i + l] += d;
     }
 }
-static const jem_op jem__op_mean = { "mean", jem__total_forward, jem__total_backward,
-    JEM_KEEPS_NOTHING, &jem__whole };
-static const jem_op jem__op_sum = { "sum", jem__total_forward, jem__total_backward,
-    JEM_KEEPS_NOTHING, &jem__whole };
+JEM__OP(mean, total, JEM_KEEPS_NOTHING, &jem__whole);
+JEM__OP(sum, total, JEM_KEEPS_NOTHING, &jem__whole);
 
+static jem_tensor *jem__total(jem_ctx *ctx, const jem_op *op, jem_tensor *x, double s) {
+    if (!x || !jem_ok(ctx)) return NULL;
+    return jem__op1(ctx, op, x, jem__shape(1, 1, 1, 1), &s, sizeof s, 0);
+}
 jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x) {
-    if (!x || !jem_ok(ctx)) return NULL;
-    const double s = 1.0 / ((double)x->n * x->c * x->h * x->w);
-    return jem__op1(ctx, &jem__op_mean, x, jem__shape(1, 1, 1, 1), &s, sizeof s, 0);
+    return jem__total(ctx, &jem__op_mean, x, x ? 1.0 / ((double)x->n * x->c * x->h * x->w) : 0);
 }
-jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) {
-    if (!x || !jem_ok(ctx)) return NULL;
-    const double s = 1.0;
-    return jem__op1(ctx, &jem__op_sum, x, jem__shape(1, 1, 1, 1), &s, sizeof s, 0);
-}
+jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) { return jem__total(ctx, &jem__op_sum, x, 1); }
 
 /* ---- normalisation: y = (x - mean) rstd gamma + beta ----------------------------------------- */
 /* All five norms are this; they differ in where mean and rstd come from: from x (instance, layer;
@@ -3587,17 +3490,10 @@ jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) {
 typedef struct jem__norm_user { jem_norm kind; int training; float momentum; } jem__norm_user;
 #define JEM__NORM_EPS 1e-5f
 
-typedef struct jem__norm_parts {
-    float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
-    const float *gamma, *beta;
-    ptrdiff_t pixels;
-    int c, own;                                    /* own: statistics are of x itself */
-} jem__norm_parts;
-
-static jem__norm_parts jem__norm_open(const jem_call *c) {
+static jem__norm jem__norm_open(const jem_call *c) {
     const jem__norm_user *u = (const jem__norm_user *)c->user;
     const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
-    jem__norm_parts p;
+    jem__norm p;
     p.mean = (float *)c->aux, p.rstd = p.mean + n, p.s1 = p.rstd + n, p.s2 = p.s1 + n;
     p.gamma = u->kind == JEM_NORM_ACT ? c->inner->param[1]->value : c->inner->param[0]->value;
     p.beta = u->kind == JEM_NORM_ACT ? NULL : c->inner->param[1]->value;
@@ -3607,7 +3503,7 @@ static jem__norm_parts jem__norm_open(const jem_call *c) {
 }
 
 /* s[c][16] -> its mean over pixels, and over channels too for the layer norm */
-static void jem__norm_mean(const jem__norm_parts *p, jem_norm kind, float *s) {
+static void jem__norm_mean(const jem__norm *p, jem_norm kind, float *s) {
     for (int l = 0; l < JEM_LANES; l++) {
         float all = 0;
         for (int i = 0; i < p->c; i++) all += s[i * JEM_LANES + l];
@@ -3618,7 +3514,7 @@ static void jem__norm_mean(const jem__norm_parts *p, jem_norm kind, float *s) {
 }
 
 /* Mean and rstd that do not come from x. */
-static void jem__norm_given(const jem_call *c, const jem__norm_parts *p) {
+static void jem__norm_given(const jem_call *c, const jem__norm *p) {
     const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
     jem_param *const *param = c->inner->param;
     for (int i = 0; i < p->c; i++)
@@ -3630,7 +3526,7 @@ static void jem__norm_given(const jem_call *c, const jem__norm_parts *p) {
 
 static void jem__norm_forward(const jem_call *c) {
     const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm_parts p = jem__norm_open(c);
+    const jem__norm p = jem__norm_open(c);
     const jem__kernels *k = c->ctx->k;
     const size_t bytes = (size_t)p.c * JEM_LANES * sizeof(float);
     if (p.own) {
@@ -3641,34 +3537,33 @@ static void jem__norm_forward(const jem_call *c) {
         jem__norm_mean(&p, u->kind, p.rstd);
         for (int i = 0; i < p.c * JEM_LANES; i++) p.rstd[i] = 1 / sqrtf(p.rstd[i] + JEM__NORM_EPS);
     } else jem__norm_given(c, &p);
-    k->normalize(c->x[0], p.mean, p.rstd, p.gamma, p.beta, p.pixels, p.c, c->y);
+    k->normalize(&p, c->x[0], c->y);
 }
 
 /* dx = rstd (dy gamma - mean(dy gamma) - xhat mean(dy gamma xhat)); no means if they are given */
 static void jem__norm_backward(const jem_call *c) {
     const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm_parts p = jem__norm_open(c);
+    const jem__norm p = jem__norm_open(c);
     const jem__kernels *k = c->ctx->k;
     if (p.own) {
         memset(p.s1, 0, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
-        k->normalize_sums(c->x[0], c->dy, p.mean, p.rstd, p.pixels, p.c, p.s1, p.s2);
+        k->normalize_sums(&p, c->x[0], c->dy);
         for (int i = 0; i < p.c * JEM_LANES; i++)
             p.s1[i] *= p.gamma[i / JEM_LANES], p.s2[i] *= p.gamma[i / JEM_LANES];
         jem__norm_mean(&p, u->kind, p.s1);
         jem__norm_mean(&p, u->kind, p.s2);
     }
-    k->normalize_back(c->x[0], c->dy, p.mean, p.rstd, p.gamma, p.own ? p.s1 : NULL,
-                      p.own ? p.s2 : NULL, p.pixels, p.c, c->dx[0]);
+    k->normalize_back(&p, p.own, c->x[0], c->dy, c->dx[0]);
 }
 
 /* s1[c] = sum dy, s2[c] = sum dy xhat over the batch, in the first lane of group 0's s1, s2 */
 static void jem__norm_totals(const jem_call *c) {
-    const jem__norm_parts first = jem__norm_open(c);
+    const jem__norm first = jem__norm_open(c);
     for (int g = 0; g < jem__groups(c->out.n); g++) {
         const jem_call at = jem__at(c, g);
-        const jem__norm_parts p = jem__norm_open(&at);
+        const jem__norm p = jem__norm_open(&at);
         memset(p.s1, 0, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
-        c->ctx->k->normalize_sums(at.x[0], at.dy, p.mean, p.rstd, p.pixels, p.c, p.s1, p.s2);
+        c->ctx->k->normalize_sums(&p, at.x[0], at.dy);
         for (int i = 0; i < p.c; i++) {            /* dead lanes have dy = 0 */
             const float a = jem__sum_lanes(p.s1 + i * JEM_LANES),
                         b = jem__sum_lanes(p.s2 + i * JEM_LANES);
@@ -3680,7 +3575,7 @@ static void jem__norm_totals(const jem_call *c) {
 
 /* dgamma = sum dy xhat, dbeta = sum dy; act norm: dscale = sum dy (x + loc), dloc = scale sum dy */
 static jem_status jem__norm_param_grad(const jem_call *c) {
-    const jem__norm_parts p = jem__norm_open(c);
+    const jem__norm p = jem__norm_open(c);
     const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
     jem__norm_totals(c);
     float *dgamma = c->inner->param[act ? 1 : 0]->grad, *dbeta = c->inner->param[act ? 0 : 1]->grad;
@@ -3693,14 +3588,14 @@ static jem_status jem__norm_param_grad(const jem_call *c) {
 
 /* Batch statistics: mean and mean squared deviation per channel over images and pixels, summed in
    double, into the mean and rstd of group 0. */
-static void jem__norm_statistics(const jem_call *c, const jem__norm_parts *p) {
+static void jem__norm_statistics(const jem_call *c, const jem__norm *p) {
     const int groups = jem__groups(c->out.n);
     const double count = (double)c->out.n * (double)p->pixels;
     for (int pass = 0; pass < 2; pass++) {         /* the mean, then the deviations from it */
         float *to = pass ? p->rstd : p->mean;
         for (int g = 0; g < groups; g++) {
             const jem_call at = jem__at(c, g);
-            const jem__norm_parts q = jem__norm_open(&at);
+            const jem__norm q = jem__norm_open(&at);
             memset(q.s1, 0, (size_t)p->c * JEM_LANES * sizeof(float));
             c->ctx->k->moment(at.x[0], pass ? p->mean : NULL, pass, p->pixels, p->c, q.s1);
         }
@@ -3718,7 +3613,7 @@ static void jem__norm_statistics(const jem_call *c, const jem__norm_parts *p) {
 
 static void jem__norm_batch_forward(const jem_call *c) {
     const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm_parts p = jem__norm_open(c);
+    const jem__norm p = jem__norm_open(c);
     const int groups = jem__groups(c->out.n);
     const double count = (double)c->out.n * (double)p.pixels;
     const double unbiased = count > 1 ? count / (count - 1) : 1;
@@ -3751,14 +3646,14 @@ static void jem__norm_batch_forward(const jem_call *c) {
     if (u->kind == JEM_NORM_ACT) param[2]->value[0] = (float)sound, jem__norm_given(c, &p);
     for (int g = 0; g < groups; g++) {
         const jem_call at = jem__at(c, g);
-        const jem__norm_parts q = jem__norm_open(&at);
+        const jem__norm q = jem__norm_open(&at);
         if (g) memcpy(q.mean, p.mean, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
-        c->ctx->k->normalize(at.x[0], p.mean, p.rstd, p.gamma, p.beta, p.pixels, p.c, at.y);
+        c->ctx->k->normalize(&p, at.x[0], at.y);
     }
 }
 
 static void jem__norm_batch_backward(const jem_call *c) {
-    const jem__norm_parts p = jem__norm_open(c);
+    const jem__norm p = jem__norm_open(c);
     const int own = ((const jem__norm_user *)c->user)->kind == JEM_NORM_BATCH;
     const float count = (float)c->out.n * (float)p.pixels;
     jem__norm_totals(c);
@@ -3770,8 +3665,7 @@ static void jem__norm_batch_backward(const jem_call *c) {
     }
     for (int g = 0; g < jem__groups(c->out.n); g++) {
         const jem_call at = jem__at(c, g);
-        c->ctx->k->normalize_back(at.x[0], at.dy, p.mean, p.rstd, p.gamma, own ? p.s1 : NULL,
-                                  own ? p.s2 : NULL, p.pixels, p.c, at.dx[0]);
+        c->ctx->k->normalize_back(&p, own, at.x[0], at.dy, at.dx[0]);
         /* dead lanes stay out */
         for (ptrdiff_t i = 0; at.live < JEM_LANES && i < p.pixels * p.c * JEM_LANES; i += JEM_LANES)
             for (int l = at.live; l < JEM_LANES; l++) at.dx[0][i + l] = 0;
@@ -3798,10 +3692,9 @@ static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, 
     for (int i = 0; i < n_params; i++) {
         const ptrdiff_t want = kind == JEM_NORM_ACT && i == 2 ? 1 : x->c;
         if (!params[i] || params[i]->size != want)
-            return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "%s: x %s, parameter %d %s: %d "
-                                           "numbers wanted", each[kind].name, jem__shape_text(x).s,
-                                           i, params[i] ? jem__param_text(params[i]).s : "NULL",
-                                           (int)want);
+            return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, parameter %d %s: %d numbers wanted",
+                               each[kind].name, jem__shape_text(x).s, i,
+                               params[i] ? jem__param_text(params[i]).s : "NULL", (int)want);
     }
     const int fresh = kind == JEM_NORM_ACT && training && params[2]->value[0] == 0;
     const jem_op *op = kind == JEM_NORM_BATCH && training ? &batch_op
@@ -5254,6 +5147,72 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
         if (jem_write(x, m.x) != JEM_OK) break;
         if (d.watch && d.watch(d.watch_user, step, x)) break;
     }
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
+jem_ais_desc jem_ais_desc_default(void) {
+    JEM__ZEROED(jem_ais_desc, d);
+    d.levels = 500, d.std = 1, d.walk = jem_mcmc_desc_default();
+    d.walk.steps = 1, d.walk.leapfrog = 5;
+    return d;
+}
+
+/* a log q + b log p, where q = N(mean, std^2 I) is normalised. */
+typedef struct jem__bridge { jem_fn logp; void *user; float a, b, mean, std; } jem__bridge;
+
+static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem__bridge *s = (const jem__bridge *)user;
+    const double each = log((double)s->std * sqrt(6.283185307179586));
+    jem_tensor *p = s->logp(ctx, x, s->user);
+    jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_shift(ctx, x, -s->mean)));
+    q = jem_scale(ctx, q, -0.5f / (s->std * s->std));
+    q = jem_shift(ctx, q, (float)(-each * x->c * x->h * x->w));
+    return jem_add(ctx, jem_scale(ctx, q, s->a), jem_scale(ctx, p, s->b));
+}
+
+/* The mean of exp(w[i]), in logarithms. */
+static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
+    double top = w[0], sum = 0, squares = 0;
+    for (int i = 1; i < n; i++) top = w[i] > top ? w[i] : top;
+    for (int i = 0; i < n; i++) {
+        const double e = exp(w[i] - top);
+        sum += e, squares = fma(e, e, squares);
+    }
+    r->log_z = top + log(sum / n), r->chains = sum * sum / squares;
+    r->error = sqrt(fmax(1 / r->chains - 1.0 / n, 0));     /* relative error of the mean */
+}
+
+jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
+                   jem_rng *rng, jem_ais_result *result) {
+    const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
+    const char *const what = "ais";
+    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.levels, 1, INT32_MAX) ||
+        !JEM__IN(d.std, JEM__TINY, JEM__MOST) || !JEM__IN(d.walk.temperatures, 1, 1))
+        return jem_error_status(ctx);
+    if (!result) return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: result is NULL");
+    jem_fresh_desc start = jem_fresh_desc_default();       /* nothing but the noise */
+    start.mean = d.mean, start.denoise.sigma_max = d.std;
+    start.denoise.steps = start.walk.steps = 0, start.clean = 0;
+    jem__bridge s;
+    s.logp = logp, s.user = user, s.mean = d.mean, s.std = d.std;
+    const jem_mark mark = jem_begin(ctx);
+    double *w = (double *)jem__push_zero(ctx, (size_t)x->n * sizeof *w);
+    float *f = jem__push_floats(ctx, x->n);
+    if (w && f) jem_fresh(ctx, logp, user, x, &start, rng);
+    for (int k = 1; k <= d.levels && ctx->status == JEM_OK; k++) {     /* b = (k/levels)^2 */
+        const double to = (double)k / d.levels, from = (double)(k - 1) / d.levels;
+        const double more = (to - from) * (to + from);
+        s.a = -1, s.b = 1;
+        const jem_mark level = jem_begin(ctx);
+        const jem_status told = jem_read(jem__density(ctx, what, jem__between, &s, x), f);
+        jem_end(ctx, level);
+        if (told != JEM_OK) break;
+        for (int i = 0; i < x->n; i++) w[i] = fma(more, (double)f[i], w[i]);
+        s.b = (float)(to * to), s.a = 1 - s.b;
+        jem_mcmc(ctx, jem__between, &s, x, &d.walk, rng, NULL);
+    }
+    if (ctx->status == JEM_OK) jem__ais_sum(w, x->n, result);
     jem_end(ctx, mark);
     return ctx->status;
 }
@@ -7285,6 +7244,12 @@ JEM__COMPILE("O1")
 #define JEM__ONCE static
 #endif
 
+enum {
+    JEM__CO = 6,           /* most output channels of a block of a convolution */
+    JEM__WO = 4,           /* output channels of a block of a weight gradient */
+    JEM__TILES = 4         /* Winograd works on so many tiles at a time */
+};
+
 typedef struct jem__phase {
     int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
     int step_in, taps;                             /* pixel r,c reads r*step_in + down, ... */
@@ -7364,10 +7329,17 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
         o += jem__conv_channels(q->co - o, &kind);
     return o;
 }
+static int jem__direct_kind(const jem__conv *q) {  /* an output's pack depends on shape alone */
+    return q->gradient ? 1 + q->stride * 64 + q->pad : 0;
+}
+static ptrdiff_t jem__direct_pack_size(const jem__conv *q) {
+    return (ptrdiff_t)q->co * q->ci * q->k * q->k + 6;       /* which the last block may read */
+}
 /* Weights w (O,I,k,k) in the order in which the blocks read them, phase after phase. */
-static void jem__conv_pack(const jem__conv *q, const float *w, float *out) {
+static void jem__direct_pack(jem_ctx *ctx, const jem__conv *q, const float *w, float *out) {
     const int kk = q->k * q->k;
     jem__phase f;
+    (void)ctx;
     for (int phase = 0; jem__conv_phase(q, phase, &f); phase++)
         for (int o0 = 0, co, kind; o0 < q->co; o0 += co) {
             co = jem__conv_channels(q->co - o0, &kind);
@@ -7381,8 +7353,48 @@ static void jem__conv_pack(const jem__conv *q, const float *w, float *out) {
         }
 }
 
-/* Winograd works on so many tiles at a time; planes of one point, not a power of two apart. */
-#define JEM__TILES 4
+/* A weight gradient's convolution as its dealt operands show it: where a kernel is one pixel, those
+   of x that it meets. */
+static jem__conv jem__conv_dealt(const jem__conv *q) {
+    jem__conv d = *q;
+    if (q->k == 1 && q->pad == 0) d.hi = q->ho, d.wi = q->wo, d.stride = 1;
+    return d;
+}
+/* A product is a block of output channels (or of input channels, if x is the larger: it is read
+   once) with every block of the others, of which a few go through a group together, so that it
+   stays in the cache. Nothing is left to finish. */
+static int jem__direct_by_x(const jem__weights *w, const jem__conv *dealt) {
+    return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
+           dealt->ci >= w->ctx->threads * w->ctx->k->wi;
+}
+static int jem__direct_panel(const jem__weights *w) {
+    const int fit = 56 / (w->q->k * w->q->k);      /* sums of 64 KB with AVX-512 */
+    return w->groups == 1 || fit < 1 ? 1 : fit;
+}
+static void jem__direct_plan(jem__weights *w) {
+    const jem__kernels *k = w->ctx->k;
+    const jem__conv d = jem__conv_dealt(w->q), *q = &d;
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
+    w->products = jem__direct_by_x(w, q) ? iblocks : oblocks;
+    w->x_step = (ptrdiff_t)iblocks * k->wi * q->hi * q->wi * JEM_LANES;
+    w->y_step = (ptrdiff_t)oblocks * JEM__WO * q->ho * q->wo * JEM_LANES;
+    w->product_step = (ptrdiff_t)jem__direct_panel(w) * q->k * q->k * JEM__WO * k->wi * JEM_LANES;
+    w->x_size = w->groups * w->x_step, w->y_size = w->groups * w->y_step;
+    w->product_size = w->products * w->product_step;
+}
+static ptrdiff_t jem__direct_work(const jem__conv *q) { (void)q; return 0; }
+
+/* Bias sums of a group, channel by channel and lane by lane, and their end. */
+static void jem__bias_deal(const jem__weights *w, int g, const float *dy) {
+    w->ctx->k->moment(dy, NULL, 0, (ptrdiff_t)w->q->ho * w->q->wo, w->q->co,
+                      w->sums + (ptrdiff_t)g * w->q->co * JEM_LANES);
+}
+static void jem__bias_finish(const jem__weights *w, int o) {
+    for (int g = 0; w->db && g < w->groups; g++)
+        w->db[o] += jem__sum_lanes(w->sums + ((ptrdiff_t)g * w->q->co + o) * JEM_LANES);
+}
+
+/* Planes of one point, not a power of two apart. */
 static ptrdiff_t jem__wino_plane(int channels) {
     return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
 }
@@ -7437,38 +7449,57 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size
     }
 }
 
-/* o = G g; every product is exact or the last operation, so no compiler changes a bit */
-static void jem__wino_g(int m, double g0, double g1, double g2, double *o) {
-    const double s = g0 + g2, r = g0 + 4 * g2, d = 2 * g1;
-    if (m == 2) {
-        o[0] = g0, o[1] = (s + g1) / 2, o[2] = (s - g1) / 2, o[3] = g2;
-        return;
-    }
-    o[0] = g0 / 4, o[1] = (s + g1) / -6, o[2] = (s - g1) / -6;
-    o[3] = (r + d) / 24, o[4] = (r - d) / 24, o[5] = g2;
+static int jem__wino_kind(const jem__conv *q) { return q->tile * 2 + q->gradient; }
+static ptrdiff_t jem__wino_pack_size(const jem__conv *q) {
+    return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2) + 6;
 }
-/* Weights w (O,I,3,3) to [point][block of CO][input channel][CO], turned round for a gradient: the
-   block of `co` channels from o0 on. */
-static void jem__wino_pack(const jem__conv *q, const float *w, int o0, int co, float *out) {
-    const int m = q->tile, a = m + 2;
-    const ptrdiff_t plane = (ptrdiff_t)q->ci * q->co;
-    out += (ptrdiff_t)o0 * q->ci;
-    for (int c = 0; c < q->ci; c++)
-        for (int o = o0; o < o0 + co; o++, out++) {
-            const float *g = w + (ptrdiff_t)(q->gradient ? c * q->co + o : o * q->ci + c) * 9;
-            const int s = q->gradient ? -3 : 3, first = q->gradient ? 8 : 0;
-            double t[6][3], u[6];
-            for (int j = 0; j < 3; j++) {
-                const float *k = g + first + (q->gradient ? -j : j);
-                jem__wino_g(m, (double)k[0], (double)k[s], (double)k[2 * s], u);
-                for (int i = 0; i < a; i++) t[i][j] = u[i];
-            }
-            for (int i = 0; i < a; i++) {
-                jem__wino_g(m, t[i][0], t[i][1], t[i][2], u);
-                for (int j = 0; j < a; j++) out[(i * a + j) * plane] = (float)u[j];
-            }
-        }
+
+typedef struct jem__wino_job {
+    const jem__kernels *k;
+    const jem__conv *q;
+    const float *from;
+    float *to;
+    int blocks;
+} jem__wino_job;
+
+static void jem__wino_task_pack(void *arg, int block) {
+    const jem__wino_job *j = (const jem__wino_job *)arg;
+    const int o = jem__conv_from(j->q, block, j->blocks);
+    j->k->wino_pack(j->q, j->from, o, jem__conv_from(j->q, block + 1, j->blocks) - o, j->to);
 }
+static void jem__wino_pack_all(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
+    jem__wino_job job = { ctx->k, q, w, packed, 0 };
+    for (int o = 0, kind; o < q->co; job.blocks++) o += jem__conv_channels(q->co - o, &kind);
+    jem__parallel(ctx, job.blocks, 270.0 * q->co * q->ci, jem__wino_task_pack, &job);
+}
+
+/* Of the 36 points of F4: operands transformed, a product is (point, block of output channels), and
+   G' finishes an output channel. Planes of a point are not a power of two apart; a pixel of zeros
+   lies behind the bias sums. */
+static ptrdiff_t jem__wino_sums(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
+static void jem__wino_plan(jem__weights *w) {
+    const jem__kernels *k = w->ctx->k;
+    const jem__conv *q = w->q;
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
+    const ptrdiff_t all = (ptrdiff_t)w->groups * ((q->ho + 3) / 4) * ((q->wo + 3) / 4);
+    w->x_step = all * iblocks * k->wi * JEM_LANES + 80;
+    w->y_step = all * oblocks * JEM__WO * JEM_LANES + 80;
+    w->product_step = all;
+    w->products = 36 * oblocks, w->finishes = q->co;
+    w->x_size = 36 * w->x_step, w->y_size = 36 * w->y_step;
+    w->product_size = 36 * jem__wino_sums(q);
+    w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
+}
+
+/* Vectors, which the compiler adds and multiplies; for the rest there are macros. */
+#if defined(JEM__X86) || defined(JEM__ARM) || defined(JEM__WASM)
+#define JEM__VECTORS(n)                                                                            \
+    typedef float jem__f32x##n __attribute__((vector_size(4 * n)));                                \
+    typedef uint32_t jem__u32x##n __attribute__((vector_size(4 * n)))
+JEM__VECTORS(4);
+JEM__VECTORS(8);
+JEM__VECTORS(16);
+#endif
 
 JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION: the rooms */
@@ -7477,146 +7508,97 @@ JEM__COMPILE_END
 #if JEM__PASS == 2                                 /* JEM_ISA_AVX2 */
 #define JEM__TARGET __attribute__((target("avx2,fma")))
 #define JEM__FN(name) jem__##name##_avx2
-#define JEM__V __m256
-#define JEM__I __m256i
+#define JEM__V jem__f32x8
+#define JEM__I jem__u32x8
 #define JEM__VL 8
 #define JEM__MM(name) _mm256_##name
 #define JEM__PX 2                                  /* conv block: channels x pixels fill the file */
-#define JEM__CO 6
-#define JEM__WO 4                                  /* weight gradient block: out x in channels */
-#define JEM__WI 3
-#define JEM__FOLD4(a, b)                                                                           \
-    _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31))
-#define JEM__FOLD2(a, b)                                                                           \
-    _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee))
-#define JEM__FOLD1(a, b)                                                                           \
-    _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd))
-#define JEM__LESS(a, b, x, y) _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
+#define JEM__WI 3                                  /* weight gradient block: WO x in channels */
+#define JEM__FOLD4(a, b) _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31)
+#define JEM__FOLD2(a, b) _mm256_shuffle_ps(a, b, 0x44) + _mm256_shuffle_ps(a, b, 0xee)
+#define JEM__FOLD1(a, b) _mm256_shuffle_ps(a, b, 0x88) + _mm256_shuffle_ps(a, b, 0xdd)
+#define JEM__LESS(a, b, x, y) (JEM__V)_mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 #define JEM__BITS(a)                                                                               \
     ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LT_OQ)))
 #define JEM__PICK(bits, x, y)                                                                      \
-    _mm256_blendv_ps(y, x, _mm256_castsi256_ps(_mm256_sllv_epi32(_mm256_set1_epi32((int)(bits)),   \
-                     _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24))))
-#define JEM__IOTA() _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
-#define JEM__IXOR(a, b) _mm256_xor_si256(a, b)
-#define JEM__IAND(a, b) _mm256_and_si256(a, b)
-#define JEM__AS_I(v) _mm256_castps_si256(v)
-#define JEM__AS_V(i) _mm256_castsi256_ps(i)
+    (JEM__V)_mm256_blendv_ps(y, x, (__m256)_mm256_sllv_epi32(_mm256_set1_epi32((int)(bits)),       \
+                             _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24)))
+#define JEM__IOTA (JEM__I)_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
+#define JEM__TO_V(i) (JEM__V)_mm256_cvtepi32_ps((__m256i)(i))
 
 #elif JEM__PASS == 3                               /* JEM_ISA_AVX512 */
 #define JEM__TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
 #define JEM__FN(name) jem__##name##_avx512
-#define JEM__V __m512
-#define JEM__I __m512i
+#define JEM__V jem__f32x16
+#define JEM__I jem__u32x16
 #define JEM__VL 16
 #define JEM__MM(name) _mm512_##name
 #define JEM__PX 4
-#define JEM__CO 6
-#define JEM__WO 4
 #define JEM__WI 4
-#define JEM__FOLD8(a, b)                                                                           \
-    _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee))
-#define JEM__FOLD4(a, b)                                                                           \
-    _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd))
-#define JEM__FOLD2(a, b)                                                                           \
-    _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee))
-#define JEM__FOLD1(a, b)                                                                           \
-    _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd))
-#define JEM__LESS(a, b, x, y) _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), x)
+#define JEM__FOLD8(a, b) _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xee)
+#define JEM__FOLD4(a, b) _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd)
+#define JEM__FOLD2(a, b) _mm512_shuffle_ps(a, b, 0x44) + _mm512_shuffle_ps(a, b, 0xee)
+#define JEM__FOLD1(a, b) _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xdd)
+#define JEM__LESS(a, b, x, y) (JEM__V)_mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), x)
 #define JEM__BITS(a) ((unsigned)_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_LT_OQ))
-#define JEM__PICK(bits, x, y) _mm512_mask_mov_ps(y, (__mmask16)(bits), x)
-#define JEM__IOTA() _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-#define JEM__IXOR(a, b) _mm512_xor_si512(a, b)
-#define JEM__IAND(a, b) _mm512_and_si512(a, b)
-#define JEM__AS_I(v) _mm512_castps_si512(v)
-#define JEM__AS_V(i) _mm512_castsi512_ps(i)
+#define JEM__PICK(bits, x, y) (JEM__V)_mm512_mask_mov_ps(y, (__mmask16)(bits), x)
+#define JEM__IOTA (JEM__I)_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#define JEM__TO_V(i) (JEM__V)_mm512_cvtepi32_ps((__m512i)(i))
 
 #elif JEM__PASS == 4                               /* JEM_ISA_NEON */
 #define JEM__TARGET
 #define JEM__FN(name) jem__##name##_neon
-#define JEM__V float32x4_t
-#define JEM__I uint32x4_t
+#define JEM__V jem__f32x4
+#define JEM__I jem__u32x4
 #define JEM__VL 4
 #define JEM__PX 4
-#define JEM__CO 6
-#define JEM__WO 4
 #define JEM__WI 4
-#define JEM__LOAD(p) vld1q_f32(p)
+#define JEM__LOAD(p) (JEM__V)vld1q_f32(p)
 #define JEM__STORE(p, v) vst1q_f32(p, v)
-#define JEM__SET(x) vdupq_n_f32(x)
-#define JEM__FMA(a, b, c) vfmaq_f32(c, a, b)
-#define JEM__FNMA(a, b, c) vfmsq_f32(c, a, b)
-#define JEM__ADD(a, b) vaddq_f32(a, b)
-#define JEM__SUB(a, b) vsubq_f32(a, b)
-#define JEM__MUL(a, b) vmulq_f32(a, b)
-#define JEM__DIV(a, b) vdivq_f32(a, b)
-#define JEM__SQRT(a) vsqrtq_f32(a)
+#define JEM__SET(x) (JEM__V)vdupq_n_f32(x)
+#define JEM__FMA(a, b, c) (JEM__V)vfmaq_f32(c, a, b)
+#define JEM__FNMA(a, b, c) (JEM__V)vfmsq_f32(c, a, b)
+#define JEM__SQRT(a) (JEM__V)vsqrtq_f32(a)
 #define JEM__FOLD2(a, b)                                                                           \
-    vaddq_f32(vcombine_f32(vget_low_f32(a), vget_low_f32(b)),                                      \
-              vcombine_f32(vget_high_f32(a), vget_high_f32(b)))
+    vcombine_f32(vget_low_f32(a), vget_low_f32(b)) +                                               \
+    vcombine_f32(vget_high_f32(a), vget_high_f32(b))
 #define JEM__FOLD1(a, b) vpaddq_f32(a, b)
-#define JEM__LESS(a, b, x, y) vbslq_f32(vcltq_f32(a, b), x, y)
-#define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), jem__neon_bits()))
+#define JEM__LESS(a, b, x, y) (JEM__V)vbslq_f32(vcltq_f32(a, b), x, y)
+#define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), (uint32x4_t)jem__neon_bits))
 #define JEM__PICK(bits, x, y)                                                                      \
-    vbslq_f32(vtstq_u32(vdupq_n_u32((uint32_t)(bits)), jem__neon_bits()), x, y)
-#define JEM__ISET(x) vdupq_n_u32((uint32_t)(x))
-#define JEM__IOTA() jem__neon_iota()
-#define JEM__IADD(a, b) vaddq_u32(a, b)
-#define JEM__IXOR(a, b) veorq_u32(a, b)
-#define JEM__IAND(a, b) vandq_u32(a, b)
-#define JEM__SHL(a, s) vshlq_u32(a, vdupq_n_s32(s))
-#define JEM__SHR(a, s) vshlq_u32(a, vdupq_n_s32(-(s)))
-#define JEM__AS_I(v) vreinterpretq_u32_f32(v)
-#define JEM__AS_V(i) vreinterpretq_f32_u32(i)
-#define JEM__TO_V(i) vcvtq_f32_s32(vreinterpretq_s32_u32(i))
-JEM__INLINE uint32x4_t jem__neon_bits(void) {
-    static const uint32_t b[4] = { 1, 2, 4, 8 };
-    return vld1q_u32(b);
-}
-JEM__INLINE uint32x4_t jem__neon_iota(void) {
-    static const uint32_t b[4] = { 0, 1, 2, 3 };
-    return vld1q_u32(b);
-}
+    (JEM__V)vbslq_f32(vtstq_u32(vdupq_n_u32((uint32_t)(bits)), (uint32x4_t)jem__neon_bits), x, y)
+#define JEM__ISET(x) (JEM__I)vdupq_n_u32((uint32_t)(x))
+#define JEM__IOTA jem__neon_iota
+#define JEM__TO_V(i) (JEM__V)vcvtq_f32_s32((int32x4_t)(i))
+static const jem__u32x4 jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2, 4, 8 };
 
 #elif JEM__PASS == 7                               /* JEM_ISA_WASM */
 #define JEM__TARGET
 #define JEM__FN(name) jem__##name##_wasm
-#define JEM__V v128_t
-#define JEM__I v128_t
+#define JEM__V jem__f32x4
+#define JEM__I jem__u32x4
 #define JEM__VL 4
 #define JEM__PX 2                                  /* for the 16 registers of x86-64 */
-#define JEM__CO 6
-#define JEM__WO 4
 #define JEM__WI 2
-#define JEM__LOAD(p) wasm_v128_load(p)
-#define JEM__STORE(p, v) wasm_v128_store(p, v)
-#define JEM__SET(x) wasm_f32x4_splat(x)
-#define JEM__FMA(a, b, c) wasm_f32x4_add(wasm_f32x4_mul(a, b), c)
-#define JEM__FNMA(a, b, c) wasm_f32x4_sub(c, wasm_f32x4_mul(a, b))
-#define JEM__ADD(a, b) wasm_f32x4_add(a, b)
-#define JEM__SUB(a, b) wasm_f32x4_sub(a, b)
-#define JEM__MUL(a, b) wasm_f32x4_mul(a, b)
-#define JEM__DIV(a, b) wasm_f32x4_div(a, b)
-#define JEM__SQRT(a) wasm_f32x4_sqrt(a)
+#define JEM__LOAD(p) (JEM__V)wasm_v128_load(p)
+#define JEM__STORE(p, v) wasm_v128_store(p, (v128_t)(v))
+#define JEM__SET(x) (JEM__V)wasm_f32x4_splat(x)
+#define JEM__FMA(a, b, c) ((a) * (b) + (c))
+#define JEM__FNMA(a, b, c) ((c) - (a) * (b))
+#define JEM__SQRT(a) (JEM__V)wasm_f32x4_sqrt((v128_t)(a))
 #define JEM__FOLD2(a, b)                                                                           \
-    wasm_f32x4_add(wasm_i32x4_shuffle(a, b, 0, 1, 4, 5), wasm_i32x4_shuffle(a, b, 2, 3, 6, 7))
+    __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7)
 #define JEM__FOLD1(a, b)                                                                           \
-    wasm_f32x4_add(wasm_i32x4_shuffle(a, b, 0, 2, 4, 6), wasm_i32x4_shuffle(a, b, 1, 3, 5, 7))
-#define JEM__LESS(a, b, x, y) wasm_v128_bitselect(x, y, wasm_f32x4_lt(a, b))
-#define JEM__BITS(a) wasm_i32x4_bitmask(wasm_f32x4_lt(a, wasm_f32x4_splat(0.0f)))
+    __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7)
+#define JEM__LESS(a, b, x, y)                                                                      \
+    (JEM__V)wasm_v128_bitselect((v128_t)(x), (v128_t)(y), (v128_t)((a) < (b)))
+#define JEM__BITS(a) wasm_i32x4_bitmask((v128_t)((a) < JEM__SET(0.0f)))
 #define JEM__PICK(bits, x, y)                                                                      \
-    wasm_v128_bitselect(x, y, wasm_i32x4_ne(wasm_v128_and(wasm_i32x4_splat((int)(bits)),           \
-                        wasm_i32x4_const(1, 2, 4, 8)), wasm_i32x4_splat(0)))
-#define JEM__ISET(x) wasm_i32x4_splat((int)(x))
-#define JEM__IOTA() wasm_i32x4_const(0, 1, 2, 3)
-#define JEM__IADD(a, b) wasm_i32x4_add(a, b)
-#define JEM__IXOR(a, b) wasm_v128_xor(a, b)
-#define JEM__IAND(a, b) wasm_v128_and(a, b)
-#define JEM__SHL(a, s) wasm_i32x4_shl(a, s)
-#define JEM__SHR(a, s) wasm_u32x4_shr(a, s)
-#define JEM__AS_I(v) (v)
-#define JEM__AS_V(i) (i)
-#define JEM__TO_V(i) wasm_f32x4_convert_i32x4(i)
+    (JEM__V)wasm_v128_bitselect((v128_t)(x), (v128_t)(y), (v128_t)(                                \
+        (JEM__ISET(bits) & (JEM__I)wasm_i32x4_const(1, 2, 4, 8)) != JEM__ISET(0)))
+#define JEM__ISET(x) (JEM__I)wasm_i32x4_splat((int)(x))
+#define JEM__IOTA (JEM__I)wasm_i32x4_const(0, 1, 2, 3)
+#define JEM__TO_V(i) (JEM__V)wasm_f32x4_convert_i32x4((v128_t)(i))
 
 #else                                              /* JEM_ISA_SCALAR: one lane at a time */
 #define JEM__TARGET
@@ -7625,59 +7607,40 @@ JEM__INLINE uint32x4_t jem__neon_iota(void) {
 #define JEM__I uint32_t
 #define JEM__VL 1
 #define JEM__PX 2
-#define JEM__CO 6
-#define JEM__WO 4
 #define JEM__WI 4
 #define JEM__LOAD(p) (*(p))
 #define JEM__STORE(p, v) (*(p) = (v))
 #define JEM__SET(x) (x)
 #define JEM__FMA(a, b, c) jem__fmaf(a, b, c)
 #define JEM__FNMA(a, b, c) jem__fmaf(-(a), b, c)
-#define JEM__ADD(a, b) ((a) + (b))
-#define JEM__SUB(a, b) ((a) - (b))
-#define JEM__MUL(a, b) ((a) * (b))
-#define JEM__DIV(a, b) ((a) / (b))
 #define JEM__SQRT(a) sqrtf(a)
 #define JEM__LESS(a, b, x, y) ((a) < (b) ? (x) : (y))
 #define JEM__BITS(a) ((a) < 0 ? 1u : 0u)
 #define JEM__PICK(bits, x, y) ((bits) & 1u ? (x) : (y))
 #define JEM__ISET(x) ((uint32_t)(x))
-#define JEM__IOTA() 0u
-#define JEM__IADD(a, b) ((a) + (b))
-#define JEM__IXOR(a, b) ((a) ^ (b))
-#define JEM__IAND(a, b) ((a) & (b))
-#define JEM__SHL(a, s) ((a) << (s))
-#define JEM__SHR(a, s) ((a) >> (s))
-#define JEM__AS_I(v) jem__float_bits(v)
-#define JEM__AS_V(i) jem__bits_float(i)
+#define JEM__IOTA 0u
 #define JEM__TO_V(i) ((float)(int32_t)(i))
-JEM__INLINE uint32_t jem__float_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
-JEM__INLINE float jem__bits_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 #endif
 
 #ifdef JEM__MM                                     /* AVX2 and AVX-512 have these alike */
-#define JEM__LOAD(p) JEM__MM(loadu_ps)(p)
+#define JEM__LOAD(p) (JEM__V)JEM__MM(loadu_ps)(p)
 #define JEM__STORE(p, v) JEM__MM(storeu_ps)(p, v)
-#define JEM__SET(x) JEM__MM(set1_ps)(x)
-#define JEM__FMA(a, b, c) JEM__MM(fmadd_ps)(a, b, c)
-#define JEM__FNMA(a, b, c) JEM__MM(fnmadd_ps)(a, b, c)
-#define JEM__ADD(a, b) JEM__MM(add_ps)(a, b)
-#define JEM__SUB(a, b) JEM__MM(sub_ps)(a, b)
-#define JEM__MUL(a, b) JEM__MM(mul_ps)(a, b)
-#define JEM__DIV(a, b) JEM__MM(div_ps)(a, b)
-#define JEM__SQRT(a) JEM__MM(sqrt_ps)(a)
-#define JEM__ISET(x) JEM__MM(set1_epi32)((int)(x))
-#define JEM__IADD(a, b) JEM__MM(add_epi32)(a, b)
-#define JEM__SHL(a, s) JEM__MM(slli_epi32)(a, s)
-#define JEM__SHR(a, s) JEM__MM(srli_epi32)(a, s)
-#define JEM__TO_V(i) JEM__MM(cvtepi32_ps)(i)
+#define JEM__SET(x) (JEM__V)JEM__MM(set1_ps)(x)
+#define JEM__FMA(a, b, c) (JEM__V)JEM__MM(fmadd_ps)(a, b, c)
+#define JEM__FNMA(a, b, c) (JEM__V)JEM__MM(fnmadd_ps)(a, b, c)
+#define JEM__SQRT(a) (JEM__V)JEM__MM(sqrt_ps)(a)
+#define JEM__ISET(x) (JEM__I)JEM__MM(set1_epi32)((int)(x))
 #endif
 
 /* The scalar code is the oracle: plain loops, of which the compiler may make what it likes. */
 #if JEM__VL == 1
+#define JEM__AS_I(v) jem__float_bits(v)
+#define JEM__AS_V(i) jem__bits_float(i)
 #define JEM__VINLINE static inline
 #define JEM__REPEAT(i, n) for (int i = 0; i < (n); i++)
 #else
+#define JEM__AS_I(v) (JEM__I)(v)
+#define JEM__AS_V(i) (JEM__V)(i)
 #define JEM__VINLINE JEM__TARGET JEM__INLINE
 #define JEM__REPEAT(i, n) JEM__UNROLL for (int i = 0; i < (n); i++)
 #endif
@@ -7692,30 +7655,30 @@ JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     const JEM__V round = JEM__SET(12582912.0f);    /* 1.5 * 2^23: adding it rounds to an integer */
     x = JEM__LESS(x, lo, lo, x);
     x = JEM__LESS(hi, x, hi, x);
-    JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round), n = JEM__SUB(t, round);
+    JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round), n = t - round;
     JEM__V r = JEM__FNMA(n, JEM__SET(0.693359375f), x);
     r = JEM__FNMA(n, JEM__SET(-2.12194440e-4f), r);
     JEM__V q = JEM__FMA(JEM__SET(1.39411096e-3f), r, JEM__SET(8.36317982e-3f));
     q = JEM__FMA(q, r, JEM__SET(4.16663753e-2f));
     q = JEM__FMA(q, r, JEM__SET(0.16666577f));
     q = JEM__FMA(q, r, JEM__SET(0.5f));
-    q = JEM__FMA(JEM__MUL(r, r), q, r);
-    q = JEM__ADD(q, JEM__SET(1.0f));
-    return JEM__AS_V(JEM__IADD(JEM__AS_I(q), JEM__SHL(JEM__AS_I(t), 23)));
+    q = JEM__FMA(r * r, q, r);
+    q = q + JEM__SET(1.0f);
+    return JEM__AS_V(JEM__AS_I(q) + (JEM__AS_I(t) << 23));
 }
 
 /* ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); for normal x > 0. */
 JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
     const JEM__I low = JEM__ISET(0x3f3504f3u);     /* bits of sqrt(1/2) */
-    JEM__I u = JEM__IADD(JEM__AS_I(x), JEM__ISET(0x3f800000u - 0x3f3504f3u));
-    JEM__V e = JEM__SUB(JEM__TO_V(JEM__SHR(u, 23)), JEM__SET(127.0f));
-    JEM__V m = JEM__AS_V(JEM__IADD(JEM__IAND(u, JEM__ISET(0x007fffffu)), low));
+    JEM__I u = JEM__AS_I(x) + JEM__ISET(0x3f800000u - 0x3f3504f3u);
+    JEM__V e = JEM__TO_V(u >> 23) - JEM__SET(127.0f);
+    JEM__V m = JEM__AS_V((u & JEM__ISET(0x007fffffu)) + low);
     const JEM__V one = JEM__SET(1.0f);
-    JEM__V s = JEM__DIV(JEM__SUB(m, one), JEM__ADD(m, one)), z = JEM__MUL(s, s);
+    JEM__V s = (m - one) / (m + one), z = s * s;
     JEM__V q = JEM__FMA(JEM__SET(0.233327598f), z, JEM__SET(0.285507233f));
     q = JEM__FMA(q, z, JEM__SET(0.400001229f));
     q = JEM__FMA(q, z, JEM__SET(0.666666666f));
-    q = JEM__FMA(JEM__MUL(s, z), q, JEM__FMA(e, JEM__SET(-2.12194440e-4f), JEM__ADD(s, s)));
+    q = JEM__FMA(s * z, q, JEM__FMA(e, JEM__SET(-2.12194440e-4f), s + s));
     q = JEM__FMA(e, JEM__SET(0.693359375f), q);
     return JEM__FMA(x, JEM__SET(0.0f), q);         /* infinity and NaN come out as NaN */
 }
@@ -7723,22 +7686,22 @@ JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
 /* 1/(1 + e^-x) */
 JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
     const JEM__V one = JEM__SET(1.0f);
-    return JEM__DIV(one, JEM__ADD(one, JEM__FN(exp)(JEM__SUB(JEM__SET(0.0f), x))));
+    return one / (one + JEM__FN(exp)(JEM__SET(0.0f) - x));
 }
 
 /* 2 sigmoid(2x) - 1 */
 JEM__VINLINE JEM__V JEM__FN(tanh)(JEM__V x) {
-    return JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(JEM__ADD(x, x)), JEM__SET(-1.0f));
+    return JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(x + x), JEM__SET(-1.0f));
 }
 
 /* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|); u is 1 + e^-|x| rounded, and (e^-|x|)/(u - 1) mends
    what that lost */
 JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
-    const JEM__V zero = JEM__SET(0.0f), one = JEM__SET(1.0f), minus = JEM__SUB(zero, x);
-    const JEM__V e = JEM__FN(exp)(JEM__LESS(x, zero, x, minus)), u = JEM__ADD(one, e);
+    const JEM__V zero = JEM__SET(0.0f), one = JEM__SET(1.0f), minus = zero - x;
+    const JEM__V e = JEM__FN(exp)(JEM__LESS(x, zero, x, minus)), u = one + e;
     const JEM__V top = JEM__LESS(x, zero, zero, x);
-    const JEM__V mend = JEM__DIV(e, JEM__SUB(u, one));
-    return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), mend, top), JEM__ADD(e, top));
+    const JEM__V mend = e / (u - one);
+    return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), mend, top), e + top);
 }
 
 /* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
@@ -7746,14 +7709,14 @@ JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
 JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__I *a, JEM__I *b) {
     const uint32_t k2 = key[0] ^ key[1] ^ JEM__THREEFRY_PARITY;
     const JEM__I ks[3] = { JEM__ISET(key[0]), JEM__ISET(key[1]), JEM__ISET(k2) };
-    JEM__I x = JEM__IADD(JEM__IADD(JEM__ISET((uint32_t)counter), JEM__IOTA()), ks[0]);
-    JEM__I y = JEM__IADD(JEM__ISET((uint32_t)(counter >> 32)), ks[1]);
+    JEM__I x = JEM__ISET((uint32_t)counter) + JEM__IOTA + ks[0];
+    JEM__I y = JEM__ISET((uint32_t)(counter >> 32)) + ks[1];
 #define JEM__ROUND(s)                                                                              \
-    x = JEM__IADD(x, y);                                                                           \
-    y = JEM__IXOR(JEM__IADD(JEM__SHL(y, s), JEM__SHR(y, 32 - (s))), x);
+    x = x + y;                                                                                     \
+    y = ((y << s) + (y >> (32 - (s)))) ^ x;
 #define JEM__KEY(j)                                                                                \
-    x = JEM__IADD(x, ks[(j) % 3]);                                                                 \
-    y = JEM__IADD(y, JEM__IADD(ks[((j) + 1) % 3], JEM__ISET(j)));
+    x = x + ks[(j) % 3];                                                                           \
+    y = y + (ks[((j) + 1) % 3] + JEM__ISET(j));
     JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(1)
     JEM__ROUND(17) JEM__ROUND(29) JEM__ROUND(16) JEM__ROUND(24) JEM__KEY(2)
     JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(3)
@@ -7765,15 +7728,15 @@ JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__
 }
 
 JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {      /* [0,1), 24 bits */
-    return JEM__MUL(JEM__TO_V(JEM__SHR(u, 8)), JEM__SET(1.0f / 16777216.0f));
+    return JEM__TO_V(u >> 8) * JEM__SET(1.0f / 16777216.0f);
 }
 
 /* Two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of 2 pi t,
    which are polynomials in t^2 for t in [-1/2, 1/2). */
 JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
-    JEM__V u = JEM__SUB(JEM__SET(1.0f), JEM__FN(unit)(a));             /* (0,1] */
-    JEM__V t = JEM__SUB(JEM__FN(unit)(b), JEM__SET(0.5f)), z = JEM__MUL(t, t);
-    JEM__V r = JEM__SQRT(JEM__MUL(JEM__SET(-2.0f), JEM__FN(log)(u)));
+    JEM__V u = JEM__SET(1.0f) - JEM__FN(unit)(a);             /* (0,1] */
+    JEM__V t = JEM__FN(unit)(b) - JEM__SET(0.5f), z = t * t;
+    JEM__V r = JEM__SQRT(JEM__SET(-2.0f) * JEM__FN(log)(u));
     JEM__V s = JEM__FMA(JEM__SET(-0.620820359f), z, JEM__SET(3.78135533f));
     s = JEM__FMA(s, z, JEM__SET(-15.0865778f));
     s = JEM__FMA(s, z, JEM__SET(42.0577562f));
@@ -7788,7 +7751,7 @@ JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
     c = JEM__FMA(c, z, JEM__SET(64.9393891f));
     c = JEM__FMA(c, z, JEM__SET(-19.7392087f));
     c = JEM__FMA(c, z, JEM__SET(1.0f));
-    *p = JEM__MUL(r, JEM__MUL(s, t)), *q = JEM__MUL(r, c);
+    *p = r * (s * t), *q = r * c;
 }
 
 /* What counters .. + VL make of their two words: uniform numbers (kind 0) or normal ones (1). */
@@ -7817,12 +7780,12 @@ JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, fl
 JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, uint16_t *bits,
                                       float *slopes) {
     if (kind == JEM__MAP_SILU) {
-        const JEM__V s = JEM__FN(sigmoid)(v), r = JEM__MUL(v, s);
-        if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SUB(JEM__SET(1.0f), s), s));
+        const JEM__V s = JEM__FN(sigmoid)(v), r = v * s;
+        if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SET(1.0f) - s, s));
         return r;
     }
     if (bits) *bits = (uint16_t)((l ? *bits : 0u) | JEM__BITS(v) << l);
-    return JEM__LESS(v, JEM__SET(0.0f), JEM__MUL(v, JEM__SET(slope)), v);
+    return JEM__LESS(v, JEM__SET(0.0f), v * JEM__SET(slope), v);
 }
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
@@ -7833,13 +7796,13 @@ JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, ui
 JEM__VINLINE JEM__V JEM__FN(finish_one)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at,
                                         int l) {
     const ptrdiff_t bit = at / JEM_LANES;
-    if (f->bias) v = JEM__ADD(v, JEM__SET(f->bias[o]));
+    if (f->bias) v = v + JEM__SET(f->bias[o]);
     if (f->bits || f->slopes) {
         const JEM__V m = f->slopes ? JEM__LOAD(f->slopes + at)
                                    : JEM__PICK((unsigned)f->bits[bit] >> l, JEM__SET(f->slope),
                                                JEM__SET(1.0f));
-        v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : JEM__MUL(v, m);
-    } else if (f->add) v = JEM__ADD(v, JEM__LOAD(f->add + at));
+        v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : v * m;
+    } else if (f->add) v = v + JEM__LOAD(f->add + at);
     if (f->y) JEM__STORE(f->y + at, v);
     if (f->kind) {
         v = JEM__FN(activate)(f->kind, f->slope, v, l, f->keep_bits ? f->keep_bits + bit : NULL,
@@ -7898,9 +7861,8 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
         float *y = f->y + (ptrdiff_t)o0 * JEM_LANES + l;
         JEM__REPEAT(o, rows) {
             if (o >= co) continue;
-            const JEM__V b = JEM__SET(f->bias ? f->bias[o0 + o] : -0.0f);    /* -0: no change */
-            JEM__REPEAT(i, px)
-                JEM__STORE(y + p->at[i] + o * JEM_LANES, JEM__ADD(acc[o][i], b));
+            if (f->bias) JEM__REPEAT(i, px) acc[o][i] = acc[o][i] + JEM__SET(f->bias[o0 + o]);
+            JEM__REPEAT(i, px) JEM__STORE(y + p->at[i] + o * JEM_LANES, acc[o][i]);
         }
         return;
     }
@@ -7922,21 +7884,24 @@ JEM__BLOCK(conv_3, 3, JEM__PX, n) JEM__BLOCK(conv_1, 1, JEM__PX, 1) JEM__BLOCK(c
 
 /* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
    part, for as many threads as there are parts. */
-JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, jem__part part, const float *x,
-                               const float *pack, const jem__finish *f) {
+JEM__KERNEL void JEM__FN(conv)(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
+                               const jem__finish *f) {
     typedef void (*block_fn)(const jem__pixels *, const float *, int, const jem__finish *, int,
                              int);
     static const block_fn wide[4] = {
         JEM__FN(conv_1), JEM__FN(conv_3), JEM__FN(conv_4), JEM__FN(conv_6)
     };
+    const float *pack = in->packed;
+    const jem__part part = in->part;
     jem__phase s;
     jem__pixels p;
+    (void)ctx;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
         const int last = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
         for (int i = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), n; i < last;
              i += n) {
             n = last - i >= JEM__PX ? JEM__PX : 1;
-            jem__conv_pixels(q, &s, i, n, x, &p);
+            jem__conv_pixels(q, &s, i, n, in->x, &p);
             const float *w = pack;
             for (int o = 0, kind, co; o < q->co; o += co) {
                 co = jem__conv_channels(q->co - o, &kind);
@@ -7957,39 +7922,39 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, jem__part part, const float *
 
 /* o = B' d, M = 2 */
 JEM__VINLINE void JEM__FN(wino_b2)(const JEM__V *d, JEM__V *o) {
-    o[0] = JEM__SUB(d[0], d[2]), o[1] = JEM__ADD(d[1], d[2]);
-    o[2] = JEM__SUB(d[2], d[1]), o[3] = JEM__SUB(d[1], d[3]);
+    o[0] = d[0] - d[2], o[1] = d[1] + d[2];
+    o[2] = d[2] - d[1], o[3] = d[1] - d[3];
 }
 /* o = B' d, M = 4 */
 JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
     const JEM__V two = JEM__SET(2.0f), four = JEM__SET(4.0f), five = JEM__SET(5.0f);
     const JEM__V p = JEM__FNMA(four, d[2], d[4]), q = JEM__FNMA(four, d[1], d[3]);
-    const JEM__V r = JEM__SUB(d[4], d[2]), s = JEM__SUB(d[3], d[1]);
+    const JEM__V r = d[4] - d[2], s = d[3] - d[1];
     o[0] = JEM__FMA(four, d[0], JEM__FNMA(five, d[2], d[4]));
-    o[1] = JEM__ADD(p, q), o[2] = JEM__SUB(p, q);
+    o[1] = p + q, o[2] = p - q;
     o[3] = JEM__FMA(two, s, r), o[4] = JEM__FNMA(two, s, r);
     o[5] = JEM__FMA(four, d[1], JEM__FNMA(five, d[3], d[5]));
 }
 /* o = A' d, M = 2 */
 JEM__VINLINE void JEM__FN(wino_a2)(const JEM__V *d, JEM__V *o) {
-    o[0] = JEM__ADD(d[0], JEM__ADD(d[1], d[2])), o[1] = JEM__SUB(JEM__SUB(d[1], d[2]), d[3]);
+    o[0] = d[0] + (d[1] + d[2]), o[1] = d[1] - d[2] - d[3];
 }
 /* o = A' d, M = 4 */
 JEM__VINLINE void JEM__FN(wino_a4)(const JEM__V *d, JEM__V *o) {
-    const JEM__V p = JEM__ADD(d[1], d[2]), q = JEM__SUB(d[1], d[2]);
-    const JEM__V r = JEM__ADD(d[3], d[4]), s = JEM__SUB(d[3], d[4]);
-    o[0] = JEM__ADD(JEM__ADD(d[0], p), r);
+    const JEM__V p = d[1] + d[2], q = d[1] - d[2];
+    const JEM__V r = d[3] + d[4], s = d[3] - d[4];
+    o[0] = d[0] + p + r;
     o[1] = JEM__FMA(JEM__SET(2.0f), s, q);
     o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
-    o[3] = JEM__ADD(JEM__FMA(JEM__SET(8.0f), s, q), d[5]);
+    o[3] = JEM__FMA(JEM__SET(8.0f), s, q) + d[5];
 }
 /* o = A d, M = 4 (for weight gradients) */
 JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
-    const JEM__V s = JEM__ADD(d[0], d[2]), r = JEM__ADD(d[1], d[3]);
+    const JEM__V s = d[0] + d[2], r = d[1] + d[3];
     const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
-    const JEM__V r2 = JEM__FMA(JEM__SET(8.0f), d[3], JEM__ADD(d[1], d[1]));
-    o[0] = d[0], o[1] = JEM__ADD(s, r), o[2] = JEM__SUB(s, r);
-    o[3] = JEM__ADD(s2, r2), o[4] = JEM__SUB(s2, r2), o[5] = d[3];
+    const JEM__V r2 = JEM__FMA(JEM__SET(8.0f), d[3], d[1] + d[1]);
+    o[0] = d[0], o[1] = s + r, o[2] = s - r;
+    o[3] = s2 + r2, o[4] = s2 - r2, o[5] = d[3];
 }
 
 /* One of these for all columns, then for all rows of a tile: from x from numbers become to x to. */
@@ -8063,14 +8028,15 @@ JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, 
     }
 }
 
-/* As conv, for k = 3, stride 1; u: packed weights; work: jem__wino_work floats. */
-JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const float *x,
-                                   const float *u, const jem__finish *f, float *work) {
+/* As conv, for k = 3, stride 1. */
+JEM__KERNEL void JEM__FN(wino_conv)(jem_ctx *ctx, const jem__conv *q, const jem__operands *from,
+                                    const jem__finish *f) {
     const int m = q->tile;
     jem__wino w;
     jem__wino_move in, out;
-    jem__wino_open(q, part, work, &w);
-    const jem__picture image = { x, w.zero, q->ci, q->hi, q->wi };
+    (void)ctx;
+    jem__wino_open(q, from->part, from->work, &w);
+    const jem__picture image = { from->x, w.zero, q->ci, q->hi, q->wi };
     in.out_step = out.in_step = JEM__TILES * JEM_LANES, in.point = w.vplane;
     out.out = w.out, out.out_step = JEM_LANES, out.point = w.pixel;
     in.strip = out.strip = JEM__VL;
@@ -8083,7 +8049,7 @@ JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const flo
             in.out = w.v + t * JEM_LANES, in.in_step = JEM_LANES;
             (m == 2 ? JEM__FN(wino_in2) : JEM__FN(wino_in4))(&in, q->ci);
         }
-        JEM__FN(wino_products)(q, &w, u, n);
+        JEM__FN(wino_products)(q, &w, from->packed, n);
         for (int t = 0; t < n; t++) {
             const int y = (t0 + t) / w.across * m, z = (t0 + t) % w.across * m;
             const float *sums = w.p + ((ptrdiff_t)w.o0 * JEM__TILES + t) * JEM_LANES;
@@ -8106,14 +8072,29 @@ JEM__KERNEL void JEM__FN(winograd)(const jem__conv *q, jem__part part, const flo
    are first copied to [strip of VL lanes][block of B channels][pixel][B][VL]: straight lines to
    read, and no power-of-two strides. */
 
-JEM__KERNEL void JEM__FN(deal)(const float *x, ptrdiff_t pixels, int channels, int block,
-                               float *out) {
-    for (int l = 0; l < JEM_LANES; l += JEM__VL)
+/* x has rows of `width` pixels, of which h x w are dealt, every s-th. A few pixels at a time, so
+   that reads are of neighbours too. */
+JEM__KERNEL void JEM__FN(deal_one)(const float *x, int width, int s, int h, int w, int channels,
+                                   int block, float *out) {
+    const int pixels = h * w, blocks = (channels + block - 1) / block;
+    for (int p0 = 0; p0 < pixels; p0 += 8)
         for (int c0 = 0; c0 < channels; c0 += block)
-            for (ptrdiff_t p = 0; p < pixels; p++)
-                for (int c = c0; c < c0 + block; c++, out += JEM__VL)
-                    JEM__STORE(out, c < channels ? JEM__LOAD(x + (p * channels + c) * JEM_LANES + l)
-                                                 : JEM__SET(0.0f));
+            for (int l = 0; l < JEM_LANES; l += JEM__VL) {
+                float *to = out + ((ptrdiff_t)(l / JEM__VL * blocks + c0 / block) * pixels + p0) *
+                                  block * JEM__VL;
+                for (int p = p0; p < pixels && p < p0 + 8; p++) {
+                    const float *from = x + ((ptrdiff_t)(p / w * width + p % w) * s * channels +
+                                             c0) * JEM_LANES + l;
+                    for (int c = c0; c < c0 + block; c++, to += JEM__VL, from += JEM_LANES)
+                        JEM__STORE(to, c < channels ? JEM__LOAD(from) : JEM__SET(0.0f));
+                }
+            }
+}
+JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const float *x) {
+    const jem__conv *q = w->q, d = jem__conv_dealt(q);
+    if (side) JEM__FN(deal_one)(x, q->wo, 1, q->ho, q->wo, q->co, JEM__WO, w->y + g * w->y_step);
+    else JEM__FN(deal_one)(x, q->wi, q->stride / d.stride, d.hi, d.wi, q->ci, JEM__WI,
+                           w->x + g * w->x_step);
 }
 
 /* The 16 lanes of each of WO x WI sums, [strip][cell][VL], added up in jem__sum_lanes' order: lanes
@@ -8130,7 +8111,7 @@ JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
             JEM__REPEAT(j, JEM_LANES / JEM__VL)
                 s[j] = JEM__LOAD(acc + j * strip + (ptrdiff_t)cell * JEM__VL);
             for (int n = JEM_LANES / JEM__VL / 2; n > 0; n /= 2)
-                for (int j = 0; j < n; j++) s[j] = JEM__ADD(s[j], s[j + n]);
+                for (int j = 0; j < n; j++) s[j] = s[j] + s[j + n];
             v[i] = s[0];
         }
 #if JEM__VL == 16
@@ -8195,45 +8176,63 @@ JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const flo
         for (int g = 0; g < w->groups; g++)
             for (ptrdiff_t p = 0; p < pixels; p++) {
                 const float *at = dy + g * w->y_step + p * JEM__WO * JEM__VL;
-                JEM__REPEAT(o, JEM__WO) s[o] = JEM__ADD(s[o], JEM__LOAD(at + o * JEM__VL));
+                JEM__REPEAT(o, JEM__WO) s[o] = s[o] + JEM__LOAD(at + o * JEM__VL);
             }
         JEM__REPEAT(o, JEM__WO) JEM__STORE(lane[o] + l, s[o]);
     }
     for (int o = 0; o < JEM__WO && o0 + o < w->q->co; o++) w->db[o0 + o] += jem__sum_lanes(lane[o]);
 }
 
-/* Product i: the block of WO output channels from i*WO on, over all groups. */
+/* The sums of the block of output channels from o0, input channels from i0 on: added to dw. */
+JEM__KERNEL void JEM__FN(weight_sums)(const jem__weights *w, const float *acc, int o0, int i0) {
+    const int taps = w->q->k * w->q->k, cells = JEM__WO * JEM__WI, ci = w->q->ci;
+    const int out = w->q->co - o0 < JEM__WO ? w->q->co - o0 : JEM__WO;
+    const int in = ci - i0 < JEM__WI ? ci - i0 : JEM__WI;
+    float sum[32], *dw = w->dw + ((ptrdiff_t)o0 * ci + i0) * taps;
+    for (int t = 0; t < taps; t++, dw++) {
+        JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, (ptrdiff_t)taps * cells * JEM__VL, sum);
+        for (int o = 0; o < out; o++)
+            for (int i = 0; i < in; i++)
+                dw[((ptrdiff_t)o * ci + i) * taps] += sum[o * JEM__WI + i];
+    }
+}
+
+/* Product i, over all groups: see jem__direct_plan. */
 JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
-    const jem__conv *q = w->q;
-    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI, o0 = block * JEM__WO;
-    const int out = q->co - o0 < JEM__WO ? q->co - o0 : JEM__WO;
-    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi, py = (ptrdiff_t)q->ho * q->wo;
-    const ptrdiff_t xstrip = (q->ci + JEM__WI - 1) / JEM__WI * JEM__WI * px * JEM__VL;
-    const ptrdiff_t ystrip = (q->co + JEM__WO - 1) / JEM__WO * JEM__WO * py * JEM__VL;
-    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL;
-    const float *dy = w->y + o0 * py * JEM__VL;
-    float *acc = w->product + block * w->product_step, sum[32];
+    const jem__conv d = jem__conv_dealt(w->q), *q = &d;
+    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI, panel = jem__direct_panel(w);
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
+    const int by_x = jem__direct_by_x(w, q), others = by_x ? oblocks : iblocks;
+    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi * JEM__WI * JEM__VL,       /* of a block */
+                    py = (ptrdiff_t)q->ho * q->wo * JEM__WO * JEM__VL;
+    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL, all = (ptrdiff_t)taps * cells * 16;
+    float *acc = w->product + block * w->product_step;
     int rows = 20480 / ((q->wi * q->stride * JEM__WI + q->wo * JEM__WO) * JEM__VL * 4);
     if (rows < 1) rows = 1;
-    for (int i0 = 0; i0 < q->ci; i0 += JEM__WI) {
-        const int in = q->ci - i0 < JEM__WI ? q->ci - i0 : JEM__WI;
-        memset(acc, 0, (size_t)(taps * cells * JEM_LANES) * sizeof *acc);
+    for (int b0 = 0; b0 < others; b0 += panel) {
+        const int n = others - b0 < panel ? others - b0 : panel;
+        memset(acc, 0, (size_t)(n * all) * sizeof *acc);
         for (int s = 0; s < JEM_LANES / JEM__VL; s++)
             for (int g = 0; g < w->groups; g++)
-                for (int y0 = 0; y0 < q->ho; y0 += rows)
-                    JEM__FN(weight_block)(q, w->x + g * w->x_step + s * xstrip + i0 * px * JEM__VL,
-                                          dy + g * w->y_step + s * ystrip, acc + s * strip, y0,
-                                          y0 + rows < q->ho ? y0 + rows : q->ho);
-        for (int t = 0; t < taps; t++) {
-            JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, strip, sum);
-            for (int o = 0; o < out; o++)
-                for (int i = 0; i < in; i++)
-                    w->dw[((ptrdiff_t)(o0 + o) * q->ci + i0 + i) * taps + t] +=
-                        sum[o * JEM__WI + i];
-        }
+                for (int b = 0; b < n; b++) {
+                    const int ob = by_x ? b0 + b : block, ib = by_x ? block : b0 + b;
+                    const float *x = w->x + g * w->x_step + (s * iblocks + ib) * px,
+                                *dy = w->y + g * w->y_step + (s * oblocks + ob) * py;
+                    for (int y0 = 0; y0 < q->ho; y0 += rows)
+                        JEM__FN(weight_block)(q, x, dy, acc + b * all + s * strip, y0,
+                                              y0 + rows < q->ho ? y0 + rows : q->ho);
+                }
+        for (int b = 0; b < n; b++)
+            JEM__FN(weight_sums)(w, acc + b * all, (by_x ? b0 + b : block) * JEM__WO,
+                                 (by_x ? block : b0 + b) * JEM__WI);
     }
-    if (w->db) JEM__FN(bias_gradient)(w, o0, dy, ystrip);
+    for (int ob = block; w->db && ob < oblocks; ob += w->products)
+        JEM__FN(bias_gradient)(w, ob * JEM__WO, w->y + ob * py, oblocks * py);
 }
+
+static const jem__method JEM__FN(direct) = { 0, jem__direct_kind, jem__direct_pack_size,
+    jem__direct_pack, jem__direct_work, JEM__FN(conv), jem__direct_plan, JEM__FN(deal),
+    JEM__FN(weight_gradient), NULL };
 
 /* ---- weight gradient by Winograd ------------------------------------------------------------- */
 /* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
@@ -8267,6 +8266,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side, 
                            (size_t)((block - n) * JEM__VL) * sizeof(float));
         }
     }
+    if (side) jem__bias_deal(w, group, x);
 }
 
 /* Product i: one point and one block of WO output channels: sum over all tiles and lanes, to
@@ -8276,7 +8276,7 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
     const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
     const int point = i / oblocks, ob = i % oblocks, cells = JEM__WO * JEM__WI;
     const ptrdiff_t all = w->product_step;
-    float *to = w->product + ((ptrdiff_t)point * q->co + ob * JEM__WO) * q->ci;
+    float *to = w->product + point * jem__wino_sums(q) + (ptrdiff_t)ob * JEM__WO * q->ci;
     for (int ib = 0; ib < iblocks; ib++) {
         float lanes[JEM__WO * JEM__WI * JEM_LANES], sum[32];
         for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
@@ -8292,16 +8292,19 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
                     JEM__STORE(lanes + (s * cells + o * JEM__WI + c) * JEM__VL, acc[o][c]);
         }
         JEM__FN(sums)(lanes, cells * JEM__VL, sum);
-        for (int o = 0; o < JEM__WO && ob * JEM__WO + o < q->co; o++)
-            for (int c = 0; c < JEM__WI && ib * JEM__WI + c < q->ci; c++)
-                to[(ptrdiff_t)o * q->ci + ib * JEM__WI + c] = sum[o * JEM__WI + c];
+        const int in = q->ci - ib * JEM__WI;
+        for (int o = 0; o < JEM__WO && ob * JEM__WO + o < q->co; o++) {
+            float *row = to + (ptrdiff_t)o * q->ci + ib * JEM__WI;
+            if (in >= JEM__WI) memcpy(row, sum + o * JEM__WI, JEM__WI * sizeof *row); /* one move */
+            else memcpy(row, sum + o * JEM__WI, (size_t)in * sizeof *row);
+        }
     }
 }
 
 JEM__COMPILE("tree-vectorize")                     /* doubles, which have no JEM__V */
-/* o[3] = G' p[6], of 8 input channels */
-JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[8], double (*o)[8]) {
-    for (int l = 0; l < 8; l++) {                  /* a division by 6, and by a power of two */
+/* o[3] = G' p[6], of 16 input channels */
+JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[16], double (*o)[16]) {
+    for (int l = 0; l < 16; l++) {                  /* a division by 6, and by a power of two */
         const double add = (p[1][l] + p[2][l]) / 6, sub = (p[1][l] - p[2][l]) / 6;
         const double add2 = (p[3][l] + p[4][l]) / 6, sub2 = (p[3][l] - p[4][l]) / 6;
         o[0][l] = p[0][l] / 4 - add + add2 / 4, o[1][l] = sub2 / 2 - sub;
@@ -8311,15 +8314,15 @@ JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[8], double (*o)[8]) {
 /* G' .. G of an output channel's products, in double: added to dw */
 JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
     const int ci = w->q->ci;
-    for (int c0 = 0; c0 < ci; c0 += 8) {
+    jem__bias_finish(w, o);
+    for (int c0 = 0; c0 < ci; c0 += 16) {
         const float *p = w->product + (ptrdiff_t)o * ci + c0;
-        const int n = ci - c0 < 8 ? ci - c0 : 8;
+        const int n = ci - c0 < 16 ? ci - c0 : 16;
         float *dw = w->dw + ((ptrdiff_t)o * ci + c0) * 9;
-        double line[6][8], t[6][3][8], r[3][8];
-        memset(line, 0, sizeof line);
+        double line[6][16], t[6][3][16], r[3][16];
         for (int y = 0; y < 6; y++) {
-            for (int x = 0; x < 6; x++, p += (ptrdiff_t)w->q->co * ci)
-                for (int l = 0; l < n; l++) line[x][l] = (double)p[l];
+            for (int x = 0; x < 6; x++, p += jem__wino_sums(w->q))     /* past n: thrown away */
+                for (int l = 0; l < 16; l++) line[x][l] = (double)p[l];
             JEM__FN(wino_gt)(line, t[y]);
         }
         for (int x = 0; x < 3; x++) {
@@ -8330,7 +8333,57 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
         }
     }
 }
+
+/* o = G g, of 16 kernels; every product is exact or the last operation, so no compiler changes a
+   bit. M = 2, then M = 4. */
+JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
+    for (int l = 0; l < 16; l++) {
+        const double s = g[0][l] + g[2][l];
+        o[0][l] = g[0][l], o[1][l] = (s + g[1][l]) / 2, o[2][l] = (s - g[1][l]) / 2;
+        o[3][l] = g[2][l];
+    }
+}
+JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
+    for (int l = 0; l < 16; l++) {
+        const double s = g[0][l] + g[2][l], r = g[0][l] + 4 * g[2][l], d = 2 * g[1][l];
+        o[0][l] = g[0][l] / 4, o[1][l] = (s + g[1][l]) / -6, o[2][l] = (s - g[1][l]) / -6;
+        o[3][l] = (r + d) / 24, o[4][l] = (r - d) / 24, o[5][l] = g[2][l];
+    }
+}
+/* Weights w (O,I,3,3) to [point][block of CO][input channel][CO], turned round for a gradient: the
+   block of `co` channels from o0 on, 16 numbers of each point at a time. */
+JEM__KERNEL void JEM__FN(wino_pack)(const jem__conv *q, const float *w, int o0, int co,
+                                    float *out) {
+    const int m = q->tile, a = m + 2, all = q->ci * co;
+    const ptrdiff_t plane = (ptrdiff_t)q->ci * q->co;
+    out += (ptrdiff_t)o0 * q->ci;
+    for (int at = 0; at < all; at += 16) {
+        const int n = all - at < 16 ? all - at : 16;
+        double g[3][3][16], t[6][3][16], u[6][16];
+        float line[16];
+        memset(g, 0, sizeof g);
+        for (int l = 0; l < n; l++) {
+            const int c = (at + l) / co, o = o0 + (at + l) % co;
+            const float *k = w + (ptrdiff_t)(q->gradient ? c * q->co + o : o * q->ci + c) * 9;
+            for (int i = 0; i < 9; i++) g[i % 3][i / 3][l] = (double)k[q->gradient ? 8 - i : i];
+        }
+        for (int j = 0; j < 3; j++) {
+            if (m == 2) JEM__FN(wino_g2)(g[j], u); else JEM__FN(wino_g4)(g[j], u);
+            for (int i = 0; i < a; i++) memcpy(t[i][j], u[i], sizeof u[i]);
+        }
+        for (int i = 0; i < a; i++) {
+            if (m == 2) JEM__FN(wino_g2)(t[i], u); else JEM__FN(wino_g4)(t[i], u);
+            for (int j = 0; j < a; j++) {
+                for (int l = 0; l < 16; l++) line[l] = (float)u[j][l];
+                memcpy(out + (i * a + j) * plane + at, line, (size_t)n * sizeof *line);
+            }
+        }
+    }
+}
 JEM__COMPILE_END
+static const jem__method JEM__FN(winograd) = { 0, jem__wino_kind, jem__wino_pack_size,
+    jem__wino_pack_all, jem__wino_work, JEM__FN(wino_conv), jem__wino_plan, JEM__FN(wino_deal),
+    JEM__FN(wino_weights), JEM__FN(wino_finish) };
 
 /* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
 
@@ -8369,7 +8422,7 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
     case JEM__MAP_##which:                                                                         \
         JEM__EACH(i, n) {                                                                          \
             const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                    \
-            JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));          \
+            JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : g * d);                   \
         }                                                                                          \
         break;
     switch (kind) {
@@ -8395,9 +8448,9 @@ JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint1
     for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
         unsigned m = 0;
         for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            const JEM__V below = JEM__SUB(JEM__LOAD(y + i + h), vp);
+            const JEM__V below = JEM__LOAD(y + i + h) - vp;
             m |= JEM__BITS(below) << h;
-            JEM__STORE(y + i + h, JEM__LESS(below, zero, zero, JEM__MUL(JEM__LOAD(x + i + h), va)));
+            JEM__STORE(y + i + h, JEM__LESS(below, zero, zero, JEM__LOAD(x + i + h) * va));
         }
         if (bits) bits[i / JEM_LANES] = (uint16_t)m;
     }
@@ -8407,15 +8460,11 @@ JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint1
 JEM__KERNEL void JEM__FN(pair)(int kind, const float *a, const float *b, int spread, float *y,
                                ptrdiff_t n) {
 #define JEM__PAIR(op)                                                                              \
-    JEM__EACH(i, n) JEM__STORE(y + i, op(JEM__LOAD(a + i),                                         \
-                                         JEM__LOAD(b + (spread ? i % JEM_LANES : i))));            \
-    break
-    switch (kind) {
-    case JEM__PAIR_ADD: JEM__PAIR(JEM__ADD);
-    case JEM__PAIR_SUB: JEM__PAIR(JEM__SUB);
-    case JEM__PAIR_MUL: JEM__PAIR(JEM__MUL);
-    default: break;
-    }
+    JEM__EACH(i, n)                                                                                \
+        JEM__STORE(y + i, JEM__LOAD(a + i) op JEM__LOAD(b + (spread ? i % JEM_LANES : i)))
+    if (kind == JEM__PAIR_ADD) JEM__PAIR(+);
+    if (kind == JEM__PAIR_SUB) JEM__PAIR(-);
+    if (kind == JEM__PAIR_MUL) JEM__PAIR(*);
 #undef JEM__PAIR
 }
 
@@ -8425,8 +8474,8 @@ JEM__KERNEL void JEM__FN(pair_back)(float s, const float *dy, const float *v, in
     const JEM__V vs = JEM__SET(s);
     JEM__EACH(i, n) {
         const JEM__V g = JEM__LOAD(dy + i);
-        const JEM__V d = v ? JEM__MUL(vs, JEM__LOAD(v + (spread ? i % JEM_LANES : i))) : vs;
-        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : JEM__MUL(g, d));
+        const JEM__V d = v ? vs * JEM__LOAD(v + (spread ? i % JEM_LANES : i)) : vs;
+        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : g * d);
     }
 }
 
@@ -8436,9 +8485,9 @@ JEM__KERNEL void JEM__FN(dot)(float s, const float *a, const float *b, float *ou
     for (int h = 0; h < JEM_LANES; h += JEM__VL) {
         JEM__V t = JEM__SET(0.0f);
         for (ptrdiff_t i = h; i < n; i += JEM_LANES)
-            t = b ? JEM__FMA(JEM__LOAD(a + i), JEM__LOAD(b + i), t) : JEM__ADD(t, JEM__LOAD(a + i));
+            t = b ? JEM__FMA(JEM__LOAD(a + i), JEM__LOAD(b + i), t) : t + JEM__LOAD(a + i);
         const JEM__V vs = JEM__SET(s);
-        JEM__STORE(out + h, add ? JEM__FMA(vs, t, JEM__LOAD(out + h)) : JEM__MUL(vs, t));
+        JEM__STORE(out + h, add ? JEM__FMA(vs, t, JEM__LOAD(out + h)) : vs * t);
     }
 }
 
@@ -8452,8 +8501,8 @@ JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
             m = JEM__LESS(m, v, v, m);
         }
         for (int i = 0; i < c; i++)
-            s = JEM__ADD(s, JEM__FN(exp)(JEM__SUB(JEM__LOAD(x + i * JEM_LANES + h), m)));
-        JEM__STORE(y + h, JEM__ADD(m, JEM__FN(log)(s)));
+            s = s + JEM__FN(exp)(JEM__LOAD(x + i * JEM_LANES + h) - m);
+        JEM__STORE(y + h, m + JEM__FN(log)(s));
     }
 }
 
@@ -8463,46 +8512,36 @@ JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const f
     for (int i = 0; i < c; i++)
         for (int h = 0; h < JEM_LANES; h += JEM__VL) {
             const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-            const JEM__V p = JEM__FN(exp)(JEM__SUB(JEM__LOAD(x + at), JEM__LOAD(y + h)));
+            const JEM__V p = JEM__FN(exp)(JEM__LOAD(x + at) - JEM__LOAD(y + h));
             const JEM__V g = JEM__LOAD(dy + h);
-            JEM__STORE(dx + at, add ? JEM__FMA(g, p, JEM__LOAD(dx + at)) : JEM__MUL(g, p));
+            JEM__STORE(dx + at, add ? JEM__FMA(g, p, JEM__LOAD(dx + at)) : g * p);
         }
 }
 
 /* ---- average pooling ------------------------------------------------------------------------- */
 
-/* x (h,w,c,16) -> y (ho,wo,c,16): s times the sum over windows kh x kw. Many parameters: two
-   shapes and a window. */
-JEM__KERNEL void JEM__FN(pool)(const float *x, int w, int c, int kh, int kw, int stride, int ho,
-                               int wo, float s, float *y) {
-    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (int oy = 0; oy < ho; oy++)
-        for (int ox = 0; ox < wo; ox++, y += n) {
-            const float *from = x + ((ptrdiff_t)oy * stride * w + (ptrdiff_t)ox * stride) * n;
-            JEM__EACH(i, n) {
-                JEM__V t = JEM__SET(0.0f);
-                for (int ky = 0; ky < kh; ky++)
-                    for (int kx = 0; kx < kw; kx++)
-                        t = JEM__ADD(t, JEM__LOAD(from + ((ptrdiff_t)ky * w + kx) * n + i));
-                JEM__STORE(y + i, JEM__MUL(t, JEM__SET(s)));
-            }
+JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
+    const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
+    for (int o = 0; o < p->ho * p->wo; o++, y += n) {
+        const float *from = x + ((ptrdiff_t)(o / p->wo) * p->w + o % p->wo) * p->stride * n;
+        JEM__EACH(i, n) {
+            JEM__V t = JEM__SET(0.0f);
+            for (int ky = 0; ky < p->kh; ky++)
+                for (int kx = 0; kx < p->kw; kx++)
+                    t = t + JEM__LOAD(from + ((ptrdiff_t)ky * p->w + kx) * n + i);
+            JEM__STORE(y + i, t * JEM__SET(p->scale));
         }
+    }
 }
-
-/* Many parameters: as pool. */
-JEM__KERNEL void JEM__FN(pool_back)(const float *dy, int w, int c, int kh, int kw, int stride,
-                                    int ho, int wo, float s, float *dx) {
-    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (int oy = 0; oy < ho; oy++)
-        for (int ox = 0; ox < wo; ox++, dy += n) {
-            float *to = dx + ((ptrdiff_t)oy * stride * w + (ptrdiff_t)ox * stride) * n;
-            for (int ky = 0; ky < kh; ky++)
-                for (int kx = 0; kx < kw; kx++) {
-                    float *at = to + ((ptrdiff_t)ky * w + kx) * n;
-                    JEM__EACH(i, n)
-                        JEM__STORE(at + i,
-                                   JEM__FMA(JEM__LOAD(dy + i), JEM__SET(s), JEM__LOAD(at + i)));
-                }
+JEM__KERNEL void JEM__FN(pool_back)(const jem__pool *p, const float *dy, float *dx) {
+    const JEM__V s = JEM__SET(p->scale);
+    const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
+    for (int o = 0; o < p->ho * p->wo; o++, dy += n)
+        for (int t = 0; t < p->kh * p->kw; t++) {
+            const ptrdiff_t row = o / p->wo * p->stride + t / p->kw;
+            float *at = dx + (row * p->w + o % p->wo * p->stride + t % p->kw) * n;
+            JEM__EACH(i, n)
+                JEM__STORE(at + i, JEM__FMA(JEM__LOAD(dy + i), s, JEM__LOAD(at + i)));
         }
 }
 
@@ -8515,58 +8554,54 @@ JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared,
     for (ptrdiff_t p = 0; p < pixels; p++, x += n)
         JEM__EACH(i, n) {
             JEM__V v = JEM__LOAD(x + i), s = JEM__LOAD(sum + i);
-            if (mean) v = JEM__SUB(v, JEM__LOAD(mean + i));
-            JEM__STORE(sum + i, squared ? JEM__FMA(v, v, s) : JEM__ADD(s, v));
+            if (mean) v = v - JEM__LOAD(mean + i);
+            JEM__STORE(sum + i, squared ? JEM__FMA(v, v, s) : s + v);
         }
 }
 
-/* y = (x - mean) rstd gamma + beta; beta NULL: 0 */
-JEM__KERNEL void JEM__FN(normalize)(const float *x, const float *mean, const float *rstd,
-                                    const float *gamma, const float *beta, ptrdiff_t pixels, int c,
-                                    float *y) {
-    for (ptrdiff_t p = 0; p < pixels; p++)
-        for (int i = 0; i < c; i++, x += JEM_LANES, y += JEM_LANES) {
-            const JEM__V g = JEM__SET(gamma[i]), b = JEM__SET(beta ? beta[i] : 0.0f);
+/* y = (x - mean) rstd gamma + beta */
+JEM__KERNEL void JEM__FN(normalize)(const jem__norm *norm, const float *x, float *y) {
+    const jem__norm p = *norm;                     /* which no store can change */
+    for (ptrdiff_t t = 0; t < p.pixels; t++)
+        for (int i = 0; i < p.c; i++, x += JEM_LANES, y += JEM_LANES) {
+            const JEM__V g = JEM__SET(p.gamma[i]), b = JEM__SET(p.beta ? p.beta[i] : 0.0f);
             for (int h = 0; h < JEM_LANES; h += JEM__VL) {
                 const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-                JEM__V v = JEM__SUB(JEM__LOAD(x + h), JEM__LOAD(mean + at));
-                v = JEM__MUL(v, JEM__LOAD(rstd + at));
+                JEM__V v = JEM__LOAD(x + h) - JEM__LOAD(p.mean + at);
+                v = v * JEM__LOAD(p.rstd + at);
                 JEM__STORE(y + h, JEM__FMA(v, g, b));
             }
         }
 }
 
 /* s1[c][16] += dy, s2[c][16] += dy xhat, over pixels; xhat = (x - mean) rstd */
-JEM__KERNEL void JEM__FN(normalize_sums)(const float *x, const float *dy, const float *mean,
-                                         const float *rstd, ptrdiff_t pixels, int c, float *s1,
-                                         float *s2) {
-    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (ptrdiff_t p = 0; p < pixels; p++, x += n, dy += n)
+JEM__KERNEL void JEM__FN(normalize_sums)(const jem__norm *norm, const float *x, const float *dy) {
+    const jem__norm p = *norm;                     /* which no store can change */
+    const ptrdiff_t n = (ptrdiff_t)p.c * JEM_LANES;
+    for (ptrdiff_t t = 0; t < p.pixels; t++, x += n, dy += n)
         JEM__EACH(i, n) {
-            const JEM__V g = JEM__LOAD(dy + i);
-            const JEM__V v = JEM__MUL(JEM__SUB(JEM__LOAD(x + i), JEM__LOAD(mean + i)),
-                                      JEM__LOAD(rstd + i));
-            JEM__STORE(s1 + i, JEM__ADD(JEM__LOAD(s1 + i), g));
-            JEM__STORE(s2 + i, JEM__FMA(g, v, JEM__LOAD(s2 + i)));
+            const JEM__V g = JEM__LOAD(dy + i), m = JEM__LOAD(p.mean + i);
+            const JEM__V v = (JEM__LOAD(x + i) - m) * JEM__LOAD(p.rstd + i);
+            JEM__STORE(p.s1 + i, JEM__LOAD(p.s1 + i) + g);
+            JEM__STORE(p.s2 + i, JEM__FMA(g, v, JEM__LOAD(p.s2 + i)));
         }
 }
 
-/* dx += rstd (dy gamma - m1 - xhat m2); m1, m2 (c,16) NULL: 0 (statistics do not depend on x).
-   Many parameters: seven arrays meet here. */
-JEM__KERNEL void JEM__FN(normalize_back)(const float *x, const float *dy, const float *mean,
-                                         const float *rstd, const float *gamma, const float *m1,
-                                         const float *m2, ptrdiff_t pixels, int c, float *dx) {
-    for (ptrdiff_t p = 0; p < pixels; p++)
-        for (int i = 0; i < c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES)
+/* dx += rstd (dy gamma - s1 - xhat s2), or, if statistics do not depend on x, rstd dy gamma */
+JEM__KERNEL void JEM__FN(normalize_back)(const jem__norm *norm, int own, const float *x,
+                                         const float *dy, float *dx) {
+    const jem__norm p = *norm;                     /* which no store can change */
+    for (ptrdiff_t t = 0; t < p.pixels; t++)
+        for (int i = 0; i < p.c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES)
             for (int h = 0; h < JEM_LANES; h += JEM__VL) {
                 const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-                const JEM__V r = JEM__LOAD(rstd + at), g = JEM__LOAD(dy + h),
-                             gm = JEM__SET(gamma[i]);
-                JEM__V d = JEM__MUL(g, gm);
-                if (m1) {
-                    const JEM__V v = JEM__MUL(JEM__SUB(JEM__LOAD(x + h), JEM__LOAD(mean + at)), r);
-                    d = JEM__FMA(g, gm, JEM__SUB(JEM__SET(0.0f), JEM__LOAD(m1 + at)));
-                    d = JEM__FNMA(v, JEM__LOAD(m2 + at), d);
+                const JEM__V r = JEM__LOAD(p.rstd + at), g = JEM__LOAD(dy + h),
+                             gm = JEM__SET(p.gamma[i]);
+                JEM__V d = g * gm;
+                if (own) {
+                    const JEM__V v = (JEM__LOAD(x + h) - JEM__LOAD(p.mean + at)) * r;
+                    d = JEM__FMA(g, gm, JEM__SET(0.0f) - JEM__LOAD(p.s1 + at));
+                    d = JEM__FNMA(v, JEM__LOAD(p.s2 + at), d);
                 }
                 JEM__STORE(dx + h, JEM__FMA(r, d, JEM__LOAD(dx + h)));
             }
@@ -8606,11 +8641,11 @@ JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, 
     const JEM__V rate = JEM__SET(d->lr), root = JEM__SET(d->root2);
     JEM__EACH(i, n) {
         const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
-        const JEM__V mi = JEM__FMA(c1, g, JEM__MUL(b1, JEM__LOAD(m + i)));
-        const JEM__V vi = JEM__FMA(JEM__MUL(c2, g), g, JEM__MUL(b2, JEM__LOAD(v + i)));
+        const JEM__V mi = JEM__FMA(c1, g, b1 * JEM__LOAD(m + i));
+        const JEM__V vi = JEM__FMA(c2 * g, g, b2 * JEM__LOAD(v + i));
         JEM__STORE(m + i, mi);
         JEM__STORE(v + i, vi);
-        const JEM__V q = JEM__DIV(mi, JEM__FMA(JEM__SQRT(vi), root, eps));
+        const JEM__V q = mi / JEM__FMA(JEM__SQRT(vi), root, eps);
         JEM__STORE(p + i, JEM__FNMA(rate, q, w));
     }
 }
@@ -8629,13 +8664,11 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
 }
 
 static const jem__kernels JEM__FN(kernels) = {
-    (jem_isa)JEM__PASS, JEM__WO, JEM__WI, JEM__FN(fill), JEM__FN(conv), JEM__FN(winograd),
-    JEM__FN(deal), JEM__FN(weight_gradient), JEM__FN(wino_deal), JEM__FN(wino_weights),
-    JEM__FN(wino_finish), JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
-    JEM__FN(pair_back),
-    JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool), JEM__FN(pool_back),
-    JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums), JEM__FN(normalize_back),
-    JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
+    (jem_isa)JEM__PASS, JEM__WI, &JEM__FN(direct), &JEM__FN(winograd), JEM__FN(wino_pack),
+    JEM__FN(fill), JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
+    JEM__FN(pair_back), JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool),
+    JEM__FN(pool_back), JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums),
+    JEM__FN(normalize_back), JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
 };
 
 #undef JEM__TARGET
@@ -8645,18 +8678,12 @@ static const jem__kernels JEM__FN(kernels) = {
 #undef JEM__VL
 #undef JEM__MM
 #undef JEM__PX
-#undef JEM__CO
-#undef JEM__WO
 #undef JEM__WI
 #undef JEM__LOAD
 #undef JEM__STORE
 #undef JEM__SET
 #undef JEM__FMA
 #undef JEM__FNMA
-#undef JEM__ADD
-#undef JEM__SUB
-#undef JEM__MUL
-#undef JEM__DIV
 #undef JEM__SQRT
 #undef JEM__FOLD8
 #undef JEM__FOLD4
@@ -8667,18 +8694,11 @@ static const jem__kernels JEM__FN(kernels) = {
 #undef JEM__PICK
 #undef JEM__ISET
 #undef JEM__IOTA
-#undef JEM__IADD
-#undef JEM__IXOR
-#undef JEM__IAND
-#undef JEM__SHL
-#undef JEM__SHR
+#undef JEM__TO_V
 #undef JEM__AS_I
 #undef JEM__AS_V
-#undef JEM__TO_V
 #undef JEM__VINLINE
 #undef JEM__REPEAT
-#undef JEM__KERNEL
-#undef JEM__EACH
 #endif /* JEM__PASS */
 
 #if defined(JEM_IMPLEMENTATION) && !defined(JEM__PASS) && !defined(JEM__INSTANCES)
@@ -8755,17 +8775,11 @@ typedef struct jem__bf16 {
 
 /* To nearest, ties to even. */
 static uint16_t jem__to_bf16(float f) {
-    uint32_t u;
-    memcpy(&u, &f, 4);
+    const uint32_t u = jem__float_bits(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
-static float jem__from_bf16(uint16_t h) {
-    const uint32_t u = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
+static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 /* ---- in plain C: what the others are tested against ---- */
 
@@ -8846,9 +8860,10 @@ JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const floa
     at += (ptrdiff_t)o * JEM_LANES, at16 += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
     for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, at16 += JEM__BF16_PAIR) {
         const __m512 p = jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
-        const __m512 q = i + 1 == n ? _mm512_setzero_ps()
-            : jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1, at + JEM_LANES,
-                                     0);
+        jem__f32x16 q = { 0 };
+        if (i + 1 < n)
+            q = jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1,
+                                       at + JEM_LANES, 0);
         if (f->y16) _mm512_storeu_si512(f->y16 + at16, jem__bf16_zip(p, q));
     }
 }
@@ -8931,16 +8946,15 @@ JEM__TILE_TARGET static void jem__bf16_block_amx(int m, int n, int runs, int pai
             if (m == 2) {
                 JEM__TILE_LOAD(5, a[r] + a2 + k);
                 JEM__TILE_DOT(1, 5, 6);
-                if (n == 1) continue;
-                JEM__TILE_LOAD(7, b[1] + k);
+            }
+            if (n == 1) continue;
+            JEM__TILE_LOAD(7, b[1] + k);
+            if (m == 2) {
                 JEM__TILE_DOT(2, 4, 7);
                 JEM__TILE_DOT(3, 5, 7);
                 continue;
             }
-            if (n > 1) {
-                JEM__TILE_LOAD(7, b[1] + k);
-                JEM__TILE_DOT(1, 4, 7);
-            }
+            JEM__TILE_DOT(1, 4, 7);
             if (n > 2) {
                 JEM__TILE_LOAD(5, b[2] + k);
                 JEM__TILE_DOT(2, 4, 5);
@@ -9024,8 +9038,9 @@ typedef struct jem__bf16_taps {
     int weight[JEM__MAX_KERNEL][JEM__MAX_KERNEL];
 } jem__bf16_taps;
 
-static void jem__bf16_rows(const jem__phase *s, jem__bf16_taps *t) {
+static int jem__bf16_phase(const jem__conv *q, int phase, jem__phase *s, jem__bf16_taps *t) {
     t->ny = t->nx = 0, t->right = JEM__MAX_TAPS;
+    if (!jem__conv_phase(q, phase, s)) return 0;
     for (int i = 0; i < s->taps; i++) if (s->right[i] < t->right) t->right = s->right[i];
     for (int i = 0; i < s->taps; i++) {
         int j = 0;
@@ -9034,14 +9049,14 @@ static void jem__bf16_rows(const jem__phase *s, jem__bf16_taps *t) {
         t->weight[j][s->right[i] - t->right] = s->weight[i];
         if (s->right[i] - t->right >= t->nx) t->nx = s->right[i] - t->right + 1;
     }
+    return 1;
 }
 /* Can it be done so? No tap may look further than a column beside the image. */
 static int jem__bf16_fits(const jem__conv *q) {
     jem__phase s;
     jem__bf16_taps t;
     if (q->k > 8) return 0;
-    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        jem__bf16_rows(&s, &t);
+    for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
         if (t.ny && (t.right < -1 || (s.cols - 1) * s.step_in + t.right + t.nx - 1 > q->wi))
             return 0;
     }
@@ -9050,28 +9065,27 @@ static int jem__bf16_fits(const jem__conv *q) {
 static ptrdiff_t jem__bf16_span(const jem__bf16_taps *t, int c) {       /* of A, in bf16 */
     return (t->nx * jem__bf16_pairs_of(c) + 15) / 16 * 16 * JEM__BF16_PAIR;
 }
-/* bf16 of all packed weights */
+/* floats of all packed weights */
 static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
     ptrdiff_t size = 0;
     jem__phase s;
     jem__bf16_taps t;
-    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        jem__bf16_rows(&s, &t);
+    for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
         size += (q->co + 15) / 16 * t.ny * jem__bf16_span(&t, q->ci);
     }
-    return size;
+    return (size + 1) / 2;
 }
 /* Where row i of pair k of A is */
 static ptrdiff_t jem__bf16_at(int tiled, int k, int i) {
     return (ptrdiff_t)(k / 16) * 512 + (tiled ? i * 32 + k % 16 * 2 : k % 16 * 32 + i * 2);
 }
 /* Weights w (O,I,k,k) to [phase][tile of 16 outputs][row of taps][pairs: column, channels] */
-static void jem__bf16_pack(const jem__bf16 *k, const jem__conv *q, const float *w, uint16_t *out) {
+static void jem__bf16_pack(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
     const int kk = q->k * q->k, c2 = jem__bf16_pairs_of(q->ci);
+    uint16_t *out = (uint16_t *)(void *)packed;
     jem__phase s;
     jem__bf16_taps t;
-    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        jem__bf16_rows(&s, &t);
+    for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
         const ptrdiff_t run = jem__bf16_span(&t, q->ci);
         for (int o0 = 0; o0 < q->co; o0 += 16)
             for (int j = 0; j < t.ny; j++, out += run) {
@@ -9080,7 +9094,7 @@ static void jem__bf16_pack(const jem__bf16 *k, const jem__conv *q, const float *
                     for (int o = o0; o < q->co && o < o0 + 16; o++)
                         for (int c = p % c2 * 2; c < q->ci && c < p % c2 * 2 + 2; c++) {
                             const int from = q->gradient ? c * q->co + o : o * q->ci + c;
-                            out[jem__bf16_at(k->tiled, p, o - o0) + c % 2] =
+                            out[jem__bf16_at(ctx->bf16->tiled, p, o - o0) + c % 2] =
                                 jem__to_bf16(w[(ptrdiff_t)from * kk + t.weight[j][p / c2]]);
                         }
             }
@@ -9116,31 +9130,34 @@ static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) 
     }
 }
 
-/* Output or input gradient, as conv: x (hi,wi,ci,16), or already in bf16: xh. work: room for x. */
-static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part part, const float *x,
-                           const uint16_t *xh, const uint16_t *pack, const jem__finish *f,
-                           uint16_t *work) {
+static ptrdiff_t jem__bf16_work(const jem__conv *q) {        /* x, where it is not yet in bf16 */
+    return jem__bf16_floats(q->ci, q->hi, q->wi);
+}
+/* Output or input gradient, as conv. */
+static void jem__bf16_conv(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
+                           const jem__finish *f) {
+    const jem__bf16 *k = ctx->bf16;
+    const uint16_t *pack = (const uint16_t *)(const void *)in->packed;
+    uint16_t *work = (uint16_t *)(void *)in->work;
     const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
     const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
     float c[4 * JEM__BF16_TILE];
     jem__phase s;
     jem__bf16_taps t;
     if (k->begin) k->begin();
-    for (int phase = 0, have = -1; jem__conv_phase(q, phase, &s); phase++) {
-        jem__bf16_rows(&s, &t);
-        const int pairs = t.nx * jem__bf16_pairs_of(q->ci);
+    for (int phase = 0, have = -1; jem__bf16_phase(q, phase, &s, &t); phase++) {
         const ptrdiff_t run = jem__bf16_span(&t, q->ci);
-        const int r0 = jem__part_from(part.i, part.of, s.rows, 1),
-                  r1 = jem__part_from(part.i + 1, part.of, s.rows, 1);
+        const int r0 = jem__part_from(in->part.i, in->part.of, s.rows, 1),
+                  r1 = jem__part_from(in->part.i + 1, in->part.of, s.rows, 1);
         if (have < 0) have = r0 * s.step_in > q->k ? r0 * s.step_in - q->k : 0;
         for (int r = r0; r < r1; r++) {
             const int y = s.y0 + r * s.step_out;
             int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
             const int runs = jem__bf16_inside(q, &s, &t, r, tap_row, row_of);
-            for (int i = 0; !xh && i < runs; i++)  /* as far as has been converted, and on */
+            for (int i = 0; !in->x16 && i < runs; i++)       /* from what has been converted on */
                 for (; have <= row_of[i]; have++)
-                    jem__bf16_convert(k, x, q->ci, q->wi, have, work);
-            const uint16_t *from = (xh ? xh : work) + (1 + t.right) * pixel;
+                    jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
+            const uint16_t *from = (in->x16 ? in->x16 : work) + (1 + t.right) * pixel;
             for (int o = 0, m; o < tiles; o += m) {
                 const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
                 m = o + 2 <= tiles ? 2 : 1;
@@ -9151,7 +9168,7 @@ static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part par
                         for (int p = 0; p < n; p++)
                             b[i * 4 + p] = from + row_of[i] * row + (x0 + p) * s.step_in * pixel;
                     memset(c, 0, (size_t)(m * n * JEM__BF16_TILE) * sizeof *c);
-                    k->block(m, n, runs, pairs, a, t.ny * run, b, c);
+                    k->block(m, n, runs, t.nx * jem__bf16_pairs_of(q->ci), a, t.ny * run, b, c);
                     for (int p = 0; p < n; p++)
                         jem__bf16_pixel_done(k, q, f, c + p * m * JEM__BF16_TILE, o, m, y,
                                              s.x0 + (x0 + p) * s.step_out);
@@ -9161,7 +9178,7 @@ static void jem__bf16_conv(const jem__bf16 *k, const jem__conv *q, jem__part par
         }
         pack += tiles * t.ny * run;
     }
-    if (f->y16 && part.i == 0)
+    if (f->y16 && in->part.i == 0)
         memset(f->y16 + q->ho * jem__bf16_row(q->co, q->wo), 0,
                16 * JEM__BF16_PAIR * sizeof *f->y16);
     if (k->end) k->end();
@@ -9183,151 +9200,30 @@ static ptrdiff_t jem__bf16_y_size(const jem__conv *q) {
     return q->ho * (ptrdiff_t)((q->co + 15) / 16) * jem__bf16_y_tile(q);
 }
 
-static void jem__bf16_deal_x(const jem__bf16 *k, const jem__conv *q, const float *x,
-                             uint16_t *out) {
+static void jem__bf16_deal(const jem__weights *w, int g, int side, const float *x) {
+    const jem__bf16 *k = w->ctx->bf16;
+    const jem__conv *q = w->q;
     const int columns = jem__bf16_columns(q);
-    for (int y = 0; y < q->hi; y++)
-        for (int c = 0; c < q->ci; c += 16, out += jem__bf16_x_tile(q))
+    uint16_t *xs = (uint16_t *)(void *)w->x + g * jem__bf16_x_size(q),
+             *dys = (uint16_t *)(void *)w->y + g * jem__bf16_y_size(q);
+    for (int y = 0; !side && y < q->hi; y++)
+        for (int c = 0; c < q->ci; c += 16, xs += jem__bf16_x_tile(q))
             for (int i = 0; i < columns * q->stride; i++) {
-                uint16_t *to = out + ((ptrdiff_t)(i % q->stride) * columns + i / q->stride) * 256;
+                uint16_t *to = xs + ((ptrdiff_t)(i % q->stride) * columns + i / q->stride) * 256;
                 const int px = i - q->pad;
                 if ((unsigned)px >= (unsigned)q->wi) memset(to, 0, 256 * sizeof *to);
                 else k->turn(x + (((ptrdiff_t)y * q->wi + px) * q->ci + c) * JEM_LANES,
                              q->ci - c < 16 ? q->ci - c : 16, 0, to);
             }
-}
-static void jem__bf16_deal_y(const jem__bf16 *k, const jem__conv *q, const float *dy,
-                             uint16_t *out) {
-    for (int y = 0; y < q->ho; y++)
-        for (int o = 0; o < q->co; o += 16, out += jem__bf16_y_tile(q)) {
-            if (q->wo % 2) memset(out + q->wo / 2 * 512, 0, 512 * sizeof *out);
+    for (int y = 0; side && y < q->ho; y++)
+        for (int o = 0; o < q->co; o += 16, dys += jem__bf16_y_tile(q)) {
+            if (q->wo % 2) memset(dys + q->wo / 2 * 512, 0, 512 * sizeof *dys);
             for (int i = 0; i < q->wo; i++)
-                k->turn(dy + (((ptrdiff_t)y * q->wo + i) * q->co + o) * JEM_LANES,
+                k->turn(x + (((ptrdiff_t)y * q->wo + i) * q->co + o) * JEM_LANES,
                         q->co - o < 16 ? q->co - o : 16, k->tiled,
-                        out + i / 2 * 512 + i % 2 * (k->tiled ? 16 : 256));
+                        dys + i / 2 * 512 + i % 2 * (k->tiled ? 16 : 256));
         }
-}
-
-/* ---- methods: direct ------------------------------------------------------------------------- */
-
-static int jem__direct_kind(const jem__conv *q) {  /* an output's pack depends on shape alone */
-    return q->gradient ? 1 + q->stride * 64 + q->pad : 0;
-}
-static ptrdiff_t jem__direct_pack_size(const jem__conv *q) {
-    return (ptrdiff_t)q->co * q->ci * q->k * q->k + 6;       /* which the last block may read */
-}
-static void jem__direct_pack(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
-    (void)ctx;
-    jem__conv_pack(q, w, packed);
-}
-static ptrdiff_t jem__direct_work(const jem__conv *q) { (void)q; return 0; }
-static void jem__direct_run(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
-                            const jem__finish *f) {
-    ctx->k->conv(q, in->part, in->x, in->packed, f);
-}
-
-/* A product is a block of output channels, with its bias; nothing is left to finish. */
-static void jem__direct_plan(jem__weights *w) {
-    const jem__kernels *k = w->ctx->k;
-    const jem__conv *q = w->q;
-    w->products = (q->co + k->wo - 1) / k->wo;
-    w->x_step = (ptrdiff_t)(q->ci + k->wi - 1) / k->wi * k->wi * q->hi * q->wi * JEM_LANES;
-    w->y_step = (ptrdiff_t)w->products * k->wo * q->ho * q->wo * JEM_LANES;
-    w->product_step = (ptrdiff_t)q->k * q->k * k->wo * k->wi * JEM_LANES;
-    w->x_size = w->groups * w->x_step, w->y_size = w->groups * w->y_step;
-    w->product_size = w->products * w->product_step;
-}
-static void jem__direct_deal(const jem__weights *w, int g, const float *x, const float *dy) {
-    const jem__kernels *k = w->ctx->k;
-    const jem__conv *q = w->q;
-    k->deal(x, (ptrdiff_t)q->hi * q->wi, q->ci, k->wi, w->x + g * w->x_step);
-    k->deal(dy, (ptrdiff_t)q->ho * q->wo, q->co, k->wo, w->y + g * w->y_step);
-}
-static void jem__direct_product(const jem__weights *w, int i) { w->ctx->k->weight_gradient(w, i); }
-static const jem__method jem__direct = { 0, jem__direct_kind, jem__direct_pack_size,
-    jem__direct_pack, jem__direct_work, jem__direct_run, jem__direct_plan, jem__direct_deal,
-    jem__direct_product, NULL };
-
-/* ---- methods: Winograd ----------------------------------------------------------------------- */
-
-static int jem__wino_kind(const jem__conv *q) { return q->tile * 2 + q->gradient; }
-static ptrdiff_t jem__wino_pack_size(const jem__conv *q) {
-    return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2) + 6;
-}
-
-typedef struct jem__wino_job { const jem__conv *q; const float *from; float *to; } jem__wino_job;
-
-static void jem__wino_task_pack(void *arg, int block) {
-    const jem__wino_job *j = (const jem__wino_job *)arg;
-    int o = 0, kind, co = jem__conv_channels(j->q->co, &kind);
-    for (; block > 0; block--) o += co, co = jem__conv_channels(j->q->co - o, &kind);
-    jem__wino_pack(j->q, j->from, o, co, j->to);
-}
-static void jem__wino_pack_all(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
-    jem__wino_job job;
-    int blocks = 0;
-    job.q = q, job.from = w, job.to = packed;
-    for (int o = 0, kind; o < q->co; blocks++) o += jem__conv_channels(q->co - o, &kind);
-    jem__parallel(ctx, blocks, 270.0 * q->co * q->ci, jem__wino_task_pack, &job);
-}
-static void jem__wino_run(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
-                          const jem__finish *f) {
-    ctx->k->winograd(q, in->part, in->x, in->packed, f, in->work);
-}
-
-/* Bias sums of a group, channel by channel and lane by lane, and their end. */
-static void jem__bias_deal(const jem__weights *w, int g, const float *dy) {
-    w->ctx->k->moment(dy, NULL, 0, (ptrdiff_t)w->q->ho * w->q->wo, w->q->co,
-                      w->sums + (ptrdiff_t)g * w->q->co * JEM_LANES);
-}
-static void jem__bias_finish(const jem__weights *w, int o) {
-    for (int g = 0; w->db && g < w->groups; g++)
-        w->db[o] += jem__sum_lanes(w->sums + ((ptrdiff_t)g * w->q->co + o) * JEM_LANES);
-}
-
-/* Of the 36 points of F4: operands transformed, a product is (point, block of output channels), and
-   G' finishes an output channel. Planes of a point are not a power of two apart; a pixel of zeros
-   lies behind the bias sums. */
-static void jem__wino_plan(jem__weights *w) {
-    const jem__kernels *k = w->ctx->k;
-    const jem__conv *q = w->q;
-    const int oblocks = (q->co + k->wo - 1) / k->wo, iblocks = (q->ci + k->wi - 1) / k->wi;
-    const ptrdiff_t all = (ptrdiff_t)w->groups * ((q->ho + 3) / 4) * ((q->wo + 3) / 4);
-    w->x_step = all * iblocks * k->wi * JEM_LANES + 80;
-    w->y_step = all * oblocks * k->wo * JEM_LANES + 80;
-    w->product_step = all;
-    w->products = 36 * oblocks, w->finishes = q->co;
-    w->x_size = 36 * w->x_step, w->y_size = 36 * w->y_step;
-    w->product_size = (ptrdiff_t)36 * q->co * q->ci;
-    w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
-}
-static void jem__wino_deal(const jem__weights *w, int g, const float *x, const float *dy) {
-    w->ctx->k->wino_deal(w, g, 0, x);
-    w->ctx->k->wino_deal(w, g, 1, dy);
-    jem__bias_deal(w, g, dy);
-}
-static void jem__wino_product(const jem__weights *w, int i) { w->ctx->k->wino_weights(w, i); }
-static void jem__wino_finish(const jem__weights *w, int o) {
-    w->ctx->k->wino_finish(w, o);
-    jem__bias_finish(w, o);
-}
-static const jem__method jem__winograd = { 0, jem__wino_kind, jem__wino_pack_size,
-    jem__wino_pack_all, jem__wino_work, jem__wino_run, jem__wino_plan, jem__wino_deal,
-    jem__wino_product, jem__wino_finish };
-
-/* ---- methods: bf16 --------------------------------------------------------------------------- */
-
-static ptrdiff_t jem__bf16_packed(const jem__conv *q) { return (jem__bf16_pack_size(q) + 1) / 2; }
-static void jem__bf16_pack_all(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
-    jem__bf16_pack(ctx->bf16, q, w, (uint16_t *)(void *)packed);
-}
-static ptrdiff_t jem__bf16_work(const jem__conv *q) {        /* x, where it is not yet in bf16 */
-    return jem__bf16_floats(q->ci, q->hi, q->wi);
-}
-static void jem__bf16_run(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
-                          const jem__finish *f) {
-    jem__bf16_conv(ctx->bf16, q, in->part, in->x, in->x16,
-                   (const uint16_t *)(const void *)in->packed, f, (uint16_t *)(void *)in->work);
+    if (side) jem__bias_deal(w, g, x);
 }
 
 /* A product is a pair of tiles of output channels with a tile of input channels, and one of the
@@ -9344,12 +9240,6 @@ static void jem__bf16_plan(jem__weights *w) {
     w->y_size = (w->groups * jem__bf16_y_size(q) + 1) / 2;
     w->product_size = w->products * w->product_step;
     w->sums_size = (ptrdiff_t)w->groups * q->co * JEM_LANES;
-}
-static void jem__bf16_deal(const jem__weights *w, int g, const float *x, const float *dy) {
-    uint16_t *xs = (uint16_t *)(void *)w->x, *dys = (uint16_t *)(void *)w->y;
-    jem__bf16_deal_x(w->ctx->bf16, w->q, x, xs + g * jem__bf16_x_size(w->q));
-    jem__bf16_deal_y(w->ctx->bf16, w->q, dy, dys + g * jem__bf16_y_size(w->q));
-    jem__bias_deal(w, g, dy);
 }
 /* Adds to dw (O,I,k,k); scratch is m*k*k tiles. */
 static void jem__bf16_product(const jem__weights *w, int task) {
@@ -9397,8 +9287,8 @@ static void jem__bf16_product(const jem__weights *w, int task) {
                 w->dw[((ptrdiff_t)(o * 16 + r) * q->ci + i * 16 + c) * q->k * q->k + t] +=
                     acc[(t * m + r / 16) * JEM__BF16_TILE + r % 16 * 16 + c];
 }
-static const jem__method jem__bf16_method = { 1, jem__direct_kind, jem__bf16_packed,
-    jem__bf16_pack_all, jem__bf16_work, jem__bf16_run, jem__bf16_plan, jem__bf16_deal,
+static const jem__method jem__bf16_method = { 1, jem__direct_kind, jem__bf16_pack_size,
+    jem__bf16_pack, jem__bf16_work, jem__bf16_conv, jem__bf16_plan, jem__bf16_deal,
     jem__bf16_product, jem__bias_finish };
 
 /* ---- what is chosen -------------------------------------------------------------------------- */
@@ -9419,35 +9309,34 @@ static void jem__conv_choose(const jem_ctx *ctx, int few, jem__conv *q) {
     const int one = q->k == 1 && q->hi == 1 && q->wi == 1;   /* linear: too little to round for */
     for (int i = 0; i < 2; i++) {
         if (wino) q[i].tile = jem__wino_tile(ctx, q + i, few);
-        q[i].method = wino ? &jem__winograd
+        q[i].method = wino ? ctx->k->winograd
                     : !one && ctx->bf16 && q[i].co >= least && jem__bf16_fits(q + i)
-                    ? &jem__bf16_method : &jem__direct;
+                    ? &jem__bf16_method : ctx->k->direct;
     }
     q[2].method = !one && ctx->bf16 && q->ci >= least && q->co >= least && q->k <= 8
                 ? &jem__bf16_method
-                : q->tile == 4 && q->ci >= 32 && q->co >= 32 ? &jem__winograd : &jem__direct;
+                : q->tile == 4 && q->ci >= 32 && q->co >= 32 ? ctx->k->winograd : ctx->k->direct;
 }
 
 static const jem__kernels *jem__kernels_for(jem_isa isa) {
-    if (isa == JEM_ISA_BEST)
-        isa = jem_isa_available(JEM_ISA_AVX512) ? JEM_ISA_AVX512
-            : jem_isa_available(JEM_ISA_AVX2)   ? JEM_ISA_AVX2
-            : jem_isa_available(JEM_ISA_NEON)   ? JEM_ISA_NEON
-            : jem_isa_available(JEM_ISA_WASM)   ? JEM_ISA_WASM : JEM_ISA_SCALAR;
-    if (!jem_isa_available(isa)) return NULL;
-    switch (isa) {
+    static const jem__kernels *const all[] = {     /* the best first */
 #ifdef JEM__X86
-    case JEM_ISA_AVX2: return &jem__kernels_avx2;
-    case JEM_ISA_AVX512: case JEM_ISA_AVX512_BF16: case JEM_ISA_AMX: return &jem__kernels_avx512;
+        &jem__kernels_avx512, &jem__kernels_avx2,
 #endif
 #ifdef JEM__ARM
-    case JEM_ISA_NEON: return &jem__kernels_neon;
+        &jem__kernels_neon,
 #endif
 #ifdef JEM__WASM
-    case JEM_ISA_WASM: return &jem__kernels_wasm;
+        &jem__kernels_wasm,
 #endif
-    default: return &jem__kernels_scalar;
-    }
+        &jem__kernels_scalar
+    };
+    if (!jem_isa_available(isa)) return NULL;
+    if (isa == JEM_ISA_AVX512_BF16 || isa == JEM_ISA_AMX) isa = JEM_ISA_AVX512;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (isa == JEM_ISA_BEST ? jem_isa_available(all[i]->isa) : all[i]->isa == isa)
+            return all[i];
+    return NULL;
 }
 
 static int jem__engine_open(jem_ctx *ctx) {

@@ -42,7 +42,7 @@ static int moment(int k, int count, int updates) {
 static void measure(film *f, jem_net *net, int update, double log_z) {
     const double logp = world_mean_logp(f->kind, net);
     const int k = f->taken;
-    const ais_result ais = world_ais(net);
+    const jem_ais_result ais = world_ais(net);
     f->at[k] = (float)update, f->by_grid[k] = (float)(logp - log_z);
     f->by_ais[k] = (float)(logp - ais.log_z), f->best[k] = (float)world_mean_logp(f->kind, NULL);
     printf("update %5d: log Z %6.2f, by AIS %6.2f +- %.2f; mean log p of new points %.3f, truth "

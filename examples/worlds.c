@@ -92,7 +92,7 @@ static void draw(sheet *s, int row, plot *p, jem_net *net, world_kind kind) {
     plot_histogram(p, SHORT, x, 5);
     plot_density(p, 0);
     sheet_put(s, 3, row, p, "20 steps from noise");
-    const ais_result ais = world_ais(net);
+    const jem_ais_result ais = world_ais(net);
     printf("%-12s  accuracy %5.1f%%  log Z %7.2f, by AIS %.2f +- %.2f  mean log p of new points: "
            "learned %6.3f, truth %6.3f\n", worlds[kind].name, 100 * (double)right, log_z, ais.log_z,
            ais.error, learned, truth);

@@ -5,7 +5,6 @@
 #ifndef EXAMPLES_WORLDS_H
 #define EXAMPLES_WORLDS_H
 
-#include "../tools/ais.h"
 #include "../tools/chart.h"
 #include "points.h"
 
@@ -174,13 +173,13 @@ static inline jem_tensor *world__boxed(jem_ctx *ctx, jem_tensor *x, void *net) {
     jem_tensor *wall = jem_scale(ctx, jem_sum_image(ctx, out), -1000);
     return jem_add(ctx, jem_logp(ctx, x, net), wall);
 }
-static inline ais_result world_ais(jem_net *net) {
-    ais_result r = { NAN, NAN, NAN };
-    ais_desc how = ais_desc_default();
+static inline jem_ais_result world_ais(jem_net *net) {
+    jem_ais_result r = { NAN, NAN, NAN };
+    jem_ais_desc how = jem_ais_desc_default();
     jem_rng rng = jem_rng_seed(4);
     how.levels = 200, how.std = 1.5f, how.walk.step = 0.08f, how.walk.leapfrog = 3;
     const jem_mark mark = jem_begin(net->ctx);
-    ais_run(net->ctx, world__boxed, net, jem_zeros(net->ctx, 256, 2, 1, 1), &how, &rng, &r);
+    jem_ais(net->ctx, world__boxed, net, jem_zeros(net->ctx, 256, 2, 1, 1), &how, &rng, &r);
     jem_end(net->ctx, mark);
     return r;
 }

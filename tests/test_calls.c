@@ -236,6 +236,7 @@ DESC(jem_sgld_desc, jem_sgld_desc_default(), BEFORE(jem_sgld_desc, watch), 0)
 DESC(jem_denoise_desc, jem_denoise_desc_default(), BEFORE(jem_denoise_desc, watch), 0)
 DESC(jem_fresh_desc, jem_fresh_desc_default(), 1, 0)
 DESC(jem_mcmc_desc, jem_mcmc_desc_default(), BEFORE(jem_mcmc_desc, swapped), 0)
+DESC(jem_ais_desc, jem_ais_desc_default(), BEFORE(jem_ais_desc, walk), 0)
 DESC(jem_attack_desc, jem_attack_desc_default(), BEFORE(jem_attack_desc, classify), 0)
 DESC(jem_impute_desc, jem_impute_desc_default(), 1, 0)
 DESC(jem_schedule, jem_train_desc_default().schedule, sizeof(jem_schedule) / 4, 1)
@@ -319,6 +320,7 @@ static const char *PATH(void) {
 static jem_mark no_mark;
 static jem_answer answers[N];
 static jem_loss_terms terms;
+static jem_ais_result ais;
 
 static void to_memory(const jem_archive *a) {
     size_t size;
@@ -461,6 +463,8 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_buffer_put, (void)jem_buffer_put(BUFFER(), COUNT(3), LABELS(), IN())) \
     ROW(jem_mcmc_desc_default, (void)jem_mcmc_desc_default()) \
     ROW(jem_mcmc, (void)jem_mcmc(CTX(), LOGP(), USER(), X(), jem_mcmc_desc_(), RNG(), OUT())) \
+    ROW(jem_ais_desc_default, (void)jem_ais_desc_default()) \
+    ROW(jem_ais, (void)jem_ais(CTX(), LOGP(), USER(), X(), jem_ais_desc_(), RNG(), &ais)) \
     ROW(jem_optim_desc_default, (void)jem_optim_desc_default()) \
     ROW(jem_optim_create, jem_optim_free(jem_optim_create(NET(), jem_optim_desc_()))) \
     ROW(jem_optim_free, jem_optim_free(NULL)) \

@@ -5,7 +5,6 @@
 #include "jem.h"
 #include "test.h"
 #include "common.h"
-#include "../tools/ais.h"
 #include "../tools/measures.h"
 
 /* Steps x chains x numbers per chain, after every step. */
@@ -394,10 +393,10 @@ static void test_balance(jem_ctx *ctx) {
 
 /* ---- log Z ----------------------------------------------------------------------------------- */
 
-static void check_z(jem_ctx *ctx, jem_fn fn, jem_tensor *x, const ais_desc *d, jem_rng *rng,
+static void check_z(jem_ctx *ctx, jem_fn fn, jem_tensor *x, const jem_ais_desc *d, jem_rng *rng,
                     double known, double error, const char *what) {
-    ais_result r = { 0, 0, 0 };
-    CHECK(ais_run(ctx, fn, NULL, x, d, rng, &r) == JEM_OK, "%s: %s", what, jem_error(ctx));
+    jem_ais_result r = { 0, 0, 0 };
+    CHECK(jem_ais(ctx, fn, NULL, x, d, rng, &r) == JEM_OK, "%s: %s", what, jem_error(ctx));
     CHECK(fabs(r.log_z - known) < 4.5 * r.error + 1e-4, "%s: log Z is %.4f +- %.4f, known: %.4f",
           what, r.log_z, r.error, known);
     CHECK(r.error < error && r.chains > 10, "%s: error %g, %g chains count", what, r.error,
@@ -407,7 +406,7 @@ static void check_z(jem_ctx *ctx, jem_fn fn, jem_tensor *x, const ais_desc *d, j
 static void test_log_z(jem_ctx *ctx) {
     printf("annealed importance sampling: log Z\n");
     jem_rng rng = jem_rng_seed(14);
-    ais_desc d = ais_desc_default();
+    jem_ais_desc d = jem_ais_desc_default();
     d.levels = 120, d.std = 1.5f, d.walk.step = 0.25f, d.walk.leapfrog = 3;
     jem_tensor *x = jem_zeros(ctx, 256, 2, 1, 1);
     check_z(ctx, correlated, x, &d, &rng, log(CORRELATED_Z), 0.05, "correlated");
@@ -514,14 +513,14 @@ static void test_errors(jem_ctx *ctx) {
     d.step = 0;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "step = 0"), "no step");
-    ais_desc ais = ais_desc_default();
+    jem_ais_desc ais = jem_ais_desc_default();
     ais.std = 0;
-    ais_result r;
-    CHECK(ais_run(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
-          says(ctx, "std above 0"), "no width");
+    jem_ais_result r;
+    CHECK(jem_ais(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
+          says(ctx, "std = 0"), "no width");
     ais.std = 1, ais.levels = 2, ais.walk.temperatures = 2;
-    CHECK(ais_run(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
-          says(ctx, "one temperature"), "a ladder");
+    CHECK(jem_ais(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
+          says(ctx, "temperatures = 2"), "a ladder");
     d.step = 1, d.temperatures = 3;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "images modulo temperatures = 2"), "20 are no ladders of 3");
@@ -536,7 +535,7 @@ static void test_errors(jem_ctx *ctx) {
     CHECK(jem_sgld(ctx, standard, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
           says(ctx, "decay_b = -1"), "b");
     ais.walk.temperatures = 1;
-    CHECK(ais_run(ctx, nothing, NULL, x, &ais, &rng, &r) != JEM_OK && says(ctx, ""), "no density");
+    CHECK(jem_ais(ctx, nothing, NULL, x, &ais, &rng, &r) != JEM_OK && says(ctx, ""), "no density");
     CHECK(jem_mcmc(NULL, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT, "no context");
 
     d = jem_mcmc_desc_default(), d.steps = 50, d.step = 1e20f, d.leapfrog = 3;

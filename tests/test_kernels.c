@@ -309,13 +309,14 @@ static void direct_reductions(jem_ctx *ctx, record *r) {
             for (int s = 1; s <= 3; s++) {
                 const int ho = (h - k) / s + 1, wo = (w - k) / s + 1;
                 float *out = some(ctx, &rng, ho * wo * n);
-                ctx->k->pool(x, w, c, k, k, s, ho, wo, 1.0f / (float)(k * k), out);
+                const jem__pool pool = { w, c, k, k, s, ho, wo, 1.0f / (float)(k * k) };
+                ctx->k->pool(&pool, x, out);
                 record_add(r, "pool", out, ho * wo * n);
-                ctx->k->pool_back(dy, w, c, k, k, s, ho, wo, 1.0f / (float)(k * k), dx);
+                ctx->k->pool_back(&pool, dy, dx);
                 record_add(r, "pool_back", dx, all);
             }
         for (ptrdiff_t pixels = 1; pixels <= h * w; pixels += 17) {
-            const float *mean = plain(ctx, &rng, n, -1, 1), *rstd = plain(ctx, &rng, n, 0.5f, 2);
+            float *mean = plain(ctx, &rng, n, -1, 1), *rstd = plain(ctx, &rng, n, 0.5f, 2);
             const float *gamma = plain(ctx, &rng, c, -1, 1), *beta = plain(ctx, &rng, c, -1, 1);
             float *s1 = plain(ctx, &rng, n, -1, 1), *s2 = plain(ctx, &rng, n, -1, 1);
             for (int how = 0; how < 4; how++) {
@@ -323,12 +324,13 @@ static void direct_reductions(jem_ctx *ctx, record *r) {
                 record_add(r, "moment", s1, n);
             }
             for (int how = 0; how < 2; how++) {
-                ctx->k->normalize(x, mean, rstd, gamma, how ? beta : NULL, pixels, c, dx);
+                const jem__norm norm = { mean, rstd, s1, s2, gamma, how ? beta : NULL, pixels, c,
+                                         how };
+                ctx->k->normalize(&norm, x, dx);
                 record_add(r, "normalize", dx, pixels * n);
-                ctx->k->normalize_sums(x, dy, mean, rstd, pixels, c, s1, s2);
+                ctx->k->normalize_sums(&norm, x, dy);
                 record_add(r, "sum dy", s1, n), record_add(r, "sum dy xhat", s2, n);
-                ctx->k->normalize_back(x, dy, mean, rstd, gamma, how ? s1 : NULL, how ? s2 : NULL,
-                                       pixels, c, dx);
+                ctx->k->normalize_back(&norm, how, x, dy, dx);
                 record_add(r, "normalize_back", dx, pixels * n);
             }
         }
