@@ -17,6 +17,8 @@ COMPILE = $(CC) $(FLAGS)
 MPICC  ?= mpicc
 # Tests that also run as AArch64 programs, in an emulator: names without test_ and .c.
 NEON_TESTS ?= io rng kernels
+# ... as big-endian ones ..
+S390X_TESTS ?= portable
 # ... and as WebAssembly, under node.
 WASM_TESTS ?= scalar_kernels simd128_rng simd128_ops simd128_kernels
 WASM_CC    ?= clang --target=wasm32-wasi --sysroot=/usr
@@ -34,9 +36,9 @@ LESSONS += samplers film compose_nets compose_images pooled
 # film.png moves, which pngquant does not understand: its strip stands in for it.
 STILLS  = $(filter-out film,$(LESSONS)) film_strip
 
-.PHONY: FORCE help demo demo-long gallery examples tools mpi test tests strict fuzz faults diverge \
-        mutate sanitize sanitized bench bench-torch bench-wasm check-torch check-bf16 debug stb \
-        playground clean
+.PHONY: FORCE help demo demo-long gallery examples tools mpi test tests strict portability fuzz \
+        faults diverge mutate examine soak coverage covered sanitize sanitized bench bench-torch \
+        bench-wasm check-torch check-bf16 debug stb playground clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -73,7 +75,15 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	$(AGAIN) -k tests examples tools || true
 	$(AGAIN) mpi || true
 	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents smoke cli uses report two_units python \
-		mutate mpi get_data neon wasm playground strict fuzz
+		mutate mpi get_data neon s390x wasm playground strict fuzz portability examine
+
+# Whatever this machine can run or emulate. The emulated programs take 2 hours.
+EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))
+portability: stb  ## every compiler, standard, processor; PLATFORMS="compilers x86_32" for less
+	@tools/get_package.sh cross
+	@TEST_SECONDS=$${TEST_SECONDS:-3600} NEON_TESTS="$(EVERY)" S390X_TESTS="$(EVERY)" \
+	    WASM_TESTS="$(WASM_TESTS) scalar_portable" tests/run.sh \
+	    $(or $(PLATFORMS),compilers x86_32 processors strict neon s390x wasm)
 
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
 	@tests/strict.sh
@@ -93,6 +103,22 @@ diverge: $(BUILD)/test_divergence  ## training driven apart, ten ways and seeds:
 # MUTATE="--number 500 --seed 2 --room train --jobs 2"; python3 tests/mutate.py --help
 mutate: stb ## change jem.h in one place, run the tests, 250 times: who notices? Some hours
 	python3 tests/mutate.py $(MUTATE)
+
+examine:    ## static analysis, ThreadSanitizer, valgrind: PARTS="static threads leaks" for less
+	@tools/get_package.sh examine
+	@tests/examine.sh $(or $(PARTS),static threads leaks)
+
+soak:       ## a model's life, over and over: memory stays flat; SECONDS=60 for less than an hour
+	@SOAK=$(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) tests/examine.sh soak
+
+# Lines that ran in any program, for any instruction set: the list of the others is in $(BUILD).
+coverage: stb  ## how much of jem.h the test programs run, by line and by branch
+	$(AGAIN) BUILD=build/coverage covered CFLAGS="-Og --coverage"
+covered:
+	$(AGAIN) -k tests $(BUILD)/jem || true
+	@rm -f $(BUILD)/*.gcda
+	@tests/run.sh $(TESTS) cli uses
+	@python3 tests/coverage.py $(BUILD) --least 95
 
 sanitize: stb  ## the test programs under the address and undefined-behaviour sanitizers
 	$(AGAIN) BUILD=build/sanitize sanitized CFLAGS="-O1 -g -fno-omit-frame-pointer \
@@ -178,7 +204,8 @@ $(BUILD)/%: examples/%.c $(HEADERS) $(BUILD)/jem.o
 $(BUILD)/%: tests/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 $(BUILD)/test_tiny: examples/tiny_jem.c
+$(BUILD)/test_soak: private FLAGS += -pthread
 $(BUILD)/%: tools/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 
-export CC CXX BUILD WARN NEON_TESTS WASM_TESTS WASM_CC
+export CC CXX BUILD WARN NEON_TESTS S390X_TESTS WASM_TESTS WASM_CC

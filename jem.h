@@ -71,7 +71,7 @@
        - GPUs; second derivatives; grouped or dilated convolutions; kernels larger than 32 x 32
        - image files (the examples use stb_image), data sets, plots
        - thread safety within a context: give each of your threads its own; contexts share nothing
-       - 32-bit ARM, big-endian machines; SIMD with compilers other than gcc and clang
+       - 32-bit ARM; SIMD with compilers other than gcc and clang
 
    MACROS to define before the #include
        JEM_IMPLEMENTATION   in one file: compile the implementation here
@@ -99,8 +99,9 @@
    DETERMINISM
        The same seed gives the same numbers on every instruction set (JEM_BF16: only on the same
        one; JEM_ISA_WASM: its own) and any number of threads, for a given jem_precision, as long as
-       values are finite and the compiler keeps to IEEE arithmetic. (With -ffast-math the numbers
-       differ, but what is not finite is found and reported there, too.)
+       values are finite and the compiler keeps to IEEE arithmetic (FLT_EVAL_METHOD is 0; for 32-bit
+       x86: -msse2 -mfpmath=sse. With -ffast-math the numbers differ, but what is not finite is
+       found and reported there, too). tests/README.md names the test of each promise.
        The tape records ops in the order in which they are called, and C does not say which argument
        of a call is evaluated first: if two ops are arguments of a third, give each its own line.
    IMAGES
@@ -6565,6 +6566,18 @@ static void jem__put_header(jem__text *t, const jem_archive *a) {
     while (t->n % 64 != 56) jem__put(t, " ");      /* the data begins at a multiple of 64 */
 }
 
+/* Numbers of `width` bytes, in place, from the machine's order of bytes to the file's, or back. */
+static void jem__little_endian(void *numbers, size_t bytes, size_t width) {
+    const uint16_t one = 1;
+    unsigned char *p = (unsigned char *)numbers;
+    if (*(const unsigned char *)&one) return;
+    for (; bytes; bytes -= width, p += width)
+        for (size_t i = 0; i < width / 2; i++) {
+            const unsigned char first = p[i];
+            p[i] = p[width - 1 - i], p[width - 1 - i] = first;
+        }
+}
+
 void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     size_t total = 0;
     if (size) *size = 0;
@@ -6589,8 +6602,10 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     text.out = out + 8, text.room = n + 1, text.n = 0;
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
-        const jem__entry *entry = a->entries[i];
-        if (entry->e.bytes) memcpy(out + 8 + n + entry->begin, entry->e.data, entry->e.bytes);
+        const jem_entry *e = &a->entries[i]->e;
+        char *to = out + 8 + n + a->entries[i]->begin;
+        if (e->bytes) memcpy(to, e->data, e->bytes);
+        jem__little_endian(to, e->bytes, jem__dtypes[e->dtype].size);
     }
     if (size) *size = 8 + n + total;
     return out;
@@ -6805,14 +6820,14 @@ static float jem__from_fp16(int h) {
 
 /* One number of any dtype, wherever it lies, as a float. */
 static float jem__to_float(int dtype, const unsigned char *p) {
-    union { uint32_t bits; float f; int32_t i32; int64_t i64; double f64; } n;
+    union { uint32_t bits; uint16_t half; float f; int32_t i32; int64_t i64; double f64; } n;
     memcpy(&n, p, jem__dtypes[dtype].size);
     switch (dtype) {
     case JEM_I32: return (float)n.i32;
     case JEM_I64: return (float)n.i64;
     case JEM__F64: return (float)n.f64;
-    case JEM__F16: return jem__from_fp16(p[0] | p[1] << 8);
-    case JEM__BF16: n.bits = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24; return n.f;
+    case JEM__F16: return jem__from_fp16(n.half);
+    case JEM__BF16: n.bits = (uint32_t)n.half << 16; return n.f;
     case JEM_U8: case JEM__BOOL: return (float)p[0];
     default: return n.f;
     }
@@ -6825,8 +6840,13 @@ static jem_status jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigne
     if (!entry->owned) return JEM_NO_MEMORY;
     data += entry->begin;
     if (!converted && n) memcpy(entry->owned, data, entry->e.bytes);
-    for (size_t i = 0; i < n && converted; i++)
-        ((float *)entry->owned)[i] = jem__to_float(entry->dtype, data + size * i);
+    if (!converted) jem__little_endian(entry->owned, entry->e.bytes, size);
+    for (size_t i = 0; i < n && converted; i++) {
+        unsigned char number[8];
+        memcpy(number, data + size * i, size);
+        jem__little_endian(number, size, size);
+        ((float *)entry->owned)[i] = jem__to_float(entry->dtype, number);
+    }
     return JEM_OK;
 }
 

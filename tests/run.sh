@@ -2,8 +2,8 @@
 # Runs the tests named as arguments and adds them up; `make test` names them all.
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
-#   two_units neon wasm strict documents smoke python mutate mpi playground get_data cli uses report
-#   fuzz
+#   two_units neon s390x wasm strict documents smoke python mutate mpi playground get_data cli uses
+#   report fuzz compilers x86_32 processors portability examine
 #                  the functions and scripts below
 # A test that crashes, hangs, or does not end with that line is one failure.
 BUILD=${BUILD:-build} CC=${CC:-cc} CXX=${CXX:-c++}
@@ -68,27 +68,35 @@ unit_pair() {
     $linker "$dir/a.o" "$dir/b.o" -o "$dir/both" -lm && limited "$dir/both"
 }
 
-# The same programs on the other kind of vector registers.
-neon() {
-    arm=${ARM_CC:-aarch64-linux-gnu-gcc} emulator=""
-    for name in qemu-aarch64 qemu-aarch64-static; do
+# emulated NAME ARCHITECTURE TESTS FLAGS...: the same programs for another processor.
+emulated() {
+    what=$1 machine=$2 tests=$3 emulator=""
+    compiler=$machine-linux-gnu-gcc
+    [ $machine = aarch64 ] && compiler=${ARM_CC:-$compiler}
+    shift 3
+    for name in qemu-$machine qemu-$machine-static; do
         command -v $name >/dev/null && emulator=$name && break
     done
-    if [ -z "$NEON_TESTS" ]; then echo "== neon: SKIPPED, NEON_TESTS names no tests"; return; fi
-    if [ -z "$emulator" ] || ! command -v "$arm" >/dev/null; then
-        echo "== neon: SKIPPED, needs $arm and qemu-aarch64 (for:" $NEON_TESTS")"
+    if [ -z "$tests" ]; then echo "== $what: SKIPPED, no tests are named for it"; return; fi
+    if [ -z "$emulator" ] || ! command -v "$compiler" >/dev/null; then
+        echo "== $what: SKIPPED, needs $compiler and qemu-$machine (for:" $tests")"
         return
     fi
-    mkdir -p "$BUILD/neon"
-    for test in $NEON_TESTS; do
-        program=$BUILD/neon/test_$test
+    mkdir -p "$BUILD/$what"
+    for test in $tests; do
+        program=$BUILD/$what/test_$test
         rm -f "$program"
-        if $arm -std=c99 $WARN -O2 -I. -static tests/test_$test.c -o "$program" -lm
-        then run "neon_$test" $emulator "$program"
+        if $compiler -std=c99 $WARN -O2 "$@" -I. -idirafter build -idirafter /usr/include -static \
+            tests/test_$test.c -o "$program" -lm
+        then run "${what}_$test" $emulator "$program"
         else try "build $program" false
         fi
     done
 }
+# The other kind of vector registers.
+neon() { emulated neon aarch64 "$NEON_TESTS"; }
+# The other order of bytes. Without the flag, gcc computes in double there when it is told -std=c99.
+s390x() { emulated s390x s390x "$S390X_TESTS" -fexcess-precision=fast; }
 
 # The same programs on WebAssembly, in plain C (the same bits) and with simd128 (close to them). In
 # plain C, `rng` and `ops` pass too, if named: in a minute. A page's module needs no imports.
@@ -247,8 +255,11 @@ mpi() {
 
 for test in "$@"; do
     case $test in
-        two_units | neon | wasm | documents | smoke | python | mutate | mpi | playground) $test ;;
+        two_units | neon | s390x | wasm | documents | smoke | python | mutate | mpi | playground)
+            $test ;;
         strict | get_data | cli | uses | report | fuzz) run $test tests/$test.sh ;;
+        compilers | x86_32 | processors) run $test tests/portability.sh $test ;;
+        portability | examine) run $test tests/$test.sh ;;
         */test_*)
             if [ -x "$test" ]; then run "${test##*/}" "$test"; else try "build $test" false; fi ;;
         *) try "build $test" test -x "$test" ;;

@@ -365,8 +365,14 @@ static void test_foreign(void) {
         jem_archive_free(a);
     }
     const double doubles[5] = { 1.0 / 3.0, -0.0, 1e-40, 16777217.0, -3.5 };
-    jem_archive *a = parse_spelled(ctx, "{" ENTRY("d", "F64", "[5]", "[0,40]") "}", doubles,
-                                   sizeof doubles);
+    unsigned char in_file[sizeof doubles];
+    for (int i = 0; i < 5; i++) {
+        uint64_t bits;
+        memcpy(&bits, doubles + i, sizeof bits);
+        for (int k = 0; k < 8; k++) in_file[8 * i + k] = (unsigned char)(bits >> 8 * k & 255);
+    }
+    jem_archive *a = parse_spelled(ctx, "{" ENTRY("d", "F64", "[5]", "[0,40]") "}", in_file,
+                                   sizeof in_file);
     const jem_entry *e = jem_archive_find(a, "d");
     CHECK(e && e->dtype == JEM_F32 && e->bytes == 20, "%s", jem_error(ctx));
     for (int i = 0; e && i < 5; i++) {

@@ -7,6 +7,8 @@
 #     tools/get_package.sh wasm     clang for WebAssembly with its C library, and node, for the tests
 #                                   and bench-wasm; WASM_CC names another compiler
 #     tools/get_package.sh browser  Chromium and node, for the tests of playground and jem report
+#     tools/get_package.sh cross    compilers and emulators of other processors, for make portability
+#     tools/get_package.sh examine  valgrind, clang, cppcheck and clang-tidy, for make examine
 #     tools/get_package.sh mpi      Open MPI (or another one), for make mpi
 # What is missing comes from the system's package manager if that needs no password; otherwise this
 # prints the command and fails.
@@ -26,6 +28,16 @@ found_fuzzer() {
     mkdir -p build
     echo 'int LLVMFuzzerTestOneInput(const void *p, unsigned long n) { return p && n > 1e9; }' |
         clang -fsanitize=fuzzer -x c - -o build/fuzzer_probe >/dev/null 2>&1
+}
+found_cross() {
+    for command in clang aarch64-linux-gnu-gcc s390x-linux-gnu-gcc qemu-aarch64 qemu-s390x; do
+        command -v $command >/dev/null || return 1
+    done
+}
+found_examine() {
+    for command in clang valgrind cppcheck clang-tidy; do
+        command -v $command >/dev/null || return 1
+    done
 }
 found_mpi() { command -v "${MPICC:-mpicc}" >/dev/null && command -v mpirun >/dev/null; }
 # The system's python may not be the first one of this user.
@@ -82,13 +94,26 @@ case $1 in
         by_hand="name a compiler that links for it: make test WASM_CC='clang --target=wasm32-wasi"
         by_hand="$by_hand --sysroot=...', and have a node in the PATH"
         ;;
+    cross)
+        what="clang, or gcc or qemu for AArch64 or s390x,"
+        apt="clang gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-s390x-linux-gnu"
+        apt="$apt libc6-dev-s390x-cross qemu-user" dnf="" pacman="" zypper="" apk=""
+        by_hand="name what is there: make portability PLATFORMS='compilers x86_32'"
+        ;;
+    examine)
+        what="clang, valgrind, cppcheck or clang-tidy"
+        apt="clang clang-tidy cppcheck valgrind" dnf="clang clang-tools-extra cppcheck valgrind"
+        pacman="clang cppcheck valgrind" zypper="clang clang-tools cppcheck valgrind"
+        apk="clang clang-extra-tools cppcheck valgrind"
+        by_hand="name what is there: make examine PARTS='leaks threads'"
+        ;;
     mpi)
         what="MPI"
         apt="openmpi-bin libopenmpi-dev" dnf="openmpi-devel" pacman="openmpi"
         zypper="openmpi4-devel" apk="openmpi-dev"
         by_hand="put the mpicc and mpirun of an MPI into the PATH"
         ;;
-    *) echo "get_package.sh stb|fuzzer|torch|wasm|browser|mpi" >&2; exit 2 ;;
+    *) echo "get_package.sh stb|fuzzer|torch|wasm|browser|cross|examine|mpi" >&2; exit 2 ;;
 esac
 
 found_$1 && exit 0

@@ -1,0 +1,249 @@
+/* A model's life, over and over: trained, saved, loaded, trained on, sampled, asked. After the first
+   rounds no more memory is held, and every round ends in the same bits. First it is lived on many
+   threads that take their tasks in a shuffled order, by two contexts at once.
+       build/test_soak            some seconds
+       build/test_soak SECONDS    make soak: an hour; 0 is a single round, for valgrind
+   tests/examine.sh has it run under ThreadSanitizer and under valgrind too. */
+#ifndef _XOPEN_SOURCE
+#define _XOPEN_SOURCE 700
+#endif
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "test.h"
+#include "common.h"
+
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { IMAGES = 18, SIDE = 8, CLASSES = 4, PIXELS = SIDE * SIDE, HELPERS = 4 };
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- a life ---------------------------------------------------------------------------------- */
+
+static jem_net *create(jem_ctx *ctx) {
+    jem_wrn_desc d = jem_wrn_desc_default();
+    d.depth = 10, d.widen = 1, d.channels = 1, d.height = d.width = SIDE, d.classes = CLASSES;
+    d.norm = JEM_NORM_BATCH, d.dropout = 0.1f, d.stem_stride = 2;
+    return jem_wrn_create(ctx, &d, 7);
+}
+static jem_train_desc training(void) {
+    jem_train_desc d = jem_train_desc_default();
+    d.lr = 1e-3f, d.w_score = 0.5f, d.w_kl = 0.1f, d.energy_l2 = 0.01f;
+    d.sgld.steps = 2, d.negatives = 20, d.buffer_size = 40, d.reinit = 0.3f;
+    d.optim.ema = 0.9f, d.optim.clip = 1;
+    return d;
+}
+static void images(float *x, int *labels, uint64_t seed) {
+    jem_rng rng = jem_rng_seed(seed);
+    random_labels(&rng, labels, IMAGES, CLASSES);
+    for (int i = 0; i < IMAGES * PIXELS; i++) x[i] = 2 * jem_rng_uniform(&rng) - 1;
+}
+
+/* Two updates from `seed`, on a new trainer or one that goes on from the archive; then to a file. */
+static jem_status train(jem_net *net, const jem_archive *from, uint64_t seed, const char *path) {
+    const jem_train_desc d = training();
+    float x[IMAGES * PIXELS];
+    int labels[IMAGES];
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    jem_status s = !tr ? JEM_NO_MEMORY : from ? jem_trainer_from_archive(tr, from) : JEM_OK;
+    for (int i = 0; i < 2 && !s; i++) {
+        images(x, labels, seed + (uint64_t)i);
+        s = jem_train_step(tr, x, labels, IMAGES).status;
+    }
+    jem_archive *a = s ? NULL : jem_archive_create(net->ctx);
+    if (a && !(s = jem_net_to_archive(net, a)) && !(s = jem_trainer_to_archive(tr, a)))
+        s = jem_archive_write(a, path);
+    jem_archive_free(a);
+    jem_trainer_free(tr);
+    return s;
+}
+
+/* As jem_sample does, in few steps. */
+static jem_status sample(jem_net *net, unsigned char *pixels) {
+    const int labels[2] = { 1, 3 };
+    float x[2 * PIXELS];
+    jem_rng rng = jem_rng_seed(6);
+    jem_fresh_desc d = jem_net_fresh(net);
+    jem_guide guide = jem_net_guide(net, labels);
+    jem_tensor *t = jem_zeros(net->ctx, 2, 1, SIDE, SIDE);
+    d.denoise.steps = d.walk.steps = 3;
+    jem_status s = jem_fresh(net->ctx, jem_logp_guided, &guide, t, &d, &rng);
+    if (!s) s = jem_read(t, x);
+    return s ? s : jem_floats_to_pixels(net, x, 2, NULL, pixels);
+}
+
+/* Everything else that one asks of a network. */
+static jem_status ask(jem_net *net, uint64_t *hash) {
+    float x[IMAGES * PIXELS], found[IMAGES * PIXELS], score[IMAGES];
+    unsigned char pixels[2 * PIXELS];
+    int labels[IMAGES];
+    jem_answer answers[IMAGES];
+    jem_rng rng = jem_rng_seed(5);
+    jem_attack_desc attack = jem_attack_desc_default();
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    attack.steps = 2, walk.steps = 2;
+    images(x, labels, 4);
+    jem_status s = jem_calibrate(net, x, IMAGES);
+    if (!s) s = jem_classify(net, x, IMAGES, answers);
+    if (!s && jem_accuracy(net, x, labels, IMAGES) < 0) s = jem_error_status(net->ctx);
+    if (!s && jem_fit_temperature(net, x, labels, IMAGES) < 0) s = jem_error_status(net->ctx);
+    if (!s) s = jem_ood_score(net, JEM_OOD_RISE, &walk, x, IMAGES, score);
+    if (!s) s = jem_attack(net, x, labels, IMAGES, &attack, &rng, found, NULL);
+    if (!s) s = sample(net, pixels);
+    if (s) return s;
+    for (int i = 0; i < IMAGES; i++) *hash = fnv(*hash, &answers[i].log_density, 1);
+    *hash = fnv(fnv(*hash, score, IMAGES), found, IMAGES * PIXELS);
+    for (int i = 0; i < 2 * PIXELS; i++) *hash = (*hash ^ pixels[i]) * 1099511628211u;
+    return JEM_OK;
+}
+
+/* What the life comes to; 0 if something failed. */
+static uint64_t live(jem_ctx *ctx, const char *path) {
+    uint64_t hash = 0;
+    jem_net *net = create(ctx);
+    jem_status s = net ? train(net, NULL, 1, path) : JEM_NO_MEMORY;
+    jem_net_free(net), net = NULL;
+    jem_archive *a = s ? NULL : jem_archive_read(ctx, path);
+    if (a) net = jem_net_from_archive(ctx, a);
+    if (net) s = train(net, a, 3, path);
+    jem_archive_free(a);
+    jem_net_free(net);
+    net = s ? NULL : jem_load(ctx, path);
+    if (net) hash = net_hash(net), s = ask(net, &hash);
+    jem_net_free(net);
+    jem_reset(ctx);
+    return jem_ok(ctx) && !s ? hash : 0;
+}
+
+/* ---- threads of one's own -------------------------------------------------------------------- */
+
+/* Tasks in a shuffled order, each taken by whichever of the threads comes first. */
+typedef struct crew {
+    pthread_mutex_t lock;
+    uint32_t state;                                /* of the shuffle */
+    int next, n, order[4096];
+    void (*task)(void *arg, int i);
+    void *arg;
+    long calls;
+} crew;
+
+static void *helper(void *user) {
+    crew *c = (crew *)user;
+    for (;;) {
+        pthread_mutex_lock(&c->lock);
+        const int i = c->next < c->n ? c->order[c->next++] : -1;
+        pthread_mutex_unlock(&c->lock);
+        if (i < 0) return NULL;
+        c->task(c->arg, i);
+    }
+}
+
+static void shuffled(void *user, int n, void (*task)(void *arg, int i), void *arg) {
+    crew *c = (crew *)user;
+    pthread_t thread[HELPERS];
+    for (int begin = 0; begin < n; begin += 4096) {
+        c->n = n - begin < 4096 ? n - begin : 4096;
+        for (int i = 0; i < c->n; i++) c->order[i] = begin + i;
+        for (int i = c->n - 1; i > 0; i--) {
+            c->state = c->state * 1664525u + 1013904223u;
+            const int k = (int)((c->state >> 8) % (unsigned)(i + 1)), t = c->order[i];
+            c->order[i] = c->order[k], c->order[k] = t;
+        }
+        c->next = 0, c->task = task, c->arg = arg, c->calls++;
+        int started = 0;
+        while (started < HELPERS && !pthread_create(thread + started, NULL, helper, c)) started++;
+        helper(c);
+        while (started) pthread_join(thread[--started], NULL);
+    }
+}
+
+typedef struct liver { uint32_t seed; int parallel; const char *path; uint64_t hash; } liver;
+
+static void *live_alone(void *user) {
+    liver *l = (liver *)user;
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc);
+    crew *c = (crew *)calloc(1, sizeof *c);
+    if (!c) return NULL;
+    pthread_mutex_init(&c->lock, NULL);
+    c->state = l->seed;
+    desc.threads = 1;
+    if (l->parallel) desc.threads = HELPERS, desc.parallel_for = shuffled, desc.user = c;
+    jem_ctx *ctx = jem_ctx_create(&desc);
+    if (ctx) l->hash = live(ctx, l->path);
+    if (l->hash == 0) printf("%s\n", jem_error(ctx));
+    if (l->parallel && c->calls < 100) l->hash = 1;          /* it took no part */
+    jem_ctx_free(ctx);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+    return NULL;
+}
+
+static uint64_t two_at_once(char path[][32]) {
+    liver alone = { 0, 0, path[0], 0 }, first = { 17, 1, path[0], 0 }, second = { 4, 1, path[1], 0 };
+    pthread_t other;
+    live_alone(&alone);
+    CHECK(alone.hash != 0, "a life in one thread");
+    if (!CHECK(!pthread_create(&other, NULL, live_alone, &second), "no thread")) return 0;
+    live_alone(&first);
+    pthread_join(other, NULL);
+    CHECK(first.hash == alone.hash && second.hash == alone.hash,
+          "two contexts at once, with shuffled tasks on %d threads each", HELPERS + 1);
+    return alone.hash;
+}
+
+/* ---- the soak -------------------------------------------------------------------------------- */
+
+/* Bytes of this process that are in memory; 0 where the system does not tell. */
+static double resident(void) {
+    double all = 0, in = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%lf %lf", &all, &in) != 2) in = 0;
+    if (f) fclose(f);
+    return in * (double)sysconf(_SC_PAGESIZE);
+}
+
+/* Rounds in one context that stays, and in one for each round, until the time is up. */
+static void soak(double seconds, uint64_t want, const char *path) {
+    counter c;
+    jem_ctx *stays = open_ctx(&c);
+    const double start = now();
+    double early = 0, most = 0;                    /* resident: in the first eighth, and after it */
+    size_t held = 0;
+    long alive = 0, rounds = 0;
+    for (; rounds < 4 || now() - start < seconds; rounds++) {
+        if (seconds <= 0 && rounds) break;
+        liver l = { 0, 0, path, 0 };
+        const uint64_t hash = live(stays, path);
+        live_alone(&l);
+        if (!CHECK(hash == want && l.hash == want, "round %ld: %s", rounds, jem_error(stays))) break;
+        if (rounds == 1) held = jem_memory(stays).bytes, alive = c.alive;
+        if (rounds > 1 && !CHECK(jem_memory(stays).bytes == held && c.alive == alive,
+                                 "round %ld: %.0f bytes, %ld blocks; before %.0f, %ld", rounds,
+                                 (double)jem_memory(stays).bytes, c.alive, (double)held, alive))
+            break;
+        const double in = resident();
+        double *where = rounds < 3 || now() - start < seconds / 8 ? &early : &most;
+        if (in > *where) *where = in;
+    }
+    close_ctx(stays, &c, "the soak");
+    printf("%ld rounds in %.0f s; resident: %.2f MB early on, at most %.2f MB later\n", rounds,
+           now() - start, early / 1e6, most / 1e6);
+    if (rounds > 3) CHECK(most <= early + 262144, "memory grew by %.0f bytes", most - early);
+}
+
+int main(int argc, char **argv) {
+    char path[2][32];
+    for (int i = 0; i < 2; i++) snprintf(path[i], sizeof path[i], "/tmp/jem_soak_%ld_%d",
+                                         (long)getpid(), i);
+    const uint64_t hash = two_at_once(path);
+    soak(argc > 1 ? atof(argv[1]) : 3, hash, path[0]);
+    for (int i = 0; i < 2; i++) remove(path[i]);
+    return test_report();
+}
