@@ -77,7 +77,7 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents smoke cli uses report two_units python \
 		mutate mpi get_data neon s390x wasm playground strict fuzz portability examine
 
-# Whatever this machine can run or emulate. The emulated programs take 2 hours.
+# Whatever this machine can run or emulate: emulated programs take hours.
 EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))
 portability: stb  ## every compiler, standard, processor; PLATFORMS="compilers x86_32" for less
 	@tools/get_package.sh cross
