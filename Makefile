@@ -75,7 +75,7 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	$(AGAIN) -k tests examples tools || true
 	$(AGAIN) mpi || true
 	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents smoke cli uses report two_units python \
-		mutate mpi get_data neon s390x wasm playground strict fuzz portability examine
+		mutate mpi get_data with neon s390x wasm playground strict fuzz portability examine
 
 # Whatever this machine can run or emulate: emulated programs take hours.
 EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))

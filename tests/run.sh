@@ -5,6 +5,7 @@
 #   two_units neon s390x wasm strict documents smoke python mutate mpi playground get_data cli uses
 #   report fuzz compilers x86_32 processors portability examine
 #                  the functions and scripts below
+#   with           what stands behind it runs beside the others, on another core; it is shown last
 # A test that crashes, hangs, or does not end with that line is one failure.
 BUILD=${BUILD:-build} CC=${CC:-cc} CXX=${CXX:-c++}
 passed=0 failed=0 broken=""
@@ -253,7 +254,19 @@ mpi() {
     fi
 }
 
+# Not shown as it comes: two at once would be unreadable.
+here="" beside=""
 for test in "$@"; do
+    case $test:$beside in
+        with:*) beside=" " ;;
+        *:"") here="$here $test" ;;
+        *) beside="$beside$test " ;;
+    esac
+done
+second=$BUILD/log/second.txt
+if [ -n "$beside" ]; then "$0" $beside >"$second" 2>&1 </dev/null & fi
+
+for test in $here; do
     case $test in
         two_units | neon | s390x | wasm | documents | smoke | python | mutate | mpi | playground)
             $test ;;
@@ -265,6 +278,10 @@ for test in "$@"; do
         *) try "build $test" test -x "$test" ;;
     esac
 done
+if [ -n "$beside" ]; then
+    wait $!
+    run beside sh -c "cat '$second'; exit $?"
+fi
 [ -n "$broken" ] && echo "not well: ${broken#, }"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
