@@ -657,6 +657,13 @@ static void test_limits(void) {
     b.n = f ? fread(b.at, 1, sizeof b.at, f) : 0;
     if (f) fclose(f);
     CHECK(b.n > 100 && b.n < 10000, "%d", (int)b.n);
+    add(&b, 255);                                  /* what follows a picture does not matter */
+    put("limits/a", "x.png", &b);
+    if (CHECK(loads(&d, ROOT "/limits", "train", NULL), "a byte behind")) data_free(&d);
+    b.at[33] = 0x7d;                               /* pixels of 2 GB in so small a file */
+    put("limits/a", "x.png", &b);
+    refuses(ROOT "/limits", "train", NULL, "x.png", "is damaged");
+    b.at[33] = 0;
     for (int i = 16; i < 24; i += 4) b.at[i + 2] = 0x3e, b.at[i + 3] = 0x80;
     while (b.n < 60000) add(&b, 0);
     put("limits/a", "x.png", &b);

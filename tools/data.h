@@ -619,13 +619,27 @@ static inline int data__jpeg_tables(const unsigned char *p, size_t n) {
     return 1;
 }
 
+/* A part of a PNG that says it is longer than the file: stb_image would take so much memory first. */
+static inline int data__png_chunks(const unsigned char *p, size_t n) {
+    enum { SIGNATURE = 8, FRAME = 12 };            /* a length, a name, a checksum */
+    if (n < SIGNATURE || memcmp(p, "\x89PNG\r\n\x1a\n", SIGNATURE)) return 1;
+    for (size_t i = SIGNATURE; i + 8 <= n && memcmp(p + i + 4, "IEND", 4); ) {
+        const size_t length = (size_t)p[i] << 24 | (size_t)p[i + 1] << 16 | (size_t)p[i + 2] << 8 |
+                              p[i + 3];
+        if (length > n - i) return 0;
+        i += FRAME + length;
+    }
+    return 1;
+}
+
 /* Channels (1 or 3), height and width of a picture, before anything is unpacked; refuses what would
    be too large, or claims to be larger than so many bytes can be. Few formats pack a thousand
    pixels into a byte, none ten times as many. */
 static inline int data__look(data__job *job, const char *path, const unsigned char *bytes,
                              size_t size, int shape[3]) {
     int w, h, channels;
-    if (!data__jpeg_tables(bytes, size)) return data__bad(job, path, "is damaged");
+    if (!data__jpeg_tables(bytes, size) || !data__png_chunks(bytes, size))
+        return data__bad(job, path, "is damaged");
     if (!stbi_info_from_memory(bytes, (int)size, &w, &h, &channels))
         return data__fail(job, "%s: is not a picture that can be read: %s", path,
                           stbi_failure_reason());
