@@ -1434,7 +1434,8 @@ typedef struct jem__method {
     ptrdiff_t (*work)(const jem__conv *);          /* floats of scratch */
     void (*run)(jem_ctx *, const jem__conv *, const jem__operands *, const jem__finish *);
     void (*plan)(jem__weights *);                  /* sizes and tasks */
-    void (*deal)(const jem__weights *, int group, int side, const float *);     /* 0: x, 1: dy */
+    void (*deal)(const jem__weights *, int group, int side, const float *,      /* 0: x, 1: dy */
+                 const uint16_t *in_bf16);         /* or NULL */
     void (*product)(const jem__weights *, int i);
     void (*finish)(const jem__weights *, int i);
 } jem__method;
@@ -1709,7 +1710,8 @@ typedef struct jem__node {
     size_t aux_bytes;                              /* of a group, from forward to backward */
     ptrdiff_t work;                                /* floats of scratch while it runs */
     double flops;                                  /* about, of one group, forward */
-    int bf16_out, bf16_grad;                       /* that pass can read and write bf16 */
+    int bf16_out, bf16_grad;                       /* that pass can read and write bf16, ... */
+    int bf16_params;                               /* ... that one read it */
     int keep, ready;                               /* ready: value is up to date */
     float *value, *grad;                           /* all groups; NULL: only during a run */
     uint64_t value_push, grad_push;                /* when they were allocated */
@@ -1739,6 +1741,8 @@ typedef struct jem__step {
     struct jem__step *back_conv;                   /* an activation: back through this conv too */
     struct jem__step *back_in;                     /* a conv: it goes back where that one does */
     int value16_buf, grad16_buf, grad16_only;      /* copies in bf16; only: nobody reads fp32 */
+    jem__place value16, grad16;                    /* of bf16 */
+    int reads16;                                   /* a conv: reads in[0]'s value16 as its x */
     struct jem__step *dy16;                        /* a conv: reads that one's grad16 as its dy */
     struct jem__step *grad16_by;                   /* who writes grad16 */
 } jem__step;
@@ -2082,6 +2086,17 @@ static jem_status jem__run_kept(jem__run *r) {
     return JEM_OK;
 }
 
+/* What a convolution reads in bf16 in place of x[0], and of dy, if a plan has it so, or NULL. */
+static uint16_t *jem__at_place16(jem__place p, int group) {
+    return (uint16_t *)(void *)jem__at_place(p, group);
+}
+static const uint16_t *jem__x16(const jem__step *s, int group) {
+    return s->reads16 ? jem__at_place16(s->in[0]->value16, group) : NULL;
+}
+static const uint16_t *jem__dy16(const jem__step *s, int group) {
+    return s->dy16 ? jem__at_place16(s->dy16->grad16, group) : NULL;
+}
+
 /* Points a call at a group. */
 static void jem__call_group(jem_call *c, int group) {
     const jem__step *s = c->inner->step;
@@ -2112,6 +2127,7 @@ static void jem__call_open(const jem__run *r, jem__step *s, int group, int part,
     c->out = jem__shape_of(&n->t);
     for (int k = 0; k < n->inputs; k++)
         c->in[k] = jem__shape_of(&n->in[k]->t), in->add[k] = s->add[k];
+    in->x16 = jem__x16(s, group), in->dy16 = jem__dy16(s, group);
     jem__call_group(c, group);
 }
 
@@ -2277,13 +2293,17 @@ static int jem__time_back(const jem__plan *p, const jem__step *s) {
     return 2 * p->n - 1 - (s->back_in ? s->back_in->pos : s->pos);
 }
 
-/* bf16 pays where a convolution in bf16 writes what another reads. Not in jem_backward, where the
-   gradients of weights read more than once. */
-static int jem__writes_bf16(const jem__plan *p, const jem__step *s) {
-    return p->mode != JEM__BACKWARD && !s->runs_in && (s->conv ? s->conv : s)->node->bf16_out;
+/* bf16 pays where a convolution in bf16 writes what another reads: for its output, or its input
+   gradient, and for the gradient of its weights. */
+static int jem__writes_bf16(const jem__step *s) {
+    return !s->runs_in && (s->conv ? s->conv : s)->node->bf16_out;
+}
+static int jem__params_bf16(const jem__plan *p, const jem__step *s) {
+    return p->mode != JEM__BACKWARD || !jem__trains(s->node) || s->node->bf16_params;
 }
 static int jem__reads_bf16(const jem__plan *p, const jem__step *reader, const jem__step *s) {
-    return reader->node->bf16_out && reader->in[0] == s && jem__writes_bf16(p, s);
+    return reader->node->bf16_out && reader->in[0] == s && jem__writes_bf16(s) &&
+           jem__params_bf16(p, reader);
 }
 
 /* The last time that a value (bf16: that copy of it) is read from memory; -1: never. */
@@ -2325,7 +2345,7 @@ static int jem__same_gradient(const jem__plan *p, const jem__step *s, int k) {
 /* Of the gradient that a convolution in bf16 reads: is it one that another writes last? It may have
    come through a sum, unchanged. */
 static void jem__plan_bf16_gradient(jem__plan *p, jem__step *c) {
-    if (p->mode == JEM__BACKWARD || !c->node->bf16_grad || !c->needs || !c->in[0]->needs) return;
+    if (!c->node->bf16_grad || !c->needs || !c->in[0]->needs || !jem__params_bf16(p, c)) return;
     jem__step *g = c, *last = NULL;
     if (c->readers == 1 && jem__has(c->reader->node, JEM__OP_SUM) &&
         c->reader->in[0] != c->reader->in[1] && c->reader->node->stride == c->node->stride)
@@ -2348,7 +2368,7 @@ static void jem__plan_values(jem__plan *p) {
         jem__step *s = p->list[i], *over = s->node->inputs ? s->in[0] : NULL;
         const jem__node *n = s->node;
         const int from = jem__time_forward(s), until = jem__last_read(p, s, 0);
-        const int last16 = jem__writes_bf16(p, s) ? jem__last_read(p, s, 1) : -1;
+        const int last16 = jem__writes_bf16(s) ? jem__last_read(p, s, 1) : -1;
         if (last16 >= 0)
             s->value16_buf = jem__plan_buf(p, from, last16,
                                            jem__bf16_floats(n->t.c, n->t.h, n->t.w));
@@ -2452,24 +2472,13 @@ static jem_status jem__plan_places(jem__plan *p) {
         if (!s->node->value) s->value = jem__buf_place(p, s->value_buf);
         s->aux = jem__buf_place(p, s->aux_buf);
         s->grad = s->grad_buf < 0 ? r->work : jem__buf_place(p, s->grad_buf);
+        s->value16 = jem__buf_place(p, s->value16_buf), s->grad16 = jem__buf_place(p, s->grad16_buf);
+        s->reads16 = s->node->inputs && jem__reads_bf16(p, s, s->in[0]);
     }
     return JEM_OK;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
-
-static uint16_t *jem__bf16_copy(const jem__plan *p, int buf, int group) {
-    return (uint16_t *)(void *)jem__at_place(jem__buf_place(p, buf), group);
-}
-
-/* A call with what it reads in bf16. */
-static void jem__plan_call(const jem__plan *p, jem__step *s, int group, int part, jem_call *c,
-                           jem__inner *in) {
-    jem__call_open(p->r, s, group, part, c, in);
-    if (s->node->inputs && s->node->bf16_out)
-        in->x16 = jem__bf16_copy(p, s->in[0]->value16_buf, group);
-    if (s->dy16) in->dy16 = jem__bf16_copy(p, s->dy16->grad16_buf, group);
-}
 
 /* Convolutions can be done in parts; others are small, and part 0 does them. */
 static int jem__convolves(const jem__step *s, int back) {
@@ -2482,8 +2491,8 @@ static void jem__plan_forward(const jem__plan *p, jem__step *s, int group, int p
     jem_call c;
     jem__inner in;
     if (s->runs_in || (part && !jem__convolves(s, 0))) return;
-    jem__plan_call(p, conv ? conv : s, group, part, &c, &in);
-    in.y16 = jem__bf16_copy(p, s->value16_buf, group);
+    jem__call_open(p->r, conv ? conv : s, group, part, &c, &in);
+    in.y16 = jem__at_place16(s->value16, group);
     if (conv) {
         c.y = jem__at_place(raw->value, group);
         if (sum) in.plus = jem__at_place(sum->in[sum->in[0] == conv]->value, group);
@@ -2504,13 +2513,13 @@ static void jem__plan_backward(const jem__plan *p, jem__step *s, int group, int 
     }
     jem_call c;
     jem__inner in;
-    jem__plan_call(p, conv ? conv : s, group, part, &c, &in);
+    jem__call_open(p->r, conv ? conv : s, group, part, &c, &in);
     if (conv) {                                    /* it goes on through the activation */
         const int to = s->in[0]->needs;
         in.act = s->node->user, in.act_aux = jem__at_place(s->aux, group), in.add[0] = s->add[0];
         c.dx[0] = to ? jem__at_place(s->in[0]->grad, group) : NULL;
     }
-    if (s->in[0]->grad16_by == s) in.y16 = jem__bf16_copy(p, s->in[0]->grad16_buf, group);
+    if (s->in[0]->grad16_by == s) in.y16 = jem__at_place16(s->in[0]->grad16, group);
     if (s->in[0]->grad16_only) c.dx[0] = NULL;
     if (c.dx[0] || in.y16) (conv ? conv : s)->node->op->backward(&c);
 }
@@ -2903,7 +2912,9 @@ static void jem__weights_task(void *arg, int i) {  /* of jem__weights' stages */
     const jem__method *m = j->w.q->method;
     if (j->stage == 0) {
         const jem_call c = jem__at(j->call, i / 2);
-        m->deal(&j->w, i / 2, i % 2, i % 2 ? c.dy : c.x[0]);
+        const jem__step *s = c.inner->step;
+        m->deal(&j->w, i / 2, i % 2, i % 2 ? c.dy : c.x[0],
+                i % 2 ? jem__dy16(s, i / 2) : jem__x16(s, i / 2));
     } else (j->stage == 1 ? m->product : m->finish)(&j->w, i);
 }
 
@@ -2959,6 +2970,7 @@ static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *
     y->node->flops = 2 * (double)y->node->stride * x->c * k * k;
     y->node->work = one > two ? one : two;
     y->node->bf16_out = u.out.method->bf16, y->node->bf16_grad = u.grad.method->bf16;
+    y->node->bf16_params = u.weights.method->bf16;
     return y;
 }
 
@@ -8092,7 +8104,9 @@ JEM__KERNEL void JEM__FN(deal_one)(const float *x, int width, int s, int h, int 
                 }
             }
 }
-JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const float *x) {
+JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const float *x,
+                               const uint16_t *none) {
+    (void)none;
     const jem__conv *q = w->q, d = jem__conv_dealt(q);
     if (side) JEM__FN(deal_one)(x, q->wo, 1, q->ho, q->wo, q->co, JEM__WO, w->y + g * w->y_step);
     else JEM__FN(deal_one)(x, q->wi, q->stride / d.stride, d.hi, d.wi, q->ci, JEM__WI,
@@ -8244,7 +8258,9 @@ static const jem__method JEM__FN(direct) = { 0, jem__direct_kind, jem__direct_pa
    M = 4 and many channels: elsewhere the direct sum was measured to be as fast. */
 
 /* One group's tiles of x (side 0) or dy (side 1), transformed. */
-JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side, const float *x) {
+JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side, const float *x,
+                                    const uint16_t *none) {
+    (void)none;
     const jem__conv *q = w->q;
     const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
     const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
@@ -8756,22 +8772,36 @@ enum {
     JEM__BF16_RUNS = JEM__MAX_KERNEL               /* runs that one call can add up */
 };
 
+/* A block of sums that is to be finished: n pixels from (y,x) on, `step` apart, of m tiles of
+   channels from 16*o on; `done` of the m n tiles are. It is while the next block multiplies. */
+typedef struct jem__bf16_sums {
+    const struct jem__bf16 *k;
+    const jem__conv *q;
+    const jem__finish *f;
+    int m, n, o, y, x, step, done;
+    float c[4 * JEM__BF16_TILE];
+} jem__bf16_sums;
+
 typedef struct jem__bf16 {
     jem_isa isa;
     int tiled;                                     /* A is [16 pairs][16 rows]; 1: its transpose */
     int twice;                                     /* only twice as fast as fp32: where Winograd
                                                       serves, or tiles would be half empty, fp32 */
-    /* c[n][m] += sum over runs and pairs of a[run], m tiles a2 apart, times b[run][n]. m n <= 4.
-       a: 16 pairs after another, the last of them filled with zeros. */
-    void (*block)(int m, int n, int runs, int pairs, const uint16_t *const *a, ptrdiff_t a2,
-                  const uint16_t *const *b, float *c);
+    /* c[n][m] (+)= sum over runs and pairs of a[run], m tiles a2 apart, times b[run][n]. m n <= 4;
+       m is 1 or 2, and n <= 2 if it is 2. a: 16 pairs after another, the last filled with zeros.
+       May meanwhile finish tiles of `last`, which may be NULL. */
+    void (*block)(int m, int n, int add, int runs, int pairs, const uint16_t *const *a,
+                  ptrdiff_t a2, const uint16_t *const *b, float *c, struct jem__bf16_sums *last);
     /* Finishes n channels from o on of one pixel; at: of channel 0, in floats; f->y16 too */
     void (*finish)(const jem__finish *f, const float *c, int o, int n, ptrdiff_t at,
                    ptrdiff_t at16);
     /* One pixel's channels as pairs, x[c][16] -> out[(c + 1)/2][16][2] */
     void (*pairs)(const float *x, int c, uint16_t *out);
-    /* Pairs of images: c <= 16 channels of one pixel -> out[8][16][2] or, rows: out[16][32]. */
-    void (*turn)(const float *x, int c, int rows, uint16_t *out);
+    /* Pairs of images: c <= 16 channels of one pixel, x[8][16][2] -> out[8][16][2] or, rows:
+       out[16][32]. Adds them to sums[c][16], if there are any. */
+    void (*turn)(const uint16_t *x, int c, int rows, uint16_t *out, float *sums);
+    /* 16 weights or fewer, `step` floats apart -> out */
+    void (*weights)(const float *w, ptrdiff_t step, int n, uint16_t *out);
     void (*begin)(void), (*end)(void);             /* around blocks; may be NULL */
 } jem__bf16;
 
@@ -8783,10 +8813,30 @@ static uint16_t jem__to_bf16(float f) {
 }
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
+static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
+/* bf16 from a pixel to the next, and from a row to the next */
+static ptrdiff_t jem__bf16_pixel(int c) {
+    return (ptrdiff_t)jem__bf16_pairs_of(c) * JEM__BF16_PAIR;
+}
+static ptrdiff_t jem__bf16_row(int c, int w) { return (w + 2) * jem__bf16_pixel(c); }
+static void jem__bf16_finish_tile(jem__bf16_sums *d) {
+    const int t = d->done++, o = (d->o + t % d->m) * 16, left = d->q->co - o;
+    const int co = d->q->co, w = d->q->wo, x = d->x + t / d->m * d->step;
+    d->k->finish(d->f, d->c + t * JEM__BF16_TILE, o, left < 16 ? left : 16,
+                 ((ptrdiff_t)d->y * w + x) * co * JEM_LANES,
+                 d->y * jem__bf16_row(co, w) + (x + 1) * jem__bf16_pixel(co));
+}
+static void jem__bf16_finish_all(jem__bf16_sums *d) {
+    while (d->done < d->m * d->n) jem__bf16_finish_tile(d);
+}
+
 /* ---- in plain C: what the others are tested against ---- */
 
-static void jem__bf16_block_scalar(int m, int n, int runs, int pairs, const uint16_t *const *a,
-                                   ptrdiff_t a2, const uint16_t *const *b, float *c) {
+static void jem__bf16_block_scalar(int m, int n, int add, int runs, int pairs,
+                                   const uint16_t *const *a, ptrdiff_t a2,
+                                   const uint16_t *const *b, float *c, jem__bf16_sums *last) {
+    (void)last;
+    if (!add) memset(c, 0, (size_t)(m * n * JEM__BF16_TILE) * sizeof *c);
     for (int t = 0; t < m * n; t++, c += JEM__BF16_TILE)
         for (int r = 0; r < runs; r++) {
             const uint16_t *w = a[r] + t % m * a2, *x = b[r * 4 + t / m];
@@ -8817,14 +8867,21 @@ static void jem__bf16_pairs_scalar(const float *x, int c, uint16_t *out) {
             out[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] =
                 i < c ? jem__to_bf16(x[i * JEM_LANES + l]) : (uint16_t)0;
 }
-static void jem__bf16_turn_scalar(const float *x, int c, int rows, uint16_t *out) {
+static void jem__bf16_turn_scalar(const uint16_t *x, int c, int rows, uint16_t *out,
+                                  float *sums) {
     for (int i = 0; i < 16; i++)
-        for (int l = 0; l < JEM_LANES; l++)
-            out[rows ? i * 32 + l : l / 2 * JEM__BF16_PAIR + 2 * i + l % 2] =
-                i < c ? jem__to_bf16(x[i * JEM_LANES + l]) : (uint16_t)0;
+        for (int l = 0; l < JEM_LANES; l++) {
+            const uint16_t v = i < c ? x[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] : (uint16_t)0;
+            out[rows ? i * 32 + l : l / 2 * JEM__BF16_PAIR + 2 * i + l % 2] = v;
+            if (sums && i < c) sums[i * JEM_LANES + l] += jem__from_bf16(v);
+        }
+}
+static void jem__bf16_weights_scalar(const float *w, ptrdiff_t step, int n, uint16_t *out) {
+    for (int i = 0; i < n; i++) out[i] = jem__to_bf16(w[i * step]);
 }
 static const jem__bf16 jem__bf16_scalar = { JEM_ISA_SCALAR, 0, 1, jem__bf16_block_scalar,
-    jem__bf16_finish_scalar, jem__bf16_pairs_scalar, jem__bf16_turn_scalar, NULL, NULL };
+    jem__bf16_finish_scalar, jem__bf16_pairs_scalar, jem__bf16_turn_scalar,
+    jem__bf16_weights_scalar, NULL, NULL };
 
 #ifdef JEM__X86_BF16
 #define JEM__TARGET                                                                                \
@@ -8836,12 +8893,15 @@ JEM__TARGET JEM__INLINE __m512i jem__bf16_zip(__m512 a, __m512 b) {
         24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
-JEM__TARGET static void jem__bf16_block_avx512(int m, int n, int runs, int pairs,
+JEM__TARGET static void jem__bf16_block_avx512(int m, int n, int add, int runs, int pairs,
                                                const uint16_t *const *a, ptrdiff_t a2,
-                                               const uint16_t *const *b, float *c) {
+                                               const uint16_t *const *b, float *c,
+                                               jem__bf16_sums *last) {
+    (void)last;                                    /* there is nothing to wait for */
     for (int t = 0; t < m * n; t++, c += JEM__BF16_TILE) {
         __m512 acc[16];
-        JEM__UNROLL for (int i = 0; i < 16; i++) acc[i] = _mm512_loadu_ps(c + i * 16);
+        JEM__UNROLL for (int i = 0; i < 16; i++)
+            acc[i] = add ? _mm512_loadu_ps(c + i * 16) : _mm512_setzero_ps();
         for (int r = 0; r < runs; r++) {
             const uint16_t *w = a[r] + t % m * a2, *x = b[r * 4 + t / m];
             for (int k = 0; k < pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR) {
@@ -8857,16 +8917,38 @@ JEM__TARGET static void jem__bf16_block_avx512(int m, int n, int runs, int pairs
         JEM__UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_ps(c + i * 16, acc[i]);
     }
 }
-JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const float *c, int o, int n,
-                                                ptrdiff_t at, ptrdiff_t at16) {
+/* lean: what networks with a leaky ReLU ask for, told to the compiler so that nothing is asked per
+   sum: forward or back, with an addition whose sum is stored or without. */
+JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const int lean, const int forward, const int sum,
+                                                 const jem__finish *f, const float *c, int o,
+                                                 int n, ptrdiff_t at, ptrdiff_t at16) {
+    jem__finish own = *f;                          /* stores cannot reach it: it is in registers */
+    if (lean) own.slopes = own.act = own.keep_slopes = NULL, n = 16;
+    if (lean && forward) own.kind = JEM__MAP_LEAKY, own.bits = NULL;
+    if (lean && !forward) own.kind = 0, own.bias = NULL;
+    if (lean && !sum) own.add = own.y = NULL;
     at += (ptrdiff_t)o * JEM_LANES, at16 += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
     for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, at16 += JEM__BF16_PAIR) {
-        const __m512 p = jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
+        const __m512 p = jem__finish_one_avx512(&own, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
         jem__f32x16 q = { 0 };
         if (i + 1 < n)
-            q = jem__finish_one_avx512(f, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1,
+            q = jem__finish_one_avx512(&own, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1,
                                        at + JEM_LANES, 0);
-        if (f->y16) _mm512_storeu_si512(f->y16 + at16, jem__bf16_zip(p, q));
+        if (own.y16) _mm512_storeu_si512(own.y16 + at16, jem__bf16_zip(p, q));
+    }
+}
+JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const float *c, int o, int n,
+                                                ptrdiff_t at, ptrdiff_t at16) {
+    const int forward = f->kind == JEM__MAP_LEAKY && !f->bits && f->keep_bits && f->bias;
+    const int back = !f->kind && f->bits && !f->bias;
+    const int lean = (forward || back) && n == 16 && f->y16 && !f->slopes && !f->act &&
+                     !f->add == !f->y;
+    switch (lean ? 1 + 2 * forward + (f->add != NULL) : 0) {
+    case 1: jem__bf16_finish_as(1, 0, 0, f, c, o, n, at, at16); return;
+    case 2: jem__bf16_finish_as(1, 0, 1, f, c, o, n, at, at16); return;
+    case 3: jem__bf16_finish_as(1, 1, 0, f, c, o, n, at, at16); return;
+    case 4: jem__bf16_finish_as(1, 1, 1, f, c, o, n, at, at16); return;
+    default: jem__bf16_finish_as(0, 0, 0, f, c, o, n, at, at16);
     }
 }
 JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *out) {
@@ -8874,36 +8956,53 @@ JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *
         _mm512_storeu_si512(out, jem__bf16_zip(_mm512_loadu_ps(x), i + 1 < c
                             ? _mm512_loadu_ps(x + JEM_LANES) : _mm512_setzero_ps()));
 }
-JEM__TARGET static void jem__bf16_turn_avx512(const float *x, int c, int rows, uint16_t *out) {
-    const __m512 zero = _mm512_setzero_ps();
+JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows, uint16_t *out,
+                                              float *sums) {
+    __m512i r[8], t[8];                            /* r[i]: channels 2i and 2i+1 */
+    JEM__UNROLL for (int i = 0; i < 8; i++)
+        r[i] = 2 * i < c ? _mm512_loadu_si512(x + i * JEM__BF16_PAIR) : _mm512_setzero_si512();
+    for (int i = 0; sums && i < c; i++) {
+        const __m512i v = _mm512_loadu_si512(x + i / 2 * JEM__BF16_PAIR);
+        const __m512i f = i % 2 ? _mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000u))
+                                : _mm512_slli_epi32(v, 16);
+        float *sum = sums + i * JEM_LANES;
+        _mm512_storeu_ps(sum, _mm512_add_ps(_mm512_loadu_ps(sum), _mm512_castsi512_ps(f)));
+    }
     if (rows) {
-        for (int i = 0; i < 16; i++, out += 32)
-            _mm256_storeu_si256((__m256i *)(void *)out, (__m256i)_mm512_cvtneps_pbh(
-                                i < c ? _mm512_loadu_ps(x + i * JEM_LANES) : zero));
+        JEM__UNROLL for (int i = 0; i < 8; i++) {
+            __m256i *to = (__m256i *)(void *)(out + i * 64);
+            _mm256_storeu_si256(to, _mm512_cvtepi32_epi16(r[i]));
+            _mm256_storeu_si256(to + 2, _mm512_cvtepi32_epi16(_mm512_srli_epi32(r[i], 16)));
+        }
         return;
     }
-    __m512i r[8], t[8];                            /* r[i]: channels i and i + 8, 8 pairs each */
+    /* Of 4 numbers (2 images of 2 channels) the middle ones change places; then 8 x 8 of these. */
     JEM__UNROLL for (int i = 0; i < 8; i++)
-        r[i] = (__m512i)_mm512_cvtne2ps_pbh(
-            i + 8 < c ? _mm512_loadu_ps(x + (i + 8) * JEM_LANES) : zero,
-            i < c ? _mm512_loadu_ps(x + i * JEM_LANES) : zero);
-    JEM__UNROLL for (int i = 0; i < 8; i += 4) {
-        const __m512i a = _mm512_unpacklo_epi32(r[i], r[i + 1]),
-                      b = _mm512_unpackhi_epi32(r[i], r[i + 1]),
-                      p = _mm512_unpacklo_epi32(r[i + 2], r[i + 3]),
-                      q = _mm512_unpackhi_epi32(r[i + 2], r[i + 3]);
-        t[i] = _mm512_unpacklo_epi64(a, p), t[i + 1] = _mm512_unpackhi_epi64(a, p);
-        t[i + 2] = _mm512_unpacklo_epi64(b, q), t[i + 3] = _mm512_unpackhi_epi64(b, q);
+        r[i] = _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(r[i], 0xd8), 0xd8);
+    JEM__UNROLL for (int i = 0; i < 8; i += 2)
+        t[i] = _mm512_unpacklo_epi64(r[i], r[i + 1]),
+        t[i + 1] = _mm512_unpackhi_epi64(r[i], r[i + 1]);
+    JEM__UNROLL for (int i = 0; i < 8; i++) {      /* 2 x 2 blocks, then 4 x 4 */
+        const int a = i / 4 * 4 + i % 2;
+        r[i] = i & 2 ? _mm512_shuffle_i64x2(t[a], t[a + 2], 0xdd)
+                     : _mm512_shuffle_i64x2(t[a], t[a + 2], 0x88);
     }
-    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
-                  high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
     JEM__UNROLL for (int i = 0; i < 4; i++) {
-        _mm512_storeu_si512(out + i * 32, _mm512_permutex2var_epi64(t[i], low, t[i + 4]));
-        _mm512_storeu_si512(out + (i + 4) * 32, _mm512_permutex2var_epi64(t[i], high, t[i + 4]));
+        _mm512_storeu_si512(out + i * 32, _mm512_shuffle_i64x2(r[i], r[i + 4], 0x88));
+        _mm512_storeu_si512(out + (i + 4) * 32, _mm512_shuffle_i64x2(r[i], r[i + 4], 0xdd));
     }
 }
+JEM__TARGET static void jem__bf16_weights_avx512(const float *w, ptrdiff_t step, int n,
+                                                 uint16_t *out) {
+    const __mmask16 some = (__mmask16)((1u << n) - 1);
+    const __m512i one = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_mullo_epi32(one, _mm512_set1_epi32((int)step));
+    const __m512 v = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), some, at, w, 4);
+    _mm256_mask_storeu_epi16(out, some, (__m256i)_mm512_cvtneps_pbh(v));
+}
 static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16_block_avx512,
-    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, NULL, NULL };
+    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512,
+    jem__bf16_weights_avx512, NULL, NULL };
 #undef JEM__TARGET
 
 /* Linux alone gives tiles to those who ask; gcc's intrinsics want a long of 64 bits. */
@@ -8916,6 +9015,7 @@ static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16
 #define JEM__TILE_TARGET __attribute__((target("amx-tile,amx-bf16")))
 #define JEM__TILE_LOAD(t, p) _tile_loadd(t, p, 64)
 #define JEM__TILE_STORE(t, p) _tile_stored(t, p, 64)
+#define JEM__TILE_ZERO(t) _tile_zero(t)
 #define JEM__TILE_DOT(c, a, b) _tile_dpbf16ps(c, a, b)
 JEM__TILE_TARGET static void jem__tile_begin(void) {
     struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } c;
@@ -8932,48 +9032,75 @@ static void jem__tile_begin(void) {}
 static void jem__tile_end(void) {}
 #endif
 
-JEM__TILE_TARGET static void jem__bf16_block_amx(int m, int n, int runs, int pairs,
-                                                 const uint16_t *const *a, ptrdiff_t a2,
-                                                 const uint16_t *const *b, float *c) {
+/* For each of its sizes, so that nothing is asked between two tile instructions. */
+JEM__TILE_TARGET JEM__INLINE void jem__bf16_tiles(const int m, const int n, int add, int runs,
+                                                  int pairs, const uint16_t *const *a,
+                                                  ptrdiff_t a2, const uint16_t *const *b,
+                                                  float *c, jem__bf16_sums *last) {
+    const int size = JEM__BF16_TILE;
     __asm__ volatile("" : : "r"(a), "r"(b), "r"(c) : "memory");        /* see jem__tile_begin */
-    JEM__TILE_LOAD(0, c);
-    if (m * n > 1) JEM__TILE_LOAD(1, c + JEM__BF16_TILE);
-    if (m * n > 2) JEM__TILE_LOAD(2, c + 2 * JEM__BF16_TILE);
-    if (m * n > 3) JEM__TILE_LOAD(3, c + 3 * JEM__BF16_TILE);
-    for (int r = 0; r < runs; r++, b += 4)
-        for (int k = 0; k < pairs * JEM__BF16_PAIR; k += 16 * JEM__BF16_PAIR) {
-            JEM__TILE_LOAD(4, a[r] + k);
-            JEM__TILE_LOAD(6, b[0] + k);
+    if (add) {
+        JEM__TILE_LOAD(0, c);
+        if (m * n > 1) JEM__TILE_LOAD(1, c + size);
+        if (m * n > 2) JEM__TILE_LOAD(2, c + 2 * size);
+        if (m * n > 3) JEM__TILE_LOAD(3, c + 3 * size);
+    } else {
+        JEM__TILE_ZERO(0);
+        if (m * n > 1) JEM__TILE_ZERO(1);
+        if (m * n > 2) JEM__TILE_ZERO(2);
+        if (m * n > 3) JEM__TILE_ZERO(3);
+    }
+    for (int r = 0; r < runs; r++, b += 4) {
+        const uint16_t *a0 = a[r], *b0 = b[0], *b1 = b[1], *b2 = b[2], *b3 = b[3];
+        for (const uint16_t *end = a0 + pairs * JEM__BF16_PAIR; a0 < end; ) {
+            JEM__TILE_LOAD(4, a0);
+            JEM__TILE_LOAD(6, b0);
             JEM__TILE_DOT(0, 4, 6);
             if (m == 2) {
-                JEM__TILE_LOAD(5, a[r] + a2 + k);
+                JEM__TILE_LOAD(5, a0 + a2);
                 JEM__TILE_DOT(1, 5, 6);
             }
-            if (n == 1) continue;
-            JEM__TILE_LOAD(7, b[1] + k);
-            if (m == 2) {
+            if (n > 1) JEM__TILE_LOAD(7, b1);
+            if (m == 2 && n > 1) {
                 JEM__TILE_DOT(2, 4, 7);
                 JEM__TILE_DOT(3, 5, 7);
-                continue;
-            }
-            JEM__TILE_DOT(1, 4, 7);
-            if (n > 2) {
-                JEM__TILE_LOAD(5, b[2] + k);
+            } else if (n > 1) JEM__TILE_DOT(1, 4, 7);
+            if (m == 1 && n > 2) {
+                JEM__TILE_LOAD(5, b2);
                 JEM__TILE_DOT(2, 4, 5);
             }
-            if (n > 3) {
-                JEM__TILE_LOAD(6, b[3] + k);
+            if (m == 1 && n > 3) {
+                JEM__TILE_LOAD(6, b3);
                 JEM__TILE_DOT(3, 4, 6);
             }
+            a0 += 512, b0 += 512;
+            if (n > 1) b1 += 512;
+            if (n > 2) b2 += 512;
+            if (n > 3) b3 += 512;
+            if (last && last->done < last->m * last->n) jem__bf16_finish_tile(last);
         }
+    }
     JEM__TILE_STORE(0, c);
-    if (m * n > 1) JEM__TILE_STORE(1, c + JEM__BF16_TILE);
-    if (m * n > 2) JEM__TILE_STORE(2, c + 2 * JEM__BF16_TILE);
-    if (m * n > 3) JEM__TILE_STORE(3, c + 3 * JEM__BF16_TILE);
+    if (m * n > 1) JEM__TILE_STORE(1, c + size);
+    if (m * n > 2) JEM__TILE_STORE(2, c + 2 * size);
+    if (m * n > 3) JEM__TILE_STORE(3, c + 3 * size);
+}
+JEM__TILE_TARGET static void jem__bf16_block_amx(int m, int n, int add, int runs, int pairs,
+                                                 const uint16_t *const *a, ptrdiff_t a2,
+                                                 const uint16_t *const *b, float *c,
+                                                 jem__bf16_sums *last) {
+    switch (m == 2 ? n + 4 : n) {
+    case 1: jem__bf16_tiles(1, 1, add, runs, pairs, a, a2, b, c, last); return;
+    case 2: jem__bf16_tiles(1, 2, add, runs, pairs, a, a2, b, c, last); return;
+    case 3: jem__bf16_tiles(1, 3, add, runs, pairs, a, a2, b, c, last); return;
+    case 4: jem__bf16_tiles(1, 4, add, runs, pairs, a, a2, b, c, last); return;
+    case 5: jem__bf16_tiles(2, 1, add, runs, pairs, a, a2, b, c, last); return;
+    default: jem__bf16_tiles(2, 2, add, runs, pairs, a, a2, b, c, last);
+    }
 }
 static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
-    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, jem__tile_begin,
-    jem__tile_end };
+    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512,
+    jem__bf16_weights_avx512, jem__tile_begin, jem__tile_end };
 #endif /* tiles */
 #endif
 
@@ -8990,7 +9117,7 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
             a[i] = jem__to_bf16((float)(i % 7)), b[i] = jem__to_bf16((float)(i % 5));
         memset(c, 0, sizeof c);
         jem__tile_begin();
-        jem__bf16_block_amx(1, 1, 1, 16, &one_a, 0, one_b, c);
+        jem__bf16_block_amx(1, 1, 1, 1, 16, &one_a, 0, one_b, c, NULL);
         jem__tile_end();
         int right = 1;
         for (int i = 0; i < 256; i++) {
@@ -9012,12 +9139,6 @@ JEM__COMPILE_END
 JEM__COMPILE("O1")
 /* ---- the three passes, in plain C over those four ---- */
 
-static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
-/* bf16 from a pixel to the next, and from a row to the next */
-static ptrdiff_t jem__bf16_pixel(int c) {
-    return (ptrdiff_t)jem__bf16_pairs_of(c) * JEM__BF16_PAIR;
-}
-static ptrdiff_t jem__bf16_row(int c, int w) { return (w + 2) * jem__bf16_pixel(c); }
 /* floats of an image of (c,h,w), and what AMX may read behind it */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w) {
     return (h * jem__bf16_row(c, w) + 16 * JEM__BF16_PAIR) / 2;
@@ -9082,24 +9203,46 @@ static ptrdiff_t jem__bf16_at(int tiled, int k, int i) {
     return (ptrdiff_t)(k / 16) * 512 + (tiled ? i * 32 + k % 16 * 2 : k % 16 * 32 + i * 2);
 }
 /* Weights w (O,I,k,k) to [phase][tile of 16 outputs][row of taps][pairs: column, channels] */
+typedef struct jem__bf16_packing {
+    const jem__bf16 *k;
+    const jem__conv *q;
+    const jem__bf16_taps *t;
+    const float *w;
+    uint16_t *out;
+} jem__bf16_packing;
+
+/* A tile of outputs. A channel's taps lie together: 16 channels of 16 outputs stay in the cache. */
+static void jem__bf16_pack_tile(void *arg, int tile) {
+    const jem__bf16_packing *a = (const jem__bf16_packing *)arg;
+    const jem__conv *q = a->q;
+    const jem__bf16_taps *t = a->t;
+    const int kk = q->k * q->k, c2 = jem__bf16_pairs_of(q->ci), o0 = tile * 16;
+    const ptrdiff_t run = jem__bf16_span(t, q->ci), step = q->gradient ? q->co * kk : kk;
+    uint16_t *out = a->out + tile * t->ny * run;
+    memset(out, 0, (size_t)(t->ny * run) * sizeof *out);
+    for (int c = 0; c < q->ci; c += 16)
+        for (int j = 0; j < t->ny; j++)
+            for (int x = 0; x < t->nx; x++)
+                for (int o = o0; o < q->co && o < o0 + 16; o++) {
+                    const int n = q->ci - c < 16 ? q->ci - c : 16, p = x * c2 + c / 2;
+                    const ptrdiff_t from = q->gradient ? (ptrdiff_t)c * q->co + o
+                                                       : (ptrdiff_t)o * q->ci + c;
+                    uint16_t some[16] = { 0 };
+                    a->k->weights(a->w + from * kk + t->weight[j][x], step, n, some);
+                    for (int i = 0; 2 * i < n; i++)
+                        memcpy(out + j * run + jem__bf16_at(a->k->tiled, p + i, o - o0),
+                               some + 2 * i, 2 * sizeof *some);
+                }
+}
 static void jem__bf16_pack(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
-    const int kk = q->k * q->k, c2 = jem__bf16_pairs_of(q->ci);
-    uint16_t *out = (uint16_t *)(void *)packed;
+    const int tiles = (q->co + 15) / 16;
     jem__phase s;
     jem__bf16_taps t;
+    jem__bf16_packing job = { ctx->bf16, q, &t, w, (uint16_t *)(void *)packed };
     for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
-        const ptrdiff_t run = jem__bf16_span(&t, q->ci);
-        for (int o0 = 0; o0 < q->co; o0 += 16)
-            for (int j = 0; j < t.ny; j++, out += run) {
-                memset(out, 0, (size_t)run * sizeof *out);
-                for (int p = 0; p < t.nx * c2; p++)
-                    for (int o = o0; o < q->co && o < o0 + 16; o++)
-                        for (int c = p % c2 * 2; c < q->ci && c < p % c2 * 2 + 2; c++) {
-                            const int from = q->gradient ? c * q->co + o : o * q->ci + c;
-                            out[jem__bf16_at(ctx->bf16->tiled, p, o - o0) + c % 2] =
-                                jem__to_bf16(w[(ptrdiff_t)from * kk + t.weight[j][p / c2]]);
-                        }
-            }
+        const ptrdiff_t size = t.ny * jem__bf16_span(&t, q->ci);
+        jem__parallel(ctx, tiles, 100.0 * (double)size * tiles, jem__bf16_pack_tile, &job);
+        job.out += tiles * size;
     }
 }
 
@@ -9112,16 +9255,6 @@ static int jem__bf16_inside(const jem__conv *q, const jem__phase *s, const jem__
         if ((unsigned)iy < (unsigned)q->hi) tap_row[n] = j, row_of[n++] = iy;
     }
     return n;
-}
-/* Finishes a pixel's m tiles c, of channels 16*o on. */
-static void jem__bf16_pixel_done(const jem__bf16 *k, const jem__conv *q, const jem__finish *f,
-                                 const float *c, int o, int m, int y, int x) {
-    const ptrdiff_t at = ((ptrdiff_t)y * q->wo + x) * q->co * JEM_LANES;
-    const ptrdiff_t at16 = y * jem__bf16_row(q->co, q->wo) + (x + 1) * jem__bf16_pixel(q->co);
-    for (int left; m > 0; m--, o++, c += JEM__BF16_TILE) {
-        left = q->co - o * 16;
-        k->finish(f, c, o * 16, left < 16 ? left : 16, at, at16);
-    }
 }
 /* Zeros before and behind some rows of what is written in bf16. */
 static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) {
@@ -9143,9 +9276,10 @@ static void jem__bf16_conv(jem_ctx *ctx, const jem__conv *q, const jem__operands
     uint16_t *work = (uint16_t *)(void *)in->work;
     const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
     const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
-    float c[4 * JEM__BF16_TILE];
+    jem__bf16_sums two[2], *now = two, *last = two + 1;
     jem__phase s;
     jem__bf16_taps t;
+    now->k = last->k = k, now->q = last->q = q, now->f = last->f = f, last->n = last->done = 0;
     if (k->begin) k->begin();
     for (int phase = 0, have = -1; jem__bf16_phase(q, phase, &s, &t); phase++) {
         const ptrdiff_t run = jem__bf16_span(&t, q->ci);
@@ -9169,17 +9303,20 @@ static void jem__bf16_conv(jem_ctx *ctx, const jem__conv *q, const jem__operands
                     for (int i = 0; i < runs; i++)
                         for (int p = 0; p < n; p++)
                             b[i * 4 + p] = from + row_of[i] * row + (x0 + p) * s.step_in * pixel;
-                    memset(c, 0, (size_t)(m * n * JEM__BF16_TILE) * sizeof *c);
-                    k->block(m, n, runs, t.nx * jem__bf16_pairs_of(q->ci), a, t.ny * run, b, c);
-                    for (int p = 0; p < n; p++)
-                        jem__bf16_pixel_done(k, q, f, c + p * m * JEM__BF16_TILE, o, m, y,
-                                             s.x0 + (x0 + p) * s.step_out);
+                    k->block(m, n, 0, runs, t.nx * jem__bf16_pairs_of(q->ci), a, t.ny * run, b,
+                             now->c, last);
+                    jem__bf16_finish_all(last);
+                    now->m = m, now->n = n, now->o = o, now->y = y, now->done = 0;
+                    now->x = s.x0 + x0 * s.step_out, now->step = s.step_out;
+                    jem__bf16_sums *swap = last;
+                    last = now, now = swap;
                 }
             }
             if (f->y16 && phase == 0) jem__bf16_edges(q, f->y16, y, s.step_out);
         }
         pack += tiles * t.ny * run;
     }
+    jem__bf16_finish_all(last);
     if (f->y16 && in->part.i == 0)
         memset(f->y16 + q->ho * jem__bf16_row(q->co, q->wo), 0,
                16 * JEM__BF16_PAIR * sizeof *f->y16);
@@ -9202,30 +9339,43 @@ static ptrdiff_t jem__bf16_y_size(const jem__conv *q) {
     return q->ho * (ptrdiff_t)((q->co + 15) / 16) * jem__bf16_y_tile(q);
 }
 
-static void jem__bf16_deal(const jem__weights *w, int g, int side, const float *x) {
+/* One pixel's 16 channels (or the rest) from c on; x16: of the pixel, if there is a copy in bf16. */
+static void jem__bf16_turn(const jem__bf16 *k, const float *x, const uint16_t *x16, int channels,
+                           int c, int rows, uint16_t *out, float *sums) {
+    const int n = channels - c < 16 ? channels - c : 16;
+    uint16_t own[8 * JEM__BF16_PAIR];
+    if (!x16) k->pairs(x + (ptrdiff_t)c * JEM_LANES, n, own);
+    k->turn(x16 ? x16 + c / 2 * JEM__BF16_PAIR : own, n, rows, out,
+            sums ? sums + c * JEM_LANES : NULL);
+}
+static void jem__bf16_deal(const jem__weights *w, int g, int side, const float *x,
+                           const uint16_t *x16) {
     const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
     const int columns = jem__bf16_columns(q);
+    const int channels = side ? q->co : q->ci, width = side ? q->wo : q->wi;
+    const ptrdiff_t pixel = jem__bf16_pixel(channels), row = jem__bf16_row(channels, width);
     uint16_t *xs = (uint16_t *)(void *)w->x + g * jem__bf16_x_size(q),
              *dys = (uint16_t *)(void *)w->y + g * jem__bf16_y_size(q);
+    float *sums = w->sums + (ptrdiff_t)g * q->co * JEM_LANES;
     for (int y = 0; !side && y < q->hi; y++)
         for (int c = 0; c < q->ci; c += 16, xs += jem__bf16_x_tile(q))
             for (int i = 0; i < columns * q->stride; i++) {
                 uint16_t *to = xs + ((ptrdiff_t)(i % q->stride) * columns + i / q->stride) * 256;
                 const int px = i - q->pad;
                 if ((unsigned)px >= (unsigned)q->wi) memset(to, 0, 256 * sizeof *to);
-                else k->turn(x + (((ptrdiff_t)y * q->wi + px) * q->ci + c) * JEM_LANES,
-                             q->ci - c < 16 ? q->ci - c : 16, 0, to);
+                else jem__bf16_turn(k, x + ((ptrdiff_t)y * q->wi + px) * q->ci * JEM_LANES,
+                                    x16 ? x16 + y * row + (px + 1) * pixel : NULL, q->ci, c, 0,
+                                    to, NULL);
             }
     for (int y = 0; side && y < q->ho; y++)
         for (int o = 0; o < q->co; o += 16, dys += jem__bf16_y_tile(q)) {
             if (q->wo % 2) memset(dys + q->wo / 2 * 512, 0, 512 * sizeof *dys);
             for (int i = 0; i < q->wo; i++)
-                k->turn(x + (((ptrdiff_t)y * q->wo + i) * q->co + o) * JEM_LANES,
-                        q->co - o < 16 ? q->co - o : 16, k->tiled,
-                        dys + i / 2 * 512 + i % 2 * (k->tiled ? 16 : 256));
+                jem__bf16_turn(k, x + ((ptrdiff_t)y * q->wo + i) * q->co * JEM_LANES,
+                               x16 ? x16 + y * row + (i + 1) * pixel : NULL, q->co, o, k->tiled,
+                               dys + i / 2 * 512 + i % 2 * (k->tiled ? 16 : 256), sums);
         }
-    if (side) jem__bias_deal(w, g, x);
 }
 
 /* A product is a pair of tiles of output channels with a tile of input channels, and one of the
@@ -9279,13 +9429,13 @@ static void jem__bf16_product(const jem__weights *w, int task) {
                         }
                         runs++;
                     }
-                    k->block(m, n, runs, q->wo * 8, a, yt, b,
-                             acc + (ky * q->k + kx) * m * JEM__BF16_TILE);
+                    k->block(m, n, 1, runs, q->wo * 8, a, yt, b,
+                             acc + (ky * q->k + kx) * m * JEM__BF16_TILE, NULL);
                 }
     if (k->end) k->end();
-    for (int t = ky0 * q->k; t < ky1 * q->k; t++)
-        for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++)
-            for (int c = 0; c < 16 && i * 16 + c < q->ci; c++)
+    for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++)
+        for (int c = 0; c < 16 && i * 16 + c < q->ci; c++)
+            for (int t = ky0 * q->k; t < ky1 * q->k; t++)
                 w->dw[((ptrdiff_t)(o * 16 + r) * q->ci + i * 16 + c) * q->k * q->k + t] +=
                     acc[(t * m + r / 16) * JEM__BF16_TILE + r % 16 * 16 + c];
 }

@@ -85,7 +85,7 @@ static void peak_bf16(void *flops) {
     static float c[4 * JEM__BF16_TILE];
     const uint16_t *x[4] = { b, b + 512, b, b + 512 }, *w = a;
     if (bf16_step->begin) bf16_step->begin();
-    for (int t = 0; t < PEAK_TIMES / 64; t++) bf16_step->block(2, 2, 1, 64, &w, 16 * 512, x, c);
+    for (int t = 0; t < PEAK_TIMES / 64; t++) bf16_step->block(2, 2, 1, 1, 64, &w, 16 * 512, x, c);
     if (bf16_step->end) bf16_step->end();
     *(double *)flops = 2.0 * 4 * 16 * 16 * 128 * (PEAK_TIMES / 64);
 }
@@ -478,6 +478,7 @@ int main(int argc, char **argv) {
             return 2;
         }
     }
+    if (only == JEM_ISA_AMX || only == JEM_ISA_AVX512_BF16) only = JEM_ISA_AVX512;  /* it has them */
     for (int isa = JEM_ISA_NEON; isa >= JEM_ISA_SCALAR; isa--)
         if (only ? only == (jem_isa)isa : isa > JEM_ISA_SCALAR && jem_isa_available((jem_isa)isa))
             isas[n++] = (jem_isa)isa;
