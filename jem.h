@@ -8769,6 +8769,7 @@ JEM__COMPILE("no-tree-vectorize")                  /* they are vectors already *
 enum {
     JEM__BF16_TILE = 256,                          /* floats of C */
     JEM__BF16_PAIR = 32,                           /* bf16 of one pair of B */
+    JEM__BF16_EDGE = 2,                            /* columns of zeros beside an image */
     JEM__BF16_RUNS = JEM__MAX_KERNEL               /* runs that one call can add up */
 };
 
@@ -8818,13 +8819,15 @@ static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
 static ptrdiff_t jem__bf16_pixel(int c) {
     return (ptrdiff_t)jem__bf16_pairs_of(c) * JEM__BF16_PAIR;
 }
-static ptrdiff_t jem__bf16_row(int c, int w) { return (w + 2) * jem__bf16_pixel(c); }
+static ptrdiff_t jem__bf16_row(int c, int w) {
+    return (w + 2 * JEM__BF16_EDGE) * jem__bf16_pixel(c);
+}
 static void jem__bf16_finish_tile(jem__bf16_sums *d) {
     const int t = d->done++, o = (d->o + t % d->m) * 16, left = d->q->co - o;
     const int co = d->q->co, w = d->q->wo, x = d->x + t / d->m * d->step;
     d->k->finish(d->f, d->c + t * JEM__BF16_TILE, o, left < 16 ? left : 16,
                  ((ptrdiff_t)d->y * w + x) * co * JEM_LANES,
-                 d->y * jem__bf16_row(co, w) + (x + 1) * jem__bf16_pixel(co));
+                 d->y * jem__bf16_row(co, w) + (x + JEM__BF16_EDGE) * jem__bf16_pixel(co));
 }
 static void jem__bf16_finish_all(jem__bf16_sums *d) {
     while (d->done < d->m * d->n) jem__bf16_finish_tile(d);
@@ -9146,12 +9149,12 @@ static ptrdiff_t jem__bf16_floats(int c, int h, int w) {
 /* Row y of a group, with the zeros around it; rows come in ascending order. */
 static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, int y,
                               uint16_t *out) {
-    const ptrdiff_t pixel = jem__bf16_pixel(c);
+    const ptrdiff_t pixel = jem__bf16_pixel(c), edge = JEM__BF16_EDGE * pixel;
     out += y * jem__bf16_row(c, w);
-    memset(out, 0, (size_t)pixel * sizeof *out);
+    memset(out, 0, (size_t)edge * sizeof *out);
     for (int i = 0; i < w; i++)
-        k->pairs(x + ((ptrdiff_t)y * w + i) * c * JEM_LANES, c, out + (i + 1) * pixel);
-    memset(out + (w + 1) * pixel, 0, (size_t)(pixel + 16 * JEM__BF16_PAIR) * sizeof *out);
+        k->pairs(x + ((ptrdiff_t)y * w + i) * c * JEM_LANES, c, out + edge + i * pixel);
+    memset(out + edge + w * pixel, 0, (size_t)(edge + 16 * JEM__BF16_PAIR) * sizeof *out);
 }
 
 /* The taps of a phase as ny rows of nx neighbours: row j reads down[j], columns from right on, with
@@ -9174,14 +9177,14 @@ static int jem__bf16_phase(const jem__conv *q, int phase, jem__phase *s, jem__bf
     }
     return 1;
 }
-/* Can it be done so? No tap may look further than a column beside the image. */
+/* Can it be done so? No tap may look further than those zeros beside the image. */
 static int jem__bf16_fits(const jem__conv *q) {
     jem__phase s;
     jem__bf16_taps t;
     if (q->k > 8) return 0;
     for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
-        if (t.ny && (t.right < -1 || (s.cols - 1) * s.step_in + t.right + t.nx - 1 > q->wi))
-            return 0;
+        if (t.ny && (t.right < -JEM__BF16_EDGE ||
+                     (s.cols - 1) * s.step_in + t.right + t.nx > q->wi + JEM__BF16_EDGE)) return 0;
     }
     return 1;
 }
@@ -9258,10 +9261,11 @@ static int jem__bf16_inside(const jem__conv *q, const jem__phase *s, const jem__
 }
 /* Zeros before and behind some rows of what is written in bf16. */
 static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) {
-    const ptrdiff_t pixel = jem__bf16_pixel(q->co), row = jem__bf16_row(q->co, q->wo);
+    const ptrdiff_t edge = JEM__BF16_EDGE * jem__bf16_pixel(q->co);
+    const ptrdiff_t row = jem__bf16_row(q->co, q->wo);
     for (; rows > 0 && y < q->ho; rows--, y++) {
-        memset(y16 + y * row, 0, (size_t)pixel * sizeof *y16);
-        memset(y16 + (y + 1) * row - pixel, 0, (size_t)pixel * sizeof *y16);
+        memset(y16 + y * row, 0, (size_t)edge * sizeof *y16);
+        memset(y16 + (y + 1) * row - edge, 0, (size_t)edge * sizeof *y16);
     }
 }
 
@@ -9285,7 +9289,8 @@ static void jem__bf16_conv(jem_ctx *ctx, const jem__conv *q, const jem__operands
         const ptrdiff_t run = jem__bf16_span(&t, q->ci);
         const int r0 = jem__part_from(in->part.i, in->part.of, s.rows, 1),
                   r1 = jem__part_from(in->part.i + 1, in->part.of, s.rows, 1);
-        if (have < 0) have = r0 * s.step_in > q->k ? r0 * s.step_in - q->k : 0;
+        if (have < 0) have = r0 * s.step_in - q->k - q->pad;           /* no tap reads higher */
+        if (have < 0) have = 0;
         for (int r = r0; r < r1; r++) {
             const int y = s.y0 + r * s.step_out;
             int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
@@ -9293,7 +9298,7 @@ static void jem__bf16_conv(jem_ctx *ctx, const jem__conv *q, const jem__operands
             for (int i = 0; !in->x16 && i < runs; i++)       /* from what has been converted on */
                 for (; have <= row_of[i]; have++)
                     jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
-            const uint16_t *from = (in->x16 ? in->x16 : work) + (1 + t.right) * pixel;
+            const uint16_t *from = (in->x16 ? in->x16 : work) + (JEM__BF16_EDGE + t.right) * pixel;
             for (int o = 0, m; o < tiles; o += m) {
                 const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
                 m = o + 2 <= tiles ? 2 : 1;
@@ -9358,6 +9363,7 @@ static void jem__bf16_deal(const jem__weights *w, int g, int side, const float *
     uint16_t *xs = (uint16_t *)(void *)w->x + g * jem__bf16_x_size(q),
              *dys = (uint16_t *)(void *)w->y + g * jem__bf16_y_size(q);
     float *sums = w->sums + (ptrdiff_t)g * q->co * JEM_LANES;
+    if (x16) x16 += JEM__BF16_EDGE * pixel;        /* its first */
     for (int y = 0; !side && y < q->hi; y++)
         for (int c = 0; c < q->ci; c += 16, xs += jem__bf16_x_tile(q))
             for (int i = 0; i < columns * q->stride; i++) {
@@ -9365,7 +9371,7 @@ static void jem__bf16_deal(const jem__weights *w, int g, int side, const float *
                 const int px = i - q->pad;
                 if ((unsigned)px >= (unsigned)q->wi) memset(to, 0, 256 * sizeof *to);
                 else jem__bf16_turn(k, x + ((ptrdiff_t)y * q->wi + px) * q->ci * JEM_LANES,
-                                    x16 ? x16 + y * row + (px + 1) * pixel : NULL, q->ci, c, 0,
+                                    x16 ? x16 + y * row + px * pixel : NULL, q->ci, c, 0,
                                     to, NULL);
             }
     for (int y = 0; side && y < q->ho; y++)
@@ -9373,7 +9379,7 @@ static void jem__bf16_deal(const jem__weights *w, int g, int side, const float *
             if (q->wo % 2) memset(dys + q->wo / 2 * 512, 0, 512 * sizeof *dys);
             for (int i = 0; i < q->wo; i++)
                 jem__bf16_turn(k, x + ((ptrdiff_t)y * q->wo + i) * q->co * JEM_LANES,
-                               x16 ? x16 + y * row + (i + 1) * pixel : NULL, q->co, o, k->tiled,
+                               x16 ? x16 + y * row + i * pixel : NULL, q->co, o, k->tiled,
                                dys + i / 2 * 512 + i % 2 * (k->tiled ? 16 : 256), sums);
         }
 }
@@ -9433,11 +9439,14 @@ static void jem__bf16_product(const jem__weights *w, int task) {
                              acc + (ky * q->k + kx) * m * JEM__BF16_TILE, NULL);
                 }
     if (k->end) k->end();
-    for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++)
-        for (int c = 0; c < 16 && i * 16 + c < q->ci; c++)
-            for (int t = ky0 * q->k; t < ky1 * q->k; t++)
-                w->dw[((ptrdiff_t)(o * 16 + r) * q->ci + i * 16 + c) * q->k * q->k + t] +=
-                    acc[(t * m + r / 16) * JEM__BF16_TILE + r % 16 * 16 + c];
+    const int kk = q->k * q->k, t0 = ky0 * q->k, t1 = ky1 * q->k;
+    const int rest = q->ci - i * 16, n_in = rest < 16 ? rest : 16;
+    for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++) {
+        const float *sum = acc + r / 16 * JEM__BF16_TILE + r % 16 * 16;
+        float *dw = w->dw + ((ptrdiff_t)(o * 16 + r) * q->ci + i * 16) * kk;
+        for (int c = 0; c < n_in; c++, dw += kk)
+            for (int t = t0; t < t1; t++) dw[t] += sum[t * m * JEM__BF16_TILE + c];
+    }
 }
 static const jem__method jem__bf16_method = { 1, jem__direct_kind, jem__bf16_pack_size,
     jem__bf16_pack, jem__bf16_work, jem__bf16_conv, jem__bf16_plan, jem__bf16_deal,

@@ -3,7 +3,8 @@
    the same on every machine. What is recorded under a name in one set-up is compared with what the
    scalar code recorded; of WebAssembly's simd128, which has no fma, to 1e-4. bf16 is compared with
    plain C too, bit for bit where the instruction adds in the same order (AVX-512), closely where it
-   does not (AMX: the tiles are made of plain C here, since few processors have them). */
+   does not (AMX: the tiles are made of plain C here, since few processors have them; test_amx.c is
+   this program with the processor's own, where there are any). */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -34,10 +35,12 @@ static void tile_dot(int c, int a, int b) {
             plain_tile[c][m * 16 + n] += sum[0] + sum[1];
         }
 }
+#ifndef OWN_TILES
 #define JEM__TILE_LOAD(t, p) memcpy(plain_tile[t], p, 1024)
 #define JEM__TILE_STORE(t, p) memcpy(p, plain_tile[t], 1024)
 #define JEM__TILE_ZERO(t) memset(plain_tile[t], 0, 1024)
 #define JEM__TILE_DOT(c, a, b) tile_dot(c, a, b)
+#endif
 #endif
 
 #define JEM_IMPLEMENTATION
@@ -659,10 +662,10 @@ static void test_fingerprint(void) {
 /* ---- bf16 ------------------------------------------------------------------------------------ */
 
 /* AMX's way through every convolution against that of plain C: the same products, added in another
-   order. Tiles are of plain C (see above), on three threads. */
+   order. On three threads. */
 static void test_tiles(void) {
 #ifdef JEM__X86_BF16
-    printf("convolutions on AMX tiles, the tiles in plain C\n");
+    printf("convolutions on AMX tiles\n");
     const setup plain = setup_of(JEM_ISA_SCALAR, 1, 0), amx = setup_of(JEM_ISA_AVX512_BF16, 3, 0);
     jem__bf16 direct = jem__bf16_scalar;
     direct.twice = 0;
@@ -737,7 +740,14 @@ static void test_bf16_buffers(void) {
     }
 }
 
+#ifdef OWN_TILES
+static int test_own_tiles(void);                   /* in test_amx.c, in place of all that follows */
+#endif
+
 int main(void) {
+#ifdef OWN_TILES
+    if (precision == JEM_EXACT) return test_own_tiles();
+#endif
     /* WebAssembly: with simd128, plain C is only what it is compared with; without, its values and
        fingerprints are tested, and no more, since it is slow. */
     const int wasm = jem_isa_available(JEM_ISA_WASM);

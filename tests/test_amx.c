@@ -1,0 +1,52 @@
+/* AMX on the processor's own tiles, where it has them: one tile against Intel's manual, bit for bit;
+   the same bits for any number of threads, with the plan and without; every convolution and a
+   network against plain C. It begins as test_kernels.c, which makes its tiles of plain C. */
+#define OWN_TILES
+#include "test_kernels.c"
+
+/* One step of the tiles, from random numbers and sums: the processor's against that of plain C. */
+static void test_tile(void) {
+#ifdef JEM__AMX
+    static uint16_t a[512], b[512];
+    static float c[256], plain[256];
+    jem_rng rng = jem_rng_seed(8);
+    int off = 0;
+    printf("a tile of sums\n");
+    for (int round = 0; round < 50; round++) {
+        for (int i = 0; i < 512; i++)
+            a[i] = jem__to_bf16(jem_rng_normal(&rng)), b[i] = jem__to_bf16(jem_rng_normal(&rng));
+        for (int i = 0; i < 256; i++) plain[i] = c[i] = jem_rng_normal(&rng);
+        memcpy(plain_tile[0], plain, sizeof plain);
+        memcpy(plain_tile[4], a, sizeof a), memcpy(plain_tile[6], b, sizeof b);
+        tile_dot(0, 4, 6);
+        const uint16_t *one = a, *four[4] = { b, NULL, NULL, NULL };
+        jem__tile_begin();
+        jem__bf16_block_amx(1, 1, 1, 1, 16, &one, 0, four, c, NULL);
+        jem__tile_end();
+        off += memcmp(plain_tile[0], c, sizeof c) != 0;
+    }
+    CHECK(off == 0, "%d of 50 tiles have other bits", off);
+#endif
+}
+static int every_amx(setup *s) {
+    int n = 0;
+    for (int threads = 1; threads <= 3; threads++) s[n++] = setup_of(JEM_ISA_AMX, threads, 0);
+    s[n++] = plain_tape(setup_of(JEM_ISA_AMX, 1, 0));
+    return n;
+}
+
+static int test_own_tiles(void) {
+    precision = JEM_BF16;
+    if (!jem_isa_available(JEM_ISA_AMX)) {
+        jem_ctx_desc want;
+        memset(&want, 0, sizeof want), want.isa = JEM_ISA_AMX;
+        printf("this processor has no AMX: nothing else is tested\n");
+        CHECK(jem_ctx_create(&want) == NULL, "a context with AMX where there is none");
+    } else {
+        test_tile();
+        compare("convolutions", convolutions, every_amx);
+        compare("networks and training", networks, every_amx);
+        test_tiles();
+    }
+    return test_report();
+}
