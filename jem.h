@@ -9476,7 +9476,7 @@ static void jem__conv_choose(const jem_ctx *ctx, int few, jem__conv *q) {
     }
     q[2].method = !one && ctx->bf16 && q->ci >= least && q->co >= least && q->k <= 8
                 ? &jem__bf16_method
-                : q->tile == 4 && q->ci >= 32 && q->co >= 32 ? ctx->k->winograd : ctx->k->direct;
+                : q->tile == 4 && q->ci > 32 && q->co > 32 ? ctx->k->winograd : ctx->k->direct;
 }
 
 static const jem__kernels *jem__kernels_for(jem_isa isa) {
