@@ -30,9 +30,9 @@ TOOLS    := $(call programs,tools,*)
 HEADERS  := jem.h $(wildcard examples/*.h tests/*.h tools/*.h)
 AGAIN     = +@$(MAKE) --no-print-directory
 
-LESSONS = autograd own_energy own_net tiny_jem worlds learn ways compose three_densities break_it
-
-LESSONS += samplers film compose_nets compose_images pooled
+# The longest first: two run side by side.
+LESSONS  = compose_images ways compose_nets learn break_it tiny_jem worlds film samplers pooled
+LESSONS += compose three_densities own_net own_energy autograd
 # film.png moves, which pngquant does not understand: its strip stands in for it.
 STILLS  = $(filter-out film,$(LESSONS)) film_strip
 
@@ -52,12 +52,19 @@ demo demo-long: $(BUILD)/demo
 # With pngquant, if there is one, the files are a third of the size: 256 colours are enough.
 gallery: demo $(EXAMPLES)  ## make every picture of an example in examples/gallery again
 	@cp build/pictures/dreams.png build/pictures/chains.png examples/gallery/
-	@n=0; for name in $(LESSONS); do n=$$((n + 1)); echo "== $$n of $(words $(LESSONS)): $$name"; \
-	    OMP_WAIT_POLICY=passive $(BUILD)/$$name && \
-	    cp build/pictures/$$name.png examples/gallery/ || { echo "$$name failed"; exit 1; }; done
+	$(AGAIN) -j2 $(LESSONS:%=gallery-%)
 	@cp build/pictures/film_strip.png examples/gallery/
 	@if command -v pngquant >/dev/null; then cd examples/gallery && \
 	    pngquant --nofs --strip --force --ext .png $(STILLS:=.png); fi
+
+.PHONY: $(LESSONS:%=gallery-%)
+$(LESSONS:%=gallery-%): gallery-%:
+	@echo "== $*"
+	@{ OMP_WAIT_POLICY=passive $(BUILD)/$* || touch $(BUILD)/$*.failed; } | \
+	    while IFS= read -r line; do echo "$*: $$line"; done
+	@! rm $(BUILD)/$*.failed 2>/dev/null || { echo "$* failed"; exit 1; }
+	@cp build/pictures/$*.png examples/gallery/
+	@echo "== $* is done"
 
 examples: $(EXAMPLES)  ## build every example into build/
 tools: $(TOOLS)        ## build every tool into build/

@@ -2472,7 +2472,8 @@ static jem_status jem__plan_places(jem__plan *p) {
         if (!s->node->value) s->value = jem__buf_place(p, s->value_buf);
         s->aux = jem__buf_place(p, s->aux_buf);
         s->grad = s->grad_buf < 0 ? r->work : jem__buf_place(p, s->grad_buf);
-        s->value16 = jem__buf_place(p, s->value16_buf), s->grad16 = jem__buf_place(p, s->grad16_buf);
+        s->value16 = jem__buf_place(p, s->value16_buf);
+        s->grad16 = jem__buf_place(p, s->grad16_buf);
         s->reads16 = s->node->inputs && jem__reads_bf16(p, s, s->in[0]);
     }
     return JEM_OK;
@@ -8762,7 +8763,7 @@ JEM__COMPILE("no-tree-vectorize")                  /* they are vectors already *
      weight gradient          A: dy of 16 channels        B: x of 16 channels   pairs of images
 
    What B reads for neighbouring taps is one run of memory: an image is [row][column][pair of
-   channels][16 images][2], with a column of zeros before and behind every row, so a row of taps
+   channels][16 images][2], with columns of zeros before and behind every row, so a row of taps
    needs no test and few channels still make long sums. Of JEM_BF16, and only of it, the bits depend
    on the instruction set: AMX adds even and odd elements apart. */
 
@@ -8773,26 +8774,27 @@ enum {
     JEM__BF16_RUNS = JEM__MAX_KERNEL               /* runs that one call can add up */
 };
 
-/* A block of sums that is to be finished: n pixels from (y,x) on, `step` apart, of m tiles of
-   channels from 16*o on; `done` of the m n tiles are. It is while the next block multiplies. */
-typedef struct jem__bf16_sums {
+/* A block of sums: c[n][m] = (add: +=) the sum over runs and pairs of a[run], m tiles a2 apart,
+   times b[run][n]; m is 1 or 2, m n at most 4; a: 16 pairs after another, the last filled with
+   zeros. A convolution's are then finished, `done` of the m n tiles so far: n pixels from (y,x) on,
+   `step` apart, channels from 16*o on. */
+typedef struct jem__bf16_block {
+    int m, n, add, runs, pairs, o, y, x, step, done;
+    ptrdiff_t a2;
+    const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS][4];
+    float *c;
     const struct jem__bf16 *k;
     const jem__conv *q;
     const jem__finish *f;
-    int m, n, o, y, x, step, done;
-    float c[4 * JEM__BF16_TILE];
-} jem__bf16_sums;
+} jem__bf16_block;
 
 typedef struct jem__bf16 {
     jem_isa isa;
     int tiled;                                     /* A is [16 pairs][16 rows]; 1: its transpose */
     int twice;                                     /* only twice as fast as fp32: where Winograd
                                                       serves, or tiles would be half empty, fp32 */
-    /* c[n][m] (+)= sum over runs and pairs of a[run], m tiles a2 apart, times b[run][n]. m n <= 4;
-       m is 1 or 2, and n <= 2 if it is 2. a: 16 pairs after another, the last filled with zeros.
-       May meanwhile finish tiles of `last`, which may be NULL. */
-    void (*block)(int m, int n, int add, int runs, int pairs, const uint16_t *const *a,
-                  ptrdiff_t a2, const uint16_t *const *b, float *c, struct jem__bf16_sums *last);
+    /* Multiplies; meanwhile it may finish tiles of the last one (or NULL). */
+    void (*block)(const jem__bf16_block *, jem__bf16_block *last);
     /* Finishes n channels from o on of one pixel; at: of channel 0, in floats; f->y16 too */
     void (*finish)(const jem__finish *f, const float *c, int o, int n, ptrdiff_t at,
                    ptrdiff_t at16);
@@ -8822,36 +8824,33 @@ static ptrdiff_t jem__bf16_pixel(int c) {
 static ptrdiff_t jem__bf16_row(int c, int w) {
     return (w + 2 * JEM__BF16_EDGE) * jem__bf16_pixel(c);
 }
-static void jem__bf16_finish_tile(jem__bf16_sums *d) {
+static void jem__bf16_finish_tile(jem__bf16_block *d) {
     const int t = d->done++, o = (d->o + t % d->m) * 16, left = d->q->co - o;
     const int co = d->q->co, w = d->q->wo, x = d->x + t / d->m * d->step;
     d->k->finish(d->f, d->c + t * JEM__BF16_TILE, o, left < 16 ? left : 16,
                  ((ptrdiff_t)d->y * w + x) * co * JEM_LANES,
                  d->y * jem__bf16_row(co, w) + (x + JEM__BF16_EDGE) * jem__bf16_pixel(co));
 }
-static void jem__bf16_finish_all(jem__bf16_sums *d) {
+static void jem__bf16_finish_all(jem__bf16_block *d) {
     while (d->done < d->m * d->n) jem__bf16_finish_tile(d);
 }
 
 /* ---- in plain C: what the others are tested against ---- */
 
-static void jem__bf16_block_scalar(int m, int n, int add, int runs, int pairs,
-                                   const uint16_t *const *a, ptrdiff_t a2,
-                                   const uint16_t *const *b, float *c, jem__bf16_sums *last) {
+static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *last) {
     (void)last;
-    if (!add) memset(c, 0, (size_t)(m * n * JEM__BF16_TILE) * sizeof *c);
-    for (int t = 0; t < m * n; t++, c += JEM__BF16_TILE)
-        for (int r = 0; r < runs; r++) {
-            const uint16_t *w = a[r] + t % m * a2, *x = b[r * 4 + t / m];
-            for (int k = 0; k < pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR)
-                for (int i = 0; i < 16; i++)
-                    for (int l = 0; l < 16; l++) {
-                        float *s = c + i * 16 + l;
-                        for (int odd = 1; odd >= 0; odd--)
-                            *s = jem__fmaf(jem__from_bf16(w[2 * i + odd]),
-                                           jem__from_bf16(x[2 * l + odd]), *s);
-                    }
+    for (int t = 0; t < s->m * s->n; t++) {
+        float *c = s->c + t * JEM__BF16_TILE;
+        if (!s->add) memset(c, 0, JEM__BF16_TILE * sizeof *c);
+        for (int r = 0; r < s->runs; r++) {
+            const uint16_t *w = s->a[r] + t % s->m * s->a2, *x = s->b[r][t / s->m];
+            for (int k = 0; k < s->pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR)
+                for (int i = 0; i < JEM__BF16_TILE; i++)
+                    for (int odd = 1; odd >= 0; odd--)
+                        c[i] = jem__fmaf(jem__from_bf16(w[i / 16 * 2 + odd]),
+                                         jem__from_bf16(x[i % 16 * 2 + odd]), c[i]);
         }
+    }
 }
 static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o, int n,
                                     ptrdiff_t at, ptrdiff_t at16) {
@@ -8896,18 +8895,16 @@ JEM__TARGET JEM__INLINE __m512i jem__bf16_zip(__m512 a, __m512 b) {
         24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
-JEM__TARGET static void jem__bf16_block_avx512(int m, int n, int add, int runs, int pairs,
-                                               const uint16_t *const *a, ptrdiff_t a2,
-                                               const uint16_t *const *b, float *c,
-                                               jem__bf16_sums *last) {
+JEM__TARGET static void jem__bf16_block_avx512(const jem__bf16_block *s, jem__bf16_block *last) {
     (void)last;                                    /* there is nothing to wait for */
-    for (int t = 0; t < m * n; t++, c += JEM__BF16_TILE) {
+    for (int t = 0; t < s->m * s->n; t++) {
+        float *c = s->c + t * JEM__BF16_TILE;
         __m512 acc[16];
         JEM__UNROLL for (int i = 0; i < 16; i++)
-            acc[i] = add ? _mm512_loadu_ps(c + i * 16) : _mm512_setzero_ps();
-        for (int r = 0; r < runs; r++) {
-            const uint16_t *w = a[r] + t % m * a2, *x = b[r * 4 + t / m];
-            for (int k = 0; k < pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR) {
+            acc[i] = s->add ? _mm512_loadu_ps(c + i * 16) : _mm512_setzero_ps();
+        for (int r = 0; r < s->runs; r++) {
+            const uint16_t *w = s->a[r] + t % s->m * s->a2, *x = s->b[r][t / s->m];
+            for (int k = 0; k < s->pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR) {
                 const __m512i v = _mm512_loadu_si512(x);
                 JEM__UNROLL for (int i = 0; i < 16; i++) {
                     int32_t pair;
@@ -8921,15 +8918,15 @@ JEM__TARGET static void jem__bf16_block_avx512(int m, int n, int add, int runs, 
     }
 }
 /* lean: what networks with a leaky ReLU ask for, told to the compiler so that nothing is asked per
-   sum: forward or back, with an addition whose sum is stored or without. */
-JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const int lean, const int forward, const int sum,
-                                                 const jem__finish *f, const float *c, int o,
-                                                 int n, ptrdiff_t at, ptrdiff_t at16) {
+   sum. 1: back; 3: forward; one more: with an addition, whose sum is stored; 0: anything. */
+JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const int lean, const jem__finish *f,
+                                                 const float *c, int o, int n, ptrdiff_t at,
+                                                 ptrdiff_t at16) {
     jem__finish own = *f;                          /* stores cannot reach it: it is in registers */
     if (lean) own.slopes = own.act = own.keep_slopes = NULL, n = 16;
-    if (lean && forward) own.kind = JEM__MAP_LEAKY, own.bits = NULL;
-    if (lean && !forward) own.kind = 0, own.bias = NULL;
-    if (lean && !sum) own.add = own.y = NULL;
+    if (lean > 2) own.kind = JEM__MAP_LEAKY, own.bits = NULL;
+    else if (lean) own.kind = 0, own.bias = NULL;
+    if (lean == 1 || lean == 3) own.add = own.y = NULL;
     at += (ptrdiff_t)o * JEM_LANES, at16 += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
     for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, at16 += JEM__BF16_PAIR) {
         const __m512 p = jem__finish_one_avx512(&own, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
@@ -8947,11 +8944,11 @@ JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const floa
     const int lean = (forward || back) && n == 16 && f->y16 && !f->slopes && !f->act &&
                      !f->add == !f->y;
     switch (lean ? 1 + 2 * forward + (f->add != NULL) : 0) {
-    case 1: jem__bf16_finish_as(1, 0, 0, f, c, o, n, at, at16); return;
-    case 2: jem__bf16_finish_as(1, 0, 1, f, c, o, n, at, at16); return;
-    case 3: jem__bf16_finish_as(1, 1, 0, f, c, o, n, at, at16); return;
-    case 4: jem__bf16_finish_as(1, 1, 1, f, c, o, n, at, at16); return;
-    default: jem__bf16_finish_as(0, 0, 0, f, c, o, n, at, at16);
+    case 1: jem__bf16_finish_as(1, f, c, o, n, at, at16); return;
+    case 2: jem__bf16_finish_as(2, f, c, o, n, at, at16); return;
+    case 3: jem__bf16_finish_as(3, f, c, o, n, at, at16); return;
+    case 4: jem__bf16_finish_as(4, f, c, o, n, at, at16); return;
+    default: jem__bf16_finish_as(0, f, c, o, n, at, at16);
     }
 }
 JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *out) {
@@ -9036,69 +9033,57 @@ static void jem__tile_end(void) {}
 #endif
 
 /* For each of its sizes, so that nothing is asked between two tile instructions. */
-JEM__TILE_TARGET JEM__INLINE void jem__bf16_tiles(const int m, const int n, int add, int runs,
-                                                  int pairs, const uint16_t *const *a,
-                                                  ptrdiff_t a2, const uint16_t *const *b,
-                                                  float *c, jem__bf16_sums *last) {
-    const int size = JEM__BF16_TILE;
-    __asm__ volatile("" : : "r"(a), "r"(b), "r"(c) : "memory");        /* see jem__tile_begin */
-    if (add) {
-        JEM__TILE_LOAD(0, c);
-        if (m * n > 1) JEM__TILE_LOAD(1, c + size);
-        if (m * n > 2) JEM__TILE_LOAD(2, c + 2 * size);
-        if (m * n > 3) JEM__TILE_LOAD(3, c + 3 * size);
-    } else {
-        JEM__TILE_ZERO(0);
-        if (m * n > 1) JEM__TILE_ZERO(1);
-        if (m * n > 2) JEM__TILE_ZERO(2);
-        if (m * n > 3) JEM__TILE_ZERO(3);
-    }
-    for (int r = 0; r < runs; r++, b += 4) {
-        const uint16_t *a0 = a[r], *b0 = b[0], *b1 = b[1], *b2 = b[2], *b3 = b[3];
-        for (const uint16_t *end = a0 + pairs * JEM__BF16_PAIR; a0 < end; ) {
-            JEM__TILE_LOAD(4, a0);
-            JEM__TILE_LOAD(6, b0);
+#define JEM__TILE_SUMS(DO)                                                                         \
+    DO(0);                                                                                         \
+    if (m * n > 1) DO(1);                                                                          \
+    if (m * n > 2) DO(2);                                                                          \
+    if (m * n > 3) DO(3)
+#define JEM__TILE_LOAD_SUM(t) JEM__TILE_LOAD(t, c + (t) * JEM__BF16_TILE)
+#define JEM__TILE_STORE_SUM(t) JEM__TILE_STORE(t, c + (t) * JEM__BF16_TILE)
+JEM__TILE_TARGET JEM__INLINE void jem__bf16_tiles(const int m, const int n,
+                                                  const jem__bf16_block *s,
+                                                  jem__bf16_block *last) {
+    float *c = s->c;
+    __asm__ volatile("" : : "r"(s), "r"(c) : "memory");                /* see jem__tile_begin */
+    if (s->add) { JEM__TILE_SUMS(JEM__TILE_LOAD_SUM); }
+    else { JEM__TILE_SUMS(JEM__TILE_ZERO); }
+    for (int r = 0; r < s->runs; r++) {
+        const uint16_t *a = s->a[r], *const *b = s->b[r];
+        const ptrdiff_t a2 = s->a2, end = (ptrdiff_t)s->pairs * JEM__BF16_PAIR;
+        for (ptrdiff_t k = 0; k < end; k += 16 * JEM__BF16_PAIR) {
+            JEM__TILE_LOAD(4, a + k);
+            JEM__TILE_LOAD(6, b[0] + k);
             JEM__TILE_DOT(0, 4, 6);
             if (m == 2) {
-                JEM__TILE_LOAD(5, a0 + a2);
+                JEM__TILE_LOAD(5, a + a2 + k);
                 JEM__TILE_DOT(1, 5, 6);
             }
-            if (n > 1) JEM__TILE_LOAD(7, b1);
+            if (n > 1) JEM__TILE_LOAD(7, b[1] + k);
             if (m == 2 && n > 1) {
                 JEM__TILE_DOT(2, 4, 7);
                 JEM__TILE_DOT(3, 5, 7);
             } else if (n > 1) JEM__TILE_DOT(1, 4, 7);
             if (m == 1 && n > 2) {
-                JEM__TILE_LOAD(5, b2);
+                JEM__TILE_LOAD(5, b[2] + k);
                 JEM__TILE_DOT(2, 4, 5);
             }
             if (m == 1 && n > 3) {
-                JEM__TILE_LOAD(6, b3);
+                JEM__TILE_LOAD(6, b[3] + k);
                 JEM__TILE_DOT(3, 4, 6);
             }
-            a0 += 512, b0 += 512;
-            if (n > 1) b1 += 512;
-            if (n > 2) b2 += 512;
-            if (n > 3) b3 += 512;
             if (last && last->done < last->m * last->n) jem__bf16_finish_tile(last);
         }
     }
-    JEM__TILE_STORE(0, c);
-    if (m * n > 1) JEM__TILE_STORE(1, c + size);
-    if (m * n > 2) JEM__TILE_STORE(2, c + 2 * size);
-    if (m * n > 3) JEM__TILE_STORE(3, c + 3 * size);
+    JEM__TILE_SUMS(JEM__TILE_STORE_SUM);
 }
-JEM__TILE_TARGET static void jem__bf16_block_amx(int m, int n, int add, int runs, int pairs,
-                                                 const uint16_t *const *a, ptrdiff_t a2,
-                                                 const uint16_t *const *b, float *c,
-                                                 jem__bf16_sums *last) {
-    switch (m == 2 ? n + 4 : n) {
-    case 1: jem__bf16_tiles(1, 1, add, runs, pairs, a, a2, b, c, last); return;
-    case 2: jem__bf16_tiles(1, 2, add, runs, pairs, a, a2, b, c, last); return;
-    case 3: jem__bf16_tiles(1, 3, add, runs, pairs, a, a2, b, c, last); return;
-    case 4: jem__bf16_tiles(1, 4, add, runs, pairs, a, a2, b, c, last); return;
-    case 5: jem__bf16_tiles(2, 1, add, runs, pairs, a, a2, b, c, last); return;
-    default: jem__bf16_tiles(2, 2, add, runs, pairs, a, a2, b, c, last);
+JEM__TILE_TARGET static void jem__bf16_block_amx(const jem__bf16_block *s, jem__bf16_block *last) {
+    switch (s->m == 2 ? s->n + 4 : s->n) {
+    case 1: jem__bf16_tiles(1, 1, s, last); return;
+    case 2: jem__bf16_tiles(1, 2, s, last); return;
+    case 3: jem__bf16_tiles(1, 3, s, last); return;
+    case 4: jem__bf16_tiles(1, 4, s, last); return;
+    case 5: jem__bf16_tiles(2, 1, s, last); return;
+    default: jem__bf16_tiles(2, 2, s, last);
     }
 }
 static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
@@ -9115,12 +9100,13 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
     if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
         uint16_t a[512], b[512];
         float c[JEM__BF16_TILE];
-        const uint16_t *one_a = a, *one_b[4] = { b, NULL, NULL, NULL };
+        jem__bf16_block one;
+        memset(&one, 0, sizeof one);
+        one.m = one.n = one.runs = 1, one.pairs = 16, one.a[0] = a, one.b[0][0] = b, one.c = c;
         for (int i = 0; i < 512; i++)
             a[i] = jem__to_bf16((float)(i % 7)), b[i] = jem__to_bf16((float)(i % 5));
-        memset(c, 0, sizeof c);
         jem__tile_begin();
-        jem__bf16_block_amx(1, 1, 1, 1, 16, &one_a, 0, one_b, c, NULL);
+        jem__bf16_block_amx(&one, NULL);
         jem__tile_end();
         int right = 1;
         for (int i = 0; i < 256; i++) {
@@ -9272,56 +9258,67 @@ static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) 
 static ptrdiff_t jem__bf16_work(const jem__conv *q) {        /* x, where it is not yet in bf16 */
     return jem__bf16_floats(q->ci, q->hi, q->wi);
 }
+/* All channels of row r of a phase; b[0] is the next block, b[1] the last. */
+static void jem__bf16_conv_row(const jem__phase *s, const jem__bf16_taps *t, int r,
+                               const uint16_t *pack, const uint16_t *from, jem__bf16_block **b) {
+    const jem__conv *q = b[0]->q;
+    const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
+    const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
+    const ptrdiff_t run = jem__bf16_span(t, q->ci);
+    int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
+    const int runs = jem__bf16_inside(q, s, t, r, tap_row, row_of);
+    from += (JEM__BF16_EDGE + t->right) * pixel;
+    for (int o = 0, m; o < tiles; o += m) {
+        m = o + 2 <= tiles ? 2 : 1;
+        for (int x = 0, n; x < s->cols; x += n) {
+            jem__bf16_block *now = b[0], *last = b[1];
+            n = s->cols - x < most ? s->cols - x : most;
+            for (int i = 0; i < runs; i++) {
+                now->a[i] = pack + (o * t->ny + tap_row[i]) * run;
+                for (int p = 0; p < n; p++)
+                    now->b[i][p] = from + row_of[i] * row + (x + p) * s->step_in * pixel;
+            }
+            now->m = m, now->n = n, now->runs = runs, now->a2 = t->ny * run;
+            now->pairs = t->nx * jem__bf16_pairs_of(q->ci);
+            now->k->block(now, last);
+            jem__bf16_finish_all(last);
+            now->o = o, now->y = s->y0 + r * s->step_out, now->x = s->x0 + x * s->step_out;
+            now->step = s->step_out, now->done = 0;
+            b[0] = last, b[1] = now;
+        }
+    }
+}
 /* Output or input gradient, as conv. */
 static void jem__bf16_conv(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
                            const jem__finish *f) {
     const jem__bf16 *k = ctx->bf16;
     const uint16_t *pack = (const uint16_t *)(const void *)in->packed;
     uint16_t *work = (uint16_t *)(void *)in->work;
-    const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
-    const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
-    jem__bf16_sums two[2], *now = two, *last = two + 1;
+    float c[2][4 * JEM__BF16_TILE];
+    jem__bf16_block two[2], *blocks[2] = { two, two + 1 };
     jem__phase s;
     jem__bf16_taps t;
-    now->k = last->k = k, now->q = last->q = q, now->f = last->f = f, last->n = last->done = 0;
+    memset(two, 0, sizeof two);
+    for (int i = 0; i < 2; i++) two[i].k = k, two[i].q = q, two[i].f = f, two[i].c = c[i];
     if (k->begin) k->begin();
     for (int phase = 0, have = -1; jem__bf16_phase(q, phase, &s, &t); phase++) {
-        const ptrdiff_t run = jem__bf16_span(&t, q->ci);
         const int r0 = jem__part_from(in->part.i, in->part.of, s.rows, 1),
                   r1 = jem__part_from(in->part.i + 1, in->part.of, s.rows, 1);
         if (have < 0) have = r0 * s.step_in - q->k - q->pad;           /* no tap reads higher */
         if (have < 0) have = 0;
         for (int r = r0; r < r1; r++) {
-            const int y = s.y0 + r * s.step_out;
             int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
-            const int runs = jem__bf16_inside(q, &s, &t, r, tap_row, row_of);
-            for (int i = 0; !in->x16 && i < runs; i++)       /* from what has been converted on */
+            const int runs = in->x16 ? 0 : jem__bf16_inside(q, &s, &t, r, tap_row, row_of);
+            for (int i = 0; i < runs; i++)         /* from what has been converted on */
                 for (; have <= row_of[i]; have++)
                     jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
-            const uint16_t *from = (in->x16 ? in->x16 : work) + (JEM__BF16_EDGE + t.right) * pixel;
-            for (int o = 0, m; o < tiles; o += m) {
-                const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
-                m = o + 2 <= tiles ? 2 : 1;
-                for (int i = 0; i < runs; i++) a[i] = pack + (o * t.ny + tap_row[i]) * run;
-                for (int x0 = 0, n; x0 < s.cols; x0 += n) {
-                    n = s.cols - x0 < most ? s.cols - x0 : most;
-                    for (int i = 0; i < runs; i++)
-                        for (int p = 0; p < n; p++)
-                            b[i * 4 + p] = from + row_of[i] * row + (x0 + p) * s.step_in * pixel;
-                    k->block(m, n, 0, runs, t.nx * jem__bf16_pairs_of(q->ci), a, t.ny * run, b,
-                             now->c, last);
-                    jem__bf16_finish_all(last);
-                    now->m = m, now->n = n, now->o = o, now->y = y, now->done = 0;
-                    now->x = s.x0 + x0 * s.step_out, now->step = s.step_out;
-                    jem__bf16_sums *swap = last;
-                    last = now, now = swap;
-                }
-            }
-            if (f->y16 && phase == 0) jem__bf16_edges(q, f->y16, y, s.step_out);
+            jem__bf16_conv_row(&s, &t, r, pack, in->x16 ? in->x16 : work, blocks);
+            if (f->y16 && phase == 0)
+                jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
         }
-        pack += tiles * t.ny * run;
+        pack += (q->co + 15) / 16 * t.ny * jem__bf16_span(&t, q->ci);
     }
-    jem__bf16_finish_all(last);
+    jem__bf16_finish_all(blocks[1]);
     if (f->y16 && in->part.i == 0)
         memset(f->y16 + q->ho * jem__bf16_row(q->co, q->wo), 0,
                16 * JEM__BF16_PAIR * sizeof *f->y16);
@@ -9344,7 +9341,7 @@ static ptrdiff_t jem__bf16_y_size(const jem__conv *q) {
     return q->ho * (ptrdiff_t)((q->co + 15) / 16) * jem__bf16_y_tile(q);
 }
 
-/* One pixel's 16 channels (or the rest) from c on; x16: of the pixel, if there is a copy in bf16. */
+/* One pixel's 16 channels (or the rest) from c on; x16: of the pixel, or NULL. */
 static void jem__bf16_turn(const jem__bf16 *k, const float *x, const uint16_t *x16, int channels,
                            int c, int rows, uint16_t *out, float *sums) {
     const int n = channels - c < 16 ? channels - c : 16;
@@ -9410,33 +9407,34 @@ static void jem__bf16_product(const jem__weights *w, int task) {
     const int m = o + 2 <= (q->co + 15) / 16 ? 2 : 1;
     const int ky0 = q->k * (task % split) / split, ky1 = q->k * (task % split + 1) / split;
     float *acc = w->product + task * w->product_step;
+    jem__bf16_block s;
     const ptrdiff_t xt = jem__bf16_x_tile(q), yt = jem__bf16_y_tile(q);
     const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
     const int columns = jem__bf16_columns(q), most = m == 2 ? 2 : 4;
     int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
     rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
     memset(acc, 0, (size_t)(m * q->k * q->k * JEM__BF16_TILE) * sizeof *acc);
+    memset(&s, 0, sizeof s), s.add = 1, s.m = m, s.pairs = q->wo * 8, s.a2 = yt;
     if (k->begin) k->begin();
     for (int g = 0; g < w->groups; g++)
         for (int y0 = 0; y0 < q->ho; y0 += rows)
             for (int ky = ky0; ky < ky1; ky++)
                 for (int kx = 0, n; kx < q->k; kx += n) {
-                    const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS * 4];
-                    int runs = 0;
+                    s.runs = 0;
                     n = q->k - kx < most ? q->k - kx : most;
                     for (int y = y0; y < q->ho && y < y0 + rows; y++) {
                         const int iy = y * q->stride + ky - q->pad;
                         if ((unsigned)iy >= (unsigned)q->hi) continue;
-                        a[runs] = dys + g * jem__bf16_y_size(q) + y * yrow + o * yt;
+                        s.a[s.runs] = dys + g * jem__bf16_y_size(q) + y * yrow + o * yt;
                         for (int p = 0; p < n; p++) {
                             const int at = kx + p;
-                            b[runs * 4 + p] = xs + g * jem__bf16_x_size(q) + iy * xrow + i * xt +
+                            s.b[s.runs][p] = xs + g * jem__bf16_x_size(q) + iy * xrow + i * xt +
                                 ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
                         }
-                        runs++;
+                        s.runs++;
                     }
-                    k->block(m, n, 1, runs, q->wo * 8, a, yt, b,
-                             acc + (ky * q->k + kx) * m * JEM__BF16_TILE, NULL);
+                    s.n = n, s.c = acc + (ky * q->k + kx) * m * JEM__BF16_TILE;
+                    k->block(&s, NULL);
                 }
     if (k->end) k->end();
     const int kk = q->k * q->k, t0 = ky0 * q->k, t1 = ky1 * q->k;

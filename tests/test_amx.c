@@ -1,5 +1,5 @@
-/* AMX on the processor's own tiles, where it has them: one tile against Intel's manual, bit for bit;
-   the same bits for any number of threads, with the plan and without; every convolution and a
+/* AMX on the processor's own tiles, where it has them: one tile against Intel's manual, bit for
+   bit; the same bits for any number of threads, with the plan and without; every convolution and a
    network against plain C. It begins as test_kernels.c, which makes its tiles of plain C. */
 #define OWN_TILES
 #include "test_kernels.c"
@@ -11,6 +11,10 @@ static void test_tile(void) {
     static float c[256], plain[256];
     jem_rng rng = jem_rng_seed(8);
     int off = 0;
+    jem__bf16_block one;
+    memset(&one, 0, sizeof one);
+    one.m = one.n = one.add = one.runs = 1, one.pairs = 16;
+    one.a[0] = a, one.b[0][0] = b, one.c = c;
     printf("a tile of sums\n");
     for (int round = 0; round < 50; round++) {
         for (int i = 0; i < 512; i++)
@@ -19,9 +23,8 @@ static void test_tile(void) {
         memcpy(plain_tile[0], plain, sizeof plain);
         memcpy(plain_tile[4], a, sizeof a), memcpy(plain_tile[6], b, sizeof b);
         tile_dot(0, 4, 6);
-        const uint16_t *one = a, *four[4] = { b, NULL, NULL, NULL };
         jem__tile_begin();
-        jem__bf16_block_amx(1, 1, 1, 1, 16, &one, 0, four, c, NULL);
+        jem__bf16_block_amx(&one, NULL);
         jem__tile_end();
         off += memcmp(plain_tile[0], c, sizeof c) != 0;
     }

@@ -83,9 +83,12 @@ static const jem__bf16 *bf16_step;
 static void peak_bf16(void *flops) {
     static uint16_t a[32 * 512], b[16 * 512];
     static float c[4 * JEM__BF16_TILE];
-    const uint16_t *x[4] = { b, b + 512, b, b + 512 }, *w = a;
+    jem__bf16_block s;
+    memset(&s, 0, sizeof s);
+    s.m = s.n = 2, s.add = s.runs = 1, s.pairs = 64, s.a2 = 16 * 512, s.c = c;
+    s.a[0] = a, s.b[0][0] = b, s.b[0][1] = b + 512;
     if (bf16_step->begin) bf16_step->begin();
-    for (int t = 0; t < PEAK_TIMES / 64; t++) bf16_step->block(2, 2, 1, 1, 64, &w, 16 * 512, x, c);
+    for (int t = 0; t < PEAK_TIMES / 64; t++) bf16_step->block(&s, NULL);
     if (bf16_step->end) bf16_step->end();
     *(double *)flops = 2.0 * 4 * 16 * 16 * 128 * (PEAK_TIMES / 64);
 }
