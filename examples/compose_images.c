@@ -23,7 +23,7 @@
 
 #define FLOOR 1e-3f
 #define WEIGHT 12
-enum { UPDATES = 2400, BATCH = 64, SAMPLES = 24, SHOWN = 12, ROWS = 9 };
+enum { UPDATES = 2400, BATCH = 64, SAMPLES = 16, SHOWN = 12, ROWS = 9 };
 enum { ZOOM = 3, CELL = SIDE * ZOOM + 4, LEFT_OF = 240 };      /* of the picture, in pixels */
 
 WORD(red, COLOUR, RED);     WORD(green, COLOUR, GREEN);     WORD(blue, COLOUR, BLUE);
