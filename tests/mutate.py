@@ -387,7 +387,7 @@ def smoke():
     at = next(i for i, line in enumerate(lines) if "/ 16777216.0f" in line)
     bench.library(place)
     original = open(place + "/build/jem.o", "rb").read()
-    known = {"rng": {"seconds": 20, "run": [at + 1], "there": [at + 1]}}
+    known = {"rng": {"seconds": 120, "run": [at + 1], "there": [at + 1]}}
     for instead, want in (("33554432.0f", "caught"), ("16777216.00f", "same code"),
                           ("16777216.0f +", "does not compile")):
         mutant = {"room": "rng", "at": at, "mutant": lines[at].replace("16777216.0f", instead)}

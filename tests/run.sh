@@ -19,7 +19,7 @@ longest() {                                         # seconds on a slow machine
     case $1 in
         neon_kernels) echo 480 ;; lessons) echo 500 ;; strict) echo 330 ;; smoke) echo 400 ;;
         fuzz | portability | examine | report) echo 180 ;; cli | uses | wasm_*) echo 100 ;;
-        playground | python | mutate | mpi | get_data) echo 60 ;; *) echo 40 ;;
+        mutate) echo 240 ;; playground | python | mpi | get_data) echo 60 ;; *) echo 40 ;;
     esac
 }
 left_out() { echo "== $1: LEFT OUT, there is no time for it (make test has it)"; }
