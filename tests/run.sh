@@ -160,24 +160,15 @@ document() { $CC -std=c99 $WARN -O2 -I. -idirafter build "$dir/$1.c" -o "$dir/$1
 
 # The examples, run as a reader would, in a folder of their own: a short demo, what uses its model.
 smoke() {
-    dir=$BUILD/smoke root=$PWD
-    echo "== smoke"
-    rm -rf "$dir"
-    mkdir -p "$dir/build"
-    ln -s "$root/examples" "$dir/examples"
-    for command in "film --quick" "samplers --quick" "demo --updates 15" hello "sample 7" "train --iters 3" autograd own_energy \
-            own_op own_net "tiny_jem --quick" "worlds --quick" "worlds --quick all" \
-            learn "ways --quick" compose three_densities break_it pooled score \
-            out_of_distribution calibration attack imputation; do
-        try "examples: $command" example $command
-    done
-    for picture in "film 580 221" "film_strip 1340 697" "samplers 1040 1211" \
-            "pooled 918 160" "dreams 582 582" "train 582 582" "autograd 800 560" "own_energy 720 720" \
-            "own_net 640 640" "tiny_jem 928 580" "worlds 1010 2213" "learn 940 977" \
-            "ways 900 820" \
-            "compose 1010 557" "three_densities 820 893" "break_it 940 957"; do
-        try "picture: $picture" picture $picture
-    done
+    folder smoke
+    examples "film --quick" "samplers --quick" "demo --updates 15" hello "sample 7" \
+        "train --iters 3" autograd own_energy own_op own_net "tiny_jem --quick" "worlds --quick" \
+        "worlds --quick all" learn "ways --quick" compose three_densities break_it pooled score \
+        out_of_distribution calibration attack imputation
+    pictures "film 580 221" "film_strip 1340 697" "samplers 1040 1211" "pooled 918 160" \
+        "dreams 582 582" "train 582 582" "autograd 800 560" "own_energy 720 720" \
+        "own_net 640 640" "tiny_jem 928 580" "worlds 1010 2213" "learn 940 977" "ways 900 820" \
+        "compose 1010 557" "three_densities 820 893" "break_it 940 957"
     claims
 }
 # What the examples printed: the numbers that their texts promise.
@@ -222,22 +213,26 @@ claims() {
 }
 # The two that are not small: after all others.
 lessons() {
-    dir=$BUILD/lessons root=$PWD
-    echo "== lessons"
-    rm -rf "$dir"
-    mkdir -p "$dir/build"
-    ln -s "$root/examples" "$dir/examples"
-    for lesson in compose_nets compose_images; do try "examples: $lesson" example $lesson; done
-    try "picture: compose_nets" picture compose_nets 876 448
-    try "picture: compose_images" picture compose_images 864 472
+    folder lessons
+    examples compose_nets compose_images
+    pictures "compose_nets 876 448" "compose_images 864 472"
     claim compose_nets "both networks see what was asked for" '
         /^[0-9] and/ { n++; if ($6 + 0 < 80 || $9 + 0 < 80) bad = 1 } END { exit bad || n != 3 }'
     claim compose_images "most samples are what was asked for, as is a red square" '
         /^red and square and left/ { seen = $6 + 0 }   /^of all samples/ { all = $4 + 0 }
         END { exit !(seen >= 60 && all >= 80) }'
 }
+folder() {
+    dir=$BUILD/$1 root=$PWD
+    echo "== $1"
+    rm -rf "$dir"
+    mkdir -p "$dir/build"
+    ln -s "$root/examples" "$dir/examples"
+}
 claim() { try "claim: $1: $2" awk "$3" "$dir/$1.txt"; }
+pictures() { for picture; do try "picture: $picture" picture $picture; done; }
 picture() { "$root/$BUILD/test_lessons" "$dir/build/pictures/$1.png" $2 $3; }
+examples() { for command; do try "examples: $command" example $command; done; }
 example() {
     lesson=$1
     shift
