@@ -60,6 +60,7 @@ gallery: demo $(EXAMPLES)  ## make every picture of an example in examples/galle
 .PHONY: $(LESSONS:%=gallery-%)
 $(LESSONS:%=gallery-%): gallery-%:
 	@echo "== $*"
+	@rm -f build/pictures/$*.png
 	@{ OMP_WAIT_POLICY=passive $(BUILD)/$* || touch $(BUILD)/$*.failed; } | \
 	    while IFS= read -r line; do echo "$*: $$line"; done
 	@! rm $(BUILD)/$*.failed 2>/dev/null || { echo "$* failed"; exit 1; }
