@@ -125,7 +125,7 @@ coverage: stb  ## how much of jem.h the test programs run, by line and by branch
 covered:
 	$(AGAIN) -k tests $(BUILD)/jem || true
 	@rm -f $(BUILD)/*.gcda
-	@tests/run.sh $(TESTS) cli uses
+	@TEST_SECONDS=$${TEST_SECONDS:-3600} tests/run.sh $(TESTS) cli uses
 	@python3 tests/coverage.py $(BUILD) --least 95
 
 sanitize: stb  ## the test programs under the address and undefined-behaviour sanitizers
@@ -133,7 +133,7 @@ sanitize: stb  ## the test programs under the address and undefined-behaviour sa
 	    -fsanitize=address,undefined -fno-sanitize-recover=all"
 sanitized:
 	$(AGAIN) -k tests $(BUILD)/jem || true
-	@tests/run.sh $(TESTS) cli uses report
+	@TEST_SECONDS=$${TEST_SECONDS:-3600} tests/run.sh $(TESTS) cli uses report
 
 bench: $(BUILD)/bench  ## GFLOP/s of every layer and pass, and what the rest takes
 	@echo 'jem.h compiled with $(CC) -O2: user and system time, size'
