@@ -109,14 +109,14 @@
        are interleaved ("lanes are images", see >>platform), so that odd sizes cost nothing.
 
    TABLE OF CONTENTS                                          (search for a mark)
-       >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD, score
-       >>rng        counter-based random numbers            >>samplers  SGLD, HMC, AIS, buffer
-       >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
-       >>tape       record, and the plain walk              >>train     one step at a time
-       >>plan       the same, faster                        >>eval      classify, accuracy
-       >>ops        what you build with                     >>io        safetensors
-       >>nets       wide-resnet, convnet, MLP, your own     >>engine    what the processor runs
-                                                            >>changelog  and licence
+       >>platform   status, context, instruction sets      >>samplers    SGLD, HMC, AIS, buffer
+       >>rng        counter-based random numbers           >>optim       Adam, SGD, schedules
+       >>memory     the tape's arena                       >>train       one step at a time
+       >>tape       record, and the plain walk             >>eval        classify, accuracy
+       >>plan       the same, faster                       >>io          safetensors
+       >>ops        what you build with                    >>checkpoint  networks, trainers in files
+       >>nets       wide-resnet, convnet, MLP, your own    >>engine      what the processor runs
+       >>losses     log-densities, CE, CD, score           >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
    last. Each room uses only the rooms above it, with one exception: >>engine, the kernels for every
    instruction set, comes last, behind an interface that stands in >>platform.
@@ -1011,6 +1011,16 @@ JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
 /* The file's bytes, from the context's allocator: free them with jem_release. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
 
+#ifndef JEM_NO_STDIO
+JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
+/* Writes a new file beside it (path.XXXXXXXX.tmp, never one that is there), syncs it, renames it to
+   path and syncs the folder: whatever fails, and whoever else writes there, path is whole. What
+   stands at path must be a regular file, whose mode is kept, and no symbolic link (POSIX). A
+   process killed in between leaves the .tmp, which may be deleted. */
+JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
+#endif
+
+/* ==== >>checkpoint: networks and trainers in files ============================================ */
 /* A network's parameters and description (every field of its desc, to the bit), as an archive and
    back: what jem_*_create accepts, loading accepts, and no more. From an archive without a
    description (PyTorch's own), create the net first and use jem_net_load. */
@@ -1029,12 +1039,6 @@ JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 
 #ifndef JEM_NO_STDIO
-JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
-/* Writes a new file beside it (path.XXXXXXXX.tmp, never one that is there), syncs it, renames it to
-   path and syncs the folder: whatever fails, and whoever else writes there, path is whole. What
-   stands at path must be a regular file, whose mode is kept, and no symbolic link (POSIX). A
-   process killed in between leaves the .tmp, which may be deleted. */
-JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #endif
@@ -6909,7 +6913,164 @@ jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
     return ctx && bytes ? jem__archive_of(ctx, "archive", bytes, size) : NULL;
 }
 
-/* ---- networks and trainers ------------------------------------------------------------------- */
+/* ---- files: read whole, and replaced --------------------------------------------------------- */
+#ifndef JEM_NO_STDIO
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#ifdef _WIN32
+#include <io.h>
+#ifdef __cplusplus
+extern "C"
+#endif                                             /* all that is wanted of windows.h */
+__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
+#define JEM__SYS(name) _##name
+#define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
+#define JEM__FSYNC _commit
+#define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
+#else
+#include <unistd.h>
+#define JEM__SYS(name) name
+#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
+#define JEM__FSYNC fsync
+#define JEM__RENAME(from, to) rename(from, to)
+#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
+extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides it */
+#endif
+#endif
+
+/* error: errno, or 0. */
+static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what, int error) {
+    return jem__fail(ctx, JEM_BAD_FILE, "%s: %s%s%s", path, what, error ? ": " : "",
+                     error ? strerror(error) : "");
+}
+
+/* The file's bytes, to be given to jem__free. */
+static char *jem__file_read(jem_ctx *ctx, const char *path, size_t *size) {
+    char *bytes = NULL;
+    long n = 0;
+    errno = 0;
+    if (!path) { jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL"); return NULL; }
+    FILE *f = fopen(path, "rb");
+    if (!f) { jem__file_fail(ctx, path, "cannot be opened", errno); return NULL; }
+    if (getc(f) == EOF && !ferror(f)) jem__file_fail(ctx, path, "is empty", 0);
+    else if (ferror(f) || fseek(f, 0, SEEK_END) || (n = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
+        jem__file_fail(ctx, path, "cannot be read", errno);
+    else bytes = (char *)jem__alloc(ctx, (size_t)n);
+    *size = (size_t)n;
+    if (bytes && fread(bytes, 1, *size, f) != *size) {
+        jem__file_fail(ctx, path, "cannot be read to its end", errno);
+        jem__free(ctx, bytes), bytes = NULL;
+    }
+    fclose(f);
+    return bytes;
+}
+
+/* A new file beside `path`, its name in `temp`: O_EXCL opens nothing that is there and follows no
+   link, so it is ours alone. -1: no. */
+static int jem__file_create(const char *path, char *temp, size_t room, int mode) {
+    jem_rng names = jem_rng_seed((uint64_t)time(NULL) << 32 ^ (uintptr_t)temp);
+    int fd = -1;
+    for (int i = 0; i < 100; i++) {
+        snprintf(temp, room, "%s.%08x.tmp", path, (unsigned)jem_rng_u32(&names));
+        fd = JEM__SYS(open)(temp, JEM__NEW_FILE, mode);
+        if (fd >= 0 || errno != EEXIST) break;
+    }
+    return fd;
+}
+
+static int jem__file_put(int fd, const char *bytes, size_t size) {
+    while (size) {
+        const unsigned most = 1u << 30, n = size < most ? (unsigned)size : most;
+        const ptrdiff_t done = JEM__SYS(write)(fd, bytes, n);
+        if (done > 0) bytes += done, size -= (size_t)done;
+        else if (done == 0 || errno != EINTR) return 0;
+    }
+    return 1;
+}
+
+/* To the disk itself, where the file system can. */
+static int jem__file_sync(int fd) {
+    while (JEM__FSYNC(fd))
+        if (errno != EINTR) return errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
+    return 1;
+}
+
+/* Why what is at `path` will not be replaced, or NULL. The new file has the old one's mode. */
+static const char *jem__file_refused(const char *path, int *mode) {
+#ifdef _WIN32
+    (void)path, *mode = _S_IREAD | _S_IWRITE;
+#else
+    struct stat s;
+    char target;
+    *mode = 0666;                                  /* less the umask */
+    if (readlink(path, &target, 1) >= 0) return "is a symbolic link, and will not be replaced";
+    if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will speak of a folder */
+    if (!S_ISREG(s.st_mode)) return "is no regular file, and will not be replaced";
+    *mode = (int)(s.st_mode & 0777);
+#endif
+    return NULL;
+}
+
+/* The list of names that `path` stands in, cut out of it in place, to the disk. */
+static int jem__folder_sync(char *path) {
+    int synced = 1;
+#ifndef _WIN32
+    char *slash = strrchr(path, '/');
+    if (slash) slash[1] = 0;
+    const int fd = open(slash ? path : ".", O_RDONLY);
+    if (fd < 0) return errno == EACCES;            /* one may write there, not read: it cannot be */
+    synced = jem__file_sync(fd);
+    const int error = errno;
+    close(fd);
+    errno = error;
+#endif
+    return (void)path, synced;
+}
+
+/* Until the new name is given, path is as it was, and on a failure temp, which is ours, goes. What
+   went wrong, with errno, or NULL. */
+static const char *jem__file_replace(const char *path, char *temp, size_t room, const char *bytes,
+                                     size_t size) {
+    int mode;
+    const char *what = jem__file_refused(path, &mode);
+    errno = 0;
+    if (what) return what;
+    const int fd = jem__file_create(path, temp, room, mode);
+    if (fd < 0) return "cannot be created";
+    if (!jem__file_put(fd, bytes, size)) what = "cannot be written";
+    else if (!jem__file_sync(fd)) what = "cannot be synced";
+    int error = errno;
+    if (JEM__SYS(close)(fd) && !what) what = "cannot be closed", error = errno;
+    if (!what && JEM__RENAME(temp, path)) what = "cannot be replaced", error = errno;
+    if (what) { remove(temp), errno = error; return what; }
+    return jem__folder_sync(temp) ? NULL : "is written, but its folder cannot be synced";
+}
+
+jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
+    size_t size = 0;
+    void *bytes = ctx ? jem__file_read(ctx, path, &size) : NULL;
+    jem_archive *a = bytes ? jem__archive_of(ctx, path, bytes, size) : NULL;
+    if (bytes) jem__free(ctx, bytes);
+    return a;
+}
+
+jem_status jem_archive_write(const jem_archive *a, const char *path) {
+    if (!a) return JEM_BAD_ARGUMENT;
+    if (!path) return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
+    size_t size = 0, room = strlen(path) + sizeof ".12345678.tmp";
+    char *temp = (char *)jem__alloc(a->ctx, room);
+    char *bytes = temp ? (char *)jem_archive_to_memory(a, &size) : NULL;
+    jem_status status = bytes ? JEM_OK : a->ctx->status;
+    const char *wrong = bytes ? jem__file_replace(path, temp, room, bytes, size) : NULL;
+    if (wrong) status = jem__file_fail(a->ctx, path, wrong, errno);
+    jem__free(a->ctx, bytes), jem__free(a->ctx, temp);
+    return status;
+}
+
+#endif /* JEM_NO_STDIO */
+
+/* ==== >>checkpoint: networks and trainers in files ============================================ */
 /* What each holds is listed once: by writing it to an archive, whose entries point at the arrays
    themselves. Reading makes the same list, finds all of it in the file, and then fills it. */
 
@@ -7069,161 +7230,7 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     return NULL;
 }
 
-/* ---- files: read whole, and replaced --------------------------------------------------------- */
 #ifndef JEM_NO_STDIO
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <time.h>
-#ifdef _WIN32
-#include <io.h>
-#ifdef __cplusplus
-extern "C"
-#endif                                             /* all that is wanted of windows.h */
-__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
-#define JEM__SYS(name) _##name
-#define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
-#define JEM__FSYNC _commit
-#define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
-#else
-#include <unistd.h>
-#define JEM__SYS(name) name
-#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
-#define JEM__FSYNC fsync
-#define JEM__RENAME(from, to) rename(from, to)
-#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
-extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides it */
-#endif
-#endif
-
-/* error: errno, or 0. */
-static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what, int error) {
-    return jem__fail(ctx, JEM_BAD_FILE, "%s: %s%s%s", path, what, error ? ": " : "",
-                     error ? strerror(error) : "");
-}
-
-/* The file's bytes, to be given to jem__free. */
-static char *jem__file_read(jem_ctx *ctx, const char *path, size_t *size) {
-    char *bytes = NULL;
-    long n = 0;
-    errno = 0;
-    if (!path) { jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL"); return NULL; }
-    FILE *f = fopen(path, "rb");
-    if (!f) { jem__file_fail(ctx, path, "cannot be opened", errno); return NULL; }
-    if (getc(f) == EOF && !ferror(f)) jem__file_fail(ctx, path, "is empty", 0);
-    else if (ferror(f) || fseek(f, 0, SEEK_END) || (n = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
-        jem__file_fail(ctx, path, "cannot be read", errno);
-    else bytes = (char *)jem__alloc(ctx, (size_t)n);
-    *size = (size_t)n;
-    if (bytes && fread(bytes, 1, *size, f) != *size) {
-        jem__file_fail(ctx, path, "cannot be read to its end", errno);
-        jem__free(ctx, bytes), bytes = NULL;
-    }
-    fclose(f);
-    return bytes;
-}
-
-/* A new file beside `path`, its name in `temp`: O_EXCL opens nothing that is there and follows no
-   link, so it is ours alone. -1: no. */
-static int jem__file_create(const char *path, char *temp, size_t room, int mode) {
-    jem_rng names = jem_rng_seed((uint64_t)time(NULL) << 32 ^ (uintptr_t)temp);
-    int fd = -1;
-    for (int i = 0; i < 100; i++) {
-        snprintf(temp, room, "%s.%08x.tmp", path, (unsigned)jem_rng_u32(&names));
-        fd = JEM__SYS(open)(temp, JEM__NEW_FILE, mode);
-        if (fd >= 0 || errno != EEXIST) break;
-    }
-    return fd;
-}
-
-static int jem__file_put(int fd, const char *bytes, size_t size) {
-    while (size) {
-        const unsigned most = 1u << 30, n = size < most ? (unsigned)size : most;
-        const ptrdiff_t done = JEM__SYS(write)(fd, bytes, n);
-        if (done > 0) bytes += done, size -= (size_t)done;
-        else if (done == 0 || errno != EINTR) return 0;
-    }
-    return 1;
-}
-
-/* To the disk itself, where the file system can. */
-static int jem__file_sync(int fd) {
-    while (JEM__FSYNC(fd))
-        if (errno != EINTR) return errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
-    return 1;
-}
-
-/* Why what is at `path` will not be replaced, or NULL. The new file has the old one's mode. */
-static const char *jem__file_refused(const char *path, int *mode) {
-#ifdef _WIN32
-    (void)path, *mode = _S_IREAD | _S_IWRITE;
-#else
-    struct stat s;
-    char target;
-    *mode = 0666;                                  /* less the umask */
-    if (readlink(path, &target, 1) >= 0) return "is a symbolic link, and will not be replaced";
-    if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will speak of a folder */
-    if (!S_ISREG(s.st_mode)) return "is no regular file, and will not be replaced";
-    *mode = (int)(s.st_mode & 0777);
-#endif
-    return NULL;
-}
-
-/* The list of names that `path` stands in, cut out of it in place, to the disk. */
-static int jem__folder_sync(char *path) {
-    int synced = 1;
-#ifndef _WIN32
-    char *slash = strrchr(path, '/');
-    if (slash) slash[1] = 0;
-    const int fd = open(slash ? path : ".", O_RDONLY);
-    if (fd < 0) return errno == EACCES;            /* one may write there, not read: it cannot be */
-    synced = jem__file_sync(fd);
-    const int error = errno;
-    close(fd);
-    errno = error;
-#endif
-    return (void)path, synced;
-}
-
-/* Until the new name is given, path is as it was, and on a failure temp, which is ours, goes. What
-   went wrong, with errno, or NULL. */
-static const char *jem__file_replace(const char *path, char *temp, size_t room, const char *bytes,
-                                     size_t size) {
-    int mode;
-    const char *what = jem__file_refused(path, &mode);
-    errno = 0;
-    if (what) return what;
-    const int fd = jem__file_create(path, temp, room, mode);
-    if (fd < 0) return "cannot be created";
-    if (!jem__file_put(fd, bytes, size)) what = "cannot be written";
-    else if (!jem__file_sync(fd)) what = "cannot be synced";
-    int error = errno;
-    if (JEM__SYS(close)(fd) && !what) what = "cannot be closed", error = errno;
-    if (!what && JEM__RENAME(temp, path)) what = "cannot be replaced", error = errno;
-    if (what) { remove(temp), errno = error; return what; }
-    return jem__folder_sync(temp) ? NULL : "is written, but its folder cannot be synced";
-}
-
-jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
-    size_t size = 0;
-    void *bytes = ctx ? jem__file_read(ctx, path, &size) : NULL;
-    jem_archive *a = bytes ? jem__archive_of(ctx, path, bytes, size) : NULL;
-    if (bytes) jem__free(ctx, bytes);
-    return a;
-}
-
-jem_status jem_archive_write(const jem_archive *a, const char *path) {
-    if (!a) return JEM_BAD_ARGUMENT;
-    if (!path) return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
-    size_t size = 0, room = strlen(path) + sizeof ".12345678.tmp";
-    char *temp = (char *)jem__alloc(a->ctx, room);
-    char *bytes = temp ? (char *)jem_archive_to_memory(a, &size) : NULL;
-    jem_status status = bytes ? JEM_OK : a->ctx->status;
-    const char *wrong = bytes ? jem__file_replace(path, temp, room, bytes, size) : NULL;
-    if (wrong) status = jem__file_fail(a->ctx, path, wrong, errno);
-    jem__free(a->ctx, bytes), jem__free(a->ctx, temp);
-    return status;
-}
-
 jem_net *jem_load(jem_ctx *ctx, const char *path) {
     jem_archive *a = jem_archive_read(ctx, path);
     jem_net *net = a ? jem_net_from_archive(ctx, a) : NULL;
@@ -7240,7 +7247,7 @@ jem_status jem_save(const jem_net *net, const char *path) {
     return status;
 }
 
-#endif /* JEM_NO_STDIO */
+#endif
 
 /* ==== >>engine: what the processor runs ======================================================= */
 /* This section is compiled once per instruction set: the file includes itself (at 'instances'
