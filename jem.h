@@ -4792,7 +4792,6 @@ jem_denoise_desc jem_clean_desc(float sigma) {
     return d;
 }
 
-
 /* Of step number `step`: temperatures that fall, steps that shrink. */
 static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float *noise) {
     const double fall = d->steps > 1 ? step / (d->steps - 1.0) : 1, hot = (double)d->hot;
@@ -5270,6 +5269,7 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
     const jem_optim_desc d = desc ? *desc : jem_optim_desc_default();
+    const int errors = ctx->errors;
     const char *const what = "optim";
     const double below_1 = 0.99999998;
     if (!JEM__IN(d.kind, JEM_ADAM, JEM_SGD) || !JEM__IN(d.beta1, 0, below_1) ||
@@ -5282,19 +5282,17 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     size_t all = 1;
     for (const jem_param *p = net->params; p; p = p->next) all++;
     o->moments = (jem__moments *)jem__alloc(ctx, all * sizeof *o->moments);
-    int bad = !o->moments;
-    for (jem_param *p = net->params; p && !bad; p = p->next) {
+    for (jem_param *p = net->params; p && o->moments; p = p->next) {
         if (!p->grad || (d.only && strncmp(p->name, d.only, strlen(d.only)))) continue;
         jem__moments *m = o->moments + o->count++;
         m->param = p, m->m = jem__alloc_padded(net->ctx, p->size);
         if (d.kind == JEM_ADAM) m->v = jem__alloc_padded(ctx, p->size);
         if (d.ema > 0) m->other = jem__alloc_padded(ctx, p->size);
-        bad = !m->m || (d.kind == JEM_ADAM && !m->v) || (d.ema > 0 && !m->other);
     }
-    if (!bad && o->count) return o;
-    if (!bad)
+    if (o->moments && !o->count)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s%.80s",
                   d.only ? ", none that begins with " : "", d.only ? d.only : "");
+    if (ctx->errors == errors) return o;
     jem_optim_free(o);
     return NULL;
 }
@@ -5746,12 +5744,10 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     }
     jem__batch b = { x, x, labels, n, n };
     if (n_unlabelled > 0 && x_unlabelled) b.x_data = x_unlabelled, b.n_data = n_unlabelled;
-    s.status = jem__images_check(tr->net, "train_step", x, n);
-    if (s.status == JEM_OK && b.x_data != x)
-        s.status = jem__images_check(tr->net, "train_step, unlabelled", b.x_data, b.n_data);
-    if (s.status != JEM_OK) return s;
     jem_ctx *ctx = tr->net->ctx;
     const jem_train_desc *d = &tr->desc;
+    jem__images_check(tr->net, "train_step", x, n);
+    if (b.x_data != x) jem__images_check(tr->net, "train_step, unlabelled", b.x_data, b.n_data);
     s.status = ctx->status, s.update = tr->updates;
     if (ctx->status != JEM_OK) return s;
     s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates);
@@ -6457,17 +6453,18 @@ void jem_archive_free(jem_archive *a) {
 }
 
 int jem_archive_count(const jem_archive *a) { return a ? a->count : 0; }
-
 const jem_entry *jem_archive_at(const jem_archive *a, int i) {
     return a && i >= 0 && i < a->count ? &a->entries[i]->e : NULL;
 }
-
 const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
     for (int i = 0; a && name && i < a->count; i++)
         if (!strcmp(a->entries[i]->e.name, name)) return &a->entries[i]->e;
     return NULL;
 }
 
+jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
+    return a ? jem__meta_set(a->ctx, &a->meta, key, value) : JEM_BAD_ARGUMENT;
+}
 const char *jem_archive_meta(const jem_archive *a, const char *key) {
     return a && key ? jem__meta_get(a->meta, key) : NULL;
 }
@@ -6525,10 +6522,6 @@ jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, in
     jem__entry *entry = jem__archive_append(a, name, (int)dtype, ndim, shape);
     if (entry) entry->e.data = data;
     return entry ? JEM_OK : JEM_NO_MEMORY;
-}
-
-jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
-    return a ? jem__meta_set(a->ctx, &a->meta, key, value) : JEM_BAD_ARGUMENT;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -6654,8 +6647,7 @@ static int jem__json_take(jem__json *j, char c, int must) {
 
 /* Is there an i-th item between these brackets? Takes what comes before it, or the closing one. */
 static int jem__json_item(jem__json *j, const char *brackets, int i) {
-    if (i == 0)
-        return jem__json_take(j, brackets[0], 1) && !jem__json_take(j, brackets[1], 0);
+    if (i == 0) return jem__json_take(j, brackets[0], 1) && !jem__json_take(j, brackets[1], 0);
     if (jem__json_take(j, ',', 0)) return 1;
     jem__json_take(j, brackets[1], 1);
     return 0;
@@ -6808,10 +6800,9 @@ static void jem__archive_check(const jem_archive *a, size_t size) {
 
 /* From a binary16: +-fraction 2^(exponent - 25), exactly. */
 static float jem__from_fp16(int h) {
-    const int exponent = h >> 10 & 31, fraction = h & 1023;
-    float x = exponent ? ldexpf((float)(1024 + fraction), exponent - 25)
-                       : (float)fraction * (1.0f / 16777216.0f);
-    if (exponent == 31) x = fraction ? (float)NAN : (float)INFINITY;
+    const int exponent = h >> 10 & 31, fraction = (h & 1023) + (exponent ? 1024 : 0);
+    float x = ldexpf((float)fraction, (exponent ? exponent : 1) - 25);
+    if (exponent == 31) x = fraction > 1024 ? (float)NAN : (float)INFINITY;
     return h & 0x8000 ? -x : x;
 }
 
@@ -6882,7 +6873,6 @@ static jem_archive *jem__archive_of(jem_ctx *ctx, const char *where, const void 
 jem_archive *jem_archive_create(jem_ctx *ctx) {
     return ctx ? jem__archive_of(ctx, "archive", NULL, 0) : NULL;
 }
-
 jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
     if (ctx && !bytes) jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
     return ctx && bytes ? jem__archive_of(ctx, "archive", bytes, size) : NULL;
@@ -7038,40 +7028,40 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
 #endif /* JEM_NO_STDIO */
 
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
-/* The arrays of a network are listed once, and so are those of a trainer. To visit a list adds each
-   array to an archive (out), or looks for it in a file (in) and then, to fill it, reads it. */
+/* Like the fields of a desc (see jem__fields), a network's arrays are listed once, and a trainer's
+   once. To visit a list looks for each array in a file (in) and then, to fill it, reads it; or adds
+   it to an archive (out). */
 
 typedef struct jem__arrays {
-    jem_ctx *ctx;
-    const char *owner;                             /* for messages */
-    jem_archive *out;                              /* or NULL */
+    jem__fields f;                                 /* a network's; of both, what messages say */
     const jem_archive *in;                         /* or NULL */
+    jem_archive *out;                              /* or NULL */
     int fill;
-    jem_status status;
 } jem__arrays;
 
 /* In a file this array must have its dtype and shape; but a float on its own may have any dtype and
    the shape () or (1): so PyTorch keeps counts and flags. */
 static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int ndim,
                        const int64_t *shape, void *data) {
-    if (v->out && !v->status) v->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
-    if (v->out || v->status) return;
+    jem__fields *f = &v->f;
+    if (v->out && !f->status) f->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
+    if (v->out || f->status) return;
     const jem_entry *e = jem_archive_find(v->in, name);
     const int one = dtype == JEM_F32 && jem__elements(ndim, shape) == 1;
     const int flag = one && ndim <= 1 && e && e->ndim <= 1 &&
                      jem__elements(e->ndim, e->shape) == 1;
     const int same = e && e->ndim == ndim && !memcmp(e->shape, shape, (size_t)ndim * sizeof *shape);
     if (!e)
-        v->status = jem__fail(v->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
-                              "file has %d tensors)", v->in->where, name, v->owner, v->in->count);
+        f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
+                              "file has %d tensors)", f->where, name, f->kind, v->in->count);
     else if (!flag && !(same && (one || e->dtype == dtype))) {
         char is[384];
         jem__text t = { is, 0, sizeof is };
         jem__put(&t, "%s ", jem__dtypes[e->dtype].name), jem__put_list(&t, "()", e->ndim, e->shape);
         jem__put(&t, " in the file, %s ", jem__dtypes[dtype].name);
         jem__put_list(&t, "()", ndim, shape);
-        v->status = jem__fail(v->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in "
-                              "the %s", v->in->where, name, is, v->owner);
+        f->status = jem__fail(f->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in "
+                              "the %s", f->where, name, is, f->kind);
     } else if (v->fill && e->dtype != dtype)
         *(float *)data = jem__to_float((int)e->dtype, (const unsigned char *)e->data);
     else if (v->fill && e->bytes) memmove(data, e->data, e->bytes);    /* it may be its own */
@@ -7082,35 +7072,33 @@ static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param 
     char name[256];
     int64_t shape[4];
     for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
-    if (!data || v->status) return;
+    if (!data || v->f.status) return;
     if (*prefix && snprintf(name, sizeof name, "%s%s", prefix, p->name) >= (int)sizeof name)
-        v->status = jem__fail(v->ctx, JEM_BAD_ARGUMENT, "\"%s%.60s...\": the name is too long for "
-                              "a file", prefix, p->name);
+        v->f.status = jem__fail(v->f.ctx, JEM_BAD_ARGUMENT, "\"%s%.60s...\": the name is too long "
+                                "for a file", prefix, p->name);
     else jem__array(v, *prefix ? name : p->name, JEM_F32, p->ndim, shape, data);
 }
 
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
     jem_net copy = *net;
-    jem__fields f = { a->ctx, "network", "network", NULL, &a->meta, JEM_OK };
-    for (const jem__meta *m = net->meta; m && !f.status; m = m->next)
-        f.status = jem_archive_set_meta(a, m->key, m->value);
-    jem__net_fields(&f, &copy);
-    jem__arrays v = { a->ctx, "network", a, NULL, 0, f.status };
+    jem__arrays v = { { a->ctx, "network", "network", NULL, &a->meta, JEM_OK }, NULL, a, 0 };
+    for (const jem__meta *m = net->meta; m && !v.f.status; m = m->next)
+        v.f.status = jem_archive_set_meta(a, m->key, m->value);
+    jem__net_fields(&v.f, &copy);
     for (const jem_param *p = net->params; p; p = p->next) jem__array_like(&v, "", p, p->value);
-    return v.status;
+    return v.f.status;
 }
 
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
     jem_net copy = *net;
-    jem__fields f = { net->ctx, "network", a->where, a->meta, NULL, JEM_OK };
-    jem__net_fields(&f, &copy);
-    jem__arrays v = { net->ctx, "network", NULL, a, 0, f.status };
+    jem__arrays v = { { net->ctx, "network", a->where, a->meta, NULL, JEM_OK }, a, NULL, 0 };
+    jem__net_fields(&v.f, &copy);
     for (; v.fill < 2; v.fill++)
         for (jem_param *p = net->params; p; p = p->next) jem__array_like(&v, "", p, p->value);
-    if (v.status) return v.status;
-    jem__net_fields(&f, net);
+    if (v.f.status) return v.f.status;
+    jem__net_fields(&v.f, net);
     for (jem_param *p = net->params; p; p = p->next) jem_param_changed(p);
     return JEM_OK;
 }
@@ -7163,26 +7151,26 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
 
 jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
     if (!tr || !a) return JEM_BAD_ARGUMENT;
-    jem__arrays v = { a->ctx, "trainer", a, NULL, 0, JEM_OK };
+    jem__arrays v = { { a->ctx, "trainer", "trainer", NULL, NULL, JEM_OK }, NULL, a, 0 };
     jem__trainer_state(tr, tr->state, 0);
     jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, tr->state);
     jem__trainer_arrays(&v, tr, tr->optim->averaged);
-    return v.status;
+    return v.f.status;
 }
 
 jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     if (!tr || !a) return JEM_BAD_ARGUMENT;
     const int64_t most[JEM__COUNTS] = { INT32_MAX, INT32_MAX, tr->optim->desc.ema > 0 };
     int64_t state[JEM__STATES] = { 0 };
-    jem__arrays v = { tr->net->ctx, "trainer", NULL, a, 1, JEM_OK };
+    jem__arrays v = { { tr->net->ctx, "trainer", a->where, NULL, NULL, JEM_OK }, a, NULL, 1 };
     jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, state);
-    for (int i = 0; i < JEM__COUNTS && !v.status; i++)
+    for (int i = 0; i < JEM__COUNTS && !v.f.status; i++)
         if (state[i] < 0 || state[i] > most[i])
-            v.status = jem__fail(v.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is %.0f",
-                                 a->where, i, (double)state[i]);
+            v.f.status = jem__fail(v.f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
+                                   "%.0f", a->where, i, (double)state[i]);
     for (v.fill = 0; v.fill < 2; v.fill++) jem__trainer_arrays(&v, tr, state[2] != 0);
-    if (!v.status) jem__trainer_state(tr, state, 1);
-    return v.status;
+    if (!v.f.status) jem__trainer_state(tr, state, 1);
+    return v.f.status;
 }
 
 #ifndef JEM_NO_STDIO
