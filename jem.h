@@ -3970,6 +3970,13 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
+/* Creation's last word: the net, if there was no error since it began. */
+static jem_net *jem__net_done(jem_net *net, int errors) {
+    if (net->ctx->errors == errors) return net;
+    jem_net_free(net);
+    return NULL;
+}
+
 /* Many parameters: the function, its data, and the sizes of images and answers. */
 jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, size_t user_bytes,
                         int channels, int height, int width, int classes, uint64_t seed) {
@@ -3978,18 +3985,15 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
         return (jem_net *)jem__null(ctx, JEM_BAD_ARGUMENT, "net_create: images (%d,%d,%d) and "
                                     "classes (%d) must be 1 or more", channels, height, width,
                                     classes);
+    const int errors = ctx->errors;
     jem_net *net = (jem_net *)jem__alloc(ctx, sizeof *net);
     if (!net) return NULL;
     net->self = net, net->scale = 1;
     net->ctx = ctx, net->forward = forward, net->rng = jem_rng_seed(seed);
     net->channels = channels, net->height = height, net->width = width, net->classes = classes;
-    net->user = jem__alloc(ctx, user_bytes ? user_bytes : 1);
-    if (!net->user) {
-        jem__free(ctx, net);
-        return NULL;
-    }
-    if (user && user_bytes) memcpy(net->user, user, user_bytes);
-    return net;
+    net->user = jem__alloc(ctx, user_bytes);
+    if (net->user && user && user_bytes) memcpy(net->user, user, user_bytes);
+    return jem__net_done(net, errors);
 }
 
 static void jem__param_free(jem_param *p) {
@@ -4209,13 +4213,6 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
             return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers",
                              what, (int)(i / size), (double)x[i]);
     return JEM_OK;
-}
-
-/* Creation's last word: the net, if there was no error since it began. */
-static jem_net *jem__net_done(jem_net *net, int errors) {
-    if (net->ctx->errors == errors) return net;
-    jem_net_free(net);
-    return NULL;
 }
 
 /* ---- the wide-resnet ------------------------------------------------------------------------- */
@@ -6432,7 +6429,7 @@ typedef struct jem__entry {
 
 struct jem_archive {
     jem_ctx *ctx;
-    char *where;                                   /* for messages: the path */
+    const char *where;                             /* for messages: the path */
     jem__entry **entries;                          /* pointers, so that a jem_entry * stays good */
     int count, capacity;
     jem__meta *meta;
@@ -6448,7 +6445,6 @@ void jem_archive_free(jem_archive *a) {
     }
     jem__meta_free(a->ctx, a->meta);
     jem__free(a->ctx, a->entries);
-    jem__free(a->ctx, a->where);
     jem__free(a->ctx, a);
 }
 
@@ -6861,10 +6857,10 @@ static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t
 static jem_archive *jem__archive_of(jem_ctx *ctx, const char *where, const void *bytes,
                                     size_t size) {
     const int errors = ctx->errors;
-    jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof *a);
+    jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof *a + strlen(where) + 1);
     if (!a) return NULL;
-    a->ctx = ctx, a->where = jem__strdup(ctx, where);
-    if (a->where && bytes) jem__archive_fill(a, (const unsigned char *)bytes, size, errors);
+    a->ctx = ctx, a->where = (char *)memcpy(a + 1, where, strlen(where));
+    if (bytes) jem__archive_fill(a, (const unsigned char *)bytes, size, errors);
     if (ctx->errors == errors) return a;
     jem_archive_free(a);
     return NULL;
@@ -7183,8 +7179,7 @@ jem_net *jem_load(jem_ctx *ctx, const char *path) {
 
 jem_status jem_save(const jem_net *net, const char *path) {
     jem_archive *a = net ? jem_archive_create(net->ctx) : NULL;
-    if (!a) return net ? JEM_NO_MEMORY : JEM_BAD_ARGUMENT;
-    jem_status status = jem_net_to_archive(net, a);
+    jem_status status = a ? jem_net_to_archive(net, a) : net ? JEM_NO_MEMORY : JEM_BAD_ARGUMENT;
     if (!status) status = jem_archive_write(a, path);
     jem_archive_free(a);
     return status;
