@@ -6744,7 +6744,7 @@ static void jem__json_tensor(jem__json *j) {
     else if ((uint64_t)offsets[1] > j->room) wrong = "its data lies beyond the file's end";
     jem__entry *entry = wrong ? NULL : jem__archive_append(j->a, j->name, dtype, ndim, shape);
     if (entry) entry->begin = (size_t)offsets[0], entry->end = (size_t)offsets[1];
-    if (wrong) jem__json_fail(j, wrong, "");
+    else jem__json_fail(j, wrong ? wrong : "out of memory", "");
 }
 
 static void jem__json_header(jem__json *j) {
@@ -6773,22 +6773,22 @@ static int jem__by_place(const void *p, const void *q) {
 /* Every name once, and the tensors side by side from 0 to `size`. */
 static void jem__archive_check(const jem_archive *a, size_t size) {
     const size_t count = (size_t)a->count;
-    size_t end = 0;
+    size_t i = 1, end = 0;
     jem__entry **order = (jem__entry **)jem__alloc(a->ctx, count * sizeof *order);
     if (!order) return;
     if (count) memcpy(order, a->entries, count * sizeof *order);
     qsort(order, count, sizeof *order, jem__by_name);
-    for (size_t i = 1; i < count; i++)
-        if (!strcmp(order[i - 1]->e.name, order[i]->e.name))
-            jem__fail(a->ctx, JEM_BAD_FILE, "%s: two tensors are named \"%.80s\"", a->where,
-                      order[i]->e.name);
+    while (i < count && strcmp(order[i - 1]->e.name, order[i]->e.name)) i++;
+    if (i < count)
+        jem__fail(a->ctx, JEM_BAD_FILE, "%s: two tensors are named \"%.80s\"", a->where,
+                  order[i]->e.name);
     qsort(order, count, sizeof *order, jem__by_place);
-    for (size_t i = 0; i < count; end = order[i++]->end)
-        if (order[i]->begin != end)
-            jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the "
-                      "data, the one before ends at %.0f", a->where, order[i]->e.name,
-                      (double)order[i]->begin, (double)end);
-    if (end != size)
+    for (i = 0; i < count && order[i]->begin == end; i++) end = order[i]->end;
+    if (i < count)
+        jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the data, "
+                  "the one before ends at %.0f", a->where, order[i]->e.name,
+                  (double)order[i]->begin, (double)end);
+    else if (end != size)
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header tells of %.0f",
                   a->where, (double)size, (double)end);
     jem__free(a->ctx, order);
