@@ -109,14 +109,14 @@
        are interleaved ("lanes are images", see >>platform), so that odd sizes cost nothing.
 
    TABLE OF CONTENTS                                          (search for a mark)
-       >>platform   status, context, instruction sets       >>losses    log-densities, CE, CD, score
-       >>rng        counter-based random numbers            >>samplers  SGLD, HMC, AIS, buffer
-       >>memory     the tape's arena                        >>optim     Adam, SGD, schedules
-       >>tape       record, and the plain walk              >>train     one step at a time
-       >>plan       the same, faster                        >>eval      classify, accuracy
-       >>ops        what you build with                     >>io        safetensors
-       >>nets       wide-resnet, convnet, MLP, your own     >>engine    what the processor runs
-                                                            >>changelog  and licence
+       >>platform   status, context, instruction sets      >>samplers    SGLD, HMC, AIS, buffer
+       >>rng        counter-based random numbers           >>optim       Adam, SGD, schedules
+       >>memory     the tape's arena                       >>train       one step at a time
+       >>tape       record, and the plain walk             >>eval        classify, accuracy
+       >>plan       the same, faster                       >>io          safetensors
+       >>ops        what you build with                    >>checkpoint  networks, trainers in files
+       >>nets       wide-resnet, convnet, MLP, your own    >>engine      what the processor runs
+       >>losses     log-densities, CE, CD, score           >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
    last. Each room uses only the rooms above it, with one exception: >>engine, the kernels for every
    instruction set, comes last, behind an interface that stands in >>platform.
@@ -1011,6 +1011,16 @@ JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
 /* The file's bytes, from the context's allocator: free them with jem_release. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
 
+#ifndef JEM_NO_STDIO
+JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
+/* Writes a new file beside it (path.XXXXXXXX.tmp, never one that is there), syncs it, renames it to
+   path and syncs the folder: whatever fails, and whoever else writes there, path is whole. What
+   stands at path must be a regular file, whose mode is kept, and no symbolic link (POSIX). A
+   process killed in between leaves the .tmp, which may be deleted. */
+JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
+#endif
+
+/* ==== >>checkpoint: networks and trainers in files ============================================ */
 /* A network's parameters and description (every field of its desc, to the bit), as an archive and
    back: what jem_*_create accepts, loading accepts, and no more. From an archive without a
    description (PyTorch's own), create the net first and use jem_net_load. */
@@ -1029,12 +1039,6 @@ JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 
 #ifndef JEM_NO_STDIO
-JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
-/* Writes a new file beside it (path.XXXXXXXX.tmp, never one that is there), syncs it, renames it to
-   path and syncs the folder: whatever fails, and whoever else writes there, path is whole. What
-   stands at path must be a regular file, whose mode is kept, and no symbolic link (POSIX). A
-   process killed in between leaves the .tmp, which may be deleted. */
-JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #endif
@@ -3966,6 +3970,13 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
+/* Creation's last word: the net, if there was no error since it began. */
+static jem_net *jem__net_done(jem_net *net, int errors) {
+    if (net->ctx->errors == errors) return net;
+    jem_net_free(net);
+    return NULL;
+}
+
 /* Many parameters: the function, its data, and the sizes of images and answers. */
 jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, size_t user_bytes,
                         int channels, int height, int width, int classes, uint64_t seed) {
@@ -3974,18 +3985,15 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
         return (jem_net *)jem__null(ctx, JEM_BAD_ARGUMENT, "net_create: images (%d,%d,%d) and "
                                     "classes (%d) must be 1 or more", channels, height, width,
                                     classes);
+    const int errors = ctx->errors;
     jem_net *net = (jem_net *)jem__alloc(ctx, sizeof *net);
     if (!net) return NULL;
     net->self = net, net->scale = 1;
     net->ctx = ctx, net->forward = forward, net->rng = jem_rng_seed(seed);
     net->channels = channels, net->height = height, net->width = width, net->classes = classes;
-    net->user = jem__alloc(ctx, user_bytes ? user_bytes : 1);
-    if (!net->user) {
-        jem__free(ctx, net);
-        return NULL;
-    }
-    if (user && user_bytes) memcpy(net->user, user, user_bytes);
-    return net;
+    net->user = jem__alloc(ctx, user_bytes);
+    if (net->user && user && user_bytes) memcpy(net->user, user, user_bytes);
+    return jem__net_done(net, errors);
 }
 
 static void jem__param_free(jem_param *p) {
@@ -4207,13 +4215,6 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
     return JEM_OK;
 }
 
-/* Creation's last word: the net, if there was no error since it began. */
-static jem_net *jem__net_done(jem_net *net, int errors) {
-    if (net->ctx->errors == errors) return net;
-    jem_net_free(net);
-    return NULL;
-}
-
 /* ---- the wide-resnet ------------------------------------------------------------------------- */
 
 typedef struct jem__wrn {
@@ -4387,8 +4388,9 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
         jem__stack_fields(&f, &d);
         return f.status ? NULL : jem__stack_create(ctx, &d, conv, 0);
     }
-    jem__fail(ctx, JEM_BAD_FILE, "%s: no description of a network that this version knows (jem.net "
-              "= \"%.40s\"): create the network first, then jem_net_load", where, f.kind);
+    jem__fail(ctx, JEM_BAD_FILE, "%s: does not say which network it is, of those that this version "
+              "knows (jem.net = \"%.40s\"): create the network first, then jem_net_load", where,
+              f.kind);
     return NULL;
 }
 
@@ -4786,7 +4788,6 @@ jem_denoise_desc jem_clean_desc(float sigma) {
     d.steps = 1, d.step = 0.8f, d.sigma_max = sigma;
     return d;
 }
-
 
 /* Of step number `step`: temperatures that fall, steps that shrink. */
 static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float *noise) {
@@ -5265,6 +5266,7 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
     const jem_optim_desc d = desc ? *desc : jem_optim_desc_default();
+    const int errors = ctx->errors;
     const char *const what = "optim";
     const double below_1 = 0.99999998;
     if (!JEM__IN(d.kind, JEM_ADAM, JEM_SGD) || !JEM__IN(d.beta1, 0, below_1) ||
@@ -5277,19 +5279,17 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     size_t all = 1;
     for (const jem_param *p = net->params; p; p = p->next) all++;
     o->moments = (jem__moments *)jem__alloc(ctx, all * sizeof *o->moments);
-    int bad = !o->moments;
-    for (jem_param *p = net->params; p && !bad; p = p->next) {
+    for (jem_param *p = net->params; p && o->moments; p = p->next) {
         if (!p->grad || (d.only && strncmp(p->name, d.only, strlen(d.only)))) continue;
         jem__moments *m = o->moments + o->count++;
         m->param = p, m->m = jem__alloc_padded(net->ctx, p->size);
         if (d.kind == JEM_ADAM) m->v = jem__alloc_padded(ctx, p->size);
         if (d.ema > 0) m->other = jem__alloc_padded(ctx, p->size);
-        bad = !m->m || (d.kind == JEM_ADAM && !m->v) || (d.ema > 0 && !m->other);
     }
-    if (!bad && o->count) return o;
-    if (!bad)
+    if (o->moments && !o->count)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s%.80s",
                   d.only ? ", none that begins with " : "", d.only ? d.only : "");
+    if (ctx->errors == errors) return o;
     jem_optim_free(o);
     return NULL;
 }
@@ -5741,12 +5741,10 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     }
     jem__batch b = { x, x, labels, n, n };
     if (n_unlabelled > 0 && x_unlabelled) b.x_data = x_unlabelled, b.n_data = n_unlabelled;
-    s.status = jem__images_check(tr->net, "train_step", x, n);
-    if (s.status == JEM_OK && b.x_data != x)
-        s.status = jem__images_check(tr->net, "train_step, unlabelled", b.x_data, b.n_data);
-    if (s.status != JEM_OK) return s;
     jem_ctx *ctx = tr->net->ctx;
     const jem_train_desc *d = &tr->desc;
+    jem__images_check(tr->net, "train_step", x, n);
+    if (b.x_data != x) jem__images_check(tr->net, "train_step, unlabelled", b.x_data, b.n_data);
     s.status = ctx->status, s.update = tr->updates;
     if (ctx->status != JEM_OK) return s;
     s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates);
@@ -6431,7 +6429,7 @@ typedef struct jem__entry {
 
 struct jem_archive {
     jem_ctx *ctx;
-    char *where;                                   /* for messages: the path */
+    const char *where;                             /* for messages: the path */
     jem__entry **entries;                          /* pointers, so that a jem_entry * stays good */
     int count, capacity;
     jem__meta *meta;
@@ -6447,22 +6445,22 @@ void jem_archive_free(jem_archive *a) {
     }
     jem__meta_free(a->ctx, a->meta);
     jem__free(a->ctx, a->entries);
-    jem__free(a->ctx, a->where);
     jem__free(a->ctx, a);
 }
 
 int jem_archive_count(const jem_archive *a) { return a ? a->count : 0; }
-
 const jem_entry *jem_archive_at(const jem_archive *a, int i) {
     return a && i >= 0 && i < a->count ? &a->entries[i]->e : NULL;
 }
-
 const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
     for (int i = 0; a && name && i < a->count; i++)
         if (!strcmp(a->entries[i]->e.name, name)) return &a->entries[i]->e;
     return NULL;
 }
 
+jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
+    return a ? jem__meta_set(a->ctx, &a->meta, key, value) : JEM_BAD_ARGUMENT;
+}
 const char *jem_archive_meta(const jem_archive *a, const char *key) {
     return a && key ? jem__meta_get(a->meta, key) : NULL;
 }
@@ -6482,13 +6480,12 @@ static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
 static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dtype, int ndim,
                                        const int64_t *shape) {
     if (a->count == a->capacity) {
-        const int capacity = a->capacity ? 2 * a->capacity : 16;
-        const size_t bytes = sizeof(jem__entry *);
-        jem__entry **more = (jem__entry **)jem__alloc(a->ctx, (size_t)capacity * bytes);
+        const size_t bytes = (size_t)a->count * sizeof *a->entries;
+        jem__entry **more = (jem__entry **)jem__alloc(a->ctx, 2 * bytes + 16 * sizeof *more);
         if (!more) return NULL;
-        if (a->count) memcpy(more, a->entries, (size_t)a->count * bytes);
+        if (bytes) memcpy(more, a->entries, bytes);
         jem__free(a->ctx, a->entries);
-        a->entries = more, a->capacity = capacity;
+        a->entries = more, a->capacity = 2 * a->count + 16;
     }
     const size_t length = strlen(name);
     jem__entry *entry = (jem__entry *)jem__alloc(a->ctx, sizeof(jem__entry) + length + 1);
@@ -6519,13 +6516,8 @@ jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, in
         return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_add: \"%.80s\": %s",
                          name ? name : "", wrong);
     jem__entry *entry = jem__archive_append(a, name, (int)dtype, ndim, shape);
-    if (!entry) return JEM_NO_MEMORY;
-    entry->e.data = data;
-    return JEM_OK;
-}
-
-jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
-    return a ? jem__meta_set(a->ctx, &a->meta, key, value) : JEM_BAD_ARGUMENT;
+    if (entry) entry->e.data = data;
+    return entry ? JEM_OK : JEM_NO_MEMORY;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -6541,8 +6533,9 @@ JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
     va_end(list);
 }
 
-static void jem__put_json(jem__text *t, const char *s) {
-    jem__put(t, "\"");
+/* A string of JSON, after what comes before it. */
+static void jem__put_json(jem__text *t, const char *before, const char *s) {
+    jem__put(t, "%s\"", before);
     for (; *s; s++) {
         const unsigned char c = (unsigned char)*s;
         jem__put(t, c < 0x20 ? "\\u%04x" : c == '"' || c == '\\' ? "\\%c" : "%c", c);
@@ -6559,18 +6552,14 @@ static void jem__put_list(jem__text *t, const char *brackets, int n, const int64
 
 static void jem__put_header(jem__text *t, const jem_archive *a) {
     const char *comma = "";
-    jem__put(t, "{");
-    if (a->meta) {
-        jem__put(t, "\"__metadata__\":{");
-        for (const jem__meta *m = a->meta; m; m = m->next, comma = ",")
-            jem__put(t, "%s", comma), jem__put_json(t, m->key),
-            jem__put(t, ":"), jem__put_json(t, m->value);
-        jem__put(t, "}");
-    }
+    jem__put(t, a->meta ? "{\"__metadata__\":{" : "{");
+    for (const jem__meta *m = a->meta; m; m = m->next, comma = ",")
+        jem__put_json(t, comma, m->key), jem__put_json(t, ":", m->value);
+    if (a->meta) jem__put(t, "}");
     for (int i = 0; i < a->count; i++, comma = ",") {
         const jem__entry *entry = a->entries[i];
         const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
-        jem__put(t, "%s", comma), jem__put_json(t, entry->e.name);
+        jem__put_json(t, comma, entry->e.name);
         jem__put(t, ":{\"dtype\":\"%s\",\"shape\":", jem__dtypes[entry->e.dtype].name);
         jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
         jem__put(t, ",\"data_offsets\":"), jem__put_list(t, "[]", 2, offsets), jem__put(t, "}");
@@ -6579,16 +6568,14 @@ static void jem__put_header(jem__text *t, const jem_archive *a) {
     while (t->n % 64 != 56) jem__put(t, " ");      /* the data begins at a multiple of 64 */
 }
 
-/* Numbers of `width` bytes, in place, from the machine's order of bytes to the file's, or back. */
-static void jem__little_endian(void *numbers, size_t bytes, size_t width) {
+/* Copies numbers of `width` bytes, a power of two, from the machine's order of bytes to the file's,
+   or back. */
+static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t width) {
     const uint16_t one = 1;
-    unsigned char *p = (unsigned char *)numbers;
-    if (*(const unsigned char *)&one) return;
-    for (; bytes; bytes -= width, p += width)
-        for (size_t i = 0; i < width / 2; i++) {
-            const unsigned char first = p[i];
-            p[i] = p[width - 1 - i], p[width - 1 - i] = first;
-        }
+    const size_t flip = *(const unsigned char *)&one ? 0 : width - 1;
+    if (!flip && bytes) memcpy(to, from, bytes);
+    for (size_t i = 0; i < bytes && flip; i++)
+        ((unsigned char *)to)[i ^ flip] = ((const unsigned char *)from)[i];
 }
 
 void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
@@ -6606,19 +6593,19 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     jem__text text = { NULL, 0, 0 };
     jem__put_header(&text, a);
     const size_t n = text.n;
+    const uint64_t length = n;
     if (n > JEM__MAX_HEADER)
         return jem__null(a->ctx, JEM_BAD_ARGUMENT, "%s: names and texts make a header of %.0f MB, "
                          "100 are allowed", a->where, (double)n / 1e6);
     char *out = (char *)jem__alloc(a->ctx, 8 + n + total + 1);     /* 1: the 0 after a text */
     if (!out) return NULL;
-    for (int i = 0; i < 8; i++) out[i] = (char)((uint64_t)n >> (8 * i) & 255);
+    jem__copy_numbers(out, &length, 8, 8);
     text.out = out + 8, text.room = n + 1, text.n = 0;
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
         const jem_entry *e = &a->entries[i]->e;
         char *to = out + 8 + n + a->entries[i]->begin;
-        if (e->bytes) memcpy(to, e->data, e->bytes);
-        jem__little_endian(to, e->bytes, jem__dtypes[e->dtype].size);
+        jem__copy_numbers(to, e->data, e->bytes, jem__dtypes[e->dtype].size);
     }
     if (size) *size = 8 + n + total;
     return out;
@@ -6626,51 +6613,39 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 /* JSON by recursive descent, of just this depth, in a copy of the header that ends in a 0, which
-   nothing matches: strings are decoded where they stand. After an error at = end, so every loop
-   ends, and the first error stands. */
+   nothing matches: strings are decoded where they stand. After an error at = end, where every loop
+   ends and every step is an error; the context keeps the first. */
 
 typedef struct jem__json {
     jem_archive *a;
     char *begin, *at, *end;
     size_t room;           /* bytes of data after the header */
     const char *name;      /* of the tensor in hand, for messages */
-    jem_status status;
 } jem__json;
 
-static void jem__json_stop(jem__json *j, jem_status status) {
-    if (status) j->at = j->end, j->status = status;
-}
-static void jem__json_fail(jem__json *j, const char *what, const char *detail) {
-    if (j->status) return;
-    jem__json_stop(j, jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: %s%.80s%s: %s%.80s at byte %.0f",
-                                j->a->where, j->name ? "tensor \"" : "header",
-                                j->name ? j->name : "", j->name ? "\"" : "", what, detail,
-                                (double)(j->at - j->begin + 8)));
+static int jem__json_fail(jem__json *j, const char *what, const char *detail) {
+    jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: %s%.80s%s: %s%.80s at byte %.0f", j->a->where,
+              j->name ? "tensor \"" : "header", j->name ? j->name : "", j->name ? "\"" : "", what,
+              detail, (double)(j->at - j->begin + 8));
+    j->at = j->end;
+    return 0;
 }
 
 static void jem__json_space(jem__json *j) { j->at += strspn(j->at, " \n\r\t"); }
 
-/* Is c next, after any space? Then it is taken. */
-static int jem__json_next(jem__json *j, char c) {
-    jem__json_space(j);
-    if (*j->at != c) return 0;
-    j->at++;
-    return 1;
-}
-
-static void jem__json_expect(jem__json *j, char c) {
+/* Is c next, after any space? Then it is taken; otherwise that may be an error. */
+static int jem__json_take(jem__json *j, char c, int must) {
     const char what[2] = { c, 0 };
-    if (!jem__json_next(j, c)) jem__json_fail(j, "expected ", what);
+    jem__json_space(j);
+    if (*j->at == c) return j->at++, 1;
+    return must ? jem__json_fail(j, "expected ", what) : 0;
 }
 
 /* Is there an i-th item between these brackets? Takes what comes before it, or the closing one. */
 static int jem__json_item(jem__json *j, const char *brackets, int i) {
-    if (i == 0) {
-        jem__json_expect(j, brackets[0]);
-        return !jem__json_next(j, brackets[1]) && !j->status;
-    }
-    if (jem__json_next(j, ',')) return 1;
-    jem__json_expect(j, brackets[1]);
+    if (i == 0) return jem__json_take(j, brackets[0], 1) && !jem__json_take(j, brackets[1], 0);
+    if (jem__json_take(j, ',', 0)) return 1;
+    jem__json_take(j, brackets[1], 1);
     return 0;
 }
 
@@ -6701,38 +6676,34 @@ static char *jem__json_escape(jem__json *j, char *out) {
     return out;
 }
 
-static const char *jem__json_string(jem__json *j) {
-    jem__json_expect(j, '"');
+/* key: with the colon after it. */
+static const char *jem__json_string(jem__json *j, int key) {
+    jem__json_take(j, '"', 1);
     char *start = j->at, *out = start;
-    while (*j->at != '"' && !j->status) {
+    while (*j->at != '"' && (unsigned char)*j->at >= 0x20)
         if (*j->at == '\\') out = jem__json_escape(j, out);
-        else if ((unsigned char)*j->at >= 0x20) *out++ = *j->at++;
-        else if (j->at < j->end) jem__json_fail(j, "control byte in a string", "");
-        else jem__json_fail(j, "a string does not end", "");
-    }
-    if (j->status) return "";
-    j->at++, *out = 0;
+        else *out++ = *j->at++;
+    if (*j->at != '"')
+        jem__json_fail(j, j->at < j->end ? "control byte in a string" : "a string does not end",
+                       "");
+    else j->at++;
+    *out = 0;
+    if (key) jem__json_take(j, ':', 1);
     return start;
-}
-
-static const char *jem__json_key(jem__json *j) {
-    const char *key = jem__json_string(j);
-    jem__json_expect(j, ':');
-    return key;
 }
 
 /* Whole numbers from 0; how many. */
 static int jem__json_integers(jem__json *j, int64_t *out, int most) {
     int n = 0;
-    for (int i = 0; jem__json_item(j, "[]", i); i++) {
+    for (; jem__json_item(j, "[]", n); n++) {
         jem__json_space(j), errno = 0;
         const size_t digits = strspn(j->at, "0123456789");
         const int64_t v = digits ? strtoll(j->at, NULL, 10) : 0;
         if (!digits || (digits > 1 && *j->at == '0'))
-            jem__json_fail(j, "expected a whole number", "");
-        else if (errno) jem__json_fail(j, "number too large", "");
-        else if (n == most) jem__json_fail(j, "too many numbers in a list", "");
-        else out[n++] = v, j->at += digits;
+            return jem__json_fail(j, "expected a whole number", "");
+        if (errno) return jem__json_fail(j, "number too large", "");
+        if (n == most) return jem__json_fail(j, "too many numbers in a list", "");
+        out[n] = v, j->at += digits;
     }
     return n;
 }
@@ -6740,10 +6711,10 @@ static int jem__json_integers(jem__json *j, int64_t *out, int most) {
 static void jem__json_metadata(jem__json *j) {
     jem_archive *a = j->a;
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
-        const char *key = jem__json_key(j), *value = jem__json_string(j);
+        const char *key = jem__json_string(j, 1), *value = jem__json_string(j, 0);
         if (jem__meta_get(a->meta, key)) jem__json_fail(j, "repeated key in metadata: ", key);
-        if (i == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
-        if (!j->status) jem__json_stop(j, jem__meta_set(a->ctx, &a->meta, key, value));
+        else if (i == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
+        else jem__meta_set(a->ctx, &a->meta, key, value);
     }
 }
 
@@ -6751,12 +6722,12 @@ static void jem__json_tensor(jem__json *j) {
     int dtype = -1, ndim = -1, n_offsets = -1;
     int64_t shape[8], offsets[2];
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
-        const char *key = jem__json_key(j);
+        const char *key = jem__json_string(j, 1);
         if (!strcmp(key, "shape") && ndim < 0) ndim = jem__json_integers(j, shape, 8);
         else if (!strcmp(key, "data_offsets") && n_offsets < 0)
             n_offsets = jem__json_integers(j, offsets, 2);
         else if (!strcmp(key, "dtype") && dtype < 0) {
-            const char *name = jem__json_string(j);
+            const char *name = jem__json_string(j, 0);
             for (dtype = JEM__DTYPES - 1; dtype >= 0; dtype--)
                 if (!strcmp(jem__dtypes[dtype].name, name)) break;
             if (dtype < 0) jem__json_fail(j, "dtype cannot be read (F32, F64, F16, BF16, I64, I32, "
@@ -6771,18 +6742,16 @@ static void jem__json_tensor(jem__json *j) {
     else if (offsets[1] - offsets[0] != n * (ptrdiff_t)jem__dtypes[dtype].size)
         wrong = "data_offsets do not agree with dtype and shape";
     else if ((uint64_t)offsets[1] > j->room) wrong = "its data lies beyond the file's end";
-    if (wrong) jem__json_fail(j, wrong, "");
-    if (j->status) return;
-    jem__entry *entry = jem__archive_append(j->a, j->name, dtype, ndim, shape);
+    jem__entry *entry = wrong ? NULL : jem__archive_append(j->a, j->name, dtype, ndim, shape);
     if (entry) entry->begin = (size_t)offsets[0], entry->end = (size_t)offsets[1];
-    else jem__json_stop(j, JEM_NO_MEMORY);
+    else jem__json_fail(j, wrong ? wrong : "out of memory", "");
 }
 
 static void jem__json_header(jem__json *j) {
     int described = 0;
     if (!jem__utf8_valid(j->begin, (size_t)(j->end - j->begin))) jem__json_fail(j, "not UTF-8", "");
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
-        const char *name = jem__json_key(j);
+        const char *name = jem__json_string(j, 1);
         const int texts = !strcmp(name, "__metadata__");
         if (texts && described++) jem__json_fail(j, "repeated key ", name);
         if (texts) jem__json_metadata(j);
@@ -6802,32 +6771,34 @@ static int jem__by_place(const void *p, const void *q) {
 }
 
 /* Every name once, and the tensors side by side from 0 to `size`. */
-static jem_status jem__archive_check(const jem_archive *a, jem__entry **order, size_t size) {
+static void jem__archive_check(const jem_archive *a, size_t size) {
     const size_t count = (size_t)a->count;
-    size_t end = 0;
+    size_t i = 1, end = 0;
+    jem__entry **order = (jem__entry **)jem__alloc(a->ctx, count * sizeof *order);
+    if (!order) return;
     if (count) memcpy(order, a->entries, count * sizeof *order);
     qsort(order, count, sizeof *order, jem__by_name);
-    for (size_t i = 1; i < count; i++)
-        if (!strcmp(order[i - 1]->e.name, order[i]->e.name))
-            return jem__fail(a->ctx, JEM_BAD_FILE, "%s: two tensors are named \"%.80s\"", a->where,
-                             order[i]->e.name);
+    while (i < count && strcmp(order[i - 1]->e.name, order[i]->e.name)) i++;
+    if (i < count)
+        jem__fail(a->ctx, JEM_BAD_FILE, "%s: two tensors are named \"%.80s\"", a->where,
+                  order[i]->e.name);
     qsort(order, count, sizeof *order, jem__by_place);
-    for (size_t i = 0; i < count; end = order[i++]->end)
-        if (order[i]->begin != end)
-            return jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of "
-                             "the data, the one before ends at %.0f", a->where, order[i]->e.name,
-                             (double)order[i]->begin, (double)end);
-    if (end == size) return JEM_OK;
-    return jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header tells of %.0f",
-                     a->where, (double)size, (double)end);
+    for (i = 0; i < count && order[i]->begin == end; i++) end = order[i]->end;
+    if (i < count)
+        jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the data, "
+                  "the one before ends at %.0f", a->where, order[i]->e.name,
+                  (double)order[i]->begin, (double)end);
+    else if (end != size)
+        jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header tells of %.0f",
+                  a->where, (double)size, (double)end);
+    jem__free(a->ctx, order);
 }
 
 /* From a binary16: +-fraction 2^(exponent - 25), exactly. */
 static float jem__from_fp16(int h) {
-    const int exponent = h >> 10 & 31, fraction = h & 1023;
-    float x = exponent ? ldexpf((float)(1024 + fraction), exponent - 25)
-                       : (float)fraction * (1.0f / 16777216.0f);
-    if (exponent == 31) x = fraction ? (float)NAN : (float)INFINITY;
+    const int exponent = h >> 10 & 31, fraction = (h & 1023) + (exponent ? 1024 : 0);
+    float x = ldexpf((float)fraction, (exponent ? exponent : 1) - 25);
+    if (exponent == 31) x = fraction > 1024 ? (float)NAN : (float)INFINITY;
     return h & 0x8000 ? -x : x;
 }
 
@@ -6846,56 +6817,51 @@ static float jem__to_float(int dtype, const unsigned char *p) {
     }
 }
 
-static jem_status jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char *data) {
+static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char *data) {
     const size_t size = jem__dtypes[entry->dtype].size, n = (entry->end - entry->begin) / size;
     const int converted = entry->e.dtype == JEM_F32 && entry->dtype != JEM_F32;
     entry->e.data = entry->owned = jem__alloc(ctx, entry->e.bytes);
-    if (!entry->owned) return JEM_NO_MEMORY;
+    if (!entry->owned) return;
     data += entry->begin;
-    if (!converted && n) memcpy(entry->owned, data, entry->e.bytes);
-    if (!converted) jem__little_endian(entry->owned, entry->e.bytes, size);
+    if (!converted) jem__copy_numbers(entry->owned, data, entry->e.bytes, size);
     for (size_t i = 0; i < n && converted; i++) {
         unsigned char number[8];
-        memcpy(number, data + size * i, size);
-        jem__little_endian(number, size, size);
+        jem__copy_numbers(number, data + size * i, size, size);
         ((float *)entry->owned)[i] = jem__to_float(entry->dtype, number);
     }
-    return JEM_OK;
 }
 
-/* The header, then the data. */
-static jem_status jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t size) {
+/* The header, then the data: each only if the context still has no more than so many errors. */
+static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t size, int errors) {
     uint64_t n = 0;
-    for (int i = 0; i < 8 && size >= 8; i++) n |= (uint64_t)bytes[i] << (8 * i);
-    if (size < 8 || n > size - 8 || n > JEM__MAX_HEADER)
-        return jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file, or cut short: %.0f "
-                         "bytes, with a header of %.0f", a->where, (double)size, (double)n);
+    if (size >= 8) jem__copy_numbers(&n, bytes, 8, 8);
+    if (size < 8 || n > size - 8 || n > JEM__MAX_HEADER) {
+        jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file, or cut short: %.0f bytes, "
+                  "with a header of %.0f", a->where, (double)size, (double)n);
+        return;
+    }
     JEM__ZEROED(jem__json, j);
     j.a = a, j.room = size - 8 - (size_t)n;
     j.begin = j.at = (char *)jem__alloc(a->ctx, (size_t)n + 1);
-    if (!j.begin) return JEM_NO_MEMORY;
+    if (!j.begin) return;
     j.end = j.begin + n;
     memcpy(j.begin, bytes + 8, (size_t)n);
     jem__json_header(&j);
     jem__free(a->ctx, j.begin);
-    if (j.status) return j.status;
-
-    jem__entry **order = (jem__entry **)jem__alloc(a->ctx, (size_t)a->count * sizeof *order);
-    if (!order) return JEM_NO_MEMORY;
-    j.status = jem__archive_check(a, order, j.room);
-    jem__free(a->ctx, order);
-    for (int i = 0; i < a->count && !j.status; i++)
-        j.status = jem__entry_take(a->ctx, a->entries[i], bytes + 8 + n);
-    return j.status;
+    if (a->ctx->errors == errors) jem__archive_check(a, j.room);
+    for (int i = 0; i < a->count && a->ctx->errors == errors; i++)
+        jem__entry_take(a->ctx, a->entries[i], bytes + 8 + n);
 }
 
 /* bytes: a file's, or NULL for an empty archive. */
 static jem_archive *jem__archive_of(jem_ctx *ctx, const char *where, const void *bytes,
                                     size_t size) {
-    jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof *a);
+    const int errors = ctx->errors;
+    jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof *a + strlen(where) + 1);
     if (!a) return NULL;
-    a->ctx = ctx, a->where = jem__strdup(ctx, where);
-    if (a->where && (!bytes || !jem__archive_fill(a, (const unsigned char *)bytes, size))) return a;
+    a->ctx = ctx, a->where = (char *)memcpy(a + 1, where, strlen(where));
+    if (bytes) jem__archive_fill(a, (const unsigned char *)bytes, size, errors);
+    if (ctx->errors == errors) return a;
     jem_archive_free(a);
     return NULL;
 }
@@ -6903,170 +6869,9 @@ static jem_archive *jem__archive_of(jem_ctx *ctx, const char *where, const void 
 jem_archive *jem_archive_create(jem_ctx *ctx) {
     return ctx ? jem__archive_of(ctx, "archive", NULL, 0) : NULL;
 }
-
 jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
     if (ctx && !bytes) jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
     return ctx && bytes ? jem__archive_of(ctx, "archive", bytes, size) : NULL;
-}
-
-/* ---- networks and trainers ------------------------------------------------------------------- */
-/* What each holds is listed once: by writing it to an archive, whose entries point at the arrays
-   themselves. Reading makes the same list, finds all of it in the file, and then fills it. */
-
-/* data has the shape of p, and is called prefix + its name. */
-static jem_status jem__add_param(jem_archive *a, const char *prefix, const jem_param *p,
-                                 const float *data) {
-    char name[256];
-    int64_t shape[4];
-    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
-    if (*prefix && snprintf(name, sizeof name, "%s%s", prefix, p->name) >= (int)sizeof name)
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "\"%s%.60s...\": the name is too long for a "
-                         "file", prefix, p->name);
-    return jem_archive_add(a, *prefix ? name : p->name, JEM_F32, p->ndim, shape, data);
-}
-
-/* Has the file what `to` lists, in its dtype and shape? copy: then it is filled. A float on its own
-   may have any dtype and the shape () or (1): so PyTorch keeps counts and flags. */
-static jem_status jem__archive_take(const jem_archive *file, const jem_archive *list,
-                                    const jem_entry *to, const char *owner, int copy) {
-    const jem_entry *e = jem_archive_find(file, to->name);
-    if (!e)
-        return jem__fail(list->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
-                         "file has %d tensors)", file->where, to->name, owner, file->count);
-    char is[192], wanted[192];
-    jem__text t = { is, 0, sizeof is }, u = { wanted, 0, sizeof wanted };
-    jem__put(&t, "%s ", jem__dtypes[e->dtype].name), jem__put_list(&t, "()", e->ndim, e->shape);
-    jem__put(&u, "%s ", jem__dtypes[to->dtype].name), jem__put_list(&u, "()", to->ndim, to->shape);
-    const int one = to->dtype == JEM_F32 && to->bytes == sizeof(float);
-    const int flag = one && to->ndim <= 1 && e->ndim <= 1 && jem__elements(e->ndim, e->shape) == 1;
-    const int same = !strcmp(strchr(is, '('), strchr(wanted, '('));
-    if (!flag && !(same && (one || e->dtype == to->dtype)))
-        return jem__fail(list->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in "
-                         "the file, %s in the %s", file->where, to->name, is, wanted, owner);
-    void *data = (void *)(uintptr_t)to->data;
-    if (copy && e->dtype != to->dtype)
-        *(float *)data = jem__to_float((int)e->dtype, (const unsigned char *)e->data);
-    else if (copy && e->bytes) memmove(data, e->data, e->bytes);       /* it may be its own */
-    return JEM_OK;
-}
-
-/* All that the list points at, or nothing. status: of making the list, which is freed. */
-static jem_status jem__archive_load(const jem_archive *file, jem_archive *list, jem_status status,
-                                    const char *owner) {
-    for (int copy = 0; copy < 2; copy++)
-        for (int i = 0; i < jem_archive_count(list) && !status; i++)
-            status = jem__archive_take(file, list, &list->entries[i]->e, owner, copy);
-    jem_archive_free(list);
-    return status;
-}
-
-jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
-    if (!net || !a) return JEM_BAD_ARGUMENT;
-    jem_net copy = *net;
-    jem__fields f = { a->ctx, "network", "network", NULL, &a->meta, JEM_OK };
-    for (const jem__meta *m = net->meta; m && !f.status; m = m->next)
-        f.status = jem_archive_set_meta(a, m->key, m->value);
-    jem__net_fields(&f, &copy);
-    for (const jem_param *p = net->params; p && !f.status; p = p->next)
-        f.status = jem__add_param(a, "", p, p->value);
-    return f.status;
-}
-
-jem_status jem_net_load(jem_net *net, const jem_archive *a) {
-    if (!net || !a) return JEM_BAD_ARGUMENT;
-    jem_net copy = *net;
-    jem__fields f = { net->ctx, "network", a->where, a->meta, NULL, JEM_OK };
-    jem__net_fields(&f, &copy);
-    if (f.status) return f.status;
-    jem_archive *list = jem_archive_create(net->ctx);
-    const jem_status made = list ? jem_net_to_archive(net, list) : JEM_NO_MEMORY;
-    const jem_status status = jem__archive_load(a, list, made, "network");
-    if (status) return status;
-    jem__net_fields(&f, net);
-    for (jem_param *p = net->params; p; p = p->next) jem_param_changed(p);
-    return JEM_OK;
-}
-
-enum { JEM__COUNTS = 3, JEM__STATES = 9 };         /* jem_trainer.state: counts, two generators */
-
-/* Between the trainer and its array `state`. */
-static void jem__trainer_state(jem_trainer *tr, int load) {
-    int *counts[JEM__COUNTS] = { &tr->updates, &tr->optim->updates, &tr->optim->averaged };
-    jem_rng *rngs[2] = { &tr->rng, &tr->net->rng };
-    int64_t *s = tr->state;
-    for (int i = 0; i < JEM__COUNTS; i++, s++)
-        if (load) *counts[i] = (int)*s; else *s = *counts[i];
-    for (int i = 0; i < 2; i++, s += 3) {
-        jem_rng *r = rngs[i];
-        for (int k = 0; k < 2; k++)
-            if (load) r->key[k] = (uint32_t)s[k]; else s[k] = r->key[k];
-        if (load) r->counter = (uint64_t)s[2]; else s[2] = (int64_t)r->counter;
-    }
-}
-
-/* averaged: the averages are in the network, and the trained weights here. */
-static jem_status jem__trainer_list(jem_trainer *tr, int averaged, jem_archive *a) {
-    const jem_optim *o = tr->optim;
-    const jem_buffer *b = tr->buffer;
-    const int64_t states[1] = { JEM__STATES };
-    jem_status s = jem_archive_add(a, "trainer.state", JEM_I64, 1, states, tr->state);
-    for (int i = 0; i < o->count && !s; i++) {
-        const jem__moments *m = o->moments + i;
-        s = jem__add_param(a, "optim.m.", m->param, m->m);
-        if (m->v && !s) s = jem__add_param(a, "optim.v.", m->param, m->v);
-        if (m->other && !s)
-            s = jem__add_param(a, averaged ? "trained." : "average.", m->param, m->other);
-    }
-    if (b && !s) {
-        const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
-        s = jem_archive_add(a, "replay_buffer", JEM_F32, 4, shape, b->data);
-        if (!s) s = jem_archive_add(a, "replay_visits", JEM_I32, 1, shape, b->visits);
-    }
-    return s;
-}
-
-jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
-    if (!tr || !a) return JEM_BAD_ARGUMENT;
-    jem__trainer_state(tr, 0);
-    return jem__trainer_list(tr, tr->optim->averaged, a);
-}
-
-jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
-    if (!tr || !a) return JEM_BAD_ARGUMENT;
-    jem_ctx *ctx = tr->net->ctx;
-    const int64_t most[JEM__COUNTS] = { INT32_MAX, INT32_MAX, tr->optim->desc.ema > 0 };
-    const jem_entry *e = jem_archive_find(a, "trainer.state");
-    const int64_t *s = e && e->dtype == JEM_I64 && e->bytes == sizeof tr->state
-                     ? (const int64_t *)e->data : NULL;      /* if not, loading will say so */
-    for (int i = 0; s && i < JEM__COUNTS; i++)
-        if (s[i] < 0 || s[i] > most[i])
-            return jem__fail(ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is %.0f",
-                             a->where, i, (double)s[i]);
-    jem_archive *list = jem_archive_create(ctx);
-    jem_status status = list ? jem__trainer_list(tr, s && s[JEM__COUNTS - 1], list) : JEM_NO_MEMORY;
-    status = jem__archive_load(a, list, status, "trainer");
-    if (!status) jem__trainer_state(tr, 1);
-    return status;
-}
-
-jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
-    if (!ctx || !a) return NULL;
-    if (!jem__meta_get(a->meta, "jem.net"))
-        return (jem_net *)jem__null(ctx, JEM_BAD_FILE, "%s: does not say which network it is: "
-                                    "create the network first, then jem_net_load", a->where);
-    double held = 1e7;                             /* a small hostile file must not fill memory */
-    for (int i = 0; i < a->count; i++) held += (double)a->entries[i]->e.bytes;
-    ctx->params_left = held;
-    jem_net *net = jem__net_from_meta(ctx, a->meta, a->where);
-    ctx->params_left = HUGE_VAL;
-    if (!net) return NULL;
-    jem_status status = JEM_OK;
-    for (const jem__meta *m = a->meta; m && !status; m = m->next)
-        status = jem__meta_set(ctx, &net->meta, m->key, m->value);
-    if (!status) status = jem_net_load(net, a);
-    if (!status) return net;
-    jem_net_free(net);
-    return NULL;
 }
 
 /* ---- files: read whole, and replaced --------------------------------------------------------- */
@@ -7095,31 +6900,10 @@ extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides it 
 #endif
 #endif
 
-/* error: errno, or 0. */
-static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what, int error) {
-    return jem__fail(ctx, JEM_BAD_FILE, "%s: %s%s%s", path, what, error ? ": " : "",
-                     error ? strerror(error) : "");
-}
-
-/* The file's bytes, to be given to jem__free. */
-static char *jem__file_read(jem_ctx *ctx, const char *path, size_t *size) {
-    char *bytes = NULL;
-    long n = 0;
-    errno = 0;
-    if (!path) { jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL"); return NULL; }
-    FILE *f = fopen(path, "rb");
-    if (!f) { jem__file_fail(ctx, path, "cannot be opened", errno); return NULL; }
-    if (getc(f) == EOF && !ferror(f)) jem__file_fail(ctx, path, "is empty", 0);
-    else if (ferror(f) || fseek(f, 0, SEEK_END) || (n = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
-        jem__file_fail(ctx, path, "cannot be read", errno);
-    else bytes = (char *)jem__alloc(ctx, (size_t)n);
-    *size = (size_t)n;
-    if (bytes && fread(bytes, 1, *size, f) != *size) {
-        jem__file_fail(ctx, path, "cannot be read to its end", errno);
-        jem__free(ctx, bytes), bytes = NULL;
-    }
-    fclose(f);
-    return bytes;
+/* With the system's reason, if it gave one. */
+static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what) {
+    return jem__fail(ctx, JEM_BAD_FILE, "%s: %s%s%s", path, what, errno ? ": " : "",
+                     errno ? strerror(errno) : "");
 }
 
 /* A new file beside `path`, its name in `temp`: O_EXCL opens nothing that is there and follows no
@@ -7194,8 +6978,8 @@ static const char *jem__file_replace(const char *path, char *temp, size_t room, 
     if (what) return what;
     const int fd = jem__file_create(path, temp, room, mode);
     if (fd < 0) return "cannot be created";
-    if (!jem__file_put(fd, bytes, size)) what = "cannot be written";
-    else if (!jem__file_sync(fd)) what = "cannot be synced";
+    what = !jem__file_put(fd, bytes, size) ? "cannot be written"
+         : !jem__file_sync(fd) ? "cannot be synced" : NULL;
     int error = errno;
     if (JEM__SYS(close)(fd) && !what) what = "cannot be closed", error = errno;
     if (!what && JEM__RENAME(temp, path)) what = "cannot be replaced", error = errno;
@@ -7204,10 +6988,23 @@ static const char *jem__file_replace(const char *path, char *temp, size_t room, 
 }
 
 jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
-    size_t size = 0;
-    void *bytes = ctx ? jem__file_read(ctx, path, &size) : NULL;
-    jem_archive *a = bytes ? jem__archive_of(ctx, path, bytes, size) : NULL;
-    if (bytes) jem__free(ctx, bytes);
+    if (ctx && !path) jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
+    if (!ctx || !path) return NULL;
+    const char *wrong = NULL;
+    char *bytes = NULL;
+    long n = 0;
+    errno = 0;
+    FILE *f = fopen(path, "rb");
+    if (!f) wrong = "cannot be opened";
+    else if (getc(f) == EOF && !ferror(f)) wrong = "is empty", errno = 0;
+    else if (ferror(f) || fseek(f, 0, SEEK_END) || (n = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
+        wrong = "cannot be read";
+    else bytes = (char *)jem__alloc(ctx, (size_t)n);
+    if (bytes && fread(bytes, 1, (size_t)n, f) != (size_t)n) wrong = "cannot be read to its end";
+    if (wrong) jem__file_fail(ctx, path, wrong);
+    if (f) fclose(f);
+    jem_archive *a = bytes && !wrong ? jem__archive_of(ctx, path, bytes, (size_t)n) : NULL;
+    jem__free(ctx, bytes);
     return a;
 }
 
@@ -7219,11 +7016,160 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
     char *bytes = temp ? (char *)jem_archive_to_memory(a, &size) : NULL;
     jem_status status = bytes ? JEM_OK : a->ctx->status;
     const char *wrong = bytes ? jem__file_replace(path, temp, room, bytes, size) : NULL;
-    if (wrong) status = jem__file_fail(a->ctx, path, wrong, errno);
+    if (wrong) status = jem__file_fail(a->ctx, path, wrong);
     jem__free(a->ctx, bytes), jem__free(a->ctx, temp);
     return status;
 }
 
+#endif /* JEM_NO_STDIO */
+
+/* ==== >>checkpoint: networks and trainers in files ============================================ */
+/* Like the fields of a desc (see jem__fields), a network's arrays are listed once, and a trainer's
+   once. To visit a list looks for each array in a file (in) and then, to fill it, reads it; or adds
+   it to an archive (out). */
+
+typedef struct jem__arrays {
+    jem__fields f;                                 /* a network's; of both, what messages say */
+    const jem_archive *in;                         /* or NULL */
+    jem_archive *out;                              /* or NULL */
+    int fill;
+} jem__arrays;
+
+/* In a file this array must have its dtype and shape; but a float on its own may have any dtype and
+   the shape () or (1): so PyTorch keeps counts and flags. */
+static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int ndim,
+                       const int64_t *shape, void *data) {
+    jem__fields *f = &v->f;
+    if (v->out && !f->status) f->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
+    if (v->out || f->status) return;
+    const jem_entry *e = jem_archive_find(v->in, name);
+    const int one = dtype == JEM_F32 && jem__elements(ndim, shape) == 1;
+    const int flag = one && ndim <= 1 && e && e->ndim <= 1 &&
+                     jem__elements(e->ndim, e->shape) == 1;
+    const int same = e && e->ndim == ndim && !memcmp(e->shape, shape, (size_t)ndim * sizeof *shape);
+    if (!e)
+        f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
+                              "file has %d tensors)", f->where, name, f->kind, v->in->count);
+    else if (!flag && !(same && (one || e->dtype == dtype))) {
+        char is[384];
+        jem__text t = { is, 0, sizeof is };
+        jem__put(&t, "%s ", jem__dtypes[e->dtype].name), jem__put_list(&t, "()", e->ndim, e->shape);
+        jem__put(&t, " in the file, %s ", jem__dtypes[dtype].name);
+        jem__put_list(&t, "()", ndim, shape);
+        f->status = jem__fail(f->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in "
+                              "the %s", f->where, name, is, f->kind);
+    } else if (v->fill && e->dtype != dtype)
+        *(float *)data = jem__to_float((int)e->dtype, (const unsigned char *)e->data);
+    else if (v->fill && e->bytes) memmove(data, e->data, e->bytes);    /* it may be its own */
+}
+
+/* data, if there is any, has the shape of p, and is called prefix + its name. */
+static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param *p, float *data) {
+    char name[256];
+    int64_t shape[4];
+    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
+    if (!data || v->f.status) return;
+    if (*prefix && snprintf(name, sizeof name, "%s%s", prefix, p->name) >= (int)sizeof name)
+        v->f.status = jem__fail(v->f.ctx, JEM_BAD_ARGUMENT, "\"%s%.60s...\": the name is too long "
+                                "for a file", prefix, p->name);
+    else jem__array(v, *prefix ? name : p->name, JEM_F32, p->ndim, shape, data);
+}
+
+jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
+    if (!net || !a) return JEM_BAD_ARGUMENT;
+    jem_net copy = *net;
+    jem__arrays v = { { a->ctx, "network", "network", NULL, &a->meta, JEM_OK }, NULL, a, 0 };
+    for (const jem__meta *m = net->meta; m && !v.f.status; m = m->next)
+        v.f.status = jem_archive_set_meta(a, m->key, m->value);
+    jem__net_fields(&v.f, &copy);
+    for (const jem_param *p = net->params; p; p = p->next) jem__array_like(&v, "", p, p->value);
+    return v.f.status;
+}
+
+jem_status jem_net_load(jem_net *net, const jem_archive *a) {
+    if (!net || !a) return JEM_BAD_ARGUMENT;
+    jem_net copy = *net;
+    jem__arrays v = { { net->ctx, "network", a->where, a->meta, NULL, JEM_OK }, a, NULL, 0 };
+    jem__net_fields(&v.f, &copy);
+    for (; v.fill < 2; v.fill++)
+        for (jem_param *p = net->params; p; p = p->next) jem__array_like(&v, "", p, p->value);
+    if (v.f.status) return v.f.status;
+    jem__net_fields(&v.f, net);
+    for (jem_param *p = net->params; p; p = p->next) jem_param_changed(p);
+    return JEM_OK;
+}
+
+jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
+    if (!ctx || !a) return NULL;
+    const int errors = ctx->errors;
+    ctx->params_left = 1e7;                        /* a small hostile file must not fill memory */
+    for (int i = 0; i < a->count; i++) ctx->params_left += (double)a->entries[i]->e.bytes;
+    jem_net *net = jem__net_from_meta(ctx, a->meta, a->where);
+    ctx->params_left = HUGE_VAL;
+    if (!net) return NULL;
+    for (const jem__meta *m = a->meta; m; m = m->next)
+        jem__meta_set(ctx, &net->meta, m->key, m->value);
+    jem_net_load(net, a);
+    return jem__net_done(net, errors);
+}
+
+enum { JEM__COUNTS = 3, JEM__STATES = 9 };         /* of a trainer: counts, two generators */
+static const int64_t jem__states[1] = { JEM__STATES };
+
+/* Between a trainer and these numbers. */
+static void jem__trainer_state(jem_trainer *tr, int64_t *s, int load) {
+    int *counts[JEM__COUNTS] = { &tr->updates, &tr->optim->updates, &tr->optim->averaged };
+    jem_rng *rngs[2] = { &tr->rng, &tr->net->rng };
+    for (int i = 0; i < JEM__COUNTS; i++, s++)
+        if (load) *counts[i] = (int)*s; else *s = *counts[i];
+    for (int i = 0; i < 2; i++, s += 3) {
+        jem_rng *r = rngs[i];
+        for (int k = 0; k < 2; k++)
+            if (load) r->key[k] = (uint32_t)s[k]; else s[k] = r->key[k];
+        if (load) r->counter = (uint64_t)s[2]; else s[2] = (int64_t)r->counter;
+    }
+}
+
+/* averaged: the averages are in the network, and the trained weights here. */
+static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int averaged) {
+    const jem_buffer *b = tr->buffer;
+    for (int i = 0; i < tr->optim->count; i++) {
+        const jem__moments *m = tr->optim->moments + i;
+        jem__array_like(v, "optim.m.", m->param, m->m);
+        jem__array_like(v, "optim.v.", m->param, m->v);
+        jem__array_like(v, averaged ? "trained." : "average.", m->param, m->other);
+    }
+    if (!b) return;
+    const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
+    jem__array(v, "replay_buffer", JEM_F32, 4, shape, b->data);
+    jem__array(v, "replay_visits", JEM_I32, 1, shape, b->visits);
+}
+
+jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
+    if (!tr || !a) return JEM_BAD_ARGUMENT;
+    jem__arrays v = { { a->ctx, "trainer", "trainer", NULL, NULL, JEM_OK }, NULL, a, 0 };
+    jem__trainer_state(tr, tr->state, 0);
+    jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, tr->state);
+    jem__trainer_arrays(&v, tr, tr->optim->averaged);
+    return v.f.status;
+}
+
+jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
+    if (!tr || !a) return JEM_BAD_ARGUMENT;
+    const int64_t most[JEM__COUNTS] = { INT32_MAX, INT32_MAX, tr->optim->desc.ema > 0 };
+    int64_t state[JEM__STATES] = { 0 };
+    jem__arrays v = { { tr->net->ctx, "trainer", a->where, NULL, NULL, JEM_OK }, a, NULL, 1 };
+    jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, state);
+    for (int i = 0; i < JEM__COUNTS && !v.f.status; i++)
+        if (state[i] < 0 || state[i] > most[i])
+            v.f.status = jem__fail(v.f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
+                                   "%.0f", a->where, i, (double)state[i]);
+    for (v.fill = 0; v.fill < 2; v.fill++) jem__trainer_arrays(&v, tr, state[2] != 0);
+    if (!v.f.status) jem__trainer_state(tr, state, 1);
+    return v.f.status;
+}
+
+#ifndef JEM_NO_STDIO
 jem_net *jem_load(jem_ctx *ctx, const char *path) {
     jem_archive *a = jem_archive_read(ctx, path);
     jem_net *net = a ? jem_net_from_archive(ctx, a) : NULL;
@@ -7233,14 +7179,13 @@ jem_net *jem_load(jem_ctx *ctx, const char *path) {
 
 jem_status jem_save(const jem_net *net, const char *path) {
     jem_archive *a = net ? jem_archive_create(net->ctx) : NULL;
-    if (!a) return net ? JEM_NO_MEMORY : JEM_BAD_ARGUMENT;
-    jem_status status = jem_net_to_archive(net, a);
+    jem_status status = a ? jem_net_to_archive(net, a) : net ? JEM_NO_MEMORY : JEM_BAD_ARGUMENT;
     if (!status) status = jem_archive_write(a, path);
     jem_archive_free(a);
     return status;
 }
 
-#endif /* JEM_NO_STDIO */
+#endif
 
 /* ==== >>engine: what the processor runs ======================================================= */
 /* This section is compiled once per instruction set: the file includes itself (at 'instances'

@@ -42,7 +42,7 @@ ROOMS = {
     "losses": "uses ways samplers golden score", "samplers": "samplers ways uses score",
     "optim": "samplers golden misuse ways", "train": "samplers ways misuse ranks score",
     "eval": "uses pictures samplers misuse", "io": "io misuse",
-    "engine": "uses golden kernels ops",
+    "checkpoint": "io misuse", "engine": "uses golden kernels ops",
 }
 LEFT_OUT = ["house", "data", "faults", "divergence"]
 SANITIZED = 4                          # so many tests of a survivor run under the sanitizers, too

@@ -1,4 +1,5 @@
-/* >>io: what is written comes back bit for bit; what is damaged gives a message, nothing worse. */
+/* >>io, >>checkpoint: what is written comes back bit for bit; what is damaged gives a message,
+   nothing worse. */
 #ifndef _XOPEN_SOURCE
 #define _XOPEN_SOURCE 700                          /* lstat, symlink */
 #endif
