@@ -935,9 +935,11 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
 
 /* What is missing: pixels of x (a leaf) whose known[n][c][h][w] is not 0 are held, the others are
    sampled, in place: with denoise.steps > 0, for a density that has learned its score, noise-blind
-   from sigma_max down, with as much noise on what is known; then by a walk. */
+   from sigma_max down, with as much noise on what is known; then by a walk. Each step takes most of
+   the noise off and puts nearly all of it back: time for what is sampled to agree with what is
+   known (as in RePaint, Lugmayr et al. 2022). */
 typedef struct jem_impute_desc {
-    jem_denoise_desc denoise;                      /* steps: 0 */
+    jem_denoise_desc denoise;                      /* steps: 0 (300 leave .01 of it); .8, .019 */
     jem_sgld_desc walk;                            /* 300 steps of 1, noise .01 */
     float lo, hi;                                  /* without denoise they begin as U(lo,hi): -1, 1;
                                                       as they are in x: lo = hi */
@@ -6187,7 +6189,8 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
 jem_impute_desc jem_impute_desc_default(void) {
     JEM__ZEROED(jem_impute_desc, d);
     d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
-    d.denoise.steps = 0, d.walk.steps = 300, d.lo = -1, d.hi = 1;
+    d.denoise.steps = 0, d.denoise.step = 0.8f, d.denoise.beta = 0.019f;
+    d.walk.steps = 300, d.lo = -1, d.hi = 1;
     return d;
 }
 

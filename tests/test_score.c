@@ -304,6 +304,41 @@ static void test_fresh(jem_ctx *ctx, blind *b) {
     free(x);
 }
 
+/* What is sampled agrees with what is known: x[i] and x[SPREAD + i] are a pair, (1,1)/sqrt(2) times
+   a number that is spread, so the second of them says what the first one is. */
+static void test_impute(jem_ctx *ctx, blind *b) {
+    enum { N = 64 };
+    jem_rng rng = jem_rng_seed(10);
+    float *x = floats(N * PIXELS), *y = floats(N * PIXELS), *known = floats(N * PIXELS);
+    const float root = sqrtf(0.5f);
+    for (int i = 0; i < SPREAD; i++) {
+        const int k = SPREAD + i;
+        b->one->value[i * PIXELS + i] = b->one->value[i * PIXELS + k] = root;
+        b->one->value[k * PIXELS + i] = root, b->one->value[k * PIXELS + k] = -root;
+    }
+    jem_param_changed(b->one);
+    for (int i = 0; i < N * PIXELS; i++) {
+        const int at = i % PIXELS;
+        known[i] = at >= SPREAD;
+        x[i] = at < SPREAD || at >= 2 * SPREAD ? 0
+             : root * ((float)mean + (float)spread * jem_rng_normal(&rng));
+    }
+    jem_impute_desc d = jem_impute_desc_default();
+    d.denoise.steps = 300, d.denoise.sigma_max = 4, d.walk.steps = 0;
+    jem_tensor *t = jem_input(ctx, x, N, PIXELS, 1, 1);
+    CHECK(jem_impute(ctx, blind_logp, b, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+    jem_read(t, y);
+    double off = 0, moved = 0;
+    for (int i = 0; i < N * PIXELS; i++) {
+        const double e = (double)y[i] - (double)(i % PIXELS < SPREAD ? x[i + SPREAD] : x[i]);
+        *(i % PIXELS < SPREAD ? &off : &moved) += e * e;
+    }
+    printf("  imputed: off by %.4f of %.4f\n", sqrt(off / (N * SPREAD)), (double)root * spread);
+    CHECK(sqrt(off / (N * SPREAD)) < 0.05, "imputed: it does not agree with what is known");
+    CHECK(moved == 0, "imputed: what is known has moved");
+    free(x), free(y), free(known);
+}
+
 static void test_samples(void) {
     printf("noise-blind samples: mean and variance\n");
     enum { N = 512 };
@@ -357,6 +392,8 @@ static void test_samples(void) {
     CHECK(sqrt(off) < 0.06, "one step leaves %.3f of noise up to 1", sqrt(off));
     blind_make(bag, &b, 0.12);                     /* the walk's noise is .1: it must not be less */
     test_fresh(ctx, &b);
+    blind_make(bag, &b, 0.005);
+    test_impute(ctx, &b);
     jem_net_free(bag);
     close_ctx(ctx, &count, "samples");
 }

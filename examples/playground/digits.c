@@ -132,7 +132,7 @@ PAGE(int, fill_in)(int ways, int seed) {
     jem_impute_desc how = jem_impute_desc_default();
     how.walk.watch = how.denoise.watch = fill_watch;
     if (nets[0]->noise_hi > 0) {                   /* it knows its score: down from much noise */
-        how.denoise.steps = 150, how.denoise.step = 0.1f;
+        how.denoise.steps = 150, how.denoise.beta = 0.038f;
         how.denoise.sigma_max = nets[0]->noise_hi;
         how.walk.steps = 150, how.walk.step_size = 0.01f, how.walk.noise_std = 0.1f;
     } else how.walk.clamp_lo = -1, how.walk.clamp_hi = 1;
