@@ -1405,6 +1405,7 @@ typedef struct jem__finish {
 /* What a convolution reads, of one group: x, or the same in bf16; weights as packed; scratch. It
    does one part of the work. */
 typedef struct jem__operands {
+    jem_ctx *ctx;
     const float *x;
     const uint16_t *x16;
     const float *packed;
@@ -1417,25 +1418,35 @@ typedef struct jem__operands {
    parallel. Sizes are in floats; `sums` starts at zero. */
 typedef struct jem__weights {
     jem_ctx *ctx;
+    const struct jem_call *call;                   /* from which the operands come */
     const jem__conv *q;
-    int groups, products, finishes;
+    int stage, groups, products, finishes;         /* stage: 0, 1 or 2 of these */
     float *dw, *db;                                /* (O,I,k,k) and (O), or NULL: added to */
     ptrdiff_t x_size, y_size, product_size, sums_size;
     ptrdiff_t x_step, y_step, product_step;        /* the method's own */
     float *x, *y, *product, *sums;
 } jem__weights;
 
-/* A way to compute convolutions: direct, Winograd, bf16. Weights are (O,I,k,k). */
+/* Weights (O,I,k,k), put into a method's order by so many tasks, one for 16 channels written. */
+typedef struct jem__packing {
+    jem_ctx *ctx;
+    const jem__conv *q;
+    const float *w;
+    float *out;
+    int parts;
+} jem__packing;
+
+/* A way to compute convolutions: direct, Winograd, bf16. */
 typedef struct jem__method {
     int bf16;                                      /* it can read and write bf16 */
     int (*pack_kind)(const jem__conv *);           /* convolutions of one kind share a pack */
     ptrdiff_t (*pack_size)(const jem__conv *);     /* floats */
-    void (*pack)(jem_ctx *, const jem__conv *, const float *weights, float *packed);
+    void (*pack)(void *packing, int part);
     ptrdiff_t (*work)(const jem__conv *);          /* floats of scratch */
-    void (*run)(jem_ctx *, const jem__conv *, const jem__operands *, const jem__finish *);
+    void (*run)(const jem__conv *, const jem__operands *, const jem__finish *);
     void (*plan)(jem__weights *);                  /* sizes and tasks */
-    void (*deal)(const jem__weights *, int group, int side, const float *,      /* 0: x, 1: dy */
-                 const uint16_t *in_bf16);         /* or NULL */
+    void (*deal)(const jem__weights *, int group, int side, const jem__operands *);     /* 0: of x,
+                                                      1: of dy, as the operands' x */
     void (*product)(const jem__weights *, int i);
     void (*finish)(const jem__weights *, int i);
 } jem__method;
@@ -1477,7 +1488,6 @@ typedef struct jem__kernels {
     jem_isa isa;
     int wi;                                        /* in channels of a weight gradient's block */
     const jem__method *direct, *winograd;
-    void (*wino_pack)(const jem__conv *, const float *, int, int, float *);
     void (*fill)(int, const uint32_t *, uint64_t, float *, ptrdiff_t, float, float);
     void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
     void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
@@ -1785,7 +1795,6 @@ typedef struct jem__inner {
     int add[JEM_MAX_INPUTS];
     float *work;                                   /* scratch */
     int part, parts;                               /* which part of the group to do */
-    const uint16_t *x16, *dy16;                    /* bf16 in place of x[0] and dy */
     uint16_t *y16;                                 /* wanted of the result, besides or only */
     const float *plus;                             /* fused to a convolution: an addition, */
     const void *act;                               /* an activation: its user data, output and */
@@ -2127,7 +2136,6 @@ static void jem__call_open(const jem__run *r, jem__step *s, int group, int part,
     c->out = jem__shape_of(&n->t);
     for (int k = 0; k < n->inputs; k++)
         c->in[k] = jem__shape_of(&n->in[k]->t), in->add[k] = s->add[k];
-    in->x16 = jem__x16(s, group), in->dy16 = jem__dy16(s, group);
     jem__call_group(c, group);
 }
 
@@ -2860,7 +2868,8 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
         k->data = data, k->method = q->method, k->kind = q->method->pack_kind(q);
         k->next = w->packs, w->packs = k;
     }
-    q->method->pack(ctx, q, w->value, k->data);
+    jem__packing p = { ctx, q, w->value, k->data, (q->co + 15) / 16 };
+    jem__parallel(ctx, p.parts, 100 * (double)q->method->pack_size(q), q->method->pack, &p);
     k->version = w->version;
     return JEM_OK;
 }
@@ -2892,51 +2901,49 @@ static void jem__conv_run(const jem_call *c, int back) {
         f.bias = in->param[1] ? in->param[1]->value : NULL, f.add = in->plus;
         f.act = in->act_y, f.kind = act ? act->kind : 0, f.keep_slopes = slopes, f.keep_bits = bits;
     }
-    from.x = back ? c->dy : c->x[0], from.x16 = back ? in->dy16 : in->x16, from.work = in->work;
-    from.packed = jem__pack_find(in->param[0], q)->data;
+    from.ctx = c->ctx, from.work = in->work, from.packed = jem__pack_find(in->param[0], q)->data;
+    from.x = back ? c->dy : c->x[0];
+    from.x16 = (back ? jem__dy16 : jem__x16)(in->step, c->group);
     from.part.i = in->part, from.part.of = in->parts;
-    q->method->run(c->ctx, q, &from, &f);
+    q->method->run(q, &from, &f);
 }
 /* x (h,w,I,16) -> y (ho,wo,O,16); dy -> dx */
 static void jem__conv_forward(const jem_call *c) { jem__conv_run(c, 0); }
 static void jem__conv_backward(const jem_call *c) { jem__conv_run(c, 1); }
 
 /* dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap; db[o] += sum of dy[o] */
-typedef struct jem__weights_job {
-    const jem_call *call;
-    int stage;
-    jem__weights w;
-} jem__weights_job;
-
-static void jem__weights_task(void *arg, int i) {  /* of jem__weights' stages */
-    const jem__weights_job *j = (const jem__weights_job *)arg;
-    const jem__method *m = j->w.q->method;
-    if (j->stage == 0) {
-        const jem_call c = jem__at(j->call, i / 2);
-        const jem__step *s = c.inner->step;
-        m->deal(&j->w, i / 2, i % 2, i % 2 ? c.dy : c.x[0],
-                i % 2 ? jem__dy16(s, i / 2) : jem__x16(s, i / 2));
-    } else (j->stage == 1 ? m->product : m->finish)(&j->w, i);
+static void jem__weights_task(void *arg, int i) {
+    const jem__weights *w = (const jem__weights *)arg;
+    const jem__method *m = w->q->method;
+    if (w->stage) {
+        (w->stage == 1 ? m->product : m->finish)(w, i);
+        return;
+    }
+    const jem_call c = jem__at(w->call, i / 2);
+    jem__operands in;
+    memset(&in, 0, sizeof in);
+    in.ctx = c.ctx, in.x = i % 2 ? c.dy : c.x[0];
+    in.x16 = (i % 2 ? jem__dy16 : jem__x16)(c.inner->step, i / 2);
+    m->deal(w, i / 2, i % 2, &in);
 }
 
 static jem_status jem__conv_param_grad(const jem_call *c) {
-    const double flops = c->inner->step->node->flops * c->inner->step->node->groups;
-    jem__weights_job j;
-    jem__weights *w = &j.w;
-    memset(&j, 0, sizeof j);
-    j.call = c, w->ctx = c->ctx, w->q = &((const jem__conv_user *)c->user)->weights;
-    w->groups = c->inner->step->node->groups, w->dw = c->inner->param[0]->grad;
-    w->db = c->inner->param[1] ? c->inner->param[1]->grad : NULL;
+    const jem__node *n = c->inner->step->node;
+    jem__weights weights, *w = &weights;
+    memset(w, 0, sizeof *w);
+    w->ctx = c->ctx, w->call = c, w->q = &((const jem__conv_user *)c->user)->weights;
+    w->groups = n->groups, w->dw = n->param[0]->grad;
+    w->db = n->param[1] ? n->param[1]->grad : NULL;
     w->q->method->plan(w);
     jem_mark mark = jem_begin(c->ctx);
     w->x = jem__push_floats(c->ctx, w->x_size), w->y = jem__push_floats(c->ctx, w->y_size);
     w->product = jem__push_floats(c->ctx, w->product_size);
     w->sums = (float *)jem__push_zero(c->ctx, (size_t)w->sums_size * sizeof(float));
-    if (!w->dw) w->dw = jem__push_floats(c->ctx, jem__padded(c->inner->param[0]));  /* not wanted */
+    if (!w->dw) w->dw = jem__push_floats(c->ctx, jem__padded(n->param[0]));        /* not wanted */
     const jem_status s = w->x && w->y && w->product && w->sums && w->dw ? JEM_OK : JEM_NO_MEMORY;
     const int tasks[3] = { 2 * w->groups, w->products, w->finishes };
-    for (; s == JEM_OK && j.stage < 3; j.stage++)
-        jem__parallel(c->ctx, tasks[j.stage], flops, jem__weights_task, &j);
+    for (; s == JEM_OK && w->stage < 3; w->stage++)
+        jem__parallel(c->ctx, tasks[w->stage], n->flops * n->groups, jem__weights_task, w);
     jem_end(c->ctx, mark);
     return s;
 }
@@ -7265,10 +7272,12 @@ enum {
     JEM__TILES = 4         /* Winograd works on so many tiles at a time */
 };
 
+/* Some of the pixels written, and the taps that they see: ny rows of nx. */
 typedef struct jem__phase {
     int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
-    int step_in, taps;                             /* pixel r,c reads r*step_in + down, ... */
-    int down[JEM__MAX_TAPS], right[JEM__MAX_TAPS], weight[JEM__MAX_TAPS];        /* ky*k + kx */
+    int step_in, ny, nx;                           /* pixel r,c reads r*step_in + down, ... */
+    int down[JEM__MAX_KERNEL], right[JEM__MAX_KERNEL];
+    int ky[JEM__MAX_KERNEL], kx[JEM__MAX_KERNEL];  /* with weight ky, kx */
 } jem__phase;
 
 JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
@@ -7277,25 +7286,20 @@ JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
     f->y0 = phase / s, f->x0 = phase % s, f->step_out = s;
     f->rows = (q->ho - f->y0 + s - 1) / s, f->cols = (q->wo - f->x0 + s - 1) / s;
     f->step_in = q->gradient ? 1 : q->stride;
-    f->taps = 0;
-    for (int ky = 0; ky < q->k; ky++)
-        for (int kx = 0; kx < q->k; kx++) {
-            int down = ky - q->pad, right = kx - q->pad;
-            if (q->gradient) {                     /* written y reads (y + pad - ky)/stride */
-                down = f->y0 - down, right = f->x0 - right;
-                if (down % s || right % s) continue;
-                down /= s, right /= s;
-            }
-            f->down[f->taps] = down, f->right[f->taps] = right;
-            f->weight[f->taps++] = ky * q->k + kx;
-        }
+    f->ny = f->nx = 0;
+    for (int i = 0; i < q->k; i++) {               /* a gradient's y reads (y + pad - ky)/stride */
+        const int tap = i - q->pad;
+        const int down = q->gradient ? f->y0 - tap : tap, right = q->gradient ? f->x0 - tap : tap;
+        if (down % s == 0) f->down[f->ny] = down / s, f->ky[f->ny++] = i;
+        if (right % s == 0) f->right[f->nx] = right / s, f->kx[f->nx++] = i;
+    }
     return 1;
 }
 
 /* Some pixels of a phase, computed together: where they are written, and of the taps that lie
    inside for any of them, where each reads its first channel (NULL: in the padding). */
 typedef struct jem__pixels {
-    int channels;                                  /* read of each */
+    int count, channels;                           /* so many channels are read of each */
     int live, taps, index[JEM__MAX_TAPS];          /* so many of the phase's taps, which ones */
     const float *tap[JEM__MAX_TAPS][4];
     ptrdiff_t at[4];
@@ -7310,38 +7314,36 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
         p->at[i] = ((ptrdiff_t)(s->y0 + r * s->step_out) * q->wo + s->x0 + c * s->step_out) *
                    q->co * JEM_LANES;
     }
-    p->live = 0, p->taps = s->taps, p->channels = q->ci;
-    for (int t = 0; t < s->taps; t++) {
-        int inside = 0;
-        for (int i = 0; i < count; i++) {
-            const int y = iy[i] + s->down[t], z = ix[i] + s->right[t];
-            const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
-            p->tap[p->live][i] = in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
-            inside |= in;
+    p->live = 0, p->taps = s->ny * s->nx, p->channels = q->ci, p->count = count;
+    for (int t = 0, j = 0; j < s->ny; j++)
+        for (int k = 0; k < s->nx; k++, t++) {
+            int inside = 0;
+            for (int i = 0; i < count; i++) {
+                const int y = iy[i] + s->down[j], z = ix[i] + s->right[k];
+                const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
+                p->tap[p->live][i] = in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
+                inside |= in;
+            }
+            if (inside) p->index[p->live++] = t;   /* a tap outside for all pixels adds nothing */
         }
-        if (inside) p->index[p->live++] = t;       /* a tap outside for all pixels adds nothing */
-    }
 }
 
-/* Channels of the next register block when `left` remain: sixes, and an end that divides. kind: the
-   block of 1, 3 (or 2), 4, 6. */
-JEM__ONCE int jem__conv_channels(int left, int *kind) {
+/* Channels of the next register block when `left` remain: sixes, and an end that divides. */
+JEM__ONCE int jem__conv_channels(int left) {
 #ifdef JEM__WASM
     const int six = 0;                             /* browsers load a block's weights all at once */
 #else
     const int six = left >= 6 && left != 8;
 #endif
-    *kind = six ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
-    return *kind == 3 ? 6 : *kind == 2 ? 4 : *kind == 1 && left == 3 ? 3 : *kind + 1;
+    return six ? 6 : left >= 4 ? 4 : left;
 }
 
 /* The first channel of part i: parts of whole blocks. */
 JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
-    int blocks = 0, kind, o = 0;
-    while (o < q->co) o += jem__conv_channels(q->co - o, &kind), blocks++;
+    int blocks = 0, o = 0;
+    while (o < q->co) o += jem__conv_channels(q->co - o), blocks++;
     o = 0;
-    for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--)
-        o += jem__conv_channels(q->co - o, &kind);
+    for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--) o += jem__conv_channels(q->co - o);
     return o;
 }
 static int jem__direct_kind(const jem__conv *q) {  /* an output's pack depends on shape alone */
@@ -7350,22 +7352,31 @@ static int jem__direct_kind(const jem__conv *q) {  /* an output's pack depends o
 static ptrdiff_t jem__direct_pack_size(const jem__conv *q) {
     return (ptrdiff_t)q->co * q->ci * q->k * q->k + 6;       /* which the last block may read */
 }
-/* Weights w (O,I,k,k) in the order in which the blocks read them, phase after phase. */
-static void jem__direct_pack(jem_ctx *ctx, const jem__conv *q, const float *w, float *out) {
-    const int kk = q->k * q->k;
+/* Where in weights (O,I,k,k) the kernel between o and c is; a gradient goes from O to I. */
+static ptrdiff_t jem__kernel_at(const jem__conv *q, int o, int c) {
+    return (q->gradient ? (ptrdiff_t)c * q->co + o : (ptrdiff_t)o * q->ci + c) * q->k * q->k;
+}
+/* Weights in the order in which the blocks read them, phase after phase. */
+static void jem__direct_pack(void *packing, int part) {
+    const jem__packing *p = (const jem__packing *)packing;
+    const jem__conv *q = p->q;
+    const int o1 = jem__conv_from(q, part + 1, p->parts);
+    float *phase_out = p->out;
     jem__phase f;
-    (void)ctx;
-    for (int phase = 0; jem__conv_phase(q, phase, &f); phase++)
-        for (int o0 = 0, co, kind; o0 < q->co; o0 += co) {
-            co = jem__conv_channels(q->co - o0, &kind);
+    for (int phase = 0, taps; jem__conv_phase(q, phase, &f); phase++) {
+        taps = f.ny * f.nx;
+        for (int o0 = jem__conv_from(q, part, p->parts), co; o0 < o1; o0 += co) {
+            float *out = phase_out + (ptrdiff_t)o0 * q->ci * taps;
+            co = jem__conv_channels(q->co - o0);
             for (int c0 = 0; c0 < q->ci; c0 += 16)
-                for (int t = 0; t < f.taps; t++)
+                for (int t = 0; t < taps; t++) {
+                    const float *w = p->w + f.ky[t / f.nx] * q->k + f.kx[t % f.nx];
                     for (int c = c0; c < q->ci && c < c0 + 16; c++)
-                        for (int o = o0; o < o0 + co; o++) {
-                            const int from = q->gradient ? c * q->co + o : o * q->ci + c;
-                            *out++ = w[(ptrdiff_t)from * kk + f.weight[t]];
-                        }
+                        for (int o = o0; o < o0 + co; o++) *out++ = w[jem__kernel_at(q, o, c)];
+                }
         }
+        phase_out += (ptrdiff_t)q->co * q->ci * taps;
+    }
 }
 
 /* A weight gradient's convolution as its dealt operands show it: where a kernel is one pixel, those
@@ -7467,25 +7478,6 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size
 static int jem__wino_kind(const jem__conv *q) { return q->tile * 2 + q->gradient; }
 static ptrdiff_t jem__wino_pack_size(const jem__conv *q) {
     return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2) + 6;
-}
-
-typedef struct jem__wino_job {
-    const jem__kernels *k;
-    const jem__conv *q;
-    const float *from;
-    float *to;
-    int blocks;
-} jem__wino_job;
-
-static void jem__wino_task_pack(void *arg, int block) {
-    const jem__wino_job *j = (const jem__wino_job *)arg;
-    const int o = jem__conv_from(j->q, block, j->blocks);
-    j->k->wino_pack(j->q, j->from, o, jem__conv_from(j->q, block + 1, j->blocks) - o, j->to);
-}
-static void jem__wino_pack_all(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
-    jem__wino_job job = { ctx->k, q, w, packed, 0 };
-    for (int o = 0, kind; o < q->co; job.blocks++) o += jem__conv_channels(q->co - o, &kind);
-    jem__parallel(ctx, job.blocks, 270.0 * q->co * q->ci, jem__wino_task_pack, &job);
 }
 
 /* Of the 36 points of F4: operands transformed, a product is (point, block of output channels), and
@@ -7885,32 +7877,26 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
     for (int i = 0; i < px; i++)
         JEM__FN(finish)(f, (const float *)sum[i], JEM__VL, o0, co, p->at[i], l);
 }
-/* Few blocks, since each is compiled for every instruction set. A pixel alone waits for its sums
-   anyway: six of them as long as one. */
-#define JEM__BLOCK(name, most, px, co)                                                             \
-    JEM__KERNEL void JEM__FN(name)(const jem__pixels *p, const float *w, int n,                    \
-                                   const jem__finish *f, int o0, int l) {                          \
-        (void)n;                                                                                   \
-        JEM__FN(conv_block)(most, px, p, w, co, f, o0, l);                                         \
+/* Few kinds of block, since each is compiled for every instruction set. A pixel alone waits for its
+   sums anyway: six of them as long as one. */
+JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const float *w, int co,
+                                                const jem__finish *f, int o, int l) {
+    switch (p->count == JEM__PX ? co : 0) {
+    case 0: JEM__FN(conv_block)(6, 1, p, w, co, f, o, l); break;
+    case 1: JEM__FN(conv_block)(1, JEM__PX, p, w, 1, f, o, l); break;
+    case 4: JEM__FN(conv_block)(4, JEM__PX, p, w, 4, f, o, l); break;
+    case 6: JEM__FN(conv_block)(6, JEM__PX, p, w, 6, f, o, l); break;
+    default: JEM__FN(conv_block)(3, JEM__PX, p, w, co, f, o, l);
     }
-JEM__BLOCK(conv_6, 6, JEM__PX, 6) JEM__BLOCK(conv_4, 4, JEM__PX, 4)
-JEM__BLOCK(conv_3, 3, JEM__PX, n) JEM__BLOCK(conv_1, 1, JEM__PX, 1) JEM__BLOCK(conv_one, 6, 1, n)
-#undef JEM__BLOCK
+}
 
 /* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
    part, for as many threads as there are parts. */
-JEM__KERNEL void JEM__FN(conv)(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
-                               const jem__finish *f) {
-    typedef void (*block_fn)(const jem__pixels *, const float *, int, const jem__finish *, int,
-                             int);
-    static const block_fn wide[4] = {
-        JEM__FN(conv_1), JEM__FN(conv_3), JEM__FN(conv_4), JEM__FN(conv_6)
-    };
+JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
     const float *pack = in->packed;
     const jem__part part = in->part;
     jem__phase s;
     jem__pixels p;
-    (void)ctx;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
         const int last = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
         for (int i = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), n; i < last;
@@ -7918,14 +7904,14 @@ JEM__KERNEL void JEM__FN(conv)(jem_ctx *ctx, const jem__conv *q, const jem__oper
             n = last - i >= JEM__PX ? JEM__PX : 1;
             jem__conv_pixels(q, &s, i, n, in->x, &p);
             const float *w = pack;
-            for (int o = 0, kind, co; o < q->co; o += co) {
-                co = jem__conv_channels(q->co - o, &kind);
-                const block_fn block = n == JEM__PX ? wide[kind] : JEM__FN(conv_one);
-                for (int l = 0; l < JEM_LANES; l += JEM__VL) block(&p, w, co, f, o, l);
-                w += (ptrdiff_t)co * q->ci * s.taps;
+            for (int o = 0, co; o < q->co; o += co) {
+                co = jem__conv_channels(q->co - o);
+                for (int l = 0; l < JEM_LANES; l += JEM__VL)
+                    JEM__FN(conv_blocks)(&p, w, co, f, o, l);
+                w += (ptrdiff_t)co * q->ci * p.taps;
             }
         }
-        pack += (ptrdiff_t)q->co * q->ci * s.taps;
+        pack += (ptrdiff_t)q->co * q->ci * s.ny * s.nx;
     }
 }
 
@@ -8014,42 +8000,38 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const float *u, const floa
         JEM__REPEAT(t, JEM__PX) JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
     }
 }
-#define JEM__BLOCK(most, co)                                                                       \
-    JEM__KERNEL void JEM__FN(wino_##most)(const float *u, const float *v, int n, int ci,           \
-                                          float *p) {                                              \
-        (void)n;                                                                                   \
-        JEM__FN(wino_block)(most, u, v, co, ci, p);                                                \
+JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const float *u, const float *v, int co, int ci,
+                                                float *p) {
+    switch (co) {
+    case 1: JEM__FN(wino_block)(1, u, v, 1, ci, p); break;
+    case 4: JEM__FN(wino_block)(4, u, v, 4, ci, p); break;
+    case 6: JEM__FN(wino_block)(6, u, v, 6, ci, p); break;
+    default: JEM__FN(wino_block)(3, u, v, co, ci, p);
     }
-JEM__BLOCK(6, 6) JEM__BLOCK(4, 4) JEM__BLOCK(3, n) JEM__BLOCK(1, 1)
-#undef JEM__BLOCK
+}
 
 /* The products of n tiles, point by point */
 JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
                                         int n) {
-    typedef void (*block_fn)(const float *, const float *, int, int, float *);
-    static const block_fn block[4] = {
-        JEM__FN(wino_1), JEM__FN(wino_3), JEM__FN(wino_4), JEM__FN(wino_6)
-    };
     for (int i = 0; i < (q->tile + 2) * (q->tile + 2); i++) {
         const float *from = u + ((ptrdiff_t)i * q->co + w->o0) * q->ci, *v = w->v + i * w->vplane;
-        for (int o = w->o0, kind, co; o < w->o1; o += co) {
+        for (int o = w->o0, co; o < w->o1; o += co) {
             float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
-            co = jem__conv_channels(q->co - o, &kind);
+            co = jem__conv_channels(q->co - o);
             for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES)
                 for (int l = 0; l < JEM_LANES; l += JEM__VL)
-                    block[kind](from, v + t + l, co, q->ci, p + t + l);
+                    JEM__FN(wino_blocks)(from, v + t + l, co, q->ci, p + t + l);
             from += (ptrdiff_t)co * q->ci;
         }
     }
 }
 
 /* As conv, for k = 3, stride 1. */
-JEM__KERNEL void JEM__FN(wino_conv)(jem_ctx *ctx, const jem__conv *q, const jem__operands *from,
+JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *from,
                                     const jem__finish *f) {
     const int m = q->tile;
     jem__wino w;
     jem__wino_move in, out;
-    (void)ctx;
     jem__wino_open(q, from->part, from->work, &w);
     const jem__picture image = { from->x, w.zero, q->ci, q->hi, q->wi };
     in.out_step = out.in_step = JEM__TILES * JEM_LANES, in.point = w.vplane;
@@ -8105,12 +8087,11 @@ JEM__KERNEL void JEM__FN(deal_one)(const float *x, int width, int s, int h, int 
                 }
             }
 }
-JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const float *x,
-                               const uint16_t *none) {
-    (void)none;
+JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const jem__operands *in) {
     const jem__conv *q = w->q, d = jem__conv_dealt(q);
-    if (side) JEM__FN(deal_one)(x, q->wo, 1, q->ho, q->wo, q->co, JEM__WO, w->y + g * w->y_step);
-    else JEM__FN(deal_one)(x, q->wi, q->stride / d.stride, d.hi, d.wi, q->ci, JEM__WI,
+    if (side) JEM__FN(deal_one)(in->x, q->wo, 1, q->ho, q->wo, q->co, JEM__WO,
+                                w->y + g * w->y_step);
+    else JEM__FN(deal_one)(in->x, q->wi, q->stride / d.stride, d.hi, d.wi, q->ci, JEM__WI,
                            w->x + g * w->x_step);
 }
 
@@ -8259,15 +8240,14 @@ static const jem__method JEM__FN(direct) = { 0, jem__direct_kind, jem__direct_pa
    M = 4 and many channels: elsewhere the direct sum was measured to be as fast. */
 
 /* One group's tiles of x (side 0) or dy (side 1), transformed. */
-JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side, const float *x,
-                                    const uint16_t *none) {
-    (void)none;
+JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
+                                    const jem__operands *in) {
     const jem__conv *q = w->q;
     const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
     const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
     const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
-    const jem__picture image = { x, w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES, channels,
-                                 side ? q->ho : q->hi, side ? q->wo : q->wi };
+    const jem__picture image = { in->x, w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES,
+                                 channels, side ? q->ho : q->hi, side ? q->wo : q->wi };
     const ptrdiff_t all = w->product_step, cell = (ptrdiff_t)block * JEM__VL;
     jem__wino_move tile;
     tile.in_step = JEM_LANES, tile.out_step = JEM__VL, tile.point = side ? w->y_step : w->x_step;
@@ -8285,7 +8265,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side, 
                            (size_t)((block - n) * JEM__VL) * sizeof(float));
         }
     }
-    if (side) jem__bias_deal(w, group, x);
+    if (side) jem__bias_deal(w, group, in->x);
 }
 
 /* Product i: one point and one block of WO output channels: sum over all tiles and lanes, to
@@ -8371,8 +8351,8 @@ JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
 }
 /* Weights w (O,I,3,3) to [point][block of CO][input channel][CO], turned round for a gradient: the
    block of `co` channels from o0 on, 16 numbers of each point at a time. */
-JEM__KERNEL void JEM__FN(wino_pack)(const jem__conv *q, const float *w, int o0, int co,
-                                    float *out) {
+JEM__KERNEL void JEM__FN(wino_pack_block)(const jem__conv *q, const float *w, int o0, int co,
+                                          float *out) {
     const int m = q->tile, a = m + 2, all = q->ci * co;
     const ptrdiff_t plane = (ptrdiff_t)q->ci * q->co;
     out += (ptrdiff_t)o0 * q->ci;
@@ -8383,7 +8363,7 @@ JEM__KERNEL void JEM__FN(wino_pack)(const jem__conv *q, const float *w, int o0, 
         memset(g, 0, sizeof g);
         for (int l = 0; l < n; l++) {
             const int c = (at + l) / co, o = o0 + (at + l) % co;
-            const float *k = w + (ptrdiff_t)(q->gradient ? c * q->co + o : o * q->ci + c) * 9;
+            const float *k = w + jem__kernel_at(q, o, c);
             for (int i = 0; i < 9; i++) g[i % 3][i / 3][l] = (double)k[q->gradient ? 8 - i : i];
         }
         for (int j = 0; j < 3; j++) {
@@ -8400,8 +8380,16 @@ JEM__KERNEL void JEM__FN(wino_pack)(const jem__conv *q, const float *w, int o0, 
     }
 }
 JEM__COMPILE_END
+JEM__KERNEL void JEM__FN(wino_pack)(void *packing, int part) {
+    const jem__packing *p = (const jem__packing *)packing;
+    const int o1 = jem__conv_from(p->q, part + 1, p->parts);
+    for (int o = jem__conv_from(p->q, part, p->parts), co; o < o1; o += co) {
+        co = jem__conv_channels(p->q->co - o);
+        JEM__FN(wino_pack_block)(p->q, p->w, o, co, p->out);
+    }
+}
 static const jem__method JEM__FN(winograd) = { 0, jem__wino_kind, jem__wino_pack_size,
-    jem__wino_pack_all, jem__wino_work, JEM__FN(wino_conv), jem__wino_plan, JEM__FN(wino_deal),
+    JEM__FN(wino_pack), jem__wino_work, JEM__FN(wino_conv), jem__wino_plan, JEM__FN(wino_deal),
     JEM__FN(wino_weights), JEM__FN(wino_finish) };
 
 /* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
@@ -8683,8 +8671,8 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
 }
 
 static const jem__kernels JEM__FN(kernels) = {
-    (jem_isa)JEM__PASS, JEM__WI, &JEM__FN(direct), &JEM__FN(winograd), JEM__FN(wino_pack),
-    JEM__FN(fill), JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
+    (jem_isa)JEM__PASS, JEM__WI, &JEM__FN(direct), &JEM__FN(winograd), JEM__FN(fill),
+    JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
     JEM__FN(pair_back), JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool),
     JEM__FN(pool_back), JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums),
     JEM__FN(normalize_back), JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
@@ -8803,8 +8791,6 @@ typedef struct jem__bf16 {
     /* Pairs of images: c <= 16 channels of one pixel, x[8][16][2] -> out[8][16][2] or, rows:
        out[16][32]. Adds them to sums[c][16], if there are any. */
     void (*turn)(const uint16_t *x, int c, int rows, uint16_t *out, float *sums);
-    /* 16 weights or fewer, `step` floats apart -> out */
-    void (*weights)(const float *w, ptrdiff_t step, int n, uint16_t *out);
     void (*begin)(void), (*end)(void);             /* around blocks; may be NULL */
 } jem__bf16;
 
@@ -8852,22 +8838,19 @@ static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *la
         }
     }
 }
-static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o, int n,
-                                    ptrdiff_t at, ptrdiff_t at16) {
-    for (int i = 0; i < n; i++)
-        for (int l = 0; l < JEM_LANES; l++) {
-            const float v = jem__finish_one_scalar(f, c[i * 16 + l], o + i,
-                                               at + (ptrdiff_t)(o + i) * JEM_LANES + l, l);
-            uint16_t *to = f->y16 + at16 + (o + i) / 2 * JEM__BF16_PAIR + 2 * l + (o + i) % 2;
-            if (f->y16) *to = jem__to_bf16(v);
-            if (f->y16 && i == n - 1 && (o + i) % 2 == 0) to[1] = 0;
-        }
-}
 static void jem__bf16_pairs_scalar(const float *x, int c, uint16_t *out) {
     for (int i = 0; i < c + c % 2; i++)
         for (int l = 0; l < JEM_LANES; l++)
             out[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] =
                 i < c ? jem__to_bf16(x[i * JEM_LANES + l]) : (uint16_t)0;
+}
+static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o, int n,
+                                    ptrdiff_t at, ptrdiff_t at16) {
+    float v[JEM__BF16_TILE];
+    at += (ptrdiff_t)o * JEM_LANES;
+    for (int i = 0; i < n * JEM_LANES; i++)
+        v[i] = jem__finish_one_scalar(f, c[i], o + i / 16, at + i, i % 16);
+    if (f->y16) jem__bf16_pairs_scalar(v, n, f->y16 + at16 + o / 2 * JEM__BF16_PAIR);
 }
 static void jem__bf16_turn_scalar(const uint16_t *x, int c, int rows, uint16_t *out,
                                   float *sums) {
@@ -8878,12 +8861,8 @@ static void jem__bf16_turn_scalar(const uint16_t *x, int c, int rows, uint16_t *
             if (sums && i < c) sums[i * JEM_LANES + l] += jem__from_bf16(v);
         }
 }
-static void jem__bf16_weights_scalar(const float *w, ptrdiff_t step, int n, uint16_t *out) {
-    for (int i = 0; i < n; i++) out[i] = jem__to_bf16(w[i * step]);
-}
 static const jem__bf16 jem__bf16_scalar = { JEM_ISA_SCALAR, 0, 1, jem__bf16_block_scalar,
-    jem__bf16_finish_scalar, jem__bf16_pairs_scalar, jem__bf16_turn_scalar,
-    jem__bf16_weights_scalar, NULL, NULL };
+    jem__bf16_finish_scalar, jem__bf16_pairs_scalar, jem__bf16_turn_scalar, NULL, NULL };
 
 #ifdef JEM__X86_BF16
 #define JEM__TARGET                                                                                \
@@ -8992,16 +8971,8 @@ JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows
         _mm512_storeu_si512(out + (i + 4) * 32, _mm512_shuffle_i64x2(r[i], r[i + 4], 0xdd));
     }
 }
-JEM__TARGET static void jem__bf16_weights_avx512(const float *w, ptrdiff_t step, int n,
-                                                 uint16_t *out) {
-    float v[16] = { 0 };                           /* gcc's gather warns of its own header */
-    for (int i = 0; i < n; i++) v[i] = w[i * step];
-    _mm256_mask_storeu_epi16(out, (__mmask16)((1u << n) - 1),
-                             (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(v)));
-}
 static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16_block_avx512,
-    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512,
-    jem__bf16_weights_avx512, NULL, NULL };
+    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, NULL, NULL };
 #undef JEM__TARGET
 
 /* Linux alone gives tiles to those who ask; gcc's intrinsics want a long of 64 bits. */
@@ -9086,8 +9057,8 @@ JEM__TILE_TARGET static void jem__bf16_block_amx(const jem__bf16_block *s, jem__
     }
 }
 static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
-    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512,
-    jem__bf16_weights_avx512, jem__tile_begin, jem__tile_end };
+    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, jem__tile_begin,
+    jem__tile_end };
 #endif /* tiles */
 #endif
 
@@ -9098,23 +9069,19 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 #ifdef JEM__AMX
     if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
         uint16_t a[512], b[512];
-        float c[JEM__BF16_TILE];
+        float c[2][JEM__BF16_TILE];
         jem__bf16_block one;
         memset(&one, 0, sizeof one);
-        one.m = one.n = one.runs = 1, one.pairs = 16, one.a[0] = a, one.b[0][0] = b, one.c = c;
-        for (int i = 0; i < 512; i++)
-            a[i] = jem__to_bf16((float)(i % 7)), b[i] = jem__to_bf16((float)(i % 5));
+        one.m = one.n = one.runs = 1, one.pairs = 16, one.a[0] = a, one.b[0][0] = b, one.c = c[0];
+        for (int i = 0; i < 512; i++)              /* whole numbers; a is its own transpose */
+            a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7)),
+            b[i] = jem__to_bf16((float)(i % 5));
         jem__tile_begin();
         jem__bf16_block_amx(&one, NULL);
         jem__tile_end();
-        int right = 1;
-        for (int i = 0; i < 256; i++) {
-            float sum = 0;
-            for (int k = 0; k < 32; k++)
-                sum += (float)((i / 16 * 32 + k) % 7 * ((k / 2 * 32 + i % 16 * 2 + k % 2) % 5));
-            right &= c[i] >= sum && c[i] <= sum;
-        }
-        if (right) return &jem__bf16_amx;
+        one.c = c[1];
+        jem__bf16_block_scalar(&one, NULL);
+        if (!memcmp(c[0], c[1], sizeof c[0])) return &jem__bf16_amx;
     }
 #endif
     if ((best || isa == JEM_ISA_AVX512_BF16) && jem_isa_available(JEM_ISA_AVX512_BF16))
@@ -9142,104 +9109,81 @@ static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, 
     memset(out + edge + w * pixel, 0, (size_t)(edge + 16 * JEM__BF16_PAIR) * sizeof *out);
 }
 
-/* The taps of a phase as ny rows of nx neighbours: row j reads down[j], columns from right on, with
-   weights weight[j][0 .. nx-1]. */
-typedef struct jem__bf16_taps {
-    int ny, nx, right, down[JEM__MAX_KERNEL];
-    int weight[JEM__MAX_KERNEL][JEM__MAX_KERNEL];
-} jem__bf16_taps;
-
-static int jem__bf16_phase(const jem__conv *q, int phase, jem__phase *s, jem__bf16_taps *t) {
-    t->ny = t->nx = 0, t->right = JEM__MAX_TAPS;
-    if (!jem__conv_phase(q, phase, s)) return 0;
-    for (int i = 0; i < s->taps; i++) if (s->right[i] < t->right) t->right = s->right[i];
-    for (int i = 0; i < s->taps; i++) {
-        int j = 0;
-        while (j < t->ny && t->down[j] != s->down[i]) j++;
-        if (j == t->ny) t->down[t->ny++] = s->down[i];
-        t->weight[j][s->right[i] - t->right] = s->weight[i];
-        if (s->right[i] - t->right >= t->nx) t->nx = s->right[i] - t->right + 1;
-    }
-    return 1;
+/* A row of taps reads neighbours: where the first of them is, and which column of the kernel is its
+   x-th. */
+static int jem__bf16_first(const jem__conv *q, const jem__phase *s) {
+    return s->nx == 0 ? 0 : s->right[q->gradient ? s->nx - 1 : 0];
+}
+static int jem__bf16_kx(const jem__conv *q, const jem__phase *s, int x) {
+    return s->kx[q->gradient ? s->nx - 1 - x : x];
 }
 /* Can it be done so? No tap may look further than those zeros beside the image. */
 static int jem__bf16_fits(const jem__conv *q) {
     jem__phase s;
-    jem__bf16_taps t;
-    if (q->k > 8) return 0;
-    for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
-        if (t.ny && (t.right < -JEM__BF16_EDGE ||
-                     (s.cols - 1) * s.step_in + t.right + t.nx > q->wi + JEM__BF16_EDGE)) return 0;
+    for (int phase = 0; q->k <= 8 && jem__conv_phase(q, phase, &s); phase++) {
+        const int first = jem__bf16_first(q, &s), last = (s.cols - 1) * s.step_in + first + s.nx;
+        if (first < -JEM__BF16_EDGE || last > q->wi + JEM__BF16_EDGE) return 0;
     }
-    return 1;
+    return q->k <= 8;
 }
-static ptrdiff_t jem__bf16_span(const jem__bf16_taps *t, int c) {       /* of A, in bf16 */
-    return (t->nx * jem__bf16_pairs_of(c) + 15) / 16 * 16 * JEM__BF16_PAIR;
+static ptrdiff_t jem__bf16_span(const jem__conv *q, const jem__phase *s) {     /* of A, in bf16 */
+    return (s->nx * jem__bf16_pairs_of(q->ci) + 15) / 16 * 16 * JEM__BF16_PAIR;
 }
 /* floats of all packed weights */
 static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
     ptrdiff_t size = 0;
     jem__phase s;
-    jem__bf16_taps t;
-    for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
-        size += (q->co + 15) / 16 * t.ny * jem__bf16_span(&t, q->ci);
-    }
-    return (size + 1) / 2;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++)
+        size += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
+    return size / 2;
 }
 /* Where row i of pair k of A is */
 static ptrdiff_t jem__bf16_at(int tiled, int k, int i) {
     return (ptrdiff_t)(k / 16) * 512 + (tiled ? i * 32 + k % 16 * 2 : k % 16 * 32 + i * 2);
 }
-/* Weights w (O,I,k,k) to [phase][tile of 16 outputs][row of taps][pairs: column, channels] */
-typedef struct jem__bf16_packing {
-    const jem__bf16 *k;
-    const jem__conv *q;
-    const jem__bf16_taps *t;
-    const float *w;
-    uint16_t *out;
-} jem__bf16_packing;
-
-/* A tile of outputs. A channel's taps lie together: 16 channels of 16 outputs stay in the cache. */
-static void jem__bf16_pack_tile(void *arg, int tile) {
-    const jem__bf16_packing *a = (const jem__bf16_packing *)arg;
-    const jem__conv *q = a->q;
-    const jem__bf16_taps *t = a->t;
-    const int kk = q->k * q->k, c2 = jem__bf16_pairs_of(q->ci), o0 = tile * 16;
-    const ptrdiff_t run = jem__bf16_span(t, q->ci), step = q->gradient ? q->co * kk : kk;
-    uint16_t *out = a->out + tile * t->ny * run;
-    memset(out, 0, (size_t)(t->ny * run) * sizeof *out);
-    for (int c = 0; c < q->ci; c += 16)
-        for (int j = 0; j < t->ny; j++)
-            for (int x = 0; x < t->nx; x++)
-                for (int o = o0; o < q->co && o < o0 + 16; o++) {
-                    const int n = q->ci - c < 16 ? q->ci - c : 16, p = x * c2 + c / 2;
-                    const ptrdiff_t from = q->gradient ? (ptrdiff_t)c * q->co + o
-                                                       : (ptrdiff_t)o * q->ci + c;
-                    uint16_t some[16] = { 0 };
-                    a->k->weights(a->w + from * kk + t->weight[j][x], step, n, some);
-                    for (int i = 0; 2 * i < n; i++)
-                        memcpy(out + j * run + jem__bf16_at(a->k->tiled, p + i, o - o0),
-                               some + 2 * i, 2 * sizeof *some);
-                }
+/* The weights w of one tap, of 16 outputs from o on and 16 inputs from c on, as A's pairs k and
+   on. */
+static void jem__bf16_pack_tap(const jem__packing *p, const float *w, int o, int c, int k,
+                               uint16_t *out) {
+    const jem__conv *q = p->q;
+    const int ni = q->ci - c < 16 ? q->ci - c : 16, no = q->co - o < 16 ? q->co - o : 16;
+    float v[16][16];
+    uint16_t pairs[8 * JEM__BF16_PAIR];
+    memset(v, 0, sizeof v);
+    for (int j = 0; j < no; j++)
+        for (int i = 0; i < ni; i++) v[i][j] = w[jem__kernel_at(q, o + j, c + i)];
+    p->ctx->bf16->pairs(v[0], ni, pairs);
+    for (int i = 0; 2 * i < ni; i++)
+        for (int j = 0; j < no; j++)
+            memcpy(out + jem__bf16_at(p->ctx->bf16->tiled, k + i, j),
+                   pairs + i * JEM__BF16_PAIR + 2 * j, 2 * sizeof *pairs);
 }
-static void jem__bf16_pack(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
-    const int tiles = (q->co + 15) / 16;
+/* Weights to [phase][tile of 16 outputs][row of taps][pairs: column, channels]: a tile. A channel's
+   taps lie together in w, so 16 channels of 16 outputs stay in the cache. */
+static void jem__bf16_pack(void *packing, int tile) {
+    const jem__packing *p = (const jem__packing *)packing;
+    const jem__conv *q = p->q;
+    uint16_t *out = (uint16_t *)(void *)p->out;
     jem__phase s;
-    jem__bf16_taps t;
-    jem__bf16_packing job = { ctx->bf16, q, &t, w, (uint16_t *)(void *)packed };
-    for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
-        const ptrdiff_t size = t.ny * jem__bf16_span(&t, q->ci);
-        jem__parallel(ctx, tiles, 100.0 * (double)size * tiles, jem__bf16_pack_tile, &job);
-        job.out += tiles * size;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const ptrdiff_t run = jem__bf16_span(q, &s), size = s.ny * run;
+        uint16_t *to = out + tile * size;
+        memset(to, 0, (size_t)size * sizeof *to);
+        for (int c = 0; c < q->ci; c += 16)
+            for (int j = 0; j < s.ny; j++)
+                for (int x = 0; x < s.nx; x++)
+                    jem__bf16_pack_tap(p, p->w + s.ky[j] * q->k + jem__bf16_kx(q, &s, x), tile * 16,
+                                       c, x * jem__bf16_pairs_of(q->ci) + c / 2, to + j * run);
+        out += p->parts * size;
     }
 }
 
 /* The rows of taps that lie inside for row r of a phase: which, and the rows that they read. */
-static int jem__bf16_inside(const jem__conv *q, const jem__phase *s, const jem__bf16_taps *t, int r,
-                            int *tap_row, int *row_of) {
+static int jem__bf16_inside(const jem__conv *q, const jem__phase *s, int r, int *tap_row,
+                            int *row_of) {
     int n = 0;
-    for (int j = 0; j < t->ny; j++) {
-        const int iy = r * s->step_in + t->down[j];
+    for (int j = 0; j < s->ny; j++) {
+        const int iy = r * s->step_in + s->down[j];
         if ((unsigned)iy < (unsigned)q->hi) tap_row[n] = j, row_of[n++] = iy;
     }
     return n;
@@ -9258,27 +9202,27 @@ static ptrdiff_t jem__bf16_work(const jem__conv *q) {        /* x, where it is n
     return jem__bf16_floats(q->ci, q->hi, q->wi);
 }
 /* All channels of row r of a phase; b[0] is the next block, b[1] the last. */
-static void jem__bf16_conv_row(const jem__phase *s, const jem__bf16_taps *t, int r,
-                               const uint16_t *pack, const uint16_t *from, jem__bf16_block **b) {
+static void jem__bf16_conv_row(const jem__phase *s, int r, const uint16_t *pack,
+                               const uint16_t *from, jem__bf16_block **b) {
     const jem__conv *q = b[0]->q;
     const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
     const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
-    const ptrdiff_t run = jem__bf16_span(t, q->ci);
+    const ptrdiff_t run = jem__bf16_span(q, s);
     int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
-    const int runs = jem__bf16_inside(q, s, t, r, tap_row, row_of);
-    from += (JEM__BF16_EDGE + t->right) * pixel;
+    const int runs = jem__bf16_inside(q, s, r, tap_row, row_of);
+    from += (JEM__BF16_EDGE + jem__bf16_first(q, s)) * pixel;
     for (int o = 0, m; o < tiles; o += m) {
         m = o + 2 <= tiles ? 2 : 1;
         for (int x = 0, n; x < s->cols; x += n) {
             jem__bf16_block *now = b[0], *last = b[1];
             n = s->cols - x < most ? s->cols - x : most;
             for (int i = 0; i < runs; i++) {
-                now->a[i] = pack + (o * t->ny + tap_row[i]) * run;
+                now->a[i] = pack + (o * s->ny + tap_row[i]) * run;
                 for (int p = 0; p < n; p++)
                     now->b[i][p] = from + row_of[i] * row + (x + p) * s->step_in * pixel;
             }
-            now->m = m, now->n = n, now->runs = runs, now->a2 = t->ny * run;
-            now->pairs = t->nx * jem__bf16_pairs_of(q->ci);
+            now->m = m, now->n = n, now->runs = runs, now->a2 = s->ny * run;
+            now->pairs = s->nx * jem__bf16_pairs_of(q->ci);
             now->k->block(now, last);
             jem__bf16_finish_all(last);
             now->o = o, now->y = s->y0 + r * s->step_out, now->x = s->x0 + x * s->step_out;
@@ -9288,34 +9232,32 @@ static void jem__bf16_conv_row(const jem__phase *s, const jem__bf16_taps *t, int
     }
 }
 /* Output or input gradient, as conv. */
-static void jem__bf16_conv(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
-                           const jem__finish *f) {
-    const jem__bf16 *k = ctx->bf16;
+static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
+    const jem__bf16 *k = in->ctx->bf16;
     const uint16_t *pack = (const uint16_t *)(const void *)in->packed;
     uint16_t *work = (uint16_t *)(void *)in->work;
     float c[2][4 * JEM__BF16_TILE];
     jem__bf16_block two[2], *blocks[2] = { two, two + 1 };
     jem__phase s;
-    jem__bf16_taps t;
     memset(two, 0, sizeof two);
     for (int i = 0; i < 2; i++) two[i].k = k, two[i].q = q, two[i].f = f, two[i].c = c[i];
     if (k->begin) k->begin();
-    for (int phase = 0, have = -1; jem__bf16_phase(q, phase, &s, &t); phase++) {
+    for (int phase = 0, have = -1; jem__conv_phase(q, phase, &s); phase++) {
         const int r0 = jem__part_from(in->part.i, in->part.of, s.rows, 1),
                   r1 = jem__part_from(in->part.i + 1, in->part.of, s.rows, 1);
         if (have < 0) have = r0 * s.step_in - q->k - q->pad;           /* no tap reads higher */
         if (have < 0) have = 0;
         for (int r = r0; r < r1; r++) {
             int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
-            const int runs = in->x16 ? 0 : jem__bf16_inside(q, &s, &t, r, tap_row, row_of);
+            const int runs = in->x16 ? 0 : jem__bf16_inside(q, &s, r, tap_row, row_of);
             for (int i = 0; i < runs; i++)         /* from what has been converted on */
                 for (; have <= row_of[i]; have++)
                     jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
-            jem__bf16_conv_row(&s, &t, r, pack, in->x16 ? in->x16 : work, blocks);
+            jem__bf16_conv_row(&s, r, pack, in->x16 ? in->x16 : work, blocks);
             if (f->y16 && phase == 0)
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
         }
-        pack += (q->co + 15) / 16 * t.ny * jem__bf16_span(&t, q->ci);
+        pack += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
     }
     jem__bf16_finish_all(blocks[1]);
     if (f->y16 && in->part.i == 0)
@@ -9340,44 +9282,31 @@ static ptrdiff_t jem__bf16_y_size(const jem__conv *q) {
     return q->ho * (ptrdiff_t)((q->co + 15) / 16) * jem__bf16_y_tile(q);
 }
 
-/* One pixel's 16 channels (or the rest) from c on; x16: of the pixel, or NULL. */
-static void jem__bf16_turn(const jem__bf16 *k, const float *x, const uint16_t *x16, int channels,
-                           int c, int rows, uint16_t *out, float *sums) {
-    const int n = channels - c < 16 ? channels - c : 16;
-    uint16_t own[8 * JEM__BF16_PAIR];
-    if (!x16) k->pairs(x + (ptrdiff_t)c * JEM_LANES, n, own);
-    k->turn(x16 ? x16 + c / 2 * JEM__BF16_PAIR : own, n, rows, out,
-            sums ? sums + c * JEM_LANES : NULL);
-}
-static void jem__bf16_deal(const jem__weights *w, int g, int side, const float *x,
-                           const uint16_t *x16) {
+static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__operands *in) {
     const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
-    const int columns = jem__bf16_columns(q);
-    const int channels = side ? q->co : q->ci, width = side ? q->wo : q->wi;
+    const int channels = side ? q->co : q->ci, rows = side ? q->ho : q->hi;
+    const int width = side ? q->wo : q->wi, pad = side ? 0 : q->pad, s = side ? 1 : q->stride;
+    const int tiled = side && k->tiled, columns = side ? (q->wo + 1) / 2 * 2 : jem__bf16_columns(q);
     const ptrdiff_t pixel = jem__bf16_pixel(channels), row = jem__bf16_row(channels, width);
-    uint16_t *xs = (uint16_t *)(void *)w->x + g * jem__bf16_x_size(q),
-             *dys = (uint16_t *)(void *)w->y + g * jem__bf16_y_size(q);
-    float *sums = w->sums + (ptrdiff_t)g * q->co * JEM_LANES;
-    if (x16) x16 += JEM__BF16_EDGE * pixel;        /* its first */
-    for (int y = 0; !side && y < q->hi; y++)
-        for (int c = 0; c < q->ci; c += 16, xs += jem__bf16_x_tile(q))
-            for (int i = 0; i < columns * q->stride; i++) {
-                uint16_t *to = xs + ((ptrdiff_t)(i % q->stride) * columns + i / q->stride) * 256;
-                const int px = i - q->pad;
-                if ((unsigned)px >= (unsigned)q->wi) memset(to, 0, 256 * sizeof *to);
-                else jem__bf16_turn(k, x + ((ptrdiff_t)y * q->wi + px) * q->ci * JEM_LANES,
-                                    x16 ? x16 + y * row + px * pixel : NULL, q->ci, c, 0,
-                                    to, NULL);
+    uint16_t own[8 * JEM__BF16_PAIR], *out = (uint16_t *)(void *)(side ? w->y : w->x);
+    out += g * (side ? jem__bf16_y_size(q) : jem__bf16_x_size(q));
+    for (int y = 0; y < rows; y++)
+        for (int c = 0; c < channels; c += 16, out += s * columns * 256)
+            for (int i = 0; i < columns * s; i++) {
+                const int px = i - pad, left = channels - c < 16 ? channels - c : 16;
+                const int n = (unsigned)px < (unsigned)width ? left : 0;       /* 0: makes zeros */
+                const uint16_t *from = own;
+                if (n && in->x16)
+                    from = in->x16 + y * row + (px + JEM__BF16_EDGE) * pixel +
+                           c / 2 * JEM__BF16_PAIR;
+                else if (n)
+                    k->pairs(in->x + (((ptrdiff_t)y * width + px) * channels + c) * JEM_LANES, n,
+                             own);
+                k->turn(from, n, tiled, out + (tiled ? i / 2 * 512 + i % 2 * 16
+                                                     : (i % s * columns + i / s) * 256),
+                        side ? w->sums + ((ptrdiff_t)g * q->co + c) * JEM_LANES : NULL);
             }
-    for (int y = 0; side && y < q->ho; y++)
-        for (int o = 0; o < q->co; o += 16, dys += jem__bf16_y_tile(q)) {
-            if (q->wo % 2) memset(dys + q->wo / 2 * 512, 0, 512 * sizeof *dys);
-            for (int i = 0; i < q->wo; i++)
-                jem__bf16_turn(k, x + ((ptrdiff_t)y * q->wo + i) * q->co * JEM_LANES,
-                               x16 ? x16 + y * row + i * pixel : NULL, q->co, o, k->tiled,
-                               dys + i / 2 * 512 + i % 2 * (k->tiled ? 16 : 256), sums);
-        }
 }
 
 /* A product is a pair of tiles of output channels with a tile of input channels, and one of the
