@@ -1092,9 +1092,11 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #ifdef __GNUC__
 #define JEM__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define JEM__INLINE static inline __attribute__((always_inline))
+#define JEM__ONCE static __attribute__((noinline))         /* code for all who call it */
 #else
 #define JEM__PRINTF(f, a)
 #define JEM__INLINE static
+#define JEM__ONCE static
 #endif
 
 /* Only full unrolling keeps the accumulators in registers; each compiler spells it its own way. */
@@ -1288,9 +1290,8 @@ static int jem__x86_tiles(void) {
 /* The system must save the registers too: OSXSAVE, then XCR0 (Intel SDM vol. 1, 13.3 and 15.2). */
 static int jem__x86_has(jem_isa isa) {
     unsigned a, b, c, d, lo, hi;
-    if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
     const unsigned need = 1u << 27 | 1u << 28 | 1u << 12;              /* OSXSAVE, AVX, FMA */
-    if ((c & need) != need) return 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need) return 0;
     __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
@@ -1314,11 +1315,9 @@ int jem_isa_available(jem_isa isa) {
 #ifdef JEM__X86
     case JEM_ISA_AVX2: case JEM_ISA_AVX512: case JEM_ISA_AVX512_BF16: case JEM_ISA_AMX:
         return jem__x86_has(isa);
-#endif
-#ifdef JEM__ARM
+#elif defined(JEM__ARM)
     case JEM_ISA_NEON: return 1;
-#endif
-#ifdef JEM__WASM
+#elif defined(JEM__WASM)
     case JEM_ISA_WASM: return 1;
 #endif
     default: return 0;
@@ -1422,8 +1421,8 @@ typedef struct jem__weights {
     const jem__conv *q;
     int stage, groups, products, finishes;         /* stage: 0, 1 or 2 of these */
     float *dw, *db;                                /* (O,I,k,k) and (O), or NULL: added to */
-    ptrdiff_t x_size, y_size, product_size, sums_size;
-    ptrdiff_t x_step, y_step, product_step;        /* the method's own */
+    int planes;                                    /* of the operands: groups, or points */
+    ptrdiff_t x_plane, y_plane, product_size, product_step, sums_size;
     float *x, *y, *product, *sums;
 } jem__weights;
 
@@ -1459,6 +1458,11 @@ static ptrdiff_t jem__bf16_floats(int c, int h, int w);
 
 /* Average pooling of (h,w,c) to (ho,wo,c): windows of kh x kw; scale: 1/(kh kw). */
 typedef struct jem__pool { int w, c, kh, kw, stride, ho, wo; float scale; } jem__pool;
+/* Where pixel t of the window of output pixel o is. */
+JEM__INLINE ptrdiff_t jem__pool_at(const jem__pool *p, int o, int t) {
+    const ptrdiff_t row = o / p->wo * p->stride + t / p->kw;
+    return (row * p->w + o % p->wo * p->stride + t % p->kw) * p->c * JEM_LANES;
+}
 /* A normalisation of (pixels,c): see >>ops. */
 typedef struct jem__norm {
     float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
@@ -1500,7 +1504,7 @@ typedef struct jem__kernels {
     void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
     void (*pool)(const jem__pool *, const float *, float *);
     void (*pool_back)(const jem__pool *, const float *, float *);
-    void (*moment)(const float *, const float *, int, ptrdiff_t, int, float *);
+    void (*moment)(const float *, const float *, int, ptrdiff_t, ptrdiff_t, float *);
     void (*normalize)(const jem__norm *, const float *, float *);
     void (*normalize_sums)(const jem__norm *, const float *, const float *);
     void (*normalize_back)(const jem__norm *, int, const float *, const float *, float *);
@@ -1514,6 +1518,8 @@ typedef struct jem__kernels {
 static const jem__kernels *jem__kernels_for(jem_isa isa);
 /* Sets k, bf16, isa and precision as the desc asks; 0 if that is not available. */
 static int jem__engine_open(jem_ctx *ctx);
+/* Two words that are a function of key and counter. */
+static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t *, uint32_t *);
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
@@ -1548,47 +1554,23 @@ jem_precision jem_ctx_precision(const jem_ctx *ctx) {
 int jem_ctx_threads(const jem_ctx *ctx) { return ctx ? ctx->threads : 1; }
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
-/* Threefry-2x32-20: 20 rounds of add, rotate, xor, the key mixed in every 4. The kernels have the
-   same function on vectors, one counter per lane. */
-
-static const unsigned jem__threefry_rotate[8] = { 13, 15, 26, 6, 17, 29, 16, 24 };
-#define JEM__THREEFRY_PARITY 0x1BD11BDAu
-
-static void jem__threefry(const uint32_t key[2], uint32_t x[2]) {
-    const uint32_t ks[3] = { key[0], key[1], key[0] ^ key[1] ^ JEM__THREEFRY_PARITY };
-    x[0] += ks[0], x[1] += ks[1];
-    for (unsigned r = 0; r < 20; r++) {
-        unsigned s = jem__threefry_rotate[r & 7];
-        x[0] += x[1];
-        x[1] = (x[1] << s | x[1] >> (32 - s)) ^ x[0];
-        if ((r & 3) == 3) {
-            unsigned j = r / 4 + 1;
-            x[0] += ks[j % 3], x[1] += ks[(j + 1) % 3] + j;
-        }
-    }
-}
+/* Threefry itself is among the kernels (>>engine), one counter per lane; here is the scalar one. */
 
 jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream) {
-    uint32_t x[2] = { (uint32_t)stream, (uint32_t)(stream >> 32) ^ 0x80000000u };
     jem_rng r = { { 0, 0 }, 0 };
-    if (!rng) return r;
-    jem__threefry(rng->key, x);
-    r.key[0] = x[0], r.key[1] = x[1], r.counter = 0;
+    if (rng) jem__threefry_scalar(rng->key, stream ^ (uint64_t)1 << 63, &r.key[0], &r.key[1]);
     return r;
 }
 
 jem_rng jem_rng_seed(uint64_t seed) {
-    jem_rng r;
-    r.key[0] = (uint32_t)seed, r.key[1] = (uint32_t)(seed >> 32), r.counter = 0;
+    const jem_rng r = { { (uint32_t)seed, (uint32_t)(seed >> 32) }, 0 };
     return jem_rng_split(&r, 0);
 }
 
 uint32_t jem_rng_u32(jem_rng *rng) {
-    if (!rng) return 0;
-    uint32_t x[2] = { (uint32_t)rng->counter, (uint32_t)(rng->counter >> 32) };
-    rng->counter++;
-    jem__threefry(rng->key, x);
-    return x[0];
+    uint32_t x = 0, spare;
+    if (rng) jem__threefry_scalar(rng->key, rng->counter++, &x, &spare);
+    return x;
 }
 
 float jem_rng_uniform(jem_rng *rng) {
@@ -1743,7 +1725,7 @@ typedef struct jem__step {
 
     /* the plan's notes (see >>plan; the plain walk has none) */
     int pos;                                       /* list[pos] is this step; -1: none is */
-    int value_buf, aux_buf, grad_buf;              /* buffers; -1: none */
+    int value_buf, aux_buf, grad_buf;              /* buffers; 0: none */
     int readers;                                   /* how often its value is read, and ... */
     struct jem__step *reader;                      /* ... who reads it first */
     struct jem__step *conv, *plus;                 /* it ends a fused conv (-> add) -> activation */
@@ -1759,6 +1741,9 @@ typedef struct jem__step {
 
 typedef enum { JEM__EVAL, JEM__GRAD, JEM__BACKWARD } jem__mode;
 
+/* Memory that steps need from one time to another. */
+typedef struct jem__buf { int start, end; ptrdiff_t size, at; } jem__buf;
+
 typedef struct jem__run {
     jem_ctx *ctx;
     jem__mode mode;
@@ -1768,6 +1753,14 @@ typedef struct jem__run {
     jem__place work;                               /* scratch for the op that runs, of part 0; */
     ptrdiff_t part_step;                           /* floats from there to the next part's */
     int parts;                                     /* threads that share a group */
+
+    /* the plan's notes (see >>plan) */
+    jem__buf *bufs;
+    int n_bufs, slots;                             /* slots: regions, in which the buffers lie */
+    int from, to, back, both;                      /* what is going on: list[from..to-1], back, or
+                                                      both ways */
+    float *base;
+    ptrdiff_t region;                              /* floats */
 } jem__run;
 
 /* What only built-in ops have: of an op, and of one call. */
@@ -1807,6 +1800,9 @@ static int jem__has(const jem__node *n, int flag) {
 }
 static ptrdiff_t jem__padded(const jem_param *p) {
     return (p->size + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
+}
+static int jem__calls(const jem__node *n) {        /* of its op, for the whole batch */
+    return jem__has(n, JEM__OP_WHOLE) ? 1 : n->groups;
 }
 static int jem__trains(const jem__node *n) {       /* has a parameter that wants a gradient */
     for (int i = 0; n->op && n->op->traits && n->op->traits->param_grad && i < n->params; i++)
@@ -1882,8 +1878,7 @@ static int jem__live_lanes(int n, int group) {     /* images of a group of n */
     return n - group * JEM_LANES < JEM_LANES ? n - group * JEM_LANES : JEM_LANES;
 }
 static jem_shape jem__shape(int n, int c, int h, int w) {
-    jem_shape s;
-    s.n = n, s.c = c, s.h = h, s.w = w;
+    const jem_shape s = { n, c, h, w };
     return s;
 }
 static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
@@ -2050,7 +2045,7 @@ static void jem__run_marks(jem__run *r, jem__node *target, jem__node *leaf) {
     for (int i = 0; i <= last; i++) {
         jem__step *s = steps + i;
         memset(s, 0, sizeof *s);
-        s->node = r->ctx->nodes[i];
+        s->node = r->ctx->nodes[i], s->pos = -1;
         for (int k = 0; k < s->node->inputs; k++) s->in[k] = steps + s->node->in[k]->index;
     }
     r->target = steps + last, r->leaf = leaf ? steps + leaf->index : NULL;
@@ -2073,22 +2068,21 @@ static void jem__run_marks(jem__run *r, jem__node *target, jem__node *leaf) {
     }
 }
 
+/* Memory for all groups of what stays after the run, if it has none yet; `push`: when it got it. */
+static int jem__keep_room(const jem__node *n, float **at, uint64_t *push) {
+    if (*at) return 1;
+    *at = jem__push_floats(n->t.ctx, n->groups * n->stride);
+    *push = n->t.ctx->pushes;
+    return *at != NULL;
+}
+
 /* Values that stay after the run: the target's, small ones, and those asked for. */
 static jem_status jem__run_kept(jem__run *r) {
-    jem_ctx *ctx = r->ctx;
-    for (jem__step *s = ctx->steps; s <= r->target; s++) {
+    for (jem__step *s = r->ctx->steps; s <= r->target; s++) {
         jem__node *n = s->node;
-        if (s->runs && !n->value &&
-            (s == r->target || n->keep || n->stride <= 128 * JEM_LANES)) {
-            n->value = (float *)jem__push(ctx, (size_t)(n->groups * n->stride) * sizeof(float));
-            n->value_push = ctx->pushes;
-            if (!n->value) return JEM_NO_MEMORY;
-        }
-        if (s == r->leaf && !n->grad) {
-            n->grad = (float *)jem__push(ctx, (size_t)(n->groups * n->stride) * sizeof(float));
-            n->grad_push = ctx->pushes;
-            if (!n->grad) return JEM_NO_MEMORY;
-        }
+        const int value = s->runs && (s == r->target || n->keep || n->stride <= 128 * JEM_LANES);
+        if ((value && !jem__keep_room(n, &n->value, &n->value_push)) ||
+            (s == r->leaf && !jem__keep_room(n, &n->grad, &n->grad_push))) return JEM_NO_MEMORY;
         if (n->value) s->value = jem__all_groups(n, n->value);
         if (s == r->leaf) s->grad = jem__all_groups(n, n->grad);
     }
@@ -2202,19 +2196,17 @@ static jem_status jem__walk_plain(jem__run *r) {
     jem_status status = jem__walk_memory(r);
     for (int i = 0; status == JEM_OK && i < r->n; i++) {
         jem__step *s = r->list[i];
-        const int calls = jem__has(s->node, JEM__OP_WHOLE) ? 1 : s->node->groups;
-        for (int g = 0; g < calls; g++) jem__step_forward(r, s, g);
+        for (int g = 0; g < jem__calls(s->node); g++) jem__step_forward(r, s, g);
     }
     if (status != JEM_OK || r->mode == JEM__EVAL) return status;
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
     for (int i = r->n; status == JEM_OK && i-- > 0;) {
         jem__step *s = r->list[i];
-        const int calls = jem__has(s->node, JEM__OP_WHOLE) ? 1 : s->node->groups;
         if (!s->needs) continue;
         if (r->mode == JEM__BACKWARD && jem__trains(s->node)) status = jem__step_params(r, s);
         for (int k = 0; k < s->node->inputs; k++)
             if (s->in[k]->needs) s->add[k] = s->in[k]->written, s->in[k]->written = 1;
-        for (int g = 0; g < calls; g++) jem__step_backward(r, s, g);
+        for (int g = 0; g < jem__calls(s->node); g++) jem__step_backward(r, s, g);
     }
     return status;
 }
@@ -2234,27 +2226,11 @@ static jem_status jem__walk_plain(jem__run *r) {
        with that of the activation before it;
      - hands bf16 from convolution to convolution, where both work in it. */
 
-typedef struct jem__buf { int start, end; ptrdiff_t size, at; } jem__buf;
-
-typedef struct jem__plan {
-    jem__run *r;
-    jem_ctx *ctx;
-    jem__mode mode;
-    jem__step **list;                              /* the run's, as are n and mode */
-    int n;
-    jem__buf *bufs;
-    int n_bufs, slots;                             /* slots: regions */
-    int from, to, back, both;                      /* what is going on: list[from..to-1], back, or
-                                                      both ways */
-    float *base;
-    ptrdiff_t region;                              /* floats */
-} jem__plan;
-
-static int jem__plan_buf(jem__plan *p, int start, int end, ptrdiff_t floats) {
-    jem__buf *b = p->bufs + p->n_bufs;
+static int jem__plan_buf(jem__run *r, int start, int end, ptrdiff_t floats) {
+    jem__buf *b = r->bufs + r->n_bufs;
     b->start = start, b->end = end, b->at = -1;
     b->size = (floats + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
-    return p->n_bufs++;
+    return r->n_bufs++;
 }
 
 /* ---- what can be one ------------------------------------------------------------------------- */
@@ -2267,14 +2243,14 @@ static int jem__plan_buf(jem__plan *p, int start, int end, ptrdiff_t floats) {
                 the activation stands: its `back_conv`, the conv's `back_in`
 
    A value in between is stored only if somebody else reads it. */
-static void jem__plan_fuse(jem__plan *p) {
-    for (int j = 0; j < p->n; j++)
-        for (int k = 0; k < p->list[j]->node->inputs; k++) {
-            jem__step *in = p->list[j]->in[k];
-            if (in->readers++ == 0) in->reader = p->list[j];
+static void jem__plan_fuse(jem__run *r) {
+    for (int j = 0; j < r->n; j++)
+        for (int k = 0; k < r->list[j]->node->inputs; k++) {
+            jem__step *in = r->list[j]->in[k];
+            if (in->readers++ == 0) in->reader = r->list[j];
         }
-    for (int i = 0; i < p->n; i++) {
-        jem__step *c = p->list[i], *last = c, *sum = NULL;
+    for (int i = 0; i < r->n; i++) {
+        jem__step *c = r->list[i], *last = c, *sum = NULL;
         if (!jem__has(c->node, JEM__OP_CONV)) continue;
         jem__step *act = c->in[0];
         if (act->pos >= 0 && jem__has(act->node, JEM__OP_ACTIVATION) && act->readers == 1 &&
@@ -2297,8 +2273,8 @@ static void jem__plan_fuse(jem__plan *p) {
    the first time it is written to the last time it is read. */
 
 static int jem__time_forward(const jem__step *s) { return s->runs_in ? s->runs_in->pos : s->pos; }
-static int jem__time_back(const jem__plan *p, const jem__step *s) {
-    return 2 * p->n - 1 - (s->back_in ? s->back_in->pos : s->pos);
+static int jem__time_back(const jem__run *r, const jem__step *s) {
+    return 2 * r->n - 1 - (s->back_in ? s->back_in->pos : s->pos);
 }
 
 /* bf16 pays where a convolution in bf16 writes what another reads: for its output, or its input
@@ -2306,29 +2282,29 @@ static int jem__time_back(const jem__plan *p, const jem__step *s) {
 static int jem__writes_bf16(const jem__step *s) {
     return !s->runs_in && (s->conv ? s->conv : s)->node->bf16_out;
 }
-static int jem__params_bf16(const jem__plan *p, const jem__step *s) {
-    return p->mode != JEM__BACKWARD || !jem__trains(s->node) || s->node->bf16_params;
+static int jem__params_bf16(const jem__run *r, const jem__step *s) {
+    return r->mode != JEM__BACKWARD || !jem__trains(s->node) || s->node->bf16_params;
 }
-static int jem__reads_bf16(const jem__plan *p, const jem__step *reader, const jem__step *s) {
+static int jem__reads_bf16(const jem__run *r, const jem__step *reader, const jem__step *s) {
     return reader->node->bf16_out && reader->in[0] == s && jem__writes_bf16(s) &&
-           jem__params_bf16(p, reader);
+           jem__params_bf16(r, reader);
 }
 
 /* The last time that a value (bf16: that copy of it) is read from memory; -1: never. */
-static int jem__last_read(const jem__plan *p, const jem__step *s, int bf16) {
+static int jem__last_read(const jem__run *r, const jem__step *s, int bf16) {
     const int own = !bf16 && s->needs && s->node->op->keeps & JEM_KEEPS_OUTPUT;
-    int until = own ? jem__time_back(p, s) : -1;
-    for (int j = s->pos + 1; j < p->n; j++)
-        for (int k = 0; k < p->list[j]->node->inputs; k++) {
-            const jem__step *reader = p->list[j];
+    int until = own ? jem__time_back(r, s) : -1;
+    for (int j = s->pos + 1; j < r->n; j++)
+        for (int k = 0; k < r->list[j]->node->inputs; k++) {
+            const jem__step *reader = r->list[j];
             const jem_op *op = reader->node->op;
-            if (reader->in[k] != s || jem__reads_bf16(p, reader, s) != bf16) continue;
+            if (reader->in[k] != s || jem__reads_bf16(r, reader, s) != bf16) continue;
             if (s->runs_in && (reader == s->runs_in || reader->runs_in == s->runs_in))
                 continue;                          /* in registers */
             int keeps = op->keeps;
-            if (p->mode == JEM__BACKWARD && jem__trains(reader->node))
+            if (r->mode == JEM__BACKWARD && jem__trains(reader->node))
                 keeps |= op->traits->keeps_for_params;
-            const int last = reader->needs && keeps >> k & 1 ? jem__time_back(p, reader)
+            const int last = reader->needs && keeps >> k & 1 ? jem__time_back(r, reader)
                                                              : jem__time_forward(reader);
             if (last > until) until = last;
         }
@@ -2337,90 +2313,88 @@ static int jem__last_read(const jem__plan *p, const jem__step *s, int bf16) {
 
 /* A sum's gradient is its inputs' gradient: they can all be one buffer, if nobody adds to one of
    them before the other has been read. */
-static int jem__same_gradient(const jem__plan *p, const jem__step *s, int k) {
+static int jem__same_gradient(const jem__run *r, const jem__step *s, int k) {
     if (s->in[0] == s->in[1]) return 0;
     if (k == 0) return 1;
     for (int side = 0; side < 2; side++) {
         const jem__step *a = s->in[side], *b = s->in[1 - side];
-        for (int j = a->pos + 1; j < p->n; j++)
-            for (int i = 0; i < p->list[j]->node->inputs; i++)
-                if (p->list[j] != s && p->list[j]->in[i] == a &&
-                    jem__time_back(p, p->list[j]) <= jem__time_back(p, b)) return 0;
+        for (int j = a->pos + 1; j < r->n; j++)
+            for (int i = 0; i < r->list[j]->node->inputs; i++)
+                if (r->list[j] != s && r->list[j]->in[i] == a &&
+                    jem__time_back(r, r->list[j]) <= jem__time_back(r, b)) return 0;
     }
     return 1;
 }
 
 /* Of the gradient that a convolution in bf16 reads: is it one that another writes last? It may have
    come through a sum, unchanged. */
-static void jem__plan_bf16_gradient(jem__plan *p, jem__step *c) {
-    if (!c->node->bf16_grad || !c->needs || !c->in[0]->needs || !jem__params_bf16(p, c)) return;
+static void jem__plan_bf16_gradient(jem__run *r, jem__step *c) {
+    if (!c->node->bf16_grad || !c->needs || !c->in[0]->needs || !jem__params_bf16(r, c)) return;
     jem__step *g = c, *last = NULL;
     if (c->readers == 1 && jem__has(c->reader->node, JEM__OP_SUM) &&
         c->reader->in[0] != c->reader->in[1] && c->reader->node->stride == c->node->stride)
         g = c->reader;
-    for (int j = g->pos + 1; j < p->n && !last; j++)
-        for (int k = 0; k < p->list[j]->node->inputs; k++)
-            if (p->list[j]->in[k] == g && p->list[j]->needs) last = p->list[j];
+    for (int j = g->pos + 1; j < r->n && !last; j++)
+        for (int k = 0; k < r->list[j]->node->inputs; k++)
+            if (r->list[j]->in[k] == g && r->list[j]->needs) last = r->list[j];
     if (!last || !(last->back_conv ? last->back_conv : last)->node->bf16_grad || last->back_in)
         return;
-    const int from = 2 * p->n - 1 - last->pos, to = jem__time_back(p, c);
+    const int from = 2 * r->n - 1 - last->pos, to = jem__time_back(r, c);
     const jem_tensor *t = &g->node->t;
     c->dy16 = g, g->grad16_by = last, c->grad16_only = g == c && c->readers == 1;
-    if (g->grad16_buf < 0)
-        g->grad16_buf = jem__plan_buf(p, from, to, jem__bf16_floats(t->c, t->h, t->w));
-    if (p->bufs[g->grad16_buf].end < to) p->bufs[g->grad16_buf].end = to;
+    if (!g->grad16_buf)
+        g->grad16_buf = jem__plan_buf(r, from, to, jem__bf16_floats(t->c, t->h, t->w));
+    if (r->bufs[g->grad16_buf].end < to) r->bufs[g->grad16_buf].end = to;
 }
 
-static void jem__plan_values(jem__plan *p) {
-    for (int i = 0; i < p->n; i++) {
-        jem__step *s = p->list[i], *over = s->node->inputs ? s->in[0] : NULL;
+static void jem__plan_values(jem__run *r) {
+    for (int i = 0; i < r->n; i++) {
+        jem__step *s = r->list[i], *over = s->node->inputs ? s->in[0] : NULL;
         const jem__node *n = s->node;
-        const int from = jem__time_forward(s), until = jem__last_read(p, s, 0);
-        const int last16 = jem__writes_bf16(s) ? jem__last_read(p, s, 1) : -1;
+        const int from = jem__time_forward(s), until = jem__last_read(r, s, 0);
+        const int last16 = jem__writes_bf16(s) ? jem__last_read(r, s, 1) : -1;
         if (last16 >= 0)
-            s->value16_buf = jem__plan_buf(p, from, last16,
+            s->value16_buf = jem__plan_buf(r, from, last16,
                                            jem__bf16_floats(n->t.c, n->t.h, n->t.w));
         if (n->value || until < 0) continue;       /* kept: outside the region */
-        if (jem__has(n, JEM__OP_IN_PLACE) && over->value_buf >= 0 &&
-            over->node->stride == n->stride && p->bufs[over->value_buf].end == from) {
+        if (jem__has(n, JEM__OP_IN_PLACE) && over->value_buf &&
+            over->node->stride == n->stride && r->bufs[over->value_buf].end == from) {
             s->value_buf = over->value_buf;
-            p->bufs[s->value_buf].end = until;
-        } else s->value_buf = jem__plan_buf(p, from, until, n->stride);
+            r->bufs[s->value_buf].end = until;
+        } else s->value_buf = jem__plan_buf(r, from, until, n->stride);
     }
-    for (int i = 0; i < p->n; i++) {
-        jem__step *s = p->list[i];
+    for (int i = 0; i < r->n; i++) {
+        jem__step *s = r->list[i];
         if (s->node->aux_bytes)
-            s->aux_buf = jem__plan_buf(p, i, s->needs ? 2 * p->n - 1 - i : i,
+            s->aux_buf = jem__plan_buf(r, i, s->needs ? 2 * r->n - 1 - i : i,
                                        (ptrdiff_t)((s->node->aux_bytes + 3) / 4));
     }
 }
 
 /* A gradient lives from its first writer to the step itself. A step may hand its own on to an input
    if no sibling shares it beyond that moment. */
-static void jem__plan_gradients(jem__plan *p) {
-    const int both = JEM__OP_IN_PLACE | JEM__OP_STORES;
-    for (int i = p->n - 1; i >= 0; i--) {
-        jem__step *s = p->list[i];
+static void jem__plan_gradients(jem__run *r) {
+    for (int i = r->n - 1; i >= 0; i--) {
+        jem__step *s = r->list[i];
         if (!s->needs) continue;
-        const int now = 2 * p->n - 1 - i, end = jem__time_back(p, s);
+        const int now = 2 * r->n - 1 - i, end = jem__time_back(r, s);
         const int stored = !s->back_conv && !s->grad16_only;           /* its own gradient is */
         if (stored) {
-            if (s->grad_buf < 0) s->grad_buf = jem__plan_buf(p, now, end, s->node->stride);
-            if (p->bufs[s->grad_buf].end < end) p->bufs[s->grad_buf].end = end;
+            if (!s->grad_buf) s->grad_buf = jem__plan_buf(r, now, end, s->node->stride);
+            if (r->bufs[s->grad_buf].end < end) r->bufs[s->grad_buf].end = end;
         }
-        const int own = stored && p->bufs[s->grad_buf].end == now;
-        const int in_place = own && s->node->op->traits &&
-                             (s->node->op->traits->flags & both) == both;
+        const int in_place = stored && r->bufs[s->grad_buf].end == now &&
+                             jem__has(s->node, JEM__OP_IN_PLACE);
         for (int k = 0; k < s->node->inputs; k++) {
             jem__step *in = s->in[k];
-            if (!in->needs || in->pos < 0 || in->grad_buf >= 0 || in->back_conv || in->grad16_only)
+            if (!in->needs || in->pos < 0 || in->grad_buf || in->back_conv || in->grad16_only)
                 continue;
             if (in_place && in->node->stride == s->node->stride &&
-                (jem__has(s->node, JEM__OP_SUM) ? jem__same_gradient(p, s, k) : k == 0)) {
+                (jem__has(s->node, JEM__OP_SUM) ? jem__same_gradient(r, s, k) : k == 0)) {
                 in->grad_buf = s->grad_buf;
-                if (p->bufs[in->grad_buf].end < jem__time_back(p, in))
-                    p->bufs[in->grad_buf].end = jem__time_back(p, in);
-            } else in->grad_buf = jem__plan_buf(p, end, jem__time_back(p, in), in->node->stride);
+                if (r->bufs[in->grad_buf].end < jem__time_back(r, in))
+                    r->bufs[in->grad_buf].end = jem__time_back(r, in);
+            } else in->grad_buf = jem__plan_buf(r, end, jem__time_back(r, in), in->node->stride);
         }
     }
 }
@@ -2428,61 +2402,58 @@ static void jem__plan_gradients(jem__plan *p) {
 /* ---- where: places in a region --------------------------------------------------------------- */
 
 /* The largest first, each at the lowest place where it meets nobody in time. */
-static jem_status jem__plan_layout(jem__plan *p) {
-    int *order = (int *)jem__push(p->ctx, (size_t)(p->n_bufs + 1) * 2 * sizeof *order);
+static jem_status jem__plan_layout(jem__run *r) {
+    int *order = (int *)jem__push(r->ctx, (size_t)(r->n_bufs + 1) * 2 * sizeof *order);
     if (!order) return JEM_NO_MEMORY;
-    int *placed = order + p->n_bufs, n_placed = 0; /* sorted by place */
-    for (int i = 0; i < p->n_bufs; i++) {
+    int *placed = order + r->n_bufs, n_placed = 0; /* sorted by place */
+    for (int i = 0; i < r->n_bufs; i++) {
         int j = i;
-        for (; j > 0 && p->bufs[order[j - 1]].size < p->bufs[i].size; j--) order[j] = order[j - 1];
+        for (; j > 0 && r->bufs[order[j - 1]].size < r->bufs[i].size; j--) order[j] = order[j - 1];
         order[j] = i;
     }
-    for (int i = 0; i < p->n_bufs; i++) {
-        jem__buf *b = p->bufs + order[i];
+    for (int i = 0; i < r->n_bufs; i++) {
+        jem__buf *b = r->bufs + order[i];
         ptrdiff_t at = 0;
         for (int j = 0; j < n_placed; j++) {
-            const jem__buf *o = p->bufs + placed[j];
+            const jem__buf *o = r->bufs + placed[j];
             if (o->end < b->start || o->start > b->end) continue;
             if (o->at - at >= b->size) break;
             if (o->at + o->size > at) at = o->at + o->size;
         }
         b->at = at;
-        if (at + b->size > p->region) p->region = at + b->size;
+        if (at + b->size > r->region) r->region = at + b->size;
         int j = n_placed++;
-        for (; j > 0 && p->bufs[placed[j - 1]].at > at; j--) placed[j] = placed[j - 1];
+        for (; j > 0 && r->bufs[placed[j - 1]].at > at; j--) placed[j] = placed[j - 1];
         placed[j] = order[i];
     }
     return JEM_OK;
 }
 
-static jem__place jem__buf_place(const jem__plan *p, int buf) {
-    jem__place none = { NULL, 0, 1 };
-    if (buf < 0) return none;
-    none.at = p->base + p->bufs[buf].at, none.step = p->region, none.slots = p->slots;
-    return none;
+static jem__place jem__buf_place(const jem__run *r, int buf) {
+    const jem__place p = { buf ? r->base + r->bufs[buf].at : NULL, r->region, r->slots };
+    return p;
 }
 
 /* Behind the buffers of a region is the scratch of each part; a gradient that is nowhere (it stays
    in registers) points there too, because NULL would say that no backward follows. */
-static jem_status jem__plan_places(jem__plan *p) {
-    jem__run *r = p->r;
-    const ptrdiff_t work = p->region;
-    for (int i = 0; i < p->n; i++)
-        if (p->list[i]->node->work > r->part_step) r->part_step = p->list[i]->node->work;
+static jem_status jem__plan_places(jem__run *r) {
+    const ptrdiff_t work = r->region;
+    for (int i = 0; i < r->n; i++)
+        if (r->list[i]->node->work > r->part_step) r->part_step = r->list[i]->node->work;
     r->part_step += (16 - r->part_step % 16) % 16 + 16;
-    p->region += r->part_step * r->parts;
-    p->region = (p->region / 1024 + 1) * 1024 + 16 * JEM_LANES;        /* no power of two apart */
-    p->base = jem__push_floats(p->ctx, p->slots * p->region);
-    if (!p->base) return JEM_NO_MEMORY;
-    r->work.at = p->base + work, r->work.step = p->region, r->work.slots = p->slots;
-    for (int i = 0; i < p->n; i++) {
-        jem__step *s = p->list[i];
-        if (!s->node->value) s->value = jem__buf_place(p, s->value_buf);
-        s->aux = jem__buf_place(p, s->aux_buf);
-        s->grad = s->grad_buf < 0 ? r->work : jem__buf_place(p, s->grad_buf);
-        s->value16 = jem__buf_place(p, s->value16_buf);
-        s->grad16 = jem__buf_place(p, s->grad16_buf);
-        s->reads16 = s->node->inputs && jem__reads_bf16(p, s, s->in[0]);
+    r->region += r->part_step * r->parts;
+    r->region = (r->region / 1024 + 1) * 1024 + 16 * JEM_LANES;        /* no power of two apart */
+    r->base = jem__push_floats(r->ctx, r->slots * r->region);
+    if (!r->base) return JEM_NO_MEMORY;
+    r->work.at = r->base + work, r->work.step = r->region, r->work.slots = r->slots;
+    for (int i = 0; i < r->n; i++) {
+        jem__step *s = r->list[i];
+        if (!s->node->value) s->value = jem__buf_place(r, s->value_buf);
+        s->aux = jem__buf_place(r, s->aux_buf);
+        s->grad = s->grad_buf ? jem__buf_place(r, s->grad_buf) : r->work;
+        s->value16 = jem__buf_place(r, s->value16_buf);
+        s->grad16 = jem__buf_place(r, s->grad16_buf);
+        s->reads16 = s->node->inputs && jem__reads_bf16(r, s, s->in[0]);
     }
     return JEM_OK;
 }
@@ -2495,12 +2466,12 @@ static int jem__convolves(const jem__step *s, int back) {
     return jem__has((conv ? conv : s)->node, JEM__OP_CONV);
 }
 
-static void jem__plan_forward(const jem__plan *p, jem__step *s, int group, int part) {
+static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int part) {
     jem__step *conv = s->conv, *sum = s->plus, *raw = sum ? sum : conv;
     jem_call c;
     jem__inner in;
     if (s->runs_in || (part && !jem__convolves(s, 0))) return;
-    jem__call_open(p->r, conv ? conv : s, group, part, &c, &in);
+    jem__call_open(r, conv ? conv : s, group, part, &c, &in);
     in.y16 = jem__at_place16(s->value16, group);
     if (conv) {
         c.y = jem__at_place(raw->value, group);
@@ -2513,16 +2484,16 @@ static void jem__plan_forward(const jem__plan *p, jem__step *s, int group, int p
     (conv ? conv : s)->node->op->forward(&c);
 }
 
-static void jem__plan_backward(const jem__plan *p, jem__step *s, int group, int part) {
+static void jem__plan_backward(const jem__run *r, jem__step *s, int group, int part) {
     jem__step *conv = s->back_conv;
     if (s->back_in || (part && !jem__convolves(s, 1))) return;
     if (!jem__has(s->node, JEM__OP_CONV) && !conv) {
-        jem__step_backward(p->r, s, group);
+        jem__step_backward(r, s, group);
         return;
     }
     jem_call c;
     jem__inner in;
-    jem__call_open(p->r, conv ? conv : s, group, part, &c, &in);
+    jem__call_open(r, conv ? conv : s, group, part, &c, &in);
     if (conv) {                                    /* it goes on through the activation */
         const int to = s->in[0]->needs;
         in.act = s->node->user, in.act_aux = jem__at_place(s->aux, group), in.add[0] = s->add[0];
@@ -2534,125 +2505,121 @@ static void jem__plan_backward(const jem__plan *p, jem__step *s, int group, int 
 }
 
 /* What is going on, of one group. */
-static void jem__plan_group(const jem__plan *p, int back, int group) {
-    for (int i = p->from; !back && i < p->to; i++) jem__plan_forward(p, p->list[i], group, 0);
-    for (int i = p->to - 1; back && i >= p->from; i--)
-        if (p->list[i]->needs) jem__plan_backward(p, p->list[i], group, 0);
+static void jem__plan_group(const jem__run *r, int back, int group) {
+    for (int i = r->from; !back && i < r->to; i++) jem__plan_forward(r, r->list[i], group, 0);
+    for (int i = r->to - 1; back && i >= r->from; i--)
+        if (r->list[i]->needs) jem__plan_backward(r, r->list[i], group, 0);
 }
 static void jem__task_group(void *arg, int slot) { /* or all the groups that share a region */
-    const jem__plan *p = (const jem__plan *)arg;
-    const int groups = p->list[p->from]->node->groups;
-    for (int g = slot; g < groups; g += p->back ? groups : p->slots) {
-        jem__plan_group(p, p->back, g);
-        if (!p->both) continue;
-        jem__seed(p->r, g);
-        jem__plan_group(p, 1, g);
+    const jem__run *r = (const jem__run *)arg;
+    const int groups = r->list[r->from]->node->groups;
+    for (int g = slot; g < groups; g += r->back ? groups : r->slots) {
+        jem__plan_group(r, r->back, g);
+        if (!r->both) continue;
+        jem__seed(r, g);
+        jem__plan_group(r, 1, g);
     }
 }
 static void jem__task_part(void *arg, int i) {
-    const jem__plan *p = (const jem__plan *)arg;
-    jem__step *s = p->list[p->from];
-    const int parts = jem__convolves(s, p->back) ? p->r->parts : 1;
-    (p->back ? jem__plan_backward : jem__plan_forward)(p, s, i / parts, i % parts);
+    const jem__run *r = (const jem__run *)arg;
+    jem__step *s = r->list[r->from];
+    const int parts = jem__convolves(s, r->back) ? r->parts : 1;
+    (r->back ? jem__plan_backward : jem__plan_forward)(r, s, i / parts, i % parts);
 }
 
-static double jem__flops(const jem__plan *p, int from, int to) {
+static double jem__flops(const jem__run *r, int from, int to) {
     double sum = 0;
-    for (int i = from; i < to; i++) sum += p->list[i]->node->flops * p->list[i]->node->groups;
+    for (int i = from; i < to; i++) sum += r->list[i]->node->flops * r->list[i]->node->groups;
     return sum;
 }
 
 /* list[from..to-1] forward or back over all groups: depth-first, or, where there are fewer groups
    than threads, step by step with each convolution in parts. */
-static void jem__plan_span(jem__plan *p, int back) {
-    const int from = p->from, to = p->to, groups = p->list[from]->node->groups;
-    p->back = back;
-    if (p->r->parts == 1) {
-        jem__parallel(p->ctx, back || p->slots > groups ? groups : p->slots,
-                      (1 + p->both) * jem__flops(p, from, to), jem__task_group, p);
+static void jem__plan_span(jem__run *r, int back) {
+    const int from = r->from, to = r->to, groups = r->list[from]->node->groups;
+    r->back = back;
+    if (r->parts == 1) {
+        jem__parallel(r->ctx, back || r->slots > groups ? groups : r->slots,
+                      (1 + r->both) * jem__flops(r, from, to), jem__task_group, r);
         return;
     }
     for (int i = 0; i < to - from; i++) {
         const int at = back ? to - 1 - i : from + i;
-        const jem__step *s = p->list[at], *conv = back ? s->back_conv : s->conv;
+        const jem__step *s = r->list[at], *conv = back ? s->back_conv : s->conv;
         if (back ? !s->needs || s->back_in != NULL : s->runs_in != NULL) continue;
-        p->from = at;
-        jem__parallel(p->ctx, groups * (jem__convolves(s, back) ? p->r->parts : 1),
-                      (conv ? conv : s)->node->flops * groups, jem__task_part, p);
+        r->from = at;
+        jem__parallel(r->ctx, groups * (jem__convolves(s, back) ? r->parts : 1),
+                      (conv ? conv : s)->node->flops * groups, jem__task_part, r);
     }
-    p->from = from;
+    r->from = from;
 }
 
 /* Steps beside each other that can go depth-first together. */
-static int jem__together(const jem__plan *p, int i, int j) {
-    const jem__node *a = p->list[i]->node, *b = p->list[j]->node;
+static int jem__together(const jem__run *r, int i, int j) {
+    const jem__node *a = r->list[i]->node, *b = r->list[j]->node;
     return !jem__has(a, JEM__OP_WHOLE) && !jem__has(b, JEM__OP_WHOLE) && a->groups == b->groups;
 }
 
-static void jem__plan_all_forward(jem__plan *p) {
-    for (p->from = 0; p->from < p->n; p->from = p->to) {
-        for (p->to = p->from + 1; p->to < p->n && jem__together(p, p->from, p->to);) p->to++;
-        if (jem__has(p->list[p->from]->node, JEM__OP_WHOLE))
-            jem__step_forward(p->r, p->list[p->from], 0);
-        else jem__plan_span(p, 0);
+static void jem__plan_all_forward(jem__run *r) {
+    for (r->from = 0; r->from < r->n; r->from = r->to) {
+        for (r->to = r->from + 1; r->to < r->n && jem__together(r, r->from, r->to);) r->to++;
+        if (jem__has(r->list[r->from]->node, JEM__OP_WHOLE))
+            jem__step_forward(r, r->list[r->from], 0);
+        else jem__plan_span(r, 0);
     }
 }
 
-static jem_status jem__plan_all_back(jem__plan *p) {
-    for (int g = 0; g < p->r->target->node->groups; g++) jem__seed(p->r, g);
-    for (int i = p->n; i-- > 0;) {
-        jem__step *s = p->list[i];
+static jem_status jem__plan_all_back(jem__run *r) {
+    for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
+    for (int i = r->n; i-- > 0;) {
+        jem__step *s = r->list[i];
         if (!s->needs) continue;
-        if (p->mode == JEM__BACKWARD && jem__trains(s->node)) {
-            const jem_status status = jem__step_params(p->r, s);
+        if (r->mode == JEM__BACKWARD && jem__trains(s->node)) {
+            const jem_status status = jem__step_params(r, s);
             if (status != JEM_OK) return status;
         }
-        if (jem__has(s->node, JEM__OP_WHOLE)) { jem__step_backward(p->r, s, 0); continue; }
-        p->to = i + 1;                             /* go on to the next one that has weights */
-        while (i > 0 && jem__together(p, i - 1, p->to - 1) &&
-               !(p->mode == JEM__BACKWARD && jem__trains(p->list[i - 1]->node))) i--;
-        p->from = i;
-        jem__plan_span(p, 1);
+        if (jem__has(s->node, JEM__OP_WHOLE)) { jem__step_backward(r, s, 0); continue; }
+        r->to = i + 1;                             /* go on to the next one that has weights */
+        while (i > 0 && jem__together(r, i - 1, r->to - 1) &&
+               !(r->mode == JEM__BACKWARD && jem__trains(r->list[i - 1]->node))) i--;
+        r->from = i;
+        jem__plan_span(r, 1);
     }
     return JEM_OK;
 }
 
 static jem_status jem__run_planned(jem__run *r) {
-    jem__plan plan, *p = &plan;
-    memset(p, 0, sizeof plan);
-    p->r = r, p->ctx = r->ctx, p->mode = r->mode, p->list = r->list, p->n = r->n;
-    p->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * p->n + 1) * sizeof *p->bufs);
-    if (!p->bufs) return JEM_NO_MEMORY;
-    int most = 1, one = p->n > 0;                  /* one: all steps can go depth-first together */
-    for (jem__step *s = p->ctx->steps; s <= r->target; s++)
-        s->pos = s->value_buf = s->aux_buf = s->grad_buf = s->value16_buf = s->grad16_buf = -1;
-    for (int i = 0; i < p->n; i++) {
-        jem__step *s = p->list[i];
+    r->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * r->n + 1) * sizeof *r->bufs);
+    if (!r->bufs) return JEM_NO_MEMORY;
+    jem__plan_buf(r, 0, -1, 0);                    /* number 0, which is none, meets nobody */
+    int most = 1, one = r->n > 0;                  /* one: all steps can go depth-first together */
+    for (int i = 0; i < r->n; i++) {
+        jem__step *s = r->list[i];
         s->pos = i;
         if (s->node->groups > most) most = s->node->groups;
-        one = one && jem__together(p, 0, i);
+        one = one && jem__together(r, 0, i);
     }
-    r->parts = p->ctx->threads > most ? (p->ctx->threads + most - 1) / most : 1;
-    p->slots = p->mode == JEM__BACKWARD || !one || most < p->ctx->threads ? most : p->ctx->threads;
-    jem__plan_fuse(p);
-    for (int i = p->n - 1; i >= 0; i--)            /* who is the first to write each gradient */
-        for (int k = 0; k < p->list[i]->node->inputs; k++) {
-            jem__step *s = p->list[i], *in = s->in[k];
+    r->parts = r->ctx->threads > most ? (r->ctx->threads + most - 1) / most : 1;
+    r->slots = r->mode == JEM__BACKWARD || !one || most < r->ctx->threads ? most : r->ctx->threads;
+    jem__plan_fuse(r);
+    for (int i = r->n - 1; i >= 0; i--)            /* who is the first to write each gradient */
+        for (int k = 0; k < r->list[i]->node->inputs; k++) {
+            jem__step *s = r->list[i], *in = s->in[k];
             if (s->needs && in->needs && !s->back_in) s->add[k] = in->written, in->written = 1;
         }
-    jem__plan_values(p);
-    for (int i = 0; i < p->n; i++) jem__plan_bf16_gradient(p, p->list[i]);
-    jem__plan_gradients(p);
-    jem_status status = jem__plan_layout(p);
-    if (status == JEM_OK) status = jem__plan_places(p);
+    jem__plan_values(r);
+    for (int i = 0; i < r->n; i++) jem__plan_bf16_gradient(r, r->list[i]);
+    jem__plan_gradients(r);
+    jem_status status = jem__plan_layout(r);
+    if (status == JEM_OK) status = jem__plan_places(r);
     if (status != JEM_OK) return status;
-    if (one && p->mode == JEM__GRAD && r->parts == 1) {
-        p->to = p->n, p->both = 1;
-        jem__plan_span(p, 0);
+    if (one && r->mode == JEM__GRAD && r->parts == 1) {
+        r->to = r->n, r->both = 1;
+        jem__plan_span(r, 0);
         return JEM_OK;
     }
-    jem__plan_all_forward(p);
-    return p->mode == JEM__EVAL ? JEM_OK : jem__plan_all_back(p);
+    jem__plan_all_forward(r);
+    return r->mode == JEM__EVAL ? JEM_OK : jem__plan_all_back(r);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
@@ -2936,7 +2903,8 @@ static jem_status jem__conv_param_grad(const jem_call *c) {
     w->db = n->param[1] ? n->param[1]->grad : NULL;
     w->q->method->plan(w);
     jem_mark mark = jem_begin(c->ctx);
-    w->x = jem__push_floats(c->ctx, w->x_size), w->y = jem__push_floats(c->ctx, w->y_size);
+    w->x = jem__push_floats(c->ctx, w->planes * w->x_plane);
+    w->y = jem__push_floats(c->ctx, w->planes * w->y_plane);
     w->product = jem__push_floats(c->ctx, w->product_size);
     w->sums = (float *)jem__push_zero(c->ctx, (size_t)w->sums_size * sizeof(float));
     if (!w->dw) w->dw = jem__push_floats(c->ctx, jem__padded(n->param[0]));        /* not wanted */
@@ -2968,8 +2936,7 @@ static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *
                     back = { co, ho, wo, x->c, x->h, x->w, k, s, pad, 1, 0, NULL };
     jem__conv all[3] = { q, back, q };
     jem__conv_choose(ctx, x->blocks, all);
-    jem__conv_user u;
-    u.out = all[0], u.grad = all[1], u.weights = all[2];
+    const jem__conv_user u = { all[0], all[1], all[2] };
     jem_param *params[2] = { w, b };
     jem_tensor *y = jem__record(ctx, op, &x, 1, jem__shape(x->n, co, ho, wo), params, 2, &u,
                                 sizeof u, 0);
@@ -3033,8 +3000,7 @@ static void jem__map_backward(const jem_call *c) {
 
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     if (!x || !jem_ok(ctx)) return NULL;
-    jem__map_user u;
-    u.kind = kind, u.a = a;
+    const jem__map_user u = { kind, a };
     const size_t n = (size_t)jem__floats(jem__shape_of(x)), bits = n / 8, slopes = n * sizeof a;
     return jem__op1(ctx, &jem__map_ops[kind], x, jem__shape_of(x), &u, sizeof u,
                     kind == JEM__MAP_LEAKY ? bits : kind == JEM__MAP_SILU ? slopes : 0);
@@ -3094,8 +3060,7 @@ jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
     if (!(p >= 0 && p < 1) || !rng)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "dropout: p = %g is not in [0,1)%s", (double)p,
                            rng ? "" : ", and there is no rng");
-    jem__drop_user u;
-    u.p = p, u.scale = 1 / (1 - p), u.rng = jem_rng_split(rng, rng->counter++);
+    const jem__drop_user u = { p, 1 / (1 - p), jem_rng_split(rng, rng->counter++) };
     return jem__op1(ctx, &jem__op_dropout, x, jem__shape_of(x), &u, sizeof u,
                     (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES * sizeof(uint16_t));
 }
@@ -3179,11 +3144,9 @@ static void jem__max_forward(const jem_call *c) {
     const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
     unsigned char *which = (unsigned char *)c->aux;
     float *y = c->y;
-    for (int p = 0; p < c->out.h * c->out.w; p++, y += n, which += n)
+    for (int p = 0; p < u->ho * u->wo; p++, y += n, which += n)
         for (int t = 0; t < u->kh * u->kw; t++) {
-            const int i = p / c->out.w * u->stride + t / u->kw;
-            const int j = p % c->out.w * u->stride + t % u->kw;
-            const float *x = c->x[0] + ((ptrdiff_t)i * c->in[0].w + j) * n;
+            const float *x = c->x[0] + jem__pool_at(u, p, t);
             for (ptrdiff_t k = 0; k < n; k++)
                 if (t == 0 || x[k] > y[k] || x[k] != x[k]) y[k] = x[k], which[k] = (unsigned char)t;
         }
@@ -3193,12 +3156,8 @@ static void jem__max_backward(const jem_call *c) {
     const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
     const unsigned char *which = (const unsigned char *)c->aux;
     const float *dy = c->dy;
-    for (int p = 0; p < c->out.h * c->out.w; p++, dy += n, which += n)
-        for (ptrdiff_t k = 0; k < n; k++) {
-            const int i = p / c->out.w * u->stride + which[k] / u->kw;
-            const int j = p % c->out.w * u->stride + which[k] % u->kw;
-            c->dx[0][((ptrdiff_t)i * c->in[0].w + j) * n + k] += dy[k];
-        }
+    for (int p = 0; p < u->ho * u->wo; p++, dy += n, which += n)
+        for (ptrdiff_t k = 0; k < n; k++) c->dx[0][jem__pool_at(u, p, which[k]) + k] += dy[k];
 }
 JEM__OP(max_pool, max, JEM_KEEPS_NOTHING, NULL);
 
@@ -3549,14 +3508,14 @@ static void jem__norm_forward(const jem_call *c) {
     const jem__norm_user *u = (const jem__norm_user *)c->user;
     const jem__norm p = jem__norm_open(c);
     const jem__kernels *k = c->ctx->k;
-    const size_t bytes = (size_t)p.c * JEM_LANES * sizeof(float);
+    const ptrdiff_t n = (ptrdiff_t)p.c * JEM_LANES;
     if (p.own) {
-        memset(p.mean, 0, 2 * bytes);
-        k->moment(c->x[0], NULL, 0, p.pixels, p.c, p.mean);
+        memset(p.mean, 0, 2 * (size_t)n * sizeof(float));
+        k->moment(c->x[0], NULL, 0, p.pixels, n, p.mean);
         jem__norm_mean(&p, u->kind, p.mean);
-        k->moment(c->x[0], p.mean, 1, p.pixels, p.c, p.rstd);
+        k->moment(c->x[0], p.mean, 1, p.pixels, n, p.rstd);
         jem__norm_mean(&p, u->kind, p.rstd);
-        for (int i = 0; i < p.c * JEM_LANES; i++) p.rstd[i] = 1 / sqrtf(p.rstd[i] + JEM__NORM_EPS);
+        for (int i = 0; i < n; i++) p.rstd[i] = 1 / sqrtf(p.rstd[i] + JEM__NORM_EPS);
     } else jem__norm_given(c, &p);
     k->normalize(&p, c->x[0], c->y);
 }
@@ -3612,13 +3571,14 @@ static jem_status jem__norm_param_grad(const jem_call *c) {
 static void jem__norm_statistics(const jem_call *c, const jem__norm *p) {
     const int groups = jem__groups(c->out.n);
     const double count = (double)c->out.n * (double)p->pixels;
+    const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
     for (int pass = 0; pass < 2; pass++) {         /* the mean, then the deviations from it */
         float *to = pass ? p->rstd : p->mean;
         for (int g = 0; g < groups; g++) {
             const jem_call at = jem__at(c, g);
             const jem__norm q = jem__norm_open(&at);
-            memset(q.s1, 0, (size_t)p->c * JEM_LANES * sizeof(float));
-            c->ctx->k->moment(at.x[0], pass ? p->mean : NULL, pass, p->pixels, p->c, q.s1);
+            memset(q.s1, 0, (size_t)n * sizeof(float));
+            c->ctx->k->moment(at.x[0], pass ? p->mean : NULL, pass, p->pixels, n, q.s1);
         }
         for (int i = 0; i < p->c; i++) {
             double sum = 0;
@@ -3720,8 +3680,7 @@ static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, 
     const int fresh = kind == JEM_NORM_ACT && training && params[2]->value[0] == 0;
     const jem_op *op = kind == JEM_NORM_BATCH && training ? &batch_op
                      : fresh ? &act_op : &each[kind];
-    jem__norm_user u;
-    u.kind = kind, u.training = training, u.momentum = momentum;
+    const jem__norm_user u = { kind, training, momentum };
     return jem__record(ctx, op, &x, 1, jem__shape_of(x), params, n_params, &u, sizeof u,
                        4 * (size_t)x->c * JEM_LANES * sizeof(float));
 }
@@ -7260,12 +7219,6 @@ jem_status jem_save(const jem_net *net, const char *path) {
 
 JEM__COMPILE_END
 JEM__COMPILE("O1")
-#ifdef __GNUC__            /* compiled once, not into every instance */
-#define JEM__ONCE static __attribute__((noinline))
-#else
-#define JEM__ONCE static
-#endif
-
 enum {
     JEM__CO = 6,           /* most output channels of a block of a convolution */
     JEM__WO = 4,           /* output channels of a block of a weight gradient */
@@ -7402,18 +7355,18 @@ static void jem__direct_plan(jem__weights *w) {
     const jem__conv d = jem__conv_dealt(w->q), *q = &d;
     const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
     w->products = jem__direct_by_x(w, q) ? iblocks : oblocks;
-    w->x_step = (ptrdiff_t)iblocks * k->wi * q->hi * q->wi * JEM_LANES;
-    w->y_step = (ptrdiff_t)oblocks * JEM__WO * q->ho * q->wo * JEM_LANES;
+    w->planes = w->groups;
+    w->x_plane = (ptrdiff_t)iblocks * k->wi * q->hi * q->wi * JEM_LANES;
+    w->y_plane = (ptrdiff_t)oblocks * JEM__WO * q->ho * q->wo * JEM_LANES;
     w->product_step = (ptrdiff_t)jem__direct_panel(w) * q->k * q->k * JEM__WO * k->wi * JEM_LANES;
-    w->x_size = w->groups * w->x_step, w->y_size = w->groups * w->y_step;
     w->product_size = w->products * w->product_step;
 }
 static ptrdiff_t jem__direct_work(const jem__conv *q) { (void)q; return 0; }
 
 /* Bias sums of a group, channel by channel and lane by lane, and their end. */
 static void jem__bias_deal(const jem__weights *w, int g, const float *dy) {
-    w->ctx->k->moment(dy, NULL, 0, (ptrdiff_t)w->q->ho * w->q->wo, w->q->co,
-                      w->sums + (ptrdiff_t)g * w->q->co * JEM_LANES);
+    const ptrdiff_t n = (ptrdiff_t)w->q->co * JEM_LANES;
+    w->ctx->k->moment(dy, NULL, 0, (ptrdiff_t)w->q->ho * w->q->wo, n, w->sums + g * n);
 }
 static void jem__bias_finish(const jem__weights *w, int o) {
     for (int g = 0; w->db && g < w->groups; g++)
@@ -7489,11 +7442,10 @@ static void jem__wino_plan(jem__weights *w) {
     const jem__conv *q = w->q;
     const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
     const ptrdiff_t all = (ptrdiff_t)w->groups * ((q->ho + 3) / 4) * ((q->wo + 3) / 4);
-    w->x_step = all * iblocks * k->wi * JEM_LANES + 80;
-    w->y_step = all * oblocks * JEM__WO * JEM_LANES + 80;
+    w->x_plane = all * iblocks * k->wi * JEM_LANES + 80;
+    w->y_plane = all * oblocks * JEM__WO * JEM_LANES + 80;
     w->product_step = all;
-    w->products = 36 * oblocks, w->finishes = q->co;
-    w->x_size = 36 * w->x_step, w->y_size = 36 * w->y_step;
+    w->planes = 36, w->products = 36 * oblocks, w->finishes = q->co;
     w->product_size = 36 * jem__wino_sums(q);
     w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
 }
@@ -7656,8 +7608,18 @@ static const jem__u32x4 jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 
 /* ---- elementary functions -------------------------------------------------------------------- */
 
+/* c[0] x^(n-1) + ... + c[n-1] */
+JEM__VINLINE JEM__V JEM__FN(poly)(const int n, const float *c, JEM__V x) {
+    JEM__V y = JEM__SET(c[0]);
+    JEM__REPEAT(i, n - 1) y = JEM__FMA(y, x, JEM__SET(c[i + 1]));
+    return y;
+}
+
 /* e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2; x held to [-87, 88]. Relative error 1e-7. */
 JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
+    static const float c[] = {
+        1.39411096e-3f, 8.36317982e-3f, 4.16663753e-2f, 0.16666577f, 0.5f
+    };
     const JEM__V lo = JEM__SET(-87.0f), hi = JEM__SET(88.0f);
     const JEM__V round = JEM__SET(12582912.0f);    /* 1.5 * 2^23: adding it rounds to an integer */
     x = JEM__LESS(x, lo, lo, x);
@@ -7665,26 +7627,20 @@ JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round), n = t - round;
     JEM__V r = JEM__FNMA(n, JEM__SET(0.693359375f), x);
     r = JEM__FNMA(n, JEM__SET(-2.12194440e-4f), r);
-    JEM__V q = JEM__FMA(JEM__SET(1.39411096e-3f), r, JEM__SET(8.36317982e-3f));
-    q = JEM__FMA(q, r, JEM__SET(4.16663753e-2f));
-    q = JEM__FMA(q, r, JEM__SET(0.16666577f));
-    q = JEM__FMA(q, r, JEM__SET(0.5f));
-    q = JEM__FMA(r * r, q, r);
-    q = q + JEM__SET(1.0f);
+    const JEM__V q = JEM__FMA(r * r, JEM__FN(poly)(5, c, r), r) + JEM__SET(1.0f);
     return JEM__AS_V(JEM__AS_I(q) + (JEM__AS_I(t) << 23));
 }
 
 /* ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); for normal x > 0. */
 JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
+    static const float c[] = { 0.233327598f, 0.285507233f, 0.400001229f, 0.666666666f };
     const JEM__I low = JEM__ISET(0x3f3504f3u);     /* bits of sqrt(1/2) */
     JEM__I u = JEM__AS_I(x) + JEM__ISET(0x3f800000u - 0x3f3504f3u);
     JEM__V e = JEM__TO_V(u >> 23) - JEM__SET(127.0f);
     JEM__V m = JEM__AS_V((u & JEM__ISET(0x007fffffu)) + low);
     const JEM__V one = JEM__SET(1.0f);
     JEM__V s = (m - one) / (m + one), z = s * s;
-    JEM__V q = JEM__FMA(JEM__SET(0.233327598f), z, JEM__SET(0.285507233f));
-    q = JEM__FMA(q, z, JEM__SET(0.400001229f));
-    q = JEM__FMA(q, z, JEM__SET(0.666666666f));
+    JEM__V q = JEM__FN(poly)(4, c, z);
     q = JEM__FMA(s * z, q, JEM__FMA(e, JEM__SET(-2.12194440e-4f), s + s));
     q = JEM__FMA(e, JEM__SET(0.693359375f), q);
     return JEM__FMA(x, JEM__SET(0.0f), q);         /* infinity and NaN come out as NaN */
@@ -7713,24 +7669,22 @@ JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
 
 /* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
 
+/* Threefry-2x32-20: 20 rounds of add, rotate, xor, the key mixed in every 4. */
 JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__I *a, JEM__I *b) {
-    const uint32_t k2 = key[0] ^ key[1] ^ JEM__THREEFRY_PARITY;
+    static const unsigned rotate[8] = { 13, 15, 26, 6, 17, 29, 16, 24 };
+    const uint32_t k2 = key[0] ^ key[1] ^ 0x1BD11BDAu;
     const JEM__I ks[3] = { JEM__ISET(key[0]), JEM__ISET(key[1]), JEM__ISET(k2) };
     JEM__I x = JEM__ISET((uint32_t)counter) + JEM__IOTA + ks[0];
     JEM__I y = JEM__ISET((uint32_t)(counter >> 32)) + ks[1];
-#define JEM__ROUND(s)                                                                              \
-    x = x + y;                                                                                     \
-    y = ((y << s) + (y >> (32 - (s)))) ^ x;
-#define JEM__KEY(j)                                                                                \
-    x = x + ks[(j) % 3];                                                                           \
-    y = y + (ks[((j) + 1) % 3] + JEM__ISET(j));
-    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(1)
-    JEM__ROUND(17) JEM__ROUND(29) JEM__ROUND(16) JEM__ROUND(24) JEM__KEY(2)
-    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(3)
-    JEM__ROUND(17) JEM__ROUND(29) JEM__ROUND(16) JEM__ROUND(24) JEM__KEY(4)
-    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(5)
-#undef JEM__ROUND
-#undef JEM__KEY
+    JEM__REPEAT(j, 5) {
+        JEM__REPEAT(r, 4) {
+            const unsigned s = rotate[(j * 4 + r) & 7];
+            x = x + y;
+            y = ((y << s) + (y >> (32 - s))) ^ x;
+        }
+        x = x + ks[(j + 1) % 3];
+        y = y + (ks[(j + 2) % 3] + JEM__ISET(j + 1));
+    }
     *a = x, *b = y;
 }
 
@@ -7741,24 +7695,18 @@ JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {      /* [0,1), 24 bits */
 /* Two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of 2 pi t,
    which are polynomials in t^2 for t in [-1/2, 1/2). */
 JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
+    static const float sine[] = {
+        -0.620820359f, 3.78135533f, -15.0865778f, 42.0577562f, -76.7058004f, 81.6052474f,
+        -41.3417022f, 6.28318531f
+    };
+    static const float cosine[] = {
+        -1.45323693f, 7.80024045f, -26.4047057f, 60.2421377f, -85.4566589f, 64.9393891f,
+        -19.7392087f, 1.0f
+    };
     JEM__V u = JEM__SET(1.0f) - JEM__FN(unit)(a);             /* (0,1] */
     JEM__V t = JEM__FN(unit)(b) - JEM__SET(0.5f), z = t * t;
     JEM__V r = JEM__SQRT(JEM__SET(-2.0f) * JEM__FN(log)(u));
-    JEM__V s = JEM__FMA(JEM__SET(-0.620820359f), z, JEM__SET(3.78135533f));
-    s = JEM__FMA(s, z, JEM__SET(-15.0865778f));
-    s = JEM__FMA(s, z, JEM__SET(42.0577562f));
-    s = JEM__FMA(s, z, JEM__SET(-76.7058004f));
-    s = JEM__FMA(s, z, JEM__SET(81.6052474f));
-    s = JEM__FMA(s, z, JEM__SET(-41.3417022f));
-    s = JEM__FMA(s, z, JEM__SET(6.28318531f));
-    JEM__V c = JEM__FMA(JEM__SET(-1.45323693f), z, JEM__SET(7.80024045f));
-    c = JEM__FMA(c, z, JEM__SET(-26.4047057f));
-    c = JEM__FMA(c, z, JEM__SET(60.2421377f));
-    c = JEM__FMA(c, z, JEM__SET(-85.4566589f));
-    c = JEM__FMA(c, z, JEM__SET(64.9393891f));
-    c = JEM__FMA(c, z, JEM__SET(-19.7392087f));
-    c = JEM__FMA(c, z, JEM__SET(1.0f));
-    *p = r * (s * t), *q = r * c;
+    *p = r * (JEM__FN(poly)(8, sine, z) * t), *q = r * JEM__FN(poly)(8, cosine, z);
 }
 
 /* What counters .. + VL make of their two words: uniform numbers (kind 0) or normal ones (1). */
@@ -8090,9 +8038,9 @@ JEM__KERNEL void JEM__FN(deal_one)(const float *x, int width, int s, int h, int 
 JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const jem__operands *in) {
     const jem__conv *q = w->q, d = jem__conv_dealt(q);
     if (side) JEM__FN(deal_one)(in->x, q->wo, 1, q->ho, q->wo, q->co, JEM__WO,
-                                w->y + g * w->y_step);
+                                w->y + g * w->y_plane);
     else JEM__FN(deal_one)(in->x, q->wi, q->stride / d.stride, d.hi, d.wi, q->ci, JEM__WI,
-                           w->x + g * w->x_step);
+                           w->x + g * w->x_plane);
 }
 
 /* The 16 lanes of each of WO x WI sums, [strip][cell][VL], added up in jem__sum_lanes' order: lanes
@@ -8163,22 +8111,28 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
         }
 }
 
-/* db[o] += the sum of dy (as dealt) over groups and pixels, for the WO channels from o0 on */
-JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const float *dy,
-                                        ptrdiff_t strip) {
+/* sum[i] += x[i] - mean[i] (squared: its square), over pixels of n floats; mean NULL: 0 */
+JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels,
+                                 ptrdiff_t n, float *sum) {
+    for (ptrdiff_t p = 0; p < pixels; p++, x += n)
+        JEM__EACH(i, n) {
+            JEM__V v = JEM__LOAD(x + i), s = JEM__LOAD(sum + i);
+            if (mean) v = v - JEM__LOAD(mean + i);
+            JEM__STORE(sum + i, squared ? JEM__FMA(v, v, s) : s + v);
+        }
+}
+/* db[o] += the sum of dy (as dealt) over groups and pixels, for a block of output channels */
+JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int block, int blocks) {
+    enum { CELLS = JEM__WO * JEM__WI, PIXEL = JEM__WO * JEM__VL };
     const ptrdiff_t pixels = (ptrdiff_t)w->q->ho * w->q->wo;
-    float lane[JEM__WO][JEM_LANES];
-    for (int l = 0; l < JEM_LANES; l += JEM__VL, dy += strip) {
-        JEM__V s[JEM__WO];
-        JEM__REPEAT(o, JEM__WO) s[o] = JEM__SET(0.0f);
+    float acc[CELLS * JEM_LANES] = { 0 }, sum[32];
+    for (int s = 0; s < JEM_LANES / JEM__VL; s++)
         for (int g = 0; g < w->groups; g++)
-            for (ptrdiff_t p = 0; p < pixels; p++) {
-                const float *at = dy + g * w->y_step + p * JEM__WO * JEM__VL;
-                JEM__REPEAT(o, JEM__WO) s[o] = s[o] + JEM__LOAD(at + o * JEM__VL);
-            }
-        JEM__REPEAT(o, JEM__WO) JEM__STORE(lane[o] + l, s[o]);
-    }
-    for (int o = 0; o < JEM__WO && o0 + o < w->q->co; o++) w->db[o0 + o] += jem__sum_lanes(lane[o]);
+            JEM__FN(moment)(w->y + g * w->y_plane + (s * blocks + block) * pixels * PIXEL, NULL, 0,
+                            pixels, PIXEL, acc + s * CELLS * JEM__VL);
+    JEM__FN(sums)(acc, CELLS * JEM__VL, sum);
+    for (int o = 0; o < JEM__WO && block * JEM__WO + o < w->q->co; o++)
+        w->db[block * JEM__WO + o] += sum[o];
 }
 
 /* The sums of the block of output channels from o0, input channels from i0 on: added to dw. */
@@ -8214,8 +8168,8 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
             for (int g = 0; g < w->groups; g++)
                 for (int b = 0; b < n; b++) {
                     const int ob = by_x ? b0 + b : block, ib = by_x ? block : b0 + b;
-                    const float *x = w->x + g * w->x_step + (s * iblocks + ib) * px,
-                                *dy = w->y + g * w->y_step + (s * oblocks + ob) * py;
+                    const float *x = w->x + g * w->x_plane + (s * iblocks + ib) * px,
+                                *dy = w->y + g * w->y_plane + (s * oblocks + ob) * py;
                     for (int y0 = 0; y0 < q->ho; y0 += rows)
                         JEM__FN(weight_block)(q, x, dy, acc + b * all + s * strip, y0,
                                               y0 + rows < q->ho ? y0 + rows : q->ho);
@@ -8225,7 +8179,7 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
                                  (by_x ? block : b0 + b) * JEM__WI);
     }
     for (int ob = block; w->db && ob < oblocks; ob += w->products)
-        JEM__FN(bias_gradient)(w, ob * JEM__WO, w->y + ob * py, oblocks * py);
+        JEM__FN(bias_gradient)(w, ob, oblocks);
 }
 
 static const jem__method JEM__FN(direct) = { 0, jem__direct_kind, jem__direct_pack_size,
@@ -8237,7 +8191,7 @@ static const jem__method JEM__FN(direct) = { 0, jem__direct_kind, jem__direct_pa
    matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
    and images is a matrix product per point; G' goes last. Operands lie as [point]
    [strip of VL lanes][block of B channels][tile][B][VL], tiles counted through all groups. For
-   M = 4 and many channels: elsewhere the direct sum was measured to be as fast. */
+   M = 4 and more than 32 channels: with fewer, the direct sum was measured to be as fast. */
 
 /* One group's tiles of x (side 0) or dy (side 1), transformed. */
 JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
@@ -8250,7 +8204,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
                                  channels, side ? q->ho : q->hi, side ? q->wo : q->wi };
     const ptrdiff_t all = w->product_step, cell = (ptrdiff_t)block * JEM__VL;
     jem__wino_move tile;
-    tile.in_step = JEM_LANES, tile.out_step = JEM__VL, tile.point = side ? w->y_step : w->x_step;
+    tile.in_step = JEM_LANES, tile.out_step = JEM__VL, tile.point = side ? w->y_plane : w->x_plane;
     tile.strip = (channels + block - 1) / block * all * cell;
     for (int t = 0; t < tiles; t++) {
         jem__wino_read(&tile, &image, size, t / across * 4 + from, t % across * 4 + from);
@@ -8279,9 +8233,9 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
     for (int ib = 0; ib < iblocks; ib++) {
         float lanes[JEM__WO * JEM__WI * JEM_LANES], sum[32];
         for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
-            const float *v = w->x + point * w->x_step +
+            const float *v = w->x + point * w->x_plane +
                              ((ptrdiff_t)s * iblocks + ib) * all * JEM__WI * JEM__VL;
-            const float *g = w->y + point * w->y_step +
+            const float *g = w->y + point * w->y_plane +
                              ((ptrdiff_t)s * oblocks + ob) * all * JEM__WO * JEM__VL;
             JEM__V acc[JEM__WO][JEM__WI];
             JEM__REPEAT(o, JEM__WO) JEM__REPEAT(c, JEM__WI) acc[o][c] = JEM__SET(0.0f);
@@ -8530,7 +8484,7 @@ JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const f
 JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
     for (int o = 0; o < p->ho * p->wo; o++, y += n) {
-        const float *from = x + ((ptrdiff_t)(o / p->wo) * p->w + o % p->wo) * p->stride * n;
+        const float *from = x + jem__pool_at(p, o, 0);
         JEM__EACH(i, n) {
             JEM__V t = JEM__SET(0.0f);
             for (int ky = 0; ky < p->kh; ky++)
@@ -8545,26 +8499,13 @@ JEM__KERNEL void JEM__FN(pool_back)(const jem__pool *p, const float *dy, float *
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
     for (int o = 0; o < p->ho * p->wo; o++, dy += n)
         for (int t = 0; t < p->kh * p->kw; t++) {
-            const ptrdiff_t row = o / p->wo * p->stride + t / p->kw;
-            float *at = dx + (row * p->w + o % p->wo * p->stride + t % p->kw) * n;
+            float *at = dx + jem__pool_at(p, o, t);
             JEM__EACH(i, n)
                 JEM__STORE(at + i, JEM__FMA(JEM__LOAD(dy + i), s, JEM__LOAD(at + i)));
         }
 }
 
 /* ---- normalisation: per channel and lane; arrays mean, rstd (c,16), gamma, beta (c) ---------- */
-
-/* sum[c][16] += x - mean (squared: its square), over pixels; mean NULL: 0 */
-JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels,
-                                 int c, float *sum) {
-    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (ptrdiff_t p = 0; p < pixels; p++, x += n)
-        JEM__EACH(i, n) {
-            JEM__V v = JEM__LOAD(x + i), s = JEM__LOAD(sum + i);
-            if (mean) v = v - JEM__LOAD(mean + i);
-            JEM__STORE(sum + i, squared ? JEM__FMA(v, v, s) : s + v);
-        }
-}
 
 /* y = (x - mean) rstd gamma + beta */
 JEM__KERNEL void JEM__FN(normalize)(const jem__norm *norm, const float *x, float *y) {
@@ -8678,6 +8619,7 @@ static const jem__kernels JEM__FN(kernels) = {
     JEM__FN(normalize_back), JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
 };
 
+#undef JEM__PASS
 #undef JEM__TARGET
 #undef JEM__FN
 #undef JEM__V
@@ -8706,9 +8648,7 @@ static const jem__kernels JEM__FN(kernels) = {
 #undef JEM__AS_V
 #undef JEM__VINLINE
 #undef JEM__REPEAT
-#endif /* JEM__PASS */
-
-#if defined(JEM_IMPLEMENTATION) && !defined(JEM__PASS) && !defined(JEM__INSTANCES)
+#elif defined(JEM_IMPLEMENTATION) && !defined(JEM__INSTANCES)
 #define JEM__INSTANCES
 
 /* ---- instances ------------------------------------------------------------------------------- */
@@ -8720,26 +8660,19 @@ JEM__COMPILE("O1")
 #endif
 #define JEM__PASS 1
 #include JEM_FILE
-#undef JEM__PASS
 JEM__COMPILE_END
 JEM__COMPILE("no-tree-vectorize")                  /* they are vectors already */
 #ifdef JEM__X86
 #define JEM__PASS 2
 #include JEM_FILE
-#undef JEM__PASS
 #define JEM__PASS 3
 #include JEM_FILE
-#undef JEM__PASS
-#endif
-#ifdef JEM__ARM
+#elif defined(JEM__ARM)
 #define JEM__PASS 4
 #include JEM_FILE
-#undef JEM__PASS
-#endif
-#ifdef JEM__WASM
+#elif defined(JEM__WASM)
 #define JEM__PASS 7
 #include JEM_FILE
-#undef JEM__PASS
 #endif
 
 /* ---- bf16: convolutions with operands of 8 bits of mantissa, sums in fp32 -------------------- */
@@ -9178,16 +9111,6 @@ static void jem__bf16_pack(void *packing, int tile) {
     }
 }
 
-/* The rows of taps that lie inside for row r of a phase: which, and the rows that they read. */
-static int jem__bf16_inside(const jem__conv *q, const jem__phase *s, int r, int *tap_row,
-                            int *row_of) {
-    int n = 0;
-    for (int j = 0; j < s->ny; j++) {
-        const int iy = r * s->step_in + s->down[j];
-        if ((unsigned)iy < (unsigned)q->hi) tap_row[n] = j, row_of[n++] = iy;
-    }
-    return n;
-}
 /* Zeros before and behind some rows of what is written in bf16. */
 static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) {
     const ptrdiff_t edge = JEM__BF16_EDGE * jem__bf16_pixel(q->co);
@@ -9208,8 +9131,11 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const uint16_t *pack,
     const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
     const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
     const ptrdiff_t run = jem__bf16_span(q, s);
-    int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
-    const int runs = jem__bf16_inside(q, s, r, tap_row, row_of);
+    int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
+    for (int j = 0; j < s->ny; j++) {              /* the rows of taps that lie inside */
+        const int iy = r * s->step_in + s->down[j];
+        if ((unsigned)iy < (unsigned)q->hi) tap_row[runs] = j, row_of[runs++] = iy;
+    }
     from += (JEM__BF16_EDGE + jem__bf16_first(q, s)) * pixel;
     for (int o = 0, m; o < tiles; o += m) {
         m = o + 2 <= tiles ? 2 : 1;
@@ -9248,11 +9174,10 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
         if (have < 0) have = r0 * s.step_in - q->k - q->pad;           /* no tap reads higher */
         if (have < 0) have = 0;
         for (int r = r0; r < r1; r++) {
-            int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
-            const int runs = in->x16 ? 0 : jem__bf16_inside(q, &s, r, tap_row, row_of);
-            for (int i = 0; i < runs; i++)         /* from what has been converted on */
-                for (; have <= row_of[i]; have++)
-                    jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
+            const int until = in->x16 || s.ny == 0 ? 0     /* the lowest row that it reads */
+                            : r * s.step_in + s.down[q->gradient ? 0 : s.ny - 1] + 1;
+            for (; have < until && have < q->hi; have++)
+                jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
             jem__bf16_conv_row(&s, r, pack, in->x16 ? in->x16 : work, blocks);
             if (f->y16 && phase == 0)
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
@@ -9275,12 +9200,6 @@ static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {      /* one row of 16 ch
     return (ptrdiff_t)q->stride * jem__bf16_columns(q) * 256;
 }
 static ptrdiff_t jem__bf16_y_tile(const jem__conv *q) { return (ptrdiff_t)(q->wo + 1) / 2 * 512; }
-static ptrdiff_t jem__bf16_x_size(const jem__conv *q) {
-    return q->hi * (ptrdiff_t)((q->ci + 15) / 16) * jem__bf16_x_tile(q);
-}
-static ptrdiff_t jem__bf16_y_size(const jem__conv *q) {
-    return q->ho * (ptrdiff_t)((q->co + 15) / 16) * jem__bf16_y_tile(q);
-}
 
 static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__operands *in) {
     const jem__bf16 *k = w->ctx->bf16;
@@ -9290,7 +9209,7 @@ static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__op
     const int tiled = side && k->tiled, columns = side ? (q->wo + 1) / 2 * 2 : jem__bf16_columns(q);
     const ptrdiff_t pixel = jem__bf16_pixel(channels), row = jem__bf16_row(channels, width);
     uint16_t own[8 * JEM__BF16_PAIR], *out = (uint16_t *)(void *)(side ? w->y : w->x);
-    out += g * (side ? jem__bf16_y_size(q) : jem__bf16_x_size(q));
+    out += 2 * g * (side ? w->y_plane : w->x_plane);
     for (int y = 0; y < rows; y++)
         for (int c = 0; c < channels; c += 16, out += s * columns * 256)
             for (int i = 0; i < columns * s; i++) {
@@ -9319,8 +9238,9 @@ static void jem__bf16_plan(jem__weights *w) {
     const int pairs = jem__bf16_pairs_of_tiles(q);
     w->products = pairs * (pairs < w->ctx->threads ? q->k : 1), w->finishes = q->co;
     w->product_step = (ptrdiff_t)2 * q->k * q->k * JEM__BF16_TILE;
-    w->x_size = (w->groups * jem__bf16_x_size(q) + 1) / 2;
-    w->y_size = (w->groups * jem__bf16_y_size(q) + 1) / 2;
+    w->planes = w->groups;
+    w->x_plane = q->hi * ((q->ci + 15) / 16) * jem__bf16_x_tile(q) / 2;
+    w->y_plane = q->ho * ((q->co + 15) / 16) * jem__bf16_y_tile(q) / 2;
     w->product_size = w->products * w->product_step;
     w->sums_size = (ptrdiff_t)w->groups * q->co * JEM_LANES;
 }
@@ -9353,10 +9273,10 @@ static void jem__bf16_product(const jem__weights *w, int task) {
                     for (int y = y0; y < q->ho && y < y0 + rows; y++) {
                         const int iy = y * q->stride + ky - q->pad;
                         if ((unsigned)iy >= (unsigned)q->hi) continue;
-                        s.a[s.runs] = dys + g * jem__bf16_y_size(q) + y * yrow + o * yt;
+                        s.a[s.runs] = dys + 2 * g * w->y_plane + y * yrow + o * yt;
                         for (int p = 0; p < n; p++) {
                             const int at = kx + p;
-                            s.b[s.runs][p] = xs + g * jem__bf16_x_size(q) + iy * xrow + i * xt +
+                            s.b[s.runs][p] = xs + 2 * g * w->x_plane + iy * xrow + i * xt +
                                 ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
                         }
                         s.runs++;
@@ -9409,11 +9329,9 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
     static const jem__kernels *const all[] = {     /* the best first */
 #ifdef JEM__X86
         &jem__kernels_avx512, &jem__kernels_avx2,
-#endif
-#ifdef JEM__ARM
+#elif defined(JEM__ARM)
         &jem__kernels_neon,
-#endif
-#ifdef JEM__WASM
+#elif defined(JEM__WASM)
         &jem__kernels_wasm,
 #endif
         &jem__kernels_scalar
@@ -9451,7 +9369,7 @@ JEM__COMPILE_END
                  under names of their own; descs survive to the bit. Several machines (jem_sum_fn).
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author
                  needs and no more; jem_archive_write refuses symbolic links; images with NaN or
-                 absurd numbers are errors.
+                 absurd numbers are errors; JEM_FAST's weight gradients and JEM_BF16 have new bits.
    0.1  2026-11  first: autograd, kernels for AVX2, AVX-512, NEON, AMX, wide-resnet, JEM,
                  safetensors, checkpoints of training, averaged weights; the jem command line. */
 
