@@ -1259,32 +1259,15 @@ static char *jem__strdup(jem_ctx *ctx, const char *s) {
 static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *arg, int i),
                           void *arg) {
     const int spread = n > 1 && ctx->threads > 1 && flops > 4e6;
-    if (spread && ctx->desc.parallel_for) {
-        ctx->desc.parallel_for(ctx->desc.user, n, task, arg);
-        return;
-    }
+    if (spread && ctx->desc.parallel_for) ctx->desc.parallel_for(ctx->desc.user, n, task, arg);
 #ifdef _OPENMP
-    if (spread) {
+    else if (spread) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(ctx->threads)
         for (int i = 0; i < n; i++) task(arg, i);
-        return;
     }
 #endif
-    for (int i = 0; i < n; i++) task(arg, i);
+    else for (int i = 0; i < n; i++) task(arg, i);
 }
-
-#ifdef JEM__X86_BF16
-/* Linux grants AMX tiles on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA). */
-static int jem__x86_tiles(void) {
-#ifdef __linux__
-    long r = 158;
-    __asm__ volatile("syscall" : "+a"(r) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
-    return r == 0;
-#else
-    return 0;
-#endif
-}
-#endif
 
 #ifdef JEM__X86
 /* The system must save the registers too: OSXSAVE, then XCR0 (Intel SDM vol. 1, 13.3 and 15.2). */
@@ -1301,11 +1284,15 @@ static int jem__x86_has(jem_isa isa) {
 #ifdef JEM__X86_BF16
     const unsigned tiles = d, amx = 1u << 22 | 1u << 24;               /* AMX-BF16, AMX-TILE */
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & 1u << 5)) return 0;    /* AVX512_BF16 */
-    return isa == JEM_ISA_AVX512_BF16 ||
-           ((tiles & amx) == amx && (lo & 0x60000) == 0x60000 && jem__x86_tiles());
-#else
-    return 0;
+    if (isa == JEM_ISA_AVX512_BF16) return 1;
+    if ((tiles & amx) != amx || (lo & 0x60000) != 0x60000) return 0;
+#ifdef __linux__           /* grants them on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA) */
+    long r = 158;
+    __asm__ volatile("syscall" : "+a"(r) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+    return r == 0;
 #endif
+#endif
+    return 0;
 }
 #endif
 
@@ -1438,7 +1425,6 @@ typedef struct jem__packing {
 /* A way to compute convolutions: direct, Winograd, bf16. */
 typedef struct jem__method {
     int bf16;                                      /* it can read and write bf16 */
-    int (*pack_kind)(const jem__conv *);           /* convolutions of one kind share a pack */
     ptrdiff_t (*pack_size)(const jem__conv *);     /* floats */
     void (*pack)(void *packing, int part);
     ptrdiff_t (*work)(const jem__conv *);          /* floats of scratch */
@@ -1504,7 +1490,7 @@ typedef struct jem__kernels {
     void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
     void (*pool)(const jem__pool *, const float *, float *);
     void (*pool_back)(const jem__pool *, const float *, float *);
-    void (*moment)(const float *, const float *, int, ptrdiff_t, ptrdiff_t, float *);
+    void (*moment)(const float *, const float *, int, ptrdiff_t, int, float *);
     void (*normalize)(const jem__norm *, const float *, float *);
     void (*normalize_sums)(const jem__norm *, const float *, const float *);
     void (*normalize_back)(const jem__norm *, int, const float *, const float *, float *);
@@ -1766,7 +1752,8 @@ typedef struct jem__run {
 /* What only built-in ops have: of an op, and of one call. */
 enum {
     JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx starts at 0) */
-    JEM__OP_IN_PLACE = 2,  /* y may share memory with x[0], dx[0] with dy */
+    JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy */
+    JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
     JEM__OP_WHOLE = 4,     /* called once for all groups: sums over the batch */
     JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32        /* what can be fused */
 };
@@ -1777,7 +1764,9 @@ typedef struct jem__traits {
     int keeps_for_params;                          /* as jem_op.keeps, for param_grad */
 } jem__traits;
 static const jem__traits jem__stores = { JEM__OP_STORES, NULL, NULL, 0 };
-static const jem__traits jem__in_place = { JEM__OP_STORES | JEM__OP_IN_PLACE, NULL, NULL, 0 };
+static const jem__traits jem__in_place = { JEM__OP_IN_PLACE, NULL, NULL, 0 };
+static const jem__traits jem__sums = { JEM__OP_IN_PLACE | JEM__OP_SUM, NULL, NULL, 0 };
+static const jem__traits jem__activates = { JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0 };
 static const jem__traits jem__whole = { JEM__OP_WHOLE, NULL, NULL, 0 };
 
 typedef struct jem__inner {
@@ -2357,7 +2346,7 @@ static void jem__plan_values(jem__run *r) {
             s->value16_buf = jem__plan_buf(r, from, last16,
                                            jem__bf16_floats(n->t.c, n->t.h, n->t.w));
         if (n->value || until < 0) continue;       /* kept: outside the region */
-        if (jem__has(n, JEM__OP_IN_PLACE) && over->value_buf &&
+        if (jem__has(n, JEM__OP_SHARES) && over->value_buf &&
             over->node->stride == n->stride && r->bufs[over->value_buf].end == from) {
             s->value_buf = over->value_buf;
             r->bufs[s->value_buf].end = until;
@@ -2384,7 +2373,7 @@ static void jem__plan_gradients(jem__run *r) {
             if (r->bufs[s->grad_buf].end < end) r->bufs[s->grad_buf].end = end;
         }
         const int in_place = stored && r->bufs[s->grad_buf].end == now &&
-                             jem__has(s->node, JEM__OP_IN_PLACE);
+                             jem__has(s->node, JEM__OP_SHARES);
         for (int k = 0; k < s->node->inputs; k++) {
             jem__step *in = s->in[k];
             if (!in->needs || in->pos < 0 || in->grad_buf || in->back_conv || in->grad16_only)
@@ -2527,20 +2516,16 @@ static void jem__task_part(void *arg, int i) {
     (r->back ? jem__plan_backward : jem__plan_forward)(r, s, i / parts, i % parts);
 }
 
-static double jem__flops(const jem__run *r, int from, int to) {
-    double sum = 0;
-    for (int i = from; i < to; i++) sum += r->list[i]->node->flops * r->list[i]->node->groups;
-    return sum;
-}
-
 /* list[from..to-1] forward or back over all groups: depth-first, or, where there are fewer groups
    than threads, step by step with each convolution in parts. */
 static void jem__plan_span(jem__run *r, int back) {
     const int from = r->from, to = r->to, groups = r->list[from]->node->groups;
+    double flops = 0;
     r->back = back;
     if (r->parts == 1) {
-        jem__parallel(r->ctx, back || r->slots > groups ? groups : r->slots,
-                      (1 + r->both) * jem__flops(r, from, to), jem__task_group, r);
+        for (int i = from; i < to; i++) flops += (1 + r->both) * r->list[i]->node->flops * groups;
+        jem__parallel(r->ctx, back || r->slots > groups ? groups : r->slots, flops,
+                      jem__task_group, r);
         return;
     }
     for (int i = 0; i < to - from; i++) {
@@ -2816,9 +2801,13 @@ typedef struct jem__pack {
     float *data;
 } jem__pack;
 
+/* Convolutions of one kind share it: an output's depends on the weights' shape alone. */
+static int jem__pack_kind(const jem__conv *q) {
+    return q->tile ? q->tile * 2 + q->gradient : q->gradient ? 1 + q->stride * 64 + q->pad : 0;
+}
 static jem__pack *jem__pack_find(const jem_param *w, const jem__conv *q) {
     jem__pack *k = w->packs;
-    while (k && (k->method != q->method || k->kind != q->method->pack_kind(q))) k = k->next;
+    while (k && (k->method != q->method || k->kind != jem__pack_kind(q))) k = k->next;
     return k;
 }
 
@@ -2832,7 +2821,7 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
             jem__free(w->ctx, data);
             return jem__fail(ctx, JEM_NO_MEMORY, "out of memory: packing %s", w->name);
         }
-        k->data = data, k->method = q->method, k->kind = q->method->pack_kind(q);
+        k->data = data, k->method = q->method, k->kind = jem__pack_kind(q);
         k->next = w->packs, w->packs = k;
     }
     jem__packing p = { ctx, q, w->value, k->data, (q->co + 15) / 16 };
@@ -2969,17 +2958,13 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
 static void jem__map_forward(const jem_call *c);
 static void jem__map_backward(const jem_call *c);
 
-static const jem__traits jem__act_traits = {
-    JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0
-};
-
 /* In the rows' order (JEM__MAPS). What keeps a bit or a slope can be part of the convolution before
    it. */
 #define JEM__MAP_NOTHING JEM_KEEPS_NOTHING, &jem__in_place
 #define JEM__MAP_INPUT JEM_KEEPS_INPUT, &jem__in_place
 #define JEM__MAP_OUTPUT JEM_KEEPS_OUTPUT, &jem__in_place
-#define JEM__MAP_BIT JEM_KEEPS_NOTHING, &jem__act_traits
-#define JEM__MAP_SLOPE JEM_KEEPS_NOTHING, &jem__act_traits
+#define JEM__MAP_BIT JEM_KEEPS_NOTHING, &jem__activates
+#define JEM__MAP_SLOPE JEM_KEEPS_NOTHING, &jem__activates
 #define JEM__ROW(kind, name, wants, f, derivative)                                                 \
     { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
 static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW, ) };
@@ -3099,12 +3084,9 @@ static void jem__pair_backward(const jem_call *c) {
         k->pair_back(s, c->dy + at, mul ? c->x[0] + at : NULL, 0, c->dx[1],
                      c->inner->add[1] || at > 0, run);
 }
-static const jem__traits jem__sum_traits = {
-    JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_SUM, NULL, NULL, 0
-};
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
     static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
-        { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sum_traits },
+        { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sums },
         { "sub", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__in_place },
         { "mul", jem__pair_forward, jem__pair_backward, JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1,
           &jem__stores }
@@ -3406,10 +3388,9 @@ jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
             return jem__refuse(ctx, JEM_BAD_ARGUMENT, "gather: label %d of image %d is not in "
                                "0..%d", labels[i], i, x->c - 1);
     const size_t bytes = (size_t)(jem__groups(x->n) * JEM_LANES) * sizeof(int);
-    int *all = (int *)jem__push_zero(ctx, bytes);
-    if (!all) return NULL;
-    memcpy(all, labels, (size_t)x->n * sizeof(int));
-    return jem__op1(ctx, &jem__op_gather, x, jem__shape(x->n, 1, 1, 1), all, bytes, 0);
+    jem_tensor *y = jem__op1(ctx, &jem__op_gather, x, jem__shape(x->n, 1, 1, 1), NULL, bytes, 0);
+    if (y) memcpy(y->node->user, labels, (size_t)x->n * sizeof *labels);
+    return y;
 }
 
 /* y = sum of x over c, h, w */
@@ -3511,9 +3492,9 @@ static void jem__norm_forward(const jem_call *c) {
     const ptrdiff_t n = (ptrdiff_t)p.c * JEM_LANES;
     if (p.own) {
         memset(p.mean, 0, 2 * (size_t)n * sizeof(float));
-        k->moment(c->x[0], NULL, 0, p.pixels, n, p.mean);
+        k->moment(c->x[0], NULL, 0, p.pixels, p.c, p.mean);
         jem__norm_mean(&p, u->kind, p.mean);
-        k->moment(c->x[0], p.mean, 1, p.pixels, n, p.rstd);
+        k->moment(c->x[0], p.mean, 1, p.pixels, p.c, p.rstd);
         jem__norm_mean(&p, u->kind, p.rstd);
         for (int i = 0; i < n; i++) p.rstd[i] = 1 / sqrtf(p.rstd[i] + JEM__NORM_EPS);
     } else jem__norm_given(c, &p);
@@ -3571,14 +3552,13 @@ static jem_status jem__norm_param_grad(const jem_call *c) {
 static void jem__norm_statistics(const jem_call *c, const jem__norm *p) {
     const int groups = jem__groups(c->out.n);
     const double count = (double)c->out.n * (double)p->pixels;
-    const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
     for (int pass = 0; pass < 2; pass++) {         /* the mean, then the deviations from it */
         float *to = pass ? p->rstd : p->mean;
         for (int g = 0; g < groups; g++) {
             const jem_call at = jem__at(c, g);
             const jem__norm q = jem__norm_open(&at);
-            memset(q.s1, 0, (size_t)n * sizeof(float));
-            c->ctx->k->moment(at.x[0], pass ? p->mean : NULL, pass, p->pixels, n, q.s1);
+            memset(q.s1, 0, (size_t)p->c * JEM_LANES * sizeof(float));
+            c->ctx->k->moment(at.x[0], pass ? p->mean : NULL, pass, p->pixels, p->c, q.s1);
         }
         for (int i = 0; i < p->c; i++) {
             double sum = 0;
@@ -7299,9 +7279,6 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--) o += jem__conv_channels(q->co - o);
     return o;
 }
-static int jem__direct_kind(const jem__conv *q) {  /* an output's pack depends on shape alone */
-    return q->gradient ? 1 + q->stride * 64 + q->pad : 0;
-}
 static ptrdiff_t jem__direct_pack_size(const jem__conv *q) {
     return (ptrdiff_t)q->co * q->ci * q->k * q->k + 6;       /* which the last block may read */
 }
@@ -7365,8 +7342,8 @@ static ptrdiff_t jem__direct_work(const jem__conv *q) { (void)q; return 0; }
 
 /* Bias sums of a group, channel by channel and lane by lane, and their end. */
 static void jem__bias_deal(const jem__weights *w, int g, const float *dy) {
-    const ptrdiff_t n = (ptrdiff_t)w->q->co * JEM_LANES;
-    w->ctx->k->moment(dy, NULL, 0, (ptrdiff_t)w->q->ho * w->q->wo, n, w->sums + g * n);
+    w->ctx->k->moment(dy, NULL, 0, (ptrdiff_t)w->q->ho * w->q->wo, w->q->co,
+                      w->sums + (ptrdiff_t)g * w->q->co * JEM_LANES);
 }
 static void jem__bias_finish(const jem__weights *w, int o) {
     for (int g = 0; w->db && g < w->groups; g++)
@@ -7428,7 +7405,6 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size
     }
 }
 
-static int jem__wino_kind(const jem__conv *q) { return q->tile * 2 + q->gradient; }
 static ptrdiff_t jem__wino_pack_size(const jem__conv *q) {
     return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2) + 6;
 }
@@ -7450,16 +7426,6 @@ static void jem__wino_plan(jem__weights *w) {
     w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
 }
 
-/* Vectors, which the compiler adds and multiplies; for the rest there are macros. */
-#if defined(JEM__X86) || defined(JEM__ARM) || defined(JEM__WASM)
-#define JEM__VECTORS(n)                                                                            \
-    typedef float jem__f32x##n __attribute__((vector_size(4 * n)));                                \
-    typedef uint32_t jem__u32x##n __attribute__((vector_size(4 * n)))
-JEM__VECTORS(4);
-JEM__VECTORS(8);
-JEM__VECTORS(16);
-#endif
-
 JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION: the rooms */
 
@@ -7467,8 +7433,6 @@ JEM__COMPILE_END
 #if JEM__PASS == 2                                 /* JEM_ISA_AVX2 */
 #define JEM__TARGET __attribute__((target("avx2,fma")))
 #define JEM__FN(name) jem__##name##_avx2
-#define JEM__V jem__f32x8
-#define JEM__I jem__u32x8
 #define JEM__VL 8
 #define JEM__MM(name) _mm256_##name
 #define JEM__PX 2                                  /* conv block: channels x pixels fill the file */
@@ -7488,8 +7452,6 @@ JEM__COMPILE_END
 #elif JEM__PASS == 3                               /* JEM_ISA_AVX512 */
 #define JEM__TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
 #define JEM__FN(name) jem__##name##_avx512
-#define JEM__V jem__f32x16
-#define JEM__I jem__u32x16
 #define JEM__VL 16
 #define JEM__MM(name) _mm512_##name
 #define JEM__PX 4
@@ -7507,8 +7469,6 @@ JEM__COMPILE_END
 #elif JEM__PASS == 4                               /* JEM_ISA_NEON */
 #define JEM__TARGET
 #define JEM__FN(name) jem__##name##_neon
-#define JEM__V jem__f32x4
-#define JEM__I jem__u32x4
 #define JEM__VL 4
 #define JEM__PX 4
 #define JEM__WI 4
@@ -7523,19 +7483,17 @@ JEM__COMPILE_END
     vcombine_f32(vget_high_f32(a), vget_high_f32(b))
 #define JEM__FOLD1(a, b) vpaddq_f32(a, b)
 #define JEM__LESS(a, b, x, y) (JEM__V)vbslq_f32(vcltq_f32(a, b), x, y)
-#define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), (uint32x4_t)jem__neon_bits))
+#define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), jem__neon_bits))
 #define JEM__PICK(bits, x, y)                                                                      \
-    (JEM__V)vbslq_f32(vtstq_u32(vdupq_n_u32((uint32_t)(bits)), (uint32x4_t)jem__neon_bits), x, y)
+    (JEM__V)vbslq_f32(vtstq_u32(vdupq_n_u32((uint32_t)(bits)), jem__neon_bits), x, y)
 #define JEM__ISET(x) (JEM__I)vdupq_n_u32((uint32_t)(x))
-#define JEM__IOTA jem__neon_iota
+#define JEM__IOTA (JEM__I)jem__neon_iota
 #define JEM__TO_V(i) (JEM__V)vcvtq_f32_s32((int32x4_t)(i))
-static const jem__u32x4 jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2, 4, 8 };
+static const uint32x4_t jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2, 4, 8 };
 
 #elif JEM__PASS == 7                               /* JEM_ISA_WASM */
 #define JEM__TARGET
 #define JEM__FN(name) jem__##name##_wasm
-#define JEM__V jem__f32x4
-#define JEM__I jem__u32x4
 #define JEM__VL 4
 #define JEM__PX 2                                  /* for the 16 registers of x86-64 */
 #define JEM__WI 2
@@ -7562,8 +7520,6 @@ static const jem__u32x4 jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 #else                                              /* JEM_ISA_SCALAR: one lane at a time */
 #define JEM__TARGET
 #define JEM__FN(name) jem__##name##_scalar
-#define JEM__V float
-#define JEM__I uint32_t
 #define JEM__VL 1
 #define JEM__PX 2
 #define JEM__WI 4
@@ -7591,13 +7547,20 @@ static const jem__u32x4 jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 #define JEM__ISET(x) (JEM__I)JEM__MM(set1_epi32)((int)(x))
 #endif
 
-/* The scalar code is the oracle: plain loops, of which the compiler may make what it likes. */
+/* Vectors, which the compiler adds and multiplies; for the rest there are these macros. The scalar
+   code is the oracle: plain loops, of which the compiler may make what it likes. */
+#define JEM__V JEM__FN(floats)
+#define JEM__I JEM__FN(words)
 #if JEM__VL == 1
+typedef float JEM__V;
+typedef uint32_t JEM__I;
 #define JEM__AS_I(v) jem__float_bits(v)
 #define JEM__AS_V(i) jem__bits_float(i)
 #define JEM__VINLINE static inline
 #define JEM__REPEAT(i, n) for (int i = 0; i < (n); i++)
 #else
+typedef float JEM__V __attribute__((vector_size(4 * JEM__VL)));
+typedef uint32_t JEM__I __attribute__((vector_size(4 * JEM__VL)));
 #define JEM__AS_I(v) (JEM__I)(v)
 #define JEM__AS_V(i) (JEM__V)(i)
 #define JEM__VINLINE JEM__TARGET JEM__INLINE
@@ -7617,9 +7580,7 @@ JEM__VINLINE JEM__V JEM__FN(poly)(const int n, const float *c, JEM__V x) {
 
 /* e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2; x held to [-87, 88]. Relative error 1e-7. */
 JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
-    static const float c[] = {
-        1.39411096e-3f, 8.36317982e-3f, 4.16663753e-2f, 0.16666577f, 0.5f
-    };
+    static const float c[] = { 1.39411096e-3f, 8.36317982e-3f, 4.16663753e-2f, 0.16666577f, 0.5f };
     const JEM__V lo = JEM__SET(-87.0f), hi = JEM__SET(88.0f);
     const JEM__V round = JEM__SET(12582912.0f);    /* 1.5 * 2^23: adding it rounds to an integer */
     x = JEM__LESS(x, lo, lo, x);
@@ -7793,8 +7754,7 @@ JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w
    Weights are packed [block of CO][16 input channels][tap][input channel][CO]. Of `most` channels
    only co are wanted: the others read what follows, and are thrown away. */
 JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__pixels *p,
-                                      const float *w, int co, const jem__finish *f, int o0,
-                                      int l) {
+                                      const float *w, int co, const jem__finish *f, int o0, int l) {
     static const float zero[16 * JEM_LANES] = { 0 };
     const int rows = JEM__VL == 1 ? co : most, ci = p->channels;
     JEM__V acc[JEM__CO][JEM__PX], sum[JEM__PX][JEM__CO];
@@ -8017,30 +7977,26 @@ JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *fro
    are first copied to [strip of VL lanes][block of B channels][pixel][B][VL]: straight lines to
    read, and no power-of-two strides. */
 
-/* x has rows of `width` pixels, of which h x w are dealt, every s-th. A few pixels at a time, so
-   that reads are of neighbours too. */
-JEM__KERNEL void JEM__FN(deal_one)(const float *x, int width, int s, int h, int w, int channels,
-                                   int block, float *out) {
-    const int pixels = h * w, blocks = (channels + block - 1) / block;
+/* A few pixels at a time, so that reads are of neighbours too. */
+JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const jem__operands *in) {
+    const jem__conv *q = w->q, d = jem__conv_dealt(q);
+    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
+    const int blocks = (channels + block - 1) / block, s = side ? 1 : q->stride / d.stride;
+    const int width = side ? q->wo : q->wi, wide = side ? q->wo : d.wi;        /* dealt of them */
+    const int pixels = wide * (side ? q->ho : d.hi);
+    float *out = side ? w->y + g * w->y_plane : w->x + g * w->x_plane;
     for (int p0 = 0; p0 < pixels; p0 += 8)
         for (int c0 = 0; c0 < channels; c0 += block)
             for (int l = 0; l < JEM_LANES; l += JEM__VL) {
                 float *to = out + ((ptrdiff_t)(l / JEM__VL * blocks + c0 / block) * pixels + p0) *
                                   block * JEM__VL;
                 for (int p = p0; p < pixels && p < p0 + 8; p++) {
-                    const float *from = x + ((ptrdiff_t)(p / w * width + p % w) * s * channels +
-                                             c0) * JEM_LANES + l;
+                    const float *from = in->x + ((ptrdiff_t)(p / wide * width + p % wide) * s *
+                                                 channels + c0) * JEM_LANES + l;
                     for (int c = c0; c < c0 + block; c++, to += JEM__VL, from += JEM_LANES)
                         JEM__STORE(to, c < channels ? JEM__LOAD(from) : JEM__SET(0.0f));
                 }
             }
-}
-JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const jem__operands *in) {
-    const jem__conv *q = w->q, d = jem__conv_dealt(q);
-    if (side) JEM__FN(deal_one)(in->x, q->wo, 1, q->ho, q->wo, q->co, JEM__WO,
-                                w->y + g * w->y_plane);
-    else JEM__FN(deal_one)(in->x, q->wi, q->stride / d.stride, d.hi, d.wi, q->ci, JEM__WI,
-                           w->x + g * w->x_plane);
 }
 
 /* The 16 lanes of each of WO x WI sums, [strip][cell][VL], added up in jem__sum_lanes' order: lanes
@@ -8111,28 +8067,22 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
         }
 }
 
-/* sum[i] += x[i] - mean[i] (squared: its square), over pixels of n floats; mean NULL: 0 */
-JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels,
-                                 ptrdiff_t n, float *sum) {
-    for (ptrdiff_t p = 0; p < pixels; p++, x += n)
-        JEM__EACH(i, n) {
-            JEM__V v = JEM__LOAD(x + i), s = JEM__LOAD(sum + i);
-            if (mean) v = v - JEM__LOAD(mean + i);
-            JEM__STORE(sum + i, squared ? JEM__FMA(v, v, s) : s + v);
-        }
-}
-/* db[o] += the sum of dy (as dealt) over groups and pixels, for a block of output channels */
-JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int block, int blocks) {
-    enum { CELLS = JEM__WO * JEM__WI, PIXEL = JEM__WO * JEM__VL };
+/* db[o] += the sum of dy (as dealt) over groups and pixels, for the WO channels from o0 on */
+JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const float *dy,
+                                        ptrdiff_t strip) {
     const ptrdiff_t pixels = (ptrdiff_t)w->q->ho * w->q->wo;
-    float acc[CELLS * JEM_LANES] = { 0 }, sum[32];
-    for (int s = 0; s < JEM_LANES / JEM__VL; s++)
+    float lane[JEM__WO][JEM_LANES];
+    for (int l = 0; l < JEM_LANES; l += JEM__VL, dy += strip) {
+        JEM__V s[JEM__WO];
+        JEM__REPEAT(o, JEM__WO) s[o] = JEM__SET(0.0f);
         for (int g = 0; g < w->groups; g++)
-            JEM__FN(moment)(w->y + g * w->y_plane + (s * blocks + block) * pixels * PIXEL, NULL, 0,
-                            pixels, PIXEL, acc + s * CELLS * JEM__VL);
-    JEM__FN(sums)(acc, CELLS * JEM__VL, sum);
-    for (int o = 0; o < JEM__WO && block * JEM__WO + o < w->q->co; o++)
-        w->db[block * JEM__WO + o] += sum[o];
+            for (ptrdiff_t p = 0; p < pixels; p++) {
+                const float *at = dy + g * w->y_plane + p * JEM__WO * JEM__VL;
+                JEM__REPEAT(o, JEM__WO) s[o] = s[o] + JEM__LOAD(at + o * JEM__VL);
+            }
+        JEM__REPEAT(o, JEM__WO) JEM__STORE(lane[o] + l, s[o]);
+    }
+    for (int o = 0; o < JEM__WO && o0 + o < w->q->co; o++) w->db[o0 + o] += jem__sum_lanes(lane[o]);
 }
 
 /* The sums of the block of output channels from o0, input channels from i0 on: added to dw. */
@@ -8179,12 +8129,12 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
                                  (by_x ? block : b0 + b) * JEM__WI);
     }
     for (int ob = block; w->db && ob < oblocks; ob += w->products)
-        JEM__FN(bias_gradient)(w, ob, oblocks);
+        JEM__FN(bias_gradient)(w, ob * JEM__WO, w->y + ob * py, oblocks * py);
 }
 
-static const jem__method JEM__FN(direct) = { 0, jem__direct_kind, jem__direct_pack_size,
-    jem__direct_pack, jem__direct_work, JEM__FN(conv), jem__direct_plan, JEM__FN(deal),
-    JEM__FN(weight_gradient), NULL };
+static const jem__method JEM__FN(direct) = { 0, jem__direct_pack_size, jem__direct_pack,
+    jem__direct_work, JEM__FN(conv), jem__direct_plan, JEM__FN(deal), JEM__FN(weight_gradient),
+    NULL };
 
 /* ---- weight gradient by Winograd ------------------------------------------------------------- */
 /* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
@@ -8342,9 +8292,9 @@ JEM__KERNEL void JEM__FN(wino_pack)(void *packing, int part) {
         JEM__FN(wino_pack_block)(p->q, p->w, o, co, p->out);
     }
 }
-static const jem__method JEM__FN(winograd) = { 0, jem__wino_kind, jem__wino_pack_size,
-    JEM__FN(wino_pack), jem__wino_work, JEM__FN(wino_conv), jem__wino_plan, JEM__FN(wino_deal),
-    JEM__FN(wino_weights), JEM__FN(wino_finish) };
+static const jem__method JEM__FN(winograd) = { 0, jem__wino_pack_size, JEM__FN(wino_pack),
+    jem__wino_work, JEM__FN(wino_conv), jem__wino_plan, JEM__FN(wino_deal), JEM__FN(wino_weights),
+    JEM__FN(wino_finish) };
 
 /* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
 
@@ -8506,6 +8456,18 @@ JEM__KERNEL void JEM__FN(pool_back)(const jem__pool *p, const float *dy, float *
 }
 
 /* ---- normalisation: per channel and lane; arrays mean, rstd (c,16), gamma, beta (c) ---------- */
+
+/* sum[c][16] += x - mean (squared: its square), over pixels; mean NULL: 0 */
+JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels,
+                                 int c, float *sum) {
+    const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
+    for (ptrdiff_t p = 0; p < pixels; p++, x += n)
+        JEM__EACH(i, n) {
+            JEM__V v = JEM__LOAD(x + i), s = JEM__LOAD(sum + i);
+            if (mean) v = v - JEM__LOAD(mean + i);
+            JEM__STORE(sum + i, squared ? JEM__FMA(v, v, s) : s + v);
+        }
+}
 
 /* y = (x - mean) rstd gamma + beta */
 JEM__KERNEL void JEM__FN(normalize)(const jem__norm *norm, const float *x, float *y) {
@@ -8785,8 +8747,7 @@ static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o,
         v[i] = jem__finish_one_scalar(f, c[i], o + i / 16, at + i, i % 16);
     if (f->y16) jem__bf16_pairs_scalar(v, n, f->y16 + at16 + o / 2 * JEM__BF16_PAIR);
 }
-static void jem__bf16_turn_scalar(const uint16_t *x, int c, int rows, uint16_t *out,
-                                  float *sums) {
+static void jem__bf16_turn_scalar(const uint16_t *x, int c, int rows, uint16_t *out, float *sums) {
     for (int i = 0; i < 16; i++)
         for (int l = 0; l < JEM_LANES; l++) {
             const uint16_t v = i < c ? x[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] : (uint16_t)0;
@@ -8842,7 +8803,7 @@ JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const int lean, const jem__fini
     at += (ptrdiff_t)o * JEM_LANES, at16 += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
     for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, at16 += JEM__BF16_PAIR) {
         const __m512 p = jem__finish_one_avx512(&own, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
-        jem__f32x16 q = { 0 };
+        jem__floats_avx512 q = { 0 };
         if (i + 1 < n)
             q = jem__finish_one_avx512(&own, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1,
                                        at + JEM_LANES, 0);
@@ -9294,9 +9255,9 @@ static void jem__bf16_product(const jem__weights *w, int task) {
             for (int t = t0; t < t1; t++) dw[t] += sum[t * m * JEM__BF16_TILE + c];
     }
 }
-static const jem__method jem__bf16_method = { 1, jem__direct_kind, jem__bf16_pack_size,
-    jem__bf16_pack, jem__bf16_work, jem__bf16_conv, jem__bf16_plan, jem__bf16_deal,
-    jem__bf16_product, jem__bias_finish };
+static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_pack,
+    jem__bf16_work, jem__bf16_conv, jem__bf16_plan, jem__bf16_deal, jem__bf16_product,
+    jem__bias_finish };
 
 /* ---- what is chosen -------------------------------------------------------------------------- */
 

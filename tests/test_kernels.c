@@ -324,7 +324,7 @@ static void direct_reductions(jem_ctx *ctx, record *r) {
             const float *gamma = plain(ctx, &rng, c, -1, 1), *beta = plain(ctx, &rng, c, -1, 1);
             float *s1 = plain(ctx, &rng, n, -1, 1), *s2 = plain(ctx, &rng, n, -1, 1);
             for (int how = 0; how < 4; how++) {
-                ctx->k->moment(x, how & 1 ? mean : NULL, how > 1, pixels, n, s1);
+                ctx->k->moment(x, how & 1 ? mean : NULL, how > 1, pixels, c, s1);
                 record_add(r, "moment", s1, n);
             }
             for (int how = 0; how < 2; how++) {
