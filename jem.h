@@ -1510,8 +1510,7 @@ static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t
 /* ---- contexts -------------------------------------------------------------------------------- */
 
 jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
-    jem_ctx seed;                                  /* enough of one to allocate the real context */
-    memset(&seed, 0, sizeof seed);
+    JEM__ZEROED(jem_ctx, seed);                    /* enough of one to allocate the real context */
     if (desc) seed.desc = *desc;
     if (!jem__engine_open(&seed) || !seed.desc.allocate != !seed.desc.release) return NULL;
     seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
@@ -1773,7 +1772,6 @@ typedef struct jem__inner {
     const jem__run *run;
     jem__step *step;
     jem_param *const *param;
-    int training;                                  /* the run goes back to parameters */
     int add[JEM_MAX_INPUTS];
     float *work;                                   /* scratch */
     int part, parts;                               /* which part of the group to do */
@@ -1802,10 +1800,9 @@ static int jem__trains(const jem__node *n) {       /* has a parameter that wants
 /* ---- recording ------------------------------------------------------------------------------- */
 
 jem_mark jem_begin(jem_ctx *ctx) {
-    jem_mark mark = { NULL, 0, 0, 0 };
-    if (!ctx) return mark;
-    mark.chunk = ctx->chunk, mark.used = ctx->used, mark.nodes = ctx->n_nodes;
-    mark.pushes = ctx->pushes;
+    const jem_mark none = { NULL, 0, 0, 0 };
+    if (!ctx) return none;
+    const jem_mark mark = { ctx->chunk, ctx->used, ctx->n_nodes, ctx->pushes };
     return mark;
 }
 
@@ -2112,7 +2109,7 @@ static void jem__call_open(const jem__run *r, jem__step *s, int group, int part,
                            jem__inner *in) {
     const jem__node *n = s->node;
     memset(c, 0, sizeof *c), memset(in, 0, sizeof *in);
-    in->run = r, in->step = s, in->param = n->param, in->training = r->mode == JEM__BACKWARD;
+    in->run = r, in->step = s, in->param = n->param;
     in->part = part, in->parts = r->parts;
     if (r->work.at) in->work = jem__at_place(r->work, group) + part * r->part_step;
     c->ctx = r->ctx, c->user = n->user, c->inputs = n->inputs, c->inner = in;
@@ -2629,8 +2626,7 @@ static jem_status jem__run_list(jem__run *r) {
 
 /* Computes target, and d target / d leaf, or what the parameters' gradients get. */
 static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target, jem__node *leaf) {
-    jem__run r;
-    memset(&r, 0, sizeof r);
+    JEM__ZEROED(jem__run, r);
     r.ctx = ctx, r.mode = mode;
     jem__run_marks(&r, target, leaf);
     if (leaf && !r.target->needs)
@@ -2687,9 +2683,6 @@ jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
         return jem__fail(y->ctx, JEM_BAD_SHAPE,
                          "grad: y is %s, x is %s: y must have one number per image, x be a leaf",
                          jem__shape_text(y).s, jem__shape_text(x).s);
-    if (x->node->index > y->node->index)
-        return jem__fail(y->ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s",
-                         jem__shape_text(y).s, jem__shape_text(x).s);
     return jem__run_tape(y->ctx, JEM__GRAD, y->node, x->node);
 }
 
@@ -2720,20 +2713,17 @@ static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *
     return sum;
 }
 
-/* d sum fn / d x, or the parameter's, by the tape: to grad; what the parameter had is put back. */
+/* d sum fn / d x, or the parameter's, by the tape: to grad, which is zero. */
 static void jem__check_tape(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
                             float *grad) {
     jem_mark mark = jem_begin(ctx);
     jem_tensor *y = fn(ctx, x, user);
     if (!p && jem_grad(y, x) == JEM_OK) jem_read_grad(x, grad);
     if (p && jem__live(y, "check_gradient")) {
-        memcpy(grad, p->grad, (size_t)p->size * sizeof *grad);
-        memset(p->grad, 0, (size_t)p->size * sizeof *grad);
+        float *own = p->grad;
+        p->grad = grad;
         if (y->node->stride == JEM_LANES) jem__run_tape(ctx, JEM__BACKWARD, y->node, NULL);
-        for (ptrdiff_t i = 0; i < p->size; i++) {
-            const float before = grad[i];
-            grad[i] = p->grad[i], p->grad[i] = before;
-        }
+        p->grad = own;
     }
     if (!y) jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: the function made nothing");
     jem_end(ctx, mark);
@@ -2749,7 +2739,8 @@ float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem
         return -1;
     }
     const ptrdiff_t n = p ? p->size : x->n * x->node->stride / JEM_LANES;
-    float *grad = jem__alloc_floats(ctx, n), *at = p ? p->value : jem__alloc_floats(ctx, n);
+    float *grad = jem__alloc_floats(ctx, p ? jem__padded(p) : n);
+    float *at = p ? p->value : jem__alloc_floats(ctx, n);
     double worst = 0, largest = 1e-12;
     if (grad && at) {
         jem__check_tape(ctx, fn, user, x, p, grad);
@@ -2848,9 +2839,8 @@ static void jem__conv_run(const jem_call *c, int back) {
     const jem__conv *q = back ? &u->grad : &u->out;
     float *slopes = act && act->kind == JEM__MAP_SILU ? (float *)in->act_aux : NULL;
     uint16_t *bits = slopes ? NULL : (uint16_t *)in->act_aux;
-    jem__finish f;
+    JEM__ZEROED(jem__finish, f);
     jem__operands from;
-    memset(&f, 0, sizeof f);
     f.y = back ? c->dx[0] : c->y, f.y16 = in->y16, f.slope = act ? act->a : 0;
     if (back) f.add = in->add[0] ? c->dx[0] : NULL, f.slopes = slopes, f.bits = bits;
     else {
@@ -2876,8 +2866,7 @@ static void jem__weights_task(void *arg, int i) {
         return;
     }
     const jem_call c = jem__at(w->call, i / 2);
-    jem__operands in;
-    memset(&in, 0, sizeof in);
+    JEM__ZEROED(jem__operands, in);
     in.ctx = c.ctx, in.x = i % 2 ? c.dy : c.x[0];
     in.x16 = (i % 2 ? jem__dy16 : jem__x16)(c.inner->step, i / 2);
     m->deal(w, i / 2, i % 2, &in);
@@ -2955,8 +2944,18 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
 
-static void jem__map_forward(const jem_call *c);
-static void jem__map_backward(const jem_call *c);
+/* y = f(x) */
+static void jem__map_forward(const jem_call *c) {
+    const jem__map_user *u = (const jem__map_user *)c->user;
+    c->ctx->k->map(u->kind, u->a, c->x[0], c->y, c->dy ? c->aux : NULL, jem__floats(c->out));
+}
+/* dx = dy f'(x) */
+static void jem__map_backward(const jem_call *c) {
+    const jem__map_user *u = (const jem__map_user *)c->user;
+    const int output = c->inner->step->node->op->keeps == JEM_KEEPS_OUTPUT;
+    c->ctx->k->map_back(u->kind, u->a, output ? c->y : c->x[0], c->aux, c->dy, c->dx[0],
+                        c->inner->add[0], jem__floats(c->out));
+}
 
 /* In the rows' order (JEM__MAPS). What keeps a bit or a slope can be part of the convolution before
    it. */
@@ -2969,19 +2968,6 @@ static void jem__map_backward(const jem_call *c);
     { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
 static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW, ) };
 #undef JEM__ROW
-
-/* y = f(x) */
-static void jem__map_forward(const jem_call *c) {
-    const jem__map_user *u = (const jem__map_user *)c->user;
-    c->ctx->k->map(u->kind, u->a, c->x[0], c->y, c->dy ? c->aux : NULL, jem__floats(c->out));
-}
-/* dx = dy f'(x) */
-static void jem__map_backward(const jem_call *c) {
-    const jem__map_user *u = (const jem__map_user *)c->user;
-    const int output = jem__map_ops[u->kind].keeps == JEM_KEEPS_OUTPUT;
-    c->ctx->k->map_back(u->kind, u->a, output ? c->y : c->x[0], c->aux, c->dy, c->dx[0],
-                        c->inner->add[0], jem__floats(c->out));
-}
 
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3578,24 +3564,19 @@ static void jem__norm_batch_forward(const jem_call *c) {
     const int groups = jem__groups(c->out.n);
     const double count = (double)c->out.n * (double)p.pixels;
     const double unbiased = count > 1 ? count / (count - 1) : 1;
-    int sound = 1;
     jem_param *const *param = c->inner->param;
-    if (u->kind == JEM_NORM_ACT && param[2]->value[0] != 0) {          /* an older node was first */
-        for (int g = 0; g < groups; g++) {
-            const jem_call at = jem__at(c, g);
-            jem__norm_forward(&at);
-        }
-        return;
-    }
-    jem__norm_statistics(c, &p);
-    for (int i = 0; i < p.c; i++) {
+    const int act = u->kind == JEM_NORM_ACT;
+    const int learn = !act || param[2]->value[0] == 0;       /* or an older node was first */
+    int sound = 1;
+    if (learn) jem__norm_statistics(c, &p);
+    for (int i = 0; learn && i < p.c; i++) {
         const float mean = p.mean[i * JEM_LANES], var = p.rstd[i * JEM_LANES];
         sound = sound && jem__finite(mean) && jem__finite(var);
         if (!sound) {                              /* what diverges must not leave its mark */
-        } else if (u->kind == JEM_NORM_ACT) {
+        } else if (act) {
             param[0]->value[i] = -mean;
             param[1]->value[i] = (float)(1 / (sqrt((double)var * unbiased) + 1e-6));
-        } else if (c->inner->training) {           /* running statistics follow passes that train */
+        } else if (c->inner->run->mode == JEM__BACKWARD) {  /* running statistics follow training */
             const double m = (double)u->momentum;
             float *rm = param[2]->value + i, *rv = param[3]->value + i;
             *rm = (float)fma(m, (double)mean - (double)*rm, (double)*rm);
@@ -3604,10 +3585,11 @@ static void jem__norm_batch_forward(const jem_call *c) {
         for (int l = 0; l < JEM_LANES; l++)
             p.rstd[i * JEM_LANES + l] = 1 / sqrtf(var + JEM__NORM_EPS);
     }
-    if (u->kind == JEM_NORM_ACT) param[2]->value[0] = (float)sound, jem__norm_given(c, &p);
+    if (act && learn) param[2]->value[0] = (float)sound;
     for (int g = 0; g < groups; g++) {
         const jem_call at = jem__at(c, g);
         const jem__norm q = jem__norm_open(&at);
+        if (act) { jem__norm_forward(&at); continue; }
         if (g) memcpy(q.mean, p.mean, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
         c->ctx->k->normalize(&p, at.x[0], at.y);
     }
@@ -7279,8 +7261,10 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--) o += jem__conv_channels(q->co - o);
     return o;
 }
-static ptrdiff_t jem__direct_pack_size(const jem__conv *q) {
-    return (ptrdiff_t)q->co * q->ci * q->k * q->k + 6;       /* which the last block may read */
+/* Of the direct sum, and of Winograd's. */
+static ptrdiff_t jem__pack_size(const jem__conv *q) {
+    const int points = q->tile ? (q->tile + 2) * (q->tile + 2) : q->k * q->k;
+    return (ptrdiff_t)q->co * q->ci * points + 6;  /* which the last block may read */
 }
 /* Where in weights (O,I,k,k) the kernel between o and c is; a gradient goes from O to I. */
 static ptrdiff_t jem__kernel_at(const jem__conv *q, int o, int c) {
@@ -7405,10 +7389,6 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size
     }
 }
 
-static ptrdiff_t jem__wino_pack_size(const jem__conv *q) {
-    return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2) + 6;
-}
-
 /* Of the 36 points of F4: operands transformed, a product is (point, block of output channels), and
    G' finishes an output channel. Planes of a point are not a power of two apart; a pixel of zeros
    lies behind the bias sums. */
@@ -7438,8 +7418,6 @@ JEM__COMPILE_END
 #define JEM__PX 2                                  /* conv block: channels x pixels fill the file */
 #define JEM__WI 3                                  /* weight gradient block: WO x in channels */
 #define JEM__FOLD4(a, b) _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31)
-#define JEM__FOLD2(a, b) _mm256_shuffle_ps(a, b, 0x44) + _mm256_shuffle_ps(a, b, 0xee)
-#define JEM__FOLD1(a, b) _mm256_shuffle_ps(a, b, 0x88) + _mm256_shuffle_ps(a, b, 0xdd)
 #define JEM__LESS(a, b, x, y) (JEM__V)_mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 #define JEM__BITS(a)                                                                               \
     ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LT_OQ)))
@@ -7458,8 +7436,6 @@ JEM__COMPILE_END
 #define JEM__WI 4
 #define JEM__FOLD8(a, b) _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xee)
 #define JEM__FOLD4(a, b) _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd)
-#define JEM__FOLD2(a, b) _mm512_shuffle_ps(a, b, 0x44) + _mm512_shuffle_ps(a, b, 0xee)
-#define JEM__FOLD1(a, b) _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xdd)
 #define JEM__LESS(a, b, x, y) (JEM__V)_mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), x)
 #define JEM__BITS(a) ((unsigned)_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_LT_OQ))
 #define JEM__PICK(bits, x, y) (JEM__V)_mm512_mask_mov_ps(y, (__mmask16)(bits), x)
@@ -7545,6 +7521,8 @@ static const uint32x4_t jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 #define JEM__FNMA(a, b, c) (JEM__V)JEM__MM(fnmadd_ps)(a, b, c)
 #define JEM__SQRT(a) (JEM__V)JEM__MM(sqrt_ps)(a)
 #define JEM__ISET(x) (JEM__I)JEM__MM(set1_epi32)((int)(x))
+#define JEM__FOLD2(a, b) JEM__MM(shuffle_ps)(a, b, 0x44) + JEM__MM(shuffle_ps)(a, b, 0xee)
+#define JEM__FOLD1(a, b) JEM__MM(shuffle_ps)(a, b, 0x88) + JEM__MM(shuffle_ps)(a, b, 0xdd)
 #endif
 
 /* Vectors, which the compiler adds and multiplies; for the rest there are these macros. The scalar
@@ -8132,7 +8110,7 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
         JEM__FN(bias_gradient)(w, ob * JEM__WO, w->y + ob * py, oblocks * py);
 }
 
-static const jem__method JEM__FN(direct) = { 0, jem__direct_pack_size, jem__direct_pack,
+static const jem__method JEM__FN(direct) = { 0, jem__pack_size, jem__direct_pack,
     jem__direct_work, JEM__FN(conv), jem__direct_plan, JEM__FN(deal), JEM__FN(weight_gradient),
     NULL };
 
@@ -8292,7 +8270,7 @@ JEM__KERNEL void JEM__FN(wino_pack)(void *packing, int part) {
         JEM__FN(wino_pack_block)(p->q, p->w, o, co, p->out);
     }
 }
-static const jem__method JEM__FN(winograd) = { 0, jem__wino_pack_size, JEM__FN(wino_pack),
+static const jem__method JEM__FN(winograd) = { 0, jem__pack_size, JEM__FN(wino_pack),
     jem__wino_work, JEM__FN(wino_conv), jem__wino_plan, JEM__FN(wino_deal), JEM__FN(wino_weights),
     JEM__FN(wino_finish) };
 
@@ -8584,8 +8562,6 @@ static const jem__kernels JEM__FN(kernels) = {
 #undef JEM__PASS
 #undef JEM__TARGET
 #undef JEM__FN
-#undef JEM__V
-#undef JEM__I
 #undef JEM__VL
 #undef JEM__MM
 #undef JEM__PX
@@ -8964,8 +8940,7 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
     if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
         uint16_t a[512], b[512];
         float c[2][JEM__BF16_TILE];
-        jem__bf16_block one;
-        memset(&one, 0, sizeof one);
+        JEM__ZEROED(jem__bf16_block, one);
         one.m = one.n = one.runs = 1, one.pairs = 16, one.a[0] = a, one.b[0][0] = b, one.c = c[0];
         for (int i = 0; i < 512; i++)              /* whole numbers; a is its own transpose */
             a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7)),
@@ -9003,13 +8978,9 @@ static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, 
     memset(out + edge + w * pixel, 0, (size_t)(edge + 16 * JEM__BF16_PAIR) * sizeof *out);
 }
 
-/* A row of taps reads neighbours: where the first of them is, and which column of the kernel is its
-   x-th. */
+/* A row of taps reads neighbours, a gradient's from its last tap on: where the first of them is. */
 static int jem__bf16_first(const jem__conv *q, const jem__phase *s) {
     return s->nx == 0 ? 0 : s->right[q->gradient ? s->nx - 1 : 0];
-}
-static int jem__bf16_kx(const jem__conv *q, const jem__phase *s, int x) {
-    return s->kx[q->gradient ? s->nx - 1 - x : x];
 }
 /* Can it be done so? No tap may look further than those zeros beside the image. */
 static int jem__bf16_fits(const jem__conv *q) {
@@ -9031,25 +9002,21 @@ static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
         size += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
     return size / 2;
 }
-/* Where row i of pair k of A is */
-static ptrdiff_t jem__bf16_at(int tiled, int k, int i) {
-    return (ptrdiff_t)(k / 16) * 512 + (tiled ? i * 32 + k % 16 * 2 : k % 16 * 32 + i * 2);
-}
 /* The weights w of one tap, of 16 outputs from o on and 16 inputs from c on, as A's pairs k and
    on. */
 static void jem__bf16_pack_tap(const jem__packing *p, const float *w, int o, int c, int k,
                                uint16_t *out) {
     const jem__conv *q = p->q;
     const int ni = q->ci - c < 16 ? q->ci - c : 16, no = q->co - o < 16 ? q->co - o : 16;
-    float v[16][16];
+    float v[16][16] = { { 0 } };
     uint16_t pairs[8 * JEM__BF16_PAIR];
-    memset(v, 0, sizeof v);
     for (int j = 0; j < no; j++)
         for (int i = 0; i < ni; i++) v[i][j] = w[jem__kernel_at(q, o + j, c + i)];
     p->ctx->bf16->pairs(v[0], ni, pairs);
-    for (int i = 0; 2 * i < ni; i++)
-        for (int j = 0; j < no; j++)
-            memcpy(out + jem__bf16_at(p->ctx->bf16->tiled, k + i, j),
+    for (int i = 0; 2 * i < ni; i++, k++)
+        for (int j = 0; j < no; j++)               /* row j of pair k */
+            memcpy(out + k / 16 * 512 + (p->ctx->bf16->tiled ? j * 32 + k % 16 * 2
+                                                             : k % 16 * 32 + j * 2),
                    pairs + i * JEM__BF16_PAIR + 2 * j, 2 * sizeof *pairs);
 }
 /* Weights to [phase][tile of 16 outputs][row of taps][pairs: column, channels]: a tile. A channel's
@@ -9065,9 +9032,11 @@ static void jem__bf16_pack(void *packing, int tile) {
         memset(to, 0, (size_t)size * sizeof *to);
         for (int c = 0; c < q->ci; c += 16)
             for (int j = 0; j < s.ny; j++)
-                for (int x = 0; x < s.nx; x++)
-                    jem__bf16_pack_tap(p, p->w + s.ky[j] * q->k + jem__bf16_kx(q, &s, x), tile * 16,
-                                       c, x * jem__bf16_pairs_of(q->ci) + c / 2, to + j * run);
+                for (int x = 0; x < s.nx; x++) {
+                    const float *w = p->w + s.ky[j] * q->k + s.kx[q->gradient ? s.nx - 1 - x : x];
+                    jem__bf16_pack_tap(p, w, tile * 16, c, x * jem__bf16_pairs_of(q->ci) + c / 2,
+                                       to + j * run);
+                }
         out += p->parts * size;
     }
 }
@@ -9155,8 +9124,7 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
 /* Weight gradient. Operands are first turned, group by group, so that pairs are of images:
    x to [row][16 channels][column mod stride][column][8 pairs][16][2], with the padding, dy to
    A's order [row][16 channels][column][..]. */
-static int jem__bf16_columns(const jem__conv *q) { return ((q->wo - 1) * q->stride + q->k - 1) /
-                                                          q->stride + 2; }
+static int jem__bf16_columns(const jem__conv *q) { return q->wo + 1 + (q->k - 1) / q->stride; }
 static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {      /* one row of 16 channels, in bf16 */
     return (ptrdiff_t)q->stride * jem__bf16_columns(q) * 256;
 }
@@ -9216,14 +9184,14 @@ static void jem__bf16_product(const jem__weights *w, int task) {
     const int m = o + 2 <= (q->co + 15) / 16 ? 2 : 1;
     const int ky0 = q->k * (task % split) / split, ky1 = q->k * (task % split + 1) / split;
     float *acc = w->product + task * w->product_step;
-    jem__bf16_block s;
+    JEM__ZEROED(jem__bf16_block, s);
     const ptrdiff_t xt = jem__bf16_x_tile(q), yt = jem__bf16_y_tile(q);
     const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
     const int columns = jem__bf16_columns(q), most = m == 2 ? 2 : 4;
     int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
     rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
     memset(acc, 0, (size_t)(m * q->k * q->k * JEM__BF16_TILE) * sizeof *acc);
-    memset(&s, 0, sizeof s), s.add = 1, s.m = m, s.pairs = q->wo * 8, s.a2 = yt;
+    s.add = 1, s.m = m, s.pairs = q->wo * 8, s.a2 = yt;
     if (k->begin) k->begin();
     for (int g = 0; g < w->groups; g++)
         for (int y0 = 0; y0 < q->ho; y0 += rows)
