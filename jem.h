@@ -1098,9 +1098,11 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #ifdef __GNUC__
 #define JEM__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define JEM__INLINE static inline __attribute__((always_inline))
+#define JEM__ONCE static __attribute__((noinline))         /* code for all who call it */
 #else
 #define JEM__PRINTF(f, a)
 #define JEM__INLINE static
+#define JEM__ONCE static
 #endif
 
 /* Only full unrolling keeps the accumulators in registers; each compiler spells it its own way. */
@@ -1263,40 +1265,22 @@ static char *jem__strdup(jem_ctx *ctx, const char *s) {
 static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *arg, int i),
                           void *arg) {
     const int spread = n > 1 && ctx->threads > 1 && flops > 4e6;
-    if (spread && ctx->desc.parallel_for) {
-        ctx->desc.parallel_for(ctx->desc.user, n, task, arg);
-        return;
-    }
+    if (spread && ctx->desc.parallel_for) ctx->desc.parallel_for(ctx->desc.user, n, task, arg);
 #ifdef _OPENMP
-    if (spread) {
+    else if (spread) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(ctx->threads)
         for (int i = 0; i < n; i++) task(arg, i);
-        return;
     }
 #endif
-    for (int i = 0; i < n; i++) task(arg, i);
+    else for (int i = 0; i < n; i++) task(arg, i);
 }
-
-#ifdef JEM__X86_BF16
-/* Linux grants AMX tiles on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA). */
-static int jem__x86_tiles(void) {
-#ifdef __linux__
-    long r = 158;
-    __asm__ volatile("syscall" : "+a"(r) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
-    return r == 0;
-#else
-    return 0;
-#endif
-}
-#endif
 
 #ifdef JEM__X86
 /* The system must save the registers too: OSXSAVE, then XCR0 (Intel SDM vol. 1, 13.3 and 15.2). */
 static int jem__x86_has(jem_isa isa) {
     unsigned a, b, c, d, lo, hi;
-    if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
     const unsigned need = 1u << 27 | 1u << 28 | 1u << 12;              /* OSXSAVE, AVX, FMA */
-    if ((c & need) != need) return 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need) return 0;
     __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
@@ -1306,11 +1290,15 @@ static int jem__x86_has(jem_isa isa) {
 #ifdef JEM__X86_BF16
     const unsigned tiles = d, amx = 1u << 22 | 1u << 24;               /* AMX-BF16, AMX-TILE */
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & 1u << 5)) return 0;    /* AVX512_BF16 */
-    return isa == JEM_ISA_AVX512_BF16 ||
-           ((tiles & amx) == amx && (lo & 0x60000) == 0x60000 && jem__x86_tiles());
-#else
-    return 0;
+    if (isa == JEM_ISA_AVX512_BF16) return 1;
+    if ((tiles & amx) != amx || (lo & 0x60000) != 0x60000) return 0;
+#ifdef __linux__           /* grants them on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA) */
+    long r = 158;
+    __asm__ volatile("syscall" : "+a"(r) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+    return r == 0;
 #endif
+#endif
+    return 0;
 }
 #endif
 
@@ -1320,11 +1308,9 @@ int jem_isa_available(jem_isa isa) {
 #ifdef JEM__X86
     case JEM_ISA_AVX2: case JEM_ISA_AVX512: case JEM_ISA_AVX512_BF16: case JEM_ISA_AMX:
         return jem__x86_has(isa);
-#endif
-#ifdef JEM__ARM
+#elif defined(JEM__ARM)
     case JEM_ISA_NEON: return 1;
-#endif
-#ifdef JEM__WASM
+#elif defined(JEM__WASM)
     case JEM_ISA_WASM: return 1;
 #endif
     default: return 0;
@@ -1411,6 +1397,7 @@ typedef struct jem__finish {
 /* What a convolution reads, of one group: x, or the same in bf16; weights as packed; scratch. It
    does one part of the work. */
 typedef struct jem__operands {
+    jem_ctx *ctx;
     const float *x;
     const uint16_t *x16;
     const float *packed;
@@ -1423,25 +1410,34 @@ typedef struct jem__operands {
    parallel. Sizes are in floats; `sums` starts at zero. */
 typedef struct jem__weights {
     jem_ctx *ctx;
+    const struct jem_call *call;                   /* from which the operands come */
     const jem__conv *q;
-    int groups, products, finishes;
+    int stage, groups, products, finishes;         /* stage: 0, 1 or 2 of these */
     float *dw, *db;                                /* (O,I,k,k) and (O), or NULL: added to */
-    ptrdiff_t x_size, y_size, product_size, sums_size;
-    ptrdiff_t x_step, y_step, product_step;        /* the method's own */
+    int planes;                                    /* of the operands: groups, or points */
+    ptrdiff_t x_plane, y_plane, product_size, product_step, sums_size;
     float *x, *y, *product, *sums;
 } jem__weights;
 
-/* A way to compute convolutions: direct, Winograd, bf16. Weights are (O,I,k,k). */
+/* Weights (O,I,k,k), put into a method's order by so many tasks, one for 16 channels written. */
+typedef struct jem__packing {
+    jem_ctx *ctx;
+    const jem__conv *q;
+    const float *w;
+    float *out;
+    int parts;
+} jem__packing;
+
+/* A way to compute convolutions: direct, Winograd, bf16. */
 typedef struct jem__method {
     int bf16;                                      /* it can read and write bf16 */
-    int (*pack_kind)(const jem__conv *);           /* convolutions of one kind share a pack */
     ptrdiff_t (*pack_size)(const jem__conv *);     /* floats */
-    void (*pack)(jem_ctx *, const jem__conv *, const float *weights, float *packed);
+    void (*pack)(void *packing, int part);
     ptrdiff_t (*work)(const jem__conv *);          /* floats of scratch */
-    void (*run)(jem_ctx *, const jem__conv *, const jem__operands *, const jem__finish *);
+    void (*run)(const jem__conv *, const jem__operands *, const jem__finish *);
     void (*plan)(jem__weights *);                  /* sizes and tasks */
-    void (*deal)(const jem__weights *, int group, int side, const float *,      /* 0: x, 1: dy */
-                 const uint16_t *in_bf16);         /* or NULL */
+    void (*deal)(const jem__weights *, int group, int side, const jem__operands *);     /* 0: of x,
+                                                      1: of dy, as the operands' x */
     void (*product)(const jem__weights *, int i);
     void (*finish)(const jem__weights *, int i);
 } jem__method;
@@ -1454,6 +1450,11 @@ static ptrdiff_t jem__bf16_floats(int c, int h, int w);
 
 /* Average pooling of (h,w,c) to (ho,wo,c): windows of kh x kw; scale: 1/(kh kw). */
 typedef struct jem__pool { int w, c, kh, kw, stride, ho, wo; float scale; } jem__pool;
+/* Where pixel t of the window of output pixel o is. */
+JEM__INLINE ptrdiff_t jem__pool_at(const jem__pool *p, int o, int t) {
+    const ptrdiff_t row = o / p->wo * p->stride + t / p->kw;
+    return (row * p->w + o % p->wo * p->stride + t % p->kw) * p->c * JEM_LANES;
+}
 /* A normalisation of (pixels,c): see >>ops. */
 typedef struct jem__norm {
     float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
@@ -1483,7 +1484,6 @@ typedef struct jem__kernels {
     jem_isa isa;
     int wi;                                        /* in channels of a weight gradient's block */
     const jem__method *direct, *winograd;
-    void (*wino_pack)(const jem__conv *, const float *, int, int, float *);
     void (*fill)(int, const uint32_t *, uint64_t, float *, ptrdiff_t, float, float);
     void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
     void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
@@ -1510,12 +1510,13 @@ typedef struct jem__kernels {
 static const jem__kernels *jem__kernels_for(jem_isa isa);
 /* Sets k, bf16, isa and precision as the desc asks; 0 if that is not available. */
 static int jem__engine_open(jem_ctx *ctx);
+/* Two words that are a function of key and counter. */
+static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t *, uint32_t *);
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
 jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
-    jem_ctx seed;                                  /* enough of one to allocate the real context */
-    memset(&seed, 0, sizeof seed);
+    JEM__ZEROED(jem_ctx, seed);                    /* enough of one to allocate the real context */
     if (desc) seed.desc = *desc;
     if (!jem__engine_open(&seed) || !seed.desc.allocate != !seed.desc.release) return NULL;
     seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
@@ -1544,47 +1545,23 @@ jem_precision jem_ctx_precision(const jem_ctx *ctx) {
 int jem_ctx_threads(const jem_ctx *ctx) { return ctx ? ctx->threads : 1; }
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
-/* Threefry-2x32-20: 20 rounds of add, rotate, xor, the key mixed in every 4. The kernels have the
-   same function on vectors, one counter per lane. */
-
-static const unsigned jem__threefry_rotate[8] = { 13, 15, 26, 6, 17, 29, 16, 24 };
-#define JEM__THREEFRY_PARITY 0x1BD11BDAu
-
-static void jem__threefry(const uint32_t key[2], uint32_t x[2]) {
-    const uint32_t ks[3] = { key[0], key[1], key[0] ^ key[1] ^ JEM__THREEFRY_PARITY };
-    x[0] += ks[0], x[1] += ks[1];
-    for (unsigned r = 0; r < 20; r++) {
-        unsigned s = jem__threefry_rotate[r & 7];
-        x[0] += x[1];
-        x[1] = (x[1] << s | x[1] >> (32 - s)) ^ x[0];
-        if ((r & 3) == 3) {
-            unsigned j = r / 4 + 1;
-            x[0] += ks[j % 3], x[1] += ks[(j + 1) % 3] + j;
-        }
-    }
-}
+/* Threefry itself is among the kernels (>>engine), one counter per lane; here is the scalar one. */
 
 jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream) {
-    uint32_t x[2] = { (uint32_t)stream, (uint32_t)(stream >> 32) ^ 0x80000000u };
     jem_rng r = { { 0, 0 }, 0 };
-    if (!rng) return r;
-    jem__threefry(rng->key, x);
-    r.key[0] = x[0], r.key[1] = x[1], r.counter = 0;
+    if (rng) jem__threefry_scalar(rng->key, stream ^ (uint64_t)1 << 63, &r.key[0], &r.key[1]);
     return r;
 }
 
 jem_rng jem_rng_seed(uint64_t seed) {
-    jem_rng r;
-    r.key[0] = (uint32_t)seed, r.key[1] = (uint32_t)(seed >> 32), r.counter = 0;
+    const jem_rng r = { { (uint32_t)seed, (uint32_t)(seed >> 32) }, 0 };
     return jem_rng_split(&r, 0);
 }
 
 uint32_t jem_rng_u32(jem_rng *rng) {
-    if (!rng) return 0;
-    uint32_t x[2] = { (uint32_t)rng->counter, (uint32_t)(rng->counter >> 32) };
-    rng->counter++;
-    jem__threefry(rng->key, x);
-    return x[0];
+    uint32_t x = 0, spare;
+    if (rng) jem__threefry_scalar(rng->key, rng->counter++, &x, &spare);
+    return x;
 }
 
 float jem_rng_uniform(jem_rng *rng) {
@@ -1739,7 +1716,7 @@ typedef struct jem__step {
 
     /* the plan's notes (see >>plan; the plain walk has none) */
     int pos;                                       /* list[pos] is this step; -1: none is */
-    int value_buf, aux_buf, grad_buf;              /* buffers; -1: none */
+    int value_buf, aux_buf, grad_buf;              /* buffers; 0: none */
     int readers;                                   /* how often its value is read, and ... */
     struct jem__step *reader;                      /* ... who reads it first */
     struct jem__step *conv, *plus;                 /* it ends a fused conv (-> add) -> activation */
@@ -1755,6 +1732,9 @@ typedef struct jem__step {
 
 typedef enum { JEM__EVAL, JEM__GRAD, JEM__BACKWARD } jem__mode;
 
+/* Memory that steps need from one time to another. */
+typedef struct jem__buf { int start, end; ptrdiff_t size, at; } jem__buf;
+
 typedef struct jem__run {
     jem_ctx *ctx;
     jem__mode mode;
@@ -1764,12 +1744,21 @@ typedef struct jem__run {
     jem__place work;                               /* scratch for the op that runs, of part 0; */
     ptrdiff_t part_step;                           /* floats from there to the next part's */
     int parts;                                     /* threads that share a group */
+
+    /* the plan's notes (see >>plan) */
+    jem__buf *bufs;
+    int n_bufs, slots;                             /* slots: regions, in which the buffers lie */
+    int from, to, back, both;                      /* what is going on: list[from..to-1], back, or
+                                                      both ways */
+    float *base;
+    ptrdiff_t region;                              /* floats */
 } jem__run;
 
 /* What only built-in ops have: of an op, and of one call. */
 enum {
     JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx starts at 0) */
-    JEM__OP_IN_PLACE = 2,  /* y may share memory with x[0], dx[0] with dy */
+    JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy */
+    JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
     JEM__OP_WHOLE = 4,     /* called once for all groups: sums over the batch */
     JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32        /* what can be fused */
 };
@@ -1780,18 +1769,18 @@ typedef struct jem__traits {
     int keeps_for_params;                          /* as jem_op.keeps, for param_grad */
 } jem__traits;
 static const jem__traits jem__stores = { JEM__OP_STORES, NULL, NULL, 0 };
-static const jem__traits jem__in_place = { JEM__OP_STORES | JEM__OP_IN_PLACE, NULL, NULL, 0 };
+static const jem__traits jem__in_place = { JEM__OP_IN_PLACE, NULL, NULL, 0 };
+static const jem__traits jem__sums = { JEM__OP_IN_PLACE | JEM__OP_SUM, NULL, NULL, 0 };
+static const jem__traits jem__activates = { JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0 };
 static const jem__traits jem__whole = { JEM__OP_WHOLE, NULL, NULL, 0 };
 
 typedef struct jem__inner {
     const jem__run *run;
     jem__step *step;
     jem_param *const *param;
-    int training;                                  /* the run goes back to parameters */
     int add[JEM_MAX_INPUTS];
     float *work;                                   /* scratch */
     int part, parts;                               /* which part of the group to do */
-    const uint16_t *x16, *dy16;                    /* bf16 in place of x[0] and dy */
     uint16_t *y16;                                 /* wanted of the result, besides or only */
     const float *plus;                             /* fused to a convolution: an addition, */
     const void *act;                               /* an activation: its user data, output and */
@@ -1805,6 +1794,9 @@ static int jem__has(const jem__node *n, int flag) {
 static ptrdiff_t jem__padded(const jem_param *p) {
     return (p->size + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
 }
+static int jem__calls(const jem__node *n) {        /* of its op, for the whole batch */
+    return jem__has(n, JEM__OP_WHOLE) ? 1 : n->groups;
+}
 static int jem__trains(const jem__node *n) {       /* has a parameter that wants a gradient */
     for (int i = 0; n->op && n->op->traits && n->op->traits->param_grad && i < n->params; i++)
         if (n->param[i] && n->param[i]->grad) return 1;
@@ -1814,10 +1806,9 @@ static int jem__trains(const jem__node *n) {       /* has a parameter that wants
 /* ---- recording ------------------------------------------------------------------------------- */
 
 jem_mark jem_begin(jem_ctx *ctx) {
-    jem_mark mark = { NULL, 0, 0, 0 };
-    if (!ctx) return mark;
-    mark.chunk = ctx->chunk, mark.used = ctx->used, mark.nodes = ctx->n_nodes;
-    mark.pushes = ctx->pushes;
+    const jem_mark none = { NULL, 0, 0, 0 };
+    if (!ctx) return none;
+    const jem_mark mark = { ctx->chunk, ctx->used, ctx->n_nodes, ctx->pushes };
     return mark;
 }
 
@@ -1879,8 +1870,7 @@ static int jem__live_lanes(int n, int group) {     /* images of a group of n */
     return n - group * JEM_LANES < JEM_LANES ? n - group * JEM_LANES : JEM_LANES;
 }
 static jem_shape jem__shape(int n, int c, int h, int w) {
-    jem_shape s;
-    s.n = n, s.c = c, s.h = h, s.w = w;
+    const jem_shape s = { n, c, h, w };
     return s;
 }
 static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
@@ -2047,7 +2037,7 @@ static void jem__run_marks(jem__run *r, jem__node *target, jem__node *leaf) {
     for (int i = 0; i <= last; i++) {
         jem__step *s = steps + i;
         memset(s, 0, sizeof *s);
-        s->node = r->ctx->nodes[i];
+        s->node = r->ctx->nodes[i], s->pos = -1;
         for (int k = 0; k < s->node->inputs; k++) s->in[k] = steps + s->node->in[k]->index;
     }
     r->target = steps + last, r->leaf = leaf ? steps + leaf->index : NULL;
@@ -2070,22 +2060,21 @@ static void jem__run_marks(jem__run *r, jem__node *target, jem__node *leaf) {
     }
 }
 
+/* Memory for all groups of what stays after the run, if it has none yet; `push`: when it got it. */
+static int jem__keep_room(const jem__node *n, float **at, uint64_t *push) {
+    if (*at) return 1;
+    *at = jem__push_floats(n->t.ctx, n->groups * n->stride);
+    *push = n->t.ctx->pushes;
+    return *at != NULL;
+}
+
 /* Values that stay after the run: the target's, small ones, and those asked for. */
 static jem_status jem__run_kept(jem__run *r) {
-    jem_ctx *ctx = r->ctx;
-    for (jem__step *s = ctx->steps; s <= r->target; s++) {
+    for (jem__step *s = r->ctx->steps; s <= r->target; s++) {
         jem__node *n = s->node;
-        if (s->runs && !n->value &&
-            (s == r->target || n->keep || n->stride <= 128 * JEM_LANES)) {
-            n->value = (float *)jem__push(ctx, (size_t)(n->groups * n->stride) * sizeof(float));
-            n->value_push = ctx->pushes;
-            if (!n->value) return JEM_NO_MEMORY;
-        }
-        if (s == r->leaf && !n->grad) {
-            n->grad = (float *)jem__push(ctx, (size_t)(n->groups * n->stride) * sizeof(float));
-            n->grad_push = ctx->pushes;
-            if (!n->grad) return JEM_NO_MEMORY;
-        }
+        const int value = s->runs && (s == r->target || n->keep || n->stride <= 128 * JEM_LANES);
+        if ((value && !jem__keep_room(n, &n->value, &n->value_push)) ||
+            (s == r->leaf && !jem__keep_room(n, &n->grad, &n->grad_push))) return JEM_NO_MEMORY;
         if (n->value) s->value = jem__all_groups(n, n->value);
         if (s == r->leaf) s->grad = jem__all_groups(n, n->grad);
     }
@@ -2126,14 +2115,13 @@ static void jem__call_open(const jem__run *r, jem__step *s, int group, int part,
                            jem__inner *in) {
     const jem__node *n = s->node;
     memset(c, 0, sizeof *c), memset(in, 0, sizeof *in);
-    in->run = r, in->step = s, in->param = n->param, in->training = r->mode == JEM__BACKWARD;
+    in->run = r, in->step = s, in->param = n->param;
     in->part = part, in->parts = r->parts;
     if (r->work.at) in->work = jem__at_place(r->work, group) + part * r->part_step;
     c->ctx = r->ctx, c->user = n->user, c->inputs = n->inputs, c->inner = in;
     c->out = jem__shape_of(&n->t);
     for (int k = 0; k < n->inputs; k++)
         c->in[k] = jem__shape_of(&n->in[k]->t), in->add[k] = s->add[k];
-    in->x16 = jem__x16(s, group), in->dy16 = jem__dy16(s, group);
     jem__call_group(c, group);
 }
 
@@ -2200,19 +2188,17 @@ static jem_status jem__walk_plain(jem__run *r) {
     jem_status status = jem__walk_memory(r);
     for (int i = 0; status == JEM_OK && i < r->n; i++) {
         jem__step *s = r->list[i];
-        const int calls = jem__has(s->node, JEM__OP_WHOLE) ? 1 : s->node->groups;
-        for (int g = 0; g < calls; g++) jem__step_forward(r, s, g);
+        for (int g = 0; g < jem__calls(s->node); g++) jem__step_forward(r, s, g);
     }
     if (status != JEM_OK || r->mode == JEM__EVAL) return status;
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
     for (int i = r->n; status == JEM_OK && i-- > 0;) {
         jem__step *s = r->list[i];
-        const int calls = jem__has(s->node, JEM__OP_WHOLE) ? 1 : s->node->groups;
         if (!s->needs) continue;
         if (r->mode == JEM__BACKWARD && jem__trains(s->node)) status = jem__step_params(r, s);
         for (int k = 0; k < s->node->inputs; k++)
             if (s->in[k]->needs) s->add[k] = s->in[k]->written, s->in[k]->written = 1;
-        for (int g = 0; g < calls; g++) jem__step_backward(r, s, g);
+        for (int g = 0; g < jem__calls(s->node); g++) jem__step_backward(r, s, g);
     }
     return status;
 }
@@ -2232,27 +2218,11 @@ static jem_status jem__walk_plain(jem__run *r) {
        with that of the activation before it;
      - hands bf16 from convolution to convolution, where both work in it. */
 
-typedef struct jem__buf { int start, end; ptrdiff_t size, at; } jem__buf;
-
-typedef struct jem__plan {
-    jem__run *r;
-    jem_ctx *ctx;
-    jem__mode mode;
-    jem__step **list;                              /* the run's, as are n and mode */
-    int n;
-    jem__buf *bufs;
-    int n_bufs, slots;                             /* slots: regions */
-    int from, to, back, both;                      /* what is going on: list[from..to-1], back, or
-                                                      both ways */
-    float *base;
-    ptrdiff_t region;                              /* floats */
-} jem__plan;
-
-static int jem__plan_buf(jem__plan *p, int start, int end, ptrdiff_t floats) {
-    jem__buf *b = p->bufs + p->n_bufs;
+static int jem__plan_buf(jem__run *r, int start, int end, ptrdiff_t floats) {
+    jem__buf *b = r->bufs + r->n_bufs;
     b->start = start, b->end = end, b->at = -1;
     b->size = (floats + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
-    return p->n_bufs++;
+    return r->n_bufs++;
 }
 
 /* ---- what can be one ------------------------------------------------------------------------- */
@@ -2265,14 +2235,14 @@ static int jem__plan_buf(jem__plan *p, int start, int end, ptrdiff_t floats) {
                 the activation stands: its `back_conv`, the conv's `back_in`
 
    A value in between is stored only if somebody else reads it. */
-static void jem__plan_fuse(jem__plan *p) {
-    for (int j = 0; j < p->n; j++)
-        for (int k = 0; k < p->list[j]->node->inputs; k++) {
-            jem__step *in = p->list[j]->in[k];
-            if (in->readers++ == 0) in->reader = p->list[j];
+static void jem__plan_fuse(jem__run *r) {
+    for (int j = 0; j < r->n; j++)
+        for (int k = 0; k < r->list[j]->node->inputs; k++) {
+            jem__step *in = r->list[j]->in[k];
+            if (in->readers++ == 0) in->reader = r->list[j];
         }
-    for (int i = 0; i < p->n; i++) {
-        jem__step *c = p->list[i], *last = c, *sum = NULL;
+    for (int i = 0; i < r->n; i++) {
+        jem__step *c = r->list[i], *last = c, *sum = NULL;
         if (!jem__has(c->node, JEM__OP_CONV)) continue;
         jem__step *act = c->in[0];
         if (act->pos >= 0 && jem__has(act->node, JEM__OP_ACTIVATION) && act->readers == 1 &&
@@ -2295,8 +2265,8 @@ static void jem__plan_fuse(jem__plan *p) {
    the first time it is written to the last time it is read. */
 
 static int jem__time_forward(const jem__step *s) { return s->runs_in ? s->runs_in->pos : s->pos; }
-static int jem__time_back(const jem__plan *p, const jem__step *s) {
-    return 2 * p->n - 1 - (s->back_in ? s->back_in->pos : s->pos);
+static int jem__time_back(const jem__run *r, const jem__step *s) {
+    return 2 * r->n - 1 - (s->back_in ? s->back_in->pos : s->pos);
 }
 
 /* bf16 pays where a convolution in bf16 writes what another reads: for its output, or its input
@@ -2304,29 +2274,29 @@ static int jem__time_back(const jem__plan *p, const jem__step *s) {
 static int jem__writes_bf16(const jem__step *s) {
     return !s->runs_in && (s->conv ? s->conv : s)->node->bf16_out;
 }
-static int jem__params_bf16(const jem__plan *p, const jem__step *s) {
-    return p->mode != JEM__BACKWARD || !jem__trains(s->node) || s->node->bf16_params;
+static int jem__params_bf16(const jem__run *r, const jem__step *s) {
+    return r->mode != JEM__BACKWARD || !jem__trains(s->node) || s->node->bf16_params;
 }
-static int jem__reads_bf16(const jem__plan *p, const jem__step *reader, const jem__step *s) {
+static int jem__reads_bf16(const jem__run *r, const jem__step *reader, const jem__step *s) {
     return reader->node->bf16_out && reader->in[0] == s && jem__writes_bf16(s) &&
-           jem__params_bf16(p, reader);
+           jem__params_bf16(r, reader);
 }
 
 /* The last time that a value (bf16: that copy of it) is read from memory; -1: never. */
-static int jem__last_read(const jem__plan *p, const jem__step *s, int bf16) {
+static int jem__last_read(const jem__run *r, const jem__step *s, int bf16) {
     const int own = !bf16 && s->needs && s->node->op->keeps & JEM_KEEPS_OUTPUT;
-    int until = own ? jem__time_back(p, s) : -1;
-    for (int j = s->pos + 1; j < p->n; j++)
-        for (int k = 0; k < p->list[j]->node->inputs; k++) {
-            const jem__step *reader = p->list[j];
+    int until = own ? jem__time_back(r, s) : -1;
+    for (int j = s->pos + 1; j < r->n; j++)
+        for (int k = 0; k < r->list[j]->node->inputs; k++) {
+            const jem__step *reader = r->list[j];
             const jem_op *op = reader->node->op;
-            if (reader->in[k] != s || jem__reads_bf16(p, reader, s) != bf16) continue;
+            if (reader->in[k] != s || jem__reads_bf16(r, reader, s) != bf16) continue;
             if (s->runs_in && (reader == s->runs_in || reader->runs_in == s->runs_in))
                 continue;                          /* in registers */
             int keeps = op->keeps;
-            if (p->mode == JEM__BACKWARD && jem__trains(reader->node))
+            if (r->mode == JEM__BACKWARD && jem__trains(reader->node))
                 keeps |= op->traits->keeps_for_params;
-            const int last = reader->needs && keeps >> k & 1 ? jem__time_back(p, reader)
+            const int last = reader->needs && keeps >> k & 1 ? jem__time_back(r, reader)
                                                              : jem__time_forward(reader);
             if (last > until) until = last;
         }
@@ -2335,90 +2305,88 @@ static int jem__last_read(const jem__plan *p, const jem__step *s, int bf16) {
 
 /* A sum's gradient is its inputs' gradient: they can all be one buffer, if nobody adds to one of
    them before the other has been read. */
-static int jem__same_gradient(const jem__plan *p, const jem__step *s, int k) {
+static int jem__same_gradient(const jem__run *r, const jem__step *s, int k) {
     if (s->in[0] == s->in[1]) return 0;
     if (k == 0) return 1;
     for (int side = 0; side < 2; side++) {
         const jem__step *a = s->in[side], *b = s->in[1 - side];
-        for (int j = a->pos + 1; j < p->n; j++)
-            for (int i = 0; i < p->list[j]->node->inputs; i++)
-                if (p->list[j] != s && p->list[j]->in[i] == a &&
-                    jem__time_back(p, p->list[j]) <= jem__time_back(p, b)) return 0;
+        for (int j = a->pos + 1; j < r->n; j++)
+            for (int i = 0; i < r->list[j]->node->inputs; i++)
+                if (r->list[j] != s && r->list[j]->in[i] == a &&
+                    jem__time_back(r, r->list[j]) <= jem__time_back(r, b)) return 0;
     }
     return 1;
 }
 
 /* Of the gradient that a convolution in bf16 reads: is it one that another writes last? It may have
    come through a sum, unchanged. */
-static void jem__plan_bf16_gradient(jem__plan *p, jem__step *c) {
-    if (!c->node->bf16_grad || !c->needs || !c->in[0]->needs || !jem__params_bf16(p, c)) return;
+static void jem__plan_bf16_gradient(jem__run *r, jem__step *c) {
+    if (!c->node->bf16_grad || !c->needs || !c->in[0]->needs || !jem__params_bf16(r, c)) return;
     jem__step *g = c, *last = NULL;
     if (c->readers == 1 && jem__has(c->reader->node, JEM__OP_SUM) &&
         c->reader->in[0] != c->reader->in[1] && c->reader->node->stride == c->node->stride)
         g = c->reader;
-    for (int j = g->pos + 1; j < p->n && !last; j++)
-        for (int k = 0; k < p->list[j]->node->inputs; k++)
-            if (p->list[j]->in[k] == g && p->list[j]->needs) last = p->list[j];
+    for (int j = g->pos + 1; j < r->n && !last; j++)
+        for (int k = 0; k < r->list[j]->node->inputs; k++)
+            if (r->list[j]->in[k] == g && r->list[j]->needs) last = r->list[j];
     if (!last || !(last->back_conv ? last->back_conv : last)->node->bf16_grad || last->back_in)
         return;
-    const int from = 2 * p->n - 1 - last->pos, to = jem__time_back(p, c);
+    const int from = 2 * r->n - 1 - last->pos, to = jem__time_back(r, c);
     const jem_tensor *t = &g->node->t;
     c->dy16 = g, g->grad16_by = last, c->grad16_only = g == c && c->readers == 1;
-    if (g->grad16_buf < 0)
-        g->grad16_buf = jem__plan_buf(p, from, to, jem__bf16_floats(t->c, t->h, t->w));
-    if (p->bufs[g->grad16_buf].end < to) p->bufs[g->grad16_buf].end = to;
+    if (!g->grad16_buf)
+        g->grad16_buf = jem__plan_buf(r, from, to, jem__bf16_floats(t->c, t->h, t->w));
+    if (r->bufs[g->grad16_buf].end < to) r->bufs[g->grad16_buf].end = to;
 }
 
-static void jem__plan_values(jem__plan *p) {
-    for (int i = 0; i < p->n; i++) {
-        jem__step *s = p->list[i], *over = s->node->inputs ? s->in[0] : NULL;
+static void jem__plan_values(jem__run *r) {
+    for (int i = 0; i < r->n; i++) {
+        jem__step *s = r->list[i], *over = s->node->inputs ? s->in[0] : NULL;
         const jem__node *n = s->node;
-        const int from = jem__time_forward(s), until = jem__last_read(p, s, 0);
-        const int last16 = jem__writes_bf16(s) ? jem__last_read(p, s, 1) : -1;
+        const int from = jem__time_forward(s), until = jem__last_read(r, s, 0);
+        const int last16 = jem__writes_bf16(s) ? jem__last_read(r, s, 1) : -1;
         if (last16 >= 0)
-            s->value16_buf = jem__plan_buf(p, from, last16,
+            s->value16_buf = jem__plan_buf(r, from, last16,
                                            jem__bf16_floats(n->t.c, n->t.h, n->t.w));
         if (n->value || until < 0) continue;       /* kept: outside the region */
-        if (jem__has(n, JEM__OP_IN_PLACE) && over->value_buf >= 0 &&
-            over->node->stride == n->stride && p->bufs[over->value_buf].end == from) {
+        if (jem__has(n, JEM__OP_SHARES) && over->value_buf &&
+            over->node->stride == n->stride && r->bufs[over->value_buf].end == from) {
             s->value_buf = over->value_buf;
-            p->bufs[s->value_buf].end = until;
-        } else s->value_buf = jem__plan_buf(p, from, until, n->stride);
+            r->bufs[s->value_buf].end = until;
+        } else s->value_buf = jem__plan_buf(r, from, until, n->stride);
     }
-    for (int i = 0; i < p->n; i++) {
-        jem__step *s = p->list[i];
+    for (int i = 0; i < r->n; i++) {
+        jem__step *s = r->list[i];
         if (s->node->aux_bytes)
-            s->aux_buf = jem__plan_buf(p, i, s->needs ? 2 * p->n - 1 - i : i,
+            s->aux_buf = jem__plan_buf(r, i, s->needs ? 2 * r->n - 1 - i : i,
                                        (ptrdiff_t)((s->node->aux_bytes + 3) / 4));
     }
 }
 
 /* A gradient lives from its first writer to the step itself. A step may hand its own on to an input
    if no sibling shares it beyond that moment. */
-static void jem__plan_gradients(jem__plan *p) {
-    const int both = JEM__OP_IN_PLACE | JEM__OP_STORES;
-    for (int i = p->n - 1; i >= 0; i--) {
-        jem__step *s = p->list[i];
+static void jem__plan_gradients(jem__run *r) {
+    for (int i = r->n - 1; i >= 0; i--) {
+        jem__step *s = r->list[i];
         if (!s->needs) continue;
-        const int now = 2 * p->n - 1 - i, end = jem__time_back(p, s);
+        const int now = 2 * r->n - 1 - i, end = jem__time_back(r, s);
         const int stored = !s->back_conv && !s->grad16_only;           /* its own gradient is */
         if (stored) {
-            if (s->grad_buf < 0) s->grad_buf = jem__plan_buf(p, now, end, s->node->stride);
-            if (p->bufs[s->grad_buf].end < end) p->bufs[s->grad_buf].end = end;
+            if (!s->grad_buf) s->grad_buf = jem__plan_buf(r, now, end, s->node->stride);
+            if (r->bufs[s->grad_buf].end < end) r->bufs[s->grad_buf].end = end;
         }
-        const int own = stored && p->bufs[s->grad_buf].end == now;
-        const int in_place = own && s->node->op->traits &&
-                             (s->node->op->traits->flags & both) == both;
+        const int in_place = stored && r->bufs[s->grad_buf].end == now &&
+                             jem__has(s->node, JEM__OP_SHARES);
         for (int k = 0; k < s->node->inputs; k++) {
             jem__step *in = s->in[k];
-            if (!in->needs || in->pos < 0 || in->grad_buf >= 0 || in->back_conv || in->grad16_only)
+            if (!in->needs || in->pos < 0 || in->grad_buf || in->back_conv || in->grad16_only)
                 continue;
             if (in_place && in->node->stride == s->node->stride &&
-                (jem__has(s->node, JEM__OP_SUM) ? jem__same_gradient(p, s, k) : k == 0)) {
+                (jem__has(s->node, JEM__OP_SUM) ? jem__same_gradient(r, s, k) : k == 0)) {
                 in->grad_buf = s->grad_buf;
-                if (p->bufs[in->grad_buf].end < jem__time_back(p, in))
-                    p->bufs[in->grad_buf].end = jem__time_back(p, in);
-            } else in->grad_buf = jem__plan_buf(p, end, jem__time_back(p, in), in->node->stride);
+                if (r->bufs[in->grad_buf].end < jem__time_back(r, in))
+                    r->bufs[in->grad_buf].end = jem__time_back(r, in);
+            } else in->grad_buf = jem__plan_buf(r, end, jem__time_back(r, in), in->node->stride);
         }
     }
 }
@@ -2426,61 +2394,58 @@ static void jem__plan_gradients(jem__plan *p) {
 /* ---- where: places in a region --------------------------------------------------------------- */
 
 /* The largest first, each at the lowest place where it meets nobody in time. */
-static jem_status jem__plan_layout(jem__plan *p) {
-    int *order = (int *)jem__push(p->ctx, (size_t)(p->n_bufs + 1) * 2 * sizeof *order);
+static jem_status jem__plan_layout(jem__run *r) {
+    int *order = (int *)jem__push(r->ctx, (size_t)(r->n_bufs + 1) * 2 * sizeof *order);
     if (!order) return JEM_NO_MEMORY;
-    int *placed = order + p->n_bufs, n_placed = 0; /* sorted by place */
-    for (int i = 0; i < p->n_bufs; i++) {
+    int *placed = order + r->n_bufs, n_placed = 0; /* sorted by place */
+    for (int i = 0; i < r->n_bufs; i++) {
         int j = i;
-        for (; j > 0 && p->bufs[order[j - 1]].size < p->bufs[i].size; j--) order[j] = order[j - 1];
+        for (; j > 0 && r->bufs[order[j - 1]].size < r->bufs[i].size; j--) order[j] = order[j - 1];
         order[j] = i;
     }
-    for (int i = 0; i < p->n_bufs; i++) {
-        jem__buf *b = p->bufs + order[i];
+    for (int i = 0; i < r->n_bufs; i++) {
+        jem__buf *b = r->bufs + order[i];
         ptrdiff_t at = 0;
         for (int j = 0; j < n_placed; j++) {
-            const jem__buf *o = p->bufs + placed[j];
+            const jem__buf *o = r->bufs + placed[j];
             if (o->end < b->start || o->start > b->end) continue;
             if (o->at - at >= b->size) break;
             if (o->at + o->size > at) at = o->at + o->size;
         }
         b->at = at;
-        if (at + b->size > p->region) p->region = at + b->size;
+        if (at + b->size > r->region) r->region = at + b->size;
         int j = n_placed++;
-        for (; j > 0 && p->bufs[placed[j - 1]].at > at; j--) placed[j] = placed[j - 1];
+        for (; j > 0 && r->bufs[placed[j - 1]].at > at; j--) placed[j] = placed[j - 1];
         placed[j] = order[i];
     }
     return JEM_OK;
 }
 
-static jem__place jem__buf_place(const jem__plan *p, int buf) {
-    jem__place none = { NULL, 0, 1 };
-    if (buf < 0) return none;
-    none.at = p->base + p->bufs[buf].at, none.step = p->region, none.slots = p->slots;
-    return none;
+static jem__place jem__buf_place(const jem__run *r, int buf) {
+    const jem__place p = { buf ? r->base + r->bufs[buf].at : NULL, r->region, r->slots };
+    return p;
 }
 
 /* Behind the buffers of a region is the scratch of each part; a gradient that is nowhere (it stays
    in registers) points there too, because NULL would say that no backward follows. */
-static jem_status jem__plan_places(jem__plan *p) {
-    jem__run *r = p->r;
-    const ptrdiff_t work = p->region;
-    for (int i = 0; i < p->n; i++)
-        if (p->list[i]->node->work > r->part_step) r->part_step = p->list[i]->node->work;
+static jem_status jem__plan_places(jem__run *r) {
+    const ptrdiff_t work = r->region;
+    for (int i = 0; i < r->n; i++)
+        if (r->list[i]->node->work > r->part_step) r->part_step = r->list[i]->node->work;
     r->part_step += (16 - r->part_step % 16) % 16 + 16;
-    p->region += r->part_step * r->parts;
-    p->region = (p->region / 1024 + 1) * 1024 + 16 * JEM_LANES;        /* no power of two apart */
-    p->base = jem__push_floats(p->ctx, p->slots * p->region);
-    if (!p->base) return JEM_NO_MEMORY;
-    r->work.at = p->base + work, r->work.step = p->region, r->work.slots = p->slots;
-    for (int i = 0; i < p->n; i++) {
-        jem__step *s = p->list[i];
-        if (!s->node->value) s->value = jem__buf_place(p, s->value_buf);
-        s->aux = jem__buf_place(p, s->aux_buf);
-        s->grad = s->grad_buf < 0 ? r->work : jem__buf_place(p, s->grad_buf);
-        s->value16 = jem__buf_place(p, s->value16_buf);
-        s->grad16 = jem__buf_place(p, s->grad16_buf);
-        s->reads16 = s->node->inputs && jem__reads_bf16(p, s, s->in[0]);
+    r->region += r->part_step * r->parts;
+    r->region = (r->region / 1024 + 1) * 1024 + 16 * JEM_LANES;        /* no power of two apart */
+    r->base = jem__push_floats(r->ctx, r->slots * r->region);
+    if (!r->base) return JEM_NO_MEMORY;
+    r->work.at = r->base + work, r->work.step = r->region, r->work.slots = r->slots;
+    for (int i = 0; i < r->n; i++) {
+        jem__step *s = r->list[i];
+        if (!s->node->value) s->value = jem__buf_place(r, s->value_buf);
+        s->aux = jem__buf_place(r, s->aux_buf);
+        s->grad = s->grad_buf ? jem__buf_place(r, s->grad_buf) : r->work;
+        s->value16 = jem__buf_place(r, s->value16_buf);
+        s->grad16 = jem__buf_place(r, s->grad16_buf);
+        s->reads16 = s->node->inputs && jem__reads_bf16(r, s, s->in[0]);
     }
     return JEM_OK;
 }
@@ -2493,12 +2458,12 @@ static int jem__convolves(const jem__step *s, int back) {
     return jem__has((conv ? conv : s)->node, JEM__OP_CONV);
 }
 
-static void jem__plan_forward(const jem__plan *p, jem__step *s, int group, int part) {
+static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int part) {
     jem__step *conv = s->conv, *sum = s->plus, *raw = sum ? sum : conv;
     jem_call c;
     jem__inner in;
     if (s->runs_in || (part && !jem__convolves(s, 0))) return;
-    jem__call_open(p->r, conv ? conv : s, group, part, &c, &in);
+    jem__call_open(r, conv ? conv : s, group, part, &c, &in);
     in.y16 = jem__at_place16(s->value16, group);
     if (conv) {
         c.y = jem__at_place(raw->value, group);
@@ -2511,16 +2476,16 @@ static void jem__plan_forward(const jem__plan *p, jem__step *s, int group, int p
     (conv ? conv : s)->node->op->forward(&c);
 }
 
-static void jem__plan_backward(const jem__plan *p, jem__step *s, int group, int part) {
+static void jem__plan_backward(const jem__run *r, jem__step *s, int group, int part) {
     jem__step *conv = s->back_conv;
     if (s->back_in || (part && !jem__convolves(s, 1))) return;
     if (!jem__has(s->node, JEM__OP_CONV) && !conv) {
-        jem__step_backward(p->r, s, group);
+        jem__step_backward(r, s, group);
         return;
     }
     jem_call c;
     jem__inner in;
-    jem__call_open(p->r, conv ? conv : s, group, part, &c, &in);
+    jem__call_open(r, conv ? conv : s, group, part, &c, &in);
     if (conv) {                                    /* it goes on through the activation */
         const int to = s->in[0]->needs;
         in.act = s->node->user, in.act_aux = jem__at_place(s->aux, group), in.add[0] = s->add[0];
@@ -2532,125 +2497,117 @@ static void jem__plan_backward(const jem__plan *p, jem__step *s, int group, int 
 }
 
 /* What is going on, of one group. */
-static void jem__plan_group(const jem__plan *p, int back, int group) {
-    for (int i = p->from; !back && i < p->to; i++) jem__plan_forward(p, p->list[i], group, 0);
-    for (int i = p->to - 1; back && i >= p->from; i--)
-        if (p->list[i]->needs) jem__plan_backward(p, p->list[i], group, 0);
+static void jem__plan_group(const jem__run *r, int back, int group) {
+    for (int i = r->from; !back && i < r->to; i++) jem__plan_forward(r, r->list[i], group, 0);
+    for (int i = r->to - 1; back && i >= r->from; i--)
+        if (r->list[i]->needs) jem__plan_backward(r, r->list[i], group, 0);
 }
 static void jem__task_group(void *arg, int slot) { /* or all the groups that share a region */
-    const jem__plan *p = (const jem__plan *)arg;
-    const int groups = p->list[p->from]->node->groups;
-    for (int g = slot; g < groups; g += p->back ? groups : p->slots) {
-        jem__plan_group(p, p->back, g);
-        if (!p->both) continue;
-        jem__seed(p->r, g);
-        jem__plan_group(p, 1, g);
+    const jem__run *r = (const jem__run *)arg;
+    const int groups = r->list[r->from]->node->groups;
+    for (int g = slot; g < groups; g += r->back ? groups : r->slots) {
+        jem__plan_group(r, r->back, g);
+        if (!r->both) continue;
+        jem__seed(r, g);
+        jem__plan_group(r, 1, g);
     }
 }
 static void jem__task_part(void *arg, int i) {
-    const jem__plan *p = (const jem__plan *)arg;
-    jem__step *s = p->list[p->from];
-    const int parts = jem__convolves(s, p->back) ? p->r->parts : 1;
-    (p->back ? jem__plan_backward : jem__plan_forward)(p, s, i / parts, i % parts);
-}
-
-static double jem__flops(const jem__plan *p, int from, int to) {
-    double sum = 0;
-    for (int i = from; i < to; i++) sum += p->list[i]->node->flops * p->list[i]->node->groups;
-    return sum;
+    const jem__run *r = (const jem__run *)arg;
+    jem__step *s = r->list[r->from];
+    const int parts = jem__convolves(s, r->back) ? r->parts : 1;
+    (r->back ? jem__plan_backward : jem__plan_forward)(r, s, i / parts, i % parts);
 }
 
 /* list[from..to-1] forward or back over all groups: depth-first, or, where there are fewer groups
    than threads, step by step with each convolution in parts. */
-static void jem__plan_span(jem__plan *p, int back) {
-    const int from = p->from, to = p->to, groups = p->list[from]->node->groups;
-    p->back = back;
-    if (p->r->parts == 1) {
-        jem__parallel(p->ctx, back || p->slots > groups ? groups : p->slots,
-                      (1 + p->both) * jem__flops(p, from, to), jem__task_group, p);
+static void jem__plan_span(jem__run *r, int back) {
+    const int from = r->from, to = r->to, groups = r->list[from]->node->groups;
+    double flops = 0;
+    r->back = back;
+    if (r->parts == 1) {
+        for (int i = from; i < to; i++) flops += (1 + r->both) * r->list[i]->node->flops * groups;
+        jem__parallel(r->ctx, back || r->slots > groups ? groups : r->slots, flops,
+                      jem__task_group, r);
         return;
     }
     for (int i = 0; i < to - from; i++) {
         const int at = back ? to - 1 - i : from + i;
-        const jem__step *s = p->list[at], *conv = back ? s->back_conv : s->conv;
+        const jem__step *s = r->list[at], *conv = back ? s->back_conv : s->conv;
         if (back ? !s->needs || s->back_in != NULL : s->runs_in != NULL) continue;
-        p->from = at;
-        jem__parallel(p->ctx, groups * (jem__convolves(s, back) ? p->r->parts : 1),
-                      (conv ? conv : s)->node->flops * groups, jem__task_part, p);
+        r->from = at;
+        jem__parallel(r->ctx, groups * (jem__convolves(s, back) ? r->parts : 1),
+                      (conv ? conv : s)->node->flops * groups, jem__task_part, r);
     }
-    p->from = from;
+    r->from = from;
 }
 
 /* Steps beside each other that can go depth-first together. */
-static int jem__together(const jem__plan *p, int i, int j) {
-    const jem__node *a = p->list[i]->node, *b = p->list[j]->node;
+static int jem__together(const jem__run *r, int i, int j) {
+    const jem__node *a = r->list[i]->node, *b = r->list[j]->node;
     return !jem__has(a, JEM__OP_WHOLE) && !jem__has(b, JEM__OP_WHOLE) && a->groups == b->groups;
 }
 
-static void jem__plan_all_forward(jem__plan *p) {
-    for (p->from = 0; p->from < p->n; p->from = p->to) {
-        for (p->to = p->from + 1; p->to < p->n && jem__together(p, p->from, p->to);) p->to++;
-        if (jem__has(p->list[p->from]->node, JEM__OP_WHOLE))
-            jem__step_forward(p->r, p->list[p->from], 0);
-        else jem__plan_span(p, 0);
+static void jem__plan_all_forward(jem__run *r) {
+    for (r->from = 0; r->from < r->n; r->from = r->to) {
+        for (r->to = r->from + 1; r->to < r->n && jem__together(r, r->from, r->to);) r->to++;
+        if (jem__has(r->list[r->from]->node, JEM__OP_WHOLE))
+            jem__step_forward(r, r->list[r->from], 0);
+        else jem__plan_span(r, 0);
     }
 }
 
-static jem_status jem__plan_all_back(jem__plan *p) {
-    for (int g = 0; g < p->r->target->node->groups; g++) jem__seed(p->r, g);
-    for (int i = p->n; i-- > 0;) {
-        jem__step *s = p->list[i];
+static jem_status jem__plan_all_back(jem__run *r) {
+    for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
+    for (int i = r->n; i-- > 0;) {
+        jem__step *s = r->list[i];
         if (!s->needs) continue;
-        if (p->mode == JEM__BACKWARD && jem__trains(s->node)) {
-            const jem_status status = jem__step_params(p->r, s);
+        if (r->mode == JEM__BACKWARD && jem__trains(s->node)) {
+            const jem_status status = jem__step_params(r, s);
             if (status != JEM_OK) return status;
         }
-        if (jem__has(s->node, JEM__OP_WHOLE)) { jem__step_backward(p->r, s, 0); continue; }
-        p->to = i + 1;                             /* go on to the next one that has weights */
-        while (i > 0 && jem__together(p, i - 1, p->to - 1) &&
-               !(p->mode == JEM__BACKWARD && jem__trains(p->list[i - 1]->node))) i--;
-        p->from = i;
-        jem__plan_span(p, 1);
+        if (jem__has(s->node, JEM__OP_WHOLE)) { jem__step_backward(r, s, 0); continue; }
+        r->to = i + 1;                             /* go on to the next one that has weights */
+        while (i > 0 && jem__together(r, i - 1, r->to - 1) &&
+               !(r->mode == JEM__BACKWARD && jem__trains(r->list[i - 1]->node))) i--;
+        r->from = i;
+        jem__plan_span(r, 1);
     }
     return JEM_OK;
 }
 
 static jem_status jem__run_planned(jem__run *r) {
-    jem__plan plan, *p = &plan;
-    memset(p, 0, sizeof plan);
-    p->r = r, p->ctx = r->ctx, p->mode = r->mode, p->list = r->list, p->n = r->n;
-    p->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * p->n + 1) * sizeof *p->bufs);
-    if (!p->bufs) return JEM_NO_MEMORY;
-    int most = 1, one = p->n > 0;                  /* one: all steps can go depth-first together */
-    for (jem__step *s = p->ctx->steps; s <= r->target; s++)
-        s->pos = s->value_buf = s->aux_buf = s->grad_buf = s->value16_buf = s->grad16_buf = -1;
-    for (int i = 0; i < p->n; i++) {
-        jem__step *s = p->list[i];
+    r->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * r->n + 1) * sizeof *r->bufs);
+    if (!r->bufs) return JEM_NO_MEMORY;
+    jem__plan_buf(r, 0, -1, 0);                    /* number 0, which is none, meets nobody */
+    int most = 1, one = r->n > 0;                  /* one: all steps can go depth-first together */
+    for (int i = 0; i < r->n; i++) {
+        jem__step *s = r->list[i];
         s->pos = i;
         if (s->node->groups > most) most = s->node->groups;
-        one = one && jem__together(p, 0, i);
+        one = one && jem__together(r, 0, i);
     }
-    r->parts = p->ctx->threads > most ? (p->ctx->threads + most - 1) / most : 1;
-    p->slots = p->mode == JEM__BACKWARD || !one || most < p->ctx->threads ? most : p->ctx->threads;
-    jem__plan_fuse(p);
-    for (int i = p->n - 1; i >= 0; i--)            /* who is the first to write each gradient */
-        for (int k = 0; k < p->list[i]->node->inputs; k++) {
-            jem__step *s = p->list[i], *in = s->in[k];
+    r->parts = r->ctx->threads > most ? (r->ctx->threads + most - 1) / most : 1;
+    r->slots = r->mode == JEM__BACKWARD || !one || most < r->ctx->threads ? most : r->ctx->threads;
+    jem__plan_fuse(r);
+    for (int i = r->n - 1; i >= 0; i--)            /* who is the first to write each gradient */
+        for (int k = 0; k < r->list[i]->node->inputs; k++) {
+            jem__step *s = r->list[i], *in = s->in[k];
             if (s->needs && in->needs && !s->back_in) s->add[k] = in->written, in->written = 1;
         }
-    jem__plan_values(p);
-    for (int i = 0; i < p->n; i++) jem__plan_bf16_gradient(p, p->list[i]);
-    jem__plan_gradients(p);
-    jem_status status = jem__plan_layout(p);
-    if (status == JEM_OK) status = jem__plan_places(p);
+    jem__plan_values(r);
+    for (int i = 0; i < r->n; i++) jem__plan_bf16_gradient(r, r->list[i]);
+    jem__plan_gradients(r);
+    jem_status status = jem__plan_layout(r);
+    if (status == JEM_OK) status = jem__plan_places(r);
     if (status != JEM_OK) return status;
-    if (one && p->mode == JEM__GRAD && r->parts == 1) {
-        p->to = p->n, p->both = 1;
-        jem__plan_span(p, 0);
+    if (one && r->mode == JEM__GRAD && r->parts == 1) {
+        r->to = r->n, r->both = 1;
+        jem__plan_span(r, 0);
         return JEM_OK;
     }
-    jem__plan_all_forward(p);
-    return p->mode == JEM__EVAL ? JEM_OK : jem__plan_all_back(p);
+    jem__plan_all_forward(r);
+    return r->mode == JEM__EVAL ? JEM_OK : jem__plan_all_back(r);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
@@ -2675,8 +2632,7 @@ static jem_status jem__run_list(jem__run *r) {
 
 /* Computes target, and d target / d leaf, or what the parameters' gradients get. */
 static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target, jem__node *leaf) {
-    jem__run r;
-    memset(&r, 0, sizeof r);
+    JEM__ZEROED(jem__run, r);
     r.ctx = ctx, r.mode = mode;
     jem__run_marks(&r, target, leaf);
     if (leaf && !r.target->needs)
@@ -2733,9 +2689,6 @@ jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
         return jem__fail(y->ctx, JEM_BAD_SHAPE,
                          "grad: y is %s, x is %s: y must have one number per image, x be a leaf",
                          jem__shape_text(y).s, jem__shape_text(x).s);
-    if (x->node->index > y->node->index)
-        return jem__fail(y->ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s",
-                         jem__shape_text(y).s, jem__shape_text(x).s);
     return jem__run_tape(y->ctx, JEM__GRAD, y->node, x->node);
 }
 
@@ -2766,20 +2719,17 @@ static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *
     return sum;
 }
 
-/* d sum fn / d x, or the parameter's, by the tape: to grad; what the parameter had is put back. */
+/* d sum fn / d x, or the parameter's, by the tape: to grad, which is zero. */
 static void jem__check_tape(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
                             float *grad) {
     jem_mark mark = jem_begin(ctx);
     jem_tensor *y = fn(ctx, x, user);
     if (!p && jem_grad(y, x) == JEM_OK) jem_read_grad(x, grad);
     if (p && jem__live(y, "check_gradient")) {
-        memcpy(grad, p->grad, (size_t)p->size * sizeof *grad);
-        memset(p->grad, 0, (size_t)p->size * sizeof *grad);
+        float *own = p->grad;
+        p->grad = grad;
         if (y->node->stride == JEM_LANES) jem__run_tape(ctx, JEM__BACKWARD, y->node, NULL);
-        for (ptrdiff_t i = 0; i < p->size; i++) {
-            const float before = grad[i];
-            grad[i] = p->grad[i], p->grad[i] = before;
-        }
+        p->grad = own;
     }
     if (!y) jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: the function made nothing");
     jem_end(ctx, mark);
@@ -2795,7 +2745,8 @@ float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem
         return -1;
     }
     const ptrdiff_t n = p ? p->size : x->n * x->node->stride / JEM_LANES;
-    float *grad = jem__alloc_floats(ctx, n), *at = p ? p->value : jem__alloc_floats(ctx, n);
+    float *grad = jem__alloc_floats(ctx, p ? jem__padded(p) : n);
+    float *at = p ? p->value : jem__alloc_floats(ctx, n);
     double worst = 0, largest = 1e-12;
     if (grad && at) {
         jem__check_tape(ctx, fn, user, x, p, grad);
@@ -2847,9 +2798,13 @@ typedef struct jem__pack {
     float *data;
 } jem__pack;
 
+/* Convolutions of one kind share it: an output's depends on the weights' shape alone. */
+static int jem__pack_kind(const jem__conv *q) {
+    return q->tile ? q->tile * 2 + q->gradient : q->gradient ? 1 + q->stride * 64 + q->pad : 0;
+}
 static jem__pack *jem__pack_find(const jem_param *w, const jem__conv *q) {
     jem__pack *k = w->packs;
-    while (k && (k->method != q->method || k->kind != q->method->pack_kind(q))) k = k->next;
+    while (k && (k->method != q->method || k->kind != jem__pack_kind(q))) k = k->next;
     return k;
 }
 
@@ -2863,10 +2818,11 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
             jem__free(w->ctx, data);
             return jem__fail(ctx, JEM_NO_MEMORY, "out of memory: packing %s", w->name);
         }
-        k->data = data, k->method = q->method, k->kind = q->method->pack_kind(q);
+        k->data = data, k->method = q->method, k->kind = jem__pack_kind(q);
         k->next = w->packs, w->packs = k;
     }
-    q->method->pack(ctx, q, w->value, k->data);
+    jem__packing p = { ctx, q, w->value, k->data, (q->co + 15) / 16 };
+    jem__parallel(ctx, p.parts, 100 * (double)q->method->pack_size(q), q->method->pack, &p);
     k->version = w->version;
     return JEM_OK;
 }
@@ -2889,60 +2845,57 @@ static void jem__conv_run(const jem_call *c, int back) {
     const jem__conv *q = back ? &u->grad : &u->out;
     float *slopes = act && act->kind == JEM__MAP_SILU ? (float *)in->act_aux : NULL;
     uint16_t *bits = slopes ? NULL : (uint16_t *)in->act_aux;
-    jem__finish f;
+    JEM__ZEROED(jem__finish, f);
     jem__operands from;
-    memset(&f, 0, sizeof f);
     f.y = back ? c->dx[0] : c->y, f.y16 = in->y16, f.slope = act ? act->a : 0;
     if (back) f.add = in->add[0] ? c->dx[0] : NULL, f.slopes = slopes, f.bits = bits;
     else {
         f.bias = in->param[1] ? in->param[1]->value : NULL, f.add = in->plus;
         f.act = in->act_y, f.kind = act ? act->kind : 0, f.keep_slopes = slopes, f.keep_bits = bits;
     }
-    from.x = back ? c->dy : c->x[0], from.x16 = back ? in->dy16 : in->x16, from.work = in->work;
-    from.packed = jem__pack_find(in->param[0], q)->data;
+    from.ctx = c->ctx, from.work = in->work, from.packed = jem__pack_find(in->param[0], q)->data;
+    from.x = back ? c->dy : c->x[0];
+    from.x16 = (back ? jem__dy16 : jem__x16)(in->step, c->group);
     from.part.i = in->part, from.part.of = in->parts;
-    q->method->run(c->ctx, q, &from, &f);
+    q->method->run(q, &from, &f);
 }
 /* x (h,w,I,16) -> y (ho,wo,O,16); dy -> dx */
 static void jem__conv_forward(const jem_call *c) { jem__conv_run(c, 0); }
 static void jem__conv_backward(const jem_call *c) { jem__conv_run(c, 1); }
 
 /* dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap; db[o] += sum of dy[o] */
-typedef struct jem__weights_job {
-    const jem_call *call;
-    int stage;
-    jem__weights w;
-} jem__weights_job;
-
-static void jem__weights_task(void *arg, int i) {  /* of jem__weights' stages */
-    const jem__weights_job *j = (const jem__weights_job *)arg;
-    const jem__method *m = j->w.q->method;
-    if (j->stage == 0) {
-        const jem_call c = jem__at(j->call, i / 2);
-        const jem__step *s = c.inner->step;
-        m->deal(&j->w, i / 2, i % 2, i % 2 ? c.dy : c.x[0],
-                i % 2 ? jem__dy16(s, i / 2) : jem__x16(s, i / 2));
-    } else (j->stage == 1 ? m->product : m->finish)(&j->w, i);
+static void jem__weights_task(void *arg, int i) {
+    const jem__weights *w = (const jem__weights *)arg;
+    const jem__method *m = w->q->method;
+    if (w->stage) {
+        (w->stage == 1 ? m->product : m->finish)(w, i);
+        return;
+    }
+    const jem_call c = jem__at(w->call, i / 2);
+    JEM__ZEROED(jem__operands, in);
+    in.ctx = c.ctx, in.x = i % 2 ? c.dy : c.x[0];
+    in.x16 = (i % 2 ? jem__dy16 : jem__x16)(c.inner->step, i / 2);
+    m->deal(w, i / 2, i % 2, &in);
 }
 
 static jem_status jem__conv_param_grad(const jem_call *c) {
-    const double flops = c->inner->step->node->flops * c->inner->step->node->groups;
-    jem__weights_job j;
-    jem__weights *w = &j.w;
-    memset(&j, 0, sizeof j);
-    j.call = c, w->ctx = c->ctx, w->q = &((const jem__conv_user *)c->user)->weights;
-    w->groups = c->inner->step->node->groups, w->dw = c->inner->param[0]->grad;
-    w->db = c->inner->param[1] ? c->inner->param[1]->grad : NULL;
+    const jem__node *n = c->inner->step->node;
+    jem__weights weights, *w = &weights;
+    memset(w, 0, sizeof *w);
+    w->ctx = c->ctx, w->call = c, w->q = &((const jem__conv_user *)c->user)->weights;
+    w->groups = n->groups, w->dw = n->param[0]->grad;
+    w->db = n->param[1] ? n->param[1]->grad : NULL;
     w->q->method->plan(w);
     jem_mark mark = jem_begin(c->ctx);
-    w->x = jem__push_floats(c->ctx, w->x_size), w->y = jem__push_floats(c->ctx, w->y_size);
+    w->x = jem__push_floats(c->ctx, w->planes * w->x_plane);
+    w->y = jem__push_floats(c->ctx, w->planes * w->y_plane);
     w->product = jem__push_floats(c->ctx, w->product_size);
     w->sums = (float *)jem__push_zero(c->ctx, (size_t)w->sums_size * sizeof(float));
-    if (!w->dw) w->dw = jem__push_floats(c->ctx, jem__padded(c->inner->param[0]));  /* not wanted */
+    if (!w->dw) w->dw = jem__push_floats(c->ctx, jem__padded(n->param[0]));        /* not wanted */
     const jem_status s = w->x && w->y && w->product && w->sums && w->dw ? JEM_OK : JEM_NO_MEMORY;
     const int tasks[3] = { 2 * w->groups, w->products, w->finishes };
-    for (; s == JEM_OK && j.stage < 3; j.stage++)
-        jem__parallel(c->ctx, tasks[j.stage], flops, jem__weights_task, &j);
+    for (; s == JEM_OK && w->stage < 3; w->stage++)
+        jem__parallel(c->ctx, tasks[w->stage], n->flops * n->groups, jem__weights_task, w);
     jem_end(c->ctx, mark);
     return s;
 }
@@ -2967,8 +2920,7 @@ static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *
                     back = { co, ho, wo, x->c, x->h, x->w, k, s, pad, 1, 0, NULL };
     jem__conv all[3] = { q, back, q };
     jem__conv_choose(ctx, x->blocks, all);
-    jem__conv_user u;
-    u.out = all[0], u.grad = all[1], u.weights = all[2];
+    const jem__conv_user u = { all[0], all[1], all[2] };
     jem_param *params[2] = { w, b };
     jem_tensor *y = jem__record(ctx, op, &x, 1, jem__shape(x->n, co, ho, wo), params, 2, &u,
                                 sizeof u, 0);
@@ -2998,25 +2950,6 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
 
-static void jem__map_forward(const jem_call *c);
-static void jem__map_backward(const jem_call *c);
-
-static const jem__traits jem__act_traits = {
-    JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0
-};
-
-/* In the rows' order (JEM__MAPS). What keeps a bit or a slope can be part of the convolution before
-   it. */
-#define JEM__MAP_NOTHING JEM_KEEPS_NOTHING, &jem__in_place
-#define JEM__MAP_INPUT JEM_KEEPS_INPUT, &jem__in_place
-#define JEM__MAP_OUTPUT JEM_KEEPS_OUTPUT, &jem__in_place
-#define JEM__MAP_BIT JEM_KEEPS_NOTHING, &jem__act_traits
-#define JEM__MAP_SLOPE JEM_KEEPS_NOTHING, &jem__act_traits
-#define JEM__ROW(kind, name, wants, f, derivative)                                                 \
-    { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
-static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW, ) };
-#undef JEM__ROW
-
 /* y = f(x) */
 static void jem__map_forward(const jem_call *c) {
     const jem__map_user *u = (const jem__map_user *)c->user;
@@ -3025,15 +2958,26 @@ static void jem__map_forward(const jem_call *c) {
 /* dx = dy f'(x) */
 static void jem__map_backward(const jem_call *c) {
     const jem__map_user *u = (const jem__map_user *)c->user;
-    const int output = jem__map_ops[u->kind].keeps == JEM_KEEPS_OUTPUT;
+    const int output = c->inner->step->node->op->keeps == JEM_KEEPS_OUTPUT;
     c->ctx->k->map_back(u->kind, u->a, output ? c->y : c->x[0], c->aux, c->dy, c->dx[0],
                         c->inner->add[0], jem__floats(c->out));
 }
 
+/* In the rows' order (JEM__MAPS). What keeps a bit or a slope can be part of the convolution before
+   it. */
+#define JEM__MAP_NOTHING JEM_KEEPS_NOTHING, &jem__in_place
+#define JEM__MAP_INPUT JEM_KEEPS_INPUT, &jem__in_place
+#define JEM__MAP_OUTPUT JEM_KEEPS_OUTPUT, &jem__in_place
+#define JEM__MAP_BIT JEM_KEEPS_NOTHING, &jem__activates
+#define JEM__MAP_SLOPE JEM_KEEPS_NOTHING, &jem__activates
+#define JEM__ROW(kind, name, wants, f, derivative)                                                 \
+    { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
+static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW, ) };
+#undef JEM__ROW
+
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     if (!x || !jem_ok(ctx)) return NULL;
-    jem__map_user u;
-    u.kind = kind, u.a = a;
+    const jem__map_user u = { kind, a };
     const size_t n = (size_t)jem__floats(jem__shape_of(x)), bits = n / 8, slopes = n * sizeof a;
     return jem__op1(ctx, &jem__map_ops[kind], x, jem__shape_of(x), &u, sizeof u,
                     kind == JEM__MAP_LEAKY ? bits : kind == JEM__MAP_SILU ? slopes : 0);
@@ -3093,8 +3037,7 @@ jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
     if (!(p >= 0 && p < 1) || !rng)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "dropout: p = %g is not in [0,1)%s", (double)p,
                            rng ? "" : ", and there is no rng");
-    jem__drop_user u;
-    u.p = p, u.scale = 1 / (1 - p), u.rng = jem_rng_split(rng, rng->counter++);
+    const jem__drop_user u = { p, 1 / (1 - p), jem_rng_split(rng, rng->counter++) };
     return jem__op1(ctx, &jem__op_dropout, x, jem__shape_of(x), &u, sizeof u,
                     (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES * sizeof(uint16_t));
 }
@@ -3133,12 +3076,9 @@ static void jem__pair_backward(const jem_call *c) {
         k->pair_back(s, c->dy + at, mul ? c->x[0] + at : NULL, 0, c->dx[1],
                      c->inner->add[1] || at > 0, run);
 }
-static const jem__traits jem__sum_traits = {
-    JEM__OP_STORES | JEM__OP_IN_PLACE | JEM__OP_SUM, NULL, NULL, 0
-};
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
     static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
-        { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sum_traits },
+        { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sums },
         { "sub", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__in_place },
         { "mul", jem__pair_forward, jem__pair_backward, JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1,
           &jem__stores }
@@ -3178,11 +3118,9 @@ static void jem__max_forward(const jem_call *c) {
     const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
     unsigned char *which = (unsigned char *)c->aux;
     float *y = c->y;
-    for (int p = 0; p < c->out.h * c->out.w; p++, y += n, which += n)
+    for (int p = 0; p < u->ho * u->wo; p++, y += n, which += n)
         for (int t = 0; t < u->kh * u->kw; t++) {
-            const int i = p / c->out.w * u->stride + t / u->kw;
-            const int j = p % c->out.w * u->stride + t % u->kw;
-            const float *x = c->x[0] + ((ptrdiff_t)i * c->in[0].w + j) * n;
+            const float *x = c->x[0] + jem__pool_at(u, p, t);
             for (ptrdiff_t k = 0; k < n; k++)
                 if (t == 0 || x[k] > y[k] || x[k] != x[k]) y[k] = x[k], which[k] = (unsigned char)t;
         }
@@ -3192,12 +3130,8 @@ static void jem__max_backward(const jem_call *c) {
     const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
     const unsigned char *which = (const unsigned char *)c->aux;
     const float *dy = c->dy;
-    for (int p = 0; p < c->out.h * c->out.w; p++, dy += n, which += n)
-        for (ptrdiff_t k = 0; k < n; k++) {
-            const int i = p / c->out.w * u->stride + which[k] / u->kw;
-            const int j = p % c->out.w * u->stride + which[k] % u->kw;
-            c->dx[0][((ptrdiff_t)i * c->in[0].w + j) * n + k] += dy[k];
-        }
+    for (int p = 0; p < u->ho * u->wo; p++, dy += n, which += n)
+        for (ptrdiff_t k = 0; k < n; k++) c->dx[0][jem__pool_at(u, p, which[k]) + k] += dy[k];
 }
 JEM__OP(max_pool, max, JEM_KEEPS_NOTHING, NULL);
 
@@ -3446,10 +3380,9 @@ jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
             return jem__refuse(ctx, JEM_BAD_ARGUMENT, "gather: label %d of image %d is not in "
                                "0..%d", labels[i], i, x->c - 1);
     const size_t bytes = (size_t)(jem__groups(x->n) * JEM_LANES) * sizeof(int);
-    int *all = (int *)jem__push_zero(ctx, bytes);
-    if (!all) return NULL;
-    memcpy(all, labels, (size_t)x->n * sizeof(int));
-    return jem__op1(ctx, &jem__op_gather, x, jem__shape(x->n, 1, 1, 1), all, bytes, 0);
+    jem_tensor *y = jem__op1(ctx, &jem__op_gather, x, jem__shape(x->n, 1, 1, 1), NULL, bytes, 0);
+    if (y) memcpy(y->node->user, labels, (size_t)x->n * sizeof *labels);
+    return y;
 }
 
 /* y = sum of x over c, h, w */
@@ -3548,14 +3481,14 @@ static void jem__norm_forward(const jem_call *c) {
     const jem__norm_user *u = (const jem__norm_user *)c->user;
     const jem__norm p = jem__norm_open(c);
     const jem__kernels *k = c->ctx->k;
-    const size_t bytes = (size_t)p.c * JEM_LANES * sizeof(float);
+    const ptrdiff_t n = (ptrdiff_t)p.c * JEM_LANES;
     if (p.own) {
-        memset(p.mean, 0, 2 * bytes);
+        memset(p.mean, 0, 2 * (size_t)n * sizeof(float));
         k->moment(c->x[0], NULL, 0, p.pixels, p.c, p.mean);
         jem__norm_mean(&p, u->kind, p.mean);
         k->moment(c->x[0], p.mean, 1, p.pixels, p.c, p.rstd);
         jem__norm_mean(&p, u->kind, p.rstd);
-        for (int i = 0; i < p.c * JEM_LANES; i++) p.rstd[i] = 1 / sqrtf(p.rstd[i] + JEM__NORM_EPS);
+        for (int i = 0; i < n; i++) p.rstd[i] = 1 / sqrtf(p.rstd[i] + JEM__NORM_EPS);
     } else jem__norm_given(c, &p);
     k->normalize(&p, c->x[0], c->y);
 }
@@ -3637,24 +3570,19 @@ static void jem__norm_batch_forward(const jem_call *c) {
     const int groups = jem__groups(c->out.n);
     const double count = (double)c->out.n * (double)p.pixels;
     const double unbiased = count > 1 ? count / (count - 1) : 1;
-    int sound = 1;
     jem_param *const *param = c->inner->param;
-    if (u->kind == JEM_NORM_ACT && param[2]->value[0] != 0) {          /* an older node was first */
-        for (int g = 0; g < groups; g++) {
-            const jem_call at = jem__at(c, g);
-            jem__norm_forward(&at);
-        }
-        return;
-    }
-    jem__norm_statistics(c, &p);
-    for (int i = 0; i < p.c; i++) {
+    const int act = u->kind == JEM_NORM_ACT;
+    const int learn = !act || param[2]->value[0] == 0;       /* or an older node was first */
+    int sound = 1;
+    if (learn) jem__norm_statistics(c, &p);
+    for (int i = 0; learn && i < p.c; i++) {
         const float mean = p.mean[i * JEM_LANES], var = p.rstd[i * JEM_LANES];
         sound = sound && jem__finite(mean) && jem__finite(var);
         if (!sound) {                              /* what diverges must not leave its mark */
-        } else if (u->kind == JEM_NORM_ACT) {
+        } else if (act) {
             param[0]->value[i] = -mean;
             param[1]->value[i] = (float)(1 / (sqrt((double)var * unbiased) + 1e-6));
-        } else if (c->inner->training) {           /* running statistics follow passes that train */
+        } else if (c->inner->run->mode == JEM__BACKWARD) {  /* running statistics follow training */
             const double m = (double)u->momentum;
             float *rm = param[2]->value + i, *rv = param[3]->value + i;
             *rm = (float)fma(m, (double)mean - (double)*rm, (double)*rm);
@@ -3663,10 +3591,11 @@ static void jem__norm_batch_forward(const jem_call *c) {
         for (int l = 0; l < JEM_LANES; l++)
             p.rstd[i * JEM_LANES + l] = 1 / sqrtf(var + JEM__NORM_EPS);
     }
-    if (u->kind == JEM_NORM_ACT) param[2]->value[0] = (float)sound, jem__norm_given(c, &p);
+    if (act && learn) param[2]->value[0] = (float)sound;
     for (int g = 0; g < groups; g++) {
         const jem_call at = jem__at(c, g);
         const jem__norm q = jem__norm_open(&at);
+        if (act) { jem__norm_forward(&at); continue; }
         if (g) memcpy(q.mean, p.mean, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
         c->ctx->k->normalize(&p, at.x[0], at.y);
     }
@@ -3719,8 +3648,7 @@ static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, 
     const int fresh = kind == JEM_NORM_ACT && training && params[2]->value[0] == 0;
     const jem_op *op = kind == JEM_NORM_BATCH && training ? &batch_op
                      : fresh ? &act_op : &each[kind];
-    jem__norm_user u;
-    u.kind = kind, u.training = training, u.momentum = momentum;
+    const jem__norm_user u = { kind, training, momentum };
     return jem__record(ctx, op, &x, 1, jem__shape_of(x), params, n_params, &u, sizeof u,
                        4 * (size_t)x->c * JEM_LANES * sizeof(float));
 }
@@ -7201,22 +7129,18 @@ jem_status jem_save(const jem_net *net, const char *path) {
 
 JEM__COMPILE_END
 JEM__COMPILE("O1")
-#ifdef __GNUC__            /* compiled once, not into every instance */
-#define JEM__ONCE static __attribute__((noinline))
-#else
-#define JEM__ONCE static
-#endif
-
 enum {
     JEM__CO = 6,           /* most output channels of a block of a convolution */
     JEM__WO = 4,           /* output channels of a block of a weight gradient */
     JEM__TILES = 4         /* Winograd works on so many tiles at a time */
 };
 
+/* Some of the pixels written, and the taps that they see: ny rows of nx. */
 typedef struct jem__phase {
     int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
-    int step_in, taps;                             /* pixel r,c reads r*step_in + down, ... */
-    int down[JEM__MAX_TAPS], right[JEM__MAX_TAPS], weight[JEM__MAX_TAPS];        /* ky*k + kx */
+    int step_in, ny, nx;                           /* pixel r,c reads r*step_in + down, ... */
+    int down[JEM__MAX_KERNEL], right[JEM__MAX_KERNEL];
+    int ky[JEM__MAX_KERNEL], kx[JEM__MAX_KERNEL];  /* with weight ky, kx */
 } jem__phase;
 
 JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
@@ -7225,25 +7149,20 @@ JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
     f->y0 = phase / s, f->x0 = phase % s, f->step_out = s;
     f->rows = (q->ho - f->y0 + s - 1) / s, f->cols = (q->wo - f->x0 + s - 1) / s;
     f->step_in = q->gradient ? 1 : q->stride;
-    f->taps = 0;
-    for (int ky = 0; ky < q->k; ky++)
-        for (int kx = 0; kx < q->k; kx++) {
-            int down = ky - q->pad, right = kx - q->pad;
-            if (q->gradient) {                     /* written y reads (y + pad - ky)/stride */
-                down = f->y0 - down, right = f->x0 - right;
-                if (down % s || right % s) continue;
-                down /= s, right /= s;
-            }
-            f->down[f->taps] = down, f->right[f->taps] = right;
-            f->weight[f->taps++] = ky * q->k + kx;
-        }
+    f->ny = f->nx = 0;
+    for (int i = 0; i < q->k; i++) {               /* a gradient's y reads (y + pad - ky)/stride */
+        const int tap = i - q->pad;
+        const int down = q->gradient ? f->y0 - tap : tap, right = q->gradient ? f->x0 - tap : tap;
+        if (down % s == 0) f->down[f->ny] = down / s, f->ky[f->ny++] = i;
+        if (right % s == 0) f->right[f->nx] = right / s, f->kx[f->nx++] = i;
+    }
     return 1;
 }
 
 /* Some pixels of a phase, computed together: where they are written, and of the taps that lie
    inside for any of them, where each reads its first channel (NULL: in the padding). */
 typedef struct jem__pixels {
-    int channels;                                  /* read of each */
+    int count, channels;                           /* so many channels are read of each */
     int live, taps, index[JEM__MAX_TAPS];          /* so many of the phase's taps, which ones */
     const float *tap[JEM__MAX_TAPS][4];
     ptrdiff_t at[4];
@@ -7258,62 +7177,68 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
         p->at[i] = ((ptrdiff_t)(s->y0 + r * s->step_out) * q->wo + s->x0 + c * s->step_out) *
                    q->co * JEM_LANES;
     }
-    p->live = 0, p->taps = s->taps, p->channels = q->ci;
-    for (int t = 0; t < s->taps; t++) {
-        int inside = 0;
-        for (int i = 0; i < count; i++) {
-            const int y = iy[i] + s->down[t], z = ix[i] + s->right[t];
-            const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
-            p->tap[p->live][i] = in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
-            inside |= in;
+    p->live = 0, p->taps = s->ny * s->nx, p->channels = q->ci, p->count = count;
+    for (int t = 0, j = 0; j < s->ny; j++)
+        for (int k = 0; k < s->nx; k++, t++) {
+            int inside = 0;
+            for (int i = 0; i < count; i++) {
+                const int y = iy[i] + s->down[j], z = ix[i] + s->right[k];
+                const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
+                p->tap[p->live][i] = in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
+                inside |= in;
+            }
+            if (inside) p->index[p->live++] = t;   /* a tap outside for all pixels adds nothing */
         }
-        if (inside) p->index[p->live++] = t;       /* a tap outside for all pixels adds nothing */
-    }
 }
 
-/* Channels of the next register block when `left` remain: sixes, and an end that divides. kind: the
-   block of 1, 3 (or 2), 4, 6. */
-JEM__ONCE int jem__conv_channels(int left, int *kind) {
+/* Channels of the next register block when `left` remain: sixes, and an end that divides. */
+JEM__ONCE int jem__conv_channels(int left) {
 #ifdef JEM__WASM
     const int six = 0;                             /* browsers load a block's weights all at once */
 #else
     const int six = left >= 6 && left != 8;
 #endif
-    *kind = six ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
-    return *kind == 3 ? 6 : *kind == 2 ? 4 : *kind == 1 && left == 3 ? 3 : *kind + 1;
+    return six ? 6 : left >= 4 ? 4 : left;
 }
 
 /* The first channel of part i: parts of whole blocks. */
 JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
-    int blocks = 0, kind, o = 0;
-    while (o < q->co) o += jem__conv_channels(q->co - o, &kind), blocks++;
+    int blocks = 0, o = 0;
+    while (o < q->co) o += jem__conv_channels(q->co - o), blocks++;
     o = 0;
-    for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--)
-        o += jem__conv_channels(q->co - o, &kind);
+    for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--) o += jem__conv_channels(q->co - o);
     return o;
 }
-static int jem__direct_kind(const jem__conv *q) {  /* an output's pack depends on shape alone */
-    return q->gradient ? 1 + q->stride * 64 + q->pad : 0;
+/* Of the direct sum, and of Winograd's. */
+static ptrdiff_t jem__pack_size(const jem__conv *q) {
+    const int points = q->tile ? (q->tile + 2) * (q->tile + 2) : q->k * q->k;
+    return (ptrdiff_t)q->co * q->ci * points + 6;  /* which the last block may read */
 }
-static ptrdiff_t jem__direct_pack_size(const jem__conv *q) {
-    return (ptrdiff_t)q->co * q->ci * q->k * q->k + 6;       /* which the last block may read */
+/* Where in weights (O,I,k,k) the kernel between o and c is; a gradient goes from O to I. */
+static ptrdiff_t jem__kernel_at(const jem__conv *q, int o, int c) {
+    return (q->gradient ? (ptrdiff_t)c * q->co + o : (ptrdiff_t)o * q->ci + c) * q->k * q->k;
 }
-/* Weights w (O,I,k,k) in the order in which the blocks read them, phase after phase. */
-static void jem__direct_pack(jem_ctx *ctx, const jem__conv *q, const float *w, float *out) {
-    const int kk = q->k * q->k;
+/* Weights in the order in which the blocks read them, phase after phase. */
+static void jem__direct_pack(void *packing, int part) {
+    const jem__packing *p = (const jem__packing *)packing;
+    const jem__conv *q = p->q;
+    const int o1 = jem__conv_from(q, part + 1, p->parts);
+    float *phase_out = p->out;
     jem__phase f;
-    (void)ctx;
-    for (int phase = 0; jem__conv_phase(q, phase, &f); phase++)
-        for (int o0 = 0, co, kind; o0 < q->co; o0 += co) {
-            co = jem__conv_channels(q->co - o0, &kind);
+    for (int phase = 0, taps; jem__conv_phase(q, phase, &f); phase++) {
+        taps = f.ny * f.nx;
+        for (int o0 = jem__conv_from(q, part, p->parts), co; o0 < o1; o0 += co) {
+            float *out = phase_out + (ptrdiff_t)o0 * q->ci * taps;
+            co = jem__conv_channels(q->co - o0);
             for (int c0 = 0; c0 < q->ci; c0 += 16)
-                for (int t = 0; t < f.taps; t++)
+                for (int t = 0; t < taps; t++) {
+                    const float *w = p->w + f.ky[t / f.nx] * q->k + f.kx[t % f.nx];
                     for (int c = c0; c < q->ci && c < c0 + 16; c++)
-                        for (int o = o0; o < o0 + co; o++) {
-                            const int from = q->gradient ? c * q->co + o : o * q->ci + c;
-                            *out++ = w[(ptrdiff_t)from * kk + f.weight[t]];
-                        }
+                        for (int o = o0; o < o0 + co; o++) *out++ = w[jem__kernel_at(q, o, c)];
+                }
         }
+        phase_out += (ptrdiff_t)q->co * q->ci * taps;
+    }
 }
 
 /* A weight gradient's convolution as its dealt operands show it: where a kernel is one pixel, those
@@ -7339,10 +7264,10 @@ static void jem__direct_plan(jem__weights *w) {
     const jem__conv d = jem__conv_dealt(w->q), *q = &d;
     const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
     w->products = jem__direct_by_x(w, q) ? iblocks : oblocks;
-    w->x_step = (ptrdiff_t)iblocks * k->wi * q->hi * q->wi * JEM_LANES;
-    w->y_step = (ptrdiff_t)oblocks * JEM__WO * q->ho * q->wo * JEM_LANES;
+    w->planes = w->groups;
+    w->x_plane = (ptrdiff_t)iblocks * k->wi * q->hi * q->wi * JEM_LANES;
+    w->y_plane = (ptrdiff_t)oblocks * JEM__WO * q->ho * q->wo * JEM_LANES;
     w->product_step = (ptrdiff_t)jem__direct_panel(w) * q->k * q->k * JEM__WO * k->wi * JEM_LANES;
-    w->x_size = w->groups * w->x_step, w->y_size = w->groups * w->y_step;
     w->product_size = w->products * w->product_step;
 }
 static ptrdiff_t jem__direct_work(const jem__conv *q) { (void)q; return 0; }
@@ -7412,30 +7337,6 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size
     }
 }
 
-static int jem__wino_kind(const jem__conv *q) { return q->tile * 2 + q->gradient; }
-static ptrdiff_t jem__wino_pack_size(const jem__conv *q) {
-    return (ptrdiff_t)q->co * q->ci * (q->tile + 2) * (q->tile + 2) + 6;
-}
-
-typedef struct jem__wino_job {
-    const jem__kernels *k;
-    const jem__conv *q;
-    const float *from;
-    float *to;
-    int blocks;
-} jem__wino_job;
-
-static void jem__wino_task_pack(void *arg, int block) {
-    const jem__wino_job *j = (const jem__wino_job *)arg;
-    const int o = jem__conv_from(j->q, block, j->blocks);
-    j->k->wino_pack(j->q, j->from, o, jem__conv_from(j->q, block + 1, j->blocks) - o, j->to);
-}
-static void jem__wino_pack_all(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
-    jem__wino_job job = { ctx->k, q, w, packed, 0 };
-    for (int o = 0, kind; o < q->co; job.blocks++) o += jem__conv_channels(q->co - o, &kind);
-    jem__parallel(ctx, job.blocks, 270.0 * q->co * q->ci, jem__wino_task_pack, &job);
-}
-
 /* Of the 36 points of F4: operands transformed, a product is (point, block of output channels), and
    G' finishes an output channel. Planes of a point are not a power of two apart; a pixel of zeros
    lies behind the bias sums. */
@@ -7445,24 +7346,13 @@ static void jem__wino_plan(jem__weights *w) {
     const jem__conv *q = w->q;
     const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
     const ptrdiff_t all = (ptrdiff_t)w->groups * ((q->ho + 3) / 4) * ((q->wo + 3) / 4);
-    w->x_step = all * iblocks * k->wi * JEM_LANES + 80;
-    w->y_step = all * oblocks * JEM__WO * JEM_LANES + 80;
+    w->x_plane = all * iblocks * k->wi * JEM_LANES + 80;
+    w->y_plane = all * oblocks * JEM__WO * JEM_LANES + 80;
     w->product_step = all;
-    w->products = 36 * oblocks, w->finishes = q->co;
-    w->x_size = 36 * w->x_step, w->y_size = 36 * w->y_step;
+    w->planes = 36, w->products = 36 * oblocks, w->finishes = q->co;
     w->product_size = 36 * jem__wino_sums(q);
     w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
 }
-
-/* Vectors, which the compiler adds and multiplies; for the rest there are macros. */
-#if defined(JEM__X86) || defined(JEM__ARM) || defined(JEM__WASM)
-#define JEM__VECTORS(n)                                                                            \
-    typedef float jem__f32x##n __attribute__((vector_size(4 * n)));                                \
-    typedef uint32_t jem__u32x##n __attribute__((vector_size(4 * n)))
-JEM__VECTORS(4);
-JEM__VECTORS(8);
-JEM__VECTORS(16);
-#endif
 
 JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION: the rooms */
@@ -7471,15 +7361,11 @@ JEM__COMPILE_END
 #if JEM__PASS == 2                                 /* JEM_ISA_AVX2 */
 #define JEM__TARGET __attribute__((target("avx2,fma")))
 #define JEM__FN(name) jem__##name##_avx2
-#define JEM__V jem__f32x8
-#define JEM__I jem__u32x8
 #define JEM__VL 8
 #define JEM__MM(name) _mm256_##name
 #define JEM__PX 2                                  /* conv block: channels x pixels fill the file */
 #define JEM__WI 3                                  /* weight gradient block: WO x in channels */
 #define JEM__FOLD4(a, b) _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31)
-#define JEM__FOLD2(a, b) _mm256_shuffle_ps(a, b, 0x44) + _mm256_shuffle_ps(a, b, 0xee)
-#define JEM__FOLD1(a, b) _mm256_shuffle_ps(a, b, 0x88) + _mm256_shuffle_ps(a, b, 0xdd)
 #define JEM__LESS(a, b, x, y) (JEM__V)_mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 #define JEM__BITS(a)                                                                               \
     ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LT_OQ)))
@@ -7492,16 +7378,12 @@ JEM__COMPILE_END
 #elif JEM__PASS == 3                               /* JEM_ISA_AVX512 */
 #define JEM__TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
 #define JEM__FN(name) jem__##name##_avx512
-#define JEM__V jem__f32x16
-#define JEM__I jem__u32x16
 #define JEM__VL 16
 #define JEM__MM(name) _mm512_##name
 #define JEM__PX 4
 #define JEM__WI 4
 #define JEM__FOLD8(a, b) _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xee)
 #define JEM__FOLD4(a, b) _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd)
-#define JEM__FOLD2(a, b) _mm512_shuffle_ps(a, b, 0x44) + _mm512_shuffle_ps(a, b, 0xee)
-#define JEM__FOLD1(a, b) _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xdd)
 #define JEM__LESS(a, b, x, y) (JEM__V)_mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), x)
 #define JEM__BITS(a) ((unsigned)_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_LT_OQ))
 #define JEM__PICK(bits, x, y) (JEM__V)_mm512_mask_mov_ps(y, (__mmask16)(bits), x)
@@ -7511,8 +7393,6 @@ JEM__COMPILE_END
 #elif JEM__PASS == 4                               /* JEM_ISA_NEON */
 #define JEM__TARGET
 #define JEM__FN(name) jem__##name##_neon
-#define JEM__V jem__f32x4
-#define JEM__I jem__u32x4
 #define JEM__VL 4
 #define JEM__PX 4
 #define JEM__WI 4
@@ -7527,19 +7407,17 @@ JEM__COMPILE_END
     vcombine_f32(vget_high_f32(a), vget_high_f32(b))
 #define JEM__FOLD1(a, b) vpaddq_f32(a, b)
 #define JEM__LESS(a, b, x, y) (JEM__V)vbslq_f32(vcltq_f32(a, b), x, y)
-#define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), (uint32x4_t)jem__neon_bits))
+#define JEM__BITS(a) vaddvq_u32(vandq_u32(vcltzq_f32(a), jem__neon_bits))
 #define JEM__PICK(bits, x, y)                                                                      \
-    (JEM__V)vbslq_f32(vtstq_u32(vdupq_n_u32((uint32_t)(bits)), (uint32x4_t)jem__neon_bits), x, y)
+    (JEM__V)vbslq_f32(vtstq_u32(vdupq_n_u32((uint32_t)(bits)), jem__neon_bits), x, y)
 #define JEM__ISET(x) (JEM__I)vdupq_n_u32((uint32_t)(x))
-#define JEM__IOTA jem__neon_iota
+#define JEM__IOTA (JEM__I)jem__neon_iota
 #define JEM__TO_V(i) (JEM__V)vcvtq_f32_s32((int32x4_t)(i))
-static const jem__u32x4 jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2, 4, 8 };
+static const uint32x4_t jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2, 4, 8 };
 
 #elif JEM__PASS == 7                               /* JEM_ISA_WASM */
 #define JEM__TARGET
 #define JEM__FN(name) jem__##name##_wasm
-#define JEM__V jem__f32x4
-#define JEM__I jem__u32x4
 #define JEM__VL 4
 #define JEM__PX 2                                  /* for the 16 registers of x86-64 */
 #define JEM__WI 2
@@ -7566,8 +7444,6 @@ static const jem__u32x4 jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 #else                                              /* JEM_ISA_SCALAR: one lane at a time */
 #define JEM__TARGET
 #define JEM__FN(name) jem__##name##_scalar
-#define JEM__V float
-#define JEM__I uint32_t
 #define JEM__VL 1
 #define JEM__PX 2
 #define JEM__WI 4
@@ -7593,15 +7469,24 @@ static const jem__u32x4 jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 #define JEM__FNMA(a, b, c) (JEM__V)JEM__MM(fnmadd_ps)(a, b, c)
 #define JEM__SQRT(a) (JEM__V)JEM__MM(sqrt_ps)(a)
 #define JEM__ISET(x) (JEM__I)JEM__MM(set1_epi32)((int)(x))
+#define JEM__FOLD2(a, b) JEM__MM(shuffle_ps)(a, b, 0x44) + JEM__MM(shuffle_ps)(a, b, 0xee)
+#define JEM__FOLD1(a, b) JEM__MM(shuffle_ps)(a, b, 0x88) + JEM__MM(shuffle_ps)(a, b, 0xdd)
 #endif
 
-/* The scalar code is the oracle: plain loops, of which the compiler may make what it likes. */
+/* Vectors, which the compiler adds and multiplies; for the rest there are these macros. The scalar
+   code is the oracle: plain loops, of which the compiler may make what it likes. */
+#define JEM__V JEM__FN(floats)
+#define JEM__I JEM__FN(words)
 #if JEM__VL == 1
+typedef float JEM__V;
+typedef uint32_t JEM__I;
 #define JEM__AS_I(v) jem__float_bits(v)
 #define JEM__AS_V(i) jem__bits_float(i)
 #define JEM__VINLINE static inline
 #define JEM__REPEAT(i, n) for (int i = 0; i < (n); i++)
 #else
+typedef float JEM__V __attribute__((vector_size(4 * JEM__VL)));
+typedef uint32_t JEM__I __attribute__((vector_size(4 * JEM__VL)));
 #define JEM__AS_I(v) (JEM__I)(v)
 #define JEM__AS_V(i) (JEM__V)(i)
 #define JEM__VINLINE JEM__TARGET JEM__INLINE
@@ -7612,8 +7497,16 @@ static const jem__u32x4 jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 
 /* ---- elementary functions -------------------------------------------------------------------- */
 
+/* c[0] x^(n-1) + ... + c[n-1] */
+JEM__VINLINE JEM__V JEM__FN(poly)(const int n, const float *c, JEM__V x) {
+    JEM__V y = JEM__SET(c[0]);
+    JEM__REPEAT(i, n - 1) y = JEM__FMA(y, x, JEM__SET(c[i + 1]));
+    return y;
+}
+
 /* e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2; x held to [-87, 88]. Relative error 1e-7. */
 JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
+    static const float c[] = { 1.39411096e-3f, 8.36317982e-3f, 4.16663753e-2f, 0.16666577f, 0.5f };
     const JEM__V lo = JEM__SET(-87.0f), hi = JEM__SET(88.0f);
     const JEM__V round = JEM__SET(12582912.0f);    /* 1.5 * 2^23: adding it rounds to an integer */
     x = JEM__LESS(x, lo, lo, x);
@@ -7621,26 +7514,20 @@ JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round), n = t - round;
     JEM__V r = JEM__FNMA(n, JEM__SET(0.693359375f), x);
     r = JEM__FNMA(n, JEM__SET(-2.12194440e-4f), r);
-    JEM__V q = JEM__FMA(JEM__SET(1.39411096e-3f), r, JEM__SET(8.36317982e-3f));
-    q = JEM__FMA(q, r, JEM__SET(4.16663753e-2f));
-    q = JEM__FMA(q, r, JEM__SET(0.16666577f));
-    q = JEM__FMA(q, r, JEM__SET(0.5f));
-    q = JEM__FMA(r * r, q, r);
-    q = q + JEM__SET(1.0f);
+    const JEM__V q = JEM__FMA(r * r, JEM__FN(poly)(5, c, r), r) + JEM__SET(1.0f);
     return JEM__AS_V(JEM__AS_I(q) + (JEM__AS_I(t) << 23));
 }
 
 /* ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); for normal x > 0. */
 JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
+    static const float c[] = { 0.233327598f, 0.285507233f, 0.400001229f, 0.666666666f };
     const JEM__I low = JEM__ISET(0x3f3504f3u);     /* bits of sqrt(1/2) */
     JEM__I u = JEM__AS_I(x) + JEM__ISET(0x3f800000u - 0x3f3504f3u);
     JEM__V e = JEM__TO_V(u >> 23) - JEM__SET(127.0f);
     JEM__V m = JEM__AS_V((u & JEM__ISET(0x007fffffu)) + low);
     const JEM__V one = JEM__SET(1.0f);
     JEM__V s = (m - one) / (m + one), z = s * s;
-    JEM__V q = JEM__FMA(JEM__SET(0.233327598f), z, JEM__SET(0.285507233f));
-    q = JEM__FMA(q, z, JEM__SET(0.400001229f));
-    q = JEM__FMA(q, z, JEM__SET(0.666666666f));
+    JEM__V q = JEM__FN(poly)(4, c, z);
     q = JEM__FMA(s * z, q, JEM__FMA(e, JEM__SET(-2.12194440e-4f), s + s));
     q = JEM__FMA(e, JEM__SET(0.693359375f), q);
     return JEM__FMA(x, JEM__SET(0.0f), q);         /* infinity and NaN come out as NaN */
@@ -7669,24 +7556,22 @@ JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
 
 /* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
 
+/* Threefry-2x32-20: 20 rounds of add, rotate, xor, the key mixed in every 4. */
 JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__I *a, JEM__I *b) {
-    const uint32_t k2 = key[0] ^ key[1] ^ JEM__THREEFRY_PARITY;
+    static const unsigned rotate[8] = { 13, 15, 26, 6, 17, 29, 16, 24 };
+    const uint32_t k2 = key[0] ^ key[1] ^ 0x1BD11BDAu;
     const JEM__I ks[3] = { JEM__ISET(key[0]), JEM__ISET(key[1]), JEM__ISET(k2) };
     JEM__I x = JEM__ISET((uint32_t)counter) + JEM__IOTA + ks[0];
     JEM__I y = JEM__ISET((uint32_t)(counter >> 32)) + ks[1];
-#define JEM__ROUND(s)                                                                              \
-    x = x + y;                                                                                     \
-    y = ((y << s) + (y >> (32 - (s)))) ^ x;
-#define JEM__KEY(j)                                                                                \
-    x = x + ks[(j) % 3];                                                                           \
-    y = y + (ks[((j) + 1) % 3] + JEM__ISET(j));
-    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(1)
-    JEM__ROUND(17) JEM__ROUND(29) JEM__ROUND(16) JEM__ROUND(24) JEM__KEY(2)
-    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(3)
-    JEM__ROUND(17) JEM__ROUND(29) JEM__ROUND(16) JEM__ROUND(24) JEM__KEY(4)
-    JEM__ROUND(13) JEM__ROUND(15) JEM__ROUND(26) JEM__ROUND(6) JEM__KEY(5)
-#undef JEM__ROUND
-#undef JEM__KEY
+    JEM__REPEAT(j, 5) {
+        JEM__REPEAT(r, 4) {
+            const unsigned s = rotate[(j * 4 + r) & 7];
+            x = x + y;
+            y = ((y << s) + (y >> (32 - s))) ^ x;
+        }
+        x = x + ks[(j + 1) % 3];
+        y = y + (ks[(j + 2) % 3] + JEM__ISET(j + 1));
+    }
     *a = x, *b = y;
 }
 
@@ -7697,24 +7582,18 @@ JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {      /* [0,1), 24 bits */
 /* Two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of 2 pi t,
    which are polynomials in t^2 for t in [-1/2, 1/2). */
 JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
+    static const float sine[] = {
+        -0.620820359f, 3.78135533f, -15.0865778f, 42.0577562f, -76.7058004f, 81.6052474f,
+        -41.3417022f, 6.28318531f
+    };
+    static const float cosine[] = {
+        -1.45323693f, 7.80024045f, -26.4047057f, 60.2421377f, -85.4566589f, 64.9393891f,
+        -19.7392087f, 1.0f
+    };
     JEM__V u = JEM__SET(1.0f) - JEM__FN(unit)(a);             /* (0,1] */
     JEM__V t = JEM__FN(unit)(b) - JEM__SET(0.5f), z = t * t;
     JEM__V r = JEM__SQRT(JEM__SET(-2.0f) * JEM__FN(log)(u));
-    JEM__V s = JEM__FMA(JEM__SET(-0.620820359f), z, JEM__SET(3.78135533f));
-    s = JEM__FMA(s, z, JEM__SET(-15.0865778f));
-    s = JEM__FMA(s, z, JEM__SET(42.0577562f));
-    s = JEM__FMA(s, z, JEM__SET(-76.7058004f));
-    s = JEM__FMA(s, z, JEM__SET(81.6052474f));
-    s = JEM__FMA(s, z, JEM__SET(-41.3417022f));
-    s = JEM__FMA(s, z, JEM__SET(6.28318531f));
-    JEM__V c = JEM__FMA(JEM__SET(-1.45323693f), z, JEM__SET(7.80024045f));
-    c = JEM__FMA(c, z, JEM__SET(-26.4047057f));
-    c = JEM__FMA(c, z, JEM__SET(60.2421377f));
-    c = JEM__FMA(c, z, JEM__SET(-85.4566589f));
-    c = JEM__FMA(c, z, JEM__SET(64.9393891f));
-    c = JEM__FMA(c, z, JEM__SET(-19.7392087f));
-    c = JEM__FMA(c, z, JEM__SET(1.0f));
-    *p = r * (s * t), *q = r * c;
+    *p = r * (JEM__FN(poly)(8, sine, z) * t), *q = r * JEM__FN(poly)(8, cosine, z);
 }
 
 /* What counters .. + VL make of their two words: uniform numbers (kind 0) or normal ones (1). */
@@ -7801,8 +7680,7 @@ JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w
    Weights are packed [block of CO][16 input channels][tap][input channel][CO]. Of `most` channels
    only co are wanted: the others read what follows, and are thrown away. */
 JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__pixels *p,
-                                      const float *w, int co, const jem__finish *f, int o0,
-                                      int l) {
+                                      const float *w, int co, const jem__finish *f, int o0, int l) {
     static const float zero[16 * JEM_LANES] = { 0 };
     const int rows = JEM__VL == 1 ? co : most, ci = p->channels;
     JEM__V acc[JEM__CO][JEM__PX], sum[JEM__PX][JEM__CO];
@@ -7833,32 +7711,26 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
     for (int i = 0; i < px; i++)
         JEM__FN(finish)(f, (const float *)sum[i], JEM__VL, o0, co, p->at[i], l);
 }
-/* Few blocks, since each is compiled for every instruction set. A pixel alone waits for its sums
-   anyway: six of them as long as one. */
-#define JEM__BLOCK(name, most, px, co)                                                             \
-    JEM__KERNEL void JEM__FN(name)(const jem__pixels *p, const float *w, int n,                    \
-                                   const jem__finish *f, int o0, int l) {                          \
-        (void)n;                                                                                   \
-        JEM__FN(conv_block)(most, px, p, w, co, f, o0, l);                                         \
+/* Few kinds of block, since each is compiled for every instruction set. A pixel alone waits for its
+   sums anyway: six of them as long as one. */
+JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const float *w, int co,
+                                                const jem__finish *f, int o, int l) {
+    switch (p->count == JEM__PX ? co : 0) {
+    case 0: JEM__FN(conv_block)(6, 1, p, w, co, f, o, l); break;
+    case 1: JEM__FN(conv_block)(1, JEM__PX, p, w, 1, f, o, l); break;
+    case 4: JEM__FN(conv_block)(4, JEM__PX, p, w, 4, f, o, l); break;
+    case 6: JEM__FN(conv_block)(6, JEM__PX, p, w, 6, f, o, l); break;
+    default: JEM__FN(conv_block)(3, JEM__PX, p, w, co, f, o, l);
     }
-JEM__BLOCK(conv_6, 6, JEM__PX, 6) JEM__BLOCK(conv_4, 4, JEM__PX, 4)
-JEM__BLOCK(conv_3, 3, JEM__PX, n) JEM__BLOCK(conv_1, 1, JEM__PX, 1) JEM__BLOCK(conv_one, 6, 1, n)
-#undef JEM__BLOCK
+}
 
 /* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
    part, for as many threads as there are parts. */
-JEM__KERNEL void JEM__FN(conv)(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
-                               const jem__finish *f) {
-    typedef void (*block_fn)(const jem__pixels *, const float *, int, const jem__finish *, int,
-                             int);
-    static const block_fn wide[4] = {
-        JEM__FN(conv_1), JEM__FN(conv_3), JEM__FN(conv_4), JEM__FN(conv_6)
-    };
+JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
     const float *pack = in->packed;
     const jem__part part = in->part;
     jem__phase s;
     jem__pixels p;
-    (void)ctx;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
         const int last = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
         for (int i = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), n; i < last;
@@ -7866,14 +7738,14 @@ JEM__KERNEL void JEM__FN(conv)(jem_ctx *ctx, const jem__conv *q, const jem__oper
             n = last - i >= JEM__PX ? JEM__PX : 1;
             jem__conv_pixels(q, &s, i, n, in->x, &p);
             const float *w = pack;
-            for (int o = 0, kind, co; o < q->co; o += co) {
-                co = jem__conv_channels(q->co - o, &kind);
-                const block_fn block = n == JEM__PX ? wide[kind] : JEM__FN(conv_one);
-                for (int l = 0; l < JEM_LANES; l += JEM__VL) block(&p, w, co, f, o, l);
-                w += (ptrdiff_t)co * q->ci * s.taps;
+            for (int o = 0, co; o < q->co; o += co) {
+                co = jem__conv_channels(q->co - o);
+                for (int l = 0; l < JEM_LANES; l += JEM__VL)
+                    JEM__FN(conv_blocks)(&p, w, co, f, o, l);
+                w += (ptrdiff_t)co * q->ci * p.taps;
             }
         }
-        pack += (ptrdiff_t)q->co * q->ci * s.taps;
+        pack += (ptrdiff_t)q->co * q->ci * s.ny * s.nx;
     }
 }
 
@@ -7962,42 +7834,38 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const float *u, const floa
         JEM__REPEAT(t, JEM__PX) JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
     }
 }
-#define JEM__BLOCK(most, co)                                                                       \
-    JEM__KERNEL void JEM__FN(wino_##most)(const float *u, const float *v, int n, int ci,           \
-                                          float *p) {                                              \
-        (void)n;                                                                                   \
-        JEM__FN(wino_block)(most, u, v, co, ci, p);                                                \
+JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const float *u, const float *v, int co, int ci,
+                                                float *p) {
+    switch (co) {
+    case 1: JEM__FN(wino_block)(1, u, v, 1, ci, p); break;
+    case 4: JEM__FN(wino_block)(4, u, v, 4, ci, p); break;
+    case 6: JEM__FN(wino_block)(6, u, v, 6, ci, p); break;
+    default: JEM__FN(wino_block)(3, u, v, co, ci, p);
     }
-JEM__BLOCK(6, 6) JEM__BLOCK(4, 4) JEM__BLOCK(3, n) JEM__BLOCK(1, 1)
-#undef JEM__BLOCK
+}
 
 /* The products of n tiles, point by point */
 JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
                                         int n) {
-    typedef void (*block_fn)(const float *, const float *, int, int, float *);
-    static const block_fn block[4] = {
-        JEM__FN(wino_1), JEM__FN(wino_3), JEM__FN(wino_4), JEM__FN(wino_6)
-    };
     for (int i = 0; i < (q->tile + 2) * (q->tile + 2); i++) {
         const float *from = u + ((ptrdiff_t)i * q->co + w->o0) * q->ci, *v = w->v + i * w->vplane;
-        for (int o = w->o0, kind, co; o < w->o1; o += co) {
+        for (int o = w->o0, co; o < w->o1; o += co) {
             float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
-            co = jem__conv_channels(q->co - o, &kind);
+            co = jem__conv_channels(q->co - o);
             for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES)
                 for (int l = 0; l < JEM_LANES; l += JEM__VL)
-                    block[kind](from, v + t + l, co, q->ci, p + t + l);
+                    JEM__FN(wino_blocks)(from, v + t + l, co, q->ci, p + t + l);
             from += (ptrdiff_t)co * q->ci;
         }
     }
 }
 
 /* As conv, for k = 3, stride 1. */
-JEM__KERNEL void JEM__FN(wino_conv)(jem_ctx *ctx, const jem__conv *q, const jem__operands *from,
+JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *from,
                                     const jem__finish *f) {
     const int m = q->tile;
     jem__wino w;
     jem__wino_move in, out;
-    (void)ctx;
     jem__wino_open(q, from->part, from->work, &w);
     const jem__picture image = { from->x, w.zero, q->ci, q->hi, q->wi };
     in.out_step = out.in_step = JEM__TILES * JEM_LANES, in.point = w.vplane;
@@ -8035,31 +7903,26 @@ JEM__KERNEL void JEM__FN(wino_conv)(jem_ctx *ctx, const jem__conv *q, const jem_
    are first copied to [strip of VL lanes][block of B channels][pixel][B][VL]: straight lines to
    read, and no power-of-two strides. */
 
-/* x has rows of `width` pixels, of which h x w are dealt, every s-th. A few pixels at a time, so
-   that reads are of neighbours too. */
-JEM__KERNEL void JEM__FN(deal_one)(const float *x, int width, int s, int h, int w, int channels,
-                                   int block, float *out) {
-    const int pixels = h * w, blocks = (channels + block - 1) / block;
+/* A few pixels at a time, so that reads are of neighbours too. */
+JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const jem__operands *in) {
+    const jem__conv *q = w->q, d = jem__conv_dealt(q);
+    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
+    const int blocks = (channels + block - 1) / block, s = side ? 1 : q->stride / d.stride;
+    const int width = side ? q->wo : q->wi, wide = side ? q->wo : d.wi;        /* dealt of them */
+    const int pixels = wide * (side ? q->ho : d.hi);
+    float *out = side ? w->y + g * w->y_plane : w->x + g * w->x_plane;
     for (int p0 = 0; p0 < pixels; p0 += 8)
         for (int c0 = 0; c0 < channels; c0 += block)
             for (int l = 0; l < JEM_LANES; l += JEM__VL) {
                 float *to = out + ((ptrdiff_t)(l / JEM__VL * blocks + c0 / block) * pixels + p0) *
                                   block * JEM__VL;
                 for (int p = p0; p < pixels && p < p0 + 8; p++) {
-                    const float *from = x + ((ptrdiff_t)(p / w * width + p % w) * s * channels +
-                                             c0) * JEM_LANES + l;
+                    const float *from = in->x + ((ptrdiff_t)(p / wide * width + p % wide) * s *
+                                                 channels + c0) * JEM_LANES + l;
                     for (int c = c0; c < c0 + block; c++, to += JEM__VL, from += JEM_LANES)
                         JEM__STORE(to, c < channels ? JEM__LOAD(from) : JEM__SET(0.0f));
                 }
             }
-}
-JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const float *x,
-                               const uint16_t *none) {
-    (void)none;
-    const jem__conv *q = w->q, d = jem__conv_dealt(q);
-    if (side) JEM__FN(deal_one)(x, q->wo, 1, q->ho, q->wo, q->co, JEM__WO, w->y + g * w->y_step);
-    else JEM__FN(deal_one)(x, q->wi, q->stride / d.stride, d.hi, d.wi, q->ci, JEM__WI,
-                           w->x + g * w->x_step);
 }
 
 /* The 16 lanes of each of WO x WI sums, [strip][cell][VL], added up in jem__sum_lanes' order: lanes
@@ -8140,7 +8003,7 @@ JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const flo
         JEM__REPEAT(o, JEM__WO) s[o] = JEM__SET(0.0f);
         for (int g = 0; g < w->groups; g++)
             for (ptrdiff_t p = 0; p < pixels; p++) {
-                const float *at = dy + g * w->y_step + p * JEM__WO * JEM__VL;
+                const float *at = dy + g * w->y_plane + p * JEM__WO * JEM__VL;
                 JEM__REPEAT(o, JEM__WO) s[o] = s[o] + JEM__LOAD(at + o * JEM__VL);
             }
         JEM__REPEAT(o, JEM__WO) JEM__STORE(lane[o] + l, s[o]);
@@ -8181,8 +8044,8 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
             for (int g = 0; g < w->groups; g++)
                 for (int b = 0; b < n; b++) {
                     const int ob = by_x ? b0 + b : block, ib = by_x ? block : b0 + b;
-                    const float *x = w->x + g * w->x_step + (s * iblocks + ib) * px,
-                                *dy = w->y + g * w->y_step + (s * oblocks + ob) * py;
+                    const float *x = w->x + g * w->x_plane + (s * iblocks + ib) * px,
+                                *dy = w->y + g * w->y_plane + (s * oblocks + ob) * py;
                     for (int y0 = 0; y0 < q->ho; y0 += rows)
                         JEM__FN(weight_block)(q, x, dy, acc + b * all + s * strip, y0,
                                               y0 + rows < q->ho ? y0 + rows : q->ho);
@@ -8195,30 +8058,29 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
         JEM__FN(bias_gradient)(w, ob * JEM__WO, w->y + ob * py, oblocks * py);
 }
 
-static const jem__method JEM__FN(direct) = { 0, jem__direct_kind, jem__direct_pack_size,
-    jem__direct_pack, jem__direct_work, JEM__FN(conv), jem__direct_plan, JEM__FN(deal),
-    JEM__FN(weight_gradient), NULL };
+static const jem__method JEM__FN(direct) = { 0, jem__pack_size, jem__direct_pack,
+    jem__direct_work, JEM__FN(conv), jem__direct_plan, JEM__FN(deal), JEM__FN(weight_gradient),
+    NULL };
 
 /* ---- weight gradient by Winograd ------------------------------------------------------------- */
 /* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
    matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
    and images is a matrix product per point; G' goes last. Operands lie as [point]
    [strip of VL lanes][block of B channels][tile][B][VL], tiles counted through all groups. For
-   M = 4 and many channels: elsewhere the direct sum was measured to be as fast. */
+   M = 4 and more than 32 channels: with fewer, the direct sum was measured to be as fast. */
 
 /* One group's tiles of x (side 0) or dy (side 1), transformed. */
-JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side, const float *x,
-                                    const uint16_t *none) {
-    (void)none;
+JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
+                                    const jem__operands *in) {
     const jem__conv *q = w->q;
     const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
     const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
     const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
-    const jem__picture image = { x, w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES, channels,
-                                 side ? q->ho : q->hi, side ? q->wo : q->wi };
+    const jem__picture image = { in->x, w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES,
+                                 channels, side ? q->ho : q->hi, side ? q->wo : q->wi };
     const ptrdiff_t all = w->product_step, cell = (ptrdiff_t)block * JEM__VL;
     jem__wino_move tile;
-    tile.in_step = JEM_LANES, tile.out_step = JEM__VL, tile.point = side ? w->y_step : w->x_step;
+    tile.in_step = JEM_LANES, tile.out_step = JEM__VL, tile.point = side ? w->y_plane : w->x_plane;
     tile.strip = (channels + block - 1) / block * all * cell;
     for (int t = 0; t < tiles; t++) {
         jem__wino_read(&tile, &image, size, t / across * 4 + from, t % across * 4 + from);
@@ -8233,7 +8095,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side, 
                            (size_t)((block - n) * JEM__VL) * sizeof(float));
         }
     }
-    if (side) jem__bias_deal(w, group, x);
+    if (side) jem__bias_deal(w, group, in->x);
 }
 
 /* Product i: one point and one block of WO output channels: sum over all tiles and lanes, to
@@ -8247,9 +8109,9 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
     for (int ib = 0; ib < iblocks; ib++) {
         float lanes[JEM__WO * JEM__WI * JEM_LANES], sum[32];
         for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
-            const float *v = w->x + point * w->x_step +
+            const float *v = w->x + point * w->x_plane +
                              ((ptrdiff_t)s * iblocks + ib) * all * JEM__WI * JEM__VL;
-            const float *g = w->y + point * w->y_step +
+            const float *g = w->y + point * w->y_plane +
                              ((ptrdiff_t)s * oblocks + ob) * all * JEM__WO * JEM__VL;
             JEM__V acc[JEM__WO][JEM__WI];
             JEM__REPEAT(o, JEM__WO) JEM__REPEAT(c, JEM__WI) acc[o][c] = JEM__SET(0.0f);
@@ -8319,8 +8181,8 @@ JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
 }
 /* Weights w (O,I,3,3) to [point][block of CO][input channel][CO], turned round for a gradient: the
    block of `co` channels from o0 on, 16 numbers of each point at a time. */
-JEM__KERNEL void JEM__FN(wino_pack)(const jem__conv *q, const float *w, int o0, int co,
-                                    float *out) {
+JEM__KERNEL void JEM__FN(wino_pack_block)(const jem__conv *q, const float *w, int o0, int co,
+                                          float *out) {
     const int m = q->tile, a = m + 2, all = q->ci * co;
     const ptrdiff_t plane = (ptrdiff_t)q->ci * q->co;
     out += (ptrdiff_t)o0 * q->ci;
@@ -8331,7 +8193,7 @@ JEM__KERNEL void JEM__FN(wino_pack)(const jem__conv *q, const float *w, int o0, 
         memset(g, 0, sizeof g);
         for (int l = 0; l < n; l++) {
             const int c = (at + l) / co, o = o0 + (at + l) % co;
-            const float *k = w + (ptrdiff_t)(q->gradient ? c * q->co + o : o * q->ci + c) * 9;
+            const float *k = w + jem__kernel_at(q, o, c);
             for (int i = 0; i < 9; i++) g[i % 3][i / 3][l] = (double)k[q->gradient ? 8 - i : i];
         }
         for (int j = 0; j < 3; j++) {
@@ -8348,9 +8210,17 @@ JEM__KERNEL void JEM__FN(wino_pack)(const jem__conv *q, const float *w, int o0, 
     }
 }
 JEM__COMPILE_END
-static const jem__method JEM__FN(winograd) = { 0, jem__wino_kind, jem__wino_pack_size,
-    jem__wino_pack_all, jem__wino_work, JEM__FN(wino_conv), jem__wino_plan, JEM__FN(wino_deal),
-    JEM__FN(wino_weights), JEM__FN(wino_finish) };
+JEM__KERNEL void JEM__FN(wino_pack)(void *packing, int part) {
+    const jem__packing *p = (const jem__packing *)packing;
+    const int o1 = jem__conv_from(p->q, part + 1, p->parts);
+    for (int o = jem__conv_from(p->q, part, p->parts), co; o < o1; o += co) {
+        co = jem__conv_channels(p->q->co - o);
+        JEM__FN(wino_pack_block)(p->q, p->w, o, co, p->out);
+    }
+}
+static const jem__method JEM__FN(winograd) = { 0, jem__pack_size, JEM__FN(wino_pack),
+    jem__wino_work, JEM__FN(wino_conv), jem__wino_plan, JEM__FN(wino_deal), JEM__FN(wino_weights),
+    JEM__FN(wino_finish) };
 
 /* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
 
@@ -8490,7 +8360,7 @@ JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const f
 JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
     for (int o = 0; o < p->ho * p->wo; o++, y += n) {
-        const float *from = x + ((ptrdiff_t)(o / p->wo) * p->w + o % p->wo) * p->stride * n;
+        const float *from = x + jem__pool_at(p, o, 0);
         JEM__EACH(i, n) {
             JEM__V t = JEM__SET(0.0f);
             for (int ky = 0; ky < p->kh; ky++)
@@ -8505,8 +8375,7 @@ JEM__KERNEL void JEM__FN(pool_back)(const jem__pool *p, const float *dy, float *
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
     for (int o = 0; o < p->ho * p->wo; o++, dy += n)
         for (int t = 0; t < p->kh * p->kw; t++) {
-            const ptrdiff_t row = o / p->wo * p->stride + t / p->kw;
-            float *at = dx + (row * p->w + o % p->wo * p->stride + t % p->kw) * n;
+            float *at = dx + jem__pool_at(p, o, t);
             JEM__EACH(i, n)
                 JEM__STORE(at + i, JEM__FMA(JEM__LOAD(dy + i), s, JEM__LOAD(at + i)));
         }
@@ -8631,17 +8500,16 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
 }
 
 static const jem__kernels JEM__FN(kernels) = {
-    (jem_isa)JEM__PASS, JEM__WI, &JEM__FN(direct), &JEM__FN(winograd), JEM__FN(wino_pack),
-    JEM__FN(fill), JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
+    (jem_isa)JEM__PASS, JEM__WI, &JEM__FN(direct), &JEM__FN(winograd), JEM__FN(fill),
+    JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
     JEM__FN(pair_back), JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool),
     JEM__FN(pool_back), JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums),
     JEM__FN(normalize_back), JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
 };
 
+#undef JEM__PASS
 #undef JEM__TARGET
 #undef JEM__FN
-#undef JEM__V
-#undef JEM__I
 #undef JEM__VL
 #undef JEM__MM
 #undef JEM__PX
@@ -8666,9 +8534,7 @@ static const jem__kernels JEM__FN(kernels) = {
 #undef JEM__AS_V
 #undef JEM__VINLINE
 #undef JEM__REPEAT
-#endif /* JEM__PASS */
-
-#if defined(JEM_IMPLEMENTATION) && !defined(JEM__PASS) && !defined(JEM__INSTANCES)
+#elif defined(JEM_IMPLEMENTATION) && !defined(JEM__INSTANCES)
 #define JEM__INSTANCES
 
 /* ---- instances ------------------------------------------------------------------------------- */
@@ -8680,26 +8546,19 @@ JEM__COMPILE("O1")
 #endif
 #define JEM__PASS 1
 #include JEM_FILE
-#undef JEM__PASS
 JEM__COMPILE_END
 JEM__COMPILE("no-tree-vectorize")                  /* they are vectors already */
 #ifdef JEM__X86
 #define JEM__PASS 2
 #include JEM_FILE
-#undef JEM__PASS
 #define JEM__PASS 3
 #include JEM_FILE
-#undef JEM__PASS
-#endif
-#ifdef JEM__ARM
+#elif defined(JEM__ARM)
 #define JEM__PASS 4
 #include JEM_FILE
-#undef JEM__PASS
-#endif
-#ifdef JEM__WASM
+#elif defined(JEM__WASM)
 #define JEM__PASS 7
 #include JEM_FILE
-#undef JEM__PASS
 #endif
 
 /* ---- bf16: convolutions with operands of 8 bits of mantissa, sums in fp32 -------------------- */
@@ -8751,8 +8610,6 @@ typedef struct jem__bf16 {
     /* Pairs of images: c <= 16 channels of one pixel, x[8][16][2] -> out[8][16][2] or, rows:
        out[16][32]. Adds them to sums[c][16], if there are any. */
     void (*turn)(const uint16_t *x, int c, int rows, uint16_t *out, float *sums);
-    /* 16 weights or fewer, `step` floats apart -> out */
-    void (*weights)(const float *w, ptrdiff_t step, int n, uint16_t *out);
     void (*begin)(void), (*end)(void);             /* around blocks; may be NULL */
 } jem__bf16;
 
@@ -8800,25 +8657,21 @@ static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *la
         }
     }
 }
-static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o, int n,
-                                    ptrdiff_t at, ptrdiff_t at16) {
-    for (int i = 0; i < n; i++)
-        for (int l = 0; l < JEM_LANES; l++) {
-            const float v = jem__finish_one_scalar(f, c[i * 16 + l], o + i,
-                                               at + (ptrdiff_t)(o + i) * JEM_LANES + l, l);
-            uint16_t *to = f->y16 + at16 + (o + i) / 2 * JEM__BF16_PAIR + 2 * l + (o + i) % 2;
-            if (f->y16) *to = jem__to_bf16(v);
-            if (f->y16 && i == n - 1 && (o + i) % 2 == 0) to[1] = 0;
-        }
-}
 static void jem__bf16_pairs_scalar(const float *x, int c, uint16_t *out) {
     for (int i = 0; i < c + c % 2; i++)
         for (int l = 0; l < JEM_LANES; l++)
             out[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] =
                 i < c ? jem__to_bf16(x[i * JEM_LANES + l]) : (uint16_t)0;
 }
-static void jem__bf16_turn_scalar(const uint16_t *x, int c, int rows, uint16_t *out,
-                                  float *sums) {
+static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o, int n,
+                                    ptrdiff_t at, ptrdiff_t at16) {
+    float v[JEM__BF16_TILE];
+    at += (ptrdiff_t)o * JEM_LANES;
+    for (int i = 0; i < n * JEM_LANES; i++)
+        v[i] = jem__finish_one_scalar(f, c[i], o + i / 16, at + i, i % 16);
+    if (f->y16) jem__bf16_pairs_scalar(v, n, f->y16 + at16 + o / 2 * JEM__BF16_PAIR);
+}
+static void jem__bf16_turn_scalar(const uint16_t *x, int c, int rows, uint16_t *out, float *sums) {
     for (int i = 0; i < 16; i++)
         for (int l = 0; l < JEM_LANES; l++) {
             const uint16_t v = i < c ? x[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] : (uint16_t)0;
@@ -8826,12 +8679,8 @@ static void jem__bf16_turn_scalar(const uint16_t *x, int c, int rows, uint16_t *
             if (sums && i < c) sums[i * JEM_LANES + l] += jem__from_bf16(v);
         }
 }
-static void jem__bf16_weights_scalar(const float *w, ptrdiff_t step, int n, uint16_t *out) {
-    for (int i = 0; i < n; i++) out[i] = jem__to_bf16(w[i * step]);
-}
 static const jem__bf16 jem__bf16_scalar = { JEM_ISA_SCALAR, 0, 1, jem__bf16_block_scalar,
-    jem__bf16_finish_scalar, jem__bf16_pairs_scalar, jem__bf16_turn_scalar,
-    jem__bf16_weights_scalar, NULL, NULL };
+    jem__bf16_finish_scalar, jem__bf16_pairs_scalar, jem__bf16_turn_scalar, NULL, NULL };
 
 #ifdef JEM__X86_BF16
 #define JEM__TARGET                                                                                \
@@ -8878,7 +8727,7 @@ JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const int lean, const jem__fini
     at += (ptrdiff_t)o * JEM_LANES, at16 += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
     for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, at16 += JEM__BF16_PAIR) {
         const __m512 p = jem__finish_one_avx512(&own, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
-        jem__f32x16 q = { 0 };
+        jem__floats_avx512 q = { 0 };
         if (i + 1 < n)
             q = jem__finish_one_avx512(&own, _mm512_loadu_ps(c + i * 16 + 16), o + i + 1,
                                        at + JEM_LANES, 0);
@@ -8940,16 +8789,8 @@ JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows
         _mm512_storeu_si512(out + (i + 4) * 32, _mm512_shuffle_i64x2(r[i], r[i + 4], 0xdd));
     }
 }
-JEM__TARGET static void jem__bf16_weights_avx512(const float *w, ptrdiff_t step, int n,
-                                                 uint16_t *out) {
-    float v[16] = { 0 };                           /* gcc's gather warns of its own header */
-    for (int i = 0; i < n; i++) v[i] = w[i * step];
-    _mm256_mask_storeu_epi16(out, (__mmask16)((1u << n) - 1),
-                             (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(v)));
-}
 static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16_block_avx512,
-    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512,
-    jem__bf16_weights_avx512, NULL, NULL };
+    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, NULL, NULL };
 #undef JEM__TARGET
 
 /* Linux alone gives tiles to those who ask; gcc's intrinsics want a long of 64 bits. */
@@ -9034,8 +8875,8 @@ JEM__TILE_TARGET static void jem__bf16_block_amx(const jem__bf16_block *s, jem__
     }
 }
 static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
-    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512,
-    jem__bf16_weights_avx512, jem__tile_begin, jem__tile_end };
+    jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, jem__tile_begin,
+    jem__tile_end };
 #endif /* tiles */
 #endif
 
@@ -9046,23 +8887,18 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 #ifdef JEM__AMX
     if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
         uint16_t a[512], b[512];
-        float c[JEM__BF16_TILE];
-        jem__bf16_block one;
-        memset(&one, 0, sizeof one);
-        one.m = one.n = one.runs = 1, one.pairs = 16, one.a[0] = a, one.b[0][0] = b, one.c = c;
-        for (int i = 0; i < 512; i++)
-            a[i] = jem__to_bf16((float)(i % 7)), b[i] = jem__to_bf16((float)(i % 5));
+        float c[2][JEM__BF16_TILE];
+        JEM__ZEROED(jem__bf16_block, one);
+        one.m = one.n = one.runs = 1, one.pairs = 16, one.a[0] = a, one.b[0][0] = b, one.c = c[0];
+        for (int i = 0; i < 512; i++)              /* whole numbers; a is its own transpose */
+            a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7)),
+            b[i] = jem__to_bf16((float)(i % 5));
         jem__tile_begin();
         jem__bf16_block_amx(&one, NULL);
         jem__tile_end();
-        int right = 1;
-        for (int i = 0; i < 256; i++) {
-            float sum = 0;
-            for (int k = 0; k < 32; k++)
-                sum += (float)((i / 16 * 32 + k) % 7 * ((k / 2 * 32 + i % 16 * 2 + k % 2) % 5));
-            right &= c[i] >= sum && c[i] <= sum;
-        }
-        if (right) return &jem__bf16_amx;
+        one.c = c[1];
+        jem__bf16_block_scalar(&one, NULL);
+        if (!memcmp(c[0], c[1], sizeof c[0])) return &jem__bf16_amx;
     }
 #endif
     if ((best || isa == JEM_ISA_AVX512_BF16) && jem_isa_available(JEM_ISA_AVX512_BF16))
@@ -9090,108 +8926,69 @@ static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, 
     memset(out + edge + w * pixel, 0, (size_t)(edge + 16 * JEM__BF16_PAIR) * sizeof *out);
 }
 
-/* The taps of a phase as ny rows of nx neighbours: row j reads down[j], columns from right on, with
-   weights weight[j][0 .. nx-1]. */
-typedef struct jem__bf16_taps {
-    int ny, nx, right, down[JEM__MAX_KERNEL];
-    int weight[JEM__MAX_KERNEL][JEM__MAX_KERNEL];
-} jem__bf16_taps;
-
-static int jem__bf16_phase(const jem__conv *q, int phase, jem__phase *s, jem__bf16_taps *t) {
-    t->ny = t->nx = 0, t->right = JEM__MAX_TAPS;
-    if (!jem__conv_phase(q, phase, s)) return 0;
-    for (int i = 0; i < s->taps; i++) if (s->right[i] < t->right) t->right = s->right[i];
-    for (int i = 0; i < s->taps; i++) {
-        int j = 0;
-        while (j < t->ny && t->down[j] != s->down[i]) j++;
-        if (j == t->ny) t->down[t->ny++] = s->down[i];
-        t->weight[j][s->right[i] - t->right] = s->weight[i];
-        if (s->right[i] - t->right >= t->nx) t->nx = s->right[i] - t->right + 1;
-    }
-    return 1;
+/* A row of taps reads neighbours, a gradient's from its last tap on: where the first of them is. */
+static int jem__bf16_first(const jem__conv *q, const jem__phase *s) {
+    return s->nx == 0 ? 0 : s->right[q->gradient ? s->nx - 1 : 0];
 }
 /* Can it be done so? No tap may look further than those zeros beside the image. */
 static int jem__bf16_fits(const jem__conv *q) {
     jem__phase s;
-    jem__bf16_taps t;
-    if (q->k > 8) return 0;
-    for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
-        if (t.ny && (t.right < -JEM__BF16_EDGE ||
-                     (s.cols - 1) * s.step_in + t.right + t.nx > q->wi + JEM__BF16_EDGE)) return 0;
+    for (int phase = 0; q->k <= 8 && jem__conv_phase(q, phase, &s); phase++) {
+        const int first = jem__bf16_first(q, &s), last = (s.cols - 1) * s.step_in + first + s.nx;
+        if (first < -JEM__BF16_EDGE || last > q->wi + JEM__BF16_EDGE) return 0;
     }
-    return 1;
+    return q->k <= 8;
 }
-static ptrdiff_t jem__bf16_span(const jem__bf16_taps *t, int c) {       /* of A, in bf16 */
-    return (t->nx * jem__bf16_pairs_of(c) + 15) / 16 * 16 * JEM__BF16_PAIR;
+static ptrdiff_t jem__bf16_span(const jem__conv *q, const jem__phase *s) {     /* of A, in bf16 */
+    return (s->nx * jem__bf16_pairs_of(q->ci) + 15) / 16 * 16 * JEM__BF16_PAIR;
 }
 /* floats of all packed weights */
 static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
     ptrdiff_t size = 0;
     jem__phase s;
-    jem__bf16_taps t;
-    for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
-        size += (q->co + 15) / 16 * t.ny * jem__bf16_span(&t, q->ci);
-    }
-    return (size + 1) / 2;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++)
+        size += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
+    return size / 2;
 }
-/* Where row i of pair k of A is */
-static ptrdiff_t jem__bf16_at(int tiled, int k, int i) {
-    return (ptrdiff_t)(k / 16) * 512 + (tiled ? i * 32 + k % 16 * 2 : k % 16 * 32 + i * 2);
+/* The weights w of one tap, of 16 outputs from o on and 16 inputs from c on, as A's pairs k and
+   on. */
+static void jem__bf16_pack_tap(const jem__packing *p, const float *w, int o, int c, int k,
+                               uint16_t *out) {
+    const jem__conv *q = p->q;
+    const int ni = q->ci - c < 16 ? q->ci - c : 16, no = q->co - o < 16 ? q->co - o : 16;
+    float v[16][16] = { { 0 } };
+    uint16_t pairs[8 * JEM__BF16_PAIR];
+    for (int j = 0; j < no; j++)
+        for (int i = 0; i < ni; i++) v[i][j] = w[jem__kernel_at(q, o + j, c + i)];
+    p->ctx->bf16->pairs(v[0], ni, pairs);
+    for (int i = 0; 2 * i < ni; i++, k++)
+        for (int j = 0; j < no; j++)               /* row j of pair k */
+            memcpy(out + k / 16 * 512 + (p->ctx->bf16->tiled ? j * 32 + k % 16 * 2
+                                                             : k % 16 * 32 + j * 2),
+                   pairs + i * JEM__BF16_PAIR + 2 * j, 2 * sizeof *pairs);
 }
-/* Weights w (O,I,k,k) to [phase][tile of 16 outputs][row of taps][pairs: column, channels] */
-typedef struct jem__bf16_packing {
-    const jem__bf16 *k;
-    const jem__conv *q;
-    const jem__bf16_taps *t;
-    const float *w;
-    uint16_t *out;
-} jem__bf16_packing;
-
-/* A tile of outputs. A channel's taps lie together: 16 channels of 16 outputs stay in the cache. */
-static void jem__bf16_pack_tile(void *arg, int tile) {
-    const jem__bf16_packing *a = (const jem__bf16_packing *)arg;
-    const jem__conv *q = a->q;
-    const jem__bf16_taps *t = a->t;
-    const int kk = q->k * q->k, c2 = jem__bf16_pairs_of(q->ci), o0 = tile * 16;
-    const ptrdiff_t run = jem__bf16_span(t, q->ci), step = q->gradient ? q->co * kk : kk;
-    uint16_t *out = a->out + tile * t->ny * run;
-    memset(out, 0, (size_t)(t->ny * run) * sizeof *out);
-    for (int c = 0; c < q->ci; c += 16)
-        for (int j = 0; j < t->ny; j++)
-            for (int x = 0; x < t->nx; x++)
-                for (int o = o0; o < q->co && o < o0 + 16; o++) {
-                    const int n = q->ci - c < 16 ? q->ci - c : 16, p = x * c2 + c / 2;
-                    const ptrdiff_t from = q->gradient ? (ptrdiff_t)c * q->co + o
-                                                       : (ptrdiff_t)o * q->ci + c;
-                    uint16_t some[16] = { 0 };
-                    a->k->weights(a->w + from * kk + t->weight[j][x], step, n, some);
-                    for (int i = 0; 2 * i < n; i++)
-                        memcpy(out + j * run + jem__bf16_at(a->k->tiled, p + i, o - o0),
-                               some + 2 * i, 2 * sizeof *some);
-                }
-}
-static void jem__bf16_pack(jem_ctx *ctx, const jem__conv *q, const float *w, float *packed) {
-    const int tiles = (q->co + 15) / 16;
+/* Weights to [phase][tile of 16 outputs][row of taps][pairs: column, channels]: a tile. A channel's
+   taps lie together in w, so 16 channels of 16 outputs stay in the cache. */
+static void jem__bf16_pack(void *packing, int tile) {
+    const jem__packing *p = (const jem__packing *)packing;
+    const jem__conv *q = p->q;
+    uint16_t *out = (uint16_t *)(void *)p->out;
     jem__phase s;
-    jem__bf16_taps t;
-    jem__bf16_packing job = { ctx->bf16, q, &t, w, (uint16_t *)(void *)packed };
-    for (int phase = 0; jem__bf16_phase(q, phase, &s, &t); phase++) {
-        const ptrdiff_t size = t.ny * jem__bf16_span(&t, q->ci);
-        jem__parallel(ctx, tiles, 100.0 * (double)size * tiles, jem__bf16_pack_tile, &job);
-        job.out += tiles * size;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const ptrdiff_t run = jem__bf16_span(q, &s), size = s.ny * run;
+        uint16_t *to = out + tile * size;
+        memset(to, 0, (size_t)size * sizeof *to);
+        for (int c = 0; c < q->ci; c += 16)
+            for (int j = 0; j < s.ny; j++)
+                for (int x = 0; x < s.nx; x++) {
+                    const float *w = p->w + s.ky[j] * q->k + s.kx[q->gradient ? s.nx - 1 - x : x];
+                    jem__bf16_pack_tap(p, w, tile * 16, c, x * jem__bf16_pairs_of(q->ci) + c / 2,
+                                       to + j * run);
+                }
+        out += p->parts * size;
     }
 }
 
-/* The rows of taps that lie inside for row r of a phase: which, and the rows that they read. */
-static int jem__bf16_inside(const jem__conv *q, const jem__phase *s, const jem__bf16_taps *t, int r,
-                            int *tap_row, int *row_of) {
-    int n = 0;
-    for (int j = 0; j < t->ny; j++) {
-        const int iy = r * s->step_in + t->down[j];
-        if ((unsigned)iy < (unsigned)q->hi) tap_row[n] = j, row_of[n++] = iy;
-    }
-    return n;
-}
 /* Zeros before and behind some rows of what is written in bf16. */
 static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) {
     const ptrdiff_t edge = JEM__BF16_EDGE * jem__bf16_pixel(q->co);
@@ -9206,27 +9003,30 @@ static ptrdiff_t jem__bf16_work(const jem__conv *q) {        /* x, where it is n
     return jem__bf16_floats(q->ci, q->hi, q->wi);
 }
 /* All channels of row r of a phase; b[0] is the next block, b[1] the last. */
-static void jem__bf16_conv_row(const jem__phase *s, const jem__bf16_taps *t, int r,
-                               const uint16_t *pack, const uint16_t *from, jem__bf16_block **b) {
+static void jem__bf16_conv_row(const jem__phase *s, int r, const uint16_t *pack,
+                               const uint16_t *from, jem__bf16_block **b) {
     const jem__conv *q = b[0]->q;
     const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
     const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
-    const ptrdiff_t run = jem__bf16_span(t, q->ci);
-    int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
-    const int runs = jem__bf16_inside(q, s, t, r, tap_row, row_of);
-    from += (JEM__BF16_EDGE + t->right) * pixel;
+    const ptrdiff_t run = jem__bf16_span(q, s);
+    int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
+    for (int j = 0; j < s->ny; j++) {              /* the rows of taps that lie inside */
+        const int iy = r * s->step_in + s->down[j];
+        if ((unsigned)iy < (unsigned)q->hi) tap_row[runs] = j, row_of[runs++] = iy;
+    }
+    from += (JEM__BF16_EDGE + jem__bf16_first(q, s)) * pixel;
     for (int o = 0, m; o < tiles; o += m) {
         m = o + 2 <= tiles ? 2 : 1;
         for (int x = 0, n; x < s->cols; x += n) {
             jem__bf16_block *now = b[0], *last = b[1];
             n = s->cols - x < most ? s->cols - x : most;
             for (int i = 0; i < runs; i++) {
-                now->a[i] = pack + (o * t->ny + tap_row[i]) * run;
+                now->a[i] = pack + (o * s->ny + tap_row[i]) * run;
                 for (int p = 0; p < n; p++)
                     now->b[i][p] = from + row_of[i] * row + (x + p) * s->step_in * pixel;
             }
-            now->m = m, now->n = n, now->runs = runs, now->a2 = t->ny * run;
-            now->pairs = t->nx * jem__bf16_pairs_of(q->ci);
+            now->m = m, now->n = n, now->runs = runs, now->a2 = s->ny * run;
+            now->pairs = s->nx * jem__bf16_pairs_of(q->ci);
             now->k->block(now, last);
             jem__bf16_finish_all(last);
             now->o = o, now->y = s->y0 + r * s->step_out, now->x = s->x0 + x * s->step_out;
@@ -9236,34 +9036,31 @@ static void jem__bf16_conv_row(const jem__phase *s, const jem__bf16_taps *t, int
     }
 }
 /* Output or input gradient, as conv. */
-static void jem__bf16_conv(jem_ctx *ctx, const jem__conv *q, const jem__operands *in,
-                           const jem__finish *f) {
-    const jem__bf16 *k = ctx->bf16;
+static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
+    const jem__bf16 *k = in->ctx->bf16;
     const uint16_t *pack = (const uint16_t *)(const void *)in->packed;
     uint16_t *work = (uint16_t *)(void *)in->work;
     float c[2][4 * JEM__BF16_TILE];
     jem__bf16_block two[2], *blocks[2] = { two, two + 1 };
     jem__phase s;
-    jem__bf16_taps t;
     memset(two, 0, sizeof two);
     for (int i = 0; i < 2; i++) two[i].k = k, two[i].q = q, two[i].f = f, two[i].c = c[i];
     if (k->begin) k->begin();
-    for (int phase = 0, have = -1; jem__bf16_phase(q, phase, &s, &t); phase++) {
+    for (int phase = 0, have = -1; jem__conv_phase(q, phase, &s); phase++) {
         const int r0 = jem__part_from(in->part.i, in->part.of, s.rows, 1),
                   r1 = jem__part_from(in->part.i + 1, in->part.of, s.rows, 1);
         if (have < 0) have = r0 * s.step_in - q->k - q->pad;           /* no tap reads higher */
         if (have < 0) have = 0;
         for (int r = r0; r < r1; r++) {
-            int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
-            const int runs = in->x16 ? 0 : jem__bf16_inside(q, &s, &t, r, tap_row, row_of);
-            for (int i = 0; i < runs; i++)         /* from what has been converted on */
-                for (; have <= row_of[i]; have++)
-                    jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
-            jem__bf16_conv_row(&s, &t, r, pack, in->x16 ? in->x16 : work, blocks);
+            const int until = in->x16 || s.ny == 0 ? 0     /* the lowest row that it reads */
+                            : r * s.step_in + s.down[q->gradient ? 0 : s.ny - 1] + 1;
+            for (; have < until && have < q->hi; have++)
+                jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
+            jem__bf16_conv_row(&s, r, pack, in->x16 ? in->x16 : work, blocks);
             if (f->y16 && phase == 0)
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
         }
-        pack += (q->co + 15) / 16 * t.ny * jem__bf16_span(&t, q->ci);
+        pack += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
     }
     jem__bf16_finish_all(blocks[1]);
     if (f->y16 && in->part.i == 0)
@@ -9275,57 +9072,37 @@ static void jem__bf16_conv(jem_ctx *ctx, const jem__conv *q, const jem__operands
 /* Weight gradient. Operands are first turned, group by group, so that pairs are of images:
    x to [row][16 channels][column mod stride][column][8 pairs][16][2], with the padding, dy to
    A's order [row][16 channels][column][..]. */
-static int jem__bf16_columns(const jem__conv *q) { return ((q->wo - 1) * q->stride + q->k - 1) /
-                                                          q->stride + 2; }
+static int jem__bf16_columns(const jem__conv *q) { return q->wo + 1 + (q->k - 1) / q->stride; }
 static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {      /* one row of 16 channels, in bf16 */
     return (ptrdiff_t)q->stride * jem__bf16_columns(q) * 256;
 }
 static ptrdiff_t jem__bf16_y_tile(const jem__conv *q) { return (ptrdiff_t)(q->wo + 1) / 2 * 512; }
-static ptrdiff_t jem__bf16_x_size(const jem__conv *q) {
-    return q->hi * (ptrdiff_t)((q->ci + 15) / 16) * jem__bf16_x_tile(q);
-}
-static ptrdiff_t jem__bf16_y_size(const jem__conv *q) {
-    return q->ho * (ptrdiff_t)((q->co + 15) / 16) * jem__bf16_y_tile(q);
-}
 
-/* One pixel's 16 channels (or the rest) from c on; x16: of the pixel, or NULL. */
-static void jem__bf16_turn(const jem__bf16 *k, const float *x, const uint16_t *x16, int channels,
-                           int c, int rows, uint16_t *out, float *sums) {
-    const int n = channels - c < 16 ? channels - c : 16;
-    uint16_t own[8 * JEM__BF16_PAIR];
-    if (!x16) k->pairs(x + (ptrdiff_t)c * JEM_LANES, n, own);
-    k->turn(x16 ? x16 + c / 2 * JEM__BF16_PAIR : own, n, rows, out,
-            sums ? sums + c * JEM_LANES : NULL);
-}
-static void jem__bf16_deal(const jem__weights *w, int g, int side, const float *x,
-                           const uint16_t *x16) {
+static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__operands *in) {
     const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
-    const int columns = jem__bf16_columns(q);
-    const int channels = side ? q->co : q->ci, width = side ? q->wo : q->wi;
+    const int channels = side ? q->co : q->ci, rows = side ? q->ho : q->hi;
+    const int width = side ? q->wo : q->wi, pad = side ? 0 : q->pad, s = side ? 1 : q->stride;
+    const int tiled = side && k->tiled, columns = side ? (q->wo + 1) / 2 * 2 : jem__bf16_columns(q);
     const ptrdiff_t pixel = jem__bf16_pixel(channels), row = jem__bf16_row(channels, width);
-    uint16_t *xs = (uint16_t *)(void *)w->x + g * jem__bf16_x_size(q),
-             *dys = (uint16_t *)(void *)w->y + g * jem__bf16_y_size(q);
-    float *sums = w->sums + (ptrdiff_t)g * q->co * JEM_LANES;
-    if (x16) x16 += JEM__BF16_EDGE * pixel;        /* its first */
-    for (int y = 0; !side && y < q->hi; y++)
-        for (int c = 0; c < q->ci; c += 16, xs += jem__bf16_x_tile(q))
-            for (int i = 0; i < columns * q->stride; i++) {
-                uint16_t *to = xs + ((ptrdiff_t)(i % q->stride) * columns + i / q->stride) * 256;
-                const int px = i - q->pad;
-                if ((unsigned)px >= (unsigned)q->wi) memset(to, 0, 256 * sizeof *to);
-                else jem__bf16_turn(k, x + ((ptrdiff_t)y * q->wi + px) * q->ci * JEM_LANES,
-                                    x16 ? x16 + y * row + px * pixel : NULL, q->ci, c, 0,
-                                    to, NULL);
+    uint16_t own[8 * JEM__BF16_PAIR], *out = (uint16_t *)(void *)(side ? w->y : w->x);
+    out += 2 * g * (side ? w->y_plane : w->x_plane);
+    for (int y = 0; y < rows; y++)
+        for (int c = 0; c < channels; c += 16, out += s * columns * 256)
+            for (int i = 0; i < columns * s; i++) {
+                const int px = i - pad, left = channels - c < 16 ? channels - c : 16;
+                const int n = (unsigned)px < (unsigned)width ? left : 0;       /* 0: makes zeros */
+                const uint16_t *from = own;
+                if (n && in->x16)
+                    from = in->x16 + y * row + (px + JEM__BF16_EDGE) * pixel +
+                           c / 2 * JEM__BF16_PAIR;
+                else if (n)
+                    k->pairs(in->x + (((ptrdiff_t)y * width + px) * channels + c) * JEM_LANES, n,
+                             own);
+                k->turn(from, n, tiled, out + (tiled ? i / 2 * 512 + i % 2 * 16
+                                                     : (i % s * columns + i / s) * 256),
+                        side ? w->sums + ((ptrdiff_t)g * q->co + c) * JEM_LANES : NULL);
             }
-    for (int y = 0; side && y < q->ho; y++)
-        for (int o = 0; o < q->co; o += 16, dys += jem__bf16_y_tile(q)) {
-            if (q->wo % 2) memset(dys + q->wo / 2 * 512, 0, 512 * sizeof *dys);
-            for (int i = 0; i < q->wo; i++)
-                jem__bf16_turn(k, x + ((ptrdiff_t)y * q->wo + i) * q->co * JEM_LANES,
-                               x16 ? x16 + y * row + i * pixel : NULL, q->co, o, k->tiled,
-                               dys + i / 2 * 512 + i % 2 * (k->tiled ? 16 : 256), sums);
-        }
 }
 
 /* A product is a pair of tiles of output channels with a tile of input channels, and one of the
@@ -9338,8 +9115,9 @@ static void jem__bf16_plan(jem__weights *w) {
     const int pairs = jem__bf16_pairs_of_tiles(q);
     w->products = pairs * (pairs < w->ctx->threads ? q->k : 1), w->finishes = q->co;
     w->product_step = (ptrdiff_t)2 * q->k * q->k * JEM__BF16_TILE;
-    w->x_size = (w->groups * jem__bf16_x_size(q) + 1) / 2;
-    w->y_size = (w->groups * jem__bf16_y_size(q) + 1) / 2;
+    w->planes = w->groups;
+    w->x_plane = q->hi * ((q->ci + 15) / 16) * jem__bf16_x_tile(q) / 2;
+    w->y_plane = q->ho * ((q->co + 15) / 16) * jem__bf16_y_tile(q) / 2;
     w->product_size = w->products * w->product_step;
     w->sums_size = (ptrdiff_t)w->groups * q->co * JEM_LANES;
 }
@@ -9354,14 +9132,14 @@ static void jem__bf16_product(const jem__weights *w, int task) {
     const int m = o + 2 <= (q->co + 15) / 16 ? 2 : 1;
     const int ky0 = q->k * (task % split) / split, ky1 = q->k * (task % split + 1) / split;
     float *acc = w->product + task * w->product_step;
-    jem__bf16_block s;
+    JEM__ZEROED(jem__bf16_block, s);
     const ptrdiff_t xt = jem__bf16_x_tile(q), yt = jem__bf16_y_tile(q);
     const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
     const int columns = jem__bf16_columns(q), most = m == 2 ? 2 : 4;
     int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
     rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
     memset(acc, 0, (size_t)(m * q->k * q->k * JEM__BF16_TILE) * sizeof *acc);
-    memset(&s, 0, sizeof s), s.add = 1, s.m = m, s.pairs = q->wo * 8, s.a2 = yt;
+    s.add = 1, s.m = m, s.pairs = q->wo * 8, s.a2 = yt;
     if (k->begin) k->begin();
     for (int g = 0; g < w->groups; g++)
         for (int y0 = 0; y0 < q->ho; y0 += rows)
@@ -9372,10 +9150,10 @@ static void jem__bf16_product(const jem__weights *w, int task) {
                     for (int y = y0; y < q->ho && y < y0 + rows; y++) {
                         const int iy = y * q->stride + ky - q->pad;
                         if ((unsigned)iy >= (unsigned)q->hi) continue;
-                        s.a[s.runs] = dys + g * jem__bf16_y_size(q) + y * yrow + o * yt;
+                        s.a[s.runs] = dys + 2 * g * w->y_plane + y * yrow + o * yt;
                         for (int p = 0; p < n; p++) {
                             const int at = kx + p;
-                            s.b[s.runs][p] = xs + g * jem__bf16_x_size(q) + iy * xrow + i * xt +
+                            s.b[s.runs][p] = xs + 2 * g * w->x_plane + iy * xrow + i * xt +
                                 ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
                         }
                         s.runs++;
@@ -9393,9 +9171,9 @@ static void jem__bf16_product(const jem__weights *w, int task) {
             for (int t = t0; t < t1; t++) dw[t] += sum[t * m * JEM__BF16_TILE + c];
     }
 }
-static const jem__method jem__bf16_method = { 1, jem__direct_kind, jem__bf16_pack_size,
-    jem__bf16_pack, jem__bf16_work, jem__bf16_conv, jem__bf16_plan, jem__bf16_deal,
-    jem__bf16_product, jem__bias_finish };
+static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_pack,
+    jem__bf16_work, jem__bf16_conv, jem__bf16_plan, jem__bf16_deal, jem__bf16_product,
+    jem__bias_finish };
 
 /* ---- what is chosen -------------------------------------------------------------------------- */
 
@@ -9428,11 +9206,9 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
     static const jem__kernels *const all[] = {     /* the best first */
 #ifdef JEM__X86
         &jem__kernels_avx512, &jem__kernels_avx2,
-#endif
-#ifdef JEM__ARM
+#elif defined(JEM__ARM)
         &jem__kernels_neon,
-#endif
-#ifdef JEM__WASM
+#elif defined(JEM__WASM)
         &jem__kernels_wasm,
 #endif
         &jem__kernels_scalar
@@ -9470,7 +9246,7 @@ JEM__COMPILE_END
                  under names of their own; descs survive to the bit. Several machines (jem_sum_fn).
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author
                  needs and no more; jem_archive_write refuses symbolic links; images with NaN or
-                 absurd numbers are errors.
+                 absurd numbers are errors; JEM_FAST's weight gradients and JEM_BF16 have new bits.
    0.1  2026-11  first: autograd, kernels for AVX2, AVX-512, NEON, AMX, wide-resnet, JEM,
                  safetensors, checkpoints of training, averaged weights; the jem command line. */
 

@@ -22,8 +22,8 @@ static void test_known(void) {
     for (int i = 0; i < 3; i++) {
         const uint32_t *want = known[i].out;
         const uint64_t at = known[i].counter[0] | (uint64_t)known[i].counter[1] << 32;
-        uint32_t x[2] = { known[i].counter[0], known[i].counter[1] };
-        jem__threefry(known[i].key, x);
+        uint32_t x[2];
+        jem__threefry_scalar(known[i].key, at, &x[0], &x[1]);
         CHECK(x[0] == want[0] && x[1] == want[1], "vector %d: %08x %08x", i, x[0], x[1]);
         jem_rng rng = { { known[i].key[0], known[i].key[1] }, at };
         CHECK(jem_rng_u32(&rng) == want[0], "jem_rng_u32, vector %d", i);
@@ -140,8 +140,8 @@ static void test_normal_accuracy(jem_ctx *ctx) {
     const jem_rng start = rng;
     jem_fill_normal(ctx, &rng, z, 3200, 0, 1);
     for (int i = 0; i < 1600; i++) {
-        uint32_t x[2] = { (uint32_t)(start.counter + (uint64_t)i), 0 };
-        jem__threefry(start.key, x);
+        uint32_t x[2];
+        jem__threefry_scalar(start.key, start.counter + (uint64_t)i, &x[0], &x[1]);
         const double r = sqrt(-2 * log(1 - (x[0] >> 8) / 16777216.0));
         const double t = two_pi * ((x[1] >> 8) / 16777216.0 - 0.5);
         const float *at = z + i / 16 * 32 + i % 16;
