@@ -1323,6 +1323,62 @@ const char *jem_isa_name(jem_isa isa) {
     return (unsigned)isa < sizeof name / sizeof *name ? name[isa] : "unknown";
 }
 
+/* ---- bytes and files of the system ----------------------------------------------------------- */
+#include <errno.h>
+
+/* Copies numbers of `width` bytes, a power of two, from the machine's order of bytes to the file's,
+   or back. */
+static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t width) {
+    const uint16_t one = 1;
+    const size_t flip = *(const unsigned char *)&one ? 0 : width - 1;
+    if (!flip && bytes) memcpy(to, from, bytes);
+    for (size_t i = 0; i < bytes && flip; i++)
+        ((unsigned char *)to)[i ^ flip] = ((const unsigned char *)from)[i];
+}
+
+#ifndef JEM_NO_STDIO
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#ifdef _WIN32
+#include <io.h>
+#ifdef __cplusplus
+extern "C"
+#endif                                             /* all that is wanted of windows.h */
+__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
+#define JEM__SYS(name) _##name
+#define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
+#define JEM__FSYNC _commit
+#define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
+#else
+#include <unistd.h>
+#define JEM__SYS(name) name
+#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
+#define JEM__FSYNC fsync
+#define JEM__RENAME(from, to) rename(from, to)
+#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
+extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides it */
+#endif
+#endif
+
+static int jem__file_put(int fd, const char *bytes, size_t size) {
+    while (size) {
+        const unsigned most = 1u << 30, n = size < most ? (unsigned)size : most;
+        const ptrdiff_t done = JEM__SYS(write)(fd, bytes, n);
+        if (done > 0) bytes += done, size -= (size_t)done;
+        else if (done == 0 || errno != EINTR) return 0;
+    }
+    return 1;
+}
+
+/* To the disk itself, where the file system can. */
+static int jem__file_sync(int fd) {
+    while (JEM__FSYNC(fd))
+        if (errno != EINTR) return errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
+    return 1;
+}
+#endif /* JEM_NO_STDIO */
+
 /* ---- what the engine room offers ------------------------------------------------------------- */
 /* Lanes are images. Element (n,c,h,w) of a batch is at
 
@@ -6338,7 +6394,6 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
    A file may come from anyone, so reading has three steps: parse the header, which cannot reach
    outside of it; check it whole against the file's size; only then allocate and copy. */
 
-#include <errno.h>
 #include <inttypes.h>
 
 #define JEM__MAX_HEADER 100000000u                 /* the reference's limit too */
@@ -6497,16 +6552,6 @@ static void jem__put_header(jem__text *t, const jem_archive *a) {
     }
     jem__put(t, "}");
     while (t->n % 64 != 56) jem__put(t, " ");      /* the data begins at a multiple of 64 */
-}
-
-/* Copies numbers of `width` bytes, a power of two, from the machine's order of bytes to the file's,
-   or back. */
-static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t width) {
-    const uint16_t one = 1;
-    const size_t flip = *(const unsigned char *)&one ? 0 : width - 1;
-    if (!flip && bytes) memcpy(to, from, bytes);
-    for (size_t i = 0; i < bytes && flip; i++)
-        ((unsigned char *)to)[i ^ flip] = ((const unsigned char *)from)[i];
 }
 
 void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
@@ -6807,29 +6852,6 @@ jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
 
 /* ---- files: read whole, and replaced --------------------------------------------------------- */
 #ifndef JEM_NO_STDIO
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <time.h>
-#ifdef _WIN32
-#include <io.h>
-#ifdef __cplusplus
-extern "C"
-#endif                                             /* all that is wanted of windows.h */
-__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
-#define JEM__SYS(name) _##name
-#define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
-#define JEM__FSYNC _commit
-#define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
-#else
-#include <unistd.h>
-#define JEM__SYS(name) name
-#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
-#define JEM__FSYNC fsync
-#define JEM__RENAME(from, to) rename(from, to)
-#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
-extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides it */
-#endif
-#endif
 
 /* With the system's reason, if it gave one. */
 static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what) {
@@ -6848,23 +6870,6 @@ static int jem__file_create(const char *path, char *temp, size_t room, int mode)
         if (fd >= 0 || errno != EEXIST) break;
     }
     return fd;
-}
-
-static int jem__file_put(int fd, const char *bytes, size_t size) {
-    while (size) {
-        const unsigned most = 1u << 30, n = size < most ? (unsigned)size : most;
-        const ptrdiff_t done = JEM__SYS(write)(fd, bytes, n);
-        if (done > 0) bytes += done, size -= (size_t)done;
-        else if (done == 0 || errno != EINTR) return 0;
-    }
-    return 1;
-}
-
-/* To the disk itself, where the file system can. */
-static int jem__file_sync(int fd) {
-    while (JEM__FSYNC(fd))
-        if (errno != EINTR) return errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
-    return 1;
 }
 
 /* Why what is at `path` will not be replaced, or NULL. The new file has the old one's mode. */
