@@ -6193,11 +6193,12 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const f
     float sigma = d->sigma_max;
     one.steps = 1, one.watch = NULL;
     jem_fill_normal(ctx, rng, v, size, 0, sigma);
-    for (int step = 0; step < d->steps && jem_ok(ctx); step++, sigma *= 1 - d->beta * d->step) {
+    for (int step = 0; step < d->steps && jem_ok(ctx); step++) {
         for (ptrdiff_t i = 0; i < size; i++)
             if (known[i] != 0) v[i] = jem__fmaf(sigma, jem_rng_normal(rng), x[i]);
         jem_write(u, v), jem_denoise(ctx, h->logp, h->user, u, &one, rng), jem_read(u, v);
         if (d->watch && d->watch(d->watch_user, step, u)) break;
+        sigma *= 1 - d->beta * d->step;
     }
 }
 
@@ -6217,7 +6218,8 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
         if (d.denoise.steps > 0) jem__impute_noisy(ctx, &h, x, known, is, u, &d.denoise, rng);
         else if (d.lo != d.hi) jem_fill_uniform(ctx, rng, u, size, d.lo, d.hi);
         jem_write(x, u);
-        for (ptrdiff_t i = 0; i < size; i++) open[i] = known[i] == 0, u[i] = (1 - open[i]) * is[i];
+        for (ptrdiff_t i = 0; i < size; i++)
+            open[i] = known[i] == 0 ? 1.0f : 0, u[i] = (1 - open[i]) * is[i];
         h.open = jem_input(ctx, open, x->n, x->c, x->h, x->w);
         h.held = jem_input(ctx, u, x->n, x->c, x->h, x->w);
         jem_sgld(ctx, jem__logp_held, &h, x, &d.walk, rng);
@@ -6646,9 +6648,9 @@ static char *jem__json_escape(jem__json *j, char *out) {
              ? 0x10000 + ((code & 0x3FF) << 10 | (low & 0x3FF)) : 0;
     }
     if (!code) { jem__json_fail(j, "bad escape in a string", ""); return out; }
-    int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    const int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
     *out++ = (char)(lead[more] | code >> 6 * more);
-    while (more--) *out++ = (char)(0x80 | (code >> 6 * more & 0x3F));
+    for (int i = more - 1; i >= 0; i--) *out++ = (char)(0x80 | (code >> 6 * i & 0x3F));
     return out;
 }
 
@@ -6781,13 +6783,14 @@ static float jem__from_fp16(int h) {
 /* One number of any dtype, wherever it lies, as a float. */
 static float jem__to_float(int dtype, const unsigned char *p) {
     union { uint32_t bits; uint16_t half; float f; int32_t i32; int64_t i64; double f64; } n;
+    uint32_t half;
     memcpy(&n, p, jem__dtypes[dtype].size);
     switch (dtype) {
     case JEM_I32: return (float)n.i32;
     case JEM_I64: return (float)n.i64;
     case JEM__F64: return (float)n.f64;
     case JEM__F16: return jem__from_fp16(n.half);
-    case JEM__BF16: n.bits = (uint32_t)n.half << 16; return n.f;
+    case JEM__BF16: half = n.half, n.bits = half << 16; return n.f;
     case JEM_U8: case JEM__BOOL: return (float)p[0];
     default: return n.f;
     }
@@ -9121,8 +9124,8 @@ static void jem__bf16_plan(jem__weights *w) {
     w->products = pairs * (pairs < w->ctx->threads ? q->k : 1), w->finishes = q->co;
     w->product_step = (ptrdiff_t)2 * q->k * q->k * JEM__BF16_TILE;
     w->planes = w->groups;
-    w->x_plane = q->hi * ((q->ci + 15) / 16) * jem__bf16_x_tile(q) / 2;
-    w->y_plane = q->ho * ((q->co + 15) / 16) * jem__bf16_y_tile(q) / 2;
+    w->x_plane = (ptrdiff_t)q->hi * ((q->ci + 15) / 16) * jem__bf16_x_tile(q) / 2;
+    w->y_plane = (ptrdiff_t)q->ho * ((q->co + 15) / 16) * jem__bf16_y_tile(q) / 2;
     w->product_size = w->products * w->product_step;
     w->sums_size = (ptrdiff_t)w->groups * q->co * JEM_LANES;
 }
