@@ -6782,15 +6782,15 @@ static float jem__from_fp16(int h) {
 
 /* One number of any dtype, wherever it lies, as a float. */
 static float jem__to_float(int dtype, const unsigned char *p) {
-    union { uint32_t bits; uint16_t half; float f; int32_t i32; int64_t i64; double f64; } n;
-    uint32_t half;
+    union { uint32_t u32; uint16_t u16; float f; int32_t i32; int64_t i64; double f64; } n;
+    uint32_t high;
     memcpy(&n, p, jem__dtypes[dtype].size);
     switch (dtype) {
     case JEM_I32: return (float)n.i32;
     case JEM_I64: return (float)n.i64;
     case JEM__F64: return (float)n.f64;
-    case JEM__F16: return jem__from_fp16(n.half);
-    case JEM__BF16: half = n.half, n.bits = half << 16; return n.f;
+    case JEM__F16: return jem__from_fp16(n.u16);
+    case JEM__BF16: high = n.u16, n.u32 = high << 16; return n.f;
     case JEM_U8: case JEM__BOOL: return (float)p[0];
     default: return n.f;
     }
