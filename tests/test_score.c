@@ -324,7 +324,7 @@ static void test_impute(jem_ctx *ctx, blind *b) {
              : root * ((float)mean + (float)spread * jem_rng_normal(&rng));
     }
     jem_impute_desc d = jem_impute_desc_default();
-    d.denoise.steps = 300, d.denoise.sigma_max = 4, d.walk.steps = 0;
+    d.denoise.steps = 400, d.denoise.sigma_max = 4, d.walk.steps = 0;
     jem_tensor *t = jem_input(ctx, x, N, PIXELS, 1, 1);
     CHECK(jem_impute(ctx, blind_logp, b, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, y);
@@ -334,7 +334,7 @@ static void test_impute(jem_ctx *ctx, blind *b) {
         *(i % PIXELS < SPREAD ? &off : &moved) += e * e;
     }
     printf("  imputed: off by %.4f of %.4f\n", sqrt(off / (N * SPREAD)), (double)root * spread);
-    CHECK(sqrt(off / (N * SPREAD)) < 0.06, "imputed: it does not agree with what is known");
+    CHECK(sqrt(off / (N * SPREAD)) < 0.02, "imputed: it does not agree with what is known");
     CHECK(moved == 0, "imputed: what is known has moved");
     free(x), free(y), free(known);
 }

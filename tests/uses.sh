@@ -149,6 +149,10 @@ for hide in half block random; do
         "$(number 2 'mean of images that training held out')"
 done
 
+status 0 "impute, few steps" $model impute --dataset digits --n 16 --steps 60 --noise-steps 20 \
+    --noise-step .05 --noise-beta 1 --out i.png
+holds "noise is left: worse" "$(number 1 'one sample')" ">" .35
+refuses 2 "noise-step" $model impute --noise-step 1.5
 status 0 "impute beside" $model impute --dataset digits --n 16 --steps 60 --beside $plain \
     --out i.png
 says "one sample of mnist-plain  .*%"

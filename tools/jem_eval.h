@@ -15,7 +15,8 @@ typedef struct uses_options {
     char other[OPTION_TEXT_SIZE], eps[OPTION_TEXT_SIZE];
     char smallest[OPTION_TEXT_SIZE];
     int bins, measure, norm, steps, restarts, hide, seed, refine, chains, through, queries;
-    float share;
+    int noise_steps;
+    float share, noise_step, noise_beta;
 } uses_options;
 
 typedef struct uses {                              /* a model, what it is asked about, where to */
@@ -640,7 +641,8 @@ static int impute_once(const uses *s, const float *known, jem_rng *rng, float *f
     d.walk = uses_walk(s, s->u->steps);
     if (net->noise_hi > 0)                         /* it has learned a score, and knows noise: to
                                                       cut it off at -1 would be unlike any */
-        d.denoise.steps = 300, d.denoise.sigma_max = net->noise_hi;
+        d.denoise.steps = s->u->noise_steps, d.denoise.step = s->u->noise_step,
+        d.denoise.beta = s->u->noise_beta, d.denoise.sigma_max = net->noise_hi;
     else d.walk.clamp_lo = -1, d.walk.clamp_hi = 1;
     for (int i = 0; i < s->n && jem_ok(s->m.ctx); i += SAMPLE_AT_ONCE) {
         const int n = s->n - i < SAMPLE_AT_ONCE ? s->n - i : SAMPLE_AT_ONCE;
@@ -767,8 +769,14 @@ static const option impute_table[] = {
       0, "what to hide" },
     { "share", OPTION_FLOAT, OPTION_NOW, USES_AT(share), "X", NO_PRESETS(".8"), 0, 1,
       "random: share of the pixels to hide" },
+    { "noise-steps", OPTION_INT, OPTION_NOW, USES_AT(noise_steps), "N", NO_PRESETS("300"), 1, 1e6,
+      "steps from noise, for a model that learned a score" },
+    { "noise-step", OPTION_FLOAT, OPTION_NOW, USES_AT(noise_step), "X", NO_PRESETS(".8"), 0, 1,
+      "share of the noise that each of them takes off" },
+    { "noise-beta", OPTION_FLOAT, OPTION_NOW, USES_AT(noise_beta), "X", NO_PRESETS(".019"), 0, 1,
+      "share of that which is not put back" },
     { "steps", OPTION_INT, OPTION_NOW, USES_AT(steps), "N", NO_PRESETS("300"), 0, 1e6,
-      "steps of SGLD" }
+      "steps of SGLD after them" }
 };
 
 static const option samples_table[] = {

@@ -79,7 +79,8 @@ static struct team { int rank, ranks; jem_sum_fn sum; void *user; } team = { 0, 
 
 enum {
     STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR,
-    STATE_STEP, STATE_CE, STATE_LEAST, STATE_NORM, STATE_DULL, STATE_LOW, STATE_TOP, STATES
+    STATE_STEP, STATE_CE, STATE_LEAST, STATE_NORM, STATE_DULL, STATE_LOW, STATE_TOP, STATE_RIGHT,
+    STATES
 };
 
 /* A shuffled list of images, drawn in epochs. */
@@ -959,10 +960,12 @@ static void follow(float *mean, float value, float updates) {
     *mean = *mean < 0 ? value : *mean + (value - *mean) / updates;
 }
 
-/* Does it classify no better than a guess? */
+/* Does it classify no better than a guess? Cross-entropy alone does not tell: at images with much
+   noise a good network may be sure and wrong, while it learns the score. */
 static int is_dull(const run *r) {
-    return uses_labels(r->o) && r->data.classes > 1 &&
-           r->state[STATE_CE] > .99f * logf((float)r->data.classes);
+    const float classes = (float)r->data.classes;
+    return uses_labels(r->o) && r->data.classes > 1 && r->state[STATE_CE] > .99f * logf(classes) &&
+           r->state[STATE_RIGHT] < 1.5f / classes;
 }
 
 /* What has run away in an update whose every number is finite: 0, or 1 and how. A network no better
@@ -979,6 +982,7 @@ static int has_run_away(run *r, const jem_stats *s, const float *batch, int n, c
     state[STATE_GAP] += .1f * (-s->cd - state[STATE_GAP]);
     follow(&state[STATE_NORM], norm, 20);
     if (uses_labels(t)) follow(&state[STATE_CE], s->ce, 20);
+    if (uses_labels(t)) follow(&state[STATE_RIGHT], s->accuracy, 20);
     if (r->update >= 20 && (state[STATE_LEAST] < 0 || state[STATE_CE] < state[STATE_LEAST]))
         state[STATE_LEAST] = state[STATE_CE];
     const char *gone = weights_finite(r) ? chains_gone(r, batch, n) : "a weight is not finite";
@@ -1267,6 +1271,7 @@ static int train_command(int argc, char **argv) {
     r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1, r.state[STATE_LR] = 1;
     r.state[STATE_STEP] = r.state[STATE_LOW] = r.state[STATE_TOP] = r.step = 1;
     r.state[STATE_CE] = r.state[STATE_LEAST] = r.state[STATE_NORM] = -1;
+    r.state[STATE_RIGHT] = -1;
     r.lock = -1;
     char path[512] = "", hint[80];
     limit_memory(values.max_memory);
