@@ -38,7 +38,7 @@ STILLS  = $(filter-out film,$(LESSONS)) film_strip
 
 .PHONY: FORCE help demo demo-long gallery examples tools mpi test tests strict portability fuzz \
         faults diverge mutate examine soak coverage covered sanitize sanitized bench bench-torch \
-        bench-wasm check-torch check-bf16 debug stb playground clean
+        bench-wasm check-torch check-bf16 seeds debug stb playground clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -158,6 +158,10 @@ bench-wasm: $(BUILD)/bench_wasm  ## SGLD in WebAssembly, under node and in Chrom
 
 check-torch: $(BUILD)/check_torch  ## the same numbers as PyTorch? NETS="wrn-10-1 curve" for less
 	@python=$$(tools/get_package.sh torch) && $$python tools/check_torch.py
+
+# RUN="mnist --precision bf16" for `jem train` instead of the demo; SEEDS="1 2 3"
+seeds: $(BUILD)/jem $(BUILD)/demo  ## is it luck? training from seed after seed, a line for each
+	@tools/seeds.sh $(RUN)
 
 check-bf16: $(BUILD)/jem $(BUILD)/runs_chart  ## training in bf16 beside fp32, three seeds of each
 	@tools/check_bf16.sh
