@@ -939,8 +939,8 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
    the noise off and puts nearly all of it back: time for what is sampled to agree with what is
    known (as in RePaint, Lugmayr et al. 2022). */
 typedef struct jem_impute_desc {
-    jem_denoise_desc denoise;                      /* step .8, beta .019; steps: 0, but 300 for a
-                                                      density with a score: .01 of the noise stays */
+    jem_denoise_desc denoise;                      /* .8, beta .019; steps 0, or for a density with
+                                                      a score 300: .01 of the noise stays */
     jem_sgld_desc walk;                            /* 300 steps of 1, noise .01 */
     float lo, hi;                                  /* without denoise they begin as U(lo,hi): -1, 1;
                                                       as they are in x: lo = hi */

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build} dataset=${1:-demo} seeds=${SEEDS:-1 2 3}
 [ $# -gt 0 ] && shift
 dir=$build/seeds table=$build/seeds/$dataset.txt
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 mkdir -p "$dir"
 touch "$table"
 
