@@ -7,7 +7,8 @@
        last.safetensors      the checkpoint: network, optimiser, replay buffer, options
        best.safetensors      the network alone, when it was best on the validation images
        log.csv               a row per report       curves.png       the same, drawn
-       samples_000704.png    chains of the replay buffer after so many updates */
+       samples_000704.png    chains of the replay buffer after so many updates; before there are
+                             any, what score matching has learned, from noise */
 #ifndef TOOLS_JEM_TRAIN_H
 #define TOOLS_JEM_TRAIN_H
 
@@ -663,12 +664,14 @@ static int log_row(run *r, int evaluated) {
     const int whole = r->update % r->o->print_every == 0 || r->update == r->total;
     const float n = r->state[STATE_COUNT];
     char row[512], valid[64] = ",", labels[64] = ",", loss[32] = "", others[96] = ",,";
+    char sample[32] = "";
     double mean[STATE_SUMS];
     for (int i = 0; i < STATE_SUMS; i++) mean[i] = n > 0 ? (double)(r->state[i] / n) : 0.0;
     if (n > 0 && (whole || 2 * n >= (float)r->o->print_every)) {
         snprintf(loss, sizeof loss, "%.6g", mean[5]);
         if (uses_labels(r->o)) snprintf(labels, sizeof labels, "%.6g,%.5f", mean[0], mean[1]);
-        snprintf(others, sizeof others, "%.6g,%.6g,%.6g", mean[2], mean[3], mean[4]);
+        if (r->update > chains_from(r)) snprintf(sample, sizeof sample, "%.6g", mean[3]);
+        snprintf(others, sizeof others, "%.6g,%s,%.6g", mean[2], sample, mean[4]);
     }
     if (evaluated && r->valid_accuracy >= 0)
         snprintf(valid, sizeof valid, "%.5f,%.5f", (double)r->valid_accuracy, (double)r->valid_ce);
@@ -703,8 +706,11 @@ static int draw_log(const char *log, const char *png) {
     plot p;
     ok = ok && plot_create(&p, WIDTH, HEIGHT, 0, WIDTH, HEIGHT, 0);
     if (ok) {
-        for (int i = 0; i < n; i++)                /* in percent; f(x+) - f(x-) */
+        int chains = 0;
+        for (int i = 0; i < n; i++) {              /* in percent; f(x+) - f(x-) */
             c[ACCURACY][i] *= 100, c[VALID_ACCURACY][i] *= 100, c[GAP][i] -= c[F_SAMPLE][i];
+            chains += isfinite(c[GAP][i]) != 0;
+        }
         const curve ce[2] = { { "training", 0x1f5fa8, c[UPDATE], c[CE], n, 1.8f },
                               { "validation", 0xd2691e, c[UPDATE], c[VALID_CE], n, 1.8f } };
         const curve accuracy[2] = { { "training", 0x1f5fa8, c[UPDATE], c[ACCURACY], n, 1.8f },
@@ -714,7 +720,8 @@ static int draw_log(const char *log, const char *png) {
         const panel panels[3] = {
             { "cross-entropy", NULL, LEFT, 60, RIGHT, 290, 0, 0, ce, 2 },
             { "accuracy, %", NULL, LEFT, 350, RIGHT, 580, 0, 0, accuracy, 2 },
-            { "data against samples", "updates", LEFT, 640, RIGHT, 850, 0, 0, gap, 1 }
+            { chains ? "data against samples" : "data against samples: no chains yet", "updates",
+              LEFT, 640, RIGHT, 850, 0, 0, gap, chains > 0 }
         };
         for (int k = 0; k < 3; k++) draw_panel(&p, &panels[k]);
         ok = plot_write(&p, png);
@@ -730,13 +737,39 @@ static int draw_curves(const run *r) {
     return path_in(log, r, "log.csv") && path_in(png, r, "curves.png") && draw_log(log, png);
 }
 
-static int draw_samples(const run *r) {
-    const jem_buffer *b = jem_trainer_buffer(r->tr);
+static int draw_images(const run *r, const float *x, int n) {
+    const jem_net *net = r->net;
     char path[512], name[64];
     snprintf(name, sizeof name, "samples_%06d.png", r->update);
-    if (!b || !path_in(path, r, name)) return 1;
-    return picture_grid(path, b->data, b->capacity < 100 ? b->capacity : 100, 10, b->channels,
-                        b->height, b->width, b->height <= 32 ? 2 : 1);
+    return !path_in(path, r, name) || picture_grid(path, x, n, 10, net->channels, net->height,
+                                                   net->width, net->height <= 32 ? 2 : 1);
+}
+
+/* What score matching has learned so far, from noise, without a walk. */
+static int draw_dreams(run *r) {
+    enum { DREAMS = 20 };
+    const jem_net *net = r->net;
+    float *x = new_floats((double)DREAMS * net->channels * net->height * net->width);
+    jem_rng rng = jem_rng_seed((uint64_t)r->o->seed);
+    jem_fresh_desc how = jem_fresh_desc_default();
+    how.mean = net->mean, how.denoise.sigma_max = r->o->noise_hi, how.clean = 2 * r->o->noise_lo;
+    how.denoise.steps = r->o->fresh_steps ? r->o->fresh_steps : 200, how.walk.steps = 0;
+    const jem_mark mark = jem_begin(r->ctx);
+    jem_tensor *t = jem_zeros(r->ctx, DREAMS, net->channels, net->height, net->width);
+    jem_fresh(r->ctx, jem_logp, r->net, t, &how, &rng);
+    const int drawn = x && jem_read(t, x) == JEM_OK;
+    jem_end(r->ctx, mark);
+    if (jem_error_status(r->ctx) == JEM_DIVERGED) jem_clear_error(r->ctx);     /* no picture then */
+    const int ok = drawn ? draw_images(r, x, DREAMS) : jem_ok(r->ctx);
+    free(x);
+    return ok;
+}
+
+static int draw_samples(run *r) {
+    const jem_buffer *b = jem_trainer_buffer(r->tr);
+    if (!b || r->update >= chains_from(r))
+        return !b || draw_images(r, b->data, b->capacity < 100 ? b->capacity : 100);
+    return r->o->w_score <= 0 || draw_dreams(r);
 }
 
 static void time_text(char text[32], double seconds) {
@@ -762,6 +795,7 @@ static void progress(run *r) {
         (bar ? t - r->shown < .1 : r->update % r->o->print_every != 0)) return;
     r->shown = t;
     char left[32], ce[32] = "", accuracy[32] = "", valid[32] = "", score[32] = "", line[256];
+    char sample[32] = "";
     time_text(left, (r->total - r->update) * r->pace);
     if (r->valid_accuracy >= 0)
         snprintf(valid, sizeof valid, " (validation %.1f%%)", 100 * (double)r->valid_accuracy);
@@ -774,11 +808,11 @@ static void progress(run *r) {
     }
     if (r->o->w_score > 0)
         snprintf(score, sizeof score, "  score's error %.3f", (double)s->residual);
-    snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s%s%s  f(x+) %.1f  f(x-) %.1f%s%s",
+    if (r->update > chains_from(r))
+        snprintf(sample, sizeof sample, "  f(x-) %.1f", (double)(n > 0 ? sums[3] / n : s->f_sample));
+    snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s%s%s  f(x+) %.1f%s%s%s",
              r->update / r->per_epoch, r->update, r->total, left, 1 / fmax(r->pace, 1e-9), ce,
-             score,
-             (double)(n > 0 ? sums[2] / n : s->f_data), (double)(n > 0 ? sums[3] / n : s->f_sample),
-             accuracy, valid);
+             score, (double)(n > 0 ? sums[2] / n : s->f_data), sample, accuracy, valid);
     const int wide = bar ? terminal_width() - 1 : 0;       /* a longer line could not be replaced */
     if (bar) printf("\r%-*.*s%s", wide, wide, line, r->update < r->total ? "" : "\n");
     else printf("%s\n", line);
@@ -814,8 +848,8 @@ static int validate(run *r) {
         } else if (!x) ok = complain(r, 1, "no memory for the validation", "");
         free(x);
     }
-    jem_trainer_average(r->tr, 0);
     if (ok) ok = draw_samples(r) || complain(r, 1, "the pictures cannot be written", "");
+    jem_trainer_average(r->tr, 0);
     return ok || (r->status ? 0 : fail(r, 1));
 }
 

@@ -230,10 +230,17 @@ static const struct { const char *dataset, *name, *value; } train_fast[] = {
     { "fashion-mnist", "class-cond-p-x-sample", "on" }, { "fashion-mnist", "fresh-steps", "200" },
     { "fashion-mnist", "sgld-lr", ".01" }, { "fashion-mnist", "sgld-std", ".1" },
     { "fashion-mnist", "buffer-size", "400" },
-    { "cifar10", "widths", "16 64 96 128" }, { "cifar10", "iters", "10000" },
-    { "cifar10", "n-steps", "5" }, { "cifar10", "lr", "2e-3" },
-    { "cifar10", "warmup-iters", "500" }, { "cifar10", "shift", "4" }, { "cifar10", "flip", "on" },
-    { "cifar10", "n-valid", "5000" }, { "cifar10", "print-every", "100" }
+    { "cifar10", "widths", "32 96 192 256" }, { "cifar10", "iters", "30000" },
+    { "cifar10", "warmup-iters", "500" }, { "cifar10", "lr", "1.2e-3" },
+    { "cifar10", "shift", "4" }, { "cifar10", "flip", "on" }, { "cifar10", "p-x-batch", "32" },
+    { "cifar10", "n-valid", "5000" }, { "cifar10", "print-every", "100" },
+    { "cifar10", "scale", "10" }, { "cifar10", "score-weight", ".003" },
+    { "cifar10", "sigma", ".1" }, { "cifar10", "label-noise", ".05" },
+    { "cifar10", "label-wide", ".25" }, { "cifar10", "p-x-weight", ".003" },
+    { "cifar10", "chains-from", ".9" }, { "cifar10", "class-cond-p-x-sample", "on" },
+    { "cifar10", "fresh-steps", "200" }, { "cifar10", "n-steps", "5" },
+    { "cifar10", "sgld-lr", ".006" }, { "cifar10", "sgld-std", ".08" },
+    { "cifar10", "buffer-size", "200" }
 };
 
 /* 1, or 0 and a line on stderr: what was not given, from the preset and the data set. */
