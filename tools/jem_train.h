@@ -759,8 +759,8 @@ static int draw_dreams(run *r) {
     jem_fresh(r->ctx, jem_logp, r->net, t, &how, &rng);
     const int drawn = x && jem_read(t, x) == JEM_OK;
     jem_end(r->ctx, mark);
-    if (jem_error_status(r->ctx) == JEM_DIVERGED) jem_clear_error(r->ctx);     /* no picture then */
-    const int ok = drawn ? draw_images(r, x, DREAMS) : jem_ok(r->ctx);
+    jem_clear_error(r->ctx);                       /* no picture then: it is not worth a run */
+    const int ok = !drawn || draw_images(r, x, DREAMS);
     free(x);
     return ok;
 }
