@@ -75,7 +75,7 @@ for command in train sample classify eval info export; do
 done
 for arguments in "--help --dataset cifar10" "--dataset cifar10 --help"; do
     status 0 "train $arguments" train $arguments
-    says "16 64 96 128"
+    says "32 96 192 256"
 done
 status 2 "no command"
 refuses 2 "unknown command nonsense" nonsense

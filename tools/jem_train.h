@@ -994,12 +994,12 @@ static void follow(float *mean, float value, float updates) {
     *mean = *mean < 0 ? value : *mean + (value - *mean) / updates;
 }
 
-/* Does it classify no better than a guess? Cross-entropy alone does not tell: at images with much
-   noise a good network may be sure and wrong, while it learns the score. */
+/* Does it classify no better than a guess? Where classes are learned from images with any noise,
+   cross-entropy alone does not tell: a good network may be sure and wrong of those, early on. */
 static int is_dull(const run *r) {
     const float classes = (float)r->data.classes;
     return uses_labels(r->o) && r->data.classes > 1 && r->state[STATE_CE] > .99f * logf(classes) &&
-           r->state[STATE_RIGHT] < 1.5f / classes;
+           (r->o->label_wide <= 0 || r->state[STATE_RIGHT] < 1.5f / classes);
 }
 
 /* What has run away in an update whose every number is finite: 0, or 1 and how. A network no better
