@@ -18,7 +18,7 @@ static const shipped models[] = {
     { "examples/models/fashion-mnist.safetensors", "fashion-mnist", "T-shirt", "ankle boot", 1, 28,
       60, 10 },
     { "examples/models/cifar10.safetensors", "cifar10", "airplane", "truck", 3, 32, 60,
-      4 }                                          /* at weight 5 they are likelier than photographs */
+      4 }                                          /* likelier than photographs at weight 5 */
 };
 
 static int is(const jem_net *net, const char *key, const char *value) {
