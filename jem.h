@@ -670,7 +670,7 @@ typedef struct jem_fresh_desc {
     float lo, hi;                                  /* lo < hi: begins as U(lo,hi) instead: 0, 0 */
     float mean;                                    /* of the data's pixels: 0. See jem_net.mean */
     jem_denoise_desc denoise;
-    jem_sgld_desc walk;                            /* 600 steps of .01, noise .1 */
+    jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
     float clean;                                   /* .24; 0: noise stays */
 } jem_fresh_desc;
 JEM_API jem_fresh_desc jem_fresh_desc_default(void);
@@ -4909,7 +4909,7 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
 jem_fresh_desc jem_fresh_desc_default(void) {
     JEM__ZEROED(jem_fresh_desc, d);
     d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
-    d.walk.steps = 600, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 0.24f;
+    d.walk.steps = 300, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 0.24f;
     return d;
 }
 

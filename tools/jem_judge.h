@@ -320,7 +320,9 @@ static int nearest_image(const data_set *d, const float *x, float *scratch, doub
     for (int i = 0; i < d->n; i++) {
         const unsigned char *p = d->pixels + i * size;
         int sum = 0;
-        for (ptrdiff_t k = 0; k < size; k++) sum += (v[k] - p[k]) * (v[k] - p[k]);
+        for (ptrdiff_t k = 0; k < size && sum < least;)            /* most are further early on */
+            for (const ptrdiff_t end = k + 64 < size ? k + 64 : size; k < end; k++)
+                sum += (v[k] - p[k]) * (v[k] - p[k]);
         if (sum < least) least = sum, best = i;
     }
     *distance = sqrt((double)least) / 255;

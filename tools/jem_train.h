@@ -1015,8 +1015,8 @@ static int has_run_away(run *r, const jem_stats *s, const float *batch, int n, c
     const float usual = state[STATE_NORM], guess = logf((float)r->data.classes);
     state[STATE_GAP] += .1f * (-s->cd - state[STATE_GAP]);
     follow(&state[STATE_NORM], norm, 20);
-    if (uses_labels(t)) follow(&state[STATE_CE], s->ce, 20);
-    if (uses_labels(t)) follow(&state[STATE_RIGHT], s->accuracy, 20);
+    if (uses_labels(t)) follow(&state[STATE_CE], s->ce, 20),
+                        follow(&state[STATE_RIGHT], s->accuracy, 20);
     if (r->update >= 20 && (state[STATE_LEAST] < 0 || state[STATE_CE] < state[STATE_LEAST]))
         state[STATE_LEAST] = state[STATE_CE];
     const char *gone = weights_finite(r) ? chains_gone(r, batch, n) : "a weight is not finite";

@@ -144,7 +144,7 @@ static const option sample_table[] = {
     { "from", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(from), "noise|buffer", NO_PRESETS("noise"), 0,
       0, "where chains start; last.safetensors has the buffer" },
     { "steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(steps), "N", NO_PRESETS("-1"), -1, 1e8,
-      "SGLD steps (-1: 300 from noise, 600 after score matching, 0 from the buffer)" },
+      "SGLD steps (-1: 300 from noise, 0 from the buffer)" },
     { "fresh-steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(fresh_steps), "N", NO_PRESETS("300"), 0, 1e8,
       "from noise, after score matching: noise-blind steps first" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
