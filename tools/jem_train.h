@@ -751,8 +751,7 @@ static int draw_dreams(run *r) {
     const jem_net *net = r->net;
     float *x = new_floats((double)DREAMS * net->channels * net->height * net->width);
     jem_rng rng = jem_rng_seed((uint64_t)r->o->seed);
-    jem_fresh_desc how = jem_fresh_desc_default();
-    how.mean = net->mean, how.denoise.sigma_max = r->o->noise_hi, how.clean = 2 * r->o->noise_lo;
+    jem_fresh_desc how = jem_net_fresh(net);       /* the first update told it the levels of noise */
     how.denoise.steps = r->o->fresh_steps ? r->o->fresh_steps : 200, how.walk.steps = 0;
     const jem_mark mark = jem_begin(r->ctx);
     jem_tensor *t = jem_zeros(r->ctx, DREAMS, net->channels, net->height, net->width);
