@@ -252,6 +252,11 @@ kept=$(sed -n 's/.*best validation accuracy \([0-9.]*\)%.*/\1/p' out)
 check "best is $kept%, log.csv has ${best}" \
     sh -c "echo '$kept $best' | awk '{ exit !(\$1 > 100 * \$2 + 1) }'"
 
+status 0 "for p(x|y) alone" train $tiny --p-y-given-x-weight 0 --p-x-weight 0 --p-x-y-weight 1 \
+    --lr 5e-3 --iters 60 --out alone
+check "cross-entropy, which it does not learn, is no reason to go back" \
+    sh -c '! grep -q "cross-entropy is" err'
+
 echo "a full disk"
 status 0 "before" train $tiny --buffer-size 1000 --iters 20 --stop-at 10 --out h
 cp h/last.safetensors before

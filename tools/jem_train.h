@@ -993,11 +993,12 @@ static void follow(float *mean, float value, float updates) {
     *mean = *mean < 0 ? value : *mean + (value - *mean) / updates;
 }
 
-/* Does it classify no better than a guess? Where classes are learned from images with any noise,
-   cross-entropy alone does not tell: a good network may be sure and wrong of those, early on. */
+/* Does it classify no better than a guess, though it is to learn classes? From images with any
+   noise, cross-entropy alone does not tell: a good network may be sure and wrong of those, early
+   on. (Trained for p(x) or p(x|y) alone, it may be sure and wrong for good.) */
 static int is_dull(const run *r) {
     const float classes = (float)r->data.classes;
-    return uses_labels(r->o) && r->data.classes > 1 && r->state[STATE_CE] > .99f * logf(classes) &&
+    return r->o->w_y > 0 && r->data.classes > 1 && r->state[STATE_CE] > .99f * logf(classes) &&
            (r->o->label_wide <= 0 || r->state[STATE_RIGHT] < 1.5f / classes);
 }
 
@@ -1029,7 +1030,7 @@ static int has_run_away(run *r, const jem_stats *s, const float *batch, int n, c
     if (usual > 0 && r->update > 20 && norm > 1000 * usual)
         return snprintf(why, 256, "the gradient has jumped: its norm is %.3g, and was %.3g",
                         (double)norm, (double)usual) > 0;
-    if (state[STATE_DULL] < DULL_RETRIES && uses_labels(t) && r->update > 20 &&
+    if (state[STATE_DULL] < DULL_RETRIES && t->w_y > 0 && r->update > 20 &&
         (state[STATE_CE] > state[STATE_LEAST] + .5f * guess ||
          (r->update > patience && is_dull(r)))) {
         state[STATE_DULL] += 1;
