@@ -8723,16 +8723,21 @@ JEM__TARGET static void jem__bf16_block_avx512(const jem__bf16_block *s, jem__bf
         JEM__UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_ps(c + i * 16, acc[i]);
     }
 }
-/* lean: what networks with a leaky ReLU ask for, told to the compiler so that nothing is asked per
-   sum. 1: back; 3: forward; one more: with an addition, whose sum is stored; 0: anything. */
+/* lean: what networks with a leaky ReLU or SiLU ask for, told to the compiler so that nothing is
+   asked per sum. 1: back; 3: forward; one more: with an addition, whose sum is stored; SiLU,
+   without one, 5: back; 6: forward; 0: anything. */
 JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const int lean, const jem__finish *f,
                                                  const float *c, int o, int n, ptrdiff_t at,
                                                  ptrdiff_t at16) {
+    const int back = lean == 1 || lean == 2 || lean == 5;
     jem__finish own = *f;                          /* stores cannot reach it: it is in registers */
-    if (lean) own.slopes = own.act = own.keep_slopes = NULL, n = 16;
-    if (lean > 2) own.kind = JEM__MAP_LEAKY, own.bits = NULL;
-    else if (lean) own.kind = 0, own.bias = NULL;
-    if (lean == 1 || lean == 3) own.add = own.y = NULL;
+    if (lean) own.act = NULL, n = 16;
+    if (lean > 4) own.bits = own.keep_bits = NULL;
+    else if (lean) own.slopes = own.keep_slopes = NULL;
+    if (back) own.kind = 0, own.bias = NULL;
+    else if (lean) own.kind = lean > 4 ? JEM__MAP_SILU : JEM__MAP_LEAKY, own.bits = NULL;
+    if (lean == 6) own.slopes = NULL;
+    if (lean == 1 || lean == 3 || lean > 4) own.add = own.y = NULL;
     at += (ptrdiff_t)o * JEM_LANES, at16 += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
     for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, at16 += JEM__BF16_PAIR) {
         const __m512 p = jem__finish_one_avx512(&own, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
@@ -8745,15 +8750,20 @@ JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const int lean, const jem__fini
 }
 JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const float *c, int o, int n,
                                                 ptrdiff_t at, ptrdiff_t at16) {
-    const int forward = f->kind == JEM__MAP_LEAKY && !f->bits && f->keep_bits && f->bias;
-    const int back = !f->kind && f->bits && !f->bias;
-    const int lean = (forward || back) && n == 16 && f->y16 && !f->slopes && !f->act &&
-                     !f->add == !f->y;
-    switch (lean ? 1 + 2 * forward + (f->add != NULL) : 0) {
+    const int forward = f->bias && !f->bits && !f->slopes, back = !f->kind && !f->bias;
+    const int silu = forward ? f->kind == JEM__MAP_SILU : back && f->slopes;
+    const int leaky = forward ? f->kind == JEM__MAP_LEAKY && f->keep_bits
+                              : back && f->bits && !f->slopes;
+    int lean = 0;
+    if (n == 16 && f->y16 && !f->act && !f->add == !f->y)
+        lean = leaky ? 1 + 2 * forward + (f->add != NULL) : silu && !f->add ? 5 + forward : 0;
+    switch (lean) {
     case 1: jem__bf16_finish_as(1, f, c, o, n, at, at16); return;
     case 2: jem__bf16_finish_as(2, f, c, o, n, at, at16); return;
     case 3: jem__bf16_finish_as(3, f, c, o, n, at, at16); return;
     case 4: jem__bf16_finish_as(4, f, c, o, n, at, at16); return;
+    case 5: jem__bf16_finish_as(5, f, c, o, n, at, at16); return;
+    case 6: jem__bf16_finish_as(6, f, c, o, n, at, at16); return;
     default: jem__bf16_finish_as(0, f, c, o, n, at, at16);
     }
 }
