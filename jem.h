@@ -8735,8 +8735,8 @@ JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const int lean, const jem__fini
     if (lean > 4) own.bits = own.keep_bits = NULL;
     else if (lean) own.slopes = own.keep_slopes = NULL;
     if (back) own.kind = 0, own.bias = NULL;
-    else if (lean) own.kind = lean > 4 ? JEM__MAP_SILU : JEM__MAP_LEAKY, own.bits = NULL;
-    if (lean == 6) own.slopes = NULL;
+    else if (lean) own.kind = lean > 4 ? JEM__MAP_SILU : JEM__MAP_LEAKY;
+    if (lean && !back) own.bits = NULL, own.slopes = NULL;
     if (lean == 1 || lean == 3 || lean > 4) own.add = own.y = NULL;
     at += (ptrdiff_t)o * JEM_LANES, at16 += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
     for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, at16 += JEM__BF16_PAIR) {

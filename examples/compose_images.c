@@ -113,7 +113,7 @@ static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int 
     jem_fresh_desc how = jem_fresh_desc_default();
     jem_denoise_desc last = jem_denoise_desc_default();
     jem_tensor *t = jem_zeros(ctx, SAMPLES, 3, SIDE, SIDE);
-    how.mean = m->net[0]->mean, how.walk.steps = 300, m->asked = row->asked;
+    how.mean = m->net[0]->mean, m->asked = row->asked;
     last.steps = 8, last.step = 0.3f, last.sigma_max = 0.3f;          /* a clean end */
     jem_fresh(ctx, together, m, t, &how, &rng), jem_denoise(ctx, together, m, t, &last, NULL);
     for (int i = 0; jem_read(t, x) == JEM_OK && i < SAMPLES; i++) {

@@ -993,9 +993,9 @@ static void follow(float *mean, float value, float updates) {
     *mean = *mean < 0 ? value : *mean + (value - *mean) / updates;
 }
 
-/* Does it classify no better than a guess, though it is to learn classes? From images with any
-   noise, cross-entropy alone does not tell: a good network may be sure and wrong of those, early
-   on. (Trained for p(x) or p(x|y) alone, it may be sure and wrong for good.) */
+/* Does it classify no better than a guess, though it is to learn classes? (Trained for p(x) or
+   p(x|y) alone, it may be sure and wrong for good.) Where images have any amount of noise,
+   cross-entropy alone does not tell: a good network may be sure and wrong of those, early on. */
 static int is_dull(const run *r) {
     const float classes = (float)r->data.classes;
     return r->o->w_y > 0 && r->data.classes > 1 && r->state[STATE_CE] > .99f * logf(classes) &&
@@ -1015,8 +1015,10 @@ static int has_run_away(run *r, const jem_stats *s, const float *batch, int n, c
     const float usual = state[STATE_NORM], guess = logf((float)r->data.classes);
     state[STATE_GAP] += .1f * (-s->cd - state[STATE_GAP]);
     follow(&state[STATE_NORM], norm, 20);
-    if (uses_labels(t)) follow(&state[STATE_CE], s->ce, 20),
-                        follow(&state[STATE_RIGHT], s->accuracy, 20);
+    if (uses_labels(t)) {
+        follow(&state[STATE_CE], s->ce, 20);
+        follow(&state[STATE_RIGHT], s->accuracy, 20);
+    }
     if (r->update >= 20 && (state[STATE_LEAST] < 0 || state[STATE_CE] < state[STATE_LEAST]))
         state[STATE_LEAST] = state[STATE_CE];
     const char *gone = weights_finite(r) ? chains_gone(r, batch, n) : "a weight is not finite";

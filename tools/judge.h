@@ -1,5 +1,5 @@
 /* A judge of samples: a small classifier with one class more, 'none of these', trained on real
-   images and on damaged ones (tools/judge.c). It knows nothing of the model that it judges. What its
+   images and on damaged ones (jem_judge.h). It knows nothing of the model that it judges. What its
    last hidden layer says of an image is the space in which distributions are compared. For programs
    of one .c file. */
 #ifndef TOOLS_JUDGE_H
