@@ -1109,10 +1109,13 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 /* Only full unrolling keeps the accumulators in registers; each compiler spells it its own way. */
 #if defined(__clang__)
 #define JEM__UNROLL _Pragma("clang loop unroll(full)")
+#define JEM__PREFETCH(p) __builtin_prefetch(p)
 #elif defined(__GNUC__)
 #define JEM__UNROLL _Pragma("GCC unroll 16")
+#define JEM__PREFETCH(p) __builtin_prefetch(p)
 #else
 #define JEM__UNROLL
+#define JEM__PREFETCH(p) ((void)0)
 #endif
 
 /* Most of gcc's time goes into the last percents of speed, which only the kernels are worth: what
@@ -2855,9 +2858,10 @@ typedef struct jem__pack {
     float *data;
 } jem__pack;
 
-/* Convolutions of one kind share it: an output's depends on the weights' shape alone. */
+/* Convolutions of one kind share it: an output's depends on the weights' shape alone, and by
+   Winograd the input gradient reads the output's. */
 static int jem__pack_kind(const jem__conv *q) {
-    return q->tile ? q->tile * 2 + q->gradient : q->gradient ? 1 + q->stride * 64 + q->pad : 0;
+    return q->tile ? q->tile : q->gradient ? 1 + q->stride * 64 + q->pad : 0;
 }
 static jem__pack *jem__pack_find(const jem_param *w, const jem__conv *q) {
     jem__pack *k = w->packs;
@@ -7140,6 +7144,11 @@ JEM__COMPILE_END
 JEM__COMPILE("O1")
 enum {
     JEM__CO = 6,           /* most output channels of a block of a convolution */
+#ifdef JEM__WASM
+    JEM__WHOLE = 4,        /* and of most blocks: browsers load a block's weights all at once */
+#else
+    JEM__WHOLE = 6,        /* and of most blocks */
+#endif
     JEM__WO = 4,           /* output channels of a block of a weight gradient */
     JEM__TILES = 4         /* Winograd works on so many tiles at a time */
 };
@@ -7200,14 +7209,9 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
         }
 }
 
-/* Channels of the next register block when `left` remain: sixes, and an end that divides. */
+/* Channels of the next register block when `left` remain: whole ones, and an end that divides. */
 JEM__ONCE int jem__conv_channels(int left) {
-#ifdef JEM__WASM
-    const int six = 0;                             /* browsers load a block's weights all at once */
-#else
-    const int six = left >= 6 && left != 8;
-#endif
-    return six ? 6 : left >= 4 ? 4 : left;
+    return left >= JEM__WHOLE && left != 8 ? JEM__WHOLE : left >= 4 ? 4 : left;
 }
 
 /* The first channel of part i: parts of whole blocks. */
@@ -7221,7 +7225,7 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
 /* Of the direct sum, and of Winograd's. */
 static ptrdiff_t jem__pack_size(const jem__conv *q) {
     const int points = q->tile ? (q->tile + 2) * (q->tile + 2) : q->k * q->k;
-    return (ptrdiff_t)q->co * q->ci * points + 6;  /* which the last block may read */
+    return (ptrdiff_t)q->co * q->ci * points + 3 * JEM__CO;  /* which the last block may read */
 }
 /* Where in weights (O,I,k,k) the kernel between o and c is; a gradient goes from O to I. */
 static ptrdiff_t jem__kernel_at(const jem__conv *q, int o, int c) {
@@ -7335,14 +7339,15 @@ typedef struct jem__wino_move {
     ptrdiff_t in_step, out_step, point, strip;
 } jem__wino_move;
 
-/* It reads size x size pixels from (y,z) on. */
-typedef struct jem__picture { const float *x, *zero; int c, h, w; } jem__picture;
+/* It reads size x size pixels from (y,z) on; turned: the last of them first. */
+typedef struct jem__picture { const float *x, *zero; int c, h, w, turned; } jem__picture;
 
 JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size, int y, int z) {
     for (int i = 0; i < size * size; i++) {
         const int iy = y + i / size, ix = z + i % size;
         const int inside = (unsigned)iy < (unsigned)p->h && (unsigned)ix < (unsigned)p->w;
-        t->in[i] = inside ? p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES : p->zero;
+        t->in[p->turned ? size * size - 1 - i : i] =
+            inside ? p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES : p->zero;
     }
 }
 
@@ -7671,15 +7676,16 @@ JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff
 }
 
 /* acc[o][i] += w[o] x[i], over n input channels of PX pixels or tiles x[i], which lie `step` floats
-   apart; w goes on by co. */
-JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int co,
-                                    const float *const *x, int step, int n,
+   apart; w[o] are `apart` from each other, and w goes on by `next`. Many parameters: it is inlined,
+   and most of them are constants. */
+JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int apart,
+                                    int next, const float *const *x, int step, int n,
                                     JEM__V (*acc)[JEM__PX]) {
-    for (int c = 0; c < n; c++, w += co) {
+    for (int c = 0; c < n; c++, w += next) {
         JEM__V v[JEM__PX];
         JEM__REPEAT(i, px) v[i] = JEM__LOAD(x[i] + c * step);
         JEM__REPEAT(o, rows) {
-            const JEM__V wo = JEM__SET(w[o]);
+            const JEM__V wo = JEM__SET(w[o * apart]);
             JEM__REPEAT(i, px) acc[o][i] = JEM__FMA(wo, v[i], acc[o][i]);
         }
     }
@@ -7704,7 +7710,7 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
                 const float *from = p->tap[t][i];
                 x[i] = (from ? from + c0 * JEM_LANES : zero) + l;
             }
-            JEM__FN(multiply)(rows, px, wt, co, x, JEM_LANES, nc, acc);
+            JEM__FN(multiply)(rows, px, wt, 1, co, x, JEM_LANES, nc, acc);
         }
     }
     if (!f->bits && !f->slopes && !f->add && !f->kind) {     /* nothing but a bias: no detour */
@@ -7762,7 +7768,9 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, cons
 /* Lavin & Gray 2015 (arXiv:1509.09308): a tile of M x M outputs is A'[(G g G') . (B' d B)]A, with d
    the (M+2) x (M+2) inputs under it. The product in the middle, point by point, is a matrix product
    over channels. M = 2 has 2.25 times fewer multiplications than the direct sum, M = 4 has 4 times
-   fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. */
+   fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. An input gradient's kernels are the
+   output's, turned round: it turns each tile instead, before and after, and reads the output's
+   packed weights, which are most of a wide network's memory. */
 
 /* o = B' d, M = 2 */
 JEM__VINLINE void JEM__FN(wino_b2)(const JEM__V *d, JEM__V *o) {
@@ -7829,42 +7837,60 @@ JEM__WINO(wino_out4, wino_a4, 6, 4)
 JEM__WINO(wino_dy, wino_at, 4, 6)
 #undef JEM__WINO
 
-/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles; as conv_block */
-JEM__VINLINE void JEM__FN(wino_block)(const int most, const float *u, const float *v, int co,
-                                      int ci, float *p) {
-    const int rows = JEM__VL == 1 ? co : most;
+/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles, for the block of co
+   channels from o0 on; as conv_block. u is packed by the output's blocks. To an input gradient
+   these are blocks of what it reads, so many whole ones and a rest: it reads u across, and of each
+   block asks in time for what the next channels will need. */
+JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int whole, const float *u,
+                                      int o0, int co, const float *v, float *p) {
+    enum { N = JEM__WHOLE };
+    const int rows = JEM__VL == 1 ? co : most, step = JEM__TILES * JEM_LANES;
     const float *x[JEM__PX];
     JEM__V acc[JEM__CO][JEM__PX];
     JEM__REPEAT(t, JEM__PX) x[t] = v + t * JEM_LANES;
     JEM__REPEAT(o, rows) JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__SET(0.0f);
-    JEM__FN(multiply)(rows, JEM__PX, u, co, x, JEM__TILES * JEM_LANES, ci, acc);
+    if (!q->gradient)
+        JEM__FN(multiply)(rows, JEM__PX, u + (ptrdiff_t)o0 * q->ci, 1, co, x, step, q->ci, acc);
+    else {
+        for (int b = 0; b < whole; b++, u += (ptrdiff_t)N * q->co) {
+            JEM__REPEAT(i, 3) JEM__PREFETCH(u + (o0 + N) * N + i * 16);
+            JEM__FN(multiply)(rows, JEM__PX, u + o0 * N, N, 1, x, step, N, acc);
+            JEM__REPEAT(t, JEM__PX) x[t] += N * step;
+        }
+        for (int left = q->ci - N * whole, n; left > 0; left -= n, u += (ptrdiff_t)n * q->co) {
+            n = left < 4 ? left : 4;
+            JEM__FN(multiply)(rows, JEM__PX, u + o0 * n, n, 1, x, step, n, acc);
+            JEM__REPEAT(t, JEM__PX) x[t] += n * step;
+        }
+    }
     JEM__REPEAT(o, rows) {
         if (o >= co) continue;
         JEM__REPEAT(t, JEM__PX) JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
     }
 }
-JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const float *u, const float *v, int co, int ci,
-                                                float *p) {
+JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, const float *u,
+                                                int o, int co, const float *v, float *p) {
     switch (co) {
-    case 1: JEM__FN(wino_block)(1, u, v, 1, ci, p); break;
-    case 4: JEM__FN(wino_block)(4, u, v, 4, ci, p); break;
-    case 6: JEM__FN(wino_block)(6, u, v, 6, ci, p); break;
-    default: JEM__FN(wino_block)(3, u, v, co, ci, p);
+    case 1: JEM__FN(wino_block)(1, q, whole, u, o, 1, v, p); break;
+    case 4: JEM__FN(wino_block)(4, q, whole, u, o, 4, v, p); break;
+    case 6: JEM__FN(wino_block)(6, q, whole, u, o, 6, v, p); break;
+    default: JEM__FN(wino_block)(3, q, whole, u, o, co, v, p);
     }
 }
 
 /* The products of n tiles, point by point */
 JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
                                         int n) {
-    for (int i = 0; i < (q->tile + 2) * (q->tile + 2); i++) {
-        const float *from = u + ((ptrdiff_t)i * q->co + w->o0) * q->ci, *v = w->v + i * w->vplane;
+    int whole = 0;
+    while (jem__conv_channels(q->ci - JEM__WHOLE * whole) == JEM__WHOLE) whole++;
+    for (int i = 0; i < (q->tile + 2) * (q->tile + 2); i++, u += (ptrdiff_t)q->co * q->ci) {
+        const float *v = w->v + i * w->vplane;
         for (int o = w->o0, co; o < w->o1; o += co) {
             float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
             co = jem__conv_channels(q->co - o);
             for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES)
                 for (int l = 0; l < JEM_LANES; l += JEM__VL)
-                    JEM__FN(wino_blocks)(from, v + t + l, co, q->ci, p + t + l);
-            from += (ptrdiff_t)co * q->ci;
+                    JEM__FN(wino_blocks)(q, whole, u, o, co, v + t + l, p + t + l);
         }
     }
 }
@@ -7876,7 +7902,7 @@ JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *fro
     jem__wino w;
     jem__wino_move in, out;
     jem__wino_open(q, from->part, from->work, &w);
-    const jem__picture image = { from->x, w.zero, q->ci, q->hi, q->wi };
+    const jem__picture image = { from->x, w.zero, q->ci, q->hi, q->wi, q->gradient };
     in.out_step = out.in_step = JEM__TILES * JEM_LANES, in.point = w.vplane;
     out.out = w.out, out.out_step = JEM_LANES, out.point = w.pixel;
     in.strip = out.strip = JEM__VL;
@@ -7896,7 +7922,7 @@ JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *fro
             for (int i = 0; i < (m + 2) * (m + 2); i++) out.in[i] = sums + i * w.pplane;
             (m == 2 ? JEM__FN(wino_out2) : JEM__FN(wino_out4))(&out, w.o1 - w.o0);
             for (int i = 0; i < m * m; i++) {
-                const int row = y + i / m, col = z + i % m;
+                const int at = q->gradient ? m * m - 1 - i : i, row = y + at / m, col = z + at % m;
                 if (row >= q->ho || col >= q->wo) continue;
                 for (int l = 0; l < JEM_LANES; l += JEM__VL)
                     JEM__FN(finish)(f, w.out + i * w.pixel + l, JEM_LANES, w.o0, w.o1 - w.o0,
@@ -8086,7 +8112,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
     const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
     const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
     const jem__picture image = { in->x, w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES,
-                                 channels, side ? q->ho : q->hi, side ? q->wo : q->wi };
+                                 channels, side ? q->ho : q->hi, side ? q->wo : q->wi, 0 };
     const ptrdiff_t all = w->product_step, cell = (ptrdiff_t)block * JEM__VL;
     jem__wino_move tile;
     tile.in_step = JEM_LANES, tile.out_step = JEM__VL, tile.point = side ? w->y_plane : w->x_plane;
@@ -8188,8 +8214,8 @@ JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
         o[3][l] = (r + d) / 24, o[4][l] = (r - d) / 24, o[5][l] = g[2][l];
     }
 }
-/* Weights w (O,I,3,3) to [point][block of CO][input channel][CO], turned round for a gradient: the
-   block of `co` channels from o0 on, 16 numbers of each point at a time. */
+/* Weights w (O,I,3,3) to [point][block of CO][input channel][CO]: the block of `co` channels from
+   o0 on, 16 numbers of each point at a time. */
 JEM__KERNEL void JEM__FN(wino_pack_block)(const jem__conv *q, const float *w, int o0, int co,
                                           float *out) {
     const int m = q->tile, a = m + 2, all = q->ci * co;
@@ -8202,8 +8228,8 @@ JEM__KERNEL void JEM__FN(wino_pack_block)(const jem__conv *q, const float *w, in
         memset(g, 0, sizeof g);
         for (int l = 0; l < n; l++) {
             const int c = (at + l) / co, o = o0 + (at + l) % co;
-            const float *k = w + jem__kernel_at(q, o, c);
-            for (int i = 0; i < 9; i++) g[i % 3][i / 3][l] = (double)k[q->gradient ? 8 - i : i];
+            const float *k = w + ((ptrdiff_t)o * q->ci + c) * 9;
+            for (int i = 0; i < 9; i++) g[i % 3][i / 3][l] = (double)k[i];
         }
         for (int j = 0; j < 3; j++) {
             if (m == 2) JEM__FN(wino_g2)(g[j], u); else JEM__FN(wino_g4)(g[j], u);
@@ -9211,7 +9237,7 @@ static void jem__conv_choose(const jem_ctx *ctx, int few, jem__conv *q) {
                      ctx->desc.precision != JEM_DIRECT && (!ctx->bf16 || ctx->bf16->twice);
     const int one = q->k == 1 && q->hi == 1 && q->wi == 1;   /* linear: too little to round for */
     for (int i = 0; i < 2; i++) {
-        if (wino) q[i].tile = jem__wino_tile(ctx, q + i, few);
+        if (wino) q[i].tile = jem__wino_tile(ctx, q, few);
         q[i].method = wino ? ctx->k->winograd
                     : !one && ctx->bf16 && q[i].co >= least && jem__bf16_fits(q + i)
                     ? &jem__bf16_method : ctx->k->direct;

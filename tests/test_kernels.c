@@ -648,8 +648,8 @@ static uint64_t fingerprint(jem_ctx *ctx) {
 
 /* If one changes, so do the numbers of everyone who trains: on purpose, or not at all. */
 static const uint64_t known[] = {                  /* in the order of jem_precision */
-    0xd4da61786f571fe6u, 0x8c098d7e41d7c422u, 0x98df9fb1ba6ce6c2u,
-    0x12978f617741c0b9u
+    0xd4da61786f571fe6u, 0xf2d6496cfb1eb983u, 0x98df9fb1ba6ce6c2u,
+    0x7c496a4c59189a8bu
 };
 
 static void test_fingerprint(void) {

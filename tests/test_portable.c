@@ -210,7 +210,7 @@ static void files(jem_ctx *ctx) {
 /* Of the convnet in JEM_EXACT, of the WRN in JEM_FAST. */
 static const uint64_t known[2][3] = {
     { 0xd98686e8243c70c5u, 0x3dbcd820b6d01c51u, 0x6ac15fe005dbb0e2u },
-    { 0x0417ab54e7e95636u, 0x84b52fa1d4be7128u, 0x6921c9f2dbbbd226u }
+    { 0xe6f29314a0c9ed97u, 0x50db333cfdb3796cu, 0x3c5c29bcc53e935bu }
 };
 
 int main(int argc, char **argv) {
