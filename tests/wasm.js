@@ -1,6 +1,6 @@
 // Runs a WebAssembly program of WASI under node: node tests/wasm.js PROGRAM
-// Of the system it gets a place to print, a clock and an end; all else is 'not there'. (node has a
-// WASI module of its own; in node 20 it crashes when it is collected.)
+// Of the system it gets its name, no environment, a place to print, a clock and an end; all else is
+// 'not there'. (node has a WASI module of its own; in node 20 it crashes when it is collected.)
 'use strict';
 const fs = require('fs');
 const NOT_THERE = 8, program = new WebAssembly.Module(fs.readFileSync(process.argv[2]));
@@ -25,6 +25,22 @@ const system = {
         view().setBigUint64(to, process.hrtime.bigint(), true);
         return 0;
     },
+    args_sizes_get(count, bytes) {                  // its own name, no more
+        view().setUint32(count, 1, true);
+        view().setUint32(bytes, 2, true);
+        return 0;
+    },
+    args_get(pointers, bytes) {
+        view().setUint32(pointers, bytes, true);
+        view().setUint16(bytes, 0x74, true);
+        return 0;
+    },
+    environ_sizes_get(count, bytes) {
+        view().setUint32(count, 0, true);
+        view().setUint32(bytes, 0, true);
+        return 0;
+    },
+    environ_get() { return 0; },
     proc_exit(status) { process.exitCode = status; throw new End(); }
 };
 
