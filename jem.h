@@ -1111,12 +1111,14 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 /* Only full unrolling keeps the accumulators in registers; each compiler spells it its own way. */
 #if defined(__clang__)
 #define JEM__UNROLL _Pragma("clang loop unroll(full)")
-#define JEM__PREFETCH(p) __builtin_prefetch(p)
 #elif defined(__GNUC__)
 #define JEM__UNROLL _Pragma("GCC unroll 16")
-#define JEM__PREFETCH(p) __builtin_prefetch(p)
 #else
 #define JEM__UNROLL
+#endif
+#ifdef __GNUC__                                    /* and clang */
+#define JEM__PREFETCH(p) __builtin_prefetch(p)
+#else
 #define JEM__PREFETCH(p) ((void)0)
 #endif
 

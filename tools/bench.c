@@ -391,6 +391,7 @@ static void bench_pieces(jem_isa isa) {
 /* ---- whole things ---------------------------------------------------------------------------- */
 
 static void whole_sgld(void *arg) { subject_sgld((subject *)arg, 1); }
+static void whole_score(void *arg) { subject_score((subject *)arg); }
 static void whole_update(void *arg) {
     float loss, norm;
     subject_update((subject *)arg, &loss, &norm);
@@ -410,11 +411,14 @@ static void bench_whole(const char *net, int images, jem_isa isa, const struct b
         const double sgld = 1e3 * best_of(whole_sgld, &s);
         const double mb = 1e-6 * (double)jem_memory(s.ctx).peak;
         const double update = 1e3 * best_of(whole_update, &s), all = NIGHT_STEPS * sgld + update;
-        printf("  %-10s %-11s  %-7s %2d thread%s  %9.1f ms  %7.0f MB  %9.1f ms\n", net,
-               jem_isa_name(isa), p->name, threads, threads > 1 ? "s" : " ", sgld, mb, update);
+        const double score = 1e3 * best_of(whole_score, &s);
+        printf("  %-10s %-11s  %-7s %2d thread%s  %9.1f ms  %7.0f MB  %9.1f ms  %9.1f ms\n", net,
+               jem_isa_name(isa), p->name, threads, threads > 1 ? "s" : " ", sgld, mb, update,
+               score);
         csv_row("whole", net, "sgld", isa, p->name, threads, sgld, "ms", 0);
         csv_row("whole", net, "memory", isa, p->name, threads, mb, "MB", 0);
         csv_row("whole", net, "update", isa, p->name, threads, update, "ms", 0);
+        csv_row("whole", net, "score", isa, p->name, threads, score, "ms", 0);
         if (!jem_ok(s.ctx)) wrong = jem_error(s.ctx);
         else if (!strcmp(net, "wrn-16-2") && images == IMAGES && all < night.ms) {
             night.ms = all, night.threads = threads;
@@ -432,7 +436,7 @@ static void bench_wholes(const char *const *nets, int n_nets, int images, const 
     jem_ctx *all = jem_ctx_create(NULL);
     const int threads = all ? jem_ctx_threads(all) : 1;
     jem_ctx_free(all);
-    printf("\nwhole, batch %-23d SGLD step, its memory      update\n", images);
+    printf("\nwhole, batch %-23d SGLD step, its memory      update  score update\n", images);
     for (int k = 0; k < n_nets; k++)
         for (int i = 0; i < (quick ? 1 : n); i++)
             for (const struct bench_precision *p = bench_precisions; p->name; p++)

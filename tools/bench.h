@@ -44,7 +44,7 @@ typedef struct subject {
     jem_optim *optim;                              /* made by the first update */
     jem_tensor *x;                                 /* n chains, a leaf */
     int n, *labels;
-    float *data;                                   /* n images */
+    float *data, *sigma;                           /* n images, and their noise */
     jem_rng rng;
 } subject;
 
@@ -52,7 +52,7 @@ static inline void subject_close(subject *s) {
     jem_optim_free(s->optim);
     jem_net_free(s->net);
     jem_ctx_free(s->ctx);
-    free(s->labels), free(s->data);
+    free(s->labels), free(s->data), free(s->sigma);
     memset(s, 0, sizeof *s);
 }
 
@@ -79,11 +79,12 @@ static inline const char *subject_batch(subject *s, int n) {
     if (n == s->n) return NULL;
     const int c = s->net->channels, h = s->net->height, w = s->net->width;
     const ptrdiff_t size = (ptrdiff_t)n * c * h * w;
-    free(s->data), free(s->labels);
+    free(s->data), free(s->labels), free(s->sigma);
     s->n = n;
     s->data = (float *)malloc((size_t)size * sizeof *s->data);
     s->labels = (int *)malloc((size_t)n * sizeof *s->labels);
-    if (!s->data || !s->labels) return "no memory";
+    s->sigma = (float *)malloc((size_t)n * sizeof *s->sigma);
+    if (!s->data || !s->labels || !s->sigma) return "no memory";
     jem_reset(s->ctx);
     jem_fill_uniform(s->ctx, &s->rng, s->data, size, -1, 1);
     s->x = jem_input(s->ctx, s->data, n, c, h, w);
@@ -112,6 +113,25 @@ static inline void subject_update(subject *s, float *loss, float *norm) {
     jem_backward(l);
     *loss = l ? jem_item(l) : 0;
     jem_optim_step(s->optim, 1e-6f, norm);
+    jem_end(s->ctx, mark);
+}
+
+/* The same with score matching in the place of chains. */
+static inline void subject_score(subject *s) {
+    const jem_loss_weights how = { 1, 0, 0, 0 };
+    jem_score_desc noise;
+    memset(&noise, 0, sizeof noise);
+    noise.sigma = s->sigma;
+    if (!s->optim) s->optim = jem_optim_create(s->net, NULL);
+    jem_noise_levels(&s->rng, s->n, 0.12f, 2, s->sigma);
+    const jem_mark mark = jem_begin(s->ctx);
+    jem_tensor *x = jem_input(s->ctx, s->data, s->n, s->net->channels, s->net->height,
+                              s->net->width);
+    jem_tensor *score = jem_score_matching(s->ctx, jem_logp, s->net, x, &noise, &s->rng, NULL);
+    jem_tensor *classes = jem_loss(s->net, &how, x, s->labels, NULL, NULL, NULL, NULL);
+    jem_zero_grad(s->net);
+    jem_backward(jem_add(s->ctx, classes, score));
+    jem_optim_step(s->optim, 1e-6f, NULL);
     jem_end(s->ctx, mark);
 }
 

@@ -10,7 +10,7 @@
 
 typedef struct judge_options {
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], out[OPTION_TEXT_SIZE];
-    int iters, mirror, seed, threads;
+    int iters, mirror, seed, precision, threads;
 } judge_options;
 
 #define JUDGE_AT(field) offsetof(judge_options, field)
@@ -27,6 +27,8 @@ static const option judge_table[] = {
       "mirror half of the images" },
     { "seed", OPTION_INT, OPTION_NOW, JUDGE_AT(seed), "N", NO_PRESETS("1234"), 0, 2147483647,
       "seed for all random numbers" },
+    { "precision", OPTION_CHOICE, OPTION_NOW, JUDGE_AT(precision), "exact|fast|direct|bf16",
+      NO_PRESETS("fast"), 0, 0, "arithmetic" },
     { "threads", OPTION_INT, OPTION_NOW, JUDGE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
       "(0: all cores; results do not depend on it)" }
 };
@@ -179,7 +181,7 @@ static int judge_make(const judge_options *o) {
     desc.channels = train.c, desc.height = train.h, desc.width = train.w;
     int ok = data_load(&test, o->dataset, "test", &desc, error, sizeof error);
     if (!ok) fprintf(stderr, "jem judge: %s\n", error);
-    jem_ctx *ctx = make_ctx(o->threads, JEM_FAST);
+    jem_ctx *ctx = make_ctx(o->threads, o->precision);
     jem_net *judge = ok && ctx ? judge_create(ctx, train.c, train.h, train.w, train.classes,
                                               (uint64_t)o->seed) : NULL;
     if (ok) ok = judge && judge_train(judge, o, &train) && judge_test(judge, o, &test) &&
