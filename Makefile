@@ -38,7 +38,7 @@ STILLS  = $(filter-out film,$(LESSONS)) film_strip
 
 .PHONY: FORCE help demo demo-long gallery examples tools mpi test tests strict portability fuzz \
         faults diverge mutate examine soak coverage covered sanitize sanitized bench bench-torch \
-        bench-wasm check-torch check-bf16 seeds debug stb playground clean
+        bench-wasm check-torch check-bf16 seeds recipes debug stb playground clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -162,6 +162,9 @@ check-torch: $(BUILD)/check_torch  ## the same numbers as PyTorch? NETS="wrn-10-
 # RUN="mnist --precision bf16" for `jem train` instead of the demo; SEEDS="1 2 3"
 seeds: $(BUILD)/jem $(BUILD)/demo  ## is it luck? training from seed after seed, a line for each
 	@tools/seeds.sh $(RUN)
+
+recipes: $(BUILD)/jem      ## what matters in a recipe? RUN="mnist 60": a row per change, 60 s each
+	@tools/recipes.sh $(RUN)
 
 check-bf16: $(BUILD)/jem $(BUILD)/runs_chart  ## training in bf16 beside fp32, three seeds of each
 	@tools/check_bf16.sh

@@ -2,12 +2,13 @@
 # Does it depend on luck? The same training from seed after seed, a line each: accuracy on test
 # images, -log p(y|x), how often the run had to go back, and what a judge says of 200 samples.
 #     tools/seeds.sh DATASET [OPTIONS OF jem train]    SEEDS="1 2 3"; `demo` is `make demo`'s run
-# Lines are kept in build/seeds/DATASET.txt: a seed that has one there is not run again.
+# Lines are kept in build/seeds/DATASET.txt: a seed that has one there is not run again. JUDGE="..."
+# are further options for the judge's samples, NAME is another name for what is kept.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build} dataset=${1:-demo} seeds=${SEEDS:-1 2 3}
 [ $# -gt 0 ] && shift
-dir=$build/seeds table=$build/seeds/$dataset.txt
+name=${NAME:-$dataset} dir=$build/seeds table=$build/seeds/${NAME:-$dataset}.txt
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 mkdir -p "$dir"
 touch "$table"
@@ -17,14 +18,15 @@ judged() {
     kind=$dataset
     [ "$kind" = demo ] && kind=mnist
     [ -f "examples/models/judge-$kind.safetensors" ] || return 0
-    "$build/jem" eval "$1" samples --dataset "$kind" --n 200 --out "$dir/$dataset-$seed.png" |
+    # shellcheck disable=SC2086
+    "$build/jem" eval "$1" samples --dataset "$kind" --n 200 --out "$out.png" ${JUDGE:-} 2>>"$log" |
         awk '$1 == "from" && $2 == "noise" { print "of " $3 " samples " $4 " recognised, " $5 \
             " of the class asked for" }'
 }
 
 for seed in $seeds; do
     grep -q "^seed $seed: " "$table" && continue
-    out=$dir/$dataset-$seed log=$dir/$dataset-$seed.log
+    out=$dir/$name-$seed log=$dir/$name-$seed.log
     rm -rf "$out"
     if [ "$dataset" = demo ]; then
         if ! "$build/demo" --seed "$seed" >"$log" 2>&1; then echo "seed $seed: failed"; continue; fi
