@@ -7813,7 +7813,9 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     o[3] = s2 + r2, o[4] = s2 - r2, o[5] = d[3];
 }
 
-/* One of these for all columns, then for all rows of a tile: from x from numbers become to x to. */
+/* One of these for all columns, then for all rows of a tile: from x from numbers become to x to.
+   What goes into Winograd's domain is in so many places that no processor foresees where the next
+   channel's will be read and written: they are asked for. */
 #define JEM__WINO(name, line, from, to)                                                            \
     JEM__KERNEL void JEM__FN(name)(const jem__wino_move *w, int channels) {                        \
         for (int c = 0; c < channels; c++)                                                         \
@@ -7821,6 +7823,11 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
                 const ptrdiff_t at = c * w->in_step + l;                                           \
                 float *out = w->out + c * w->out_step + l / JEM__VL * w->strip;                    \
                 JEM__V t[to][from];                                                                \
+                JEM__REPEAT(i, (from) * (from))                                                    \
+                    if ((to) >= (from) && l == 0) JEM__PREFETCH(w->in[i] + at + w->in_step);       \
+                JEM__REPEAT(i, (to) * (to))                                                        \
+                    if ((to) >= (from) && (l == 0 || w->strip > JEM__VL))                          \
+                        JEM__PREFETCH(out + i * w->point + w->out_step);                           \
                 JEM__REPEAT(j, from) {                                                             \
                     JEM__V d[from], o[to];                                                         \
                     JEM__REPEAT(i, from) d[i] = JEM__LOAD(w->in[i * (from) + j] + at);             \
@@ -7994,11 +8001,13 @@ JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
     }
 }
 
-/* a[WO][WI] += dy x, n times: dy goes on by WO vectors, x by `step` */
+/* a[WO][WI] += dy x, n times: dy goes on by WO vectors, x by `step`; meanwhile n lines of memory
+   from `ahead` (may be NULL) on are asked for. */
 JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t n, int step,
-                                     JEM__V (*a)[JEM__WI]) {
+                                     const float *ahead, JEM__V (*a)[JEM__WI]) {
     for (ptrdiff_t t = 0; t < n; t++, dy += JEM__WO * JEM__VL, x += step * JEM__VL) {
         JEM__V v[JEM__WI];
+        if (ahead) JEM__PREFETCH(ahead + t * 16);
         JEM__REPEAT(i, JEM__WI) v[i] = JEM__LOAD(x + i * JEM__VL);
         JEM__REPEAT(o, JEM__WO) {
             const JEM__V g = JEM__LOAD(dy + o * JEM__VL);
@@ -8007,10 +8016,13 @@ JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t 
     }
 }
 
-/* acc[tap][WO][WI][VL] += rows y0..y1 of the output */
+/* acc[tap][WO][WI][VL] += rows y0..y1 of the output. The first taps ask for x's next rows, the
+   others for dy's. */
 JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
                                        float *acc, int y0, int y1) {
-    const int s = q->stride;
+    const int s = q->stride, half = (q->k * q->k + 1) / 2;
+    const float *next_x = x + ((ptrdiff_t)y1 * s + q->k - s - q->pad) * q->wi * JEM__WI * JEM__VL;
+    const float *next_dy = dy + (ptrdiff_t)y1 * q->wo * JEM__WO * JEM__VL;
     for (int ky = 0; ky < q->k; ky++)
         for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
             JEM__V a[JEM__WO][JEM__WI];
@@ -8020,12 +8032,15 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
             int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
             while (lo < hi && lo * s + right < 0) lo++;
             while (hi > lo && (hi - 1) * s + right >= q->wi) hi--;
-            for (int oy = y0; oy < y1; oy++) {
+            const ptrdiff_t lines = (ptrdiff_t)(hi - lo) * 16, tap = ky * q->k + kx;
+            const float *ahead = tap < half ? next_x + tap * (y1 - y0) * lines
+                                            : next_dy + (tap - half) * (y1 - y0) * lines;
+            for (int oy = y0; oy < y1; oy++, ahead += lines) {
                 const int iy = oy * s + ky - q->pad;
                 if ((unsigned)iy >= (unsigned)q->hi) continue;
                 const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
                 const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + right) * JEM__WI * JEM__VL;
-                JEM__FN(correlate)(g, v, hi - lo, s * JEM__WI, a);
+                JEM__FN(correlate)(g, v, hi - lo, s * JEM__WI, ahead, a);
             }
             JEM__REPEAT(o, JEM__WO)
                 JEM__REPEAT(i, JEM__WI) JEM__STORE(acc + (o * JEM__WI + i) * JEM__VL, a[o][i]);
@@ -8154,7 +8169,7 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
                              ((ptrdiff_t)s * oblocks + ob) * all * JEM__WO * JEM__VL;
             JEM__V acc[JEM__WO][JEM__WI];
             JEM__REPEAT(o, JEM__WO) JEM__REPEAT(c, JEM__WI) acc[o][c] = JEM__SET(0.0f);
-            JEM__FN(correlate)(g, v, all, JEM__WI, acc);
+            JEM__FN(correlate)(g, v, all, JEM__WI, NULL, acc);
             JEM__REPEAT(o, JEM__WO)
                 JEM__REPEAT(c, JEM__WI)
                     JEM__STORE(lanes + (s * cells + o * JEM__WI + c) * JEM__VL, acc[o][c]);

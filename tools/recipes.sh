@@ -1,7 +1,7 @@
 #!/bin/sh
 # Does every part of a recipe earn its place? A row per change of the fast preset, all of the same
 # processor time, two seeds each (tools/seeds.sh), for the tables in examples/models/README.md.
-#     tools/recipes.sh DATASET SECONDS [OPTIONS OF jem train]    SEEDS="1 2"; ROWS="NAME..." for some
+#     tools/recipes.sh DATASET SECONDS [OPTIONS OF jem train]   SEEDS="1 2"; ROWS="NAME..." for some
 # How many updates fit into the time is measured first, so begin on a quiet machine; everything is
 # kept in build/seeds, and what is there is not run again.
 set -u
