@@ -8861,8 +8861,9 @@ static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16
 #if (defined(__linux__) && defined(__LP64__)) || defined(JEM__TILE_LOAD)
 #define JEM__AMX 1
 
-/* AMX: 8 tiles of 16 rows of 64 bytes. 0..3 hold C, 4 and 5 A, 6 and 7 B (a third and fourth of B
-   take what is free). Tests define these three for processors that have no tiles. */
+/* AMX: 8 tiles of 16 rows of 64 bytes. 0..3 hold C, 4 A, 5 B. Two are left empty: what is not in
+   use serves to rename what is, and a core whose other thread is busy has hardly anything else (with
+   all 8 in use it is half as fast). Tests define these three for processors without tiles. */
 #ifndef JEM__TILE_LOAD
 #define JEM__TILE_TARGET __attribute__((target("amx-tile,amx-bf16")))
 #define JEM__TILE_LOAD(t, p) _tile_loadd(t, p, 64)
@@ -8904,24 +8905,25 @@ JEM__TILE_TARGET JEM__INLINE void jem__bf16_tiles(const int m, const int n,
         const ptrdiff_t a2 = s->a2, end = (ptrdiff_t)s->pairs * JEM__BF16_PAIR;
         for (ptrdiff_t k = 0; k < end; k += 16 * JEM__BF16_PAIR) {
             JEM__TILE_LOAD(4, a + k);
-            JEM__TILE_LOAD(6, b[0] + k);
-            JEM__TILE_DOT(0, 4, 6);
+            JEM__TILE_LOAD(5, b[0] + k);
+            JEM__TILE_DOT(0, 4, 5);
             if (m == 2) {
-                JEM__TILE_LOAD(5, a + a2 + k);
-                JEM__TILE_DOT(1, 5, 6);
+                JEM__TILE_LOAD(4, a + a2 + k);
+                JEM__TILE_DOT(1, 4, 5);
             }
-            if (n > 1) JEM__TILE_LOAD(7, b[1] + k);
+            if (n > 1) JEM__TILE_LOAD(5, b[1] + k);
             if (m == 2 && n > 1) {
-                JEM__TILE_DOT(2, 4, 7);
-                JEM__TILE_DOT(3, 5, 7);
-            } else if (n > 1) JEM__TILE_DOT(1, 4, 7);
+                JEM__TILE_DOT(3, 4, 5);
+                JEM__TILE_LOAD(4, a + k);
+                JEM__TILE_DOT(2, 4, 5);
+            } else if (n > 1) JEM__TILE_DOT(1, 4, 5);
             if (m == 1 && n > 2) {
                 JEM__TILE_LOAD(5, b[2] + k);
                 JEM__TILE_DOT(2, 4, 5);
             }
             if (m == 1 && n > 3) {
-                JEM__TILE_LOAD(6, b[3] + k);
-                JEM__TILE_DOT(3, 4, 6);
+                JEM__TILE_LOAD(5, b[3] + k);
+                JEM__TILE_DOT(3, 4, 5);
             }
             if (last && last->done < last->m * last->n) jem__bf16_finish_tile(last);
         }
@@ -9199,22 +9201,23 @@ static void jem__bf16_product(const jem__weights *w, int task) {
     JEM__ZEROED(jem__bf16_block, s);
     const ptrdiff_t xt = jem__bf16_x_tile(q), yt = jem__bf16_y_tile(q);
     const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
-    const int columns = jem__bf16_columns(q), most = m == 2 ? 2 : 4;
+    const int columns = jem__bf16_columns(q), kk = q->k * q->k;
     int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
     rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
-    memset(acc, 0, (size_t)(m * q->k * q->k * JEM__BF16_TILE) * sizeof *acc);
-    s.add = 1, s.m = m, s.pairs = q->wo * 8, s.a2 = yt;
+    memset(acc, 0, (size_t)(m * kk * JEM__BF16_TILE) * sizeof *acc);
+    s.add = 1, s.m = 1, s.pairs = q->wo * 8;
     if (k->begin) k->begin();
     for (int g = 0; g < w->groups; g++)
         for (int y0 = 0; y0 < q->ho; y0 += rows)
             for (int ky = ky0; ky < ky1; ky++)
-                for (int kx = 0, n; kx < q->k; kx += n) {
+                for (int t = 0, n; t < m * q->k; t += n) {     /* taps, for each tile of o */
+                    const int kx = t % q->k, tile = t / q->k;
                     s.runs = 0;
-                    n = q->k - kx < most ? q->k - kx : most;
+                    n = q->k - kx < 4 ? q->k - kx : 4;
                     for (int y = y0; y < q->ho && y < y0 + rows; y++) {
                         const int iy = y * q->stride + ky - q->pad;
                         if ((unsigned)iy >= (unsigned)q->hi) continue;
-                        s.a[s.runs] = dys + 2 * g * w->y_plane + y * yrow + o * yt;
+                        s.a[s.runs] = dys + 2 * g * w->y_plane + y * yrow + (o + tile) * yt;
                         for (int p = 0; p < n; p++) {
                             const int at = kx + p;
                             s.b[s.runs][p] = xs + 2 * g * w->x_plane + iy * xrow + i * xt +
@@ -9222,17 +9225,16 @@ static void jem__bf16_product(const jem__weights *w, int task) {
                         }
                         s.runs++;
                     }
-                    s.n = n, s.c = acc + (ky * q->k + kx) * m * JEM__BF16_TILE;
+                    s.n = n, s.c = acc + (tile * kk + ky * q->k + kx) * JEM__BF16_TILE;
                     k->block(&s, NULL);
                 }
     if (k->end) k->end();
-    const int kk = q->k * q->k, t0 = ky0 * q->k, t1 = ky1 * q->k;
-    const int rest = q->ci - i * 16, n_in = rest < 16 ? rest : 16;
+    const int t0 = ky0 * q->k, t1 = ky1 * q->k, rest = q->ci - i * 16, n_in = rest < 16 ? rest : 16;
     for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++) {
-        const float *sum = acc + r / 16 * JEM__BF16_TILE + r % 16 * 16;
+        const float *sum = acc + r / 16 * kk * JEM__BF16_TILE + r % 16 * 16;
         float *dw = w->dw + ((ptrdiff_t)(o * 16 + r) * q->ci + i * 16) * kk;
         for (int c = 0; c < n_in; c++, dw += kk)
-            for (int t = t0; t < t1; t++) dw[t] += sum[t * m * JEM__BF16_TILE + c];
+            for (int t = t0; t < t1; t++) dw[t] += sum[t * JEM__BF16_TILE + c];
     }
 }
 static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_pack,
