@@ -163,9 +163,10 @@ check "a judge" test -s judge.jem
 says "recognised, .*damaged ones"
 "$jem" judge --dataset digits --iters 30 --out again.jem --threads 2 >out 2>err
 check "the same judge again" cmp judge.jem again.jem
-"$jem" judge --dataset digits --iters 30 --out again.jem --precision exact >out 2>err
-cmp -s judge.jem again.jem
-check "in other arithmetic another" test $? = 1
+"$jem" judge --dataset digits --iters 3 --out bf16.jem --precision bf16 >out 2>err
+check "a judge in bf16, or in fp32 and a line that says so" test $? = 0 -a -s bf16.jem
+"$jem" judge --dataset digits --iters 3 --out no.jem --precision half >out 2>err
+check "no such arithmetic: status, no file" test $? = 2 -a ! -e no.jem
 "$jem" judge --dataset ./nowhere --out no.jem >out 2>err
 check "no data: status, no file" test $? = 1 -a ! -e no.jem
 refuses 1 "there is no such folder\|judge-digits.safetensors: cannot be opened" $model samples \
