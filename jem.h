@@ -1116,10 +1116,10 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #else
 #define JEM__UNROLL
 #endif
-#ifdef __GNUC__                                    /* and clang */
-#define JEM__PREFETCH(p) __builtin_prefetch(p)
+#ifdef __GNUC__                                    /* and clang; to C++ the builtin may throw */
+JEM__INLINE __attribute__((nothrow)) void jem__prefetch(const void *p) { __builtin_prefetch(p); }
 #else
-#define JEM__PREFETCH(p) ((void)0)
+JEM__INLINE void jem__prefetch(const void *p) { (void)p; }
 #endif
 
 /* Most of gcc's time goes into the last percents of speed, which only the kernels are worth: what
@@ -7824,10 +7824,10 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
                 float *out = w->out + c * w->out_step + l / JEM__VL * w->strip;                    \
                 JEM__V t[to][from];                                                                \
                 JEM__REPEAT(i, (from) * (from))                                                    \
-                    if ((to) >= (from) && l == 0) JEM__PREFETCH(w->in[i] + at + w->in_step);       \
+                    if ((to) >= (from) && l == 0) jem__prefetch(w->in[i] + at + w->in_step);       \
                 JEM__REPEAT(i, (to) * (to))                                                        \
                     if ((to) >= (from) && (l == 0 || w->strip > JEM__VL))                          \
-                        JEM__PREFETCH(out + i * w->point + w->out_step);                           \
+                        jem__prefetch(out + i * w->point + w->out_step);                           \
                 JEM__REPEAT(j, from) {                                                             \
                     JEM__V d[from], o[to];                                                         \
                     JEM__REPEAT(i, from) d[i] = JEM__LOAD(w->in[i * (from) + j] + at);             \
@@ -7864,7 +7864,7 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int wh
         JEM__FN(multiply)(rows, JEM__PX, u + (ptrdiff_t)o0 * q->ci, 1, co, x, step, q->ci, acc);
     else {
         for (int b = 0; b < whole; b++, u += (ptrdiff_t)N * q->co) {
-            JEM__REPEAT(i, 3) JEM__PREFETCH(u + (o0 + N) * N + i * 16);
+            JEM__REPEAT(i, 3) jem__prefetch(u + (o0 + N) * N + i * 16);
             JEM__FN(multiply)(rows, JEM__PX, u + o0 * N, N, 1, x, step, N, acc);
             JEM__REPEAT(t, JEM__PX) x[t] += N * step;
         }
@@ -8007,7 +8007,7 @@ JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t 
                                      const float *ahead, JEM__V (*a)[JEM__WI]) {
     for (ptrdiff_t t = 0; t < n; t++, dy += JEM__WO * JEM__VL, x += step * JEM__VL) {
         JEM__V v[JEM__WI];
-        if (ahead) JEM__PREFETCH(ahead + t * 16);
+        if (ahead) jem__prefetch(ahead + t * 16);
         JEM__REPEAT(i, JEM__WI) v[i] = JEM__LOAD(x + i * JEM__VL);
         JEM__REPEAT(o, JEM__WO) {
             const JEM__V g = JEM__LOAD(dy + o * JEM__VL);
