@@ -62,10 +62,10 @@ rows | while IFS='|' read -r name options; do
         awk -v s="$seconds" -v a="$short" -v b="$long" \
             'BEGIN { if (b > a) print int(200 * s / (b - a)) }' >"$length"
     fi
+    if [ ! -s "$length" ]; then echo "$name: failed"; tail -n 3 "$dir/try.log"; continue; fi
+    echo "$name, $(cat "$length") updates"
     # shellcheck disable=SC2086
     SEEDS=${SEEDS:-1 2} NAME=$dataset-$name sh tools/seeds.sh "$dataset" "$@" $options \
-        --iters "$(cat "$length")" >/dev/null
-    echo "$name, $(cat "$length") updates"
-    cat "$dir/$dataset-$name.txt"
+        --iters "$(cat "$length")"
 done
 rm -rf "$dir/try"
