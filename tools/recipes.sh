@@ -2,7 +2,8 @@
 # Does every part of a recipe earn its place? A row per change of the fast preset, all of the same
 # processor time, two seeds each (tools/seeds.sh), for the tables in examples/models/README.md.
 #     tools/recipes.sh DATASET SECONDS [OPTIONS OF jem train]   SEEDS="1 2"; ROWS="NAME..." for some
-# How many updates fit into the time is measured first, so begin on a quiet machine; everything is
+# The preset's first row says how many updates fit into the time; a row that works differently (*) is
+# timed in turns with the preset, so that a machine of changing speed is no advantage. Everything is
 # kept in build/seeds, and what is there is not run again.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -13,7 +14,7 @@ dir=$build/seeds
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 mkdir -p "$dir"
 
-# name | what is changed
+# name, * where an update costs something else | what is changed
 case $dataset in
 cifar10) half=6e-4 twice=2.4e-3 weak=.001 strong=.01 other=--no-class-cond-p-x-sample ;;
 mnist) half=7.5e-4 twice=3e-3 weak=.005 strong=.05 other=--class-cond-p-x-sample ;;
@@ -22,12 +23,12 @@ esac
 rows() {
     cat <<END
 preset|
-no-chains|--p-x-weight 0 --no-class-cond-p-x-sample
-chains-from-half|--chains-from .5
-chains-from-start|--chains-from 0
-chains-from-noise|--fresh-steps 0
-other-chains|$other
-cd-alone|--score-weight 0 --scale 1 --p-x-weight .1 --label-noise 0 --label-wide 0 --sigma .03 \
+no-chains*|--p-x-weight 0 --no-class-cond-p-x-sample
+chains-from-half*|--chains-from .5
+chains-from-start*|--chains-from 0
+chains-from-noise*|--fresh-steps 0
+other-chains*|$other
+cd-alone*|--score-weight 0 --scale 1 --p-x-weight .1 --label-noise 0 --label-wide 0 --sigma .03 \
 --p-y-given-x-weight 1 --chains-from 0 --fresh-steps 0 --sgld-lr 1 --sgld-std .01 --buffer-size 1000
 scale-3|--scale 3
 scale-30|--scale 30
@@ -39,28 +40,37 @@ strong-score|--score-weight $strong
 lr-half|--lr $half
 lr-twice|--lr $twice
 no-wide-labels|--label-wide 0
-fp32|--precision fast
+fp32*|--precision fast
 END
 }
 
-# Processor seconds of a run.
+# Processor seconds of a run; then what a run costs apart from its updates (chains must begin
+# somewhere), and an update: of two tries the faster.
 cost() {
+    rm -rf "$dir/try"
     ("$build/jem" train --preset fast --dataset "$dataset" --n-valid 0 --out "$dir/try" "$@" \
         >"$dir/try.log" 2>&1; times) |
         awk 'NR == 2 { gsub(/[ms]/, " "); print 60 * $1 + $2 + 60 * $3 + $4 }'
 }
+costs() {
+    for try in 1 2; do echo "$(cost "$@" --iters 20) $(cost "$@" --iters 220)"; done |
+        awk 'NR == 1 || $1 < short { short = $1 } NR == 1 || $2 < long { long = $2 }
+            END { if (long > short) print short - (long - short) / 10, (long - short) / 200 }'
+}
 
 rows | while IFS='|' read -r name options; do
-    case " ${ROWS:-$name} " in *" $name "*) ;; *) continue ;; esac
-    length=$dir/$dataset-$name.updates
+    work=${name#"${name%?}"} name=${name%"*"}
+    case " preset ${ROWS:-$name} " in *" $name "*) ;; *) continue ;; esac
+    length=$dir/$dataset-$name.updates first=$dir/$dataset-preset.updates
     # shellcheck disable=SC2086
-    if [ ! -s "$length" ]; then
-        rm -rf "$dir/try"
-        short=$(cost "$@" $options --iters 20)
-        rm -rf "$dir/try"
-        long=$(cost "$@" $options --iters 220)
-        awk -v s="$seconds" -v a="$short" -v b="$long" \
-            'BEGIN { if (b > a) print int(200 * s / (b - a)) }' >"$length"
+    if [ -s "$length" ]; then :
+    elif [ "$name" = preset ]; then
+        echo "$seconds $(costs "$@")" |
+            awk 'NF == 3 && $1 > $2 { print int(($1 - $2) / $3) }' >"$length"
+    elif [ "$work" = "*" ]; then
+        echo "$(cat "$first") $(costs "$@") $(costs "$@" $options)" |
+            awk 'NF == 5 && $2 + $1 * $3 > $4 { print int(($2 + $1 * $3 - $4) / $5) }' >"$length"
+    else cp "$first" "$length"
     fi
     if [ ! -s "$length" ]; then echo "$name: failed"; tail -n 3 "$dir/try.log"; continue; fi
     echo "$name, $(cat "$length") updates"
