@@ -1116,10 +1116,15 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #else
 #define JEM__UNROLL
 #endif
-#ifdef __GNUC__                                    /* and clang; to C++ the builtin may throw */
-JEM__INLINE __attribute__((nothrow)) void jem__prefetch(const void *p) { __builtin_prefetch(p); }
+
+/* Asks for the line of memory where p[n] is, or would be: nothing is read, so it may lie outside of
+   every array, and is no pointer until here. (To C++ the builtin may throw.) */
+#ifdef __GNUC__
+JEM__INLINE __attribute__((nothrow)) void jem__prefetch(const float *p, ptrdiff_t n) {
+    __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)n * sizeof *p));
+}
 #else
-JEM__INLINE void jem__prefetch(const void *p) { (void)p; }
+JEM__INLINE void jem__prefetch(const float *p, ptrdiff_t n) { (void)p, (void)n; }
 #endif
 
 /* Most of gcc's time goes into the last percents of speed, which only the kernels are worth: what
@@ -7824,10 +7829,10 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
                 float *out = w->out + c * w->out_step + l / JEM__VL * w->strip;                    \
                 JEM__V t[to][from];                                                                \
                 JEM__REPEAT(i, (from) * (from))                                                    \
-                    if ((to) >= (from) && l == 0) jem__prefetch(w->in[i] + at + w->in_step);       \
+                    if ((to) >= (from) && l == 0) jem__prefetch(w->in[i] + at, w->in_step);        \
                 JEM__REPEAT(i, (to) * (to))                                                        \
                     if ((to) >= (from) && (l == 0 || w->strip > JEM__VL))                          \
-                        jem__prefetch(out + i * w->point + w->out_step);                           \
+                        jem__prefetch(out + i * w->point, w->out_step);                            \
                 JEM__REPEAT(j, from) {                                                             \
                     JEM__V d[from], o[to];                                                         \
                     JEM__REPEAT(i, from) d[i] = JEM__LOAD(w->in[i * (from) + j] + at);             \
@@ -7864,7 +7869,7 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int wh
         JEM__FN(multiply)(rows, JEM__PX, u + (ptrdiff_t)o0 * q->ci, 1, co, x, step, q->ci, acc);
     else {
         for (int b = 0; b < whole; b++, u += (ptrdiff_t)N * q->co) {
-            JEM__REPEAT(i, 3) jem__prefetch(u + (o0 + N) * N + i * 16);
+            JEM__REPEAT(i, 3) jem__prefetch(u, (o0 + N) * N + i * 16);
             JEM__FN(multiply)(rows, JEM__PX, u + o0 * N, N, 1, x, step, N, acc);
             JEM__REPEAT(t, JEM__PX) x[t] += N * step;
         }
@@ -8002,12 +8007,13 @@ JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
 }
 
 /* a[WO][WI] += dy x, n times: dy goes on by WO vectors, x by `step`; meanwhile n lines of memory
-   from `ahead` (may be NULL) on are asked for. */
+   from from[ahead] on are asked for, unless `from` is NULL. */
 JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t n, int step,
-                                     const float *ahead, JEM__V (*a)[JEM__WI]) {
+                                     const float *from, ptrdiff_t ahead,
+                                     JEM__V (*a)[JEM__WI]) {
     for (ptrdiff_t t = 0; t < n; t++, dy += JEM__WO * JEM__VL, x += step * JEM__VL) {
         JEM__V v[JEM__WI];
-        if (ahead) jem__prefetch(ahead + t * 16);
+        if (from) jem__prefetch(from, ahead + t * 16);
         JEM__REPEAT(i, JEM__WI) v[i] = JEM__LOAD(x + i * JEM__VL);
         JEM__REPEAT(o, JEM__WO) {
             const JEM__V g = JEM__LOAD(dy + o * JEM__VL);
@@ -8021,8 +8027,8 @@ JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t 
 JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
                                        float *acc, int y0, int y1) {
     const int s = q->stride, half = (q->k * q->k + 1) / 2;
-    const float *next_x = x + ((ptrdiff_t)y1 * s + q->k - s - q->pad) * q->wi * JEM__WI * JEM__VL;
-    const float *next_dy = dy + (ptrdiff_t)y1 * q->wo * JEM__WO * JEM__VL;
+    const ptrdiff_t next_x = ((ptrdiff_t)y1 * s + q->k - s - q->pad) * q->wi * JEM__WI * JEM__VL;
+    const ptrdiff_t next_dy = (ptrdiff_t)y1 * q->wo * JEM__WO * JEM__VL;
     for (int ky = 0; ky < q->k; ky++)
         for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
             JEM__V a[JEM__WO][JEM__WI];
@@ -8033,14 +8039,15 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
             while (lo < hi && lo * s + right < 0) lo++;
             while (hi > lo && (hi - 1) * s + right >= q->wi) hi--;
             const ptrdiff_t lines = (ptrdiff_t)(hi - lo) * 16, tap = ky * q->k + kx;
-            const float *ahead = tap < half ? next_x + tap * (y1 - y0) * lines
-                                            : next_dy + (tap - half) * (y1 - y0) * lines;
+            const float *from = tap < half ? x : dy;
+            ptrdiff_t ahead = tap < half ? next_x + tap * (y1 - y0) * lines
+                                         : next_dy + (tap - half) * (y1 - y0) * lines;
             for (int oy = y0; oy < y1; oy++, ahead += lines) {
                 const int iy = oy * s + ky - q->pad;
                 if ((unsigned)iy >= (unsigned)q->hi) continue;
                 const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
                 const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + right) * JEM__WI * JEM__VL;
-                JEM__FN(correlate)(g, v, hi - lo, s * JEM__WI, ahead, a);
+                JEM__FN(correlate)(g, v, hi - lo, s * JEM__WI, from, ahead, a);
             }
             JEM__REPEAT(o, JEM__WO)
                 JEM__REPEAT(i, JEM__WI) JEM__STORE(acc + (o * JEM__WI + i) * JEM__VL, a[o][i]);
@@ -8169,7 +8176,7 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
                              ((ptrdiff_t)s * oblocks + ob) * all * JEM__WO * JEM__VL;
             JEM__V acc[JEM__WO][JEM__WI];
             JEM__REPEAT(o, JEM__WO) JEM__REPEAT(c, JEM__WI) acc[o][c] = JEM__SET(0.0f);
-            JEM__FN(correlate)(g, v, all, JEM__WI, NULL, acc);
+            JEM__FN(correlate)(g, v, all, JEM__WI, NULL, 0, acc);
             JEM__REPEAT(o, JEM__WO)
                 JEM__REPEAT(c, JEM__WI)
                     JEM__STORE(lanes + (s * cells + o * JEM__WI + c) * JEM__VL, acc[o][c]);
