@@ -99,39 +99,29 @@ static inline void subject_sgld(subject *s, int steps) {
     jem_sgld(s->ctx, jem_logp, s->net, s->x, &walk, &s->rng);
 }
 
-/* Cross-entropy of the images, contrastive divergence between them and the chains, Adam. Tells the
-   loss and its gradient's norm. The rate is small, so that any number of updates stays sane. */
-static inline void subject_update(subject *s, float *loss, float *norm) {
-    const jem_loss_weights how = { 1, 1, 0, 0 };
+/* Cross-entropy of the images, Adam, and contrastive divergence between them and the chains, or
+   score matching in its place. Tells the loss and its gradient's norm. The rate is small, so that
+   any number of updates stays sane. */
+static inline void subject_update(subject *s, int score, float *loss, float *norm) {
+    const jem_loss_weights how = { 1, score ? 0.0f : 1.0f, 0, 0 };
     const jem_net *net = s->net;
+    jem_score_desc noise;
     jem_loss_terms terms;
+    memset(&noise, 0, sizeof noise);
+    noise.sigma = s->sigma;
     if (!s->optim) s->optim = jem_optim_create(s->net, NULL);
     const jem_mark mark = jem_begin(s->ctx);
     jem_tensor *x = jem_input(s->ctx, s->data, s->n, net->channels, net->height, net->width);
-    jem_tensor *l = jem_loss(s->net, &how, x, s->labels, NULL, s->x, NULL, &terms);
+    jem_tensor *l = jem_loss(s->net, &how, x, s->labels, NULL, score ? NULL : s->x, NULL, &terms);
+    if (score) {
+        jem_noise_levels(&s->rng, s->n, 0.12f, 2, s->sigma);
+        l = jem_add(s->ctx, l, jem_score_matching(s->ctx, jem_logp, s->net, x, &noise, &s->rng,
+                                                  NULL));
+    }
     jem_zero_grad(s->net);
     jem_backward(l);
     *loss = l ? jem_item(l) : 0;
     jem_optim_step(s->optim, 1e-6f, norm);
-    jem_end(s->ctx, mark);
-}
-
-/* The same with score matching in the place of chains. */
-static inline void subject_score(subject *s) {
-    const jem_loss_weights how = { 1, 0, 0, 0 };
-    jem_score_desc noise;
-    memset(&noise, 0, sizeof noise);
-    noise.sigma = s->sigma;
-    if (!s->optim) s->optim = jem_optim_create(s->net, NULL);
-    jem_noise_levels(&s->rng, s->n, 0.12f, 2, s->sigma);
-    const jem_mark mark = jem_begin(s->ctx);
-    jem_tensor *x = jem_input(s->ctx, s->data, s->n, s->net->channels, s->net->height,
-                              s->net->width);
-    jem_tensor *score = jem_score_matching(s->ctx, jem_logp, s->net, x, &noise, &s->rng, NULL);
-    jem_tensor *classes = jem_loss(s->net, &how, x, s->labels, NULL, NULL, NULL, NULL);
-    jem_zero_grad(s->net);
-    jem_backward(jem_add(s->ctx, classes, score));
-    jem_optim_step(s->optim, 1e-6f, NULL);
     jem_end(s->ctx, mark);
 }
 

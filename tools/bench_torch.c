@@ -35,7 +35,7 @@ static void run(subject *s, const char *what) {
     if (!strcmp(what, "one-image")) jem_classify(s->net, s->data, 1, &answer);
     if (strstr(what, "sgld")) subject_sgld(s, 1);
     if (!strcmp(what, "iteration")) subject_sgld(s, CHAIN);
-    if (!strcmp(what, "update") || !strcmp(what, "iteration")) subject_update(s, &loss, &norm);
+    if (!strcmp(what, "update") || !strcmp(what, "iteration")) subject_update(s, 0, &loss, &norm);
 }
 
 static double milliseconds(subject *s, const char *what, int runs) {
@@ -65,7 +65,7 @@ static void answers(subject *s, const char *path) {
         jem_grad(jem_logsumexp(s->ctx, y), s->x);
         jem_read_grad(s->x, gradient);
         jem_end(s->ctx, mark);
-        subject_update(s, &update[0], &update[1]);
+        subject_update(s, 0, &update[0], &update[1]);
     }
     jem_archive_add(a, "x", JEM_F32, 4, images, x);
     jem_archive_add(a, "data", JEM_F32, 4, images, s->data);
