@@ -79,3 +79,25 @@ rows | while IFS='|' read -r name options; do
         --iters "$(cat "$length")"
 done
 rm -rf "$dir/try"
+
+echo
+echo "| | updates | accuracy | -log p(y\\|x) | recognised, of the class | went back |"
+echo "| --- | --: | --: | --: | --: | --: |"
+rows | while IFS='|' read -r name options; do
+    name=${name%"*"}
+    [ -s "$dir/$dataset-$name.txt" ] &&
+        awk -v name="$name" -v updates="$(cat "$dir/$dataset-$name.updates")" '
+            function after(word) {
+                if (!match($0, word " [0-9.]+")) return "?"
+                return substr($0, RSTART + length(word) + 1, RLENGTH - length(word) - 1)
+            }
+            {
+                right = right " " after("accuracy"); nll = nll " " after("y.x.")
+                back = back " " after("retries:"); sub(/.* samples /, "are ")
+                seen = seen ", " after("are"); sub(/.* recognised,/, "of")
+                seen = seen " " after("of")
+            }
+            END { print "| " name " | " updates " |" right " |" nll " | " substr(seen, 3) " |" \
+                back " |" }' "$dir/$dataset-$name.txt"
+done
+true
