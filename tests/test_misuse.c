@@ -21,7 +21,8 @@ static void test_trainer(jem_ctx *ctx) {
 #define FIELD(name, negative) { #name, offsetof(jem_train_desc, name), negative }
     static const field fields[] = {
         FIELD(lr, 0), FIELD(w_ce, 0), FIELD(w_cd, 0), FIELD(w_cd_class, 0), FIELD(w_score, 0),
-        FIELD(w_kl, 0), FIELD(entropy, 0), FIELD(sam, 0), FIELD(energy_l2, 0), FIELD(input_noise, 0), FIELD(noise_lo, 0), FIELD(reinit, 0),
+        FIELD(w_kl, 0), FIELD(entropy, 0), FIELD(sam, 0), FIELD(energy_l2, 0),
+        FIELD(input_noise, 0), FIELD(noise_lo, 0), FIELD(reinit, 0),
         FIELD(optim.beta1, 0), FIELD(optim.beta2, 0), FIELD(optim.eps, 0), FIELD(optim.momentum, 0),
         FIELD(optim.weight_decay, 0), FIELD(optim.clip, 0), FIELD(optim.ema, 0)
     };
@@ -48,6 +49,15 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "sgld.steps = 0"), "a KL without a walk");
     d = jem_train_desc_default(), d.noise_hi = .01f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "noise_hi = 0.01"), "noise");
+    const float x[2] = { 0 };
+    const int label = 0;
+    jem_trainer *tr = jem_trainer_create(net, NULL);
+    for (int i = 0; i < 2; i++) {
+        const jem_stats s = jem_train_step(tr, i ? x : NULL, i ? NULL : &label, 1);
+        CHECK(s.status == JEM_BAD_ARGUMENT && says(ctx, "1 labelled, 0 unlabelled images: data or "
+              "labels are NULL"), "%s: %s", i ? "labels" : "images", jem_error(ctx));
+    }
+    jem_trainer_free(tr);
     jem_net_free(net);
 }
 
@@ -106,7 +116,9 @@ static void test_null(jem_ctx *ctx) {
     CHECK(jem_learning_rate(NULL, 0.5f, 3) == 0.5f, "no schedule");
     CHECK(jem_classify(NULL, x, 1, &a) == JEM_BAD_ARGUMENT, "no net");
     CHECK(jem_read(NULL, x) && jem_backward(NULL) && jem_grad(NULL, NULL), "no tensor");
-    CHECK(!jem_ok(NULL) && jem_memory(NULL).bytes == 0 && jem_ctx_threads(NULL) == 1, "no context");
+    const jem_memory_stats none = jem_memory(NULL);
+    CHECK(none.bytes == 0 && none.peak == 0 && none.allocations == 0, "no context");
+    CHECK(!jem_ok(NULL) && jem_ctx_threads(NULL) == 1, "no context");
     jem_net *net = small_net(ctx);
     CHECK(!jem_net_find(net, NULL) && jem_ok(ctx), "no name");
     CHECK(jem_classify(net, NULL, 1, &a) && says(ctx, "NULL"), "no images");

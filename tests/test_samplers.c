@@ -379,9 +379,16 @@ static void test_buffer(jem_ctx *ctx) {
 
     labels[1] = CLASSES, slot[1] = CAPACITY;
     CHECK(jem_buffer_draw(b, &rng, 2, labels, 0, x, slot) == JEM_BAD_ARGUMENT &&
-          says(ctx, "label 5"), "a label outside");
+          says(ctx, "label 5 of 1 is not in 0..4"), "a label outside: %s", jem_error(ctx));
     slot[0] = 0, slot[1] = CAPACITY;
-    CHECK(jem_buffer_put(b, 2, slot, x) == JEM_BAD_ARGUMENT && says(ctx, "103"), "a slot outside");
+    CHECK(jem_buffer_put(b, 2, slot, x) == JEM_BAD_ARGUMENT &&
+          says(ctx, "slot 103 is not in 0..102"), "a slot outside: %s", jem_error(ctx));
+    for (int i = 0; i < 20; i++) slot[i] = CAPACITY - 1 - i;
+    CHECK(jem_buffer_put(b, 20, slot, put) == JEM_OK && b->visits[CAPACITY - 1] > 0, "put again");
+    CHECK(jem_buffer_restart(b, &rng, 4, 5) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < CAPACITY; i++) bad += b->visits[i] != 0;
+    for (int i = 0; i < CAPACITY * SIZE; i++) bad += !(b->data[i] >= 4 && b->data[i] < 5);
+    CHECK(bad == 0, "restarted: %d wrong", bad);
     CHECK(!jem_buffer_create(ctx, 4, 1, 1, 1, 5, &rng) && says(ctx, "capacity 4"), "too few slots");
     CHECK(!jem_buffer_create(ctx, 4, 1, 0, 1, 0, &rng) && says(ctx, "(1,0,1)"), "no image");
     CHECK(!jem_buffer_create(ctx, 4, 1, 1, 1, 0, NULL) && says(ctx, "rng"), "no rng");
