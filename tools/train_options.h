@@ -211,7 +211,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
 };
 typedef char train_table_fits[sizeof train_table / sizeof *train_table <= OPTIONS_MAX ? 1 : -1];
 
-/* What is best for a data set, in the fast preset: examples/models/README.md tells how it was found. */
+/* What is best for a data set, in the fast preset; examples/models/recipes.md: how it was found. */
 static const struct { const char *dataset, *name, *value; } train_fast[] = {
     { "mnist", "iters", "18000" }, { "mnist", "warmup-iters", "200" }, { "mnist", "lr", "1.5e-3" },
     { "mnist", "n-valid", "5000" }, { "mnist", "print-every", "100" },
