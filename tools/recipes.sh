@@ -88,12 +88,12 @@ rows | while IFS='|' read -r name options; do
     [ -s "$dir/$dataset-$name.txt" ] &&
         awk -v name="$name" -v updates="$(cat "$dir/$dataset-$name.updates")" '
             function after(word) {
-                if (!match($0, word " [0-9.]+")) return "?"
+                if (!match($0, word " [0-9.]+")) return "-"
                 return substr($0, RSTART + length(word) + 1, RLENGTH - length(word) - 1)
             }
             {
                 right = right " " after("accuracy"); nll = nll " " after("y.x.")
-                back = back " " after("retries:"); sub(/.* samples /, "are ")
+                back = back " " (/gave up/ ? "gave up" : after("retries:")); sub(/.* samples /, "are ")
                 seen = seen ", " after("are"); sub(/.* recognised,/, "of")
                 seen = seen " " after("of")
             }

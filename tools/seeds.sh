@@ -1,6 +1,7 @@
 #!/bin/sh
 # Does it depend on luck? The same training from seed after seed, a line each: accuracy on test
-# images, -log p(y|x), how often the run had to go back, and what a judge says of 200 samples.
+# images, -log p(y|x), how often the run had to go back (or that it gave up), and what a judge says
+# of 200 samples.
 #     tools/seeds.sh DATASET [OPTIONS OF jem train]    SEEDS="1 2 3"; `demo` is `make demo`'s run
 # Lines are kept in build/seeds/DATASET.txt: a seed that has one there is not run again. JUDGE="..."
 # are further options for the judge's samples, NAME is another name for what is kept.
@@ -35,7 +36,11 @@ for seed in $seeds; do
     else
         if ! "$build/jem" train --preset fast --dataset "$dataset" --seed "$seed" --out "$out" "$@" \
             >"$log" 2>&1
-        then echo "seed $seed: failed"; tail -n 3 "$log"; continue
+        then
+            if tail -n 1 "$log" | grep -q "gave up"; then echo "seed $seed: gave up" >>"$table"
+            else echo "seed $seed: failed"; tail -n 3 "$log"
+            fi
+            continue
         fi
         "$build/jem" export "$out/last.safetensors" "$out.safetensors" >>"$log" 2>&1
         said=$(sed -n 's/^trained in .*test images: //p' "$log")
