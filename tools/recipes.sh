@@ -2,9 +2,9 @@
 # Does every part of a recipe earn its place? A row per change of the fast preset, all of the same
 # processor time, two seeds each (tools/seeds.sh), for the tables in examples/models/recipes.md.
 #     tools/recipes.sh DATASET SECONDS [OPTIONS OF jem train]   SEEDS="1 2"; ROWS="NAME..." for some
-# The preset's first row says how many updates fit into the time; a row that works differently (*) is
-# timed in turns with the preset, so that a machine of changing speed is no advantage. Everything is
-# kept in build/seeds, and what is there is not run again.
+# The preset's row says how many updates fit into the time; a row that works differently (*) is timed
+# in turns with the preset, so that a machine of changing speed is no advantage. Everything is kept
+# in build/seeds, and what is there is not run again.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 [ $# -ge 2 ] || { echo "tools/recipes.sh DATASET SECONDS [OPTIONS OF jem train]"; exit 2; }
@@ -93,7 +93,8 @@ rows | while IFS='|' read -r name options; do
             }
             {
                 right = right " " after("accuracy"); nll = nll " " after("y.x.")
-                back = back " " (/gave up/ ? "gave up" : after("retries:")); sub(/.* samples /, "are ")
+                back = back " " (/gave up/ ? "gave up" : after("retries:"))
+                sub(/.* samples /, "are ")
                 seen = seen ", " after("are"); sub(/.* recognised,/, "of")
                 seen = seen " " after("of")
             }

@@ -34,8 +34,8 @@ for seed in $seeds; do
         cp build/digits.safetensors "$out.safetensors"
         said=$(sed -n 's/^trained in .*recognised: /accuracy /p' "$log")
     else
-        if ! "$build/jem" train --preset fast --dataset "$dataset" --seed "$seed" --out "$out" "$@" \
-            >"$log" 2>&1
+        if ! "$build/jem" train --preset fast --dataset "$dataset" --seed "$seed" --out "$out" \
+            "$@" >"$log" 2>&1
         then
             if tail -n 1 "$log" | grep -q "gave up"; then echo "seed $seed: gave up" >>"$table"
             else echo "seed $seed: failed"; tail -n 3 "$log"
