@@ -87,6 +87,10 @@
        context keeps the FIRST error, with the op's name and the shapes or the file: jem_error(ctx).
        While it keeps one, ops return NULL, and an op that is given NULL returns NULL, so you can
        write a whole expression and check once at its end. jem_clear_error(ctx) clears the error.
+   DESCRIPTIONS
+       A jem_..._desc begins as jem_..._desc_default(), in which you change what you like: zero is a
+       value. NULL is the default. (jem_ctx_desc and jem_pixels_desc have none: there zero means
+       default.) An rng must be given, unless its function says that NULL will do.
    MEMORY
        Everything belongs to a context and is allocated with its two functions. Tensors live on the
        context's tape, an arena: jem_end frees all tensors made since jem_begin (jem_reset: all of
@@ -634,7 +638,8 @@ JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x
        L_KL = mean E(x; held) - entropy H(x),      x = x' + step_size d log p(x')/dx' + noise
 
    whose gradient flows through the last step. H, the entropy of samples of d pixels, is d mean
-   log(distance to the nearest other) and a constant (Kozachenko & Leonenko 1987). entropy: 1, 0 */
+   log(distance to the nearest other) and a constant (Kozachenko & Leonenko 1987). entropy:
+   1 as in the paper, 0 to leave H out. */
 JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *desc, float entropy, jem_rng *rng);
 
@@ -680,7 +685,7 @@ JEM_API jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *
                              const jem_fresh_desc *desc, jem_rng *rng);
 
 /* A replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0,
-   the slots of class y begin at y*capacity/classes. data[capacity][c][h][w], visits[capacity]. */
+   the slots of class y begin at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
 typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
@@ -981,8 +986,8 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
    U(-1,1), and guidance 1. */
 JEM_API jem_fresh_desc jem_net_fresh(const jem_net *net);
 JEM_API jem_guide jem_net_guide(jem_net *net, const int *labels);
-/* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way, from U(lo,hi) of
-   the pixels. The same seed gives the same samples. */
+/* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
+   from U(lo,hi) of the pixels. The same seed gives the same samples. */
 JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
                               const jem_pixels_desc *desc, unsigned char *pixels);
 

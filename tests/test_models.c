@@ -108,6 +108,8 @@ int main(void) {
                   net->width);
             CHECK(is(net, "class.0", s->first) && is(net, "class.9", s->last) &&
                   is(net, "train.dataset", s->dataset), "%s: not of %s", s->path, s->dataset);
+            const char *data = jem_net_meta(net, "train.data");    /* a folder here is not there */
+            CHECK(!data || !strcmp(data, "data"), "%s: its data are in %s", s->path, data);
             holds(net, s);
             dreams(net, s);
             if (i == 0) knows_digits(net);

@@ -10,7 +10,8 @@
        digits          examples/data/digits.png: 9000 for training, 1000 held out
        mnist fashion-mnist cifar10 cifar100        from data/NAME, where tools/get-data puts them
        a folder        with one of the following in it, found out by the names of the files:
-                       *train-images*, *train-labels*, *t10k- or test-*    IDX, packed (gzip) or not
+                       *train-images*idx*, *train-labels*idx*,
+                       *t10k- or *test-images*idx* ..              IDX, packed (gzip) or not
                        data_batch_1.bin .. _5.bin, test_batch.bin          CIFAR-10
                        train.bin, test.bin                                 CIFAR-100 (fine labels)
                        data_batch_1.png .. , train_lables.json, test_...   the npm package
@@ -498,8 +499,9 @@ static inline int data__load_idx(data__job *job, const char *folder) {
     if (!data__find_idx(job, folder, job->test, "images", path) ||
         !data__find_idx(job, folder, job->test, "labels", labels_path))
         return data__bad(job, folder, job->test
-                         ? "there are no IDX files *t10k-images* and *t10k-labels* in it"
-                         : "there are no IDX files *train-images* and *train-labels* in it");
+                         ? "there are no IDX files *t10k-images*idx* and *t10k-labels*idx* in it"
+                         : "there are no IDX files *train-images*idx* and *train-labels*idx* in "
+                           "it");
     unsigned char *image_bytes = data__idx(job, path, 1, shape, &pixels);
     unsigned char *label_bytes = image_bytes ? data__idx(job, labels_path, 0, labels_shape, &labels)
                                              : NULL;

@@ -736,7 +736,7 @@ static const option ood_table_options[] = {
     USES_COMMON("1000", "ood.png"), USES_BESIDE,
     { "other", OPTION_TEXT, OPTION_NOW, USES_AT(other), "NAMES",
       NO_PRESETS("mnist,fashion-mnist,cifar10"), 0, 0,
-      "other data sets or folders to compare with, besides synthetic images" },
+      "other data sets or folders (no blanks) to compare with, besides synthetic images" },
     { "measure", OPTION_CHOICE, OPTION_NOW, USES_AT(measure), "auroc|aupr|fpr95",
       NO_PRESETS("auroc"), 0, 0, "what the table shows" },
     { "save", OPTION_TEXT, OPTION_NOW, USES_AT(save), "FILE", NO_PRESETS(""), 0, 0,
@@ -852,8 +852,9 @@ static int uses_command(int argc, char **argv) {
     int n = 0;
     const struct use *what = NULL;
     for (size_t i = 0; i < sizeof uses_known / sizeof *uses_known; i++)
-        for (int k = 2; k < argc && k < 4; k++)
-            if (!strcmp(argv[k], uses_known[i].name)) what = &uses_known[i];
+        for (int k = 2; k < argc; k++)             /* behind an option may stand its value */
+            if (!strcmp(argv[k], uses_known[i].name) && (k == 2 || *argv[k - 1] != '-'))
+                what = &uses_known[i];
     if (!what) return eval_command(argc, argv);
     options *o = &table;
     memset(o, 0, sizeof *o);

@@ -10,7 +10,7 @@
 
 typedef struct judge_options {
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], out[OPTION_TEXT_SIZE];
-    int iters, mirror, seed, precision, threads;
+    int iters, mirror, seed, precision, threads, max_memory, max_file, max_picture;
 } judge_options;
 
 #define JUDGE_AT(field) offsetof(judge_options, field)
@@ -30,7 +30,8 @@ static const option judge_table[] = {
     { "precision", OPTION_CHOICE, OPTION_NOW, JUDGE_AT(precision), "exact|fast|direct|bf16",
       NO_PRESETS("fast"), 0, 0, "arithmetic" },
     { "threads", OPTION_INT, OPTION_NOW, JUDGE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
-      "(0: all cores; results do not depend on it)" }
+      "(0: all cores; results do not depend on it)" },
+    LIMIT_OPTIONS(judge_options, "0")
 };
 
 enum { JUDGE_REAL = 64, JUDGE_FALSE = 32, JUDGE_BATCH = JUDGE_REAL + JUDGE_FALSE };
@@ -175,7 +176,9 @@ static int judge_make(const judge_options *o) {
     data_desc desc;
     char error[512];
     memset(&desc, 0, sizeof desc), memset(&test, 0, sizeof test);
-    desc.root = o->data;
+    limit_memory(o->max_memory);
+    desc.root = o->data, desc.file_mb = o->max_file, desc.picture_mb = o->max_picture;
+    desc.memory_mb = budget.most / 1e6;
     if (!data_load(&train, o->dataset, "train", &desc, error, sizeof error))
         return fprintf(stderr, "jem judge: %s\n", error), 1;
     desc.channels = train.c, desc.height = train.h, desc.width = train.w;

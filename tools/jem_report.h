@@ -257,7 +257,7 @@ static int run_caught(int (*command)(int argc, char **argv), command_line *c, ch
 typedef struct report_options {
     char out[OPTION_TEXT_SIZE], dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];
     char beside[OPTION_TEXT_SIZE], judge[OPTION_TEXT_SIZE];
-    int n, threads;
+    int n, threads, max_memory, max_file, max_picture;
     float minutes;
 } report_options;
 
@@ -366,6 +366,9 @@ static void section_command(const card *r, const struct section *s, const char *
     if (s->flags & COUNTS) add_number(c, "--n", n);
     if (s->flags & OF_DATA && *set) add_words(c, "--dataset", set);
     if (s->flags & OF_DATA && *root) add_words(c, "--data", root);
+    if (s->flags & OF_DATA && r->o->max_memory) add_number(c, "--max-memory", r->o->max_memory);
+    if (s->flags & OF_DATA && r->o->max_file) add_number(c, "--max-file", r->o->max_file);
+    if (s->flags & OF_DATA && r->o->max_picture) add_number(c, "--max-picture", r->o->max_picture);
     if (s->flags & OF_TWO && *r->o->beside) add_words(c, "--beside", r->o->beside);
     if (s->flags & OF_JUDGE && *r->o->judge) add_words(c, "--judge", r->o->judge);
 }
@@ -547,7 +550,8 @@ static int write_page(const card *r, FILE *to) {
 /* What the sections need to know of the model; 0 and a line on stderr if it cannot be opened. */
 static int look_at_model(card *r) {
     model m;
-    if (!model_open(&m, "jem report", r->model, r->o->threads, JEM_FAST, 0))
+    if (!model_open(&m, "jem report", r->model, r->o->threads, JEM_FAST,
+                    r->o->max_memory))
         return model_close(&m), 0;
     const jem_net *net = m.net;
     const jem_entry *b = jem_archive_find(m.archive, "replay_buffer");
@@ -641,7 +645,13 @@ static const option report_table[] = {
     { "minutes", OPTION_FLOAT, OPTION_NOW, REPORT_AT(minutes), "X", NO_PRESETS("0"), 0, 1e6,
       "take about so long, with fewer images where needed (0: as long as it takes)" },
     { "threads", OPTION_INT, OPTION_NOW, REPORT_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
-      "(0: all; the result is the same)" }
+      "(0: all; the result is the same)" },
+    { "max-memory", OPTION_INT, OPTION_NOW, REPORT_AT(max_memory), "MB", NO_PRESETS("0"), 0, 1e9,
+      "as in jem eval, like the next two (0: as there)" },
+    { "max-file", OPTION_INT, OPTION_NOW, REPORT_AT(max_file), "MB", NO_PRESETS("0"), 0, 2000,
+      "refuse larger files of data" },
+    { "max-picture", OPTION_INT, OPTION_NOW, REPORT_AT(max_picture), "MB", NO_PRESETS("0"), 0,
+      8000, "refuse pictures whose pixels take more" }
 };
 
 /* The model of a run, if it is a folder; a name that does not look like an option. */

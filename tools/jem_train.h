@@ -200,12 +200,19 @@ static int holds_a_run(const run *r) {
     return path_in(path, r, "last.safetensors") && !stat(path, &s);
 }
 
+/* What stands around a path in a command that is printed, for a shell to take it as one word. */
+static const char *quote_of(const char *path) {
+    const size_t plain = strspn(path, "abcdefghijklmnopqrstuvwxyz" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                      "0123456789._-/+,:@%=");
+    return path[plain] && !strchr(path, '\'') ? "'" : "";
+}
+
 /* A new run takes an empty place. */
 static int is_free(run *r) {
     char text[700];
     if (team.rank || !holds_a_run(r)) return 1;
-    snprintf(text, sizeof text, "/last.safetensors is there already: --resume %s continues it, "
-             "--out DIR starts another", r->o->out);
+    snprintf(text, sizeof text, "/last.safetensors is there already: --resume %s%s%s continues it, "
+             "--out DIR starts another", quote_of(r->o->out), r->o->out, quote_of(r->o->out));
     return complain(r, 2, r->o->out, text);
 }
 
@@ -1363,8 +1370,8 @@ static int train_command(int argc, char **argv) {
         ok = log_open(&r, r.update) && (r.update || save(&r)) && train(&r);
         if (isatty(1) && r.shown > 0 && r.update < r.total) printf("\n");
         if (ok && r.update < r.total) {
-            printf("stopped after update %d; to go on: jem train --resume %s\n", r.update,
-                   values.out);
+            printf("stopped after update %d; to go on: jem train --resume %s%s%s\n", r.update,
+                   quote_of(values.out), values.out, quote_of(values.out));
             r.status = train_signal ? 128 + train_signal : 0;
         } else if (ok) {
             signal(SIGINT, SIG_DFL), signal(SIGTERM, SIG_DFL);     /* all is saved */

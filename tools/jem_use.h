@@ -655,8 +655,9 @@ static int eval_command(int argc, char **argv) {
     o->command = "jem eval", o->table = eval_table, o->values = &values;
     o->count = (int)(sizeof eval_table / sizeof *eval_table);
     if (argc > 60) return fprintf(stderr, "jem eval: too many arguments\n"), 2;
-    const int read = read_options(o, argc, argv, words, &n, 1, 1,
-                                  "jem eval MODEL [OPTIONS]: accuracy and log-likelihood");
+    const int read = read_options(o, argc, argv, words, &n, 1, 1, "jem eval MODEL [calibration|ood|"
+                                  "attack|impute|samples] [OPTIONS]: accuracy and log-likelihood, "
+                                  "or what is named");
     if (read >= 0) return read;
     int status = 1;
     if (model_open(&m, o->command, words[0], values.threads, values.precision, values.max_memory))
@@ -781,8 +782,9 @@ static int info_file(const char *path) {
         fprintf(stderr, "jem info: %s\n", jem_error(ctx));
         ok = 0;
     } else {
-        printf("  no description of a network: not made by jem (tools/pt2safetensors.py makes one "
-               "for the reference's checkpoints)\n");
+        printf("%s\n", jem_archive_meta(a, "judge.shape") ? "  a judge of samples, for jem eval "
+               "MODEL samples --judge FILE" : "  no description of a network: not made by jem "
+               "(tools/pt2safetensors.py makes one for the reference's checkpoints)");
         for (int i = 0; i < jem_archive_count(a) && i < 40; i++)
             print_tensor(jem_archive_at(a, i));
         if (jem_archive_count(a) > 40) printf("    ...\n");
@@ -813,6 +815,7 @@ static int info_command(int argc, char **argv) {
     return failed > 0;
 }
 
+/* What the run took from its machine is of no use on another. */
 static int export_command(int argc, char **argv) {
     static const char usage[] = "jem export FROM TO: copies the network of a checkpoint, without "
                                 "optimiser and buffer\n";
@@ -826,7 +829,9 @@ static int export_command(int argc, char **argv) {
         return fprintf(stderr, "jem export: %s and %s are one file\n", word[0], word[1]), 2;
     int status = 1;
     if (model_open(&m, "jem export", word[0], 1, 0, USE_MEMORY)) {
-        status = jem_save(m.net, word[1]) != JEM_OK;
+        status = jem_net_set_meta(m.net, OPTION_PREFIX "data", NULL) != JEM_OK ||
+                 jem_net_set_meta(m.net, OPTION_PREFIX "threads", NULL) != JEM_OK ||
+                 jem_save(m.net, word[1]) != JEM_OK;
         if (status) model_fail("jem export", &m);
         else printf("%s: %ld parameters\n", word[1], (long)jem_net_size(m.net));
     }

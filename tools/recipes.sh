@@ -10,9 +10,15 @@ cd "$(dirname "$0")/.." || exit 1
 [ $# -ge 2 ] || { echo "tools/recipes.sh DATASET SECONDS [OPTIONS OF jem train]"; exit 2; }
 build=${BUILD:-build} dataset=$1 seconds=$2
 shift 2
-dir=$build/seeds
+dir=$build/seeds data=$(echo "$dataset" | tr / _)
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 mkdir -p "$dir"
+asked=$dir/$data.asked
+[ -s "$asked" ] || echo "$seconds s $*" >"$asked"
+if [ "$(cat "$asked")" != "$seconds s $*" ]; then
+    echo "$dir has rows of '$(cat "$asked")', not of '$seconds s $*': BUILD=DIR, or remove them"
+    exit 1
+fi
 
 # name, * where an update costs something else | what is changed
 case $dataset in
@@ -61,7 +67,7 @@ costs() {
 rows | while IFS='|' read -r name options; do
     work=${name#"${name%?}"} name=${name%"*"}
     case " preset ${ROWS:-$name} " in *" $name "*) ;; *) continue ;; esac
-    length=$dir/$dataset-$name.updates first=$dir/$dataset-preset.updates
+    length=$dir/$data-$name.updates first=$dir/$data-preset.updates
     # shellcheck disable=SC2086
     if [ -s "$length" ]; then :
     elif [ "$name" = preset ]; then
@@ -75,9 +81,9 @@ rows | while IFS='|' read -r name options; do
     if [ ! -s "$length" ]; then echo "$name: failed"; tail -n 3 "$dir/try.log"; continue; fi
     echo "$name, $(cat "$length") updates"
     # shellcheck disable=SC2086
-    SEEDS=${SEEDS:-1 2} NAME=$dataset-$name sh tools/seeds.sh "$dataset" "$@" $options \
-        --iters "$(cat "$length")"
-done
+    SEEDS=${SEEDS:-1 2} KEPT=$data-$name sh tools/seeds.sh "$dataset" "$@" $options \
+        --iters "$(cat "$length")" || exit
+done || exit
 rm -rf "$dir/try"
 
 echo
@@ -85,13 +91,13 @@ echo "| | updates | accuracy | -log p(y\\|x) | recognised, of the class | went b
 echo "| --- | --: | --: | --: | --: | --: |"
 rows | while IFS='|' read -r name options; do
     name=${name%"*"}
-    [ -s "$dir/$dataset-$name.txt" ] &&
-        awk -v name="$name" -v updates="$(cat "$dir/$dataset-$name.updates")" '
+    [ -s "$dir/$data-$name.txt" ] &&
+        awk -v name="$name" -v updates="$(cat "$dir/$data-$name.updates")" '
             function after(word) {
                 if (!match($0, word " [0-9.]+")) return "-"
                 return substr($0, RSTART + length(word) + 1, RLENGTH - length(word) - 1)
             }
-            {
+            /^seed / {
                 right = right " " after("accuracy"); nll = nll " " after("y.x.")
                 back = back " " (/gave up/ ? "gave up" : after("retries:"))
                 sub(/.* samples /, "are ")
@@ -99,6 +105,6 @@ rows | while IFS='|' read -r name options; do
                 seen = seen " " after("of")
             }
             END { print "| " name " | " updates " |" right " |" nll " | " substr(seen, 3) " |" \
-                back " |" }' "$dir/$dataset-$name.txt"
+                back " |" }' "$dir/$data-$name.txt"
 done
 true

@@ -3,16 +3,22 @@
 # images, -log p(y|x), how often the run had to go back (or that it gave up), and what a judge says
 # of 200 samples.
 #     tools/seeds.sh DATASET [OPTIONS OF jem train]    SEEDS="1 2 3"; `demo` is `make demo`'s run
-# Lines are kept in build/seeds/DATASET.txt: a seed that has one there is not run again. JUDGE="..."
-# are further options for the judge's samples, NAME is another name for what is kept.
+# Lines are kept in build/seeds/DATASET.txt, below what was asked: a seed that has one there is not
+# run again, and what was asked otherwise must be kept under another name, KEPT=NAME. JUDGE="..." are
+# further options for the judge's samples.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build} dataset=${1:-demo} seeds=${SEEDS:-1 2 3}
 [ $# -gt 0 ] && shift
-name=${NAME:-$dataset} dir=$build/seeds table=$build/seeds/${NAME:-$dataset}.txt
+name=$(echo "${KEPT:-$dataset}" | tr / _) dir=$build/seeds failed=0
+table=$dir/$name.txt asked="$dataset${*:+ $*}"
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 mkdir -p "$dir"
-touch "$table"
+[ -s "$table" ] || echo "$asked" >"$table"
+if [ "$(head -n 1 "$table")" != "$asked" ]; then
+    echo "$table is of '$(head -n 1 "$table")', not of '$asked': KEPT=NAME keeps these elsewhere"
+    exit 1
+fi
 
 # What 200 samples look like to a judge, if there is one for these images; nothing if there is none.
 judged() {
@@ -25,26 +31,33 @@ judged() {
             " of the class asked for" }'
 }
 
+# A training that was interrupted ends this, too; one that gave up is a result.
+trained() {
+    "$@" >"$log" 2>&1
+    status=$?
+    [ $status -gt 128 ] && exit $status
+    [ $status = 0 ] && return 0
+    if tail -n 1 "$log" | grep -q "gave up"; then echo "seed $seed: gave up" >>"$table"
+    else failed=1; echo "seed $seed: failed"; tail -n 3 "$log"
+    fi
+    return 1
+}
+
 for seed in $seeds; do
     grep -q "^seed $seed: " "$table" && continue
     out=$dir/$name-$seed log=$dir/$name-$seed.log
     rm -rf "$out"
     if [ "$dataset" = demo ]; then
-        if ! "$build/demo" --seed "$seed" >"$log" 2>&1; then echo "seed $seed: failed"; continue; fi
+        trained "$build/demo" --seed "$seed" || continue
         cp build/digits.safetensors "$out.safetensors"
         said=$(sed -n 's/^trained in .*recognised: /accuracy /p' "$log")
     else
-        if ! "$build/jem" train --preset fast --dataset "$dataset" --seed "$seed" --out "$out" \
-            "$@" >"$log" 2>&1
-        then
-            if tail -n 1 "$log" | grep -q "gave up"; then echo "seed $seed: gave up" >>"$table"
-            else echo "seed $seed: failed"; tail -n 3 "$log"
-            fi
-            continue
-        fi
+        trained "$build/jem" train --preset fast --dataset "$dataset" --seed "$seed" --out "$out" \
+            "$@" || continue
         "$build/jem" export "$out/last.safetensors" "$out.safetensors" >>"$log" 2>&1
         said=$(sed -n 's/^trained in .*test images: //p' "$log")
     fi
     echo "seed $seed: $said; $(judged "$out.safetensors")" | sed 's/; $//' >>"$table"
 done
 cat "$table"
+exit $failed
