@@ -271,7 +271,7 @@ typedef struct jem_tensor {
 } jem_tensor;
 
 /* jem_end frees all tensors made since the jem_begin that returned `mark`. Pairs may nest. Using a
-   tensor after that is reported as an error. */
+   tensor after that is reported as an error, until a new tensor takes its place. */
 typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
@@ -1234,10 +1234,26 @@ static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     return (void *)at;
 }
 
+/* Under the address sanitizer, memory that is not in use cannot be touched unnoticed. */
+#if defined(__SANITIZE_ADDRESS__)
+#define JEM__ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define JEM__ASAN 1
+#endif
+#endif
+#ifdef JEM__ASAN
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#endif
+
 static void jem__free(jem_ctx *ctx, void *memory) {
     if (!memory) return;
     jem__head *head = (jem__head *)memory - 1;
     void *start = head->start;
+    ASAN_UNPOISON_MEMORY_REGION(start, head->bytes);
     ctx->held -= head->bytes;
     if (ctx->desc.release) ctx->desc.release(ctx->desc.user, start); else free(start);
 }
@@ -1375,7 +1391,8 @@ __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsi
 #define JEM__FSYNC fsync
 #define JEM__RENAME(from, to) rename(from, to)
 #if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
-extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides it */
+extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides them */
+extern int fchmod(int, mode_t);
 #endif
 #endif
 
@@ -1688,25 +1705,15 @@ float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first 
 
 #define JEM__CHUNK ((size_t)1 << 20)
 
-/* Under the address sanitizer, memory that is not in use cannot be touched unnoticed. */
-#if defined(__SANITIZE_ADDRESS__)
-#define JEM__ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define JEM__ASAN 1
-#endif
-#endif
-#ifdef JEM__ASAN
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
-#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
-#endif
+/* So many floats can be addressed: more would wrap where pointers have 32 bits. */
+#define JEM__FLOATS (PTRDIFF_MAX / 8)
+static void *jem__too_much(jem_ctx *ctx) {
+    return jem__null(ctx, JEM_NO_MEMORY, "out of memory: more asked for than can be addressed");
+}
 
 /* Not zeroed; aligned to 64 bytes. */
 static void *jem__push(jem_ctx *ctx, size_t bytes) {
-    if (bytes > (size_t)-1 / 4)
-        return jem__null(ctx, JEM_NO_MEMORY, "out of memory: more asked for than can be addressed");
+    if (bytes > (size_t)-1 / 4) return jem__too_much(ctx);
     bytes = (bytes + 63) & ~(size_t)63;
     while (ctx->chunk && ctx->used + bytes > ctx->chunk->size && ctx->chunk->next)
         ctx->chunk = ctx->chunk->next, ctx->used = 0;
@@ -1731,7 +1738,8 @@ static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
     return p;
 }
 static float *jem__push_floats(jem_ctx *ctx, ptrdiff_t n) {
-    return (float *)jem__push(ctx, (size_t)n * sizeof(float));
+    return (float *)(n <= JEM__FLOATS ? jem__push(ctx, (size_t)n * sizeof(float))
+                                      : jem__too_much(ctx));
 }
 
 jem_memory_stats jem_memory(const jem_ctx *ctx) {
@@ -1783,6 +1791,7 @@ typedef struct jem__step {
     struct jem__step *in[JEM_MAX_INPUTS];
     int reached;                                   /* the target depends on it */
     int needs;                                     /* its gradient is asked for, or on the way */
+    int gets;                                      /* one that reads it passes its gradient on */
     int runs;                                      /* it is computed in this run */
     int written;                                   /* its gradient has been begun */
     int add[JEM_MAX_INPUTS];                       /* backward adds to that input's gradient */
@@ -1974,7 +1983,8 @@ static jem__node *jem__node_next(jem_ctx *ctx) {
 static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) {
     if (!ctx || ctx->status != JEM_OK) return NULL;
     if (s.n < 1 || s.c < 1 || s.h < 1 || s.w < 1 ||
-        (double)s.n * s.c * s.h * s.w > 1e12 || (double)s.c * s.h * s.w > 1e8)
+        (double)s.n * s.c * s.h * s.w > 1e12 || (double)s.c * s.h * s.w > 1e8 ||
+        (double)jem__groups(s.n) * (double)jem__floats(s) > (double)JEM__FLOATS)
         return (jem__node *)jem__null(ctx, JEM_BAD_SHAPE, "%s: (%d,%d,%d,%d) is not a shape that "
                                       "can be made", what, s.n, s.c, s.h, s.w);
     jem__node *n = jem__node_next(ctx);
@@ -2081,8 +2091,9 @@ jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int 
 }
 
 jem_status jem_write(jem_tensor *leaf, const float *nchw) {
-    if (!leaf || !nchw) return JEM_BAD_ARGUMENT;
+    if (!leaf) return JEM_BAD_ARGUMENT;
     if (!jem__live(leaf, "write")) return leaf->ctx->status;
+    if (!nchw) return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "write: nchw is NULL");
     if (leaf->node->op)
         return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "write: %s is computed (by %s), not a leaf",
                          jem__shape_text(leaf).s, leaf->node->op->name);
@@ -2128,6 +2139,9 @@ static void jem__run_marks(jem__run *r, jem__node *target, jem__node *leaf) {
     }
     for (int i = last; i >= 0; i--) {
         jem__step *s = steps + i;
+        s->needs = s->needs && (s == r->target || s->gets);
+        for (int k = 0; s->needs && k < s->node->inputs; k++)
+            if (s->node->op->backward) s->in[k]->gets = 1;
         s->runs = s->runs && s->node->op && !(s->node->ready && !s->needs);
         for (int k = 0; s->runs && k < s->node->inputs; k++) s->in[k]->runs = 1;
         r->n += s->runs;
@@ -2423,7 +2437,8 @@ static void jem__plan_values(jem__run *r) {
             s->value16_buf = jem__plan_buf(r, from, last16,
                                            jem__bf16_floats(n->t.c, n->t.h, n->t.w));
         if (n->value || until < 0) continue;       /* kept: outside the region */
-        if (jem__has(n, JEM__OP_SHARES) && over->value_buf &&
+        const int read = s->conv ? s->conv->in[0]->value_buf : 0;      /* until the end of s */
+        if (jem__has(n, JEM__OP_SHARES) && over->value_buf && over->value_buf != read &&
             over->node->stride == n->stride && r->bufs[over->value_buf].end == from) {
             s->value_buf = over->value_buf;
             r->bufs[s->value_buf].end = until;
@@ -2487,6 +2502,7 @@ static jem_status jem__plan_layout(jem__run *r) {
             if (o->at + o->size > at) at = o->at + o->size;
         }
         b->at = at;
+        if (at > JEM__FLOATS - b->size) return jem__too_much(r->ctx), JEM_NO_MEMORY;
         if (at + b->size > r->region) r->region = at + b->size;
         int j = n_placed++;
         for (; j > 0 && r->bufs[placed[j - 1]].at > at; j--) placed[j] = placed[j - 1];
@@ -2509,6 +2525,7 @@ static jem_status jem__plan_places(jem__run *r) {
     r->part_step += (16 - r->part_step % 16) % 16 + 16;
     r->region += r->part_step * r->parts;
     r->region = (r->region / 1024 + 1) * 1024 + 16 * JEM_LANES;        /* no power of two apart */
+    if (r->region > JEM__FLOATS / r->slots) return jem__too_much(r->ctx), JEM_NO_MEMORY;
     r->base = jem__push_floats(r->ctx, r->slots * r->region);
     if (!r->base) return JEM_NO_MEMORY;
     r->work.at = r->base + work, r->work.step = r->region, r->work.slots = r->slots;
@@ -2734,7 +2751,9 @@ static jem_status jem__compute(jem_tensor *t, const char *what) {
 void jem_keep(jem_tensor *t) { if (t && t->node) t->node->keep = 1; }
 
 jem_status jem_read(jem_tensor *t, float *nchw) {
-    const jem_status s = nchw ? jem__compute(t, "read") : JEM_BAD_ARGUMENT;
+    if (jem__live(t, "read") && !nchw)
+        return jem__fail(t->ctx, JEM_BAD_ARGUMENT, "read: nchw is NULL");
+    const jem_status s = jem__compute(t, "read");
     if (s == JEM_OK) jem__copy_out(t->node, t->node->value, nchw);
     return s;
 }
@@ -3907,13 +3926,14 @@ static float jem__float(jem__fields *f, const char *key, float value, float lo, 
     return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, 0);
 }
 
-/* A field that stands in a file only where it is not the usual one. */
+/* A field that stands in a file only where it is not the usual one; a file that is not ours (it has
+   no description) says nothing. */
 static float jem__unusual(jem__fields *f, const char *key, float value, float usual, float lo,
                           float hi, int whole) {
     if (f->in ? jem__meta_get(f->in, key) != NULL : value != usual)
         return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, whole);
     if (f->out && !f->status) f->status = jem__meta_set(f->ctx, f->out, key, NULL);
-    return value;
+    return f->in && jem__meta_get(f->in, "jem.net") ? usual : value;
 }
 /* A network's own numbers. */
 static void jem__net_fields(jem__fields *f, jem_net *net) {
@@ -5676,7 +5696,7 @@ static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_s
 typedef struct jem__batch {
     const float *x, *x_data;
     const int *labels;
-    int n, n_data;
+    int n, n_data, apart;                          /* apart: they are not the same */
 } jem__batch;
 typedef struct jem__terms { jem_loss_terms of; jem_tensor *score, *kl; } jem__terms;
 
@@ -5699,9 +5719,10 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
         !(sample_labels = (int *)jem__push(ctx, (size_t)n_neg * sizeof(int)))) return NULL;
     jem_tensor *sample = chains ? jem__negatives(tr, n_neg, sample_labels, &terms->kl) : NULL;
     jem_tensor *labelled = b->n ? jem__labelled(tr, b->x, b->n) : NULL, *data = NULL;
-    if (b->x_data != b->x || (own && chains)) data = jem__noisy(tr, b->x_data, b->n_data);
+    if (b->apart || (own && chains)) data = jem__noisy(tr, b->x_data, b->n_data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
-    if (!b->n && !chains && terms->score) return jem_scale(ctx, terms->score, d->w_score);
+    if (!b->n && !chains && terms->score && !(d->energy_l2 > 0))
+        return jem_scale(ctx, terms->score, d->w_score);
     if (sample_labels) sample_labels += jem__first(tr, n_neg);
     jem_tensor *loss = jem_loss(tr->net, &w, labelled, b->labels, data, sample, sample_labels,
                                 &terms->of);
@@ -5709,17 +5730,27 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     return loss ? jem__accumulate(ctx, loss, d->w_score, terms->score) : NULL;
 }
 
+/* All numbers of a network, on the tape, or NULL; and back. */
+static float *jem__keep_params(const jem_net *net) {
+    ptrdiff_t size = 0;
+    for (const jem_param *p = net->params; p; p = p->next) size += p->size;
+    float *kept = jem__push_floats(net->ctx, size), *at = kept;
+    for (const jem_param *p = net->params; kept && p; at += p->size, p = p->next)
+        memcpy(at, p->value, (size_t)p->size * sizeof *at);
+    return kept;
+}
+static void jem__restore_params(jem_net *net, const float *kept) {
+    for (jem_param *p = net->params; kept && p; kept += p->size, p = p->next)
+        memcpy(p->value, kept, (size_t)p->size * sizeof *kept), jem_param_changed(p);
+}
+
 /* The gradient g of the same loss (images, samples, noise) at w + sam g/||g|| instead of w: so far
    from w, it is about worst there. Weights and running statistics stay as they are. */
 static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss) {
     jem_net *net = tr->net;
     const float norm = jem__grad_norm(tr->optim), share = tr->desc.sam / norm;
-    ptrdiff_t size = 0;
-    for (jem_param *p = net->params; p; p = p->next) size += p->size;
-    float *kept = jem__push_floats(net->ctx, size), *at = kept;
+    const float *kept = jem__keep_params(net);
     if (!kept || !(norm > 0) || !jem__finite(norm)) return net->ctx->status;
-    for (jem_param *p = net->params; p; at += p->size, p = p->next)
-        memcpy(at, p->value, (size_t)p->size * sizeof *at);
     for (int i = 0; i < tr->optim->count; i++) {
         jem_param *p = tr->optim->moments[i].param;
         for (ptrdiff_t j = 0; j < p->size; j++)
@@ -5728,42 +5759,53 @@ static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss) {
     }
     jem_zero_grad(net);
     const jem_status status = jem_backward(loss);
-    for (jem_param *p = net->params; p; kept += p->size, p = p->next)
-        memcpy(p->value, kept, (size_t)p->size * sizeof *at), jem_param_changed(p);
+    jem__restore_params(net, kept);
     return status;
+}
+
+/* What makes no sense is an error, and 0. */
+static int jem__batch_ready(const jem_trainer *tr, jem__batch *b, const float *x, int n) {
+    const int lost = (b->n > 0 && (!b->x || !b->labels)) || (n > 0 && !x), ranks = tr->desc.ranks;
+    jem_ctx *ctx = tr->net->ctx;
+    if (lost || b->n < 0 || n < 0 || (!b->n && !n) || b->n % ranks || n % ranks)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s "
+                         "for %d ranks", b->n, n, lost ? ": data or labels are NULL" : "",
+                         ranks), 0;
+    b->apart = n > 0;
+    if (n > 0) b->x_data = x, b->n_data = n;
+    jem__images_check(tr->net, "train_step", b->x, b->n);
+    if (n > 0) jem__images_check(tr->net, "train_step, unlabelled", x, n);
+    return ctx->status == JEM_OK;
 }
 
 jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
                               const float *x_unlabelled, int n_unlabelled) {
     JEM__ZEROED(jem_stats, s);
     s.status = JEM_BAD_ARGUMENT;
-    if (!tr || n < 0 || n_unlabelled < 0 || n + n_unlabelled < 1 || (n && (!x || !labels)) ||
-        n % tr->desc.ranks || n_unlabelled % tr->desc.ranks) {
-        if (tr) jem__fail(tr->net->ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled "
-                          "images%s for %d ranks", n, n_unlabelled,
-                          n && (!x || !labels) ? ": data or labels are NULL" : "", tr->desc.ranks);
-        return s;
-    }
-    jem__batch b = { x, x, labels, n, n };
-    if (n_unlabelled > 0 && x_unlabelled) b.x_data = x_unlabelled, b.n_data = n_unlabelled;
+    if (!tr) return s;
+    jem__batch b = { x, x, labels, n, n, 0 };
     jem_ctx *ctx = tr->net->ctx;
     const jem_train_desc *d = &tr->desc;
-    jem__images_check(tr->net, "train_step", x, n);
-    if (b.x_data != x) jem__images_check(tr->net, "train_step, unlabelled", b.x_data, b.n_data);
-    s.status = ctx->status, s.update = tr->updates;
-    if (ctx->status != JEM_OK) return s;
+    s.update = tr->updates;
+    if (!jem__batch_ready(tr, &b, x_unlabelled, n_unlabelled)) {
+        s.status = ctx->status;
+        return s;
+    }
     s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates);
     jem_optim_average(tr->optim, 0);
     jem_mark mark = jem_begin(ctx);
     jem__terms t;
+    /* the first forward pass sets act norm's parameters: a failure takes that back */
+    const float *kept = tr->has_buffers && !tr->updates ? jem__keep_params(tr->net) : NULL;
     jem_tensor *loss = jem__train_loss(tr, &b, &t, &s);
     jem_keep(t.of.logits);
     jem_zero_grad(tr->net);
     s.status = loss ? jem_backward(loss) : ctx->status;
     if (s.status == JEM_OK) {
         s.loss = jem_item(loss);
-        if (t.of.ce)
-            s.ce = jem_item(t.of.ce), s.accuracy = jem__batch_accuracy(t.of.logits, b.labels);
+        if (t.of.ce) s.ce = jem_item(t.of.ce);
+        if (t.of.ce && ctx->status == JEM_OK)
+            s.accuracy = jem__batch_accuracy(t.of.logits, b.labels);
         if (t.of.f_data) s.f_data = jem_item(t.of.f_data);
         if (t.of.f_sample) s.f_sample = jem_item(t.of.f_sample), s.cd = s.f_sample - s.f_data;
         s.score = t.score ? jem_item(t.score) : 0, s.kl = t.kl ? jem_item(t.kl) : 0;
@@ -5776,6 +5818,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
         if (s.status == JEM_OK) s.status = jem_optim_step(tr->optim, s.lr, &s.grad_norm);
         if (s.status == JEM_OK) tr->updates++;
     }
+    if (s.status != JEM_OK) jem__restore_params(tr->net, kept);
     ctx->rank = ctx->others = 0;
     jem_end(ctx, mark);
     return s;
@@ -6234,13 +6277,13 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
         jem__held h;
         h.logp = logp, h.user = user;
         memcpy(u, is, (size_t)size * sizeof *u);
+        for (ptrdiff_t i = 0; i < size; i++)       /* what is missing may be NaN */
+            open[i] = known[i] == 0 ? 1.0f : 0, is[i] = open[i] != 0 ? 0 : is[i];
         if (d.denoise.steps > 0) jem__impute_noisy(ctx, &h, x, known, is, u, &d.denoise, rng);
         else if (d.lo != d.hi) jem_fill_uniform(ctx, rng, u, size, d.lo, d.hi);
         jem_write(x, u);
-        for (ptrdiff_t i = 0; i < size; i++)
-            open[i] = known[i] == 0 ? 1.0f : 0, u[i] = (1 - open[i]) * is[i];
         h.open = jem_input(ctx, open, x->n, x->c, x->h, x->w);
-        h.held = jem_input(ctx, u, x->n, x->c, x->h, x->w);
+        h.held = jem_input(ctx, is, x->n, x->c, x->h, x->w);
         jem_sgld(ctx, jem__logp_held, &h, x, &d.walk, rng);
         const jem_denoise_desc last = jem_clean_desc(0.25f);
         if (d.denoise.steps > 0) jem_denoise(ctx, logp, user, x, &last, NULL);
@@ -6883,7 +6926,12 @@ static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *wha
 
 /* A new file beside `path`, its name in `temp`: O_EXCL opens nothing that is there and follows no
    link, so it is ours alone. -1: no. */
-static int jem__file_create(const char *path, char *temp, size_t room, int mode) {
+static int jem__file_create(const char *path, char *temp, size_t room) {
+#ifdef _WIN32
+    const int mode = _S_IREAD | _S_IWRITE;
+#else
+    const int mode = 0666;                         /* less the umask */
+#endif
     jem_rng names = jem_rng_seed((uint64_t)time(NULL) << 32 ^ (uintptr_t)temp);
     int fd = -1;
     for (int i = 0; i < 100; i++) {
@@ -6894,14 +6942,14 @@ static int jem__file_create(const char *path, char *temp, size_t room, int mode)
     return fd;
 }
 
-/* Why what is at `path` will not be replaced, or NULL. The new file has the old one's mode. */
+/* Why what is at `path` will not be replaced, or NULL. mode: the old one's, -1 if there is none. */
 static const char *jem__file_refused(const char *path, int *mode) {
+    *mode = -1;
 #ifdef _WIN32
-    (void)path, *mode = _S_IREAD | _S_IWRITE;
+    (void)path;
 #else
     struct stat s;
     char target;
-    *mode = 0666;                                  /* less the umask */
     if (readlink(path, &target, 1) >= 0) return "is a symbolic link, and will not be replaced";
     if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will speak of a folder */
     if (!S_ISREG(s.st_mode)) return "is no regular file, and will not be replaced";
@@ -6934,8 +6982,11 @@ static const char *jem__file_replace(const char *path, char *temp, size_t room, 
     const char *what = jem__file_refused(path, &mode);
     errno = 0;
     if (what) return what;
-    const int fd = jem__file_create(path, temp, room, mode);
+    const int fd = jem__file_create(path, temp, room);
     if (fd < 0) return "cannot be created";
+#if !defined(_WIN32) && !defined(__wasm__)
+    if (mode >= 0) (void)fchmod(fd, (mode_t)mode); /* some file systems have no modes */
+#endif
     what = !jem__file_put(fd, bytes, size) ? "cannot be written"
          : !jem__file_sync(fd) ? "cannot be synced" : NULL;
     int error = errno;
@@ -7054,7 +7105,12 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     if (v.f.status) return v.f.status;
     jem__net_fields(&v.f, net);
     for (jem_param *p = net->params; p; p = p->next) jem_param_changed(p);
-    return JEM_OK;
+    static const char *const *const of_weights[] = {       /* what was fitted to them */
+        &jem__familiar_key, &jem__usual_key, &jem__temperature_key
+    };
+    for (int i = 0; i < 3 && !v.f.status; i++)
+        v.f.status = jem_net_set_meta(net, *of_weights[i], jem_archive_meta(a, *of_weights[i]));
+    return v.f.status;
 }
 
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {

@@ -56,6 +56,26 @@ static int finite_net(const jem_net *net) {
     return 1;
 }
 
+/* The first step sets act norm's scale, then fails: it is as it was, and the next one sets it. */
+static void test_first_step(jem_ctx *ctx) {
+    printf("a first step that diverges leaves all parameters as they were\n");
+    for (int kind = 2; kind < 4; kind++) {
+        jem_train_desc d = small_desc();
+        d.diverged = 1e-30f;
+        jem_net *net = small_net(ctx, kind);
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        const uint64_t before = trained_hash(net);
+        CHECK(jem_train_step(tr, images, labels, BATCH).status == JEM_DIVERGED &&
+              says(ctx, "diverged at update 0") && trained_hash(net) == before, "net %d", kind);
+        jem_trainer_free(tr);
+        d = small_desc();
+        tr = jem_trainer_create(net, &d);
+        CHECK(jem_train_step(tr, images, labels, BATCH).status == JEM_OK &&
+              trained_hash(net) != before, "net %d: %s", kind, jem_error(ctx));
+        jem_trainer_free(tr), jem_net_free(net);
+    }
+}
+
 /* A number of each parameter is bad: no step is JEM_OK, none changes another parameter, and what is
    asked of the network is refused, or finite (a ReLU may swallow it). */
 static void test_weights(jem_ctx *ctx) {
@@ -223,6 +243,7 @@ int main(void) {
     test_ops(ctx);
     test_input(ctx);
     test_rates(ctx);
+    test_first_step(ctx);
     close_ctx(ctx, &c, "finite");
     return test_report();
 }

@@ -893,8 +893,12 @@ static void test_links(void) {
 
     struct stat s;                                 /* a private file stays private */
     spit(path, "old", 3);
-    CHECK(chmod(path, 0600) == 0 && jem_archive_write(a, path) == JEM_OK && !stat(path, &s) &&
-          (s.st_mode & 0777) == 0600, "mode %o: %s", (unsigned)s.st_mode & 0777, jem_error(ctx));
+    for (int i = 0; i < 3; i++) {                  /* and one of a group, the group's */
+        static const unsigned modes[3] = { 0600, 0664, 0444 };
+        CHECK(chmod(path, modes[i]) == 0 && jem_archive_write(a, path) == JEM_OK &&
+              !stat(path, &s) && (s.st_mode & 0777) == modes[i], "mode %o, not %o: %s",
+              (unsigned)s.st_mode & 0777, modes[i], jem_error(ctx));
+    }
     remove(path);
     jem_archive_free(a);
     close_ctx(ctx, &c, "links");
@@ -1260,8 +1264,17 @@ static void test_nets(void) {
         }
         jem_archive *a = jem_archive_read(ctx, path);
         memset(after, 0, sizeof after);
+        fresh->scale = 10, fresh->noise_lo = 0.1f, fresh->noise_hi = 2, fresh->mean = 0.5f;
+        jem_net_set_meta(fresh, "jem.temperature", "7");   /* of the weights that go */
         CHECK(jem_net_load(fresh, a) == JEM_OK && same_params(net, fresh), "%s: %s", name,
               jem_error(ctx));
+        if (jem_archive_meta(a, "jem.net"))
+            CHECK(fresh->scale == net->scale && fresh->noise_lo == net->noise_lo &&
+                  fresh->noise_hi == net->noise_hi && fresh->mean == net->mean,
+                  "%s: scale %g, noise %g to %g, mean %g are of the old network", name,
+                  (double)fresh->scale, (double)fresh->noise_lo, (double)fresh->noise_hi,
+                  (double)fresh->mean);
+        CHECK(!jem_net_meta(fresh, "jem.temperature"), "%s: a temperature of other weights", name);
         CHECK(logits(fresh, after) && !memcmp(before, after, sizeof after),
               "%s: copies of the old weights are still in use", name);
 

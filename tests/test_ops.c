@@ -243,6 +243,11 @@ static void test_shapes(jem_ctx *ctx) {
     CHECK(jem_grad(y, x) == JEM_OK && jem_read_grad(x, g) == JEM_OK, "%s", jem_error(ctx));
     for (int i = 0; i < 17 * 12; i++) bad += g[i] != 2 * a[i];         /* of the square alone */
     CHECK(bad == 0, "detach stops the gradient, and nothing else");
+    y = jem_sum_image(ctx, jem_detach(ctx, jem_square(ctx, jem_square(ctx, x))));
+    y = jem_add(ctx, y, jem_sum_image(ctx, x));
+    CHECK(jem_grad(y, x) == JEM_OK && jem_read_grad(x, g) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < 17 * 12; i++) bad += g[i] != 1;
+    CHECK(bad == 0, "nor does what leads to a detached end alone get any: %g", (double)g[0]);
     CHECK(!jem_max_pool(ctx, x, 3, 1) && says(ctx, "max_pool: 3x3 windows"), "a window too large");
     CHECK(!jem_concat(ctx, x, y) && says(ctx, "concat: (17,3,2,2) and (17,1,1,1)"), "two shapes");
     CHECK(!jem_upsample(ctx, x, 0) && says(ctx, "upsample: x (17,3,2,2), 0 times"), "not at all");
@@ -1081,6 +1086,88 @@ static void ask_within(tape *t, answers *seen, int i, int seed, int depth) {
     jem_end(t->ctx, mark);
 }
 
+/* ---- random networks: what a plan fuses and shares ------------------------------------------- */
+
+enum { MIX_WIDTH = 10, MIX_SIDE = 4, MIX_MOST = 20, MIX_FLOATS = 3 * MIX_SIDE * MIX_SIDE };
+
+typedef struct mix {
+    jem_layer conv[4], norm[2], batch;
+} mix;
+
+/* So many layers, each of one or two before it: residual blocks of every kind, and detached ends. */
+static jem_tensor *mix_make(jem_ctx *ctx, jem_tensor *x, mix *m, jem_rng *rng, int layers) {
+    jem_tensor *t[16] = { jem_silu(ctx, jem_apply(&m->conv[0], x, 1)) }, *sum = NULL;
+    int read[16] = { 0 };
+    for (int n = 1; n <= layers; n++) {
+        const int last = jem_rng_below(rng, 3) > 0, a = last ? n - 1 : jem_rng_below(rng, n);
+        const int b = jem_rng_below(rng, n), what = jem_rng_below(rng, 11);
+        jem_tensor *conv = what < 4 ? jem_apply(&m->conv[1 + what % 3], t[a], 1) : NULL;
+        read[a]++, read[b] += what == 1 || what == 2 || what == 4 || what == 5;
+        switch (what) {
+        case 0: case 3: t[n] = conv; break;
+        case 1: t[n] = jem_add(ctx, t[b], conv); break;
+        case 2: t[n] = jem_add(ctx, conv, t[b]); break;
+        case 4: t[n] = jem_add(ctx, t[a], t[b]); break;
+        case 5: t[n] = jem_sub(ctx, t[a], t[b]); break;
+        case 6: t[n] = jem_silu(ctx, t[a]); break;
+        case 7: t[n] = jem_leaky_relu(ctx, t[a], 0.1f); break;
+        case 8: t[n] = jem_apply(&m->norm[n % 2], t[a], 1); break;
+        case 9: t[n] = jem_apply(&m->batch, t[a], 1); break;
+        default: t[n] = jem_detach(ctx, jem_tanh(ctx, t[a]));
+        }
+    }
+    for (int i = 0; i <= layers; i++) {
+        jem_tensor *end = read[i] && i ? NULL : jem_sum_image(ctx, jem_tanh(ctx, t[i]));
+        if (end) sum = sum ? jem_add(ctx, sum, end) : end;
+    }
+    return sum;
+}
+
+/* What a random network says: values, d/dx, and the parameters' gradients. -> how many numbers */
+static int mix_ask(const jem_ctx_desc *d, uint64_t seed, float *out) {
+    jem_ctx *ctx = jem_ctx_create(d);
+    jem_net *net = jem_net_create(ctx, NULL, NULL, 0, 3, MIX_SIDE, MIX_SIDE, 2, 1);
+    jem_rng rng = jem_rng_seed(seed);
+    mix m;
+    float x[MIX_MOST * MIX_FLOATS];
+    const int n = seed % 3 ? 5 : MIX_MOST;
+    for (int i = 0; i < 4; i++)
+        m.conv[i] = jem_conv_layer(net, i == 0 ? "a" : i == 1 ? "b" : i == 2 ? "c" : "d",
+                                   i ? MIX_WIDTH : 3, MIX_WIDTH, i == 2 ? 1 : 3, 1, i != 2);
+    m.norm[0] = jem_norm_layer(net, "e", JEM_NORM_INSTANCE, MIX_WIDTH);
+    m.norm[1] = jem_norm_layer(net, "f", JEM_NORM_LAYER, MIX_WIDTH);
+    m.batch = jem_norm_layer(net, "g", JEM_NORM_BATCH, MIX_WIDTH);
+    jem_fill_normal(ctx, &rng, x, n * MIX_FLOATS, 0, 1);
+    jem_tensor *leaf = jem_input(ctx, x, n, 3, MIX_SIDE, MIX_SIDE);
+    jem_tensor *y = mix_make(ctx, leaf, &m, &rng, 2 + (int)(seed % 10));
+    float *at = out;
+    CHECK(jem_grad(y, leaf) == JEM_OK && jem_read(y, at) == JEM_OK, "%s", jem_error(ctx));
+    jem_read_grad(leaf, at + n), at += n + n * MIX_FLOATS;
+    CHECK(jem_backward(jem_mean(ctx, y)) == JEM_OK, "%s", jem_error(ctx));
+    for (jem_param *p = net->params; p; p = p->next)
+        for (int i = 0; p->grad && i < p->size; i++) *at++ = p->grad[i];
+    jem_net_free(net), jem_ctx_free(ctx);
+    return (int)(at - out);
+}
+
+static void test_mixes(void) {
+    printf("random networks: planned as plain, bit for bit\n");
+    static float want[8192], got[8192];
+    static const jem_precision precisions[] = { JEM_EXACT, JEM_FAST, JEM_DIRECT, JEM_BF16 };
+    for (uint64_t seed = 0; seed < 240; seed++) {
+        jem_ctx_desc d;
+        memset(&d, 0, sizeof d);
+        d.precision = precisions[seed % 4], d.plain = d.threads = 1;
+        const int n = mix_ask(&d, seed, want);
+        for (int threads = 1; threads < 4; threads += 2) {
+            d.plain = 0, d.threads = threads;
+            memset(got, 0, sizeof got);
+            CHECK(mix_ask(&d, seed, got) == n && same_bits(got, want, n), "network %d, %d threads",
+                  (int)seed, threads);
+        }
+    }
+}
+
 /* Every question is asked of the planned tape and of the plain one. */
 static void test_tapes(jem_ctx *planned, jem_ctx *plain) {
     printf("random tapes: values and gradients, in any order, against double; planned as plain\n");
@@ -1500,6 +1587,7 @@ int main(void) {
     test_custom(ctx);
     jem_ctx *plain = plain_ctx();
     test_tapes(ctx, plain);
+    test_mixes();
     jem_ctx_free(plain);
     test_marks(ctx);
     test_forgotten(ctx);

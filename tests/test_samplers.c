@@ -593,6 +593,52 @@ static uint64_t train_hash(jem_ctx *ctx, const jem_train_desc *d, uint64_t net_s
     return h;
 }
 
+/* Without labels, score matching beside a penalty on log p(x): both count. */
+static void test_unlabelled(jem_ctx *ctx) {
+    printf("training without a label\n");
+    const data in = small_data();
+    float loss[2];
+    for (int l2 = 0; l2 < 2; l2++) {
+        jem_train_desc d = small_training();
+        d.w_cd = 0, d.w_score = 1, d.energy_l2 = l2 ? 100.0f : 0;
+        jem_net *net = small_net(ctx, 1);
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        const jem_stats s = jem_train_step_semi(tr, NULL, NULL, 0, in.x, IMAGES);
+        CHECK(s.status == JEM_OK, "%s", jem_error(ctx));
+        loss[l2] = s.loss;
+        CHECK(jem_train_step_semi(tr, NULL, NULL, 0, NULL, IMAGES).status && says(ctx, "NULL") &&
+              jem__finite(net->mean), "no images: the mean is %g", (double)net->mean);
+        jem_trainer_free(tr), jem_net_free(net);
+    }
+    CHECK(loss[1] > loss[0] + 1e-3f, "a penalty of nothing: %g, %g", (double)loss[0],
+          (double)loss[1]);
+    free(in.x);
+}
+
+/* Cross-entropy has no weight, and is computed after the rest: there, too, memory may run out. */
+static void test_poor(void) {
+    printf("a step without memory, at every place\n");
+    const data in = small_data();
+    int whole = 0, k = 1;
+    for (; !whole && k < 400; k++) {
+        counter c;
+        jem_ctx *ctx = open_ctx(&c);
+        jem_train_desc d = small_training();
+        d.w_ce = 0;
+        jem_net *net = small_net(ctx, 1);
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        c.fail_at = c.calls + k;
+        const jem_stats s = jem_train_step_semi(tr, in.x, in.labels, 5, in.x + SMALL, IMAGES - 1);
+        whole = c.calls < c.fail_at;
+        CHECK(s.status == (whole ? JEM_OK : JEM_NO_MEMORY), "allocation %d: %s", k, jem_error(ctx));
+        jem_clear_error(ctx);
+        jem_trainer_free(tr), jem_net_free(net);
+        close_ctx(ctx, &c, "a poor step");
+    }
+    CHECK(whole && k > 3, "%d allocations", k);
+    free(in.x);
+}
+
 static void test_trainer(jem_ctx *ctx) {
     printf("training: the seed decides all; labels, classes, unlabelled images\n");
     uint64_t seen[12];
@@ -622,6 +668,8 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(jem_trainer_buffer(tr)->classes == 3 && !jem_trainer_buffer(NULL), "a buffer by class");
     const jem_stats none = jem_train_step_semi(tr, in.x, in.labels, IMAGES, in.x, 0);
     CHECK(none.status == JEM_OK, "no unlabelled images: %s", jem_error(ctx));
+    CHECK(jem_train_step_semi(tr, in.x, in.labels, IMAGES, NULL, 3).status == JEM_BAD_ARGUMENT &&
+          says(ctx, "3 unlabelled images: data or labels are NULL"), "unlabelled images: NULL");
     for (int step = 0; step < 4; step++) jem_train_step(tr, in.x, in.labels, IMAGES);
     int visits[3] = { 0 };
     for (int i = 0; i < 30; i++) visits[i / 10] += jem_trainer_buffer(tr)->visits[i];
@@ -631,6 +679,20 @@ static void test_trainer(jem_ctx *ctx) {
     tr = jem_trainer_create(net, &d);
     CHECK(tr && !jem_trainer_buffer(tr), "without contrastive divergence there are no chains");
     jem_trainer_free(tr);
+    float *copy = floats(IMAGES * SMALL), f[2], last = in.x[IMAGES * SMALL - 1];
+    memcpy(copy, in.x, IMAGES * SMALL * sizeof *copy);
+    for (int same = 0; same < 2; same++) {         /* the first of the images have labels */
+        jem_net *one = small_net(ctx, 1);
+        tr = jem_trainer_create(one, &d);
+        f[same] = jem_train_step_semi(tr, in.x, in.labels, 4, same ? in.x : copy, IMAGES).f_data;
+        in.x[IMAGES * SMALL - 1] = copy[IMAGES * SMALL - 1] = NAN;
+        CHECK(jem_train_step_semi(tr, in.x, in.labels, 4, same ? in.x : copy, IMAGES).status &&
+              says(ctx, "unlabelled"), "a bad one among those without");
+        in.x[IMAGES * SMALL - 1] = copy[IMAGES * SMALL - 1] = last;
+        jem_trainer_free(tr), jem_net_free(one);
+    }
+    CHECK(f[0] == f[1], "log p(x) of all: %g, %g", (double)f[0], (double)f[1]);
+    free(copy);
     d.w_cd = 1, d.reinit = 2;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "reinit = 2"), "out of range");
     d = small_training(), d.buffer_size = 0;
@@ -976,6 +1038,8 @@ int main(void) {
     test_updates(ctx);
     test_averages(ctx);
     test_trainer(ctx);
+    test_unlabelled(ctx);
+    test_poor();
     test_evaluation(ctx);
     test_changes(ctx);
     test_unconditional(ctx);

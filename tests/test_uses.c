@@ -609,6 +609,10 @@ static void test_conditional(jem_ctx *ctx) {
     }
     CHECK_CLOSE(v[0][1], s[0][1], 4 * sqrt(s[0][0] * s[1][1] * 2 / CHAINS), "covariance");
 
+    for (int i = 0; i < CHAINS * D; i++) y[i] = known[i] != 0 ? x[i] : i % 3 ? NAN : INFINITY;
+    jem_write(t, y);
+    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
+          "what is missing is NaN: %s", jem_error(ctx));
     d.walk.steps = 0, d.lo = d.hi = 0;             /* begins as x is, goes nowhere */
     jem_write(t, x);
     CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
