@@ -139,6 +139,8 @@ check "it learns: $accuracy%" test "${accuracy%.*}" -gt 60
 trained=$(sed -n 's/.*\(accuracy .*\); retries.*/\1/p' out)
 status 0 "the same, stopped" train --dataset digits --iters 80 $small --stop-at 40 --out b
 says "to go on: jem train --resume b"
+status 0 "in a folder with a blank" train --dataset digits --iters 80 $small --stop-at 1 --out "b c"
+says "to go on: jem train --resume 'b c'"
 status 0 "and resumed" train --resume b
 says "going on after update 40"
 check "80 = 40 + 40" same_run a b

@@ -49,6 +49,12 @@ holds() { check "$1: $2 $3 $4" awk "BEGIN { exit !($2 $3 $4) }" /dev/null; }
 is_png() { [ "$(head -c 4 "$1" | tail -c 3)" = PNG ] && [ "$(wc -c <"$1")" -gt 1000 ]; }
 
 echo "help and what cannot be"
+status 0 "eval --help" $model --help
+says "calibration|ood|attack|impute|samples"
+status 0 "options first" --n 100 $model calibration --dataset digits --out first.png
+says "ECE"
+check "and a picture" is_png first.png
+status 2 "a value that is a name" $model --out ood --nowhere
 for what in calibration ood attack impute samples; do
     status 0 "$what --help" $model $what --help
     says "jem eval MODEL $what"
@@ -161,6 +167,10 @@ echo "judge, samples"
 "$jem" judge --dataset digits --iters 30 --out judge.jem >out 2>err
 check "a judge" test -s judge.jem
 says "recognised, .*damaged ones"
+"$jem" info judge.jem >out 2>err
+says "a judge of samples"
+"$jem" judge --dataset digits --iters 3 --max-memory 1 --out no.jem >out 2>err
+check "a judge that may have 1 MB" test $? = 1 -a ! -e no.jem
 "$jem" judge --dataset digits --iters 30 --out again.jem --threads 2 >out 2>err
 check "the same judge again" cmp judge.jem again.jem
 "$jem" judge --dataset digits --iters 3 --out bf16.jem --precision bf16 >out 2>err
