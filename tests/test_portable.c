@@ -218,6 +218,24 @@ static const uint64_t known[2][3] = {
     { 0xe6f29314a0c9ed97u, 0x50db333cfdb3796cu, 0x3c5c29bcc53e935bu }
 };
 
+/* 4 GB and more, where pointers have 32 bits: what would wrap to 0 bytes is refused. */
+static void too_large(jem_ctx *ctx) {
+    if (sizeof(void *) > 4) return;
+    for (int n = 63; n < 66; n++) {
+        CHECK(!jem_zeros(ctx, n, 256, 256, 256) && strstr(jem_error(ctx), "not a shape that can"),
+              "%d images of 64 MB: %s", n, jem_error(ctx));
+        jem_clear_error(ctx);
+    }
+    jem_tensor *x = jem_zeros(ctx, 1, 16, 256, 256), *y = x;           /* 64 MB each */
+    for (int i = 0; i < 70; i++) {
+        jem_tensor *factor = jem_tanh(ctx, jem_scale(ctx, x, (float)i));
+        y = jem_mul(ctx, y, factor);
+    }
+    y = jem_sum_image(ctx, y);
+    CHECK(y && jem_grad(y, x) == JEM_NO_MEMORY, "gigabytes of values: %s", jem_error(ctx));
+    jem_clear_error(ctx), jem_reset(ctx);
+}
+
 int main(int argc, char **argv) {
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc);
@@ -231,6 +249,7 @@ int main(int argc, char **argv) {
     random_numbers(ctx);
     ops(ctx);
     walks(ctx);
+    too_large(ctx);
     train(ctx, 0, NULL, NULL, known[0]);
     if (FILES) files(ctx);
     jem_ctx_free(ctx);
