@@ -2,6 +2,7 @@
 # Does every part of a recipe earn its place? A row per change of the fast preset, all of the same
 # processor time, two seeds each (tools/seeds.sh), for the tables in examples/models/recipes.md.
 #     tools/recipes.sh DATASET SECONDS [OPTIONS OF jem train]   SEEDS="1 2"; ROWS="NAME..." for some
+# 80 s for MNIST and Fashion-MNIST, 600 s for CIFAR-10: its warm-up alone is 500 updates.
 # The preset's row says how many updates fit into the time; a row of other work (*) is timed
 # in turns with the preset, so that a machine of changing speed is no advantage. Everything is kept
 # in build/seeds, and what is there is not run again.
