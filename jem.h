@@ -1283,8 +1283,14 @@ static float jem__fmaf(float a, float b, float c) {
 #define jem__fmaf(a, b, c) fmaf(a, b, c)
 #endif
 
+/* So many floats can be addressed: more would wrap where pointers have 32 bits. */
+#define JEM__FLOATS (PTRDIFF_MAX / 8)
+static void *jem__too_much(jem_ctx *ctx) {
+    return jem__null(ctx, JEM_NO_MEMORY, "out of memory: more asked for than can be addressed");
+}
 static float *jem__alloc_floats(jem_ctx *ctx, ptrdiff_t n) {
-    return (float *)jem__alloc(ctx, (size_t)n * sizeof(float));
+    return (float *)(n >= 0 && n <= JEM__FLOATS ? jem__alloc(ctx, (size_t)n * sizeof(float))
+                                                : jem__too_much(ctx));
 }
 
 static char *jem__strdup(jem_ctx *ctx, const char *s) {
@@ -1704,12 +1710,6 @@ float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first 
    so that the second step of a loop finds all the memory that it needs. */
 
 #define JEM__CHUNK ((size_t)1 << 20)
-
-/* So many floats can be addressed: more would wrap where pointers have 32 bits. */
-#define JEM__FLOATS (PTRDIFF_MAX / 8)
-static void *jem__too_much(jem_ctx *ctx) {
-    return jem__null(ctx, JEM_NO_MEMORY, "out of memory: more asked for than can be addressed");
-}
 
 /* Not zeroed; aligned to 64 bytes. */
 static void *jem__push(jem_ctx *ctx, size_t bytes) {
@@ -4520,7 +4520,7 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
         jem_tensor *logits = jem_forward(net, x_sample, 1);
         logp_sample = jem__logp(net, logits);
         t.f_sample = jem_mean(ctx, logp_sample);
-        if (t.logits && labels && sample_labels) {
+        if (t.logits && labels && sample_labels && w->cd_class != 0) {
             jem_tensor *joint = jem__joint(net, t.logits, labels);
             cd_class = jem_contrastive(ctx, joint, jem__joint(net, logits, sample_labels));
         }
@@ -4984,7 +4984,7 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
                               int classes, jem_rng *rng) {
     if (!ctx) return NULL;
     if (capacity < 1 || channels < 1 || height < 1 || width < 1 || classes < 0 ||
-        (double)capacity * channels * height * width > 1e12 ||
+        (double)capacity * channels * height * width > fmin(1e12, (double)JEM__FLOATS) ||
         (classes > 0 && capacity < classes) || !rng)
         return (jem_buffer *)jem__null(ctx, JEM_BAD_ARGUMENT, "buffer: capacity %d for %d classes "
                                        "of images (%d,%d,%d)%s", capacity, classes, channels,
@@ -5810,6 +5810,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
         if (t.of.f_sample) s.f_sample = jem_item(t.of.f_sample), s.cd = s.f_sample - s.f_data;
         s.score = t.score ? jem_item(t.score) : 0, s.kl = t.kl ? jem_item(t.kl) : 0;
         s.status = ctx->others ? jem__agree(tr, &s) : ctx->status;
+        if (!t.of.f_sample) s.cd = 0;
         if (s.status == JEM_OK && (!jem__finite(s.loss) || !(fabsf(s.loss) <= d->diverged)))
             s.status = jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, "
                                  "f(x+) %g, f(x-) %g", tr->updates, (double)s.loss,

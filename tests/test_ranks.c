@@ -24,7 +24,7 @@ typedef struct pipes { int up[2], down[2]; } pipes;
 typedef struct head { ptrdiff_t n; int is_result; } head;
 
 /* What a rank ends with: NUMBERS per update, then the parameters, the chains, and the message. */
-enum { NUMBERS = 6 };
+enum { NUMBERS = 7 };
 typedef struct outcome { float *x; ptrdiff_t n; } outcome;
 
 static int move_bytes(int file, void *bytes, size_t n, int out) {
@@ -145,7 +145,7 @@ static void be_rank(const plan *p, int rank, const pipes *link) {
         const jem_stats s = jem_train_step_semi(tr, x, y, p->batch, more,
                                                 p->kind == BY_CLASS ? p->batch : 0);
         const float numbers[NUMBERS] = { s.loss, s.ce, s.accuracy, s.f_data - s.f_sample,
-                                         s.residual, (float)s.status };
+                                         s.cd, s.residual, (float)s.status };
         memcpy(out + n, numbers, sizeof numbers), n += NUMBERS;
         if (s.status != JEM_OK) break;
     }

@@ -787,6 +787,10 @@ static void test_unconditional(jem_ctx *ctx) {
         CHECK(jem_read(jem_logsumexp(ctx, jem_forward(net, t, 0)), lse) == JEM_OK, "of the logits");
         CHECK(jem_classify(net, x, 5, a) == JEM_OK, "%s", jem_error(ctx));
         CHECK(bias != NULL, "it has its own parameters");
+        const jem_loss_weights plain = { 1, 1, 0, 0 };
+        const int labels[5] = { 0, 1, 2, 1, 0 };
+        CHECK(jem_loss(net, &plain, t, labels, NULL, t, labels, NULL) != NULL,
+              "labels of samples, which have no weight: %s", jem_error(ctx));
         if (bias) bias->value[0] += 2, jem_param_changed(bias);
         t = jem_input(ctx, x, 5, 2, 6, 6);
         CHECK(jem_read(jem_logp(ctx, t, net), after) == JEM_OK, "again");

@@ -318,13 +318,14 @@ static int samples_row(jem_net *judge, sample_set *is, const sample_set *real) {
    with pixels in [0,1]. */
 static int nearest_image(const data_set *d, const float *x, float *scratch, double *distance) {
     const ptrdiff_t size = (ptrdiff_t)d->c * d->h * d->w;
-    int best = 0, least = INT_MAX;
+    int64_t least = INT64_MAX;
+    int best = 0;
     int *v = (int *)(void *)scratch;               /* size of them: the image in bytes */
     for (ptrdiff_t k = 0; k < size; k++)
         v[k] = (int)lrintf((fminf(fmaxf(x[k], -1), 1) + 1) * 127.5f);
     for (int i = 0; i < d->n; i++) {
         const unsigned char *p = d->pixels + i * size;
-        int sum = 0;
+        int64_t sum = 0;
         for (ptrdiff_t k = 0; k < size && sum < least;)            /* most are further early on */
             for (const ptrdiff_t end = k + 64 < size ? k + 64 : size; k < end; k++)
                 sum += (v[k] - p[k]) * (v[k] - p[k]);

@@ -349,6 +349,10 @@ static int load_data(run *r) {
     desc.height = s->h, desc.width = s->w, desc.channels = s->c;
     if (!data_load(&r->test, t->dataset, "test", &desc, error, sizeof error))
         say(r, "no test at the end: ", error);
+    else if (r->test.classes > s->classes) {
+        say(r, "no test at the end: ", "test images have more classes than training images");
+        data_free(&r->test);
+    }
     fit_default(r, "n-valid", t->n_valid, s->n / 5, s->n / 10);
     if (t->n_valid >= s->n) {
         snprintf(error, sizeof error, "--n-valid %d of %d images leaves none for training: take "
@@ -1220,6 +1224,7 @@ static int prepare(run *r, const jem_archive *a) {
         const int ok = from && jem_net_load(r->net, from) == JEM_OK;
         jem_archive_free(from);
         if (!ok) return fail(r, 1);
+        r->net->scale = t->scale;                  /* its weights are taken, not how it was used */
     }
     return 1;
 }

@@ -41,8 +41,10 @@ int main(int argc, char **argv) {
         printf("%-12s", name);
         for (int part = 1; part <= 4; part += part) {
             printf("   %s:", part == 4 ? "end" : part == 2 ? "half" : "quarter");
-            for (int k = first; k < n; k++)
-                printf(" %.4f", (double)curves[k].y[curves[k].n * part / 4 - 1]);
+            for (int k = first; k < n; k++) {
+                const int at = curves[k].n * part / 4 - 1;
+                printf(" %.4f", (double)curves[k].y[at > 0 ? at : 0]);
+            }
         }
         printf("\n");
     }

@@ -253,8 +253,9 @@ static int train_defaults(options *o, train_options *t) {
         if (!strcmp(train_fast[i].dataset, t->dataset) &&
             !option_default(o, option_find(o, train_fast[i].name), train_fast[i].value)) return 0;
     /* a preset's chains are by class only if there are chains */
-    if (t->w_x == 0 && t->w_xy == 0 && !o->given[option_find(o, "class-cond-p-x-sample")])
-        t->class_cond = 0;
+    const int by_class = option_find(o, "class-cond-p-x-sample");
+    if (t->w_x == 0 && t->w_xy == 0 && !o->given[by_class] && !option_set(o, by_class, "off"))
+        return 0;
     /* epochs and iters are two names of one length */
     if (o->given[option_find(o, "epochs")] && !option_default(o, option_find(o, "iters"), "0"))
         return 0;
