@@ -89,8 +89,8 @@
        write a whole expression and check once at its end. jem_clear_error(ctx) clears the error.
    DESCRIPTIONS
        A jem_..._desc begins as jem_..._desc_default(), in which you change what you like: zero is a
-       value. NULL is the default. (jem_ctx_desc and jem_pixels_desc have none: there zero means
-       default.) An rng must be given, unless its function says that NULL will do.
+       value. NULL is the default. (Those of contexts, convolutions, scores and pixels have none:
+       there zero means default.) An rng must be given, unless its function says that NULL will do.
    MEMORY
        Everything belongs to a context and is allocated with its two functions. Tensors live on the
        context's tape, an arena: jem_end frees all tensors made since jem_begin (jem_reset: all of
@@ -579,9 +579,9 @@ typedef struct jem_score_desc {
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
 /* Adds sigma[i] N(0,I) to image i of a leaf. */
 JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng);
-/* L, as one number for jem_backward, for any log-density and clean images x (a leaf). residual (may
-   be NULL): mean ||r||^2 per pixel; 1 for a density that knows nothing. Asks for one jem_grad at
-   once; jem_backward runs on 2n images. */
+/* L, as one number for jem_backward, for clean images x (a leaf) and any log-density without labels
+   (it is asked of 2n images at once, n rounded up to 16s). residual (may be NULL): mean ||r||^2 per
+   pixel; 1 for a density that knows nothing. Asks for one jem_grad at once. */
 JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                                        const jem_score_desc *desc, jem_rng *rng, float *residual);
 
@@ -1288,9 +1288,11 @@ static float jem__fmaf(float a, float b, float c) {
 static void *jem__too_much(jem_ctx *ctx) {
     return jem__null(ctx, JEM_NO_MEMORY, "out of memory: more asked for than can be addressed");
 }
+static size_t jem__float_bytes(ptrdiff_t n) {      /* if there are so many: else none has them */
+    return n >= 0 && n <= JEM__FLOATS ? (size_t)n * sizeof(float) : (size_t)-1;
+}
 static float *jem__alloc_floats(jem_ctx *ctx, ptrdiff_t n) {
-    return (float *)(n >= 0 && n <= JEM__FLOATS ? jem__alloc(ctx, (size_t)n * sizeof(float))
-                                                : jem__too_much(ctx));
+    return (float *)jem__alloc(ctx, jem__float_bytes(n));
 }
 
 static char *jem__strdup(jem_ctx *ctx, const char *s) {
@@ -1738,8 +1740,7 @@ static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
     return p;
 }
 static float *jem__push_floats(jem_ctx *ctx, ptrdiff_t n) {
-    return (float *)(n <= JEM__FLOATS ? jem__push(ctx, (size_t)n * sizeof(float))
-                                      : jem__too_much(ctx));
+    return (float *)jem__push(ctx, jem__float_bytes(n));
 }
 
 jem_memory_stats jem_memory(const jem_ctx *ctx) {
@@ -5548,7 +5549,6 @@ static jem_status jem__agree(jem_trainer *tr, jem_stats *s) {
         }
         if (!back) tr->desc.sum(tr->desc.sum_user, tr->flat, flat - tr->flat);
     }
-    s->cd = s->f_sample - s->f_data;
     return ctx->status;
 }
 
@@ -5807,10 +5807,10 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
         if (t.of.ce && ctx->status == JEM_OK)
             s.accuracy = jem__batch_accuracy(t.of.logits, b.labels);
         if (t.of.f_data) s.f_data = jem_item(t.of.f_data);
-        if (t.of.f_sample) s.f_sample = jem_item(t.of.f_sample), s.cd = s.f_sample - s.f_data;
+        if (t.of.f_sample) s.f_sample = jem_item(t.of.f_sample);
         s.score = t.score ? jem_item(t.score) : 0, s.kl = t.kl ? jem_item(t.kl) : 0;
         s.status = ctx->others ? jem__agree(tr, &s) : ctx->status;
-        if (!t.of.f_sample) s.cd = 0;
+        if (t.of.f_sample) s.cd = s.f_sample - s.f_data;
         if (s.status == JEM_OK && (!jem__finite(s.loss) || !(fabsf(s.loss) <= d->diverged)))
             s.status = jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, "
                                  "f(x+) %g, f(x-) %g", tr->updates, (double)s.loss,

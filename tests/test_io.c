@@ -1268,12 +1268,11 @@ static void test_nets(void) {
         jem_net_set_meta(fresh, "jem.temperature", "7");   /* of the weights that go */
         CHECK(jem_net_load(fresh, a) == JEM_OK && same_params(net, fresh), "%s: %s", name,
               jem_error(ctx));
-        if (jem_archive_meta(a, "jem.net"))
-            CHECK(fresh->scale == net->scale && fresh->noise_lo == net->noise_lo &&
-                  fresh->noise_hi == net->noise_hi && fresh->mean == net->mean,
-                  "%s: scale %g, noise %g to %g, mean %g are of the old network", name,
-                  (double)fresh->scale, (double)fresh->noise_lo, (double)fresh->noise_hi,
-                  (double)fresh->mean);
+        CHECK(fresh->scale == net->scale && fresh->noise_lo == net->noise_lo &&
+              fresh->noise_hi == net->noise_hi && fresh->mean == net->mean,
+              "%s: scale %g, noise %g to %g, mean %g are of the old network", name,
+              (double)fresh->scale, (double)fresh->noise_lo, (double)fresh->noise_hi,
+              (double)fresh->mean);
         CHECK(!jem_net_meta(fresh, "jem.temperature"), "%s: a temperature of other weights", name);
         CHECK(logits(fresh, after) && !memcmp(before, after, sizeof after),
               "%s: copies of the old weights are still in use", name);

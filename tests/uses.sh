@@ -55,6 +55,7 @@ status 0 "options first" --n 100 $model calibration --dataset digits --out first
 says "ECE"
 check "and a picture" is_png first.png
 status 2 "a value that is a name" $model --out ood --nowhere
+check "is none: it is no option of eval alone" grep -q "unknown option --out" err
 for what in calibration ood attack impute samples; do
     status 0 "$what --help" $model $what --help
     says "jem eval MODEL $what"
