@@ -386,7 +386,7 @@ JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);
 JEM_API jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float term);
 JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
-JEM_API jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x);          /* of x held to [-87, 88] */
 JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);          /* x > 0 */
 JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
@@ -579,9 +579,9 @@ typedef struct jem_score_desc {
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
 /* Adds sigma[i] N(0,I) to image i of a leaf. */
 JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng);
-/* L, as one number for jem_backward, for clean images x (a leaf) and any log-density without labels
-   (it is asked of 2n images at once, n rounded up to 16s). residual (may be NULL): mean ||r||^2 per
-   pixel; 1 for a density that knows nothing. Asks for one jem_grad at once. */
+/* L, as one number for jem_backward, for clean images x (a leaf) and any log-density: it is asked
+   for its slope at once, and recorded on either side. residual (may be NULL): mean ||r||^2 per
+   pixel; 1 for a density that knows nothing. */
 JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                                        const jem_score_desc *desc, jem_rng *rng, float *residual);
 
@@ -617,7 +617,7 @@ typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
     float step_size, noise_std;                    /* 1, .01: the paper's */
     float clamp_grad;                              /* 0: off; else limits gradients to +- this */
-    float clamp_lo, clamp_hi;                      /* both 0: off; else limits x to this range */
+    float clamp_lo, clamp_hi;                      /* lo < hi: limits x to this range; 0, 0 */
     float decay_b, decay_gamma;                    /* 0: off */
     float hot, cold;                               /* 0: off */
     /* Called after every step; nonzero stops the walk. May read x, but must not record ops. */
@@ -631,9 +631,9 @@ JEM_API jem_sgld_desc jem_langevin_desc(float a, int steps);
 JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                             const jem_sgld_desc *desc, jem_rng *rng);
 
-/* Walks as jem_sgld does (not with hot or decay_b), and returns what contrastive divergence leaves
-   out, that samples depend on the parameters (Du, Li, Tenenbaum & Mordatch 2021): one number for
-   jem_backward,
+/* Walks as jem_sgld does (not with hot or decay_b; where watch stops, the last step follows all the
+   same), and returns what contrastive divergence leaves out, that samples depend on the parameters
+   (Du, Li, Tenenbaum & Mordatch 2021): one number for jem_backward,
 
        L_KL = mean E(x; held) - entropy H(x),      x = x' + step_size d log p(x')/dx' + noise
 
@@ -4647,22 +4647,38 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
 
        u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),      h = step sigma sqrt(pixels)
 
-   so that a batch of 2n images, weighted by +- sigma ||r||/2h, stands for the second derivative.
+   so that two batches of n images, weighted by +- sigma ||r||/2h, stand for the second derivative.
    jem_slope is the same along any directions.
    The kernel of Langevin steps does all of it: noise is a step without a slope, r = 0 + sigma g + z
    is a step from 0, x~ +- h u are steps along r. z is made twice from its counters, not kept. */
 
 typedef struct jem__score_group { float rr[JEM_LANES], rg[JEM_LANES]; } jem__score_group;
 
+/* The two sides, and a weight of every image: weight (log p(plus) - log p(minus)) is the loss. */
+typedef struct jem__apart { jem_tensor *plus, *minus, *w; } jem__apart;
+
 typedef struct jem__score {
     const jem__node *x;
-    jem__node *noisy, *pair;                       /* pair: x~ + h u, then as many x~ - h u */
+    jem__node *noisy;
+    jem__apart at;
     jem__score_group *group;                       /* r.r and r.g of every image */
     const float *sigma;
     const uint32_t *key;
     uint64_t start;
     float step;                                    /* h / sigma */
 } jem__score;
+
+static int jem__apart_open(jem__apart *p, const jem_tensor *x, const char *what) {
+    p->plus = jem__leaf(x->ctx, what, jem__shape_of(x));
+    p->minus = jem__leaf(x->ctx, what, jem__shape_of(x));
+    p->w = jem__leaf(x->ctx, what, jem__shape(x->n, 1, 1, 1));
+    return p->plus && p->minus && p->w;
+}
+
+static jem_tensor *jem__apart_sum(jem_ctx *ctx, const jem__apart *p, jem_fn logp, void *user) {
+    jem_tensor *plus = logp(ctx, p->plus, user), *minus = logp(ctx, p->minus, user);
+    return jem_sum(ctx, jem_mul(ctx, jem_sub(ctx, plus, minus), p->w));
+}
 
 /* For a group: x + h r/||r|| in place of r, x - h r/||r|| -> minus, r . r -> rr; x is lost. */
 static void jem__sides(const jem__kernels *k, ptrdiff_t n, float *x, float *r, float *minus,
@@ -4682,7 +4698,7 @@ static void jem__score_pair(void *arg, int g) {
     const jem__kernels *k = s->x->t.ctx->k;
     const ptrdiff_t n = s->x->stride;
     const float *grad = s->noisy->grad + g * n;
-    float *r = s->pair->value + g * n, h[JEM_LANES];
+    float *r = s->at.plus->node->value + g * n, h[JEM_LANES];
     jem__score_group *q = s->group + g;
     JEM__ZEROED(jem__langevin, d);
     memset(r, 0, (size_t)n * sizeof *r);
@@ -4691,7 +4707,7 @@ static void jem__score_pair(void *arg, int g) {
     k->langevin(r, grad, n, &d, s->key, s->start + (uint64_t)g * jem__group_counters(s->x));
     k->dot(1, r, grad, q->rg, 0, n);
     for (int l = 0; l < JEM_LANES; l++) h[l] = s->step * d.step[l];
-    jem__sides(k, n, s->noisy->value + g * n, r, r + s->x->groups * n, h, q->rr);
+    jem__sides(k, n, s->noisy->value + g * n, r, s->at.minus->node->value + g * n, h, q->rr);
 }
 
 void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
@@ -4702,24 +4718,20 @@ void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
     }
 }
 
-/* The weights of the pair, and what is missing between the sum of the weighted differences, which
+/* The weights of the pair; and what is missing between the sum of the weighted differences, which
    is mean weight (r . sigma g), and the loss, which is mean weight 1/2 ||r||^2: a constant. */
-static jem_tensor *jem__score_weights(const jem__score *s, const jem_score_desc *d, double *missing,
-                                      double *residual) {
-    const int n = s->x->t.n, groups = s->x->groups;
-    jem_tensor *w = jem__leaf(s->x->t.ctx, "score_matching",
-                              jem__shape(s->pair->t.n, 1, 1, 1));
-    *missing = *residual = 0;
-    for (int i = 0; w && i < n; i++) {
+static double jem__score_weights(const jem__score *s, const jem_score_desc *d, double *residual) {
+    const int n = s->x->t.n;
+    double missing = *residual = 0;
+    for (int i = 0; i < n; i++) {
         const jem__score_group *q = s->group + i / JEM_LANES;
         const int l = i % JEM_LANES;
         const double weight = (d->weight ? (double)d->weight[i] : 1) / n, rr = (double)q->rr[l];
-        const float to = (float)(weight * sqrt(rr) / (2 * (double)s->step));
-        w->node->value[i] = to, w->node->value[groups * JEM_LANES + i] = -to;
-        *missing += weight * fma((double)-s->sigma[i], (double)q->rg[l], 0.5 * rr);
+        s->at.w->node->value[i] = (float)(weight * sqrt(rr) / (2 * (double)s->step));
+        missing += weight * fma((double)-s->sigma[i], (double)q->rg[l], 0.5 * rr);
         *residual += rr / n;
     }
-    return w;
+    return missing;
 }
 
 jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
@@ -4740,13 +4752,11 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
     s.step = desc->step > 0 ? desc->step : jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
     s.step *= sqrtf((float)pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
-    jem_tensor *pair = jem__leaf(ctx, what,
-                                 jem__shape(2 * groups * JEM_LANES, x->c, x->h, x->w));
-    if (!s.group || !pair) return NULL;
+    if (!jem__apart_open(&s.at, x, what) || !s.group) return NULL;
     const double work = 50 * (double)(groups * s.x->stride);
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *noisy = jem__leaf(ctx, what, jem__shape_of(x));
-    s.pair = pair->node, s.noisy = noisy ? noisy->node : NULL;
+    s.noisy = noisy ? noisy->node : NULL;
     if (noisy)
         memcpy(noisy->node->value, x->node->value, (size_t)(groups * s.x->stride) * sizeof(float));
     jem_add_noise(noisy, desc->sigma, rng);
@@ -4754,11 +4764,10 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
         jem__parallel(ctx, groups, work, jem__score_pair, &s);
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
-    double missing, rr;
-    jem_tensor *w = jem__score_weights(&s, desc, &missing, &rr);
+    double rr;
+    const double missing = jem__score_weights(&s, desc, &rr);
     if (residual) *residual = (float)(rr / pixels);
-    jem_tensor *y = logp(ctx, pair, user);
-    return jem_shift(ctx, jem_sum(ctx, jem_mul(ctx, y, w)), (float)missing);
+    return jem_shift(ctx, jem__apart_sum(ctx, &s.at, logp, user), (float)missing);
 }
 
 jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_tensor *v,
@@ -4770,23 +4779,20 @@ jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_
                                        "one shape");
     const ptrdiff_t n = x->node->stride;
     const float usual = jem_ctx_precision(ctx) == JEM_BF16 ? 0.01f : 0.003f;
-    jem_tensor *plus = jem__leaf(ctx, what, jem__shape_of(x));
-    jem_tensor *minus = jem__leaf(ctx, what, jem__shape_of(x));
-    jem_tensor *w = jem__leaf(ctx, what, jem__shape(x->n, 1, 1, 1));
+    jem__apart p;
     float *at = jem__push_floats(ctx, n), rr[JEM_LANES], far[JEM_LANES];
-    if (!plus || !minus || !w || !at) return NULL;
+    if (!jem__apart_open(&p, x, what) || !at) return NULL;
     if (h == 0) h = usual * sqrtf((float)(n / JEM_LANES));
     for (int l = 0; l < JEM_LANES; l++) far[l] = h;
     for (int g = 0; g < x->node->groups; g++) {
-        float *r = plus->node->value + g * n;
+        float *r = p.plus->node->value + g * n;
         memcpy(at, x->node->value + g * n, (size_t)n * sizeof *at);
         memcpy(r, v->node->value + g * n, (size_t)n * sizeof *at);
-        jem__sides(ctx->k, n, at, r, minus->node->value + g * n, far, rr);
+        jem__sides(ctx->k, n, at, r, p.minus->node->value + g * n, far, rr);
         for (int l = 0; l < JEM_LANES; l++)
-            w->node->value[g * JEM_LANES + l] = sqrtf(rr[l]) / (2 * h);
+            p.w->node->value[g * JEM_LANES + l] = sqrtf(rr[l]) / (2 * h);
     }
-    plus = logp(ctx, plus, user), minus = logp(ctx, minus, user);
-    return jem_sum(ctx, jem_mul(ctx, jem_sub(ctx, plus, minus), w));
+    return jem__apart_sum(ctx, &p, logp, user);
 }
 
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
@@ -5075,6 +5081,8 @@ typedef struct jem__mcmc {
     float *x, *g, *f;                              /* old: [n][d] points, slopes; [n] log p */
     float *new_x, *new_g, *new_f, *push;           /* push: [n][d], the momentum */
     float *cool;                                   /* [n] 1/temperature */
+    int made;                                      /* proposals of a chain so far; of these ... */
+    double *took, *swaps;                          /* ... [n] taken; [temperatures] exchanged */
 } jem__mcmc;
 
 /* log p at x -> f, and its slope -> g (NULL: is not asked for). */
@@ -5096,11 +5104,14 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *
                                 &m->cool };
     for (int i = 0; i < 8; i++)
         *arrays[i] = jem__push_floats(ctx, i < 5 ? m->n * m->d : m->n);
+    m->took = (double *)jem__push_zero(ctx, (size_t)m->n * sizeof *m->took);
+    m->swaps = (double *)jem__push_zero(ctx, (size_t)d->temperatures * sizeof *m->swaps);
+    if (m->g) memset(m->g, 0, (size_t)(m->n * m->d) * sizeof *m->g);
     for (int i = 0; m->cool && i < m->n; i++)
         m->cool[i] = (float)pow((double)d->hottest, -(double)(i % d->temperatures) /
                                                     (d->temperatures - 1 + (d->temperatures == 1)));
     if (ctx->status != JEM_OK || jem_read(x, m->x) != JEM_OK ||
-        jem__density_at(m, m->x, m->f, m->g) != JEM_OK) return ctx->status;
+        jem__density_at(m, m->x, m->f, d->leapfrog ? m->g : NULL) != JEM_OK) return ctx->status;
     for (int i = 0; i < m->n; i++)
         if (!jem__finite(m->f[i]))
             return jem__fail(ctx, JEM_DIVERGED, "mcmc: log p of image %d is not finite", i);
@@ -5141,7 +5152,6 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
 
 /* Neighbours in temperature, of every second pair: x and x' change places, or stay. */
 static void jem__mcmc_exchange(jem__mcmc *m, const jem_mcmc_desc *d, int step, jem_rng *rng) {
-    const int pair_offers = (d->steps + 1 - (step & 1)) / 2 * (m->n / d->temperatures);
     for (int i = 0; i + 1 < m->n; i++) {
         const int k = i % d->temperatures;
         if ((k ^ step) & 1 || k == d->temperatures - 1) continue;
@@ -5154,7 +5164,17 @@ static void jem__mcmc_exchange(jem__mcmc *m, const jem_mcmc_desc *d, int step, j
                 const float t = a[j][c];
                 a[j][c] = a[j][c + size], a[j][c + size] = t;
             }
-        if (d->swapped) d->swapped[k] += 1 / (float)pair_offers;
+        m->swaps[k]++;
+    }
+}
+
+/* Of the proposals that were made: those taken, and of pairs those that changed places. */
+static void jem__mcmc_shares(const jem__mcmc *m, const jem_mcmc_desc *d, float *accepted) {
+    for (int i = 0; accepted && i < m->n; i++)
+        accepted[i] = m->made ? (float)(m->took[i] / m->made) : 0;
+    for (int k = 0; d->swapped && k + 1 < d->temperatures; k++) {
+        const double rounds = m->made / 2 + (m->made & ~k & 1), ladders = m->n / d->temperatures;
+        d->swapped[k] = rounds > 0 ? (float)(m->swaps[k] / (rounds * ladders)) : 0;
     }
 }
 
@@ -5167,12 +5187,11 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
         !JEM__IN(d.temperatures, 1, INT32_MAX) || !JEM__IN(d.hottest, 1, 1e30) ||
         !jem__in_range(ctx, what, "images modulo temperatures", x->n % d.temperatures, 0, 0))
         return jem_error_status(ctx);
-    jem__mcmc m;
+    JEM__ZEROED(jem__mcmc, m);
+    m.n = x->n;
     const jem_mark mark = jem_begin(ctx);
     double *gain = (double *)jem__push(ctx, (size_t)x->n * sizeof *gain);
     if (gain) jem__mcmc_open(&m, ctx, logp, user, x, &d);
-    for (int i = 0; accepted && i < x->n; i++) accepted[i] = 0;
-    for (int i = 0; d.swapped && i + 1 < d.temperatures; i++) d.swapped[i] = 0;
     for (int step = 0; step < d.steps && ctx->status == JEM_OK; step++) {
         if (jem__mcmc_propose(&m, &d, rng, gain) != JEM_OK) break;
         for (int i = 0; i < m.n; i++) {            /* a gain that is NaN is refused */
@@ -5181,13 +5200,14 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
             const double u = log((double)jem_rng_uniform(rng));
             if (!(u < gain[i]) || !jem__finite(m.new_f[i])) continue;
             memcpy(m.x + at, m.new_x + at, bytes), memcpy(m.g + at, m.new_g + at, bytes);
-            m.f[i] = m.new_f[i];
-            if (accepted) accepted[i] += 1 / (float)d.steps;
+            m.f[i] = m.new_f[i], m.took[i]++;
         }
+        m.made++;
         if (d.temperatures > 1) jem__mcmc_exchange(&m, &d, step, rng);
         if (jem_write(x, m.x) != JEM_OK) break;
         if (d.watch && d.watch(d.watch_user, step, x)) break;
     }
+    jem__mcmc_shares(&m, &d, accepted);
     jem_end(ctx, mark);
     return ctx->status;
 }
@@ -5296,7 +5316,7 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     const char *const what = "optim";
     const double below_1 = 0.99999998;
     if (!JEM__IN(d.kind, JEM_ADAM, JEM_SGD) || !JEM__IN(d.beta1, 0, below_1) ||
-        !JEM__IN(d.beta2, 0, below_1) || !JEM__IN(d.eps, 0, JEM__MOST) ||
+        !JEM__IN(d.beta2, 0, below_1) || !JEM__IN(d.eps, JEM__TINY, JEM__MOST) ||
         !JEM__IN(d.momentum, 0, 1) || !JEM__IN(d.weight_decay, 0, JEM__MOST) ||
         !JEM__IN(d.clip, 0, JEM__MOST) || !JEM__IN(d.ema, 0, below_1)) return NULL;
     jem_optim *o = (jem_optim *)jem__alloc(net->ctx, sizeof *o);

@@ -489,6 +489,9 @@ static void test_training(void) {
 
 /* ---- mistakes -------------------------------------------------------------------------------- */
 
+static jem_tensor *class_of_two(jem_ctx *ctx, jem_tensor *x, void *user) {
+    return x->n == 2 ? jem_logp_class(ctx, x, user) : jem_zeros(ctx, x->n, 1, 1, 1);
+}
 static jem_tensor *one_number(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
     return jem_mean(ctx, x);
@@ -532,6 +535,16 @@ static void test_mistakes(void) {
           "one number for two images");
     CHECK(!jem_score_matching(ctx, jem_logp, net, x, &d, NULL, NULL) && says(ctx, "rng"), "no rng");
     CHECK(!jem_score_matching(NULL, jem_logp, net, x, &d, &rng, NULL), "no context");
+    float first[] = { 1, 0 }, loss[3];
+    for (int k = 0; k < 3; k++) {                  /* labels of n images are enough, each its own */
+        int own[2] = { k == 2 ? 1 : 0, k ? 1 : 0 };
+        jem_rng same = jem_rng_seed(3);
+        of.labels = own, d.weight = first;
+        loss[k] = jem_item(jem_score_matching(ctx, class_of_two, &of, x, &d, &same, NULL));
+    }
+    CHECK(jem_ok(ctx) && loss[0] == loss[1] && loss[0] != loss[2], "%s: %g, %g, %g",
+          jem_error(ctx), (double)loss[0], (double)loss[1], (double)loss[2]);
+    d.weight = NULL;
     jem_denoise_desc walk = jem_denoise_desc_default();
     walk.step = 2;
     CHECK(jem_denoise(ctx, jem_logp, net, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
