@@ -184,6 +184,20 @@ status 0 "more guidance" sample d/last.safetensors --n 20 --steps 3 --fresh-step
 check "it tells" sh -c '! cmp f1.png f3.png'
 
 echo "what may change when a run goes on"
+sums() { sed -n 's/.*\(accuracy .*\); retries.*/\1/p' out; }
+status 0 "averaged weights" train $small --widths 8,8 --iters 20 --ema .9 --sgld-lr .01 --out step
+averaged=$(sums)
+at=$(header step/last.safetensors | grep -o '"run.state":{[^}]*}' | grep -o 's":\[[0-9]*' |
+    grep -o '[0-9]*$')
+printf '\000\000\000\077' | dd of=step/last.safetensors bs=1 conv=notrunc 2>/dev/null \
+    seek=$(($(od -A n -t u8 -N 8 step/last.safetensors) + 8 + at + 44))
+status 0 "half a step is left of them" train --resume step
+check "they stay" test "$(sums)" = "${averaged:-none}"
+status 0 "then whole ones are asked for" train --resume step --sgld-lr .01
+check "they stay, too" test "$(sums)" = "${averaged:-none}"
+status 0 "a run without chains" train $small --widths 8,8 --iters 5 --p-x-weight 0 --out plain
+check "has no f(x-)" sh -c 'tail -n 1 plain/log.csv | cut -d, -f8 | grep -qx ""'
+check "a run with them has" sh -c 'tail -n 1 step/log.csv | cut -d, -f8 | grep -q "[0-9]"'
 refuses 2 "batch-size 5: this run has 32" train --resume b --batch-size 5
 refuses 2 "is there already: --resume b" train --out b
 status 0 "longer" train --resume d --iters 22
@@ -338,6 +352,20 @@ refuses 1 "the buffer has too few" sample $model --from buffer --min-visits 1000
 refuses 1 "nowhere" sample $model --n 1 --steps 1 --out noise.safetensors/nowhere.png
 status 0 "classify" classify $model each/000000.png --top 3
 check "three classes" test "$(grep -c '(p = ' out)" = 3
+LC_ALL=C sed 's/"train.print-every":"\([0-9]*\)"/"jem.temperature":"00\1"/' a/last.safetensors >warm
+status 0 "classify at a temperature" classify warm each/000000.png --top 10
+check "all at the same" sh -c \
+    "sed 's/.*(p = \([0-9.]*\)).*/\1/' out | awk '{ p += \$1 } END { exit !(p > .99 && p < 1.01) }'"
+label=$(sed -n '1s/.*: \([0-9]\) (p.*/\1/p' out) other=$(((${label:-0} + 1) % 10))
+for class in "${label:-0}" $other; do
+    for i in 00 01 02 03 04 05 06 07 08 09 10 11; do
+        for half in train test; do
+            mkdir -p sorted/$half/$class && cp each/000000.png sorted/$half/$class/$i.png
+        done
+    done
+done
+status 0 "the first of a folder" eval a/last.safetensors --dataset ./sorted --n 12
+check "are of both classes" sh -c "! grep -q 'accuracy 100.00%\|accuracy 0.00%' out"
 says "log p(x)"
 "$jem" classify $model - <s1.png >out 2>err
 check "from standard input" grep -q "^-: .*was [0-9]* x [0-9]*" out

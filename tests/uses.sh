@@ -153,7 +153,7 @@ for hide in half block random; do
     holds "$hide: samples beat grey" "$(number 1 'one sample')" "<" \
         "$(number 1 grey)"
     holds "$hide: recognised" "$(number 2 'one sample')" ">" \
-        "$(number 2 'mean of images that training held out')"
+        "$(number 2 'mean of images of another data set')"
 done
 
 status 0 "impute, few steps" $model impute --dataset digits --n 16 --steps 60 --noise-steps 20 \

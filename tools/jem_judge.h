@@ -298,8 +298,11 @@ static int samples_row(jem_net *judge, sample_set *is, const sample_set *real) {
     const int n = is->n < real->n ? is->n : real->n;
     int ok = logp && judge_look(judge, is->x, is->n, logp, is->features) &&
              measure_frechet(is->features, is->n, real->features, real->n, JUDGE_FEATURES,
-                             &distance) &&
-             measure_precision(is->features, real->features, n, JUDGE_FEATURES, 3, &precision,
+                             &distance);
+    for (int i = 0; ok && i < n; i++)              /* of all classes: they come one after another */
+        memmove(is->features + (ptrdiff_t)i * JUDGE_FEATURES, is->features + JUDGE_FEATURES *
+                (ptrdiff_t)((int64_t)i * is->n / n), JUDGE_FEATURES * sizeof *is->features);
+    ok = ok && measure_precision(is->features, real->features, n, JUDGE_FEATURES, 3, &precision,
                                &recall);
     if (ok) {
         const verdict v = judge_verdict(logp, is->n, judge->classes - 1, is->labels);

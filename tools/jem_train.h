@@ -540,11 +540,16 @@ static int set_step(run *r, float step, const jem_archive *a) {
     return r->tr && jem_trainer_from_archive(r->tr, a) == JEM_OK;
 }
 
+static int asked_now(const run *r, const char *name) {
+    return r->table->given[option_find(r->table, name)];
+}
+
 static int unpack(run *r, const jem_archive *a) {
     const jem_entry *e = jem_archive_find(a, "run.state");
     if (!e || e->dtype != JEM_F32) jem_fail(r->ctx, JEM_BAD_FILE, "no run.state in the file");
     else if (jem_net_load(r->net, a) == JEM_OK && jem_trainer_from_archive(r->tr, a) == JEM_OK) {
         memcpy(r->state, e->data, e->bytes < sizeof r->state ? e->bytes : sizeof r->state);
+        if (asked_now(r, "sgld-lr")) r->state[STATE_STEP] = 1;     /* what was asked for holds */
         if (!set_step(r, r->state[STATE_STEP], a)) return 0;
         r->update = jem_trainer_updates(r->tr);
         jem_trainer_set_lr(r->tr, r->o->lr * r->state[STATE_LR]);
@@ -631,6 +636,11 @@ static int remember(run *r) {
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
+/* Is there an f(x-) to tell of? */
+static int chains_walked(const run *r) {
+    return jem_trainer_buffer(r->tr) && r->update > chains_from(r);
+}
+
 /* Two draws per update: all images for p(x), labelled ones for p(y|x); or one draw for both? */
 static int draws_twice(const train_options *t) {
     return t->batches == BATCHES_SEPARATE || t->labels_per_class > 0 || t->plain_px || t->batch_x;
@@ -681,7 +691,7 @@ static int log_row(run *r, int evaluated) {
     if (n > 0 && (whole || 2 * n >= (float)r->o->print_every)) {
         snprintf(loss, sizeof loss, "%.6g", mean[5]);
         if (uses_labels(r->o)) snprintf(labels, sizeof labels, "%.6g,%.5f", mean[0], mean[1]);
-        if (r->update > chains_from(r)) snprintf(sample, sizeof sample, "%.6g", mean[3]);
+        if (chains_walked(r)) snprintf(sample, sizeof sample, "%.6g", mean[3]);
         snprintf(others, sizeof others, "%.6g,%s,%.6g", mean[2], sample, mean[4]);
     }
     if (evaluated && r->valid_accuracy >= 0)
@@ -818,7 +828,7 @@ static void progress(run *r) {
     }
     if (r->o->w_score > 0)
         snprintf(score, sizeof score, "  score's error %.3f", (double)s->residual);
-    if (r->update > chains_from(r))
+    if (chains_walked(r))
         snprintf(sample, sizeof sample, "  f(x-) %.1f", (double)(n > 0 ? sums[3] / n : s->f_sample));
     snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s%s%s  f(x+) %.1f%s%s%s",
              r->update / r->per_epoch, r->update, r->total, left, 1 / fmax(r->pace, 1e-9), ce,
@@ -1208,11 +1218,7 @@ static int prepare(run *r, const jem_archive *a) {
     }
     jem_archive_free(try);
     if (a && !unpack(r, a)) return fail(r, 1);
-    if (a && r->table->given[option_find(r->table, "sgld-lr")]) {  /* what was asked for holds */
-        r->state[STATE_STEP] = 1;
-        if (!set_step(r, 1, a)) return fail(r, 1);
-    }
-    if (r->table->given[option_find(r->table, "lr")])
+    if (asked_now(r, "lr"))
         r->state[STATE_LR] = r->state[STATE_LOW] = r->state[STATE_TOP] = 1;
     jem_trainer_set_lr(r->tr, t->lr * r->state[STATE_LR]);
     if (r->update > r->total) {

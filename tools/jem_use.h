@@ -490,9 +490,11 @@ static int classify_one(const model *m, const classify_options *o, const char *p
         data_floats(&d, NULL, 1, x);
         for (ptrdiff_t i = 0; o->invert && i < size; i++) x[i] = -x[i];
         ok = jem_classify(net, x, 1, &a) == JEM_OK;
+        const char *divisor = jem_net_meta(net, "jem.temperature");
         const jem_mark mark = jem_begin(m->ctx);
         jem_tensor *t = jem_input(m->ctx, x, 1, net->channels, net->height, net->width);
-        ok = ok && jem_read(jem_log_softmax(m->ctx, jem_forward(net, t, 0)), f) == JEM_OK;
+        t = jem_scale(m->ctx, jem_forward(net, t, 0), divisor ? 1 / strtof(divisor, NULL) : 1);
+        ok = ok && jem_read(jem_log_softmax(m->ctx, t), f) == JEM_OK;
         jem_end(m->ctx, mark);
         if (ok && !isfinite(a.log_density))
             ok = jem_fail(m->ctx, JEM_DIVERGED, "the model gives no finite log p(x)") == JEM_OK;
@@ -586,6 +588,23 @@ static int label_as(const jem_net *net, data_set *d) {
     return ok;
 }
 
+/* A folder's images come class after class: mixed, so that the first n are of all classes. */
+static void mix_classes(data_set *d) {
+    const size_t size = (size_t)d->c * (size_t)d->h * (size_t)d->w;
+    jem_rng rng = jem_rng_seed(1);
+    int runs = 1;
+    for (int i = 1; i < d->n; i++) runs += d->labels[i] != d->labels[i - 1];
+    for (int at = runs > d->classes ? 0 : d->n - 1; at > 0; at--) {
+        const int k = jem_rng_below(&rng, at + 1), label = d->labels[at];
+        unsigned char *a = d->pixels + (size_t)at * size, *b = d->pixels + (size_t)k * size;
+        d->labels[at] = d->labels[k], d->labels[k] = label;
+        for (size_t p = 0; p < size; p++) {
+            const unsigned char one = a[p];
+            a[p] = b[p], b[p] = one;
+        }
+    }
+}
+
 /* The images that the options name, the model's own if they name none, as the model takes them.
    0; or a line on stderr, and what to exit with. */
 static int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
@@ -634,6 +653,7 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     if (status) return status;
     const int n = e->n && e->n < d.n ? e->n : d.n;
     double accuracy, nll, logp;
+    mix_classes(&d);
     if (evaluate(m->net, &d, NULL, n, &accuracy, &nll, &logp) && !isfinite(nll + logp))
         jem_fail(m->ctx, JEM_DIVERGED, "the model gives numbers that are not finite");
     if (jem_ok(m->ctx))
