@@ -364,6 +364,10 @@ static void test_sheets(void) {
                       "tile %d pixel %d", i, k);
         data_free(&d);
     }
+    remove(in("tiles", "test.txt"));
+    put_text("tiles", "test.json", "[13,1]");
+    if (loads(&d, ROOT "/tiles", "train", NULL))   /* the other half's list ends otherwise */
+        has_shape(&d, 12, 1, 5, 5, 14), data_free(&d);
     put_text("tiles", "test.txt", "12\n1\n1\n");
     refuses(ROOT "/tiles", "test", NULL, "test.png", "not 3 square images");
 }

@@ -141,10 +141,10 @@ SYSTEM = {"protocol_version": 1001, "little_endian": True,
           "type_sizes": {"short": 2, "int": 4, "long": 4}}
 
 
-def as_legacy(value, system=SYSTEM, magic=0x1950a86a20f9469cfc6c):
+def as_legacy(value, system=SYSTEM, magic=0x1950a86a20f9469cfc6c, key=lambda k: k):
     data, storages = pickled(value, view=True)
     out = b"".join(pickle.dumps(x, 2) for x in (magic, 1001, system)) + data
-    out += pickle.dumps([s.key for s in storages], 2)
+    out += pickle.dumps([key(s.key) for s in storages], 2)
     for s in storages:
         out += struct.pack("<q", len(s.values)) + s.bytes()
     return out
@@ -433,6 +433,7 @@ def test_wrong_files():
         refused(as_zip(None, data, storages, extra=[(name, content)]), text, name)
     refused(as_legacy(state, dict(SYSTEM, little_endian=False)), "big-endian", "legacy")
     refused(as_legacy(state, magic=5), "no file of torch.save", "another number")
+    refused(as_legacy(state, key=int), "list of storages", "keys that are numbers")
     refused(legacy + b"x", "left over", "a byte more")
     storages[2].values.append(1.0)
     refused(as_zip(None, data, storages), "not the", "a storage that is too long")

@@ -368,7 +368,8 @@ def read_legacy(data):
         raise Bad("is of a version of torch.save that is not known here")
     if system.get("little_endian") is not True:
         raise Bad("it was written by a big-endian machine")
-    if not isinstance(keys, list) or sorted(map(str, keys)) != sorted(storages):
+    if not isinstance(keys, list) or not all(type(key) is str for key in keys) or (
+            sorted(keys) != sorted(storages)):
         raise Bad("the list of storages is not that of those in use")
     for key in keys:
         storage = storages[key]

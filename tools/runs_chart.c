@@ -29,10 +29,20 @@ int main(int argc, char **argv) {
         fprintf(stderr, "runs_chart OUT.png TITLE COLUMN NAME RUN... -- NAME RUN...\n");
         return 2;
     }
-    for (int i = 4; ok && i < argc && group < GROUPS; i++, group++) {
+    for (int i = 4; ok && i < argc; i++, group++) {
+        if (group == GROUPS) {
+            fprintf(stderr, "runs_chart: more than %d groups\n", GROUPS);
+            ok = 0;
+            break;
+        }
         const char *name = argv[i++];
         int first = n;
-        for (; ok && i < argc && strcmp(argv[i], "--") && n < RUNS; i++, n++) {
+        for (; ok && i < argc && strcmp(argv[i], "--"); i++, n++) {
+            if (n == RUNS) {
+                fprintf(stderr, "runs_chart: more than %d runs\n", RUNS);
+                ok = 0;
+                break;
+            }
             curves[n].name = n == first ? name : "", curves[n].colour = colours[group];
             curves[n].width = group ? 1.4f : 5;    /* the first shows also under others */
             ok = read_run(argv[i], argv[3], curves + n);
