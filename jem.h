@@ -1590,6 +1590,7 @@ typedef struct jem__kernels {
     void (*drop)(float, float, const float *, float *, uint16_t *, ptrdiff_t);
     void (*pair)(int, const float *, const float *, int, float *, ptrdiff_t);
     void (*pair_back)(float, const float *, const float *, int, float *, int, ptrdiff_t);
+    void (*shift)(const float *, int, unsigned, float *, int, ptrdiff_t);
     void (*dot)(float, const float *, const float *, float *, int, ptrdiff_t);
     void (*logsumexp)(const float *, int, float *);
     void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
@@ -3398,23 +3399,23 @@ static jem_tensor *jem__recut(jem_ctx *ctx, jem_tensor *x, int blocks) {       /
 /* x (h,w,c) -> y (h+2p,w+2p,c): the frame is from the blocks around, or zero. Backward adds. */
 static void jem__halo_copy(const jem_call *c, int gradient) {
     const jem_shape s = c->in[0];
+    const jem__kernels *k = c->ctx->k;
+    const ptrdiff_t n = (ptrdiff_t)s.c * JEM_LANES;
     const int p = *(const int *)c->user;
     for (int y = 0; y < c->out.h; y++)
         for (int x = 0; x < c->out.w; x++) {
             const int by = y < p ? -1 : y >= p + s.h, bx = x < p ? -1 : x >= p + s.w;
-            const ptrdiff_t in = ((ptrdiff_t)(y - p - by * s.h) * s.w + x - p - bx * s.w) *
-                                 s.c * JEM_LANES;
-            const ptrdiff_t out = ((ptrdiff_t)y * c->out.w + x) * s.c * JEM_LANES;
-            int from[JEM_LANES];                   /* the lane that l sees there; -1: nothing */
+            const ptrdiff_t in = ((ptrdiff_t)(y - p - by * s.h) * s.w + x - p - bx * s.w) * n;
+            const ptrdiff_t out = ((ptrdiff_t)y * c->out.w + x) * n;
+            const int far = JEM__GRID * by + bx;   /* lane l sees lane l + far, if there is one */
+            unsigned see = 0, seen = 0;
             for (int l = 0; l < JEM_LANES; l++) {
                 const int ly = l / JEM__GRID + by, lx = l % JEM__GRID + bx;
                 const int inside = ly >= 0 && ly < JEM__GRID && lx >= 0 && lx < JEM__GRID;
-                from[l] = inside ? ly * JEM__GRID + lx : -1;
+                if (inside) see |= 1u << l, seen |= 1u << (l + far);
             }
-            for (int k = 0; k < s.c * JEM_LANES; k += JEM_LANES)
-                for (int l = 0; l < JEM_LANES; l++)
-                    if (!gradient) c->y[out + k + l] = from[l] < 0 ? 0 : c->x[0][in + k + from[l]];
-                    else if (from[l] >= 0) c->dx[0][in + k + from[l]] += c->dy[out + k + l];
+            if (!gradient) k->shift(c->x[0] + in, far, see, c->y + out, 0, n);
+            else k->shift(c->dy + out, -far, seen, c->dx[0] + in, 1, n);
         }
 }
 static void jem__halo_forward(const jem_call *c) { jem__halo_copy(c, 0); }
@@ -8459,6 +8460,22 @@ JEM__KERNEL void JEM__FN(pair_back)(float s, const float *dy, const float *v, in
     }
 }
 
+/* y[lane] = (add ? y[lane] : 0) + x[lane + by], where `lanes` has a bit; else as if x were 0. */
+JEM__KERNEL void JEM__FN(shift)(const float *x, int by, unsigned lanes, float *y, int add,
+                                ptrdiff_t n) {
+    const JEM__V zero = JEM__SET(0.0f);
+    for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
+        float edge[3 * JEM_LANES] = { 0 };         /* beyond x nothing may be read */
+        const float *from = x + i;
+        if (i == 0 || i + JEM_LANES == n)
+            from = (const float *)memcpy(edge + JEM_LANES, from, JEM_LANES * sizeof *x);
+        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
+            const JEM__V v = JEM__LOAD(from + h + by), old = add ? JEM__LOAD(y + i + h) : zero;
+            JEM__STORE(y + i + h, JEM__PICK(lanes >> h, add ? old + v : v, old));
+        }
+    }
+}
+
 /* out[lane] = s sum over i of a[i] b[i]; b NULL: 1. */
 JEM__KERNEL void JEM__FN(dot)(float s, const float *a, const float *b, float *out, int add,
                               ptrdiff_t n) {
@@ -8644,8 +8661,8 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
 
 static const jem__kernels JEM__FN(kernels) = {
     (jem_isa)JEM__PASS, JEM__WI, &JEM__FN(direct), &JEM__FN(winograd), JEM__FN(fill),
-    JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair),
-    JEM__FN(pair_back), JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool),
+    JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair), JEM__FN(pair_back),
+    JEM__FN(shift), JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool),
     JEM__FN(pool_back), JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums),
     JEM__FN(normalize_back), JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
 };

@@ -294,6 +294,29 @@ static void direct_pairs(jem_ctx *ctx, record *r) {
         }
 }
 
+/* Lanes moved along, against a plain loop. */
+static void direct_shifts(jem_ctx *ctx, record *r) {
+    jem_rng rng = jem_rng_seed(12);
+    for (int by = -15; by < 16; by++)
+        for (int n = 16; n < 100; n += 32) {
+            const float *x = some(ctx, &rng, n);
+            float *y = some(ctx, &rng, n), *want = some(ctx, &rng, n);
+            const unsigned all = 0xffffu >> abs(by) << (by < 0 ? -by : 0);
+            snprintf(r->title, sizeof r->title, "%d numbers by %d:", n, by);
+            for (int how = 0; how < 4; how++) {
+                const unsigned lanes = how & 1 ? all : all & 0x5bc6;
+                memcpy(want, y, (size_t)n * sizeof *y);
+                for (int i = 0; i < n; i++) {
+                    const float old = how > 1 ? want[i] : 0;
+                    want[i] = !(lanes >> i % 16 & 1) ? old : how > 1 ? old + x[i + by] : x[i + by];
+                }
+                ctx->k->shift(x, by, lanes, y, how > 1, n);
+                CHECK(!memcmp(y, want, (size_t)n * sizeof *y), "%s %d", r->title, how);
+                record_add(r, "shifted", y, n);
+            }
+        }
+}
+
 static void direct_reductions(jem_ctx *ctx, record *r) {
     static const int channels[] = { 1, 2, 3, 10, 17 };
     jem_rng rng = jem_rng_seed(3);
@@ -767,6 +790,7 @@ int main(void) {
     if (!alone) {
         compare("elementwise kernels", direct_maps, every_isa);
         compare("pairs and dot products", direct_pairs, every_isa);
+        compare("lanes moved along", direct_shifts, every_isa);
         compare("logsumexp, pooling, norms", direct_reductions, every_isa);
         compare("fills, Langevin, Adam, SGD", direct_updates, every_isa);
         compare("convolutions on threads", convolutions, every_order);
