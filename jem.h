@@ -432,8 +432,9 @@ typedef enum jem_norm {
 JEM_API jem_tensor *jem_instance_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma,
                                       jem_param *beta);
 JEM_API jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta);
-/* training: normalises with the batch's statistics, and moves the running ones towards them by a
-   fraction `momentum` (variance with n-1, as in PyTorch). Otherwise: with the running ones. */
+/* training: normalises with the batch's statistics; jem_backward moves the running ones towards
+   them by a fraction `momentum` (variance with n-1, as in PyTorch). Otherwise: with the running
+   ones. */
 JEM_API jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
                                    jem_param *running_mean, jem_param *running_var, float momentum,
                                    int training);
@@ -702,6 +703,7 @@ JEM_API jem_status jem_buffer_restart(jem_buffer *buffer, jem_rng *rng, float lo
    and their slots into slot[n]; a share `reinit` of them starts again from U(lo,hi). */
 JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, const int *labels,
                                    float reinit, float *x, int *slot);
+/* Puts them back after a walk; of several of one slot the last. */
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
 
 /* ---- exact samplers (tools/measures.h tells what their chains are worth) ---- */
@@ -924,10 +926,10 @@ typedef struct jem_attack_desc {
     int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
     float step;            /* 0: 2.5 eps / steps, and eps for a single step */
     int restarts;          /* 1: attempts in all */
-    int random_start;      /* 1: anywhere within eps; 0: at the image */
+    int random_start;      /* 1: anywhere within eps, if that is finite; 0: at the image */
     int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
     float sure;            /* targeted: done when p(label|x) is the highest and at least this: 0 */
-    float lo, hi;          /* pixels stay in this range: -1, 1 */
+    float lo, hi;          /* pixels stay in this range, or do not leave it further: -1, 1 */
     /* What to fool instead of the network itself, a classifier that refines its images first, say:
        logits f[n][classes] of x[n][c][h][w], gradients of log p(label|x) to g (not if NULL). */
     jem_status (*classify)(void *user, const float *x, const int *labels, int n, float *f,
@@ -935,8 +937,9 @@ typedef struct jem_attack_desc {
     void *user;
 } jem_attack_desc;
 JEM_API jem_attack_desc jem_attack_desc_default(void);
-/* x[n][c][h][w] to found[n][c][h][w]: the first that does it, or the last that was tried. fooled[n]
-   (may be NULL): whether it does; an image that was wrong from the start stays as it is. */
+/* x[n][c][h][w] to found[n][c][h][w] (which may be x): the first that does it, or the last that was
+   tried. fooled[n] (may be NULL): whether it does; an image that was wrong from the start stays as
+   it is. */
 JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
                               const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled);
 
@@ -1037,7 +1040,8 @@ JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* The archive must have every parameter of the net, with its shape; otherwise nothing changes.
-   Other entries are ignored. */
+   Other entries are ignored, and of its texts all but the network's scale and noise (see jem_net)
+   and what was fitted to its weights (jem_calibrate, jem_fit_temperature). */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
 /* Everything that a trainer holds besides the network's parameters: the optimiser's moments and
@@ -1169,6 +1173,18 @@ struct jem_ctx {
     int rank, others;                              /* during a step of several ranks (>>train) */
 };
 
+/* Names in files must not command a terminal: control characters, also those of 8 bits (U+0080 to
+   U+009F, or bare), become '?'. */
+static void jem__harmless(char *text) {
+    for (unsigned char *c = (unsigned char *)text; *c; c++) {
+        int more = *c < 0xC2 ? 0 : *c < 0xE0 ? 1 : *c < 0xF0 ? 2 : 3, k = 1;
+        while (k <= more && (c[k] & 0xC0) == 0x80) k++;
+        if (k <= more || (*c == 0xC2 && c[1] < 0xA0)) more = 0;
+        if (*c < 32 || *c == 127 || (*c >= 0x80 && !more)) *c = '?';
+        c += more;
+    }
+}
+
 /* Keeps an error, if it is the first. */
 JEM__PRINTF(3, 4)
 static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format, ...) {
@@ -1178,8 +1194,7 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
     va_start(list, format);
     vsnprintf(ctx->message, sizeof ctx->message, format, list);
     va_end(list);
-    for (char *c = ctx->message; *c; c++)          /* names in files must not command a terminal */
-        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+    jem__harmless(ctx->message);
     ctx->status = status;
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
     return status;
@@ -3669,11 +3684,11 @@ static void jem__norm_batch_forward(const jem_call *c) {
     jem_param *const *param = c->inner->param;
     const int act = u->kind == JEM_NORM_ACT;
     const int learn = !act || param[2]->value[0] == 0;       /* or an older node was first */
-    int sound = 1;
     if (learn) jem__norm_statistics(c, &p);
+    const int sound = !learn || (jem__all_finite(p.mean, p.c * JEM_LANES) &&
+                                 jem__all_finite(p.rstd, p.c * JEM_LANES));
     for (int i = 0; learn && i < p.c; i++) {
         const float mean = p.mean[i * JEM_LANES], var = p.rstd[i * JEM_LANES];
-        sound = sound && jem__finite(mean) && jem__finite(var);
         if (!sound) {                              /* what diverges must not leave its mark */
         } else if (act) {
             param[0]->value[i] = -mean;
@@ -3829,6 +3844,18 @@ static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
     return JEM_OK;
 }
 
+/* Puts the texts of `from` into the place of those of the same keys, where nothing can fail. */
+static void jem__meta_take(jem_net *net, jem__meta *from, int take) {
+    for (jem__meta *next; take && from; from = next) {
+        jem__meta **at = &net->meta;
+        while (*at && strcmp((*at)->key, from->key)) at = &(*at)->next;
+        jem__meta *old = *at;
+        next = from->next, from->next = old ? old->next : NULL, *at = from;
+        jem__free(net->ctx, old);
+    }
+    if (!take) jem__meta_free(net->ctx, from);
+}
+
 jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
     return net ? jem__meta_set(net->ctx, &net->meta, key, value) : JEM_BAD_ARGUMENT;
 }
@@ -3928,11 +3955,12 @@ static float jem__float(jem__fields *f, const char *key, float value, float lo, 
     return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, 0);
 }
 
-/* A field that stands in a file only where it is not the usual one; a file that is not ours (it has
-   no description) says nothing. */
+/* A field that stands in a file of ours, which has a description, only where it is not the usual
+   one; where any other file says nothing, it stays. */
 static float jem__unusual(jem__fields *f, const char *key, float value, float usual, float lo,
                           float hi, int whole) {
-    if (f->in ? jem__meta_get(f->in, key) != NULL : value != usual)
+    if (f->in ? jem__meta_get(f->in, key) != NULL
+              : value != usual || (f->out && !jem__meta_get(*f->out, "jem.net")))
         return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, whole);
     if (f->out && !f->status) f->status = jem__meta_set(f->ctx, f->out, key, NULL);
     return f->in && jem__meta_get(f->in, "jem.net") ? usual : value;
@@ -4142,6 +4170,10 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
     JEM__ZEROED(jem_layer, l);
     l.kind = norm == JEM_NORM_NONE ? JEM_LAYER_NONE : JEM_LAYER_NORM, l.norm = norm;
     if (!net || norm == JEM_NORM_NONE) return l;
+    if ((int)norm < 0 || norm > JEM_NORM_ACT) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "norm_layer: there is no norm %d", (int)norm);
+        return l;
+    }
     if (norm == JEM_NORM_ACT) {
         const int shape[4] = { 1, channels, 1, 1 };
         l.bias = jem__layer_param(net, name, "loc", 4, shape, 1);
@@ -4218,6 +4250,12 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
         return (jem_tensor *)jem__null(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s, not "
                                        "logits (%d,%d,1,1)", jem__shape_text(logits).s, x->n,
                                        net->classes);
+    const jem_tensor *e = net->energy;
+    if (logits && e && (e->n != x->n || e->c != 1 || e->h != 1 || e->w != 1)) {
+        net->energy = NULL;
+        return (jem_tensor *)jem__null(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s of "
+                                       "energy, not (%d,1,1,1)", jem__shape_text(e).s, x->n);
+    }
     return logits;
 }
 
@@ -5013,7 +5051,7 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
 
 jem_status jem_buffer_restart(jem_buffer *b, jem_rng *rng, float lo, float hi) {
     if (!b || !rng) return JEM_BAD_ARGUMENT;
-    if (!(lo < hi))
+    if (!(lo < hi) || !jem__finite(lo) || !jem__finite(hi))
         return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_restart: U(%g,%g) is no range",
                          (double)lo, (double)hi);
     b->lo = lo, b->hi = hi;
@@ -5028,35 +5066,50 @@ void jem_buffer_free(jem_buffer *b) {
     jem__free(b->ctx, b);
 }
 
+/* Is there a later draw of this slot, whose chain will be the one that is kept? */
+static int jem__drawn_again(const int *slot, int i, int n) {
+    int k = i + 1;
+    while (k < n && slot[k] != slot[i]) k++;
+    return k < n;
+}
+
 jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels, float reinit,
                            float *x, int *slot) {
-    if (!b || !rng || n < 0 || !x || !slot) return JEM_BAD_ARGUMENT;
+    if (!b) return JEM_BAD_ARGUMENT;
+    if (!rng || n < 0 || !x || !slot)
+        return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_draw: %d chains, or NULL", n);
     const ptrdiff_t size = jem__buffer_image(b);
-    for (int i = 0; i < n; i++) {
-        int first = 0, count = b->capacity;
-        if (labels && b->classes > 0) {
-            if (labels[i] < 0 || labels[i] >= b->classes)
-                return jem__fail(b->ctx, JEM_BAD_ARGUMENT,
-                                 "buffer_draw: label %d of %d is not in 0..%d",
-                                 labels[i], i, b->classes - 1);
-            count = b->capacity / b->classes, first = labels[i] * count;
-        }
-        slot[i] = first + jem_rng_below(rng, count);
-        if (jem_rng_uniform(rng) < reinit) {
-            jem_fill_uniform(b->ctx, rng, x + i * size, size, b->lo, b->hi);
-            b->visits[slot[i]] = 0;
-        } else memcpy(x + i * size, b->data + slot[i] * size, (size_t)size * sizeof(float));
+    const int by_class = labels && b->classes > 0;
+    for (int i = 0; by_class && i < n; i++)
+        if (labels[i] < 0 || labels[i] >= b->classes)
+            return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_draw: label %d of %d is not in "
+                             "0..%d", labels[i], i, b->classes - 1);
+    const jem_mark mark = jem_begin(b->ctx);
+    char *anew = (char *)jem__push(b->ctx, (size_t)n + 1);
+    for (int i = 0; anew && i < n; i++) {
+        const int count = by_class ? b->capacity / b->classes : b->capacity;
+        slot[i] = (by_class ? labels[i] * count : 0) + jem_rng_below(rng, count);
+        anew[i] = jem_rng_uniform(rng) < reinit;
+        if (anew[i]) jem_fill_uniform(b->ctx, rng, x + i * size, size, b->lo, b->hi);
+        else memcpy(x + i * size, b->data + slot[i] * size, (size_t)size * sizeof(float));
     }
-    return JEM_OK;
+    for (int i = 0; anew && i < n; i++)
+        if (anew[i] && !jem__drawn_again(slot, i, n)) b->visits[slot[i]] = 0;
+    jem_end(b->ctx, mark);
+    return anew ? JEM_OK : b->ctx->status;
 }
 
 jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x) {
-    if (!b || !slot || !x) return JEM_BAD_ARGUMENT;
+    if (!b) return JEM_BAD_ARGUMENT;
+    if (n < 0 || !slot || !x)
+        return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: %d chains, or NULL", n);
     const ptrdiff_t size = jem__buffer_image(b);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         if (slot[i] < 0 || slot[i] >= b->capacity)
             return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: slot %d is not in 0..%d",
                              slot[i], b->capacity - 1);
+    for (int i = 0; i < n; i++) {
+        if (jem__drawn_again(slot, i, n)) continue;        /* the last of them is kept */
         memcpy(b->data + slot[i] * size, x + i * size, (size_t)size * sizeof(float));
         b->visits[slot[i]]++;
     }
@@ -5868,25 +5921,30 @@ static float jem__familiarity(const float *q, int n, float score) {
     return ((float)(i - 1) + part) / (float)(n - 1);
 }
 
-/* Up to n numbers of a text of the network's: how many. */
-static int jem__numbers_read(const jem_net *net, const char *key, float *q, int n) {
-    const char *s = jem_net_meta(net, key);
+/* Up to n numbers of a text: how many; 0 if there is anything else in it, or what none was fitted
+   to. */
+static int jem__numbers_in(const char *s, float *q, int n) {
     int i = 0;
-    for (double v; s && *s && i < n; i++) {
+    for (double v; s && *s; i++) {
         const char *end = jem__scan_number(s, &v);
-        if (end == s) break;
+        if (end == s || i == n || fabs(v) > 1e12) return 0;
         q[i] = (float)v, s = end + (*end == ' ');
     }
     return i;
 }
-static jem_status jem__numbers_write(jem_net *net, const char *key, const float *q, int n) {
+static int jem__rises(const float *q, int n) {
+    while (n > 1 && q[n - 2] <= q[n - 1]) n--;
+    return n < 2;
+}
+static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char *key,
+                                     const float *q, int n) {
     char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
     size_t used = 0;
     for (int i = 0; text && i < n; i++) {
         if (i) text[used++] = ' ';
         used += (size_t)jem__print_number(text + used, 31, (double)q[i]);
     }
-    const jem_status s = text ? jem_net_set_meta(net, key, text) : JEM_NO_MEMORY;
+    const jem_status s = text ? jem__meta_set(net->ctx, list, key, text) : JEM_NO_MEMORY;
     jem__free(net->ctx, text);
     return s;
 }
@@ -5906,15 +5964,29 @@ static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) 
     return -sqrtf(jem__fmaf(a, a, b * b));
 }
 /* On the tape, m being as long as it has to be; NULL if there is none, or it is not one. */
-static jem__usual *jem__usual_read(const jem_net *net) {
+static jem__usual *jem__usual_read(const jem_net *net, const char *text) {
     const int n = 3 + JEM__QUANTILES + 2 * net->classes;
-    if (!jem_net_meta(net, jem__usual_key)) return NULL;
-    float *all = jem__push_floats(net->ctx, n);
+    float *all = text ? jem__push_floats(net->ctx, n) : NULL;
     jem__usual *u = (jem__usual *)(void *)all;
-    if (!u || jem__numbers_read(net, jem__usual_key, all, n) < n) return NULL;
-    return u->l[0] > 0 && u->l[2] > 0 ? u : NULL;
+    if (!u || jem__numbers_in(text, all, n) < n || !jem__rises(u->q, JEM__QUANTILES)) return NULL;
+    return u->l[0] > 1e-6f && u->l[2] > 1e-6f ? u : NULL;
+}
+/* Quantiles, or in older files mean and spread: how many numbers. */
+static int jem__familiar_read(const char *text, float q[JEM__QUANTILES]) {
+    const int n = jem__numbers_in(text, q, JEM__QUANTILES);
+    return n > 1 && jem__rises(q, n) ? n : 0;
+}
+/* 1 if there is none. */
+static float jem__temperature_read(const char *text) {
+    float t = 1;
+    if (text && (jem__numbers_in(text, &t, 1) != 1 || !(t >= 0.0099f && t <= 101))) return 0;
+    return t;
 }
 
+static float jem__temperature_of(const jem_net *net) {
+    const float t = jem__temperature_read(jem_net_meta(net, jem__temperature_key));
+    return t > 0 ? t : 1;
+}
 static void jem__see_one(const float *f, int classes, float temperature, jem__seen *s) {
     double sum = 0, others = 0, cooled = 0;
     s->label = 0;
@@ -5938,8 +6010,7 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
     if (!x || n < 0 || (!f && !seen))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
     if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
-    float temperature = 1;
-    jem__numbers_read(net, jem__temperature_key, &temperature, 1);
+    const float temperature = jem__temperature_of(net);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
         const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
         const jem_mark mark = jem_begin(ctx);
@@ -5963,8 +6034,8 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
     if (!net) return JEM_BAD_ARGUMENT;
     const jem_mark mark = jem_begin(net->ctx);
     float q[JEM__QUANTILES];
-    const jem__usual *u = jem__usual_read(net);
-    const int n_q = jem__numbers_read(net, jem__familiar_key, q, JEM__QUANTILES);
+    const jem__usual *u = jem__usual_read(net, jem_net_meta(net, jem__usual_key));
+    const int n_q = jem__familiar_read(jem_net_meta(net, jem__familiar_key), q);
     jem__seen *seen = !answers || n < 0 ? NULL
                     : (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen);
     const jem_status s = jem__see(net, "classify", x, n, NULL, seen);
@@ -6051,8 +6122,10 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n) {
         jem__usual_fit(u, u->m, net->classes, a, n);
         for (int i = 0; i < n; i++) v[i] = jem__usual_score(u, u->m, a[i]);
         jem__quantiles(v, n, u->q);
-        s = jem__numbers_write(net, jem__familiar_key, q, JEM__QUANTILES);
-        if (s == JEM_OK) s = jem__numbers_write(net, jem__usual_key, all, numbers);
+        jem__meta *both = NULL;
+        s = jem__numbers_write(net, &both, jem__familiar_key, q, JEM__QUANTILES);
+        if (s == JEM_OK) s = jem__numbers_write(net, &both, jem__usual_key, all, numbers);
+        jem__meta_take(net, both, s == JEM_OK);
     }
     jem_end(ctx, mark);
     return s;
@@ -6072,6 +6145,7 @@ float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n
     const jem_mark mark = jem_begin(ctx);
     float *f = jem__push_floats(ctx, (ptrdiff_t)n * k);
     double lo = log(0.01), hi = log(100);          /* of 1/T */
+    int matters = 0;                               /* equal logits say nothing about T */
     const int ok = f && jem_logits(net, x, n, f) == JEM_OK;
     for (int round = 0; ok && round < 40; round++) {
         double slope = 0, middle = (lo + hi) / 2, cold = exp(middle);
@@ -6085,11 +6159,13 @@ float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n
             }
             slope += above / sum;
         }
-        *(slope > 0 ? &hi : &lo) = middle;
+        *(slope > 0 ? &hi : &lo) = middle, matters |= slope > 0 || slope < 0;
     }
     jem_end(ctx, mark);
-    const float t = (float)exp(-(lo + hi) / 2);
-    return ok && jem__numbers_write(net, jem__temperature_key, &t, 1) == JEM_OK ? t : -1;
+    const float t = matters ? (float)exp(-(lo + hi) / 2) : 1;
+    const jem_status s = !ok ? ctx->status
+                             : jem__numbers_write(net, &net->meta, jem__temperature_key, &t, 1);
+    return s == JEM_OK ? t : -1;
 }
 
 /* ---- in or out of distribution --------------------------------------------------------------- */
@@ -6131,7 +6207,8 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
     if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
     for (int i = 0, m; i < n && ctx->status == JEM_OK; i += m, x += m * size) {
         const jem_mark mark = jem_begin(ctx);
-        const jem__usual *u = kind == JEM_OOD_USUAL ? jem__usual_read(net) : NULL;
+        const jem__usual *u = kind != JEM_OOD_USUAL ? NULL
+                            : jem__usual_read(net, jem_net_meta(net, jem__usual_key));
         jem__seen seen[JEM__EVAL_BATCH];
         m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
         if (kind == JEM_OOD_USUAL && !u)
@@ -6142,6 +6219,8 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
             for (int k = 0; k < m; k++)
                 score[i + k] = u ? jem__usual_score(u, u->m, seen[k])
                              : kind == JEM_OOD_MAXP ? seen[k].odds : seen[k].logp;
+        if (ctx->status == JEM_OK && !jem__all_finite(score + i, m))
+            jem__fail(ctx, JEM_DIVERGED, "ood_score: scores are not finite");
         jem_end(ctx, mark);
     }
     return ctx->status;
@@ -6155,8 +6234,8 @@ jem_attack_desc jem_attack_desc_default(void) {
     return d;
 }
 
-/* v += step along g (L2: of that length; else each pixel by it), then back to within eps of x and
-   lo..hi. x is in that range, so the last only comes nearer to x. */
+/* v += step along g (L2: of that length; else each pixel by it), then back to within eps of x, and
+   to between lo or x and hi or x: which only comes nearer to x. */
 static void jem__attack_move(const jem_attack_desc *d, const float *x, const float *g, float step,
                              float *v, ptrdiff_t n) {
     const float length = d->l2 ? jem__norm_of(g, NULL, n) : 0;
@@ -6167,7 +6246,7 @@ static void jem__attack_move(const jem_attack_desc *d, const float *x, const flo
     for (ptrdiff_t i = 0; i < n; i++) {
         if (far > d->eps) v[i] = jem__fmaf(v[i] - x[i], d->eps / far, x[i]);
         if (!d->l2) v[i] = fminf(fmaxf(v[i], x[i] - d->eps), x[i] + d->eps);
-        v[i] = fminf(fmaxf(v[i], d->lo), d->hi);
+        v[i] = fminf(fmaxf(v[i], fminf(d->lo, x[i])), fmaxf(d->hi, x[i]));
     }
 }
 
@@ -6200,17 +6279,19 @@ static jem_status jem__attack_see(void *user, const float *x, const int *labels,
 static void jem__attack_once(jem_net *net, const float *x, const int *labels, int m,
                              const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
-    const int k = net->classes;
+    const int k = net->classes, own = d->classify == jem__attack_see;
     const ptrdiff_t size = jem__image(net);
     float *g = jem__push_floats(ctx, m * size), *f = jem__push_floats(ctx, m * k);
     for (int step = -1, left = m; g && f && step <= d->steps && left; step++) {
         const int moves = step >= 0 && step < d->steps;
         const jem_status told = d->classify(d->user, found, labels, m, f, moves ? g : NULL);
         if (told != JEM_OK) jem__fail(ctx, told, "attack: classify failed");
+        if (jem_ok(ctx) && !(jem__all_finite(f, m * k) && (!moves || jem__all_finite(g, m * size))))
+            jem__fail(ctx, JEM_DIVERGED, "attack: the classifier's numbers are not finite");
         if (!jem_ok(ctx)) return;
         for (int i = left = 0; i < m; i++) {
             jem__seen s;
-            jem__see_one(f + i * k, k, 1, &s);
+            jem__see_one(f + i * k, k, own ? jem__temperature_of(net) : 1, &s);
             done[i] |= !d->targeted ? s.label != labels[i]
                                     : s.label == labels[i] && s.p >= d->sure;
             const ptrdiff_t at = i * size;
@@ -6237,16 +6318,21 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images, eps %g, %d steps of %g, pixels "
                          "%g..%g%s", n, (double)d.eps, d.steps, (double)d.step, (double)d.lo,
                          (double)d.hi, rng ? "" : ", no rng");
-    if (jem__images_check(net, "attack", x, n) != JEM_OK) return ctx->status;
-    memcpy(found, x, (size_t)(n * size) * sizeof *x);
+    if (jem__images_check(net, "attack", x, n) != JEM_OK ||
+        (n > 0 && !jem__labels_good(net, "attack", labels, n))) return ctx->status;
+    if (found != x) memcpy(found, x, (size_t)(n * size) * sizeof *x);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
         const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
         int done[JEM__EVAL_BATCH] = { 0 };
+        const jem_mark batch = jem_begin(ctx);
+        float *from = jem__push_floats(ctx, m * size);     /* found may be x */
+        if (from) memcpy(from, x + i * size, (size_t)(m * size) * sizeof *x);
         for (int r = 0; r < d.restarts && ctx->status == JEM_OK; r++) {
             const jem_mark mark = jem_begin(ctx);
-            jem__attack_once(net, x + i * size, labels + i, m, &d, rng, found + i * size, done);
+            jem__attack_once(net, from, labels + i, m, &d, rng, found + i * size, done);
             jem_end(ctx, mark);
         }
+        jem_end(ctx, batch);
         if (fooled) memcpy(fooled + i, done, (size_t)m * sizeof *done);
     }
     return ctx->status;
@@ -6263,10 +6349,29 @@ jem_impute_desc jem_impute_desc_default(void) {
 }
 
 /* log p of u where it is open, and of what is held elsewhere: no gradient comes to u there. */
-typedef struct jem__held { jem_fn logp; void *user; jem_tensor *open, *held; } jem__held;
+typedef struct jem__held {
+    jem_fn logp;
+    void *user;
+    jem_tensor *open, *held;
+    const jem_impute_desc *desc;
+    int stopped;                                   /* by a watch */
+} jem__held;
 static jem_tensor *jem__logp_held(jem_ctx *ctx, jem_tensor *u, void *user) {
     const jem__held *h = (const jem__held *)user;
     return h->logp(ctx, jem_add(ctx, jem_mul(ctx, u, h->open), h->held), h->user);
+}
+
+/* What is known again where u has noise on it, whether there was an error or not. */
+static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
+    const jem__node *to = u->node, *open = h->open->node, *held = h->held->node;
+    for (ptrdiff_t i = 0; i < to->groups * to->stride; i++)
+        if (open->value[i] == 0) to->value[i] = held->value[i];
+    jem__leaf_changed(to);
+}
+static int jem__impute_watch(void *user, int step, jem_tensor *u) {
+    jem__held *h = (jem__held *)user;
+    jem__impute_restore(h, u);
+    return h->stopped = h->desc->walk.watch(h->desc->walk.watch_user, step, u);
 }
 
 /* Noise-blind steps, all pixels having the same noise: a step leaves 1 - beta step of it. */
@@ -6281,7 +6386,7 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const f
         for (ptrdiff_t i = 0; i < size; i++)
             if (known[i] != 0) v[i] = jem__fmaf(sigma, jem_rng_normal(rng), x[i]);
         jem_write(u, v), jem_denoise(ctx, h->logp, h->user, u, &one, rng), jem_read(u, v);
-        if (d->watch && d->watch(d->watch_user, step, u)) break;
+        if (d->watch && (h->stopped = d->watch(d->watch_user, step, u))) break;
         sigma *= 1 - d->beta * d->step;
     }
 }
@@ -6296,23 +6401,22 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
     float *is = jem__push_floats(ctx, size), *u = jem__push_floats(ctx, size);
     float *open = jem__push_floats(ctx, size);
     if (is && u && open && jem_read(x, is) == JEM_OK) {
-        jem__held h;
-        h.logp = logp, h.user = user;
+        JEM__ZEROED(jem__held, h);
+        jem_sgld_desc walk = d.walk;
+        if (walk.watch) walk.watch = jem__impute_watch, walk.watch_user = &h;
+        h.logp = logp, h.user = user, h.desc = &d;
         memcpy(u, is, (size_t)size * sizeof *u);
         for (ptrdiff_t i = 0; i < size; i++)       /* what is missing may be NaN */
             open[i] = known[i] == 0 ? 1.0f : 0, is[i] = open[i] != 0 ? 0 : is[i];
-        if (d.denoise.steps > 0) jem__impute_noisy(ctx, &h, x, known, is, u, &d.denoise, rng);
-        else if (d.lo != d.hi) jem_fill_uniform(ctx, rng, u, size, d.lo, d.hi);
-        jem_write(x, u);
         h.open = jem_input(ctx, open, x->n, x->c, x->h, x->w);
         h.held = jem_input(ctx, is, x->n, x->c, x->h, x->w);
-        jem_sgld(ctx, jem__logp_held, &h, x, &d.walk, rng);
+        if (d.denoise.steps > 0) jem__impute_noisy(ctx, &h, x, known, is, u, &d.denoise, rng);
+        else if (d.lo != d.hi) jem_fill_uniform(ctx, rng, u, size, d.lo, d.hi);
+        if (jem_ok(ctx)) jem_write(x, u);
+        if (!h.stopped) jem_sgld(ctx, jem__logp_held, &h, x, &walk, rng);
         const jem_denoise_desc last = jem_clean_desc(0.25f);
-        if (d.denoise.steps > 0) jem_denoise(ctx, logp, user, x, &last, NULL);
-        if (jem_read(x, u) == JEM_OK) {
-            for (ptrdiff_t i = 0; i < size; i++) if (known[i] != 0) u[i] = is[i];
-            jem_write(x, u);
-        }
+        if (d.denoise.steps > 0 && !h.stopped) jem_denoise(ctx, logp, user, x, &last, NULL);
+        if (h.open && h.held) jem__impute_restore(&h, x);
     }
     jem_end(ctx, mark);
     return ctx->status;
@@ -7117,21 +7221,45 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     return v.f.status;
 }
 
+/* Texts that were fitted to weights: good ones to `list`. */
+static const char *const *const jem__fitted[] = {
+    &jem__familiar_key, &jem__usual_key, &jem__temperature_key
+};
+static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem__meta **list) {
+    float q[JEM__QUANTILES];
+    const jem_mark mark = jem_begin(net->ctx);
+    jem_status s = JEM_OK;
+    for (int i = 0; i < 3 && s == JEM_OK; i++) {
+        const char *text = jem_archive_meta(a, *jem__fitted[i]);
+        const int good = i == 0 ? jem__familiar_read(text, q) > 0
+                       : i == 1 ? jem__usual_read(net, text) != NULL
+                                : jem__temperature_read(text) > 0;
+        if (text && !good && jem_ok(net->ctx))
+            jem__fail(net->ctx, JEM_BAD_FILE, "%s: its text \"%s\" is none", a->where,
+                      *jem__fitted[i]);
+        s = net->ctx->status;
+        if (text && s == JEM_OK) s = jem__meta_set(net->ctx, list, *jem__fitted[i], text);
+    }
+    jem_end(net->ctx, mark);
+    return s;
+}
+
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     if (!net || !a) return JEM_BAD_ARGUMENT;
     jem_net copy = *net;
     jem__arrays v = { { net->ctx, "network", a->where, a->meta, NULL, JEM_OK }, a, NULL, 0 };
     jem__net_fields(&v.f, &copy);
-    for (; v.fill < 2; v.fill++)
-        for (jem_param *p = net->params; p; p = p->next) jem__array_like(&v, "", p, p->value);
-    if (v.f.status) return v.f.status;
+    for (jem_param *p = net->params; p; p = p->next) jem__array_like(&v, "", p, p->value);
+    jem__meta *fitted = NULL;
+    if (!v.f.status) v.f.status = jem__fitted_read(net, a, &fitted);
+    jem__meta_take(net, fitted, !v.f.status);
+    if (v.f.status) return v.f.status;             /* from here on nothing can fail */
+    v.fill = 1;
+    for (jem_param *p = net->params; p; p = p->next)
+        jem__array_like(&v, "", p, p->value), jem_param_changed(p);
     jem__net_fields(&v.f, net);
-    for (jem_param *p = net->params; p; p = p->next) jem_param_changed(p);
-    static const char *const *const of_weights[] = {       /* what was fitted to them */
-        &jem__familiar_key, &jem__usual_key, &jem__temperature_key
-    };
-    for (int i = 0; i < 3 && !v.f.status; i++)
-        v.f.status = jem_net_set_meta(net, *of_weights[i], jem_archive_meta(a, *of_weights[i]));
+    for (int i = 0; i < 3; i++)
+        if (!jem_archive_meta(a, *jem__fitted[i])) jem_net_set_meta(net, *jem__fitted[i], NULL);
     return v.f.status;
 }
 
