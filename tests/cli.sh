@@ -378,6 +378,18 @@ cp each/000000.png ./-7.png
 refuses 2 "unknown option -7.png" classify $model -7.png
 status 0 "after --" classify --top 2 $model -- -7.png
 says "^-7.png: "
+esc=$(printf '\033') csi=$(printf '\302\233') line=$(printf 'x\ny')
+cp each/000000.png "a$esc[31m.png" && cp $model "m$csi$line.safetensors"
+harmless() {
+    status 0 "a name that commands: $1" "$@"
+    check "is told without it" sh -c "! LC_ALL=C grep -q '$esc\|$csi\|^y' out err && grep -q '?' out"
+}
+harmless classify $model "a$esc[31m.png"
+harmless info "m$csi$line.safetensors"
+harmless export $model "e$esc[1m$line.safetensors"
+harmless sample $model --n 1 --steps 1 --fresh-steps 1 --out "s$esc[1m$line.png"
+status 1 "one that is not there" classify $model "no$esc[1m.png"
+check "is told without it, too" sh -c "! grep -q '$esc' err && grep -q 'no?' err"
 cp $model ./--m
 status 0 "info --" info -- --m
 says "^--m: "

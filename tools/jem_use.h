@@ -63,7 +63,7 @@ static void model_close(model *m) {
 /* A text out of a file, for the terminal: cut, and without what would command it. */
 static const char *clean(const char *text, char to[NAME_SIZE]) {
     snprintf(to, NAME_SIZE, "%s", text);
-    for (char *c = to; *c; c++) if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+    harmless(to, 0);
     return to;
 }
 

@@ -8,9 +8,54 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- the terminal ---------------------------------------------------------------------------- */
+
+/* Names of files, and what files hold, must not command it: control characters, also those of 8
+   bits (U+0080 to U+009F, or bare), become '?', and lines that are not the format's own. */
+static inline void harmless(char *text, int lines) {
+    for (unsigned char *c = (unsigned char *)text; *c; c++) {
+        int more = *c < 0xC2 ? 0 : *c < 0xE0 ? 1 : *c < 0xF0 ? 2 : 3, k = 1;
+        const int ends = *c == '\n' || *c == '\r' || *c == '\t';
+        while (k <= more && (c[k] & 0xC0) == 0x80) k++;
+        if (k <= more || (*c == 0xC2 && c[1] < 0xA0)) more = 0;
+        if (ends ? !lines && c[1] : *c < 32 || *c == 127 || (*c >= 0x80 && !more)) *c = '?';
+        c += more;
+    }
+}
+static inline int lines_of(const char *s) {
+    int n = 0;
+    for (; *s; s++) n += *s == '\n' || *s == '\r' || *s == '\t';
+    return n;
+}
+/* fprintf, by which all of this program's text goes. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static inline int speak(FILE *to, const char *format, ...) {
+    char some[2048], *text = some;
+    va_list args, again;
+    va_start(args, format), va_copy(again, args);
+    int n = to == stdout || to == stderr ? vsnprintf(some, sizeof some, format, args)
+                                         : vfprintf(to, format, args);
+    if (n >= (int)sizeof some && (to == stdout || to == stderr)) {
+        text = (char *)malloc((size_t)n + 1);
+        if (text) vsnprintf(text, (size_t)n + 1, format, again);
+        else text = some;                          /* its beginning */
+    }
+    va_end(args), va_end(again);
+    if (to != stdout && to != stderr) return n;
+    harmless(text, lines_of(text) == lines_of(format));
+    if (fputs(text, to) < 0) n = -1;
+    if (text != some) free(text);
+    return n;
+}
+#define printf(...) speak(stdout, __VA_ARGS__)
+#define fprintf speak
 
 typedef enum option_kind {
     OPTION_TITLE = 0,                              /* of a group, in the help */
