@@ -7170,6 +7170,13 @@ typedef struct jem__arrays {
     int fill;
 } jem__arrays;
 
+static int jem__entry_finite(const jem_entry *e) {
+    int finite = 1;
+    for (size_t i = 0; finite && i < e->bytes; i += 4)
+        finite = jem__finite(jem__to_float(JEM_F32, (const unsigned char *)e->data + i));
+    return finite;
+}
+
 /* In a file this array must have its dtype and shape; but a float on its own may have any dtype and
    the shape () or (1): so PyTorch keeps counts and flags. */
 static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int ndim,
@@ -7193,7 +7200,10 @@ static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int nd
         jem__put_list(&t, "()", ndim, shape);
         f->status = jem__fail(f->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in "
                               "the %s", f->where, name, is, f->kind);
-    } else if (v->fill && e->dtype != dtype)
+    } else if (!v->fill && e->dtype == JEM_F32 && !jem__entry_finite(e))
+        f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" holds a number that is not "
+                              "finite", f->where, name);
+    else if (v->fill && e->dtype != dtype)
         *(float *)data = jem__to_float((int)e->dtype, (const unsigned char *)e->data);
     else if (v->fill && e->bytes) memmove(data, e->data, e->bytes);    /* it may be its own */
 }
