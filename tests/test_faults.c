@@ -104,7 +104,9 @@ static int world_fseek(FILE *f, long to, int whence) {
 static size_t world_fwrite(const void *p, size_t size, size_t n, FILE *f) {
     return world_bad(f, WRITE) ? 0 : fwrite(p, size, n, f);
 }
-static int world_fputs(const char *s, FILE *f) { return world_bad(f, WRITE) ? EOF : fputs(s, f); }
+static int world_fputs(const char *s, FILE *f) {
+    return f != stderr && f != stdout && world_bad(f, WRITE) ? EOF : fputs(s, f);
+}
 static int world_fflush(FILE *f) {
     return f != stdout && world_bad(f, WRITE) ? EOF : fflush(f);
 }
@@ -186,6 +188,7 @@ static int world_clock(clockid_t clock, struct timespec *t) {
 #undef fwrite
 #undef fputs
 #undef fflush
+#undef printf
 #undef fprintf
 #undef fclose
 #undef write
