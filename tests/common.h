@@ -54,6 +54,17 @@ static inline jem_ctx *isa_ctx(jem_isa isa, int threads) {
     return jem_ctx_create(&desc);
 }
 
+/* JEM_WANT_ISA=NAME, from whoever starts the program and knows the processor: this is what must be
+   chosen. What jem.h denies to have would be left out by all tests, and none would tell. */
+static inline void check_isa(const jem_ctx *ctx) {
+#if !defined(JEM_NO_SIMD) && (defined(__x86_64__) || defined(__aarch64__))
+    const char *want = getenv("JEM_WANT_ISA"), *isa = jem_isa_name(jem_ctx_isa(ctx));
+    if (want && *want) CHECK(!strcmp(isa, want), "it chose %s, not %s", isa, want);
+#else
+    (void)ctx;
+#endif
+}
+
 static inline jem_shape shape(int n, int c, int h, int w) {
     const jem_shape s = { n, c, h, w };
     return s;

@@ -59,6 +59,24 @@ try() {
     fi
 }
 
+# What jem.h must choose on this processor (jem__x86_has says of which flags): common.h, check_isa.
+# Nothing where that cannot be told.
+native_isa() {
+    case $(uname -m) in
+        aarch64) echo neon ;;
+        x86_64) [ ! -r /proc/cpuinfo ] || awk '
+            function all(names, of, n, k) {
+                n = split(names, of)
+                for (k = 1; k <= n; k++) if (!(of[k] in has)) return 0
+                return 1
+            }
+            /^flags/ { for (i = 3; i <= NF; i++) has[$i]
+                print !all("avx fma avx2") ? "scalar" \
+                    : all("avx512f avx512dq avx512bw avx512vl") ? "avx512" : "avx2"
+                exit }' /proc/cpuinfo ;;
+    esac
+}
+
 # The implementation in one file, its use in another: both C, both C++, one of each.
 two_units() {
     dir=$BUILD/two_units
@@ -102,7 +120,8 @@ emulated() {
         rm -f "$program"
         if $compiler -std=c99 $WARN -O2 "$@" -I. -idirafter build -idirafter /usr/include -static \
             tests/test_$test.c -o "$program" -lm
-        then run "${what}_$test" $emulator "$program"
+        then run "${what}_$test" env JEM_WANT_ISA="$([ $what != neon ] || echo neon)" \
+                $emulator "$program"
         else try "build $program" false
         fi
     done
@@ -291,7 +310,10 @@ for test in $here; do
         compilers | x86_32 | processors) run $test tests/portability.sh $test ;;
         portability | examine) run $test tests/$test.sh ;;
         */test_*)
-            if [ -x "$test" ]; then run "${test##*/}" "$test"; else try "build $test" false; fi ;;
+            if [ -x "$test" ]
+            then run "${test##*/}" env JEM_WANT_ISA="$(native_isa)" "$test"
+            else try "build $test" false
+            fi ;;
         *) try "build $test" test -x "$test" ;;
     esac
 done

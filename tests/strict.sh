@@ -2,8 +2,10 @@
 # Compiles jem.h by itself, with every warning as an error: {gcc, clang, both for AArch64, gcc for
 # Windows and for 32-bit x86, clang for WebAssembly without and with simd128} x {C99, C11, C++11,
 # C++17} x {each macro} x {with, without the implementation}. Each is one test. No OpenMP and no
-# optimisation here: the test programs have both. Then, where Wine is, test programs of Windows run;
-# and one with -ffast-math.
+# optimisation here: the test programs have both. JEM_FILE: under another name, from a folder that
+# has no jem.h. JEM_DECLARATIONS: with the implementation asked for, too, nothing is defined. Of the
+# implementation's own objects: what it never calls. Then, where Wine is, test programs of Windows
+# run; and one with -ffast-math.
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
 flags="-Werror -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow"
 dir=${BUILD:-build}/strict
@@ -29,15 +31,20 @@ compile() {
 one() {
     case $4 in implementation) text="#define JEM_IMPLEMENTATION" ;; *) text="" ;; esac
     name="$1 -std=$2 $3 $4"
-    if printf '%s\n#include "jem.h"\n' "$text" |
-        compile $1 $2 -D$3 -c -o "$dir/$1-$2-$3-$4.o" >"$dir/$1-$2-$3-$4.txt" 2>&1
+    object=$dir/$1-$2-$3-$4.o header=jem.h define=-D$3 from=.
+    if [ $3 = JEM_FILE ]; then
+        header=renamed.h define='-DJEM_FILE="renamed.h"' from=$dir/renamed object=../${object##*/}
+    fi
+    if (cd "$from" && printf '%s\n#include "%s"\n' "$text" "$header" |
+        compile $1 $2 "$define" -c -o "$object") >"$dir/$1-$2-$3-$4.txt" 2>&1
     then echo "ok $name"
     else echo "FAILED $name"; head -n 8 "$dir/$1-$2-$3-$4.txt"
     fi
 }
 if [ $# = 4 ]; then one "$@"; exit 0; fi
 
-mkdir -p "$dir"
+mkdir -p "$dir/renamed"
+cp jem.h "$dir/renamed/renamed.h"
 for who in gcc clang gcc-arm clang-arm gcc-windows gcc-32 wasm wasm-simd128; do
     for std in c99 c11 c++11 c++17; do
         if ! printf '#include <errno.h>\n#include <math.h>\n' |
@@ -50,8 +57,37 @@ for who in gcc clang gcc-arm clang-arm gcc-windows gcc-32 wasm wasm-simd128; do
             [ $macro = JEM_STATIC ] || echo $who $std $macro interface
             echo $who $std $macro implementation
         done
+        echo $who $std JEM_DECLARATIONS interface
+        echo $who $std JEM_DECLARATIONS implementation
+        # Each processor includes itself in lines of its own.
+        [ $std != c99 ] || echo $who $std JEM_FILE implementation
     done
 done | xargs -n 4 -P "$jobs" "$0" >"$dir/all.txt"
+# What an object refers to; what it defines.
+never='_*(v|f|vf|d)?printf(_chk)?|f?puts|f?putc|putchar|fwrite|perror|std(out|err)'
+never="$never|_*(exit|Exit|quick_exit|abort|assert_fail|assert_rtn)"
+silent() {
+    nm -u "$1" >"$dir/symbols.txt" && grep -q memcpy "$dir/symbols.txt" &&
+        ! awk '{ print $NF }' "$dir/symbols.txt" | grep -E -x "$never"
+}
+nothing() { [ -s "$1" ] && nm "$1" >"$dir/symbols.txt" && ! grep ' [TDBR] ' "$dir/symbols.txt"; }
+if command -v nm >/dev/null; then
+    for who in gcc clang; do
+        command -v $who >/dev/null || continue
+        for macro in JEM_PLAIN JEM_STATIC JEM_NO_STDIO; do
+            object=$dir/$who-c99-$macro-implementation.o name="$who $macro: no exit, assert, print"
+            if silent "$object" >"$dir/nm.txt"; then echo "ok $name"
+            else echo "FAILED $name"; cat "$dir/nm.txt"
+            fi
+        done
+        name="$who JEM_DECLARATIONS: no implementation"
+        if nothing "$dir/$who-c99-JEM_DECLARATIONS-implementation.o" >"$dir/nm.txt"
+        then echo "ok $name"
+        else echo "FAILED $name"; head -n 4 "$dir/nm.txt"
+        fi
+    done >>"$dir/all.txt"
+else echo "SKIPPED what objects refer to: needs nm" >&2
+fi
 # Windows: random numbers, and every op with its gradients, in the same bits as elsewhere. A program
 # that Wine does not even start (it may still be shutting down from the one before) is tried again.
 windows() {

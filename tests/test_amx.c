@@ -31,6 +31,32 @@ static void test_tile(void) {
     CHECK(off == 0, "%d of 50 tiles have other bits", off);
 #endif
 }
+
+/* Linux tells of the processor's tiles, and lends them: then jem.h has them, and uses them if
+   nothing else is asked for. If it did not, all below would be left out, and nobody would know. */
+#if defined(JEM__AMX) && defined(__linux__)
+extern long syscall(long number, ...);             /* -std=c99 hides it */
+static int linux_lends_tiles(void) {
+    char line[8192];
+    int tiles = 0;
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && fgets(line, sizeof line, f) && strncmp(line, "flags", 5)) {}
+    if (f) tiles = strstr(line, " amx_bf16") && strstr(line, " amx_tile"), fclose(f);
+    return tiles && syscall(158, 0x1023L, 18L) == 0;         /* as jem__x86_has asks */
+}
+#else
+static int linux_lends_tiles(void) { return 0; }
+#endif
+static void test_choice(void) {
+    const setup best = setup_of(JEM_ISA_BEST, 1, 0);
+    if (!linux_lends_tiles()) return;
+    CHECK(jem_isa_available(JEM_ISA_AMX), "the processor has tiles, Linux lends them");
+    jem_ctx *ctx = jem_ctx_create(&best.desc);
+    CHECK(jem_ctx_precision(ctx) == JEM_BF16 && jem_ctx_isa(ctx) == JEM_ISA_AMX, "it chose %s, %s",
+          jem_isa_name(jem_ctx_isa(ctx)), precision_name[jem_ctx_precision(ctx)]);
+    jem_ctx_free(ctx);
+}
+
 static int every_amx(setup *s) {
     int n = 0;
     for (int threads = 1; threads <= 3; threads++) s[n++] = setup_of(JEM_ISA_AMX, threads, 0);
@@ -40,6 +66,7 @@ static int every_amx(setup *s) {
 
 static int test_own_tiles(void) {
     precision = JEM_BF16;
+    test_choice();
     if (!jem_isa_available(JEM_ISA_AMX)) {
         jem_ctx_desc want;
         memset(&want, 0, sizeof want), want.isa = JEM_ISA_AMX;

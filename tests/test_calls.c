@@ -1,8 +1,8 @@
 /* Every public function, with each of its arguments wrong in every way there is (a row per function
-   below): nothing crashes, hangs or leaks, an error leaves the context usable, and what was good
-   before stays good. Arguments come from pools: a good one, or, when it is their turn, the next of
-   the wrong ones. What C cannot check is left out: a pointer to too little memory, a freed object.
-   jem.h is read to see that no function is missing here. */
+   below): nothing crashes, hangs or leaks, as many calls as ever are refused, an error leaves the
+   context usable, and what was good before stays good. Arguments come from pools: a good one, or,
+   when it is their turn, the next of the wrong ones. What C cannot check is left out: a pointer to
+   too little memory, a freed object. jem.h is read to see that no function is missing here. */
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 #include <ctype.h>
@@ -105,7 +105,7 @@ static void world_free(world *w, const char *name) {
 /* ---- pools ----------------------------------------------------------------------------------- */
 
 static world here, there;                          /* there: everything of another context */
-static struct { int at, bad, variant, variants; } turn;
+static struct { int at, bad, variant, variants, refused; } turn;
 
 /* 0: a good one; else which of the wrong ones. */
 static int wrong(int variants) {
@@ -322,24 +322,44 @@ static jem_answer answers[N];
 static jem_loss_terms terms;
 static jem_ais_result ais;
 
+/* What a call returned, if that can say no: a status, NULL, a number below 0. */
+static jem_status got;
+static const void *ptr;
+static float num;
+static void *made(void *p) {                       /* and freed at once */
+    if (!p) got = JEM_NO_MEMORY;
+    return p;
+}
+/* These cannot: they return nothing, or a value for whatever they are given. */
+static const char always[] =
+    " jem_error jem_ok jem_clear_error jem_isa_available jem_isa_name jem_ctx_isa"
+    " jem_ctx_precision jem_ctx_threads jem_rng_split jem_rng_u32 jem_rng_uniform jem_rng_normal"
+    " jem_rng_below jem_fill_uniform jem_fill_normal jem_memory jem_release jem_begin jem_end"
+    " jem_reset jem_param_changed jem_keep jem_net_size jem_zero_grad jem_noise_levels"
+    " jem_langevin_desc jem_clean_desc jem_learning_rate jem_train_desc_score"
+    " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_fresh jem_net_guide"
+    " jem_archive_count ";
+enum { REFUSED = 1463 };                           /* of all wrong calls: not one less */
+
 static void to_memory(const jem_archive *a) {
     size_t size;
-    jem_release(a == there.archive ? there.ctx : here.ctx, jem_archive_to_memory(a, &size));
+    void *bytes_of = made(jem_archive_to_memory(a, &size));
+    jem_release(a == there.archive ? there.ctx : here.ctx, bytes_of);
     (void)jem_archive_to_memory(NULL, NULL);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
 #define CALLS(ROW) \
-    ROW(jem_ctx_create, jem_ctx_free(jem_ctx_create(CTX_DESC()))) \
+    ROW(jem_ctx_create, jem_ctx_free(made(jem_ctx_create(CTX_DESC())))) \
     ROW(jem_ctx_free, jem_ctx_free(NULL)) \
-    ROW(jem_error, (void)jem_error(CTX())) \
-    ROW(jem_error_status, (void)jem_error_status(CTX())) \
+    ROW(jem_error, ptr = jem_error(CTX())) \
+    ROW(jem_error_status, got = jem_error_status(CTX())) \
     ROW(jem_ok, (void)jem_ok(CTX())) \
     ROW(jem_clear_error, jem_clear_error(CTX())) \
-    ROW(jem_fail, (void)jem_fail(CTX(), (jem_status)KIND(JEM_BAD_FILE), TEXT("why"))) \
+    ROW(jem_fail, got = jem_fail(CTX(), (jem_status)KIND(JEM_BAD_FILE), TEXT("why"))) \
     ROW(jem_isa_available, (void)jem_isa_available((jem_isa)KIND(1))) \
-    ROW(jem_isa_name, (void)jem_isa_name((jem_isa)KIND(1))) \
+    ROW(jem_isa_name, ptr = jem_isa_name((jem_isa)KIND(1))) \
     ROW(jem_ctx_isa, (void)jem_ctx_isa(CTX())) \
     ROW(jem_ctx_precision, (void)jem_ctx_precision(CTX())) \
     ROW(jem_ctx_threads, (void)jem_ctx_threads(CTX())) \
@@ -357,174 +377,174 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_end, jem_end(CTX(), no_mark)) \
     ROW(jem_reset, jem_reset(CTX())) \
     ROW(jem_param_changed, jem_param_changed(CONV())) \
-    ROW(jem_input, (void)jem_input(CTX(), IN(), COUNT(2), COUNT(3), COUNT(4), COUNT(5))) \
-    ROW(jem_zeros, (void)jem_zeros(CTX(), INT(2), INT(3), INT(4), INT(5))) \
-    ROW(jem_write, (void)jem_write(X(), IN())) \
-    ROW(jem_custom, (void)jem_read(jem_custom(CTX(), OP(), INPUTS(), INT(1), SHAPE(), IN(), 4, 4), \
+    ROW(jem_input, ptr = jem_input(CTX(), IN(), COUNT(2), COUNT(3), COUNT(4), COUNT(5))) \
+    ROW(jem_zeros, ptr = jem_zeros(CTX(), INT(2), INT(3), INT(4), INT(5))) \
+    ROW(jem_write, got = jem_write(X(), IN())) \
+    ROW(jem_custom, got = jem_read(jem_custom(CTX(), OP(), INPUTS(), INT(1), SHAPE(), IN(), 4, 4), \
                                    out)) \
-    ROW(jem_read, (void)jem_read(X(), OUT())) \
+    ROW(jem_read, got = jem_read(X(), OUT())) \
     ROW(jem_item, (void)jem_item(NUMBER())) \
     ROW(jem_keep, jem_keep(X())) \
-    ROW(jem_backward, (void)jem_backward(LOSS())) \
-    ROW(jem_grad, (void)jem_grad(PER_IMAGE(), X())) \
-    ROW(jem_read_grad, ((void)jem_grad(here.logp, here.x), (void)jem_read_grad(X(), OUT()))) \
-    ROW(jem_check_gradient, (void)jem_check_gradient(CTX(), LOGP(), USER(), X(), NULL, F(.02f))) \
-    ROW(jem_conv2d, (void)jem_read(jem_conv2d(CTX(), X(), CONV(), NULL, CONV_DESC()), out)) \
-    ROW(jem_linear, (void)jem_read(jem_linear(CTX(), FLAT(), LINEAR(), NULL), out)) \
-    ROW(jem_add, (void)jem_read(jem_add(CTX(), X(), X()), out)) \
-    ROW(jem_sub, (void)jem_read(jem_sub(CTX(), X(), X()), out)) \
-    ROW(jem_mul, (void)jem_read(jem_mul(CTX(), X(), X()), out)) \
-    ROW(jem_scale, (void)jem_read(jem_scale(CTX(), X(), F(2)), out)) \
-    ROW(jem_shift, (void)jem_read(jem_shift(CTX(), X(), F(2)), out)) \
-    ROW(jem_square, (void)jem_read(jem_square(CTX(), X()), out)) \
-    ROW(jem_exp, (void)jem_read(jem_exp(CTX(), X()), out)) \
-    ROW(jem_log, (void)jem_read(jem_log(CTX(), X()), out)) \
-    ROW(jem_tanh, (void)jem_read(jem_tanh(CTX(), X()), out)) \
-    ROW(jem_sigmoid, (void)jem_read(jem_sigmoid(CTX(), X()), out)) \
-    ROW(jem_softplus, (void)jem_read(jem_softplus(CTX(), X()), out)) \
-    ROW(jem_clamp, (void)jem_read(jem_clamp(CTX(), X(), F(0), F(1)), out)) \
-    ROW(jem_relu, (void)jem_read(jem_relu(CTX(), X()), out)) \
-    ROW(jem_leaky_relu, (void)jem_read(jem_leaky_relu(CTX(), X(), F(.2f)), out)) \
-    ROW(jem_silu, (void)jem_read(jem_silu(CTX(), X()), out)) \
-    ROW(jem_dropout, (void)jem_read(jem_dropout(CTX(), X(), F(.5f), RNG()), out)) \
-    ROW(jem_avg_pool, (void)jem_read(jem_avg_pool(CTX(), X(), INT(2), INT(2)), out)) \
-    ROW(jem_global_pool, (void)jem_read(jem_global_pool(CTX(), X()), out)) \
-    ROW(jem_max_pool, (void)jem_read(jem_max_pool(CTX(), X(), INT(2), INT(2)), out)) \
-    ROW(jem_upsample, (void)jem_read(jem_upsample(CTX(), X(), INT(2)), out)) \
-    ROW(jem_flatten, (void)jem_read(jem_flatten(CTX(), X()), out)) \
-    ROW(jem_slice, (void)jem_read(jem_slice(CTX(), X(), INT(1), INT(2)), out)) \
-    ROW(jem_concat, (void)jem_read(jem_concat(CTX(), X(), X()), out)) \
-    ROW(jem_detach, (void)jem_read(jem_detach(CTX(), X()), out)) \
-    ROW(jem_logsumexp, (void)jem_read(jem_logsumexp(CTX(), EACH()), out)) \
-    ROW(jem_log_softmax, (void)jem_read(jem_log_softmax(CTX(), EACH()), out)) \
-    ROW(jem_gather, (void)jem_read(jem_gather(CTX(), EACH(), LABELS()), out)) \
-    ROW(jem_sum_image, (void)jem_read(jem_sum_image(CTX(), X()), out)) \
-    ROW(jem_mean, (void)jem_read(jem_mean(CTX(), X()), out)) \
-    ROW(jem_sum, (void)jem_read(jem_sum(CTX(), X()), out)) \
-    ROW(jem_instance_norm, (void)jem_read(jem_instance_norm(CTX(), X(), CHANNEL(), CHANNEL()), \
+    ROW(jem_backward, got = jem_backward(LOSS())) \
+    ROW(jem_grad, got = jem_grad(PER_IMAGE(), X())) \
+    ROW(jem_read_grad, ((void)jem_grad(here.logp, here.x), got = jem_read_grad(X(), OUT()))) \
+    ROW(jem_check_gradient, num = jem_check_gradient(CTX(), LOGP(), USER(), X(), NULL, F(.02f))) \
+    ROW(jem_conv2d, got = jem_read(jem_conv2d(CTX(), X(), CONV(), NULL, CONV_DESC()), out)) \
+    ROW(jem_linear, got = jem_read(jem_linear(CTX(), FLAT(), LINEAR(), NULL), out)) \
+    ROW(jem_add, got = jem_read(jem_add(CTX(), X(), X()), out)) \
+    ROW(jem_sub, got = jem_read(jem_sub(CTX(), X(), X()), out)) \
+    ROW(jem_mul, got = jem_read(jem_mul(CTX(), X(), X()), out)) \
+    ROW(jem_scale, got = jem_read(jem_scale(CTX(), X(), F(2)), out)) \
+    ROW(jem_shift, got = jem_read(jem_shift(CTX(), X(), F(2)), out)) \
+    ROW(jem_square, got = jem_read(jem_square(CTX(), X()), out)) \
+    ROW(jem_exp, got = jem_read(jem_exp(CTX(), X()), out)) \
+    ROW(jem_log, got = jem_read(jem_log(CTX(), X()), out)) \
+    ROW(jem_tanh, got = jem_read(jem_tanh(CTX(), X()), out)) \
+    ROW(jem_sigmoid, got = jem_read(jem_sigmoid(CTX(), X()), out)) \
+    ROW(jem_softplus, got = jem_read(jem_softplus(CTX(), X()), out)) \
+    ROW(jem_clamp, got = jem_read(jem_clamp(CTX(), X(), F(0), F(1)), out)) \
+    ROW(jem_relu, got = jem_read(jem_relu(CTX(), X()), out)) \
+    ROW(jem_leaky_relu, got = jem_read(jem_leaky_relu(CTX(), X(), F(.2f)), out)) \
+    ROW(jem_silu, got = jem_read(jem_silu(CTX(), X()), out)) \
+    ROW(jem_dropout, got = jem_read(jem_dropout(CTX(), X(), F(.5f), RNG()), out)) \
+    ROW(jem_avg_pool, got = jem_read(jem_avg_pool(CTX(), X(), INT(2), INT(2)), out)) \
+    ROW(jem_global_pool, got = jem_read(jem_global_pool(CTX(), X()), out)) \
+    ROW(jem_max_pool, got = jem_read(jem_max_pool(CTX(), X(), INT(2), INT(2)), out)) \
+    ROW(jem_upsample, got = jem_read(jem_upsample(CTX(), X(), INT(2)), out)) \
+    ROW(jem_flatten, got = jem_read(jem_flatten(CTX(), X()), out)) \
+    ROW(jem_slice, got = jem_read(jem_slice(CTX(), X(), INT(1), INT(2)), out)) \
+    ROW(jem_concat, got = jem_read(jem_concat(CTX(), X(), X()), out)) \
+    ROW(jem_detach, got = jem_read(jem_detach(CTX(), X()), out)) \
+    ROW(jem_logsumexp, got = jem_read(jem_logsumexp(CTX(), EACH()), out)) \
+    ROW(jem_log_softmax, got = jem_read(jem_log_softmax(CTX(), EACH()), out)) \
+    ROW(jem_gather, got = jem_read(jem_gather(CTX(), EACH(), LABELS()), out)) \
+    ROW(jem_sum_image, got = jem_read(jem_sum_image(CTX(), X()), out)) \
+    ROW(jem_mean, got = jem_read(jem_mean(CTX(), X()), out)) \
+    ROW(jem_sum, got = jem_read(jem_sum(CTX(), X()), out)) \
+    ROW(jem_instance_norm, got = jem_read(jem_instance_norm(CTX(), X(), CHANNEL(), CHANNEL()), \
                                           out)) \
-    ROW(jem_layer_norm, (void)jem_read(jem_layer_norm(CTX(), X(), CHANNEL(), CHANNEL()), out)) \
-    ROW(jem_batch_norm, (void)jem_read(jem_batch_norm(CTX(), X(), CHANNEL(), CHANNEL(), CHANNEL(), \
+    ROW(jem_layer_norm, got = jem_read(jem_layer_norm(CTX(), X(), CHANNEL(), CHANNEL()), out)) \
+    ROW(jem_batch_norm, got = jem_read(jem_batch_norm(CTX(), X(), CHANNEL(), CHANNEL(), CHANNEL(), \
                                                       CHANNEL(), F(.1f), FLAG()), out)) \
-    ROW(jem_act_norm, (void)jem_read(jem_act_norm(CTX(), X(), CHANNEL(), CHANNEL(), ONE(), \
+    ROW(jem_act_norm, got = jem_read(jem_act_norm(CTX(), X(), CHANNEL(), CHANNEL(), ONE(), \
                                                   FLAG()), out)) \
     ROW(jem_wrn_desc_default, (void)jem_wrn_desc_default()) \
-    ROW(jem_wrn_create, jem_net_free(jem_wrn_create(CTX(), jem_wrn_desc_(), 1))) \
+    ROW(jem_wrn_create, jem_net_free(made(jem_wrn_create(CTX(), jem_wrn_desc_(), 1)))) \
     ROW(jem_convnet_desc_default, (void)jem_convnet_desc_default()) \
-    ROW(jem_convnet_create, jem_net_free(jem_convnet_create(CTX(), jem_convnet_desc_(), 1))) \
+    ROW(jem_convnet_create, jem_net_free(made(jem_convnet_create(CTX(), jem_convnet_desc_(), 1)))) \
     ROW(jem_mlp_desc_default, (void)jem_mlp_desc_default()) \
-    ROW(jem_mlp_create, jem_net_free(jem_mlp_create(CTX(), jem_convnet_desc_(), 1))) \
+    ROW(jem_mlp_create, jem_net_free(made(jem_mlp_create(CTX(), jem_convnet_desc_(), 1)))) \
     ROW(jem_net_free, jem_net_free(NULL)) \
-    ROW(jem_net_create, jem_net_free(jem_net_create(CTX(), own_net_forward, IN(), 4, INT(1), \
-                                                    INT(2), INT(3), INT(4), 1))) \
-    ROW(jem_net_param, (void)jem_net_param(NET(), TEXT("new"), INT(2), SIZES(), FLAG())) \
-    ROW(jem_net_find, (void)jem_net_find(NET(), TEXT("new"))) \
+    ROW(jem_net_create, jem_net_free(made(jem_net_create(CTX(), own_net_forward, IN(), 4, INT(1), \
+                                                    INT(2), INT(3), INT(4), 1)))) \
+    ROW(jem_net_param, ptr = jem_net_param(NET(), TEXT("new"), INT(2), SIZES(), FLAG())) \
+    ROW(jem_net_find, ptr = jem_net_find(NET(), TEXT("new"))) \
     ROW(jem_net_size, (void)jem_net_size(NET())) \
     ROW(jem_zero_grad, jem_zero_grad(NET())) \
     ROW(jem_conv_layer, (void)jem_conv_layer(NET(), TEXT("n"), INT(2), INT(3), INT(3), INT(1), \
                                              INT(1))) \
     ROW(jem_linear_layer, (void)jem_linear_layer(NET(), TEXT("n"), INT(2), INT(3))) \
     ROW(jem_norm_layer, (void)jem_norm_layer(NET(), TEXT("n"), (jem_norm)KIND(1), INT(3))) \
-    ROW(jem_apply, (void)jem_read(jem_apply(LAYER(), FLAT(), FLAG()), out)) \
-    ROW(jem_activate, (void)jem_read(jem_activate(CTX(), X(), (jem_activation)KIND(1), F(.1f)), \
+    ROW(jem_apply, got = jem_read(jem_apply(LAYER(), FLAT(), FLAG()), out)) \
+    ROW(jem_activate, got = jem_read(jem_activate(CTX(), X(), (jem_activation)KIND(1), F(.1f)), \
                                      out)) \
-    ROW(jem_forward, (void)jem_read(jem_forward(NET(), X(), FLAG()), out)) \
-    ROW(jem_net_set_meta, (void)jem_net_set_meta(NET(), TEXT("key"), TEXT("value"))) \
-    ROW(jem_net_meta, (void)jem_net_meta(NET(), TEXT("key"))) \
-    ROW(jem_logp, (void)jem_read(jem_logp(CTX(), X(), USER()), out)) \
-    ROW(jem_logp_class, (void)jem_read(jem_logp_class(CTX(), X(), OF_CLASS()), out)) \
-    ROW(jem_logp_label, (void)jem_read(jem_logp_label(CTX(), X(), OF_CLASS()), out)) \
-    ROW(jem_logp_guided, (void)jem_read(jem_logp_guided(CTX(), X(), GUIDE()), out)) \
+    ROW(jem_forward, got = jem_read(jem_forward(NET(), X(), FLAG()), out)) \
+    ROW(jem_net_set_meta, got = jem_net_set_meta(NET(), TEXT("key"), TEXT("value"))) \
+    ROW(jem_net_meta, ptr = jem_net_meta(NET(), TEXT("key"))) \
+    ROW(jem_logp, got = jem_read(jem_logp(CTX(), X(), USER()), out)) \
+    ROW(jem_logp_class, got = jem_read(jem_logp_class(CTX(), X(), OF_CLASS()), out)) \
+    ROW(jem_logp_label, got = jem_read(jem_logp_label(CTX(), X(), OF_CLASS()), out)) \
+    ROW(jem_logp_guided, got = jem_read(jem_logp_guided(CTX(), X(), GUIDE()), out)) \
     ROW(jem_cross_entropy, (void)jem_item(jem_cross_entropy(CTX(), EACH(), LABELS()))) \
     ROW(jem_contrastive, (void)jem_item(jem_contrastive(CTX(), EACH(), EACH()))) \
     ROW(jem_noise_levels, jem_noise_levels(RNG(), COUNT(3), F(.1f), F(2), OUT())) \
-    ROW(jem_add_noise, (void)jem_add_noise(X(), IN(), RNG())) \
+    ROW(jem_add_noise, got = jem_add_noise(X(), IN(), RNG())) \
     ROW(jem_score_matching, (void)jem_item(jem_score_matching(CTX(), LOGP(), USER(), X(), SCORE(), \
                                                               RNG(), OUT()))) \
     ROW(jem_slope, (void)jem_item(jem_slope(CTX(), LOGP(), USER(), X(), X(), F(.1f)))) \
-    ROW(jem_loss, (void)jem_backward(jem_loss(NET(), WEIGHTS(), X(), LABELS(), X(), X(), LABELS(), \
+    ROW(jem_loss, got = jem_backward(jem_loss(NET(), WEIGHTS(), X(), LABELS(), X(), X(), LABELS(), \
                                               &terms))) \
     ROW(jem_sgld_desc_default, (void)jem_sgld_desc_default()) \
     ROW(jem_langevin_desc, (void)jem_langevin_desc(F(.1f), INT(3))) \
-    ROW(jem_sgld, (void)jem_sgld(CTX(), LOGP(), USER(), X(), jem_sgld_desc_(), RNG())) \
+    ROW(jem_sgld, got = jem_sgld(CTX(), LOGP(), USER(), X(), jem_sgld_desc_(), RNG())) \
     ROW(jem_kl_walk, (void)jem_item(jem_kl_walk(CTX(), LOGP(), USER(), X(), jem_sgld_desc_(), \
                                                 F(1), RNG()))) \
     ROW(jem_denoise_desc_default, (void)jem_denoise_desc_default()) \
     ROW(jem_clean_desc, (void)jem_clean_desc(F(.2f))) \
-    ROW(jem_denoise, (void)jem_denoise(CTX(), LOGP(), USER(), X(), jem_denoise_desc_(), RNG())) \
+    ROW(jem_denoise, got = jem_denoise(CTX(), LOGP(), USER(), X(), jem_denoise_desc_(), RNG())) \
     ROW(jem_fresh_desc_default, (void)jem_fresh_desc_default()) \
-    ROW(jem_fresh, (void)jem_fresh(CTX(), LOGP(), USER(), X(), jem_fresh_desc_(), RNG())) \
-    ROW(jem_buffer_create, jem_buffer_free(jem_buffer_create(CTX(), INT(10), INT(1), INT(4), \
-                                                             INT(4), INT(2), RNG()))) \
+    ROW(jem_fresh, got = jem_fresh(CTX(), LOGP(), USER(), X(), jem_fresh_desc_(), RNG())) \
+    ROW(jem_buffer_create, jem_buffer_free(made(jem_buffer_create(CTX(), INT(10), INT(1), INT(4), \
+                                                             INT(4), INT(2), RNG())))) \
     ROW(jem_buffer_free, jem_buffer_free(NULL)) \
-    ROW(jem_buffer_restart, (void)jem_buffer_restart(BUFFER(), RNG(), F(-1), F(1))) \
-    ROW(jem_buffer_draw, (void)jem_buffer_draw(BUFFER(), RNG(), COUNT(3), LABELS(), F(.1f), OUT(), \
+    ROW(jem_buffer_restart, got = jem_buffer_restart(BUFFER(), RNG(), F(-1), F(1))) \
+    ROW(jem_buffer_draw, got = jem_buffer_draw(BUFFER(), RNG(), COUNT(3), LABELS(), F(.1f), OUT(), \
                                                SLOTS())) \
-    ROW(jem_buffer_put, (void)jem_buffer_put(BUFFER(), COUNT(3), LABELS(), IN())) \
+    ROW(jem_buffer_put, got = jem_buffer_put(BUFFER(), COUNT(3), LABELS(), IN())) \
     ROW(jem_mcmc_desc_default, (void)jem_mcmc_desc_default()) \
-    ROW(jem_mcmc, (void)jem_mcmc(CTX(), LOGP(), USER(), X(), jem_mcmc_desc_(), RNG(), OUT())) \
+    ROW(jem_mcmc, got = jem_mcmc(CTX(), LOGP(), USER(), X(), jem_mcmc_desc_(), RNG(), OUT())) \
     ROW(jem_ais_desc_default, (void)jem_ais_desc_default()) \
-    ROW(jem_ais, (void)jem_ais(CTX(), LOGP(), USER(), X(), jem_ais_desc_(), RNG(), &ais)) \
+    ROW(jem_ais, got = jem_ais(CTX(), LOGP(), USER(), X(), jem_ais_desc_(), RNG(), &ais)) \
     ROW(jem_optim_desc_default, (void)jem_optim_desc_default()) \
-    ROW(jem_optim_create, jem_optim_free(jem_optim_create(NET(), jem_optim_desc_()))) \
+    ROW(jem_optim_create, jem_optim_free(made(jem_optim_create(NET(), jem_optim_desc_())))) \
     ROW(jem_optim_free, jem_optim_free(NULL)) \
-    ROW(jem_optim_step, (void)jem_optim_step(OPTIM(), F(1e-3f), OUT())) \
-    ROW(jem_optim_average, (void)jem_optim_average(OPTIM(), FLAG())) \
+    ROW(jem_optim_step, got = jem_optim_step(OPTIM(), F(1e-3f), OUT())) \
+    ROW(jem_optim_average, got = jem_optim_average(OPTIM(), FLAG())) \
     ROW(jem_learning_rate, (void)jem_learning_rate(jem_schedule_(), F(.1f), INT(5))) \
     ROW(jem_train_desc_default, (void)jem_train_desc_default()) \
     ROW(jem_train_desc_score, (void)jem_train_desc_score(INT(100))) \
-    ROW(jem_trainer_create, jem_trainer_free(jem_trainer_create(NET(), jem_train_desc_()))) \
+    ROW(jem_trainer_create, jem_trainer_free(made(jem_trainer_create(NET(), jem_train_desc_())))) \
     ROW(jem_trainer_free, jem_trainer_free(NULL)) \
-    ROW(jem_train_step, (void)jem_train_step(TRAINER(), IN(), LABELS(), COUNT(3))) \
+    ROW(jem_train_step, got = jem_train_step(TRAINER(), IN(), LABELS(), COUNT(3)).status) \
     ROW(jem_train_step_semi, (void)jem_train_step_semi(TRAINER(), IN(), LABELS(), COUNT(3), IN(), \
                                                        COUNT(2))) \
-    ROW(jem_trainer_buffer, (void)jem_trainer_buffer(TRAINER())) \
+    ROW(jem_trainer_buffer, ptr = jem_trainer_buffer(TRAINER())) \
     ROW(jem_trainer_updates, (void)jem_trainer_updates(TRAINER())) \
-    ROW(jem_trainer_average, (void)jem_trainer_average(TRAINER(), FLAG())) \
+    ROW(jem_trainer_average, got = jem_trainer_average(TRAINER(), FLAG())) \
     ROW(jem_trainer_reseed, jem_trainer_reseed(TRAINER(), 2)) \
     ROW(jem_trainer_set_lr, jem_trainer_set_lr(TRAINER(), F(.1f))) \
-    ROW(jem_classify, (void)jem_classify(NET(), IN(), COUNT(N), wrong(1) ? NULL : answers)) \
-    ROW(jem_calibrate, (void)jem_calibrate(NET(), IN(), COUNT(9))) \
-    ROW(jem_accuracy, (void)jem_accuracy(NET(), IN(), LABELS(), COUNT(3))) \
-    ROW(jem_logits, (void)jem_logits(NET(), IN(), COUNT(3), OUT())) \
-    ROW(jem_fit_temperature, (void)jem_fit_temperature(NET(), IN(), LABELS(), COUNT(3))) \
-    ROW(jem_ood_score, (void)jem_ood_score(NET(), (jem_ood)KIND(3), jem_sgld_desc_(), IN(), \
+    ROW(jem_classify, got = jem_classify(NET(), IN(), COUNT(N), wrong(1) ? NULL : answers)) \
+    ROW(jem_calibrate, got = jem_calibrate(NET(), IN(), COUNT(9))) \
+    ROW(jem_accuracy, num = jem_accuracy(NET(), IN(), LABELS(), COUNT(3))) \
+    ROW(jem_logits, got = jem_logits(NET(), IN(), COUNT(3), OUT())) \
+    ROW(jem_fit_temperature, num = jem_fit_temperature(NET(), IN(), LABELS(), COUNT(3))) \
+    ROW(jem_ood_score, got = jem_ood_score(NET(), (jem_ood)KIND(3), jem_sgld_desc_(), IN(), \
                                            COUNT(2), OUT())) \
     ROW(jem_attack_desc_default, (void)jem_attack_desc_default()) \
-    ROW(jem_attack, (void)jem_attack(NET(), IN(), LABELS(), COUNT(2), jem_attack_desc_(), RNG(), \
+    ROW(jem_attack, got = jem_attack(NET(), IN(), LABELS(), COUNT(2), jem_attack_desc_(), RNG(), \
                                      OUT(), SLOTS())) \
     ROW(jem_impute_desc_default, (void)jem_impute_desc_default()) \
-    ROW(jem_impute, (void)jem_impute(CTX(), LOGP(), USER(), X(), IN(), jem_impute_desc_(), RNG())) \
+    ROW(jem_impute, got = jem_impute(CTX(), LOGP(), USER(), X(), IN(), jem_impute_desc_(), RNG())) \
     ROW(jem_net_fresh, (void)jem_net_fresh(NET())) \
     ROW(jem_net_guide, (void)jem_net_guide(NET(), LABELS())) \
-    ROW(jem_pixels_to_floats, (void)jem_pixels_to_floats(IMAGES(), BYTES(), COUNT(9), COUNT(7), \
+    ROW(jem_pixels_to_floats, got = jem_pixels_to_floats(IMAGES(), BYTES(), COUNT(9), COUNT(7), \
                                                          INT(3), PIXELS(), OUT(), SLOTS())) \
-    ROW(jem_floats_to_pixels, (void)jem_floats_to_pixels(IMAGES(), IN(), COUNT(2), PIXELS(), \
+    ROW(jem_floats_to_pixels, got = jem_floats_to_pixels(IMAGES(), IN(), COUNT(2), PIXELS(), \
                                                          BYTES())) \
-    ROW(jem_classify_pixels, (void)jem_classify_pixels(IMAGES(), BYTES(), COUNT(9), COUNT(7), \
+    ROW(jem_classify_pixels, got = jem_classify_pixels(IMAGES(), BYTES(), COUNT(9), COUNT(7), \
                                                        INT(3), PIXELS(), \
                                                        wrong(1) ? NULL : answers, SLOTS())) \
-    ROW(jem_sample, (void)jem_sample(IMAGES(), INT(1), COUNT(2), 1, PIXELS(), BYTES())) \
-    ROW(jem_archive_create, jem_archive_free(jem_archive_create(CTX()))) \
-    ROW(jem_archive_parse, jem_archive_free(jem_archive_parse(CTX(), BYTES(), 100))) \
+    ROW(jem_sample, got = jem_sample(IMAGES(), INT(1), COUNT(2), 1, PIXELS(), BYTES())) \
+    ROW(jem_archive_create, jem_archive_free(made(jem_archive_create(CTX())))) \
+    ROW(jem_archive_parse, jem_archive_free(made(jem_archive_parse(CTX(), BYTES(), 100)))) \
     ROW(jem_archive_free, jem_archive_free(NULL)) \
     ROW(jem_archive_count, (void)jem_archive_count(ARCHIVE())) \
-    ROW(jem_archive_at, (void)jem_archive_at(ARCHIVE(), INT(0))) \
-    ROW(jem_archive_find, (void)jem_archive_find(ARCHIVE(), TEXT("x"))) \
-    ROW(jem_archive_add, (void)jem_archive_add(ARCHIVE(), TEXT("x"), (jem_dtype)KIND(0), INT(2), \
+    ROW(jem_archive_at, ptr = jem_archive_at(ARCHIVE(), INT(0))) \
+    ROW(jem_archive_find, ptr = jem_archive_find(ARCHIVE(), TEXT("x"))) \
+    ROW(jem_archive_add, got = jem_archive_add(ARCHIVE(), TEXT("x"), (jem_dtype)KIND(0), INT(2), \
                                                SIZES64(), IN())) \
-    ROW(jem_archive_set_meta, (void)jem_archive_set_meta(ARCHIVE(), TEXT("key"), TEXT("value"))) \
-    ROW(jem_archive_meta, (void)jem_archive_meta(ARCHIVE(), TEXT("key"))) \
+    ROW(jem_archive_set_meta, got = jem_archive_set_meta(ARCHIVE(), TEXT("key"), TEXT("value"))) \
+    ROW(jem_archive_meta, ptr = jem_archive_meta(ARCHIVE(), TEXT("key"))) \
     ROW(jem_archive_to_memory, to_memory(ARCHIVE())) \
-    ROW(jem_net_to_archive, (void)jem_net_to_archive(NET(), EMPTY())) \
-    ROW(jem_net_from_archive, jem_net_free(jem_net_from_archive(CTX(), ARCHIVE()))) \
-    ROW(jem_net_load, (void)jem_net_load(NET(), ARCHIVE())) \
-    ROW(jem_trainer_to_archive, (void)jem_trainer_to_archive(TRAINER(), EMPTY())) \
-    ROW(jem_trainer_from_archive, (void)jem_trainer_from_archive(TRAINER(), ARCHIVE())) \
-    ROW(jem_archive_read, jem_archive_free(jem_archive_read(CTX(), PATH()))) \
-    ROW(jem_archive_write, (void)jem_archive_write(ARCHIVE(), PATH())) \
-    ROW(jem_load, jem_net_free(jem_load(CTX(), PATH()))) \
-    ROW(jem_save, (void)jem_save(NET(), PATH()))
+    ROW(jem_net_to_archive, got = jem_net_to_archive(NET(), EMPTY())) \
+    ROW(jem_net_from_archive, jem_net_free(made(jem_net_from_archive(CTX(), ARCHIVE())))) \
+    ROW(jem_net_load, got = jem_net_load(NET(), ARCHIVE())) \
+    ROW(jem_trainer_to_archive, got = jem_trainer_to_archive(TRAINER(), EMPTY())) \
+    ROW(jem_trainer_from_archive, got = jem_trainer_from_archive(TRAINER(), ARCHIVE())) \
+    ROW(jem_archive_read, jem_archive_free(made(jem_archive_read(CTX(), PATH())))) \
+    ROW(jem_archive_write, got = jem_archive_write(ARCHIVE(), PATH())) \
+    ROW(jem_load, jem_net_free(made(jem_load(CTX(), PATH())))) \
+    ROW(jem_save, got = jem_save(NET(), PATH()))
 
 #define FUNCTION(name, call) static void call_##name(void) { call; }
 CALLS(FUNCTION)
@@ -557,9 +577,11 @@ static void still_good(const world *w, const char *name, uint64_t hash) {
 static int call_once(const row *r, int bad, int variant) {
     world_create(&here), world_create(&there);
     const uint64_t hash = net_hash(here.net);
-    turn.at = 0, turn.bad = bad, turn.variant = variant, turn.variants = 0;
+    turn.at = 0, turn.bad = bad, turn.variant = variant, turn.variants = turn.refused = 0;
     if (getenv("CALLS")) printf("%s %d %d\n", r->name, bad, variant), fflush(stdout);
+    got = JEM_OK, ptr = r, num = 0;
     r->call();
+    if (got != JEM_OK || !ptr || num < 0 || !jem_ok(here.ctx) || !jem_ok(there.ctx)) turn.refused++;
     CHECK(bad >= 0 || jem_ok(here.ctx) || !strcmp(r->name, "jem_fail") ||
           !strcmp(r->name, "jem_archive_parse"), "%s, nothing wrong: %s", r->name,
           jem_error(here.ctx));
@@ -595,7 +617,7 @@ static void test_complete(void) {
 
 int main(void) {
     jem_rng rng = jem_rng_seed(9);
-    int calls = 0;
+    int calls = 0, refused = 0;
     for (int i = 0; i < MANY; i++) {
         some[i] = .1f + .8f * jem_rng_uniform(&rng), nans[i] = NAN;
         labels[i] = slots[i] = i % CLASSES, bad_labels[i] = i % 2 ? -1 : INT_MAX;
@@ -606,14 +628,20 @@ int main(void) {
     jem_archive_write(here.archive, "build/calls.tmp");
     world_free(&here, "a file");
     for (int i = 0; i < ROWS; i++) {
+        const int calls_before = calls, refused_before = refused;
         call_once(&rows[i], -1, 0);
         for (int bad = 0, variants = 1; variants; bad++) {
             variants = 0;
             for (int k = 0, most = 1; k < most; k++, calls++)
-                most = variants = call_once(&rows[i], bad, k);
+                most = variants = call_once(&rows[i], bad, k), refused += turn.refused;
         }
+        char name[64];
+        snprintf(name, sizeof name, " %s ", rows[i].name);
+        CHECK(refused > refused_before || calls == calls_before + 1 || strstr(always, name),
+              "%s refuses nothing", rows[i].name);
     }
     remove("build/calls.tmp");
-    printf("%d functions, %d wrong calls\n", ROWS, calls);
+    CHECK(refused >= REFUSED, "%d wrong calls are refused, %d were", refused, REFUSED);
+    printf("%d functions, %d wrong calls, %d of them refused\n", ROWS, calls, refused);
     return test_report();
 }

@@ -196,6 +196,10 @@ static void compare(const char *heading, scenario run, int (*setups)(setup *)) {
         jem_ctx *ctx = open_setup(&s[i]);
         const int close = s[0].desc.isa == JEM_ISA_SCALAR && jem_ctx_isa(ctx) == JEM_ISA_WASM;
         memset(&r, 0, sizeof r);
+        CHECK(jem_ctx_precision(ctx) == s[i].desc.precision &&
+              (s[i].desc.isa == JEM_ISA_BEST || jem_ctx_isa(ctx) == s[i].desc.isa),
+              "%s, %s: it is %s, %s", s[i].name, precision_name[s[i].desc.precision],
+              jem_isa_name(jem_ctx_isa(ctx)), precision_name[jem_ctx_precision(ctx)]);
         run(ctx, &r);
         CHECK(jem_ok(ctx), "%s: %s", s[i].name, jem_error(ctx));
         jem_ctx_free(ctx);
@@ -782,6 +786,8 @@ int main(void) {
     /* WebAssembly: with simd128, plain C is only what it is compared with; without, its values and
        fingerprints are tested, and no more, since it is slow. */
     const int wasm = jem_isa_available(JEM_ISA_WASM);
+    jem_ctx *best = jem_ctx_create(NULL);
+    check_isa(best), jem_ctx_free(best);
 #ifdef __wasm__
     const int alone = !wasm;
 #else

@@ -22,7 +22,7 @@ static void test_trainer(jem_ctx *ctx) {
     static const field fields[] = {
         FIELD(lr, 0), FIELD(w_ce, 0), FIELD(w_cd, 0), FIELD(w_cd_class, 0), FIELD(w_score, 0),
         FIELD(w_kl, 0), FIELD(entropy, 0), FIELD(sam, 0), FIELD(energy_l2, 0),
-        FIELD(input_noise, 0), FIELD(noise_lo, 0), FIELD(reinit, 0),
+        FIELD(input_noise, 0), FIELD(label_noise, 0), FIELD(noise_lo, 0), FIELD(reinit, 0),
         FIELD(optim.beta1, 0), FIELD(optim.beta2, 0), FIELD(optim.eps, 0), FIELD(optim.momentum, 0),
         FIELD(optim.weight_decay, 0), FIELD(optim.clip, 0), FIELD(optim.ema, 0)
     };
@@ -80,6 +80,9 @@ static void test_walks(jem_ctx *ctx) {
     CHECK(jem_sgld(ctx, jem_logp, net, x, &d, &rng) && says(ctx, "clamp_hi = -1"), "range");
     d = jem_sgld_desc_default(), d.steps = -1;
     CHECK(jem_sgld(ctx, jem_logp, net, x, &d, &rng) && says(ctx, "steps = -1"), "steps");
+    jem_denoise_desc blind = jem_denoise_desc_default();
+    blind.sigma_max = 0;
+    CHECK(jem_denoise(ctx, jem_logp, net, x, &blind, &rng) && says(ctx, "sigma_max = 0"), "no noise");
     int label = 0;
     jem_class_of of = { net, &label };
     CHECK(!jem_kl_walk(ctx, jem_logp, &of, x, NULL, 1, &rng) && says(ctx, "logp"), "a class");

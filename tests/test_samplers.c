@@ -856,7 +856,8 @@ static void test_divergence(jem_ctx *ctx) {
         memcpy(x, in.x, IMAGES * SMALL * sizeof *x), memcpy(labels, in.labels, sizeof labels);
         if (how == 0) {                            /* one update too far, then it shows */
             CHECK(jem_train_step(tr, x, labels, IMAGES).status == JEM_OK, "%s", jem_error(ctx));
-            fails(ctx, "a huge rate", tr, net, x, labels, IMAGES, JEM_DIVERGED, "");
+            fails(ctx, "a huge rate", tr, net, x, labels, IMAGES, JEM_DIVERGED,
+                  "sgld: x (7,2,6,5) is not finite");
         } else if (how == 1) {
             uint64_t before = 0;
             for (int step = 0; step < 10 && jem_ok(ctx); step++) {
@@ -877,7 +878,8 @@ static void test_divergence(jem_ctx *ctx) {
             x[5] = 0;
             const float kept = net->params->value[0];
             net->params->value[0] = NAN;
-            fails(ctx, "a weight that is NaN", tr, net, x, labels, IMAGES, JEM_DIVERGED, "");
+            fails(ctx, "a weight that is NaN", tr, net, x, labels, IMAGES, JEM_DIVERGED,
+                  "sgld: x (7,2,6,5) is not finite");
             net->params->value[0] = kept, jem_param_changed(net->params);
         } else if (how == 4) {
             labels[7] = 3;

@@ -278,8 +278,24 @@ static double walked(const jem_denoise_desc *d, double *variance) {
     return mean - off;
 }
 
-/* All of a fresh sample's way: the walk goes on at the density's own temperature, so at the end
-   only its last noise is taken off. */
+/* The variance after a fresh sample's whole way. In the walk, x' = x + a d log p/dx + b z, and in
+   the last step, the density takes for sigma^2 what coordinates without spread have: r. */
+static double fresh_variance(const jem_fresh_desc *d) {
+    const double a = (double)d->walk.step_size, b = (double)d->walk.noise_std;
+    const double s = spread * spread, last = (double)jem_clean_desc(d->clean).step;
+    double v, r = (double)d->denoise.sigma_max;
+    walked(&d->denoise, &v);
+    r *= pow(1 - (double)d->denoise.beta * (double)d->denoise.step, d->denoise.steps), r *= r;
+    for (int i = 0; i < d->walk.steps; i++) {
+        const double f = 1 - a / (s + r), g = 1 - a / r;
+        v = f * f * v + b * b, r = g * g * r + b * b;
+    }
+    const double f = 1 - last * r / (s + r);
+    return f * f * v;
+}
+
+/* All of a fresh sample's way. (Steps of a with noise sqrt(a) walk at half the density's own
+   temperature: the variance is about half of its.) */
 static void test_fresh(jem_ctx *ctx, blind *b) {
     jem_rng rng = jem_rng_seed(8);
     jem_fresh_desc d = jem_fresh_desc_default();
@@ -296,12 +312,22 @@ static void test_fresh(jem_ctx *ctx, blind *b) {
         else off += (double)x[i] * (double)x[i];
     }
     const int n = N * SPREAD;
-    CHECK_CLOSE(sum / n, 0, 6 * spread / sqrt(n), "fresh: the mean");
-    CHECK_CLOSE(squares / n, spread * spread, 0.15, "fresh: the variance");
+    const double want = fresh_variance(&d);
+    printf("  fresh: variance %.4f, expected %.4f\n", squares / n, want);
+    CHECK_CLOSE(sum / n, 0, 5 * sqrt(want / n), "fresh: the mean");
+    CHECK_CLOSE(squares / n, want, 5 * want * sqrt(2.0 / n), "fresh: the variance");
     CHECK(sqrt(off / (N * (PIXELS - SPREAD))) < 0.05, "fresh: noise left");
     CHECK(jem_fresh(ctx, blind_logp, b, t, NULL, NULL) == JEM_BAD_ARGUMENT && says(ctx, "rng"),
           "noise wants an rng");
-    free(x);
+    float *other = floats(N * PIXELS);
+    d.denoise.steps = 2;
+    for (d.walk.steps = 0; d.walk.steps < 2; d.walk.steps++) {
+        rng = jem_rng_seed(8);
+        CHECK(jem_fresh(ctx, blind_logp, b, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+        jem_read(t, d.walk.steps ? other : x);
+    }
+    CHECK(!same_bits(x, other, N * PIXELS), "fresh: there is a walk");
+    free(x), free(other);
 }
 
 /* What is sampled agrees with what is known: x[i] and x[SPREAD + i] are a pair, (1,1)/sqrt(2) times

@@ -1,6 +1,7 @@
 /* A model's life, over and over: trained, saved, loaded, trained on, sampled, asked. After the first
    rounds no more memory is held, and every round ends in the same bits. First it is lived on many
-   threads that take their tasks in a shuffled order, by two contexts at once.
+   threads that take their tasks in a shuffled order, by two contexts at once. And OpenMP's threads
+   are used, where it is enabled.
        build/test_soak            some seconds
        build/test_soak SECONDS    make soak: an hour; 0 is a single round, for valgrind
    tests/examine.sh has it run under ThreadSanitizer and under valgrind too. */
@@ -12,6 +13,9 @@
 #include "test.h"
 #include "common.h"
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -204,6 +208,46 @@ static uint64_t two_at_once(char path[][32]) {
     return alone.hash;
 }
 
+/* ---- OpenMP's threads ------------------------------------------------------------------------ */
+#ifdef _OPENMP
+static volatile int came[2];
+
+/* Whoever comes first waits for the other, which has nothing else to do: else it might, all alone,
+   be done before the other wakes up. */
+static void meet(const jem_call *call) {
+    const double late = omp_get_wtime() + 20;
+    came[omp_get_thread_num() > 0] = 1;
+    while (omp_get_num_threads() > 1 && !(came[0] && came[1]) && omp_get_wtime() < late) {
+#pragma omp flush
+    }
+    memset(call->y, 0, (size_t)call->out.c * 16 * sizeof *call->y);
+}
+static const jem_op meet_op = { "meet", meet, NULL, JEM_KEEPS_NOTHING, NULL };
+
+/* Large enough to be worth a thread's start. */
+static void test_openmp(void) {
+    const jem_shape s = { 1024, 1024, 1, 1 };
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    CHECK(jem_ctx_threads(ctx) == omp_get_max_threads(), "%d threads, OpenMP has %d",
+          jem_ctx_threads(ctx), omp_get_max_threads());
+    if (omp_get_max_threads() < 2) printf("OpenMP has one thread here: no other default is seen\n");
+    jem_ctx_free(ctx);
+    if (omp_get_thread_limit() < 2 || omp_get_dynamic()) {
+        printf("OpenMP may refuse a second thread here: not tested that there is one\n");
+        return;
+    }
+    ctx = isa_ctx(JEM_ISA_BEST, 2);
+    jem_tensor *x = jem_zeros(ctx, s.n, 1, 1, 1);
+    float *y = floats((ptrdiff_t)s.n * s.c);
+    CHECK(jem_read(jem_custom(ctx, &meet_op, &x, 1, s, NULL, 0, 0), y) == JEM_OK, "%s",
+          jem_error(ctx));
+    CHECK(came[0] && came[1], "two threads were asked for, one did it all");
+    free(y), jem_ctx_free(ctx);
+}
+#else
+static void test_openmp(void) {}
+#endif
+
 /* ---- the soak -------------------------------------------------------------------------------- */
 
 /* Bytes of this process that are in memory; 0 where the system does not tell. */
@@ -269,6 +313,7 @@ int main(int argc, char **argv) {
     char path[2][32];
     for (int i = 0; i < 2; i++) snprintf(path[i], sizeof path[i], "/tmp/jem_soak_%ld_%d",
                                          (long)getpid(), i);
+    test_openmp();
     const uint64_t hash = two_at_once(path);
     soak(argc > 1 ? atof(argv[1]) : 3, hash, path[0]);
     for (int i = 0; i < 2; i++) remove(path[i]);
