@@ -1745,6 +1745,9 @@ static void *jem__push(jem_ctx *ctx, size_t bytes) {
     }
     char *p = (char *)ctx->chunk + 64 + ctx->used;
     ASAN_UNPOISON_MEMORY_REGION(p, bytes);
+#ifdef JEM__ASAN
+    memset(p, 0xff, bytes);                        /* NaNs: what is used unwritten shows */
+#endif
     ctx->used += bytes;
     ctx->pushes++;
     return p;
@@ -5963,13 +5966,19 @@ static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) 
     const float b = jem__fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
     return -sqrtf(jem__fmaf(a, a, b * b));
 }
-/* On the tape, m being as long as it has to be; NULL if there is none, or it is not one. */
-static jem__usual *jem__usual_read(const jem_net *net, const char *text) {
-    const int n = 3 + JEM__QUANTILES + 2 * net->classes;
-    float *all = text ? jem__push_floats(net->ctx, n) : NULL;
+/* So many numbers, m being as long as it has to be. */
+static int jem__usual_size(const jem_net *net) { return 3 + JEM__QUANTILES + 2 * net->classes; }
+/* A text in those numbers; NULL if it is none of this. */
+static jem__usual *jem__usual_in(const jem_net *net, const char *text, float *all) {
+    const int n = jem__usual_size(net);
     jem__usual *u = (jem__usual *)(void *)all;
     if (!u || jem__numbers_in(text, all, n) < n || !jem__rises(u->q, JEM__QUANTILES)) return NULL;
     return u->l[0] > 1e-6f && u->l[2] > 1e-6f ? u : NULL;
+}
+/* The network's, on the tape. */
+static jem__usual *jem__usual_read(const jem_net *net) {
+    const char *text = jem_net_meta(net, jem__usual_key);
+    return jem__usual_in(net, text, text ? jem__push_floats(net->ctx, jem__usual_size(net)) : NULL);
 }
 /* Quantiles, or in older files mean and spread: how many numbers. */
 static int jem__familiar_read(const char *text, float q[JEM__QUANTILES]) {
@@ -6034,7 +6043,7 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
     if (!net) return JEM_BAD_ARGUMENT;
     const jem_mark mark = jem_begin(net->ctx);
     float q[JEM__QUANTILES];
-    const jem__usual *u = jem__usual_read(net, jem_net_meta(net, jem__usual_key));
+    const jem__usual *u = jem__usual_read(net);
     const int n_q = jem__familiar_read(jem_net_meta(net, jem__familiar_key), q);
     jem__seen *seen = !answers || n < 0 ? NULL
                     : (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen);
@@ -6106,7 +6115,7 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
     if (n < 2) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images, not %d", n);
-    const int numbers = 3 + JEM__QUANTILES + 2 * net->classes;
+    const int numbers = jem__usual_size(net);
     const jem_mark mark = jem_begin(ctx);
     jem__seen *a = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *a);
     float *v = jem__push_floats(ctx, n), *all = jem__push_floats(ctx, numbers), q[JEM__QUANTILES];
@@ -6207,8 +6216,7 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
     if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
     for (int i = 0, m; i < n && ctx->status == JEM_OK; i += m, x += m * size) {
         const jem_mark mark = jem_begin(ctx);
-        const jem__usual *u = kind != JEM_OOD_USUAL ? NULL
-                            : jem__usual_read(net, jem_net_meta(net, jem__usual_key));
+        const jem__usual *u = kind == JEM_OOD_USUAL ? jem__usual_read(net) : NULL;
         jem__seen seen[JEM__EVAL_BATCH];
         m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
         if (kind == JEM_OOD_USUAL && !u)
@@ -7236,21 +7244,19 @@ static const char *const *const jem__fitted[] = {
     &jem__familiar_key, &jem__usual_key, &jem__temperature_key
 };
 static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem__meta **list) {
-    float q[JEM__QUANTILES];
-    const jem_mark mark = jem_begin(net->ctx);
-    jem_status s = JEM_OK;
+    float q[JEM__QUANTILES], *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
+    jem_status s = usual ? JEM_OK : JEM_NO_MEMORY;
     for (int i = 0; i < 3 && s == JEM_OK; i++) {
         const char *text = jem_archive_meta(a, *jem__fitted[i]);
         const int good = i == 0 ? jem__familiar_read(text, q) > 0
-                       : i == 1 ? jem__usual_read(net, text) != NULL
+                       : i == 1 ? jem__usual_in(net, text, usual) != NULL
                                 : jem__temperature_read(text) > 0;
-        if (text && !good && jem_ok(net->ctx))
-            jem__fail(net->ctx, JEM_BAD_FILE, "%s: its text \"%s\" is none", a->where,
-                      *jem__fitted[i]);
-        s = net->ctx->status;
-        if (text && s == JEM_OK) s = jem__meta_set(net->ctx, list, *jem__fitted[i], text);
+        if (text && !good)
+            s = jem__fail(net->ctx, JEM_BAD_FILE, "%s: its text \"%s\" is none", a->where,
+                          *jem__fitted[i]);
+        else if (text) s = jem__meta_set(net->ctx, list, *jem__fitted[i], text);
     }
-    jem_end(net->ctx, mark);
+    jem__free(net->ctx, usual);
     return s;
 }
 
