@@ -74,7 +74,7 @@ nothing() { [ -s "$1" ] && nm "$1" >"$dir/symbols.txt" && ! grep ' [TDBR] ' "$di
 if command -v nm >/dev/null; then
     for who in gcc clang; do
         command -v $who >/dev/null || continue
-        for macro in JEM_PLAIN JEM_STATIC JEM_NO_STDIO; do
+        for macro in JEM_PLAIN JEM_NO_STDIO; do    # of JEM_STATIC, unused, clang leaves nothing
             object=$dir/$who-c99-$macro-implementation.o name="$who $macro: no exit, assert, print"
             if silent "$object" >"$dir/nm.txt"; then echo "ok $name"
             else echo "FAILED $name"; cat "$dir/nm.txt"
