@@ -5924,8 +5924,7 @@ static float jem__familiarity(const float *q, int n, float score) {
     return ((float)(i - 1) + part) / (float)(n - 1);
 }
 
-/* Up to n numbers of a text: how many; 0 if there is anything else in it, or what none was fitted
-   to. */
+/* Up to n numbers of a text: how many; 0 if anything else is in it, or a number above 1e12. */
 static int jem__numbers_in(const char *s, float *q, int n) {
     int i = 0;
     for (double v; s && *s; i++) {
@@ -6287,8 +6286,9 @@ static jem_status jem__attack_see(void *user, const float *x, const int *labels,
 static void jem__attack_once(jem_net *net, const float *x, const int *labels, int m,
                              const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
-    const int k = net->classes, own = d->classify == jem__attack_see;
+    const int k = net->classes;
     const ptrdiff_t size = jem__image(net);
+    const float temperature = d->classify == jem__attack_see ? jem__temperature_of(net) : 1;
     float *g = jem__push_floats(ctx, m * size), *f = jem__push_floats(ctx, m * k);
     for (int step = -1, left = m; g && f && step <= d->steps && left; step++) {
         const int moves = step >= 0 && step < d->steps;
@@ -6299,7 +6299,7 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
         if (!jem_ok(ctx)) return;
         for (int i = left = 0; i < m; i++) {
             jem__seen s;
-            jem__see_one(f + i * k, k, own ? jem__temperature_of(net) : 1, &s);
+            jem__see_one(f + i * k, k, temperature, &s);
             done[i] |= !d->targeted ? s.label != labels[i]
                                     : s.label == labels[i] && s.p >= d->sure;
             const ptrdiff_t at = i * size;

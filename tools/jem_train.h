@@ -1,5 +1,5 @@
-/* `jem train`: a training run that can be interrupted, and goes on to the bit (after
-   a retry, not always to that of an uninterrupted one).
+/* `jem train`: a training run that can be interrupted, and goes on to the bit (after a
+   retry, not always to those of an uninterrupted one).
 
    All random choices of the data (order, shifts, flips) are functions of the seed and the number of
    the update, so nothing of them needs saving; the trainer's own state goes into the checkpoint.
