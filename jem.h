@@ -1531,6 +1531,7 @@ typedef struct jem__weights {
     int planes;                                    /* of the operands: groups, or points */
     ptrdiff_t x_plane, y_plane, product_size, product_step, sums_size;
     float *x, *y, *product, *sums;
+    float *framed;                                 /* x with its frame, of blocks of few images */
 } jem__weights;
 
 /* Weights (O,I,k,k), put into a method's order by so many tasks, one for 16 channels written. */
@@ -1556,9 +1557,8 @@ typedef struct jem__method {
     void (*finish)(const jem__weights *, int i);
 } jem__method;
 
-/* Chooses the methods of a convolution's output, input gradient and weight gradient: q[0..2]. few:
-   lanes are blocks of a few images. */
-static void jem__conv_choose(const jem_ctx *ctx, int few, jem__conv *q);
+/* Chooses the methods of a convolution's output, input gradient and weight gradient: q[0..2]. */
+static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q);
 /* How many floats of memory a group of images (c,h,w) takes in bf16. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w);
 
@@ -1605,7 +1605,7 @@ typedef struct jem__kernels {
     void (*drop)(float, float, const float *, float *, uint16_t *, ptrdiff_t);
     void (*pair)(int, const float *, const float *, int, float *, ptrdiff_t);
     void (*pair_back)(float, const float *, const float *, int, float *, int, ptrdiff_t);
-    void (*shift)(const float *, int, unsigned, float *, int, ptrdiff_t);
+    void (*shift)(const float *, int, unsigned, float *, ptrdiff_t);
     void (*dot)(float, const float *, const float *, float *, int, ptrdiff_t);
     void (*logsumexp)(const float *, int, float *);
     void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
@@ -2897,6 +2897,78 @@ static jem_tensor *jem__op1(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_s
     return jem__record(ctx, op, &x, 1, out, NULL, 0, user, user_bytes, aux_bytes);
 }
 
+/* ---- few images: lanes are blocks of one image ----------------------------------------------- */
+/* A batch of one would leave 15 of 16 lanes idle. So the networks below cut a few images into 4 x 4
+   blocks: a batch of 16 n smaller images, one image a group, lane 4*row + column. Elementwise ops
+   work on it as on any batch. So do convolutions, both ways, of a copy whose padding is taken from
+   the blocks around, moved by lanes. */
+
+enum { JEM__GRID = 4 };
+
+/* Copies between x (n,c,h,w) and its blocks (16 n,c,h/4,w/4): one way, or back and adding. */
+static void jem__blocks_copy(const jem_call *c, int n, jem_shape block, int split, int gradient) {
+    for (int i = 0; i < n; i++) {
+        const jem_call image = jem__at(c, split ? i / JEM_LANES : i),
+                       cut = jem__at(c, split ? i : i / JEM_LANES);
+        for (int l = 0; l < JEM_LANES; l++)
+            for (int y = 0; y < block.h; y++)
+                for (int x = 0; x < block.w; x++) {
+                    const ptrdiff_t row = (ptrdiff_t)(l / JEM__GRID) * block.h + y;
+                    const ptrdiff_t at = row * block.w * JEM__GRID + (l % JEM__GRID) * block.w + x;
+                    const ptrdiff_t whole = at * block.c * JEM_LANES + i % JEM_LANES;
+                    const ptrdiff_t part = ((ptrdiff_t)y * block.w + x) * block.c * JEM_LANES + l;
+                    const ptrdiff_t in = split ? whole : part, out = split ? part : whole;
+                    for (int k = 0; k < block.c * JEM_LANES; k += JEM_LANES)
+                        if (gradient) image.dx[0][in + k] += cut.dy[out + k];
+                        else cut.y[out + k] = image.x[0][in + k];
+                }
+    }
+}
+static void jem__split_forward(const jem_call *c) {
+    jem__blocks_copy(c, c->in[0].n, c->out, 1, 0);
+}
+static void jem__split_backward(const jem_call *c) {
+    jem__blocks_copy(c, c->in[0].n, c->out, 1, 1);
+}
+static void jem__join_forward(const jem_call *c) {
+    for (int g = 0; g < jem__groups(c->out.n); g++) {                  /* writes dead lanes too */
+        const jem_call at = jem__at(c, g);
+        memset(at.y, 0, (size_t)jem__floats(c->out) * sizeof *at.y);
+    }
+    jem__blocks_copy(c, c->out.n, c->in[0], 0, 0);
+}
+static void jem__join_backward(const jem_call *c) { jem__blocks_copy(c, c->out.n, c->in[0], 0, 1); }
+JEM__OP(split, split, JEM_KEEPS_NOTHING, &jem__whole);
+JEM__OP(join, join, JEM_KEEPS_NOTHING, &jem__whole);
+
+static jem_tensor *jem__recut(jem_ctx *ctx, jem_tensor *x, int blocks) {       /* or join them */
+    if (!x || !jem_ok(ctx)) return NULL;
+    const jem_shape cut = jem__shape(x->n * JEM_LANES, x->c, x->h / JEM__GRID, x->w / JEM__GRID),
+                    whole = jem__shape(x->n / JEM_LANES, x->c, x->h * JEM__GRID, x->w * JEM__GRID);
+    jem_tensor *y = jem__op1(ctx, blocks ? &jem__op_split : &jem__op_join, x,
+                             blocks ? cut : whole, NULL, 0, 0);
+    if (y) y->blocks = blocks;
+    return y;
+}
+
+/* x (h,w,c) -> y (h+2p,w+2p,c): the frame is from the blocks around, or zero. */
+static void jem__frame(const jem_ctx *ctx, const float *x, jem_shape s, int p, float *y) {
+    const ptrdiff_t n = (ptrdiff_t)s.c * JEM_LANES;
+    for (int row = -p; row < s.h + p; row++)
+        for (int col = -p, run; col < s.w + p; col += run, y += run * n) {
+            const int by = row < 0 ? -1 : row >= s.h, bx = col < 0 ? -1 : col >= s.w;
+            const float *from = x + ((ptrdiff_t)(row - by * s.h) * s.w + col - bx * s.w) * n;
+            unsigned see = 0;                      /* lane l sees l + 4 by + bx, if there is one */
+            run = bx ? 1 : s.w;                    /* pixels beside each other move alike */
+            for (int l = 0; l < JEM_LANES; l++) {
+                const int ly = l / JEM__GRID + by, lx = l % JEM__GRID + bx;
+                if (ly >= 0 && ly < JEM__GRID && lx >= 0 && lx < JEM__GRID) see |= 1u << l;
+            }
+            if (by || bx) ctx->k->shift(from, JEM__GRID * by + bx, see, y, run * n);
+            else memcpy(y, from, (size_t)(run * n) * sizeof *y);
+        }
+}
+
 /* ---- conv2d, linear -------------------------------------------------------------------------- */
 
 /* What an op of the tape adds to the engine's convolutions: shapes, packed weights, and what is
@@ -2914,7 +2986,7 @@ typedef struct jem__pack {
 /* Convolutions of one kind share it: an output's depends on the weights' shape alone, and by
    Winograd the input gradient reads the output's. */
 static int jem__pack_kind(const jem__conv *q) {
-    return q->tile ? q->tile : q->gradient ? 1 + q->stride * 64 + q->pad : 0;
+    return q->tile ? q->tile : q->gradient ? 1 + q->stride * 64 + q->pad % q->stride : 0;
 }
 static jem__pack *jem__pack_find(const jem_param *w, const jem__conv *q) {
     jem__pack *k = w->packs;
@@ -2941,8 +3013,12 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
     return JEM_OK;
 }
 
-typedef struct jem__conv_user { jem__conv out, grad, weights; } jem__conv_user;
+/* frame: how far beyond blocks the output reads x, and the input gradient dy. */
+typedef struct jem__conv_user { jem__conv out, grad, weights; int frame[2]; } jem__conv_user;
 typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* an elementwise op's */
+static ptrdiff_t jem__framed(const jem__conv *q) {
+    return jem__floats(jem__shape(1, q->ci, q->hi, q->wi));
+}
 
 static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
     const jem__conv_user *u = (const jem__conv_user *)c->user;
@@ -2969,6 +3045,10 @@ static void jem__conv_run(const jem_call *c, int back) {
     }
     from.ctx = c->ctx, from.work = in->work, from.packed = jem__pack_find(in->param[0], q)->data;
     from.x = back ? c->dy : c->x[0];
+    if (u->frame[back]) {
+        jem__frame(c->ctx, from.x, back ? c->out : c->in[0], u->frame[back], in->work);
+        from.x = in->work, from.work += jem__framed(q);
+    }
     from.x16 = (back ? jem__dy16 : jem__x16)(in->step, c->group);
     from.part.i = in->part, from.part.of = in->parts;
     q->method->run(q, &from, &f);
@@ -2989,6 +3069,11 @@ static void jem__weights_task(void *arg, int i) {
     JEM__ZEROED(jem__operands, in);
     in.ctx = c.ctx, in.x = i % 2 ? c.dy : c.x[0];
     in.x16 = (i % 2 ? jem__dy16 : jem__x16)(c.inner->step, i / 2);
+    if (w->framed && i % 2 == 0) {
+        float *to = w->framed + i / 2 * jem__framed(w->q);
+        jem__frame(c.ctx, in.x, c.in[0], ((const jem__conv_user *)c.user)->frame[0], to);
+        in.x = to;
+    }
     m->deal(w, i / 2, i % 2, &in);
 }
 
@@ -3005,8 +3090,11 @@ static jem_status jem__conv_param_grad(const jem_call *c) {
     w->y = jem__push_floats(c->ctx, w->planes * w->y_plane);
     w->product = jem__push_floats(c->ctx, w->product_size);
     w->sums = (float *)jem__push_zero(c->ctx, (size_t)w->sums_size * sizeof(float));
+    const int frame = ((const jem__conv_user *)c->user)->frame[0];
+    if (frame) w->framed = jem__push_floats(c->ctx, w->groups * jem__framed(w->q));
     if (!w->dw) w->dw = jem__push_floats(c->ctx, jem__padded(n->param[0]));        /* not wanted */
-    const jem_status s = w->x && w->y && w->product && w->sums && w->dw ? JEM_OK : JEM_NO_MEMORY;
+    const jem_status s = w->x && w->y && w->product && w->sums && w->dw && (w->framed || !frame)
+                       ? JEM_OK : JEM_NO_MEMORY;
     const int tasks[3] = { 2 * w->groups, w->products, w->finishes };
     for (; s == JEM_OK && w->stage < 3; w->stage++)
         jem__parallel(c->ctx, tasks[w->stage], n->flops * n->groups, jem__weights_task, w);
@@ -3030,20 +3118,25 @@ static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *
                            b ? jem__param_text(b).s : "none", s, pad);
     const int co = w->shape[0], ho = (x->h + 2 * pad - k) / s + 1,
               wo = (x->w + 2 * pad - k) / s + 1;
-    const jem__conv q = { x->c, x->h, x->w, co, ho, wo, k, s, pad, 0, 0, NULL },
-                    back = { co, ho, wo, x->c, x->h, x->w, k, s, pad, 1, 0, NULL };
+    /* An input gradient's y reads (y + pad - tap)/s: so far before blocks, and behind them. */
+    const int before = (k - 1 - pad) / s, behind = (s - 1 + pad) / s;
+    const int p = x->blocks ? pad : 0, r = !x->blocks ? 0 : before > behind ? before : behind;
+    const jem__conv q = { x->c, x->h + 2 * p, x->w + 2 * p, co, ho, wo, k, s, pad - p, 0, 0, NULL },
+        back = { co, ho + 2 * r, wo + 2 * r, x->c, x->h, x->w, k, s, pad + s * r, 1, 0, NULL };
     jem__conv all[3] = { q, back, q };
-    jem__conv_choose(ctx, x->blocks, all);
-    const jem__conv_user u = { all[0], all[1], all[2] };
+    jem__conv_choose(ctx, all);
+    const jem__conv_user u = { all[0], all[1], all[2], { p, r } };
     jem_param *params[2] = { w, b };
     jem_tensor *y = jem__record(ctx, op, &x, 1, jem__shape(x->n, co, ho, wo), params, 2, &u,
                                 sizeof u, 0);
     if (!y) return NULL;
-    const ptrdiff_t one = u.out.method->work(&u.out), two = u.grad.method->work(&u.grad);
+    const ptrdiff_t one = u.out.method->work(&u.out) + (p ? jem__framed(&u.out) : 0),
+                    two = u.grad.method->work(&u.grad) + (r ? jem__framed(&u.grad) : 0);
     y->node->flops = 2 * (double)y->node->stride * x->c * k * k;
     y->node->work = one > two ? one : two;
-    y->node->bf16_out = u.out.method->bf16, y->node->bf16_grad = u.grad.method->bf16;
-    y->node->bf16_params = u.weights.method->bf16;
+    y->node->bf16_out = !x->blocks && u.out.method->bf16;
+    y->node->bf16_grad = !x->blocks && u.grad.method->bf16;
+    y->node->bf16_params = !x->blocks && u.weights.method->bf16;
     return y;
 }
 
@@ -3358,98 +3451,6 @@ jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
 
 jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x) {
     return x ? jem__move(ctx, JEM__DETACH, x, NULL, jem__shape_of(x), 0) : NULL;
-}
-
-/* ---- few images: lanes are blocks of one image ----------------------------------------------- */
-/* A batch of one would leave 15 of 16 lanes idle. So the networks below cut a few images into 4 x 4
-   blocks: a batch of 16 n smaller images, one image a group, lane 4*row + column. Elementwise ops
-   and convolutions work on it as on any batch, if a convolution's padding is first taken from the
-   blocks around: a copy, shifted by lanes. */
-
-enum { JEM__GRID = 4 };
-
-/* Copies between x (n,c,h,w) and its blocks (16 n,c,h/4,w/4): one way, or back and adding. */
-static void jem__blocks_copy(const jem_call *c, int n, jem_shape block, int split, int gradient) {
-    for (int i = 0; i < n; i++) {
-        const jem_call image = jem__at(c, split ? i / JEM_LANES : i),
-                       cut = jem__at(c, split ? i : i / JEM_LANES);
-        for (int l = 0; l < JEM_LANES; l++)
-            for (int y = 0; y < block.h; y++)
-                for (int x = 0; x < block.w; x++) {
-                    const ptrdiff_t row = (ptrdiff_t)(l / JEM__GRID) * block.h + y;
-                    const ptrdiff_t at = row * block.w * JEM__GRID + (l % JEM__GRID) * block.w + x;
-                    const ptrdiff_t whole = at * block.c * JEM_LANES + i % JEM_LANES;
-                    const ptrdiff_t part = ((ptrdiff_t)y * block.w + x) * block.c * JEM_LANES + l;
-                    const ptrdiff_t in = split ? whole : part, out = split ? part : whole;
-                    for (int k = 0; k < block.c * JEM_LANES; k += JEM_LANES)
-                        if (gradient) image.dx[0][in + k] += cut.dy[out + k];
-                        else cut.y[out + k] = image.x[0][in + k];
-                }
-    }
-}
-static void jem__split_forward(const jem_call *c) {
-    jem__blocks_copy(c, c->in[0].n, c->out, 1, 0);
-}
-static void jem__split_backward(const jem_call *c) {
-    jem__blocks_copy(c, c->in[0].n, c->out, 1, 1);
-}
-static void jem__join_forward(const jem_call *c) {
-    for (int g = 0; g < jem__groups(c->out.n); g++) {                  /* writes dead lanes too */
-        const jem_call at = jem__at(c, g);
-        memset(at.y, 0, (size_t)jem__floats(c->out) * sizeof *at.y);
-    }
-    jem__blocks_copy(c, c->out.n, c->in[0], 0, 0);
-}
-static void jem__join_backward(const jem_call *c) { jem__blocks_copy(c, c->out.n, c->in[0], 0, 1); }
-JEM__OP(split, split, JEM_KEEPS_NOTHING, &jem__whole);
-JEM__OP(join, join, JEM_KEEPS_NOTHING, &jem__whole);
-
-static jem_tensor *jem__recut(jem_ctx *ctx, jem_tensor *x, int blocks) {       /* or join them */
-    if (!x || !jem_ok(ctx)) return NULL;
-    const jem_shape cut = jem__shape(x->n * JEM_LANES, x->c, x->h / JEM__GRID, x->w / JEM__GRID),
-                    whole = jem__shape(x->n / JEM_LANES, x->c, x->h * JEM__GRID, x->w * JEM__GRID);
-    jem_tensor *y = jem__op1(ctx, blocks ? &jem__op_split : &jem__op_join, x,
-                             blocks ? cut : whole, NULL, 0, 0);
-    if (y) y->blocks = blocks;
-    return y;
-}
-
-/* x (h,w,c) -> y (h+2p,w+2p,c): the frame is from the blocks around, or zero. Backward adds. */
-static void jem__halo_copy(const jem_call *c, int gradient) {
-    const jem_shape s = c->in[0];
-    const jem__kernels *k = c->ctx->k;
-    const ptrdiff_t n = (ptrdiff_t)s.c * JEM_LANES;
-    const int p = *(const int *)c->user;
-    for (int y = 0; y < c->out.h; y++)
-        for (int x = 0; x < c->out.w; x++) {
-            const int by = y < p ? -1 : y >= p + s.h, bx = x < p ? -1 : x >= p + s.w;
-            const ptrdiff_t in = ((ptrdiff_t)(y - p - by * s.h) * s.w + x - p - bx * s.w) * n;
-            const ptrdiff_t out = ((ptrdiff_t)y * c->out.w + x) * n;
-            const int far = JEM__GRID * by + bx;   /* lane l sees lane l + far, if there is one */
-            unsigned see = 0, seen = 0;
-            for (int l = 0; l < JEM_LANES; l++) {
-                const int ly = l / JEM__GRID + by, lx = l % JEM__GRID + bx;
-                const int inside = ly >= 0 && ly < JEM__GRID && lx >= 0 && lx < JEM__GRID;
-                if (inside) see |= 1u << l, seen |= 1u << (l + far);
-            }
-            if (!gradient) k->shift(c->x[0] + in, far, see, c->y + out, 0, n);
-            else k->shift(c->dy + out, -far, seen, c->dx[0] + in, 1, n);
-        }
-}
-static void jem__halo_forward(const jem_call *c) { jem__halo_copy(c, 0); }
-static void jem__halo_backward(const jem_call *c) { jem__halo_copy(c, 1); }
-JEM__OP(halo, halo, JEM_KEEPS_NOTHING, NULL);
-
-/* A convolution of blocks. */
-static jem_tensor *jem__block_conv(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
-                                   jem_conv_desc d) {
-    if (!x || !jem_ok(ctx)) return NULL;
-    if (d.pad > 0)
-        x = jem__op1(ctx, &jem__op_halo, x,
-                     jem__shape(x->n, x->c, x->h + 2 * d.pad, x->w + 2 * d.pad),
-                     &d.pad, sizeof d.pad, 0);
-    d.pad = 0;
-    return jem_conv2d(ctx, x, w, b, d);
 }
 
 /* ---- a number per image ---------------------------------------------------------------------- */
@@ -4200,9 +4201,7 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
 jem_tensor *jem_apply(const jem_layer *l, jem_tensor *x, int training) {
     if (!x || !l) return NULL;
     switch (l->kind) {
-    case JEM_LAYER_CONV:
-        return x->blocks ? jem__block_conv(x->ctx, x, l->weight, l->bias, l->conv)
-                         : jem_conv2d(x->ctx, x, l->weight, l->bias, l->conv);
+    case JEM_LAYER_CONV: return jem_conv2d(x->ctx, x, l->weight, l->bias, l->conv);
     case JEM_LAYER_LINEAR: return jem_linear(x->ctx, x, l->weight, l->bias);
     case JEM_LAYER_NORM: break;
     default: return x;
@@ -7458,6 +7457,18 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--) o += jem__conv_channels(q->co - o);
     return o;
 }
+/* What a part does: units first .. last-1 (pixels, tiles) of channels o0 .. o1-1. It is of units,
+   which go through the kernels `step` at a time, or where those are too few, of channels. */
+typedef struct jem__piece { int first, last, o0, o1; } jem__piece;
+JEM__ONCE jem__piece jem__conv_share(const jem__conv *q, jem__part part, int units, int step) {
+    const int few = units <= (part.of - 1) * step;
+    const jem__piece p = { few ? 0 : jem__part_from(part.i, part.of, units, step),
+                           few ? units : jem__part_from(part.i + 1, part.of, units, step),
+                           few ? jem__conv_from(q, part.i, part.of) : 0,
+                           few ? jem__conv_from(q, part.i + 1, part.of) : q->co };
+    return p;
+}
+
 /* Of the direct sum, and of Winograd's. */
 static ptrdiff_t jem__pack_size(const jem__conv *q) {
     const int points = q->tile ? (q->tile + 2) * (q->tile + 2) : q->k * q->k;
@@ -7541,11 +7552,11 @@ static ptrdiff_t jem__wino_work(const jem__conv *q) {                  /* floats
            (ptrdiff_t)m * m * (q->co + 1) * JEM_LANES + (ptrdiff_t)q->ci * JEM_LANES;
 }
 
-/* One part of a convolution: tiles first .. last-1, output channels o0 .. o1-1; and the scratch:
-   transformed inputs, their products, a tile's outputs, a pixel of zeros. A part is of the tiles,
-   or where there are too few, of the output channels. */
+/* One part of a convolution; and the scratch: transformed inputs, their products, a tile's outputs,
+   a pixel of zeros. */
 typedef struct jem__wino {
-    int across, first, last, o0, o1, pad;
+    int across, pad;
+    jem__piece to;
     float *v, *p, *out, *zero;
     ptrdiff_t vplane, pplane, pixel;               /* from point to point, from pixel to pixel */
 } jem__wino;
@@ -7553,11 +7564,7 @@ typedef struct jem__wino {
 JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, jem__wino *w) {
     const int m = q->tile, a = m + 2;
     w->across = (q->wo + m - 1) / m;
-    const int all = w->across * ((q->ho + m - 1) / m), deep = all <= (part.of - 1) * JEM__TILES;
-    w->first = deep ? 0 : jem__part_from(part.i, part.of, all, JEM__TILES);
-    w->last = deep ? all : jem__part_from(part.i + 1, part.of, all, JEM__TILES);
-    w->o0 = deep ? jem__conv_from(q, part.i, part.of) : 0;
-    w->o1 = deep ? jem__conv_from(q, part.i + 1, part.of) : q->co;
+    w->to = jem__conv_share(q, part, w->across * ((q->ho + m - 1) / m), JEM__TILES);
     w->pad = q->gradient ? 2 - q->pad : q->pad;
     w->vplane = jem__wino_plane(q->ci), w->pplane = jem__wino_plane(q->co);
     w->pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;     /* not a power of two */
@@ -7979,17 +7986,15 @@ JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const floa
    part, for as many threads as there are parts. */
 JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
     const float *pack = in->packed;
-    const jem__part part = in->part;
     jem__phase s;
     jem__pixels p;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const int last = jem__part_from(part.i + 1, part.of, s.rows * s.cols, JEM__PX);
-        for (int i = jem__part_from(part.i, part.of, s.rows * s.cols, JEM__PX), n; i < last;
-             i += n) {
-            n = last - i >= JEM__PX ? JEM__PX : 1;
+        const jem__piece to = jem__conv_share(q, in->part, s.rows * s.cols, JEM__PX);
+        for (int i = to.first, n; i < to.last; i += n) {
+            n = to.last - i >= JEM__PX ? JEM__PX : 1;
             jem__conv_pixels(q, &s, i, n, in->x, &p);
-            const float *w = pack;
-            for (int o = 0, co; o < q->co; o += co) {
+            const float *w = pack + (ptrdiff_t)to.o0 * q->ci * p.taps;
+            for (int o = to.o0, co; o < to.o1; o += co) {
                 co = jem__conv_channels(q->co - o);
                 for (int l = 0; l < JEM_LANES; l += JEM__VL)
                     JEM__FN(conv_blocks)(&p, w, co, f, o, l);
@@ -8128,7 +8133,7 @@ JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, 
     while (jem__conv_channels(q->ci - JEM__WHOLE * whole) == JEM__WHOLE) whole++;
     for (int i = 0; i < (q->tile + 2) * (q->tile + 2); i++, u += (ptrdiff_t)q->co * q->ci) {
         const float *v = w->v + i * w->vplane;
-        for (int o = w->o0, co; o < w->o1; o += co) {
+        for (int o = w->to.o0, co; o < w->to.o1; o += co) {
             float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
             co = jem__conv_channels(q->co - o);
             for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES)
@@ -8145,12 +8150,13 @@ JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *fro
     jem__wino w;
     jem__wino_move in, out;
     jem__wino_open(q, from->part, from->work, &w);
+    const int o0 = w.to.o0, o1 = w.to.o1;
     const jem__picture image = { from->x, w.zero, q->ci, q->hi, q->wi, q->gradient };
     in.out_step = out.in_step = JEM__TILES * JEM_LANES, in.point = w.vplane;
     out.out = w.out, out.out_step = JEM_LANES, out.point = w.pixel;
     in.strip = out.strip = JEM__VL;
-    for (int t0 = w.first; t0 < w.last; t0 += JEM__TILES) {
-        const int n = w.last - t0 < JEM__TILES ? w.last - t0 : JEM__TILES;
+    for (int t0 = w.to.first; t0 < w.to.last; t0 += JEM__TILES) {
+        const int n = w.to.last - t0 < JEM__TILES ? w.to.last - t0 : JEM__TILES;
         for (int t = 0; t < n; t++) {
             const int at = t0 + t;
             jem__wino_read(&in, &image, m + 2, at / w.across * m - w.pad,
@@ -8161,14 +8167,14 @@ JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *fro
         JEM__FN(wino_products)(q, &w, from->packed, n);
         for (int t = 0; t < n; t++) {
             const int y = (t0 + t) / w.across * m, z = (t0 + t) % w.across * m;
-            const float *sums = w.p + ((ptrdiff_t)w.o0 * JEM__TILES + t) * JEM_LANES;
+            const float *sums = w.p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
             for (int i = 0; i < (m + 2) * (m + 2); i++) out.in[i] = sums + i * w.pplane;
-            (m == 2 ? JEM__FN(wino_out2) : JEM__FN(wino_out4))(&out, w.o1 - w.o0);
+            (m == 2 ? JEM__FN(wino_out2) : JEM__FN(wino_out4))(&out, o1 - o0);
             for (int i = 0; i < m * m; i++) {
                 const int at = q->gradient ? m * m - 1 - i : i, row = y + at / m, col = z + at % m;
                 if (row >= q->ho || col >= q->wo) continue;
                 for (int l = 0; l < JEM_LANES; l += JEM__VL)
-                    JEM__FN(finish)(f, w.out + i * w.pixel + l, JEM_LANES, w.o0, w.o1 - w.o0,
+                    JEM__FN(finish)(f, w.out + i * w.pixel + l, JEM_LANES, o0, o1 - o0,
                                     ((ptrdiff_t)row * q->wo + col) * q->co * JEM_LANES, l);
             }
         }
@@ -8604,19 +8610,17 @@ JEM__KERNEL void JEM__FN(pair_back)(float s, const float *dy, const float *v, in
     }
 }
 
-/* y[lane] = (add ? y[lane] : 0) + x[lane + by], where `lanes` has a bit; else as if x were 0. */
-JEM__KERNEL void JEM__FN(shift)(const float *x, int by, unsigned lanes, float *y, int add,
-                                ptrdiff_t n) {
-    const JEM__V zero = JEM__SET(0.0f);
+/* y[lane] = x[lane + by], where `lanes` has a bit; else 0. */
+JEM__KERNEL void JEM__FN(shift)(const float *x, int by, unsigned lanes, float *y, ptrdiff_t n) {
     for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
-        float edge[3 * JEM_LANES] = { 0 };         /* beyond x nothing may be read */
+        float edge[3 * JEM_LANES];
         const float *from = x + i;
-        if (i == 0 || i + JEM_LANES == n)
+        if (i == 0 || i + JEM_LANES == n) {        /* beyond x nothing may be read */
+            memset(edge, 0, sizeof edge);
             from = (const float *)memcpy(edge + JEM_LANES, from, JEM_LANES * sizeof *x);
-        for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-            const JEM__V v = JEM__LOAD(from + h + by), old = add ? JEM__LOAD(y + i + h) : zero;
-            JEM__STORE(y + i + h, JEM__PICK(lanes >> h, add ? old + v : v, old));
         }
+        for (int h = 0; h < JEM_LANES; h += JEM__VL)
+            JEM__STORE(y + i + h, JEM__PICK(lanes >> h, JEM__LOAD(from + h + by), JEM__SET(0.0f)));
     }
 }
 
@@ -9494,23 +9498,27 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
 
 /* ---- what is chosen -------------------------------------------------------------------------- */
 
-/* Winograd's M: of the two, the one with fewer multiplications where little is left over; of a few
-   images (blocks), the one with fewer weights, which are most of what is read. */
-static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q, int few) {
-    const int four = ((q->ho + 3) / 4) * ((q->wo + 3) / 4) * 36;
-    const int two = ((q->ho + 1) / 2) * ((q->wo + 1) / 2) * 16;
+/* Winograd's M, or 0 for the direct sum: what has fewest multiplications if tiles and pixels go
+   through the kernels four at a time. */
+static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     const int fast = ctx->desc.precision == JEM_FAST || ctx->desc.precision == JEM_BF16;
-    return fast && !few && four <= two ? 4 : 2;
+    int tile = 0, least = (q->ho * q->wo + 3) / 4 * 9;
+    for (int m = 2; m <= (fast ? 4 : 2); m += 2) {
+        const int tiles = ((q->ho + m - 1) / m) * ((q->wo + m - 1) / m);
+        const int work = (tiles + 3) / 4 * (m + 2) * (m + 2);
+        if (work <= least) tile = m, least = work;
+    }
+    return tile;
 }
-
-static void jem__conv_choose(const jem_ctx *ctx, int few, jem__conv *q) {
+static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     const int least = ctx->bf16 && ctx->bf16->twice ? 8 : 1; /* channels worth a tile of bf16 */
-    const int wino = q->k == 3 && q->stride == 1 && q->pad <= 2 && q->ci >= 8 && q->co >= 8 &&
-                     ctx->desc.precision != JEM_DIRECT && (!ctx->bf16 || ctx->bf16->twice);
+    const int fits = q->k == 3 && q->stride == 1 && q->pad <= 2 && q->ci >= 8 && q->co >= 8;
+    const int tile = fits && ctx->desc.precision != JEM_DIRECT && (!ctx->bf16 || ctx->bf16->twice)
+                   ? jem__wino_tile(ctx, q) : 0;
     const int one = q->k == 1 && q->hi == 1 && q->wi == 1;   /* linear: too little to round for */
     for (int i = 0; i < 2; i++) {
-        if (wino) q[i].tile = jem__wino_tile(ctx, q, few);
-        q[i].method = wino ? ctx->k->winograd
+        q[i].tile = tile;
+        q[i].method = tile ? ctx->k->winograd
                     : !one && ctx->bf16 && q[i].co >= least && jem__bf16_fits(q + i)
                     ? &jem__bf16_method : ctx->k->direct;
     }

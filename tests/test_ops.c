@@ -281,7 +281,9 @@ static void test_convolutions(jem_ctx *ctx) {
         const int ci = wino ? 8 + i % 3 : ins[i % 4], co = wino ? 10 - i % 2 : outs[i % 5];
         t.a = wino ? 1 : i % 3 + 1, t.b = wino ? i % 3 : i / 3 % 4;
         const int least = k > 2 * t.b ? k - 2 * t.b : 1, big = k * k * ci > 100;
-        const jem_shape s = { big && !wino ? 1 : ns[i % 3], ci, least + i % 2, least + i % 3 };
+        const int more = wino ? 2 : 0;
+        const jem_shape s = { big && !wino ? 1 : ns[i % 3], ci, least + i % 2 + more,
+                              least + i % 3 + more };
         t.net = bag_create(ctx);
         t.build = of_conv;
         t.p[0] = random_param(t.net, &rng, 1, 4, co, ci, k, -1, 1);
