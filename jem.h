@@ -7449,23 +7449,27 @@ JEM__ONCE int jem__conv_channels(int left) {
     return left >= JEM__WHOLE && left != 8 ? JEM__WHOLE : left >= 4 ? 4 : left;
 }
 
-/* The first channel of part i: parts of whole blocks. */
+/* The first channel of part i: parts of whole blocks, in bf16 of two tiles. */
 JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     int blocks = 0, o = 0;
+    if (q->method->bf16) return jem__part_from(i, of, q->co, 32);
     while (o < q->co) o += jem__conv_channels(q->co - o), blocks++;
     o = 0;
     for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--) o += jem__conv_channels(q->co - o);
     return o;
 }
-/* What a part does: units first .. last-1 (pixels, tiles) of channels o0 .. o1-1. It is of units,
-   which go through the kernels `step` at a time, or where those are too few, of channels. */
+/* What a part does: units first .. last-1 (pixels, tiles, rows) of channels o0 .. o1-1. It is of
+   units, which go through the kernels `step` at a time; or of channels, where units are too few, or
+   where weights, which every part of units reads, are more than x, which is only read. */
 typedef struct jem__piece { int first, last, o0, o1; } jem__piece;
 JEM__ONCE jem__piece jem__conv_share(const jem__conv *q, jem__part part, int units, int step) {
-    const int few = units <= (part.of - 1) * step;
-    const jem__piece p = { few ? 0 : jem__part_from(part.i, part.of, units, step),
-                           few ? units : jem__part_from(part.i + 1, part.of, units, step),
-                           few ? jem__conv_from(q, part.i, part.of) : 0,
-                           few ? jem__conv_from(q, part.i + 1, part.of) : q->co };
+    const int heavy = (ptrdiff_t)q->co * q->k * q->k > (ptrdiff_t)q->hi * q->wi * JEM_LANES;
+    const int direct = !q->tile && !q->method->bf16;         /* the others would transform x anew */
+    const int deep = units <= (part.of - 1) * step || (part.of > 1 && direct && heavy);
+    const jem__piece p = { deep ? 0 : jem__part_from(part.i, part.of, units, step),
+                           deep ? units : jem__part_from(part.i + 1, part.of, units, step),
+                           deep ? jem__conv_from(q, part.i, part.of) : 0,
+                           deep ? jem__conv_from(q, part.i + 1, part.of) : q->co };
     return p;
 }
 
@@ -9323,11 +9327,11 @@ static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) 
 static ptrdiff_t jem__bf16_work(const jem__conv *q) {        /* x, where it is not yet in bf16 */
     return jem__bf16_floats(q->ci, q->hi, q->wi);
 }
-/* All channels of row r of a phase; b[0] is the next block, b[1] the last. */
-static void jem__bf16_conv_row(const jem__phase *s, int r, const uint16_t *pack,
-                               const uint16_t *from, jem__bf16_block **b) {
+/* A part's channels of row r of a phase; b[0] is the next block, b[1] the last. */
+static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *part,
+                               const uint16_t *pack, const uint16_t *from, jem__bf16_block **b) {
     const jem__conv *q = b[0]->q;
-    const int tiles = (q->co + 15) / 16, most = tiles > 1 ? 2 : 4;
+    const int tiles = (part->o1 + 15) / 16, most = q->co > 16 ? 2 : 4;
     const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
     const ptrdiff_t run = jem__bf16_span(q, s);
     int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
@@ -9336,7 +9340,7 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const uint16_t *pack,
         if ((unsigned)iy < (unsigned)q->hi) tap_row[runs] = j, row_of[runs++] = iy;
     }
     from += (JEM__BF16_EDGE + jem__bf16_first(q, s)) * pixel;
-    for (int o = 0, m; o < tiles; o += m) {
+    for (int o = part->o0 / 16, m; o < tiles; o += m) {
         m = o + 2 <= tiles ? 2 : 1;
         for (int x = 0, n; x < s->cols; x += n) {
             jem__bf16_block *now = b[0], *last = b[1];
@@ -9368,17 +9372,16 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
     for (int i = 0; i < 2; i++) two[i].k = k, two[i].q = q, two[i].f = f, two[i].c = c[i];
     if (k->begin) k->begin();
     for (int phase = 0, have = -1; jem__conv_phase(q, phase, &s); phase++) {
-        const int r0 = jem__part_from(in->part.i, in->part.of, s.rows, 1),
-                  r1 = jem__part_from(in->part.i + 1, in->part.of, s.rows, 1);
-        if (have < 0) have = r0 * s.step_in - q->k - q->pad;           /* no tap reads higher */
+        const jem__piece to = jem__conv_share(q, in->part, s.rows, 1);
+        if (have < 0) have = to.first * s.step_in - q->k - q->pad;     /* no tap reads higher */
         if (have < 0) have = 0;
-        for (int r = r0; r < r1; r++) {
+        for (int r = to.first; r < to.last; r++) {
             const int until = in->x16 || s.ny == 0 ? 0     /* the lowest row that it reads */
                             : r * s.step_in + s.down[q->gradient ? 0 : s.ny - 1] + 1;
             for (; have < until && have < q->hi; have++)
                 jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
-            jem__bf16_conv_row(&s, r, pack, in->x16 ? in->x16 : work, blocks);
-            if (f->y16 && phase == 0)
+            jem__bf16_conv_row(&s, r, &to, pack, in->x16 ? in->x16 : work, blocks);
+            if (f->y16 && phase == 0 && to.o0 == 0)
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
         }
         pack += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
