@@ -82,8 +82,9 @@ $(BUILD)/jem-mpi: examples/mpi.c tools/jem.c $(HEADERS) $(BUILD)/jem.o
 test: stb   ## build and run every test; the last line is: N passed, N failed
 	$(AGAIN) -k tests examples tools || true
 	$(AGAIN) mpi || true
-	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents two_units python cli uses smoke mpi \
-		get_data report mutate lessons with strict fuzz portability examine playground s390x wasm neon
+	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents two_units sanitized python cli uses \
+		smoke mpi get_data report mutate lessons \
+		with strict fuzz portability examine playground s390x wasm neon
 
 # Whatever this machine can run or emulate: emulated programs take hours.
 EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))

@@ -2,8 +2,8 @@
 # Runs the tests named as arguments and adds them up; `make test` names them all.
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
-#   two_units neon s390x wasm strict documents smoke lessons python mutate mpi playground get_data
-#   cli uses report fuzz compilers x86_32 processors portability examine
+#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground
+#   get_data cli uses report fuzz compilers x86_32 processors portability examine
 #                  the functions and scripts below
 #   with           what stands behind it runs beside the others, on another core; it is shown last
 # A test that crashes, hangs, or does not end with that line is one failure.
@@ -97,6 +97,28 @@ unit_pair() {
     rm -f "$dir/both"
     case $compiler in "$cxx") linker=$CXX ;; *) linker=$CC ;; esac
     $linker "$dir/a.o" "$dir/b.o" -o "$dir/both" -lm && limited "$dir/both"
+}
+
+# What calls everything, rightly and wrongly, under the address and undefined-behaviour sanitizers.
+# All of the tests: make sanitize.
+sanitized() {
+    dir=$BUILD/sanitized
+    cc="$CC -std=c99 $WARN -O1 -fno-omit-frame-pointer -fsanitize=address,undefined \
+        -fno-sanitize-recover=all -I. -idirafter build"
+    mkdir -p "$dir"
+    if ! echo 'int main(void) { return 0; }' | $cc -x c - -o "$dir/try" || ! "$dir/try"; then
+        echo "== sanitized: SKIPPED, $CC has no sanitizers"
+        return
+    fi
+    rm -f "$dir"/*.o "$dir"/test_*
+    try "jem.h compiles with sanitizers" $cc -x c -DJEM_IMPLEMENTATION -c jem.h -o "$dir/jem.o"
+    for test in calls details misuse uses; do
+        program=$dir/test_$test
+        if $cc -DJEM_DECLARATIONS tests/test_$test.c "$dir/jem.o" -o "$program" -lm
+        then run "sanitized_$test" "$program"
+        else try "build $program" false
+        fi
+    done
 }
 
 # emulated NAME ARCHITECTURE TESTS FLAGS...: the same programs for another processor.
@@ -304,8 +326,8 @@ if [ -n "$beside" ]; then "$0" $beside >"$second" 2>&1 </dev/null & fi
 for test in $here; do
     if ! room "${test##*/}"; then left_out "${test##*/}"; continue; fi
     case $test in
-        two_units | neon | s390x | wasm | documents | smoke | lessons | python | mutate | mpi | \
-        playground) $test ;;
+        two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | mutate | \
+        mpi | playground) $test ;;
         strict | get_data | cli | uses | report | fuzz) run $test tests/$test.sh ;;
         compilers | x86_32 | processors) run $test tests/portability.sh $test ;;
         portability | examine) run $test tests/$test.sh ;;
