@@ -326,8 +326,8 @@ if [ -n "$beside" ]; then "$0" $beside >"$second" 2>&1 </dev/null & fi
 for test in $here; do
     if ! room "${test##*/}"; then left_out "${test##*/}"; continue; fi
     case $test in
-        two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | mutate | \
-        mpi | playground) $test ;;
+        two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
+        mutate | mpi | playground) $test ;;
         strict | get_data | cli | uses | report | fuzz) run $test tests/$test.sh ;;
         compilers | x86_32 | processors) run $test tests/portability.sh $test ;;
         portability | examine) run $test tests/$test.sh ;;
