@@ -415,8 +415,10 @@ static conv_shape conv_shape_at(int i, jem_rng *rng) {
         { 2, 1, 14, 1, 11, 5, 2, 2, 0 }, { 1, 20, 12, 1, 1, 1, 1, 0, 0 },
         { 18, 6, 3, 6, 1, 4, 1, 3, 0 }, { 1, 8, 8, 1, 1, 3, 1, 1, 0 },
         { 17, 9, 11, 5, 3, 3, 1, 0, 0 }, { 2, 17, 8, 3, 17, 3, 1, 2, 0 },
-        { 1, 18, 70, 2, 2, 3, 1, 1, 0 }, { 3, 40, 41, 3, 5, 4, 2, 1, 0 },
-        { 33, 16, 18, 8, 9, 3, 1, 1, 0 }, { 33, 12, 20, 9, 8, 4, 2, 1, 0 }   /* worth more threads */
+        { 1, 18, 70, 2, 2, 3, 1, 1, 0 }, { 2, 40, 35, 20, 24, 3, 1, 1, 1 },
+        { 3, 40, 41, 3, 5, 4, 2, 1, 0 },
+        { 33, 16, 18, 8, 9, 3, 1, 1, 0 },
+        { 33, 12, 20, 9, 8, 4, 2, 1, 0 }                       /* these are worth more threads */
     };
     static const int ns[] = { 1, 2, 3, 15, 16, 17, 33 }, channels[] = { 1, 2, 3, 4, 5, 8, 10, 17 };
     enum { CHOSEN = sizeof chosen / sizeof chosen[0] };
@@ -437,7 +439,7 @@ static conv_shape conv_shape_at(int i, jem_rng *rng) {
         s.n = below(rng, 1, 3), s.k |= s.stride == 1, s.pad = (s.k - 1) / 2;
         const int least = s.pad / s.stride + 1;
         s.h = 4 * s.stride * below(rng, least, least + 3);
-        s.w = 4 * s.stride * below(rng, least, least + 2);
+        s.w = 4 * s.stride * below(rng, least, least + 3);
     }
     return s;
 }
