@@ -892,8 +892,9 @@ typedef struct jem_answer {
 /* x[n][c][h][w]; one answer per image. */
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
 /* Remembers how images known to be normal (some hundreds, not trained on) look to the network, so
-   that jem_answer.familiarity means something; saved with the network. (Files written before that
-   was so hold the spread of log p(x): with them, a less likely image is a stranger one.) */
+   that jem_answer.familiarity means something; saved with the network. Training leaves it as it is:
+   calibrate again. (Files written before that was so hold the spread of log p(x): with them, a less
+   likely image is a stranger one.) */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n);
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);  /* <0: error */
 
@@ -9575,7 +9576,7 @@ JEM__COMPILE_END
                  Mended: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author
                  needs and no more; jem_archive_write refuses symbolic links; images with NaN or
-                 absurd numbers are errors; JEM_FAST's weight gradients and JEM_BF16 have new bits.
+                 absurd numbers are errors; JEM_FAST, JEM_BF16 and score matching have new bits.
    0.1  2026-11  first: autograd, kernels for AVX2, AVX-512, NEON, AMX, wide-resnet, JEM,
                  safetensors, checkpoints of training, averaged weights; the jem command line. */
 
