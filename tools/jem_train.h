@@ -930,7 +930,8 @@ static float stride(const run *r) {
             sum += moved * moved;
         }
     jem_end(r->ctx, mark);
-    jem_clear_error(r->ctx);                       /* a slope that is not finite says nothing */
+    /* a slope that is not finite says nothing */
+    if (jem_error_status(r->ctx) == JEM_DIVERGED) jem_clear_error(r->ctx);
     free(x);
     return size ? (float)sqrt(sum / (double)size) : 0;
 }
@@ -1210,14 +1211,15 @@ static int prepare(run *r, const jem_archive *a) {
     r->tr = r->net ? make_trainer(r) : NULL;
     if (!r->tr) return fail(r, 0);
     try = jem_archive_create(r->ctx);              /* names of folders may not fit into a file */
-    for (int i = 0; i < r->data.classes && i < 1000; i++) {
+    for (int i = 0; try && i < r->data.classes && i < 1000; i++) {
         char key[32];
         snprintf(key, sizeof key, CLASS_PREFIX "%d", i);
         if (jem_archive_set_meta(try, key, r->data.class_names[i]) == JEM_OK)
             jem_net_set_meta(r->net, key, r->data.class_names[i]);
-        else jem_clear_error(r->ctx);
+        else if (jem_error_status(r->ctx) == JEM_BAD_ARGUMENT) jem_clear_error(r->ctx);
     }
     jem_archive_free(try);
+    if (!jem_ok(r->ctx)) return fail(r, 0);
     if (a && !unpack(r, a)) return fail(r, 1);
     if (asked_now(r, "lr"))
         r->state[STATE_LR] = r->state[STATE_LOW] = r->state[STATE_TOP] = 1;
