@@ -2952,7 +2952,7 @@ static jem_tensor *jem__recut(jem_ctx *ctx, jem_tensor *x, int blocks) {       /
     return y;
 }
 
-/* x (h,w,c) -> y (h+2p,w+2p,c): the frame is from the blocks around, or zero. */
+/* x (h,w,c) -> y (h+2p,w+2p,c), p <= h, w: the frame is from the blocks around, or zero. */
 static void jem__frame(const jem_ctx *ctx, const float *x, jem_shape s, int p, float *y) {
     const ptrdiff_t n = (ptrdiff_t)s.c * JEM_LANES;
     for (int row = -p; row < s.h + p; row++)
