@@ -195,6 +195,33 @@ static void test_batch_accuracy(jem_ctx *ctx) {
     jem_trainer_free(tr), jem_net_free(net), free(x);
 }
 
+/* The loss of a small network, whose value depends on the step a little. */
+static float score_of(jem_ctx *ctx, float step) {
+    static const float sigma[3] = { .2f, .5f, 1 };
+    jem_rng rng = jem_rng_seed(1), data = jem_rng_seed(2);
+    jem_score_desc d;
+    float *x = random_floats(&data, 27, -1, 1);
+    jem_net *net = small_mlp(ctx, 3);
+    d.sigma = sigma, d.weight = NULL, d.step = step;
+    jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
+    const float loss = jem_item(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
+    jem_reset(ctx), jem_net_free(net), free(x);
+    return loss;
+}
+static void test_score_step(jem_ctx *fp32) {
+    printf("score matching's step, if none is given\n");
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.precision = JEM_BF16, desc.isa = JEM_ISA_SCALAR;    /* which has it everywhere */
+    jem_ctx *bf16 = jem_ctx_create(&desc);
+    const float of[2] = { score_of(fp32, 0), score_of(bf16, 0) };
+    const float is[2] = { score_of(fp32, 0.03f), score_of(bf16, 0.1f) };
+    CHECK(of[0] == is[0] && of[1] == is[1], "%g %g: %g %g", (double)of[0], (double)of[1],
+          (double)is[0], (double)is[1]);
+    CHECK(of[0] != score_of(fp32, 0.06f) && of[1] != score_of(bf16, 0.2f), "twice the step");
+    jem_ctx_free(bf16);
+}
+
 /* ---- ops ------------------------------------------------------------------------------------- */
 
 /* y, and of sum(y g) the gradients dx and dw. */
@@ -240,7 +267,7 @@ static void test_large_kernels(jem_ctx *ctx) {
         for (int i = 0; i < 3; i++) want[i] = floats(sizes[i]), got[i] = floats(sizes[i]);
         plain_conv(x, w->value, g, n, side, k, stride, pad, want);
         jem_conv_desc d;
-        d.stride = stride, d.pad = pad;
+        d.stride = stride == 1 ? 0 : stride, d.pad = pad;      /* 0 means 1 */
         jem_tensor *t = jem_input(ctx, x, n, 2, side, side), *by = jem_input(ctx, g, n, 3, to, to);
         jem_tensor *y = jem_conv2d(ctx, t, w, NULL, d);
         jem_tensor *each = jem_sum_image(ctx, jem_mul(ctx, y, by));
@@ -740,7 +767,7 @@ static void test_messages(jem_ctx *ctx) {
 int main(void) {
     static void (*const all[])(jem_ctx *) = {
         test_label_noise, test_fresh_chains, test_restart, test_chain_label, test_batch_accuracy,
-        test_large_kernels, test_large_windows, test_functions, test_walk_watches,
+        test_score_step, test_large_kernels, test_large_windows, test_functions, test_walk_watches,
         test_impute_watches, test_flat_samples, test_buffer, test_default_walk, test_attack_starts,
         test_attack_bounds, test_nan, test_energy_shape, test_fitted_texts, test_overflow,
         test_messages
