@@ -9382,7 +9382,7 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
             for (; have < until && have < q->hi; have++)
                 jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
             jem__bf16_conv_row(&s, r, &to, pack, in->x16 ? in->x16 : work, blocks);
-            if (f->y16 && phase == 0 && to.o0 == 0)
+            if (f->y16 && phase == 0 && to.o1 == q->co)      /* of a row, one part does */
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
         }
         pack += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
