@@ -786,6 +786,26 @@ static void test_bf16_buffers(void) {
     }
 }
 
+/* Beside an image in bf16 are two columns of zeros: what looks no further is done in bf16, the rest
+   in fp32. */
+static void test_bf16_choice(void) {
+    jem_rng rng = jem_rng_seed(9);
+    setup ways[8];
+    every_only_bf16(ways);
+    for (int k = 1; k <= 7; k += 2)
+        for (int stride = 1; stride <= 2; stride++) {
+            jem_ctx *ctx = open_setup(&ways[0]);
+            conv_shape s;
+            s.n = s.ci = s.co = 16, s.h = s.w = 8, s.blocks = 0;
+            s.k = k, s.stride = stride, s.pad = k / 2;
+            const conv_run c = conv_make(ctx, &rng, s);
+            const jem__node *n = c.y->node;
+            CHECK(n->bf16_out == (k <= 5), CONV_TEXT ": forward", CONV_ARGS(s));
+            CHECK(n->bf16_grad == (k <= 5 || stride == 2), CONV_TEXT ": back", CONV_ARGS(s));
+            jem_net_free(c.bag), jem_ctx_free(ctx);
+        }
+}
+
 #ifdef OWN_TILES
 static int test_own_tiles(void);                   /* in test_amx.c, in place of all that follows */
 #endif
@@ -830,6 +850,7 @@ int main(void) {
         test_tiles();
     }
     test_bf16_buffers();
+    test_bf16_choice();
     test_fallback();
     return test_report();
 }
