@@ -401,6 +401,7 @@ def smoke():
 def main():
     ask = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     ask.add_argument("--number", type=int, default=250, help="mutants to try: 250")
+    ask.add_argument("--skip", type=int, default=0, help="leave out the first so many of them: 0")
     ask.add_argument("--seed", type=int, default=1, help="another seed, other mutants: 1")
     ask.add_argument("--room", help="only of this room: " + " ".join(ROOMS))
     ask.add_argument("--jobs", type=int, default=1, help="at the same time: 1")
@@ -419,7 +420,7 @@ def main():
 
     path = os.path.join(ROOT, "jem.h")
     text = open(path).read()
-    mutants = draw(candidates(text, live_lines(path)), o.number, o.seed, o.room)
+    mutants = draw(candidates(text, live_lines(path)), o.number, o.seed, o.room)[o.skip:]
     known = listed(os.path.join(ROOT, "tests", "mutants.txt"))
     key = lambda m: (m["line"].strip(), m["mutant"].strip(), str(m["nth"]))
     before = {}
