@@ -835,8 +835,8 @@ typedef struct jem_train_desc {
        chains, every 1/reinit updates, into any slots of the buffer. */
     jem_denoise_desc fresh;
     /* NULL, or called on each chain x[c][h][w] that is drawn, before its walk. May change it: begin
-       it elsewhere if visits is 0, or move it about as data are (Du & Mordatch 2019). label: its
-       class, or -1. Must take all that is random from rng. */
+       it elsewhere if visits is 0, or move it about as data are (Du, Li, Tenenbaum & Mordatch
+       2021). label: its class, or -1. Must take all that is random from rng. */
     void (*chain)(void *user, jem_rng *rng, int visits, int label, float *x);
     void *chain_user;
     int class_conditional;                         /* 1: slots by class, chains follow p(x|y) */

@@ -100,18 +100,12 @@ static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
     }
 }
 
-/* The net only holds the parameters here, so nothing will ask for its own forward function. */
-static jem_tensor *unused(jem_net *net, jem_tensor *x, int training, void *user) {
-    (void)net, (void)training, (void)user;
-    return x;
-}
-
 int main(void) {
     const char *path = "build/pictures/autograd.png";
     plot graph;
     if (!plot_create(&graph, 800, 560, -1.1f, 1.1f, -1.4f, 1.4f)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
-    jem_net *net = jem_net_create(ctx, unused, NULL, 0, 1, 1, 1, 1, 1);
+    jem_net *net = jem_net_create(ctx, NULL, NULL, 0, 1, 1, 1, 1, 1);  /* holds the parameters */
     if (net) fit(&graph, ctx, net);
     const int failed = report(ctx) || !plot_write(&graph, path);
     if (!failed) printf("picture: %s\n", path);

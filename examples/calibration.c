@@ -7,52 +7,44 @@
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 
+#include "../tools/measures.h"
 #include "pictures.h"
 
-enum { HALF = DIGITS_TEST / 2, BINS = 10 };
+enum { HALF = DIGITS_TEST / 2, BINS = 10, CLASSES = 10 };
 
 /* Expected calibration error: what a bin of answers claims, less how many of it are right. */
-static double reliability(const jem_answer *a, const int *labels, plot *p, unsigned colour) {
-    double sure[BINS] = { 0 }, right[BINS] = { 0 }, count[BINS] = { 0 }, error = 0;
+static void reliable(const predictions *of, const char *what, plot *p, unsigned colour) {
+    reliability_bin bin[BINS];
+    const reliability r = measure_reliability(of, BINS, bin);
     float last_x = 0, last_y = 0;
-    for (int i = 0; i < HALF; i++) {
-        const int above = (int)(a[i].probability * BINS), bin = above < BINS ? above : BINS - 1;
-        sure[bin] += (double)a[i].probability, count[bin]++;
-        right[bin] += a[i].label == labels[i];
-    }
-    for (int bin = 0, drawn = 0; bin < BINS; bin++) {
-        if (count[bin] < 1) continue;
-        error += fabs(sure[bin] - right[bin]) / HALF;
-        const float x = (float)(sure[bin] / count[bin]), y = (float)(right[bin] / count[bin]);
+    for (int k = 0, drawn = 0; k < BINS; k++) {
+        if (!bin[k].count) continue;
+        const float x = (float)bin[k].confidence, y = (float)bin[k].accuracy;
         if (drawn++) plot_line(p, last_x, last_y, x, y, 2, colour);
-        plot_dot(p, x, y, 4 + 3 * sqrtf((float)count[bin]) / 2, colour);
+        plot_dot(p, x, y, 4 + 3 * sqrtf((float)bin[k].count) / 2, colour);
         last_x = x, last_y = y;
     }
-    return error;
-}
-
-static double mean_sure(const jem_answer *a) {
-    double sum = 0;
-    for (int i = 0; i < HALF; i++) sum += (double)a[i].probability / HALF;
-    return sum;
+    printf("%-18s %.1f%% right, %.1f%% sure, calibration error %.1f%%\n", what, 100 * r.accuracy,
+           100 * r.confidence, 100 * r.ece);
 }
 
 static int calibrate(jem_net *net, const digits *d, plot *p) {
-    static float x[DIGITS_TEST * DIGIT_PIXELS];
-    static jem_answer a[HALF];
-    const float *asked = x + HALF * DIGIT_PIXELS;
-    const int *labels = d->test_y + HALF;
+    static float x[DIGITS_TEST * DIGIT_PIXELS], logits[HALF * CLASSES];
+    jem_ctx *ctx = net->ctx;
     jem_rng rng = jem_rng_seed(1);
-    jem_fill_normal(net->ctx, &rng, x, DIGITS_TEST * DIGIT_PIXELS, 0, 1.2f);
+    jem_fill_normal(ctx, &rng, x, DIGITS_TEST * DIGIT_PIXELS, 0, 1.2f);
     for (int i = 0; i < DIGITS_TEST * DIGIT_PIXELS; i++) x[i] += d->test_x[i];
-    const float accuracy = jem_accuracy(net, asked, labels, HALF);
-    if (accuracy < 0 || jem_classify(net, asked, HALF, a) != JEM_OK) return 0;
-    printf("as it is:           %.1f%% right, %.1f%% sure, calibration error %.1f%%\n",
-           100 * (double)accuracy, 100 * mean_sure(a), 100 * reliability(a, labels, p, 0x1f5fb4));
     const float t = jem_fit_temperature(net, x, d->test_y, HALF);      /* kept by the network */
-    if (t < 0 || jem_classify(net, asked, HALF, a) != JEM_OK) return 0;
-    printf("temperature %.2f:   %.1f%% right, %.1f%% sure, calibration error %.1f%%\n", (double)t,
-           100 * (double)accuracy, 100 * mean_sure(a), 100 * reliability(a, labels, p, 0xd2691e));
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *asked = jem_input(ctx, x + HALF * DIGIT_PIXELS, HALF, 1, DIGIT, DIGIT);
+    jem_read(jem_forward(net, asked, 0), logits);
+    jem_end(ctx, mark);
+    if (t < 0 || !jem_ok(ctx)) return 0;
+    char title[32];
+    predictions of = { logits, d->test_y + HALF, HALF, CLASSES, 1 };
+    reliable(&of, "as it is:", p, 0x1f5fb4);
+    snprintf(title, sizeof title, "temperature %.2f:", (double)t);
+    of.temperature = (double)t, reliable(&of, title, p, 0xd2691e);
     return 1;
 }
 
@@ -60,7 +52,7 @@ int main(void) {
     digits d;
     plot p;
     jem_ctx *ctx = jem_ctx_create(NULL);
-    jem_net *net = digits_model(ctx);
+    jem_net *net = digits_model(ctx, NULL);
     int failed = !net || !digits_load(DIGITS_PATH, &d);
     if (!failed && plot_create(&p, 420, 420, -0.05f, 1.05f, -0.05f, 1.05f)) {
         for (int k = 0; k < 5; k++) {

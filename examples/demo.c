@@ -97,25 +97,9 @@ static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed) {
 
 /* ---- dreaming -------------------------------------------------------------------------------- */
 
-/* Keeps what the first chain of each class looks like at SHOTS moments: noise, ten on the way. */
-typedef struct film { float *all, *shots; int taken, before; } film;
-static const int moments[SHOTS - 2] = { 20, 40, 60, 80, 110, 140, 180, 240, FROM_NOISE,
-                                        FROM_NOISE + WALK };
-
-static void film_take(film *f, jem_tensor *x) {
-    jem_read(x, f->all);
-    for (int c = 0; c < CLASSES; c++)
-        memcpy(f->shots + (c * SHOTS + f->taken) * DIGIT_PIXELS,
-               f->all + c * PER_CLASS * DIGIT_PIXELS, DIGIT_PIXELS * sizeof(float));
-    f->taken++;
-}
-static int film_watch(void *user, int step, jem_tensor *x) {
-    film *f = (film *)user;
-    if (step == 0 && f->taken > 1) f->before = FROM_NOISE;             /* the walk begins */
-    if (step == 0 && f->taken == 0) film_take(f, x);
-    if (f->taken < SHOTS - 1 && f->before + step + 1 == moments[f->taken - 1]) film_take(f, x);
-    return 0;
-}
+/* Of the first chain of each class: noise, ten on the way, and without its last noise. */
+static const int moments[SHOTS] = { 1, 20, 40, 60, 80, 110, 140, 180, 240, FROM_NOISE,
+                                    FROM_NOISE + WALK, FROM_NOISE + WALK + 1 };
 
 /* 'Give me ten of each': from noise, uphill on log p(x) and, five times as steeply, log p(y|x). */
 static int dream(jem_net *net, uint64_t seed) {
@@ -123,9 +107,10 @@ static int dream(jem_net *net, uint64_t seed) {
     jem_rng rng = jem_rng_seed(seed);
     int labels[DREAMS];
     for (int i = 0; i < DREAMS; i++) labels[i] = i / PER_CLASS;
-    film f = { (float *)malloc(sizeof(float) * DREAMS * DIGIT_PIXELS),
-               (float *)malloc(sizeof(float) * CLASSES * SHOTS * DIGIT_PIXELS), 0, 0 };
-    int ok = f.all && f.shots;
+    chains_film f = { moments, SHOTS, CLASSES, PER_CLASS,
+                      (float *)malloc(sizeof(float) * DREAMS * DIGIT_PIXELS),
+                      (float *)malloc(sizeof(float) * CLASSES * SHOTS * DIGIT_PIXELS), 0, 0 };
+    int ok = f.all && f.x;
     if (ok) {
         jem_mark mark = jem_begin(ctx);
         jem_tensor *x = jem_zeros(ctx, DREAMS, 1, DIGIT, DIGIT);
@@ -133,15 +118,15 @@ static int dream(jem_net *net, uint64_t seed) {
         guide.net = net, guide.labels = labels, guide.weight = 5;
         jem_fresh_desc how = jem_fresh_desc_default();
         how.mean = net->mean, how.denoise.steps = FROM_NOISE, how.walk.steps = WALK;
-        how.denoise.watch = how.walk.watch = film_watch;
+        how.denoise.watch = how.walk.watch = chains_film_watch;
         how.denoise.watch_user = how.walk.watch_user = &f;
         ok = jem_fresh(ctx, jem_logp_guided, &guide, x, &how, &rng) == JEM_OK;
-        if (ok) film_take(&f, x);                  /* without its last noise */
-        ok = ok && picture_grid(DREAMS_PATH, f.all, DREAMS, PER_CLASS, 1, DIGIT, DIGIT, 2) &&
-             picture_grid(CHAINS_PATH, f.shots, CLASSES * SHOTS, SHOTS, 1, DIGIT, DIGIT, 2);
+        ok = ok && !chains_film_take(&f, x) &&     /* without its last noise */
+             picture_grid(DREAMS_PATH, f.all, DREAMS, PER_CLASS, 1, DIGIT, DIGIT, 2) &&
+             picture_grid(CHAINS_PATH, f.x, CLASSES * SHOTS, SHOTS, 1, DIGIT, DIGIT, 2);
         jem_end(ctx, mark);
     }
-    free(f.all), free(f.shots);
+    free(f.all), free(f.x);
     return ok;
 }
 
@@ -212,18 +197,19 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-    int updates = 0, longer = 0, seed = 1;
+    int updates = 0, longer = 0, seed = 1, wrong = 0;
     for (int i = 1; i < argc; i++) {
         const int value = i + 1 < argc;
         if (!strcmp(argv[i], "--long")) longer = 1;
-        else if (!strcmp(argv[i], "--updates") && value) updates = atoi(argv[++i]);
-        else if (!strcmp(argv[i], "--seed") && value) seed = atoi(argv[++i]);
-        else {
-            fprintf(stderr, "demo [--long] [--updates N] [--seed N]\n");
-            return 2;
-        }
+        else if (!strcmp(argv[i], "--updates") && value) wrong |= (updates = atoi(argv[++i])) < 1;
+        else if (!strcmp(argv[i], "--seed") && value) wrong |= (seed = atoi(argv[++i])) < 1;
+        else wrong = 1;
     }
-    if (updates <= 0) updates = longer ? 6000 : 1600;
+    if (wrong) {
+        fprintf(stderr, "demo [--long] [--updates N] [--seed N]: numbers from 1 on\n");
+        return 2;
+    }
+    if (!updates) updates = longer ? 6000 : 1600;
     jem_ctx *ctx = jem_ctx_create(NULL);
     const int ok = ctx && run(ctx, updates, (uint64_t)seed);
     const int status = report(ctx) || !ok;

@@ -115,8 +115,8 @@ int main(int argc, char **argv) {
         { "truth", 0x2f7ed8, f.at, f.best, f.taken, 2 }
     };
     sheet_chart(&f.strip, "mean log p of new points", "updates", curves, 3, 0, 0);
-    ok = sheet_close(&f.strip, "build/pictures/film_strip.png") && ok && !report(ctx);
-    ok = ok && picture_film("build/pictures/film.png", f.frames, f.taken, f.w, f.h, 200, 3000);
+    ok = !report(ctx) && ok && sheet_close(&f.strip, "build/pictures/film_strip.png") &&
+         picture_film("build/pictures/film.png", f.frames, f.taken, f.w, f.h, 200, 3000);
     if (ok) printf("picture: build/pictures/film.png, of %d frames\n", f.taken);
     free(f.frames), plot_free(&f.p), jem_ctx_free(ctx);
     return !ok;

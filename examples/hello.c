@@ -10,42 +10,54 @@
 
 enum { MAX_SHOWN = 6 };
 
-/* Any grey picture to 28 x 28 in [-1,1] as MNIST has them: white on black, the ink in the middle
-   and scaled (its shape kept) to 20 pixels. Each pixel is the mean of those that it covers. */
-static void to_digit(const unsigned char *grey, int w, int h, float *x) {
-    double mean = 0;
-    for (ptrdiff_t k = 0; k < (ptrdiff_t)w * h; k++) mean += grey[k] / (255.0 * w * h);
-    const int flip = mean > 0.5 ? 255 : 0;
+/* Any grey picture to 28 x 28 in [-1,1] as MNIST has them: white on black, the box around the ink
+   scaled (its shape kept) to 20 pixels, its centre of mass in the middle. Each pixel is the mean of
+   those that it covers. Ink is between the picture's brightest and darkest, paper is what it has
+   more of. */
+static int to_digit(const unsigned char *grey, int w, int h, float *x) {
+    int darkest = 255, brightest = 0;
+    double mean = 0, mass = 0, y_mass = 0, x_mass = 0;
+    for (ptrdiff_t k = 0; k < (ptrdiff_t)w * h; k++) {
+        if (grey[k] < darkest) darkest = grey[k];
+        if (grey[k] > brightest) brightest = grey[k];
+        mean += grey[k] / ((double)w * h);
+    }
+    if (brightest - darkest < 32) return fprintf(stderr, "there is no ink in it\n"), 0;
+    const int flip = 2 * mean > darkest + brightest, paper = flip ? brightest : darkest;
+    const double most = brightest - darkest;
     if (flip) printf("(dark on bright: inverted)\n");
     int top = h, bottom = 0, left = w, right = 0;  /* around the ink */
     for (int i = 0; i < h; i++)
-        for (int j = 0; j < w; j++) if (abs(flip - grey[(ptrdiff_t)i * w + j]) > 127) {
+        for (int j = 0; j < w; j++) {
+            const double ink = abs(paper - grey[(ptrdiff_t)i * w + j]) / most;
+            mass += ink, y_mass += ink * (i + .5), x_mass += ink * (j + .5);
+            if (ink <= .5) continue;
             if (i < top) top = i;
             if (j < left) left = j;
             if (j >= right) right = j + 1;
             bottom = i + 1;
         }
-    if (!bottom) printf("(no ink in it)\n"), top = left = 0, bottom = h, right = w;
     const double pixel = fmax(bottom - top, right - left) / 20.0;
-    const double y0 = (top + bottom) / 2.0 - 14 * pixel, x0 = (left + right) / 2.0 - 14 * pixel;
+    const double y0 = y_mass / mass - 14 * pixel, x0 = x_mass / mass - 14 * pixel;
     for (int k = 0; k < DIGIT_PIXELS; k++) {
         const double y = y0 + k / DIGIT * pixel, c = x0 + k % DIGIT * pixel;
         double sum = 0, count = 0;
         for (int i = (int)floor(y); i < y + pixel; i++)
             for (int j = (int)floor(c); j < c + pixel; j++, count++)
                 if (i >= 0 && i < h && j >= 0 && j < w)                /* beyond it: black */
-                    sum += abs(flip - grey[(ptrdiff_t)i * w + j]) / 255.0;
+                    sum += abs(paper - grey[(ptrdiff_t)i * w + j]) / most;
         x[k] = (float)(2 * sum / count - 1);
     }
+    return 1;
 }
 
 static int from_file(const char *path, float *x) {
     int w, h;
     unsigned char *grey = picture_read(path, &w, &h);
     if (!grey) return 0;
-    to_digit(grey, w, h, x);
+    const int ok = to_digit(grey, w, h, x);
     stbi_image_free(grey);
-    return 1;
+    return ok;
 }
 
 /* Lines on a canvas of 28 x 28, y upwards. */
@@ -90,7 +102,8 @@ static int ask(jem_net *net, const char *path) {
     if (path ? !from_file(path, x[0]) : !examples(net->ctx, x)) return 0;
     if (jem_classify(net, x[0], n, answer) != JEM_OK) return 0;
     for (int i = 0; i < n; i++) {
-        /* Softmax must name some digit, and is often sure of it. log p(x) knows better. */
+        /* Softmax must name some digit, and is often sure of it. `familiarity` knows better: are
+           log p(x) and the mean logit what they usually are for that digit? */
         const jem_answer *a = &answer[i];
         printf("%-12s  %d, p = %.3f  log p(x) = %6.1f  ", path ? path : name[i], a->label,
                (double)a->probability, (double)a->log_density);
@@ -108,7 +121,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     jem_ctx *ctx = jem_ctx_create(NULL);
-    jem_net *net = digits_model(ctx);              /* build/digits.safetensors, or says how */
+    jem_net *net = digits_model(ctx, NULL);        /* build/digits.safetensors, or says how */
     int failed = !net || !ask(net, argc > 1 ? argv[1] : NULL);
     if (net) failed = report(ctx) || failed;
     jem_net_free(net);

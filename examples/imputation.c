@@ -65,7 +65,7 @@ int main(void) {
     static float rows[ROWS * ROW];
     digits d;
     jem_ctx *ctx = jem_ctx_create(NULL);
-    jem_net *net = digits_model(ctx);
+    jem_net *net = digits_model(ctx, NULL);
     int failed = !net || !digits_load(DIGITS_PATH, &d);
     if (!failed) failed = !fill_in(net, &d, rows), digits_free(&d);
     if (net) failed = report(ctx) || failed;

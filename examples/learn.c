@@ -120,8 +120,8 @@ int main(int argc, char **argv) {
         fflush(stdout);
         jem_buffer_free(l.buffer), jem_net_free(l.net);
     }
-    sheet_chart(&s, "mean log p", "updates", curves, WAYS, -5, -1.5f);
-    const int failed = !sheet_close(&s, "build/pictures/learn.png") || report(ctx);
+    if (jem_ok(ctx)) sheet_chart(&s, "mean log p", "updates", curves, WAYS, -5, -1.5f);
+    const int failed = report(ctx) || !sheet_close(&s, "build/pictures/learn.png");
     plot_free(&l.grid), plot_free(&p), jem_ctx_free(ctx);
     return failed;
 }

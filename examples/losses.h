@@ -4,6 +4,9 @@
 #ifndef EXAMPLES_LOSSES_H
 #define EXAMPLES_LOSSES_H
 
+#include <math.h>
+#include <string.h>
+
 #include "../jem.h"
 
 enum { LOSS_MOST = 1024 };

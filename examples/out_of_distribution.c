@@ -1,7 +1,8 @@
 /* Does the network know what it has not seen? It is shown digits that it knows the like of, and
-   eight kinds of pictures that are none. log p(x) alone calls an empty picture likely, and
-   rightly: blank paper is in every digit. `familiarity` asks whether log p(x) AND the mean logit
-   are what they usually are for the digit that the network takes it for.
+   eight kinds of pictures that are none. log p(x) alone can call an empty picture likely, as that
+   of clothes does: what is in it, blank paper, is in every picture. `familiarity` asks whether
+   log p(x) AND the mean logit are what they usually are for the digit that the network takes it
+   for.
        build/out_of_distribution        a table, and build/pictures/out_of_distribution.png: a kind
                                         per row, the strangest on the left */
 #define JEM_IMPLEMENTATION
@@ -79,7 +80,7 @@ static int compare(jem_net *net, const digits *d) {
 int main(void) {
     digits d;
     jem_ctx *ctx = jem_ctx_create(NULL);
-    jem_net *net = digits_model(ctx);
+    jem_net *net = digits_model(ctx, NULL);
     int failed = !net || !digits_load(DIGITS_PATH, &d);
     if (!failed) failed = !compare(net, &d), digits_free(&d);
     if (net) failed = report(ctx) || failed;

@@ -5,6 +5,7 @@
 #include "../jem.h"
 
 #include "pictures.h"
+#include "points.h"
 
 enum { BLOCKS = 2, WIDTH = 48, BATCH = 128, UPDATES = 1200, SAMPLES = 600 };
 
@@ -47,15 +48,6 @@ static jem_net *gated_create(jem_ctx *ctx, uint64_t seed) {
 }
 
 /* ---- a JEM like any other from here on ---- */
-
-static void two_moons(jem_rng *rng, int n, float *x, int *y) {
-    for (int i = 0; i < n; i++) {
-        const float a = 3.14159265f * jem_rng_uniform(rng), up = i % 2 ? -1.0f : 1.0f;
-        x[2 * i] = 1.2f * up * (cosf(a) - 0.5f) + 0.1f * jem_rng_normal(rng);
-        x[2 * i + 1] = 1.2f * up * (sinf(a) - 0.25f) + 0.1f * jem_rng_normal(rng);
-        y[i] = i % 2;
-    }
-}
 
 /* log p(y=0|x) - log p(y=1|x): zero on the class boundary. */
 static jem_tensor *odds(jem_ctx *ctx, jem_tensor *x, void *user) {
@@ -102,7 +94,7 @@ int main(void) {
     how.schedule.kind = JEM_COSINE, how.schedule.total = UPDATES;
     jem_trainer *tr = jem_trainer_create(net, &how);
     for (int i = 0; tr && i < UPDATES && jem_ok(ctx); i++) {
-        two_moons(&rng, BATCH, x, y);
+        world_sample(MOONS, &rng, BATCH, x, y);
         const jem_stats s = jem_train_step(tr, x, y, BATCH);
         if ((i + 1) % 200 == 0)
             printf("update %4d  ce %.3f  f(x+) - f(x-) %+.2f  accuracy %.0f%%\n", i + 1,

@@ -25,13 +25,21 @@ static inline int report(const jem_ctx *ctx) {
     return 1;
 }
 
-/* A picture's bytes[h][w], as grey if it is not; give them back with stbi_image_free. */
+/* A picture's bytes[h][w], as grey if it is not, on white paper where it is transparent; give them
+   back with stbi_image_free. */
 static inline unsigned char *picture_read(const char *path, int *w, int *h) {
     int channels;
     errno = 0;
-    unsigned char *grey = stbi_load(path, w, h, &channels, 1);
-    if (!grey) fprintf(stderr, "%s: cannot be read: %s\n", path,
-                       errno ? strerror(errno) : stbi_failure_reason());
+    unsigned char *grey = stbi_load(path, w, h, &channels, 2);         /* and alpha */
+    if (!grey) {
+        fprintf(stderr, "%s: cannot be read: %s\n", path,
+                errno ? strerror(errno) : stbi_failure_reason());
+        return NULL;
+    }
+    for (ptrdiff_t k = 0; k < (ptrdiff_t)*w * *h; k++) {
+        const int alpha = grey[2 * k + 1];
+        grey[k] = (unsigned char)((grey[2 * k] * alpha + 255 * (255 - alpha) + 127) / 255);
+    }
     return grey;
 }
 
@@ -106,15 +114,16 @@ static inline void digits_batch(const digits *d, jem_rng *rng, int n, float *x, 
     }
 }
 
-/* The network that `make demo` saved; before that, the one that ships. */
-static inline jem_net *digits_model(jem_ctx *ctx) {
-    FILE *own = fopen(MODEL_PATH, "rb");
-    const char *path = own ? MODEL_PATH : SHIPPED_PATH;
+/* The network of a file. NULL: the one that `make demo` saved; before that, the one that ships. */
+static inline jem_net *digits_model(jem_ctx *ctx, const char *path) {
+    FILE *own = path ? NULL : fopen(MODEL_PATH, "rb");
+    const int ships = !path && !own;
+    if (!path) path = own ? MODEL_PATH : SHIPPED_PATH;
     if (own) fclose(own);
     jem_net *net = jem_load(ctx, path);
     if (net && net->channels == 1 && net->height == DIGIT && net->width == DIGIT &&
         net->classes == 10) {
-        if (!own) printf("(the network of %s: `make demo` trains one of your own)\n", path);
+        if (ships) printf("(the network of %s: `make demo` trains one of your own)\n", path);
         return net;
     }
     if (net) fprintf(stderr, "%s: not a network for digits\n", path);
@@ -122,6 +131,32 @@ static inline jem_net *digits_model(jem_ctx *ctx) {
     fprintf(stderr, "(the examples run in the project's directory: build/NAME)\n");
     jem_net_free(net);
     return NULL;
+}
+
+/* Chains on their way: a watch for one sampler, or for several in a row. Keeps chain 0, every,
+   2 every, ... after so many steps each (moments, in ascending order, `shots` of them). */
+typedef struct chains_film {
+    const int *moments;
+    int shots, chains, every;
+    float *all;                                    /* [n][28][28]: room for all n chains */
+    float *x;                                      /* [chains][shots][28][28] */
+    int step, taken;
+} chains_film;
+
+static inline int chains_film_take(chains_film *f, jem_tensor *x) {
+    if (f->taken == f->shots || jem_read(x, f->all) != JEM_OK) return 1;
+    for (int i = 0; i < f->chains; i++)
+        memcpy(f->x + (i * f->shots + f->taken) * DIGIT_PIXELS,
+               f->all + i * f->every * DIGIT_PIXELS, DIGIT_PIXELS * sizeof *f->x);
+    f->taken++;
+    return 0;
+}
+/* Samplers call this after every step, with the chains as they are; nonzero would stop them. */
+static inline int chains_film_watch(void *user, int step, jem_tensor *x) {
+    chains_film *f = (chains_film *)user;
+    (void)step;                                    /* it begins anew with the second sampler */
+    f->step++;
+    return f->taken < f->shots && f->step == f->moments[f->taken] ? chains_film_take(f, x) : 0;
 }
 
 /* ---- image files ----------------------------------------------------------------------------- */

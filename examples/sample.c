@@ -12,70 +12,46 @@ enum { CHAINS = 100, STEPS = 300, FILMED = 10, SHOTS = 13 };
 /* The first chains at SHOTS moments, where most happens: early in a walk from uniform noise, in the
    middle of the way that a noise-blind sample takes. */
 static const int moments[2][SHOTS] = {
-    { 0, 1, 3, 6, 10, 15, 20, 30, 50, 80, 130, 200, STEPS },
-    { 0, 20, 40, 60, 80, 100, 120, 140, 170, 200, 250, STEPS, 3 * STEPS }
+    { 1, 2, 4, 6, 10, 15, 20, 30, 50, 80, 130, 200, STEPS },
+    { 1, 20, 40, 60, 80, 100, 120, 140, 170, 200, 250, STEPS, 3 * STEPS }
 };
-typedef struct film {
-    float x[CHAINS][DIGIT_PIXELS], shot[FILMED][SHOTS][DIGIT_PIXELS];
-    const int *moment;
-    int step, taken;
-} film;
-
-static int film_take(film *f, jem_tensor *x) {
-    if (jem_read(x, f->x[0]) != JEM_OK) return 1;
-    for (int i = 0; i < FILMED; i++)
-        memcpy(f->shot[i][f->taken], f->x[i], sizeof f->x[i]);
-    f->taken++;
-    return 0;
-}
-
-/* The samplers call this after every step, with the chains as they are; nonzero would stop them. */
-static int film_watch(void *user, int step, jem_tensor *x) {
-    film *f = (film *)user;
-    (void)step;                                    /* it begins anew with the second sampler */
-    return ++f->step == f->moment[f->taken] ? film_take(f, x) : 0;
-}
+static float x[CHAINS][DIGIT_PIXELS], shots[FILMED][SHOTS][DIGIT_PIXELS];
 
 /* A network that has learned a score (`make demo`) makes a sample from noise of its own kind, and
    then walks it; another is walked from uniform noise, as it was in training. */
-static jem_status draw(jem_net *net, int label, jem_tensor *x, film *f, jem_rng *rng) {
+static jem_status draw(jem_net *net, int label, jem_tensor *t, jem_rng *rng) {
     jem_ctx *ctx = net->ctx;
     int labels[CHAINS];
     for (int i = 0; i < CHAINS; i++) labels[i] = label;
     jem_guide guide = jem_net_guide(net, labels);
     jem_fn logp = label < 0 ? jem_logp : jem_logp_guided;  /* log p(x) + weight log p(y|x) */
     void *user = label < 0 ? (void *)net : (void *)&guide;
-    f->moment = moments[net->noise_hi > 0];
-    film_take(f, x);
+    chains_film film = { moments[net->noise_hi > 0], SHOTS, FILMED, 1, x[0], shots[0][0], 0, 0 };
     jem_fresh_desc how = jem_net_fresh(net);       /* step 1, noise .01 if it learned no score */
     if (how.denoise.steps) how.denoise.steps = STEPS, how.walk.steps = 2 * STEPS;
     else how.walk.steps = STEPS;
-    how.denoise.watch = how.walk.watch = film_watch;
-    how.denoise.watch_user = how.walk.watch_user = f;
-    return jem_fresh(ctx, logp, user, x, &how, rng);
+    how.denoise.watch = how.walk.watch = chains_film_watch;
+    how.denoise.watch_user = how.walk.watch_user = &film;
+    return jem_fresh(ctx, logp, user, t, &how, rng);
 }
 
 static int sample(jem_net *net, int label, const char *path) {
-    static film f;
-    jem_ctx *ctx = net->ctx;
     jem_rng rng = jem_rng_seed(label < 0 ? 100 : (uint64_t)label);
-    jem_fill_uniform(ctx, &rng, f.x[0], CHAINS * DIGIT_PIXELS, -1, 1);
-    jem_tensor *x = jem_input(ctx, f.x[0], CHAINS, 1, DIGIT, DIGIT);
-    if (!x || draw(net, label, x, &f, &rng) != JEM_OK) return 0;
-    if (jem_read(x, f.x[0]) != JEM_OK) return 0;
+    jem_tensor *t = jem_zeros(net->ctx, CHAINS, 1, DIGIT, DIGIT);      /* to be filled with noise */
+    if (!t || draw(net, label, t, &rng) != JEM_OK || jem_read(t, x[0]) != JEM_OK) return 0;
 
     /* What does the classifier in the same network make of them? */
     jem_answer answer[CHAINS];
     int count[10] = { 0 };
-    if (jem_classify(net, f.x[0], CHAINS, answer) != JEM_OK) return 0;
+    if (jem_classify(net, x[0], CHAINS, answer) != JEM_OK) return 0;
     for (int i = 0; i < CHAINS; i++) count[answer[i].label]++;
     printf("%d samples, classified:", CHAINS);
     for (int c = 0; c < 10; c++) if (count[c]) printf("  %d: %d", c, count[c]);
     printf("\n");
 
     const char *chains = "build/pictures/sample_chains.png";
-    if (!picture_grid(path, f.x[0], CHAINS, 10, 1, DIGIT, DIGIT, 2) ||
-        !picture_grid(chains, f.shot[0][0], FILMED * SHOTS, SHOTS, 1, DIGIT, DIGIT, 2)) return 0;
+    if (!picture_grid(path, x[0], CHAINS, 10, 1, DIGIT, DIGIT, 2) ||
+        !picture_grid(chains, shots[0][0], FILMED * SHOTS, SHOTS, 1, DIGIT, DIGIT, 2)) return 0;
     printf("pictures: %s %s\n", path, chains);
     return 1;
 }
@@ -92,7 +68,7 @@ int main(int argc, char **argv) {
         snprintf(path, sizeof path, "build/pictures/sample_%d.png", label);
     }
     jem_ctx *ctx = jem_ctx_create(NULL);
-    jem_net *net = digits_model(ctx);              /* build/digits.safetensors, or says how */
+    jem_net *net = digits_model(ctx, NULL);        /* build/digits.safetensors, or says how */
     int failed = !net || !sample(net, label, path);
     if (net) failed = report(ctx) || failed;
     jem_net_free(net);

@@ -123,6 +123,7 @@ int main(int argc, char **argv) {
         panel chart = sheet_panel(&s, t.which, DENSITIES, 270, 190);
         for (int k = 0; k < WALKS && jem_ok(ctx); k++) {
             run(ctx, k, &t, gradients);
+            if (!jem_ok(ctx)) break;
             const int cost = gradients / t.steps, from = t.steps / 8, steps = t.steps - from;
             const float *v = t.value + from * CHAINS;
             const chain_stats c = measure_chains(v, steps, CHAINS);
@@ -139,6 +140,7 @@ int main(int argc, char **argv) {
             for (int i = 0; i < forgets.n; i++)
                 r[k][i] = autocorrelation(v, steps, CHAINS, c.mean, i);
         }
+        if (!jem_ok(ctx)) break;                   /* not all curves are there */
         snprintf(title, sizeof title, "%s: %s", q->name, q->number);
         chart.title = title, chart.x_name = "autocorrelation, lag in gradients";
         chart.curves = curves, chart.n = WALKS, chart.y_lo = -0.1f, chart.y_hi = 1;

@@ -9,7 +9,7 @@
 enum { POINTS = 512, UPDATES = 3000, ARROWS = 21, SHOWN = 3 };
 #define NOISE 0.12f
 
-/* A spiral of one turn and a half, in the plane. */
+/* A spiral of a turn and a quarter, in the plane. */
 static void spiral(jem_rng *rng, float *x) {
     for (int i = 0; i < POINTS; i++) {
         const float turn = 0.15f + 0.85f * sqrtf(jem_rng_uniform(rng)), angle = 9.425f * turn;

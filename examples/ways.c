@@ -43,8 +43,8 @@ static const struct way {
     { "persistent", .steps = STEPS, .renewed = .05f },
     { "  + KL", .steps = STEPS, .renewed = .05f, .kl = 1 },
     { "  + energy L2", .steps = STEPS, .renewed = .05f, .l2 = .01f },  /* Du & Mordatch 2019, */
-    { "  + spectral norm", .steps = STEPS, .renewed = .05f, .spectral = 3 },       /* and this, */
-    { "  + chains moved", .steps = STEPS, .renewed = .05f, .move = .1f },          /* and this */
+    { "  + spectral norm", .steps = STEPS, .renewed = .05f, .spectral = 3 },       /* and this */
+    { "  + chains moved", .steps = STEPS, .renewed = .05f, .move = .1f },   /* Du & others 2021 */
     { "  + clipped steps", .steps = STEPS, .renewed = .05f, .clip = 20 },     /* Yang & Ji 2021 */
     { "  + informed starts", .steps = STEPS, .renewed = .05f, .from = CLASSES },   /* also */
     { "  + sharpness", .steps = STEPS, .renewed = .05f, .sam = .1f },   /* Yang, Su & Ji 2023 */

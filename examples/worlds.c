@@ -118,8 +118,7 @@ int main(int argc, char **argv) {
         if (ok) draw(&s, row, &p, net, kind), plot_free(&p);
         jem_net_free(net);
     }
-    ok = sheet_close(&s, "build/pictures/worlds.png") && ok;
-    const int failed = report(ctx);
+    const int failed = report(ctx) || !ok || !sheet_close(&s, "build/pictures/worlds.png");
     jem_ctx_free(ctx);
-    return failed || !ok;
+    return failed;
 }
