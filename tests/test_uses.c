@@ -392,6 +392,20 @@ static void test_linear(jem_ctx *ctx) {
     free(x), jem_net_free(net);
 }
 
+/* A classifier of one's own: the network, as jem_logp_class has it. */
+static jem_status own_classify(void *user, const float *x, const int *labels, int n, float *f,
+                               float *g) {
+    jem_net *net = (jem_net *)user;
+    jem_ctx *ctx = net->ctx;
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, x, n, DIM, 1, 1);
+    jem_tensor *logp = jem_log_softmax(ctx, jem_forward(net, t, 0));
+    if (g && jem_grad(jem_gather(ctx, logp, labels), t) == JEM_OK) jem_read_grad(t, g);
+    jem_read(logp, f);
+    jem_end(ctx, mark);
+    return jem_error_status(ctx);
+}
+
 static void test_targets(jem_ctx *ctx) {
     printf("attacks: with a target, also from noise and over any distance; the same twice\n");
     jem_net *net = plane_net(ctx, 3);
@@ -414,6 +428,16 @@ static void test_targets(jem_ctx *ctx) {
         count += fooled[i], near += 1 / sum >= 0.8999 && 1 / sum < 0.92;
     }
     CHECK(count == IMAGES && near == IMAGES, "%d of %d done, %d just so", count, IMAGES, near);
+
+    /* The network's temperature is its own: a classifier is as sure as its logits say. */
+    CHECK(jem_net_set_meta(net, "jem.temperature", "3") == JEM_OK, "%s", jem_error(ctx));
+    d.classify = own_classify, d.user = net, near = 0;
+    CHECK(jem_attack(net, x, labels, IMAGES, &d, &again, found, fooled) == JEM_OK &&
+          own_classify(net, found, labels, IMAGES, f, NULL) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < IMAGES; i++)
+        near += fooled[i] && f[3 * i + labels[i]] >= logf(0.8999f) &&
+                f[3 * i + labels[i]] < logf(0.92f);
+    CHECK(near == IMAGES, "a classifier of one's own: %d of %d just so", near, IMAGES);
     free(x), jem_net_free(net);
 }
 
