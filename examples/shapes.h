@@ -69,8 +69,9 @@ static inline void scene_draw(const scene *s, float *x) {
 }
 
 /* What x shows: the nearest of all pictures, on a grid of places and sizes. Returns how much of x
-   that explains, 1 - distance^2 / (distance from black)^2: above .9 if x was drawn by scene_draw, 0
-   or less if nothing is nearer than black. Below SHAPE_SEEN x shows none of them, or two. */
+   that explains, 1 - distance^2 / (distance from black)^2: above .9 if x was drawn by scene_draw; 0
+   or less if nothing is nearer than black, or if a picture of the other half is, too: there are two
+   shapes. Below SHAPE_SEEN x shows none of them. */
 #define SHAPE_SEEN 0.67f
 static inline float scene_nearest(const float *x, scene *found) {
     enum { ROWS = 13, COLUMNS = 8, RADII = 4, ALL = 3 * ROWS * COLUMNS * RADII };
@@ -87,7 +88,8 @@ static inline float scene_nearest(const float *x, scene *found) {
         shape_mask(s->is[SHAPE], s->x, s->y, s->r, masks[k]);
     }
     ready = 1;
-    float best = 1e30f, black = 1e-30f;
+    float best[2] = { 1e30f, 1e30f }, black = 1e-30f;                  /* left, right */
+    scene nearest[2] = { scenes[0], scenes[0] };
     for (int j = 0; j < SHAPE_NUMBERS; j++) black += (x[j] + 1) * (x[j] + 1);
     for (int k = 0; k < ALL; k++)
         for (int c = 0; c < 3; c++) {
@@ -97,9 +99,13 @@ static inline float scene_nearest(const float *x, scene *found) {
                                 (shape_colours[c][j / SHAPE_PIXELS] + 1) - 1 - x[j];
                 off += d * d;
             }
-            if (off < best) best = off, *found = scenes[k], found->is[COLOUR] = c;
+            const int half = scenes[k].is[PLACE];
+            if (off >= best[half]) continue;
+            best[half] = off, nearest[half] = scenes[k], nearest[half].is[COLOUR] = c;
         }
-    return 1 - best / black;
+    const int half = best[1] < best[0];
+    *found = nearest[half];
+    return best[!half] < 0.95f * black ? 0 : 1 - best[half] / black;
 }
 
 /* Lays a picture x[3][SIDE][SIDE] on paper with y downwards, its top left at (left, top). */

@@ -217,8 +217,8 @@ static void test_shapes(void) {
         const float noisy = scene_nearest(x, &found);
         CHECK(noisy > SHAPE_SEEN && !memcmp(s.is, found.is, sizeof s.is), "noisy %d: %g", i,
               (double)noisy);
-        scene two = s;                             /* one on either side, in another colour */
-        two.x = SIDE - s.x, two.is[COLOUR] = (s.is[COLOUR] + 1) % 3;
+        scene two = scene_random(&rng);            /* one on either side, however small */
+        if (two.is[PLACE] == s.is[PLACE]) two.x = SIDE - two.x;
         scene_draw(&s, x), scene_draw(&two, other);
         for (int k = 0; k < SHAPE_NUMBERS; k++) x[k] = fmaxf(x[k], other[k]);
         const float both = scene_nearest(x, &found);
