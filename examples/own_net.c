@@ -62,7 +62,7 @@ static int draw(jem_net *net, const char *path) {
     jem_ctx *ctx = net->ctx;
     jem_rng rng = jem_rng_seed(5);
     plot p;
-    if (!plot_create(&p, 640, 640, -2.4f, 2.4f, -2.4f, 2.4f)) return 0;
+    if (!plot_create(&p, 640, 640, -WORLD_BOX, WORLD_BOX, -WORLD_BOX, WORLD_BOX)) return 0;
     plot_function(&p, ctx, jem_logp, net);
     float best = p.values[0];
     for (int i = 1; i < p.w * p.h; i++) best = fmaxf(best, p.values[i]);
