@@ -228,8 +228,15 @@ async function dream() {
 }
 
 async function fool() {
-  await open("#fool?digit=41&eps=0.3&steps=10&norm=inf");
   const label = (net) => `document.querySelector('[data-net="${net}"]').dataset.label`;
+  await open("#fool");
+  check("fool it: one who comes for the first time sees a four attacked",
+    await until(`${label(0)} && ${label(1)} && /digit=4/.test(location.hash)`, 10));
+  const four = await canvas("fool-digit");
+  await click("fool-another");
+  check("fool it: another digit", await until(
+    `document.getElementById("fool-digit").toDataURL() !== "${four}"`, 10));
+  await open("#fool?digit=41&eps=0.3&steps=10&norm=inf");
   await until(`${label(0)} && ${label(1)}`);
   check("fool it: the plain classifier no longer says four", await js(label(1)) !== "4",
     await js(label(1)));
@@ -281,6 +288,18 @@ async function plane() {
   await screen("plane-own", 1280, 800, true);
 }
 
+/* What goes wrong is said, and stops nothing else. */
+async function wrong() {
+  const before = troubles.length;
+  await open("#draw");
+  await js("void setTimeout(() => Promise.reject(Error('on purpose')))");
+  check("an error that nobody catches is shown",
+    await until("/on purpose/.test(document.getElementById('trouble').textContent)", 3));
+  check("the only errors are those made on purpose", troubles.slice(before).every((t) =>
+    /on purpose/.test(t)), troubles.slice(before).join("; "));
+  troubles.length = before;
+}
+
 try {
   const source = fs.readFileSync(page, "utf8");
   check("one file of at most 2 MB", source.length <= 2e6, source.length);
@@ -291,7 +310,7 @@ try {
   for (const domain of ["Runtime", "Page", "Log", "Network"]) await send(domain + ".enable");
   await send("Emulation.setScrollbarsHidden", { hidden: true });
   await screen("", 1280, 900, false);
-  for (const part of [draw, fill, dream, fool, plane]) {
+  for (const part of [draw, fill, dream, fool, plane, wrong]) {
     try { await part(); }
     catch (error) { check(part.name, false, error.message); }
   }

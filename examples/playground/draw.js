@@ -97,18 +97,18 @@ panels.draw = (() => {
         else pen = null;
       } else if (event.key === "Backspace") lines.pop(), digit = -1, changed();
       else if (event.key === "Delete") clear();
-      else if (/^[0-9]$/.test(event.key)) show(Number(event.key));
+      else if (/^[0-9]$/.test(event.key)) heldOut(Number(event.key));
       else return;
       event.preventDefault(), paintPad();
     };
     pad.onblur = () => { cursor = null, down = false, paintPad(); };
     $("clear").onclick = clear;
     $("undo").onclick = () => { lines.pop(), digit = -1, changed(); };
-    $("heldout").onclick = () => show();
+    $("heldout").onclick = () => heldOut();
   }
   function clear() { lines = [], digit = -1, changed(); }
   /* A digit that the network was not trained on, of a class or of the next. */
-  function show(label = digit < 0 ? 7 : (Math.floor(digit / 10) + 3) % 10) {
+  function heldOut(label = digit < 0 ? 7 : (Math.floor(digit / 10) + 3) % 10) {
     const same = digit >= 0 && Math.floor(digit / 10) === label;
     lines = [], digit = label * 10 + (same ? (digit + 1) % 10 : (digit + 11) % 10), changed();
   }
@@ -274,7 +274,7 @@ panels.draw = (() => {
     hidden.fill(0), before = filled = null;
   }
   return {
-    drawing, setDrawing, show, ask,
+    drawing, setDrawing, heldOut, ask,
     answer: () => answer,
     begin() {
       const canvas = document.createElement("canvas");

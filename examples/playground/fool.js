@@ -96,7 +96,7 @@ panels.fool = (() => {
         now.norm = $("fool-norm").value, now.eps = most() / 2, changed();
       };
       $("fool-draw").onclick = () => { open_("draw"), writeUrl(); };
-      $("fool-another").onclick = () => { panels.draw.show(), writeUrl(); };
+      $("fool-another").onclick = () => panels.draw.heldOut();
     },
     show(state) {
       panels.draw.setDrawing(state);
@@ -106,7 +106,7 @@ panels.fool = (() => {
       if (state.steps !== undefined && steps >= 1) now.steps = Math.min(40, Math.floor(steps));
       controls(), paint();
       const { ink, digit } = panels.draw.drawing();
-      if (ink === undefined && digit === undefined) panels.draw.show(4);
+      if (ink === undefined && digit === undefined) panels.draw.heldOut(4);
       else panels.draw.ask();
     },
     hide() { round++; },

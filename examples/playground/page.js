@@ -9,6 +9,8 @@ function trouble(error) {
   $("trouble").textContent = "Something went wrong: " + (error?.message ?? error);
   console.error(error);
 }
+addEventListener("error", (event) => trouble(event.error ?? event.message));
+addEventListener("unhandledrejection", (event) => trouble(event.reason));
 
 /* ---- what is inlined: gzip, in base64 ---- */
 async function inlined(id) {
