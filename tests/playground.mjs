@@ -266,6 +266,15 @@ async function plane() {
   check("the plane: only the JEM knows where the points are", likely > -4 && likely > alone + 1,
     `${likely}, ${alone}`);
   await pictures("plane");
+  await js(`(() => {                              /* what the chart of the loss is drawn from */
+    const draws = chart;
+    window.drawn = [], $("plane-again").click();
+    chart = (c, all) => { if (c.id === "plane-ce") drawn.push(all.curves[1].x); draws(c, all); };
+  })()`);
+  await until("drawn.some((x) => x.length > 20)", 20);
+  check("the plane: begun again, nothing is left of the curve before",
+    await js("drawn.every((x) => x.every((v, k) => v === k + 1))"),
+    await js("JSON.stringify(drawn.find((x) => x.some((v, k) => v !== k + 1)))"));
   await js("document.querySelector('[data-break=rate]').click()");
   await until("document.getElementById('plane').dataset.stopped", 90);
   check("the plane: a rate 30 times too high diverges",
@@ -286,6 +295,12 @@ async function plane() {
   check("the plane: they are in the URL",
     /own=\d+_\d+_0_.*_1(&|$)/.test(await js("location.hash")), await js("location.hash"));
   await screen("plane-own", 1280, 800, true);
+  await click("plane-clear"), await sleep(500);
+  check("the plane: without points nothing is shown of what was learned",
+    /^Set some/.test(await says("plane-status")) && await says("plane-facts-1") === "" &&
+    await js(`new Set(new Uint32Array($("plane-density-1").getContext("2d")
+      .getImageData(0, 0, 512, 512).data.buffer)).size`) === 1,
+    await says("plane-status"));
 }
 
 /* What goes wrong is said, and stops nothing else. */

@@ -33,6 +33,10 @@ panels.plane = (() => {
   const side = (k) => (k ? now.right : now.left);
   const has = (way) => now.left === way || now.right === way;
   const can = () => now.world !== "own" || own.length >= 3;
+  function status(text, strange) {
+    $("plane-status").textContent = text;
+    $("plane-status").classList.toggle("strange", Boolean(strange));
+  }
 
   function controls() {
     $("plane-world").value = now.world;
@@ -59,19 +63,21 @@ panels.plane = (() => {
     if (!can()) {
       points = Float32Array.from(own), views = null, running = false, controls(), paint();
       worker("plane").ask("learn", { on: false });
-      $("plane-status").textContent = "Set some points of two or more classes.";
-      return;
+      return status("Set some points of two or more classes.");
     }
     await worker("plane").ask("learn", { on: false });
     const got = await worker("plane").ask("world", { world: worlds.indexOf(now.world), seed: 1,
       own: now.world === "own" ? own : undefined });
     if (!got || mine !== round) return;
     points = got.points, truth = got.truth;
-    await plan(), learn(true);
+    await plan();
+    if (mine === round) learn(true);
   }
   function learn(on) {
+    const mine = round;                            /* what an older run still tells is not heard */
     running = on && can(), controls();
-    worker("plane").ask("learn", { on: running, once: !on && can() }, { tell: show, keep: true });
+    worker("plane").ask("learn", { on: running, once: !on && can() },
+      { tell: (told) => { if (mine === round) show(told); }, keep: true });
   }
   function show({ facts, views: seen, stopped, ms, updates }) {
     views = seen;
@@ -81,9 +87,7 @@ panels.plane = (() => {
     const last = series[1].at(-1);
     if (last) {
       const speed = updates ? `, ${(1000 * updates / ms).toFixed(0)} a second` : "";
-      $("plane-status").textContent = why ? why.replace("train_step: d", "D")
-        : `${last.t} updates${speed}`;
-      $("plane-status").classList.toggle("strange", Boolean(why));
+      status(why ? why.replace("train_step: d", "D") : `${last.t} updates${speed}`, why);
     }
     paint();
   }
