@@ -192,6 +192,16 @@ async function fill() {
   check("they differ from what was covered, and from each other",
     !ways.includes(covered) && new Set(ways).size === 10, new Set(ways).size);
   await screen("fill", 1280, 800, false);
+  for (const when of ["afterwards", "half way"]) {
+    await click("tab-fool"), await click("tab-draw");
+    await until(`document.getElementById("seen").toDataURL() === "${covered}"`, 3);
+    check(`filled in, and the panel left ${when}: the part is painted out again`,
+      covered === await canvas("seen") && /^Paint out/.test(await says("seen-note")) &&
+      await js("document.getElementById('ways').hidden"), await says("seen-note"));
+    if (when === "half way") break;
+    await click("fill");
+    await until("!document.getElementById('ways').hidden", 20);
+  }
 }
 
 async function dream() {

@@ -31,7 +31,7 @@ panels.draw = (() => {
     if (current === "fool") panels.fool.attack();
   }
   function changed() {
-    hidden.fill(0), filled = before = null, stopFilling();
+    hidden.fill(0), before = null, stopFilling();
     paintPad(), ask(), writeUrl();
   }
 
@@ -136,14 +136,16 @@ panels.draw = (() => {
   }
   function hide(x, y) {
     if (!answer || filling) return;
-    before ??= answer.seen, filled = null, $("ways").hidden = true;
+    if (filled) stopFilling(), ask();              /* the answer was that of the filling */
+    before ??= answer.seen;
     for (let k = 0; k < 784; k++)
       if (Math.hypot(k % 28 + .5 - x, Math.floor(k / 28) + .5 - y) < 2.4) hidden[k] = 1;
     paintSeen(), writeUrl();
   }
+  /* Ends the filling in, and forgets what it found, perhaps half of the way from noise. */
   function stopFilling() {
     if (filling) worker("chains").anew();
-    filling = 0, $("ways").hidden = true;
+    filling = 0, filled = null, $("ways").hidden = true;
   }
   function paintWays(shown) {
     const ways = $("ways");
@@ -185,7 +187,7 @@ panels.draw = (() => {
     canvas.onblur = () => { cell = null, paintSeen(); };
     $("slope").onchange = () => { paintSeen(), writeUrl(); };
     $("fill").onclick = fill;
-    $("unhide").onclick = () => { stopFilling(), changed(); };
+    $("unhide").onclick = changed;
   }
 
   /* ---- the answer ---- */
@@ -271,7 +273,7 @@ panels.draw = (() => {
     if (ink === undefined && number === undefined) return;
     lines = ink ? unpack(ink) : [];
     digit = number !== undefined && number >= 0 && number < 100 ? Math.floor(number) : -1;
-    hidden.fill(0), before = filled = null;
+    hidden.fill(0), before = null, stopFilling();
   }
   return {
     drawing, setDrawing, heldOut, ask,
