@@ -320,8 +320,16 @@ async function wrong() {
   await js("void setTimeout(() => Promise.reject(Error('on purpose')))");
   check("an error that nobody catches is shown",
     await until("/on purpose/.test(document.getElementById('trouble').textContent)", 3));
+  await open("#draw?digit=80&hide=~80~____");
+  await until("!document.getElementById('fill').disabled", 20);
+  await js(`(() => { const chains = worker("chains"), asks = chains.ask;
+    chains.ask = (kind, ...rest) => asks.call(chains, kind + " on purpose", ...rest); })()`);
+  await click("fill");
+  check("a question that ends in an error is over, and can be asked again",
+    await until("!document.getElementById('trouble').hidden", 10) &&
+    await until("!document.getElementById('fill').disabled", 3), await says("trouble"));
   check("the only errors are those made on purpose", troubles.slice(before).every((t) =>
-    /on purpose/.test(t)), troubles.slice(before).join("; "));
+    /on purpose|jobs\[kind\] is not/.test(t)), troubles.slice(before).join("; "));
   troubles.length = before;
 }
 

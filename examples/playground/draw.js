@@ -165,8 +165,10 @@ panels.draw = (() => {
     const seen = before ?? answer.seen;
     const got = await worker("chains").ask("fill", { seen, hidden, ways: 10, seed: mine },
       { tell: ({ shown }) => { if (filling === mine) paintWays(shown); } });
-    if (!got || filling !== mine) return;
-    filling = 0, paintWays(got.shown);
+    if (filling !== mine) return;
+    filling = 0;
+    if (!got) return stopFilling(), paintSeen();
+    paintWays(got.shown);
     const again = await worker("answers").ask("see", { pixels: filled });
     if (again) answer = { ...again, seen: before ?? seen }, paintAnswer(), paintSeen();
   }

@@ -32,16 +32,14 @@ class Worked {
     this.worker.onerror = (event) => trouble(event.message);
     this.worker.onmessage = ({ data: { id, done, told, error } }) => {
       const asked = this.asked.get(id);
+      if (told) return asked?.tell?.(told);
       if (error) trouble(error);
-      else if (told) asked?.tell?.(told);
-      else {
-        if (!asked?.keep) this.asked.delete(id);
-        asked?.resolve(done);
-      }
+      if (error || !asked?.keep) this.asked.delete(id);
+      asked?.resolve(error ? null : done);
     };
     this.opened = this.ask("open", { wasm: parts.wasm, models: this.models });
   }
-  /* The answer; null if a newer question of its kind came first. */
+  /* The answer; null if a newer question of its kind came first, or after an error. */
   ask(kind, given = {}, { tell, key, keep } = {}) {
     return new Promise((resolve) => {
       const id = ++this.last;
@@ -193,6 +191,7 @@ async function begin() {
     const [wasm, jem] = await Promise.all(["wasm", "jem"].map(inlined));
     parts = { wasm, jem };
     model = await worker("answers").opened;
+    if (!model) return;                            /* the trouble is told */
     $("speed").textContent = model.isa === "wasm" ? "" : "(without SIMD: slow)";
     const tabs = Object.keys(panels);
     tabs.forEach((name, k) => {
