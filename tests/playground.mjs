@@ -170,6 +170,20 @@ async function draw() {
   await stroke("pad", seven, true);
   await until("document.getElementById('label').dataset.label === '7'", 20);
   check("touch: a seven", (await answer()).label === "7", await says("label"));
+  await click("clear");
+  const [left, top, width, height] = await box("pad");
+  const touch = (kind, ...at) => send("Input.dispatchTouchEvent", { type: "touch" + kind,
+    touchPoints: at.map(([x, y], id) => ({ x: left + x * width, y: top + y * height, id })) });
+  await touch("Start", [.5, .1]);
+  for (let k = 0; k < 9; k++) {
+    const palm = k < 2 ? [] : [[.9, .9 - .01 * k]];
+    await touch(k === 2 ? "Start" : "Move", [.5, .1 + .1 * k], ...palm);
+  }
+  await touch("End");
+  await until("document.getElementById('label').dataset.label === '1'", 5), await sleep(200);
+  check("touch: one finger draws, whatever else lies on the glass",
+    (await answer()).label === "1" && /ink=[^.]*(&|$)/.test(await js("location.hash")),
+    await says("label") + " " + await js("location.hash"));
   await screen("", 1280, 900, false);
 }
 
@@ -277,9 +291,9 @@ async function plane() {
     `${likely}, ${alone}`);
   await pictures("plane");
   await js(`(() => {                              /* what the chart of the loss is drawn from */
-    const draws = chart;
+    const paints = chart;
     window.drawn = [], $("plane-again").click();
-    chart = (c, all) => { if (c.id === "plane-ce") drawn.push(all.curves[1].x); draws(c, all); };
+    chart = (c, all) => { if (c.id === "plane-ce") drawn.push(all.curves[1].x); paints(c, all); };
   })()`);
   await until("drawn.some((x) => x.length > 20)", 20);
   check("the plane: begun again, nothing is left of the curve before",

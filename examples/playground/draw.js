@@ -70,22 +70,22 @@ panels.draw = (() => {
   }
   function padEvents() {
     const pad = $("pad");
-    pad.onpointerdown = (event) => {
-      if (event.button) return;
-      event.preventDefault(), pad.focus({ focusVisible: false });
-      pad.setPointerCapture(event.pointerId), cursor = null;
-      startLine(within(event, pad).map(grid));
-    };
-    pad.onpointermove = (event) => {
-      if (!pen || !pad.hasPointerCapture(event.pointerId)) return;
-      const all = event.getCoalescedEvents?.() ?? [];
-      for (const e of all.length ? all : [event]) {
-        const at = within(e, pad).map(grid);
-        if (!near(at, pen.at(-1))) pen.push(at);
-      }
-      changed();
-    };
-    pad.onpointerup = pad.onpointercancel = () => { pen = null; };
+    draws(pad, {
+      down(event) {
+        pad.focus({ focusVisible: false }), cursor = null;
+        startLine(within(event, pad).map(grid));
+      },
+      drag(event) {
+        if (!pen) return;
+        const all = event.getCoalescedEvents?.() ?? [];
+        for (const e of all.length ? all : [event]) {
+          const at = within(e, pad).map(grid);
+          if (!near(at, pen.at(-1))) pen.push(at);
+        }
+        changed();
+      },
+      up() { pen = null; },
+    });
     pad.onkeydown = (event) => {
       const move = arrows[event.key];
       if (move) {
@@ -175,10 +175,7 @@ panels.draw = (() => {
   function seenEvents() {
     const canvas = $("seen");
     const at = (event) => hide(...within(event, canvas).map((v) => v * 28));
-    canvas.onpointerdown = (event) => {
-      event.preventDefault(), canvas.setPointerCapture(event.pointerId), cell = null, at(event);
-    };
-    canvas.onpointermove = (event) => { if (canvas.hasPointerCapture(event.pointerId)) at(event); };
+    draws(canvas, { down: (event) => { cell = null, at(event); }, drag: at });
     canvas.onkeydown = (event) => {
       const move = arrows[event.key];
       if (move) cell = (cell ?? [14, 14]).map((v, k) => Math.min(27, Math.max(0, v + move[k])));

@@ -68,14 +68,8 @@ panels.dream = (() => {
     canvas.setAttribute("aria-label", `Chain ${k + 1}: poke it; R begins it again in noise`);
     const poke = (x, y) => worker("chains").ask("poke", { which: k, x, y, size: 4.5 },
       { key: "poke" + k });
-    canvas.onpointerdown = (event) => {
-      event.preventDefault(), canvas.setPointerCapture(event.pointerId);
-      poke(...within(event, canvas).map((v) => v * 28));
-    };
-    canvas.onpointermove = (event) => {
-      if (!canvas.hasPointerCapture(event.pointerId)) return;
-      poke(...within(event, canvas).map((v) => v * 28));
-    };
+    const at = (event) => { poke(...within(event, canvas).map((v) => v * 28)); };
+    draws(canvas, { down: at, drag: at });
     canvas.ondblclick = () => worker("chains").ask("renew", { which: k });
     canvas.onkeydown = (event) => {
       if (event.key === "Enter" || event.key === " ")

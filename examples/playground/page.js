@@ -135,6 +135,20 @@ function within(event, canvas) {
   return [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
 }
 
+/* What a pointer draws in a canvas: down(event) where it begins (false: it does not), drag(event),
+   up(). One at a time, or a second finger, or the palm, would draw the same line from elsewhere. */
+function draws(canvas, { down, drag, up }) {
+  let held;
+  canvas.onpointerdown = (event) => {
+    if (event.button || held !== undefined || down(event) === false) return;
+    held = event.pointerId, event.preventDefault(), canvas.setPointerCapture(held);
+  };
+  canvas.onpointermove = (event) => { if (event.pointerId === held) drag(event); };
+  canvas.onpointerup = canvas.onpointercancel = canvas.onlostpointercapture = (event) => {
+    if (event.pointerId === held) held = undefined, up?.();
+  };
+}
+
 /* A canvas as large as it is on the screen; then everything is in CSS pixels. */
 function fit(canvas, h) {
   const w = canvas.parentElement.clientWidth && canvas.clientWidth, dots = devicePixelRatio || 1;

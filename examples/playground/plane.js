@@ -181,15 +181,17 @@ panels.plane = (() => {
       const canvas = $("plane-class-" + k);
       const at = (event) => within(event, canvas).map((v, i) => (i ? 3 - 6 * v : 6 * v - 3));
       let last = 0;
-      canvas.onpointerdown = (event) => {
-        if (now.world !== "own") return;
-        event.preventDefault(), canvas.setPointerCapture(event.pointerId), add(...at(event));
-      };
-      canvas.onpointermove = (event) => {
-        if (!canvas.hasPointerCapture(event.pointerId) || event.timeStamp - last < 40) return;
-        last = event.timeStamp;
-        add(...at(event).map((v) => v + (Math.random() - .5) * .3));
-      };
+      draws(canvas, {
+        down(event) {
+          if (now.world !== "own") return false;
+          add(...at(event));
+        },
+        drag(event) {
+          if (event.timeStamp - last < 40) return;
+          last = event.timeStamp;
+          add(...at(event).map((v) => v + (Math.random() - .5) * .3));
+        },
+      });
       canvas.onkeydown = (event) => {
         const move = arrows[event.key];
         if (move) cursor = (cursor ?? [0, 0]).map((v, i) =>
