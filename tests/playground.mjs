@@ -327,6 +327,20 @@ async function plane() {
     await says("plane-status"));
 }
 
+/* The browser's own keys stay with it: zoom, back, load the page anew. */
+async function keys() {
+  await open("#draw?digit=41");
+  for (const at of ["#pad", "#seen", "#chains canvas", "#plane-class-0"])
+    check(`keyboard: the browser's own keys in ${at}`, await js(`["ctrlKey", "altKey", "metaKey"]
+      .every((own) => ["0", "ArrowLeft", "r", "1"].every((key) =>
+        document.querySelector("${at}").dispatchEvent(
+          new KeyboardEvent("keydown", { key, [own]: true, cancelable: true }))))`));
+  await js("document.getElementById('tab-draw').focus()");
+  await key("ArrowLeft");
+  check("keyboard: arrows go from tab to tab, and around",
+    await js("document.activeElement.id") === "tab-plane", await js("document.activeElement.id"));
+}
+
 /* What goes wrong is said, and stops nothing else. */
 async function wrong() {
   const before = troubles.length;
@@ -357,7 +371,7 @@ try {
   for (const domain of ["Runtime", "Page", "Log", "Network"]) await send(domain + ".enable");
   await send("Emulation.setScrollbarsHidden", { hidden: true });
   await screen("", 1280, 900, false);
-  for (const part of [draw, fill, dream, fool, plane, wrong]) {
+  for (const part of [draw, fill, dream, fool, plane, keys, wrong]) {
     try { await part(); }
     catch (error) { check(part.name, false, error.message); }
   }

@@ -87,6 +87,7 @@ panels.draw = (() => {
       up() { pen = null; },
     });
     pad.onkeydown = (event) => {
+      if (browsers(event)) return;
       const move = arrows[event.key];
       if (move) {
         cursor = (cursor ?? [.5, .5]).map((v, k) => grid(v + move[k] / 28));
@@ -177,6 +178,7 @@ panels.draw = (() => {
     const at = (event) => hide(...within(event, canvas).map((v) => v * 28));
     draws(canvas, { down: (event) => { cell = null, at(event); }, drag: at });
     canvas.onkeydown = (event) => {
+      if (browsers(event)) return;
       const move = arrows[event.key];
       if (move) cell = (cell ?? [14, 14]).map((v, k) => Math.min(27, Math.max(0, v + move[k])));
       else if (event.key === " " && cell) hide(cell[0] + .5, cell[1] + .5);

@@ -72,6 +72,7 @@ panels.dream = (() => {
     draws(canvas, { down: at, drag: at });
     canvas.ondblclick = () => worker("chains").ask("renew", { which: k });
     canvas.onkeydown = (event) => {
+      if (browsers(event)) return;
       if (event.key === "Enter" || event.key === " ")
         poke(8 + 12 * Math.random(), 8 + 12 * Math.random());
       else if (event.key === "r" || event.key === "R") worker("chains").ask("renew", { which: k });

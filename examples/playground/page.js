@@ -129,6 +129,9 @@ const percent = (p) =>
 /* The way that an arrow key points, y down; undefined for others. */
 const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
+/* Keys that are the browser's: Ctrl+0, Alt and an arrow. */
+const browsers = (event) => event.ctrlKey || event.altKey || event.metaKey;
+
 /* Where in a canvas an event is, 0..1. */
 function within(event, canvas) {
   const box = canvas.getBoundingClientRect();
@@ -210,9 +213,10 @@ async function begin() {
     const tabs = Object.keys(panels);
     tabs.forEach((name, k) => {
       $("tab-" + name).onclick = () => { open_(name), writeUrl(); };
-      $("tab-" + name).onkeydown = ({ key }) => {
-        const to = key === "ArrowRight" ? k + 1 : key === "ArrowLeft" ? k + tabs.length - 1 : -1;
-        if (to >= 0) $("tab-" + tabs[to % tabs.length]).click(), $("tab-" + current).focus();
+      $("tab-" + name).onkeydown = (event) => {
+        const to = k + tabs.length + (arrows[event.key]?.[0] ?? 0);
+        if (to === k + tabs.length || browsers(event)) return;
+        $("tab-" + tabs[to % tabs.length]).click(), $("tab-" + current).focus();
       };
     });
     await $("digits").decode();

@@ -193,6 +193,7 @@ panels.plane = (() => {
         },
       });
       canvas.onkeydown = (event) => {
+        if (browsers(event)) return;
         const move = arrows[event.key];
         if (move) cursor = (cursor ?? [0, 0]).map((v, i) =>
           Math.min(2.9, Math.max(-2.9, v + move[i] * (i ? -.15 : .15))));
