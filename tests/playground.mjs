@@ -164,6 +164,11 @@ async function draw() {
   for (let k = 0; k < 10; k++) await key("ArrowDown");
   await until("document.getElementById('label').dataset.label === '1'", 20);
   check("keyboard: a line down is a one", (await answer()).label === "1", await says("label"));
+  await key("Backspace"), await key(" ", "Space");
+  for (let k = 0; k < 10; k++) await key("ArrowUp");
+  await until("document.getElementById('label').dataset.label === '1'", 5);
+  check("keyboard: to take a line back lifts the pen; space puts it down again",
+    (await answer()).label === "1", await says("label"));
 
   await screen("", 390, 844, false);
   await click("clear");

@@ -68,11 +68,12 @@ panels.draw = (() => {
     if (digit >= 0) digit = -1, lines = [];
     pen = [at], lines.push(pen), changed();
   }
+  function lift() { pen = null, down = false; }
   function padEvents() {
     const pad = $("pad");
     draws(pad, {
       down(event) {
-        pad.focus({ focusVisible: false }), cursor = null;
+        pad.focus({ focusVisible: false }), cursor = null, lift();
         startLine(within(event, pad).map(grid));
       },
       drag(event) {
@@ -84,7 +85,7 @@ panels.draw = (() => {
         }
         changed();
       },
-      up() { pen = null; },
+      up: lift,
     });
     pad.onkeydown = (event) => {
       if (browsers(event)) return;
@@ -93,25 +94,27 @@ panels.draw = (() => {
         cursor = (cursor ?? [.5, .5]).map((v, k) => grid(v + move[k] / 28));
         if (down && pen) pen.push(cursor), changed();
       } else if (event.key === " ") {
-        down = !down, cursor ??= [.5, .5];
-        if (down) startLine(cursor);
-        else pen = null;
-      } else if (event.key === "Backspace") lines.pop(), digit = -1, changed();
+        cursor ??= [.5, .5];
+        if (down) lift();
+        else down = true, startLine(cursor);
+      } else if (event.key === "Backspace") undo();
       else if (event.key === "Delete") clear();
       else if (/^[0-9]$/.test(event.key)) heldOut(Number(event.key));
       else return;
       event.preventDefault(), paintPad();
     };
-    pad.onblur = () => { cursor = null, down = false, paintPad(); };
+    pad.onblur = () => { cursor = null, lift(), paintPad(); };
     $("clear").onclick = clear;
-    $("undo").onclick = () => { lines.pop(), digit = -1, changed(); };
+    $("undo").onclick = undo;
     $("heldout").onclick = () => heldOut();
   }
-  function clear() { lines = [], digit = -1, changed(); }
+  function clear() { lift(), lines = [], digit = -1, changed(); }
+  function undo() { lift(), lines.pop(), digit = -1, changed(); }
   /* A digit that the network was not trained on, of a class or of the next. */
   function heldOut(label = digit < 0 ? 7 : (Math.floor(digit / 10) + 3) % 10) {
     const same = digit >= 0 && Math.floor(digit / 10) === label;
-    lines = [], digit = label * 10 + (same ? (digit + 1) % 10 : (digit + 11) % 10), changed();
+    lift(), lines = [];
+    digit = label * 10 + (same ? (digit + 1) % 10 : (digit + 11) % 10), changed();
   }
 
   /* ---- what it sees ---- */
