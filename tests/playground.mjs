@@ -199,6 +199,10 @@ async function fill() {
   for (const y of [.62, .72, .82, .92]) await stroke("seen", [[.1, y], [.9, y]]);
   const covered = await canvas("seen");
   check("a part is painted out", whole !== covered);
+  await click("slope");
+  check("where no slope is shown, none is spoken of", covered === await canvas("seen") &&
+    /^Paint out/.test(await says("seen-note")), await says("seen-note"));
+  await click("slope");
   await sleep(300);
   await open(await js("location.hash"));
   await until("!document.getElementById('fill').disabled", 20);

@@ -135,7 +135,7 @@ panels.draw = (() => {
     $("fill").classList.toggle("main", some && !filled);
     $("seen-note").textContent = filling ? "Chains look for what goes with the rest."
       : filled ? "Ten ways to fill it in; the first is above."
-      : $("slope").checked ? "More ink where it is blue, less where it is orange: likelier."
+      : over ? "More ink where it is blue, less where it is orange: likelier."
       : "Paint out a part of it, and let it be filled in.";
   }
   function hide(x, y) {
