@@ -122,6 +122,9 @@ const seven = [[.24, .26], [.5, .24], [.76, .26], [.58, .52], [.44, .82]];
 
 async function draw() {
   await open("#draw");
+  await js(`(window.heard = [], new MutationObserver((all) => all.forEach(({ target }) =>
+    target.closest("[aria-live]") && heard.push(target.textContent)))
+    .observe(document.body, { subtree: true, childList: true }))`);
   await stroke("pad", seven);
   await until("document.getElementById('label').dataset.label === '7'", 20);
   let a = await answer();
@@ -134,6 +137,9 @@ async function draw() {
   check("it looks familiar", Number(a.familiar) >= .01 &&
     /^More usual/.test(await says("familiar")), await says("familiar"));
   await sleep(300);
+  const heard = await js("heard");
+  check("the answer is said once, when the pen is lifted",
+    heard.length === 1 && /^seven.*More usual/.test(heard[0]), heard.join(" | "));
   const hash = await js("location.hash"), before = await canvas("seen");
   await click("slope"), await sleep(200);
   check("the slope of log p(x) is shown", before !== await canvas("seen"));
@@ -312,6 +318,9 @@ async function plane() {
   await until("document.getElementById('plane').dataset.stopped", 90);
   check("the plane: a rate 30 times too high diverges",
     /^Diverged/.test(await says("plane-status")), await says("plane-status"));
+  check("the plane: that is said, but not every update", await js(
+    `document.querySelectorAll("[aria-live]").length === 1 &&
+    $("said").textContent === $("plane-status").textContent`), await says("said"));
   await screen("plane-broken", 1280, 800, false);
   await js("document.querySelector('[data-break=healthy]').click()");
   check("the plane: and starts again", await until(

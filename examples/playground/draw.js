@@ -4,7 +4,7 @@ panels.draw = (() => {
   let digit = -1;                                 /* or one of the held-out digits */
   let pen = null, cursor = null, down = false;    /* pointer's line; the keyboard's pen */
   let hidden = new Float32Array(784), before = null, cell = null;
-  let answer = null, filled = null, filling = 0, fills = 0, sheet;
+  let answer = null, filled = null, filling = 0, fills = 0, asks = 0, sheet;
   const any = () => lines.length > 0 || digit >= 0;
 
   function points() {
@@ -20,6 +20,7 @@ panels.draw = (() => {
   }
 
   async function ask() {
+    const mine = ++asks;
     if (!any()) answer = null;
     else {
       const given = digit >= 0 ? { pixels: pixels() } : { points: points() };
@@ -29,6 +30,8 @@ panels.draw = (() => {
     }
     paint();
     if (current === "fool") panels.fool.attack();
+    else if (!pen && mine === asks)
+      say(answer ? $("label").textContent + ". " + $("familiar").textContent : "");
   }
   function changed() {
     hidden.fill(0), before = null, stopFilling();
@@ -68,7 +71,10 @@ panels.draw = (() => {
     if (digit >= 0) digit = -1, lines = [];
     pen = [at], lines.push(pen), changed();
   }
-  function lift() { pen = null, down = false; }
+  function lift() {
+    if (pen) pen = null, ask();                    /* once more, to be said */
+    down = false;
+  }
   function padEvents() {
     const pad = $("pad");
     draws(pad, {

@@ -9,6 +9,8 @@ function trouble(error) {
   $("trouble").textContent = "Something went wrong: " + (error?.message ?? error);
   console.error(error);
 }
+/* For those who listen to the page: what has come to rest, not what changes many times a second. */
+function say(text) { if ($("said").textContent !== text) $("said").textContent = text; }
 addEventListener("error", (event) => trouble(event.error ?? event.message));
 addEventListener("unhandledrejection", (event) => trouble(event.reason));
 
@@ -77,7 +79,7 @@ function writeUrl() {
 }
 function open_(name, state) {
   if (current && current !== name) panels[current].hide?.();
-  current = name;
+  current = name, say("");
   for (const other of Object.keys(panels)) {
     $(other).hidden = other !== name;
     $("tab-" + other).setAttribute("aria-selected", other === name);

@@ -36,6 +36,7 @@ panels.plane = (() => {
   function status(text, strange) {
     $("plane-status").textContent = text;
     $("plane-status").classList.toggle("strange", Boolean(strange));
+    if (current === "plane") say(running ? "" : text);
   }
 
   function controls() {
