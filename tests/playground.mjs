@@ -343,6 +343,16 @@ async function plane() {
     await js(`new Set(new Uint32Array($("plane-density-1").getContext("2d")
       .getImageData(0, 0, 512, 512).data.buffer)).size`) === 1,
     await says("plane-status"));
+  await stroke("plane-class-0", [[.9, .5], [1.2, .5]]), await sleep(300);
+  const inside = (await js("location.hash")).match(/own=([\d_]*)/)[1].split("_").map(Number);
+  check("the plane: points outside of the world are not taken",
+    inside.length >= 3 && inside.every((v) => v <= 600), inside.join("_"));
+  const many = Array(599).fill("100_100_0").join("_") + "_500_500_0";
+  await open("#plane?world=own&own=" + many), await sleep(200);
+  check("the plane: of 600 points the last is drawn too; points of one class teach nothing",
+    await js(`$("plane-class-0").getContext("2d").getImageData(427, 85, 1, 1).data.join()`) ===
+      "47,126,216,255" && /^Set some/.test(await says("plane-status")),
+    await says("plane-status"));
 }
 
 /* The browser's own keys stay with it: zoom, back, load the page anew. */

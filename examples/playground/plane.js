@@ -32,7 +32,7 @@ panels.plane = (() => {
     { ...now, left: ways.indexOf(now.left), right: ways.indexOf(now.right) });
   const side = (k) => (k ? now.right : now.left);
   const has = (way) => now.left === way || now.right === way;
-  const can = () => now.world !== "own" || own.length >= 3;
+  const can = () => now.world !== "own" || new Set(own.filter((v, i) => i % 3 === 2)).size > 1;
   function status(text, strange) {
     $("plane-status").textContent = text;
     $("plane-status").classList.toggle("strange", Boolean(strange));
@@ -130,7 +130,7 @@ panels.plane = (() => {
         dot(above, view.dream[i], view.dream[i + 1], 4.5, css(paper), css(ink));
       const below = image($("plane-class-" + k), tints, (i) =>
         (view ? 51 * view.best[i] + (Math.round(50 * view.sure[i]) || 0) : 0));
-      for (let i = 0; i < Math.min(points.length, 3 * 400); i += 3)
+      for (let i = 0; i < points.length; i += 3)
         dot(below, points[i], points[i + 1], 5, css(palette[points[i + 2]]), css(paper));
       if (cursor && document.activeElement === $("plane-class-" + k))
         dot(below, cursor[0], cursor[1], 8, "transparent", css(ink));
@@ -172,7 +172,8 @@ panels.plane = (() => {
 
   /* ---- your own points ---- */
   function add(x, y) {
-    if (now.world !== "own" || own.length >= 3 * 600) return;
+    if (now.world !== "own" || own.length >= 3 * 600 || Math.max(Math.abs(x), Math.abs(y)) > 3)
+      return;
     own.push(Number(x.toFixed(2)), Number(y.toFixed(2)), kind);
     points = Float32Array.from(own), paint(), writeUrl();
     clearTimeout(add.timer), add.timer = setTimeout(restart, 500);
