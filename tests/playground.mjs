@@ -233,6 +233,21 @@ async function fill() {
   }
 }
 
+/* What moves rests in a page that is hidden, and stays paused if it was. */
+async function rests(panel) {
+  const runs = () => says(panel + "-run"), seen = [await runs()];
+  for (const hidden of [true, false]) {
+    await js(`(Object.defineProperty(document, "hidden", { value: ${hidden}, configurable: true }),
+      void document.dispatchEvent(new Event("visibilitychange")))`);
+    seen.push(await runs());
+  }
+  await click(panel + "-run"), seen.push(await runs());
+  await click("tab-draw"), await click("tab-" + panel), seen.push(await runs());
+  await click(panel + "-run"), seen.push(await runs());
+  check(`${panel}: rests while hidden; paused, it stays so behind another tab`,
+    seen.join() === "Pause,Go on,Pause,Go on,Go on,Pause", seen.join());
+}
+
 async function dream() {
   await open("#dream?kind=each&rate=120");
   const data = (name) => js(`document.getElementById("chains").dataset.${name} ?? ""`);
@@ -252,6 +267,7 @@ async function dream() {
   check("dreams: at the end, chains are the digits they were asked for", right >= 8 && sure >= 8,
     names.join(" "));
   await pictures("dream");
+  await rests("dream");
   await click("dream-run"), await sleep(400);
   const still = await shown();
   await sleep(300);
@@ -305,6 +321,7 @@ async function plane() {
   check("the plane: only the JEM knows where the points are", likely > -4 && likely > alone + 1,
     `${likely}, ${alone}`);
   await pictures("plane");
+  await rests("plane");
   await js(`(() => {                              /* what the chart of the loss is drawn from */
     const paints = chart;
     window.drawn = [], $("plane-again").click();

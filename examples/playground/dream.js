@@ -1,7 +1,7 @@
 /* ---- Dream ---- */
 panels.dream = (() => {
   const kinds = ["any", "class", "each", "or", "and", "not"];     /* as in digits.c */
-  let now, usual, running = false, started = null, frame = null;
+  let now, usual, running = false, paused = false, started = null, frame = null;
 
   /* What the model was made for: see jem_sample in jem.h. */
   function defaults() {
@@ -61,6 +61,8 @@ panels.dream = (() => {
     await worker("chains").opened;
     tell(), worker("chains").ask("dream", { on: running }, { tell: show, keep: true });
   }
+  /* While nobody looks; what the visitor has paused stays so. */
+  function rest(yes) { if (!paused && running === yes) run(!yes); }
   function chainCanvas(k) {
     const figure = document.createElement("figure"), canvas = document.createElement("canvas");
     canvas.width = canvas.height = 28, canvas.tabIndex = 0;
@@ -106,11 +108,12 @@ panels.dream = (() => {
       $("dream-default").onclick = () => {
         Object.assign(now, usual, { temp: 1, rate: 60 }), changed();
       };
-      $("dream-run").onclick = () => run(!running);
+      $("dream-run").onclick = () => { paused = running, run(!running); };
       $("dream-again").onclick = async () => {
         now.seed = 1 + Math.floor(Math.random() * 1e6);
         await worker("chains").ask("fresh", { seed: now.seed });
         writeUrl();
+        paused = false;
         if (!running) run(true);
       };
     },
@@ -123,10 +126,10 @@ panels.dream = (() => {
       now.a = Math.min(9, Math.floor(now.a)), now.b = Math.min(9, Math.floor(now.b));
       now.temp = Math.max(.1, now.temp), now.rate = Math.min(120, Math.max(1, now.rate));
       if (state.clean !== undefined) now.clean = state.clean === "1";
-      run(true);
+      run(!paused);
     },
-    hide() { if (running) run(false); },
-    paint,
+    hide() { rest(true); },
+    rest, paint,
     state: () => ({ kind: now.kind, a: now.a, b: now.b, step: now.step, noise: now.noise,
       temp: now.temp, rate: now.rate, seed: now.seed,
       clean: model.score ? Number(now.clean) : undefined }),

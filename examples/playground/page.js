@@ -1,7 +1,7 @@
 /* The page: opens what is inlined, keeps the workers, the tabs, and the state in the URL. */
 const $ = (id) => document.getElementById(id);
 const words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
-const panels = {};                                /* each: { show(state), state(), hide() } */
+const panels = {};                  /* each: { show(state), state(), paint(), hide(), rest(yes) } */
 let parts, model, current;
 
 function trouble(error) {
@@ -226,6 +226,7 @@ async function begin() {
     for (const panel of Object.values(panels)) panel.begin();
     open_(...readUrl());
     onhashchange = () => open_(...readUrl());
+    document.onvisibilitychange = () => panels[current].rest?.(document.hidden);
     dark.addEventListener("change", () => panels[current].paint());
     addEventListener("resize", () => panels[current].paint());
     document.body.dataset.ready = "yes";

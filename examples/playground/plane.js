@@ -24,7 +24,7 @@ panels.plane = (() => {
     healthy: [{}, "Twenty steps, with noise, of chains that go on from update to update."],
   };
   let now = { world: "moons", left: "alone", right: "cd", ...healthy }, own = [], kind = 0,
-    running = false, round = 0;
+    running = false, paused = false, round = 0;
   let points = new Float32Array(0), truth = NaN, views = null, cursor = null, why = "";
   let series = [[], []];                          /* ce, f(data) - f(dream), residual */
 
@@ -60,7 +60,7 @@ panels.plane = (() => {
 
   async function restart() {
     const mine = ++round;
-    series = [[], []], why = "", controls();
+    series = [[], []], why = "", paused = false, controls();
     if (!can()) {
       points = Float32Array.from(own), views = null, running = false, controls(), paint();
       worker("plane").ask("learn", { on: false });
@@ -80,6 +80,8 @@ panels.plane = (() => {
     worker("plane").ask("learn", { on: running, once: !on && can() },
       { tell: (told) => { if (mine === round) show(told); }, keep: true });
   }
+  /* While nobody looks; what the visitor has paused, or has diverged, stays so. */
+  function rest(yes) { if (!paused && !why && running === yes) learn(!yes); }
   function show({ facts, views: seen, stopped, ms, updates }) {
     views = seen;
     facts.forEach((f, k) => series[k % 2].push({
@@ -235,7 +237,10 @@ panels.plane = (() => {
         chip.onclick = () => { kind = k, controls(); };
       });
       $("plane-clear").onclick = () => { own = [], restart(), writeUrl(); };
-      $("plane-run").onclick = () => (why || !series[1].length ? restart() : learn(!running));
+      $("plane-run").onclick = () => {
+        if (why || !series[1].length) restart();
+        else paused = running, learn(!running);
+      };
       $("plane-again").onclick = restart;
       $("plane-world").onchange = () => {
         now.world = $("plane-world").value, restart(), writeUrl();
@@ -274,11 +279,11 @@ panels.plane = (() => {
           now[name] = name === "steps" ? Math.floor(v) : v;
       }
       if (state.own) own = unpack(state.own);
-      if (views && before === JSON.stringify([now, own])) paint(), learn(!why);
+      if (views && before === JSON.stringify([now, own])) paint(), learn(!why && !paused);
       else restart();
     },
-    hide() { if (running) learn(false); },
-    paint,
+    hide() { rest(true); },
+    rest, paint,
     state: () => ({ world: now.world, left: now.left, right: now.right, steps: now.steps,
       rate: now.rate, noise: now.noise,
       fresh: now.fresh, l2: now.l2, broken: now.broken, own: own.length ? packed() : undefined }),
