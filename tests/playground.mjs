@@ -254,10 +254,14 @@ async function dream() {
   const shown = () => js("[...document.querySelectorAll('#chains canvas')]" +
     ".map((c) => c.toDataURL()).join()");
   await until("document.getElementById('chains').dataset.steps > 0");
+  await js(`(window.speeds = [], void new MutationObserver(() => speeds.push(
+    $("dream-speed").textContent)).observe($("dream-speed"), { childList: true }))`);
   const frames = new Set();
   for (let k = 0; k < 4; k++) frames.add(await shown()), await sleep(300);
   check("dreams: frames change", frames.size === 4, frames.size);
   await until("document.getElementById('chains').dataset.steps >= 320", 90);
+  const blinks = (await js("speeds")).map((s) => /second/.test(s) ? 1 : 0).join("");
+  check("dreams: their speed, once it is known, stays", /^0*1{40,}$/.test(blinks), blinks);
   console.log(`dreams: ${await data("rate")} steps of ten chains a second`);
   const names = await js("[...document.querySelectorAll('#chains figcaption')]" +
     ".map((c) => c.textContent.split(' ')[0])");
@@ -331,6 +335,17 @@ async function plane() {
   check("the plane: begun again, nothing is left of the curve before",
     await js("drawn.every((x) => x.every((v, k) => v === k + 1))"),
     await js("JSON.stringify(drawn.find((x) => x.some((v, k) => v !== k + 1)))"));
+  await click("plane-run"), await sleep(200);
+  await js(`(() => {                              /* as if it had learned for long */
+    const { tell } = [...worker("plane").asked.values()].filter((asked) => asked.tell).at(-1);
+    const facts = Array.from({ length: 200000 }, (_, k) => [1000 + (k >> 1), 1, 1, 0, 1]);
+    const view = { density: [], best: Array(4096).fill(0), sure: [], dream: [], likely: 0 };
+    tell({ facts, views: [view, view], stopped: [], ms: 1, updates: 1e5 });
+  })()`);
+  const x = await js("drawn.at(-1)");
+  check("the plane: of 100,000 updates the curve is drawn from every 64th",
+    x.length > 90 && x.length <= 200 && x.every((v) => v % 64 === 0) && x.at(-1) > 98000,
+    x.join(" "));
   await js("document.querySelector('[data-break=rate]').click()");
   await until("document.getElementById('plane').dataset.stopped", 90);
   check("the plane: a rate 30 times too high diverges",

@@ -27,6 +27,7 @@ panels.plane = (() => {
     running = false, paused = false, round = 0;
   let points = new Float32Array(0), truth = NaN, views = null, cursor = null, why = "";
   let series = [[], []];                          /* ce, f(data) - f(dream), residual */
+  let updates = 0, every = 1;                     /* made; of how many one is in the series */
 
   const plan = () => worker("plane").ask("plan",
     { ...now, left: ways.indexOf(now.left), right: ways.indexOf(now.right) });
@@ -60,7 +61,7 @@ panels.plane = (() => {
 
   async function restart() {
     const mine = ++round;
-    series = [[], []], why = "", paused = false, controls();
+    series = [[], []], updates = 0, every = 1, why = "", paused = false, controls();
     if (!can()) {
       points = Float32Array.from(own), views = null, running = false, controls(), paint();
       worker("plane").ask("learn", { on: false });
@@ -82,15 +83,20 @@ panels.plane = (() => {
   }
   /* While nobody looks; what the visitor has paused, or has diverged, stays so. */
   function rest(yes) { if (!paused && !why && running === yes) learn(!yes); }
-  function show({ facts, views: seen, stopped, ms, updates }) {
+  function show({ facts, views: seen, stopped, ms, updates: more }) {
     views = seen;
-    facts.forEach((f, k) => series[k % 2].push({
-      t: f[0], ce: f[1], right: f[2], gap: f[3], residual: f[4] }));
+    facts.forEach(([t, ce, , gap, residual], k) => {
+      updates = t;
+      if (t % every === 0) series[k % 2].push({ t, ce, gap, residual });
+    });
+    while (series[1].length > 2000) {             /* in an hour there are 300,000 */
+      every *= 2;
+      series = series.map((all) => all.filter(({ t }) => t % every === 0));
+    }
     if (stopped.length) why = stopped.find((s) => s) ?? "stopped", running = false, controls();
-    const last = series[1].at(-1);
-    if (last) {
-      const speed = updates ? `, ${(1000 * updates / ms).toFixed(0)} a second` : "";
-      status(why ? why.replace("train_step: d", "D") : `${last.t} updates${speed}`, why);
+    if (updates) {
+      const speed = more ? `, ${(1000 * more / ms).toFixed(0)} a second` : "";
+      status(why ? why.replace("train_step: d", "D") : `${updates} updates${speed}`, why);
     }
     paint();
   }
@@ -136,8 +142,7 @@ panels.plane = (() => {
         dot(below, points[i], points[i + 1], 5, css(palette[points[i + 2]]), css(paper));
       if (cursor && document.activeElement === $("plane-class-" + k))
         dot(below, cursor[0], cursor[1], 8, "transparent", css(ink));
-      const last = series[k].at(-1);
-      $("plane-facts-" + k).textContent = view && last
+      $("plane-facts-" + k).textContent = view && updates
         ? `mean log p ${view.likely < -99 ? "below \u221299" : number(view.likely, 2)}` +
           (Number.isFinite(truth) ? `, truth ${number(truth, 2)}` : "")
         : "";
@@ -145,7 +150,7 @@ panels.plane = (() => {
     curves();
   }
   function curves() {
-    const end = Math.max(100, series[1].at(-1)?.t ?? 0);
+    const end = Math.max(100, updates);
     const smooth = (list, name) => {             /* at most 200 points, each a mean */
       const every = Math.max(1, Math.ceil(list.length / 200)), x = [], y = [];
       for (let k = 0; k + every <= list.length; k += every) {
@@ -166,9 +171,9 @@ panels.plane = (() => {
     if (has("score")) chart($("plane-score"), {
       ...x, title: "noise that the slope does not explain", y0: .4,
       y1: 1.2, places: 2, curves: of("score", "residual").map((c) => ({ ...c, name: "" })) });
-    const last = series[1].at(-1), first = series[1][0];
-    if (last) Object.assign($("plane").dataset, {
-      updates: last.t, ce: smooth(series[1], "ce").y.at(-1),
+    const first = series[1][0];
+    if (first) Object.assign($("plane").dataset, {
+      updates, ce: smooth(series[1], "ce").y.at(-1),
       first: first.ce, likely: views?.[1].likely, alone: views?.[0].likely, stopped: why });
   }
 
@@ -220,7 +225,7 @@ panels.plane = (() => {
 
   async function knob(name, value) {
     now[name] = value, now.broken = undefined, controls(), writeUrl();
-    if (can() && series[1].length) {
+    if (can() && updates) {
       await plan();
       if (why) restart();
       else if (running) learn(true);
@@ -238,7 +243,7 @@ panels.plane = (() => {
       });
       $("plane-clear").onclick = () => { own = [], restart(), writeUrl(); };
       $("plane-run").onclick = () => {
-        if (why || !series[1].length) restart();
+        if (why || !updates) restart();
         else paused = running, learn(!running);
       };
       $("plane-again").onclick = restart;
