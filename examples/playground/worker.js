@@ -84,7 +84,8 @@ const jobs = {
   renew({ which }) { C.dream_fresh(which, 0); },
   dream({ on }, tell) {
     clearTimeout(chains.timer);
-    if (on) chains.last = chains.mark = performance.now(), chains.made = 0, chainStep(tell);
+    if (on) chains.last = chains.mark = performance.now(), chains.made = chains.speed = 0,
+      chainStep(tell);
   },
 
   /* ---- the plane ---- */
@@ -122,10 +123,10 @@ function chainStep(tell) {
   if (now - (chains.shownAt ?? 0) > 60) {
     chains.shownAt = now;
     must(C.dream_show(chains.clean), "dream");
-    const rate = now - chains.mark > 400 ? chains.made * 1000 / (now - chains.mark) : 0;
+    if (now - chains.mark > 400) chains.speed = chains.made * 1000 / (now - chains.mark);
     if (now - chains.mark > 3000) chains.mark = now, chains.made = 0;
     tell({ shown: copy(C.place(SHOWN), 10 * N), chance: copy(C.place(CHANCE), 100),
-      steps: chains.steps, rate, diverged: now - chains.ranAway < 3000 });
+      steps: chains.steps, rate: chains.speed, diverged: now - chains.ranAway < 3000 });
   }
   chains.timer = setTimeout(guarded, due > 0 ? 0 : 5, chainStep, tell);
 }
