@@ -271,6 +271,15 @@ async function dream() {
   check("dreams: at the end, chains are the digits they were asked for", right >= 8 && sure >= 8,
     names.join(" "));
   await pictures("dream");
+  await js(`(() => {
+    const asked = [...worker("chains").asked.values()].filter(({ tell }) => tell).at(-1);
+    const tell = asked.tell;
+    asked.tell = (told) => { window.dreamt = told.shown, tell(told); };
+  })()`);
+  const paper = (await until("window.dreamt && [...dreamt]", 10)).filter((v) => v < -.6);
+  const grain = Math.sqrt(paper.reduce((sum, v) => sum + (v + 1) ** 2, 0) / paper.length);
+  check("dreams: the last noise is taken off as jem_clean_desc does", grain < .09,
+    grain.toFixed(3));
   await rests("dream");
   await click("dream-run"), await sleep(400);
   const still = await shown();

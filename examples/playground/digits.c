@@ -255,9 +255,8 @@ PAGE(int, dream_show)(int clean) {
     wish w;
     pick(0, 0, chain, &w);                         /* all of them: only to fill in w */
     jem_tensor *x = jem_input(ctx, chain, CHAINS, 1, SIDE, SIDE);
-    if (clean && nets[0]->noise_hi > 0) {
-        jem_denoise_desc last = jem_denoise_desc_default();
-        last.steps = 1, last.step = 1, last.sigma_max = jem_fresh_desc_default().clean;
+    if (clean && nets[0]->noise_lo > 0) {
+        const jem_denoise_desc last = jem_clean_desc(jem_net_fresh(nets[0]).clean);
         jem_denoise(ctx, wished, &w, x, &last, NULL);
     }
     jem_read(x, shown);
