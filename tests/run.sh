@@ -210,6 +210,10 @@ smoke() {
         "train 582 582" "autograd 800 560" "own_energy 720 720" "own_net 640 640" \
         "tiny_jem 928 580" "worlds 1010 2213" "ways 900 820" "compose 1010 557" \
         "three_densities 820 893"
+    refused "attack examples/models/cifar10.safetensors" "not a network for digits"
+    refused "tiny_jem many" usage
+    refused "demo --updates many" "numbers from 1 on"
+    refused "compose_images --updates" usage
     # What the examples printed: the numbers that their texts promise.
     claim autograd "the curve is fitted" \
         '$1 == "step" { loss = $4 } END { exit !(loss < 0.02 && loss > 0) }'
@@ -267,6 +271,12 @@ folder() {
     rm -rf "$dir"
     mkdir -p "$dir/build"
     ln -s "$root/examples" "$dir/examples"
+}
+# refused COMMAND WHY: it ends with status 1 or 2, and says why.
+refused() { try "examples: $1 is refused" refuses "$1" "$2"; }
+refuses() {
+    (cd "$dir" && limited "$root/$BUILD/"$1 >refused.txt 2>&1)
+    case $? in 1 | 2) grep -q "$2" "$dir/refused.txt" ;; *) false ;; esac
 }
 claim() { try "claim: $1: $2" awk "$3" "$dir/$1.txt"; }
 pictures() { for picture; do try "picture: $picture" picture $picture; done; }

@@ -1,10 +1,15 @@
 /* The worlds of the lessons: their samples come from the density that they claim; a grid adds up to
-   Z. Films play, frame by frame. What a picture of shapes shows is told. With arguments FILE WIDTH
-   HEIGHT it looks at a picture instead: is it of that size, and is there something on it? (tests/run.sh asks, after it has run the examples.) */
+   Z. Films play, frame by frame. What a picture of shapes shows is told; a digit is found on any
+   paper. With arguments FILE WIDTH HEIGHT it looks at a picture instead: is it of that size, and is
+   there something on it? (tests/run.sh asks, after it has run the examples.) */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "test.h"
+#include "common.h"
 
+#define main hello_main
+#include "../examples/hello.c"
+#undef main
 #include "../examples/shapes.h"
 
 /* A count of pixels that are not like the one to their left: lines, dots, slopes; of 0 on blank
@@ -232,11 +237,54 @@ static void test_shapes(void) {
             CHECK(counts[k][v] > 8, "%s: %d of %d", factors[k].value[v], counts[k][v], SCENES);
 }
 
+/* A digit as someone would bring it: large, off the centre, in pencil on grey paper, or black on a
+   transparent sheet, as drawing programs save it. */
+static void test_hello(void) {
+    printf("a digit of one's own\n");
+    enum { ZOOM = 8, WIDE = 400, HIGH = 300, LEFT_EDGE = 150, UPPER_EDGE = 40 };
+    static unsigned char white[HIGH * WIDE], pencil[HIGH * WIDE], clear[HIGH * WIDE * 4];
+    static const char *const path = "build/test_hello.png";
+    float as_white[DIGIT_PIXELS], other[DIGIT_PIXELS];
+    double y_mass = 0, x_mass = 0, mass = 0;
+    int w = 0, h = 0;
+    digits d;
+    new_file n;
+    if (!CHECK(digits_load(DIGITS_PATH, &d), "digits")) return;
+    for (int k = 0; k < HIGH * WIDE; k++) {
+        const int row = (k / WIDE - UPPER_EDGE) / ZOOM, column = (k % WIDE - LEFT_EDGE) / ZOOM;
+        const int on = k / WIDE >= UPPER_EDGE && k % WIDE >= LEFT_EDGE && row < DIGIT &&
+                       column < DIGIT;
+        const float ink = on ? (d.test_x[14 * DIGIT_PIXELS + row * DIGIT + column] + 1) / 2 : 0;
+        white[k] = picture_byte(ink), pencil[k] = (unsigned char)(240.5f - 100 * ink);
+        clear[4 * k + 3] = white[k];
+    }
+    digits_free(&d);
+    CHECK(to_digit(white, WIDE, HIGH, as_white), "white on black");
+    for (int k = 0; k < DIGIT_PIXELS; k++) {
+        const double ink = ((double)as_white[k] + 1) / 2;
+        mass += ink, y_mass += ink * (k / DIGIT + .5), x_mass += ink * (k % DIGIT + .5);
+    }
+    CHECK(fabs(y_mass / mass - 14) < 0.1 && fabs(x_mass / mass - 14) < 0.1,
+          "its centre of mass is at %.2f, %.2f", y_mass / mass, x_mass / mass);
+    CHECK(to_digit(pencil, WIDE, HIGH, other), "in pencil");
+    CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "in pencil: off by %g",
+          largest_gap(as_white, other, DIGIT_PIXELS));
+    CHECK(picture__close(&n, path, picture__open(&n, path) &&
+                                   picture__png(n.f, clear, WIDE, HIGH, 4)), "a transparent sheet");
+    unsigned char *grey = picture_read(path, &w, &h);
+    if (CHECK(grey && w == WIDE && h == HIGH && to_digit(grey, w, h, other), "read again"))
+        CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "transparent: off by %g",
+              largest_gap(as_white, other, DIGIT_PIXELS));
+    stbi_image_free(grey), remove(path);
+    memset(white, 200, sizeof white);
+    CHECK(!to_digit(white, WIDE, HIGH, other), "paper without ink");
+}
+
 int main(int argc, char **argv) {
     if (argc == 4) return look_at(argv[1], atoi(argv[2]), atoi(argv[3]));
     printf("worlds: samples and densities agree\n");
     for (int k = 0; k < WORLDS; k++) test_world((world_kind)k);
     CHECK(world_find("spirals") == SPIRALS && world_find("nowhere") == WORLDS, "by name");
-    test_histogram(), test_film(), test_words(), test_shapes();
+    test_histogram(), test_film(), test_words(), test_shapes(), test_hello();
     return test_report();
 }
