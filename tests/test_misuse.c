@@ -167,11 +167,30 @@ static void test_half_made(void) {
     }
 }
 
+/* What a run needs at once, if it is more than the arena has in one piece, is asked for by itself. */
+static void test_large_run(void) {
+    printf("a gradient without memory\n");
+    int refused = 0, whole = 0;
+    for (long k = 1; !whole && k < 100; k++) {
+        counter c;
+        jem_ctx *ctx = open_ctx(&c);
+        jem_tensor *x = jem_zeros(ctx, 1, 16, 64, 64);
+        jem_tensor *y = jem_sum_image(ctx, jem_square(ctx, jem_tanh(ctx, jem_square(ctx, x))));
+        c.fail_at = c.calls + k;
+        const jem_status s = jem_grad(y, x);
+        whole = c.calls < c.fail_at, refused += s == JEM_NO_MEMORY;
+        CHECK(s == (whole ? JEM_OK : JEM_NO_MEMORY) && s == jem_error_status(ctx),
+              "allocation %ld: %s", k, jem_error(ctx));
+        close_ctx(ctx, &c, "a gradient");
+    }
+    CHECK(whole && refused > 1, "%d allocations", refused);
+}
+
 int main(void) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
     test_trainer(ctx), test_walks(ctx), test_null(ctx), test_escapes(ctx);
-    test_half_made();
+    test_half_made(), test_large_run();
     close_ctx(ctx, &count, "misuse");
     return test_report();
 }
