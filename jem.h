@@ -5092,7 +5092,7 @@ jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels
     for (int i = 0; anew && i < n; i++) {
         const int count = by_class ? b->capacity / b->classes : b->capacity;
         slot[i] = (by_class ? labels[i] * count : 0) + jem_rng_below(rng, count);
-        anew[i] = jem_rng_uniform(rng) < reinit;
+        anew[i] = jem_rng_uniform(rng) < reinit ? 1 : 0;
         if (anew[i]) jem_fill_uniform(b->ctx, rng, x + i * size, size, b->lo, b->hi);
         else memcpy(x + i * size, b->data + slot[i] * size, (size_t)size * sizeof(float));
     }
