@@ -106,6 +106,9 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
 int main(int argc, char **argv) {
     const int updates = is_quick(argc, argv) ? 20 : 1000;
     static float at[RUNS][MOST + 1], value[RUNS][MOST + 1];
+    static const char *const legend[RUNS] = {
+        "healthy", "rate x 30", "no noise", "one step", "L2 on f", "20 steps"
+    };
     curve curves[RUNS];
     char title[64];
     sheet s;
@@ -113,15 +116,11 @@ int main(int argc, char **argv) {
     if (!sheet_create(&s, 3, 2, 300, 280) || !panel_create(&p, &s)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
     for (int k = 0; k < RUNS && jem_ok(ctx); k++) {
-        curve c = { "", runs[k].colour, at[k], value[k], 0, 2 };
+        curve c = { legend[k], runs[k].colour, at[k], value[k], 0, 2 };
         live(ctx, runs + k, updates, &p, &c, title);
         curves[k] = c;
         sheet_put(&s, k % 3, k / 3, &p, title);
     }
-    static const char *const legend[RUNS] = {
-        "healthy", "rate x 30", "no noise", "one step", "L2 on f", "20 steps"
-    };
-    for (int k = 0; k < RUNS && jem_ok(ctx); k++) curves[k].name = legend[k];
     if (jem_ok(ctx)) sheet_chart(&s, "f(data) - f(dream)", "updates", curves, RUNS, -6, 12);
     const int failed = report(ctx) || !sheet_close(&s, "build/pictures/break_it.png");
     plot_free(&p), jem_ctx_free(ctx);

@@ -97,7 +97,8 @@ static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed) {
 
 /* ---- dreaming -------------------------------------------------------------------------------- */
 
-/* Of the first chain of each class: noise, ten on the way, and without its last noise. */
+/* Of the first chain of each class: noise, ten on the way, the end without its last noise (which
+   no watch sees: it is taken afterwards). */
 static const int moments[SHOTS] = { 1, 20, 40, 60, 80, 110, 140, 180, 240, FROM_NOISE,
                                     FROM_NOISE + WALK, FROM_NOISE + WALK + 1 };
 

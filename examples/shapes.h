@@ -70,8 +70,8 @@ static inline void scene_draw(const scene *s, float *x) {
 
 /* What x shows: the nearest of all pictures, on a grid of places and sizes. Returns how much of x
    that explains, 1 - distance^2 / (distance from black)^2: above .9 if x was drawn by scene_draw; 0
-   or less if nothing is nearer than black, or if a picture of the other half is, too: there are two
-   shapes. Below SHAPE_SEEN x shows none of them. */
+   or less if nothing is nearer than black, or if one in the other half explains a twentieth: there
+   are two shapes. Below SHAPE_SEEN x shows none of them. */
 #define SHAPE_SEEN 0.67f
 static inline float scene_nearest(const float *x, scene *found) {
     enum { ROWS = 13, COLUMNS = 8, RADII = 4, ALL = 3 * ROWS * COLUMNS * RADII };
