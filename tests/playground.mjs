@@ -195,6 +195,18 @@ async function draw() {
   check("touch: one finger draws, whatever else lies on the glass",
     (await answer()).label === "1" && /ink=[^.]*(&|$)/.test(await js("location.hash")),
     await says("label") + " " + await js("location.hash"));
+  await click("clear");
+  const pen = (kind, y) => send("Input.dispatchMouseEvent", { type: "mouse" + kind,
+    x: left + .5 * width, y: top + y * height, pointerType: "pen", button: "left",
+    buttons: kind === "Released" ? 0 : 1, clickCount: 1 });
+  await touch("Start", [.9, .95]);
+  await pen("Pressed", .1);
+  for (let k = 1; k < 9; k++) await pen("Moved", .1 + .1 * k);
+  await pen("Released", .9), await touch("End");
+  await until("document.getElementById('label').dataset.label === '1'", 5), await sleep(200);
+  check("touch: a pen takes over from the palm, which leaves no mark",
+    (await answer()).label === "1" && /ink=[^.]*(&|$)/.test(await js("location.hash")),
+    await says("label") + " " + await js("location.hash"));
   await screen("", 1280, 900, false);
 }
 

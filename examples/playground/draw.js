@@ -91,7 +91,7 @@ panels.draw = (() => {
         }
         changed();
       },
-      up: lift,
+      up: (mistaken) => mistaken ? undo() : lift(),
     });
     pad.onkeydown = (event) => {
       if (browsers(event)) return;

@@ -141,16 +141,22 @@ function within(event, canvas) {
 }
 
 /* What a pointer draws in a canvas: down(event) where it begins (false: it does not), drag(event),
-   up(). One at a time, or a second finger, or the palm, would draw the same line from elsewhere. */
+   up(mistaken). One at a time, or a second finger, or the palm, would draw the same line from
+   elsewhere. A pen takes over from a palm that was there first, which was mistaken. */
 function draws(canvas, { down, drag, up }) {
-  let held;
+  let held, pen;
+  const lift = (mistaken) => { held = undefined, up?.(mistaken); };
   canvas.onpointerdown = (event) => {
-    if (event.button || held !== undefined || down(event) === false) return;
-    held = event.pointerId, event.preventDefault(), canvas.setPointerCapture(held);
+    const palm = held !== undefined && event.pointerType === "pen" && !pen;
+    if (event.button || (held !== undefined && !palm)) return;
+    if (palm) lift(true);
+    if (down(event) === false) return;
+    held = event.pointerId, pen = event.pointerType === "pen";
+    event.preventDefault(), canvas.setPointerCapture(held);
   };
   canvas.onpointermove = (event) => { if (event.pointerId === held) drag(event); };
   canvas.onpointerup = canvas.onpointercancel = canvas.onlostpointercapture = (event) => {
-    if (event.pointerId === held) held = undefined, up?.();
+    if (event.pointerId === held) lift(false);
   };
 }
 
