@@ -422,6 +422,17 @@ static void test_schedules(void) {
     s.warmup = 50;
     CHECK_CLOSE(jem_learning_rate(&s, 2, 24), 2 * 0.5 * (0.1 + 0.45 * (1 + cos(0.24 * pi))), 1e-6,
                 "cosine, warming up");
+    static const struct { int updates, warmup; } runs[] = { { 1500, 150 }, { 30000, 200 } };
+    for (int i = 0; i < 2; i++) {                  /* the recipe for a run of so many */
+        const int n = runs[i].updates, full = runs[i].warmup;
+        const jem_train_desc d = jem_train_desc_score(n);
+        CHECK_CLOSE(jem_learning_rate(&d.schedule, 1, full - 1) /
+                        jem_learning_rate(&d.schedule, 1, full / 2 - 1), 2, 0.05, "it warms up");
+        CHECK(jem_learning_rate(&d.schedule, 1, full) < jem_learning_rate(&d.schedule, 1, full - 1),
+              "then it falls");
+        CHECK_CLOSE(jem_learning_rate(&d.schedule, 1, n), 0.02, 1e-6, "to a fiftieth");
+        CHECK(d.cd_from == n / 4 * 3, "chains in the last quarter: from %d on", d.cd_from);
+    }
 }
 
 /* The definition of one update of one number, in double. */
@@ -613,6 +624,29 @@ static void test_unlabelled(jem_ctx *ctx) {
     CHECK(loss[1] > loss[0] + 1e-3f, "a penalty of nothing: %g, %g", (double)loss[0],
           (double)loss[1]);
     free(in.x);
+}
+
+/* The noise that a score was learned from, and the mean pixel of the first batch; else nothing. */
+static void test_remembered(jem_ctx *ctx) {
+    printf("what a network remembers of score matching\n");
+    for (int score = 0; score < 2; score++) {
+        data in = small_data();
+        double sum = 0;
+        for (int i = 0; i < IMAGES * SMALL; i++) sum += (double)in.x[i];
+        jem_train_desc d = small_training();
+        d.w_cd = 0, d.w_score = (float)score, d.noise_lo = 0.2f, d.noise_hi = 3;
+        jem_net *net = small_net(ctx, 1);
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        for (int step = 0; step < 2; step++) {
+            CHECK(jem_train_step(tr, in.x, in.labels, IMAGES).status == JEM_OK, "%s",
+                  jem_error(ctx));
+            CHECK(net->noise_lo == (score ? 0.2f : 0) && net->noise_hi == (score ? 3.0f : 0),
+                  "noise %g .. %g", (double)net->noise_lo, (double)net->noise_hi);
+            CHECK_CLOSE(net->mean, score ? sum / (IMAGES * SMALL) : 0, 0.0005, "its mean");
+            for (int i = 0; i < IMAGES * SMALL; i++) in.x[i] += 0.3f;
+        }
+        jem_trainer_free(tr), jem_net_free(net), free(in.x);
+    }
 }
 
 /* Cross-entropy has no weight, and is computed after the rest, in memory of its own. */
@@ -1048,6 +1082,7 @@ int main(void) {
     test_averages(ctx);
     test_trainer(ctx);
     test_unlabelled(ctx);
+    test_remembered(ctx);
     test_poor();
     test_evaluation(ctx);
     test_changes(ctx);

@@ -127,7 +127,11 @@ static void test_temperature(jem_ctx *ctx) {
         const double best = golden_temperature[i].v[0];
         CHECK_CLOSE(jem_fit_temperature(net, p.f, p.labels, N), best, 1e-5 * best, "case %d", i);
     }
-    const predictions p = made_predictions(1);
+    const predictions p = made_predictions(3);
+    const double near = (double)jem_fit_temperature(net, p.f, p.labels, N);
+    float far[N * CLASSES];                        /* a number for all classes changes nothing */
+    for (int i = 0; i < N * CLASSES; i++) far[i] = p.f[i] + (i / CLASSES % 2 ? 1000.0f : -1000.0f);
+    CHECK_CLOSE(jem_fit_temperature(net, far, p.labels, N), near, 1e-3 * near, "logits far from 0");
     int best[N];
     for (int i = 0; i < N; i++) {                  /* always right: the colder the better */
         best[i] = 0;
