@@ -6044,9 +6044,10 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
     float q[JEM__QUANTILES];
     const jem__usual *u = jem__usual_read(net);
     const int n_q = jem__familiar_read(jem_net_meta(net, jem__familiar_key), q);
-    jem__seen *seen = !answers || n < 0 ? NULL
-                    : (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen);
-    const jem_status s = jem__see(net, "classify", x, n, NULL, seen);
+    const int good = answers && n >= 0;
+    jem__seen *seen = good ? (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen) : NULL;
+    const jem_status s = good && !seen ? JEM_NO_MEMORY
+                       : jem__see(net, "classify", x, n, NULL, seen);
     for (int i = 0; s == JEM_OK && i < n; i++) {
         jem_answer *a = answers + i;
         a->label = seen[i].label, a->probability = seen[i].p, a->log_density = seen[i].logp;

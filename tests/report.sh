@@ -136,14 +136,28 @@ fi
 status 0 "no time" "$unkind.safetensors" --minutes .00001 --out quick.html
 says "^5 of 10: .*, left out$"
 check "the page says so" grep -q "<li>Calibration: no time was left for it" quick.html
+refuses 1 "nosuch.safetensors: cannot be opened" $mnist --beside nosuch.safetensors --out none.html
+refuses 1 "nosuch.safetensors: cannot be opened" $mnist --judge nosuch.safetensors --out none.html
+check "no page then" sh -c '! ls | grep -q none.html'
 status 1 "no images" $mnist --data nowhere --n 10 --out dreams.html
 check "a page all the same" grep -q "<li>Accuracy: nowhere" dreams.html
-"$jem" report $mnist --n 5000 --out stopped.html >out 2>err &
-sleep 2
-kill -TERM $!
-wait $!
-check "stopped: status 143" test $? = 143
-check "stopped: nothing is left" sh -c '! ls | grep -q stopped'
+for signal in TERM:143 HUP:129; do
+    "$jem" report $mnist --n 5000 --out stopped.html >out 2>err &
+    sleep 2
+    kill -${signal%:*} $!
+    wait $!
+    check "stopped by ${signal%:*}: status ${signal#*:}" test $? = ${signal#*:}
+    check "stopped: nothing is left" sh -c '! ls | grep -q stopped'
+done
+# Temporary files that have no room, where one may put such a tmpfile before the system's.
+printf '#include <stdio.h>\nFILE *tmpfile(void) { return fmemopen(NULL, 300, "w+"); }\n' >full.c
+if [ "$(uname -s)" = Linux ] && ${CC:-cc} -D_GNU_SOURCE -shared -fPIC full.c -o full.so; then
+    export LD_PRELOAD="$PWD/full.so"
+    refuses 1 "full.html: is not written: temporary files" $mnist --n 4 --minutes .01 --out full.html
+    unset LD_PRELOAD
+    check "a page that is not whole is none" sh -c '! ls | grep -q full.html'
+else echo "SKIPPED temporary files without room"
+fi
 
 if command -v ${CHROMIUM:-chromium} >/dev/null 2>&1 ||
         (cd "$root" && tools/get_package.sh browser >/dev/null 2>&1); then

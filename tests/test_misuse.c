@@ -186,11 +186,126 @@ static void test_large_run(void) {
     CHECK(whole && refused > 1, "%d allocations", refused);
 }
 
+/* ---- no memory, at every place in the arena ---- */
+
+enum { IMAGES = 3, PIXELS = 12 };
+typedef struct subject {
+    jem_net *net;
+    jem_trainer *trainer;
+    jem_rng rng;
+    float x[IMAGES * PIXELS], known[IMAGES * PIXELS], out[IMAGES * PIXELS];
+    int labels[IMAGES];
+    unsigned char pixels[4 * PIXELS];
+} subject;
+
+static jem_status do_classify(subject *s) {
+    jem_answer a[IMAGES];
+    return jem_classify(s->net, s->x, IMAGES, a);
+}
+static jem_status do_logits(subject *s) { return jem_logits(s->net, s->x, IMAGES, s->out); }
+static jem_status do_calibrate(subject *s) { return jem_calibrate(s->net, s->x, IMAGES); }
+static jem_status do_accuracy(subject *s) {
+    const float right = jem_accuracy(s->net, s->x, s->labels, IMAGES);
+    return right < 0 ? jem_error_status(s->net->ctx) : JEM_OK;
+}
+static jem_status do_temperature(subject *s) {
+    const float t = jem_fit_temperature(s->net, s->x, s->labels, IMAGES);
+    return t < 0 ? jem_error_status(s->net->ctx) : JEM_OK;
+}
+static jem_status do_mass(subject *s) {
+    return jem_ood_score(s->net, JEM_OOD_MASS, NULL, s->x, IMAGES, s->out);
+}
+static jem_status do_rise(subject *s) {
+    return jem_ood_score(s->net, JEM_OOD_RISE, NULL, s->x, IMAGES, s->out);
+}
+static jem_status do_usual(subject *s) {
+    return jem_ood_score(s->net, JEM_OOD_USUAL, NULL, s->x, IMAGES, s->out);
+}
+static jem_status do_attack(subject *s) {
+    return jem_attack(s->net, s->x, s->labels, IMAGES, NULL, &s->rng, s->out, NULL);
+}
+static jem_status do_impute(subject *s) {
+    jem_ctx *ctx = s->net->ctx;
+    jem_impute_desc d = jem_impute_desc_default();
+    d.denoise.steps = d.walk.steps = 1;
+    jem_tensor *x = jem_input(ctx, s->x, IMAGES, 3, 2, 2);
+    return jem_impute(ctx, jem_logp, s->net, x, s->known, &d, &s->rng);
+}
+static jem_status do_sample(subject *s) { return jem_sample(s->net, 1, 1, 1, NULL, s->pixels); }
+static jem_status do_pixels(subject *s) {
+    jem_answer a;
+    return jem_classify_pixels(s->net, s->pixels, 4, 3, 4, NULL, &a, NULL);
+}
+static jem_status do_update(subject *s) {
+    return jem_train_step(s->trainer, s->x, s->labels, IMAGES).status;
+}
+static jem_status do_unlabelled(subject *s) {
+    return jem_train_step_semi(s->trainer, NULL, NULL, 0, s->x, IMAGES).status;
+}
+static const struct { const char *name; jem_status (*run)(subject *); } uses[] = {
+    { "classify", do_classify }, { "logits", do_logits }, { "calibrate", do_calibrate },
+    { "accuracy", do_accuracy }, { "temperature", do_temperature }, { "mass", do_mass },
+    { "rise", do_rise }, { "usual", do_usual }, { "attack", do_attack }, { "impute", do_impute },
+    { "sample", do_sample }, { "pixels", do_pixels }, { "update", do_update },
+    { "unlabelled update", do_unlabelled }
+};
+
+/* Refuses the arena another piece. */
+typedef struct pieces { counter count; int full, refused; } pieces;
+static void *piece_allocate(void *user, size_t bytes) {
+    pieces *p = (pieces *)user;
+    const int refuse = p->full && bytes >= JEM__CHUNK;
+    p->refused += refuse;
+    return refuse ? NULL : count_allocate(&p->count, bytes);
+}
+static void piece_release(void *user, void *memory) {
+    count_release(&((pieces *)user)->count, memory);
+}
+
+/* Its first piece is full but for some room: more of it, until that is enough. */
+static void test_full_arena(void) {
+    printf("answers and updates whose memory ends anywhere\n");
+    for (size_t k = 0; k < sizeof uses / sizeof *uses; k++) {
+        pieces p;
+        subject s;
+        jem_ctx_desc desc;
+        memset(&desc, 0, sizeof desc), memset(&p, 0, sizeof p), memset(&s, 0, sizeof s);
+        desc.threads = 1, desc.user = &p;
+        desc.allocate = piece_allocate, desc.release = piece_release;
+        jem_ctx *ctx = jem_ctx_create(&desc);
+        jem_convnet_desc d = jem_convnet_desc_default();
+        d.channels = 3, d.height = d.width = 2, d.classes = 2, d.layers = 1, d.widths[0] = 2;
+        s.net = jem_convnet_create(ctx, &d, 1), s.rng = jem_rng_seed(1);
+        for (int i = 0; i < IMAGES * PIXELS; i++) s.x[i] = 2 * jem_rng_uniform(&s.rng) - 1;
+        s.labels[1] = 1;
+        jem_train_desc how = jem_train_desc_score(100);
+        how.cd_from = 0, how.fresh.steps = 1, how.buffer_size = how.negatives = 2;
+        s.trainer = jem_trainer_create(s.net, &how);
+        const size_t most = JEM__CHUNK - 64;
+        size_t room = 0, refused = 0;
+        CHECK(do_calibrate(&s) == JEM_OK && uses[k].run(&s) == JEM_OK, "%s", jem_error(ctx));
+        for (p.refused = 1; p.refused && room < most; room += 64) {
+            const jem_mark mark = jem_begin(ctx);
+            CHECK(jem__push(ctx, JEM__CHUNK - room) != NULL, "%s", jem_error(ctx));
+            p.full = 1, p.refused = 0;
+            const jem_status got = uses[k].run(&s);
+            p.full = 0, refused += p.refused > 0;
+            CHECK(got == (p.refused ? JEM_NO_MEMORY : JEM_OK) && got == jem_error_status(ctx),
+                  "%s, room for %d: %d, %s", uses[k].name, (int)room, (int)got, jem_error(ctx));
+            jem_end(ctx, mark), jem_clear_error(ctx);
+        }
+        CHECK(refused > 10 && room < most, "%s: %d of %d", uses[k].name, (int)refused, (int)room);
+        CHECK(uses[k].run(&s) == JEM_OK, "%s, afterwards: %s", uses[k].name, jem_error(ctx));
+        jem_trainer_free(s.trainer), jem_net_free(s.net);
+        close_ctx(ctx, &p.count, uses[k].name);
+    }
+}
+
 int main(void) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
     test_trainer(ctx), test_walks(ctx), test_null(ctx), test_escapes(ctx);
-    test_half_made(), test_large_run();
+    test_half_made(), test_large_run(), test_full_arena();
     close_ctx(ctx, &count, "misuse");
     return test_report();
 }

@@ -517,10 +517,13 @@ static void report_section(card *r, const struct section *s) {
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-static void append(FILE *to, FILE *part) {
+/* 0: the part is not whole, for want of room where temporary files are, say. */
+static int append(FILE *to, FILE *part) {
     char some[4096];
     size_t n;
+    if (fflush(part) || ferror(part)) return 0;
     for (rewind(part); (n = fread(some, 1, sizeof some, part)) > 0;) fwrite(some, 1, n, to);
+    return !ferror(part);
 }
 
 static int write_page(const card *r, FILE *to) {
@@ -536,15 +539,19 @@ static int write_page(const card *r, FILE *to) {
     html_element(to, "h1", "", r->name);
     html_element(to, "p", "lead", r->lead);
     if (*r->accuracy) html_element(to, "p", "lead", r->accuracy);
-    fputs("<nav>\n", to), append(to, r->links);
-    fputs("<a href=\"#left-out\">What is not here</a></nav>\n", to), append(to, r->body);
+    fputs("<nav>\n", to);
+    int whole = append(to, r->links);
+    fputs("<a href=\"#left-out\">What is not here</a></nav>\n", to);
+    whole &= append(to, r->body);
     fputs("<section id=\"left-out\"><h2>What is not here</h2>\n", to);
-    if (ftell(r->left_out) > 0) fputs("<ul>\n", to), append(to, r->left_out), fputs("</ul>\n", to);
-    else fputs("<p>Nothing was left out of what jem report measures.</p>\n", to);
+    const int list = ftell(r->left_out) > 0;
+    fputs(list ? "<ul>\n" : "<p>Nothing was left out of what jem report measures.</p>\n", to);
+    whole &= append(to, r->left_out);
+    if (list) fputs("</ul>\n", to);
     fprintf(to, "</section>\n<footer>Made by jem report in %s on %s. Each command above prints the "
             "same numbers again, on any number of threads.</footer>\n</main></body></html>\n", took,
             date);
-    return !ferror(to);
+    return whole && !ferror(to);
 }
 
 /* What the sections need to know of the model; 0 and a line on stderr if it cannot be opened. */
@@ -608,12 +615,15 @@ static int report_make(card *r, const char *out) {
         strcpy(report_temp[0], page.temp), strcpy(report_temp[1], r->picture);
         strcpy(report_temp[2], r->second);
         signal(SIGINT, report_stopped), signal(SIGTERM, report_stopped);
+        if (signal(SIGHUP, report_stopped) == SIG_IGN) signal(SIGHUP, SIG_IGN);    /* nohup */
         for (int i = 0; i < SECTIONS; i++) r->planned += report_wants(r, &sections[i]);
         for (int i = 0; i < SECTIONS; i++)
             if (report_wants(r, &sections[i])) report_section(r, &sections[i]);
             else leave_out(r, &sections[i], sections[i].flags & OF_RUN ? "the model was given, not "
                            "the folder of its run" : "the file holds no replay buffer");
         ok = write_page(r, page.f);
+        if (!ok && !ferror(page.f))
+            errno = 0, page.wrong = "is not written: temporary files could not hold its parts";
     }
     ok = new_file_done(&page, out, ok);
     for (int k = 0; k < 3; k++) *report_temp[k] = 0;
@@ -672,6 +682,20 @@ static int find_model(card *r, const char *path, char *out, size_t size) {
     return 1;
 }
 
+/* What the command names besides must be there, before an hour of measuring goes by. */
+static int besides_open(const report_options *o) {
+    model m;
+    FILE *judge = *o->judge ? fopen(o->judge, "rb") : NULL;
+    if (*o->judge && !judge)
+        return fprintf(stderr, "jem report: %s: cannot be opened: %s\n", o->judge,
+                       strerror(errno)), 0;
+    if (judge) fclose(judge);
+    if (!*o->beside) return 1;
+    const int ok = model_open(&m, "jem report", o->beside, o->threads, JEM_FAST, o->max_memory);
+    model_close(&m);
+    return ok;
+}
+
 static int report_command(int argc, char **argv) {
     static options table;
     static report_options values;
@@ -687,7 +711,7 @@ static int report_command(int argc, char **argv) {
     if (read >= 0) return read;
     r.o = &values, r.began = now();
     if (!find_model(&r, words[0], out, sizeof out)) return 2;
-    return look_at_model(&r) ? report_make(&r, out) : 1;
+    return besides_open(&values) && look_at_model(&r) ? report_make(&r, out) : 1;
 }
 
 #endif
