@@ -205,10 +205,17 @@ check "they stay" test "$(sums)" = "${averaged:-none}"
 status 0 "then whole ones are asked for" train --resume step --sgld-lr .01
 check "they stay, too" test "$(sums)" = "${averaged:-none}"
 status 0 "a run without chains" train $small --widths 8,8 --iters 5 --p-x-weight 0 --out plain
+check "and so without pictures of them" sh -c '! ls plain | grep -q samples_'
+status 0 "a score alone" train $small --widths 8,8 --iters 5 --p-x-weight 0 --score-weight .01 \
+    --fresh-steps 5 --out dreams
+check "dreams all the same" sh -c 'ls dreams | grep -q samples_'
 check "has no f(x-)" sh -c 'tail -n 1 plain/log.csv | cut -d, -f8 | grep -qx ""'
 check "a run with them has" sh -c 'tail -n 1 step/log.csv | cut -d, -f8 | grep -q "[0-9]"'
 refuses 2 "batch-size 5: this run has 32" train --resume b --batch-size 5
 refuses 2 "is there already: --resume b" train --out b
+mkdir kept && cp b/best.safetensors kept && sums=$(md5sum kept/best.safetensors)
+refuses 2 "kept/best.safetensors is there already" train --out kept
+check "it stays" test "$sums" = "$(md5sum kept/best.safetensors)"
 status 0 "longer" train --resume d --iters 22
 says "22/22"
 status 0 "values again, spelled in other ways" train --resume d/last.safetensors --batch_size=32 \

@@ -195,11 +195,12 @@ static int lock_folder(run *r) {
     return complain(r, 1, r->o->out, ": another jem train is at work in this folder");
 }
 
-static int holds_a_run(const run *r) {
+static int holds(const run *r, const char *name) {
     char path[512];
     struct stat s;
-    return path_in(path, r, "last.safetensors") && !stat(path, &s);
+    return path_in(path, r, name) && !stat(path, &s);
 }
+static int holds_a_run(const run *r) { return holds(r, "last.safetensors"); }
 
 /* What stands around a path in a command that is printed, for a shell to take it as one word. */
 static const char *quote_of(const char *path) {
@@ -208,10 +209,14 @@ static const char *quote_of(const char *path) {
     return path[plain] && !strchr(path, '\'') ? "'" : "";
 }
 
-/* A new run takes an empty place. */
+/* A new run takes an empty place: not that of a network that somebody kept, either. */
 static int is_free(run *r) {
     char text[700];
-    if (team.rank || !holds_a_run(r)) return 1;
+    if (team.rank) return 1;
+    if (!holds_a_run(r))
+        return !holds(r, "best.safetensors") ||
+               complain(r, 2, r->o->out, "/best.safetensors is there already, and would be "
+                        "replaced: move it away, or take another --out DIR");
     snprintf(text, sizeof text, "/last.safetensors is there already: --resume %s%s%s continues it, "
              "--out DIR starts another", quote_of(r->o->out), r->o->out, quote_of(r->o->out));
     return complain(r, 2, r->o->out, text);
@@ -788,8 +793,8 @@ static int draw_dreams(run *r) {
 
 static int draw_samples(run *r) {
     const jem_buffer *b = jem_trainer_buffer(r->tr);
-    if (!b || r->update >= chains_from(r))
-        return !b || draw_images(r, b->data, b->capacity < 100 ? b->capacity : 100);
+    if (b && r->update >= chains_from(r))
+        return draw_images(r, b->data, b->capacity < 100 ? b->capacity : 100);
     return r->o->w_score <= 0 || draw_dreams(r);
 }
 
