@@ -149,6 +149,7 @@ status 0 "the same, stopped" train --dataset digits --iters 80 $small --stop-at 
 says "to go on: jem train --resume b"
 status 0 "in a folder with a blank" train --dataset digits --iters 80 $small --stop-at 1 --out "b c"
 says "to go on: jem train --resume 'b c'"
+refuses 1 "run DATA='it'.''s data' tools/get-data mnist" train --dataset mnist --data "it's data"
 status 0 "and resumed" train --resume b
 says "going on after update 40"
 check "80 = 40 + 40" same_run a b

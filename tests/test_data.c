@@ -453,6 +453,11 @@ static void test_folders(void) {
     put_png("split/test/c", "x.png", 3, 2, 1, p);
     refuses(ROOT "/split", "test", NULL, "split/test/c", "no such class");
 
+    make_folder(in("cars", ""));                   /* one class of them is called train */
+    put_png("cars/car", "1.png", 3, 2, 1, p);
+    put_png("cars/train", "1.png", 3, 2, 1, p);
+    if (loads(&d, ROOT "/cars", "train", NULL)) has_shape(&d, 2, 1, 2, 3, 2), data_free(&d);
+
     make_folder(in("few", ""));
     put_png("few/a", "1.png", 3, 2, 1, p);
     refuses(ROOT "/few", "test", NULL, "few", "left for testing");

@@ -508,6 +508,9 @@ def test_command():
                                stderr=subprocess.PIPE)
         check(alone.returncode == status and text in alone.stderr, "as a program, on " + name)
     check(os.path.exists(path("in.safetensors")), "the name of the file it writes")
+    result = run(good, out="in.pt")
+    check(result.returncode == 1 and "would replace it" in result.stderr and
+          open(path("in.pt"), "rb").read() == good, "the checkpoint itself: " + result.stderr)
     run(good, out="kept.safetensors")
     before = open(path("kept.safetensors"), "rb").read()
     run(good[:-10], out="kept.safetensors")

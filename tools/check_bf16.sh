@@ -10,8 +10,10 @@ for seed in 1 2 3; do
     for precision in exact bf16; do
         rm -rf "$build/bf16/$precision$seed"
         "$build/jem" train --dataset mnist --iters "$updates" --precision $precision --seed $seed \
-            --sigma .03 --print-every 5 --n-valid 500 --out "$build/bf16/$precision$seed" |
-            sed -n "\$s/^/$precision, seed $seed: /p"
+            --sigma .03 --print-every 5 --n-valid 500 --out "$build/bf16/$precision$seed" \
+            >"$build/bf16.log" 2>&1 || { tail -n 3 "$build/bf16.log"; exit 1; }
+        if grep "has no bf16" "$build/bf16.log"; then exit 1; fi       # it ran in fp32
+        echo "$precision, seed $seed: $(tail -n 1 "$build/bf16.log")"
     done
 done
 "$build/runs_chart" "$build/bf16.png" "MNIST: cross-entropy, three seeds each" ce \

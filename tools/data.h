@@ -125,15 +125,30 @@ static inline int data__fail(data__job *job, const char *format, ...) {
     return 0;
 }
 
+/* A path in a command that is printed, for a shell to take it as one word. */
+static inline const char *data_quoted(const char *path, char to[DATA__PATH]) {
+    const size_t plain = strspn(path, "abcdefghijklmnopqrstuvwxyz" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                      "0123456789._-/+,:@%=");
+    size_t n = 0;
+    if (!path[plain] && plain) return path;
+    for (to[n++] = '\''; *path && n < DATA__PATH - 6; path++)
+        if (*path == '\'') memcpy(to + n, "'\\''", 4), n += 4;
+        else to[n++] = *path;
+    to[n++] = '\'', to[n] = 0;
+    return to;
+}
+
 /* A bad file or folder: with what to do about it, where that is known. */
 static inline int data__bad(data__job *job, const char *path, const char *reason) {
     const struct data__known *k = job->known;
     const char *root = job->desc.root;
     const int other = root && strcmp(root, "data");
+    char word[DATA__PATH];
     if (!k) return data__fail(job, "%s: %s", path, reason);
     if (k->source) return data__fail(job, "%s: %s (unpack %s there)", path, reason, k->source);
     return data__fail(job, "%s: %s (run %s%s%stools/get-data %s)", path, reason,
-                      other ? "DATA=" : "", other ? root : "", other ? " " : "", k->name);
+                      other ? "DATA=" : "", other ? data_quoted(root, word) : "",
+                      other ? " " : "", k->name);
 }
 static inline int data__no_memory(data__job *job, const char *path) {
     return data__fail(job, "%s: no memory for it", path);
@@ -645,7 +660,7 @@ static inline int data__look(data__job *job, const char *path, const unsigned ch
     if (!stbi_info_from_memory(bytes, (int)size, &w, &h, &channels))
         return data__fail(job, "%s: is not a picture that can be read: %s", path,
                           stbi_failure_reason());
-    if (w < 1 || h < 1 || (size_t)w > (10000 * size + 65536) / (size_t)h)
+    if (w < 1 || h < 1 || (double)w * h > 1e4 * (double)size + 65536)
         return data__bad(job, path, "is damaged: it says that it holds more than it does");
     const double most = job->desc.picture_mb > 0 ? job->desc.picture_mb : 100;
     const int deep = stbi_is_16_bit_from_memory(bytes, (int)size) ? 2 : 1;
@@ -909,9 +924,20 @@ static inline int data__load_items(data__job *job, const data__item *items, int 
     return 1;
 }
 
+/* Whether there are folders train and test; but a class may be called train, and holds pictures. */
+static inline int data__halves(data__job *job, const char *folder) {
+    char train[DATA__PATH];
+    data__names inside = { NULL, 0 };
+    if (data__kind_in(folder, "train") != 'd') return 0;
+    if (data__kind_in(folder, "test") == 'd' || !data__path(train, folder, "train")) return 1;
+    const int halves = !data__list(job, train, 'd', &inside) || inside.n > 0;
+    data__names_free(&inside);
+    return halves;
+}
+
 static inline int data__load_folders(data__job *job, const char *folder) {
     char half[DATA__PATH];
-    const int halves = data__kind_in(folder, "train") == 'd';
+    const int halves = data__halves(job, folder);
     data__names classes = { NULL, 0 }, mine = { NULL, 0 };
     data__item *items = NULL;
     int n = 0, ok;

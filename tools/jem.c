@@ -11,6 +11,7 @@
    interrupted. */
 #if !defined(_WIN32) && !defined(_XOPEN_SOURCE)
 #define _XOPEN_SOURCE 600                          /* clock_gettime, isatty, sigaction, fsync */
+#define _DARWIN_C_SOURCE                           /* how much memory there is, on macOS */
 #endif
 #define JEM_IMPLEMENTATION
 #include "../jem.h"

@@ -202,23 +202,16 @@ static int holds(const run *r, const char *name) {
 }
 static int holds_a_run(const run *r) { return holds(r, "last.safetensors"); }
 
-/* What stands around a path in a command that is printed, for a shell to take it as one word. */
-static const char *quote_of(const char *path) {
-    const size_t plain = strspn(path, "abcdefghijklmnopqrstuvwxyz" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                      "0123456789._-/+,:@%=");
-    return path[plain] && !strchr(path, '\'') ? "'" : "";
-}
-
 /* A new run takes an empty place: not that of a network that somebody kept, either. */
 static int is_free(run *r) {
-    char text[700];
+    char text[1200], word[DATA__PATH];
     if (team.rank) return 1;
     if (!holds_a_run(r))
         return !holds(r, "best.safetensors") ||
                complain(r, 2, r->o->out, "/best.safetensors is there already, and would be "
                         "replaced: move it away, or take another --out DIR");
-    snprintf(text, sizeof text, "/last.safetensors is there already: --resume %s%s%s continues it, "
-             "--out DIR starts another", quote_of(r->o->out), r->o->out, quote_of(r->o->out));
+    snprintf(text, sizeof text, "/last.safetensors is there already: --resume %s continues it, "
+             "--out DIR starts another", data_quoted(r->o->out, word));
     return complain(r, 2, r->o->out, text);
 }
 
@@ -1389,8 +1382,9 @@ static int train_command(int argc, char **argv) {
         ok = log_open(&r, r.update) && (r.update || save(&r)) && train(&r);
         if (isatty(1) && r.shown > 0 && r.update < r.total) printf("\n");
         if (ok && r.update < r.total) {
-            printf("stopped after update %d; to go on: jem train --resume %s%s%s\n", r.update,
-                   quote_of(values.out), values.out, quote_of(values.out));
+            char word[DATA__PATH];
+            printf("stopped after update %d; to go on: jem train --resume %s\n", r.update,
+                   data_quoted(values.out, word));
             r.status = train_signal ? 128 + train_signal : 0;
         } else if (ok) {
             signal(SIGINT, SIG_DFL), signal(SIGTERM, SIG_DFL);     /* all is saved */

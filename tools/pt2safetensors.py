@@ -584,6 +584,8 @@ def write(path, tensors, meta):
         except OSError:
             pass
         raise
+    if os.name == "nt":                         # there, folders are not opened
+        return
     folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
     try:
         os.fsync(folder)                        # the new name, too
@@ -592,6 +594,8 @@ def write(path, tensors, meta):
 
 
 def convert(options):
+    if os.path.exists(options.out) and os.path.samefile(options.checkpoint, options.out):
+        raise Bad("the result would replace it: name another file")
     state, buffer = state_dict(read(options.checkpoint))
     if options.no_buffer:
         buffer = None

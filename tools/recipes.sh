@@ -65,6 +65,7 @@ costs() {
             END { if (long > short) print short - (long - short) / 10, (long - short) / 200 }'
 }
 
+rm -f "$dir/failed"
 rows | while IFS='|' read -r name options; do
     work=${name#"${name%?}"} name=${name%"*"}
     case " preset ${ROWS:-$name} " in *" $name "*) ;; *) continue ;; esac
@@ -79,7 +80,12 @@ rows | while IFS='|' read -r name options; do
             awk 'NF == 5 && $2 + $1 * $3 > $4 { print int(($2 + $1 * $3 - $4) / $5) }' >"$length"
     else cp "$first" "$length"
     fi
-    if [ ! -s "$length" ]; then echo "$name: failed"; tail -n 3 "$dir/try.log"; continue; fi
+    if [ ! -s "$length" ]; then
+        echo "$name: failed"
+        tail -n 3 "$dir/try.log"
+        touch "$dir/failed"
+        continue
+    fi
     echo "$name, $(cat "$length") updates"
     # shellcheck disable=SC2086
     SEEDS=${SEEDS:-1 2} KEPT=$data-$name sh tools/seeds.sh "$dataset" "$@" $options \
@@ -108,4 +114,4 @@ rows | while IFS='|' read -r name options; do
             END { print "| " name " | " updates " |" right " |" nll " | " substr(seen, 3) " |" \
                 back " |" }' "$dir/$data-$name.txt"
 done
-true
+[ ! -e "$dir/failed" ]
