@@ -673,7 +673,7 @@ JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
 /* A sample made from nothing: N(mean, denoise.sigma_max^2), denoised, then walked as chains are in
    training, which puts right what the first part got wrong, then freed of the last noise, at most
    `clean`: twice the least that the density was learned at. x is a leaf; what it holds does not
-   matter. jem_net_fresh says what suits a network. */
+   matter. A watch stops the part that it watches. jem_net_fresh says what suits a network. */
 typedef struct jem_fresh_desc {
     float lo, hi;                                  /* lo < hi: begins as U(lo,hi) instead: 0, 0 */
     float mean;                                    /* of the data's pixels: 0. See jem_net.mean */
@@ -694,7 +694,8 @@ typedef struct jem_buffer {
     int *visits;                                   /* walks since a chain began; -1: it has not */
     float lo, hi;                                  /* chains begin as U(lo,hi): -1, 1 */
 } jem_buffer;
-/* All chains start as U(-1,1); jem_buffer_restart: as U(lo,hi), now and from now on. */
+/* All chains start as U(-1,1); jem_buffer_restart: as U(lo,hi), now and from now on (a trainer's,
+   which resumes, has the restart_lo and restart_hi of its desc). */
 JEM_API jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int height,
                                       int width, int classes, jem_rng *rng);
 JEM_API void jem_buffer_free(jem_buffer *buffer);
@@ -728,7 +729,8 @@ typedef struct jem_mcmc_desc {
 JEM_API jem_mcmc_desc jem_mcmc_desc_default(void);
 /* Each image of the leaf x is a chain of its own. accepted (may be NULL): [n], the share of its
    proposals that a chain took. In many dimensions the best step takes .23 of them with leapfrog 0,
-   .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013). */
+   .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013). If logp fails, x may
+   be left as a proposal. */
 JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                             const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
 /* Replica exchange, for modes that no chain walks between (Swendsen & Wang 1986; Geyer 1991): image
@@ -747,7 +749,8 @@ typedef struct jem_ais_desc {
     jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 steps of .1 */
 } jem_ais_desc;
 typedef struct jem_ais_result {
-    double log_z, error;                           /* error: one standard deviation of log_z */
+    double log_z, error;                           /* one standard deviation of log_z; of a single
+                                                      chain it is not known: HUGE_VAL */
     double chains;                                 /* so many count; below 10: take more levels */
 } jem_ais_result;
 JEM_API jem_ais_desc jem_ais_desc_default(void);
@@ -776,8 +779,9 @@ typedef struct jem_optim jem_optim;
 JEM_API jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc);
 JEM_API void jem_optim_free(jem_optim *opt);
 /* Updates the net's parameters from their gradients, which stay as they are (if clipped, scaled).
-   grad_norm (may be NULL) receives their norm before clipping. If that is not finite, or above
-   1e18, the result is JEM_DIVERGED, and nothing changes. */
+   grad_norm (may be NULL) receives their norm before clipping. If that and what weight decay adds
+   is not finite, or above 1e18, the result is JEM_DIVERGED, and nothing changes; nor does it after
+   an error that the context still has. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
 /* on = 1: puts the averaged weights (ema) into the net and sets the trained ones aside. on = 0:
    puts the trained ones back, as jem_optim_step also does. Swaps values, not gradients. */
@@ -822,7 +826,7 @@ typedef struct jem_train_desc {
     float input_noise;                             /* std of the noise added to data: .03 */
     /* Either > 0: cross-entropy has images of its own, a share label_wide with all noise levels of
        score matching, the rest with noise of std U(0, label_noise): 0, 0. What knows classes in
-       noise makes samples by class, and better ones. */
+       noise makes samples by class, and better ones. Not with w_cd_class. */
     float label_noise, label_wide;
     float noise_lo, noise_hi;                      /* score matching's noise levels: .12, 2 */
     int cd_from;                                   /* the first update with chains: 0 */
@@ -862,11 +866,12 @@ typedef struct jem_stats {
 } jem_stats;
 
 typedef struct jem_trainer jem_trainer;
-/* The trainer does not own the net. */
+/* The trainer does not own the net, and is freed before it. */
 JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc);
 JEM_API void jem_trainer_free(jem_trainer *tr);
-/* One update from n labelled images x[n][c][h][w], labels 0..classes-1. If status is an error, the
-   trainable parameters are unchanged. */
+/* One update from n labelled images x[n][c][h][w], labels 0..classes-1, in random order: the first
+   of a batch get other noise than the last. If status is an error, the trainable parameters are
+   unchanged. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* The same with separate images for p(x), which need no labels. n may be 0. */
 JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
@@ -4547,37 +4552,46 @@ static jem_tensor *jem__accumulate(jem_ctx *ctx, jem_tensor *sum, float weight, 
     return sum ? jem_add(ctx, sum, term) : term;
 }
 
-jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, const int *labels,
-                     jem_tensor *x_data, jem_tensor *x_sample, const int *sample_labels,
-                     jem_loss_terms *terms) {
-    JEM__ZEROED(jem_loss_terms, t);
-    if (terms) *terms = t;
-    if (!net || !w) return NULL;
+/* The sum of those terms that have a weight and what they need, or NULL. */
+static jem_tensor *jem__loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x,
+                             const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
+                             const int *sample_labels, jem_loss_terms *t) {
     jem_ctx *ctx = net->ctx;
     jem_tensor *sum = NULL, *logp_sample = NULL, *cd_class = NULL;
-    t.logits = jem_forward(net, x, 1);
-    if (t.logits && labels) t.ce = jem_cross_entropy(ctx, t.logits, labels);
-    jem_tensor *logp = jem__logp(net, x_data ? jem_forward(net, x_data, 1) : t.logits);
-    t.f_data = jem_mean(ctx, logp);
+    t->logits = jem_forward(net, x, 1);
+    if (t->logits && labels) t->ce = jem_cross_entropy(ctx, t->logits, labels);
+    jem_tensor *logp = jem__logp(net, x_data ? jem_forward(net, x_data, 1) : t->logits);
+    t->f_data = jem_mean(ctx, logp);
     if (x_sample) {
         jem_tensor *logits = jem_forward(net, x_sample, 1);
         logp_sample = jem__logp(net, logits);
-        t.f_sample = jem_mean(ctx, logp_sample);
-        if (t.logits && labels && sample_labels && w->cd_class != 0) {
-            jem_tensor *joint = jem__joint(net, t.logits, labels);
+        t->f_sample = jem_mean(ctx, logp_sample);
+        if (t->logits && labels && sample_labels && w->cd_class != 0) {
+            jem_tensor *joint = jem__joint(net, t->logits, labels);
             cd_class = jem_contrastive(ctx, joint, jem__joint(net, logits, sample_labels));
         }
     }
-    sum = jem__accumulate(ctx, sum, w->ce, t.ce);
-    sum = jem__accumulate(ctx, sum, w->cd, jem_sub(ctx, t.f_sample, t.f_data));
+    sum = jem__accumulate(ctx, sum, w->ce, t->ce);
+    sum = jem__accumulate(ctx, sum, w->cd, jem_sub(ctx, t->f_sample, t->f_data));
     sum = jem__accumulate(ctx, sum, w->cd_class, cd_class);
     for (int i = 0; i < 2 && w->energy_l2 > 0; i++)
         sum = jem__accumulate(ctx, sum, w->energy_l2,
                               jem_mean(ctx, jem_square(ctx, i ? logp_sample : logp)));
+    return sum;
+}
+static jem_tensor *jem__loss_sum(jem_ctx *ctx, jem_tensor *sum) {
     if (jem_ok(ctx) && !sum)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "loss: no term of it has a weight and what it needs");
-    if (terms) *terms = t;
     return jem_ok(ctx) ? sum : NULL;
+}
+jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, const int *labels,
+                     jem_tensor *x_data, jem_tensor *x_sample, const int *sample_labels,
+                     jem_loss_terms *terms) {
+    JEM__ZEROED(jem_loss_terms, t);
+    jem_tensor *sum = net && w ? jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t)
+                               : NULL;
+    if (terms) *terms = t;
+    return net && w ? jem__loss_sum(net->ctx, sum) : NULL;
 }
 
 /* ---- noise ----------------------------------------------------------------------------------- */
@@ -5076,30 +5090,36 @@ static int jem__drawn_again(const int *slot, int i, int n) {
     return k < n;
 }
 
+/* visits: of each chain; of a slot that is drawn twice, one may restart. */
+static void jem__buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels, float reinit,
+                             float *x, int *slot, int *visits) {
+    const ptrdiff_t size = jem__buffer_image(b);
+    for (int i = 0; i < n; i++, x += size) {
+        const int count = labels ? b->capacity / b->classes : b->capacity;
+        slot[i] = (labels ? labels[i] * count : 0) + jem_rng_below(rng, count);
+        const int anew = jem_rng_uniform(rng) < reinit;
+        visits[i] = anew ? 0 : b->visits[slot[i]];
+        if (anew) jem_fill_uniform(b->ctx, rng, x, size, b->lo, b->hi);
+        else memcpy(x, b->data + slot[i] * size, (size_t)size * sizeof *x);
+    }
+    for (int i = 0; i < n; i++)
+        if (visits[i] == 0 && !jem__drawn_again(slot, i, n)) b->visits[slot[i]] = 0;
+}
 jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels, float reinit,
                            float *x, int *slot) {
     if (!b) return JEM_BAD_ARGUMENT;
     if (!rng || n < 0 || !x || !slot)
         return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_draw: %d chains, or NULL", n);
-    const ptrdiff_t size = jem__buffer_image(b);
     const int by_class = labels && b->classes > 0;
     for (int i = 0; by_class && i < n; i++)
         if (labels[i] < 0 || labels[i] >= b->classes)
             return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_draw: label %d of %d is not in "
                              "0..%d", labels[i], i, b->classes - 1);
     const jem_mark mark = jem_begin(b->ctx);
-    char *anew = (char *)jem__push(b->ctx, (size_t)n + 1);
-    for (int i = 0; anew && i < n; i++) {
-        const int count = by_class ? b->capacity / b->classes : b->capacity;
-        slot[i] = (by_class ? labels[i] * count : 0) + jem_rng_below(rng, count);
-        anew[i] = jem_rng_uniform(rng) < reinit ? 1 : 0;
-        if (anew[i]) jem_fill_uniform(b->ctx, rng, x + i * size, size, b->lo, b->hi);
-        else memcpy(x + i * size, b->data + slot[i] * size, (size_t)size * sizeof(float));
-    }
-    for (int i = 0; anew && i < n; i++)
-        if (anew[i] && !jem__drawn_again(slot, i, n)) b->visits[slot[i]] = 0;
+    int *visits = (int *)jem__push(b->ctx, (size_t)n * sizeof *visits);
+    if (visits) jem__buffer_draw(b, rng, n, by_class ? labels : NULL, reinit, x, slot, visits);
     jem_end(b->ctx, mark);
-    return anew ? JEM_OK : b->ctx->status;
+    return visits ? JEM_OK : b->ctx->status;
 }
 
 jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x) {
@@ -5207,12 +5227,20 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
     return JEM_OK;
 }
 
+/* log U(0,1). If a draw of 24 bits is 0, the next one has the bits behind them; or a proposal could
+   be taken whose chance is nothing. */
+static double jem__log_uniform(jem_rng *rng) {
+    double unit = 1, u = (double)jem_rng_uniform(rng);
+    for (; !(u > 0) && unit > 1e-200; u = (double)jem_rng_uniform(rng)) unit /= 16777216;
+    return log(unit * u);
+}
+
 /* Neighbours in temperature, of every second pair: x and x' change places, or stay. */
 static void jem__mcmc_exchange(jem__mcmc *m, const jem_mcmc_desc *d, int step, jem_rng *rng) {
     for (int i = 0; i + 1 < m->n; i++) {
         const int k = i % d->temperatures;
         if ((k ^ step) & 1 || k == d->temperatures - 1) continue;
-        const double u = log((double)jem_rng_uniform(rng));
+        const double u = jem__log_uniform(rng);
         if (!(u < ((double)m->cool[i] - (double)m->cool[i + 1]) *
                   ((double)m->f[i + 1] - (double)m->f[i]))) continue;
         float *a[3] = { m->x + i * m->d, m->g + i * m->d, m->f + i };
@@ -5254,7 +5282,7 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
         for (int i = 0; i < m.n; i++) {            /* a gain that is NaN is refused */
             const ptrdiff_t at = i * m.d;
             const size_t bytes = (size_t)m.d * sizeof(float);
-            const double u = log((double)jem_rng_uniform(rng));
+            const double u = jem__log_uniform(rng);
             if (!(u < gain[i]) || !jem__finite(m.new_f[i])) continue;
             memcpy(m.x + at, m.new_x + at, bytes), memcpy(m.g + at, m.new_g + at, bytes);
             m.f[i] = m.new_f[i], m.took[i]++;
@@ -5298,7 +5326,8 @@ static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
         sum += e, squares = fma(e, e, squares);
     }
     r->log_z = top + log(sum / n), r->chains = sum * sum / squares;
-    r->error = sqrt(fmax(1 / r->chains - 1.0 / n, 0));     /* relative error of the mean */
+    r->error = n < 2 ? HUGE_VAL                            /* relative error of the mean */
+             : sqrt(fmax(1 / r->chains - 1.0 / n, 0));
 }
 
 jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
@@ -5424,11 +5453,12 @@ static void jem__optim_update(void *arg, int i) {
     jem_param_changed(p);
 }
 
-static float jem__grad_norm(const jem_optim *o) {
+static float jem__optim_norm(const jem_optim *o, int grad) {
     double sum = 0;
     for (int i = 0; i < o->count; i++) {
         const jem_param *p = o->moments[i].param;
-        for (ptrdiff_t j = 0; j < p->size; j++) sum += (double)p->grad[j] * (double)p->grad[j];
+        const float *v = grad ? p->grad : p->value;
+        for (ptrdiff_t j = 0; j < p->size; j++) sum += (double)v[j] * (double)v[j];
     }
     return (float)sqrt(sum);
 }
@@ -5437,12 +5467,14 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     if (!o) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = o->net->ctx;
     const char *const what = "optim";
-    if (!JEM__IN(lr, 0, 1e9)) return ctx->status;
+    if (ctx->status != JEM_OK || !JEM__IN(lr, 0, 1e9)) return ctx->status;
     jem_optim_average(o, 0);
-    const float norm = jem__grad_norm(o);
+    const float norm = jem__optim_norm(o, 1), shrink = o->desc.weight_decay;
+    const float decay = shrink > 0 ? shrink * jem__optim_norm(o, 0) : 0;
     if (grad_norm) *grad_norm = norm;
-    if (!jem__finite(norm) || norm > 1e18f)        /* beyond, its square would be infinite */
-        return jem__fail(ctx, JEM_DIVERGED, "optim: the gradient's norm is %g", (double)norm);
+    if (!(norm + decay <= 1e18f))                  /* beyond, its square would be infinite */
+        return jem__fail(ctx, JEM_DIVERGED, "optim: the gradient's norm is %g, weight decay's %g",
+                         (double)norm, (double)decay);
     if (o->desc.clip > 0 && norm > o->desc.clip)
         for (int i = 0; i < o->count; i++) {
             jem_param *p = o->moments[i].param;
@@ -5526,12 +5558,13 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     const jem_train_desc d = desc ? *desc : jem_train_desc_default();
     const double most = JEM__MOST;
     const char *const what = "trainer";
+    const int joint = d.w_cd_class > 0;            /* its data are those of cross-entropy */
     if (!(JEM__IN(d.lr, JEM__TINY, 1e9) && JEM__IN(d.w_ce, 0, most) && JEM__IN(d.w_cd, 0, most) &&
           JEM__IN(d.w_cd_class, 0, most) && JEM__IN(d.w_score, 0, most) &&
           JEM__IN(d.w_kl, 0, most) && JEM__IN(d.entropy, 0, most) &&
           JEM__IN(d.energy_l2, 0, most) && JEM__IN(d.sam, 0, d.w_score > 0 ? 0 : most) &&
-          JEM__IN(d.input_noise, 0, most) && JEM__IN(d.label_noise, 0, most) &&
-          JEM__IN(d.label_wide, 0, 1) && JEM__IN(d.noise_lo, JEM__TINY, most) &&
+          JEM__IN(d.input_noise, 0, most) && JEM__IN(d.label_noise, 0, joint ? 0 : most) &&
+          JEM__IN(d.label_wide, 0, !joint) && JEM__IN(d.noise_lo, JEM__TINY, most) &&
           JEM__IN(d.noise_hi, d.noise_lo, most) && JEM__IN(d.cd_from, 0, INT32_MAX) &&
           JEM__IN(d.negatives, 0, INT32_MAX) && JEM__IN(d.sgld.steps, d.w_kl > 0, INT32_MAX) &&
           JEM__IN(d.fresh.steps, 0, INT32_MAX) && JEM__IN(d.reinit, 0, 1) &&
@@ -5713,12 +5746,13 @@ static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tenso
     if (jem__breed_some(tr, n) != JEM_OK) return NULL;
     float *x = (float *)jem__push(ctx, (size_t)(n * jem__buffer_image(tr->buffer)) * sizeof(float));
     int *slot = (int *)jem__push(ctx, (size_t)n * sizeof(int));
-    if (!x || !slot) return NULL;
+    int *visits = (int *)jem__push(ctx, (size_t)n * sizeof(int));
+    if (!x || !slot || !visits) return NULL;
     for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, net->classes);
-    const float reinit = d->fresh.steps ? 0 : d->reinit;
-    if (jem_buffer_draw(tr->buffer, &tr->rng, n, labels, reinit, x, slot) != JEM_OK) return NULL;
+    jem__buffer_draw(tr->buffer, &tr->rng, n, labels, d->fresh.steps ? 0 : d->reinit, x, slot,
+                     visits);
     for (int i = 0; d->chain && i < n; i++)
-        d->chain(d->chain_user, &tr->rng, tr->buffer->visits[slot[i]], labels ? labels[i] : -1,
+        d->chain(d->chain_user, &tr->rng, visits[i], labels ? labels[i] : -1,
                  x + i * jem__buffer_image(tr->buffer));
     jem_tensor *t = jem__share(tr, x, n);
     jem_class_of of;
@@ -5796,15 +5830,14 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
         !(sample_labels = (int *)jem__push(ctx, (size_t)n_neg * sizeof(int)))) return NULL;
     jem_tensor *sample = chains ? jem__negatives(tr, n_neg, sample_labels, &terms->kl) : NULL;
     jem_tensor *labelled = b->n ? jem__labelled(tr, b->x, b->n) : NULL, *data = NULL;
-    if (b->apart || (own && chains)) data = jem__noisy(tr, b->x_data, b->n_data);
+    if (b->apart || (own && (chains || d->energy_l2 > 0)))
+        data = jem__noisy(tr, b->x_data, b->n_data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
-    if (!b->n && !chains && terms->score && !(d->energy_l2 > 0))
-        return jem_scale(ctx, terms->score, d->w_score);
     if (sample_labels) sample_labels += jem__first(tr, n_neg);
-    jem_tensor *loss = jem_loss(tr->net, &w, labelled, b->labels, data, sample, sample_labels,
-                                &terms->of);
-    if (loss) loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
-    return loss ? jem__accumulate(ctx, loss, d->w_score, terms->score) : NULL;
+    jem_tensor *loss = jem__loss(tr->net, &w, labelled, b->labels, data, sample, sample_labels,
+                                 &terms->of);
+    loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
+    return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
 
 /* All numbers of a network, on the tape, or NULL; and back. */
@@ -5825,7 +5858,7 @@ static void jem__restore_params(jem_net *net, const float *kept) {
    from w, it is about worst there. Weights and running statistics stay as they are. */
 static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss) {
     jem_net *net = tr->net;
-    const float norm = jem__grad_norm(tr->optim), share = tr->desc.sam / norm;
+    const float norm = jem__optim_norm(tr->optim, 1), share = tr->desc.sam / norm;
     const float *kept = jem__keep_params(net);
     if (!kept || !(norm > 0) || !jem__finite(norm)) return net->ctx->status;
     for (int i = 0; i < tr->optim->count; i++) {
@@ -7179,11 +7212,20 @@ typedef struct jem__arrays {
     int fill;
 } jem__arrays;
 
-static int jem__entry_finite(const jem_entry *e) {
-    int finite = 1;
-    for (size_t i = 0; finite && i < e->bytes; i += 4)
-        finite = jem__finite(jem__to_float(JEM_F32, (const unsigned char *)e->data + i));
-    return finite;
+enum { JEM__MANY = 1 << 30 };                      /* updates, visits: more would overflow */
+
+/* What training writes: finite numbers, second moments from 0 on, visits from -1 on. */
+static int jem__entry_good(const jem_entry *e) {
+    const int squares = !strncmp(e->name, "optim.v.", 8), whole = e->dtype == JEM_I32;
+    int good = 1;
+    for (size_t i = 0; good && (whole || e->dtype == JEM_F32) && i < e->bytes; i += 4) {
+        const unsigned char *at = (const unsigned char *)e->data + i;
+        const float x = whole ? 0 : jem__to_float(JEM_F32, at);
+        int32_t n = 0;
+        if (whole) memcpy(&n, at, 4);
+        good = jem__finite(x) && !(squares && x < 0) && n >= -1 && n <= JEM__MANY;
+    }
+    return good;
 }
 
 /* In a file this array must have its dtype and shape; but a float on its own may have any dtype and
@@ -7209,9 +7251,9 @@ static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int nd
         jem__put_list(&t, "()", ndim, shape);
         f->status = jem__fail(f->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in "
                               "the %s", f->where, name, is, f->kind);
-    } else if (!v->fill && e->dtype == JEM_F32 && !jem__entry_finite(e))
+    } else if (!v->fill && e->dtype == dtype && !jem__entry_good(e))
         f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" holds a number that is not "
-                              "finite", f->where, name);
+                              "finite, or cannot be there", f->where, name);
     else if (v->fill && e->dtype != dtype)
         *(float *)data = jem__to_float((int)e->dtype, (const unsigned char *)e->data);
     else if (v->fill && e->bytes) memmove(data, e->data, e->bytes);    /* it may be its own */
@@ -7337,7 +7379,7 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
 
 jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     if (!tr || !a) return JEM_BAD_ARGUMENT;
-    const int64_t most[JEM__COUNTS] = { INT32_MAX, INT32_MAX, tr->optim->desc.ema > 0 };
+    const int64_t most[JEM__COUNTS] = { JEM__MANY, JEM__MANY, tr->optim->desc.ema > 0 };
     int64_t state[JEM__STATES] = { 0 };
     jem__arrays v = { { tr->net->ctx, "trainer", a->where, NULL, NULL, JEM_OK }, a, NULL, 1 };
     jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, state);

@@ -1467,9 +1467,13 @@ static void test_trainer_files(void) {
         { "replay_visits", 1, "is F32 (12) in the file, I32 (12) in the trainer" },
         { "replay_visits", 2, "(13) in the file" },
         { "optim.m.f.conv1.weight", 0, "misses" }, { "optim.v.f.conv1.bias", 2, "(17) in" },
-        { "optim.v.class_output.weight", 6, "is I32 (3,64) in the file" }
+        { "optim.v.class_output.weight", 6, "is I32 (3,64) in the file" },
+        { "trainer.state", 7, "number 0 is 2147483647" },
+        { "optim.v.class_output.weight", 8, "cannot be there" },
+        { "replay_visits", 9, "cannot be there" }
     };
-    static const float zeros[4096] = { 0 };
+    static const float zeros[4096] = { 0 }, negative[4096] = { 0, 1, -1 };
+    static const int32_t many[4096] = { 0, -1, INT32_MAX };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int what = cases[i].what;
         jem_archive *a = jem_archive_create(ctx);
@@ -1488,11 +1492,13 @@ static void test_trainer_files(void) {
                 if (what == 6) dtype = JEM_I32;
                 if (what == 2) shape[0]++;
                 if (what <= 2) data = zeros;
-                else if (what < 6) {
+                else if (what >= 8) data = what == 8 ? (const void *)negative : (const void *)many;
+                else if (what != 6) {
                     memcpy(state, data, sizeof state);
                     if (what == 3) state[0] = INT64_MIN;
                     if (what == 4) state[2] = 1;
                     if (what == 5) state[1] = INT64_MAX;
+                    if (what == 7) state[0] = INT32_MAX;
                     data = state;
                 }
             }

@@ -49,6 +49,10 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "sgld.steps = 0"), "a KL without a walk");
     d = jem_train_desc_default(), d.noise_hi = .01f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "noise_hi = 0.01"), "noise");
+    d = jem_train_desc_default(), d.w_cd_class = 1, d.label_noise = .3f;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_noise = 0.3"), "noise in data of p(x,y)");
+    d.label_noise = 0, d.label_wide = .5f;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_wide = 0.5"), "noise in data of p(x,y)");
     const float x[2] = { 0 };
     const int label = 0;
     jem_trainer *tr = jem_trainer_create(net, NULL);

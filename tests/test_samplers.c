@@ -396,6 +396,38 @@ static void test_buffer(jem_ctx *ctx) {
     free(x), free(old), free(put);
 }
 
+/* ---- exact samplers (test_exact_samplers.c has their densities) ------------------------------ */
+
+static jem_tensor *needle(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, x)), -0.5e6f);
+}
+/* One of 2^24 draws is 0, whose logarithm is less than any gain. */
+static void test_no_chance(jem_ctx *ctx) {
+    printf("a proposal without a chance, whatever is drawn\n");
+    enum { CHAINS = 13, ZERO = 116700 };           /* a draw of the last chain */
+    jem_rng rng = jem_rng_seed(8);
+    rng.counter = ZERO;
+    CHECK(jem_rng_uniform(&rng) == 0, "such a draw");
+    rng.counter = ZERO / 16 * 16 - 16;             /* those before it make the proposals */
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *x = jem_zeros(ctx, CHAINS, 1, 1, 2);
+    jem_mcmc_desc d = jem_mcmc_desc_default();
+    d.steps = 1, d.leapfrog = 0, d.step = 1;
+    float took[CHAINS], all = 0;
+    CHECK(jem_mcmc(ctx, needle, NULL, x, &d, &rng, took) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(rng.counter >= ZERO + 2, "the draw was made");
+    for (int i = 0; i < CHAINS; i++) all += took[i];
+    CHECK(all == 0, "%g were taken", (double)all);
+
+    jem_ais_desc a = jem_ais_desc_default();
+    jem_ais_result r;
+    a.levels = 1;
+    CHECK(jem_ais(ctx, needle, NULL, jem_zeros(ctx, 1, 1, 1, 2), &a, &rng, &r) == JEM_OK &&
+          r.error == HUGE_VAL, "a single chain's error: %g", r.error);
+    jem_end(ctx, mark);
+}
+
 /* ---- schedules, updates ---------------------------------------------------------------------- */
 
 static void test_schedules(void) {
@@ -499,6 +531,29 @@ static void test_updates(jem_ctx *ctx) {
     CHECK(!jem_optim_create(NULL, NULL) && jem_optim_step(NULL, 1, NULL) == JEM_BAD_ARGUMENT,
           "no net, no optimiser");
     jem_optim_free(NULL);
+}
+
+/* Gradients are small, but the weights would not stay finite; an error that is still there. */
+static void test_refused_steps(jem_ctx *ctx) {
+    printf("steps that are not made\n");
+    for (int how = 0; how < 3; how++) {
+        jem_optim_desc d = jem_optim_desc_default();
+        d.kind = how ? JEM_SGD : JEM_ADAM, d.weight_decay = how < 2 ? 1e38f : 0;
+        jem_rng rng = jem_rng_seed(7);
+        jem_net *bag = bag_create(ctx);
+        jem_param *p = random_param(bag, &rng, 1, 1, 5, 1, 1, 1, 2);
+        jem_optim *o = jem_optim_create(bag, &d);
+        for (int i = 0; i < 5; i++) p->grad[i] = 1;
+        const uint64_t before = net_hash(bag);
+        if (how < 2) CHECK(jem_optim_step(o, 1, NULL) == JEM_DIVERGED && says(ctx, "weight decay"),
+                           "decay without bounds: %s", jem_error(ctx));
+        else {
+            jem_fail(ctx, JEM_BAD_SHAPE, "a backward that failed");
+            CHECK(jem_optim_step(o, 1, NULL) == JEM_BAD_SHAPE && says(ctx, "failed"), "an error");
+        }
+        CHECK(net_hash(bag) == before, "case %d: the weights stay", how);
+        jem_optim_free(o), jem_net_free(bag);
+    }
 }
 
 /* w <- w + share (value - w), share = 1 - min(ema, t/(t+10)); put in and taken out again. */
@@ -647,6 +702,60 @@ static void test_remembered(jem_ctx *ctx) {
         }
         jem_trainer_free(tr), jem_net_free(net), free(in.x);
     }
+}
+
+/* Each term of the loss may be the only one. */
+static void test_alone(jem_ctx *ctx) {
+    printf("training by one term of the loss alone\n");
+    static const struct { float ce, cd, score, kl; int cd_from, unlabelled, works; } how[] = {
+        { 1, 0, 0, 0, 0, 0, 1 }, { 0, 1, 0, 0, 0, 0, 1 }, { 0, 0, 1, 0, 0, 0, 1 },
+        { 0, 0, 0, 1, 0, 0, 1 }, { 0, 1, 0, 0, 0, 1, 1 }, { 0, 0, 1, 0, 0, 1, 1 },
+        { 0, 0, 0, 1, 0, 1, 1 }, { 0, 0, 1, 1, 0, 1, 1 }, { 0, 1, 1, 0, 5, 0, 1 },
+        { 0, 1, 1, 0, 5, 1, 1 }, { 0, 0, 0, 0, 0, 0, 0 }, { 0, 1, 0, 0, 5, 0, 0 }
+    };
+    const data in = small_data();
+    for (int k = 0; k < (int)(sizeof how / sizeof *how); k++) {
+        jem_train_desc d = small_training();
+        d.w_ce = how[k].ce, d.w_cd = how[k].cd, d.w_score = how[k].score, d.w_kl = how[k].kl;
+        d.cd_from = how[k].cd_from;
+        jem_net *net = small_net(ctx, 1);
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        const uint64_t before = net_hash(net);
+        const jem_stats s = how[k].unlabelled
+                          ? jem_train_step_semi(tr, NULL, NULL, 0, in.x, IMAGES)
+                          : jem_train_step(tr, in.x, in.labels, IMAGES);
+        if (how[k].works) CHECK(s.status == JEM_OK, "case %d: %s", k, jem_error(ctx));
+        else CHECK(s.status == JEM_BAD_ARGUMENT && says(ctx, "no term"), "case %d", k);
+        CHECK((net_hash(net) != before) == how[k].works, "case %d: the weights", k);
+        CHECK(how[k].unlabelled || !how[k].works || s.ce > 0, "case %d: ce is told", k);
+        jem_trainer_free(tr), jem_net_free(net);
+    }
+    free(in.x);
+}
+
+/* What marks a chain is what it was told of itself: a slot is often drawn twice here. */
+typedef struct marks { int wrong, young, old; } marks;
+static void mark_chain(void *user, jem_rng *rng, int visits, int label, float *x) {
+    marks *m = (marks *)user;
+    const int old = x[0] == 42.0f;
+    (void)rng, (void)label;
+    m->wrong += old != (visits > 0), m->old += old, m->young += !old;
+    x[0] = 42;
+}
+static void test_visits(jem_ctx *ctx) {
+    printf("how often each chain has walked\n");
+    const data in = small_data();
+    marks m = { 0, 0, 0 };
+    jem_train_desc d = small_training();
+    d.buffer_size = 9, d.negatives = 12, d.reinit = 0.4f, d.sgld.steps = 0;
+    d.chain = mark_chain, d.chain_user = &m;
+    jem_net *net = small_net(ctx, 1);
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    for (int i = 0; i < 30; i++)
+        CHECK(jem_train_step(tr, in.x, in.labels, IMAGES).status == JEM_OK, "%s", jem_error(ctx));
+    CHECK(!m.wrong && m.young > 100 && m.old > 100, "%d wrong, %d young, %d old", m.wrong, m.young,
+          m.old);
+    jem_trainer_free(tr), jem_net_free(net), free(in.x);
 }
 
 /* Cross-entropy has no weight, and is computed after the rest, in memory of its own. */
@@ -1079,10 +1188,11 @@ int main(void) {
     test_buffer(ctx);
     test_schedules();
     test_updates(ctx);
-    test_averages(ctx);
+    test_averages(ctx), test_refused_steps(ctx), test_no_chance(ctx);
     test_trainer(ctx);
     test_unlabelled(ctx);
     test_remembered(ctx);
+    test_alone(ctx), test_visits(ctx);
     test_poor();
     test_evaluation(ctx);
     test_changes(ctx);
