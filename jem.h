@@ -1235,6 +1235,21 @@ void jem_clear_error(jem_ctx *ctx) {
     if (ctx) ctx->status = JEM_OK, ctx->message[0] = 0;
 }
 
+/* Under the address sanitizer, memory that is not in use cannot be touched unnoticed. */
+#if defined(__SANITIZE_ADDRESS__)
+#define JEM__ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define JEM__ASAN 1
+#endif
+#endif
+#ifdef JEM__ASAN
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#endif
+
 /* Every allocation is zeroed, aligned to 64 bytes (an AVX-512 register, a cache line), and counted.
    The head in front of it holds its true start and size. */
 typedef struct jem__head { void *start; size_t bytes; } jem__head;
@@ -1252,24 +1267,9 @@ static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     ctx->held += total, ctx->allocations++;
     if (ctx->held > ctx->peak) ctx->peak = ctx->held;
     if (ctx->desc.allocate) memset((void *)at, 0, bytes);    /* calloc touches no page early */
+    ASAN_POISON_MEMORY_REGION((char *)at + bytes, total - bytes - (size_t)(at - (uintptr_t)start));
     return (void *)at;
 }
-
-/* Under the address sanitizer, memory that is not in use cannot be touched unnoticed. */
-#if defined(__SANITIZE_ADDRESS__)
-#define JEM__ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define JEM__ASAN 1
-#endif
-#endif
-#ifdef JEM__ASAN
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
-#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
-#endif
-
 static void jem__free(jem_ctx *ctx, void *memory) {
     if (!memory) return;
     jem__head *head = (jem__head *)memory - 1;
