@@ -136,6 +136,13 @@ says "mnist, labels only, 300 queries an image: [12][0-9] right"
 far=$(grep "labels only" out | head -n 1 | grep -o "[0-9.]* (50%)" | cut -d ' ' -f 1)
 holds "labels only: farther than the least eps, nearer than another digit" "${far:-0}" ">" 1
 holds "labels only, an upper end" "${far:-99}" "<" 9
+"$jem" train --dataset digits --size 40 --iters 1 --widths 8,8 --n-steps 1 --n-valid 0 \
+    --out large >out 2>err
+status 0 "beside a model of larger images" $model attack --dataset digits --n 20 --steps 1 --eps 0,.3 \
+    --smallest small.png --beside large/last.safetensors --out a.png
+says "large takes images of another shape: it is not in the picture"
+says "^  0  .*%  .*%  .*%  .*%"
+check "both models' least eps" test "$(grep -c '^  \(mnist\|large\)  .*  0.3' out)" = 2
 status 0 "refined" $model attack --dataset digits --n 20 --steps 3 --eps 0,.3 --refine 3 --chains 2 \
     --out a.png
 says "refined first: 3 SGLD steps of 2 chains; gradients through"

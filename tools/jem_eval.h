@@ -77,10 +77,15 @@ static jem_sgld_desc uses_walk(const uses *s, int steps) {
     return d;
 }
 
+/* Do both take images of one shape? */
+static int uses_one_shape(const uses *s, const uses *beside) {
+    const jem_net *a = s->m.net, *b = beside ? beside->m.net : a;
+    return a->channels == b->channels && a->height == b->height && a->width == b->width;
+}
 /* May both look at the same images? */
 static int uses_alike(const uses *s, const uses *beside) {
-    const jem_net *a = s->m.net, *b = beside ? beside->m.net : a;
-    if (a->channels == b->channels && a->height == b->height && a->width == b->width) return 1;
+    if (uses_one_shape(s, beside)) return 1;
+    const jem_net *a = s->m.net, *b = beside->m.net;
     fprintf(stderr, "jem eval: %s takes images (%d,%d,%d), and %s (%d,%d,%d)\n", s->name,
             a->channels, a->height, a->width, beside->name, b->channels, b->height, b->width);
     return 0;
@@ -484,11 +489,13 @@ static int attack_curve(uses *s, const float *eps, int count, float *right, floa
     return ok;
 }
 
-/* Rows: images; what fooled the model, at the least eps of the list; the difference, as grey. */
+/* Rows: images; what fooled the model, at the least eps of the list; the difference, as grey. Of
+   the other model too, if its images are alike. */
 static int attack_pictures(const uses *s, const uses *beside, float *const shown[2],
                            const float eps[2][SMALLEST]) {
     const ptrdiff_t size = image_size(s->m.net);
-    const int columns = s->n < SMALLEST ? s->n : SMALLEST, rows = beside ? 5 : 3;
+    const int columns = s->n < SMALLEST ? s->n : SMALLEST;
+    const int rows = beside && uses_one_shape(s, beside) ? 5 : 3;
     float *grid = uses_floats(rows * columns * size);
     if (!grid) return uses_no_memory(), 0;
     memcpy(grid, s->x, (size_t)(columns * size) * sizeof *grid);
@@ -504,8 +511,10 @@ static int attack_pictures(const uses *s, const uses *beside, float *const shown
                                 s->m.net->height, s->m.net->width, 3);
     if (ok) {
         printf("%s: images; what fooled the model at the least eps of the list, and the "
-               "difference%s\n", s->u->smallest, beside ? "; the same for the other model" : "");
-        for (int b = 0; b < rows / 2; b++) {
+               "difference%s\n", s->u->smallest, rows == 5 ? "; the same for the other model" : "");
+        if (beside && rows == 3)
+            printf("%s takes images of another shape: it is not in the picture\n", beside->name);
+        for (int b = 0; b < (beside ? 2 : 1); b++) {
             printf("  %-22.22s", b ? beside->name : s->name);
             for (int i = 0; i < columns; i++)
                 if (eps[b][i] < 0) printf("      -");
@@ -559,7 +568,10 @@ static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then
         n++;
     }
     for (int b = 0; ok && b < (beside ? 2 : 1); b++) {
-        if (*s->u->smallest) shown[b] = uses_floats(SMALLEST * image_size(s->m.net));
+        if (*s->u->smallest) {
+            shown[b] = uses_floats(SMALLEST * image_size(both[b]->m.net));
+            if (!shown[b]) uses_no_memory();
+        }
         ok = (!*s->u->smallest || shown[b]) && attack_curve(both[b], eps, n, right[2 * b],
                                                             right[2 * b + 1], shown[b], least[b]);
     }
