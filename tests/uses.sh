@@ -47,6 +47,14 @@ number() {
 # holds NAME A OP B: a comparison of numbers.
 holds() { check "$1: $2 $3 $4" awk "BEGIN { exit !($2 $3 $4) }" /dev/null; }
 is_png() { [ "$(head -c 4 "$1" | tail -c 3)" = PNG ] && [ "$(wc -c <"$1")" -gt 1000 ]; }
+# numbers N B: N bytes, each of them B.
+numbers() { head -c "$1" /dev/zero | tr '\0' "\\$(printf %o "$2")"; }
+# idx NAME N SIDE PIXELS LABELS: N grey images, their bytes and labels out of files, as IDX.
+idx() {
+    big() { printf "\\0\\0\\$(printf %o $(($1 / 256)))\\$(printf %o $(($1 % 256)))"; }
+    { printf '\0\0\10\3'; big "$2"; big "$3"; big "$3"; cat $4; } >"$1-images-idx3-ubyte"
+    { printf '\0\0\10\1'; big "$2"; cat $5; } >"$1-labels-idx1-ubyte"
+}
 
 echo "help and what cannot be"
 status 0 "eval --help" $model --help
@@ -66,6 +74,9 @@ done
 refuses 2 "jem eval MODEL attack" attack
 refuses 2 "jem eval MODEL ood" $model ood another
 refuses 2 "eps .1: rising" $model attack --dataset digits --eps .2,.1
+refuses 2 "eps ,: a list of 0; 1 to 12 are taken" $model attack --dataset digits --eps ,
+refuses 2 "a list of 13; 1 to 12 are taken" $model attack --dataset digits \
+    --eps 1,2,3,4,5,6,7,8,9,10,11,12,13
 refuses 2 "eps x: rising" $model attack --dataset digits --eps x
 refuses 2 "choose from half" $model impute --hide all
 refuses 1 "nowhere.safetensors: cannot be opened" $model attack --beside nowhere.safetensors \
@@ -94,16 +105,26 @@ before=$(number 6 mean)
 status 0 "ood, calibrated" c.jem ood --n 100 --other digits --out o.png
 check "nothing to calibrate" sh -c '! grep -q calibrated out'
 check "the same numbers: $before" test "$(number 6 mean)" = "$before"
-status 0 "ood" $model ood --dataset digits --n 100 --other digits,nothing --out o.png
+status 0 "ood" $model ood --dataset digits --n 100 --data nowhere --out o.png
 check "o.png" is_png o.png
-check "what is not there is left out" grep -q "left out: .*nothing" err
-check "the data set itself is not an outlier" sh -c '! grep -q "^  digits" out'
+check "what nobody named and is not there is left out" test "$(grep -c "left out: now" err)" = 3
 holds "black pictures, log p(x)" "$(number 1 black)" ">" .97
 holds "black pictures, usual" "$(number 6 black)" ">" .97
 holds "noise, usual" "$(number 6 'uniform noise')" ">" .999
 holds "a mean" "$(number 6 mean)" ">" .94
 status 0 "ood beside" $model ood --dataset digits --n 40 --other digits --beside $plain --out o.png
 check "a row more for each of nine, and the mean" test "$(grep -c '^  mnist-plain' out)" = 10
+check "the data set itself is not an outlier" sh -c '! grep -q "^  digits" out'
+refuses 1 "other: ./nothing: there is no such folder" $model ood --dataset digits --n 40 \
+    --other digits,./nothing
+check "nothing was measured" test ! -s out
+refuses 2 "other a,.*: a list of 9; 0 to 8 are taken" $model ood --dataset digits \
+    --other a,b,c,d,e,f,g,h,i
+mkdir sorted
+numbers 4096 0 >black && numbers 4096 255 >white && numbers 64 0 >zeros && numbers 64 1 >ones
+idx sorted/test 128 8 "black white" "zeros ones"
+status 0 "class after class" $model ood --dataset digits --n 40 --other ./sorted --out o.png
+holds "black ones and white ones, rise" "$(number 4 '..sorted')" ">" .2
 status 0 "ood beside itself" $model ood --dataset digits --n 40 --other digits --beside $model \
     --out o.png
 check "the same numbers" test "$(number 6 mean)" = "$(number 6 mnist)"
@@ -138,8 +159,8 @@ holds "labels only: farther than the least eps, nearer than another digit" "${fa
 holds "labels only, an upper end" "${far:-99}" "<" 9
 "$jem" train --dataset digits --size 40 --iters 1 --widths 8,8 --n-steps 1 --n-valid 0 \
     --out large >out 2>err
-status 0 "beside a model of larger images" $model attack --dataset digits --n 20 --steps 1 --eps 0,.3 \
-    --smallest small.png --beside large/last.safetensors --out a.png
+status 0 "beside a model of larger images" $model attack --dataset digits --n 20 --steps 1 \
+    --eps 0,.3 --smallest small.png --beside large/last.safetensors --out a.png
 says "large takes images of another shape: it is not in the picture"
 says "^  0  .*%  .*%  .*%  .*%"
 check "both models' least eps" test "$(grep -c '^  \(mnist\|large\)  .*  0.3' out)" = 2

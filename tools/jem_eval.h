@@ -232,13 +232,28 @@ static void make_outliers(const uses *s, int kind, int n, float *out) {
 static int next_name(const char **list, char *name, size_t size) {
     while (**list == ',' || **list == ' ') ++*list;
     const size_t n = strcspn(*list, ", ");
-    snprintf(name, size, "%.*s", (int)(n < 200 ? n : 200), *list);
+    snprintf(name, size, "%.*s", (int)n, *list);
     *list += n;
     return n > 0;
 }
+/* Has an option's list from `least` to `most` names? If not, a line on stderr. */
+static int names_fit(const char *of, const char *list, int least, int most) {
+    char name[OPTION_TEXT_SIZE];
+    const char *at = list;
+    int n = 0;
+    while (next_name(&at, name, sizeof name)) n++;
+    if (n >= least && n <= most) return 1;
+    fprintf(stderr, "jem eval: --%s %.60s: a list of %d; %d to %d are taken\n", of, list, n, least,
+            most);
+    return 0;
+}
 
-/* Test images of another data set, as the model takes them; how many, -1: there are none. */
-static int other_images(const uses *s, const char *name, int n, float *out) {
+/* Test images of another data set, as the model takes them. */
+typedef struct other_set { char name[OPTION_TEXT_SIZE]; int n; float *x; } other_set;
+
+/* As many as the model's own, of all classes; 0 and a line on stderr that begins so: there are
+   none; -1: no memory. */
+static int other_open(other_set *to, const uses *s, const char *left_out) {
     data_set d;
     data_desc desc;
     char error[512];
@@ -247,13 +262,28 @@ static int other_images(const uses *s, const char *name, int n, float *out) {
     desc.height = s->m.net->height, desc.width = s->m.net->width;
     desc.file_mb = s->u->e.max_file, desc.picture_mb = s->u->e.max_picture;
     desc.memory_mb = budget.most / 1e6;
-    if (!data_load(&d, name, "test", &desc, error, sizeof error)) {
-        fprintf(stderr, "jem eval: left out: %s\n", error);
-        return -1;
-    }
-    if (d.n < n) n = d.n;
-    data_floats(&d, NULL, n, out);
+    if (!data_load(&d, to->name, "test", &desc, error, sizeof error))
+        return fprintf(stderr, "jem eval: %s%s\n", left_out, error), 0;
+    mix_classes(&d);
+    to->n = d.n < s->n ? d.n : s->n, to->x = uses_floats(to->n * image_size(s->m.net));
+    if (to->x) data_floats(&d, NULL, to->n, to->x);
+    else uses_no_memory();
     data_free(&d);
+    return to->x ? 1 : -1;
+}
+
+/* All that --other names, but the model's own; how many, -1: one cannot be opened. Of those that
+   nobody asked for, only what is there. */
+static int others_open(other_set others[OOD_OTHERS], const uses *s) {
+    const int asked = s->o->given[option_find(s->o, "other")];
+    const char *list = s->u->other;
+    int n = 0;
+    while (n < OOD_OTHERS && next_name(&list, others[n].name, sizeof others[n].name)) {
+        if (!strcmp(others[n].name, s->u->e.dataset)) continue;
+        const int is = other_open(&others[n], s, asked ? "--other: " : "left out: ");
+        if (is < 0 || (asked && !is)) return -1;
+        n += is;
+    }
     return n;
 }
 
@@ -343,18 +373,14 @@ static int ood_pair(ood_table t[2], int two, const char *name, const float *x, i
     return ood_row(t, name, x, n) && (!two || ood_row(t + 1, t[1].s->name, x, n));
 }
 
-static int ood_rows(ood_table t[2], int two) {
+static int ood_rows(ood_table t[2], int two, const other_set *others, int n) {
     const uses *s = t->s;
-    const char *list = s->u->other;
-    char name[256];
     float *x = uses_floats(s->n * image_size(s->m.net));
-    int ok = x != NULL, others = 0;
-    while (ok && others < OOD_OTHERS && next_name(&list, name, sizeof name)) {
-        if (!strcmp(name, s->u->e.dataset)) continue;
-        const int n = other_images(s, name, s->n, x);
-        if (n < 1) continue;
-        ok = ood_pair(t, two, name, x, n), others++;
-        if (ok && t->shown < 3) ood_count(t, name, t->other, n);
+    int ok = x != NULL;
+    for (int i = 0; ok && i < n; i++) {
+        const other_set *o = &others[i];
+        ok = ood_pair(t, two, o->name, o->x, o->n);
+        if (ok && t->shown < 3) ood_count(t, o->name, t->other, o->n);
     }
     for (int kind = 0; ok && kind < OOD_MADE; kind++) {
         make_outliers(s, kind, s->n, x);
@@ -379,19 +405,36 @@ static int ood_open(ood_table *t, const uses *s) {
     return 1;
 }
 
+/* A model that does not know what is usual learns it from images that training held out. */
+static int uses_calibrate(uses *s) {
+    if (jem_net_meta(s->m.net, "jem.usual")) return 1;
+    const char *what = "";
+    float *x = uses_floats(1000 * image_size(s->m.net));
+    const int n = x ? held_out_images(s, 1000, x, &what) : 0;
+    const int ok = n > 1 && (jem_calibrate(s->m.net, x, n) == JEM_OK ||
+                             model_fail("jem eval", &s->m));
+    if (ok) printf("calibrated with %d %s\n", n, what);
+    free(x);
+    return ok;
+}
+
 static int eval_ood(uses *s, uses *beside) {
     static const char *const measures[3] = { "AUROC", "AUPR", "FPR at 95% TPR" };
     ood_table t[2];
+    other_set others[OOD_OTHERS];
     const int two = beside != NULL;
-    memset(t, 0, sizeof t);
-    int ok = uses_alike(s, beside) && ood_open(t, s) && (!two || ood_open(t + 1, beside));
+    if (!names_fit("other", s->u->other, 0, OOD_OTHERS)) return 2;
+    memset(t, 0, sizeof t), memset(others, 0, sizeof others);
+    const int n = uses_alike(s, beside) ? others_open(others, s) : -1;
+    int ok = n >= 0 && uses_calibrate(s) && (!two || uses_calibrate(beside)) && ood_open(t, s) &&
+             (!two || ood_open(t + 1, beside));
     if (ok) {
         printf("%s: %s of %d test images against\n  %-22s", s->name, measures[s->u->measure], s->n,
                "");
         for (int k = 0; k < OOD_SCORES; k++) printf("  %10s", ood_scores[k]);
         printf("\n");
         ood_range(t), ood_count(t, "test images", t->usual, s->n);
-        ok = ood_rows(t, two);
+        ok = ood_rows(t, two, others, n);
     }
     for (int i = 0; ok && i <= two; i++) {
         printf("  %-22.22s", i ? beside->name : "mean");
@@ -404,6 +447,7 @@ static int eval_ood(uses *s, uses *beside) {
         if (ok) printf("%s: the model, calibrated\n", s->u->save);
     }
     for (int i = 0; i < 2; i++) free(t[i].usual), free(t[i].other), free(t[i].heights);
+    for (int i = 0; i < OOD_OTHERS; i++) free(others[i].x);
     return !ok;
 }
 
@@ -556,11 +600,12 @@ static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then
     static float eps[EPS_MOST], right[4][EPS_MOST], least[2][SMALLEST];
     const char *list = *s->u->eps ? s->u->eps : s->u->norm ? "0,.25,.5,1,1.5,2,3"
                      : "0,.025,.05,.1,.15,.2,.3";
-    char word[256], title[160], *end;
+    char word[OPTION_TEXT_SIZE], title[160], *end;
     uses *both[2];
     float *shown[2] = { NULL, NULL };
     int n = 0, ok = 1;
     both[0] = s, both[1] = beside;
+    if (!names_fit("eps", list, 1, EPS_MOST)) return 2;
     while (n < EPS_MOST && next_name(&list, word, sizeof word)) {
         eps[n] = strtof(word, &end);
         if (*end || !(eps[n] >= 0 && eps[n] < 1e6f) || (n && !(eps[n] > eps[n - 1])))
@@ -753,7 +798,7 @@ static const option ood_table_options[] = {
     USES_COMMON("1000", "ood.png"), USES_BESIDE,
     { "other", OPTION_TEXT, OPTION_NOW, USES_AT(other), "NAMES",
       NO_PRESETS("mnist,fashion-mnist,cifar10"), 0, 0,
-      "other data sets or folders (no blanks) to compare with, besides synthetic images" },
+      "other data sets or folders (8 at most, no blanks) to compare with, besides made-up images" },
     { "measure", OPTION_CHOICE, OPTION_NOW, USES_AT(measure), "auroc|aupr|fpr95",
       NO_PRESETS("auroc"), 0, 0, "what the table shows" },
     { "save", OPTION_TEXT, OPTION_NOW, USES_AT(save), "FILE", NO_PRESETS(""), 0, 0,
@@ -764,7 +809,7 @@ static const option attack_table[] = {
     { "norm", OPTION_CHOICE, OPTION_NOW, USES_AT(norm), "linf|l2", NO_PRESETS("linf"), 0, 0,
       "the norm that eps limits" },
     { "eps", OPTION_TEXT, OPTION_NOW, USES_AT(eps), "LIST", NO_PRESETS(""), 0, 0,
-      "rising numbers, for pixels in [0,1] (if not given: 7 that suit the norm)" },
+      "rising numbers, 12 at most, for pixels in [0,1] (if not given: 7 that suit the norm)" },
     { "steps", OPTION_INT, OPTION_NOW, USES_AT(steps), "N", NO_PRESETS("40"), 1, 1e6,
       "steps of PGD" },
     { "restarts", OPTION_INT, OPTION_NOW, USES_AT(restarts), "N", NO_PRESETS("1"), 1, 1000,
@@ -833,19 +878,6 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
     return 0;
 }
 
-/* A model that does not know what is usual learns it from images that training held out. */
-static int uses_calibrate(uses *s) {
-    if (jem_net_meta(s->m.net, "jem.usual")) return 1;
-    const char *what = "";
-    float *x = uses_floats(1000 * image_size(s->m.net));
-    const int n = x ? held_out_images(s, 1000, x, &what) : 0;
-    const int ok = n > 1 && (jem_calibrate(s->m.net, x, n) == JEM_OK ||
-                             model_fail("jem eval", &s->m));
-    if (ok) printf("calibrated with %d %s\n", n, what);
-    free(x);
-    return ok;
-}
-
 static int run_use(const struct use *what, options *o, const uses_options *u, const char *path) {
     static uses s[2];
     memset(s, 0, sizeof s);
@@ -853,8 +885,6 @@ static int run_use(const struct use *what, options *o, const uses_options *u, co
     const int two = !status && *u->beside;
     for (int i = 0; i < 2; i++) o->given[i] = 1;   /* dataset and data: the same for both */
     if (two) status = uses_open(&s[1], o, u, u->beside);
-    for (int i = 0; i <= two && !status && what->run == eval_ood; i++)
-        status = !uses_calibrate(&s[i]);
     if (!status) status = what->run(&s[0], two ? &s[1] : NULL);
     for (int i = 0; i <= two; i++) {
         free(s[i].x), data_free(&s[i].test);

@@ -66,6 +66,12 @@ static inline reliability measure_reliability(const predictions *p, int bins,
     return s;
 }
 
+/* Which of `bins` bars between lo and hi has v; what is beyond an end is in the bar there. */
+static inline int measure_bin(double v, double lo, double hi, int bins) {
+    const double k = (v - lo) / (hi - lo) * bins;              /* may be beyond what an int holds */
+    return k >= bins ? bins - 1 : k > 0 ? (int)k : 0;
+}
+
 /* ---- two sorts of images --------------------------------------------------------------------- */
 
 typedef struct detection {
