@@ -130,6 +130,18 @@ status 0 "ood beside itself" $model ood --dataset digits --n 40 --other digits -
 check "the same numbers" test "$(number 6 mean)" = "$(number 6 mnist)"
 holds "what is none moves, in ten steps that suit the network" "$(number 5 'two images mixed')" \
     ">" .95
+cat >bins.c <<'END'
+#include "tools/measures.h"
+int main(void) {
+    static const double v[] = { -1e30, -.1, 0, 1.9, 2, 59.9, 60, 1e30, INFINITY, NAN };
+    static const int is[] = { 0, 0, 0, 1, 2, 59, 59, 59, 59, 0 };
+    int wrong = 0;
+    for (int i = 0; i < 10; i++) wrong += measure_bin(v[i], 0, 60, 60) != is[i];
+    return wrong;
+}
+END
+${CC:-cc} -std=c99 -I"$root" bins.c -o bins -lm >out 2>err
+check "the bars of a histogram, also for what no int holds" ./bins
 status 0 "fpr95" $model ood --dataset digits --n 50 --measure fpr95 --other digits --out o.png
 says "FPR at 95% TPR of 50 test images"
 holds "noise is let in" "$(number 6 'uniform noise')" == 0

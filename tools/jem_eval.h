@@ -308,8 +308,7 @@ static void ood_count(ood_table *t, const char *name, const float *scores, int n
         double *h = t->heights + (k * OOD_SHOWN + t->shown) * OOD_BINS;
         for (int i = 0; i < n; i++) {
             const double v = (double)scores[ood_drawn[k] * t->s->n + i];
-            const int bin = (int)floor((v - t->lo[k]) / (t->hi[k] - t->lo[k]) * OOD_BINS);
-            h[bin < 0 ? 0 : bin < OOD_BINS ? bin : OOD_BINS - 1] += 1.0 / n;
+            h[measure_bin(v, t->lo[k], t->hi[k], OOD_BINS)] += 1.0 / n;
         }
     }
     t->shown++;

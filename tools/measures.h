@@ -5,6 +5,7 @@
 #define TOOLS_MEASURES_H
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
