@@ -102,6 +102,20 @@ status 0 "ood, not calibrated" t/last.safetensors ood --n 100 --other digits --o
     --save c.jem
 says "calibrated with 1000 training images"
 before=$(number 6 mean)
+cp -r t again && cp t/last.safetensors t.jem
+refuses 2 "t/last.safetensors and t/../t/last.safetensors are one file" t/last.safetensors ood \
+    --n 20 --other digits --save t/../t/last.safetensors
+check "nothing was measured" test ! -s out
+refuses 2 "again/last.safetensors: holds a run" t/last.safetensors ood --n 20 --other digits \
+    --save again/last.safetensors
+refuses 2 "c.jem and ./c.jem are one file" t/last.safetensors ood --n 20 --other digits \
+    --beside c.jem --save ./c.jem
+check "the run is as it was" cmp t/last.safetensors t.jem
+check "the other too" cmp again/last.safetensors t.jem
+"$jem" export c.jem again/last.safetensors >out 2>err
+check "export: not onto a run" test $? = 2
+check "says so" grep -q "jem export: again/last.safetensors: holds a run" err
+check "nor was it" cmp again/last.safetensors t.jem
 status 0 "ood, calibrated" c.jem ood --n 100 --other digits --out o.png
 check "nothing to calibrate" sh -c '! grep -q calibrated out'
 check "the same numbers: $before" test "$(number 6 mean)" = "$before"

@@ -880,6 +880,9 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
 static int run_use(const struct use *what, options *o, const uses_options *u, const char *path) {
     static uses s[2];
     memset(s, 0, sizeof s);
+    limit_memory(u->e.max_memory);
+    if (*u->save && (!may_write("jem eval", path, u->save) ||
+                     (*u->beside && !may_write("jem eval", u->beside, u->save)))) return 2;
     int status = uses_open(&s[0], o, u, path);
     const int two = !status && *u->beside;
     for (int i = 0; i < 2; i++) o->given[i] = 1;   /* dataset and data: the same for both */

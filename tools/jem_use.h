@@ -60,6 +60,23 @@ static void model_close(model *m) {
     jem_net_free(m->net), jem_archive_free(m->archive), jem_ctx_free(m->ctx);
 }
 
+/* May the network of one file be written to another? Not to the same, and to none that a run goes
+   on from: what else they hold would be gone. 0 and a line on stderr if it may not. */
+static int may_write(const char *command, const char *from, const char *to) {
+    struct stat source, target;
+    if (stat(to, &target)) return 1;
+    if (!stat(from, &source) && source.st_dev == target.st_dev && source.st_ino == target.st_ino)
+        return fprintf(stderr, "%s: %s and %s are one file\n", command, from, to), 0;
+    jem_ctx *ctx = S_ISREG(target.st_mode) ? make_ctx(1, 0) : NULL;
+    jem_archive *a = ctx ? jem_archive_read(ctx, to) : NULL;
+    const int goes_on = a && jem_archive_find(a, "run.state");
+    if (goes_on)
+        fprintf(stderr, "%s: %s: holds a run that jem train --resume can go on with\n", command,
+                to);
+    jem_archive_free(a), jem_ctx_free(ctx);
+    return !goes_on;
+}
+
 /* A text out of a file, for the terminal: cut, and without what would command it. */
 static const char *clean(const char *text, char to[NAME_SIZE]) {
     snprintf(to, NAME_SIZE, "%s", text);
@@ -843,10 +860,7 @@ static int export_command(int argc, char **argv) {
     if (argc > 2 && is_help(argv[2])) return printf("%s", usage) < 0;
     char **word = argv + plain_words(argc, argv);
     if (argv + argc - word != 2) return fprintf(stderr, "%s", usage), 2;
-    struct stat from, to;
-    if (!stat(word[0], &from) && !stat(word[1], &to) && from.st_dev == to.st_dev &&
-        from.st_ino == to.st_ino)
-        return fprintf(stderr, "jem export: %s and %s are one file\n", word[0], word[1]), 2;
+    if (!may_write("jem export", word[0], word[1])) return 2;
     int status = 1;
     if (model_open(&m, "jem export", word[0], 1, 0, USE_MEMORY)) {
         status = jem_net_set_meta(m.net, OPTION_PREFIX "data", NULL) != JEM_OK ||
