@@ -209,7 +209,7 @@ typedef struct sampling {
 /* The step of shot k: all SHOTS of them if there are so many, denser at the beginning. */
 static int moment(int k, int steps) {
     const double t = (double)k / (SHOTS - 1);
-    const int even = k * steps / (SHOTS - 1), early = (int)(steps * t * t * t + .5);
+    const int even = (int)((int64_t)k * steps / (SHOTS - 1)), early = (int)(steps * t * t * t + .5);
     return steps <= SHOTS - 1 ? (k < steps ? k : steps) : early > k ? early : even < k ? even : k;
 }
 static void take_shots(sampling *s, const float *x, int step) {
