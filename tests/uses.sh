@@ -62,6 +62,13 @@ says "calibration|ood|attack|impute|samples"
 status 0 "options first" --n 100 $model calibration --dataset digits --out first.png
 says "ECE"
 check "and a picture" is_png first.png
+status 0 "an option and its value in one word" $model --dataset=digits --n=20 --out=first.png \
+    calibration
+says "ECE"
+status 0 "what is asked for, behind --help" $model --help calibration
+says "jem eval MODEL calibration"
+status 0 "and behind --" --dataset digits --n 20 --out first.png $model -- calibration
+says "ECE"
 status 2 "a value that is a name" $model --out ood --nowhere
 check "is none: it is no option of eval alone" grep -q "unknown option --out" err
 for what in calibration ood attack impute samples; do

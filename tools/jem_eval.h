@@ -895,6 +895,11 @@ static int run_use(const struct use *what, options *o, const uses_options *u, co
     return status;
 }
 
+/* May the next word be the value of this one? */
+static int awaits_value(const char *word) {
+    return *word == '-' && !strchr(word, '=') && strcmp(word, "--") != 0 && !is_help(word);
+}
+
 static int uses_command(int argc, char **argv) {
     static options table;
     static uses_options values;
@@ -902,8 +907,8 @@ static int uses_command(int argc, char **argv) {
     int n = 0;
     const struct use *what = NULL;
     for (size_t i = 0; i < sizeof uses_known / sizeof *uses_known; i++)
-        for (int k = 2; k < argc; k++)             /* behind an option may stand its value */
-            if (!strcmp(argv[k], uses_known[i].name) && (k == 2 || *argv[k - 1] != '-'))
+        for (int k = 2; k < argc; k++)
+            if (!strcmp(argv[k], uses_known[i].name) && (k == 2 || !awaits_value(argv[k - 1])))
                 what = &uses_known[i];
     if (!what) return eval_command(argc, argv);
     options *o = &table;
