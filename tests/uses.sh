@@ -241,6 +241,21 @@ check "a judge in bf16, or in fp32 and a line that says so" test $? = 0 -a -s bf
 check "no such arithmetic: status, no file" test $? = 2 -a ! -e no.jem
 "$jem" judge --dataset ./nowhere --out no.jem >out 2>err
 check "no data: status, no file" test $? = 1 -a ! -e no.jem
+# judge_refuses WHAT FOLDER: images that no judge can be read again for.
+judge_refuses() {
+    "$jem" judge --dataset "$2" --iters 3 --out no.jem >out 2>err
+    check "a judge of $1: status, no file" test $? = 2 -a ! -e no.jem
+    check "says so" grep -q "$2 has images of $1 classes; 8 x 8 to" err
+}
+mkdir tiny huge many
+numbers 18 90 >grey && numbers 2101250 90 >greys && numbers 2 0 >two
+for half in train test; do idx tiny/$half 2 3 grey two && idx huge/$half 2 1025 greys two; done
+"$jem" sample t/last.safetensors --n 1 --steps 0 --out one.png --each many >out 2>err
+mv many/000000.png many/train.png && cp many/train.png many/test.png
+echo 4095 >many/train.txt && echo 0 >many/test.txt
+judge_refuses "3 x 3 and 1" ./tiny
+judge_refuses "1025 x 1025 and 1" ./huge
+judge_refuses "28 x 28 and 4096" ./many
 refuses 1 "there is no such folder\|judge-digits.safetensors: cannot be opened" $model samples \
     --dataset digits
 refuses 1 "holds no judge" $model samples --dataset digits --judge $model

@@ -181,6 +181,13 @@ static int judge_make(const judge_options *o) {
     desc.memory_mb = budget.most / 1e6;
     if (!data_load(&train, o->dataset, "train", &desc, error, sizeof error))
         return fprintf(stderr, "jem judge: %s\n", error), 1;
+    if (!judge_takes(train.h, train.w, train.classes)) {
+        fprintf(stderr, "jem judge: %s has images of %d x %d and %d classes; %d x %d to %d x %d "
+                "and 1 to %d are taken\n", o->dataset, train.w, train.h, train.classes,
+                JUDGE_SIDE_LEAST, JUDGE_SIDE_LEAST, JUDGE_SIDE_MOST, JUDGE_SIDE_MOST,
+                JUDGE_CLASSES_MOST);
+        return data_free(&train), 2;
+    }
     desc.channels = train.c, desc.height = train.h, desc.width = train.w;
     int ok = data_load(&test, o->dataset, "test", &desc, error, sizeof error);
     if (!ok) fprintf(stderr, "jem judge: %s\n", error);

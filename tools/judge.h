@@ -27,6 +27,13 @@ static jem_tensor *judge_forward(jem_net *judge, jem_tensor *x, int training, vo
     return jem_apply(&((const judge_layers *)user)->output, judge_hidden(judge, x), 0);
 }
 
+/* Are there judges of such images? What damages them needs some room. */
+enum { JUDGE_SIDE_LEAST = 8, JUDGE_SIDE_MOST = 1024, JUDGE_CLASSES_MOST = 4095 };
+static int judge_takes(int height, int width, int classes) {
+    return height >= JUDGE_SIDE_LEAST && width >= JUDGE_SIDE_LEAST && height <= JUDGE_SIDE_MOST &&
+           width <= JUDGE_SIDE_MOST && classes >= 1 && classes <= JUDGE_CLASSES_MOST;
+}
+
 /* classes: of the data, without the last one. Freed with jem_net_free. */
 static jem_net *judge_create(jem_ctx *ctx, int channels, int height, int width, int classes,
                              uint64_t seed) {
@@ -56,8 +63,8 @@ static jem_net *judge_load(jem_ctx *ctx, const char *path) {
     jem_net *judge = NULL;
     jem_archive *a = jem_archive_read(ctx, path);
     const char *shape = a ? jem_archive_meta(a, "judge.shape") : NULL;
-    if (shape && sscanf(shape, "%d %d %d %d", &c, &h, &w, &classes) == 4 && classes < 4096 &&
-        h > 7 && w > 7 && h <= 1024 && w <= 1024)
+    if (shape && sscanf(shape, "%d %d %d %d", &c, &h, &w, &classes) == 4 &&
+        judge_takes(h, w, classes))
         judge = judge_create(ctx, c, h, w, classes, 1);
     else if (a) jem_fail(ctx, JEM_BAD_FILE, "this file holds no judge of samples");
     if (judge && jem_net_load(judge, a) != JEM_OK) jem_net_free(judge), judge = NULL;
