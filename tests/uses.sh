@@ -247,7 +247,7 @@ judge_refuses() {
     check "a judge of $1: status, no file" test $? = 2 -a ! -e no.jem
     check "says so" grep -q "$2 has images of $1 classes; 8 x 8 to" err
 }
-mkdir tiny huge many
+mkdir tiny huge many few
 numbers 18 90 >grey && numbers 2101250 90 >greys && numbers 2 0 >two
 for half in train test; do idx tiny/$half 2 3 grey two && idx huge/$half 2 1025 greys two; done
 "$jem" sample t/last.safetensors --n 1 --steps 0 --out one.png --each many >out 2>err
@@ -256,6 +256,15 @@ echo 4095 >many/train.txt && echo 0 >many/test.txt
 judge_refuses "3 x 3 and 1" ./tiny
 judge_refuses "1025 x 1025 and 1" ./huge
 judge_refuses "28 x 28 and 4096" ./many
+# Of 16384 images the first 12288 are of one class, the others look like them.
+numbers 4 0 >a && numbers 4 255 >b && numbers 32 0 >low && numbers 32 255 >high
+cat a b a b a b a b a b a b a b a b b a b a b a b a b a b a b a b a low high high low >pixels
+for i in 1 2 3 4 5 6 7 8 9 10 11 12; do cat pixels pixels >more && mv more pixels; done
+numbers 16384 0 >zeros && numbers 12288 0 >most && numbers 4096 1 >rest
+idx few/train 16384 8 pixels zeros
+idx few/test 16384 8 pixels "most rest"
+"$jem" judge --dataset ./few --iters 300 --out few.jem >out 2>err
+says "10000 test images: 100.0% recognised, 7[0-9]\.[0-9]% as what they are"
 refuses 1 "there is no such folder\|judge-digits.safetensors: cannot be opened" $model samples \
     --dataset digits
 refuses 1 "holds no judge" $model samples --dataset digits --judge $model

@@ -191,6 +191,7 @@ static int judge_make(const judge_options *o) {
     desc.channels = train.c, desc.height = train.h, desc.width = train.w;
     int ok = data_load(&test, o->dataset, "test", &desc, error, sizeof error);
     if (!ok) fprintf(stderr, "jem judge: %s\n", error);
+    else mix_classes(&test);
     jem_ctx *ctx = make_ctx(o->threads, o->precision);
     jem_net *judge = ok && ctx ? judge_create(ctx, train.c, train.h, train.w, train.classes,
                                               (uint64_t)o->seed) : NULL;
