@@ -469,18 +469,15 @@ static int attacked_begin(attacked *a, uses *s) {
 }
 static void attacked_end(attacked *a) { if (a->how.classify) refined_free(&a->refined); }
 
-/* How many of n images get another label, told in fooled[n]. A classifier that draws random numbers
-   is asked anew: what fooled it once need not fool it again. */
+/* Which of n images get another label: fooled[n]. A classifier that draws random numbers is asked
+   anew: what fooled it once need not fool it again. */
 static int attacked_again(attacked *a, const float *x, const int *labels, int n, int *fooled) {
     const int k = a->s->m.net->classes;
     float *f = uses_floats((ptrdiff_t)n * k);
-    int ok = f != NULL, count = 0;
+    int ok = f != NULL;
     if (!a->how.classify) return free(f), ok;
     ok = ok && refined_classify(&a->refined, x, labels, n, f, NULL) == JEM_OK;
-    for (int i = 0; ok && i < n; i++) {
-        fooled[i] = robust_best(f + i * k, k) != labels[i];
-        count += fooled[i];
-    }
+    for (int i = 0; ok && i < n; i++) fooled[i] = robust_best(f + i * k, k) != labels[i];
     free(f);
     return ok;
 }
