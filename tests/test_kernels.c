@@ -806,6 +806,26 @@ static void test_bf16_choice(void) {
         }
 }
 
+/* Winograd's weight gradient is for more than 32 channels on both sides: other ways, other bits. */
+static void test_weight_choice(void) {
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.precision = JEM_FAST;
+    jem_ctx *ctx = jem_ctx_create(&desc);
+    for (int ci = 32; ci <= 33; ci++)
+        for (int co = 32; co <= 33; co++) {
+            jem__conv q[3];
+            memset(q, 0, sizeof q);
+            for (int i = 0; i < 3; i++) {
+                q[i].ci = ci, q[i].co = co, q[i].k = 3, q[i].stride = q[i].pad = 1;
+                q[i].hi = q[i].wi = q[i].ho = q[i].wo = 8;
+            }
+            jem__conv_choose(ctx, q);
+            CHECK((q[2].method == ctx->k->winograd) == (ci > 32 && co > 32), "%d to %d", ci, co);
+        }
+    jem_ctx_free(ctx);
+}
+
 #ifdef OWN_TILES
 static int test_own_tiles(void);                   /* in test_amx.c, in place of all that follows */
 #endif
@@ -850,7 +870,7 @@ int main(void) {
         test_tiles();
     }
     test_bf16_buffers();
-    test_bf16_choice();
+    test_bf16_choice(), test_weight_choice();
     test_fallback();
     return test_report();
 }

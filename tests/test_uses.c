@@ -410,6 +410,13 @@ static jem_status own_classify(void *user, const float *x, const int *labels, in
     return jem_error_status(ctx);
 }
 
+/* One that fails, and counts how often it is asked. */
+static jem_status no_classify(void *user, const float *x, const int *labels, int n, float *f,
+                              float *g) {
+    (void)x, (void)labels, (void)n, (void)f, (void)g;
+    return ++*(int *)user == 2 ? JEM_DIVERGED : JEM_OK;
+}
+
 static void test_targets(jem_ctx *ctx) {
     printf("attacks: with a target, also from noise and over any distance; the same twice\n");
     jem_net *net = plane_net(ctx, 3);
@@ -442,6 +449,10 @@ static void test_targets(jem_ctx *ctx) {
         near += fooled[i] && f[3 * i + labels[i]] >= logf(0.8999f) &&
                 f[3 * i + labels[i]] < logf(0.92f);
     CHECK(near == IMAGES, "a classifier of one's own: %d of %d just so", near, IMAGES);
+    int asked = 0;
+    d.classify = no_classify, d.user = &asked;
+    CHECK(jem_attack(net, x, labels, IMAGES, &d, &again, found, NULL) == JEM_DIVERGED &&
+          says(ctx, "classify failed") && asked == 2, "asked again after it failed: %d", asked);
     free(x), jem_net_free(net);
 }
 
