@@ -9616,7 +9616,8 @@ JEM__COMPILE_END
                  detach, sigmoid, softplus, clamp. WebAssembly's simd128. The full loss of
                  contrastive divergence, sharpness-aware steps, a hook for chains. Files are written
                  under names of their own; descs survive to the bit. Several machines (jem_sum_fn).
-                 Mended: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends.
+                 Mended: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends;
+                 training by score matching alone.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author
                  needs and no more; jem_archive_write refuses symbolic links; images with NaN or
                  absurd numbers are errors; JEM_FAST, JEM_BF16 and score matching have new bits.
