@@ -111,6 +111,7 @@ refuses 2 "is for --net convnet" train --net wrn --widths 8 "$@"
 refuses 2 "nothing to learn" train --p-x-weight 0 --p-y-given-x-weight 0 "$@"
 refuses 2 "sam is not for" train --sam 1 --score-weight 1 "$@"
 refuses 2 "kl-weight needs" train --kl-weight 1 --n-steps 0 "$@"
+refuses 2 "p-x-y-weight wants" train --p-x-y-weight 1 --label-wide .5 "$@"
 refuses 2 "needs two images" train --informative 1 "$@"
 refuses 2 "not both" train --informative 5 --fresh-steps 5 "$@"
 refuses 2 "uncond has no p(x,y)" train --uncond --class-cond-p-x-sample "$@"
@@ -207,6 +208,8 @@ status 0 "then whole ones are asked for" train --resume step --sgld-lr .01
 check "they stay, too" test "$(sums)" = "${averaged:-none}"
 status 0 "a run without chains" train $small --widths 8,8 --iters 5 --p-x-weight 0 --out plain
 check "and so without pictures of them" sh -c '! ls plain | grep -q samples_'
+status 0 "L_KL alone" train $small --widths 8,8 --iters 3 --p-x-weight 0 --p-y-given-x-weight 0 \
+    --kl-weight .1 --out kl
 status 0 "a score alone" train $small --widths 8,8 --iters 5 --p-x-weight 0 --score-weight .01 \
     --fresh-steps 5 --out dreams
 check "dreams all the same" sh -c 'ls dreams | grep -q samples_'

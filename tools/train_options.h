@@ -283,14 +283,17 @@ static int train_combination(const options *o, const train_options *t) {
     if (given_epochs && o->given[option_find(o, "iters")] && t->epochs && t->iters)
         wrong = "--epochs and --iters are two names of one length: give one";
     else if (!t->epochs && !t->iters) wrong = "--epochs or --iters must be above 0";
-    if (t->w_y == 0 && t->w_x == 0 && t->w_xy == 0 && t->w_score == 0)
+    if (t->w_y == 0 && t->w_x == 0 && t->w_xy == 0 && t->w_score == 0 && t->w_kl == 0)
         wrong = "all weights are 0 (--p-y-given-x-weight, --p-x-weight, --p-x-y-weight, "
-                "--score-weight): nothing to learn";
+                "--score-weight, --kl-weight): nothing to learn";
     if (t->noise_lo > t->noise_hi) wrong = "--noise-lo is above --noise-hi";
     if (t->w_x == 0 && t->w_xy == 0 && t->class_cond)
         wrong = "--class-cond-p-x-sample needs --p-x-weight or --p-x-y-weight";
     if (t->uncond && (t->class_cond || t->w_xy > 0))
         wrong = "--uncond has no p(x,y): not with --class-cond-p-x-sample, nor --p-x-y-weight";
+    if (t->w_xy > 0 && (t->label_noise > 0 || t->label_wide > 0))
+        wrong = "--p-x-y-weight wants --label-noise 0 --label-wide 0: the data of p(x,y) are the "
+                "images of cross-entropy";
     if (t->sam > 0 && t->w_score > 0) wrong = "--sam is not for --score-weight";
     if (t->w_kl > 0 && t->n_steps < 1) wrong = "--kl-weight needs --n-steps above 0";
     if (t->informative && t->fresh_steps) wrong = "--informative or --fresh-steps: not both";
