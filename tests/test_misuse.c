@@ -254,11 +254,12 @@ static const struct { const char *name; jem_status (*run)(subject *); } uses[] =
     { "unlabelled update", do_unlabelled }
 };
 
-/* Refuses the arena another piece. */
+/* Refuses the arena another piece (see jem__push). */
+enum { PIECE = 1 << 20 };
 typedef struct pieces { counter count; int full, refused; } pieces;
 static void *piece_allocate(void *user, size_t bytes) {
     pieces *p = (pieces *)user;
-    const int refuse = p->full && bytes >= JEM__CHUNK;
+    const int refuse = p->full && bytes >= PIECE;
     p->refused += refuse;
     return refuse ? NULL : count_allocate(&p->count, bytes);
 }
@@ -266,7 +267,8 @@ static void piece_release(void *user, void *memory) {
     count_release(&((pieces *)user)->count, memory);
 }
 
-/* Its first piece is full but for some room: more of it, until that is enough. */
+/* Its first piece is used by half, so that a leaf which leaves less room than that is in the second:
+   more room, until it is enough. */
 static void test_full_arena(void) {
     printf("answers and updates whose memory ends anywhere\n");
     for (size_t k = 0; k < sizeof uses / sizeof *uses; k++) {
@@ -285,20 +287,21 @@ static void test_full_arena(void) {
         jem_train_desc how = jem_train_desc_score(100);
         how.cd_from = 0, how.fresh.steps = 1, how.buffer_size = how.negatives = 2;
         s.trainer = jem_trainer_create(s.net, &how);
-        const size_t most = JEM__CHUNK - 64;
-        size_t room = 0, refused = 0;
+        const int most = PIECE / 2;
+        int room = 0, refused = 0;
         CHECK(do_calibrate(&s) == JEM_OK && uses[k].run(&s) == JEM_OK, "%s", jem_error(ctx));
         for (p.refused = 1; p.refused && room < most; room += 64) {
             const jem_mark mark = jem_begin(ctx);
-            CHECK(jem__push(ctx, JEM__CHUNK - room) != NULL, "%s", jem_error(ctx));
+            jem_zeros(ctx, 1, PIECE / 2 / 64, 1, 1);       /* 16 lanes of 4 bytes a channel */
+            CHECK(jem_zeros(ctx, 1, (PIECE - room) / 64, 1, 1) != NULL, "%s", jem_error(ctx));
             p.full = 1, p.refused = 0;
             const jem_status got = uses[k].run(&s);
             p.full = 0, refused += p.refused > 0;
             CHECK(got == (p.refused ? JEM_NO_MEMORY : JEM_OK) && got == jem_error_status(ctx),
-                  "%s, room for %d: %d, %s", uses[k].name, (int)room, (int)got, jem_error(ctx));
+                  "%s, room for %d: %d, %s", uses[k].name, room, (int)got, jem_error(ctx));
             jem_end(ctx, mark), jem_clear_error(ctx);
         }
-        CHECK(refused > 10 && room < most, "%s: %d of %d", uses[k].name, (int)refused, (int)room);
+        CHECK(refused > 10 && room < most, "%s: %d of %d", uses[k].name, refused, room);
         CHECK(uses[k].run(&s) == JEM_OK, "%s, afterwards: %s", uses[k].name, jem_error(ctx));
         jem_trainer_free(s.trainer), jem_net_free(s.net);
         close_ctx(ctx, &p.count, uses[k].name);

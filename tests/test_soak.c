@@ -278,9 +278,13 @@ static void see(peak *p, int early, double bytes) {
 /* Rounds in one context that stays, and in one for each round, until the time is up. What malloc
    has given out grows by some KB until its lists of small pieces are full (they count as given
    out); what is resident may jump once, by .75 MB here: whether malloc gives the heap's top back
-   to the system depends on where the system let the heap begin. */
+   to the system depends on where the system let the heap begin. (By 8 MB, and at any time, if it
+   may change its mind on which blocks come from the heap: it is told.) */
 static void soak(double seconds, uint64_t want, const char *path) {
     counter c;
+#ifdef MALLOC_TELLS
+    mallopt(M_MMAP_THRESHOLD, 128 << 10);
+#endif
     jem_ctx *stays = open_ctx(&c);
     const double start = now();
     peak in = { 0, 0 }, given = { 0, 0 };
