@@ -5472,7 +5472,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     const float norm = jem__optim_norm(o, 1), shrink = o->desc.weight_decay;
     const float decay = shrink > 0 ? shrink * jem__optim_norm(o, 0) : 0;
     if (grad_norm) *grad_norm = norm;
-    if (!(norm + decay <= 1e18f))                  /* beyond, its square would be infinite */
+    if (!jem__finite(norm + decay) || norm + decay > 1e18f)    /* its square would be infinite */
         return jem__fail(ctx, JEM_DIVERGED, "optim: the gradient's norm is %g, weight decay's %g",
                          (double)norm, (double)decay);
     if (o->desc.clip > 0 && norm > o->desc.clip)
