@@ -196,8 +196,8 @@ typedef struct jem_ctx jem_ctx;
 typedef struct jem_ctx_desc {
     void *(*allocate)(void *user, size_t bytes);   /* set both or neither */
     void (*release)(void *user, void *memory);
-    void (*log)(void *user, const char *message);  /* gets every error, and a note if JEM_BF16
-                                                      is not available; default: silent */
+    void (*log)(void *user, const char *message);  /* gets each error that is kept, and a note
+                                                      without bf16; default: silent */
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
@@ -346,8 +346,8 @@ JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
 /* The one number of a tensor with n = c = h = w = 1; NaN and an error if it has more. */
 JEM_API float jem_item(jem_tensor *t);
 /* Keeps t's values, from the next pass on, so that they can be read after it. Small tensors (up to
-   128 numbers per image) are always kept; a larger one is computed again when it is read, with the
-   parameters as they are then. */
+   128 numbers per image) are always kept; a larger one is computed again when it is read, from the
+   small ones as they were and the parameters as they are then. */
 JEM_API void jem_keep(jem_tensor *t);
 
 /* Adds d loss / d parameter to the grad of every parameter the loss (one number) depends on. */
@@ -2463,7 +2463,8 @@ static void jem__plan_values(jem__run *r) {
             s->value16_buf = jem__plan_buf(r, from, last16,
                                            jem__bf16_floats(n->t.c, n->t.h, n->t.w));
         if (n->value || until < 0) continue;       /* kept: outside the region */
-        const int read = s->conv ? s->conv->in[0]->value_buf : 0;      /* until the end of s */
+        const jem__step *as = s->runs_in ? s->runs_in : s;     /* which reads until its end */
+        const int read = as->conv ? as->conv->in[0]->value_buf : 0;
         if (jem__has(n, JEM__OP_SHARES) && over->value_buf && over->value_buf != read &&
             over->node->stride == n->stride && r->bufs[over->value_buf].end == from) {
             s->value_buf = over->value_buf;
@@ -2803,7 +2804,8 @@ jem_status jem_backward(jem_tensor *loss) {
 
 jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
     if (!y || !x) return JEM_BAD_ARGUMENT;
-    if (!jem__live(y, "grad") || !jem__live(x, "grad")) return y->ctx->status;
+    if (!jem__live(y, "grad")) return y->ctx->status;
+    if (!jem__live(x, "grad")) return x->ctx->status;
     if (x->ctx != y->ctx || x->node->op || y->node->stride != JEM_LANES)
         return jem__fail(y->ctx, JEM_BAD_SHAPE,
                          "grad: y is %s, x is %s: y must have one number per image, x be a leaf",
@@ -2848,6 +2850,7 @@ static void jem__check_tape(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, 
         float *own = p->grad;
         p->grad = grad;
         if (y->node->stride == JEM_LANES) jem__run_tape(ctx, JEM__BACKWARD, y->node, NULL);
+        else jem__fail(ctx, JEM_BAD_SHAPE, "check_gradient: y must have one number per image");
         p->grad = own;
     }
     if (!y) jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: the function made nothing");
@@ -3531,8 +3534,7 @@ static void jem__total_forward(const jem_call *c) {
         for (ptrdiff_t i = 0; i < jem__floats(c->in[0]); i += JEM_LANES)
             for (int l = 0; l < live; l++) sum += (double)at.x[0][i + l];
     }
-    memset(c->y, 0, JEM_LANES * sizeof *c->y);
-    c->y[0] = (float)(sum * *(const double *)c->user);
+    for (int l = 0; l < JEM_LANES; l++) c->y[l] = (float)(sum * *(const double *)c->user);
 }
 /* dx = s dy for every image; dead lanes nothing, which keeps them out of weight gradients */
 static void jem__total_backward(const jem_call *c) {

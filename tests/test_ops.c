@@ -28,6 +28,11 @@ static jem_tensor *weighed(jem_ctx *ctx, jem_tensor *x, void *user) {
     return jem_sum_image(ctx, jem_mul(ctx, y, probe));
 }
 
+static jem_tensor *of_many(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    return jem_tanh(ctx, x);
+}
+
 static void check_gradient(jem_ctx *ctx, const char *what, things *t, jem_tensor *x, jem_param *p,
                            float step, double tolerance) {
     const float e = jem_check_gradient(ctx, weighed, t, x, p, step);
@@ -1170,6 +1175,58 @@ static void test_mixes(void) {
     }
 }
 
+/* s = h + conv(h) and its activation are one step with the convolution, which reads h to its end; s
+   is read by others, too, and must not lie where h does. */
+enum { SUM_CHANNELS = 16, SUM_SIDE = 8, SUM_FLOATS = 3 * SUM_CHANNELS * SUM_SIDE * SUM_SIDE };
+static void sum_ask(const jem_ctx_desc *d, int way, float *out) {
+    jem_ctx *ctx = jem_ctx_create(d);
+    jem_net *net = jem_net_create(ctx, NULL, NULL, 0, SUM_CHANNELS, SUM_SIDE, SUM_SIDE, 2, 1);
+    const jem_layer a = jem_conv_layer(net, "a", SUM_CHANNELS, SUM_CHANNELS, 3, 1, 1),
+                    b = jem_conv_layer(net, "b", SUM_CHANNELS, SUM_CHANNELS, 3, 1, 1);
+    jem_rng rng = jem_rng_seed(1);
+    float *x = random_floats(&rng, SUM_FLOATS, -1, 1);
+    jem_tensor *leaf = jem_input(ctx, x, 3, SUM_CHANNELS, SUM_SIDE, SUM_SIDE);
+    jem_tensor *h = jem_apply(&b, leaf, 0);
+    if (way == 1) h = jem_max_pool(ctx, jem_upsample(ctx, h, 2), 2, 0);
+    if (way == 2) h = jem_leaky_relu(ctx, h, 0.1f);
+    jem_tensor *s = jem_add(ctx, h, jem_apply(&a, h, 0));
+    jem_tensor *act = way == 1 ? jem_leaky_relu(ctx, s, 0.2f) : jem_silu(ctx, s);
+    jem_tensor *y = jem_sum_image(ctx, jem_tanh(ctx, jem_add(ctx, s, jem_apply(&b, act, 0))));
+    CHECK(jem_read(y, out) == JEM_OK && jem_grad(y, leaf) == JEM_OK &&
+          jem_read_grad(leaf, out + 3) == JEM_OK, "%s", jem_error(ctx));
+    free(x), jem_net_free(net), jem_ctx_free(ctx);
+}
+static void test_sums_read(void) {
+    printf("a sum between a convolution and an activation, read by others too\n");
+    static float want[3 + SUM_FLOATS], got[3 + SUM_FLOATS];
+    static const jem_precision precisions[] = { JEM_EXACT, JEM_FAST, JEM_DIRECT, JEM_BF16 };
+    for (int k = 0; k < 12; k++) {
+        jem_ctx_desc d;
+        memset(&d, 0, sizeof d);
+        d.precision = precisions[k / 3], d.plain = d.threads = 1;
+        sum_ask(&d, k % 3, want);
+        d.plain = 0;
+        sum_ask(&d, k % 3, got);
+        CHECK(same_bits(got, want, 3 + SUM_FLOATS), "precision %d, way %d", k / 3, k % 3);
+    }
+}
+
+/* One number goes on as a batch of one: 15 lanes are dead, and must not disturb. */
+static void test_one_number(jem_ctx *ctx) {
+    const float x[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    const int shape[2] = { 1, 1 };
+    jem_net *net = bag_create(ctx);
+    jem_param *w = jem_net_param(net, "w", 2, shape, 1);
+    w->value[0] = 2;
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *mean = jem_mean(ctx, jem_input(ctx, x, 8, 1, 1, 1));
+    CHECK(jem_backward(jem_log(ctx, jem_linear(ctx, mean, w, NULL))) == JEM_OK, "%s",
+          jem_error(ctx));
+    CHECK_CLOSE(w->grad[0], 0.5, 1e-6, "d log(w mean) / dw");
+    jem_end(ctx, mark);
+    jem_net_free(net);
+}
+
 /* Every question is asked of the planned tape and of the plain one. */
 static void test_tapes(jem_ctx *planned, jem_ctx *plain) {
     printf("random tapes: values and gradients, in any order, against double; planned as plain\n");
@@ -1419,6 +1476,11 @@ static void test_errors(void) {
     counter count2;
     jem_ctx *other = open_ctx(&count2);
     REFUSED(jem_add(ctx, y, jem_zeros(other, 2, 3, 4, 5)), JEM_BAD_ARGUMENT, "add", "another");
+    jem_clear_error(ctx);
+    jem_mark mark = jem_begin(other);
+    jem_tensor *late = jem_zeros(other, 1, 1, 1, 1);
+    jem_end(other, mark);
+    CHECK(jem_grad(per, late) == JEM_BAD_ARGUMENT && says(other, "forgotten"), "another's, too late");
     close_ctx(other, &count2, "another context");
     CHECK(jem_check_gradient(ctx, NULL, NULL, x, NULL, 0.1f) < 0 && says(ctx, "a function"),
           "no function");
@@ -1428,6 +1490,9 @@ static void test_errors(void) {
     CHECK(jem_check_gradient(ctx, weighed, &t, x, one, 0.1f) < 0 && says(ctx, "trainable"),
           "a buffer has no gradient");
     CHECK(jem_check_gradient(ctx, weighed, &t, x, NULL, 0) < 0 && says(ctx, "step"), "step 0");
+    jem_param *trained = random_param(bag, &rng, 1, 1, 1, 1, 1, -1, 1);
+    CHECK(jem_check_gradient(ctx, of_many, NULL, x, trained, 0.1f) < 0 && says(ctx, "one number"),
+          "many numbers per image");
 
     jem_wrn_desc wd = jem_wrn_desc_default();
     wd.depth = 12;
@@ -1590,6 +1655,8 @@ int main(void) {
     jem_ctx *plain = plain_ctx();
     test_tapes(ctx, plain);
     test_mixes();
+    test_sums_read();
+    test_one_number(ctx), test_one_number(plain);
     jem_ctx_free(plain);
     test_marks(ctx);
     test_forgotten(ctx);
