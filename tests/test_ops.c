@@ -1101,13 +1101,17 @@ typedef struct mix {
     jem_layer conv[4], norm[2], batch;
 } mix;
 
-/* So many layers, each of one or two before it: residual blocks of every kind, and detached ends. */
+/* So many layers, each of one or two before it: residual blocks of every kind, and detached ends. A
+   sum is often activated, and the sum itself read again. */
 static jem_tensor *mix_make(jem_ctx *ctx, jem_tensor *x, mix *m, jem_rng *rng, int layers) {
     jem_tensor *t[16] = { jem_silu(ctx, jem_apply(&m->conv[0], x, 1)) }, *sum = NULL;
-    int read[16] = { 0 };
+    int read[16] = { 0 }, added = 0;
     for (int n = 1; n <= layers; n++) {
-        const int last = jem_rng_below(rng, 3) > 0, a = last ? n - 1 : jem_rng_below(rng, n);
-        const int b = jem_rng_below(rng, n), what = jem_rng_below(rng, 11);
+        const int act = added && jem_rng_below(rng, 2), last = act || jem_rng_below(rng, 3) > 0;
+        const int a = last ? n - 1 : jem_rng_below(rng, n), near = jem_rng_below(rng, 2);
+        const int b = near && n > 2 ? n - 2 : jem_rng_below(rng, n);
+        const int what = act ? 6 + jem_rng_below(rng, 2) : jem_rng_below(rng, 11);
+        added = what == 1 || what == 2;
         jem_tensor *conv = what < 4 ? jem_apply(&m->conv[1 + what % 3], t[a], 1) : NULL;
         read[a]++, read[b] += what == 1 || what == 2 || what == 4 || what == 5;
         switch (what) {
