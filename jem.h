@@ -7822,7 +7822,8 @@ JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     JEM__V r = JEM__FNMA(n, JEM__SET(0.693359375f), x);
     r = JEM__FNMA(n, JEM__SET(-2.12194440e-4f), r);
     const JEM__V q = JEM__FMA(r * r, JEM__FN(poly)(5, c, r), r) + JEM__SET(1.0f);
-    return JEM__AS_V(JEM__AS_I(q) + (JEM__AS_I(t) << 23));
+    const JEM__V y = JEM__AS_V(JEM__AS_I(q) + (JEM__AS_I(t) << 23));
+    return JEM__FMA(x, JEM__SET(0.0f), y);         /* a NaN stays one */
 }
 
 /* ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); for normal x > 0. */
@@ -8379,7 +8380,8 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
                     py = (ptrdiff_t)q->ho * q->wo * JEM__WO * JEM__VL;
     const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL, all = (ptrdiff_t)taps * cells * 16;
     float *acc = w->product + block * w->product_step;
-    int rows = 20480 / ((q->wi * q->stride * JEM__WI + q->wo * JEM__WO) * JEM__VL * 4);
+    const ptrdiff_t row = (ptrdiff_t)q->wi * q->stride * JEM__WI + (ptrdiff_t)q->wo * JEM__WO;
+    int rows = (int)(20480 / (row * JEM__VL * 4));
     if (rows < 1) rows = 1;
     for (int b0 = 0; b0 < others; b0 += panel) {
         const int n = others - b0 < panel ? others - b0 : panel;
@@ -9417,10 +9419,10 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
     memset(two, 0, sizeof two);
     for (int i = 0; i < 2; i++) two[i].k = k, two[i].q = q, two[i].f = f, two[i].c = c[i];
     if (k->begin) k->begin();
-    for (int phase = 0, have = -1; jem__conv_phase(q, phase, &s); phase++) {
-        const jem__piece to = jem__conv_share(q, in->part, s.rows, 1);
-        if (have < 0) have = to.first * s.step_in - q->k - q->pad;     /* no tap reads higher */
-        if (have < 0) have = 0;
+    for (int phase = 0, have = -1, from = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const jem__piece to = jem__conv_share(q, in->part, s.rows, 1);         /* or of channels */
+        const int first = to.first * s.step_in - q->k - q->pad, top = first < 0 ? 0 : first;
+        if (have < 0 || top < from) have = from = top;                 /* no tap reads higher */
         for (int r = to.first; r < to.last; r++) {
             const int until = in->x16 || s.ny == 0 ? 0     /* the lowest row that it reads */
                             : r * s.step_in + s.down[q->gradient ? 0 : s.ny - 1] + 1;

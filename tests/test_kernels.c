@@ -806,6 +806,71 @@ static void test_bf16_choice(void) {
         }
 }
 
+/* As many parts as a phase of the gradient has rows, and one more than the next phase has: that one
+   is in parts of channels, each of all rows. */
+static void test_bf16_parts(void) {
+    printf("bf16: phases in other parts than the one before\n");
+    static const struct { int k, pad, side, threads; } how[] = {
+        { 3, 1, 11, 6 }, { 3, 1, 15, 8 }, { 2, 0, 7, 4 }, { 4, 1, 13, 7 }
+    };
+    enum { MOST = 2 * 16 * 15 * 15 };
+    static float dx[2][MOST];
+    setup ways[8];
+    const int n = every_only_bf16(ways);
+    for (int i = 0; i < 4 * n; i++) {
+        conv_shape s;
+        s.n = 2, s.ci = s.co = 16, s.h = s.w = how[i % 4].side, s.blocks = 0;
+        s.k = how[i % 4].k, s.stride = 2, s.pad = how[i % 4].pad;
+        for (int t = 0; t < 2; t++) {
+            setup way = ways[i / 4];
+            way.desc.threads = t ? how[i % 4].threads : 1;
+            jem_ctx *ctx = open_setup(&way);
+            jem_rng rng = jem_rng_seed(3);
+            const conv_run c = conv_make(ctx, &rng, s);
+            CHECK(jem_read_grad(c.x, dx[t]) == JEM_OK, "%s", jem_error(ctx));
+            jem_net_free(c.bag), jem_ctx_free(ctx);
+        }
+        CHECK(same_bits(dx[0], dx[1], 2 * 16 * s.h * s.w), CONV_TEXT ", %d threads", CONV_ARGS(s),
+              how[i % 4].threads);
+    }
+}
+
+/* A NaN of any bits stays one; rows so wide that what is counted of them is no int. */
+static void test_far_out(void) {
+    printf("every NaN; very wide rows\n");
+    static const uint32_t bits[] = { 0x7fc00000, 0x7fc00001, 0x7fc12345, 0xffffffff, 0x7f800123 };
+    for (int isa = 0; isa < 8; isa++) {
+        jem_ctx_desc desc;
+        memset(&desc, 0, sizeof desc);
+        desc.isa = (jem_isa)isa, desc.threads = 1;
+        jem_ctx *ctx = jem_ctx_create(&desc);
+        for (int i = 0; ctx && i < (int)(sizeof bits / sizeof *bits); i++) {
+            float x[3] = { 1, 2, 0 }, y[3];
+            memcpy(x + 2, bits + i, sizeof bits[i]);
+            jem_tensor *t = jem_input(ctx, x, 1, 3, 1, 1);
+            jem_tensor *all[4] = { jem_exp(ctx, t), jem_tanh(ctx, t), jem_sigmoid(ctx, t),
+                                   jem_logsumexp(ctx, t) };
+            for (int k = 0; k < 4; k++) {
+                CHECK(jem_read(all[k], y) == JEM_OK, "%s", jem_error(ctx));
+                CHECK(y[k < 3 ? 2 : 0] != y[k < 3 ? 2 : 0], "isa %d: way %d of %08x", isa, k,
+                      (unsigned)bits[i]);
+            }
+        }
+        jem_ctx_free(ctx);
+    }
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    jem_net *bag = bag_create(ctx);
+    jem_rng rng = jem_rng_seed(2);
+    jem_param *w = random_param(bag, &rng, 1, 4, 1, 1, 2, 1, 1);
+    jem_conv_desc d;
+    d.stride = 64, d.pad = 1;
+    const int shape[4] = { 1, 1, 1, 262080 };      /* 64 of these and 4096 are 2^24 */
+    jem_tensor *y = jem_conv2d(ctx, jem_zeros(ctx, shape[0], shape[1], shape[2], shape[3]), w, NULL,
+                               d);
+    CHECK(jem_backward(jem_mean(ctx, y)) == JEM_OK, "%s", jem_error(ctx));
+    jem_net_free(bag), jem_ctx_free(ctx);
+}
+
 /* Winograd's weight gradient is for more than 32 channels on both sides: other ways, other bits. */
 static void test_weight_choice(void) {
     jem_ctx_desc desc;
@@ -870,7 +935,7 @@ int main(void) {
         test_tiles();
     }
     test_bf16_buffers();
-    test_bf16_choice(), test_weight_choice();
+    test_bf16_choice(), test_bf16_parts(), test_weight_choice(), test_far_out();
     test_fallback();
     return test_report();
 }
