@@ -196,8 +196,8 @@ typedef struct jem_ctx jem_ctx;
 typedef struct jem_ctx_desc {
     void *(*allocate)(void *user, size_t bytes);   /* set both or neither */
     void (*release)(void *user, void *memory);
-    void (*log)(void *user, const char *message);  /* gets each error that is kept, and a note
-                                                      without bf16; default: silent */
+    void (*log)(void *user, const char *message);  /* gets each error kept; a note if JEM_BF16
+                                                      is not available; default: silent */
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
@@ -694,8 +694,8 @@ typedef struct jem_buffer {
     int *visits;                                   /* walks since a chain began; -1: it has not */
     float lo, hi;                                  /* chains begin as U(lo,hi): -1, 1 */
 } jem_buffer;
-/* All chains start as U(-1,1); jem_buffer_restart: as U(lo,hi), now and from now on (a trainer's,
-   which resumes, has the restart_lo and restart_hi of its desc). */
+/* All chains start as U(-1,1); jem_buffer_restart: as U(lo,hi), now and from now on, which no
+   checkpoint keeps (so a trainer has restart_lo and restart_hi in its desc). */
 JEM_API jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int height,
                                       int width, int classes, jem_rng *rng);
 JEM_API void jem_buffer_free(jem_buffer *buffer);
@@ -4590,8 +4590,8 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
                      jem_tensor *x_data, jem_tensor *x_sample, const int *sample_labels,
                      jem_loss_terms *terms) {
     JEM__ZEROED(jem_loss_terms, t);
-    jem_tensor *sum = net && w ? jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t)
-                               : NULL;
+    jem_tensor *sum = NULL;
+    if (net && w) sum = jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t);
     if (terms) *terms = t;
     return net && w ? jem__loss_sum(net->ctx, sum) : NULL;
 }

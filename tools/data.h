@@ -125,15 +125,16 @@ static inline int data__fail(data__job *job, const char *format, ...) {
     return 0;
 }
 
-/* A path in a command that is printed, for a shell to take it as one word. */
-static inline const char *data_quoted(const char *path, char to[DATA__PATH]) {
-    const size_t plain = strspn(path, "abcdefghijklmnopqrstuvwxyz" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+/* A word of a command that is printed, as a shell takes it: itself, or between quotes in to, cut if
+   `size` is too small. */
+static inline const char *data_quoted(const char *word, char *to, size_t size) {
+    const size_t plain = strspn(word, "abcdefghijklmnopqrstuvwxyz" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                       "0123456789._-/+,:@%=");
     size_t n = 0;
-    if (!path[plain] && plain) return path;
-    for (to[n++] = '\''; *path && n < DATA__PATH - 6; path++)
-        if (*path == '\'') memcpy(to + n, "'\\''", 4), n += 4;
-        else to[n++] = *path;
+    if (!word[plain] && plain) return word;
+    for (to[n++] = '\''; *word && n + 6 < size; word++)
+        if (*word == '\'') memcpy(to + n, "'\\''", 4), n += 4;
+        else to[n++] = *word;
     to[n++] = '\'', to[n] = 0;
     return to;
 }
@@ -147,7 +148,7 @@ static inline int data__bad(data__job *job, const char *path, const char *reason
     if (!k) return data__fail(job, "%s: %s", path, reason);
     if (k->source) return data__fail(job, "%s: %s (unpack %s there)", path, reason, k->source);
     return data__fail(job, "%s: %s (run %s%s%stools/get-data %s)", path, reason,
-                      other ? "DATA=" : "", other ? data_quoted(root, word) : "",
+                      other ? "DATA=" : "", other ? data_quoted(root, word, sizeof word) : "",
                       other ? " " : "", k->name);
 }
 static inline int data__no_memory(data__job *job, const char *path) {

@@ -212,20 +212,11 @@ static void add_number(command_line *c, const char *name, int value) {
 
 /* As a shell takes it. */
 static void html_command(FILE *to, const command_line *c) {
+    char quoted[4 * WORD_SIZE + 8];
     fputs("<p class=\"command\"><code>", to);
     for (int i = 0; i < c->n; i++) {
-        char quoted[4 * WORD_SIZE + 3], *q = quoted;
-        const char *s = c->text[i];
-        const int plain = *s && !s[strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789_./,:=+-"
-                                             "ABCDEFGHIJKLMNOPQRSTUVWXYZ")];
-        if (!plain) *q++ = '\'';
-        for (; *s; s++)
-            if (*s == '\'') memcpy(q, "'\\''", 4), q += 4;
-            else *q++ = *s;
-        if (!plain) *q++ = '\'';
-        *q = 0;
         if (i) putc(' ', to);
-        html_text(to, quoted);
+        html_text(to, data_quoted(c->text[i], quoted, sizeof quoted));
     }
     fputs("</code></p>\n", to);
 }

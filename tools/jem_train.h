@@ -211,7 +211,7 @@ static int is_free(run *r) {
                complain(r, 2, r->o->out, "/best.safetensors is there already, and would be "
                         "replaced: move it away, or take another --out DIR");
     snprintf(text, sizeof text, "/last.safetensors is there already: --resume %s continues it, "
-             "--out DIR starts another", data_quoted(r->o->out, word));
+             "--out DIR starts another", data_quoted(r->o->out, word, sizeof word));
     return complain(r, 2, r->o->out, text);
 }
 
@@ -1384,7 +1384,7 @@ static int train_command(int argc, char **argv) {
         if (ok && r.update < r.total) {
             char word[DATA__PATH];
             printf("stopped after update %d; to go on: jem train --resume %s\n", r.update,
-                   data_quoted(values.out, word));
+                   data_quoted(values.out, word, sizeof word));
             r.status = train_signal ? 128 + train_signal : 0;
         } else if (ok) {
             signal(SIGINT, SIG_DFL), signal(SIGTERM, SIG_DFL);     /* all is saved */
