@@ -173,6 +173,7 @@ static int run(const plan *p, outcome *out) {
     pipes link[MOST_RANKS];
     pid_t child[MOST_RANKS];
     int ok = 1, status;
+    alarm(500);                                    /* ranks that wait for each other forever */
     memset(out, 0, MOST_RANKS * sizeof *out);
     fflush(stdout);
     for (int r = 0; r < p->ranks; r++) {
@@ -358,7 +359,6 @@ static void test_misuse(void) {
 
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
-    alarm(500);                                    /* ranks that wait for each other forever */
     for (int kind = 0; kind < KINDS; kind++) test_one_curve(kind);
     test_chains_to_the_bit();
     for (int kind = 0; kind < KINDS; kind++) if (kind != BATCH_NORM) test_resume(kind);
