@@ -346,7 +346,7 @@ JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
 /* The one number of a tensor with n = c = h = w = 1; NaN and an error if it has more. */
 JEM_API float jem_item(jem_tensor *t);
 /* Keeps t's values, from the next pass on, so that they can be read after it. Small tensors (up to
-   128 numbers per image) are always kept; a larger one is computed again when it is read, from the
+   128 numbers per image) are always kept; a larger one is computed when it is first read, from the
    small ones as they were and the parameters as they are then. */
 JEM_API void jem_keep(jem_tensor *t);
 
@@ -362,7 +362,7 @@ typedef jem_tensor *(*jem_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
    the largest gradient: about 1e-3 if all is right (in fp32, step 0.02), 0.1 to 1 if a backward is
-   wrong; negative on an error. */
+   wrong, NaN if there is one; negative on an error. With p, a jem_backward for all parameters. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
                                  float step);
 
@@ -1224,6 +1224,16 @@ static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, doubl
 #define JEM__IN(x, lo, hi) jem__in_range(ctx, what, #x, (double)(x), (double)(lo), (double)(hi))
 #define JEM__TINY 1e-30    /* above 0 */
 #define JEM__MOST 3.4e38
+static int jem__labels_good(jem_ctx *ctx, const char *what, const int *labels, int n, int classes) {
+    int i = 0;
+    while (labels && i < n && labels[i] >= 0 && labels[i] < classes) i++;
+    if (n > 0 && i == n) return 1;
+    if (labels && i < n)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: label %d of image %d is not in 0..%d", what,
+                  labels[i], i, classes - 1);
+    else jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: no labels of %d images", what, n);
+    return 0;
+}
 
 jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message) {
     return jem__fail(ctx, status, "%s", message ? message : "");
@@ -1636,11 +1646,14 @@ static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
+enum { JEM__THREADS = 1 << 12 };                   /* at most: more of them would overflow */
+
 jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
     JEM__ZEROED(jem_ctx, seed);                    /* enough of one to allocate the real context */
     if (desc) seed.desc = *desc;
     if (!jem__engine_open(&seed) || !seed.desc.allocate != !seed.desc.release) return NULL;
     seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
+    if (seed.threads > JEM__THREADS) seed.threads = JEM__THREADS;
     seed.params_left = HUGE_VAL;
 #ifdef _OPENMP
     if (seed.desc.threads <= 0) seed.threads = omp_get_max_threads();
@@ -1805,7 +1818,7 @@ typedef struct jem__node {
     int bf16_params;                               /* ... that one read it */
     int keep, ready;                               /* ready: value is up to date */
     float *value, *grad;                           /* all groups; NULL: only during a run */
-    uint64_t value_push, grad_push;                /* when they were allocated */
+    uint64_t made, value_push, grad_push;          /* when it and they were allocated */
 } jem__node;
 
 /* Where something of a node lies during a run: group g at `at` + g % slots * step. */
@@ -1869,7 +1882,8 @@ enum {
     JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy */
     JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
     JEM__OP_WHOLE = 4,     /* called once for all groups: sums over the batch */
-    JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32        /* what can be fused */
+    JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32,       /* what can be fused */
+    JEM__OP_LEARNS = 64    /* on the way to jem_backward's loss forward has to be called */
 };
 typedef struct jem__traits {
     int flags;
@@ -1928,7 +1942,9 @@ void jem_end(jem_ctx *ctx, jem_mark mark) {
     if (!ctx) return;
     ctx->chunk = mark.chunk ? (jem__chunk *)mark.chunk : ctx->chunks;
     ctx->used = mark.chunk ? mark.used : 0;
-    while (ctx->n_nodes > mark.nodes) ctx->nodes[--ctx->n_nodes]->t.node = NULL;
+    while (ctx->n_nodes > 0 && (ctx->n_nodes > mark.nodes ||      /* or jem_reset came between */
+                                ctx->nodes[ctx->n_nodes - 1]->made > mark.pushes))
+        ctx->nodes[--ctx->n_nodes]->t.node = NULL;
     for (int i = 0; i < ctx->n_nodes; i++) {
         jem__node *n = ctx->nodes[i];
         if (n->value && n->value_push > mark.pushes) n->value = NULL, n->ready = 0;
@@ -2018,7 +2034,7 @@ static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) 
     n->t.n = s.n, n->t.c = s.c, n->t.h = s.h, n->t.w = s.w, n->t.ctx = ctx, n->t.node = n;
     n->groups = jem__groups(s.n), n->stride = jem__floats(s);
     n->flops = 10 * (double)n->stride;             /* elementwise; a convolution knows better */
-    n->index = ctx->n_nodes++;
+    n->index = ctx->n_nodes++, n->made = ++ctx->pushes;
     return n;
 }
 
@@ -2065,6 +2081,12 @@ jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs
 
 /* ---- leaves: nchw[n][c][h][w] <-> lanes ------------------------------------------------------ */
 
+/* Dead lanes repeat the last image, so that they do nothing that a real one would not. */
+static void jem__fill_dead(float *x, ptrdiff_t n, int live) {
+    for (ptrdiff_t i = 0; live < JEM_LANES && i < n; i += JEM_LANES)
+        for (int l = live; l < JEM_LANES; l++) x[i + l] = x[i + live - 1];
+}
+
 JEM__COMPILE("O2")                                 /* every number of a batch passes here */
 static ptrdiff_t jem__lane_at(const jem__node *n, int image, int c, int y, int x) {
     const ptrdiff_t pixel = (ptrdiff_t)y * n->t.w + x;
@@ -2077,7 +2099,6 @@ static void jem__copy_out(const jem__node *n, const float *lanes, float *nchw) {
             for (int y = 0; y < n->t.h; y++)
                 for (int x = 0; x < n->t.w; x++) *nchw++ = lanes[jem__lane_at(n, i, c, y, x)];
 }
-/* Dead lanes repeat the last image, so that they do nothing that a real one would not. */
 static void jem__copy_in(const jem__node *n, float *lanes, const float *nchw) {
     const ptrdiff_t size = n->stride / JEM_LANES;
     for (int i = 0; i < n->groups * JEM_LANES; i++) {
@@ -2168,7 +2189,9 @@ static void jem__run_marks(jem__run *r, jem__node *target, jem__node *leaf) {
         s->needs = s->needs && (s == r->target || s->gets);
         for (int k = 0; s->needs && k < s->node->inputs; k++)
             if (s->node->op->backward) s->in[k]->gets = 1;
-        s->runs = s->runs && s->node->op && !(s->node->ready && !s->needs);
+        const int learns = r->mode == JEM__BACKWARD && jem__has(s->node, JEM__OP_LEARNS);
+        s->runs = s->node->op && ((s->runs && !(s->node->ready && !s->needs)) ||
+                                  (s->reached && learns));
         for (int k = 0; s->runs && k < s->node->inputs; k++) s->in[k]->runs = 1;
         r->n += s->runs;
     }
@@ -2457,7 +2480,8 @@ static void jem__plan_values(jem__run *r) {
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i], *over = s->node->inputs ? s->in[0] : NULL;
         const jem__node *n = s->node;
-        const int from = jem__time_forward(s), until = jem__last_read(r, s, 0);
+        const int from = jem__time_forward(s), last = jem__last_read(r, s, 0);
+        const int until = last < 0 && jem__has(n, JEM__OP_LEARNS) ? from : last;
         const int last16 = jem__writes_bf16(s) ? jem__last_read(r, s, 1) : -1;
         if (last16 >= 0)
             s->value16_buf = jem__plan_buf(r, from, last16,
@@ -2759,14 +2783,16 @@ static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target,
     if (mode == JEM__BACKWARD && !r.target->needs)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "backward: the loss depends on no parameter");
     jem_status s = jem__run_kept(&r);
-    if (s != JEM_OK || (r.n == 0 && !leaf)) return s;
+    if (s == JEM_OK && r.n == 0 && !leaf) return s;
     jem_mark mark = jem_begin(ctx);                /* the run's memory ends with it */
-    s = jem__run_list(&r);
+    if (s == JEM_OK) s = jem__run_list(&r);
     if (s == JEM_OK) s = ctx->desc.plain ? jem__walk_plain(&r) : jem__run_planned(&r);
-    for (int i = 0; s == JEM_OK && i < r.n; i++)
-        r.list[i]->node->ready = r.list[i]->node->value != NULL;
+    if (s == JEM_OK) s = ctx->status;              /* an op of one's own may jem_fail */
+    for (int i = 0; r.list && i < r.n; i++)
+        r.list[i]->node->ready = s == JEM_OK && r.list[i]->node->value;
+    if (s != JEM_OK && leaf) leaf->grad = NULL;
     jem_end(ctx, mark);
-    return s == JEM_OK ? ctx->status : s;
+    return s;
 }
 
 static jem_status jem__compute(jem_tensor *t, const char *what) {
@@ -2857,6 +2883,12 @@ static void jem__check_tape(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, 
     jem_end(ctx, mark);
 }
 
+/* The elements under test, after an error too. */
+static void jem__check_put(jem_tensor *x, jem_param *p, const float *at) {
+    if (!p) jem__copy_in(x->node, x->node->value, at), jem__leaf_changed(x->node);
+    else jem_param_changed(p);
+}
+
 float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
                          float step) {
     static const double weight[4] = { -8, 8, 1, -1 }, offset[4] = { -1, 1, -2, 2 };
@@ -2879,16 +2911,17 @@ float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem
         double slope = 0;
         for (int k = 0; k < 4; k++) {              /* the step as rounded is the step taken */
             at[i] = before + (float)offset[k] * step;
-            if (p) jem_param_changed(p); else jem_write(x, at);
+            jem__check_put(x, p, at);
             slope += weight[k] * jem__check_value(ctx, fn, user, x);
         }
         slope /= 12 * (double)step;
         at[i] = before;
-        if (p) jem_param_changed(p); else jem_write(x, at);
+        jem__check_put(x, p, at);
         const double a = fabs((double)grad[i]), d = fabs(slope - (double)grad[i]);
         if (a > largest) largest = a;
         if (fabs(slope) > largest) largest = fabs(slope);
-        if (!(d <= worst)) worst = d;              /* NaN counts as worst */
+        if (jem__finite((float)worst) && !(jem__finite((float)d) && d <= worst))
+            worst = d;                             /* and NaN remains the worst */
     }
     jem__free(ctx, grad);
     if (!p) jem__free(ctx, at);
@@ -2940,11 +2973,11 @@ static void jem__split_backward(const jem_call *c) {
     jem__blocks_copy(c, c->in[0].n, c->out, 1, 1);
 }
 static void jem__join_forward(const jem_call *c) {
-    for (int g = 0; g < jem__groups(c->out.n); g++) {                  /* writes dead lanes too */
-        const jem_call at = jem__at(c, g);
-        memset(at.y, 0, (size_t)jem__floats(c->out) * sizeof *at.y);
-    }
     jem__blocks_copy(c, c->out.n, c->in[0], 0, 0);
+    for (int g = 0; g < jem__groups(c->out.n); g++) {
+        const jem_call at = jem__at(c, g);
+        jem__fill_dead(at.y, jem__floats(c->out), at.live);
+    }
 }
 static void jem__join_backward(const jem_call *c) { jem__blocks_copy(c, c->out.n, c->in[0], 0, 1); }
 JEM__OP(split, split, JEM_KEEPS_NOTHING, &jem__whole);
@@ -3239,6 +3272,7 @@ static void jem__drop_forward(const jem_call *c) {
     const jem_rng r = jem_rng_split(&u->rng, (uint64_t)group);
     const ptrdiff_t n = jem__floats(c->out);
     c->ctx->k->fill(0, r.key, 0, c->y, n, 0.0f, 1.0f);
+    jem__fill_dead(c->y, n, c->live);
     c->ctx->k->drop(u->p, u->scale, c->x[0], c->y, c->dy ? (uint16_t *)c->aux : NULL, n);
 }
 static void jem__drop_backward(const jem_call *c) {
@@ -3499,13 +3533,12 @@ jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
     if (x->h != 1 || x->w != 1 || !labels)
         return jem__refuse(ctx, JEM_BAD_SHAPE, "gather: x is %s, not (n,c,1,1)%s",
                            jem__shape_text(x).s, labels ? "" : ", and there are no labels");
-    for (int i = 0; i < x->n; i++)
-        if (labels[i] < 0 || labels[i] >= x->c)
-            return jem__refuse(ctx, JEM_BAD_ARGUMENT, "gather: label %d of image %d is not in "
-                               "0..%d", labels[i], i, x->c - 1);
+    if (!jem__labels_good(ctx, "gather", labels, x->n, x->c)) return NULL;
     const size_t bytes = (size_t)(jem__groups(x->n) * JEM_LANES) * sizeof(int);
     jem_tensor *y = jem__op1(ctx, &jem__op_gather, x, jem__shape(x->n, 1, 1, 1), NULL, bytes, 0);
-    if (y) memcpy(y->node->user, labels, (size_t)x->n * sizeof *labels);
+    int *own = y ? (int *)y->node->user : NULL;
+    for (int i = 0; own && i < jem__groups(x->n) * JEM_LANES; i++)
+        own[i] = labels[i < x->n ? i : x->n - 1];
     return y;
 }
 
@@ -3748,8 +3781,8 @@ static void jem__norm_batch_backward(const jem_call *c) {
 static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, int training,
                                     float momentum, jem_param *const *params, int n_params) {
     static const jem__traits apart = { 0, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT };
-    static const jem__traits together = { JEM__OP_WHOLE, NULL, jem__norm_param_grad,
-                                          JEM_KEEPS_INPUT };
+    static const jem__traits together = { JEM__OP_WHOLE | JEM__OP_LEARNS, NULL,
+                                          jem__norm_param_grad, JEM_KEEPS_INPUT };
 #define JEM__NORM_OP(name, how, traits)                                                            \
     { name, jem__norm_##how##forward, jem__norm_##how##backward, JEM_KEEPS_INPUT, traits }
     static const jem_op each[] = {
@@ -4598,13 +4631,6 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
 
 /* ---- noise ----------------------------------------------------------------------------------- */
 
-/* Dead lanes go on repeating the last image. */
-static void jem__fill_dead(const jem__node *node, int group, float *x) {
-    const int live = node->t.n - group * JEM_LANES;
-    for (ptrdiff_t i = 0; live < JEM_LANES && i < node->stride; i += JEM_LANES)
-        for (int l = live; l < JEM_LANES; l++) x[i + l] = x[i + live - 1];
-}
-
 /* Random numbers for a tensor: every group has counters of its own, on every rank. */
 static uint64_t jem__group_counters(const jem__node *x) {
     return (uint64_t)(x->stride + 31) / 32 * 16;
@@ -4673,7 +4699,7 @@ static void jem__walk_group(void *arg, int g) {
     }
     k->langevin(x, grad, n, &d, w->rng ? w->rng->key : NULL,
                 w->start + (uint64_t)g * jem__group_counters(w->x));
-    jem__fill_dead(w->x, g, x);
+    jem__fill_dead(x, n, jem__live_lanes(w->x->t.n, g));
 }
 
 static void jem__walk_step(jem__walk *w, jem_rng *rng) {
@@ -4832,7 +4858,7 @@ jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_
                       float h) {
     const char *const what = "slope";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
-    if (!jem__is_leaf(v, what) || v->n != x->n || v->node->stride != x->node->stride)
+    if (!jem__is_leaf(v, what) || v->n != x->n || v->c != x->c || v->h != x->h || v->w != x->w)
         return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "slope: x and v must be leaves of "
                                        "one shape");
     const ptrdiff_t n = x->node->stride;
@@ -5100,12 +5126,10 @@ static void jem__buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labe
         const int count = labels ? b->capacity / b->classes : b->capacity;
         slot[i] = (labels ? labels[i] * count : 0) + jem_rng_below(rng, count);
         const int anew = jem_rng_uniform(rng) < reinit;
-        visits[i] = anew ? 0 : b->visits[slot[i]];
+        visits[i] = anew || b->visits[slot[i]] < 0 ? 0 : b->visits[slot[i]];
         if (anew) jem_fill_uniform(b->ctx, rng, x, size, b->lo, b->hi);
         else memcpy(x, b->data + slot[i] * size, (size_t)size * sizeof *x);
     }
-    for (int i = 0; i < n; i++)
-        if (visits[i] == 0 && !jem__drawn_again(slot, i, n)) b->visits[slot[i]] = 0;
 }
 jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels, float reinit,
                            float *x, int *slot) {
@@ -5113,31 +5137,36 @@ jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels
     if (!rng || n < 0 || !x || !slot)
         return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_draw: %d chains, or NULL", n);
     const int by_class = labels && b->classes > 0;
-    for (int i = 0; by_class && i < n; i++)
-        if (labels[i] < 0 || labels[i] >= b->classes)
-            return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_draw: label %d of %d is not in "
-                             "0..%d", labels[i], i, b->classes - 1);
+    if (by_class && n && !jem__labels_good(b->ctx, "buffer_draw", labels, n, b->classes))
+        return JEM_BAD_ARGUMENT;
     const jem_mark mark = jem_begin(b->ctx);
     int *visits = (int *)jem__push(b->ctx, (size_t)n * sizeof *visits);
     if (visits) jem__buffer_draw(b, rng, n, by_class ? labels : NULL, reinit, x, slot, visits);
+    for (int i = 0; visits && i < n; i++)
+        if (!jem__drawn_again(slot, i, n)) b->visits[slot[i]] = visits[i];
     jem_end(b->ctx, mark);
     return visits ? JEM_OK : b->ctx->status;
 }
 
+/* The last of several of one slot is kept; visits: as drawn, or NULL: those of the slots. */
+static void jem__buffer_put(jem_buffer *b, int n, const int *slot, const int *visits,
+                            const float *x) {
+    const ptrdiff_t size = jem__buffer_image(b);
+    for (int i = 0; i < n; i++) {
+        if (jem__drawn_again(slot, i, n)) continue;
+        memcpy(b->data + slot[i] * size, x + i * size, (size_t)size * sizeof *x);
+        b->visits[slot[i]] = (visits ? visits[i] : b->visits[slot[i]]) + 1;
+    }
+}
 jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x) {
     if (!b) return JEM_BAD_ARGUMENT;
     if (n < 0 || !slot || !x)
         return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: %d chains, or NULL", n);
-    const ptrdiff_t size = jem__buffer_image(b);
     for (int i = 0; i < n; i++)
         if (slot[i] < 0 || slot[i] >= b->capacity)
             return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: slot %d is not in 0..%d",
                              slot[i], b->capacity - 1);
-    for (int i = 0; i < n; i++) {
-        if (jem__drawn_again(slot, i, n)) continue;        /* the last of them is kept */
-        memcpy(b->data + slot[i] * size, x + i * size, (size_t)size * sizeof(float));
-        b->visits[slot[i]]++;
-    }
+    jem__buffer_put(b, n, slot, NULL, x);
     return JEM_OK;
 }
 
@@ -5329,7 +5358,7 @@ static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
     }
     r->log_z = top + log(sum / n), r->chains = sum * sum / squares;
     r->error = n < 2 ? HUGE_VAL                            /* relative error of the mean */
-             : sqrt(fmax(1 / r->chains - 1.0 / n, 0));
+             : sqrt(fmax((n / r->chains - 1) / (n - 1), 0));
 }
 
 jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
@@ -5764,7 +5793,7 @@ static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tenso
     if (!(d->w_kl > 0)) jem_sgld(ctx, logp, user, t, &d->sgld, &tr->rng);
     else *kl = jem_kl_walk(ctx, logp, user, t, &d->sgld, d->entropy, &tr->rng);
     if (jem__gather(tr, t, n, x) != JEM_OK) return NULL;
-    jem_buffer_put(tr->buffer, n, slot, x);
+    jem__buffer_put(tr->buffer, n, slot, visits, x);
     return t;
 }
 
@@ -5805,6 +5834,15 @@ static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_s
                               &s->residual);
 }
 
+/* Act norm takes its parameters from the first batch, before anything is computed with them. */
+static void jem__first_look(jem_net *net, jem_tensor *x) {
+    const jem_rng rng = net->rng;                  /* what dropout draws, it draws again */
+    const jem_mark mark = jem_begin(net->ctx);
+    jem_item(jem_mean(net->ctx, jem__logp(net, jem_forward(net, x, 1))));
+    jem_end(net->ctx, mark);
+    net->rng = rng;
+}
+
 /* Images of an update: labelled ones, and those for p(x), which may be the same. */
 typedef struct jem__batch {
     const float *x, *x_data;
@@ -5834,6 +5872,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     jem_tensor *labelled = b->n ? jem__labelled(tr, b->x, b->n) : NULL, *data = NULL;
     if (b->apart || (own && (chains || d->energy_l2 > 0)))
         data = jem__noisy(tr, b->x_data, b->n_data);
+    if (tr->has_buffers && !tr->updates) jem__first_look(tr->net, labelled ? labelled : data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
     if (sample_labels) sample_labels += jem__first(tr, n_neg);
     jem_tensor *loss = jem__loss(tr->net, &w, labelled, b->labels, data, sample, sample_labels,
@@ -5842,7 +5881,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
 
-/* All numbers of a network, on the tape, or NULL; and back. */
+/* All numbers of a network, on the tape, or NULL; and back, or those alone that are not trained. */
 static float *jem__keep_params(const jem_net *net) {
     ptrdiff_t size = 0;
     for (const jem_param *p = net->params; p; p = p->next) size += p->size;
@@ -5851,14 +5890,16 @@ static float *jem__keep_params(const jem_net *net) {
         memcpy(at, p->value, (size_t)p->size * sizeof *at);
     return kept;
 }
-static void jem__restore_params(jem_net *net, const float *kept) {
+static void jem__restore_params(jem_net *net, const float *kept, int all) {
     for (jem_param *p = net->params; kept && p; kept += p->size, p = p->next)
-        memcpy(p->value, kept, (size_t)p->size * sizeof *kept), jem_param_changed(p);
+        if (all || !p->grad)
+            memcpy(p->value, kept, (size_t)p->size * sizeof *kept), jem_param_changed(p);
 }
 
 /* The gradient g of the same loss (images, samples, noise) at w + sam g/||g|| instead of w: so far
-   from w, it is about worst there. Weights and running statistics stay as they are. */
-static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss) {
+   from w, it is about worst there. Weights and running statistics stay as they are; the loss is
+   computed with statistics from before it moved them, in `before`. */
+static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss, const float *before) {
     jem_net *net = tr->net;
     const float norm = jem__optim_norm(tr->optim, 1), share = tr->desc.sam / norm;
     const float *kept = jem__keep_params(net);
@@ -5869,9 +5910,10 @@ static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss) {
             p->value[j] = jem__fmaf(share, p->grad[j], p->value[j]);
         jem_param_changed(p);
     }
+    jem__restore_params(net, before, 0);
     jem_zero_grad(net);
     const jem_status status = jem_backward(loss);
-    jem__restore_params(net, kept);
+    jem__restore_params(net, kept, 1);
     return status;
 }
 
@@ -5887,6 +5929,8 @@ static int jem__batch_ready(const jem_trainer *tr, jem__batch *b, const float *x
     if (n > 0) b->x_data = x, b->n_data = n;
     jem__images_check(tr->net, "train_step", b->x, b->n);
     if (n > 0) jem__images_check(tr->net, "train_step, unlabelled", x, n);
+    if (b->n > 0 && ctx->status == JEM_OK)
+        jem__labels_good(ctx, "train_step", b->labels, b->n, tr->net->classes);
     return ctx->status == JEM_OK;
 }
 
@@ -5910,6 +5954,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     /* the first forward pass sets act norm's parameters: a failure takes that back */
     const float *kept = tr->has_buffers && !tr->updates ? jem__keep_params(tr->net) : NULL;
     jem_tensor *loss = jem__train_loss(tr, &b, &t, &s);
+    const float *before = tr->has_buffers && d->sam > 0 ? jem__keep_params(tr->net) : NULL;
     jem_keep(t.of.logits);
     jem_zero_grad(tr->net);
     s.status = loss ? jem_backward(loss) : ctx->status;
@@ -5927,11 +5972,11 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
             s.status = jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, "
                                  "f(x+) %g, f(x-) %g", tr->updates, (double)s.loss,
                                  (double)s.f_data, (double)s.f_sample);
-        if (s.status == JEM_OK && d->sam > 0) s.status = jem__sharpness(tr, loss);
+        if (s.status == JEM_OK && d->sam > 0) s.status = jem__sharpness(tr, loss, before);
         if (s.status == JEM_OK) s.status = jem_optim_step(tr->optim, s.lr, &s.grad_norm);
         if (s.status == JEM_OK) tr->updates++;
     }
-    if (s.status != JEM_OK) jem__restore_params(tr->net, kept);
+    if (s.status != JEM_OK) jem__restore_params(tr->net, kept, 1);
     ctx->rank = ctx->others = 0;
     jem_end(ctx, mark);
     return s;
@@ -6094,17 +6139,8 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
     return s;
 }
 
-static int jem__labels_good(const jem_net *net, const char *what, const int *labels, int n) {
-    int i = 0;
-    while (labels && i < n && labels[i] >= 0 && labels[i] < net->classes) i++;
-    if (n > 0 && i == n) return 1;
-    jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d of %d has no label in 0..%d", what, i, n,
-              net->classes - 1);
-    return 0;
-}
-
 float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
-    if (!net || !jem__labels_good(net, "accuracy", labels, n)) return -1;
+    if (!net || !jem__labels_good(net->ctx, "accuracy", labels, n, net->classes)) return -1;
     const jem_mark mark = jem_begin(net->ctx);
     jem__seen *seen = (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen);
     const int ok = seen && jem__see(net, "accuracy", x, n, NULL, seen) == JEM_OK;
@@ -6183,7 +6219,7 @@ jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
 
 /* -log p(y|x) is convex in 1/T: its slope, the mean of E_p[f] - f[y], rises with it. */
 float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n) {
-    if (!net || !jem__labels_good(net, "fit_temperature", labels, n)) return -1;
+    if (!net || !jem__labels_good(net->ctx, "fit_temperature", labels, n, net->classes)) return -1;
     jem_ctx *ctx = net->ctx;
     const int k = net->classes;
     const jem_mark mark = jem_begin(ctx);
@@ -6325,17 +6361,18 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
     const int k = net->classes;
     const ptrdiff_t size = jem__image(net);
     const float temperature = d->classify == jem__attack_see ? jem__temperature_of(net) : 1;
-    float *g = jem__push_floats(ctx, m * size), *f = jem__push_floats(ctx, m * k);
+    const ptrdiff_t all = (ptrdiff_t)m * k;
+    float *g = jem__push_floats(ctx, m * size), *f = jem__push_floats(ctx, all);
     for (int step = -1, left = m; g && f && step <= d->steps && left; step++) {
         const int moves = step >= 0 && step < d->steps;
         const jem_status told = d->classify(d->user, found, labels, m, f, moves ? g : NULL);
         if (told != JEM_OK) jem__fail(ctx, told, "attack: classify failed");
-        if (jem_ok(ctx) && !(jem__all_finite(f, m * k) && (!moves || jem__all_finite(g, m * size))))
+        if (jem_ok(ctx) && !(jem__all_finite(f, all) && (!moves || jem__all_finite(g, m * size))))
             jem__fail(ctx, JEM_DIVERGED, "attack: the classifier's numbers are not finite");
         if (!jem_ok(ctx)) return;
         for (int i = left = 0; i < m; i++) {
             jem__seen s;
-            jem__see_one(f + i * k, k, temperature, &s);
+            jem__see_one(f + (ptrdiff_t)i * k, k, temperature, &s);
             done[i] |= !d->targeted ? s.label != labels[i]
                                     : s.label == labels[i] && s.p >= d->sure;
             const ptrdiff_t at = i * size;
@@ -6363,7 +6400,7 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
                          "%g..%g%s", n, (double)d.eps, d.steps, (double)d.step, (double)d.lo,
                          (double)d.hi, rng ? "" : ", no rng");
     if (jem__images_check(net, "attack", x, n) != JEM_OK ||
-        (n > 0 && !jem__labels_good(net, "attack", labels, n))) return ctx->status;
+        (n > 0 && !jem__labels_good(ctx, "attack", labels, n, net->classes))) return ctx->status;
     if (found != x) memcpy(found, x, (size_t)(n * size) * sizeof *x);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
         const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
@@ -7216,15 +7253,16 @@ typedef struct jem__arrays {
 
 enum { JEM__MANY = 1 << 30 };                      /* updates, visits: more would overflow */
 
-/* What training writes: finite numbers, second moments from 0 on, visits from -1 on. */
-static int jem__entry_good(const jem_entry *e) {
-    const int squares = !strncmp(e->name, "optim.v.", 8), whole = e->dtype == JEM_I32;
+/* What training writes into an array of dtype `as`: finite numbers, second moments from 0 on,
+   visits from -1 on. */
+static int jem__entry_good(const jem_entry *e, jem_dtype as) {
+    const int squares = !strncmp(e->name, "optim.v.", 8);
     int good = 1;
-    for (size_t i = 0; good && (whole || e->dtype == JEM_F32) && i < e->bytes; i += 4) {
+    for (size_t i = 0; good && i < e->bytes; i += jem__dtypes[e->dtype].size) {
         const unsigned char *at = (const unsigned char *)e->data + i;
-        const float x = whole ? 0 : jem__to_float(JEM_F32, at);
+        const float x = as == JEM_F32 ? jem__to_float((int)e->dtype, at) : 0;
         int32_t n = 0;
-        if (whole) memcpy(&n, at, 4);
+        if (as == JEM_I32) memcpy(&n, at, 4);
         good = jem__finite(x) && !(squares && x < 0) && n >= -1 && n <= JEM__MANY;
     }
     return good;
@@ -7253,7 +7291,7 @@ static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int nd
         jem__put_list(&t, "()", ndim, shape);
         f->status = jem__fail(f->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in "
                               "the %s", f->where, name, is, f->kind);
-    } else if (!v->fill && e->dtype == dtype && !jem__entry_good(e))
+    } else if (!v->fill && !jem__entry_good(e, dtype))
         f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" holds a number that is not "
                               "finite, or cannot be there", f->where, name);
     else if (v->fill && e->dtype != dtype)
@@ -9621,7 +9659,7 @@ JEM__COMPILE_END
                  contrastive divergence, sharpness-aware steps, a hook for chains. Files are written
                  under names of their own; descs survive to the bit. Several machines (jem_sum_fn).
                  Mended: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends;
-                 training by score matching alone.
+                 NaN gradients of log behind gather or dropout; training by score matching alone.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author
                  needs and no more; jem_archive_write refuses symbolic links; images with NaN or
                  absurd numbers are errors; JEM_FAST, JEM_BF16 and score matching have new bits.

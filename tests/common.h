@@ -142,7 +142,7 @@ static inline double largest_gap(const float *a, const float *b, ptrdiff_t n) {
     double worst = 0, largest = 1e-30;
     for (ptrdiff_t i = 0; i < n; i++) {
         const double d = fabs((double)a[i] - (double)b[i]);
-        if (!(d <= worst)) worst = d;              /* a NaN is the worst */
+        if (!(d <= worst) && worst == worst) worst = d;     /* a NaN is the worst */
         if (fabs((double)b[i]) > largest) largest = fabs((double)b[i]);
     }
     return worst / largest;

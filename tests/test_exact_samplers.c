@@ -403,6 +403,30 @@ static void check_z(jem_ctx *ctx, jem_fn fn, jem_tensor *x, const jem_ais_desc *
           r.chains);
 }
 
+/* What a few chains say of their error is, on average, what it is. */
+static void test_z_error(jem_ctx *ctx) {
+    printf("annealed importance sampling: its error, of a few chains\n");
+    enum { TIMES = 3000 };
+    jem_ais_desc d = jem_ais_desc_default();
+    d.levels = 1, d.walk.steps = 0, d.std = 1.2f;
+    for (int n = 2; n < 6; n += 3) {
+        jem_rng rng = jem_rng_seed((uint64_t)n);
+        double told = 0, sum = 0, squares = 0;     /* of the estimate of Z / Z */
+        for (int i = 0; i < TIMES; i++) {
+            jem_ais_result r;
+            jem_ais(ctx, standard, NULL, jem_zeros(ctx, n, 1, 1, 1), &d, &rng, &r);
+            const double z = exp(r.log_z) / sqrt(6.283185307179586), error = z * r.error;
+            sum += z, squares += z * z, told += error * error;
+            jem_reset(ctx);
+        }
+        const double is = squares / TIMES - sum / TIMES * (sum / TIMES);
+        CHECK(jem_ok(ctx) && fabs(sum / TIMES - 1) < 0.02, "%d chains: Z is %g of it", n,
+              sum / TIMES);
+        CHECK(fabs(told / TIMES / is - 1) < 0.15, "%d chains: variance %g, told %g", n, is,
+              told / TIMES);
+    }
+}
+
 static void test_log_z(jem_ctx *ctx) {
     printf("annealed importance sampling: log Z\n");
     jem_rng rng = jem_rng_seed(14);
@@ -611,7 +635,7 @@ int main(void) {
     test_tempering(ctx);
     test_annealing(ctx);
     test_balance(ctx);
-    test_log_z(ctx);
+    test_log_z(ctx), test_z_error(ctx);
     test_known_tau();
     test_golden();
     test_errors(ctx);

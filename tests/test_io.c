@@ -1449,6 +1449,35 @@ static void test_trainers(void) {
     }
 }
 
+/* A state of one number may have any dtype, but must be one that training writes. */
+static void test_one_number_state(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    jem_mlp_desc m = jem_mlp_desc_default();
+    m.channels = 2, m.height = m.width = m.classes = 1;
+    jem_train_desc d = jem_train_desc_default();
+    d.w_cd = 0;
+    jem_net *net = jem_mlp_create(ctx, &m, 3);
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    jem_archive *whole = jem_archive_create(ctx);
+    jem_trainer_to_archive(tr, whole);
+    for (int32_t number = -5; number <= 5; number += 10) {
+        jem_archive *a = jem_archive_create(ctx);
+        for (int k = 0; k < jem_archive_count(whole); k++) {
+            const jem_entry *e = jem_archive_at(whole, k);
+            const int it = !strcmp(e->name, "optim.v.class_output.bias");
+            jem_archive_add(a, e->name, it ? JEM_I32 : e->dtype, e->ndim, e->shape,
+                            it ? (const void *)&number : e->data);
+        }
+        const jem_status s = jem_trainer_from_archive(tr, a);
+        CHECK(number > 0 ? s == JEM_OK : s == JEM_BAD_FILE && says(ctx, "cannot be there"),
+              "a second moment of %d: %s", (int)number, jem_error(ctx));
+        jem_archive_free(a);
+    }
+    jem_archive_free(whole), jem_trainer_free(tr), jem_net_free(net);
+    close_ctx(ctx, &c, "a state of one number");
+}
+
 /* Checkpoints of others: wrong in one entry each. */
 static void test_trainer_files(void) {
     counter c;
@@ -1672,6 +1701,7 @@ int main(void) {
     test_nets();
     test_trainers();
     test_trainer_files();
+    test_one_number_state();
     test_flags();
     test_no_memory();
     test_write_failures();                         /* last: it changes the working folder */

@@ -267,6 +267,28 @@ static void piece_release(void *user, void *memory) {
     count_release(&((pieces *)user)->count, memory);
 }
 
+static void one_by_one(void *user, int n, void (*task)(void *arg, int i), void *arg) {
+    (void)user;
+    for (int i = 0; i < n; i++) task(arg, i);
+}
+static void test_many_threads(void) {
+    printf("more threads than there can be\n");
+    float x[17 * 12], f[2][2 * 17];
+    for (int i = 0; i < 17 * 12; i++) x[i] = sinf((float)i);
+    for (int k = 0; k < 2; k++) {
+        jem_ctx_desc desc;
+        memset(&desc, 0, sizeof desc);
+        desc.threads = k ? 0x7fffffff : 1, desc.parallel_for = one_by_one;
+        jem_ctx *ctx = jem_ctx_create(&desc);
+        jem_convnet_desc d = jem_convnet_desc_default();
+        d.channels = 3, d.height = d.width = 2, d.classes = 2, d.layers = 1, d.widths[0] = 2;
+        jem_net *net = jem_convnet_create(ctx, &d, 1);
+        CHECK(jem_logits(net, x, 17, f[k]) == JEM_OK, "%s", jem_error(ctx));
+        jem_net_free(net), jem_ctx_free(ctx);
+    }
+    CHECK(same_bits(f[0], f[1], 34), "%g, not %g", (double)f[1][0], (double)f[0][0]);
+}
+
 /* Its first piece is used by half, so that a leaf which leaves less room than that is in the second:
    more room, until it is enough. */
 static void test_full_arena(void) {
@@ -312,7 +334,7 @@ int main(void) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
     test_trainer(ctx), test_walks(ctx), test_null(ctx), test_escapes(ctx);
-    test_half_made(), test_large_run(), test_full_arena();
+    test_half_made(), test_large_run(), test_many_threads(), test_full_arena();
     close_ctx(ctx, &count, "misuse");
     return test_report();
 }

@@ -215,7 +215,7 @@ static double distance(const outcome *a, const outcome *b) {
     double most = a->n == b->n ? 0 : 1e9;
     for (ptrdiff_t i = 0; i < a->n && i < b->n; i++) {
         const double d = fabs((double)a->x[i] - (double)b->x[i]);
-        if (!(d <= most)) most = d;
+        if (!(d <= most) && most == most) most = d;
     }
     return most;
 }
@@ -344,6 +344,12 @@ static void test_misuse(void) {
     CHECK(jem_train_step(tr, x, y, 30).status == JEM_BAD_ARGUMENT &&
           strstr(jem_error(ctx), "4 ranks"), "30 images for 4 ranks: %s", jem_error(ctx));
     jem_clear_error(ctx);
+    const int label = y[0];
+    y[0] = 99;                                     /* in another's share: known before any sum */
+    CHECK(jem_train_step(tr, x, y, 32).status == JEM_BAD_ARGUMENT &&
+          strstr(jem_error(ctx), "label 99 of image 0"), "a label: %s", jem_error(ctx));
+    jem_clear_error(ctx);
+    y[0] = label;
     const float before = net->params->value[0];
     CHECK(jem_train_step(tr, x, y, 32).status == JEM_BAD_FILE &&
           strstr(jem_error(ctx), "network is down"), "a sum that fails: %s", jem_error(ctx));

@@ -379,7 +379,7 @@ static void test_buffer(jem_ctx *ctx) {
 
     labels[1] = CLASSES, slot[1] = CAPACITY;
     CHECK(jem_buffer_draw(b, &rng, 2, labels, 0, x, slot) == JEM_BAD_ARGUMENT &&
-          says(ctx, "label 5 of 1 is not in 0..4"), "a label outside: %s", jem_error(ctx));
+          says(ctx, "label 5 of image 1 is not in 0..4"), "a label outside: %s", jem_error(ctx));
     slot[0] = 0, slot[1] = CAPACITY;
     CHECK(jem_buffer_put(b, 2, slot, x) == JEM_BAD_ARGUMENT &&
           says(ctx, "slot 103 is not in 0..102"), "a slot outside: %s", jem_error(ctx));
@@ -755,6 +755,28 @@ static void test_visits(jem_ctx *ctx) {
         CHECK(jem_train_step(tr, in.x, in.labels, IMAGES).status == JEM_OK, "%s", jem_error(ctx));
     CHECK(!m.wrong && m.young > 100 && m.old > 100, "%d wrong, %d young, %d old", m.wrong, m.young,
           m.old);
+    jem_trainer_free(tr);
+    d.sgld.steps = 2, d.chain = NULL;              /* a walk that fails began no chain again */
+    tr = jem_trainer_create(net, &d);
+    for (int i = 0; i < 8; i++) jem_train_step(tr, in.x, in.labels, IMAGES);
+    jem_buffer *b = jem_trainer_buffer(tr);
+    int visits[9];
+    memcpy(visits, b->visits, sizeof visits);
+    const float kept = net->params->value[0];
+    net->params->value[0] = (float)NAN, jem_param_changed(net->params);
+    CHECK(jem_train_step(tr, in.x, in.labels, IMAGES).status == JEM_DIVERGED, "a walk of NaNs");
+    jem_clear_error(ctx);
+    net->params->value[0] = kept, jem_param_changed(net->params);
+    CHECK(!memcmp(visits, b->visits, sizeof visits), "and left other visits behind");
+    d.chain = mark_chain, m.wrong = m.young = m.old = 0;
+    jem_trainer_free(tr);
+    d.sgld.steps = 0, d.reinit = 0;                /* what has not begun is new */
+    tr = jem_trainer_create(net, &d);
+    for (int i = 0; i < 9; i++) jem_trainer_buffer(tr)->visits[i] = -1;
+    for (int i = 0; i < 6; i++) jem_train_step(tr, in.x, in.labels, IMAGES);
+    for (int i = 0; i < 9; i++) m.wrong += jem_trainer_buffer(tr)->visits[i] == 0;
+    CHECK(!m.wrong && m.young > 0 && m.old > 20 && jem_ok(ctx), "%d wrong, %d young, %d old",
+          m.wrong, m.young, m.old);
     jem_trainer_free(tr), jem_net_free(net), free(in.x);
 }
 
@@ -1116,7 +1138,7 @@ static void test_answers(jem_ctx *ctx) {
     CHECK(jem_classify(net, x, 0, all) == JEM_OK, "no images");
     CHECK(jem_classify(net, NULL, 1, all) == JEM_BAD_ARGUMENT && says(ctx, "NULL"), "no images");
     CHECK(jem_accuracy(net, x, NULL, 1) < 0 && says(ctx, "no label"), "no labels");
-    CHECK(jem_accuracy(net, x, labels, 0) < 0 && says(ctx, "image 0 of 0"), "no images");
+    CHECK(jem_accuracy(net, x, labels, 0) < 0 && says(ctx, "no labels of 0 images"), "no images");
     CHECK(jem_classify(NULL, x, 1, all) == JEM_BAD_ARGUMENT, "no net");
     free(x);
     jem_net_free(net), jem_reset(ctx);

@@ -87,6 +87,10 @@ static void test_slope(jem_ctx *ctx) {
         directions_free(moves), free(x), free(v);
         jem_reset(ctx), jem_net_free(net);
     }
+    jem_tensor *x = jem_zeros(ctx, 1, 3, 1, 2);    /* as many numbers, but others */
+    CHECK(!jem_slope(ctx, jem_logp, NULL, x, jem_zeros(ctx, 1, 1, 2, 3), 0) &&
+          says(ctx, "one shape"), "x and v of different shapes");
+    jem_reset(ctx);
 }
 
 /* ---- the full loss --------------------------------------------------------------------------- */
@@ -366,6 +370,62 @@ static void test_sharpness(jem_ctx *ctx) {
           (double)kept[1]);
 }
 
+/* The gradient that training has after so many updates that change next to nothing. */
+static double *gradient_of(jem_ctx *ctx, jem_norm norm, jem_train_desc d, int updates,
+                           ptrdiff_t *n) {
+    jem_wrn_desc wrn = jem_wrn_desc_default();
+    wrn.depth = 10, wrn.widen = 1, wrn.channels = 1, wrn.height = wrn.width = SIDE;
+    wrn.classes = CLASSES, wrn.norm = norm, wrn.activation = JEM_SILU, wrn.head = JEM_HEAD_FLAT;
+    d.lr = 1e-9f, d.optim.kind = JEM_SGD, d.input_noise = 0, d.buffer_size = SLOTS;
+    d.sgld = jem_langevin_desc(0.01f, 3), d.negatives = 18;
+    float x[IMAGES * SMALL];
+    int labels[IMAGES];
+    jem_net *net = jem_wrn_create(ctx, &wrn, 7);
+    net->scale = 10;
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    for (int i = 0; i <= updates; i++) {
+        images_of(i, x, labels);
+        CHECK(jem_train_step(tr, x, labels, IMAGES).status == JEM_OK, "%s", jem_error(ctx));
+    }
+    *n = 0;
+    for (const jem_param *p = net->params; p; p = p->next) *n += p->grad ? p->size : 0;
+    double *g = (double *)malloc((size_t)*n * sizeof *g), *at = g;
+    for (const jem_param *p = net->params; p; p = p->next)
+        for (ptrdiff_t i = 0; p->grad && i < p->size; i++) *at++ = (double)p->grad[i];
+    jem_trainer_free(tr), jem_net_free(net);
+    return g;
+}
+
+/* Where norms remember a batch, all terms of a loss are of one network, and so are the two gradients
+   of a sharpness-aware step. */
+static void test_norms_remember(jem_ctx *ctx) {
+    printf("batch norm and act norm with every term\n");
+    enum { KL, KL_SHARP, CE, SCORE, CE_SCORE, LOSSES };
+    for (int k = 0; k < 4; k++) {
+        const jem_norm norm = k & 1 ? JEM_NORM_ACT : JEM_NORM_BATCH;
+        const int updates = k & 2 ? 4 : 0;
+        double *g[LOSSES], sharp = 0, kl = 0, rest = 0, score = 0;
+        ptrdiff_t n = 0;
+        for (int i = 0; i < LOSSES; i++) {
+            jem_train_desc d = jem_train_desc_default();
+            d.w_ce = i != SCORE, d.w_cd = i <= KL_SHARP ? 0.1f : 0, d.w_kl = i <= KL_SHARP;
+            d.sam = i == KL_SHARP ? 1e-5f : 0, d.w_score = i >= SCORE ? 0.01f : 0;
+            g[i] = gradient_of(ctx, norm, d, updates, &n);
+        }
+        for (ptrdiff_t i = 0; i < n; i++) {
+            sharp += pow(g[KL_SHARP][i] - g[KL][i], 2), kl += pow(g[KL][i], 2);
+            rest += pow(g[CE_SCORE][i] - g[CE][i] - g[SCORE][i], 2), score += pow(g[SCORE][i], 2);
+        }
+        CHECK(sqrt(sharp / kl) < 0.01, "norm %d, update %d: hardly any sharpness, off by %g",
+              (int)norm, updates, sqrt(sharp / kl));
+        /* running statistics follow cross-entropy's passes: later they differ */
+        CHECK(sqrt(rest / score) < 1e-3 || (updates && norm == JEM_NORM_BATCH),
+              "norm %d, update %d: a sum of terms, off by %g", (int)norm, updates,
+              sqrt(rest / score));
+        for (int i = 0; i < LOSSES; i++) free(g[i]);
+    }
+}
+
 /* ---- tricks ---------------------------------------------------------------------------------- */
 
 /* The largest singular value, by Jacobi rotations of the columns of W': no power iteration. */
@@ -594,7 +654,8 @@ static void test_score_losses(jem_ctx *ctx) {
 int main(void) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
-    test_slope(ctx), test_kl(ctx), test_sharpness(ctx), test_spectral(ctx), test_class_gaussian();
+    test_slope(ctx), test_kl(ctx), test_sharpness(ctx), test_norms_remember(ctx);
+    test_spectral(ctx), test_class_gaussian();
     test_proximal(ctx), test_score_losses(ctx), test_losses(ctx);
     close_ctx(ctx, &count, "ways");
     test_training();
