@@ -372,7 +372,8 @@ JEM_API float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor
 typedef struct jem_conv_desc { int stride, pad; } jem_conv_desc;   /* stride 0 means 1 */
 
 /* y[o] = b[o] + sum w[o][i][ky][kx] x[i][...]. x (n,I,h,w); w (O,I,k,k), k <= 32; b (O) or NULL;
-   y (n, O, (h + 2 pad - k)/stride + 1, ...). Cross-correlation, as in PyTorch. */
+   stride <= 64, pad < 64; y (n, O, (h + 2 pad - k)/stride + 1, ...). Cross-correlation, as in
+   PyTorch. */
 JEM_API jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                                jem_conv_desc desc);
 /* x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
@@ -6318,8 +6319,10 @@ jem_attack_desc jem_attack_desc_default(void) {
 static void jem__attack_move(const jem_attack_desc *d, const float *x, const float *g, float step,
                              float *v, ptrdiff_t n) {
     const float length = d->l2 ? jem__norm_of(g, NULL, n) : 0;
+    const float share = length > 0 ? step / length : 0;
+    const int steep = jem__finite(share);          /* a sure network's slope may be 1e-40 */
     for (ptrdiff_t i = 0; i < n; i++)
-        v[i] = d->l2 ? (length > 0 ? jem__fmaf(step / length, g[i], v[i]) : v[i])
+        v[i] = d->l2 ? jem__fmaf(steep ? share : step, steep ? g[i] : g[i] / length, v[i])
              : g[i] > 0 ? v[i] + step : g[i] < 0 ? v[i] - step : v[i];
     const float far = d->l2 && d->eps < HUGE_VALF ? jem__norm_of(v, x, n) : 0;
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -6496,6 +6499,7 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
         if (jem_ok(ctx)) jem_write(x, u);
         if (!h.stopped) jem_sgld(ctx, jem__logp_held, &h, x, &walk, rng);
         const jem_denoise_desc last = jem_clean_desc(0.25f);
+        if (d.walk.steps > 0 && h.open && h.held) jem__impute_restore(&h, x);  /* it had noise */
         if (d.denoise.steps > 0 && !h.stopped) jem_denoise(ctx, logp, user, x, &last, NULL);
         if (h.open && h.held) jem__impute_restore(&h, x);
     }

@@ -397,6 +397,37 @@ static void test_walk_watches(jem_ctx *ctx) {
     free(x);
 }
 
+/* -|x|^2/2 - (sum of x)^2/4: what is known decides what is not */
+static jem_tensor *coupled(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    jem_tensor *length = jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, x)), -0.5f);
+    jem_tensor *sum = jem_square(ctx, jem_sum_image(ctx, x));
+    return jem_add(ctx, length, jem_scale(ctx, sum, -0.25f));
+}
+static int looks_on(void *user, int step, jem_tensor *x) {
+    (void)user, (void)step, (void)x;
+    return 0;
+}
+/* The last, cleaning step begins with what is known, whether the walk was watched or not. */
+static void test_impute_watched(jem_ctx *ctx) {
+    enum { N = 64 };
+    float y[2][3 * N], known[3 * N];
+    double sum = 0;
+    for (int k = 0; k < 2; k++) {
+        jem_rng rng = jem_rng_seed(9);
+        jem_impute_desc d = jem_impute_desc_default();
+        d.denoise.steps = 100, d.denoise.sigma_max = 1, d.walk.step_size = 0.1f;
+        if (k) d.walk.watch = looks_on;
+        for (int i = 0; i < 3 * N; i++) known[i] = (float)(i % 3 == 0), y[k][i] = 1.5f;
+        jem_tensor *x = jem_input(ctx, y[k], N, 1, 1, 3);
+        CHECK(jem_impute(ctx, coupled, NULL, x, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+        jem_read(x, y[k]);
+    }
+    for (int i = 0; i < 3 * N; i++) sum += known[i] == 0 ? (double)y[0][i] / (2 * N) : 0;
+    CHECK(same_bits(y[0], y[1], 3 * N), "a watch that does nothing changes what is imputed");
+    CHECK_CLOSE(sum, -0.375, 0.005, "their mean, cleaned of noise");
+}
+
 static void test_impute_watches(jem_ctx *ctx) {
     printf("watches of jem_impute, and what is known\n");
     static const int how[5][5] = {  /* denoise.steps, its stop, the walk's; calls of either */
@@ -525,6 +556,29 @@ static jem_status edge_see(void *user, const float *x, const int *labels, int n,
     }
     if (g) memset(g, 0, (size_t)(n * PIXELS) * sizeof *g);
     return JEM_OK;
+}
+
+/* Sure beyond what fp32 can divide by: the slope is 1e-40, along all pixels but the last. */
+static jem_status sure_see(void *user, const float *x, const int *labels, int n, float *f,
+                           float *g) {
+    (void)user, (void)x;
+    for (int i = 0; i < n; i++) f[2 * i + labels[i]] = 1, f[2 * i + 1 - labels[i]] = 0;
+    for (int i = 0; g && i < n * PIXELS; i++) g[i] = i % PIXELS == PIXELS - 1 ? 0 : -1e-40f;
+    return JEM_OK;
+}
+static void test_attack_steep(jem_ctx *ctx) {
+    float x[PIXELS], found[PIXELS];
+    double far = 0;
+    const int label = 0;
+    jem_net *net = line_net(ctx, 3, 2, 0, NULL);
+    for (int i = 0; i < PIXELS; i++) x[i] = 0.01f * (float)i;
+    jem_attack_desc d = jem_attack_desc_default();
+    d.l2 = 1, d.eps = 0.3f, d.random_start = 0, d.steps = 1, d.classify = sure_see;
+    CHECK(jem_attack(net, x, &label, 1, &d, NULL, found, NULL) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < PIXELS; i++) far += pow((double)(found[i] - x[i]), 2);
+    CHECK_CLOSE(sqrt(far), 0.3, 1e-5, "how far a tiny slope leads");
+    CHECK(found[PIXELS - 1] == x[PIXELS - 1] && found[0] > x[0], "and where: %g", (double)found[0]);
+    jem_net_free(net);
 }
 
 static void test_attack_starts(jem_ctx *ctx) {
@@ -768,8 +822,8 @@ int main(void) {
     static void (*const all[])(jem_ctx *) = {
         test_label_noise, test_fresh_chains, test_restart, test_chain_label, test_batch_accuracy,
         test_score_step, test_large_kernels, test_large_windows, test_functions, test_walk_watches,
-        test_impute_watches, test_flat_samples, test_buffer, test_default_walk, test_attack_starts,
-        test_attack_bounds, test_nan, test_energy_shape, test_fitted_texts, test_overflow,
+        test_impute_watches, test_impute_watched, test_flat_samples, test_buffer,
+        test_default_walk, test_attack_starts, test_attack_steep, test_attack_bounds, test_nan, test_energy_shape, test_fitted_texts, test_overflow,
         test_messages
     };
     counter count;
