@@ -6438,6 +6438,7 @@ typedef struct jem__held {
     void *user;
     jem_tensor *open, *held;
     const jem_impute_desc *desc;
+    float *noisy;                                  /* all of u, while a watch looks */
     int stopped;                                   /* by a watch */
 } jem__held;
 static jem_tensor *jem__logp_held(jem_ctx *ctx, jem_tensor *u, void *user) {
@@ -6452,10 +6453,16 @@ static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
         if (open->value[i] == 0) to->value[i] = held->value[i];
     jem__leaf_changed(to);
 }
+/* It sees what is known; but the walk keeps its noise there, for the last, cleaning step takes all
+   pixels to have as much. */
 static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     jem__held *h = (jem__held *)user;
+    const size_t bytes = (size_t)(u->node->groups * u->node->stride) * sizeof(float);
+    memcpy(h->noisy, u->node->value, bytes);
     jem__impute_restore(h, u);
-    return h->stopped = h->desc->walk.watch(h->desc->walk.watch_user, step, u);
+    h->stopped = h->desc->walk.watch(h->desc->walk.watch_user, step, u);
+    memcpy(u->node->value, h->noisy, bytes), jem__leaf_changed(u->node);
+    return h->stopped;
 }
 
 /* Noise-blind steps, all pixels having the same noise: a step leaves 1 - beta step of it. */
@@ -6484,8 +6491,9 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
     const jem_mark mark = jem_begin(ctx);
     float *is = jem__push_floats(ctx, size), *u = jem__push_floats(ctx, size);
     float *open = jem__push_floats(ctx, size);
-    if (is && u && open && jem_read(x, is) == JEM_OK) {
-        JEM__ZEROED(jem__held, h);
+    JEM__ZEROED(jem__held, h);
+    h.noisy = jem__push_floats(ctx, x->node->groups * x->node->stride);
+    if (is && u && open && h.noisy && jem_read(x, is) == JEM_OK) {
         jem_sgld_desc walk = d.walk;
         if (walk.watch) walk.watch = jem__impute_watch, walk.watch_user = &h;
         h.logp = logp, h.user = user, h.desc = &d;
@@ -6499,7 +6507,6 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
         if (jem_ok(ctx)) jem_write(x, u);
         if (!h.stopped) jem_sgld(ctx, jem__logp_held, &h, x, &walk, rng);
         const jem_denoise_desc last = jem_clean_desc(0.25f);
-        if (d.walk.steps > 0 && h.open && h.held) jem__impute_restore(&h, x);  /* it had noise */
         if (d.denoise.steps > 0 && !h.stopped) jem_denoise(ctx, logp, user, x, &last, NULL);
         if (h.open && h.held) jem__impute_restore(&h, x);
     }

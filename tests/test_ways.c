@@ -396,7 +396,7 @@ static double *gradient_of(jem_ctx *ctx, jem_norm norm, jem_train_desc d, int up
     return g;
 }
 
-/* Where norms remember a batch, all terms of a loss are of one network, and so are the two gradients
+/* Where norms remember a batch, all terms of a loss are of one network, and so are both gradients
    of a sharpness-aware step. */
 static void test_norms_remember(jem_ctx *ctx) {
     printf("batch norm and act norm with every term\n");
