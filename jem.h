@@ -201,7 +201,7 @@ typedef struct jem_ctx_desc {
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
-    int threads;           /* default: as many as OpenMP uses; 1 without OpenMP */
+    int threads;           /* default: as many as OpenMP uses; 1 without OpenMP; 4096 at most */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
     int plain;             /* 1: ops run one by one as recorded, nothing fused or planned: the same
@@ -362,7 +362,7 @@ typedef jem_tensor *(*jem_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
    the largest gradient: about 1e-3 if all is right (in fp32, step 0.02), 0.1 to 1 if a backward is
-   wrong, NaN if there is one; negative on an error. With p, a jem_backward for all parameters. */
+   wrong, NaN if there is one; negative on an error. With p, the other parameters' grads grow. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
                                  float step);
 
@@ -1225,6 +1225,7 @@ static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, doubl
 #define JEM__IN(x, lo, hi) jem__in_range(ctx, what, #x, (double)(x), (double)(lo), (double)(hi))
 #define JEM__TINY 1e-30    /* above 0 */
 #define JEM__MOST 3.4e38
+/* 1 if there are n > 0 labels, each 0..classes-1; otherwise says what is wrong. */
 static int jem__labels_good(jem_ctx *ctx, const char *what, const int *labels, int n, int classes) {
     int i = 0;
     while (labels && i < n && labels[i] >= 0 && labels[i] < classes) i++;
@@ -2482,7 +2483,7 @@ static void jem__plan_values(jem__run *r) {
         jem__step *s = r->list[i], *over = s->node->inputs ? s->in[0] : NULL;
         const jem__node *n = s->node;
         const int from = jem__time_forward(s), last = jem__last_read(r, s, 0);
-        const int until = last < 0 && jem__has(n, JEM__OP_LEARNS) ? from : last;
+        const int until = last < 0 && jem__has(n, JEM__OP_LEARNS) ? from : last;   /* for nobody */
         const int last16 = jem__writes_bf16(s) ? jem__last_read(r, s, 1) : -1;
         if (last16 >= 0)
             s->value16_buf = jem__plan_buf(r, from, last16,
@@ -6457,11 +6458,9 @@ static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
    pixels to have as much. */
 static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     jem__held *h = (jem__held *)user;
-    const size_t bytes = (size_t)(u->node->groups * u->node->stride) * sizeof(float);
-    memcpy(h->noisy, u->node->value, bytes);
-    jem__impute_restore(h, u);
+    jem_read(u, h->noisy), jem__impute_restore(h, u);
     h->stopped = h->desc->walk.watch(h->desc->walk.watch_user, step, u);
-    memcpy(u->node->value, h->noisy, bytes), jem__leaf_changed(u->node);
+    jem_write(u, h->noisy);
     return h->stopped;
 }
 
@@ -6491,12 +6490,11 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
     const jem_mark mark = jem_begin(ctx);
     float *is = jem__push_floats(ctx, size), *u = jem__push_floats(ctx, size);
     float *open = jem__push_floats(ctx, size);
-    JEM__ZEROED(jem__held, h);
-    h.noisy = jem__push_floats(ctx, x->node->groups * x->node->stride);
-    if (is && u && open && h.noisy && jem_read(x, is) == JEM_OK) {
+    if (is && u && open && jem_read(x, is) == JEM_OK) {
+        JEM__ZEROED(jem__held, h);
         jem_sgld_desc walk = d.walk;
         if (walk.watch) walk.watch = jem__impute_watch, walk.watch_user = &h;
-        h.logp = logp, h.user = user, h.desc = &d;
+        h.logp = logp, h.user = user, h.desc = &d, h.noisy = u;
         memcpy(u, is, (size_t)size * sizeof *u);
         for (ptrdiff_t i = 0; i < size; i++)       /* what is missing may be NaN */
             open[i] = known[i] == 0 ? 1.0f : 0, is[i] = open[i] != 0 ? 0 : is[i];
