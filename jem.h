@@ -1655,11 +1655,11 @@ jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
     if (desc) seed.desc = *desc;
     if (!jem__engine_open(&seed) || !seed.desc.allocate != !seed.desc.release) return NULL;
     seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
-    if (seed.threads > JEM__THREADS) seed.threads = JEM__THREADS;
-    seed.params_left = HUGE_VAL;
 #ifdef _OPENMP
     if (seed.desc.threads <= 0) seed.threads = omp_get_max_threads();
 #endif
+    if (seed.threads > JEM__THREADS) seed.threads = JEM__THREADS;
+    seed.params_left = HUGE_VAL;
     jem_ctx *ctx = (jem_ctx *)jem__alloc(&seed, sizeof *ctx);
     if (ctx) *ctx = seed;
     return ctx;
@@ -6454,8 +6454,8 @@ static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
         if (open->value[i] == 0) to->value[i] = held->value[i];
     jem__leaf_changed(to);
 }
-/* It sees what is known; but the walk keeps its noise there, for the last, cleaning step takes all
-   pixels to have as much. */
+/* It sees what is known; but the walk keeps its noise there, by which the last step tells how much
+   it cleans: without it, samples stay grainy. */
 static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     jem__held *h = (jem__held *)user;
     jem_read(u, h->noisy), jem__impute_restore(h, u);

@@ -236,6 +236,51 @@ loss() { tail -n 1 "$1/log.csv" | cut -d, -f4; }
 check "more noise, fewer steps" test "$(loss d)" != "$(loss dd)"
 cp b/last.safetensors kept.safetensors
 
+echo "what is asked for tells"
+# rows NAME OPTIONS: a run's log, without the seconds.
+rows() {
+    to=rows_$1 && shift
+    rm -rf told
+    status 0 "$*" train $small --widths 8,8 --iters 15 "$@" --out told
+    sed 's/,[^,]*$//' told/log.csv >$to
+}
+# each BASE OPTION...: a run with BASE alone, and with each of the options; none does nothing.
+each() {
+    rows base $1
+    base=$1 && shift
+    for option; do
+        rows more $base $option
+        check "$base $option" differs rows_base rows_more
+    done
+}
+each "" "--weight-decay 1" "--clip-grad .01" "--reinit-freq 1" "--energy-l2 1" "--clf-only" \
+    "--spectral-norm .5" "--optimizer sgd" "--move-chains 1" "--plain-p-x" "--shift 0" "--flip" \
+    "--sam .5" "--clamp-grad .001" "--informative 5" "--class-cond-p-x-sample" "--sigma .3" \
+    "--labels-per-class 5" "--uncond" "--ema .9"
+each "--n-valid 8900 --schedule steps --decay-epochs 99" "--decay-epochs 1" \
+    "--decay-epochs 1 --decay-rate .9"
+each "--kl-weight .3" "--entropy 0"
+each "--score-weight .016 --chains-from .2" "--noise-lo .5" "--noise-hi 1" "--label-noise .3" \
+    "--label-wide .5" "--fresh-steps 5" "--scale 10"
+status 0 "the last layer" train $small --widths 8,8 --iters 1 --lr 1e-9 --clf-only --out first
+rm -rf told
+status 0 "the same, longer" train $small --widths 8,8 --iters 9 --lr 1e-2 --clf-only --out told
+# numbers_of NAME FILE: those of a tensor.
+numbers_of() {
+    range=$(header "$2" | tr '{' '\n' | grep -A 1 "\"$1\":$" | tail -n 1 |
+        sed -n 's/.*data_offsets":\[\([0-9]*\),\([0-9]*\)\].*/\1 \2/p')
+    skip=$((8 + $(od -A n -t u8 -N 8 "$2") + ${range% *}))
+    tail -c +$((skip + 1)) "$2" | head -c $((${range#* } - ${range% *}))
+}
+for name in $(header told/last.safetensors | tr '{' '\n' | sed -n 's/.*"\([a-z0-9_]*[.]weight\)":$/\1/p'); do
+    numbers_of $name first/last.safetensors >part1
+    numbers_of $name told/last.safetensors >part2
+    case $name in
+    class_output.weight) check "$name has learned" differs part1 part2 ;;
+    *) check "$name has not" sh -c '[ -s part1 ] && cmp part1 part2' ;;
+    esac
+done
+
 echo "interrupted by a signal"
 for signal in INT:130 TERM:143; do
     rm -rf e
@@ -296,6 +341,11 @@ check "cross-entropy, which it does not learn, is no reason to go back" \
 echo "a full disk"
 status 0 "before" train $tiny --buffer-size 1000 --iters 20 --stop-at 10 --out h
 cp h/last.safetensors before
+refuses 2 "are one file" sample h/last.safetensors --n 2 --steps 1 --out h/../h/last.safetensors
+refuses 2 "h/last.safetensors: holds a run" sample a/last.safetensors --n 2 --steps 1 \
+    --out new --chains h/last.safetensors
+refuses 2 "h/last.safetensors: holds a run" judge --iters 1 --out h/last.safetensors
+check "a run is no place for pictures" cmp h/last.safetensors before
 full() {                                # no file may grow beyond 200 KB or so
     (trap '' XFSZ; ulimit -f 400; "$jem" "$@" >out 2>err </dev/null)
 }
@@ -457,11 +507,12 @@ status 0 "its own data" eval j/last.safetensors
 status 2 "images that do not fit" eval j/last.safetensors --dataset digits
 check "says so" grep -q "digits has images" err
 status 0 "a run of it" train $tiny --dataset two --size 16 --batch-size 8 --n-valid 0 --iters 4 \
-    --stop-at 2 --out k
+    --eval-every 1 --stop-at 2 --out k
 check "no validation, no number" sh -c 'tail -n 1 k/log.csv | cut -d, -f10,11 | grep -q "^,$"'
 status 0 "few images" train --threads 1 --widths 8,8 --dataset two --iters 2 --out n
 says "two: few images: --n-valid 2"
 says "two: few images: --batch-size 18"
+says "two: few images: --eval-every 100"
 status 0 "still few" train --resume n --iters 3
 mv two moved
 refuses 1 "there is no such folder" train --resume k
@@ -471,6 +522,12 @@ refuses 1 "not the data this run was begun with" train --resume k
 refuses 2 "class 'airy' is none of the model's" eval k/last.safetensors
 rm -r moved/test
 mv moved/train/airy moved/train/light
+mv moved/train/light "moved/train/$(printf 'l\351ger')"
+rm -rf o
+status 0 "a class whose name cannot be kept" train $tiny --dataset ./moved --size 16 --batch-size 8 \
+    --n-valid 0 --iters 2 --out o
+status 0 "is known by its number" eval o/last.safetensors --split train
+mv "moved/train/$(printf 'l\351ger')" moved/train/light
 status 0 "without test images" train --resume k
 check "says so at once" grep -q "no test at the end" err
 says "no test images"

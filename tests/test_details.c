@@ -608,9 +608,9 @@ static void test_attack_starts(jem_ctx *ctx) {
             for (int j = 0; j < PIXELS; j++) {
                 const double v = (double)found[i * PIXELS + j];
                 sum += v, square += v * v;
-                if (k == 0) most = fmax(most, fabs(v)), length += v * v / ALL;
+                if (k == 0) most = most_of(most, fabs(v)), length += v * v / ALL;
             }
-            if (k == 1) most = fmax(most, sqrt(square)), length += sqrt(square) / N;
+            if (k == 1) most = most_of(most, sqrt(square)), length += sqrt(square) / N;
         }
         CHECK(most <= 0.2 * (1 + 1e-6) && (k == 2 || most > 0.19), "case %d: up to %g", k, most);
         CHECK_CLOSE(sum / ALL, 0, 0.02, "case %d: to all sides", k);
@@ -650,7 +650,7 @@ static void test_attack_bounds(jem_ctx *ctx) {
         for (int i = 0; i < ALL; i++) {
             const double off = fabs((double)found[i] - (double)x[i]);
             if (i % PIXELS == 0) square = 0;
-            square += off * off, most = fmax(most, d.l2 ? sqrt(square) : off), moved += off > 0.01;
+            square += off * off, most = most_of(most, d.l2 ? sqrt(square) : off), moved += off > 0.01;
             further += fabsf(found[i]) > fmaxf(1, fabsf(x[i]));
         }
         CHECK(most <= 0.2 * (1 + 1e-5), "case %d: by up to %g", k, most);

@@ -476,6 +476,10 @@ static void test_known_tau(void) {
     CHECK(few.ess != few.ess, "too few steps: NaN");
     const chain_stats none = measure_chains(NULL, 100, 2);
     CHECK(none.rhat != none.rhat, "no numbers: NaN");
+    for (int i = 0; i < CHAINS * STEPS; i++) v[i] = 0.1f;      /* whose mean is rounded */
+    const chain_stats still = measure_chains(v, STEPS, CHAINS);
+    CHECK_CLOSE(still.mean, 0.1f, 1e-9, "chains that stand still");
+    CHECK(still.std == 0 && still.ess != still.ess && still.rhat != still.rhat, "are worth nothing");
     free(v);
 }
 

@@ -264,7 +264,7 @@ static void check_gradients(const network *w, double share) {
                 if (at > p->size - 1) at = p->size - 1;
                 const double x = i == 0 ? sqrt(squares) : i == 1 ? products
                                : (double)p->grad[at > 0 ? at : 0];
-                worst = fmax(worst, fabs(x - (double)want[i]) / scale);
+                worst = most_of(worst, fabs(x - (double)want[i]) / scale);
             }
             CHECK(worst <= share, "%s, gradient of %s: off by %.2g", w->name, p->name, worst);
         }
@@ -279,7 +279,7 @@ static void check_running(const network *w, const char *suffix, double mean, dou
     const float *want = stored(w->name, what, rm->size);
     double worst = 0;                              /* a bias of gradient 0 moves it: absolutely */
     for (ptrdiff_t i = 0; want && i < rm->size; i++)
-        worst = fmax(worst, fabs((double)rm->value[i] - (double)want[i]));
+        worst = most_of(worst, fabs((double)rm->value[i] - (double)want[i]));
     CHECK(worst <= mean, "%s/%s: off by %.2g", w->name, what, worst);
     snprintf(what, sizeof what, "running_var%s", suffix);
     compare(w->name, what, rv->value, rv->size, var);
@@ -395,7 +395,7 @@ static void check_uniform(const jem_param *p, int fan_in) {
     const double bound = 1 / sqrt((double)fan_in);
     double most = 0, squares = 0;
     for (ptrdiff_t i = 0; i < p->size; i++) {
-        most = fmax(most, fabs((double)p->value[i]));
+        most = most_of(most, fabs((double)p->value[i]));
         squares += (double)p->value[i] * (double)p->value[i];
     }
     /* that the largest of n is below 1 - 12/n has probability e^-12 */

@@ -287,6 +287,13 @@ static void test_many_threads(void) {
         jem_net_free(net), jem_ctx_free(ctx);
     }
     CHECK(same_bits(f[0], f[1], 34), "%g, not %g", (double)f[1][0], (double)f[0][0]);
+#ifdef _OPENMP
+    const int usual = omp_get_max_threads();
+    omp_set_num_threads(6000);                     /* as OMP_NUM_THREADS would */
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    CHECK(jem_ctx_threads(ctx) == 4096, "OpenMP's %d", jem_ctx_threads(ctx));
+    jem_ctx_free(ctx), omp_set_num_threads(usual);
+#endif
 }
 
 /* Its first piece is used by half, so that a leaf which leaves less room than that is in the second:

@@ -1182,7 +1182,7 @@ static void ask_read(tape *t, answers *seen, int i, int seed) {
     float *x = floats(size_of(t, r));
     CHECK(jem_read(r->t, x) == JEM_OK, "%s", jem_error(t->ctx));
     double d = 0;
-    for (int k = 0; k < size_of(t, r); k++) d = fmax(d, fabs((double)x[k] - r->v[k]));
+    for (int k = 0; k < size_of(t, r); k++) d = most_of(d, fabs((double)x[k] - r->v[k]));
     CHECK(d < 1e-5 * r->scale, "tape %d, node %d of kind %d: value off by %g", seed, i, r->kind, d);
     same_answer(&seen->read[i], fnv(FNV_START, x, size_of(t, r)), "value", seed);
     free(x);

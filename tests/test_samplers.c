@@ -515,7 +515,7 @@ static void test_updates(jem_ctx *ctx) {
             CHECK_CLOSE(norm, length, 1e-6 * length, "the norm before clipping");
             for (int i = 0; i < N; i++) {
                 after += (double)p->grad[i] * (double)p->grad[i];
-                worst = fmax(worst, fabs((double)p->value[i] - h[i].p));
+                worst = most_of(worst, fabs((double)p->value[i] - h[i].p));
             }
             CHECK_CLOSE(sqrt(after), shrink * length, 1e-5, "the norm after clipping");
         }
@@ -584,7 +584,7 @@ static void test_averages(jem_ctx *ctx) {
             CHECK(net_hash(bag) != trained || t == 0, "update %d: the same", t);
             CHECK(p->version != version, "packed copies are made again");
             for (int i = 0; i < N; i++)
-                worst = fmax(worst, fabs((double)p->value[i] - average[i]));
+                worst = most_of(worst, fabs((double)p->value[i] - average[i]));
             jem_optim_average(o, 0);
             CHECK(net_hash(bag) == trained, "update %d: back as they were", t);
         }
@@ -1168,7 +1168,7 @@ static void test_familiarity(jem_ctx *ctx) {
         for (int k = 0; k < N; k++)
             lower += fabs((double)a[k].log_density - middle) >
                      fabs((double)a[i].log_density - middle);
-        worst = fmax(worst, fabs((double)a[i].familiarity - (double)lower / (N - 1)));
+        worst = most_of(worst, fabs((double)a[i].familiarity - (double)lower / (N - 1)));
         mean += (double)a[i].familiarity / N;
         CHECK(a[i].probability == 1 && a[i].label == 0, "one class");
     }

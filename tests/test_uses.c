@@ -64,6 +64,13 @@ static void test_reliability(void) {
         }
         CHECK(count == N, "case %d: %d in all bins", i, count);
     }
+    const float large[4] = { 1e30f, 1e30f, 1e30f, 1e30f };     /* log 4 is no part of it */
+    const int label = 1;
+    const predictions p = { large, &label, 1, 4, 0 };
+    const reliability s = measure_reliability(&p, 10, bin);
+    CHECK_CLOSE(s.confidence, 0.25, 1e-12, "four alike");
+    CHECK_CLOSE(s.nll, log(4), 1e-12, "four alike: nll");
+    CHECK_CLOSE(s.brier, 0.75, 1e-12, "four alike: Brier");
 }
 
 /* ---- two sets of points ---------------------------------------------------------------------- */
@@ -328,7 +335,7 @@ static double far_from(const float *v, const float *x, int l2) {
     double sum = 0, most = 0;
     for (int k = 0; k < DIM; k++) {
         const double d = fabs((double)v[k] - (double)x[k]);
-        sum += d * d, most = fmax(most, d);
+        sum += d * d, most = most_of(most, d);
     }
     return l2 ? sqrt(sum) : most;
 }
@@ -579,7 +586,7 @@ static void test_decision(jem_ctx *ctx) {
         CHECK((is > 0) != (labels[i] > 0) || fabs(is) < 1e-5, "image %d is not fooled", i);
         CHECK((double)far[i] >= best * 0.9999, "image %d: %g, the plane is at %g", i,
               (double)far[i], best);
-        worst = fmax(worst, (double)far[i] - best), mean += ((double)far[i] - best) / n;
+        worst = most_of(worst, (double)far[i] - best), mean += ((double)far[i] - best) / n;
     }
     CHECK(mean < 0.02 && worst < 0.2, "beyond the plane: mean %g, most %g", mean, worst);
     CHECK(robust_decision(net, &how, x, labels, 1, 10, 1, found, far) == 0, "one image: no other");

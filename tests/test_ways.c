@@ -344,8 +344,8 @@ static void test_sharpness(jem_ctx *ctx) {
     for (at = first; p; at += p->size, p = p->next, q = q->next, o = o->next)
         for (ptrdiff_t i = 0; i < p->size; i++) {
             const double got = ((double)o->value[i] - (double)p->value[i]) / 0.1;
-            worst = fmax(worst, fabs(got - (double)q->grad[i]));
-            plain = fmax(plain, fabs(got - (double)at[i])), moved_by = fmax(moved_by, fabs(got));
+            worst = most_of(worst, fabs(got - (double)q->grad[i]));
+            plain = most_of(plain, fabs(got - (double)at[i])), moved_by = most_of(moved_by, fabs(got));
         }
     CHECK(worst < 1e-4 * moved_by + 1e-5, "off by %g of %g", worst, moved_by);
     CHECK(plain > 0.02 * moved_by, "it is not the plain gradient: %g from that", plain);
@@ -451,7 +451,7 @@ static double jacobi_norm(const jem_param *p) {
     for (ptrdiff_t i = 0; i < rows; i++) {
         double square = 0;
         for (ptrdiff_t k = 0; k < columns; k++) square += a[i * columns + k] * a[i * columns + k];
-        most = fmax(most, sqrt(square));
+        most = most_of(most, sqrt(square));
     }
     free(a);
     return most;

@@ -23,10 +23,10 @@
 static double patience = 0.06, enough = 1e9;       /* seconds: until `enough` 3 runs, after it 1 */
 static int quick, batch = 64;
 static FILE *csv;
+static int failed;                                 /* to exit with */
 
 static void csv_row(const char *kind, const char *name, const char *pass, jem_isa isa,
                     const char *how, int threads, double value, const char *unit, double share) {
-    if (!csv) return;
     fprintf(csv, "%s,%s,%s,%s,%s,%d,%.6g,%s,", kind, name, pass, jem_isa_name(isa), how, threads,
             value, unit);
     if (share > 0) fprintf(csv, "%.4f", share);
@@ -383,7 +383,7 @@ static void bench_pieces(jem_isa isa) {
                    all[i].unit);
             csv_row("piece", all[i].name, "", isa, "", 1, value, all[i].unit, 0);
         }
-    else fprintf(stderr, "%s\n", jem_error(s.ctx));
+    else failed = 1, fprintf(stderr, "%s\n", jem_error(s.ctx));
     jem_buffer_free(p.buffer);
     subject_close(&s);
 }
@@ -428,7 +428,7 @@ static void bench_whole(const char *net, int images, jem_isa isa, const struct b
             snprintf(night.how, sizeof night.how, "%s, %s", jem_isa_name(isa), p->name);
         }
     }
-    if (wrong) printf("  %s %s: %s\n", net, p->name, wrong);
+    if (wrong) failed = 1, printf("  %s %s: %s\n", net, p->name, wrong);
     fflush(stdout);
     subject_close(&s);
 }
@@ -468,6 +468,14 @@ static void precision_names(int times) {
     printf("\n");
 }
 
+/* What to exit with. */
+static int bench_done(const char *out) {
+    const int whole = !ferror(csv);
+    if (fclose(csv) || !whole) return fprintf(stderr, "%s: cannot be written\n", out), 1;
+    printf("\n%s\n", out);
+    return failed;
+}
+
 int main(int argc, char **argv) {
     static const char *const nets[2] = { "wrn-10-1", "wrn-16-2" };
     const char *out = "build/bench.csv", *net = NULL;
@@ -494,13 +502,12 @@ int main(int argc, char **argv) {
             isas[n++] = (jem_isa)isa;
     if (n == 0) isas[n++] = JEM_ISA_SCALAR;
     csv = fopen(out, "w");
-    if (!csv) fprintf(stderr, "%s: cannot be written\n", out);
-    if (csv) fprintf(csv, "kind,name,pass,isa,precision,threads,value,unit,share_of_peak\n");
+    if (!csv) return fprintf(stderr, "%s: cannot be written\n", out), 1;
+    fprintf(csv, "kind,name,pass,isa,precision,threads,value,unit,share_of_peak\n");
 
     if (net) {
         bench_wholes(&net, 1, batch, isas, n);
-        if (csv) fclose(csv);
-        return 0;
+        return bench_done(out);
     }
     printf("peak of one thread, multiply-adds in registers\n");
     for (int i = 0; i < n; i++) {
@@ -532,6 +539,5 @@ int main(int argc, char **argv) {
     for (int i = 0; i < n; i++) bench_pieces(isas[i]);
 
     bench_wholes(nets, 2, IMAGES, isas, n);
-    if (csv) fclose(csv), printf("\n%s\n", out);
-    return 0;
+    return bench_done(out);
 }

@@ -602,8 +602,8 @@ static inline int data__cifar_classes(data__job *job, const char *folder, int cl
     if (data__kind_in(folder, "fine_label_names.txt") == 'f' &&
         data__path(path, folder, "fine_label_names.txt")) {
         if (!(text = (char *)data__read(job, path, &size))) return 0;
-        for (size_t i = 0, start = 0; i < size && n < classes; i++) {
-            const int end = text[i] == '\n' || text[i] == '\r';
+        for (size_t i = 0, start = 0; i <= size && n < classes; i++) {     /* a byte is to spare */
+            const int end = i == size || text[i] == '\n' || text[i] == '\r';
             if (!end) continue;
             text[i] = 0;
             if (i > start) names[n++] = text + start;
@@ -1061,7 +1061,7 @@ static inline int data_load(data_set *d, const char *what, const char *split, co
         return data__fail(&job, "%s: there is no split '%s', only train and test", what, split);
     const char *name = what;
     for (const char *at = what; *at; at++) if (*at == '/' && at[1]) name = at + 1;
-    snprintf(d->name, sizeof d->name, "%.*s", (int)strcspn(name, "/") % 64, name);
+    snprintf(d->name, sizeof d->name, "%.*s", (int)strcspn(name, "/"), name);
     if (!strcmp(what, "digits")) ok = data__digits(&job);
     else if (!job.known) ok = data__load_folder(&job, what);
     else {

@@ -61,6 +61,7 @@ static int held_out_images(const uses *s, int n, float *x, const char **what) {
     jem_rng split = jem_rng_seed(1234);            /* as in tools/jem_train.h */
     for (int i = 0; order && i < d.n; i++) order[i] = i;
     if (order) shuffle(order, d.n, &split), data_floats(&d, order, n, x);
+    else uses_no_memory();
     data_free(&d), free(order);
     return order ? n : 0;
 }
@@ -272,14 +273,18 @@ static int other_open(other_set *to, const uses *s, const char *left_out) {
     return to->x ? 1 : -1;
 }
 
+/* The sheet of digits is of MNIST. */
+static const char *drawn_from(const char *set) { return strcmp(set, "digits") ? set : "mnist"; }
+
 /* All that --other names, but the model's own; how many, -1: one cannot be opened. Of those that
-   nobody asked for, only what is there. */
+   nobody asked for, only what is there, and nothing that the model's own are drawn from. */
 static int others_open(other_set others[OOD_OTHERS], const uses *s) {
     const int asked = s->o->given[option_find(s->o, "other")];
     const char *list = s->u->other;
     int n = 0;
     while (n < OOD_OTHERS && next_name(&list, others[n].name, sizeof others[n].name)) {
         if (!strcmp(others[n].name, s->u->e.dataset)) continue;
+        if (!asked && !strcmp(others[n].name, drawn_from(s->test.name))) continue;
         const int is = other_open(&others[n], s, asked ? "--other: " : "left out: ");
         if (is < 0 || (asked && !is)) return -1;
         n += is;
@@ -410,6 +415,9 @@ static int uses_calibrate(uses *s) {
     const char *what = "";
     float *x = uses_floats(1000 * image_size(s->m.net));
     const int n = x ? held_out_images(s, 1000, x, &what) : 0;
+    if (!x) uses_no_memory();
+    else if (n == 1) fprintf(stderr, "jem eval: %s is not calibrated, which needs two images or "
+                             "more\n", s->name);
     const int ok = n > 1 && (jem_calibrate(s->m.net, x, n) == JEM_OK ||
                              model_fail("jem eval", &s->m));
     if (ok) printf("calibrated with %d %s\n", n, what);
@@ -461,7 +469,8 @@ static int attacked_begin(attacked *a, uses *s) {
     a->s = s, a->how = jem_attack_desc_default();
     a->how.l2 = s->u->norm, a->how.steps = s->u->steps, a->how.restarts = s->u->restarts;
     if (!s->u->refine) return 1;
-    if (!refined_create(&a->refined, s->m.net, uses_walk(s, s->u->refine), s->u->chains,
+    if (!memory_has(refined_bytes(s->m.net, s->u->refine, s->u->chains)) ||
+        !refined_create(&a->refined, s->m.net, uses_walk(s, s->u->refine), s->u->chains,
                         s->u->through == 1, (uint64_t)s->u->seed + 5))
         return uses_no_memory(), 0;
     a->how.classify = refined_classify, a->how.user = &a->refined;
@@ -581,8 +590,9 @@ static int attack_decision(uses *s) {
     if (n < 0) { if (!jem_ok(s->m.ctx)) model_fail("jem eval", &s->m); }
     else {
         qsort(far, (size_t)n, sizeof *far, chart__compare);
-        printf("%s, labels only, %d queries an image: %d right to begin with; L2 distance of what "
-               "fools it, for pixels in [0,1]:", s->name, s->u->queries, n);
+        printf("%s, labels only, %d queries an image, on %d of %d (right to begin with, unlike "
+               "another to start from); L2 distance of what fools it, for pixels in [0,1]:",
+               s->name, s->u->queries, n, s->n);
         for (int k = 0; k < 3 && n; k++)
             printf(" %.3g (%g%%)", (double)far[(int)(shares[k] * n)] / 2, 100 * shares[k]);
         printf("\n");

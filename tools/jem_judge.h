@@ -136,14 +136,14 @@ static verdict judge_verdict(const float *logp, int n, int classes, const int *l
         }
         const int known = best < classes && p[best] > logf(.9f);
         v.recognised += (double)known / n, v.passes += (double)(p[classes] < logf(.1f)) / n;
-        v.hit += (double)(known && labels && labels[i] == best) / n, count[best] += 1.0 / n;
+        v.hit += (double)(known && labels && labels[i] == best) / n, count[best]++;
     }
     for (int i = 0; i < n; i++)
         for (int k = 0; k <= classes; k++) {
             const double l = (double)logp[(ptrdiff_t)i * (classes + 1) + k];
             if (mean[k] > 0) v.score += exp(l) * (l - log(mean[k])) / n;
         }
-    const double real = 1 - count[classes];
+    const double real = n - count[classes];
     for (int k = 0; k < classes; k++)
         if (count[k] > 0) entropy -= count[k] / real * log(count[k] / real);
     v.classes = real > 0 ? exp(entropy) : 0, v.score = exp(v.score);
@@ -175,6 +175,7 @@ static int judge_make(const judge_options *o) {
     data_set train, test;
     data_desc desc;
     char error[512];
+    if (!may_write("jem judge", NULL, o->out)) return 2;
     memset(&desc, 0, sizeof desc), memset(&test, 0, sizeof test);
     limit_memory(o->max_memory);
     desc.root = o->data, desc.file_mb = o->max_file, desc.picture_mb = o->max_picture;
@@ -220,7 +221,7 @@ static int judge_command(int argc, char **argv) {
 
 /* ---- jem eval MODEL samples ------------------------------------------------------------------ */
 
-enum { SAMPLES_SHOWN = 10, SAMPLES_NEAR = 200, SAMPLES_SETS = 4 };
+enum { SAMPLES_SHOWN = 10, SAMPLES_NEAR = 200, SAMPLES_SETS = 4, SAMPLES_LEAST = 4 };
 
 typedef struct sample_set {
     const char *name;
@@ -402,12 +403,13 @@ static int samples_judge(const uses *s, const uses *beside, jem_net *judge, cons
              samples_fresh(s, &set[1]) && samples_buffer(s, &set[2]) &&
              (!beside || samples_fresh(beside, &set[3]));     /* also from noise */
     }
-    if (ok) printf("%s, judged by %s (not an Inception network: compare only with itself)\n"
+    if (ok) printf("%s, judged by %s (not an Inception network: compare only with itself); from "
+                   "noise by jem_sample, whatever walk it was trained with\n"
                    "  %-16s  %6s  %10s  %8s  %7s  %7s  %7s  %8s  %9s  %6s\n", s->name, path, "",
                    "images", "recognised", "of class", "passes", "classes", "score", "Frechet",
                    "precision", "recall");
     for (int k = 0; ok && k < SAMPLES_SETS; k++)
-        if (set[k].n > 3) ok = samples_row(judge, &set[k], &known);
+        if (set[k].n >= SAMPLES_LEAST) ok = samples_row(judge, &set[k], &known);
     ok = ok && samples_nearest(s, train, &set[0], &set[1]);
     for (int k = 0; k < SAMPLES_SETS; k++) samples_free(&set[k]);
     samples_free(&known), free(order);
@@ -433,6 +435,10 @@ static int eval_samples(uses *s, uses *beside) {
                         "(%d,%d,%d) of %d\n", path, judge->channels, judge->height, judge->width,
                         judge->classes - 1, net->channels, net->height, net->width, net->classes);
     if (ok) ok = loaded = !data_for(&s->m, s->o, &e, &train);
+    const int least = !ok ? 0 : s->u->e.n < s->n ? s->u->e.n : s->n;
+    if (ok && (least < SAMPLES_LEAST || train.n < SAMPLES_LEAST))
+        ok = 0, fprintf(stderr, "jem eval: samples needs at least %d of them, and as many training "
+                        "and test images\n", SAMPLES_LEAST);
     ok = ok && samples_judge(s, beside, judge, path, &train);
     if (loaded) data_free(&train);
     jem_net_free(judge), jem_ctx_free(ctx);

@@ -306,6 +306,7 @@ typedef struct card {
     char lead[256], accuracy[256], why[WHY_SIZE];  /* why: of the section at hand */
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];        /* the model's own */
     int is_run, buffer, by_class, score, classes;  /* buffer: its chains */
+    int shape[3];                                  /* of the images it takes: (c,h,w) */
     int planned, done, failed;
     double began, gradient;                        /* seconds; of one image's gradient */
     FILE *body, *links, *left_out;                 /* parts of the page */
@@ -336,8 +337,9 @@ static void begin_section(card *r, const struct section *s) {
     if (*s->help) html_element(r->body, "p", "help", s->help);
 }
 
-/* What section s asks this program of n images, without what the page need not tell. */
-static void section_command(const card *r, const struct section *s, const char *path, int n,
+/* What section s asks this program of n images, or of so many as it can have, which it returns;
+   without what the page need not tell. */
+static int section_command(const card *r, const struct section *s, const char *path, int n,
                             command_line *c) {
     const char *words = s->command, *set = r->o->dataset, *root = r->o->data;
     char word[256];
@@ -362,10 +364,11 @@ static void section_command(const card *r, const struct section *s, const char *
     if (s->flags & OF_DATA && r->o->max_picture) add_number(c, "--max-picture", r->o->max_picture);
     if (s->flags & OF_TWO && *r->o->beside) add_words(c, "--beside", r->o->beside);
     if (s->flags & OF_JUDGE && *r->o->judge) add_words(c, "--judge", r->o->judge);
+    return n;
 }
 
 typedef struct outcome {
-    int status, n;
+    int status, n, asked;                          /* n: images it had, of those it was asked for */
     double seconds;
     char *said[2];
     command_line command;
@@ -374,13 +377,13 @@ typedef struct outcome {
 static void measure(const card *r, const struct section *s, const char *path, int n, outcome *is) {
     const double began = now();
     command_line c;
-    section_command(r, s, path, n, &is->command), c = is->command;
+    is->asked = n, is->n = section_command(r, s, path, n, &is->command), c = is->command;
     if (s->flags & COUNTS) add_number(&c, "--threads", r->o->threads);
     if (s->flags & DRAWS) add_words(&c, "--out", r->picture);
     if (s->flags & SMALLEST_TOO) add_words(&c, "--smallest", r->second);
     free(is->said[0]), free(is->said[1]);
     is->status = run_caught(s->run, &c, is->said);
-    is->n = n, is->seconds = now() - began;
+    is->seconds = now() - began;
 }
 
 /* The share of section s in the seconds that are left. What it leaves goes to those after it. */
@@ -405,7 +408,7 @@ static int measure_in_time(const card *r, const struct section *s, outcome *is) 
         measure(r, s, r->model, (int)n, is);
         if (!timed || is->status || n >= most) return 1;
         const double more = n * .8 * (share - (now() - began)) / fmax(is->seconds, 1e-3);
-        if (more < fmin(2 * n, most)) return 1;
+        if (more < fmin(2 * n, most) || is->n < (int)n) return 1;
         n = fmin(more, most);
     }
 }
@@ -480,9 +483,12 @@ static int section_measured(card *r, const struct section *s) {
                      s->title);
         html_command(r->body, &is.command);
         if (*r->why) html_element(r->body, "p", "help", r->why);
-        if (is.n < most && most < 1000000)
+        if (is.asked < most && most < 1000000)
             fprintf(r->body, "<p class=\"help\">%d images, not %d: --minutes %g gave no time for "
                     "more.</p>\n", is.n, most, (double)r->o->minutes);
+        else if (is.n < most && r->o->n)
+            fprintf(r->body, "<p class=\"help\">%d images, not %d: %s.</p>\n", is.n, most,
+                    s->flags & BY_CLASS ? "ten of each class at most" : "there are no more");
     }
     if (ok && s->flags & ACCURACY && *r->o->beside) {
         measure(r, s, r->o->beside, is.n, &is);
@@ -562,6 +568,7 @@ static int look_at_model(card *r) {
     r->by_class = !jem_net_meta(net, "jem.uncond"), r->score = net->noise_hi > 0;
     r->buffer = b && b->ndim == 4 && b->shape[0] < INT_MAX ? (int)b->shape[0] : 0;
     r->classes = net->classes;
+    r->shape[0] = net->channels, r->shape[1] = net->height, r->shape[2] = net->width;
     snprintf(r->dataset, sizeof r->dataset, "%s", data ? data : "");
     snprintf(r->data, sizeof r->data, "%s", root ? root : "");
     snprintf(r->lead, sizeof r->lead, "An energy-based model: a %s of %ld parameters, for images "
@@ -674,7 +681,8 @@ static int find_model(card *r, const char *path, char *out, size_t size) {
 }
 
 /* What the command names besides must be there, before an hour of measuring goes by. */
-static int besides_open(const report_options *o) {
+static int besides_open(const card *r) {
+    const report_options *o = r->o;
     model m;
     FILE *judge = *o->judge ? fopen(o->judge, "rb") : NULL;
     if (*o->judge && !judge)
@@ -682,7 +690,12 @@ static int besides_open(const report_options *o) {
                        strerror(errno)), 0;
     if (judge) fclose(judge);
     if (!*o->beside) return 1;
-    const int ok = model_open(&m, "jem report", o->beside, o->threads, JEM_FAST, o->max_memory);
+    int ok = model_open(&m, "jem report", o->beside, o->threads, JEM_FAST, o->max_memory);
+    if (ok && (m.net->channels != r->shape[0] || m.net->height != r->shape[1] ||
+               m.net->width != r->shape[2]))
+        ok = 0, fprintf(stderr, "jem report: %s takes images (%d,%d,%d), and %s (%d,%d,%d)\n",
+                        r->model, r->shape[0], r->shape[1], r->shape[2], o->beside,
+                        m.net->channels, m.net->height, m.net->width);
     model_close(&m);
     return ok;
 }
@@ -701,8 +714,8 @@ static int report_command(int argc, char **argv) {
                                   "a model card, one page of HTML with all that jem eval measures");
     if (read >= 0) return read;
     r.o = &values, r.began = now();
-    if (!find_model(&r, words[0], out, sizeof out)) return 2;
-    return besides_open(&values) && look_at_model(&r) ? report_make(&r, out) : 1;
+    if (!find_model(&r, words[0], out, sizeof out) || !may_write(o->command, r.model, out)) return 2;
+    return look_at_model(&r) && besides_open(&r) ? report_make(&r, out) : 1;
 }
 
 #endif

@@ -360,6 +360,9 @@ static int load_data(run *r) {
     }
     r->n_train = s->n - t->n_valid;
     fit_default(r, "batch-size", t->batch_size, r->n_train, r->n_train);
+    const int per_epoch = r->n_train / t->batch_size;          /* a validation takes its time */
+    if (per_epoch > 0 && per_epoch < 10)
+        fit_default(r, "eval-every", t->eval_every, 0, 100 / per_epoch);
     if (t->shift >= s->h || t->shift >= s->w)
         return complain(r, 2, "--shift must be smaller than the images", "");
     r->order = (int *)malloc((size_t)s->n * sizeof *r->order);

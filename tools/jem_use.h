@@ -50,22 +50,28 @@ static int model_open(model *m, const char *command, const char *path, int threa
 /* The file's; or its run's, for runs/NAME/last.safetensors. */
 static void model_name(const char *path, char name[NAME_SIZE]) {
     const char *end = strrchr(path, '/'), *from = end ? end + 1 : path;
-    if (end && !strcmp(from, "last.safetensors"))
+    char *whole = NULL;                            /* its run's folder may be the one we are in */
+    if (!strcmp(from, "last.safetensors") && (*path == '.' || !end) &&
+        (whole = realpath(path, NULL)) != NULL)
+        path = whole, end = strrchr(path, '/'), from = end + 1;
+    if (end > path && !strcmp(from, "last.safetensors"))
         for (from = end; from > path && from[-1] != '/';) from--;
     else end = strstr(from, ".safetensors");
     snprintf(name, NAME_SIZE, "%.*s", end ? (int)(end - from) : 40, from);
+    free(whole);
 }
 
 static void model_close(model *m) {
     jem_net_free(m->net), jem_archive_free(m->archive), jem_ctx_free(m->ctx);
 }
 
-/* May the network of one file be written to another? Not to the same, and to none that a run goes
-   on from: what else they hold would be gone. 0 and a line on stderr if it may not. */
+/* May what is made from one file (NULL: from none) be written to another? Not to the same, and to
+   none that a run goes on from: what else they hold would be gone. 0 and a line on stderr if it may
+   not. */
 static int may_write(const char *command, const char *from, const char *to) {
     struct stat source, target;
     if (stat(to, &target)) return 1;
-    if (!stat(from, &source) && source.st_dev == target.st_dev && source.st_ino == target.st_ino)
+    if (from && !stat(from, &source) && source.st_dev == target.st_dev && source.st_ino == target.st_ino)
         return fprintf(stderr, "%s: %s and %s are one file\n", command, from, to), 0;
     jem_ctx *ctx = S_ISREG(target.st_mode) ? make_ctx(1, 0) : NULL;
     jem_archive *a = ctx ? jem_archive_read(ctx, to) : NULL;
@@ -406,6 +412,13 @@ static int sample_all(sampling *s) {
                       o->zoom)) return 1;
     if (s->strips && !picture_grid(o->chains, s->strips, s->rows * SHOTS, SHOTS, net->channels,
                                    net->height, net->width, o->zoom)) return 1;
+    if (*o->each) {                                /* of an earlier call: a FID tool counts all */
+        char path[OPTION_TEXT_SIZE + 16];
+        struct stat old;
+        snprintf(path, sizeof path, "%.400s/%06d.png", o->each, s->done);
+        if (!stat(path, &old)) fprintf(stderr, "jem sample: %s was there before: more images are in "
+                                       "%s than these %d\n", path, o->each, s->done);
+    }
     printf("%d samples after %d steps from %s: %s%s%s%s%s\n", s->done, s->fresh_steps + s->steps,
            o->from == FROM_NOISE ? "noise" : "the buffer", o->out, *o->chains ? ", " : "",
            o->chains, *o->each ? ", " : "", o->each);
@@ -442,6 +455,8 @@ static int sample_command(int argc, char **argv) {
     if (read >= 0) return read;
     s.o = &values;
     int status = 1;
+    if (!may_write(o->command, words[0], values.out) ||
+        (*values.chains && !may_write(o->command, words[0], values.chains))) return 2;
     if (model_open(&s.m, o->command, words[0], values.threads, values.precision,
                    values.max_memory)) {
         const int score = s.m.net->noise_hi > 0;
@@ -587,19 +602,24 @@ static const option eval_table[] = {
     LIMIT_OPTIONS(eval_options, "0")
 };
 
-/* Labels as the network has them, by the classes' names if it knows any: 0 and a line on stderr if
-   a class is none of the network's. */
+/* Labels as the network has them, by the classes' names if it knows any (one whose name it does not
+   know is what it was in training): 0 and a line on stderr if a class is none of the network's. */
 static int label_as(const jem_net *net, data_set *d) {
     char name[NAME_SIZE];
     if (!jem_net_meta(net, CLASS_PREFIX "0")) return 1;
     int *to = (int *)malloc((size_t)d->classes * sizeof *to), ok = to != NULL;
     if (!ok) fprintf(stderr, "jem eval: no memory for the classes\n");
-    for (int k = 0; ok && k < d->classes; k++)
-        if ((to[k] = class_named(net, d->class_names[k])) < 0) {
+    for (int k = 0; ok && k < d->classes; k++) {
+        char key[32];
+        snprintf(key, sizeof key, CLASS_PREFIX "%d", k);
+        to[k] = class_named(net, d->class_names[k]);
+        if (to[k] < 0 && k < net->classes && !jem_net_meta(net, key)) to[k] = k;
+        if (to[k] < 0) {
             fprintf(stderr, "jem eval: %s: class '%s' is none of the model's: %s, ...\n", d->name,
                     d->class_names[k], class_name(net, 0, name));
             ok = 0;
         }
+    }
     for (int i = 0; ok && i < d->n; i++) d->labels[i] = to[d->labels[i]];
     free(to);
     return ok;

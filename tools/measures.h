@@ -28,12 +28,11 @@ typedef struct reliability {
                                                       images, and largest (Guo et al. 2017) */
 } reliability;
 
-/* log sum_c exp(cold f[c]) */
-static inline double measure__log_sum(const float *f, int classes, double cold) {
-    double most = (double)f[0], sum = 0;
-    for (int c = 1; c < classes; c++) most = fmax(most, (double)f[c]);
+/* log sum_c exp(cold (f[c] - most)), most: the highest of them. Large logits have no small part. */
+static inline double measure__log_sum(const float *f, int classes, double cold, double most) {
+    double sum = 0;
     for (int c = 0; c < classes; c++) sum += exp(cold * ((double)f[c] - most));
-    return cold * most + log(sum);
+    return log(sum);
 }
 
 /* Of n >= 1 images; fills bin[bins]. */
@@ -44,19 +43,19 @@ static inline reliability measure_reliability(const predictions *p, int bins,
     memset(bin, 0, (size_t)bins * sizeof *bin);
     for (int i = 0; i < p->n; i++) {
         const float *f = p->f + (size_t)i * (size_t)p->classes;
-        const double all = measure__log_sum(f, p->classes, cold);
         int best = 0;
+        for (int c = 1; c < p->classes; c++) if (f[c] > f[best]) best = c;
+        const double most = (double)f[best], all = measure__log_sum(f, p->classes, cold, most);
         for (int c = 0; c < p->classes; c++) {
-            const double q = exp(cold * (double)f[c] - all) - (c == p->labels[i]);
+            const double q = exp(cold * ((double)f[c] - most) - all) - (c == p->labels[i]);
             s.brier += q * q / p->n;
-            if (f[c] > f[best]) best = c;
         }
-        const double sure = fmin(exp(cold * (double)f[best] - all), 1);
+        const double sure = exp(-all);
         const int right = best == p->labels[i], k = (int)ceil(sure * bins) - 1;
         reliability_bin *b = bin + (k < 0 ? 0 : k < bins ? k : bins - 1);
         b->count++, b->confidence += sure, b->accuracy += right;
         s.accuracy += (double)right / p->n, s.confidence += sure / p->n;
-        s.nll += (all - cold * (double)f[p->labels[i]]) / p->n;
+        s.nll += (all + cold * (most - (double)f[p->labels[i]])) / p->n;
     }
     for (int k = 0; k < bins; k++) {
         if (!bin[k].count) continue;
@@ -279,7 +278,8 @@ static inline double measure__autocovariance(const float *values, int steps, int
     return all / (2 * chains);
 }
 
-/* NaN in all fields if steps < 8 or chains < 1; the middle one of an odd number is left out. */
+/* NaN in all fields if steps < 8 or chains < 1; the middle one of an odd number is left out. Of
+   values that are all equal: mean and std, and NaN in the others. */
 static inline chain_stats measure_chains(const float *values, int steps, int chains) {
     chain_stats s = { NAN, NAN, NAN, NAN, NAN, NAN };
     if (!values || steps < 8 || chains < 1) return s;
@@ -288,6 +288,10 @@ static inline chain_stats measure_chains(const float *values, int steps, int cha
     const double within = measure__autocovariance(values, steps, chains, 0, &s.mean, &spread) * n /
                           (n - 1.0);
     const double total = fma(within, (n - 1.0) / n, spread);
+    if (!(total > 1e-24 * s.mean * s.mean)) {      /* they stand still: what is left is rounding */
+        s.std = 0;
+        return s;
+    }
     s.std = sqrt(total), s.rhat = sqrt(total / within);
     /* rho(0) = 1, rho(1), ... in pairs, whose sums are positive and fall: until one is negative */
     double sum = 0, least = INFINITY, even = 1, odd;

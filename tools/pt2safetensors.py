@@ -115,6 +115,11 @@ class Tensor:
         return raw
 
 
+def finite(data):
+    """Of the bytes of 4-byte floats."""
+    return all(map(math.isfinite, array.array("f", bytes(data))))
+
+
 def whole(n):
     return type(n) is int and 0 <= n < 1 << 48
 
@@ -574,6 +579,9 @@ def write(path, tensors, meta):
                 data = tensors[name].converted()
                 if len(data) != len(tensors[name]):
                     raise Bad("%s does not have the size it should" % shown(name))
+                if tensors[name].storage.becomes == "F32" and not finite(data):
+                    raise Bad("%s holds a number that is not finite, which nothing opens"
+                              % shown(name))
                 file.write(data)
             file.flush()
             os.fsync(file.fileno())

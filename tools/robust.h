@@ -37,6 +37,13 @@ static void refined_free(refined *r) {
     free(r->path), free(r->slope), free(r->logp), free(r->work);
 }
 
+/* What its arrays take. */
+static inline double refined_bytes(const jem_net *net, int steps, int chains) {
+    const double size = (double)net->channels * net->height * net->width;
+    return sizeof(float) * REFINED_MOST * (size * ((double)steps + 4 + chains) +
+                                           (double)net->classes * chains);
+}
+
 /* For up to REFINED_MOST images at once; 0: no memory. */
 static int refined_create(refined *r, jem_net *net, jem_sgld_desc walk, int chains, int through,
                           uint64_t seed) {
@@ -183,8 +190,9 @@ static void decision_adapt(decision *d) {
 }
 
 /* For each of n images that is right to begin with, found[n]: the nearest one with another label
-   that `queries` questions lead to, far: its L2 distance. Returns how many were right: `far` has as
-   many; -1: an error, or no memory. */
+   that `queries` questions lead to, far: its L2 distance. Not for one whose next neighbour of
+   another label is taken for its own. Returns how many that leaves: `far` has as many; -1: an
+   error, or no memory. */
 static int robust_decision(jem_net *net, const jem_attack_desc *how, const float *x,
                            const int *labels, int n, int queries, uint64_t seed, float *found,
                            float *far) {   /* Long: a search. Many parameters: as jem_attack */
@@ -207,7 +215,7 @@ static int robust_decision(jem_net *net, const jem_attack_desc *how, const float
         memcpy(found + i * size, x + other * size, (size_t)size * sizeof *x);
         right[i] = right[i] && other != i;
     }
-    ok = ok && ROBUST_ASK(found) == JEM_OK;        /* the other image may get this label, too */
+    ok = ok && ROBUST_ASK(found) == JEM_OK;        /* is that seen as another? */
     for (int i = 0; ok && i < n; i++) right[i] = right[i] && robust_best(f + i * k, k) != labels[i];
     for (int q = 0; ok && q < queries; q++) {
         const int bisect = q < BISECT, kind = q % 2;

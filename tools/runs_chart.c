@@ -48,11 +48,17 @@ int main(int argc, char **argv) {
             ok = read_run(argv[i], argv[3], curves + n);
         }
         if (!ok) break;
+        if (n == first) {
+            fprintf(stderr, "runs_chart: %s: a group without runs\n", name);
+            ok = 0;
+            break;
+        }
         printf("%-12s", name);
         for (int part = 1; part <= 4; part += part) {
             printf("   %s:", part == 4 ? "end" : part == 2 ? "half" : "quarter");
             for (int k = first; k < n; k++) {
-                const int at = curves[k].n * part / 4 - 1;
+                int at = curves[k].n * part / 4 - 1;       /* rows may be without: the last one */
+                while (at > 0 && !isfinite(curves[k].y[at])) at--;
                 printf(" %.4f", (double)curves[k].y[at > 0 ? at : 0]);
             }
         }
