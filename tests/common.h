@@ -39,6 +39,18 @@ static inline void close_ctx(jem_ctx *ctx, counter *c, const char *what) {
     CHECK(c->alive == 0, "%s: %ld blocks leak", what, c->alive);
 }
 
+/* Each of n tests in one context: none leaves an error, nothing leaks. */
+static inline void run_tests(void (*const *all)(jem_ctx *), size_t n, const char *what) {
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    for (size_t i = 0; i < n; i++) {
+        all[i](ctx);
+        CHECK(jem_ok(ctx), "an error is left: %s", jem_error(ctx));
+        jem_clear_error(ctx), jem_reset(ctx);
+    }
+    close_ctx(ctx, &count, what);
+}
+
 /* Does the kept error tell of `text`? Clears it. */
 static inline int says(jem_ctx *ctx, const char *text) {
     int yes = strstr(jem_error(ctx), text) != NULL;

@@ -260,14 +260,7 @@ int main(void) {
         test_defaults, test_rates, test_first_chains, test_temperature, test_mcmc,
         test_single_step, test_own_walk, test_beginnings
     };
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        all[i](ctx);
-        CHECK(jem_ok(ctx), "an error is left: %s", jem_error(ctx));
-        jem_clear_error(ctx), jem_reset(ctx);
-    }
-    close_ctx(ctx, &count, "defaults");
+    run_tests(all, sizeof all / sizeof *all, "defaults");
     test_slope_in_bf16();
     return test_report();
 }

@@ -826,13 +826,6 @@ int main(void) {
         test_attack_starts, test_attack_steep, test_attack_bounds, test_nan, test_energy_shape,
         test_fitted_texts, test_overflow, test_messages
     };
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        all[i](ctx);
-        CHECK(jem_ok(ctx), "an error is left: %s", jem_error(ctx));
-        jem_clear_error(ctx), jem_reset(ctx);
-    }
-    close_ctx(ctx, &count, "details");
+    run_tests(all, sizeof all / sizeof *all, "details");
     return test_report();
 }

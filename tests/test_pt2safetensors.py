@@ -398,6 +398,9 @@ def test_wrong_tensors():
     with_("f.conv1.bias", Tensor(numbers(16), (1 << 60,), (0,)), "not whole numbers")
     with_("f.conv1.bias", Tensor(numbers(16), (1 << 30, 1 << 30), (0, 0)), "repeats its storage")
     with_("f.conv1.bias", Tensor(numbers(16), (True,) * 9, (1,) * 9), "not whole numbers")
+    for kind, values in (("DoubleStorage", [1e300] * 16), ("FloatStorage", [float("nan")] * 16),
+                         ("BFloat16Storage", [0x7f80] * 16)):
+        with_("f.conv1.bias", Tensor(Storage(kind, values), (16,)), "f.conv1.bias holds a number that")
     with_("f.conv1.bias", shape(17), "f.conv1.bias is [17]")
     with_("f.layer2.0.conv1.weight", shape(32, 16, 5, 5), "conv1.weight is [32, 16, 5, 5]")
     with_("f.extra", shape(3), "f.extra")
