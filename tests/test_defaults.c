@@ -146,6 +146,34 @@ static void test_first_chains(jem_ctx *ctx) {
     jem_trainer_free(tr), jem_net_free(net);
 }
 
+/* Fresh samples join the buffer every 1/reinit updates, rounded, counted from the first chains. */
+static void test_fresh_chains(jem_ctx *ctx) {
+    enum { SLOTS = 200, FROM = 2, EVERY = 4, FRESH = 4 };
+    static float before[SLOTS * D];
+    float x[N * D];
+    int y[N];
+    for (int i = 0; i < N; i++) y[i] = i % 2;
+    for (int i = 0; i < N * D; i++) x[i] = i / D % 2 ? 1 : -1;
+    jem_train_desc d = jem_train_desc_default();
+    d.sgld.steps = 0, d.negatives = FRESH, d.lr = 1e-20f, d.buffer_size = SLOTS;
+    d.cd_from = FROM, d.reinit = 0.28f, d.fresh.steps = 3;         /* 1 / 0.28 = 3.57 */
+    jem_net *net = net_of(ctx, linear, D);
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    for (int update = 0; update < FROM + 3 * EVERY; update++) {
+        const float *data = jem_trainer_buffer(tr)->data;
+        memcpy(before, data, sizeof before);
+        CHECK(jem_train_step(tr, x, y, N).status == JEM_OK, "%s", jem_error(ctx));
+        int changed = 0;
+        for (int i = 0; i < SLOTS; i++)
+            changed += memcmp(data + i * D, before + i * D, D * sizeof *before) != 0;
+        const int since = update - FROM;
+        const int most = since < 0 || since % EVERY ? 0 : since ? FRESH : SLOTS;
+        CHECK(changed <= most && changed * 2 >= most, "update %d: %d new of %d", update, changed,
+              most);
+    }
+    jem_trainer_free(tr), jem_net_free(net);
+}
+
 static void test_temperature(jem_ctx *ctx) {
     float f[2 * N];
     int y[N];
@@ -257,8 +285,8 @@ static void test_slope_in_bf16(void) {
 
 int main(void) {
     static void (*const all[])(jem_ctx *) = {
-        test_defaults, test_rates, test_first_chains, test_temperature, test_mcmc,
-        test_single_step, test_own_walk, test_beginnings
+        test_defaults, test_rates, test_first_chains, test_fresh_chains, test_temperature,
+        test_mcmc, test_single_step, test_own_walk, test_beginnings
     };
     run_tests(all, sizeof all / sizeof *all, "defaults");
     test_slope_in_bf16();
