@@ -298,12 +298,26 @@ async function dream() {
   await sleep(300);
   check("dreams: pause", still === await shown());
   await js("document.querySelector('#chains canvas').focus()");
-  await key("Enter"), await click("dream-run"), await sleep(700);
-  check("dreams: a poke, and they go on", still !== await shown());
+  for (const [what, how] of [["a poke", () => key("Enter")], ["R", () => key("r", "KeyR")],
+    ["the last noise", () => click("dream-clean")]]) {
+    const before = await shown();
+    await how(), await sleep(300);
+    check(`dreams: ${what} is seen while they stand still`, before !== await shown());
+  }
+  await click("dream-clean"), await click("dream-run"), await sleep(700);
+  check("dreams: and they go on", still !== await shown());
   await js("(() => { const k = document.getElementById('dream-kind'); " +
     "k.value = 'or', k.onchange(); })()");
   await sleep(400);
   check("dreams: the URL says what of", /kind=or/.test(await js("location.hash")),
+    await js("location.hash"));
+  for (let k = 0; k < 20; k++) await click("dream-run");
+  await sleep(300);
+  check("dreams: what was asked often is not kept", await js("worker('chains').asked.size") < 4,
+    await js("worker('chains').asked.size"));
+  await open("#dream?step=0&noise=1e30&temp=1e30");
+  check("dreams: the URL goes as far as the sliders", await js(`["step", "noise", "temp"]
+    .map((name) => $("dream-" + name + "-out").textContent).join()`) === "0.00032,0.4,10",
     await js("location.hash"));
 }
 
@@ -330,6 +344,18 @@ async function fool() {
   await far(9);
   await sleep(4000);
   await pictures("fool");
+  await js("(window.curves = [], window.paintsChart = chart, " +
+    "chart = (c, all) => { curves = all.curves.map((one) => one.y), paintsChart(c, all); }, 0)");
+  await js("location.hash = '#fool?digit=8&eps=0.4&steps=10&norm=inf'");
+  await until("curves.length && curves.every((y) => y.length === 11)", 60);
+  check("fool it: far enough, neither network is sure of anything",
+    await js("curves.every((y) => y[0] > .5 && y.at(-1) < .01)"),
+    await js("JSON.stringify(curves)"));
+  await js("location.hash = '#fool?eps=0&ink=U1YuNpRD2ozW'");
+  await until(`/Not fooled/.test($("fool-nets").textContent) && ${label(0)} && ${label(1)}`, 20);
+  check("fool it: two answers to a scrawl: without an attack neither is fooled",
+    await js(`${label(0)} !== ${label(1)} && !/Fooled/.test($("fool-nets").textContent)`),
+    await says("fool-nets"));
 }
 
 async function plane() {
@@ -400,6 +426,11 @@ async function plane() {
   const inside = (await js("location.hash")).match(/own=([\d_]*)/)[1].split("_").map(Number);
   check("the plane: points outside of the world are not taken",
     inside.length >= 3 && inside.every((v) => v <= 600), inside.join("_"));
+  await open("#plane?world=rings"), await click("tab-draw"), await sleep(1500);
+  const resting = await data("updates") ?? 0;
+  await sleep(700);
+  check("the plane: left at once, it does not learn behind another tab",
+    resting === (await data("updates") ?? 0), `${resting}, ${await data("updates")}`);
   const many = Array(599).fill("100_100_0").join("_") + "_500_500_0";
   await open("#plane?world=own&own=" + many), await sleep(200);
   check("the plane: of 600 points the last is drawn too; points of one class teach nothing",
@@ -439,6 +470,21 @@ async function wrong() {
     await until("!document.getElementById('fill').disabled", 3), await says("trouble"));
   check("the only errors are those made on purpose", troubles.slice(before).every((t) =>
     /on purpose|jobs\[kind\] is not/.test(t)), troubles.slice(before).join("; "));
+  const whole = fs.readFileSync(page, "utf8");
+  for (const [what, cut] of [
+    ["half of the page", whole.slice(0, whole.length / 2)],
+    ["a script that cannot be read", whole.replace("async function begin", "async funct begin")],
+    ["a damaged part", whole.replace(/(id="wasm">[^]{400})[^]{4}/, "$1AAAA")]]) {
+    const file = path.join(home, "damaged.html");
+    fs.writeFileSync(file, cut);
+    await send("Page.navigate", { url: "about:blank" });
+    await send("Page.navigate", { url: "file://" + file });
+    check(`${what}: the visitor is told`, await until(`(() => {
+      const e = document.getElementById("trouble");
+      return e && getComputedStyle(e).visibility === "visible" && e.offsetHeight > 0 &&
+        (/not complete/.test(e.textContent) || /damaged/.test(e.textContent)); })()`, 10),
+      await js("document.getElementById('trouble')?.textContent"));
+  }
   troubles.length = before;
 }
 

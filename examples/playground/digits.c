@@ -31,7 +31,7 @@ PAGE(void, dream_poke)(int which, float x, float y, float size);
 PAGE(void, dream_wish)(int kind, int a, int b, float weight, float temperature);
 PAGE(int, dream)(int steps, float step, float noise);
 PAGE(int, dream_show)(int clean);
-PAGE(int, fool)(int which, int label, float eps, int l2, int steps);
+PAGE(int, fool)(int which, int label, float eps, int l2, int steps, int on);
 
 PAGE(int, load_net)(int which, const void *bytes, int size) {
     jem_archive *a = jem_archive_parse(ctx, bytes, (size_t)size);
@@ -267,14 +267,35 @@ PAGE(int, dream_show)(int clean) {
 
 /* ---- fool it --------------------------------------------------------------------------------- */
 
-/* [fool] The same for the JEM and the plain classifier: a few steps down log p(label|x). */
-PAGE(int, fool)(int which, int label, float eps, int l2, int steps) {
+/* [fool] Downhill, by the log-odds of the label, f[label] - logsumexp of the other logits: where a
+   network is sure, log p(label|x) is flat, and steps by its slope get lost; this is not. */
+typedef struct against { jem_net *net; int on; } against;
+static jem_status log_odds(void *user, const float *x, const int *labels, int n, float *f,
+                           float *g) {
+    const against *a = (const against *)user;
+    float without[16 * CLASSES] = { 0 };
+    for (int i = 0; i < n; i++) without[i * CLASSES + labels[i]] = -1e6f;
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, x, n, 1, SIDE, SIDE), *logits = jem_forward(a->net, t, 0);
+    jem_tensor *others = jem_add(ctx, logits, jem_input(ctx, without, n, CLASSES, 1, 1));
+    jem_tensor *odds = jem_sub(ctx, jem_gather(ctx, logits, labels), jem_logsumexp(ctx, others));
+    jem_read(logits, f);
+    if (g && jem_grad(odds, t) == JEM_OK) jem_read_grad(t, g);
+    for (int i = 0; a->on && i < n; i++) f[i * CLASSES + labels[i]] = 1e6f;    /* not fooled yet */
+    jem_end(ctx, mark);
+    return jem_error_status(ctx);
+}
+
+/* The same for the JEM and the plain classifier. on: do not stop where the answer changes. */
+PAGE(int, fool)(int which, int label, float eps, int l2, int steps, int on) {
     int fooled = 0;
     jem_answer a;
     jem_rng own = jem_rng_seed(1);
     jem_attack_desc how = jem_attack_desc_default();
     how.eps = 2 * eps, how.l2 = l2;                /* pixels are -1..1 here, 0..1 on the page */
     how.steps = steps, how.random_start = 0;
+    against of;
+    of.net = nets[which], of.on = on, how.classify = log_odds, how.user = &of;
     memcpy(found, seen, sizeof found);
     if (eps > 0) jem_attack(nets[which], seen, &label, 1, &how, &own, found, &fooled);
     if (jem_classify(nets[which], found, 1, &a) != JEM_OK) return 0;

@@ -8,6 +8,12 @@ panels.dream = (() => {
     return model.score ? { step: .01, noise: .1, weight: 7, clean: true }
       : { step: 1, noise: .01, weight: 1, clean: false };
   }
+  /* What a slider's place means. */
+  const meant = {
+    step: (v) => Number((usual.step * 10 ** v).toPrecision(2)),
+    noise: (v) => Number((usual.noise * v).toPrecision(3)),
+    temp: (v) => Number((10 ** v).toPrecision(2)),
+  };
   const tell = () => worker("chains").ask("wish", {
     kind: kinds.indexOf(now.kind), a: now.a, b: now.b,
     weight: usual.weight, temperature: now.temp, step: now.step, noise: now.noise, rate: now.rate,
@@ -31,7 +37,11 @@ panels.dream = (() => {
     $("dream-clean-label").hidden = !model.score;
     $("dream-run").textContent = running ? "Pause" : "Go on";
   }
-  function changed() { controls(), tell(), writeUrl(); }
+  function changed() { controls(), tell(), look(), writeUrl(); }
+  /* What was done to chains that stand still. */
+  const look = () => {
+    if (!running) worker("chains").ask("dream", { on: false }, { tell: show, keep: true });
+  };
 
   function show(told) {
     frame = told, paint();
@@ -68,16 +78,19 @@ panels.dream = (() => {
     canvas.width = canvas.height = 28, canvas.tabIndex = 0;
     canvas.setAttribute("role", "button");
     canvas.setAttribute("aria-label", `Chain ${k + 1}: poke it; R begins it again in noise`);
-    const poke = (x, y) => worker("chains").ask("poke", { which: k, x, y, size: 4.5 },
-      { key: "poke" + k });
+    const poke = (x, y) => {
+      worker("chains").ask("poke", { which: k, x, y, size: 4.5 }, { key: "poke" + k });
+      look();
+    };
+    const renew = () => { worker("chains").ask("renew", { which: k }), look(); };
     const at = (event) => { poke(...within(event, canvas).map((v) => v * 28)); };
     draws(canvas, { down: at, drag: at });
-    canvas.ondblclick = () => worker("chains").ask("renew", { which: k });
+    canvas.ondblclick = renew;
     canvas.onkeydown = (event) => {
       if (browsers(event)) return;
       if (event.key === "Enter" || event.key === " ")
         poke(8 + 12 * Math.random(), 8 + 12 * Math.random());
-      else if (event.key === "r" || event.key === "R") worker("chains").ask("renew", { which: k });
+      else if (event.key === "r" || event.key === "R") renew();
       else return;
       event.preventDefault();
     };
@@ -94,14 +107,8 @@ panels.dream = (() => {
       $("dream-kind").onchange = () => { now.kind = $("dream-kind").value, changed(); };
       $("dream-a").onchange = () => { now.a = Number($("dream-a").value), changed(); };
       $("dream-b").onchange = () => { now.b = Number($("dream-b").value), changed(); };
-      $("dream-step").oninput = () => {
-        now.step = Number((usual.step * 10 ** $("dream-step").value).toPrecision(2)), changed();
-      };
-      $("dream-noise").oninput = () => {
-        now.noise = Number((usual.noise * $("dream-noise").value).toPrecision(3)), changed();
-      };
-      $("dream-temp").oninput = () => {
-        now.temp = Number((10 ** $("dream-temp").value).toPrecision(2)), changed();
+      for (const name in meant) $("dream-" + name).oninput = () => {
+        now[name] = meant[name]($("dream-" + name).value), changed();
       };
       $("dream-rate").oninput = () => { now.rate = Number($("dream-rate").value), changed(); };
       $("dream-clean").onchange = () => { now.clean = $("dream-clean").checked, changed(); };
@@ -124,7 +131,11 @@ panels.dream = (() => {
         if (state[name] !== undefined && Number.isFinite(v) && v >= 0) now[name] = v;
       }
       now.a = Math.min(9, Math.floor(now.a)), now.b = Math.min(9, Math.floor(now.b));
-      now.temp = Math.max(.1, now.temp), now.rate = Math.min(120, Math.max(1, now.rate));
+      for (const name in meant) {                 /* as far as the sliders go */
+        const { min, max } = $("dream-" + name), of = (v) => meant[name](Number(v));
+        now[name] = Math.min(of(max), Math.max(of(min), now[name]));
+      }
+      now.rate = Math.min(120, Math.max(1, now.rate));
       if (state.clean !== undefined) now.clean = state.clean === "1";
       run(!paused);
     },

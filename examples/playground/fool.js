@@ -3,7 +3,7 @@ panels.fool = (() => {
   const names = ["JEM", "Plain classifier"], order = [1, 0];      /* nets as in digits.c; shown */
   const now = { eps: .2, steps: 10, norm: "inf" };
   const LEVELS = 10;
-  let round = 0, results = [], curve = [[], []], target = 0;
+  let round = 0, results = [], curve = [[], []], first = [];     /* each network's own answer */
 
   const most = () => (now.norm === "inf" ? .4 : 5);
   const seen = () => panels.draw.answer()?.seen;
@@ -14,9 +14,9 @@ panels.fool = (() => {
     $("fool-steps").value = now.steps, $("fool-steps-out").textContent = now.steps;
     $("fool-norm").value = now.norm;
   }
-  const ask = (which, eps, key) => worker("answers").ask("fool", {
-    seen: seen(), which, label: target,
-    eps, l2: now.norm === "2" ? 1 : 0, steps: now.steps }, { key });
+  const ask = (which, eps, key, on = 0) => worker("answers").ask("fool", {
+    seen: seen(), which, label: first[which] ?? 0,
+    eps, l2: now.norm === "2" ? 1 : 0, steps: now.steps, on }, { key });
 
   async function attack() {
     const mine = ++round;
@@ -24,18 +24,21 @@ panels.fool = (() => {
     if (!seen()) return paint();
     await parts.plain;
     if (mine !== round || !seen()) return;
-    target = panels.draw.answer().label;
-    results = [], curve = [[], []];
+    results = [], curve = [[], []], first = [];
     await Promise.all(order.map(async (which) => {
+      const before = await ask(which, 0, "first" + which);
+      if (!before || mine !== round) return;
+      first[which] = before.label;
       const got = await ask(which, now.eps, "fool" + which);
       if (got && mine === round) results[which] = got, paint();
     }));
     for (let k = 0; k <= LEVELS; k++)             /* then, at leisure, the curve */
       for (const which of order) {
         if (mine !== round || current !== "fool") return;
-        const got = await ask(which, most() * k / LEVELS, "curve");
+        const got = await ask(which, most() * k / LEVELS, "curve", 1);
         if (!got || mine !== round) return;
-        curve[which].push(Math.min(got.chance[target], curve[which].at(-1) ?? 1)), paintCurve();
+        const p = got.chance[first[which]];
+        curve[which].push(Math.min(p, curve[which].at(-1) ?? 1)), paintCurve();
       }
   }
 
@@ -59,13 +62,13 @@ panels.fool = (() => {
       drawPixels(found, shown);
       drawPixels(change, new Float32Array(784).fill(-1), 0, (k, c) =>
         signed(c, shown[k] - base[k], .6));
-      const fooled = got && got.label !== target;
+      const fooled = got && got.label !== first[which];
       const strange = got && got.familiar >= 0 && got.familiar < .01;
       const verdict = card.querySelector(".verdict");
       verdict.textContent = got ? `${words[got.label]}, ${percent(got.p)}` : "\u2026";
       verdict.classList.toggle("strange", Boolean(fooled));
       card.querySelector(".note").textContent = !got ? ""
-        : (fooled ? `Fooled: it was a ${words[target]}.` : "Not fooled.") +
+        : (fooled ? `Fooled: it said ${words[first[which]]}.` : "Not fooled.") +
           (which === 0 && got.familiar >= 0
             ? strange ? " But it has never seen anything like it."
               : ` More usual than ${percent(got.familiar)} of the digits that it knows.` : "");

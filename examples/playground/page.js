@@ -5,7 +5,7 @@ const panels = {};                  /* each: { show(state), state(), paint(), hi
 let parts, model, current;
 
 function trouble(error) {
-  $("trouble").hidden = false;
+  $("trouble").hidden = false, $("trouble").classList.remove("waiting");
   $("trouble").textContent = "Something went wrong: " + (error?.message ?? error);
   console.error(error);
 }
@@ -18,7 +18,8 @@ addEventListener("unhandledrejection", (event) => trouble(event.reason));
 async function inlined(id) {
   const raw = Uint8Array.from(atob($(id).textContent.trim()), (c) => c.charCodeAt(0));
   const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).arrayBuffer();
+  return new Response(stream).arrayBuffer()
+    .catch(() => { throw Error("a part of this file is damaged"); });
 }
 
 /* ---- workers ---- */
@@ -31,7 +32,7 @@ class Worked {
     Worked.url ??= URL.createObjectURL(new Blob([$("worker").textContent],
       { type: "text/javascript" }));
     this.worker = new Worker(Worked.url);
-    this.worker.onerror = (event) => trouble(event.message);
+    this.worker.onerror = (event) => trouble(event.message ?? "no worker can start");
     this.worker.onmessage = ({ data: { id, done, told, error } }) => {
       const asked = this.asked.get(id);
       if (told) return asked?.tell?.(told);
@@ -45,7 +46,9 @@ class Worked {
   ask(kind, given = {}, { tell, key, keep } = {}) {
     return new Promise((resolve) => {
       const id = ++this.last;
-      this.asked.set(id, { resolve, tell, keep });
+      for (const [old, { keep: on, kind: of }] of keep ? this.asked : [])
+        if (on && of === kind) this.asked.delete(old);     /* told by the new one from now on */
+      this.asked.set(id, { resolve, tell, keep, kind });
       this.worker.postMessage({ id, kind, key, given });
     });
   }
@@ -235,6 +238,7 @@ async function begin() {
     document.onvisibilitychange = () => panels[current].rest?.(document.hidden);
     dark.addEventListener("change", () => panels[current].paint());
     addEventListener("resize", () => panels[current].paint());
+    $("trouble").hidden = true;
     document.body.dataset.ready = "yes";
     parts.plain = inlined("plain").then((bytes) =>                 /* wanted later, if at all */
       worker("answers").ask("load", { which: 1, bytes }));

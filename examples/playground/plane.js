@@ -73,7 +73,7 @@ panels.plane = (() => {
     if (!got || mine !== round) return;
     points = got.points, truth = got.truth;
     await plan();
-    if (mine === round) learn(true);
+    if (mine === round) learn(current === "plane" && !document.hidden);
   }
   function learn(on) {
     const mine = round;                            /* what an older run still tells is not heard */

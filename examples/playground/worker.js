@@ -57,9 +57,9 @@ const jobs = {
       seen: copy(C.place(SEEN), N), slope: copy(C.place(SLOPE), N), ms: performance.now() - start,
     });
   },
-  fool({ seen, which, label, eps, l2, steps }) {
+  fool({ seen, which, label, eps, l2, steps, on }) {
     floats(C.place(SEEN), N).set(seen);
-    must(C.fool(which, label, eps, l2, steps), "attack");
+    must(C.fool(which, label, eps, l2, steps, on), "attack");
     return answered({ found: copy(C.place(FOUND), N) });
   },
   fill({ seen, hidden, ways, seed }, tell) {
@@ -84,8 +84,9 @@ const jobs = {
   renew({ which }) { C.dream_fresh(which, 0); },
   dream({ on }, tell) {
     clearTimeout(chains.timer);
-    if (on) chains.last = chains.mark = performance.now(), chains.made = chains.speed = 0,
-      chainStep(tell);
+    if (!on) return tellChains(tell);              /* as they are */
+    chains.last = chains.mark = performance.now(), chains.made = chains.speed = 0;
+    chainStep(tell);
   },
 
   /* ---- the plane ---- */
@@ -109,7 +110,13 @@ const jobs = {
   },
 };
 
-const chains = { step: 1, noise: .01, rate: 60, clean: 1, steps: 0, ranAway: -1e9 };
+const chains = { step: 1, noise: .01, rate: 60, clean: 1, steps: 0, speed: 0, ranAway: -1e9 };
+function tellChains(tell) {
+  const now = performance.now();
+  must(C.dream_show(chains.clean), "dream");
+  tell({ shown: copy(C.place(SHOWN), 10 * N), chance: copy(C.place(CHANCE), 100),
+    steps: chains.steps, rate: chains.speed, diverged: now - chains.ranAway < 3000 });
+}
 function chainStep(tell) {
   const now = performance.now();
   const due = Math.min(3, Math.floor((now - chains.last) * chains.rate / 1000));
@@ -122,11 +129,9 @@ function chainStep(tell) {
   }
   if (now - (chains.shownAt ?? 0) > 60) {
     chains.shownAt = now;
-    must(C.dream_show(chains.clean), "dream");
     if (now - chains.mark > 400) chains.speed = chains.made * 1000 / (now - chains.mark);
     if (now - chains.mark > 3000) chains.mark = now, chains.made = 0;
-    tell({ shown: copy(C.place(SHOWN), 10 * N), chance: copy(C.place(CHANCE), 100),
-      steps: chains.steps, rate: chains.speed, diverged: now - chains.ranAway < 3000 });
+    tellChains(tell);
   }
   chains.timer = setTimeout(guarded, due > 0 ? 0 : 5, chainStep, tell);
 }
