@@ -6,10 +6,10 @@
              Then gradient descent, by hand: w <- w - rate dL/dw.
 
    LOOK FOR  A curve through noisy points, after more and more steps: the slow waves come first. In
-             print: the tape's gradient beside a finite difference, (L(w + h) - L(w - h)) / 2h, and
-             the loss, which cannot fall below the noise's variance, 0.01, by much.
+             print: how far the tape's gradient is from finite differences, at most, and the loss,
+             which cannot fall below the noise's variance, 0.01, by much.
 
-   TRY       A rate of 0.02, or 2. HIDDEN 4. jem_silu in place of jem_tanh. Forget jem_zero_grad.
+   TRY       A rate of 0.02f, or 2. HIDDEN 4. jem_silu in place of jem_tanh. Forget jem_zero_grad.
 
    RUN       build/autograd              Picture: build/pictures/autograd.png */
 #define JEM_IMPLEMENTATION
@@ -72,7 +72,7 @@ static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
     p.y = jem_input(ctx, y, POINTS, 1, 1, 1);
     jem_tensor *in = jem_input(ctx, x, POINTS, 1, 1, 1);
 
-    /* Is the tape's gradient what finite differences say? In fp32 about 1e-3 is right. */
+    /* Is the tape's gradient what finite differences say? In fp32 1e-3 or less is right. */
     printf("gradient of w2: largest relative error %.0e\n",
            (double)jem_check_gradient(ctx, loss, &p, in, p.w2, 0.02f));
 

@@ -16,7 +16,7 @@
                            (Du and Mordatch 2019)
              20 steps      what helps against the last; from noise still, so weights stay wrong
 
-   TRY       Other remedies for rate x 30: how.optim.clip = 0.3, how.sgld.clamp_grad = 10 (not
+   TRY       Other remedies for rate x 30: how.optim.clip = 0.3f, how.sgld.clamp_grad = 10 (not
              enough, each or both), how.schedule with a warm-up. The moons instead of the rings.
 
    RUN       build/break_it              Picture: build/pictures/break_it.png */

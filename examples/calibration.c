@@ -7,12 +7,13 @@
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 
+#include "../tools/chart.h"
 #include "../tools/measures.h"
-#include "pictures.h"
 
 enum { HALF = DIGITS_TEST / 2, BINS = 10, CLASSES = 10 };
 
-/* Expected calibration error: what a bin of answers claims, less how many of it are right. */
+/* Expected calibration error: |what a bin of answers claims - how many of it are right|, the mean
+   over all answers. */
 static void reliable(const predictions *of, const char *what, plot *p, unsigned colour) {
     reliability_bin bin[BINS];
     const reliability r = measure_reliability(of, BINS, bin);
@@ -60,6 +61,12 @@ int main(void) {
             plot_line(&p, at, 0, at, 1, 1, 0xdddddd), plot_line(&p, 0, at, 1, at, 1, 0xdddddd);
         }
         plot_line(&p, 0, 0, 1, 1, 1.5f, 0x999999);
+        plot paper = p;                            /* the same picture, in pixels, y downwards */
+        paper.x0 = paper.y1 = 0, paper.x1 = (float)p.w, paper.y0 = (float)p.h;
+        text(&paper, 28, 28, 1.6f, 0x333333, "how often it is right, up to 100%");
+        text_right(&paper, 412, 376, 1.6f, 0x333333, "how sure it is, up to 100%");
+        text(&paper, 28, 50, 1.6f, 0x1f5fb4, "as it is");
+        text(&paper, 28, 72, 1.6f, 0xd2691e, "with the temperature");
         failed = !calibrate(net, &d, &p) || !plot_write(&p, "build/pictures/calibration.png");
         plot_free(&p);
     } else failed = 1;

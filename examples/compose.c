@@ -3,15 +3,16 @@
    FORMULA   and   log p = log a + log b                      (a product: both must agree)
              or    log p = log(a + b) = logsumexp(log a, log b)
              not   log p = - ALPHA log b                       (always with an 'and')
-             (Du, Li and Mordatch 2020, arXiv:2004.06030.) Nobody needs Z for that, and nothing is
-             trained again: an energy-based model is a part.
+             (Du, Li and Mordatch 2020, arXiv:2004.06030.) 'And' and 'not' need no Z, 'or' needs
+             how one is to the other (here: as they stand). Nothing is trained again: an
+             energy-based model is a part.
 
    LOOK FOR  Colour: the exact answer, by adding up over a grid. White: samples by Hamiltonian Monte
              Carlo, which was told nothing but the expression. The printed numbers compare them.
              'and' keeps to where both are high; 'not' must not fall for ever, or its negative grows
              for ever: so every part has a floor, a little density everywhere.
 
-   TRY       ALPHA 0.3 and 3. A FLOOR of 1e-9: what happens to 'ring and not bar'? Expressions of
+   TRY       ALPHA 0.3f and 3. A FLOOR of 1e-9f: what happens to 'ring and not bar'? Expressions of
              your own in the table below.
 
    RUN       build/compose               Picture: build/pictures/compose.png */

@@ -12,7 +12,7 @@
              at the data, but the density that leads them there is not that of the data: a
              generator. Score matching has no samples; it learns the world with noise on it.
 
-   TRY       STEPS 5, or 100, for persistent and short-run. SIGMA 0.3 or 0.05. Another world.
+   TRY       STEPS 5, or 100, for persistent and short-run. SIGMA 0.3f or 0.05f. Another world.
 
    RUN       build/learn [world]         Picture: build/pictures/learn.png */
 #define JEM_IMPLEMENTATION

@@ -36,7 +36,10 @@ static inline jem_tensor *loss__along(jem_ctx *ctx, jem_fn f, void *user, int n,
 static inline jem_tensor *loss_score(jem_ctx *ctx, jem_fn f, void *user, int n, const float *x,
                                      float h, jem_rng *rng) {
     float v[2 * LOSS_MOST];
-    if (n > LOSS_MOST) return jem_fail(ctx, JEM_BAD_ARGUMENT, "loss_score: too many points"), NULL;
+    if (n > LOSS_MOST) {
+        jem_fail(ctx, JEM_BAD_ARGUMENT, "loss_score: too many points");
+        return NULL;
+    }
     jem_tensor *axis[2];
     if (rng) {
         jem_fill_normal(ctx, rng, v, 2 * n, 0, 1);
@@ -60,7 +63,10 @@ static inline jem_tensor *loss_nce(jem_ctx *ctx, jem_fn f, void *user, const jem
     float noise[2 * LOSS_MOST];
     const float log_q = -2 * logf(2 * box);
     jem_tensor *loss[2];
-    if (n > LOSS_MOST) return jem_fail(ctx, JEM_BAD_ARGUMENT, "loss_nce: too many points"), NULL;
+    if (n > LOSS_MOST) {
+        jem_fail(ctx, JEM_BAD_ARGUMENT, "loss_nce: too many points");
+        return NULL;
+    }
     jem_fill_uniform(ctx, rng, noise, 2 * n, -box, box);
     for (int k = 0; k < 2; k++) {
         jem_tensor *g = f(ctx, jem_input(ctx, k ? noise : x, n, 2, 1, 1), user);

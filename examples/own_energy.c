@@ -1,14 +1,15 @@
 /* QUESTION  How does one draw from a density of which only log p is known, and that without Z?
 
    FORMULA   Langevin: x <- x + a/2 d log p/dx + sqrt(a) N(0,I). For small a and many steps, x is
-             distributed as p, up to an error of order a (Welling & Teh 2011). Z is a constant: the
-             slope of log p does not contain it.
+             distributed as p, up to an error of order a (Roberts & Tweedie 1996). Z is a constant:
+             the slope of log p does not contain it.
 
    LOOK FOR  A banana. White: where 1000 chains are at the end. Blue: how the first one came there
              from the top, where all of them began. In print: moments that are known, and sampled.
 
    TRY       A density of your own in place of `banana`: the sampler takes whatever the ops can
-             write. 0.1 or 0.5 for a. STEPS 200: which moments are the last to be right?
+             write. 0.1f for a, or 0.5f: is that still a walk? STEPS 200: which moments are the
+             last to be right?
 
    RUN       build/own_energy            Picture: build/pictures/own_energy.png */
 #define JEM_IMPLEMENTATION
@@ -32,7 +33,7 @@ static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
                    jem_scale(ctx, jem_square(ctx, off), -0.5f / (WIDTH * WIDTH)));
 }
 
-enum { CHAINS = 1000, STEPS = 6000, BURN_IN = 3000, SHOWN = 200 };
+enum { CHAINS = 1000, STEPS = 6000, BURN_IN = STEPS / 2, SHOWN = 200 };
 
 typedef struct walk {
     float now[2 * CHAINS], first[SHOWN][2];        /* all chains; the beginning of the first one */

@@ -2,9 +2,10 @@
              same network make a bad density?
 
    FORMULA   A flat head has a weight for each feature at each place; a pooled one has
-                 f(x) = w . mean over places of h(place) = mean of what each window says for itself,
-             wherever it is. So log p(x) counts patterns; that is a model of textures (Zhu, Wu and
-             Mumford 1998, 'FRAME'). That there is one shape, and how large, no window sees.
+                 f(x)[y] = w[y] . mean over places of h(place) = mean of what each window says for
+             itself. So log p(x,y) counts patterns; that is a model of textures (Zhu, Wu and
+             Mumford 1998, 'FRAME'). Of the sixteen windows here, 12 x 12 pixels each, all see a
+             large blob in the middle, few a small shape at the side, and none knows of the others.
 
    LOOK FOR  Data; dreams of the flat head; dreams of the pooled one: blobs larger than any shape,
              all in the middle, or nothing. The networks are alike but for the head, were told the

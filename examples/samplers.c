@@ -6,17 +6,17 @@
              HMC       a push, then so many steps of sliding, then the decision (Neal 2011)
              tempered  MALA at several temperatures that exchange places (Geyer 1991)
              tau = 1 + 2 (sum of the autocorrelations): steps per independent sample.
-             R-hat: the spread between chains over that within them; 1 when they agree.
+             R-hat: the spread of all chains together over that within each; 1 when they agree.
 
    LOOK FOR  All had the same number of gradients. A column per sampler: its first chain's way, and
              where all chains are at the end (white). Under that, for each density, traces of five
              chains: a hairy caterpillar is good, a slow snake is not, two levels are two modes that
              nobody walks between. Then the autocorrelation: how soon a chain forgets. In print: how
              wrong a mean is, in standard errors (by tau). Beyond 4 that is no accident: SGLD and
-             ULA are sure, and wrong. On two modes only R-hat tells.
+             ULA are sure, and wrong. On two modes R-hat tells, and so does tau.
 
-   TRY       STEP .1 and .5. All chains begin left of 0 (START): what does R-hat say about two modes
-             now? HOTTEST 2: does the ladder still reach across?
+   TRY       STEP .1f and .5f: who flies off, and who refuses? All chains begin left of 0 (START):
+             what does R-hat say about two modes now? HOTTEST 2: does the ladder still reach across?
 
    RUN       build/samplers              Picture: build/pictures/samplers.png */
 #define JEM_IMPLEMENTATION
@@ -123,6 +123,16 @@ int main(int argc, char **argv) {
         panel chart = sheet_panel(&s, t.which, DENSITIES, 270, 190);
         for (int k = 0; k < WALKS && jem_ok(ctx); k++) {
             run(ctx, k, &t, gradients);
+            if (jem_error_status(ctx) == JEM_DIVERGED) {       /* the others go on */
+                printf("%-9s %-8s  flew off: %s\n", q->name, walks[k].name, jem_error(ctx));
+                jem_clear_error(ctx);
+                const curve none = { "", walks[k].colour, lag[k], r[k], 0, 2 };
+                curves[k] = none;
+                plot_function(&p, ctx, density, &t.which), plot_density(&p, plot_log_z(&p));
+                snprintf(title, sizeof title, "%s: flew off", walks[k].name);
+                sheet_put(&s, k, t.which, &p, title);
+                continue;
+            }
             if (!jem_ok(ctx)) break;
             const int cost = gradients / t.steps, from = t.steps / 8, steps = t.steps - from;
             const float *v = t.value + from * CHAINS;

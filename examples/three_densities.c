@@ -11,7 +11,7 @@
              are right. Second: a network trained to classify, and nothing else. It is as good a
              classifier, and its p(x) is of no use. Third: the same network, trained as a JEM.
 
-   TRY       how.w_cd = 0.01: how little contrastive divergence is enough? Move the means apart:
+   TRY       how.w_cd = 0.01f: how little contrastive divergence is enough? Move the means apart:
              does the classifier's p(x) become better or worse?
 
    RUN       build/three_densities       Picture: build/pictures/three_densities.png */

@@ -25,8 +25,8 @@
 
    What to look for: log p of data and of dreams rise together. If dreams stay far below, the chains
    are too short to find what the model likes; if they stay far above, it likes what is no digit.
-   What to try: more updates (`build/tiny_jem 2000`); CD_WEIGHT 0: a better classifier,
-   whose dreams are noise; STEPS 2; a buffer that forgets (restart always). */
+   What to try: more updates (`build/tiny_jem 2000`); CD_WEIGHT 0: a better classifier, whose dreams
+   are blotches, alike within a class; STEPS 2; a buffer that forgets (restart always). */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>

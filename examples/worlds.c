@@ -105,6 +105,10 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[i], "all")) for (rows = 0; rows < WORLDS; rows++) shown[rows] = rows;
         else if (argv[i][0] != '-' && (shown[rows] = (int)world_find(argv[i])) == WORLDS) return 1;
         else if (argv[i][0] != '-') rows++;
+        else if (strcmp(argv[i], "--quick")) {
+            fprintf(stderr, "usage: %s [world...] [all] [--quick]\n", argv[0]);
+            return 1;
+        }
     }
     if (!rows) shown[rows++] = PINWHEEL, shown[rows++] = CIRCLES;
     sheet s;

@@ -196,6 +196,10 @@ documents() {
     try "README.md: it knows no such picture" sh -c "'$dir/readme' examples/gallery/cifar10.png |
         grep -q '^a [0-9] .*, but unlike anything it has seen$'"
     try "README.md: without a picture, it says so" sh -c "'$dir/readme' | grep -q NULL"
+    awk '/^   TRY/ { on = 1 } /^ *$|^   RUN/ { on = 0 } on' examples/*.c >"$dir/to_try.txt"
+    try "lessons: numbers to try are floats, as the compiler wants them" sh -c "
+        test \$(wc -l <'$dir/to_try.txt') -gt 20 && ! grep -E \
+        '(^|[^A-Za-z0-9_.])([0-9]*\.[0-9]+|[0-9.]+e-?[0-9]+)([^0-9fe]|\$)' '$dir/to_try.txt'"
 }
 document() { $CC -std=c99 $WARN -O2 -I. -idirafter build "$dir/$1.c" -o "$dir/$1" -lm; }
 
