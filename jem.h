@@ -5264,7 +5264,7 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
    be taken whose chance is nothing. */
 static double jem__log_uniform(jem_rng *rng) {
     double unit = 1, u = (double)jem_rng_uniform(rng);
-    for (; !(u > 0) && unit > 1e-200; u = (double)jem_rng_uniform(rng)) unit /= 16777216;
+    while (!(u > 0) && unit > 1e-200) unit /= 16777216, u = (double)jem_rng_uniform(rng);
     return log(unit * u);
 }
 
