@@ -6,7 +6,7 @@
 #                                shuffled over five threads, two contexts at once
 #     tests/examine.sh leaks     valgrind: the same life, and the tests of misuse
 #     tests/examine.sh soak      tests/test_soak.c for SOAK seconds (an hour); memory stays flat
-#     tests/examine.sh           threads, and what is quick of static: for `make test`
+#     tests/examine.sh           threads: for `make test`, where other analysers may be installed
 # Several parts may be named; `make examine` runs them all but the soak.
 BUILD=${BUILD:-build} CC=${CC:-cc} dir=${BUILD:-build}/examine passed=0 failed=0
 warn="-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow ${WERROR--Werror}"
