@@ -221,7 +221,7 @@ static inline int picture_write(const char *path, const unsigned char *bytes, in
    square of zoom x zoom. */
 static inline int picture_grid(const char *path, const float *x, int n, int columns, int c, int h,
                                int w, int zoom) {
-    enum { MARGIN = 2, GREY = 72 };
+    const int MARGIN = 2, GREY = 72;
     if (n < 1 || columns < 1 || (c != 1 && c != 3) || h < 1 || w < 1 || zoom < 1) {
         fprintf(stderr, "%s: no grid of %d images (%d,%d,%d), %d side by side, zoom %d\n", path, n,
                 c, h, w, columns, zoom);
