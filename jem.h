@@ -938,7 +938,8 @@ typedef struct jem_attack_desc {
     float sure;            /* targeted: done when p(label|x) is the highest and at least this: 0 */
     float lo, hi;          /* pixels stay in this range, or do not leave it further: -1, 1 */
     /* What to fool instead of the network itself, a classifier that refines its images first, say:
-       logits f[n][classes] of x[n][c][h][w], gradients of log p(label|x) to g (not if NULL). */
+       logits f[n][classes] of x[n][c][h][w], gradients of log p(label|x) to g (not if NULL), or
+       better, since fp32 has none where p is nearly 1, of log p / (1 - p). */
     jem_status (*classify)(void *user, const float *x, const int *labels, int n, float *f,
                            float *g);
     void *user;
@@ -6344,18 +6345,23 @@ static void jem__attack_start(jem_ctx *ctx, const jem_attack_desc *d, jem_rng *r
     jem__attack_move(d, x, g, d->l2 ? d->eps * powf(jem_rng_uniform(rng), 1 / (float)n) : 0, v, n);
 }
 
-/* As jem_attack_desc's classify: the network itself. */
+/* As jem_attack_desc's classify: the network itself. Along log p / (1 - p), f[y] less logsumexp of
+   the others: the same way as log p, which fp32 takes for flat where p is nearly 1. */
 static jem_status jem__attack_see(void *user, const float *x, const int *labels, int n, float *f,
                                   float *g) {
     jem_net *net = (jem_net *)user;
-    const jem_mark mark = jem_begin(net->ctx);
+    jem_ctx *ctx = net->ctx;
+    const jem_mark mark = jem_begin(ctx);
+    float *but = (float *)jem__push_zero(ctx, (size_t)n * (size_t)net->classes * sizeof *but);
+    for (int i = 0; but && i < n; i++) but[i * net->classes + labels[i]] = -1e18f;
     jem_tensor *t = jem__images(net, x, n), *logits = jem_forward(net, t, 0);
-    jem_tensor *logp = jem__label(net, logits, labels);
+    jem_tensor *others = jem_add(ctx, logits, jem_input(ctx, but, n, net->classes, 1, 1));
+    jem_tensor *odds = jem_sub(ctx, jem_gather(ctx, logits, labels), jem_logsumexp(ctx, others));
     jem_keep(logits);
-    if (g && jem_grad(logp, t) == JEM_OK) jem_read_grad(t, g);
+    if (g && jem_grad(odds, t) == JEM_OK) jem_read_grad(t, g);
     jem_read(logits, f);
-    jem_end(net->ctx, mark);
-    return net->ctx->status;
+    jem_end(ctx, mark);
+    return ctx->status;
 }
 
 /* One attempt at m images; `found` is where they are. Step -1 looks whether they are done. */

@@ -340,6 +340,41 @@ static double far_from(const float *v, const float *x, int l2) {
     return l2 ? sqrt(sum) : most;
 }
 
+/* A network so sure that its log p(y|x) is 0 in fp32: the way is as it would be were it less so. */
+static void test_sure(jem_ctx *ctx) {
+    printf("attacks: on a linear model that is sure of all that it says\n");
+    jem_net *net = plane_net(ctx, 2);
+    jem_param *weight = ((const jem_layer *)net->user)->weight;
+    float *w = weight->value, *bias = ((const jem_layer *)net->user)->bias->value;
+    jem_rng rng = jem_rng_seed(3);
+    float *x = random_floats(&rng, IMAGES * DIM, -2, 2), found[IMAGES * DIM];
+    int labels[IMAGES], fooled[IMAGES], sure = 0;
+    double dual[2] = { 0, 0 }, most = 0;
+    bias[0] = bias[1] = 0;
+    for (int k = 0; k < DIM; k++) {                /* f[0] is 0: all of the slope is f[1]'s */
+        w[k] = 0, w[DIM + k] = k & 1 ? -15.0f : 20.0f;
+        dual[0] += fabs((double)w[DIM + k]), dual[1] += pow((double)w[DIM + k], 2);
+    }
+    dual[1] = sqrt(dual[1]);
+    jem_param_changed(weight), jem_param_changed(((const jem_layer *)net->user)->bias);
+    for (int i = 0; i < IMAGES; i++) {
+        const double m = margin(net, x + i * DIM);
+        labels[i] = m > 0, sure += m > 20, most = fmax(most, fabs(m));
+    }
+    CHECK(sure > IMAGES / 4, "%d", sure);
+    for (int l2 = 0; l2 < 2; l2++) {
+        jem_attack_desc d = jem_attack_desc_default();
+        d.l2 = l2, d.lo = -99, d.hi = 99, d.random_start = 0, d.eps = (float)(1.02 * most / dual[l2]);
+        int count = 0;
+        CHECK(jem_attack(net, x, labels, IMAGES, &d, NULL, found, fooled) == JEM_OK, "%s",
+              jem_error(ctx));
+        for (int i = 0; i < IMAGES; i++) count += fooled[i];
+        CHECK(count == IMAGES, "l2 %d: %d of %d fooled", l2, count, IMAGES);
+    }
+    free(x);
+    jem_net_free(net);
+}
+
 /* Of all perturbations of size eps, the best moves the margin by eps ||w||: the dual norm. */
 static void test_linear(jem_ctx *ctx) {
     printf("attacks: on a linear model, as far as its closed form and no farther\n");
@@ -765,6 +800,7 @@ int main(void) {
     test_scores(ctx);
     test_usual(ctx);
     test_linear(ctx);
+    test_sure(ctx);
     test_targets(ctx);
     test_as_pytorch(ctx);
     test_refined(ctx);
