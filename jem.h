@@ -555,6 +555,9 @@ typedef struct jem_guide { jem_net *net; const int *labels; float weight; } jem_
 JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net);             /* log p(x) */
 JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(x,y) */
 JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(y|x) */
+/* log p(y|x) / (1 - p(y|x)). Its slope points as that of log p(y|x) does, which fp32 takes for flat
+   where p(y|x) is nearly 1. For one class it is 1e18. */
+JEM_API jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *class_of);
 /* log p(x) + weight log p(y|x): p(x,y) at weight 1, clearer specimens of the class above it. */
 JEM_API jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide);
 
@@ -939,7 +942,7 @@ typedef struct jem_attack_desc {
     float lo, hi;          /* pixels stay in this range, or do not leave it further: -1, 1 */
     /* What to fool instead of the network itself, a classifier that refines its images first, say:
        logits f[n][classes] of x[n][c][h][w], gradients of log p(label|x) to g (not if NULL), or
-       better, since fp32 has none where p is nearly 1, of log p / (1 - p). */
+       better, for a sure one, of the label's log-odds (jem_log_odds). */
     jem_status (*classify)(void *user, const float *x, const int *labels, int n, float *f,
                            float *g);
     void *user;
@@ -4526,6 +4529,18 @@ static jem_tensor *jem__label(jem_net *net, jem_tensor *logits, const int *label
     return jem_sub(net->ctx, jem_gather(net->ctx, logits, labels), all);
 }
 
+/* f(x)[y] - logsumexp of the others: what is added to the logits takes y out of them. */
+static jem_tensor *jem__odds(jem_net *net, jem_tensor *logits, const int *labels) {
+    jem_ctx *ctx = net->ctx;
+    jem_tensor *own = jem_gather(ctx, logits, labels);
+    if (!own) return NULL;
+    const int n = logits->n, k = logits->c;
+    float *out = (float *)jem__push_zero(ctx, (size_t)n * (size_t)k * sizeof *out);
+    for (int i = 0; out && i < n; i++) out[i * k + labels[i]] = -1e18f;
+    jem_tensor *others = jem_add(ctx, logits, jem_input(ctx, out, n, k, 1, 1));
+    return jem_sub(ctx, own, jem_logsumexp(ctx, others));
+}
+
 /* log p(x,y) = log p(x) + log p(y|x), which is f(x)[y] - log Z where K = 1 */
 static jem_tensor *jem__joint(jem_net *net, jem_tensor *logits, const int *labels) {
     if (logits && net->energy)
@@ -4563,6 +4578,11 @@ jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of) {
 jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     jem_net *net = jem__net_of(ctx, "logp_label", class_of, 1);
     return net ? jem__label(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels)
+               : NULL;
+}
+jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *class_of) {
+    jem_net *net = jem__net_of(ctx, "log_odds", class_of, 1);
+    return net ? jem__odds(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels)
                : NULL;
 }
 jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide) {
@@ -6345,23 +6365,18 @@ static void jem__attack_start(jem_ctx *ctx, const jem_attack_desc *d, jem_rng *r
     jem__attack_move(d, x, g, d->l2 ? d->eps * powf(jem_rng_uniform(rng), 1 / (float)n) : 0, v, n);
 }
 
-/* As jem_attack_desc's classify: the network itself. Along log p / (1 - p), f[y] less logsumexp of
-   the others: the same way as log p, which fp32 takes for flat where p is nearly 1. */
+/* As jem_attack_desc's classify: the network itself. */
 static jem_status jem__attack_see(void *user, const float *x, const int *labels, int n, float *f,
                                   float *g) {
     jem_net *net = (jem_net *)user;
-    jem_ctx *ctx = net->ctx;
-    const jem_mark mark = jem_begin(ctx);
-    float *but = (float *)jem__push_zero(ctx, (size_t)n * (size_t)net->classes * sizeof *but);
-    for (int i = 0; but && i < n; i++) but[i * net->classes + labels[i]] = -1e18f;
+    const jem_mark mark = jem_begin(net->ctx);
     jem_tensor *t = jem__images(net, x, n), *logits = jem_forward(net, t, 0);
-    jem_tensor *others = jem_add(ctx, logits, jem_input(ctx, but, n, net->classes, 1, 1));
-    jem_tensor *odds = jem_sub(ctx, jem_gather(ctx, logits, labels), jem_logsumexp(ctx, others));
+    jem_tensor *odds = jem__odds(net, logits, labels);
     jem_keep(logits);
     if (g && jem_grad(odds, t) == JEM_OK) jem_read_grad(t, g);
     jem_read(logits, f);
-    jem_end(ctx, mark);
-    return ctx->status;
+    jem_end(net->ctx, mark);
+    return net->ctx->status;
 }
 
 /* One attempt at m images; `found` is where they are. Step -1 looks whether they are done. */

@@ -339,7 +339,7 @@ static const char always[] =
     " jem_langevin_desc jem_clean_desc jem_learning_rate jem_train_desc_score"
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_fresh jem_net_guide"
     " jem_archive_count ";
-enum { REFUSED = 1463 };                           /* of all wrong calls: not one less */
+enum { REFUSED = 1472 };                           /* of all wrong calls: not one less */
 
 static void to_memory(const jem_archive *a) {
     size_t size;
@@ -454,6 +454,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_logp, got = jem_read(jem_logp(CTX(), X(), USER()), out)) \
     ROW(jem_logp_class, got = jem_read(jem_logp_class(CTX(), X(), OF_CLASS()), out)) \
     ROW(jem_logp_label, got = jem_read(jem_logp_label(CTX(), X(), OF_CLASS()), out)) \
+    ROW(jem_log_odds, got = jem_read(jem_log_odds(CTX(), X(), OF_CLASS()), out)) \
     ROW(jem_logp_guided, got = jem_read(jem_logp_guided(CTX(), X(), GUIDE()), out)) \
     ROW(jem_cross_entropy, (void)jem_item(jem_cross_entropy(CTX(), EACH(), LABELS()))) \
     ROW(jem_contrastive, (void)jem_item(jem_contrastive(CTX(), EACH(), EACH()))) \

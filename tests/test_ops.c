@@ -412,6 +412,10 @@ static jem_tensor *of_logp_label(jem_ctx *c, jem_tensor *x, const things *t) {
     jem_class_of of = { t->net, t->labels };
     return jem_logp_label(c, x, &of);
 }
+static jem_tensor *of_log_odds(jem_ctx *c, jem_tensor *x, const things *t) {
+    jem_class_of of = { t->net, t->labels };
+    return jem_log_odds(c, x, &of);
+}
 BUILDER(of_cross_entropy, jem_cross_entropy(c, jem_forward(t->net, x, 0), t->labels))
 BUILDER(of_contrast, jem_contrastive(c, jem_logp(c, t->other[0], t->net), jem_logp(c, x, t->net)))
 
@@ -514,6 +518,7 @@ static void test_losses(jem_ctx *ctx) {
         jem_tensor *(*build)(jem_ctx *, jem_tensor *, const things *);
     } cases[] = {
         { "logp", of_logp }, { "logp_class", of_logp_class }, { "logp_label", of_logp_label },
+        { "log_odds", of_log_odds },
         { "cross_entropy", of_cross_entropy }, { "contrastive", of_contrast }
     };
     jem_rng rng = jem_rng_seed(5);
@@ -521,7 +526,7 @@ static void test_losses(jem_ctx *ctx) {
     memset(&t, 0, sizeof t);
     random_labels(&rng, t.labels, 17, 3), random_labels(&rng, t.more_labels, 17, 3);
     t.net = block_net(ctx, JEM_NORM_BATCH, JEM_SILU, 0);
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         t.build = cases[i].build;
         const jem_shape more = { 5, 3, 4, 5 };     /* as many data as there are samples, or not */
         t.other[0] = random_leaf(ctx, &rng, more, -1, 1);

@@ -535,19 +535,21 @@ static void test_mistakes(void) {
     jem_tensor *x = jem_zeros(ctx, 2, 1, SIDE, SIDE);
     CHECK(!jem_logp_class(ctx, x, net) && says(ctx, "a jem_net itself"), "a net, not a class");
     CHECK(!jem_logp_label(ctx, x, net) && says(ctx, "logp_label"), "a net, not a class");
+    CHECK(!jem_log_odds(ctx, x, net) && says(ctx, "log_odds"), "a net, not a class");
     CHECK(!jem_logp_guided(ctx, x, net) && says(ctx, "logp_guided"), "a net, not a guide");
     CHECK(!jem_logp(ctx, x, &of) && says(ctx, "jem_net"), "a class, not a net");
     CHECK(!jem_logp(ctx, x, NULL) && says(ctx, "NULL"), "nothing");
     of.net = NULL;
     CHECK(!jem_logp_class(ctx, x, &of) && says(ctx, "NULL"), "no net");
     of.net = net;
-    float two[4][2];
+    float two[5][2];
     jem_read(jem_logp(ctx, x, net), two[0]), jem_read(jem_logp_class(ctx, x, &of), two[1]);
     jem_read(jem_logp_label(ctx, x, &of), two[2]);
-    jem_read(jem_logp_guided(ctx, x, &guide), two[3]);
+    jem_read(jem_logp_guided(ctx, x, &guide), two[3]), jem_read(jem_log_odds(ctx, x, &of), two[4]);
     for (int i = 0; i < 2; i++) {
         CHECK_CLOSE(two[1][i], two[0][i] + two[2][i], 1e-4, "p(x,y) = p(x) p(y|x), scaled");
         CHECK_CLOSE(two[3][i], two[0][i] + 3 * two[2][i], 1e-4, "guided");
+        CHECK_CLOSE(two[4][i], two[2][i] - logf(1 - expf(two[2][i])), 1e-4, "log p / (1 - p)");
     }
     jem_rng rng = jem_rng_seed(1);
     float sigma[2] = { 1, 0 };

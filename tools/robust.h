@@ -92,7 +92,8 @@ static int refined_back(refined *r, const float *x, int n, ptrdiff_t size, float
     return 1;
 }
 
-/* One chain of each image: log p(y|x_n) to logp[n][classes], its gradient to g (not if NULL). */
+/* One chain of each image: log p(y|x_n) to logp[n][classes]; the gradient of the label's log-odds
+   to g (not if NULL). */
 static int refined_chain(refined *r, const float *x, const int *labels, int n, float *logp,
                          float *g) {
     jem_net *net = r->net;
@@ -110,13 +111,20 @@ static int refined_chain(refined *r, const float *x, const int *labels, int n, f
     jem_read(jem_log_softmax(ctx, jem_forward(net, t, 0)), logp);
     jem_end(ctx, mark);
     if (!g || !jem_ok(ctx)) return jem_ok(ctx);
-    int ok = refined_slope(r, jem_logp_label, &of, path, n, g);
+    int ok = refined_slope(r, jem_log_odds, &of, path, n, g);
     while (ok && r->through && path > r->path)
         path -= n * size, ok = refined_back(r, path, n, size, g);
     return ok;
 }
 
-/* As jem_attack_desc's classify; user: a refined *. */
+/* p of the label, and of all others: not 1 less the first, which rounding takes for 0. */
+static void refined_split(const float *logp, int classes, int label, double p[2]) {
+    p[0] = p[1] = 1e-300;
+    for (int k = 0; k < classes; k++) p[k != label] += exp((double)logp[k]);
+}
+
+/* As jem_attack_desc's classify; user: a refined *. Of the log-odds of the mean p of C chains, since
+   d log p/(1 - p) = dp / (p (1 - p)), the gradient is 1/C sum p_c (1 - p_c) d_c / (p (1 - p)). */
 static jem_status refined_classify(void *user, const float *x, const int *labels, int n, float *f,
                                    float *g) {
     refined *r = (refined *)user;
@@ -134,13 +142,15 @@ static jem_status refined_classify(void *user, const float *x, const int *labels
             f[i * classes + k] = (float)log(fmax(mean / r->chains, 1e-300));
         }
         if (g) memset(g + i * size, 0, (size_t)(m * size) * sizeof *g);
-        for (int j = 0; g && j < m; j++) {         /* d log mean p = sum p dlog p / sum p */
-            const int at = j * classes + labels[i + j];
+        for (int j = 0; g && j < m; j++) {
+            double p[2], mean[2];                  /* of the label, and of all others */
+            refined_split(f + (i + j) * classes, classes, labels[i + j], mean);
             for (int c = 0; c < r->chains; c++) {
-                const double p = exp((double)r->logp[c * numbers + at] -
-                                     (double)f[i * classes + at]) / r->chains;
+                refined_split(r->logp + c * numbers + j * classes, classes, labels[i + j], p);
+                const double share = p[0] / mean[0] * (p[1] / mean[1]) / r->chains;
                 const float *slope = r->slope + (c * m + j) * size;
-                for (ptrdiff_t k = 0; k < size; k++) g[(i + j) * size + k] += (float)p * slope[k];
+                for (ptrdiff_t k = 0; k < size; k++)
+                    g[(i + j) * size + k] += (float)share * slope[k];
             }
         }
     }
