@@ -201,7 +201,8 @@ typedef struct jem_ctx_desc {
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
-    int threads;           /* default: as many as OpenMP uses; 1 without OpenMP; 4096 at most */
+    int threads;           /* default: as many as OpenMP uses; without OpenMP 1, so set it beside a
+                              parallel_for of your own; 4096 at most */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
     int plain;             /* 1: ops run one by one as recorded, nothing fused or planned: the same
@@ -217,7 +218,8 @@ JEM_API const char *jem_error(const jem_ctx *ctx);
 JEM_API jem_status jem_error_status(const jem_ctx *ctx);
 JEM_API int jem_ok(const jem_ctx *ctx);            /* 1 if there is no error */
 JEM_API void jem_clear_error(jem_ctx *ctx);
-/* Reports an error of your own, kept if it is the first. Copies `message`, returns `status`. */
+/* Reports an error of your own, kept if it is the first. Copies `message`, returns `status`; JEM_OK
+   is none. */
 JEM_API jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message);
 /* Do this build, this processor and the operating system all support it? */
 JEM_API int jem_isa_available(jem_isa isa);
@@ -387,8 +389,10 @@ JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);
 JEM_API jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float term);
 JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
-JEM_API jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x);          /* of x held to [-87, 88] */
-JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);          /* x > 0 */
+/* exp of x held to [-87, 88]; where it is held, the gradient is y all the same. log of x from
+   1.2e-38 to 3.4e38: of any other (0, say, or below) it gives some number, which means nothing. */
+JEM_API jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
@@ -434,8 +438,8 @@ JEM_API jem_tensor *jem_instance_norm(jem_ctx *ctx, jem_tensor *x, jem_param *ga
                                       jem_param *beta);
 JEM_API jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta);
 /* training: normalises with the batch's statistics; jem_backward moves the running ones towards
-   them by a fraction `momentum` (variance with n-1, as in PyTorch). Otherwise: with the running
-   ones. */
+   them by a fraction `momentum` (variance with n-1, as in PyTorch; one number per channel leaves
+   it). Otherwise: with the running ones. */
 JEM_API jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
                                    jem_param *running_mean, jem_param *running_var, float momentum,
                                    int training);
@@ -541,22 +545,24 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
 
 /* Logits of x (n,channels,height,width). training = 1: with batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
-/* Short texts that are saved with the network. The value is copied; NULL removes the key. */
+/* Short texts that are saved with the network. The value is copied; NULL removes the key. Keys that
+   begin with "jem." are the library's own: they can be read and removed, not set. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);   /* NULL if there is none */
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
 /* Log-densities up to a constant, a number per image: what every sampler takes. user: a jem_net *
-   for the first, a jem_class_of * or jem_guide * for the others; one for the other is an error.
-   Evaluation mode (no dropout, running statistics). */
+   for jem_logp, a jem_guide * for jem_logp_guided, and for the others either of the two structs. A
+   network for a struct, or a struct for a network, is an error; a jem_class_of for a guide cannot
+   be told. Evaluation mode (no dropout, running statistics). */
 typedef struct jem_class_of { jem_net *net; const int *labels; } jem_class_of;
 typedef struct jem_guide { jem_net *net; const int *labels; float weight; } jem_guide;
 JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net);             /* log p(x) */
 JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(x,y) */
 JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(y|x) */
-/* log p(y|x) / (1 - p(y|x)). Its slope points as that of log p(y|x) does, which fp32 takes for flat
-   where p(y|x) is nearly 1. For one class it is 1e18. */
+/* log [p(y|x) / (1 - p(y|x))], whatever temperature was fitted. Its slope points as that of
+   log p(y|x) does, which fp32 takes for flat where p(y|x) is nearly 1. For one class it is 1e18. */
 JEM_API jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *class_of);
 /* log p(x) + weight log p(y|x): p(x,y) at weight 1, clearer specimens of the class above it. */
 JEM_API jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide);
@@ -580,9 +586,9 @@ typedef struct jem_score_desc {
     const float *weight;   /* [n]; NULL: all 1 */
     float step;            /* of the difference, see >>losses below; 0: .03, JEM_BF16 .1 */
 } jem_score_desc;
-/* n noise levels, evenly spread over lo .. hi in their logarithm. */
+/* n noise levels, evenly spread over lo .. hi in their logarithm; 0 < lo <= hi. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
-/* Adds sigma[i] N(0,I) to image i of a leaf. */
+/* Adds sigma[i] N(0,I) to image i of a leaf. sigma[n], finite. */
 JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng);
 /* L, as one number for jem_backward, for clean images x (a leaf) and any log-density: it is asked
    for its slope at once, and recorded on either side. residual (may be NULL): mean ||r||^2 per
@@ -788,7 +794,8 @@ JEM_API void jem_optim_free(jem_optim *opt);
    an error that the context still has. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
 /* on = 1: puts the averaged weights (ema) into the net and sets the trained ones aside. on = 0:
-   puts the trained ones back, as jem_optim_step also does. Swaps values, not gradients. */
+   puts the trained ones back, as jem_optim_step also does. Swaps values, not gradients. It swaps
+   pointers: read a parameter's value anew. jem_optim_free leaves what is in the net there. */
 JEM_API jem_status jem_optim_average(jem_optim *opt, int on);
 
 typedef enum jem_schedule_kind { JEM_CONSTANT = 0, JEM_STEPS, JEM_COSINE } jem_schedule_kind;
@@ -874,8 +881,9 @@ typedef struct jem_trainer jem_trainer;
 JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc);
 JEM_API void jem_trainer_free(jem_trainer *tr);
 /* One update from n labelled images x[n][c][h][w], labels 0..classes-1, in random order: the first
-   of a batch get other noise than the last. If status is an error, the trainable parameters are
-   unchanged. */
+   of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here and wherever a
+   network's images are given as x). If status is an error, the trainable parameters are unchanged:
+   the trained ones, as jem_trainer_average(.., 0) puts them back before anything else. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* The same with separate images for p(x), which need no labels. n may be 0. */
 JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
@@ -910,7 +918,8 @@ JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int 
 JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);    /* f[n][classes] */
 /* The temperature, .01 to 100, by which logits must be divided to make -log p(y|x) of held-out
    images least (Guo et al. 2017); negative: an error. jem_answer.probability obeys it from here on,
-   labels and log p(x) stay. It is saved with the network, as meta "jem.temperature". */
+   labels and log p(x) stay. It is saved with the network, as meta "jem.temperature", and removing
+   that undoes it. */
 JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
 
 /* Does the network know what it has not seen? Scores of images, higher for more usual ones. USUAL
@@ -931,7 +940,7 @@ JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc
 
 /* How easily is it fooled? Projected gradient descent (Madry et al. 2018) on log p(y|x). */
 typedef struct jem_attack_desc {
-    float eps;             /* how far from the image: .2. HUGE_VALF: any distance */
+    float eps;             /* how far from the image: .2. HUGE_VALF: any distance, with a step */
     int l2;                /* 0: no pixel by more than that (L-infinity); 1: in L2 norm */
     int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
     float step;            /* 0: 2.5 eps / steps, and eps for a single step */
@@ -1001,7 +1010,7 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
 JEM_API jem_fresh_desc jem_net_fresh(const jem_net *net);
 JEM_API jem_guide jem_net_guide(jem_net *net, const int *labels);
 /* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
-   from U(lo,hi) of the pixels. The same seed gives the same samples. */
+   from U(lo,hi) of the pixels. The same n and seed give the same samples. */
 JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
                               const jem_pixels_desc *desc, unsigned char *pixels);
 
@@ -1046,8 +1055,9 @@ JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
 /* A network's parameters and description (every field of its desc, to the bit), as an archive and
-   back: what jem_*_create accepts, loading accepts, and no more. From an archive without a
-   description (PyTorch's own), create the net first and use jem_net_load. */
+   back: what jem_*_create accepts, loading accepts, and no more. The archive points at the
+   parameters: write it before they change. From one without a description (PyTorch's own), create
+   the net first and use jem_net_load. */
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* The archive must have every parameter of the net, with its shape; otherwise nothing changes.
@@ -1242,7 +1252,7 @@ static int jem__labels_good(jem_ctx *ctx, const char *what, const int *labels, i
 }
 
 jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message) {
-    return jem__fail(ctx, status, "%s", message ? message : "");
+    return status == JEM_OK ? JEM_OK : jem__fail(ctx, status, "%s", message ? message : "");
 }
 const char *jem_error(const jem_ctx *ctx) { return ctx ? ctx->message : "no context"; }
 jem_status jem_error_status(const jem_ctx *ctx) { return ctx ? ctx->status : JEM_BAD_ARGUMENT; }
@@ -1657,7 +1667,8 @@ enum { JEM__THREADS = 1 << 12 };                   /* at most: more of them woul
 jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
     JEM__ZEROED(jem_ctx, seed);                    /* enough of one to allocate the real context */
     if (desc) seed.desc = *desc;
-    if (!jem__engine_open(&seed) || !seed.desc.allocate != !seed.desc.release) return NULL;
+    if (seed.desc.precision > JEM_BF16 || (int)seed.desc.precision < 0 ||
+        !jem__engine_open(&seed) || !seed.desc.allocate != !seed.desc.release) return NULL;
     seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
 #ifdef _OPENMP
     if (seed.desc.threads <= 0) seed.threads = omp_get_max_threads();
@@ -2846,8 +2857,9 @@ jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
 }
 
 jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
-    if (!x || !nchw) return JEM_BAD_ARGUMENT;
+    if (!x) return JEM_BAD_ARGUMENT;
     if (!jem__live(x, "read_grad")) return x->ctx->status;
+    if (!nchw) return jem__fail(x->ctx, JEM_BAD_ARGUMENT, "read_grad: nchw is NULL");
     if (!x->node->grad)
         return jem__fail(x->ctx, JEM_BAD_ARGUMENT,
                          "read_grad: no gradient of this %s leaf: jem_grad first",
@@ -3748,7 +3760,8 @@ static void jem__norm_batch_forward(const jem_call *c) {
             const double m = (double)u->momentum;
             float *rm = param[2]->value + i, *rv = param[3]->value + i;
             *rm = (float)fma(m, (double)mean - (double)*rm, (double)*rm);
-            *rv = (float)fma(m, fma((double)var, unbiased, -(double)*rv), (double)*rv);
+            if (count > 1)                         /* one number has no variance */
+                *rv = (float)fma(m, fma((double)var, unbiased, -(double)*rv), (double)*rv);
         }
         for (int l = 0; l < JEM_LANES; l++)
             p.rstd[i * JEM_LANES + l] = 1 / sqrtf(var + JEM__NORM_EPS);
@@ -3908,7 +3921,11 @@ static void jem__meta_take(jem_net *net, jem__meta *from, int take) {
 }
 
 jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
-    return net ? jem__meta_set(net->ctx, &net->meta, key, value) : JEM_BAD_ARGUMENT;
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (key && value && !strncmp(key, "jem.", 4))
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": names that begin with jem. "
+                         "are the library's", key);
+    return jem__meta_set(net->ctx, &net->meta, key, value);
 }
 const char *jem_net_meta(const jem_net *net, const char *key) {
     return net && key ? jem__meta_get(net->meta, key) : NULL;
@@ -4269,8 +4286,9 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float sl
     case JEM_RELU: return jem_relu(ctx, x);
     case JEM_SILU: return jem_silu(ctx, x);
     case JEM_TANH: return jem_tanh(ctx, x);
-    default: return jem_leaky_relu(ctx, x, slope);
+    case JEM_LEAKY_RELU: return jem_leaky_relu(ctx, x, slope);
     }
+    return jem__refuse(ctx, JEM_BAD_ARGUMENT, "activate: there is no activation %d", (int)a);
 }
 
 /* Up to 3 images are cut into blocks (beyond that the copies cost more than the idle lanes), if the
@@ -4324,8 +4342,9 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
     const ptrdiff_t size = jem__image(net);
     for (ptrdiff_t i = 0; i < n * size; i++)
         if (!jem__finite(x[i]) || x[i] > JEM__LARGEST || x[i] < -JEM__LARGEST)
-            return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers",
-                             what, (int)(i / size), (double)x[i]);
+            return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers, "
+                             "which may be from -%g to %g", what, (int)(i / size), (double)x[i],
+                             (double)JEM__LARGEST, (double)JEM__LARGEST);
     return JEM_OK;
 }
 
@@ -4649,7 +4668,8 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
     jem_tensor *sum = NULL;
     if (net && w) sum = jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t);
     if (terms) *terms = t;
-    return net && w ? jem__loss_sum(net->ctx, sum) : NULL;
+    if (net && !w) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: weights is NULL");
+    return net ? jem__loss_sum(net->ctx, sum) : NULL;
 }
 
 /* ---- noise ----------------------------------------------------------------------------------- */
@@ -4733,11 +4753,17 @@ static void jem__walk_step(jem__walk *w, jem_rng *rng) {
 }
 
 jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
-    if (!leaf || !sigma || !rng) return JEM_BAD_ARGUMENT;
+    if (!leaf) return JEM_BAD_ARGUMENT;
     if (!jem__live(leaf, "add_noise")) return leaf->ctx->status;
+    if (!sigma || !rng)
+        return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: sigma or rng is NULL");
     if (leaf->node->op)
         return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: %s is computed (by %s), not a "
                          "leaf", jem__shape_text(leaf).s, leaf->node->op->name);
+    for (int i = 0; i < leaf->n; i++)
+        if (!jem__finite(sigma[i]))
+            return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: sigma[%d] = %g", i,
+                             (double)sigma[i]);
     JEM__ZEROED(jem__walk, w);
     w.x = leaf->node, w.sigma = sigma;
     jem__walk_step(&w, rng);
@@ -4961,16 +4987,25 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tenso
     return ctx->status;
 }
 
+/* Descs of walks, which others hold: 1 if they are possible, otherwise it says what is not. */
+static int jem__sgld_good(jem_ctx *ctx, const char *what, jem_sgld_desc d) {
+    return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) &&
+           JEM__IN(d.noise_std, 0, JEM__MOST) && JEM__IN(d.clamp_grad, 0, JEM__MOST) &&
+           JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) && JEM__IN(d.hot, 0, JEM__MOST) &&
+           JEM__IN(d.decay_b, 0, JEM__MOST) && JEM__IN(d.decay_gamma, 0, JEM__MOST) &&
+           JEM__IN(d.cold, d.hot > 0 ? JEM__TINY : 0, JEM__MOST);
+}
+static int jem__denoise_good(jem_ctx *ctx, const char *what, jem_denoise_desc d) {
+    return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step, JEM__TINY, 1) &&
+           JEM__IN(d.beta, 0, 1) && JEM__IN(d.sigma_max, JEM__TINY, JEM__MOST);
+}
+
 jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_sgld_desc *desc,
                     jem_rng *rng) {
     const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
     const char *const what = "sgld";
-    if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(d.steps, 0, INT32_MAX) ||
-        !JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) || !JEM__IN(d.noise_std, 0, JEM__MOST) ||
-        !JEM__IN(d.clamp_grad, 0, JEM__MOST) || !JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) ||
-        !JEM__IN(d.hot, 0, JEM__MOST) || !JEM__IN(d.decay_b, 0, JEM__MOST) ||
-        !JEM__IN(d.cold, d.hot > 0 ? JEM__TINY : 0, JEM__MOST) ||
-        !JEM__IN(d.decay_gamma, 0, JEM__MOST)) return jem_error_status(ctx);
+    if (!jem__walk_ready(ctx, what, logp, x, 1) || !jem__sgld_good(ctx, what, d))
+        return jem_error_status(ctx);
     return jem__walk_all(ctx, logp, user, x, &d, rng, what, 0);
 }
 
@@ -5047,9 +5082,8 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                        const jem_denoise_desc *desc, jem_rng *rng) {
     const jem_denoise_desc d = desc ? *desc : jem_denoise_desc_default();
     const char *const what = "denoise";
-    if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(d.steps, 0, INT32_MAX) ||
-        !JEM__IN(d.step, JEM__TINY, 1) || !JEM__IN(d.beta, 0, 1) ||
-        !JEM__IN(d.sigma_max, JEM__TINY, JEM__MOST)) return jem_error_status(ctx);
+    if (!jem__walk_ready(ctx, what, logp, x, 1) || !jem__denoise_good(ctx, what, d))
+        return jem_error_status(ctx);
     /* what stays of the noise, and what should: a^2 - b^2 = (a + b)(a - b) */
     const float stays = 1 - d.step, wanted = jem__fmaf(-d.beta, d.step, 1);
     JEM__ZEROED(jem_sgld_desc, as);
@@ -5070,7 +5104,9 @@ jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
     const char *const what = "fresh";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.lo, -1e4, 1e4) ||
-        !JEM__IN(d.hi, -1e4, 1e4)) return jem_error_status(ctx);
+        !JEM__IN(d.hi, d.lo, 1e4) || !JEM__IN(d.mean, -1e4, 1e4) ||
+        !JEM__IN(d.clean, 0, JEM__MOST) || !jem__denoise_good(ctx, "fresh: denoise", d.denoise) ||
+        !jem__sgld_good(ctx, "fresh: walk", d.walk)) return jem_error_status(ctx);
     const jem_denoise_desc last = jem_clean_desc(d.clean);
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_mark mark = jem_begin(ctx);
@@ -5118,10 +5154,10 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
 }
 
 jem_status jem_buffer_restart(jem_buffer *b, jem_rng *rng, float lo, float hi) {
-    if (!b || !rng) return JEM_BAD_ARGUMENT;
-    if (!(lo < hi) || !jem__finite(lo) || !jem__finite(hi))
-        return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_restart: U(%g,%g) is no range",
-                         (double)lo, (double)hi);
+    if (!b) return JEM_BAD_ARGUMENT;
+    if (!rng || !(lo < hi) || !jem__finite(hi - lo))
+        return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_restart: U(%g,%g) is no range%s",
+                         (double)lo, (double)hi, rng ? "" : ", or no rng");
     b->lo = lo, b->hi = hi;
     jem_fill_uniform(b->ctx, rng, b->data, b->capacity * jem__buffer_image(b), lo, hi);
     memset(b->visits, 0, (size_t)b->capacity * sizeof *b->visits);
@@ -5389,7 +5425,8 @@ jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const j
     const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
     const char *const what = "ais";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.levels, 1, INT32_MAX) ||
-        !JEM__IN(d.std, JEM__TINY, JEM__MOST) || !JEM__IN(d.walk.temperatures, 1, 1))
+        !JEM__IN(d.mean, -1e4, 1e4) || !JEM__IN(d.std, 1e-15, 1e15) ||
+        !JEM__IN(d.walk.temperatures, 1, 1))
         return jem_error_status(ctx);
     if (!result) return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: result is NULL");
     jem_fresh_desc start = jem_fresh_desc_default();       /* nothing but the noise */
@@ -5613,6 +5650,8 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     const double most = JEM__MOST;
     const char *const what = "trainer";
     const int joint = d.w_cd_class > 0;            /* its data are those of cross-entropy */
+    const double weights = (double)d.w_ce + (double)d.w_cd + (double)d.w_cd_class +
+                           (double)d.w_score + (double)d.w_kl + (double)d.energy_l2;
     if (!(JEM__IN(d.lr, JEM__TINY, 1e9) && JEM__IN(d.w_ce, 0, most) && JEM__IN(d.w_cd, 0, most) &&
           JEM__IN(d.w_cd_class, 0, most) && JEM__IN(d.w_score, 0, most) &&
           JEM__IN(d.w_kl, 0, most) && JEM__IN(d.entropy, 0, most) &&
@@ -5621,8 +5660,12 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
           JEM__IN(d.label_wide, 0, !joint) && JEM__IN(d.noise_lo, JEM__TINY, most) &&
           JEM__IN(d.noise_hi, d.noise_lo, most) && JEM__IN(d.cd_from, 0, INT32_MAX) &&
           JEM__IN(d.negatives, 0, INT32_MAX) && JEM__IN(d.sgld.steps, d.w_kl > 0, INT32_MAX) &&
-          JEM__IN(d.fresh.steps, 0, INT32_MAX) && JEM__IN(d.reinit, 0, 1) &&
-          JEM__IN(d.restart_lo, -most, d.restart_hi) &&
+          jem__sgld_good(ctx, "trainer: sgld", d.sgld) &&
+          jem__denoise_good(ctx, "trainer: fresh", d.fresh) && JEM__IN(d.reinit, 0, 1) &&
+          JEM__IN(d.restart_lo, -most, d.restart_hi) && JEM__IN(d.diverged, JEM__TINY, most) &&
+          JEM__IN(d.schedule.kind, JEM_CONSTANT, JEM_COSINE) && JEM__IN(d.schedule.floor, 0, 1e6) &&
+          JEM__IN(d.schedule.rate, 0, 1e6) &&
+          jem__in_range(ctx, what, "the sum of all weights", weights, JEM__TINY, most) &&
           JEM__IN(d.ranks, 1, d.sum && !(d.sam > 0 || d.w_kl > 0) ? 1 << 20 : 1) &&
           JEM__IN(d.rank, 0, d.ranks - 1) &&
           jem__in_range(ctx, what, "negatives modulo ranks", d.negatives % d.ranks, 0, 0)))
@@ -6100,17 +6143,22 @@ static float jem__temperature_of(const jem_net *net) {
 }
 static void jem__see_one(const float *f, int classes, float temperature, jem__seen *s) {
     double sum = 0, others = 0, cooled = 0;
+    int next = -1;                                 /* the second highest */
     s->label = 0;
     for (int c = 0; c < classes; c++) {
         sum += (double)f[c];
         if (f[c] > f[s->label]) s->label = c;
     }
+    for (int c = 0; c < classes; c++)
+        if (c != s->label && (next < 0 || f[c] > f[next])) next = c;
     for (int c = 0; c < classes; c++) {
-        const double d = (double)f[c] - (double)f[s->label];
-        if (c != s->label) others += exp(d), cooled += exp(d / (double)temperature);
+        if (c == s->label) continue;
+        others += exp((double)f[c] - (double)f[next]);
+        cooled += exp(((double)f[c] - (double)f[s->label]) / (double)temperature);
     }
     s->mean = (float)(sum / classes), s->p = (float)(1 / (1 + cooled));
-    s->odds = (float)-log(fmax(others, 1e-300));   /* log p/(1-p): has no ties near p = 1 */
+    s->odds = next < 0 ? 1e18f                     /* log p/(1-p): has no ties near p = 1 */
+            : (float)((double)f[s->label] - (double)f[next] - log(others));
 }
 
 /* Logits f[n][classes] of n images and what they say; either may be NULL. */
@@ -6418,14 +6466,18 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
     const ptrdiff_t size = jem__image(net);
     jem_attack_desc d = desc ? *desc : jem_attack_desc_default();
     if (!d.classify) d.classify = jem__attack_see, d.user = net;
+    const char *const what = "attack";
+    const int far = d.eps > JEM__MOST;             /* any distance: then it must be told a step */
+    if ((!far && !JEM__IN(d.eps, 0, JEM__MOST)) || !JEM__IN(d.steps, 1, INT32_MAX) ||
+        !JEM__IN(d.step, far ? JEM__TINY : 0, JEM__MOST) || !JEM__IN(d.restarts, 1, INT32_MAX) ||
+        !JEM__IN(d.sure, 0, 1) || !JEM__IN(d.lo, -JEM__MOST, JEM__MOST) ||
+        !JEM__IN(d.hi, d.lo, JEM__MOST)) return ctx->status;
     if (d.step == 0) d.step = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
-    if (!x || !labels || !found || n < 0 || !(d.eps >= 0) || d.steps < 1 || d.restarts < 1 ||
-        !(d.lo < d.hi) || !(d.step >= 0 && d.step < HUGE_VALF) || (!rng && d.random_start))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images, eps %g, %d steps of %g, pixels "
-                         "%g..%g%s", n, (double)d.eps, d.steps, (double)d.step, (double)d.lo,
-                         (double)d.hi, rng ? "" : ", no rng");
-    if (jem__images_check(net, "attack", x, n) != JEM_OK ||
-        (n > 0 && !jem__labels_good(ctx, "attack", labels, n, net->classes))) return ctx->status;
+    if (!x || !found || n < 0 || (!rng && d.random_start))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images%s%s%s", n, x ? "" : ", x NULL",
+                         found ? "" : ", found NULL", rng ? "" : ", no rng to start at random");
+    if (jem__images_check(net, what, x, n) != JEM_OK ||
+        (n > 0 && !jem__labels_good(ctx, what, labels, n, net->classes))) return ctx->status;
     if (found != x) memcpy(found, x, (size_t)(n * size) * sizeof *x);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
         const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
@@ -6505,7 +6557,10 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const f
 jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const float *known,
                       const jem_impute_desc *desc, jem_rng *rng) {
     const jem_impute_desc d = desc ? *desc : jem_impute_desc_default();
-    if (!jem__walk_ready(ctx, "impute", logp, x, rng != NULL)) return jem_error_status(ctx);
+    const char *const what = "impute";
+    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.lo, -1e4, 1e4) ||
+        !JEM__IN(d.hi, d.lo, 1e4) || !jem__denoise_good(ctx, "impute: denoise", d.denoise) ||
+        !jem__sgld_good(ctx, "impute: walk", d.walk)) return jem_error_status(ctx);
     if (!known) return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: known is NULL");
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_mark mark = jem_begin(ctx);
@@ -7341,8 +7396,14 @@ static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param 
     else jem__array(v, *prefix ? name : p->name, JEM_F32, p->ndim, shape, data);
 }
 
+/* Of an archive and what goes into it or comes out, one is not there. */
+static jem_status jem__no_two(jem_ctx *ctx, const jem_archive *a, const char *what) {
+    return jem__fail(ctx ? ctx : a ? a->ctx : NULL, JEM_BAD_ARGUMENT, "%s: %s is NULL", what,
+                     a ? "what goes with the archive" : "the archive");
+}
+
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
-    if (!net || !a) return JEM_BAD_ARGUMENT;
+    if (!net || !a) return jem__no_two(net ? net->ctx : NULL, a, "net_to_archive");
     jem_net copy = *net;
     jem__arrays v = { { a->ctx, "network", "network", NULL, &a->meta, JEM_OK }, NULL, a, 0 };
     for (const jem__meta *m = net->meta; m && !v.f.status; m = m->next)
@@ -7374,7 +7435,7 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
 }
 
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
-    if (!net || !a) return JEM_BAD_ARGUMENT;
+    if (!net || !a) return jem__no_two(net ? net->ctx : NULL, a, "net_load");
     jem_net copy = *net;
     jem__arrays v = { { net->ctx, "network", a->where, a->meta, NULL, JEM_OK }, a, NULL, 0 };
     jem__net_fields(&v.f, &copy);
@@ -7393,7 +7454,7 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
 }
 
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
-    if (!ctx || !a) return NULL;
+    if (!ctx || !a) return jem__no_two(ctx, a, "net_from_archive"), NULL;
     const int errors = ctx->errors;
     ctx->params_left = 1e7;                        /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) ctx->params_left += (double)a->entries[i]->e.bytes;
@@ -7439,7 +7500,7 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
 }
 
 jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
-    if (!tr || !a) return JEM_BAD_ARGUMENT;
+    if (!tr || !a) return jem__no_two(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
     jem__arrays v = { { a->ctx, "trainer", "trainer", NULL, NULL, JEM_OK }, NULL, a, 0 };
     jem__trainer_state(tr, tr->state, 0);
     jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, tr->state);
@@ -7448,7 +7509,8 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
 }
 
 jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
-    if (!tr || !a) return JEM_BAD_ARGUMENT;
+    if (!tr || !a)
+        return jem__no_two(tr ? tr->net->ctx : NULL, a, "trainer_from_archive");
     const int64_t most[JEM__COUNTS] = { JEM__MANY, JEM__MANY, tr->optim->desc.ema > 0 };
     int64_t state[JEM__STATES] = { 0 };
     jem__arrays v = { { tr->net->ctx, "trainer", a->where, NULL, NULL, JEM_OK }, a, NULL, 1 };

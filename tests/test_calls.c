@@ -105,7 +105,10 @@ static void world_free(world *w, const char *name) {
 /* ---- pools ----------------------------------------------------------------------------------- */
 
 static world here, there;                          /* there: everything of another context */
-static struct { int at, bad, variant, variants, refused; } turn;
+static struct {
+    int at, bad, variant, variants, refused;
+    int none;                                      /* what has the context is NULL */
+} turn;
 
 /* 0: a good one; else which of the wrong ones. */
 static int wrong(int variants) {
@@ -115,7 +118,11 @@ static int wrong(int variants) {
 }
 
 #define POOL2(type, name, good, other) \
-    static type name(void) { const int k = wrong(2); return k == 1 ? NULL : k ? (other) : (good); }
+    static type name(void) { \
+        const int k = wrong(2); \
+        turn.none |= k == 1; \
+        return k == 1 ? NULL : k ? (other) : (good); \
+    }
 #define POOL1(type, name, good) \
     static type name(void) { return wrong(1) ? NULL : (good); }
 POOL2(jem_ctx *, CTX, here.ctx, there.ctx)
@@ -134,6 +141,7 @@ POOL1(unsigned char *, BYTES, bytes)
 static jem_tensor *wrong_tensor(int k, jem_tensor *good) {
     jem_tensor *const of[9] = { good, NULL, here.stale, there.x, here.nan, here.one_each,
                                 here.number, here.wide, here.computed };
+    turn.none |= k == 1;
     return of[k];
 }
 static jem_tensor *X(void) { return wrong_tensor(wrong(8), here.x); }
@@ -291,6 +299,7 @@ static jem_tensor *const *INPUTS(void) {
     static jem_tensor *inputs[JEM_MAX_INPUTS];
     const int k = wrong(3);
     inputs[0] = k == 2 ? NULL : k == 3 ? here.stale : here.x;
+    turn.none |= k == 2;
     return k == 1 ? NULL : (jem_tensor *const *)inputs;
 }
 static jem_shape SHAPE(void) {
@@ -339,7 +348,15 @@ static const char always[] =
     " jem_langevin_desc jem_clean_desc jem_learning_rate jem_train_desc_score"
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_fresh jem_net_guide"
     " jem_archive_count ";
-enum { REFUSED = 1472 };                           /* of all wrong calls: not one less */
+/* These have none to tell of it: they look something up, or make the context. */
+static const char silent[] =
+    " jem_ctx_create jem_error_status jem_fail jem_net_find jem_net_meta jem_trainer_buffer"
+    " jem_archive_at jem_archive_find jem_archive_meta ";
+/* Here the other argument has a context. */
+static const char pair[] =
+    " jem_net_to_archive jem_net_from_archive jem_net_load jem_trainer_to_archive"
+    " jem_trainer_from_archive ";
+enum { REFUSED = 1493 };                           /* of all wrong calls: not one less */
 
 static void to_memory(const jem_archive *a) {
     size_t size;
@@ -578,11 +595,17 @@ static void still_good(const world *w, const char *name, uint64_t hash) {
 static int call_once(const row *r, int bad, int variant) {
     world_create(&here), world_create(&there);
     const uint64_t hash = net_hash(here.net);
-    turn.at = 0, turn.bad = bad, turn.variant = variant, turn.variants = turn.refused = 0;
+    char name[64];
+    snprintf(name, sizeof name, " %s ", r->name);
+    turn.at = 0, turn.bad = bad, turn.variant = variant;
+    turn.variants = turn.refused = turn.none = 0;
     if (getenv("CALLS")) printf("%s %d %d\n", r->name, bad, variant), fflush(stdout);
     got = JEM_OK, ptr = r, num = 0;
     r->call();
     if (got != JEM_OK || !ptr || num < 0 || !jem_ok(here.ctx) || !jem_ok(there.ctx)) turn.refused++;
+    CHECK((got == JEM_OK && ptr && !(num < 0)) || !jem_ok(here.ctx) || !jem_ok(there.ctx) ||
+          (turn.none && !strstr(pair, name)) || strstr(silent, name),
+          "%s, argument %d, way %d: an error without a message", r->name, bad, variant);
     CHECK(bad >= 0 || jem_ok(here.ctx) || !strcmp(r->name, "jem_fail") ||
           !strcmp(r->name, "jem_archive_parse"), "%s, nothing wrong: %s", r->name,
           jem_error(here.ctx));

@@ -5,7 +5,7 @@
 #include "test.h"
 #include "common.h"
 
-static const float wrong[] = { NAN, INFINITY, -INFINITY, -1 };
+static const float wrong[] = { NAN, INFINITY, -INFINITY, -1 };  /* the last may be fine */
 
 static jem_net *small_net(jem_ctx *ctx) {
     jem_mlp_desc d = jem_mlp_desc_default();
@@ -23,13 +23,16 @@ static void test_trainer(jem_ctx *ctx) {
         FIELD(lr, 0), FIELD(w_ce, 0), FIELD(w_cd, 0), FIELD(w_cd_class, 0), FIELD(w_score, 0),
         FIELD(w_kl, 0), FIELD(entropy, 0), FIELD(sam, 0), FIELD(energy_l2, 0),
         FIELD(input_noise, 0), FIELD(label_noise, 0), FIELD(noise_lo, 0), FIELD(reinit, 0),
+        FIELD(diverged, 0), FIELD(schedule.floor, 0), FIELD(schedule.rate, 0),
+        FIELD(sgld.step_size, 1), FIELD(sgld.noise_std, 0), FIELD(sgld.clamp_grad, 0),
+        FIELD(fresh.beta, 0), FIELD(fresh.sigma_max, 0),
         FIELD(optim.beta1, 0), FIELD(optim.beta2, 0), FIELD(optim.eps, 0), FIELD(optim.momentum, 0),
         FIELD(optim.weight_decay, 0), FIELD(optim.clip, 0), FIELD(optim.ema, 0)
     };
 #undef FIELD
     jem_net *net = small_net(ctx);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+        for (int k = 0; k < 4 - fields[i].negative_is_fine; k++) {
             jem_train_desc d = jem_train_desc_default();
             const char *name = strrchr(fields[i].name, '.');
             memcpy((char *)&d + fields[i].at, wrong + k, sizeof *wrong);
@@ -53,6 +56,14 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_noise = 0.3"), "noise in data of p(x,y)");
     d.label_noise = 0, d.label_wide = .5f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_wide = 0.5"), "noise in data of p(x,y)");
+    d = jem_train_desc_default(), d.diverged = 0;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "diverged = 0"), "each loss diverges");
+    d = jem_train_desc_default(), d.schedule.kind = (jem_schedule_kind)9;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.kind = 9"), "a schedule");
+    d = jem_train_desc_default(), d.w_ce = d.w_cd = 0;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "all weights = 0"), "nothing to train by");
+    d = jem_train_desc_default(), d.restart_lo = -3e38f, d.restart_hi = 3e38f;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "U(-3e+38,3e+38)"), "chains from infinity");
     const float x[2] = { 0 };
     const int label = 0;
     jem_trainer *tr = jem_trainer_create(net, NULL);
@@ -98,6 +109,109 @@ static void test_walks(jem_ctx *ctx) {
     CHECK(jem_sgld(ctx, jem_logp, &of, x, NULL, &rng) && says(ctx, "logp"), "a class");
     CHECK(!jem_buffer_create(ctx, 65536, 65536, 65536, 65536, 0, &rng) && says(ctx, "65536"),
           "a buffer of 2^64 numbers");
+    jem_reset(ctx), jem_net_free(net);
+}
+
+/* What others hold is looked at before anything is done. */
+static void test_descs(jem_ctx *ctx) {
+    printf("descs within descs: the same, and x stays as it was\n");
+    jem_net *net = small_net(ctx);
+    jem_tensor *x = jem_zeros(ctx, 3, 2, 1, 1);
+    jem_rng rng = jem_rng_seed(1);
+    const float known[6] = { 1, 0, 1, 0, 1, 0 };
+    float before[6] = { .1f, .2f, .3f, .4f, .5f, .6f }, after[6];
+    jem_write(x, before);
+    static const struct { const char *name; size_t at; float value; } fresh[] = {
+#define FRESH(name, value) { #name, offsetof(jem_fresh_desc, name), value }
+        FRESH(lo, NAN), FRESH(hi, -1), FRESH(mean, NAN), FRESH(mean, 1e5f), FRESH(clean, -1),
+        FRESH(clean, NAN), FRESH(denoise.beta, 2), FRESH(denoise.step, 0), FRESH(walk.noise_std, -1)
+    }, impute[] = {
+#define IMPUTE(name, value) { #name, offsetof(jem_impute_desc, name), value }
+        IMPUTE(lo, NAN), IMPUTE(hi, -2), IMPUTE(denoise.step, 2), IMPUTE(walk.step_size, INFINITY)
+    }, ais[] = {
+#define AIS(name, value) { #name, offsetof(jem_ais_desc, name), value }
+        AIS(mean, NAN), AIS(mean, -1e5f), AIS(std, 1e-25f), AIS(std, 1e25f), AIS(std, NAN)
+    }, attack[] = {
+#define ATTACK(name, value) { #name, offsetof(jem_attack_desc, name), value }
+        ATTACK(eps, NAN), ATTACK(eps, -1), ATTACK(step, -1), ATTACK(sure, 5), ATTACK(sure, NAN),
+        ATTACK(lo, NAN), ATTACK(hi, -2)
+    };
+#define ALL_REFUSED(table, type, call) \
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) { \
+        type d = type##_default(); \
+        const char *point = strchr(table[i].name, '.'); \
+        memcpy((char *)&d + table[i].at, &table[i].value, sizeof(float)); \
+        CHECK((call) == JEM_BAD_ARGUMENT && says(ctx, point ? point + 1 : table[i].name), \
+              #type ".%s = %g", table[i].name, (double)table[i].value); \
+    }
+    const int labels[3] = { 0, 1, 0 };
+    jem_ais_result result;
+    ALL_REFUSED(fresh, jem_fresh_desc, jem_fresh(ctx, jem_logp, net, x, &d, &rng))
+    ALL_REFUSED(impute, jem_impute_desc, jem_impute(ctx, jem_logp, net, x, known, &d, &rng))
+    ALL_REFUSED(ais, jem_ais_desc, jem_ais(ctx, jem_logp, net, x, &d, &rng, &result))
+    ALL_REFUSED(attack, jem_attack_desc,
+                jem_attack(net, before, labels, 3, &d, &rng, after, NULL))
+    jem_impute_desc d = jem_impute_desc_default();
+    d.walk.steps = -1;
+    CHECK(jem_impute(ctx, jem_logp, net, x, known, &d, &rng) && says(ctx, "walk: steps = -1"),
+          "walk");
+    d = jem_impute_desc_default(), d.denoise.steps = -5;
+    CHECK(jem_impute(ctx, jem_logp, net, x, known, &d, &rng) && says(ctx, "denoise: steps = -5"),
+          "noise-blind");
+    CHECK(jem_read(x, after) == JEM_OK && !memcmp(before, after, sizeof after), "x is another");
+
+    jem_attack_desc a = jem_attack_desc_default();
+    a.restarts = 0;
+    CHECK(jem_attack(net, before, labels, 3, &a, &rng, after, NULL) &&
+          says(ctx, "restarts = 0"), "no attempt");
+    a = jem_attack_desc_default(), a.steps = 0;
+    CHECK(jem_attack(net, before, labels, 3, &a, &rng, after, NULL) &&
+          says(ctx, "steps = 0"), "steps");
+    a = jem_attack_desc_default(), a.eps = HUGE_VALF;
+    CHECK(jem_attack(net, before, labels, 3, &a, &rng, after, NULL) &&
+          says(ctx, "step = 0"), "step");
+    CHECK(jem_attack(net, before, labels, 3, NULL, NULL, after, NULL) &&
+          says(ctx, "no rng"), "rng");
+    CHECK(jem_attack(net, before, labels, 3, NULL, &rng, NULL, NULL) &&
+          says(ctx, "found"), "found");
+    CHECK(jem_attack(net, before, NULL, 3, NULL, &rng, after, NULL) &&
+          says(ctx, "no labels"), "none");
+    CHECK(jem_attack(net, NULL, labels, 3, NULL, &rng, after, NULL) &&
+          says(ctx, "x NULL"), "images");
+    before[4] = 10001;
+    CHECK(jem_attack(net, before, labels, 3, NULL, &rng, after, NULL) &&
+          says(ctx, "image 2 has a 10001"), "far");
+    jem_reset(ctx), jem_net_free(net);
+}
+
+/* What is no description, no activation, no noise, no error. */
+static void test_little(jem_ctx *ctx) {
+    printf("small things: a precision, an activation, a noise, an error that is none\n");
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc), desc.precision = (jem_precision)9;
+    CHECK(!jem_ctx_create(&desc), "a precision that there is not");
+    jem_tensor *x = jem_zeros(ctx, 2, 1, 1, 1);
+    CHECK(!jem_activate(ctx, x, (jem_activation)99, 0) && says(ctx, "no activation 99"), "activation");
+    jem_rng rng = jem_rng_seed(1);
+    const float sigma[2] = { .1f, NAN };
+    float v[2] = { 7, 7 };
+    CHECK(jem_add_noise(x, sigma, &rng) == JEM_BAD_ARGUMENT && says(ctx, "sigma[1]"), "noise");
+    CHECK(jem_read(x, v) == JEM_OK && v[0] == 0 && v[1] == 0, "x is another");
+    CHECK(jem_fail(ctx, JEM_OK, "hello") == JEM_OK && jem_ok(ctx) && !*jem_error(ctx), "no error");
+    jem_buffer *b = jem_buffer_create(ctx, 4, 1, 1, 1, 0, &rng);
+    CHECK(jem_buffer_restart(b, &rng, -3e38f, 3e38f) == JEM_BAD_ARGUMENT && says(ctx, "no range") &&
+          b->lo == -1 && b->hi == 1, "a range beyond all numbers");
+    jem_buffer_free(b);
+    jem_net *net = small_net(ctx);
+    static const char *const keys[] = { "jem.activation", "jem.scale", "jem.temperature", "jem." };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *was = jem_net_meta(net, keys[i]);
+        CHECK(jem_net_set_meta(net, keys[i], "1") == JEM_BAD_ARGUMENT &&
+              says(ctx, "are the library's") && jem_net_meta(net, keys[i]) == was, "%s", keys[i]);
+    }
+    CHECK(jem_net_set_meta(net, "jem.temperature", NULL) == JEM_OK &&
+          jem_net_set_meta(net, "jem", "mine") == JEM_OK &&
+          jem_net_set_meta(net, "run.jem.x", "mine") == JEM_OK, "%s", jem_error(ctx));
     jem_reset(ctx), jem_net_free(net);
 }
 
@@ -340,7 +454,8 @@ static void test_full_arena(void) {
 int main(void) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
-    test_trainer(ctx), test_walks(ctx), test_null(ctx), test_escapes(ctx);
+    test_trainer(ctx), test_walks(ctx), test_descs(ctx), test_little(ctx), test_null(ctx);
+    test_escapes(ctx);
     test_half_made(), test_large_run(), test_many_threads(), test_full_arena();
     close_ctx(ctx, &count, "misuse");
     return test_report();

@@ -750,6 +750,22 @@ static void test_read_before(jem_ctx *ctx) {
     }
 }
 
+/* One number has a mean, but no variance: the running one stays. */
+static void test_norm_of_one(jem_ctx *ctx) {
+    printf("batch norm of one number per channel\n");
+    jem_net *net = jem_net_create(ctx, NULL, NULL, 0, 3, 1, 1, 1, 1);
+    jem_layer norm = jem_norm_layer(net, "norm", JEM_NORM_BATCH, 3);
+    const float x[3] = { 5, -2, 7 };
+    for (int i = 0; i < 3; i++) norm.extra[1]->value[i] = 4;
+    jem_tensor *y = jem_apply(&norm, jem_input(ctx, x, 1, 3, 1, 1), 1);
+    CHECK(jem_backward(jem_sum(ctx, jem_square(ctx, y))) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < 3; i++) {
+        CHECK(norm.extra[1]->value[i] == 4, "variance %g", (double)norm.extra[1]->value[i]);
+        CHECK_CLOSE(norm.extra[0]->value[i], 0.9 * (double)x[i], 1e-6, "mean");
+    }
+    jem_reset(ctx), jem_net_free(net);
+}
+
 /* What is asked after a failure gets no number of the failed run. */
 static void once_forward(const jem_call *call) {
     const int *fails = *(const int *const *)call->user;
@@ -1825,6 +1841,7 @@ int main(void) {
     jem_ctx *plain = plain_ctx();
     test_dead_lanes(ctx), test_dead_lanes(plain);
     test_read_before(ctx), test_read_before(plain);
+    test_norm_of_one(ctx), test_norm_of_one(plain);
     test_after_failure(ctx), test_after_failure(plain);
     test_tapes(ctx, plain);
     test_mixes();

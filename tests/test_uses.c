@@ -255,6 +255,44 @@ static void test_scores(jem_ctx *ctx) {
     free(x), jem_net_free(net);
 }
 
+/* Its images are its logits. */
+static jem_tensor *as_they_are(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)net, (void)training, (void)user;
+    return x;
+}
+
+/* However sure, there are no ties: the score is jem_log_odds of the label, and that of double. */
+static void test_max(jem_ctx *ctx) {
+    printf("scores: the highest p(y|x), from logits of 1e-3 to 1e4\n");
+    enum { M = 64, MOST = 7 };
+    jem_rng rng = jem_rng_seed(4);
+    for (int k = 1; k <= MOST; k++) {
+        jem_net *net = jem_net_create(ctx, as_they_are, NULL, 0, k, 1, 1, k, 1);
+        float *f = random_floats(&rng, M * MOST, -1, 1), s[M], odds[M];
+        jem_answer a[M];
+        int labels[M];
+        for (int i = 0; i < M * k; i++) f[i] *= powf(10, (float)(i / k % 8 - 3)) * 0.999f;
+        CHECK(jem_ood_score(net, JEM_OOD_MAXP, NULL, f, M, s) == JEM_OK &&
+              jem_classify(net, f, M, a) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < M; i++) labels[i] = a[i].label;
+        jem_class_of of = { net, labels };
+        jem_tensor *x = jem_input(ctx, f, M, k, 1, 1);
+        CHECK(jem_read(jem_log_odds(ctx, x, &of), odds) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < M; i++) {
+            double others = 0, next = -HUGE_VAL;
+            const double top = (double)f[i * k + labels[i]];
+            for (int c = 0; c < k; c++)
+                if (c != labels[i]) next = fmax(next, (double)f[i * k + c]);
+            for (int c = 0; c < k; c++)
+                if (c != labels[i]) others += exp((double)f[i * k + c] - next);
+            const double want = k == 1 ? 1e18 : top - next - log(others);
+            CHECK_CLOSE(s[i], want, 1e-6 * (1 + fabs(want)), "%d classes, image %d", k, i);
+            CHECK_CLOSE(odds[i], want, 1e-6 * (1 + fabs(top) + fabs(want)), "its log odds");
+        }
+        jem_reset(ctx), free(f), jem_net_free(net);
+    }
+}
+
 /* The Mahalanobis distance again, in double, by the formula with the inverse. */
 static void test_usual(jem_ctx *ctx) {
     printf("usual: the distance from images of the same label, and what becomes of it in a file\n");
@@ -303,7 +341,7 @@ static void test_usual(jem_ctx *ctx) {
     CHECK_CLOSE(mean, 0.5, 0.01, "even");
     for (int k = 0; k < D; k++) far[k] = 100;
     CHECK(jem_classify(net, far, 1, a) == JEM_OK && a[0].familiarity == 0, "far from all");
-    jem_net_set_meta(net, "jem.usual", "1 0 1 -3 -2");               /* damaged: as if not there */
+    jem_net_set_meta(net, "jem.usual", NULL);
     CHECK(jem_classify(net, far, 1, a) == JEM_OK && a[0].familiarity >= 0 && a[0].familiarity <= 1,
           "log p(x) serves: %g", (double)a[0].familiarity);
     free(x), jem_net_free(net);
@@ -432,7 +470,7 @@ static void test_linear(jem_ctx *ctx) {
     CHECK(edge > 100, "%d at the edge", edge);
     d.eps = NAN;
     CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "eps nan"), "NaN");
+          says(ctx, "eps = nan"), "NaN");
     CHECK(jem_attack(net, x, labels, IMAGES, NULL, NULL, found, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "no rng"), "no rng");
     free(x), jem_net_free(net);
@@ -485,7 +523,7 @@ static void test_targets(jem_ctx *ctx) {
     CHECK(count == IMAGES && near == IMAGES, "%d of %d done, %d just so", count, IMAGES, near);
 
     /* The network's temperature is its own: a classifier is as sure as its logits say. */
-    CHECK(jem_net_set_meta(net, "jem.temperature", "3") == JEM_OK, "%s", jem_error(ctx));
+    CHECK(load_text(net, "jem.temperature", "3") == JEM_OK, "%s", jem_error(ctx));
     d.classify = own_classify, d.user = net, near = 0;
     CHECK(jem_attack(net, x, labels, IMAGES, &d, &again, found, fooled) == JEM_OK &&
           own_classify(net, found, labels, IMAGES, f, NULL) == JEM_OK, "%s", jem_error(ctx));
@@ -800,7 +838,7 @@ int main(void) {
     test_sets();
     test_temperature(ctx);
     test_detection();
-    test_scores(ctx);
+    test_scores(ctx), test_max(ctx);
     test_usual(ctx);
     test_linear(ctx);
     test_sure(ctx);
