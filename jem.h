@@ -6467,7 +6467,7 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
     jem_attack_desc d = desc ? *desc : jem_attack_desc_default();
     if (!d.classify) d.classify = jem__attack_see, d.user = net;
     const char *const what = "attack";
-    const int far = d.eps > JEM__MOST;             /* any distance: then it must be told a step */
+    const int far = jem__float_bits(d.eps) == 0x7f800000u; /* infinite: it must be told a step */
     if ((!far && !JEM__IN(d.eps, 0, JEM__MOST)) || !JEM__IN(d.steps, 1, INT32_MAX) ||
         !JEM__IN(d.step, far ? JEM__TINY : 0, JEM__MOST) || !JEM__IN(d.restarts, 1, INT32_MAX) ||
         !JEM__IN(d.sure, 0, 1) || !JEM__IN(d.lo, -JEM__MOST, JEM__MOST) ||
@@ -7454,7 +7454,7 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
 }
 
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
-    if (!ctx || !a) return jem__no_two(ctx, a, "net_from_archive"), NULL;
+    if (!ctx || !a) return jem__no_two(ctx, a, "net_from_archive"), (jem_net *)NULL;
     const int errors = ctx->errors;
     ctx->params_left = 1e7;                        /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) ctx->params_left += (double)a->entries[i]->e.bytes;

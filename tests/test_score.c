@@ -580,7 +580,7 @@ static void test_mistakes(void) {
     CHECK(jem_add_noise(jem_exp(ctx, x), sigma, &rng) == JEM_BAD_ARGUMENT && says(ctx, "leaf"),
           "noise on what is computed");
     static const char *const wrong[] = { "w_score = -1", "noise_lo = 3", "label_wide = 2",
-                                         "cd_from = -1", "fresh.steps = -1", "restart_lo = 2" };
+                                         "cd_from = -1", "fresh: steps = -1", "restart_lo = 2" };
     for (int i = 0; i < 6; i++) {
         jem_train_desc t = score_training(0);
         if (i == 0) t.w_score = -1;
