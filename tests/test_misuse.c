@@ -62,6 +62,14 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.kind = 9"), "a schedule");
     d = jem_train_desc_default(), d.w_ce = d.w_cd = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "all weights = 0"), "nothing to train by");
+    for (int i = 0; i < 6; i++) {                  /* each term may be the only one */
+        float *const weights[6] = { &d.w_ce, &d.w_cd, &d.w_cd_class, &d.w_score, &d.w_kl,
+                                    &d.energy_l2 };
+        d = jem_train_desc_default(), d.w_ce = d.w_cd = 0, *weights[i] = 1;
+        jem_trainer *alone = jem_trainer_create(net, &d);
+        CHECK(alone, "weight %d alone: %s", i, jem_error(ctx));
+        jem_clear_error(ctx), jem_trainer_free(alone);
+    }
     d = jem_train_desc_default(), d.restart_lo = -3e38f, d.restart_hi = 3e38f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "U(-3e+38,3e+38)"), "chains from infinity");
     const float x[2] = { 0 };
@@ -130,7 +138,7 @@ static void test_descs(jem_ctx *ctx) {
         IMPUTE(lo, NAN), IMPUTE(hi, -2), IMPUTE(denoise.step, 2), IMPUTE(walk.step_size, INFINITY)
     }, ais[] = {
 #define AIS(name, value) { #name, offsetof(jem_ais_desc, name), value }
-        AIS(mean, NAN), AIS(mean, -1e5f), AIS(std, 1e-25f), AIS(std, 1e25f), AIS(std, NAN)
+        AIS(std, 1e-25f), AIS(std, 1e25f), AIS(std, NAN)
     }, attack[] = {
 #define ATTACK(name, value) { #name, offsetof(jem_attack_desc, name), value }
         ATTACK(eps, NAN), ATTACK(eps, -1), ATTACK(step, -1), ATTACK(sure, 5), ATTACK(sure, NAN),
@@ -151,6 +159,9 @@ static void test_descs(jem_ctx *ctx) {
     ALL_REFUSED(ais, jem_ais_desc, jem_ais(ctx, jem_logp, net, x, &d, &rng, &result))
     ALL_REFUSED(attack, jem_attack_desc,
                 jem_attack(net, before, labels, 3, &d, &rng, after, NULL))
+    jem_ais_desc q = jem_ais_desc_default();
+    q.mean = NAN;
+    CHECK(jem_ais(ctx, jem_logp, net, x, &q, &rng, &result) && says(ctx, "ais: mean = nan"), "q");
     jem_impute_desc d = jem_impute_desc_default();
     d.walk.steps = -1;
     CHECK(jem_impute(ctx, jem_logp, net, x, known, &d, &rng) && says(ctx, "walk: steps = -1"),
