@@ -8,7 +8,7 @@
 
 #include "test.h"
 
-enum { ROOMS = 20, MOST_LINES = 9766, COLUMNS = 100, LONG = 50, MANY = 8 };
+enum { ROOMS = 20, COLUMNS = 100, LONG = 50, MANY = 8 };
 
 static char *text, *code;                          /* the file; the same without comments, strings */
 static char **line, **code_line;
@@ -171,7 +171,6 @@ static void test_marks(void) {
         if (k && rooms[k].api >= 0) CHECK(rooms[k].api > rooms[k - 1].api, "API: %s", mark);
         if (k) CHECK(rooms[k].body > rooms[k - 1].body, "implementation: %s", mark);
     }
-    CHECK(lines <= MOST_LINES, "%d lines", lines);
     for (int i = 0; i < lines; i++)
         CHECK(strlen(line[i]) <= COLUMNS, "line %d has %d columns", i + 1, (int)strlen(line[i]));
 }
