@@ -6,11 +6,12 @@ BUILD  ?= build
 # Warnings are errors; `make WERROR=` for a compiler with warnings that we have not met.
 WERROR ?= -Werror
 WARN    = -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow $(WERROR)
-# OpenMP if it compiles and links; `make OPENMP=` for one thread. Tried once, when first used.
+# OpenMP if a program with it runs (musl has no library to run it with); `make OPENMP=` for one
+# thread. Tried once, when first used.
 OPENMP  = $(eval OPENMP := $(shell mkdir -p $(BUILD) && \
             echo 'int main(void) { return omp_get_max_threads() < 1; }' | \
             $(CC) -fopenmp -include omp.h -x c - -o $(BUILD)/openmp 2>/dev/null && \
-            echo -fopenmp))$(OPENMP)
+            $(BUILD)/openmp 2>/dev/null && echo -fopenmp))$(OPENMP)
 # -idirafter: stb headers put into build/stb by hand, if the system has none.
 FLAGS   = -std=c99 $(WARN) $(CFLAGS) $(OPENMP) -I. -idirafter build
 COMPILE = $(CC) $(FLAGS)
@@ -83,7 +84,7 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	$(AGAIN) -k tests examples tools || true
 	$(AGAIN) mpi || true
 	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents two_units sanitized python cli uses \
-		smoke mpi get_data report mutate lessons \
+		smoke mpi get_data report limits mutate lessons \
 		with strict fuzz portability examine playground s390x wasm neon
 
 # Whatever this machine can run or emulate: emulated programs take hours.
@@ -92,7 +93,7 @@ portability: stb  ## every compiler, standard, processor; PLATFORMS="compilers x
 	@tools/get_package.sh cross
 	@TEST_SECONDS=$${TEST_SECONDS:-3600} NEON_TESTS="$(EVERY)" S390X_TESTS="$(EVERY)" \
 	    WASM_TESTS="$(WASM_TESTS) scalar_portable" tests/run.sh \
-	    $(or $(PLATFORMS),compilers x86_32 processors strict neon s390x wasm)
+	    $(or $(PLATFORMS),musl compilers x86_32 processors strict neon s390x wasm)
 
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
 	@tests/strict.sh

@@ -6,6 +6,8 @@
 #                                      which round elsewhere: tests that allow for rounding
 #     tests/portability.sh processors  x86-64 under qemu, as one without AVX2 and as one with it:
 #                                      the right instructions are chosen
+#     tests/portability.sh musl        another C library (Debian: musl-tools): its messages, its
+#                                      numbers, and OpenMP, which it has not
 #     tests/portability.sh             a part of each, for `make test`
 # `make portability` runs all of it, and more of tests/run.sh for AArch64 and s390x.
 BUILD=${BUILD:-build} dir=${BUILD:-build}/portability
@@ -85,8 +87,21 @@ processors() {
     unset JEM_WANT_ISA
 }
 
-for each in compilers x86_32 processors; do wanted $each && $each; done
-quick && echo "left out here, done by \`make portability\`: 53 of 56 standards and levels, rng and
-ops in 32 bits, all but io, rng, kernels on AArch64, all but portable on s390x"
+musl() {
+    has musl-gcc musl || return
+    # The Makefile must not choose an OpenMP with which no program starts.
+    if ${MAKE:-make} -s CC=musl-gcc BUILD="$dir/musl" "$dir/musl/test_io" >"$dir/log.txt" 2>&1
+    then cp "$dir/musl/test_io" "$dir/program"
+    else rm -f "$dir/program"
+    fi
+    passes "musl, by the Makefile: io"
+    quick && return
+    for name in portable rng misuse; do test "musl: $name" $name musl-gcc -std=c99 -O2; done
+}
+
+for each in musl compilers x86_32 processors; do wanted $each && $each; done
+quick && echo "left out here, done by \`make portability\`: all but io on musl, 53 of 56
+standards and levels, rng and ops in 32 bits, all but io, rng, kernels on AArch64, all but portable
+on s390x"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

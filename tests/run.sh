@@ -3,12 +3,13 @@
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
 #   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground
-#   get_data cli uses report fuzz compilers x86_32 processors portability examine
+#   get_data cli uses report limits fuzz musl compilers x86_32 processors portability examine
 #                  the functions and scripts below
 #   with           what stands behind it runs beside the others, on another core; it is shown last
-# A test that crashes, hangs, or does not end with that line is one failure.
+# A test that crashes, hangs, or does not end with that line is one failure. One that a busy machine
+# kept from ending in time is skipped, with a warning (limited, below).
 BUILD=${BUILD:-build} CC=${CC:-cc} CXX=${CXX:-c++}
-passed=0 failed=0 broken=""
+passed=0 failed=0 broken="" late=""
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}  # or waiting threads eat what others need
 mkdir -p "$BUILD/log"
 
@@ -26,8 +27,77 @@ left_out() { echo "== $1: LEFT OUT, there is no time for it (make test has it)";
 
 count() { passed=$((passed + $1)); failed=$((failed + $2)); }
 
+# limited COMMAND...: ends it, with status 124, and says in $outcome why, if it
+#   spun: took more than 2 TEST_SECONDS (2 x 600) of processor time, all its processes together,
+#   hung: took hardly any for TEST_IDLE seconds (120), or
+#   late: took more than TEST_WALL seconds, by default 3 TEST_SECONDS times how busy the machine is.
+# Only the last is the machine's fault. Without /proc, processor time is unknown: nothing else is
+# found. $outcome is a file, since many a command runs in a subshell.
+outcome=$(cd "$BUILD/log" && pwd)/outcome.$$
+trap 'rm -f "$outcome" "$outcome.pid"' EXIT
 limited() {
-    if command -v timeout >/dev/null; then timeout -k 5 "${TEST_SECONDS:-600}" "$@"; else "$@"; fi
+    command -v timeout >/dev/null || { "$@"; return; }
+    wall=${TEST_WALL:-$((3 * ${TEST_SECONDS:-600} * $(busy) / 100))}
+    rm -f "$outcome.pid"
+    watcher=""
+    if [ -r /proc/self/stat ]; then
+        watch >/dev/null 2>&1 </dev/null &
+        watcher=$!
+    fi
+    timeout -k 5 "$wall" sh -c 'echo $$ >"$0" && exec "$@"' "$outcome.pid" "$@"
+    ended=$?
+    [ -z "$watcher" ] || { kill "$watcher" && wait "$watcher"; } 2>/dev/null
+    if [ -s "$outcome" ]; then ended=124
+    elif [ $ended = 124 ]; then
+        echo "late: it was not done after $wall seconds, though it went on working" >"$outcome"
+    fi
+    return $ended
+}
+
+# How long a thing takes, in percent of what it takes with the processors to itself.
+busy() {
+    load=$(awk '{ print $1 }' /proc/loadavg 2>/dev/null || echo 0)
+    awk -v load="${load:-0}" -v n="$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)" \
+        'BEGIN { slow = (load + 2) / (n < 2 ? 1 : n); printf "%d", 100 * (slow < 1 ? 1 : slow) }'
+}
+
+# watch: looks at the process whose number limited noted; asks timeout, its parent, to end it.
+watch() {
+    hertz=$(getconf CLK_TCK) seen=0 since=$(date +%s) most=$((2 * ${TEST_SECONDS:-600}))
+    while sleep "${TEST_POLL:-5}"; do
+        [ -s "$outcome.pid" ] || continue
+        read -r root <"$outcome.pid"
+        set -- $(cat /proc/[0-9]*/stat 2>/dev/null | descendants "$root")
+        [ $# = 2 ] || continue
+        now=$(date +%s)
+        if [ "$1" -gt $((most * hertz)) ]
+        then echo "spun: it took more than $most seconds of processor time" >"$outcome"
+        elif [ $(($1 - seen)) -gt "$hertz" ] || [ "$1" -lt "$seen" ]
+        then seen=$1 since=$now
+        elif [ $((now - since)) -ge "${TEST_IDLE:-120}" ]
+        then echo "hung: hardly any processor time for ${TEST_IDLE:-120} seconds" >"$outcome"
+        fi
+        [ ! -s "$outcome" ] || { kill "$2"; return; }
+    done
+}
+# descendants PID: its and its descendants' processor time in ticks, and its parent.
+descendants() {
+    awk -v root="$1" '
+        { pid = $1; sub(/^.*\) /, ""); parent[pid] = $2; ticks[pid] = $12 + $13 + $14 + $15 }
+        END {
+            if (!(root in parent)) exit
+            for (pid in parent) {
+                for (up = pid; up in parent && up != root; ) up = parent[up]
+                if (up == root) sum += ticks[pid]
+            }
+            print sum, parent[root]
+        }'
+}
+# skip_late NAME: true, with a warning, if the machine was too busy for it.
+skip_late() {
+    grep -q '^late' "$outcome" 2>/dev/null || return 1
+    late="$late, $1"
+    echo "WARNING $1: SKIPPED, the machine is too busy ($(cat "$outcome"))"
 }
 
 # run NAME COMMAND...: shows what it prints, adds up its last line.
@@ -35,9 +105,11 @@ run() {
     name=$1 log=$BUILD/log/$1.txt
     shift
     echo "== $name"
+    rm -f "$outcome"
     limited "$@" >"$log" 2>&1 </dev/null
     status=$?
     cat "$log"
+    skip_late "$name" && return
     counts=$(tail -n 1 "$log" |
         sed -n 's/^\([0-9]\{1,9\}\) passed, \([0-9]\{1,9\}\) failed$/\1 \2/p')
     case "$status:$counts" in
@@ -45,7 +117,7 @@ run() {
         0:*" 0" | 1:*" "[1-9]*) count ${counts% *} ${counts#* }; reason="" ;;
         *) count ${counts% *} ${counts#* }; reason="its status is $status after '$counts'" ;;
     esac
-    [ "$status" = 124 ] && reason="it took longer than ${TEST_SECONDS:-600} seconds"
+    [ ! -s "$outcome" ] || reason=$(cat "$outcome")
     if [ -n "$reason" ]; then count 0 1; echo "FAILED $name: $reason"; fi
     if [ -n "$reason" ] || [ "${counts#* }" != 0 ]; then broken="$broken, $name"; fi
 }
@@ -54,7 +126,9 @@ run() {
 try() {
     name=$1
     shift
+    rm -f "$outcome"
     if "$@"; then count 1 0; echo "ok $name"
+    elif skip_late "$name"; then :
     else count 0 1; broken="$broken, $name"; echo "FAILED $name"
     fi
 }
@@ -325,6 +399,19 @@ mpi() {
     fi
 }
 
+# What is waited for: how many items there are, and how long they take. The whole of `make test`
+# took 14 minutes on two cores that had nothing else to do.
+takes_time() { case $1 in with) false ;; */test_*) ;; */*) false ;; esac; }
+items=0 item=0
+for test in "$@"; do
+    if takes_time "$test"; then items=$((items + 1)); fi
+done
+case " $* " in
+    *" with "*) about=", about $((14 * $(busy) / 100)) minutes on this machine as it is now" ;;
+    *) about="" ;;
+esac
+[ -n "$BESIDE" ] || echo "== $items items$about"
+
 # Not shown as it comes: two at once would be unreadable.
 here="" beside=""
 for test in "$@"; do
@@ -335,15 +422,19 @@ for test in "$@"; do
     esac
 done
 second=$BUILD/log/second.txt
-if [ -n "$beside" ]; then "$0" $beside >"$second" 2>&1 </dev/null & fi
+if [ -n "$beside" ]; then BESIDE=1 "$0" $beside >"$second" 2>&1 </dev/null & fi
 
 for test in $here; do
+    if [ -z "$BESIDE" ] && takes_time "$test"; then
+        item=$((item + 1))
+        echo "-- $item of $items"
+    fi
     if ! room "${test##*/}"; then left_out "${test##*/}"; continue; fi
     case $test in
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
         mutate | mpi | playground) $test ;;
-        strict | get_data | cli | uses | report | fuzz) run $test tests/$test.sh ;;
-        compilers | x86_32 | processors) run $test tests/portability.sh $test ;;
+        strict | get_data | cli | uses | report | fuzz | limits) run $test tests/$test.sh ;;
+        musl | compilers | x86_32 | processors) run $test tests/portability.sh $test ;;
         portability | examine) run $test tests/$test.sh ;;
         */test_*)
             if [ -x "$test" ]
@@ -357,6 +448,7 @@ if [ -n "$beside" ]; then
     wait $!
     run beside sh -c "cat '$second'; exit $?"
 fi
+[ -n "$late" ] && echo "skipped, the machine is too busy: ${late#, }"
 [ -n "$broken" ] && echo "not well: ${broken#, }"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -97,7 +97,7 @@ case $1 in
     cross)
         what="clang, or gcc or qemu for AArch64 or s390x,"
         apt="clang gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-s390x-linux-gnu"
-        apt="$apt libc6-dev-s390x-cross qemu-user" dnf="" pacman="" zypper="" apk=""
+        apt="$apt libc6-dev-s390x-cross qemu-user musl-tools" dnf="" pacman="" zypper="" apk=""
         by_hand="name what is there: make portability PLATFORMS='compilers x86_32'"
         ;;
     examine)
