@@ -1,24 +1,24 @@
 /* jem.h - v0.2 - energy-based models in one C header            license: MIT-0 or public domain
 
-   A classifier is secretly an energy-based model. It gives an image x one number per class, the
-   logit f(x)[y]; read as log p(x) = logsumexp f(x) - log Z, the same numbers also say how likely
-   the image itself is. Train for both, and one small network classifies images, dreams up new ones,
-   and notices what it has never seen. (JEM: Grathwohl, Wang, Jacobsen, Duvenaud, Norouzi, Swersky.
-   ICLR 2020, arXiv:1912.03263.)
+   Every classifier is also an energy-based model. It assigns each image x one number per class, the
+   logit f(x)[y]. Read as log p(x) = logsumexp f(x) - log Z, the same numbers also say how likely
+   the image itself is. Trained for both, one small network classifies images, generates new ones,
+   and detects images unlike any it has seen. (JEM: Grathwohl, Wang, Jacobsen, Duvenaud, Norouzi,
+   Swersky. ICLR 2020, arXiv:1912.03263.)
 
-   This file is all of it: a reverse-mode autograd, SIMD convolutions (AVX2, AVX-512, NEON), the
-   wide residual network, the loss, the Langevin sampler, the optimiser, and safetensors files.
+   This file contains everything: reverse-mode autograd, SIMD convolutions (AVX2, AVX-512, NEON),
+   the wide residual network, the loss, the Langevin sampler, the optimiser, and safetensors files.
 
    DO THIS
        In ONE .c or .cpp file:               In every other file that uses it:
            #define JEM_IMPLEMENTATION            #include "jem.h"
            #include "jem.h"
-       Compile with: cc -O2 program.c -lm    (add -fopenmp to use all your cores)
-       No other flag or file is needed. The fastest instructions are chosen at run time.
-       The implementation takes seconds to compile: put it into an impl.c of its own, compiled once.
+       Compile with: cc -O2 program.c -lm    (add -fopenmp to use all cores)
+       No other flag or file is needed. The fastest instruction set is selected at run time.
+       The implementation takes seconds to compile: put it in a separate impl.c, compiled once.
 
    A COMPLETE PROGRAM
-       It trains a small network on two moons, then asks it about three points.
+       It trains a small network on two moons, then classifies three points.
 
        #define JEM_IMPLEMENTATION
        #include "jem.h"
@@ -55,62 +55,67 @@
    THE IDEA, IN FOUR LINES
        energy E(x,y) = -f(x)[y]     log p(y|x) = f(x)[y] - logsumexp f(x)       the classifier
        log p(x,y) = f(x)[y] - log Z       log p(x) = logsumexp f(x) - log Z     the two densities
-       learn:   L = CE(f(x), y) + mean E(x_data) - mean E(x_sample)      data pulled down, dreams up
+       learn:   L = CE(f(x), y) + mean E(x_data) - mean E(x_sample)      lowers E of data, raises
+                                                                         E of samples
        sample:  x <- x + step * d log p(x)/dx + noise_std * N(0,I)       (SGLD; Z cancels in both)
 
    WHAT IT DOES
        - trains, samples and evaluates JEMs on small images or vectors, on the CPU, in fp32 or with
          bf16 convolutions (AMX, AVX-512 BF16)
        - learns log p(x) from chains (contrastive divergence), from noise (score matching), or both
-       - any network you write with its ops; any log-density you write goes into the same samplers
-       - the same bits on scalar, AVX2, AVX-512 and NEON (in fp32), for any number of threads
-       - training that was interrupted goes on from a checkpoint, bit for bit; averaged weights;
-         several machines, joined by a sum that you provide (examples/mpi.c)
-       - errors are results: a bad shape, a damaged file or a diverging run gives a clear message
+       - supports any network built from its ops, and samples from any log-density written with them
+       - computes the same bits on scalar, AVX2, AVX-512 and NEON (in fp32), with any thread count
+       - resumes interrupted training from a checkpoint, bit for bit; averages weights; trains on
+         several machines, given a function that sums over them (examples/mpi.c)
+       - reports errors as results: a bad shape, a damaged file or a diverging run gives a clear
+         message
    WHAT IT DOES NOT DO
        - GPUs; second derivatives; grouped or dilated convolutions; kernels larger than 32 x 32
        - image files (the examples use stb_image), data sets, plots
-       - thread safety within a context: give each of your threads its own; contexts share nothing
+       - thread safety within a context: use one context per thread; contexts share nothing
        - 32-bit ARM; SIMD with compilers other than gcc and clang
 
    MACROS to define before the #include
-       JEM_IMPLEMENTATION   in one file: compile the implementation here
-       JEM_DECLARATIONS     no implementation, even where JEM_IMPLEMENTATION is defined: for a build
-                            that compiles it once and links it to programs like the one above
-       JEM_STATIC           all functions static: private to the file with the implementation
-       JEM_NO_STDIO         no file input or output (jem_archive_parse and _to_memory remain)
-       JEM_NO_SIMD          only the scalar kernels
-       JEM_FILE "name.h"    if you rename this file (it includes itself once per instruction set)
+       JEM_IMPLEMENTATION   compiles the implementation here; define it in exactly one file
+       JEM_DECLARATIONS     overrides JEM_IMPLEMENTATION, for builds that compile the implementation
+                            once and link it to programs like the one above
+       JEM_STATIC           makes all functions static, private to the implementing file
+       JEM_NO_STDIO         removes file input and output (keeps jem_archive_parse and _to_memory)
+       JEM_NO_SIMD          compiles only the scalar kernels
+       JEM_FILE "name.h"    names this file if you rename it (it includes itself once per
+                            instruction set)
 
    ERRORS
        Nothing exits, asserts or prints. A function that can fail returns a jem_status or NULL. The
        context keeps the FIRST error, with the op's name and the shapes or the file: jem_error(ctx).
-       While it keeps one, ops return NULL, and an op that is given NULL returns NULL, so you can
-       write a whole expression and check once at its end. jem_clear_error(ctx) clears the error.
+       After an error all ops return NULL until jem_clear_error(ctx), and an op whose input is NULL
+       returns NULL, so you can write a whole expression and check once at its end.
    DESCRIPTIONS
-       A jem_..._desc begins as jem_..._desc_default(), in which you change what you like: zero is a
-       value. NULL is the default. (Those of contexts, convolutions, scores and pixels have none:
-       there zero means default.) An rng must be given, unless its function says that NULL will do.
+       Start each jem_..._desc from jem_..._desc_default() and change the fields you need; zero is a
+       value, not a default. A NULL desc means all defaults. (The descs of contexts, convolutions,
+       scores and pixels have no such function: there zero means default.) An rng is required unless
+       the function says that it may be NULL.
    MEMORY
        Everything belongs to a context and is allocated with its two functions. Tensors live on the
-       context's tape, an arena: jem_end frees all tensors made since jem_begin (jem_reset: all of
-       them) and keeps the memory for reuse, so a training loop does not allocate. Networks,
+       context's tape, an arena: jem_end frees all tensors made since jem_begin (jem_reset: all
+       tensors) and keeps the memory for reuse, so a training loop does not allocate. Networks,
        trainers, buffers and archives have their own jem_*_free; free them before the context.
    THREADS
-       OpenMP, if it is enabled in the compiler, or your own parallel_for in the context's desc.
-       Work is divided by images, pixels and channels, but no sum ever changes its order. gcc's
+       The library uses OpenMP if the compiler enables it, or the parallel_for in the context's
+       desc. Work is divided by images, pixels and channels; the order of a sum never changes. gcc's
        OpenMP threads spin while they wait: set OMP_WAIT_POLICY=passive if other programs run too.
    DETERMINISM
-       The same seed gives the same numbers on every instruction set (JEM_BF16: only on the same
-       one; JEM_ISA_WASM: its own) and any number of threads, for a given jem_precision, as long as
-       values are finite and the compiler keeps to IEEE arithmetic (FLT_EVAL_METHOD is 0; for 32-bit
-       x86: -msse2 -mfpmath=sse. With -ffast-math the numbers differ, but what is not finite is
-       found and reported there, too). tests/README.md names the test of each promise.
-       The tape records ops in the order in which they are called, and C does not say which argument
-       of a call is evaluated first: if two ops are arguments of a third, give each its own line.
+       The same seed gives the same numbers on every instruction set and any number of threads, for
+       a given jem_precision, as long as values are finite and the compiler follows IEEE arithmetic
+       (FLT_EVAL_METHOD is 0; on 32-bit x86: -msse2 -mfpmath=sse). Exceptions: JEM_BF16 gives the
+       same numbers only on the same instruction set, and JEM_ISA_WASM has its own. With -ffast-math
+       the numbers differ, but values that are not finite are still detected and reported.
+       tests/README.md names the test of each guarantee.
+       The tape records ops in the order in which they are called. C does not specify the order in
+       which arguments are evaluated: if two ops are arguments of a third, give each its own line.
    IMAGES
-       You pass images in and out as row-major NCHW floats, usually in [-1,1]. Inside, 16 of them
-       are interleaved ("lanes are images", see >>platform), so that odd sizes cost nothing.
+       Functions take and return images as row-major NCHW floats, usually in [-1,1]. Internally, 16
+       images are interleaved ("lanes are images", see >>platform), so odd sizes cost nothing.
 
    TABLE OF CONTENTS                                          (search for a mark)
        >>platform   status, context, instruction sets      >>samplers    SGLD, HMC, AIS, buffer
@@ -123,7 +128,7 @@
        >>losses     log-densities, CE, CD, score           >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
    last. Each room uses only the rooms above it, with one exception: >>engine, the kernels for every
-   instruction set, comes last, behind an interface that stands in >>platform.
+   instruction set, is last; its interface is declared in >>platform.
 */
 #ifdef JEM_DECLARATIONS
 #undef JEM_IMPLEMENTATION
@@ -149,9 +154,9 @@
 extern "C" {
 #endif
 
-#define JEM_LANES 16       /* images interleaved in memory: one group */
-#define JEM_MAX_INPUTS 4   /* of one op */
-#define JEM_MAX_PARAMS 4   /* of one op */
+#define JEM_LANES 16       /* images that are interleaved in memory: one group */
+#define JEM_MAX_INPUTS 4   /* inputs of one op */
+#define JEM_MAX_PARAMS 4   /* parameters of one op */
 
 /* ==== >>platform: status, context, instruction sets =========================================== */
 
@@ -166,162 +171,164 @@ typedef enum jem_status {
 
 typedef enum jem_isa {
     JEM_ISA_BEST = 0,      /* the widest that processor, system and build all support */
-    JEM_ISA_SCALAR,        /* plain C: the oracle that the others are tested against */
-    JEM_ISA_AVX2,          /* with FMA */
-    JEM_ISA_AVX512,        /* F, BW, DQ, VL */
+    JEM_ISA_SCALAR,        /* plain C: the reference for the tests of the others */
+    JEM_ISA_AVX2,          /* AVX2 with FMA */
+    JEM_ISA_AVX512,        /* AVX-512 F, BW, DQ, VL */
     JEM_ISA_NEON,          /* AArch64 */
-    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16 or AMX: differs only in JEM_BF16 */
-    JEM_ISA_AMX,
+    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16; differs from JEM_ISA_AVX512 only in JEM_BF16 */
+    JEM_ISA_AMX,           /* AVX-512 with AMX; differs from JEM_ISA_AVX512 only in JEM_BF16 */
     JEM_ISA_WASM           /* WebAssembly with -msimd128. It has no fma: a product and a sum round
-                              twice, so its bits are not those of the others, but close */
+                              twice, so its results are close to the others', not identical */
 } jem_isa;
 
-/* How 3x3 convolutions of stride 1 are computed. Largest error, compared with double and relative
-   to the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`).
-   JEM_BF16 is for all convolutions. It needs AMX or AVX-512 BF16 (where those of stride 1 run as
-   JEM_FAST, which is as fast there). Elsewhere it becomes JEM_FAST, and the log says so; but if you
-   ask for JEM_ISA_SCALAR, it is computed in plain C.
-   Memory: a chain keeps packed weights beside the weights, for output and input gradient together
-   2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16). */
+/* Algorithm for 3x3 convolutions of stride 1. Largest error, compared with double and relative to
+   the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`).
+   JEM_BF16 applies to all convolutions. It requires AMX or AVX-512 BF16 (on AVX-512 BF16,
+   convolutions of stride 1 run as JEM_FAST, which is as fast there). Elsewhere it becomes JEM_FAST,
+   and a note is logged; with JEM_ISA_SCALAR, however, it is computed in plain C.
+   Memory: sampling needs packed weights in addition to the weights, in total, for output and input
+   gradient, 2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16). */
 typedef enum jem_precision {
     JEM_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half the multiplications */
-    JEM_FAST,              /* F(4x4,3x3): a quarter */
-    JEM_DIRECT,            /* the plain sum, with which the other two are compared */
+    JEM_FAST,              /* F(4x4,3x3): a quarter of the multiplications */
+    JEM_DIRECT,            /* the plain sum, the reference for the other two */
     JEM_BF16               /* operands of convolutions rounded to bf16 (error 2e-2), sums in fp32 */
 } jem_precision;
 
 typedef struct jem_ctx jem_ctx;
 
-/* Zero means default in every field; a NULL desc is all defaults. */
+/* Settings of a context. Zero means default in every field; a NULL desc is all defaults. */
 typedef struct jem_ctx_desc {
     void *(*allocate)(void *user, size_t bytes);   /* set both or neither */
     void (*release)(void *user, void *memory);
-    void (*log)(void *user, const char *message);  /* gets each error kept; a note if JEM_BF16
-                                                      is not available; default: silent */
+    void (*log)(void *user, const char *message);  /* receives each error that is kept, and a note
+                                                      if JEM_BF16 is not available; default: none */
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
-    int threads;           /* default: as many as OpenMP uses; without OpenMP 1, so set it beside a
-                              parallel_for of your own; 4096 at most */
+    int threads;           /* at most 4096; default: OpenMP's thread count, or 1 without OpenMP, so
+                              set it if you set parallel_for */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
-    int plain;             /* 1: ops run one by one as recorded, nothing fused or planned: the same
-                              bits, slowly; to read along, and as the oracle of the tests */
+    int plain;             /* 1: runs ops one by one as recorded, without fusion or planning: slow,
+                              the same bits; for debugging, and as the reference of the tests */
 } jem_ctx_desc;
 
-/* NULL if memory runs out, or if the desc asks for an instruction set that is not available. */
+/* Creates a context. Returns NULL if memory runs out, or if the instruction set in the desc is not
+   available. */
 JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
-/* Frees the tape too; what else you made with the context, free before it. NULL is fine. */
+/* Frees the context and its tape. Free everything else made with it first. Accepts NULL. */
 JEM_API void jem_ctx_free(jem_ctx *ctx);
-/* The first error since the context was created or cleared, or "". Owned by the context. */
+/* Returns the first error since the context was created or cleared, or "". Owned by the context. */
 JEM_API const char *jem_error(const jem_ctx *ctx);
 JEM_API jem_status jem_error_status(const jem_ctx *ctx);
 JEM_API int jem_ok(const jem_ctx *ctx);            /* 1 if there is no error */
 JEM_API void jem_clear_error(jem_ctx *ctx);
-/* Reports an error of your own, kept if it is the first. Copies `message`, returns `status`; JEM_OK
-   is none. */
+/* Reports an error of your own, which is kept if it is the first. Copies `message` and returns
+   `status`; with JEM_OK it reports nothing. */
 JEM_API jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message);
-/* Do this build, this processor and the operating system all support it? */
+/* Returns 1 if this build, the processor and the operating system all support `isa`. */
 JEM_API int jem_isa_available(jem_isa isa);
 JEM_API const char *jem_isa_name(jem_isa isa);
-JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* the one in use; never BEST */
-JEM_API jem_precision jem_ctx_precision(const jem_ctx *ctx);   /* in use: maybe not JEM_BF16 */
+JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* the one in use; never JEM_ISA_BEST */
+JEM_API jem_precision jem_ctx_precision(const jem_ctx *ctx);   /* in use, see jem_precision */
 JEM_API int jem_ctx_threads(const jem_ctx *ctx);
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
 /* Threefry-2x32-20 (Salmon, Moraes, Dror, Shaw: 'Parallel random numbers: as easy as 1, 2, 3',
-   SC 2011). Number i is a function of (seed, i) alone, so a million of them can be made in any
-   order by any number of threads. A jem_rng is a value: copy it to repeat, save it to resume. */
+   SC 2011). Number i is a function of (seed, i) alone, so any number of threads can generate the
+   numbers in any order. A jem_rng is a value: copy it to repeat a sequence, save it to resume. */
 
 typedef struct jem_rng { uint32_t key[2]; uint64_t counter; } jem_rng;
 
 JEM_API jem_rng jem_rng_seed(uint64_t seed);
-/* An independent sequence for each `stream` of the same seed (one per purpose or per thread). */
+/* Returns an independent sequence for each `stream` of the same seed (per purpose or thread). */
 JEM_API jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream);
 JEM_API uint32_t jem_rng_u32(jem_rng *rng);
 JEM_API float jem_rng_uniform(jem_rng *rng);               /* [0,1), 24 bits */
 JEM_API float jem_rng_normal(jem_rng *rng);                /* N(0,1), Box-Muller */
 JEM_API int jem_rng_below(jem_rng *rng, int n);            /* 0..n-1, without bias; 0 if n <= 1 */
-/* Fill n floats; the same numbers on every instruction set. */
+/* Fill n floats, with the same numbers on every instruction set. */
 JEM_API void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo,
                               float hi);
 JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean,
                              float std);
 
-/* ==== >>memory: what is held ================================================================== */
+/* ==== >>memory: memory in use ================================================================= */
 
 typedef struct jem_memory_stats {
-    size_t bytes;          /* held from the context's allocator now */
-    size_t peak;           /* the most ever held */
-    size_t allocations;    /* calls to allocate so far: a steady loop makes none */
+    size_t bytes;          /* allocated from the context's allocator now */
+    size_t peak;           /* largest value of `bytes` so far */
+    size_t allocations;    /* calls to allocate so far: a steady loop makes no further ones */
 } jem_memory_stats;
 JEM_API jem_memory_stats jem_memory(const jem_ctx *ctx);
-/* Frees what a function of this header allocated for you (jem_archive_to_memory). */
+/* Frees memory that a function of this header returned to you (jem_archive_to_memory). */
 JEM_API void jem_release(jem_ctx *ctx, void *memory);
 
-/* ==== >>tape: what is recorded ================================================================ */
-/* An op records itself and returns the tensor that it will compute. Nothing is computed until you
-   ask for a number: see >>plan. */
+/* ==== >>tape: recording ops =================================================================== */
+/* An op records itself and returns the tensor that it will compute. Computation starts only when
+   you request a value or a gradient: see >>plan. */
 
-/* A batch of n images of c channels, h rows, w columns. One number per image means c = h = w = 1; a
-   single number means n = 1 as well. Lives on the tape, until jem_end or jem_reset. */
+/* Batch of n images with c channels, h rows, w columns. One number per image means c = h = w = 1; a
+   single number means n = 1 as well. Valid until jem_end or jem_reset removes it from the tape. */
 typedef struct jem_tensor {
     int n, c, h, w;
     int blocks;                                    /* private: 1 if images are cut into blocks */
     jem_ctx *ctx;
-    struct jem__node *node;                        /* private: how it is computed; NULL: freed */
+    struct jem__node *node;                        /* private: its tape record; NULL: freed */
 } jem_tensor;
 
 /* jem_end frees all tensors made since the jem_begin that returned `mark`. Pairs may nest. Using a
-   tensor after that is reported as an error, until a new tensor takes its place. */
+   freed tensor is reported as an error, until a new tensor reuses its memory. */
 typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
 JEM_API void jem_reset(jem_ctx *ctx);                      /* frees every tensor */
 
-/* A parameter or buffer of a network: a plain row-major array in PyTorch's shape. */
+/* Parameter or buffer of a network: a row-major array in PyTorch's shape. */
 typedef struct jem_param {
     const char *name;      /* PyTorch's: "f.layer1.0.conv1.weight" */
     int ndim, shape[4];
-    ptrdiff_t size;        /* elements */
+    ptrdiff_t size;        /* element count */
     float *value, *grad;   /* call jem_param_changed after writing value; grad: NULL in a buffer */
     jem_ctx *ctx;
-    struct jem_param *next;                        /* in the same network */
+    struct jem_param *next;                        /* next in the same network */
     struct jem__pack *packs;                       /* private: copies in the kernels' order */
     uint32_t version;      /* private: see jem_param_changed */
 } jem_param;
 
-/* Call this after writing to p->value yourself, so that packed copies are made anew. */
+/* Marks packed copies of p->value as outdated. Call it after writing to p->value yourself. */
 JEM_API void jem_param_changed(jem_param *p);
 
-/* A leaf that holds a copy of n images, nchw[n][c][h][w]. */
+/* Records a leaf with a copy of n images, nchw[n][c][h][w]. */
 JEM_API jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w);
 JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
-/* Replaces a leaf's images; whatever depends on them is computed again when next asked for. */
+/* Replaces a leaf's images. Tensors that depend on them are recomputed at the next request. */
 JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 
-/* An op of your own. forward and backward are called for one group of 16 images at a time, possibly
-   from several threads: read x, write y. Element (channel c, row i, column j) of lane l lies at
-   [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on repeat the last image, and have no
-   gradient. */
+/* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
+   several threads; they read x and write y. Element (channel c, row i, column j) of lane l is at
+   [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image
+   and have no gradient. */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
     jem_ctx *ctx;
     void *user;                                    /* the tape's copy of your data */
-    int group, live;                               /* which 16 images; how many of them are real */
+    int group, live;                               /* index of the 16 images; count of real ones */
     int inputs;
     jem_shape in[JEM_MAX_INPUTS], out;
-    const float *x[JEM_MAX_INPUTS];                /* forward; backward: only those in `keeps` */
-    float *y;                                      /* forward: write; backward: JEM_KEEPS_OUTPUT */
+    const float *x[JEM_MAX_INPUTS];                /* forward: all; backward: those in `keeps` */
+    float *y;                                      /* forward: write; backward: read, if kept by
+                                                      JEM_KEEPS_OUTPUT */
     void *aux;                                     /* aux_bytes per group, kept for backward */
     const float *dy;                               /* backward: gradient of the output; in forward,
                                                       NULL if no backward will follow */
     float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed */
-    struct jem__inner *inner;                      /* private: of the built-in ops */
+    struct jem__inner *inner;                      /* private: used by built-in ops */
 } jem_call;
 
-enum {                                             /* jem_op.keeps: what backward reads */
+enum {                                             /* jem_op.keeps: arrays that backward reads */
     JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_OUTPUT = 16
 };
 typedef struct jem_op {
@@ -329,47 +336,50 @@ typedef struct jem_op {
     void (*forward)(const jem_call *call);
     void (*backward)(const jem_call *call);        /* NULL: passes no gradient */
     int keeps;
-    const struct jem__traits *traits;              /* private: of the built-in ops; NULL */
+    const struct jem__traits *traits;              /* private: used by built-in ops; else NULL */
 } jem_op;
-/* Records an op of your own. out.n must be the inputs' n. Copies user_bytes of `user` (NULL:
-   zeros), but not `op`, which must stay valid. Each group has aux_bytes in which forward leaves
-   what backward needs. */
+/* Records a custom op. out.n must equal the inputs' n. Copies user_bytes of `user` (NULL: zeros),
+   but not `op`, which must stay valid. Each group has aux_bytes in which forward can store values
+   for backward. */
 JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, const void *user, size_t user_bytes,
                                size_t aux_bytes);
 
-/* ==== >>plan: asking for numbers and gradients ================================================ */
-/* When you ask for a number, the tape plans for just what is needed. If that is the gradient of the
-   input alone, which is all that SGLD needs, it takes 16 images at a time forward and back through
-   the whole net in one small workspace, and keeps nothing for the weights. */
+/* ==== >>plan: requesting values and gradients ================================================= */
+/* At each request, the tape plans only the computation that the request needs. If that is the
+   gradient of the input alone, as in SGLD, it takes 16 images at a time forward and back through
+   the whole network in one small workspace, and keeps nothing for weight gradients. */
 
-/* Computes t if necessary, and copies it out: nchw[n][c][h][w]. */
+/* Computes t if necessary, and copies it to nchw[n][c][h][w]. */
 JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
-/* The one number of a tensor with n = c = h = w = 1; NaN and an error if it has more. */
+/* Returns the value of a tensor with n = c = h = w = 1; NaN and an error for any other tensor. */
 JEM_API float jem_item(jem_tensor *t);
 /* Keeps t's values, from the next pass on, so that they can be read after it. Small tensors (up to
-   128 numbers per image) are always kept; a larger one is computed when it is first read, from the
-   small ones as they were and the parameters as they are then. */
+   128 numbers per image) are always kept. A larger tensor is computed when it is first read, from
+   the kept values of that pass and the parameters at the time of reading. */
 JEM_API void jem_keep(jem_tensor *t);
 
-/* Adds d loss / d parameter to the grad of every parameter the loss (one number) depends on. */
+/* Adds d loss / d parameter to the grad of every parameter on which the loss (one number)
+   depends. */
 JEM_API jem_status jem_backward(jem_tensor *loss);
-/* d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so each image
-   gets the gradient of its own number; parameters get none. */
+/* Computes d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so
+   each image receives the gradient of its own number. Parameters receive no gradient. */
 JEM_API jem_status jem_grad(jem_tensor *y, jem_tensor *x);
 JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);   /* of the last jem_grad */
 
-/* Computes one number per image, or a single number, from x; for samplers, jem_check_gradient. */
+/* Function that computes one number per image, or a single number, from x: the argument of samplers
+   and of jem_check_gradient. */
 typedef jem_tensor *(*jem_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
-   the largest gradient: about 1e-3 if all is right (in fp32, step 0.02), 0.1 to 1 if a backward is
-   wrong, NaN if there is one; negative on an error. With p, the other parameters' grads grow. */
+   the largest gradient: about 1e-3 if correct (in fp32, step 0.02), 0.1 to 1 if a backward is
+   wrong, NaN if a value is NaN; negative on an error. With p, the grads of other parameters are
+   added to as well. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
                                  float step);
 
-/* ==== >>ops: what you build with ============================================================== */
-/* Shapes are (n,c,h,w). If an op fails, it returns NULL; the error names the op and the shapes. */
+/* ==== >>ops: building blocks of networks ====================================================== */
+/* Shapes are (n,c,h,w). An op that fails returns NULL; the error names the op and the shapes. */
 
 typedef struct jem_conv_desc { int stride, pad; } jem_conv_desc;   /* stride 0 means 1 */
 
@@ -381,47 +391,47 @@ JEM_API jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_pa
 /* x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
 JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b);
 
-/* Elementwise on equal shapes; b may also be a number per image (n,1,1,1) or per channel (n,c,1,1),
-   spread over a. */
+/* Elementwise ops on equal shapes; b may also hold a number per image (n,1,1,1) or per channel
+   (n,c,1,1), which is broadcast over a. */
 JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);
 JEM_API jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float term);
 JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
-/* exp of x held to [-87, 88]; where it is held, the gradient is y all the same. log of x from
-   1.2e-38 to 3.4e38: of any other (0, say, or below) it gives some number, which means nothing. */
+/* jem_exp clamps x to [-87, 88]; its gradient is y even where x is clamped. jem_log is defined for
+   x from 1.2e-38 to 3.4e38; for other x (0 or less, for example) the result is meaningless. */
 JEM_API jem_tensor *jem_exp(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
-/* lo <= y <= hi; no gradient where x lies outside. */
+/* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
 JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
-/* Zeroes each number with probability p and divides the others by 1 - p. Advances rng. */
+/* Zeroes each element with probability p and divides the others by 1 - p. Advances rng. */
 JEM_API jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng);
 
-/* Mean over k x k windows, without padding. stride 0 means k. */
+/* Computes the mean of k x k windows, without padding. stride 0 means k. */
 JEM_API jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
 JEM_API jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), mean over h,w */
-/* The largest of each window, k <= 15; the gradient goes to the first that is. */
+/* Computes the maximum of each window, k <= 15; its first occurrence receives the gradient. */
 JEM_API jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
 JEM_API jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k);  /* each pixel k x k times */
 JEM_API jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x);      /* (n,c*h*w,1,1), as PyTorch */
-/* Channels first .. first+count-1. */
+/* Copies channels first .. first+count-1. */
 JEM_API jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count);
 JEM_API jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);    /* of channels */
 JEM_API jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x);       /* x; no gradient passes */
 
-/* One number per image, except jem_log_softmax. */
+/* Reductions to one number per image, except jem_log_softmax. */
 JEM_API jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x);    /* over c; x (n,c,1,1) */
 JEM_API jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), the same shape */
 JEM_API jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels);    /* x[i][y[i]] */
 JEM_API jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x);    /* over c, h, w */
-/* One number, over everything (n too); sums in double, always in the same order. */
+/* Reductions of all elements (over n too) to one number; sum in double, in a fixed order. */
 JEM_API jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x);
 
@@ -437,14 +447,14 @@ typedef enum jem_norm {
 JEM_API jem_tensor *jem_instance_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma,
                                       jem_param *beta);
 JEM_API jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta);
-/* training: normalises with the batch's statistics; jem_backward moves the running ones towards
-   them by a fraction `momentum` (variance with n-1, as in PyTorch; one number per channel leaves
-   it). Otherwise: with the running ones. */
+/* Normalises with batch statistics if training = 1; jem_backward then moves the running statistics
+   towards them by a fraction `momentum` (variance with n-1, as in PyTorch; a batch of one number
+   per channel leaves the variance unchanged). Otherwise normalises with the running statistics. */
 JEM_API jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
                                    jem_param *running_mean, jem_param *running_var, float momentum,
                                    int training);
-/* loc, scale (1,c,1,1); initialized (1): while it is 0, a training pass sets loc and scale so that
-   the output has mean 0 and std 1 per channel. */
+/* Computes scale*(x + loc); loc, scale (1,c,1,1). While initialized (1) is 0, a training pass sets
+   loc and scale so that the output has mean 0 and std 1 per channel. */
 JEM_API jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param *scale,
                                  jem_param *initialized, int training);
 
@@ -618,15 +628,15 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
 
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
 
-/* x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
-   Clamped gradients are the proximal SGLD of Yang & Ji (2021). With decay_b > 0 step t is
-   (1 + t/b)^-gamma times as large, its noise the root of that, and the walk's bias dies out for
-   gamma in (1/2,1] (Welling & Teh 2011). With hot > 0 noise is multiplied by sqrt(T), at
-   temperatures T that fall from hot to cold by the same factor at every step (Kirkpatrick & others
-   1983). */
+/* Langevin walk: x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
+   Clamping gradients gives the proximal SGLD of Yang & Ji (2021). With decay_b > 0, the size of
+   step t is multiplied by s = (1 + t/b)^-gamma and its noise by sqrt(s); the bias of the walk then
+   vanishes for gamma in (1/2,1] (Welling & Teh 2011). With hot > 0, noise is multiplied by sqrt(T),
+   where the temperature T falls from hot to cold by the same factor at every step (Kirkpatrick &
+   others 1983). */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
-    float step_size, noise_std;                    /* 1, .01: the paper's */
+    float step_size, noise_std;                    /* 1, .01, as in the JEM paper */
     float clamp_grad;                              /* 0: off; else limits gradients to +- this */
     float clamp_lo, clamp_hi;                      /* lo < hi: limits x to this range; 0, 0 */
     float decay_b, decay_gamma;                    /* 0: off */
@@ -636,135 +646,145 @@ typedef struct jem_sgld_desc {
     void *watch_user;
 } jem_sgld_desc;
 JEM_API jem_sgld_desc jem_sgld_desc_default(void);
-/* The unadjusted Langevin algorithm with step a: step_size a/2, noise_std sqrt(a). */
+/* Returns the unadjusted Langevin algorithm with step a: step_size a/2, noise_std sqrt(a). */
 JEM_API jem_sgld_desc jem_langevin_desc(float a, int steps);
-/* Walks the leaf x in place. Advances rng; if it is NULL, there is no noise. */
+/* Walks the leaf x in place. Advances rng; with rng NULL it adds no noise. */
 JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                             const jem_sgld_desc *desc, jem_rng *rng);
 
-/* Walks as jem_sgld does (not with hot or decay_b; where watch stops, the last step follows all the
-   same), and returns what contrastive divergence leaves out, that samples depend on the parameters
-   (Du, Li, Tenenbaum & Mordatch 2021): one number for jem_backward,
+/* Walks as jem_sgld does, and returns the term that contrastive divergence omits, which accounts
+   for the samples' dependence on the parameters (Du, Li, Tenenbaum & Mordatch 2021): one number for
+   jem_backward,
 
        L_KL = mean E(x; held) - entropy H(x),      x = x' + step_size d log p(x')/dx' + noise
 
-   whose gradient flows through the last step. H, the entropy of samples of d pixels, is d mean
-   log(distance to the nearest other) and a constant (Kozachenko & Leonenko 1987). entropy:
-   1 as in the paper, 0 to leave H out. */
+   whose gradient flows through the last step only; `held` parameters receive no gradient. H, the
+   entropy of samples of d pixels, is d mean log(distance to the nearest other sample) plus a
+   constant (Kozachenko & Leonenko 1987). entropy: 1 as in the paper, 0 to omit H. hot and decay_b
+   are not supported; if watch stops the walk, the last step is still taken. */
 JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *desc, float entropy, jem_rng *rng);
 
-/* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1), for a density that has learned
-   its score over a range of noise. The slope g of log p tells how much noise an image of d pixels
-   has, sigma = sqrt(d)/||g||, and x + sigma^2 g is the image without it. A step goes a share of the
-   way, and puts some noise back:
+/* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1), for a density trained by score
+   matching over a range of noise levels. The gradient g of log p estimates the noise in an image of
+   d pixels, sigma = sqrt(d)/||g||, and x + sigma^2 g estimates the clean image. Each step covers a
+   fraction of that distance, and adds some noise again:
 
        x <- x + step sigma^2 g + gamma N(0,I),
        gamma^2 = ((1 - beta step)^2 - (1 - step)^2) sigma^2
 
-   From noise it makes a sample; from an image with noise, the clean image: one step of size 1
-   without rng is the least-squares denoiser (Miyasawa 1961). */
+   Starting from noise it produces a sample; starting from a noisy image, the clean image. One step
+   of size 1 without rng is the least-squares denoiser (Miyasawa 1961). */
 typedef struct jem_denoise_desc {
     int steps;                                     /* 300 */
-    float step;                                    /* .05: share of the noise that a step removes */
-    float beta;                                    /* .3: 1 puts no noise back, near 0 almost all */
-    float sigma_max;                               /* 2: no more noise than that is believed in */
+    float step;                                    /* .05: fraction of the noise removed per step */
+    float beta;                                    /* .3: 1 adds no noise, near 0 almost all */
+    float sigma_max;                               /* 2: upper limit of the estimated sigma */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
     void *watch_user;
 } jem_denoise_desc;
 JEM_API jem_denoise_desc jem_denoise_desc_default(void);
-/* What takes off a walk's last noise, of at most sigma: one step of .8, to be taken without rng. A
-   whole step leaves more grain behind. */
+/* Returns the desc that removes the remaining noise of a walk, at most sigma: one step of .8, to be
+   taken without rng. A full step leaves more grain. */
 JEM_API jem_denoise_desc jem_clean_desc(float sigma);
-/* Walks the leaf x, in place: N(mean, sigma_max^2) to begin a sample. rng NULL: without noise. */
+/* Walks the leaf x in place. To draw a sample, fill x with N(mean, sigma_max^2) first. With rng
+   NULL it adds no noise. */
 JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                                const jem_denoise_desc *desc, jem_rng *rng);
 
-/* A sample made from nothing: N(mean, denoise.sigma_max^2), denoised, then walked as chains are in
-   training, which puts right what the first part got wrong, then freed of the last noise, at most
-   `clean`: twice the least that the density was learned at. x is a leaf; what it holds does not
-   matter. A watch stops the part that it watches. jem_net_fresh says what suits a network. */
+/* Sampling from scratch, in three phases after N(mean, denoise.sigma_max^2): denoising; a walk like
+   that of the chains in training, which corrects the first phase; removal of the remaining noise,
+   at most `clean`. Each watch can stop only its own phase. jem_net_fresh returns the desc for a
+   network. */
 typedef struct jem_fresh_desc {
-    float lo, hi;                                  /* lo < hi: begins as U(lo,hi) instead: 0, 0 */
-    float mean;                                    /* of the data's pixels: 0. See jem_net.mean */
+    float lo, hi;                                  /* lo < hi: starts from U(lo,hi) instead: 0, 0 */
+    float mean;                                    /* mean pixel of the data: 0. See jem_net.mean */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
-    float clean;                                   /* .24; 0: noise stays */
+    float clean;                                   /* .24, twice the smallest noise level of score
+                                                      matching; 0: skips the third phase */
 } jem_fresh_desc;
 JEM_API jem_fresh_desc jem_fresh_desc_default(void);
+/* Replaces the leaf x by samples; its previous content is ignored. */
 JEM_API jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                              const jem_fresh_desc *desc, jem_rng *rng);
 
-/* A replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0,
-   the slots of class y begin at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
+/* Replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0, the
+   slots of class y start at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
 typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
     float *data;
-    int *visits;                                   /* walks since a chain began; -1: it has not */
-    float lo, hi;                                  /* chains begin as U(lo,hi): -1, 1 */
+    int *visits;                                   /* walks since the chain's start; -1: none */
+    float lo, hi;                                  /* chains start from U(lo,hi): -1, 1 */
 } jem_buffer;
-/* All chains start as U(-1,1); jem_buffer_restart: as U(lo,hi), now and from now on, which no
-   checkpoint keeps (so a trainer has restart_lo and restart_hi in its desc). */
+/* Creates a buffer whose chains all start from U(-1,1). jem_buffer_restart restarts all of them
+   from U(lo,hi), which also applies to later restarts; checkpoints do not store lo and hi (a
+   trainer takes them from restart_lo and restart_hi in its desc). */
 JEM_API jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int height,
                                       int width, int classes, jem_rng *rng);
 JEM_API void jem_buffer_free(jem_buffer *buffer);
 JEM_API jem_status jem_buffer_restart(jem_buffer *buffer, jem_rng *rng, float lo, float hi);
 /* Draws n chains (without labels: any; with labels: each from its class's slots) into x[n][c][h][w]
-   and their slots into slot[n]; a share `reinit` of them starts again from U(lo,hi). */
+   and their slots into slot[n]; a fraction `reinit` of them restarts from U(lo,hi). */
 JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, const int *labels,
                                    float reinit, float *x, int *slot);
-/* Puts them back after a walk; of several of one slot the last. */
+/* Stores chains after a walk; if a slot occurs more than once, the last chain is stored. */
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
 
-/* ---- exact samplers (tools/measures.h tells what their chains are worth) ---- */
+/* ---- exact samplers (tools/measures.h computes the effective sample size of chains) ---- */
 
-/* A Langevin step is only nearly right: the larger it is, the larger its bias. Where a proposal x'
-   is taken with probability min(1, ratio) and otherwise refused (Metropolis & others 1953; Hastings
-   1970), chains have p itself as their limit. All of these are one walk, of `leapfrog` steps before
+/* A Langevin step has a bias that grows with its size. If a proposal x' is accepted with
+   probability min(1, ratio) and otherwise rejected (Metropolis & others 1953; Hastings 1970), the
+   chains converge to p exactly. These samplers differ only in the count of `leapfrog` steps before
    each decision (Neal 2011, section 5):
-       0   x' = x + step N(0,I): random-walk Metropolis, which needs no gradient
+       0   random-walk Metropolis, which needs no gradient: x' = x + step N(0,I)
        1   MALA: the Langevin step of jem_langevin_desc(step^2, ..), made exact
-       L   Hamiltonian Monte Carlo: x' = where x slides to, from a push N(0,I), in time L step */
+       L   Hamiltonian Monte Carlo: x' follows Hamilton's equations from x, with momentum N(0,I),
+           for the time L step */
 typedef struct jem_mcmc_desc {
-    int steps;                                     /* 1000 proposals */
+    int steps;                                     /* proposals: 1000 */
     float step;                                    /* .1 */
     int leapfrog;                                  /* 1 */
     int temperatures;                              /* 1; more: replica exchange, see below */
-    float hottest;                                 /* 10 */
+    float hottest;                                 /* highest temperature: 10 */
     float *swapped;                                /* NULL, or [temperatures - 1]: see below */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
     void *watch_user;
 } jem_mcmc_desc;
 JEM_API jem_mcmc_desc jem_mcmc_desc_default(void);
-/* Each image of the leaf x is a chain of its own. accepted (may be NULL): [n], the share of its
-   proposals that a chain took. In many dimensions the best step takes .23 of them with leapfrog 0,
-   .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013). If logp fails, x may
-   be left as a proposal. */
+/* Walks each image of the leaf x, in place, as a separate chain. accepted[n] (may be NULL) receives
+   each chain's acceptance rate. In many dimensions, the best step has an acceptance rate of .23
+   with leapfrog 0, .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013). If
+   logp fails, x may hold a proposal. */
 JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                             const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
-/* Replica exchange, for modes that no chain walks between (Swendsen & Wang 1986; Geyer 1991): image
-   i is walked at temperature T = hottest^(k/(temperatures - 1)), k = i % temperatures, on p^(1/T),
-   with sqrt(T) times the step. After each proposal neighbours exchange places with probability
-   min(1, (p(x')/p(x))^(1/T - 1/T')), even and odd pairs in turn; .swapped is how often. The chains
-   with k = 0 have p as their limit; the hottest should cross freely, and each .swapped be above .2.
-   Annealed SGLD (jem_sgld_desc.hot) is cheaper, and not exact. */
+/* Replica exchange, for modes that single chains do not connect (Swendsen & Wang 1986; Geyer 1991):
+   image i is walked at temperature T = hottest^(k/(temperatures - 1)), k = i % temperatures, on
+   p^(1/T), with sqrt(T) times the step. After each proposal, neighbours swap with probability
+   min(1, (p(x')/p(x))^(1/T - 1/T')), alternating between even and odd pairs; .swapped receives
+   their swap rates. Chains with k = 0 converge to p. The hottest chains should move freely between
+   modes, and each swap rate should exceed .2. Annealed SGLD (jem_sgld_desc.hot) is cheaper, but not
+   exact. */
 
-/* Annealed importance sampling (Neal 2001): the Z of p(x) = exp(logp(x))/Z. Chains go from q =
-   N(mean, std^2 I) to p through q^(1-b) p^b, and are weighed; the mean weight is Z, whatever the
-   number of levels: more make it less noisy. */
+/* Annealed importance sampling (Neal 2001): estimates Z in p(x) = exp(logp(x))/Z. Weighted chains
+   move from q = N(mean, std^2 I) to p through q^(1-b) p^b. The expected weight is Z for any number
+   of levels; more levels reduce the noise of the estimate. */
 typedef struct jem_ais_desc {
     int levels;                                    /* 500 */
-    float mean, std;                               /* 0, 1: q, which should cover p */
+    float mean, std;                               /* of q, which should cover p: 0, 1 */
     jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 steps of .1 */
 } jem_ais_desc;
 typedef struct jem_ais_result {
-    double log_z, error;                           /* one standard deviation of log_z; of a single
-                                                      chain it is not known: HUGE_VAL */
-    double chains;                                 /* so many count; below 10: take more levels */
+    double log_z;
+    double error;                                  /* standard deviation of log_z; HUGE_VAL for a
+                                                      single chain, where it is unknown */
+    double chains;                                 /* effective sample size; if it is below 10, use
+                                                      more levels */
 } jem_ais_result;
 JEM_API jem_ais_desc jem_ais_desc_default(void);
-/* x is a leaf; what it holds does not matter. Then it holds the chains' ends. */
+/* Estimates log Z with one chain per image of the leaf x. Ignores the content of x, and replaces it
+   by the final states of the chains. */
 JEM_API jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                            const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result);
 
