@@ -9769,7 +9769,7 @@ JEM__COMPILE_END
                  out-of-distribution scores, attacks, imputation. max_pool, upsample, concat,
                  detach, sigmoid, softplus, clamp. WebAssembly's simd128. The full loss of
                  contrastive divergence, sharpness-aware steps, a hook for chains. Files are written
-                 under names of their own; descs survive to the bit. Several machines (jem_sum_fn).
+                 under names of their own; descs survive bit for bit. Several machines (jem_sum_fn).
                  Mended: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends;
                  NaN gradients of log behind gather or dropout; training by score matching alone.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author

@@ -1,6 +1,8 @@
 /* The order of jem.h, read from its text: every function of the API is implemented in the room that
    declares it; each room uses only the rooms above it (the engine's interface stands in >>platform);
-   no line is too long; a function that is long, or has many parameters, says why. */
+   no line is too long; a function that is long, or has many parameters, says why. In rooms that have
+   been rewritten into plain C and plain English no comma joins two statements, no ternary contains
+   another, and few are left; the table `unfinished` says how far the other rooms are from that. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -256,6 +258,228 @@ static void test_functions(void) {
     CHECK(functions > 400, "%d functions were found", functions);
 }
 
+/* ---- plain C --------------------------------------------------------------------------------- */
+
+enum { MOST_TERNARIES = 4 };                       /* per 100 lines of code */
+
+/* Counts of a room's implementation. */
+typedef struct style { int lines, code_lines, joined, nested, ternaries; } style;
+static style styles[ROOMS];
+
+/* Ceilings of rooms that have not been rewritten yet. A row may only shrink, until it is deleted:
+   a room without a row has no joined statements, no nested ternaries, and few ternaries. */
+static const struct unfinished { const char *room; int joined, nested, ternaries; } unfinished[] = {
+    { "platform", 7, 4, 20 },
+    { "rng", 0, 0, 1 },
+    { "memory", 5, 0, 1 },
+    { "tape", 30, 0, 18 },
+    { "plan", 18, 0, 43 },
+    { "ops", 29, 5, 80 },
+    { "nets", 35, 3, 47 },
+    { "losses", 6, 2, 29 },
+    { "samplers", 55, 0, 30 },
+    { "optim", 10, 0, 8 },
+    { "train", 41, 0, 41 },
+    { "eval", 48, 7, 67 },
+    { "io", 24, 4, 42 },
+    { "checkpoint", 3, 3, 18 },
+    { "engine", 71, 8, 138 },
+    { NULL, 0, 0, 0 }
+};
+
+/* Characters that open a scope: '(' and '[', '{' of a block, 'i' of an initialiser or enum, and '?',
+   which lasts until a comma or a closing bracket of the scope around it. */
+typedef struct parser {
+    char scope[64];
+    int depth;
+    int fresh;                                     /* the next word begins a statement */
+    int expression;                                /* the statement is no declaration */
+    int is_enum;
+    char before;                                   /* the last character that is not a space */
+    int header;                                    /* depth of the header of if, for, while; -1 */
+} parser;
+
+static void close_ternaries(parser *p) {
+    while (p->depth && p->scope[p->depth - 1] == '?') p->depth--;
+}
+static void open_scope(parser *p, char c) {
+    if (p->depth < (int)sizeof p->scope) p->scope[p->depth++] = c;
+}
+static int is_word(const char *at, const char *w) {
+    return word_length(at) == (int)strlen(w) && !strncmp(at, w, strlen(w));
+}
+
+/* Recognises the beginning of an expression statement: neither a keyword nor `type name`. */
+static void begin_statement(parser *p, const char *at) {
+    static const char *const headers[] = { "if", "for", "while", "switch" };
+    p->fresh = 0;
+    p->is_enum = is_word(at, "enum") || !strncmp(at, "typedef enum", 12);
+    p->expression = 1;
+    for (int k = 0; k < 4; k++) {
+        if (is_word(at, headers[k])) p->header = p->depth;
+    }
+    if (is_word(at, "else") || is_word(at, "do")) p->fresh = 1;
+    if (!word(*at) || is_word(at, "return")) return;
+    at += word_length(at);
+    const char *next = at;
+    while (*next == ' ' || *next == '*') next++;
+    p->expression = next == at || !word(*next);
+}
+
+static void read_character(parser *p, style *count, const char *at) {
+    const char c = *at;
+    if (c == '?') {
+        count->ternaries++;
+        for (int d = p->depth; d-- > 0 && p->scope[d] != '{';) {
+            if (p->scope[d] == '?') {
+                count->nested++;
+                break;
+            }
+        }
+        open_scope(p, '?');
+    } else if (c == '(' || c == '[') {
+        open_scope(p, c);
+    } else if (c == '{') {
+        const int list = p->is_enum || strchr("=,(", p->before) != NULL ||
+                         (p->depth && p->scope[p->depth - 1] == 'i');
+        open_scope(p, list ? 'i' : '{');
+        p->fresh = !list;
+        p->is_enum = 0;
+    } else if (c == ')' || c == ']' || c == '}') {
+        close_ternaries(p);
+        const char closed = p->depth ? p->scope[--p->depth] : 0;
+        if (c == '}' && closed == '{') p->fresh = 1;
+        if (c == ')' && p->header == p->depth) {
+            p->fresh = 1;
+            p->header = -1;
+        }
+    } else if (c == ';') {
+        close_ternaries(p);
+        if (!p->depth || p->scope[p->depth - 1] == '{') p->fresh = 1;
+    } else if (c == ',') {
+        close_ternaries(p);
+        const int in_block = p->depth && p->scope[p->depth - 1] == '{';
+        count->joined += in_block && p->expression;
+    } else if (c == ':' && p->depth && p->scope[p->depth - 1] == '{') {
+        p->fresh = 1;                              /* after a label */
+    }
+    if (c != ' ') p->before = c;
+}
+
+static style style_of(int from, int to) {
+    style count = { 0, 0, 0, 0, 0 };
+    parser p;
+    memset(&p, 0, sizeof p);
+    p.fresh = 1;
+    p.header = -1;
+    p.before = ';';
+    count.lines = to - from;
+    for (int i = from; i < to; i++) {
+        const char *s = code_line[i];
+        if (strspn(s, " ") == strlen(s)) continue;
+        count.code_lines++;
+        if (*s == '#' || (i > from && is_row(i - 1))) {          /* of macros, only the ternaries count */
+            for (; *s; s++) count.ternaries += *s == '?';
+            continue;
+        }
+        if (isalpha((unsigned char)*s)) {          /* at column 0 there is no open scope */
+            p.depth = 0;
+            p.fresh = 1;
+        }
+        for (; *s; s++) {
+            const int within_word = s > code_line[i] && word(*s) && word(s[-1]);
+            const int begins = !within_word && !strchr(" {};", *s);
+            if (p.fresh && begins) begin_statement(&p, s);
+            read_character(&p, &count, s);
+        }
+    }
+    return count;
+}
+
+/* Returns the ceilings of a room; those of a finished one if it is not in the table. */
+static struct unfinished ceiling_of(int k) {
+    struct unfinished most = { rooms[k].name, 0, 0, 0 };
+    most.ternaries = styles[k].code_lines * MOST_TERNARIES / 100;
+    for (int u = 0; unfinished[u].room; u++) {
+        if (!strcmp(unfinished[u].room, rooms[k].name)) most = unfinished[u];
+    }
+    return most;
+}
+
+static void test_style(void) {
+    printf("plain C: joined statements, nested ternaries, ternaries (and how many are allowed)\n");
+    for (int k = 0; k < n_rooms; k++) {
+        const int end = k + 1 < n_rooms ? rooms[k + 1].body : lines;
+        const style s = styles[k] = style_of(rooms[k].body, end);
+        const struct unfinished most = ceiling_of(k);
+        printf("    %-10s %5d lines %5d of code %4d (%d) %4d (%d) %4d (%d)\n", rooms[k].name,
+               s.lines, s.code_lines, s.joined, most.joined, s.nested, most.nested, s.ternaries,
+               most.ternaries);
+        CHECK(s.joined <= most.joined, "%s: %d joined statements", rooms[k].name, s.joined);
+        CHECK(s.nested <= most.nested, "%s: %d nested ternaries", rooms[k].name, s.nested);
+        CHECK(s.ternaries <= most.ternaries, "%s: %d ternaries", rooms[k].name, s.ternaries);
+    }
+}
+
+/* ---- plain English --------------------------------------------------------------------------- */
+
+/* Returns 1 if `phrase`, in lower case, is in the line as words of their own. */
+static int says(const char *s, const char *phrase) {
+    const size_t n = strlen(phrase);
+    for (const char *at = s; *at; at++) {
+        size_t same = 0;
+        while (same < n && tolower((unsigned char)at[same]) == phrase[same]) same++;
+        if (same == n && !word(at[n]) && (at == s || !word(at[-1]))) return 1;
+    }
+    return 0;
+}
+
+/* Habits of translated English. Rooms that have been rewritten have none of them. */
+static void test_phrases(void) {
+    static const char *const phrases[] = {
+        "nobody", "somebody", "anew", "beside", "so many", "so much", "may be told", "cannot be told",
+        "can be told", "be told apart", "what makes no sense", "stands in", "stand in", "lies in",
+        "lies behind", "goes on through", "to the bit", "some hundreds", "is no regular",
+        "order of bytes", "not well", "numbers of an image", "last word", "meets nobody",
+        "puts right", "who is", "who reads", "who writes", "it wants", "wants a", "wanted of",
+        "makes what it likes", "of one's own", "of our own", "nor does", "is none", "which is none",
+        "as it likes", "what is going on"
+    };
+    const int n_phrases = (int)(sizeof phrases / sizeof *phrases);
+    printf("plain English: %d phrases are not in the rooms that have been rewritten\n", n_phrases);
+    for (int i = stop_line; i < lines; i++) {
+        const int k = room_of(i);
+        int done = k >= 0;
+        for (int u = 0; done && unfinished[u].room; u++) {
+            if (!strcmp(unfinished[u].room, rooms[k].name)) done = 0;
+        }
+        const char *found = NULL;
+        for (int p = 0; done && p < n_phrases; p++) {
+            if (says(line[i], phrases[p])) found = phrases[p];
+        }
+        CHECK(!found, "line %d, in %s: '%s'", i + 1, rooms[k].name, found);
+    }
+}
+
+/* Lets the parser count what it must find, and pass over what it must not. */
+static void test_parser(void) {
+    static char one[] = "void f(int a, int b) {", two[] = "    int x = 1, y = 2;";
+    static char three[] = "    for (x = 0, y = 0; x < 3; x++, y++) g(x, y);";
+    static char four[] = "    if (a) x = 1, y = a ? b ? 1 : 2 : 3;";
+    static char five[] = "    else *p = 1, q(2, a ? 1 : 2);", six[] = "    int z[] = { 1, 2 }, w = 3;";
+    static char seven[] = "    return f(1), 2;", eight[] = "    g(a ? 1 : 2, b ? 3 : 4);";
+    static char nine[] = "    case A: x++, y--;", ten[] = "}";
+    char *text_of[] = { one, two, three, four, five, six, seven, eight, nine, ten };
+    char **const kept = code_line;
+    code_line = text_of;
+    const style s = style_of(0, 10);
+    code_line = kept;
+    printf("the counts themselves\n");
+    CHECK(s.joined == 4, "%d joined statements, not 4", s.joined);
+    CHECK(s.nested == 1, "%d nested ternaries, not 1", s.nested);
+    CHECK(s.ternaries == 5, "%d ternaries, not 5", s.ternaries);
+}
+
 int main(void) {
     int same;
     text = read_all("jem.h"), code = text ? read_all("jem.h") : NULL;
@@ -269,6 +493,7 @@ int main(void) {
     CHECK(line && code_line && names && same == lines, "%d lines, %d of code", lines, same);
     find_rooms(), find_names();
     test_marks(), test_places(), test_uses(), test_functions();
+    test_parser(), test_style(), test_phrases();
     free(text), free(code), free(line), free(code_line), free(names);
     return test_report();
 }
