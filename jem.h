@@ -202,7 +202,8 @@ typedef struct jem_ctx_desc {
     void *(*allocate)(void *user, size_t bytes);   /* set both or neither */
     void (*release)(void *user, void *memory);
     void (*log)(void *user, const char *message);  /* receives each error that is kept, and a note
-                                                      if JEM_BF16 is not available; default: none */
+                                                      if JEM_BF16 is not available or tensors of a
+                                                      file cannot be read; default: none */
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
@@ -1049,7 +1050,9 @@ typedef struct jem_entry {
 } jem_entry;
 typedef struct jem_archive jem_archive;
 JEM_API jem_archive *jem_archive_create(jem_ctx *ctx);
-/* Copies everything it needs; `bytes` may be freed. Damaged input: NULL and an error. */
+/* Copies everything it needs; `bytes` may be freed. Damaged input: NULL and an error. Of the
+   format's dtypes F32, I32, I64 and U8 are kept, F64, F16 and BF16 become JEM_F32, BOOL JEM_U8.
+   Tensors of any other dtype are skipped, with a note to the context's log. */
 JEM_API jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size);
 JEM_API void jem_archive_free(jem_archive *a);
 JEM_API int jem_archive_count(const jem_archive *a);
@@ -6781,11 +6784,12 @@ static const jem__dtype jem__dtypes[] = {
     { "F64", 8, JEM_F32 }, { "F16", 2, JEM_F32 }, { "BF16", 2, JEM_F32 }, { "BOOL", 1, JEM_U8 }
 };
 enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__BOOL, JEM__DTYPES };
+#define JEM__READABLE "F32, F64, F16, BF16, I64, I32, U8, BOOL can"
 
 typedef struct jem__entry {
     jem_entry e;
     void *owned;                                   /* e.data, if it came from a file */
-    int dtype;                                     /* in the file: index into jem__dtypes */
+    int dtype;                                     /* in the file: index into jem__dtypes, or -1 */
     size_t begin, end;                             /* in the file: data_offsets */
 } jem__entry;
 
@@ -6794,6 +6798,8 @@ struct jem_archive {
     const char *where;                             /* for messages: the path */
     jem__entry **entries;                          /* pointers, so that a jem_entry * stays good */
     int count, capacity;
+    jem__entry **skipped;                          /* of a dtype that cannot be read; no data */
+    int skips;
     jem__meta *meta;
 };
 
@@ -6805,7 +6811,9 @@ void jem_archive_free(jem_archive *a) {
         jem__free(a->ctx, a->entries[i]->owned);
         jem__free(a->ctx, a->entries[i]);
     }
+    for (int i = 0; i < a->skips; i++) jem__free(a->ctx, a->skipped[i]);
     jem__meta_free(a->ctx, a->meta);
+    jem__free(a->ctx, a->skipped);
     jem__free(a->ctx, a->entries);
     jem__free(a->ctx, a);
 }
@@ -6855,7 +6863,7 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     memcpy(entry + 1, name, length);
     entry->dtype = dtype;
     entry->e.name = (const char *)(entry + 1);
-    entry->e.dtype = jem__dtypes[dtype].as;
+    entry->e.dtype = dtype < 0 ? JEM_U8 : jem__dtypes[dtype].as;
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
     entry->e.bytes = (size_t)jem__elements(ndim, shape) * jem__dtypes[entry->e.dtype].size;
@@ -7071,27 +7079,27 @@ static void jem__json_metadata(jem__json *j) {
 }
 
 static void jem__json_tensor(jem__json *j) {
-    int dtype = -1, ndim = -1, n_offsets = -1;
+    int dtype = -1, named = 0, ndim = -1, n_offsets = -1;
     int64_t shape[8], offsets[2];
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
         const char *key = jem__json_string(j, 1);
         if (!strcmp(key, "shape") && ndim < 0) ndim = jem__json_integers(j, shape, 8);
         else if (!strcmp(key, "data_offsets") && n_offsets < 0)
             n_offsets = jem__json_integers(j, offsets, 2);
-        else if (!strcmp(key, "dtype") && dtype < 0) {
+        else if (!strcmp(key, "dtype") && !named) {
             const char *name = jem__json_string(j, 0);
+            named = *name != 0;
             for (dtype = JEM__DTYPES - 1; dtype >= 0; dtype--)
                 if (!strcmp(jem__dtypes[dtype].name, name)) break;
-            if (dtype < 0) jem__json_fail(j, "dtype cannot be read (F32, F64, F16, BF16, I64, I32, "
-                                          "U8, BOOL can): ", name);
         } else jem__json_fail(j, "unknown or repeated key ", key);
     }
     ptrdiff_t n = 0;
     const char *wrong = NULL;
-    if (dtype < 0 || ndim < 0 || n_offsets != 2)
+    if (!named || ndim < 0 || n_offsets != 2)
         wrong = "dtype, shape and two data_offsets are needed";
     else if ((n = jem__elements(ndim, shape)) < 0) wrong = "the shape is too large";
-    else if (offsets[1] - offsets[0] != n * (ptrdiff_t)jem__dtypes[dtype].size)
+    else if (dtype < 0 ? offsets[1] < offsets[0]
+                       : offsets[1] - offsets[0] != n * (ptrdiff_t)jem__dtypes[dtype].size)
         wrong = "data_offsets do not agree with dtype and shape";
     else if ((uint64_t)offsets[1] > j->room) wrong = "its data lies beyond the file's end";
     jem__entry *entry = wrong ? NULL : jem__archive_append(j->a, j->name, dtype, ndim, shape);
@@ -7144,6 +7152,26 @@ static void jem__archive_check(const jem_archive *a, size_t size) {
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header tells of %.0f",
                   a->where, (double)size, (double)end);
     jem__free(a->ctx, order);
+}
+
+/* Moves the entries that cannot be read out of the list of those that can; says so. */
+static void jem__archive_skip(jem_archive *a) {
+    int kept = 0, skips = 0;
+    char note[256];
+    for (int i = 0; i < a->count; i++) skips += a->entries[i]->dtype < 0;
+    if (!skips) return;
+    a->skipped = (jem__entry **)jem__alloc(a->ctx, (size_t)skips * sizeof *a->skipped);
+    if (!a->skipped) return;
+    for (int i = 0; i < a->count; i++) {
+        jem__entry *entry = a->entries[i];
+        if (entry->dtype < 0) a->skipped[a->skips++] = entry;
+        else a->entries[kept++] = entry;
+    }
+    a->count = kept;
+    snprintf(note, sizeof note, "%.80s: skipped %d of %d tensors, as \"%.60s\", whose dtype cannot "
+             "be read", a->where, skips, kept + skips, a->skipped[0]->e.name);
+    jem__harmless(note);
+    if (a->ctx->desc.log) a->ctx->desc.log(a->ctx->desc.user, note);
 }
 
 /* From a binary16: +-fraction 2^(exponent - 25), exactly. */
@@ -7202,6 +7230,7 @@ static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t
     jem__json_header(&j);
     jem__free(a->ctx, j.begin);
     if (a->ctx->errors == errors) jem__archive_check(a, j.room);
+    if (a->ctx->errors == errors) jem__archive_skip(a);
     for (int i = 0; i < a->count && a->ctx->errors == errors; i++)
         jem__entry_take(a->ctx, a->entries[i], bytes + 8 + n);
 }
@@ -7385,7 +7414,14 @@ static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int nd
     const int flag = one && ndim <= 1 && e && e->ndim <= 1 &&
                      jem__elements(e->ndim, e->shape) == 1;
     const int same = e && e->ndim == ndim && !memcmp(e->shape, shape, (size_t)ndim * sizeof *shape);
-    if (!e)
+    int skipped = 0;
+    while (!e && skipped < v->in->skips && strcmp(v->in->skipped[skipped]->e.name, name))
+        skipped++;
+    if (!e && skipped < v->in->skips)
+        f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\", which the %s has, is of a "
+                              "dtype that cannot be read (" JEM__READABLE ")", f->where, name,
+                              f->kind);
+    else if (!e)
         f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
                               "file has %d tensors)", f->where, name, f->kind, v->in->count);
     else if (!flag && !(same && (one || e->dtype == dtype))) {

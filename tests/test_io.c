@@ -388,6 +388,45 @@ static void test_foreign(void) {
     close_ctx(ctx, &c, "foreign");
 }
 
+typedef struct noted { counter c; char note[256]; } noted;      /* a counter, as its first field */
+static void keep_note(void *user, const char *message) {
+    noted *n = (noted *)user;
+    snprintf(n->note, sizeof n->note, "%s", message);
+}
+
+/* Tensors of dtypes that cannot be read do not keep those beside them from being read. */
+static void test_skipped(void) {
+    jem_ctx_desc desc;
+    noted n;
+    memset(&desc, 0, sizeof desc);
+    memset(&n, 0, sizeof n);
+    desc.threads = 1, desc.user = &n, desc.log = keep_note;
+    desc.allocate = count_allocate, desc.release = count_release;
+    jem_ctx *ctx = jem_ctx_create(&desc);
+    jem_archive *a = parse_spelled(ctx, "{" ENTRY("q", "I8", "[3]", "[0,3]") ","
+                                   ENTRY("weight", "F8_\x1b[1m", "[2]", "[4,6]") ","
+                                   ENTRY("b", "U8", "[]", "[3,4]") "}", "\1\2\3\4\5\6", 6);
+    CHECK(!a && says(ctx, "control byte"), "no byte that commands a terminal");
+    jem_clear_error(ctx);
+    a = parse_spelled(ctx, "{" ENTRY("q", "I8", "[3]", "[0,3]") ","
+                      ENTRY("linear.weight", "F8_E4M3", "[2,2]", "[4,8]") ","
+                      ENTRY("b", "U8", "[]", "[3,4]") "}", "\1\2\3\4\5\6\7\10", 8);
+    const jem_entry *e = jem_archive_find(a, "b");
+    CHECK(a && jem_ok(ctx) && jem_archive_count(a) == 1, "%s", jem_error(ctx));
+    CHECK(e && e->bytes == 1 && *(const char *)e->data == 4 && jem_archive_at(a, 0) == e, "b");
+    CHECK(!jem_archive_find(a, "q") && !jem_archive_at(a, 1), "only what can be read");
+    CHECK(!strcmp(n.note, "archive: skipped 2 of 3 tensors, as \"q\", whose dtype cannot be read"),
+          "%s", n.note);
+    const int shape[2] = { 2, 2 };
+    jem_net *net = jem_net_create(ctx, NULL, NULL, 0, 1, 1, 1, 1, 1);
+    CHECK(jem_net_param(net, "linear.weight", 2, shape, 1), "%s", jem_error(ctx));
+    CHECK(jem_net_load(net, a) == JEM_BAD_FILE && says(ctx, "\"linear.weight\", which the network "
+          "has, is of a dtype that cannot be read (F32,"), "what is needed is not skipped");
+    jem_net_free(net);
+    jem_archive_free(a);
+    close_ctx(ctx, &n.c, "skipped");
+}
+
 #define ONE(dtype, shape, at) "{" ENTRY("w", dtype, shape, at) "}"
 #define TWO(a, b) "{" a "," b "}"
 
@@ -426,9 +465,10 @@ static void test_headers(void) {
         { "{\"__metadata__\":{\"a\":\"\"", 0, "expected }" },
         { "{\"__metadata__\":{\"a\":\"\",}}", 0, "expected \"" },
         { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "repeated key __metadata__" },
-        { ONE("I8", "[1]", "[0,1]"), 1, "\"w\": dtype cannot be read" },
-        { ONE("I8", "[1]", "[0,1]"), 1, "BOOL can): I8" },
-        { ONE("U16", "[1]", "[0,2]"), 2, "U16" },
+        { ONE("I8", "[1]", "[1,0]"), 1, "data_offsets do not agree" },
+        { ONE("I8", "[1]", "[0,2]"), 1, "beyond the file's end" },
+        { ONE("I8", "[1]", "[0,1]"), 2, "2 bytes of data, the header tells of 1" },
+        { ONE("I8", "[4611686018427387904]", "[0,1]"), 1, "the shape is too large" },
         { ONE("", "[1]", "[0,1]"), 1, "dtype" },
         { ONE("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "too many numbers" },
         { ONE("U8", "[1]", "[0,1,1]"), 1, "too many numbers" },
@@ -1689,6 +1729,7 @@ int main(void) {
     test_round_trip();
     test_by_hand();
     test_foreign();
+    test_skipped();
     test_headers();
     test_damage();
     test_arguments();
