@@ -6863,7 +6863,8 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     memcpy(entry + 1, name, length);
     entry->dtype = dtype;
     entry->e.name = (const char *)(entry + 1);
-    entry->e.dtype = dtype < 0 ? JEM_U8 : jem__dtypes[dtype].as;
+    entry->e.dtype = JEM_U8;
+    if (dtype >= 0) entry->e.dtype = jem__dtypes[dtype].as;
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
     entry->e.bytes = (size_t)jem__elements(ndim, shape) * jem__dtypes[entry->e.dtype].size;
@@ -7098,8 +7099,8 @@ static void jem__json_tensor(jem__json *j) {
     if (!named || ndim < 0 || n_offsets != 2)
         wrong = "dtype, shape and two data_offsets are needed";
     else if ((n = jem__elements(ndim, shape)) < 0) wrong = "the shape is too large";
-    else if (dtype < 0 ? offsets[1] < offsets[0]
-                       : offsets[1] - offsets[0] != n * (ptrdiff_t)jem__dtypes[dtype].size)
+    else if (offsets[1] < offsets[0] ||
+             (dtype >= 0 && offsets[1] - offsets[0] != n * (ptrdiff_t)jem__dtypes[dtype].size))
         wrong = "data_offsets do not agree with dtype and shape";
     else if ((uint64_t)offsets[1] > j->room) wrong = "its data lies beyond the file's end";
     jem__entry *entry = wrong ? NULL : jem__archive_append(j->a, j->name, dtype, ndim, shape);
