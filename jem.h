@@ -924,8 +924,8 @@ typedef struct jem_answer {
     int label;
     float probability;     /* p(label|x) */
     float log_density;     /* log p(x), up to a constant of the network */
-    float familiarity;     /* share of calibration images that are stranger (JEM_OOD_USUAL); -1:
-                              there were none */
+    float familiarity;     /* share of calibration images that are stranger, by JEM_OOD_SLOPES after
+                              jem_calibrate_slopes, else by JEM_OOD_USUAL; -1: not calibrated */
 } jem_answer;
 /* x[n][c][h][w]; one answer per image. */
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
@@ -934,6 +934,12 @@ JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer 
    calibrate again. (Files written before that was so hold the spread of log p(x): with them, a less
    likely image is a stranger one.) */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n);
+/* Calibrates as jem_calibrate does, and for JEM_OOD_SLOPES, too: each answer's familiarity then
+   costs `gradients` of log p(x). 0: it compares log p(x) and the logits; 1: also the slope at the
+   image; 2 and 3: also the slope at one and at two noise levels, for networks that have learned a
+   score (others: JEM_BAD_ARGUMENT). The p-value is honest from some 500 images on. The text
+   "jem.slopes" holds the result; jem_calibrate removes it. */
+JEM_API jem_status jem_calibrate_slopes(jem_net *net, const float *x, int n, int gradients);
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);  /* <0: error */
 
 JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);    /* f[n][classes] */
@@ -951,8 +957,11 @@ typedef enum jem_ood {
     JEM_OOD_MASS,          /* -||d log p(x)/dx||: approximate mass (Grathwohl et al. 2020) */
     JEM_OOD_RISE,          /* minus what log p(x) gains by a walk without noise */
     JEM_OOD_MOVE,          /* minus how far that walk goes */
-    JEM_OOD_USUAL          /* minus the Mahalanobis distance of (log p(x), mean logit) from those of
+    JEM_OOD_USUAL,         /* minus the Mahalanobis distance of (log p(x), mean logit) from those of
                               calibration images that get the same label */
+    JEM_OOD_SLOPES         /* the same of logits, log p(x) and slopes, in units of what is usual for
+                              the label; needs jem_calibrate_slopes (Mahmood, Oliva & Styner 2021;
+                              Lee et al. 2018) */
 } jem_ood;
 /* walk: of RISE and MOVE; NULL is 10 steps of 1, or of noise_lo^2 for a network that has learned
    its score. (tools/measures.h has AUROC and the like.) */
@@ -6081,6 +6090,7 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
 static const char *const jem__usual_key = "jem.usual";        /* see jem__usual */
+static const char *const jem__slopes_key = "jem.slopes";      /* see jem__slopes */
 static const char *const jem__temperature_key = "jem.temperature";
 
 /* The share of the calibration images with a lower score, between quantiles linearly. */
@@ -6212,22 +6222,283 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
     return ctx->status;
 }
 
+/* ---- familiarity from slopes ----------------------------------------------------------------- */
+/* What an image looks like to the network is a vector v:
+
+       the logits;  log p(x);  log(||g||^2/d), g = d log p(x)/dx, d pixels;
+       for each noise level sigma:  log(||sigma g + z||^2/d),  log(||sigma g||^2/d),  log p(x~),
+                                    x~ = x + sigma z,  g = d log p(x~)/dx~
+
+   The score that a density should have at noisy data is -z/sigma, so ||sigma g + z|| is the error
+   of its denoiser: small for images like those learned (multiscale score matching: Mahmood, Oliva &
+   Styner 2021). z is the same for every image, so an image always gets the same answer. Given the
+   predicted label y, v has mean m[y]; what is left has one covariance S for all labels, and
+
+       score = - sqrt((v - m[y])' S^-1 (v - m[y])) / scale[y]     (Lee et al. 2018)
+
+   scale[y] is the root mean square of that distance in the class: no class is strange as a whole.
+   Scores of calibration images come from fits without them (five folds), as new images' do; so the
+   share of them with a lower score is a p-value. */
+
+enum { JEM__FOLDS = 5, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3 };
+
+/* A calibration, in one array of floats: its text is their list. */
+typedef struct jem__slopes {
+    int gradients, dims, classes;
+    float *all;                                    /* gradients, then the arrays below */
+    float *q;                                      /* [JEM__QUANTILES] of the scores */
+    float *scale;                                  /* [classes] */
+    float *mean;                                   /* [classes][dims] */
+    float *spread;                                 /* [dims]: the unit in which v - m[y] counts */
+    float *root;                                   /* lower triangle of L, S = L L', by rows */
+} jem__slopes;
+
+/* Many classes: their mean logit and log odds take the place of the logits. */
+static int jem__slopes_dims(const jem_net *net, int gradients) {
+    const int logits = net->classes <= JEM__MOST_LOGITS ? net->classes : 2;
+    return logits + 1 + (gradients > 0) + 3 * (gradients > 1 ? gradients - 1 : 0);
+}
+static int jem__slopes_size(const jem_net *net, int gradients) {
+    const int dims = jem__slopes_dims(net, gradients);
+    return 1 + JEM__QUANTILES + net->classes * (1 + dims) + dims + dims * (dims + 1) / 2;
+}
+static jem__slopes jem__slopes_at(const jem_net *net, int gradients, float *all) {
+    jem__slopes s;
+    s.gradients = gradients;
+    s.dims = jem__slopes_dims(net, gradients);
+    s.classes = net->classes;
+    s.all = all;
+    s.q = all + 1;
+    s.scale = s.q + JEM__QUANTILES;
+    s.mean = s.scale + s.classes;
+    s.spread = s.mean + s.classes * s.dims;
+    s.root = s.spread + s.dims;
+    return s;
+}
+
+/* How many gradients a text's calibration takes; -1: it is no such text. */
+static int jem__slopes_gradients(const char *text) {
+    double v = -1;
+    if (!text || jem__scan_number(text, &v) == text) return -1;
+    return v == floor(v) && v >= 0 && v <= JEM__MOST_SLOPES ? (int)v : -1;
+}
+/* Reads a text into all[jem__slopes_size]; 0: the text is damaged, or of another network. */
+static int jem__slopes_in(const jem_net *net, const char *text, float *all, jem__slopes *s) {
+    const int gradients = jem__slopes_gradients(text);
+    if (gradients < 0 || (gradients > 1 && !(net->noise_lo > 0))) return 0;
+    const int n = jem__slopes_size(net, gradients);
+    if (jem__numbers_in(text, all, n) < n) return 0;
+    *s = jem__slopes_at(net, gradients, all);
+    int good = jem__rises(s->q, JEM__QUANTILES);
+    for (int c = 0; c < s->classes; c++) good &= s->scale[c] > 1e-6f;
+    for (int i = 0; i < s->dims; i++)
+        good &= s->spread[i] > 1e-7f && s->root[i * (i + 3) / 2] > 1e-4f;
+    return good;
+}
+/* Reads the network's own; its numbers are on the tape. */
+static int jem__slopes_read(const jem_net *net, jem__slopes *s) {
+    const char *text = jem_net_meta(net, jem__slopes_key);
+    const int gradients = jem__slopes_gradients(text);
+    if (gradients < 0) return 0;
+    float *all = jem__push_floats(net->ctx, jem__slopes_size(net, gradients));
+    return all && jem__slopes_in(net, text, all, s);
+}
+
+/* log of the mean square of scale * a + b; b may be NULL. What is 0 is as small as can be told. */
+static float jem__log_square(const float *a, float scale, const float *b, ptrdiff_t n) {
+    double sum = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double v = fma((double)scale, (double)a[i], b ? (double)b[i] : 0);
+        sum = fma(v, v, sum);
+    }
+    return (float)log(sum / (double)n + 1e-12);
+}
+
+/* Writes statistics of the slope at x + sigma z, for m images, to v[m][dims] from `at` on: one
+   without noise (sigma 0), otherwise three. */
+static jem_status jem__slopes_look(jem_net *net, const float *x, int m, float sigma, const float *z,
+                                   float *v, int dims, int at) {
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = jem__image(net);
+    const jem_mark mark = jem_begin(ctx);
+    float *noisy = jem__push_floats(ctx, m * size);
+    float *g = jem__push_floats(ctx, m * size);
+    float *p = jem__push_floats(ctx, m);
+    for (ptrdiff_t i = 0; noisy && i < m * size; i++)
+        noisy[i] = jem__fmaf(sigma, z[i % size], x[i]);
+    jem_tensor *t = noisy ? jem__images(net, noisy, m) : NULL;
+    jem_tensor *logp = jem_logp(ctx, t, net);
+    jem_keep(logp);
+    jem_grad(logp, t);
+    if (g && p && jem_read_grad(t, g) == JEM_OK && jem_read(logp, p) == JEM_OK) {
+        for (int i = 0; i < m; i++) {
+            const float *slope = g + i * size;
+            float *to = v + i * dims + at;
+            if (sigma == 0) {
+                to[0] = jem__log_square(slope, 1, NULL, size);
+                continue;
+            }
+            to[0] = jem__log_square(slope, sigma, z, size);
+            to[1] = jem__log_square(slope, sigma, NULL, size);
+            to[2] = p[i];
+        }
+    }
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
+/* The vectors v[n][dims] of n images, and what their logits say. */
+static jem_status jem__slopes_see(jem_net *net, const char *what, const float *x, int n,
+                                  int gradients, jem__seen *seen, float *v) {
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = jem__image(net);
+    const int k = net->classes;
+    const int dims = jem__slopes_dims(net, gradients);
+    const float times[JEM__MOST_SLOPES] = { 0, gradients == 2 ? 2.0f : 1, 4 };  /* noise_lo */
+    const jem_rng seed = jem_rng_seed(39);
+    const jem_mark mark = jem_begin(ctx);
+    float *z = jem__push_floats(ctx, size);
+    float *f = jem__push_floats(ctx, (ptrdiff_t)JEM__EVAL_BATCH * k);
+    for (int i = 0; z && f && i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
+        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        float *to = v + (ptrdiff_t)i * dims;
+        if (jem__see(net, what, x + i * size, m, f, seen + i) != JEM_OK) break;
+        int at = 0;
+        for (int j = 0; j < m; j++) {
+            float *row = to + (ptrdiff_t)j * dims;
+            if (k <= JEM__MOST_LOGITS) {
+                memcpy(row, f + (ptrdiff_t)j * k, (size_t)k * sizeof *row);
+                at = k;
+            } else {
+                row[0] = seen[i + j].mean;
+                row[1] = seen[i + j].odds;
+                at = 2;
+            }
+            row[at] = seen[i + j].logp;
+        }
+        at++;
+        for (int level = 0; level < gradients && ctx->status == JEM_OK; level++) {
+            jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
+            jem_fill_normal(ctx, &rng, z, size, 0, 1);
+            jem__slopes_look(net, x + i * size, m, times[level] * net->noise_lo, z, to, dims, at);
+            at += level ? 3 : 1;
+        }
+        if (ctx->status == JEM_OK && !jem__all_finite(to, m * dims))
+            jem__fail(ctx, JEM_DIVERGED, "%s: slopes are not finite", what);
+    }
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
+/* Minus the distance of v from the mean of label y, before it is divided by scale[y]. w[dims]. */
+static float jem__slopes_far(const jem__slopes *s, const float *v, int y, double *w) {
+    const float *mean = s->mean + (ptrdiff_t)y * s->dims;
+    const float *row = s->root;
+    double square = 0;
+    for (int i = 0; i < s->dims; i++) {            /* L w = (v - m) / spread */
+        double sum = ((double)v[i] - (double)mean[i]) / (double)s->spread[i];
+        for (int j = 0; j < i; j++) sum = fma(-(double)row[j], w[j], sum);
+        w[i] = sum / (double)row[i];
+        square = fma(w[i], w[i], square);
+        row += i + 1;
+    }
+    return -(float)sqrt(square);
+}
+static float jem__slopes_score(const jem__slopes *s, const float *v, int y, double *w) {
+    return jem__slopes_far(s, v, y, w) / s->scale[y];
+}
+
+/* The share of calibration images with a lower score. Quantile k is that of (k/64)^2, for many are
+   needed where few images are; between them the root is linear. */
+static float jem__slopes_share(const jem__slopes *s, float score) {
+    const float root = jem__familiarity(s->q, JEM__QUANTILES, score);
+    return root * root;
+}
+
+/* Fits mean, spread and root to images whose number modulo JEM__FOLDS is not `without`. The mean of
+   a label with few images is drawn towards that of all, as if four images of that were its own.
+   work: two numbers per dimension, and a triangle of them. */
+static void jem__slopes_fit(jem__slopes *s, const float *v, const jem__seen *seen, int n,
+                            int without, double *work) {
+    const int dims = s->dims;
+    double *mean = work, *sum = work + dims, *cov = work + 2 * dims;
+    int count = 0;
+    memset(work, 0, (size_t)(2 * dims + dims * (dims + 1) / 2) * sizeof *work);
+    for (int i = 0; i < n; i++) {
+        if (i % JEM__FOLDS == without) continue;
+        for (int a = 0; a < dims; a++) mean[a] += (double)v[(ptrdiff_t)i * dims + a];
+        count++;
+    }
+    for (int a = 0; a < dims; a++) mean[a] /= count;
+    for (int c = 0; c < s->classes; c++) {
+        double own = 4;
+        for (int a = 0; a < dims; a++) sum[a] = 4 * mean[a];
+        for (int i = 0; i < n; i++) {
+            if (i % JEM__FOLDS == without || seen[i].label != c) continue;
+            for (int a = 0; a < dims; a++) sum[a] += (double)v[(ptrdiff_t)i * dims + a];
+            own++;
+        }
+        for (int a = 0; a < dims; a++) s->mean[(ptrdiff_t)c * dims + a] = (float)(sum[a] / own);
+    }
+    for (int i = 0; i < n; i++) {
+        if (i % JEM__FOLDS == without) continue;
+        const float *row = v + (ptrdiff_t)i * dims;
+        const float *m = s->mean + (ptrdiff_t)seen[i].label * dims;
+        double *to = cov;
+        for (int a = 0; a < dims; a++) {
+            const double d = (double)row[a] - (double)m[a];
+            for (int b = 0; b <= a; b++) to[b] = fma(d, (double)row[b] - (double)m[b], to[b]);
+            to += a + 1;
+        }
+    }
+    for (int a = 0; a < dims; a++)
+        s->spread[a] = (float)(sqrt(cov[a * (a + 3) / 2] / count) + 1e-6);
+    /* Cholesky of the correlations and .01 I, which keeps logits that move together from making
+       small differences count for much. */
+    for (int a = 0; a < dims; a++)
+        for (int b = 0; b <= a; b++) {
+            const double unit = (double)s->spread[a] * (double)s->spread[b] * count;
+            double r = cov[a * (a + 1) / 2 + b] / unit + (a == b ? 0.01 : 0);
+            for (int j = 0; j < b; j++)
+                r = fma(-(double)s->root[a * (a + 1) / 2 + j],
+                        (double)s->root[b * (b + 1) / 2 + j], r);
+            const double below = a == b ? 0 : (double)s->root[b * (b + 3) / 2];
+            s->root[a * (a + 1) / 2 + b] = (float)(a == b ? sqrt(fmax(r, 1e-3)) : r / below);
+        }
+}
+
 jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
     if (!net) return JEM_BAD_ARGUMENT;
     const jem_mark mark = jem_begin(net->ctx);
     float q[JEM__QUANTILES];
+    jem__slopes slopes;
+    const int deep = jem__slopes_read(net, &slopes);
     const jem__usual *u = jem__usual_read(net);
     const int n_q = jem__familiar_read(jem_net_meta(net, jem__familiar_key), q);
-    const int good = answers && n >= 0;
+    const int good = answers && x && n >= 0;
     jem__seen *seen = good ? (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen) : NULL;
-    const jem_status s = good && !seen ? JEM_NO_MEMORY
-                       : jem__see(net, "classify", x, n, NULL, seen);
+    float *v = NULL;
+    double *work = NULL;
+    if (seen && deep) {
+        v = jem__push_floats(net->ctx, (ptrdiff_t)n * slopes.dims);
+        work = (double *)jem__push(net->ctx, (size_t)slopes.dims * sizeof *work);
+    }
+    jem_status s = JEM_NO_MEMORY;
+    if (!good || (seen && !deep)) s = jem__see(net, "classify", x, n, NULL, seen);
+    else if (v && work) s = jem__slopes_see(net, "classify", x, n, slopes.gradients, seen, v);
     for (int i = 0; s == JEM_OK && i < n; i++) {
         jem_answer *a = answers + i;
         a->label = seen[i].label, a->probability = seen[i].p, a->log_density = seen[i].logp;
-        a->familiarity = u ? jem__familiarity(u->q, JEM__QUANTILES,
-                                              jem__usual_score(u, u->m, seen[i]))
-                           : jem__familiarity(q, n_q, seen[i].logp);
+        if (deep) {
+            const float *row = v + (ptrdiff_t)i * slopes.dims;
+            const float score = jem__slopes_score(&slopes, row, a->label, work);
+            a->familiarity = jem__slopes_share(&slopes, score);
+        } else if (u) {
+            const float score = jem__usual_score(u, u->m, seen[i]);
+            a->familiarity = jem__familiarity(u->q, JEM__QUANTILES, score);
+        } else {
+            a->familiarity = jem__familiarity(q, n_q, seen[i].logp);
+        }
     }
     jem_end(net->ctx, mark);
     return s;
@@ -6276,6 +6547,76 @@ static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen
     u->l[2] = (float)sqrt(fmax(fma(-down, down, s[2] * 1.001), 0) + 1e-6);
 }
 
+/* Fits to all images; scores[n] are of each by a fit without its fold, the scale of which is then
+   the class's: as if sixteen images of the mean square were its own. */
+static jem_status jem__slopes_calibrate(jem__slopes *s, jem_ctx *ctx, const float *v,
+                                        const jem__seen *seen, int n, float *scores) {
+    const int dims = s->dims;
+    const int triangle = dims * (dims + 1) / 2;
+    double *work = (double *)jem__push(ctx, (size_t)(2 * dims + triangle) * sizeof *work);
+    double *square = (double *)jem__push_zero(ctx, (size_t)s->classes * sizeof *square);
+    int *count = (int *)jem__push_zero(ctx, (size_t)s->classes * sizeof *count);
+    if (!work || !square || !count) return JEM_NO_MEMORY;
+    double all = 0;
+    for (int fold = 0; fold < JEM__FOLDS && fold < n; fold++) {
+        jem__slopes_fit(s, v, seen, n, fold, work);
+        for (int i = fold; i < n; i += JEM__FOLDS) {
+            const int y = seen[i].label;
+            scores[i] = jem__slopes_far(s, v + (ptrdiff_t)i * dims, y, work);
+            const double far = (double)scores[i];
+            square[y] += far * far;
+            all += far * far / n;
+            count[y]++;
+        }
+    }
+    for (int c = 0; c < s->classes; c++)
+        s->scale[c] = (float)sqrt((square[c] + 16 * all) / (count[c] + 16) + 1e-6);
+    for (int i = 0; i < n; i++) scores[i] /= s->scale[seen[i].label];
+    jem__slopes_fit(s, v, seen, n, -1, work);
+    qsort(scores, (size_t)n, sizeof *scores, jem__compare_floats);
+    for (int k = 0; k < JEM__QUANTILES; k++) {     /* score j of n is the quantile (j+1)/(n+1) */
+        const double root = (double)k / (JEM__QUANTILES - 1);
+        const double at = fmin(fmax(root * root * (n + 1) - 1, 0), n - 1);
+        const int low = (int)at;
+        const int high = low + 1 < n ? low + 1 : low;
+        const double gap = (double)scores[high] - (double)scores[low];
+        s->q[k] = (float)fma(at - low, gap, (double)scores[low]);
+    }
+    return JEM_OK;
+}
+
+jem_status jem_calibrate_slopes(jem_net *net, const float *x, int n, int gradients) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    if (!x || n < 2 || gradients < 0 || gradients > JEM__MOST_SLOPES)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate_slopes: %d images%s, %d gradients (2 "
+                         "images or more, 0 to %d gradients)", n, x ? "" : ", NULL", gradients,
+                         (int)JEM__MOST_SLOPES);
+    if (gradients > 1 && !(net->noise_lo > 0))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate_slopes: %d gradients: this network has "
+                         "learned no score, and takes 0 or 1", gradients);
+    const int numbers = jem__slopes_size(net, gradients);
+    const jem_mark mark = jem_begin(ctx);
+    float *all = jem__push_floats(ctx, numbers);
+    float *v = jem__push_floats(ctx, (ptrdiff_t)n * jem__slopes_dims(net, gradients));
+    float *scores = jem__push_floats(ctx, n);
+    jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
+    jem__meta *text = NULL;
+    jem_status s = JEM_NO_MEMORY;
+    if (all && v && scores && seen)
+        s = jem__slopes_see(net, "calibrate_slopes", x, n, gradients, seen, v);
+    if (s == JEM_OK) {
+        jem__slopes slopes = jem__slopes_at(net, gradients, all);
+        all[0] = (float)gradients;
+        s = jem__slopes_calibrate(&slopes, ctx, v, seen, n, scores);
+    }
+    if (s == JEM_OK) s = jem__numbers_write(net, &text, jem__slopes_key, all, numbers);
+    if (s == JEM_OK) s = jem_calibrate(net, x, n);
+    jem__meta_take(net, text, s == JEM_OK);
+    jem_end(ctx, mark);
+    return s;
+}
+
 jem_status jem_calibrate(jem_net *net, const float *x, int n) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
@@ -6300,6 +6641,7 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n) {
         s = jem__numbers_write(net, &both, jem__familiar_key, q, JEM__QUANTILES);
         if (s == JEM_OK) s = jem__numbers_write(net, &both, jem__usual_key, all, numbers);
         jem__meta_take(net, both, s == JEM_OK);
+        if (s == JEM_OK) jem__meta_set(ctx, &net->meta, jem__slopes_key, NULL);
     }
     jem_end(ctx, mark);
     return s;
@@ -6353,6 +6695,23 @@ static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {        
     return (float)sqrt(sum);
 }
 
+/* The score of slopes, of m images. */
+static void jem__ood_slopes(jem_net *net, const float *x, int m, float *score) {
+    jem_ctx *ctx = net->ctx;
+    jem__slopes s;
+    if (!jem__slopes_read(net, &s)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate_slopes)");
+        return;
+    }
+    jem__seen seen[JEM__EVAL_BATCH];
+    float *v = jem__push_floats(ctx, (ptrdiff_t)m * s.dims);
+    double *work = (double *)jem__push(ctx, (size_t)s.dims * sizeof *work);
+    if (!v || !work || jem__slopes_see(net, "ood_score", x, m, s.gradients, seen, v) != JEM_OK)
+        return;
+    for (int i = 0; i < m; i++)
+        score[i] = jem__slopes_score(&s, v + (ptrdiff_t)i * s.dims, seen[i].label, work);
+}
+
 /* The scores that want gradients: of one, or of a walk. */
 static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
                           int m, float *score) {
@@ -6376,7 +6735,7 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
     jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
     if (!walk) d.steps = 10;
     if (!walk && net->noise_lo > 0) d.step_size = net->noise_lo * net->noise_lo;
-    if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_USUAL)
+    if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_SLOPES)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d images, score %d", n, (int)kind);
     if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
     for (int i = 0, m; i < n && ctx->status == JEM_OK; i += m, x += m * size) {
@@ -6388,6 +6747,8 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
             jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate)");
         else if (kind >= JEM_OOD_MASS && kind <= JEM_OOD_MOVE)
             jem__ood_walk(net, kind, &d, x, m, score + i);
+        else if (kind == JEM_OOD_SLOPES)
+            jem__ood_slopes(net, x, m, score + i);
         else if (jem__see(net, "ood_score", x, m, NULL, seen) == JEM_OK)
             for (int k = 0; k < m; k++)
                 score[i + k] = u ? jem__usual_score(u, u->m, seen[k])
@@ -7472,17 +7833,32 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 
 /* Texts that were fitted to weights: good ones to `list`. */
 static const char *const *const jem__fitted[] = {
-    &jem__familiar_key, &jem__usual_key, &jem__temperature_key
+    &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__slopes_key
 };
+enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
+
+/* Whether a text is what jem_calibrate_slopes writes for this network; -1: no memory. */
+static int jem__slopes_good(const jem_net *net, const char *text) {
+    jem__slopes s;
+    const int gradients = jem__slopes_gradients(text);
+    if (gradients < 0) return 0;
+    float *all = jem__alloc_floats(net->ctx, jem__slopes_size(net, gradients));
+    const int good = all ? jem__slopes_in(net, text, all, &s) : -1;
+    jem__free(net->ctx, all);
+    return good;
+}
 static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem__meta **list) {
     float q[JEM__QUANTILES], *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
     jem_status s = usual ? JEM_OK : JEM_NO_MEMORY;
-    for (int i = 0; i < 3 && s == JEM_OK; i++) {
+    for (int i = 0; i < JEM__FITTED && s == JEM_OK; i++) {
         const char *text = jem_archive_meta(a, *jem__fitted[i]);
-        const int good = i == 0 ? jem__familiar_read(text, q) > 0
-                       : i == 1 ? jem__usual_in(net, text, usual) != NULL
-                                : jem__temperature_read(text) > 0;
-        if (text && !good)
+        int good = 0;
+        if (i == 0) good = jem__familiar_read(text, q) > 0;
+        if (i == 1) good = jem__usual_in(net, text, usual) != NULL;
+        if (i == 2) good = jem__temperature_read(text) > 0;
+        if (i == 3) good = jem__slopes_good(net, text);
+        if (good < 0) s = JEM_NO_MEMORY;
+        else if (text && !good)
             s = jem__fail(net->ctx, JEM_BAD_FILE, "%s: its text \"%s\" is none", a->where,
                           *jem__fitted[i]);
         else if (text) s = jem__meta_set(net->ctx, list, *jem__fitted[i], text);
@@ -7498,14 +7874,14 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     jem__net_fields(&v.f, &copy);
     for (jem_param *p = net->params; p; p = p->next) jem__array_like(&v, "", p, p->value);
     jem__meta *fitted = NULL;
-    if (!v.f.status) v.f.status = jem__fitted_read(net, a, &fitted);
+    if (!v.f.status) v.f.status = jem__fitted_read(&copy, a, &fitted);
     jem__meta_take(net, fitted, !v.f.status);
     if (v.f.status) return v.f.status;             /* from here on nothing can fail */
     v.fill = 1;
     for (jem_param *p = net->params; p; p = p->next)
         jem__array_like(&v, "", p, p->value), jem_param_changed(p);
     jem__net_fields(&v.f, net);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < JEM__FITTED; i++)
         if (!jem_archive_meta(a, *jem__fitted[i])) jem_net_set_meta(net, *jem__fitted[i], NULL);
     return v.f.status;
 }

@@ -523,6 +523,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_trainer_set_lr, jem_trainer_set_lr(TRAINER(), F(.1f))) \
     ROW(jem_classify, got = jem_classify(NET(), IN(), COUNT(N), wrong(1) ? NULL : answers)) \
     ROW(jem_calibrate, got = jem_calibrate(NET(), IN(), COUNT(9))) \
+    ROW(jem_calibrate_slopes, got = jem_calibrate_slopes(NET(), IN(), COUNT(9), KIND(1))) \
     ROW(jem_accuracy, num = jem_accuracy(NET(), IN(), LABELS(), COUNT(3))) \
     ROW(jem_logits, got = jem_logits(NET(), IN(), COUNT(3), OUT())) \
     ROW(jem_fit_temperature, num = jem_fit_temperature(NET(), IN(), LABELS(), COUNT(3))) \

@@ -333,6 +333,9 @@ static jem_status do_classify(subject *s) {
 }
 static jem_status do_logits(subject *s) { return jem_logits(s->net, s->x, IMAGES, s->out); }
 static jem_status do_calibrate(subject *s) { return jem_calibrate(s->net, s->x, IMAGES); }
+static jem_status do_slopes(subject *s) {
+    return jem_calibrate_slopes(s->net, s->x, IMAGES, 1);
+}
 static jem_status do_accuracy(subject *s) {
     const float right = jem_accuracy(s->net, s->x, s->labels, IMAGES);
     return right < 0 ? jem_error_status(s->net->ctx) : JEM_OK;
@@ -373,6 +376,7 @@ static jem_status do_unlabelled(subject *s) {
 }
 static const struct { const char *name; jem_status (*run)(subject *); } uses[] = {
     { "classify", do_classify }, { "logits", do_logits }, { "calibrate", do_calibrate },
+    { "slopes", do_slopes },
     { "accuracy", do_accuracy }, { "temperature", do_temperature }, { "mass", do_mass },
     { "rise", do_rise }, { "usual", do_usual }, { "attack", do_attack }, { "impute", do_impute },
     { "sample", do_sample }, { "pixels", do_pixels }, { "update", do_update },

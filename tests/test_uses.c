@@ -347,6 +347,169 @@ static void test_usual(jem_ctx *ctx) {
     free(x), jem_net_free(net);
 }
 
+/* The vector of jem__slopes by the public API: an image at a time, sums in plain order. */
+enum { FEW = 4, SIZE = 6, SEEN = FEW + 2 + 6 };
+static int slopes_vector(jem_net *net, const float *x, double *v) {
+    jem_ctx *ctx = net->ctx;
+    float f[FEW], z[SIZE], at[SIZE], g[SIZE], logp;
+    int label = 0, to = FEW + 1;
+    CHECK(jem_logits(net, x, 1, f) == JEM_OK, "%s", jem_error(ctx));
+    for (int c = 0; c < FEW; c++) {
+        v[c] = (double)f[c];
+        if (f[c] > f[label]) label = c;
+    }
+    for (int level = 0; level < 3; level++) {
+        const jem_rng seed = jem_rng_seed(39);
+        jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
+        const double sigma = level == 0 ? 0 : (level == 1 ? 1 : 4) * (double)net->noise_lo;
+        double off = 0, slope = 0;
+        jem_fill_normal(ctx, &rng, z, SIZE, 0, 1);
+        for (int i = 0; i < SIZE; i++) at[i] = x[i] + (float)sigma * z[i];
+        jem_tensor *t = jem_input(ctx, at, 1, SIZE, 1, 1), *p = jem_logp(ctx, t, net);
+        jem_keep(p);
+        jem_grad(p, t);
+        CHECK(jem_read_grad(t, g) == JEM_OK && jem_read(p, &logp) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < SIZE; i++) {
+            const double gi = (level ? sigma : 1) * (double)g[i];
+            slope += gi * gi / SIZE;
+            off += (gi + (double)z[i]) * (gi + (double)z[i]) / SIZE;
+        }
+        if (level) v[to++] = log(off);
+        v[to++] = log(slope);
+        if (level) v[to++] = (double)logp;
+        else v[FEW] = (double)logp;
+        jem_reset(ctx);
+    }
+    return label;
+}
+
+/* Solves A w = b in place by Gauss's elimination with pivots. */
+static void solve(double a[SEEN][SEEN], double *b) {
+    for (int k = 0; k < SEEN; k++) {
+        int pivot = k;
+        for (int i = k; i < SEEN; i++) if (fabs(a[i][k]) > fabs(a[pivot][k])) pivot = i;
+        for (int j = 0; j < SEEN; j++) {
+            const double swap = a[k][j];
+            a[k][j] = a[pivot][j];
+            a[pivot][j] = swap;
+        }
+        const double swap = b[k];
+        b[k] = b[pivot];
+        b[pivot] = swap;
+        for (int i = 0; i < SEEN; i++) {
+            const double part = i == k ? 0 : a[i][k] / a[k][k];
+            for (int j = k; j < SEEN; j++) a[i][j] -= part * a[k][j];
+            b[i] -= part * b[k];
+        }
+    }
+    for (int k = 0; k < SEEN; k++) b[k] /= a[k][k];
+}
+
+static jem_net *slopes_net(jem_ctx *ctx) {
+    jem_mlp_desc d = jem_mlp_desc_default();
+    d.channels = SIZE, d.height = d.width = 1, d.classes = FEW, d.layers = 1, d.widths[0] = 24;
+    d.activation = JEM_TANH;
+    jem_net *net = jem_mlp_create(ctx, &d, 8);
+    if (net) net->scale = 10, net->noise_lo = 0.3f, net->noise_hi = 2;
+    return net;
+}
+
+/* Within a class, scores are in proportion to the distance, by a formula without Cholesky. */
+static void test_slopes(jem_ctx *ctx) {
+    printf("slopes: the distance by elimination, a class at a time\n");
+    enum { M = 300 };
+    static double v[M][SEEN], m[FEW][SEEN], c[SEEN][SEEN], a[SEEN][SEEN], all[SEEN];
+    int label[M], count[FEW] = { 0 };
+    float s[M];
+    double ratio[FEW] = { 0 };
+    jem_net *net = slopes_net(ctx);
+    jem_rng rng = jem_rng_seed(2);
+    float *x = random_floats(&rng, M * SIZE, -2, 2);
+    CHECK(jem_calibrate_slopes(net, x, M, 3) == JEM_OK &&
+          jem_ood_score(net, JEM_OOD_SLOPES, NULL, x, M, s) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < M; i++) {
+        label[i] = slopes_vector(net, x + i * SIZE, v[i]);
+        count[label[i]]++;
+        for (int k = 0; k < SEEN; k++) m[label[i]][k] += v[i][k], all[k] += v[i][k] / M;
+    }
+    for (int y = 0; y < FEW; y++)
+        for (int k = 0; k < SEEN; k++) m[y][k] = (m[y][k] + 4 * all[k]) / (count[y] + 4);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < SEEN; j++)
+            for (int k = 0; k < SEEN; k++)
+                c[j][k] += (v[i][j] - m[label[i]][j]) * (v[i][k] - m[label[i]][k]) / M;
+    for (int i = 0; i < M; i++) {
+        double b[SEEN], d2 = 0;
+        for (int j = 0; j < SEEN; j++) {
+            const double unit = sqrt(c[j][j]) + 1e-6;
+            for (int k = 0; k < SEEN; k++) {
+                a[j][k] = c[j][k] / unit / (sqrt(c[k][k]) + 1e-6) + (j == k ? 0.01 : 0);
+            }
+            b[j] = (v[i][j] - m[label[i]][j]) / unit;
+        }
+        solve(a, b);
+        for (int j = 0; j < SEEN; j++)
+            d2 += b[j] * (v[i][j] - m[label[i]][j]) / (sqrt(c[j][j]) + 1e-6);
+        double *first = &ratio[label[i]];
+        if (*first == 0) *first = -(double)s[i] / sqrt(d2);
+        CHECK_CLOSE(-(double)s[i] / sqrt(d2), *first, 2e-3 * *first, "image %d", i);
+    }
+    free(x), jem_net_free(net);
+}
+
+/* What is new is called strange as often as it should be, within 3.5 standard errors of both
+   samples, though the fit has as many numbers as images; what is far away always is. */
+static void test_slopes_share(jem_ctx *ctx) {
+    printf("slopes: false alarms, the same answer in any batch, files\n");
+    enum { CAL = 500, NEW = 4000 };
+    static const float level[3] = { 0.01f, 0.05f, 0.1f };
+    static jem_answer a[NEW], one;
+    jem_rng rng = jem_rng_seed(3);
+    float *x = (float *)malloc(CAL * SIZE * sizeof *x);
+    float *y = (float *)malloc(NEW * SIZE * sizeof *y);
+    float far[SIZE];
+    jem_net *net = slopes_net(ctx);
+    jem_fill_normal(ctx, &rng, x, CAL * SIZE, 0, 1);
+    jem_fill_normal(ctx, &rng, y, NEW * SIZE, 0, 1);
+    for (int gradients = 0; gradients <= 3; gradients++) {
+        CHECK(jem_calibrate_slopes(net, x, CAL, gradients) == JEM_OK &&
+              jem_classify(net, y, NEW, a) == JEM_OK, "%s", jem_error(ctx));
+        for (int k = 0; k < 3; k++) {
+            const double p = (double)level[k];
+            int alarms = 0;
+            for (int i = 0; i < NEW; i++) alarms += a[i].familiarity < level[k];
+            CHECK_CLOSE((double)alarms / NEW, p, 3.5 * sqrt(p * (1 - p) * (1.0 / CAL + 1.0 / NEW)),
+                        "%d gradients, at %g", gradients, p);
+        }
+        for (int i = 0; i < NEW; i += 501)
+            CHECK(jem_classify(net, y + i * SIZE, 1, &one) == JEM_OK &&
+                  !memcmp(&one, a + i, sizeof one), "alone, %d gradients, %d", gradients, i);
+        for (int k = 0; k < SIZE; k++) far[k] = 50;
+        CHECK(jem_classify(net, far, 1, &one) == JEM_OK && one.familiarity == 0, "far away");
+    }
+    jem_archive *file = jem_archive_create(ctx);
+    CHECK(jem_net_to_archive(net, file) == JEM_OK, "%s", jem_error(ctx));
+    jem_net *back = jem_net_from_archive(ctx, file);
+    CHECK(back && jem_classify(back, y + 5 * SIZE, 1, &one) == JEM_OK &&
+          !memcmp(&one, a + 5, sizeof one), "from a file: %s", jem_error(ctx));
+    jem_net_free(back);
+    static const char *const bad[5] = { "", "3 1 2", "4", "0.5 1", "nonsense" };
+    for (int k = 0; k < 5; k++) {
+        jem_archive_set_meta(file, "jem.slopes", bad[k]);
+        CHECK(!jem_net_from_archive(ctx, file) && jem_error_status(ctx) == JEM_BAD_FILE &&
+              says(ctx, "jem.slopes"), "'%s' is refused", bad[k]);
+    }
+    jem_archive_free(file);
+    net->noise_lo = 0;                             /* what a network without a score refuses */
+    CHECK(jem_calibrate_slopes(net, x, CAL, 2) == JEM_BAD_ARGUMENT && says(ctx, "no score"), "2");
+    CHECK(jem_calibrate_slopes(net, x, CAL, 4) == JEM_BAD_ARGUMENT && says(ctx, "gradients"), "4");
+    CHECK(jem_calibrate_slopes(net, x, 1, 0) == JEM_BAD_ARGUMENT && says(ctx, "images"), "1 image");
+    CHECK(jem_calibrate(net, x, CAL) == JEM_OK && !jem_net_meta(net, "jem.slopes"), "removed");
+    CHECK(jem_ood_score(net, JEM_OOD_SLOPES, NULL, x, 1, far) == JEM_BAD_ARGUMENT &&
+          says(ctx, "jem_calibrate_slopes"), "not calibrated");
+    free(x), free(y), jem_net_free(net);
+}
+
 /* ---- attacks --------------------------------------------------------------------------------- */
 
 enum { DIM = 12, IMAGES = 300 };
@@ -840,6 +1003,8 @@ int main(void) {
     test_detection();
     test_scores(ctx), test_max(ctx);
     test_usual(ctx);
+    test_slopes(ctx);
+    test_slopes_share(ctx);
     test_linear(ctx);
     test_sure(ctx);
     test_targets(ctx);

@@ -196,10 +196,11 @@ static int eval_calibration(uses *s, uses *beside) {
 
 /* ---- ood ------------------------------------------------------------------------------------- */
 
-enum { OOD_SCORES = JEM_OOD_USUAL + 1, OOD_MADE = 9, OOD_OTHERS = 8, OOD_BINS = 60,
+enum { OOD_SCORES = JEM_OOD_SLOPES + 1, OOD_MADE = 9, OOD_OTHERS = 8, OOD_BINS = 60,
        OOD_SHOWN = 5 };
 static const char *const ood_scores[OOD_SCORES] = {
-    "log p(x)", "max p(y|x)", "mass", "rise", "move", "usual"
+    "log p(x)", "max p(y|x)", "mass", "rise", "move", "usual",
+    "slopes"
 };
 static const char *const ood_made[OOD_MADE] = {
     "two images mixed", "pixels shuffled", "upside down", "inverted", "uniform noise", "one grey",
@@ -411,14 +412,15 @@ static int ood_open(ood_table *t, const uses *s) {
 
 /* A model that does not know what is usual learns it from images that training held out. */
 static int uses_calibrate(uses *s) {
-    if (jem_net_meta(s->m.net, "jem.usual")) return 1;
+    if (jem_net_meta(s->m.net, "jem.slopes")) return 1;
     const char *what = "";
     float *x = uses_floats(1000 * image_size(s->m.net));
     const int n = x ? held_out_images(s, 1000, x, &what) : 0;
     if (!x) uses_no_memory();
     else if (n == 1) fprintf(stderr, "jem eval: %s is not calibrated, which needs two images or "
                              "more\n", s->name);
-    const int ok = n > 1 && (jem_calibrate(s->m.net, x, n) == JEM_OK ||
+    const int gradients = s->m.net->noise_lo > 0 ? 3 : 1;
+    const int ok = n > 1 && (jem_calibrate_slopes(s->m.net, x, n, gradients) == JEM_OK ||
                              model_fail("jem eval", &s->m));
     if (ok) printf("calibrated with %d %s\n", n, what);
     free(x);
