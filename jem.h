@@ -6255,8 +6255,10 @@ typedef struct jem__slopes {
 
 /* Many classes: their mean logit and log odds take the place of the logits. */
 static int jem__slopes_dims(const jem_net *net, int gradients) {
-    const int logits = net->classes <= JEM__MOST_LOGITS ? net->classes : 2;
-    return logits + 1 + (gradients > 0) + 3 * (gradients > 1 ? gradients - 1 : 0);
+    const int slopes[JEM__MOST_SLOPES + 1] = { 0, 1, 4, 7 };
+    int logits = net->classes;
+    if (logits > JEM__MOST_LOGITS) logits = 2;
+    return logits + 1 + slopes[gradients];
 }
 static int jem__slopes_size(const jem_net *net, int gradients) {
     const int dims = jem__slopes_dims(net, gradients);
@@ -6308,7 +6310,8 @@ static int jem__slopes_read(const jem_net *net, jem__slopes *s) {
 static float jem__log_square(const float *a, float scale, const float *b, ptrdiff_t n) {
     double sum = 0;
     for (ptrdiff_t i = 0; i < n; i++) {
-        const double v = fma((double)scale, (double)a[i], b ? (double)b[i] : 0);
+        double v = (double)scale * (double)a[i];   /* exact */
+        if (b) v += (double)b[i];
         sum = fma(v, v, sum);
     }
     return (float)log(sum / (double)n + 1e-12);
@@ -6354,13 +6357,15 @@ static jem_status jem__slopes_see(jem_net *net, const char *what, const float *x
     const ptrdiff_t size = jem__image(net);
     const int k = net->classes;
     const int dims = jem__slopes_dims(net, gradients);
-    const float times[JEM__MOST_SLOPES] = { 0, gradients == 2 ? 2.0f : 1, 4 };  /* noise_lo */
+    float times[JEM__MOST_SLOPES] = { 0, 1, 4 };   /* noise_lo */
     const jem_rng seed = jem_rng_seed(39);
+    if (gradients == 2) times[1] = 2;
     const jem_mark mark = jem_begin(ctx);
     float *z = jem__push_floats(ctx, size);
     float *f = jem__push_floats(ctx, (ptrdiff_t)JEM__EVAL_BATCH * k);
     for (int i = 0; z && f && i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
-        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        int m = n - i;
+        if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
         float *to = v + (ptrdiff_t)i * dims;
         if (jem__see(net, what, x + i * size, m, f, seen + i) != JEM_OK) break;
         int at = 0;
@@ -6381,7 +6386,7 @@ static jem_status jem__slopes_see(jem_net *net, const char *what, const float *x
             jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
             jem_fill_normal(ctx, &rng, z, size, 0, 1);
             jem__slopes_look(net, x + i * size, m, times[level] * net->noise_lo, z, to, dims, at);
-            at += level ? 3 : 1;
+            at += 1 + 2 * (level > 0);
         }
         if (ctx->status == JEM_OK && !jem__all_finite(to, m * dims))
             jem__fail(ctx, JEM_DIVERGED, "%s: slopes are not finite", what);
@@ -6458,12 +6463,13 @@ static void jem__slopes_fit(jem__slopes *s, const float *v, const jem__seen *see
     for (int a = 0; a < dims; a++)
         for (int b = 0; b <= a; b++) {
             const double unit = (double)s->spread[a] * (double)s->spread[b] * count;
-            double r = cov[a * (a + 1) / 2 + b] / unit + (a == b ? 0.01 : 0);
+            double r = cov[a * (a + 1) / 2 + b] / unit + 0.01 * (a == b);
             for (int j = 0; j < b; j++)
                 r = fma(-(double)s->root[a * (a + 1) / 2 + j],
                         (double)s->root[b * (b + 1) / 2 + j], r);
-            const double below = a == b ? 0 : (double)s->root[b * (b + 3) / 2];
-            s->root[a * (a + 1) / 2 + b] = (float)(a == b ? sqrt(fmax(r, 1e-3)) : r / below);
+            if (a == b) r = sqrt(fmax(r, 1e-3));
+            else r /= (double)s->root[b * (b + 3) / 2];
+            s->root[a * (a + 1) / 2 + b] = (float)r;
         }
 }
 
@@ -6578,7 +6584,7 @@ static jem_status jem__slopes_calibrate(jem__slopes *s, jem_ctx *ctx, const floa
         const double root = (double)k / (JEM__QUANTILES - 1);
         const double at = fmin(fmax(root * root * (n + 1) - 1, 0), n - 1);
         const int low = (int)at;
-        const int high = low + 1 < n ? low + 1 : low;
+        const int high = low + (low + 1 < n);
         const double gap = (double)scores[high] - (double)scores[low];
         s->q[k] = (float)fma(at - low, gap, (double)scores[low]);
     }
@@ -6588,9 +6594,10 @@ static jem_status jem__slopes_calibrate(jem__slopes *s, jem_ctx *ctx, const floa
 jem_status jem_calibrate_slopes(jem_net *net, const float *x, int n, int gradients) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    if (!x || n < 2 || gradients < 0 || gradients > JEM__MOST_SLOPES)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate_slopes: %d images%s, %d gradients (2 "
-                         "images or more, 0 to %d gradients)", n, x ? "" : ", NULL", gradients,
+    if (!x) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate_slopes: x is NULL");
+    if (n < 2 || gradients < 0 || gradients > JEM__MOST_SLOPES)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate_slopes: %d images, %d gradients (2 "
+                         "images or more, 0 to %d gradients)", n, gradients,
                          (int)JEM__MOST_SLOPES);
     if (gradients > 1 && !(net->noise_lo > 0))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate_slopes: %d gradients: this network has "
