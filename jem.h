@@ -1238,6 +1238,47 @@ static void jem__harmless(char *text) {
     }
 }
 
+/* Replaces a locale's decimal point, a comma or two bytes, by a point. */
+static void jem__with_point(char *text) {
+    char *to = text;
+    for (const char *s = text; *s; s++) {
+        const int letter = (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z');
+        if (letter || strchr("-+() 0123456789", *s)) *to++ = *s;
+        else if (to == text || to[-1] != '.') *to++ = '.';
+    }
+    *to = 0;
+}
+
+/* Does what vsnprintf does, in every locale alike. Understands %c, %d, %ld, %e, %f, %g, %s, %u, %x
+   and %%, without '*'. */
+static void jem__message(char *out, size_t room, const char *format, va_list list) {
+    size_t n = 0;
+    out[0] = 0;
+    while (*format && n + 1 < room) {
+        char how[16] = { 0 }, *to = out + n;
+        size_t length = strcspn(format, "%");
+        if (length) {                              /* text */
+            if (length > room - n - 1) length = room - n - 1;
+            memcpy(to, format, length);
+            to[length] = 0;
+        } else {
+            length = 2 + strcspn(format + 1, "%cdefgsux");
+            if (length >= sizeof how) return;
+            memcpy(how, format, length);
+            const char kind = how[length - 1];
+            if (kind == '%') snprintf(to, room - n, "%%");
+            else if (kind == 's') snprintf(to, room - n, how, va_arg(list, const char *));
+            else if (strchr("efg", kind)) {
+                snprintf(to, room - n, how, va_arg(list, double));
+                jem__with_point(to);
+            } else if (how[length - 2] == 'l') snprintf(to, room - n, how, va_arg(list, long));
+            else snprintf(to, room - n, how, va_arg(list, int));
+        }
+        format += length;
+        n += strlen(to);
+    }
+}
+
 /* Keeps an error, if it is the first. */
 JEM__PRINTF(3, 4)
 static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format, ...) {
@@ -1245,7 +1286,7 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
     if (ctx) ctx->errors++;
     if (!ctx || ctx->status != JEM_OK) return status;
     va_start(list, format);
-    vsnprintf(ctx->message, sizeof ctx->message, format, list);
+    jem__message(ctx->message, sizeof ctx->message, format, list);
     va_end(list);
     jem__harmless(ctx->message);
     ctx->status = status;
@@ -3993,11 +4034,7 @@ static int jem__print_number(char *out, size_t size, double x) {
     double back = x;
     for (int digits = 6; digits <= 9; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, x);
-        char *to = text;
-        for (const char *s = text; *s; s++)
-            if (strchr("-+e0123456789", *s)) *to++ = *s;
-            else if (to == text || to[-1] != '.') *to++ = '.';   /* the locale's: , or two bytes */
-        *to = 0;
+        jem__with_point(text);
         if (jem__scan_number(text, &back) != text && (float)back == (float)x) break;
     }
     return snprintf(out, size, "%s", text);
@@ -4021,6 +4058,7 @@ static void jem__fields_fail(jem__fields *f, const char *key, const char *text, 
     char number[32];
     if (f->status) return;
     snprintf(number, sizeof number, "%.9g", value);
+    jem__with_point(number);
     f->status = jem__fail(f->ctx, f->in ? JEM_BAD_FILE : JEM_BAD_ARGUMENT, "%s: %s = %.40s: %s",
                           f->where, f->in ? key : key + strlen("jem."), text ? text : number,
                           wanted);
@@ -4038,6 +4076,7 @@ static double jem__field(jem__fields *f, const char *key, double value, double l
         char wanted[96];
         snprintf(wanted, sizeof wanted, "a %snumber from %.9g to %.9g is wanted",
                  whole ? "whole " : "", lo, hi);
+        jem__with_point(wanted);
         jem__fields_fail(f, key, f->in && !text ? "(nothing)" : text, value, wanted);
         return lo;
     }

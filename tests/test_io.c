@@ -61,7 +61,7 @@ static int world_snprintf(char *out, size_t size, const char *format, ...) {
     va_start(list, format);
     const int n = vsnprintf(out, size, format, list);
     va_end(list);
-    char *point = world.comma && strchr(format, 'g') ? strchr(out, '.') : NULL;
+    char *point = world.comma && strpbrk(format, "gf") ? strchr(out, '.') : NULL;
     if (!point) return n;
     *point = ',';
     if (world.comma == 1) return n;
@@ -959,6 +959,30 @@ static int same_params(const jem_net *a, const jem_net *b) {
 
 /* ---- descriptions ---------------------------------------------------------------------------- */
 
+/* Messages have points, whatever the locale's decimal point; lists in them keep their commas. */
+static void test_points(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    jem_wrn_desc d = jem_wrn_desc_default();
+    d.dropout = 1.5f;
+    for (world.comma = 0; world.comma < 3; world.comma++) {
+        CHECK(!jem_wrn_create(ctx, &d, 1) &&
+              says(ctx, "dropout = 1.5: a number from 0 to 0.99999994 is wanted"), "a desc");
+        jem_clear_error(ctx);
+        const jem_mark mark = jem_begin(ctx);
+        jem_tensor *x = jem_zeros(ctx, 1, 1, 1, 1);
+        CHECK(!jem_clamp(ctx, x, 0.5f, 0.25f) &&
+              says(ctx, "lo = 0.5 is not below hi = 0.25"), "clamp");
+        jem_end(ctx, mark);
+        jem_clear_error(ctx);
+        jem__fail(ctx, JEM_BAD_FILE, "(1,%d) %s %c %%%ld %.1f%% %g", 5, "1,5", ',', 7L, 2.5, 0.5);
+        CHECK(!strcmp(jem_error(ctx), "(1,5) 1,5 , %7 2.5% 0.5"), "%s", jem_error(ctx));
+        jem_clear_error(ctx);
+    }
+    world.comma = 0;
+    close_ctx(ctx, &c, "points");
+}
+
 /* Any float survives as text, whatever the locale's decimal point. */
 static void test_numbers(void) {
     static const float some[] = {
@@ -1736,6 +1760,7 @@ int main(void) {
     test_read_failures();
     test_two_writers();
     test_links();
+    test_points();
     test_numbers();
     test_descs();
     test_agreement();
