@@ -5003,50 +5003,68 @@ jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_
 
 jem_sgld_desc jem_sgld_desc_default(void) {
     JEM__ZEROED(jem_sgld_desc, d);
-    d.steps = 20, d.step_size = 1, d.noise_std = 0.01f;
+    d.steps = 20;
+    d.step_size = 1;
+    d.noise_std = 0.01f;
     return d;
 }
 
 jem_sgld_desc jem_langevin_desc(float a, int steps) {
     jem_sgld_desc d = jem_sgld_desc_default();
-    d.steps = steps, d.step_size = a / 2, d.noise_std = sqrtf(a);
+    d.steps = steps;
+    d.step_size = a / 2;
+    d.noise_std = sqrtf(a);
     return d;
 }
 
 jem_denoise_desc jem_denoise_desc_default(void) {
     JEM__ZEROED(jem_denoise_desc, d);
-    d.steps = 300, d.step = 0.05f, d.beta = 0.3f, d.sigma_max = 2;
+    d.steps = 300;
+    d.step = 0.05f;
+    d.beta = 0.3f;
+    d.sigma_max = 2;
     return d;
 }
 
 jem_denoise_desc jem_clean_desc(float sigma) {
     jem_denoise_desc d = jem_denoise_desc_default();
-    d.steps = 1, d.step = 0.8f, d.sigma_max = sigma;
+    d.steps = 1;
+    d.step = 0.8f;
+    d.sigma_max = sigma;
     return d;
 }
 
-/* Of step number `step`: temperatures that fall, steps that shrink. */
+/* Computes the size and noise of step number `step`, with decay and annealing. */
 static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float *noise) {
-    const double fall = d->steps > 1 ? step / (d->steps - 1.0) : 1, hot = (double)d->hot;
-    const double t = hot > 0 ? hot * pow((double)d->cold / hot, fall) : 1;
-    const double b = (double)d->decay_b;
-    const double share = b > 0 ? pow(1 + step / b, -(double)d->decay_gamma) : 1;
-    *size = d->step_size * (float)share, *noise = d->noise_std * (float)sqrt(share * t);
+    const double hot = (double)d->hot, b = (double)d->decay_b;
+    double progress = 1, temperature = 1, decay = 1;
+    if (d->steps > 1) progress = step / (d->steps - 1.0);
+    if (hot > 0) temperature = hot * pow((double)d->cold / hot, progress);
+    if (b > 0) decay = pow(1 + step / b, -(double)d->decay_gamma);
+    *size = d->step_size * (float)decay;
+    *noise = d->noise_std * (float)sqrt(decay * temperature);
 }
 
-/* sigma_max 0: as d says. Otherwise noise-blind: d has the sizes for sigma = 1. Many parameters:
-   those of jem_sgld, the name of the walk, and that. */
+/* Walks with the step and noise of d if sigma_max is 0. Otherwise walks noise-blind: the step and
+   noise of d are multiples of the estimated sigma, which sigma_max limits. Many parameters: those
+   of jem_sgld, the name of the walk, and sigma_max. */
 static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *d, jem_rng *rng, const char *what,
                                 float sigma_max) {
     JEM__ZEROED(jem__walk, w);
-    w.x = x->node, w.sigma_max = sigma_max;
-    w.d.clamp_grad = d->clamp_grad, w.d.lo = d->clamp_lo, w.d.hi = d->clamp_hi;
+    w.x = x->node;
+    w.sigma_max = sigma_max;
+    w.d.clamp_grad = d->clamp_grad;
+    w.d.lo = d->clamp_lo;
+    w.d.hi = d->clamp_hi;
     for (int step = 0; step < d->steps && ctx->status == JEM_OK; step++) {
         jem_mark mark = jem_begin(ctx);
         float size, noise;
         jem__sgld_sizes(d, step, &size, &noise);
-        for (int l = 0; l < JEM_LANES; l++) w.d.step[l] = size, w.d.noise[l] = noise;
+        for (int l = 0; l < JEM_LANES; l++) {
+            w.d.step[l] = size;
+            w.d.noise[l] = noise;
+        }
         if (jem__with_slope(ctx, what, logp, user, x))
             jem__walk_step(&w, d->noise_std != 0 ? rng : NULL);
         jem_end(ctx, mark);
@@ -5058,7 +5076,7 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tenso
     return ctx->status;
 }
 
-/* Descs of walks, which others hold: 1 if they are possible, otherwise it says what is not. */
+/* Check the desc of a walk: return 1 if it is valid, otherwise report the invalid field. */
 static int jem__sgld_good(jem_ctx *ctx, const char *what, jem_sgld_desc d) {
     return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) &&
            JEM__IN(d.noise_std, 0, JEM__MOST) && JEM__IN(d.clamp_grad, 0, JEM__MOST) &&
@@ -5080,73 +5098,82 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
     return jem__walk_all(ctx, logp, user, x, &d, rng, what, 0);
 }
 
-/* v -= d (entropy H)/dx: the nearest other of each sample, and itself, drift apart. -> entropy H */
+/* Subtracts d (entropy H)/dx from v, which moves each sample and its nearest neighbour apart.
+   Returns entropy H, up to a constant. */
 static double jem__drift_apart(const jem__node *x, double entropy, float *v) {
     const double weight = entropy * (double)(x->stride / JEM_LANES) / x->t.n;
     double sum = 0;
     for (int i = 0; i < x->t.n; i++) {
         const ptrdiff_t own = i / JEM_LANES * x->stride + i % JEM_LANES;
-        ptrdiff_t other = -1;
-        double least = HUGE_VAL;                   /* square of a distance */
+        ptrdiff_t nearest = -1;
+        double least = HUGE_VAL;                   /* squared distance to the nearest sample */
         for (int j = 0; j < x->t.n; j++) {
             const ptrdiff_t at = j / JEM_LANES * x->stride + j % JEM_LANES;
             double square = 0;
             for (ptrdiff_t k = 0; k < x->stride && square < least; k += JEM_LANES) {
-                const double off = (double)x->value[own + k] - (double)x->value[at + k];
-                square = fma(off, off, square);
+                const double offset = (double)x->value[own + k] - (double)x->value[at + k];
+                square = fma(offset, offset, square);
             }
-            if (square > 0 && square < least) least = square, other = at;
+            if (square > 0 && square < least) {
+                least = square;
+                nearest = at;
+            }
         }
-        if (other < 0) continue;                   /* all are in one place */
+        if (nearest < 0) continue;                 /* all samples are equal */
         const float push = (float)(weight / least);
         sum = fma(weight / 2, log(least), sum);
         for (ptrdiff_t k = 0; k < x->stride; k += JEM_LANES) {
-            const float off = x->value[own + k] - x->value[other + k];
-            v[own + k] = jem__fmaf(-push, off, v[own + k]);
-            v[other + k] = jem__fmaf(push, off, v[other + k]);
+            const float offset = x->value[own + k] - x->value[nearest + k];
+            v[own + k] = jem__fmaf(-push, offset, v[own + k]);
+            v[nearest + k] = jem__fmaf(push, offset, v[nearest + k]);
         }
     }
     return sum;
 }
 
-/* v = step_size dL_KL/dx, where no limit holds: d/d theta L_KL = v . d/d theta (the last slope) */
+/* Computes v = step_size dL_KL/dx, with 0 where a limit clamps the step. By the chain rule
+   d/d theta L_KL = v . d/d theta (gradient of log p at the last step). */
 jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                         const jem_sgld_desc *desc, float entropy, jem_rng *rng) {
     jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default(), last = d;
     const char *const what = "kl_walk";
     if (!ctx || !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
         !JEM__IN(d.hot, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
-    d.steps--, last.steps = 1, last.watch = NULL;
+    d.steps--;
+    last.steps = 1;
+    last.watch = NULL;
     if (jem_sgld(ctx, logp, user, x, &d, rng) != JEM_OK) return NULL;
     jem__node *node = x->node;
     const ptrdiff_t size = node->groups * node->stride;
-    if (!node->grad)                               /* so that it outlives the step */
-        node->grad = jem__push_floats(ctx, size), node->grad_push = ctx->pushes;
+    if (!node->grad) {                             /* allocated here to outlive the step */
+        node->grad = jem__push_floats(ctx, size);
+        node->grad_push = ctx->pushes;
+    }
     jem_tensor *before = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
-    jem_tensor *along = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
-    float *slope = jem__push_floats(ctx, size), *f = jem__push_floats(ctx, x->n);
-    if (!before || !along || !slope || !f) return NULL;
+    jem_tensor *direction = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
+    float *gradient = jem__push_floats(ctx, size), *f = jem__push_floats(ctx, x->n);
+    if (!before || !direction || !gradient || !f) return NULL;
     memcpy(before->node->value, node->value, (size_t)size * sizeof *f);
     if (jem_sgld(ctx, logp, user, x, &last, rng) != JEM_OK) return NULL;
-    memcpy(slope, node->grad, (size_t)size * sizeof *f);
+    memcpy(gradient, node->grad, (size_t)size * sizeof *f);
     if (d.watch) d.watch(d.watch_user, d.steps, x);
     const jem_mark mark = jem_begin(ctx);
     jem_read(jem__with_slope(ctx, what, logp, user, x), f);
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
-    float *v = along->node->value;
+    float *v = direction->node->value;
     double value = 0;
     for (int i = 0; i < x->n; i++) value -= (double)f[i] / x->n;
     for (ptrdiff_t i = 0; i < size; i++) v[i] = -node->grad[i] / (float)x->n;
     if (entropy > 0) value -= jem__drift_apart(node, (double)entropy, v);
     for (ptrdiff_t i = 0; i < size; i++) {
-        const int held = (d.clamp_grad > 0 && fabsf(slope[i]) >= d.clamp_grad) ||
+        const int clamped = (d.clamp_grad > 0 && fabsf(gradient[i]) >= d.clamp_grad) ||
             (d.clamp_lo < d.clamp_hi && (node->value[i] <= d.clamp_lo ||
                                          node->value[i] >= d.clamp_hi));
-        v[i] = held ? 0 : d.step_size * v[i];
-        value = fma((double)-v[i], (double)slope[i], value);
+        v[i] = clamped ? 0 : d.step_size * v[i];
+        value = fma((double)-v[i], (double)gradient[i], value);
     }
-    return jem_shift(ctx, jem_slope(ctx, logp, user, before, along, 0), (float)value);
+    return jem_shift(ctx, jem_slope(ctx, logp, user, before, direction, 0), (float)value);
 }
 
 jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
@@ -5155,18 +5182,26 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     const char *const what = "denoise";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !jem__denoise_good(ctx, what, d))
         return jem_error_status(ctx);
-    /* what stays of the noise, and what should: a^2 - b^2 = (a + b)(a - b) */
-    const float stays = 1 - d.step, wanted = jem__fmaf(-d.beta, d.step, 1);
-    JEM__ZEROED(jem_sgld_desc, as);
-    as.steps = d.steps, as.step_size = d.step, as.watch = d.watch, as.watch_user = d.watch_user;
-    as.noise_std = rng ? sqrtf((wanted + stays) * (wanted - stays)) : 0;
-    return jem__walk_all(ctx, logp, user, x, &as, rng, what, d.sigma_max);
+    /* The step leaves the fraction `remaining` of the noise, and adds noise up to `target`. The
+       variance to add is target^2 - remaining^2 = (target + remaining)(target - remaining). */
+    const float remaining = 1 - d.step, target = jem__fmaf(-d.beta, d.step, 1);
+    JEM__ZEROED(jem_sgld_desc, walk);
+    walk.steps = d.steps;
+    walk.step_size = d.step;
+    walk.watch = d.watch;
+    walk.watch_user = d.watch_user;
+    walk.noise_std = rng ? sqrtf((target + remaining) * (target - remaining)) : 0;
+    return jem__walk_all(ctx, logp, user, x, &walk, rng, what, d.sigma_max);
 }
 
 jem_fresh_desc jem_fresh_desc_default(void) {
     JEM__ZEROED(jem_fresh_desc, d);
-    d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
-    d.walk.steps = 300, d.walk.step_size = 0.01f, d.walk.noise_std = 0.1f, d.clean = 0.24f;
+    d.denoise = jem_denoise_desc_default();
+    d.walk = jem_sgld_desc_default();
+    d.walk.steps = 300;
+    d.walk.step_size = 0.01f;
+    d.walk.noise_std = 0.1f;
+    d.clean = 0.24f;
     return d;
 }
 
@@ -5181,13 +5216,13 @@ jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     const jem_denoise_desc last = jem_clean_desc(d.clean);
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_mark mark = jem_begin(ctx);
-    float *all = jem__push_floats(ctx, size);      /* pixels, then the noise of images */
-    const int even = all && d.lo < d.hi;
-    if (even) jem_fill_uniform(ctx, rng, all, size, d.lo, d.hi);
-    for (ptrdiff_t i = 0; all && !even && i < size; i++) all[i] = d.mean;
-    jem_status s = all ? jem_write(x, all) : JEM_NO_MEMORY;
-    for (int i = 0; all && i < x->n; i++) all[i] = d.denoise.sigma_max;
-    if (s == JEM_OK && !even) s = jem_add_noise(x, all, rng);
+    float *pixels = jem__push_floats(ctx, size), *sigma = jem__push_floats(ctx, x->n);
+    const int uniform = d.lo < d.hi, ready = pixels && sigma;
+    if (ready && uniform) jem_fill_uniform(ctx, rng, pixels, size, d.lo, d.hi);
+    for (ptrdiff_t i = 0; ready && !uniform && i < size; i++) pixels[i] = d.mean;
+    for (int i = 0; ready && i < x->n; i++) sigma[i] = d.denoise.sigma_max;
+    jem_status s = ready ? jem_write(x, pixels) : JEM_NO_MEMORY;
+    if (s == JEM_OK && !uniform) s = jem_add_noise(x, sigma, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
     if (s == JEM_OK && d.clean > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
@@ -5212,8 +5247,12 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
                                        height, width, rng ? "" : ", and no rng");
     jem_buffer *b = (jem_buffer *)jem__alloc(ctx, sizeof *b);
     if (!b) return NULL;
-    b->ctx = ctx, b->capacity = capacity, b->classes = classes;
-    b->channels = channels, b->height = height, b->width = width;
+    b->ctx = ctx;
+    b->capacity = capacity;
+    b->classes = classes;
+    b->channels = channels;
+    b->height = height;
+    b->width = width;
     b->data = jem__alloc_floats(ctx, capacity * jem__buffer_image(b));
     b->visits = (int *)jem__alloc(ctx, (size_t)capacity * sizeof(int));
     if (!b->data || !b->visits) {
@@ -5229,7 +5268,8 @@ jem_status jem_buffer_restart(jem_buffer *b, jem_rng *rng, float lo, float hi) {
     if (!rng || !(lo < hi) || !jem__finite(hi - lo))
         return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_restart: U(%g,%g) is no range%s",
                          (double)lo, (double)hi, rng ? "" : ", or no rng");
-    b->lo = lo, b->hi = hi;
+    b->lo = lo;
+    b->hi = hi;
     jem_fill_uniform(b->ctx, rng, b->data, b->capacity * jem__buffer_image(b), lo, hi);
     memset(b->visits, 0, (size_t)b->capacity * sizeof *b->visits);
     return JEM_OK;
@@ -5237,27 +5277,29 @@ jem_status jem_buffer_restart(jem_buffer *b, jem_rng *rng, float lo, float hi) {
 
 void jem_buffer_free(jem_buffer *b) {
     if (!b) return;
-    jem__free(b->ctx, b->data), jem__free(b->ctx, b->visits);
+    jem__free(b->ctx, b->data);
+    jem__free(b->ctx, b->visits);
     jem__free(b->ctx, b);
 }
 
-/* Is there a later draw of this slot, whose chain will be the one that is kept? */
+/* Returns 1 if slot[i] occurs again later: only the chain of the last occurrence is kept. */
 static int jem__drawn_again(const int *slot, int i, int n) {
     int k = i + 1;
     while (k < n && slot[k] != slot[i]) k++;
     return k < n;
 }
 
-/* visits: of each chain; of a slot that is drawn twice, one may restart. */
+/* Draws chains, and returns the visits of each one in `visits`: if a slot is drawn twice, only one
+   of the two chains may be restarted. */
 static void jem__buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels, float reinit,
                              float *x, int *slot, int *visits) {
     const ptrdiff_t size = jem__buffer_image(b);
     for (int i = 0; i < n; i++, x += size) {
         const int count = labels ? b->capacity / b->classes : b->capacity;
         slot[i] = (labels ? labels[i] * count : 0) + jem_rng_below(rng, count);
-        const int anew = jem_rng_uniform(rng) < reinit;
-        visits[i] = anew || b->visits[slot[i]] < 0 ? 0 : b->visits[slot[i]];
-        if (anew) jem_fill_uniform(b->ctx, rng, x, size, b->lo, b->hi);
+        const int restart = jem_rng_uniform(rng) < reinit;
+        visits[i] = restart || b->visits[slot[i]] < 0 ? 0 : b->visits[slot[i]];
+        if (restart) jem_fill_uniform(b->ctx, rng, x, size, b->lo, b->hi);
         else memcpy(x, b->data + slot[i] * size, (size_t)size * sizeof *x);
     }
 }
@@ -5278,7 +5320,8 @@ jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels
     return visits ? JEM_OK : b->ctx->status;
 }
 
-/* The last of several of one slot is kept; visits: as drawn, or NULL: those of the slots. */
+/* Stores chains; of several chains of one slot, the last. visits: as drawn, or NULL to continue the
+   counts of the slots. */
 static void jem__buffer_put(jem_buffer *b, int n, const int *slot, const int *visits,
                             const float *x) {
     const ptrdiff_t size = jem__buffer_image(b);
@@ -5304,11 +5347,15 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
 
 jem_mcmc_desc jem_mcmc_desc_default(void) {
     JEM__ZEROED(jem_mcmc_desc, d);
-    d.steps = 1000, d.step = 0.1f, d.leapfrog = 1, d.temperatures = 1, d.hottest = 10;
+    d.steps = 1000;
+    d.step = 0.1f;
+    d.leapfrog = 1;
+    d.temperatures = 1;
+    d.hottest = 10;
     return d;
 }
 
-/* The state of n chains of d numbers: where they are (old) and where they might go (new). */
+/* State of n chains of d numbers each: their current points, and the proposed ones (new_). */
 typedef struct jem__mcmc {
     jem_ctx *ctx;
     jem_fn logp;
@@ -5316,14 +5363,16 @@ typedef struct jem__mcmc {
     jem_tensor *leaf;
     int n;
     ptrdiff_t d;
-    float *x, *g, *f;                              /* old: [n][d] points, slopes; [n] log p */
-    float *new_x, *new_g, *new_f, *push;           /* push: [n][d], the momentum */
-    float *cool;                                   /* [n] 1/temperature */
-    int made;                                      /* proposals of a chain so far; of these ... */
-    double *took, *swaps;                          /* ... [n] taken; [temperatures] exchanged */
+    float *x, *g, *f;                              /* [n][d] points, gradients; [n] log p */
+    float *new_x, *new_g, *new_f;
+    float *momentum;                               /* [n][d] */
+    float *coldness;                               /* [n] 1/temperature */
+    int proposals;                                 /* proposals per chain so far */
+    double *accepted;                              /* [n] accepted proposals */
+    double *swaps;                                 /* [temperatures] swaps with the next one */
 } jem__mcmc;
 
-/* log p at x -> f, and its slope -> g (NULL: is not asked for). */
+/* Computes log p at x in f, and its gradient in g unless g is NULL. */
 static jem_status jem__density_at(jem__mcmc *m, const float *x, float *f, float *g) {
     if (jem_write(m->leaf, x) != JEM_OK) return m->ctx->status;
     const jem_mark mark = jem_begin(m->ctx);
@@ -5336,17 +5385,21 @@ static jem_status jem__density_at(jem__mcmc *m, const float *x, float *f, float 
 
 static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *user,
                                  jem_tensor *x, const jem_mcmc_desc *d) {
-    m->ctx = ctx, m->logp = logp, m->user = user, m->leaf = x, m->n = x->n;
+    m->ctx = ctx;
+    m->logp = logp;
+    m->user = user;
+    m->leaf = x;
+    m->n = x->n;
     m->d = (ptrdiff_t)x->c * x->h * x->w;
-    float **const arrays[8] = { &m->x, &m->g, &m->new_x, &m->new_g, &m->push, &m->f, &m->new_f,
-                                &m->cool };
+    float **const arrays[8] = { &m->x, &m->g, &m->new_x, &m->new_g, &m->momentum, &m->f, &m->new_f,
+                                &m->coldness };
     for (int i = 0; i < 8; i++)
         *arrays[i] = jem__push_floats(ctx, i < 5 ? m->n * m->d : m->n);
-    m->took = (double *)jem__push_zero(ctx, (size_t)m->n * sizeof *m->took);
+    m->accepted = (double *)jem__push_zero(ctx, (size_t)m->n * sizeof *m->accepted);
     m->swaps = (double *)jem__push_zero(ctx, (size_t)d->temperatures * sizeof *m->swaps);
     if (m->g) memset(m->g, 0, (size_t)(m->n * m->d) * sizeof *m->g);
-    for (int i = 0; m->cool && i < m->n; i++)
-        m->cool[i] = (float)pow((double)d->hottest, -(double)(i % d->temperatures) /
+    for (int i = 0; m->coldness && i < m->n; i++)
+        m->coldness[i] = (float)pow((double)d->hottest, -(double)(i % d->temperatures) /
                                                     (d->temperatures - 1 + (d->temperatures == 1)));
     if (ctx->status != JEM_OK || jem_read(x, m->x) != JEM_OK ||
         jem__density_at(m, m->x, m->f, d->leapfrog ? m->g : NULL) != JEM_OK) return ctx->status;
@@ -5356,70 +5409,77 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *
     return JEM_OK;
 }
 
-/* A proposal of every chain. gain[i]: log of the ratio that decides. With H = |push|^2/2 - log p/T,
-   which sliding without error would leave as it is, gain = H(old) - H(new). */
+/* Makes a proposal for every chain. gain[i] is the logarithm of the acceptance ratio: with
+   H = |momentum|^2/2 - log p/T, which exact dynamics would conserve, gain = H(old) - H(new). */
 static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rng *rng,
                                     double *gain) {
     const ptrdiff_t size = m->n * m->d;
-    jem_fill_normal(m->ctx, rng, m->push, size, 0, 1);
+    jem_fill_normal(m->ctx, rng, m->momentum, size, 0, 1);
     memcpy(m->new_x, m->x, (size_t)size * sizeof *m->x);
     memcpy(m->new_g, m->g, (size_t)size * sizeof *m->g);
     for (ptrdiff_t i = 0; i < m->n; i++) {
         gain[i] = 0;
         for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
-            gain[i] = fma((double)m->push[k], 0.5 * (double)m->push[k], gain[i]);
+            gain[i] = fma((double)m->momentum[k], 0.5 * (double)m->momentum[k], gain[i]);
     }
     for (int step = 0; step < d->leapfrog || step == 0; step++) {
         for (ptrdiff_t k = 0; k < size; k++) {
-            const float root = sqrtf(m->cool[k / m->d]), half = d->step / 2 * root;
-            if (d->leapfrog) m->push[k] = jem__fmaf(half, m->new_g[k], m->push[k]);
-            m->new_x[k] = jem__fmaf(d->step / root, m->push[k], m->new_x[k]);
+            const float root = sqrtf(m->coldness[k / m->d]), half = d->step / 2 * root;
+            if (d->leapfrog) m->momentum[k] = jem__fmaf(half, m->new_g[k], m->momentum[k]);
+            m->new_x[k] = jem__fmaf(d->step / root, m->momentum[k], m->new_x[k]);
         }
         if (jem__density_at(m, m->new_x, m->new_f, d->leapfrog ? m->new_g : NULL) != JEM_OK)
             return m->ctx->status;
         for (ptrdiff_t k = 0; d->leapfrog && k < size; k++)
-            m->push[k] = jem__fmaf(d->step / 2 * sqrtf(m->cool[k / m->d]), m->new_g[k], m->push[k]);
+            m->momentum[k] = jem__fmaf(d->step / 2 * sqrtf(m->coldness[k / m->d]), m->new_g[k],
+                                       m->momentum[k]);
     }
     for (ptrdiff_t i = 0; i < m->n; i++) {
         for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
-            gain[i] = fma((double)m->push[k], -0.5 * (double)m->push[k], gain[i]);
-        gain[i] = fma((double)m->cool[i], (double)m->new_f[i] - (double)m->f[i], gain[i]);
+            gain[i] = fma((double)m->momentum[k], -0.5 * (double)m->momentum[k], gain[i]);
+        gain[i] = fma((double)m->coldness[i], (double)m->new_f[i] - (double)m->f[i], gain[i]);
     }
     return JEM_OK;
 }
 
-/* log U(0,1). If a draw of 24 bits is 0, the next one has the bits behind them; or a proposal could
-   be taken whose chance is nothing. */
+/* Draws log U(0,1). If a draw of 24 bits is 0, the next draw supplies the following bits; log 0
+   would accept a proposal of any ratio. */
 static double jem__log_uniform(jem_rng *rng) {
     double unit = 1, u = (double)jem_rng_uniform(rng);
-    while (!(u > 0) && unit > 1e-200) unit /= 16777216, u = (double)jem_rng_uniform(rng);
+    while (!(u > 0) && unit > 1e-200) {
+        unit /= 16777216;
+        u = (double)jem_rng_uniform(rng);
+    }
     return log(unit * u);
 }
 
-/* Neighbours in temperature, of every second pair: x and x' change places, or stay. */
+/* Decides for every second pair of neighbours in temperature whether they swap their points. */
 static void jem__mcmc_exchange(jem__mcmc *m, const jem_mcmc_desc *d, int step, jem_rng *rng) {
     for (int i = 0; i + 1 < m->n; i++) {
         const int k = i % d->temperatures;
         if ((k ^ step) & 1 || k == d->temperatures - 1) continue;
         const double u = jem__log_uniform(rng);
-        if (!(u < ((double)m->cool[i] - (double)m->cool[i + 1]) *
+        if (!(u < ((double)m->coldness[i] - (double)m->coldness[i + 1]) *
                   ((double)m->f[i + 1] - (double)m->f[i]))) continue;
         float *a[3] = { m->x + i * m->d, m->g + i * m->d, m->f + i };
         for (int j = 0; j < 3; j++)
             for (ptrdiff_t c = 0, size = j < 2 ? m->d : 1; c < size; c++) {
-                const float t = a[j][c];
-                a[j][c] = a[j][c + size], a[j][c + size] = t;
+                const float swapped = a[j][c];
+                a[j][c] = a[j][c + size];
+                a[j][c + size] = swapped;
             }
         m->swaps[k]++;
     }
 }
 
-/* Of the proposals that were made: those taken, and of pairs those that changed places. */
-static void jem__mcmc_shares(const jem__mcmc *m, const jem_mcmc_desc *d, float *accepted) {
+/* Computes the acceptance rates of chains and the swap rates of neighbouring temperatures. */
+static void jem__mcmc_rates(const jem__mcmc *m, const jem_mcmc_desc *d, float *accepted) {
     for (int i = 0; accepted && i < m->n; i++)
-        accepted[i] = m->made ? (float)(m->took[i] / m->made) : 0;
+        accepted[i] = m->proposals ? (float)(m->accepted[i] / m->proposals) : 0;
     for (int k = 0; d->swapped && k + 1 < d->temperatures; k++) {
-        const double rounds = m->made / 2 + (m->made & ~k & 1), ladders = m->n / d->temperatures;
+        const double ladders = m->n / d->temperatures;
+        /* Pair k may swap at every second proposal, from the first one if k is even. */
+        const double rounds = m->proposals / 2 + (m->proposals & ~k & 1);
         d->swapped[k] = rounds > 0 ? (float)(m->swaps[k] / (rounds * ladders)) : 0;
     }
 }
@@ -5440,55 +5500,67 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     if (gain) jem__mcmc_open(&m, ctx, logp, user, x, &d);
     for (int step = 0; step < d.steps && ctx->status == JEM_OK; step++) {
         if (jem__mcmc_propose(&m, &d, rng, gain) != JEM_OK) break;
-        for (int i = 0; i < m.n; i++) {            /* a gain that is NaN is refused */
+        for (int i = 0; i < m.n; i++) {            /* a NaN in gain rejects the proposal */
             const ptrdiff_t at = i * m.d;
             const size_t bytes = (size_t)m.d * sizeof(float);
             const double u = jem__log_uniform(rng);
             if (!(u < gain[i]) || !jem__finite(m.new_f[i])) continue;
-            memcpy(m.x + at, m.new_x + at, bytes), memcpy(m.g + at, m.new_g + at, bytes);
-            m.f[i] = m.new_f[i], m.took[i]++;
+            memcpy(m.x + at, m.new_x + at, bytes);
+            memcpy(m.g + at, m.new_g + at, bytes);
+            m.f[i] = m.new_f[i];
+            m.accepted[i]++;
         }
-        m.made++;
+        m.proposals++;
         if (d.temperatures > 1) jem__mcmc_exchange(&m, &d, step, rng);
         if (jem_write(x, m.x) != JEM_OK) break;
         if (d.watch && d.watch(d.watch_user, step, x)) break;
     }
-    jem__mcmc_shares(&m, &d, accepted);
+    jem__mcmc_rates(&m, &d, accepted);
     jem_end(ctx, mark);
     return ctx->status;
 }
 
 jem_ais_desc jem_ais_desc_default(void) {
     JEM__ZEROED(jem_ais_desc, d);
-    d.levels = 500, d.std = 1, d.walk = jem_mcmc_desc_default();
-    d.walk.steps = 1, d.walk.leapfrog = 5;
+    d.levels = 500;
+    d.std = 1;
+    d.walk = jem_mcmc_desc_default();
+    d.walk.steps = 1;
+    d.walk.leapfrog = 5;
     return d;
 }
 
-/* a log q + b log p, where q = N(mean, std^2 I) is normalised. */
-typedef struct jem__bridge { jem_fn logp; void *user; float a, b, mean, std; } jem__bridge;
+/* Density a log q + b log p between p and the normalised q = N(mean, std^2 I). */
+typedef struct jem__bridge {
+    jem_fn logp;
+    void *user;
+    float a, b;
+    float mean, std;
+} jem__bridge;
 
 static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
     const jem__bridge *s = (const jem__bridge *)user;
-    const double each = log((double)s->std * sqrt(6.283185307179586));
+    const double log_norm = log((double)s->std * sqrt(6.283185307179586));     /* per pixel */
     jem_tensor *p = s->logp(ctx, x, s->user);
     jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_shift(ctx, x, -s->mean)));
     q = jem_scale(ctx, q, -0.5f / (s->std * s->std));
-    q = jem_shift(ctx, q, (float)(-each * x->c * x->h * x->w));
+    q = jem_shift(ctx, q, (float)(-log_norm * x->c * x->h * x->w));
     return jem_add(ctx, jem_scale(ctx, q, s->a), jem_scale(ctx, p, s->b));
 }
 
-/* The mean of exp(w[i]), in logarithms. */
+/* Computes the logarithm of the mean of exp(w[i]), its error, and the effective sample size. */
 static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
     double top = w[0], sum = 0, squares = 0;
     for (int i = 1; i < n; i++) top = w[i] > top ? w[i] : top;
     for (int i = 0; i < n; i++) {
         const double e = exp(w[i] - top);
-        sum += e, squares = fma(e, e, squares);
+        sum += e;
+        squares = fma(e, e, squares);
     }
-    r->log_z = top + log(sum / n), r->chains = sum * sum / squares;
-    r->error = n < 2 ? HUGE_VAL                            /* relative error of the mean */
-             : sqrt(fmax((n / r->chains - 1) / (n - 1), 0));
+    r->log_z = top + log(sum / n);
+    r->chains = sum * sum / squares;
+    r->error = HUGE_VAL;                           /* relative error of the mean */
+    if (n > 1) r->error = sqrt(fmax((n / r->chains - 1) / (n - 1), 0));
 }
 
 jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
@@ -5500,25 +5572,32 @@ jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const j
         !JEM__IN(d.walk.temperatures, 1, 1))
         return jem_error_status(ctx);
     if (!result) return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: result is NULL");
-    jem_fresh_desc start = jem_fresh_desc_default();       /* nothing but the noise */
-    start.mean = d.mean, start.denoise.sigma_max = d.std;
-    start.denoise.steps = start.walk.steps = 0, start.clean = 0;
+    jem_fresh_desc start = jem_fresh_desc_default();       /* fills x with noise, and no more */
+    start.mean = d.mean;
+    start.denoise.sigma_max = d.std;
+    start.denoise.steps = start.walk.steps = 0;
+    start.clean = 0;
     jem__bridge s;
-    s.logp = logp, s.user = user, s.mean = d.mean, s.std = d.std;
+    s.logp = logp;
+    s.user = user;
+    s.mean = d.mean;
+    s.std = d.std;
     const jem_mark mark = jem_begin(ctx);
     double *w = (double *)jem__push_zero(ctx, (size_t)x->n * sizeof *w);
     float *f = jem__push_floats(ctx, x->n);
     if (w && f) jem_fresh(ctx, logp, user, x, &start, rng);
     for (int k = 1; k <= d.levels && ctx->status == JEM_OK; k++) {     /* b = (k/levels)^2 */
         const double to = (double)k / d.levels, from = (double)(k - 1) / d.levels;
-        const double more = (to - from) * (to + from);
-        s.a = -1, s.b = 1;
+        const double growth = (to - from) * (to + from);   /* of b */
+        s.a = -1;
+        s.b = 1;
         const jem_mark level = jem_begin(ctx);
-        const jem_status told = jem_read(jem__density(ctx, what, jem__between, &s, x), f);
+        const jem_status status = jem_read(jem__density(ctx, what, jem__between, &s, x), f);
         jem_end(ctx, level);
-        if (told != JEM_OK) break;
-        for (int i = 0; i < x->n; i++) w[i] = fma(more, (double)f[i], w[i]);
-        s.b = (float)(to * to), s.a = 1 - s.b;
+        if (status != JEM_OK) break;
+        for (int i = 0; i < x->n; i++) w[i] = fma(growth, (double)f[i], w[i]);
+        s.b = (float)(to * to);
+        s.a = 1 - s.b;
         jem_mcmc(ctx, jem__between, &s, x, &d.walk, rng, NULL);
     }
     if (ctx->status == JEM_OK) jem__ais_sum(w, x->n, result);
@@ -8054,15 +8133,24 @@ typedef struct jem__phase {
 JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
     const int s = q->gradient ? q->stride : 1;
     if (phase >= s * s) return 0;
-    f->y0 = phase / s, f->x0 = phase % s, f->step_out = s;
-    f->rows = (q->ho - f->y0 + s - 1) / s, f->cols = (q->wo - f->x0 + s - 1) / s;
+    f->y0 = phase / s;
+    f->x0 = phase % s;
+    f->step_out = s;
+    f->rows = (q->ho - f->y0 + s - 1) / s;
+    f->cols = (q->wo - f->x0 + s - 1) / s;
     f->step_in = q->gradient ? 1 : q->stride;
     f->ny = f->nx = 0;
     for (int i = 0; i < q->k; i++) {               /* a gradient's y reads (y + pad - ky)/stride */
         const int tap = i - q->pad;
         const int down = q->gradient ? f->y0 - tap : tap, right = q->gradient ? f->x0 - tap : tap;
-        if (down % s == 0) f->down[f->ny] = down / s, f->ky[f->ny++] = i;
-        if (right % s == 0) f->right[f->nx] = right / s, f->kx[f->nx++] = i;
+        if (down % s == 0) {
+            f->down[f->ny] = down / s;
+            f->ky[f->ny++] = i;
+        }
+        if (right % s == 0) {
+            f->right[f->nx] = right / s;
+            f->kx[f->nx++] = i;
+        }
     }
     return 1;
 }
@@ -8081,11 +8169,15 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
     int iy[4], ix[4];
     for (int i = 0; i < count; i++) {
         const int r = (first + i) / s->cols, c = (first + i) % s->cols;
-        iy[i] = r * s->step_in, ix[i] = c * s->step_in;
+        iy[i] = r * s->step_in;
+        ix[i] = c * s->step_in;
         p->at[i] = ((ptrdiff_t)(s->y0 + r * s->step_out) * q->wo + s->x0 + c * s->step_out) *
                    q->co * JEM_LANES;
     }
-    p->live = 0, p->taps = s->ny * s->nx, p->channels = q->ci, p->count = count;
+    p->live = 0;
+    p->taps = s->ny * s->nx;
+    p->channels = q->ci;
+    p->count = count;
     for (int t = 0, j = 0; j < s->ny; j++)
         for (int k = 0; k < s->nx; k++, t++) {
             int inside = 0;
@@ -8108,7 +8200,10 @@ JEM__ONCE int jem__conv_channels(int left) {
 JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     int blocks = 0, o = 0;
     if (q->method->bf16) return jem__part_from(i, of, q->co, 32);
-    while (o < q->co) o += jem__conv_channels(q->co - o), blocks++;
+    while (o < q->co) {
+        o += jem__conv_channels(q->co - o);
+        blocks++;
+    }
     o = 0;
     for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--) o += jem__conv_channels(q->co - o);
     return o;
@@ -8164,7 +8259,11 @@ static void jem__direct_pack(void *packing, int part) {
    of x that it meets. */
 static jem__conv jem__conv_dealt(const jem__conv *q) {
     jem__conv d = *q;
-    if (q->k == 1 && q->pad == 0) d.hi = q->ho, d.wi = q->wo, d.stride = 1;
+    if (q->k == 1 && q->pad == 0) {
+        d.hi = q->ho;
+        d.wi = q->wo;
+        d.stride = 1;
+    }
     return d;
 }
 /* A product is a block of output channels (or of input channels, if x is the larger: it is read
@@ -8225,9 +8324,12 @@ JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, j
     w->across = (q->wo + m - 1) / m;
     w->to = jem__conv_share(q, part, w->across * ((q->ho + m - 1) / m), JEM__TILES);
     w->pad = q->gradient ? 2 - q->pad : q->pad;
-    w->vplane = jem__wino_plane(q->ci), w->pplane = jem__wino_plane(q->co);
+    w->vplane = jem__wino_plane(q->ci);
+    w->pplane = jem__wino_plane(q->co);
     w->pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;     /* not a power of two */
-    w->v = work, w->p = w->v + a * a * w->vplane, w->out = w->p + a * a * w->pplane;
+    w->v = work;
+    w->p = w->v + a * a * w->vplane;
+    w->out = w->p + a * a * w->pplane;
     w->zero = w->out + m * m * w->pixel;
     memset(w->zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *w->zero);
 }
@@ -8265,7 +8367,9 @@ static void jem__wino_plan(jem__weights *w) {
     w->x_plane = all * iblocks * k->wi * JEM_LANES + 80;
     w->y_plane = all * oblocks * JEM__WO * JEM_LANES + 80;
     w->product_step = all;
-    w->planes = 36, w->products = 36 * oblocks, w->finishes = q->co;
+    w->planes = 36;
+    w->products = 36 * oblocks;
+    w->finishes = q->co;
     w->product_size = 36 * jem__wino_sums(q);
     w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
 }
@@ -8489,7 +8593,8 @@ JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__
         x = x + ks[(j + 1) % 3];
         y = y + (ks[(j + 2) % 3] + JEM__ISET(j + 1));
     }
-    *a = x, *b = y;
+    *a = x;
+    *b = y;
 }
 
 JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {      /* [0,1), 24 bits */
@@ -8510,7 +8615,8 @@ JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
     JEM__V u = JEM__SET(1.0f) - JEM__FN(unit)(a);             /* (0,1] */
     JEM__V t = JEM__FN(unit)(b) - JEM__SET(0.5f), z = t * t;
     JEM__V r = JEM__SQRT(JEM__SET(-2.0f) * JEM__FN(log)(u));
-    *p = r * (JEM__FN(poly)(8, sine, z) * t), *q = r * JEM__FN(poly)(8, cosine, z);
+    *p = r * (JEM__FN(poly)(8, sine, z) * t);
+    *q = r * JEM__FN(poly)(8, cosine, z);
 }
 
 /* What counters .. + VL make of their two words: uniform numbers (kind 0) or normal ones (1). */
@@ -8675,8 +8781,10 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, cons
 
 /* o = B' d, M = 2 */
 JEM__VINLINE void JEM__FN(wino_b2)(const JEM__V *d, JEM__V *o) {
-    o[0] = d[0] - d[2], o[1] = d[1] + d[2];
-    o[2] = d[2] - d[1], o[3] = d[1] - d[3];
+    o[0] = d[0] - d[2];
+    o[1] = d[1] + d[2];
+    o[2] = d[2] - d[1];
+    o[3] = d[1] - d[3];
 }
 /* o = B' d, M = 4 */
 JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
@@ -8684,13 +8792,16 @@ JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
     const JEM__V p = JEM__FNMA(four, d[2], d[4]), q = JEM__FNMA(four, d[1], d[3]);
     const JEM__V r = d[4] - d[2], s = d[3] - d[1];
     o[0] = JEM__FMA(four, d[0], JEM__FNMA(five, d[2], d[4]));
-    o[1] = p + q, o[2] = p - q;
-    o[3] = JEM__FMA(two, s, r), o[4] = JEM__FNMA(two, s, r);
+    o[1] = p + q;
+    o[2] = p - q;
+    o[3] = JEM__FMA(two, s, r);
+    o[4] = JEM__FNMA(two, s, r);
     o[5] = JEM__FMA(four, d[1], JEM__FNMA(five, d[3], d[5]));
 }
 /* o = A' d, M = 2 */
 JEM__VINLINE void JEM__FN(wino_a2)(const JEM__V *d, JEM__V *o) {
-    o[0] = d[0] + (d[1] + d[2]), o[1] = d[1] - d[2] - d[3];
+    o[0] = d[0] + (d[1] + d[2]);
+    o[1] = d[1] - d[2] - d[3];
 }
 /* o = A' d, M = 4 */
 JEM__VINLINE void JEM__FN(wino_a4)(const JEM__V *d, JEM__V *o) {
@@ -8706,8 +8817,12 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     const JEM__V s = d[0] + d[2], r = d[1] + d[3];
     const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
     const JEM__V r2 = JEM__FMA(JEM__SET(8.0f), d[3], d[1] + d[1]);
-    o[0] = d[0], o[1] = s + r, o[2] = s - r;
-    o[3] = s2 + r2, o[4] = s2 - r2, o[5] = d[3];
+    o[0] = d[0];
+    o[1] = s + r;
+    o[2] = s - r;
+    o[3] = s2 + r2;
+    o[4] = s2 - r2;
+    o[5] = d[3];
 }
 
 /* One of these for all columns, then for all rows of a tile: from x from numbers become to x to.
@@ -8812,8 +8927,11 @@ JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *fro
     jem__wino_open(q, from->part, from->work, &w);
     const int o0 = w.to.o0, o1 = w.to.o1;
     const jem__picture image = { from->x, w.zero, q->ci, q->hi, q->wi, q->gradient };
-    in.out_step = out.in_step = JEM__TILES * JEM_LANES, in.point = w.vplane;
-    out.out = w.out, out.out_step = JEM_LANES, out.point = w.pixel;
+    in.out_step = out.in_step = JEM__TILES * JEM_LANES;
+    in.point = w.vplane;
+    out.out = w.out;
+    out.out_step = JEM_LANES;
+    out.point = w.pixel;
     in.strip = out.strip = JEM__VL;
     for (int t0 = w.to.first; t0 < w.to.last; t0 += JEM__TILES) {
         const int n = w.to.last - t0 < JEM__TILES ? w.to.last - t0 : JEM__TILES;
@@ -8821,7 +8939,8 @@ JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *fro
             const int at = t0 + t;
             jem__wino_read(&in, &image, m + 2, at / w.across * m - w.pad,
                            at % w.across * m - w.pad);
-            in.out = w.v + t * JEM_LANES, in.in_step = JEM_LANES;
+            in.out = w.v + t * JEM_LANES;
+            in.in_step = JEM_LANES;
             (m == 2 ? JEM__FN(wino_in2) : JEM__FN(wino_in4))(&in, q->ci);
         }
         JEM__FN(wino_products)(q, &w, from->packed, n);
@@ -9035,7 +9154,9 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
                                  channels, side ? q->ho : q->hi, side ? q->wo : q->wi, 0 };
     const ptrdiff_t all = w->product_step, cell = (ptrdiff_t)block * JEM__VL;
     jem__wino_move tile;
-    tile.in_step = JEM_LANES, tile.out_step = JEM__VL, tile.point = side ? w->y_plane : w->x_plane;
+    tile.in_step = JEM_LANES;
+    tile.out_step = JEM__VL;
+    tile.point = side ? w->y_plane : w->x_plane;
     tile.strip = (channels + block - 1) / block * all * cell;
     for (int t = 0; t < tiles; t++) {
         jem__wino_read(&tile, &image, size, t / across * 4 + from, t % across * 4 + from);
@@ -9091,7 +9212,8 @@ JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {                  /* a division by 6, and by a power of two */
         const double add = (p[1][l] + p[2][l]) / 6, sub = (p[1][l] - p[2][l]) / 6;
         const double add2 = (p[3][l] + p[4][l]) / 6, sub2 = (p[3][l] - p[4][l]) / 6;
-        o[0][l] = p[0][l] / 4 - add + add2 / 4, o[1][l] = sub2 / 2 - sub;
+        o[0][l] = p[0][l] / 4 - add + add2 / 4;
+        o[1][l] = sub2 / 2 - sub;
         o[2][l] = add2 - add + p[5][l];
     }
 }
@@ -9123,15 +9245,21 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
 JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
         const double s = g[0][l] + g[2][l];
-        o[0][l] = g[0][l], o[1][l] = (s + g[1][l]) / 2, o[2][l] = (s - g[1][l]) / 2;
+        o[0][l] = g[0][l];
+        o[1][l] = (s + g[1][l]) / 2;
+        o[2][l] = (s - g[1][l]) / 2;
         o[3][l] = g[2][l];
     }
 }
 JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
         const double s = g[0][l] + g[2][l], r = g[0][l] + 4 * g[2][l], d = 2 * g[1][l];
-        o[0][l] = g[0][l] / 4, o[1][l] = (s + g[1][l]) / -6, o[2][l] = (s - g[1][l]) / -6;
-        o[3][l] = (r + d) / 24, o[4][l] = (r - d) / 24, o[5][l] = g[2][l];
+        o[0][l] = g[0][l] / 4;
+        o[1][l] = (s + g[1][l]) / -6;
+        o[2][l] = (s - g[1][l]) / -6;
+        o[3][l] = (r + d) / 24;
+        o[4][l] = (r - d) / 24;
+        o[5][l] = g[2][l];
     }
 }
 /* Weights w (O,I,3,3) to [point][block of CO][input channel][CO]: the block of `co` channels from
@@ -9427,10 +9555,16 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
             for (int j = 0; j < 2 && i + j * 16 < n; j++) {
                 float *at = x + i + j * 16 + l;
                 JEM__V v = JEM__LOAD(g + i + j * 16 + l);
-                if (clamp_g) v = JEM__LESS(v, gmin, gmin, v), v = JEM__LESS(gmax, v, gmax, v);
+                if (clamp_g) {
+                    v = JEM__LESS(v, gmin, gmin, v);
+                    v = JEM__LESS(gmax, v, gmax, v);
+                }
                 v = JEM__FMA(JEM__LOAD(d->step + l), v, JEM__LOAD(at));
                 v = JEM__FMA(JEM__LOAD(d->noise + l), z[j], v);
-                if (clamp_x) v = JEM__LESS(v, lo, lo, v), v = JEM__LESS(hi, v, hi, v);
+                if (clamp_x) {
+                    v = JEM__LESS(v, lo, lo, v);
+                    v = JEM__LESS(hi, v, hi, v);
+                }
                 JEM__STORE(at, v);
             }
         }
@@ -9579,7 +9713,8 @@ typedef struct jem__bf16 {
     /* Pairs of images: c <= 16 channels of one pixel, x[8][16][2] -> out[8][16][2] or, rows:
        out[16][32]. Adds them to sums[c][16], if there are any. */
     void (*turn)(const uint16_t *x, int c, int rows, uint16_t *out, float *sums);
-    void (*begin)(void), (*end)(void);             /* around blocks; may be NULL */
+    void (*begin)(void);                           /* around blocks; may be NULL */
+    void (*end)(void);
 } jem__bf16;
 
 /* To nearest, ties to even. */
@@ -9691,14 +9826,21 @@ JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const int lean, const jem__fini
                                                  ptrdiff_t at16) {
     const int back = lean == 1 || lean == 2 || lean == 5;
     jem__finish own = *f;                          /* stores cannot reach it: it is in registers */
-    if (lean) own.act = NULL, n = 16;
+    if (lean) {
+        own.act = NULL;
+        n = 16;
+    }
     if (lean > 4) own.bits = own.keep_bits = NULL;
     else if (lean) own.slopes = own.keep_slopes = NULL;
     if (back) own.kind = 0, own.bias = NULL;
     else if (lean) own.kind = lean > 4 ? JEM__MAP_SILU : JEM__MAP_LEAKY;
-    if (lean && !back) own.bits = NULL, own.slopes = NULL;
+    if (lean && !back) {
+        own.bits = NULL;
+        own.slopes = NULL;
+    }
     if (lean == 1 || lean == 3 || lean > 4) own.add = own.y = NULL;
-    at += (ptrdiff_t)o * JEM_LANES, at16 += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
+    at += (ptrdiff_t)o * JEM_LANES;
+    at16 += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
     for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, at16 += JEM__BF16_PAIR) {
         const __m512 p = jem__finish_one_avx512(&own, _mm512_loadu_ps(c + i * 16), o + i, at, 0);
         jem__floats_avx512 q = { 0 };
@@ -9790,7 +9932,10 @@ JEM__TILE_TARGET static void jem__tile_begin(void) {
     struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } c;
     memset(&c, 0, sizeof c);
     c.palette = 1;
-    for (int i = 0; i < 8; i++) c.bytes[i] = 64, c.rows[i] = 16;
+    for (int i = 0; i < 8; i++) {
+        c.bytes[i] = 64;
+        c.rows[i] = 16;
+    }
     __asm__ volatile("" : : "r"(&c) : "memory");   /* gcc 12 would leave the stores out */
     _tile_loadconfig(&c);
 }
@@ -9871,7 +10016,11 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
         uint16_t a[512], b[512];
         float c[2][JEM__BF16_TILE];
         JEM__ZEROED(jem__bf16_block, one);
-        one.m = one.n = one.runs = 1, one.pairs = 16, one.a[0] = a, one.b[0][0] = b, one.c = c[0];
+        one.m = one.n = one.runs = 1;
+        one.pairs = 16;
+        one.a[0] = a;
+        one.b[0][0] = b;
+        one.c = c[0];
         for (int i = 0; i < 512; i++)              /* whole numbers; a is its own transpose */
             a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7)),
             b[i] = jem__to_bf16((float)(i % 5));
@@ -9994,7 +10143,10 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
     int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
     for (int j = 0; j < s->ny; j++) {              /* the rows of taps that lie inside */
         const int iy = r * s->step_in + s->down[j];
-        if ((unsigned)iy < (unsigned)q->hi) tap_row[runs] = j, row_of[runs++] = iy;
+        if ((unsigned)iy < (unsigned)q->hi) {
+            tap_row[runs] = j;
+            row_of[runs++] = iy;
+        }
     }
     from += (JEM__BF16_EDGE + jem__bf16_first(q, s)) * pixel;
     for (int o = part->o0 / 16, m; o < tiles; o += m) {
@@ -10007,13 +10159,20 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
                 for (int p = 0; p < n; p++)
                     now->b[i][p] = from + row_of[i] * row + (x + p) * s->step_in * pixel;
             }
-            now->m = m, now->n = n, now->runs = runs, now->a2 = s->ny * run;
+            now->m = m;
+            now->n = n;
+            now->runs = runs;
+            now->a2 = s->ny * run;
             now->pairs = s->nx * jem__bf16_pairs_of(q->ci);
             now->k->block(now, last);
             jem__bf16_finish_all(last);
-            now->o = o, now->y = s->y0 + r * s->step_out, now->x = s->x0 + x * s->step_out;
-            now->step = s->step_out, now->done = 0;
-            b[0] = last, b[1] = now;
+            now->o = o;
+            now->y = s->y0 + r * s->step_out;
+            now->x = s->x0 + x * s->step_out;
+            now->step = s->step_out;
+            now->done = 0;
+            b[0] = last;
+            b[1] = now;
         }
     }
 }
@@ -10026,7 +10185,12 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
     jem__bf16_block two[2], *blocks[2] = { two, two + 1 };
     jem__phase s;
     memset(two, 0, sizeof two);
-    for (int i = 0; i < 2; i++) two[i].k = k, two[i].q = q, two[i].f = f, two[i].c = c[i];
+    for (int i = 0; i < 2; i++) {
+        two[i].k = k;
+        two[i].q = q;
+        two[i].f = f;
+        two[i].c = c[i];
+    }
     if (k->begin) k->begin();
     for (int phase = 0, have = -1, from = 0; jem__conv_phase(q, phase, &s); phase++) {
         const jem__piece to = jem__conv_share(q, in->part, s.rows, 1);         /* or of channels */
@@ -10094,7 +10258,8 @@ static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
 static void jem__bf16_plan(jem__weights *w) {
     const jem__conv *q = w->q;
     const int pairs = jem__bf16_pairs_of_tiles(q);
-    w->products = pairs * (pairs < w->ctx->threads ? q->k : 1), w->finishes = q->co;
+    w->products = pairs * (pairs < w->ctx->threads ? q->k : 1);
+    w->finishes = q->co;
     w->product_step = (ptrdiff_t)2 * q->k * q->k * JEM__BF16_TILE;
     w->planes = w->groups;
     w->x_plane = (ptrdiff_t)q->hi * ((q->ci + 15) / 16) * jem__bf16_x_tile(q) / 2;
@@ -10120,7 +10285,9 @@ static void jem__bf16_product(const jem__weights *w, int task) {
     int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
     rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
     memset(acc, 0, (size_t)(m * kk * JEM__BF16_TILE) * sizeof *acc);
-    s.add = 1, s.m = 1, s.pairs = q->wo * 8;
+    s.add = 1;
+    s.m = 1;
+    s.pairs = q->wo * 8;
     if (k->begin) k->begin();
     for (int g = 0; g < w->groups; g++)
         for (int y0 = 0; y0 < q->ho; y0 += rows)
@@ -10140,7 +10307,8 @@ static void jem__bf16_product(const jem__weights *w, int task) {
                         }
                         s.runs++;
                     }
-                    s.n = n, s.c = acc + (tile * kk + ky * q->k + kx) * JEM__BF16_TILE;
+                    s.n = n;
+                    s.c = acc + (tile * kk + ky * q->k + kx) * JEM__BF16_TILE;
                     k->block(&s, NULL);
                 }
     if (k->end) k->end();
@@ -10166,7 +10334,10 @@ static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     for (int m = 2; m <= (fast ? 4 : 2); m += 2) {
         const int tiles = ((q->ho + m - 1) / m) * ((q->wo + m - 1) / m);
         const int work = (tiles + 3) / 4 * (m + 2) * (m + 2);
-        if (work <= least) tile = m, least = work;
+        if (work <= least) {
+            tile = m;
+            least = work;
+        }
     }
     return tile;
 }
