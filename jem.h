@@ -5170,7 +5170,8 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
         const int clamped = (d.clamp_grad > 0 && fabsf(gradient[i]) >= d.clamp_grad) ||
             (d.clamp_lo < d.clamp_hi && (node->value[i] <= d.clamp_lo ||
                                          node->value[i] >= d.clamp_hi));
-        v[i] = clamped ? 0 : d.step_size * v[i];
+        v[i] *= d.step_size;
+        if (clamped) v[i] = 0;
         value = fma((double)-v[i], (double)gradient[i], value);
     }
     return jem_shift(ctx, jem_slope(ctx, logp, user, before, direction, 0), (float)value);
@@ -5190,7 +5191,7 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     walk.step_size = d.step;
     walk.watch = d.watch;
     walk.watch_user = d.watch_user;
-    walk.noise_std = rng ? sqrtf((target + remaining) * (target - remaining)) : 0;
+    if (rng) walk.noise_std = sqrtf((target + remaining) * (target - remaining));
     return jem__walk_all(ctx, logp, user, x, &walk, rng, what, d.sigma_max);
 }
 
@@ -5295,10 +5296,15 @@ static void jem__buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labe
                              float *x, int *slot, int *visits) {
     const ptrdiff_t size = jem__buffer_image(b);
     for (int i = 0; i < n; i++, x += size) {
-        const int count = labels ? b->capacity / b->classes : b->capacity;
-        slot[i] = (labels ? labels[i] * count : 0) + jem_rng_below(rng, count);
+        int first = 0, count = b->capacity;
+        if (labels) {
+            count /= b->classes;
+            first = labels[i] * count;
+        }
+        slot[i] = first + jem_rng_below(rng, count);
         const int restart = jem_rng_uniform(rng) < reinit;
-        visits[i] = restart || b->visits[slot[i]] < 0 ? 0 : b->visits[slot[i]];
+        visits[i] = 0;
+        if (!restart && b->visits[slot[i]] > 0) visits[i] = b->visits[slot[i]];
         if (restart) jem_fill_uniform(b->ctx, rng, x, size, b->lo, b->hi);
         else memcpy(x, b->data + slot[i] * size, (size_t)size * sizeof *x);
     }
@@ -5328,7 +5334,8 @@ static void jem__buffer_put(jem_buffer *b, int n, const int *slot, const int *vi
     for (int i = 0; i < n; i++) {
         if (jem__drawn_again(slot, i, n)) continue;
         memcpy(b->data + slot[i] * size, x + i * size, (size_t)size * sizeof *x);
-        b->visits[slot[i]] = (visits ? visits[i] : b->visits[slot[i]]) + 1;
+        if (visits) b->visits[slot[i]] = visits[i];
+        b->visits[slot[i]]++;
     }
 }
 jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x) {
@@ -5551,7 +5558,9 @@ static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
 /* Computes the logarithm of the mean of exp(w[i]), its error, and the effective sample size. */
 static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
     double top = w[0], sum = 0, squares = 0;
-    for (int i = 1; i < n; i++) top = w[i] > top ? w[i] : top;
+    for (int i = 1; i < n; i++) {
+        if (w[i] > top) top = w[i];
+    }
     for (int i = 0; i < n; i++) {
         const double e = exp(w[i] - top);
         sum += e;
@@ -8623,8 +8632,12 @@ JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
 JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, JEM__V *p) {
     JEM__I a, b;
     JEM__FN(threefry)(key, counter, &a, &b);
-    if (kind == 0) p[0] = JEM__FN(unit)(a), p[1] = JEM__FN(unit)(b);
-    else JEM__FN(normal2)(a, b, &p[0], &p[1]);
+    if (kind == 0) {
+        p[0] = JEM__FN(unit)(a);
+        p[1] = JEM__FN(unit)(b);
+    } else {
+        JEM__FN(normal2)(a, b, &p[0], &p[1]);
+    }
 }
 
 /* kind 0: a + b U[0,1); kind 1: a + b N(0,1). n in 16s. */
@@ -9818,27 +9831,47 @@ JEM__TARGET static void jem__bf16_block_avx512(const jem__bf16_block *s, jem__bf
         JEM__UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_ps(c + i * 16, acc[i]);
     }
 }
-/* lean: what networks with a leaky ReLU or SiLU ask for, told to the compiler so that nothing is
-   asked per sum. 1: back; 3: forward; one more: with an addition, whose sum is stored; SiLU,
-   without one, 5: back; 6: forward; 0: anything. */
-JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const int lean, const jem__finish *f,
+/* Epilogues of a bf16 convolution that networks with a leaky ReLU or SiLU need. The compiler
+   specialises jem__bf16_finish_as for each, so that no condition is tested per sum. _ADD: an
+   addition whose sum is stored follows. */
+typedef enum jem__epilogue {
+    JEM__EPILOGUE_ANY = 0,                         /* every case: all conditions are tested */
+    JEM__EPILOGUE_LEAKY,
+    JEM__EPILOGUE_LEAKY_ADD,
+    JEM__EPILOGUE_LEAKY_BACK,
+    JEM__EPILOGUE_LEAKY_BACK_ADD,
+    JEM__EPILOGUE_SILU,
+    JEM__EPILOGUE_SILU_BACK
+} jem__epilogue;
+
+/* Stores n channels of sums c as `f` describes, given which fields of f the epilogue uses. */
+JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const jem__epilogue epilogue, const jem__finish *f,
                                                  const float *c, int o, int n, ptrdiff_t at,
                                                  ptrdiff_t at16) {
-    const int back = lean == 1 || lean == 2 || lean == 5;
-    jem__finish own = *f;                          /* stores cannot reach it: it is in registers */
-    if (lean) {
-        own.act = NULL;
+    const int silu = epilogue == JEM__EPILOGUE_SILU || epilogue == JEM__EPILOGUE_SILU_BACK;
+    const int adds = epilogue == JEM__EPILOGUE_LEAKY_ADD ||
+                     epilogue == JEM__EPILOGUE_LEAKY_BACK_ADD;
+    const int back = epilogue == JEM__EPILOGUE_LEAKY_BACK ||
+                     epilogue == JEM__EPILOGUE_LEAKY_BACK_ADD ||
+                     epilogue == JEM__EPILOGUE_SILU_BACK;
+    jem__finish own = *f;              /* a copy in registers, which stores cannot alias */
+    if (epilogue != JEM__EPILOGUE_ANY) {
         n = 16;
+        own.act = NULL;
+        if (silu || !back) own.bits = NULL;
+        if (!silu || !back) own.slopes = NULL;
+        if (silu) own.keep_bits = NULL;
+        else own.keep_slopes = NULL;
+        own.kind = silu ? JEM__MAP_SILU : JEM__MAP_LEAKY;
+        if (back) {
+            own.kind = 0;
+            own.bias = NULL;
+        }
+        if (!adds) {
+            own.add = NULL;
+            own.y = NULL;
+        }
     }
-    if (lean > 4) own.bits = own.keep_bits = NULL;
-    else if (lean) own.slopes = own.keep_slopes = NULL;
-    if (back) own.kind = 0, own.bias = NULL;
-    else if (lean) own.kind = lean > 4 ? JEM__MAP_SILU : JEM__MAP_LEAKY;
-    if (lean && !back) {
-        own.bits = NULL;
-        own.slopes = NULL;
-    }
-    if (lean == 1 || lean == 3 || lean > 4) own.add = own.y = NULL;
     at += (ptrdiff_t)o * JEM_LANES;
     at16 += (ptrdiff_t)o / 2 * JEM__BF16_PAIR;
     for (int i = 0; i < n; i += 2, at += 2 * JEM_LANES, at16 += JEM__BF16_PAIR) {
@@ -9850,24 +9883,33 @@ JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const int lean, const jem__fini
         if (own.y16) _mm512_storeu_si512(own.y16 + at16, jem__bf16_zip(p, q));
     }
 }
+/* Returns the epilogue for `f` and n channels. */
+static jem__epilogue jem__bf16_epilogue(const jem__finish *f, int n) {
+    const int forward = f->bias && !f->bits && !f->slopes;
+    const int back = !f->kind && !f->bias;
+    if (n != 16 || !f->y16 || f->act || !f->add != !f->y) return JEM__EPILOGUE_ANY;
+    if (forward && f->kind == JEM__MAP_LEAKY && f->keep_bits)
+        return f->add ? JEM__EPILOGUE_LEAKY_ADD : JEM__EPILOGUE_LEAKY;
+    if (forward && f->kind == JEM__MAP_SILU && !f->add) return JEM__EPILOGUE_SILU;
+    if (back && f->bits && !f->slopes)
+        return f->add ? JEM__EPILOGUE_LEAKY_BACK_ADD : JEM__EPILOGUE_LEAKY_BACK;
+    if (back && f->slopes && !f->add) return JEM__EPILOGUE_SILU_BACK;
+    return JEM__EPILOGUE_ANY;
+}
 JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const float *c, int o, int n,
                                                 ptrdiff_t at, ptrdiff_t at16) {
-    const int forward = f->bias && !f->bits && !f->slopes, back = !f->kind && !f->bias;
-    const int silu = forward ? f->kind == JEM__MAP_SILU : back && f->slopes;
-    const int leaky = forward ? f->kind == JEM__MAP_LEAKY && f->keep_bits
-                              : back && f->bits && !f->slopes;
-    int lean = 0;
-    if (n == 16 && f->y16 && !f->act && !f->add == !f->y)
-        lean = leaky ? 1 + 2 * forward + (f->add != NULL) : silu && !f->add ? 5 + forward : 0;
-    switch (lean) {
-    case 1: jem__bf16_finish_as(1, f, c, o, n, at, at16); return;
-    case 2: jem__bf16_finish_as(2, f, c, o, n, at, at16); return;
-    case 3: jem__bf16_finish_as(3, f, c, o, n, at, at16); return;
-    case 4: jem__bf16_finish_as(4, f, c, o, n, at, at16); return;
-    case 5: jem__bf16_finish_as(5, f, c, o, n, at, at16); return;
-    case 6: jem__bf16_finish_as(6, f, c, o, n, at, at16); return;
-    default: jem__bf16_finish_as(0, f, c, o, n, at, at16);
+#define JEM__CASE(epilogue)                                                                        \
+    case epilogue: jem__bf16_finish_as(epilogue, f, c, o, n, at, at16); break;
+    switch (jem__bf16_epilogue(f, n)) {
+    JEM__CASE(JEM__EPILOGUE_LEAKY)
+    JEM__CASE(JEM__EPILOGUE_LEAKY_ADD)
+    JEM__CASE(JEM__EPILOGUE_LEAKY_BACK)
+    JEM__CASE(JEM__EPILOGUE_LEAKY_BACK_ADD)
+    JEM__CASE(JEM__EPILOGUE_SILU)
+    JEM__CASE(JEM__EPILOGUE_SILU_BACK)
+    JEM__CASE(JEM__EPILOGUE_ANY)
     }
+#undef JEM__CASE
 }
 JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *out) {
     for (int i = 0; i < c; i += 2, x += 2 * JEM_LANES, out += JEM__BF16_PAIR)
@@ -9897,9 +9939,10 @@ JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows
     /* Of 4 numbers (2 images of 2 channels) the middle ones change places; then 8 x 8 of these. */
     JEM__UNROLL for (int i = 0; i < 8; i++)
         r[i] = _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(r[i], 0xd8), 0xd8);
-    JEM__UNROLL for (int i = 0; i < 8; i += 2)
-        t[i] = _mm512_unpacklo_epi64(r[i], r[i + 1]),
+    JEM__UNROLL for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm512_unpacklo_epi64(r[i], r[i + 1]);
         t[i + 1] = _mm512_unpackhi_epi64(r[i], r[i + 1]);
+    }
     JEM__UNROLL for (int i = 0; i < 8; i++) {      /* 2 x 2 blocks, then 4 x 4 */
         const int a = i / 4 * 4 + i % 2;
         r[i] = i & 2 ? _mm512_shuffle_i64x2(t[a], t[a + 2], 0xdd)
@@ -10267,6 +10310,20 @@ static void jem__bf16_plan(jem__weights *w) {
     w->product_size = w->products * w->product_step;
     w->sums_size = (ptrdiff_t)w->groups * q->co * JEM_LANES;
 }
+/* Adds the products of up to two tiles of outputs, from tile o on, with input tile i to w->dw, for
+   the rows ky0 .. ky1 - 1 of the kernel. */
+static void jem__bf16_add_tiles(const jem__weights *w, const float *acc, int o, int i, int ky0,
+                                int ky1) {
+    const jem__conv *q = w->q;
+    const int kk = q->k * q->k, rest = q->ci - i * 16, n_in = rest < 16 ? rest : 16;
+    for (int r = 0; r < 32 && o * 16 + r < q->co; r++) {
+        const float *sum = acc + r / 16 * kk * JEM__BF16_TILE + r % 16 * 16;
+        float *dw = w->dw + ((ptrdiff_t)(o * 16 + r) * q->ci + i * 16) * kk;
+        for (int c = 0; c < n_in; c++, dw += kk)
+            for (int t = ky0 * q->k; t < ky1 * q->k; t++) dw[t] += sum[t * JEM__BF16_TILE + c];
+    }
+}
+
 /* Adds to dw (O,I,k,k); scratch is m*k*k tiles. */
 static void jem__bf16_product(const jem__weights *w, int task) {
     const jem__bf16 *k = w->ctx->bf16;
@@ -10312,13 +10369,7 @@ static void jem__bf16_product(const jem__weights *w, int task) {
                     k->block(&s, NULL);
                 }
     if (k->end) k->end();
-    const int t0 = ky0 * q->k, t1 = ky1 * q->k, rest = q->ci - i * 16, n_in = rest < 16 ? rest : 16;
-    for (int r = 0; r < m * 16 && o * 16 + r < q->co; r++) {
-        const float *sum = acc + r / 16 * kk * JEM__BF16_TILE + r % 16 * 16;
-        float *dw = w->dw + ((ptrdiff_t)(o * 16 + r) * q->ci + i * 16) * kk;
-        for (int c = 0; c < n_in; c++, dw += kk)
-            for (int t = t0; t < t1; t++) dw[t] += sum[t * JEM__BF16_TILE + c];
-    }
+    jem__bf16_add_tiles(w, acc, o, i, ky0, ky1);
 }
 static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_pack,
     jem__bf16_work, jem__bf16_conv, jem__bf16_plan, jem__bf16_deal, jem__bf16_product,
