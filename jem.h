@@ -10064,9 +10064,10 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
         one.a[0] = a;
         one.b[0][0] = b;
         one.c = c[0];
-        for (int i = 0; i < 512; i++)              /* whole numbers; a is its own transpose */
-            a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7)),
+        for (int i = 0; i < 512; i++) {            /* whole numbers; a is its own transpose */
+            a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7));
             b[i] = jem__to_bf16((float)(i % 5));
+        }
         jem__tile_begin();
         jem__bf16_block_amx(&one, NULL);
         jem__tile_end();
