@@ -1769,7 +1769,8 @@ jem_precision jem_ctx_precision(const jem_ctx *ctx) {
 int jem_ctx_threads(const jem_ctx *ctx) { return ctx ? ctx->threads : 1; }
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
-/* Threefry itself is among the kernels (>>engine), one counter per lane; here is the scalar one. */
+/* The kernels of >>engine compute Threefry with one counter per lane; numbers drawn one at a time
+   use jem__threefry_scalar. */
 
 jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream) {
     jem_rng r = { { 0, 0 }, 0 };
@@ -1794,28 +1795,32 @@ float jem_rng_uniform(jem_rng *rng) {
 
 int jem_rng_below(jem_rng *rng, int n) {
     if (n <= 1 || !rng) return 0;
-    const uint32_t un = (uint32_t)n, spare = (0u - un) % un;   /* 2^32 mod n: reject this many */
+    /* Of 2^32 values, the lowest 2^32 mod n are rejected: n divides the number of the others. */
+    const uint32_t bound = (uint32_t)n;
+    const uint32_t rejected = (0u - bound) % bound;
     uint32_t u;
-    do u = jem_rng_u32(rng); while (u < spare);
-    return (int)(u % un);
+    do u = jem_rng_u32(rng); while (u < rejected);
+    return (int)(u % bound);
 }
 
-/* Vector fills take whole blocks of 16 counters, so that no lane needs a carry. */
+/* Reserves counters for a vector fill: whole blocks of 16, so that no lane needs a carry. */
 static uint64_t jem__rng_take(jem_rng *rng, ptrdiff_t floats) {
     uint64_t start = (rng->counter + 15) & ~(uint64_t)15;
     rng->counter = start + (uint64_t)((floats + 31) / 32) * 16;
     return start;
 }
 
-/* Whole blocks of 16 go straight to memory; the end goes through a block of our own. */
+/* Fills out[n]. The kernel writes whole blocks of 32 numbers; the last, incomplete block is written
+   to a local one, and its beginning copied. */
 static void jem__fill(jem_ctx *ctx, int kind, jem_rng *rng, float *out, ptrdiff_t n, float a,
                       float b) {
     if (!ctx || !rng || !out || n <= 0) return;
     const uint64_t start = jem__rng_take(rng, n);
     const ptrdiff_t whole = n / 32 * 32;
-    float last[32];
     ctx->k->fill(kind, rng->key, start, out, whole, a, b);
-    ctx->k->fill(kind, rng->key, start + (uint64_t)whole / 2, last, n > whole ? 32 : 0, a, b);
+    if (whole == n) return;
+    float last[32];
+    ctx->k->fill(kind, rng->key, start + (uint64_t)whole / 2, last, 32, a, b);
     for (ptrdiff_t i = whole; i < n; i++) out[i] = last[i - whole];
 }
 
@@ -1825,7 +1830,8 @@ void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float
 void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean, float std) {
     jem__fill(ctx, 1, rng, out, n, mean, std);
 }
-float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first */
+/* Draws a block with the scalar kernel and returns its first number. */
+float jem_rng_normal(jem_rng *rng) {
     float z[16];
     if (!rng) return 0;
     jem__kernels_for(JEM_ISA_SCALAR)->fill(1, rng->key, jem__rng_take(rng, 16), z, 16, 0, 1);
@@ -1833,56 +1839,76 @@ float jem_rng_normal(jem_rng *rng) {               /* the scalar kernel's first 
 }
 
 /* ==== >>memory: the tape's arena ============================================================== */
-/* A list of chunks, used in order; a mark is a place in it. Chunks are kept when the tape is reset,
-   so that the second step of a loop finds all the memory that it needs. */
+/* The arena is a list of chunks, used in order; a mark is a position in it. Chunks are kept when
+   the tape is reset, so that the second step of a loop finds all the memory that it needs. */
 
 #define JEM__CHUNK ((size_t)1 << 20)
 
-/* Not zeroed; aligned to 64 bytes. */
+/* Returns 1 if the chunk in use has room for this many bytes. */
+static int jem__chunk_fits(const jem_ctx *ctx, size_t bytes) {
+    return ctx->chunk && ctx->used + bytes <= ctx->chunk->size;
+}
+
+/* Appends a chunk to the list, behind the one in use; returns 0 if memory is short. */
+static int jem__chunk_add(jem_ctx *ctx, size_t bytes) {
+    size_t size = JEM__CHUNK;
+    if (bytes > size) size = bytes;
+    jem__chunk *chunk = (jem__chunk *)jem__alloc(ctx, size + 64);
+    if (!chunk) return 0;
+    chunk->next = NULL;
+    chunk->size = size;
+    if (ctx->chunk) ctx->chunk->next = chunk;
+    else ctx->chunks = chunk;
+    ctx->chunk = chunk;
+    ctx->used = 0;
+    return 1;
+}
+
+/* Allocates bytes on the tape, aligned to 64, not zeroed. */
 static void *jem__push(jem_ctx *ctx, size_t bytes) {
     if (bytes > (size_t)-1 / 4) return jem__too_much(ctx);
     bytes = (bytes + 63) & ~(size_t)63;
-    while (ctx->chunk && ctx->used + bytes > ctx->chunk->size && ctx->chunk->next)
-        ctx->chunk = ctx->chunk->next, ctx->used = 0;
-    if (!ctx->chunk || ctx->used + bytes > ctx->chunk->size) {
-        size_t size = bytes > JEM__CHUNK ? bytes : JEM__CHUNK;
-        jem__chunk *chunk = (jem__chunk *)jem__alloc(ctx, size + 64);
-        if (!chunk) return NULL;
-        chunk->next = NULL, chunk->size = size;
-        if (ctx->chunk) ctx->chunk->next = chunk; else ctx->chunks = chunk;
-        ctx->chunk = chunk, ctx->used = 0;
+    while (ctx->chunk && ctx->chunk->next && !jem__chunk_fits(ctx, bytes)) {
+        ctx->chunk = ctx->chunk->next;
+        ctx->used = 0;
     }
-    char *p = (char *)ctx->chunk + 64 + ctx->used;
-    ASAN_UNPOISON_MEMORY_REGION(p, bytes);
+    if (!jem__chunk_fits(ctx, bytes) && !jem__chunk_add(ctx, bytes)) return NULL;
+    char *memory = (char *)ctx->chunk + 64 + ctx->used;
+    ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
 #ifdef JEM__ASAN
-    memset(p, 0xff, bytes);                        /* NaNs: what is used unwritten shows */
+    memset(memory, 0xff, bytes);                   /* NaNs, so that reading before writing shows */
 #endif
     ctx->used += bytes;
     ctx->pushes++;
-    return p;
+    return memory;
 }
 
 static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
-    void *p = jem__push(ctx, bytes);
-    if (p) memset(p, 0, bytes);
-    return p;
+    void *memory = jem__push(ctx, bytes);
+    if (memory) memset(memory, 0, bytes);
+    return memory;
 }
 static float *jem__push_floats(jem_ctx *ctx, ptrdiff_t n) {
     return (float *)jem__push(ctx, jem__float_bytes(n));
 }
 
 jem_memory_stats jem_memory(const jem_ctx *ctx) {
-    jem_memory_stats s = { 0, 0, 0 };
-    if (ctx) s.bytes = ctx->held, s.peak = ctx->peak, s.allocations = ctx->allocations;
-    return s;
+    jem_memory_stats stats = { 0, 0, 0 };
+    if (!ctx) return stats;
+    stats.bytes = ctx->held;
+    stats.peak = ctx->peak;
+    stats.allocations = ctx->allocations;
+    return stats;
 }
 void jem_release(jem_ctx *ctx, void *memory) { if (ctx) jem__free(ctx, memory); }
 
-/* What lies behind the place in use has been given back. */
+/* Lets ASan report any access to the part of the arena that is free again. */
 static void jem__arena_forget(jem_ctx *ctx) {
     size_t used = ctx->used;
-    for (jem__chunk *c = ctx->chunk; c; c = c->next, used = 0)
+    for (jem__chunk *c = ctx->chunk; c; c = c->next) {
         ASAN_POISON_MEMORY_REGION((char *)c + 64 + used, c->size - used);
+        used = 0;
+    }
 }
 
 /* ==== >>tape: what is recorded, and the plain walk ============================================ */
@@ -1919,27 +1945,28 @@ typedef struct jem__step {
     jem__node *node;
     struct jem__step *in[JEM_MAX_INPUTS];
     int reached;                                   /* the target depends on it */
-    int needs;                                     /* its gradient is asked for, or on the way */
-    int gets;                                      /* one that reads it passes its gradient on */
+    int needs;                                     /* its gradient is requested, or on the way */
+    int wanted;                                    /* a reader passes its gradient on to it */
     int runs;                                      /* it is computed in this run */
     int written;                                   /* its gradient has been begun */
     int add[JEM_MAX_INPUTS];                       /* backward adds to that input's gradient */
     jem__place value, grad, aux;
 
-    /* the plan's notes (see >>plan; the plain walk has none) */
-    int pos;                                       /* list[pos] is this step; -1: none is */
-    int value_buf, aux_buf, grad_buf;              /* buffers; 0: none */
-    int readers;                                   /* how often its value is read, and ... */
-    struct jem__step *reader;                      /* ... who reads it first */
-    struct jem__step *conv, *plus;                 /* it ends a fused conv (-> add) -> activation */
-    struct jem__step *runs_in;                     /* it is fused into that one, forward */
-    struct jem__step *back_conv;                   /* an activation: back through this conv too */
-    struct jem__step *back_in;                     /* a conv: it goes back where that one does */
-    int value16_buf, grad16_buf, grad16_only;      /* copies in bf16; only: nobody reads fp32 */
-    jem__place value16, grad16;                    /* of bf16 */
-    int reads16;                                   /* a conv: reads in[0]'s value16 as its x */
-    struct jem__step *dy16;                        /* a conv: reads that one's grad16 as its dy */
-    struct jem__step *grad16_by;                   /* who writes grad16 */
+    /* Notes of the plan (see >>plan); the plain walk has none. */
+    int pos;                                       /* list[pos] is this step; -1: not in the list */
+    int value_buf, aux_buf, grad_buf;              /* numbers of buffers; 0: no buffer */
+    int readers;                                   /* number of inputs that are this value */
+    struct jem__step *first_reader;
+    struct jem__step *fused_conv, *fused_sum;      /* computed with this step, forward */
+    struct jem__step *fused_into;                  /* step that computes this one, forward */
+    struct jem__step *back_conv;                   /* of an activation: fused with it, back */
+    struct jem__step *back_fused_into;             /* of a convolution: that activation */
+    int value16_buf, grad16_buf;                   /* bf16 copies */
+    int grad16_only;                               /* no step reads the gradient in fp32 */
+    jem__place value16, grad16;                    /* places of bf16 values */
+    int reads16;                                   /* a convolution: reads in[0]'s value16 */
+    struct jem__step *dy16;                        /* a convolution: reads this one's grad16 */
+    struct jem__step *grad16_writer;
 } jem__step;
 
 typedef enum { JEM__EVAL, JEM__GRAD, JEM__BACKWARD } jem__mode;
@@ -1957,11 +1984,13 @@ typedef struct jem__run {
     ptrdiff_t part_step;                           /* floats from there to the next part's */
     int parts;                                     /* threads that share a group */
 
-    /* the plan's notes (see >>plan) */
+    /* Notes of the plan (see >>plan). */
     jem__buf *bufs;
-    int n_bufs, slots;                             /* slots: regions, in which the buffers lie */
-    int from, to, back, both;                      /* what is going on: list[from..to-1], back, or
-                                                      both ways */
+    int n_bufs;
+    int slots;                                     /* regions; each holds all buffers */
+    int from, to;                                  /* the span list[from..to-1] is running, */
+    int back;                                      /* backward, if it runs in parts */
+    int both;                                      /* forward and backward, group by group */
     float *base;
     ptrdiff_t region;                              /* floats */
 } jem__run;
@@ -2251,40 +2280,76 @@ static jem__place jem__all_groups(const jem__node *n, float *at) {
     return p;
 }
 
-/* Which nodes: `reached` from the target, `needs` a gradient, `runs`. A value that is ready is used
-   as it is, except where the gradient's way leads through it. */
-static void jem__run_marks(jem__run *r, jem__node *target, jem__node *leaf) {
+/* Prepares a step for each node up to the target. */
+static void jem__run_steps(jem__run *r, const jem__node *target, const jem__node *leaf) {
     jem__step *steps = r->ctx->steps;
-    const int last = target->index;
-    for (int i = 0; i <= last; i++) {
+    for (int i = 0; i <= target->index; i++) {
         jem__step *s = steps + i;
         memset(s, 0, sizeof *s);
-        s->node = r->ctx->nodes[i], s->pos = -1;
+        s->node = r->ctx->nodes[i];
+        s->pos = -1;
         for (int k = 0; k < s->node->inputs; k++) s->in[k] = steps + s->node->in[k]->index;
     }
-    r->target = steps + last, r->leaf = leaf ? steps + leaf->index : NULL;
-    r->target->reached = r->target->runs = 1;
-    for (int i = last; i >= 0; i--)
-        for (int k = 0; steps[i].reached && k < steps[i].node->inputs; k++)
-            steps[i].in[k]->reached = 1;
-    for (int i = 0; i <= last; i++) {
-        jem__step *s = steps + i;
-        if (!s->reached || r->mode == JEM__EVAL) continue;
+    r->target = steps + target->index;
+    if (leaf) r->leaf = steps + leaf->index;
+}
+
+/* Marks the steps on which the target depends. */
+static void jem__mark_reached(jem__run *r) {
+    r->target->reached = 1;
+    for (int i = r->target->node->index; i >= 0; i--) {
+        jem__step *s = r->ctx->steps + i;
+        if (!s->reached) continue;
+        for (int k = 0; k < s->node->inputs; k++) s->in[k]->reached = 1;
+    }
+}
+
+/* Marks, from the leaves on, the steps that depend on the leaf or on parameters in training. */
+static void jem__mark_needs(jem__run *r) {
+    if (r->mode == JEM__EVAL) return;
+    for (jem__step *s = r->ctx->steps; s <= r->target; s++) {
+        if (!s->reached) continue;
         s->needs = s == r->leaf || (r->mode == JEM__BACKWARD && jem__trains(s->node));
         for (int k = 0; k < s->node->inputs; k++)
             if (s->in[k]->needs && s->node->op->backward) s->needs = 1;
     }
-    for (int i = last; i >= 0; i--) {
-        jem__step *s = steps + i;
-        s->needs = s->needs && (s == r->target || s->gets);
-        for (int k = 0; s->needs && k < s->node->inputs; k++)
-            if (s->node->op->backward) s->in[k]->gets = 1;
-        const int learns = r->mode == JEM__BACKWARD && jem__has(s->node, JEM__OP_LEARNS);
-        s->runs = s->node->op && ((s->runs && !(s->node->ready && !s->needs)) ||
-                                  (s->reached && learns));
-        for (int k = 0; s->runs && k < s->node->inputs; k++) s->in[k]->runs = 1;
-        r->n += s->runs;
+}
+
+/* Unmarks, from the target back, the steps that no gradient reaches: an op without a backward ends
+   the way. */
+static void jem__mark_wanted(jem__run *r) {
+    r->target->wanted = 1;
+    for (int i = r->target->node->index; i >= 0; i--) {
+        jem__step *s = r->ctx->steps + i;
+        s->needs = s->needs && s->wanted;
+        if (!s->needs || !s->node->op || !s->node->op->backward) continue;
+        for (int k = 0; k < s->node->inputs; k++) s->in[k]->wanted = 1;
     }
+}
+
+/* Marks the ops to compute. A value that is ready is used as it is, unless a gradient passes
+   through it: its backward may need what its forward keeps. */
+static void jem__mark_runs(jem__run *r) {
+    r->target->runs = 1;
+    for (int i = r->target->node->index; i >= 0; i--) {
+        jem__step *s = r->ctx->steps + i;
+        const jem__node *n = s->node;
+        if (n->ready && !s->needs) s->runs = 0;
+        if (r->mode == JEM__BACKWARD && s->reached && jem__has(n, JEM__OP_LEARNS)) s->runs = 1;
+        if (!n->op) s->runs = 0;
+        if (!s->runs) continue;
+        for (int k = 0; k < n->inputs; k++) s->in[k]->runs = 1;
+        r->n++;
+    }
+}
+
+/* Decides which steps run, and which of them have a gradient. */
+static void jem__run_marks(jem__run *r, const jem__node *target, const jem__node *leaf) {
+    jem__run_steps(r, target, leaf);
+    jem__mark_reached(r);
+    jem__mark_needs(r);
+    jem__mark_wanted(r);
+    jem__mark_runs(r);
 }
 
 /* Memory for all groups of what stays after the run, if it has none yet; `push`: when it got it. */
@@ -2431,75 +2496,130 @@ static jem_status jem__walk_plain(jem__run *r) {
 }
 
 /* ==== >>plan: the same, faster ================================================================ */
-/* The walk of the room above keeps every number and passes over memory once per op. The plan gives
-   the same bits and:
+/* jem__walk_plain keeps every value and passes over memory once per op. The plan computes the same
+   bits, but:
 
-     - gives every value, gradient and scratch a place in a region shared by all whose lifetimes do
-       not meet. What no backward reads dies with its last use: that is how jem_grad keeps nothing
-       for the weights;
-     - lets steps that treat images separately go depth-first, a group of 16 images at a time. In
+     - gives every value, gradient and scratch an offset in one region. Buffers whose lifetimes do
+       not overlap share memory. A value that no backward reads dies with its last use: that is how
+       jem_grad keeps nothing for the weights;
+     - runs steps that treat images separately depth-first, a group of 16 images at a time. In
        jem_grad a group goes forward and back at once, so a thread needs one region, for one group,
        whatever the batch. In jem_backward every group has its region, because a weight's gradient
        sums over all of them;
-     - runs a convolution with the addition and activation behind it as one, and its input gradient
-       with that of the activation before it;
-     - hands bf16 from convolution to convolution, where both work in it. */
+     - fuses a convolution with the addition and activation after it, and its input gradient with
+       that of the activation before it;
+     - passes bf16 from convolution to convolution, where both compute in it. */
 
+/* Adds a buffer that lives from time `start` to time `end`; returns its number. */
 static int jem__plan_buf(jem__run *r, int start, int end, ptrdiff_t floats) {
     jem__buf *b = r->bufs + r->n_bufs;
-    b->start = start, b->end = end, b->at = -1;
+    b->start = start;
+    b->end = end;
+    b->at = -1;
     b->size = (floats + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
     return r->n_bufs++;
 }
 
-/* ---- what can be one ------------------------------------------------------------------------- */
-/* A convolution finishes its sums in registers, so that the addition and the activation behind it
-   cost no pass over memory, and nor does the mask of an activation before it on the way back:
+static void jem__plan_extend(jem__run *r, int buf, int end) {
+    if (r->bufs[buf].end < end) r->bufs[buf].end = end;
+}
 
-     forward    conv -> add -> activation   run as one where the last one stands: `conv`, `plus` of
-                                            that one, `runs_in` of the others
-     backward   conv's input gradient and that of the activation that made its input: as one where
-                the activation stands: its `back_conv`, the conv's `back_in`
+/* ---- fusion ---------------------------------------------------------------------------------- */
+/* A convolution finishes its sums in registers. Fused with it, an addition and an activation after
+   it cost no pass over memory; the same holds for the mask of an activation before it on the way
+   back:
 
-   A value in between is stored only if somebody else reads it. */
-static void jem__plan_fuse(jem__run *r) {
-    for (int j = 0; j < r->n; j++)
-        for (int k = 0; k < r->list[j]->node->inputs; k++) {
-            jem__step *in = r->list[j]->in[k];
-            if (in->readers++ == 0) in->reader = r->list[j];
+     forward    conv -> add -> activation    run as one step, in place of the last of them: its
+                                             `fused_conv`, `fused_sum`; `fused_into` of the others
+     backward   the input gradients of conv  run as one step, in place of the activation: its
+                and of the activation        `back_conv`; the conv's `back_fused_into`
+                that computed its input
+
+   A value in between is stored only if another step reads it. */
+
+/* Counts the readers of each value, and finds the first of them. */
+static void jem__plan_readers(jem__run *r) {
+    for (int j = 0; j < r->n; j++) {
+        jem__step *reader = r->list[j];
+        for (int k = 0; k < reader->node->inputs; k++) {
+            jem__step *in = reader->in[k];
+            if (in->readers == 0) in->first_reader = reader;
+            in->readers++;
         }
-    for (int i = 0; i < r->n; i++) {
-        jem__step *c = r->list[i], *last = c, *sum = NULL;
-        if (!jem__has(c->node, JEM__OP_CONV)) continue;
-        jem__step *act = c->in[0];
-        if (act->pos >= 0 && jem__has(act->node, JEM__OP_ACTIVATION) && act->readers == 1 &&
-            act->needs && c->needs) act->back_conv = c, c->back_in = act;
-        if (c->readers != 1 || c->node->value) continue;
-        jem__step *add = c->reader;
-        if (jem__has(add->node, JEM__OP_SUM) && !add->conv && !add->runs_in &&
-            add->in[0] != add->in[1] && add->in[0]->node->stride == add->in[1]->node->stride)
-            last = sum = add;
-        act = last->reader;                        /* the first to read it */
-        if (act && jem__has(act->node, JEM__OP_ACTIVATION)) last = act;
-        if (last == c) continue;
-        last->conv = c, last->plus = sum, c->runs_in = last;
-        if (sum && sum != last) sum->runs_in = last;
     }
 }
 
-/* ---- when: lifetimes ------------------------------------------------------------------------- */
-/* list[i] goes forward at time i, back at 2n-1-i, unless it is part of another. A buffer lives from
-   the first time it is written to the last time it is read. */
-
-static int jem__time_forward(const jem__step *s) { return s->runs_in ? s->runs_in->pos : s->pos; }
-static int jem__time_back(const jem__run *r, const jem__step *s) {
-    return 2 * r->n - 1 - (s->back_in ? s->back_in->pos : s->pos);
+/* Returns 1 if the step adds two different values of the same shape, not yet part of a fusion. */
+static int jem__can_fuse_sum(const jem__step *s) {
+    return jem__has(s->node, JEM__OP_SUM) && !s->fused_conv && !s->fused_into &&
+           s->in[0] != s->in[1] && s->in[0]->node->stride == s->in[1]->node->stride;
 }
 
-/* bf16 pays where a convolution in bf16 writes what another reads: for its output, or its input
-   gradient, and for the gradient of its weights. */
+/* Fuses a convolution with the only reader of its output, if that is an addition or an activation,
+   and then with the activation that reads the addition first. */
+static void jem__fuse_forward(jem__step *conv) {
+    if (conv->readers != 1 || conv->node->value) return;
+    jem__step *last = conv;
+    jem__step *sum = NULL;
+    if (jem__can_fuse_sum(conv->first_reader)) {
+        sum = conv->first_reader;
+        last = sum;
+    }
+    jem__step *next = last->first_reader;
+    if (next && jem__has(next->node, JEM__OP_ACTIVATION)) last = next;
+    if (last == conv) return;
+    last->fused_conv = conv;
+    last->fused_sum = sum;
+    conv->fused_into = last;
+    if (sum && sum != last) sum->fused_into = last;
+}
+
+/* Fuses a convolution's input gradient with that of the activation before it, if the convolution is
+   the activation's only reader: the gradient between them then has no other summand. */
+static void jem__fuse_back(jem__step *conv) {
+    jem__step *activation = conv->in[0];
+    if (activation->pos < 0 || !jem__has(activation->node, JEM__OP_ACTIVATION)) return;
+    if (activation->readers != 1 || !activation->needs || !conv->needs) return;
+    activation->back_conv = conv;
+    conv->back_fused_into = activation;
+}
+
+static void jem__plan_fuse(jem__run *r) {
+    jem__plan_readers(r);
+    for (int i = 0; i < r->n; i++) {
+        if (!jem__has(r->list[i]->node, JEM__OP_CONV)) continue;
+        jem__fuse_back(r->list[i]);
+        jem__fuse_forward(r->list[i]);
+    }
+}
+
+/* Returns the node whose op computes the step forward: that of the convolution fused into it. */
+static const jem__node *jem__forward_node(const jem__step *s) {
+    if (s->fused_conv) return s->fused_conv->node;
+    return s->node;
+}
+static const jem__node *jem__backward_node(const jem__step *s) {
+    if (s->back_conv) return s->back_conv->node;
+    return s->node;
+}
+
+/* ---- lifetimes ------------------------------------------------------------------------------- */
+/* list[i] goes forward at time i and back at time 2n-1-i, unless it is fused into another step. A
+   buffer lives from the first time it is written to the last time it is read. */
+
+static int jem__time_forward(const jem__step *s) {
+    if (s->fused_into) return s->fused_into->pos;
+    return s->pos;
+}
+static int jem__time_back(const jem__run *r, const jem__step *s) {
+    if (s->back_fused_into) return 2 * r->n - 1 - s->back_fused_into->pos;
+    return 2 * r->n - 1 - s->pos;
+}
+
+/* bf16 pays where one bf16 convolution writes what another reads: the value for its output and for
+   the gradient of its weights, or the gradient for its input gradient. */
 static int jem__writes_bf16(const jem__step *s) {
-    return !s->runs_in && (s->conv ? s->conv : s)->node->bf16_out;
+    return !s->fused_into && jem__forward_node(s)->bf16_out;
 }
 static int jem__params_bf16(const jem__run *r, const jem__step *s) {
     return r->mode != JEM__BACKWARD || !jem__trains(s->node) || s->node->bf16_params;
@@ -2509,280 +2629,447 @@ static int jem__reads_bf16(const jem__run *r, const jem__step *reader, const jem
            jem__params_bf16(r, reader);
 }
 
-/* The last time that a value (bf16: that copy of it) is read from memory; -1: never. */
-static int jem__last_read(const jem__run *r, const jem__step *s, int bf16) {
-    const int own = !bf16 && s->needs && s->node->op->keeps & JEM_KEEPS_OUTPUT;
-    int until = own ? jem__time_back(r, s) : -1;
+/* Returns 1 if both are parts of one fused step, so that the value never reaches memory. */
+static int jem__reads_in_registers(const jem__step *reader, const jem__step *s) {
+    if (!s->fused_into) return 0;
+    return reader == s->fused_into || reader->fused_into == s->fused_into;
+}
+
+/* Returns the last time the reader needs its input k: on the way back if its backward or its weight
+   gradient needs the value, otherwise on the way forward. */
+static int jem__time_read(const jem__run *r, const jem__step *reader, int k) {
+    const jem_op *op = reader->node->op;
+    int keeps = op->keeps;
+    if (r->mode == JEM__BACKWARD && jem__trains(reader->node))
+        keeps |= op->traits->keeps_for_params;
+    if (reader->needs && keeps >> k & 1) return jem__time_back(r, reader);
+    return jem__time_forward(reader);
+}
+
+/* Returns the last time that a value is read from memory, -1 if it never is. With `bf16`, only the
+   readers of its bf16 copy count, without it only the others. */
+static int jem__last_use(const jem__run *r, const jem__step *s, int bf16) {
+    int last_use = -1;
+    if (!bf16 && s->needs && s->node->op->keeps & JEM_KEEPS_OUTPUT)
+        last_use = jem__time_back(r, s);
     for (int j = s->pos + 1; j < r->n; j++)
         for (int k = 0; k < r->list[j]->node->inputs; k++) {
             const jem__step *reader = r->list[j];
-            const jem_op *op = reader->node->op;
             if (reader->in[k] != s || jem__reads_bf16(r, reader, s) != bf16) continue;
-            if (s->runs_in && (reader == s->runs_in || reader->runs_in == s->runs_in))
-                continue;                          /* in registers */
-            int keeps = op->keeps;
-            if (r->mode == JEM__BACKWARD && jem__trains(reader->node))
-                keeps |= op->traits->keeps_for_params;
-            const int last = reader->needs && keeps >> k & 1 ? jem__time_back(r, reader)
-                                                             : jem__time_forward(reader);
-            if (last > until) until = last;
+            if (jem__reads_in_registers(reader, s)) continue;
+            const int time = jem__time_read(r, reader, k);
+            if (time > last_use) last_use = time;
         }
-    return until;
+    return last_use;
 }
 
-/* A sum's gradient is its inputs' gradient: they can all be one buffer, if nobody adds to one of
-   them before the other has been read. */
-static int jem__same_gradient(const jem__run *r, const jem__step *s, int k) {
-    if (s->in[0] == s->in[1]) return 0;
-    if (k == 0) return 1;
-    for (int side = 0; side < 2; side++) {
-        const jem__step *a = s->in[side], *b = s->in[1 - side];
-        for (int j = a->pos + 1; j < r->n; j++)
-            for (int i = 0; i < r->list[j]->node->inputs; i++)
-                if (r->list[j] != s && r->list[j]->in[i] == a &&
-                    jem__time_back(r, r->list[j]) <= jem__time_back(r, b)) return 0;
+/* ---- buffers of values ----------------------------------------------------------------------- */
+
+static void jem__plan_value16(jem__run *r, jem__step *s) {
+    if (!jem__writes_bf16(s)) return;
+    const jem_tensor *t = &s->node->t;
+    const int last_use = jem__last_use(r, s, 1);
+    if (last_use < 0) return;
+    s->value16_buf = jem__plan_buf(r, jem__time_forward(s), last_use,
+                                   jem__bf16_floats(t->c, t->h, t->w));
+}
+
+/* Returns 1 if the step may write its output over its first input: the input dies here. A fused
+   convolution reads its own input until the fused step ends; that input must survive. */
+static int jem__can_overwrite_input(const jem__run *r, const jem__step *s) {
+    if (!jem__has(s->node, JEM__OP_SHARES)) return 0;
+    const jem__step *input = s->in[0];
+    if (!input->value_buf || input->node->stride != s->node->stride) return 0;
+    const jem__step *fused = s;
+    if (s->fused_into) fused = s->fused_into;
+    if (fused->fused_conv && fused->fused_conv->in[0]->value_buf == input->value_buf) return 0;
+    return r->bufs[input->value_buf].end == jem__time_forward(s);
+}
+
+static void jem__plan_value(jem__run *r, jem__step *s) {
+    if (s->node->value) return;                    /* kept after the run, outside the region */
+    const int start = jem__time_forward(s);
+    int last_use = jem__last_use(r, s, 0);
+    if (last_use < 0) {                            /* unread; its op may run all the same */
+        if (!jem__has(s->node, JEM__OP_LEARNS)) return;
+        last_use = start;
     }
-    return 1;
+    if (!jem__can_overwrite_input(r, s)) {
+        s->value_buf = jem__plan_buf(r, start, last_use, s->node->stride);
+        return;
+    }
+    s->value_buf = s->in[0]->value_buf;
+    r->bufs[s->value_buf].end = last_use;
 }
 
-/* Of the gradient that a convolution in bf16 reads: is it one that another writes last? It may have
-   come through a sum, unchanged. */
-static void jem__plan_bf16_gradient(jem__run *r, jem__step *c) {
-    if (!c->node->bf16_grad || !c->needs || !c->in[0]->needs || !jem__params_bf16(r, c)) return;
-    jem__step *g = c, *last = NULL;
-    if (c->readers == 1 && jem__has(c->reader->node, JEM__OP_SUM) &&
-        c->reader->in[0] != c->reader->in[1] && c->reader->node->stride == c->node->stride)
-        g = c->reader;
-    for (int j = g->pos + 1; j < r->n && !last; j++)
-        for (int k = 0; k < r->list[j]->node->inputs; k++)
-            if (r->list[j]->in[k] == g && r->list[j]->needs) last = r->list[j];
-    if (!last || !(last->back_conv ? last->back_conv : last)->node->bf16_grad || last->back_in)
-        return;
-    const int from = 2 * r->n - 1 - last->pos, to = jem__time_back(r, c);
-    const jem_tensor *t = &g->node->t;
-    c->dy16 = g, g->grad16_by = last, c->grad16_only = g == c && c->readers == 1;
-    if (!g->grad16_buf)
-        g->grad16_buf = jem__plan_buf(r, from, to, jem__bf16_floats(t->c, t->h, t->w));
-    if (r->bufs[g->grad16_buf].end < to) r->bufs[g->grad16_buf].end = to;
+/* Plans the memory that an op passes from its forward to its backward. */
+static void jem__plan_aux(jem__run *r, jem__step *s) {
+    if (!s->node->aux_bytes) return;
+    int end = s->pos;
+    if (s->needs) end = 2 * r->n - 1 - s->pos;
+    s->aux_buf = jem__plan_buf(r, s->pos, end, (ptrdiff_t)((s->node->aux_bytes + 3) / 4));
 }
 
 static void jem__plan_values(jem__run *r) {
     for (int i = 0; i < r->n; i++) {
-        jem__step *s = r->list[i], *over = s->node->inputs ? s->in[0] : NULL;
-        const jem__node *n = s->node;
-        const int from = jem__time_forward(s), last = jem__last_read(r, s, 0);
-        const int until = last < 0 && jem__has(n, JEM__OP_LEARNS) ? from : last;   /* for nobody */
-        const int last16 = jem__writes_bf16(s) ? jem__last_read(r, s, 1) : -1;
-        if (last16 >= 0)
-            s->value16_buf = jem__plan_buf(r, from, last16,
-                                           jem__bf16_floats(n->t.c, n->t.h, n->t.w));
-        if (n->value || until < 0) continue;       /* kept: outside the region */
-        const jem__step *as = s->runs_in ? s->runs_in : s;     /* which reads until its end */
-        const int read = as->conv ? as->conv->in[0]->value_buf : 0;
-        if (jem__has(n, JEM__OP_SHARES) && over->value_buf && over->value_buf != read &&
-            over->node->stride == n->stride && r->bufs[over->value_buf].end == from) {
-            s->value_buf = over->value_buf;
-            r->bufs[s->value_buf].end = until;
-        } else s->value_buf = jem__plan_buf(r, from, until, n->stride);
+        jem__plan_value16(r, r->list[i]);
+        jem__plan_value(r, r->list[i]);
     }
-    for (int i = 0; i < r->n; i++) {
+    for (int i = 0; i < r->n; i++) jem__plan_aux(r, r->list[i]);
+}
+
+/* ---- buffers of gradients -------------------------------------------------------------------- */
+
+/* Marks, for each step, the inputs whose gradient another step has already begun: it adds to those.
+   The way back is in reverse order, so the last reader of a value begins its gradient. */
+static void jem__plan_adds(jem__run *r) {
+    for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
-        if (s->node->aux_bytes)
-            s->aux_buf = jem__plan_buf(r, i, s->needs ? 2 * r->n - 1 - i : i,
-                                       (ptrdiff_t)((s->node->aux_bytes + 3) / 4));
+        if (!s->needs || s->back_fused_into) continue;
+        for (int k = 0; k < s->node->inputs; k++) {
+            jem__step *in = s->in[k];
+            if (!in->needs) continue;
+            s->add[k] = in->written;
+            in->written = 1;
+        }
     }
 }
 
-/* A gradient lives from its first writer to the step itself. A step may hand its own on to an input
-   if no sibling shares it beyond that moment. */
+/* Returns the step whose gradient the convolution reads. A sum passes its gradient to its inputs
+   unchanged; if the sum is the only reader, that gradient serves without a copy. */
+static jem__step *jem__gradient_source(jem__step *conv) {
+    if (conv->readers != 1) return conv;
+    jem__step *sum = conv->first_reader;
+    if (!jem__has(sum->node, JEM__OP_SUM) || sum->in[0] == sum->in[1]) return conv;
+    if (sum->node->stride != conv->node->stride) return conv;
+    return sum;
+}
+
+/* Returns the last step to write s's gradient on the way back, which is its first reader that needs
+   a gradient; NULL if no reader does. */
+static jem__step *jem__last_gradient_writer(const jem__run *r, const jem__step *s) {
+    for (int j = s->pos + 1; j < r->n; j++)
+        for (int k = 0; k < r->list[j]->node->inputs; k++)
+            if (r->list[j]->in[k] == s && r->list[j]->needs) return r->list[j];
+    return NULL;
+}
+
+/* Plans a bf16 copy of the gradient that a bf16 convolution reads, if its last writer is a bf16
+   convolution too. */
+static void jem__plan_gradient16(jem__run *r, jem__step *conv) {
+    if (!conv->node->bf16_grad || !conv->needs) return;
+    if (!conv->in[0]->needs || !jem__params_bf16(r, conv)) return;
+    jem__step *source = jem__gradient_source(conv);
+    jem__step *writer = jem__last_gradient_writer(r, source);
+    if (!writer || writer->back_fused_into || !jem__backward_node(writer)->bf16_grad) return;
+    const int start = 2 * r->n - 1 - writer->pos;
+    const int end = jem__time_back(r, conv);
+    const jem_tensor *t = &source->node->t;
+    conv->dy16 = source;
+    conv->grad16_only = source == conv && conv->readers == 1;
+    source->grad16_writer = writer;
+    if (!source->grad16_buf)
+        source->grad16_buf = jem__plan_buf(r, start, end, jem__bf16_floats(t->c, t->h, t->w));
+    jem__plan_extend(r, source->grad16_buf, end);
+}
+
+/* Returns 1 if the gradient is stored in fp32, rather than in registers or in bf16 only. */
+static int jem__stores_gradient(const jem__step *s) { return !s->back_conv && !s->grad16_only; }
+
+/* Returns 1 if a step other than the sum writes to the gradient of `a` before that of `b` has been
+   read. */
+static int jem__changes_gradient_before(const jem__run *r, const jem__step *sum, const jem__step *a,
+                                        const jem__step *b) {
+    for (int j = a->pos + 1; j < r->n; j++)
+        for (int k = 0; k < r->list[j]->node->inputs; k++) {
+            const jem__step *reader = r->list[j];
+            if (reader == sum || reader->in[k] != a) continue;
+            if (jem__time_back(r, reader) <= jem__time_back(r, b)) return 1;
+        }
+    return 0;
+}
+
+/* Returns 1 if a sum may pass its gradient's buffer on to input k. Its inputs have the same
+   gradient and can all use one buffer, unless another step adds to one input's gradient before the
+   other's has been read. */
+static int jem__can_share_gradient(const jem__run *r, const jem__step *sum, int k) {
+    const jem__step *first = sum->in[0];
+    const jem__step *second = sum->in[1];
+    if (first == second) return 0;
+    if (k == 0) return 1;
+    return !jem__changes_gradient_before(r, sum, first, second) &&
+           !jem__changes_gradient_before(r, sum, second, first);
+}
+
+/* Gives the gradient of input k a buffer: the step's own if the step allows it, or a new one. */
+static void jem__plan_input_gradient(jem__run *r, jem__step *s, int k, int in_place) {
+    jem__step *in = s->in[k];
+    const int last_use = jem__time_back(r, in);
+    int share = in_place && in->node->stride == s->node->stride;
+    if (share && jem__has(s->node, JEM__OP_SUM)) share = jem__can_share_gradient(r, s, k);
+    else if (k > 0) share = 0;
+    if (share) {
+        in->grad_buf = s->grad_buf;
+        jem__plan_extend(r, in->grad_buf, last_use);
+    } else in->grad_buf = jem__plan_buf(r, jem__time_back(r, s), last_use, in->node->stride);
+}
+
+/* Plans all gradients. One lives from its first writer to the step that it belongs to. */
 static void jem__plan_gradients(jem__run *r) {
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
         if (!s->needs) continue;
-        const int now = 2 * r->n - 1 - i, end = jem__time_back(r, s);
-        const int stored = !s->back_conv && !s->grad16_only;           /* its own gradient is */
-        if (stored) {
-            if (!s->grad_buf) s->grad_buf = jem__plan_buf(r, now, end, s->node->stride);
-            if (r->bufs[s->grad_buf].end < end) r->bufs[s->grad_buf].end = end;
+        const int now = 2 * r->n - 1 - i;
+        int in_place = 0;
+        if (jem__stores_gradient(s)) {
+            const int last_use = jem__time_back(r, s);
+            if (!s->grad_buf) s->grad_buf = jem__plan_buf(r, now, last_use, s->node->stride);
+            jem__plan_extend(r, s->grad_buf, last_use);
+            in_place = r->bufs[s->grad_buf].end == now && jem__has(s->node, JEM__OP_SHARES);
         }
-        const int in_place = stored && r->bufs[s->grad_buf].end == now &&
-                             jem__has(s->node, JEM__OP_SHARES);
         for (int k = 0; k < s->node->inputs; k++) {
-            jem__step *in = s->in[k];
-            if (!in->needs || in->pos < 0 || in->grad_buf || in->back_conv || in->grad16_only)
-                continue;
-            if (in_place && in->node->stride == s->node->stride &&
-                (jem__has(s->node, JEM__OP_SUM) ? jem__same_gradient(r, s, k) : k == 0)) {
-                in->grad_buf = s->grad_buf;
-                if (r->bufs[in->grad_buf].end < jem__time_back(r, in))
-                    r->bufs[in->grad_buf].end = jem__time_back(r, in);
-            } else in->grad_buf = jem__plan_buf(r, end, jem__time_back(r, in), in->node->stride);
+            const jem__step *in = s->in[k];
+            if (!in->needs || in->pos < 0 || in->grad_buf || !jem__stores_gradient(in)) continue;
+            jem__plan_input_gradient(r, s, k, in_place);
         }
     }
 }
 
-/* ---- where: places in a region --------------------------------------------------------------- */
+/* ---- offsets in a region --------------------------------------------------------------------- */
 
-/* The largest first, each at the lowest place where it meets nobody in time. */
-static jem_status jem__plan_layout(jem__run *r) {
-    int *order = (int *)jem__push(r->ctx, (size_t)(r->n_bufs + 1) * 2 * sizeof *order);
-    if (!order) return JEM_NO_MEMORY;
-    int *placed = order + r->n_bufs, n_placed = 0; /* sorted by place */
+/* Fills order[] with the numbers of all buffers, the largest first. */
+static void jem__sort_buffers(const jem__run *r, int *order) {
     for (int i = 0; i < r->n_bufs; i++) {
         int j = i;
         for (; j > 0 && r->bufs[order[j - 1]].size < r->bufs[i].size; j--) order[j] = order[j - 1];
         order[j] = i;
     }
+}
+
+/* Returns the lowest offset at which the buffer is free during its lifetime; placed[] holds the
+   buffers that have an offset, in the order of their offsets. */
+static ptrdiff_t jem__lowest_offset(const jem__run *r, const jem__buf *b, const int *placed,
+                                    int n_placed) {
+    ptrdiff_t offset = 0;
+    for (int i = 0; i < n_placed; i++) {
+        const jem__buf *other = r->bufs + placed[i];
+        if (other->end < b->start || other->start > b->end) continue;
+        if (other->at - offset >= b->size) break;
+        if (other->at + other->size > offset) offset = other->at + other->size;
+    }
+    return offset;
+}
+
+/* Places the largest buffers first, each at its lowest free offset. */
+static jem_status jem__plan_layout(jem__run *r) {
+    int *order = (int *)jem__push(r->ctx, (size_t)(r->n_bufs + 1) * 2 * sizeof *order);
+    if (!order) return JEM_NO_MEMORY;
+    int *placed = order + r->n_bufs;
+    jem__sort_buffers(r, order);
     for (int i = 0; i < r->n_bufs; i++) {
         jem__buf *b = r->bufs + order[i];
-        ptrdiff_t at = 0;
-        for (int j = 0; j < n_placed; j++) {
-            const jem__buf *o = r->bufs + placed[j];
-            if (o->end < b->start || o->start > b->end) continue;
-            if (o->at - at >= b->size) break;
-            if (o->at + o->size > at) at = o->at + o->size;
+        b->at = jem__lowest_offset(r, b, placed, i);
+        if (b->at > JEM__FLOATS - b->size) {
+            jem__too_much(r->ctx);
+            return JEM_NO_MEMORY;
         }
-        b->at = at;
-        if (at > JEM__FLOATS - b->size) return jem__too_much(r->ctx), JEM_NO_MEMORY;
-        if (at + b->size > r->region) r->region = at + b->size;
-        int j = n_placed++;
-        for (; j > 0 && r->bufs[placed[j - 1]].at > at; j--) placed[j] = placed[j - 1];
+        if (b->at + b->size > r->region) r->region = b->at + b->size;
+        int j = i;
+        for (; j > 0 && r->bufs[placed[j - 1]].at > b->at; j--) placed[j] = placed[j - 1];
         placed[j] = order[i];
     }
     return JEM_OK;
 }
 
-static jem__place jem__buf_place(const jem__run *r, int buf) {
-    const jem__place p = { buf ? r->base + r->bufs[buf].at : NULL, r->region, r->slots };
-    return p;
-}
-
-/* Behind the buffers of a region is the scratch of each part; a gradient that is nowhere (it stays
-   in registers) points there too, because NULL would say that no backward follows. */
-static jem_status jem__plan_places(jem__run *r) {
-    const ptrdiff_t work = r->region;
+/* Allocates the regions. Each ends with the scratch of its parts. */
+static jem_status jem__plan_memory(jem__run *r) {
+    const ptrdiff_t scratch = r->region;
     for (int i = 0; i < r->n; i++)
         if (r->list[i]->node->work > r->part_step) r->part_step = r->list[i]->node->work;
     r->part_step += (16 - r->part_step % 16) % 16 + 16;
     r->region += r->part_step * r->parts;
-    r->region = (r->region / 1024 + 1) * 1024 + 16 * JEM_LANES;        /* no power of two apart */
-    if (r->region > JEM__FLOATS / r->slots) return jem__too_much(r->ctx), JEM_NO_MEMORY;
+    /* Regions a power of two apart would compete for the same cache lines. */
+    r->region = (r->region / 1024 + 1) * 1024 + 16 * JEM_LANES;
+    if (r->region > JEM__FLOATS / r->slots) {
+        jem__too_much(r->ctx);
+        return JEM_NO_MEMORY;
+    }
     r->base = jem__push_floats(r->ctx, r->slots * r->region);
     if (!r->base) return JEM_NO_MEMORY;
-    r->work.at = r->base + work, r->work.step = r->region, r->work.slots = r->slots;
+    r->work.at = r->base + scratch;
+    r->work.step = r->region;
+    r->work.slots = r->slots;
+    return JEM_OK;
+}
+
+static jem__place jem__buf_place(const jem__run *r, int buf) {
+    jem__place p = { NULL, r->region, r->slots };
+    if (buf) p.at = r->base + r->bufs[buf].at;
+    return p;
+}
+
+/* Turns the numbers of buffers into addresses. A gradient that stays in registers points to the
+   scratch, because NULL would mean that no backward follows. */
+static void jem__plan_places(jem__run *r) {
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
         if (!s->node->value) s->value = jem__buf_place(r, s->value_buf);
         s->aux = jem__buf_place(r, s->aux_buf);
-        s->grad = s->grad_buf ? jem__buf_place(r, s->grad_buf) : r->work;
+        s->grad = r->work;
+        if (s->grad_buf) s->grad = jem__buf_place(r, s->grad_buf);
         s->value16 = jem__buf_place(r, s->value16_buf);
         s->grad16 = jem__buf_place(r, s->grad16_buf);
         s->reads16 = s->node->inputs && jem__reads_bf16(r, s, s->in[0]);
     }
-    return JEM_OK;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Convolutions can be done in parts; others are small, and part 0 does them. */
-static int jem__convolves(const jem__step *s, int back) {
-    const jem__step *conv = back ? s->back_conv : s->conv;
-    return jem__has((conv ? conv : s)->node, JEM__OP_CONV);
+/* Returns how many parts a step is computed in. Only convolutions are large enough to divide. */
+static int jem__parts(const jem__run *r, const jem__step *s, int back) {
+    const jem__node *n = jem__forward_node(s);
+    if (back) n = jem__backward_node(s);
+    if (jem__has(n, JEM__OP_CONV)) return r->parts;
+    return 1;
+}
+
+/* Points the call of a fused convolution to the outputs of the addition and the activation. */
+static void jem__call_fused(const jem__step *s, int group, jem_call *call, jem__inner *in) {
+    const jem__step *conv = s->fused_conv;
+    const jem__step *sum = s->fused_sum;
+    const jem__step *before_activation = conv;
+    if (sum) {
+        const jem__step *other = sum->in[0];
+        if (other == conv) other = sum->in[1];
+        in->plus = jem__at_place(other->value, group);
+        before_activation = sum;
+    }
+    call->y = jem__at_place(before_activation->value, group);
+    if (s == before_activation) return;            /* there is no activation */
+    in->act = s->node->user;
+    in->act_y = jem__at_place(s->value, group);
+    if (s->needs) in->act_aux = jem__at_place(s->aux, group);
 }
 
 static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int part) {
-    jem__step *conv = s->conv, *sum = s->plus, *raw = sum ? sum : conv;
-    jem_call c;
+    if (s->fused_into || part >= jem__parts(r, s, 0)) return;
+    jem__step *main_step = s;
+    if (s->fused_conv) main_step = s->fused_conv;
+    jem_call call;
     jem__inner in;
-    if (s->runs_in || (part && !jem__convolves(s, 0))) return;
-    jem__call_open(r, conv ? conv : s, group, part, &c, &in);
+    jem__call_open(r, main_step, group, part, &call, &in);
     in.y16 = jem__at_place16(s->value16, group);
-    if (conv) {
-        c.y = jem__at_place(raw->value, group);
-        if (sum) in.plus = jem__at_place(sum->in[sum->in[0] == conv]->value, group);
-        if (s != raw) {
-            in.act = s->node->user, in.act_y = jem__at_place(s->value, group);
-            in.act_aux = s->needs ? jem__at_place(s->aux, group) : NULL;
-        }
-    }
-    (conv ? conv : s)->node->op->forward(&c);
+    if (s->fused_conv) jem__call_fused(s, group, &call, &in);
+    main_step->node->op->forward(&call);
 }
 
 static void jem__plan_backward(const jem__run *r, jem__step *s, int group, int part) {
-    jem__step *conv = s->back_conv;
-    if (s->back_in || (part && !jem__convolves(s, 1))) return;
-    if (!jem__has(s->node, JEM__OP_CONV) && !conv) {
+    if (s->back_fused_into || part >= jem__parts(r, s, 1)) return;
+    if (!jem__has(jem__backward_node(s), JEM__OP_CONV)) {
         jem__step_backward(r, s, group);
         return;
     }
-    jem_call c;
+    jem__step *main_step = s;
+    if (s->back_conv) main_step = s->back_conv;
+    jem_call call;
     jem__inner in;
-    jem__call_open(r, conv ? conv : s, group, part, &c, &in);
-    if (conv) {                                    /* it goes on through the activation */
-        const int to = s->in[0]->needs;
-        in.act = s->node->user, in.act_aux = jem__at_place(s->aux, group), in.add[0] = s->add[0];
-        c.dx[0] = to ? jem__at_place(s->in[0]->grad, group) : NULL;
+    jem__call_open(r, main_step, group, part, &call, &in);
+    if (s->back_conv) {                            /* through the activation, to its input */
+        in.act = s->node->user;
+        in.act_aux = jem__at_place(s->aux, group);
+        in.add[0] = s->add[0];
+        call.dx[0] = NULL;
+        if (s->in[0]->needs) call.dx[0] = jem__at_place(s->in[0]->grad, group);
     }
-    if (s->in[0]->grad16_by == s) in.y16 = jem__at_place16(s->in[0]->grad16, group);
-    if (s->in[0]->grad16_only) c.dx[0] = NULL;
-    if (c.dx[0] || in.y16) (conv ? conv : s)->node->op->backward(&c);
+    if (s->in[0]->grad16_writer == s) in.y16 = jem__at_place16(s->in[0]->grad16, group);
+    if (s->in[0]->grad16_only) call.dx[0] = NULL;
+    if (call.dx[0] || in.y16) main_step->node->op->backward(&call);
 }
 
-/* What is going on, of one group. */
-static void jem__plan_group(const jem__run *r, int back, int group) {
-    for (int i = r->from; !back && i < r->to; i++) jem__plan_forward(r, r->list[i], group, 0);
-    for (int i = r->to - 1; back && i >= r->from; i--)
+/* Takes one group through list[from..to-1]. */
+static void jem__group_forward(const jem__run *r, int group) {
+    for (int i = r->from; i < r->to; i++) jem__plan_forward(r, r->list[i], group, 0);
+}
+static void jem__group_backward(const jem__run *r, int group) {
+    for (int i = r->to - 1; i >= r->from; i--)
         if (r->list[i]->needs) jem__plan_backward(r, r->list[i], group, 0);
 }
-static void jem__task_group(void *arg, int slot) { /* or all the groups that share a region */
+
+/* Takes all groups that share a region forward, and back at once if the run does both. */
+static void jem__task_slot(void *arg, int slot) {
     const jem__run *r = (const jem__run *)arg;
     const int groups = r->list[r->from]->node->groups;
-    for (int g = slot; g < groups; g += r->back ? groups : r->slots) {
-        jem__plan_group(r, r->back, g);
+    for (int group = slot; group < groups; group += r->slots) {
+        jem__group_forward(r, group);
         if (!r->both) continue;
-        jem__seed(r, g);
-        jem__plan_group(r, 1, g);
+        jem__seed(r, group);
+        jem__group_backward(r, group);
     }
 }
+static void jem__task_group_backward(void *arg, int group) {
+    jem__group_backward((const jem__run *)arg, group);
+}
+
+/* Computes one part of one group of the step list[from]. */
 static void jem__task_part(void *arg, int i) {
     const jem__run *r = (const jem__run *)arg;
     jem__step *s = r->list[r->from];
-    const int parts = jem__convolves(s, r->back) ? r->parts : 1;
-    (r->back ? jem__plan_backward : jem__plan_forward)(r, s, i / parts, i % parts);
+    const int parts = jem__parts(r, s, r->back);
+    if (r->back) jem__plan_backward(r, s, i / parts, i % parts);
+    else jem__plan_forward(r, s, i / parts, i % parts);
 }
 
-/* list[from..to-1] forward or back over all groups: depth-first, or, where there are fewer groups
-   than threads, step by step with each convolution in parts. */
-static void jem__plan_span(jem__run *r, int back) {
-    const int from = r->from, to = r->to, groups = r->list[from]->node->groups;
+/* Runs list[from..to-1] depth-first, one task per region forward, one per group on the way back. */
+static void jem__span_depth_first(jem__run *r, int back) {
+    const int groups = r->list[r->from]->node->groups;
     double flops = 0;
-    r->back = back;
-    if (r->parts == 1) {
-        for (int i = from; i < to; i++) flops += (1 + r->both) * r->list[i]->node->flops * groups;
-        jem__parallel(r->ctx, back || r->slots > groups ? groups : r->slots, flops,
-                      jem__task_group, r);
+    for (int i = r->from; i < r->to; i++) flops += (1 + r->both) * r->list[i]->node->flops * groups;
+    if (back) {
+        jem__parallel(r->ctx, groups, flops, jem__task_group_backward, r);
         return;
     }
-    for (int i = 0; i < to - from; i++) {
-        const int at = back ? to - 1 - i : from + i;
-        const jem__step *s = r->list[at], *conv = back ? s->back_conv : s->conv;
-        if (back ? !s->needs || s->back_in != NULL : s->runs_in != NULL) continue;
+    int tasks = r->slots;
+    if (tasks > groups) tasks = groups;
+    jem__parallel(r->ctx, tasks, flops, jem__task_slot, r);
+}
+
+/* Runs list[from..to-1] step by step, each convolution in parts. */
+static void jem__span_in_parts(jem__run *r, int back) {
+    const int from = r->from;
+    const int groups = r->list[from]->node->groups;
+    r->back = back;
+    for (int i = 0; i < r->to - from; i++) {
+        int at = from + i;
+        if (back) at = r->to - 1 - i;
+        const jem__step *s = r->list[at];
+        if (back && (!s->needs || s->back_fused_into)) continue;
+        if (!back && s->fused_into) continue;
+        const jem__node *n = jem__forward_node(s);
+        if (back) n = jem__backward_node(s);
         r->from = at;
-        jem__parallel(r->ctx, groups * (jem__convolves(s, back) ? r->parts : 1),
-                      (conv ? conv : s)->node->flops * groups, jem__task_part, r);
+        jem__parallel(r->ctx, groups * jem__parts(r, s, back), n->flops * groups, jem__task_part,
+                      r);
     }
     r->from = from;
 }
 
-/* Steps beside each other that can go depth-first together. */
+/* Runs list[from..to-1] over all groups: in parts where there are fewer groups than threads. */
+static void jem__plan_span(jem__run *r, int back) {
+    if (r->parts == 1) jem__span_depth_first(r, back);
+    else jem__span_in_parts(r, back);
+}
+
+/* Returns 1 if steps i and j can go depth-first together: neither needs the whole batch. */
 static int jem__together(const jem__run *r, int i, int j) {
-    const jem__node *a = r->list[i]->node, *b = r->list[j]->node;
+    const jem__node *a = r->list[i]->node;
+    const jem__node *b = r->list[j]->node;
     return !jem__has(a, JEM__OP_WHOLE) && !jem__has(b, JEM__OP_WHOLE) && a->groups == b->groups;
 }
 
 static void jem__plan_all_forward(jem__run *r) {
     for (r->from = 0; r->from < r->n; r->from = r->to) {
-        for (r->to = r->from + 1; r->to < r->n && jem__together(r, r->from, r->to);) r->to++;
+        r->to = r->from + 1;
+        while (r->to < r->n && jem__together(r, r->from, r->to)) r->to++;
         if (jem__has(r->list[r->from]->node, JEM__OP_WHOLE))
             jem__step_forward(r, r->list[r->from], 0);
         else jem__plan_span(r, 0);
@@ -2791,15 +3078,19 @@ static void jem__plan_all_forward(jem__run *r) {
 
 static jem_status jem__plan_all_back(jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
-    for (int i = r->n; i-- > 0;) {
+    for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
         if (!s->needs) continue;
         if (r->mode == JEM__BACKWARD && jem__trains(s->node)) {
             const jem_status status = jem__step_params(r, s);
             if (status != JEM_OK) return status;
         }
-        if (jem__has(s->node, JEM__OP_WHOLE)) { jem__step_backward(r, s, 0); continue; }
-        r->to = i + 1;                             /* go on to the next one that has weights */
+        if (jem__has(s->node, JEM__OP_WHOLE)) {
+            jem__step_backward(r, s, 0);
+            continue;
+        }
+        /* The span ends before the next step with weights: their gradient is summed first. */
+        r->to = i + 1;
         while (i > 0 && jem__together(r, i - 1, r->to - 1) &&
                !(r->mode == JEM__BACKWARD && jem__trains(r->list[i - 1]->node))) i--;
         r->from = i;
@@ -2808,42 +3099,53 @@ static jem_status jem__plan_all_back(jem__run *r) {
     return JEM_OK;
 }
 
-static jem_status jem__run_planned(jem__run *r) {
-    r->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * r->n + 1) * sizeof *r->bufs);
-    if (!r->bufs) return JEM_NO_MEMORY;
-    jem__plan_buf(r, 0, -1, 0);                    /* number 0, which is none, meets nobody */
-    int most = 1, one = r->n > 0;                  /* one: all steps can go depth-first together */
+/* Divides the run among threads: `slots` regions, and `parts` threads for one group. Returns 1 if
+   all steps can go depth-first together. */
+static int jem__plan_threads(jem__run *r) {
+    const int threads = r->ctx->threads;
+    int groups = 1;
+    int together = r->n > 0;
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
         s->pos = i;
-        if (s->node->groups > most) most = s->node->groups;
-        one = one && jem__together(r, 0, i);
+        if (s->node->groups > groups) groups = s->node->groups;
+        together = together && jem__together(r, 0, i);
     }
-    r->parts = r->ctx->threads > most ? (r->ctx->threads + most - 1) / most : 1;
-    r->slots = r->mode == JEM__BACKWARD || !one || most < r->ctx->threads ? most : r->ctx->threads;
+    r->parts = 1;
+    if (threads > groups) r->parts = (threads + groups - 1) / groups;
+    r->slots = threads;
+    if (r->mode == JEM__BACKWARD || !together || groups < threads) r->slots = groups;
+    return together;
+}
+
+static jem_status jem__run_planned(jem__run *r) {
+    r->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * r->n + 1) * sizeof *r->bufs);
+    if (!r->bufs) return JEM_NO_MEMORY;
+    jem__plan_buf(r, 0, -1, 0);                    /* buffer 0 means 'no buffer' */
+    const int together = jem__plan_threads(r);
     jem__plan_fuse(r);
-    for (int i = r->n - 1; i >= 0; i--)            /* who is the first to write each gradient */
-        for (int k = 0; k < r->list[i]->node->inputs; k++) {
-            jem__step *s = r->list[i], *in = s->in[k];
-            if (s->needs && in->needs && !s->back_in) s->add[k] = in->written, in->written = 1;
-        }
+    jem__plan_adds(r);
     jem__plan_values(r);
-    for (int i = 0; i < r->n; i++) jem__plan_bf16_gradient(r, r->list[i]);
+    for (int i = 0; i < r->n; i++) jem__plan_gradient16(r, r->list[i]);
     jem__plan_gradients(r);
     jem_status status = jem__plan_layout(r);
-    if (status == JEM_OK) status = jem__plan_places(r);
+    if (status == JEM_OK) status = jem__plan_memory(r);
     if (status != JEM_OK) return status;
-    if (one && r->mode == JEM__GRAD && r->parts == 1) {
-        r->to = r->n, r->both = 1;
+    jem__plan_places(r);
+    if (together && r->mode == JEM__GRAD && r->parts == 1) {
+        r->to = r->n;
+        r->both = 1;
         jem__plan_span(r, 0);
         return JEM_OK;
     }
     jem__plan_all_forward(r);
-    return r->mode == JEM__EVAL ? JEM_OK : jem__plan_all_back(r);
+    if (r->mode == JEM__EVAL) return JEM_OK;
+    return jem__plan_all_back(r);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
+/* Lists the steps to run, and lets their ops prepare: a convolution packs its weights. */
 static jem_status jem__run_list(jem__run *r) {
     r->list = (jem__step **)jem__push(r->ctx, (size_t)(r->n + 1) * sizeof *r->list);
     if (!r->list) return JEM_NO_MEMORY;
@@ -2862,10 +3164,12 @@ static jem_status jem__run_list(jem__run *r) {
     return status;
 }
 
-/* Computes target, and d target / d leaf, or what the parameters' gradients get. */
+/* Computes target; with JEM__GRAD d target / d leaf too, with JEM__BACKWARD adds to the gradients
+   of the parameters. */
 static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target, jem__node *leaf) {
     JEM__ZEROED(jem__run, r);
-    r.ctx = ctx, r.mode = mode;
+    r.ctx = ctx;
+    r.mode = mode;
     jem__run_marks(&r, target, leaf);
     if (leaf && !r.target->needs)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s",
@@ -2876,8 +3180,9 @@ static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target,
     if (s == JEM_OK && r.n == 0 && !leaf) return s;
     jem_mark mark = jem_begin(ctx);                /* the run's memory ends with it */
     if (s == JEM_OK) s = jem__run_list(&r);
-    if (s == JEM_OK) s = ctx->desc.plain ? jem__walk_plain(&r) : jem__run_planned(&r);
-    if (s == JEM_OK) s = ctx->status;              /* an op of one's own may jem_fail */
+    if (s == JEM_OK && ctx->desc.plain) s = jem__walk_plain(&r);
+    else if (s == JEM_OK) s = jem__run_planned(&r);
+    if (s == JEM_OK) s = ctx->status;              /* a custom op may have called jem_fail */
     for (int i = 0; r.list && i < r.n; i++)
         r.list[i]->node->ready = s == JEM_OK && r.list[i]->node->value;
     if (s != JEM_OK && leaf) leaf->grad = NULL;
@@ -2888,7 +3193,8 @@ static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target,
 static jem_status jem__compute(jem_tensor *t, const char *what) {
     if (!t) return JEM_BAD_ARGUMENT;
     if (!jem__live(t, what)) return t->ctx->status;
-    return t->node->ready ? JEM_OK : jem__run_tape(t->ctx, JEM__EVAL, t->node, NULL);
+    if (t->node->ready) return JEM_OK;
+    return jem__run_tape(t->ctx, JEM__EVAL, t->node, NULL);
 }
 
 void jem_keep(jem_tensor *t) { if (t && t->node) t->node->keep = 1; }
@@ -2906,7 +3212,8 @@ static int jem__one_number(const jem_tensor *t) { return (double)t->n * t->c * t
 float jem_item(jem_tensor *t) {
     if (jem__live(t, "item") && !jem__one_number(t))
         jem__fail(t->ctx, JEM_BAD_SHAPE, "item: %s is not one number", jem__shape_text(t).s);
-    return jem__compute(t, "item") == JEM_OK ? t->node->value[0] : (float)NAN;
+    if (jem__compute(t, "item") != JEM_OK) return (float)NAN;
+    return t->node->value[0];
 }
 
 jem_status jem_backward(jem_tensor *loss) {
@@ -2943,7 +3250,7 @@ jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
 
 /* ---- the gradient checker -------------------------------------------------------------------- */
 
-/* The sum of fn(x) over images, in double. */
+/* Sums fn(x) over images, in double. */
 static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x) {
     jem_mark mark = jem_begin(ctx);
     jem_tensor *y = fn(ctx, x, user);
@@ -2957,7 +3264,7 @@ static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *
     return sum;
 }
 
-/* d sum fn / d x, or the parameter's, by the tape: to grad, which is zero. */
+/* Lets the tape compute d sum fn / d x, or d sum fn / d p if p is given. grad begins as zeros. */
 static void jem__check_tape(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
                             float *grad) {
     jem_mark mark = jem_begin(ctx);
@@ -2974,49 +3281,68 @@ static void jem__check_tape(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, 
     jem_end(ctx, mark);
 }
 
-/* The elements under test, after an error too. */
-static void jem__check_put(jem_tensor *x, jem_param *p, const float *at) {
-    if (!p) jem__copy_in(x->node, x->node->value, at), jem__leaf_changed(x->node);
-    else jem_param_changed(p);
+/* Makes the tape use the changed elements; unlike jem_write, after an error too. */
+static void jem__check_put(jem_tensor *x, jem_param *p, const float *elements) {
+    if (p) {
+        jem_param_changed(p);
+        return;
+    }
+    jem__copy_in(x->node, x->node->value, elements);
+    jem__leaf_changed(x->node);
+}
+
+/* Returns d sum fn / d element by a central difference of fourth order. */
+static double jem__check_difference(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x,
+                                    jem_param *p, float *elements, ptrdiff_t i, float step) {
+    static const double weight[4] = { -8, 8, 1, -1 };
+    static const double offset[4] = { -1, 1, -2, 2 };
+    const float before = elements[i];
+    double difference = 0;
+    for (int k = 0; k < 4; k++) {
+        elements[i] = before + (float)offset[k] * step;
+        jem__check_put(x, p, elements);
+        difference += weight[k] * jem__check_value(ctx, fn, user, x);
+    }
+    elements[i] = before;
+    jem__check_put(x, p, elements);
+    return difference / (12 * (double)step);
 }
 
 float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
                          float step) {
-    static const double weight[4] = { -8, 8, 1, -1 }, offset[4] = { -1, 1, -2, 2 };
     if (!ctx || !fn || !x || !jem__live(x, "check_gradient") || x->node->op || (p && !p->grad) ||
         !(step > 0)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
                   "parameter (or none) and a step > 0");
         return -1;
     }
-    const ptrdiff_t n = p ? p->size : x->n * x->node->stride / JEM_LANES;
-    float *grad = jem__alloc_floats(ctx, p ? jem__padded(p) : n);
-    float *at = p ? p->value : jem__alloc_floats(ctx, n);
-    double worst = 0, largest = 1e-12;
-    if (grad && at) {
+    ptrdiff_t n = x->n * x->node->stride / JEM_LANES;
+    ptrdiff_t n_grad = n;
+    if (p) {
+        n = p->size;
+        n_grad = jem__padded(p);
+    }
+    float *grad = jem__alloc_floats(ctx, n_grad);
+    float *elements = p ? p->value : jem__alloc_floats(ctx, n);
+    double worst = 0;
+    double largest = 1e-12;
+    if (grad && elements) {
         jem__check_tape(ctx, fn, user, x, p, grad);
-        if (!p) jem_read(x, at);
+        if (!p) jem_read(x, elements);
     }
     for (ptrdiff_t i = 0; i < n && jem_ok(ctx); i++) {
-        const float before = at[i];
-        double slope = 0;
-        for (int k = 0; k < 4; k++) {              /* the step as rounded is the step taken */
-            at[i] = before + (float)offset[k] * step;
-            jem__check_put(x, p, at);
-            slope += weight[k] * jem__check_value(ctx, fn, user, x);
-        }
-        slope /= 12 * (double)step;
-        at[i] = before;
-        jem__check_put(x, p, at);
-        const double a = fabs((double)grad[i]), d = fabs(slope - (double)grad[i]);
-        if (a > largest) largest = a;
-        if (fabs(slope) > largest) largest = fabs(slope);
-        if (jem__finite((float)worst) && !(jem__finite((float)d) && d <= worst))
-            worst = d;                             /* and NaN remains the worst */
+        const double by_tape = (double)grad[i];
+        const double difference = jem__check_difference(ctx, fn, user, x, p, elements, i, step);
+        const double error = fabs(difference - by_tape);
+        if (fabs(by_tape) > largest) largest = fabs(by_tape);
+        if (fabs(difference) > largest) largest = fabs(difference);
+        if (jem__finite((float)worst) && !(jem__finite((float)error) && error <= worst))
+            worst = error;                         /* and NaN remains the worst */
     }
     jem__free(ctx, grad);
-    if (!p) jem__free(ctx, at);
-    return jem_ok(ctx) ? (float)(worst / largest) : -1.0f;
+    if (!p) jem__free(ctx, elements);
+    if (!jem_ok(ctx)) return -1;
+    return (float)(worst / largest);
 }
 
 /* ==== >>ops: what you build with ============================================================== */

@@ -270,10 +270,7 @@ static style styles[ROOMS];
    a room without a row has no joined statements, no nested ternaries, and few ternaries. */
 static const struct unfinished { const char *room; int joined, nested, ternaries; } unfinished[] = {
     { "platform", 7, 4, 20 },
-    { "rng", 0, 0, 1 },
-    { "memory", 5, 0, 1 },
-    { "tape", 30, 0, 18 },
-    { "plan", 18, 0, 43 },
+    { "tape", 28, 0, 17 },
     { "ops", 29, 5, 80 },
     { "nets", 35, 3, 47 },
     { "losses", 6, 2, 29 },
@@ -441,7 +438,7 @@ static void test_phrases(void) {
         "lies behind", "goes on through", "to the bit", "some hundreds", "is no regular",
         "order of bytes", "not well", "numbers of an image", "last word", "meets nobody",
         "puts right", "who is", "who reads", "who writes", "it wants", "wants a", "wanted of",
-        "makes what it likes", "of one's own", "of our own", "nor does", "is none", "which is none",
+        "makes what it likes", "of one's own", "of our own", "nor does", "which is none",
         "as it likes", "what is going on"
     };
     const int n_phrases = (int)(sizeof phrases / sizeof *phrases);
