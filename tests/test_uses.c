@@ -458,7 +458,7 @@ static void test_slopes(jem_ctx *ctx) {
 }
 
 /* What is new is called strange as often as it should be, within 3.5 standard errors of both
-   samples, though the fit has as many numbers as images; what is far away always is. */
+   samples, with 500 calibration images; what is far away always is. */
 static void test_slopes_share(jem_ctx *ctx) {
     printf("slopes: false alarms, the same answer in any batch, files\n");
     enum { CAL = 500, NEW = 4000 };
