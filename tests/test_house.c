@@ -278,7 +278,7 @@ static const struct unfinished { const char *room; int joined, nested, ternaries
     { "train", 41, 0, 41 },
     { "eval", 48, 7, 67 },
     { "io", 24, 4, 42 },
-    { "checkpoint", 3, 3, 18 },
+    { "checkpoint", 3, 2, 17 },
     { "engine", 0, 7, 136 },
     { NULL, 0, 0, 0 }
 };
