@@ -877,6 +877,17 @@ typedef struct jem_train_desc {
     void *chain_user;
     int class_conditional;                         /* 1: slots by class, chains follow p(x|y) */
     float diverged;                                /* |loss| above this is an error: 1e8 */
+    /* The guard. Every 100 updates the trainer keeps a copy of its state, if that is a good one:
+       the gap f(x+) - f(x-) is at most a twentieth of max_gap times the network's scale. Where the
+       mean gap of about ten updates exceeds max_gap times that scale, or an update diverges, the
+       trainer returns to the copy, takes other random numbers, and goes on with half the rate and
+       half the step of SGLD (with noise of the same temperature). The rate recovers; the step does
+       not. Without chains, the gap is 0. The copy has the size of the parameters, the optimiser's
+       numbers and the buffer; it is allocated at update 100 and is part of checkpoints. Before
+       that, divergence is an error. */
+    float max_gap;                                 /* 100 */
+    int max_returns;                               /* 20; after these, an error. 0: no guard */
+    float least_scale;                             /* a smaller jem_net.scale is an error: 0 */
     uint64_t seed;                                 /* 1 */
     int rank, ranks;                               /* this one of so many: 0 of 1 */
     jem_sum_fn sum;                                /* examples/mpi.c: MPI_Allreduce */
@@ -884,7 +895,8 @@ typedef struct jem_train_desc {
 } jem_train_desc;
 JEM_API jem_train_desc jem_train_desc_default(void);
 /* For a run of so many updates with batches of 64 small images in [-1,1], and a network with
-   scale = 10: the score first, chains in the last quarter. Sooner and better than chains alone. */
+   scale = 10: the score first, chains in the last quarter. Sooner and better than chains alone.
+   Its least_scale is 2: a network with the default scale of 1 is refused, as it learns no score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
 
 typedef struct jem_stats {
@@ -894,7 +906,9 @@ typedef struct jem_stats {
     float score, residual, kl;                     /* see jem_score_matching, jem_kl_walk */
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
     float accuracy;                                /* of this batch */
-    float lr, grad_norm;
+    float lr, grad_norm;                           /* lr: as the guard reduced it */
+    int returned, returns;                         /* 1: the guard returned at this update; count
+                                                      of its returns since the trainer began */
 } jem_stats;
 
 typedef struct jem_trainer jem_trainer;
@@ -904,7 +918,11 @@ JEM_API void jem_trainer_free(jem_trainer *tr);
 /* One update from n labelled images x[n][c][h][w], labels 0..classes-1, in random order: the first
    of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here and wherever a
    network's images are given as x). If status is an error, the trainable parameters are unchanged:
-   the trained ones, as jem_trainer_average(.., 0) puts them back before anything else. */
+   the trained ones, as jem_trainer_average(.., 0) puts them back before anything else. When the
+   guard returns, status is JEM_OK, the update counts as one, the numbers are those that led to the
+   return (0 where they are not finite), and the context's log gets a note. After the last return
+   that desc.max_returns allows, status is JEM_DIVERGED; the parameters are then those of the last
+   good state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* The same with separate images for p(x), which need no labels. n may be 0. */
 JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
@@ -1098,7 +1116,8 @@ JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
 /* Everything that a trainer holds besides the network's parameters: the optimiser's moments and
-   averages (or trained weights, see jem_trainer_average), replay buffer, random numbers, counts.
+   averages (or trained weights, see jem_trainer_average), replay buffer, random numbers, counts,
+   and once it has one, the guard's good state (which nearly doubles the file).
    With jem_net_to_archive this makes a checkpoint: load the network, create a trainer with the same
    desc, and training continues bit for bit. The archive points into both, so write it before the
    next step. On an error, from_archive changes nothing. */
@@ -6071,6 +6090,37 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     return JEM_OK;
 }
 
+/* Copies moments and averages to kept (back: from there); NULL: only counts. Returns the number
+   of floats. The averages must not be in the network. */
+static ptrdiff_t jem__optim_copy(jem_optim *o, float *kept, int back) {
+    ptrdiff_t at = 0;
+    for (int i = 0; i < o->count; i++) {
+        float *const arrays[3] = { o->moments[i].m, o->moments[i].v, o->moments[i].other };
+        const size_t bytes = (size_t)o->moments[i].param->size * sizeof *kept;
+        for (int k = 0; k < 3; k++) {
+            if (!arrays[k]) continue;
+            if (kept && back) memcpy(arrays[k], kept + at, bytes);
+            else if (kept) memcpy(kept + at, arrays[k], bytes);
+            at += o->moments[i].param->size;
+        }
+    }
+    return at;
+}
+
+/* Says whether numbers in the order of jem__optim_copy can be used: second moments are not
+   negative, and all are finite. */
+static int jem__optim_good(const jem_optim *o, const float *kept) {
+    for (int i = 0; i < o->count; i++) {
+        const float *const arrays[3] = { o->moments[i].m, o->moments[i].v, o->moments[i].other };
+        for (int k = 0; k < 3; k++) {
+            if (!arrays[k]) continue;
+            for (ptrdiff_t j = 0; j < o->moments[i].param->size; j++, kept++)
+                if (!jem__finite(*kept) || (k == 1 && *kept < 0)) return 0;
+        }
+    }
+    return 1;
+}
+
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
     double rate = (double)lr;
     if (!s) return lr;
@@ -6087,6 +6137,22 @@ float jem_learning_rate(const jem_schedule *s, float lr, int update) {
 
 /* ==== >>train: one step at a time ============================================================= */
 
+enum { JEM__GUARD_EVERY = 100, JEM__GUARD_COUNTS = 4, JEM__GUARD_NUMBERS = 3 };
+
+/* The guard's good state. Float arrays in one block: the network's parameters, the optimiser's
+   numbers, the chains. */
+typedef struct jem__guard {
+    float *kept;                                   /* NULL: never allocated */
+    int *visits;
+    ptrdiff_t size;                                /* of kept */
+    float gap, rate, walk;                         /* running f(x+) - f(x-); factors of the rate and
+                                                      of the step of SGLD */
+    int good, returns, optim_updates, calm;        /* good: kept holds a state; calm: good states
+                                                      since the last return */
+    float numbers[JEM__GUARD_NUMBERS];             /* what jem_trainer_to_archive points at */
+    int64_t counts[JEM__GUARD_COUNTS];
+} jem__guard;
+
 struct jem_trainer {
     jem_net *net;
     float *flat;                                   /* gradients and numbers, for jem_sum_fn */
@@ -6097,6 +6163,7 @@ struct jem_trainer {
     int updates;
     int64_t state[9];                              /* what jem_trainer_to_archive points at */
     int has_buffers;                               /* batch norm's, act norm's */
+    jem__guard guard;
 };
 
 jem_train_desc jem_train_desc_default(void) {
@@ -6106,6 +6173,8 @@ jem_train_desc jem_train_desc_default(void) {
     d.negatives = 64, d.buffer_size = 10000, d.reinit = 0.05f, d.diverged = 1e8f, d.seed = 1;
     d.restart_lo = -1, d.restart_hi = 1, d.noise_lo = 0.12f, d.noise_hi = 2, d.ranks = 1;
     d.fresh = jem_denoise_desc_default(), d.fresh.steps = 0;
+    d.max_gap = 100;
+    d.max_returns = 20;
     return d;
 }
 
@@ -6118,6 +6187,7 @@ jem_train_desc jem_train_desc_score(int updates) {
     d.input_noise = d.noise_lo, d.label_noise = 0.3f, d.label_wide = 0.5f;
     d.sgld.steps = 10, d.sgld.step_size = 0.01f, d.sgld.noise_std = 0.1f;
     d.negatives = 32, d.buffer_size = 200, d.reinit = 0.025f, d.fresh.steps = 200;
+    d.least_scale = 2;
     return d;
 }
 
@@ -6126,6 +6196,16 @@ static int jem__by_class(const jem_train_desc *d) {
 }
 static int jem__wants_samples(const jem_train_desc *d) {
     return d->w_cd > 0 || d->w_cd_class > 0 || d->w_kl > 0;
+}
+
+/* Checks what a desc says of the guard, and the network's scale. */
+static int jem__guard_good(const jem_net *net, jem_train_desc d) {
+    jem_ctx *ctx = net->ctx;
+    const char *const what = "trainer";
+    return JEM__IN(d.max_gap, JEM__TINY, JEM__MOST) && JEM__IN(d.max_returns, 0, 1000000) &&
+           JEM__IN(d.least_scale, 0, JEM__MOST) &&
+           jem__in_range(ctx, what, "the network's scale (net->scale; for a score 10)",
+                         (double)fabsf(net->scale), (double)d.least_scale, JEM__MOST);
 }
 
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
@@ -6148,6 +6228,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
           jem__sgld_good(ctx, "trainer: sgld", d.sgld) &&
           jem__denoise_good(ctx, "trainer: fresh", d.fresh) && JEM__IN(d.reinit, 0, 1) &&
           JEM__IN(d.restart_lo, -most, d.restart_hi) && JEM__IN(d.diverged, JEM__TINY, most) &&
+          jem__guard_good(net, d) &&
           JEM__IN(d.schedule.kind, JEM_CONSTANT, JEM_COSINE) && JEM__IN(d.schedule.floor, 0, 1e6) &&
           JEM__IN(d.schedule.rate, 0, 1e6) &&
           jem__in_range(ctx, what, "the sum of all weights", weights, JEM__TINY, most) &&
@@ -6158,6 +6239,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     jem_trainer *tr = (jem_trainer *)jem__alloc(ctx, sizeof *tr);
     if (!tr) return NULL;
     tr->net = net, tr->desc = d, tr->rng = jem_rng_seed(d.seed);
+    tr->guard.rate = tr->guard.walk = 1;
     tr->optim = jem_optim_create(net, &d.optim);
     if (jem__wants_samples(&d)) {
         tr->buffer = jem_buffer_create(net->ctx, d.buffer_size, net->channels, net->height,
@@ -6180,6 +6262,8 @@ void jem_trainer_free(jem_trainer *tr) {
     if (!tr) return;
     jem_optim_free(tr->optim);
     jem_buffer_free(tr->buffer);
+    jem__free(tr->net->ctx, tr->guard.kept);
+    jem__free(tr->net->ctx, tr->guard.visits);
     jem__free(tr->net->ctx, tr->flat), jem__free(tr->net->ctx, tr);
 }
 
@@ -6341,8 +6425,11 @@ static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tenso
     of.net = tr->net, of.labels = labels ? labels + jem__first(tr, n) : NULL;
     const jem_fn logp = labels ? jem_logp_class : jem_logp;
     void *user = labels ? (void *)&of : (void *)tr->net;
-    if (!(d->w_kl > 0)) jem_sgld(ctx, logp, user, t, &d->sgld, &tr->rng);
-    else *kl = jem_kl_walk(ctx, logp, user, t, &d->sgld, d->entropy, &tr->rng);
+    jem_sgld_desc walk = d->sgld;
+    walk.step_size *= tr->guard.walk;
+    if (tr->guard.walk < 1) walk.noise_std *= sqrtf(tr->guard.walk);
+    if (!(d->w_kl > 0)) jem_sgld(ctx, logp, user, t, &walk, &tr->rng);
+    else *kl = jem_kl_walk(ctx, logp, user, t, &walk, d->entropy, &tr->rng);
     if (jem__gather(tr, t, n, x) != JEM_OK) return NULL;
     jem__buffer_put(tr->buffer, n, slot, visits, x);
     return t;
@@ -6392,6 +6479,135 @@ static void jem__first_look(jem_net *net, jem_tensor *x) {
     jem_item(jem_mean(net->ctx, jem__logp(net, jem_forward(net, x, 1))));
     jem_end(net->ctx, mark);
     net->rng = rng;
+}
+
+/* ---- the guard ------------------------------------------------------------------------------- */
+
+/* Counts the chains whose visits are kept; at least 1, as an array has a length. */
+static int jem__guard_slots(const jem_buffer *b) {
+    if (!b) return 1;
+    return b->capacity;
+}
+
+/* Copies bytes from `live` to `kept`, or back. */
+static void jem__guard_move(void *live, void *kept, size_t bytes, int back) {
+    if (back) memcpy(live, kept, bytes);
+    else memcpy(kept, live, bytes);
+}
+
+/* Allocates the memory of the good state, once. */
+static jem_status jem__guard_memory(jem_trainer *tr) {
+    jem_ctx *ctx = tr->net->ctx;
+    jem__guard *g = &tr->guard;
+    const jem_buffer *b = tr->buffer;
+    if (g->kept) return JEM_OK;
+    ptrdiff_t size = jem__optim_copy(tr->optim, NULL, 0);
+    for (const jem_param *p = tr->net->params; p; p = p->next) size += p->size;
+    if (b) size += b->capacity * jem__buffer_image(b);
+    float *kept = jem__alloc_floats(ctx, size);
+    int *visits = (int *)jem__alloc(ctx, (size_t)jem__guard_slots(b) * sizeof *visits);
+    if (kept && visits) {
+        g->kept = kept;
+        g->visits = visits;
+        g->size = size;
+        return JEM_OK;
+    }
+    jem__free(ctx, kept);
+    jem__free(ctx, visits);
+    return JEM_NO_MEMORY;
+}
+
+/* Copies the state into the guard's memory, or back. */
+static void jem__guard_copy(jem_trainer *tr, int back) {
+    jem__guard *g = &tr->guard;
+    jem_buffer *b = tr->buffer;
+    float *at = g->kept;
+    for (jem_param *p = tr->net->params; p; p = p->next) {
+        jem__guard_move(p->value, at, (size_t)p->size * sizeof *at, back);
+        at += p->size;
+        if (back) jem_param_changed(p);
+    }
+    at += jem__optim_copy(tr->optim, at, back);
+    if (back) tr->optim->updates = g->optim_updates;
+    else g->optim_updates = tr->optim->updates;
+    if (!b) return;
+    const size_t chains = (size_t)(b->capacity * jem__buffer_image(b)) * sizeof *at;
+    const size_t visits = (size_t)b->capacity * sizeof *b->visits;
+    jem__guard_move(b->data, at, chains, back);
+    jem__guard_move(b->visits, g->visits, visits, back);
+}
+
+/* Says whether all that a copy would hold is finite, and what the optimiser can go on from. */
+static int jem__guard_sound(const jem_trainer *tr, const float *kept, ptrdiff_t size) {
+    ptrdiff_t params = 0;
+    for (const jem_param *p = tr->net->params; p; p = p->next) params += p->size;
+    for (ptrdiff_t i = 0; i < size; i++)
+        if (!jem__finite(kept[i])) return 0;
+    return jem__optim_good(tr->optim, kept + params);
+}
+
+/* Keeps the state before an update, if it is time and the state is good; afterwards the rate may
+   recover, one doubling for every five good states. Only what is the same on all ranks decides. */
+static jem_status jem__guard_keep(jem_trainer *tr) {
+    jem__guard *g = &tr->guard;
+    const float good = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
+    if (!tr->desc.max_returns || !tr->updates || tr->updates % JEM__GUARD_EVERY) return JEM_OK;
+    if (!(fabsf(g->gap) <= good)) return JEM_OK;
+    if (jem__guard_memory(tr) != JEM_OK) return tr->net->ctx->status;
+    jem__guard_copy(tr, 0);
+    g->good = jem__guard_sound(tr, g->kept, g->size);
+    if (g->rate < 1 && ++g->calm % 5 == 0) g->rate *= 2;
+    return JEM_OK;
+}
+
+/* Returns to the good state because of the context's error or of a gap. */
+static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
+    jem_ctx *ctx = tr->net->ctx;
+    jem__guard *g = &tr->guard;
+    float *const numbers[10] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
+                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm };
+    char why[160], note[320];
+    if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
+    else snprintf(why, sizeof why, "f(x+) - f(x-) is %.3g in the mean", (double)g->gap);
+    jem_clear_error(ctx);
+    jem__guard_copy(tr, 1);
+    const int given_up = g->returns >= tr->desc.max_returns;
+    g->returns += !given_up;
+    g->gap = 0;
+    g->calm = 0;
+    g->rate *= 0.5f;
+    g->walk *= 0.5f;
+    tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
+    tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
+    for (int i = 0; i < 10; i++)
+        if (!jem__finite(*numbers[i])) *numbers[i] = 0;
+    if (given_up) {
+        s->status = jem__fail(ctx, JEM_DIVERGED, "train_step: update %d: %s; the guard returned %d "
+                              "times already: lower lr or sgld.step_size, or set energy_l2",
+                              tr->updates, why, g->returns);
+        return;
+    }
+    snprintf(note, sizeof note, "train_step: update %d: %s; return %d of %d to the last good "
+             "state, with %g of the rate and %g of the step of SGLD", tr->updates, why, g->returns,
+             tr->desc.max_returns, (double)g->rate, (double)g->walk);
+    if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
+    s->status = JEM_OK;
+    s->returned = 1;
+    tr->updates++;
+}
+
+/* Watches an update that was made, or that diverged: without a good state there is no return. */
+static void jem__guard_watch(jem_trainer *tr, jem_stats *s) {
+    jem__guard *g = &tr->guard;
+    if (s->status == JEM_OK) g->gap += 0.1f * (-s->cd - g->gap);
+    const int gone = s->status == JEM_DIVERGED ||
+                     (s->status == JEM_OK &&
+                      !(fabsf(g->gap) <= tr->desc.max_gap * fabsf(tr->net->scale)));
+    if (gone && g->good && tr->desc.max_returns) {
+        tr->updates -= s->status == JEM_OK;        /* this update is counted once */
+        jem__guard_return(tr, s);
+    }
+    s->returns = g->returns;
 }
 
 /* Images of an update: labelled ones, and those for p(x), which may be the same. */
@@ -6498,8 +6714,10 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
         s.status = ctx->status;
         return s;
     }
-    s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates);
+    s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates) * tr->guard.rate;
     jem_optim_average(tr->optim, 0);
+    s.returns = tr->guard.returns;
+    if ((s.status = jem__guard_keep(tr)) != JEM_OK) return s;
     jem_mark mark = jem_begin(ctx);
     jem__terms t;
     /* the first forward pass sets act norm's parameters: a failure takes that back */
@@ -6530,6 +6748,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     if (s.status != JEM_OK) jem__restore_params(tr->net, kept, 1);
     ctx->rank = ctx->others = 0;
     jem_end(ctx, mark);
+    jem__guard_watch(tr, &s);
     return s;
 }
 
@@ -8392,12 +8611,66 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
     jem__array(v, "replay_visits", JEM_I32, 1, shape, b->visits);
 }
 
+/* Lists the guard's arrays, in its memory. */
+static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b) {
+    const int64_t size[1] = { g->size }, slots[1] = { jem__guard_slots(b) };
+    const int64_t numbers[1] = { JEM__GUARD_NUMBERS }, counts[1] = { JEM__GUARD_COUNTS };
+    jem__array(v, "guard.numbers", JEM_F32, 1, numbers, g->numbers);
+    jem__array(v, "guard.counts", JEM_I64, 1, counts, g->counts);
+    jem__array(v, "guard.state", JEM_F32, 1, size, g->kept);
+    jem__array(v, "guard.visits", JEM_I32, 1, slots, g->visits);
+}
+
+/* Puts the guard's numbers where an archive points. */
+static void jem__guard_pack(jem__guard *g) {
+    g->numbers[0] = g->gap;
+    g->numbers[1] = g->rate;
+    g->numbers[2] = g->walk;
+    g->counts[0] = g->returns;
+    g->counts[1] = g->optim_updates;
+    g->counts[2] = g->calm;
+    g->counts[3] = g->good;
+}
+
+/* Reads and checks the guard of a file; without an entry of it, it is that of a new trainer. All
+   that was read goes into `to`, whose memory the caller frees or keeps. */
+static void jem__guard_read(jem__arrays *v, jem_trainer *tr, jem__guard *to) {
+    jem_trainer apart = *tr;
+    memset(to, 0, sizeof *to);
+    to->rate = to->walk = 1;
+    if (v->f.status || !jem_archive_find(v->in, "guard.numbers")) return;
+    apart.guard = *to;
+    v->f.status = jem__guard_memory(&apart);
+    if (v->f.status) return;
+    *to = apart.guard;
+    for (v->fill = 0; v->fill < 2; v->fill++) jem__guard_arrays(v, to, tr->buffer);
+    if (v->f.status) return;
+    const float *n = to->numbers;
+    const int64_t *c = to->counts;
+    int good = n[1] >= 0 && n[1] <= 1 && n[2] >= 0 && n[2] <= 1;
+    for (int i = 0; i < JEM__GUARD_COUNTS; i++) good = good && c[i] >= 0 && c[i] <= JEM__MANY;
+    if (!good || (c[3] && !jem__guard_sound(tr, to->kept, to->size))) {
+        v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"guard\" holds a number that cannot "
+                                "be there", v->f.where);
+        return;
+    }
+    to->gap = n[0];
+    to->rate = n[1];
+    to->walk = n[2];
+    to->returns = (int)c[0];
+    to->optim_updates = (int)c[1];
+    to->calm = (int)c[2];
+    to->good = c[3] != 0;
+}
+
 jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
     if (!tr || !a) return jem__no_two(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
     jem__arrays v = { { a->ctx, "trainer", "trainer", NULL, NULL, JEM_OK }, NULL, a, 0 };
     jem__trainer_state(tr, tr->state, 0);
     jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, tr->state);
     jem__trainer_arrays(&v, tr, tr->optim->averaged);
+    jem__guard_pack(&tr->guard);
+    if (tr->guard.kept) jem__guard_arrays(&v, &tr->guard, tr->buffer);
     return v.f.status;
 }
 
@@ -8412,8 +8685,20 @@ jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
         if (state[i] < 0 || state[i] > most[i])
             v.f.status = jem__fail(v.f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
                                    "%.0f", a->where, i, (double)state[i]);
-    for (v.fill = 0; v.fill < 2; v.fill++) jem__trainer_arrays(&v, tr, state[2] != 0);
-    if (!v.f.status) jem__trainer_state(tr, state, 1);
+    v.fill = 0;
+    jem__trainer_arrays(&v, tr, state[2] != 0);
+    jem__guard guard;
+    jem__guard_read(&v, tr, &guard);
+    v.fill = 1;
+    jem__trainer_arrays(&v, tr, state[2] != 0);
+    if (!v.f.status) {
+        jem__guard old = tr->guard;
+        jem__trainer_state(tr, state, 1);
+        tr->guard = guard;
+        guard = old;
+    }
+    jem__free(tr->net->ctx, guard.kept);
+    jem__free(tr->net->ctx, guard.visits);
     return v.f.status;
 }
 

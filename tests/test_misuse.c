@@ -442,6 +442,7 @@ static void test_full_arena(void) {
         s.net = jem_convnet_create(ctx, &d, 1), s.rng = jem_rng_seed(1);
         for (int i = 0; i < IMAGES * PIXELS; i++) s.x[i] = 2 * jem_rng_uniform(&s.rng) - 1;
         s.labels[1] = 1;
+        if (s.net) s.net->scale = 10;
         jem_train_desc how = jem_train_desc_score(100);
         how.cd_from = 0, how.fresh.steps = 1, how.buffer_size = how.negatives = 2;
         s.trainer = jem_trainer_create(s.net, &how);

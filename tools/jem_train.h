@@ -512,6 +512,7 @@ static jem_trainer *make_trainer(run *r) {
     d.label_noise = t->label_noise, d.label_wide = t->label_wide;
     d.w_kl = t->w_kl, d.entropy = t->entropy, d.sam = t->sam, d.sgld.clamp_grad = t->clamp_grad;
     if (t->informative || t->move_chains > 0) d.chain = on_chain, d.chain_user = r;
+    d.max_returns = 0;                             /* this tool's own guard watches more */
     d.cd_from = chains_from(r), d.fresh.steps = t->fresh_steps, d.fresh.sigma_max = t->noise_hi;
     d.rank = team.rank, d.ranks = team.ranks, d.sum = team.sum, d.sum_user = team.user;
     return jem_trainer_create(r->net, &d);
