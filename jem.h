@@ -481,10 +481,26 @@ struct jem_net {
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
     jem_tensor *energy;                            /* NULL: it has none */
+    jem_tensor *shift;                             /* NULL: it has none; see below */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
     jem_param *last;
 };
+
+/* A forward function may put one number per image, e(x), into net->shift. It is added to all logits
+   after the scale: p(y|x) does not change, since softmax does not see a shift, and log p(x) becomes
+   e(x) + scale * logsumexp f(x) - log Z. The network is still a JEM, p(x,y) included. The shift is
+   not in the logits that jem_forward returns, so the cross-entropy does not compute it. */
+
+/* How the blocks of a wide residual network are built. */
+typedef enum jem_blocks {
+    JEM_BLOCKS_WRN = 0,    /* as the authors of JEM do, described below */
+    JEM_BLOCKS_ZERO        /* for a network without norms: the second convolution of a block starts
+                              at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
+                              & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
+                              channels, blocks keep theirs, and a conv4x4 of stride 2 between two
+                              stages doubles them. Learns best with JEM_SILU and JEM_MUON */
+} jem_blocks;
 
 /* The wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by default
    without batch norm: conv3x3; three stages of (depth-4)/6 blocks with 16, 32, 64 times `widen`
@@ -499,7 +515,16 @@ typedef struct jem_wrn_desc {
     jem_head head;                                 /* pooled; flat learns faster on small nets */
     int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper */
     int uncond;                                    /* 1: log p(x) from "energy_output", a head */
-} jem_wrn_desc;                                    /* of its own */
+                                                   /* of its own */
+    jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
+    int unet;                                      /* 1: adds e(x) = sum of x U(x) to log p(x), see
+                                                      jem_net.shift. U is a U-Net's decoder on the
+                                                      features of all stages: an energy of this form
+                                                      denoises as well as a score network (Guth,
+                                                      Kadkhodaie & Simoncelli 2025). Sides are
+                                                      multiples of 4 * stem_stride. Not with
+                                                      uncond */
+} jem_wrn_desc;
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
 JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed);
 
@@ -791,7 +816,7 @@ JEM_API jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
-typedef enum jem_optimizer { JEM_ADAM = 0, JEM_SGD } jem_optimizer;
+typedef enum jem_optimizer { JEM_ADAM = 0, JEM_SGD, JEM_MUON } jem_optimizer;
 
 typedef struct jem_optim_desc {
     jem_optimizer kind;
@@ -803,6 +828,14 @@ typedef struct jem_optim_desc {
                                                       counts 1 - ema, the first ones more */
     const char *only;                              /* NULL: all; else names that begin with this;
                                                       read at creation only */
+    /* Muon (Jordan & others 2024): the momentum of a weight matrix, (O,I) or (O,I*k*k), is replaced
+       by nearly the closest matrix with orthogonal rows or columns, found by five Newton-Schulz
+       steps: every direction is learned at the same rate. A step is .2 sqrt(max(rows, columns)) lr,
+       about as long as Adam's (Liu & others 2025), so one rate serves both: Adam updates biases,
+       norms, and the weights whose names contain `adam_names`. Weight decay is decoupled: a step
+       multiplies a matrix by 1 - lr * weight_decay. */
+    float muon_momentum;                           /* .95, Nesterov's */
+    const char *adam_names;                        /* "output": the last layers; read at creation */
 } jem_optim_desc;
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
@@ -1718,6 +1751,10 @@ static float jem__sum_lanes(const float *x) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
+/* A matrix for Muon: columns in panels of 16, element (i,j) at [(j/16 * rows + i)*16 + j%16]. Rows
+   and columns are padded with zeros to multiples of 16. */
+typedef struct jem__matrix { int rows, panels; float *data; } jem__matrix;
+
 typedef struct jem__kernels {
     jem_isa isa;
     int wi;                                        /* in channels of a weight gradient's block */
@@ -1743,6 +1780,9 @@ typedef struct jem__kernels {
                      uint64_t);
     void (*adam)(float *, const float *, float *, float *, ptrdiff_t, const jem__update *);
     void (*sgd)(float *, const float *, float *, ptrdiff_t, const jem__update *);
+    void (*gram)(const jem__matrix *x, int first, float *out);
+    void (*symmetric_product)(const jem__matrix *x, const float *a, float alpha, float beta,
+                              int panel, float *out);
 } jem__kernels;
 
 /* The kernels of an instruction set; NULL if this build or processor does not have it. */
@@ -4486,7 +4526,14 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     d->dropout = jem__float(f, "jem.dropout", d->dropout, 0, 0.99999994f);
     d->head = (jem_head)jem__int(f, "jem.head", (int)d->head, 0, JEM_HEAD_FLAT);
     d->stem_stride = jem__int(f, "jem.stem_stride", d->stem_stride, 1, 8);
+    d->blocks = (jem_blocks)jem__unusual(f, "jem.blocks", (float)d->blocks, 0, 0,
+                                         (float)JEM_BLOCKS_ZERO, 1);
+    d->unet = (int)jem__unusual(f, "jem.unet", (float)d->unet, 0, 0, 1, 1);
     if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "6k + 4 is wanted");
+    if (d->unet && d->uncond)
+        jem__fields_fail(f, "jem.unet", NULL, 1, "not together with uncond");
+    if (d->unet && (d->height % (4 * d->stem_stride) || d->width % (4 * d->stem_stride)))
+        jem__fields_fail(f, "jem.unet", NULL, 1, "sides must be multiples of 4 stem strides");
     const int shrink = 4 * d->stem_stride, pooled = d->head != JEM_HEAD_FLAT;
     const double h = (d->height - 1) / shrink + 1, w = (d->width - 1) / shrink + 1;
     return jem__features(f, 64.0 * d->widen * (pooled ? 1 : h * w));
@@ -4715,6 +4762,16 @@ static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings) {
     return jem__recut(ctx, x, 1);
 }
 
+/* Checks what a forward function put beside its logits: NULL, or one number per image. */
+static int jem__is_per_image(jem_net *net, const jem_tensor *t, const char *what, int n) {
+    if (!t || (t->n == n && t->c == 1 && t->h == 1 && t->w == 1)) return 1;
+    net->energy = NULL;
+    net->shift = NULL;
+    jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s of %s, not (%d,1,1,1)",
+              jem__shape_text(t).s, what, n);
+    return 0;
+}
+
 jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     if (!net || !x) return NULL;
     if (x->c != net->channels || x->h != net->height || x->w != net->width)
@@ -4725,6 +4782,7 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
         return (jem_tensor *)jem__null(net->ctx, JEM_BAD_ARGUMENT, "forward: this network was made "
                                        "without a function");
     net->energy = NULL;
+    net->shift = NULL;
     jem_tensor *logits = net->forward(net, x, training, net->user);
     if (!logits && jem_ok(net->ctx))
         jem__fail(net->ctx, JEM_BAD_ARGUMENT, "forward: the network's function made nothing");
@@ -4733,12 +4791,8 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
         return (jem_tensor *)jem__null(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s, not "
                                        "logits (%d,%d,1,1)", jem__shape_text(logits).s, x->n,
                                        net->classes);
-    const jem_tensor *e = net->energy;
-    if (logits && e && (e->n != x->n || e->c != 1 || e->h != 1 || e->w != 1)) {
-        net->energy = NULL;
-        return (jem_tensor *)jem__null(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s of "
-                                       "energy, not (%d,1,1,1)", jem__shape_text(e).s, x->n);
-    }
+    if (logits && !(jem__is_per_image(net, net->energy, "energy", x->n) &&
+                    jem__is_per_image(net, net->shift, "shift", x->n))) return NULL;
     return logits;
 }
 
@@ -4766,10 +4820,14 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
 
 /* ---- the wide-resnet ------------------------------------------------------------------------- */
 
+enum { JEM__STAGES = 3 };
 typedef struct jem__wrn {
     jem_wrn_desc desc;
-    int blocks;                                    /* of all three stages */
+    int blocks;                                    /* of all stages */
     jem_layer stem, norm, head, energy;
+    jem_layer down[JEM__STAGES - 1];               /* JEM_BLOCKS_ZERO: between stages */
+    jem_layer up[JEM__STAGES - 1];                 /* unet: after upsampling to stage i ... */
+    jem_layer skip[JEM__STAGES - 1];               /* ... and 1x1, of the features of stage i */
     jem_layer block[1][5];                         /* norm1, conv1, norm2, conv2, shortcut */
 } jem__wrn;
 
@@ -4787,17 +4845,48 @@ static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *w, const jem_lay
     return jem_add(net->ctx, y, shortcut);
 }
 
+/* e(x) = sum of x U(x): from the last features up, at each size the smaller features upsampled and
+   those of that size, then back to the image's channels. features: of each stage, (n, 16 widen 2^i,
+   h/2^i, w/2^i). */
+static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *w, jem_tensor *x,
+                                 jem_tensor *const *features, int training) {
+    const jem_wrn_desc *d = &w->desc;
+    jem_ctx *ctx = net->ctx;
+    jem_tensor *y = features[JEM__STAGES - 1];
+    for (int i = JEM__STAGES - 2; i >= 0; i--) {
+        jem_tensor *coarse = jem_apply(&w->up[i], jem_upsample(ctx, y, 2), training);
+        jem_tensor *fine = jem_activate(ctx, features[i], d->activation, d->slope);
+        fine = jem_apply(&w->skip[i], fine, training);
+        y = jem_activate(ctx, jem_add(ctx, coarse, fine), d->activation, d->slope);
+    }
+    if (d->stem_stride > 1) y = jem_upsample(ctx, y, d->stem_stride);
+    return jem_sum_image(ctx, jem_mul(ctx, jem_apply(&w->energy, y, training), x));
+}
+
 static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__wrn *w = (const jem__wrn *)user;
-    const int local = !training && w->desc.norm != JEM_NORM_INSTANCE &&
-                      w->desc.norm != JEM_NORM_LAYER;
-    if (local && w->desc.stem_stride == 1) x = jem__cut_few(net->ctx, x, 2);
+    const jem_wrn_desc *d = &w->desc;
+    const int local = !training && d->norm != JEM_NORM_INSTANCE && d->norm != JEM_NORM_LAYER &&
+                      d->blocks == JEM_BLOCKS_WRN && !d->unet;
+    jem_tensor *features[JEM__STAGES] = { NULL };
+    if (local && d->stem_stride == 1) x = jem__cut_few(net->ctx, x, 2);
     jem_tensor *y = jem_apply(&w->stem, x, training);
-    for (int i = 0; i < w->blocks; i++) y = jem__wrn_block(net, w, w->block[i], y, training);
-    y = jem_activate(net->ctx, jem_apply(&w->norm, y, training), w->desc.activation, w->desc.slope);
+    const int per_stage = w->blocks / JEM__STAGES;
+    for (int stage = 0; stage < JEM__STAGES; stage++) {
+        if (stage && d->blocks == JEM_BLOCKS_ZERO) {
+            y = jem_activate(net->ctx, y, d->activation, d->slope);
+            y = jem_apply(&w->down[stage - 1], y, training);
+        }
+        for (int i = 0; i < per_stage; i++)
+            y = jem__wrn_block(net, w, w->block[stage * per_stage + i], y, training);
+        features[stage] = y;
+    }
+    y = jem_activate(net->ctx, jem_apply(&w->norm, y, training), d->activation, d->slope);
+    features[JEM__STAGES - 1] = y;
+    if (d->unet) net->shift = jem__wrn_unet(net, w, x, features, training);
     if (y && y->blocks) y = jem__recut(net->ctx, y, 0);
-    y = w->desc.head == JEM_HEAD_FLAT ? jem_flatten(net->ctx, y) : jem_global_pool(net->ctx, y);
-    if (w->desc.uncond) net->energy = jem_apply(&w->energy, y, training);
+    y = d->head == JEM_HEAD_FLAT ? jem_flatten(net->ctx, y) : jem_global_pool(net->ctx, y);
+    if (d->uncond) net->energy = jem_apply(&w->energy, y, training);
     return jem_apply(&w->head, y, training);
 }
 
@@ -4806,6 +4895,54 @@ jem_wrn_desc jem_wrn_desc_default(void) {
     d.depth = 28, d.widen = 10, d.channels = 3, d.height = d.width = 32, d.classes = 10;
     d.slope = 0.2f, d.stem_stride = 1;
     return d;
+}
+
+/* Sets a layer to 0, as the last of a block that begins as the identity. */
+static void jem__layer_zero(jem_layer *l) {
+    if (l->weight) memset(l->weight->value, 0, (size_t)l->weight->size * sizeof(float));
+    if (l->bias) memset(l->bias->value, 0, (size_t)l->bias->size * sizeof(float));
+}
+
+/* Adds block i, which reads `in` channels; with JEM_BLOCKS_ZERO, what leads to its stage, too.
+   Returns how many channels it makes. */
+static int jem__wrn_add_block(jem_net *net, jem__wrn *w, int i, int in) {
+    static const char *const part[5] = { "bn1", "conv1", "bn2", "conv2", "shortcut.0" };
+    const jem_wrn_desc *d = &w->desc;
+    const int per_stage = w->blocks / JEM__STAGES;
+    const int stage = i / per_stage;
+    const int out = (16 << stage) * d->widen;
+    const int zero = d->blocks == JEM_BLOCKS_ZERO;
+    const int narrows = stage && i % per_stage == 0;
+    const int stride = narrows && !zero ? 2 : 1;
+    char name[5][64];
+    for (int k = 0; k < 5; k++)
+        snprintf(name[k], sizeof name[k], "f.layer%d.%d.%s", stage + 1, i % per_stage, part[k]);
+    if (narrows && zero) {
+        char down[32];
+        snprintf(down, sizeof down, "f.down%d", stage);
+        w->down[stage - 1] = jem_conv_layer(net, down, in, out, 4, 2, 1);
+        in = out;
+    }
+    jem_layer *l = w->block[i];
+    l[0] = jem_norm_layer(net, name[0], d->norm, in);
+    l[1] = jem_conv_layer(net, name[1], in, out, 3, 1, 1);
+    l[2] = jem_norm_layer(net, name[2], d->norm, out);
+    l[3] = jem_conv_layer(net, name[3], out, out, 3, stride, 1);
+    if (zero) jem__layer_zero(&l[3]);
+    if (stride != 1 || in != out) l[4] = jem_conv_layer(net, name[4], in, out, 1, stride, 0);
+    return out;
+}
+
+static void jem__wrn_add_unet(jem_net *net, jem__wrn *w) {
+    const int width = 16 * w->desc.widen;
+    for (int i = JEM__STAGES - 2; i >= 0; i--) {
+        char up[32], skip[32];
+        snprintf(up, sizeof up, "u.up%d", i + 1);
+        snprintf(skip, sizeof skip, "u.skip%d", i + 1);
+        w->up[i] = jem_conv_layer(net, up, width << (i + 1), width << i, 3, 1, 1);
+        w->skip[i] = jem_conv_layer(net, skip, width << i, width << i, 1, 1, 0);
+    }
+    w->energy = jem_conv_layer(net, "u.energy_output", width, net->channels, 3, 1, 1);
 }
 
 jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
@@ -4821,27 +4958,13 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     if (!net) return NULL;
     jem__wrn *w = (jem__wrn *)net->user;
     w->desc = d, w->blocks = 3 * n;
-    w->stem = jem_conv_layer(net, "f.conv1", d.channels, 16, 3, d.stem_stride, 1);
-    int in = 16;
-    for (int i = 0; i < 3 * n; i++) {
-        static const char *const part[5] = { "bn1", "conv1", "bn2", "conv2", "shortcut.0" };
-        const int stage = i / n, out = (16 << stage) * d.widen,
-                  stride = stage && i % n == 0 ? 2 : 1;
-        char name[5][64];
-        for (int k = 0; k < 5; k++)
-            snprintf(name[k], sizeof name[k], "f.layer%d.%d.%s", stage + 1, i % n, part[k]);
-        jem_layer *l = w->block[i];
-        l[0] = jem_norm_layer(net, name[0], d.norm, in);
-        l[1] = jem_conv_layer(net, name[1], in, out, 3, 1, 1);
-        l[2] = jem_norm_layer(net, name[2], d.norm, out);
-        l[3] = jem_conv_layer(net, name[3], out, out, 3, stride, 1);
-        if (stride != 1 || in != out)
-            l[4] = jem_conv_layer(net, name[4], in, out, 1, stride, 0);
-        in = out;
-    }
+    int in = d.blocks == JEM_BLOCKS_ZERO ? 16 * d.widen : 16;
+    w->stem = jem_conv_layer(net, "f.conv1", d.channels, in, 3, d.stem_stride, 1);
+    for (int i = 0; i < 3 * n; i++) in = jem__wrn_add_block(net, w, i, in);
     w->norm = jem_norm_layer(net, "f.bn1", d.norm, in);
     w->head = jem_linear_layer(net, "class_output", features, d.classes);
     if (d.uncond) w->energy = jem_linear_layer(net, "energy_output", features, 1);
+    if (d.unet) jem__wrn_add_unet(net, w);
     fields.out = &net->meta;
     jem__wrn_fields(&fields, &d);
     return jem__net_done(net, errors);
@@ -4948,14 +5071,15 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
 /* Two ops that meet are made one after the other, not as two arguments of a third: C leaves the
    order of arguments open, and the tape's order is part of 'the same bits everywhere'. */
 
-/* log p(x) = K logsumexp_y f(x)[y] - log Z, from the logits that jem_forward has just made; or K
-   times the output that the network has for it (then it says nothing of log p(x,y)). K, the scale,
-   is for score matching: at little noise the slope of log p is sqrt(pixels)/sigma, hundreds, and a
-   fresh network's logits are near 0. */
+/* log p(x) = e(x) + K logsumexp_y f(x)[y] - log Z, from the logits that jem_forward has just made,
+   or K times the output that an unconditional network has for it. e is the shift of a network that
+   has one. K, the scale, is for score matching: at little noise the slope of log p is
+   sqrt(pixels)/sigma, hundreds, and a fresh network's logits are near 0. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
     if (!net || !logits) return NULL;
     jem_tensor *f = net->energy ? net->energy : jem_logsumexp(net->ctx, logits);
-    return net->scale != 1 ? jem_scale(net->ctx, f, net->scale) : f;
+    if (net->scale != 1) f = jem_scale(net->ctx, f, net->scale);
+    return net->shift ? jem_add(net->ctx, f, net->shift) : f;
 }
 
 /* log p(y|x) = f(x)[y] - logsumexp f(x) */
@@ -4981,7 +5105,7 @@ static jem_tensor *jem__joint(jem_net *net, jem_tensor *logits, const int *label
     if (logits && net->energy)
         return (jem_tensor *)jem__null(net->ctx, JEM_BAD_ARGUMENT, "this network is unconditional "
                                        "(uncond): it has no log p(x,y)");
-    if (net->scale == 1) return jem_gather(net->ctx, logits, labels);
+    if (net->scale == 1 && !net->shift) return jem_gather(net->ctx, logits, labels);
     jem_tensor *logp = jem__logp(net, logits);
     return jem_add(net->ctx, logp, jem__label(net, logits, labels));
 }
@@ -5962,7 +6086,13 @@ jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const j
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
 /* other: the averages, or while they are in the network, the trained weights */
-typedef struct jem__moments { jem_param *param; float *m, *v, *other; } jem__moments;
+typedef struct jem__moments {
+    jem_param *param;
+    float *m;                                      /* first moment, or momentum */
+    float *v;                                      /* second moment; NULL except for Adam */
+    float *other;
+    int orthogonal;                                /* 1: the momentum is made orthogonal (Muon) */
+} jem__moments;
 
 struct jem_optim {
     jem_net *net;
@@ -5971,11 +6101,14 @@ struct jem_optim {
     jem__update update;                            /* the one in hand, and ... */
     float share;                                   /* ... how much it counts in the averages */
     jem__moments *moments;                         /* of each parameter that it updates */
+    float *scratch;                                /* Muon's four matrices, see jem__muon */
 };
 
 jem_optim_desc jem_optim_desc_default(void) {
     JEM__ZEROED(jem_optim_desc, d);
     d.beta1 = 0.9f, d.beta2 = 0.999f, d.eps = 1e-8f;
+    d.muon_momentum = 0.95f;
+    d.adam_names = "output";
     return d;
 }
 
@@ -5986,7 +6119,31 @@ void jem_optim_free(jem_optim *o) {
         jem__free(o->net->ctx, o->moments[i].other);
     }
     jem__free(o->net->ctx, o->moments);
+    jem__free(o->net->ctx, o->scratch);
     jem__free(o->net->ctx, o);
+}
+
+/* Muon takes a weight as a matrix of out rows and in*k*k columns, and works on it as it is or
+   turned, so that there are no more rows than columns. */
+typedef struct jem__fold { int rows, columns, turned; } jem__fold;
+static jem__fold jem__muon_fold(const jem_param *p) {
+    const int out = p->shape[0];
+    const int in = (int)(p->size / out);
+    const jem__fold upright = { out, in, 0 };
+    const jem__fold turned = { in, out, 1 };
+    return out > in ? turned : upright;
+}
+static int jem__round_16(int n) { return (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES; }
+/* Two matrices of the weight's size, two of its smaller side squared. */
+static ptrdiff_t jem__muon_floats(const jem_param *p) {
+    const jem__fold s = jem__muon_fold(p);
+    const ptrdiff_t rows = jem__round_16(s.rows);
+    return 2 * rows * (jem__round_16(s.columns) + rows);
+}
+/* Weights of linear layers and convolutions, except where the name says that Adam updates it. */
+static int jem__is_matrix(const jem_param *p, const char *adam_names) {
+    return (p->ndim == 2 || p->ndim == 4) && p->shape[0] > 1 && p->size > p->shape[0] &&
+           !(adam_names && *adam_names && strstr(p->name, adam_names));
 }
 
 jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
@@ -5996,7 +6153,8 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     const int errors = ctx->errors;
     const char *const what = "optim";
     const double below_1 = 0.99999998;
-    if (!JEM__IN(d.kind, JEM_ADAM, JEM_SGD) || !JEM__IN(d.beta1, 0, below_1) ||
+    if (!JEM__IN(d.kind, JEM_ADAM, JEM_MUON) || !JEM__IN(d.muon_momentum, 0, below_1) ||
+        !JEM__IN(d.beta1, 0, below_1) ||
         !JEM__IN(d.beta2, 0, below_1) || !JEM__IN(d.eps, JEM__TINY, JEM__MOST) ||
         !JEM__IN(d.momentum, 0, 1) || !JEM__IN(d.weight_decay, 0, JEM__MOST) ||
         !JEM__IN(d.clip, 0, JEM__MOST) || !JEM__IN(d.ema, 0, below_1)) return NULL;
@@ -6004,15 +6162,20 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     if (!o) return NULL;
     o->net = net, o->desc = d;
     size_t all = 1;
+    ptrdiff_t largest = 0;
     for (const jem_param *p = net->params; p; p = p->next) all++;
     o->moments = (jem__moments *)jem__alloc(ctx, all * sizeof *o->moments);
     for (jem_param *p = net->params; p && o->moments; p = p->next) {
         if (!p->grad || (d.only && strncmp(p->name, d.only, strlen(d.only)))) continue;
         jem__moments *m = o->moments + o->count++;
-        m->param = p, m->m = jem__alloc_padded(net->ctx, p->size);
-        if (d.kind == JEM_ADAM) m->v = jem__alloc_padded(ctx, p->size);
+        m->param = p;
+        m->m = jem__alloc_padded(net->ctx, p->size);
+        m->orthogonal = d.kind == JEM_MUON && jem__is_matrix(p, d.adam_names);
+        if (d.kind != JEM_SGD && !m->orthogonal) m->v = jem__alloc_padded(ctx, p->size);
         if (d.ema > 0) m->other = jem__alloc_padded(ctx, p->size);
+        if (m->orthogonal && largest < jem__muon_floats(p)) largest = jem__muon_floats(p);
     }
+    if (largest) o->scratch = jem__alloc_floats(ctx, largest);
     if (o->moments && !o->count)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s%.80s",
                   d.only ? ", none that begins with " : "", d.only ? d.only : "");
@@ -6036,13 +6199,106 @@ jem_status jem_optim_average(jem_optim *o, int on) {
     return JEM_OK;
 }
 
+/* ---- Muon ---- */
+
+/* Where element i of a weight is in its matrix. */
+static ptrdiff_t jem__muon_at(const jem__fold *s, ptrdiff_t i) {
+    const ptrdiff_t width = s->turned ? s->rows : s->columns;
+    const ptrdiff_t row = s->turned ? i % width : i / width;
+    const ptrdiff_t column = s->turned ? i / width : i % width;
+    return (column / JEM_LANES * jem__round_16(s->rows) + row) * JEM_LANES + column % JEM_LANES;
+}
+
+/* Moves the momentum, m <- b m + (1 - b) g, and writes the look-ahead b m + (1 - b) g to the
+   matrix, divided by its norm, so that no singular value is above 1. Returns 0 if all of it is 0.
+   A product of two floats is exact in double, so a contraction by the compiler changes no bit. */
+static int jem__muon_load(const jem__moments *m, float momentum, const jem__fold *s, float *x) {
+    const jem_param *p = m->param;
+    const double b = (double)momentum;
+    const double rest = (double)(1 - momentum);
+    double sum = 0;
+    for (ptrdiff_t i = 0; i < p->size; i++) {
+        const double g = (double)p->grad[i];
+        m->m[i] = (float)(b * (double)m->m[i] + rest * g);
+        const float ahead = (float)(b * (double)m->m[i] + rest * g);
+        x[jem__muon_at(s, i)] = ahead;
+        sum += (double)ahead * (double)ahead;
+    }
+    const double shrink = sum > 0 ? 1 / sqrt(sum) : 0;
+    for (ptrdiff_t i = 0; i < p->size; i++) {
+        float *at = x + jem__muon_at(s, i);
+        *at = (float)((double)*at * shrink);
+    }
+    return sum > 0;
+}
+
+/* One Newton-Schulz step, x <- a x + (b A + c A^2) x with A = x x^T, in three products. */
+typedef struct jem__newton {
+    const jem__kernels *k;
+    jem__matrix from;
+    const float *by;                               /* symmetric factor of a product */
+    float alpha, beta;
+    float *to;
+} jem__newton;
+static void jem__newton_gram(void *arg, int i) {
+    const jem__newton *s = (const jem__newton *)arg;
+    s->k->gram(&s->from, 4 * i, s->to);
+}
+static void jem__newton_product(void *arg, int panel) {
+    const jem__newton *s = (const jem__newton *)arg;
+    s->k->symmetric_product(&s->from, s->by, s->alpha, s->beta, panel, s->to);
+}
+
+/* Makes x(rows, columns) nearly orthogonal: singular values from 0 to 1 become about .7 to 1.2.
+   Coefficients: Jordan & others 2024. scratch: x, the same again, two of (rows, rows). Returns
+   where the result is. */
+static float *jem__orthogonalize(jem_ctx *ctx, const jem__fold *sides, float *scratch) {
+    enum { NEWTON_STEPS = 5 };
+    const int rows = jem__round_16(sides->rows);
+    const int panels = jem__round_16(sides->columns) / JEM_LANES;
+    const int square_panels = rows / JEM_LANES;
+    const ptrdiff_t size = (ptrdiff_t)rows * panels * JEM_LANES;
+    float *x = scratch;
+    float *next = x + size;
+    float *gram = next + size;
+    float *factor = gram + (ptrdiff_t)rows * rows;
+    const double flops = 2 * (double)rows * (double)size;
+    const double square = 2 * (double)rows * (double)rows * rows;
+    for (int step = 0; step < NEWTON_STEPS; step++) {
+        jem__newton a = { ctx->k, { rows, panels, x }, NULL, 0, 0, gram };
+        jem__newton b = { ctx->k, { rows, square_panels, gram }, gram, 2.0315f, -4.7750f, factor };
+        jem__newton c = { ctx->k, { rows, panels, x }, factor, 1, 3.4445f, next };
+        jem__parallel(ctx, rows / 4, flops / 2, jem__newton_gram, &a);
+        jem__parallel(ctx, square_panels, square, jem__newton_product, &b);
+        jem__parallel(ctx, panels, flops, jem__newton_product, &c);
+        float *const result = next;
+        next = x;
+        x = result;
+    }
+    return x;
+}
+
+static void jem__muon(jem_optim *o, const jem__moments *m, float lr) {
+    jem_param *p = m->param;
+    const jem__fold sides = jem__muon_fold(p);
+    memset(o->scratch, 0, (size_t)jem__muon_floats(p) * sizeof *o->scratch);
+    const int moves = jem__muon_load(m, o->desc.muon_momentum, &sides, o->scratch);
+    const float *x = moves ? jem__orthogonalize(o->net->ctx, &sides, o->scratch) : o->scratch;
+    const double step = (double)(float)((double)lr * .2 * sqrt((double)sides.columns));
+    const double keep = (double)(float)(1 - (double)lr * (double)o->desc.weight_decay);
+    for (ptrdiff_t i = 0; i < p->size; i++) {
+        const float kept = (float)((double)p->value[i] * keep);
+        p->value[i] = (float)((double)kept - step * (double)x[jem__muon_at(&sides, i)]);
+    }
+}
+
 static void jem__optim_update(void *arg, int i) {
     const jem_optim *o = (const jem_optim *)arg;
     const jem__moments *m = o->moments + i;
     const jem__kernels *k = o->net->ctx->k;
     jem_param *p = m->param;
     if (m->v) k->adam(p->value, p->grad, m->m, m->v, jem__padded(p), &o->update);
-    else k->sgd(p->value, p->grad, m->m, jem__padded(p), &o->update);
+    else if (!m->orthogonal) k->sgd(p->value, p->grad, m->m, jem__padded(p), &o->update);
     for (ptrdiff_t j = 0; m->other && j < p->size; j++)
         m->other[j] = jem__fmaf(o->share, p->value[j] - m->other[j], m->other[j]);
     jem_param_changed(p);
@@ -6082,10 +6338,12 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     u->beta1 = o->desc.beta1, u->beta2 = o->desc.beta2, u->eps = o->desc.eps;
     u->momentum = o->desc.momentum, u->weight_decay = o->desc.weight_decay;
     u->lr = lr, u->root2 = 1;
-    if (o->desc.kind == JEM_ADAM) {
+    if (o->desc.kind != JEM_SGD) {
         u->lr = (float)((double)lr / (1 - pow((double)u->beta1, o->updates)));
         u->root2 = (float)(1 / sqrt(1 - pow((double)u->beta2, o->updates)));
     }
+    for (int i = 0; i < o->count; i++)
+        if (o->moments[i].orthogonal) jem__muon(o, &o->moments[i], lr);
     jem__parallel(ctx, o->count, 20 * (double)jem_net_size(o->net), jem__optim_update, o);
     return JEM_OK;
 }
@@ -10226,12 +10484,70 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
     }
 }
 
+/* Computes 4 rows of x x^T from row `first` on, and the equal columns: out(i,j) = sum over k of
+   x(i,k) x(j,k), in panels as x. Each of 16 lanes sums its own columns, panel by panel. */
+JEM__KERNEL void JEM__FN(gram)(const jem__matrix *x, int first, float *out) {
+    const ptrdiff_t rows = x->rows;
+    for (int j0 = first; j0 < x->rows; j0 += 4) {
+        float lanes[4][4][JEM_LANES];
+        for (int l = 0; l < JEM_LANES; l += JEM__VL) {
+            JEM__V sum[4][4];
+            JEM__UNROLL
+            for (int i = 0; i < 16; i++) sum[i / 4][i % 4] = JEM__SET(0.0f);
+            for (int k = 0; k < x->panels; k++) {
+                const float *a = x->data + (k * rows + first) * JEM_LANES + l;
+                const float *b = x->data + (k * rows + j0) * JEM_LANES + l;
+                JEM__UNROLL
+                for (int i = 0; i < 16; i++)
+                    sum[i / 4][i % 4] = JEM__FMA(JEM__LOAD(a + i / 4 * JEM_LANES),
+                                                 JEM__LOAD(b + i % 4 * JEM_LANES),
+                                                 sum[i / 4][i % 4]);
+            }
+            JEM__UNROLL
+            for (int i = 0; i < 16; i++) JEM__STORE(lanes[i / 4][i % 4] + l, sum[i / 4][i % 4]);
+        }
+        for (int i = first; i < first + 4; i++)
+            for (int j = j0; j < j0 + 4; j++) {
+                const float dot = jem__sum_lanes(lanes[i - first][j - j0]);
+                out[(j / JEM_LANES * rows + i) * JEM_LANES + j % JEM_LANES] = dot;
+                out[(i / JEM_LANES * rows + j) * JEM_LANES + i % JEM_LANES] = dot;
+            }
+    }
+}
+
+/* Computes one panel of alpha a x + beta x for a symmetric matrix a of as many rows, in panels too.
+   It reads a(k,i) for a(i,k), so that 8 rows of the result read 8 neighbours. */
+JEM__KERNEL void JEM__FN(symmetric_product)(const jem__matrix *x, const float *a, float alpha,
+                                            float beta, int panel, float *out) {
+    const ptrdiff_t rows = x->rows, at = panel * rows * JEM_LANES;
+    const JEM__V va = JEM__SET(alpha), vb = JEM__SET(beta);
+    for (int i0 = 0; i0 < x->rows; i0 += 8)
+        for (int l = 0; l < JEM_LANES; l += JEM__VL) {
+            const float *from = a + i0 / JEM_LANES * rows * JEM_LANES + i0 % JEM_LANES;
+            const float *column = x->data + at + l;
+            JEM__V sum[8];
+            JEM__UNROLL
+            for (int i = 0; i < 8; i++) sum[i] = JEM__SET(0.0f);
+            for (int k = 0; k < x->rows; k++) {
+                const JEM__V v = JEM__LOAD(column + k * JEM_LANES);
+                JEM__UNROLL
+                for (int i = 0; i < 8; i++)
+                    sum[i] = JEM__FMA(JEM__SET(from[k * JEM_LANES + i]), v, sum[i]);
+            }
+            for (int i = 0; i < 8; i++) {
+                const ptrdiff_t to = (i0 + i) * JEM_LANES + l;
+                JEM__STORE(out + at + to, JEM__FMA(va, sum[i], vb * JEM__LOAD(x->data + at + to)));
+            }
+        }
+}
+
 static const jem__kernels JEM__FN(kernels) = {
     (jem_isa)JEM__PASS, JEM__WI, &JEM__FN(direct), &JEM__FN(winograd), JEM__FN(fill),
     JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair), JEM__FN(pair_back),
     JEM__FN(shift), JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool),
     JEM__FN(pool_back), JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums),
-    JEM__FN(normalize_back), JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd)
+    JEM__FN(normalize_back), JEM__FN(langevin), JEM__FN(adam), JEM__FN(sgd), JEM__FN(gram),
+    JEM__FN(symmetric_product)
 };
 
 #undef JEM__PASS

@@ -373,6 +373,12 @@ python() {
     then run pt2safetensors python3 tests/test_pt2safetensors.py
     else echo "== python: SKIPPED, needs python3"
     fi
+    if ! /usr/bin/python3 -c "import torch" 2>/dev/null
+    then echo "== torch_unet: SKIPPED, needs python3-torch"
+    elif limited "$BUILD/test_unet" "$BUILD/unet.safetensors" >/dev/null
+    then run torch_unet /usr/bin/python3 tests/torch_unet.py "$BUILD/unet.safetensors"
+    else try "test_unet writes a case for PyTorch" false
+    fi
 }
 
 # Does tests/mutate.py tell three mutants apart? All of them: make mutate.

@@ -1390,10 +1390,10 @@ static void test_nets(void) {
 
 /* ---- trainers: a checkpoint goes on as if nothing had happened ------------------------------- */
 
-enum { T_IMAGES = 6, T_STEPS = 3, T_KINDS = 8 };
+enum { T_IMAGES = 6, T_STEPS = 3, T_KINDS = 9 };
 static const char *const trainer_kinds[T_KINDS] = {
     "adam", "sgd", "averaged weights", "averages in the network", "no buffer", "class, batch norm",
-    "act norm, dropout", "the last layer only"
+    "act norm, dropout", "the last layer only", "muon"
 };
 
 typedef struct learner { jem_net *net; jem_trainer *tr; } learner;
@@ -1406,6 +1406,7 @@ static jem_train_desc learner_desc(int kind) {
     if (kind == 4) d.w_cd = 0;
     if (kind == 5) d.class_conditional = 1;
     if (kind == 7) d.optim.only = "class_output";
+    if (kind == 8) d.optim.kind = JEM_MUON;
     return d;
 }
 /* net NULL: a fresh one. */
@@ -1490,7 +1491,8 @@ static void test_trainers(void) {
             size_t before;
             void *bytes = learner_bytes(&v, &before);
             const jem_train_desc mine = learner_desc(kind), its = learner_desc(other);
-            const int lacks_v = its.optim.kind == JEM_ADAM && mine.optim.kind == JEM_SGD;
+            const int lacks_v = (its.optim.kind == JEM_ADAM && mine.optim.kind != JEM_ADAM) ||
+                                (its.optim.kind == JEM_MUON && mine.optim.kind == JEM_SGD);
             const int lacks_buffer = its.w_cd > 0 && mine.w_cd == 0;
             const int lacks_ema = its.optim.ema > 0 && mine.optim.ema == 0;
             const int lacks_more = kind == 7 && other != 7;

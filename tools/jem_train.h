@@ -468,6 +468,8 @@ static jem_net *make_plain_net(const run *r) {
     d.depth = t->depth, d.widen = t->width, d.activation = (jem_activation)t->activation;
     d.norm = (jem_norm)t->norm, d.dropout = t->dropout, d.head = (jem_head)t->head;
     d.stem_stride = t->stem_stride, d.uncond = t->uncond;
+    d.blocks = (jem_blocks)t->blocks;
+    d.unet = t->unet;
     return jem_wrn_create(r->ctx, &d, (uint64_t)t->seed);
 }
 

@@ -10,7 +10,7 @@ typedef struct train_options {
     int preset, epochs, iters, stop_at, seed, size, grey;
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], out[OPTION_TEXT_SIZE];
     char resume[OPTION_TEXT_SIZE], init[OPTION_TEXT_SIZE];
-    int net, depth, width, stem_stride, norm, activation, head;
+    int net, depth, width, stem_stride, blocks, unet, norm, activation, head;
     option_list widths;
     float dropout;
     int batch_size, optimizer, schedule, warmup, clf_only, labels_per_class, shift, flip, batches;
@@ -80,6 +80,10 @@ static const option train_table[] = {              /* two columns: paper, fast *
       "wrn: multiplies 16, 32, 64 channels" },
     { "stem-stride", OPTION_INT, OPTION_FIXED, AT(stem_stride), "N", NO_PRESETS("1"), 1, 8,
       "wrn: stride of the first convolution" },
+    { "blocks", OPTION_CHOICE, OPTION_FIXED, AT(blocks), "wrn|zero", NO_PRESETS("wrn"), 0, 0,
+      "wrn: zero: blocks begin as the identity" },
+    { "unet", OPTION_FLAG, OPTION_FIXED, AT(unet), "", NO_PRESETS("off"), 0, 0,
+      "wrn: log p(x) gets a U-Net of its own" },
     { "norm", OPTION_CHOICE, OPTION_FIXED, AT(norm), "none|batch|instance|layer|act",
       NO_PRESETS("none"), 0, 0, "wrn" },
     { "dropout-rate", OPTION_FLOAT, OPTION_FIXED, AT(dropout), "P", NO_PRESETS("0"), 0, .99,
@@ -100,8 +104,8 @@ static const option train_table[] = {              /* two columns: paper, fast *
       { "separate", "shared" }, 0, 0, "batches for p(x) and p(y|x)" },
     { "p-x-batch", OPTION_INT, OPTION_FIXED, AT(batch_x), "N", NO_PRESETS("0"), 0, 65536,
       "separate ones, of N images for p(x) (0: batch-size)" },
-    { "optimizer", OPTION_CHOICE, OPTION_FIXED, AT(optimizer), "adam|sgd", NO_PRESETS("adam"), 0,
-      0, "(sgd: momentum .9)" },
+    { "optimizer", OPTION_CHOICE, OPTION_FIXED, AT(optimizer), "adam|sgd|muon",
+      NO_PRESETS("adam"), 0, 0, "(sgd: momentum .9)" },
     { "lr", OPTION_FLOAT, OPTION_FREE, AT(lr), "X", { "1e-4", "1e-3" }, 1e-12, 1e6,
       "learning rate" },
     { "schedule", OPTION_CHOICE, OPTION_FIXED, AT(schedule), "steps|cosine",
@@ -269,7 +273,7 @@ static int train_combination(const options *o, const train_options *t) {
     const int given_epochs = o->given[option_find(o, "epochs")];
     const char *wrong = NULL;
     static const char *const of_wrn[] = {
-        "depth", "width", "stem-stride", "norm", "dropout-rate", "head"
+        "depth", "width", "stem-stride", "blocks", "unet", "norm", "dropout-rate", "head"
     };
     char text[128];
     for (size_t i = 0; i < sizeof of_wrn / sizeof *of_wrn; i++)
@@ -291,6 +295,7 @@ static int train_combination(const options *o, const train_options *t) {
         wrong = "--class-cond-p-x-sample needs --p-x-weight or --p-x-y-weight";
     if (t->uncond && (t->class_cond || t->w_xy > 0))
         wrong = "--uncond has no p(x,y): not with --class-cond-p-x-sample, nor --p-x-y-weight";
+    if (t->unet && t->uncond) wrong = "--unet or --uncond: not both";
     if (t->w_xy > 0 && (t->label_noise > 0 || t->label_wide > 0))
         wrong = "--p-x-y-weight wants --label-noise 0 --label-wide 0: the data of p(x,y) are the "
                 "images of cross-entropy";
