@@ -4913,7 +4913,7 @@ static int jem__wrn_add_block(jem_net *net, jem__wrn *w, int i, int in) {
     const int out = (16 << stage) * d->widen;
     const int zero = d->blocks == JEM_BLOCKS_ZERO;
     const int narrows = stage && i % per_stage == 0;
-    const int stride = narrows && !zero ? 2 : 1;
+    const int stride = 1 + (narrows && !zero);
     char name[5][64];
     for (int k = 0; k < 5; k++)
         snprintf(name[k], sizeof name[k], "f.layer%d.%d.%s", stage + 1, i % per_stage, part[k]);
@@ -4958,7 +4958,8 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     if (!net) return NULL;
     jem__wrn *w = (jem__wrn *)net->user;
     w->desc = d, w->blocks = 3 * n;
-    int in = d.blocks == JEM_BLOCKS_ZERO ? 16 * d.widen : 16;
+    int in = 16;
+    if (d.blocks == JEM_BLOCKS_ZERO) in *= d.widen;
     w->stem = jem_conv_layer(net, "f.conv1", d.channels, in, 3, d.stem_stride, 1);
     for (int i = 0; i < 3 * n; i++) in = jem__wrn_add_block(net, w, i, in);
     w->norm = jem_norm_layer(net, "f.bn1", d.norm, in);
@@ -6129,9 +6130,13 @@ typedef struct jem__fold { int rows, columns, turned; } jem__fold;
 static jem__fold jem__muon_fold(const jem_param *p) {
     const int out = p->shape[0];
     const int in = (int)(p->size / out);
-    const jem__fold upright = { out, in, 0 };
-    const jem__fold turned = { in, out, 1 };
-    return out > in ? turned : upright;
+    jem__fold fold = { out, in, 0 };
+    if (out > in) {
+        fold.rows = in;
+        fold.columns = out;
+        fold.turned = 1;
+    }
+    return fold;
 }
 static int jem__round_16(int n) { return (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES; }
 /* Two matrices of the weight's size, two of its smaller side squared. */
@@ -6203,9 +6208,12 @@ jem_status jem_optim_average(jem_optim *o, int on) {
 
 /* Where element i of a weight is in its matrix. */
 static ptrdiff_t jem__muon_at(const jem__fold *s, ptrdiff_t i) {
-    const ptrdiff_t width = s->turned ? s->rows : s->columns;
-    const ptrdiff_t row = s->turned ? i % width : i / width;
-    const ptrdiff_t column = s->turned ? i / width : i % width;
+    ptrdiff_t row = i / s->columns;
+    ptrdiff_t column = i % s->columns;
+    if (s->turned) {
+        row = i % s->rows;
+        column = i / s->rows;
+    }
     return (column / JEM_LANES * jem__round_16(s->rows) + row) * JEM_LANES + column % JEM_LANES;
 }
 
@@ -6224,12 +6232,13 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__fold
         x[jem__muon_at(s, i)] = ahead;
         sum += (double)ahead * (double)ahead;
     }
-    const double shrink = sum > 0 ? 1 / sqrt(sum) : 0;
+    if (!(sum > 0)) return 0;
+    const double shrink = 1 / sqrt(sum);
     for (ptrdiff_t i = 0; i < p->size; i++) {
         float *at = x + jem__muon_at(s, i);
         *at = (float)((double)*at * shrink);
     }
-    return sum > 0;
+    return 1;
 }
 
 /* One Newton-Schulz step, x <- a x + (b A + c A^2) x with A = x x^T, in three products. */
@@ -6282,8 +6291,9 @@ static void jem__muon(jem_optim *o, const jem__moments *m, float lr) {
     jem_param *p = m->param;
     const jem__fold sides = jem__muon_fold(p);
     memset(o->scratch, 0, (size_t)jem__muon_floats(p) * sizeof *o->scratch);
-    const int moves = jem__muon_load(m, o->desc.muon_momentum, &sides, o->scratch);
-    const float *x = moves ? jem__orthogonalize(o->net->ctx, &sides, o->scratch) : o->scratch;
+    const float *x = o->scratch;
+    if (jem__muon_load(m, o->desc.muon_momentum, &sides, o->scratch))
+        x = jem__orthogonalize(o->net->ctx, &sides, o->scratch);
     const double step = (double)(float)((double)lr * .2 * sqrt((double)sides.columns));
     const double keep = (double)(float)(1 - (double)lr * (double)o->desc.weight_decay);
     for (ptrdiff_t i = 0; i < p->size; i++) {
@@ -7212,7 +7222,7 @@ static jem__slopes jem__slopes_at(const jem_net *net, int gradients, float *all)
 static int jem__slopes_gradients(const char *text) {
     double v = -1;
     if (!text || jem__scan_number(text, &v) == text) return -1;
-    return v == floor(v) && v >= 0 && v <= JEM__MOST_SLOPES ? (int)v : -1;
+    return v == floor(v) && v >= 0 && v <= (int)JEM__MOST_SLOPES ? (int)v : -1;
 }
 /* Reads a text into all[jem__slopes_size]; 0: the text is damaged, or of another network. */
 static int jem__slopes_in(const jem_net *net, const char *text, float *all, jem__slopes *s) {

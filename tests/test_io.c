@@ -1491,8 +1491,9 @@ static void test_trainers(void) {
             size_t before;
             void *bytes = learner_bytes(&v, &before);
             const jem_train_desc mine = learner_desc(kind), its = learner_desc(other);
-            const int lacks_v = (its.optim.kind == JEM_ADAM && mine.optim.kind != JEM_ADAM) ||
-                                (its.optim.kind == JEM_MUON && mine.optim.kind == JEM_SGD);
+            const int has_v = mine.optim.kind == JEM_ADAM ||       /* Muon: of the last layer */
+                              (mine.optim.kind == JEM_MUON && (other == 7 || other == 8));
+            const int lacks_v = its.optim.kind != JEM_SGD && !has_v;
             const int lacks_buffer = its.w_cd > 0 && mine.w_cd == 0;
             const int lacks_ema = its.optim.ema > 0 && mine.optim.ema == 0;
             const int lacks_more = kind == 7 && other != 7;
