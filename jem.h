@@ -920,7 +920,8 @@ typedef struct jem_train_desc {
        that, divergence is an error. */
     float max_gap;                                 /* 100 */
     int max_returns;                               /* 20; after these, an error. 0: no guard */
-    float least_scale;                             /* a smaller jem_net.scale is an error: 0 */
+    float least_scale;                             /* a smaller jem_net.scale is an error, except
+                                                      for a network with a shift: 0 */
     uint64_t seed;                                 /* 1 */
     int rank, ranks;                               /* this one of so many: 0 of 1 */
     jem_sum_fn sum;                                /* examples/mpi.c: MPI_Allreduce */
@@ -929,7 +930,8 @@ typedef struct jem_train_desc {
 JEM_API jem_train_desc jem_train_desc_default(void);
 /* For a run of so many updates with batches of 64 small images in [-1,1], and a network with
    scale = 10: the score first, chains in the last quarter. Sooner and better than chains alone.
-   Its least_scale is 2: a network with the default scale of 1 is refused, as it learns no score. */
+   Its least_scale is 2: a network with the default scale of 1 and no shift is refused, as it learns
+   no score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
 
 typedef struct jem_stats {
@@ -6466,14 +6468,34 @@ static int jem__wants_samples(const jem_train_desc *d) {
     return d->w_cd > 0 || d->w_cd_class > 0 || d->w_kl > 0;
 }
 
-/* Checks what a desc says of the guard, and the network's scale. */
-static int jem__guard_good(const jem_net *net, jem_train_desc d) {
-    jem_ctx *ctx = net->ctx;
+/* Checks what a desc says of the guard. */
+static int jem__guard_good(jem_ctx *ctx, jem_train_desc d) {
     const char *const what = "trainer";
     return JEM__IN(d.max_gap, JEM__TINY, JEM__MOST) && JEM__IN(d.max_returns, 0, 1000000) &&
-           JEM__IN(d.least_scale, 0, JEM__MOST) &&
-           jem__in_range(ctx, what, "the network's scale (net->scale; for a score 10)",
-                         (double)fabsf(net->scale), (double)d.least_scale, JEM__MOST);
+           JEM__IN(d.least_scale, 0, JEM__MOST);
+}
+
+/* Checks that log p(x) of the network can be trained as a desc says: by class only if p(x,y)
+   exists, a score only with a scale, or with a shift, whose slope needs none. Which outputs a
+   network has is known once its forward function has recorded an image; nothing is computed. */
+static int jem__density_good(jem_net *net, const jem_train_desc *d) {
+    jem_ctx *ctx = net->ctx;
+    const int small = fabsf(net->scale) < d->least_scale;
+    if (!net->forward || !(small || jem__by_class(d))) return 1;
+    const jem_mark mark = jem_begin(ctx);
+    jem_forward(net, jem__images(net, NULL, 1), 0);
+    const int has_energy = net->energy != NULL;
+    const int has_shift = net->shift != NULL;
+    jem_end(ctx, mark);
+    if (!jem_ok(ctx)) return 0;
+    if (has_energy && jem__by_class(d)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: class_conditional and w_cd_class need "
+                  "log p(x,y), which an unconditional network (uncond) does not have");
+        return 0;
+    }
+    return has_shift ||
+           jem__in_range(ctx, "trainer", "the network's scale (net->scale; for a score 10)",
+                         (double)fabsf(net->scale), (double)d->least_scale, JEM__MOST);
 }
 
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
@@ -6496,13 +6518,14 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
           jem__sgld_good(ctx, "trainer: sgld", d.sgld) &&
           jem__denoise_good(ctx, "trainer: fresh", d.fresh) && JEM__IN(d.reinit, 0, 1) &&
           JEM__IN(d.restart_lo, -most, d.restart_hi) && JEM__IN(d.diverged, JEM__TINY, most) &&
-          jem__guard_good(net, d) &&
+          jem__guard_good(ctx, d) &&
           JEM__IN(d.schedule.kind, JEM_CONSTANT, JEM_COSINE) && JEM__IN(d.schedule.floor, 0, 1e6) &&
           JEM__IN(d.schedule.rate, 0, 1e6) &&
           jem__in_range(ctx, what, "the sum of all weights", weights, JEM__TINY, most) &&
           JEM__IN(d.ranks, 1, d.sum && !(d.sam > 0 || d.w_kl > 0) ? 1 << 20 : 1) &&
           JEM__IN(d.rank, 0, d.ranks - 1) &&
-          jem__in_range(ctx, what, "negatives modulo ranks", d.negatives % d.ranks, 0, 0)))
+          jem__in_range(ctx, what, "negatives modulo ranks", d.negatives % d.ranks, 0, 0) &&
+          jem__density_good(net, &d)))
         return NULL;
     jem_trainer *tr = (jem_trainer *)jem__alloc(ctx, sizeof *tr);
     if (!tr) return NULL;

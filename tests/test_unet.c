@@ -173,6 +173,45 @@ static void test_refusals(jem_ctx *ctx) {
     jem_net_free(again);
 }
 
+/* Score matching by the recipe, which refuses a network of scale 1, and needs none with a U-Net. */
+static void test_training(jem_ctx *ctx) {
+    printf("a score is learned without a scale, where there is a shift\n");
+    enum { BATCH = 16, RUN = 300 };
+    jem_train_desc how = jem_train_desc_score(RUN);
+    how.optim.kind = JEM_MUON;
+    how.lr = 5e-3f;
+    how.cd_from = RUN - 5;
+    how.class_conditional = 1;
+    how.fresh.steps = 5;
+    how.buffer_size = 12;
+    how.negatives = 8;
+    jem_net *bare = small_net(ctx, 0);
+    CHECK(!jem_trainer_create(bare, &how) && says(ctx, "scale"), "logits alone need a scale");
+    jem_net_free(bare);
+    const jem_wrn_desc d = small_desc(1);
+    jem_net *net = jem_wrn_create(ctx, &d, 3);
+    jem_trainer *tr = jem_trainer_create(net, &how);
+    if (!CHECK(tr != NULL, "%s", jem_error(ctx))) return;
+    jem_rng rng = jem_rng_seed(14);
+    float x[BATCH * PIXELS];
+    int labels[BATCH];
+    double first = 0, last = 0;
+    for (int t = 0; t < RUN; t++) {
+        for (int i = 0; i < BATCH; i++) {          /* classes of plain colours */
+            labels[i] = jem_rng_below(&rng, CLASSES);
+            for (int k = 0; k < PIXELS; k++) x[i * PIXELS + k] = .8f * (float)(labels[i] - 1);
+        }
+        const jem_stats s = jem_train_step(tr, x, labels, BATCH);
+        CHECK(s.status == JEM_OK, "update %d: %s", t, jem_error(ctx));
+        if (t < 10) first += (double)s.residual / 10;
+        if (t >= RUN - 10) last += (double)s.residual / 10;
+    }
+    CHECK(last < .6 * first, "the residual went from %g to %g", first, last);
+    printf("residual %.3f, then %.3f\n", first, last);
+    jem_trainer_free(tr);
+    jem_net_free(net);
+}
+
 /* ---- Muon ------------------------------------------------------------------------------------ */
 
 static double *doubles(ptrdiff_t n) {
@@ -383,7 +422,7 @@ static void write_case(jem_ctx *ctx, const char *path) {
 
 int main(int argc, char **argv) {
     static void (*const all[])(jem_ctx *) = {
-        test_identity, test_shift, test_refusals, test_muon, test_rest
+        test_identity, test_shift, test_refusals, test_training, test_muon, test_rest
     };
     if (argc > 1) {
         counter c;
