@@ -6088,28 +6088,33 @@ jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const j
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
-/* other: the averages, or while they are in the network, the trained weights */
+/* State of one parameter. */
 typedef struct jem__moments {
     jem_param *param;
     float *m;                                      /* first moment, or momentum */
     float *v;                                      /* second moment; NULL except for Adam */
-    float *other;
+    float *other;                                  /* averages, or the trained weights while the
+                                                      averages are in the network; NULL: ema is 0 */
     int orthogonal;                                /* 1: the momentum is made orthogonal (Muon) */
 } jem__moments;
 
 struct jem_optim {
     jem_net *net;
     jem_optim_desc desc;
-    int count, updates, averaged;                  /* averaged: the averages are in the network */
-    jem__update update;                            /* the one in hand, and ... */
-    float share;                                   /* ... how much it counts in the averages */
-    jem__moments *moments;                         /* of each parameter that it updates */
+    int count;                                     /* of moments */
+    int updates;
+    int averaged;                                  /* 1: the averages are in the network */
+    jem__update update;                            /* arguments of the kernels */
+    float weight;                                  /* of this update in the averages */
+    jem__moments *moments;                         /* of each parameter that is updated */
     float *scratch;                                /* Muon's four matrices, see jem__muon */
 };
 
 jem_optim_desc jem_optim_desc_default(void) {
     JEM__ZEROED(jem_optim_desc, d);
-    d.beta1 = 0.9f, d.beta2 = 0.999f, d.eps = 1e-8f;
+    d.beta1 = 0.9f;
+    d.beta2 = 0.999f;
+    d.eps = 1e-8f;
     d.muon_momentum = 0.95f;
     d.adam_names = "output";
     return d;
@@ -6118,7 +6123,8 @@ jem_optim_desc jem_optim_desc_default(void) {
 void jem_optim_free(jem_optim *o) {
     if (!o) return;
     for (int i = 0; o->moments && i < o->count; i++) {
-        jem__free(o->net->ctx, o->moments[i].m), jem__free(o->net->ctx, o->moments[i].v);
+        jem__free(o->net->ctx, o->moments[i].m);
+        jem__free(o->net->ctx, o->moments[i].v);
         jem__free(o->net->ctx, o->moments[i].other);
     }
     jem__free(o->net->ctx, o->moments);
@@ -6153,39 +6159,65 @@ static int jem__is_matrix(const jem_param *p, const char *adam_names) {
            !(adam_names && *adam_names && strstr(p->name, adam_names));
 }
 
+static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
+    const char *const what = "optim";
+    const double below_1 = 0.99999998;
+    return JEM__IN(d.kind, JEM_ADAM, JEM_MUON) && JEM__IN(d.beta1, 0, below_1) &&
+           JEM__IN(d.beta2, 0, below_1) && JEM__IN(d.eps, JEM__TINY, JEM__MOST) &&
+           JEM__IN(d.momentum, 0, 1) && JEM__IN(d.muon_momentum, 0, below_1) &&
+           JEM__IN(d.weight_decay, 0, JEM__MOST) && JEM__IN(d.clip, 0, JEM__MOST) &&
+           JEM__IN(d.ema, 0, below_1);
+}
+
+/* Adds one parameter, and the arrays that its update needs. */
+static void jem__optim_add(jem_optim *o, jem_param *p) {
+    jem_ctx *ctx = o->net->ctx;
+    const jem_optim_desc *d = &o->desc;
+    jem__moments *m = &o->moments[o->count++];
+    m->param = p;
+    m->orthogonal = d->kind == JEM_MUON && jem__is_matrix(p, d->adam_names);
+    m->m = jem__alloc_padded(ctx, p->size);
+    if (d->kind != JEM_SGD && !m->orthogonal) m->v = jem__alloc_padded(ctx, p->size);
+    if (d->ema > 0) m->other = jem__alloc_padded(ctx, p->size);
+}
+
+/* Adds the trainable parameters whose names begin as desc.only asks, and Muon's scratch memory for
+   the largest of them. Names that the desc points at may go once this returns. */
+static void jem__optim_fill(jem_optim *o) {
+    jem_ctx *ctx = o->net->ctx;
+    const char *only = o->desc.only;
+    size_t all = 1;
+    ptrdiff_t largest = 0;
+    if (!only) only = "";
+    for (const jem_param *p = o->net->params; p; p = p->next) all++;
+    o->moments = (jem__moments *)jem__alloc(ctx, all * sizeof *o->moments);
+    if (!o->moments) return;
+    for (jem_param *p = o->net->params; p; p = p->next)
+        if (p->grad && !strncmp(p->name, only, strlen(only))) jem__optim_add(o, p);
+    for (int i = 0; i < o->count; i++) {
+        const ptrdiff_t floats = jem__muon_floats(o->moments[i].param);
+        if (o->moments[i].orthogonal && floats > largest) largest = floats;
+    }
+    if (largest) o->scratch = jem__alloc_floats(ctx, largest);
+    if (o->count) return;
+    if (*only)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update, none that "
+                  "begins with %.80s", only);
+    else jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update");
+}
+
 jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
-    const jem_optim_desc d = desc ? *desc : jem_optim_desc_default();
+    const jem_optim_desc usual = jem_optim_desc_default();
     const int errors = ctx->errors;
-    const char *const what = "optim";
-    const double below_1 = 0.99999998;
-    if (!JEM__IN(d.kind, JEM_ADAM, JEM_MUON) || !JEM__IN(d.muon_momentum, 0, below_1) ||
-        !JEM__IN(d.beta1, 0, below_1) ||
-        !JEM__IN(d.beta2, 0, below_1) || !JEM__IN(d.eps, JEM__TINY, JEM__MOST) ||
-        !JEM__IN(d.momentum, 0, 1) || !JEM__IN(d.weight_decay, 0, JEM__MOST) ||
-        !JEM__IN(d.clip, 0, JEM__MOST) || !JEM__IN(d.ema, 0, below_1)) return NULL;
-    jem_optim *o = (jem_optim *)jem__alloc(net->ctx, sizeof *o);
+    if (!desc) desc = &usual;
+    if (!jem__optim_desc_good(ctx, *desc)) return NULL;
+    jem_optim *o = (jem_optim *)jem__alloc(ctx, sizeof *o);
     if (!o) return NULL;
-    o->net = net, o->desc = d;
-    size_t all = 1;
-    ptrdiff_t largest = 0;
-    for (const jem_param *p = net->params; p; p = p->next) all++;
-    o->moments = (jem__moments *)jem__alloc(ctx, all * sizeof *o->moments);
-    for (jem_param *p = net->params; p && o->moments; p = p->next) {
-        if (!p->grad || (d.only && strncmp(p->name, d.only, strlen(d.only)))) continue;
-        jem__moments *m = o->moments + o->count++;
-        m->param = p;
-        m->m = jem__alloc_padded(net->ctx, p->size);
-        m->orthogonal = d.kind == JEM_MUON && jem__is_matrix(p, d.adam_names);
-        if (d.kind != JEM_SGD && !m->orthogonal) m->v = jem__alloc_padded(ctx, p->size);
-        if (d.ema > 0) m->other = jem__alloc_padded(ctx, p->size);
-        if (m->orthogonal && largest < jem__muon_floats(p)) largest = jem__muon_floats(p);
-    }
-    if (largest) o->scratch = jem__alloc_floats(ctx, largest);
-    if (o->moments && !o->count)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s%.80s",
-                  d.only ? ", none that begins with " : "", d.only ? d.only : "");
+    o->net = net;
+    o->desc = *desc;
+    jem__optim_fill(o);
     if (ctx->errors == errors) return o;
     jem_optim_free(o);
     return NULL;
@@ -6199,14 +6231,15 @@ jem_status jem_optim_average(jem_optim *o, int on) {
         float *value = m->param->value;
         if (o->updates == 0)                       /* nothing to average yet */
             memcpy(m->other, value, (size_t)m->param->size * sizeof *value);
-        m->param->value = m->other, m->other = value;
+        m->param->value = m->other;
+        m->other = value;
         jem_param_changed(m->param);
     }
     o->averaged = !!on;
     return JEM_OK;
 }
 
-/* ---- Muon ---- */
+/* ---- Muon ------------------------------------------------------------------------------------ */
 
 /* Where element i of a weight is in its matrix. */
 static ptrdiff_t jem__muon_at(const jem__fold *s, ptrdiff_t i) {
@@ -6289,6 +6322,8 @@ static float *jem__orthogonalize(jem_ctx *ctx, const jem__fold *sides, float *sc
     return x;
 }
 
+/* Updates one weight: momentum, orthogonal matrix, step. Parameters take turns, since each product
+   runs on all threads and they share the scratch memory. */
 static void jem__muon(jem_optim *o, const jem__moments *m, float lr) {
     jem_param *p = m->param;
     const jem__fold sides = jem__muon_fold(p);
@@ -6304,6 +6339,9 @@ static void jem__muon(jem_optim *o, const jem__moments *m, float lr) {
     }
 }
 
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+/* Updates parameter i, unless Muon has, and its average. */
 static void jem__optim_update(void *arg, int i) {
     const jem_optim *o = (const jem_optim *)arg;
     const jem__moments *m = o->moments + i;
@@ -6312,18 +6350,58 @@ static void jem__optim_update(void *arg, int i) {
     if (m->v) k->adam(p->value, p->grad, m->m, m->v, jem__padded(p), &o->update);
     else if (!m->orthogonal) k->sgd(p->value, p->grad, m->m, jem__padded(p), &o->update);
     for (ptrdiff_t j = 0; m->other && j < p->size; j++)
-        m->other[j] = jem__fmaf(o->share, p->value[j] - m->other[j], m->other[j]);
+        m->other[j] = jem__fmaf(o->weight, p->value[j] - m->other[j], m->other[j]);
     jem_param_changed(p);
 }
 
-static float jem__optim_norm(const jem_optim *o, int grad) {
+static double jem__squares(const float *x, ptrdiff_t n, double sum) {
+    for (ptrdiff_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+/* L2 norm of all gradients. */
+static float jem__gradient_norm(const jem_optim *o) {
     double sum = 0;
-    for (int i = 0; i < o->count; i++) {
-        const jem_param *p = o->moments[i].param;
-        const float *v = grad ? p->grad : p->value;
-        for (ptrdiff_t j = 0; j < p->size; j++) sum += (double)v[j] * (double)v[j];
-    }
+    for (int i = 0; i < o->count; i++)
+        sum = jem__squares(o->moments[i].param->grad, o->moments[i].param->size, sum);
     return (float)sqrt(sum);
+}
+/* L2 norm of what weight decay adds to them. */
+static float jem__decay_norm(const jem_optim *o) {
+    double sum = 0;
+    if (o->desc.weight_decay <= 0) return 0;
+    for (int i = 0; i < o->count; i++)
+        sum = jem__squares(o->moments[i].param->value, o->moments[i].param->size, sum);
+    return o->desc.weight_decay * (float)sqrt(sum);
+}
+
+static void jem__clip_gradients(const jem_optim *o, float norm) {
+    const jem_ctx *ctx = o->net->ctx;
+    if (o->desc.clip <= 0 || norm <= o->desc.clip) return;
+    for (int i = 0; i < o->count; i++) {
+        jem_param *p = o->moments[i].param;
+        ctx->k->map(JEM__MAP_SCALE, o->desc.clip / norm, p->grad, p->grad, NULL, jem__padded(p));
+    }
+}
+
+/* Sets the kernels' arguments for the next update, and counts it. An update weighs 1 - ema in the
+   averages; the first ones weigh more, 10/(t + 10), so that the start is forgotten. */
+static void jem__optim_prepare(jem_optim *o, float lr) {
+    const double t = o->updates;
+    double keep = t / (t + 10);
+    if ((double)o->desc.ema < keep) keep = (double)o->desc.ema;
+    o->weight = (float)(1 - keep);
+    o->updates++;
+    jem__update *u = &o->update;
+    u->beta1 = o->desc.beta1;
+    u->beta2 = o->desc.beta2;
+    u->eps = o->desc.eps;
+    u->momentum = o->desc.momentum;
+    u->weight_decay = o->desc.weight_decay;
+    u->lr = lr;
+    u->root2 = 1;
+    if (o->desc.kind == JEM_SGD) return;
+    u->lr = (float)((double)lr / (1 - pow((double)u->beta1, o->updates)));
+    u->root2 = (float)(1 / sqrt(1 - pow((double)u->beta2, o->updates)));
 }
 
 jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
@@ -6332,28 +6410,14 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     const char *const what = "optim";
     if (ctx->status != JEM_OK || !JEM__IN(lr, 0, 1e9)) return ctx->status;
     jem_optim_average(o, 0);
-    const float norm = jem__optim_norm(o, 1), shrink = o->desc.weight_decay;
-    const float decay = shrink > 0 ? shrink * jem__optim_norm(o, 0) : 0;
+    const float norm = jem__gradient_norm(o);
+    const float decay = jem__decay_norm(o);
     if (grad_norm) *grad_norm = norm;
     if (!jem__finite(norm + decay) || norm + decay > 1e18f)    /* its square would be infinite */
         return jem__fail(ctx, JEM_DIVERGED, "optim: the gradient's norm is %g, weight decay's %g",
                          (double)norm, (double)decay);
-    if (o->desc.clip > 0 && norm > o->desc.clip)
-        for (int i = 0; i < o->count; i++) {
-            jem_param *p = o->moments[i].param;
-            ctx->k->map(JEM__MAP_SCALE, o->desc.clip / norm, p->grad, p->grad, NULL,
-                        jem__padded(p));
-        }
-    const double t = o->updates++, ema = (double)o->desc.ema;
-    o->share = (float)(1 - (ema < t / (t + 10) ? ema : t / (t + 10)));
-    jem__update *u = &o->update;
-    u->beta1 = o->desc.beta1, u->beta2 = o->desc.beta2, u->eps = o->desc.eps;
-    u->momentum = o->desc.momentum, u->weight_decay = o->desc.weight_decay;
-    u->lr = lr, u->root2 = 1;
-    if (o->desc.kind != JEM_SGD) {
-        u->lr = (float)((double)lr / (1 - pow((double)u->beta1, o->updates)));
-        u->root2 = (float)(1 / sqrt(1 - pow((double)u->beta2, o->updates)));
-    }
+    jem__clip_gradients(o, norm);
+    jem__optim_prepare(o, lr);
     for (int i = 0; i < o->count; i++)
         if (o->moments[i].orthogonal) jem__muon(o, &o->moments[i], lr);
     jem__parallel(ctx, o->count, 20 * (double)jem_net_size(o->net), jem__optim_update, o);
@@ -6396,9 +6460,11 @@ float jem_learning_rate(const jem_schedule *s, float lr, int update) {
     if (!s) return lr;
     if (s->kind == JEM_STEPS)
         for (int i = 0; i < 4; i++)
-            rate *= s->at[i] > 0 && update >= s->at[i] ? (double)s->rate : 1;
+            if (s->at[i] > 0 && update >= s->at[i]) rate *= (double)s->rate;
     if (s->kind == JEM_COSINE && s->total > 0) {
-        const double t = update < s->total ? (double)update / s->total : 1, low = (double)s->floor;
+        const double low = (double)s->floor;
+        double t = 1;
+        if (update < s->total) t = (double)update / s->total;
         rate *= low + (1 - low) * 0.5 * (1 + cos(3.14159265358979 * t));
     }
     if (update < s->warmup) rate *= ((double)update + 1) / s->warmup;
@@ -6959,7 +7025,7 @@ static void jem__restore_params(jem_net *net, const float *kept, int all) {
    computed with statistics from before it moved them, in `before`. */
 static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss, const float *before) {
     jem_net *net = tr->net;
-    const float norm = jem__optim_norm(tr->optim, 1), share = tr->desc.sam / norm;
+    const float norm = jem__gradient_norm(tr->optim), share = tr->desc.sam / norm;
     const float *kept = jem__keep_params(net);
     if (!kept || !(norm > 0) || !jem__finite(norm)) return net->ctx->status;
     for (int i = 0; i < tr->optim->count; i++) {

@@ -274,7 +274,6 @@ static const struct unfinished { const char *room; int joined, nested, ternaries
     { "ops", 29, 5, 80 },
     { "nets", 35, 3, 47 },
     { "losses", 6, 2, 29 },
-    { "optim", 10, 0, 8 },
     { "train", 41, 0, 41 },
     { "eval", 48, 7, 67 },
     { "io", 24, 4, 42 },
