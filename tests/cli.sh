@@ -465,6 +465,9 @@ cp $model ./--m
 status 0 "info --" info -- --m
 says "^--m: "
 refuses 2 "jem info FILE" info --m
+cp $model ./-m
+status 0 "eval -- -m calibration" eval -- -m calibration
+rm ./-m calibration.png
 status 0 "export --" export -- --m -new.safetensors
 check "is written" test -s ./-new.safetensors
 rm ./-7.png ./--m ./-new.safetensors

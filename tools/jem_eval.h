@@ -915,10 +915,14 @@ static int uses_command(int argc, char **argv) {
     char *words[64], usage[128];
     int n = 0;
     const struct use *what = NULL;
-    for (size_t i = 0; i < sizeof uses_known / sizeof *uses_known; i++)
-        for (int k = 2; k < argc; k++)
-            if (!strcmp(argv[k], uses_known[i].name) && (k == 2 || !awaits_value(argv[k - 1])))
-                what = &uses_known[i];
+    for (size_t i = 0; i < sizeof uses_known / sizeof *uses_known; i++) {
+        int words_only = 0;                        /* behind -- there are no options */
+        for (int k = 2; k < argc; k++) {
+            const int value = k > 2 && !words_only && awaits_value(argv[k - 1]);
+            if (!strcmp(argv[k], uses_known[i].name) && !value) what = &uses_known[i];
+            if (!strcmp(argv[k], "--")) words_only = 1;
+        }
+    }
     if (!what) return eval_command(argc, argv);
     options *o = &table;
     memset(o, 0, sizeof *o);
