@@ -136,6 +136,8 @@ refuses 1 "nowhere/last.safetensors: cannot be opened" train --resume nowhere
 refuses 1 "not a safetensors file" train --init noise.safetensors "$@"
 refuses 1 "not a safetensors file" sample noise.safetensors --out new
 refuses 1 "cannot be opened" eval nowhere.safetensors
+refuses 2 "jem eval: unexpected 'calibraton'; usage: jem eval MODEL " eval nowhere.safetensors \
+    calibraton
 refuses 1 "cannot be read" info examples
 refuses 1 "not a safetensors file" export noise.safetensors new
 refuses 1 "cannot be made: Not a directory" train $tiny --iters 5 --out noise.safetensors/a

@@ -127,7 +127,7 @@ static int class_of(const jem_net *net, const char *command, const char *text, i
 }
 
 /* Takes the options of one of these commands; the words are between `least` and `most`. Returns -1
-   to go on, or what to exit with. */
+   to go on, or what to exit with. A word too many is named: it is often a misspelt one. */
 static int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
                         int most, const char *usage) {
     const int parsed = options_parse(o, argc, argv, 2, words, n_words);
@@ -138,6 +138,9 @@ static int read_options(options *o, int argc, char **argv, char **words, int *n_
     }
     if (!parsed) return 2;
     if (*n_words < least || *n_words > most) {
+        char word[NAME_SIZE];
+        if (*n_words > most)
+            fprintf(stderr, "%s: unexpected '%s'; usage: ", o->command, clean(words[most], word));
         fprintf(stderr, "%s (%s --help lists the options)\n", usage, o->command);
         return 2;
     }
