@@ -269,7 +269,10 @@ documents() {
     try "README.md: the program compiles" document readme
     try "README.md: it knows no such picture" sh -c "'$dir/readme' examples/gallery/cifar10.png |
         grep -q '^a [0-9] .*, but unlike anything it has seen$'"
-    try "README.md: without a picture, it says so" sh -c "'$dir/readme' | grep -q NULL"
+    try "README.md: without an argument, it asks for a picture" sh -c "'$dir/readme' |
+        grep -q '^which picture'"
+    try "README.md: it names the picture that it cannot read" sh -c "'$dir/readme' nowhere.png |
+        grep -q '^nowhere.png: cannot be read: '"
     awk '/^   TRY/ { on = 1 } /^ *$|^   RUN/ { on = 0 } on' examples/*.c >"$dir/to_try.txt"
     try "lessons: numbers to try are floats, as the compiler wants them" sh -c "
         test \$(wc -l <'$dir/to_try.txt') -gt 20 && ! grep -E \
