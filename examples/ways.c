@@ -72,6 +72,7 @@ static void begin(void *user, jem_rng *rng, int visits, int label, float *x) {
 static jem_trainer *trainer_of(lesson *l, float rate, const jem_schedule *schedule) {
     const struct way *w = l->w;
     jem_train_desc how = jem_train_desc_default();
+    how.max_returns = 0;                           /* no guard: divergence is to be seen */
     how.lr = rate, how.schedule = *schedule, how.w_ce = how.input_noise = 0;
     how.w_score = w->score, how.noise_lo = how.noise_hi = 0.1f, how.w_cd = w->score > 0 ? 0 : 1;
     how.w_kl = w->kl, how.energy_l2 = w->l2, how.sam = w->sam;

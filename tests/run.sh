@@ -431,7 +431,7 @@ for test in "$@"; do
     esac
 done
 second=$BUILD/log/second.txt
-if [ -n "$beside" ]; then BESIDE=1 "$0" $beside >"$second" 2>&1 </dev/null & fi
+if [ -n "$beside" ]; then BESIDE=1 "$0" $beside >"$second" 2>&1 </dev/null & other_half=$!; fi
 
 for test in $here; do
     if [ -z "$BESIDE" ] && takes_time "$test"; then
@@ -454,7 +454,7 @@ for test in $here; do
     esac
 done
 if [ -n "$beside" ]; then
-    wait $!
+    wait "$other_half"                             # not $!: items run in the background, too
     run beside sh -c "cat '$second'; exit $?"
 fi
 [ -n "$late" ] && echo "skipped, the machine is too busy: ${late#, }"

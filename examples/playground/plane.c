@@ -88,6 +88,7 @@ PAGE(int, plane_start)(int world, int seed) {
 /* [plan] How each of them learns. */
 static jem_train_desc training(int way, const plan *p) {
     jem_train_desc how = jem_train_desc_default();
+    how.max_returns = 0;                           /* no guard: divergence is to be seen */
     how.lr = 2e-3f * p->rate, how.input_noise = 0;
     how.w_ce = 1, how.w_cd = 0;                    /* cross-entropy alone */
     if (way == SCORE)                              /* and: from noise, the slope leads to data */
