@@ -759,8 +759,9 @@ static void info_network(const jem_net *net) {
     for (int i = 0; i < net->classes && i < 20; i++) printf(" %s", class_name(net, i, number));
     printf("%s\n", net->classes > 20 ? " ..." : "");
     if (net->noise_hi > 0)
-        printf("  score      of noise %g to %g, log p(x) = %g logsumexp f(x)\n",
-               (double)net->noise_lo, (double)net->noise_hi, (double)net->scale);
+        printf("  score      of noise %g to %g, log p(x) = %s%g logsumexp f(x)\n",
+               (double)net->noise_lo, (double)net->noise_hi,
+               jem_net_meta(net, "jem.unet") ? "e(x) + " : "", (double)net->scale);
     printf("  familiar   %s\n", jem_net_meta(net, "jem.familiar") ?
            "calibrated: it can say whether an image looks like what it knows" : "not calibrated");
 }
