@@ -1347,8 +1347,13 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
     return status;
 }
-/* The same, where a pointer is returned. */
-#define jem__null(...) (jem__fail(__VA_ARGS__), (void *)NULL)
+/* Reports an error, and yields a null pointer of any type. */
+#ifdef __cplusplus
+#define jem__refuse(...) (jem__fail(__VA_ARGS__), nullptr)
+#else
+#define jem__refuse(...) (jem__fail(__VA_ARGS__), (void *)NULL)
+#endif
+#define jem__null(...) jem__refuse(__VA_ARGS__)
 
 JEM__INLINE uint32_t jem__float_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 JEM__INLINE float jem__bits_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
@@ -1973,32 +1978,35 @@ static void jem__arena_forget(jem_ctx *ctx) {
 }
 
 /* ==== >>tape: what is recorded, and the plain walk ============================================ */
-/* An op called on tensors computes nothing. It adds a node that knows the op, its inputs and the
-   shape of its output; the nodes, in the order of recording, are the tape. A number is computed by
-   walking the tape forward. Gradients are computed by going back from the number y, where dy/dy is
+/* An op called on tensors computes nothing. It adds a node that holds the op, its inputs and the
+   shape of its output; the nodes, in the order of recording, are the tape. A value is computed by
+   walking the tape forward. Gradients are computed by going back from the target y, where dy/dy is
    1: each op turns the gradient of its output into those of its inputs, which is the chain rule
    (reverse mode; Griewank & Walther, 'Evaluating derivatives', 2008). jem__walk_plain, at the end
    of this room, does just that and is the whole idea; >>plan does the same faster. */
 
 typedef struct jem__node {
-    jem_tensor t;
+    jem_tensor t;                                  /* what the caller holds */
     const jem_op *op;                              /* NULL: a leaf */
     struct jem__node *in[JEM_MAX_INPUTS];
     jem_param *param[JEM_MAX_PARAMS];
     void *user;                                    /* the op's own data */
-    int index, inputs, params, groups;             /* groups of 16 images */
+    int index;                                     /* position on the tape */
+    int inputs, params;
+    int groups;                                    /* groups of 16 images */
     ptrdiff_t stride;                              /* floats of a group: h*w*c*16 */
     size_t aux_bytes;                              /* of a group, from forward to backward */
-    ptrdiff_t work;                                /* floats of scratch while it runs */
-    double flops;                                  /* about, of one group, forward */
-    int bf16_out, bf16_grad;                       /* that pass can read and write bf16, ... */
-    int bf16_params;                               /* ... that one read it */
-    int keep, ready;                               /* ready: value is up to date */
+    ptrdiff_t work;                                /* floats of scratch during the op */
+    double flops;                                  /* estimate for one group, forward */
+    int bf16_out, bf16_grad;                       /* the op can read and write bf16 forward, */
+    int bf16_params;                               /* backward; read it for weight gradients */
+    int keep;                                      /* jem_keep was called */
+    int ready;                                     /* value is up to date */
     float *value, *grad;                           /* all groups; NULL: only during a run */
-    uint64_t made, value_push, grad_push;          /* when it and they were allocated */
+    uint64_t made, value_push, grad_push;          /* ctx->pushes when node and arrays were made */
 } jem__node;
 
-/* Where something of a node lies during a run: group g at `at` + g % slots * step. */
+/* Place of an array during a run: group g is at `at` + g % slots * step. */
 typedef struct jem__place { float *at; ptrdiff_t step; int slots; } jem__place;
 
 /* A node's part in a run. */
@@ -2041,7 +2049,7 @@ typedef struct jem__run {
     jem__step *target, *leaf;                      /* of d target / d leaf, or NULL */
     jem__step **list;                              /* those that run, in the order of recording */
     int n;
-    jem__place work;                               /* scratch for the op that runs, of part 0; */
+    jem__place work;                               /* scratch of the running op's part 0; */
     ptrdiff_t part_step;                           /* floats from there to the next part's */
     int parts;                                     /* threads that share a group */
 
@@ -2056,18 +2064,18 @@ typedef struct jem__run {
     ptrdiff_t region;                              /* floats */
 } jem__run;
 
-/* What only built-in ops have: of an op, and of one call. */
+/* Properties of built-in ops. */
 enum {
     JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx starts at 0) */
     JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy */
     JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
     JEM__OP_WHOLE = 4,     /* called once for all groups: sums over the batch */
-    JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32,       /* what can be fused */
-    JEM__OP_LEARNS = 64    /* on the way to jem_backward's loss forward has to be called */
+    JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32,       /* kinds that can be fused */
+    JEM__OP_LEARNS = 64    /* forward must be called on the way to jem_backward's loss */
 };
 typedef struct jem__traits {
     int flags;
-    jem_status (*prepare)(const jem_call *call, int want_input_grad);  /* before a run: packing */
+    jem_status (*prepare)(const jem_call *call, int need_input_grad);  /* before a run: packing */
     jem_status (*param_grad)(const jem_call *call);                    /* called once */
     int keeps_for_params;                          /* as jem_op.keeps, for param_grad */
 } jem__traits;
@@ -2077,58 +2085,85 @@ static const jem__traits jem__sums = { JEM__OP_IN_PLACE | JEM__OP_SUM, NULL, NUL
 static const jem__traits jem__activates = { JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0 };
 static const jem__traits jem__whole = { JEM__OP_WHOLE, NULL, NULL, 0 };
 
+/* Part of a call that only built-in ops read. */
 typedef struct jem__inner {
     const jem__run *run;
     jem__step *step;
     jem_param *const *param;
     int add[JEM_MAX_INPUTS];
     float *work;                                   /* scratch */
-    int part, parts;                               /* which part of the group to do */
-    uint16_t *y16;                                 /* wanted of the result, besides or only */
+    int part, parts;                               /* compute this part of the group */
+    uint16_t *y16;                                 /* bf16 copy of the result, or NULL */
     const float *plus;                             /* fused to a convolution: an addition, */
     const void *act;                               /* an activation: its user data, output and */
     float *act_y;                                  /* aux */
     void *act_aux;
 } jem__inner;
 
-static int jem__has(const jem__node *n, int flag) {
-    return n->op && n->op->traits && n->op->traits->flags & flag;
+static int jem__has(const jem__node *node, int flag) {
+    return node->op && node->op->traits && node->op->traits->flags & flag;
 }
+
+/* Returns the floats that a parameter's arrays have room for. */
 static ptrdiff_t jem__padded(const jem_param *p) {
     return (p->size + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
 }
-static int jem__calls(const jem__node *n) {        /* of its op, for the whole batch */
-    return jem__has(n, JEM__OP_WHOLE) ? 1 : n->groups;
+
+/* Returns how often the node's op is called for the batch. */
+static int jem__calls(const jem__node *node) {
+    if (jem__has(node, JEM__OP_WHOLE)) return 1;
+    return node->groups;
 }
-static int jem__trains(const jem__node *n) {       /* has a parameter that wants a gradient */
-    for (int i = 0; n->op && n->op->traits && n->op->traits->param_grad && i < n->params; i++)
-        if (n->param[i] && n->param[i]->grad) return 1;
+
+/* Returns 1 if the node has a parameter with a gradient. */
+static int jem__trains(const jem__node *node) {
+    if (!node->op || !node->op->traits || !node->op->traits->param_grad) return 0;
+    for (int i = 0; i < node->params; i++)
+        if (node->param[i] && node->param[i]->grad) return 1;
     return 0;
 }
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
 jem_mark jem_begin(jem_ctx *ctx) {
-    const jem_mark none = { NULL, 0, 0, 0 };
-    if (!ctx) return none;
-    const jem_mark mark = { ctx->chunk, ctx->used, ctx->n_nodes, ctx->pushes };
+    jem_mark mark = { NULL, 0, 0, 0 };
+    if (!ctx) return mark;
+    mark.chunk = ctx->chunk;
+    mark.used = ctx->used;
+    mark.nodes = ctx->n_nodes;
+    mark.pushes = ctx->pushes;
     return mark;
 }
 
-/* A node's memory is only ever a node's, and a forgotten one has t.node = NULL: so a tensor that is
-   used too late can be told. A node from before the mark may have been computed since: then its
-   value goes, and it stays. */
+/* Returns 1 if the last node of the tape was made after the mark. Its time of creation decides if
+   jem_reset has been called in between: the tape may be shorter than it was. */
+static int jem__last_is_newer(const jem_ctx *ctx, jem_mark mark) {
+    if (ctx->n_nodes == 0) return 0;
+    return ctx->n_nodes > mark.nodes || ctx->nodes[ctx->n_nodes - 1]->made > mark.pushes;
+}
+
+/* Frees the nodes made since the mark. A node's memory is reused for nodes only, and t.node = NULL
+   marks a freed one: so the use of a freed tensor is detected. Older nodes remain, but lose arrays
+   that were allocated after the mark. */
 void jem_end(jem_ctx *ctx, jem_mark mark) {
     if (!ctx) return;
-    ctx->chunk = mark.chunk ? (jem__chunk *)mark.chunk : ctx->chunks;
-    ctx->used = mark.chunk ? mark.used : 0;
-    while (ctx->n_nodes > 0 && (ctx->n_nodes > mark.nodes ||      /* or jem_reset came between */
-                                ctx->nodes[ctx->n_nodes - 1]->made > mark.pushes))
-        ctx->nodes[--ctx->n_nodes]->t.node = NULL;
+    ctx->chunk = ctx->chunks;
+    ctx->used = 0;
+    if (mark.chunk) {
+        ctx->chunk = (jem__chunk *)mark.chunk;
+        ctx->used = mark.used;
+    }
+    while (jem__last_is_newer(ctx, mark)) {
+        ctx->n_nodes--;
+        ctx->nodes[ctx->n_nodes]->t.node = NULL;
+    }
     for (int i = 0; i < ctx->n_nodes; i++) {
-        jem__node *n = ctx->nodes[i];
-        if (n->value && n->value_push > mark.pushes) n->value = NULL, n->ready = 0;
-        if (n->grad && n->grad_push > mark.pushes) n->grad = NULL;
+        jem__node *node = ctx->nodes[i];
+        if (node->value && node->value_push > mark.pushes) {
+            node->value = NULL;
+            node->ready = 0;
+        }
+        if (node->grad && node->grad_push > mark.pushes) node->grad = NULL;
     }
     jem__arena_forget(ctx);
 }
@@ -2138,87 +2173,120 @@ void jem_reset(jem_ctx *ctx) {
     jem_end(ctx, start);
 }
 
-/* An op says why there is no tensor. */
-#define jem__refuse(...) (jem__fail(__VA_ARGS__), (jem_tensor *)NULL)
-
-/* "(64,3,32,32)" for error messages; a few can be in one message */
+/* A shape as text, such as "(64,3,32,32)". A value, so that a message can contain several. */
 typedef struct jem__words { char s[64]; } jem__words;
 static jem__words jem__shape_text(const jem_tensor *t) {
-    jem__words x;
-    if (t) snprintf(x.s, sizeof x.s, "(%d,%d,%d,%d)", t->n, t->c, t->h, t->w);
-    else snprintf(x.s, sizeof x.s, "NULL");
-    return x;
+    jem__words text;
+    if (t) snprintf(text.s, sizeof text.s, "(%d,%d,%d,%d)", t->n, t->c, t->h, t->w);
+    else snprintf(text.s, sizeof text.s, "NULL");
+    return text;
 }
 static jem__words jem__param_text(const jem_param *p) {
-    jem__words x;
-    int n = snprintf(x.s, sizeof x.s, "(");
-    for (int i = 0; p && i < p->ndim; i++)
-        n += snprintf(x.s + n, sizeof x.s - (size_t)n, i ? ",%d" : "%d", p->shape[i]);
-    snprintf(x.s + n, sizeof x.s - (size_t)n, ")");
-    return x;
+    jem__words text;
+    int n = snprintf(text.s, sizeof text.s, "(");
+    for (int i = 0; p && i < p->ndim; i++) {
+        const char *format = i ? ",%d" : "%d";
+        n += snprintf(text.s + n, sizeof text.s - (size_t)n, format, p->shape[i]);
+    }
+    snprintf(text.s + n, sizeof text.s - (size_t)n, ")");
+    return text;
 }
 
-/* There, and not forgotten, in a context without an error; keeps an error if it was forgotten. */
+/* Returns 1 if t can be used: a tensor that has not been freed, in a context without an error.
+   Reports a freed tensor. */
 static int jem__live(const jem_tensor *t, const char *what) {
-    if (t && !t->node)
-        jem__fail(t->ctx, JEM_BAD_ARGUMENT, "%s: jem_end or jem_reset has forgotten this tensor %s",
+    if (!t) return 0;
+    if (!t->node)
+        jem__fail(t->ctx, JEM_BAD_ARGUMENT, "%s: jem_end or jem_reset has freed this tensor %s",
                   what, jem__shape_text(t).s);
-    return t && t->ctx->status == JEM_OK;
+    return t->ctx->status == JEM_OK;
 }
 
 static int jem__is_leaf(const jem_tensor *t, const char *what) {
     return jem__live(t, what) && !t->node->op;
 }
 
-static int jem__groups(int n) { return n / JEM_LANES + (n % JEM_LANES > 0); }
-static int jem__live_lanes(int n, int group) {     /* images of a group of n */
-    return n - group * JEM_LANES < JEM_LANES ? n - group * JEM_LANES : JEM_LANES;
+static int jem__groups(int images) { return images / JEM_LANES + (images % JEM_LANES > 0); }
+
+/* Returns how many of a group's lanes hold one of the n images. */
+static int jem__live_lanes(int n, int group) {
+    const int left = n - group * JEM_LANES;
+    if (left < JEM_LANES) return left;
+    return JEM_LANES;
 }
+
 static jem_shape jem__shape(int n, int c, int h, int w) {
-    const jem_shape s = { n, c, h, w };
-    return s;
+    const jem_shape shape = { n, c, h, w };
+    return shape;
 }
 static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
-static ptrdiff_t jem__floats(jem_shape s) { return (ptrdiff_t)s.c * s.h * s.w * JEM_LANES; }
 
-/* Room for one more node and its step; nodes stay allocated, and are used again. */
-static jem__node *jem__node_next(jem_ctx *ctx) {
-    if (ctx->n_nodes == ctx->cap_nodes) {
-        const int cap = ctx->cap_nodes ? 2 * ctx->cap_nodes : 64;
-        jem__node **nodes = (jem__node **)jem__alloc(ctx, (size_t)cap * sizeof *nodes);
-        jem__step *steps = (jem__step *)jem__alloc(ctx, (size_t)cap * sizeof *steps);
-        if (!nodes || !steps) {
-            jem__free(ctx, nodes), jem__free(ctx, steps);
-            return NULL;
-        }
-        if (ctx->cap_nodes) memcpy(nodes, ctx->nodes, (size_t)ctx->cap_nodes * sizeof *nodes);
-        jem__free(ctx, ctx->nodes), jem__free(ctx, ctx->steps);
-        ctx->nodes = nodes, ctx->steps = steps, ctx->cap_nodes = cap;
+/* Returns the floats of one group. */
+static ptrdiff_t jem__floats(jem_shape shape) {
+    return (ptrdiff_t)shape.c * shape.h * shape.w * JEM_LANES;
+}
+
+/* Doubles the room for nodes and their steps. */
+static int jem__grow_tape(jem_ctx *ctx) {
+    int cap = 64;
+    if (ctx->cap_nodes) cap = 2 * ctx->cap_nodes;
+    jem__node **nodes = (jem__node **)jem__alloc(ctx, (size_t)cap * sizeof *nodes);
+    jem__step *steps = (jem__step *)jem__alloc(ctx, (size_t)cap * sizeof *steps);
+    if (!nodes || !steps) {
+        jem__free(ctx, nodes);
+        jem__free(ctx, steps);
+        return 0;
     }
-    jem__node **n = ctx->nodes + ctx->n_nodes;
-    if (*n) memset(*n, 0, sizeof **n);
-    else *n = (jem__node *)jem__alloc(ctx, sizeof **n);
-    return *n;
+    if (ctx->cap_nodes) memcpy(nodes, ctx->nodes, (size_t)ctx->cap_nodes * sizeof *nodes);
+    jem__free(ctx, ctx->nodes);
+    jem__free(ctx, ctx->steps);
+    ctx->nodes = nodes;
+    ctx->steps = steps;
+    ctx->cap_nodes = cap;
+    return 1;
 }
 
-/* A node without its inputs: checks the shape, puts it on the tape. */
-static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) {
+/* Returns memory for the next node, zeroed. Nodes remain allocated and are reused. */
+static jem__node *jem__node_next(jem_ctx *ctx) {
+    if (ctx->n_nodes == ctx->cap_nodes && !jem__grow_tape(ctx)) return NULL;
+    jem__node **next = ctx->nodes + ctx->n_nodes;
+    if (*next) memset(*next, 0, sizeof **next);
+    else *next = (jem__node *)jem__alloc(ctx, sizeof **next);
+    return *next;
+}
+
+static int jem__shape_possible(jem_shape shape) {
+    if (shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1) return 0;
+    const double per_image = (double)shape.c * shape.h * shape.w;
+    if (per_image > 1e8 || (double)shape.n * per_image > 1e12) return 0;
+    return (double)jem__groups(shape.n) * (double)jem__floats(shape) <= (double)JEM__FLOATS;
+}
+
+/* Puts a node without inputs on the tape. */
+static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape shape) {
     if (!ctx || ctx->status != JEM_OK) return NULL;
-    if (s.n < 1 || s.c < 1 || s.h < 1 || s.w < 1 ||
-        (double)s.n * s.c * s.h * s.w > 1e12 || (double)s.c * s.h * s.w > 1e8 ||
-        (double)jem__groups(s.n) * (double)jem__floats(s) > (double)JEM__FLOATS)
-        return (jem__node *)jem__null(ctx, JEM_BAD_SHAPE, "%s: (%d,%d,%d,%d) is not a shape that "
-                                      "can be made", what, s.n, s.c, s.h, s.w);
-    jem__node *n = jem__node_next(ctx);
-    if (!n) return NULL;
-    n->t.n = s.n, n->t.c = s.c, n->t.h = s.h, n->t.w = s.w, n->t.ctx = ctx, n->t.node = n;
-    n->groups = jem__groups(s.n), n->stride = jem__floats(s);
-    n->flops = 10 * (double)n->stride;             /* elementwise; a convolution knows better */
-    n->index = ctx->n_nodes++, n->made = ++ctx->pushes;
-    return n;
+    if (!jem__shape_possible(shape))
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: (%d,%d,%d,%d) is not a possible shape", what,
+                           shape.n, shape.c, shape.h, shape.w);
+    jem__node *node = jem__node_next(ctx);
+    if (!node) return NULL;
+    node->t.n = shape.n;
+    node->t.c = shape.c;
+    node->t.h = shape.h;
+    node->t.w = shape.w;
+    node->t.ctx = ctx;
+    node->t.node = node;
+    node->groups = jem__groups(shape.n);
+    node->stride = jem__floats(shape);
+    node->flops = 10 * (double)node->stride;       /* elementwise; convolutions overwrite it */
+    node->index = ctx->n_nodes;
+    ctx->n_nodes++;
+    ctx->pushes++;
+    node->made = ctx->pushes;
+    return node;
 }
 
-/* Many parameters: this is all that a node is. */
+/* Records an op, and returns its output. Many parameters: they are all that a node consists of. */
 static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, jem_param *const *params, int n_params,
                                const void *user, size_t user_bytes, size_t aux_bytes) {
@@ -2231,78 +2299,92 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
         if (params[i] && params[i]->ctx != ctx)
             return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: %.80s is a parameter of another context",
                                op->name, params[i]->name);
-    jem__node *n = jem__node_create(ctx, op->name, out);
-    if (!n) return NULL;
-    n->op = op, n->inputs = n_inputs, n->params = n_params, n->aux_bytes = aux_bytes;
-    for (int i = 0; i < n_inputs; i++) n->in[i] = inputs[i]->node;
-    n->t.blocks = inputs[0]->blocks;
-    for (int i = 0; i < n_params; i++) n->param[i] = params[i];
+    jem__node *node = jem__node_create(ctx, op->name, out);
+    if (!node) return NULL;
+    node->op = op;
+    node->inputs = n_inputs;
+    node->params = n_params;
+    node->aux_bytes = aux_bytes;
+    node->t.blocks = inputs[0]->blocks;
+    for (int i = 0; i < n_inputs; i++) node->in[i] = inputs[i]->node;
+    for (int i = 0; i < n_params; i++) node->param[i] = params[i];
     if (user_bytes) {
-        n->user = jem__push(ctx, user_bytes);
-        if (!n->user) return NULL;
-        if (user) memcpy(n->user, user, user_bytes);
-        else memset(n->user, 0, user_bytes);
+        node->user = jem__push(ctx, user_bytes);
+        if (!node->user) return NULL;
+        if (user) memcpy(node->user, user, user_bytes);
+        else memset(node->user, 0, user_bytes);
     }
-    return &n->t;
+    return &node->t;
 }
 
-/* Many parameters: the author of an op says all this once. */
+/* Records a custom op. Many parameters: the author of an op states all of them once. */
 jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
+    const char *name = "jem_custom";
+    if (op && op->name) name = op->name;
     if (!op || !op->name || !op->forward || !inputs || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: needs a name, a forward, and 1 to %d inputs",
-                           op && op->name ? op->name : "jem_custom", JEM_MAX_INPUTS);
+                           name, JEM_MAX_INPUTS);
     for (int i = 0; i < n_inputs; i++)
         if (inputs[i] && inputs[i]->n != out.n)
             return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: input %d is %s, the output has n = %d",
-                               op->name, i, jem__shape_text(inputs[i]).s, out.n);
+                               name, i, jem__shape_text(inputs[i]).s, out.n);
     return jem__record(ctx, op, inputs, n_inputs, out, NULL, 0, user, user_bytes, aux_bytes);
 }
 
 /* ---- leaves: nchw[n][c][h][w] <-> lanes ------------------------------------------------------ */
 
-/* Dead lanes repeat the last image, so that they do nothing that a real one would not. */
+/* Repeats the last image in the padding lanes, so that no op meets values there that no image
+   has. */
 static void jem__fill_dead(float *x, ptrdiff_t n, int live) {
     for (ptrdiff_t i = 0; live < JEM_LANES && i < n; i += JEM_LANES)
         for (int l = live; l < JEM_LANES; l++) x[i + l] = x[i + live - 1];
 }
 
-JEM__COMPILE("O2")                                 /* every number of a batch passes here */
-static ptrdiff_t jem__lane_at(const jem__node *n, int image, int c, int y, int x) {
-    const ptrdiff_t pixel = (ptrdiff_t)y * n->t.w + x;
-    return image / JEM_LANES * n->stride + (pixel * n->t.c + c) * JEM_LANES + image % JEM_LANES;
+JEM__COMPILE("O2")                                 /* all values of a batch are copied here */
+static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, int x) {
+    const ptrdiff_t pixel = (ptrdiff_t)y * node->t.w + x;
+    const ptrdiff_t at = (pixel * node->t.c + c) * JEM_LANES;
+    return image / JEM_LANES * node->stride + at + image % JEM_LANES;
 }
 
-static void jem__copy_out(const jem__node *n, const float *lanes, float *nchw) {
-    for (int i = 0; i < n->t.n; i++)
-        for (int c = 0; c < n->t.c; c++)
-            for (int y = 0; y < n->t.h; y++)
-                for (int x = 0; x < n->t.w; x++) *nchw++ = lanes[jem__lane_at(n, i, c, y, x)];
+static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw) {
+    for (int i = 0; i < node->t.n; i++)
+        for (int c = 0; c < node->t.c; c++)
+            for (int y = 0; y < node->t.h; y++)
+                for (int x = 0; x < node->t.w; x++) *nchw++ = lanes[jem__lane_at(node, i, c, y, x)];
 }
-static void jem__copy_in(const jem__node *n, float *lanes, const float *nchw) {
-    const ptrdiff_t size = n->stride / JEM_LANES;
-    for (int i = 0; i < n->groups * JEM_LANES; i++) {
-        const float *from = nchw + (i < n->t.n ? i : n->t.n - 1) * size;
-        for (int c = 0; c < n->t.c; c++)
-            for (int y = 0; y < n->t.h; y++)
-                for (int x = 0; x < n->t.w; x++) lanes[jem__lane_at(n, i, c, y, x)] = *from++;
+
+static void jem__copy_in(const jem__node *node, float *lanes, const float *nchw) {
+    const ptrdiff_t size = node->stride / JEM_LANES;
+    for (int i = 0; i < node->groups * JEM_LANES; i++) {
+        int image = i;
+        if (i >= node->t.n) image = node->t.n - 1;           /* a padding lane */
+        const float *from = nchw + image * size;
+        for (int c = 0; c < node->t.c; c++)
+            for (int y = 0; y < node->t.h; y++)
+                for (int x = 0; x < node->t.w; x++) lanes[jem__lane_at(node, i, c, y, x)] = *from++;
     }
 }
 JEM__COMPILE_END
-/* A leaf has new numbers: what was computed after it may be old. */
+
+/* Marks what has been computed after the leaf as outdated. */
 static void jem__leaf_changed(const jem__node *leaf) {
-    for (int i = leaf->index + 1; i < leaf->t.ctx->n_nodes; i++)
-        if (leaf->t.ctx->nodes[i]->op) leaf->t.ctx->nodes[i]->ready = 0;
+    const jem_ctx *ctx = leaf->t.ctx;
+    for (int i = leaf->index + 1; i < ctx->n_nodes; i++)
+        if (ctx->nodes[i]->op) ctx->nodes[i]->ready = 0;
 }
 
-static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, jem_shape s) {
-    jem__node *leaf = jem__node_create(ctx, what, s);
+/* Records a leaf of zeros. */
+static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, jem_shape shape) {
+    jem__node *leaf = jem__node_create(ctx, what, shape);
     if (!leaf) return NULL;
-    leaf->value = (float *)jem__push_zero(ctx,
-                                          (size_t)(leaf->groups * leaf->stride) * sizeof(float));
+    const size_t floats = (size_t)(leaf->groups * leaf->stride);
+    leaf->value = (float *)jem__push_zero(ctx, floats * sizeof(float));
     leaf->value_push = ctx->pushes;
     leaf->ready = 1;
-    return leaf->value ? &leaf->t : NULL;
+    if (!leaf->value) return NULL;
+    return &leaf->t;
 }
 
 jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w) {
@@ -2310,8 +2392,7 @@ jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w) {
 }
 
 jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w) {
-    if (!nchw)
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "input: no data (NULL)");
+    if (!nchw) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "input: no data (NULL)");
     jem_tensor *t = jem__leaf(ctx, "input", jem__shape(n, c, h, w));
     if (t) jem__copy_in(t->node, t->node->value, nchw);
     return t;
@@ -2329,16 +2410,19 @@ jem_status jem_write(jem_tensor *leaf, const float *nchw) {
     return JEM_OK;
 }
 
-void jem_param_changed(jem_param *p) { if (p) p->version++; }
-
-/* ---- what a run has to do -------------------------------------------------------------------- */
-
-static float *jem__at_place(jem__place p, int group) {
-    return p.at ? p.at + group % p.slots * p.step : NULL;
+void jem_param_changed(jem_param *p) {
+    if (p) p->version++;
 }
-static jem__place jem__all_groups(const jem__node *n, float *at) {
-    const jem__place p = { at, n->stride, n->groups };
-    return p;
+
+/* ---- which steps run ------------------------------------------------------------------------- */
+
+static float *jem__at_place(jem__place place, int group) {
+    if (!place.at) return NULL;
+    return place.at + group % place.slots * place.step;
+}
+static jem__place jem__all_groups(const jem__node *node, float *at) {
+    const jem__place place = { at, node->stride, node->groups };
+    return place;
 }
 
 /* Prepares a step for each node up to the target. */
@@ -2388,18 +2472,18 @@ static void jem__mark_wanted(jem__run *r) {
     }
 }
 
-/* Marks the ops to compute. A value that is ready is used as it is, unless a gradient passes
+/* Marks the ops to compute. A value that is ready is used unchanged, unless a gradient passes
    through it: its backward may need what its forward keeps. */
 static void jem__mark_runs(jem__run *r) {
     r->target->runs = 1;
     for (int i = r->target->node->index; i >= 0; i--) {
         jem__step *s = r->ctx->steps + i;
-        const jem__node *n = s->node;
-        if (n->ready && !s->needs) s->runs = 0;
-        if (r->mode == JEM__BACKWARD && s->reached && jem__has(n, JEM__OP_LEARNS)) s->runs = 1;
-        if (!n->op) s->runs = 0;
+        const jem__node *node = s->node;
+        if (node->ready && !s->needs) s->runs = 0;
+        if (r->mode == JEM__BACKWARD && s->reached && jem__has(node, JEM__OP_LEARNS)) s->runs = 1;
+        if (!node->op) s->runs = 0;
         if (!s->runs) continue;
-        for (int k = 0; k < n->inputs; k++) s->in[k]->runs = 1;
+        for (int k = 0; k < node->inputs; k++) s->in[k]->runs = 1;
         r->n++;
     }
 }
@@ -2413,147 +2497,204 @@ static void jem__run_marks(jem__run *r, const jem__node *target, const jem__node
     jem__mark_runs(r);
 }
 
-/* Memory for all groups of what stays after the run, if it has none yet; `push`: when it got it. */
-static int jem__keep_room(const jem__node *n, float **at, uint64_t *push) {
-    if (*at) return 1;
-    *at = jem__push_floats(n->t.ctx, n->groups * n->stride);
-    *push = n->t.ctx->pushes;
-    return *at != NULL;
+/* Allocates an array of all groups that remains after the run, if the node has none yet. Returns 0
+   if memory is short; notes in `push` when the array was allocated. */
+static int jem__keep_room(const jem__node *node, float **array, uint64_t *push) {
+    if (*array) return 1;
+    *array = jem__push_floats(node->t.ctx, node->groups * node->stride);
+    *push = node->t.ctx->pushes;
+    return *array != NULL;
 }
 
-/* Values that stay after the run: the target's, small ones, and those asked for. */
+/* Returns 1 if the value remains after the run: the target's, small ones, and those of jem_keep. */
+static int jem__keeps_value(const jem__run *r, const jem__step *s) {
+    const int is_small = s->node->stride <= 128 * JEM_LANES;
+    return s->runs && (s == r->target || s->node->keep || is_small);
+}
+
+/* Gives a place to the values and the leaf's gradient that remain after the run. */
 static jem_status jem__run_kept(jem__run *r) {
     for (jem__step *s = r->ctx->steps; s <= r->target; s++) {
-        jem__node *n = s->node;
-        const int value = s->runs && (s == r->target || n->keep || n->stride <= 128 * JEM_LANES);
-        if ((value && !jem__keep_room(n, &n->value, &n->value_push)) ||
-            (s == r->leaf && !jem__keep_room(n, &n->grad, &n->grad_push))) return JEM_NO_MEMORY;
-        if (n->value) s->value = jem__all_groups(n, n->value);
-        if (s == r->leaf) s->grad = jem__all_groups(n, n->grad);
+        jem__node *node = s->node;
+        if (jem__keeps_value(r, s) && !jem__keep_room(node, &node->value, &node->value_push))
+            return JEM_NO_MEMORY;
+        if (node->value) s->value = jem__all_groups(node, node->value);
+        if (s != r->leaf) continue;
+        if (!jem__keep_room(node, &node->grad, &node->grad_push)) return JEM_NO_MEMORY;
+        s->grad = jem__all_groups(node, node->grad);
     }
     return JEM_OK;
 }
 
-/* What a convolution reads in bf16 in place of x[0], and of dy, if a plan has it so, or NULL. */
-static uint16_t *jem__at_place16(jem__place p, int group) {
-    return (uint16_t *)(void *)jem__at_place(p, group);
+/* ---- calling an op --------------------------------------------------------------------------- */
+
+static uint16_t *jem__at_place16(jem__place place, int group) {
+    return (uint16_t *)(void *)jem__at_place(place, group);
 }
+/* Returns the bf16 copy that a convolution reads in place of x[0]; NULL without one. */
 static const uint16_t *jem__x16(const jem__step *s, int group) {
-    return s->reads16 ? jem__at_place16(s->in[0]->value16, group) : NULL;
+    if (!s->reads16) return NULL;
+    return jem__at_place16(s->in[0]->value16, group);
 }
+/* Returns the bf16 copy that a convolution reads in place of dy; NULL without one. */
 static const uint16_t *jem__dy16(const jem__step *s, int group) {
-    return s->dy16 ? jem__at_place16(s->dy16->grad16, group) : NULL;
+    if (!s->dy16) return NULL;
+    return jem__at_place16(s->dy16->grad16, group);
 }
 
-/* Points a call at a group. */
-static void jem__call_group(jem_call *c, int group) {
-    const jem__step *s = c->inner->step;
-    c->group = group, c->live = jem__live_lanes(s->node->t.n, group);
-    c->y = jem__at_place(s->value, group), c->aux = jem__at_place(s->aux, group);
-    c->dy = s->needs ? jem__at_place(s->grad, group) : NULL;
-    for (int k = 0; k < c->inputs; k++) {
-        c->x[k] = jem__at_place(s->in[k]->value, group);
-        c->dx[k] = s->needs && s->in[k]->needs ? jem__at_place(s->in[k]->grad, group) : NULL;
+/* Points a call to a group. */
+static void jem__call_group(jem_call *call, int group) {
+    const jem__step *s = call->inner->step;
+    call->group = group;
+    call->live = jem__live_lanes(s->node->t.n, group);
+    call->y = jem__at_place(s->value, group);
+    call->aux = jem__at_place(s->aux, group);
+    call->dy = NULL;
+    if (s->needs) call->dy = jem__at_place(s->grad, group);
+    for (int k = 0; k < call->inputs; k++) {
+        call->x[k] = jem__at_place(s->in[k]->value, group);
+        call->dx[k] = NULL;
+        if (s->needs && s->in[k]->needs) call->dx[k] = jem__at_place(s->in[k]->grad, group);
     }
 }
-/* The same call for another group: for ops that need the whole batch. */
+
+/* Returns the same call for another group: for ops that need the whole batch. */
 static jem_call jem__at(const jem_call *call, int group) {
-    jem_call c = *call;
-    jem__call_group(&c, group);
-    return c;
+    jem_call other = *call;
+    jem__call_group(&other, group);
+    return other;
 }
 
-/* Everything an op sees of one group. */
-static void jem__call_open(const jem__run *r, jem__step *s, int group, int part, jem_call *c,
-                           jem__inner *in) {
-    const jem__node *n = s->node;
-    memset(c, 0, sizeof *c), memset(in, 0, sizeof *in);
-    in->run = r, in->step = s, in->param = n->param;
-    in->part = part, in->parts = r->parts;
-    if (r->work.at) in->work = jem__at_place(r->work, group) + part * r->part_step;
-    c->ctx = r->ctx, c->user = n->user, c->inputs = n->inputs, c->inner = in;
-    c->out = jem__shape_of(&n->t);
-    for (int k = 0; k < n->inputs; k++)
-        c->in[k] = jem__shape_of(&n->in[k]->t), in->add[k] = s->add[k];
-    jem__call_group(c, group);
+/* Fills in everything that an op reads of one group. */
+static void jem__call_open(const jem__run *r, jem__step *s, int group, int part, jem_call *call,
+                           jem__inner *inner) {
+    const jem__node *node = s->node;
+    memset(inner, 0, sizeof *inner);
+    inner->run = r;
+    inner->step = s;
+    inner->param = node->param;
+    inner->part = part;
+    inner->parts = r->parts;
+    if (r->work.at) inner->work = jem__at_place(r->work, group) + part * r->part_step;
+    memset(call, 0, sizeof *call);
+    call->ctx = r->ctx;
+    call->user = node->user;
+    call->inputs = node->inputs;
+    call->inner = inner;
+    call->out = jem__shape_of(&node->t);
+    for (int k = 0; k < node->inputs; k++) {
+        call->in[k] = jem__shape_of(&node->in[k]->t);
+        inner->add[k] = s->add[k];
+    }
+    jem__call_group(call, group);
 }
 
-/* d target / d target: 1 for each image, nothing for dead lanes. */
+/* Sets d target / d target: 1 for each image, 0 for padding lanes. */
 static void jem__seed(const jem__run *r, int group) {
-    const jem__node *n = r->target->node;
-    float *g = jem__at_place(r->target->grad, group);
-    for (int l = 0; l < JEM_LANES; l++) g[l] = group * JEM_LANES + l < n->t.n ? 1.0f : 0.0f;
+    const int live = jem__live_lanes(r->target->node->t.n, group);
+    float *grad = jem__at_place(r->target->grad, group);
+    for (int l = 0; l < JEM_LANES; l++) grad[l] = (float)(l < live);
 }
 
 static void jem__step_forward(const jem__run *r, jem__step *s, int group) {
-    jem_call c;
-    jem__inner in;
-    jem__call_open(r, s, group, 0, &c, &in);
-    s->node->op->forward(&c);
+    jem_call call;
+    jem__inner inner;
+    jem__call_open(r, s, group, 0, &call, &inner);
+    s->node->op->forward(&call);
 }
 
-/* Gradients that are begun here, by an op that adds, begin at 0. */
-static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
-    const int whole = jem__has(s->node, JEM__OP_WHOLE), adds = !jem__has(s->node, JEM__OP_STORES);
-    jem_call c;
-    jem__inner in;
-    int any = 0;
-    jem__call_open(r, s, group, 0, &c, &in);
-    for (int k = 0; k < s->node->inputs; k++) {
-        const jem__node *x = s->in[k]->node;
-        any |= c.dx[k] != NULL;
-        if (!c.dx[k] || !adds || s->add[k]) continue;
-        for (int g = whole ? 0 : group; g < (whole ? x->groups : group + 1); g++)
-            memset(jem__at_place(s->in[k]->grad, g), 0, (size_t)x->stride * sizeof(float));
+/* Zeroes the gradient of input k, in one group, or in all of them for an op of the whole batch. */
+static void jem__clear_input_grad(const jem__step *s, int k, int group) {
+    const jem__node *input = s->in[k]->node;
+    int from = group;
+    int to = group + 1;
+    if (jem__has(s->node, JEM__OP_WHOLE)) {
+        from = 0;
+        to = input->groups;
     }
-    if (any) s->node->op->backward(&c);
+    for (int g = from; g < to; g++)
+        memset(jem__at_place(s->in[k]->grad, g), 0, (size_t)input->stride * sizeof(float));
+}
+
+/* Calls an op's backward. An op that adds to dx finds zeros where it begins a gradient. */
+static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
+    const int always_adds = !jem__has(s->node, JEM__OP_STORES);
+    jem_call call;
+    jem__inner inner;
+    int any = 0;
+    jem__call_open(r, s, group, 0, &call, &inner);
+    for (int k = 0; k < s->node->inputs; k++) {
+        if (!call.dx[k]) continue;
+        any = 1;
+        if (always_adds && !s->add[k]) jem__clear_input_grad(s, k, group);
+    }
+    if (any) s->node->op->backward(&call);
 }
 
 static jem_status jem__step_params(const jem__run *r, jem__step *s) {
-    jem_call c;
-    jem__inner in;
-    jem__call_open(r, s, 0, 0, &c, &in);
-    return s->node->op->traits->param_grad(&c);
+    jem_call call;
+    jem__inner inner;
+    jem__call_open(r, s, 0, 0, &call, &inner);
+    return s->node->op->traits->param_grad(&call);
 }
 
 /* ---- the plain walk -------------------------------------------------------------------------- */
 
-/* Memory for every value, gradient and scratch, all at once. */
+/* Allocates every value, gradient and scratch at once. */
 static jem_status jem__walk_memory(jem__run *r) {
     ptrdiff_t work = JEM_LANES;
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
-        const jem__node *n = s->node;
-        const ptrdiff_t aux = (ptrdiff_t)((n->aux_bytes + 63) / 64 * JEM_LANES);
-        const ptrdiff_t size = n->groups * n->stride;
-        if (!s->value.at) s->value = jem__all_groups(n, jem__push_floats(r->ctx, size));
-        if (s->needs) s->grad = jem__all_groups(n, jem__push_floats(r->ctx, size));
-        s->aux = jem__all_groups(n, jem__push_floats(r->ctx, n->groups * aux)), s->aux.step = aux;
-        if (n->work > work) work = n->work;
+        const jem__node *node = s->node;
+        const ptrdiff_t aux = (ptrdiff_t)((node->aux_bytes + 63) / 64 * JEM_LANES);
+        const ptrdiff_t size = node->groups * node->stride;
+        if (!s->value.at) s->value = jem__all_groups(node, jem__push_floats(r->ctx, size));
+        if (s->needs) s->grad = jem__all_groups(node, jem__push_floats(r->ctx, size));
+        s->aux = jem__all_groups(node, jem__push_floats(r->ctx, node->groups * aux));
+        s->aux.step = aux;
+        if (node->work > work) work = node->work;
     }
-    r->work.at = jem__push_floats(r->ctx, work), r->work.slots = r->parts = 1;
+    r->work.at = jem__push_floats(r->ctx, work);
+    r->work.slots = 1;
+    r->parts = 1;
     return r->ctx->status;
 }
 
-/* Forward in order; then back from the target, whose gradient in itself is 1. Of several readers
-   of a value, the one that is met first on the way back begins its gradient, the others add. */
-static jem_status jem__walk_plain(jem__run *r) {
-    jem_status status = jem__walk_memory(r);
-    for (int i = 0; status == JEM_OK && i < r->n; i++) {
+/* Computes values in the order of recording. */
+static void jem__walk_forward(const jem__run *r) {
+    for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
         for (int g = 0; g < jem__calls(s->node); g++) jem__step_forward(r, s, g);
     }
-    if (status != JEM_OK || r->mode == JEM__EVAL) return status;
+}
+
+/* Computes gradients in reverse order, from the target, whose gradient in itself is 1. A value can
+   have several readers: the first one on the way back begins its gradient, the others add. */
+static jem_status jem__walk_back(const jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
-    for (int i = r->n; status == JEM_OK && i-- > 0;) {
+    for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
         if (!s->needs) continue;
-        if (r->mode == JEM__BACKWARD && jem__trains(s->node)) status = jem__step_params(r, s);
-        for (int k = 0; k < s->node->inputs; k++)
-            if (s->in[k]->needs) s->add[k] = s->in[k]->written, s->in[k]->written = 1;
+        if (r->mode == JEM__BACKWARD && jem__trains(s->node)) {
+            const jem_status status = jem__step_params(r, s);
+            if (status != JEM_OK) return status;
+        }
+        for (int k = 0; k < s->node->inputs; k++) {
+            if (!s->in[k]->needs) continue;
+            s->add[k] = s->in[k]->written;
+            s->in[k]->written = 1;
+        }
         for (int g = 0; g < jem__calls(s->node); g++) jem__step_backward(r, s, g);
     }
-    return status;
+    return JEM_OK;
+}
+
+static jem_status jem__walk_plain(jem__run *r) {
+    const jem_status status = jem__walk_memory(r);
+    if (status != JEM_OK) return status;
+    jem__walk_forward(r);
+    if (r->mode == JEM__EVAL) return JEM_OK;
+    return jem__walk_back(r);
 }
 
 /* ==== >>plan: the same, faster ================================================================ */

@@ -1432,7 +1432,7 @@ static void test_tapes(jem_ctx *planned, jem_ctx *plain) {
     CHECK(jem_ok(planned) && jem_ok(plain), "%s%s", jem_error(planned), jem_error(plain));
 }
 
-/* A tensor that jem_end has forgotten is told from others, however it is used. */
+/* Use of a tensor that jem_end has freed is detected, whatever the use. */
 static void test_forgotten(jem_ctx *ctx) {
     printf("tensors used too late\n");
     const float one[1] = { 1 };
@@ -1457,7 +1457,7 @@ static void test_forgotten(jem_ctx *ctx) {
             jem_keep(y);
             CHECK(!jem_tanh(ctx, x), "after a reset");
         }
-        CHECK(says(ctx, "has forgotten this tensor (1,1,1,1)"), "use %d", how);
+        CHECK(says(ctx, "has freed this tensor (1,1,1,1)"), "use %d", how);
     }
     jem_end(NULL, jem_begin(NULL)), jem_reset(NULL);
 
