@@ -5071,93 +5071,109 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
-/* Two ops that meet are made one after the other, not as two arguments of a third: C leaves the
-   order of arguments open, and the tape's order is part of 'the same bits everywhere'. */
+/* C leaves the order open in which arguments are evaluated, and the order of the tape is part of
+   'the same bits everywhere'. So at most one argument of a call records an op. */
 
-/* log p(x) = e(x) + K logsumexp_y f(x)[y] - log Z, from the logits that jem_forward has just made,
-   or K times the output that an unconditional network has for it. e is the shift of a network that
-   has one. K, the scale, is for score matching: at little noise the slope of log p is
-   sqrt(pixels)/sigma, hundreds, and a fresh network's logits are near 0. */
+/* Records log p(x) = shift(x) + K logsumexp_y f(x)[y] - log Z, from the logits that jem_forward has
+   just recorded; an unconditional network has an output in place of the logsumexp, and shift(x) is
+   0 for a network without a shift. Score matching needs a large scale K: at low noise the slope of
+   log p is sqrt(pixels)/sigma, hundreds, and the logits of a new network are near 0. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
     if (!net || !logits) return NULL;
-    jem_tensor *f = net->energy ? net->energy : jem_logsumexp(net->ctx, logits);
+    jem_tensor *f = net->energy;
+    if (!f) f = jem_logsumexp(net->ctx, logits);
     if (net->scale != 1) f = jem_scale(net->ctx, f, net->scale);
-    return net->shift ? jem_add(net->ctx, f, net->shift) : f;
+    if (net->shift) f = jem_add(net->ctx, f, net->shift);
+    return f;
 }
 
-/* log p(y|x) = f(x)[y] - logsumexp f(x) */
-static jem_tensor *jem__label(jem_net *net, jem_tensor *logits, const int *labels) {
+/* Records log p(y|x) = f(x)[y] - logsumexp f(x). */
+static jem_tensor *jem__logp_label(jem_net *net, jem_tensor *logits, const int *labels) {
     jem_tensor *all = jem_logsumexp(net->ctx, logits);
     return jem_sub(net->ctx, jem_gather(net->ctx, logits, labels), all);
 }
 
-/* f(x)[y] - logsumexp of the others: what is added to the logits takes y out of them. */
+/* Records f(x)[y] - logsumexp of the other logits: an addend of -1e18 removes f(x)[y] from all. */
 static jem_tensor *jem__odds(jem_net *net, jem_tensor *logits, const int *labels) {
     jem_ctx *ctx = net->ctx;
-    jem_tensor *own = jem_gather(ctx, logits, labels);
-    if (!own) return NULL;
-    const int n = logits->n, k = logits->c;
-    float *out = (float *)jem__push_zero(ctx, (size_t)n * (size_t)k * sizeof *out);
-    for (int i = 0; out && i < n; i++) out[i * k + labels[i]] = -1e18f;
-    jem_tensor *others = jem_add(ctx, logits, jem_input(ctx, out, n, k, 1, 1));
-    return jem_sub(ctx, own, jem_logsumexp(ctx, others));
+    jem_tensor *label_logit = jem_gather(ctx, logits, labels);
+    if (!label_logit) return NULL;
+    const int n = logits->n;
+    const int classes = logits->c;
+    float *addend = (float *)jem__push_zero(ctx, (size_t)n * (size_t)classes * sizeof *addend);
+    for (int i = 0; addend && i < n; i++) addend[i * classes + labels[i]] = -1e18f;
+    jem_tensor *others = jem_add(ctx, logits, jem_input(ctx, addend, n, classes, 1, 1));
+    return jem_sub(ctx, label_logit, jem_logsumexp(ctx, others));
 }
 
-/* log p(x,y) = log p(x) + log p(y|x), which is f(x)[y] - log Z where K = 1 */
-static jem_tensor *jem__joint(jem_net *net, jem_tensor *logits, const int *labels) {
-    if (logits && net->energy)
-        return (jem_tensor *)jem__null(net->ctx, JEM_BAD_ARGUMENT, "this network is unconditional "
-                                       "(uncond): it has no log p(x,y)");
+/* Records log p(x,y) = log p(x) + log p(y|x), which is f(x)[y] - log Z if the scale is 1. */
+static jem_tensor *jem__logp_class(jem_net *net, jem_tensor *logits, const int *labels) {
+    if (logits && net->energy) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "this network is unconditional (uncond): it has no "
+                  "log p(x,y)");
+        return NULL;
+    }
     if (net->scale == 1 && !net->shift) return jem_gather(net->ctx, logits, labels);
     jem_tensor *logp = jem__logp(net, logits);
-    return jem_add(net->ctx, logp, jem__label(net, logits, labels));
+    return jem_add(net->ctx, logp, jem__logp_label(net, logits, labels));
 }
 
-/* A network's first field points at itself; jem_class_of and jem_guide begin with a pointer to a
-   network. So either can be told from the other before anything else of it is read. */
+/* Returns the network of a density's `user`: the network itself, or, with is_struct, the first
+   field of a jem_class_of or jem_guide. The first field of a network points to the network, which
+   distinguishes it from these structs before anything else is read. */
 static jem_net *jem__net_of(jem_ctx *ctx, const char *what, void *user, int is_struct) {
-    if (!user)
-        return (jem_net *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: user is NULL", what);
+    const char *needed = "jem_net";
+    const char *given = "something else, or a network after jem_net_free";
     jem_net *first;
+    if (!user) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user is NULL", what);
+        return NULL;
+    }
     memcpy(&first, user, sizeof first);
-    if (is_struct ? first && first != user : first == user) return first;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user must point to a %s, and this is %s", what,
-              is_struct ? "struct of a network and labels" : "jem_net", !first ? "none: net is NULL"
-              : is_struct ? "a jem_net itself" : "something else, or a network after jem_net_free");
+    if (first && (first == user) == !is_struct) return first;
+    if (is_struct) {
+        needed = "struct of a network and labels";
+        given = "a jem_net itself";
+    }
+    if (!first) given = "none: net is NULL";
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user must point to a %s, and this is %s", what, needed,
+              given);
     return NULL;
 }
 
 jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_net *net = jem__net_of(ctx, "logp", user, 0);
-    return net ? jem__logp(net, jem_forward(net, x, 0)) : NULL;
+    if (!net) return NULL;
+    return jem__logp(net, jem_forward(net, x, 0));
 }
 jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     jem_net *net = jem__net_of(ctx, "logp_class", class_of, 1);
     if (!net) return NULL;
-    jem_tensor *logits = jem_forward(net, x, 0);
-    return jem__joint(net, logits, ((const jem_class_of *)class_of)->labels);
+    return jem__logp_class(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
 }
 jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     jem_net *net = jem__net_of(ctx, "logp_label", class_of, 1);
-    return net ? jem__label(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels)
-               : NULL;
+    if (!net) return NULL;
+    return jem__logp_label(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
 }
 jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     jem_net *net = jem__net_of(ctx, "log_odds", class_of, 1);
-    return net ? jem__odds(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels)
-               : NULL;
+    if (!net) return NULL;
+    return jem__odds(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
 }
 jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide) {
     jem_net *net = jem__net_of(ctx, "logp_guided", guide, 1);
     if (!net) return NULL;
     const jem_guide *g = (const jem_guide *)guide;
-    jem_tensor *logits = jem_forward(net, x, 0), *logp = jem__logp(net, logits);
-    return jem_add(ctx, logp, jem_scale(ctx, jem__label(net, logits, g->labels), g->weight));
+    jem_tensor *logits = jem_forward(net, x, 0);
+    jem_tensor *logp = jem__logp(net, logits);
+    jem_tensor *logp_label = jem__logp_label(net, logits, g->labels);
+    return jem_add(ctx, logp, jem_scale(ctx, logp_label, g->weight));
 }
 
 jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels) {
-    jem_tensor *logp = jem_logsumexp(ctx, logits);
-    return jem_mean(ctx, jem_sub(ctx, logp, jem_gather(ctx, logits, labels)));
+    jem_tensor *all = jem_logsumexp(ctx, logits);
+    return jem_mean(ctx, jem_sub(ctx, all, jem_gather(ctx, logits, labels)));
 }
 
 jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample) {
@@ -5165,45 +5181,52 @@ jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *log
     return jem_sub(ctx, jem_mean(ctx, logp_sample), f_data);
 }
 
-/* sum + weight*term, where either may not be there */
+/* Records sum + weight*term; sum and term may be NULL, which counts as 0. */
 static jem_tensor *jem__accumulate(jem_ctx *ctx, jem_tensor *sum, float weight, jem_tensor *term) {
     if (!term || weight == 0) return sum;
     if (weight != 1) term = jem_scale(ctx, term, weight);
-    return sum ? jem_add(ctx, sum, term) : term;
+    if (!sum) return term;
+    return jem_add(ctx, sum, term);
 }
 
-/* The sum of those terms that have a weight and what they need, or NULL. */
+/* Records the terms whose weights are not 0 and whose inputs are given; returns their sum, or NULL
+   without any. */
 static jem_tensor *jem__loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *t) {
     jem_ctx *ctx = net->ctx;
-    jem_tensor *sum = NULL, *logp_sample = NULL, *cd_class = NULL;
+    jem_tensor *logp_sample = NULL;
+    jem_tensor *cd_class = NULL;
     t->logits = jem_forward(net, x, 1);
     if (t->logits && labels) t->ce = jem_cross_entropy(ctx, t->logits, labels);
-    jem_tensor *logp = jem__logp(net, x_data ? jem_forward(net, x_data, 1) : t->logits);
+    jem_tensor *data_logits = t->logits;
+    if (x_data) data_logits = jem_forward(net, x_data, 1);
+    jem_tensor *logp = jem__logp(net, data_logits);
     t->f_data = jem_mean(ctx, logp);
     if (x_sample) {
         jem_tensor *logits = jem_forward(net, x_sample, 1);
         logp_sample = jem__logp(net, logits);
         t->f_sample = jem_mean(ctx, logp_sample);
         if (t->logits && labels && sample_labels && w->cd_class != 0) {
-            jem_tensor *joint = jem__joint(net, t->logits, labels);
-            cd_class = jem_contrastive(ctx, joint, jem__joint(net, logits, sample_labels));
+            jem_tensor *data = jem__logp_class(net, t->logits, labels);
+            cd_class = jem_contrastive(ctx, data, jem__logp_class(net, logits, sample_labels));
         }
     }
-    sum = jem__accumulate(ctx, sum, w->ce, t->ce);
+    jem_tensor *sum = jem__accumulate(ctx, NULL, w->ce, t->ce);
     sum = jem__accumulate(ctx, sum, w->cd, jem_sub(ctx, t->f_sample, t->f_data));
     sum = jem__accumulate(ctx, sum, w->cd_class, cd_class);
-    for (int i = 0; i < 2 && w->energy_l2 > 0; i++)
-        sum = jem__accumulate(ctx, sum, w->energy_l2,
-                              jem_mean(ctx, jem_square(ctx, i ? logp_sample : logp)));
-    return sum;
+    if (!(w->energy_l2 > 0)) return sum;
+    sum = jem__accumulate(ctx, sum, w->energy_l2, jem_mean(ctx, jem_square(ctx, logp)));
+    return jem__accumulate(ctx, sum, w->energy_l2, jem_mean(ctx, jem_square(ctx, logp_sample)));
 }
+
+/* Rejects a loss without terms. */
 static jem_tensor *jem__loss_sum(jem_ctx *ctx, jem_tensor *sum) {
     if (jem_ok(ctx) && !sum)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "loss: no term of it has a weight and what it needs");
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "loss: no term has both a weight and its inputs");
     return jem_ok(ctx) ? sum : NULL;
 }
+
 jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, const int *labels,
                      jem_tensor *x_data, jem_tensor *x_sample, const int *sample_labels,
                      jem_loss_terms *terms) {
@@ -5211,16 +5234,18 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
     jem_tensor *sum = NULL;
     if (net && w) sum = jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t);
     if (terms) *terms = t;
-    if (net && !w) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: weights is NULL");
-    return net ? jem__loss_sum(net->ctx, sum) : NULL;
+    if (!net) return NULL;
+    if (!w) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: weights is NULL");
+    return jem__loss_sum(net->ctx, sum);
 }
 
 /* ---- noise ----------------------------------------------------------------------------------- */
 
-/* Random numbers for a tensor: every group has counters of its own, on every rank. */
+/* Returns the number of Threefry counters for the noise of one group; groups do not share any. */
 static uint64_t jem__group_counters(const jem__node *x) {
     return (uint64_t)(x->stride + 31) / 32 * 16;
 }
+/* Takes counters for all groups of x on all ranks from rng; returns the first of this rank. */
 static uint64_t jem__take_counters(const jem__node *x, jem_rng *rng) {
     const uint64_t counters = jem__group_counters(x) * (uint64_t)x->groups;
     const jem_ctx *ctx = x->t.ctx;
@@ -5228,247 +5253,304 @@ static uint64_t jem__take_counters(const jem__node *x, jem_rng *rng) {
            counters * (uint64_t)ctx->rank;
 }
 
+/* Returns the noise level of an image; in padding lanes, that of the last image. */
 static float jem__sigma(const jem__node *x, const float *sigma, int group, int lane) {
     const int i = group * JEM_LANES + lane;
     return sigma[i < x->t.n ? i : x->t.n - 1];
 }
 
-/* Is there what a walk needs? Otherwise it is an error. rng: there is one, or none is needed. */
+/* Checks the inputs of a walk. has_rng: 1 also if the walk needs no rng. */
 static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const jem_tensor *x,
-                           int rng) {
+                           int has_rng) {
     if (!ctx || ctx->status != JEM_OK) return 0;
-    if (logp && jem__is_leaf(x, what) && rng) return 1;
+    if (logp && jem__is_leaf(x, what) && has_rng) return 1;
     jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a log-density, a leaf x%s", what,
-              rng ? "" : ", an rng");
+              has_rng ? "" : ", an rng");
     return 0;
 }
 
-/* log p of the images of the leaf x; NULL and an error if there is none. And its slope. */
+/* Records log p of the images of the leaf x; it must be one number per image. */
 static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
                                 jem_tensor *x) {
-    jem_tensor *y = x ? logp(ctx, x, user) : NULL;
-    if (!x || (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1)) return y;
-    return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", what,
-                                   y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
+    if (!x) return NULL;
+    jem_tensor *y = logp(ctx, x, user);
+    if (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1) return y;
+    jem__fail(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", what,
+              y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
+    return NULL;
 }
-static jem_tensor *jem__with_slope(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
-                                   jem_tensor *x) {
+/* The same, and computes d log p/dx. */
+static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
+                                          jem_tensor *x) {
     jem_tensor *y = jem__density(ctx, what, logp, user, x);
     return jem_grad(y, x) == JEM_OK ? y : NULL;
 }
 
-/* Noise, or a step of a walk (>>samplers). */
+/* A step of a walk (>>samplers), or noise without a step. */
 typedef struct jem__walk {
     jem__node *x;
-    const float *sigma;                            /* [n]: noise alone, of each image; or NULL */
-    jem__langevin d;                               /* a step. Noise-blind: for sigma = 1, to be */
-    float sigma_max;                               /* multiplied by each image's; 0: it is not */
-    const jem_rng *rng;
-    uint64_t start;
+    const float *sigma;                            /* [n]: only adds noise, sigma[i] to image i; or
+                                                      NULL */
+    jem__langevin d;                               /* the step */
+    float sigma_max;                               /* > 0: noise-blind. The step is for sigma = 1,
+                                                      and is scaled by the estimate of each image,
+                                                      at most sigma_max */
+    const jem_rng *rng;                            /* NULL: no noise */
+    uint64_t start;                                /* counter of the first group */
 } jem__walk;
+
+/* Scales a step for sigma = 1 by the noise of each image, estimated from its slope g: sigma =
+   sqrt(pixels)/||g||. */
+static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t n, float sigma_max,
+                            jem__langevin *d) {
+    float squares[JEM_LANES];
+    k->dot(1, grad, grad, squares, 0, n);
+    for (int l = 0; l < JEM_LANES; l++) {
+        const float estimate = sqrtf((float)(n / JEM_LANES) / squares[l]);
+        const float sigma = estimate < sigma_max ? estimate : sigma_max;
+        d->step[l] *= sigma * sigma;
+        d->noise[l] *= sigma;
+    }
+}
 
 static void jem__walk_group(void *arg, int g) {
     const jem__walk *w = (const jem__walk *)arg;
     const jem__kernels *k = w->x->t.ctx->k;
     const ptrdiff_t n = w->x->stride;
-    float *x = w->x->value + g * n, squares[JEM_LANES];
+    float *x = w->x->value + g * n;
     const float *grad = w->sigma ? x : w->x->grad + g * n;
+    const uint32_t *key = w->rng ? w->rng->key : NULL;
+    const uint64_t start = w->start + (uint64_t)g * jem__group_counters(w->x);
     jem__langevin d = w->d;
     for (int l = 0; w->sigma && l < JEM_LANES; l++) d.noise[l] = jem__sigma(w->x, w->sigma, g, l);
-    if (w->sigma_max > 0) {                        /* ||g|| = sqrt(pixels) / sigma */
-        k->dot(1, grad, grad, squares, 0, n);
-        for (int l = 0; l < JEM_LANES; l++) {
-            const float sigma = sqrtf((float)(n / JEM_LANES) / squares[l]);
-            const float s = sigma < w->sigma_max ? sigma : w->sigma_max;
-            d.step[l] *= s * s, d.noise[l] *= s;
-        }
-    }
-    k->langevin(x, grad, n, &d, w->rng ? w->rng->key : NULL,
-                w->start + (uint64_t)g * jem__group_counters(w->x));
+    if (w->sigma_max > 0) jem__scale_step(k, grad, n, w->sigma_max, &d);
+    k->langevin(x, grad, n, &d, key, start);
     jem__fill_dead(x, n, jem__live_lanes(w->x->t.n, g));
 }
 
+/* Steps all groups, in parallel. rng may be NULL: no noise. */
 static void jem__walk_step(jem__walk *w, jem_rng *rng) {
     jem__node *x = w->x;
-    w->rng = rng, w->start = rng ? jem__take_counters(x, rng) : 0;
+    w->rng = rng;
+    w->start = 0;
+    if (rng) w->start = jem__take_counters(x, rng);
     jem__parallel(x->t.ctx, x->groups, 50 * (double)(x->groups * x->stride), jem__walk_group, w);
     jem__leaf_changed(x);
 }
 
 jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
     if (!leaf) return JEM_BAD_ARGUMENT;
-    if (!jem__live(leaf, "add_noise")) return leaf->ctx->status;
+    jem_ctx *ctx = leaf->ctx;
+    if (!jem__live(leaf, "add_noise")) return ctx->status;
     if (!sigma || !rng)
-        return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: sigma or rng is NULL");
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: sigma or rng is NULL");
     if (leaf->node->op)
-        return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: %s is computed (by %s), not a "
-                         "leaf", jem__shape_text(leaf).s, leaf->node->op->name);
-    for (int i = 0; i < leaf->n; i++)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: %s is computed (by %s), not a leaf",
+                         jem__shape_text(leaf).s, leaf->node->op->name);
+    for (int i = 0; i < leaf->n; i++) {
         if (!jem__finite(sigma[i]))
-            return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: sigma[%d] = %g", i,
+            return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: sigma[%d] = %g", i,
                              (double)sigma[i]);
+    }
     JEM__ZEROED(jem__walk, w);
-    w.x = leaf->node, w.sigma = sigma;
+    w.x = leaf->node;
+    w.sigma = sigma;
     jem__walk_step(&w, rng);
     return JEM_OK;
 }
 
 /* ---- score matching -------------------------------------------------------------------------- */
-/* With g = d log p(x~)/dx~ and r = sigma g + z the loss of an image is 1/2 ||r||^2, and with the
-   direction u = r/||r||
+/* With g = d log p(x~)/dx~ and r = sigma g + z, the loss of an image is 1/2 ||r||^2. With the
+   direction u = r/||r||, its derivative by a parameter theta is
 
        d/d theta 1/2 ||r||^2 = r . d(sigma g)/d theta = sigma ||r|| d/d theta (u . g)
 
-   u . g is the slope of log p along u: a difference of two ordinary passes, h to either side,
+   u . g is the slope of log p along u. It is computed as a difference of two ordinary passes, at a
+   distance h to either side,
 
        u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),      h = step sigma sqrt(pixels)
 
-   so that two batches of n images, weighted by +- sigma ||r||/2h, stand for the second derivative.
-   jem_slope is the same along any directions.
-   The kernel of Langevin steps does all of it: noise is a step without a slope, r = 0 + sigma g + z
-   is a step from 0, x~ +- h u are steps along r. z is made twice from its counters, not kept. */
+   so the gradient of two batches of n images, weighted by +- sigma ||r||/2h, replaces the second
+   derivative. jem_slope does the same along any directions.
+   One kernel, that of Langevin steps, computes all of this: noise is a step without a slope,
+   r = 0 + sigma g + z is a step from 0, and x~ +- h u are steps along r. z is computed twice from
+   its counters rather than stored. */
 
+/* Sums over the pixels of 16 images. */
 typedef struct jem__score_group { float rr[JEM_LANES], rg[JEM_LANES]; } jem__score_group;
 
-/* The two sides, and a weight of every image: weight (log p(plus) - log p(minus)) is the loss. */
-typedef struct jem__apart { jem_tensor *plus, *minus, *w; } jem__apart;
+/* The images to either side, and a weight of each: the sum of weight (log p(plus) - log p(minus))
+   is recorded. */
+typedef struct jem__sides { jem_tensor *plus, *minus, *weight; } jem__sides;
 
+/* Work on a batch: noisy images and their slopes -> the two sides. */
 typedef struct jem__score {
-    const jem__node *x;
+    const jem__node *x;                            /* clean images */
     jem__node *noisy;
-    jem__apart at;
+    jem__sides sides;
     jem__score_group *group;                       /* r.r and r.g of every image */
     const float *sigma;
-    const uint32_t *key;
+    const uint32_t *key;                           /* key and first counter of z */
     uint64_t start;
     float step;                                    /* h / sigma */
 } jem__score;
 
-static int jem__apart_open(jem__apart *p, const jem_tensor *x, const char *what) {
-    p->plus = jem__leaf(x->ctx, what, jem__shape_of(x));
-    p->minus = jem__leaf(x->ctx, what, jem__shape_of(x));
-    p->w = jem__leaf(x->ctx, what, jem__shape(x->n, 1, 1, 1));
-    return p->plus && p->minus && p->w;
+static int jem__sides_open(jem__sides *s, const jem_tensor *x, const char *what) {
+    s->plus = jem__leaf(x->ctx, what, jem__shape_of(x));
+    s->minus = jem__leaf(x->ctx, what, jem__shape_of(x));
+    s->weight = jem__leaf(x->ctx, what, jem__shape(x->n, 1, 1, 1));
+    return s->plus && s->minus && s->weight;
 }
 
-static jem_tensor *jem__apart_sum(jem_ctx *ctx, const jem__apart *p, jem_fn logp, void *user) {
-    jem_tensor *plus = logp(ctx, p->plus, user), *minus = logp(ctx, p->minus, user);
-    return jem_sum(ctx, jem_mul(ctx, jem_sub(ctx, plus, minus), p->w));
+static jem_tensor *jem__sides_sum(jem_ctx *ctx, const jem__sides *s, jem_fn logp, void *user) {
+    jem_tensor *plus = logp(ctx, s->plus, user);
+    jem_tensor *minus = logp(ctx, s->minus, user);
+    return jem_sum(ctx, jem_mul(ctx, jem_sub(ctx, plus, minus), s->weight));
 }
 
-/* For a group: x + h r/||r|| in place of r, x - h r/||r|| -> minus, r . r -> rr; x is lost. */
-static void jem__sides(const jem__kernels *k, ptrdiff_t n, float *x, float *r, float *minus,
-                       const float *h, float *rr) {
+/* Computes the two sides of one group of 16 images, at distances h[l]: writes x + h r/||r|| over r,
+   x - h r/||r|| to minus, and r.r to rr. Overwrites x. */
+static void jem__step_aside(const jem__kernels *k, ptrdiff_t n, float *x, float *r, float *minus,
+                            const float *h, float *rr) {
     JEM__ZEROED(jem__langevin, d);
     memcpy(minus, x, (size_t)n * sizeof *x);
     k->dot(1, r, r, rr, 0, n);
-    for (int l = 0; l < JEM_LANES; l++) d.step[l] = rr[l] > 0 ? -h[l] / sqrtf(rr[l]) : 0;
+    for (int l = 0; l < JEM_LANES; l++) {
+        if (rr[l] > 0) d.step[l] = -h[l] / sqrtf(rr[l]);
+    }
     k->langevin(minus, r, n, &d, NULL, 0);
     for (int l = 0; l < JEM_LANES; l++) d.step[l] = -d.step[l];
     k->langevin(x, r, n, &d, NULL, 0);
     memcpy(r, x, (size_t)n * sizeof *x);
 }
 
-static void jem__score_pair(void *arg, int g) {
+/* Computes r = sigma g + z of a group, r.r and r.g, and the two sides. */
+static void jem__score_sides(void *arg, int g) {
     const jem__score *s = (const jem__score *)arg;
     const jem__kernels *k = s->x->t.ctx->k;
     const ptrdiff_t n = s->x->stride;
     const float *grad = s->noisy->grad + g * n;
-    float *r = s->at.plus->node->value + g * n, h[JEM_LANES];
-    jem__score_group *q = s->group + g;
+    const uint64_t start = s->start + (uint64_t)g * jem__group_counters(s->x);
+    float *r = s->sides.plus->node->value + g * n;
+    float *minus = s->sides.minus->node->value + g * n;
+    float h[JEM_LANES];
+    jem__score_group *sums = s->group + g;
     JEM__ZEROED(jem__langevin, d);
     memset(r, 0, (size_t)n * sizeof *r);
-    for (int l = 0; l < JEM_LANES; l++)
-        d.step[l] = jem__sigma(s->x, s->sigma, g, l), d.noise[l] = 1;
-    k->langevin(r, grad, n, &d, s->key, s->start + (uint64_t)g * jem__group_counters(s->x));
-    k->dot(1, r, grad, q->rg, 0, n);
+    for (int l = 0; l < JEM_LANES; l++) {
+        d.step[l] = jem__sigma(s->x, s->sigma, g, l);
+        d.noise[l] = 1;
+    }
+    k->langevin(r, grad, n, &d, s->key, start);
+    k->dot(1, r, grad, sums->rg, 0, n);
     for (int l = 0; l < JEM_LANES; l++) h[l] = s->step * d.step[l];
-    jem__sides(k, n, s->noisy->value + g * n, r, s->at.minus->node->value + g * n, h, q->rr);
+    jem__step_aside(k, n, s->noisy->value + g * n, r, minus, h, sums->rr);
 }
 
+/* Each level comes from its own n-th of the range, so that the loss varies less. */
 void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
-    const double ratio = log((double)hi / (double)lo);
-    for (int i = 0; sigma && i < n; i++) {         /* one of each n-th: less spread in the loss */
+    const double log_range = log((double)hi / (double)lo);
+    for (int i = 0; sigma && i < n; i++) {
         const double part = ((double)i + (double)jem_rng_uniform(rng)) / n;
-        sigma[i] = (float)((double)lo * exp(ratio * part));
+        sigma[i] = (float)((double)lo * exp(log_range * part));
     }
 }
 
-/* The weights of the pair; and what is missing between the sum of the weighted differences, which
-   is mean weight (r . sigma g), and the loss, which is mean weight 1/2 ||r||^2: a constant. */
-static double jem__score_weights(const jem__score *s, const jem_score_desc *d, double *residual) {
+/* Sets the weights of the two sides. Returns the loss, mean weight 1/2 ||r||^2, minus the value of
+   the weighted differences, mean weight (r . sigma g), which is constant; and the mean of r.r. */
+static double jem__score_weights(const jem__score *s, const float *weights, double *mean_rr) {
     const int n = s->x->t.n;
-    double missing = *residual = 0;
+    double difference = 0;
+    *mean_rr = 0;
     for (int i = 0; i < n; i++) {
-        const jem__score_group *q = s->group + i / JEM_LANES;
-        const int l = i % JEM_LANES;
-        const double weight = (d->weight ? (double)d->weight[i] : 1) / n, rr = (double)q->rr[l];
-        s->at.w->node->value[i] = (float)(weight * sqrt(rr) / (2 * (double)s->step));
-        missing += weight * fma((double)-s->sigma[i], (double)q->rg[l], 0.5 * rr);
-        *residual += rr / n;
+        const jem__score_group *sums = s->group + i / JEM_LANES;
+        const double rr = (double)sums->rr[i % JEM_LANES];
+        const double rg = (double)sums->rg[i % JEM_LANES];
+        const double weight = (weights ? (double)weights[i] : 1) / n;
+        s->sides.weight->node->value[i] = (float)(weight * sqrt(rr) / (2 * (double)s->step));
+        difference += weight * fma((double)-s->sigma[i], rg, 0.5 * rr);
+        *mean_rr += rr / n;
     }
-    return missing;
+    return difference;
+}
+
+static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
+    int good = d && d->sigma && !(d->step < 0);
+    for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
+    if (!good)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a noise level above 0 for each "
+                  "image, and a step >= 0");
+    return good;
+}
+
+/* Returns h / sigma. The error of a long step grows with its square, that of a short one is
+   rounding: tests/test_score.c measures both. */
+static float jem__score_step(const jem_ctx *ctx, float step, int pixels) {
+    if (!(step > 0)) step = jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
+    return step * sqrtf((float)pixels);
 }
 
 jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                                const jem_score_desc *desc, jem_rng *rng, float *residual) {
     const char *const what = "score_matching";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL)) return NULL;
-    int bad = !desc || !desc->sigma || desc->step < 0;
-    for (int i = 0; !bad && i < x->n; i++) bad = !(desc->sigma[i] > 0 && desc->sigma[i] < 1e6f);
-    if (bad)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: needs a noise level above 0 for "
-                                       "each image, and a step >= 0", what);
-    const int pixels = x->c * x->h * x->w, groups = x->node->groups;
+    if (!jem__score_desc_good(ctx, desc, x->n)) return NULL;
+    const int pixels = x->c * x->h * x->w;
+    const int groups = x->node->groups;
+    const ptrdiff_t size = groups * x->node->stride;
     jem__score s;
-    jem_rng same = *rng;
-    s.x = x->node, s.sigma = desc->sigma, s.key = rng->key;
+    jem_rng same = *rng;                           /* draws z a second time */
+    s.x = x->node;
+    s.sigma = desc->sigma;
+    s.key = rng->key;
     s.start = jem__take_counters(s.x, &same);
-    /* a long step errs as its square, a short one drowns in rounding: tests/test_score.c */
-    s.step = desc->step > 0 ? desc->step : jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
-    s.step *= sqrtf((float)pixels);
+    s.step = jem__score_step(ctx, desc->step, pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
-    if (!jem__apart_open(&s.at, x, what) || !s.group) return NULL;
-    const double work = 50 * (double)(groups * s.x->stride);
+    if (!jem__sides_open(&s.sides, x, what) || !s.group) return NULL;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *noisy = jem__leaf(ctx, what, jem__shape_of(x));
-    s.noisy = noisy ? noisy->node : NULL;
-    if (noisy)
-        memcpy(noisy->node->value, x->node->value, (size_t)(groups * s.x->stride) * sizeof(float));
+    if (noisy) memcpy(noisy->node->value, x->node->value, (size_t)size * sizeof(float));
     jem_add_noise(noisy, desc->sigma, rng);
-    if (jem__with_slope(ctx, what, logp, user, noisy))
-        jem__parallel(ctx, groups, work, jem__score_pair, &s);
+    if (jem__density_and_slope(ctx, what, logp, user, noisy)) {
+        s.noisy = noisy->node;
+        jem__parallel(ctx, groups, 50 * (double)size, jem__score_sides, &s);
+    }
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
-    double rr;
-    const double missing = jem__score_weights(&s, desc, &rr);
-    if (residual) *residual = (float)(rr / pixels);
-    return jem_shift(ctx, jem__apart_sum(ctx, &s.at, logp, user), (float)missing);
+    double mean_rr;
+    const double difference = jem__score_weights(&s, desc->weight, &mean_rr);
+    if (residual) *residual = (float)(mean_rr / pixels);
+    return jem_shift(ctx, jem__sides_sum(ctx, &s.sides, logp, user), (float)difference);
 }
 
 jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_tensor *v,
                       float h) {
     const char *const what = "slope";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
-    if (!jem__is_leaf(v, what) || v->n != x->n || v->c != x->c || v->h != x->h || v->w != x->w)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "slope: x and v must be leaves of "
-                                       "one shape");
-    const ptrdiff_t n = x->node->stride;
-    const float usual = jem_ctx_precision(ctx) == JEM_BF16 ? 0.01f : 0.003f;
-    jem__apart p;
-    float *at = jem__push_floats(ctx, n), rr[JEM_LANES], far[JEM_LANES];
-    if (!jem__apart_open(&p, x, what) || !at) return NULL;
-    if (h == 0) h = usual * sqrtf((float)(n / JEM_LANES));
-    for (int l = 0; l < JEM_LANES; l++) far[l] = h;
-    for (int g = 0; g < x->node->groups; g++) {
-        float *r = p.plus->node->value + g * n;
-        memcpy(at, x->node->value + g * n, (size_t)n * sizeof *at);
-        memcpy(r, v->node->value + g * n, (size_t)n * sizeof *at);
-        jem__sides(ctx->k, n, at, r, p.minus->node->value + g * n, far, rr);
-        for (int l = 0; l < JEM_LANES; l++)
-            p.w->node->value[g * JEM_LANES + l] = sqrtf(rr[l]) / (2 * h);
+    if (!jem__is_leaf(v, what) || v->n != x->n || v->c != x->c || v->h != x->h || v->w != x->w) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope: x and v must be leaves of one shape");
+        return NULL;
     }
-    return jem__apart_sum(ctx, &p, logp, user);
+    const ptrdiff_t n = x->node->stride;
+    jem__sides s;
+    float distance[JEM_LANES], vv[JEM_LANES];
+    float *copy = jem__push_floats(ctx, n);
+    if (!jem__sides_open(&s, x, what) || !copy) return NULL;
+    if (h == 0) {
+        h = jem_ctx_precision(ctx) == JEM_BF16 ? 0.01f : 0.003f;
+        h *= sqrtf((float)(n / JEM_LANES));
+    }
+    for (int l = 0; l < JEM_LANES; l++) distance[l] = h;
+    for (int g = 0; g < x->node->groups; g++) {
+        float *plus = s.plus->node->value + g * n;
+        float *minus = s.minus->node->value + g * n;
+        float *weight = s.weight->node->value + g * JEM_LANES;
+        memcpy(copy, x->node->value + g * n, (size_t)n * sizeof *copy);
+        memcpy(plus, v->node->value + g * n, (size_t)n * sizeof *copy);
+        jem__step_aside(ctx->k, n, copy, plus, minus, distance, vv);
+        for (int l = 0; l < JEM_LANES; l++) weight[l] = sqrtf(vv[l]) / (2 * h);
+    }
+    return jem__sides_sum(ctx, &s, logp, user);
 }
 
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
@@ -5537,7 +5619,7 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tenso
             w.d.step[l] = size;
             w.d.noise[l] = noise;
         }
-        if (jem__with_slope(ctx, what, logp, user, x))
+        if (jem__density_and_slope(ctx, what, logp, user, x))
             jem__walk_step(&w, d->noise_std != 0 ? rng : NULL);
         jem_end(ctx, mark);
         if (ctx->status == JEM_OK && d->watch && d->watch(d->watch_user, step, x)) break;
@@ -5630,7 +5712,7 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     memcpy(gradient, node->grad, (size_t)size * sizeof *f);
     if (d.watch) d.watch(d.watch_user, d.steps, x);
     const jem_mark mark = jem_begin(ctx);
-    jem_read(jem__with_slope(ctx, what, logp, user, x), f);
+    jem_read(jem__density_and_slope(ctx, what, logp, user, x), f);
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
     float *v = direction->node->value;
@@ -6475,16 +6557,19 @@ float jem_learning_rate(const jem_schedule *s, float lr, int update) {
 
 enum { JEM__GUARD_EVERY = 100, JEM__GUARD_COUNTS = 4, JEM__GUARD_NUMBERS = 3 };
 
-/* The guard's good state. Float arrays in one block: the network's parameters, the optimiser's
+/* The guard's good state. Float arrays are in one block: the network's parameters, the optimiser's
    numbers, the chains. */
 typedef struct jem__guard {
-    float *kept;                                   /* NULL: never allocated */
-    int *visits;
-    ptrdiff_t size;                                /* of kept */
-    float gap, rate, walk;                         /* running f(x+) - f(x-); factors of the rate and
-                                                      of the step of SGLD */
-    int good, returns, optim_updates, calm;        /* good: kept holds a state; calm: good states
-                                                      since the last return */
+    float *kept;                                   /* NULL before the first good state */
+    int *visits;                                   /* of the chains in `kept` */
+    ptrdiff_t size;                                /* of `kept` */
+    float gap;                                     /* running mean of f(x+) - f(x-) */
+    float rate, walk;                              /* factors of the learning rate and of the step
+                                                      of SGLD */
+    int good;                                      /* 1: `kept` holds a state */
+    int returns;                                   /* made so far */
+    int calm;                                      /* good states since the last return */
+    int optim_updates;                             /* of the kept state */
     float numbers[JEM__GUARD_NUMBERS];             /* what jem_trainer_to_archive points at */
     int64_t counts[JEM__GUARD_COUNTS];
 } jem__guard;
@@ -6494,56 +6579,145 @@ struct jem_trainer {
     float *flat;                                   /* gradients and numbers, for jem_sum_fn */
     jem_train_desc desc;
     jem_optim *optim;
-    jem_buffer *buffer;
+    jem_buffer *buffer;                            /* NULL: training needs no chains */
     jem_rng rng;
     int updates;
     int64_t state[9];                              /* what jem_trainer_to_archive points at */
-    int has_buffers;                               /* batch norm's, act norm's */
+    int has_buffers;                               /* 1: batch norm or act norm has buffers */
     jem__guard guard;
 };
 
 jem_train_desc jem_train_desc_default(void) {
     JEM__ZEROED(jem_train_desc, d);
-    d.lr = 1e-4f, d.optim = jem_optim_desc_default(), d.sgld = jem_sgld_desc_default();
-    d.w_ce = d.w_cd = d.entropy = 1, d.input_noise = 0.03f;
-    d.negatives = 64, d.buffer_size = 10000, d.reinit = 0.05f, d.diverged = 1e8f, d.seed = 1;
-    d.restart_lo = -1, d.restart_hi = 1, d.noise_lo = 0.12f, d.noise_hi = 2, d.ranks = 1;
-    d.fresh = jem_denoise_desc_default(), d.fresh.steps = 0;
+    d.lr = 1e-4f;
+    d.optim = jem_optim_desc_default();
+    d.w_ce = 1;
+    d.w_cd = 1;
+    d.entropy = 1;
+    d.input_noise = 0.03f;
+    d.noise_lo = 0.12f;
+    d.noise_hi = 2;
+    d.sgld = jem_sgld_desc_default();
+    d.negatives = 64;
+    d.buffer_size = 10000;
+    d.reinit = 0.05f;
+    d.restart_lo = -1;
+    d.restart_hi = 1;
+    d.fresh = jem_denoise_desc_default();
+    d.fresh.steps = 0;
+    d.diverged = 1e8f;
     d.max_gap = 100;
     d.max_returns = 20;
+    d.seed = 1;
+    d.ranks = 1;
     return d;
 }
 
 jem_train_desc jem_train_desc_score(int updates) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1.5e-3f, d.optim.clip = 20, d.optim.ema = 0.999f;
-    d.schedule.kind = JEM_COSINE, d.schedule.total = updates, d.schedule.floor = 0.02f;
+    d.lr = 1.5e-3f;
+    d.optim.clip = 20;
+    d.optim.ema = 0.999f;
+    d.schedule.kind = JEM_COSINE;
+    d.schedule.total = updates;
+    d.schedule.floor = 0.02f;
     d.schedule.warmup = updates < 2000 ? updates / 10 : 200;
-    d.w_ce = 2, d.w_score = 0.016f, d.w_cd = 0.005f, d.cd_from = updates / 4 * 3;
-    d.input_noise = d.noise_lo, d.label_noise = 0.3f, d.label_wide = 0.5f;
-    d.sgld.steps = 10, d.sgld.step_size = 0.01f, d.sgld.noise_std = 0.1f;
-    d.negatives = 32, d.buffer_size = 200, d.reinit = 0.025f, d.fresh.steps = 200;
+    d.w_ce = 2;
+    d.w_score = 0.016f;
+    d.w_cd = 0.005f;
+    d.cd_from = updates / 4 * 3;
+    d.input_noise = d.noise_lo;
+    d.label_noise = 0.3f;
+    d.label_wide = 0.5f;
+    d.sgld.steps = 10;
+    d.sgld.step_size = 0.01f;
+    d.sgld.noise_std = 0.1f;
+    d.negatives = 32;
+    d.buffer_size = 200;
+    d.reinit = 0.025f;
+    d.fresh.steps = 200;
     d.least_scale = 2;
     return d;
 }
 
+/* ---- creation -------------------------------------------------------------------------------- */
+
 static int jem__by_class(const jem_train_desc *d) {
     return d->class_conditional || d->w_cd_class > 0;
 }
-static int jem__wants_samples(const jem_train_desc *d) {
+static int jem__needs_samples(const jem_train_desc *d) {
     return d->w_cd > 0 || d->w_cd_class > 0 || d->w_kl > 0;
 }
 
-/* Checks what a desc says of the guard. */
-static int jem__guard_good(jem_ctx *ctx, jem_train_desc d) {
-    const char *const what = "trainer";
-    return JEM__IN(d.max_gap, JEM__TINY, JEM__MOST) && JEM__IN(d.max_returns, 0, 1000000) &&
-           JEM__IN(d.least_scale, 0, JEM__MOST);
+/* Checks each number of the desc against its range. */
+static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
+    const double tiny = JEM__TINY;
+    const double most = JEM__MOST;
+    const struct { const char *name; double value, lo, hi; } limits[] = {
+        { "lr", (double)d->lr, tiny, 1e9 },
+        { "schedule.kind", (double)d->schedule.kind, JEM_CONSTANT, JEM_COSINE },
+        { "schedule.floor", (double)d->schedule.floor, 0, 1e6 },
+        { "schedule.rate", (double)d->schedule.rate, 0, 1e6 },
+        { "w_ce", (double)d->w_ce, 0, most },
+        { "w_cd", (double)d->w_cd, 0, most },
+        { "w_cd_class", (double)d->w_cd_class, 0, most },
+        { "w_score", (double)d->w_score, 0, most },
+        { "w_kl", (double)d->w_kl, 0, most },
+        { "entropy", (double)d->entropy, 0, most },
+        { "energy_l2", (double)d->energy_l2, 0, most },
+        { "sam", (double)d->sam, 0, most },
+        { "input_noise", (double)d->input_noise, 0, most },
+        { "label_noise", (double)d->label_noise, 0, most },
+        { "label_wide", (double)d->label_wide, 0, 1 },
+        { "noise_lo", (double)d->noise_lo, tiny, most },
+        { "noise_hi", (double)d->noise_hi, (double)d->noise_lo, most },
+        { "cd_from", (double)d->cd_from, 0, INT32_MAX },
+        { "negatives", (double)d->negatives, 0, INT32_MAX },
+        { "reinit", (double)d->reinit, 0, 1 },
+        { "restart_lo", (double)d->restart_lo, -most, (double)d->restart_hi },
+        { "diverged", (double)d->diverged, tiny, most },
+        { "max_gap", (double)d->max_gap, tiny, most },
+        { "max_returns", (double)d->max_returns, 0, 1000000 },
+        { "least_scale", (double)d->least_scale, 0, most },
+        { "ranks", (double)d->ranks, 1, 1 << 20 },
+        { "rank", (double)d->rank, 0, (double)d->ranks - 1 }
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        if (!jem__in_range(ctx, "trainer", limits[i].name, limits[i].value, limits[i].lo,
+                           limits[i].hi)) return 0;
+    }
+    return jem__sgld_good(ctx, "trainer: sgld", d->sgld) &&
+           jem__denoise_good(ctx, "trainer: fresh", d->fresh);
 }
 
-/* Checks that log p(x) of the network can be trained as a desc says: by class only if p(x,y)
-   exists, a score only with a scale, or with a shift, whose slope needs none. Which outputs a
-   network has is known once its forward function has recorded an image; nothing is computed. */
+/* Checks the rules that relate several fields; each of them is in its range. */
+static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
+    const jem_status bad = JEM_BAD_ARGUMENT;
+    const double weights = (double)d->w_ce + (double)d->w_cd + (double)d->w_cd_class +
+                           (double)d->w_score + (double)d->w_kl + (double)d->energy_l2;
+    jem__in_range(ctx, "trainer", "the sum of all weights", weights, JEM__TINY, JEM__MOST);
+    if (d->sam > 0 && d->w_score > 0)
+        jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
+                  (double)d->sam, (double)d->w_score);
+    /* images for log p(x,y) are those of the cross-entropy */
+    if (d->w_cd_class > 0 && (d->label_noise > 0 || d->label_wide > 0))
+        jem__fail(ctx, bad, "trainer: label_noise = %g and label_wide = %g cannot be combined with "
+                  "w_cd_class", (double)d->label_noise, (double)d->label_wide);
+    if (d->w_kl > 0 && d->sgld.steps < 1)
+        jem__fail(ctx, bad, "trainer: w_kl needs a walk, but sgld.steps = %d", d->sgld.steps);
+    if (d->ranks > 1 && !d->sum)
+        jem__fail(ctx, bad, "trainer: ranks = %d, but sum is NULL", d->ranks);
+    if (d->ranks > 1 && (d->sam > 0 || d->w_kl > 0))
+        jem__fail(ctx, bad, "trainer: sam and w_kl need ranks = 1, not %d", d->ranks);
+    if (d->negatives % d->ranks)
+        jem__fail(ctx, bad, "trainer: negatives = %d is not a multiple of ranks = %d", d->negatives,
+                  d->ranks);
+    return jem_ok(ctx);
+}
+
+/* Checks that log p(x) of the network can be trained with this desc: by class only if p(x,y)
+   exists; a score only with a large scale, or with a shift, whose slope needs no scale. The outputs
+   of a network are known once its forward function has recorded an image; nothing is computed. */
 static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_ctx *ctx = net->ctx;
     const int small = fabsf(net->scale) < d->least_scale;
@@ -6564,64 +6738,58 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
                          (double)fabsf(net->scale), (double)d->least_scale, JEM__MOST);
 }
 
+/* Creates the chains. Their start from U(-1,1) is that of jem_buffer_create. With desc.fresh, all
+   slots are marked as empty: jem__fill_buffer fills them. */
+static void jem__create_chains(jem_trainer *tr) {
+    const jem_net *net = tr->net;
+    const jem_train_desc *d = &tr->desc;
+    int classes = 0;
+    if (jem__by_class(d)) classes = net->classes;
+    jem_buffer *b = jem_buffer_create(net->ctx, d->buffer_size, net->channels, net->height,
+                                      net->width, classes, &tr->rng);
+    tr->buffer = b;
+    if (!b) return;
+    if (d->restart_lo != -1 || d->restart_hi != 1)
+        jem_buffer_restart(b, &tr->rng, d->restart_lo, d->restart_hi);
+    if (!d->fresh.steps) return;
+    for (int i = 0; i < b->capacity; i++) b->visits[i] = -1;
+}
+
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
     const jem_train_desc d = desc ? *desc : jem_train_desc_default();
-    const double most = JEM__MOST;
-    const char *const what = "trainer";
-    const int joint = d.w_cd_class > 0;            /* its data are those of cross-entropy */
-    const double weights = (double)d.w_ce + (double)d.w_cd + (double)d.w_cd_class +
-                           (double)d.w_score + (double)d.w_kl + (double)d.energy_l2;
-    if (!(JEM__IN(d.lr, JEM__TINY, 1e9) && JEM__IN(d.w_ce, 0, most) && JEM__IN(d.w_cd, 0, most) &&
-          JEM__IN(d.w_cd_class, 0, most) && JEM__IN(d.w_score, 0, most) &&
-          JEM__IN(d.w_kl, 0, most) && JEM__IN(d.entropy, 0, most) &&
-          JEM__IN(d.energy_l2, 0, most) && JEM__IN(d.sam, 0, d.w_score > 0 ? 0 : most) &&
-          JEM__IN(d.input_noise, 0, most) && JEM__IN(d.label_noise, 0, joint ? 0 : most) &&
-          JEM__IN(d.label_wide, 0, !joint) && JEM__IN(d.noise_lo, JEM__TINY, most) &&
-          JEM__IN(d.noise_hi, d.noise_lo, most) && JEM__IN(d.cd_from, 0, INT32_MAX) &&
-          JEM__IN(d.negatives, 0, INT32_MAX) && JEM__IN(d.sgld.steps, d.w_kl > 0, INT32_MAX) &&
-          jem__sgld_good(ctx, "trainer: sgld", d.sgld) &&
-          jem__denoise_good(ctx, "trainer: fresh", d.fresh) && JEM__IN(d.reinit, 0, 1) &&
-          JEM__IN(d.restart_lo, -most, d.restart_hi) && JEM__IN(d.diverged, JEM__TINY, most) &&
-          jem__guard_good(ctx, d) &&
-          JEM__IN(d.schedule.kind, JEM_CONSTANT, JEM_COSINE) && JEM__IN(d.schedule.floor, 0, 1e6) &&
-          JEM__IN(d.schedule.rate, 0, 1e6) &&
-          jem__in_range(ctx, what, "the sum of all weights", weights, JEM__TINY, most) &&
-          JEM__IN(d.ranks, 1, d.sum && !(d.sam > 0 || d.w_kl > 0) ? 1 << 20 : 1) &&
-          JEM__IN(d.rank, 0, d.ranks - 1) &&
-          jem__in_range(ctx, what, "negatives modulo ranks", d.negatives % d.ranks, 0, 0) &&
-          jem__density_good(net, &d)))
-        return NULL;
+    if (!jem__train_ranges_good(ctx, &d) || !jem__train_rules_good(ctx, &d) ||
+        !jem__density_good(net, &d)) return NULL;
     jem_trainer *tr = (jem_trainer *)jem__alloc(ctx, sizeof *tr);
     if (!tr) return NULL;
-    tr->net = net, tr->desc = d, tr->rng = jem_rng_seed(d.seed);
-    tr->guard.rate = tr->guard.walk = 1;
+    tr->net = net;
+    tr->desc = d;
+    tr->rng = jem_rng_seed(d.seed);
+    tr->guard.rate = 1;
+    tr->guard.walk = 1;
     tr->optim = jem_optim_create(net, &d.optim);
-    if (jem__wants_samples(&d)) {
-        tr->buffer = jem_buffer_create(net->ctx, d.buffer_size, net->channels, net->height,
-                                       net->width, jem__by_class(&d) ? net->classes : 0, &tr->rng);
-        if (tr->buffer && (d.restart_lo != -1 || d.restart_hi != 1))
-            jem_buffer_restart(tr->buffer, &tr->rng, d.restart_lo, d.restart_hi);
-        for (int i = 0; tr->buffer && d.fresh.steps && i < tr->buffer->capacity; i++)
-            tr->buffer->visits[i] = -1;
-    }
+    if (jem__needs_samples(&d)) jem__create_chains(tr);
     ptrdiff_t size = sizeof(jem_stats) / sizeof(float);
-    for (const jem_param *p = net->params; p; p = p->next)
-        size += p->size, tr->has_buffers |= !p->grad;
-    if (d.ranks > 1) tr->flat = jem__alloc_floats(net->ctx, size);
-    if (tr->optim && (tr->buffer || !jem__wants_samples(&d)) && jem_ok(net->ctx)) return tr;
+    for (const jem_param *p = net->params; p; p = p->next) {
+        size += p->size;
+        if (!p->grad) tr->has_buffers = 1;
+    }
+    if (d.ranks > 1) tr->flat = jem__alloc_floats(ctx, size);
+    if (jem_ok(ctx)) return tr;
     jem_trainer_free(tr);
     return NULL;
 }
 
 void jem_trainer_free(jem_trainer *tr) {
     if (!tr) return;
+    jem_ctx *ctx = tr->net->ctx;
     jem_optim_free(tr->optim);
     jem_buffer_free(tr->buffer);
-    jem__free(tr->net->ctx, tr->guard.kept);
-    jem__free(tr->net->ctx, tr->guard.visits);
-    jem__free(tr->net->ctx, tr->flat), jem__free(tr->net->ctx, tr);
+    jem__free(ctx, tr->guard.kept);
+    jem__free(ctx, tr->guard.visits);
+    jem__free(ctx, tr->flat);
+    jem__free(ctx, tr);
 }
 
 jem_buffer *jem_trainer_buffer(jem_trainer *tr) { return tr ? tr->buffer : NULL; }
@@ -6643,204 +6811,385 @@ void jem_trainer_set_lr(jem_trainer *tr, float lr) {
 
 /* ---- several ranks --------------------------------------------------------------------------- */
 
-/* The first of n images that is this rank's; a leaf of its share of x[n] (NULL: zeros). */
-static int jem__first(const jem_trainer *tr, int n) {
+/* Returns the index of this rank's first image of n. */
+static int jem__rank_first(const jem_trainer *tr, int n) {
     return n / (1 + tr->net->ctx->others) * tr->net->ctx->rank;
 }
-static jem_tensor *jem__share(const jem_trainer *tr, const float *x, int n) {
+/* Returns a leaf of this rank's images of x[n]; of zeros if x is NULL. */
+static jem_tensor *jem__rank_images(const jem_trainer *tr, const float *x, int n) {
     const jem_net *net = tr->net;
-    return jem__images(net, x ? x + jem__first(tr, n) * jem__image(net) : NULL,
-                       n / (1 + net->ctx->others));
+    if (x) x += jem__rank_first(tr, n) * jem__image(net);
+    return jem__images(net, x, n / (1 + net->ctx->others));
 }
 
-/* The shares t of all ranks to x[n]. A rank that failed tells the others by an infinity. */
+/* Collects the samples t of all ranks in x[n]. A rank that failed sends the others an infinity. */
 static jem_status jem__gather(jem_trainer *tr, jem_tensor *t, int n, float *x) {
     jem_ctx *ctx = tr->net->ctx;
-    const ptrdiff_t image = jem__buffer_image(tr->buffer), size = n * image;
+    const ptrdiff_t image = jem__buffer_image(tr->buffer);
+    const ptrdiff_t size = n * image;
     if (!ctx->others) return jem_read(t, x);
     memset(x, 0, (size_t)size * sizeof *x);
-    if (jem_read(t, x + jem__first(tr, n) * image) != JEM_OK) *x = HUGE_VALF;
+    if (jem_read(t, x + jem__rank_first(tr, n) * image) != JEM_OK) *x = HUGE_VALF;
     tr->desc.sum(tr->desc.sum_user, x, size);
-    for (ptrdiff_t i = 0; i < size && jem_ok(ctx); i++)
+    for (ptrdiff_t i = 0; i < size && jem_ok(ctx); i++) {
         if (!jem__finite(x[i])) jem__fail(ctx, JEM_DIVERGED, "sgld: diverged on another rank");
-    return ctx->status;
-}
-
-/* Gradients and numbers become their mean over ranks; buffers (running statistics) rank 0's. */
-static jem_status jem__agree(jem_trainer *tr, jem_stats *s) {
-    jem_ctx *ctx = tr->net->ctx;
-    float *const numbers[7] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample, &s->score,
-                                &s->residual }, part = 1 / (float)(1 + ctx->others);
-    for (int back = 0; back < 2 && jem_ok(ctx); back++) {
-        float *flat = tr->flat;
-        for (int i = 0; i < 7; i++, flat++)
-            if (back) *numbers[i] = *flat; else *flat = part * *numbers[i];
-        for (jem_param *p = tr->net->params; p; p = p->next) {
-            float *a = p->grad ? p->grad : p->value, share = p->grad ? part : (float)!ctx->rank;
-            for (ptrdiff_t i = 0; i < p->size; i++, flat++)
-                if (back) a[i] = *flat; else *flat = share * a[i];
-        }
-        if (!back) tr->desc.sum(tr->desc.sum_user, tr->flat, flat - tr->flat);
     }
     return ctx->status;
 }
 
-/* ---- the loss -------------------------------------------------------------------------------- */
+/* Writes factor * x[n] to `to`; returns the place after it. */
+static float *jem__scaled_copy(float *to, const float *x, ptrdiff_t n, float factor) {
+    for (ptrdiff_t i = 0; i < n; i++) to[i] = factor * x[i];
+    return to + n;
+}
 
-/* A leaf of the images plus the noise that data get (as the paper does). */
+/* Replaces gradients and statistics of the update by their means over all ranks, and buffers
+   (running statistics) by those of rank 0. */
+static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
+    enum { COUNT = 7 };
+    jem_ctx *ctx = tr->net->ctx;
+    float *const numbers[COUNT] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample,
+                                    &s->score, &s->residual };
+    const float part = 1 / (float)(1 + ctx->others);
+    const float of_first = (float)!ctx->rank;
+    float *flat = tr->flat;
+    if (!jem_ok(ctx)) return ctx->status;
+    for (int i = 0; i < COUNT; i++) flat = jem__scaled_copy(flat, numbers[i], 1, part);
+    for (const jem_param *p = tr->net->params; p; p = p->next) {
+        if (p->grad) flat = jem__scaled_copy(flat, p->grad, p->size, part);
+        else flat = jem__scaled_copy(flat, p->value, p->size, of_first);
+    }
+    tr->desc.sum(tr->desc.sum_user, tr->flat, flat - tr->flat);
+    if (!jem_ok(ctx)) return ctx->status;
+    flat = tr->flat;
+    for (int i = 0; i < COUNT; i++) *numbers[i] = *flat++;
+    for (jem_param *p = tr->net->params; p; p = p->next) {
+        float *to = p->grad ? p->grad : p->value;
+        memcpy(to, flat, (size_t)p->size * sizeof *to);
+        flat += p->size;
+    }
+    return ctx->status;
+}
+
+/* ---- images of the loss ---------------------------------------------------------------------- */
+
+/* Returns a leaf of the images plus the noise that data receive (as in the paper). */
 static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
-    if (!(tr->desc.input_noise > 0)) return jem__share(tr, x, n);
+    if (!(tr->desc.input_noise > 0)) return jem__rank_images(tr, x, n);
     const ptrdiff_t size = n * jem__image(tr->net);
     float *sum = jem__push_floats(tr->net->ctx, size);
     if (!sum) return NULL;
     jem_fill_normal(tr->net->ctx, &tr->rng, sum, size, 0, tr->desc.input_noise);
     for (ptrdiff_t i = 0; i < size; i++) sum[i] += x[i];
-    return jem__share(tr, sum, n);
+    return jem__rank_images(tr, sum, n);
 }
 
-/* Images for cross-entropy. Most have little noise; a share has that of score matching, all of it:
-   a class that can be told in noise is what leads a sample out of noise to one class. */
+/* Returns a leaf of images for cross-entropy. A fraction label_wide of them has the noise levels of
+   score matching, the others little noise: a classifier that recognises a class in noise leads a
+   sample out of noise to one class. */
 static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
     const jem_train_desc *d = &tr->desc;
     if (!(d->label_noise > 0 || d->label_wide > 0)) return jem__noisy(tr, x, n);
     const jem_net *net = tr->net;
     float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
-    jem_tensor *t = jem__share(tr, x, n);
+    jem_tensor *t = jem__rank_images(tr, x, n);
     const int wide = (int)(d->label_wide * (float)n + 0.5f);
     if (!sigma) return NULL;
     jem_noise_levels(&tr->rng, wide, d->noise_lo, d->noise_hi, sigma);
     for (int i = wide; i < n; i++) sigma[i] = d->label_noise * jem_rng_uniform(&tr->rng);
-    return jem_add_noise(t, sigma + jem__first(tr, n), &tr->rng) == JEM_OK ? t : NULL;
+    if (jem_add_noise(t, sigma + jem__rank_first(tr, n), &tr->rng) != JEM_OK) return NULL;
+    return t;
 }
 
-/* n new chains, x[n][c][h][w], from noise; labels (may be NULL): of these classes. */
-static jem_status jem__breed(jem_trainer *tr, int n, const int *labels, float *x) {
-    jem_net *net = tr->net;
-    jem_ctx *ctx = net->ctx;
-    jem_class_of of;
-    of.net = net, of.labels = labels ? labels + jem__first(tr, n) : NULL;
+/* ---- chains ---------------------------------------------------------------------------------- */
+
+/* The density that a walk follows: log p(x), or log p(x,y) of given labels. */
+typedef struct jem__target {
+    jem_fn logp;
+    void *user;                                    /* the network, or `given` */
+    jem_class_of given;
+} jem__target;
+
+/* Sets t for this rank's chains of n; labels[n] may be NULL. t must not be moved. */
+static void jem__set_target(const jem_trainer *tr, int n, const int *labels, jem__target *t) {
+    t->logp = jem_logp;
+    t->user = tr->net;
+    t->given.net = tr->net;
+    t->given.labels = labels;
+    if (!labels) return;
+    t->logp = jem_logp_class;
+    t->user = &t->given;
+    t->given.labels += jem__rank_first(tr, n);
+}
+
+/* Draws n new samples x[n][c][h][w], starting from noise, with desc.fresh. labels: their classes,
+   or NULL. */
+static jem_status jem__draw_fresh(jem_trainer *tr, int n, const int *labels, float *x) {
+    jem_ctx *ctx = tr->net->ctx;
+    jem__target target;
+    jem__set_target(tr, n, labels, &target);
     jem_fresh_desc d = jem_fresh_desc_default();
-    d.mean = net->mean, d.denoise = tr->desc.fresh, d.walk.steps = 0, d.clean = 0;
+    d.mean = tr->net->mean;
+    d.denoise = tr->desc.fresh;
+    d.walk.steps = 0;
+    d.clean = 0;
     const jem_mark mark = jem_begin(ctx);
-    jem_tensor *t = jem__share(tr, NULL, n);
-    jem_fresh(ctx, labels ? jem_logp_class : jem_logp, labels ? (void *)&of : (void *)net, t, &d,
-              &tr->rng);
+    jem_tensor *t = jem__rank_images(tr, NULL, n);
+    jem_fresh(ctx, target.logp, target.user, t, &d, &tr->rng);
     jem__gather(tr, t, n, x);
     jem_end(ctx, mark);
     return ctx->status;
 }
 
-/* When contrastive divergence sets in, the buffer fills with copies of a few dozen samples, at
-   least two of each class, which soon part; afterwards n new ones come every 1/reinit updates. */
-static jem_status jem__breed_some(jem_trainer *tr, int n) {
-    jem_buffer *b = tr->buffer;
-    const jem_train_desc *d = &tr->desc;
-    const int begin = b->visits[0] < 0, by_class = jem__by_class(d);
-    const int every = d->reinit > 1e-6f ? (int)(1 / d->reinit + 0.5f) : 0;
-    if (!d->fresh.steps || !(begin || (every && (tr->updates - d->cd_from) % every == 0)))
-        return JEM_OK;
-    if (begin) n = n < 64 ? 64 : n;
-    if (begin && by_class && n < 2 * b->classes) n = 2 * b->classes;
-    if (n > b->capacity) n = b->capacity;
-    if (begin && by_class) n -= n % b->classes;
-    const ptrdiff_t size = jem__buffer_image(b);
-    const int whole = tr->net->ctx->others ? (1 + tr->net->ctx->others) * JEM_LANES : 1;
-    const int made = (n + whole - 1) / whole * whole;      /* for all ranks, a few too many */
-    float *x = (float *)jem__push(tr->net->ctx, (size_t)(made * size) * sizeof *x);
-    int *labels = (int *)jem__push_zero(tr->net->ctx, (size_t)made * sizeof *labels);
-    if (!x || !labels) return JEM_NO_MEMORY;
-    const int classes = by_class ? b->classes : 1, per = b->capacity / classes;
-    for (int i = 0; i < n; i++) labels[i] = begin ? i % classes : jem_rng_below(&tr->rng, classes);
-    const jem_status s = jem__breed(tr, made, by_class ? labels : NULL, x);
-    for (int i = 0; i < (begin ? b->capacity : n) && s == JEM_OK; i++) {
-        const int own = (i % per * classes + i / per) % n;   /* of slot i's class, at the start */
-        const int slot = begin ? i : labels[i] * per + jem_rng_below(&tr->rng, per);
-        memcpy(b->data + slot * size, x + (begin ? own : i) * size, (size_t)size * sizeof *x);
-        b->visits[slot] = 0;
-    }
-    return s;
+/* New samples for the buffer: x[n][c][h][w], and their classes (0 without classes). */
+typedef struct jem__fresh_chains {
+    float *x;
+    int *labels;
+    int n;
+} jem__fresh_chains;
+
+/* Allocates n new chains, on the tape; rounded up to whole groups of 16 for every rank. */
+static int jem__push_fresh(jem_trainer *tr, int n, jem__fresh_chains *f, int *drawn) {
+    jem_ctx *ctx = tr->net->ctx;
+    int multiple = 1;
+    if (ctx->others) multiple = (1 + ctx->others) * JEM_LANES;
+    *drawn = (n + multiple - 1) / multiple * multiple;
+    const ptrdiff_t size = *drawn * jem__buffer_image(tr->buffer);
+    f->n = n;
+    f->x = (float *)jem__push(ctx, (size_t)size * sizeof *f->x);
+    f->labels = (int *)jem__push_zero(ctx, (size_t)*drawn * sizeof *f->labels);
+    return f->x && f->labels;
 }
 
-/* Chains out of the buffer, walked, and put back: a leaf of samples, constant for the update. */
-static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tensor **kl) {
-    const jem_net *net = tr->net;
+/* Replaces the chain of a slot. */
+static void jem__set_slot(jem_buffer *b, int slot, const float *image) {
+    const ptrdiff_t size = jem__buffer_image(b);
+    memcpy(b->data + slot * size, image, (size_t)size * sizeof *image);
+    b->visits[slot] = 0;
+}
+
+/* Fills an empty buffer with copies of about n new samples, at least 64 and at least two of each
+   class. Copies of one sample soon diverge from each other. */
+static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
+    jem_buffer *b = tr->buffer;
+    const int by_class = jem__by_class(&tr->desc);
+    const int classes = by_class ? b->classes : 1;
+    const int per_class = b->capacity / classes;
+    jem__fresh_chains f;
+    int drawn;
+    if (n < 64) n = 64;
+    if (by_class && n < 2 * classes) n = 2 * classes;
+    if (n > b->capacity) n = b->capacity;
+    n -= n % classes;
+    if (!jem__push_fresh(tr, n, &f, &drawn)) return JEM_NO_MEMORY;
+    for (int i = 0; i < n; i++) f.labels[i] = i % classes;
+    const jem_status s = jem__draw_fresh(tr, drawn, by_class ? f.labels : NULL, f.x);
+    if (s != JEM_OK) return s;
+    for (int slot = 0; slot < b->capacity; slot++) {
+        const int label = slot / per_class;
+        const int sample = (slot % per_class * classes + label) % n;
+        jem__set_slot(b, slot, f.x + sample * jem__buffer_image(b));
+    }
+    return JEM_OK;
+}
+
+/* Replaces random slots of the buffer, of each sample's class, by n new samples. */
+static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
+    jem_buffer *b = tr->buffer;
+    const int by_class = jem__by_class(&tr->desc);
+    const int classes = by_class ? b->classes : 1;
+    const int per_class = b->capacity / classes;
+    jem__fresh_chains f;
+    int drawn;
+    if (n > b->capacity) n = b->capacity;
+    if (!jem__push_fresh(tr, n, &f, &drawn)) return JEM_NO_MEMORY;
+    for (int i = 0; i < n; i++) f.labels[i] = jem_rng_below(&tr->rng, classes);
+    const jem_status s = jem__draw_fresh(tr, drawn, by_class ? f.labels : NULL, f.x);
+    if (s != JEM_OK) return s;
+    for (int i = 0; i < n; i++) {
+        const int slot = f.labels[i] * per_class + jem_rng_below(&tr->rng, per_class);
+        jem__set_slot(b, slot, f.x + i * jem__buffer_image(b));
+    }
+    return JEM_OK;
+}
+
+/* Replaces chains by new samples if desc.fresh requests it: all before the first walk, n of them
+   every 1/reinit updates. */
+static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     const jem_train_desc *d = &tr->desc;
-    jem_ctx *ctx = net->ctx;
-    if (jem__breed_some(tr, n) != JEM_OK) return NULL;
-    float *x = (float *)jem__push(ctx, (size_t)(n * jem__buffer_image(tr->buffer)) * sizeof(float));
-    int *slot = (int *)jem__push(ctx, (size_t)n * sizeof(int));
-    int *visits = (int *)jem__push(ctx, (size_t)n * sizeof(int));
-    if (!x || !slot || !visits) return NULL;
-    for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, net->classes);
-    jem__buffer_draw(tr->buffer, &tr->rng, n, labels, d->fresh.steps ? 0 : d->reinit, x, slot,
-                     visits);
-    for (int i = 0; d->chain && i < n; i++)
-        d->chain(d->chain_user, &tr->rng, visits[i], labels ? labels[i] : -1,
-                 x + i * jem__buffer_image(tr->buffer));
-    jem_tensor *t = jem__share(tr, x, n);
-    jem_class_of of;
-    of.net = tr->net, of.labels = labels ? labels + jem__first(tr, n) : NULL;
-    const jem_fn logp = labels ? jem_logp_class : jem_logp;
-    void *user = labels ? (void *)&of : (void *)tr->net;
+    if (!d->fresh.steps) return JEM_OK;
+    if (tr->buffer->visits[0] < 0) return jem__fill_buffer(tr, n);
+    if (!(d->reinit > 1e-6f)) return JEM_OK;
+    const int period = (int)(1 / d->reinit + 0.5f);
+    if (!period || (tr->updates - d->cd_from) % period) return JEM_OK;
+    return jem__refresh_slots(tr, n);
+}
+
+/* Walks n chains x, whose labels may be NULL. Returns this rank's samples; x receives those of all
+   ranks. kl: the term of jem_kl_walk if its weight is not 0. */
+static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, float *x,
+                                    jem_tensor **kl) {
+    const jem_train_desc *d = &tr->desc;
+    jem_ctx *ctx = tr->net->ctx;
+    jem_tensor *t = jem__rank_images(tr, x, n);
+    jem__target target;
+    jem__set_target(tr, n, labels, &target);
     jem_sgld_desc walk = d->sgld;
     walk.step_size *= tr->guard.walk;
     if (tr->guard.walk < 1) walk.noise_std *= sqrtf(tr->guard.walk);
-    if (!(d->w_kl > 0)) jem_sgld(ctx, logp, user, t, &walk, &tr->rng);
-    else *kl = jem_kl_walk(ctx, logp, user, t, &walk, d->entropy, &tr->rng);
-    if (jem__gather(tr, t, n, x) != JEM_OK) return NULL;
-    jem__buffer_put(tr->buffer, n, slot, visits, x);
+    if (d->w_kl > 0)
+        *kl = jem_kl_walk(ctx, target.logp, target.user, t, &walk, d->entropy, &tr->rng);
+    else jem_sgld(ctx, target.logp, target.user, t, &walk, &tr->rng);
+    return jem__gather(tr, t, n, x) == JEM_OK ? t : NULL;
+}
+
+/* Draws n chains from the buffer, walks them, and stores them again. labels: NULL, or receives
+   their random classes. Returns a leaf of this rank's samples, constant for the update. */
+static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tensor **kl) {
+    const jem_train_desc *d = &tr->desc;
+    jem_ctx *ctx = tr->net->ctx;
+    const ptrdiff_t image = jem__buffer_image(tr->buffer);
+    if (jem__renew_chains(tr, n) != JEM_OK) return NULL;
+    float *x = (float *)jem__push(ctx, (size_t)(n * image) * sizeof *x);
+    int *slot = (int *)jem__push(ctx, (size_t)n * sizeof *slot);
+    int *visits = (int *)jem__push(ctx, (size_t)n * sizeof *visits);
+    if (!x || !slot || !visits) return NULL;
+    for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, tr->net->classes);
+    const float reinit = d->fresh.steps ? 0 : d->reinit;
+    jem__buffer_draw(tr->buffer, &tr->rng, n, labels, reinit, x, slot, visits);
+    for (int i = 0; d->chain && i < n; i++) {
+        const int label = labels ? labels[i] : -1;
+        d->chain(d->chain_user, &tr->rng, visits[i], label, x + i * image);
+    }
+    jem_tensor *t = jem__walk_chains(tr, n, labels, x, kl);
+    if (t) jem__buffer_put(tr->buffer, n, slot, visits, x);
     return t;
 }
 
+/* ---- the loss -------------------------------------------------------------------------------- */
+
+/* Returns the fraction of images whose largest logit is that of their label. */
 static float jem__batch_accuracy(const jem_tensor *logits, const int *labels) {
-    int right = 0;
+    const jem__node *node = logits->node;
+    int correct = 0;
     for (int i = 0; i < logits->n; i++) {
-        const float *f = logits->node->value;
         int best = 0;
-        for (int c = 1; c < logits->c; c++)
-            if (f[jem__lane_at(logits->node, i, c, 0, 0)] >
-                f[jem__lane_at(logits->node, i, best, 0, 0)])
+        float largest = node->value[jem__lane_at(node, i, 0, 0, 0)];
+        for (int c = 1; c < logits->c; c++) {
+            const float logit = node->value[jem__lane_at(node, i, c, 0, 0)];
+            if (logit > largest) {
+                largest = logit;
                 best = c;
-        right += best == labels[i];
+            }
+        }
+        correct += best == labels[i];
     }
-    return (float)right / (float)logits->n;
+    return (float)correct / (float)logits->n;
 }
 
-/* What a network remembers of score matching: its noise, and the mean pixel of the first batch, so
-   rounded that a file gives back the same bits. */
+/* Stores in the network the noise levels of score matching, and the mean pixel of the first batch,
+   rounded so that a file restores the same bits. */
 static void jem__remember_noise(jem_trainer *tr, const float *x, ptrdiff_t size) {
     jem_net *net = tr->net;
     if (tr->updates > 0 || !(tr->desc.w_score > 0)) return;
     double sum = 0;
     for (ptrdiff_t i = 0; i < size; i++) sum += (double)x[i];
     net->mean = (float)(floor(sum / (double)size * 1000 + 0.5) / 1000);
-    net->noise_lo = tr->desc.noise_lo, net->noise_hi = tr->desc.noise_hi;
+    net->noise_lo = tr->desc.noise_lo;
+    net->noise_hi = tr->desc.noise_hi;
 }
 
-/* Score matching on n images: it needs no labels. */
+/* Records score matching on n images; it needs no labels. */
 static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_stats *s) {
     const jem_net *net = tr->net;
     float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
     if (!sigma) return NULL;
     JEM__ZEROED(jem_score_desc, d);
-    d.sigma = sigma + jem__first(tr, n);
+    d.sigma = sigma + jem__rank_first(tr, n);
     jem_noise_levels(&tr->rng, n, tr->desc.noise_lo, tr->desc.noise_hi, sigma);
-    return jem_score_matching(net->ctx, jem_logp, tr->net, jem__share(tr, x, n), &d, &tr->rng,
+    return jem_score_matching(net->ctx, jem_logp, tr->net, jem__rank_images(tr, x, n), &d, &tr->rng,
                               &s->residual);
 }
 
-/* Act norm takes its parameters from the first batch, before anything is computed with them. */
+/* Lets act norm set its parameters from the first batch, before any other use of them. Dropout
+   will draw the same numbers again. */
 static void jem__first_look(jem_net *net, jem_tensor *x) {
-    const jem_rng rng = net->rng;                  /* what dropout draws, it draws again */
+    const jem_rng rng = net->rng;
     const jem_mark mark = jem_begin(net->ctx);
     jem_item(jem_mean(net->ctx, jem__logp(net, jem_forward(net, x, 1))));
     jem_end(net->ctx, mark);
     net->rng = rng;
 }
 
+/* Images of an update: labelled ones, and those for p(x), which may be the same. */
+typedef struct jem__batch {
+    const float *x, *x_data;
+    const int *labels;
+    int n, n_data;
+    int separate;                                  /* 1: they are not the same */
+} jem__batch;
+
+/* Terms of the loss; NULL where the desc's weights are 0. */
+typedef struct jem__terms {
+    jem_loss_terms of;                             /* those of jem_loss */
+    jem_tensor *score, *kl;
+} jem__terms;
+
+/* Samples of an update; NULL, and labels NULL, before desc.cd_from. */
+typedef struct jem__samples {
+    jem_tensor *x;
+    int *labels;                                   /* of this rank's; NULL unless by class */
+} jem__samples;
+
+/* Draws the samples of an update, and records the term `kl`. Returns 0 without memory. */
+static int jem__update_samples(jem_trainer *tr, int n_data, jem__samples *sample, jem_tensor **kl) {
+    const jem_train_desc *d = &tr->desc;
+    const int n = d->negatives ? d->negatives : n_data;
+    int *labels = NULL;
+    if (jem__by_class(d)) {
+        labels = (int *)jem__push(tr->net->ctx, (size_t)n * sizeof *labels);
+        if (!labels) return 0;
+    }
+    sample->x = jem__negatives(tr, n, labels, kl);
+    sample->labels = labels;
+    if (labels) sample->labels += jem__rank_first(tr, n);
+    return 1;
+}
+
+/* Records the whole loss: samples first, then the terms that depend on data. Each rank does the
+   whole of the first update if the network has buffers: act norm sets its parameters then. */
+static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *terms,
+                                   jem_stats *s) {
+    jem_ctx *ctx = tr->net->ctx;
+    const jem_train_desc *d = &tr->desc;
+    const int sets_buffers = tr->has_buffers && !tr->updates;
+    const int has_samples = jem__needs_samples(d) && tr->updates >= d->cd_from;
+    const int noisy_labelled = d->label_noise > 0 || d->label_wide > 0;
+    const jem_loss_weights w = { d->w_ce, d->w_cd, d->w_cd_class, d->energy_l2 };
+    jem__samples sample = { NULL, NULL };
+    jem_tensor *labelled = NULL;
+    jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
+    if (!sets_buffers) {
+        ctx->rank = d->rank;
+        ctx->others = d->ranks - 1;
+    }
+    if (b->n) b->labels += jem__rank_first(tr, b->n);
+    jem__remember_noise(tr, b->x_data, b->n_data * jem__image(tr->net));
+    if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
+    if (b->n) labelled = jem__labelled(tr, b->x, b->n);
+    if (b->separate || (noisy_labelled && (has_samples || d->energy_l2 > 0)))
+        data = jem__noisy(tr, b->x_data, b->n_data);
+    if (sets_buffers) jem__first_look(tr->net, labelled ? labelled : data);
+    if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
+    jem_tensor *loss = jem__loss(tr->net, &w, labelled, b->labels, data, sample.x, sample.labels,
+                                 &terms->of);
+    loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
+    return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
+}
+
 /* ---- the guard ------------------------------------------------------------------------------- */
 
-/* Counts the chains whose visits are kept; at least 1, as an array has a length. */
+/* Number of chains whose visits are kept; at least 1, as an array has a length. */
 static int jem__guard_slots(const jem_buffer *b) {
     if (!b) return 1;
     return b->capacity;
@@ -6894,17 +7243,18 @@ static void jem__guard_copy(jem_trainer *tr, int back) {
     jem__guard_move(b->visits, g->visits, visits, back);
 }
 
-/* Says whether all that a copy would hold is finite, and what the optimiser can go on from. */
+/* Checks that all numbers of a copy are finite, and that the optimiser can continue from them. */
 static int jem__guard_sound(const jem_trainer *tr, const float *kept, ptrdiff_t size) {
     ptrdiff_t params = 0;
     for (const jem_param *p = tr->net->params; p; p = p->next) params += p->size;
-    for (ptrdiff_t i = 0; i < size; i++)
+    for (ptrdiff_t i = 0; i < size; i++) {
         if (!jem__finite(kept[i])) return 0;
+    }
     return jem__optim_good(tr->optim, kept + params);
 }
 
-/* Keeps the state before an update, if it is time and the state is good; afterwards the rate may
-   recover, one doubling for every five good states. Only what is the same on all ranks decides. */
+/* Keeps the state before an update, if an update is due and the state is good; afterwards the rate
+   may recover, one doubling for every five good states. All ranks decide alike. */
 static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
     const float good = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
@@ -6913,7 +7263,9 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
     if (jem__guard_memory(tr) != JEM_OK) return tr->net->ctx->status;
     jem__guard_copy(tr, 0);
     g->good = jem__guard_sound(tr, g->kept, g->size);
-    if (g->rate < 1 && ++g->calm % 5 == 0) g->rate *= 2;
+    if (g->rate >= 1) return JEM_OK;
+    g->calm++;
+    if (g->calm % 5 == 0) g->rate *= 2;
     return JEM_OK;
 }
 
@@ -6936,8 +7288,9 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->walk *= 0.5f;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < 10; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
+    }
     if (given_up) {
         s->status = jem__fail(ctx, JEM_DIVERGED, "train_step: update %d: %s; the guard returned %d "
                               "times already: lower lr or sgld.step_size, or set energy_l2",
@@ -6953,85 +7306,60 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     tr->updates++;
 }
 
-/* Watches an update that was made, or that diverged: without a good state there is no return. */
+/* Watches an update that succeeded or diverged; without a good state, it cannot return. */
 static void jem__guard_watch(jem_trainer *tr, jem_stats *s) {
     jem__guard *g = &tr->guard;
-    if (s->status == JEM_OK) g->gap += 0.1f * (-s->cd - g->gap);
-    const int gone = s->status == JEM_DIVERGED ||
-                     (s->status == JEM_OK &&
-                      !(fabsf(g->gap) <= tr->desc.max_gap * fabsf(tr->net->scale)));
-    if (gone && g->good && tr->desc.max_returns) {
+    const float most = tr->desc.max_gap * fabsf(tr->net->scale);
+    int returns = s->status == JEM_DIVERGED;
+    if (s->status == JEM_OK) {
+        g->gap += 0.1f * (-s->cd - g->gap);
+        returns = !(fabsf(g->gap) <= most);
+    }
+    if (returns && g->good && tr->desc.max_returns) {
         tr->updates -= s->status == JEM_OK;        /* this update is counted once */
         jem__guard_return(tr, s);
     }
     s->returns = g->returns;
 }
 
-/* Images of an update: labelled ones, and those for p(x), which may be the same. */
-typedef struct jem__batch {
-    const float *x, *x_data;
-    const int *labels;
-    int n, n_data, apart;                          /* apart: they are not the same */
-} jem__batch;
-typedef struct jem__terms { jem_loss_terms of; jem_tensor *score, *kl; } jem__terms;
+/* ---- the step -------------------------------------------------------------------------------- */
 
-/* The whole loss, on the tape: chains first, then what depends on data. */
-static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *terms,
-                                   jem_stats *s) {
-    jem_ctx *ctx = tr->net->ctx;
-    const jem_train_desc *d = &tr->desc;
-    const int chains = jem__wants_samples(d) && tr->updates >= d->cd_from;
-    const int n_neg = d->negatives ? d->negatives : b->n_data;
-    const int own = d->label_noise > 0 || d->label_wide > 0;   /* cross-entropy's own images */
-    const jem_loss_weights w = { d->w_ce, d->w_cd, d->w_cd_class, d->energy_l2 };
-    int *sample_labels = NULL;
-    memset(terms, 0, sizeof *terms);
-    if (!tr->has_buffers || tr->updates)           /* else each does the whole: see act norm */
-        ctx->rank = d->rank, ctx->others = d->ranks - 1;
-    if (b->n) b->labels += jem__first(tr, b->n);
-    jem__remember_noise(tr, b->x_data, b->n_data * jem__image(tr->net));
-    if (chains && jem__by_class(d) &&
-        !(sample_labels = (int *)jem__push(ctx, (size_t)n_neg * sizeof(int)))) return NULL;
-    jem_tensor *sample = chains ? jem__negatives(tr, n_neg, sample_labels, &terms->kl) : NULL;
-    jem_tensor *labelled = b->n ? jem__labelled(tr, b->x, b->n) : NULL, *data = NULL;
-    if (b->apart || (own && (chains || d->energy_l2 > 0)))
-        data = jem__noisy(tr, b->x_data, b->n_data);
-    if (tr->has_buffers && !tr->updates) jem__first_look(tr->net, labelled ? labelled : data);
-    if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
-    if (sample_labels) sample_labels += jem__first(tr, n_neg);
-    jem_tensor *loss = jem__loss(tr->net, &w, labelled, b->labels, data, sample, sample_labels,
-                                 &terms->of);
-    loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
-    return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
-}
-
-/* All numbers of a network, on the tape, or NULL; and back, or those alone that are not trained. */
+/* Copies all parameters and buffers of a network to the tape; NULL without memory. */
 static float *jem__keep_params(const jem_net *net) {
     ptrdiff_t size = 0;
     for (const jem_param *p = net->params; p; p = p->next) size += p->size;
-    float *kept = jem__push_floats(net->ctx, size), *at = kept;
-    for (const jem_param *p = net->params; kept && p; at += p->size, p = p->next)
+    float *kept = jem__push_floats(net->ctx, size);
+    float *at = kept;
+    for (const jem_param *p = net->params; kept && p; p = p->next) {
         memcpy(at, p->value, (size_t)p->size * sizeof *at);
+        at += p->size;
+    }
     return kept;
 }
+/* Copies them back: `all`, or only the buffers, which are not trained. kept may be NULL. */
 static void jem__restore_params(jem_net *net, const float *kept, int all) {
-    for (jem_param *p = net->params; kept && p; kept += p->size, p = p->next)
-        if (all || !p->grad)
-            memcpy(p->value, kept, (size_t)p->size * sizeof *kept), jem_param_changed(p);
+    for (jem_param *p = net->params; kept && p; p = p->next) {
+        if (all || !p->grad) {
+            memcpy(p->value, kept, (size_t)p->size * sizeof *kept);
+            jem_param_changed(p);
+        }
+        kept += p->size;
+    }
 }
 
-/* The gradient g of the same loss (images, samples, noise) at w + sam g/||g|| instead of w: so far
-   from w, it is about worst there. Weights and running statistics stay as they are; the loss is
-   computed with statistics from before it moved them, in `before`. */
+/* Replaces the gradient g by that of the same loss (images, samples, noise) at w + sam g/||g||, the
+   point at this distance from the weights w where the loss is about largest. Weights and running
+   statistics are restored; the loss is computed with `before`, the statistics before the update. */
 static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss, const float *before) {
     jem_net *net = tr->net;
-    const float norm = jem__gradient_norm(tr->optim), share = tr->desc.sam / norm;
+    const float norm = jem__gradient_norm(tr->optim);
+    const float step = tr->desc.sam / norm;
     const float *kept = jem__keep_params(net);
     if (!kept || !(norm > 0) || !jem__finite(norm)) return net->ctx->status;
     for (int i = 0; i < tr->optim->count; i++) {
         jem_param *p = tr->optim->moments[i].param;
         for (ptrdiff_t j = 0; j < p->size; j++)
-            p->value[j] = jem__fmaf(share, p->grad[j], p->value[j]);
+            p->value[j] = jem__fmaf(step, p->grad[j], p->value[j]);
         jem_param_changed(p);
     }
     jem__restore_params(net, before, 0);
@@ -7041,21 +7369,74 @@ static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss, const float 
     return status;
 }
 
-/* What makes no sense is an error, and 0. */
+/* Checks the images of an update, and their labels; n unlabelled images x may be among them.
+   Returns 0 after an error. */
 static int jem__batch_ready(const jem_trainer *tr, jem__batch *b, const float *x, int n) {
-    const int lost = (b->n > 0 && (!b->x || !b->labels)) || (n > 0 && !x), ranks = tr->desc.ranks;
+    const int missing = (b->n > 0 && (!b->x || !b->labels)) || (n > 0 && !x);
+    const int ranks = tr->desc.ranks;
     jem_ctx *ctx = tr->net->ctx;
-    if (lost || b->n < 0 || n < 0 || (!b->n && !n) || b->n % ranks || n % ranks)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s "
-                         "for %d ranks", b->n, n, lost ? ": data or labels are NULL" : "",
-                         ranks), 0;
-    b->apart = n > 0;
-    if (n > 0) b->x_data = x, b->n_data = n;
+    if (missing || b->n < 0 || n < 0 || (!b->n && !n) || b->n % ranks || n % ranks) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s "
+                  "for %d ranks", b->n, n, missing ? ": data or labels are NULL" : "", ranks);
+        return 0;
+    }
+    b->separate = n > 0;
     jem__images_check(tr->net, "train_step", b->x, b->n);
-    if (n > 0) jem__images_check(tr->net, "train_step, unlabelled", x, n);
+    if (n > 0) {
+        b->x_data = x;
+        b->n_data = n;
+        jem__images_check(tr->net, "train_step, unlabelled", x, n);
+    }
     if (b->n > 0 && ctx->status == JEM_OK)
         jem__labels_good(ctx, "train_step", b->labels, b->n, tr->net->classes);
     return ctx->status == JEM_OK;
+}
+
+/* Returns the value of a term of the loss; 0 if it is NULL. */
+static float jem__term(jem_tensor *t) {
+    if (!t) return 0;
+    return jem_item(t);
+}
+
+/* Fills in the statistics of an update, means over all ranks, and checks that it has not
+   diverged. */
+static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem__terms *t,
+                                    const int *labels, jem_stats *s) {
+    jem_ctx *ctx = tr->net->ctx;
+    s->loss = jem_item(loss);
+    s->ce = jem__term(t->of.ce);
+    if (t->of.ce && ctx->status == JEM_OK) s->accuracy = jem__batch_accuracy(t->of.logits, labels);
+    s->f_data = jem__term(t->of.f_data);
+    s->f_sample = jem__term(t->of.f_sample);
+    s->score = jem__term(t->score);
+    s->kl = jem__term(t->kl);
+    jem_status status = ctx->status;
+    if (ctx->others) status = jem__average_ranks(tr, s);
+    if (t->of.f_sample) s->cd = s->f_sample - s->f_data;
+    if (status != JEM_OK) return status;
+    if (jem__finite(s->loss) && fabsf(s->loss) <= tr->desc.diverged) return JEM_OK;
+    return jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, f(x+) %g, "
+                     "f(x-) %g", tr->updates, (double)s->loss, (double)s->f_data,
+                     (double)s->f_sample);
+}
+
+/* Makes an update: loss, gradient, statistics, and a step of the optimiser. */
+static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s) {
+    jem_net *net = tr->net;
+    jem_ctx *ctx = net->ctx;
+    const float *before = NULL;
+    JEM__ZEROED(jem__terms, t);
+    jem_tensor *loss = jem__train_loss(tr, b, &t, s);
+    if (tr->has_buffers && tr->desc.sam > 0) before = jem__keep_params(net);
+    jem_keep(t.of.logits);
+    jem_zero_grad(net);
+    jem_status status = ctx->status;
+    if (loss) status = jem_backward(loss);
+    if (status == JEM_OK) status = jem__update_stats(tr, loss, &t, b->labels, s);
+    if (status == JEM_OK && tr->desc.sam > 0) status = jem__sharpness(tr, loss, before);
+    if (status == JEM_OK) status = jem_optim_step(tr->optim, s->lr, &s->grad_norm);
+    if (status == JEM_OK) tr->updates++;
+    return status;
 }
 
 jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
@@ -7063,47 +7444,26 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     JEM__ZEROED(jem_stats, s);
     s.status = JEM_BAD_ARGUMENT;
     if (!tr) return s;
-    jem__batch b = { x, x, labels, n, n, 0 };
     jem_ctx *ctx = tr->net->ctx;
-    const jem_train_desc *d = &tr->desc;
+    jem__batch b = { x, x, labels, n, n, 0 };
     s.update = tr->updates;
     if (!jem__batch_ready(tr, &b, x_unlabelled, n_unlabelled)) {
         s.status = ctx->status;
         return s;
     }
-    s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates) * tr->guard.rate;
-    jem_optim_average(tr->optim, 0);
+    s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates) * tr->guard.rate;
     s.returns = tr->guard.returns;
-    if ((s.status = jem__guard_keep(tr)) != JEM_OK) return s;
-    jem_mark mark = jem_begin(ctx);
-    jem__terms t;
-    /* the first forward pass sets act norm's parameters: a failure takes that back */
-    const float *kept = tr->has_buffers && !tr->updates ? jem__keep_params(tr->net) : NULL;
-    jem_tensor *loss = jem__train_loss(tr, &b, &t, &s);
-    const float *before = tr->has_buffers && d->sam > 0 ? jem__keep_params(tr->net) : NULL;
-    jem_keep(t.of.logits);
-    jem_zero_grad(tr->net);
-    s.status = loss ? jem_backward(loss) : ctx->status;
-    if (s.status == JEM_OK) {
-        s.loss = jem_item(loss);
-        if (t.of.ce) s.ce = jem_item(t.of.ce);
-        if (t.of.ce && ctx->status == JEM_OK)
-            s.accuracy = jem__batch_accuracy(t.of.logits, b.labels);
-        if (t.of.f_data) s.f_data = jem_item(t.of.f_data);
-        if (t.of.f_sample) s.f_sample = jem_item(t.of.f_sample);
-        s.score = t.score ? jem_item(t.score) : 0, s.kl = t.kl ? jem_item(t.kl) : 0;
-        s.status = ctx->others ? jem__agree(tr, &s) : ctx->status;
-        if (t.of.f_sample) s.cd = s.f_sample - s.f_data;
-        if (s.status == JEM_OK && (!jem__finite(s.loss) || !(fabsf(s.loss) <= d->diverged)))
-            s.status = jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, "
-                                 "f(x+) %g, f(x-) %g", tr->updates, (double)s.loss,
-                                 (double)s.f_data, (double)s.f_sample);
-        if (s.status == JEM_OK && d->sam > 0) s.status = jem__sharpness(tr, loss, before);
-        if (s.status == JEM_OK) s.status = jem_optim_step(tr->optim, s.lr, &s.grad_norm);
-        if (s.status == JEM_OK) tr->updates++;
-    }
+    jem_optim_average(tr->optim, 0);
+    s.status = jem__guard_keep(tr);
+    if (s.status != JEM_OK) return s;
+    const jem_mark mark = jem_begin(ctx);
+    const float *kept = NULL;                      /* act norm's parameters before the first update
+                                                      sets them; restored after a failure */
+    if (tr->has_buffers && !tr->updates) kept = jem__keep_params(tr->net);
+    s.status = jem__make_update(tr, &b, &s);
     if (s.status != JEM_OK) jem__restore_params(tr->net, kept, 1);
-    ctx->rank = ctx->others = 0;
+    ctx->rank = 0;
+    ctx->others = 0;
     jem_end(ctx, mark);
     jem__guard_watch(tr, &s);
     return s;
@@ -8167,14 +8527,15 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
    padded with spaces; then the tensors, row-major, little-endian. Offsets count from the end of the
    header; together the tensors cover the rest of the file, without gap or overlap.
 
-   A file may come from anyone, so reading has three steps: parse the header, which cannot reach
-   outside of it; check it whole against the file's size; only then allocate and copy. */
+   A file may be hostile, so it is read in three steps: parse the header, without reading outside of
+   it; check all of it against the size of the file; only then allocate and copy. */
 
 #include <inttypes.h>
 
-#define JEM__MAX_HEADER 100000000u                 /* the reference's limit too */
+#define JEM__MAX_HEADER 100000000u                 /* as in the reference implementation */
 
-/* The first four are jem_dtype's, in its order; the others are converted to `as` when read. */
+/* Types of numbers in files. The first four are those of jem_dtype, in the same order; the others
+   are converted to `as` when read. */
 typedef struct jem__dtype { const char *name; size_t size; jem_dtype as; } jem__dtype;
 static const jem__dtype jem__dtypes[] = {
     { "F32", 4, JEM_F32 }, { "I32", 4, JEM_I32 }, { "I64", 8, JEM_I64 }, { "U8", 1, JEM_U8 },
@@ -8183,19 +8544,22 @@ static const jem__dtype jem__dtypes[] = {
 enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__BOOL, JEM__DTYPES };
 #define JEM__READABLE "F32, F64, F16, BF16, I64, I32, U8, BOOL can"
 
+/* A tensor of an archive. */
 typedef struct jem__entry {
     jem_entry e;
-    void *owned;                                   /* e.data, if it came from a file */
-    int dtype;                                     /* in the file: index into jem__dtypes, or -1 */
+    void *owned;                                   /* e.data, if it was read from a file */
+    int dtype;                                     /* in the file: index into jem__dtypes; -1 if
+                                                      it is not one of these */
     size_t begin, end;                             /* in the file: data_offsets */
 } jem__entry;
 
 struct jem_archive {
     jem_ctx *ctx;
     const char *where;                             /* for messages: the path */
-    jem__entry **entries;                          /* pointers, so that a jem_entry * stays good */
+    jem__entry **entries;                          /* pointers, so that a jem_entry * stays valid
+                                                      when the list grows */
     int count, capacity;
-    jem__entry **skipped;                          /* of a dtype that cannot be read; no data */
+    jem__entry **skipped;                          /* whose dtype cannot be read; without data */
     int skips;
     jem__meta *meta;
 };
@@ -8217,24 +8581,29 @@ void jem_archive_free(jem_archive *a) {
 
 int jem_archive_count(const jem_archive *a) { return a ? a->count : 0; }
 const jem_entry *jem_archive_at(const jem_archive *a, int i) {
-    return a && i >= 0 && i < a->count ? &a->entries[i]->e : NULL;
+    if (!a || i < 0 || i >= a->count) return NULL;
+    return &a->entries[i]->e;
 }
 const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
-    for (int i = 0; a && name && i < a->count; i++)
+    for (int i = 0; a && name && i < a->count; i++) {
         if (!strcmp(a->entries[i]->e.name, name)) return &a->entries[i]->e;
+    }
     return NULL;
 }
 
 jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
-    return a ? jem__meta_set(a->ctx, &a->meta, key, value) : JEM_BAD_ARGUMENT;
+    if (!a) return JEM_BAD_ARGUMENT;
+    return jem__meta_set(a->ctx, &a->meta, key, value);
 }
 const char *jem_archive_meta(const jem_archive *a, const char *key) {
-    return a && key ? jem__meta_get(a->meta, key) : NULL;
+    if (!a || !key) return NULL;
+    return jem__meta_get(a->meta, key);
 }
 
-/* Numbers in a tensor of this shape; -1 if a size is negative or there are too many to address. */
+/* Returns the count of numbers in a tensor of this shape; -1 if a size is negative or there are too
+   many to address. */
 static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
-    const int64_t most = PTRDIFF_MAX / 16;         /* 8 bytes each, and the allocator's own */
+    const int64_t most = PTRDIFF_MAX / 16;         /* of 8 bytes, with the allocator's overhead */
     int64_t n = 1;
     for (int i = 0; i < ndim; i++) {
         if (shape[i] < 0 || (shape[i] > 0 && n > most / shape[i])) return -1;
@@ -8243,17 +8612,23 @@ static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
     return (ptrdiff_t)n;
 }
 
-/* Appends without asking; the caller has checked name, ndim and shape. */
+/* Makes room for one more entry. Returns 0 without memory. */
+static int jem__archive_grow(jem_archive *a) {
+    if (a->count < a->capacity) return 1;
+    const size_t bytes = (size_t)a->count * sizeof *a->entries;
+    jem__entry **more = (jem__entry **)jem__alloc(a->ctx, 2 * bytes + 16 * sizeof *more);
+    if (!more) return 0;
+    if (bytes) memcpy(more, a->entries, bytes);
+    jem__free(a->ctx, a->entries);
+    a->entries = more;
+    a->capacity = 2 * a->count + 16;
+    return 1;
+}
+
+/* Appends an entry. The caller has checked name, ndim and shape. */
 static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dtype, int ndim,
                                        const int64_t *shape) {
-    if (a->count == a->capacity) {
-        const size_t bytes = (size_t)a->count * sizeof *a->entries;
-        jem__entry **more = (jem__entry **)jem__alloc(a->ctx, 2 * bytes + 16 * sizeof *more);
-        if (!more) return NULL;
-        if (bytes) memcpy(more, a->entries, bytes);
-        jem__free(a->ctx, a->entries);
-        a->entries = more, a->capacity = 2 * a->count + 16;
-    }
+    if (!jem__archive_grow(a)) return NULL;
     const size_t length = strlen(name);
     jem__entry *entry = (jem__entry *)jem__alloc(a->ctx, sizeof(jem__entry) + length + 1);
     if (!entry) return NULL;
@@ -8265,203 +8640,282 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
     entry->e.bytes = (size_t)jem__elements(ndim, shape) * jem__dtypes[entry->e.dtype].size;
-    return a->entries[a->count++] = entry;
+    a->entries[a->count++] = entry;
+    return entry;
+}
+
+/* Says why a tensor cannot be added; NULL if it can be. */
+static const char *jem__entry_refused(const jem_archive *a, const char *name, jem_dtype dtype,
+                                      int ndim, const int64_t *shape, const void *data) {
+    if (!name || !jem__utf8_valid(name, strlen(name))) return "the name is not UTF-8";
+    if (!strcmp(name, "__metadata__")) return "this name is reserved";
+    if (jem_archive_find(a, name)) return "there is one of this name already";
+    if ((int)dtype < 0 || (int)dtype > JEM_U8) return "no such dtype";
+    if (ndim < 0 || ndim > 8 || (ndim && !shape)) return "0 to 8 dimensions are possible";
+    const ptrdiff_t n = jem__elements(ndim, shape);
+    if (n < 0) return "a size is negative or too large";
+    if (n && !data) return "data is NULL";
+    return NULL;
 }
 
 jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
                            const int64_t *shape, const void *data) {
     if (!a) return JEM_BAD_ARGUMENT;
-    const char *wrong = NULL;
-    ptrdiff_t n = 0;
-    if (!name || !jem__utf8_valid(name, strlen(name))) wrong = "the name is not UTF-8";
-    else if (!strcmp(name, "__metadata__")) wrong = "this name is reserved";
-    else if (jem_archive_find(a, name)) wrong = "there is one of this name already";
-    else if ((int)dtype < 0 || (int)dtype > JEM_U8) wrong = "no such dtype";
-    else if (ndim < 0 || ndim > 8 || (ndim && !shape)) wrong = "0 to 8 dimensions are possible";
-    else if ((n = jem__elements(ndim, shape)) < 0) wrong = "a size is negative or too large";
-    else if (n && !data) wrong = "data is NULL";
+    const char *wrong = jem__entry_refused(a, name, dtype, ndim, shape, data);
+    if (!name) name = "";
     if (wrong)
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_add: \"%.80s\": %s",
-                         name ? name : "", wrong);
+        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_add: \"%.80s\": %s", name, wrong);
     jem__entry *entry = jem__archive_append(a, name, (int)dtype, ndim, shape);
-    if (entry) entry->e.data = data;
-    return entry ? JEM_OK : JEM_NO_MEMORY;
+    if (!entry) return JEM_NO_MEMORY;
+    entry->e.data = data;
+    return JEM_OK;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
-/* Text is made twice by the same code: once with out = NULL to learn its length, then in place. */
+/* The header is generated twice by the same code: with out = NULL to measure it, then in place. */
 
 typedef struct jem__text { char *out; size_t n, room; } jem__text;
 
 JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
+    char *to = NULL;
+    size_t room = 0;
+    if (t->out) {
+        to = t->out + t->n;
+        room = t->room - t->n;
+    }
     va_list list;
     va_start(list, format);
-    t->n += (size_t)vsnprintf(t->out ? t->out + t->n : NULL, t->out ? t->room - t->n : 0, format,
-                              list);
+    t->n += (size_t)vsnprintf(to, room, format, list);
     va_end(list);
 }
 
-/* A string of JSON, after what comes before it. */
+/* Writes `before`, then s as a string of JSON. */
 static void jem__put_json(jem__text *t, const char *before, const char *s) {
     jem__put(t, "%s\"", before);
     for (; *s; s++) {
         const unsigned char c = (unsigned char)*s;
-        jem__put(t, c < 0x20 ? "\\u%04x" : c == '"' || c == '\\' ? "\\%c" : "%c", c);
+        if (c < 0x20) jem__put(t, "\\u%04x", c);
+        else if (c == '"' || c == '\\') jem__put(t, "\\%c", c);
+        else jem__put(t, "%c", c);
     }
     jem__put(t, "\"");
 }
 
-/* Numbers in brackets: [64,3,3,3]. */
+/* Writes numbers in brackets: [64,3,3,3]. */
 static void jem__put_list(jem__text *t, const char *brackets, int n, const int64_t *x) {
     jem__put(t, "%c", brackets[0]);
     for (int i = 0; i < n; i++) jem__put(t, "%s%" PRId64, i ? "," : "", x[i]);
     jem__put(t, "%c", brackets[1]);
 }
 
+/* Writes the header, padded so that the data begin at a multiple of 64 bytes. */
 static void jem__put_header(jem__text *t, const jem_archive *a) {
     const char *comma = "";
-    jem__put(t, a->meta ? "{\"__metadata__\":{" : "{");
-    for (const jem__meta *m = a->meta; m; m = m->next, comma = ",")
-        jem__put_json(t, comma, m->key), jem__put_json(t, ":", m->value);
-    if (a->meta) jem__put(t, "}");
-    for (int i = 0; i < a->count; i++, comma = ",") {
+    jem__put(t, "{");
+    if (a->meta) {
+        jem__put(t, "\"__metadata__\":{");
+        for (const jem__meta *m = a->meta; m; m = m->next) {
+            jem__put_json(t, comma, m->key);
+            jem__put_json(t, ":", m->value);
+            comma = ",";
+        }
+        jem__put(t, "}");
+    }
+    for (int i = 0; i < a->count; i++) {
         const jem__entry *entry = a->entries[i];
         const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
         jem__put_json(t, comma, entry->e.name);
         jem__put(t, ":{\"dtype\":\"%s\",\"shape\":", jem__dtypes[entry->e.dtype].name);
         jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
-        jem__put(t, ",\"data_offsets\":"), jem__put_list(t, "[]", 2, offsets), jem__put(t, "}");
+        jem__put(t, ",\"data_offsets\":");
+        jem__put_list(t, "[]", 2, offsets);
+        jem__put(t, "}");
+        comma = ",";
     }
     jem__put(t, "}");
-    while (t->n % 64 != 56) jem__put(t, " ");      /* the data begins at a multiple of 64 */
+    while (t->n % 64 != 56) jem__put(t, " ");
 }
 
-void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
+/* Places the tensors, wide numbers first, so that all are aligned. Returns the size of the data; -1
+   if it is too large. */
+static ptrdiff_t jem__archive_layout(const jem_archive *a) {
     size_t total = 0;
-    if (size) *size = 0;
-    if (!a) return NULL;
-    for (size_t width = 8; width; width /= 2)      /* wide numbers first: all are aligned */
+    for (size_t width = 8; width; width /= 2) {
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
             if (jem__dtypes[entry->e.dtype].size != width) continue;
-            if (entry->e.bytes > PTRDIFF_MAX / 2 - total)
-                return jem__null(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
-            entry->begin = total, entry->end = total += entry->e.bytes;
+            if (entry->e.bytes > PTRDIFF_MAX / 2 - total) return -1;
+            entry->begin = total;
+            total += entry->e.bytes;
+            entry->end = total;
         }
+    }
+    return (ptrdiff_t)total;
+}
+
+void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
+    if (size) *size = 0;
+    if (!a) return NULL;
+    const ptrdiff_t total = jem__archive_layout(a);
+    if (total < 0)
+        return jem__null(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
     jem__text text = { NULL, 0, 0 };
     jem__put_header(&text, a);
     const size_t n = text.n;
     const uint64_t length = n;
     if (n > JEM__MAX_HEADER)
-        return jem__null(a->ctx, JEM_BAD_ARGUMENT, "%s: names and texts make a header of %.0f MB, "
-                         "100 are allowed", a->where, (double)n / 1e6);
-    char *out = (char *)jem__alloc(a->ctx, 8 + n + total + 1);     /* 1: the 0 after a text */
+        return jem__null(a->ctx, JEM_BAD_ARGUMENT, "%s: names and metadata make a header of "
+                         "%.0f MB, 100 are allowed", a->where, (double)n / 1e6);
+    char *out = (char *)jem__alloc(a->ctx, 8 + n + (size_t)total + 1);     /* 1: vsnprintf's 0 */
     if (!out) return NULL;
     jem__copy_numbers(out, &length, 8, 8);
-    text.out = out + 8, text.room = n + 1, text.n = 0;
+    text.out = out + 8;
+    text.room = n + 1;
+    text.n = 0;
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
         const jem_entry *e = &a->entries[i]->e;
         char *to = out + 8 + n + a->entries[i]->begin;
         jem__copy_numbers(to, e->data, e->bytes, jem__dtypes[e->dtype].size);
     }
-    if (size) *size = 8 + n + total;
+    if (size) *size = 8 + n + (size_t)total;
     return out;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-/* JSON by recursive descent, of just this depth, in a copy of the header that ends in a 0, which
-   nothing matches: strings are decoded where they stand. After an error at = end, where every loop
-   ends and every step is an error; the context keeps the first. */
+/* A parser of JSON by recursive descent, only as deep as this format. It reads a copy of the header
+   that ends in a 0, which nothing matches, and decodes strings in place. After an error, at = end:
+   there every loop ends, and every step fails; the context keeps the first error. */
 
 typedef struct jem__json {
     jem_archive *a;
     char *begin, *at, *end;
     size_t room;           /* bytes of data after the header */
-    const char *name;      /* of the tensor in hand, for messages */
+    const char *name;      /* of the current tensor, for messages; NULL outside of tensors */
 } jem__json;
 
+/* Reports an error at the current byte of the file; returns 0. */
 static int jem__json_fail(jem__json *j, const char *what, const char *detail) {
-    jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: %s%.80s%s: %s%.80s at byte %.0f", j->a->where,
-              j->name ? "tensor \"" : "header", j->name ? j->name : "", j->name ? "\"" : "", what,
-              detail, (double)(j->at - j->begin + 8));
+    const double byte = (double)(j->at - j->begin + 8);
+    if (j->name)
+        jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\": %s%.80s at byte %.0f",
+                  j->a->where, j->name, what, detail, byte);
+    else
+        jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: header: %s%.80s at byte %.0f", j->a->where, what,
+                  detail, byte);
     j->at = j->end;
     return 0;
 }
 
 static void jem__json_space(jem__json *j) { j->at += strspn(j->at, " \n\r\t"); }
 
-/* Is c next, after any space? Then it is taken; otherwise that may be an error. */
-static int jem__json_take(jem__json *j, char c, int must) {
-    const char what[2] = { c, 0 };
+/* Takes the character c, after any space, if it is next; otherwise returns 0. */
+static int jem__json_accept(jem__json *j, char c) {
     jem__json_space(j);
-    if (*j->at == c) return j->at++, 1;
-    return must ? jem__json_fail(j, "expected ", what) : 0;
+    if (*j->at != c) return 0;
+    j->at++;
+    return 1;
+}
+/* Takes the character c, which is required. */
+static int jem__json_expect(jem__json *j, char c) {
+    const char what[2] = { c, 0 };
+    if (jem__json_accept(j, c)) return 1;
+    return jem__json_fail(j, "expected ", what);
 }
 
-/* Is there an i-th item between these brackets? Takes what comes before it, or the closing one. */
+/* Takes what precedes item i of a list in these brackets: the opening one or a comma. Returns 0 at
+   the end of the list, after its closing bracket. */
 static int jem__json_item(jem__json *j, const char *brackets, int i) {
-    if (i == 0) return jem__json_take(j, brackets[0], 1) && !jem__json_take(j, brackets[1], 0);
-    if (jem__json_take(j, ',', 0)) return 1;
-    jem__json_take(j, brackets[1], 1);
+    if (i == 0) return jem__json_expect(j, brackets[0]) && !jem__json_accept(j, brackets[1]);
+    if (jem__json_accept(j, ',')) return 1;
+    jem__json_expect(j, brackets[1]);
     return 0;
 }
 
-/* \uXXXX; 0 if it is none (no escape may stand for 0). */
+/* Takes \uXXXX, one unit of UTF-16. Returns 0 if it is not next: no escape may encode 0. */
 static uint32_t jem__json_unit(jem__json *j) {
     char hex[5] = "";
     if (strncmp(j->at, "\\u", 2) || strspn(j->at + 2, "0123456789abcdefABCDEF") < 4) return 0;
-    memcpy(hex, j->at + 2, 4), j->at += 6;
+    memcpy(hex, j->at + 2, 4);
+    j->at += 6;
     return (uint32_t)strtoul(hex, NULL, 16);
 }
 
-/* An escape to UTF-8, which is never longer. \u comes in UTF-16: a pair of them above U+FFFF. */
-static char *jem__json_escape(jem__json *j, char *out) {
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+/* Takes one code point: a unit, or two of them (a surrogate pair) above U+FFFF. 0 is an error. */
+static uint32_t jem__json_code(jem__json *j) {
+    const uint32_t code = jem__json_unit(j);
+    if (code < 0xD800 || code >= 0xE000) return code;
+    const uint32_t low = jem__json_unit(j);
+    if (code >= 0xDC00 || low < 0xDC00 || low >= 0xE000) return 0;
+    return 0x10000 + ((code & 0x3FF) << 10 | (low & 0x3FF));
+}
+
+/* Writes a code point as UTF-8; returns the place after it. */
+static char *jem__put_utf8(char *out, uint32_t code) {
     static const uint32_t lead[4] = { 0, 0xC0, 0xE0, 0xF0 };
-    const char *known = j->at[1] ? strchr(from, j->at[1]) : NULL;
-    if (known) { j->at += 2, *out++ = to[known - from]; return out; }
-    uint32_t code = jem__json_unit(j);
-    if (code >= 0xD800 && code < 0xE000) {
-        const uint32_t low = jem__json_unit(j);
-        code = code < 0xDC00 && low >= 0xDC00 && low < 0xE000
-             ? 0x10000 + ((code & 0x3FF) << 10 | (low & 0x3FF)) : 0;
-    }
-    if (!code) { jem__json_fail(j, "bad escape in a string", ""); return out; }
-    const int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    const int more = (code >= 0x80) + (code >= 0x800) + (code >= 0x10000);
     *out++ = (char)(lead[more] | code >> 6 * more);
     for (int i = more - 1; i >= 0; i--) *out++ = (char)(0x80 | (code >> 6 * i & 0x3F));
     return out;
 }
 
-/* key: with the colon after it. */
-static const char *jem__json_string(jem__json *j, int key) {
-    jem__json_take(j, '"', 1);
-    char *start = j->at, *out = start;
-    while (*j->at != '"' && (unsigned char)*j->at >= 0x20)
-        if (*j->at == '\\') out = jem__json_escape(j, out);
-        else *out++ = *j->at++;
-    if (*j->at != '"')
-        jem__json_fail(j, j->at < j->end ? "control byte in a string" : "a string does not end",
-                       "");
-    else j->at++;
-    *out = 0;
-    if (key) jem__json_take(j, ':', 1);
-    return start;
+/* Decodes an escape to UTF-8, which is never longer. Returns the place after it. */
+static char *jem__json_escape(jem__json *j, char *out) {
+    static const char from[] = "\"\\/bfnrt";
+    static const char to[] = "\"\\/\b\f\n\r\t";
+    const char *found = j->at[1] ? strchr(from, j->at[1]) : NULL;
+    if (found) {
+        *out = to[found - from];
+        j->at += 2;
+        return out + 1;
+    }
+    const uint32_t code = jem__json_code(j);
+    if (code) return jem__put_utf8(out, code);
+    jem__json_fail(j, "bad escape in a string", "");
+    return out;
 }
 
-/* Whole numbers from 0; how many. */
+/* Takes a string, and decodes it in place. */
+static const char *jem__json_string(jem__json *j) {
+    jem__json_expect(j, '"');
+    char *start = j->at;
+    char *out = start;
+    while (*j->at != '"' && (unsigned char)*j->at >= 0x20) {
+        if (*j->at == '\\') out = jem__json_escape(j, out);
+        else *out++ = *j->at++;
+    }
+    if (*j->at == '"') j->at++;
+    else if (j->at < j->end) jem__json_fail(j, "control byte in a string", "");
+    else jem__json_fail(j, "a string does not end", "");
+    *out = 0;
+    return start;
+}
+/* Takes a string and a colon. */
+static const char *jem__json_key(jem__json *j) {
+    const char *key = jem__json_string(j);
+    jem__json_expect(j, ':');
+    return key;
+}
+
+/* Takes a whole number from 0, without a space before it; returns 0 after an error. */
+static int jem__json_integer(jem__json *j, int64_t *out) {
+    const size_t digits = strspn(j->at, "0123456789");
+    if (!digits || (digits > 1 && *j->at == '0'))
+        return jem__json_fail(j, "expected a whole number", "");
+    errno = 0;
+    *out = strtoll(j->at, NULL, 10);
+    if (errno) return jem__json_fail(j, "number too large", "");
+    j->at += digits;
+    return 1;
+}
+
+/* Takes a list of at most `most` whole numbers; returns their count, 0 after an error. */
 static int jem__json_integers(jem__json *j, int64_t *out, int most) {
     int n = 0;
     for (; jem__json_item(j, "[]", n); n++) {
-        jem__json_space(j), errno = 0;
-        const size_t digits = strspn(j->at, "0123456789");
-        const int64_t v = digits ? strtoll(j->at, NULL, 10) : 0;
-        if (!digits || (digits > 1 && *j->at == '0'))
-            return jem__json_fail(j, "expected a whole number", "");
-        if (errno) return jem__json_fail(j, "number too large", "");
+        jem__json_space(j);
         if (n == most) return jem__json_fail(j, "too many numbers in a list", "");
-        out[n] = v, j->at += digits;
+        if (!jem__json_integer(j, out + n)) return 0;
     }
     return n;
 }
@@ -8469,51 +8923,84 @@ static int jem__json_integers(jem__json *j, int64_t *out, int most) {
 static void jem__json_metadata(jem__json *j) {
     jem_archive *a = j->a;
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
-        const char *key = jem__json_string(j, 1), *value = jem__json_string(j, 0);
+        const char *key = jem__json_key(j);
+        const char *value = jem__json_string(j);
         if (jem__meta_get(a->meta, key)) jem__json_fail(j, "repeated key in metadata: ", key);
         else if (i == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
         else jem__meta_set(a->ctx, &a->meta, key, value);
     }
 }
 
-static void jem__json_tensor(jem__json *j) {
-    int dtype = -1, named = 0, ndim = -1, n_offsets = -1;
+/* What the header says of a tensor. */
+typedef struct jem__described {
+    int has_dtype, dtype;                          /* dtype: index into jem__dtypes, or -1 */
+    int ndim, n_offsets;                           /* -1 before they are read */
     int64_t shape[8], offsets[2];
-    for (int i = 0; jem__json_item(j, "{}", i); i++) {
-        const char *key = jem__json_string(j, 1);
-        if (!strcmp(key, "shape") && ndim < 0) ndim = jem__json_integers(j, shape, 8);
-        else if (!strcmp(key, "data_offsets") && n_offsets < 0)
-            n_offsets = jem__json_integers(j, offsets, 2);
-        else if (!strcmp(key, "dtype") && !named) {
-            const char *name = jem__json_string(j, 0);
-            named = *name != 0;
-            for (dtype = JEM__DTYPES - 1; dtype >= 0; dtype--)
-                if (!strcmp(jem__dtypes[dtype].name, name)) break;
-        } else jem__json_fail(j, "unknown or repeated key ", key);
+} jem__described;
+
+/* Returns the index into jem__dtypes of a name; -1 if it is not there. */
+static int jem__dtype_of(const char *name) {
+    int dtype = JEM__DTYPES - 1;
+    while (dtype >= 0 && strcmp(jem__dtypes[dtype].name, name)) dtype--;
+    return dtype;
+}
+
+static void jem__json_field(jem__json *j, jem__described *d) {
+    const char *key = jem__json_key(j);
+    if (!strcmp(key, "shape") && d->ndim < 0) d->ndim = jem__json_integers(j, d->shape, 8);
+    else if (!strcmp(key, "data_offsets") && d->n_offsets < 0)
+        d->n_offsets = jem__json_integers(j, d->offsets, 2);
+    else if (!strcmp(key, "dtype") && !d->has_dtype) {
+        const char *name = jem__json_string(j);
+        d->has_dtype = *name != 0;
+        d->dtype = jem__dtype_of(name);
+    } else jem__json_fail(j, "unknown or repeated key ", key);
+}
+
+/* Says what is wrong with a description, for a file with `room` bytes of data; NULL: nothing. */
+static const char *jem__described_wrong(const jem__described *d, size_t room) {
+    if (!d->has_dtype || d->ndim < 0 || d->n_offsets != 2)
+        return "dtype, shape and two data_offsets are needed";
+    const ptrdiff_t n = jem__elements(d->ndim, d->shape);
+    const int64_t bytes = d->offsets[1] - d->offsets[0];
+    if (n < 0) return "the shape is too large";
+    if (bytes < 0 || (d->dtype >= 0 && bytes != n * (ptrdiff_t)jem__dtypes[d->dtype].size))
+        return "data_offsets do not agree with dtype and shape";
+    if ((uint64_t)d->offsets[1] > room) return "its data are beyond the end of the file";
+    return NULL;
+}
+
+static void jem__json_tensor(jem__json *j) {
+    jem__described d = { 0, -1, -1, -1, { 0 }, { 0 } };
+    for (int i = 0; jem__json_item(j, "{}", i); i++) jem__json_field(j, &d);
+    const char *wrong = jem__described_wrong(&d, j->room);
+    if (wrong) {
+        jem__json_fail(j, wrong, "");
+        return;
     }
-    ptrdiff_t n = 0;
-    const char *wrong = NULL;
-    if (!named || ndim < 0 || n_offsets != 2)
-        wrong = "dtype, shape and two data_offsets are needed";
-    else if ((n = jem__elements(ndim, shape)) < 0) wrong = "the shape is too large";
-    else if (offsets[1] < offsets[0] ||
-             (dtype >= 0 && offsets[1] - offsets[0] != n * (ptrdiff_t)jem__dtypes[dtype].size))
-        wrong = "data_offsets do not agree with dtype and shape";
-    else if ((uint64_t)offsets[1] > j->room) wrong = "its data lies beyond the file's end";
-    jem__entry *entry = wrong ? NULL : jem__archive_append(j->a, j->name, dtype, ndim, shape);
-    if (entry) entry->begin = (size_t)offsets[0], entry->end = (size_t)offsets[1];
-    else jem__json_fail(j, wrong ? wrong : "out of memory", "");
+    jem__entry *entry = jem__archive_append(j->a, j->name, d.dtype, d.ndim, d.shape);
+    if (!entry) {
+        jem__json_fail(j, "out of memory", "");
+        return;
+    }
+    entry->begin = (size_t)d.offsets[0];
+    entry->end = (size_t)d.offsets[1];
 }
 
 static void jem__json_header(jem__json *j) {
     int described = 0;
     if (!jem__utf8_valid(j->begin, (size_t)(j->end - j->begin))) jem__json_fail(j, "not UTF-8", "");
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
-        const char *name = jem__json_string(j, 1);
-        const int texts = !strcmp(name, "__metadata__");
-        if (texts && described++) jem__json_fail(j, "repeated key ", name);
-        if (texts) jem__json_metadata(j);
-        else j->name = name, jem__json_tensor(j), j->name = NULL;
+        const char *name = jem__json_key(j);
+        if (!strcmp(name, "__metadata__")) {
+            if (described) jem__json_fail(j, "repeated key ", name);
+            described = 1;
+            jem__json_metadata(j);
+        } else {
+            j->name = name;
+            jem__json_tensor(j);
+            j->name = NULL;
+        }
     }
     jem__json_space(j);
     if (j->at < j->end) jem__json_fail(j, "text after its end", "");
@@ -8523,12 +9010,13 @@ static int jem__by_name(const void *p, const void *q) {
     return strcmp((*(jem__entry *const *)p)->e.name, (*(jem__entry *const *)q)->e.name);
 }
 static int jem__by_place(const void *p, const void *q) {
-    const jem__entry *a = *(jem__entry *const *)p, *b = *(jem__entry *const *)q;
-    if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
+    const jem__entry *a = *(jem__entry *const *)p;
+    const jem__entry *b = *(jem__entry *const *)q;
+    if (a->begin != b->begin) return (a->begin > b->begin) - (a->begin < b->begin);
     return (a->end > b->end) - (a->end < b->end);  /* empty ones first */
 }
 
-/* Every name once, and the tensors side by side from 0 to `size`. */
+/* Checks that every name is unique, and that the tensors cover 0 .. size without gap or overlap. */
 static void jem__archive_check(const jem_archive *a, size_t size) {
     const size_t count = (size_t)a->count;
     size_t i = 1, end = 0;
@@ -8542,17 +9030,18 @@ static void jem__archive_check(const jem_archive *a, size_t size) {
                   order[i]->e.name);
     qsort(order, count, sizeof *order, jem__by_place);
     for (i = 0; i < count && order[i]->begin == end; i++) end = order[i]->end;
-    if (i < count)
+    if (i < count) {
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the data, "
                   "the one before ends at %.0f", a->where, order[i]->e.name,
                   (double)order[i]->begin, (double)end);
-    else if (end != size)
-        jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header tells of %.0f",
+    } else if (end != size) {
+        jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header describes %.0f",
                   a->where, (double)size, (double)end);
+    }
     jem__free(a->ctx, order);
 }
 
-/* Moves the entries that cannot be read out of the list of those that can; says so. */
+/* Moves entries whose dtype cannot be read to a list of their own, and logs a note. */
 static void jem__archive_skip(jem_archive *a) {
     int kept = 0, skips = 0;
     char note[256];
@@ -8572,45 +9061,59 @@ static void jem__archive_skip(jem_archive *a) {
     if (a->ctx->desc.log) a->ctx->desc.log(a->ctx->desc.user, note);
 }
 
-/* From a binary16: +-fraction 2^(exponent - 25), exactly. */
+/* Converts a binary16, exactly: +-fraction 2^(exponent - 25); exponent 0 is that of 1, without the
+   implicit bit. */
 static float jem__from_fp16(int h) {
-    const int exponent = h >> 10 & 31, fraction = (h & 1023) + (exponent ? 1024 : 0);
-    float x = ldexpf((float)fraction, (exponent ? exponent : 1) - 25);
-    if (exponent == 31) x = fraction > 1024 ? (float)NAN : (float)INFINITY;
+    int exponent = h >> 10 & 31;
+    int fraction = h & 1023;
+    float x = (float)INFINITY;
+    if (exponent == 31 && fraction) {
+        x = (float)NAN;
+    } else if (exponent < 31) {
+        if (exponent) fraction += 1024;
+        else exponent = 1;
+        x = ldexpf((float)fraction, exponent - 25);
+    }
     return h & 0x8000 ? -x : x;
 }
 
-/* One number of any dtype, wherever it lies, as a float. */
+/* Converts one number of any dtype, at any address, to a float. */
 static float jem__to_float(int dtype, const unsigned char *p) {
     union { uint32_t u32; uint16_t u16; float f; int32_t i32; int64_t i64; double f64; } n;
-    uint32_t high;
     memcpy(&n, p, jem__dtypes[dtype].size);
     switch (dtype) {
     case JEM_I32: return (float)n.i32;
     case JEM_I64: return (float)n.i64;
     case JEM__F64: return (float)n.f64;
     case JEM__F16: return jem__from_fp16(n.u16);
-    case JEM__BF16: high = n.u16, n.u32 = high << 16; return n.f;
+    case JEM__BF16: return jem__bits_float((uint32_t)n.u16 << 16);
     case JEM_U8: case JEM__BOOL: return (float)p[0];
     default: return n.f;
     }
 }
 
+/* Copies the data of an entry into memory of its own, converted if they are not of a jem_dtype. */
 static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char *data) {
-    const size_t size = jem__dtypes[entry->dtype].size, n = (entry->end - entry->begin) / size;
-    const int converted = entry->e.dtype == JEM_F32 && entry->dtype != JEM_F32;
-    entry->e.data = entry->owned = jem__alloc(ctx, entry->e.bytes);
+    const size_t size = jem__dtypes[entry->dtype].size;
+    const size_t n = (entry->end - entry->begin) / size;
+    entry->owned = jem__alloc(ctx, entry->e.bytes);
+    entry->e.data = entry->owned;
     if (!entry->owned) return;
     data += entry->begin;
-    if (!converted) jem__copy_numbers(entry->owned, data, entry->e.bytes, size);
-    for (size_t i = 0; i < n && converted; i++) {
+    if (entry->e.dtype != JEM_F32 || entry->dtype == JEM_F32) {
+        jem__copy_numbers(entry->owned, data, entry->e.bytes, size);
+        return;
+    }
+    float *out = (float *)entry->owned;
+    for (size_t i = 0; i < n; i++) {
         unsigned char number[8];
         jem__copy_numbers(number, data + size * i, size, size);
-        ((float *)entry->owned)[i] = jem__to_float(entry->dtype, number);
+        out[i] = jem__to_float(entry->dtype, number);
     }
 }
 
-/* The header, then the data: each only if the context still has no more than so many errors. */
+/* Reads the header, then the data. Each step requires that the ones before have not added to
+   `errors`, the context's count before. */
 static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t size, int errors) {
     uint64_t n = 0;
     if (size >= 8) jem__copy_numbers(&n, bytes, 8, 8);
@@ -8620,11 +9123,13 @@ static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t
         return;
     }
     JEM__ZEROED(jem__json, j);
-    j.a = a, j.room = size - 8 - (size_t)n;
-    j.begin = j.at = (char *)jem__alloc(a->ctx, (size_t)n + 1);
+    j.a = a;
+    j.room = size - 8 - (size_t)n;
+    j.begin = (char *)jem__alloc(a->ctx, (size_t)n + 1);
     if (!j.begin) return;
-    j.end = j.begin + n;
     memcpy(j.begin, bytes + 8, (size_t)n);
+    j.at = j.begin;
+    j.end = j.begin + n;
     jem__json_header(&j);
     jem__free(a->ctx, j.begin);
     if (a->ctx->errors == errors) jem__archive_check(a, j.room);
@@ -8633,13 +9138,14 @@ static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t
         jem__entry_take(a->ctx, a->entries[i], bytes + 8 + n);
 }
 
-/* bytes: a file's, or NULL for an empty archive. */
+/* Creates an archive from the bytes of a file; an empty one if bytes is NULL. */
 static jem_archive *jem__archive_of(jem_ctx *ctx, const char *where, const void *bytes,
                                     size_t size) {
     const int errors = ctx->errors;
     jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof *a + strlen(where) + 1);
     if (!a) return NULL;
-    a->ctx = ctx, a->where = (char *)memcpy(a + 1, where, strlen(where));
+    a->ctx = ctx;
+    a->where = (char *)memcpy(a + 1, where, strlen(where));
     if (bytes) jem__archive_fill(a, (const unsigned char *)bytes, size, errors);
     if (ctx->errors == errors) return a;
     jem_archive_free(a);
@@ -8650,21 +9156,25 @@ jem_archive *jem_archive_create(jem_ctx *ctx) {
     return ctx ? jem__archive_of(ctx, "archive", NULL, 0) : NULL;
 }
 jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
-    if (ctx && !bytes) jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
-    return ctx && bytes ? jem__archive_of(ctx, "archive", bytes, size) : NULL;
+    if (!ctx) return NULL;
+    if (!bytes) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
+        return NULL;
+    }
+    return jem__archive_of(ctx, "archive", bytes, size);
 }
 
 /* ---- files: read whole, and replaced --------------------------------------------------------- */
 #ifndef JEM_NO_STDIO
 
-/* With the system's reason, if it gave one. */
+/* Reports an error of a file, with the system's reason if errno has one. */
 static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what) {
-    return jem__fail(ctx, JEM_BAD_FILE, "%s: %s%s%s", path, what, errno ? ": " : "",
-                     errno ? strerror(errno) : "");
+    if (!errno) return jem__fail(ctx, JEM_BAD_FILE, "%s: %s", path, what);
+    return jem__fail(ctx, JEM_BAD_FILE, "%s: %s: %s", path, what, strerror(errno));
 }
 
-/* A new file beside `path`, its name in `temp`: O_EXCL opens nothing that is there and follows no
-   link, so it is ours alone. -1: no. */
+/* Creates a new file in the folder of `path`, whose name `temp` receives. O_EXCL opens no existing
+   file and follows no link, so no other program uses it. Returns -1 if that fails. */
 static int jem__file_create(const char *path, char *temp, size_t room) {
 #ifdef _WIN32
     const int mode = _S_IREAD | _S_IWRITE;
@@ -8681,7 +9191,8 @@ static int jem__file_create(const char *path, char *temp, size_t room) {
     return fd;
 }
 
-/* Why what is at `path` will not be replaced, or NULL. mode: the old one's, -1 if there is none. */
+/* Says why the file at `path` will not be replaced; NULL: it will. mode receives that of the old
+   file, -1 without one. */
 static const char *jem__file_refused(const char *path, int *mode) {
     *mode = -1;
 #ifdef _WIN32
@@ -8690,176 +9201,277 @@ static const char *jem__file_refused(const char *path, int *mode) {
     struct stat s;
     char target;
     if (readlink(path, &target, 1) >= 0) return "is a symbolic link, and will not be replaced";
-    if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will speak of a folder */
-    if (!S_ISREG(s.st_mode)) return "is no regular file, and will not be replaced";
+    if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will report a folder */
+    if (!S_ISREG(s.st_mode)) return "is not a regular file, and will not be replaced";
     *mode = (int)(s.st_mode & 0777);
 #endif
     return NULL;
 }
 
-/* The list of names that `path` stands in, cut out of it in place, to the disk. */
+/* Writes the folder that contains `path` to the disk; cuts `path` there. Returns 0, with errno, if
+   that fails; a folder without read permission cannot be synced, which is not an error. */
 static int jem__folder_sync(char *path) {
     int synced = 1;
-#ifndef _WIN32
+#ifdef _WIN32
+    (void)path;
+#else
+    const char *folder = ".";
     char *slash = strrchr(path, '/');
-    if (slash) slash[1] = 0;
-    const int fd = open(slash ? path : ".", O_RDONLY);
-    if (fd < 0) return errno == EACCES;            /* one may write there, not read: it cannot be */
+    if (slash) {
+        slash[1] = 0;
+        folder = path;
+    }
+    const int fd = open(folder, O_RDONLY);
+    if (fd < 0) return errno == EACCES;
     synced = jem__file_sync(fd);
     const int error = errno;
     close(fd);
     errno = error;
 #endif
-    return (void)path, synced;
+    return synced;
 }
 
-/* Until the new name is given, path is as it was, and on a failure temp, which is ours, goes. What
-   went wrong, with errno, or NULL. */
+/* Writes the bytes to an open file and closes it. Returns what failed, with errno, or NULL. */
+static const char *jem__file_write(int fd, const char *bytes, size_t size) {
+    const char *failed = NULL;
+    if (!jem__file_put(fd, bytes, size)) failed = "cannot be written";
+    else if (!jem__file_sync(fd)) failed = "cannot be synced";
+    const int error = errno;
+    if (JEM__SYS(close)(fd) && !failed) return "cannot be closed";
+    errno = error;
+    return failed;
+}
+
+/* Replaces the file at `path`: writes a temporary file, then renames it. Until then `path` is
+   unchanged; after a failure the temporary file is removed. Returns what failed, with errno, or
+   NULL. */
 static const char *jem__file_replace(const char *path, char *temp, size_t room, const char *bytes,
                                      size_t size) {
     int mode;
-    const char *what = jem__file_refused(path, &mode);
+    const char *failed = jem__file_refused(path, &mode);
     errno = 0;
-    if (what) return what;
+    if (failed) return failed;
     const int fd = jem__file_create(path, temp, room);
     if (fd < 0) return "cannot be created";
 #if !defined(_WIN32) && !defined(__wasm__)
     if (mode >= 0) (void)fchmod(fd, (mode_t)mode); /* some file systems have no modes */
 #endif
-    what = !jem__file_put(fd, bytes, size) ? "cannot be written"
-         : !jem__file_sync(fd) ? "cannot be synced" : NULL;
-    int error = errno;
-    if (JEM__SYS(close)(fd) && !what) what = "cannot be closed", error = errno;
-    if (!what && JEM__RENAME(temp, path)) what = "cannot be replaced", error = errno;
-    if (what) { remove(temp), errno = error; return what; }
-    return jem__folder_sync(temp) ? NULL : "is written, but its folder cannot be synced";
+    failed = jem__file_write(fd, bytes, size);
+    if (!failed && JEM__RENAME(temp, path)) failed = "cannot be replaced";
+    if (failed) {
+        const int error = errno;
+        remove(temp);
+        errno = error;
+        return failed;
+    }
+    if (!jem__folder_sync(temp)) return "is written, but its folder cannot be synced";
+    return NULL;
+}
+
+/* Reads an open file whole. Returns what failed, with errno, or NULL; bytes belongs to the caller,
+   and is NULL without memory. */
+static const char *jem__file_read(jem_ctx *ctx, FILE *f, char **bytes, size_t *size) {
+    if (getc(f) == EOF && !ferror(f)) {
+        errno = 0;
+        return "is empty";
+    }
+    if (ferror(f) || fseek(f, 0, SEEK_END)) return "cannot be read";
+    const long n = ftell(f);
+    if (n <= 0 || fseek(f, 0, SEEK_SET)) return "cannot be read";
+    *size = (size_t)n;
+    *bytes = (char *)jem__alloc(ctx, *size);
+    if (*bytes && fread(*bytes, 1, *size, f) != *size) return "cannot be read to its end";
+    return NULL;
 }
 
 jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
-    if (ctx && !path) jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
-    if (!ctx || !path) return NULL;
-    const char *wrong = NULL;
+    if (!ctx) return NULL;
+    if (!path) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
+        return NULL;
+    }
+    const char *failed = "cannot be opened";
     char *bytes = NULL;
-    long n = 0;
+    size_t size = 0;
     errno = 0;
     FILE *f = fopen(path, "rb");
-    if (!f) wrong = "cannot be opened";
-    else if (getc(f) == EOF && !ferror(f)) wrong = "is empty", errno = 0;
-    else if (ferror(f) || fseek(f, 0, SEEK_END) || (n = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
-        wrong = "cannot be read";
-    else bytes = (char *)jem__alloc(ctx, (size_t)n);
-    if (bytes && fread(bytes, 1, (size_t)n, f) != (size_t)n) wrong = "cannot be read to its end";
-    if (wrong) jem__file_fail(ctx, path, wrong);
+    if (f) failed = jem__file_read(ctx, f, &bytes, &size);
+    if (failed) jem__file_fail(ctx, path, failed);
     if (f) fclose(f);
-    jem_archive *a = bytes && !wrong ? jem__archive_of(ctx, path, bytes, (size_t)n) : NULL;
+    jem_archive *a = NULL;
+    if (bytes && !failed) a = jem__archive_of(ctx, path, bytes, size);
     jem__free(ctx, bytes);
     return a;
 }
 
 jem_status jem_archive_write(const jem_archive *a, const char *path) {
     if (!a) return JEM_BAD_ARGUMENT;
-    if (!path) return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
-    size_t size = 0, room = strlen(path) + sizeof ".12345678.tmp";
-    char *temp = (char *)jem__alloc(a->ctx, room);
-    char *bytes = temp ? (char *)jem_archive_to_memory(a, &size) : NULL;
-    jem_status status = bytes ? JEM_OK : a->ctx->status;
-    const char *wrong = bytes ? jem__file_replace(path, temp, room, bytes, size) : NULL;
-    if (wrong) status = jem__file_fail(a->ctx, path, wrong);
-    jem__free(a->ctx, bytes), jem__free(a->ctx, temp);
+    jem_ctx *ctx = a->ctx;
+    if (!path) return jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
+    const size_t room = strlen(path) + sizeof ".12345678.tmp";
+    size_t size = 0;
+    char *bytes = NULL;
+    char *temp = (char *)jem__alloc(ctx, room);
+    if (temp) bytes = (char *)jem_archive_to_memory(a, &size);
+    jem_status status = ctx->status;
+    if (bytes) {
+        const char *failed = jem__file_replace(path, temp, room, bytes, size);
+        status = failed ? jem__file_fail(ctx, path, failed) : JEM_OK;
+    }
+    jem__free(ctx, bytes);
+    jem__free(ctx, temp);
     return status;
 }
 
 #endif /* JEM_NO_STDIO */
 
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
-/* Like the fields of a desc (see jem__fields), a network's arrays are listed once, and a trainer's
-   once. To visit a list looks for each array in a file (in) and then, to fill it, reads it; or adds
-   it to an archive (out). */
+/* The arrays of a network are listed by one function, and those of a trainer by another, like the
+   fields of a desc (see jem__fields). A pass over such a list adds the arrays to an archive (out),
+   checks that a file has them (in), or reads them from it (in, with fill). So loading checks
+   everything before it changes anything. */
 
 typedef struct jem__arrays {
-    jem__fields f;                                 /* a network's; of both, what messages say */
+    jem__fields f;                                 /* fields of a desc; what messages name */
     const jem_archive *in;                         /* or NULL */
     jem_archive *out;                              /* or NULL */
-    int fill;
+    int fill;                                      /* 1: reads, 0: checks */
 } jem__arrays;
 
-enum { JEM__MANY = 1 << 30 };                      /* updates, visits: more would overflow */
+/* Returns a pass that writes to an archive. */
+static jem__arrays jem__arrays_out(const char *kind, jem_archive *a) {
+    JEM__ZEROED(jem__arrays, v);
+    v.f.ctx = a->ctx;
+    v.f.kind = kind;
+    v.f.where = kind;
+    v.out = a;
+    return v;
+}
+/* Returns a pass that checks a file, or reads it if fill is set. */
+static jem__arrays jem__arrays_in(jem_ctx *ctx, const char *kind, const jem_archive *a) {
+    JEM__ZEROED(jem__arrays, v);
+    v.f.ctx = ctx;
+    v.f.kind = kind;
+    v.f.where = a->where;
+    v.in = a;
+    return v;
+}
 
-/* What training writes into an array of dtype `as`: finite numbers, second moments from 0 on,
-   visits from -1 on. */
+enum { JEM__MANY = 1 << 30 };                      /* largest count in a file: larger ones could
+                                                      overflow in training */
+
+/* Checks that training can have written these numbers as dtype `as`: floats are finite, second
+   moments at least 0, visits at least -1. */
 static int jem__entry_good(const jem_entry *e, jem_dtype as) {
     const int squares = !strncmp(e->name, "optim.v.", 8);
     int good = 1;
     for (size_t i = 0; good && i < e->bytes; i += jem__dtypes[e->dtype].size) {
         const unsigned char *at = (const unsigned char *)e->data + i;
-        const float x = as == JEM_F32 ? jem__to_float((int)e->dtype, at) : 0;
+        float x = 0;
         int32_t n = 0;
+        if (as == JEM_F32) x = jem__to_float((int)e->dtype, at);
         if (as == JEM_I32) memcpy(&n, at, 4);
         good = jem__finite(x) && !(squares && x < 0) && n >= -1 && n <= JEM__MANY;
     }
     return good;
 }
 
-/* In a file this array must have its dtype and shape; but a float on its own may have any dtype and
-   the shape () or (1): so PyTorch keeps counts and flags. */
-static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int ndim,
-                       const int64_t *shape, void *data) {
+/* Reports an array that a file does not have, or not in a dtype that can be read. */
+static void jem__array_missing(jem__arrays *v, const char *name) {
     jem__fields *f = &v->f;
-    if (v->out && !f->status) f->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
-    if (v->out || f->status) return;
-    const jem_entry *e = jem_archive_find(v->in, name);
-    const int one = dtype == JEM_F32 && jem__elements(ndim, shape) == 1;
-    const int flag = one && ndim <= 1 && e && e->ndim <= 1 &&
-                     jem__elements(e->ndim, e->shape) == 1;
-    const int same = e && e->ndim == ndim && !memcmp(e->shape, shape, (size_t)ndim * sizeof *shape);
-    int skipped = 0;
-    while (!e && skipped < v->in->skips && strcmp(v->in->skipped[skipped]->e.name, name))
-        skipped++;
-    if (!e && skipped < v->in->skips)
+    for (int i = 0; i < v->in->skips; i++) {
+        if (strcmp(v->in->skipped[i]->e.name, name)) continue;
         f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\", which the %s has, is of a "
                               "dtype that cannot be read (" JEM__READABLE ")", f->where, name,
                               f->kind);
-    else if (!e)
-        f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
-                              "file has %d tensors)", f->where, name, f->kind, v->in->count);
-    else if (!flag && !(same && (one || e->dtype == dtype))) {
-        char is[384];
-        jem__text t = { is, 0, sizeof is };
-        jem__put(&t, "%s ", jem__dtypes[e->dtype].name), jem__put_list(&t, "()", e->ndim, e->shape);
-        jem__put(&t, " in the file, %s ", jem__dtypes[dtype].name);
-        jem__put_list(&t, "()", ndim, shape);
-        f->status = jem__fail(f->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in "
-                              "the %s", f->where, name, is, f->kind);
-    } else if (!v->fill && !jem__entry_good(e, dtype))
-        f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" holds a number that is not "
-                              "finite, or cannot be there", f->where, name);
-    else if (v->fill && e->dtype != dtype)
+        return;
+    }
+    f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
+                          "file has %d tensors)", f->where, name, f->kind, v->in->count);
+}
+
+/* Checks dtype and shape of an array in a file. A single float may have any dtype, and also the
+   shape () or (1): PyTorch stores counts and flags in this way. */
+static int jem__array_fits(jem__arrays *v, const jem_entry *e, jem_dtype dtype, int ndim,
+                           const int64_t *shape) {
+    jem__fields *f = &v->f;
+    const int same_shape = e->ndim == ndim &&
+                           !memcmp(e->shape, shape, (size_t)ndim * sizeof *shape);
+    const int single = dtype == JEM_F32 && jem__elements(ndim, shape) == 1;
+    if (same_shape && (single || e->dtype == dtype)) return 1;
+    if (single && ndim <= 1 && e->ndim <= 1 && jem__elements(e->ndim, e->shape) == 1) return 1;
+    char both[384];
+    jem__text t = { both, 0, sizeof both };
+    jem__put(&t, "%s ", jem__dtypes[e->dtype].name);
+    jem__put_list(&t, "()", e->ndim, e->shape);
+    jem__put(&t, " in the file, %s ", jem__dtypes[dtype].name);
+    jem__put_list(&t, "()", ndim, shape);
+    f->status = jem__fail(f->ctx, same_shape ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s "
+                          "in the %s", f->where, e->name, both, f->kind);
+    return 0;
+}
+
+/* Writes, checks or reads one array, as the pass requires. */
+static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int ndim,
+                       const int64_t *shape, void *data) {
+    jem__fields *f = &v->f;
+    if (f->status) return;
+    if (v->out) {
+        f->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
+        return;
+    }
+    const jem_entry *e = jem_archive_find(v->in, name);
+    if (!e) {
+        jem__array_missing(v, name);
+        return;
+    }
+    if (!jem__array_fits(v, e, dtype, ndim, shape)) return;
+    if (!v->fill) {
+        if (!jem__entry_good(e, dtype))
+            f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" holds a number that is not "
+                                  "finite, or cannot be there", f->where, name);
+    } else if (e->dtype != dtype) {
         *(float *)data = jem__to_float((int)e->dtype, (const unsigned char *)e->data);
-    else if (v->fill && e->bytes) memmove(data, e->data, e->bytes);    /* it may be its own */
+    } else if (e->bytes) {
+        memmove(data, e->data, e->bytes);          /* data may be where the entry points */
+    }
 }
 
-/* data, if there is any, has the shape of p, and is called prefix + its name. */
+/* The same for an array with the shape of p, named prefix + p's name. data may be NULL: there is no
+   such array. */
 static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param *p, float *data) {
-    char name[256];
+    char joined[256];
+    const char *name = p->name;
     int64_t shape[4];
-    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
     if (!data || v->f.status) return;
-    if (*prefix && snprintf(name, sizeof name, "%s%s", prefix, p->name) >= (int)sizeof name)
-        v->f.status = jem__fail(v->f.ctx, JEM_BAD_ARGUMENT, "\"%s%.60s...\": the name is too long "
-                                "for a file", prefix, p->name);
-    else jem__array(v, *prefix ? name : p->name, JEM_F32, p->ndim, shape, data);
+    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
+    if (*prefix) {
+        const int length = snprintf(joined, sizeof joined, "%s%s", prefix, p->name);
+        name = joined;
+        if (length >= (int)sizeof joined) {
+            v->f.status = jem__fail(v->f.ctx, JEM_BAD_ARGUMENT, "\"%s%.60s...\": the name is too "
+                                    "long for a file", prefix, p->name);
+            return;
+        }
+    }
+    jem__array(v, name, JEM_F32, p->ndim, shape, data);
 }
 
-/* Of an archive and what goes into it or comes out, one is not there. */
-static jem_status jem__no_two(jem_ctx *ctx, const jem_archive *a, const char *what) {
-    return jem__fail(ctx ? ctx : a ? a->ctx : NULL, JEM_BAD_ARGUMENT, "%s: %s is NULL", what,
-                     a ? "what goes with the archive" : "the archive");
+/* Reports that an archive, or its counterpart in a call, is NULL. ctx: the counterpart's, or
+   NULL. */
+static jem_status jem__null_argument(jem_ctx *ctx, const jem_archive *a, const char *what) {
+    if (!a) return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the archive is NULL", what);
+    return jem__fail(ctx ? ctx : a->ctx, JEM_BAD_ARGUMENT, "%s: what goes with the archive is NULL",
+                     what);
 }
+
+/* ---- networks -------------------------------------------------------------------------------- */
 
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
-    if (!net || !a) return jem__no_two(net ? net->ctx : NULL, a, "net_to_archive");
+    if (!net || !a) return jem__null_argument(net ? net->ctx : NULL, a, "net_to_archive");
     jem_net copy = *net;
-    jem__arrays v = { { a->ctx, "network", "network", NULL, &a->meta, JEM_OK }, NULL, a, 0 };
+    jem__arrays v = jem__arrays_out("network", a);
+    v.f.out = &a->meta;
     for (const jem__meta *m = net->meta; m && !v.f.status; m = m->next)
         v.f.status = jem_archive_set_meta(a, m->key, m->value);
     jem__net_fields(&v.f, &copy);
@@ -8867,46 +9479,51 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     return v.f.status;
 }
 
-/* Texts that were fitted to weights: good ones to `list`. */
+/* Keys of what calibration has fitted to the weights. */
 static const char *const *const jem__fitted[] = {
     &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__slopes_key
 };
 enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
 
-/* Whether a text is what jem_calibrate_slopes writes for this network; -1: no memory. */
+/* Checks what jem_calibrate_slopes writes for this network. Returns -1 without memory. */
 static int jem__slopes_good(const jem_net *net, const char *text) {
     jem__slopes s;
     const int gradients = jem__slopes_gradients(text);
     if (gradients < 0) return 0;
     float *all = jem__alloc_floats(net->ctx, jem__slopes_size(net, gradients));
-    const int good = all ? jem__slopes_in(net, text, all, &s) : -1;
+    if (!all) return -1;
+    const int good = jem__slopes_in(net, text, all, &s);
     jem__free(net->ctx, all);
     return good;
 }
+/* Collects in `list` what calibration has written into a file, checked. */
 static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem__meta **list) {
-    float q[JEM__QUANTILES], *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
+    float q[JEM__QUANTILES];
+    float *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
     jem_status s = usual ? JEM_OK : JEM_NO_MEMORY;
     for (int i = 0; i < JEM__FITTED && s == JEM_OK; i++) {
-        const char *text = jem_archive_meta(a, *jem__fitted[i]);
+        const char *key = *jem__fitted[i];
+        const char *text = jem_archive_meta(a, key);
         int good = 0;
         if (i == 0) good = jem__familiar_read(text, q) > 0;
         if (i == 1) good = jem__usual_in(net, text, usual) != NULL;
         if (i == 2) good = jem__temperature_read(text) > 0;
         if (i == 3) good = jem__slopes_good(net, text);
         if (good < 0) s = JEM_NO_MEMORY;
-        else if (text && !good)
-            s = jem__fail(net->ctx, JEM_BAD_FILE, "%s: its text \"%s\" is none", a->where,
-                          *jem__fitted[i]);
-        else if (text) s = jem__meta_set(net->ctx, list, *jem__fitted[i], text);
+        else if (text && good) s = jem__meta_set(net->ctx, list, key, text);
+        else if (text)
+            s = jem__fail(net->ctx, JEM_BAD_FILE, "%s: its metadata \"%s\" cannot be read",
+                          a->where, key);
     }
     jem__free(net->ctx, usual);
     return s;
 }
 
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
-    if (!net || !a) return jem__no_two(net ? net->ctx : NULL, a, "net_load");
+    if (!net || !a) return jem__null_argument(net ? net->ctx : NULL, a, "net_load");
     jem_net copy = *net;
-    jem__arrays v = { { net->ctx, "network", a->where, a->meta, NULL, JEM_OK }, a, NULL, 0 };
+    jem__arrays v = jem__arrays_in(net->ctx, "network", a);
+    v.f.in = a->meta;
     jem__net_fields(&v.f, &copy);
     for (jem_param *p = net->params; p; p = p->next) jem__array_like(&v, "", p, p->value);
     jem__meta *fitted = NULL;
@@ -8914,16 +9531,22 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     jem__meta_take(net, fitted, !v.f.status);
     if (v.f.status) return v.f.status;             /* from here on nothing can fail */
     v.fill = 1;
-    for (jem_param *p = net->params; p; p = p->next)
-        jem__array_like(&v, "", p, p->value), jem_param_changed(p);
+    for (jem_param *p = net->params; p; p = p->next) {
+        jem__array_like(&v, "", p, p->value);
+        jem_param_changed(p);
+    }
     jem__net_fields(&v.f, net);
-    for (int i = 0; i < JEM__FITTED; i++)
+    for (int i = 0; i < JEM__FITTED; i++) {
         if (!jem_archive_meta(a, *jem__fitted[i])) jem_net_set_meta(net, *jem__fitted[i], NULL);
+    }
     return v.f.status;
 }
 
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
-    if (!ctx || !a) return jem__no_two(ctx, a, "net_from_archive"), (jem_net *)NULL;
+    if (!ctx || !a) {
+        jem__null_argument(ctx, a, "net_from_archive");
+        return NULL;
+    }
     const int errors = ctx->errors;
     ctx->params_left = 1e7;                        /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) ctx->params_left += (double)a->entries[i]->e.bytes;
@@ -8936,31 +9559,47 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     return jem__net_done(net, errors);
 }
 
-enum { JEM__COUNTS = 3, JEM__STATES = 9 };         /* of a trainer: counts, two generators */
+/* ---- trainers -------------------------------------------------------------------------------- */
+
+/* The array trainer.state: three counts, then key and counter of two generators. */
+enum { JEM__COUNTS = 3, JEM__STATES = 9 };
 static const int64_t jem__states[1] = { JEM__STATES };
 
-/* Between a trainer and these numbers. */
-static void jem__trainer_state(jem_trainer *tr, int64_t *s, int load) {
-    int *counts[JEM__COUNTS] = { &tr->updates, &tr->optim->updates, &tr->optim->averaged };
-    jem_rng *rngs[2] = { &tr->rng, &tr->net->rng };
-    for (int i = 0; i < JEM__COUNTS; i++, s++)
-        if (load) *counts[i] = (int)*s; else *s = *counts[i];
-    for (int i = 0; i < 2; i++, s += 3) {
-        jem_rng *r = rngs[i];
-        for (int k = 0; k < 2; k++)
-            if (load) r->key[k] = (uint32_t)s[k]; else s[k] = r->key[k];
-        if (load) r->counter = (uint64_t)s[2]; else s[2] = (int64_t)r->counter;
-    }
+static void jem__rng_pack(const jem_rng *rng, int64_t *s) {
+    s[0] = rng->key[0];
+    s[1] = rng->key[1];
+    s[2] = (int64_t)rng->counter;
+}
+static void jem__rng_unpack(jem_rng *rng, const int64_t *s) {
+    rng->key[0] = (uint32_t)s[0];
+    rng->key[1] = (uint32_t)s[1];
+    rng->counter = (uint64_t)s[2];
+}
+static void jem__trainer_pack(const jem_trainer *tr, int64_t *s) {
+    s[0] = tr->updates;
+    s[1] = tr->optim->updates;
+    s[2] = tr->optim->averaged;
+    jem__rng_pack(&tr->rng, s + 3);
+    jem__rng_pack(&tr->net->rng, s + 6);
+}
+static void jem__trainer_unpack(jem_trainer *tr, const int64_t *s) {
+    tr->updates = (int)s[0];
+    tr->optim->updates = (int)s[1];
+    tr->optim->averaged = (int)s[2];
+    jem__rng_unpack(&tr->rng, s + 3);
+    jem__rng_unpack(&tr->net->rng, s + 6);
 }
 
-/* averaged: the averages are in the network, and the trained weights here. */
+/* Lists the arrays of a trainer, but for its state and its guard. averaged: the averages are in the
+   network, and the trained weights here. */
 static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int averaged) {
     const jem_buffer *b = tr->buffer;
+    const char *const other = averaged ? "trained." : "average.";
     for (int i = 0; i < tr->optim->count; i++) {
         const jem__moments *m = tr->optim->moments + i;
         jem__array_like(v, "optim.m.", m->param, m->m);
         jem__array_like(v, "optim.v.", m->param, m->v);
-        jem__array_like(v, averaged ? "trained." : "average.", m->param, m->other);
+        jem__array_like(v, other, m->param, m->other);
     }
     if (!b) return;
     const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
@@ -8970,8 +9609,10 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
 
 /* Lists the guard's arrays, in its memory. */
 static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b) {
-    const int64_t size[1] = { g->size }, slots[1] = { jem__guard_slots(b) };
-    const int64_t numbers[1] = { JEM__GUARD_NUMBERS }, counts[1] = { JEM__GUARD_COUNTS };
+    const int64_t numbers[1] = { JEM__GUARD_NUMBERS };
+    const int64_t counts[1] = { JEM__GUARD_COUNTS };
+    const int64_t size[1] = { g->size };
+    const int64_t slots[1] = { jem__guard_slots(b) };
     jem__array(v, "guard.numbers", JEM_F32, 1, numbers, g->numbers);
     jem__array(v, "guard.counts", JEM_I64, 1, counts, g->counts);
     jem__array(v, "guard.state", JEM_F32, 1, size, g->kept);
@@ -8989,41 +9630,50 @@ static void jem__guard_pack(jem__guard *g) {
     g->counts[3] = g->good;
 }
 
-/* Reads and checks the guard of a file; without an entry of it, it is that of a new trainer. All
-   that was read goes into `to`, whose memory the caller frees or keeps. */
-static void jem__guard_read(jem__arrays *v, jem_trainer *tr, jem__guard *to) {
-    jem_trainer apart = *tr;
+/* Takes the guard's numbers from there. Returns 0 if they are not those of a guard. */
+static int jem__guard_unpack(jem__guard *g) {
+    const float *n = g->numbers;
+    const int64_t *c = g->counts;
+    if (n[1] < 0 || n[1] > 1 || n[2] < 0 || n[2] > 1) return 0;
+    for (int i = 0; i < JEM__GUARD_COUNTS; i++) {
+        if (c[i] < 0 || c[i] > JEM__MANY) return 0;
+    }
+    g->gap = n[0];
+    g->rate = n[1];
+    g->walk = n[2];
+    g->returns = (int)c[0];
+    g->optim_updates = (int)c[1];
+    g->calm = (int)c[2];
+    g->good = c[3] != 0;
+    return 1;
+}
+
+/* Reads and checks the guard of a file; in a file without one it is that of a new trainer. `to`
+   receives what was read, also after an error; its memory belongs to the caller. */
+static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *to) {
     memset(to, 0, sizeof *to);
-    to->rate = to->walk = 1;
+    to->rate = 1;
+    to->walk = 1;
     if (v->f.status || !jem_archive_find(v->in, "guard.numbers")) return;
-    apart.guard = *to;
-    v->f.status = jem__guard_memory(&apart);
+    jem_trainer copy = *tr;
+    copy.guard = *to;
+    v->f.status = jem__guard_memory(&copy);
     if (v->f.status) return;
-    *to = apart.guard;
-    for (v->fill = 0; v->fill < 2; v->fill++) jem__guard_arrays(v, to, tr->buffer);
+    *to = copy.guard;
+    v->fill = 0;
+    jem__guard_arrays(v, to, tr->buffer);
+    v->fill = 1;
+    jem__guard_arrays(v, to, tr->buffer);
     if (v->f.status) return;
-    const float *n = to->numbers;
-    const int64_t *c = to->counts;
-    int good = n[1] >= 0 && n[1] <= 1 && n[2] >= 0 && n[2] <= 1;
-    for (int i = 0; i < JEM__GUARD_COUNTS; i++) good = good && c[i] >= 0 && c[i] <= JEM__MANY;
-    if (!good || (c[3] && !jem__guard_sound(tr, to->kept, to->size))) {
+    if (!jem__guard_unpack(to) || (to->good && !jem__guard_sound(tr, to->kept, to->size)))
         v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"guard\" holds a number that cannot "
                                 "be there", v->f.where);
-        return;
-    }
-    to->gap = n[0];
-    to->rate = n[1];
-    to->walk = n[2];
-    to->returns = (int)c[0];
-    to->optim_updates = (int)c[1];
-    to->calm = (int)c[2];
-    to->good = c[3] != 0;
 }
 
 jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
-    if (!tr || !a) return jem__no_two(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
-    jem__arrays v = { { a->ctx, "trainer", "trainer", NULL, NULL, JEM_OK }, NULL, a, 0 };
-    jem__trainer_state(tr, tr->state, 0);
+    if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
+    jem__arrays v = jem__arrays_out("trainer", a);
+    jem__trainer_pack(tr, tr->state);
     jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, tr->state);
     jem__trainer_arrays(&v, tr, tr->optim->averaged);
     jem__guard_pack(&tr->guard);
@@ -9031,50 +9681,60 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
     return v.f.status;
 }
 
-jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
-    if (!tr || !a)
-        return jem__no_two(tr ? tr->net->ctx : NULL, a, "trainer_from_archive");
+/* Reads trainer.state, and checks its counts. */
+static void jem__state_read(jem__arrays *v, const jem_trainer *tr, int64_t *state) {
     const int64_t most[JEM__COUNTS] = { JEM__MANY, JEM__MANY, tr->optim->desc.ema > 0 };
-    int64_t state[JEM__STATES] = { 0 };
-    jem__arrays v = { { tr->net->ctx, "trainer", a->where, NULL, NULL, JEM_OK }, a, NULL, 1 };
-    jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, state);
-    for (int i = 0; i < JEM__COUNTS && !v.f.status; i++)
+    v->fill = 1;
+    jem__array(v, "trainer.state", JEM_I64, 1, jem__states, state);
+    for (int i = 0; i < JEM__COUNTS && !v->f.status; i++) {
         if (state[i] < 0 || state[i] > most[i])
-            v.f.status = jem__fail(v.f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
-                                   "%.0f", a->where, i, (double)state[i]);
-    v.fill = 0;
-    jem__trainer_arrays(&v, tr, state[2] != 0);
-    jem__guard guard;
-    jem__guard_read(&v, tr, &guard);
-    v.fill = 1;
-    jem__trainer_arrays(&v, tr, state[2] != 0);
-    if (!v.f.status) {
-        jem__guard old = tr->guard;
-        jem__trainer_state(tr, state, 1);
-        tr->guard = guard;
-        guard = old;
+            v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
+                                    "%.0f", v->f.where, i, (double)state[i]);
     }
-    jem__free(tr->net->ctx, guard.kept);
-    jem__free(tr->net->ctx, guard.visits);
+}
+
+jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
+    if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_from_archive");
+    jem_ctx *ctx = tr->net->ctx;
+    int64_t state[JEM__STATES] = { 0 };
+    jem__arrays v = jem__arrays_in(ctx, "trainer", a);
+    jem__state_read(&v, tr, state);
+    const int averaged = state[2] != 0;
+    v.fill = 0;
+    jem__trainer_arrays(&v, tr, averaged);
+    jem__guard replaced;                           /* the file's; later the trainer's old one */
+    jem__guard_read(&v, tr, &replaced);
+    v.fill = 1;
+    jem__trainer_arrays(&v, tr, averaged);
+    if (!v.f.status) {
+        const jem__guard old = tr->guard;
+        jem__trainer_unpack(tr, state);
+        tr->guard = replaced;
+        replaced = old;
+    }
+    jem__free(ctx, replaced.kept);
+    jem__free(ctx, replaced.visits);
     return v.f.status;
 }
 
 #ifndef JEM_NO_STDIO
 jem_net *jem_load(jem_ctx *ctx, const char *path) {
     jem_archive *a = jem_archive_read(ctx, path);
-    jem_net *net = a ? jem_net_from_archive(ctx, a) : NULL;
+    if (!a) return NULL;
+    jem_net *net = jem_net_from_archive(ctx, a);
     jem_archive_free(a);
     return net;
 }
 
 jem_status jem_save(const jem_net *net, const char *path) {
-    jem_archive *a = net ? jem_archive_create(net->ctx) : NULL;
-    jem_status status = a ? jem_net_to_archive(net, a) : net ? JEM_NO_MEMORY : JEM_BAD_ARGUMENT;
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_archive *a = jem_archive_create(net->ctx);
+    if (!a) return JEM_NO_MEMORY;
+    jem_status status = jem_net_to_archive(net, a);
     if (!status) status = jem_archive_write(a, path);
     jem_archive_free(a);
     return status;
 }
-
 #endif
 
 /* ==== >>engine: what the processor runs ======================================================= */

@@ -273,11 +273,7 @@ static const struct unfinished { const char *room; int joined, nested, ternaries
     { "tape", 28, 0, 17 },
     { "ops", 29, 5, 80 },
     { "nets", 35, 3, 47 },
-    { "losses", 6, 2, 29 },
-    { "train", 41, 0, 41 },
     { "eval", 48, 7, 67 },
-    { "io", 24, 4, 42 },
-    { "checkpoint", 3, 2, 17 },
     { "engine", 0, 7, 136 },
     { NULL, 0, 0, 0 }
 };
