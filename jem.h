@@ -124,11 +124,12 @@
        >>tape       record, and the plain walk             >>eval        classify, accuracy
        >>plan       the same, faster                       >>io          safetensors
        >>ops        what you build with                    >>checkpoint  networks, trainers in files
-       >>nets       wide-resnet, convnet, MLP, your own    >>engine      what the processor runs
-       >>losses     log-densities, CE, CD, score           >>changelog   and licence
+       >>nets       wide-resnet, convnet, MLP, your own    >>engine      kernels of the processor
+       >>losses     log-densities, CE, CD, score           >>bf16        convolutions in bf16
+                                                           >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
-   last. Each room uses only the rooms above it, with one exception: >>engine, the kernels for every
-   instruction set, is last; its interface is declared in >>platform.
+   last. Each room uses only the rooms above it, with one exception: >>engine and >>bf16, the
+   kernels for every instruction set, are last; their interface is declared in >>platform.
 */
 #ifdef JEM_DECLARATIONS
 #undef JEM_IMPLEMENTATION
@@ -8966,7 +8967,7 @@ static const char *jem__described_wrong(const jem__described *d, size_t room) {
     if (n < 0) return "the shape is too large";
     if (bytes < 0 || (d->dtype >= 0 && bytes != n * (ptrdiff_t)jem__dtypes[d->dtype].size))
         return "data_offsets do not agree with dtype and shape";
-    if ((uint64_t)d->offsets[1] > room) return "its data are beyond the end of the file";
+    if ((uint64_t)d->offsets[1] > room) return "its data extend beyond the file's end";
     return NULL;
 }
 
@@ -9737,49 +9738,64 @@ jem_status jem_save(const jem_net *net, const char *path) {
 }
 #endif
 
-/* ==== >>engine: what the processor runs ======================================================= */
-/* This section is compiled once per instruction set: the file includes itself (at 'instances'
-   below) with JEM__PASS set. A sum's order never depends on the instruction set or the number of
-   threads, every multiply-add is an explicit fma, no product meets a bare addition (a compiler may
-   contract those), and exp, log, sine are our own: so all instances give the same bits, but for
-   JEM_ISA_WASM, which has no fma. */
+/* ==== >>engine: kernels of the processor ====================================================== */
+/* This room is compiled once per instruction set: the file includes itself (at 'instances' below)
+   with JEM__PASS set. All instances give the same bits, except JEM_ISA_WASM, which has no fma: the
+   order of a sum never depends on the instruction set or the number of threads; every multiply-add
+   is an explicit fma; no product is an operand of a bare addition, which a compiler may contract;
+   and exp, log and sine are implemented here. */
 
-/* ---- what all instances share ---------------------------------------------------------------- */
+/* ---- shared by all instances ----------------------------------------------------------------- */
 
 JEM__COMPILE_END
 JEM__COMPILE("O1")
 enum {
-    JEM__CO = 6,           /* most output channels of a block of a convolution */
+    JEM__CO = 6,           /* largest number of output channels in a block of a convolution */
 #ifdef JEM__WASM
-    JEM__WHOLE = 4,        /* and of most blocks: browsers load a block's weights all at once */
+    JEM__WHOLE = 4,        /* number in most blocks: browsers load all weights of a block at once */
 #else
-    JEM__WHOLE = 6,        /* and of most blocks */
+    JEM__WHOLE = 6,        /* number in most blocks */
 #endif
-    JEM__WO = 4,           /* output channels of a block of a weight gradient */
-    JEM__TILES = 4         /* Winograd works on so many tiles at a time */
+    JEM__WO = 4,           /* output channels in a block of a weight gradient */
+    JEM__TILES = 4         /* Winograd tiles computed together */
 };
 
-/* Some of the pixels written, and the taps that they see: ny rows of nx. */
+JEM__INLINE int jem__min(int x, int y) { return x < y ? x : y; }
+
+/* Pixels of the output whose taps are the same, and those taps: ny rows of nx. An input gradient
+   has stride*stride phases; it writes every stride-th pixel in each. */
 typedef struct jem__phase {
-    int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
-    int step_in, ny, nx;                           /* pixel r,c reads r*step_in + down, ... */
+    int y0, x0, step_out, rows, cols;              /* row r writes y0 + r*step_out; so do columns */
+    int step_in, ny, nx;                           /* row r reads r*step_in + down[j], ... */
     int down[JEM__MAX_KERNEL], right[JEM__MAX_KERNEL];
-    int ky[JEM__MAX_KERNEL], kx[JEM__MAX_KERNEL];  /* with weight ky, kx */
+    int ky[JEM__MAX_KERNEL], kx[JEM__MAX_KERNEL];  /* with the weight ky[j], kx[i] */
 } jem__phase;
 
+/* Describes a phase; returns 0 if there are fewer. Pixel y of an input gradient reads pixels
+   (y + pad - ky)/stride of dy. */
 JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
-    const int s = q->gradient ? q->stride : 1;
+    int s = 1;
+    f->step_in = q->stride;
+    if (q->gradient) {
+        s = q->stride;
+        f->step_in = 1;
+    }
     if (phase >= s * s) return 0;
     f->y0 = phase / s;
     f->x0 = phase % s;
     f->step_out = s;
     f->rows = (q->ho - f->y0 + s - 1) / s;
     f->cols = (q->wo - f->x0 + s - 1) / s;
-    f->step_in = q->gradient ? 1 : q->stride;
-    f->ny = f->nx = 0;
-    for (int i = 0; i < q->k; i++) {               /* a gradient's y reads (y + pad - ky)/stride */
+    f->ny = 0;
+    f->nx = 0;
+    for (int i = 0; i < q->k; i++) {
         const int tap = i - q->pad;
-        const int down = q->gradient ? f->y0 - tap : tap, right = q->gradient ? f->x0 - tap : tap;
+        int down = tap;
+        int right = tap;
+        if (q->gradient) {
+            down = f->y0 - tap;
+            right = f->x0 - tap;
+        }
         if (down % s == 0) {
             f->down[f->ny] = down / s;
             f->ky[f->ny++] = i;
@@ -9792,20 +9808,24 @@ JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
     return 1;
 }
 
-/* Some pixels of a phase, computed together: where they are written, and of the taps that lie
-   inside for any of them, where each reads its first channel (NULL: in the padding). */
+/* Up to 4 pixels of a phase, computed together. */
 typedef struct jem__pixels {
-    int count, channels;                           /* so many channels are read of each */
-    int live, taps, index[JEM__MAX_TAPS];          /* so many of the phase's taps, which ones */
-    const float *tap[JEM__MAX_TAPS][4];
-    ptrdiff_t at[4];
+    int count;
+    int channels;                                  /* read from each pixel */
+    int taps;                                      /* of the phase */
+    int live;                                      /* of these, taps inside for any of the pixels */
+    int index[JEM__MAX_TAPS];                      /* which they are */
+    const float *tap[JEM__MAX_TAPS][4];            /* where each reads its first channel; NULL: in
+                                                      the padding */
+    ptrdiff_t at[4];                               /* where the pixels are written */
 } jem__pixels;
 
 JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
                              const float *x, jem__pixels *p) {
     int iy[4], ix[4];
     for (int i = 0; i < count; i++) {
-        const int r = (first + i) / s->cols, c = (first + i) % s->cols;
+        const int r = (first + i) / s->cols;
+        const int c = (first + i) % s->cols;
         iy[i] = r * s->step_in;
         ix[i] = c * s->step_in;
         p->at[i] = ((ptrdiff_t)(s->y0 + r * s->step_out) * q->wo + s->x0 + c * s->step_out) *
@@ -9815,25 +9835,29 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
     p->taps = s->ny * s->nx;
     p->channels = q->ci;
     p->count = count;
-    for (int t = 0, j = 0; j < s->ny; j++)
+    for (int t = 0, j = 0; j < s->ny; j++) {
         for (int k = 0; k < s->nx; k++, t++) {
             int inside = 0;
             for (int i = 0; i < count; i++) {
-                const int y = iy[i] + s->down[j], z = ix[i] + s->right[k];
+                const int y = iy[i] + s->down[j];
+                const int z = ix[i] + s->right[k];
                 const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
                 p->tap[p->live][i] = in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
                 inside |= in;
             }
-            if (inside) p->index[p->live++] = t;   /* a tap outside for all pixels adds nothing */
+            if (inside) p->index[p->live++] = t;
         }
+    }
 }
 
-/* Channels of the next register block when `left` remain: whole ones, and an end that divides. */
+/* Returns the number of channels in the next register block when `left` remain: JEM__WHOLE, then 4;
+   8 are divided evenly. */
 JEM__ONCE int jem__conv_channels(int left) {
-    return left >= JEM__WHOLE && left != 8 ? JEM__WHOLE : left >= 4 ? 4 : left;
+    if (left >= JEM__WHOLE && left != 8) return JEM__WHOLE;
+    return jem__min(left, 4);
 }
 
-/* The first channel of part i: parts of whole blocks, in bf16 of two tiles. */
+/* Returns the first channel of part i. Parts consist of whole blocks, in bf16 of two tiles. */
 JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     int blocks = 0, o = 0;
     if (q->method->bf16) return jem__part_from(i, of, q->co, 32);
@@ -9845,31 +9869,41 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--) o += jem__conv_channels(q->co - o);
     return o;
 }
-/* What a part does: units first .. last-1 (pixels, tiles, rows) of channels o0 .. o1-1. It is of
-   units, which go through the kernels `step` at a time; or of channels, where units are too few, or
-   where weights, which every part of units reads, are more than x, which is only read. */
+/* One part of a convolution: units first .. last-1 (pixels, tiles, rows) of channels o0 .. o1-1. */
 typedef struct jem__piece { int first, last, o0, o1; } jem__piece;
-JEM__ONCE jem__piece jem__conv_share(const jem__conv *q, jem__part part, int units, int step) {
+
+/* Divides a convolution by units, which the kernels take `step` at a time; or by channels, if there
+   are too few units, or if the weights, which every part by units reads, are larger than x. Only
+   the direct method divides by channels for the latter: the others would transform x several
+   times. */
+JEM__ONCE jem__piece jem__conv_piece(const jem__conv *q, jem__part part, int units, int step) {
     const int heavy = (ptrdiff_t)q->co * q->k * q->k > (ptrdiff_t)q->hi * q->wi * JEM_LANES;
-    const int direct = !q->tile && !q->method->bf16;         /* the others would transform x anew */
-    const int deep = units <= (part.of - 1) * step || (part.of > 1 && direct && heavy);
-    const jem__piece p = { deep ? 0 : jem__part_from(part.i, part.of, units, step),
-                           deep ? units : jem__part_from(part.i + 1, part.of, units, step),
-                           deep ? jem__conv_from(q, part.i, part.of) : 0,
-                           deep ? jem__conv_from(q, part.i + 1, part.of) : q->co };
+    const int direct = !q->tile && !q->method->bf16;
+    jem__piece p = { 0, units, 0, q->co };
+    if (units <= (part.of - 1) * step || (part.of > 1 && direct && heavy)) {
+        p.o0 = jem__conv_from(q, part.i, part.of);
+        p.o1 = jem__conv_from(q, part.i + 1, part.of);
+    } else {
+        p.first = jem__part_from(part.i, part.of, units, step);
+        p.last = jem__part_from(part.i + 1, part.of, units, step);
+    }
     return p;
 }
 
-/* Of the direct sum, and of Winograd's. */
+/* Returns the size of packed weights, in floats, for the direct method and for Winograd. The last
+   block may read up to 3 JEM__CO beyond the weights. */
 static ptrdiff_t jem__pack_size(const jem__conv *q) {
-    const int points = q->tile ? (q->tile + 2) * (q->tile + 2) : q->k * q->k;
-    return (ptrdiff_t)q->co * q->ci * points + 3 * JEM__CO;  /* which the last block may read */
+    int points = q->k * q->k;
+    if (q->tile) points = (q->tile + 2) * (q->tile + 2);
+    return (ptrdiff_t)q->co * q->ci * points + 3 * JEM__CO;
 }
-/* Where in weights (O,I,k,k) the kernel between o and c is; a gradient goes from O to I. */
+/* Returns the place, in weights (O,I,k,k), of the kernel from channel c to channel o. An input
+   gradient computes I from O. */
 static ptrdiff_t jem__kernel_at(const jem__conv *q, int o, int c) {
-    return (q->gradient ? (ptrdiff_t)c * q->co + o : (ptrdiff_t)o * q->ci + c) * q->k * q->k;
+    const ptrdiff_t pair = q->gradient ? (ptrdiff_t)c * q->co + o : (ptrdiff_t)o * q->ci + c;
+    return pair * q->k * q->k;
 }
-/* Weights in the order in which the blocks read them, phase after phase. */
+/* Packs weights in the order in which blocks read them, phase by phase. */
 static void jem__direct_pack(void *packing, int part) {
     const jem__packing *p = (const jem__packing *)packing;
     const jem__conv *q = p->q;
@@ -9881,19 +9915,21 @@ static void jem__direct_pack(void *packing, int part) {
         for (int o0 = jem__conv_from(q, part, p->parts), co; o0 < o1; o0 += co) {
             float *out = phase_out + (ptrdiff_t)o0 * q->ci * taps;
             co = jem__conv_channels(q->co - o0);
-            for (int c0 = 0; c0 < q->ci; c0 += 16)
+            for (int c0 = 0; c0 < q->ci; c0 += 16) {
                 for (int t = 0; t < taps; t++) {
                     const float *w = p->w + f.ky[t / f.nx] * q->k + f.kx[t % f.nx];
-                    for (int c = c0; c < q->ci && c < c0 + 16; c++)
+                    for (int c = c0; c < q->ci && c < c0 + 16; c++) {
                         for (int o = o0; o < o0 + co; o++) *out++ = w[jem__kernel_at(q, o, c)];
+                    }
                 }
+            }
         }
         phase_out += (ptrdiff_t)q->co * q->ci * taps;
     }
 }
 
-/* A weight gradient's convolution as its dealt operands show it: where a kernel is one pixel, those
-   of x that it meets. */
+/* Returns the convolution between the dealt operands of a weight gradient: of x, those with a
+   kernel of one pixel contain only the pixels that it reads. */
 static jem__conv jem__conv_dealt(const jem__conv *q) {
     jem__conv d = *q;
     if (q->k == 1 && q->pad == 0) {
@@ -9903,63 +9939,98 @@ static jem__conv jem__conv_dealt(const jem__conv *q) {
     }
     return d;
 }
-/* A product is a block of output channels (or of input channels, if x is the larger: it is read
-   once) with every block of the others, of which a few go through a group together, so that it
-   stays in the cache. Nothing is left to finish. */
+
+/* An operand of a weight gradient, x or dy, and where it is dealt to: `step` apart, its pixels
+   become rows x cols, and `block` of its channels are stored together. */
+typedef struct jem__operand {
+    int channels, block, h, w;
+    int step, rows, cols;
+    float *out;
+    ptrdiff_t plane;                               /* from group to group, or from point to point */
+} jem__operand;
+static jem__operand jem__operand_x(const jem__weights *w) {
+    const jem__conv *q = w->q;
+    const jem__conv d = jem__conv_dealt(q);
+    const jem__operand x = { q->ci, w->ctx->k->wi, q->hi, q->wi, q->stride / d.stride, d.hi, d.wi,
+                             w->x, w->x_plane };
+    return x;
+}
+static jem__operand jem__operand_dy(const jem__weights *w) {
+    const jem__conv *q = w->q;
+    const jem__operand dy = { q->co, JEM__WO, q->ho, q->wo, 1, q->ho, q->wo, w->y, w->y_plane };
+    return dy;
+}
+
+/* A product of the direct method is one block of output channels with every block of input
+   channels; or one block of input channels with every block of output channels, if x is larger: it
+   is then read only once. A panel of a few blocks of the others passes through a group together,
+   while the group is in the cache. There is nothing to finish. */
 static int jem__direct_by_x(const jem__weights *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
            dealt->ci >= w->ctx->threads * w->ctx->k->wi;
 }
 static int jem__direct_panel(const jem__weights *w) {
     const int fit = 56 / (w->q->k * w->q->k);      /* sums of 64 KB with AVX-512 */
-    return w->groups == 1 || fit < 1 ? 1 : fit;
+    if (w->groups == 1 || fit < 1) return 1;
+    return fit;
 }
 static void jem__direct_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
-    const jem__conv d = jem__conv_dealt(w->q), *q = &d;
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
-    w->products = jem__direct_by_x(w, q) ? iblocks : oblocks;
+    const jem__conv d = jem__conv_dealt(w->q);
+    const jem__conv *q = &d;
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int iblocks = (q->ci + k->wi - 1) / k->wi;
+    w->products = oblocks;
+    if (jem__direct_by_x(w, q)) w->products = iblocks;
     w->planes = w->groups;
     w->x_plane = (ptrdiff_t)iblocks * k->wi * q->hi * q->wi * JEM_LANES;
     w->y_plane = (ptrdiff_t)oblocks * JEM__WO * q->ho * q->wo * JEM_LANES;
     w->product_step = (ptrdiff_t)jem__direct_panel(w) * q->k * q->k * JEM__WO * k->wi * JEM_LANES;
     w->product_size = w->products * w->product_step;
 }
-static ptrdiff_t jem__direct_work(const jem__conv *q) { (void)q; return 0; }
+static ptrdiff_t jem__direct_work(const jem__conv *q) {
+    (void)q;
+    return 0;
+}
 
-/* Bias sums of a group, channel by channel and lane by lane, and their end. */
+/* Sums dy of a group over its pixels, per channel and lane, for the bias gradient. */
 static void jem__bias_deal(const jem__weights *w, int g, const float *dy) {
     w->ctx->k->moment(dy, NULL, 0, (ptrdiff_t)w->q->ho * w->q->wo, w->q->co,
                       w->sums + (ptrdiff_t)g * w->q->co * JEM_LANES);
 }
+/* Adds the sums of all groups to the bias gradient of channel o. */
 static void jem__bias_finish(const jem__weights *w, int o) {
     for (int g = 0; w->db && g < w->groups; g++)
         w->db[o] += jem__sum_lanes(w->sums + ((ptrdiff_t)g * w->q->co + o) * JEM_LANES);
 }
 
-/* Planes of one point, not a power of two apart. */
+/* Returns the distance of two planes, each of one point; 48 keeps it from being a power of two. */
 static ptrdiff_t jem__wino_plane(int channels) {
     return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
 }
-static ptrdiff_t jem__wino_work(const jem__conv *q) {                  /* floats */
-    const int m = q->tile, a = m + 2;
+static ptrdiff_t jem__wino_work(const jem__conv *q) {
+    const int m = q->tile;
+    const int a = m + 2;
     return a * a * (jem__wino_plane(q->ci) + jem__wino_plane(q->co)) +
            (ptrdiff_t)m * m * (q->co + 1) * JEM_LANES + (ptrdiff_t)q->ci * JEM_LANES;
 }
 
-/* One part of a convolution; and the scratch: transformed inputs, their products, a tile's outputs,
-   a pixel of zeros. */
+/* One part of a convolution by Winograd, and its scratch memory. */
 typedef struct jem__wino {
-    int across, pad;
+    int across, pad;                               /* across: tiles in a row */
     jem__piece to;
-    float *v, *p, *out, *zero;
+    float *v;                                      /* transformed inputs */
+    float *p;                                      /* products */
+    float *out;                                    /* outputs of a tile */
+    float *zero;                                   /* a pixel of zeros */
     ptrdiff_t vplane, pplane, pixel;               /* from point to point, from pixel to pixel */
 } jem__wino;
 
 JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, jem__wino *w) {
-    const int m = q->tile, a = m + 2;
+    const int m = q->tile;
+    const int a = m + 2;
     w->across = (q->wo + m - 1) / m;
-    w->to = jem__conv_share(q, part, w->across * ((q->ho + m - 1) / m), JEM__TILES);
+    w->to = jem__conv_piece(q, part, w->across * ((q->ho + m - 1) / m), JEM__TILES);
     w->pad = q->gradient ? 2 - q->pad : q->pad;
     w->vplane = jem__wino_plane(q->ci);
     w->pplane = jem__wino_plane(q->co);
@@ -9971,35 +10042,39 @@ JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, j
     memset(w->zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *w->zero);
 }
 
-/* A transformation of one tile, channel by channel: where the first channel of each number of it is
-   read, and written; how far it is to the next channel, the next number, the next of 16/VL strips
-   of lanes. */
+/* The transformation of one tile, channel by channel. */
 typedef struct jem__wino_move {
-    const float *in[36];
-    float *out;
-    ptrdiff_t in_step, out_step, point, strip;
+    const float *in[36];                           /* first channel of each number of the tile */
+    float *out;                                    /* first channel of the first number */
+    ptrdiff_t in_step, out_step;                   /* to the next channel */
+    ptrdiff_t point;                               /* to the next number of the output */
+    ptrdiff_t strip;                               /* to the next of 16/VL strips of lanes */
 } jem__wino_move;
 
-/* It reads size x size pixels from (y,z) on; turned: the last of them first. */
+/* A group of images that tiles are read from; turned: each tile in reverse order of pixels. */
 typedef struct jem__picture { const float *x, *zero; int c, h, w, turned; } jem__picture;
 
+/* Finds the size x size pixels from (y,z) on. */
 JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size, int y, int z) {
     for (int i = 0; i < size * size; i++) {
-        const int iy = y + i / size, ix = z + i % size;
-        const int inside = (unsigned)iy < (unsigned)p->h && (unsigned)ix < (unsigned)p->w;
-        t->in[p->turned ? size * size - 1 - i : i] =
-            inside ? p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES : p->zero;
+        const int iy = y + i / size;
+        const int ix = z + i % size;
+        const float *pixel = p->zero;
+        if ((unsigned)iy < (unsigned)p->h && (unsigned)ix < (unsigned)p->w)
+            pixel = p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES;
+        t->in[p->turned ? size * size - 1 - i : i] = pixel;
     }
 }
 
-/* Of the 36 points of F4: operands transformed, a product is (point, block of output channels), and
-   G' finishes an output channel. Planes of a point are not a power of two apart; a pixel of zeros
-   lies behind the bias sums. */
+/* A weight gradient by Winograd has 36 points (M = 4). A product is one point of one block of
+   output channels; G' finishes an output channel. 80 keeps the distance of two points from being a
+   power of two. A pixel of zeros follows the bias sums. */
 static ptrdiff_t jem__wino_sums(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
 static void jem__wino_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int iblocks = (q->ci + k->wi - 1) / k->wi;
     const ptrdiff_t all = (ptrdiff_t)w->groups * ((q->ho + 3) / 4) * ((q->wo + 3) / 4);
     w->x_plane = all * iblocks * k->wi * JEM_LANES + 80;
     w->y_plane = all * oblocks * JEM__WO * JEM_LANES + 80;
@@ -10020,8 +10095,9 @@ JEM__COMPILE_END
 #define JEM__FN(name) jem__##name##_avx2
 #define JEM__VL 8
 #define JEM__MM(name) _mm256_##name
-#define JEM__PX 2                                  /* conv block: channels x pixels fill the file */
-#define JEM__WI 3                                  /* weight gradient block: WO x in channels */
+#define JEM__PX 2                                  /* pixels of a block: CO x PX sums fill the
+                                                      registers */
+#define JEM__WI 3                                  /* weight gradient: WO x WI sums do */
 #define JEM__FOLD4(a, b) _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31)
 #define JEM__LESS(a, b, x, y) (JEM__V)_mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 #define JEM__BITS(a)                                                                               \
@@ -10130,8 +10206,8 @@ static const uint32x4_t jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 #define JEM__FOLD1(a, b) JEM__MM(shuffle_ps)(a, b, 0x88) + JEM__MM(shuffle_ps)(a, b, 0xdd)
 #endif
 
-/* Vectors, which the compiler adds and multiplies; for the rest there are these macros. The scalar
-   code is the oracle: plain loops, of which the compiler may make what it likes. */
+/* Vectors of floats and words. The compiler adds and multiplies them; the macros above do the rest.
+   The scalar instance is the oracle: plain loops, which the compiler may optimise freely. */
 #define JEM__V JEM__FN(floats)
 #define JEM__I JEM__FN(words)
 #if JEM__VL == 1
@@ -10154,29 +10230,33 @@ typedef uint32_t JEM__I __attribute__((vector_size(4 * JEM__VL)));
 
 /* ---- elementary functions -------------------------------------------------------------------- */
 
-/* c[0] x^(n-1) + ... + c[n-1] */
+/* Computes c[0] x^(n-1) + ... + c[n-1]. */
 JEM__VINLINE JEM__V JEM__FN(poly)(const int n, const float *c, JEM__V x) {
     JEM__V y = JEM__SET(c[0]);
     JEM__REPEAT(i, n - 1) y = JEM__FMA(y, x, JEM__SET(c[i + 1]));
     return y;
 }
 
-/* e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2; x held to [-87, 88]. Relative error 1e-7. */
+/* Computes e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2, for x limited to [-87, 88]. The relative
+   error is 1e-7. */
 JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     static const float c[] = { 1.39411096e-3f, 8.36317982e-3f, 4.16663753e-2f, 0.16666577f, 0.5f };
-    const JEM__V lo = JEM__SET(-87.0f), hi = JEM__SET(88.0f);
+    const JEM__V lo = JEM__SET(-87.0f);
+    const JEM__V hi = JEM__SET(88.0f);
     const JEM__V round = JEM__SET(12582912.0f);    /* 1.5 * 2^23: adding it rounds to an integer */
     x = JEM__LESS(x, lo, lo, x);
     x = JEM__LESS(hi, x, hi, x);
-    JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round), n = t - round;
+    const JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round);
+    const JEM__V n = t - round;
     JEM__V r = JEM__FNMA(n, JEM__SET(0.693359375f), x);
     r = JEM__FNMA(n, JEM__SET(-2.12194440e-4f), r);
     const JEM__V q = JEM__FMA(r * r, JEM__FN(poly)(5, c, r), r) + JEM__SET(1.0f);
     const JEM__V y = JEM__AS_V(JEM__AS_I(q) + (JEM__AS_I(t) << 23));
-    return JEM__FMA(x, JEM__SET(0.0f), y);         /* a NaN stays one */
+    return JEM__FMA(x, JEM__SET(0.0f), y);         /* a NaN stays a NaN */
 }
 
-/* ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); for normal x > 0. */
+/* Computes ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)), for normal x > 0;
+   infinity and NaN give NaN. */
 JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
     static const float c[] = { 0.233327598f, 0.285507233f, 0.400001229f, 0.666666666f };
     const JEM__I low = JEM__ISET(0x3f3504f3u);     /* bits of sqrt(1/2) */
@@ -10184,37 +10264,42 @@ JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
     JEM__V e = JEM__TO_V(u >> 23) - JEM__SET(127.0f);
     JEM__V m = JEM__AS_V((u & JEM__ISET(0x007fffffu)) + low);
     const JEM__V one = JEM__SET(1.0f);
-    JEM__V s = (m - one) / (m + one), z = s * s;
+    const JEM__V s = (m - one) / (m + one);
+    const JEM__V z = s * s;
     JEM__V q = JEM__FN(poly)(4, c, z);
     q = JEM__FMA(s * z, q, JEM__FMA(e, JEM__SET(-2.12194440e-4f), s + s));
     q = JEM__FMA(e, JEM__SET(0.693359375f), q);
-    return JEM__FMA(x, JEM__SET(0.0f), q);         /* infinity and NaN come out as NaN */
+    return JEM__FMA(x, JEM__SET(0.0f), q);
 }
 
-/* 1/(1 + e^-x) */
+/* Computes 1/(1 + e^-x). */
 JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
     const JEM__V one = JEM__SET(1.0f);
     return one / (one + JEM__FN(exp)(JEM__SET(0.0f) - x));
 }
 
-/* 2 sigmoid(2x) - 1 */
+/* Computes tanh x = 2 sigmoid(2x) - 1. */
 JEM__VINLINE JEM__V JEM__FN(tanh)(JEM__V x) {
     return JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(x + x), JEM__SET(-1.0f));
 }
 
-/* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|); u is 1 + e^-|x| rounded, and (e^-|x|)/(u - 1) mends
-   what that lost */
+/* Computes log(1 + e^x) = max(x, 0) + log(1 + e^-|x|). u is 1 + e^-|x| rounded; the factor
+   e^-|x|/(u - 1) corrects the rounding. */
 JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
-    const JEM__V zero = JEM__SET(0.0f), one = JEM__SET(1.0f), minus = zero - x;
-    const JEM__V e = JEM__FN(exp)(JEM__LESS(x, zero, x, minus)), u = one + e;
-    const JEM__V top = JEM__LESS(x, zero, zero, x);
-    const JEM__V mend = e / (u - one);
-    return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), mend, top), e + top);
+    const JEM__V zero = JEM__SET(0.0f);
+    const JEM__V one = JEM__SET(1.0f);
+    const JEM__V minus = zero - x;
+    const JEM__V e = JEM__FN(exp)(JEM__LESS(x, zero, x, minus));
+    const JEM__V u = one + e;
+    const JEM__V positive = JEM__LESS(x, zero, zero, x);
+    const JEM__V correction = e / (u - one);
+    return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), correction, positive), e + positive);
 }
 
 /* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
 
-/* Threefry-2x32-20: 20 rounds of add, rotate, xor, the key mixed in every 4. */
+/* Computes two words from key and counter by Threefry-2x32-20 (Salmon & others 2011): 20 rounds of
+   add, rotate, xor; the key is added after every 4. */
 JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__I *a, JEM__I *b) {
     static const unsigned rotate[8] = { 13, 15, 26, 6, 17, 29, 16, 24 };
     const uint32_t k2 = key[0] ^ key[1] ^ 0x1BD11BDAu;
@@ -10234,12 +10319,13 @@ JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__
     *b = y;
 }
 
-JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {      /* [0,1), 24 bits */
+/* Converts the upper 24 bits of a word to [0,1). */
+JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {
     return JEM__TO_V(u >> 8) * JEM__SET(1.0f / 16777216.0f);
 }
 
-/* Two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of 2 pi t,
-   which are polynomials in t^2 for t in [-1/2, 1/2). */
+/* Computes two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of
+   2 pi t, which are polynomials in t^2 for t in [-1/2, 1/2). */
 JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
     static const float sine[] = {
         -0.620820359f, 3.78135533f, -15.0865778f, 42.0577562f, -76.7058004f, 81.6052474f,
@@ -10249,14 +10335,16 @@ JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
         -1.45323693f, 7.80024045f, -26.4047057f, 60.2421377f, -85.4566589f, 64.9393891f,
         -19.7392087f, 1.0f
     };
-    JEM__V u = JEM__SET(1.0f) - JEM__FN(unit)(a);             /* (0,1] */
-    JEM__V t = JEM__FN(unit)(b) - JEM__SET(0.5f), z = t * t;
-    JEM__V r = JEM__SQRT(JEM__SET(-2.0f) * JEM__FN(log)(u));
+    const JEM__V u = JEM__SET(1.0f) - JEM__FN(unit)(a);       /* (0,1] */
+    const JEM__V t = JEM__FN(unit)(b) - JEM__SET(0.5f);
+    const JEM__V z = t * t;
+    const JEM__V r = JEM__SQRT(JEM__SET(-2.0f) * JEM__FN(log)(u));
     *p = r * (JEM__FN(poly)(8, sine, z) * t);
     *q = r * JEM__FN(poly)(8, cosine, z);
 }
 
-/* What counters .. + VL make of their two words: uniform numbers (kind 0) or normal ones (1). */
+/* Draws numbers from VL counters, uniform (kind 0) or normal (1): p[0] and p[1] from the two words
+   of each. */
 JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, JEM__V *p) {
     JEM__I a, b;
     JEM__FN(threefry)(key, counter, &a, &b);
@@ -10268,25 +10356,29 @@ JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, 
     }
 }
 
-/* kind 0: a + b U[0,1); kind 1: a + b N(0,1). n in 16s. */
+/* Fills out[n], n a multiple of 16, with a + b U[0,1) (kind 0) or a + b N(0,1) (1). */
 JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, float *out,
                                ptrdiff_t n, float a, float b) {
-    const JEM__V va = JEM__SET(a), vb = JEM__SET(b);
-    for (ptrdiff_t i = 0; i < n; i += 32)
+    const JEM__V va = JEM__SET(a);
+    const JEM__V vb = JEM__SET(b);
+    for (ptrdiff_t i = 0; i < n; i += 32) {
         for (int l = 0; l < 16; l += JEM__VL) {
             JEM__V p[2];
             JEM__FN(draw)(kind, key, start + (uint64_t)(i / 2 + l), p);
             JEM__STORE(out + i + l, JEM__FMA(vb, p[0], va));
             if (i + 16 < n) JEM__STORE(out + i + 16 + l, JEM__FMA(vb, p[1], va));
         }
+    }
 }
 
-/* The two fused activations, of one vector at lanes l ..; bits: signs (leaky relu), slopes: the
-   derivative s + x s (1-s) (SiLU), for the backward, or NULL. */
+/* Computes a fused activation, leaky ReLU or SiLU, of one vector from lane l on. Keeps what the
+   backward needs, unless it is NULL: bits, the signs, for leaky ReLU; slopes, the derivative
+   s + x s (1-s), for SiLU. */
 JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, uint16_t *bits,
                                       float *slopes) {
     if (kind == JEM__MAP_SILU) {
-        const JEM__V s = JEM__FN(sigmoid)(v), r = v * s;
+        const JEM__V s = JEM__FN(sigmoid)(v);
+        const JEM__V r = v * s;
         if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SET(1.0f) - s, s));
         return r;
     }
@@ -10296,28 +10388,33 @@ JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, ui
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
 
-/* What becomes of a finished sum (see jem__finish), at lanes l ..; o: its channel; at: its place in
-   the tensor, l included. A mask and an addition are one fma, as they are where they are not fused.
-   Returns what came of it last. */
+/* Finishes a sum v of channel o as f describes (see jem__finish), for a vector from lane l on; at:
+   its place in the tensor, including l. A mask and an addition are one fma, as without fusion.
+   Returns the last value. */
 JEM__VINLINE JEM__V JEM__FN(finish_one)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at,
                                         int l) {
     const ptrdiff_t bit = at / JEM_LANES;
     if (f->bias) v = v + JEM__SET(f->bias[o]);
     if (f->bits || f->slopes) {
-        const JEM__V m = f->slopes ? JEM__LOAD(f->slopes + at)
-                                   : JEM__PICK((unsigned)f->bits[bit] >> l, JEM__SET(f->slope),
-                                               JEM__SET(1.0f));
-        v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : v * m;
-    } else if (f->add) v = v + JEM__LOAD(f->add + at);
+        JEM__V m;
+        if (f->slopes) m = JEM__LOAD(f->slopes + at);
+        else m = JEM__PICK((unsigned)f->bits[bit] >> l, JEM__SET(f->slope), JEM__SET(1.0f));
+        if (f->add) v = JEM__FMA(v, m, JEM__LOAD(f->add + at));
+        else v = v * m;
+    } else if (f->add) {
+        v = v + JEM__LOAD(f->add + at);
+    }
     if (f->y) JEM__STORE(f->y + at, v);
     if (f->kind) {
-        v = JEM__FN(activate)(f->kind, f->slope, v, l, f->keep_bits ? f->keep_bits + bit : NULL,
-                              f->keep_slopes ? f->keep_slopes + at : NULL);
+        uint16_t *bits = f->keep_bits ? f->keep_bits + bit : NULL;
+        float *slopes = f->keep_slopes ? f->keep_slopes + at : NULL;
+        v = JEM__FN(activate)(f->kind, f->slope, v, l, bits, slopes);
         if (f->act) JEM__STORE(f->act + at, v);
     }
     return v;
 }
-/* The same of n channels from o on of one pixel, `step` floats apart; at: of its channel 0. */
+/* Finishes n channels of one pixel from o on, whose sums are `step` floats apart; at: the place of
+   channel 0. */
 JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff_t step, int o,
                                  int n, ptrdiff_t at, int l) {
     at += (ptrdiff_t)o * JEM_LANES + l;
@@ -10325,9 +10422,9 @@ JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff
         (void)JEM__FN(finish_one)(f, JEM__LOAD(sum), o, at, l);
 }
 
-/* acc[o][i] += w[o] x[i], over n input channels of PX pixels or tiles x[i], which lie `step` floats
-   apart; w[o] are `apart` from each other, and w goes on by `next`. Many parameters: it is inlined,
-   and most of them are constants. */
+/* Adds w[o] x[i] to acc[o][i], over n input channels of PX pixels or tiles x[i]. Channels of x are
+   `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per channel.
+   Many parameters: the function is inlined, and most of them are constants. */
 JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int apart,
                                     int next, const float *const *x, int step, int n,
                                     JEM__V (*acc)[JEM__PX]) {
@@ -10341,17 +10438,19 @@ JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w
     }
 }
 
-/* Output channels x pixels (CO x PX) are accumulated in registers over taps and input channels.
-   Weights are packed [block of CO][16 input channels][tap][input channel][CO]. Of `most` channels
-   only co are wanted: the others read what follows, and are thrown away. */
+/* Computes a block of output channels x pixels (CO x PX), accumulated in registers over taps and
+   input channels. Weights are packed [block of CO][16 input channels][tap][input channel][CO]. It
+   computes `most` channels, of which co are used: the others read the weights that follow, and are
+   not stored. */
 JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__pixels *p,
                                       const float *w, int co, const jem__finish *f, int o0, int l) {
     static const float zero[16 * JEM_LANES] = { 0 };
-    const int rows = JEM__VL == 1 ? co : most, ci = p->channels;
+    const int rows = JEM__VL == 1 ? co : most;
+    const int ci = p->channels;
     JEM__V acc[JEM__CO][JEM__PX], sum[JEM__PX][JEM__CO];
     JEM__REPEAT(o, rows) JEM__REPEAT(i, px) acc[o][i] = JEM__SET(0.0f);
     for (int c0 = 0; c0 < ci; c0 += 16) {
-        const int nc = ci - c0 < 16 ? ci - c0 : 16;
+        const int nc = jem__min(ci - c0, 16);
         const float *wc = w + (ptrdiff_t)c0 * p->taps * co;
         for (int t = 0; t < p->live; t++) {
             const float *wt = wc + (ptrdiff_t)p->index[t] * nc * co;
@@ -10363,7 +10462,7 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
             JEM__FN(multiply)(rows, px, wt, 1, co, x, JEM_LANES, nc, acc);
         }
     }
-    if (!f->bits && !f->slopes && !f->add && !f->kind) {     /* nothing but a bias: no detour */
+    if (!f->bits && !f->slopes && !f->add && !f->kind) {     /* only a bias: stored directly */
         float *y = f->y + (ptrdiff_t)o0 * JEM_LANES + l;
         JEM__REPEAT(o, rows) {
             if (o >= co) continue;
@@ -10376,12 +10475,15 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
     for (int i = 0; i < px; i++)
         JEM__FN(finish)(f, (const float *)sum[i], JEM__VL, o0, co, p->at[i], l);
 }
-/* Few kinds of block, since each is compiled for every instruction set. A pixel alone waits for its
-   sums anyway: six of them as long as one. */
+/* Computes a block of co channels by one of five kinds: each kind is compiled for every instruction
+   set. A single pixel always computes 6 channels: the latency of its sums is that of one. */
 JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const float *w, int co,
                                                 const jem__finish *f, int o, int l) {
-    switch (p->count == JEM__PX ? co : 0) {
-    case 0: JEM__FN(conv_block)(6, 1, p, w, co, f, o, l); break;
+    if (p->count != JEM__PX) {
+        JEM__FN(conv_block)(6, 1, p, w, co, f, o, l);
+        return;
+    }
+    switch (co) {
     case 1: JEM__FN(conv_block)(1, JEM__PX, p, w, 1, f, o, l); break;
     case 4: JEM__FN(conv_block)(4, JEM__PX, p, w, 4, f, o, l); break;
     case 6: JEM__FN(conv_block)(6, JEM__PX, p, w, 6, f, o, l); break;
@@ -10389,14 +10491,14 @@ JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const floa
     }
 }
 
-/* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
-   part, for as many threads as there are parts. */
+/* Computes one part of the direct convolution of one group of 16 images, x (hi,wi,ci,16) to
+   (ho,wo,co,16), finished as f describes. */
 JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
     const float *pack = in->packed;
     jem__phase s;
     jem__pixels p;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const jem__piece to = jem__conv_share(q, in->part, s.rows * s.cols, JEM__PX);
+        const jem__piece to = jem__conv_piece(q, in->part, s.rows * s.cols, JEM__PX);
         for (int i = to.first, n; i < to.last; i += n) {
             n = to.last - i >= JEM__PX ? JEM__PX : 1;
             jem__conv_pixels(q, &s, i, n, in->x, &p);
@@ -10414,24 +10516,29 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, cons
 
 /* ---- Winograd: 3x3 convolutions of stride 1 with fewer multiplications ----------------------- */
 /* Lavin & Gray 2015 (arXiv:1509.09308): a tile of M x M outputs is A'[(G g G') . (B' d B)]A, with d
-   the (M+2) x (M+2) inputs under it. The product in the middle, point by point, is a matrix product
+   the (M+2) x (M+2) inputs under it. The product in the middle, at each point, is a matrix product
    over channels. M = 2 has 2.25 times fewer multiplications than the direct sum, M = 4 has 4 times
-   fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. An input gradient's kernels are the
-   output's, turned round: it turns each tile instead, before and after, and reads the output's
-   packed weights, which are most of a wide network's memory. */
+   fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. The kernels of an input gradient are
+   those of the output, rotated by 180 degrees. Instead of the kernels, an input gradient rotates
+   each tile, before and after, and reads the packed weights of the output: packed weights are most
+   of the memory of a wide network. */
 
-/* o = B' d, M = 2 */
+/* Computes o = B' d, M = 2. */
 JEM__VINLINE void JEM__FN(wino_b2)(const JEM__V *d, JEM__V *o) {
     o[0] = d[0] - d[2];
     o[1] = d[1] + d[2];
     o[2] = d[2] - d[1];
     o[3] = d[1] - d[3];
 }
-/* o = B' d, M = 4 */
+/* Computes o = B' d, M = 4. */
 JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
-    const JEM__V two = JEM__SET(2.0f), four = JEM__SET(4.0f), five = JEM__SET(5.0f);
-    const JEM__V p = JEM__FNMA(four, d[2], d[4]), q = JEM__FNMA(four, d[1], d[3]);
-    const JEM__V r = d[4] - d[2], s = d[3] - d[1];
+    const JEM__V two = JEM__SET(2.0f);
+    const JEM__V four = JEM__SET(4.0f);
+    const JEM__V five = JEM__SET(5.0f);
+    const JEM__V p = JEM__FNMA(four, d[2], d[4]);
+    const JEM__V q = JEM__FNMA(four, d[1], d[3]);
+    const JEM__V r = d[4] - d[2];
+    const JEM__V s = d[3] - d[1];
     o[0] = JEM__FMA(four, d[0], JEM__FNMA(five, d[2], d[4]));
     o[1] = p + q;
     o[2] = p - q;
@@ -10439,23 +10546,26 @@ JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
     o[4] = JEM__FNMA(two, s, r);
     o[5] = JEM__FMA(four, d[1], JEM__FNMA(five, d[3], d[5]));
 }
-/* o = A' d, M = 2 */
+/* Computes o = A' d, M = 2. */
 JEM__VINLINE void JEM__FN(wino_a2)(const JEM__V *d, JEM__V *o) {
     o[0] = d[0] + (d[1] + d[2]);
     o[1] = d[1] - d[2] - d[3];
 }
-/* o = A' d, M = 4 */
+/* Computes o = A' d, M = 4. */
 JEM__VINLINE void JEM__FN(wino_a4)(const JEM__V *d, JEM__V *o) {
-    const JEM__V p = d[1] + d[2], q = d[1] - d[2];
-    const JEM__V r = d[3] + d[4], s = d[3] - d[4];
+    const JEM__V p = d[1] + d[2];
+    const JEM__V q = d[1] - d[2];
+    const JEM__V r = d[3] + d[4];
+    const JEM__V s = d[3] - d[4];
     o[0] = d[0] + p + r;
     o[1] = JEM__FMA(JEM__SET(2.0f), s, q);
     o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
     o[3] = JEM__FMA(JEM__SET(8.0f), s, q) + d[5];
 }
-/* o = A d, M = 4 (for weight gradients) */
+/* Computes o = A d, M = 4, for weight gradients. */
 JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
-    const JEM__V s = d[0] + d[2], r = d[1] + d[3];
+    const JEM__V s = d[0] + d[2];
+    const JEM__V r = d[1] + d[3];
     const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
     const JEM__V r2 = JEM__FMA(JEM__SET(8.0f), d[3], d[1] + d[1]);
     o[0] = d[0];
@@ -10466,12 +10576,12 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     o[5] = d[3];
 }
 
-/* One of these for all columns, then for all rows of a tile: from x from numbers become to x to.
-   What goes into Winograd's domain is in so many places that no processor foresees where the next
-   channel's will be read and written: they are asked for. */
+/* Applies one of these to all columns, then to all rows of a tile: from x from numbers become
+   to x to. Transformations into Winograd's domain prefetch the next channel: no processor predicts
+   accesses in this many places. */
 #define JEM__WINO(name, line, from, to)                                                            \
     JEM__KERNEL void JEM__FN(name)(const jem__wino_move *w, int channels) {                        \
-        for (int c = 0; c < channels; c++)                                                         \
+        for (int c = 0; c < channels; c++) {                                                       \
             for (int l = 0; l < JEM_LANES; l += JEM__VL) {                                         \
                 const ptrdiff_t at = c * w->in_step + l;                                           \
                 float *out = w->out + c * w->out_step + l / JEM__VL * w->strip;                    \
@@ -10493,6 +10603,7 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
                     JEM__REPEAT(j, to) JEM__STORE(out + (i * (to) + j) * w->point, o[j]);          \
                 }                                                                                  \
             }                                                                                      \
+        }                                                                                          \
     }
 JEM__WINO(wino_in2, wino_b2, 4, 4)
 JEM__WINO(wino_in4, wino_b4, 6, 6)
@@ -10501,28 +10612,29 @@ JEM__WINO(wino_out4, wino_a4, 6, 4)
 JEM__WINO(wino_dy, wino_at, 4, 6)
 #undef JEM__WINO
 
-/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles, for the block of co
-   channels from o0 on; as conv_block. u is packed by the output's blocks. To an input gradient
-   these are blocks of what it reads, so many whole ones and a rest: it reads u across, and of each
-   block asks in time for what the next channels will need. */
+/* Computes p[o][tile] = sum over channels of u[channel][o] v[channel][tile], for PX tiles and the
+   block of co channels from o0 on; `most` is as in conv_block. u is packed in blocks of the
+   channels of the output. An input gradient reads these blocks, `whole` ones of JEM__WHOLE channels
+   and a rest, crosswise, and prefetches what the next channels of a block will read. */
 JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int whole, const float *u,
                                       int o0, int co, const float *v, float *p) {
     enum { N = JEM__WHOLE };
-    const int rows = JEM__VL == 1 ? co : most, step = JEM__TILES * JEM_LANES;
+    const int rows = JEM__VL == 1 ? co : most;
+    const int step = JEM__TILES * JEM_LANES;
     const float *x[JEM__PX];
     JEM__V acc[JEM__CO][JEM__PX];
     JEM__REPEAT(t, JEM__PX) x[t] = v + t * JEM_LANES;
     JEM__REPEAT(o, rows) JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__SET(0.0f);
-    if (!q->gradient)
+    if (!q->gradient) {
         JEM__FN(multiply)(rows, JEM__PX, u + (ptrdiff_t)o0 * q->ci, 1, co, x, step, q->ci, acc);
-    else {
+    } else {
         for (int b = 0; b < whole; b++, u += (ptrdiff_t)N * q->co) {
             JEM__REPEAT(i, 3) jem__prefetch(u, (o0 + N) * N + i * 16);
             JEM__FN(multiply)(rows, JEM__PX, u + o0 * N, N, 1, x, step, N, acc);
             JEM__REPEAT(t, JEM__PX) x[t] += N * step;
         }
         for (int left = q->ci - N * whole, n; left > 0; left -= n, u += (ptrdiff_t)n * q->co) {
-            n = left < 4 ? left : 4;
+            n = jem__min(left, 4);
             JEM__FN(multiply)(rows, JEM__PX, u + o0 * n, n, 1, x, step, n, acc);
             JEM__REPEAT(t, JEM__PX) x[t] += n * step;
         }
@@ -10542,7 +10654,7 @@ JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, c
     }
 }
 
-/* The products of n tiles, point by point */
+/* Computes the products of n tiles, point by point. */
 JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
                                         int n) {
     int whole = 0;
@@ -10552,98 +10664,127 @@ JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, 
         for (int o = w->to.o0, co; o < w->to.o1; o += co) {
             float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
             co = jem__conv_channels(q->co - o);
-            for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES)
+            for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES) {
                 for (int l = 0; l < JEM_LANES; l += JEM__VL)
                     JEM__FN(wino_blocks)(q, whole, u, o, co, v + t + l, p + t + l);
+            }
         }
     }
 }
 
-/* As conv, for k = 3, stride 1. */
+/* Transforms the inputs of n tiles from t0 on. */
+JEM__KERNEL void JEM__FN(wino_inputs)(const jem__conv *q, const jem__wino *w, const float *x,
+                                      int t0, int n) {
+    const int m = q->tile;
+    const jem__picture image = { x, w->zero, q->ci, q->hi, q->wi, q->gradient };
+    jem__wino_move in;
+    in.in_step = JEM_LANES;
+    in.out_step = JEM__TILES * JEM_LANES;
+    in.point = w->vplane;
+    in.strip = JEM__VL;
+    for (int t = 0; t < n; t++) {
+        const int y = (t0 + t) / w->across * m - w->pad;
+        const int z = (t0 + t) % w->across * m - w->pad;
+        jem__wino_read(&in, &image, m + 2, y, z);
+        in.out = w->v + t * JEM_LANES;
+        if (m == 2) JEM__FN(wino_in2)(&in, q->ci);
+        else JEM__FN(wino_in4)(&in, q->ci);
+    }
+}
+
+/* Transforms the products of n tiles from t0 on to outputs, and finishes these. */
+JEM__KERNEL void JEM__FN(wino_outputs)(const jem__conv *q, const jem__wino *w,
+                                       const jem__finish *f, int t0, int n) {
+    const int m = q->tile;
+    const int o0 = w->to.o0;
+    const int channels = w->to.o1 - o0;
+    jem__wino_move out;
+    out.out = w->out;
+    out.in_step = JEM__TILES * JEM_LANES;
+    out.out_step = JEM_LANES;
+    out.point = w->pixel;
+    out.strip = JEM__VL;
+    for (int t = 0; t < n; t++) {
+        const int y = (t0 + t) / w->across * m;
+        const int z = (t0 + t) % w->across * m;
+        const float *sums = w->p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
+        for (int i = 0; i < (m + 2) * (m + 2); i++) out.in[i] = sums + i * w->pplane;
+        if (m == 2) JEM__FN(wino_out2)(&out, channels);
+        else JEM__FN(wino_out4)(&out, channels);
+        for (int i = 0; i < m * m; i++) {
+            const int at = q->gradient ? m * m - 1 - i : i;
+            const int row = y + at / m;
+            const int col = z + at % m;
+            if (row >= q->ho || col >= q->wo) continue;
+            for (int l = 0; l < JEM_LANES; l += JEM__VL)
+                JEM__FN(finish)(f, w->out + i * w->pixel + l, JEM_LANES, o0, channels,
+                                ((ptrdiff_t)row * q->wo + col) * q->co * JEM_LANES, l);
+        }
+    }
+}
+
+/* Computes one part of a convolution of one group, like conv, for k = 3 and stride 1. */
 JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *from,
                                     const jem__finish *f) {
-    const int m = q->tile;
     jem__wino w;
-    jem__wino_move in, out;
     jem__wino_open(q, from->part, from->work, &w);
-    const int o0 = w.to.o0, o1 = w.to.o1;
-    const jem__picture image = { from->x, w.zero, q->ci, q->hi, q->wi, q->gradient };
-    in.out_step = out.in_step = JEM__TILES * JEM_LANES;
-    in.point = w.vplane;
-    out.out = w.out;
-    out.out_step = JEM_LANES;
-    out.point = w.pixel;
-    in.strip = out.strip = JEM__VL;
     for (int t0 = w.to.first; t0 < w.to.last; t0 += JEM__TILES) {
-        const int n = w.to.last - t0 < JEM__TILES ? w.to.last - t0 : JEM__TILES;
-        for (int t = 0; t < n; t++) {
-            const int at = t0 + t;
-            jem__wino_read(&in, &image, m + 2, at / w.across * m - w.pad,
-                           at % w.across * m - w.pad);
-            in.out = w.v + t * JEM_LANES;
-            in.in_step = JEM_LANES;
-            (m == 2 ? JEM__FN(wino_in2) : JEM__FN(wino_in4))(&in, q->ci);
-        }
+        const int n = jem__min(w.to.last - t0, JEM__TILES);
+        JEM__FN(wino_inputs)(q, &w, from->x, t0, n);
         JEM__FN(wino_products)(q, &w, from->packed, n);
-        for (int t = 0; t < n; t++) {
-            const int y = (t0 + t) / w.across * m, z = (t0 + t) % w.across * m;
-            const float *sums = w.p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
-            for (int i = 0; i < (m + 2) * (m + 2); i++) out.in[i] = sums + i * w.pplane;
-            (m == 2 ? JEM__FN(wino_out2) : JEM__FN(wino_out4))(&out, o1 - o0);
-            for (int i = 0; i < m * m; i++) {
-                const int at = q->gradient ? m * m - 1 - i : i, row = y + at / m, col = z + at % m;
-                if (row >= q->ho || col >= q->wo) continue;
-                for (int l = 0; l < JEM_LANES; l += JEM__VL)
-                    JEM__FN(finish)(f, w.out + i * w.pixel + l, JEM_LANES, o0, o1 - o0,
-                                    ((ptrdiff_t)row * q->wo + col) * q->co * JEM_LANES, l);
-            }
-        }
+        JEM__FN(wino_outputs)(q, &w, f, t0, n);
     }
 }
 
 /* ---- convolution: weight gradient ------------------------------------------------------------ */
 /* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
-   weights is accumulated in registers, a tap at a time, over rows small enough for the L1. Operands
-   are first copied to [strip of VL lanes][block of B channels][pixel][B][VL]: straight lines to
-   read, and no power-of-two strides. */
+   weights is accumulated in registers, a tap at a time, over rows that fit into the L1 cache.
+   Operands are first copied ('dealt') to [strip of VL lanes][block of B channels][pixel][B][VL], so
+   that they are read consecutively, without power-of-two strides. */
 
-/* A few pixels at a time, so that reads are of neighbours too. */
+/* Deals one group of x (side 0) or dy (1): 8 pixels at a time, so that neighbours are read
+   together. */
 JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const jem__operands *in) {
-    const jem__conv *q = w->q, d = jem__conv_dealt(q);
-    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
-    const int blocks = (channels + block - 1) / block, s = side ? 1 : q->stride / d.stride;
-    const int width = side ? q->wo : q->wi, wide = side ? q->wo : d.wi;        /* dealt of them */
-    const int pixels = wide * (side ? q->ho : d.hi);
-    float *out = side ? w->y + g * w->y_plane : w->x + g * w->x_plane;
-    for (int p0 = 0; p0 < pixels; p0 += 8)
-        for (int c0 = 0; c0 < channels; c0 += block)
+    const jem__operand p = side ? jem__operand_dy(w) : jem__operand_x(w);
+    const int blocks = (p.channels + p.block - 1) / p.block;
+    const int pixels = p.rows * p.cols;
+    float *out = p.out + g * p.plane;
+    for (int i0 = 0; i0 < pixels; i0 += 8) {
+        for (int c0 = 0; c0 < p.channels; c0 += p.block) {
             for (int l = 0; l < JEM_LANES; l += JEM__VL) {
-                float *to = out + ((ptrdiff_t)(l / JEM__VL * blocks + c0 / block) * pixels + p0) *
-                                  block * JEM__VL;
-                for (int p = p0; p < pixels && p < p0 + 8; p++) {
-                    const float *from = in->x + ((ptrdiff_t)(p / wide * width + p % wide) * s *
-                                                 channels + c0) * JEM_LANES + l;
-                    for (int c = c0; c < c0 + block; c++, to += JEM__VL, from += JEM_LANES)
-                        JEM__STORE(to, c < channels ? JEM__LOAD(from) : JEM__SET(0.0f));
+                float *to = out + ((ptrdiff_t)(l / JEM__VL * blocks + c0 / p.block) * pixels + i0) *
+                                  p.block * JEM__VL;
+                for (int i = i0; i < pixels && i < i0 + 8; i++) {
+                    const ptrdiff_t pixel = (ptrdiff_t)(i / p.cols * p.w + i % p.cols) * p.step;
+                    const float *from = in->x + (pixel * p.channels + c0) * JEM_LANES + l;
+                    for (int c = c0; c < c0 + p.block; c++, to += JEM__VL, from += JEM_LANES) {
+                        JEM__V v = JEM__SET(0.0f);
+                        if (c < p.channels) v = JEM__LOAD(from);
+                        JEM__STORE(to, v);
+                    }
                 }
             }
+        }
+    }
 }
 
-/* The 16 lanes of each of WO x WI sums, [strip][cell][VL], added up in jem__sum_lanes' order: lanes
-   that lie 8, 4, 2, 1 apart. A fold does so with two registers at once and makes one of them, so
-   VL sums end as the VL lanes of one register; none of it goes through memory (Intel's processors
-   wait long for a wide load of what was just stored in pieces). */
+/* Adds the 16 lanes of each of WO x WI sums, [strip][cell][VL], in the order of jem__sum_lanes:
+   lanes at distances 8, 4, 2, 1. A fold does so for two registers at once and makes one of them, so
+   VL sums end as the VL lanes of one register. Nothing is stored in between: Intel's processors
+   wait long for a wide load of memory that was just stored in pieces. */
 JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
     for (int c0 = 0; c0 < JEM__WO * JEM__WI; c0 += JEM__VL) {
         JEM__V v[JEM__VL];
         JEM__REPEAT(i, JEM__VL) {                  /* cells in the order in which folds take them */
-            int cell = c0 + (JEM__VL < 4 ? 0 : i * 4 % JEM__VL + i * 4 / JEM__VL);
-            cell = cell < JEM__WO * JEM__WI ? cell : JEM__WO * JEM__WI - 1;
+            int cell = c0;
+            if (JEM__VL >= 4) cell += i * 4 % JEM__VL + i * 4 / JEM__VL;
+            if (cell >= JEM__WO * JEM__WI) cell = JEM__WO * JEM__WI - 1;
             JEM__V s[JEM_LANES / JEM__VL];
             JEM__REPEAT(j, JEM_LANES / JEM__VL)
                 s[j] = JEM__LOAD(acc + j * strip + (ptrdiff_t)cell * JEM__VL);
-            for (int n = JEM_LANES / JEM__VL / 2; n > 0; n /= 2)
+            for (int n = JEM_LANES / JEM__VL / 2; n > 0; n /= 2) {
                 for (int j = 0; j < n; j++) s[j] = s[j] + s[j + n];
+            }
             v[i] = s[0];
         }
 #if JEM__VL == 16
@@ -10659,8 +10800,8 @@ JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
     }
 }
 
-/* a[WO][WI] += dy x, n times: dy goes on by WO vectors, x by `step`; meanwhile n lines of memory
-   from from[ahead] on are asked for, unless `from` is NULL. */
+/* Adds dy x to a[WO][WI], n times: dy advances by WO vectors, x by `step`. Prefetches n cache lines
+   from from[ahead] on, unless `from` is NULL. */
 JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t n, int step,
                                      const float *from, ptrdiff_t ahead,
                                      JEM__V (*a)[JEM__WI]) {
@@ -10675,11 +10816,12 @@ JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t 
     }
 }
 
-/* acc[tap][WO][WI][VL] += rows y0..y1 of the output. The first taps ask for x's next rows, the
-   others for dy's. */
+/* Adds rows y0 .. y1-1 of the output to acc[tap][WO][WI][VL]. The first half of the taps prefetches
+   the next rows of x, the other half those of dy. */
 JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
                                        float *acc, int y0, int y1) {
-    const int s = q->stride, half = (q->k * q->k + 1) / 2;
+    const int s = q->stride;
+    const int half = (q->k * q->k + 1) / 2;
     const ptrdiff_t next_x = ((ptrdiff_t)y1 * s + q->k - s - q->pad) * q->wi * JEM__WI * JEM__VL;
     const ptrdiff_t next_dy = (ptrdiff_t)y1 * q->wo * JEM__WO * JEM__VL;
     for (int ky = 0; ky < q->k; ky++)
@@ -10688,13 +10830,18 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
             JEM__REPEAT(o, JEM__WO)
                 JEM__REPEAT(i, JEM__WI) a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
             const int right = kx - q->pad;
-            int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
+            int lo = 0;                            /* columns whose tap is inside */
+            int hi = q->wo;
             while (lo < hi && lo * s + right < 0) lo++;
             while (hi > lo && (hi - 1) * s + right >= q->wi) hi--;
-            const ptrdiff_t lines = (ptrdiff_t)(hi - lo) * 16, tap = ky * q->k + kx;
-            const float *from = tap < half ? x : dy;
-            ptrdiff_t ahead = tap < half ? next_x + tap * (y1 - y0) * lines
-                                         : next_dy + (tap - half) * (y1 - y0) * lines;
+            const ptrdiff_t lines = (ptrdiff_t)(hi - lo) * 16;
+            const ptrdiff_t tap = ky * q->k + kx;
+            const float *from = x;
+            ptrdiff_t ahead = next_x + tap * (y1 - y0) * lines;
+            if (tap >= half) {
+                from = dy;
+                ahead = next_dy + (tap - half) * (y1 - y0) * lines;
+            }
             for (int oy = y0; oy < y1; oy++, ahead += lines) {
                 const int iy = oy * s + ky - q->pad;
                 if ((unsigned)iy >= (unsigned)q->hi) continue;
@@ -10707,7 +10854,7 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
         }
 }
 
-/* db[o] += the sum of dy (as dealt) over groups and pixels, for the WO channels from o0 on */
+/* Adds the sum of the dealt dy over groups and pixels to db, for the WO channels from o0 on. */
 JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const float *dy,
                                         ptrdiff_t strip) {
     const ptrdiff_t pixels = (ptrdiff_t)w->q->ho * w->q->wo;
@@ -10715,59 +10862,75 @@ JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const flo
     for (int l = 0; l < JEM_LANES; l += JEM__VL, dy += strip) {
         JEM__V s[JEM__WO];
         JEM__REPEAT(o, JEM__WO) s[o] = JEM__SET(0.0f);
-        for (int g = 0; g < w->groups; g++)
+        for (int g = 0; g < w->groups; g++) {
             for (ptrdiff_t p = 0; p < pixels; p++) {
                 const float *at = dy + g * w->y_plane + p * JEM__WO * JEM__VL;
                 JEM__REPEAT(o, JEM__WO) s[o] = s[o] + JEM__LOAD(at + o * JEM__VL);
             }
+        }
         JEM__REPEAT(o, JEM__WO) JEM__STORE(lane[o] + l, s[o]);
     }
     for (int o = 0; o < JEM__WO && o0 + o < w->q->co; o++) w->db[o0 + o] += jem__sum_lanes(lane[o]);
 }
 
-/* The sums of the block of output channels from o0, input channels from i0 on: added to dw. */
+/* Adds the sums of the block of output channels from o0 and input channels from i0 on to dw. */
 JEM__KERNEL void JEM__FN(weight_sums)(const jem__weights *w, const float *acc, int o0, int i0) {
-    const int taps = w->q->k * w->q->k, cells = JEM__WO * JEM__WI, ci = w->q->ci;
-    const int out = w->q->co - o0 < JEM__WO ? w->q->co - o0 : JEM__WO;
-    const int in = ci - i0 < JEM__WI ? ci - i0 : JEM__WI;
-    float sum[32], *dw = w->dw + ((ptrdiff_t)o0 * ci + i0) * taps;
+    const int taps = w->q->k * w->q->k;
+    const int cells = JEM__WO * JEM__WI;
+    const int ci = w->q->ci;
+    const int out = jem__min(w->q->co - o0, JEM__WO);
+    const int in = jem__min(ci - i0, JEM__WI);
+    float sum[32];
+    float *dw = w->dw + ((ptrdiff_t)o0 * ci + i0) * taps;
     for (int t = 0; t < taps; t++, dw++) {
         JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, (ptrdiff_t)taps * cells * JEM__VL, sum);
-        for (int o = 0; o < out; o++)
+        for (int o = 0; o < out; o++) {
             for (int i = 0; i < in; i++)
                 dw[((ptrdiff_t)o * ci + i) * taps] += sum[o * JEM__WI + i];
+        }
     }
 }
 
-/* Product i, over all groups: see jem__direct_plan. */
+/* Computes one product over all groups (see jem__direct_by_x): of one block with the others. */
 JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
-    const jem__conv d = jem__conv_dealt(w->q), *q = &d;
-    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI, panel = jem__direct_panel(w);
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
-    const int by_x = jem__direct_by_x(w, q), others = by_x ? oblocks : iblocks;
-    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi * JEM__WI * JEM__VL,       /* of a block */
-                    py = (ptrdiff_t)q->ho * q->wo * JEM__WO * JEM__VL;
-    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL, all = (ptrdiff_t)taps * cells * 16;
-    float *acc = w->product + block * w->product_step;
+    const jem__conv d = jem__conv_dealt(w->q);
+    const jem__conv *q = &d;
+    const int taps = q->k * q->k;
+    const int cells = JEM__WO * JEM__WI;
+    const int panel = jem__direct_panel(w);
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
+    const int by_x = jem__direct_by_x(w, q);
+    const int others = by_x ? oblocks : iblocks;
+    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi * JEM__WI * JEM__VL;       /* of a block */
+    const ptrdiff_t py = (ptrdiff_t)q->ho * q->wo * JEM__WO * JEM__VL;
+    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL;
+    const ptrdiff_t all = (ptrdiff_t)taps * cells * 16;
     const ptrdiff_t row = (ptrdiff_t)q->wi * q->stride * JEM__WI + (ptrdiff_t)q->wo * JEM__WO;
+    float *acc = w->product + block * w->product_step;
     int rows = (int)(20480 / (row * JEM__VL * 4));
     if (rows < 1) rows = 1;
     for (int b0 = 0; b0 < others; b0 += panel) {
-        const int n = others - b0 < panel ? others - b0 : panel;
+        const int n = jem__min(others - b0, panel);
         memset(acc, 0, (size_t)(n * all) * sizeof *acc);
-        for (int s = 0; s < JEM_LANES / JEM__VL; s++)
-            for (int g = 0; g < w->groups; g++)
+        for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
+            for (int g = 0; g < w->groups; g++) {
                 for (int b = 0; b < n; b++) {
-                    const int ob = by_x ? b0 + b : block, ib = by_x ? block : b0 + b;
-                    const float *x = w->x + g * w->x_plane + (s * iblocks + ib) * px,
-                                *dy = w->y + g * w->y_plane + (s * oblocks + ob) * py;
+                    const int ob = by_x ? b0 + b : block;
+                    const int ib = by_x ? block : b0 + b;
+                    const float *x = w->x + g * w->x_plane + (s * iblocks + ib) * px;
+                    const float *dy = w->y + g * w->y_plane + (s * oblocks + ob) * py;
                     for (int y0 = 0; y0 < q->ho; y0 += rows)
                         JEM__FN(weight_block)(q, x, dy, acc + b * all + s * strip, y0,
-                                              y0 + rows < q->ho ? y0 + rows : q->ho);
+                                              jem__min(y0 + rows, q->ho));
                 }
-        for (int b = 0; b < n; b++)
-            JEM__FN(weight_sums)(w, acc + b * all, (by_x ? b0 + b : block) * JEM__WO,
-                                 (by_x ? block : b0 + b) * JEM__WI);
+            }
+        }
+        for (int b = 0; b < n; b++) {
+            const int ob = by_x ? b0 + b : block;
+            const int ib = by_x ? block : b0 + b;
+            JEM__FN(weight_sums)(w, acc + b * all, ob * JEM__WO, ib * JEM__WI);
+        }
     }
     for (int ob = block; w->db && ob < oblocks; ob += w->products)
         JEM__FN(bias_gradient)(w, ob * JEM__WO, w->y + ob * py, oblocks * py);
@@ -10778,49 +10941,58 @@ static const jem__method JEM__FN(direct) = { 0, jem__pack_size, jem__direct_pack
     NULL };
 
 /* ---- weight gradient by Winograd ------------------------------------------------------------- */
-/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
-   matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
-   and images is a matrix product per point; G' goes last. Operands lie as [point]
-   [strip of VL lanes][block of B channels][tile][B][VL], tiles counted through all groups. For
-   M = 4 and more than 32 channels: with fewer, the direct sum was measured to be as fast. */
+/* The gradient of A'[(G g G') . (B' d B)]A with respect to g is dg = G'[(A dy A') . (B' d B)]G: the
+   same matrices, transposed. Both factors are computed for all tiles, point by point; the sum over
+   tiles and images is a matrix product per point; G' is applied last. Operands are stored as
+   [point][strip of VL lanes][block of B channels][tile][B][VL], with the tiles of all groups
+   numbered consecutively. Used for M = 4 and more than 32 channels: with fewer, the direct sum was
+   measured to be as fast. */
 
-/* One group's tiles of x (side 0) or dy (side 1), transformed. */
+/* Transforms the tiles of one group of x (side 0) or dy (1). */
 JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
                                     const jem__operands *in) {
     const jem__conv *q = w->q;
-    const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
-    const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
-    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
-    const jem__picture image = { in->x, w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES,
-                                 channels, side ? q->ho : q->hi, side ? q->wo : q->wi, 0 };
-    const ptrdiff_t all = w->product_step, cell = (ptrdiff_t)block * JEM__VL;
+    const jem__operand p = side ? jem__operand_dy(w) : jem__operand_x(w);
+    const int across = (q->wo + 3) / 4;
+    const int tiles = across * ((q->ho + 3) / 4);
+    const int size = side ? 4 : 6;
+    const int from = side ? 0 : -q->pad;
+    const float *zero = w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES;
+    const jem__picture image = { in->x, zero, p.channels, p.h, p.w, 0 };
+    const ptrdiff_t all = w->product_step;
+    const ptrdiff_t cell = (ptrdiff_t)p.block * JEM__VL;
     jem__wino_move tile;
     tile.in_step = JEM_LANES;
     tile.out_step = JEM__VL;
-    tile.point = side ? w->y_plane : w->x_plane;
-    tile.strip = (channels + block - 1) / block * all * cell;
+    tile.point = p.plane;
+    tile.strip = (p.channels + p.block - 1) / p.block * all * cell;
     for (int t = 0; t < tiles; t++) {
         jem__wino_read(&tile, &image, size, t / across * 4 + from, t % across * 4 + from);
-        tile.out = (side ? w->y : w->x) + (group * tiles + t) * cell;
-        for (int c = 0; c < channels; c += block, tile.out += all * cell) {
-            const int n = c + block < channels ? block : channels - c;
-            (side ? JEM__FN(wino_dy) : JEM__FN(wino_in4))(&tile, n);
+        tile.out = p.out + (group * tiles + t) * cell;
+        for (int c = 0; c < p.channels; c += p.block, tile.out += all * cell) {
+            const int n = jem__min(p.channels - c, p.block);
+            const size_t padding = (size_t)((p.block - n) * JEM__VL) * sizeof(float);
+            if (side) JEM__FN(wino_dy)(&tile, n);
+            else JEM__FN(wino_in4)(&tile, n);
             for (int i = 0; i < size * size; i++) tile.in[i] += n * JEM_LANES;
-            for (int i = 0; n < block && i < 36; i++)                  /* fill the last block */
+            for (int i = 0; padding && i < 36; i++) {        /* fill the last block */
                 for (int s = 0; s < JEM_LANES / JEM__VL; s++)
-                    memset(tile.out + i * tile.point + s * tile.strip + n * JEM__VL, 0,
-                           (size_t)((block - n) * JEM__VL) * sizeof(float));
+                    memset(tile.out + i * tile.point + s * tile.strip + n * JEM__VL, 0, padding);
+            }
         }
     }
     if (side) jem__bias_deal(w, group, in->x);
 }
 
-/* Product i: one point and one block of WO output channels: sum over all tiles and lanes, to
-   [point][o][i]. */
+/* Computes product i, one point of one block of WO output channels: the sums over all tiles and
+   lanes, in [point][o][i]. */
 JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
     const jem__conv *q = w->q;
-    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
-    const int point = i / oblocks, ob = i % oblocks, cells = JEM__WO * JEM__WI;
+    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int point = i / oblocks;
+    const int ob = i % oblocks;
+    const int cells = JEM__WO * JEM__WI;
     const ptrdiff_t all = w->product_step;
     float *to = w->product + point * jem__wino_sums(q) + (ptrdiff_t)ob * JEM__WO * q->ci;
     for (int ib = 0; ib < iblocks; ib++) {
@@ -10847,42 +11019,46 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
     }
 }
 
-JEM__COMPILE("tree-vectorize")                     /* doubles, which have no JEM__V */
-/* o[3] = G' p[6], of 16 input channels */
+JEM__COMPILE("tree-vectorize")                     /* for doubles there is no JEM__V */
+/* Computes o[3] = G' p[6], for 16 input channels. */
 JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[16], double (*o)[16]) {
-    for (int l = 0; l < 16; l++) {                  /* a division by 6, and by a power of two */
-        const double add = (p[1][l] + p[2][l]) / 6, sub = (p[1][l] - p[2][l]) / 6;
-        const double add2 = (p[3][l] + p[4][l]) / 6, sub2 = (p[3][l] - p[4][l]) / 6;
+    for (int l = 0; l < 16; l++) {                 /* other divisions are by powers of two */
+        const double add = (p[1][l] + p[2][l]) / 6;
+        const double sub = (p[1][l] - p[2][l]) / 6;
+        const double add2 = (p[3][l] + p[4][l]) / 6;
+        const double sub2 = (p[3][l] - p[4][l]) / 6;
         o[0][l] = p[0][l] / 4 - add + add2 / 4;
         o[1][l] = sub2 / 2 - sub;
         o[2][l] = add2 - add + p[5][l];
     }
 }
-/* G' .. G of an output channel's products, in double: added to dw */
+/* Computes G' .. G of the products of an output channel, in double, and adds it to dw. */
 JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
     const int ci = w->q->ci;
     jem__bias_finish(w, o);
     for (int c0 = 0; c0 < ci; c0 += 16) {
         const float *p = w->product + (ptrdiff_t)o * ci + c0;
-        const int n = ci - c0 < 16 ? ci - c0 : 16;
+        const int n = jem__min(ci - c0, 16);
         float *dw = w->dw + ((ptrdiff_t)o * ci + c0) * 9;
         double line[6][16], t[6][3][16], r[3][16];
         for (int y = 0; y < 6; y++) {
-            for (int x = 0; x < 6; x++, p += jem__wino_sums(w->q))     /* past n: thrown away */
+            for (int x = 0; x < 6; x++, p += jem__wino_sums(w->q)) {   /* from n on: unused */
                 for (int l = 0; l < 16; l++) line[x][l] = (double)p[l];
+            }
             JEM__FN(wino_gt)(line, t[y]);
         }
         for (int x = 0; x < 3; x++) {
             for (int y = 0; y < 6; y++) memcpy(line[y], t[y][x], sizeof line[y]);
             JEM__FN(wino_gt)(line, r);
-            for (int l = 0; l < n; l++)
+            for (int l = 0; l < n; l++) {
                 for (int y = 0; y < 3; y++) dw[l * 9 + y * 3 + x] += (float)r[y][l];
+            }
         }
     }
 }
 
-/* o = G g, of 16 kernels; every product is exact or the last operation, so no compiler changes a
-   bit. M = 2, then M = 4. */
+/* Computes o = G g for 16 kernels, M = 2. Every product is exact or the last operation, so the bits
+   do not depend on the compiler. */
 JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
         const double s = g[0][l] + g[2][l];
@@ -10892,9 +11068,12 @@ JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
         o[3][l] = g[2][l];
     }
 }
+/* The same for M = 4. */
 JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
-        const double s = g[0][l] + g[2][l], r = g[0][l] + 4 * g[2][l], d = 2 * g[1][l];
+        const double s = g[0][l] + g[2][l];
+        const double r = g[0][l] + 4 * g[2][l];
+        const double d = 2 * g[1][l];
         o[0][l] = g[0][l] / 4;
         o[1][l] = (s + g[1][l]) / -6;
         o[2][l] = (s - g[1][l]) / -6;
@@ -10903,29 +11082,36 @@ JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
         o[5][l] = g[2][l];
     }
 }
-/* Weights w (O,I,3,3) to [point][block of CO][input channel][CO]: the block of `co` channels from
-   o0 on, 16 numbers of each point at a time. */
+/* Computes G g G' of one line of 16 kernels, for the tile size of q. */
+JEM__VINLINE void JEM__FN(wino_g)(int m, double (*g)[16], double (*o)[16]) {
+    if (m == 2) JEM__FN(wino_g2)(g, o);
+    else JEM__FN(wino_g4)(g, o);
+}
+/* Packs weights w (O,I,3,3) as [point][block of CO][input channel][CO]: the block of `co` channels
+   from o0 on, 16 numbers of each point at a time. */
 JEM__KERNEL void JEM__FN(wino_pack_block)(const jem__conv *q, const float *w, int o0, int co,
                                           float *out) {
-    const int m = q->tile, a = m + 2, all = q->ci * co;
+    const int a = q->tile + 2;
+    const int all = q->ci * co;
     const ptrdiff_t plane = (ptrdiff_t)q->ci * q->co;
     out += (ptrdiff_t)o0 * q->ci;
     for (int at = 0; at < all; at += 16) {
-        const int n = all - at < 16 ? all - at : 16;
+        const int n = jem__min(all - at, 16);
         double g[3][3][16], t[6][3][16], u[6][16];
         float line[16];
         memset(g, 0, sizeof g);
         for (int l = 0; l < n; l++) {
-            const int c = (at + l) / co, o = o0 + (at + l) % co;
+            const int c = (at + l) / co;
+            const int o = o0 + (at + l) % co;
             const float *k = w + ((ptrdiff_t)o * q->ci + c) * 9;
             for (int i = 0; i < 9; i++) g[i % 3][i / 3][l] = (double)k[i];
         }
         for (int j = 0; j < 3; j++) {
-            if (m == 2) JEM__FN(wino_g2)(g[j], u); else JEM__FN(wino_g4)(g[j], u);
+            JEM__FN(wino_g)(q->tile, g[j], u);
             for (int i = 0; i < a; i++) memcpy(t[i][j], u[i], sizeof u[i]);
         }
         for (int i = 0; i < a; i++) {
-            if (m == 2) JEM__FN(wino_g2)(t[i], u); else JEM__FN(wino_g4)(t[i], u);
+            JEM__FN(wino_g)(q->tile, t[i], u);
             for (int j = 0; j < a; j++) {
                 for (int l = 0; l < 16; l++) line[l] = (float)u[j][l];
                 memcpy(out + (i * a + j) * plane + at, line, (size_t)n * sizeof *line);
@@ -10946,14 +11132,21 @@ static const jem__method JEM__FN(winograd) = { 0, jem__pack_size, JEM__FN(wino_p
     jem__wino_work, JEM__FN(wino_conv), jem__wino_plan, JEM__FN(wino_deal), JEM__FN(wino_weights),
     JEM__FN(wino_finish) };
 
-/* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
+/* ---- elementwise: n floats, a multiple of 16 ------------------------------------------------- */
+
+/* Stores g d, or adds it to what is stored. */
+JEM__VINLINE void JEM__FN(put_product)(float *to, JEM__V g, JEM__V d, int add) {
+    if (add) JEM__STORE(to, JEM__FMA(g, d, JEM__LOAD(to)));
+    else JEM__STORE(to, g * d);
+}
 
 #define JEM__WORD(word) JEM__##word
 #define JEM__A JEM__SET(a)
 #define JEM__ONE JEM__SET(1.0f)
 #define JEM__ZERO JEM__SET(0.0f)
 
-/* y = f(x). aux: the bits or slopes that the backward wants, or NULL. */
+/* Computes y = f(x). aux receives the bits or slopes that the backward needs; NULL: they are not
+   needed. */
 JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
     uint16_t *bits = (uint16_t *)aux;
     float *slopes = (float *)aux;
@@ -10970,7 +11163,7 @@ JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void 
 #undef JEM__X
 }
 
-/* dx = (add ? dx : 0) + dy f'(x). kept: the input or the output, as the row says. */
+/* Computes dx = dy f'(x), or adds it to dx. kept: the input or the output, as the row requires. */
 JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const void *aux,
                                    const float *dy, float *dx, int add, ptrdiff_t n) {
     const uint16_t *bits = (const uint16_t *)aux;
@@ -10983,7 +11176,7 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
     case JEM__MAP_##which:                                                                         \
         JEM__EACH(i, n) {                                                                          \
             const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                    \
-            JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : g * d);                   \
+            JEM__FN(put_product)(dx + i, g, d, add);                                               \
         }                                                                                          \
         break;
     switch (kind) {
@@ -11002,10 +11195,13 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
 #undef JEM__ONE
 #undef JEM__ZERO
 
-/* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
+/* Dropout: y = 0 where u < p, x a elsewhere; y holds the uniform numbers u on entry. bits: which
+   were dropped, or NULL. */
 JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
                                ptrdiff_t n) {
-    const JEM__V va = JEM__SET(a), vp = JEM__SET(p), zero = JEM__SET(0.0f);
+    const JEM__V va = JEM__SET(a);
+    const JEM__V vp = JEM__SET(p);
+    const JEM__V zero = JEM__SET(0.0f);
     for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
         unsigned m = 0;
         for (int h = 0; h < JEM_LANES; h += JEM__VL) {
@@ -11017,7 +11213,7 @@ JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint1
     }
 }
 
-/* y = a op b, op one of + - *. spread: b is one number per lane. */
+/* Computes y = a op b, where op is + - or *. spread: b is one number per lane. */
 JEM__KERNEL void JEM__FN(pair)(int kind, const float *a, const float *b, int spread, float *y,
                                ptrdiff_t n) {
 #define JEM__PAIR(op)                                                                              \
@@ -11029,23 +11225,23 @@ JEM__KERNEL void JEM__FN(pair)(int kind, const float *a, const float *b, int spr
 #undef JEM__PAIR
 }
 
-/* dx = (add ? dx : 0) + s dy v; v NULL: 1. spread: v is one number per lane. */
+/* Computes dx = s dy v, or adds it to dx; v NULL: 1. spread: v is one number per lane. */
 JEM__KERNEL void JEM__FN(pair_back)(float s, const float *dy, const float *v, int spread, float *dx,
                                     int add, ptrdiff_t n) {
     const JEM__V vs = JEM__SET(s);
     JEM__EACH(i, n) {
-        const JEM__V g = JEM__LOAD(dy + i);
-        const JEM__V d = v ? vs * JEM__LOAD(v + (spread ? i % JEM_LANES : i)) : vs;
-        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : g * d);
+        JEM__V d = vs;
+        if (v) d = vs * JEM__LOAD(v + (spread ? i % JEM_LANES : i));
+        JEM__FN(put_product)(dx + i, JEM__LOAD(dy + i), d, add);
     }
 }
 
-/* y[lane] = x[lane + by], where `lanes` has a bit; else 0. */
+/* Computes y[lane] = x[lane + by] for lanes whose bit in `lanes` is set, 0 for the others. */
 JEM__KERNEL void JEM__FN(shift)(const float *x, int by, unsigned lanes, float *y, ptrdiff_t n) {
     for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
         float edge[3 * JEM_LANES];
         const float *from = x + i;
-        if (i == 0 || i + JEM_LANES == n) {        /* beyond x nothing may be read */
+        if (i == 0 || i + JEM_LANES == n) {        /* nothing beyond x may be read */
             memset(edge, 0, sizeof edge);
             from = (const float *)memcpy(edge + JEM_LANES, from, JEM_LANES * sizeof *x);
         }
@@ -11054,23 +11250,26 @@ JEM__KERNEL void JEM__FN(shift)(const float *x, int by, unsigned lanes, float *y
     }
 }
 
-/* out[lane] = s sum over i of a[i] b[i]; b NULL: 1. */
+/* Computes out[lane] = s times the sum of a b over n/16 vectors, or adds it to out; b NULL: 1. */
 JEM__KERNEL void JEM__FN(dot)(float s, const float *a, const float *b, float *out, int add,
                               ptrdiff_t n) {
     for (int h = 0; h < JEM_LANES; h += JEM__VL) {
         JEM__V t = JEM__SET(0.0f);
-        for (ptrdiff_t i = h; i < n; i += JEM_LANES)
-            t = b ? JEM__FMA(JEM__LOAD(a + i), JEM__LOAD(b + i), t) : t + JEM__LOAD(a + i);
-        const JEM__V vs = JEM__SET(s);
-        JEM__STORE(out + h, add ? JEM__FMA(vs, t, JEM__LOAD(out + h)) : vs * t);
+        for (ptrdiff_t i = h; i < n; i += JEM_LANES) {
+            if (b) t = JEM__FMA(JEM__LOAD(a + i), JEM__LOAD(b + i), t);
+            else t = t + JEM__LOAD(a + i);
+        }
+        JEM__FN(put_product)(out + h, JEM__SET(s), t, add);
     }
 }
 
 /* ---- over channels: x[c][16] -> a number per lane -------------------------------------------- */
 
+/* Computes y = log sum exp x over channels; the largest is subtracted first. */
 JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
     for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-        JEM__V m = JEM__LOAD(x + h), s = JEM__SET(0.0f);
+        JEM__V m = JEM__LOAD(x + h);
+        JEM__V s = JEM__SET(0.0f);
         for (int i = 1; i < c; i++) {
             const JEM__V v = JEM__LOAD(x + i * JEM_LANES + h);
             m = JEM__LESS(m, v, v, m);
@@ -11081,16 +11280,16 @@ JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
     }
 }
 
-/* dx[i] = (add ? dx[i] : 0) + dy softmax(x)[i], softmax = exp(x - y) */
+/* Computes dx[i] = dy softmax(x)[i], or adds it to dx; softmax = exp(x - y). */
 JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const float *dy, int c,
                                          float *dx, int add) {
-    for (int i = 0; i < c; i++)
+    for (int i = 0; i < c; i++) {
         for (int h = 0; h < JEM_LANES; h += JEM__VL) {
             const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
             const JEM__V p = JEM__FN(exp)(JEM__LOAD(x + at) - JEM__LOAD(y + h));
-            const JEM__V g = JEM__LOAD(dy + h);
-            JEM__STORE(dx + at, add ? JEM__FMA(g, p, JEM__LOAD(dx + at)) : g * p);
+            JEM__FN(put_product)(dx + at, JEM__LOAD(dy + h), p, add);
         }
+    }
 }
 
 /* ---- average pooling ------------------------------------------------------------------------- */
@@ -11101,9 +11300,10 @@ JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
         const float *from = x + jem__pool_at(p, o, 0);
         JEM__EACH(i, n) {
             JEM__V t = JEM__SET(0.0f);
-            for (int ky = 0; ky < p->kh; ky++)
+            for (int ky = 0; ky < p->kh; ky++) {
                 for (int kx = 0; kx < p->kw; kx++)
                     t = t + JEM__LOAD(from + ((ptrdiff_t)ky * p->w + kx) * n + i);
+            }
             JEM__STORE(y + i, t * JEM__SET(p->scale));
         }
     }
@@ -11111,34 +11311,38 @@ JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
 JEM__KERNEL void JEM__FN(pool_back)(const jem__pool *p, const float *dy, float *dx) {
     const JEM__V s = JEM__SET(p->scale);
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
-    for (int o = 0; o < p->ho * p->wo; o++, dy += n)
+    for (int o = 0; o < p->ho * p->wo; o++, dy += n) {
         for (int t = 0; t < p->kh * p->kw; t++) {
             float *at = dx + jem__pool_at(p, o, t);
             JEM__EACH(i, n)
                 JEM__STORE(at + i, JEM__FMA(JEM__LOAD(dy + i), s, JEM__LOAD(at + i)));
         }
+    }
 }
 
 /* ---- normalisation: per channel and lane; arrays mean, rstd (c,16), gamma, beta (c) ---------- */
 
-/* sum[c][16] += x - mean (squared: its square), over pixels; mean NULL: 0 */
+/* Adds x - mean, or its square, to sum[c][16], over pixels; mean NULL: 0. */
 JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels,
                                  int c, float *sum) {
     const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (ptrdiff_t p = 0; p < pixels; p++, x += n)
+    for (ptrdiff_t p = 0; p < pixels; p++, x += n) {
         JEM__EACH(i, n) {
-            JEM__V v = JEM__LOAD(x + i), s = JEM__LOAD(sum + i);
+            const JEM__V s = JEM__LOAD(sum + i);
+            JEM__V v = JEM__LOAD(x + i);
             if (mean) v = v - JEM__LOAD(mean + i);
             JEM__STORE(sum + i, squared ? JEM__FMA(v, v, s) : s + v);
         }
+    }
 }
 
-/* y = (x - mean) rstd gamma + beta */
+/* Computes y = (x - mean) rstd gamma + beta; beta NULL: 0. */
 JEM__KERNEL void JEM__FN(normalize)(const jem__norm *norm, const float *x, float *y) {
-    const jem__norm p = *norm;                     /* which no store can change */
-    for (ptrdiff_t t = 0; t < p.pixels; t++)
+    const jem__norm p = *norm;                     /* a copy, which stores cannot alias */
+    for (ptrdiff_t t = 0; t < p.pixels; t++) {
         for (int i = 0; i < p.c; i++, x += JEM_LANES, y += JEM_LANES) {
-            const JEM__V g = JEM__SET(p.gamma[i]), b = JEM__SET(p.beta ? p.beta[i] : 0.0f);
+            const JEM__V g = JEM__SET(p.gamma[i]);
+            const JEM__V b = JEM__SET(p.beta ? p.beta[i] : 0.0f);
             for (int h = 0; h < JEM_LANES; h += JEM__VL) {
                 const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
                 JEM__V v = JEM__LOAD(x + h) - JEM__LOAD(p.mean + at);
@@ -11146,31 +11350,36 @@ JEM__KERNEL void JEM__FN(normalize)(const jem__norm *norm, const float *x, float
                 JEM__STORE(y + h, JEM__FMA(v, g, b));
             }
         }
+    }
 }
 
-/* s1[c][16] += dy, s2[c][16] += dy xhat, over pixels; xhat = (x - mean) rstd */
+/* Adds dy to s1[c][16] and dy xhat to s2[c][16], over pixels; xhat = (x - mean) rstd. */
 JEM__KERNEL void JEM__FN(normalize_sums)(const jem__norm *norm, const float *x, const float *dy) {
-    const jem__norm p = *norm;                     /* which no store can change */
+    const jem__norm p = *norm;                     /* a copy, which stores cannot alias */
     const ptrdiff_t n = (ptrdiff_t)p.c * JEM_LANES;
-    for (ptrdiff_t t = 0; t < p.pixels; t++, x += n, dy += n)
+    for (ptrdiff_t t = 0; t < p.pixels; t++, x += n, dy += n) {
         JEM__EACH(i, n) {
-            const JEM__V g = JEM__LOAD(dy + i), m = JEM__LOAD(p.mean + i);
+            const JEM__V g = JEM__LOAD(dy + i);
+            const JEM__V m = JEM__LOAD(p.mean + i);
             const JEM__V v = (JEM__LOAD(x + i) - m) * JEM__LOAD(p.rstd + i);
             JEM__STORE(p.s1 + i, JEM__LOAD(p.s1 + i) + g);
             JEM__STORE(p.s2 + i, JEM__FMA(g, v, JEM__LOAD(p.s2 + i)));
         }
+    }
 }
 
-/* dx += rstd (dy gamma - s1 - xhat s2), or, if statistics do not depend on x, rstd dy gamma */
+/* Adds rstd (dy gamma - s1 - xhat s2) to dx; or rstd dy gamma if own is 0: then the statistics do
+   not depend on x. */
 JEM__KERNEL void JEM__FN(normalize_back)(const jem__norm *norm, int own, const float *x,
                                          const float *dy, float *dx) {
-    const jem__norm p = *norm;                     /* which no store can change */
-    for (ptrdiff_t t = 0; t < p.pixels; t++)
-        for (int i = 0; i < p.c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES)
+    const jem__norm p = *norm;                     /* a copy, which stores cannot alias */
+    for (ptrdiff_t t = 0; t < p.pixels; t++) {
+        for (int i = 0; i < p.c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES) {
             for (int h = 0; h < JEM_LANES; h += JEM__VL) {
                 const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-                const JEM__V r = JEM__LOAD(p.rstd + at), g = JEM__LOAD(dy + h),
-                             gm = JEM__SET(p.gamma[i]);
+                const JEM__V r = JEM__LOAD(p.rstd + at);
+                const JEM__V g = JEM__LOAD(dy + h);
+                const JEM__V gm = JEM__SET(p.gamma[i]);
                 JEM__V d = g * gm;
                 if (own) {
                     const JEM__V v = (JEM__LOAD(x + h) - JEM__LOAD(p.mean + at)) * r;
@@ -11179,17 +11388,22 @@ JEM__KERNEL void JEM__FN(normalize_back)(const jem__norm *norm, int own, const f
                 }
                 JEM__STORE(dx + h, JEM__FMA(r, d, JEM__LOAD(dx + h)));
             }
+        }
+    }
 }
 
 /* ---- sampling and learning ------------------------------------------------------------------- */
 
-/* x <- clamp(x + step clamp(g) + noise N(0,1)); n in 16s; key NULL: no noise */
+/* Makes a Langevin step x <- clamp(x + step clamp(g) + noise N(0,1)); key NULL: no noise. */
 JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const jem__langevin *d,
                                    const uint32_t *key, uint64_t start) {
-    const JEM__V gmax = JEM__SET(d->clamp_grad), gmin = JEM__SET(-d->clamp_grad);
-    const JEM__V lo = JEM__SET(d->lo), hi = JEM__SET(d->hi);
-    const int clamp_x = d->lo < d->hi, clamp_g = d->clamp_grad > 0;
-    for (ptrdiff_t i = 0; i < n; i += 32)
+    const JEM__V gmax = JEM__SET(d->clamp_grad);
+    const JEM__V gmin = JEM__SET(-d->clamp_grad);
+    const JEM__V lo = JEM__SET(d->lo);
+    const JEM__V hi = JEM__SET(d->hi);
+    const int clamp_x = d->lo < d->hi;
+    const int clamp_g = d->clamp_grad > 0;
+    for (ptrdiff_t i = 0; i < n; i += 32) {
         for (int l = 0; l < 16; l += JEM__VL) {
             JEM__V z[2] = { JEM__SET(0.0f), JEM__SET(0.0f) };
             if (key) JEM__FN(draw)(1, key, start + (uint64_t)(i / 2 + l), z);
@@ -11209,18 +11423,24 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
                 JEM__STORE(at, v);
             }
         }
+    }
 }
 
-/* Adam (Kingma & Ba 2015, algorithm 1); lr and root2 hold the two bias corrections:
-   p -= lr m/(sqrt(v) root2 + eps), lr = rate/(1 - b1^t), root2 = 1/sqrt(1 - b2^t) */
+/* Updates parameters by Adam (Kingma & Ba 2015, algorithm 1). lr and root2 hold the two bias
+   corrections: p -= lr m/(sqrt(v) root2 + eps), lr = rate/(1 - b1^t), root2 = 1/sqrt(1 - b2^t). */
 JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, ptrdiff_t n,
                                const jem__update *d) {
-    const JEM__V decay = JEM__SET(d->weight_decay), eps = JEM__SET(d->eps);
-    const JEM__V b1 = JEM__SET(d->beta1), c1 = JEM__SET(1.0f - d->beta1);
-    const JEM__V b2 = JEM__SET(d->beta2), c2 = JEM__SET(1.0f - d->beta2);
-    const JEM__V rate = JEM__SET(d->lr), root = JEM__SET(d->root2);
+    const JEM__V decay = JEM__SET(d->weight_decay);
+    const JEM__V eps = JEM__SET(d->eps);
+    const JEM__V b1 = JEM__SET(d->beta1);
+    const JEM__V b2 = JEM__SET(d->beta2);
+    const JEM__V c1 = JEM__SET(1.0f - d->beta1);
+    const JEM__V c2 = JEM__SET(1.0f - d->beta2);
+    const JEM__V rate = JEM__SET(d->lr);
+    const JEM__V root = JEM__SET(d->root2);
     JEM__EACH(i, n) {
-        const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
+        const JEM__V w = JEM__LOAD(p + i);
+        const JEM__V g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
         const JEM__V mi = JEM__FMA(c1, g, b1 * JEM__LOAD(m + i));
         const JEM__V vi = JEM__FMA(c2 * g, g, b2 * JEM__LOAD(v + i));
         JEM__STORE(m + i, mi);
@@ -11230,13 +11450,15 @@ JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, 
     }
 }
 
-/* m = momentum m + g; p -= lr m (PyTorch's convention) */
+/* Updates parameters by gradient descent: m = momentum m + g, p -= lr m (PyTorch's convention). */
 JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n,
                               const jem__update *d) {
-    const JEM__V decay = JEM__SET(d->weight_decay), mu = JEM__SET(d->momentum);
+    const JEM__V decay = JEM__SET(d->weight_decay);
+    const JEM__V mu = JEM__SET(d->momentum);
     const JEM__V rate = JEM__SET(d->lr);
     JEM__EACH(i, n) {
-        const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
+        const JEM__V w = JEM__LOAD(p + i);
+        const JEM__V g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
         const JEM__V mi = JEM__FMA(mu, JEM__LOAD(m + i), g);
         JEM__STORE(m + i, mi);
         JEM__STORE(p + i, JEM__FNMA(rate, mi, w));
@@ -11342,14 +11564,14 @@ static const jem__kernels JEM__FN(kernels) = {
 /* ---- instances ------------------------------------------------------------------------------- */
 
 #ifdef JEM__X86
-JEM__COMPILE("Og")                                 /* the oracle, hardly ever what runs */
+JEM__COMPILE("Og")                                 /* only for tests: others are faster */
 #else
 JEM__COMPILE("O1")
 #endif
 #define JEM__PASS 1
 #include JEM_FILE
 JEM__COMPILE_END
-JEM__COMPILE("no-tree-vectorize")                  /* they are vectors already */
+JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by hand */
 #ifdef JEM__X86
 #define JEM__PASS 2
 #include JEM_FILE
@@ -11363,60 +11585,66 @@ JEM__COMPILE("no-tree-vectorize")                  /* they are vectors already *
 #include JEM_FILE
 #endif
 
-/* ---- bf16: convolutions with operands of 8 bits of mantissa, sums in fp32 -------------------- */
-/* Everything is one step: a tile of 16 x 16 sums, C += A B, where A is 16 rows of pairs and B pairs
-   of 16 columns, and a pair is two neighbouring bf16. That is an instruction of AMX (16 pairs at a
-   time), and 16 of AVX-512 BF16 for each pair.
+/* ==== >>bf16: convolutions in bf16, and the choice of methods ================================= */
+/* bf16 has the exponent of fp32 and 8 bits of mantissa. Operands of convolutions are rounded to it;
+   sums are fp32. Everything consists of one operation: a tile of 16 x 16 sums, C += A B, where A
+   has 16 rows of pairs and B has pairs of 16 columns, and a pair is two neighbouring bf16. One
+   instruction of AMX adds 16 pairs; AVX-512 BF16 needs 16 instructions for each pair.
 
      output, input gradient   A: weights of 16 channels   B: 16 images          pairs of channels
      weight gradient          A: dy of 16 channels        B: x of 16 channels   pairs of images
 
-   What B reads for neighbouring taps is one run of memory: an image is [row][column][pair of
-   channels][16 images][2], with columns of zeros before and behind every row, so a row of taps
-   needs no test and few channels still make long sums. Of JEM_BF16, and only of it, the bits depend
-   on the instruction set: AMX adds even and odd elements apart. */
+   B is read from consecutive memory for a whole row of taps (a run): an image is [row][column][pair
+   of channels][16 images][2], with columns of zeros at both ends of every row. So taps at the edges
+   are not tested, and sums are long even with few channels. Only with JEM_BF16 do the bits depend
+   on the instruction set: AMX adds even and odd elements separately. */
 
 enum {
     JEM__BF16_TILE = 256,                          /* floats of C */
     JEM__BF16_PAIR = 32,                           /* bf16 of one pair of B */
-    JEM__BF16_EDGE = 2,                            /* columns of zeros beside an image */
-    JEM__BF16_RUNS = JEM__MAX_KERNEL               /* runs that one call can add up */
+    JEM__BF16_EDGE = 2,                            /* columns of zeros at each end of a row */
+    JEM__BF16_RUNS = JEM__MAX_KERNEL               /* largest number of runs of one block */
 };
 
-/* A block of sums: c[n][m] = (add: +=) the sum over runs and pairs of a[run], m tiles a2 apart,
-   times b[run][n]; m is 1 or 2, m n at most 4; a: 16 pairs after another, the last filled with
-   zeros. A convolution's are then finished, `done` of the m n tiles so far: n pixels from (y,x) on,
-   `step` apart, channels from 16*o on. */
+/* A block of sums: c[n][m] = the sum over runs and pairs of a[run] b[run][n], added to c if `add`
+   is set. The m tiles of a are a2 apart. m is 1 or 2, m n at most 4. Groups of 16 pairs of a follow
+   each other, the last padded with zeros. */
 typedef struct jem__bf16_block {
-    int m, n, add, runs, pairs, o, y, x, step, done;
+    int m, n, add, runs, pairs;
     ptrdiff_t a2;
     const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS][4];
     float *c;
+    /* Of a convolution: sums of n pixels from (y,x) on, `step` apart, of channels from 16*o on. */
+    int o, y, x, step;
+    int done;                                      /* tiles finished so far */
     const struct jem__bf16 *k;
     const jem__conv *q;
     const jem__finish *f;
 } jem__bf16_block;
 
+/* Kernels for an instruction set. */
 typedef struct jem__bf16 {
     jem_isa isa;
-    int tiled;                                     /* A is [16 pairs][16 rows]; 1: its transpose */
-    int twice;                                     /* only twice as fast as fp32: where Winograd
-                                                      serves, or tiles would be half empty, fp32 */
-    /* Multiplies; meanwhile it may finish tiles of the last one (or NULL). */
+    int tiled;                                     /* 0: A is [16 pairs][16 rows]; 1: transposed */
+    int twice;                                     /* 1: only twice as fast as fp32, so fp32 is used
+                                                      where Winograd applies, or where tiles would
+                                                      be half empty */
+    /* Multiplies. Meanwhile it may finish tiles of the block before, `last`, which may be NULL. */
     void (*block)(const jem__bf16_block *, jem__bf16_block *last);
-    /* Finishes n channels from o on of one pixel; at: of channel 0, in floats; f->y16 too */
+    /* Finishes n channels of one pixel from o on; at, at16: the place of channel 0, in floats and
+       in bf16 (f->y16). */
     void (*finish)(const jem__finish *f, const float *c, int o, int n, ptrdiff_t at,
                    ptrdiff_t at16);
-    /* One pixel's channels as pairs, x[c][16] -> out[(c + 1)/2][16][2] */
+    /* Converts the channels of one pixel to pairs, x[c][16] -> out[(c + 1)/2][16][2]. */
     void (*pairs)(const float *x, int c, uint16_t *out);
-    /* Pairs of images: c <= 16 channels of one pixel, x[8][16][2] -> out[8][16][2] or, rows:
-       out[16][32]. Adds them to sums[c][16], if there are any. */
+    /* Converts pairs of channels to pairs of images: c <= 16 channels of one pixel, x[8][16][2] ->
+       out[8][16][2] or, with rows, out[16][32]. Adds them to sums[c][16], unless it is NULL. */
     void (*turn)(const uint16_t *x, int c, int rows, uint16_t *out, float *sums);
-    void (*begin)(void);                           /* around blocks; may be NULL */
+    void (*begin)(void);                           /* called before and after blocks; may be NULL */
     void (*end)(void);
 } jem__bf16;
 
-/* To nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 static uint16_t jem__to_bf16(float f) {
     const uint32_t u = jem__float_bits(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
@@ -11425,25 +11653,29 @@ static uint16_t jem__to_bf16(float f) {
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
-/* bf16 from a pixel to the next, and from a row to the next */
+/* Distance of pixels, and of rows, in bf16. */
 static ptrdiff_t jem__bf16_pixel(int c) {
     return (ptrdiff_t)jem__bf16_pairs_of(c) * JEM__BF16_PAIR;
 }
 static ptrdiff_t jem__bf16_row(int c, int w) {
     return (w + 2 * JEM__BF16_EDGE) * jem__bf16_pixel(c);
 }
+/* Finishes the next tile of a block. */
 static void jem__bf16_finish_tile(jem__bf16_block *d) {
-    const int t = d->done++, o = (d->o + t % d->m) * 16, left = d->q->co - o;
-    const int co = d->q->co, w = d->q->wo, x = d->x + t / d->m * d->step;
-    d->k->finish(d->f, d->c + t * JEM__BF16_TILE, o, left < 16 ? left : 16,
-                 ((ptrdiff_t)d->y * w + x) * co * JEM_LANES,
-                 d->y * jem__bf16_row(co, w) + (x + JEM__BF16_EDGE) * jem__bf16_pixel(co));
+    const int co = d->q->co;
+    const int w = d->q->wo;
+    const int t = d->done++;
+    const int o = (d->o + t % d->m) * 16;
+    const int x = d->x + t / d->m * d->step;
+    const ptrdiff_t at = ((ptrdiff_t)d->y * w + x) * co * JEM_LANES;
+    const ptrdiff_t at16 = d->y * jem__bf16_row(co, w) + (x + JEM__BF16_EDGE) * jem__bf16_pixel(co);
+    d->k->finish(d->f, d->c + t * JEM__BF16_TILE, o, jem__min(co - o, 16), at, at16);
 }
 static void jem__bf16_finish_all(jem__bf16_block *d) {
     while (d->done < d->m * d->n) jem__bf16_finish_tile(d);
 }
 
-/* ---- in plain C: what the others are tested against ---- */
+/* ---- in plain C: the oracle of the others ---------------------------------------------------- */
 
 static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *last) {
     (void)last;
@@ -11451,20 +11683,26 @@ static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *la
         float *c = s->c + t * JEM__BF16_TILE;
         if (!s->add) memset(c, 0, JEM__BF16_TILE * sizeof *c);
         for (int r = 0; r < s->runs; r++) {
-            const uint16_t *w = s->a[r] + t % s->m * s->a2, *x = s->b[r][t / s->m];
-            for (int k = 0; k < s->pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR)
-                for (int i = 0; i < JEM__BF16_TILE; i++)
+            const uint16_t *w = s->a[r] + t % s->m * s->a2;
+            const uint16_t *x = s->b[r][t / s->m];
+            for (int k = 0; k < s->pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR) {
+                for (int i = 0; i < JEM__BF16_TILE; i++) {
                     for (int odd = 1; odd >= 0; odd--)
                         c[i] = jem__fmaf(jem__from_bf16(w[i / 16 * 2 + odd]),
                                          jem__from_bf16(x[i % 16 * 2 + odd]), c[i]);
+                }
+            }
         }
     }
 }
 static void jem__bf16_pairs_scalar(const float *x, int c, uint16_t *out) {
-    for (int i = 0; i < c + c % 2; i++)
-        for (int l = 0; l < JEM_LANES; l++)
-            out[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] =
-                i < c ? jem__to_bf16(x[i * JEM_LANES + l]) : (uint16_t)0;
+    for (int i = 0; i < c + c % 2; i++) {
+        for (int l = 0; l < JEM_LANES; l++) {
+            uint16_t v = 0;
+            if (i < c) v = jem__to_bf16(x[i * JEM_LANES + l]);
+            out[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] = v;
+        }
+    }
 }
 static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o, int n,
                                     ptrdiff_t at, ptrdiff_t at16) {
@@ -11475,35 +11713,40 @@ static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o,
     if (f->y16) jem__bf16_pairs_scalar(v, n, f->y16 + at16 + o / 2 * JEM__BF16_PAIR);
 }
 static void jem__bf16_turn_scalar(const uint16_t *x, int c, int rows, uint16_t *out, float *sums) {
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 16; i++) {
         for (int l = 0; l < JEM_LANES; l++) {
-            const uint16_t v = i < c ? x[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] : (uint16_t)0;
+            uint16_t v = 0;
+            if (i < c) v = x[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2];
             out[rows ? i * 32 + l : l / 2 * JEM__BF16_PAIR + 2 * i + l % 2] = v;
             if (sums && i < c) sums[i * JEM_LANES + l] += jem__from_bf16(v);
         }
+    }
 }
 static const jem__bf16 jem__bf16_scalar = { JEM_ISA_SCALAR, 0, 1, jem__bf16_block_scalar,
     jem__bf16_finish_scalar, jem__bf16_pairs_scalar, jem__bf16_turn_scalar, NULL, NULL };
+
+/* ---- AVX-512 BF16 ---------------------------------------------------------------------------- */
 
 #ifdef JEM__X86_BF16
 #define JEM__TARGET                                                                                \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
 
-/* b of the even, a of the odd elements: out = a0 b0 a1 b1 ... as bf16 */
+/* Converts to bf16 and interleaves: a0 b0 a1 b1 ... */
 JEM__TARGET JEM__INLINE __m512i jem__bf16_zip(__m512 a, __m512 b) {
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9,
         24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
 JEM__TARGET static void jem__bf16_block_avx512(const jem__bf16_block *s, jem__bf16_block *last) {
-    (void)last;                                    /* there is nothing to wait for */
+    (void)last;                                    /* no latency to hide */
     for (int t = 0; t < s->m * s->n; t++) {
         float *c = s->c + t * JEM__BF16_TILE;
         __m512 acc[16];
         JEM__UNROLL for (int i = 0; i < 16; i++)
             acc[i] = s->add ? _mm512_loadu_ps(c + i * 16) : _mm512_setzero_ps();
         for (int r = 0; r < s->runs; r++) {
-            const uint16_t *w = s->a[r] + t % s->m * s->a2, *x = s->b[r][t / s->m];
+            const uint16_t *w = s->a[r] + t % s->m * s->a2;
+            const uint16_t *x = s->b[r][t / s->m];
             for (int k = 0; k < s->pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR) {
                 const __m512i v = _mm512_loadu_si512(x);
                 JEM__UNROLL for (int i = 0; i < 16; i++) {
@@ -11598,9 +11841,11 @@ JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const floa
 #undef JEM__CASE
 }
 JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *out) {
-    for (int i = 0; i < c; i += 2, x += 2 * JEM_LANES, out += JEM__BF16_PAIR)
-        _mm512_storeu_si512(out, jem__bf16_zip(_mm512_loadu_ps(x), i + 1 < c
-                            ? _mm512_loadu_ps(x + JEM_LANES) : _mm512_setzero_ps()));
+    for (int i = 0; i < c; i += 2, x += 2 * JEM_LANES, out += JEM__BF16_PAIR) {
+        __m512 second = _mm512_setzero_ps();
+        if (i + 1 < c) second = _mm512_loadu_ps(x + JEM_LANES);
+        _mm512_storeu_si512(out, jem__bf16_zip(_mm512_loadu_ps(x), second));
+    }
 }
 JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows, uint16_t *out,
                                               float *sums) {
@@ -11622,7 +11867,7 @@ JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows
         }
         return;
     }
-    /* Of 4 numbers (2 images of 2 channels) the middle ones change places; then 8 x 8 of these. */
+    /* Transposes 2 x 2 numbers (2 images of 2 channels) within 64 bits, then 8 x 8 of these. */
     JEM__UNROLL for (int i = 0; i < 8; i++)
         r[i] = _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(r[i], 0xd8), 0xd8);
     JEM__UNROLL for (int i = 0; i < 8; i += 2) {
@@ -11643,14 +11888,16 @@ static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16
     jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, NULL, NULL };
 #undef JEM__TARGET
 
-/* Linux alone gives tiles to those who ask; gcc's intrinsics want a long of 64 bits. */
+/* ---- AMX ------------------------------------------------------------------------------------- */
+
+/* Only Linux grants tiles on request; gcc's intrinsics need a long of 64 bits. */
 #if (defined(__linux__) && defined(__LP64__)) || defined(JEM__TILE_LOAD)
 #define JEM__AMX 1
 
-/* AMX: 8 tiles of 16 rows of 64 bytes. 0..3 hold C, 4 A, 5 B. Two are left empty, for it seems that
-   a core which is shared renames tiles with what is free: a loop of these products then makes 550
-   GFLOP/s with 8 in use and 820 with 6 (2,200 either way on a core of its own).
-   Tests define these three for processors that have no tiles. */
+/* AMX has 8 tiles of 16 rows of 64 bytes. Tiles 0..3 hold C, 4 A, 5 B. Two are unused: on a core
+   shared by two threads, a loop of these products reaches 820 GFLOP/s with 6 tiles in use and 550
+   with 8, perhaps because free tiles are needed for renaming (2,200 with either on a core of its
+   own). Tests define these macros for processors without tiles. */
 #ifndef JEM__TILE_LOAD
 #define JEM__TILE_TARGET __attribute__((target("amx-tile,amx-bf16")))
 #define JEM__TILE_LOAD(t, p) _tile_loadd(t, p, 64)
@@ -11665,7 +11912,7 @@ JEM__TILE_TARGET static void jem__tile_begin(void) {
         c.bytes[i] = 64;
         c.rows[i] = 16;
     }
-    __asm__ volatile("" : : "r"(&c) : "memory");   /* gcc 12 would leave the stores out */
+    __asm__ volatile("" : : "r"(&c) : "memory");   /* gcc 12 would omit the stores */
     _tile_loadconfig(&c);
 }
 JEM__TILE_TARGET static void jem__tile_end(void) { _tile_release(); }
@@ -11675,7 +11922,8 @@ static void jem__tile_begin(void) {}
 static void jem__tile_end(void) {}
 #endif
 
-/* For each of its sizes, so that nothing is asked between two tile instructions. */
+/* Computes a block of m x n tiles. It is compiled for each size, so that no condition is tested
+   between two tile instructions. */
 #define JEM__TILE_SUMS(DO)                                                                         \
     DO(0);                                                                                         \
     if (m * n > 1) DO(1);                                                                          \
@@ -11688,11 +11936,16 @@ JEM__TILE_TARGET JEM__INLINE void jem__bf16_tiles(const int m, const int n,
                                                   jem__bf16_block *last) {
     float *c = s->c;
     __asm__ volatile("" : : "r"(s), "r"(c) : "memory");                /* see jem__tile_begin */
-    if (s->add) { JEM__TILE_SUMS(JEM__TILE_LOAD_SUM); }
-    else { JEM__TILE_SUMS(JEM__TILE_ZERO); }
+    if (s->add) {
+        JEM__TILE_SUMS(JEM__TILE_LOAD_SUM);
+    } else {
+        JEM__TILE_SUMS(JEM__TILE_ZERO);
+    }
     for (int r = 0; r < s->runs; r++) {
-        const uint16_t *a = s->a[r], *const *b = s->b[r];
-        const ptrdiff_t a2 = s->a2, end = (ptrdiff_t)s->pairs * JEM__BF16_PAIR;
+        const uint16_t *a = s->a[r];
+        const uint16_t *const *b = s->b[r];
+        const ptrdiff_t a2 = s->a2;
+        const ptrdiff_t end = (ptrdiff_t)s->pairs * JEM__BF16_PAIR;
         for (ptrdiff_t k = 0; k < end; k += 16 * JEM__BF16_PAIR) {
             JEM__TILE_LOAD(4, a + k);
             JEM__TILE_LOAD(5, b[0] + k);
@@ -11721,12 +11974,12 @@ JEM__TILE_TARGET JEM__INLINE void jem__bf16_tiles(const int m, const int n,
     JEM__TILE_SUMS(JEM__TILE_STORE_SUM);
 }
 JEM__TILE_TARGET static void jem__bf16_block_amx(const jem__bf16_block *s, jem__bf16_block *last) {
-    switch (s->m == 2 ? s->n + 4 : s->n) {
-    case 1: jem__bf16_tiles(1, 1, s, last); return;
-    case 2: jem__bf16_tiles(1, 2, s, last); return;
-    case 3: jem__bf16_tiles(1, 3, s, last); return;
-    case 4: jem__bf16_tiles(1, 4, s, last); return;
-    case 5: jem__bf16_tiles(2, 1, s, last); return;
+    switch (s->m * 10 + s->n) {
+    case 11: jem__bf16_tiles(1, 1, s, last); return;
+    case 12: jem__bf16_tiles(1, 2, s, last); return;
+    case 13: jem__bf16_tiles(1, 3, s, last); return;
+    case 14: jem__bf16_tiles(1, 4, s, last); return;
+    case 21: jem__bf16_tiles(2, 1, s, last); return;
     default: jem__bf16_tiles(2, 2, s, last);
     }
 }
@@ -11736,31 +11989,39 @@ static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
 #endif /* tiles */
 #endif
 
-/* The one for this processor; NULL: none. Whether tiles do what we think they do is tried. */
+#ifdef JEM__AMX
+/* Multiplies small whole numbers with tiles and in plain C; returns 1 if the results agree. */
+static int jem__tiles_work(void) {
+    uint16_t a[512], b[512];
+    float c[2][JEM__BF16_TILE];
+    JEM__ZEROED(jem__bf16_block, one);
+    one.m = 1;
+    one.n = 1;
+    one.runs = 1;
+    one.pairs = 16;
+    one.a[0] = a;
+    one.b[0][0] = b;
+    one.c = c[0];
+    for (int i = 0; i < 512; i++) {                /* a equals its transpose */
+        a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7));
+        b[i] = jem__to_bf16((float)(i % 5));
+    }
+    jem__tile_begin();
+    jem__bf16_block_amx(&one, NULL);
+    jem__tile_end();
+    one.c = c[1];
+    jem__bf16_block_scalar(&one, NULL);
+    return !memcmp(c[0], c[1], sizeof c[0]);
+}
+#endif
+
+/* Returns the kernels for an instruction set; NULL if the processor does not have it. */
 static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 #ifdef JEM__X86_BF16
     const int best = isa == JEM_ISA_BEST;
 #ifdef JEM__AMX
-    if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
-        uint16_t a[512], b[512];
-        float c[2][JEM__BF16_TILE];
-        JEM__ZEROED(jem__bf16_block, one);
-        one.m = one.n = one.runs = 1;
-        one.pairs = 16;
-        one.a[0] = a;
-        one.b[0][0] = b;
-        one.c = c[0];
-        for (int i = 0; i < 512; i++) {            /* whole numbers; a is its own transpose */
-            a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7));
-            b[i] = jem__to_bf16((float)(i % 5));
-        }
-        jem__tile_begin();
-        jem__bf16_block_amx(&one, NULL);
-        jem__tile_end();
-        one.c = c[1];
-        jem__bf16_block_scalar(&one, NULL);
-        if (!memcmp(c[0], c[1], sizeof c[0])) return &jem__bf16_amx;
-    }
+    if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX) && jem__tiles_work())
+        return &jem__bf16_amx;
 #endif
     if ((best || isa == JEM_ISA_AVX512_BF16) && jem_isa_available(JEM_ISA_AVX512_BF16))
         return &jem__bf16_avx512;
@@ -11770,16 +12031,18 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 
 JEM__COMPILE_END
 JEM__COMPILE("O1")
-/* ---- the three passes, in plain C over those four ---- */
+/* ---- output and input gradient, in plain C over those kernels -------------------------------- */
 
-/* floats of an image of (c,h,w), and what AMX may read behind it */
+/* Returns the size of a group of images (c,h,w), in floats, and of what AMX may read after it. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w) {
     return (h * jem__bf16_row(c, w) + 16 * JEM__BF16_PAIR) / 2;
 }
-/* Row y of a group, with the zeros around it; rows come in ascending order. */
+/* Converts row y of a group, with the zeros around it. Rows must be converted in ascending
+   order. */
 static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, int y,
                               uint16_t *out) {
-    const ptrdiff_t pixel = jem__bf16_pixel(c), edge = JEM__BF16_EDGE * pixel;
+    const ptrdiff_t pixel = jem__bf16_pixel(c);
+    const ptrdiff_t edge = JEM__BF16_EDGE * pixel;
     out += y * jem__bf16_row(c, w);
     memset(out, 0, (size_t)edge * sizeof *out);
     for (int i = 0; i < w; i++)
@@ -11787,23 +12050,28 @@ static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, 
     memset(out + edge + w * pixel, 0, (size_t)(edge + 16 * JEM__BF16_PAIR) * sizeof *out);
 }
 
-/* A row of taps reads neighbours, a gradient's from its last tap on: where the first of them is. */
+/* Returns the column, relative to the pixel, that a row of taps reads first: its taps read
+   neighbours, those of an input gradient in reverse order. */
 static int jem__bf16_first(const jem__conv *q, const jem__phase *s) {
-    return s->nx == 0 ? 0 : s->right[q->gradient ? s->nx - 1 : 0];
+    if (s->nx == 0) return 0;
+    return q->gradient ? s->right[s->nx - 1] : s->right[0];
 }
-/* Can it be done so? No tap may look further than those zeros beside the image. */
+/* Checks that no tap reads further than the zeros at the edges. */
 static int jem__bf16_fits(const jem__conv *q) {
     jem__phase s;
-    for (int phase = 0; q->k <= 8 && jem__conv_phase(q, phase, &s); phase++) {
-        const int first = jem__bf16_first(q, &s), last = (s.cols - 1) * s.step_in + first + s.nx;
+    if (q->k > 8) return 0;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const int first = jem__bf16_first(q, &s);
+        const int last = (s.cols - 1) * s.step_in + first + s.nx;
         if (first < -JEM__BF16_EDGE || last > q->wi + JEM__BF16_EDGE) return 0;
     }
-    return q->k <= 8;
+    return 1;
 }
-static ptrdiff_t jem__bf16_span(const jem__conv *q, const jem__phase *s) {     /* of A, in bf16 */
+/* Returns the size of A for one row of taps, in bf16. */
+static ptrdiff_t jem__bf16_span(const jem__conv *q, const jem__phase *s) {
     return (s->nx * jem__bf16_pairs_of(q->ci) + 15) / 16 * 16 * JEM__BF16_PAIR;
 }
-/* floats of all packed weights */
+/* Returns the size of all packed weights, in floats. */
 static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
     ptrdiff_t size = 0;
     jem__phase s;
@@ -11811,46 +12079,53 @@ static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
         size += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
     return size / 2;
 }
-/* The weights w of one tap, of 16 outputs from o on and 16 inputs from c on, as A's pairs k and
-   on. */
+/* Packs the weights w of one tap, of 16 outputs from o on and 16 inputs from c on, as pairs of A
+   from pair k on. */
 static void jem__bf16_pack_tap(const jem__packing *p, const float *w, int o, int c, int k,
                                uint16_t *out) {
     const jem__conv *q = p->q;
-    const int ni = q->ci - c < 16 ? q->ci - c : 16, no = q->co - o < 16 ? q->co - o : 16;
+    const jem__bf16 *kernels = p->ctx->bf16;
+    const int ni = jem__min(q->ci - c, 16);
+    const int no = jem__min(q->co - o, 16);
     float v[16][16] = { { 0 } };
     uint16_t pairs[8 * JEM__BF16_PAIR];
-    for (int j = 0; j < no; j++)
+    for (int j = 0; j < no; j++) {
         for (int i = 0; i < ni; i++) v[i][j] = w[jem__kernel_at(q, o + j, c + i)];
-    p->ctx->bf16->pairs(v[0], ni, pairs);
-    for (int i = 0; 2 * i < ni; i++, k++)
-        for (int j = 0; j < no; j++)               /* row j of pair k */
-            memcpy(out + k / 16 * 512 + (p->ctx->bf16->tiled ? j * 32 + k % 16 * 2
-                                                             : k % 16 * 32 + j * 2),
-                   pairs + i * JEM__BF16_PAIR + 2 * j, 2 * sizeof *pairs);
+    }
+    kernels->pairs(v[0], ni, pairs);
+    for (int i = 0; 2 * i < ni; i++, k++) {
+        for (int j = 0; j < no; j++) {             /* row j of pair k */
+            const int at = kernels->tiled ? j * 32 + k % 16 * 2 : k % 16 * 32 + j * 2;
+            memcpy(out + k / 16 * 512 + at, pairs + i * JEM__BF16_PAIR + 2 * j, 2 * sizeof *pairs);
+        }
+    }
 }
-/* Weights to [phase][tile of 16 outputs][row of taps][pairs: column, channels]: a tile. A channel's
-   taps lie together in w, so 16 channels of 16 outputs stay in the cache. */
+/* Packs a tile of the weights [phase][tile of 16 outputs][row of taps][pairs: column, channels].
+   The taps of a channel are neighbours in w, so 16 channels of 16 outputs stay in the cache. */
 static void jem__bf16_pack(void *packing, int tile) {
     const jem__packing *p = (const jem__packing *)packing;
     const jem__conv *q = p->q;
     uint16_t *out = (uint16_t *)(void *)p->out;
     jem__phase s;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const ptrdiff_t run = jem__bf16_span(q, &s), size = s.ny * run;
+        const ptrdiff_t run = jem__bf16_span(q, &s);
+        const ptrdiff_t size = s.ny * run;
         uint16_t *to = out + tile * size;
         memset(to, 0, (size_t)size * sizeof *to);
-        for (int c = 0; c < q->ci; c += 16)
-            for (int j = 0; j < s.ny; j++)
+        for (int c = 0; c < q->ci; c += 16) {
+            for (int j = 0; j < s.ny; j++) {
                 for (int x = 0; x < s.nx; x++) {
                     const float *w = p->w + s.ky[j] * q->k + s.kx[q->gradient ? s.nx - 1 - x : x];
                     jem__bf16_pack_tap(p, w, tile * 16, c, x * jem__bf16_pairs_of(q->ci) + c / 2,
                                        to + j * run);
                 }
+            }
+        }
         out += p->parts * size;
     }
 }
 
-/* Zeros before and behind some rows of what is written in bf16. */
+/* Writes the zeros at both ends of some rows of the output in bf16. */
 static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) {
     const ptrdiff_t edge = JEM__BF16_EDGE * jem__bf16_pixel(q->co);
     const ptrdiff_t row = jem__bf16_row(q->co, q->wo);
@@ -11860,18 +12135,23 @@ static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) 
     }
 }
 
-static ptrdiff_t jem__bf16_work(const jem__conv *q) {        /* x, where it is not yet in bf16 */
+/* Returns the size of scratch memory, for x in bf16. */
+static ptrdiff_t jem__bf16_work(const jem__conv *q) {
     return jem__bf16_floats(q->ci, q->hi, q->wi);
 }
-/* A part's channels of row r of a phase; b[0] is the next block, b[1] the last. */
+/* Computes the channels of a part, of row r of a phase. b[0] is the next block, b[1] the one
+   before. */
 static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *part,
                                const uint16_t *pack, const uint16_t *from, jem__bf16_block **b) {
     const jem__conv *q = b[0]->q;
-    const int tiles = (part->o1 + 15) / 16, most = q->co > 16 ? 2 : 4;
-    const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
+    const int tiles = (part->o1 + 15) / 16;
+    const int most = q->co > 16 ? 2 : 4;
+    const ptrdiff_t pixel = jem__bf16_pixel(q->ci);
+    const ptrdiff_t row = jem__bf16_row(q->ci, q->wi);
     const ptrdiff_t run = jem__bf16_span(q, s);
-    int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
-    for (int j = 0; j < s->ny; j++) {              /* the rows of taps that lie inside */
+    int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
+    int runs = 0;
+    for (int j = 0; j < s->ny; j++) {              /* the rows of taps that are inside */
         const int iy = r * s->step_in + s->down[j];
         if ((unsigned)iy < (unsigned)q->hi) {
             tap_row[runs] = j;
@@ -11880,10 +12160,11 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
     }
     from += (JEM__BF16_EDGE + jem__bf16_first(q, s)) * pixel;
     for (int o = part->o0 / 16, m; o < tiles; o += m) {
-        m = o + 2 <= tiles ? 2 : 1;
+        m = jem__min(tiles - o, 2);
         for (int x = 0, n; x < s->cols; x += n) {
-            jem__bf16_block *now = b[0], *last = b[1];
-            n = s->cols - x < most ? s->cols - x : most;
+            jem__bf16_block *now = b[0];
+            jem__bf16_block *last = b[1];
+            n = jem__min(s->cols - x, most);
             for (int i = 0; i < runs; i++) {
                 now->a[i] = pack + (o * s->ny + tap_row[i]) * run;
                 for (int p = 0; p < n; p++)
@@ -11906,14 +12187,18 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
         }
     }
 }
-/* Output or input gradient, as conv. */
+/* Computes one part of the output or of the input gradient of one group, like conv of the engine.
+   Without in->x16, rows of x are converted as soon as a tap reads them. */
 static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
     const jem__bf16 *k = in->ctx->bf16;
     const uint16_t *pack = (const uint16_t *)(const void *)in->packed;
     uint16_t *work = (uint16_t *)(void *)in->work;
+    const uint16_t *x16 = in->x16 ? in->x16 : work;
     float c[2][4 * JEM__BF16_TILE];
-    jem__bf16_block two[2], *blocks[2] = { two, two + 1 };
+    jem__bf16_block two[2];
+    jem__bf16_block *blocks[2] = { two, two + 1 };
     jem__phase s;
+    int from = 0, have = -1;                       /* rows from .. have-1 are converted */
     memset(two, 0, sizeof two);
     for (int i = 0; i < 2; i++) {
         two[i].k = k;
@@ -11922,17 +12207,22 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
         two[i].c = c[i];
     }
     if (k->begin) k->begin();
-    for (int phase = 0, have = -1, from = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const jem__piece to = jem__conv_share(q, in->part, s.rows, 1);         /* or of channels */
-        const int first = to.first * s.step_in - q->k - q->pad, top = first < 0 ? 0 : first;
-        if (have < 0 || top < from) have = from = top;                 /* no tap reads higher */
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const jem__piece to = jem__conv_piece(q, in->part, s.rows, 1);         /* or of channels */
+        int top = to.first * s.step_in - q->k - q->pad;      /* the highest row that is read */
+        if (top < 0) top = 0;
+        if (have < 0 || top < from) {
+            from = top;
+            have = top;
+        }
         for (int r = to.first; r < to.last; r++) {
-            const int until = in->x16 || s.ny == 0 ? 0     /* the lowest row that it reads */
-                            : r * s.step_in + s.down[q->gradient ? 0 : s.ny - 1] + 1;
+            int until = 0;                         /* the row after the lowest that r reads */
+            if (!in->x16 && s.ny > 0)
+                until = r * s.step_in + s.down[q->gradient ? 0 : s.ny - 1] + 1;
             for (; have < until && have < q->hi; have++)
                 jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
-            jem__bf16_conv_row(&s, r, &to, pack, in->x16 ? in->x16 : work, blocks);
-            if (f->y16 && phase == 0 && to.o1 == q->co)      /* of a row, one part does */
+            jem__bf16_conv_row(&s, r, &to, pack, x16, blocks);
+            if (f->y16 && phase == 0 && to.o1 == q->co)      /* only one part of a row does */
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
         }
         pack += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
@@ -11944,44 +12234,78 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
     if (k->end) k->end();
 }
 
-/* Weight gradient. Operands are first turned, group by group, so that pairs are of images:
-   x to [row][16 channels][column mod stride][column][8 pairs][16][2], with the padding, dy to
-   A's order [row][16 channels][column][..]. */
+/* ---- weight gradient ------------------------------------------------------------------------- */
+/* Operands are first converted to pairs of images, group by group: x to [row][16 channels][column
+   mod stride][column][8 pairs][16][2], with the padding; dy to the order of A, [row][16 channels]
+   [column][..]. */
+
 static int jem__bf16_columns(const jem__conv *q) { return q->wo + 1 + (q->k - 1) / q->stride; }
-static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {      /* one row of 16 channels, in bf16 */
+/* Sizes of one row of 16 channels of x and of dy, in bf16. */
+static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {
     return (ptrdiff_t)q->stride * jem__bf16_columns(q) * 256;
 }
 static ptrdiff_t jem__bf16_y_tile(const jem__conv *q) { return (ptrdiff_t)(q->wo + 1) / 2 * 512; }
 
-static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__operands *in) {
-    const jem__bf16 *k = w->ctx->bf16;
-    const jem__conv *q = w->q;
-    const int channels = side ? q->co : q->ci, rows = side ? q->ho : q->hi;
-    const int width = side ? q->wo : q->wi, pad = side ? 0 : q->pad, s = side ? 1 : q->stride;
-    const int tiled = side && k->tiled, columns = side ? (q->wo + 1) / 2 * 2 : jem__bf16_columns(q);
-    const ptrdiff_t pixel = jem__bf16_pixel(channels), row = jem__bf16_row(channels, width);
-    uint16_t own[8 * JEM__BF16_PAIR], *out = (uint16_t *)(void *)(side ? w->y : w->x);
-    out += 2 * g * (side ? w->y_plane : w->x_plane);
-    for (int y = 0; y < rows; y++)
-        for (int c = 0; c < channels; c += 16, out += s * columns * 256)
-            for (int i = 0; i < columns * s; i++) {
-                const int px = i - pad, left = channels - c < 16 ? channels - c : 16;
-                const int n = (unsigned)px < (unsigned)width ? left : 0;       /* 0: makes zeros */
-                const uint16_t *from = own;
-                if (n && in->x16)
-                    from = in->x16 + y * row + (px + JEM__BF16_EDGE) * pixel +
-                           c / 2 * JEM__BF16_PAIR;
-                else if (n)
-                    k->pairs(in->x + (((ptrdiff_t)y * width + px) * channels + c) * JEM_LANES, n,
-                             own);
-                k->turn(from, n, tiled, out + (tiled ? i / 2 * 512 + i % 2 * 16
-                                                     : (i % s * columns + i / s) * 256),
-                        side ? w->sums + ((ptrdiff_t)g * q->co + c) * JEM_LANES : NULL);
-            }
+/* An operand whose pixels are converted. */
+typedef struct jem__bf16_source {
+    const jem__bf16 *k;
+    const jem__operands *in;
+    int channels, width;
+} jem__bf16_source;
+
+/* Converts up to 16 channels from c on of pixel (y,x) to pairs of images; in the padding, writes
+   zeros. rows, sums: see jem__bf16. */
+static void jem__bf16_turn(const jem__bf16_source *s, int c, int y, int x, int rows, uint16_t *out,
+                           float *sums) {
+    const jem__operands *in = s->in;
+    uint16_t own[8 * JEM__BF16_PAIR];
+    const uint16_t *from = own;
+    int n = 0;
+    if ((unsigned)x < (unsigned)s->width) n = jem__min(s->channels - c, 16);
+    if (n && in->x16)
+        from = in->x16 + y * jem__bf16_row(s->channels, s->width) +
+               (x + JEM__BF16_EDGE) * jem__bf16_pixel(s->channels) + c / 2 * JEM__BF16_PAIR;
+    else if (n)
+        s->k->pairs(in->x + (((ptrdiff_t)y * s->width + x) * s->channels + c) * JEM_LANES, n, own);
+    s->k->turn(from, n, rows, out, sums);
 }
 
-/* A product is a pair of tiles of output channels with a tile of input channels, and one of the
-   kernel's rows where that is too few for all threads. */
+static void jem__bf16_deal_x(const jem__weights *w, int g, const jem__operands *in) {
+    const jem__conv *q = w->q;
+    const jem__bf16_source x = { w->ctx->bf16, in, q->ci, q->wi };
+    const int stride = q->stride;
+    const int columns = jem__bf16_columns(q);
+    uint16_t *out = (uint16_t *)(void *)w->x + 2 * g * w->x_plane;
+    for (int y = 0; y < q->hi; y++) {
+        for (int c = 0; c < q->ci; c += 16, out += jem__bf16_x_tile(q)) {
+            for (int i = 0; i < columns * stride; i++)
+                jem__bf16_turn(&x, c, y, i - q->pad, 0,
+                               out + (i % stride * columns + i / stride) * 256, NULL);
+        }
+    }
+}
+static void jem__bf16_deal_dy(const jem__weights *w, int g, const jem__operands *in) {
+    const jem__conv *q = w->q;
+    const jem__bf16_source dy = { w->ctx->bf16, in, q->co, q->wo };
+    const int tiled = dy.k->tiled;
+    uint16_t *out = (uint16_t *)(void *)w->y + 2 * g * w->y_plane;
+    for (int y = 0; y < q->ho; y++) {
+        for (int c = 0; c < q->co; c += 16, out += jem__bf16_y_tile(q)) {
+            float *sums = w->sums + ((ptrdiff_t)g * q->co + c) * JEM_LANES;
+            for (int i = 0; i < (q->wo + 1) / 2 * 2; i++) {
+                const int at = tiled ? i / 2 * 512 + i % 2 * 16 : i * 256;
+                jem__bf16_turn(&dy, c, y, i, tiled, out + at, sums);
+            }
+        }
+    }
+}
+static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__operands *in) {
+    if (side) jem__bf16_deal_dy(w, g, in);
+    else jem__bf16_deal_x(w, g, in);
+}
+
+/* A product is a pair of tiles of output channels with a tile of input channels; if these are fewer
+   than threads, of only one row of the kernel. */
 static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
     return ((q->co + 15) / 16 + 1) / 2 * ((q->ci + 15) / 16);
 }
@@ -12002,59 +12326,83 @@ static void jem__bf16_plan(jem__weights *w) {
 static void jem__bf16_add_tiles(const jem__weights *w, const float *acc, int o, int i, int ky0,
                                 int ky1) {
     const jem__conv *q = w->q;
-    const int kk = q->k * q->k, rest = q->ci - i * 16, n_in = rest < 16 ? rest : 16;
+    const int taps = q->k * q->k;
+    const int inputs = jem__min(q->ci - i * 16, 16);
     for (int r = 0; r < 32 && o * 16 + r < q->co; r++) {
-        const float *sum = acc + r / 16 * kk * JEM__BF16_TILE + r % 16 * 16;
-        float *dw = w->dw + ((ptrdiff_t)(o * 16 + r) * q->ci + i * 16) * kk;
-        for (int c = 0; c < n_in; c++, dw += kk)
+        const float *sum = acc + r / 16 * taps * JEM__BF16_TILE + r % 16 * 16;
+        float *dw = w->dw + ((ptrdiff_t)(o * 16 + r) * q->ci + i * 16) * taps;
+        for (int c = 0; c < inputs; c++, dw += taps) {
             for (int t = ky0 * q->k; t < ky1 * q->k; t++) dw[t] += sum[t * JEM__BF16_TILE + c];
+        }
     }
 }
 
-/* Adds to dw (O,I,k,k); scratch is m*k*k tiles. */
+/* n taps of the kernel, from (ky,kx) on, between tile o of outputs and tile i of inputs. */
+typedef struct jem__bf16_taps { int o, i, ky, kx, n; } jem__bf16_taps;
+
+/* Sets the runs of a block: rows y0 .. y1-1 of dy of group g, and the rows of x that they meet. */
+static void jem__bf16_set_runs(const jem__weights *w, const jem__bf16_taps *t, int g, int y0,
+                               int y1, jem__bf16_block *s) {
+    const jem__conv *q = w->q;
+    const uint16_t *x = (const uint16_t *)(const void *)w->x + 2 * g * w->x_plane;
+    const uint16_t *dy = (const uint16_t *)(const void *)w->y + 2 * g * w->y_plane;
+    const ptrdiff_t x_tile = jem__bf16_x_tile(q);
+    const ptrdiff_t y_tile = jem__bf16_y_tile(q);
+    const ptrdiff_t x_row = (q->ci + 15) / 16 * x_tile;
+    const ptrdiff_t y_row = (q->co + 15) / 16 * y_tile;
+    const int columns = jem__bf16_columns(q);
+    s->n = t->n;
+    s->runs = 0;
+    for (int y = y0; y < y1; y++) {
+        const int iy = y * q->stride + t->ky - q->pad;
+        if ((unsigned)iy >= (unsigned)q->hi) continue;
+        s->a[s->runs] = dy + y * y_row + t->o * y_tile;
+        for (int p = 0; p < t->n; p++) {
+            const int kx = t->kx + p;
+            const ptrdiff_t at = (ptrdiff_t)(kx % q->stride) * columns + kx / q->stride;
+            s->b[s->runs][p] = x + iy * x_row + t->i * x_tile + at * 256;
+        }
+        s->runs++;
+    }
+}
+
+/* Computes a product and adds it to dw (O,I,k,k); scratch memory is m*k*k tiles. */
 static void jem__bf16_product(const jem__weights *w, int task) {
     const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
-    const uint16_t *xs = (const uint16_t *)(const void *)w->x,
-                   *dys = (const uint16_t *)(const void *)w->y;
-    const int split = w->products / jem__bf16_pairs_of_tiles(q), in = (q->ci + 15) / 16;
-    const int o = task / split / in * 2, i = task / split % in;        /* tiles */
-    const int m = o + 2 <= (q->co + 15) / 16 ? 2 : 1;
-    const int ky0 = q->k * (task % split) / split, ky1 = q->k * (task % split + 1) / split;
+    const int split = w->products / jem__bf16_pairs_of_tiles(q);
+    const int in = (q->ci + 15) / 16;
+    const int o = task / split / in * 2;
+    const int i = task / split % in;
+    const int m = jem__min((q->co + 15) / 16 - o, 2);
+    const int ky0 = q->k * (task % split) / split;
+    const int ky1 = q->k * (task % split + 1) / split;
+    const int taps = q->k * q->k;
     float *acc = w->product + task * w->product_step;
     JEM__ZEROED(jem__bf16_block, s);
-    const ptrdiff_t xt = jem__bf16_x_tile(q), yt = jem__bf16_y_tile(q);
-    const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
-    const int columns = jem__bf16_columns(q), kk = q->k * q->k;
-    int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
-    rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
-    memset(acc, 0, (size_t)(m * kk * JEM__BF16_TILE) * sizeof *acc);
+    int rows = 128 / q->wo;                        /* so few stay in the cache for all taps */
+    if (rows < 1) rows = 1;
+    rows = jem__min(rows, JEM__BF16_RUNS);
+    memset(acc, 0, (size_t)(m * taps * JEM__BF16_TILE) * sizeof *acc);
     s.add = 1;
     s.m = 1;
     s.pairs = q->wo * 8;
     if (k->begin) k->begin();
-    for (int g = 0; g < w->groups; g++)
-        for (int y0 = 0; y0 < q->ho; y0 += rows)
-            for (int ky = ky0; ky < ky1; ky++)
-                for (int t = 0, n; t < m * q->k; t += n) {     /* taps, for each tile of o */
-                    const int kx = t % q->k, tile = t / q->k;
-                    s.runs = 0;
-                    n = q->k - kx < 4 ? q->k - kx : 4;
-                    for (int y = y0; y < q->ho && y < y0 + rows; y++) {
-                        const int iy = y * q->stride + ky - q->pad;
-                        if ((unsigned)iy >= (unsigned)q->hi) continue;
-                        s.a[s.runs] = dys + 2 * g * w->y_plane + y * yrow + (o + tile) * yt;
-                        for (int p = 0; p < n; p++) {
-                            const int at = kx + p;
-                            s.b[s.runs][p] = xs + 2 * g * w->x_plane + iy * xrow + i * xt +
-                                ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
-                        }
-                        s.runs++;
-                    }
-                    s.n = n;
-                    s.c = acc + (tile * kk + ky * q->k + kx) * JEM__BF16_TILE;
+    for (int g = 0; g < w->groups; g++) {
+        for (int y0 = 0; y0 < q->ho; y0 += rows) {
+            for (int ky = ky0; ky < ky1; ky++) {
+                for (int j = 0, n; j < m * q->k; j += n) {   /* columns, for each tile of outputs */
+                    const int tile = j / q->k;
+                    const int kx = j % q->k;
+                    n = jem__min(q->k - kx, 4);
+                    const jem__bf16_taps t = { o + tile, i, ky, kx, n };
+                    jem__bf16_set_runs(w, &t, g, y0, jem__min(y0 + rows, q->ho), &s);
+                    s.c = acc + (tile * taps + ky * q->k + kx) * JEM__BF16_TILE;
                     k->block(&s, NULL);
                 }
+            }
+        }
+    }
     if (k->end) k->end();
     jem__bf16_add_tiles(w, acc, o, i, ky0, ky1);
 }
@@ -12062,14 +12410,16 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
     jem__bf16_work, jem__bf16_conv, jem__bf16_plan, jem__bf16_deal, jem__bf16_product,
     jem__bias_finish };
 
-/* ---- what is chosen -------------------------------------------------------------------------- */
+/* ---- the choice of methods and kernels ------------------------------------------------------- */
 
-/* Winograd's M, or 0 for the direct sum: what has fewest multiplications if tiles and pixels go
-   through the kernels four at a time. */
+/* Returns Winograd's M, or 0 for the direct sum: whichever needs fewest multiplications, given that
+   kernels take four tiles or pixels at a time. */
 static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     const int fast = ctx->desc.precision == JEM_FAST || ctx->desc.precision == JEM_BF16;
-    int tile = 0, least = (q->ho * q->wo + 3) / 4 * 9;
-    for (int m = 2; m <= (fast ? 4 : 2); m += 2) {
+    const int largest = fast ? 4 : 2;
+    int tile = 0;
+    int least = (q->ho * q->wo + 3) / 4 * 9;
+    for (int m = 2; m <= largest; m += 2) {
         const int tiles = ((q->ho + m - 1) / m) * ((q->wo + m - 1) / m);
         const int work = (tiles + 3) / 4 * (m + 2) * (m + 2);
         if (work <= least) {
@@ -12079,21 +12429,28 @@ static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     }
     return tile;
 }
+
+/* bf16 computes no linear layers of vectors: they are too little work to round operands for. */
 static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
-    const int least = ctx->bf16 && ctx->bf16->twice ? 8 : 1; /* channels worth a tile of bf16 */
+    const jem__bf16 *bf16 = ctx->bf16;
+    const jem__method *direct = ctx->k->direct;
+    const jem__method *winograd = ctx->k->winograd;
     const int fits = q->k == 3 && q->stride == 1 && q->pad <= 2 && q->ci >= 8 && q->co >= 8;
-    const int tile = fits && ctx->desc.precision != JEM_DIRECT && (!ctx->bf16 || ctx->bf16->twice)
-                   ? jem__wino_tile(ctx, q) : 0;
-    const int one = q->k == 1 && q->hi == 1 && q->wi == 1;   /* linear: too little to round for */
+    const int vectors = q->k == 1 && q->hi == 1 && q->wi == 1;
+    const int least = bf16 && bf16->twice ? 8 : 1; /* channels for which bf16 is faster */
+    int tile = 0;
+    if (fits && ctx->desc.precision != JEM_DIRECT && (!bf16 || bf16->twice))
+        tile = jem__wino_tile(ctx, q);
+    if (vectors) bf16 = NULL;
     for (int i = 0; i < 2; i++) {
         q[i].tile = tile;
-        q[i].method = tile ? ctx->k->winograd
-                    : !one && ctx->bf16 && q[i].co >= least && jem__bf16_fits(q + i)
-                    ? &jem__bf16_method : ctx->k->direct;
+        q[i].method = direct;
+        if (tile) q[i].method = winograd;
+        else if (bf16 && q[i].co >= least && jem__bf16_fits(q + i)) q[i].method = &jem__bf16_method;
     }
-    q[2].method = !one && ctx->bf16 && q->ci >= least && q->co >= least && q->k <= 8
-                ? &jem__bf16_method
-                : q->tile == 4 && q->ci > 32 && q->co > 32 ? ctx->k->winograd : ctx->k->direct;
+    q[2].method = direct;
+    if (bf16 && q->ci >= least && q->co >= least && q->k <= 8) q[2].method = &jem__bf16_method;
+    else if (tile == 4 && q->ci > 32 && q->co > 32) q[2].method = winograd;
 }
 
 static const jem__kernels *jem__kernels_for(jem_isa isa) {
@@ -12109,17 +12466,21 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
     };
     if (!jem_isa_available(isa)) return NULL;
     if (isa == JEM_ISA_AVX512_BF16 || isa == JEM_ISA_AMX) isa = JEM_ISA_AVX512;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (isa == JEM_ISA_BEST ? jem_isa_available(all[i]->isa) : all[i]->isa == isa)
-            return all[i];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (isa == all[i]->isa) return all[i];
+        if (isa == JEM_ISA_BEST && jem_isa_available(all[i]->isa)) return all[i];
+    }
     return NULL;
 }
 
 static int jem__engine_open(jem_ctx *ctx) {
-    if (ctx->desc.precision == JEM_BF16 && !(ctx->bf16 = jem__bf16_for(ctx->desc.isa))) {
-        ctx->desc.precision = JEM_FAST;
-        if (ctx->desc.log)
-            ctx->desc.log(ctx->desc.user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
+    if (ctx->desc.precision == JEM_BF16) {
+        ctx->bf16 = jem__bf16_for(ctx->desc.isa);
+        if (!ctx->bf16) {
+            ctx->desc.precision = JEM_FAST;
+            if (ctx->desc.log)
+                ctx->desc.log(ctx->desc.user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
+        }
     }
     ctx->isa = ctx->bf16 ? ctx->bf16->isa : ctx->desc.isa;
     ctx->k = jem__kernels_for(ctx->isa);
