@@ -5591,8 +5591,11 @@ jem_denoise_desc jem_clean_desc(float sigma) {
 
 /* Computes the size and noise of step number `step`, with decay and annealing. */
 static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float *noise) {
-    const double hot = (double)d->hot, b = (double)d->decay_b;
-    double progress = 1, temperature = 1, decay = 1;
+    const double hot = (double)d->hot;
+    const double b = (double)d->decay_b;
+    double progress = 1;
+    double temperature = 1;
+    double decay = 1;
     if (d->steps > 1) progress = step / (d->steps - 1.0);
     if (hot > 0) temperature = hot * pow((double)d->cold / hot, progress);
     if (b > 0) decay = pow(1 + step / b, -(double)d->decay_gamma);
@@ -5653,28 +5656,36 @@ jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const 
     return jem__walk_all(ctx, logp, user, x, &d, rng, what, 0);
 }
 
-/* Subtracts d (entropy H)/dx from v, which moves each sample and its nearest neighbour apart.
-   Returns entropy H, up to a constant. */
-static double jem__drift_apart(const jem__node *x, double entropy, float *v) {
+/* Finds the sample nearest to that at x->value[own], unequal to it. Returns its place, -1 if all
+   are equal; *least receives the squared distance. */
+static ptrdiff_t jem__nearest_sample(const jem__node *x, ptrdiff_t own, double *least) {
+    ptrdiff_t nearest = -1;
+    *least = HUGE_VAL;
+    for (int j = 0; j < x->t.n; j++) {
+        const ptrdiff_t at = j / JEM_LANES * x->stride + j % JEM_LANES;
+        double square = 0;
+        for (ptrdiff_t k = 0; k < x->stride && square < *least; k += JEM_LANES) {
+            const double offset = (double)x->value[own + k] - (double)x->value[at + k];
+            square = fma(offset, offset, square);
+        }
+        if (square > 0 && square < *least) {
+            *least = square;
+            nearest = at;
+        }
+    }
+    return nearest;
+}
+
+/* Subtracts the gradient of weighted entropy, entropy dH/dx, from v: it moves each sample and its
+   nearest neighbour away from each other. Returns entropy H, up to a constant. */
+static double jem__entropy_gradient(const jem__node *x, double entropy, float *v) {
     const double weight = entropy * (double)(x->stride / JEM_LANES) / x->t.n;
     double sum = 0;
     for (int i = 0; i < x->t.n; i++) {
         const ptrdiff_t own = i / JEM_LANES * x->stride + i % JEM_LANES;
-        ptrdiff_t nearest = -1;
-        double least = HUGE_VAL;                   /* squared distance to the nearest sample */
-        for (int j = 0; j < x->t.n; j++) {
-            const ptrdiff_t at = j / JEM_LANES * x->stride + j % JEM_LANES;
-            double square = 0;
-            for (ptrdiff_t k = 0; k < x->stride && square < least; k += JEM_LANES) {
-                const double offset = (double)x->value[own + k] - (double)x->value[at + k];
-                square = fma(offset, offset, square);
-            }
-            if (square > 0 && square < least) {
-                least = square;
-                nearest = at;
-            }
-        }
-        if (nearest < 0) continue;                 /* all samples are equal */
+        double least;
+        const ptrdiff_t nearest = jem__nearest_sample(x, own, &least);
+        if (nearest < 0) continue;
         const float push = (float)(weight / least);
         sum = fma(weight / 2, log(least), sum);
         for (ptrdiff_t k = 0; k < x->stride; k += JEM_LANES) {
@@ -5686,11 +5697,59 @@ static double jem__drift_apart(const jem__node *x, double entropy, float *v) {
     return sum;
 }
 
-/* Computes v = step_size dL_KL/dx, with 0 where a limit clamps the step. By the chain rule
-   d/d theta L_KL = v . d/d theta (gradient of log p at the last step). */
+/* Memory of jem_kl_walk, on the tape. */
+typedef struct jem__kl {
+    jem_tensor *before;                            /* x before the last step */
+    jem_tensor *direction;                         /* v = step_size dL_KL/dx */
+    float *gradient;                               /* of log p at `before` */
+    float *f;                                      /* [n] log p after the last step */
+} jem__kl;
+
+static int jem__kl_open(jem__kl *kl, jem_tensor *x) {
+    jem_ctx *ctx = x->ctx;
+    jem__node *node = x->node;
+    const ptrdiff_t size = node->groups * node->stride;
+    if (!node->grad) {                             /* allocated here to outlive the step */
+        node->grad = jem__push_floats(ctx, size);
+        node->grad_push = ctx->pushes;
+    }
+    kl->before = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
+    kl->direction = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
+    kl->gradient = jem__push_floats(ctx, size);
+    kl->f = jem__push_floats(ctx, x->n);
+    return kl->before && kl->direction && kl->gradient && kl->f;
+}
+
+/* Returns 1 if a limit of the desc holds back pixel x, whose gradient is g: then it does not depend
+   on the parameters. */
+static int jem__is_clamped(const jem_sgld_desc *d, float x, float g) {
+    if (d->clamp_grad > 0 && fabsf(g) >= d->clamp_grad) return 1;
+    return d->clamp_lo < d->clamp_hi && (x <= d->clamp_lo || x >= d->clamp_hi);
+}
+
+/* Computes v after the last step. Returns the value of L_KL minus v . gradient, which jem_slope
+   will record: by the chain rule, d/d theta L_KL = v . d/d theta (gradient of log p at `before`). */
+static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem_sgld_desc *d,
+                                float entropy) {
+    const int n = x->t.n;
+    const ptrdiff_t size = x->groups * x->stride;
+    float *v = kl->direction->node->value;
+    double value = 0;
+    for (int i = 0; i < n; i++) value -= (double)kl->f[i] / n;
+    for (ptrdiff_t i = 0; i < size; i++) v[i] = -x->grad[i] / (float)n;
+    if (entropy > 0) value -= jem__entropy_gradient(x, (double)entropy, v);
+    for (ptrdiff_t i = 0; i < size; i++) {
+        v[i] *= d->step_size;
+        if (jem__is_clamped(d, x->value[i], kl->gradient[i])) v[i] = 0;
+        value = fma((double)-v[i], (double)kl->gradient[i], value);
+    }
+    return value;
+}
+
 jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                         const jem_sgld_desc *desc, float entropy, jem_rng *rng) {
-    jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default(), last = d;
+    jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
+    jem_sgld_desc last = d;
     const char *const what = "kl_walk";
     if (!ctx || !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
         !JEM__IN(d.hot, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
@@ -5698,38 +5757,20 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     last.steps = 1;
     last.watch = NULL;
     if (jem_sgld(ctx, logp, user, x, &d, rng) != JEM_OK) return NULL;
+    jem__kl kl;
+    if (!jem__kl_open(&kl, x)) return NULL;
     jem__node *node = x->node;
-    const ptrdiff_t size = node->groups * node->stride;
-    if (!node->grad) {                             /* allocated here to outlive the step */
-        node->grad = jem__push_floats(ctx, size);
-        node->grad_push = ctx->pushes;
-    }
-    jem_tensor *before = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
-    jem_tensor *direction = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
-    float *gradient = jem__push_floats(ctx, size), *f = jem__push_floats(ctx, x->n);
-    if (!before || !direction || !gradient || !f) return NULL;
-    memcpy(before->node->value, node->value, (size_t)size * sizeof *f);
+    const size_t bytes = (size_t)(node->groups * node->stride) * sizeof(float);
+    memcpy(kl.before->node->value, node->value, bytes);
     if (jem_sgld(ctx, logp, user, x, &last, rng) != JEM_OK) return NULL;
-    memcpy(gradient, node->grad, (size_t)size * sizeof *f);
+    memcpy(kl.gradient, node->grad, bytes);
     if (d.watch) d.watch(d.watch_user, d.steps, x);
     const jem_mark mark = jem_begin(ctx);
-    jem_read(jem__density_and_slope(ctx, what, logp, user, x), f);
+    jem_read(jem__density_and_slope(ctx, what, logp, user, x), kl.f);
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
-    float *v = direction->node->value;
-    double value = 0;
-    for (int i = 0; i < x->n; i++) value -= (double)f[i] / x->n;
-    for (ptrdiff_t i = 0; i < size; i++) v[i] = -node->grad[i] / (float)x->n;
-    if (entropy > 0) value -= jem__drift_apart(node, (double)entropy, v);
-    for (ptrdiff_t i = 0; i < size; i++) {
-        const int clamped = (d.clamp_grad > 0 && fabsf(gradient[i]) >= d.clamp_grad) ||
-            (d.clamp_lo < d.clamp_hi && (node->value[i] <= d.clamp_lo ||
-                                         node->value[i] >= d.clamp_hi));
-        v[i] *= d.step_size;
-        if (clamped) v[i] = 0;
-        value = fma((double)-v[i], (double)gradient[i], value);
-    }
-    return jem_shift(ctx, jem_slope(ctx, logp, user, before, direction, 0), (float)value);
+    const float value = (float)jem__kl_direction(&kl, node, &d, entropy);
+    return jem_shift(ctx, jem_slope(ctx, logp, user, kl.before, kl.direction, 0), value);
 }
 
 jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
@@ -5740,7 +5781,8 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
         return jem_error_status(ctx);
     /* The step leaves the fraction `remaining` of the noise, and adds noise up to `target`. The
        variance to add is target^2 - remaining^2 = (target + remaining)(target - remaining). */
-    const float remaining = 1 - d.step, target = jem__fmaf(-d.beta, d.step, 1);
+    const float remaining = 1 - d.step;
+    const float target = jem__fmaf(-d.beta, d.step, 1);
     JEM__ZEROED(jem_sgld_desc, walk);
     walk.steps = d.steps;
     walk.step_size = d.step;
@@ -5761,24 +5803,39 @@ jem_fresh_desc jem_fresh_desc_default(void) {
     return d;
 }
 
+static int jem__fresh_good(jem_ctx *ctx, jem_fresh_desc d) {
+    const char *const what = "fresh";
+    return JEM__IN(d.lo, -1e4, 1e4) && JEM__IN(d.hi, d.lo, 1e4) && JEM__IN(d.mean, -1e4, 1e4) &&
+           JEM__IN(d.clean, 0, JEM__MOST) && jem__denoise_good(ctx, "fresh: denoise", d.denoise) &&
+           jem__sgld_good(ctx, "fresh: walk", d.walk);
+}
+
+/* Fills the leaf x with the start of sampling: U(lo,hi), or N(mean, sigma_max^2). */
+static jem_status jem__fresh_start(jem_tensor *x, const jem_fresh_desc *d, jem_rng *rng) {
+    jem_ctx *ctx = x->ctx;
+    const int uniform = d->lo < d->hi;
+    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
+    float *pixels = jem__push_floats(ctx, size);
+    float *sigma = jem__push_floats(ctx, x->n);
+    if (!pixels || !sigma) return JEM_NO_MEMORY;
+    if (uniform) {
+        jem_fill_uniform(ctx, rng, pixels, size, d->lo, d->hi);
+        return jem_write(x, pixels);
+    }
+    for (ptrdiff_t i = 0; i < size; i++) pixels[i] = d->mean;
+    for (int i = 0; i < x->n; i++) sigma[i] = d->denoise.sigma_max;
+    if (jem_write(x, pixels) != JEM_OK) return ctx->status;
+    return jem_add_noise(x, sigma, rng);
+}
+
 jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                      const jem_fresh_desc *desc, jem_rng *rng) {
     const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
-    const char *const what = "fresh";
-    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.lo, -1e4, 1e4) ||
-        !JEM__IN(d.hi, d.lo, 1e4) || !JEM__IN(d.mean, -1e4, 1e4) ||
-        !JEM__IN(d.clean, 0, JEM__MOST) || !jem__denoise_good(ctx, "fresh: denoise", d.denoise) ||
-        !jem__sgld_good(ctx, "fresh: walk", d.walk)) return jem_error_status(ctx);
+    if (!jem__walk_ready(ctx, "fresh", logp, x, rng != NULL) || !jem__fresh_good(ctx, d))
+        return jem_error_status(ctx);
     const jem_denoise_desc last = jem_clean_desc(d.clean);
-    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_mark mark = jem_begin(ctx);
-    float *pixels = jem__push_floats(ctx, size), *sigma = jem__push_floats(ctx, x->n);
-    const int uniform = d.lo < d.hi, ready = pixels && sigma;
-    if (ready && uniform) jem_fill_uniform(ctx, rng, pixels, size, d.lo, d.hi);
-    for (ptrdiff_t i = 0; ready && !uniform && i < size; i++) pixels[i] = d.mean;
-    for (int i = 0; ready && i < x->n; i++) sigma[i] = d.denoise.sigma_max;
-    jem_status s = ready ? jem_write(x, pixels) : JEM_NO_MEMORY;
-    if (s == JEM_OK && !uniform) s = jem_add_noise(x, sigma, rng);
+    jem_status s = jem__fresh_start(x, &d, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
     if (s == JEM_OK && d.clean > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
@@ -5875,8 +5932,9 @@ jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels
     const jem_mark mark = jem_begin(b->ctx);
     int *visits = (int *)jem__push(b->ctx, (size_t)n * sizeof *visits);
     if (visits) jem__buffer_draw(b, rng, n, by_class ? labels : NULL, reinit, x, slot, visits);
-    for (int i = 0; visits && i < n; i++)
+    for (int i = 0; visits && i < n; i++) {
         if (!jem__drawn_again(slot, i, n)) b->visits[slot[i]] = visits[i];
+    }
     jem_end(b->ctx, mark);
     return visits ? JEM_OK : b->ctx->status;
 }
@@ -5897,10 +5955,11 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
     if (!b) return JEM_BAD_ARGUMENT;
     if (n < 0 || !slot || !x)
         return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: %d chains, or NULL", n);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         if (slot[i] < 0 || slot[i] >= b->capacity)
             return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: slot %d is not in 0..%d",
                              slot[i], b->capacity - 1);
+    }
     jem__buffer_put(b, n, slot, NULL, x);
     return JEM_OK;
 }
@@ -5945,6 +6004,14 @@ static jem_status jem__density_at(jem__mcmc *m, const float *x, float *f, float 
     return m->ctx->status;
 }
 
+/* Returns 1/temperature of chain i: hottest^(-k/(temperatures - 1)), k = i % temperatures. */
+static float jem__coldness(const jem_mcmc_desc *d, int i) {
+    const double k = i % d->temperatures;
+    if (d->temperatures == 1) return 1;
+    return (float)pow((double)d->hottest, -k / (d->temperatures - 1));
+}
+
+/* Allocates the state on the tape, and computes log p and its gradient at the start. */
 static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *user,
                                  jem_tensor *x, const jem_mcmc_desc *d) {
     m->ctx = ctx;
@@ -5960,15 +6027,29 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *
     m->accepted = (double *)jem__push_zero(ctx, (size_t)m->n * sizeof *m->accepted);
     m->swaps = (double *)jem__push_zero(ctx, (size_t)d->temperatures * sizeof *m->swaps);
     if (m->g) memset(m->g, 0, (size_t)(m->n * m->d) * sizeof *m->g);
-    for (int i = 0; m->coldness && i < m->n; i++)
-        m->coldness[i] = (float)pow((double)d->hottest, -(double)(i % d->temperatures) /
-                                                    (d->temperatures - 1 + (d->temperatures == 1)));
+    for (int i = 0; m->coldness && i < m->n; i++) m->coldness[i] = jem__coldness(d, i);
     if (ctx->status != JEM_OK || jem_read(x, m->x) != JEM_OK ||
         jem__density_at(m, m->x, m->f, d->leapfrog ? m->g : NULL) != JEM_OK) return ctx->status;
-    for (int i = 0; i < m->n; i++)
+    for (int i = 0; i < m->n; i++) {
         if (!jem__finite(m->f[i]))
             return jem__fail(ctx, JEM_DIVERGED, "mcmc: log p of image %d is not finite", i);
+    }
     return JEM_OK;
+}
+
+/* Adds sign |momentum|^2/2 of each chain to gain. */
+static void jem__add_kinetic(const jem__mcmc *m, double sign, double *gain) {
+    for (ptrdiff_t i = 0; i < m->n; i++) {
+        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
+            gain[i] = fma((double)m->momentum[k], sign * 0.5 * (double)m->momentum[k], gain[i]);
+    }
+}
+/* Moves the momentum by half a leapfrog step along the gradient. */
+static void jem__half_kick(jem__mcmc *m, float step) {
+    for (ptrdiff_t k = 0; k < m->n * m->d; k++) {
+        const float half = step / 2 * sqrtf(m->coldness[k / m->d]);
+        m->momentum[k] = jem__fmaf(half, m->new_g[k], m->momentum[k]);
+    }
 }
 
 /* Makes a proposal for every chain. gain[i] is the logarithm of the acceptance ratio: with
@@ -5979,28 +6060,21 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
     jem_fill_normal(m->ctx, rng, m->momentum, size, 0, 1);
     memcpy(m->new_x, m->x, (size_t)size * sizeof *m->x);
     memcpy(m->new_g, m->g, (size_t)size * sizeof *m->g);
-    for (ptrdiff_t i = 0; i < m->n; i++) {
-        gain[i] = 0;
-        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
-            gain[i] = fma((double)m->momentum[k], 0.5 * (double)m->momentum[k], gain[i]);
-    }
+    for (int i = 0; i < m->n; i++) gain[i] = 0;
+    jem__add_kinetic(m, 1, gain);
     for (int step = 0; step < d->leapfrog || step == 0; step++) {
+        if (d->leapfrog) jem__half_kick(m, d->step);
         for (ptrdiff_t k = 0; k < size; k++) {
-            const float root = sqrtf(m->coldness[k / m->d]), half = d->step / 2 * root;
-            if (d->leapfrog) m->momentum[k] = jem__fmaf(half, m->new_g[k], m->momentum[k]);
+            const float root = sqrtf(m->coldness[k / m->d]);
             m->new_x[k] = jem__fmaf(d->step / root, m->momentum[k], m->new_x[k]);
         }
-        if (jem__density_at(m, m->new_x, m->new_f, d->leapfrog ? m->new_g : NULL) != JEM_OK)
-            return m->ctx->status;
-        for (ptrdiff_t k = 0; d->leapfrog && k < size; k++)
-            m->momentum[k] = jem__fmaf(d->step / 2 * sqrtf(m->coldness[k / m->d]), m->new_g[k],
-                                       m->momentum[k]);
+        float *gradient = d->leapfrog ? m->new_g : NULL;
+        if (jem__density_at(m, m->new_x, m->new_f, gradient) != JEM_OK) return m->ctx->status;
+        if (d->leapfrog) jem__half_kick(m, d->step);
     }
-    for (ptrdiff_t i = 0; i < m->n; i++) {
-        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
-            gain[i] = fma((double)m->momentum[k], -0.5 * (double)m->momentum[k], gain[i]);
+    jem__add_kinetic(m, -1, gain);
+    for (int i = 0; i < m->n; i++)
         gain[i] = fma((double)m->coldness[i], (double)m->new_f[i] - (double)m->f[i], gain[i]);
-    }
     return JEM_OK;
 }
 
@@ -6015,21 +6089,27 @@ static double jem__log_uniform(jem_rng *rng) {
     return log(unit * u);
 }
 
+/* Swaps x[n] with the n numbers that follow it. */
+static void jem__swap_next(float *x, ptrdiff_t n) {
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const float swapped = x[i];
+        x[i] = x[i + n];
+        x[i + n] = swapped;
+    }
+}
+
 /* Decides for every second pair of neighbours in temperature whether they swap their points. */
 static void jem__mcmc_exchange(jem__mcmc *m, const jem_mcmc_desc *d, int step, jem_rng *rng) {
     for (int i = 0; i + 1 < m->n; i++) {
         const int k = i % d->temperatures;
         if ((k ^ step) & 1 || k == d->temperatures - 1) continue;
         const double u = jem__log_uniform(rng);
-        if (!(u < ((double)m->coldness[i] - (double)m->coldness[i + 1]) *
-                  ((double)m->f[i + 1] - (double)m->f[i]))) continue;
-        float *a[3] = { m->x + i * m->d, m->g + i * m->d, m->f + i };
-        for (int j = 0; j < 3; j++)
-            for (ptrdiff_t c = 0, size = j < 2 ? m->d : 1; c < size; c++) {
-                const float swapped = a[j][c];
-                a[j][c] = a[j][c + size];
-                a[j][c + size] = swapped;
-            }
+        const double gain = ((double)m->coldness[i] - (double)m->coldness[i + 1]) *
+                            ((double)m->f[i + 1] - (double)m->f[i]);
+        if (!(u < gain)) continue;
+        jem__swap_next(m->x + i * m->d, m->d);
+        jem__swap_next(m->g + i * m->d, m->d);
+        jem__swap_next(m->f + i, 1);
         m->swaps[k]++;
     }
 }
@@ -6215,8 +6295,8 @@ void jem_optim_free(jem_optim *o) {
     jem__free(o->net->ctx, o);
 }
 
-/* Muon takes a weight as a matrix of out rows and in*k*k columns, and works on it as it is or
-   turned, so that there are no more rows than columns. */
+/* The matrix of a weight for Muon: out rows and in*k*k columns, or transposed, so that there are no
+   more rows than columns. */
 typedef struct jem__fold { int rows, columns, turned; } jem__fold;
 static jem__fold jem__muon_fold(const jem_param *p) {
     const int out = p->shape[0];
@@ -6230,13 +6310,15 @@ static jem__fold jem__muon_fold(const jem_param *p) {
     return fold;
 }
 static int jem__round_16(int n) { return (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES; }
-/* Two matrices of the weight's size, two of its smaller side squared. */
+/* Returns the size of Muon's scratch memory: two matrices of the weight's size, and two of its
+   smaller side squared. */
 static ptrdiff_t jem__muon_floats(const jem_param *p) {
     const jem__fold s = jem__muon_fold(p);
     const ptrdiff_t rows = jem__round_16(s.rows);
     return 2 * rows * (jem__round_16(s.columns) + rows);
 }
-/* Weights of linear layers and convolutions, except where the name says that Adam updates it. */
+/* Returns 1 for weights of linear layers and convolutions, unless their names contain
+   adam_names. */
 static int jem__is_matrix(const jem_param *p, const char *adam_names) {
     return (p->ndim == 2 || p->ndim == 4) && p->shape[0] > 1 && p->size > p->shape[0] &&
            !(adam_names && *adam_names && strstr(p->name, adam_names));
@@ -6324,7 +6406,7 @@ jem_status jem_optim_average(jem_optim *o, int on) {
 
 /* ---- Muon ------------------------------------------------------------------------------------ */
 
-/* Where element i of a weight is in its matrix. */
+/* Returns the place of element i of a weight in its matrix. */
 static ptrdiff_t jem__muon_at(const jem__fold *s, ptrdiff_t i) {
     ptrdiff_t row = i / s->columns;
     ptrdiff_t column = i % s->columns;
@@ -6377,8 +6459,8 @@ static void jem__newton_product(void *arg, int panel) {
 }
 
 /* Makes x(rows, columns) nearly orthogonal: singular values from 0 to 1 become about .7 to 1.2.
-   Coefficients: Jordan & others 2024. scratch: x, the same again, two of (rows, rows). Returns
-   where the result is. */
+   Coefficients: Jordan & others 2024. scratch: x, memory of the same size, and twice
+   (rows, rows). Returns the place of the result. */
 static float *jem__orthogonalize(jem_ctx *ctx, const jem__fold *sides, float *scratch) {
     enum { NEWTON_STEPS = 5 };
     const int rows = jem__round_16(sides->rows);
@@ -6441,14 +6523,14 @@ static double jem__squares(const float *x, ptrdiff_t n, double sum) {
     for (ptrdiff_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
     return sum;
 }
-/* L2 norm of all gradients. */
+/* Returns the L2 norm of all gradients. */
 static float jem__gradient_norm(const jem_optim *o) {
     double sum = 0;
     for (int i = 0; i < o->count; i++)
         sum = jem__squares(o->moments[i].param->grad, o->moments[i].param->size, sum);
     return (float)sqrt(sum);
 }
-/* L2 norm of what weight decay adds to them. */
+/* Returns the L2 norm of what weight decay adds to them. */
 static float jem__decay_norm(const jem_optim *o) {
     double sum = 0;
     if (o->desc.weight_decay <= 0) return 0;
@@ -6507,7 +6589,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     return JEM_OK;
 }
 
-/* Copies moments and averages to kept (back: from there); NULL: only counts. Returns the number
+/* Copies moments and averages to `kept`, or back; does not copy if kept is NULL. Returns the number
    of floats. The averages must not be in the network. */
 static ptrdiff_t jem__optim_copy(jem_optim *o, float *kept, int back) {
     ptrdiff_t at = 0;
@@ -6524,8 +6606,8 @@ static ptrdiff_t jem__optim_copy(jem_optim *o, float *kept, int back) {
     return at;
 }
 
-/* Says whether numbers in the order of jem__optim_copy can be used: second moments are not
-   negative, and all are finite. */
+/* Checks numbers in the order of jem__optim_copy: all are finite, and second moments are not
+   negative. */
 static int jem__optim_good(const jem_optim *o, const float *kept) {
     for (int i = 0; i < o->count; i++) {
         const float *const arrays[3] = { o->moments[i].m, o->moments[i].v, o->moments[i].other };
