@@ -5728,7 +5728,8 @@ static int jem__is_clamped(const jem_sgld_desc *d, float x, float g) {
 }
 
 /* Computes v after the last step. Returns the value of L_KL minus v . gradient, which jem_slope
-   will record: by the chain rule, d/d theta L_KL = v . d/d theta (gradient of log p at `before`). */
+   will record: by the chain rule, the derivative of L_KL by a parameter is v times that of the
+   gradient of log p at `before`. */
 static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem_sgld_desc *d,
                                 float entropy) {
     const int n = x->t.n;
