@@ -11022,11 +11022,10 @@ JEM__VINLINE JEM__V JEM__FN(finish_one)(const jem__finish *f, JEM__V v, int o, p
     const ptrdiff_t bit = at / JEM_LANES;
     if (f->bias) v = v + JEM__SET(f->bias[o]);
     if (f->bits || f->slopes) {
-        JEM__V m;
-        if (f->slopes) m = JEM__LOAD(f->slopes + at);
-        else m = JEM__PICK((unsigned)f->bits[bit] >> l, JEM__SET(f->slope), JEM__SET(1.0f));
-        if (f->add) v = JEM__FMA(v, m, JEM__LOAD(f->add + at));
-        else v = v * m;
+        const JEM__V m = f->slopes ? JEM__LOAD(f->slopes + at)
+                                   : JEM__PICK((unsigned)f->bits[bit] >> l, JEM__SET(f->slope),
+                                               JEM__SET(1.0f));
+        v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : v * m;
     } else if (f->add) {
         v = v + JEM__LOAD(f->add + at);
     }
