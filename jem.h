@@ -223,17 +223,21 @@ JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
 JEM_API void jem_ctx_free(jem_ctx *ctx);
 /* Returns the first error since the context was created or cleared, or "". Owned by the context. */
 JEM_API const char *jem_error(const jem_ctx *ctx);
+/* Returns the status of that error, or JEM_OK; JEM_BAD_ARGUMENT if ctx is NULL. */
 JEM_API jem_status jem_error_status(const jem_ctx *ctx);
-JEM_API int jem_ok(const jem_ctx *ctx);            /* 1 if there is no error */
+JEM_API int jem_ok(const jem_ctx *ctx);            /* 1 if there is no error, and ctx is not NULL */
+/* Forgets the error, so that ops work again. Tensors, networks and trainers remain as they are. */
 JEM_API void jem_clear_error(jem_ctx *ctx);
 /* Reports an error of your own, which is kept if it is the first. Copies `message` and returns
    `status`; with JEM_OK it reports nothing. */
 JEM_API jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message);
 /* Returns 1 if this build, the processor and the operating system all support `isa`. */
 JEM_API int jem_isa_available(jem_isa isa);
+/* Returns a name such as "avx2", or "unknown". The string is static. */
 JEM_API const char *jem_isa_name(jem_isa isa);
-JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* the one in use; never JEM_ISA_BEST */
-JEM_API jem_precision jem_ctx_precision(const jem_ctx *ctx);   /* in use, see jem_precision */
+/* Return the settings in use. */
+JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* never JEM_ISA_BEST */
+JEM_API jem_precision jem_ctx_precision(const jem_ctx *ctx);
 JEM_API int jem_ctx_threads(const jem_ctx *ctx);
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
@@ -243,14 +247,19 @@ JEM_API int jem_ctx_threads(const jem_ctx *ctx);
 
 typedef struct jem_rng { uint32_t key[2]; uint64_t counter; } jem_rng;
 
+/* Returns the start of a sequence; different seeds give independent sequences. */
 JEM_API jem_rng jem_rng_seed(uint64_t seed);
-/* Returns an independent sequence for each `stream` of the same seed (per purpose or thread). */
+/* Returns an independent sequence for each `stream` of the same seed (per purpose or thread). Does
+   not advance rng. */
 JEM_API jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream);
-JEM_API uint32_t jem_rng_u32(jem_rng *rng);
+/* Draw one number and advance rng; return 0 if rng is NULL. */
+JEM_API uint32_t jem_rng_u32(jem_rng *rng);                /* 32 random bits */
 JEM_API float jem_rng_uniform(jem_rng *rng);               /* [0,1), 24 bits */
 JEM_API float jem_rng_normal(jem_rng *rng);                /* N(0,1), Box-Muller */
 JEM_API int jem_rng_below(jem_rng *rng, int n);            /* 0..n-1, without bias; 0 if n <= 1 */
-/* Fill n floats, with the same numbers on every instruction set. */
+/* Fill out[n] with uniform numbers in [lo,hi) or with N(mean, std^2), and advance rng: much faster
+   than single draws, and the same numbers on every instruction set. A NULL or n <= 0 does
+   nothing. */
 JEM_API void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo,
                               float hi);
 JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean,
@@ -263,6 +272,7 @@ typedef struct jem_memory_stats {
     size_t peak;           /* largest value of `bytes` so far */
     size_t allocations;    /* calls to allocate so far: a steady loop makes no further ones */
 } jem_memory_stats;
+/* Returns the memory that the context and everything created with it hold; zeros if ctx is NULL. */
 JEM_API jem_memory_stats jem_memory(const jem_ctx *ctx);
 /* Frees memory that a function of this header returned to you (jem_archive_to_memory). */
 JEM_API void jem_release(jem_ctx *ctx, void *memory);
@@ -285,7 +295,7 @@ typedef struct jem_tensor {
 typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
-JEM_API void jem_reset(jem_ctx *ctx);                      /* frees every tensor */
+JEM_API void jem_reset(jem_ctx *ctx);                      /* frees all tensors of the context */
 
 /* Parameter or buffer of a network: a row-major array in PyTorch's shape. */
 typedef struct jem_param {
@@ -302,10 +312,12 @@ typedef struct jem_param {
 /* Marks packed copies of p->value as outdated. Call it after writing to p->value yourself. */
 JEM_API void jem_param_changed(jem_param *p);
 
-/* Records a leaf with a copy of n images, nchw[n][c][h][w]. */
+/* Records a leaf, a tensor that no op computes, with a copy of n images nchw[n][c][h][w], or with
+   zeros. Returns NULL after an error: a size below 1, c*h*w above 1e8, no memory. */
 JEM_API jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w);
 JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
-/* Replaces a leaf's images. Tensors that depend on them are recomputed at the next request. */
+/* Replaces a leaf's images by a copy of nchw[n][c][h][w]. Tensors that depend on them are
+   recomputed at the next request. A computed tensor is an error. */
 JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
@@ -352,7 +364,8 @@ JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const
    gradient of the input alone, as in SGLD, it takes 16 images at a time forward and back through
    the whole network in one small workspace, and keeps nothing for weight gradients. */
 
-/* Computes t if necessary, and copies it to nchw[n][c][h][w]. */
+/* Computes t if necessary, and copies it to nchw[n][c][h][w], which is yours. After an error, nchw
+   is unchanged. */
 JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
 /* Returns the value of a tensor with n = c = h = w = 1; NaN and an error for any other tensor. */
 JEM_API float jem_item(jem_tensor *t);
@@ -363,11 +376,13 @@ JEM_API void jem_keep(jem_tensor *t);
 
 /* Adds d loss / d parameter to the grad of every parameter on which the loss (one number)
    depends. */
-JEM_API jem_status jem_backward(jem_tensor *loss);
+JEM_API jem_status jem_backward(jem_tensor *loss);         /* JEM_BAD_ARGUMENT if there are none */
 /* Computes d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so
-   each image receives the gradient of its own number. Parameters receive no gradient. */
+   each image receives the gradient of that number. Parameters receive no gradient. An error if y
+   does not depend on x. */
 JEM_API jem_status jem_grad(jem_tensor *y, jem_tensor *x);
-JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);   /* of the last jem_grad */
+/* Copies the result of the last jem_grad for x to nchw[n][c][h][w]. */
+JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);
 
 /* Function that computes one number per image, or a single number, from x: the argument of samplers
    and of jem_check_gradient. */
@@ -381,7 +396,9 @@ JEM_API float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor
                                  float step);
 
 /* ==== >>ops: building blocks of networks ====================================================== */
-/* Shapes are (n,c,h,w). An op that fails returns NULL; the error names the op and the shapes. */
+/* Shapes are (n,c,h,w). The tensor that an op returns belongs to the tape (see jem_end). The tape
+   refers to the parameters of its ops, so they must outlive it. An op that fails returns NULL; the
+   error names the op and the shapes. All ops have a gradient, except jem_detach. */
 
 typedef struct jem_conv_desc { int stride, pad; } jem_conv_desc;   /* stride 0 means 1 */
 
@@ -390,7 +407,7 @@ typedef struct jem_conv_desc { int stride, pad; } jem_conv_desc;   /* stride 0 m
    PyTorch. */
 JEM_API jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                                jem_conv_desc desc);
-/* x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
+/* y = w x + b: x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
 JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b);
 
 /* Elementwise ops on equal shapes; b may also hold a number per image (n,1,1,1) or per channel
@@ -398,8 +415,8 @@ JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_pa
 JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
-JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);
-JEM_API jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float term);
+JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);   /* factor * x */
+JEM_API jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float term);     /* x + term */
 JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
 /* jem_exp clamps x to [-87, 88]; its gradient is y even where x is clamped. jem_log is defined for
    x from 1.2e-38 to 3.4e38; for other x (0 or less, for example) the result is meaningless. */
@@ -410,10 +427,12 @@ JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
 /* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
-JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0) */
+/* x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
-/* Zeroes each element with probability p and divides the others by 1 - p. Advances rng. */
+/* Zeroes each element with probability p in [0,1) and divides the others by 1 - p (Srivastava et
+   al. 2014). Advances rng. */
 JEM_API jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng);
 
 /* Computes the mean of k x k windows, without padding. stride 0 means k. */
@@ -421,17 +440,21 @@ JEM_API jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride)
 JEM_API jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), mean over h,w */
 /* Computes the maximum of each window, k <= 15; its first occurrence receives the gradient. */
 JEM_API jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
-JEM_API jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k);  /* each pixel k x k times */
-JEM_API jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x);      /* (n,c*h*w,1,1), as PyTorch */
+/* Repeats each pixel k x k times; y (n,c,k*h,k*w). */
+JEM_API jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k);
+/* Changes (n,c,h,w) to (n,c*h*w,1,1), in PyTorch's order. */
+JEM_API jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x);
 /* Copies channels first .. first+count-1. */
 JEM_API jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count);
-JEM_API jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);    /* of channels */
-JEM_API jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x);       /* x; no gradient passes */
+/* Appends b's channels to a's; n, h, w are equal. */
+JEM_API jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
+JEM_API jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x);       /* a copy without gradient */
 
 /* Reductions to one number per image, except jem_log_softmax. */
 JEM_API jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x);    /* over c; x (n,c,1,1) */
-JEM_API jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), the same shape */
-JEM_API jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels);    /* x[i][y[i]] */
+JEM_API jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x);  /* over c; x, y (n,c,1,1) */
+/* Selects x[i][labels[i]] for image i; x (n,c,1,1), labels[n] in 0..c-1, which are copied. */
+JEM_API jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels);
 JEM_API jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x);    /* over c, h, w */
 /* Reductions of all elements (over n too) to one number; sum in double, in a fixed order. */
 JEM_API jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x);
@@ -445,18 +468,22 @@ typedef enum jem_norm {
     JEM_NORM_ACT           /* scale*(x + loc), set by the first training batch (Glow, 2018) */
 } jem_norm;
 
-/* (x - mean)/sqrt(var + 1e-5) * gamma[c] + beta[c]; gamma, beta (c). */
+/* Compute (x - mean)/sqrt(var + 1e-5) * gamma[c] + beta[c], for gamma, beta (c), with mean and
+   variance of each image and channel (Ulyanov, Vedaldi & Lempitsky 2016) or of each image (Ba,
+   Kiros & Hinton 2016). */
 JEM_API jem_tensor *jem_instance_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma,
                                       jem_param *beta);
 JEM_API jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta);
-/* Normalises with batch statistics if training = 1; jem_backward then moves the running statistics
-   towards them by a fraction `momentum` (variance with n-1, as in PyTorch; a batch of one number
-   per channel leaves the variance unchanged). Otherwise normalises with the running statistics. */
+/* Normalises with batch statistics if training = 1 (Ioffe & Szegedy 2015); jem_backward then moves
+   the running statistics towards them by a fraction `momentum` (variance with n-1, as in PyTorch; a
+   batch of one number per channel leaves the variance unchanged). Otherwise normalises with the
+   running statistics. All parameters (c). */
 JEM_API jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
                                    jem_param *running_mean, jem_param *running_var, float momentum,
                                    int training);
 /* Computes scale*(x + loc); loc, scale (1,c,1,1). While initialized (1) is 0, a training pass sets
-   loc and scale so that the output has mean 0 and std 1 per channel. */
+   loc and scale so that the output has mean 0 and std 1 per channel, and initialized to 1 (Glow:
+   Kingma & Dhariwal 2018). */
 JEM_API jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param *scale,
                                  jem_param *initialized, int training);
 
@@ -471,35 +498,38 @@ JEM_API void jem_mask_controls(char *text, int keep_newlines);
 /* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
 
 typedef enum jem_activation { JEM_LEAKY_RELU = 0, JEM_RELU, JEM_SILU, JEM_TANH } jem_activation;
-typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;  /* of the net */
+/* Input of the last layer: the mean of each channel over pixels, or all values. */
+typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;
 
 typedef struct jem_net jem_net;
-/* Builds the logits (n,classes,1,1) of x on the tape. */
+/* Builds the logits (n,classes,1,1) of x (n,channels,height,width) on the tape. user: net->user.
+   May set net->energy and net->shift. Reports errors with jem_fail, and returns NULL. */
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
-/* log p(x) = scale * logsumexp f(x); a score (>>losses) is best learned with a scale of 10. A
-   forward function with an output of its own for log p(x) puts it into `energy`. */
+/* A network with log p(x) = scale * logsumexp f(x) - log Z. A score (>>losses) is best learned with
+   a scale of 10. A forward function can compute log p(x) separately: see `energy`. */
 struct jem_net {
     const struct jem_net *self;                    /* private: see jem_logp */
     jem_ctx *ctx;
     int channels, height, width, classes;
     float scale;                                   /* 1. This and the next three are saved */
-    float noise_lo, noise_hi, mean;                /* what a score was learned from: noise levels
-                                                      and mean pixel. 0, 0: there was none */
+    float noise_lo, noise_hi, mean;                /* noise levels and mean pixel from which a score
+                                                      was learned; 0, 0, 0 without a score */
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
-    jem_tensor *energy;                            /* NULL: it has none */
-    jem_tensor *shift;                             /* NULL: it has none; see below */
+    jem_tensor *energy;                            /* separate log p(x), (n,1,1,1), or NULL */
+    jem_tensor *shift;                             /* e(x), (n,1,1,1), see below, or NULL */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
     jem_param *last;
 };
 
-/* A forward function may put one number per image, e(x), into net->shift. It is added to all logits
-   after the scale: p(y|x) does not change, since softmax does not see a shift, and log p(x) becomes
-   e(x) + scale * logsumexp f(x) - log Z. The network is still a JEM, p(x,y) included. The shift is
-   not in the logits that jem_forward returns, so the cross-entropy does not compute it. */
+/* A forward function may store one number per image, e(x), in net->shift. It is added to all logits
+   after the scale: p(y|x) remains the same, since softmax is invariant to a shift, and log p(x)
+   becomes e(x) + scale * logsumexp f(x) - log Z. The network is still a JEM, p(x,y) included. The
+   logits that jem_forward returns do not contain the shift, so the cross-entropy does not compute
+   it. */
 
 /* How the blocks of a wide residual network are built. */
 typedef enum jem_blocks {
@@ -507,24 +537,27 @@ typedef enum jem_blocks {
     JEM_BLOCKS_ZERO        /* for a network without norms: the second convolution of a block starts
                               at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
                               & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
-                              channels, blocks keep theirs, and a conv4x4 of stride 2 between two
-                              stages doubles them. Learns best with JEM_SILU and JEM_MUON */
+                              channels, a block has as many outputs as inputs, and a conv4x4 of
+                              stride 2 between two stages doubles them. Learns best with JEM_SILU
+                              and JEM_MUON */
 } jem_blocks;
 
-/* The wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by default
-   without batch norm: conv3x3; three stages of (depth-4)/6 blocks with 16, 32, 64 times `widen`
-   channels; activation, head, linear. The second convolution of a block has the stride. */
+/* Shape of the wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by
+   default without batch norm: conv3x3; three stages of (depth-4)/6 blocks with 16, 32, 64 times
+   `widen` channels; activation, head, linear. The second convolution of a block has the stride. A
+   field's comment begins with its default. */
 typedef struct jem_wrn_desc {
-    int depth, widen;                              /* 28, 10; depth = 6k + 4 */
-    int channels, height, width, classes;          /* 3, 32, 32, 10 */
+    int depth, widen;                              /* 28, 10; depth = 6k + 4 up to 1000, widen up to
+                                                      100 */
+    int channels, height, width, classes;          /* 3, 32, 32, 10; of images and logits */
     jem_activation activation;                     /* leaky-relu of slope .2 */
     float slope;
     jem_norm norm;                                 /* none */
-    float dropout;                                 /* 0 */
+    float dropout;                                 /* 0; probability, below 1 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
     int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper */
-    int uncond;                                    /* 1: log p(x) from "energy_output", a head */
-                                                   /* of its own */
+    int uncond;                                    /* 0; 1: log p(x) from a separate head, the
+                                                      parameter "energy_output" */
     jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
     int unet;                                      /* 1: adds e(x) = sum of x U(x) to log p(x), see
                                                       jem_net.shift. U is a U-Net's decoder on the
@@ -535,13 +568,16 @@ typedef struct jem_wrn_desc {
                                                       uncond */
 } jem_wrn_desc;
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
+/* Creates the network; free it with jem_net_free. The seed determines the initial parameters.
+   Returns NULL after an error, which names the field that is out of range. */
 JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed);
 
-/* conv3x3 at full size, then a conv4x4 of stride 2 for each further width, each followed by the
-   activation; flat head, linear. The default, for 28x28 digits, has 113,000 parameters. */
+/* Shape of a convnet: conv3x3 at full size, then a conv4x4 of stride 2 for each further width, each
+   followed by the activation; flat head, linear. The default, for 28x28 digits, has 113,000
+   parameters. */
 typedef struct jem_convnet_desc {
     int channels, height, width, classes;          /* 1, 28, 28, 10 */
-    int layers, widths[8];                         /* 4: 16, 32, 64, 64 */
+    int layers, widths[8];                         /* 4: 16, 32, 64, 64; channels of each layer */
     jem_activation activation;                     /* SiLU */
     float slope;
     int uncond;                                    /* as in jem_wrn_desc */
@@ -549,29 +585,32 @@ typedef struct jem_convnet_desc {
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
 JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
 
-/* Linear layers of the given widths, then one to the classes; default 128, 128. */
+/* Shape of an MLP: linear layers of the given widths, then one to the classes; default 128, 128. */
 typedef struct jem_convnet_desc jem_mlp_desc;
 JEM_API jem_mlp_desc jem_mlp_desc_default(void);
 JEM_API jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed);
 
-JEM_API void jem_net_free(jem_net *net);                           /* NULL is fine */
+JEM_API void jem_net_free(jem_net *net);                           /* accepts NULL */
 
-/* A network of your own: create it, add layers, write the forward function (examples/own_net.c).
-   user_bytes of `user` are copied to net->user, which is passed to your forward function; with NULL
-   they start as zeros, for you to fill in, for instance with the layers. forward may be NULL if the
-   net only holds parameters. */
+/* Creates a network without parameters, for your own architecture: add layers, and write the
+   forward function (examples/own_net.c). user_bytes of `user` are copied to net->user, which is
+   passed to your forward function; with NULL they start as zeros, and you fill them in, for
+   instance with the layers. forward may be NULL if the net only holds parameters. */
 JEM_API jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user,
                                 size_t user_bytes, int channels, int height, int width, int classes,
                                 uint64_t seed);
-/* A parameter (trainable = 1) or buffer (0), filled with zeros; owned by the net. */
+/* Adds a parameter (trainable = 1) or buffer (0) of ndim 1 to 4, filled with zeros; owned by the
+   net. Returns NULL after an error: a name that exists, a shape that is not possible. */
 JEM_API jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape,
                                  int trainable);
-JEM_API jem_param *jem_net_find(const jem_net *net, const char *name);   /* NULL if there is none */
-JEM_API ptrdiff_t jem_net_size(const jem_net *net);                      /* how many it trains */
-JEM_API void jem_zero_grad(jem_net *net);
+/* Returns the parameter or buffer of that name; NULL, without an error, if it does not exist. */
+JEM_API jem_param *jem_net_find(const jem_net *net, const char *name);
+JEM_API ptrdiff_t jem_net_size(const jem_net *net);        /* count of trainable numbers */
+JEM_API void jem_zero_grad(jem_net *net);                  /* zeroes all gradients of parameters */
 
-/* A layer is its parameters and how to apply them. They are named name.weight, ..., and initialised
-   as in PyTorch: weights and biases uniform in +-1/sqrt(fan_in); norms with gamma 1, beta 0. */
+/* Layers: parameters, and how to apply them. The functions add parameters named name.weight, ... to
+   the net, initialised as in PyTorch: weights and biases uniform in +-1/sqrt(fan_in); norms with
+   gamma 1, beta 0. After an error, the layer has no weight, and jem_apply returns NULL. */
 typedef enum jem_layer_kind {
     JEM_LAYER_NONE = 0, JEM_LAYER_CONV, JEM_LAYER_LINEAR, JEM_LAYER_NORM
 } jem_layer_kind;
@@ -585,15 +624,20 @@ JEM_API jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out
                                  int pad);
 JEM_API jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out);
 JEM_API jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int channels);
+/* Applies the layer's op to x. A layer of kind JEM_LAYER_NONE returns x. */
 JEM_API jem_tensor *jem_apply(const jem_layer *layer, jem_tensor *x, int training);
+/* Applies an activation; `slope` is that of JEM_LEAKY_RELU for x < 0. */
 JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope);
 
-/* Logits of x (n,channels,height,width). training = 1: with batch statistics and dropout. */
+/* Builds the logits (n,classes,1,1) of x (n,channels,height,width) on the tape. training = 1: with
+   batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
-/* Short texts that are saved with the network. The value is copied; NULL removes the key. Keys that
-   begin with "jem." are the library's own: they can be read and removed, not set. */
+/* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
+   are copied. Keys that begin with "jem." are the library's: they can be read and removed, not set.
+   */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
-JEM_API const char *jem_net_meta(const jem_net *net, const char *key);   /* NULL if there is none */
+/* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
+JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
