@@ -674,7 +674,7 @@ typedef struct jem_sgld_desc {
     float clamp_grad;                              /* 0: off; else limits gradients to +- this */
     float clamp_lo, clamp_hi;                      /* lo < hi: limits x to this range; 0, 0 */
     float decay_b, decay_gamma;                    /* 0: off */
-    float temperature_from, temperature_to;                               /* 0: off */
+    float temperature_from, temperature_to;        /* 0: off */
     /* Called after every step; nonzero stops the walk. May read x, but must not record ops. */
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;

@@ -184,7 +184,7 @@ static void test_descs(jem_ctx *ctx) {
           says(ctx, "steps = 0"), "steps");
     a = jem_attack_desc_default(), a.eps = HUGE_VALF;
     CHECK(jem_attack(net, before, labels, 3, &a, &rng, after, NULL) &&
-          says(ctx, "step = 0"), "step");
+          says(ctx, "step_size = 0"), "step");
     CHECK(jem_attack(net, before, labels, 3, NULL, NULL, after, NULL) &&
           says(ctx, "no rng"), "rng");
     CHECK(jem_attack(net, before, labels, 3, NULL, &rng, NULL, NULL) &&
