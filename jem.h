@@ -664,10 +664,9 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
 /* Langevin walk: x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
    Clamping gradients gives the proximal SGLD of Yang & Ji (2021). With decay_b > 0, the size of
    step t is multiplied by s = (1 + t/b)^-gamma and its noise by sqrt(s); the bias of the walk then
-   vanishes for gamma in (1/2,1] (Welling & Teh 2011). With temperature_from > 0,
-       noise is multiplied by
-   sqrt(T), where the temperature T falls from temperature_from to temperature_to by the same factor
-   at every step (Kirkpatrick & others 1983). */
+   vanishes for gamma in (1/2,1] (Welling & Teh 2011). With temperature_from > 0, the noise is
+   multiplied by sqrt(T), where the temperature T falls from temperature_from to temperature_to by
+   the same factor at every step (Kirkpatrick & others 1983). */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
     float step_size, noise_std;                    /* 1, .01, as in the JEM paper */
@@ -1359,8 +1358,13 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
     return status;
 }
-/* The same, where a pointer is returned. */
-#define jem__null(...) (jem__fail(__VA_ARGS__), (void *)NULL)
+/* Reports an error, and yields a null pointer of any type. */
+#ifdef __cplusplus
+#define jem__refuse(...) (jem__fail(__VA_ARGS__), nullptr)
+#else
+#define jem__refuse(...) (jem__fail(__VA_ARGS__), (void *)NULL)
+#endif
+#define jem__null(...) jem__refuse(__VA_ARGS__)
 
 JEM__INLINE uint32_t jem__float_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 JEM__INLINE float jem__bits_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
@@ -1618,135 +1622,11 @@ static int jem__file_sync(int fd) {
    NEON. The kernels themselves, for every instruction set, are the last room of this file:
    >>engine. What the rooms in between may use of it is declared here. */
 
-#define JEM__MAX_KERNEL 32
-#define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
-
-/* Elementwise y = f(x), a row each: what it is called, what its backward wants (the input, the
-   output, a bit or a slope kept for each number), f, and its derivative. K() makes a word into the
-   kernels' own (>>engine); X is the input, Y the output, A the op's number. Of these rows come the
-   enum, the kernels map and map_back, and the ops. */
-#define JEM__MAPS(ROW, K)                                                                          \
-    ROW(SCALE, "scale", NOTHING, K(X) * K(A), K(A))                                                \
-    ROW(SHIFT, "shift", NOTHING, K(X) + K(A), K(ONE))                                              \
-    ROW(SQUARE, "square", INPUT, K(X) * K(X), K(X) + K(X))                                         \
-    ROW(EXP, "exp", OUTPUT, K(FN)(exp)(K(X)), K(Y))                                                \
-    ROW(LOG, "log", INPUT, K(FN)(log)(K(X)), K(ONE) / K(X))                                        \
-    ROW(TANH, "tanh", OUTPUT, K(FN)(tanh)(K(X)), K(FNMA)(K(Y), K(Y), K(ONE)))                      \
-    ROW(LEAKY, "leaky_relu", BIT, K(ACTIVATE)(JEM__MAP_LEAKY), K(PICK)(K(BIT), K(A), K(ONE)))      \
-    ROW(SILU, "silu", SLOPE, K(ACTIVATE)(JEM__MAP_SILU), K(SLOPE))                                 \
-    ROW(SIGMOID, "sigmoid", OUTPUT, K(FN)(sigmoid)(K(X)), K(FNMA)(K(Y), K(Y), K(Y)))               \
-    ROW(SOFTPLUS, "softplus", INPUT, K(FN)(softplus)(K(X)), K(FN)(sigmoid)(K(X)))                  \
-    ROW(AT_LEAST, "clamp", INPUT, K(LESS)(K(X), K(A), K(A), K(X)),                                 \
-        K(LESS)(K(X), K(A), K(ZERO), K(ONE)))                                                      \
-    ROW(AT_MOST, "clamp", INPUT, K(LESS)(K(A), K(X), K(A), K(X)),                                  \
-        K(LESS)(K(A), K(X), K(ZERO), K(ONE)))
-
-#define JEM__ROW(kind, name, wants, f, derivative) JEM__MAP_##kind,
-enum { JEM__MAPS(JEM__ROW, ) JEM__MAP_DROP /* the backward of dropout */ };
-#undef JEM__ROW
 enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
 
-/* A convolution reads (ci,hi,wi) and writes (co,ho,wo). An input gradient is a convolution too: it
-   reads dy and writes dx, with the weights turned round, in stride*stride phases: the pixels of one
-   phase see the same taps. A convolution's output has one phase. */
-typedef struct jem__conv {
-    int ci, hi, wi, co, ho, wo, k, stride, pad;
-    int gradient;                                  /* 1: it is an input gradient */
-    int tile;                                      /* Winograd's M */
-    const struct jem__method *method;              /* how it is computed */
-} jem__conv;
-
-/* One of several parts of a piece of work: part i does units from(i) .. from(i+1)-1, in steps. */
-typedef struct jem__part { int i, of; } jem__part;
-static int jem__part_from(int i, int of, int units, int step) {
-    const int steps = (units + step - 1) / step, from = (int)((int64_t)steps * i / of) * step;
-    return from < units ? from : units;
-}
-
-/* What is done with a convolution's sum, in this order; NULL: nothing. Tensors have the output's
-   shape and hold one group. */
-typedef struct jem__finish {
-    const float *bias;                             /* (co): added */
-    const uint16_t *bits;                          /* multiplied: by `slope` where the bit is set */
-    const float *slopes;                           /* multiplied, number by number */
-    const float *add;                              /* added */
-    float *y;                                      /* stored; may be `add` */
-    int kind;                                      /* 0, or JEM__MAP_LEAKY (with `slope`), _SILU: */
-    float slope;
-    float *act;                                    /* its activation, stored ... */
-    uint16_t *keep_bits;                           /* ... with what its backward needs */
-    float *keep_slopes;
-    uint16_t *y16;                                 /* the last of these in bf16 (see >>engine) */
-} jem__finish;
-
-/* What a convolution reads, of one group: x, or the same in bf16; weights as packed; scratch. It
-   does one part of the work. */
-typedef struct jem__operands {
-    jem_ctx *ctx;
-    const float *x;
-    const uint16_t *x16;
-    const float *packed;
-    float *work;
-    jem__part part;
-} jem__operands;
-
-/* A weight gradient in progress: first the operands of every group are put into the method's order,
-   then `products` tasks multiply, then `finishes` tasks complete the sums. Tasks of one kind run in
-   parallel. Sizes are in floats; `sums` starts at zero. */
-typedef struct jem__weights {
-    jem_ctx *ctx;
-    const struct jem_call *call;                   /* from which the operands come */
-    const jem__conv *q;
-    int stage, groups, products, finishes;         /* stage: 0, 1 or 2 of these */
-    float *dw, *db;                                /* (O,I,k,k) and (O), or NULL: added to */
-    int planes;                                    /* of the operands: groups, or points */
-    ptrdiff_t x_plane, y_plane, product_size, product_step, sums_size;
-    float *x, *y, *product, *sums;
-    float *framed;                                 /* x with its frame, of blocks of few images */
-} jem__weights;
-
-/* Weights (O,I,k,k), put into a method's order by so many tasks, one for 16 channels written. */
-typedef struct jem__packing {
-    jem_ctx *ctx;
-    const jem__conv *q;
-    const float *w;
-    float *out;
-    int parts;
-} jem__packing;
-
-/* A way to compute convolutions: direct, Winograd, bf16. */
-typedef struct jem__method {
-    int bf16;                                      /* it can read and write bf16 */
-    ptrdiff_t (*pack_size)(const jem__conv *);     /* floats */
-    void (*pack)(void *packing, int part);
-    ptrdiff_t (*work)(const jem__conv *);          /* floats of scratch */
-    void (*run)(const jem__conv *, const jem__operands *, const jem__finish *);
-    void (*plan)(jem__weights *);                  /* sizes and tasks */
-    void (*deal)(const jem__weights *, int group, int side, const jem__operands *);     /* 0: of x,
-                                                      1: of dy, as the operands' x */
-    void (*product)(const jem__weights *, int i);
-    void (*finish)(const jem__weights *, int i);
-} jem__method;
-
-/* Chooses the methods of a convolution's output, input gradient and weight gradient: q[0..2]. */
-static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q);
 /* How many floats of memory a group of images (c,h,w) takes in bf16. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w);
 
-/* Average pooling of (h,w,c) to (ho,wo,c): windows of kh x kw; scale: 1/(kh kw). */
-typedef struct jem__pool { int w, c, kh, kw, stride, ho, wo; float scale; } jem__pool;
-/* Where pixel t of the window of output pixel o is. */
-JEM__INLINE ptrdiff_t jem__pool_at(const jem__pool *p, int o, int t) {
-    const ptrdiff_t row = o / p->wo * p->stride + t / p->kw;
-    return (row * p->w + o % p->wo * p->stride + t % p->kw) * p->c * JEM_LANES;
-}
-/* A normalisation of (pixels,c): see >>ops. */
-typedef struct jem__norm {
-    float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
-    const float *gamma, *beta;                     /* (c); beta NULL: 0 */
-    ptrdiff_t pixels;
-    int c, own;                                    /* own: statistics are of x itself */
-} jem__norm;
 /* x <- clamp(x + step clamp(g) + noise N(0,1)), with a step and a noise per lane, that is, per
    image; a clamp of 0 is off */
 typedef struct jem__langevin {
@@ -1769,10 +1649,14 @@ static float jem__sum_lanes(const float *x) {
    and columns are padded with zeros to multiples of 16. */
 typedef struct jem__matrix { int rows, panels; float *data; } jem__matrix;
 
+/* A row of kernels; the structs are described in the rooms that use them. */
+struct jem__method;
+struct jem__norm;
+struct jem__pool;
 typedef struct jem__kernels {
     jem_isa isa;
     int wi;                                        /* in channels of a weight gradient's block */
-    const jem__method *direct, *winograd;
+    const struct jem__method *direct, *winograd;
     void (*fill)(int, const uint32_t *, uint64_t, float *, ptrdiff_t, float, float);
     void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
     void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
@@ -1784,12 +1668,12 @@ typedef struct jem__kernels {
     void (*dot)(float, const float *, const float *, float *, int, ptrdiff_t);
     void (*logsumexp)(const float *, int, float *);
     void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
-    void (*pool)(const jem__pool *, const float *, float *);
-    void (*pool_back)(const jem__pool *, const float *, float *);
+    void (*pool)(const struct jem__pool *, const float *, float *);
+    void (*pool_back)(const struct jem__pool *, const float *, float *);
     void (*moment)(const float *, const float *, int, ptrdiff_t, int, float *);
-    void (*normalize)(const jem__norm *, const float *, float *);
-    void (*normalize_sums)(const jem__norm *, const float *, const float *);
-    void (*normalize_back)(const jem__norm *, int, const float *, const float *, float *);
+    void (*normalize)(const struct jem__norm *, const float *, float *);
+    void (*normalize_sums)(const struct jem__norm *, const float *, const float *);
+    void (*normalize_back)(const struct jem__norm *, int, const float *, const float *, float *);
     void (*langevin)(float *, const float *, ptrdiff_t, const jem__langevin *, const uint32_t *,
                      uint64_t);
     void (*adam)(float *, const float *, float *, float *, ptrdiff_t, const jem__update *);
@@ -1985,32 +1869,35 @@ static void jem__arena_forget(jem_ctx *ctx) {
 }
 
 /* ==== >>tape: what is recorded, and the plain walk ============================================ */
-/* An op called on tensors computes nothing. It adds a node that knows the op, its inputs and the
-   shape of its output; the nodes, in the order of recording, are the tape. A number is computed by
-   walking the tape forward. Gradients are computed by going back from the number y, where dy/dy is
+/* An op called on tensors computes nothing. It adds a node that holds the op, its inputs and the
+   shape of its output; the nodes, in the order of recording, are the tape. A value is computed by
+   walking the tape forward. Gradients are computed by going back from the target y, where dy/dy is
    1: each op turns the gradient of its output into those of its inputs, which is the chain rule
    (reverse mode; Griewank & Walther, 'Evaluating derivatives', 2008). jem__walk_plain, at the end
    of this room, does just that and is the whole idea; >>plan does the same faster. */
 
 typedef struct jem__node {
-    jem_tensor t;
+    jem_tensor t;                                  /* what the caller holds */
     const jem_op *op;                              /* NULL: a leaf */
     struct jem__node *in[JEM_MAX_INPUTS];
     jem_param *param[JEM_MAX_PARAMS];
     void *user;                                    /* the op's own data */
-    int index, inputs, params, groups;             /* groups of 16 images */
+    int index;                                     /* position on the tape */
+    int inputs, params;
+    int groups;                                    /* groups of 16 images */
     ptrdiff_t stride;                              /* floats of a group: h*w*c*16 */
     size_t aux_bytes;                              /* of a group, from forward to backward */
-    ptrdiff_t work;                                /* floats of scratch while it runs */
-    double flops;                                  /* about, of one group, forward */
-    int bf16_out, bf16_grad;                       /* that pass can read and write bf16, ... */
-    int bf16_params;                               /* ... that one read it */
-    int keep, ready;                               /* ready: value is up to date */
+    ptrdiff_t work;                                /* floats of scratch during the op */
+    double flops;                                  /* estimate for one group, forward */
+    int bf16_out, bf16_grad;                       /* the op can read and write bf16 forward, */
+    int bf16_params;                               /* backward; read it for weight gradients */
+    int keep;                                      /* jem_keep was called */
+    int ready;                                     /* value is up to date */
     float *value, *grad;                           /* all groups; NULL: only during a run */
-    uint64_t made, value_push, grad_push;          /* when it and they were allocated */
+    uint64_t made, value_push, grad_push;          /* ctx->pushes when node and arrays were made */
 } jem__node;
 
-/* Where something of a node lies during a run: group g at `at` + g % slots * step. */
+/* Place of an array during a run: group g is at `at` + g % slots * step. */
 typedef struct jem__place { float *at; ptrdiff_t step; int slots; } jem__place;
 
 /* A node's part in a run. */
@@ -2053,7 +1940,7 @@ typedef struct jem__run {
     jem__step *target, *leaf;                      /* of d target / d leaf, or NULL */
     jem__step **list;                              /* those that run, in the order of recording */
     int n;
-    jem__place work;                               /* scratch for the op that runs, of part 0; */
+    jem__place work;                               /* scratch of the running op's part 0; */
     ptrdiff_t part_step;                           /* floats from there to the next part's */
     int parts;                                     /* threads that share a group */
 
@@ -2068,18 +1955,18 @@ typedef struct jem__run {
     ptrdiff_t region;                              /* floats */
 } jem__run;
 
-/* What only built-in ops have: of an op, and of one call. */
+/* Properties of built-in ops. */
 enum {
     JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx starts at 0) */
     JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy */
     JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
     JEM__OP_WHOLE = 4,     /* called once for all groups: sums over the batch */
-    JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32,       /* what can be fused */
-    JEM__OP_LEARNS = 64    /* on the way to jem_backward's loss forward has to be called */
+    JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32,       /* kinds that can be fused */
+    JEM__OP_LEARNS = 64    /* forward must be called on the way to jem_backward's loss */
 };
 typedef struct jem__traits {
     int flags;
-    jem_status (*prepare)(const jem_call *call, int want_input_grad);  /* before a run: packing */
+    jem_status (*prepare)(const jem_call *call, int need_input_grad);  /* before a run: packing */
     jem_status (*param_grad)(const jem_call *call);                    /* called once */
     int keeps_for_params;                          /* as jem_op.keeps, for param_grad */
 } jem__traits;
@@ -2089,58 +1976,85 @@ static const jem__traits jem__sums = { JEM__OP_IN_PLACE | JEM__OP_SUM, NULL, NUL
 static const jem__traits jem__activates = { JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0 };
 static const jem__traits jem__whole = { JEM__OP_WHOLE, NULL, NULL, 0 };
 
+/* Part of a call that only built-in ops read. */
 typedef struct jem__inner {
     const jem__run *run;
     jem__step *step;
     jem_param *const *param;
     int add[JEM_MAX_INPUTS];
     float *work;                                   /* scratch */
-    int part, parts;                               /* which part of the group to do */
-    uint16_t *y16;                                 /* wanted of the result, besides or only */
+    int part, parts;                               /* compute this part of the group */
+    uint16_t *y16;                                 /* bf16 copy of the result, or NULL */
     const float *plus;                             /* fused to a convolution: an addition, */
     const void *act;                               /* an activation: its user data, output and */
     float *act_y;                                  /* aux */
     void *act_aux;
 } jem__inner;
 
-static int jem__has(const jem__node *n, int flag) {
-    return n->op && n->op->traits && n->op->traits->flags & flag;
+static int jem__has(const jem__node *node, int flag) {
+    return node->op && node->op->traits && node->op->traits->flags & flag;
 }
+
+/* Returns the floats that a parameter's arrays have room for. */
 static ptrdiff_t jem__padded(const jem_param *p) {
     return (p->size + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
 }
-static int jem__calls(const jem__node *n) {        /* of its op, for the whole batch */
-    return jem__has(n, JEM__OP_WHOLE) ? 1 : n->groups;
+
+/* Returns how often the node's op is called for the batch. */
+static int jem__calls(const jem__node *node) {
+    if (jem__has(node, JEM__OP_WHOLE)) return 1;
+    return node->groups;
 }
-static int jem__trains(const jem__node *n) {       /* has a parameter that wants a gradient */
-    for (int i = 0; n->op && n->op->traits && n->op->traits->param_grad && i < n->params; i++)
-        if (n->param[i] && n->param[i]->grad) return 1;
+
+/* Returns 1 if the node has a parameter with a gradient. */
+static int jem__trains(const jem__node *node) {
+    if (!node->op || !node->op->traits || !node->op->traits->param_grad) return 0;
+    for (int i = 0; i < node->params; i++)
+        if (node->param[i] && node->param[i]->grad) return 1;
     return 0;
 }
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
 jem_mark jem_begin(jem_ctx *ctx) {
-    const jem_mark none = { NULL, 0, 0, 0 };
-    if (!ctx) return none;
-    const jem_mark mark = { ctx->chunk, ctx->used, ctx->n_nodes, ctx->pushes };
+    jem_mark mark = { NULL, 0, 0, 0 };
+    if (!ctx) return mark;
+    mark.chunk = ctx->chunk;
+    mark.used = ctx->used;
+    mark.nodes = ctx->n_nodes;
+    mark.pushes = ctx->pushes;
     return mark;
 }
 
-/* A node's memory is only ever a node's, and a forgotten one has t.node = NULL: so a tensor that is
-   used too late can be told. A node from before the mark may have been computed since: then its
-   value goes, and it stays. */
+/* Returns 1 if the last node of the tape was made after the mark. Its time of creation decides if
+   jem_reset has been called in between: the tape may be shorter than it was. */
+static int jem__last_is_newer(const jem_ctx *ctx, jem_mark mark) {
+    if (ctx->n_nodes == 0) return 0;
+    return ctx->n_nodes > mark.nodes || ctx->nodes[ctx->n_nodes - 1]->made > mark.pushes;
+}
+
+/* Frees the nodes made since the mark. A node's memory is reused for nodes only, and t.node = NULL
+   marks a freed one: so the use of a freed tensor is detected. Older nodes remain, but lose arrays
+   that were allocated after the mark. */
 void jem_end(jem_ctx *ctx, jem_mark mark) {
     if (!ctx) return;
-    ctx->chunk = mark.chunk ? (jem__chunk *)mark.chunk : ctx->chunks;
-    ctx->used = mark.chunk ? mark.used : 0;
-    while (ctx->n_nodes > 0 && (ctx->n_nodes > mark.nodes ||      /* or jem_reset came between */
-                                ctx->nodes[ctx->n_nodes - 1]->made > mark.pushes))
-        ctx->nodes[--ctx->n_nodes]->t.node = NULL;
+    ctx->chunk = ctx->chunks;
+    ctx->used = 0;
+    if (mark.chunk) {
+        ctx->chunk = (jem__chunk *)mark.chunk;
+        ctx->used = mark.used;
+    }
+    while (jem__last_is_newer(ctx, mark)) {
+        ctx->n_nodes--;
+        ctx->nodes[ctx->n_nodes]->t.node = NULL;
+    }
     for (int i = 0; i < ctx->n_nodes; i++) {
-        jem__node *n = ctx->nodes[i];
-        if (n->value && n->value_push > mark.pushes) n->value = NULL, n->ready = 0;
-        if (n->grad && n->grad_push > mark.pushes) n->grad = NULL;
+        jem__node *node = ctx->nodes[i];
+        if (node->value && node->value_push > mark.pushes) {
+            node->value = NULL;
+            node->ready = 0;
+        }
+        if (node->grad && node->grad_push > mark.pushes) node->grad = NULL;
     }
     jem__arena_forget(ctx);
 }
@@ -2150,87 +2064,120 @@ void jem_reset(jem_ctx *ctx) {
     jem_end(ctx, start);
 }
 
-/* An op says why there is no tensor. */
-#define jem__refuse(...) (jem__fail(__VA_ARGS__), (jem_tensor *)NULL)
-
-/* "(64,3,32,32)" for error messages; a few can be in one message */
+/* A shape as text, such as "(64,3,32,32)". A value, so that a message can contain several. */
 typedef struct jem__words { char s[64]; } jem__words;
 static jem__words jem__shape_text(const jem_tensor *t) {
-    jem__words x;
-    if (t) snprintf(x.s, sizeof x.s, "(%d,%d,%d,%d)", t->n, t->c, t->h, t->w);
-    else snprintf(x.s, sizeof x.s, "NULL");
-    return x;
+    jem__words text;
+    if (t) snprintf(text.s, sizeof text.s, "(%d,%d,%d,%d)", t->n, t->c, t->h, t->w);
+    else snprintf(text.s, sizeof text.s, "NULL");
+    return text;
 }
 static jem__words jem__param_text(const jem_param *p) {
-    jem__words x;
-    int n = snprintf(x.s, sizeof x.s, "(");
-    for (int i = 0; p && i < p->ndim; i++)
-        n += snprintf(x.s + n, sizeof x.s - (size_t)n, i ? ",%d" : "%d", p->shape[i]);
-    snprintf(x.s + n, sizeof x.s - (size_t)n, ")");
-    return x;
+    jem__words text;
+    int n = snprintf(text.s, sizeof text.s, "(");
+    for (int i = 0; p && i < p->ndim; i++) {
+        const char *format = i ? ",%d" : "%d";
+        n += snprintf(text.s + n, sizeof text.s - (size_t)n, format, p->shape[i]);
+    }
+    snprintf(text.s + n, sizeof text.s - (size_t)n, ")");
+    return text;
 }
 
-/* There, and not forgotten, in a context without an error; keeps an error if it was forgotten. */
+/* Returns 1 if t can be used: a tensor that has not been freed, in a context without an error.
+   Reports a freed tensor. */
 static int jem__live(const jem_tensor *t, const char *what) {
-    if (t && !t->node)
-        jem__fail(t->ctx, JEM_BAD_ARGUMENT, "%s: jem_end or jem_reset has forgotten this tensor %s",
+    if (!t) return 0;
+    if (!t->node)
+        jem__fail(t->ctx, JEM_BAD_ARGUMENT, "%s: jem_end or jem_reset has freed this tensor %s",
                   what, jem__shape_text(t).s);
-    return t && t->ctx->status == JEM_OK;
+    return t->ctx->status == JEM_OK;
 }
 
 static int jem__is_leaf(const jem_tensor *t, const char *what) {
     return jem__live(t, what) && !t->node->op;
 }
 
-static int jem__groups(int n) { return n / JEM_LANES + (n % JEM_LANES > 0); }
-static int jem__live_lanes(int n, int group) {     /* images of a group of n */
-    return n - group * JEM_LANES < JEM_LANES ? n - group * JEM_LANES : JEM_LANES;
+static int jem__groups(int images) { return images / JEM_LANES + (images % JEM_LANES > 0); }
+
+/* Returns how many of a group's lanes hold one of the n images. */
+static int jem__live_lanes(int n, int group) {
+    const int left = n - group * JEM_LANES;
+    if (left < JEM_LANES) return left;
+    return JEM_LANES;
 }
+
 static jem_shape jem__shape(int n, int c, int h, int w) {
-    const jem_shape s = { n, c, h, w };
-    return s;
+    const jem_shape shape = { n, c, h, w };
+    return shape;
 }
 static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
-static ptrdiff_t jem__floats(jem_shape s) { return (ptrdiff_t)s.c * s.h * s.w * JEM_LANES; }
 
-/* Room for one more node and its step; nodes stay allocated, and are used again. */
-static jem__node *jem__node_next(jem_ctx *ctx) {
-    if (ctx->n_nodes == ctx->cap_nodes) {
-        const int cap = ctx->cap_nodes ? 2 * ctx->cap_nodes : 64;
-        jem__node **nodes = (jem__node **)jem__alloc(ctx, (size_t)cap * sizeof *nodes);
-        jem__step *steps = (jem__step *)jem__alloc(ctx, (size_t)cap * sizeof *steps);
-        if (!nodes || !steps) {
-            jem__free(ctx, nodes), jem__free(ctx, steps);
-            return NULL;
-        }
-        if (ctx->cap_nodes) memcpy(nodes, ctx->nodes, (size_t)ctx->cap_nodes * sizeof *nodes);
-        jem__free(ctx, ctx->nodes), jem__free(ctx, ctx->steps);
-        ctx->nodes = nodes, ctx->steps = steps, ctx->cap_nodes = cap;
+/* Returns the floats of one group. */
+static ptrdiff_t jem__floats(jem_shape shape) {
+    return (ptrdiff_t)shape.c * shape.h * shape.w * JEM_LANES;
+}
+
+/* Doubles the room for nodes and their steps. */
+static int jem__grow_tape(jem_ctx *ctx) {
+    int cap = 64;
+    if (ctx->cap_nodes) cap = 2 * ctx->cap_nodes;
+    jem__node **nodes = (jem__node **)jem__alloc(ctx, (size_t)cap * sizeof *nodes);
+    jem__step *steps = (jem__step *)jem__alloc(ctx, (size_t)cap * sizeof *steps);
+    if (!nodes || !steps) {
+        jem__free(ctx, nodes);
+        jem__free(ctx, steps);
+        return 0;
     }
-    jem__node **n = ctx->nodes + ctx->n_nodes;
-    if (*n) memset(*n, 0, sizeof **n);
-    else *n = (jem__node *)jem__alloc(ctx, sizeof **n);
-    return *n;
+    if (ctx->cap_nodes) memcpy(nodes, ctx->nodes, (size_t)ctx->cap_nodes * sizeof *nodes);
+    jem__free(ctx, ctx->nodes);
+    jem__free(ctx, ctx->steps);
+    ctx->nodes = nodes;
+    ctx->steps = steps;
+    ctx->cap_nodes = cap;
+    return 1;
 }
 
-/* A node without its inputs: checks the shape, puts it on the tape. */
-static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) {
+/* Returns memory for the next node, zeroed. Nodes remain allocated and are reused. */
+static jem__node *jem__node_next(jem_ctx *ctx) {
+    if (ctx->n_nodes == ctx->cap_nodes && !jem__grow_tape(ctx)) return NULL;
+    jem__node **next = ctx->nodes + ctx->n_nodes;
+    if (*next) memset(*next, 0, sizeof **next);
+    else *next = (jem__node *)jem__alloc(ctx, sizeof **next);
+    return *next;
+}
+
+static int jem__shape_possible(jem_shape shape) {
+    if (shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1) return 0;
+    const double per_image = (double)shape.c * shape.h * shape.w;
+    if (per_image > 1e8 || (double)shape.n * per_image > 1e12) return 0;
+    return (double)jem__groups(shape.n) * (double)jem__floats(shape) <= (double)JEM__FLOATS;
+}
+
+/* Puts a node without inputs on the tape. */
+static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape shape) {
     if (!ctx || ctx->status != JEM_OK) return NULL;
-    if (s.n < 1 || s.c < 1 || s.h < 1 || s.w < 1 ||
-        (double)s.n * s.c * s.h * s.w > 1e12 || (double)s.c * s.h * s.w > 1e8 ||
-        (double)jem__groups(s.n) * (double)jem__floats(s) > (double)JEM__FLOATS)
-        return (jem__node *)jem__null(ctx, JEM_BAD_SHAPE, "%s: (%d,%d,%d,%d) is not a shape that "
-                                      "can be made", what, s.n, s.c, s.h, s.w);
-    jem__node *n = jem__node_next(ctx);
-    if (!n) return NULL;
-    n->t.n = s.n, n->t.c = s.c, n->t.h = s.h, n->t.w = s.w, n->t.ctx = ctx, n->t.node = n;
-    n->groups = jem__groups(s.n), n->stride = jem__floats(s);
-    n->flops = 10 * (double)n->stride;             /* elementwise; a convolution knows better */
-    n->index = ctx->n_nodes++, n->made = ++ctx->pushes;
-    return n;
+    if (!jem__shape_possible(shape))
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: (%d,%d,%d,%d) is not a possible shape", what,
+                           shape.n, shape.c, shape.h, shape.w);
+    jem__node *node = jem__node_next(ctx);
+    if (!node) return NULL;
+    node->t.n = shape.n;
+    node->t.c = shape.c;
+    node->t.h = shape.h;
+    node->t.w = shape.w;
+    node->t.ctx = ctx;
+    node->t.node = node;
+    node->groups = jem__groups(shape.n);
+    node->stride = jem__floats(shape);
+    node->flops = 10 * (double)node->stride;       /* elementwise; convolutions overwrite it */
+    node->index = ctx->n_nodes;
+    ctx->n_nodes++;
+    ctx->pushes++;
+    node->made = ctx->pushes;
+    return node;
 }
 
-/* Many parameters: this is all that a node is. */
+/* Records an op, and returns its output. Many parameters: they are all that a node consists of. */
 static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, jem_param *const *params, int n_params,
                                const void *user, size_t user_bytes, size_t aux_bytes) {
@@ -2243,78 +2190,92 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
         if (params[i] && params[i]->ctx != ctx)
             return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: %.80s is a parameter of another context",
                                op->name, params[i]->name);
-    jem__node *n = jem__node_create(ctx, op->name, out);
-    if (!n) return NULL;
-    n->op = op, n->inputs = n_inputs, n->params = n_params, n->aux_bytes = aux_bytes;
-    for (int i = 0; i < n_inputs; i++) n->in[i] = inputs[i]->node;
-    n->t.blocks = inputs[0]->blocks;
-    for (int i = 0; i < n_params; i++) n->param[i] = params[i];
+    jem__node *node = jem__node_create(ctx, op->name, out);
+    if (!node) return NULL;
+    node->op = op;
+    node->inputs = n_inputs;
+    node->params = n_params;
+    node->aux_bytes = aux_bytes;
+    node->t.blocks = inputs[0]->blocks;
+    for (int i = 0; i < n_inputs; i++) node->in[i] = inputs[i]->node;
+    for (int i = 0; i < n_params; i++) node->param[i] = params[i];
     if (user_bytes) {
-        n->user = jem__push(ctx, user_bytes);
-        if (!n->user) return NULL;
-        if (user) memcpy(n->user, user, user_bytes);
-        else memset(n->user, 0, user_bytes);
+        node->user = jem__push(ctx, user_bytes);
+        if (!node->user) return NULL;
+        if (user) memcpy(node->user, user, user_bytes);
+        else memset(node->user, 0, user_bytes);
     }
-    return &n->t;
+    return &node->t;
 }
 
-/* Many parameters: the author of an op says all this once. */
+/* Records a custom op. Many parameters: the author of an op states all of them once. */
 jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
+    const char *name = "jem_custom";
+    if (op && op->name) name = op->name;
     if (!op || !op->name || !op->forward || !inputs || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: needs a name, a forward, and 1 to %d inputs",
-                           op && op->name ? op->name : "jem_custom", JEM_MAX_INPUTS);
+                           name, JEM_MAX_INPUTS);
     for (int i = 0; i < n_inputs; i++)
         if (inputs[i] && inputs[i]->n != out.n)
             return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: input %d is %s, the output has n = %d",
-                               op->name, i, jem__shape_text(inputs[i]).s, out.n);
+                               name, i, jem__shape_text(inputs[i]).s, out.n);
     return jem__record(ctx, op, inputs, n_inputs, out, NULL, 0, user, user_bytes, aux_bytes);
 }
 
 /* ---- leaves: nchw[n][c][h][w] <-> lanes ------------------------------------------------------ */
 
-/* Dead lanes repeat the last image, so that they do nothing that a real one would not. */
+/* Repeats the last image in the padding lanes, so that no op meets values there that no image
+   has. */
 static void jem__fill_dead(float *x, ptrdiff_t n, int live) {
     for (ptrdiff_t i = 0; live < JEM_LANES && i < n; i += JEM_LANES)
         for (int l = live; l < JEM_LANES; l++) x[i + l] = x[i + live - 1];
 }
 
-JEM__COMPILE("O2")                                 /* every number of a batch passes here */
-static ptrdiff_t jem__lane_at(const jem__node *n, int image, int c, int y, int x) {
-    const ptrdiff_t pixel = (ptrdiff_t)y * n->t.w + x;
-    return image / JEM_LANES * n->stride + (pixel * n->t.c + c) * JEM_LANES + image % JEM_LANES;
+JEM__COMPILE("O2")                                 /* all values of a batch are copied here */
+static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, int x) {
+    const ptrdiff_t pixel = (ptrdiff_t)y * node->t.w + x;
+    const ptrdiff_t at = (pixel * node->t.c + c) * JEM_LANES;
+    return image / JEM_LANES * node->stride + at + image % JEM_LANES;
 }
 
-static void jem__copy_out(const jem__node *n, const float *lanes, float *nchw) {
-    for (int i = 0; i < n->t.n; i++)
-        for (int c = 0; c < n->t.c; c++)
-            for (int y = 0; y < n->t.h; y++)
-                for (int x = 0; x < n->t.w; x++) *nchw++ = lanes[jem__lane_at(n, i, c, y, x)];
+static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw) {
+    for (int i = 0; i < node->t.n; i++)
+        for (int c = 0; c < node->t.c; c++)
+            for (int y = 0; y < node->t.h; y++)
+                for (int x = 0; x < node->t.w; x++) *nchw++ = lanes[jem__lane_at(node, i, c, y, x)];
 }
-static void jem__copy_in(const jem__node *n, float *lanes, const float *nchw) {
-    const ptrdiff_t size = n->stride / JEM_LANES;
-    for (int i = 0; i < n->groups * JEM_LANES; i++) {
-        const float *from = nchw + (i < n->t.n ? i : n->t.n - 1) * size;
-        for (int c = 0; c < n->t.c; c++)
-            for (int y = 0; y < n->t.h; y++)
-                for (int x = 0; x < n->t.w; x++) lanes[jem__lane_at(n, i, c, y, x)] = *from++;
+
+static void jem__copy_in(const jem__node *node, float *lanes, const float *nchw) {
+    const ptrdiff_t size = node->stride / JEM_LANES;
+    for (int i = 0; i < node->groups * JEM_LANES; i++) {
+        int image = i;
+        if (i >= node->t.n) image = node->t.n - 1;           /* a padding lane */
+        const float *from = nchw + image * size;
+        for (int c = 0; c < node->t.c; c++)
+            for (int y = 0; y < node->t.h; y++)
+                for (int x = 0; x < node->t.w; x++) lanes[jem__lane_at(node, i, c, y, x)] = *from++;
     }
 }
 JEM__COMPILE_END
-/* A leaf has new numbers: what was computed after it may be old. */
+
+/* Marks what has been computed after the leaf as outdated. */
 static void jem__leaf_changed(const jem__node *leaf) {
-    for (int i = leaf->index + 1; i < leaf->t.ctx->n_nodes; i++)
-        if (leaf->t.ctx->nodes[i]->op) leaf->t.ctx->nodes[i]->ready = 0;
+    const jem_ctx *ctx = leaf->t.ctx;
+    for (int i = leaf->index + 1; i < ctx->n_nodes; i++)
+        if (ctx->nodes[i]->op) ctx->nodes[i]->ready = 0;
 }
 
-static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, jem_shape s) {
-    jem__node *leaf = jem__node_create(ctx, what, s);
+/* Records a leaf of zeros. */
+static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, jem_shape shape) {
+    jem__node *leaf = jem__node_create(ctx, what, shape);
     if (!leaf) return NULL;
-    leaf->value = (float *)jem__push_zero(ctx,
-                                          (size_t)(leaf->groups * leaf->stride) * sizeof(float));
+    const size_t floats = (size_t)(leaf->groups * leaf->stride);
+    leaf->value = (float *)jem__push_zero(ctx, floats * sizeof(float));
     leaf->value_push = ctx->pushes;
     leaf->ready = 1;
-    return leaf->value ? &leaf->t : NULL;
+    if (!leaf->value) return NULL;
+    return &leaf->t;
 }
 
 jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w) {
@@ -2322,8 +2283,7 @@ jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w) {
 }
 
 jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w) {
-    if (!nchw)
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "input: no data (NULL)");
+    if (!nchw) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "input: no data (NULL)");
     jem_tensor *t = jem__leaf(ctx, "input", jem__shape(n, c, h, w));
     if (t) jem__copy_in(t->node, t->node->value, nchw);
     return t;
@@ -2341,16 +2301,19 @@ jem_status jem_write(jem_tensor *leaf, const float *nchw) {
     return JEM_OK;
 }
 
-void jem_param_changed(jem_param *p) { if (p) p->version++; }
-
-/* ---- what a run has to do -------------------------------------------------------------------- */
-
-static float *jem__at_place(jem__place p, int group) {
-    return p.at ? p.at + group % p.slots * p.step : NULL;
+void jem_param_changed(jem_param *p) {
+    if (p) p->version++;
 }
-static jem__place jem__all_groups(const jem__node *n, float *at) {
-    const jem__place p = { at, n->stride, n->groups };
-    return p;
+
+/* ---- which steps run ------------------------------------------------------------------------- */
+
+static float *jem__at_place(jem__place place, int group) {
+    if (!place.at) return NULL;
+    return place.at + group % place.slots * place.step;
+}
+static jem__place jem__all_groups(const jem__node *node, float *at) {
+    const jem__place place = { at, node->stride, node->groups };
+    return place;
 }
 
 /* Prepares a step for each node up to the target. */
@@ -2400,18 +2363,18 @@ static void jem__mark_wanted(jem__run *r) {
     }
 }
 
-/* Marks the ops to compute. A value that is ready is used as it is, unless a gradient passes
+/* Marks the ops to compute. A value that is ready is used unchanged, unless a gradient passes
    through it: its backward may need what its forward keeps. */
 static void jem__mark_runs(jem__run *r) {
     r->target->runs = 1;
     for (int i = r->target->node->index; i >= 0; i--) {
         jem__step *s = r->ctx->steps + i;
-        const jem__node *n = s->node;
-        if (n->ready && !s->needs) s->runs = 0;
-        if (r->mode == JEM__BACKWARD && s->reached && jem__has(n, JEM__OP_LEARNS)) s->runs = 1;
-        if (!n->op) s->runs = 0;
+        const jem__node *node = s->node;
+        if (node->ready && !s->needs) s->runs = 0;
+        if (r->mode == JEM__BACKWARD && s->reached && jem__has(node, JEM__OP_LEARNS)) s->runs = 1;
+        if (!node->op) s->runs = 0;
         if (!s->runs) continue;
-        for (int k = 0; k < n->inputs; k++) s->in[k]->runs = 1;
+        for (int k = 0; k < node->inputs; k++) s->in[k]->runs = 1;
         r->n++;
     }
 }
@@ -2425,147 +2388,204 @@ static void jem__run_marks(jem__run *r, const jem__node *target, const jem__node
     jem__mark_runs(r);
 }
 
-/* Memory for all groups of what stays after the run, if it has none yet; `push`: when it got it. */
-static int jem__keep_room(const jem__node *n, float **at, uint64_t *push) {
-    if (*at) return 1;
-    *at = jem__push_floats(n->t.ctx, n->groups * n->stride);
-    *push = n->t.ctx->pushes;
-    return *at != NULL;
+/* Allocates an array of all groups that remains after the run, if the node has none yet. Returns 0
+   if memory is short; notes in `push` when the array was allocated. */
+static int jem__keep_room(const jem__node *node, float **array, uint64_t *push) {
+    if (*array) return 1;
+    *array = jem__push_floats(node->t.ctx, node->groups * node->stride);
+    *push = node->t.ctx->pushes;
+    return *array != NULL;
 }
 
-/* Values that stay after the run: the target's, small ones, and those asked for. */
+/* Returns 1 if the value remains after the run: the target's, small ones, and those of jem_keep. */
+static int jem__keeps_value(const jem__run *r, const jem__step *s) {
+    const int is_small = s->node->stride <= 128 * JEM_LANES;
+    return s->runs && (s == r->target || s->node->keep || is_small);
+}
+
+/* Gives a place to the values and the leaf's gradient that remain after the run. */
 static jem_status jem__run_kept(jem__run *r) {
     for (jem__step *s = r->ctx->steps; s <= r->target; s++) {
-        jem__node *n = s->node;
-        const int value = s->runs && (s == r->target || n->keep || n->stride <= 128 * JEM_LANES);
-        if ((value && !jem__keep_room(n, &n->value, &n->value_push)) ||
-            (s == r->leaf && !jem__keep_room(n, &n->grad, &n->grad_push))) return JEM_NO_MEMORY;
-        if (n->value) s->value = jem__all_groups(n, n->value);
-        if (s == r->leaf) s->grad = jem__all_groups(n, n->grad);
+        jem__node *node = s->node;
+        if (jem__keeps_value(r, s) && !jem__keep_room(node, &node->value, &node->value_push))
+            return JEM_NO_MEMORY;
+        if (node->value) s->value = jem__all_groups(node, node->value);
+        if (s != r->leaf) continue;
+        if (!jem__keep_room(node, &node->grad, &node->grad_push)) return JEM_NO_MEMORY;
+        s->grad = jem__all_groups(node, node->grad);
     }
     return JEM_OK;
 }
 
-/* What a convolution reads in bf16 in place of x[0], and of dy, if a plan has it so, or NULL. */
-static uint16_t *jem__at_place16(jem__place p, int group) {
-    return (uint16_t *)(void *)jem__at_place(p, group);
+/* ---- calling an op --------------------------------------------------------------------------- */
+
+static uint16_t *jem__at_place16(jem__place place, int group) {
+    return (uint16_t *)(void *)jem__at_place(place, group);
 }
+/* Returns the bf16 copy that a convolution reads in place of x[0]; NULL without one. */
 static const uint16_t *jem__x16(const jem__step *s, int group) {
-    return s->reads16 ? jem__at_place16(s->in[0]->value16, group) : NULL;
+    if (!s->reads16) return NULL;
+    return jem__at_place16(s->in[0]->value16, group);
 }
+/* Returns the bf16 copy that a convolution reads in place of dy; NULL without one. */
 static const uint16_t *jem__dy16(const jem__step *s, int group) {
-    return s->dy16 ? jem__at_place16(s->dy16->grad16, group) : NULL;
+    if (!s->dy16) return NULL;
+    return jem__at_place16(s->dy16->grad16, group);
 }
 
-/* Points a call at a group. */
-static void jem__call_group(jem_call *c, int group) {
-    const jem__step *s = c->inner->step;
-    c->group = group, c->live = jem__live_lanes(s->node->t.n, group);
-    c->y = jem__at_place(s->value, group), c->aux = jem__at_place(s->aux, group);
-    c->dy = s->needs ? jem__at_place(s->grad, group) : NULL;
-    for (int k = 0; k < c->inputs; k++) {
-        c->x[k] = jem__at_place(s->in[k]->value, group);
-        c->dx[k] = s->needs && s->in[k]->needs ? jem__at_place(s->in[k]->grad, group) : NULL;
+/* Points a call to a group. */
+static void jem__call_group(jem_call *call, int group) {
+    const jem__step *s = call->inner->step;
+    call->group = group;
+    call->live = jem__live_lanes(s->node->t.n, group);
+    call->y = jem__at_place(s->value, group);
+    call->aux = jem__at_place(s->aux, group);
+    call->dy = NULL;
+    if (s->needs) call->dy = jem__at_place(s->grad, group);
+    for (int k = 0; k < call->inputs; k++) {
+        call->x[k] = jem__at_place(s->in[k]->value, group);
+        call->dx[k] = NULL;
+        if (s->needs && s->in[k]->needs) call->dx[k] = jem__at_place(s->in[k]->grad, group);
     }
 }
-/* The same call for another group: for ops that need the whole batch. */
+
+/* Returns the same call for another group: for ops that need the whole batch. */
 static jem_call jem__at(const jem_call *call, int group) {
-    jem_call c = *call;
-    jem__call_group(&c, group);
-    return c;
+    jem_call other = *call;
+    jem__call_group(&other, group);
+    return other;
 }
 
-/* Everything an op sees of one group. */
-static void jem__call_open(const jem__run *r, jem__step *s, int group, int part, jem_call *c,
-                           jem__inner *in) {
-    const jem__node *n = s->node;
-    memset(c, 0, sizeof *c), memset(in, 0, sizeof *in);
-    in->run = r, in->step = s, in->param = n->param;
-    in->part = part, in->parts = r->parts;
-    if (r->work.at) in->work = jem__at_place(r->work, group) + part * r->part_step;
-    c->ctx = r->ctx, c->user = n->user, c->inputs = n->inputs, c->inner = in;
-    c->out = jem__shape_of(&n->t);
-    for (int k = 0; k < n->inputs; k++)
-        c->in[k] = jem__shape_of(&n->in[k]->t), in->add[k] = s->add[k];
-    jem__call_group(c, group);
+/* Fills in everything that an op reads of one group. */
+static void jem__call_open(const jem__run *r, jem__step *s, int group, int part, jem_call *call,
+                           jem__inner *inner) {
+    const jem__node *node = s->node;
+    memset(inner, 0, sizeof *inner);
+    inner->run = r;
+    inner->step = s;
+    inner->param = node->param;
+    inner->part = part;
+    inner->parts = r->parts;
+    if (r->work.at) inner->work = jem__at_place(r->work, group) + part * r->part_step;
+    memset(call, 0, sizeof *call);
+    call->ctx = r->ctx;
+    call->user = node->user;
+    call->inputs = node->inputs;
+    call->inner = inner;
+    call->out = jem__shape_of(&node->t);
+    for (int k = 0; k < node->inputs; k++) {
+        call->in[k] = jem__shape_of(&node->in[k]->t);
+        inner->add[k] = s->add[k];
+    }
+    jem__call_group(call, group);
 }
 
-/* d target / d target: 1 for each image, nothing for dead lanes. */
+/* Sets d target / d target: 1 for each image, 0 for padding lanes. */
 static void jem__seed(const jem__run *r, int group) {
-    const jem__node *n = r->target->node;
-    float *g = jem__at_place(r->target->grad, group);
-    for (int l = 0; l < JEM_LANES; l++) g[l] = group * JEM_LANES + l < n->t.n ? 1.0f : 0.0f;
+    const int live = jem__live_lanes(r->target->node->t.n, group);
+    float *grad = jem__at_place(r->target->grad, group);
+    for (int l = 0; l < JEM_LANES; l++) grad[l] = (float)(l < live);
 }
 
 static void jem__step_forward(const jem__run *r, jem__step *s, int group) {
-    jem_call c;
-    jem__inner in;
-    jem__call_open(r, s, group, 0, &c, &in);
-    s->node->op->forward(&c);
+    jem_call call;
+    jem__inner inner;
+    jem__call_open(r, s, group, 0, &call, &inner);
+    s->node->op->forward(&call);
 }
 
-/* Gradients that are begun here, by an op that adds, begin at 0. */
-static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
-    const int whole = jem__has(s->node, JEM__OP_WHOLE), adds = !jem__has(s->node, JEM__OP_STORES);
-    jem_call c;
-    jem__inner in;
-    int any = 0;
-    jem__call_open(r, s, group, 0, &c, &in);
-    for (int k = 0; k < s->node->inputs; k++) {
-        const jem__node *x = s->in[k]->node;
-        any |= c.dx[k] != NULL;
-        if (!c.dx[k] || !adds || s->add[k]) continue;
-        for (int g = whole ? 0 : group; g < (whole ? x->groups : group + 1); g++)
-            memset(jem__at_place(s->in[k]->grad, g), 0, (size_t)x->stride * sizeof(float));
+/* Zeroes the gradient of input k, in one group, or in all of them for an op of the whole batch. */
+static void jem__clear_input_grad(const jem__step *s, int k, int group) {
+    const jem__node *input = s->in[k]->node;
+    int from = group;
+    int to = group + 1;
+    if (jem__has(s->node, JEM__OP_WHOLE)) {
+        from = 0;
+        to = input->groups;
     }
-    if (any) s->node->op->backward(&c);
+    for (int g = from; g < to; g++)
+        memset(jem__at_place(s->in[k]->grad, g), 0, (size_t)input->stride * sizeof(float));
+}
+
+/* Calls an op's backward. An op that adds to dx finds zeros where it begins a gradient. */
+static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
+    const int always_adds = !jem__has(s->node, JEM__OP_STORES);
+    jem_call call;
+    jem__inner inner;
+    int any = 0;
+    jem__call_open(r, s, group, 0, &call, &inner);
+    for (int k = 0; k < s->node->inputs; k++) {
+        if (!call.dx[k]) continue;
+        any = 1;
+        if (always_adds && !s->add[k]) jem__clear_input_grad(s, k, group);
+    }
+    if (any) s->node->op->backward(&call);
 }
 
 static jem_status jem__step_params(const jem__run *r, jem__step *s) {
-    jem_call c;
-    jem__inner in;
-    jem__call_open(r, s, 0, 0, &c, &in);
-    return s->node->op->traits->param_grad(&c);
+    jem_call call;
+    jem__inner inner;
+    jem__call_open(r, s, 0, 0, &call, &inner);
+    return s->node->op->traits->param_grad(&call);
 }
 
 /* ---- the plain walk -------------------------------------------------------------------------- */
 
-/* Memory for every value, gradient and scratch, all at once. */
+/* Allocates every value, gradient and scratch at once. */
 static jem_status jem__walk_memory(jem__run *r) {
     ptrdiff_t work = JEM_LANES;
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
-        const jem__node *n = s->node;
-        const ptrdiff_t aux = (ptrdiff_t)((n->aux_bytes + 63) / 64 * JEM_LANES);
-        const ptrdiff_t size = n->groups * n->stride;
-        if (!s->value.at) s->value = jem__all_groups(n, jem__push_floats(r->ctx, size));
-        if (s->needs) s->grad = jem__all_groups(n, jem__push_floats(r->ctx, size));
-        s->aux = jem__all_groups(n, jem__push_floats(r->ctx, n->groups * aux)), s->aux.step = aux;
-        if (n->work > work) work = n->work;
+        const jem__node *node = s->node;
+        const ptrdiff_t aux = (ptrdiff_t)((node->aux_bytes + 63) / 64 * JEM_LANES);
+        const ptrdiff_t size = node->groups * node->stride;
+        if (!s->value.at) s->value = jem__all_groups(node, jem__push_floats(r->ctx, size));
+        if (s->needs) s->grad = jem__all_groups(node, jem__push_floats(r->ctx, size));
+        s->aux = jem__all_groups(node, jem__push_floats(r->ctx, node->groups * aux));
+        s->aux.step = aux;
+        if (node->work > work) work = node->work;
     }
-    r->work.at = jem__push_floats(r->ctx, work), r->work.slots = r->parts = 1;
+    r->work.at = jem__push_floats(r->ctx, work);
+    r->work.slots = 1;
+    r->parts = 1;
     return r->ctx->status;
 }
 
-/* Forward in order; then back from the target, whose gradient in itself is 1. Of several readers
-   of a value, the one that is met first on the way back begins its gradient, the others add. */
-static jem_status jem__walk_plain(jem__run *r) {
-    jem_status status = jem__walk_memory(r);
-    for (int i = 0; status == JEM_OK && i < r->n; i++) {
+/* Computes values in the order of recording. */
+static void jem__walk_forward(const jem__run *r) {
+    for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
         for (int g = 0; g < jem__calls(s->node); g++) jem__step_forward(r, s, g);
     }
-    if (status != JEM_OK || r->mode == JEM__EVAL) return status;
+}
+
+/* Computes gradients in reverse order, from the target, whose gradient in itself is 1. A value can
+   have several readers: the first one on the way back begins its gradient, the others add. */
+static jem_status jem__walk_back(const jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
-    for (int i = r->n; status == JEM_OK && i-- > 0;) {
+    for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
         if (!s->needs) continue;
-        if (r->mode == JEM__BACKWARD && jem__trains(s->node)) status = jem__step_params(r, s);
-        for (int k = 0; k < s->node->inputs; k++)
-            if (s->in[k]->needs) s->add[k] = s->in[k]->written, s->in[k]->written = 1;
+        if (r->mode == JEM__BACKWARD && jem__trains(s->node)) {
+            const jem_status status = jem__step_params(r, s);
+            if (status != JEM_OK) return status;
+        }
+        for (int k = 0; k < s->node->inputs; k++) {
+            if (!s->in[k]->needs) continue;
+            s->add[k] = s->in[k]->written;
+            s->in[k]->written = 1;
+        }
         for (int g = 0; g < jem__calls(s->node); g++) jem__step_backward(r, s, g);
     }
-    return status;
+    return JEM_OK;
+}
+
+static jem_status jem__walk_plain(jem__run *r) {
+    const jem_status status = jem__walk_memory(r);
+    if (status != JEM_OK) return status;
+    jem__walk_forward(r);
+    if (r->mode == JEM__EVAL) return JEM_OK;
+    return jem__walk_back(r);
 }
 
 /* ==== >>plan: the same, faster ================================================================ */
@@ -3421,92 +3441,259 @@ float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x
 /* ==== >>ops: what you build with ============================================================== */
 /* An op is a check of shapes, a jem_op, and two functions on one group of 16 images. */
 
-#define JEM__OP(name, what, keeps, traits)                                                         \
-    static const jem_op jem__op_##name = { #name, jem__##what##_forward, jem__##what##_backward,   \
-                                           keeps, traits }
+#define JEM__OP(name, functions, keeps, traits)                                                    \
+    static const jem_op jem__op_##name = { #name, jem__##functions##_forward,                      \
+                                           jem__##functions##_backward, keeps, traits }
+
+/* Records an op of one input, without parameters. */
 static jem_tensor *jem__op1(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_shape out,
                             const void *user, size_t user_bytes, size_t aux_bytes) {
     return jem__record(ctx, op, &x, 1, out, NULL, 0, user, user_bytes, aux_bytes);
 }
 
+/* Elementwise ops y = f(x), each with the array from which its backward computes f'. The functions
+   are map_NAME and slope_NAME in >>engine. */
+#define JEM__MAPS(ROW)                                                                             \
+    ROW(SCALE, scale, NOTHING)                                                                     \
+    ROW(SHIFT, shift, NOTHING)                                                                     \
+    ROW(SQUARE, square, INPUT)                                                                     \
+    ROW(EXP, exp, OUTPUT)                                                                          \
+    ROW(LOG, log, INPUT)                                                                           \
+    ROW(TANH, tanh, OUTPUT)                                                                        \
+    ROW(SIGMOID, sigmoid, OUTPUT)                                                                  \
+    ROW(SOFTPLUS, softplus, INPUT)                                                                 \
+    ROW(AT_LEAST, at_least, INPUT)                                                                 \
+    ROW(AT_MOST, at_most, INPUT)
+
+#define JEM__ROW(KIND, name, kept) JEM__MAP_##KIND,
+enum {
+    JEM__MAPS(JEM__ROW)
+    JEM__MAP_LEAKY,        /* activations: their forward can be part of a convolution, and keeps */
+    JEM__MAP_SILU,         /* a bit or a slope for each value */
+    JEM__MAP_DROP          /* the backward of dropout */
+};
+#undef JEM__ROW
+typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the op's constant */
+
 /* ---- few images: lanes are blocks of one image ----------------------------------------------- */
-/* A batch of one would leave 15 of 16 lanes idle. So the networks below cut a few images into 4 x 4
-   blocks: a batch of 16 n smaller images, one image a group, lane 4*row + column. Elementwise ops
-   work on it as on any batch. So do convolutions, both ways, of a copy whose padding is taken from
-   the blocks around, moved by lanes. */
+/* A batch of one would leave 15 of 16 lanes idle. Therefore the networks below cut a few images
+   into 4 x 4 blocks: a batch of 16 n smaller images, one image a group, lane 4*row + column.
+   Elementwise ops treat it as any batch. So do convolutions, both ways, of a copy whose padding is
+   taken from the neighbouring blocks, that is, from other lanes. */
 
 enum { JEM__GRID = 4 };
 
-/* Copies between x (n,c,h,w) and its blocks (16 n,c,h/4,w/4): one way, or back and adding. */
-static void jem__blocks_copy(const jem_call *c, int n, jem_shape block, int split, int gradient) {
-    for (int i = 0; i < n; i++) {
-        const jem_call image = jem__at(c, split ? i / JEM_LANES : i),
-                       cut = jem__at(c, split ? i : i / JEM_LANES);
-        for (int l = 0; l < JEM_LANES; l++)
-            for (int y = 0; y < block.h; y++)
-                for (int x = 0; x < block.w; x++) {
-                    const ptrdiff_t row = (ptrdiff_t)(l / JEM__GRID) * block.h + y;
-                    const ptrdiff_t at = row * block.w * JEM__GRID + (l % JEM__GRID) * block.w + x;
-                    const ptrdiff_t whole = at * block.c * JEM_LANES + i % JEM_LANES;
-                    const ptrdiff_t part = ((ptrdiff_t)y * block.w + x) * block.c * JEM_LANES + l;
-                    const ptrdiff_t in = split ? whole : part, out = split ? part : whole;
-                    for (int k = 0; k < block.c * JEM_LANES; k += JEM_LANES)
-                        if (gradient) image.dx[0][in + k] += cut.dy[out + k];
-                        else cut.y[out + k] = image.x[0][in + k];
+/* Copies image number `image` to its blocks, or the blocks to the image; with `add` adds to the
+   target. `from` and `to` are the groups that hold them. */
+static void jem__copy_blocks(const float *from, float *to, jem_shape block, int image,
+                             int to_blocks, int add) {
+    const int width = block.w * JEM__GRID;
+    for (int lane = 0; lane < JEM_LANES; lane++)
+        for (int y = 0; y < block.h; y++)
+            for (int x = 0; x < block.w; x++) {
+                const ptrdiff_t row = (ptrdiff_t)(lane / JEM__GRID) * block.h + y;
+                const ptrdiff_t column = (ptrdiff_t)(lane % JEM__GRID) * block.w + x;
+                const ptrdiff_t whole_pixel = row * width + column;
+                const ptrdiff_t block_pixel = (ptrdiff_t)y * block.w + x;
+                const ptrdiff_t in_whole = whole_pixel * block.c * JEM_LANES + image % JEM_LANES;
+                const ptrdiff_t in_block = block_pixel * block.c * JEM_LANES + lane;
+                const float *source = from + (to_blocks ? in_whole : in_block);
+                float *target = to + (to_blocks ? in_block : in_whole);
+                for (int k = 0; k < block.c * JEM_LANES; k += JEM_LANES) {
+                    if (add) target[k] += source[k];
+                    else target[k] = source[k];
                 }
+            }
+}
+
+static void jem__split_forward(const jem_call *call) {
+    for (int i = 0; i < call->in[0].n; i++) {
+        const jem_call whole = jem__at(call, i / JEM_LANES);
+        const jem_call blocks = jem__at(call, i);
+        jem__copy_blocks(whole.x[0], blocks.y, call->out, i, 1, 0);
     }
 }
-static void jem__split_forward(const jem_call *c) {
-    jem__blocks_copy(c, c->in[0].n, c->out, 1, 0);
-}
-static void jem__split_backward(const jem_call *c) {
-    jem__blocks_copy(c, c->in[0].n, c->out, 1, 1);
-}
-static void jem__join_forward(const jem_call *c) {
-    jem__blocks_copy(c, c->out.n, c->in[0], 0, 0);
-    for (int g = 0; g < jem__groups(c->out.n); g++) {
-        const jem_call at = jem__at(c, g);
-        jem__fill_dead(at.y, jem__floats(c->out), at.live);
+static void jem__split_backward(const jem_call *call) {
+    for (int i = 0; i < call->in[0].n; i++) {
+        const jem_call whole = jem__at(call, i / JEM_LANES);
+        const jem_call blocks = jem__at(call, i);
+        jem__copy_blocks(blocks.dy, whole.dx[0], call->out, i, 0, 1);
     }
 }
-static void jem__join_backward(const jem_call *c) { jem__blocks_copy(c, c->out.n, c->in[0], 0, 1); }
+static void jem__join_forward(const jem_call *call) {
+    for (int i = 0; i < call->out.n; i++) {
+        const jem_call whole = jem__at(call, i / JEM_LANES);
+        const jem_call blocks = jem__at(call, i);
+        jem__copy_blocks(blocks.x[0], whole.y, call->in[0], i, 0, 0);
+    }
+    for (int g = 0; g < jem__groups(call->out.n); g++) {
+        const jem_call whole = jem__at(call, g);
+        jem__fill_dead(whole.y, jem__floats(call->out), whole.live);
+    }
+}
+static void jem__join_backward(const jem_call *call) {
+    for (int i = 0; i < call->out.n; i++) {
+        const jem_call whole = jem__at(call, i / JEM_LANES);
+        const jem_call blocks = jem__at(call, i);
+        jem__copy_blocks(whole.dy, blocks.dx[0], call->in[0], i, 1, 1);
+    }
+}
 JEM__OP(split, split, JEM_KEEPS_NOTHING, &jem__whole);
 JEM__OP(join, join, JEM_KEEPS_NOTHING, &jem__whole);
 
-static jem_tensor *jem__recut(jem_ctx *ctx, jem_tensor *x, int blocks) {       /* or join them */
+/* Cuts images into blocks (blocks = 1), or joins the blocks (0). */
+static jem_tensor *jem__recut(jem_ctx *ctx, jem_tensor *x, int blocks) {
     if (!x || !jem_ok(ctx)) return NULL;
-    const jem_shape cut = jem__shape(x->n * JEM_LANES, x->c, x->h / JEM__GRID, x->w / JEM__GRID),
-                    whole = jem__shape(x->n / JEM_LANES, x->c, x->h * JEM__GRID, x->w * JEM__GRID);
-    jem_tensor *y = jem__op1(ctx, blocks ? &jem__op_split : &jem__op_join, x,
-                             blocks ? cut : whole, NULL, 0, 0);
+    const jem_op *op = &jem__op_join;
+    jem_shape out = jem__shape(x->n / JEM_LANES, x->c, x->h * JEM__GRID, x->w * JEM__GRID);
+    if (blocks) {
+        op = &jem__op_split;
+        out = jem__shape(x->n * JEM_LANES, x->c, x->h / JEM__GRID, x->w / JEM__GRID);
+    }
+    jem_tensor *y = jem__op1(ctx, op, x, out, NULL, 0, 0);
     if (y) y->blocks = blocks;
     return y;
 }
 
-/* x (h,w,c) -> y (h+2p,w+2p,c), p <= h, w: the frame is from the blocks around, or zero. */
-static void jem__frame(const jem_ctx *ctx, const float *x, jem_shape s, int p, float *y) {
-    const ptrdiff_t n = (ptrdiff_t)s.c * JEM_LANES;
-    for (int row = -p; row < s.h + p; row++)
-        for (int col = -p, run; col < s.w + p; col += run, y += run * n) {
-            const int by = row < 0 ? -1 : row >= s.h, bx = col < 0 ? -1 : col >= s.w;
-            const float *from = x + ((ptrdiff_t)(row - by * s.h) * s.w + col - bx * s.w) * n;
-            unsigned see = 0;                      /* lane l sees l + 4 by + bx, if there is one */
-            run = bx ? 1 : s.w;                    /* pixels beside each other move alike */
-            for (int l = 0; l < JEM_LANES; l++) {
-                const int ly = l / JEM__GRID + by, lx = l % JEM__GRID + bx;
-                if (ly >= 0 && ly < JEM__GRID && lx >= 0 && lx < JEM__GRID) see |= 1u << l;
-            }
-            if (by || bx) ctx->k->shift(from, JEM__GRID * by + bx, see, y, run * n);
-            else memcpy(y, from, (size_t)(run * n) * sizeof *y);
-        }
+/* Returns in which block a row or column is: -1 in the one before, 0 in its own, 1 in the next. */
+static int jem__block_step(int at, int side) {
+    if (at < 0) return -1;
+    return at >= side;
 }
 
-/* ---- conv2d, linear -------------------------------------------------------------------------- */
+/* Returns the lanes whose block has a neighbour in direction (down, right), as bits. */
+static unsigned jem__lanes_with_neighbour(int down, int right) {
+    unsigned lanes = 0;
+    for (int lane = 0; lane < JEM_LANES; lane++) {
+        const int row = lane / JEM__GRID + down;
+        const int column = lane % JEM__GRID + right;
+        if (row >= 0 && row < JEM__GRID && column >= 0 && column < JEM__GRID) lanes |= 1u << lane;
+    }
+    return lanes;
+}
 
-/* What an op of the tape adds to the engine's convolutions: shapes, packed weights, and what is
-   fused to them. */
+/* Copies blocks x (h,w,c) to y (h + 2 border, w + 2 border, c), border <= h, w. The border is taken
+   from the neighbouring blocks; it is 0 outside of the image. */
+static void jem__frame(const jem_ctx *ctx, const float *x, jem_shape shape, int border, float *y) {
+    const ptrdiff_t pixel = (ptrdiff_t)shape.c * JEM_LANES;
+    for (int row = -border; row < shape.h + border; row++) {
+        const int down = jem__block_step(row, shape.h);
+        const ptrdiff_t line = (ptrdiff_t)(row - down * shape.h) * shape.w;
+        int column = -border;
+        while (column < shape.w + border) {
+            const int right = jem__block_step(column, shape.w);
+            const float *from = x + (line + column - right * shape.w) * pixel;
+            int run = 1;                           /* pixels copied at once */
+            if (right == 0) run = shape.w;
+            if (down || right)
+                ctx->k->shift(from, JEM__GRID * down + right,
+                              jem__lanes_with_neighbour(down, right), y, run * pixel);
+            else memcpy(y, from, (size_t)(run * pixel) * sizeof *y);
+            y += run * pixel;
+            column += run;
+        }
+    }
+}
 
-/* A copy of a parameter in the order that a method reads; made again when it changes. */
+/* ---- convolutions: what the engine computes -------------------------------------------------- */
+
+#define JEM__MAX_KERNEL 32
+#define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
+
+/* A convolution reads (ci,hi,wi) and writes (co,ho,wo). An input gradient is a convolution too: it
+   reads dy and writes dx, with rotated weights, in stride*stride phases: the pixels of one phase
+   read the same taps. A convolution's output has one phase. */
+typedef struct jem__conv {
+    int ci, hi, wi, co, ho, wo, k, stride, pad;
+    int gradient;                                  /* 1: it is an input gradient */
+    int tile;                                      /* Winograd's M */
+    const struct jem__method *method;              /* how it is computed */
+} jem__conv;
+
+/* Part number `index` of `count` parts of a piece of work. */
+typedef struct jem__part { int index, count; } jem__part;
+
+/* Returns the first of the units that a part computes; parts begin at multiples of `step`. */
+static int jem__part_from(int index, int count, int units, int step) {
+    const int steps = (units + step - 1) / step;
+    const int from = (int)((int64_t)steps * index / count) * step;
+    if (from > units) return units;
+    return from;
+}
+
+/* Operations on a convolution's sum, in this order; NULL: omitted. Tensors have the output's shape
+   and hold one group. */
+typedef struct jem__finish {
+    const float *bias;                             /* (co): added */
+    const uint16_t *bits;                          /* multiplied: by `slope` where the bit is set */
+    const float *slopes;                           /* multiplied, value by value */
+    const float *add;                              /* added */
+    float *y;                                      /* stored; may be `add` */
+    int kind;                                      /* activation: JEM__MAP_LEAKY (with `slope`), */
+    float slope;                                   /* JEM__MAP_SILU, or 0 */
+    float *act;                                    /* its output, stored */
+    uint16_t *keep_bits;                           /* what its backward needs, stored */
+    float *keep_slopes;
+    uint16_t *y16;                                 /* the last of these in bf16 (see >>engine) */
+} jem__finish;
+
+/* Input of a convolution, for one part of one group: x, or its bf16 copy; packed weights; and
+   scratch. */
+typedef struct jem__operands {
+    jem_ctx *ctx;
+    const float *x;
+    const uint16_t *x16;
+    const float *packed;
+    float *work;
+    jem__part part;
+} jem__operands;
+
+/* A weight gradient in progress: first the operands of every group are put into the method's order,
+   then `products` tasks multiply, then `finishes` tasks complete the sums. Tasks of one kind run in
+   parallel. Sizes are in floats; `sums` starts at zero. */
+typedef struct jem__weights {
+    jem_ctx *ctx;
+    const struct jem_call *call;                   /* source of the operands */
+    const jem__conv *q;
+    int groups, products, finishes;
+    float *dw, *db;                                /* (O,I,k,k) and (O), or NULL: added to */
+    int planes;                                    /* of the operands: groups, or points */
+    ptrdiff_t x_plane, y_plane, product_size, product_step, sums_size;
+    float *x, *y, *product, *sums;
+    int border;                                    /* of blocks of few images; 0: no blocks */
+    float *framed;                                 /* x with that border */
+} jem__weights;
+
+/* Weights (O,I,k,k) on their way into a method's order: `parts` tasks, one for 16 channels
+   written. */
+typedef struct jem__packing {
+    jem_ctx *ctx;
+    const jem__conv *q;
+    const float *w;
+    float *out;
+    int parts;
+} jem__packing;
+
+/* A way to compute convolutions: direct, Winograd, bf16. */
+typedef struct jem__method {
+    int bf16;                                      /* it can read and write bf16 */
+    ptrdiff_t (*pack_size)(const jem__conv *);     /* floats */
+    void (*pack)(void *packing, int part);
+    ptrdiff_t (*work)(const jem__conv *);          /* floats of scratch */
+    void (*run)(const jem__conv *, const jem__operands *, const jem__finish *);
+    void (*plan)(jem__weights *);                  /* sizes and tasks of a weight gradient */
+    void (*deal)(const jem__weights *, int group, int side, const jem__operands *);     /* reorders
+                                                      the operands' x: side 0 is x, 1 is dy */
+    void (*product)(const jem__weights *, int i);
+    void (*finish)(const jem__weights *, int i);
+} jem__method;
+
+/* Chooses the methods of a convolution's output, input gradient and weight gradient: q[0..2]. */
+static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q);
+
+/* ---- packed weights -------------------------------------------------------------------------- */
+
+/* A copy of a parameter in the order that a method reads; remade when the parameter changes. */
 typedef struct jem__pack {
     struct jem__pack *next;
     const jem__method *method;
@@ -3515,123 +3702,210 @@ typedef struct jem__pack {
     float *data;
 } jem__pack;
 
-/* Convolutions of one kind share it: an output's depends on the weights' shape alone, and by
-   Winograd the input gradient reads the output's. */
+/* Convolutions of one kind share a copy: that for an output depends on the weights' shape alone,
+   and with Winograd the input gradient reads the output's. */
 static int jem__pack_kind(const jem__conv *q) {
-    return q->tile ? q->tile : q->gradient ? 1 + q->stride * 64 + q->pad % q->stride : 0;
+    if (q->tile) return q->tile;
+    if (q->gradient) return 1 + q->stride * 64 + q->pad % q->stride;
+    return 0;
 }
 static jem__pack *jem__pack_find(const jem_param *w, const jem__conv *q) {
-    jem__pack *k = w->packs;
-    while (k && (k->method != q->method || k->kind != jem__pack_kind(q))) k = k->next;
-    return k;
+    jem__pack *pack = w->packs;
+    while (pack && (pack->method != q->method || pack->kind != jem__pack_kind(q)))
+        pack = pack->next;
+    return pack;
+}
+
+/* Adds an empty copy to the parameter; returns NULL if memory is short. */
+static jem__pack *jem__pack_add(jem_param *w, const jem__conv *q) {
+    float *data = jem__alloc_floats(w->ctx, q->method->pack_size(q));
+    if (!data) return NULL;
+    jem__pack *pack = (jem__pack *)jem__alloc(w->ctx, sizeof *pack);
+    if (!pack) {
+        jem__free(w->ctx, data);
+        return NULL;
+    }
+    pack->data = data;
+    pack->method = q->method;
+    pack->kind = jem__pack_kind(q);
+    pack->next = w->packs;
+    w->packs = pack;
+    return pack;
 }
 
 static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
-    jem__pack *k = jem__pack_find(w, q);
-    if (k && k->version == w->version) return JEM_OK;
-    if (!k) {
-        float *data = jem__alloc_floats(w->ctx, q->method->pack_size(q));
-        k = data ? (jem__pack *)jem__alloc(w->ctx, sizeof *k) : NULL;
-        if (!k) {
-            jem__free(w->ctx, data);
-            return jem__fail(ctx, JEM_NO_MEMORY, "out of memory: packing %s", w->name);
-        }
-        k->data = data, k->method = q->method, k->kind = jem__pack_kind(q);
-        k->next = w->packs, w->packs = k;
-    }
-    jem__packing p = { ctx, q, w->value, k->data, (q->co + 15) / 16 };
-    jem__parallel(ctx, p.parts, 100 * (double)q->method->pack_size(q), q->method->pack, &p);
-    k->version = w->version;
+    jem__pack *pack = jem__pack_find(w, q);
+    if (pack && pack->version == w->version) return JEM_OK;
+    if (!pack) pack = jem__pack_add(w, q);
+    if (!pack) return jem__fail(ctx, JEM_NO_MEMORY, "out of memory: packing %s", w->name);
+    jem__packing packing = { ctx, q, w->value, pack->data, (q->co + 15) / 16 };
+    const double flops = 100 * (double)q->method->pack_size(q);
+    jem__parallel(ctx, packing.parts, flops, q->method->pack, &packing);
+    pack->version = w->version;
     return JEM_OK;
 }
 
-/* frame: how far beyond blocks the output reads x, and the input gradient dy. */
-typedef struct jem__conv_user { jem__conv out, grad, weights; int frame[2]; } jem__conv_user;
-typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* an elementwise op's */
+/* ---- conv2d, linear -------------------------------------------------------------------------- */
+
+typedef struct jem__conv_user {
+    jem__conv out, grad, weights;                  /* output, input gradient, weight gradient */
+    int border_x, border_dy;                       /* pixels read beyond blocks, of x and of dy */
+} jem__conv_user;
+
+/* Returns the floats of an input with its border. */
 static ptrdiff_t jem__framed(const jem__conv *q) {
     return jem__floats(jem__shape(1, q->ci, q->hi, q->wi));
 }
 
-static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
-    const jem__conv_user *u = (const jem__conv_user *)c->user;
-    jem_status s = jem__pack_update(c->ctx, c->inner->param[0], &u->out);
-    if (s == JEM_OK && want_input_grad) s = jem__pack_update(c->ctx, c->inner->param[0], &u->grad);
-    return s;
+static jem_status jem__conv_prepare(const jem_call *call, int need_input_grad) {
+    const jem__conv_user *user = (const jem__conv_user *)call->user;
+    jem_param *w = call->inner->param[0];
+    jem_status status = jem__pack_update(call->ctx, w, &user->out);
+    if (status == JEM_OK && need_input_grad) status = jem__pack_update(call->ctx, w, &user->grad);
+    return status;
 }
 
-/* Forward, or back, with what is fused to it. */
-static void jem__conv_run(const jem_call *c, int back) {
-    const jem__conv_user *u = (const jem__conv_user *)c->user;
-    const jem__inner *in = c->inner;
-    const jem__map_user *act = (const jem__map_user *)in->act;
-    const jem__conv *q = back ? &u->grad : &u->out;
-    float *slopes = act && act->kind == JEM__MAP_SILU ? (float *)in->act_aux : NULL;
-    uint16_t *bits = slopes ? NULL : (uint16_t *)in->act_aux;
-    JEM__ZEROED(jem__finish, f);
-    jem__operands from;
-    f.y = back ? c->dx[0] : c->y, f.y16 = in->y16, f.slope = act ? act->a : 0;
-    if (back) f.add = in->add[0] ? c->dx[0] : NULL, f.slopes = slopes, f.bits = bits;
-    else {
-        f.bias = in->param[1] ? in->param[1]->value : NULL, f.add = in->plus;
-        f.act = in->act_y, f.kind = act ? act->kind : 0, f.keep_slopes = slopes, f.keep_bits = bits;
+/* Returns the operands of a convolution that reads x, with a border if it reads one. */
+static jem__operands jem__conv_operands(const jem_call *call, const jem__conv *q, const float *x,
+                                        jem_shape shape, int border) {
+    const jem__inner *inner = call->inner;
+    JEM__ZEROED(jem__operands, operands);
+    operands.ctx = call->ctx;
+    operands.x = x;
+    operands.work = inner->work;
+    operands.packed = jem__pack_find(inner->param[0], q)->data;
+    operands.part.index = inner->part;
+    operands.part.count = inner->parts;
+    if (border) {
+        jem__frame(call->ctx, x, shape, border, inner->work);
+        operands.x = inner->work;
+        operands.work = inner->work + jem__framed(q);
     }
-    from.ctx = c->ctx, from.work = in->work, from.packed = jem__pack_find(in->param[0], q)->data;
-    from.x = back ? c->dy : c->x[0];
-    if (u->frame[back]) {
-        jem__frame(c->ctx, from.x, back ? c->out : c->in[0], u->frame[back], in->work);
-        from.x = in->work, from.work += jem__framed(q);
-    }
-    from.x16 = (back ? jem__dy16 : jem__x16)(in->step, c->group);
-    from.part.i = in->part, from.part.of = in->parts;
-    q->method->run(q, &from, &f);
-}
-/* x (h,w,I,16) -> y (ho,wo,O,16); dy -> dx */
-static void jem__conv_forward(const jem_call *c) { jem__conv_run(c, 0); }
-static void jem__conv_backward(const jem_call *c) { jem__conv_run(c, 1); }
-
-/* dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap; db[o] += sum of dy[o] */
-static void jem__weights_task(void *arg, int i) {
-    const jem__weights *w = (const jem__weights *)arg;
-    const jem__method *m = w->q->method;
-    if (w->stage) {
-        (w->stage == 1 ? m->product : m->finish)(w, i);
-        return;
-    }
-    const jem_call c = jem__at(w->call, i / 2);
-    JEM__ZEROED(jem__operands, in);
-    in.ctx = c.ctx, in.x = i % 2 ? c.dy : c.x[0];
-    in.x16 = (i % 2 ? jem__dy16 : jem__x16)(c.inner->step, i / 2);
-    if (w->framed && i % 2 == 0) {
-        float *to = w->framed + i / 2 * jem__framed(w->q);
-        jem__frame(c.ctx, in.x, c.in[0], ((const jem__conv_user *)c.user)->frame[0], to);
-        in.x = to;
-    }
-    m->deal(w, i / 2, i % 2, &in);
+    return operands;
 }
 
-static jem_status jem__conv_param_grad(const jem_call *c) {
-    const jem__node *n = c->inner->step->node;
-    jem__weights weights, *w = &weights;
-    memset(w, 0, sizeof *w);
-    w->ctx = c->ctx, w->call = c, w->q = &((const jem__conv_user *)c->user)->weights;
-    w->groups = n->groups, w->dw = n->param[0]->grad;
-    w->db = n->param[1] ? n->param[1]->grad : NULL;
-    w->q->method->plan(w);
-    jem_mark mark = jem_begin(c->ctx);
-    w->x = jem__push_floats(c->ctx, w->planes * w->x_plane);
-    w->y = jem__push_floats(c->ctx, w->planes * w->y_plane);
-    w->product = jem__push_floats(c->ctx, w->product_size);
-    w->sums = (float *)jem__push_zero(c->ctx, (size_t)w->sums_size * sizeof(float));
-    const int frame = ((const jem__conv_user *)c->user)->frame[0];
-    if (frame) w->framed = jem__push_floats(c->ctx, w->groups * jem__framed(w->q));
-    if (!w->dw) w->dw = jem__push_floats(c->ctx, jem__padded(n->param[0]));        /* not wanted */
-    const jem_status s = w->x && w->y && w->product && w->sums && w->dw && (w->framed || !frame)
-                       ? JEM_OK : JEM_NO_MEMORY;
-    const int tasks[3] = { 2 * w->groups, w->products, w->finishes };
-    for (; s == JEM_OK && w->stage < 3; w->stage++)
-        jem__parallel(c->ctx, tasks[w->stage], n->flops * n->groups, jem__weights_task, w);
-    jem_end(c->ctx, mark);
-    return s;
+/* Computes x (h,w,I,16) -> y (ho,wo,O,16), with the addition and the activation fused to it. */
+static void jem__conv_forward(const jem_call *call) {
+    const jem__conv_user *user = (const jem__conv_user *)call->user;
+    const jem__inner *inner = call->inner;
+    const jem__conv *q = &user->out;
+    const jem__map_user *act = (const jem__map_user *)inner->act;
+    jem__operands operands = jem__conv_operands(call, q, call->x[0], call->in[0], user->border_x);
+    operands.x16 = jem__x16(inner->step, call->group);
+    JEM__ZEROED(jem__finish, finish);
+    finish.y = call->y;
+    finish.y16 = inner->y16;
+    finish.add = inner->plus;
+    finish.act = inner->act_y;
+    if (inner->param[1]) finish.bias = inner->param[1]->value;
+    if (act) {
+        finish.kind = act->kind;
+        finish.slope = act->a;
+        if (act->kind == JEM__MAP_SILU) finish.keep_slopes = (float *)inner->act_aux;
+        else finish.keep_bits = (uint16_t *)inner->act_aux;
+    }
+    q->method->run(q, &operands, &finish);
+}
+
+/* Computes dy -> dx, with the backward of the activation fused to it. */
+static void jem__conv_backward(const jem_call *call) {
+    const jem__conv_user *user = (const jem__conv_user *)call->user;
+    const jem__inner *inner = call->inner;
+    const jem__conv *q = &user->grad;
+    const jem__map_user *act = (const jem__map_user *)inner->act;
+    jem__operands operands = jem__conv_operands(call, q, call->dy, call->out, user->border_dy);
+    operands.x16 = jem__dy16(inner->step, call->group);
+    JEM__ZEROED(jem__finish, finish);
+    finish.y = call->dx[0];
+    finish.y16 = inner->y16;
+    if (inner->add[0]) finish.add = call->dx[0];
+    if (act) {
+        finish.slope = act->a;
+        if (act->kind == JEM__MAP_SILU) finish.slopes = (const float *)inner->act_aux;
+        else finish.bits = (const uint16_t *)inner->act_aux;
+    }
+    q->method->run(q, &operands, &finish);
+}
+
+/* A weight gradient is dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap, and
+   db[o] += sum of dy[o]. Three kinds of tasks compute it, see jem__weights. */
+
+static void jem__task_deal_x(const jem__weights *weights, int group) {
+    const jem_call call = jem__at(weights->call, group);
+    JEM__ZEROED(jem__operands, operands);
+    operands.ctx = call.ctx;
+    operands.x = call.x[0];
+    operands.x16 = jem__x16(call.inner->step, group);
+    if (weights->border) {
+        float *framed = weights->framed + group * jem__framed(weights->q);
+        jem__frame(call.ctx, call.x[0], call.in[0], weights->border, framed);
+        operands.x = framed;
+    }
+    weights->q->method->deal(weights, group, 0, &operands);
+}
+static void jem__task_deal_dy(const jem__weights *weights, int group) {
+    const jem_call call = jem__at(weights->call, group);
+    JEM__ZEROED(jem__operands, operands);
+    operands.ctx = call.ctx;
+    operands.x = call.dy;
+    operands.x16 = jem__dy16(call.inner->step, group);
+    weights->q->method->deal(weights, group, 1, &operands);
+}
+/* Puts x or dy of group i / 2 into the method's order. */
+static void jem__task_deal(void *arg, int i) {
+    const jem__weights *weights = (const jem__weights *)arg;
+    if (i % 2 == 0) jem__task_deal_x(weights, i / 2);
+    else jem__task_deal_dy(weights, i / 2);
+}
+static void jem__task_product(void *arg, int i) {
+    const jem__weights *weights = (const jem__weights *)arg;
+    weights->q->method->product(weights, i);
+}
+static void jem__task_finish(void *arg, int i) {
+    const jem__weights *weights = (const jem__weights *)arg;
+    weights->q->method->finish(weights, i);
+}
+
+/* Allocates what a weight gradient needs; returns 0 if memory is short. */
+static int jem__weights_memory(jem__weights *weights, const jem_param *w) {
+    jem_ctx *ctx = weights->ctx;
+    weights->x = jem__push_floats(ctx, weights->planes * weights->x_plane);
+    weights->y = jem__push_floats(ctx, weights->planes * weights->y_plane);
+    weights->product = jem__push_floats(ctx, weights->product_size);
+    weights->sums = (float *)jem__push_zero(ctx, (size_t)weights->sums_size * sizeof(float));
+    if (weights->border) {
+        weights->framed = jem__push_floats(ctx, weights->groups * jem__framed(weights->q));
+        if (!weights->framed) return 0;
+    }
+    /* A bias can be trained without its weights; their gradient is then computed in vain. */
+    if (!weights->dw) weights->dw = jem__push_floats(ctx, jem__padded(w));
+    return weights->x && weights->y && weights->product && weights->sums && weights->dw;
+}
+
+static jem_status jem__conv_param_grad(const jem_call *call) {
+    const jem__conv_user *user = (const jem__conv_user *)call->user;
+    const jem__node *node = call->inner->step->node;
+    jem_ctx *ctx = call->ctx;
+    JEM__ZEROED(jem__weights, weights);
+    weights.ctx = ctx;
+    weights.call = call;
+    weights.q = &user->weights;
+    weights.groups = node->groups;
+    weights.border = user->border_x;
+    weights.dw = node->param[0]->grad;
+    if (node->param[1]) weights.db = node->param[1]->grad;
+    weights.q->method->plan(&weights);
+    jem_status status = JEM_NO_MEMORY;
+    jem_mark mark = jem_begin(ctx);
+    if (jem__weights_memory(&weights, node->param[0])) {
+        const double flops = node->flops * node->groups;
+        jem__parallel(ctx, 2 * node->groups, flops, jem__task_deal, &weights);
+        jem__parallel(ctx, weights.products, flops, jem__task_product, &weights);
+        jem__parallel(ctx, weights.finishes, flops, jem__task_finish, &weights);
+        status = JEM_OK;
+    }
+    jem_end(ctx, mark);
+    return status;
 }
 
 static const jem__traits jem__conv_traits = { JEM__OP_STORES | JEM__OP_CONV, jem__conv_prepare,
@@ -3639,94 +3913,159 @@ static const jem__traits jem__conv_traits = { JEM__OP_STORES | JEM__OP_CONV, jem
 JEM__OP(conv2d, conv, JEM_KEEPS_NOTHING, &jem__conv_traits);
 JEM__OP(linear, conv, JEM_KEEPS_NOTHING, &jem__conv_traits);
 
-/* k: the weight's sides; 0: it has none that fit */
+/* Returns 1 if x (n,I,h,w), w (O,I,k,k) and b (O) fit; k = 0 if w is not square. */
+static int jem__conv_fits(const jem_tensor *x, const jem_param *w, const jem_param *b, int k,
+                          jem_conv_desc desc) {
+    if (!w || k < 1 || k > JEM__MAX_KERNEL || w->shape[1] != x->c) return 0;
+    if (b && (b->ndim != 1 || b->shape[0] != w->shape[0])) return 0;
+    if (desc.stride < 1 || desc.stride > 64 || desc.pad < 0 || desc.pad >= 64) return 0;
+    return x->h + 2 * desc.pad >= k && x->w + 2 * desc.pad >= k;
+}
+
+/* Describes the convolution that computes the output from x with a border. */
+static jem__conv jem__conv_of_output(const jem_tensor *x, int co, int k, jem_conv_desc desc,
+                                     int border) {
+    JEM__ZEROED(jem__conv, q);
+    q.ci = x->c;
+    q.hi = x->h + 2 * border;
+    q.wi = x->w + 2 * border;
+    q.co = co;
+    q.ho = (x->h + 2 * desc.pad - k) / desc.stride + 1;
+    q.wo = (x->w + 2 * desc.pad - k) / desc.stride + 1;
+    q.k = k;
+    q.stride = desc.stride;
+    q.pad = desc.pad - border;
+    return q;
+}
+
+/* Describes the convolution that computes the input gradient from dy with a border. */
+static jem__conv jem__conv_of_input_grad(const jem_tensor *x, const jem__conv *out,
+                                         jem_conv_desc desc, int border) {
+    JEM__ZEROED(jem__conv, q);
+    q.ci = out->co;
+    q.hi = out->ho + 2 * border;
+    q.wi = out->wo + 2 * border;
+    q.co = x->c;
+    q.ho = x->h;
+    q.wo = x->w;
+    q.k = out->k;
+    q.stride = desc.stride;
+    q.pad = desc.pad + desc.stride * border;
+    q.gradient = 1;
+    return q;
+}
+
+/* Describes the convolutions of a call, and chooses their methods. */
+static jem__conv_user jem__conv_describe(const jem_ctx *ctx, const jem_tensor *x, int co, int k,
+                                         jem_conv_desc desc) {
+    JEM__ZEROED(jem__conv_user, user);
+    if (x->blocks) {
+        /* An input gradient's y reads dy at (y + pad - tap)/stride: this far before and behind. */
+        const int before = (k - 1 - desc.pad) / desc.stride;
+        const int behind = (desc.stride - 1 + desc.pad) / desc.stride;
+        user.border_x = desc.pad;
+        user.border_dy = before > behind ? before : behind;
+    }
+    jem__conv q[3];
+    q[0] = jem__conv_of_output(x, co, k, desc, user.border_x);
+    q[1] = jem__conv_of_input_grad(x, &q[0], desc, user.border_dy);
+    q[2] = q[0];
+    jem__conv_choose(ctx, q);
+    user.out = q[0];
+    user.grad = q[1];
+    user.weights = q[2];
+    return user;
+}
+
+/* Returns the floats of scratch of a convolution. */
+static ptrdiff_t jem__conv_work(const jem__conv *q, int border) {
+    const ptrdiff_t work = q->method->work(q);
+    if (border) return work + jem__framed(q);
+    return work;
+}
+
 static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_param *w,
-                                    jem_param *b, int k, int s, int pad) {
-    if (!w || k < 1 || k > JEM__MAX_KERNEL || w->shape[1] != x->c ||
-        (b && (b->ndim != 1 || b->shape[0] != w->shape[0])) || s < 1 || s > 64 || pad < 0 ||
-        pad >= 64 || x->h + 2 * pad < k || x->w + 2 * pad < k)
+                                    jem_param *b, int k, jem_conv_desc desc) {
+    if (!jem__conv_fits(x, w, b, k, desc))
         return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, weight %s, bias %s, stride %d, pad %d do "
                            "not fit", op->name, jem__shape_text(x).s, jem__param_text(w).s,
-                           b ? jem__param_text(b).s : "none", s, pad);
-    const int co = w->shape[0], ho = (x->h + 2 * pad - k) / s + 1,
-              wo = (x->w + 2 * pad - k) / s + 1;
-    /* An input gradient's y reads (y + pad - tap)/s: so far before blocks, and behind them. */
-    const int before = (k - 1 - pad) / s, behind = (s - 1 + pad) / s;
-    const int p = x->blocks ? pad : 0, r = !x->blocks ? 0 : before > behind ? before : behind;
-    const jem__conv q = { x->c, x->h + 2 * p, x->w + 2 * p, co, ho, wo, k, s, pad - p, 0, 0, NULL },
-        back = { co, ho + 2 * r, wo + 2 * r, x->c, x->h, x->w, k, s, pad + s * r, 1, 0, NULL };
-    jem__conv all[3] = { q, back, q };
-    jem__conv_choose(ctx, all);
-    const jem__conv_user u = { all[0], all[1], all[2], { p, r } };
+                           b ? jem__param_text(b).s : "none", desc.stride, desc.pad);
+    const jem__conv_user user = jem__conv_describe(ctx, x, w->shape[0], k, desc);
     jem_param *params[2] = { w, b };
-    jem_tensor *y = jem__record(ctx, op, &x, 1, jem__shape(x->n, co, ho, wo), params, 2, &u,
-                                sizeof u, 0);
+    const jem_shape out = jem__shape(x->n, user.out.co, user.out.ho, user.out.wo);
+    jem_tensor *y = jem__record(ctx, op, &x, 1, out, params, 2, &user, sizeof user, 0);
     if (!y) return NULL;
-    const ptrdiff_t one = u.out.method->work(&u.out) + (p ? jem__framed(&u.out) : 0),
-                    two = u.grad.method->work(&u.grad) + (r ? jem__framed(&u.grad) : 0);
-    y->node->flops = 2 * (double)y->node->stride * x->c * k * k;
-    y->node->work = one > two ? one : two;
-    y->node->bf16_out = !x->blocks && u.out.method->bf16;
-    y->node->bf16_grad = !x->blocks && u.grad.method->bf16;
-    y->node->bf16_params = !x->blocks && u.weights.method->bf16;
+    jem__node *node = y->node;
+    const ptrdiff_t forward = jem__conv_work(&user.out, user.border_x);
+    const ptrdiff_t backward = jem__conv_work(&user.grad, user.border_dy);
+    node->flops = 2 * (double)node->stride * x->c * k * k;
+    node->work = forward > backward ? forward : backward;
+    node->bf16_out = !x->blocks && user.out.method->bf16;
+    node->bf16_grad = !x->blocks && user.grad.method->bf16;
+    node->bf16_params = !x->blocks && user.weights.method->bf16;
     return y;
 }
 
 jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                        jem_conv_desc desc) {
     if (!x || !jem_ok(ctx)) return NULL;
-    const int k = w && w->ndim == 4 && w->shape[2] == w->shape[3] ? w->shape[2] : 0;
-    return jem__conv_record(ctx, &jem__op_conv2d, x, w, b, k, desc.stride ? desc.stride : 1,
-                            desc.pad);
+    int k = 0;
+    if (w && w->ndim == 4 && w->shape[2] == w->shape[3]) k = w->shape[2];
+    if (desc.stride == 0) desc.stride = 1;
+    return jem__conv_record(ctx, &jem__op_conv2d, x, w, b, k, desc);
 }
 
-/* A 1x1 convolution on one pixel. */
+/* Records a 1x1 convolution of one pixel. */
 jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) {
     if (!x || !jem_ok(ctx)) return NULL;
+    const jem_conv_desc desc = { 1, 0 };
     const int fits = w && w->ndim == 2 && x->h == 1 && x->w == 1;
-    return jem__conv_record(ctx, &jem__op_linear, x, w, b, fits, 1, 0);
+    return jem__conv_record(ctx, &jem__op_linear, x, w, b, fits, desc);
 }
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
 
 /* y = f(x) */
-static void jem__map_forward(const jem_call *c) {
-    const jem__map_user *u = (const jem__map_user *)c->user;
-    c->ctx->k->map(u->kind, u->a, c->x[0], c->y, c->dy ? c->aux : NULL, jem__floats(c->out));
+static void jem__map_forward(const jem_call *call) {
+    const jem__map_user *user = (const jem__map_user *)call->user;
+    void *aux = NULL;
+    if (call->dy) aux = call->aux;
+    call->ctx->k->map(user->kind, user->a, call->x[0], call->y, aux, jem__floats(call->out));
 }
 /* dx = dy f'(x) */
-static void jem__map_backward(const jem_call *c) {
-    const jem__map_user *u = (const jem__map_user *)c->user;
-    const int output = c->inner->step->node->op->keeps == JEM_KEEPS_OUTPUT;
-    c->ctx->k->map_back(u->kind, u->a, output ? c->y : c->x[0], c->aux, c->dy, c->dx[0],
-                        c->inner->add[0], jem__floats(c->out));
+static void jem__map_backward(const jem_call *call) {
+    const jem__map_user *user = (const jem__map_user *)call->user;
+    const float *kept = call->x[0];
+    if (call->inner->step->node->op->keeps == JEM_KEEPS_OUTPUT) kept = call->y;
+    call->ctx->k->map_back(user->kind, user->a, kept, call->aux, call->dy, call->dx[0],
+                           call->inner->add[0], jem__floats(call->out));
 }
 
-/* In the rows' order (JEM__MAPS). What keeps a bit or a slope can be part of the convolution before
-   it. */
-#define JEM__MAP_NOTHING JEM_KEEPS_NOTHING, &jem__in_place
-#define JEM__MAP_INPUT JEM_KEEPS_INPUT, &jem__in_place
-#define JEM__MAP_OUTPUT JEM_KEEPS_OUTPUT, &jem__in_place
-#define JEM__MAP_BIT JEM_KEEPS_NOTHING, &jem__activates
-#define JEM__MAP_SLOPE JEM_KEEPS_NOTHING, &jem__activates
-#define JEM__ROW(kind, name, wants, f, derivative)                                                 \
-    { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
-static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW, ) };
+/* The ops in the order of JEM__MAP_SCALE, ... */
+#define JEM__ROW(KIND, name, kept)                                                                 \
+    { #name, jem__map_forward, jem__map_backward, JEM_KEEPS_##kept, &jem__in_place },
+static const jem_op jem__map_ops[] = {
+    JEM__MAPS(JEM__ROW)
+    { "leaky_relu", jem__map_forward, jem__map_backward, JEM_KEEPS_NOTHING, &jem__activates },
+    { "silu", jem__map_forward, jem__map_backward, JEM_KEEPS_NOTHING, &jem__activates }
+};
 #undef JEM__ROW
 
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     if (!x || !jem_ok(ctx)) return NULL;
-    const jem__map_user u = { kind, a };
-    const size_t n = (size_t)jem__floats(jem__shape_of(x)), bits = n / 8, slopes = n * sizeof a;
-    return jem__op1(ctx, &jem__map_ops[kind], x, jem__shape_of(x), &u, sizeof u,
-                    kind == JEM__MAP_LEAKY ? bits : kind == JEM__MAP_SILU ? slopes : 0);
+    const jem__map_user user = { kind, a };
+    const size_t floats = (size_t)jem__floats(jem__shape_of(x));
+    size_t aux_bytes = 0;
+    if (kind == JEM__MAP_LEAKY) aux_bytes = floats / 8;      /* a bit for each value */
+    if (kind == JEM__MAP_SILU) aux_bytes = floats * sizeof(float);
+    return jem__op1(ctx, &jem__map_ops[kind], x, jem__shape_of(x), &user, sizeof user, aux_bytes);
 }
 
-jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) {
-    return jem__map(ctx, x, JEM__MAP_SCALE, a);
+jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor) {
+    return jem__map(ctx, x, JEM__MAP_SCALE, factor);
 }
-jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float a) {
-    return jem__map(ctx, x, JEM__MAP_SHIFT, a);
+jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float term) {
+    return jem__map(ctx, x, JEM__MAP_SHIFT, term);
 }
 jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope) {
     return jem__map(ctx, x, JEM__MAP_LEAKY, slope);
@@ -3745,30 +4084,35 @@ jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x) {
 }
 
 jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
-    if (!x || !jem_ok(ctx)) return NULL;
+    if (!x || !jem_ok(ctx) || !jem__live(x, "clamp")) return NULL;
     if (!(lo <= hi))
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g is not below hi = %g", (double)lo,
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g exceeds hi = %g", (double)lo,
                            (double)hi);
     return jem__map(ctx, jem__map(ctx, x, JEM__MAP_AT_LEAST, lo), JEM__MAP_AT_MOST, hi);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-typedef struct jem__drop_user { float p, scale; jem_rng rng; } jem__drop_user;
+typedef struct jem__drop_user { float probability, scale; jem_rng rng; } jem__drop_user;
 
-static void jem__drop_forward(const jem_call *c) {
-    const jem__drop_user *u = (const jem__drop_user *)c->user;
-    const int group = c->group + c->ctx->rank * jem__groups(c->out.n);
-    const jem_rng r = jem_rng_split(&u->rng, (uint64_t)group);
-    const ptrdiff_t n = jem__floats(c->out);
-    c->ctx->k->fill(0, r.key, 0, c->y, n, 0.0f, 1.0f);
-    jem__fill_dead(c->y, n, c->live);
-    c->ctx->k->drop(u->p, u->scale, c->x[0], c->y, c->dy ? (uint16_t *)c->aux : NULL, n);
+/* Draws a uniform number for each element of y; the kernel replaces it by 0 or the scaled x. The
+   numbers depend on the group's index in the whole batch, of all ranks. */
+static void jem__drop_forward(const jem_call *call) {
+    const jem__drop_user *user = (const jem__drop_user *)call->user;
+    const jem__kernels *k = call->ctx->k;
+    const int group = call->group + call->ctx->rank * jem__groups(call->out.n);
+    const jem_rng rng = jem_rng_split(&user->rng, (uint64_t)group);
+    const ptrdiff_t n = jem__floats(call->out);
+    uint16_t *dropped = NULL;
+    if (call->dy) dropped = (uint16_t *)call->aux;
+    k->fill(0, rng.key, 0, call->y, n, 0.0f, 1.0f);
+    jem__fill_dead(call->y, n, call->live);
+    k->drop(user->probability, user->scale, call->x[0], call->y, dropped, n);
 }
-static void jem__drop_backward(const jem_call *c) {
-    const jem__drop_user *u = (const jem__drop_user *)c->user;
-    c->ctx->k->map_back(JEM__MAP_DROP, u->scale, NULL, c->aux, c->dy, c->dx[0], c->inner->add[0],
-                        jem__floats(c->out));
+static void jem__drop_backward(const jem_call *call) {
+    const jem__drop_user *user = (const jem__drop_user *)call->user;
+    call->ctx->k->map_back(JEM__MAP_DROP, user->scale, NULL, call->aux, call->dy, call->dx[0],
+                           call->inner->add[0], jem__floats(call->out));
 }
 JEM__OP(dropout, drop, JEM_KEEPS_NOTHING, &jem__stores);
 
@@ -3777,45 +4121,82 @@ jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
     if (!(p >= 0 && p < 1) || !rng)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "dropout: p = %g is not in [0,1)%s", (double)p,
                            rng ? "" : ", and there is no rng");
-    const jem__drop_user u = { p, 1 / (1 - p), jem_rng_split(rng, rng->counter++) };
-    return jem__op1(ctx, &jem__op_dropout, x, jem__shape_of(x), &u, sizeof u,
-                    (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES * sizeof(uint16_t));
+    const jem_rng own = jem_rng_split(rng, rng->counter);
+    rng->counter++;
+    const jem__drop_user user = { p, 1 / (1 - p), own };
+    const size_t vectors = (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES;
+    return jem__op1(ctx, &jem__op_dropout, x, jem__shape_of(x), &user, sizeof user,
+                    vectors * sizeof(uint16_t));
 }
 
 /* ---- elementwise, two inputs ----------------------------------------------------------------- */
 
-static int jem__spread(const jem_call *c) {        /* b is a number per image, a is more */
-    return c->in[1].c * c->in[1].h * c->in[1].w == 1 && jem__floats(c->in[0]) > JEM_LANES;
+static int jem__pair_kind(const jem_call *call) { return *(const int *)call->user; }
+
+/* Returns 1 if b has one number per image, and a has more. */
+static int jem__is_spread(const jem_call *call) {
+    const jem_shape b = call->in[1];
+    return b.c * b.h * b.w == 1 && jem__floats(call->in[0]) > JEM_LANES;
 }
-/* Floats that one call of a kernel covers: all, or, if b is a number per channel, a pixel. */
-static ptrdiff_t jem__pair_run(const jem_call *c) {
-    return jem__spread(c) ? jem__floats(c->in[0]) : jem__floats(c->in[1]);
+
+/* Returns the floats that one call of a kernel covers: all, or a pixel if b has one number per
+   channel. */
+static ptrdiff_t jem__pair_run(const jem_call *call) {
+    if (jem__is_spread(call)) return jem__floats(call->in[0]);
+    return jem__floats(call->in[1]);
 }
+
 /* y = a op b */
-static void jem__pair_forward(const jem_call *c) {
-    const ptrdiff_t n = jem__floats(c->out), run = jem__pair_run(c);
+static void jem__pair_forward(const jem_call *call) {
+    const int kind = jem__pair_kind(call);
+    const int spread = jem__is_spread(call);
+    const ptrdiff_t n = jem__floats(call->out);
+    const ptrdiff_t run = jem__pair_run(call);
     for (ptrdiff_t at = 0; at < n; at += run)
-        c->ctx->k->pair(*(const int *)c->user, c->x[0] + at, c->x[1], jem__spread(c), c->y + at,
-                        run);
+        call->ctx->k->pair(kind, call->x[0] + at, call->x[1], spread, call->y + at, run);
 }
-/* da = dy (+, -), dy b (*); db = dy, -dy, dy a, summed where b was spread. A sum's gradient may be
-   in its place already: dx = dy. */
-static void jem__pair_backward(const jem_call *c) {
-    const int kind = *(const int *)c->user, mul = kind == JEM__PAIR_MUL, spread = jem__spread(c);
-    const int own[2] = { c->dx[0] && c->dx[0] != c->dy,
-                         c->dx[1] && (c->dx[1] != c->dy || c->dx[1] == c->dx[0]) };
-    const float s = kind == JEM__PAIR_SUB ? -1.0f : 1.0f;
-    const ptrdiff_t n = jem__floats(c->out), run = jem__pair_run(c);
-    const jem__kernels *k = c->ctx->k;
-    for (ptrdiff_t at = 0; own[0] && at < n; at += run)
-        k->pair_back(1, c->dy + at, mul ? c->x[1] : NULL, spread, c->dx[0] + at, c->inner->add[0],
-                     run);
-    if (c->dx[1] && spread)
-        k->dot(s, c->dy, mul ? c->x[0] : NULL, c->dx[1], c->inner->add[1], n);
-    else for (ptrdiff_t at = 0; own[1] && at < n; at += run)
-        k->pair_back(s, c->dy + at, mul ? c->x[0] + at : NULL, 0, c->dx[1],
-                     c->inner->add[1] || at > 0, run);
+
+/* da = dy (add, sub), dy b (mul) */
+static void jem__pair_backward_a(const jem_call *call) {
+    const int spread = jem__is_spread(call);
+    const ptrdiff_t n = jem__floats(call->out);
+    const ptrdiff_t run = jem__pair_run(call);
+    const float *factor = NULL;
+    if (jem__pair_kind(call) == JEM__PAIR_MUL) factor = call->x[1];
+    for (ptrdiff_t at = 0; at < n; at += run)
+        call->ctx->k->pair_back(1, call->dy + at, factor, spread, call->dx[0] + at,
+                                call->inner->add[0], run);
 }
+
+/* db = dy (add), -dy (sub), dy a (mul); summed where b was broadcast */
+static void jem__pair_backward_b(const jem_call *call) {
+    const ptrdiff_t n = jem__floats(call->out);
+    const ptrdiff_t run = jem__pair_run(call);
+    float sign = 1;
+    if (jem__pair_kind(call) == JEM__PAIR_SUB) sign = -1;
+    const float *factor = NULL;
+    if (jem__pair_kind(call) == JEM__PAIR_MUL) factor = call->x[0];
+    if (jem__is_spread(call)) {
+        call->ctx->k->dot(sign, call->dy, factor, call->dx[1], call->inner->add[1], n);
+        return;
+    }
+    for (ptrdiff_t at = 0; at < n; at += run) {
+        const int add = call->inner->add[1] || at > 0;
+        const float *factor_at = NULL;
+        if (factor) factor_at = factor + at;
+        call->ctx->k->pair_back(sign, call->dy + at, factor_at, 0, call->dx[1], add, run);
+    }
+}
+
+/* Computes both gradients. A sum's may be in its place already: dx = dy. If both inputs are the
+   same tensor, the second gradient is always added. */
+static void jem__pair_backward(const jem_call *call) {
+    float *da = call->dx[0];
+    float *db = call->dx[1];
+    if (da && da != call->dy) jem__pair_backward_a(call);
+    if (db && (db != call->dy || db == da || jem__is_spread(call))) jem__pair_backward_b(call);
+}
+
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
     static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
         { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sums },
@@ -3824,9 +4205,11 @@ static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kin
           &jem__stores }
     };
     if (!a || !b || !jem_ok(ctx)) return NULL;
-    const int one = b->h == 1 && b->w == 1;
-    const int fits = a->c == b->c ? one || (a->h == b->h && a->w == b->w) : one && b->c == 1;
-    if (a->n != b->n || !fits)
+    const int one_pixel = b->h == 1 && b->w == 1;
+    const int same_size = a->h == b->h && a->w == b->w;
+    const int channels_fit = a->c == b->c && (one_pixel || same_size);
+    const int one_number = one_pixel && b->c == 1;
+    if (a->n != b->n || !(channels_fit || one_number))
         return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: %s and %s do not fit", ops[kind].name,
                            jem__shape_text(a).s, jem__shape_text(b).s);
     jem_tensor *in[2] = { a, b };
@@ -3842,36 +4225,58 @@ jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
     return jem__pair(ctx, a, b, JEM__PAIR_MUL);
 }
 
-/* ---- pooling, and changes of shape ----------------------------------------------------------- */
+/* ---- pooling --------------------------------------------------------------------------------- */
 
-static void jem__pool_forward(const jem_call *c) {
-    c->ctx->k->pool((const jem__pool *)c->user, c->x[0], c->y);
+/* Pooling of (h,w,c) to (ho,wo,c): windows of kh x kw; scale: 1/(kh kw). */
+typedef struct jem__pool { int w, c, kh, kw, stride, ho, wo; float scale; } jem__pool;
+
+/* Returns where pixel t of the window of output pixel o is. */
+JEM__INLINE ptrdiff_t jem__pool_at(const jem__pool *pool, int o, int t) {
+    const ptrdiff_t row = o / pool->wo * pool->stride + t / pool->kw;
+    const ptrdiff_t column = o % pool->wo * pool->stride + t % pool->kw;
+    return (row * pool->w + column) * pool->c * JEM_LANES;
 }
-static void jem__pool_backward(const jem_call *c) {
-    c->ctx->k->pool_back((const jem__pool *)c->user, c->dy, c->dx[0]);
+
+static void jem__pool_forward(const jem_call *call) {
+    call->ctx->k->pool((const jem__pool *)call->user, call->x[0], call->y);
+}
+static void jem__pool_backward(const jem_call *call) {
+    call->ctx->k->pool_back((const jem__pool *)call->user, call->dy, call->dx[0]);
 }
 JEM__OP(avg_pool, pool, JEM_KEEPS_NOTHING, NULL);
 
-/* aux: which of the window, for each number */
-static void jem__max_forward(const jem_call *c) {
-    const jem__pool *u = (const jem__pool *)c->user;
-    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
-    unsigned char *which = (unsigned char *)c->aux;
-    float *y = c->y;
-    for (int p = 0; p < u->ho * u->wo; p++, y += n, which += n)
-        for (int t = 0; t < u->kh * u->kw; t++) {
-            const float *x = c->x[0] + jem__pool_at(u, p, t);
-            for (ptrdiff_t k = 0; k < n; k++)
-                if (t == 0 || x[k] > y[k] || x[k] != x[k]) y[k] = x[k], which[k] = (unsigned char)t;
+/* Stores in aux, for each value of y, the number of its pixel in the window. A NaN counts as a
+   maximum. */
+static void jem__max_forward(const jem_call *call) {
+    const jem__pool *pool = (const jem__pool *)call->user;
+    const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
+    unsigned char *which = (unsigned char *)call->aux;
+    float *y = call->y;
+    for (int o = 0; o < pool->ho * pool->wo; o++) {
+        for (int t = 0; t < pool->kh * pool->kw; t++) {
+            const float *x = call->x[0] + jem__pool_at(pool, o, t);
+            for (ptrdiff_t k = 0; k < n; k++) {
+                const int is_nan = x[k] != x[k];
+                if (t > 0 && !(x[k] > y[k]) && !is_nan) continue;
+                y[k] = x[k];
+                which[k] = (unsigned char)t;
+            }
         }
+        y += n;
+        which += n;
+    }
 }
-static void jem__max_backward(const jem_call *c) {
-    const jem__pool *u = (const jem__pool *)c->user;
-    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
-    const unsigned char *which = (const unsigned char *)c->aux;
-    const float *dy = c->dy;
-    for (int p = 0; p < u->ho * u->wo; p++, dy += n, which += n)
-        for (ptrdiff_t k = 0; k < n; k++) c->dx[0][jem__pool_at(u, p, which[k]) + k] += dy[k];
+static void jem__max_backward(const jem_call *call) {
+    const jem__pool *pool = (const jem__pool *)call->user;
+    const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
+    const unsigned char *which = (const unsigned char *)call->aux;
+    const float *dy = call->dy;
+    for (int o = 0; o < pool->ho * pool->wo; o++) {
+        for (ptrdiff_t k = 0; k < n; k++)
+            call->dx[0][jem__pool_at(pool, o, which[k]) + k] += dy[k];
+        dy += n;
+        which += n;
+    }
 }
 JEM__OP(max_pool, max, JEM_KEEPS_NOTHING, NULL);
 
@@ -3883,62 +4288,91 @@ static jem_tensor *jem__pooled(jem_ctx *ctx, const jem_op *op, jem_tensor *x, in
         return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: %dx%d windows of stride %d do not fit x %s%s",
                            op->name, kh, kw, stride, jem__shape_text(x).s,
                            max ? " (15x15 at most)" : "");
-    const jem__pool u = { x->w, x->c, kh, kw, stride, (x->h - kh) / stride + 1,
-                          (x->w - kw) / stride + 1, 1.0f / (float)(kh * kw) };
-    const jem_shape out = jem__shape(x->n, x->c, u.ho, u.wo);
-    return jem__op1(ctx, op, x, out, &u, sizeof u, max ? (size_t)jem__floats(out) : 0);
+    JEM__ZEROED(jem__pool, pool);
+    pool.w = x->w;
+    pool.c = x->c;
+    pool.kh = kh;
+    pool.kw = kw;
+    pool.stride = stride;
+    pool.ho = (x->h - kh) / stride + 1;
+    pool.wo = (x->w - kw) / stride + 1;
+    pool.scale = 1.0f / (float)(kh * kw);
+    const jem_shape out = jem__shape(x->n, x->c, pool.ho, pool.wo);
+    size_t aux_bytes = 0;
+    if (max) aux_bytes = (size_t)jem__floats(out);           /* a byte for each value */
+    return jem__op1(ctx, op, x, out, &pool, sizeof pool, aux_bytes);
 }
 jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
-    return jem__pooled(ctx, &jem__op_avg_pool, x, k, k, stride ? stride : k);
+    if (stride == 0) stride = k;
+    return jem__pooled(ctx, &jem__op_avg_pool, x, k, k, stride);
 }
 jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x) {
-    return x ? jem__pooled(ctx, &jem__op_avg_pool, x, x->h, x->w, x->h > x->w ? x->h : x->w) : NULL;
+    if (!x) return NULL;
+    const int stride = x->h > x->w ? x->h : x->w;
+    return jem__pooled(ctx, &jem__op_avg_pool, x, x->h, x->w, stride);
 }
 jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
-    return jem__pooled(ctx, &jem__op_max_pool, x, k, k, stride ? stride : k);
+    if (stride == 0) stride = k;
+    return jem__pooled(ctx, &jem__op_max_pool, x, k, k, stride);
 }
 
-/* Ops that only move numbers, in runs of whole vectors of 16 lanes: run i of input k is `size`
-   floats at `from` of x, which go to `to` of y. On the way back they are added. */
+/* ---- changes of shape ------------------------------------------------------------------------ */
+/* These ops only move numbers, in runs of whole vectors of 16 lanes: run i of input k is `size`
+   floats at `from` of x, copied to `to` of y. On the way back they are added. */
+
 enum { JEM__DETACH, JEM__CONCAT, JEM__SLICE, JEM__UPSAMPLE, JEM__FLATTEN };
-typedef struct jem__move_user { int kind, a; } jem__move_user;         /* a: slice's first, ... */
+typedef struct jem__move_user { int kind, a; } jem__move_user;         /* a: slice's first channel,
+                                                                          upsample's factor */
 typedef struct jem__span { ptrdiff_t from, to, size; } jem__span;
 
-static int jem__move_runs(const jem_call *c) {     /* pixels of y; of flatten, vectors */
-    const int flatten = ((const jem__move_user *)c->user)->kind == JEM__FLATTEN;
-    return flatten ? c->out.c : c->out.h * c->out.w;
+/* Returns the number of runs: one for each pixel of y, for flatten one for each vector. */
+static int jem__move_runs(const jem_call *call) {
+    const jem__move_user *user = (const jem__move_user *)call->user;
+    if (user->kind == JEM__FLATTEN) return call->out.c;
+    return call->out.h * call->out.w;
 }
-static jem__span jem__move_span(const jem_call *c, int k, int i) {
-    const jem__move_user *u = (const jem__move_user *)c->user;
-    const jem_shape in = c->in[k], out = c->out;
-    ptrdiff_t from = (ptrdiff_t)i * in.c, to = (ptrdiff_t)i * out.c, n = out.c;
-    switch (u->kind) {
-    case JEM__CONCAT: to += k * (out.c - in.c), n = in.c; break;
-    case JEM__SLICE: from += u->a; break;
-    case JEM__UPSAMPLE:                            /* y[i][j] = x[i/a][j/a] */
-        from = ((ptrdiff_t)(i / out.w / u->a) * in.w + i % out.w / u->a) * in.c;
-        break;
-    case JEM__FLATTEN: from = i, to = (ptrdiff_t)(i % in.c) * in.h * in.w + i / in.c, n = 1; break;
-    default: break;
+
+static jem__span jem__move_span(const jem_call *call, int k, int i) {
+    const jem__move_user *user = (const jem__move_user *)call->user;
+    const jem_shape in = call->in[k];
+    const jem_shape out = call->out;
+    ptrdiff_t from = (ptrdiff_t)i * in.c;          /* in vectors; this is a copy of the pixel */
+    ptrdiff_t to = (ptrdiff_t)i * out.c;
+    ptrdiff_t size = out.c;
+    if (user->kind == JEM__CONCAT) {
+        to += k * (out.c - in.c);
+        size = in.c;
+    } else if (user->kind == JEM__SLICE) {
+        from += user->a;
+    } else if (user->kind == JEM__UPSAMPLE) {      /* y[row][column] = x[row/a][column/a] */
+        const int row = i / out.w / user->a;
+        const int column = i % out.w / user->a;
+        from = ((ptrdiff_t)row * in.w + column) * in.c;
+    } else if (user->kind == JEM__FLATTEN) {       /* pixel, channel -> channel, pixel */
+        from = i;
+        to = (ptrdiff_t)(i % in.c) * in.h * in.w + i / in.c;
+        size = 1;
     }
-    const jem__span span = { from * JEM_LANES, to * JEM_LANES, n * JEM_LANES };
+    const jem__span span = { from * JEM_LANES, to * JEM_LANES, size * JEM_LANES };
     return span;
 }
-static void jem__move_forward(const jem_call *c) {
-    for (int k = 0; k < c->inputs; k++)
-        for (int i = 0; i < jem__move_runs(c); i++) {
-            const jem__span r = jem__move_span(c, k, i);
-            memcpy(c->y + r.to, c->x[k] + r.from, (size_t)r.size * sizeof *c->y);
+
+static void jem__move_forward(const jem_call *call) {
+    for (int k = 0; k < call->inputs; k++)
+        for (int i = 0; i < jem__move_runs(call); i++) {
+            const jem__span run = jem__move_span(call, k, i);
+            memcpy(call->y + run.to, call->x[k] + run.from, (size_t)run.size * sizeof(float));
         }
 }
-static void jem__move_backward(const jem_call *c) {
-    for (int k = 0; k < c->inputs; k++)
-        for (int i = 0; c->dx[k] && i < jem__move_runs(c); i++) {
-            const jem__span r = jem__move_span(c, k, i);
-            float *dx = c->dx[k] + r.from;
-            c->ctx->k->pair(JEM__PAIR_ADD, dx, c->dy + r.to, 0, dx, r.size);
+static void jem__move_backward(const jem_call *call) {
+    for (int k = 0; k < call->inputs; k++)
+        for (int i = 0; call->dx[k] && i < jem__move_runs(call); i++) {
+            const jem__span run = jem__move_span(call, k, i);
+            float *dx = call->dx[k] + run.from;
+            call->ctx->k->pair(JEM__PAIR_ADD, dx, call->dy + run.to, 0, dx, run.size);
         }
 }
+
 static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *x2, jem_shape out,
                              int a) {
 #define JEM__MOVE_OP(name, backward) { name, jem__move_forward, backward, JEM_KEEPS_NOTHING, NULL }
@@ -3949,15 +4383,16 @@ static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *
     };
 #undef JEM__MOVE_OP
     jem_tensor *in[2] = { x, x2 };
-    const jem__move_user u = { kind, a };
-    return jem__record(ctx, ops + kind, in, x2 ? 2 : 1, out, NULL, 0, &u, sizeof u, 0);
+    const int inputs = 1 + (x2 != NULL);
+    const jem__move_user user = { kind, a };
+    return jem__record(ctx, ops + kind, in, inputs, out, NULL, 0, &user, sizeof user, 0);
 }
 
 jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (k < 1 || x->h > 65536 / k || x->w > 65536 / k)
-        return jem__refuse(ctx, JEM_BAD_SHAPE, "upsample: x %s, %d times: from 1 up, to sides of "
-                           "65536", jem__shape_text(x).s, k);
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "upsample: x %s, %d times: the factor must be 1 or "
+                           "more, the sides at most 65536", jem__shape_text(x).s, k);
     return jem__move(ctx, JEM__UPSAMPLE, x, NULL, jem__shape(x->n, x->c, k * x->h, k * x->w), k);
 }
 
@@ -3983,14 +4418,18 @@ jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
 }
 
 jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x) {
-    return x ? jem__move(ctx, JEM__DETACH, x, NULL, jem__shape_of(x), 0) : NULL;
+    if (!x) return NULL;
+    return jem__move(ctx, JEM__DETACH, x, NULL, jem__shape_of(x), 0);
 }
 
-/* ---- a number per image ---------------------------------------------------------------------- */
+/* ---- one number per image -------------------------------------------------------------------- */
 
-static void jem__lse_forward(const jem_call *c) { c->ctx->k->logsumexp(c->x[0], c->in[0].c, c->y); }
-static void jem__lse_backward(const jem_call *c) {
-    c->ctx->k->logsumexp_back(c->x[0], c->y, c->dy, c->in[0].c, c->dx[0], c->inner->add[0]);
+static void jem__lse_forward(const jem_call *call) {
+    call->ctx->k->logsumexp(call->x[0], call->in[0].c, call->y);
+}
+static void jem__lse_backward(const jem_call *call) {
+    call->ctx->k->logsumexp_back(call->x[0], call->y, call->dy, call->in[0].c, call->dx[0],
+                                 call->inner->add[0]);
 }
 JEM__OP(logsumexp, lse, JEM_KEEPS_INPUT | JEM_KEEPS_OUTPUT, &jem__stores);
 
@@ -4003,18 +4442,18 @@ jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x) {
 }
 
 jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x) {
-    const int one = x && x->c == 1 && x->h == 1 && x->w == 1;          /* log 1 */
-    return one ? jem_sub(ctx, x, x) : jem_sub(ctx, x, jem_logsumexp(ctx, x));
+    if (x && x->c == 1 && x->h == 1 && x->w == 1) return jem_sub(ctx, x, x);     /* log 1 */
+    return jem_sub(ctx, x, jem_logsumexp(ctx, x));
 }
 
-/* y = x[label], label by lane */
-static void jem__gather_forward(const jem_call *c) {
-    const int *label = (const int *)c->user + c->group * JEM_LANES;
-    for (int l = 0; l < JEM_LANES; l++) c->y[l] = c->x[0][label[l] * JEM_LANES + l];
+/* y = x[label], with a label per lane */
+static void jem__gather_forward(const jem_call *call) {
+    const int *label = (const int *)call->user + call->group * JEM_LANES;
+    for (int l = 0; l < JEM_LANES; l++) call->y[l] = call->x[0][label[l] * JEM_LANES + l];
 }
-static void jem__gather_backward(const jem_call *c) {
-    const int *label = (const int *)c->user + c->group * JEM_LANES;
-    for (int l = 0; l < JEM_LANES; l++) c->dx[0][label[l] * JEM_LANES + l] += c->dy[l];
+static void jem__gather_backward(const jem_call *call) {
+    const int *label = (const int *)call->user + call->group * JEM_LANES;
+    for (int l = 0; l < JEM_LANES; l++) call->dx[0][label[l] * JEM_LANES + l] += call->dy[l];
 }
 JEM__OP(gather, gather, JEM_KEEPS_NOTHING, NULL);
 
@@ -4024,20 +4463,22 @@ jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
         return jem__refuse(ctx, JEM_BAD_SHAPE, "gather: x is %s, not (n,c,1,1)%s",
                            jem__shape_text(x).s, labels ? "" : ", and there are no labels");
     if (!jem__labels_good(ctx, "gather", labels, x->n, x->c)) return NULL;
-    const size_t bytes = (size_t)(jem__groups(x->n) * JEM_LANES) * sizeof(int);
+    const int lanes = jem__groups(x->n) * JEM_LANES;
+    const size_t bytes = (size_t)lanes * sizeof(int);
     jem_tensor *y = jem__op1(ctx, &jem__op_gather, x, jem__shape(x->n, 1, 1, 1), NULL, bytes, 0);
-    int *own = y ? (int *)y->node->user : NULL;
-    for (int i = 0; own && i < jem__groups(x->n) * JEM_LANES; i++)
-        own[i] = labels[i < x->n ? i : x->n - 1];
+    if (!y) return NULL;
+    int *own = (int *)y->node->user;
+    for (int i = 0; i < lanes; i++) own[i] = labels[i < x->n ? i : x->n - 1];
     return y;
 }
 
 /* y = sum of x over c, h, w */
-static void jem__sum_image_forward(const jem_call *c) {
-    c->ctx->k->dot(1, c->x[0], NULL, c->y, 0, jem__floats(c->in[0]));
+static void jem__sum_image_forward(const jem_call *call) {
+    call->ctx->k->dot(1, call->x[0], NULL, call->y, 0, jem__floats(call->in[0]));
 }
-static void jem__sum_image_backward(const jem_call *c) {
-    c->ctx->k->pair(JEM__PAIR_ADD, c->dx[0], c->dy, 1, c->dx[0], jem__floats(c->in[0]));
+static void jem__sum_image_backward(const jem_call *call) {
+    float *dx = call->dx[0];
+    call->ctx->k->pair(JEM__PAIR_ADD, dx, call->dy, 1, dx, jem__floats(call->in[0]));
 }
 JEM__OP(sum_image, sum_image, JEM_KEEPS_NOTHING, NULL);
 
@@ -4048,276 +4489,377 @@ jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x) {
 
 /* ---- one number ------------------------------------------------------------------------------ */
 
-/* y = s sum of x over images and everything else, in double and in order */
-static void jem__total_forward(const jem_call *c) {
+/* y = factor * sum of all elements of x, in double and in a fixed order */
+static void jem__total_forward(const jem_call *call) {
+    const double factor = *(const double *)call->user;
     double sum = 0;
-    for (int g = 0; g < jem__groups(c->in[0].n); g++) {
-        const jem_call at = jem__at(c, g);
-        const int live = jem__live_lanes(c->in[0].n, g);
-        for (ptrdiff_t i = 0; i < jem__floats(c->in[0]); i += JEM_LANES)
+    for (int g = 0; g < jem__groups(call->in[0].n); g++) {
+        const jem_call at = jem__at(call, g);
+        const int live = jem__live_lanes(call->in[0].n, g);
+        for (ptrdiff_t i = 0; i < jem__floats(call->in[0]); i += JEM_LANES)
             for (int l = 0; l < live; l++) sum += (double)at.x[0][i + l];
     }
-    for (int l = 0; l < JEM_LANES; l++) c->y[l] = (float)(sum * *(const double *)c->user);
+    for (int l = 0; l < JEM_LANES; l++) call->y[l] = (float)(sum * factor);
 }
-/* dx = s dy for every image; dead lanes nothing, which keeps them out of weight gradients */
-static void jem__total_backward(const jem_call *c) {
-    const float d = (float)((double)c->dy[0] * *(const double *)c->user);
-    for (int g = 0; g < jem__groups(c->in[0].n); g++) {
-        const jem_call at = jem__at(c, g);
-        const int live = jem__live_lanes(c->in[0].n, g);
-        for (ptrdiff_t i = 0; i < jem__floats(c->in[0]); i += JEM_LANES)
-            for (int l = 0; l < live; l++) at.dx[0][i + l] += d;
+/* dx = factor * dy for every image; nothing for padding lanes, which so have no part in weight
+   gradients */
+static void jem__total_backward(const jem_call *call) {
+    const double factor = *(const double *)call->user;
+    const float each = (float)((double)call->dy[0] * factor);
+    for (int g = 0; g < jem__groups(call->in[0].n); g++) {
+        const jem_call at = jem__at(call, g);
+        const int live = jem__live_lanes(call->in[0].n, g);
+        for (ptrdiff_t i = 0; i < jem__floats(call->in[0]); i += JEM_LANES)
+            for (int l = 0; l < live; l++) at.dx[0][i + l] += each;
     }
 }
 JEM__OP(mean, total, JEM_KEEPS_NOTHING, &jem__whole);
 JEM__OP(sum, total, JEM_KEEPS_NOTHING, &jem__whole);
 
-static jem_tensor *jem__total(jem_ctx *ctx, const jem_op *op, jem_tensor *x, double s) {
+static jem_tensor *jem__total(jem_ctx *ctx, const jem_op *op, jem_tensor *x, double factor) {
     if (!x || !jem_ok(ctx)) return NULL;
-    return jem__op1(ctx, op, x, jem__shape(1, 1, 1, 1), &s, sizeof s, 0);
+    return jem__op1(ctx, op, x, jem__shape(1, 1, 1, 1), &factor, sizeof factor, 0);
 }
 jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x) {
-    return jem__total(ctx, &jem__op_mean, x, x ? 1.0 / ((double)x->n * x->c * x->h * x->w) : 0);
+    if (!x) return NULL;
+    return jem__total(ctx, &jem__op_mean, x, 1.0 / ((double)x->n * x->c * x->h * x->w));
 }
 jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) { return jem__total(ctx, &jem__op_sum, x, 1); }
 
 /* ---- normalisation: y = (x - mean) rstd gamma + beta ----------------------------------------- */
-/* All five norms are this; they differ in where mean and rstd come from: from x (instance, layer;
-   batch in training), or from elsewhere (running statistics; act norm: mean = -loc, rstd = 1). They
-   lie in aux as mean[c][16], rstd[c][16], then room for the two sums of the backward. */
+/* All five norms compute this. They differ in the source of mean and rstd = 1/sqrt(var + 1e-5):
+   x itself (instance, layer; in training the batch), running statistics, or parameters (act norm:
+   mean = -loc, rstd = 1). aux holds mean[c][16], rstd[c][16], and the two sums of the backward. */
 
 typedef struct jem__norm_user { jem_norm kind; int training; float momentum; } jem__norm_user;
 #define JEM__NORM_EPS 1e-5f
 
-static jem__norm jem__norm_open(const jem_call *c) {
-    const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
-    jem__norm p;
-    p.mean = (float *)c->aux, p.rstd = p.mean + n, p.s1 = p.rstd + n, p.s2 = p.s1 + n;
-    p.gamma = u->kind == JEM_NORM_ACT ? c->inner->param[1]->value : c->inner->param[0]->value;
-    p.beta = u->kind == JEM_NORM_ACT ? NULL : c->inner->param[1]->value;
-    p.pixels = (ptrdiff_t)c->out.h * c->out.w, p.c = c->out.c;
-    p.own = u->kind == JEM_NORM_INSTANCE || u->kind == JEM_NORM_LAYER;
-    return p;
+/* A normalisation of (pixels,c). */
+typedef struct jem__norm {
+    float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
+    const float *gamma, *beta;                     /* (c); beta NULL: 0 */
+    ptrdiff_t pixels;
+    int c, own;                                    /* own: statistics are of x itself */
+} jem__norm;
+
+static jem_norm jem__norm_kind(const jem_call *call) {
+    return ((const jem__norm_user *)call->user)->kind;
 }
 
-/* s[c][16] -> its mean over pixels, and over channels too for the layer norm */
-static void jem__norm_mean(const jem__norm *p, jem_norm kind, float *s) {
+static jem__norm jem__norm_open(const jem_call *call) {
+    const jem_norm kind = jem__norm_kind(call);
+    jem_param *const *param = call->inner->param;
+    const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
+    jem__norm norm;
+    norm.mean = (float *)call->aux;
+    norm.rstd = norm.mean + n;
+    norm.s1 = norm.rstd + n;
+    norm.s2 = norm.s1 + n;
+    norm.gamma = param[0]->value;
+    norm.beta = param[1]->value;
+    if (kind == JEM_NORM_ACT) {                    /* its parameters are loc, scale */
+        norm.gamma = param[1]->value;
+        norm.beta = NULL;
+    }
+    norm.pixels = (ptrdiff_t)call->out.h * call->out.w;
+    norm.c = call->out.c;
+    norm.own = kind == JEM_NORM_INSTANCE || kind == JEM_NORM_LAYER;
+    return norm;
+}
+
+/* Turns sums[c][16] over pixels into means over pixels, for the layer norm over channels too. */
+static void jem__norm_mean(const jem__norm *norm, jem_norm kind, float *sums) {
     for (int l = 0; l < JEM_LANES; l++) {
         float all = 0;
-        for (int i = 0; i < p->c; i++) all += s[i * JEM_LANES + l];
-        for (int i = 0; i < p->c; i++)
-            s[i * JEM_LANES + l] = kind == JEM_NORM_LAYER
-                ? all / (float)(p->pixels * p->c) : s[i * JEM_LANES + l] / (float)p->pixels;
-    }
-}
-
-/* Mean and rstd that do not come from x. */
-static void jem__norm_given(const jem_call *c, const jem__norm *p) {
-    const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
-    jem_param *const *param = c->inner->param;
-    for (int i = 0; i < p->c; i++)
-        for (int l = 0; l < JEM_LANES; l++) {
-            p->mean[i * JEM_LANES + l] = act ? -param[0]->value[i] : param[2]->value[i];
-            p->rstd[i * JEM_LANES + l] = act ? 1 : 1 / sqrtf(param[3]->value[i] + JEM__NORM_EPS);
+        for (int i = 0; i < norm->c; i++) all += sums[i * JEM_LANES + l];
+        for (int i = 0; i < norm->c; i++) {
+            float *sum = sums + i * JEM_LANES + l;
+            if (kind == JEM_NORM_LAYER) *sum = all / (float)(norm->pixels * norm->c);
+            else *sum = *sum / (float)norm->pixels;
         }
-}
-
-static void jem__norm_forward(const jem_call *c) {
-    const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm p = jem__norm_open(c);
-    const jem__kernels *k = c->ctx->k;
-    const ptrdiff_t n = (ptrdiff_t)p.c * JEM_LANES;
-    if (p.own) {
-        memset(p.mean, 0, 2 * (size_t)n * sizeof(float));
-        k->moment(c->x[0], NULL, 0, p.pixels, p.c, p.mean);
-        jem__norm_mean(&p, u->kind, p.mean);
-        k->moment(c->x[0], p.mean, 1, p.pixels, p.c, p.rstd);
-        jem__norm_mean(&p, u->kind, p.rstd);
-        for (int i = 0; i < n; i++) p.rstd[i] = 1 / sqrtf(p.rstd[i] + JEM__NORM_EPS);
-    } else jem__norm_given(c, &p);
-    k->normalize(&p, c->x[0], c->y);
-}
-
-/* dx = rstd (dy gamma - mean(dy gamma) - xhat mean(dy gamma xhat)); no means if they are given */
-static void jem__norm_backward(const jem_call *c) {
-    const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm p = jem__norm_open(c);
-    const jem__kernels *k = c->ctx->k;
-    if (p.own) {
-        memset(p.s1, 0, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
-        k->normalize_sums(&p, c->x[0], c->dy);
-        for (int i = 0; i < p.c * JEM_LANES; i++)
-            p.s1[i] *= p.gamma[i / JEM_LANES], p.s2[i] *= p.gamma[i / JEM_LANES];
-        jem__norm_mean(&p, u->kind, p.s1);
-        jem__norm_mean(&p, u->kind, p.s2);
     }
-    k->normalize_back(&p, p.own, c->x[0], c->dy, c->dx[0]);
 }
 
-/* s1[c] = sum dy, s2[c] = sum dy xhat over the batch, in the first lane of group 0's s1, s2 */
-static void jem__norm_totals(const jem_call *c) {
-    const jem__norm first = jem__norm_open(c);
-    for (int g = 0; g < jem__groups(c->out.n); g++) {
-        const jem_call at = jem__at(c, g);
-        const jem__norm p = jem__norm_open(&at);
-        memset(p.s1, 0, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
-        c->ctx->k->normalize_sums(&p, at.x[0], at.dy);
-        for (int i = 0; i < p.c; i++) {            /* dead lanes have dy = 0 */
-            const float a = jem__sum_lanes(p.s1 + i * JEM_LANES),
-                        b = jem__sum_lanes(p.s2 + i * JEM_LANES);
-            first.s1[i * JEM_LANES] = g ? first.s1[i * JEM_LANES] + a : a;
-            first.s2[i * JEM_LANES] = g ? first.s2[i * JEM_LANES] + b : b;
+/* Sets mean and rstd that do not depend on x. */
+static void jem__norm_given(const jem_call *call, const jem__norm *norm) {
+    jem_param *const *param = call->inner->param;
+    const int act = jem__norm_kind(call) == JEM_NORM_ACT;
+    for (int i = 0; i < norm->c; i++) {
+        float mean, rstd;
+        if (act) {
+            mean = -param[0]->value[i];
+            rstd = 1;
+        } else {
+            mean = param[2]->value[i];
+            rstd = 1 / sqrtf(param[3]->value[i] + JEM__NORM_EPS);
+        }
+        for (int l = 0; l < JEM_LANES; l++) {
+            norm->mean[i * JEM_LANES + l] = mean;
+            norm->rstd[i * JEM_LANES + l] = rstd;
+        }
+    }
+}
+
+/* Computes mean and rstd of each image of the group. */
+static void jem__norm_per_image(const jem_call *call, const jem__norm *norm) {
+    const jem_norm kind = jem__norm_kind(call);
+    const jem__kernels *k = call->ctx->k;
+    const int n = norm->c * JEM_LANES;
+    memset(norm->mean, 0, 2 * (size_t)n * sizeof(float));    /* and rstd */
+    k->moment(call->x[0], NULL, 0, norm->pixels, norm->c, norm->mean);
+    jem__norm_mean(norm, kind, norm->mean);
+    k->moment(call->x[0], norm->mean, 1, norm->pixels, norm->c, norm->rstd);
+    jem__norm_mean(norm, kind, norm->rstd);
+    for (int i = 0; i < n; i++) norm->rstd[i] = 1 / sqrtf(norm->rstd[i] + JEM__NORM_EPS);
+}
+
+static void jem__norm_forward(const jem_call *call) {
+    const jem__norm norm = jem__norm_open(call);
+    if (norm.own) jem__norm_per_image(call, &norm);
+    else jem__norm_given(call, &norm);
+    call->ctx->k->normalize(&norm, call->x[0], call->y);
+}
+
+/* dx = rstd (dy gamma - mean(dy gamma) - xhat mean(dy gamma xhat)), where xhat = (x - mean) rstd;
+   without the two means if mean and rstd do not depend on x */
+static void jem__norm_backward(const jem_call *call) {
+    const jem_norm kind = jem__norm_kind(call);
+    const jem__norm norm = jem__norm_open(call);
+    const jem__kernels *k = call->ctx->k;
+    if (norm.own) {
+        const int n = norm.c * JEM_LANES;
+        memset(norm.s1, 0, 2 * (size_t)n * sizeof(float));   /* and s2 */
+        k->normalize_sums(&norm, call->x[0], call->dy);
+        for (int i = 0; i < n; i++) {
+            norm.s1[i] *= norm.gamma[i / JEM_LANES];
+            norm.s2[i] *= norm.gamma[i / JEM_LANES];
+        }
+        jem__norm_mean(&norm, kind, norm.s1);
+        jem__norm_mean(&norm, kind, norm.s2);
+    }
+    k->normalize_back(&norm, norm.own, call->x[0], call->dy, call->dx[0]);
+}
+
+/* Computes s1[c] = sum dy, s2[c] = sum dy xhat over the batch, in the first lane of group 0's s1
+   and s2. Padding lanes have dy = 0. */
+static void jem__norm_totals(const jem_call *call) {
+    const jem__norm total = jem__norm_open(call);
+    for (int g = 0; g < jem__groups(call->out.n); g++) {
+        const jem_call at = jem__at(call, g);
+        const jem__norm norm = jem__norm_open(&at);
+        memset(norm.s1, 0, 2 * (size_t)norm.c * JEM_LANES * sizeof(float));
+        call->ctx->k->normalize_sums(&norm, at.x[0], at.dy);
+        for (int i = 0; i < norm.c; i++) {
+            const int first = i * JEM_LANES;
+            const float s1 = jem__sum_lanes(norm.s1 + first);
+            const float s2 = jem__sum_lanes(norm.s2 + first);
+            if (g == 0) {
+                total.s1[first] = s1;
+                total.s2[first] = s2;
+            } else {
+                total.s1[first] += s1;
+                total.s2[first] += s2;
+            }
         }
     }
 }
 
 /* dgamma = sum dy xhat, dbeta = sum dy; act norm: dscale = sum dy (x + loc), dloc = scale sum dy */
-static jem_status jem__norm_param_grad(const jem_call *c) {
-    const jem__norm p = jem__norm_open(c);
-    const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
-    jem__norm_totals(c);
-    float *dgamma = c->inner->param[act ? 1 : 0]->grad, *dbeta = c->inner->param[act ? 0 : 1]->grad;
-    for (int i = 0; i < p.c; i++) {
-        if (dgamma) dgamma[i] += p.s2[i * JEM_LANES];
-        if (dbeta) dbeta[i] = jem__fmaf(p.s1[i * JEM_LANES], act ? p.gamma[i] : 1, dbeta[i]);
+static jem_status jem__norm_param_grad(const jem_call *call) {
+    const jem__norm norm = jem__norm_open(call);
+    jem_param *const *param = call->inner->param;
+    const int act = jem__norm_kind(call) == JEM_NORM_ACT;
+    float *dgamma = param[0]->grad;
+    float *dbeta = param[1]->grad;
+    if (act) {
+        dgamma = param[1]->grad;
+        dbeta = param[0]->grad;
+    }
+    jem__norm_totals(call);
+    for (int i = 0; i < norm.c; i++) {
+        float factor = 1;
+        if (act) factor = norm.gamma[i];
+        if (dgamma) dgamma[i] += norm.s2[i * JEM_LANES];
+        if (dbeta) dbeta[i] = jem__fmaf(norm.s1[i * JEM_LANES], factor, dbeta[i]);
     }
     return JEM_OK;
 }
 
-/* Batch statistics: mean and mean squared deviation per channel over images and pixels, summed in
-   double, into the mean and rstd of group 0. */
-static void jem__norm_statistics(const jem_call *c, const jem__norm *p) {
-    const int groups = jem__groups(c->out.n);
-    const double count = (double)c->out.n * (double)p->pixels;
-    for (int pass = 0; pass < 2; pass++) {         /* the mean, then the deviations from it */
-        float *to = pass ? p->rstd : p->mean;
-        for (int g = 0; g < groups; g++) {
-            const jem_call at = jem__at(c, g);
-            const jem__norm q = jem__norm_open(&at);
-            memset(q.s1, 0, (size_t)p->c * JEM_LANES * sizeof(float));
-            c->ctx->k->moment(at.x[0], pass ? p->mean : NULL, pass, p->pixels, p->c, q.s1);
-        }
-        for (int i = 0; i < p->c; i++) {
-            double sum = 0;
-            for (int g = 0; g < groups; g++) {
-                const jem_call at = jem__at(c, g);
-                const float *s = jem__norm_open(&at).s1 + i * JEM_LANES;
-                for (int l = 0; l < at.live; l++) sum += (double)s[l];
-            }
-            for (int l = 0; l < JEM_LANES; l++) to[i * JEM_LANES + l] = (float)(sum / count);
-        }
-    }
-}
-
-static void jem__norm_batch_forward(const jem_call *c) {
-    const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm p = jem__norm_open(c);
-    const int groups = jem__groups(c->out.n);
-    const double count = (double)c->out.n * (double)p.pixels;
-    const double unbiased = count > 1 ? count / (count - 1) : 1;
-    jem_param *const *param = c->inner->param;
-    const int act = u->kind == JEM_NORM_ACT;
-    const int learn = !act || param[2]->value[0] == 0;       /* or an older node was first */
-    if (learn) jem__norm_statistics(c, &p);
-    const int sound = !learn || (jem__all_finite(p.mean, p.c * JEM_LANES) &&
-                                 jem__all_finite(p.rstd, p.c * JEM_LANES));
-    for (int i = 0; learn && i < p.c; i++) {
-        const float mean = p.mean[i * JEM_LANES], var = p.rstd[i * JEM_LANES];
-        if (!sound) {                              /* what diverges must not leave its mark */
-        } else if (act) {
-            param[0]->value[i] = -mean;
-            param[1]->value[i] = (float)(1 / (sqrt((double)var * unbiased) + 1e-6));
-        } else if (c->inner->run->mode == JEM__BACKWARD) {  /* running statistics follow training */
-            const double m = (double)u->momentum;
-            float *rm = param[2]->value + i, *rv = param[3]->value + i;
-            *rm = (float)fma(m, (double)mean - (double)*rm, (double)*rm);
-            if (count > 1)                         /* one number has no variance */
-                *rv = (float)fma(m, fma((double)var, unbiased, -(double)*rv), (double)*rv);
-        }
-        for (int l = 0; l < JEM_LANES; l++)
-            p.rstd[i * JEM_LANES + l] = 1 / sqrtf(var + JEM__NORM_EPS);
-    }
-    if (act && learn) param[2]->value[0] = (float)sound;
+/* Computes in all lanes of out[c][16] the mean, over images and pixels, of x, or of (x - mean)^2 if
+   `mean` is given. Sums in double. */
+static void jem__norm_batch_moment(const jem_call *call, const float *mean, float *out) {
+    const int groups = jem__groups(call->out.n);
+    const int power = mean != NULL;                /* of the kernel: 0: x, 1: (x - mean)^2 */
+    const jem__norm first = jem__norm_open(call);
+    const double count = (double)call->out.n * (double)first.pixels;
     for (int g = 0; g < groups; g++) {
-        const jem_call at = jem__at(c, g);
-        const jem__norm q = jem__norm_open(&at);
-        if (act) { jem__norm_forward(&at); continue; }
-        if (g) memcpy(q.mean, p.mean, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
-        c->ctx->k->normalize(&p, at.x[0], at.y);
+        const jem_call at = jem__at(call, g);
+        const jem__norm norm = jem__norm_open(&at);
+        memset(norm.s1, 0, (size_t)norm.c * JEM_LANES * sizeof(float));
+        call->ctx->k->moment(at.x[0], mean, power, norm.pixels, norm.c, norm.s1);
+    }
+    for (int i = 0; i < first.c; i++) {
+        double sum = 0;
+        for (int g = 0; g < groups; g++) {
+            const jem_call at = jem__at(call, g);
+            const float *s1 = jem__norm_open(&at).s1 + i * JEM_LANES;
+            for (int l = 0; l < at.live; l++) sum += (double)s1[l];
+        }
+        for (int l = 0; l < JEM_LANES; l++) out[i * JEM_LANES + l] = (float)(sum / count);
     }
 }
 
-static void jem__norm_batch_backward(const jem_call *c) {
-    const jem__norm p = jem__norm_open(c);
-    const int own = ((const jem__norm_user *)c->user)->kind == JEM_NORM_BATCH;
-    const float count = (float)c->out.n * (float)p.pixels;
-    jem__norm_totals(c);
-    for (int i = 0; i < p.c; i++) {
-        const float m1 = p.s1[i * JEM_LANES] * p.gamma[i] / count;
-        const float m2 = p.s2[i * JEM_LANES] * p.gamma[i] / count;
-        for (int l = 0; l < JEM_LANES; l++)
-            p.s1[i * JEM_LANES + l] = m1, p.s2[i * JEM_LANES + l] = m2;
+/* Returns count / (count - 1), the factor from a variance of the sample to an unbiased one. */
+static double jem__unbiased(double count) {
+    if (count > 1) return count / (count - 1);
+    return 1;
+}
+
+/* Moves the running statistics towards those of the batch. */
+static void jem__norm_follow(const jem_call *call, const jem__norm *norm, const float *var) {
+    const jem__norm_user *user = (const jem__norm_user *)call->user;
+    const double momentum = (double)user->momentum;
+    const double count = (double)call->out.n * (double)norm->pixels;
+    float *running_mean = call->inner->param[2]->value;
+    float *running_var = call->inner->param[3]->value;
+    for (int i = 0; i < norm->c; i++) {
+        const double old_mean = (double)running_mean[i];
+        const double old_var = (double)running_var[i];
+        const double new_mean = (double)norm->mean[i * JEM_LANES];
+        const double new_var = (double)var[i * JEM_LANES];
+        running_mean[i] = (float)fma(momentum, new_mean - old_mean, old_mean);
+        if (count <= 1) continue;                  /* one number has no variance */
+        const double change = fma(new_var, jem__unbiased(count), -old_var);
+        running_var[i] = (float)fma(momentum, change, old_var);
     }
-    for (int g = 0; g < jem__groups(c->out.n); g++) {
-        const jem_call at = jem__at(c, g);
-        c->ctx->k->normalize_back(&p, own, at.x[0], at.dy, at.dx[0]);
-        /* dead lanes stay out */
-        for (ptrdiff_t i = 0; at.live < JEM_LANES && i < p.pixels * p.c * JEM_LANES; i += JEM_LANES)
+}
+
+/* Sets an act norm's parameters so that this batch has mean 0 and std 1. */
+static void jem__norm_initialise(const jem_call *call, const jem__norm *norm, const float *var) {
+    const double count = (double)call->out.n * (double)norm->pixels;
+    float *loc = call->inner->param[0]->value;
+    float *scale = call->inner->param[1]->value;
+    for (int i = 0; i < norm->c; i++) {
+        const double unbiased = (double)var[i * JEM_LANES] * jem__unbiased(count);
+        loc[i] = -norm->mean[i * JEM_LANES];
+        scale[i] = (float)(1 / (sqrt(unbiased) + 1e-6));
+    }
+    call->inner->param[2]->value[0] = 1;
+}
+
+/* Computes mean and variance per channel in group 0; returns 0 if they are not finite. The variance
+   is stored in place of rstd. */
+static int jem__norm_statistics(const jem_call *call, const jem__norm *norm) {
+    jem__norm_batch_moment(call, NULL, norm->mean);
+    jem__norm_batch_moment(call, norm->mean, norm->rstd);
+    return jem__all_finite(norm->mean, norm->c * JEM_LANES) &&
+           jem__all_finite(norm->rstd, norm->c * JEM_LANES);
+}
+
+/* Batch norm in training. Statistics that are not finite do not reach the running ones. */
+static void jem__norm_batch_forward(const jem_call *call) {
+    const jem__norm norm = jem__norm_open(call);
+    const int n = norm.c * JEM_LANES;
+    const int finite = jem__norm_statistics(call, &norm);
+    if (finite && call->inner->run->mode == JEM__BACKWARD) jem__norm_follow(call, &norm, norm.rstd);
+    for (int i = 0; i < n; i++) norm.rstd[i] = 1 / sqrtf(norm.rstd[i] + JEM__NORM_EPS);
+    for (int g = 0; g < jem__groups(call->out.n); g++) {
+        const jem_call at = jem__at(call, g);
+        const jem__norm copy = jem__norm_open(&at);
+        if (g) memcpy(copy.mean, norm.mean, 2 * (size_t)n * sizeof(float));      /* and rstd */
+        call->ctx->k->normalize(&norm, at.x[0], at.y);
+    }
+}
+
+/* The first act norm in training. Several nodes can share its parameters: the first initialises
+   them. */
+static void jem__norm_act_forward(const jem_call *call) {
+    const jem__norm norm = jem__norm_open(call);
+    const int initialised = call->inner->param[2]->value[0] != 0;
+    if (!initialised && jem__norm_statistics(call, &norm))
+        jem__norm_initialise(call, &norm, norm.rstd);
+    for (int g = 0; g < jem__groups(call->out.n); g++) {
+        const jem_call at = jem__at(call, g);
+        jem__norm_forward(&at);
+    }
+}
+
+static void jem__norm_batch_backward(const jem_call *call) {
+    const jem__norm norm = jem__norm_open(call);
+    const int own = jem__norm_kind(call) == JEM_NORM_BATCH;
+    const float count = (float)call->out.n * (float)norm.pixels;
+    const ptrdiff_t n = norm.pixels * norm.c * JEM_LANES;
+    jem__norm_totals(call);
+    for (int i = 0; i < norm.c; i++) {
+        const float mean1 = norm.s1[i * JEM_LANES] * norm.gamma[i] / count;
+        const float mean2 = norm.s2[i * JEM_LANES] * norm.gamma[i] / count;
+        for (int l = 0; l < JEM_LANES; l++) {
+            norm.s1[i * JEM_LANES + l] = mean1;
+            norm.s2[i * JEM_LANES + l] = mean2;
+        }
+    }
+    for (int g = 0; g < jem__groups(call->out.n); g++) {
+        const jem_call at = jem__at(call, g);
+        call->ctx->k->normalize_back(&norm, own, at.x[0], at.dy, at.dx[0]);
+        if (at.live == JEM_LANES) continue;
+        for (ptrdiff_t i = 0; i < n; i += JEM_LANES)         /* padding lanes have no gradient */
             for (int l = at.live; l < JEM_LANES; l++) at.dx[0][i + l] = 0;
     }
 }
 
-/* kind by kind: the name, and whether it needs the whole batch */
+/* The ops: one group at a time, or together if statistics are of the batch. */
+static const jem__traits jem__norm_apart = { 0, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT };
+static const jem__traits jem__norm_together = { JEM__OP_WHOLE | JEM__OP_LEARNS, NULL,
+                                                jem__norm_param_grad, JEM_KEEPS_INPUT };
+#define JEM__NORM_OP(name)                                                                         \
+    { name, jem__norm_forward, jem__norm_backward, JEM_KEEPS_INPUT, &jem__norm_apart }
+static const jem_op jem__norm_ops[] = {            /* in the order of JEM_NORM_NONE, ... */
+    JEM__NORM_OP("none"), JEM__NORM_OP("batch_norm"), JEM__NORM_OP("instance_norm"),
+    JEM__NORM_OP("layer_norm"), JEM__NORM_OP("act_norm")
+};
+#undef JEM__NORM_OP
+static const jem_op jem__norm_batch_op = { "batch_norm", jem__norm_batch_forward,
+    jem__norm_batch_backward, JEM_KEEPS_INPUT, &jem__norm_together };
+static const jem_op jem__norm_act_op = { "act_norm", jem__norm_act_forward,
+    jem__norm_batch_backward, JEM_KEEPS_INPUT, &jem__norm_together };
+
 static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, int training,
                                     float momentum, jem_param *const *params, int n_params) {
-    static const jem__traits apart = { 0, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT };
-    static const jem__traits together = { JEM__OP_WHOLE | JEM__OP_LEARNS, NULL,
-                                          jem__norm_param_grad, JEM_KEEPS_INPUT };
-#define JEM__NORM_OP(name, how, traits)                                                            \
-    { name, jem__norm_##how##forward, jem__norm_##how##backward, JEM_KEEPS_INPUT, traits }
-    static const jem_op each[] = {
-        JEM__NORM_OP("none", , &apart), JEM__NORM_OP("batch_norm", , &apart),
-        JEM__NORM_OP("instance_norm", , &apart), JEM__NORM_OP("layer_norm", , &apart),
-        JEM__NORM_OP("act_norm", , &apart)
-    };
-    static const jem_op batch_op = JEM__NORM_OP("batch_norm", batch_, &together);
-    static const jem_op act_op = JEM__NORM_OP("act_norm", batch_, &together);
-#undef JEM__NORM_OP
+    const jem_op *op = &jem__norm_ops[kind];
     if (!x || !jem_ok(ctx)) return NULL;
     for (int i = 0; i < n_params; i++) {
-        const ptrdiff_t want = kind == JEM_NORM_ACT && i == 2 ? 1 : x->c;
-        if (!params[i] || params[i]->size != want)
-            return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, parameter %d %s: %d numbers wanted",
-                               each[kind].name, jem__shape_text(x).s, i,
-                               params[i] ? jem__param_text(params[i]).s : "NULL", (int)want);
+        ptrdiff_t size = x->c;
+        if (kind == JEM_NORM_ACT && i == 2) size = 1;        /* initialized */
+        if (!params[i] || params[i]->size != size)
+            return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, parameter %d %s: needs %d numbers",
+                               op->name, jem__shape_text(x).s, i,
+                               params[i] ? jem__param_text(params[i]).s : "NULL", (int)size);
     }
-    const int fresh = kind == JEM_NORM_ACT && training && params[2]->value[0] == 0;
-    const jem_op *op = kind == JEM_NORM_BATCH && training ? &batch_op
-                     : fresh ? &act_op : &each[kind];
-    const jem__norm_user u = { kind, training, momentum };
-    return jem__record(ctx, op, &x, 1, jem__shape_of(x), params, n_params, &u, sizeof u,
+    if (kind == JEM_NORM_BATCH && training) op = &jem__norm_batch_op;
+    if (kind == JEM_NORM_ACT && training && params[2]->value[0] == 0) op = &jem__norm_act_op;
+    const jem__norm_user user = { kind, training, momentum };
+    return jem__record(ctx, op, &x, 1, jem__shape_of(x), params, n_params, &user, sizeof user,
                        4 * (size_t)x->c * JEM_LANES * sizeof(float));
 }
 
 jem_tensor *jem_instance_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta) {
-    jem_param *p[2] = { gamma, beta };
-    return jem__norm_record(ctx, x, JEM_NORM_INSTANCE, 0, 0, p, 2);
+    jem_param *params[2] = { gamma, beta };
+    return jem__norm_record(ctx, x, JEM_NORM_INSTANCE, 0, 0, params, 2);
 }
 jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta) {
-    jem_param *p[2] = { gamma, beta };
-    return jem__norm_record(ctx, x, JEM_NORM_LAYER, 0, 0, p, 2);
+    jem_param *params[2] = { gamma, beta };
+    return jem__norm_record(ctx, x, JEM_NORM_LAYER, 0, 0, params, 2);
 }
 jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
                            jem_param *running_mean, jem_param *running_var, float momentum,
                            int training) {
-    jem_param *p[4] = { gamma, beta, running_mean, running_var };
-    return jem__norm_record(ctx, x, JEM_NORM_BATCH, training, momentum, p, 4);
+    jem_param *params[4] = { gamma, beta, running_mean, running_var };
+    return jem__norm_record(ctx, x, JEM_NORM_BATCH, training, momentum, params, 4);
 }
 jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param *scale,
                          jem_param *initialized, int training) {
-    jem_param *p[3] = { loc, scale, initialized };
-    return jem__norm_record(ctx, x, JEM_NORM_ACT, training, 0, p, 3);
+    jem_param *params[3] = { loc, scale, initialized };
+    return jem__norm_record(ctx, x, JEM_NORM_ACT, training, 0, params, 3);
 }
 
 /* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
@@ -5567,8 +6109,8 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
 static int jem__sgld_good(jem_ctx *ctx, const char *what, jem_sgld_desc d) {
     return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) &&
            JEM__IN(d.noise_std, 0, JEM__MOST) && JEM__IN(d.clamp_grad, 0, JEM__MOST) &&
-           JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) && JEM__IN(d.temperature_from, 0,
-                                                                 JEM__MOST) &&
+           JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) &&
+           JEM__IN(d.temperature_from, 0, JEM__MOST) &&
            JEM__IN(d.decay_b, 0, JEM__MOST) && JEM__IN(d.decay_gamma, 0, JEM__MOST) &&
            JEM__IN(d.temperature_to, d.temperature_from > 0 ? JEM__TINY : 0, JEM__MOST);
 }
@@ -9218,11 +9760,11 @@ typedef struct jem__piece { int first, last, o0, o1; } jem__piece;
 JEM__ONCE jem__piece jem__conv_share(const jem__conv *q, jem__part part, int units, int step) {
     const int heavy = (ptrdiff_t)q->co * q->k * q->k > (ptrdiff_t)q->hi * q->wi * JEM_LANES;
     const int direct = !q->tile && !q->method->bf16;         /* the others would transform x anew */
-    const int deep = units <= (part.of - 1) * step || (part.of > 1 && direct && heavy);
-    const jem__piece p = { deep ? 0 : jem__part_from(part.i, part.of, units, step),
-                           deep ? units : jem__part_from(part.i + 1, part.of, units, step),
-                           deep ? jem__conv_from(q, part.i, part.of) : 0,
-                           deep ? jem__conv_from(q, part.i + 1, part.of) : q->co };
+    const int deep = units <= (part.count - 1) * step || (part.count > 1 && direct && heavy);
+    const jem__piece p = { deep ? 0 : jem__part_from(part.index, part.count, units, step),
+                           deep ? units : jem__part_from(part.index + 1, part.count, units, step),
+                           deep ? jem__conv_from(q, part.index, part.count) : 0,
+                           deep ? jem__conv_from(q, part.index + 1, part.count) : q->co };
     return p;
 }
 
@@ -10314,59 +10856,122 @@ static const jem__method JEM__FN(winograd) = { 0, jem__pack_size, JEM__FN(wino_p
 
 /* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
 
-#define JEM__WORD(word) JEM__##word
-#define JEM__A JEM__SET(a)
-#define JEM__ONE JEM__SET(1.0f)
-#define JEM__ZERO JEM__SET(0.0f)
+/* The functions of JEM__MAPS: map_NAME computes f(x), and slope_NAME its derivative from the value
+   that the op keeps, x or y. */
+JEM__VINLINE JEM__V JEM__FN(map_scale)(JEM__V x, JEM__V a) { return x * a; }
+JEM__VINLINE JEM__V JEM__FN(map_shift)(JEM__V x, JEM__V a) { return x + a; }
+JEM__VINLINE JEM__V JEM__FN(map_square)(JEM__V x, JEM__V a) { (void)a; return x * x; }
+JEM__VINLINE JEM__V JEM__FN(map_exp)(JEM__V x, JEM__V a) { (void)a; return JEM__FN(exp)(x); }
+JEM__VINLINE JEM__V JEM__FN(map_log)(JEM__V x, JEM__V a) { (void)a; return JEM__FN(log)(x); }
+JEM__VINLINE JEM__V JEM__FN(map_tanh)(JEM__V x, JEM__V a) { (void)a; return JEM__FN(tanh)(x); }
+JEM__VINLINE JEM__V JEM__FN(map_sigmoid)(JEM__V x, JEM__V a) {
+    (void)a;
+    return JEM__FN(sigmoid)(x);
+}
+JEM__VINLINE JEM__V JEM__FN(map_softplus)(JEM__V x, JEM__V a) {
+    (void)a;
+    return JEM__FN(softplus)(x);
+}
+JEM__VINLINE JEM__V JEM__FN(map_at_least)(JEM__V x, JEM__V a) { return JEM__LESS(x, a, a, x); }
+JEM__VINLINE JEM__V JEM__FN(map_at_most)(JEM__V x, JEM__V a) { return JEM__LESS(a, x, a, x); }
 
-/* y = f(x). aux: the bits or slopes that the backward wants, or NULL. */
+JEM__VINLINE JEM__V JEM__FN(slope_scale)(JEM__V x, JEM__V a) { (void)x; return a; }
+JEM__VINLINE JEM__V JEM__FN(slope_shift)(JEM__V x, JEM__V a) {
+    (void)x;
+    (void)a;
+    return JEM__SET(1.0f);
+}
+JEM__VINLINE JEM__V JEM__FN(slope_square)(JEM__V x, JEM__V a) { (void)a; return x + x; }
+JEM__VINLINE JEM__V JEM__FN(slope_exp)(JEM__V y, JEM__V a) { (void)a; return y; }
+JEM__VINLINE JEM__V JEM__FN(slope_log)(JEM__V x, JEM__V a) { (void)a; return JEM__SET(1.0f) / x; }
+JEM__VINLINE JEM__V JEM__FN(slope_tanh)(JEM__V y, JEM__V a) {
+    (void)a;
+    return JEM__FNMA(y, y, JEM__SET(1.0f));
+}
+JEM__VINLINE JEM__V JEM__FN(slope_sigmoid)(JEM__V y, JEM__V a) {
+    (void)a;
+    return JEM__FNMA(y, y, y);
+}
+JEM__VINLINE JEM__V JEM__FN(slope_softplus)(JEM__V x, JEM__V a) {
+    (void)a;
+    return JEM__FN(sigmoid)(x);
+}
+JEM__VINLINE JEM__V JEM__FN(slope_at_least)(JEM__V x, JEM__V a) {
+    return JEM__LESS(x, a, JEM__SET(0.0f), JEM__SET(1.0f));
+}
+JEM__VINLINE JEM__V JEM__FN(slope_at_most)(JEM__V x, JEM__V a) {
+    return JEM__LESS(a, x, JEM__SET(0.0f), JEM__SET(1.0f));
+}
+
+/* y = f(x). aux: receives the bits or slopes that the backward of an activation reads, or NULL. */
 JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
     uint16_t *bits = (uint16_t *)aux;
     float *slopes = (float *)aux;
-#define JEM__X JEM__LOAD(x + i)
-#define JEM__ACTIVATE(which)                                                                       \
-    JEM__FN(activate)(which, a, JEM__X, (int)(i % JEM_LANES),                                      \
-                      which == JEM__MAP_LEAKY && bits ? bits + i / JEM_LANES : NULL,               \
-                      which == JEM__MAP_SILU && slopes ? slopes + i : NULL)
-#define JEM__ROW(which, name, wants, f, derivative)                                                \
-    case JEM__MAP_##which: JEM__EACH(i, n) JEM__STORE(y + i, f); break;
-    switch (kind) { JEM__MAPS(JEM__ROW, JEM__WORD) default: break; }
+#define JEM__ROW(KIND, name, kept)                                                                 \
+    case JEM__MAP_##KIND:                                                                          \
+        JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(map_##name)(JEM__LOAD(x + i), JEM__SET(a)));     \
+        break;
+    switch (kind) {
+        JEM__MAPS(JEM__ROW)
+    case JEM__MAP_LEAKY:
+        JEM__EACH(i, n) {
+            uint16_t *bit = bits ? bits + i / JEM_LANES : NULL;
+            const int lane = (int)(i % JEM_LANES);
+            JEM__STORE(y + i, JEM__FN(activate)(kind, a, JEM__LOAD(x + i), lane, bit, NULL));
+        }
+        break;
+    case JEM__MAP_SILU:
+        JEM__EACH(i, n) {
+            float *slope = slopes ? slopes + i : NULL;
+            JEM__STORE(y + i, JEM__FN(activate)(kind, a, JEM__LOAD(x + i), 0, NULL, slope));
+        }
+        break;
+    default: break;
+    }
 #undef JEM__ROW
-#undef JEM__ACTIVATE
-#undef JEM__X
 }
 
-/* dx = (add ? dx : 0) + dy f'(x). kept: the input or the output, as the row says. */
+/* Stores dx = dy slope, or adds to dx. */
+JEM__VINLINE void JEM__FN(map_back_one)(JEM__V slope, const float *dy, float *dx, int add) {
+    const JEM__V g = JEM__LOAD(dy);
+    JEM__STORE(dx, add ? JEM__FMA(g, slope, JEM__LOAD(dx)) : g * slope);
+}
+
+/* dx = (add ? dx : 0) + dy f'(x). kept: the input or the output, as in JEM__MAPS. */
 JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const void *aux,
                                    const float *dy, float *dx, int add, ptrdiff_t n) {
     const uint16_t *bits = (const uint16_t *)aux;
     const float *slopes = (const float *)aux;
-#define JEM__X JEM__LOAD(kept + i)
-#define JEM__Y JEM__LOAD(kept + i)
-#define JEM__BIT ((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES))
-#define JEM__SLOPE JEM__LOAD(slopes + i)
-#define JEM__ROW(which, name, wants, f, derivative)                                                \
-    case JEM__MAP_##which:                                                                         \
+#define JEM__BIT(i) ((unsigned)bits[(i) / JEM_LANES] >> ((i) % JEM_LANES))
+#define JEM__ROW(KIND, name, kept_array)                                                           \
+    case JEM__MAP_##KIND:                                                                          \
         JEM__EACH(i, n) {                                                                          \
-            const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                    \
-            JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : g * d);                   \
+            const JEM__V slope = JEM__FN(slope_##name)(JEM__LOAD(kept + i), JEM__SET(a));          \
+            JEM__FN(map_back_one)(slope, dy + i, dx + i, add);                                     \
         }                                                                                          \
         break;
     switch (kind) {
-        JEM__MAPS(JEM__ROW, JEM__WORD)
-        JEM__ROW(DROP, "", BIT, , JEM__PICK(JEM__BIT, JEM__SET(0.0f), JEM__SET(a)))
+        JEM__MAPS(JEM__ROW)
+    case JEM__MAP_LEAKY:
+        JEM__EACH(i, n) {
+            const JEM__V slope = JEM__PICK(JEM__BIT(i), JEM__SET(a), JEM__SET(1.0f));
+            JEM__FN(map_back_one)(slope, dy + i, dx + i, add);
+        }
+        break;
+    case JEM__MAP_SILU:
+        JEM__EACH(i, n) JEM__FN(map_back_one)(JEM__LOAD(slopes + i), dy + i, dx + i, add);
+        break;
+    case JEM__MAP_DROP:
+        JEM__EACH(i, n) {
+            const JEM__V slope = JEM__PICK(JEM__BIT(i), JEM__SET(0.0f), JEM__SET(a));
+            JEM__FN(map_back_one)(slope, dy + i, dx + i, add);
+        }
+        break;
     default: break;
     }
 #undef JEM__ROW
-#undef JEM__SLOPE
 #undef JEM__BIT
-#undef JEM__Y
-#undef JEM__X
 }
-#undef JEM__WORD
-#undef JEM__A
-#undef JEM__ONE
-#undef JEM__ZERO
 
 /* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
 JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
@@ -11304,7 +11909,7 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
         pack += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
     }
     jem__bf16_finish_all(blocks[1]);
-    if (f->y16 && in->part.i == 0)
+    if (f->y16 && in->part.index == 0)
         memset(f->y16 + q->ho * jem__bf16_row(q->co, q->wo), 0,
                16 * JEM__BF16_PAIR * sizeof *f->y16);
     if (k->end) k->end();

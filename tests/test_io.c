@@ -976,7 +976,7 @@ static void test_points(void) {
         const jem_mark mark = jem_begin(ctx);
         jem_tensor *x = jem_zeros(ctx, 1, 1, 1, 1);
         CHECK(!jem_clamp(ctx, x, 0.5f, 0.25f) &&
-              says(ctx, "lo = 0.5 is not below hi = 0.25"), "clamp");
+              says(ctx, "lo = 0.5 exceeds hi = 0.25"), "clamp");
         jem_end(ctx, mark);
         jem_clear_error(ctx);
         jem__fail(ctx, JEM_BAD_FILE, "(1,%d) %s %c %%%ld %.1f%% %g", 5, "1,5", ',', 7L, 2.5, 0.5);

@@ -1437,7 +1437,7 @@ static void test_tapes(jem_ctx *planned, jem_ctx *plain) {
     CHECK(jem_ok(planned) && jem_ok(plain), "%s%s", jem_error(planned), jem_error(plain));
 }
 
-/* A tensor that jem_end has forgotten is told from others, however it is used. */
+/* Use of a tensor that jem_end has freed is detected, whatever the use. */
 static void test_forgotten(jem_ctx *ctx) {
     printf("tensors used too late\n");
     const float one[1] = { 1 };
@@ -1462,7 +1462,7 @@ static void test_forgotten(jem_ctx *ctx) {
             jem_keep(y);
             CHECK(!jem_tanh(ctx, x), "after a reset");
         }
-        CHECK(says(ctx, "has forgotten this tensor (1,1,1,1)"), "use %d", how);
+        CHECK(says(ctx, "has freed this tensor (1,1,1,1)"), "use %d", how);
     }
     jem_end(NULL, jem_begin(NULL)), jem_reset(NULL);
 
@@ -1475,8 +1475,8 @@ static void test_forgotten(jem_ctx *ctx) {
         for (int i = 0; i < 3; i++) jem_input(ctx, big, 1, 3, 100, 100);
         jem_tensor *x = jem_input(ctx, one, 1, 1, 1, 1), *y = jem_scale(ctx, x, 2);
         jem_end(ctx, inner);
-        CHECK(jem_read(x, out) == JEM_BAD_ARGUMENT && says(ctx, "forgotten"), "pairs, %d", how);
-        CHECK(jem_read(y, out) == JEM_BAD_ARGUMENT && says(ctx, "forgotten"), "pairs, %d", how);
+        CHECK(jem_read(x, out) == JEM_BAD_ARGUMENT && says(ctx, "has freed"), "pairs, %d", how);
+        CHECK(jem_read(y, out) == JEM_BAD_ARGUMENT && says(ctx, "has freed"), "pairs, %d", how);
         jem_reset(ctx);
     }
 }
@@ -1672,7 +1672,7 @@ static void test_errors(void) {
     jem_mark mark = jem_begin(other);
     jem_tensor *late = jem_zeros(other, 1, 1, 1, 1);
     jem_end(other, mark);
-    CHECK(jem_grad(per, late) == JEM_BAD_ARGUMENT && says(other, "forgotten"), "another's, too late");
+    CHECK(jem_grad(per, late) == JEM_BAD_ARGUMENT && says(other, "has freed"), "another's, too late");
     close_ctx(other, &count2, "another context");
     CHECK(jem_check_gradient(ctx, NULL, NULL, x, NULL, 0.1f) < 0 && says(ctx, "a function"),
           "no function");

@@ -223,7 +223,7 @@ static const uint64_t known[2][3] = {
 static void too_large(jem_ctx *ctx) {
     if (sizeof(void *) > 4) return;
     for (int n = 63; n < 66; n++) {
-        CHECK(!jem_zeros(ctx, n, 256, 256, 256) && strstr(jem_error(ctx), "not a shape that can"),
+        CHECK(!jem_zeros(ctx, n, 256, 256, 256) && strstr(jem_error(ctx), "not a possible shape"),
               "%d images of 64 MB: %s", n, jem_error(ctx));
         jem_clear_error(ctx);
     }

@@ -17,6 +17,7 @@ static float chance[CHAINS * CLASSES], found[PIXELS];
 static float chain[CHAINS * PIXELS], shown[CHAINS * PIXELS];
 static float spread[LEVELS];                       /* quantiles of log p(x) of known digits */
 static float result[8];
+static float sight[CHAINS];                        /* what `verdict` says of each chain */
 
 PAGE(int, load_net)(int which, const void *bytes, int size);
 PAGE(float *, place)(int what);
@@ -46,7 +47,7 @@ PAGE(int, load_net)(int which, const void *bytes, int size) {
 }
 PAGE(float *, place)(int what) {
     float *const all[] = {
-        seen, slope, hidden, chance, found, chain, shown, spread, result, stroke
+        seen, slope, hidden, chance, found, chain, shown, spread, result, stroke, sight
     };
     return all[what];
 }
@@ -104,6 +105,24 @@ PAGE(void, centre)(int n) {
 }
 /* [end] */
 
+/* [verdict] What the density says of a picture. Familiarity is the share of known digits that are
+   stranger than it. */
+enum { FAMILIAR, ODD, STRANGE, UNKNOWN };
+static int verdict(const jem_answer *a) {
+    if (a->familiarity < 0) return UNKNOWN;        /* the network is not calibrated */
+    if (a->familiarity < 0.01f) return STRANGE;
+    return a->familiarity < 0.1f ? ODD : FAMILIAR;
+}
+/* [end] */
+
+static void tell(const jem_answer *a) {
+    result[0] = (float)a->label;
+    result[1] = a->probability;
+    result[2] = a->log_density;
+    result[3] = a->familiarity;
+    result[4] = (float)verdict(a);
+}
+
 /* [draw] */
 PAGE(int, answer)(void) {
     jem_answer a;
@@ -115,8 +134,7 @@ PAGE(int, answer)(void) {
     jem_grad(jem_logp(ctx, x, nets[0]), x);
     jem_read_grad(x, slope);                                           /* d log p(x)/dx */
     jem_end(ctx, mark);
-    result[0] = (float)a.label, result[1] = a.probability;
-    result[2] = a.log_density, result[3] = a.familiarity;
+    tell(&a);
     return jem_ok(ctx);
 }
 /* [end] */
@@ -192,12 +210,16 @@ PAGE(void, dream_fresh)(int which, int seed) {
 /* [end] */
 PAGE(int, dream_age)(int which) { return age[which]; }
 
-/* A blot of noise: the chain must find out of it. */
+/* A poke adds noise, most of it there. Some noise everywhere lets the chain rebuild what is around,
+   too: it estimates one noise level for the whole image, and would keep a blot on a clean one. */
 PAGE(void, dream_poke)(int which, float x, float y, float size) {
-    for (int k = 0; k < PIXELS; k++)
-        if (hypotf((float)(k % SIDE) + .5f - x, (float)(k / SIDE) + .5f - y) < size)
-            chain[which * PIXELS + k] = jem_rng_uniform(&rng) < .5f ? -1.0f : 1.0f;
-    if (age[which] > 150) age[which] = 150;        /* half way back to noise */
+    const float most = nets[0]->noise_hi > 0 ? nets[0]->noise_hi : 1;
+    for (int k = 0; k < PIXELS; k++) {
+        const float far = hypotf((float)(k % SIDE) + .5f - x, (float)(k / SIDE) + .5f - y);
+        const float noise = fmaxf(most * expf(-far * far / (2 * size * size)), 0.35f * most);
+        chain[which * PIXELS + k] += noise * jem_rng_normal(&rng);
+    }
+    age[which] = age[which] < 60 ? age[which] : 60;        /* early in its way from noise */
 }
 
 /* Takes those chains out that are `young` or not, and puts them back. */
@@ -263,6 +285,9 @@ PAGE(int, dream_show)(int clean) {
     jem_read(x, shown);
     jem_read(jem_exp(ctx, jem_log_softmax(ctx, jem_forward(nets[0], x, 0))), chance);
     jem_end(ctx, mark);
+    jem_answer a[CHAINS];
+    if (jem_classify(nets[0], shown, CHAINS, a) != JEM_OK) return 0;
+    for (int k = 0; k < CHAINS; k++) sight[k] = (float)verdict(a + k);
     return jem_ok(ctx);
 }
 
@@ -297,8 +322,7 @@ PAGE(int, fool)(int which, int label, float eps, int l2, int steps, int on) {
     jem_tensor *x = jem_input(ctx, found, 1, 1, SIDE, SIDE);
     jem_read(jem_exp(ctx, jem_log_softmax(ctx, jem_forward(nets[which], x, 0))), chance);
     jem_end(ctx, mark);
-    result[0] = (float)a.label, result[1] = a.probability;
-    result[2] = a.log_density, result[3] = a.familiarity;
+    tell(&a);
     return jem_ok(ctx);
 }
 /* [end] */

@@ -31,7 +31,7 @@ panels.draw = (() => {
     paint();
     if (current === "fool") panels.fool.attack();
     else if (!pen && mine === asks)
-      say(answer ? $("label").textContent + ". " + $("familiar").textContent : "");
+      say(answer ? `Softmax: ${$("label").textContent}. Density: ${$("familiar").textContent}` : "");
   }
   function changed() {
     hidden.fill(0), before = null, stopFilling();
@@ -58,7 +58,7 @@ panels.draw = (() => {
     }
     if (!any()) {
       c.font = "30px system-ui, sans-serif", c.textAlign = "center", c.fillStyle = colour("soft");
-      c.fillText("Draw a digit", size / 2, size / 2 + 10);
+      c.fillText("Draw a digit, or anything else", size / 2, size / 2 + 10);
     }
     if (cursor && document.activeElement === $("pad")) {
       c.strokeStyle = colour("accent"), c.lineWidth = 4;
@@ -68,7 +68,7 @@ panels.draw = (() => {
   const near = ([ax, ay], [bx, by]) => Math.hypot(ax - bx, ay - by) < .016;
   const grid = (v) => Math.round(Math.min(1, Math.max(0, v)) * 511) / 511;
   function startLine(at) {
-    if (digit >= 0) digit = -1, lines = [];
+    if (stopStory() || digit >= 0) digit = -1, lines = [];
     pen = [at], lines.push(pen), changed();
   }
   function lift() {
@@ -113,14 +113,65 @@ panels.draw = (() => {
     $("clear").onclick = clear;
     $("undo").onclick = undo;
     $("heldout").onclick = () => heldOut();
+    $("replay").onclick = tellStory;
   }
-  function clear() { lift(), lines = [], digit = -1, changed(); }
-  function undo() { lift(), lines.pop(), digit = -1, changed(); }
+  function clear() { stopStory(), lift(), lines = [], digit = -1, changed(); }
+  function undo() { stopStory(), lift(), lines.pop(), digit = -1, changed(); }
   /* A digit that the network was not trained on, of a class or of the next. */
   function heldOut(label = digit < 0 ? 7 : (Math.floor(digit / 10) + 3) % 10) {
     const same = digit >= 0 && Math.floor(digit / 10) === label;
-    lift(), lines = [];
+    stopStory(), lift(), lines = [];
     digit = label * 10 + (same ? (digit + 1) % 10 : (digit + 11) % 10), changed();
+  }
+
+  /* ---- the story: a seven is drawn, then a face; until the visitor draws ---- */
+  const circle = (x, y, r, from, to) => Array.from({ length: 41 }, (_, k) => {
+    const angle = from + (to - from) * k / 40;
+    return [x + r * Math.cos(angle), y + r * Math.sin(angle)].map(grid);
+  });
+  const between = (corners) => corners.slice(1).flatMap(([x, y], k) =>
+    Array.from({ length: 12 }, (_, t) => [corners[k][0] + (x - corners[k][0]) * t / 12,
+      corners[k][1] + (y - corners[k][1]) * t / 12].map(grid)));
+  const scenes = [
+    [between([[.3, .32], [.32, .27], [.5, .26], [.66, .24], [.68, .3], [.58, .55], [.47, .84]])],
+    [circle(.5, .5, .36, -1.57, 4.71), between([[.37, .36], [.37, .46]]),
+      between([[.63, .36], [.63, .46]]), circle(.5, .5, .2, .5, 2.64)],
+  ];
+  let telling = 0, told = false;
+  const invitation = "Your turn: softmax has to name a digit. Draw what is none, and make it sure " +
+    "and wrong. Does the density notice?";
+  function lead(text) { $("story").textContent = text; }
+  /* Ends it; true if what is on the pad is the story's. */
+  function stopStory() {
+    const was = told;
+    telling++, told = false;
+    if (was) lead(invitation);
+    return was;
+  }
+  async function tellStory() {
+    const mine = ++telling, still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const wait = async (ms) => { if (!still) await new Promise((go) => setTimeout(go, ms)); };
+    told = true;
+    for (const [k, scene] of scenes.entries()) {
+      lines = [], digit = -1;
+      lead(k ? "Now a face." : "Two questions about a picture. First: a seven.");
+      for (const line of scene) {
+        lines.push([]);
+        for (const at of line) {
+          lines.at(-1).push(at), paintPad();
+          await wait(14);
+          if (mine !== telling) return;
+        }
+      }
+      await ask();
+      if (mine !== telling || !answer) return;
+      lead(`Softmax: ${$("label").textContent}. Density: ` +
+        (k && answer.verdict === 2 ? "nothing like it seen." : $("verdict").textContent + "."));
+      await wait(3000);
+      if (mine !== telling) return;
+    }
+    lead($("story").textContent + " " + invitation);
+    $("story").dataset.told = "yes";
   }
 
   /* ---- what it sees ---- */
@@ -141,11 +192,12 @@ panels.draw = (() => {
     $("fill").classList.toggle("main", some && !filled);
     $("seen-note").textContent = filling ? "Chains look for what goes with the rest."
       : filled ? "Ten ways to fill it in; the first is above."
-      : over ? "More ink where it is blue, less where it is orange: likelier."
+      : over ? "More ink where it is blue, less where it is orange, and f(x) rises."
       : "Paint out a part of it, and let it be filled in.";
   }
   function hide(x, y) {
     if (!answer || filling) return;
+    stopStory();
     if (filled) stopFilling(), ask();              /* the answer was that of the filling */
     before ??= answer.seen;
     for (let k = 0; k < 784; k++)
@@ -202,49 +254,42 @@ panels.draw = (() => {
 
   /* ---- the answer ---- */
   function paintAnswer() {
-    const strange = answer && answer.familiar >= 0 && answer.familiar < .01;
-    $("label").innerHTML = !answer ? "&hellip;"
-      : `${words[answer.label]} <small>p = ${answer.p.toFixed(3)}</small>`;
+    const seen = answer && verdicts[answer.verdict];
+    $("label").textContent = answer ? `${words[answer.label]}, ${percent(answer.p)}` : "\u2026";
     for (const name of ["label", "familiar", "logp", "ms"])
       $("label").dataset[name] = answer?.[name] ?? "";
     bars($("bars"), answer?.chance);
-    $("familiar").classList.toggle("strange", Boolean(strange));
-    $("familiar").textContent = !answer ? "How likely is the picture itself?"
-      : answer.familiar < 0 ? "This network was never told what digits it knows."
-      : strange ? "Never seen anything like it."
-      : `More usual than ${percent(answer.familiar)} of the digits that it knows.`;
+    $("verdict").textContent = seen ? seen.name : "\u2026";
+    $("verdict").dataset.verdict = seen ? seen.name : "";
+    paintVerdict($("verdict"), answer?.verdict);
+    $("familiar").textContent = seen ? seen.says(percent(answer.familiar))
+      : "Is the picture itself like those that it learned from?";
     gauge();
   }
-  /* log p(x) of known digits, smoothed, and where this one is. */
+  /* How many of the known digits are stranger, from 0.1% to all of them, and the three verdicts. */
   function gauge() {
-    const canvas = $("gauge"), { c, w, h } = fit(canvas, 96);
-    const known = model.spread, n = known.length;
-    if (!w || !n) return;
-    const lo = known[Math.floor(n * .02)], hi = known[n - 1];
-    const x0 = lo - 1.2 * (hi - lo), x1 = hi + .35 * (hi - lo), width = (hi - lo) / 10;
-    const px = (v) => (v - x0) / (x1 - x0) * w, floor = h - 24, heights = [];
-    for (let k = 0; k <= 100; k++) {
-      const v = x0 + (x1 - x0) * k / 100;
-      heights.push(known.reduce((sum, q) => sum + Math.exp(-(((v - q) / width) ** 2) / 2), 0));
-    }
-    const most = Math.max(...heights);
-    c.fillStyle = colour("line"), c.beginPath(), c.moveTo(0, floor);
-    heights.forEach((v, k) => c.lineTo(w * k / 100, floor - (floor - 24) * v / most));
-    c.lineTo(w, floor), c.fill();
-    c.fillStyle = colour("soft"), c.fillRect(0, floor, w, 1);
-    c.textAlign = "left", c.fillText("log p(x)", 0, h - 7);
-    c.textAlign = "right", c.fillText("digits that it knows", w, h - 7);
-    if (!answer) return;
-    const off = answer.logp < x0 ? -1 : answer.logp > x1 ? 1 : 0;
-    const x = off < 0 ? 2 : off > 0 ? w - 2 : px(answer.logp);
-    c.fillStyle = colour("accent"), c.fillRect(x - 1.5, 20, 3, floor - 16);
-    c.font = "600 14px system-ui, sans-serif";
-    c.textAlign = x < 40 ? "left" : x > w - 40 ? "right" : "center";
-    c.fillText((off < 0 ? "\u2190 " : "") +
-      number(answer.logp, Math.abs(answer.logp) > 100 ? 0 : 1) +
-      (off > 0 ? " \u2192" : ""), x < 40 ? 0 : x > w - 40 ? w : x, 14);
-    canvas.setAttribute("aria-label", `log p(x) is ${answer.logp.toFixed(1)}; of known digits ` +
-      `${lo.toFixed(1)} to ${hi.toFixed(1)}`);
+    const canvas = $("gauge"), { c, w, h } = fit(canvas, 74);
+    if (!w) return;
+    const px = (share) => w * (1 + Math.log10(Math.max(share, .001)) / 3);
+    const zones = [["strange", .001, .01], ["odd", .01, .1], ["familiar", .1, 1]];
+    zones.forEach(([name, from, to], k) => {
+      const left = px(from) + (k ? 2 : 0);
+      c.fillStyle = colour(name);
+      c.globalAlpha = answer && verdicts[answer.verdict].name !== name ? .3 : 1;
+      c.fillRect(left, 22, px(to) - left, 16);
+      c.globalAlpha = 1, c.fillStyle = colour("soft"), c.textAlign = "center";
+      c.fillText(name, (left + px(to)) / 2, h - 20);
+    });
+    c.textAlign = "left", c.fillText("0", 0, h - 2);
+    c.textAlign = "center", c.fillText("1%", px(.01), h - 2), c.fillText("10%", px(.1), h - 2);
+    c.textAlign = "right", c.fillText("100%", w, h - 2);
+    if (!answer || answer.familiar < 0) return;
+    const x = Math.min(w - 6, Math.max(6, px(answer.familiar)));
+    c.fillStyle = colour("ink");
+    c.beginPath(), c.moveTo(x - 7, 6), c.lineTo(x + 7, 6), c.lineTo(x, 20), c.fill();
+    c.fillRect(x - 1.5, 18, 3, 22);
+    canvas.setAttribute("aria-label", `${(100 * answer.familiar).toFixed(1)}% of known digits ` +
+      `are stranger: ${verdicts[answer.verdict].name}`);
   }
   function paint() { paintPad(), paintSeen(), paintAnswer(); }
 
@@ -277,7 +322,7 @@ panels.draw = (() => {
     });
     return bits;
   }
-  const drawing = () => ({ ink: lines.length ? pack(lines) : undefined,
+  const drawing = () => ({ ink: lines.length && !told ? pack(lines) : undefined,
     digit: digit >= 0 ? digit : undefined });
   function setDrawing({ ink, digit: number }) {
     if (ink === undefined && number === undefined) return;
@@ -296,13 +341,15 @@ panels.draw = (() => {
       padEvents(), seenEvents(), bars($("bars"));
     },
     async show(state) {
+      if (Object.keys(state).length) stopStory();
       setDrawing(state);
       if (state.slope !== undefined) $("slope").checked = state.slope === "1";
       paint();
+      if (!location.hash && !any()) return tellStory();
       await ask();
       if (state.hide && answer) before = answer.seen, hidden = unpackBits(state.hide), paintSeen();
     },
-    hide: stopFilling,
+    hide() { stopStory(), stopFilling(); },
     paint,
     state: () => ({ ...drawing(), slope: $("slope").checked ? 1 : undefined,
       hide: hidden.some((v) => v) ? packBits(hidden) : undefined }),

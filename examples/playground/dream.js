@@ -35,7 +35,7 @@ panels.dream = (() => {
     $("dream-rate-out").textContent = now.rate;
     $("dream-clean").checked = now.clean;
     $("dream-clean-label").hidden = !model.score;
-    $("dream-run").textContent = running ? "Pause" : "Go on";
+    $("dream-run").textContent = running ? "Pause" : "Resume";
   }
   function changed() { controls(), tell(), look(), writeUrl(); }
   /* What was done to chains that stand still. */
@@ -59,7 +59,9 @@ panels.dream = (() => {
       const best = chance.indexOf(Math.max(...chance));
       drawPixels(figure.firstChild, frame.shown, 784 * k);
       figure.lastChild.innerHTML =
-        `<span>${words[best]}</span> <span>${percent(chance[best])}</span>`;
+        `<span>${words[best]}</span> <span>${percent(chance[best])}</span>` +
+        `<b>${verdicts[frame.sight[k]].name}</b>`;
+      paintVerdict(figure.lastChild.lastChild, frame.sight[k]);
     });
   }
   async function run(on) {

@@ -5,7 +5,7 @@ panels.fool = (() => {
   const LEVELS = 10;
   let round = 0, results = [], curve = [[], []], first = [];     /* each network's own answer */
 
-  const most = () => (now.norm === "inf" ? .4 : 5);
+  const most = () => (now.norm === "inf" ? .4 : 4);
   const seen = () => panels.draw.answer()?.seen;
 
   function controls() {
@@ -63,16 +63,15 @@ panels.fool = (() => {
       drawPixels(change, new Float32Array(784).fill(-1), 0, (k, c) =>
         signed(c, shown[k] - base[k], .6));
       const fooled = got && got.label !== first[which];
-      const strange = got && got.familiar >= 0 && got.familiar < .01;
-      const verdict = card.querySelector(".verdict");
-      verdict.textContent = got ? `${words[got.label]}, ${percent(got.p)}` : "\u2026";
-      verdict.classList.toggle("strange", Boolean(fooled));
-      card.querySelector(".note").textContent = !got ? ""
-        : (fooled ? `Fooled: it said ${words[first[which]]}.` : "Not fooled.") +
-          (which === 0 && got.familiar >= 0
-            ? strange ? " But it has never seen anything like it."
-              : ` More usual than ${percent(got.familiar)} of the digits that it knows.` : "");
-      card.querySelector(".note").classList.toggle("strange", Boolean(strange && which === 0));
+      const label = card.querySelector(".verdict");
+      label.textContent = got ? `${words[got.label]}, ${percent(got.p)}` : "\u2026";
+      label.classList.toggle("strange", Boolean(fooled));
+      card.querySelector(".note").textContent = !got ? "" : fooled
+        ? `Fooled: without the attack it said ${words[first[which]]}.` : "It still says the same.";
+      const density = card.querySelector(".density");
+      density.textContent = !got ? "" : which === 1
+        ? "It has no density to ask." : `Density: ${verdicts[got.verdict].name}.`;
+      paintVerdict(density, which === 0 ? got?.verdict : undefined);
       bars(card.querySelector(".bars"), got?.chance);
       card.dataset.label = got?.label ?? "";
     }
@@ -91,12 +90,12 @@ panels.fool = (() => {
         <figure><canvas class="pixels" width="28" height="28" role="img"
           aria-label="What was changed"></canvas>
         <figcaption>the change</figcaption></figure></div>
-        <p class="verdict"></p><p class="note"></p>
+        <p class="verdict"></p><p class="note"></p><p class="density"></p>
         <div class="bars small" role="img" aria-label="p(y|x)"></div></div>`).join("");
       $("fool-eps").oninput = () => { now.eps = most() * $("fool-eps").value / 20, changed(); };
       $("fool-steps").oninput = () => { now.steps = Number($("fool-steps").value), changed(); };
       $("fool-norm").onchange = () => {
-        now.norm = $("fool-norm").value, now.eps = most() / 2, changed();
+        now.norm = $("fool-norm").value, now.eps = now.norm === "inf" ? .2 : 1, changed();
       };
       $("fool-draw").onclick = () => { open_("draw"), writeUrl(); };
       $("fool-another").onclick = () => panels.draw.heldOut();
@@ -109,8 +108,8 @@ panels.fool = (() => {
       if (state.steps !== undefined && steps >= 1) now.steps = Math.min(40, Math.floor(steps));
       controls(), paint();
       const { ink, digit } = panels.draw.drawing();
-      if (ink === undefined && digit === undefined) panels.draw.heldOut(4);
-      else panels.draw.ask();
+      if (ink === undefined && digit === undefined) panels.draw.setDrawing({ digit: 2 });
+      panels.draw.ask();
     },
     hide() { round++; },
     paint,

@@ -62,7 +62,7 @@ class Worked {
 }
 const workers = {};
 function worker(name) {
-  workers[name] ??= new Worked(name === "plane" ? [] : [parts.jem]);
+  workers[name] ??= new Worked(["plane", "walk"].includes(name) ? [] : [parts.jem]);
   return workers[name];
 }
 
@@ -89,6 +89,28 @@ function open_(name, state) {
     $("tab-" + other).tabIndex = other === name ? 0 : -1;
   }
   panels[name].show(state ?? {});
+}
+
+/* ---- sharing, presenting ---- */
+async function copyLink() {
+  const link = location.href;
+  try { await navigator.clipboard.writeText(link); }
+  catch {                                         /* where a page may not: by hand */
+    const field = document.createElement("textarea");
+    field.value = link, document.body.append(field), field.select();
+    document.execCommand("copy"), field.remove();
+  }
+  $("copy").textContent = "Copied";
+  setTimeout(() => { $("copy").textContent = "Copy link"; }, 1500);
+}
+/* For a projector: large, without the C; ?present in the URL. */
+function present(on) {
+  document.documentElement.classList.toggle("present", on);
+  $("present").setAttribute("aria-pressed", on);
+  const url = new URL(location.href);
+  url.search = on ? "?present" : "";
+  if (url.href !== location.href) history.replaceState(null, "", url.href);
+  if (current) panels[current].paint();
 }
 
 /* ---- colours, as the visitor has them ---- */
@@ -134,6 +156,18 @@ const percent = (p) =>
 /* The way that an arrow key points, y down; undefined for others. */
 const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
+/* What digits.c's `verdict` says; share: of known digits that are stranger. */
+const verdicts = [
+  { name: "familiar", says: (share) => `Familiar: ${share} of known digits are stranger.` },
+  { name: "odd", says: (share) => `Odd: only ${share} of known digits are stranger.` },
+  { name: "strange", says: (share) =>
+    `Strange: it has seen nothing like it. ${share} of known digits are stranger.` },
+  { name: "unknown", says: () => "This network was never told what is usual." },
+];
+function paintVerdict(element, verdict) {
+  for (const { name } of verdicts) element.classList.toggle(name, verdicts[verdict]?.name === name);
+}
+
 /* Keys that are the browser's: Ctrl+0, Alt and an arrow. */
 const browsers = (event) => event.ctrlKey || event.altKey || event.metaKey;
 
@@ -169,12 +203,12 @@ function fit(canvas, h) {
   canvas.style.height = h + "px";
   canvas.width = Math.round(w * dots), canvas.height = Math.round(h * dots);
   const c = canvas.getContext("2d");
-  c.scale(dots, dots), c.font = "13px system-ui, sans-serif";
+  c.scale(dots, dots), c.font = "15px system-ui, sans-serif";
   return { c, w, h };
 }
 /* A chart of curves: [{ x, y, colour, name }], x ascending. */
 function chart(canvas, { title, curves, x0, x1, y0, y1, xName, at, places = 1 }) {
-  const { c, w, h } = fit(canvas, 160), left = 38, right = w - 6, top = 30, bottom = h - 26;
+  const { c, w, h } = fit(canvas, 170), left = 44, right = w - 6, top = 30, bottom = h - 26;
   if (!w) return;
   const px = (x) => left + (x - x0) / (x1 - x0) * (right - left);
   const py = (y) => bottom - (Math.min(y1, Math.max(y0, y)) - y0) / (y1 - y0) * (bottom - top);
@@ -232,6 +266,10 @@ async function begin() {
     });
     await $("digits").decode();
     colourCode();
+    $("copy").onclick = copyLink;
+    $("present").onclick = () =>
+      present(!document.documentElement.classList.contains("present"));
+    present(new URLSearchParams(location.search).has("present"));
     for (const panel of Object.values(panels)) panel.begin();
     open_(...readUrl());
     onhashchange = () => open_(...readUrl());

@@ -6,7 +6,7 @@
 
 enum {
     BATCH = 128, GRID = 64, CELLS = GRID * GRID, DREAMS = 120, TEST = 500,
-    OWN = 600, OWN_CLASSES = 4
+    OWN = 600
 };
 typedef struct learner {
     jem_net *net;
@@ -17,7 +17,7 @@ typedef struct learner {
 } learner;
 static learner learners[2];
 static jem_rng data_rng, walk_rng;
-static int world_now, own_count, own_label[OWN];
+static int world_now, own_count, own_classes, own_label[OWN];
 static float own[2 * OWN];
 
 static float density[CELLS], best[CELLS], sure[CELLS], points[3 * TEST], facts[16];
@@ -28,7 +28,7 @@ enum { ALONE, CHAINS, SCORE };
 #define STEP 0.01f
 
 PAGE(float *, plane_place)(int what);
-PAGE(void, plane_own)(int n);
+PAGE(void, plane_own)(int n, int classes);
 PAGE(int, plane_start)(int world, int seed);
 PAGE(int, plane_plan)(int left, int right, int steps, float rate, float noise, float fresh,
                       float energy_l2);
@@ -43,9 +43,10 @@ PAGE(float *, plane_place)(int what) {
     return all[what];
 }
 
-/* Labels come as floats behind the points. */
-PAGE(void, plane_own)(int n) {
+/* Labels come as floats behind the points, 0 to classes - 1, each of them in use. */
+PAGE(void, plane_own)(int n, int classes) {
     own_count = n < OWN ? n : OWN;
+    own_classes = classes;
     for (int i = 0; i < own_count; i++) own_label[i] = (int)points[i];
 }
 
@@ -64,7 +65,7 @@ static void sample(jem_rng *rng, int n, float *x, int *y) {
 /* Two networks with the same first weights. WORLDS and above: the visitor's own points. */
 PAGE(int, plane_start)(int world, int seed) {
     world_now = world;
-    const int classes = world < WORLDS ? worlds[world].classes : OWN_CLASSES;
+    const int classes = world < WORLDS ? worlds[world].classes : own_classes;
     data_rng = jem_rng_seed((uint64_t)seed), walk_rng = jem_rng_split(&data_rng, 1);
     for (int k = 0; k < 2; k++) {
         learner *l = learners + k;
@@ -93,7 +94,7 @@ static jem_train_desc training(int way, const plan *p) {
     how.w_ce = 1, how.w_cd = 0;                    /* cross-entropy alone */
     if (way == SCORE)                              /* and: from noise, the slope leads to data */
         how.w_score = 1, how.noise_lo = how.noise_hi = 0.12f;
-    if (way == CHAINS) {                           /* and: data pulled down, chains pushed up */
+    if (way == CHAINS) {                           /* and: data lift f, chains push it down */
         how.w_cd = 1, how.energy_l2 = p->energy_l2;
         how.sgld = jem_sgld_desc_langevin(STEP, p->steps), how.sgld.noise_std *= p->noise;
         how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX;

@@ -4,7 +4,8 @@ panels.plane = (() => {
     "swiss", "own"];
   const titles = ["Two moons", "Two circles", "Eight Gaussians", "Pinwheel", "Two spirals",
     "Checkerboard", "Four rings", "Swiss roll", "Your own points"];
-  const palette = [0x2f7ed8, 0xe0533a, 0x3aa657, 0xd9a514, 0x8a56c8, 0x1fb0b0, 0xd8629f, 0x7a6a58]
+  /* told apart by deuteranopes, too (Okabe and Ito 2008) */
+  const palette = [0x0072b2, 0xe69f00, 0x009e73, 0xd55e00, 0x56b4e9, 0xcc79a7, 0x6b6b6b, 0xf0e442]
     .map((v) => [v >> 16, v >> 8 & 255, v & 255]);
   const ways = ["alone", "cd", "score"];          /* as in plane.c */
   const wayNames = ["Cross-entropy alone", "JEM, chains (CD)", "JEM, score matching"];
@@ -33,7 +34,9 @@ panels.plane = (() => {
     { ...now, left: ways.indexOf(now.left), right: ways.indexOf(now.right) });
   const side = (k) => (k ? now.right : now.left);
   const has = (way) => now.left === way || now.right === way;
-  const can = () => now.world !== "own" || new Set(own.filter((v, i) => i % 3 === 2)).size > 1;
+  /* The classes that have points: the networks are given these alone, so that they name no other. */
+  const used = () => [...new Set(own.filter((v, i) => i % 3 === 2))].sort();
+  const can = () => now.world !== "own" || used().length > 1;
   function status(text, strange) {
     $("plane-status").textContent = text;
     $("plane-status").classList.toggle("strange", Boolean(strange));
@@ -50,7 +53,7 @@ panels.plane = (() => {
     $("plane-noise").value = now.noise, $("plane-noise-out").textContent = "\u00d7 " + now.noise;
     $("plane-rate").value = Math.log10(now.rate);
     $("plane-rate-out").textContent = "\u00d7 " + Number(now.rate.toPrecision(2));
-    $("plane-run").textContent = running ? "Pause" : "Go on";
+    $("plane-run").textContent = running ? "Pause" : "Resume";
     for (const button of document.querySelectorAll("[data-break]"))
       button.setAttribute("aria-pressed", button.dataset.break === now.broken);
     $("plane-why").textContent = breaks[now.broken]?.[1] ?? "";
@@ -69,9 +72,10 @@ panels.plane = (() => {
     }
     await worker("plane").ask("learn", { on: false });
     const got = await worker("plane").ask("world", { world: worlds.indexOf(now.world), seed: 1,
-      own: now.world === "own" ? own : undefined });
+      own: now.world !== "own" ? undefined
+        : own.map((v, i) => (i % 3 === 2 ? used().indexOf(v) : v)), classes: used().length });
     if (!got || mine !== round) return;
-    points = got.points, truth = got.truth;
+    points = now.world === "own" ? Float32Array.from(own) : got.points, truth = got.truth;
     await plan();
     if (mine === round) learn(current === "plane" && !document.hidden);
   }
@@ -96,7 +100,8 @@ panels.plane = (() => {
     if (stopped.length) why = stopped.find((s) => s) ?? "stopped", running = false, controls();
     if (updates) {
       const speed = more ? `, ${(1000 * more / ms).toFixed(0)} a second` : "";
-      status(why ? why.replace("train_step: d", "D") : `${updates} updates${speed}`, why);
+      status(why ? `Diverged after ${updates} updates: f(x) ran away.`
+        : `${updates} updates${speed}`, why);
     }
     paint();
   }
@@ -136,8 +141,9 @@ panels.plane = (() => {
         (view ? Math.round(100 * Math.min(1, Math.max(0, (view.density[i] + 6) / 6.3))) || 0 : 0));
       if (view) for (let i = 0; i < view.dream.length; i += 2)
         dot(above, view.dream[i], view.dream[i + 1], 4.5, css(paper), css(ink));
+      const kinds = now.world === "own" ? used() : [0, 1, 2, 3, 4, 5, 6, 7];
       const below = image($("plane-class-" + k), tints, (i) =>
-        (view ? 51 * view.best[i] + (Math.round(50 * view.sure[i]) || 0) : 0));
+        (view ? 51 * (kinds[view.best[i]] ?? 0) + (Math.round(50 * view.sure[i]) || 0) : 0));
       for (let i = 0; i < points.length; i += 3)
         dot(below, points[i], points[i + 1], 5, css(palette[points[i + 2]]), css(paper));
       if (cursor && document.activeElement === $("plane-class-" + k))
@@ -147,7 +153,15 @@ panels.plane = (() => {
           (Number.isFinite(truth) ? `, truth ${number(truth, 2)}` : "")
         : "";
     }
-    curves();
+    colourBar(heat), curves();
+  }
+  function colourBar(heat) {
+    const { c, w } = fit($("plane-bar"), 34);
+    for (let k = 0; k < 101; k++)
+      c.fillStyle = css(heat[k]), c.fillRect(w * k / 101, 0, w / 101 + 1, 12);
+    c.fillStyle = colour("soft"), c.textBaseline = "alphabetic";
+    [["log p(x) \u2212" + "6 or less", "left", 0], ["0.3 or more", "right", w]]
+      .forEach(([text, side, x]) => { c.textAlign = side, c.fillText(text, x, 29); });
   }
   function curves() {
     const end = Math.max(100, updates);

@@ -13,13 +13,14 @@ function text(at) {
 function must(ok, what) {
   if (!ok) throw Error(what + ": " + text(C.problem()));
 }
-const [SEEN, SLOPE, HIDDEN, CHANCE, FOUND, , SHOWN, SPREAD, RESULT, STROKE] = Array(10).keys();
+const [SEEN, SLOPE, HIDDEN, CHANCE, FOUND, , SHOWN, SPREAD, RESULT, STROKE, SIGHT] =
+  Array(11).keys();
 const [DENSITY, BEST, SURE, POINTS, FACTS, OWN, DREAM] = Array(7).keys();
 const N = 784;
 
 function answered(extra) {
-  const [label, p, logp, familiar] = copy(C.place(RESULT), 4);
-  return { label, p, logp, familiar, chance: copy(C.place(CHANCE), 10), ...extra };
+  const [label, p, logp, familiar, verdict] = copy(C.place(RESULT), 5);
+  return { label, p, logp, familiar, verdict, chance: copy(C.place(CHANCE), 10), ...extra };
 }
 
 const jobs = {
@@ -89,13 +90,30 @@ const jobs = {
     chainStep(tell);
   },
 
+  /* ---- known densities ---- */
+  place({ density, points, seed }) {
+    floats(C.walk_place(5), points.length).set(points);
+    Object.assign(walk, { density, points: points.length / 2 });
+    must(C.walk_start(density, walk.points, seed), "walk");
+    return { grid: copy(C.walk_place(6), 4096), truth: copy(C.walk_place(3), 60) };
+  },
+  how(given) { Object.assign(walk, given), C.walk_forget(); },
+  rate({ rate }) { walk.rate = rate, walk.last = performance.now(); },
+  drop({ x, y }) { C.walk_drop(x, y); },
+  walk({ on, once }, tell) {
+    clearTimeout(walk.timer);
+    walk.last = performance.now();
+    if (on || once) walkStep(tell, !on);
+    else tellWalk(tell, []);
+  },
+
   /* ---- the plane ---- */
-  world({ world, seed, own }) {
+  world({ world, seed, own, classes }) {
     if (own) {
       floats(C.plane_place(OWN), own.length / 3 * 2).set(own.filter((v, i) => i % 3 < 2));
       floats(C.plane_place(POINTS), own.length / 3).set(own.filter((v, i) => i % 3 === 2));
     }
-    C.plane_own(own ? own.length / 3 : 0);
+    C.plane_own(own ? own.length / 3 : 0, classes);
     must(C.plane_start(world, seed), "plane");
     const points = copy(C.plane_place(POINTS), 1500);
     return { points: own ? Float32Array.from(own) : points, truth: C.plane_truth() };
@@ -115,6 +133,7 @@ function tellChains(tell) {
   const now = performance.now();
   must(C.dream_show(chains.clean), "dream");
   tell({ shown: copy(C.place(SHOWN), 10 * N), chance: copy(C.place(CHANCE), 100),
+    sight: copy(C.place(SIGHT), 10),
     steps: chains.steps, rate: chains.speed, diverged: now - chains.ranAway < 3000 });
 }
 function chainStep(tell) {
@@ -134,6 +153,29 @@ function chainStep(tell) {
     tellChains(tell);
   }
   chains.timer = setTimeout(guarded, due > 0 ? 0 : 5, chainStep, tell);
+}
+
+/* ---- known densities: every step is computed here, in walk.c ---- */
+const walk = { kind: 1, a: .05, noise: 1, leaps: 10, rate: 3 };
+function tellWalk(tell, trail) {
+  const now = performance.now();
+  if (now - (walk.countedAt ?? 0) > 400) C.walk_facts(), walk.countedAt = now;
+  tell({ chain: copy(C.walk_place(0), 32), path: copy(C.walk_place(1), 90),
+    histogram: copy(C.walk_place(2), 60), facts: copy(C.walk_place(4), 12), trail,
+    ranAway: now - (walk.ranAway ?? -1e9) < 3000 });
+}
+function walkStep(tell, once) {
+  const now = performance.now(), trail = [];
+  const due = once ? 1 : Math.min(200, Math.floor((now - walk.last) * walk.rate / 1000));
+  for (let k = 0; k < due && performance.now() - now < 50; k++) {
+    if (!C.walk_step(walk.kind, walk.a, walk.noise, walk.leaps)) {
+      C.problem(), C.walk_start(walk.density, walk.points, 1), walk.ranAway = now;
+      break;
+    }
+    trail.push(...copy(C.walk_place(1), 9));
+  }
+  if (due) walk.last = Math.max(walk.last + due * 1000 / walk.rate, now - 200), tellWalk(tell, trail);
+  if (!once) walk.timer = setTimeout(guarded, due ? 15 : 5, walkStep, tell);
 }
 
 const plane = { noise: 1 };
