@@ -125,11 +125,12 @@
        >>tape       record, and the plain walk             >>eval        classify, accuracy
        >>plan       the same, faster                       >>io          safetensors
        >>ops        what you build with                    >>checkpoint  networks, trainers in files
-       >>nets       wide-resnet, convnet, MLP, your own    >>engine      what the processor runs
-       >>losses     log-densities, CE, CD, score           >>changelog   and licence
+       >>nets       wide-resnet, convnet, MLP, your own    >>engine      kernels of the processor
+       >>losses     log-densities, CE, CD, score           >>bf16        convolutions in bf16
+                                                           >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
-   last. Each room uses only the rooms above it, with one exception: >>engine, the kernels for every
-   instruction set, is last; its interface is declared in >>platform.
+   last. Each room uses only the rooms above it, with one exception: >>engine and >>bf16, the
+   kernels for every instruction set, are last; their interface is declared in >>platform.
 */
 #ifdef JEM_DECLARATIONS
 #undef JEM_IMPLEMENTATION
@@ -5626,93 +5627,109 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
-/* Two ops that meet are made one after the other, not as two arguments of a third: C leaves the
-   order of arguments open, and the tape's order is part of 'the same bits everywhere'. */
+/* C leaves the order open in which arguments are evaluated, and the order of the tape is part of
+   'the same bits everywhere'. So at most one argument of a call records an op. */
 
-/* log p(x) = e(x) + K logsumexp_y f(x)[y] - log Z, from the logits that jem_forward has just made,
-   or K times the output that an unconditional network has for it. e is the shift of a network that
-   has one. K, the scale, is for score matching: at little noise the slope of log p is
-   sqrt(pixels)/sigma, hundreds, and a fresh network's logits are near 0. */
+/* Records log p(x) = shift(x) + K logsumexp_y f(x)[y] - log Z, from the logits that jem_forward has
+   just recorded; an unconditional network has an output in place of the logsumexp, and shift(x) is
+   0 for a network without a shift. Score matching needs a large scale K: at low noise the slope of
+   log p is sqrt(pixels)/sigma, hundreds, and the logits of a new network are near 0. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
     if (!net || !logits) return NULL;
-    jem_tensor *f = net->energy ? net->energy : jem_logsumexp(net->ctx, logits);
+    jem_tensor *f = net->energy;
+    if (!f) f = jem_logsumexp(net->ctx, logits);
     if (net->scale != 1) f = jem_scale(net->ctx, f, net->scale);
-    return net->shift ? jem_add(net->ctx, f, net->shift) : f;
+    if (net->shift) f = jem_add(net->ctx, f, net->shift);
+    return f;
 }
 
-/* log p(y|x) = f(x)[y] - logsumexp f(x) */
-static jem_tensor *jem__label(jem_net *net, jem_tensor *logits, const int *labels) {
+/* Records log p(y|x) = f(x)[y] - logsumexp f(x). */
+static jem_tensor *jem__logp_label(jem_net *net, jem_tensor *logits, const int *labels) {
     jem_tensor *all = jem_logsumexp(net->ctx, logits);
     return jem_sub(net->ctx, jem_gather(net->ctx, logits, labels), all);
 }
 
-/* f(x)[y] - logsumexp of the others: what is added to the logits takes y out of them. */
+/* Records f(x)[y] - logsumexp of the other logits: an addend of -1e18 removes f(x)[y] from all. */
 static jem_tensor *jem__odds(jem_net *net, jem_tensor *logits, const int *labels) {
     jem_ctx *ctx = net->ctx;
-    jem_tensor *own = jem_gather(ctx, logits, labels);
-    if (!own) return NULL;
-    const int n = logits->n, k = logits->c;
-    float *out = (float *)jem__push_zero(ctx, (size_t)n * (size_t)k * sizeof *out);
-    for (int i = 0; out && i < n; i++) out[i * k + labels[i]] = -1e18f;
-    jem_tensor *others = jem_add(ctx, logits, jem_input(ctx, out, n, k, 1, 1));
-    return jem_sub(ctx, own, jem_logsumexp(ctx, others));
+    jem_tensor *label_logit = jem_gather(ctx, logits, labels);
+    if (!label_logit) return NULL;
+    const int n = logits->n;
+    const int classes = logits->c;
+    float *addend = (float *)jem__push_zero(ctx, (size_t)n * (size_t)classes * sizeof *addend);
+    for (int i = 0; addend && i < n; i++) addend[i * classes + labels[i]] = -1e18f;
+    jem_tensor *others = jem_add(ctx, logits, jem_input(ctx, addend, n, classes, 1, 1));
+    return jem_sub(ctx, label_logit, jem_logsumexp(ctx, others));
 }
 
-/* log p(x,y) = log p(x) + log p(y|x), which is f(x)[y] - log Z where K = 1 */
-static jem_tensor *jem__joint(jem_net *net, jem_tensor *logits, const int *labels) {
-    if (logits && net->energy)
-        return (jem_tensor *)jem__null(net->ctx, JEM_BAD_ARGUMENT, "this network is unconditional "
-                                       "(separate_energy): it has no log p(x,y)");
+/* Records log p(x,y) = log p(x) + log p(y|x), which is f(x)[y] - log Z if the scale is 1. */
+static jem_tensor *jem__logp_class(jem_net *net, jem_tensor *logits, const int *labels) {
+    if (logits && net->energy) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "this network is unconditional (uncond): it has no "
+                  "log p(x,y)");
+        return NULL;
+    }
     if (net->scale == 1 && !net->shift) return jem_gather(net->ctx, logits, labels);
     jem_tensor *logp = jem__logp(net, logits);
-    return jem_add(net->ctx, logp, jem__label(net, logits, labels));
+    return jem_add(net->ctx, logp, jem__logp_label(net, logits, labels));
 }
 
-/* A network's first field points at itself; jem_class_of and jem_guide begin with a pointer to a
-   network. So either can be told from the other before anything else of it is read. */
+/* Returns the network of a density's `user`: the network itself, or, with is_struct, the first
+   field of a jem_class_of or jem_guide. The first field of a network points to the network, which
+   distinguishes it from these structs before anything else is read. */
 static jem_net *jem__net_of(jem_ctx *ctx, const char *what, void *user, int is_struct) {
-    if (!user)
-        return (jem_net *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: user is NULL", what);
+    const char *needed = "jem_net";
+    const char *given = "something else, or a network after jem_net_free";
     jem_net *first;
+    if (!user) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user is NULL", what);
+        return NULL;
+    }
     memcpy(&first, user, sizeof first);
-    if (is_struct ? first && first != user : first == user) return first;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user must point to a %s, and this is %s", what,
-              is_struct ? "struct of a network and labels" : "jem_net", !first ? "none: net is NULL"
-              : is_struct ? "a jem_net itself" : "something else, or a network after jem_net_free");
+    if (first && (first == user) == !is_struct) return first;
+    if (is_struct) {
+        needed = "struct of a network and labels";
+        given = "a jem_net itself";
+    }
+    if (!first) given = "none: net is NULL";
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user must point to a %s, and this is %s", what, needed,
+              given);
     return NULL;
 }
 
 jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_net *net = jem__net_of(ctx, "logp", user, 0);
-    return net ? jem__logp(net, jem_forward(net, x, 0)) : NULL;
+    if (!net) return NULL;
+    return jem__logp(net, jem_forward(net, x, 0));
 }
 jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     jem_net *net = jem__net_of(ctx, "logp_class", class_of, 1);
     if (!net) return NULL;
-    jem_tensor *logits = jem_forward(net, x, 0);
-    return jem__joint(net, logits, ((const jem_class_of *)class_of)->labels);
+    return jem__logp_class(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
 }
 jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     jem_net *net = jem__net_of(ctx, "logp_label", class_of, 1);
-    return net ? jem__label(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels)
-               : NULL;
+    if (!net) return NULL;
+    return jem__logp_label(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
 }
 jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     jem_net *net = jem__net_of(ctx, "log_odds", class_of, 1);
-    return net ? jem__odds(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels)
-               : NULL;
+    if (!net) return NULL;
+    return jem__odds(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
 }
 jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide) {
     jem_net *net = jem__net_of(ctx, "logp_guided", guide, 1);
     if (!net) return NULL;
     const jem_guide *g = (const jem_guide *)guide;
-    jem_tensor *logits = jem_forward(net, x, 0), *logp = jem__logp(net, logits);
-    return jem_add(ctx, logp, jem_scale(ctx, jem__label(net, logits, g->labels), g->weight));
+    jem_tensor *logits = jem_forward(net, x, 0);
+    jem_tensor *logp = jem__logp(net, logits);
+    jem_tensor *logp_label = jem__logp_label(net, logits, g->labels);
+    return jem_add(ctx, logp, jem_scale(ctx, logp_label, g->weight));
 }
 
 jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels) {
-    jem_tensor *logp = jem_logsumexp(ctx, logits);
-    return jem_mean(ctx, jem_sub(ctx, logp, jem_gather(ctx, logits, labels)));
+    jem_tensor *all = jem_logsumexp(ctx, logits);
+    return jem_mean(ctx, jem_sub(ctx, all, jem_gather(ctx, logits, labels)));
 }
 
 jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample) {
@@ -5720,45 +5737,52 @@ jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *log
     return jem_sub(ctx, jem_mean(ctx, logp_sample), f_data);
 }
 
-/* sum + weight*term, where either may not be there */
+/* Records sum + weight*term; sum and term may be NULL, which counts as 0. */
 static jem_tensor *jem__accumulate(jem_ctx *ctx, jem_tensor *sum, float weight, jem_tensor *term) {
     if (!term || weight == 0) return sum;
     if (weight != 1) term = jem_scale(ctx, term, weight);
-    return sum ? jem_add(ctx, sum, term) : term;
+    if (!sum) return term;
+    return jem_add(ctx, sum, term);
 }
 
-/* The sum of those terms that have a weight and what they need, or NULL. */
+/* Records the terms whose weights are not 0 and whose inputs are given; returns their sum, or NULL
+   without any. */
 static jem_tensor *jem__loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *t) {
     jem_ctx *ctx = net->ctx;
-    jem_tensor *sum = NULL, *logp_sample = NULL, *cd_class = NULL;
+    jem_tensor *logp_sample = NULL;
+    jem_tensor *cd_class = NULL;
     t->logits = jem_forward(net, x, 1);
     if (t->logits && labels) t->ce = jem_cross_entropy(ctx, t->logits, labels);
-    jem_tensor *logp = jem__logp(net, x_data ? jem_forward(net, x_data, 1) : t->logits);
+    jem_tensor *data_logits = t->logits;
+    if (x_data) data_logits = jem_forward(net, x_data, 1);
+    jem_tensor *logp = jem__logp(net, data_logits);
     t->f_data = jem_mean(ctx, logp);
     if (x_sample) {
         jem_tensor *logits = jem_forward(net, x_sample, 1);
         logp_sample = jem__logp(net, logits);
         t->f_sample = jem_mean(ctx, logp_sample);
         if (t->logits && labels && sample_labels && w->cd_class != 0) {
-            jem_tensor *joint = jem__joint(net, t->logits, labels);
-            cd_class = jem_contrastive(ctx, joint, jem__joint(net, logits, sample_labels));
+            jem_tensor *data = jem__logp_class(net, t->logits, labels);
+            cd_class = jem_contrastive(ctx, data, jem__logp_class(net, logits, sample_labels));
         }
     }
-    sum = jem__accumulate(ctx, sum, w->ce, t->ce);
+    jem_tensor *sum = jem__accumulate(ctx, NULL, w->ce, t->ce);
     sum = jem__accumulate(ctx, sum, w->cd, jem_sub(ctx, t->f_sample, t->f_data));
     sum = jem__accumulate(ctx, sum, w->cd_class, cd_class);
-    for (int i = 0; i < 2 && w->energy_l2 > 0; i++)
-        sum = jem__accumulate(ctx, sum, w->energy_l2,
-                              jem_mean(ctx, jem_square(ctx, i ? logp_sample : logp)));
-    return sum;
+    if (!(w->energy_l2 > 0)) return sum;
+    sum = jem__accumulate(ctx, sum, w->energy_l2, jem_mean(ctx, jem_square(ctx, logp)));
+    return jem__accumulate(ctx, sum, w->energy_l2, jem_mean(ctx, jem_square(ctx, logp_sample)));
 }
+
+/* Rejects a loss without terms. */
 static jem_tensor *jem__loss_sum(jem_ctx *ctx, jem_tensor *sum) {
     if (jem_ok(ctx) && !sum)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "loss: no term of it has a weight and what it needs");
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "loss: no term has both a weight and its inputs");
     return jem_ok(ctx) ? sum : NULL;
 }
+
 jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, const int *labels,
                      jem_tensor *x_data, jem_tensor *x_sample, const int *sample_labels,
                      jem_loss_terms *terms) {
@@ -5766,16 +5790,18 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
     jem_tensor *sum = NULL;
     if (net && w) sum = jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t);
     if (terms) *terms = t;
-    if (net && !w) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: weights is NULL");
-    return net ? jem__loss_sum(net->ctx, sum) : NULL;
+    if (!net) return NULL;
+    if (!w) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: weights is NULL");
+    return jem__loss_sum(net->ctx, sum);
 }
 
 /* ---- noise ----------------------------------------------------------------------------------- */
 
-/* Random numbers for a tensor: every group has counters of its own, on every rank. */
+/* Returns the number of Threefry counters for the noise of one group; groups do not share any. */
 static uint64_t jem__group_counters(const jem__node *x) {
     return (uint64_t)(x->stride + 31) / 32 * 16;
 }
+/* Takes counters for all groups of x on all ranks from rng; returns the first of this rank. */
 static uint64_t jem__take_counters(const jem__node *x, jem_rng *rng) {
     const uint64_t counters = jem__group_counters(x) * (uint64_t)x->groups;
     const jem_ctx *ctx = x->t.ctx;
@@ -5783,223 +5809,274 @@ static uint64_t jem__take_counters(const jem__node *x, jem_rng *rng) {
            counters * (uint64_t)ctx->rank;
 }
 
+/* Returns the noise level of an image; in padding lanes, that of the last image. */
 static float jem__sigma(const jem__node *x, const float *sigma, int group, int lane) {
     const int i = group * JEM_LANES + lane;
     return sigma[i < x->t.n ? i : x->t.n - 1];
 }
 
-/* Is there what a walk needs? Otherwise it is an error. rng: there is one, or none is needed. */
-static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_logp_fn logp, const jem_tensor *x,
-                           int rng) {
+/* Checks the inputs of a walk. has_rng: 1 also if the walk needs no rng. */
+static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const jem_tensor *x,
+                           int has_rng) {
     if (!ctx || ctx->status != JEM_OK) return 0;
-    if (logp && jem__is_leaf(x, what) && rng) return 1;
+    if (logp && jem__is_leaf(x, what) && has_rng) return 1;
     jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a log-density, a leaf x%s", what,
-              rng ? "" : ", an rng");
+              has_rng ? "" : ", an rng");
     return 0;
 }
 
-/* log p of the images of the leaf x; NULL and an error if there is none. And its slope. */
-static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp, void *user,
+/* Records log p of the images of the leaf x; it must be one number per image. */
+static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
                                 jem_tensor *x) {
-    jem_tensor *y = x ? logp(ctx, x, user) : NULL;
-    if (!x || (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1)) return y;
-    return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", what,
-                                   y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
+    if (!x) return NULL;
+    jem_tensor *y = logp(ctx, x, user);
+    if (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1) return y;
+    jem__fail(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", what,
+              y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
+    return NULL;
 }
-static jem_tensor *jem__with_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp, void *user,
-                                   jem_tensor *x) {
+/* The same, and computes d log p/dx. */
+static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
+                                          jem_tensor *x) {
     jem_tensor *y = jem__density(ctx, what, logp, user, x);
     return jem_grad(y, x) == JEM_OK ? y : NULL;
 }
 
-/* Noise, or a step of a walk (>>samplers). */
+/* A step of a walk (>>samplers), or noise without a step. */
 typedef struct jem__walk {
     jem__node *x;
-    const float *sigma;                            /* [n]: noise alone, of each image; or NULL */
-    jem__langevin d;                               /* a step. Noise-blind: for sigma = 1, to be */
-    float sigma_max;                               /* multiplied by each image's; 0: it is not */
-    const jem_rng *rng;
-    uint64_t start;
+    const float *sigma;                            /* [n]: only adds noise, sigma[i] to image i; or
+                                                      NULL */
+    jem__langevin d;                               /* the step */
+    float sigma_max;                               /* > 0: noise-blind. The step is for sigma = 1,
+                                                      and is scaled by the estimate of each image,
+                                                      at most sigma_max */
+    const jem_rng *rng;                            /* NULL: no noise */
+    uint64_t start;                                /* counter of the first group */
 } jem__walk;
+
+/* Scales a step for sigma = 1 by the noise of each image, estimated from its slope g: sigma =
+   sqrt(pixels)/||g||. */
+static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t n, float sigma_max,
+                            jem__langevin *d) {
+    float squares[JEM_LANES];
+    k->dot(1, grad, grad, squares, 0, n);
+    for (int l = 0; l < JEM_LANES; l++) {
+        const float estimate = sqrtf((float)(n / JEM_LANES) / squares[l]);
+        const float sigma = estimate < sigma_max ? estimate : sigma_max;
+        d->step[l] *= sigma * sigma;
+        d->noise[l] *= sigma;
+    }
+}
 
 static void jem__walk_group(void *arg, int g) {
     const jem__walk *w = (const jem__walk *)arg;
     const jem__kernels *k = w->x->t.ctx->k;
     const ptrdiff_t n = w->x->stride;
-    float *x = w->x->value + g * n, squares[JEM_LANES];
+    float *x = w->x->value + g * n;
     const float *grad = w->sigma ? x : w->x->grad + g * n;
+    const uint32_t *key = w->rng ? w->rng->key : NULL;
+    const uint64_t start = w->start + (uint64_t)g * jem__group_counters(w->x);
     jem__langevin d = w->d;
     for (int l = 0; w->sigma && l < JEM_LANES; l++) d.noise[l] = jem__sigma(w->x, w->sigma, g, l);
-    if (w->sigma_max > 0) {                        /* ||g|| = sqrt(pixels) / sigma */
-        k->dot(1, grad, grad, squares, 0, n);
-        for (int l = 0; l < JEM_LANES; l++) {
-            const float sigma = sqrtf((float)(n / JEM_LANES) / squares[l]);
-            const float s = sigma < w->sigma_max ? sigma : w->sigma_max;
-            d.step[l] *= s * s, d.noise[l] *= s;
-        }
-    }
-    k->langevin(x, grad, n, &d, w->rng ? w->rng->key : NULL,
-                w->start + (uint64_t)g * jem__group_counters(w->x));
+    if (w->sigma_max > 0) jem__scale_step(k, grad, n, w->sigma_max, &d);
+    k->langevin(x, grad, n, &d, key, start);
     jem__fill_dead(x, n, jem__live_lanes(w->x->t.n, g));
 }
 
+/* Steps all groups, in parallel. rng may be NULL: no noise. */
 static void jem__walk_step(jem__walk *w, jem_rng *rng) {
     jem__node *x = w->x;
-    w->rng = rng, w->start = rng ? jem__take_counters(x, rng) : 0;
+    w->rng = rng;
+    w->start = 0;
+    if (rng) w->start = jem__take_counters(x, rng);
     jem__parallel(x->t.ctx, x->groups, 50 * (double)(x->groups * x->stride), jem__walk_group, w);
     jem__leaf_changed(x);
 }
 
 jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
     if (!leaf) return JEM_BAD_ARGUMENT;
-    if (!jem__live(leaf, "add_noise")) return leaf->ctx->status;
+    jem_ctx *ctx = leaf->ctx;
+    if (!jem__live(leaf, "add_noise")) return ctx->status;
     if (!sigma || !rng)
-        return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: sigma or rng is NULL");
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: sigma or rng is NULL");
     if (leaf->node->op)
-        return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: %s is computed (by %s), not a "
-                         "leaf", jem__shape_text(leaf).s, leaf->node->op->name);
-    for (int i = 0; i < leaf->n; i++)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: %s is computed (by %s), not a leaf",
+                         jem__shape_text(leaf).s, leaf->node->op->name);
+    for (int i = 0; i < leaf->n; i++) {
         if (!jem__finite(sigma[i]))
-            return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: sigma[%d] = %g", i,
+            return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: sigma[%d] = %g", i,
                              (double)sigma[i]);
+    }
     JEM__ZEROED(jem__walk, w);
-    w.x = leaf->node, w.sigma = sigma;
+    w.x = leaf->node;
+    w.sigma = sigma;
     jem__walk_step(&w, rng);
     return JEM_OK;
 }
 
 /* ---- score matching -------------------------------------------------------------------------- */
-/* With g = d log p(x~)/dx~ and r = sigma g + z the loss of an image is 1/2 ||r||^2, and with the
-   direction u = r/||r||
+/* With g = d log p(x~)/dx~ and r = sigma g + z, the loss of an image is 1/2 ||r||^2. With the
+   direction u = r/||r||, its derivative by a parameter theta is
 
        d/d theta 1/2 ||r||^2 = r . d(sigma g)/d theta = sigma ||r|| d/d theta (u . g)
 
-   u . g is the slope of log p along u: a difference of two ordinary passes, h to either side,
+   u . g is the slope of log p along u. It is computed as a difference of two ordinary passes, at a
+   distance h to either side,
 
        u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),      h = step sigma sqrt(pixels)
 
-   so that two batches of n images, weighted by +- sigma ||r||/2h, stand for the second derivative.
-   jem_slope_along is the same along any directions.
-   The kernel of Langevin steps does all of it: noise is a step without a slope, r = 0 + sigma g + z
-   is a step from 0, x~ +- h u are steps along r. z is made twice from its counters, not kept. */
+   so the gradient of two batches of n images, weighted by +- sigma ||r||/2h, replaces the second
+   derivative. jem_slope does the same along any directions.
+   One kernel, that of Langevin steps, computes all of this: noise is a step without a slope,
+   r = 0 + sigma g + z is a step from 0, and x~ +- h u are steps along r. z is computed twice from
+   its counters rather than stored. */
 
+/* Sums over the pixels of 16 images. */
 typedef struct jem__score_group { float rr[JEM_LANES], rg[JEM_LANES]; } jem__score_group;
 
-/* The two sides, and a weight of every image: weight (log p(plus) - log p(minus)) is the loss. */
-typedef struct jem__apart { jem_tensor *plus, *minus, *w; } jem__apart;
+/* The images to either side, and a weight of each: the sum of weight (log p(plus) - log p(minus))
+   is recorded. */
+typedef struct jem__sides { jem_tensor *plus, *minus, *weight; } jem__sides;
 
+/* Work on a batch: noisy images and their slopes -> the two sides. */
 typedef struct jem__score {
-    const jem__node *x;
+    const jem__node *x;                            /* clean images */
     jem__node *noisy;
-    jem__apart at;
+    jem__sides sides;
     jem__score_group *group;                       /* r.r and r.g of every image */
     const float *sigma;
-    const uint32_t *key;
+    const uint32_t *key;                           /* key and first counter of z */
     uint64_t start;
     float step;                                    /* h / sigma */
 } jem__score;
 
-static int jem__apart_open(jem__apart *p, const jem_tensor *x, const char *what) {
-    p->plus = jem__leaf(x->ctx, what, jem__shape_of(x));
-    p->minus = jem__leaf(x->ctx, what, jem__shape_of(x));
-    p->w = jem__leaf(x->ctx, what, jem__shape(x->n, 1, 1, 1));
-    return p->plus && p->minus && p->w;
+static int jem__sides_open(jem__sides *s, const jem_tensor *x, const char *what) {
+    s->plus = jem__leaf(x->ctx, what, jem__shape_of(x));
+    s->minus = jem__leaf(x->ctx, what, jem__shape_of(x));
+    s->weight = jem__leaf(x->ctx, what, jem__shape(x->n, 1, 1, 1));
+    return s->plus && s->minus && s->weight;
 }
 
-static jem_tensor *jem__apart_sum(jem_ctx *ctx, const jem__apart *p, jem_logp_fn logp, void *user) {
-    jem_tensor *plus = logp(ctx, p->plus, user), *minus = logp(ctx, p->minus, user);
-    return jem_sum(ctx, jem_mul(ctx, jem_sub(ctx, plus, minus), p->w));
+static jem_tensor *jem__sides_sum(jem_ctx *ctx, const jem__sides *s, jem_fn logp, void *user) {
+    jem_tensor *plus = logp(ctx, s->plus, user);
+    jem_tensor *minus = logp(ctx, s->minus, user);
+    return jem_sum(ctx, jem_mul(ctx, jem_sub(ctx, plus, minus), s->weight));
 }
 
-/* For a group: x + h r/||r|| in place of r, x - h r/||r|| -> minus, r . r -> rr; x is lost. */
-static void jem__sides(const jem__kernels *k, ptrdiff_t n, float *x, float *r, float *minus,
-                       const float *h, float *rr) {
+/* Computes the two sides of one group of 16 images, at distances h[l]: writes x + h r/||r|| over r,
+   x - h r/||r|| to minus, and r.r to rr. Overwrites x. */
+static void jem__step_aside(const jem__kernels *k, ptrdiff_t n, float *x, float *r, float *minus,
+                            const float *h, float *rr) {
     JEM__ZEROED(jem__langevin, d);
     memcpy(minus, x, (size_t)n * sizeof *x);
     k->dot(1, r, r, rr, 0, n);
-    for (int l = 0; l < JEM_LANES; l++) d.step[l] = rr[l] > 0 ? -h[l] / sqrtf(rr[l]) : 0;
+    for (int l = 0; l < JEM_LANES; l++) {
+        if (rr[l] > 0) d.step[l] = -h[l] / sqrtf(rr[l]);
+    }
     k->langevin(minus, r, n, &d, NULL, 0);
     for (int l = 0; l < JEM_LANES; l++) d.step[l] = -d.step[l];
     k->langevin(x, r, n, &d, NULL, 0);
     memcpy(r, x, (size_t)n * sizeof *x);
 }
 
-static void jem__score_pair(void *arg, int g) {
+/* Computes r = sigma g + z of a group, r.r and r.g, and the two sides. */
+static void jem__score_sides(void *arg, int g) {
     const jem__score *s = (const jem__score *)arg;
     const jem__kernels *k = s->x->t.ctx->k;
     const ptrdiff_t n = s->x->stride;
     const float *grad = s->noisy->grad + g * n;
-    float *r = s->at.plus->node->value + g * n, h[JEM_LANES];
-    jem__score_group *q = s->group + g;
+    const uint64_t start = s->start + (uint64_t)g * jem__group_counters(s->x);
+    float *r = s->sides.plus->node->value + g * n;
+    float *minus = s->sides.minus->node->value + g * n;
+    float h[JEM_LANES];
+    jem__score_group *sums = s->group + g;
     JEM__ZEROED(jem__langevin, d);
     memset(r, 0, (size_t)n * sizeof *r);
-    for (int l = 0; l < JEM_LANES; l++)
-        d.step[l] = jem__sigma(s->x, s->sigma, g, l), d.noise[l] = 1;
-    k->langevin(r, grad, n, &d, s->key, s->start + (uint64_t)g * jem__group_counters(s->x));
-    k->dot(1, r, grad, q->rg, 0, n);
+    for (int l = 0; l < JEM_LANES; l++) {
+        d.step[l] = jem__sigma(s->x, s->sigma, g, l);
+        d.noise[l] = 1;
+    }
+    k->langevin(r, grad, n, &d, s->key, start);
+    k->dot(1, r, grad, sums->rg, 0, n);
     for (int l = 0; l < JEM_LANES; l++) h[l] = s->step * d.step[l];
-    jem__sides(k, n, s->noisy->value + g * n, r, s->at.minus->node->value + g * n, h, q->rr);
+    jem__step_aside(k, n, s->noisy->value + g * n, r, minus, h, sums->rr);
 }
 
+/* Each level comes from its own n-th of the range, so that the loss varies less. */
 void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
-    const double ratio = log((double)hi / (double)lo);
-    for (int i = 0; sigma && i < n; i++) {         /* one of each n-th: less spread in the loss */
+    const double log_range = log((double)hi / (double)lo);
+    for (int i = 0; sigma && i < n; i++) {
         const double part = ((double)i + (double)jem_rng_uniform(rng)) / n;
-        sigma[i] = (float)((double)lo * exp(ratio * part));
+        sigma[i] = (float)((double)lo * exp(log_range * part));
     }
 }
 
-/* The weights of the pair; and what is missing between the sum of the weighted differences, which
-   is mean weight (r . sigma g), and the loss, which is mean weight 1/2 ||r||^2: a constant. */
-static double jem__score_weights(const jem__score *s, const jem_score_desc *d, double *residual) {
+/* Sets the weights of the two sides. Returns the loss, mean weight 1/2 ||r||^2, minus the value of
+   the weighted differences, mean weight (r . sigma g), which is constant; and the mean of r.r. */
+static double jem__score_weights(const jem__score *s, const float *weights, double *mean_rr) {
     const int n = s->x->t.n;
-    double missing = *residual = 0;
+    double difference = 0;
+    *mean_rr = 0;
     for (int i = 0; i < n; i++) {
-        const jem__score_group *q = s->group + i / JEM_LANES;
-        const int l = i % JEM_LANES;
-        const double weight = (d->weight ? (double)d->weight[i] : 1) / n, rr = (double)q->rr[l];
-        s->at.w->node->value[i] = (float)(weight * sqrt(rr) / (2 * (double)s->step));
-        missing += weight * fma((double)-s->sigma[i], (double)q->rg[l], 0.5 * rr);
-        *residual += rr / n;
+        const jem__score_group *sums = s->group + i / JEM_LANES;
+        const double rr = (double)sums->rr[i % JEM_LANES];
+        const double rg = (double)sums->rg[i % JEM_LANES];
+        const double weight = (weights ? (double)weights[i] : 1) / n;
+        s->sides.weight->node->value[i] = (float)(weight * sqrt(rr) / (2 * (double)s->step));
+        difference += weight * fma((double)-s->sigma[i], rg, 0.5 * rr);
+        *mean_rr += rr / n;
     }
-    return missing;
+    return difference;
+}
+
+static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
+    int good = d && d->sigma && !(d->step < 0);
+    for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
+    if (!good)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a noise level above 0 for each "
+                  "image, and a step >= 0");
+    return good;
+}
+
+/* Returns h / sigma. The error of a long step grows with its square, that of a short one is
+   rounding: tests/test_score.c measures both. */
+static float jem__score_step(const jem_ctx *ctx, float step, int pixels) {
+    if (!(step > 0)) step = jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
+    return step * sqrtf((float)pixels);
 }
 
 jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                const jem_score_desc *desc, jem_rng *rng, float *residual) {
     const char *const what = "score_matching";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL)) return NULL;
-    int bad = !desc || !desc->sigma || desc->difference < 0;
-    for (int i = 0; !bad && i < x->n; i++) bad = !(desc->sigma[i] > 0 && desc->sigma[i] < 1e6f);
-    if (bad)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: needs a noise level above 0 for "
-                                       "each image, and a step >= 0", what);
-    const int pixels = x->c * x->h * x->w, groups = x->node->groups;
+    if (!jem__score_desc_good(ctx, desc, x->n)) return NULL;
+    const int pixels = x->c * x->h * x->w;
+    const int groups = x->node->groups;
+    const ptrdiff_t size = groups * x->node->stride;
     jem__score s;
-    jem_rng same = *rng;
-    s.x = x->node, s.sigma = desc->sigma, s.key = rng->key;
+    jem_rng same = *rng;                           /* draws z a second time */
+    s.x = x->node;
+    s.sigma = desc->sigma;
+    s.key = rng->key;
     s.start = jem__take_counters(s.x, &same);
-    /* a long step errs as its square, a short one drowns in rounding: tests/test_score.c */
-    s.step = desc->difference > 0 ? desc->difference : jem_ctx_precision(ctx) ==
-        JEM_PRECISION_BF16 ? 0.1f : 0.03f;
-    s.step *= sqrtf((float)pixels);
+    s.step = jem__score_step(ctx, desc->step, pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
-    if (!jem__apart_open(&s.at, x, what) || !s.group) return NULL;
-    const double work = 50 * (double)(groups * s.x->stride);
+    if (!jem__sides_open(&s.sides, x, what) || !s.group) return NULL;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *noisy = jem__leaf(ctx, what, jem__shape_of(x));
-    s.noisy = noisy ? noisy->node : NULL;
-    if (noisy)
-        memcpy(noisy->node->value, x->node->value, (size_t)(groups * s.x->stride) * sizeof(float));
+    if (noisy) memcpy(noisy->node->value, x->node->value, (size_t)size * sizeof(float));
     jem_add_noise(noisy, desc->sigma, rng);
-    if (jem__with_slope(ctx, what, logp, user, noisy))
-        jem__parallel(ctx, groups, work, jem__score_pair, &s);
+    if (jem__density_and_slope(ctx, what, logp, user, noisy)) {
+        s.noisy = noisy->node;
+        jem__parallel(ctx, groups, 50 * (double)size, jem__score_sides, &s);
+    }
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
-    double rr;
-    const double missing = jem__score_weights(&s, desc, &rr);
-    if (residual) *residual = (float)(rr / pixels);
-    return jem_add_constant(ctx, jem__apart_sum(ctx, &s.at, logp, user), (float)missing);
+    double mean_rr;
+    const double difference = jem__score_weights(&s, desc->weight, &mean_rr);
+    if (residual) *residual = (float)(mean_rr / pixels);
+    return jem_shift(ctx, jem__sides_sum(ctx, &s.sides, logp, user), (float)difference);
 }
 
 jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
@@ -6007,25 +6084,30 @@ jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
                       float h) {
     const char *const what = "slope_along";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
-    if (!jem__is_leaf(v, what) || v->n != x->n || v->c != x->c || v->h != x->h || v->w != x->w)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "slope_along: x and v must be leaves "
-                                       "of one shape");
-    const ptrdiff_t n = x->node->stride;
-    const float usual = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.01f : 0.003f;
-    jem__apart p;
-    float *at = jem__push_floats(ctx, n), rr[JEM_LANES], far[JEM_LANES];
-    if (!jem__apart_open(&p, x, what) || !at) return NULL;
-    if (h == 0) h = usual * sqrtf((float)(n / JEM_LANES));
-    for (int l = 0; l < JEM_LANES; l++) far[l] = h;
-    for (int g = 0; g < x->node->groups; g++) {
-        float *r = p.plus->node->value + g * n;
-        memcpy(at, x->node->value + g * n, (size_t)n * sizeof *at);
-        memcpy(r, v->node->value + g * n, (size_t)n * sizeof *at);
-        jem__sides(ctx->k, n, at, r, p.minus->node->value + g * n, far, rr);
-        for (int l = 0; l < JEM_LANES; l++)
-            p.w->node->value[g * JEM_LANES + l] = sqrtf(rr[l]) / (2 * h);
+    if (!jem__is_leaf(v, what) || v->n != x->n || v->c != x->c || v->h != x->h || v->w != x->w) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope: x and v must be leaves of one shape");
+        return NULL;
     }
-    return jem__apart_sum(ctx, &p, logp, user);
+    const ptrdiff_t n = x->node->stride;
+    jem__sides s;
+    float distance[JEM_LANES], vv[JEM_LANES];
+    float *copy = jem__push_floats(ctx, n);
+    if (!jem__sides_open(&s, x, what) || !copy) return NULL;
+    if (h == 0) {
+        h = jem_ctx_precision(ctx) == JEM_BF16 ? 0.01f : 0.003f;
+        h *= sqrtf((float)(n / JEM_LANES));
+    }
+    for (int l = 0; l < JEM_LANES; l++) distance[l] = h;
+    for (int g = 0; g < x->node->groups; g++) {
+        float *plus = s.plus->node->value + g * n;
+        float *minus = s.minus->node->value + g * n;
+        float *weight = s.weight->node->value + g * JEM_LANES;
+        memcpy(copy, x->node->value + g * n, (size_t)n * sizeof *copy);
+        memcpy(plus, v->node->value + g * n, (size_t)n * sizeof *copy);
+        jem__step_aside(ctx->k, n, copy, plus, minus, distance, vv);
+        for (int l = 0; l < JEM_LANES; l++) weight[l] = sqrtf(vv[l]) / (2 * h);
+    }
+    return jem__sides_sum(ctx, &s, logp, user);
 }
 
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
@@ -6065,8 +6147,11 @@ jem_denoise_desc jem_denoise_desc_clean(float sigma) {
 
 /* Computes the size and noise of step number `step`, with decay and annealing. */
 static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float *noise) {
-    const double hot = (double)d->temperature_from, b = (double)d->decay_b;
-    double progress = 1, temperature = 1, decay = 1;
+    const double hot = (double)d->hot;
+    const double b = (double)d->decay_b;
+    double progress = 1;
+    double temperature = 1;
+    double decay = 1;
     if (d->steps > 1) progress = step / (d->steps - 1.0);
     if (hot > 0) temperature = hot * pow((double)d->temperature_to / hot, progress);
     if (b > 0) decay = pow(1 + step / b, -(double)d->decay_gamma);
@@ -6094,7 +6179,7 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
             w.d.step[l] = size;
             w.d.noise[l] = noise;
         }
-        if (jem__with_slope(ctx, what, logp, user, x))
+        if (jem__density_and_slope(ctx, what, logp, user, x))
             jem__walk_step(&w, d->noise_std != 0 ? rng : NULL);
         jem_end(ctx, mark);
         if (ctx->status == JEM_OK && d->watch && d->watch(d->watch_user, step, x)) break;
@@ -6129,28 +6214,36 @@ jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     return jem__walk_all(ctx, logp, user, x, &d, rng, what, 0);
 }
 
-/* Subtracts d (entropy H)/dx from v, which moves each sample and its nearest neighbour apart.
-   Returns entropy H, up to a constant. */
-static double jem__drift_apart(const jem__node *x, double entropy, float *v) {
+/* Finds the sample nearest to that at x->value[own], unequal to it. Returns its place, -1 if all
+   are equal; *least receives the squared distance. */
+static ptrdiff_t jem__nearest_sample(const jem__node *x, ptrdiff_t own, double *least) {
+    ptrdiff_t nearest = -1;
+    *least = HUGE_VAL;
+    for (int j = 0; j < x->t.n; j++) {
+        const ptrdiff_t at = j / JEM_LANES * x->stride + j % JEM_LANES;
+        double square = 0;
+        for (ptrdiff_t k = 0; k < x->stride && square < *least; k += JEM_LANES) {
+            const double offset = (double)x->value[own + k] - (double)x->value[at + k];
+            square = fma(offset, offset, square);
+        }
+        if (square > 0 && square < *least) {
+            *least = square;
+            nearest = at;
+        }
+    }
+    return nearest;
+}
+
+/* Subtracts the gradient of weighted entropy, entropy dH/dx, from v: it moves each sample and its
+   nearest neighbour away from each other. Returns entropy H, up to a constant. */
+static double jem__entropy_gradient(const jem__node *x, double entropy, float *v) {
     const double weight = entropy * (double)(x->stride / JEM_LANES) / x->t.n;
     double sum = 0;
     for (int i = 0; i < x->t.n; i++) {
         const ptrdiff_t own = i / JEM_LANES * x->stride + i % JEM_LANES;
-        ptrdiff_t nearest = -1;
-        double least = HUGE_VAL;                   /* squared distance to the nearest sample */
-        for (int j = 0; j < x->t.n; j++) {
-            const ptrdiff_t at = j / JEM_LANES * x->stride + j % JEM_LANES;
-            double square = 0;
-            for (ptrdiff_t k = 0; k < x->stride && square < least; k += JEM_LANES) {
-                const double offset = (double)x->value[own + k] - (double)x->value[at + k];
-                square = fma(offset, offset, square);
-            }
-            if (square > 0 && square < least) {
-                least = square;
-                nearest = at;
-            }
-        }
-        if (nearest < 0) continue;                 /* all samples are equal */
+        double least;
+        const ptrdiff_t nearest = jem__nearest_sample(x, own, &least);
+        if (nearest < 0) continue;
         const float push = (float)(weight / least);
         sum = fma(weight / 2, log(least), sum);
         for (ptrdiff_t k = 0; k < x->stride; k += JEM_LANES) {
@@ -6162,11 +6255,60 @@ static double jem__drift_apart(const jem__node *x, double entropy, float *v) {
     return sum;
 }
 
-/* Computes v = step_size dL_KL/dx, with 0 where a limit clamps the step. By the chain rule
-   d/d theta L_KL = v . d/d theta (gradient of log p at the last step). */
-jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+/* Memory of jem_kl_walk, on the tape. */
+typedef struct jem__kl {
+    jem_tensor *before;                            /* x before the last step */
+    jem_tensor *direction;                         /* v = step_size dL_KL/dx */
+    float *gradient;                               /* of log p at `before` */
+    float *f;                                      /* [n] log p after the last step */
+} jem__kl;
+
+static int jem__kl_open(jem__kl *kl, jem_tensor *x) {
+    jem_ctx *ctx = x->ctx;
+    jem__node *node = x->node;
+    const ptrdiff_t size = node->groups * node->stride;
+    if (!node->grad) {                             /* allocated here to outlive the step */
+        node->grad = jem__push_floats(ctx, size);
+        node->grad_push = ctx->pushes;
+    }
+    kl->before = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
+    kl->direction = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
+    kl->gradient = jem__push_floats(ctx, size);
+    kl->f = jem__push_floats(ctx, x->n);
+    return kl->before && kl->direction && kl->gradient && kl->f;
+}
+
+/* Returns 1 if a limit of the desc holds back pixel x, whose gradient is g: then it does not depend
+   on the parameters. */
+static int jem__is_clamped(const jem_sgld_desc *d, float x, float g) {
+    if (d->clamp_grad > 0 && fabsf(g) >= d->clamp_grad) return 1;
+    return d->clamp_lo < d->clamp_hi && (x <= d->clamp_lo || x >= d->clamp_hi);
+}
+
+/* Computes v after the last step. Returns the value of L_KL minus v . gradient, which jem_slope
+   will record: by the chain rule, the derivative of L_KL by a parameter is v times that of the
+   gradient of log p at `before`. */
+static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem_sgld_desc *d,
+                                float entropy) {
+    const int n = x->t.n;
+    const ptrdiff_t size = x->groups * x->stride;
+    float *v = kl->direction->node->value;
+    double value = 0;
+    for (int i = 0; i < n; i++) value -= (double)kl->f[i] / n;
+    for (ptrdiff_t i = 0; i < size; i++) v[i] = -x->grad[i] / (float)n;
+    if (entropy > 0) value -= jem__entropy_gradient(x, (double)entropy, v);
+    for (ptrdiff_t i = 0; i < size; i++) {
+        v[i] *= d->step_size;
+        if (jem__is_clamped(d, x->value[i], kl->gradient[i])) v[i] = 0;
+        value = fma((double)-v[i], (double)kl->gradient[i], value);
+    }
+    return value;
+}
+
+jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
                         const jem_sgld_desc *desc, float entropy, jem_rng *rng) {
-    jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default(), last = d;
+    jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
+    jem_sgld_desc last = d;
     const char *const what = "kl_walk";
     if (!ctx || !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
         !JEM__IN(d.temperature_from, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
@@ -6174,39 +6316,20 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
     last.steps = 1;
     last.watch = NULL;
     if (jem_sgld(ctx, logp, user, x, &d, rng) != JEM_OK) return NULL;
+    jem__kl kl;
+    if (!jem__kl_open(&kl, x)) return NULL;
     jem__node *node = x->node;
-    const ptrdiff_t size = node->groups * node->stride;
-    if (!node->grad) {                             /* allocated here to outlive the step */
-        node->grad = jem__push_floats(ctx, size);
-        node->grad_push = ctx->pushes;
-    }
-    jem_tensor *before = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
-    jem_tensor *direction = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
-    float *gradient = jem__push_floats(ctx, size), *f = jem__push_floats(ctx, x->n);
-    if (!before || !direction || !gradient || !f) return NULL;
-    memcpy(before->node->value, node->value, (size_t)size * sizeof *f);
+    const size_t bytes = (size_t)(node->groups * node->stride) * sizeof(float);
+    memcpy(kl.before->node->value, node->value, bytes);
     if (jem_sgld(ctx, logp, user, x, &last, rng) != JEM_OK) return NULL;
-    memcpy(gradient, node->grad, (size_t)size * sizeof *f);
+    memcpy(kl.gradient, node->grad, bytes);
     if (d.watch) d.watch(d.watch_user, d.steps, x);
     const jem_mark mark = jem_begin(ctx);
-    jem_read(jem__with_slope(ctx, what, logp, user, x), f);
+    jem_read(jem__density_and_slope(ctx, what, logp, user, x), kl.f);
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
-    float *v = direction->node->value;
-    double value = 0;
-    for (int i = 0; i < x->n; i++) value -= (double)f[i] / x->n;
-    for (ptrdiff_t i = 0; i < size; i++) v[i] = -node->grad[i] / (float)x->n;
-    if (entropy > 0) value -= jem__drift_apart(node, (double)entropy, v);
-    for (ptrdiff_t i = 0; i < size; i++) {
-        const int clamped = (d.clamp_grad > 0 && fabsf(gradient[i]) >= d.clamp_grad) ||
-            (d.clamp_lo < d.clamp_hi && (node->value[i] <= d.clamp_lo ||
-                                         node->value[i] >= d.clamp_hi));
-        v[i] *= d.step_size;
-        if (clamped) v[i] = 0;
-        value = fma((double)-v[i], (double)gradient[i], value);
-    }
-    return jem_add_constant(ctx, jem_slope_along(ctx, logp, user, before, direction, 0),
-                            (float)value);
+    const float value = (float)jem__kl_direction(&kl, node, &d, entropy);
+    return jem_shift(ctx, jem_slope(ctx, logp, user, kl.before, kl.direction, 0), value);
 }
 
 jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
@@ -6217,7 +6340,8 @@ jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x
         return jem_error_status(ctx);
     /* The step leaves the fraction `remaining` of the noise, and adds noise up to `target`. The
        variance to add is target^2 - remaining^2 = (target + remaining)(target - remaining). */
-    const float remaining = 1 - d.fraction, target = jem__fmaf(-d.beta, d.fraction, 1);
+    const float remaining = 1 - d.step;
+    const float target = jem__fmaf(-d.beta, d.step, 1);
     JEM__ZEROED(jem_sgld_desc, walk);
     walk.steps = d.steps;
     walk.step_size = d.fraction;
@@ -6238,25 +6362,39 @@ jem_generate_desc jem_generate_desc_default(void) {
     return d;
 }
 
-jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                     const jem_generate_desc *desc, jem_rng *rng) {
-    const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
-    const char *const what = "generate";
-    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.lo, -1e4, 1e4) ||
-        !JEM__IN(d.hi, d.lo, 1e4) || !JEM__IN(d.mean, -1e4, 1e4) ||
-        !JEM__IN(d.last_sigma, 0, JEM__MOST) || !jem__denoise_good(ctx, "generate: denoise",
-                                                                   d.denoise) ||
-        !jem__sgld_good(ctx, "generate: walk", d.walk)) return jem_error_status(ctx);
-    const jem_denoise_desc last = jem_denoise_desc_clean(d.last_sigma);
+static int jem__fresh_good(jem_ctx *ctx, jem_fresh_desc d) {
+    const char *const what = "fresh";
+    return JEM__IN(d.lo, -1e4, 1e4) && JEM__IN(d.hi, d.lo, 1e4) && JEM__IN(d.mean, -1e4, 1e4) &&
+           JEM__IN(d.clean, 0, JEM__MOST) && jem__denoise_good(ctx, "fresh: denoise", d.denoise) &&
+           jem__sgld_good(ctx, "fresh: walk", d.walk);
+}
+
+/* Fills the leaf x with the start of sampling: U(lo,hi), or N(mean, sigma_max^2). */
+static jem_status jem__fresh_start(jem_tensor *x, const jem_fresh_desc *d, jem_rng *rng) {
+    jem_ctx *ctx = x->ctx;
+    const int uniform = d->lo < d->hi;
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
+    float *pixels = jem__push_floats(ctx, size);
+    float *sigma = jem__push_floats(ctx, x->n);
+    if (!pixels || !sigma) return JEM_NO_MEMORY;
+    if (uniform) {
+        jem_fill_uniform(ctx, rng, pixels, size, d->lo, d->hi);
+        return jem_write(x, pixels);
+    }
+    for (ptrdiff_t i = 0; i < size; i++) pixels[i] = d->mean;
+    for (int i = 0; i < x->n; i++) sigma[i] = d->denoise.sigma_max;
+    if (jem_write(x, pixels) != JEM_OK) return ctx->status;
+    return jem_add_noise(x, sigma, rng);
+}
+
+jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+                     const jem_fresh_desc *desc, jem_rng *rng) {
+    const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
+    if (!jem__walk_ready(ctx, "fresh", logp, x, rng != NULL) || !jem__fresh_good(ctx, d))
+        return jem_error_status(ctx);
+    const jem_denoise_desc last = jem_clean_desc(d.clean);
     const jem_mark mark = jem_begin(ctx);
-    float *pixels = jem__push_floats(ctx, size), *sigma = jem__push_floats(ctx, x->n);
-    const int uniform = d.lo < d.hi, ready = pixels && sigma;
-    if (ready && uniform) jem_fill_uniform(ctx, rng, pixels, size, d.lo, d.hi);
-    for (ptrdiff_t i = 0; ready && !uniform && i < size; i++) pixels[i] = d.mean;
-    for (int i = 0; ready && i < x->n; i++) sigma[i] = d.denoise.sigma_max;
-    jem_status s = ready ? jem_write(x, pixels) : JEM_NO_MEMORY;
-    if (s == JEM_OK && !uniform) s = jem_add_noise(x, sigma, rng);
+    jem_status s = jem__fresh_start(x, &d, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
     if (s == JEM_OK && d.last_sigma > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
@@ -6353,8 +6491,9 @@ jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels
     const jem_mark mark = jem_begin(b->ctx);
     int *visits = (int *)jem__push(b->ctx, (size_t)n * sizeof *visits);
     if (visits) jem__buffer_draw(b, rng, n, by_class ? labels : NULL, reinit, x, slot, visits);
-    for (int i = 0; visits && i < n; i++)
+    for (int i = 0; visits && i < n; i++) {
         if (!jem__drawn_again(slot, i, n)) b->visits[slot[i]] = visits[i];
+    }
     jem_end(b->ctx, mark);
     return visits ? JEM_OK : b->ctx->status;
 }
@@ -6375,10 +6514,11 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
     if (!b) return JEM_BAD_ARGUMENT;
     if (n < 0 || !slot || !x)
         return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: %d chains, or NULL", n);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         if (slot[i] < 0 || slot[i] >= b->capacity)
             return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: slot %d is not in 0..%d",
                              slot[i], b->capacity - 1);
+    }
     jem__buffer_put(b, n, slot, NULL, x);
     return JEM_OK;
 }
@@ -6423,7 +6563,15 @@ static jem_status jem__density_at(jem__mcmc *m, const float *x, float *f, float 
     return m->ctx->status;
 }
 
-static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, void *user,
+/* Returns 1/temperature of chain i: hottest^(-k/(temperatures - 1)), k = i % temperatures. */
+static float jem__coldness(const jem_mcmc_desc *d, int i) {
+    const double k = i % d->temperatures;
+    if (d->temperatures == 1) return 1;
+    return (float)pow((double)d->hottest, -k / (d->temperatures - 1));
+}
+
+/* Allocates the state on the tape, and computes log p and its gradient at the start. */
+static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *user,
                                  jem_tensor *x, const jem_mcmc_desc *d) {
     m->ctx = ctx;
     m->logp = logp;
@@ -6438,15 +6586,29 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, v
     m->accepted = (double *)jem__push_zero(ctx, (size_t)m->n * sizeof *m->accepted);
     m->swaps = (double *)jem__push_zero(ctx, (size_t)d->temperatures * sizeof *m->swaps);
     if (m->g) memset(m->g, 0, (size_t)(m->n * m->d) * sizeof *m->g);
-    for (int i = 0; m->coldness && i < m->n; i++)
-        m->coldness[i] = (float)pow((double)d->hottest, -(double)(i % d->temperatures) /
-                                                    (d->temperatures - 1 + (d->temperatures == 1)));
+    for (int i = 0; m->coldness && i < m->n; i++) m->coldness[i] = jem__coldness(d, i);
     if (ctx->status != JEM_OK || jem_read(x, m->x) != JEM_OK ||
         jem__density_at(m, m->x, m->f, d->leapfrog ? m->g : NULL) != JEM_OK) return ctx->status;
-    for (int i = 0; i < m->n; i++)
+    for (int i = 0; i < m->n; i++) {
         if (!jem__finite(m->f[i]))
             return jem__fail(ctx, JEM_DIVERGED, "mcmc: log p of image %d is not finite", i);
+    }
     return JEM_OK;
+}
+
+/* Adds sign |momentum|^2/2 of each chain to gain. */
+static void jem__add_kinetic(const jem__mcmc *m, double sign, double *gain) {
+    for (ptrdiff_t i = 0; i < m->n; i++) {
+        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
+            gain[i] = fma((double)m->momentum[k], sign * 0.5 * (double)m->momentum[k], gain[i]);
+    }
+}
+/* Moves the momentum by half a leapfrog step along the gradient. */
+static void jem__half_kick(jem__mcmc *m, float step) {
+    for (ptrdiff_t k = 0; k < m->n * m->d; k++) {
+        const float half = step / 2 * sqrtf(m->coldness[k / m->d]);
+        m->momentum[k] = jem__fmaf(half, m->new_g[k], m->momentum[k]);
+    }
 }
 
 /* Makes a proposal for every chain. gain[i] is the logarithm of the acceptance ratio: with
@@ -6457,28 +6619,21 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
     jem_fill_normal(m->ctx, rng, m->momentum, size, 0, 1);
     memcpy(m->new_x, m->x, (size_t)size * sizeof *m->x);
     memcpy(m->new_g, m->g, (size_t)size * sizeof *m->g);
-    for (ptrdiff_t i = 0; i < m->n; i++) {
-        gain[i] = 0;
-        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
-            gain[i] = fma((double)m->momentum[k], 0.5 * (double)m->momentum[k], gain[i]);
-    }
+    for (int i = 0; i < m->n; i++) gain[i] = 0;
+    jem__add_kinetic(m, 1, gain);
     for (int step = 0; step < d->leapfrog || step == 0; step++) {
+        if (d->leapfrog) jem__half_kick(m, d->step);
         for (ptrdiff_t k = 0; k < size; k++) {
-            const float root = sqrtf(m->coldness[k / m->d]), half = d->step_size / 2 * root;
-            if (d->leapfrog) m->momentum[k] = jem__fmaf(half, m->new_g[k], m->momentum[k]);
-            m->new_x[k] = jem__fmaf(d->step_size / root, m->momentum[k], m->new_x[k]);
+            const float root = sqrtf(m->coldness[k / m->d]);
+            m->new_x[k] = jem__fmaf(d->step / root, m->momentum[k], m->new_x[k]);
         }
-        if (jem__density_at(m, m->new_x, m->new_f, d->leapfrog ? m->new_g : NULL) != JEM_OK)
-            return m->ctx->status;
-        for (ptrdiff_t k = 0; d->leapfrog && k < size; k++)
-            m->momentum[k] = jem__fmaf(d->step_size / 2 * sqrtf(m->coldness[k / m->d]), m->new_g[k],
-                                       m->momentum[k]);
+        float *gradient = d->leapfrog ? m->new_g : NULL;
+        if (jem__density_at(m, m->new_x, m->new_f, gradient) != JEM_OK) return m->ctx->status;
+        if (d->leapfrog) jem__half_kick(m, d->step);
     }
-    for (ptrdiff_t i = 0; i < m->n; i++) {
-        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
-            gain[i] = fma((double)m->momentum[k], -0.5 * (double)m->momentum[k], gain[i]);
+    jem__add_kinetic(m, -1, gain);
+    for (int i = 0; i < m->n; i++)
         gain[i] = fma((double)m->coldness[i], (double)m->new_f[i] - (double)m->f[i], gain[i]);
-    }
     return JEM_OK;
 }
 
@@ -6493,21 +6648,27 @@ static double jem__log_uniform(jem_rng *rng) {
     return log(unit * u);
 }
 
+/* Swaps x[n] with the n numbers that follow it. */
+static void jem__swap_next(float *x, ptrdiff_t n) {
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const float swapped = x[i];
+        x[i] = x[i + n];
+        x[i + n] = swapped;
+    }
+}
+
 /* Decides for every second pair of neighbours in temperature whether they swap their points. */
 static void jem__mcmc_exchange(jem__mcmc *m, const jem_mcmc_desc *d, int step, jem_rng *rng) {
     for (int i = 0; i + 1 < m->n; i++) {
         const int k = i % d->temperatures;
         if ((k ^ step) & 1 || k == d->temperatures - 1) continue;
         const double u = jem__log_uniform(rng);
-        if (!(u < ((double)m->coldness[i] - (double)m->coldness[i + 1]) *
-                  ((double)m->f[i + 1] - (double)m->f[i]))) continue;
-        float *a[3] = { m->x + i * m->d, m->g + i * m->d, m->f + i };
-        for (int j = 0; j < 3; j++)
-            for (ptrdiff_t c = 0, size = j < 2 ? m->d : 1; c < size; c++) {
-                const float swapped = a[j][c];
-                a[j][c] = a[j][c + size];
-                a[j][c + size] = swapped;
-            }
+        const double gain = ((double)m->coldness[i] - (double)m->coldness[i + 1]) *
+                            ((double)m->f[i + 1] - (double)m->f[i]);
+        if (!(u < gain)) continue;
+        jem__swap_next(m->x + i * m->d, m->d);
+        jem__swap_next(m->g + i * m->d, m->d);
+        jem__swap_next(m->f + i, 1);
         m->swaps[k]++;
     }
 }
@@ -6694,8 +6855,8 @@ void jem_optim_free(jem_optim *o) {
     jem__free(o->net->ctx, o);
 }
 
-/* Muon takes a weight as a matrix of out rows and in*k*k columns, and works on it as it is or
-   turned, so that there are no more rows than columns. */
+/* The matrix of a weight for Muon: out rows and in*k*k columns, or transposed, so that there are no
+   more rows than columns. */
 typedef struct jem__fold { int rows, columns, turned; } jem__fold;
 static jem__fold jem__muon_fold(const jem_param *p) {
     const int out = p->shape[0];
@@ -6709,13 +6870,15 @@ static jem__fold jem__muon_fold(const jem_param *p) {
     return fold;
 }
 static int jem__round_16(int n) { return (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES; }
-/* Two matrices of the weight's size, two of its smaller side squared. */
+/* Returns the size of Muon's scratch memory: two matrices of the weight's size, and two of its
+   smaller side squared. */
 static ptrdiff_t jem__muon_floats(const jem_param *p) {
     const jem__fold s = jem__muon_fold(p);
     const ptrdiff_t rows = jem__round_16(s.rows);
     return 2 * rows * (jem__round_16(s.columns) + rows);
 }
-/* Weights of linear layers and convolutions, except where the name says that Adam updates it. */
+/* Returns 1 for weights of linear layers and convolutions, unless their names contain
+   adam_names. */
 static int jem__is_matrix(const jem_param *p, const char *adam_names) {
     return (p->ndim == 2 || p->ndim == 4) && p->shape[0] > 1 && p->size > p->shape[0] &&
            !(adam_names && *adam_names && strstr(p->name, adam_names));
@@ -6804,7 +6967,7 @@ jem_status jem_optim_use_average(jem_optim *o, int on) {
 
 /* ---- Muon ------------------------------------------------------------------------------------ */
 
-/* Where element i of a weight is in its matrix. */
+/* Returns the place of element i of a weight in its matrix. */
 static ptrdiff_t jem__muon_at(const jem__fold *s, ptrdiff_t i) {
     ptrdiff_t row = i / s->columns;
     ptrdiff_t column = i % s->columns;
@@ -6857,8 +7020,8 @@ static void jem__newton_product(void *arg, int panel) {
 }
 
 /* Makes x(rows, columns) nearly orthogonal: singular values from 0 to 1 become about .7 to 1.2.
-   Coefficients: Jordan & others 2024. scratch: x, the same again, two of (rows, rows). Returns
-   where the result is. */
+   Coefficients: Jordan & others 2024. scratch: x, memory of the same size, and twice
+   (rows, rows). Returns the place of the result. */
 static float *jem__orthogonalize(jem_ctx *ctx, const jem__fold *sides, float *scratch) {
     enum { NEWTON_STEPS = 5 };
     const int rows = jem__round_16(sides->rows);
@@ -6921,14 +7084,14 @@ static double jem__squares(const float *x, ptrdiff_t n, double sum) {
     for (ptrdiff_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
     return sum;
 }
-/* L2 norm of all gradients. */
+/* Returns the L2 norm of all gradients. */
 static float jem__gradient_norm(const jem_optim *o) {
     double sum = 0;
     for (int i = 0; i < o->count; i++)
         sum = jem__squares(o->moments[i].param->grad, o->moments[i].param->size, sum);
     return (float)sqrt(sum);
 }
-/* L2 norm of what weight decay adds to them. */
+/* Returns the L2 norm of what weight decay adds to them. */
 static float jem__decay_norm(const jem_optim *o) {
     double sum = 0;
     if (o->desc.weight_decay <= 0) return 0;
@@ -6987,7 +7150,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     return JEM_OK;
 }
 
-/* Copies moments and averages to kept (back: from there); NULL: only counts. Returns the number
+/* Copies moments and averages to `kept`, or back; does not copy if kept is NULL. Returns the number
    of floats. The averages must not be in the network. */
 static ptrdiff_t jem__optim_copy(jem_optim *o, float *kept, int back) {
     ptrdiff_t at = 0;
@@ -7004,8 +7167,8 @@ static ptrdiff_t jem__optim_copy(jem_optim *o, float *kept, int back) {
     return at;
 }
 
-/* Says whether numbers in the order of jem__optim_copy can be used: second moments are not
-   negative, and all are finite. */
+/* Checks numbers in the order of jem__optim_copy: all are finite, and second moments are not
+   negative. */
 static int jem__optim_good(const jem_optim *o, const float *kept) {
     for (int i = 0; i < o->count; i++) {
         const float *const arrays[3] = { o->moments[i].m, o->moments[i].v, o->moments[i].other };
@@ -7038,16 +7201,19 @@ float jem_learning_rate(const jem_schedule *s, float lr, int update) {
 
 enum { JEM__GUARD_EVERY = 100, JEM__GUARD_COUNTS = 4, JEM__GUARD_NUMBERS = 3 };
 
-/* The guard's good state. Float arrays in one block: the network's parameters, the optimiser's
+/* The guard's good state. Float arrays are in one block: the network's parameters, the optimiser's
    numbers, the chains. */
 typedef struct jem__guard {
-    float *kept;                                   /* NULL: never allocated */
-    int *visits;
-    ptrdiff_t size;                                /* of kept */
-    float gap, rate, walk;                         /* running f(x+) - f(x-); factors of the rate and
-                                                      of the step of SGLD */
-    int good, returns, optim_updates, calm;        /* good: kept holds a state; calm: good states
-                                                      since the last return */
+    float *kept;                                   /* NULL before the first good state */
+    int *visits;                                   /* of the chains in `kept` */
+    ptrdiff_t size;                                /* of `kept` */
+    float gap;                                     /* running mean of f(x+) - f(x-) */
+    float rate, walk;                              /* factors of the learning rate and of the step
+                                                      of SGLD */
+    int good;                                      /* 1: `kept` holds a state */
+    int returns;                                   /* made so far */
+    int calm;                                      /* good states since the last return */
+    int optim_updates;                             /* of the kept state */
     float numbers[JEM__GUARD_NUMBERS];             /* what jem_trainer_to_archive points at */
     int64_t counts[JEM__GUARD_COUNTS];
 } jem__guard;
@@ -7057,56 +7223,145 @@ struct jem_trainer {
     float *flat;                                   /* gradients and numbers, for jem_sum_fn */
     jem_train_desc desc;
     jem_optim *optim;
-    jem_buffer *buffer;
+    jem_buffer *buffer;                            /* NULL: training needs no chains */
     jem_rng rng;
     int updates;
     int64_t state[9];                              /* what jem_trainer_to_archive points at */
-    int has_buffers;                               /* batch norm's, act norm's */
+    int has_buffers;                               /* 1: batch norm or act norm has buffers */
     jem__guard guard;
 };
 
 jem_train_desc jem_train_desc_default(void) {
     JEM__ZEROED(jem_train_desc, d);
-    d.lr = 1e-4f, d.optim = jem_optim_desc_default(), d.sgld = jem_sgld_desc_default();
-    d.w_ce = d.w_cd = d.kl_entropy = 1, d.data_noise = 0.03f;
-    d.negatives = 64, d.buffer_size = 10000, d.reinit = 0.05f, d.diverged = 1e8f, d.seed = 1;
-    d.restart_lo = -1, d.restart_hi = 1, d.noise_lo = 0.12f, d.noise_hi = 2, d.ranks = 1;
-    d.restart_denoise = jem_denoise_desc_default(), d.restart_denoise.steps = 0;
+    d.lr = 1e-4f;
+    d.optim = jem_optim_desc_default();
+    d.w_ce = 1;
+    d.w_cd = 1;
+    d.entropy = 1;
+    d.input_noise = 0.03f;
+    d.noise_lo = 0.12f;
+    d.noise_hi = 2;
+    d.sgld = jem_sgld_desc_default();
+    d.negatives = 64;
+    d.buffer_size = 10000;
+    d.reinit = 0.05f;
+    d.restart_lo = -1;
+    d.restart_hi = 1;
+    d.fresh = jem_denoise_desc_default();
+    d.fresh.steps = 0;
+    d.diverged = 1e8f;
     d.max_gap = 100;
     d.max_returns = 20;
+    d.seed = 1;
+    d.ranks = 1;
     return d;
 }
 
 jem_train_desc jem_train_desc_score(int updates) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1.5e-3f, d.optim.clip = 20, d.optim.ema = 0.999f;
-    d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = updates, d.schedule.floor = 0.02f;
+    d.lr = 1.5e-3f;
+    d.optim.clip = 20;
+    d.optim.ema = 0.999f;
+    d.schedule.kind = JEM_COSINE;
+    d.schedule.total = updates;
+    d.schedule.floor = 0.02f;
     d.schedule.warmup = updates < 2000 ? updates / 10 : 200;
-    d.w_ce = 2, d.w_score = 0.016f, d.w_cd = 0.005f, d.cd_from = updates / 4 * 3;
-    d.data_noise = d.noise_lo, d.label_noise = 0.3f, d.label_all_noise = 0.5f;
-    d.sgld.steps = 10, d.sgld.step_size = 0.01f, d.sgld.noise_std = 0.1f;
-    d.negatives = 32, d.buffer_size = 200, d.reinit = 0.025f, d.restart_denoise.steps = 200;
+    d.w_ce = 2;
+    d.w_score = 0.016f;
+    d.w_cd = 0.005f;
+    d.cd_from = updates / 4 * 3;
+    d.input_noise = d.noise_lo;
+    d.label_noise = 0.3f;
+    d.label_wide = 0.5f;
+    d.sgld.steps = 10;
+    d.sgld.step_size = 0.01f;
+    d.sgld.noise_std = 0.1f;
+    d.negatives = 32;
+    d.buffer_size = 200;
+    d.reinit = 0.025f;
+    d.fresh.steps = 200;
     d.least_scale = 2;
     return d;
 }
 
+/* ---- creation -------------------------------------------------------------------------------- */
+
 static int jem__by_class(const jem_train_desc *d) {
     return d->class_conditional || d->w_cd_class > 0;
 }
-static int jem__wants_samples(const jem_train_desc *d) {
+static int jem__needs_samples(const jem_train_desc *d) {
     return d->w_cd > 0 || d->w_cd_class > 0 || d->w_kl > 0;
 }
 
-/* Checks what a desc says of the guard. */
-static int jem__guard_good(jem_ctx *ctx, jem_train_desc d) {
-    const char *const what = "trainer";
-    return JEM__IN(d.max_gap, JEM__TINY, JEM__MOST) && JEM__IN(d.max_returns, 0, 1000000) &&
-           JEM__IN(d.least_scale, 0, JEM__MOST);
+/* Checks each number of the desc against its range. */
+static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
+    const double tiny = JEM__TINY;
+    const double most = JEM__MOST;
+    const struct { const char *name; double value, lo, hi; } limits[] = {
+        { "lr", (double)d->lr, tiny, 1e9 },
+        { "schedule.kind", (double)d->schedule.kind, JEM_CONSTANT, JEM_COSINE },
+        { "schedule.floor", (double)d->schedule.floor, 0, 1e6 },
+        { "schedule.rate", (double)d->schedule.rate, 0, 1e6 },
+        { "w_ce", (double)d->w_ce, 0, most },
+        { "w_cd", (double)d->w_cd, 0, most },
+        { "w_cd_class", (double)d->w_cd_class, 0, most },
+        { "w_score", (double)d->w_score, 0, most },
+        { "w_kl", (double)d->w_kl, 0, most },
+        { "entropy", (double)d->entropy, 0, most },
+        { "energy_l2", (double)d->energy_l2, 0, most },
+        { "sam", (double)d->sam, 0, most },
+        { "input_noise", (double)d->input_noise, 0, most },
+        { "label_noise", (double)d->label_noise, 0, most },
+        { "label_wide", (double)d->label_wide, 0, 1 },
+        { "noise_lo", (double)d->noise_lo, tiny, most },
+        { "noise_hi", (double)d->noise_hi, (double)d->noise_lo, most },
+        { "cd_from", (double)d->cd_from, 0, INT32_MAX },
+        { "negatives", (double)d->negatives, 0, INT32_MAX },
+        { "reinit", (double)d->reinit, 0, 1 },
+        { "restart_lo", (double)d->restart_lo, -most, (double)d->restart_hi },
+        { "diverged", (double)d->diverged, tiny, most },
+        { "max_gap", (double)d->max_gap, tiny, most },
+        { "max_returns", (double)d->max_returns, 0, 1000000 },
+        { "least_scale", (double)d->least_scale, 0, most },
+        { "ranks", (double)d->ranks, 1, 1 << 20 },
+        { "rank", (double)d->rank, 0, (double)d->ranks - 1 }
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        if (!jem__in_range(ctx, "trainer", limits[i].name, limits[i].value, limits[i].lo,
+                           limits[i].hi)) return 0;
+    }
+    return jem__sgld_good(ctx, "trainer: sgld", d->sgld) &&
+           jem__denoise_good(ctx, "trainer: fresh", d->fresh);
 }
 
-/* Checks that log p(x) of the network can be trained as a desc says: by class only if p(x,y)
-   exists, a score only with a scale, or with a shift, whose slope needs none. Which outputs a
-   network has is known once its forward function has recorded an image; nothing is computed. */
+/* Checks the rules that relate several fields; each of them is in its range. */
+static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
+    const jem_status bad = JEM_BAD_ARGUMENT;
+    const double weights = (double)d->w_ce + (double)d->w_cd + (double)d->w_cd_class +
+                           (double)d->w_score + (double)d->w_kl + (double)d->energy_l2;
+    jem__in_range(ctx, "trainer", "the sum of all weights", weights, JEM__TINY, JEM__MOST);
+    if (d->sam > 0 && d->w_score > 0)
+        jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
+                  (double)d->sam, (double)d->w_score);
+    /* images for log p(x,y) are those of the cross-entropy */
+    if (d->w_cd_class > 0 && (d->label_noise > 0 || d->label_wide > 0))
+        jem__fail(ctx, bad, "trainer: label_noise = %g and label_wide = %g cannot be combined with "
+                  "w_cd_class", (double)d->label_noise, (double)d->label_wide);
+    if (d->w_kl > 0 && d->sgld.steps < 1)
+        jem__fail(ctx, bad, "trainer: w_kl needs a walk, but sgld.steps = %d", d->sgld.steps);
+    if (d->ranks > 1 && !d->sum)
+        jem__fail(ctx, bad, "trainer: ranks = %d, but sum is NULL", d->ranks);
+    if (d->ranks > 1 && (d->sam > 0 || d->w_kl > 0))
+        jem__fail(ctx, bad, "trainer: sam and w_kl need ranks = 1, not %d", d->ranks);
+    if (d->negatives % d->ranks)
+        jem__fail(ctx, bad, "trainer: negatives = %d is not a multiple of ranks = %d", d->negatives,
+                  d->ranks);
+    return jem_ok(ctx);
+}
+
+/* Checks that log p(x) of the network can be trained with this desc: by class only if p(x,y)
+   exists; a score only with a large scale, or with a shift, whose slope needs no scale. The outputs
+   of a network are known once its forward function has recorded an image; nothing is computed. */
 static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_ctx *ctx = net->ctx;
     const int small = fabsf(net->scale) < d->least_scale;
@@ -7127,64 +7382,58 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
                          (double)fabsf(net->scale), (double)d->least_scale, JEM__MOST);
 }
 
+/* Creates the chains. Their start from U(-1,1) is that of jem_buffer_create. With desc.fresh, all
+   slots are marked as empty: jem__fill_buffer fills them. */
+static void jem__create_chains(jem_trainer *tr) {
+    const jem_net *net = tr->net;
+    const jem_train_desc *d = &tr->desc;
+    int classes = 0;
+    if (jem__by_class(d)) classes = net->classes;
+    jem_buffer *b = jem_buffer_create(net->ctx, d->buffer_size, net->channels, net->height,
+                                      net->width, classes, &tr->rng);
+    tr->buffer = b;
+    if (!b) return;
+    if (d->restart_lo != -1 || d->restart_hi != 1)
+        jem_buffer_restart(b, &tr->rng, d->restart_lo, d->restart_hi);
+    if (!d->fresh.steps) return;
+    for (int i = 0; i < b->capacity; i++) b->visits[i] = -1;
+}
+
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
     const jem_train_desc d = desc ? *desc : jem_train_desc_default();
-    const double most = JEM__MOST;
-    const char *const what = "trainer";
-    const int joint = d.w_cd_class > 0;            /* its data are those of cross-entropy */
-    const double weights = (double)d.w_ce + (double)d.w_cd + (double)d.w_cd_class +
-                           (double)d.w_score + (double)d.w_kl + (double)d.energy_l2;
-    if (!(JEM__IN(d.lr, JEM__TINY, 1e9) && JEM__IN(d.w_ce, 0, most) && JEM__IN(d.w_cd, 0, most) &&
-          JEM__IN(d.w_cd_class, 0, most) && JEM__IN(d.w_score, 0, most) &&
-          JEM__IN(d.w_kl, 0, most) && JEM__IN(d.kl_entropy, 0, most) &&
-          JEM__IN(d.energy_l2, 0, most) && JEM__IN(d.sam, 0, d.w_score > 0 ? 0 : most) &&
-          JEM__IN(d.data_noise, 0, most) && JEM__IN(d.label_noise, 0, joint ? 0 : most) &&
-          JEM__IN(d.label_all_noise, 0, !joint) && JEM__IN(d.noise_lo, JEM__TINY, most) &&
-          JEM__IN(d.noise_hi, d.noise_lo, most) && JEM__IN(d.cd_from, 0, INT32_MAX) &&
-          JEM__IN(d.negatives, 0, INT32_MAX) && JEM__IN(d.sgld.steps, d.w_kl > 0, INT32_MAX) &&
-          jem__sgld_good(ctx, "trainer: sgld", d.sgld) &&
-          jem__denoise_good(ctx, "trainer: restart_denoise", d.restart_denoise) &&
-          JEM__IN(d.reinit, 0, 1) && JEM__IN(d.restart_lo, -most, d.restart_hi) &&
-          JEM__IN(d.diverged, JEM__TINY, most) && jem__guard_good(ctx, d) &&
-          JEM__IN(d.schedule.kind, JEM_SCHEDULE_CONSTANT, JEM_SCHEDULE_COSINE) &&
-          JEM__IN(d.schedule.floor, 0, 1e6) && JEM__IN(d.schedule.rate, 0, 1e6) &&
-          jem__in_range(ctx, what, "the sum of all weights", weights, JEM__TINY, most) &&
-          JEM__IN(d.ranks, 1, d.sum && !(d.sam > 0 || d.w_kl > 0) ? 1 << 20 : 1) &&
-          JEM__IN(d.rank, 0, d.ranks - 1) &&
-          jem__in_range(ctx, what, "negatives modulo ranks", d.negatives % d.ranks, 0, 0) &&
-          jem__density_good(net, &d)))
-        return NULL;
+    if (!jem__train_ranges_good(ctx, &d) || !jem__train_rules_good(ctx, &d) ||
+        !jem__density_good(net, &d)) return NULL;
     jem_trainer *tr = (jem_trainer *)jem__alloc(ctx, sizeof *tr);
     if (!tr) return NULL;
-    tr->net = net, tr->desc = d, tr->rng = jem_rng_seed(d.seed);
-    tr->guard.rate = tr->guard.walk = 1;
+    tr->net = net;
+    tr->desc = d;
+    tr->rng = jem_rng_seed(d.seed);
+    tr->guard.rate = 1;
+    tr->guard.walk = 1;
     tr->optim = jem_optim_create(net, &d.optim);
-    if (jem__wants_samples(&d)) {
-        tr->buffer = jem_buffer_create(net->ctx, d.buffer_size, net->channels, net->height,
-                                       net->width, jem__by_class(&d) ? net->classes : 0, &tr->rng);
-        if (tr->buffer && (d.restart_lo != -1 || d.restart_hi != 1))
-            jem_buffer_restart(tr->buffer, &tr->rng, d.restart_lo, d.restart_hi);
-        for (int i = 0; tr->buffer && d.restart_denoise.steps && i < tr->buffer->capacity; i++)
-            tr->buffer->visits[i] = -1;
-    }
+    if (jem__needs_samples(&d)) jem__create_chains(tr);
     ptrdiff_t size = sizeof(jem_stats) / sizeof(float);
-    for (const jem_param *p = net->params; p; p = p->next)
-        size += p->size, tr->has_buffers |= !p->grad;
-    if (d.ranks > 1) tr->flat = jem__alloc_floats(net->ctx, size);
-    if (tr->optim && (tr->buffer || !jem__wants_samples(&d)) && jem_ok(net->ctx)) return tr;
+    for (const jem_param *p = net->params; p; p = p->next) {
+        size += p->size;
+        if (!p->grad) tr->has_buffers = 1;
+    }
+    if (d.ranks > 1) tr->flat = jem__alloc_floats(ctx, size);
+    if (jem_ok(ctx)) return tr;
     jem_trainer_free(tr);
     return NULL;
 }
 
 void jem_trainer_free(jem_trainer *tr) {
     if (!tr) return;
+    jem_ctx *ctx = tr->net->ctx;
     jem_optim_free(tr->optim);
     jem_buffer_free(tr->buffer);
-    jem__free(tr->net->ctx, tr->guard.kept);
-    jem__free(tr->net->ctx, tr->guard.visits);
-    jem__free(tr->net->ctx, tr->flat), jem__free(tr->net->ctx, tr);
+    jem__free(ctx, tr->guard.kept);
+    jem__free(ctx, tr->guard.visits);
+    jem__free(ctx, tr->flat);
+    jem__free(ctx, tr);
 }
 
 jem_buffer *jem_trainer_buffer(jem_trainer *tr) { return tr ? tr->buffer : NULL; }
@@ -7206,205 +7455,385 @@ void jem_trainer_set_lr(jem_trainer *tr, float lr) {
 
 /* ---- several ranks --------------------------------------------------------------------------- */
 
-/* The first of n images that is this rank's; a leaf of its share of x[n] (NULL: zeros). */
-static int jem__first(const jem_trainer *tr, int n) {
+/* Returns the index of this rank's first image of n. */
+static int jem__rank_first(const jem_trainer *tr, int n) {
     return n / (1 + tr->net->ctx->others) * tr->net->ctx->rank;
 }
-static jem_tensor *jem__share(const jem_trainer *tr, const float *x, int n) {
+/* Returns a leaf of this rank's images of x[n]; of zeros if x is NULL. */
+static jem_tensor *jem__rank_images(const jem_trainer *tr, const float *x, int n) {
     const jem_net *net = tr->net;
-    return jem__images(net, x ? x + jem__first(tr, n) * jem__image(net) : NULL,
-                       n / (1 + net->ctx->others));
+    if (x) x += jem__rank_first(tr, n) * jem__image(net);
+    return jem__images(net, x, n / (1 + net->ctx->others));
 }
 
-/* The shares t of all ranks to x[n]. A rank that failed tells the others by an infinity. */
+/* Collects the samples t of all ranks in x[n]. A rank that failed sends the others an infinity. */
 static jem_status jem__gather(jem_trainer *tr, jem_tensor *t, int n, float *x) {
     jem_ctx *ctx = tr->net->ctx;
-    const ptrdiff_t image = jem__buffer_image(tr->buffer), size = n * image;
+    const ptrdiff_t image = jem__buffer_image(tr->buffer);
+    const ptrdiff_t size = n * image;
     if (!ctx->others) return jem_read(t, x);
     memset(x, 0, (size_t)size * sizeof *x);
-    if (jem_read(t, x + jem__first(tr, n) * image) != JEM_OK) *x = HUGE_VALF;
+    if (jem_read(t, x + jem__rank_first(tr, n) * image) != JEM_OK) *x = HUGE_VALF;
     tr->desc.sum(tr->desc.sum_user, x, size);
-    for (ptrdiff_t i = 0; i < size && jem_ok(ctx); i++)
+    for (ptrdiff_t i = 0; i < size && jem_ok(ctx); i++) {
         if (!jem__finite(x[i])) jem__fail(ctx, JEM_DIVERGED, "sgld: diverged on another rank");
-    return ctx->status;
-}
-
-/* Gradients and numbers become their mean over ranks; buffers (running statistics) rank 0's. */
-static jem_status jem__agree(jem_trainer *tr, jem_stats *s) {
-    jem_ctx *ctx = tr->net->ctx;
-    float *const numbers[7] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample, &s->score,
-                                &s->residual }, part = 1 / (float)(1 + ctx->others);
-    for (int back = 0; back < 2 && jem_ok(ctx); back++) {
-        float *flat = tr->flat;
-        for (int i = 0; i < 7; i++, flat++)
-            if (back) *numbers[i] = *flat; else *flat = part * *numbers[i];
-        for (jem_param *p = tr->net->params; p; p = p->next) {
-            float *a = p->grad ? p->grad : p->value, share = p->grad ? part : (float)!ctx->rank;
-            for (ptrdiff_t i = 0; i < p->size; i++, flat++)
-                if (back) a[i] = *flat; else *flat = share * a[i];
-        }
-        if (!back) tr->desc.sum(tr->desc.sum_user, tr->flat, flat - tr->flat);
     }
     return ctx->status;
 }
 
-/* ---- the loss -------------------------------------------------------------------------------- */
+/* Writes factor * x[n] to `to`; returns the place after it. */
+static float *jem__scaled_copy(float *to, const float *x, ptrdiff_t n, float factor) {
+    for (ptrdiff_t i = 0; i < n; i++) to[i] = factor * x[i];
+    return to + n;
+}
 
-/* A leaf of the images plus the noise that data get (as the paper does). */
+/* Replaces gradients and statistics of the update by their means over all ranks, and buffers
+   (running statistics) by those of rank 0. */
+static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
+    enum { COUNT = 7 };
+    jem_ctx *ctx = tr->net->ctx;
+    float *const numbers[COUNT] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample,
+                                    &s->score, &s->residual };
+    const float part = 1 / (float)(1 + ctx->others);
+    const float of_first = (float)!ctx->rank;
+    float *flat = tr->flat;
+    if (!jem_ok(ctx)) return ctx->status;
+    for (int i = 0; i < COUNT; i++) flat = jem__scaled_copy(flat, numbers[i], 1, part);
+    for (const jem_param *p = tr->net->params; p; p = p->next) {
+        if (p->grad) flat = jem__scaled_copy(flat, p->grad, p->size, part);
+        else flat = jem__scaled_copy(flat, p->value, p->size, of_first);
+    }
+    tr->desc.sum(tr->desc.sum_user, tr->flat, flat - tr->flat);
+    if (!jem_ok(ctx)) return ctx->status;
+    flat = tr->flat;
+    for (int i = 0; i < COUNT; i++) *numbers[i] = *flat++;
+    for (jem_param *p = tr->net->params; p; p = p->next) {
+        float *to = p->grad ? p->grad : p->value;
+        memcpy(to, flat, (size_t)p->size * sizeof *to);
+        flat += p->size;
+    }
+    return ctx->status;
+}
+
+/* ---- images of the loss ---------------------------------------------------------------------- */
+
+/* Returns a leaf of the images plus the noise that data receive (as in the paper). */
 static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
-    if (!(tr->desc.data_noise > 0)) return jem__share(tr, x, n);
+    if (!(tr->desc.input_noise > 0)) return jem__rank_images(tr, x, n);
     const ptrdiff_t size = n * jem__image(tr->net);
     float *sum = jem__push_floats(tr->net->ctx, size);
     if (!sum) return NULL;
     jem_fill_normal(tr->net->ctx, &tr->rng, sum, size, 0, tr->desc.data_noise);
     for (ptrdiff_t i = 0; i < size; i++) sum[i] += x[i];
-    return jem__share(tr, sum, n);
+    return jem__rank_images(tr, sum, n);
 }
 
-/* Images for cross-entropy. Most have little noise; a share has that of score matching, all of it:
-   a class that can be told in noise is what leads a sample out of noise to one class. */
+/* Returns a leaf of images for cross-entropy. A fraction label_wide of them has the noise levels of
+   score matching, the others little noise: a classifier that recognises a class in noise leads a
+   sample out of noise to one class. */
 static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
     const jem_train_desc *d = &tr->desc;
     if (!(d->label_noise > 0 || d->label_all_noise > 0)) return jem__noisy(tr, x, n);
     const jem_net *net = tr->net;
     float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
-    jem_tensor *t = jem__share(tr, x, n);
-    const int wide = (int)(d->label_all_noise * (float)n + 0.5f);
+    jem_tensor *t = jem__rank_images(tr, x, n);
+    const int wide = (int)(d->label_wide * (float)n + 0.5f);
     if (!sigma) return NULL;
     jem_noise_levels(&tr->rng, wide, d->noise_lo, d->noise_hi, sigma);
     for (int i = wide; i < n; i++) sigma[i] = d->label_noise * jem_rng_uniform(&tr->rng);
-    return jem_add_noise(t, sigma + jem__first(tr, n), &tr->rng) == JEM_OK ? t : NULL;
+    if (jem_add_noise(t, sigma + jem__rank_first(tr, n), &tr->rng) != JEM_OK) return NULL;
+    return t;
 }
 
-/* n new chains, x[n][c][h][w], from noise; labels (may be NULL): of these classes. */
-static jem_status jem__breed(jem_trainer *tr, int n, const int *labels, float *x) {
-    jem_net *net = tr->net;
-    jem_ctx *ctx = net->ctx;
-    jem_class_of of;
-    of.net = net, of.labels = labels ? labels + jem__first(tr, n) : NULL;
-    jem_generate_desc d = jem_generate_desc_default();
-    d.mean = net->mean, d.denoise = tr->desc.restart_denoise, d.walk.steps = 0, d.last_sigma = 0;
+/* ---- chains ---------------------------------------------------------------------------------- */
+
+/* The density that a walk follows: log p(x), or log p(x,y) of given labels. */
+typedef struct jem__target {
+    jem_fn logp;
+    void *user;                                    /* the network, or `given` */
+    jem_class_of given;
+} jem__target;
+
+/* Sets t for this rank's chains of n; labels[n] may be NULL. t must not be moved. */
+static void jem__set_target(const jem_trainer *tr, int n, const int *labels, jem__target *t) {
+    t->logp = jem_logp;
+    t->user = tr->net;
+    t->given.net = tr->net;
+    t->given.labels = labels;
+    if (!labels) return;
+    t->logp = jem_logp_class;
+    t->user = &t->given;
+    t->given.labels += jem__rank_first(tr, n);
+}
+
+/* Draws n new samples x[n][c][h][w], starting from noise, with desc.fresh. labels: their classes,
+   or NULL. */
+static jem_status jem__draw_fresh(jem_trainer *tr, int n, const int *labels, float *x) {
+    jem_ctx *ctx = tr->net->ctx;
+    jem__target target;
+    jem__set_target(tr, n, labels, &target);
+    jem_fresh_desc d = jem_fresh_desc_default();
+    d.mean = tr->net->mean;
+    d.denoise = tr->desc.fresh;
+    d.walk.steps = 0;
+    d.clean = 0;
     const jem_mark mark = jem_begin(ctx);
-    jem_tensor *t = jem__share(tr, NULL, n);
-    jem_generate(ctx, labels ? jem_logp_class : jem_logp, labels ? (void *)&of : (void *)net, t, &d,
-              &tr->rng);
+    jem_tensor *t = jem__rank_images(tr, NULL, n);
+    jem_fresh(ctx, target.logp, target.user, t, &d, &tr->rng);
     jem__gather(tr, t, n, x);
     jem_end(ctx, mark);
     return ctx->status;
 }
 
-/* When contrastive divergence sets in, the buffer fills with copies of a few dozen samples, at
-   least two of each class, which soon part; afterwards n new ones come every 1/reinit updates. */
-static jem_status jem__breed_some(jem_trainer *tr, int n) {
-    jem_buffer *b = tr->buffer;
-    const jem_train_desc *d = &tr->desc;
-    const int begin = b->visits[0] < 0, by_class = jem__by_class(d);
-    const int every = d->reinit > 1e-6f ? (int)(1 / d->reinit + 0.5f) : 0;
-    if (!d->restart_denoise.steps || !(begin || (every && (tr->updates - d->cd_from) % every == 0)))
-        return JEM_OK;
-    if (begin) n = n < 64 ? 64 : n;
-    if (begin && by_class && n < 2 * b->classes) n = 2 * b->classes;
-    if (n > b->capacity) n = b->capacity;
-    if (begin && by_class) n -= n % b->classes;
-    const ptrdiff_t size = jem__buffer_image(b);
-    const int whole = tr->net->ctx->others ? (1 + tr->net->ctx->others) * JEM_LANES : 1;
-    const int made = (n + whole - 1) / whole * whole;      /* for all ranks, a few too many */
-    float *x = (float *)jem__push(tr->net->ctx, (size_t)(made * size) * sizeof *x);
-    int *labels = (int *)jem__push_zero(tr->net->ctx, (size_t)made * sizeof *labels);
-    if (!x || !labels) return JEM_NO_MEMORY;
-    const int classes = by_class ? b->classes : 1, per = b->capacity / classes;
-    for (int i = 0; i < n; i++) labels[i] = begin ? i % classes : jem_rng_below(&tr->rng, classes);
-    const jem_status s = jem__breed(tr, made, by_class ? labels : NULL, x);
-    for (int i = 0; i < (begin ? b->capacity : n) && s == JEM_OK; i++) {
-        const int own = (i % per * classes + i / per) % n;   /* of slot i's class, at the start */
-        const int slot = begin ? i : labels[i] * per + jem_rng_below(&tr->rng, per);
-        memcpy(b->data + slot * size, x + (begin ? own : i) * size, (size_t)size * sizeof *x);
-        b->visits[slot] = 0;
-    }
-    return s;
+/* New samples for the buffer: x[n][c][h][w], and their classes (0 without classes). */
+typedef struct jem__fresh_chains {
+    float *x;
+    int *labels;
+    int n;
+} jem__fresh_chains;
+
+/* Allocates n new chains, on the tape; rounded up to whole groups of 16 for every rank. */
+static int jem__push_fresh(jem_trainer *tr, int n, jem__fresh_chains *f, int *drawn) {
+    jem_ctx *ctx = tr->net->ctx;
+    int multiple = 1;
+    if (ctx->others) multiple = (1 + ctx->others) * JEM_LANES;
+    *drawn = (n + multiple - 1) / multiple * multiple;
+    const ptrdiff_t size = *drawn * jem__buffer_image(tr->buffer);
+    f->n = n;
+    f->x = (float *)jem__push(ctx, (size_t)size * sizeof *f->x);
+    f->labels = (int *)jem__push_zero(ctx, (size_t)*drawn * sizeof *f->labels);
+    return f->x && f->labels;
 }
 
-/* Chains out of the buffer, walked, and put back: a leaf of samples, constant for the update. */
-static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tensor **kl) {
-    const jem_net *net = tr->net;
+/* Replaces the chain of a slot. */
+static void jem__set_slot(jem_buffer *b, int slot, const float *image) {
+    const ptrdiff_t size = jem__buffer_image(b);
+    memcpy(b->data + slot * size, image, (size_t)size * sizeof *image);
+    b->visits[slot] = 0;
+}
+
+/* Fills an empty buffer with copies of about n new samples, at least 64 and at least two of each
+   class. Copies of one sample soon diverge from each other. */
+static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
+    jem_buffer *b = tr->buffer;
+    const int by_class = jem__by_class(&tr->desc);
+    const int classes = by_class ? b->classes : 1;
+    const int per_class = b->capacity / classes;
+    jem__fresh_chains f;
+    int drawn;
+    if (n < 64) n = 64;
+    if (by_class && n < 2 * classes) n = 2 * classes;
+    if (n > b->capacity) n = b->capacity;
+    n -= n % classes;
+    if (!jem__push_fresh(tr, n, &f, &drawn)) return JEM_NO_MEMORY;
+    for (int i = 0; i < n; i++) f.labels[i] = i % classes;
+    const jem_status s = jem__draw_fresh(tr, drawn, by_class ? f.labels : NULL, f.x);
+    if (s != JEM_OK) return s;
+    for (int slot = 0; slot < b->capacity; slot++) {
+        const int label = slot / per_class;
+        const int sample = (slot % per_class * classes + label) % n;
+        jem__set_slot(b, slot, f.x + sample * jem__buffer_image(b));
+    }
+    return JEM_OK;
+}
+
+/* Replaces random slots of the buffer, of each sample's class, by n new samples. */
+static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
+    jem_buffer *b = tr->buffer;
+    const int by_class = jem__by_class(&tr->desc);
+    const int classes = by_class ? b->classes : 1;
+    const int per_class = b->capacity / classes;
+    jem__fresh_chains f;
+    int drawn;
+    if (n > b->capacity) n = b->capacity;
+    if (!jem__push_fresh(tr, n, &f, &drawn)) return JEM_NO_MEMORY;
+    for (int i = 0; i < n; i++) f.labels[i] = jem_rng_below(&tr->rng, classes);
+    const jem_status s = jem__draw_fresh(tr, drawn, by_class ? f.labels : NULL, f.x);
+    if (s != JEM_OK) return s;
+    for (int i = 0; i < n; i++) {
+        const int slot = f.labels[i] * per_class + jem_rng_below(&tr->rng, per_class);
+        jem__set_slot(b, slot, f.x + i * jem__buffer_image(b));
+    }
+    return JEM_OK;
+}
+
+/* Replaces chains by new samples if desc.fresh requests it: all before the first walk, n of them
+   every 1/reinit updates. */
+static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     const jem_train_desc *d = &tr->desc;
-    jem_ctx *ctx = net->ctx;
-    if (jem__breed_some(tr, n) != JEM_OK) return NULL;
-    float *x = (float *)jem__push(ctx, (size_t)(n * jem__buffer_image(tr->buffer)) * sizeof(float));
-    int *slot = (int *)jem__push(ctx, (size_t)n * sizeof(int));
-    int *visits = (int *)jem__push(ctx, (size_t)n * sizeof(int));
-    if (!x || !slot || !visits) return NULL;
-    for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, net->classes);
-    jem__buffer_draw(tr->buffer, &tr->rng, n, labels, d->restart_denoise.steps ? 0 : d->reinit, x,
-                     slot,
-                     visits);
-    for (int i = 0; d->chain && i < n; i++)
-        d->chain(d->chain_user, &tr->rng, visits[i], labels ? labels[i] : -1,
-                 x + i * jem__buffer_image(tr->buffer));
-    jem_tensor *t = jem__share(tr, x, n);
-    jem_class_of of;
-    of.net = tr->net, of.labels = labels ? labels + jem__first(tr, n) : NULL;
-    const jem_logp_fn logp = labels ? jem_logp_class : jem_logp;
-    void *user = labels ? (void *)&of : (void *)tr->net;
+    if (!d->fresh.steps) return JEM_OK;
+    if (tr->buffer->visits[0] < 0) return jem__fill_buffer(tr, n);
+    if (!(d->reinit > 1e-6f)) return JEM_OK;
+    const int period = (int)(1 / d->reinit + 0.5f);
+    if (!period || (tr->updates - d->cd_from) % period) return JEM_OK;
+    return jem__refresh_slots(tr, n);
+}
+
+/* Walks n chains x, whose labels may be NULL. Returns this rank's samples; x receives those of all
+   ranks. kl: the term of jem_kl_walk if its weight is not 0. */
+static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, float *x,
+                                    jem_tensor **kl) {
+    const jem_train_desc *d = &tr->desc;
+    jem_ctx *ctx = tr->net->ctx;
+    jem_tensor *t = jem__rank_images(tr, x, n);
+    jem__target target;
+    jem__set_target(tr, n, labels, &target);
     jem_sgld_desc walk = d->sgld;
     walk.step_size *= tr->guard.walk;
     if (tr->guard.walk < 1) walk.noise_std *= sqrtf(tr->guard.walk);
-    if (!(d->w_kl > 0)) jem_sgld(ctx, logp, user, t, &walk, &tr->rng);
-    else *kl = jem_kl_walk(ctx, logp, user, t, &walk, d->kl_entropy, &tr->rng);
-    if (jem__gather(tr, t, n, x) != JEM_OK) return NULL;
-    jem__buffer_put(tr->buffer, n, slot, visits, x);
+    if (d->w_kl > 0)
+        *kl = jem_kl_walk(ctx, target.logp, target.user, t, &walk, d->entropy, &tr->rng);
+    else jem_sgld(ctx, target.logp, target.user, t, &walk, &tr->rng);
+    return jem__gather(tr, t, n, x) == JEM_OK ? t : NULL;
+}
+
+/* Draws n chains from the buffer, walks them, and stores them again. labels: NULL, or receives
+   their random classes. Returns a leaf of this rank's samples, constant for the update. */
+static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tensor **kl) {
+    const jem_train_desc *d = &tr->desc;
+    jem_ctx *ctx = tr->net->ctx;
+    const ptrdiff_t image = jem__buffer_image(tr->buffer);
+    if (jem__renew_chains(tr, n) != JEM_OK) return NULL;
+    float *x = (float *)jem__push(ctx, (size_t)(n * image) * sizeof *x);
+    int *slot = (int *)jem__push(ctx, (size_t)n * sizeof *slot);
+    int *visits = (int *)jem__push(ctx, (size_t)n * sizeof *visits);
+    if (!x || !slot || !visits) return NULL;
+    for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, tr->net->classes);
+    const float reinit = d->fresh.steps ? 0 : d->reinit;
+    jem__buffer_draw(tr->buffer, &tr->rng, n, labels, reinit, x, slot, visits);
+    for (int i = 0; d->chain && i < n; i++) {
+        const int label = labels ? labels[i] : -1;
+        d->chain(d->chain_user, &tr->rng, visits[i], label, x + i * image);
+    }
+    jem_tensor *t = jem__walk_chains(tr, n, labels, x, kl);
+    if (t) jem__buffer_put(tr->buffer, n, slot, visits, x);
     return t;
 }
 
+/* ---- the loss -------------------------------------------------------------------------------- */
+
+/* Returns the fraction of images whose largest logit is that of their label. */
 static float jem__batch_accuracy(const jem_tensor *logits, const int *labels) {
-    int right = 0;
+    const jem__node *node = logits->node;
+    int correct = 0;
     for (int i = 0; i < logits->n; i++) {
-        const float *f = logits->node->value;
         int best = 0;
-        for (int c = 1; c < logits->c; c++)
-            if (f[jem__lane_at(logits->node, i, c, 0, 0)] >
-                f[jem__lane_at(logits->node, i, best, 0, 0)])
+        float largest = node->value[jem__lane_at(node, i, 0, 0, 0)];
+        for (int c = 1; c < logits->c; c++) {
+            const float logit = node->value[jem__lane_at(node, i, c, 0, 0)];
+            if (logit > largest) {
+                largest = logit;
                 best = c;
-        right += best == labels[i];
+            }
+        }
+        correct += best == labels[i];
     }
-    return (float)right / (float)logits->n;
+    return (float)correct / (float)logits->n;
 }
 
-/* What a network remembers of score matching: its noise, and the mean pixel of the first batch, so
-   rounded that a file gives back the same bits. */
+/* Stores in the network the noise levels of score matching, and the mean pixel of the first batch,
+   rounded so that a file restores the same bits. */
 static void jem__remember_noise(jem_trainer *tr, const float *x, ptrdiff_t size) {
     jem_net *net = tr->net;
     if (tr->updates > 0 || !(tr->desc.w_score > 0)) return;
     double sum = 0;
     for (ptrdiff_t i = 0; i < size; i++) sum += (double)x[i];
     net->mean = (float)(floor(sum / (double)size * 1000 + 0.5) / 1000);
-    net->noise_lo = tr->desc.noise_lo, net->noise_hi = tr->desc.noise_hi;
+    net->noise_lo = tr->desc.noise_lo;
+    net->noise_hi = tr->desc.noise_hi;
 }
 
-/* Score matching on n images: it needs no labels. */
+/* Records score matching on n images; it needs no labels. */
 static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_stats *s) {
     const jem_net *net = tr->net;
     float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
     if (!sigma) return NULL;
     JEM__ZEROED(jem_score_desc, d);
-    d.sigma = sigma + jem__first(tr, n);
+    d.sigma = sigma + jem__rank_first(tr, n);
     jem_noise_levels(&tr->rng, n, tr->desc.noise_lo, tr->desc.noise_hi, sigma);
-    return jem_score_matching(net->ctx, jem_logp, tr->net, jem__share(tr, x, n), &d, &tr->rng,
+    return jem_score_matching(net->ctx, jem_logp, tr->net, jem__rank_images(tr, x, n), &d, &tr->rng,
                               &s->residual);
 }
 
-/* Act norm takes its parameters from the first batch, before anything is computed with them. */
+/* Lets act norm set its parameters from the first batch, before any other use of them. Dropout
+   will draw the same numbers again. */
 static void jem__first_look(jem_net *net, jem_tensor *x) {
-    const jem_rng rng = net->rng;                  /* what dropout draws, it draws again */
+    const jem_rng rng = net->rng;
     const jem_mark mark = jem_begin(net->ctx);
     jem_item(jem_mean(net->ctx, jem__logp(net, jem_forward(net, x, 1))));
     jem_end(net->ctx, mark);
     net->rng = rng;
 }
 
+/* Images of an update: labelled ones, and those for p(x), which may be the same. */
+typedef struct jem__batch {
+    const float *x, *x_data;
+    const int *labels;
+    int n, n_data;
+    int separate;                                  /* 1: they are not the same */
+} jem__batch;
+
+/* Terms of the loss; NULL where the desc's weights are 0. */
+typedef struct jem__terms {
+    jem_loss_terms of;                             /* those of jem_loss */
+    jem_tensor *score, *kl;
+} jem__terms;
+
+/* Samples of an update; NULL, and labels NULL, before desc.cd_from. */
+typedef struct jem__samples {
+    jem_tensor *x;
+    int *labels;                                   /* of this rank's; NULL unless by class */
+} jem__samples;
+
+/* Draws the samples of an update, and records the term `kl`. Returns 0 without memory. */
+static int jem__update_samples(jem_trainer *tr, int n_data, jem__samples *sample, jem_tensor **kl) {
+    const jem_train_desc *d = &tr->desc;
+    const int n = d->negatives ? d->negatives : n_data;
+    int *labels = NULL;
+    if (jem__by_class(d)) {
+        labels = (int *)jem__push(tr->net->ctx, (size_t)n * sizeof *labels);
+        if (!labels) return 0;
+    }
+    sample->x = jem__negatives(tr, n, labels, kl);
+    sample->labels = labels;
+    if (labels) sample->labels += jem__rank_first(tr, n);
+    return 1;
+}
+
+/* Records the whole loss: samples first, then the terms that depend on data. Each rank does the
+   whole of the first update if the network has buffers: act norm sets its parameters then. */
+static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *terms,
+                                   jem_stats *s) {
+    jem_ctx *ctx = tr->net->ctx;
+    const jem_train_desc *d = &tr->desc;
+    const int sets_buffers = tr->has_buffers && !tr->updates;
+    const int has_samples = jem__needs_samples(d) && tr->updates >= d->cd_from;
+    const int noisy_labelled = d->label_noise > 0 || d->label_wide > 0;
+    const jem_loss_weights w = { d->w_ce, d->w_cd, d->w_cd_class, d->energy_l2 };
+    jem__samples sample = { NULL, NULL };
+    jem_tensor *labelled = NULL;
+    jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
+    if (!sets_buffers) {
+        ctx->rank = d->rank;
+        ctx->others = d->ranks - 1;
+    }
+    if (b->n) b->labels += jem__rank_first(tr, b->n);
+    jem__remember_noise(tr, b->x_data, b->n_data * jem__image(tr->net));
+    if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
+    if (b->n) labelled = jem__labelled(tr, b->x, b->n);
+    if (b->separate || (noisy_labelled && (has_samples || d->energy_l2 > 0)))
+        data = jem__noisy(tr, b->x_data, b->n_data);
+    if (sets_buffers) jem__first_look(tr->net, labelled ? labelled : data);
+    if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
+    jem_tensor *loss = jem__loss(tr->net, &w, labelled, b->labels, data, sample.x, sample.labels,
+                                 &terms->of);
+    loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
+    return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
+}
+
 /* ---- the guard ------------------------------------------------------------------------------- */
 
-/* Counts the chains whose visits are kept; at least 1, as an array has a length. */
+/* Number of chains whose visits are kept; at least 1, as an array has a length. */
 static int jem__guard_slots(const jem_buffer *b) {
     if (!b) return 1;
     return b->capacity;
@@ -7458,17 +7887,18 @@ static void jem__guard_copy(jem_trainer *tr, int back) {
     jem__guard_move(b->visits, g->visits, visits, back);
 }
 
-/* Says whether all that a copy would hold is finite, and what the optimiser can go on from. */
+/* Checks that all numbers of a copy are finite, and that the optimiser can continue from them. */
 static int jem__guard_sound(const jem_trainer *tr, const float *kept, ptrdiff_t size) {
     ptrdiff_t params = 0;
     for (const jem_param *p = tr->net->params; p; p = p->next) params += p->size;
-    for (ptrdiff_t i = 0; i < size; i++)
+    for (ptrdiff_t i = 0; i < size; i++) {
         if (!jem__finite(kept[i])) return 0;
+    }
     return jem__optim_good(tr->optim, kept + params);
 }
 
-/* Keeps the state before an update, if it is time and the state is good; afterwards the rate may
-   recover, one doubling for every five good states. Only what is the same on all ranks decides. */
+/* Keeps the state before an update, if an update is due and the state is good; afterwards the rate
+   may recover, one doubling for every five good states. All ranks decide alike. */
 static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
     const float good = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
@@ -7477,7 +7907,9 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
     if (jem__guard_memory(tr) != JEM_OK) return tr->net->ctx->status;
     jem__guard_copy(tr, 0);
     g->good = jem__guard_sound(tr, g->kept, g->size);
-    if (g->rate < 1 && ++g->calm % 5 == 0) g->rate *= 2;
+    if (g->rate >= 1) return JEM_OK;
+    g->calm++;
+    if (g->calm % 5 == 0) g->rate *= 2;
     return JEM_OK;
 }
 
@@ -7500,8 +7932,9 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->walk *= 0.5f;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < 10; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
+    }
     if (given_up) {
         s->status = jem__fail(ctx, JEM_DIVERGED, "train_step: update %d: %s; the guard returned %d "
                               "times already: lower lr or sgld.step_size, or set energy_l2",
@@ -7517,85 +7950,60 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     tr->updates++;
 }
 
-/* Watches an update that was made, or that diverged: without a good state there is no return. */
+/* Watches an update that succeeded or diverged; without a good state, it cannot return. */
 static void jem__guard_watch(jem_trainer *tr, jem_stats *s) {
     jem__guard *g = &tr->guard;
-    if (s->status == JEM_OK) g->gap += 0.1f * (-s->cd - g->gap);
-    const int gone = s->status == JEM_DIVERGED ||
-                     (s->status == JEM_OK &&
-                      !(fabsf(g->gap) <= tr->desc.max_gap * fabsf(tr->net->scale)));
-    if (gone && g->good && tr->desc.max_returns) {
+    const float most = tr->desc.max_gap * fabsf(tr->net->scale);
+    int returns = s->status == JEM_DIVERGED;
+    if (s->status == JEM_OK) {
+        g->gap += 0.1f * (-s->cd - g->gap);
+        returns = !(fabsf(g->gap) <= most);
+    }
+    if (returns && g->good && tr->desc.max_returns) {
         tr->updates -= s->status == JEM_OK;        /* this update is counted once */
         jem__guard_return(tr, s);
     }
     s->returns = g->returns;
 }
 
-/* Images of an update: labelled ones, and those for p(x), which may be the same. */
-typedef struct jem__batch {
-    const float *x, *x_data;
-    const int *labels;
-    int n, n_data, apart;                          /* apart: they are not the same */
-} jem__batch;
-typedef struct jem__terms { jem_loss_terms of; jem_tensor *score, *kl; } jem__terms;
+/* ---- the step -------------------------------------------------------------------------------- */
 
-/* The whole loss, on the tape: chains first, then what depends on data. */
-static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *terms,
-                                   jem_stats *s) {
-    jem_ctx *ctx = tr->net->ctx;
-    const jem_train_desc *d = &tr->desc;
-    const int chains = jem__wants_samples(d) && tr->updates >= d->cd_from;
-    const int n_neg = d->negatives ? d->negatives : b->n_data;
-    const int own = d->label_noise > 0 || d->label_all_noise > 0;   /* cross-entropy's own images */
-    const jem_loss_weights w = { d->w_ce, d->w_cd, d->w_cd_class, d->energy_l2 };
-    int *sample_labels = NULL;
-    memset(terms, 0, sizeof *terms);
-    if (!tr->has_buffers || tr->updates)           /* else each does the whole: see act norm */
-        ctx->rank = d->rank, ctx->others = d->ranks - 1;
-    if (b->n) b->labels += jem__first(tr, b->n);
-    jem__remember_noise(tr, b->x_data, b->n_data * jem__image(tr->net));
-    if (chains && jem__by_class(d) &&
-        !(sample_labels = (int *)jem__push(ctx, (size_t)n_neg * sizeof(int)))) return NULL;
-    jem_tensor *sample = chains ? jem__negatives(tr, n_neg, sample_labels, &terms->kl) : NULL;
-    jem_tensor *labelled = b->n ? jem__labelled(tr, b->x, b->n) : NULL, *data = NULL;
-    if (b->apart || (own && (chains || d->energy_l2 > 0)))
-        data = jem__noisy(tr, b->x_data, b->n_data);
-    if (tr->has_buffers && !tr->updates) jem__first_look(tr->net, labelled ? labelled : data);
-    if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
-    if (sample_labels) sample_labels += jem__first(tr, n_neg);
-    jem_tensor *loss = jem__loss(tr->net, &w, labelled, b->labels, data, sample, sample_labels,
-                                 &terms->of);
-    loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
-    return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
-}
-
-/* All numbers of a network, on the tape, or NULL; and back, or those alone that are not trained. */
+/* Copies all parameters and buffers of a network to the tape; NULL without memory. */
 static float *jem__keep_params(const jem_net *net) {
     ptrdiff_t size = 0;
     for (const jem_param *p = net->params; p; p = p->next) size += p->size;
-    float *kept = jem__push_floats(net->ctx, size), *at = kept;
-    for (const jem_param *p = net->params; kept && p; at += p->size, p = p->next)
+    float *kept = jem__push_floats(net->ctx, size);
+    float *at = kept;
+    for (const jem_param *p = net->params; kept && p; p = p->next) {
         memcpy(at, p->value, (size_t)p->size * sizeof *at);
+        at += p->size;
+    }
     return kept;
 }
+/* Copies them back: `all`, or only the buffers, which are not trained. kept may be NULL. */
 static void jem__restore_params(jem_net *net, const float *kept, int all) {
-    for (jem_param *p = net->params; kept && p; kept += p->size, p = p->next)
-        if (all || !p->grad)
-            memcpy(p->value, kept, (size_t)p->size * sizeof *kept), jem_param_changed(p);
+    for (jem_param *p = net->params; kept && p; p = p->next) {
+        if (all || !p->grad) {
+            memcpy(p->value, kept, (size_t)p->size * sizeof *kept);
+            jem_param_changed(p);
+        }
+        kept += p->size;
+    }
 }
 
-/* The gradient g of the same loss (images, samples, noise) at w + sam g/||g|| instead of w: so far
-   from w, it is about worst there. Weights and running statistics stay as they are; the loss is
-   computed with statistics from before it moved them, in `before`. */
+/* Replaces the gradient g by that of the same loss (images, samples, noise) at w + sam g/||g||, the
+   point at this distance from the weights w where the loss is about largest. Weights and running
+   statistics are restored; the loss is computed with `before`, the statistics before the update. */
 static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss, const float *before) {
     jem_net *net = tr->net;
-    const float norm = jem__gradient_norm(tr->optim), share = tr->desc.sam / norm;
+    const float norm = jem__gradient_norm(tr->optim);
+    const float step = tr->desc.sam / norm;
     const float *kept = jem__keep_params(net);
     if (!kept || !(norm > 0) || !jem__finite(norm)) return net->ctx->status;
     for (int i = 0; i < tr->optim->count; i++) {
         jem_param *p = tr->optim->moments[i].param;
         for (ptrdiff_t j = 0; j < p->size; j++)
-            p->value[j] = jem__fmaf(share, p->grad[j], p->value[j]);
+            p->value[j] = jem__fmaf(step, p->grad[j], p->value[j]);
         jem_param_changed(p);
     }
     jem__restore_params(net, before, 0);
@@ -7605,21 +8013,74 @@ static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss, const float 
     return status;
 }
 
-/* What makes no sense is an error, and 0. */
+/* Checks the images of an update, and their labels; n unlabelled images x may be among them.
+   Returns 0 after an error. */
 static int jem__batch_ready(const jem_trainer *tr, jem__batch *b, const float *x, int n) {
-    const int lost = (b->n > 0 && (!b->x || !b->labels)) || (n > 0 && !x), ranks = tr->desc.ranks;
+    const int missing = (b->n > 0 && (!b->x || !b->labels)) || (n > 0 && !x);
+    const int ranks = tr->desc.ranks;
     jem_ctx *ctx = tr->net->ctx;
-    if (lost || b->n < 0 || n < 0 || (!b->n && !n) || b->n % ranks || n % ranks)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s "
-                         "for %d ranks", b->n, n, lost ? ": data or labels are NULL" : "",
-                         ranks), 0;
-    b->apart = n > 0;
-    if (n > 0) b->x_data = x, b->n_data = n;
+    if (missing || b->n < 0 || n < 0 || (!b->n && !n) || b->n % ranks || n % ranks) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s "
+                  "for %d ranks", b->n, n, missing ? ": data or labels are NULL" : "", ranks);
+        return 0;
+    }
+    b->separate = n > 0;
     jem__images_check(tr->net, "train_step", b->x, b->n);
-    if (n > 0) jem__images_check(tr->net, "train_step, unlabelled", x, n);
+    if (n > 0) {
+        b->x_data = x;
+        b->n_data = n;
+        jem__images_check(tr->net, "train_step, unlabelled", x, n);
+    }
     if (b->n > 0 && ctx->status == JEM_OK)
         jem__labels_good(ctx, "train_step", b->labels, b->n, tr->net->classes);
     return ctx->status == JEM_OK;
+}
+
+/* Returns the value of a term of the loss; 0 if it is NULL. */
+static float jem__term(jem_tensor *t) {
+    if (!t) return 0;
+    return jem_item(t);
+}
+
+/* Fills in the statistics of an update, means over all ranks, and checks that it has not
+   diverged. */
+static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem__terms *t,
+                                    const int *labels, jem_stats *s) {
+    jem_ctx *ctx = tr->net->ctx;
+    s->loss = jem_item(loss);
+    s->ce = jem__term(t->of.ce);
+    if (t->of.ce && ctx->status == JEM_OK) s->accuracy = jem__batch_accuracy(t->of.logits, labels);
+    s->f_data = jem__term(t->of.f_data);
+    s->f_sample = jem__term(t->of.f_sample);
+    s->score = jem__term(t->score);
+    s->kl = jem__term(t->kl);
+    jem_status status = ctx->status;
+    if (ctx->others) status = jem__average_ranks(tr, s);
+    if (t->of.f_sample) s->cd = s->f_sample - s->f_data;
+    if (status != JEM_OK) return status;
+    if (jem__finite(s->loss) && fabsf(s->loss) <= tr->desc.diverged) return JEM_OK;
+    return jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, f(x+) %g, "
+                     "f(x-) %g", tr->updates, (double)s->loss, (double)s->f_data,
+                     (double)s->f_sample);
+}
+
+/* Makes an update: loss, gradient, statistics, and a step of the optimiser. */
+static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s) {
+    jem_net *net = tr->net;
+    jem_ctx *ctx = net->ctx;
+    const float *before = NULL;
+    JEM__ZEROED(jem__terms, t);
+    jem_tensor *loss = jem__train_loss(tr, b, &t, s);
+    if (tr->has_buffers && tr->desc.sam > 0) before = jem__keep_params(net);
+    jem_keep(t.of.logits);
+    jem_zero_grad(net);
+    jem_status status = ctx->status;
+    if (loss) status = jem_backward(loss);
+    if (status == JEM_OK) status = jem__update_stats(tr, loss, &t, b->labels, s);
+    if (status == JEM_OK && tr->desc.sam > 0) status = jem__sharpness(tr, loss, before);
+    if (status == JEM_OK) status = jem_optim_step(tr->optim, s->lr, &s->grad_norm);
+    if (status == JEM_OK) tr->updates++;
+    return status;
 }
 
 jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
@@ -7627,47 +8088,26 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     JEM__ZEROED(jem_stats, s);
     s.status = JEM_BAD_ARGUMENT;
     if (!tr) return s;
-    jem__batch b = { x, x, labels, n, n, 0 };
     jem_ctx *ctx = tr->net->ctx;
-    const jem_train_desc *d = &tr->desc;
+    jem__batch b = { x, x, labels, n, n, 0 };
     s.update = tr->updates;
     if (!jem__batch_ready(tr, &b, x_unlabelled, n_unlabelled)) {
         s.status = ctx->status;
         return s;
     }
-    s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates) * tr->guard.rate;
-    jem_optim_use_average(tr->optim, 0);
+    s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates) * tr->guard.rate;
     s.returns = tr->guard.returns;
-    if ((s.status = jem__guard_keep(tr)) != JEM_OK) return s;
-    jem_mark mark = jem_begin(ctx);
-    jem__terms t;
-    /* the first forward pass sets act norm's parameters: a failure takes that back */
-    const float *kept = tr->has_buffers && !tr->updates ? jem__keep_params(tr->net) : NULL;
-    jem_tensor *loss = jem__train_loss(tr, &b, &t, &s);
-    const float *before = tr->has_buffers && d->sam > 0 ? jem__keep_params(tr->net) : NULL;
-    jem_keep(t.of.logits);
-    jem_zero_grad(tr->net);
-    s.status = loss ? jem_backward(loss) : ctx->status;
-    if (s.status == JEM_OK) {
-        s.loss = jem_item(loss);
-        if (t.of.ce) s.ce = jem_item(t.of.ce);
-        if (t.of.ce && ctx->status == JEM_OK)
-            s.accuracy = jem__batch_accuracy(t.of.logits, b.labels);
-        if (t.of.f_data) s.f_data = jem_item(t.of.f_data);
-        if (t.of.f_sample) s.f_sample = jem_item(t.of.f_sample);
-        s.score = t.score ? jem_item(t.score) : 0, s.kl = t.kl ? jem_item(t.kl) : 0;
-        s.status = ctx->others ? jem__agree(tr, &s) : ctx->status;
-        if (t.of.f_sample) s.cd = s.f_sample - s.f_data;
-        if (s.status == JEM_OK && (!jem__finite(s.loss) || !(fabsf(s.loss) <= d->diverged)))
-            s.status = jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, "
-                                 "f(x+) %g, f(x-) %g", tr->updates, (double)s.loss,
-                                 (double)s.f_data, (double)s.f_sample);
-        if (s.status == JEM_OK && d->sam > 0) s.status = jem__sharpness(tr, loss, before);
-        if (s.status == JEM_OK) s.status = jem_optim_step(tr->optim, s.lr, &s.grad_norm);
-        if (s.status == JEM_OK) tr->updates++;
-    }
+    jem_optim_average(tr->optim, 0);
+    s.status = jem__guard_keep(tr);
+    if (s.status != JEM_OK) return s;
+    const jem_mark mark = jem_begin(ctx);
+    const float *kept = NULL;                      /* act norm's parameters before the first update
+                                                      sets them; restored after a failure */
+    if (tr->has_buffers && !tr->updates) kept = jem__keep_params(tr->net);
+    s.status = jem__make_update(tr, &b, &s);
     if (s.status != JEM_OK) jem__restore_params(tr->net, kept, 1);
-    ctx->rank = ctx->others = 0;
+    ctx->rank = 0;
+    ctx->others = 0;
     jem_end(ctx, mark);
     jem__guard_watch(tr, &s);
     return s;
@@ -8733,14 +9173,15 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
    padded with spaces; then the tensors, row-major, little-endian. Offsets count from the end of the
    header; together the tensors cover the rest of the file, without gap or overlap.
 
-   A file may come from anyone, so reading has three steps: parse the header, which cannot reach
-   outside of it; check it whole against the file's size; only then allocate and copy. */
+   A file may be hostile, so it is read in three steps: parse the header, without reading outside of
+   it; check all of it against the size of the file; only then allocate and copy. */
 
 #include <inttypes.h>
 
-#define JEM__MAX_HEADER 100000000u                 /* the reference's limit too */
+#define JEM__MAX_HEADER 100000000u                 /* as in the reference implementation */
 
-/* The first four are jem_dtype's, in its order; the others are converted to `as` when read. */
+/* Types of numbers in files. The first four are those of jem_dtype, in the same order; the others
+   are converted to `as` when read. */
 typedef struct jem__dtype { const char *name; size_t size; jem_dtype as; } jem__dtype;
 static const jem__dtype jem__dtypes[] = {
     { "F32", 4, JEM_DTYPE_F32 }, { "I32", 4, JEM_DTYPE_I32 },
@@ -8751,19 +9192,22 @@ static const jem__dtype jem__dtypes[] = {
 enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__BOOL, JEM__DTYPES };
 #define JEM__READABLE "F32, F64, F16, BF16, I64, I32, U8, BOOL can"
 
+/* A tensor of an archive. */
 typedef struct jem__entry {
     jem_entry e;
-    void *owned;                                   /* e.data, if it came from a file */
-    int dtype;                                     /* in the file: index into jem__dtypes, or -1 */
+    void *owned;                                   /* e.data, if it was read from a file */
+    int dtype;                                     /* in the file: index into jem__dtypes; -1 if
+                                                      it is not one of these */
     size_t begin, end;                             /* in the file: data_offsets */
 } jem__entry;
 
 struct jem_archive {
     jem_ctx *ctx;
     const char *where;                             /* for messages: the path */
-    jem__entry **entries;                          /* pointers, so that a jem_entry * stays good */
+    jem__entry **entries;                          /* pointers, so that a jem_entry * stays valid
+                                                      when the list grows */
     int count, capacity;
-    jem__entry **skipped;                          /* of a dtype that cannot be read; no data */
+    jem__entry **skipped;                          /* whose dtype cannot be read; without data */
     int skips;
     jem__meta *meta;
 };
@@ -8785,24 +9229,29 @@ void jem_archive_free(jem_archive *a) {
 
 int jem_archive_count(const jem_archive *a) { return a ? a->count : 0; }
 const jem_entry *jem_archive_at(const jem_archive *a, int i) {
-    return a && i >= 0 && i < a->count ? &a->entries[i]->e : NULL;
+    if (!a || i < 0 || i >= a->count) return NULL;
+    return &a->entries[i]->e;
 }
 const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
-    for (int i = 0; a && name && i < a->count; i++)
+    for (int i = 0; a && name && i < a->count; i++) {
         if (!strcmp(a->entries[i]->e.name, name)) return &a->entries[i]->e;
+    }
     return NULL;
 }
 
 jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
-    return a ? jem__meta_set(a->ctx, &a->meta, key, value) : JEM_BAD_ARGUMENT;
+    if (!a) return JEM_BAD_ARGUMENT;
+    return jem__meta_set(a->ctx, &a->meta, key, value);
 }
 const char *jem_archive_meta(const jem_archive *a, const char *key) {
-    return a && key ? jem__meta_get(a->meta, key) : NULL;
+    if (!a || !key) return NULL;
+    return jem__meta_get(a->meta, key);
 }
 
-/* Numbers in a tensor of this shape; -1 if a size is negative or there are too many to address. */
+/* Returns the count of numbers in a tensor of this shape; -1 if a size is negative or there are too
+   many to address. */
 static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
-    const int64_t most = PTRDIFF_MAX / 16;         /* 8 bytes each, and the allocator's own */
+    const int64_t most = PTRDIFF_MAX / 16;         /* of 8 bytes, with the allocator's overhead */
     int64_t n = 1;
     for (int i = 0; i < ndim; i++) {
         if (shape[i] < 0 || (shape[i] > 0 && n > most / shape[i])) return -1;
@@ -8811,17 +9260,23 @@ static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
     return (ptrdiff_t)n;
 }
 
-/* Appends without asking; the caller has checked name, ndim and shape. */
+/* Makes room for one more entry. Returns 0 without memory. */
+static int jem__archive_grow(jem_archive *a) {
+    if (a->count < a->capacity) return 1;
+    const size_t bytes = (size_t)a->count * sizeof *a->entries;
+    jem__entry **more = (jem__entry **)jem__alloc(a->ctx, 2 * bytes + 16 * sizeof *more);
+    if (!more) return 0;
+    if (bytes) memcpy(more, a->entries, bytes);
+    jem__free(a->ctx, a->entries);
+    a->entries = more;
+    a->capacity = 2 * a->count + 16;
+    return 1;
+}
+
+/* Appends an entry. The caller has checked name, ndim and shape. */
 static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dtype, int ndim,
                                        const int64_t *shape) {
-    if (a->count == a->capacity) {
-        const size_t bytes = (size_t)a->count * sizeof *a->entries;
-        jem__entry **more = (jem__entry **)jem__alloc(a->ctx, 2 * bytes + 16 * sizeof *more);
-        if (!more) return NULL;
-        if (bytes) memcpy(more, a->entries, bytes);
-        jem__free(a->ctx, a->entries);
-        a->entries = more, a->capacity = 2 * a->count + 16;
-    }
+    if (!jem__archive_grow(a)) return NULL;
     const size_t length = strlen(name);
     jem__entry *entry = (jem__entry *)jem__alloc(a->ctx, sizeof(jem__entry) + length + 1);
     if (!entry) return NULL;
@@ -8833,203 +9288,282 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
     entry->e.bytes = (size_t)jem__elements(ndim, shape) * jem__dtypes[entry->e.dtype].size;
-    return a->entries[a->count++] = entry;
+    a->entries[a->count++] = entry;
+    return entry;
+}
+
+/* Says why a tensor cannot be added; NULL if it can be. */
+static const char *jem__entry_refused(const jem_archive *a, const char *name, jem_dtype dtype,
+                                      int ndim, const int64_t *shape, const void *data) {
+    if (!name || !jem__utf8_valid(name, strlen(name))) return "the name is not UTF-8";
+    if (!strcmp(name, "__metadata__")) return "this name is reserved";
+    if (jem_archive_find(a, name)) return "there is one of this name already";
+    if ((int)dtype < 0 || (int)dtype > JEM_U8) return "no such dtype";
+    if (ndim < 0 || ndim > 8 || (ndim && !shape)) return "0 to 8 dimensions are possible";
+    const ptrdiff_t n = jem__elements(ndim, shape);
+    if (n < 0) return "a size is negative or too large";
+    if (n && !data) return "data is NULL";
+    return NULL;
 }
 
 jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
                            const int64_t *shape, const void *data) {
     if (!a) return JEM_BAD_ARGUMENT;
-    const char *wrong = NULL;
-    ptrdiff_t n = 0;
-    if (!name || !jem__utf8_valid(name, strlen(name))) wrong = "the name is not UTF-8";
-    else if (!strcmp(name, "__metadata__")) wrong = "this name is reserved";
-    else if (jem_archive_find(a, name)) wrong = "there is one of this name already";
-    else if ((int)dtype < 0 || (int)dtype > JEM_DTYPE_U8) wrong = "no such dtype";
-    else if (ndim < 0 || ndim > 8 || (ndim && !shape)) wrong = "0 to 8 dimensions are possible";
-    else if ((n = jem__elements(ndim, shape)) < 0) wrong = "a size is negative or too large";
-    else if (n && !data) wrong = "data is NULL";
+    const char *wrong = jem__entry_refused(a, name, dtype, ndim, shape, data);
+    if (!name) name = "";
     if (wrong)
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_add: \"%.80s\": %s",
-                         name ? name : "", wrong);
+        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_add: \"%.80s\": %s", name, wrong);
     jem__entry *entry = jem__archive_append(a, name, (int)dtype, ndim, shape);
-    if (entry) entry->e.data = data;
-    return entry ? JEM_OK : JEM_NO_MEMORY;
+    if (!entry) return JEM_NO_MEMORY;
+    entry->e.data = data;
+    return JEM_OK;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
-/* Text is made twice by the same code: once with out = NULL to learn its length, then in place. */
+/* The header is generated twice by the same code: with out = NULL to measure it, then in place. */
 
 typedef struct jem__text { char *out; size_t n, room; } jem__text;
 
 JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
+    char *to = NULL;
+    size_t room = 0;
+    if (t->out) {
+        to = t->out + t->n;
+        room = t->room - t->n;
+    }
     va_list list;
     va_start(list, format);
-    t->n += (size_t)vsnprintf(t->out ? t->out + t->n : NULL, t->out ? t->room - t->n : 0, format,
-                              list);
+    t->n += (size_t)vsnprintf(to, room, format, list);
     va_end(list);
 }
 
-/* A string of JSON, after what comes before it. */
+/* Writes `before`, then s as a string of JSON. */
 static void jem__put_json(jem__text *t, const char *before, const char *s) {
     jem__put(t, "%s\"", before);
     for (; *s; s++) {
         const unsigned char c = (unsigned char)*s;
-        jem__put(t, c < 0x20 ? "\\u%04x" : c == '"' || c == '\\' ? "\\%c" : "%c", c);
+        if (c < 0x20) jem__put(t, "\\u%04x", c);
+        else if (c == '"' || c == '\\') jem__put(t, "\\%c", c);
+        else jem__put(t, "%c", c);
     }
     jem__put(t, "\"");
 }
 
-/* Numbers in brackets: [64,3,3,3]. */
+/* Writes numbers in brackets: [64,3,3,3]. */
 static void jem__put_list(jem__text *t, const char *brackets, int n, const int64_t *x) {
     jem__put(t, "%c", brackets[0]);
     for (int i = 0; i < n; i++) jem__put(t, "%s%" PRId64, i ? "," : "", x[i]);
     jem__put(t, "%c", brackets[1]);
 }
 
+/* Writes the header, padded so that the data begin at a multiple of 64 bytes. */
 static void jem__put_header(jem__text *t, const jem_archive *a) {
     const char *comma = "";
-    jem__put(t, a->meta ? "{\"__metadata__\":{" : "{");
-    for (const jem__meta *m = a->meta; m; m = m->next, comma = ",")
-        jem__put_json(t, comma, m->key), jem__put_json(t, ":", m->value);
-    if (a->meta) jem__put(t, "}");
-    for (int i = 0; i < a->count; i++, comma = ",") {
+    jem__put(t, "{");
+    if (a->meta) {
+        jem__put(t, "\"__metadata__\":{");
+        for (const jem__meta *m = a->meta; m; m = m->next) {
+            jem__put_json(t, comma, m->key);
+            jem__put_json(t, ":", m->value);
+            comma = ",";
+        }
+        jem__put(t, "}");
+    }
+    for (int i = 0; i < a->count; i++) {
         const jem__entry *entry = a->entries[i];
         const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
         jem__put_json(t, comma, entry->e.name);
         jem__put(t, ":{\"dtype\":\"%s\",\"shape\":", jem__dtypes[entry->e.dtype].name);
         jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
-        jem__put(t, ",\"data_offsets\":"), jem__put_list(t, "[]", 2, offsets), jem__put(t, "}");
+        jem__put(t, ",\"data_offsets\":");
+        jem__put_list(t, "[]", 2, offsets);
+        jem__put(t, "}");
+        comma = ",";
     }
     jem__put(t, "}");
-    while (t->n % 64 != 56) jem__put(t, " ");      /* the data begins at a multiple of 64 */
+    while (t->n % 64 != 56) jem__put(t, " ");
 }
 
-void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
+/* Places the tensors, wide numbers first, so that all are aligned. Returns the size of the data; -1
+   if it is too large. */
+static ptrdiff_t jem__archive_layout(const jem_archive *a) {
     size_t total = 0;
-    if (size) *size = 0;
-    if (!a) return NULL;
-    for (size_t width = 8; width; width /= 2)      /* wide numbers first: all are aligned */
+    for (size_t width = 8; width; width /= 2) {
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
             if (jem__dtypes[entry->e.dtype].size != width) continue;
-            if (entry->e.bytes > PTRDIFF_MAX / 2 - total)
-                return jem__null(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
-            entry->begin = total, entry->end = total += entry->e.bytes;
+            if (entry->e.bytes > PTRDIFF_MAX / 2 - total) return -1;
+            entry->begin = total;
+            total += entry->e.bytes;
+            entry->end = total;
         }
+    }
+    return (ptrdiff_t)total;
+}
+
+void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
+    if (size) *size = 0;
+    if (!a) return NULL;
+    const ptrdiff_t total = jem__archive_layout(a);
+    if (total < 0)
+        return jem__null(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
     jem__text text = { NULL, 0, 0 };
     jem__put_header(&text, a);
     const size_t n = text.n;
     const uint64_t length = n;
     if (n > JEM__MAX_HEADER)
-        return jem__null(a->ctx, JEM_BAD_ARGUMENT, "%s: names and texts make a header of %.0f MB, "
-                         "100 are allowed", a->where, (double)n / 1e6);
-    char *out = (char *)jem__alloc(a->ctx, 8 + n + total + 1);     /* 1: the 0 after a text */
+        return jem__null(a->ctx, JEM_BAD_ARGUMENT, "%s: names and metadata make a header of "
+                         "%.0f MB, 100 are allowed", a->where, (double)n / 1e6);
+    char *out = (char *)jem__alloc(a->ctx, 8 + n + (size_t)total + 1);     /* 1: vsnprintf's 0 */
     if (!out) return NULL;
     jem__copy_numbers(out, &length, 8, 8);
-    text.out = out + 8, text.room = n + 1, text.n = 0;
+    text.out = out + 8;
+    text.room = n + 1;
+    text.n = 0;
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
         const jem_entry *e = &a->entries[i]->e;
         char *to = out + 8 + n + a->entries[i]->begin;
         jem__copy_numbers(to, e->data, e->bytes, jem__dtypes[e->dtype].size);
     }
-    if (size) *size = 8 + n + total;
+    if (size) *size = 8 + n + (size_t)total;
     return out;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-/* JSON by recursive descent, of just this depth, in a copy of the header that ends in a 0, which
-   nothing matches: strings are decoded where they stand. After an error at = end, where every loop
-   ends and every step is an error; the context keeps the first. */
+/* A parser of JSON by recursive descent, only as deep as this format. It reads a copy of the header
+   that ends in a 0, which nothing matches, and decodes strings in place. After an error, at = end:
+   there every loop ends, and every step fails; the context keeps the first error. */
 
 typedef struct jem__json {
     jem_archive *a;
     char *begin, *at, *end;
     size_t room;           /* bytes of data after the header */
-    const char *name;      /* of the tensor in hand, for messages */
+    const char *name;      /* of the current tensor, for messages; NULL outside of tensors */
 } jem__json;
 
+/* Reports an error at the current byte of the file; returns 0. */
 static int jem__json_fail(jem__json *j, const char *what, const char *detail) {
-    jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: %s%.80s%s: %s%.80s at byte %.0f", j->a->where,
-              j->name ? "tensor \"" : "header", j->name ? j->name : "", j->name ? "\"" : "", what,
-              detail, (double)(j->at - j->begin + 8));
+    const double byte = (double)(j->at - j->begin + 8);
+    if (j->name)
+        jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\": %s%.80s at byte %.0f",
+                  j->a->where, j->name, what, detail, byte);
+    else
+        jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: header: %s%.80s at byte %.0f", j->a->where, what,
+                  detail, byte);
     j->at = j->end;
     return 0;
 }
 
 static void jem__json_space(jem__json *j) { j->at += strspn(j->at, " \n\r\t"); }
 
-/* Is c next, after any space? Then it is taken; otherwise that may be an error. */
-static int jem__json_take(jem__json *j, char c, int must) {
-    const char what[2] = { c, 0 };
+/* Takes the character c, after any space, if it is next; otherwise returns 0. */
+static int jem__json_accept(jem__json *j, char c) {
     jem__json_space(j);
-    if (*j->at == c) return j->at++, 1;
-    return must ? jem__json_fail(j, "expected ", what) : 0;
+    if (*j->at != c) return 0;
+    j->at++;
+    return 1;
+}
+/* Takes the character c, which is required. */
+static int jem__json_expect(jem__json *j, char c) {
+    const char what[2] = { c, 0 };
+    if (jem__json_accept(j, c)) return 1;
+    return jem__json_fail(j, "expected ", what);
 }
 
-/* Is there an i-th item between these brackets? Takes what comes before it, or the closing one. */
+/* Takes what precedes item i of a list in these brackets: the opening one or a comma. Returns 0 at
+   the end of the list, after its closing bracket. */
 static int jem__json_item(jem__json *j, const char *brackets, int i) {
-    if (i == 0) return jem__json_take(j, brackets[0], 1) && !jem__json_take(j, brackets[1], 0);
-    if (jem__json_take(j, ',', 0)) return 1;
-    jem__json_take(j, brackets[1], 1);
+    if (i == 0) return jem__json_expect(j, brackets[0]) && !jem__json_accept(j, brackets[1]);
+    if (jem__json_accept(j, ',')) return 1;
+    jem__json_expect(j, brackets[1]);
     return 0;
 }
 
-/* \uXXXX; 0 if it is none (no escape may stand for 0). */
+/* Takes \uXXXX, one unit of UTF-16. Returns 0 if it is not next: no escape may encode 0. */
 static uint32_t jem__json_unit(jem__json *j) {
     char hex[5] = "";
     if (strncmp(j->at, "\\u", 2) || strspn(j->at + 2, "0123456789abcdefABCDEF") < 4) return 0;
-    memcpy(hex, j->at + 2, 4), j->at += 6;
+    memcpy(hex, j->at + 2, 4);
+    j->at += 6;
     return (uint32_t)strtoul(hex, NULL, 16);
 }
 
-/* An escape to UTF-8, which is never longer. \u comes in UTF-16: a pair of them above U+FFFF. */
-static char *jem__json_escape(jem__json *j, char *out) {
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+/* Takes one code point: a unit, or two of them (a surrogate pair) above U+FFFF. 0 is an error. */
+static uint32_t jem__json_code(jem__json *j) {
+    const uint32_t code = jem__json_unit(j);
+    if (code < 0xD800 || code >= 0xE000) return code;
+    const uint32_t low = jem__json_unit(j);
+    if (code >= 0xDC00 || low < 0xDC00 || low >= 0xE000) return 0;
+    return 0x10000 + ((code & 0x3FF) << 10 | (low & 0x3FF));
+}
+
+/* Writes a code point as UTF-8; returns the place after it. */
+static char *jem__put_utf8(char *out, uint32_t code) {
     static const uint32_t lead[4] = { 0, 0xC0, 0xE0, 0xF0 };
-    const char *known = j->at[1] ? strchr(from, j->at[1]) : NULL;
-    if (known) { j->at += 2, *out++ = to[known - from]; return out; }
-    uint32_t code = jem__json_unit(j);
-    if (code >= 0xD800 && code < 0xE000) {
-        const uint32_t low = jem__json_unit(j);
-        code = code < 0xDC00 && low >= 0xDC00 && low < 0xE000
-             ? 0x10000 + ((code & 0x3FF) << 10 | (low & 0x3FF)) : 0;
-    }
-    if (!code) { jem__json_fail(j, "bad escape in a string", ""); return out; }
-    const int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    const int more = (code >= 0x80) + (code >= 0x800) + (code >= 0x10000);
     *out++ = (char)(lead[more] | code >> 6 * more);
     for (int i = more - 1; i >= 0; i--) *out++ = (char)(0x80 | (code >> 6 * i & 0x3F));
     return out;
 }
 
-/* key: with the colon after it. */
-static const char *jem__json_string(jem__json *j, int key) {
-    jem__json_take(j, '"', 1);
-    char *start = j->at, *out = start;
-    while (*j->at != '"' && (unsigned char)*j->at >= 0x20)
-        if (*j->at == '\\') out = jem__json_escape(j, out);
-        else *out++ = *j->at++;
-    if (*j->at != '"')
-        jem__json_fail(j, j->at < j->end ? "control byte in a string" : "a string does not end",
-                       "");
-    else j->at++;
-    *out = 0;
-    if (key) jem__json_take(j, ':', 1);
-    return start;
+/* Decodes an escape to UTF-8, which is never longer. Returns the place after it. */
+static char *jem__json_escape(jem__json *j, char *out) {
+    static const char from[] = "\"\\/bfnrt";
+    static const char to[] = "\"\\/\b\f\n\r\t";
+    const char *found = j->at[1] ? strchr(from, j->at[1]) : NULL;
+    if (found) {
+        *out = to[found - from];
+        j->at += 2;
+        return out + 1;
+    }
+    const uint32_t code = jem__json_code(j);
+    if (code) return jem__put_utf8(out, code);
+    jem__json_fail(j, "bad escape in a string", "");
+    return out;
 }
 
-/* Whole numbers from 0; how many. */
+/* Takes a string, and decodes it in place. */
+static const char *jem__json_string(jem__json *j) {
+    jem__json_expect(j, '"');
+    char *start = j->at;
+    char *out = start;
+    while (*j->at != '"' && (unsigned char)*j->at >= 0x20) {
+        if (*j->at == '\\') out = jem__json_escape(j, out);
+        else *out++ = *j->at++;
+    }
+    if (*j->at == '"') j->at++;
+    else if (j->at < j->end) jem__json_fail(j, "control byte in a string", "");
+    else jem__json_fail(j, "a string does not end", "");
+    *out = 0;
+    return start;
+}
+/* Takes a string and a colon. */
+static const char *jem__json_key(jem__json *j) {
+    const char *key = jem__json_string(j);
+    jem__json_expect(j, ':');
+    return key;
+}
+
+/* Takes a whole number from 0, without a space before it; returns 0 after an error. */
+static int jem__json_integer(jem__json *j, int64_t *out) {
+    const size_t digits = strspn(j->at, "0123456789");
+    if (!digits || (digits > 1 && *j->at == '0'))
+        return jem__json_fail(j, "expected a whole number", "");
+    errno = 0;
+    *out = strtoll(j->at, NULL, 10);
+    if (errno) return jem__json_fail(j, "number too large", "");
+    j->at += digits;
+    return 1;
+}
+
+/* Takes a list of at most `most` whole numbers; returns their count, 0 after an error. */
 static int jem__json_integers(jem__json *j, int64_t *out, int most) {
     int n = 0;
     for (; jem__json_item(j, "[]", n); n++) {
-        jem__json_space(j), errno = 0;
-        const size_t digits = strspn(j->at, "0123456789");
-        const int64_t v = digits ? strtoll(j->at, NULL, 10) : 0;
-        if (!digits || (digits > 1 && *j->at == '0'))
-            return jem__json_fail(j, "expected a whole number", "");
-        if (errno) return jem__json_fail(j, "number too large", "");
+        jem__json_space(j);
         if (n == most) return jem__json_fail(j, "too many numbers in a list", "");
-        out[n] = v, j->at += digits;
+        if (!jem__json_integer(j, out + n)) return 0;
     }
     return n;
 }
@@ -9037,51 +9571,84 @@ static int jem__json_integers(jem__json *j, int64_t *out, int most) {
 static void jem__json_metadata(jem__json *j) {
     jem_archive *a = j->a;
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
-        const char *key = jem__json_string(j, 1), *value = jem__json_string(j, 0);
+        const char *key = jem__json_key(j);
+        const char *value = jem__json_string(j);
         if (jem__meta_get(a->meta, key)) jem__json_fail(j, "repeated key in metadata: ", key);
         else if (i == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
         else jem__meta_set(a->ctx, &a->meta, key, value);
     }
 }
 
-static void jem__json_tensor(jem__json *j) {
-    int dtype = -1, named = 0, ndim = -1, n_offsets = -1;
+/* What the header says of a tensor. */
+typedef struct jem__described {
+    int has_dtype, dtype;                          /* dtype: index into jem__dtypes, or -1 */
+    int ndim, n_offsets;                           /* -1 before they are read */
     int64_t shape[8], offsets[2];
-    for (int i = 0; jem__json_item(j, "{}", i); i++) {
-        const char *key = jem__json_string(j, 1);
-        if (!strcmp(key, "shape") && ndim < 0) ndim = jem__json_integers(j, shape, 8);
-        else if (!strcmp(key, "data_offsets") && n_offsets < 0)
-            n_offsets = jem__json_integers(j, offsets, 2);
-        else if (!strcmp(key, "dtype") && !named) {
-            const char *name = jem__json_string(j, 0);
-            named = *name != 0;
-            for (dtype = JEM__DTYPES - 1; dtype >= 0; dtype--)
-                if (!strcmp(jem__dtypes[dtype].name, name)) break;
-        } else jem__json_fail(j, "unknown or repeated key ", key);
+} jem__described;
+
+/* Returns the index into jem__dtypes of a name; -1 if it is not there. */
+static int jem__dtype_of(const char *name) {
+    int dtype = JEM__DTYPES - 1;
+    while (dtype >= 0 && strcmp(jem__dtypes[dtype].name, name)) dtype--;
+    return dtype;
+}
+
+static void jem__json_field(jem__json *j, jem__described *d) {
+    const char *key = jem__json_key(j);
+    if (!strcmp(key, "shape") && d->ndim < 0) d->ndim = jem__json_integers(j, d->shape, 8);
+    else if (!strcmp(key, "data_offsets") && d->n_offsets < 0)
+        d->n_offsets = jem__json_integers(j, d->offsets, 2);
+    else if (!strcmp(key, "dtype") && !d->has_dtype) {
+        const char *name = jem__json_string(j);
+        d->has_dtype = *name != 0;
+        d->dtype = jem__dtype_of(name);
+    } else jem__json_fail(j, "unknown or repeated key ", key);
+}
+
+/* Says what is wrong with a description, for a file with `room` bytes of data; NULL: nothing. */
+static const char *jem__described_wrong(const jem__described *d, size_t room) {
+    if (!d->has_dtype || d->ndim < 0 || d->n_offsets != 2)
+        return "dtype, shape and two data_offsets are needed";
+    const ptrdiff_t n = jem__elements(d->ndim, d->shape);
+    const int64_t bytes = d->offsets[1] - d->offsets[0];
+    if (n < 0) return "the shape is too large";
+    if (bytes < 0 || (d->dtype >= 0 && bytes != n * (ptrdiff_t)jem__dtypes[d->dtype].size))
+        return "data_offsets do not agree with dtype and shape";
+    if ((uint64_t)d->offsets[1] > room) return "its data extend beyond the file's end";
+    return NULL;
+}
+
+static void jem__json_tensor(jem__json *j) {
+    jem__described d = { 0, -1, -1, -1, { 0 }, { 0 } };
+    for (int i = 0; jem__json_item(j, "{}", i); i++) jem__json_field(j, &d);
+    const char *wrong = jem__described_wrong(&d, j->room);
+    if (wrong) {
+        jem__json_fail(j, wrong, "");
+        return;
     }
-    ptrdiff_t n = 0;
-    const char *wrong = NULL;
-    if (!named || ndim < 0 || n_offsets != 2)
-        wrong = "dtype, shape and two data_offsets are needed";
-    else if ((n = jem__elements(ndim, shape)) < 0) wrong = "the shape is too large";
-    else if (offsets[1] < offsets[0] ||
-             (dtype >= 0 && offsets[1] - offsets[0] != n * (ptrdiff_t)jem__dtypes[dtype].size))
-        wrong = "data_offsets do not agree with dtype and shape";
-    else if ((uint64_t)offsets[1] > j->room) wrong = "its data lies beyond the file's end";
-    jem__entry *entry = wrong ? NULL : jem__archive_append(j->a, j->name, dtype, ndim, shape);
-    if (entry) entry->begin = (size_t)offsets[0], entry->end = (size_t)offsets[1];
-    else jem__json_fail(j, wrong ? wrong : "out of memory", "");
+    jem__entry *entry = jem__archive_append(j->a, j->name, d.dtype, d.ndim, d.shape);
+    if (!entry) {
+        jem__json_fail(j, "out of memory", "");
+        return;
+    }
+    entry->begin = (size_t)d.offsets[0];
+    entry->end = (size_t)d.offsets[1];
 }
 
 static void jem__json_header(jem__json *j) {
     int described = 0;
     if (!jem__utf8_valid(j->begin, (size_t)(j->end - j->begin))) jem__json_fail(j, "not UTF-8", "");
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
-        const char *name = jem__json_string(j, 1);
-        const int texts = !strcmp(name, "__metadata__");
-        if (texts && described++) jem__json_fail(j, "repeated key ", name);
-        if (texts) jem__json_metadata(j);
-        else j->name = name, jem__json_tensor(j), j->name = NULL;
+        const char *name = jem__json_key(j);
+        if (!strcmp(name, "__metadata__")) {
+            if (described) jem__json_fail(j, "repeated key ", name);
+            described = 1;
+            jem__json_metadata(j);
+        } else {
+            j->name = name;
+            jem__json_tensor(j);
+            j->name = NULL;
+        }
     }
     jem__json_space(j);
     if (j->at < j->end) jem__json_fail(j, "text after its end", "");
@@ -9091,12 +9658,13 @@ static int jem__by_name(const void *p, const void *q) {
     return strcmp((*(jem__entry *const *)p)->e.name, (*(jem__entry *const *)q)->e.name);
 }
 static int jem__by_place(const void *p, const void *q) {
-    const jem__entry *a = *(jem__entry *const *)p, *b = *(jem__entry *const *)q;
-    if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
+    const jem__entry *a = *(jem__entry *const *)p;
+    const jem__entry *b = *(jem__entry *const *)q;
+    if (a->begin != b->begin) return (a->begin > b->begin) - (a->begin < b->begin);
     return (a->end > b->end) - (a->end < b->end);  /* empty ones first */
 }
 
-/* Every name once, and the tensors side by side from 0 to `size`. */
+/* Checks that every name is unique, and that the tensors cover 0 .. size without gap or overlap. */
 static void jem__archive_check(const jem_archive *a, size_t size) {
     const size_t count = (size_t)a->count;
     size_t i = 1, end = 0;
@@ -9110,17 +9678,18 @@ static void jem__archive_check(const jem_archive *a, size_t size) {
                   order[i]->e.name);
     qsort(order, count, sizeof *order, jem__by_place);
     for (i = 0; i < count && order[i]->begin == end; i++) end = order[i]->end;
-    if (i < count)
+    if (i < count) {
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the data, "
                   "the one before ends at %.0f", a->where, order[i]->e.name,
                   (double)order[i]->begin, (double)end);
-    else if (end != size)
-        jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header tells of %.0f",
+    } else if (end != size) {
+        jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header describes %.0f",
                   a->where, (double)size, (double)end);
+    }
     jem__free(a->ctx, order);
 }
 
-/* Moves the entries that cannot be read out of the list of those that can; says so. */
+/* Moves entries whose dtype cannot be read to a list of their own, and logs a note. */
 static void jem__archive_skip(jem_archive *a) {
     int kept = 0, skips = 0;
     char note[256];
@@ -9140,45 +9709,59 @@ static void jem__archive_skip(jem_archive *a) {
     if (a->ctx->desc.log) a->ctx->desc.log(a->ctx->desc.user, note);
 }
 
-/* From a binary16: +-fraction 2^(exponent - 25), exactly. */
+/* Converts a binary16, exactly: +-fraction 2^(exponent - 25); exponent 0 is that of 1, without the
+   implicit bit. */
 static float jem__from_fp16(int h) {
-    const int exponent = h >> 10 & 31, fraction = (h & 1023) + (exponent ? 1024 : 0);
-    float x = ldexpf((float)fraction, (exponent ? exponent : 1) - 25);
-    if (exponent == 31) x = fraction > 1024 ? (float)NAN : (float)INFINITY;
+    int exponent = h >> 10 & 31;
+    int fraction = h & 1023;
+    float x = (float)INFINITY;
+    if (exponent == 31 && fraction) {
+        x = (float)NAN;
+    } else if (exponent < 31) {
+        if (exponent) fraction += 1024;
+        else exponent = 1;
+        x = ldexpf((float)fraction, exponent - 25);
+    }
     return h & 0x8000 ? -x : x;
 }
 
-/* One number of any dtype, wherever it lies, as a float. */
+/* Converts one number of any dtype, at any address, to a float. */
 static float jem__to_float(int dtype, const unsigned char *p) {
     union { uint32_t u32; uint16_t u16; float f; int32_t i32; int64_t i64; double f64; } n;
-    uint32_t high;
     memcpy(&n, p, jem__dtypes[dtype].size);
     switch (dtype) {
     case JEM_DTYPE_I32: return (float)n.i32;
     case JEM_DTYPE_I64: return (float)n.i64;
     case JEM__F64: return (float)n.f64;
     case JEM__F16: return jem__from_fp16(n.u16);
-    case JEM__BF16: high = n.u16, n.u32 = high << 16; return n.f;
-    case JEM_DTYPE_U8: case JEM__BOOL: return (float)p[0];
+    case JEM__BF16: return jem__bits_float((uint32_t)n.u16 << 16);
+    case JEM_U8: case JEM__BOOL: return (float)p[0];
     default: return n.f;
     }
 }
 
+/* Copies the data of an entry into memory of its own, converted if they are not of a jem_dtype. */
 static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char *data) {
-    const size_t size = jem__dtypes[entry->dtype].size, n = (entry->end - entry->begin) / size;
-    const int converted = entry->e.dtype == JEM_DTYPE_F32 && entry->dtype != JEM_DTYPE_F32;
-    entry->e.data = entry->owned = jem__alloc(ctx, entry->e.bytes);
+    const size_t size = jem__dtypes[entry->dtype].size;
+    const size_t n = (entry->end - entry->begin) / size;
+    entry->owned = jem__alloc(ctx, entry->e.bytes);
+    entry->e.data = entry->owned;
     if (!entry->owned) return;
     data += entry->begin;
-    if (!converted) jem__copy_numbers(entry->owned, data, entry->e.bytes, size);
-    for (size_t i = 0; i < n && converted; i++) {
+    if (entry->e.dtype != JEM_F32 || entry->dtype == JEM_F32) {
+        jem__copy_numbers(entry->owned, data, entry->e.bytes, size);
+        return;
+    }
+    float *out = (float *)entry->owned;
+    for (size_t i = 0; i < n; i++) {
         unsigned char number[8];
         jem__copy_numbers(number, data + size * i, size, size);
-        ((float *)entry->owned)[i] = jem__to_float(entry->dtype, number);
+        out[i] = jem__to_float(entry->dtype, number);
     }
 }
 
-/* The header, then the data: each only if the context still has no more than so many errors. */
+/* Reads the header, then the data. Each step requires that the ones before have not added to
+   `errors`, the context's count before. */
 static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t size, int errors) {
     uint64_t n = 0;
     if (size >= 8) jem__copy_numbers(&n, bytes, 8, 8);
@@ -9188,11 +9771,13 @@ static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t
         return;
     }
     JEM__ZEROED(jem__json, j);
-    j.a = a, j.room = size - 8 - (size_t)n;
-    j.begin = j.at = (char *)jem__alloc(a->ctx, (size_t)n + 1);
+    j.a = a;
+    j.room = size - 8 - (size_t)n;
+    j.begin = (char *)jem__alloc(a->ctx, (size_t)n + 1);
     if (!j.begin) return;
-    j.end = j.begin + n;
     memcpy(j.begin, bytes + 8, (size_t)n);
+    j.at = j.begin;
+    j.end = j.begin + n;
     jem__json_header(&j);
     jem__free(a->ctx, j.begin);
     if (a->ctx->errors == errors) jem__archive_check(a, j.room);
@@ -9201,13 +9786,14 @@ static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t
         jem__entry_take(a->ctx, a->entries[i], bytes + 8 + n);
 }
 
-/* bytes: a file's, or NULL for an empty archive. */
+/* Creates an archive from the bytes of a file; an empty one if bytes is NULL. */
 static jem_archive *jem__archive_of(jem_ctx *ctx, const char *where, const void *bytes,
                                     size_t size) {
     const int errors = ctx->errors;
     jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof *a + strlen(where) + 1);
     if (!a) return NULL;
-    a->ctx = ctx, a->where = (char *)memcpy(a + 1, where, strlen(where));
+    a->ctx = ctx;
+    a->where = (char *)memcpy(a + 1, where, strlen(where));
     if (bytes) jem__archive_fill(a, (const unsigned char *)bytes, size, errors);
     if (ctx->errors == errors) return a;
     jem_archive_free(a);
@@ -9218,21 +9804,25 @@ jem_archive *jem_archive_create(jem_ctx *ctx) {
     return ctx ? jem__archive_of(ctx, "archive", NULL, 0) : NULL;
 }
 jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
-    if (ctx && !bytes) jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
-    return ctx && bytes ? jem__archive_of(ctx, "archive", bytes, size) : NULL;
+    if (!ctx) return NULL;
+    if (!bytes) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
+        return NULL;
+    }
+    return jem__archive_of(ctx, "archive", bytes, size);
 }
 
 /* ---- files: read whole, and replaced --------------------------------------------------------- */
 #ifndef JEM_NO_STDIO
 
-/* With the system's reason, if it gave one. */
+/* Reports an error of a file, with the system's reason if errno has one. */
 static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what) {
-    return jem__fail(ctx, JEM_BAD_FILE, "%s: %s%s%s", path, what, errno ? ": " : "",
-                     errno ? strerror(errno) : "");
+    if (!errno) return jem__fail(ctx, JEM_BAD_FILE, "%s: %s", path, what);
+    return jem__fail(ctx, JEM_BAD_FILE, "%s: %s: %s", path, what, strerror(errno));
 }
 
-/* A new file beside `path`, its name in `temp`: O_EXCL opens nothing that is there and follows no
-   link, so it is ours alone. -1: no. */
+/* Creates a new file in the folder of `path`, whose name `temp` receives. O_EXCL opens no existing
+   file and follows no link, so no other program uses it. Returns -1 if that fails. */
 static int jem__file_create(const char *path, char *temp, size_t room) {
 #ifdef _WIN32
     const int mode = _S_IREAD | _S_IWRITE;
@@ -9249,7 +9839,8 @@ static int jem__file_create(const char *path, char *temp, size_t room) {
     return fd;
 }
 
-/* Why what is at `path` will not be replaced, or NULL. mode: the old one's, -1 if there is none. */
+/* Says why the file at `path` will not be replaced; NULL: it will. mode receives that of the old
+   file, -1 without one. */
 static const char *jem__file_refused(const char *path, int *mode) {
     *mode = -1;
 #ifdef _WIN32
@@ -9258,176 +9849,277 @@ static const char *jem__file_refused(const char *path, int *mode) {
     struct stat s;
     char target;
     if (readlink(path, &target, 1) >= 0) return "is a symbolic link, and will not be replaced";
-    if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will speak of a folder */
-    if (!S_ISREG(s.st_mode)) return "is no regular file, and will not be replaced";
+    if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will report a folder */
+    if (!S_ISREG(s.st_mode)) return "is not a regular file, and will not be replaced";
     *mode = (int)(s.st_mode & 0777);
 #endif
     return NULL;
 }
 
-/* The list of names that `path` stands in, cut out of it in place, to the disk. */
+/* Writes the folder that contains `path` to the disk; cuts `path` there. Returns 0, with errno, if
+   that fails; a folder without read permission cannot be synced, which is not an error. */
 static int jem__folder_sync(char *path) {
     int synced = 1;
-#ifndef _WIN32
+#ifdef _WIN32
+    (void)path;
+#else
+    const char *folder = ".";
     char *slash = strrchr(path, '/');
-    if (slash) slash[1] = 0;
-    const int fd = open(slash ? path : ".", O_RDONLY);
-    if (fd < 0) return errno == EACCES;            /* one may write there, not read: it cannot be */
+    if (slash) {
+        slash[1] = 0;
+        folder = path;
+    }
+    const int fd = open(folder, O_RDONLY);
+    if (fd < 0) return errno == EACCES;
     synced = jem__file_sync(fd);
     const int error = errno;
     close(fd);
     errno = error;
 #endif
-    return (void)path, synced;
+    return synced;
 }
 
-/* Until the new name is given, path is as it was, and on a failure temp, which is ours, goes. What
-   went wrong, with errno, or NULL. */
+/* Writes the bytes to an open file and closes it. Returns what failed, with errno, or NULL. */
+static const char *jem__file_write(int fd, const char *bytes, size_t size) {
+    const char *failed = NULL;
+    if (!jem__file_put(fd, bytes, size)) failed = "cannot be written";
+    else if (!jem__file_sync(fd)) failed = "cannot be synced";
+    const int error = errno;
+    if (JEM__SYS(close)(fd) && !failed) return "cannot be closed";
+    errno = error;
+    return failed;
+}
+
+/* Replaces the file at `path`: writes a temporary file, then renames it. Until then `path` is
+   unchanged; after a failure the temporary file is removed. Returns what failed, with errno, or
+   NULL. */
 static const char *jem__file_replace(const char *path, char *temp, size_t room, const char *bytes,
                                      size_t size) {
     int mode;
-    const char *what = jem__file_refused(path, &mode);
+    const char *failed = jem__file_refused(path, &mode);
     errno = 0;
-    if (what) return what;
+    if (failed) return failed;
     const int fd = jem__file_create(path, temp, room);
     if (fd < 0) return "cannot be created";
 #if !defined(_WIN32) && !defined(__wasm__)
     if (mode >= 0) (void)fchmod(fd, (mode_t)mode); /* some file systems have no modes */
 #endif
-    what = !jem__file_put(fd, bytes, size) ? "cannot be written"
-         : !jem__file_sync(fd) ? "cannot be synced" : NULL;
-    int error = errno;
-    if (JEM__SYS(close)(fd) && !what) what = "cannot be closed", error = errno;
-    if (!what && JEM__RENAME(temp, path)) what = "cannot be replaced", error = errno;
-    if (what) { remove(temp), errno = error; return what; }
-    return jem__folder_sync(temp) ? NULL : "is written, but its folder cannot be synced";
+    failed = jem__file_write(fd, bytes, size);
+    if (!failed && JEM__RENAME(temp, path)) failed = "cannot be replaced";
+    if (failed) {
+        const int error = errno;
+        remove(temp);
+        errno = error;
+        return failed;
+    }
+    if (!jem__folder_sync(temp)) return "is written, but its folder cannot be synced";
+    return NULL;
+}
+
+/* Reads an open file whole. Returns what failed, with errno, or NULL; bytes belongs to the caller,
+   and is NULL without memory. */
+static const char *jem__file_read(jem_ctx *ctx, FILE *f, char **bytes, size_t *size) {
+    if (getc(f) == EOF && !ferror(f)) {
+        errno = 0;
+        return "is empty";
+    }
+    if (ferror(f) || fseek(f, 0, SEEK_END)) return "cannot be read";
+    const long n = ftell(f);
+    if (n <= 0 || fseek(f, 0, SEEK_SET)) return "cannot be read";
+    *size = (size_t)n;
+    *bytes = (char *)jem__alloc(ctx, *size);
+    if (*bytes && fread(*bytes, 1, *size, f) != *size) return "cannot be read to its end";
+    return NULL;
 }
 
 jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
-    if (ctx && !path) jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
-    if (!ctx || !path) return NULL;
-    const char *wrong = NULL;
+    if (!ctx) return NULL;
+    if (!path) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
+        return NULL;
+    }
+    const char *failed = "cannot be opened";
     char *bytes = NULL;
-    long n = 0;
+    size_t size = 0;
     errno = 0;
     FILE *f = fopen(path, "rb");
-    if (!f) wrong = "cannot be opened";
-    else if (getc(f) == EOF && !ferror(f)) wrong = "is empty", errno = 0;
-    else if (ferror(f) || fseek(f, 0, SEEK_END) || (n = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
-        wrong = "cannot be read";
-    else bytes = (char *)jem__alloc(ctx, (size_t)n);
-    if (bytes && fread(bytes, 1, (size_t)n, f) != (size_t)n) wrong = "cannot be read to its end";
-    if (wrong) jem__file_fail(ctx, path, wrong);
+    if (f) failed = jem__file_read(ctx, f, &bytes, &size);
+    if (failed) jem__file_fail(ctx, path, failed);
     if (f) fclose(f);
-    jem_archive *a = bytes && !wrong ? jem__archive_of(ctx, path, bytes, (size_t)n) : NULL;
+    jem_archive *a = NULL;
+    if (bytes && !failed) a = jem__archive_of(ctx, path, bytes, size);
     jem__free(ctx, bytes);
     return a;
 }
 
 jem_status jem_archive_write(const jem_archive *a, const char *path) {
     if (!a) return JEM_BAD_ARGUMENT;
-    if (!path) return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
-    size_t size = 0, room = strlen(path) + sizeof ".12345678.tmp";
-    char *temp = (char *)jem__alloc(a->ctx, room);
-    char *bytes = temp ? (char *)jem_archive_to_memory(a, &size) : NULL;
-    jem_status status = bytes ? JEM_OK : a->ctx->status;
-    const char *wrong = bytes ? jem__file_replace(path, temp, room, bytes, size) : NULL;
-    if (wrong) status = jem__file_fail(a->ctx, path, wrong);
-    jem__free(a->ctx, bytes), jem__free(a->ctx, temp);
+    jem_ctx *ctx = a->ctx;
+    if (!path) return jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
+    const size_t room = strlen(path) + sizeof ".12345678.tmp";
+    size_t size = 0;
+    char *bytes = NULL;
+    char *temp = (char *)jem__alloc(ctx, room);
+    if (temp) bytes = (char *)jem_archive_to_memory(a, &size);
+    jem_status status = ctx->status;
+    if (bytes) {
+        const char *failed = jem__file_replace(path, temp, room, bytes, size);
+        status = failed ? jem__file_fail(ctx, path, failed) : JEM_OK;
+    }
+    jem__free(ctx, bytes);
+    jem__free(ctx, temp);
     return status;
 }
 
 #endif /* JEM_NO_STDIO */
 
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
-/* Like the fields of a desc (see jem__fields), a network's arrays are listed once, and a trainer's
-   once. To visit a list looks for each array in a file (in) and then, to fill it, reads it; or adds
-   it to an archive (out). */
+/* The arrays of a network are listed by one function, and those of a trainer by another, like the
+   fields of a desc (see jem__fields). A pass over such a list adds the arrays to an archive (out),
+   checks that a file has them (in), or reads them from it (in, with fill). So loading checks
+   everything before it changes anything. */
 
 typedef struct jem__arrays {
-    jem__fields f;                                 /* a network's; of both, what messages say */
+    jem__fields f;                                 /* fields of a desc; what messages name */
     const jem_archive *in;                         /* or NULL */
     jem_archive *out;                              /* or NULL */
-    int fill;
+    int fill;                                      /* 1: reads, 0: checks */
 } jem__arrays;
 
-enum { JEM__MANY = 1 << 30 };                      /* updates, visits: more would overflow */
+/* Returns a pass that writes to an archive. */
+static jem__arrays jem__arrays_out(const char *kind, jem_archive *a) {
+    JEM__ZEROED(jem__arrays, v);
+    v.f.ctx = a->ctx;
+    v.f.kind = kind;
+    v.f.where = kind;
+    v.out = a;
+    return v;
+}
+/* Returns a pass that checks a file, or reads it if fill is set. */
+static jem__arrays jem__arrays_in(jem_ctx *ctx, const char *kind, const jem_archive *a) {
+    JEM__ZEROED(jem__arrays, v);
+    v.f.ctx = ctx;
+    v.f.kind = kind;
+    v.f.where = a->where;
+    v.in = a;
+    return v;
+}
 
-/* What training writes into an array of dtype `as`: finite numbers, second moments from 0 on,
-   visits from -1 on. */
+enum { JEM__MANY = 1 << 30 };                      /* largest count in a file: larger ones could
+                                                      overflow in training */
+
+/* Checks that training can have written these numbers as dtype `as`: floats are finite, second
+   moments at least 0, visits at least -1. */
 static int jem__entry_good(const jem_entry *e, jem_dtype as) {
     const int squares = !strncmp(e->name, "optim.v.", 8);
     int good = 1;
     for (size_t i = 0; good && i < e->bytes; i += jem__dtypes[e->dtype].size) {
         const unsigned char *at = (const unsigned char *)e->data + i;
-        const float x = as == JEM_DTYPE_F32 ? jem__to_float((int)e->dtype, at) : 0;
+        float x = 0;
         int32_t n = 0;
-        if (as == JEM_DTYPE_I32) memcpy(&n, at, 4);
+        if (as == JEM_F32) x = jem__to_float((int)e->dtype, at);
+        if (as == JEM_I32) memcpy(&n, at, 4);
         good = jem__finite(x) && !(squares && x < 0) && n >= -1 && n <= JEM__MANY;
     }
     return good;
 }
 
-/* In a file this array must have its dtype and shape; but a float on its own may have any dtype and
-   the shape () or (1): so PyTorch keeps counts and flags. */
-static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int ndim,
-                       const int64_t *shape, void *data) {
+/* Reports an array that a file does not have, or not in a dtype that can be read. */
+static void jem__array_missing(jem__arrays *v, const char *name) {
     jem__fields *f = &v->f;
-    if (v->out && !f->status) f->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
-    if (v->out || f->status) return;
-    const jem_entry *e = jem_archive_find(v->in, name);
-    const int one = dtype == JEM_DTYPE_F32 && jem__elements(ndim, shape) == 1;
-    const int flag = one && ndim <= 1 && e && e->ndim <= 1 &&
-                     jem__elements(e->ndim, e->shape) == 1;
-    const int same = e && e->ndim == ndim && !memcmp(e->shape, shape, (size_t)ndim * sizeof *shape);
-    int skipped = 0;
-    while (!e && skipped < v->in->skips && strcmp(v->in->skipped[skipped]->e.name, name))
-        skipped++;
-    if (!e && skipped < v->in->skips)
+    for (int i = 0; i < v->in->skips; i++) {
+        if (strcmp(v->in->skipped[i]->e.name, name)) continue;
         f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\", which the %s has, is of a "
                               "dtype that cannot be read (" JEM__READABLE ")", f->where, name,
                               f->kind);
-    else if (!e)
-        f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
-                              "file has %d tensors)", f->where, name, f->kind, v->in->count);
-    else if (!flag && !(same && (one || e->dtype == dtype))) {
-        char is[384];
-        jem__text t = { is, 0, sizeof is };
-        jem__put(&t, "%s ", jem__dtypes[e->dtype].name), jem__put_list(&t, "()", e->ndim, e->shape);
-        jem__put(&t, " in the file, %s ", jem__dtypes[dtype].name);
-        jem__put_list(&t, "()", ndim, shape);
-        f->status = jem__fail(f->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in "
-                              "the %s", f->where, name, is, f->kind);
-    } else if (!v->fill && !jem__entry_good(e, dtype))
-        f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" holds a number that is not "
-                              "finite, or cannot be there", f->where, name);
-    else if (v->fill && e->dtype != dtype)
+        return;
+    }
+    f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
+                          "file has %d tensors)", f->where, name, f->kind, v->in->count);
+}
+
+/* Checks dtype and shape of an array in a file. A single float may have any dtype, and also the
+   shape () or (1): PyTorch stores counts and flags in this way. */
+static int jem__array_fits(jem__arrays *v, const jem_entry *e, jem_dtype dtype, int ndim,
+                           const int64_t *shape) {
+    jem__fields *f = &v->f;
+    const int same_shape = e->ndim == ndim &&
+                           !memcmp(e->shape, shape, (size_t)ndim * sizeof *shape);
+    const int single = dtype == JEM_F32 && jem__elements(ndim, shape) == 1;
+    if (same_shape && (single || e->dtype == dtype)) return 1;
+    if (single && ndim <= 1 && e->ndim <= 1 && jem__elements(e->ndim, e->shape) == 1) return 1;
+    char both[384];
+    jem__text t = { both, 0, sizeof both };
+    jem__put(&t, "%s ", jem__dtypes[e->dtype].name);
+    jem__put_list(&t, "()", e->ndim, e->shape);
+    jem__put(&t, " in the file, %s ", jem__dtypes[dtype].name);
+    jem__put_list(&t, "()", ndim, shape);
+    f->status = jem__fail(f->ctx, same_shape ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s "
+                          "in the %s", f->where, e->name, both, f->kind);
+    return 0;
+}
+
+/* Writes, checks or reads one array, as the pass requires. */
+static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int ndim,
+                       const int64_t *shape, void *data) {
+    jem__fields *f = &v->f;
+    if (f->status) return;
+    if (v->out) {
+        f->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
+        return;
+    }
+    const jem_entry *e = jem_archive_find(v->in, name);
+    if (!e) {
+        jem__array_missing(v, name);
+        return;
+    }
+    if (!jem__array_fits(v, e, dtype, ndim, shape)) return;
+    if (!v->fill) {
+        if (!jem__entry_good(e, dtype))
+            f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" holds a number that is not "
+                                  "finite, or cannot be there", f->where, name);
+    } else if (e->dtype != dtype) {
         *(float *)data = jem__to_float((int)e->dtype, (const unsigned char *)e->data);
-    else if (v->fill && e->bytes) memmove(data, e->data, e->bytes);    /* it may be its own */
+    } else if (e->bytes) {
+        memmove(data, e->data, e->bytes);          /* data may be where the entry points */
+    }
 }
 
-/* data, if there is any, has the shape of p, and is called prefix + its name. */
+/* The same for an array with the shape of p, named prefix + p's name. data may be NULL: there is no
+   such array. */
 static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param *p, float *data) {
-    char name[256];
+    char joined[256];
+    const char *name = p->name;
     int64_t shape[4];
-    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
     if (!data || v->f.status) return;
-    if (*prefix && snprintf(name, sizeof name, "%s%s", prefix, p->name) >= (int)sizeof name)
-        v->f.status = jem__fail(v->f.ctx, JEM_BAD_ARGUMENT, "\"%s%.60s...\": the name is too long "
-                                "for a file", prefix, p->name);
-    else jem__array(v, *prefix ? name : p->name, JEM_DTYPE_F32, p->ndim, shape, data);
+    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
+    if (*prefix) {
+        const int length = snprintf(joined, sizeof joined, "%s%s", prefix, p->name);
+        name = joined;
+        if (length >= (int)sizeof joined) {
+            v->f.status = jem__fail(v->f.ctx, JEM_BAD_ARGUMENT, "\"%s%.60s...\": the name is too "
+                                    "long for a file", prefix, p->name);
+            return;
+        }
+    }
+    jem__array(v, name, JEM_F32, p->ndim, shape, data);
 }
 
-/* Of an archive and what goes into it or comes out, one is not there. */
-static jem_status jem__no_two(jem_ctx *ctx, const jem_archive *a, const char *what) {
-    return jem__fail(ctx ? ctx : a ? a->ctx : NULL, JEM_BAD_ARGUMENT, "%s: %s is NULL", what,
-                     a ? "what goes with the archive" : "the archive");
+/* Reports that an archive, or its counterpart in a call, is NULL. ctx: the counterpart's, or
+   NULL. */
+static jem_status jem__null_argument(jem_ctx *ctx, const jem_archive *a, const char *what) {
+    if (!a) return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the archive is NULL", what);
+    return jem__fail(ctx ? ctx : a->ctx, JEM_BAD_ARGUMENT, "%s: what goes with the archive is NULL",
+                     what);
 }
+
+/* ---- networks -------------------------------------------------------------------------------- */
 
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
-    if (!net || !a) return jem__no_two(net ? net->ctx : NULL, a, "net_to_archive");
+    if (!net || !a) return jem__null_argument(net ? net->ctx : NULL, a, "net_to_archive");
     jem_net copy = *net;
-    jem__arrays v = { { a->ctx, "network", "network", NULL, &a->meta, JEM_OK }, NULL, a, 0 };
+    jem__arrays v = jem__arrays_out("network", a);
+    v.f.out = &a->meta;
     for (const jem__meta *m = net->meta; m && !v.f.status; m = m->next)
         v.f.status = jem_archive_set_meta(a, m->key, m->value);
     jem__net_fields(&v.f, &copy);
@@ -9435,46 +10127,51 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     return v.f.status;
 }
 
-/* Texts that were fitted to weights: good ones to `list`. */
+/* Keys of what calibration has fitted to the weights. */
 static const char *const *const jem__fitted[] = {
     &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__slopes_key
 };
 enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
 
-/* Whether a text is what jem_calibrate_slopes writes for this network; -1: no memory. */
+/* Checks what jem_calibrate_slopes writes for this network. Returns -1 without memory. */
 static int jem__slopes_good(const jem_net *net, const char *text) {
     jem__slopes s;
     const int gradients = jem__slopes_gradients(text);
     if (gradients < 0) return 0;
     float *all = jem__alloc_floats(net->ctx, jem__slopes_size(net, gradients));
-    const int good = all ? jem__slopes_in(net, text, all, &s) : -1;
+    if (!all) return -1;
+    const int good = jem__slopes_in(net, text, all, &s);
     jem__free(net->ctx, all);
     return good;
 }
+/* Collects in `list` what calibration has written into a file, checked. */
 static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem__meta **list) {
-    float q[JEM__QUANTILES], *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
+    float q[JEM__QUANTILES];
+    float *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
     jem_status s = usual ? JEM_OK : JEM_NO_MEMORY;
     for (int i = 0; i < JEM__FITTED && s == JEM_OK; i++) {
-        const char *text = jem_archive_meta(a, *jem__fitted[i]);
+        const char *key = *jem__fitted[i];
+        const char *text = jem_archive_meta(a, key);
         int good = 0;
         if (i == 0) good = jem__familiar_read(text, q) > 0;
         if (i == 1) good = jem__usual_in(net, text, usual) != NULL;
         if (i == 2) good = jem__temperature_read(text) > 0;
         if (i == 3) good = jem__slopes_good(net, text);
         if (good < 0) s = JEM_NO_MEMORY;
-        else if (text && !good)
-            s = jem__fail(net->ctx, JEM_BAD_FILE, "%s: its text \"%s\" is none", a->where,
-                          *jem__fitted[i]);
-        else if (text) s = jem__meta_set(net->ctx, list, *jem__fitted[i], text);
+        else if (text && good) s = jem__meta_set(net->ctx, list, key, text);
+        else if (text)
+            s = jem__fail(net->ctx, JEM_BAD_FILE, "%s: its metadata \"%s\" cannot be read",
+                          a->where, key);
     }
     jem__free(net->ctx, usual);
     return s;
 }
 
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
-    if (!net || !a) return jem__no_two(net ? net->ctx : NULL, a, "net_load");
+    if (!net || !a) return jem__null_argument(net ? net->ctx : NULL, a, "net_load");
     jem_net copy = *net;
-    jem__arrays v = { { net->ctx, "network", a->where, a->meta, NULL, JEM_OK }, a, NULL, 0 };
+    jem__arrays v = jem__arrays_in(net->ctx, "network", a);
+    v.f.in = a->meta;
     jem__net_fields(&v.f, &copy);
     for (jem_param *p = net->params; p; p = p->next) jem__array_like(&v, "", p, p->value);
     jem__meta *fitted = NULL;
@@ -9482,16 +10179,22 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     jem__meta_take(net, fitted, !v.f.status);
     if (v.f.status) return v.f.status;             /* from here on nothing can fail */
     v.fill = 1;
-    for (jem_param *p = net->params; p; p = p->next)
-        jem__array_like(&v, "", p, p->value), jem_param_changed(p);
+    for (jem_param *p = net->params; p; p = p->next) {
+        jem__array_like(&v, "", p, p->value);
+        jem_param_changed(p);
+    }
     jem__net_fields(&v.f, net);
-    for (int i = 0; i < JEM__FITTED; i++)
+    for (int i = 0; i < JEM__FITTED; i++) {
         if (!jem_archive_meta(a, *jem__fitted[i])) jem_net_set_meta(net, *jem__fitted[i], NULL);
+    }
     return v.f.status;
 }
 
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
-    if (!ctx || !a) return jem__no_two(ctx, a, "net_from_archive"), (jem_net *)NULL;
+    if (!ctx || !a) {
+        jem__null_argument(ctx, a, "net_from_archive");
+        return NULL;
+    }
     const int errors = ctx->errors;
     ctx->params_left = 1e7;                        /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) ctx->params_left += (double)a->entries[i]->e.bytes;
@@ -9504,31 +10207,47 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     return jem__net_done(net, errors);
 }
 
-enum { JEM__COUNTS = 3, JEM__STATES = 9 };         /* of a trainer: counts, two generators */
+/* ---- trainers -------------------------------------------------------------------------------- */
+
+/* The array trainer.state: three counts, then key and counter of two generators. */
+enum { JEM__COUNTS = 3, JEM__STATES = 9 };
 static const int64_t jem__states[1] = { JEM__STATES };
 
-/* Between a trainer and these numbers. */
-static void jem__trainer_state(jem_trainer *tr, int64_t *s, int load) {
-    int *counts[JEM__COUNTS] = { &tr->updates, &tr->optim->updates, &tr->optim->averaged };
-    jem_rng *rngs[2] = { &tr->rng, &tr->net->rng };
-    for (int i = 0; i < JEM__COUNTS; i++, s++)
-        if (load) *counts[i] = (int)*s; else *s = *counts[i];
-    for (int i = 0; i < 2; i++, s += 3) {
-        jem_rng *r = rngs[i];
-        for (int k = 0; k < 2; k++)
-            if (load) r->key[k] = (uint32_t)s[k]; else s[k] = r->key[k];
-        if (load) r->counter = (uint64_t)s[2]; else s[2] = (int64_t)r->counter;
-    }
+static void jem__rng_pack(const jem_rng *rng, int64_t *s) {
+    s[0] = rng->key[0];
+    s[1] = rng->key[1];
+    s[2] = (int64_t)rng->counter;
+}
+static void jem__rng_unpack(jem_rng *rng, const int64_t *s) {
+    rng->key[0] = (uint32_t)s[0];
+    rng->key[1] = (uint32_t)s[1];
+    rng->counter = (uint64_t)s[2];
+}
+static void jem__trainer_pack(const jem_trainer *tr, int64_t *s) {
+    s[0] = tr->updates;
+    s[1] = tr->optim->updates;
+    s[2] = tr->optim->averaged;
+    jem__rng_pack(&tr->rng, s + 3);
+    jem__rng_pack(&tr->net->rng, s + 6);
+}
+static void jem__trainer_unpack(jem_trainer *tr, const int64_t *s) {
+    tr->updates = (int)s[0];
+    tr->optim->updates = (int)s[1];
+    tr->optim->averaged = (int)s[2];
+    jem__rng_unpack(&tr->rng, s + 3);
+    jem__rng_unpack(&tr->net->rng, s + 6);
 }
 
-/* averaged: the averages are in the network, and the trained weights here. */
+/* Lists the arrays of a trainer, but for its state and its guard. averaged: the averages are in the
+   network, and the trained weights here. */
 static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int averaged) {
     const jem_buffer *b = tr->buffer;
+    const char *const other = averaged ? "trained." : "average.";
     for (int i = 0; i < tr->optim->count; i++) {
         const jem__moments *m = tr->optim->moments + i;
         jem__array_like(v, "optim.m.", m->param, m->m);
         jem__array_like(v, "optim.v.", m->param, m->v);
-        jem__array_like(v, averaged ? "trained." : "average.", m->param, m->other);
+        jem__array_like(v, other, m->param, m->other);
     }
     if (!b) return;
     const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
@@ -9538,12 +10257,14 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
 
 /* Lists the guard's arrays, in its memory. */
 static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b) {
-    const int64_t size[1] = { g->size }, slots[1] = { jem__guard_slots(b) };
-    const int64_t numbers[1] = { JEM__GUARD_NUMBERS }, counts[1] = { JEM__GUARD_COUNTS };
-    jem__array(v, "guard.numbers", JEM_DTYPE_F32, 1, numbers, g->numbers);
-    jem__array(v, "guard.counts", JEM_DTYPE_I64, 1, counts, g->counts);
-    jem__array(v, "guard.state", JEM_DTYPE_F32, 1, size, g->kept);
-    jem__array(v, "guard.visits", JEM_DTYPE_I32, 1, slots, g->visits);
+    const int64_t numbers[1] = { JEM__GUARD_NUMBERS };
+    const int64_t counts[1] = { JEM__GUARD_COUNTS };
+    const int64_t size[1] = { g->size };
+    const int64_t slots[1] = { jem__guard_slots(b) };
+    jem__array(v, "guard.numbers", JEM_F32, 1, numbers, g->numbers);
+    jem__array(v, "guard.counts", JEM_I64, 1, counts, g->counts);
+    jem__array(v, "guard.state", JEM_F32, 1, size, g->kept);
+    jem__array(v, "guard.visits", JEM_I32, 1, slots, g->visits);
 }
 
 /* Puts the guard's numbers where an archive points. */
@@ -9557,137 +10278,171 @@ static void jem__guard_pack(jem__guard *g) {
     g->counts[3] = g->good;
 }
 
-/* Reads and checks the guard of a file; without an entry of it, it is that of a new trainer. All
-   that was read goes into `to`, whose memory the caller frees or keeps. */
-static void jem__guard_read(jem__arrays *v, jem_trainer *tr, jem__guard *to) {
-    jem_trainer apart = *tr;
+/* Takes the guard's numbers from there. Returns 0 if they are not those of a guard. */
+static int jem__guard_unpack(jem__guard *g) {
+    const float *n = g->numbers;
+    const int64_t *c = g->counts;
+    if (n[1] < 0 || n[1] > 1 || n[2] < 0 || n[2] > 1) return 0;
+    for (int i = 0; i < JEM__GUARD_COUNTS; i++) {
+        if (c[i] < 0 || c[i] > JEM__MANY) return 0;
+    }
+    g->gap = n[0];
+    g->rate = n[1];
+    g->walk = n[2];
+    g->returns = (int)c[0];
+    g->optim_updates = (int)c[1];
+    g->calm = (int)c[2];
+    g->good = c[3] != 0;
+    return 1;
+}
+
+/* Reads and checks the guard of a file; in a file without one it is that of a new trainer. `to`
+   receives what was read, also after an error; its memory belongs to the caller. */
+static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *to) {
     memset(to, 0, sizeof *to);
-    to->rate = to->walk = 1;
+    to->rate = 1;
+    to->walk = 1;
     if (v->f.status || !jem_archive_find(v->in, "guard.numbers")) return;
-    apart.guard = *to;
-    v->f.status = jem__guard_memory(&apart);
+    jem_trainer copy = *tr;
+    copy.guard = *to;
+    v->f.status = jem__guard_memory(&copy);
     if (v->f.status) return;
-    *to = apart.guard;
-    for (v->fill = 0; v->fill < 2; v->fill++) jem__guard_arrays(v, to, tr->buffer);
+    *to = copy.guard;
+    v->fill = 0;
+    jem__guard_arrays(v, to, tr->buffer);
+    v->fill = 1;
+    jem__guard_arrays(v, to, tr->buffer);
     if (v->f.status) return;
-    const float *n = to->numbers;
-    const int64_t *c = to->counts;
-    int good = n[1] >= 0 && n[1] <= 1 && n[2] >= 0 && n[2] <= 1;
-    for (int i = 0; i < JEM__GUARD_COUNTS; i++) good = good && c[i] >= 0 && c[i] <= JEM__MANY;
-    if (!good || (c[3] && !jem__guard_sound(tr, to->kept, to->size))) {
+    if (!jem__guard_unpack(to) || (to->good && !jem__guard_sound(tr, to->kept, to->size)))
         v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"guard\" holds a number that cannot "
                                 "be there", v->f.where);
-        return;
-    }
-    to->gap = n[0];
-    to->rate = n[1];
-    to->walk = n[2];
-    to->returns = (int)c[0];
-    to->optim_updates = (int)c[1];
-    to->calm = (int)c[2];
-    to->good = c[3] != 0;
 }
 
 jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
-    if (!tr || !a) return jem__no_two(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
-    jem__arrays v = { { a->ctx, "trainer", "trainer", NULL, NULL, JEM_OK }, NULL, a, 0 };
-    jem__trainer_state(tr, tr->state, 0);
-    jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, tr->state);
+    if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
+    jem__arrays v = jem__arrays_out("trainer", a);
+    jem__trainer_pack(tr, tr->state);
+    jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, tr->state);
     jem__trainer_arrays(&v, tr, tr->optim->averaged);
     jem__guard_pack(&tr->guard);
     if (tr->guard.kept) jem__guard_arrays(&v, &tr->guard, tr->buffer);
     return v.f.status;
 }
 
-jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
-    if (!tr || !a)
-        return jem__no_two(tr ? tr->net->ctx : NULL, a, "trainer_from_archive");
+/* Reads trainer.state, and checks its counts. */
+static void jem__state_read(jem__arrays *v, const jem_trainer *tr, int64_t *state) {
     const int64_t most[JEM__COUNTS] = { JEM__MANY, JEM__MANY, tr->optim->desc.ema > 0 };
-    int64_t state[JEM__STATES] = { 0 };
-    jem__arrays v = { { tr->net->ctx, "trainer", a->where, NULL, NULL, JEM_OK }, a, NULL, 1 };
-    jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, state);
-    for (int i = 0; i < JEM__COUNTS && !v.f.status; i++)
+    v->fill = 1;
+    jem__array(v, "trainer.state", JEM_I64, 1, jem__states, state);
+    for (int i = 0; i < JEM__COUNTS && !v->f.status; i++) {
         if (state[i] < 0 || state[i] > most[i])
-            v.f.status = jem__fail(v.f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
-                                   "%.0f", a->where, i, (double)state[i]);
-    v.fill = 0;
-    jem__trainer_arrays(&v, tr, state[2] != 0);
-    jem__guard guard;
-    jem__guard_read(&v, tr, &guard);
-    v.fill = 1;
-    jem__trainer_arrays(&v, tr, state[2] != 0);
-    if (!v.f.status) {
-        jem__guard old = tr->guard;
-        jem__trainer_state(tr, state, 1);
-        tr->guard = guard;
-        guard = old;
+            v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
+                                    "%.0f", v->f.where, i, (double)state[i]);
     }
-    jem__free(tr->net->ctx, guard.kept);
-    jem__free(tr->net->ctx, guard.visits);
+}
+
+jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
+    if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_from_archive");
+    jem_ctx *ctx = tr->net->ctx;
+    int64_t state[JEM__STATES] = { 0 };
+    jem__arrays v = jem__arrays_in(ctx, "trainer", a);
+    jem__state_read(&v, tr, state);
+    const int averaged = state[2] != 0;
+    v.fill = 0;
+    jem__trainer_arrays(&v, tr, averaged);
+    jem__guard replaced;                           /* the file's; later the trainer's old one */
+    jem__guard_read(&v, tr, &replaced);
+    v.fill = 1;
+    jem__trainer_arrays(&v, tr, averaged);
+    if (!v.f.status) {
+        const jem__guard old = tr->guard;
+        jem__trainer_unpack(tr, state);
+        tr->guard = replaced;
+        replaced = old;
+    }
+    jem__free(ctx, replaced.kept);
+    jem__free(ctx, replaced.visits);
     return v.f.status;
 }
 
 #ifndef JEM_NO_STDIO
 jem_net *jem_load(jem_ctx *ctx, const char *path) {
     jem_archive *a = jem_archive_read(ctx, path);
-    jem_net *net = a ? jem_net_from_archive(ctx, a) : NULL;
+    if (!a) return NULL;
+    jem_net *net = jem_net_from_archive(ctx, a);
     jem_archive_free(a);
     return net;
 }
 
 jem_status jem_save(const jem_net *net, const char *path) {
-    jem_archive *a = net ? jem_archive_create(net->ctx) : NULL;
-    jem_status status = a ? jem_net_to_archive(net, a) : net ? JEM_NO_MEMORY : JEM_BAD_ARGUMENT;
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_archive *a = jem_archive_create(net->ctx);
+    if (!a) return JEM_NO_MEMORY;
+    jem_status status = jem_net_to_archive(net, a);
     if (!status) status = jem_archive_write(a, path);
     jem_archive_free(a);
     return status;
 }
-
 #endif
 
-/* ==== >>engine: what the processor runs ======================================================= */
-/* This section is compiled once per instruction set: the file includes itself (at 'instances'
-   below) with JEM__PASS set. A sum's order never depends on the instruction set or the number of
-   threads, every multiply-add is an explicit fma, no product meets a bare addition (a compiler may
-   contract those), and exp, log, sine are our own: so all instances give the same bits, but for
-   JEM_ISA_WASM, which has no fma. */
+/* ==== >>engine: kernels of the processor ====================================================== */
+/* This room is compiled once per instruction set: the file includes itself (at 'instances' below)
+   with JEM__PASS set. All instances give the same bits, except JEM_ISA_WASM, which has no fma: the
+   order of a sum never depends on the instruction set or the number of threads; every multiply-add
+   is an explicit fma; no product is an operand of a bare addition, which a compiler may contract;
+   and exp, log and sine are implemented here. */
 
-/* ---- what all instances share ---------------------------------------------------------------- */
+/* ---- shared by all instances ----------------------------------------------------------------- */
 
 JEM__COMPILE_END
 JEM__COMPILE("O1")
 enum {
-    JEM__CO = 6,           /* most output channels of a block of a convolution */
+    JEM__CO = 6,           /* largest number of output channels in a block of a convolution */
 #ifdef JEM__WASM
-    JEM__WHOLE = 4,        /* and of most blocks: browsers load a block's weights all at once */
+    JEM__WHOLE = 4,        /* number in most blocks: browsers load all weights of a block at once */
 #else
-    JEM__WHOLE = 6,        /* and of most blocks */
+    JEM__WHOLE = 6,        /* number in most blocks */
 #endif
-    JEM__WO = 4,           /* output channels of a block of a weight gradient */
-    JEM__TILES = 4         /* Winograd works on so many tiles at a time */
+    JEM__WO = 4,           /* output channels in a block of a weight gradient */
+    JEM__TILES = 4         /* Winograd tiles computed together */
 };
 
-/* Some of the pixels written, and the taps that they see: ny rows of nx. */
+JEM__INLINE int jem__min(int x, int y) { return x < y ? x : y; }
+
+/* Pixels of the output whose taps are the same, and those taps: ny rows of nx. An input gradient
+   has stride*stride phases; it writes every stride-th pixel in each. */
 typedef struct jem__phase {
-    int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
-    int step_in, ny, nx;                           /* pixel r,c reads r*step_in + down, ... */
+    int y0, x0, step_out, rows, cols;              /* row r writes y0 + r*step_out; so do columns */
+    int step_in, ny, nx;                           /* row r reads r*step_in + down[j], ... */
     int down[JEM__MAX_KERNEL], right[JEM__MAX_KERNEL];
-    int ky[JEM__MAX_KERNEL], kx[JEM__MAX_KERNEL];  /* with weight ky, kx */
+    int ky[JEM__MAX_KERNEL], kx[JEM__MAX_KERNEL];  /* with the weight ky[j], kx[i] */
 } jem__phase;
 
+/* Describes a phase; returns 0 if there are fewer. Pixel y of an input gradient reads pixels
+   (y + pad - ky)/stride of dy. */
 JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
-    const int s = q->gradient ? q->stride : 1;
+    int s = 1;
+    f->step_in = q->stride;
+    if (q->gradient) {
+        s = q->stride;
+        f->step_in = 1;
+    }
     if (phase >= s * s) return 0;
     f->y0 = phase / s;
     f->x0 = phase % s;
     f->step_out = s;
     f->rows = (q->ho - f->y0 + s - 1) / s;
     f->cols = (q->wo - f->x0 + s - 1) / s;
-    f->step_in = q->gradient ? 1 : q->stride;
-    f->ny = f->nx = 0;
-    for (int i = 0; i < q->k; i++) {               /* a gradient's y reads (y + pad - ky)/stride */
+    f->ny = 0;
+    f->nx = 0;
+    for (int i = 0; i < q->k; i++) {
         const int tap = i - q->pad;
-        const int down = q->gradient ? f->y0 - tap : tap, right = q->gradient ? f->x0 - tap : tap;
+        int down = tap;
+        int right = tap;
+        if (q->gradient) {
+            down = f->y0 - tap;
+            right = f->x0 - tap;
+        }
         if (down % s == 0) {
             f->down[f->ny] = down / s;
             f->ky[f->ny++] = i;
@@ -9700,20 +10455,24 @@ JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
     return 1;
 }
 
-/* Some pixels of a phase, computed together: where they are written, and of the taps that lie
-   inside for any of them, where each reads its first channel (NULL: in the padding). */
+/* Up to 4 pixels of a phase, computed together. */
 typedef struct jem__pixels {
-    int count, channels;                           /* so many channels are read of each */
-    int live, taps, index[JEM__MAX_TAPS];          /* so many of the phase's taps, which ones */
-    const float *tap[JEM__MAX_TAPS][4];
-    ptrdiff_t at[4];
+    int count;
+    int channels;                                  /* read from each pixel */
+    int taps;                                      /* of the phase */
+    int live;                                      /* of these, taps inside for any of the pixels */
+    int index[JEM__MAX_TAPS];                      /* which they are */
+    const float *tap[JEM__MAX_TAPS][4];            /* where each reads its first channel; NULL: in
+                                                      the padding */
+    ptrdiff_t at[4];                               /* where the pixels are written */
 } jem__pixels;
 
 JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
                              const float *x, jem__pixels *p) {
     int iy[4], ix[4];
     for (int i = 0; i < count; i++) {
-        const int r = (first + i) / s->cols, c = (first + i) % s->cols;
+        const int r = (first + i) / s->cols;
+        const int c = (first + i) % s->cols;
         iy[i] = r * s->step_in;
         ix[i] = c * s->step_in;
         p->at[i] = ((ptrdiff_t)(s->y0 + r * s->step_out) * q->wo + s->x0 + c * s->step_out) *
@@ -9723,25 +10482,29 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
     p->taps = s->ny * s->nx;
     p->channels = q->ci;
     p->count = count;
-    for (int t = 0, j = 0; j < s->ny; j++)
+    for (int t = 0, j = 0; j < s->ny; j++) {
         for (int k = 0; k < s->nx; k++, t++) {
             int inside = 0;
             for (int i = 0; i < count; i++) {
-                const int y = iy[i] + s->down[j], z = ix[i] + s->right[k];
+                const int y = iy[i] + s->down[j];
+                const int z = ix[i] + s->right[k];
                 const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
                 p->tap[p->live][i] = in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
                 inside |= in;
             }
-            if (inside) p->index[p->live++] = t;   /* a tap outside for all pixels adds nothing */
+            if (inside) p->index[p->live++] = t;
         }
+    }
 }
 
-/* Channels of the next register block when `left` remain: whole ones, and an end that divides. */
+/* Returns the number of channels in the next register block when `left` remain: JEM__WHOLE, then 4;
+   8 are divided evenly. */
 JEM__ONCE int jem__conv_channels(int left) {
-    return left >= JEM__WHOLE && left != 8 ? JEM__WHOLE : left >= 4 ? 4 : left;
+    if (left >= JEM__WHOLE && left != 8) return JEM__WHOLE;
+    return jem__min(left, 4);
 }
 
-/* The first channel of part i: parts of whole blocks, in bf16 of two tiles. */
+/* Returns the first channel of part i. Parts consist of whole blocks, in bf16 of two tiles. */
 JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     int blocks = 0, o = 0;
     if (q->method->bf16) return jem__part_from(i, of, q->co, 32);
@@ -9753,31 +10516,41 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--) o += jem__conv_channels(q->co - o);
     return o;
 }
-/* What a part does: units first .. last-1 (pixels, tiles, rows) of channels o0 .. o1-1. It is of
-   units, which go through the kernels `step` at a time; or of channels, where units are too few, or
-   where weights, which every part of units reads, are more than x, which is only read. */
+/* One part of a convolution: units first .. last-1 (pixels, tiles, rows) of channels o0 .. o1-1. */
 typedef struct jem__piece { int first, last, o0, o1; } jem__piece;
-JEM__ONCE jem__piece jem__conv_share(const jem__conv *q, jem__part part, int units, int step) {
+
+/* Divides a convolution by units, which the kernels take `step` at a time; or by channels, if there
+   are too few units, or if the weights, which every part by units reads, are larger than x. Only
+   the direct method divides by channels for the latter: the others would transform x several
+   times. */
+JEM__ONCE jem__piece jem__conv_piece(const jem__conv *q, jem__part part, int units, int step) {
     const int heavy = (ptrdiff_t)q->co * q->k * q->k > (ptrdiff_t)q->hi * q->wi * JEM_LANES;
-    const int direct = !q->tile && !q->method->bf16;         /* the others would transform x anew */
-    const int deep = units <= (part.count - 1) * step || (part.count > 1 && direct && heavy);
-    const jem__piece p = { deep ? 0 : jem__part_from(part.index, part.count, units, step),
-                           deep ? units : jem__part_from(part.index + 1, part.count, units, step),
-                           deep ? jem__conv_from(q, part.index, part.count) : 0,
-                           deep ? jem__conv_from(q, part.index + 1, part.count) : q->co };
+    const int direct = !q->tile && !q->method->bf16;
+    jem__piece p = { 0, units, 0, q->co };
+    if (units <= (part.count - 1) * step || (part.count > 1 && direct && heavy)) {
+        p.o0 = jem__conv_from(q, part.index, part.count);
+        p.o1 = jem__conv_from(q, part.index + 1, part.count);
+    } else {
+        p.first = jem__part_from(part.index, part.count, units, step);
+        p.last = jem__part_from(part.index + 1, part.count, units, step);
+    }
     return p;
 }
 
-/* Of the direct sum, and of Winograd's. */
+/* Returns the size of packed weights, in floats, for the direct method and for Winograd. The last
+   block may read up to 3 JEM__CO beyond the weights. */
 static ptrdiff_t jem__pack_size(const jem__conv *q) {
-    const int points = q->tile ? (q->tile + 2) * (q->tile + 2) : q->k * q->k;
-    return (ptrdiff_t)q->co * q->ci * points + 3 * JEM__CO;  /* which the last block may read */
+    int points = q->k * q->k;
+    if (q->tile) points = (q->tile + 2) * (q->tile + 2);
+    return (ptrdiff_t)q->co * q->ci * points + 3 * JEM__CO;
 }
-/* Where in weights (O,I,k,k) the kernel between o and c is; a gradient goes from O to I. */
+/* Returns the place, in weights (O,I,k,k), of the kernel from channel c to channel o. An input
+   gradient computes I from O. */
 static ptrdiff_t jem__kernel_at(const jem__conv *q, int o, int c) {
-    return (q->gradient ? (ptrdiff_t)c * q->co + o : (ptrdiff_t)o * q->ci + c) * q->k * q->k;
+    const ptrdiff_t pair = q->gradient ? (ptrdiff_t)c * q->co + o : (ptrdiff_t)o * q->ci + c;
+    return pair * q->k * q->k;
 }
-/* Weights in the order in which the blocks read them, phase after phase. */
+/* Packs weights in the order in which blocks read them, phase by phase. */
 static void jem__direct_pack(void *packing, int part) {
     const jem__packing *p = (const jem__packing *)packing;
     const jem__conv *q = p->q;
@@ -9789,19 +10562,21 @@ static void jem__direct_pack(void *packing, int part) {
         for (int o0 = jem__conv_from(q, part, p->parts), co; o0 < o1; o0 += co) {
             float *out = phase_out + (ptrdiff_t)o0 * q->ci * taps;
             co = jem__conv_channels(q->co - o0);
-            for (int c0 = 0; c0 < q->ci; c0 += 16)
+            for (int c0 = 0; c0 < q->ci; c0 += 16) {
                 for (int t = 0; t < taps; t++) {
                     const float *w = p->w + f.ky[t / f.nx] * q->k + f.kx[t % f.nx];
-                    for (int c = c0; c < q->ci && c < c0 + 16; c++)
+                    for (int c = c0; c < q->ci && c < c0 + 16; c++) {
                         for (int o = o0; o < o0 + co; o++) *out++ = w[jem__kernel_at(q, o, c)];
+                    }
                 }
+            }
         }
         phase_out += (ptrdiff_t)q->co * q->ci * taps;
     }
 }
 
-/* A weight gradient's convolution as its dealt operands show it: where a kernel is one pixel, those
-   of x that it meets. */
+/* Returns the convolution between the dealt operands of a weight gradient: of x, those with a
+   kernel of one pixel contain only the pixels that it reads. */
 static jem__conv jem__conv_dealt(const jem__conv *q) {
     jem__conv d = *q;
     if (q->k == 1 && q->pad == 0) {
@@ -9811,63 +10586,98 @@ static jem__conv jem__conv_dealt(const jem__conv *q) {
     }
     return d;
 }
-/* A product is a block of output channels (or of input channels, if x is the larger: it is read
-   once) with every block of the others, of which a few go through a group together, so that it
-   stays in the cache. Nothing is left to finish. */
+
+/* An operand of a weight gradient, x or dy, and where it is dealt to: `step` apart, its pixels
+   become rows x cols, and `block` of its channels are stored together. */
+typedef struct jem__operand {
+    int channels, block, h, w;
+    int step, rows, cols;
+    float *out;
+    ptrdiff_t plane;                               /* from group to group, or from point to point */
+} jem__operand;
+static jem__operand jem__operand_x(const jem__weights *w) {
+    const jem__conv *q = w->q;
+    const jem__conv d = jem__conv_dealt(q);
+    const jem__operand x = { q->ci, w->ctx->k->wi, q->hi, q->wi, q->stride / d.stride, d.hi, d.wi,
+                             w->x, w->x_plane };
+    return x;
+}
+static jem__operand jem__operand_dy(const jem__weights *w) {
+    const jem__conv *q = w->q;
+    const jem__operand dy = { q->co, JEM__WO, q->ho, q->wo, 1, q->ho, q->wo, w->y, w->y_plane };
+    return dy;
+}
+
+/* A product of the direct method is one block of output channels with every block of input
+   channels; or one block of input channels with every block of output channels, if x is larger: it
+   is then read only once. A panel of a few blocks of the others passes through a group together,
+   while the group is in the cache. There is nothing to finish. */
 static int jem__direct_by_x(const jem__weights *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
            dealt->ci >= w->ctx->threads * w->ctx->k->wi;
 }
 static int jem__direct_panel(const jem__weights *w) {
     const int fit = 56 / (w->q->k * w->q->k);      /* sums of 64 KB with AVX-512 */
-    return w->groups == 1 || fit < 1 ? 1 : fit;
+    if (w->groups == 1 || fit < 1) return 1;
+    return fit;
 }
 static void jem__direct_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
-    const jem__conv d = jem__conv_dealt(w->q), *q = &d;
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
-    w->products = jem__direct_by_x(w, q) ? iblocks : oblocks;
+    const jem__conv d = jem__conv_dealt(w->q);
+    const jem__conv *q = &d;
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int iblocks = (q->ci + k->wi - 1) / k->wi;
+    w->products = oblocks;
+    if (jem__direct_by_x(w, q)) w->products = iblocks;
     w->planes = w->groups;
     w->x_plane = (ptrdiff_t)iblocks * k->wi * q->hi * q->wi * JEM_LANES;
     w->y_plane = (ptrdiff_t)oblocks * JEM__WO * q->ho * q->wo * JEM_LANES;
     w->product_step = (ptrdiff_t)jem__direct_panel(w) * q->k * q->k * JEM__WO * k->wi * JEM_LANES;
     w->product_size = w->products * w->product_step;
 }
-static ptrdiff_t jem__direct_work(const jem__conv *q) { (void)q; return 0; }
+static ptrdiff_t jem__direct_work(const jem__conv *q) {
+    (void)q;
+    return 0;
+}
 
-/* Bias sums of a group, channel by channel and lane by lane, and their end. */
+/* Sums dy of a group over its pixels, per channel and lane, for the bias gradient. */
 static void jem__bias_deal(const jem__weights *w, int g, const float *dy) {
     w->ctx->k->moment(dy, NULL, 0, (ptrdiff_t)w->q->ho * w->q->wo, w->q->co,
                       w->sums + (ptrdiff_t)g * w->q->co * JEM_LANES);
 }
+/* Adds the sums of all groups to the bias gradient of channel o. */
 static void jem__bias_finish(const jem__weights *w, int o) {
     for (int g = 0; w->db && g < w->groups; g++)
         w->db[o] += jem__sum_lanes(w->sums + ((ptrdiff_t)g * w->q->co + o) * JEM_LANES);
 }
 
-/* Planes of one point, not a power of two apart. */
+/* Returns the distance of two planes, each of one point; 48 keeps it from being a power of two. */
 static ptrdiff_t jem__wino_plane(int channels) {
     return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
 }
-static ptrdiff_t jem__wino_work(const jem__conv *q) {                  /* floats */
-    const int m = q->tile, a = m + 2;
+static ptrdiff_t jem__wino_work(const jem__conv *q) {
+    const int m = q->tile;
+    const int a = m + 2;
     return a * a * (jem__wino_plane(q->ci) + jem__wino_plane(q->co)) +
            (ptrdiff_t)m * m * (q->co + 1) * JEM_LANES + (ptrdiff_t)q->ci * JEM_LANES;
 }
 
-/* One part of a convolution; and the scratch: transformed inputs, their products, a tile's outputs,
-   a pixel of zeros. */
+/* One part of a convolution by Winograd, and its scratch memory. */
 typedef struct jem__wino {
-    int across, pad;
+    int across, pad;                               /* across: tiles in a row */
     jem__piece to;
-    float *v, *p, *out, *zero;
+    float *v;                                      /* transformed inputs */
+    float *p;                                      /* products */
+    float *out;                                    /* outputs of a tile */
+    float *zero;                                   /* a pixel of zeros */
     ptrdiff_t vplane, pplane, pixel;               /* from point to point, from pixel to pixel */
 } jem__wino;
 
 JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, jem__wino *w) {
-    const int m = q->tile, a = m + 2;
+    const int m = q->tile;
+    const int a = m + 2;
     w->across = (q->wo + m - 1) / m;
-    w->to = jem__conv_share(q, part, w->across * ((q->ho + m - 1) / m), JEM__TILES);
+    w->to = jem__conv_piece(q, part, w->across * ((q->ho + m - 1) / m), JEM__TILES);
     w->pad = q->gradient ? 2 - q->pad : q->pad;
     w->vplane = jem__wino_plane(q->ci);
     w->pplane = jem__wino_plane(q->co);
@@ -9879,35 +10689,39 @@ JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, j
     memset(w->zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *w->zero);
 }
 
-/* A transformation of one tile, channel by channel: where the first channel of each number of it is
-   read, and written; how far it is to the next channel, the next number, the next of 16/VL strips
-   of lanes. */
+/* The transformation of one tile, channel by channel. */
 typedef struct jem__wino_move {
-    const float *in[36];
-    float *out;
-    ptrdiff_t in_step, out_step, point, strip;
+    const float *in[36];                           /* first channel of each number of the tile */
+    float *out;                                    /* first channel of the first number */
+    ptrdiff_t in_step, out_step;                   /* to the next channel */
+    ptrdiff_t point;                               /* to the next number of the output */
+    ptrdiff_t strip;                               /* to the next of 16/VL strips of lanes */
 } jem__wino_move;
 
-/* It reads size x size pixels from (y,z) on; turned: the last of them first. */
+/* A group of images that tiles are read from; turned: each tile in reverse order of pixels. */
 typedef struct jem__picture { const float *x, *zero; int c, h, w, turned; } jem__picture;
 
+/* Finds the size x size pixels from (y,z) on. */
 JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size, int y, int z) {
     for (int i = 0; i < size * size; i++) {
-        const int iy = y + i / size, ix = z + i % size;
-        const int inside = (unsigned)iy < (unsigned)p->h && (unsigned)ix < (unsigned)p->w;
-        t->in[p->turned ? size * size - 1 - i : i] =
-            inside ? p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES : p->zero;
+        const int iy = y + i / size;
+        const int ix = z + i % size;
+        const float *pixel = p->zero;
+        if ((unsigned)iy < (unsigned)p->h && (unsigned)ix < (unsigned)p->w)
+            pixel = p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES;
+        t->in[p->turned ? size * size - 1 - i : i] = pixel;
     }
 }
 
-/* Of the 36 points of F4: operands transformed, a product is (point, block of output channels), and
-   G' finishes an output channel. Planes of a point are not a power of two apart; a pixel of zeros
-   lies behind the bias sums. */
+/* A weight gradient by Winograd has 36 points (M = 4). A product is one point of one block of
+   output channels; G' finishes an output channel. 80 keeps the distance of two points from being a
+   power of two. A pixel of zeros follows the bias sums. */
 static ptrdiff_t jem__wino_sums(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
 static void jem__wino_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int iblocks = (q->ci + k->wi - 1) / k->wi;
     const ptrdiff_t all = (ptrdiff_t)w->groups * ((q->ho + 3) / 4) * ((q->wo + 3) / 4);
     w->x_plane = all * iblocks * k->wi * JEM_LANES + 80;
     w->y_plane = all * oblocks * JEM__WO * JEM_LANES + 80;
@@ -9928,8 +10742,9 @@ JEM__COMPILE_END
 #define JEM__FN(name) jem__##name##_avx2
 #define JEM__VL 8
 #define JEM__MM(name) _mm256_##name
-#define JEM__PX 2                                  /* conv block: channels x pixels fill the file */
-#define JEM__WI 3                                  /* weight gradient block: WO x in channels */
+#define JEM__PX 2                                  /* pixels of a block: CO x PX sums fill the
+                                                      registers */
+#define JEM__WI 3                                  /* weight gradient: WO x WI sums do */
 #define JEM__FOLD4(a, b) _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31)
 #define JEM__LESS(a, b, x, y) (JEM__V)_mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 #define JEM__BITS(a)                                                                               \
@@ -10038,8 +10853,8 @@ static const uint32x4_t jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 #define JEM__FOLD1(a, b) JEM__MM(shuffle_ps)(a, b, 0x88) + JEM__MM(shuffle_ps)(a, b, 0xdd)
 #endif
 
-/* Vectors, which the compiler adds and multiplies; for the rest there are these macros. The scalar
-   code is the oracle: plain loops, of which the compiler may make what it likes. */
+/* Vectors of floats and words. The compiler adds and multiplies them; the macros above do the rest.
+   The scalar instance is the oracle: plain loops, which the compiler may optimise freely. */
 #define JEM__V JEM__FN(floats)
 #define JEM__I JEM__FN(words)
 #if JEM__VL == 1
@@ -10062,29 +10877,33 @@ typedef uint32_t JEM__I __attribute__((vector_size(4 * JEM__VL)));
 
 /* ---- elementary functions -------------------------------------------------------------------- */
 
-/* c[0] x^(n-1) + ... + c[n-1] */
+/* Computes c[0] x^(n-1) + ... + c[n-1]. */
 JEM__VINLINE JEM__V JEM__FN(poly)(const int n, const float *c, JEM__V x) {
     JEM__V y = JEM__SET(c[0]);
     JEM__REPEAT(i, n - 1) y = JEM__FMA(y, x, JEM__SET(c[i + 1]));
     return y;
 }
 
-/* e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2; x held to [-87, 88]. Relative error 1e-7. */
+/* Computes e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2, for x limited to [-87, 88]. The relative
+   error is 1e-7. */
 JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     static const float c[] = { 1.39411096e-3f, 8.36317982e-3f, 4.16663753e-2f, 0.16666577f, 0.5f };
-    const JEM__V lo = JEM__SET(-87.0f), hi = JEM__SET(88.0f);
+    const JEM__V lo = JEM__SET(-87.0f);
+    const JEM__V hi = JEM__SET(88.0f);
     const JEM__V round = JEM__SET(12582912.0f);    /* 1.5 * 2^23: adding it rounds to an integer */
     x = JEM__LESS(x, lo, lo, x);
     x = JEM__LESS(hi, x, hi, x);
-    JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round), n = t - round;
+    const JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round);
+    const JEM__V n = t - round;
     JEM__V r = JEM__FNMA(n, JEM__SET(0.693359375f), x);
     r = JEM__FNMA(n, JEM__SET(-2.12194440e-4f), r);
     const JEM__V q = JEM__FMA(r * r, JEM__FN(poly)(5, c, r), r) + JEM__SET(1.0f);
     const JEM__V y = JEM__AS_V(JEM__AS_I(q) + (JEM__AS_I(t) << 23));
-    return JEM__FMA(x, JEM__SET(0.0f), y);         /* a NaN stays one */
+    return JEM__FMA(x, JEM__SET(0.0f), y);         /* a NaN stays a NaN */
 }
 
-/* ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); for normal x > 0. */
+/* Computes ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)), for normal x > 0;
+   infinity and NaN give NaN. */
 JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
     static const float c[] = { 0.233327598f, 0.285507233f, 0.400001229f, 0.666666666f };
     const JEM__I low = JEM__ISET(0x3f3504f3u);     /* bits of sqrt(1/2) */
@@ -10092,37 +10911,42 @@ JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
     JEM__V e = JEM__TO_V(u >> 23) - JEM__SET(127.0f);
     JEM__V m = JEM__AS_V((u & JEM__ISET(0x007fffffu)) + low);
     const JEM__V one = JEM__SET(1.0f);
-    JEM__V s = (m - one) / (m + one), z = s * s;
+    const JEM__V s = (m - one) / (m + one);
+    const JEM__V z = s * s;
     JEM__V q = JEM__FN(poly)(4, c, z);
     q = JEM__FMA(s * z, q, JEM__FMA(e, JEM__SET(-2.12194440e-4f), s + s));
     q = JEM__FMA(e, JEM__SET(0.693359375f), q);
-    return JEM__FMA(x, JEM__SET(0.0f), q);         /* infinity and NaN come out as NaN */
+    return JEM__FMA(x, JEM__SET(0.0f), q);
 }
 
-/* 1/(1 + e^-x) */
+/* Computes 1/(1 + e^-x). */
 JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
     const JEM__V one = JEM__SET(1.0f);
     return one / (one + JEM__FN(exp)(JEM__SET(0.0f) - x));
 }
 
-/* 2 sigmoid(2x) - 1 */
+/* Computes tanh x = 2 sigmoid(2x) - 1. */
 JEM__VINLINE JEM__V JEM__FN(tanh)(JEM__V x) {
     return JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(x + x), JEM__SET(-1.0f));
 }
 
-/* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|); u is 1 + e^-|x| rounded, and (e^-|x|)/(u - 1) mends
-   what that lost */
+/* Computes log(1 + e^x) = max(x, 0) + log(1 + e^-|x|). u is 1 + e^-|x| rounded; the factor
+   e^-|x|/(u - 1) corrects the rounding. */
 JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
-    const JEM__V zero = JEM__SET(0.0f), one = JEM__SET(1.0f), minus = zero - x;
-    const JEM__V e = JEM__FN(exp)(JEM__LESS(x, zero, x, minus)), u = one + e;
-    const JEM__V top = JEM__LESS(x, zero, zero, x);
-    const JEM__V mend = e / (u - one);
-    return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), mend, top), e + top);
+    const JEM__V zero = JEM__SET(0.0f);
+    const JEM__V one = JEM__SET(1.0f);
+    const JEM__V minus = zero - x;
+    const JEM__V e = JEM__FN(exp)(JEM__LESS(x, zero, x, minus));
+    const JEM__V u = one + e;
+    const JEM__V positive = JEM__LESS(x, zero, zero, x);
+    const JEM__V correction = e / (u - one);
+    return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), correction, positive), e + positive);
 }
 
 /* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
 
-/* Threefry-2x32-20: 20 rounds of add, rotate, xor, the key mixed in every 4. */
+/* Computes two words from key and counter by Threefry-2x32-20 (Salmon & others 2011): 20 rounds of
+   add, rotate, xor; the key is added after every 4. */
 JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__I *a, JEM__I *b) {
     static const unsigned rotate[8] = { 13, 15, 26, 6, 17, 29, 16, 24 };
     const uint32_t k2 = key[0] ^ key[1] ^ 0x1BD11BDAu;
@@ -10142,12 +10966,13 @@ JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__
     *b = y;
 }
 
-JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {      /* [0,1), 24 bits */
+/* Converts the upper 24 bits of a word to [0,1). */
+JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {
     return JEM__TO_V(u >> 8) * JEM__SET(1.0f / 16777216.0f);
 }
 
-/* Two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of 2 pi t,
-   which are polynomials in t^2 for t in [-1/2, 1/2). */
+/* Computes two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of
+   2 pi t, which are polynomials in t^2 for t in [-1/2, 1/2). */
 JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
     static const float sine[] = {
         -0.620820359f, 3.78135533f, -15.0865778f, 42.0577562f, -76.7058004f, 81.6052474f,
@@ -10157,14 +10982,16 @@ JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
         -1.45323693f, 7.80024045f, -26.4047057f, 60.2421377f, -85.4566589f, 64.9393891f,
         -19.7392087f, 1.0f
     };
-    JEM__V u = JEM__SET(1.0f) - JEM__FN(unit)(a);             /* (0,1] */
-    JEM__V t = JEM__FN(unit)(b) - JEM__SET(0.5f), z = t * t;
-    JEM__V r = JEM__SQRT(JEM__SET(-2.0f) * JEM__FN(log)(u));
+    const JEM__V u = JEM__SET(1.0f) - JEM__FN(unit)(a);       /* (0,1] */
+    const JEM__V t = JEM__FN(unit)(b) - JEM__SET(0.5f);
+    const JEM__V z = t * t;
+    const JEM__V r = JEM__SQRT(JEM__SET(-2.0f) * JEM__FN(log)(u));
     *p = r * (JEM__FN(poly)(8, sine, z) * t);
     *q = r * JEM__FN(poly)(8, cosine, z);
 }
 
-/* What counters .. + VL make of their two words: uniform numbers (kind 0) or normal ones (1). */
+/* Draws numbers from VL counters, uniform (kind 0) or normal (1): p[0] and p[1] from the two words
+   of each. */
 JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, JEM__V *p) {
     JEM__I a, b;
     JEM__FN(threefry)(key, counter, &a, &b);
@@ -10176,25 +11003,29 @@ JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, 
     }
 }
 
-/* kind 0: a + b U[0,1); kind 1: a + b N(0,1). n in 16s. */
+/* Fills out[n], n a multiple of 16, with a + b U[0,1) (kind 0) or a + b N(0,1) (1). */
 JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, float *out,
                                ptrdiff_t n, float a, float b) {
-    const JEM__V va = JEM__SET(a), vb = JEM__SET(b);
-    for (ptrdiff_t i = 0; i < n; i += 32)
+    const JEM__V va = JEM__SET(a);
+    const JEM__V vb = JEM__SET(b);
+    for (ptrdiff_t i = 0; i < n; i += 32) {
         for (int l = 0; l < 16; l += JEM__VL) {
             JEM__V p[2];
             JEM__FN(draw)(kind, key, start + (uint64_t)(i / 2 + l), p);
             JEM__STORE(out + i + l, JEM__FMA(vb, p[0], va));
             if (i + 16 < n) JEM__STORE(out + i + 16 + l, JEM__FMA(vb, p[1], va));
         }
+    }
 }
 
-/* The two fused activations, of one vector at lanes l ..; bits: signs (leaky relu), slopes: the
-   derivative s + x s (1-s) (SiLU), for the backward, or NULL. */
+/* Computes a fused activation, leaky ReLU or SiLU, of one vector from lane l on. Keeps what the
+   backward needs, unless it is NULL: bits, the signs, for leaky ReLU; slopes, the derivative
+   s + x s (1-s), for SiLU. */
 JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, uint16_t *bits,
                                       float *slopes) {
     if (kind == JEM__MAP_SILU) {
-        const JEM__V s = JEM__FN(sigmoid)(v), r = v * s;
+        const JEM__V s = JEM__FN(sigmoid)(v);
+        const JEM__V r = v * s;
         if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SET(1.0f) - s, s));
         return r;
     }
@@ -10204,9 +11035,9 @@ JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, ui
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
 
-/* What becomes of a finished sum (see jem__finish), at lanes l ..; o: its channel; at: its place in
-   the tensor, l included. A mask and an addition are one fma, as they are where they are not fused.
-   Returns what came of it last. */
+/* Finishes a sum v of channel o as f describes (see jem__finish), for a vector from lane l on; at:
+   its place in the tensor, including l. A mask and an addition are one fma, as without fusion.
+   Returns the last value. */
 JEM__VINLINE JEM__V JEM__FN(finish_one)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at,
                                         int l) {
     const ptrdiff_t bit = at / JEM_LANES;
@@ -10216,16 +11047,20 @@ JEM__VINLINE JEM__V JEM__FN(finish_one)(const jem__finish *f, JEM__V v, int o, p
                                    : JEM__PICK((unsigned)f->bits[bit] >> l, JEM__SET(f->slope),
                                                JEM__SET(1.0f));
         v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : v * m;
-    } else if (f->add) v = v + JEM__LOAD(f->add + at);
+    } else if (f->add) {
+        v = v + JEM__LOAD(f->add + at);
+    }
     if (f->y) JEM__STORE(f->y + at, v);
     if (f->kind) {
-        v = JEM__FN(activate)(f->kind, f->slope, v, l, f->keep_bits ? f->keep_bits + bit : NULL,
-                              f->keep_slopes ? f->keep_slopes + at : NULL);
+        uint16_t *bits = f->keep_bits ? f->keep_bits + bit : NULL;
+        float *slopes = f->keep_slopes ? f->keep_slopes + at : NULL;
+        v = JEM__FN(activate)(f->kind, f->slope, v, l, bits, slopes);
         if (f->act) JEM__STORE(f->act + at, v);
     }
     return v;
 }
-/* The same of n channels from o on of one pixel, `step` floats apart; at: of its channel 0. */
+/* Finishes n channels of one pixel from o on, whose sums are `step` floats apart; at: the place of
+   channel 0. */
 JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff_t step, int o,
                                  int n, ptrdiff_t at, int l) {
     at += (ptrdiff_t)o * JEM_LANES + l;
@@ -10233,9 +11068,9 @@ JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff
         (void)JEM__FN(finish_one)(f, JEM__LOAD(sum), o, at, l);
 }
 
-/* acc[o][i] += w[o] x[i], over n input channels of PX pixels or tiles x[i], which lie `step` floats
-   apart; w[o] are `apart` from each other, and w goes on by `next`. Many parameters: it is inlined,
-   and most of them are constants. */
+/* Adds w[o] x[i] to acc[o][i], over n input channels of PX pixels or tiles x[i]. Channels of x are
+   `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per channel.
+   Many parameters: the function is inlined, and most of them are constants. */
 JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int apart,
                                     int next, const float *const *x, int step, int n,
                                     JEM__V (*acc)[JEM__PX]) {
@@ -10249,17 +11084,19 @@ JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w
     }
 }
 
-/* Output channels x pixels (CO x PX) are accumulated in registers over taps and input channels.
-   Weights are packed [block of CO][16 input channels][tap][input channel][CO]. Of `most` channels
-   only co are wanted: the others read what follows, and are thrown away. */
+/* Computes a block of output channels x pixels (CO x PX), accumulated in registers over taps and
+   input channels. Weights are packed [block of CO][16 input channels][tap][input channel][CO]. It
+   computes `most` channels, of which co are used: the others read the weights that follow, and are
+   not stored. */
 JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__pixels *p,
                                       const float *w, int co, const jem__finish *f, int o0, int l) {
     static const float zero[16 * JEM_LANES] = { 0 };
-    const int rows = JEM__VL == 1 ? co : most, ci = p->channels;
+    const int rows = JEM__VL == 1 ? co : most;
+    const int ci = p->channels;
     JEM__V acc[JEM__CO][JEM__PX], sum[JEM__PX][JEM__CO];
     JEM__REPEAT(o, rows) JEM__REPEAT(i, px) acc[o][i] = JEM__SET(0.0f);
     for (int c0 = 0; c0 < ci; c0 += 16) {
-        const int nc = ci - c0 < 16 ? ci - c0 : 16;
+        const int nc = jem__min(ci - c0, 16);
         const float *wc = w + (ptrdiff_t)c0 * p->taps * co;
         for (int t = 0; t < p->live; t++) {
             const float *wt = wc + (ptrdiff_t)p->index[t] * nc * co;
@@ -10271,7 +11108,7 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
             JEM__FN(multiply)(rows, px, wt, 1, co, x, JEM_LANES, nc, acc);
         }
     }
-    if (!f->bits && !f->slopes && !f->add && !f->kind) {     /* nothing but a bias: no detour */
+    if (!f->bits && !f->slopes && !f->add && !f->kind) {     /* only a bias: stored directly */
         float *y = f->y + (ptrdiff_t)o0 * JEM_LANES + l;
         JEM__REPEAT(o, rows) {
             if (o >= co) continue;
@@ -10284,12 +11121,15 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
     for (int i = 0; i < px; i++)
         JEM__FN(finish)(f, (const float *)sum[i], JEM__VL, o0, co, p->at[i], l);
 }
-/* Few kinds of block, since each is compiled for every instruction set. A pixel alone waits for its
-   sums anyway: six of them as long as one. */
+/* Computes a block of co channels by one of five kinds: each kind is compiled for every instruction
+   set. A single pixel always computes 6 channels: the latency of its sums is that of one. */
 JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const float *w, int co,
                                                 const jem__finish *f, int o, int l) {
-    switch (p->count == JEM__PX ? co : 0) {
-    case 0: JEM__FN(conv_block)(6, 1, p, w, co, f, o, l); break;
+    if (p->count != JEM__PX) {
+        JEM__FN(conv_block)(6, 1, p, w, co, f, o, l);
+        return;
+    }
+    switch (co) {
     case 1: JEM__FN(conv_block)(1, JEM__PX, p, w, 1, f, o, l); break;
     case 4: JEM__FN(conv_block)(4, JEM__PX, p, w, 4, f, o, l); break;
     case 6: JEM__FN(conv_block)(6, JEM__PX, p, w, 6, f, o, l); break;
@@ -10297,14 +11137,14 @@ JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const floa
     }
 }
 
-/* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
-   part, for as many threads as there are parts. */
+/* Computes one part of the direct convolution of one group of 16 images, x (hi,wi,ci,16) to
+   (ho,wo,co,16), finished as f describes. */
 JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
     const float *pack = in->packed;
     jem__phase s;
     jem__pixels p;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const jem__piece to = jem__conv_share(q, in->part, s.rows * s.cols, JEM__PX);
+        const jem__piece to = jem__conv_piece(q, in->part, s.rows * s.cols, JEM__PX);
         for (int i = to.first, n; i < to.last; i += n) {
             n = to.last - i >= JEM__PX ? JEM__PX : 1;
             jem__conv_pixels(q, &s, i, n, in->x, &p);
@@ -10322,24 +11162,29 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, cons
 
 /* ---- Winograd: 3x3 convolutions of stride 1 with fewer multiplications ----------------------- */
 /* Lavin & Gray 2015 (arXiv:1509.09308): a tile of M x M outputs is A'[(G g G') . (B' d B)]A, with d
-   the (M+2) x (M+2) inputs under it. The product in the middle, point by point, is a matrix product
+   the (M+2) x (M+2) inputs under it. The product in the middle, at each point, is a matrix product
    over channels. M = 2 has 2.25 times fewer multiplications than the direct sum, M = 4 has 4 times
-   fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. An input gradient's kernels are the
-   output's, turned round: it turns each tile instead, before and after, and reads the output's
-   packed weights, which are most of a wide network's memory. */
+   fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. The kernels of an input gradient are
+   those of the output, rotated by 180 degrees. Instead of the kernels, an input gradient rotates
+   each tile, before and after, and reads the packed weights of the output: packed weights are most
+   of the memory of a wide network. */
 
-/* o = B' d, M = 2 */
+/* Computes o = B' d, M = 2. */
 JEM__VINLINE void JEM__FN(wino_b2)(const JEM__V *d, JEM__V *o) {
     o[0] = d[0] - d[2];
     o[1] = d[1] + d[2];
     o[2] = d[2] - d[1];
     o[3] = d[1] - d[3];
 }
-/* o = B' d, M = 4 */
+/* Computes o = B' d, M = 4. */
 JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
-    const JEM__V two = JEM__SET(2.0f), four = JEM__SET(4.0f), five = JEM__SET(5.0f);
-    const JEM__V p = JEM__FNMA(four, d[2], d[4]), q = JEM__FNMA(four, d[1], d[3]);
-    const JEM__V r = d[4] - d[2], s = d[3] - d[1];
+    const JEM__V two = JEM__SET(2.0f);
+    const JEM__V four = JEM__SET(4.0f);
+    const JEM__V five = JEM__SET(5.0f);
+    const JEM__V p = JEM__FNMA(four, d[2], d[4]);
+    const JEM__V q = JEM__FNMA(four, d[1], d[3]);
+    const JEM__V r = d[4] - d[2];
+    const JEM__V s = d[3] - d[1];
     o[0] = JEM__FMA(four, d[0], JEM__FNMA(five, d[2], d[4]));
     o[1] = p + q;
     o[2] = p - q;
@@ -10347,23 +11192,26 @@ JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
     o[4] = JEM__FNMA(two, s, r);
     o[5] = JEM__FMA(four, d[1], JEM__FNMA(five, d[3], d[5]));
 }
-/* o = A' d, M = 2 */
+/* Computes o = A' d, M = 2. */
 JEM__VINLINE void JEM__FN(wino_a2)(const JEM__V *d, JEM__V *o) {
     o[0] = d[0] + (d[1] + d[2]);
     o[1] = d[1] - d[2] - d[3];
 }
-/* o = A' d, M = 4 */
+/* Computes o = A' d, M = 4. */
 JEM__VINLINE void JEM__FN(wino_a4)(const JEM__V *d, JEM__V *o) {
-    const JEM__V p = d[1] + d[2], q = d[1] - d[2];
-    const JEM__V r = d[3] + d[4], s = d[3] - d[4];
+    const JEM__V p = d[1] + d[2];
+    const JEM__V q = d[1] - d[2];
+    const JEM__V r = d[3] + d[4];
+    const JEM__V s = d[3] - d[4];
     o[0] = d[0] + p + r;
     o[1] = JEM__FMA(JEM__SET(2.0f), s, q);
     o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
     o[3] = JEM__FMA(JEM__SET(8.0f), s, q) + d[5];
 }
-/* o = A d, M = 4 (for weight gradients) */
+/* Computes o = A d, M = 4, for weight gradients. */
 JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
-    const JEM__V s = d[0] + d[2], r = d[1] + d[3];
+    const JEM__V s = d[0] + d[2];
+    const JEM__V r = d[1] + d[3];
     const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
     const JEM__V r2 = JEM__FMA(JEM__SET(8.0f), d[3], d[1] + d[1]);
     o[0] = d[0];
@@ -10374,12 +11222,12 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     o[5] = d[3];
 }
 
-/* One of these for all columns, then for all rows of a tile: from x from numbers become to x to.
-   What goes into Winograd's domain is in so many places that no processor foresees where the next
-   channel's will be read and written: they are asked for. */
+/* Applies one of these to all columns, then to all rows of a tile: from x from numbers become
+   to x to. Transformations into Winograd's domain prefetch the next channel: no processor predicts
+   accesses in this many places. */
 #define JEM__WINO(name, line, from, to)                                                            \
     JEM__KERNEL void JEM__FN(name)(const jem__wino_move *w, int channels) {                        \
-        for (int c = 0; c < channels; c++)                                                         \
+        for (int c = 0; c < channels; c++) {                                                       \
             for (int l = 0; l < JEM_LANES; l += JEM__VL) {                                         \
                 const ptrdiff_t at = c * w->in_step + l;                                           \
                 float *out = w->out + c * w->out_step + l / JEM__VL * w->strip;                    \
@@ -10401,6 +11249,7 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
                     JEM__REPEAT(j, to) JEM__STORE(out + (i * (to) + j) * w->point, o[j]);          \
                 }                                                                                  \
             }                                                                                      \
+        }                                                                                          \
     }
 JEM__WINO(wino_in2, wino_b2, 4, 4)
 JEM__WINO(wino_in4, wino_b4, 6, 6)
@@ -10409,28 +11258,29 @@ JEM__WINO(wino_out4, wino_a4, 6, 4)
 JEM__WINO(wino_dy, wino_at, 4, 6)
 #undef JEM__WINO
 
-/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles, for the block of co
-   channels from o0 on; as conv_block. u is packed by the output's blocks. To an input gradient
-   these are blocks of what it reads, so many whole ones and a rest: it reads u across, and of each
-   block asks in time for what the next channels will need. */
+/* Computes p[o][tile] = sum over channels of u[channel][o] v[channel][tile], for PX tiles and the
+   block of co channels from o0 on; `most` is as in conv_block. u is packed in blocks of the
+   channels of the output. An input gradient reads these blocks, `whole` ones of JEM__WHOLE channels
+   and a rest, crosswise, and prefetches what the next channels of a block will read. */
 JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int whole, const float *u,
                                       int o0, int co, const float *v, float *p) {
     enum { N = JEM__WHOLE };
-    const int rows = JEM__VL == 1 ? co : most, step = JEM__TILES * JEM_LANES;
+    const int rows = JEM__VL == 1 ? co : most;
+    const int step = JEM__TILES * JEM_LANES;
     const float *x[JEM__PX];
     JEM__V acc[JEM__CO][JEM__PX];
     JEM__REPEAT(t, JEM__PX) x[t] = v + t * JEM_LANES;
     JEM__REPEAT(o, rows) JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__SET(0.0f);
-    if (!q->gradient)
+    if (!q->gradient) {
         JEM__FN(multiply)(rows, JEM__PX, u + (ptrdiff_t)o0 * q->ci, 1, co, x, step, q->ci, acc);
-    else {
+    } else {
         for (int b = 0; b < whole; b++, u += (ptrdiff_t)N * q->co) {
             JEM__REPEAT(i, 3) jem__prefetch(u, (o0 + N) * N + i * 16);
             JEM__FN(multiply)(rows, JEM__PX, u + o0 * N, N, 1, x, step, N, acc);
             JEM__REPEAT(t, JEM__PX) x[t] += N * step;
         }
         for (int left = q->ci - N * whole, n; left > 0; left -= n, u += (ptrdiff_t)n * q->co) {
-            n = left < 4 ? left : 4;
+            n = jem__min(left, 4);
             JEM__FN(multiply)(rows, JEM__PX, u + o0 * n, n, 1, x, step, n, acc);
             JEM__REPEAT(t, JEM__PX) x[t] += n * step;
         }
@@ -10450,7 +11300,7 @@ JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, c
     }
 }
 
-/* The products of n tiles, point by point */
+/* Computes the products of n tiles, point by point. */
 JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
                                         int n) {
     int whole = 0;
@@ -10460,98 +11310,127 @@ JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, 
         for (int o = w->to.o0, co; o < w->to.o1; o += co) {
             float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
             co = jem__conv_channels(q->co - o);
-            for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES)
+            for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES) {
                 for (int l = 0; l < JEM_LANES; l += JEM__VL)
                     JEM__FN(wino_blocks)(q, whole, u, o, co, v + t + l, p + t + l);
+            }
         }
     }
 }
 
-/* As conv, for k = 3, stride 1. */
+/* Transforms the inputs of n tiles from t0 on. */
+JEM__KERNEL void JEM__FN(wino_inputs)(const jem__conv *q, const jem__wino *w, const float *x,
+                                      int t0, int n) {
+    const int m = q->tile;
+    const jem__picture image = { x, w->zero, q->ci, q->hi, q->wi, q->gradient };
+    jem__wino_move in;
+    in.in_step = JEM_LANES;
+    in.out_step = JEM__TILES * JEM_LANES;
+    in.point = w->vplane;
+    in.strip = JEM__VL;
+    for (int t = 0; t < n; t++) {
+        const int y = (t0 + t) / w->across * m - w->pad;
+        const int z = (t0 + t) % w->across * m - w->pad;
+        jem__wino_read(&in, &image, m + 2, y, z);
+        in.out = w->v + t * JEM_LANES;
+        if (m == 2) JEM__FN(wino_in2)(&in, q->ci);
+        else JEM__FN(wino_in4)(&in, q->ci);
+    }
+}
+
+/* Transforms the products of n tiles from t0 on to outputs, and finishes these. */
+JEM__KERNEL void JEM__FN(wino_outputs)(const jem__conv *q, const jem__wino *w,
+                                       const jem__finish *f, int t0, int n) {
+    const int m = q->tile;
+    const int o0 = w->to.o0;
+    const int channels = w->to.o1 - o0;
+    jem__wino_move out;
+    out.out = w->out;
+    out.in_step = JEM__TILES * JEM_LANES;
+    out.out_step = JEM_LANES;
+    out.point = w->pixel;
+    out.strip = JEM__VL;
+    for (int t = 0; t < n; t++) {
+        const int y = (t0 + t) / w->across * m;
+        const int z = (t0 + t) % w->across * m;
+        const float *sums = w->p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
+        for (int i = 0; i < (m + 2) * (m + 2); i++) out.in[i] = sums + i * w->pplane;
+        if (m == 2) JEM__FN(wino_out2)(&out, channels);
+        else JEM__FN(wino_out4)(&out, channels);
+        for (int i = 0; i < m * m; i++) {
+            const int at = q->gradient ? m * m - 1 - i : i;
+            const int row = y + at / m;
+            const int col = z + at % m;
+            if (row >= q->ho || col >= q->wo) continue;
+            for (int l = 0; l < JEM_LANES; l += JEM__VL)
+                JEM__FN(finish)(f, w->out + i * w->pixel + l, JEM_LANES, o0, channels,
+                                ((ptrdiff_t)row * q->wo + col) * q->co * JEM_LANES, l);
+        }
+    }
+}
+
+/* Computes one part of a convolution of one group, like conv, for k = 3 and stride 1. */
 JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *from,
                                     const jem__finish *f) {
-    const int m = q->tile;
     jem__wino w;
-    jem__wino_move in, out;
     jem__wino_open(q, from->part, from->work, &w);
-    const int o0 = w.to.o0, o1 = w.to.o1;
-    const jem__picture image = { from->x, w.zero, q->ci, q->hi, q->wi, q->gradient };
-    in.out_step = out.in_step = JEM__TILES * JEM_LANES;
-    in.point = w.vplane;
-    out.out = w.out;
-    out.out_step = JEM_LANES;
-    out.point = w.pixel;
-    in.strip = out.strip = JEM__VL;
     for (int t0 = w.to.first; t0 < w.to.last; t0 += JEM__TILES) {
-        const int n = w.to.last - t0 < JEM__TILES ? w.to.last - t0 : JEM__TILES;
-        for (int t = 0; t < n; t++) {
-            const int at = t0 + t;
-            jem__wino_read(&in, &image, m + 2, at / w.across * m - w.pad,
-                           at % w.across * m - w.pad);
-            in.out = w.v + t * JEM_LANES;
-            in.in_step = JEM_LANES;
-            (m == 2 ? JEM__FN(wino_in2) : JEM__FN(wino_in4))(&in, q->ci);
-        }
+        const int n = jem__min(w.to.last - t0, JEM__TILES);
+        JEM__FN(wino_inputs)(q, &w, from->x, t0, n);
         JEM__FN(wino_products)(q, &w, from->packed, n);
-        for (int t = 0; t < n; t++) {
-            const int y = (t0 + t) / w.across * m, z = (t0 + t) % w.across * m;
-            const float *sums = w.p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
-            for (int i = 0; i < (m + 2) * (m + 2); i++) out.in[i] = sums + i * w.pplane;
-            (m == 2 ? JEM__FN(wino_out2) : JEM__FN(wino_out4))(&out, o1 - o0);
-            for (int i = 0; i < m * m; i++) {
-                const int at = q->gradient ? m * m - 1 - i : i, row = y + at / m, col = z + at % m;
-                if (row >= q->ho || col >= q->wo) continue;
-                for (int l = 0; l < JEM_LANES; l += JEM__VL)
-                    JEM__FN(finish)(f, w.out + i * w.pixel + l, JEM_LANES, o0, o1 - o0,
-                                    ((ptrdiff_t)row * q->wo + col) * q->co * JEM_LANES, l);
-            }
-        }
+        JEM__FN(wino_outputs)(q, &w, f, t0, n);
     }
 }
 
 /* ---- convolution: weight gradient ------------------------------------------------------------ */
 /* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
-   weights is accumulated in registers, a tap at a time, over rows small enough for the L1. Operands
-   are first copied to [strip of VL lanes][block of B channels][pixel][B][VL]: straight lines to
-   read, and no power-of-two strides. */
+   weights is accumulated in registers, a tap at a time, over rows that fit into the L1 cache.
+   Operands are first copied ('dealt') to [strip of VL lanes][block of B channels][pixel][B][VL], so
+   that they are read consecutively, without power-of-two strides. */
 
-/* A few pixels at a time, so that reads are of neighbours too. */
+/* Deals one group of x (side 0) or dy (1): 8 pixels at a time, so that neighbours are read
+   together. */
 JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const jem__operands *in) {
-    const jem__conv *q = w->q, d = jem__conv_dealt(q);
-    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
-    const int blocks = (channels + block - 1) / block, s = side ? 1 : q->stride / d.stride;
-    const int width = side ? q->wo : q->wi, wide = side ? q->wo : d.wi;        /* dealt of them */
-    const int pixels = wide * (side ? q->ho : d.hi);
-    float *out = side ? w->y + g * w->y_plane : w->x + g * w->x_plane;
-    for (int p0 = 0; p0 < pixels; p0 += 8)
-        for (int c0 = 0; c0 < channels; c0 += block)
+    const jem__operand p = side ? jem__operand_dy(w) : jem__operand_x(w);
+    const int blocks = (p.channels + p.block - 1) / p.block;
+    const int pixels = p.rows * p.cols;
+    float *out = p.out + g * p.plane;
+    for (int i0 = 0; i0 < pixels; i0 += 8) {
+        for (int c0 = 0; c0 < p.channels; c0 += p.block) {
             for (int l = 0; l < JEM_LANES; l += JEM__VL) {
-                float *to = out + ((ptrdiff_t)(l / JEM__VL * blocks + c0 / block) * pixels + p0) *
-                                  block * JEM__VL;
-                for (int p = p0; p < pixels && p < p0 + 8; p++) {
-                    const float *from = in->x + ((ptrdiff_t)(p / wide * width + p % wide) * s *
-                                                 channels + c0) * JEM_LANES + l;
-                    for (int c = c0; c < c0 + block; c++, to += JEM__VL, from += JEM_LANES)
-                        JEM__STORE(to, c < channels ? JEM__LOAD(from) : JEM__SET(0.0f));
+                float *to = out + ((ptrdiff_t)(l / JEM__VL * blocks + c0 / p.block) * pixels + i0) *
+                                  p.block * JEM__VL;
+                for (int i = i0; i < pixels && i < i0 + 8; i++) {
+                    const ptrdiff_t pixel = (ptrdiff_t)(i / p.cols * p.w + i % p.cols) * p.step;
+                    const float *from = in->x + (pixel * p.channels + c0) * JEM_LANES + l;
+                    for (int c = c0; c < c0 + p.block; c++, to += JEM__VL, from += JEM_LANES) {
+                        JEM__V v = JEM__SET(0.0f);
+                        if (c < p.channels) v = JEM__LOAD(from);
+                        JEM__STORE(to, v);
+                    }
                 }
             }
+        }
+    }
 }
 
-/* The 16 lanes of each of WO x WI sums, [strip][cell][VL], added up in jem__sum_lanes' order: lanes
-   that lie 8, 4, 2, 1 apart. A fold does so with two registers at once and makes one of them, so
-   VL sums end as the VL lanes of one register; none of it goes through memory (Intel's processors
-   wait long for a wide load of what was just stored in pieces). */
+/* Adds the 16 lanes of each of WO x WI sums, [strip][cell][VL], in the order of jem__sum_lanes:
+   lanes at distances 8, 4, 2, 1. A fold does so for two registers at once and makes one of them, so
+   VL sums end as the VL lanes of one register. Nothing is stored in between: Intel's processors
+   wait long for a wide load of memory that was just stored in pieces. */
 JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
     for (int c0 = 0; c0 < JEM__WO * JEM__WI; c0 += JEM__VL) {
         JEM__V v[JEM__VL];
         JEM__REPEAT(i, JEM__VL) {                  /* cells in the order in which folds take them */
-            int cell = c0 + (JEM__VL < 4 ? 0 : i * 4 % JEM__VL + i * 4 / JEM__VL);
-            cell = cell < JEM__WO * JEM__WI ? cell : JEM__WO * JEM__WI - 1;
+            int cell = c0;
+            if (JEM__VL >= 4) cell += i * 4 % JEM__VL + i * 4 / JEM__VL;
+            if (cell >= JEM__WO * JEM__WI) cell = JEM__WO * JEM__WI - 1;
             JEM__V s[JEM_LANES / JEM__VL];
             JEM__REPEAT(j, JEM_LANES / JEM__VL)
                 s[j] = JEM__LOAD(acc + j * strip + (ptrdiff_t)cell * JEM__VL);
-            for (int n = JEM_LANES / JEM__VL / 2; n > 0; n /= 2)
+            for (int n = JEM_LANES / JEM__VL / 2; n > 0; n /= 2) {
                 for (int j = 0; j < n; j++) s[j] = s[j] + s[j + n];
+            }
             v[i] = s[0];
         }
 #if JEM__VL == 16
@@ -10567,8 +11446,8 @@ JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
     }
 }
 
-/* a[WO][WI] += dy x, n times: dy goes on by WO vectors, x by `step`; meanwhile n lines of memory
-   from from[ahead] on are asked for, unless `from` is NULL. */
+/* Adds dy x to a[WO][WI], n times: dy advances by WO vectors, x by `step`. Prefetches n cache lines
+   from from[ahead] on, unless `from` is NULL. */
 JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t n, int step,
                                      const float *from, ptrdiff_t ahead,
                                      JEM__V (*a)[JEM__WI]) {
@@ -10583,11 +11462,12 @@ JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t 
     }
 }
 
-/* acc[tap][WO][WI][VL] += rows y0..y1 of the output. The first taps ask for x's next rows, the
-   others for dy's. */
+/* Adds rows y0 .. y1-1 of the output to acc[tap][WO][WI][VL]. The first half of the taps prefetches
+   the next rows of x, the other half those of dy. */
 JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
                                        float *acc, int y0, int y1) {
-    const int s = q->stride, half = (q->k * q->k + 1) / 2;
+    const int s = q->stride;
+    const int half = (q->k * q->k + 1) / 2;
     const ptrdiff_t next_x = ((ptrdiff_t)y1 * s + q->k - s - q->pad) * q->wi * JEM__WI * JEM__VL;
     const ptrdiff_t next_dy = (ptrdiff_t)y1 * q->wo * JEM__WO * JEM__VL;
     for (int ky = 0; ky < q->k; ky++)
@@ -10596,13 +11476,18 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
             JEM__REPEAT(o, JEM__WO)
                 JEM__REPEAT(i, JEM__WI) a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
             const int right = kx - q->pad;
-            int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
+            int lo = 0;                            /* columns whose tap is inside */
+            int hi = q->wo;
             while (lo < hi && lo * s + right < 0) lo++;
             while (hi > lo && (hi - 1) * s + right >= q->wi) hi--;
-            const ptrdiff_t lines = (ptrdiff_t)(hi - lo) * 16, tap = ky * q->k + kx;
-            const float *from = tap < half ? x : dy;
-            ptrdiff_t ahead = tap < half ? next_x + tap * (y1 - y0) * lines
-                                         : next_dy + (tap - half) * (y1 - y0) * lines;
+            const ptrdiff_t lines = (ptrdiff_t)(hi - lo) * 16;
+            const ptrdiff_t tap = ky * q->k + kx;
+            const float *from = x;
+            ptrdiff_t ahead = next_x + tap * (y1 - y0) * lines;
+            if (tap >= half) {
+                from = dy;
+                ahead = next_dy + (tap - half) * (y1 - y0) * lines;
+            }
             for (int oy = y0; oy < y1; oy++, ahead += lines) {
                 const int iy = oy * s + ky - q->pad;
                 if ((unsigned)iy >= (unsigned)q->hi) continue;
@@ -10615,7 +11500,7 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
         }
 }
 
-/* db[o] += the sum of dy (as dealt) over groups and pixels, for the WO channels from o0 on */
+/* Adds the sum of the dealt dy over groups and pixels to db, for the WO channels from o0 on. */
 JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const float *dy,
                                         ptrdiff_t strip) {
     const ptrdiff_t pixels = (ptrdiff_t)w->q->ho * w->q->wo;
@@ -10623,59 +11508,75 @@ JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const flo
     for (int l = 0; l < JEM_LANES; l += JEM__VL, dy += strip) {
         JEM__V s[JEM__WO];
         JEM__REPEAT(o, JEM__WO) s[o] = JEM__SET(0.0f);
-        for (int g = 0; g < w->groups; g++)
+        for (int g = 0; g < w->groups; g++) {
             for (ptrdiff_t p = 0; p < pixels; p++) {
                 const float *at = dy + g * w->y_plane + p * JEM__WO * JEM__VL;
                 JEM__REPEAT(o, JEM__WO) s[o] = s[o] + JEM__LOAD(at + o * JEM__VL);
             }
+        }
         JEM__REPEAT(o, JEM__WO) JEM__STORE(lane[o] + l, s[o]);
     }
     for (int o = 0; o < JEM__WO && o0 + o < w->q->co; o++) w->db[o0 + o] += jem__sum_lanes(lane[o]);
 }
 
-/* The sums of the block of output channels from o0, input channels from i0 on: added to dw. */
+/* Adds the sums of the block of output channels from o0 and input channels from i0 on to dw. */
 JEM__KERNEL void JEM__FN(weight_sums)(const jem__weights *w, const float *acc, int o0, int i0) {
-    const int taps = w->q->k * w->q->k, cells = JEM__WO * JEM__WI, ci = w->q->ci;
-    const int out = w->q->co - o0 < JEM__WO ? w->q->co - o0 : JEM__WO;
-    const int in = ci - i0 < JEM__WI ? ci - i0 : JEM__WI;
-    float sum[32], *dw = w->dw + ((ptrdiff_t)o0 * ci + i0) * taps;
+    const int taps = w->q->k * w->q->k;
+    const int cells = JEM__WO * JEM__WI;
+    const int ci = w->q->ci;
+    const int out = jem__min(w->q->co - o0, JEM__WO);
+    const int in = jem__min(ci - i0, JEM__WI);
+    float sum[32];
+    float *dw = w->dw + ((ptrdiff_t)o0 * ci + i0) * taps;
     for (int t = 0; t < taps; t++, dw++) {
         JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, (ptrdiff_t)taps * cells * JEM__VL, sum);
-        for (int o = 0; o < out; o++)
+        for (int o = 0; o < out; o++) {
             for (int i = 0; i < in; i++)
                 dw[((ptrdiff_t)o * ci + i) * taps] += sum[o * JEM__WI + i];
+        }
     }
 }
 
-/* Product i, over all groups: see jem__direct_plan. */
+/* Computes one product over all groups (see jem__direct_by_x): of one block with the others. */
 JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
-    const jem__conv d = jem__conv_dealt(w->q), *q = &d;
-    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI, panel = jem__direct_panel(w);
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
-    const int by_x = jem__direct_by_x(w, q), others = by_x ? oblocks : iblocks;
-    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi * JEM__WI * JEM__VL,       /* of a block */
-                    py = (ptrdiff_t)q->ho * q->wo * JEM__WO * JEM__VL;
-    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL, all = (ptrdiff_t)taps * cells * 16;
-    float *acc = w->product + block * w->product_step;
+    const jem__conv d = jem__conv_dealt(w->q);
+    const jem__conv *q = &d;
+    const int taps = q->k * q->k;
+    const int cells = JEM__WO * JEM__WI;
+    const int panel = jem__direct_panel(w);
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
+    const int by_x = jem__direct_by_x(w, q);
+    const int others = by_x ? oblocks : iblocks;
+    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi * JEM__WI * JEM__VL;       /* of a block */
+    const ptrdiff_t py = (ptrdiff_t)q->ho * q->wo * JEM__WO * JEM__VL;
+    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL;
+    const ptrdiff_t all = (ptrdiff_t)taps * cells * 16;
     const ptrdiff_t row = (ptrdiff_t)q->wi * q->stride * JEM__WI + (ptrdiff_t)q->wo * JEM__WO;
+    float *acc = w->product + block * w->product_step;
     int rows = (int)(20480 / (row * JEM__VL * 4));
     if (rows < 1) rows = 1;
     for (int b0 = 0; b0 < others; b0 += panel) {
-        const int n = others - b0 < panel ? others - b0 : panel;
+        const int n = jem__min(others - b0, panel);
         memset(acc, 0, (size_t)(n * all) * sizeof *acc);
-        for (int s = 0; s < JEM_LANES / JEM__VL; s++)
-            for (int g = 0; g < w->groups; g++)
+        for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
+            for (int g = 0; g < w->groups; g++) {
                 for (int b = 0; b < n; b++) {
-                    const int ob = by_x ? b0 + b : block, ib = by_x ? block : b0 + b;
-                    const float *x = w->x + g * w->x_plane + (s * iblocks + ib) * px,
-                                *dy = w->y + g * w->y_plane + (s * oblocks + ob) * py;
+                    const int ob = by_x ? b0 + b : block;
+                    const int ib = by_x ? block : b0 + b;
+                    const float *x = w->x + g * w->x_plane + (s * iblocks + ib) * px;
+                    const float *dy = w->y + g * w->y_plane + (s * oblocks + ob) * py;
                     for (int y0 = 0; y0 < q->ho; y0 += rows)
                         JEM__FN(weight_block)(q, x, dy, acc + b * all + s * strip, y0,
-                                              y0 + rows < q->ho ? y0 + rows : q->ho);
+                                              jem__min(y0 + rows, q->ho));
                 }
-        for (int b = 0; b < n; b++)
-            JEM__FN(weight_sums)(w, acc + b * all, (by_x ? b0 + b : block) * JEM__WO,
-                                 (by_x ? block : b0 + b) * JEM__WI);
+            }
+        }
+        for (int b = 0; b < n; b++) {
+            const int ob = by_x ? b0 + b : block;
+            const int ib = by_x ? block : b0 + b;
+            JEM__FN(weight_sums)(w, acc + b * all, ob * JEM__WO, ib * JEM__WI);
+        }
     }
     for (int ob = block; w->db && ob < oblocks; ob += w->products)
         JEM__FN(bias_gradient)(w, ob * JEM__WO, w->y + ob * py, oblocks * py);
@@ -10686,49 +11587,58 @@ static const jem__method JEM__FN(direct) = { 0, jem__pack_size, jem__direct_pack
     NULL };
 
 /* ---- weight gradient by Winograd ------------------------------------------------------------- */
-/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
-   matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
-   and images is a matrix product per point; G' goes last. Operands lie as [point]
-   [strip of VL lanes][block of B channels][tile][B][VL], tiles counted through all groups. For
-   M = 4 and more than 32 channels: with fewer, the direct sum was measured to be as fast. */
+/* The gradient of A'[(G g G') . (B' d B)]A with respect to g is dg = G'[(A dy A') . (B' d B)]G: the
+   same matrices, transposed. Both factors are computed for all tiles, point by point; the sum over
+   tiles and images is a matrix product per point; G' is applied last. Operands are stored as
+   [point][strip of VL lanes][block of B channels][tile][B][VL], with the tiles of all groups
+   numbered consecutively. Used for M = 4 and more than 32 channels: with fewer, the direct sum was
+   measured to be as fast. */
 
-/* One group's tiles of x (side 0) or dy (side 1), transformed. */
+/* Transforms the tiles of one group of x (side 0) or dy (1). */
 JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
                                     const jem__operands *in) {
     const jem__conv *q = w->q;
-    const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
-    const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
-    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
-    const jem__picture image = { in->x, w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES,
-                                 channels, side ? q->ho : q->hi, side ? q->wo : q->wi, 0 };
-    const ptrdiff_t all = w->product_step, cell = (ptrdiff_t)block * JEM__VL;
+    const jem__operand p = side ? jem__operand_dy(w) : jem__operand_x(w);
+    const int across = (q->wo + 3) / 4;
+    const int tiles = across * ((q->ho + 3) / 4);
+    const int size = side ? 4 : 6;
+    const int from = side ? 0 : -q->pad;
+    const float *zero = w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES;
+    const jem__picture image = { in->x, zero, p.channels, p.h, p.w, 0 };
+    const ptrdiff_t all = w->product_step;
+    const ptrdiff_t cell = (ptrdiff_t)p.block * JEM__VL;
     jem__wino_move tile;
     tile.in_step = JEM_LANES;
     tile.out_step = JEM__VL;
-    tile.point = side ? w->y_plane : w->x_plane;
-    tile.strip = (channels + block - 1) / block * all * cell;
+    tile.point = p.plane;
+    tile.strip = (p.channels + p.block - 1) / p.block * all * cell;
     for (int t = 0; t < tiles; t++) {
         jem__wino_read(&tile, &image, size, t / across * 4 + from, t % across * 4 + from);
-        tile.out = (side ? w->y : w->x) + (group * tiles + t) * cell;
-        for (int c = 0; c < channels; c += block, tile.out += all * cell) {
-            const int n = c + block < channels ? block : channels - c;
-            (side ? JEM__FN(wino_dy) : JEM__FN(wino_in4))(&tile, n);
+        tile.out = p.out + (group * tiles + t) * cell;
+        for (int c = 0; c < p.channels; c += p.block, tile.out += all * cell) {
+            const int n = jem__min(p.channels - c, p.block);
+            const size_t padding = (size_t)((p.block - n) * JEM__VL) * sizeof(float);
+            if (side) JEM__FN(wino_dy)(&tile, n);
+            else JEM__FN(wino_in4)(&tile, n);
             for (int i = 0; i < size * size; i++) tile.in[i] += n * JEM_LANES;
-            for (int i = 0; n < block && i < 36; i++)                  /* fill the last block */
+            for (int i = 0; padding && i < 36; i++) {        /* fill the last block */
                 for (int s = 0; s < JEM_LANES / JEM__VL; s++)
-                    memset(tile.out + i * tile.point + s * tile.strip + n * JEM__VL, 0,
-                           (size_t)((block - n) * JEM__VL) * sizeof(float));
+                    memset(tile.out + i * tile.point + s * tile.strip + n * JEM__VL, 0, padding);
+            }
         }
     }
     if (side) jem__bias_deal(w, group, in->x);
 }
 
-/* Product i: one point and one block of WO output channels: sum over all tiles and lanes, to
-   [point][o][i]. */
+/* Computes product i, one point of one block of WO output channels: the sums over all tiles and
+   lanes, in [point][o][i]. */
 JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
     const jem__conv *q = w->q;
-    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
-    const int point = i / oblocks, ob = i % oblocks, cells = JEM__WO * JEM__WI;
+    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int point = i / oblocks;
+    const int ob = i % oblocks;
+    const int cells = JEM__WO * JEM__WI;
     const ptrdiff_t all = w->product_step;
     float *to = w->product + point * jem__wino_sums(q) + (ptrdiff_t)ob * JEM__WO * q->ci;
     for (int ib = 0; ib < iblocks; ib++) {
@@ -10755,42 +11665,46 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
     }
 }
 
-JEM__COMPILE("tree-vectorize")                     /* doubles, which have no JEM__V */
-/* o[3] = G' p[6], of 16 input channels */
+JEM__COMPILE("tree-vectorize")                     /* for doubles there is no JEM__V */
+/* Computes o[3] = G' p[6], for 16 input channels. */
 JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[16], double (*o)[16]) {
-    for (int l = 0; l < 16; l++) {                  /* a division by 6, and by a power of two */
-        const double add = (p[1][l] + p[2][l]) / 6, sub = (p[1][l] - p[2][l]) / 6;
-        const double add2 = (p[3][l] + p[4][l]) / 6, sub2 = (p[3][l] - p[4][l]) / 6;
+    for (int l = 0; l < 16; l++) {                 /* other divisions are by powers of two */
+        const double add = (p[1][l] + p[2][l]) / 6;
+        const double sub = (p[1][l] - p[2][l]) / 6;
+        const double add2 = (p[3][l] + p[4][l]) / 6;
+        const double sub2 = (p[3][l] - p[4][l]) / 6;
         o[0][l] = p[0][l] / 4 - add + add2 / 4;
         o[1][l] = sub2 / 2 - sub;
         o[2][l] = add2 - add + p[5][l];
     }
 }
-/* G' .. G of an output channel's products, in double: added to dw */
+/* Computes G' .. G of the products of an output channel, in double, and adds it to dw. */
 JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
     const int ci = w->q->ci;
     jem__bias_finish(w, o);
     for (int c0 = 0; c0 < ci; c0 += 16) {
         const float *p = w->product + (ptrdiff_t)o * ci + c0;
-        const int n = ci - c0 < 16 ? ci - c0 : 16;
+        const int n = jem__min(ci - c0, 16);
         float *dw = w->dw + ((ptrdiff_t)o * ci + c0) * 9;
         double line[6][16], t[6][3][16], r[3][16];
         for (int y = 0; y < 6; y++) {
-            for (int x = 0; x < 6; x++, p += jem__wino_sums(w->q))     /* past n: thrown away */
+            for (int x = 0; x < 6; x++, p += jem__wino_sums(w->q)) {   /* from n on: unused */
                 for (int l = 0; l < 16; l++) line[x][l] = (double)p[l];
+            }
             JEM__FN(wino_gt)(line, t[y]);
         }
         for (int x = 0; x < 3; x++) {
             for (int y = 0; y < 6; y++) memcpy(line[y], t[y][x], sizeof line[y]);
             JEM__FN(wino_gt)(line, r);
-            for (int l = 0; l < n; l++)
+            for (int l = 0; l < n; l++) {
                 for (int y = 0; y < 3; y++) dw[l * 9 + y * 3 + x] += (float)r[y][l];
+            }
         }
     }
 }
 
-/* o = G g, of 16 kernels; every product is exact or the last operation, so no compiler changes a
-   bit. M = 2, then M = 4. */
+/* Computes o = G g for 16 kernels, M = 2. Every product is exact or the last operation, so the bits
+   do not depend on the compiler. */
 JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
         const double s = g[0][l] + g[2][l];
@@ -10800,9 +11714,12 @@ JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
         o[3][l] = g[2][l];
     }
 }
+/* The same for M = 4. */
 JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
-        const double s = g[0][l] + g[2][l], r = g[0][l] + 4 * g[2][l], d = 2 * g[1][l];
+        const double s = g[0][l] + g[2][l];
+        const double r = g[0][l] + 4 * g[2][l];
+        const double d = 2 * g[1][l];
         o[0][l] = g[0][l] / 4;
         o[1][l] = (s + g[1][l]) / -6;
         o[2][l] = (s - g[1][l]) / -6;
@@ -10811,29 +11728,36 @@ JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
         o[5][l] = g[2][l];
     }
 }
-/* Weights w (O,I,3,3) to [point][block of CO][input channel][CO]: the block of `co` channels from
-   o0 on, 16 numbers of each point at a time. */
+/* Computes G g G' of one line of 16 kernels, for the tile size of q. */
+JEM__VINLINE void JEM__FN(wino_g)(int m, double (*g)[16], double (*o)[16]) {
+    if (m == 2) JEM__FN(wino_g2)(g, o);
+    else JEM__FN(wino_g4)(g, o);
+}
+/* Packs weights w (O,I,3,3) as [point][block of CO][input channel][CO]: the block of `co` channels
+   from o0 on, 16 numbers of each point at a time. */
 JEM__KERNEL void JEM__FN(wino_pack_block)(const jem__conv *q, const float *w, int o0, int co,
                                           float *out) {
-    const int m = q->tile, a = m + 2, all = q->ci * co;
+    const int a = q->tile + 2;
+    const int all = q->ci * co;
     const ptrdiff_t plane = (ptrdiff_t)q->ci * q->co;
     out += (ptrdiff_t)o0 * q->ci;
     for (int at = 0; at < all; at += 16) {
-        const int n = all - at < 16 ? all - at : 16;
+        const int n = jem__min(all - at, 16);
         double g[3][3][16], t[6][3][16], u[6][16];
         float line[16];
         memset(g, 0, sizeof g);
         for (int l = 0; l < n; l++) {
-            const int c = (at + l) / co, o = o0 + (at + l) % co;
+            const int c = (at + l) / co;
+            const int o = o0 + (at + l) % co;
             const float *k = w + ((ptrdiff_t)o * q->ci + c) * 9;
             for (int i = 0; i < 9; i++) g[i % 3][i / 3][l] = (double)k[i];
         }
         for (int j = 0; j < 3; j++) {
-            if (m == 2) JEM__FN(wino_g2)(g[j], u); else JEM__FN(wino_g4)(g[j], u);
+            JEM__FN(wino_g)(q->tile, g[j], u);
             for (int i = 0; i < a; i++) memcpy(t[i][j], u[i], sizeof u[i]);
         }
         for (int i = 0; i < a; i++) {
-            if (m == 2) JEM__FN(wino_g2)(t[i], u); else JEM__FN(wino_g4)(t[i], u);
+            JEM__FN(wino_g)(q->tile, t[i], u);
             for (int j = 0; j < a; j++) {
                 for (int l = 0; l < 16; l++) line[l] = (float)u[j][l];
                 memcpy(out + (i * a + j) * plane + at, line, (size_t)n * sizeof *line);
@@ -10854,7 +11778,13 @@ static const jem__method JEM__FN(winograd) = { 0, jem__pack_size, JEM__FN(wino_p
     jem__wino_work, JEM__FN(wino_conv), jem__wino_plan, JEM__FN(wino_deal), JEM__FN(wino_weights),
     JEM__FN(wino_finish) };
 
-/* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
+/* ---- elementwise: n floats, a multiple of 16 ------------------------------------------------- */
+
+/* Stores g d, or adds it to what is stored. */
+JEM__VINLINE void JEM__FN(put_product)(float *to, JEM__V g, JEM__V d, int add) {
+    if (add) JEM__STORE(to, JEM__FMA(g, d, JEM__LOAD(to)));
+    else JEM__STORE(to, g * d);
+}
 
 /* The functions of JEM__MAPS: map_NAME computes f(x), and slope_NAME its derivative from the value
    that the op keeps, x or y. */
@@ -10903,7 +11833,8 @@ JEM__VINLINE JEM__V JEM__FN(slope_at_most)(JEM__V x, JEM__V a) {
     return JEM__LESS(a, x, JEM__SET(0.0f), JEM__SET(1.0f));
 }
 
-/* y = f(x). aux: receives the bits or slopes that the backward of an activation reads, or NULL. */
+/* Computes y = f(x). aux: NULL, or receives the bits or slopes that the backward of an activation
+   reads. */
 JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
     uint16_t *bits = (uint16_t *)aux;
     float *slopes = (float *)aux;
@@ -10931,13 +11862,7 @@ JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void 
 #undef JEM__ROW
 }
 
-/* Stores dx = dy slope, or adds to dx. */
-JEM__VINLINE void JEM__FN(map_back_one)(JEM__V slope, const float *dy, float *dx, int add) {
-    const JEM__V g = JEM__LOAD(dy);
-    JEM__STORE(dx, add ? JEM__FMA(g, slope, JEM__LOAD(dx)) : g * slope);
-}
-
-/* dx = (add ? dx : 0) + dy f'(x). kept: the input or the output, as in JEM__MAPS. */
+/* Computes dx = dy f'(x), or adds it to dx. kept: the input or the output, as in JEM__MAPS. */
 JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const void *aux,
                                    const float *dy, float *dx, int add, ptrdiff_t n) {
     const uint16_t *bits = (const uint16_t *)aux;
@@ -10947,7 +11872,7 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
     case JEM__MAP_##KIND:                                                                          \
         JEM__EACH(i, n) {                                                                          \
             const JEM__V slope = JEM__FN(slope_##name)(JEM__LOAD(kept + i), JEM__SET(a));          \
-            JEM__FN(map_back_one)(slope, dy + i, dx + i, add);                                     \
+            JEM__FN(put_product)(dx + i, JEM__LOAD(dy + i), slope, add);                           \
         }                                                                                          \
         break;
     switch (kind) {
@@ -10955,16 +11880,17 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
     case JEM__MAP_LEAKY:
         JEM__EACH(i, n) {
             const JEM__V slope = JEM__PICK(JEM__BIT(i), JEM__SET(a), JEM__SET(1.0f));
-            JEM__FN(map_back_one)(slope, dy + i, dx + i, add);
+            JEM__FN(put_product)(dx + i, JEM__LOAD(dy + i), slope, add);
         }
         break;
     case JEM__MAP_SILU:
-        JEM__EACH(i, n) JEM__FN(map_back_one)(JEM__LOAD(slopes + i), dy + i, dx + i, add);
+        JEM__EACH(i, n)
+            JEM__FN(put_product)(dx + i, JEM__LOAD(dy + i), JEM__LOAD(slopes + i), add);
         break;
     case JEM__MAP_DROP:
         JEM__EACH(i, n) {
             const JEM__V slope = JEM__PICK(JEM__BIT(i), JEM__SET(0.0f), JEM__SET(a));
-            JEM__FN(map_back_one)(slope, dy + i, dx + i, add);
+            JEM__FN(put_product)(dx + i, JEM__LOAD(dy + i), slope, add);
         }
         break;
     default: break;
@@ -10973,10 +11899,13 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
 #undef JEM__BIT
 }
 
-/* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
+/* Dropout: y = 0 where u < p, x a elsewhere; y holds the uniform numbers u on entry. bits: which
+   were dropped, or NULL. */
 JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
                                ptrdiff_t n) {
-    const JEM__V va = JEM__SET(a), vp = JEM__SET(p), zero = JEM__SET(0.0f);
+    const JEM__V va = JEM__SET(a);
+    const JEM__V vp = JEM__SET(p);
+    const JEM__V zero = JEM__SET(0.0f);
     for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
         unsigned m = 0;
         for (int h = 0; h < JEM_LANES; h += JEM__VL) {
@@ -10988,7 +11917,7 @@ JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint1
     }
 }
 
-/* y = a op b, op one of + - *. spread: b is one number per lane. */
+/* Computes y = a op b, where op is + - or *. spread: b is one number per lane. */
 JEM__KERNEL void JEM__FN(pair)(int kind, const float *a, const float *b, int spread, float *y,
                                ptrdiff_t n) {
 #define JEM__PAIR(op)                                                                              \
@@ -11000,23 +11929,23 @@ JEM__KERNEL void JEM__FN(pair)(int kind, const float *a, const float *b, int spr
 #undef JEM__PAIR
 }
 
-/* dx = (add ? dx : 0) + s dy v; v NULL: 1. spread: v is one number per lane. */
+/* Computes dx = s dy v, or adds it to dx; v NULL: 1. spread: v is one number per lane. */
 JEM__KERNEL void JEM__FN(pair_back)(float s, const float *dy, const float *v, int spread, float *dx,
                                     int add, ptrdiff_t n) {
     const JEM__V vs = JEM__SET(s);
     JEM__EACH(i, n) {
-        const JEM__V g = JEM__LOAD(dy + i);
-        const JEM__V d = v ? vs * JEM__LOAD(v + (spread ? i % JEM_LANES : i)) : vs;
-        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : g * d);
+        JEM__V d = vs;
+        if (v) d = vs * JEM__LOAD(v + (spread ? i % JEM_LANES : i));
+        JEM__FN(put_product)(dx + i, JEM__LOAD(dy + i), d, add);
     }
 }
 
-/* y[lane] = x[lane + by], where `lanes` has a bit; else 0. */
+/* Computes y[lane] = x[lane + by] for lanes whose bit in `lanes` is set, 0 for the others. */
 JEM__KERNEL void JEM__FN(shift)(const float *x, int by, unsigned lanes, float *y, ptrdiff_t n) {
     for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
         float edge[3 * JEM_LANES];
         const float *from = x + i;
-        if (i == 0 || i + JEM_LANES == n) {        /* beyond x nothing may be read */
+        if (i == 0 || i + JEM_LANES == n) {        /* nothing beyond x may be read */
             memset(edge, 0, sizeof edge);
             from = (const float *)memcpy(edge + JEM_LANES, from, JEM_LANES * sizeof *x);
         }
@@ -11025,23 +11954,26 @@ JEM__KERNEL void JEM__FN(shift)(const float *x, int by, unsigned lanes, float *y
     }
 }
 
-/* out[lane] = s sum over i of a[i] b[i]; b NULL: 1. */
+/* Computes out[lane] = s times the sum of a b over n/16 vectors, or adds it to out; b NULL: 1. */
 JEM__KERNEL void JEM__FN(dot)(float s, const float *a, const float *b, float *out, int add,
                               ptrdiff_t n) {
     for (int h = 0; h < JEM_LANES; h += JEM__VL) {
         JEM__V t = JEM__SET(0.0f);
-        for (ptrdiff_t i = h; i < n; i += JEM_LANES)
-            t = b ? JEM__FMA(JEM__LOAD(a + i), JEM__LOAD(b + i), t) : t + JEM__LOAD(a + i);
-        const JEM__V vs = JEM__SET(s);
-        JEM__STORE(out + h, add ? JEM__FMA(vs, t, JEM__LOAD(out + h)) : vs * t);
+        for (ptrdiff_t i = h; i < n; i += JEM_LANES) {
+            if (b) t = JEM__FMA(JEM__LOAD(a + i), JEM__LOAD(b + i), t);
+            else t = t + JEM__LOAD(a + i);
+        }
+        JEM__FN(put_product)(out + h, JEM__SET(s), t, add);
     }
 }
 
 /* ---- over channels: x[c][16] -> a number per lane -------------------------------------------- */
 
+/* Computes y = log sum exp x over channels; the largest is subtracted first. */
 JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
     for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-        JEM__V m = JEM__LOAD(x + h), s = JEM__SET(0.0f);
+        JEM__V m = JEM__LOAD(x + h);
+        JEM__V s = JEM__SET(0.0f);
         for (int i = 1; i < c; i++) {
             const JEM__V v = JEM__LOAD(x + i * JEM_LANES + h);
             m = JEM__LESS(m, v, v, m);
@@ -11052,16 +11984,16 @@ JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
     }
 }
 
-/* dx[i] = (add ? dx[i] : 0) + dy softmax(x)[i], softmax = exp(x - y) */
+/* Computes dx[i] = dy softmax(x)[i], or adds it to dx; softmax = exp(x - y). */
 JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const float *dy, int c,
                                          float *dx, int add) {
-    for (int i = 0; i < c; i++)
+    for (int i = 0; i < c; i++) {
         for (int h = 0; h < JEM_LANES; h += JEM__VL) {
             const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
             const JEM__V p = JEM__FN(exp)(JEM__LOAD(x + at) - JEM__LOAD(y + h));
-            const JEM__V g = JEM__LOAD(dy + h);
-            JEM__STORE(dx + at, add ? JEM__FMA(g, p, JEM__LOAD(dx + at)) : g * p);
+            JEM__FN(put_product)(dx + at, JEM__LOAD(dy + h), p, add);
         }
+    }
 }
 
 /* ---- average pooling ------------------------------------------------------------------------- */
@@ -11072,9 +12004,10 @@ JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
         const float *from = x + jem__pool_at(p, o, 0);
         JEM__EACH(i, n) {
             JEM__V t = JEM__SET(0.0f);
-            for (int ky = 0; ky < p->kh; ky++)
+            for (int ky = 0; ky < p->kh; ky++) {
                 for (int kx = 0; kx < p->kw; kx++)
                     t = t + JEM__LOAD(from + ((ptrdiff_t)ky * p->w + kx) * n + i);
+            }
             JEM__STORE(y + i, t * JEM__SET(p->scale));
         }
     }
@@ -11082,34 +12015,38 @@ JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
 JEM__KERNEL void JEM__FN(pool_back)(const jem__pool *p, const float *dy, float *dx) {
     const JEM__V s = JEM__SET(p->scale);
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
-    for (int o = 0; o < p->ho * p->wo; o++, dy += n)
+    for (int o = 0; o < p->ho * p->wo; o++, dy += n) {
         for (int t = 0; t < p->kh * p->kw; t++) {
             float *at = dx + jem__pool_at(p, o, t);
             JEM__EACH(i, n)
                 JEM__STORE(at + i, JEM__FMA(JEM__LOAD(dy + i), s, JEM__LOAD(at + i)));
         }
+    }
 }
 
 /* ---- normalisation: per channel and lane; arrays mean, rstd (c,16), gamma, beta (c) ---------- */
 
-/* sum[c][16] += x - mean (squared: its square), over pixels; mean NULL: 0 */
+/* Adds x - mean, or its square, to sum[c][16], over pixels; mean NULL: 0. */
 JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels,
                                  int c, float *sum) {
     const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (ptrdiff_t p = 0; p < pixels; p++, x += n)
+    for (ptrdiff_t p = 0; p < pixels; p++, x += n) {
         JEM__EACH(i, n) {
-            JEM__V v = JEM__LOAD(x + i), s = JEM__LOAD(sum + i);
+            const JEM__V s = JEM__LOAD(sum + i);
+            JEM__V v = JEM__LOAD(x + i);
             if (mean) v = v - JEM__LOAD(mean + i);
             JEM__STORE(sum + i, squared ? JEM__FMA(v, v, s) : s + v);
         }
+    }
 }
 
-/* y = (x - mean) rstd gamma + beta */
+/* Computes y = (x - mean) rstd gamma + beta; beta NULL: 0. */
 JEM__KERNEL void JEM__FN(normalize)(const jem__norm *norm, const float *x, float *y) {
-    const jem__norm p = *norm;                     /* which no store can change */
-    for (ptrdiff_t t = 0; t < p.pixels; t++)
+    const jem__norm p = *norm;                     /* a copy, which stores cannot alias */
+    for (ptrdiff_t t = 0; t < p.pixels; t++) {
         for (int i = 0; i < p.c; i++, x += JEM_LANES, y += JEM_LANES) {
-            const JEM__V g = JEM__SET(p.gamma[i]), b = JEM__SET(p.beta ? p.beta[i] : 0.0f);
+            const JEM__V g = JEM__SET(p.gamma[i]);
+            const JEM__V b = JEM__SET(p.beta ? p.beta[i] : 0.0f);
             for (int h = 0; h < JEM_LANES; h += JEM__VL) {
                 const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
                 JEM__V v = JEM__LOAD(x + h) - JEM__LOAD(p.mean + at);
@@ -11117,31 +12054,36 @@ JEM__KERNEL void JEM__FN(normalize)(const jem__norm *norm, const float *x, float
                 JEM__STORE(y + h, JEM__FMA(v, g, b));
             }
         }
+    }
 }
 
-/* s1[c][16] += dy, s2[c][16] += dy xhat, over pixels; xhat = (x - mean) rstd */
+/* Adds dy to s1[c][16] and dy xhat to s2[c][16], over pixels; xhat = (x - mean) rstd. */
 JEM__KERNEL void JEM__FN(normalize_sums)(const jem__norm *norm, const float *x, const float *dy) {
-    const jem__norm p = *norm;                     /* which no store can change */
+    const jem__norm p = *norm;                     /* a copy, which stores cannot alias */
     const ptrdiff_t n = (ptrdiff_t)p.c * JEM_LANES;
-    for (ptrdiff_t t = 0; t < p.pixels; t++, x += n, dy += n)
+    for (ptrdiff_t t = 0; t < p.pixels; t++, x += n, dy += n) {
         JEM__EACH(i, n) {
-            const JEM__V g = JEM__LOAD(dy + i), m = JEM__LOAD(p.mean + i);
+            const JEM__V g = JEM__LOAD(dy + i);
+            const JEM__V m = JEM__LOAD(p.mean + i);
             const JEM__V v = (JEM__LOAD(x + i) - m) * JEM__LOAD(p.rstd + i);
             JEM__STORE(p.s1 + i, JEM__LOAD(p.s1 + i) + g);
             JEM__STORE(p.s2 + i, JEM__FMA(g, v, JEM__LOAD(p.s2 + i)));
         }
+    }
 }
 
-/* dx += rstd (dy gamma - s1 - xhat s2), or, if statistics do not depend on x, rstd dy gamma */
+/* Adds rstd (dy gamma - s1 - xhat s2) to dx; or rstd dy gamma if own is 0: then the statistics do
+   not depend on x. */
 JEM__KERNEL void JEM__FN(normalize_back)(const jem__norm *norm, int own, const float *x,
                                          const float *dy, float *dx) {
-    const jem__norm p = *norm;                     /* which no store can change */
-    for (ptrdiff_t t = 0; t < p.pixels; t++)
-        for (int i = 0; i < p.c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES)
+    const jem__norm p = *norm;                     /* a copy, which stores cannot alias */
+    for (ptrdiff_t t = 0; t < p.pixels; t++) {
+        for (int i = 0; i < p.c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES) {
             for (int h = 0; h < JEM_LANES; h += JEM__VL) {
                 const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-                const JEM__V r = JEM__LOAD(p.rstd + at), g = JEM__LOAD(dy + h),
-                             gm = JEM__SET(p.gamma[i]);
+                const JEM__V r = JEM__LOAD(p.rstd + at);
+                const JEM__V g = JEM__LOAD(dy + h);
+                const JEM__V gm = JEM__SET(p.gamma[i]);
                 JEM__V d = g * gm;
                 if (own) {
                     const JEM__V v = (JEM__LOAD(x + h) - JEM__LOAD(p.mean + at)) * r;
@@ -11150,17 +12092,22 @@ JEM__KERNEL void JEM__FN(normalize_back)(const jem__norm *norm, int own, const f
                 }
                 JEM__STORE(dx + h, JEM__FMA(r, d, JEM__LOAD(dx + h)));
             }
+        }
+    }
 }
 
 /* ---- sampling and learning ------------------------------------------------------------------- */
 
-/* x <- clamp(x + step clamp(g) + noise N(0,1)); n in 16s; key NULL: no noise */
+/* Makes a Langevin step x <- clamp(x + step clamp(g) + noise N(0,1)); key NULL: no noise. */
 JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const jem__langevin *d,
                                    const uint32_t *key, uint64_t start) {
-    const JEM__V gmax = JEM__SET(d->clamp_grad), gmin = JEM__SET(-d->clamp_grad);
-    const JEM__V lo = JEM__SET(d->lo), hi = JEM__SET(d->hi);
-    const int clamp_x = d->lo < d->hi, clamp_g = d->clamp_grad > 0;
-    for (ptrdiff_t i = 0; i < n; i += 32)
+    const JEM__V gmax = JEM__SET(d->clamp_grad);
+    const JEM__V gmin = JEM__SET(-d->clamp_grad);
+    const JEM__V lo = JEM__SET(d->lo);
+    const JEM__V hi = JEM__SET(d->hi);
+    const int clamp_x = d->lo < d->hi;
+    const int clamp_g = d->clamp_grad > 0;
+    for (ptrdiff_t i = 0; i < n; i += 32) {
         for (int l = 0; l < 16; l += JEM__VL) {
             JEM__V z[2] = { JEM__SET(0.0f), JEM__SET(0.0f) };
             if (key) JEM__FN(draw)(1, key, start + (uint64_t)(i / 2 + l), z);
@@ -11180,18 +12127,24 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
                 JEM__STORE(at, v);
             }
         }
+    }
 }
 
-/* Adam (Kingma & Ba 2015, algorithm 1); lr and root2 hold the two bias corrections:
-   p -= lr m/(sqrt(v) root2 + eps), lr = rate/(1 - b1^t), root2 = 1/sqrt(1 - b2^t) */
+/* Updates parameters by Adam (Kingma & Ba 2015, algorithm 1). lr and root2 hold the two bias
+   corrections: p -= lr m/(sqrt(v) root2 + eps), lr = rate/(1 - b1^t), root2 = 1/sqrt(1 - b2^t). */
 JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, ptrdiff_t n,
                                const jem__update *d) {
-    const JEM__V decay = JEM__SET(d->weight_decay), eps = JEM__SET(d->eps);
-    const JEM__V b1 = JEM__SET(d->beta1), c1 = JEM__SET(1.0f - d->beta1);
-    const JEM__V b2 = JEM__SET(d->beta2), c2 = JEM__SET(1.0f - d->beta2);
-    const JEM__V rate = JEM__SET(d->lr), root = JEM__SET(d->root2);
+    const JEM__V decay = JEM__SET(d->weight_decay);
+    const JEM__V eps = JEM__SET(d->eps);
+    const JEM__V b1 = JEM__SET(d->beta1);
+    const JEM__V b2 = JEM__SET(d->beta2);
+    const JEM__V c1 = JEM__SET(1.0f - d->beta1);
+    const JEM__V c2 = JEM__SET(1.0f - d->beta2);
+    const JEM__V rate = JEM__SET(d->lr);
+    const JEM__V root = JEM__SET(d->root2);
     JEM__EACH(i, n) {
-        const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
+        const JEM__V w = JEM__LOAD(p + i);
+        const JEM__V g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
         const JEM__V mi = JEM__FMA(c1, g, b1 * JEM__LOAD(m + i));
         const JEM__V vi = JEM__FMA(c2 * g, g, b2 * JEM__LOAD(v + i));
         JEM__STORE(m + i, mi);
@@ -11201,13 +12154,15 @@ JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, 
     }
 }
 
-/* m = momentum m + g; p -= lr m (PyTorch's convention) */
+/* Updates parameters by gradient descent: m = momentum m + g, p -= lr m (PyTorch's convention). */
 JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n,
                               const jem__update *d) {
-    const JEM__V decay = JEM__SET(d->weight_decay), mu = JEM__SET(d->momentum);
+    const JEM__V decay = JEM__SET(d->weight_decay);
+    const JEM__V mu = JEM__SET(d->momentum);
     const JEM__V rate = JEM__SET(d->lr);
     JEM__EACH(i, n) {
-        const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
+        const JEM__V w = JEM__LOAD(p + i);
+        const JEM__V g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
         const JEM__V mi = JEM__FMA(mu, JEM__LOAD(m + i), g);
         JEM__STORE(m + i, mi);
         JEM__STORE(p + i, JEM__FNMA(rate, mi, w));
@@ -11313,14 +12268,14 @@ static const jem__kernels JEM__FN(kernels) = {
 /* ---- instances ------------------------------------------------------------------------------- */
 
 #ifdef JEM__X86
-JEM__COMPILE("Og")                                 /* the oracle, hardly ever what runs */
+JEM__COMPILE("Og")                                 /* only for tests: others are faster */
 #else
 JEM__COMPILE("O1")
 #endif
 #define JEM__PASS 1
 #include JEM_FILE
 JEM__COMPILE_END
-JEM__COMPILE("no-tree-vectorize")                  /* they are vectors already */
+JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by hand */
 #ifdef JEM__X86
 #define JEM__PASS 2
 #include JEM_FILE
@@ -11334,60 +12289,66 @@ JEM__COMPILE("no-tree-vectorize")                  /* they are vectors already *
 #include JEM_FILE
 #endif
 
-/* ---- bf16: convolutions with operands of 8 bits of mantissa, sums in fp32 -------------------- */
-/* Everything is one step: a tile of 16 x 16 sums, C += A B, where A is 16 rows of pairs and B pairs
-   of 16 columns, and a pair is two neighbouring bf16. That is an instruction of AMX (16 pairs at a
-   time), and 16 of AVX-512 BF16 for each pair.
+/* ==== >>bf16: convolutions in bf16, and the choice of methods ================================= */
+/* bf16 has the exponent of fp32 and 8 bits of mantissa. Operands of convolutions are rounded to it;
+   sums are fp32. Everything consists of one operation: a tile of 16 x 16 sums, C += A B, where A
+   has 16 rows of pairs and B has pairs of 16 columns, and a pair is two neighbouring bf16. One
+   instruction of AMX adds 16 pairs; AVX-512 BF16 needs 16 instructions for each pair.
 
      output, input gradient   A: weights of 16 channels   B: 16 images          pairs of channels
      weight gradient          A: dy of 16 channels        B: x of 16 channels   pairs of images
 
-   What B reads for neighbouring taps is one run of memory: an image is [row][column][pair of
-   channels][16 images][2], with columns of zeros before and behind every row, so a row of taps
-   needs no test and few channels still make long sums. In JEM_PRECISION_BF16 alone, the bits depend
-   on the instruction set: AMX adds even and odd elements apart. */
+   B is read from consecutive memory for a whole row of taps (a run): an image is [row][column][pair
+   of channels][16 images][2], with columns of zeros at both ends of every row. So taps at the edges
+   are not tested, and sums are long even with few channels. Only with JEM_BF16 do the bits depend
+   on the instruction set: AMX adds even and odd elements separately. */
 
 enum {
     JEM__BF16_TILE = 256,                          /* floats of C */
     JEM__BF16_PAIR = 32,                           /* bf16 of one pair of B */
-    JEM__BF16_EDGE = 2,                            /* columns of zeros beside an image */
-    JEM__BF16_RUNS = JEM__MAX_KERNEL               /* runs that one call can add up */
+    JEM__BF16_EDGE = 2,                            /* columns of zeros at each end of a row */
+    JEM__BF16_RUNS = JEM__MAX_KERNEL               /* largest number of runs of one block */
 };
 
-/* A block of sums: c[n][m] = (add: +=) the sum over runs and pairs of a[run], m tiles a2 apart,
-   times b[run][n]; m is 1 or 2, m n at most 4; a: 16 pairs after another, the last filled with
-   zeros. A convolution's are then finished, `done` of the m n tiles so far: n pixels from (y,x) on,
-   `step` apart, channels from 16*o on. */
+/* A block of sums: c[n][m] = the sum over runs and pairs of a[run] b[run][n], added to c if `add`
+   is set. The m tiles of a are a2 apart. m is 1 or 2, m n at most 4. Groups of 16 pairs of a follow
+   each other, the last padded with zeros. */
 typedef struct jem__bf16_block {
-    int m, n, add, runs, pairs, o, y, x, step, done;
+    int m, n, add, runs, pairs;
     ptrdiff_t a2;
     const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS][4];
     float *c;
+    /* Of a convolution: sums of n pixels from (y,x) on, `step` apart, of channels from 16*o on. */
+    int o, y, x, step;
+    int done;                                      /* tiles finished so far */
     const struct jem__bf16 *k;
     const jem__conv *q;
     const jem__finish *f;
 } jem__bf16_block;
 
+/* Kernels for an instruction set. */
 typedef struct jem__bf16 {
     jem_isa isa;
-    int tiled;                                     /* A is [16 pairs][16 rows]; 1: its transpose */
-    int twice;                                     /* only twice as fast as fp32: where Winograd
-                                                      serves, or tiles would be half empty, fp32 */
-    /* Multiplies; meanwhile it may finish tiles of the last one (or NULL). */
+    int tiled;                                     /* 0: A is [16 pairs][16 rows]; 1: transposed */
+    int twice;                                     /* 1: only twice as fast as fp32, so fp32 is used
+                                                      where Winograd applies, or where tiles would
+                                                      be half empty */
+    /* Multiplies. Meanwhile it may finish tiles of the block before, `last`, which may be NULL. */
     void (*block)(const jem__bf16_block *, jem__bf16_block *last);
-    /* Finishes n channels from o on of one pixel; at: of channel 0, in floats; f->y16 too */
+    /* Finishes n channels of one pixel from o on; at, at16: the place of channel 0, in floats and
+       in bf16 (f->y16). */
     void (*finish)(const jem__finish *f, const float *c, int o, int n, ptrdiff_t at,
                    ptrdiff_t at16);
-    /* One pixel's channels as pairs, x[c][16] -> out[(c + 1)/2][16][2] */
+    /* Converts the channels of one pixel to pairs, x[c][16] -> out[(c + 1)/2][16][2]. */
     void (*pairs)(const float *x, int c, uint16_t *out);
-    /* Pairs of images: c <= 16 channels of one pixel, x[8][16][2] -> out[8][16][2] or, rows:
-       out[16][32]. Adds them to sums[c][16], if there are any. */
+    /* Converts pairs of channels to pairs of images: c <= 16 channels of one pixel, x[8][16][2] ->
+       out[8][16][2] or, with rows, out[16][32]. Adds them to sums[c][16], unless it is NULL. */
     void (*turn)(const uint16_t *x, int c, int rows, uint16_t *out, float *sums);
-    void (*begin)(void);                           /* around blocks; may be NULL */
+    void (*begin)(void);                           /* called before and after blocks; may be NULL */
     void (*end)(void);
 } jem__bf16;
 
-/* To nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 static uint16_t jem__to_bf16(float f) {
     const uint32_t u = jem__float_bits(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
@@ -11396,25 +12357,29 @@ static uint16_t jem__to_bf16(float f) {
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
-/* bf16 from a pixel to the next, and from a row to the next */
+/* Distance of pixels, and of rows, in bf16. */
 static ptrdiff_t jem__bf16_pixel(int c) {
     return (ptrdiff_t)jem__bf16_pairs_of(c) * JEM__BF16_PAIR;
 }
 static ptrdiff_t jem__bf16_row(int c, int w) {
     return (w + 2 * JEM__BF16_EDGE) * jem__bf16_pixel(c);
 }
+/* Finishes the next tile of a block. */
 static void jem__bf16_finish_tile(jem__bf16_block *d) {
-    const int t = d->done++, o = (d->o + t % d->m) * 16, left = d->q->co - o;
-    const int co = d->q->co, w = d->q->wo, x = d->x + t / d->m * d->step;
-    d->k->finish(d->f, d->c + t * JEM__BF16_TILE, o, left < 16 ? left : 16,
-                 ((ptrdiff_t)d->y * w + x) * co * JEM_LANES,
-                 d->y * jem__bf16_row(co, w) + (x + JEM__BF16_EDGE) * jem__bf16_pixel(co));
+    const int co = d->q->co;
+    const int w = d->q->wo;
+    const int t = d->done++;
+    const int o = (d->o + t % d->m) * 16;
+    const int x = d->x + t / d->m * d->step;
+    const ptrdiff_t at = ((ptrdiff_t)d->y * w + x) * co * JEM_LANES;
+    const ptrdiff_t at16 = d->y * jem__bf16_row(co, w) + (x + JEM__BF16_EDGE) * jem__bf16_pixel(co);
+    d->k->finish(d->f, d->c + t * JEM__BF16_TILE, o, jem__min(co - o, 16), at, at16);
 }
 static void jem__bf16_finish_all(jem__bf16_block *d) {
     while (d->done < d->m * d->n) jem__bf16_finish_tile(d);
 }
 
-/* ---- in plain C: what the others are tested against ---- */
+/* ---- in plain C: the oracle of the others ---------------------------------------------------- */
 
 static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *last) {
     (void)last;
@@ -11422,20 +12387,26 @@ static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *la
         float *c = s->c + t * JEM__BF16_TILE;
         if (!s->add) memset(c, 0, JEM__BF16_TILE * sizeof *c);
         for (int r = 0; r < s->runs; r++) {
-            const uint16_t *w = s->a[r] + t % s->m * s->a2, *x = s->b[r][t / s->m];
-            for (int k = 0; k < s->pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR)
-                for (int i = 0; i < JEM__BF16_TILE; i++)
+            const uint16_t *w = s->a[r] + t % s->m * s->a2;
+            const uint16_t *x = s->b[r][t / s->m];
+            for (int k = 0; k < s->pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR) {
+                for (int i = 0; i < JEM__BF16_TILE; i++) {
                     for (int odd = 1; odd >= 0; odd--)
                         c[i] = jem__fmaf(jem__from_bf16(w[i / 16 * 2 + odd]),
                                          jem__from_bf16(x[i % 16 * 2 + odd]), c[i]);
+                }
+            }
         }
     }
 }
 static void jem__bf16_pairs_scalar(const float *x, int c, uint16_t *out) {
-    for (int i = 0; i < c + c % 2; i++)
-        for (int l = 0; l < JEM_LANES; l++)
-            out[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] =
-                i < c ? jem__to_bf16(x[i * JEM_LANES + l]) : (uint16_t)0;
+    for (int i = 0; i < c + c % 2; i++) {
+        for (int l = 0; l < JEM_LANES; l++) {
+            uint16_t v = 0;
+            if (i < c) v = jem__to_bf16(x[i * JEM_LANES + l]);
+            out[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] = v;
+        }
+    }
 }
 static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o, int n,
                                     ptrdiff_t at, ptrdiff_t at16) {
@@ -11446,35 +12417,40 @@ static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o,
     if (f->y16) jem__bf16_pairs_scalar(v, n, f->y16 + at16 + o / 2 * JEM__BF16_PAIR);
 }
 static void jem__bf16_turn_scalar(const uint16_t *x, int c, int rows, uint16_t *out, float *sums) {
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 16; i++) {
         for (int l = 0; l < JEM_LANES; l++) {
-            const uint16_t v = i < c ? x[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] : (uint16_t)0;
+            uint16_t v = 0;
+            if (i < c) v = x[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2];
             out[rows ? i * 32 + l : l / 2 * JEM__BF16_PAIR + 2 * i + l % 2] = v;
             if (sums && i < c) sums[i * JEM_LANES + l] += jem__from_bf16(v);
         }
+    }
 }
 static const jem__bf16 jem__bf16_scalar = { JEM_ISA_SCALAR, 0, 1, jem__bf16_block_scalar,
     jem__bf16_finish_scalar, jem__bf16_pairs_scalar, jem__bf16_turn_scalar, NULL, NULL };
+
+/* ---- AVX-512 BF16 ---------------------------------------------------------------------------- */
 
 #ifdef JEM__X86_BF16
 #define JEM__TARGET                                                                                \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
 
-/* b of the even, a of the odd elements: out = a0 b0 a1 b1 ... as bf16 */
+/* Converts to bf16 and interleaves: a0 b0 a1 b1 ... */
 JEM__TARGET JEM__INLINE __m512i jem__bf16_zip(__m512 a, __m512 b) {
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9,
         24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
 JEM__TARGET static void jem__bf16_block_avx512(const jem__bf16_block *s, jem__bf16_block *last) {
-    (void)last;                                    /* there is nothing to wait for */
+    (void)last;                                    /* no latency to hide */
     for (int t = 0; t < s->m * s->n; t++) {
         float *c = s->c + t * JEM__BF16_TILE;
         __m512 acc[16];
         JEM__UNROLL for (int i = 0; i < 16; i++)
             acc[i] = s->add ? _mm512_loadu_ps(c + i * 16) : _mm512_setzero_ps();
         for (int r = 0; r < s->runs; r++) {
-            const uint16_t *w = s->a[r] + t % s->m * s->a2, *x = s->b[r][t / s->m];
+            const uint16_t *w = s->a[r] + t % s->m * s->a2;
+            const uint16_t *x = s->b[r][t / s->m];
             for (int k = 0; k < s->pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR) {
                 const __m512i v = _mm512_loadu_si512(x);
                 JEM__UNROLL for (int i = 0; i < 16; i++) {
@@ -11569,9 +12545,11 @@ JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const floa
 #undef JEM__CASE
 }
 JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *out) {
-    for (int i = 0; i < c; i += 2, x += 2 * JEM_LANES, out += JEM__BF16_PAIR)
-        _mm512_storeu_si512(out, jem__bf16_zip(_mm512_loadu_ps(x), i + 1 < c
-                            ? _mm512_loadu_ps(x + JEM_LANES) : _mm512_setzero_ps()));
+    for (int i = 0; i < c; i += 2, x += 2 * JEM_LANES, out += JEM__BF16_PAIR) {
+        __m512 second = _mm512_setzero_ps();
+        if (i + 1 < c) second = _mm512_loadu_ps(x + JEM_LANES);
+        _mm512_storeu_si512(out, jem__bf16_zip(_mm512_loadu_ps(x), second));
+    }
 }
 JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows, uint16_t *out,
                                               float *sums) {
@@ -11593,7 +12571,7 @@ JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows
         }
         return;
     }
-    /* Of 4 numbers (2 images of 2 channels) the middle ones change places; then 8 x 8 of these. */
+    /* Transposes 2 x 2 numbers (2 images of 2 channels) within 64 bits, then 8 x 8 of these. */
     JEM__UNROLL for (int i = 0; i < 8; i++)
         r[i] = _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(r[i], 0xd8), 0xd8);
     JEM__UNROLL for (int i = 0; i < 8; i += 2) {
@@ -11614,14 +12592,16 @@ static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16
     jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, NULL, NULL };
 #undef JEM__TARGET
 
-/* Linux alone gives tiles to those who ask; gcc's intrinsics want a long of 64 bits. */
+/* ---- AMX ------------------------------------------------------------------------------------- */
+
+/* Only Linux grants tiles on request; gcc's intrinsics need a long of 64 bits. */
 #if (defined(__linux__) && defined(__LP64__)) || defined(JEM__TILE_LOAD)
 #define JEM__AMX 1
 
-/* AMX: 8 tiles of 16 rows of 64 bytes. 0..3 hold C, 4 A, 5 B. Two are left empty, for it seems that
-   a core which is shared renames tiles with what is free: a loop of these products then makes 550
-   GFLOP/s with 8 in use and 820 with 6 (2,200 either way on a core of its own).
-   Tests define these three for processors that have no tiles. */
+/* AMX has 8 tiles of 16 rows of 64 bytes. Tiles 0..3 hold C, 4 A, 5 B. Two are unused: on a core
+   shared by two threads, a loop of these products reaches 820 GFLOP/s with 6 tiles in use and 550
+   with 8, perhaps because free tiles are needed for renaming (2,200 with either on a core of its
+   own). Tests define these macros for processors without tiles. */
 #ifndef JEM__TILE_LOAD
 #define JEM__TILE_TARGET __attribute__((target("amx-tile,amx-bf16")))
 #define JEM__TILE_LOAD(t, p) _tile_loadd(t, p, 64)
@@ -11636,7 +12616,7 @@ JEM__TILE_TARGET static void jem__tile_begin(void) {
         c.bytes[i] = 64;
         c.rows[i] = 16;
     }
-    __asm__ volatile("" : : "r"(&c) : "memory");   /* gcc 12 would leave the stores out */
+    __asm__ volatile("" : : "r"(&c) : "memory");   /* gcc 12 would omit the stores */
     _tile_loadconfig(&c);
 }
 JEM__TILE_TARGET static void jem__tile_end(void) { _tile_release(); }
@@ -11646,7 +12626,8 @@ static void jem__tile_begin(void) {}
 static void jem__tile_end(void) {}
 #endif
 
-/* For each of its sizes, so that nothing is asked between two tile instructions. */
+/* Computes a block of m x n tiles. It is compiled for each size, so that no condition is tested
+   between two tile instructions. */
 #define JEM__TILE_SUMS(DO)                                                                         \
     DO(0);                                                                                         \
     if (m * n > 1) DO(1);                                                                          \
@@ -11659,11 +12640,16 @@ JEM__TILE_TARGET JEM__INLINE void jem__bf16_tiles(const int m, const int n,
                                                   jem__bf16_block *last) {
     float *c = s->c;
     __asm__ volatile("" : : "r"(s), "r"(c) : "memory");                /* see jem__tile_begin */
-    if (s->add) { JEM__TILE_SUMS(JEM__TILE_LOAD_SUM); }
-    else { JEM__TILE_SUMS(JEM__TILE_ZERO); }
+    if (s->add) {
+        JEM__TILE_SUMS(JEM__TILE_LOAD_SUM);
+    } else {
+        JEM__TILE_SUMS(JEM__TILE_ZERO);
+    }
     for (int r = 0; r < s->runs; r++) {
-        const uint16_t *a = s->a[r], *const *b = s->b[r];
-        const ptrdiff_t a2 = s->a2, end = (ptrdiff_t)s->pairs * JEM__BF16_PAIR;
+        const uint16_t *a = s->a[r];
+        const uint16_t *const *b = s->b[r];
+        const ptrdiff_t a2 = s->a2;
+        const ptrdiff_t end = (ptrdiff_t)s->pairs * JEM__BF16_PAIR;
         for (ptrdiff_t k = 0; k < end; k += 16 * JEM__BF16_PAIR) {
             JEM__TILE_LOAD(4, a + k);
             JEM__TILE_LOAD(5, b[0] + k);
@@ -11692,12 +12678,12 @@ JEM__TILE_TARGET JEM__INLINE void jem__bf16_tiles(const int m, const int n,
     JEM__TILE_SUMS(JEM__TILE_STORE_SUM);
 }
 JEM__TILE_TARGET static void jem__bf16_block_amx(const jem__bf16_block *s, jem__bf16_block *last) {
-    switch (s->m == 2 ? s->n + 4 : s->n) {
-    case 1: jem__bf16_tiles(1, 1, s, last); return;
-    case 2: jem__bf16_tiles(1, 2, s, last); return;
-    case 3: jem__bf16_tiles(1, 3, s, last); return;
-    case 4: jem__bf16_tiles(1, 4, s, last); return;
-    case 5: jem__bf16_tiles(2, 1, s, last); return;
+    switch (s->m * 10 + s->n) {
+    case 11: jem__bf16_tiles(1, 1, s, last); return;
+    case 12: jem__bf16_tiles(1, 2, s, last); return;
+    case 13: jem__bf16_tiles(1, 3, s, last); return;
+    case 14: jem__bf16_tiles(1, 4, s, last); return;
+    case 21: jem__bf16_tiles(2, 1, s, last); return;
     default: jem__bf16_tiles(2, 2, s, last);
     }
 }
@@ -11707,31 +12693,39 @@ static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
 #endif /* tiles */
 #endif
 
-/* The one for this processor; NULL: none. Whether tiles do what we think they do is tried. */
+#ifdef JEM__AMX
+/* Multiplies small whole numbers with tiles and in plain C; returns 1 if the results agree. */
+static int jem__tiles_work(void) {
+    uint16_t a[512], b[512];
+    float c[2][JEM__BF16_TILE];
+    JEM__ZEROED(jem__bf16_block, one);
+    one.m = 1;
+    one.n = 1;
+    one.runs = 1;
+    one.pairs = 16;
+    one.a[0] = a;
+    one.b[0][0] = b;
+    one.c = c[0];
+    for (int i = 0; i < 512; i++) {                /* a equals its transpose */
+        a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7));
+        b[i] = jem__to_bf16((float)(i % 5));
+    }
+    jem__tile_begin();
+    jem__bf16_block_amx(&one, NULL);
+    jem__tile_end();
+    one.c = c[1];
+    jem__bf16_block_scalar(&one, NULL);
+    return !memcmp(c[0], c[1], sizeof c[0]);
+}
+#endif
+
+/* Returns the kernels for an instruction set; NULL if the processor does not have it. */
 static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 #ifdef JEM__X86_BF16
     const int best = isa == JEM_ISA_BEST;
 #ifdef JEM__AMX
-    if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
-        uint16_t a[512], b[512];
-        float c[2][JEM__BF16_TILE];
-        JEM__ZEROED(jem__bf16_block, one);
-        one.m = one.n = one.runs = 1;
-        one.pairs = 16;
-        one.a[0] = a;
-        one.b[0][0] = b;
-        one.c = c[0];
-        for (int i = 0; i < 512; i++) {            /* whole numbers; a is its own transpose */
-            a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7));
-            b[i] = jem__to_bf16((float)(i % 5));
-        }
-        jem__tile_begin();
-        jem__bf16_block_amx(&one, NULL);
-        jem__tile_end();
-        one.c = c[1];
-        jem__bf16_block_scalar(&one, NULL);
-        if (!memcmp(c[0], c[1], sizeof c[0])) return &jem__bf16_amx;
-    }
+    if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX) && jem__tiles_work())
+        return &jem__bf16_amx;
 #endif
     if ((best || isa == JEM_ISA_AVX512_BF16) && jem_isa_available(JEM_ISA_AVX512_BF16))
         return &jem__bf16_avx512;
@@ -11741,16 +12735,18 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 
 JEM__COMPILE_END
 JEM__COMPILE("O1")
-/* ---- the three passes, in plain C over those four ---- */
+/* ---- output and input gradient, in plain C over those kernels -------------------------------- */
 
-/* floats of an image of (c,h,w), and what AMX may read behind it */
+/* Returns the size of a group of images (c,h,w), in floats, and of what AMX may read after it. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w) {
     return (h * jem__bf16_row(c, w) + 16 * JEM__BF16_PAIR) / 2;
 }
-/* Row y of a group, with the zeros around it; rows come in ascending order. */
+/* Converts row y of a group, with the zeros around it. Rows must be converted in ascending
+   order. */
 static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, int y,
                               uint16_t *out) {
-    const ptrdiff_t pixel = jem__bf16_pixel(c), edge = JEM__BF16_EDGE * pixel;
+    const ptrdiff_t pixel = jem__bf16_pixel(c);
+    const ptrdiff_t edge = JEM__BF16_EDGE * pixel;
     out += y * jem__bf16_row(c, w);
     memset(out, 0, (size_t)edge * sizeof *out);
     for (int i = 0; i < w; i++)
@@ -11758,23 +12754,28 @@ static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, 
     memset(out + edge + w * pixel, 0, (size_t)(edge + 16 * JEM__BF16_PAIR) * sizeof *out);
 }
 
-/* A row of taps reads neighbours, a gradient's from its last tap on: where the first of them is. */
+/* Returns the column, relative to the pixel, that a row of taps reads first: its taps read
+   neighbours, those of an input gradient in reverse order. */
 static int jem__bf16_first(const jem__conv *q, const jem__phase *s) {
-    return s->nx == 0 ? 0 : s->right[q->gradient ? s->nx - 1 : 0];
+    if (s->nx == 0) return 0;
+    return q->gradient ? s->right[s->nx - 1] : s->right[0];
 }
-/* Can it be done so? No tap may look further than those zeros beside the image. */
+/* Checks that no tap reads further than the zeros at the edges. */
 static int jem__bf16_fits(const jem__conv *q) {
     jem__phase s;
-    for (int phase = 0; q->k <= 8 && jem__conv_phase(q, phase, &s); phase++) {
-        const int first = jem__bf16_first(q, &s), last = (s.cols - 1) * s.step_in + first + s.nx;
+    if (q->k > 8) return 0;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const int first = jem__bf16_first(q, &s);
+        const int last = (s.cols - 1) * s.step_in + first + s.nx;
         if (first < -JEM__BF16_EDGE || last > q->wi + JEM__BF16_EDGE) return 0;
     }
-    return q->k <= 8;
+    return 1;
 }
-static ptrdiff_t jem__bf16_span(const jem__conv *q, const jem__phase *s) {     /* of A, in bf16 */
+/* Returns the size of A for one row of taps, in bf16. */
+static ptrdiff_t jem__bf16_span(const jem__conv *q, const jem__phase *s) {
     return (s->nx * jem__bf16_pairs_of(q->ci) + 15) / 16 * 16 * JEM__BF16_PAIR;
 }
-/* floats of all packed weights */
+/* Returns the size of all packed weights, in floats. */
 static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
     ptrdiff_t size = 0;
     jem__phase s;
@@ -11782,46 +12783,53 @@ static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
         size += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
     return size / 2;
 }
-/* The weights w of one tap, of 16 outputs from o on and 16 inputs from c on, as A's pairs k and
-   on. */
+/* Packs the weights w of one tap, of 16 outputs from o on and 16 inputs from c on, as pairs of A
+   from pair k on. */
 static void jem__bf16_pack_tap(const jem__packing *p, const float *w, int o, int c, int k,
                                uint16_t *out) {
     const jem__conv *q = p->q;
-    const int ni = q->ci - c < 16 ? q->ci - c : 16, no = q->co - o < 16 ? q->co - o : 16;
+    const jem__bf16 *kernels = p->ctx->bf16;
+    const int ni = jem__min(q->ci - c, 16);
+    const int no = jem__min(q->co - o, 16);
     float v[16][16] = { { 0 } };
     uint16_t pairs[8 * JEM__BF16_PAIR];
-    for (int j = 0; j < no; j++)
+    for (int j = 0; j < no; j++) {
         for (int i = 0; i < ni; i++) v[i][j] = w[jem__kernel_at(q, o + j, c + i)];
-    p->ctx->bf16->pairs(v[0], ni, pairs);
-    for (int i = 0; 2 * i < ni; i++, k++)
-        for (int j = 0; j < no; j++)               /* row j of pair k */
-            memcpy(out + k / 16 * 512 + (p->ctx->bf16->tiled ? j * 32 + k % 16 * 2
-                                                             : k % 16 * 32 + j * 2),
-                   pairs + i * JEM__BF16_PAIR + 2 * j, 2 * sizeof *pairs);
+    }
+    kernels->pairs(v[0], ni, pairs);
+    for (int i = 0; 2 * i < ni; i++, k++) {
+        for (int j = 0; j < no; j++) {             /* row j of pair k */
+            const int at = kernels->tiled ? j * 32 + k % 16 * 2 : k % 16 * 32 + j * 2;
+            memcpy(out + k / 16 * 512 + at, pairs + i * JEM__BF16_PAIR + 2 * j, 2 * sizeof *pairs);
+        }
+    }
 }
-/* Weights to [phase][tile of 16 outputs][row of taps][pairs: column, channels]: a tile. A channel's
-   taps lie together in w, so 16 channels of 16 outputs stay in the cache. */
+/* Packs a tile of the weights [phase][tile of 16 outputs][row of taps][pairs: column, channels].
+   The taps of a channel are neighbours in w, so 16 channels of 16 outputs stay in the cache. */
 static void jem__bf16_pack(void *packing, int tile) {
     const jem__packing *p = (const jem__packing *)packing;
     const jem__conv *q = p->q;
     uint16_t *out = (uint16_t *)(void *)p->out;
     jem__phase s;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const ptrdiff_t run = jem__bf16_span(q, &s), size = s.ny * run;
+        const ptrdiff_t run = jem__bf16_span(q, &s);
+        const ptrdiff_t size = s.ny * run;
         uint16_t *to = out + tile * size;
         memset(to, 0, (size_t)size * sizeof *to);
-        for (int c = 0; c < q->ci; c += 16)
-            for (int j = 0; j < s.ny; j++)
+        for (int c = 0; c < q->ci; c += 16) {
+            for (int j = 0; j < s.ny; j++) {
                 for (int x = 0; x < s.nx; x++) {
                     const float *w = p->w + s.ky[j] * q->k + s.kx[q->gradient ? s.nx - 1 - x : x];
                     jem__bf16_pack_tap(p, w, tile * 16, c, x * jem__bf16_pairs_of(q->ci) + c / 2,
                                        to + j * run);
                 }
+            }
+        }
         out += p->parts * size;
     }
 }
 
-/* Zeros before and behind some rows of what is written in bf16. */
+/* Writes the zeros at both ends of some rows of the output in bf16. */
 static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) {
     const ptrdiff_t edge = JEM__BF16_EDGE * jem__bf16_pixel(q->co);
     const ptrdiff_t row = jem__bf16_row(q->co, q->wo);
@@ -11831,18 +12839,23 @@ static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) 
     }
 }
 
-static ptrdiff_t jem__bf16_work(const jem__conv *q) {        /* x, where it is not yet in bf16 */
+/* Returns the size of scratch memory, for x in bf16. */
+static ptrdiff_t jem__bf16_work(const jem__conv *q) {
     return jem__bf16_floats(q->ci, q->hi, q->wi);
 }
-/* A part's channels of row r of a phase; b[0] is the next block, b[1] the last. */
+/* Computes the channels of a part, of row r of a phase. b[0] is the next block, b[1] the one
+   before. */
 static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *part,
                                const uint16_t *pack, const uint16_t *from, jem__bf16_block **b) {
     const jem__conv *q = b[0]->q;
-    const int tiles = (part->o1 + 15) / 16, most = q->co > 16 ? 2 : 4;
-    const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
+    const int tiles = (part->o1 + 15) / 16;
+    const int most = q->co > 16 ? 2 : 4;
+    const ptrdiff_t pixel = jem__bf16_pixel(q->ci);
+    const ptrdiff_t row = jem__bf16_row(q->ci, q->wi);
     const ptrdiff_t run = jem__bf16_span(q, s);
-    int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
-    for (int j = 0; j < s->ny; j++) {              /* the rows of taps that lie inside */
+    int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
+    int runs = 0;
+    for (int j = 0; j < s->ny; j++) {              /* the rows of taps that are inside */
         const int iy = r * s->step_in + s->down[j];
         if ((unsigned)iy < (unsigned)q->hi) {
             tap_row[runs] = j;
@@ -11851,10 +12864,11 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
     }
     from += (JEM__BF16_EDGE + jem__bf16_first(q, s)) * pixel;
     for (int o = part->o0 / 16, m; o < tiles; o += m) {
-        m = o + 2 <= tiles ? 2 : 1;
+        m = jem__min(tiles - o, 2);
         for (int x = 0, n; x < s->cols; x += n) {
-            jem__bf16_block *now = b[0], *last = b[1];
-            n = s->cols - x < most ? s->cols - x : most;
+            jem__bf16_block *now = b[0];
+            jem__bf16_block *last = b[1];
+            n = jem__min(s->cols - x, most);
             for (int i = 0; i < runs; i++) {
                 now->a[i] = pack + (o * s->ny + tap_row[i]) * run;
                 for (int p = 0; p < n; p++)
@@ -11877,14 +12891,18 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
         }
     }
 }
-/* Output or input gradient, as conv. */
+/* Computes one part of the output or of the input gradient of one group, like conv of the engine.
+   Without in->x16, rows of x are converted as soon as a tap reads them. */
 static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
     const jem__bf16 *k = in->ctx->bf16;
     const uint16_t *pack = (const uint16_t *)(const void *)in->packed;
     uint16_t *work = (uint16_t *)(void *)in->work;
+    const uint16_t *x16 = in->x16 ? in->x16 : work;
     float c[2][4 * JEM__BF16_TILE];
-    jem__bf16_block two[2], *blocks[2] = { two, two + 1 };
+    jem__bf16_block two[2];
+    jem__bf16_block *blocks[2] = { two, two + 1 };
     jem__phase s;
+    int from = 0, have = -1;                       /* rows from .. have-1 are converted */
     memset(two, 0, sizeof two);
     for (int i = 0; i < 2; i++) {
         two[i].k = k;
@@ -11893,17 +12911,22 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
         two[i].c = c[i];
     }
     if (k->begin) k->begin();
-    for (int phase = 0, have = -1, from = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const jem__piece to = jem__conv_share(q, in->part, s.rows, 1);         /* or of channels */
-        const int first = to.first * s.step_in - q->k - q->pad, top = first < 0 ? 0 : first;
-        if (have < 0 || top < from) have = from = top;                 /* no tap reads higher */
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const jem__piece to = jem__conv_piece(q, in->part, s.rows, 1);         /* or of channels */
+        int top = to.first * s.step_in - q->k - q->pad;      /* the highest row that is read */
+        if (top < 0) top = 0;
+        if (have < 0 || top < from) {
+            from = top;
+            have = top;
+        }
         for (int r = to.first; r < to.last; r++) {
-            const int until = in->x16 || s.ny == 0 ? 0     /* the lowest row that it reads */
-                            : r * s.step_in + s.down[q->gradient ? 0 : s.ny - 1] + 1;
+            int until = 0;                         /* the row after the lowest that r reads */
+            if (!in->x16 && s.ny > 0)
+                until = r * s.step_in + s.down[q->gradient ? 0 : s.ny - 1] + 1;
             for (; have < until && have < q->hi; have++)
                 jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
-            jem__bf16_conv_row(&s, r, &to, pack, in->x16 ? in->x16 : work, blocks);
-            if (f->y16 && phase == 0 && to.o1 == q->co)      /* of a row, one part does */
+            jem__bf16_conv_row(&s, r, &to, pack, x16, blocks);
+            if (f->y16 && phase == 0 && to.o1 == q->co)      /* only one part of a row does */
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
         }
         pack += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
@@ -11915,44 +12938,78 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
     if (k->end) k->end();
 }
 
-/* Weight gradient. Operands are first turned, group by group, so that pairs are of images:
-   x to [row][16 channels][column mod stride][column][8 pairs][16][2], with the padding, dy to
-   A's order [row][16 channels][column][..]. */
+/* ---- weight gradient ------------------------------------------------------------------------- */
+/* Operands are first converted to pairs of images, group by group: x to [row][16 channels][column
+   mod stride][column][8 pairs][16][2], with the padding; dy to the order of A, [row][16 channels]
+   [column][..]. */
+
 static int jem__bf16_columns(const jem__conv *q) { return q->wo + 1 + (q->k - 1) / q->stride; }
-static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {      /* one row of 16 channels, in bf16 */
+/* Sizes of one row of 16 channels of x and of dy, in bf16. */
+static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {
     return (ptrdiff_t)q->stride * jem__bf16_columns(q) * 256;
 }
 static ptrdiff_t jem__bf16_y_tile(const jem__conv *q) { return (ptrdiff_t)(q->wo + 1) / 2 * 512; }
 
-static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__operands *in) {
-    const jem__bf16 *k = w->ctx->bf16;
-    const jem__conv *q = w->q;
-    const int channels = side ? q->co : q->ci, rows = side ? q->ho : q->hi;
-    const int width = side ? q->wo : q->wi, pad = side ? 0 : q->pad, s = side ? 1 : q->stride;
-    const int tiled = side && k->tiled, columns = side ? (q->wo + 1) / 2 * 2 : jem__bf16_columns(q);
-    const ptrdiff_t pixel = jem__bf16_pixel(channels), row = jem__bf16_row(channels, width);
-    uint16_t own[8 * JEM__BF16_PAIR], *out = (uint16_t *)(void *)(side ? w->y : w->x);
-    out += 2 * g * (side ? w->y_plane : w->x_plane);
-    for (int y = 0; y < rows; y++)
-        for (int c = 0; c < channels; c += 16, out += s * columns * 256)
-            for (int i = 0; i < columns * s; i++) {
-                const int px = i - pad, left = channels - c < 16 ? channels - c : 16;
-                const int n = (unsigned)px < (unsigned)width ? left : 0;       /* 0: makes zeros */
-                const uint16_t *from = own;
-                if (n && in->x16)
-                    from = in->x16 + y * row + (px + JEM__BF16_EDGE) * pixel +
-                           c / 2 * JEM__BF16_PAIR;
-                else if (n)
-                    k->pairs(in->x + (((ptrdiff_t)y * width + px) * channels + c) * JEM_LANES, n,
-                             own);
-                k->turn(from, n, tiled, out + (tiled ? i / 2 * 512 + i % 2 * 16
-                                                     : (i % s * columns + i / s) * 256),
-                        side ? w->sums + ((ptrdiff_t)g * q->co + c) * JEM_LANES : NULL);
-            }
+/* An operand whose pixels are converted. */
+typedef struct jem__bf16_source {
+    const jem__bf16 *k;
+    const jem__operands *in;
+    int channels, width;
+} jem__bf16_source;
+
+/* Converts up to 16 channels from c on of pixel (y,x) to pairs of images; in the padding, writes
+   zeros. rows, sums: see jem__bf16. */
+static void jem__bf16_turn(const jem__bf16_source *s, int c, int y, int x, int rows, uint16_t *out,
+                           float *sums) {
+    const jem__operands *in = s->in;
+    uint16_t own[8 * JEM__BF16_PAIR];
+    const uint16_t *from = own;
+    int n = 0;
+    if ((unsigned)x < (unsigned)s->width) n = jem__min(s->channels - c, 16);
+    if (n && in->x16)
+        from = in->x16 + y * jem__bf16_row(s->channels, s->width) +
+               (x + JEM__BF16_EDGE) * jem__bf16_pixel(s->channels) + c / 2 * JEM__BF16_PAIR;
+    else if (n)
+        s->k->pairs(in->x + (((ptrdiff_t)y * s->width + x) * s->channels + c) * JEM_LANES, n, own);
+    s->k->turn(from, n, rows, out, sums);
 }
 
-/* A product is a pair of tiles of output channels with a tile of input channels, and one of the
-   kernel's rows where that is too few for all threads. */
+static void jem__bf16_deal_x(const jem__weights *w, int g, const jem__operands *in) {
+    const jem__conv *q = w->q;
+    const jem__bf16_source x = { w->ctx->bf16, in, q->ci, q->wi };
+    const int stride = q->stride;
+    const int columns = jem__bf16_columns(q);
+    uint16_t *out = (uint16_t *)(void *)w->x + 2 * g * w->x_plane;
+    for (int y = 0; y < q->hi; y++) {
+        for (int c = 0; c < q->ci; c += 16, out += jem__bf16_x_tile(q)) {
+            for (int i = 0; i < columns * stride; i++)
+                jem__bf16_turn(&x, c, y, i - q->pad, 0,
+                               out + (i % stride * columns + i / stride) * 256, NULL);
+        }
+    }
+}
+static void jem__bf16_deal_dy(const jem__weights *w, int g, const jem__operands *in) {
+    const jem__conv *q = w->q;
+    const jem__bf16_source dy = { w->ctx->bf16, in, q->co, q->wo };
+    const int tiled = dy.k->tiled;
+    uint16_t *out = (uint16_t *)(void *)w->y + 2 * g * w->y_plane;
+    for (int y = 0; y < q->ho; y++) {
+        for (int c = 0; c < q->co; c += 16, out += jem__bf16_y_tile(q)) {
+            float *sums = w->sums + ((ptrdiff_t)g * q->co + c) * JEM_LANES;
+            for (int i = 0; i < (q->wo + 1) / 2 * 2; i++) {
+                const int at = tiled ? i / 2 * 512 + i % 2 * 16 : i * 256;
+                jem__bf16_turn(&dy, c, y, i, tiled, out + at, sums);
+            }
+        }
+    }
+}
+static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__operands *in) {
+    if (side) jem__bf16_deal_dy(w, g, in);
+    else jem__bf16_deal_x(w, g, in);
+}
+
+/* A product is a pair of tiles of output channels with a tile of input channels; if these are fewer
+   than threads, of only one row of the kernel. */
 static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
     return ((q->co + 15) / 16 + 1) / 2 * ((q->ci + 15) / 16);
 }
@@ -11973,59 +13030,83 @@ static void jem__bf16_plan(jem__weights *w) {
 static void jem__bf16_add_tiles(const jem__weights *w, const float *acc, int o, int i, int ky0,
                                 int ky1) {
     const jem__conv *q = w->q;
-    const int kk = q->k * q->k, rest = q->ci - i * 16, n_in = rest < 16 ? rest : 16;
+    const int taps = q->k * q->k;
+    const int inputs = jem__min(q->ci - i * 16, 16);
     for (int r = 0; r < 32 && o * 16 + r < q->co; r++) {
-        const float *sum = acc + r / 16 * kk * JEM__BF16_TILE + r % 16 * 16;
-        float *dw = w->dw + ((ptrdiff_t)(o * 16 + r) * q->ci + i * 16) * kk;
-        for (int c = 0; c < n_in; c++, dw += kk)
+        const float *sum = acc + r / 16 * taps * JEM__BF16_TILE + r % 16 * 16;
+        float *dw = w->dw + ((ptrdiff_t)(o * 16 + r) * q->ci + i * 16) * taps;
+        for (int c = 0; c < inputs; c++, dw += taps) {
             for (int t = ky0 * q->k; t < ky1 * q->k; t++) dw[t] += sum[t * JEM__BF16_TILE + c];
+        }
     }
 }
 
-/* Adds to dw (O,I,k,k); scratch is m*k*k tiles. */
+/* n taps of the kernel, from (ky,kx) on, between tile o of outputs and tile i of inputs. */
+typedef struct jem__bf16_taps { int o, i, ky, kx, n; } jem__bf16_taps;
+
+/* Sets the runs of a block: rows y0 .. y1-1 of dy of group g, and the rows of x that they meet. */
+static void jem__bf16_set_runs(const jem__weights *w, const jem__bf16_taps *t, int g, int y0,
+                               int y1, jem__bf16_block *s) {
+    const jem__conv *q = w->q;
+    const uint16_t *x = (const uint16_t *)(const void *)w->x + 2 * g * w->x_plane;
+    const uint16_t *dy = (const uint16_t *)(const void *)w->y + 2 * g * w->y_plane;
+    const ptrdiff_t x_tile = jem__bf16_x_tile(q);
+    const ptrdiff_t y_tile = jem__bf16_y_tile(q);
+    const ptrdiff_t x_row = (q->ci + 15) / 16 * x_tile;
+    const ptrdiff_t y_row = (q->co + 15) / 16 * y_tile;
+    const int columns = jem__bf16_columns(q);
+    s->n = t->n;
+    s->runs = 0;
+    for (int y = y0; y < y1; y++) {
+        const int iy = y * q->stride + t->ky - q->pad;
+        if ((unsigned)iy >= (unsigned)q->hi) continue;
+        s->a[s->runs] = dy + y * y_row + t->o * y_tile;
+        for (int p = 0; p < t->n; p++) {
+            const int kx = t->kx + p;
+            const ptrdiff_t at = (ptrdiff_t)(kx % q->stride) * columns + kx / q->stride;
+            s->b[s->runs][p] = x + iy * x_row + t->i * x_tile + at * 256;
+        }
+        s->runs++;
+    }
+}
+
+/* Computes a product and adds it to dw (O,I,k,k); scratch memory is m*k*k tiles. */
 static void jem__bf16_product(const jem__weights *w, int task) {
     const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
-    const uint16_t *xs = (const uint16_t *)(const void *)w->x,
-                   *dys = (const uint16_t *)(const void *)w->y;
-    const int split = w->products / jem__bf16_pairs_of_tiles(q), in = (q->ci + 15) / 16;
-    const int o = task / split / in * 2, i = task / split % in;        /* tiles */
-    const int m = o + 2 <= (q->co + 15) / 16 ? 2 : 1;
-    const int ky0 = q->k * (task % split) / split, ky1 = q->k * (task % split + 1) / split;
+    const int split = w->products / jem__bf16_pairs_of_tiles(q);
+    const int in = (q->ci + 15) / 16;
+    const int o = task / split / in * 2;
+    const int i = task / split % in;
+    const int m = jem__min((q->co + 15) / 16 - o, 2);
+    const int ky0 = q->k * (task % split) / split;
+    const int ky1 = q->k * (task % split + 1) / split;
+    const int taps = q->k * q->k;
     float *acc = w->product + task * w->product_step;
     JEM__ZEROED(jem__bf16_block, s);
-    const ptrdiff_t xt = jem__bf16_x_tile(q), yt = jem__bf16_y_tile(q);
-    const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
-    const int columns = jem__bf16_columns(q), kk = q->k * q->k;
-    int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
-    rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
-    memset(acc, 0, (size_t)(m * kk * JEM__BF16_TILE) * sizeof *acc);
+    int rows = 128 / q->wo;                        /* so few stay in the cache for all taps */
+    if (rows < 1) rows = 1;
+    rows = jem__min(rows, JEM__BF16_RUNS);
+    memset(acc, 0, (size_t)(m * taps * JEM__BF16_TILE) * sizeof *acc);
     s.add = 1;
     s.m = 1;
     s.pairs = q->wo * 8;
     if (k->begin) k->begin();
-    for (int g = 0; g < w->groups; g++)
-        for (int y0 = 0; y0 < q->ho; y0 += rows)
-            for (int ky = ky0; ky < ky1; ky++)
-                for (int t = 0, n; t < m * q->k; t += n) {     /* taps, for each tile of o */
-                    const int kx = t % q->k, tile = t / q->k;
-                    s.runs = 0;
-                    n = q->k - kx < 4 ? q->k - kx : 4;
-                    for (int y = y0; y < q->ho && y < y0 + rows; y++) {
-                        const int iy = y * q->stride + ky - q->pad;
-                        if ((unsigned)iy >= (unsigned)q->hi) continue;
-                        s.a[s.runs] = dys + 2 * g * w->y_plane + y * yrow + (o + tile) * yt;
-                        for (int p = 0; p < n; p++) {
-                            const int at = kx + p;
-                            s.b[s.runs][p] = xs + 2 * g * w->x_plane + iy * xrow + i * xt +
-                                ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
-                        }
-                        s.runs++;
-                    }
-                    s.n = n;
-                    s.c = acc + (tile * kk + ky * q->k + kx) * JEM__BF16_TILE;
+    for (int g = 0; g < w->groups; g++) {
+        for (int y0 = 0; y0 < q->ho; y0 += rows) {
+            for (int ky = ky0; ky < ky1; ky++) {
+                for (int j = 0, n; j < m * q->k; j += n) {   /* columns, for each tile of outputs */
+                    const int tile = j / q->k;
+                    const int kx = j % q->k;
+                    n = jem__min(q->k - kx, 4);
+                    const jem__bf16_taps t = { o + tile, i, ky, kx, n };
+                    jem__bf16_set_runs(w, &t, g, y0, jem__min(y0 + rows, q->ho), &s);
+                    s.c = acc + (tile * taps + ky * q->k + kx) * JEM__BF16_TILE;
                     k->block(&s, NULL);
                 }
+            }
+        }
+    }
     if (k->end) k->end();
     jem__bf16_add_tiles(w, acc, o, i, ky0, ky1);
 }
@@ -12033,15 +13114,16 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
     jem__bf16_work, jem__bf16_conv, jem__bf16_plan, jem__bf16_deal, jem__bf16_product,
     jem__bias_finish };
 
-/* ---- what is chosen -------------------------------------------------------------------------- */
+/* ---- the choice of methods and kernels ------------------------------------------------------- */
 
-/* Winograd's M, or 0 for the direct sum: what has fewest multiplications if tiles and pixels go
-   through the kernels four at a time. */
+/* Returns Winograd's M, or 0 for the direct sum: whichever needs fewest multiplications, given that
+   kernels take four tiles or pixels at a time. */
 static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
-    const int fast = ctx->desc.precision ==
-        JEM_PRECISION_FAST || ctx->desc.precision == JEM_PRECISION_BF16;
-    int tile = 0, least = (q->ho * q->wo + 3) / 4 * 9;
-    for (int m = 2; m <= (fast ? 4 : 2); m += 2) {
+    const int fast = ctx->desc.precision == JEM_FAST || ctx->desc.precision == JEM_BF16;
+    const int largest = fast ? 4 : 2;
+    int tile = 0;
+    int least = (q->ho * q->wo + 3) / 4 * 9;
+    for (int m = 2; m <= largest; m += 2) {
         const int tiles = ((q->ho + m - 1) / m) * ((q->wo + m - 1) / m);
         const int work = (tiles + 3) / 4 * (m + 2) * (m + 2);
         if (work <= least) {
@@ -12051,22 +13133,28 @@ static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     }
     return tile;
 }
+
+/* bf16 computes no linear layers of vectors: they are too little work to round operands for. */
 static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
-    const int least = ctx->bf16 && ctx->bf16->twice ? 8 : 1; /* channels worth a tile of bf16 */
+    const jem__bf16 *bf16 = ctx->bf16;
+    const jem__method *direct = ctx->k->direct;
+    const jem__method *winograd = ctx->k->winograd;
     const int fits = q->k == 3 && q->stride == 1 && q->pad <= 2 && q->ci >= 8 && q->co >= 8;
-    const int tile = fits && ctx->desc.precision != JEM_PRECISION_DIRECT && (!ctx->bf16 ||
-                                                                             ctx->bf16->twice)
-                   ? jem__wino_tile(ctx, q) : 0;
-    const int one = q->k == 1 && q->hi == 1 && q->wi == 1;   /* linear: too little to round for */
+    const int vectors = q->k == 1 && q->hi == 1 && q->wi == 1;
+    const int least = bf16 && bf16->twice ? 8 : 1; /* channels for which bf16 is faster */
+    int tile = 0;
+    if (fits && ctx->desc.precision != JEM_DIRECT && (!bf16 || bf16->twice))
+        tile = jem__wino_tile(ctx, q);
+    if (vectors) bf16 = NULL;
     for (int i = 0; i < 2; i++) {
         q[i].tile = tile;
-        q[i].method = tile ? ctx->k->winograd
-                    : !one && ctx->bf16 && q[i].co >= least && jem__bf16_fits(q + i)
-                    ? &jem__bf16_method : ctx->k->direct;
+        q[i].method = direct;
+        if (tile) q[i].method = winograd;
+        else if (bf16 && q[i].co >= least && jem__bf16_fits(q + i)) q[i].method = &jem__bf16_method;
     }
-    q[2].method = !one && ctx->bf16 && q->ci >= least && q->co >= least && q->k <= 8
-                ? &jem__bf16_method
-                : q->tile == 4 && q->ci > 32 && q->co > 32 ? ctx->k->winograd : ctx->k->direct;
+    q[2].method = direct;
+    if (bf16 && q->ci >= least && q->co >= least && q->k <= 8) q[2].method = &jem__bf16_method;
+    else if (tile == 4 && q->ci > 32 && q->co > 32) q[2].method = winograd;
 }
 
 static const jem__kernels *jem__kernels_for(jem_isa isa) {
@@ -12082,17 +13170,21 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
     };
     if (!jem_isa_available(isa)) return NULL;
     if (isa == JEM_ISA_AVX512_BF16 || isa == JEM_ISA_AMX) isa = JEM_ISA_AVX512;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (isa == JEM_ISA_BEST ? jem_isa_available(all[i]->isa) : all[i]->isa == isa)
-            return all[i];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (isa == all[i]->isa) return all[i];
+        if (isa == JEM_ISA_BEST && jem_isa_available(all[i]->isa)) return all[i];
+    }
     return NULL;
 }
 
 static int jem__engine_open(jem_ctx *ctx) {
-    if (ctx->desc.precision == JEM_PRECISION_BF16 && !(ctx->bf16 = jem__bf16_for(ctx->desc.isa))) {
-        ctx->desc.precision = JEM_PRECISION_FAST;
-        if (ctx->desc.log)
-            ctx->desc.log(ctx->desc.user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
+    if (ctx->desc.precision == JEM_BF16) {
+        ctx->bf16 = jem__bf16_for(ctx->desc.isa);
+        if (!ctx->bf16) {
+            ctx->desc.precision = JEM_FAST;
+            if (ctx->desc.log)
+                ctx->desc.log(ctx->desc.user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
+        }
     }
     ctx->isa = ctx->bf16 ? ctx->bf16->isa : ctx->desc.isa;
     ctx->k = jem__kernels_for(ctx->isa);

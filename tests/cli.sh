@@ -486,7 +486,7 @@ refuses 1 "digits.png: is larger than 1 MB (--max-file" train $tiny --iters 1 --
 status 0 "export" export $model small.safetensors
 refuses 2 "are one file" export small.safetensors ./small.safetensors
 mkfifo pipe
-refuses 1 "pipe: is no regular file" export $model pipe
+refuses 1 "pipe: is not a regular file" export $model pipe
 check "the pipe is one" test -p pipe
 status 0 "the same network" eval small.safetensors --dataset digits
 says "images: ${trained:-nothing}"

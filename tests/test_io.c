@@ -467,7 +467,7 @@ static void test_headers(void) {
         { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "repeated key __metadata__" },
         { ONE("I8", "[1]", "[1,0]"), 1, "data_offsets do not agree" },
         { ONE("I8", "[1]", "[0,2]"), 1, "beyond the file's end" },
-        { ONE("I8", "[1]", "[0,1]"), 2, "2 bytes of data, the header tells of 1" },
+        { ONE("I8", "[1]", "[0,1]"), 2, "2 bytes of data, the header describes 1" },
         { ONE("I8", "[4611686018427387904]", "[0,1]"), 1, "the shape is too large" },
         { ONE("", "[1]", "[0,1]"), 1, "dtype" },
         { ONE("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "too many numbers" },
@@ -496,8 +496,8 @@ static void test_headers(void) {
         { ONE("U8", "[1000000000000]", "[0,1000000000000]"), 1, "beyond the file's end" },
         { ONE("U8", "[1]", "[9223372036854775806,9223372036854775807]"), 1,
           "beyond the file's end" },
-        { ONE("U8", "[1]", "[0,1]"), 2, "2 bytes of data, the header tells of 1" },
-        { "{}", 1, "1 bytes of data, the header tells of 0" },
+        { ONE("U8", "[1]", "[0,1]"), 2, "2 bytes of data, the header describes 1" },
+        { "{}", 1, "1 bytes of data, the header describes 0" },
         { ONE("U8", "[1]", "[1,2]"), 2, "\"w\" begins at byte 1 of the data" },
         { TWO(ENTRY("a", "U8", "[2]", "[0,2]"), ENTRY("b", "U8", "[2]", "[1,3]")), 3, "begins" },
         { TWO(ENTRY("a", "U8", "[2]", "[0,2]"), ENTRY("b", "U8", "[2]", "[0,2]")), 2, "begins" },
@@ -764,7 +764,7 @@ static void test_write_failures(void) {
 
     if (mkfifo(path, 0600) == 0) {
         CHECK(jem_archive_write(a, path) == JEM_BAD_FILE, "onto a pipe");
-        CHECK(says(ctx, "is no regular file"), "why");
+        CHECK(says(ctx, "is not a regular file"), "why");
         CHECK(exists(path) && !leftovers(), "the pipe stays");
         remove(path);
     }

@@ -338,7 +338,7 @@ static void test_misuse(void) {
     d.ranks = 4, d.sum = NULL;
     refused(ctx, net, &d, "ranks");
     d.sum = fails, d.sum_user = ctx, d.negatives = 30;
-    refused(ctx, net, &d, "negatives modulo ranks = 2");
+    refused(ctx, net, &d, "negatives = 30 is not a multiple of ranks = 4");
     d.negatives = 32, d.rank = 3;
     jem_trainer *tr = jem_trainer_create(net, &d);
     make_batch(0, x, y, BATCH);

@@ -547,7 +547,7 @@ def new_file(path):
     mode = 0o666                                # less the umask
     if os.path.lexists(path) and not os.path.isdir(path):      # os.replace speaks of a folder
         if not os.path.isfile(path):
-            raise OSError(0, "is no regular file, and will not be replaced", path)
+            raise OSError(0, "is not a regular file, and will not be replaced", path)
         mode = os.stat(path).st_mode & 0o777
     for _ in range(100):
         temporary = "%s.%s.tmp" % (path, os.urandom(4).hex())
