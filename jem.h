@@ -5816,7 +5816,7 @@ static float jem__sigma(const jem__node *x, const float *sigma, int group, int l
 }
 
 /* Checks the inputs of a walk. has_rng: 1 also if the walk needs no rng. */
-static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const jem_tensor *x,
+static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_logp_fn logp, const jem_tensor *x,
                            int has_rng) {
     if (!ctx || ctx->status != JEM_OK) return 0;
     if (logp && jem__is_leaf(x, what) && has_rng) return 1;
@@ -5826,7 +5826,7 @@ static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const je
 }
 
 /* Records log p of the images of the leaf x; it must be one number per image. */
-static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
+static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp, void *user,
                                 jem_tensor *x) {
     if (!x) return NULL;
     jem_tensor *y = logp(ctx, x, user);
@@ -5836,7 +5836,8 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_fn logp, voi
     return NULL;
 }
 /* The same, and computes d log p/dx. */
-static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
+static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
+                                          void *user,
                                           jem_tensor *x) {
     jem_tensor *y = jem__density(ctx, what, logp, user, x);
     return jem_grad(y, x) == JEM_OK ? y : NULL;
@@ -5927,7 +5928,7 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
        u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),      h = step sigma sqrt(pixels)
 
    so the gradient of two batches of n images, weighted by +- sigma ||r||/2h, replaces the second
-   derivative. jem_slope does the same along any directions.
+   derivative. jem_slope_along does the same along any directions.
    One kernel, that of Langevin steps, computes all of this: noise is a step without a slope,
    r = 0 + sigma g + z is a step from 0, and x~ +- h u are steps along r. z is computed twice from
    its counters rather than stored. */
@@ -5958,7 +5959,7 @@ static int jem__sides_open(jem__sides *s, const jem_tensor *x, const char *what)
     return s->plus && s->minus && s->weight;
 }
 
-static jem_tensor *jem__sides_sum(jem_ctx *ctx, const jem__sides *s, jem_fn logp, void *user) {
+static jem_tensor *jem__sides_sum(jem_ctx *ctx, const jem__sides *s, jem_logp_fn logp, void *user) {
     jem_tensor *plus = logp(ctx, s->plus, user);
     jem_tensor *minus = logp(ctx, s->minus, user);
     return jem_sum(ctx, jem_mul(ctx, jem_sub(ctx, plus, minus), s->weight));
@@ -6031,7 +6032,7 @@ static double jem__score_weights(const jem__score *s, const float *weights, doub
 }
 
 static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
-    int good = d && d->sigma && !(d->step < 0);
+    int good = d && d->sigma && !(d->difference < 0);
     for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
     if (!good)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a noise level above 0 for each "
@@ -6042,7 +6043,7 @@ static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
 /* Returns h / sigma. The error of a long step grows with its square, that of a short one is
    rounding: tests/test_score.c measures both. */
 static float jem__score_step(const jem_ctx *ctx, float step, int pixels) {
-    if (!(step > 0)) step = jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
+    if (!(step > 0)) step = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.1f : 0.03f;
     return step * sqrtf((float)pixels);
 }
 
@@ -6060,7 +6061,7 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     s.sigma = desc->sigma;
     s.key = rng->key;
     s.start = jem__take_counters(s.x, &same);
-    s.step = jem__score_step(ctx, desc->step, pixels);
+    s.step = jem__score_step(ctx, desc->difference, pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
     if (!jem__sides_open(&s.sides, x, what) || !s.group) return NULL;
     const jem_mark mark = jem_begin(ctx);
@@ -6076,7 +6077,7 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     double mean_rr;
     const double difference = jem__score_weights(&s, desc->weight, &mean_rr);
     if (residual) *residual = (float)(mean_rr / pixels);
-    return jem_shift(ctx, jem__sides_sum(ctx, &s.sides, logp, user), (float)difference);
+    return jem_add_constant(ctx, jem__sides_sum(ctx, &s.sides, logp, user), (float)difference);
 }
 
 jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
@@ -6085,7 +6086,7 @@ jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
     const char *const what = "slope_along";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
     if (!jem__is_leaf(v, what) || v->n != x->n || v->c != x->c || v->h != x->h || v->w != x->w) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope: x and v must be leaves of one shape");
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope_along: x and v must be leaves of one shape");
         return NULL;
     }
     const ptrdiff_t n = x->node->stride;
@@ -6094,7 +6095,7 @@ jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
     float *copy = jem__push_floats(ctx, n);
     if (!jem__sides_open(&s, x, what) || !copy) return NULL;
     if (h == 0) {
-        h = jem_ctx_precision(ctx) == JEM_BF16 ? 0.01f : 0.003f;
+        h = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.01f : 0.003f;
         h *= sqrtf((float)(n / JEM_LANES));
     }
     for (int l = 0; l < JEM_LANES; l++) distance[l] = h;
@@ -6147,7 +6148,7 @@ jem_denoise_desc jem_denoise_desc_clean(float sigma) {
 
 /* Computes the size and noise of step number `step`, with decay and annealing. */
 static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float *noise) {
-    const double hot = (double)d->hot;
+    const double hot = (double)d->temperature_from;
     const double b = (double)d->decay_b;
     double progress = 1;
     double temperature = 1;
@@ -6285,9 +6286,9 @@ static int jem__is_clamped(const jem_sgld_desc *d, float x, float g) {
     return d->clamp_lo < d->clamp_hi && (x <= d->clamp_lo || x >= d->clamp_hi);
 }
 
-/* Computes v after the last step. Returns the value of L_KL minus v . gradient, which jem_slope
-   will record: by the chain rule, the derivative of L_KL by a parameter is v times that of the
-   gradient of log p at `before`. */
+/* Computes v after the last step. Returns the value of L_KL minus v . gradient, which
+   jem_slope_along will record: by the chain rule, the derivative of L_KL by a parameter is v times
+   that of the gradient of log p at `before`. */
 static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem_sgld_desc *d,
                                 float entropy) {
     const int n = x->t.n;
@@ -6305,7 +6306,7 @@ static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem
     return value;
 }
 
-jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                         const jem_sgld_desc *desc, float entropy, jem_rng *rng) {
     jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
     jem_sgld_desc last = d;
@@ -6329,7 +6330,8 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
     const float value = (float)jem__kl_direction(&kl, node, &d, entropy);
-    return jem_shift(ctx, jem_slope(ctx, logp, user, kl.before, kl.direction, 0), value);
+    return jem_add_constant(ctx, jem_slope_along(ctx, logp, user, kl.before, kl.direction, 0),
+                            value);
 }
 
 jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
@@ -6340,8 +6342,8 @@ jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x
         return jem_error_status(ctx);
     /* The step leaves the fraction `remaining` of the noise, and adds noise up to `target`. The
        variance to add is target^2 - remaining^2 = (target + remaining)(target - remaining). */
-    const float remaining = 1 - d.step;
-    const float target = jem__fmaf(-d.beta, d.step, 1);
+    const float remaining = 1 - d.fraction;
+    const float target = jem__fmaf(-d.beta, d.fraction, 1);
     JEM__ZEROED(jem_sgld_desc, walk);
     walk.steps = d.steps;
     walk.step_size = d.fraction;
@@ -6362,15 +6364,16 @@ jem_generate_desc jem_generate_desc_default(void) {
     return d;
 }
 
-static int jem__fresh_good(jem_ctx *ctx, jem_fresh_desc d) {
-    const char *const what = "fresh";
+static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
+    const char *const what = "generate";
     return JEM__IN(d.lo, -1e4, 1e4) && JEM__IN(d.hi, d.lo, 1e4) && JEM__IN(d.mean, -1e4, 1e4) &&
-           JEM__IN(d.clean, 0, JEM__MOST) && jem__denoise_good(ctx, "fresh: denoise", d.denoise) &&
-           jem__sgld_good(ctx, "fresh: walk", d.walk);
+           JEM__IN(d.last_sigma, 0, JEM__MOST) && jem__denoise_good(ctx, "generate: denoise",
+                                                                    d.denoise) &&
+           jem__sgld_good(ctx, "generate: walk", d.walk);
 }
 
 /* Fills the leaf x with the start of sampling: U(lo,hi), or N(mean, sigma_max^2). */
-static jem_status jem__fresh_start(jem_tensor *x, const jem_fresh_desc *d, jem_rng *rng) {
+static jem_status jem__generate_start(jem_tensor *x, const jem_generate_desc *d, jem_rng *rng) {
     jem_ctx *ctx = x->ctx;
     const int uniform = d->lo < d->hi;
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
@@ -6387,14 +6390,14 @@ static jem_status jem__fresh_start(jem_tensor *x, const jem_fresh_desc *d, jem_r
     return jem_add_noise(x, sigma, rng);
 }
 
-jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                     const jem_fresh_desc *desc, jem_rng *rng) {
-    const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
-    if (!jem__walk_ready(ctx, "fresh", logp, x, rng != NULL) || !jem__fresh_good(ctx, d))
+jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                        const jem_generate_desc *desc, jem_rng *rng) {
+    const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
+    if (!jem__walk_ready(ctx, "generate", logp, x, rng != NULL) || !jem__generate_good(ctx, d))
         return jem_error_status(ctx);
-    const jem_denoise_desc last = jem_clean_desc(d.clean);
+    const jem_denoise_desc last = jem_denoise_desc_clean(d.last_sigma);
     const jem_mark mark = jem_begin(ctx);
-    jem_status s = jem__fresh_start(x, &d, rng);
+    jem_status s = jem__generate_start(x, &d, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
     if (s == JEM_OK && d.last_sigma > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
@@ -6571,7 +6574,7 @@ static float jem__coldness(const jem_mcmc_desc *d, int i) {
 }
 
 /* Allocates the state on the tape, and computes log p and its gradient at the start. */
-static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *user,
+static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, void *user,
                                  jem_tensor *x, const jem_mcmc_desc *d) {
     m->ctx = ctx;
     m->logp = logp;
@@ -6622,14 +6625,14 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
     for (int i = 0; i < m->n; i++) gain[i] = 0;
     jem__add_kinetic(m, 1, gain);
     for (int step = 0; step < d->leapfrog || step == 0; step++) {
-        if (d->leapfrog) jem__half_kick(m, d->step);
+        if (d->leapfrog) jem__half_kick(m, d->step_size);
         for (ptrdiff_t k = 0; k < size; k++) {
             const float root = sqrtf(m->coldness[k / m->d]);
-            m->new_x[k] = jem__fmaf(d->step / root, m->momentum[k], m->new_x[k]);
+            m->new_x[k] = jem__fmaf(d->step_size / root, m->momentum[k], m->new_x[k]);
         }
         float *gradient = d->leapfrog ? m->new_g : NULL;
         if (jem__density_at(m, m->new_x, m->new_f, gradient) != JEM_OK) return m->ctx->status;
-        if (d->leapfrog) jem__half_kick(m, d->step);
+        if (d->leapfrog) jem__half_kick(m, d->step_size);
     }
     jem__add_kinetic(m, -1, gain);
     for (int i = 0; i < m->n; i++)
@@ -7237,8 +7240,8 @@ jem_train_desc jem_train_desc_default(void) {
     d.optim = jem_optim_desc_default();
     d.w_ce = 1;
     d.w_cd = 1;
-    d.entropy = 1;
-    d.input_noise = 0.03f;
+    d.kl_entropy = 1;
+    d.data_noise = 0.03f;
     d.noise_lo = 0.12f;
     d.noise_hi = 2;
     d.sgld = jem_sgld_desc_default();
@@ -7247,8 +7250,8 @@ jem_train_desc jem_train_desc_default(void) {
     d.reinit = 0.05f;
     d.restart_lo = -1;
     d.restart_hi = 1;
-    d.fresh = jem_denoise_desc_default();
-    d.fresh.steps = 0;
+    d.restart_denoise = jem_denoise_desc_default();
+    d.restart_denoise.steps = 0;
     d.diverged = 1e8f;
     d.max_gap = 100;
     d.max_returns = 20;
@@ -7262,7 +7265,7 @@ jem_train_desc jem_train_desc_score(int updates) {
     d.lr = 1.5e-3f;
     d.optim.clip = 20;
     d.optim.ema = 0.999f;
-    d.schedule.kind = JEM_COSINE;
+    d.schedule.kind = JEM_SCHEDULE_COSINE;
     d.schedule.total = updates;
     d.schedule.floor = 0.02f;
     d.schedule.warmup = updates < 2000 ? updates / 10 : 200;
@@ -7270,16 +7273,16 @@ jem_train_desc jem_train_desc_score(int updates) {
     d.w_score = 0.016f;
     d.w_cd = 0.005f;
     d.cd_from = updates / 4 * 3;
-    d.input_noise = d.noise_lo;
+    d.data_noise = d.noise_lo;
     d.label_noise = 0.3f;
-    d.label_wide = 0.5f;
+    d.label_all_noise = 0.5f;
     d.sgld.steps = 10;
     d.sgld.step_size = 0.01f;
     d.sgld.noise_std = 0.1f;
     d.negatives = 32;
     d.buffer_size = 200;
     d.reinit = 0.025f;
-    d.fresh.steps = 200;
+    d.restart_denoise.steps = 200;
     d.least_scale = 2;
     return d;
 }
@@ -7299,7 +7302,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
     const double most = JEM__MOST;
     const struct { const char *name; double value, lo, hi; } limits[] = {
         { "lr", (double)d->lr, tiny, 1e9 },
-        { "schedule.kind", (double)d->schedule.kind, JEM_CONSTANT, JEM_COSINE },
+        { "schedule.kind", (double)d->schedule.kind, JEM_SCHEDULE_CONSTANT, JEM_SCHEDULE_COSINE },
         { "schedule.floor", (double)d->schedule.floor, 0, 1e6 },
         { "schedule.rate", (double)d->schedule.rate, 0, 1e6 },
         { "w_ce", (double)d->w_ce, 0, most },
@@ -7307,12 +7310,12 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         { "w_cd_class", (double)d->w_cd_class, 0, most },
         { "w_score", (double)d->w_score, 0, most },
         { "w_kl", (double)d->w_kl, 0, most },
-        { "entropy", (double)d->entropy, 0, most },
+        { "entropy", (double)d->kl_entropy, 0, most },
         { "energy_l2", (double)d->energy_l2, 0, most },
         { "sam", (double)d->sam, 0, most },
-        { "input_noise", (double)d->input_noise, 0, most },
+        { "input_noise", (double)d->data_noise, 0, most },
         { "label_noise", (double)d->label_noise, 0, most },
-        { "label_wide", (double)d->label_wide, 0, 1 },
+        { "label_wide", (double)d->label_all_noise, 0, 1 },
         { "noise_lo", (double)d->noise_lo, tiny, most },
         { "noise_hi", (double)d->noise_hi, (double)d->noise_lo, most },
         { "cd_from", (double)d->cd_from, 0, INT32_MAX },
@@ -7331,7 +7334,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
                            limits[i].hi)) return 0;
     }
     return jem__sgld_good(ctx, "trainer: sgld", d->sgld) &&
-           jem__denoise_good(ctx, "trainer: fresh", d->fresh);
+           jem__denoise_good(ctx, "trainer: restart_denoise", d->restart_denoise);
 }
 
 /* Checks the rules that relate several fields; each of them is in its range. */
@@ -7344,9 +7347,9 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
         jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
                   (double)d->sam, (double)d->w_score);
     /* images for log p(x,y) are those of the cross-entropy */
-    if (d->w_cd_class > 0 && (d->label_noise > 0 || d->label_wide > 0))
+    if (d->w_cd_class > 0 && (d->label_noise > 0 || d->label_all_noise > 0))
         jem__fail(ctx, bad, "trainer: label_noise = %g and label_wide = %g cannot be combined with "
-                  "w_cd_class", (double)d->label_noise, (double)d->label_wide);
+                  "w_cd_class", (double)d->label_noise, (double)d->label_all_noise);
     if (d->w_kl > 0 && d->sgld.steps < 1)
         jem__fail(ctx, bad, "trainer: w_kl needs a walk, but sgld.steps = %d", d->sgld.steps);
     if (d->ranks > 1 && !d->sum)
@@ -7395,7 +7398,7 @@ static void jem__create_chains(jem_trainer *tr) {
     if (!b) return;
     if (d->restart_lo != -1 || d->restart_hi != 1)
         jem_buffer_restart(b, &tr->rng, d->restart_lo, d->restart_hi);
-    if (!d->fresh.steps) return;
+    if (!d->restart_denoise.steps) return;
     for (int i = 0; i < b->capacity; i++) b->visits[i] = -1;
 }
 
@@ -7519,7 +7522,7 @@ static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
 
 /* Returns a leaf of the images plus the noise that data receive (as in the paper). */
 static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
-    if (!(tr->desc.input_noise > 0)) return jem__rank_images(tr, x, n);
+    if (!(tr->desc.data_noise > 0)) return jem__rank_images(tr, x, n);
     const ptrdiff_t size = n * jem__image(tr->net);
     float *sum = jem__push_floats(tr->net->ctx, size);
     if (!sum) return NULL;
@@ -7537,7 +7540,7 @@ static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
     const jem_net *net = tr->net;
     float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
     jem_tensor *t = jem__rank_images(tr, x, n);
-    const int wide = (int)(d->label_wide * (float)n + 0.5f);
+    const int wide = (int)(d->label_all_noise * (float)n + 0.5f);
     if (!sigma) return NULL;
     jem_noise_levels(&tr->rng, wide, d->noise_lo, d->noise_hi, sigma);
     for (int i = wide; i < n; i++) sigma[i] = d->label_noise * jem_rng_uniform(&tr->rng);
@@ -7549,7 +7552,7 @@ static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
 
 /* The density that a walk follows: log p(x), or log p(x,y) of given labels. */
 typedef struct jem__target {
-    jem_fn logp;
+    jem_logp_fn logp;
     void *user;                                    /* the network, or `given` */
     jem_class_of given;
 } jem__target;
@@ -7572,14 +7575,14 @@ static jem_status jem__draw_fresh(jem_trainer *tr, int n, const int *labels, flo
     jem_ctx *ctx = tr->net->ctx;
     jem__target target;
     jem__set_target(tr, n, labels, &target);
-    jem_fresh_desc d = jem_fresh_desc_default();
+    jem_generate_desc d = jem_generate_desc_default();
     d.mean = tr->net->mean;
-    d.denoise = tr->desc.fresh;
+    d.denoise = tr->desc.restart_denoise;
     d.walk.steps = 0;
-    d.clean = 0;
+    d.last_sigma = 0;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem__rank_images(tr, NULL, n);
-    jem_fresh(ctx, target.logp, target.user, t, &d, &tr->rng);
+    jem_generate(ctx, target.logp, target.user, t, &d, &tr->rng);
     jem__gather(tr, t, n, x);
     jem_end(ctx, mark);
     return ctx->status;
@@ -7661,7 +7664,7 @@ static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
    every 1/reinit updates. */
 static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     const jem_train_desc *d = &tr->desc;
-    if (!d->fresh.steps) return JEM_OK;
+    if (!d->restart_denoise.steps) return JEM_OK;
     if (tr->buffer->visits[0] < 0) return jem__fill_buffer(tr, n);
     if (!(d->reinit > 1e-6f)) return JEM_OK;
     const int period = (int)(1 / d->reinit + 0.5f);
@@ -7682,7 +7685,7 @@ static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, f
     walk.step_size *= tr->guard.walk;
     if (tr->guard.walk < 1) walk.noise_std *= sqrtf(tr->guard.walk);
     if (d->w_kl > 0)
-        *kl = jem_kl_walk(ctx, target.logp, target.user, t, &walk, d->entropy, &tr->rng);
+        *kl = jem_kl_walk(ctx, target.logp, target.user, t, &walk, d->kl_entropy, &tr->rng);
     else jem_sgld(ctx, target.logp, target.user, t, &walk, &tr->rng);
     return jem__gather(tr, t, n, x) == JEM_OK ? t : NULL;
 }
@@ -7699,7 +7702,7 @@ static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tenso
     int *visits = (int *)jem__push(ctx, (size_t)n * sizeof *visits);
     if (!x || !slot || !visits) return NULL;
     for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, tr->net->classes);
-    const float reinit = d->fresh.steps ? 0 : d->reinit;
+    const float reinit = d->restart_denoise.steps ? 0 : d->reinit;
     jem__buffer_draw(tr->buffer, &tr->rng, n, labels, reinit, x, slot, visits);
     for (int i = 0; d->chain && i < n; i++) {
         const int label = labels ? labels[i] : -1;
@@ -7808,7 +7811,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     const jem_train_desc *d = &tr->desc;
     const int sets_buffers = tr->has_buffers && !tr->updates;
     const int has_samples = jem__needs_samples(d) && tr->updates >= d->cd_from;
-    const int noisy_labelled = d->label_noise > 0 || d->label_wide > 0;
+    const int noisy_labelled = d->label_noise > 0 || d->label_all_noise > 0;
     const jem_loss_weights w = { d->w_ce, d->w_cd, d->w_cd_class, d->energy_l2 };
     jem__samples sample = { NULL, NULL };
     jem_tensor *labelled = NULL;
@@ -8097,7 +8100,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     }
     s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates) * tr->guard.rate;
     s.returns = tr->guard.returns;
-    jem_optim_average(tr->optim, 0);
+    jem_optim_use_average(tr->optim, 0);
     s.status = jem__guard_keep(tr);
     if (s.status != JEM_OK) return s;
     const jem_mark mark = jem_begin(ctx);
@@ -9298,7 +9301,7 @@ static const char *jem__entry_refused(const jem_archive *a, const char *name, je
     if (!name || !jem__utf8_valid(name, strlen(name))) return "the name is not UTF-8";
     if (!strcmp(name, "__metadata__")) return "this name is reserved";
     if (jem_archive_find(a, name)) return "there is one of this name already";
-    if ((int)dtype < 0 || (int)dtype > JEM_U8) return "no such dtype";
+    if ((int)dtype < 0 || (int)dtype > JEM_DTYPE_U8) return "no such dtype";
     if (ndim < 0 || ndim > 8 || (ndim && !shape)) return "0 to 8 dimensions are possible";
     const ptrdiff_t n = jem__elements(ndim, shape);
     if (n < 0) return "a size is negative or too large";
@@ -9735,7 +9738,7 @@ static float jem__to_float(int dtype, const unsigned char *p) {
     case JEM__F64: return (float)n.f64;
     case JEM__F16: return jem__from_fp16(n.u16);
     case JEM__BF16: return jem__bits_float((uint32_t)n.u16 << 16);
-    case JEM_U8: case JEM__BOOL: return (float)p[0];
+    case JEM_DTYPE_U8: case JEM__BOOL: return (float)p[0];
     default: return n.f;
     }
 }
@@ -9748,7 +9751,7 @@ static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char
     entry->e.data = entry->owned;
     if (!entry->owned) return;
     data += entry->begin;
-    if (entry->e.dtype != JEM_F32 || entry->dtype == JEM_F32) {
+    if (entry->e.dtype != JEM_DTYPE_F32 || entry->dtype == JEM_DTYPE_F32) {
         jem__copy_numbers(entry->owned, data, entry->e.bytes, size);
         return;
     }
@@ -10017,8 +10020,8 @@ static int jem__entry_good(const jem_entry *e, jem_dtype as) {
         const unsigned char *at = (const unsigned char *)e->data + i;
         float x = 0;
         int32_t n = 0;
-        if (as == JEM_F32) x = jem__to_float((int)e->dtype, at);
-        if (as == JEM_I32) memcpy(&n, at, 4);
+        if (as == JEM_DTYPE_F32) x = jem__to_float((int)e->dtype, at);
+        if (as == JEM_DTYPE_I32) memcpy(&n, at, 4);
         good = jem__finite(x) && !(squares && x < 0) && n >= -1 && n <= JEM__MANY;
     }
     return good;
@@ -10045,7 +10048,7 @@ static int jem__array_fits(jem__arrays *v, const jem_entry *e, jem_dtype dtype, 
     jem__fields *f = &v->f;
     const int same_shape = e->ndim == ndim &&
                            !memcmp(e->shape, shape, (size_t)ndim * sizeof *shape);
-    const int single = dtype == JEM_F32 && jem__elements(ndim, shape) == 1;
+    const int single = dtype == JEM_DTYPE_F32 && jem__elements(ndim, shape) == 1;
     if (same_shape && (single || e->dtype == dtype)) return 1;
     if (single && ndim <= 1 && e->ndim <= 1 && jem__elements(e->ndim, e->shape) == 1) return 1;
     char both[384];
@@ -10102,7 +10105,7 @@ static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param 
             return;
         }
     }
-    jem__array(v, name, JEM_F32, p->ndim, shape, data);
+    jem__array(v, name, JEM_DTYPE_F32, p->ndim, shape, data);
 }
 
 /* Reports that an archive, or its counterpart in a call, is NULL. ctx: the counterpart's, or
@@ -10261,10 +10264,10 @@ static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b
     const int64_t counts[1] = { JEM__GUARD_COUNTS };
     const int64_t size[1] = { g->size };
     const int64_t slots[1] = { jem__guard_slots(b) };
-    jem__array(v, "guard.numbers", JEM_F32, 1, numbers, g->numbers);
-    jem__array(v, "guard.counts", JEM_I64, 1, counts, g->counts);
-    jem__array(v, "guard.state", JEM_F32, 1, size, g->kept);
-    jem__array(v, "guard.visits", JEM_I32, 1, slots, g->visits);
+    jem__array(v, "guard.numbers", JEM_DTYPE_F32, 1, numbers, g->numbers);
+    jem__array(v, "guard.counts", JEM_DTYPE_I64, 1, counts, g->counts);
+    jem__array(v, "guard.state", JEM_DTYPE_F32, 1, size, g->kept);
+    jem__array(v, "guard.visits", JEM_DTYPE_I32, 1, slots, g->visits);
 }
 
 /* Puts the guard's numbers where an archive points. */
@@ -10322,7 +10325,7 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
     if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
     jem__arrays v = jem__arrays_out("trainer", a);
     jem__trainer_pack(tr, tr->state);
-    jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, tr->state);
+    jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, tr->state);
     jem__trainer_arrays(&v, tr, tr->optim->averaged);
     jem__guard_pack(&tr->guard);
     if (tr->guard.kept) jem__guard_arrays(&v, &tr->guard, tr->buffer);
@@ -10333,7 +10336,7 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
 static void jem__state_read(jem__arrays *v, const jem_trainer *tr, int64_t *state) {
     const int64_t most[JEM__COUNTS] = { JEM__MANY, JEM__MANY, tr->optim->desc.ema > 0 };
     v->fill = 1;
-    jem__array(v, "trainer.state", JEM_I64, 1, jem__states, state);
+    jem__array(v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, state);
     for (int i = 0; i < JEM__COUNTS && !v->f.status; i++) {
         if (state[i] < 0 || state[i] > most[i])
             v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
@@ -12300,8 +12303,8 @@ JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by 
 
    B is read from consecutive memory for a whole row of taps (a run): an image is [row][column][pair
    of channels][16 images][2], with columns of zeros at both ends of every row. So taps at the edges
-   are not tested, and sums are long even with few channels. Only with JEM_BF16 do the bits depend
-   on the instruction set: AMX adds even and odd elements separately. */
+   are not tested, and sums are long even with few channels. With JEM_PRECISION_BF16 alone, the bits
+   depend on the instruction set: AMX adds even and odd elements separately. */
 
 enum {
     JEM__BF16_TILE = 256,                          /* floats of C */
@@ -13119,7 +13122,8 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
 /* Returns Winograd's M, or 0 for the direct sum: whichever needs fewest multiplications, given that
    kernels take four tiles or pixels at a time. */
 static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
-    const int fast = ctx->desc.precision == JEM_FAST || ctx->desc.precision == JEM_BF16;
+    const jem_precision precision = ctx->desc.precision;
+    const int fast = precision == JEM_PRECISION_FAST || precision == JEM_PRECISION_BF16;
     const int largest = fast ? 4 : 2;
     int tile = 0;
     int least = (q->ho * q->wo + 3) / 4 * 9;
@@ -13143,7 +13147,7 @@ static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     const int vectors = q->k == 1 && q->hi == 1 && q->wi == 1;
     const int least = bf16 && bf16->twice ? 8 : 1; /* channels for which bf16 is faster */
     int tile = 0;
-    if (fits && ctx->desc.precision != JEM_DIRECT && (!bf16 || bf16->twice))
+    if (fits && ctx->desc.precision != JEM_PRECISION_DIRECT && (!bf16 || bf16->twice))
         tile = jem__wino_tile(ctx, q);
     if (vectors) bf16 = NULL;
     for (int i = 0; i < 2; i++) {
@@ -13178,10 +13182,10 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
 }
 
 static int jem__engine_open(jem_ctx *ctx) {
-    if (ctx->desc.precision == JEM_BF16) {
+    if (ctx->desc.precision == JEM_PRECISION_BF16) {
         ctx->bf16 = jem__bf16_for(ctx->desc.isa);
         if (!ctx->bf16) {
-            ctx->desc.precision = JEM_FAST;
+            ctx->desc.precision = JEM_PRECISION_FAST;
             if (ctx->desc.log)
                 ctx->desc.log(ctx->desc.user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
         }
