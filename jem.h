@@ -107,9 +107,10 @@
    DETERMINISM
        The same seed gives the same numbers on every instruction set and any number of threads, for
        a given jem_precision, as long as values are finite and the compiler follows IEEE arithmetic
-       (FLT_EVAL_METHOD is 0; on 32-bit x86: -msse2 -mfpmath=sse). Exceptions: JEM_PRECISION_BF16 gives the
-       same numbers only on the same instruction set, and JEM_ISA_WASM has its own. With -ffast-math
-       the numbers differ, but values that are not finite are still detected and reported.
+       (FLT_EVAL_METHOD is 0; on 32-bit x86: -msse2 -mfpmath=sse). Exceptions: JEM_PRECISION_BF16
+       gives the same numbers only on the same instruction set, and JEM_ISA_WASM has its own. With
+       -ffast-math the numbers differ, but values that are not finite are still detected and
+       reported.
        tests/README.md names the test of each guarantee.
        The tape records ops in the order in which they are called. C does not specify the order in
        which arguments are evaluated: if two ops are arguments of a third, give each its own line.
@@ -176,8 +177,8 @@ typedef enum jem_isa {
     JEM_ISA_AVX2,          /* AVX2 with FMA */
     JEM_ISA_AVX512,        /* AVX-512 F, BW, DQ, VL */
     JEM_ISA_NEON,          /* AArch64 */
-    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16; differs from JEM_ISA_AVX512 only in JEM_PRECISION_BF16 */
-    JEM_ISA_AMX,           /* AVX-512 with AMX; differs from JEM_ISA_AVX512 only in JEM_PRECISION_BF16 */
+    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16; differs from it only in JEM_PRECISION_BF16 */
+    JEM_ISA_AMX,           /* AVX-512 with AMX; differs from it only in JEM_PRECISION_BF16 */
     JEM_ISA_WASM           /* WebAssembly with -msimd128. It has no fma: a product and a sum round
                               twice, so its results are close to the others', not identical */
 } jem_isa;
@@ -185,15 +186,16 @@ typedef enum jem_isa {
 /* Algorithm for 3x3 convolutions of stride 1. Largest error, compared with double and relative to
    the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`).
    JEM_PRECISION_BF16 applies to all convolutions. It requires AMX or AVX-512 BF16 (on AVX-512 BF16,
-   convolutions of stride 1 run as JEM_PRECISION_FAST, which is as fast there). Elsewhere it becomes JEM_PRECISION_FAST,
-   and a note is logged; with JEM_ISA_SCALAR, however, it is computed in plain C.
+   convolutions of stride 1 run as JEM_PRECISION_FAST, which is as fast there). Elsewhere it becomes
+   JEM_PRECISION_FAST, and a note is logged; with JEM_ISA_SCALAR, however, it is computed in plain
+   C.
    Memory: sampling needs packed weights in addition to the weights, in total, for output and input
    gradient, 2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16). */
 typedef enum jem_precision {
-    JEM_PRECISION_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half the multiplications */
-    JEM_PRECISION_FAST,              /* F(4x4,3x3): a quarter of the multiplications */
-    JEM_PRECISION_DIRECT,            /* the plain sum, the reference for the other two */
-    JEM_PRECISION_BF16               /* operands of convolutions rounded to bf16 (error 2e-2), sums in fp32 */
+    JEM_PRECISION_EXACT = 0,   /* F(2x2,3x3): as exact as direct, half the multiplications */
+    JEM_PRECISION_FAST,        /* F(4x4,3x3): a quarter of the multiplications */
+    JEM_PRECISION_DIRECT,      /* the plain sum, the reference for the other two */
+    JEM_PRECISION_BF16         /* operands of convolutions in bf16 (error 2e-2), sums in fp32 */
 } jem_precision;
 
 typedef struct jem_ctx jem_ctx;
@@ -203,8 +205,9 @@ typedef struct jem_ctx_desc {
     void *(*allocate)(void *user, size_t bytes);   /* set both or neither */
     void (*release)(void *user, void *memory);
     void (*log)(void *user, const char *message);  /* receives each error that is kept, and a note
-                                                      if JEM_PRECISION_BF16 is not available or tensors of a
-                                                      file cannot be read; default: none */
+                                                      if JEM_PRECISION_BF16 is not available or
+                                                      tensors of a file cannot be read; default:
+                                                      none */
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
@@ -212,7 +215,7 @@ typedef struct jem_ctx_desc {
                               set it if you set parallel_for */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
-    int plain_tape;             /* 1: runs ops one by one as recorded, without fusion or planning: slow,
+    int plain_tape;        /* 1: runs ops one by one as recorded, without fusion or planning: slow,
                               the same bits; for debugging, and as the reference of the tests */
 } jem_ctx_desc;
 
@@ -392,8 +395,8 @@ typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
    the largest gradient: about 1e-3 if correct (in fp32, step 0.02), 0.1 to 1 if a backward is
    wrong, NaN if a value is NaN; negative on an error. With p, the grads of other parameters are
    added to as well. */
-JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x, jem_param *p,
-                                 float step);
+JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
+                                 jem_param *p, float step);
 
 /* ==== >>ops: building blocks of networks ====================================================== */
 /* Shapes are (n,c,h,w). The tensor that an op returns belongs to the tape (see jem_end). The tape
@@ -416,7 +419,7 @@ JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);   /* factor * x */
-JEM_API jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float term);     /* x + term */
+JEM_API jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float term);   /* x + term */
 JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
 /* jem_exp clamps x to [-87, 88]; its gradient is y even where x is clamped. jem_log is defined for
    x from 1.2e-38 to 3.4e38; for other x (0 or less, for example) the result is meaningless. */
@@ -497,7 +500,8 @@ JEM_API void jem_mask_controls(char *text, int keep_newlines);
 
 /* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
 
-typedef enum jem_activation { JEM_ACTIVATION_LEAKY_RELU = 0, JEM_ACTIVATION_RELU, JEM_ACTIVATION_SILU, JEM_ACTIVATION_TANH } jem_activation;
+typedef enum jem_activation { JEM_ACTIVATION_LEAKY_RELU = 0, JEM_ACTIVATION_RELU,
+                              JEM_ACTIVATION_SILU, JEM_ACTIVATION_TANH } jem_activation;
 /* Input of the last layer: the mean of each channel over pixels, or all values. */
 typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;
 
@@ -538,8 +542,8 @@ typedef enum jem_blocks {
                               at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
                               & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
                               channels, a block has as many outputs as inputs, and a conv4x4 of
-                              stride 2 between two stages doubles them. Learns best with JEM_ACTIVATION_SILU
-                              and JEM_OPTIMIZER_MUON */
+                              stride 2 between two stages doubles them. Learns best with
+                              JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
 } jem_blocks;
 
 /* Shape of the wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by
@@ -556,7 +560,7 @@ typedef struct jem_wrn_desc {
     float dropout;                                 /* 0; probability, below 1 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
     int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper */
-    int separate_energy;                                    /* 0; 1: log p(x) from a separate head, the
+    int separate_energy;                           /* 0; 1: log p(x) from a separate head, the
                                                       parameter "energy_output" */
     jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
     int unet;                                      /* 1: adds e(x) = sum of x U(x) to log p(x), see
@@ -565,7 +569,7 @@ typedef struct jem_wrn_desc {
                                                       denoises as well as a score network (Guth,
                                                       Kadkhodaie & Simoncelli 2025). Sides are
                                                       multiples of 4 * stem_stride. Not with
-                                                      uncond */
+                                                      separate_energy */
 } jem_wrn_desc;
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
 /* Creates the network; free it with jem_net_free. The seed determines the initial parameters.
@@ -580,7 +584,7 @@ typedef struct jem_convnet_desc {
     int layers, widths[8];                         /* 4: 16, 32, 64, 64; channels of each layer */
     jem_activation activation;                     /* SiLU */
     float leak;
-    int separate_energy;                                    /* as in jem_wrn_desc */
+    int separate_energy;                           /* as in jem_wrn_desc */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
 JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
@@ -673,7 +677,7 @@ typedef struct jem_score_desc {
     const float *sigma;    /* [n], > 0: noise of each image, from what the eye overlooks to what
                               hides any image: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-    float difference;            /* of the difference, see >>losses below; 0: .03, JEM_PRECISION_BF16 .1 */
+    float difference;  /* of the difference, see >>losses below; 0: .03, JEM_PRECISION_BF16 .1 */
 } jem_score_desc;
 /* n noise levels, evenly spread over lo .. hi in their logarithm; 0 < lo <= hi. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
@@ -688,7 +692,8 @@ JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *use
 /* Sum over images of v . d log p/dx, one number; x and v are leaves of one shape. Its jem_backward
    gives second derivatives, of the slope by the parameters: it is a difference of two ordinary
    passes, h to either side (0: .003 sqrt(pixels), JEM_PRECISION_BF16 .01). */
-JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x, jem_tensor *v,
+JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                                    jem_tensor *v,
                               float h);
 
 /* The loss of a JEM from given data and samples, for those who write their own loop. x, labels:
@@ -710,16 +715,16 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
 /* Langevin walk: x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
    Clamping gradients gives the proximal SGLD of Yang & Ji (2021). With decay_b > 0, the size of
    step t is multiplied by s = (1 + t/b)^-gamma and its noise by sqrt(s); the bias of the walk then
-   vanishes for gamma in (1/2,1] (Welling & Teh 2011). With hot > 0, noise is multiplied by sqrt(T),
-   where the temperature T falls from hot to cold by the same factor at every step (Kirkpatrick &
-   others 1983). */
+   vanishes for gamma in (1/2,1] (Welling & Teh 2011). With temperature_from > 0, the noise is
+   multiplied by sqrt(T), where the temperature T falls from temperature_from to temperature_to by
+   the same factor at every step (Kirkpatrick & others 1983). */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
     float step_size, noise_std;                    /* 1, .01, as in the JEM paper */
     float clamp_grad;                              /* 0: off; else limits gradients to +- this */
     float clamp_lo, clamp_hi;                      /* lo < hi: limits x to this range; 0, 0 */
     float decay_b, decay_gamma;                    /* 0: off */
-    float temperature_from, temperature_to;                               /* 0: off */
+    float temperature_from, temperature_to;        /* 0: off */
     /* Called after every step; nonzero stops the walk. May read x, but must not record ops. */
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;
@@ -739,8 +744,8 @@ JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
 
    whose gradient flows through the last step only; `held` parameters receive no gradient. H, the
    entropy of samples of d pixels, is d mean log(distance to the nearest other sample) plus a
-   constant (Kozachenko & Leonenko 1987). entropy: 1 as in the paper, 0 to omit H. hot and decay_b
-   are not supported; if watch stops the walk, the last step is still taken. */
+   constant (Kozachenko & Leonenko 1987). entropy: 1 as in the paper, 0 to omit H. temperature_from
+   and decay_b are not supported; if watch stops the walk, the last step is still taken. */
 JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *desc, float entropy, jem_rng *rng);
 
@@ -756,7 +761,7 @@ JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
    of size 1 without rng is the least-squares denoiser (Miyasawa 1961). */
 typedef struct jem_denoise_desc {
     int steps;                                     /* 300 */
-    float fraction;                                    /* .05: fraction of the noise removed per step */
+    float fraction;                                /* .05: fraction of the noise removed per step */
     float beta;                                    /* .3: 1 adds no noise, near 0 almost all */
     float sigma_max;                               /* 2: upper limit of the estimated sigma */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
@@ -773,14 +778,14 @@ JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
 
 /* Sampling from scratch, in three phases after N(mean, denoise.sigma_max^2): denoising; a walk like
    that of the chains in training, which corrects the first phase; removal of the remaining noise,
-   at most `clean`. Each watch can stop only its own phase. jem_net_generate_desc returns the desc for a
-   network. */
+   at most `last_sigma`. Each watch can stop only its own phase. jem_net_generate_desc returns the
+   desc for a network. */
 typedef struct jem_generate_desc {
     float lo, hi;                                  /* lo < hi: starts from U(lo,hi) instead: 0, 0 */
     float mean;                                    /* mean pixel of the data: 0. See jem_net.mean */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
-    float last_sigma;                                   /* .24, twice the smallest noise level of score
+    float last_sigma;                              /* .24, twice the smallest noise level of score
                                                       matching; 0: skips the third phase */
 } jem_generate_desc;
 JEM_API jem_generate_desc jem_generate_desc_default(void);
@@ -843,8 +848,8 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
    p^(1/T), with sqrt(T) times the step. After each proposal, neighbours swap with probability
    min(1, (p(x')/p(x))^(1/T - 1/T')), alternating between even and odd pairs; .swapped receives
    their swap rates. Chains with k = 0 converge to p. The hottest chains should move freely between
-   modes, and each swap rate should exceed .2. Annealed SGLD (jem_sgld_desc.hot) is cheaper, but not
-   exact. */
+   modes, and each swap rate should exceed .2. Annealed SGLD (jem_sgld_desc.temperature_from) is
+   cheaper, but not exact. */
 
 /* Annealed importance sampling (Neal 2001): estimates Z in p(x) = exp(logp(x))/Z. Weighted chains
    move from q = N(mean, std^2 I) to p through q^(1-b) p^b. The expected weight is Z for any number
@@ -869,7 +874,8 @@ JEM_API jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tenso
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
-typedef enum jem_optimizer { JEM_OPTIMIZER_ADAM = 0, JEM_OPTIMIZER_SGD, JEM_OPTIMIZER_MUON } jem_optimizer;
+typedef enum jem_optimizer { JEM_OPTIMIZER_ADAM = 0, JEM_OPTIMIZER_SGD,
+                             JEM_OPTIMIZER_MUON } jem_optimizer;
 
 typedef struct jem_optim_desc {
     jem_optimizer kind;
@@ -905,7 +911,8 @@ JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
    pointers: read a parameter's value anew. jem_optim_free leaves what is in the net there. */
 JEM_API jem_status jem_optim_use_average(jem_optim *opt, int on);
 
-typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS, JEM_SCHEDULE_COSINE } jem_schedule_kind;
+typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
+                                 JEM_SCHEDULE_COSINE } jem_schedule_kind;
 typedef struct jem_schedule {
     jem_schedule_kind kind;
     int warmup;                                    /* linear from 0 over this many updates */
@@ -941,10 +948,10 @@ typedef struct jem_train_desc {
     /* 0: off; else sharpness-aware (Foret & others 2021; Yang, Su & Ji 2023): the gradient where,
        so far from the weights, the loss is worst. Not with w_score; it and w_kl: with one rank. */
     float sam;
-    float data_noise;                             /* std of the noise added to data: .03 */
-    /* Either > 0: cross-entropy has images of its own, a share label_wide with all noise levels of
-       score matching, the rest with noise of std U(0, label_noise): 0, 0. What knows classes in
-       noise makes samples by class, and better ones. Not with w_cd_class. */
+    float data_noise;                              /* std of the noise added to data: .03 */
+    /* Either > 0: cross-entropy has images of its own, a share label_all_noise with all noise
+       levels of score matching, the rest with noise of std U(0, label_noise): 0, 0. What knows
+       classes in noise makes samples by class, and better ones. Not with w_cd_class. */
     float label_noise, label_all_noise;
     float noise_lo, noise_hi;                      /* score matching's noise levels: .12, 2 */
     int cd_from;                                   /* the first update with chains: 0 */
@@ -1083,7 +1090,8 @@ typedef struct jem_attack_desc {
     int restarts;          /* 1: attempts in all */
     int random_start;      /* 1: anywhere within eps, if that is finite; 0: at the image */
     int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
-    float least_probability;            /* targeted: done when p(label|x) is the highest and at least this: 0 */
+    float least_probability;   /* targeted: done when p(label|x) is the highest and at least this:
+                                  0 */
     float lo, hi;          /* pixels stay in this range, or do not leave it further: -1, 1 */
     /* What to fool instead of the network itself, a classifier that refines its images first, say:
        logits f[n][classes] of x[n][c][h][w], gradients of log p(label|x) to g (not if NULL), or
@@ -1166,7 +1174,7 @@ typedef struct jem_entry {
 typedef struct jem_archive jem_archive;
 JEM_API jem_archive *jem_archive_create(jem_ctx *ctx);
 /* Copies everything it needs; `bytes` may be freed. Damaged input: NULL and an error. Of the
-   format's dtypes F32, I32, I64 and U8 are kept, F64, F16 and BF16 become JEM_DTYPE_F32, BOOL JEM_DTYPE_U8.
+   format's dtypes F32, I32, I64 and U8 are kept, F64, F16 and BF16 become F32, BOOL becomes U8.
    Tensors of any other dtype are skipped, with a note to the context's log. */
 JEM_API jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size);
 JEM_API void jem_archive_free(jem_archive *a);
@@ -1204,7 +1212,8 @@ JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
 /* Everything that a trainer holds besides the network's parameters: the optimiser's moments and
-   averages (or trained weights, see jem_trainer_use_average), replay buffer, random numbers, counts,
+   averages (or trained weights, see jem_trainer_use_average), replay buffer, random numbers,
+       counts,
    and once it has one, the guard's good state (which nearly doubles the file).
    With jem_net_to_archive this makes a checkpoint: load the network, create a trainer with the same
    desc, and training continues bit for bit. The archive points into both, so write it before the
@@ -5279,7 +5288,8 @@ static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *
     *height = jem__int(f, "jem.height", *height, 1, 65536);
     *width = jem__int(f, "jem.width", *width, 1, 65536);
     *classes = jem__int(f, "jem.classes", *classes, 1, 1 << 24);
-    *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0, JEM_ACTIVATION_TANH);
+    *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0,
+                                           JEM_ACTIVATION_TANH);
     *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
     *uncond = (int)jem__optional_field(f, "jem.uncond", (float)*uncond, 0, 0, 1, 1);
 }
@@ -5308,7 +5318,7 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     const int shrink = 4 * d->stem_stride;         /* of the sides, from images to features */
     if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "must be 6k + 4");
     if (d->unet && d->separate_energy)
-        jem__fields_fail(f, "jem.unet", NULL, 1, "not together with uncond");
+        jem__fields_fail(f, "jem.unet", NULL, 1, "not together with separate_energy");
     if (d->unet && (d->height % shrink || d->width % shrink))
         jem__fields_fail(f, "jem.unet", NULL, 1, "sides must be multiples of 4 stem strides");
     double pixels = 1;
@@ -6203,7 +6213,8 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp
     return NULL;
 }
 /* The same, and computes d log p/dx. */
-static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp, void *user,
+static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
+                                          void *user,
                                           jem_tensor *x) {
     jem_tensor *y = jem__density(ctx, what, logp, user, x);
     return jem_grad(y, x) == JEM_OK ? y : NULL;
@@ -6446,12 +6457,13 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     return jem_add_constant(ctx, jem__sides_sum(ctx, &s.sides, logp, user), (float)difference);
 }
 
-jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x, jem_tensor *v,
+jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                            jem_tensor *v,
                       float h) {
-    const char *const what = "slope";
+    const char *const what = "slope_along";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
     if (!jem__is_leaf(v, what) || v->n != x->n || v->c != x->c || v->h != x->h || v->w != x->w) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope: x and v must be leaves of one shape");
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope_along: x and v must be leaves of one shape");
         return NULL;
     }
     const ptrdiff_t n = x->node->stride;
@@ -6560,7 +6572,8 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
 static int jem__sgld_good(jem_ctx *ctx, const char *what, jem_sgld_desc d) {
     return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) &&
            JEM__IN(d.noise_std, 0, JEM__MOST) && JEM__IN(d.clamp_grad, 0, JEM__MOST) &&
-           JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) && JEM__IN(d.temperature_from, 0, JEM__MOST) &&
+           JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) &&
+           JEM__IN(d.temperature_from, 0, JEM__MOST) &&
            JEM__IN(d.decay_b, 0, JEM__MOST) && JEM__IN(d.decay_gamma, 0, JEM__MOST) &&
            JEM__IN(d.temperature_to, d.temperature_from > 0 ? JEM__TINY : 0, JEM__MOST);
 }
@@ -6569,7 +6582,8 @@ static int jem__denoise_good(jem_ctx *ctx, const char *what, jem_denoise_desc d)
            JEM__IN(d.beta, 0, 1) && JEM__IN(d.sigma_max, JEM__TINY, JEM__MOST);
 }
 
-jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x, const jem_sgld_desc *desc,
+jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                    const jem_sgld_desc *desc,
                     jem_rng *rng) {
     const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
     const char *const what = "sgld";
@@ -6649,9 +6663,9 @@ static int jem__is_clamped(const jem_sgld_desc *d, float x, float g) {
     return d->clamp_lo < d->clamp_hi && (x <= d->clamp_lo || x >= d->clamp_hi);
 }
 
-/* Computes v after the last step. Returns the value of L_KL minus v . gradient, which jem_slope_along
-   will record: by the chain rule, the derivative of L_KL by a parameter is v times that of the
-   gradient of log p at `before`. */
+/* Computes v after the last step. Returns the value of L_KL minus v . gradient, which
+   jem_slope_along will record: by the chain rule, the derivative of L_KL by a parameter is v times
+   that of the gradient of log p at `before`. */
 static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem_sgld_desc *d,
                                 float entropy) {
     const int n = x->t.n;
@@ -6693,7 +6707,8 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
     const float value = (float)jem__kl_direction(&kl, node, &d, entropy);
-    return jem_add_constant(ctx, jem_slope_along(ctx, logp, user, kl.before, kl.direction, 0), value);
+    return jem_add_constant(ctx, jem_slope_along(ctx, logp, user, kl.before, kl.direction, 0),
+                            value);
 }
 
 jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
@@ -6726,15 +6741,16 @@ jem_generate_desc jem_generate_desc_default(void) {
     return d;
 }
 
-static int jem__fresh_good(jem_ctx *ctx, jem_generate_desc d) {
-    const char *const what = "fresh";
+static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
+    const char *const what = "generate";
     return JEM__IN(d.lo, -1e4, 1e4) && JEM__IN(d.hi, d.lo, 1e4) && JEM__IN(d.mean, -1e4, 1e4) &&
-           JEM__IN(d.last_sigma, 0, JEM__MOST) && jem__denoise_good(ctx, "fresh: denoise", d.denoise) &&
-           jem__sgld_good(ctx, "fresh: walk", d.walk);
+           JEM__IN(d.last_sigma, 0, JEM__MOST) && jem__denoise_good(ctx, "generate: denoise",
+                                                                    d.denoise) &&
+           jem__sgld_good(ctx, "generate: walk", d.walk);
 }
 
 /* Fills the leaf x with the start of sampling: U(lo,hi), or N(mean, sigma_max^2). */
-static jem_status jem__fresh_start(jem_tensor *x, const jem_generate_desc *d, jem_rng *rng) {
+static jem_status jem__generate_start(jem_tensor *x, const jem_generate_desc *d, jem_rng *rng) {
     jem_ctx *ctx = x->ctx;
     const int uniform = d->lo < d->hi;
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
@@ -6752,13 +6768,13 @@ static jem_status jem__fresh_start(jem_tensor *x, const jem_generate_desc *d, je
 }
 
 jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                     const jem_generate_desc *desc, jem_rng *rng) {
+                        const jem_generate_desc *desc, jem_rng *rng) {
     const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
-    if (!jem__walk_ready(ctx, "fresh", logp, x, rng != NULL) || !jem__fresh_good(ctx, d))
+    if (!jem__walk_ready(ctx, "generate", logp, x, rng != NULL) || !jem__generate_good(ctx, d))
         return jem_error_status(ctx);
     const jem_denoise_desc last = jem_denoise_desc_clean(d.last_sigma);
     const jem_mark mark = jem_begin(ctx);
-    jem_status s = jem__fresh_start(x, &d, rng);
+    jem_status s = jem__generate_start(x, &d, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
     if (s == JEM_OK && d.last_sigma > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
@@ -7130,7 +7146,8 @@ static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
     if (n > 1) r->error = sqrt(fmax((n / r->chains - 1) / (n - 1), 0));
 }
 
-jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
+jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                   const jem_ais_desc *desc,
                    jem_rng *rng, jem_ais_result *result) {
     const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
     const char *const what = "ais";
@@ -7139,7 +7156,7 @@ jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x, co
         !JEM__IN(d.walk.temperatures, 1, 1))
         return jem_error_status(ctx);
     if (!result) return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: result is NULL");
-    jem_generate_desc start = jem_generate_desc_default();       /* fills x with noise, and no more */
+    jem_generate_desc start = jem_generate_desc_default();  /* fills x with noise, and no more */
     start.mean = d.mean;
     start.denoise.sigma_max = d.std;
     start.denoise.steps = start.walk.steps = 0;
@@ -7250,7 +7267,8 @@ static int jem__is_matrix(const jem_param *p, const char *adam_names) {
 static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
     const char *const what = "optim";
     const double below_1 = 0.99999998;
-    return JEM__IN(d.kind, JEM_OPTIMIZER_ADAM, JEM_OPTIMIZER_MUON) && JEM__IN(d.beta1, 0, below_1) &&
+    return JEM__IN(d.kind, JEM_OPTIMIZER_ADAM, JEM_OPTIMIZER_MUON) && JEM__IN(d.beta1, 0,
+                                                                              below_1) &&
            JEM__IN(d.beta2, 0, below_1) && JEM__IN(d.eps, JEM__TINY, JEM__MOST) &&
            JEM__IN(d.momentum, 0, 1) && JEM__IN(d.muon_momentum, 0, below_1) &&
            JEM__IN(d.weight_decay, 0, JEM__MOST) && JEM__IN(d.clip, 0, JEM__MOST) &&
@@ -7693,7 +7711,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
                            limits[i].hi)) return 0;
     }
     return jem__sgld_good(ctx, "trainer: sgld", d->sgld) &&
-           jem__denoise_good(ctx, "trainer: fresh", d->restart_denoise);
+           jem__denoise_good(ctx, "trainer: restart_denoise", d->restart_denoise);
 }
 
 /* Checks the rules that relate several fields; each of them is in its range. */
@@ -7736,7 +7754,7 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     if (!jem_ok(ctx)) return 0;
     if (has_energy && jem__by_class(d)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: class_conditional and w_cd_class need "
-                  "log p(x,y), which an unconditional network (uncond) does not have");
+                  "log p(x,y), which an unconditional network (separate_energy) does not have");
         return 0;
     }
     return has_shift ||
@@ -9238,7 +9256,8 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
             if (!done[i] && step < 0)
                 jem__attack_start(ctx, d, rng, x + at, g + at, found + at, size);
             else if (!done[i] && step < d->steps)
-                jem__attack_move(d, x + at, g + at, d->targeted ? d->step_size : -d->step_size, found + at,
+                jem__attack_move(d, x + at, g + at, d->targeted ? d->step_size : -d->step_size,
+                                 found + at,
                                  size);
             left += !done[i];
         }
@@ -9255,7 +9274,8 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
     const char *const what = "attack";
     const int far = jem__float_bits(d.eps) == 0x7f800000u; /* infinite: it must be told a step */
     if ((!far && !JEM__IN(d.eps, 0, JEM__MOST)) || !JEM__IN(d.steps, 1, INT32_MAX) ||
-        !JEM__IN(d.step_size, far ? JEM__TINY : 0, JEM__MOST) || !JEM__IN(d.restarts, 1, INT32_MAX) ||
+        !JEM__IN(d.step_size, far ? JEM__TINY : 0, JEM__MOST) || !JEM__IN(d.restarts, 1,
+                                                                          INT32_MAX) ||
         !JEM__IN(d.least_probability, 0, 1) || !JEM__IN(d.lo, -JEM__MOST, JEM__MOST) ||
         !JEM__IN(d.hi, d.lo, JEM__MOST)) return ctx->status;
     if (d.step_size == 0) d.step_size = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
@@ -9544,8 +9564,10 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
    are converted to `as` when read. */
 typedef struct jem__dtype { const char *name; size_t size; jem_dtype as; } jem__dtype;
 static const jem__dtype jem__dtypes[] = {
-    { "F32", 4, JEM_DTYPE_F32 }, { "I32", 4, JEM_DTYPE_I32 }, { "I64", 8, JEM_DTYPE_I64 }, { "U8", 1, JEM_DTYPE_U8 },
-    { "F64", 8, JEM_DTYPE_F32 }, { "F16", 2, JEM_DTYPE_F32 }, { "BF16", 2, JEM_DTYPE_F32 }, { "BOOL", 1, JEM_DTYPE_U8 }
+    { "F32", 4, JEM_DTYPE_F32 }, { "I32", 4, JEM_DTYPE_I32 },
+    { "I64", 8, JEM_DTYPE_I64 }, { "U8", 1, JEM_DTYPE_U8 },
+    { "F64", 8, JEM_DTYPE_F32 }, { "F16", 2, JEM_DTYPE_F32 }, { "BF16", 2, JEM_DTYPE_F32 },
+        { "BOOL", 1, JEM_DTYPE_U8 }
 };
 enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__BOOL, JEM__DTYPES };
 #define JEM__READABLE "F32, F64, F16, BF16, I64, I32, U8, BOOL can"
@@ -12724,8 +12746,8 @@ JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by 
 
    B is read from consecutive memory for a whole row of taps (a run): an image is [row][column][pair
    of channels][16 images][2], with columns of zeros at both ends of every row. So taps at the edges
-   are not tested, and sums are long even with few channels. Only with JEM_PRECISION_BF16 do the bits depend
-   on the instruction set: AMX adds even and odd elements separately. */
+   are not tested, and sums are long even with few channels. With JEM_PRECISION_BF16 alone, the bits
+   depend on the instruction set: AMX adds even and odd elements separately. */
 
 enum {
     JEM__BF16_TILE = 256,                          /* floats of C */
@@ -13543,7 +13565,8 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
 /* Returns Winograd's M, or 0 for the direct sum: whichever needs fewest multiplications, given that
    kernels take four tiles or pixels at a time. */
 static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
-    const int fast = ctx->desc.precision == JEM_PRECISION_FAST || ctx->desc.precision == JEM_PRECISION_BF16;
+    const jem_precision precision = ctx->desc.precision;
+    const int fast = precision == JEM_PRECISION_FAST || precision == JEM_PRECISION_BF16;
     const int largest = fast ? 4 : 2;
     int tile = 0;
     int least = (q->ho * q->wo + 3) / 4 * 9;
@@ -13620,7 +13643,32 @@ JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION */
 
 /* ==== >>changelog ============================================================================= */
-/* 0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
+/* 0.3  in work  Residual networks without norms, a U-Net's energy, Muon; a trainer's guard.
+                 Renamed, old -> new:
+                     JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
+                     JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...
+                     JEM_CONSTANT, _STEPS, _COSINE         JEM_SCHEDULE_CONSTANT, ...
+                     JEM_LEAKY_RELU, _RELU, _SILU, _TANH   JEM_ACTIVATION_LEAKY_RELU, ...
+                     JEM_F32, _I32, _I64, _U8              JEM_DTYPE_F32, ...
+                     jem_fn                                jem_logp_fn
+                     jem_shift, jem_slope                  jem_add_constant, jem_slope_along
+                     jem_fresh, jem_fresh_desc             jem_generate, jem_generate_desc
+                     jem_net_fresh                         jem_net_generate_desc
+                     jem_langevin_desc, jem_clean_desc     jem_sgld_desc_langevin,
+                                                           jem_denoise_desc_clean
+                     jem_optim_average                     jem_optim_use_average
+                     jem_trainer_average                   jem_trainer_use_average
+                     jem_ctx_desc.plain                    plain_tape
+                     descs of networks: uncond, slope      separate_energy, leak
+                     jem_sgld_desc.hot, .cold              temperature_from, temperature_to
+                     jem_denoise_desc.step                 fraction
+                     jem_mcmc_desc.step, jem_attack_desc.step     step_size
+                     jem_attack_desc.sure                  least_probability
+                     jem_score_desc.step                   difference
+                     jem_fresh_desc.clean                  jem_generate_desc.last_sigma
+                     jem_train_desc: entropy, input_noise  kl_entropy, data_noise
+                     jem_train_desc: label_wide, fresh     label_all_noise, restart_denoise
+   0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
                  sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
                  Metropolis, MALA, HMC, tempering, annealing. Calibration,
                  out-of-distribution scores, attacks, imputation. max_pool, upsample, concat,
