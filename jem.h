@@ -29,7 +29,7 @@
            shape.channels = 2, shape.height = shape.width = 1, shape.classes = 2;
            jem_net *net = jem_mlp_create(ctx, &shape, 1);
            jem_train_desc how = jem_train_desc_default();
-           how.lr = 3e-3f, how.sgld = jem_langevin_desc(0.02f, 20);
+           how.lr = 3e-3f, how.sgld = jem_sgld_desc_langevin(0.02f, 20);
            jem_trainer *tr = jem_trainer_create(net, &how);
            jem_rng rng = jem_rng_seed(7);
            for (int i = 0; i < 400 && jem_ok(ctx); i++) {
@@ -107,9 +107,10 @@
    DETERMINISM
        The same seed gives the same numbers on every instruction set and any number of threads, for
        a given jem_precision, as long as values are finite and the compiler follows IEEE arithmetic
-       (FLT_EVAL_METHOD is 0; on 32-bit x86: -msse2 -mfpmath=sse). Exceptions: JEM_BF16 gives the
-       same numbers only on the same instruction set, and JEM_ISA_WASM has its own. With -ffast-math
-       the numbers differ, but values that are not finite are still detected and reported.
+       (FLT_EVAL_METHOD is 0; on 32-bit x86: -msse2 -mfpmath=sse). Exceptions: JEM_PRECISION_BF16
+       gives the same numbers only on the same instruction set, and JEM_ISA_WASM has its own. With
+       -ffast-math the numbers differ, but values that are not finite are still detected and
+       reported.
        tests/README.md names the test of each guarantee.
        The tape records ops in the order in which they are called. C does not specify the order in
        which arguments are evaluated: if two ops are arguments of a third, give each its own line.
@@ -176,24 +177,25 @@ typedef enum jem_isa {
     JEM_ISA_AVX2,          /* AVX2 with FMA */
     JEM_ISA_AVX512,        /* AVX-512 F, BW, DQ, VL */
     JEM_ISA_NEON,          /* AArch64 */
-    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16; differs from JEM_ISA_AVX512 only in JEM_BF16 */
-    JEM_ISA_AMX,           /* AVX-512 with AMX; differs from JEM_ISA_AVX512 only in JEM_BF16 */
+    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16; differs from it only in JEM_PRECISION_BF16 */
+    JEM_ISA_AMX,           /* AVX-512 with AMX; differs from it only in JEM_PRECISION_BF16 */
     JEM_ISA_WASM           /* WebAssembly with -msimd128. It has no fma: a product and a sum round
                               twice, so its results are close to the others', not identical */
 } jem_isa;
 
 /* Algorithm for 3x3 convolutions of stride 1. Largest error, compared with double and relative to
    the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`).
-   JEM_BF16 applies to all convolutions. It requires AMX or AVX-512 BF16 (on AVX-512 BF16,
-   convolutions of stride 1 run as JEM_FAST, which is as fast there). Elsewhere it becomes JEM_FAST,
+   JEM_PRECISION_BF16 applies to all convolutions. It requires AMX or AVX-512 BF16 (on AVX-512 BF16,
+   convolutions of stride 1 run as JEM_PRECISION_FAST,
+       which is as fast there). Elsewhere it becomes JEM_PRECISION_FAST,
    and a note is logged; with JEM_ISA_SCALAR, however, it is computed in plain C.
    Memory: sampling needs packed weights in addition to the weights, in total, for output and input
    gradient, 2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16). */
 typedef enum jem_precision {
-    JEM_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half the multiplications */
-    JEM_FAST,              /* F(4x4,3x3): a quarter of the multiplications */
-    JEM_DIRECT,            /* the plain sum, the reference for the other two */
-    JEM_BF16               /* operands of convolutions rounded to bf16 (error 2e-2), sums in fp32 */
+    JEM_PRECISION_EXACT = 0,   /* F(2x2,3x3): as exact as direct, half the multiplications */
+    JEM_PRECISION_FAST,              /* F(4x4,3x3): a quarter of the multiplications */
+    JEM_PRECISION_DIRECT,            /* the plain sum, the reference for the other two */
+    JEM_PRECISION_BF16         /* operands of convolutions in bf16 (error 2e-2), sums in fp32 */
 } jem_precision;
 
 typedef struct jem_ctx jem_ctx;
@@ -203,8 +205,9 @@ typedef struct jem_ctx_desc {
     void *(*allocate)(void *user, size_t bytes);   /* set both or neither */
     void (*release)(void *user, void *memory);
     void (*log)(void *user, const char *message);  /* receives each error that is kept, and a note
-                                                      if JEM_BF16 is not available or tensors of a
-                                                      file cannot be read; default: none */
+                                                      if JEM_PRECISION_BF16 is not available or
+                                                      tensors of a file cannot be read; default:
+                                                      none */
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
@@ -212,7 +215,7 @@ typedef struct jem_ctx_desc {
                               set it if you set parallel_for */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
-    int plain;             /* 1: runs ops one by one as recorded, without fusion or planning: slow,
+    int plain_tape;        /* 1: runs ops one by one as recorded, without fusion or planning: slow,
                               the same bits; for debugging, and as the reference of the tests */
 } jem_ctx_desc;
 
@@ -371,13 +374,14 @@ JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);   /* of the 
 
 /* Function that computes one number per image, or a single number, from x: the argument of samplers
    and of jem_check_gradient. */
-typedef jem_tensor *(*jem_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
+typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
    the largest gradient: about 1e-3 if correct (in fp32, step 0.02), 0.1 to 1 if a backward is
    wrong, NaN if a value is NaN; negative on an error. With p, the grads of other parameters are
    added to as well. */
-JEM_API float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
+                                 jem_param *p,
                                  float step);
 
 /* ==== >>ops: building blocks of networks ====================================================== */
@@ -399,7 +403,7 @@ JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);
-JEM_API jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float term);
+JEM_API jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float term);
 JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
 /* jem_exp clamps x to [-87, 88]; its gradient is y even where x is clamped. jem_log is defined for
    x from 1.2e-38 to 3.4e38; for other x (0 or less, for example) the result is meaningless. */
@@ -462,7 +466,8 @@ JEM_API jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, je
 
 /* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
 
-typedef enum jem_activation { JEM_LEAKY_RELU = 0, JEM_RELU, JEM_SILU, JEM_TANH } jem_activation;
+typedef enum jem_activation { JEM_ACTIVATION_LEAKY_RELU = 0, JEM_ACTIVATION_RELU,
+                              JEM_ACTIVATION_SILU, JEM_ACTIVATION_TANH } jem_activation;
 typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;  /* of the net */
 
 typedef struct jem_net jem_net;
@@ -500,7 +505,8 @@ typedef enum jem_blocks {
                               at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
                               & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
                               channels, blocks keep theirs, and a conv4x4 of stride 2 between two
-                              stages doubles them. Learns best with JEM_SILU and JEM_MUON */
+                              stages doubles them. Learns best with
+                              JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
 } jem_blocks;
 
 /* The wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by default
@@ -510,12 +516,12 @@ typedef struct jem_wrn_desc {
     int depth, widen;                              /* 28, 10; depth = 6k + 4 */
     int channels, height, width, classes;          /* 3, 32, 32, 10 */
     jem_activation activation;                     /* leaky-relu of slope .2 */
-    float slope;
+    float leak;
     jem_norm norm;                                 /* none */
     float dropout;                                 /* 0 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
     int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper */
-    int uncond;                                    /* 1: log p(x) from "energy_output", a head */
+    int separate_energy;                           /* 1: log p(x) from "energy_output", a head */
                                                    /* of its own */
     jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
     int unet;                                      /* 1: adds e(x) = sum of x U(x) to log p(x), see
@@ -524,7 +530,7 @@ typedef struct jem_wrn_desc {
                                                       denoises as well as a score network (Guth,
                                                       Kadkhodaie & Simoncelli 2025). Sides are
                                                       multiples of 4 * stem_stride. Not with
-                                                      uncond */
+                                                      separate_energy */
 } jem_wrn_desc;
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
 JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed);
@@ -535,8 +541,8 @@ typedef struct jem_convnet_desc {
     int channels, height, width, classes;          /* 1, 28, 28, 10 */
     int layers, widths[8];                         /* 4: 16, 32, 64, 64 */
     jem_activation activation;                     /* SiLU */
-    float slope;
-    int uncond;                                    /* as in jem_wrn_desc */
+    float leak;
+    int separate_energy;                                    /* as in jem_wrn_desc */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
 JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
@@ -626,8 +632,8 @@ typedef struct jem_score_desc {
     const float *sigma;    /* [n], 0 < sigma < 1e6: noise of each image, from invisible to
                               dominant: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-    float step;            /* of the difference, per sqrt(pixels) and sigma, see >>losses below;
-                              0: .03, JEM_BF16 .1 */
+   float difference;      /* step of the difference, per sqrt(pixels) and sigma, see >>losses below;
+                              0: .03, JEM_PRECISION_BF16 .1 */
 } jem_score_desc;
 /* Draws n noise levels into sigma[n], spread evenly over lo .. hi in their logarithm;
    0 < lo <= hi. */
@@ -638,15 +644,15 @@ JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *
    log-density: its gradient at x~ is computed at once; then it is recorded on either side of x~.
    residual (may be NULL) receives the mean of ||r||^2 per pixel: 1 for a density that has learned
    nothing. Advances rng. NULL after an error. */
-JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                        const jem_score_desc *desc, jem_rng *rng, float *residual);
 
 /* Records the sum over images of v . d log p/dx, as one number; x and v are leaves of one shape.
    Its jem_backward computes second derivatives, of this slope by the parameters: the number is a
    difference of two ordinary passes, at a distance h to either side, 0 <= h <= 1e6 (0: .003
-   sqrt(pixels), JEM_BF16 .01 sqrt(pixels)). */
-JEM_API jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_tensor *v,
-                              float h);
+   sqrt(pixels), JEM_PRECISION_BF16 .01 sqrt(pixels)). */
+JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                                    jem_tensor *v, float h);
 
 /* Weights of the terms of a JEM's loss; a term of weight 0 is not recorded. */
 typedef struct jem_loss_weights {
@@ -669,26 +675,26 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
 /* A Langevin walk: x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
    Clamping gradients gives the proximal SGLD of Yang & Ji (2021). With decay_b > 0, the size of
    step t is multiplied by s = (1 + t/b)^-gamma and its noise by sqrt(s); the bias of the walk then
-   vanishes for gamma in (1/2,1] (Welling & Teh 2011). With hot > 0, noise is multiplied by sqrt(T),
-   where the temperature T falls from hot to cold by the same factor at every step (Kirkpatrick &
-   others 1983). */
+   vanishes for gamma in (1/2,1] (Welling & Teh 2011). With temperature_from > 0, the noise is
+   multiplied by sqrt(T), where the temperature T falls from temperature_from to temperature_to by
+   the same factor at every step (Kirkpatrick & others 1983). */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
     float step_size, noise_std;                    /* 1, .01, as in the JEM paper */
     float clamp_grad;                              /* 0: off; else limits gradients to +- this */
     float clamp_lo, clamp_hi;                      /* lo < hi: limits x to this range; 0, 0 */
     float decay_b, decay_gamma;                    /* 0: off */
-    float hot, cold;                               /* 0: off */
+    float temperature_from, temperature_to;        /* 0: off */
     /* Called after every step; nonzero stops the walk. May read x, but must not record ops. */
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;
 } jem_sgld_desc;
 JEM_API jem_sgld_desc jem_sgld_desc_default(void);
 /* Returns the unadjusted Langevin algorithm with step a: step_size a/2, noise_std sqrt(a). */
-JEM_API jem_sgld_desc jem_langevin_desc(float a, int steps);
+JEM_API jem_sgld_desc jem_sgld_desc_langevin(float a, int steps);
 /* Walks each image of the leaf x(n,c,h,w) in place. Advances rng; with rng NULL it adds no noise.
    If x is not finite afterwards, returns JEM_DIVERGED. */
-JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                             const jem_sgld_desc *desc, jem_rng *rng);
 
 /* Walks as jem_sgld does, and returns the term that contrastive divergence omits, which accounts
@@ -699,9 +705,9 @@ JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x
 
    whose gradient flows through the last step only; `held` parameters receive no gradient. H, the
    entropy of samples of d pixels, is d mean log(distance to the nearest other sample) plus a
-   constant (Kozachenko & Leonenko 1987). entropy: 1 as in the paper, 0 to omit H. hot and decay_b
-   are not supported; if watch stops the walk, the last step is still taken. */
-JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+   constant (Kozachenko & Leonenko 1987). entropy: 1 as in the paper, 0 to omit H. temperature_from
+   and decay_b are not supported; if watch stops the walk, the last step is still taken. */
+JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *desc, float entropy, jem_rng *rng);
 
 /* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1), for a density trained by score
@@ -716,7 +722,7 @@ JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tenso
    of size 1 without rng is the least-squares denoiser (Miyasawa 1961). */
 typedef struct jem_denoise_desc {
     int steps;                                     /* 300 */
-    float step;                                    /* .05: fraction of the noise removed per step */
+    float fraction;                                /* .05: fraction of the noise removed per step */
     float beta;                                    /* .3: 1 adds no noise, near 0 almost all */
     float sigma_max;                               /* 2: upper limit of the estimated sigma */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
@@ -725,28 +731,28 @@ typedef struct jem_denoise_desc {
 JEM_API jem_denoise_desc jem_denoise_desc_default(void);
 /* Returns the desc that removes the remaining noise of a walk, at most sigma: one step of .8, to be
    taken without rng. A full step leaves more grain. */
-JEM_API jem_denoise_desc jem_clean_desc(float sigma);
+JEM_API jem_denoise_desc jem_denoise_desc_clean(float sigma);
 /* Walks the leaf x in place. To draw a sample, fill x with N(mean, sigma_max^2) first. With rng
    NULL it adds no noise. */
-JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                const jem_denoise_desc *desc, jem_rng *rng);
 
 /* Sampling from scratch, in three phases after N(mean, denoise.sigma_max^2): denoising; a walk like
    that of the chains in training, which corrects the first phase; removal of the remaining noise,
-   at most `clean`. Each watch can stop only its own phase. jem_net_fresh returns the desc for a
-   network. */
-typedef struct jem_fresh_desc {
+   at most `last_sigma`. Each watch can stop only its own phase. jem_net_generate_desc returns the
+   desc for a network. */
+typedef struct jem_generate_desc {
     float lo, hi;                                  /* lo < hi: starts from U(lo,hi) instead: 0, 0 */
     float mean;                                    /* mean pixel of the data: 0. See jem_net.mean */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
-    float clean;                                   /* .24, twice the smallest noise level of score
+    float last_sigma;                              /* .24, twice the smallest noise level of score
                                                       matching; 0: skips the third phase */
-} jem_fresh_desc;
-JEM_API jem_fresh_desc jem_fresh_desc_default(void);
+} jem_generate_desc;
+JEM_API jem_generate_desc jem_generate_desc_default(void);
 /* Replaces the leaf x by samples; its previous content is ignored. */
-JEM_API jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                             const jem_fresh_desc *desc, jem_rng *rng);
+JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                             const jem_generate_desc *desc, jem_rng *rng);
 
 /* Replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0, the
    slots of class y start at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
@@ -781,12 +787,12 @@ JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, co
    chains converge to p exactly. These samplers differ only in the count of `leapfrog` steps before
    each decision (Neal 2011, section 5):
        0   random-walk Metropolis, which needs no gradient: x' = x + step N(0,I)
-       1   MALA: the Langevin step of jem_langevin_desc(step^2, ..), made exact
+       1   MALA: the Langevin step of jem_sgld_desc_langevin(step^2, ..), made exact
        L   Hamiltonian Monte Carlo: x' follows Hamilton's equations from x, with momentum N(0,I),
            for the time L step */
 typedef struct jem_mcmc_desc {
     int steps;                                     /* proposals: 1000 */
-    float step;                                    /* .1 */
+    float step_size;                                    /* .1 */
     int leapfrog;                                  /* 1 */
     int temperatures;                              /* 1; more: replica exchange, see below */
     float hottest;                                 /* highest temperature: 10 */
@@ -799,15 +805,15 @@ JEM_API jem_mcmc_desc jem_mcmc_desc_default(void);
    each chain's acceptance rate. In many dimensions, the best step has an acceptance rate of .23
    with leapfrog 0, .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013). If
    logp fails, x may hold a proposal. */
-JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                             const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
 /* Replica exchange, for modes that single chains do not connect (Swendsen & Wang 1986; Geyer 1991):
    image i is walked at temperature T = hottest^(k/(temperatures - 1)), k = i % temperatures, on
    p^(1/T), with sqrt(T) times the step. After each proposal, neighbours swap with probability
    min(1, (p(x')/p(x))^(1/T - 1/T')), alternating between even and odd pairs; .swapped receives
    their swap rates. Chains with k = 0 converge to p. The hottest chains should move freely between
-   modes, and each swap rate should exceed .2. Annealed SGLD (jem_sgld_desc.hot) is cheaper, but not
-   exact. */
+   modes, and each swap rate should exceed .2. Annealed SGLD (jem_sgld_desc.temperature_from) is
+   cheaper, but not exact. */
 
 /* Annealed importance sampling (Neal 2001): estimates Z in p(x) = exp(logp(x))/Z. Weighted chains
    move from q = N(mean, std^2 I) to p through q^(1-b) p^b. The expected weight is Z for any number
@@ -827,12 +833,13 @@ typedef struct jem_ais_result {
 JEM_API jem_ais_desc jem_ais_desc_default(void);
 /* Estimates log Z with one chain per image of the leaf x. Ignores the content of x, and replaces it
    by the final states of the chains. */
-JEM_API jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                            const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result);
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
-typedef enum jem_optimizer { JEM_ADAM = 0, JEM_SGD, JEM_MUON } jem_optimizer;
+typedef enum jem_optimizer { JEM_OPTIMIZER_ADAM = 0, JEM_OPTIMIZER_SGD,
+                             JEM_OPTIMIZER_MUON } jem_optimizer;
 
 typedef struct jem_optim_desc {
     jem_optimizer kind;
@@ -868,9 +875,10 @@ JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
 /* Puts the averaged weights (ema) into the net and keeps the trained ones (on = 1), or puts the
    trained ones back (on = 0), as jem_optim_step also does. It swaps the pointers jem_param.value,
    not gradients: read these pointers again. jem_optim_free leaves in the net what is there. */
-JEM_API jem_status jem_optim_average(jem_optim *opt, int on);
+JEM_API jem_status jem_optim_use_average(jem_optim *opt, int on);
 
-typedef enum jem_schedule_kind { JEM_CONSTANT = 0, JEM_STEPS, JEM_COSINE } jem_schedule_kind;
+   typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
+   JEM_SCHEDULE_COSINE } jem_schedule_kind;
 /* Learning rate as a function of the update. */
 typedef struct jem_schedule {
     jem_schedule_kind kind;
@@ -904,19 +912,19 @@ typedef struct jem_train_desc {
     float w_cd;                                    /* of contrastive divergence on p(x): 1 */
     float w_cd_class;                              /* on p(x,y): 0 */
     float w_score;                                 /* of score matching (>>losses): 0 */
-    float w_kl, entropy;                           /* of L_KL, and of H in it, see jem_kl_walk:
+    float w_kl, kl_entropy;                           /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
     float energy_l2;                               /* of mean f(x+)^2 + mean f(x-)^2: 0 */
     /* 0: off; else sharpness-aware training (Foret & others 2021; Yang, Su & Ji 2023): the gradient
        is computed at this distance from the weights, in the direction in which the loss increases
        most. Not with w_score. sam and w_kl need ranks = 1. */
     float sam;
-    float input_noise;                             /* std of the noise added to data: .03 */
-    /* If one of them is > 0, cross-entropy has images of its own: a fraction label_wide of them
-       with all noise levels of score matching, the others with noise of std U(0, label_noise): 0,
-       0. A network that recognises classes in noise can generate samples by class, and better ones.
-       Not with w_cd_class. */
-    float label_noise, label_wide;
+    float data_noise;                             /* std of the noise added to data: .03 */
+    /* If one of them is > 0, cross-kl_entropy has images of its own: a fraction label_all_noise of
+       them with all noise levels of score matching, the others with noise of std U(0, label_noise):
+       0, 0. A network that recognises classes in noise can generate samples by class, and better
+       ones. Not with w_cd_class. */
+    float label_noise, label_all_noise;
     float noise_lo, noise_hi;                      /* noise levels of score matching: .12, 2 */
     int cd_from;                                   /* the first update with chains: 0 */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
@@ -926,7 +934,7 @@ typedef struct jem_train_desc {
     float restart_lo, restart_hi;                  /* from U(lo,hi), the range of data: -1, 1 */
     /* With steps > 0 (0), chains restart from noise-blind samples instead: every 1/reinit updates,
        as many random slots of the buffer as a walk has chains are replaced by new samples. */
-    jem_denoise_desc fresh;
+    jem_denoise_desc restart_denoise;
     /* NULL, or called for each chain x[c][h][w] that is drawn, before its walk. May change it:
        start it elsewhere if visits is 0, or augment it as data are augmented (Du, Li, Tenenbaum &
        Mordatch 2021). label: its class, or -1. Must draw all random numbers from rng. */
@@ -981,7 +989,7 @@ JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL
 /* Makes one update from n labelled images x[n][c][h][w] with labels 0..classes-1, in random order:
    the first images of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here
    and wherever a network's images are given as x). First it puts the trained weights back, as
-   jem_trainer_average(.., 0) does; if status is an error, they are unchanged. When the guard
+   jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged. When the guard
    returns, status is JEM_OK, the update is counted, the numbers are those that led to the return (0
    if not finite), and the context's log receives a note. After the last return that
    desc.max_returns allows, status is JEM_DIVERGED, and the parameters are those of the last good
@@ -993,8 +1001,8 @@ JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int
                                       const float *x_unlabelled, int n_unlabelled);
 JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);                 /* owned by the trainer */
 JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made so far */
-/* As jem_optim_average: on = 1 to evaluate or save the averaged weights, 0 to train on. */
-JEM_API jem_status jem_trainer_average(jem_trainer *tr, int on);
+/* As jem_optim_use_average: on = 1 to evaluate or save the averaged weights, 0 to train on. */
+JEM_API jem_status jem_trainer_use_average(jem_trainer *tr, int on);
 /* Switches to other random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
 /* Replaces desc.lr; the schedule still applies to it. If lr is not above 0, nothing changes. */
@@ -1055,11 +1063,12 @@ typedef struct jem_attack_desc {
     float eps;             /* how far from the image: .2. HUGE_VALF: any distance, with a step */
     int l2;                /* 0: no pixel by more than that (L-infinity); 1: in L2 norm */
     int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
-    float step;            /* 0: 2.5 eps / steps, and eps for a single step */
+    float step_size;            /* 0: 2.5 eps / steps, and eps for a single step */
     int restarts;          /* 1: attempts in all */
     int random_start;      /* 1: anywhere within eps, if that is finite; 0: at the image */
     int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
-    float sure;            /* targeted: done when p(label|x) is the highest and at least this: 0 */
+    float least_probability;   /* targeted: done when p(label|x) is the highest and at least this:
+                                  0 */
     float lo, hi;          /* pixels stay in this range, or do not leave it further: -1, 1 */
     /* What to fool instead of the network itself, a classifier that refines its images first, say:
        logits f[n][classes] of x[n][c][h][w], gradients of log p(label|x) to g (not if NULL), or
@@ -1088,7 +1097,7 @@ typedef struct jem_impute_desc {
                                                       as they are in x: lo = hi */
 } jem_impute_desc;
 JEM_API jem_impute_desc jem_impute_desc_default(void);
-JEM_API jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                               const float *known, const jem_impute_desc *desc, jem_rng *rng);
 
 /* Pictures as programs have them: 8-bit pixels, row by row from the top left, of `channels` bytes:
@@ -1119,7 +1128,7 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
 /* How samples of a network are best made, by what it has learned. A score: noise-blind from its
    largest noise, and guidance 7, for clear specimens of a class. Otherwise: 300 steps of SGLD from
    U(-1,1), and guidance 1. */
-JEM_API jem_fresh_desc jem_net_fresh(const jem_net *net);
+JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_guide jem_net_guide(jem_net *net, const int *labels);
 /* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
    from U(lo,hi) of the pixels. The same n and seed give the same samples. */
@@ -1130,7 +1139,7 @@ JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
 /* Named arrays and short texts in a file: 8 bytes of length, a JSON header, the data
    (github.com/huggingface/safetensors). PyTorch can read these files, and jem.h PyTorch's. */
 
-typedef enum jem_dtype { JEM_F32 = 0, JEM_I32, JEM_I64, JEM_U8 } jem_dtype;
+typedef enum jem_dtype { JEM_DTYPE_F32 = 0, JEM_DTYPE_I32, JEM_DTYPE_I64, JEM_DTYPE_U8 } jem_dtype;
 /* A named array. */
 typedef struct jem_entry {
     const char *name;      /* UTF-8 */
@@ -1146,8 +1155,8 @@ typedef struct jem_archive jem_archive;
 JEM_API jem_archive *jem_archive_create(jem_ctx *ctx);
 /* Parses the bytes of a file, and copies what it needs: `bytes` may be freed. Returns NULL after an
    error, as for damaged input. Arrays of the dtypes F32, I32, I64 and U8 keep their dtype, F64, F16
-   and BF16 become JEM_F32, BOOL becomes JEM_U8. Arrays of other dtypes are skipped, with a note to
-   the context's log. */
+   and BF16 become JEM_DTYPE_F32, BOOL becomes JEM_DTYPE_U8. Arrays of other dtypes are skipped,
+   with a note to the context's log. */
 JEM_API jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size);
 JEM_API void jem_archive_free(jem_archive *a);                           /* NULL is allowed */
 /* Return the number of arrays; array i; the array with a name. NULL if there is no such array. They
@@ -1193,7 +1202,7 @@ JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
 /* Adds the state of a trainer, without the network's parameters, to an archive, and reads it: the
-   optimiser's moments and averages (or trained weights, see jem_trainer_average), the replay
+   optimiser's moments and averages (or trained weights, see jem_trainer_use_average), the replay
    buffer, random numbers, counts, and the guard's good state, once it has one (which nearly doubles
    the file). With jem_net_to_archive this makes a checkpoint: load the network, create a trainer
    with the same desc, and training continues bit for bit. The archive points into net and trainer:
@@ -1306,7 +1315,7 @@ typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 struct jem_ctx {
     jem_ctx_desc desc;
     const struct jem__kernels *k;
-    const struct jem__bf16 *bf16;                  /* of JEM_BF16, or NULL */
+    const struct jem__bf16 *bf16;                  /* of JEM_PRECISION_BF16, or NULL */
     jem_isa isa;
     int threads;
     jem_status status;
@@ -1729,7 +1738,7 @@ enum { JEM__THREADS = 1 << 12 };                   /* at most: more of them woul
 jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
     JEM__ZEROED(jem_ctx, seed);                    /* enough of one to allocate the real context */
     if (desc) seed.desc = *desc;
-    if (seed.desc.precision > JEM_BF16 || (int)seed.desc.precision < 0 ||
+    if (seed.desc.precision > JEM_PRECISION_BF16 || (int)seed.desc.precision < 0 ||
         !jem__engine_open(&seed) || !seed.desc.allocate != !seed.desc.release) return NULL;
     seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
 #ifdef _OPENMP
@@ -1753,7 +1762,7 @@ void jem_ctx_free(jem_ctx *ctx) {
 
 jem_isa jem_ctx_isa(const jem_ctx *ctx) { return ctx ? ctx->isa : JEM_ISA_SCALAR; }
 jem_precision jem_ctx_precision(const jem_ctx *ctx) {
-    return ctx ? ctx->desc.precision : JEM_EXACT;
+    return ctx ? ctx->desc.precision : JEM_PRECISION_EXACT;
 }
 int jem_ctx_threads(const jem_ctx *ctx) { return ctx ? ctx->threads : 1; }
 
@@ -3305,7 +3314,7 @@ static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target,
     if (s == JEM_OK && r.n == 0 && !leaf) return s;
     jem_mark mark = jem_begin(ctx);                /* the run's memory ends with it */
     if (s == JEM_OK) s = jem__run_list(&r);
-    if (s == JEM_OK && ctx->desc.plain) s = jem__walk_plain(&r);
+    if (s == JEM_OK && ctx->desc.plain_tape) s = jem__walk_plain(&r);
     else if (s == JEM_OK) s = jem__run_planned(&r);
     if (s == JEM_OK) s = ctx->status;              /* a custom op may have called jem_fail */
     for (int i = 0; r.list && i < r.n; i++)
@@ -3376,7 +3385,7 @@ jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
 /* ---- the gradient checker -------------------------------------------------------------------- */
 
 /* Sums fn(x) over images, in double. */
-static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x) {
+static double jem__check_value(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x) {
     jem_mark mark = jem_begin(ctx);
     jem_tensor *y = fn(ctx, x, user);
     double sum = NAN;
@@ -3390,7 +3399,7 @@ static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *
 }
 
 /* Lets the tape compute d sum fn / d x, or d sum fn / d p if p is given. grad begins as zeros. */
-static void jem__check_tape(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+static void jem__check_tape(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x, jem_param *p,
                             float *grad) {
     jem_mark mark = jem_begin(ctx);
     jem_tensor *y = fn(ctx, x, user);
@@ -3417,7 +3426,7 @@ static void jem__check_put(jem_tensor *x, jem_param *p, const float *elements) {
 }
 
 /* Returns d sum fn / d element by a central difference of fourth order. */
-static double jem__check_difference(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x,
+static double jem__check_difference(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
                                     jem_param *p, float *elements, ptrdiff_t i, float step) {
     static const double weight[4] = { -8, 8, 1, -1 };
     static const double offset[4] = { -1, 1, -2, 2 };
@@ -3433,7 +3442,7 @@ static double jem__check_difference(jem_ctx *ctx, jem_fn fn, void *user, jem_ten
     return difference / (12 * (double)step);
 }
 
-float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x, jem_param *p,
                          float step) {
     if (!ctx || !fn || !x || !jem__live(x, "check_gradient") || x->node->op || (p && !p->grad) ||
         !(step > 0)) {
@@ -4096,7 +4105,7 @@ static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
 jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor) {
     return jem__map(ctx, x, JEM__MAP_SCALE, factor);
 }
-jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float term) {
+jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float term) {
     return jem__map(ctx, x, JEM__MAP_SHIFT, term);
 }
 jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope) {
@@ -5093,7 +5102,8 @@ static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *
     *height = jem__int(f, "jem.height", *height, 1, 65536);
     *width = jem__int(f, "jem.width", *width, 1, 65536);
     *classes = jem__int(f, "jem.classes", *classes, 1, 1 << 24);
-    *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0, JEM_TANH);
+    *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0,
+                                           JEM_ACTIVATION_TANH);
     *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
     *uncond = (int)jem__unusual(f, "jem.uncond", (float)*uncond, 0, 0, 1, 1);
 }
@@ -5107,7 +5117,7 @@ static int jem__features(jem__fields *f, double features) {
 
 static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
-                       &d->slope, &d->uncond);
+                       &d->leak, &d->separate_energy);
     d->depth = jem__int(f, "jem.depth", d->depth, 10, 1000);
     d->widen = jem__int(f, "jem.widen", d->widen, 1, 100);
     d->norm = (jem_norm)jem__int(f, "jem.norm", (int)d->norm, 0, JEM_NORM_ACT);
@@ -5118,7 +5128,7 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
                                          (float)JEM_BLOCKS_ZERO, 1);
     d->unet = (int)jem__unusual(f, "jem.unet", (float)d->unet, 0, 0, 1, 1);
     if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "6k + 4 is wanted");
-    if (d->unet && d->uncond)
+    if (d->unet && d->separate_energy)
         jem__fields_fail(f, "jem.unet", NULL, 1, "not together with uncond");
     if (d->unet && (d->height % (4 * d->stem_stride) || d->width % (4 * d->stem_stride)))
         jem__fields_fail(f, "jem.unet", NULL, 1, "sides must be multiples of 4 stem strides");
@@ -5129,7 +5139,7 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
 
 static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
-                       &d->slope, &d->uncond);
+                       &d->leak, &d->separate_energy);
     d->layers = jem__int(f, "jem.layers", d->layers, 1, 8);
     for (int i = 0; i < d->layers && !f->status; i++) {
         char key[32];
@@ -5334,10 +5344,10 @@ jem_tensor *jem_apply(const jem_layer *l, jem_tensor *x, int training) {
 
 jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope) {
     switch (a) {
-    case JEM_RELU: return jem_relu(ctx, x);
-    case JEM_SILU: return jem_silu(ctx, x);
-    case JEM_TANH: return jem_tanh(ctx, x);
-    case JEM_LEAKY_RELU: return jem_leaky_relu(ctx, x, slope);
+    case JEM_ACTIVATION_RELU: return jem_relu(ctx, x);
+    case JEM_ACTIVATION_SILU: return jem_silu(ctx, x);
+    case JEM_ACTIVATION_TANH: return jem_tanh(ctx, x);
+    case JEM_ACTIVATION_LEAKY_RELU: return jem_leaky_relu(ctx, x, slope);
     }
     return jem__refuse(ctx, JEM_BAD_ARGUMENT, "activate: there is no activation %d", (int)a);
 }
@@ -5423,10 +5433,10 @@ typedef struct jem__wrn {
 static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *w, const jem_layer *l,
                                   jem_tensor *x, int training) {
     const jem_wrn_desc *d = &w->desc;
-    jem_tensor *y = jem_activate(net->ctx, jem_apply(&l[0], x, training), d->activation, d->slope);
+    jem_tensor *y = jem_activate(net->ctx, jem_apply(&l[0], x, training), d->activation, d->leak);
     y = jem_apply(&l[1], y, training);
     if (training && d->dropout > 0) y = jem_dropout(net->ctx, y, d->dropout, &net->rng);
-    y = jem_activate(net->ctx, jem_apply(&l[2], y, training), d->activation, d->slope);
+    y = jem_activate(net->ctx, jem_apply(&l[2], y, training), d->activation, d->leak);
     /* not inside the call: C leaves the order of arguments, and so the tape's, open */
     jem_tensor *shortcut = jem_apply(&l[4], x, training);
     y = jem_apply(&l[3], y, training);
@@ -5443,9 +5453,9 @@ static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *w, jem_tensor *x,
     jem_tensor *y = features[JEM__STAGES - 1];
     for (int i = JEM__STAGES - 2; i >= 0; i--) {
         jem_tensor *coarse = jem_apply(&w->up[i], jem_upsample(ctx, y, 2), training);
-        jem_tensor *fine = jem_activate(ctx, features[i], d->activation, d->slope);
+        jem_tensor *fine = jem_activate(ctx, features[i], d->activation, d->leak);
         fine = jem_apply(&w->skip[i], fine, training);
-        y = jem_activate(ctx, jem_add(ctx, coarse, fine), d->activation, d->slope);
+        y = jem_activate(ctx, jem_add(ctx, coarse, fine), d->activation, d->leak);
     }
     if (d->stem_stride > 1) y = jem_upsample(ctx, y, d->stem_stride);
     return jem_sum_image(ctx, jem_mul(ctx, jem_apply(&w->energy, y, training), x));
@@ -5462,26 +5472,26 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
     const int per_stage = w->blocks / JEM__STAGES;
     for (int stage = 0; stage < JEM__STAGES; stage++) {
         if (stage && d->blocks == JEM_BLOCKS_ZERO) {
-            y = jem_activate(net->ctx, y, d->activation, d->slope);
+            y = jem_activate(net->ctx, y, d->activation, d->leak);
             y = jem_apply(&w->down[stage - 1], y, training);
         }
         for (int i = 0; i < per_stage; i++)
             y = jem__wrn_block(net, w, w->block[stage * per_stage + i], y, training);
         features[stage] = y;
     }
-    y = jem_activate(net->ctx, jem_apply(&w->norm, y, training), d->activation, d->slope);
+    y = jem_activate(net->ctx, jem_apply(&w->norm, y, training), d->activation, d->leak);
     features[JEM__STAGES - 1] = y;
     if (d->unet) net->shift = jem__wrn_unet(net, w, x, features, training);
     if (y && y->blocks) y = jem__recut(net->ctx, y, 0);
     y = d->head == JEM_HEAD_FLAT ? jem_flatten(net->ctx, y) : jem_global_pool(net->ctx, y);
-    if (d->uncond) net->energy = jem_apply(&w->energy, y, training);
+    if (d->separate_energy) net->energy = jem_apply(&w->energy, y, training);
     return jem_apply(&w->head, y, training);
 }
 
 jem_wrn_desc jem_wrn_desc_default(void) {
     JEM__ZEROED(jem_wrn_desc, d);
     d.depth = 28, d.widen = 10, d.channels = 3, d.height = d.width = 32, d.classes = 10;
-    d.slope = 0.2f, d.stem_stride = 1;
+    d.leak = 0.2f, d.stem_stride = 1;
     return d;
 }
 
@@ -5552,7 +5562,7 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     for (int i = 0; i < 3 * n; i++) in = jem__wrn_add_block(net, w, i, in);
     w->norm = jem_norm_layer(net, "f.bn1", d.norm, in);
     w->head = jem_linear_layer(net, "class_output", features, d.classes);
-    if (d.uncond) w->energy = jem_linear_layer(net, "energy_output", features, 1);
+    if (d.separate_energy) w->energy = jem_linear_layer(net, "energy_output", features, 1);
     if (d.unet) jem__wrn_add_unet(net, w);
     fields.out = &net->meta;
     jem__wrn_fields(&fields, &d);
@@ -5573,10 +5583,10 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
     for (int i = 0; i < d->layers; i++) {
         if (i == s->convs) x = jem_flatten(net->ctx, x);
         x = jem_apply(&s->layer[i], x, training);
-        x = jem_activate(net->ctx, x, d->activation, d->slope);
+        x = jem_activate(net->ctx, x, d->activation, d->leak);
     }
     if (s->convs) x = jem_flatten(net->ctx, x);
-    if (d->uncond) net->energy = jem_apply(&s->energy, x, training);
+    if (d->separate_energy) net->energy = jem_apply(&s->energy, x, training);
     return jem_apply(&s->head, x, training);
 }
 
@@ -5606,7 +5616,7 @@ static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, u
                   d->height, d->width, d->layers);
     if (conv) in = features;
     s->head = jem_linear_layer(net, "class_output", in, d->classes);
-    if (d->uncond) s->energy = jem_linear_layer(net, "energy_output", in, 1);
+    if (d->separate_energy) s->energy = jem_linear_layer(net, "energy_output", in, 1);
     fields.out = &net->meta;
     jem__stack_fields(&fields, d);
     return jem__net_done(net, errors);
@@ -5616,7 +5626,7 @@ jem_convnet_desc jem_convnet_desc_default(void) {
     JEM__ZEROED(jem_convnet_desc, d);
     d.channels = 1, d.height = d.width = 28, d.classes = 10;
     d.layers = 4, d.widths[0] = 16, d.widths[1] = 32, d.widths[2] = d.widths[3] = 64;
-    d.activation = JEM_SILU, d.slope = 0.2f;
+    d.activation = JEM_ACTIVATION_SILU, d.leak = 0.2f;
     return d;
 }
 jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed) {
@@ -5846,7 +5856,7 @@ static float jem__sigma(const jem__node *x, const float *sigma, int group, int l
 }
 
 /* Checks the inputs of a walk. has_rng: 1 also if the walk needs no rng. */
-static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const jem_tensor *x,
+static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_logp_fn logp, const jem_tensor *x,
                            int has_rng) {
     if (!ctx || ctx->status != JEM_OK) return 0;
     if (logp && jem__is_leaf(x, what) && has_rng) return 1;
@@ -5856,7 +5866,7 @@ static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const je
 }
 
 /* Records log p of the images of the leaf x; it must be one number per image. */
-static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
+static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp, void *user,
                                 jem_tensor *x) {
     if (!x) return NULL;
     jem_tensor *y = logp(ctx, x, user);
@@ -5866,7 +5876,8 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_fn logp, voi
     return NULL;
 }
 /* The same, and computes d log p/dx. */
-static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
+static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
+                                          void *user,
                                           jem_tensor *x) {
     jem_tensor *y = jem__density(ctx, what, logp, user, x);
     return jem_grad(y, x) == JEM_OK ? y : NULL;
@@ -5957,7 +5968,7 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
        u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),      h = step sigma sqrt(pixels)
 
    so the gradient of two batches of n images, weighted by +- sigma ||r||/2h, replaces the second
-   derivative. jem_slope does the same along any directions.
+   derivative. jem_slope_along does the same along any directions.
    One kernel, that of Langevin steps, computes all of this: noise is a step without a slope,
    r = 0 + sigma g + z is a step from 0, and x~ +- h u are steps along r. z is computed twice from
    its counters rather than stored. */
@@ -5988,7 +5999,7 @@ static int jem__sides_open(jem__sides *s, const jem_tensor *x, const char *what)
     return s->plus && s->minus && s->weight;
 }
 
-static jem_tensor *jem__sides_sum(jem_ctx *ctx, const jem__sides *s, jem_fn logp, void *user) {
+static jem_tensor *jem__sides_sum(jem_ctx *ctx, const jem__sides *s, jem_logp_fn logp, void *user) {
     jem_tensor *plus = logp(ctx, s->plus, user);
     jem_tensor *minus = logp(ctx, s->minus, user);
     return jem_sum(ctx, jem_mul(ctx, jem_sub(ctx, plus, minus), s->weight));
@@ -6061,7 +6072,7 @@ static double jem__score_weights(const jem__score *s, const float *weights, doub
 }
 
 static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
-    int good = d && d->sigma && !(d->step < 0);
+    int good = d && d->sigma && !(d->difference < 0);
     for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
     if (!good)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a noise level above 0 for each "
@@ -6072,11 +6083,11 @@ static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
 /* Returns h / sigma. The error of a long step grows with its square, that of a short one is
    rounding: tests/test_score.c measures both. */
 static float jem__score_step(const jem_ctx *ctx, float step, int pixels) {
-    if (!(step > 0)) step = jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
+    if (!(step > 0)) step = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.1f : 0.03f;
     return step * sqrtf((float)pixels);
 }
 
-jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                const jem_score_desc *desc, jem_rng *rng, float *residual) {
     const char *const what = "score_matching";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL)) return NULL;
@@ -6090,7 +6101,7 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
     s.sigma = desc->sigma;
     s.key = rng->key;
     s.start = jem__take_counters(s.x, &same);
-    s.step = jem__score_step(ctx, desc->step, pixels);
+    s.step = jem__score_step(ctx, desc->difference, pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
     if (!jem__sides_open(&s.sides, x, what) || !s.group) return NULL;
     const jem_mark mark = jem_begin(ctx);
@@ -6106,15 +6117,16 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
     double mean_rr;
     const double difference = jem__score_weights(&s, desc->weight, &mean_rr);
     if (residual) *residual = (float)(mean_rr / pixels);
-    return jem_shift(ctx, jem__sides_sum(ctx, &s.sides, logp, user), (float)difference);
+    return jem_add_constant(ctx, jem__sides_sum(ctx, &s.sides, logp, user), (float)difference);
 }
 
-jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_tensor *v,
+jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                            jem_tensor *v,
                       float h) {
-    const char *const what = "slope";
+    const char *const what = "slope_along";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
     if (!jem__is_leaf(v, what) || v->n != x->n || v->c != x->c || v->h != x->h || v->w != x->w) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope: x and v must be leaves of one shape");
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope_along: x and v must be leaves of one shape");
         return NULL;
     }
     const ptrdiff_t n = x->node->stride;
@@ -6123,7 +6135,7 @@ jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_
     float *copy = jem__push_floats(ctx, n);
     if (!jem__sides_open(&s, x, what) || !copy) return NULL;
     if (h == 0) {
-        h = jem_ctx_precision(ctx) == JEM_BF16 ? 0.01f : 0.003f;
+        h = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.01f : 0.003f;
         h *= sqrtf((float)(n / JEM_LANES));
     }
     for (int l = 0; l < JEM_LANES; l++) distance[l] = h;
@@ -6149,7 +6161,7 @@ jem_sgld_desc jem_sgld_desc_default(void) {
     return d;
 }
 
-jem_sgld_desc jem_langevin_desc(float a, int steps) {
+jem_sgld_desc jem_sgld_desc_langevin(float a, int steps) {
     jem_sgld_desc d = jem_sgld_desc_default();
     d.steps = steps;
     d.step_size = a / 2;
@@ -6160,29 +6172,29 @@ jem_sgld_desc jem_langevin_desc(float a, int steps) {
 jem_denoise_desc jem_denoise_desc_default(void) {
     JEM__ZEROED(jem_denoise_desc, d);
     d.steps = 300;
-    d.step = 0.05f;
+    d.fraction = 0.05f;
     d.beta = 0.3f;
     d.sigma_max = 2;
     return d;
 }
 
-jem_denoise_desc jem_clean_desc(float sigma) {
+jem_denoise_desc jem_denoise_desc_clean(float sigma) {
     jem_denoise_desc d = jem_denoise_desc_default();
     d.steps = 1;
-    d.step = 0.8f;
+    d.fraction = 0.8f;
     d.sigma_max = sigma;
     return d;
 }
 
 /* Computes the size and noise of step number `step`, with decay and annealing. */
 static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float *noise) {
-    const double hot = (double)d->hot;
+    const double hot = (double)d->temperature_from;
     const double b = (double)d->decay_b;
     double progress = 1;
     double temperature = 1;
     double decay = 1;
     if (d->steps > 1) progress = step / (d->steps - 1.0);
-    if (hot > 0) temperature = hot * pow((double)d->cold / hot, progress);
+    if (hot > 0) temperature = hot * pow((double)d->temperature_to / hot, progress);
     if (b > 0) decay = pow(1 + step / b, -(double)d->decay_gamma);
     *size = d->step_size * (float)decay;
     *noise = d->noise_std * (float)sqrt(decay * temperature);
@@ -6191,7 +6203,7 @@ static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float
 /* Walks with the step and noise of d if sigma_max is 0. Otherwise walks noise-blind: the step and
    noise of d are multiples of the estimated sigma, which sigma_max limits. Many parameters: those
    of jem_sgld, the name of the walk, and sigma_max. */
-static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *d, jem_rng *rng, const char *what,
                                 float sigma_max) {
     JEM__ZEROED(jem__walk, w);
@@ -6223,16 +6235,18 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tenso
 static int jem__sgld_good(jem_ctx *ctx, const char *what, jem_sgld_desc d) {
     return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) &&
            JEM__IN(d.noise_std, 0, JEM__MOST) && JEM__IN(d.clamp_grad, 0, JEM__MOST) &&
-           JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) && JEM__IN(d.hot, 0, JEM__MOST) &&
+           JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) &&
+           JEM__IN(d.temperature_from, 0, JEM__MOST) &&
            JEM__IN(d.decay_b, 0, JEM__MOST) && JEM__IN(d.decay_gamma, 0, JEM__MOST) &&
-           JEM__IN(d.cold, d.hot > 0 ? JEM__TINY : 0, JEM__MOST);
+           JEM__IN(d.temperature_to, d.temperature_from > 0 ? JEM__TINY : 0, JEM__MOST);
 }
 static int jem__denoise_good(jem_ctx *ctx, const char *what, jem_denoise_desc d) {
-    return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step, JEM__TINY, 1) &&
+    return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.fraction, JEM__TINY, 1) &&
            JEM__IN(d.beta, 0, 1) && JEM__IN(d.sigma_max, JEM__TINY, JEM__MOST);
 }
 
-jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_sgld_desc *desc,
+jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                    const jem_sgld_desc *desc,
                     jem_rng *rng) {
     const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
     const char *const what = "sgld";
@@ -6312,9 +6326,9 @@ static int jem__is_clamped(const jem_sgld_desc *d, float x, float g) {
     return d->clamp_lo < d->clamp_hi && (x <= d->clamp_lo || x >= d->clamp_hi);
 }
 
-/* Computes v after the last step. Returns the value of L_KL minus v . gradient, which jem_slope
-   will record: by the chain rule, the derivative of L_KL by a parameter is v times that of the
-   gradient of log p at `before`. */
+/* Computes v after the last step. Returns the value of L_KL minus v . gradient, which
+   jem_slope_along will record: by the chain rule, the derivative of L_KL by a parameter is v times
+   that of the gradient of log p at `before`. */
 static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem_sgld_desc *d,
                                 float entropy) {
     const int n = x->t.n;
@@ -6332,13 +6346,13 @@ static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem
     return value;
 }
 
-jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                         const jem_sgld_desc *desc, float entropy, jem_rng *rng) {
     jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
     jem_sgld_desc last = d;
     const char *const what = "kl_walk";
     if (!ctx || !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
-        !JEM__IN(d.hot, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
+        !JEM__IN(d.temperature_from, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
     d.steps--;
     last.steps = 1;
     last.watch = NULL;
@@ -6356,10 +6370,11 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
     const float value = (float)jem__kl_direction(&kl, node, &d, entropy);
-    return jem_shift(ctx, jem_slope(ctx, logp, user, kl.before, kl.direction, 0), value);
+    return jem_add_constant(ctx, jem_slope_along(ctx, logp, user, kl.before, kl.direction, 0),
+                            value);
 }
 
-jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                        const jem_denoise_desc *desc, jem_rng *rng) {
     const jem_denoise_desc d = desc ? *desc : jem_denoise_desc_default();
     const char *const what = "denoise";
@@ -6367,37 +6382,38 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
         return jem_error_status(ctx);
     /* The step leaves the fraction `remaining` of the noise, and adds noise up to `target`. The
        variance to add is target^2 - remaining^2 = (target + remaining)(target - remaining). */
-    const float remaining = 1 - d.step;
-    const float target = jem__fmaf(-d.beta, d.step, 1);
+    const float remaining = 1 - d.fraction;
+    const float target = jem__fmaf(-d.beta, d.fraction, 1);
     JEM__ZEROED(jem_sgld_desc, walk);
     walk.steps = d.steps;
-    walk.step_size = d.step;
+    walk.step_size = d.fraction;
     walk.watch = d.watch;
     walk.watch_user = d.watch_user;
     if (rng) walk.noise_std = sqrtf((target + remaining) * (target - remaining));
     return jem__walk_all(ctx, logp, user, x, &walk, rng, what, d.sigma_max);
 }
 
-jem_fresh_desc jem_fresh_desc_default(void) {
-    JEM__ZEROED(jem_fresh_desc, d);
+jem_generate_desc jem_generate_desc_default(void) {
+    JEM__ZEROED(jem_generate_desc, d);
     d.denoise = jem_denoise_desc_default();
     d.walk = jem_sgld_desc_default();
     d.walk.steps = 300;
     d.walk.step_size = 0.01f;
     d.walk.noise_std = 0.1f;
-    d.clean = 0.24f;
+    d.last_sigma = 0.24f;
     return d;
 }
 
-static int jem__fresh_good(jem_ctx *ctx, jem_fresh_desc d) {
-    const char *const what = "fresh";
+static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
+    const char *const what = "generate";
     return JEM__IN(d.lo, -1e4, 1e4) && JEM__IN(d.hi, d.lo, 1e4) && JEM__IN(d.mean, -1e4, 1e4) &&
-           JEM__IN(d.clean, 0, JEM__MOST) && jem__denoise_good(ctx, "fresh: denoise", d.denoise) &&
-           jem__sgld_good(ctx, "fresh: walk", d.walk);
+           JEM__IN(d.last_sigma, 0, JEM__MOST) && jem__denoise_good(ctx, "generate: denoise",
+                                                                    d.denoise) &&
+           jem__sgld_good(ctx, "generate: walk", d.walk);
 }
 
 /* Fills the leaf x with the start of sampling: U(lo,hi), or N(mean, sigma_max^2). */
-static jem_status jem__fresh_start(jem_tensor *x, const jem_fresh_desc *d, jem_rng *rng) {
+static jem_status jem__generate_start(jem_tensor *x, const jem_generate_desc *d, jem_rng *rng) {
     jem_ctx *ctx = x->ctx;
     const int uniform = d->lo < d->hi;
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
@@ -6414,17 +6430,17 @@ static jem_status jem__fresh_start(jem_tensor *x, const jem_fresh_desc *d, jem_r
     return jem_add_noise(x, sigma, rng);
 }
 
-jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                     const jem_fresh_desc *desc, jem_rng *rng) {
-    const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
-    if (!jem__walk_ready(ctx, "fresh", logp, x, rng != NULL) || !jem__fresh_good(ctx, d))
+jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                        const jem_generate_desc *desc, jem_rng *rng) {
+    const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
+    if (!jem__walk_ready(ctx, "generate", logp, x, rng != NULL) || !jem__generate_good(ctx, d))
         return jem_error_status(ctx);
-    const jem_denoise_desc last = jem_clean_desc(d.clean);
+    const jem_denoise_desc last = jem_denoise_desc_clean(d.last_sigma);
     const jem_mark mark = jem_begin(ctx);
-    jem_status s = jem__fresh_start(x, &d, rng);
+    jem_status s = jem__generate_start(x, &d, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
-    if (s == JEM_OK && d.clean > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
+    if (s == JEM_OK && d.last_sigma > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
     jem_end(ctx, mark);
     return s;
 }
@@ -6555,7 +6571,7 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
 jem_mcmc_desc jem_mcmc_desc_default(void) {
     JEM__ZEROED(jem_mcmc_desc, d);
     d.steps = 1000;
-    d.step = 0.1f;
+    d.step_size = 0.1f;
     d.leapfrog = 1;
     d.temperatures = 1;
     d.hottest = 10;
@@ -6565,7 +6581,7 @@ jem_mcmc_desc jem_mcmc_desc_default(void) {
 /* State of n chains of d numbers each: their current points, and the proposed ones (new_). */
 typedef struct jem__mcmc {
     jem_ctx *ctx;
-    jem_fn logp;
+    jem_logp_fn logp;
     void *user;
     jem_tensor *leaf;
     int n;
@@ -6598,7 +6614,7 @@ static float jem__coldness(const jem_mcmc_desc *d, int i) {
 }
 
 /* Allocates the state on the tape, and computes log p and its gradient at the start. */
-static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *user,
+static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, void *user,
                                  jem_tensor *x, const jem_mcmc_desc *d) {
     m->ctx = ctx;
     m->logp = logp;
@@ -6649,14 +6665,14 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
     for (int i = 0; i < m->n; i++) gain[i] = 0;
     jem__add_kinetic(m, 1, gain);
     for (int step = 0; step < d->leapfrog || step == 0; step++) {
-        if (d->leapfrog) jem__half_kick(m, d->step);
+        if (d->leapfrog) jem__half_kick(m, d->step_size);
         for (ptrdiff_t k = 0; k < size; k++) {
             const float root = sqrtf(m->coldness[k / m->d]);
-            m->new_x[k] = jem__fmaf(d->step / root, m->momentum[k], m->new_x[k]);
+            m->new_x[k] = jem__fmaf(d->step_size / root, m->momentum[k], m->new_x[k]);
         }
         float *gradient = d->leapfrog ? m->new_g : NULL;
         if (jem__density_at(m, m->new_x, m->new_f, gradient) != JEM_OK) return m->ctx->status;
-        if (d->leapfrog) jem__half_kick(m, d->step);
+        if (d->leapfrog) jem__half_kick(m, d->step_size);
     }
     jem__add_kinetic(m, -1, gain);
     for (int i = 0; i < m->n; i++)
@@ -6712,12 +6728,12 @@ static void jem__mcmc_rates(const jem__mcmc *m, const jem_mcmc_desc *d, float *a
     }
 }
 
-jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                     const jem_mcmc_desc *desc, jem_rng *rng, float *accepted) {
     const jem_mcmc_desc d = desc ? *desc : jem_mcmc_desc_default();
     const char *const what = "mcmc";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.steps, 0, INT32_MAX) ||
-        !JEM__IN(d.leapfrog, 0, INT32_MAX) || !JEM__IN(d.step, JEM__TINY, JEM__MOST) ||
+        !JEM__IN(d.leapfrog, 0, INT32_MAX) || !JEM__IN(d.step_size, JEM__TINY, JEM__MOST) ||
         !JEM__IN(d.temperatures, 1, INT32_MAX) || !JEM__IN(d.hottest, 1, 1e30) ||
         !jem__in_range(ctx, what, "images modulo temperatures", x->n % d.temperatures, 0, 0))
         return jem_error_status(ctx);
@@ -6760,7 +6776,7 @@ jem_ais_desc jem_ais_desc_default(void) {
 
 /* Density a log q + b log p between p and the normalised q = N(mean, std^2 I). */
 typedef struct jem__bridge {
-    jem_fn logp;
+    jem_logp_fn logp;
     void *user;
     float a, b;
     float mean, std;
@@ -6770,9 +6786,9 @@ static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
     const jem__bridge *s = (const jem__bridge *)user;
     const double log_norm = log((double)s->std * sqrt(6.283185307179586));     /* per pixel */
     jem_tensor *p = s->logp(ctx, x, s->user);
-    jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_shift(ctx, x, -s->mean)));
+    jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_add_constant(ctx, x, -s->mean)));
     q = jem_scale(ctx, q, -0.5f / (s->std * s->std));
-    q = jem_shift(ctx, q, (float)(-log_norm * x->c * x->h * x->w));
+    q = jem_add_constant(ctx, q, (float)(-log_norm * x->c * x->h * x->w));
     return jem_add(ctx, jem_scale(ctx, q, s->a), jem_scale(ctx, p, s->b));
 }
 
@@ -6793,7 +6809,8 @@ static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
     if (n > 1) r->error = sqrt(fmax((n / r->chains - 1) / (n - 1), 0));
 }
 
-jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
+jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                   const jem_ais_desc *desc,
                    jem_rng *rng, jem_ais_result *result) {
     const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
     const char *const what = "ais";
@@ -6802,11 +6819,11 @@ jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const j
         !JEM__IN(d.walk.temperatures, 1, 1))
         return jem_error_status(ctx);
     if (!result) return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: result is NULL");
-    jem_fresh_desc start = jem_fresh_desc_default();       /* fills x with noise, and no more */
+    jem_generate_desc start = jem_generate_desc_default();  /* fills x with noise, and no more */
     start.mean = d.mean;
     start.denoise.sigma_max = d.std;
     start.denoise.steps = start.walk.steps = 0;
-    start.clean = 0;
+    start.last_sigma = 0;
     jem__bridge s;
     s.logp = logp;
     s.user = user;
@@ -6815,7 +6832,7 @@ jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const j
     const jem_mark mark = jem_begin(ctx);
     double *w = (double *)jem__push_zero(ctx, (size_t)x->n * sizeof *w);
     float *f = jem__push_floats(ctx, x->n);
-    if (w && f) jem_fresh(ctx, logp, user, x, &start, rng);
+    if (w && f) jem_generate(ctx, logp, user, x, &start, rng);
     for (int k = 1; k <= d.levels && ctx->status == JEM_OK; k++) {     /* b = (k/levels)^2 */
         const double to = (double)k / d.levels, from = (double)(k - 1) / d.levels;
         const double growth = (to - from) * (to + from);   /* of b */
@@ -6913,7 +6930,8 @@ static int jem__is_matrix(const jem_param *p, const char *adam_names) {
 static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
     const char *const what = "optim";
     const double below_1 = 0.99999998;
-    return JEM__IN(d.kind, JEM_ADAM, JEM_MUON) && JEM__IN(d.beta1, 0, below_1) &&
+    return JEM__IN(d.kind, JEM_OPTIMIZER_ADAM, JEM_OPTIMIZER_MUON) && JEM__IN(d.beta1, 0,
+                                                                              below_1) &&
            JEM__IN(d.beta2, 0, below_1) && JEM__IN(d.eps, JEM__TINY, JEM__MOST) &&
            JEM__IN(d.momentum, 0, 1) && JEM__IN(d.muon_momentum, 0, below_1) &&
            JEM__IN(d.weight_decay, 0, JEM__MOST) && JEM__IN(d.clip, 0, JEM__MOST) &&
@@ -6926,9 +6944,9 @@ static void jem__optim_add(jem_optim *o, jem_param *p) {
     const jem_optim_desc *d = &o->desc;
     jem__moments *m = &o->moments[o->count++];
     m->param = p;
-    m->orthogonal = d->kind == JEM_MUON && jem__is_matrix(p, d->adam_names);
+    m->orthogonal = d->kind == JEM_OPTIMIZER_MUON && jem__is_matrix(p, d->adam_names);
     m->m = jem__alloc_padded(ctx, p->size);
-    if (d->kind != JEM_SGD && !m->orthogonal) m->v = jem__alloc_padded(ctx, p->size);
+    if (d->kind != JEM_OPTIMIZER_SGD && !m->orthogonal) m->v = jem__alloc_padded(ctx, p->size);
     if (d->ema > 0) m->other = jem__alloc_padded(ctx, p->size);
 }
 
@@ -6974,7 +6992,7 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     return NULL;
 }
 
-jem_status jem_optim_average(jem_optim *o, int on) {
+jem_status jem_optim_use_average(jem_optim *o, int on) {
     if (!o) return JEM_BAD_ARGUMENT;
     if (o->desc.ema <= 0 || !on == !o->averaged) return JEM_OK;
     for (int i = 0; i < o->count; i++) {
@@ -7150,7 +7168,7 @@ static void jem__optim_prepare(jem_optim *o, float lr) {
     u->weight_decay = o->desc.weight_decay;
     u->lr = lr;
     u->root2 = 1;
-    if (o->desc.kind == JEM_SGD) return;
+    if (o->desc.kind == JEM_OPTIMIZER_SGD) return;
     u->lr = (float)((double)lr / (1 - pow((double)u->beta1, o->updates)));
     u->root2 = (float)(1 / sqrt(1 - pow((double)u->beta2, o->updates)));
 }
@@ -7160,7 +7178,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     jem_ctx *ctx = o->net->ctx;
     const char *const what = "optim";
     if (ctx->status != JEM_OK || !JEM__IN(lr, 0, 1e9)) return ctx->status;
-    jem_optim_average(o, 0);
+    jem_optim_use_average(o, 0);
     const float norm = jem__gradient_norm(o);
     const float decay = jem__decay_norm(o);
     if (grad_norm) *grad_norm = norm;
@@ -7209,10 +7227,10 @@ static int jem__optim_good(const jem_optim *o, const float *kept) {
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
     double rate = (double)lr;
     if (!s) return lr;
-    if (s->kind == JEM_STEPS)
+    if (s->kind == JEM_SCHEDULE_STEPS)
         for (int i = 0; i < 4; i++)
             if (s->at[i] > 0 && update >= s->at[i]) rate *= (double)s->rate;
-    if (s->kind == JEM_COSINE && s->total > 0) {
+    if (s->kind == JEM_SCHEDULE_COSINE && s->total > 0) {
         const double low = (double)s->floor;
         double t = 1;
         if (update < s->total) t = (double)update / s->total;
@@ -7262,8 +7280,8 @@ jem_train_desc jem_train_desc_default(void) {
     d.optim = jem_optim_desc_default();
     d.w_ce = 1;
     d.w_cd = 1;
-    d.entropy = 1;
-    d.input_noise = 0.03f;
+    d.kl_entropy = 1;
+    d.data_noise = 0.03f;
     d.noise_lo = 0.12f;
     d.noise_hi = 2;
     d.sgld = jem_sgld_desc_default();
@@ -7272,8 +7290,8 @@ jem_train_desc jem_train_desc_default(void) {
     d.reinit = 0.05f;
     d.restart_lo = -1;
     d.restart_hi = 1;
-    d.fresh = jem_denoise_desc_default();
-    d.fresh.steps = 0;
+    d.restart_denoise = jem_denoise_desc_default();
+    d.restart_denoise.steps = 0;
     d.diverged = 1e8f;
     d.max_gap = 100;
     d.max_returns = 20;
@@ -7287,7 +7305,7 @@ jem_train_desc jem_train_desc_score(int updates) {
     d.lr = 1.5e-3f;
     d.optim.clip = 20;
     d.optim.ema = 0.999f;
-    d.schedule.kind = JEM_COSINE;
+    d.schedule.kind = JEM_SCHEDULE_COSINE;
     d.schedule.total = updates;
     d.schedule.floor = 0.02f;
     d.schedule.warmup = updates < 2000 ? updates / 10 : 200;
@@ -7295,16 +7313,16 @@ jem_train_desc jem_train_desc_score(int updates) {
     d.w_score = 0.016f;
     d.w_cd = 0.005f;
     d.cd_from = updates / 4 * 3;
-    d.input_noise = d.noise_lo;
+    d.data_noise = d.noise_lo;
     d.label_noise = 0.3f;
-    d.label_wide = 0.5f;
+    d.label_all_noise = 0.5f;
     d.sgld.steps = 10;
     d.sgld.step_size = 0.01f;
     d.sgld.noise_std = 0.1f;
     d.negatives = 32;
     d.buffer_size = 200;
     d.reinit = 0.025f;
-    d.fresh.steps = 200;
+    d.restart_denoise.steps = 200;
     d.least_scale = 2;
     return d;
 }
@@ -7325,7 +7343,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
 #define JEM__LIMIT(field, lo, hi) { #field, (double)d->field, lo, hi }
     const struct { const char *name; double value, lo, hi; } limits[] = {
         JEM__LIMIT(lr, tiny, 1e9),
-        JEM__LIMIT(schedule.kind, JEM_CONSTANT, JEM_COSINE),
+        JEM__LIMIT(schedule.kind, JEM_SCHEDULE_CONSTANT, JEM_SCHEDULE_COSINE),
         JEM__LIMIT(schedule.floor, 0, 1e6),
         JEM__LIMIT(schedule.rate, 0, 1e6),
         JEM__LIMIT(w_ce, 0, most),
@@ -7333,12 +7351,12 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(w_cd_class, 0, most),
         JEM__LIMIT(w_score, 0, most),
         JEM__LIMIT(w_kl, 0, most),
-        JEM__LIMIT(entropy, 0, most),
+        JEM__LIMIT(kl_entropy, 0, most),
         JEM__LIMIT(energy_l2, 0, most),
         JEM__LIMIT(sam, 0, most),
-        JEM__LIMIT(input_noise, 0, most),
+        JEM__LIMIT(data_noise, 0, most),
         JEM__LIMIT(label_noise, 0, most),
-        JEM__LIMIT(label_wide, 0, 1),
+        JEM__LIMIT(label_all_noise, 0, 1),
         JEM__LIMIT(noise_lo, tiny, most),
         JEM__LIMIT(noise_hi, (double)d->noise_lo, most),
         JEM__LIMIT(cd_from, 0, INT32_MAX),
@@ -7358,7 +7376,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
                            limits[i].hi)) return 0;
     }
     return jem__sgld_good(ctx, "trainer: sgld", d->sgld) &&
-           jem__denoise_good(ctx, "trainer: fresh", d->fresh);
+           jem__denoise_good(ctx, "trainer: restart_denoise", d->restart_denoise);
 }
 
 /* Checks the rules that relate several fields; each of them is in its range. */
@@ -7371,9 +7389,9 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
         jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
                   (double)d->sam, (double)d->w_score);
     /* images for log p(x,y) are those of the cross-entropy */
-    if (d->w_cd_class > 0 && (d->label_noise > 0 || d->label_wide > 0))
-        jem__fail(ctx, bad, "trainer: label_noise = %g and label_wide = %g cannot be combined with "
-                  "w_cd_class", (double)d->label_noise, (double)d->label_wide);
+    if (d->w_cd_class > 0 && (d->label_noise > 0 || d->label_all_noise > 0))
+        jem__fail(ctx, bad, "trainer: label_noise = %g and label_all_noise = %g cannot be combined "
+                  "with weights.cd_class", (double)d->label_noise, (double)d->label_all_noise);
     if (d->w_kl > 0 && d->sgld.steps < 1)
         jem__fail(ctx, bad, "trainer: w_kl needs a walk, but sgld.steps = %d", d->sgld.steps);
     if (d->ranks > 1 && !d->sum)
@@ -7401,7 +7419,7 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     if (!jem_ok(ctx)) return 0;
     if (has_energy && jem__by_class(d)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: class_conditional and w_cd_class need "
-                  "log p(x,y), which an unconditional network (uncond) does not have");
+                  "log p(x,y), which an unconditional network (separate_energy) does not have");
         return 0;
     }
     return has_shift ||
@@ -7409,8 +7427,8 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
                          (double)fabsf(net->scale), (double)d->least_scale, JEM__MOST);
 }
 
-/* Creates the chains. Their start from U(-1,1) is that of jem_buffer_create. With desc.fresh, all
-   slots are marked as empty: jem__fill_buffer fills them. */
+/* Creates the chains. Their start from U(-1,1) is that of jem_buffer_create. With restart_denoise,
+   all slots are marked as empty: jem__fill_buffer fills them. */
 static void jem__create_chains(jem_trainer *tr) {
     const jem_net *net = tr->net;
     const jem_train_desc *d = &tr->desc;
@@ -7422,7 +7440,7 @@ static void jem__create_chains(jem_trainer *tr) {
     if (!b) return;
     if (d->restart_lo != -1 || d->restart_hi != 1)
         jem_buffer_restart(b, &tr->rng, d->restart_lo, d->restart_hi);
-    if (!d->fresh.steps) return;
+    if (!d->restart_denoise.steps) return;
     for (int i = 0; i < b->capacity; i++) b->visits[i] = -1;
 }
 
@@ -7466,8 +7484,8 @@ void jem_trainer_free(jem_trainer *tr) {
 jem_buffer *jem_trainer_buffer(jem_trainer *tr) { return tr ? tr->buffer : NULL; }
 int jem_trainer_updates(const jem_trainer *tr) { return tr ? tr->updates : 0; }
 
-jem_status jem_trainer_average(jem_trainer *tr, int on) {
-    return tr ? jem_optim_average(tr->optim, on) : JEM_BAD_ARGUMENT;
+jem_status jem_trainer_use_average(jem_trainer *tr, int on) {
+    return tr ? jem_optim_use_average(tr->optim, on) : JEM_BAD_ARGUMENT;
 }
 
 void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
@@ -7546,25 +7564,25 @@ static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
 
 /* Returns a leaf of the images plus the noise that data receive (as in the paper). */
 static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
-    if (!(tr->desc.input_noise > 0)) return jem__rank_images(tr, x, n);
+    if (!(tr->desc.data_noise > 0)) return jem__rank_images(tr, x, n);
     const ptrdiff_t size = n * jem__image(tr->net);
     float *sum = jem__push_floats(tr->net->ctx, size);
     if (!sum) return NULL;
-    jem_fill_normal(tr->net->ctx, &tr->rng, sum, size, 0, tr->desc.input_noise);
+    jem_fill_normal(tr->net->ctx, &tr->rng, sum, size, 0, tr->desc.data_noise);
     for (ptrdiff_t i = 0; i < size; i++) sum[i] += x[i];
     return jem__rank_images(tr, sum, n);
 }
 
-/* Returns a leaf of images for cross-entropy. A fraction label_wide of them has the noise levels of
-   score matching, the others little noise: a classifier that recognises a class in noise leads a
-   sample out of noise to one class. */
+/* Returns a leaf of images for cross-entropy. A fraction label_all_noise of them has the noise
+   levels of score matching, the others little noise: a classifier that recognises a class in noise
+   leads a sample out of noise to one class. */
 static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
     const jem_train_desc *d = &tr->desc;
-    if (!(d->label_noise > 0 || d->label_wide > 0)) return jem__noisy(tr, x, n);
+    if (!(d->label_noise > 0 || d->label_all_noise > 0)) return jem__noisy(tr, x, n);
     const jem_net *net = tr->net;
     float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
     jem_tensor *t = jem__rank_images(tr, x, n);
-    const int wide = (int)(d->label_wide * (float)n + 0.5f);
+    const int wide = (int)(d->label_all_noise * (float)n + 0.5f);
     if (!sigma) return NULL;
     jem_noise_levels(&tr->rng, wide, d->noise_lo, d->noise_hi, sigma);
     for (int i = wide; i < n; i++) sigma[i] = d->label_noise * jem_rng_uniform(&tr->rng);
@@ -7576,7 +7594,7 @@ static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
 
 /* The density that a walk follows: log p(x), or log p(x,y) of given labels. */
 typedef struct jem__target {
-    jem_fn logp;
+    jem_logp_fn logp;
     void *user;                                    /* the network, or `given` */
     jem_class_of given;
 } jem__target;
@@ -7593,20 +7611,20 @@ static void jem__set_target(const jem_trainer *tr, int n, const int *labels, jem
     t->given.labels += jem__rank_first(tr, n);
 }
 
-/* Draws n new samples x[n][c][h][w], starting from noise, with desc.fresh. labels: their classes,
-   or NULL. */
+/* Draws n new samples x[n][c][h][w], starting from noise, with restart_denoise. labels: their
+   classes, or NULL. */
 static jem_status jem__draw_fresh(jem_trainer *tr, int n, const int *labels, float *x) {
     jem_ctx *ctx = tr->net->ctx;
     jem__target target;
     jem__set_target(tr, n, labels, &target);
-    jem_fresh_desc d = jem_fresh_desc_default();
+    jem_generate_desc d = jem_generate_desc_default();
     d.mean = tr->net->mean;
-    d.denoise = tr->desc.fresh;
+    d.denoise = tr->desc.restart_denoise;
     d.walk.steps = 0;
-    d.clean = 0;
+    d.last_sigma = 0;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem__rank_images(tr, NULL, n);
-    jem_fresh(ctx, target.logp, target.user, t, &d, &tr->rng);
+    jem_generate(ctx, target.logp, target.user, t, &d, &tr->rng);
     jem__gather(tr, t, n, x);
     jem_end(ctx, mark);
     return ctx->status;
@@ -7684,11 +7702,11 @@ static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
     return JEM_OK;
 }
 
-/* Replaces chains by new samples if desc.fresh requests it: all before the first walk, n of them
-   every 1/reinit updates. */
+/* Replaces chains by new samples if restart_denoise requests it: all before the first walk, n of
+   them every 1/reinit updates. */
 static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     const jem_train_desc *d = &tr->desc;
-    if (!d->fresh.steps) return JEM_OK;
+    if (!d->restart_denoise.steps) return JEM_OK;
     if (tr->buffer->visits[0] < 0) return jem__fill_buffer(tr, n);
     if (!(d->reinit > 1e-6f)) return JEM_OK;
     const int period = (int)(1 / d->reinit + 0.5f);
@@ -7709,7 +7727,7 @@ static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, f
     walk.step_size *= tr->guard.walk;
     if (tr->guard.walk < 1) walk.noise_std *= sqrtf(tr->guard.walk);
     if (d->w_kl > 0)
-        *kl = jem_kl_walk(ctx, target.logp, target.user, t, &walk, d->entropy, &tr->rng);
+        *kl = jem_kl_walk(ctx, target.logp, target.user, t, &walk, d->kl_entropy, &tr->rng);
     else jem_sgld(ctx, target.logp, target.user, t, &walk, &tr->rng);
     return jem__gather(tr, t, n, x) == JEM_OK ? t : NULL;
 }
@@ -7726,7 +7744,7 @@ static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tenso
     int *visits = (int *)jem__push(ctx, (size_t)n * sizeof *visits);
     if (!x || !slot || !visits) return NULL;
     for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, tr->net->classes);
-    const float reinit = d->fresh.steps ? 0 : d->reinit;
+    const float reinit = d->restart_denoise.steps ? 0 : d->reinit;
     jem__buffer_draw(tr->buffer, &tr->rng, n, labels, reinit, x, slot, visits);
     for (int i = 0; d->chain && i < n; i++) {
         const int label = labels ? labels[i] : -1;
@@ -7835,7 +7853,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     const jem_train_desc *d = &tr->desc;
     const int sets_buffers = tr->has_buffers && !tr->updates;
     const int has_samples = jem__needs_samples(d) && tr->updates >= d->cd_from;
-    const int noisy_labelled = d->label_noise > 0 || d->label_wide > 0;
+    const int noisy_labelled = d->label_noise > 0 || d->label_all_noise > 0;
     const jem_loss_weights w = { d->w_ce, d->w_cd, d->w_cd_class, d->energy_l2 };
     jem__samples sample = { NULL, NULL };
     jem_tensor *labelled = NULL;
@@ -8124,7 +8142,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     }
     s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates) * tr->guard.rate;
     s.returns = tr->guard.returns;
-    jem_optim_average(tr->optim, 0);
+    jem_optim_use_average(tr->optim, 0);
     s.status = jem__guard_keep(tr);
     if (s.status != JEM_OK) return s;
     const jem_mark mark = jem_begin(ctx);
@@ -8898,12 +8916,13 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
             jem__seen s;
             jem__see_one(f + (ptrdiff_t)i * k, k, temperature, &s);
             done[i] |= !d->targeted ? s.label != labels[i]
-                                    : s.label == labels[i] && s.p >= d->sure;
+                                    : s.label == labels[i] && s.p >= d->least_probability;
             const ptrdiff_t at = i * size;
             if (!done[i] && step < 0)
                 jem__attack_start(ctx, d, rng, x + at, g + at, found + at, size);
             else if (!done[i] && step < d->steps)
-                jem__attack_move(d, x + at, g + at, d->targeted ? d->step : -d->step, found + at,
+                jem__attack_move(d, x + at, g + at, d->targeted ? d->step_size : -d->step_size,
+                                 found + at,
                                  size);
             left += !done[i];
         }
@@ -8920,10 +8939,11 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
     const char *const what = "attack";
     const int far = jem__float_bits(d.eps) == 0x7f800000u; /* infinite: it must be told a step */
     if ((!far && !JEM__IN(d.eps, 0, JEM__MOST)) || !JEM__IN(d.steps, 1, INT32_MAX) ||
-        !JEM__IN(d.step, far ? JEM__TINY : 0, JEM__MOST) || !JEM__IN(d.restarts, 1, INT32_MAX) ||
-        !JEM__IN(d.sure, 0, 1) || !JEM__IN(d.lo, -JEM__MOST, JEM__MOST) ||
+        !JEM__IN(d.step_size, far ? JEM__TINY : 0, JEM__MOST) || !JEM__IN(d.restarts, 1,
+                                                                          INT32_MAX) ||
+        !JEM__IN(d.least_probability, 0, 1) || !JEM__IN(d.lo, -JEM__MOST, JEM__MOST) ||
         !JEM__IN(d.hi, d.lo, JEM__MOST)) return ctx->status;
-    if (d.step == 0) d.step = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
+    if (d.step_size == 0) d.step_size = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
     if (!x || !found || n < 0 || (!rng && d.random_start))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images%s%s%s", n, x ? "" : ", x NULL",
                          found ? "" : ", found NULL", rng ? "" : ", no rng to start at random");
@@ -8952,14 +8972,14 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
 jem_impute_desc jem_impute_desc_default(void) {
     JEM__ZEROED(jem_impute_desc, d);
     d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
-    d.denoise.steps = 0, d.denoise.step = 0.8f, d.denoise.beta = 0.019f;
+    d.denoise.steps = 0, d.denoise.fraction = 0.8f, d.denoise.beta = 0.019f;
     d.walk.steps = 300, d.lo = -1, d.hi = 1;
     return d;
 }
 
 /* log p of u where it is open, and of what is held elsewhere: no gradient comes to u there. */
 typedef struct jem__held {
-    jem_fn logp;
+    jem_logp_fn logp;
     void *user;
     jem_tensor *open, *held;
     const jem_impute_desc *desc;
@@ -9001,11 +9021,11 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const f
             if (known[i] != 0) v[i] = jem__fmaf(sigma, jem_rng_normal(rng), x[i]);
         jem_write(u, v), jem_denoise(ctx, h->logp, h->user, u, &one, rng), jem_read(u, v);
         if (d->watch && (h->stopped = d->watch(d->watch_user, step, u))) break;
-        sigma *= 1 - d->beta * d->step;
+        sigma *= 1 - d->beta * d->fraction;
     }
 }
 
-jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const float *known,
+jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x, const float *known,
                       const jem_impute_desc *desc, jem_rng *rng) {
     const jem_impute_desc d = desc ? *desc : jem_impute_desc_default();
     const char *const what = "impute";
@@ -9031,7 +9051,7 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
         else if (d.lo != d.hi) jem_fill_uniform(ctx, rng, u, size, d.lo, d.hi);
         if (jem_ok(ctx)) jem_write(x, u);
         if (!h.stopped) jem_sgld(ctx, jem__logp_held, &h, x, &walk, rng);
-        const jem_denoise_desc last = jem_clean_desc(0.25f);
+        const jem_denoise_desc last = jem_denoise_desc_clean(0.25f);
         if (d.denoise.steps > 0 && !h.stopped) jem_denoise(ctx, logp, user, x, &last, NULL);
         if (h.open && h.held) jem__impute_restore(&h, x);
     }
@@ -9146,13 +9166,13 @@ jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int wi
     return s;
 }
 
-jem_fresh_desc jem_net_fresh(const jem_net *net) {
-    jem_fresh_desc d = jem_fresh_desc_default();
+jem_generate_desc jem_net_generate_desc(const jem_net *net) {
+    jem_generate_desc d = jem_generate_desc_default();
     if (net && net->noise_hi > 0) {
-        d.mean = net->mean, d.denoise.sigma_max = net->noise_hi, d.clean = 2 * net->noise_lo;
+        d.mean = net->mean, d.denoise.sigma_max = net->noise_hi, d.last_sigma = 2 * net->noise_lo;
         return d;
     }
-    d.lo = -1, d.hi = 1, d.denoise.steps = 0, d.clean = 0;
+    d.lo = -1, d.hi = 1, d.denoise.steps = 0, d.last_sigma = 0;
     d.walk = jem_sgld_desc_default(), d.walk.steps = 300;
     return d;
 }
@@ -9178,10 +9198,10 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
     for (int i = 0; labels && i < n; i++) labels[i] = label;
     jem_rng rng = jem_rng_seed(seed);
     jem_guide guide = jem_net_guide(net, labels);
-    jem_fresh_desc how = jem_net_fresh(net);
+    jem_generate_desc how = jem_net_generate_desc(net);
     if (how.lo < how.hi) how.lo = p.lo, how.hi = p.hi;
     jem_tensor *t = jem__images(net, NULL, n);
-    if (x && labels && jem_fresh(ctx, label < 0 ? jem_logp : jem_logp_guided,
+    if (x && labels && jem_generate(ctx, label < 0 ? jem_logp : jem_logp_guided,
                                  label < 0 ? (void *)net : (void *)&guide, t, &how,
                                  &rng) == JEM_OK && jem_read(t, x) == JEM_OK)
         jem_floats_to_pixels(net, x, n, &p, pixels);
@@ -9209,8 +9229,10 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
    are converted to `as` when read. */
 typedef struct jem__dtype { const char *name; size_t size; jem_dtype as; } jem__dtype;
 static const jem__dtype jem__dtypes[] = {
-    { "F32", 4, JEM_F32 }, { "I32", 4, JEM_I32 }, { "I64", 8, JEM_I64 }, { "U8", 1, JEM_U8 },
-    { "F64", 8, JEM_F32 }, { "F16", 2, JEM_F32 }, { "BF16", 2, JEM_F32 }, { "BOOL", 1, JEM_U8 }
+    { "F32", 4, JEM_DTYPE_F32 }, { "I32", 4, JEM_DTYPE_I32 },
+    { "I64", 8, JEM_DTYPE_I64 }, { "U8", 1, JEM_DTYPE_U8 },
+    { "F64", 8, JEM_DTYPE_F32 }, { "F16", 2, JEM_DTYPE_F32 }, { "BF16", 2, JEM_DTYPE_F32 },
+        { "BOOL", 1, JEM_DTYPE_U8 }
 };
 enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__BOOL, JEM__DTYPES };
 #define JEM__READABLE "F32, F64, F16, BF16, I64, I32, U8, BOOL can"
@@ -9306,7 +9328,7 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     memcpy(entry + 1, name, length);
     entry->dtype = dtype;
     entry->e.name = (const char *)(entry + 1);
-    entry->e.dtype = JEM_U8;
+    entry->e.dtype = JEM_DTYPE_U8;
     if (dtype >= 0) entry->e.dtype = jem__dtypes[dtype].as;
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
@@ -9321,7 +9343,7 @@ static const char *jem__entry_refused(const jem_archive *a, const char *name, je
     if (!name || !jem__utf8_valid(name, strlen(name))) return "the name is not UTF-8";
     if (!strcmp(name, "__metadata__")) return "this name is reserved";
     if (jem_archive_find(a, name)) return "there is one of this name already";
-    if ((int)dtype < 0 || (int)dtype > JEM_U8) return "no such dtype";
+    if ((int)dtype < 0 || (int)dtype > JEM_DTYPE_U8) return "no such dtype";
     if (ndim < 0 || ndim > 8 || (ndim && !shape)) return "0 to 8 dimensions are possible";
     const ptrdiff_t n = jem__elements(ndim, shape);
     if (n < 0) return "a size is negative or too large";
@@ -9753,12 +9775,12 @@ static float jem__to_float(int dtype, const unsigned char *p) {
     union { uint32_t u32; uint16_t u16; float f; int32_t i32; int64_t i64; double f64; } n;
     memcpy(&n, p, jem__dtypes[dtype].size);
     switch (dtype) {
-    case JEM_I32: return (float)n.i32;
-    case JEM_I64: return (float)n.i64;
+    case JEM_DTYPE_I32: return (float)n.i32;
+    case JEM_DTYPE_I64: return (float)n.i64;
     case JEM__F64: return (float)n.f64;
     case JEM__F16: return jem__from_fp16(n.u16);
     case JEM__BF16: return jem__bits_float((uint32_t)n.u16 << 16);
-    case JEM_U8: case JEM__BOOL: return (float)p[0];
+    case JEM_DTYPE_U8: case JEM__BOOL: return (float)p[0];
     default: return n.f;
     }
 }
@@ -9771,7 +9793,7 @@ static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char
     entry->e.data = entry->owned;
     if (!entry->owned) return;
     data += entry->begin;
-    if (entry->e.dtype != JEM_F32 || entry->dtype == JEM_F32) {
+    if (entry->e.dtype != JEM_DTYPE_F32 || entry->dtype == JEM_DTYPE_F32) {
         jem__copy_numbers(entry->owned, data, entry->e.bytes, size);
         return;
     }
@@ -10040,8 +10062,8 @@ static int jem__entry_good(const jem_entry *e, jem_dtype as) {
         const unsigned char *at = (const unsigned char *)e->data + i;
         float x = 0;
         int32_t n = 0;
-        if (as == JEM_F32) x = jem__to_float((int)e->dtype, at);
-        if (as == JEM_I32) memcpy(&n, at, 4);
+        if (as == JEM_DTYPE_F32) x = jem__to_float((int)e->dtype, at);
+        if (as == JEM_DTYPE_I32) memcpy(&n, at, 4);
         good = jem__finite(x) && !(squares && x < 0) && n >= -1 && n <= JEM__MANY;
     }
     return good;
@@ -10068,7 +10090,7 @@ static int jem__array_fits(jem__arrays *v, const jem_entry *e, jem_dtype dtype, 
     jem__fields *f = &v->f;
     const int same_shape = e->ndim == ndim &&
                            !memcmp(e->shape, shape, (size_t)ndim * sizeof *shape);
-    const int single = dtype == JEM_F32 && jem__elements(ndim, shape) == 1;
+    const int single = dtype == JEM_DTYPE_F32 && jem__elements(ndim, shape) == 1;
     if (same_shape && (single || e->dtype == dtype)) return 1;
     if (single && ndim <= 1 && e->ndim <= 1 && jem__elements(e->ndim, e->shape) == 1) return 1;
     char both[384];
@@ -10125,7 +10147,7 @@ static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param 
             return;
         }
     }
-    jem__array(v, name, JEM_F32, p->ndim, shape, data);
+    jem__array(v, name, JEM_DTYPE_F32, p->ndim, shape, data);
 }
 
 /* Reports that an archive, or its counterpart in a call, is NULL. ctx: the counterpart's, or
@@ -10274,8 +10296,8 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
     }
     if (!b) return;
     const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
-    jem__array(v, "replay_buffer", JEM_F32, 4, shape, b->data);
-    jem__array(v, "replay_visits", JEM_I32, 1, shape, b->visits);
+    jem__array(v, "replay_buffer", JEM_DTYPE_F32, 4, shape, b->data);
+    jem__array(v, "replay_visits", JEM_DTYPE_I32, 1, shape, b->visits);
 }
 
 /* Lists the guard's arrays, in its memory. */
@@ -10284,10 +10306,10 @@ static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b
     const int64_t counts[1] = { JEM__GUARD_COUNTS };
     const int64_t size[1] = { g->size };
     const int64_t slots[1] = { jem__guard_slots(b) };
-    jem__array(v, "guard.numbers", JEM_F32, 1, numbers, g->numbers);
-    jem__array(v, "guard.counts", JEM_I64, 1, counts, g->counts);
-    jem__array(v, "guard.state", JEM_F32, 1, size, g->kept);
-    jem__array(v, "guard.visits", JEM_I32, 1, slots, g->visits);
+    jem__array(v, "guard.numbers", JEM_DTYPE_F32, 1, numbers, g->numbers);
+    jem__array(v, "guard.counts", JEM_DTYPE_I64, 1, counts, g->counts);
+    jem__array(v, "guard.state", JEM_DTYPE_F32, 1, size, g->kept);
+    jem__array(v, "guard.visits", JEM_DTYPE_I32, 1, slots, g->visits);
 }
 
 /* Puts the guard's numbers where an archive points. */
@@ -10345,7 +10367,7 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
     if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
     jem__arrays v = jem__arrays_out("trainer", a);
     jem__trainer_pack(tr, tr->state);
-    jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, tr->state);
+    jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, tr->state);
     jem__trainer_arrays(&v, tr, tr->optim->averaged);
     jem__guard_pack(&tr->guard);
     if (tr->guard.kept) jem__guard_arrays(&v, &tr->guard, tr->buffer);
@@ -10356,7 +10378,7 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
 static void jem__state_read(jem__arrays *v, const jem_trainer *tr, int64_t *state) {
     const int64_t most[JEM__COUNTS] = { JEM__MANY, JEM__MANY, tr->optim->desc.ema > 0 };
     v->fill = 1;
-    jem__array(v, "trainer.state", JEM_I64, 1, jem__states, state);
+    jem__array(v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, state);
     for (int i = 0; i < JEM__COUNTS && !v->f.status; i++) {
         if (state[i] < 0 || state[i] > most[i])
             v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
@@ -12323,8 +12345,8 @@ JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by 
 
    B is read from consecutive memory for a whole row of taps (a run): an image is [row][column][pair
    of channels][16 images][2], with columns of zeros at both ends of every row. So taps at the edges
-   are not tested, and sums are long even with few channels. Only with JEM_BF16 do the bits depend
-   on the instruction set: AMX adds even and odd elements separately. */
+   are not tested, and sums are long even with few channels. With JEM_PRECISION_BF16 alone, the bits
+   depend on the instruction set: AMX adds even and odd elements separately. */
 
 enum {
     JEM__BF16_TILE = 256,                          /* floats of C */
@@ -13142,7 +13164,8 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
 /* Returns Winograd's M, or 0 for the direct sum: whichever needs fewest multiplications, given that
    kernels take four tiles or pixels at a time. */
 static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
-    const int fast = ctx->desc.precision == JEM_FAST || ctx->desc.precision == JEM_BF16;
+    const jem_precision precision = ctx->desc.precision;
+    const int fast = precision == JEM_PRECISION_FAST || precision == JEM_PRECISION_BF16;
     const int largest = fast ? 4 : 2;
     int tile = 0;
     int least = (q->ho * q->wo + 3) / 4 * 9;
@@ -13166,7 +13189,7 @@ static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     const int vectors = q->k == 1 && q->hi == 1 && q->wi == 1;
     const int least = bf16 && bf16->twice ? 8 : 1; /* channels for which bf16 is faster */
     int tile = 0;
-    if (fits && ctx->desc.precision != JEM_DIRECT && (!bf16 || bf16->twice))
+    if (fits && ctx->desc.precision != JEM_PRECISION_DIRECT && (!bf16 || bf16->twice))
         tile = jem__wino_tile(ctx, q);
     if (vectors) bf16 = NULL;
     for (int i = 0; i < 2; i++) {
@@ -13201,10 +13224,10 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
 }
 
 static int jem__engine_open(jem_ctx *ctx) {
-    if (ctx->desc.precision == JEM_BF16) {
+    if (ctx->desc.precision == JEM_PRECISION_BF16) {
         ctx->bf16 = jem__bf16_for(ctx->desc.isa);
         if (!ctx->bf16) {
-            ctx->desc.precision = JEM_FAST;
+            ctx->desc.precision = JEM_PRECISION_FAST;
             if (ctx->desc.log)
                 ctx->desc.log(ctx->desc.user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
         }
@@ -13219,7 +13242,32 @@ JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION */
 
 /* ==== >>changelog ============================================================================= */
-/* 0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
+/* 0.3  in work  Residual networks without norms, a U-Net's energy, Muon; a trainer's guard.
+                 Renamed, old -> new:
+                     JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
+                     JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...
+                     JEM_CONSTANT, _STEPS, _COSINE         JEM_SCHEDULE_CONSTANT, ...
+                     JEM_LEAKY_RELU, _RELU, _SILU, _TANH   JEM_ACTIVATION_LEAKY_RELU, ...
+                     JEM_F32, _I32, _I64, _U8              JEM_DTYPE_F32, ...
+                     jem_fn                                jem_logp_fn
+                     jem_shift, jem_slope                  jem_add_constant, jem_slope_along
+                     jem_fresh, jem_fresh_desc             jem_generate, jem_generate_desc
+                     jem_net_fresh                         jem_net_generate_desc
+                     jem_langevin_desc, jem_clean_desc     jem_sgld_desc_langevin,
+                                                           jem_denoise_desc_clean
+                     jem_optim_average                     jem_optim_use_average
+                     jem_trainer_average                   jem_trainer_use_average
+                     jem_ctx_desc.plain                    plain_tape
+                     descs of networks: uncond, slope      separate_energy, leak
+                     jem_sgld_desc.hot, .cold              temperature_from, temperature_to
+                     jem_denoise_desc.step                 fraction
+                     jem_mcmc_desc.step, jem_attack_desc.step     step_size
+                     jem_attack_desc.sure                  least_probability
+                     jem_score_desc.step                   difference
+                     jem_fresh_desc.clean                  jem_generate_desc.last_sigma
+                     jem_train_desc: entropy, input_noise  kl_entropy, data_noise
+                     jem_train_desc: label_wide, fresh     label_all_noise, restart_denoise
+   0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
                  sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
                  Metropolis, MALA, HMC, tempering, annealing. Calibration,
                  out-of-distribution scores, attacks, imputation. max_pool, upsample, concat,

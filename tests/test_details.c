@@ -7,7 +7,7 @@
 
 /* Logits w sum(x) and -w sum(x) in turn: every gradient is known. `energy` (may be NULL) makes
    log p(x) something else. */
-typedef struct line { jem_layer layer; jem_fn energy; } line;
+typedef struct line { jem_layer layer; jem_logp_fn energy; } line;
 
 static jem_tensor *line_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const line *l = (const line *)user;
@@ -15,7 +15,7 @@ static jem_tensor *line_forward(jem_net *net, jem_tensor *x, int training, void 
     return jem_apply(&l->layer, jem_flatten(net->ctx, x), training);
 }
 
-static jem_net *line_net(jem_ctx *ctx, int side, int classes, float w, jem_fn energy) {
+static jem_net *line_net(jem_ctx *ctx, int side, int classes, float w, jem_logp_fn energy) {
     jem_net *net = jem_net_create(ctx, line_forward, NULL, sizeof(line), 1, side, side, classes, 1);
     line *l = (line *)net->user;
     l->layer = jem_linear_layer(net, "last", side * side, classes), l->energy = energy;
@@ -61,8 +61,8 @@ static void test_label_noise(jem_ctx *ctx) {
     for (int k = 0; k < 5; k++) {
         jem_net *net = line_net(ctx, 4, 2, 0.02f, squares);
         jem_train_desc d = jem_train_desc_default();
-        d.w_cd = 0, d.input_noise = 0;
-        d.label_noise = how[k][0], d.label_wide = how[k][1];
+        d.w_cd = 0, d.data_noise = 0;
+        d.label_noise = how[k][0], d.label_all_noise = how[k][1];
         d.noise_lo = how[k][2], d.noise_hi = how[k][3];
         jem_trainer *tr = jem_trainer_create(net, &d);
         const jem_stats s = jem_train_step(tr, x, labels, N);
@@ -88,7 +88,7 @@ static void test_fresh_chains(jem_ctx *ctx) {
     for (int by_class = 0; by_class < 2; by_class++) {
         jem_net *net = line_net(ctx, 2, 2, 0.1f, NULL);
         jem_train_desc d = jem_train_desc_default();
-        d.negatives = 2, d.buffer_size = SLOTS, d.reinit = 0.25f, d.fresh.steps = 2;
+        d.negatives = 2, d.buffer_size = SLOTS, d.reinit = 0.25f, d.restart_denoise.steps = 2;
         d.class_conditional = by_class, d.sgld.steps = 1;
         jem_trainer *tr = jem_trainer_create(net, &d);
         jem_buffer *b = jem_trainer_buffer(tr);
@@ -185,7 +185,7 @@ static void test_batch_accuracy(jem_ctx *ctx) {
     int labels[N];
     jem_net *net = small_mlp(ctx, 2);
     jem_train_desc d = jem_train_desc_default();
-    d.w_cd = 0, d.input_noise = 0, d.lr = 0.03f;
+    d.w_cd = 0, d.data_noise = 0, d.lr = 0.03f;
     jem_trainer *tr = jem_trainer_create(net, &d);
     random_labels(&rng, labels, N, 4);
     for (int k = 0; k < 8; k++) {
@@ -202,7 +202,7 @@ static float score_of(jem_ctx *ctx, float step) {
     jem_score_desc d;
     float *x = random_floats(&data, 27, -1, 1);
     jem_net *net = small_mlp(ctx, 3);
-    d.sigma = sigma, d.weight = NULL, d.step = step;
+    d.sigma = sigma, d.weight = NULL, d.difference = step;
     jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
     const float loss = jem_item(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
     jem_reset(ctx), jem_net_free(net), free(x);
@@ -212,7 +212,7 @@ static void test_score_step(jem_ctx *fp32) {
     printf("score matching's step, if none is given\n");
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.precision = JEM_BF16, desc.isa = JEM_ISA_SCALAR;    /* which has it everywhere */
+    desc.precision = JEM_PRECISION_BF16, desc.isa = JEM_ISA_SCALAR;    /* which has it everywhere */
     jem_ctx *bf16 = jem_ctx_create(&desc);
     const float of[2] = { score_of(fp32, 0), score_of(bf16, 0) };
     const float is[2] = { score_of(fp32, 0.03f), score_of(bf16, 0.1f) };
@@ -441,7 +441,7 @@ static void test_impute_watches(jem_ctx *ctx) {
         looker first = looks(how[k][1], NULL, NULL), second = looks(how[k][2], known, x);
         jem_impute_desc d = jem_impute_desc_default();
         d.denoise.steps = how[k][0], d.denoise.watch = look, d.denoise.watch_user = &first;
-        d.walk = jem_langevin_desc(0.1f, 5), d.walk.watch = look, d.walk.watch_user = &second;
+        d.walk = jem_sgld_desc_langevin(0.1f, 5), d.walk.watch = look, d.walk.watch_user = &second;
         jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
         CHECK(jem_impute(ctx, bell, NULL, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
         CHECK(first.calls == how[k][3] && second.calls == how[k][4] &&
@@ -476,20 +476,20 @@ static void test_flat_samples(jem_ctx *ctx) {
     for (int score = 0; score < 2; score++) {
         net->noise_lo = score ? 0.2f : 0, net->noise_hi = score ? 3.f : 0;
         net->mean = score ? -0.5f : 0;
-        const jem_fresh_desc d = jem_net_fresh(net);
+        const jem_generate_desc d = jem_net_generate_desc(net);
         const int labels[1] = { 1 };
         const jem_guide g = jem_net_guide(net, labels);
         CHECK(d.walk.steps == 300 && d.walk.step_size == (score ? 0.01f : 1) &&
               d.walk.noise_std == (score ? 0.1f : 0.01f) && !d.walk.watch, "score %d: walk", score);
         CHECK(d.lo == (score ? 0 : -1) && d.hi == (score ? 0 : 1), "score %d: range", score);
         CHECK(d.denoise.steps == (score ? 300 : 0) && !d.denoise.watch, "score %d", score);
-        CHECK(d.clean == (score ? 0.4f : 0) && d.mean == net->mean, "score %d", score);
-        if (score) CHECK(d.denoise.sigma_max == 3 && d.denoise.step == 0.05f &&
+        CHECK(d.last_sigma == (score ? 0.4f : 0) && d.mean == net->mean, "score %d", score);
+        if (score) CHECK(d.denoise.sigma_max == 3 && d.denoise.fraction == 0.05f &&
                          d.denoise.beta == 0.3f, "noise-blind, from its largest noise");
         CHECK(g.net == net && g.labels == labels && g.weight == (score ? 7 : 1), "guidance");
     }
-    const jem_denoise_desc clean = jem_clean_desc(0.7f);
-    CHECK(clean.steps == 1 && clean.step == 0.8f && clean.sigma_max == 0.7f && !clean.watch &&
+    const jem_denoise_desc clean = jem_denoise_desc_clean(0.7f);
+    CHECK(clean.steps == 1 && clean.fraction == 0.8f && clean.sigma_max == 0.7f && !clean.watch &&
           !clean.watch_user, "one step of .8");
     jem_net_free(net);
 }
@@ -640,8 +640,9 @@ static void test_attack_bounds(jem_ctx *ctx) {
         jem_rng first = jem_rng_seed(11), second = first;
         double most = 0, square = 0;
         int further = 0, moved = 0;
-        d.l2 = k & 1, d.steps = 5, d.step = k & 2 ? 0.5f : 0.07f, d.restarts = 2, d.targeted = 1;
-        d.sure = 1;                                /* never: so all of it runs */
+        d.l2 = k & 1, d.steps = 5, d.step_size = k & 2 ? 0.5f : 0.07f, d.restarts = 2,
+            d.targeted = 1;
+        d.least_probability = 1;                                /* never: so all of it runs */
         memcpy(own, x, ALL * sizeof *x);
         CHECK(jem_attack(net, x, labels, N, &d, &first, found, NULL) == JEM_OK &&
               jem_attack(net, own, labels, N, &d, &second, own, NULL) == JEM_OK, "%s",

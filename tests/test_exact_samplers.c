@@ -52,7 +52,7 @@ static jem_tensor *correlated(jem_ctx *ctx, jem_tensor *x, void *user) {
 static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
     jem_tensor *u2 = jem_square(ctx, jem_slice(ctx, x, 0, 1)), *v = jem_slice(ctx, x, 1, 1);
-    jem_tensor *bend = jem_scale(ctx, jem_shift(ctx, u2, -1), 0.5f);
+    jem_tensor *bend = jem_scale(ctx, jem_add_constant(ctx, u2, -1), 0.5f);
     jem_tensor *off = jem_square(ctx, jem_sub(ctx, v, bend));
     return jem_add(ctx, jem_scale(ctx, u2, -0.5f), jem_scale(ctx, off, -2));
 }
@@ -60,10 +60,10 @@ static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
 /* 0.3 N(-1.5, 0.5^2) + 0.7 N(1, 0.8^2), in one dimension, times e^3. */
 static jem_tensor *mixture(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
-    jem_tensor *a = jem_scale(ctx, jem_square(ctx, jem_shift(ctx, x, 1.5f)), -2);
-    jem_tensor *b = jem_scale(ctx, jem_square(ctx, jem_shift(ctx, x, -1)), -0.5f / 0.64f);
-    a = jem_shift(ctx, a, 3 + logf(0.3f / (0.5f * 2.5066283f)));
-    b = jem_shift(ctx, b, 3 + logf(0.7f / (0.8f * 2.5066283f)));
+    jem_tensor *a = jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, x, 1.5f)), -2);
+    jem_tensor *b = jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, x, -1)), -0.5f / 0.64f);
+    a = jem_add_constant(ctx, a, 3 + logf(0.3f / (0.5f * 2.5066283f)));
+    b = jem_add_constant(ctx, b, 3 + logf(0.7f / (0.8f * 2.5066283f)));
     return jem_logsumexp(ctx, jem_concat(ctx, a, b));
 }
 #define MIXTURE_MEAN (0.3 * -1.5 + 0.7)
@@ -145,7 +145,7 @@ static void test_plane(jem_ctx *ctx) {
             float accepted[CHAINS], mean = 0;
             jem_mcmc_desc d = jem_mcmc_desc_default();
             d.steps = STEPS;
-            d.step = bent ? cases[c].bent_step : cases[c].step, d.leapfrog = cases[c].leapfrog;
+            d.step_size = bent ? cases[c].bent_step : cases[c].step, d.leapfrog = cases[c].leapfrog;
             d.watch = record, d.watch_user = &t;
             jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 2, 1, 1), -2, 2);
             CHECK(jem_mcmc(ctx, bent ? banana : correlated, NULL, x, &d, &rng, accepted) == JEM_OK,
@@ -177,7 +177,7 @@ static void test_mixture(jem_ctx *ctx) {
         jem_rng rng = jem_rng_seed(11);
         trace t = trace_open(CHAINS, 1, STEPS);
         jem_mcmc_desc d = jem_mcmc_desc_default();
-        d.steps = STEPS, d.step = leapfrog ? 0.9f : 1.8f, d.leapfrog = leapfrog;
+        d.steps = STEPS, d.step_size = leapfrog ? 0.9f : 1.8f, d.leapfrog = leapfrog;
         d.watch = record, d.watch_user = &t;
         jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 1, 1, 1), -2, 2);
         CHECK(jem_mcmc(ctx, mixture, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
@@ -201,7 +201,7 @@ static void test_bias(jem_ctx *ctx) {
     chain_stats s;
     double off;
     jem_rng rng = jem_rng_seed(12);
-    jem_sgld_desc ula = jem_langevin_desc(1, STEPS);
+    jem_sgld_desc ula = jem_sgld_desc_langevin(1, STEPS);
     ula.watch = record, ula.watch_user = &t;
     jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 1, 1, 1), -1, 1);
     CHECK(jem_sgld(ctx, standard, NULL, x, &ula, &rng) == JEM_OK, "%s", jem_error(ctx));
@@ -211,7 +211,7 @@ static void test_bias(jem_ctx *ctx) {
     CHECK(fabs(off) > 30, "its bias is seen: %g +- %g", s.mean, s.error);
 
     jem_mcmc_desc mala = jem_mcmc_desc_default();
-    mala.steps = STEPS, mala.step = 1, mala.watch = record, mala.watch_user = &t;
+    mala.steps = STEPS, mala.step_size = 1, mala.watch = record, mala.watch_user = &t;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &mala, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
     off = moment(&t, FROM, 2, 0, 1, &s);
     CHECK(fabs(off) < 4.5, "MALA: %g +- %g", s.mean, s.error);
@@ -249,9 +249,9 @@ static void test_bias(jem_ctx *ctx) {
 static jem_tensor *apart(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
     jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_square(ctx, jem_slice(ctx, x, 1, 1));
-    jem_tensor *a = jem_scale(ctx, jem_square(ctx, jem_shift(ctx, u, 4)), -2);
-    jem_tensor *b = jem_scale(ctx, jem_square(ctx, jem_shift(ctx, u, -4)), -2);
-    a = jem_shift(ctx, a, logf(0.3f)), b = jem_shift(ctx, b, logf(0.7f));
+    jem_tensor *a = jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, u, 4)), -2);
+    jem_tensor *b = jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, u, -4)), -2);
+    a = jem_add_constant(ctx, a, logf(0.3f)), b = jem_add_constant(ctx, b, logf(0.7f));
     a = jem_logsumexp(ctx, jem_concat(ctx, a, b));
     return jem_add(ctx, a, jem_scale(ctx, v, -2));
 }
@@ -277,7 +277,7 @@ static void test_tempering(jem_ctx *ctx) {
         jem_mcmc_desc d = jem_mcmc_desc_default();
         trace t = trace_open(ALL, 2, STEPS);
         snprintf(what, sizeof what, "tempering, %d leapfrog", leapfrog);
-        d.steps = STEPS, d.step = leapfrog == 4 ? 0.25f : 0.6f, d.leapfrog = leapfrog;
+        d.steps = STEPS, d.step_size = leapfrog == 4 ? 0.25f : 0.6f, d.leapfrog = leapfrog;
         d.temperatures = LADDER, d.hottest = 40, d.swapped = swapped;
         d.watch = record, d.watch_user = &t;
         jem_tensor *x = jem_input(ctx, start, ALL, 2, 1, 1);
@@ -304,7 +304,7 @@ static void test_tempering(jem_ctx *ctx) {
         jem_rng rng = jem_rng_seed(22);
         jem_mcmc_desc d = jem_mcmc_desc_default();
         trace t = trace_open(ALL, 1, STEPS);
-        d.steps = STEPS, d.step = 1.2f, d.temperatures = LADDER, d.hottest = equal ? 1 : 32;
+        d.steps = STEPS, d.step_size = 1.2f, d.temperatures = LADDER, d.hottest = equal ? 1 : 32;
         d.swapped = swapped, d.watch = record, d.watch_user = &t;
         jem_tensor *x = jem_zeros(ctx, ALL, 1, 1, 1);
         CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
@@ -324,13 +324,13 @@ static void test_annealing(jem_ctx *ctx) {
     printf("annealing: a temperature that falls\n");
     enum { CHAINS = 2048, STEPS = 60 };
     jem_rng rng = jem_rng_seed(23);
-    jem_sgld_desc d = jem_langevin_desc(0.2f, STEPS);
+    jem_sgld_desc d = jem_sgld_desc_langevin(0.2f, STEPS);
     float *at = floats(2 * CHAINS);
     double variance = 0, sum = 0;
     for (int i = 0; i < STEPS; i++)
         variance = 0.81 * variance + 0.2 * 9 * pow(1 / 36.0, i / (STEPS - 1.0));
     jem_tensor *x = jem_zeros(ctx, CHAINS, 1, 1, 1);
-    d.hot = 9, d.cold = 0.25f;
+    d.temperature_from = 9, d.temperature_to = 0.25f;
     CHECK(jem_sgld(ctx, standard, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(x, at);
     for (int i = 0; i < CHAINS; i++) sum += (double)at[i] * (double)at[i] / CHAINS;
@@ -338,18 +338,18 @@ static void test_annealing(jem_ctx *ctx) {
 
     float plain[2] = { 1, 2 }, even[2];                                /* at T = 1: the same */
     jem_rng once = rng, again = rng;
-    x = jem_input(ctx, plain, 2, 1, 1, 1), d.hot = d.cold = 1;
+    x = jem_input(ctx, plain, 2, 1, 1, 1), d.temperature_from = d.temperature_to = 1;
     jem_sgld(ctx, standard, NULL, x, &d, &once), jem_read(x, even);
-    x = jem_input(ctx, plain, 2, 1, 1, 1), d.hot = 0;
+    x = jem_input(ctx, plain, 2, 1, 1, 1), d.temperature_from = 0;
     jem_sgld(ctx, standard, NULL, x, &d, &again), jem_read(x, plain);
     CHECK(!memcmp(plain, even, sizeof even), "%g, not %g", (double)even[0], (double)plain[0]);
 
     double right[2] = { 0, 0 }, far = 0;
     for (int hot = 0; hot < 2; hot++) {
         for (int i = 0; i < 2 * CHAINS; i++) at[i] = i % 2 ? 0 : -4;
-        d = jem_langevin_desc(0.05f, 600);
+        d = jem_sgld_desc_langevin(0.05f, 600);
         x = jem_input(ctx, at, CHAINS, 2, 1, 1);
-        d.hot = hot ? 60 : 1, d.cold = 1;
+        d.temperature_from = hot ? 60 : 1, d.temperature_to = 1;
         CHECK(jem_sgld(ctx, apart, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
         jem_read(x, at);
         for (int i = 0; i < CHAINS; i++) {
@@ -377,7 +377,8 @@ static void test_balance(jem_ctx *ctx) {
             start[2 * i + 1] = (start[2 * i] * start[2 * i] - 1 + jem_rng_normal(&rng)) / 2;
         }
         jem_mcmc_desc d = jem_mcmc_desc_default();
-        d.steps = STEPS, d.step = leapfrog == 2 ? 0.3f : 0.7f, d.leapfrog = leapfrog * leapfrog;
+        d.steps = STEPS, d.step_size = leapfrog == 2 ? 0.3f : 0.7f,
+            d.leapfrog = leapfrog * leapfrog;
         d.watch = record, d.watch_user = &t;
         jem_tensor *x = jem_input(ctx, start, CHAINS, 2, 1, 1);
         CHECK(jem_mcmc(ctx, banana, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
@@ -393,7 +394,8 @@ static void test_balance(jem_ctx *ctx) {
 
 /* ---- log Z ----------------------------------------------------------------------------------- */
 
-static void check_z(jem_ctx *ctx, jem_fn fn, jem_tensor *x, const jem_ais_desc *d, jem_rng *rng,
+static void check_z(jem_ctx *ctx, jem_logp_fn fn, jem_tensor *x, const jem_ais_desc *d,
+                    jem_rng *rng,
                     double known, double error, const char *what) {
     jem_ais_result r = { 0, 0, 0 };
     CHECK(jem_ais(ctx, fn, NULL, x, d, rng, &r) == JEM_OK, "%s: %s", what, jem_error(ctx));
@@ -431,7 +433,7 @@ static void test_log_z(jem_ctx *ctx) {
     printf("annealed importance sampling: log Z\n");
     jem_rng rng = jem_rng_seed(14);
     jem_ais_desc d = jem_ais_desc_default();
-    d.levels = 120, d.std = 1.5f, d.walk.step = 0.25f, d.walk.leapfrog = 3;
+    d.levels = 120, d.std = 1.5f, d.walk.step_size = 0.25f, d.walk.leapfrog = 3;
     jem_tensor *x = jem_zeros(ctx, 256, 2, 1, 1);
     check_z(ctx, correlated, x, &d, &rng, log(CORRELATED_Z), 0.05, "correlated");
     check_z(ctx, banana, x, &d, &rng, log(6.283185307179586 * 0.5), 0.05, "banana");
@@ -538,7 +540,7 @@ static void test_errors(jem_ctx *ctx) {
           says(ctx, "(20,2,1,1)"), "two numbers per image");
     CHECK(jem_mcmc(ctx, infinite, NULL, x, &d, &rng, NULL) == JEM_DIVERGED &&
           says(ctx, "not finite"), "a density that is not one");
-    d.step = 0;
+    d.step_size = 0;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "step = 0"), "no step");
     jem_ais_desc ais = jem_ais_desc_default();
@@ -549,17 +551,17 @@ static void test_errors(jem_ctx *ctx) {
     ais.std = 1, ais.levels = 2, ais.walk.temperatures = 2;
     CHECK(jem_ais(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
           says(ctx, "temperatures = 2"), "a ladder");
-    d.step = 1, d.temperatures = 3;
+    d.step_size = 1, d.temperatures = 3;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "images modulo temperatures = 2"), "20 are no ladders of 3");
     d.temperatures = 2, d.hottest = 0.5f;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "hottest = 0.5"), "colder than 1");
     jem_sgld_desc walk = jem_sgld_desc_default();
-    walk.hot = 1;
+    walk.temperature_from = 1;
     CHECK(jem_sgld(ctx, standard, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
-          says(ctx, "cold = 0"), "no temperature");
-    walk.hot = 0, walk.decay_b = -1;
+          says(ctx, "temperature_to = 0"), "no temperature");
+    walk.temperature_from = 0, walk.decay_b = -1;
     CHECK(jem_sgld(ctx, standard, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
           says(ctx, "decay_b = -1"), "b");
     ais.walk.temperatures = 1;
@@ -567,13 +569,13 @@ static void test_errors(jem_ctx *ctx) {
           says(ctx, "ais: the log-density made nothing"), "no density");
     CHECK(jem_mcmc(NULL, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT, "no context");
 
-    d = jem_mcmc_desc_default(), d.steps = 50, d.step = 1e20f, d.leapfrog = 3;
+    d = jem_mcmc_desc_default(), d.steps = 50, d.step_size = 1e20f, d.leapfrog = 3;
     CHECK(jem_read(x, a) == JEM_OK, "where they are");
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
     CHECK(jem_read(x, b) == JEM_OK && same_bits(a, b, 40), "nobody moves with such steps");
     for (int i = 0; i < 20; i++) CHECK(accepted[i] == 0, "none is accepted");
 
-    d.step = 0.5f;
+    d.step_size = 0.5f;
     jem_rng again = rng;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
     jem_read(x, b), jem_write(x, a);
@@ -599,7 +601,7 @@ static void test_shares(jem_ctx *ctx) {
     for (int stop = 0; stop < 2; stop++) {
         jem_rng rng = jem_rng_seed(5);
         jem_mcmc_desc d = jem_mcmc_desc_default();
-        d.steps = stop ? INT32_MAX : 10, d.step = 1e-4f, d.temperatures = 3, d.hottest = 1;
+        d.steps = stop ? INT32_MAX : 10, d.step_size = 1e-4f, d.temperatures = 3, d.hottest = 1;
         d.watch = stop ? stop_early : NULL, d.swapped = swapped, d.leapfrog = stop;
         jem_tensor *x = jem_zeros(ctx, N, 2, 1, 1);
         CHECK(jem_mcmc(ctx, stop ? standard : no_slope, NULL, x, &d, &rng, accepted) == JEM_OK,
@@ -620,7 +622,7 @@ static void test_bits(void) {
         jem_ctx *ctx = isa_ctx((jem_isa)isa, isa % 2 ? 1 : 3);
         jem_rng rng = jem_rng_seed(4);
         jem_mcmc_desc d = jem_mcmc_desc_default();
-        d.steps = 100, d.leapfrog = 4, d.step = 0.3f, d.temperatures = 5;
+        d.steps = 100, d.leapfrog = 4, d.step_size = 0.3f, d.temperatures = 5;
         jem_tensor *t = random_leaf(ctx, &rng, shape(20, 2, 1, 1), -1, 1);
         CHECK(jem_mcmc(ctx, banana, NULL, t, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
         CHECK(jem_read(t, x) == JEM_OK, "%s", jem_error(ctx));

@@ -21,11 +21,11 @@ static void test_trainer(jem_ctx *ctx) {
 #define FIELD(name, negative) { #name, offsetof(jem_train_desc, name), negative }
     static const field fields[] = {
         FIELD(lr, 0), FIELD(w_ce, 0), FIELD(w_cd, 0), FIELD(w_cd_class, 0), FIELD(w_score, 0),
-        FIELD(w_kl, 0), FIELD(entropy, 0), FIELD(sam, 0), FIELD(energy_l2, 0),
-        FIELD(input_noise, 0), FIELD(label_noise, 0), FIELD(noise_lo, 0), FIELD(reinit, 0),
+        FIELD(w_kl, 0), FIELD(kl_entropy, 0), FIELD(sam, 0), FIELD(energy_l2, 0),
+        FIELD(data_noise, 0), FIELD(label_noise, 0), FIELD(noise_lo, 0), FIELD(reinit, 0),
         FIELD(diverged, 0), FIELD(schedule.floor, 0), FIELD(schedule.rate, 0),
         FIELD(sgld.step_size, 1), FIELD(sgld.noise_std, 0), FIELD(sgld.clamp_grad, 0),
-        FIELD(fresh.beta, 0), FIELD(fresh.sigma_max, 0),
+        FIELD(restart_denoise.beta, 0), FIELD(restart_denoise.sigma_max, 0),
         FIELD(optim.beta1, 0), FIELD(optim.beta2, 0), FIELD(optim.eps, 0), FIELD(optim.momentum, 0),
         FIELD(optim.weight_decay, 0), FIELD(optim.clip, 0), FIELD(optim.ema, 0)
     };
@@ -54,8 +54,9 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "noise_hi = 0.01"), "noise");
     d = jem_train_desc_default(), d.w_cd_class = 1, d.label_noise = .3f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_noise = 0.3"), "noise in data of p(x,y)");
-    d.label_noise = 0, d.label_wide = .5f;
-    CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_wide = 0.5"), "noise in data of p(x,y)");
+    d.label_noise = 0, d.label_all_noise = .5f;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_all_noise = 0.5"),
+          "noise in data of p(x,y)");
     d = jem_train_desc_default(), d.diverged = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "diverged = 0"), "each loss diverges");
     d = jem_train_desc_default(), d.schedule.kind = (jem_schedule_kind)9;
@@ -110,9 +111,10 @@ static void test_walks(jem_ctx *ctx) {
     jem_class_of of = { net, &label };
     CHECK(!jem_kl_walk(ctx, jem_logp, &of, x, NULL, 1, &rng) && says(ctx, "logp"), "a class");
     CHECK(!jem_kl_walk(ctx, jem_logp, net, NULL, NULL, 1, &rng) && says(ctx, "a leaf"), "no x");
-    CHECK(!jem_kl_walk(NULL, jem_logp, net, x, NULL, 1, &rng) && !jem_slope(NULL, jem_logp, net, x,
+    CHECK(!jem_kl_walk(NULL, jem_logp, net, x, NULL, 1, &rng) && !jem_slope_along(NULL, jem_logp,
+                                                                                  net, x,
           x, 0), "no context");
-    CHECK(!jem_slope(ctx, jem_logp, net, x, NULL, 0) && says(ctx, "leaves"), "no direction");
+    CHECK(!jem_slope_along(ctx, jem_logp, net, x, NULL, 0) && says(ctx, "leaves"), "no direction");
     CHECK(jem_sgld(ctx, jem_logp_class, net, x, NULL, &rng) && says(ctx, "logp_class"), "a net");
     CHECK(jem_sgld(ctx, jem_logp, &of, x, NULL, &rng) && says(ctx, "logp"), "a class");
     CHECK(!jem_buffer_create(ctx, 65536, 65536, 65536, 65536, 0, &rng) && says(ctx, "65536"),
@@ -130,18 +132,20 @@ static void test_descs(jem_ctx *ctx) {
     float before[6] = { .1f, .2f, .3f, .4f, .5f, .6f }, after[6];
     jem_write(x, before);
     static const struct { const char *name; size_t at; float value; } fresh[] = {
-#define FRESH(name, value) { #name, offsetof(jem_fresh_desc, name), value }
-        FRESH(lo, NAN), FRESH(hi, -1), FRESH(mean, NAN), FRESH(mean, 1e5f), FRESH(clean, -1),
-        FRESH(clean, NAN), FRESH(denoise.beta, 2), FRESH(denoise.step, 0), FRESH(walk.noise_std, -1)
+#define FRESH(name, value) { #name, offsetof(jem_generate_desc, name), value }
+        FRESH(lo, NAN), FRESH(hi, -1), FRESH(mean, NAN), FRESH(mean, 1e5f), FRESH(last_sigma, -1),
+        FRESH(last_sigma, NAN), FRESH(denoise.beta, 2), FRESH(denoise.fraction, 0),
+        FRESH(walk.noise_std, -1)
     }, impute[] = {
 #define IMPUTE(name, value) { #name, offsetof(jem_impute_desc, name), value }
-        IMPUTE(lo, NAN), IMPUTE(hi, -2), IMPUTE(denoise.step, 2), IMPUTE(walk.step_size, INFINITY)
+        IMPUTE(lo, NAN), IMPUTE(hi, -2), IMPUTE(denoise.fraction, 2), IMPUTE(walk.step_size, INFINITY)
     }, ais[] = {
 #define AIS(name, value) { #name, offsetof(jem_ais_desc, name), value }
         AIS(std, 1e-25f), AIS(std, 1e25f), AIS(std, NAN)
     }, attack[] = {
 #define ATTACK(name, value) { #name, offsetof(jem_attack_desc, name), value }
-        ATTACK(eps, NAN), ATTACK(eps, -1), ATTACK(step, -1), ATTACK(sure, 5), ATTACK(sure, NAN),
+        ATTACK(eps, NAN), ATTACK(eps, -1), ATTACK(step_size, -1),
+        ATTACK(least_probability, 5), ATTACK(least_probability, NAN),
         ATTACK(lo, NAN), ATTACK(hi, -2)
     };
 #define ALL_REFUSED(table, type, call) \
@@ -154,7 +158,7 @@ static void test_descs(jem_ctx *ctx) {
     }
     const int labels[3] = { 0, 1, 0 };
     jem_ais_result result;
-    ALL_REFUSED(fresh, jem_fresh_desc, jem_fresh(ctx, jem_logp, net, x, &d, &rng))
+    ALL_REFUSED(fresh, jem_generate_desc, jem_generate(ctx, jem_logp, net, x, &d, &rng))
     ALL_REFUSED(impute, jem_impute_desc, jem_impute(ctx, jem_logp, net, x, known, &d, &rng))
     ALL_REFUSED(ais, jem_ais_desc, jem_ais(ctx, jem_logp, net, x, &d, &rng, &result))
     ALL_REFUSED(attack, jem_attack_desc,
@@ -180,7 +184,7 @@ static void test_descs(jem_ctx *ctx) {
           says(ctx, "steps = 0"), "steps");
     a = jem_attack_desc_default(), a.eps = HUGE_VALF;
     CHECK(jem_attack(net, before, labels, 3, &a, &rng, after, NULL) &&
-          says(ctx, "step = 0"), "step");
+          says(ctx, "step_size = 0"), "step");
     CHECK(jem_attack(net, before, labels, 3, NULL, NULL, after, NULL) &&
           says(ctx, "no rng"), "rng");
     CHECK(jem_attack(net, before, labels, 3, NULL, &rng, NULL, NULL) &&
@@ -281,7 +285,7 @@ static void test_half_made(void) {
         for (int whole = 0; !whole && k < 1000; k++) {
             jem_ctx *ctx = open_ctx(&c);
             jem_wrn_desc d = jem_wrn_desc_default();
-            d.depth = 10, d.widen = 1, d.uncond = 1;
+            d.depth = 10, d.widen = 1, d.separate_energy = 1;
             jem_fail(ctx, JEM_DIVERGED, "of before");
             c.fail_at = c.calls + k;
             jem_net *net = wrn ? jem_wrn_create(ctx, &d, 1) : jem_mlp_create(ctx, NULL, 1);
@@ -444,7 +448,7 @@ static void test_full_arena(void) {
         s.labels[1] = 1;
         if (s.net) s.net->scale = 10;
         jem_train_desc how = jem_train_desc_score(100);
-        how.cd_from = 0, how.fresh.steps = 1, how.buffer_size = how.negatives = 2;
+        how.cd_from = 0, how.restart_denoise.steps = 1, how.buffer_size = how.negatives = 2;
         s.trainer = jem_trainer_create(s.net, &how);
         const int most = PIECE / 2;
         int room = 0, refused = 0;

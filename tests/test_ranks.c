@@ -90,7 +90,7 @@ static jem_net *make_net(jem_ctx *ctx, int kind) {
     if (kind >= DROPOUT) {
         jem_wrn_desc w = jem_wrn_desc_default();
         w.depth = 10, w.widen = 1, w.channels = 1, w.height = w.width = SIDE, w.classes = CLASSES;
-        w.activation = JEM_SILU, w.head = JEM_HEAD_FLAT;
+        w.activation = JEM_ACTIVATION_SILU, w.head = JEM_HEAD_FLAT;
         if (kind == DROPOUT) w.dropout = .3f;
         else w.norm = kind == ACT_NORM ? JEM_NORM_ACT : JEM_NORM_BATCH;
         return jem_wrn_create(ctx, &w, 7);
@@ -105,9 +105,10 @@ static jem_net *make_net(jem_ctx *ctx, int kind) {
 static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
     jem_train_desc d = p->kind == SCORE ? jem_train_desc_score(8) : jem_train_desc_default();
     d.lr = 1e-3f, d.negatives = p->batch, d.buffer_size = 120, d.sgld.steps = 4;
-    if (p->kind == SCORE) d.cd_from = 2, d.fresh.steps = 5, d.reinit = .5f;
+    if (p->kind == SCORE) d.cd_from = 2, d.restart_denoise.steps = 5, d.reinit = .5f;
     if (p->kind == BY_CLASS)
-        d.class_conditional = 1, d.w_cd_class = .5f, d.energy_l2 = .01f, d.fresh.steps = 3;
+        d.class_conditional = 1, d.w_cd_class = .5f, d.energy_l2 = .01f,
+            d.restart_denoise.steps = 3;
     d.rank = rank, d.ranks = p->ranks, d.sum = sum_by_pipe;
     d.sum_user = (void *)(uintptr_t)link;
     if (p->kind == ACT_NORM) d.sgld.step_size = .05f;      /* its steep slopes amplify rounding */

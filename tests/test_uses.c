@@ -216,7 +216,7 @@ static void test_detection(void) {
 static jem_tensor *bowl(jem_net *net, jem_tensor *x, int training, void *user) {
     (void)training, (void)user;
     jem_tensor *f = jem_scale(net->ctx, jem_sum_image(net->ctx, jem_square(net->ctx, x)), -0.5f);
-    return jem_concat(net->ctx, f, jem_shift(net->ctx, f, -100));
+    return jem_concat(net->ctx, f, jem_add_constant(net->ctx, f, -100));
 }
 
 static void test_scores(jem_ctx *ctx) {
@@ -408,7 +408,7 @@ static void solve(double a[SEEN][SEEN], double *b) {
 static jem_net *slopes_net(jem_ctx *ctx) {
     jem_mlp_desc d = jem_mlp_desc_default();
     d.channels = SIZE, d.height = d.width = 1, d.classes = FEW, d.layers = 1, d.widths[0] = 24;
-    d.activation = JEM_TANH;
+    d.activation = JEM_ACTIVATION_TANH;
     jem_net *net = jem_mlp_create(ctx, &d, 8);
     if (net) net->scale = 10, net->noise_lo = 0.3f, net->noise_hi = 2;
     return net;
@@ -596,7 +596,7 @@ static void test_linear(jem_ctx *ctx) {
         jem_attack_desc d = jem_attack_desc_default();
         d.l2 = kind & 1, d.eps = d.l2 ? 0.5f : 0.2f, d.lo = -9, d.hi = 9;
         if (kind < 2) d.steps = 1, d.random_start = 0;
-        if (kind > 3) d.steps = 400, d.restarts = 2, d.step = d.eps / 40;
+        if (kind > 3) d.steps = 400, d.restarts = 2, d.step_size = d.eps / 40;
         const double best = (double)d.eps * dual[d.l2];
         /* on a sphere tan(angle/2) shrinks by exp(-2.5) in 40 steps: from 120 degrees to 16 */
         const double share = kind == 3 ? 0.96 * 0.99 : 0.9999;
@@ -671,7 +671,8 @@ static void test_targets(jem_ctx *ctx) {
     int labels[IMAGES], fooled[IMAGES], count = 0, near = 0;
     for (int i = 0; i < IMAGES; i++) labels[i] = i % 3;
     jem_attack_desc d = jem_attack_desc_default();
-    d.targeted = 1, d.eps = HUGE_VALF, d.step = 0.1f, d.l2 = 1, d.sure = 0.9f, d.steps = 200;
+    d.targeted = 1, d.eps = HUGE_VALF, d.step_size = 0.1f, d.l2 = 1, d.least_probability = 0.9f,
+        d.steps = 200;
     d.lo = -9, d.hi = 9, again = rng;
     CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, fooled) == JEM_OK &&
           jem_attack(net, x, labels, IMAGES, &d, &again, second, NULL) == JEM_OK &&
@@ -873,7 +874,7 @@ static void test_conditional(jem_ctx *ctx) {
     const double det_b = b[0][0] * b[1][1] - b[0][1] * b[0][1];
     s[0][0] = b[1][1] / det_b, s[1][1] = b[0][0] / det_b, s[0][1] = -b[0][1] / det_b;
     jem_impute_desc d = jem_impute_desc_default();
-    d.walk = jem_langevin_desc((float)step, 200);
+    d.walk = jem_sgld_desc_langevin((float)step, 200);
     jem_rng rng = jem_rng_seed(6);
     jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, CHAINS, D, 1, 1);

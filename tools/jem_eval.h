@@ -711,7 +711,7 @@ static int impute_once(const uses *s, const float *known, jem_rng *rng, float *f
     d.walk = uses_walk(s, s->u->steps);
     if (net->noise_hi > 0)                         /* it has learned a score, and knows noise: to
                                                       cut it off at -1 would be unlike any */
-        d.denoise.steps = s->u->noise_steps, d.denoise.step = s->u->noise_step,
+        d.denoise.steps = s->u->noise_steps, d.denoise.fraction = s->u->noise_step,
         d.denoise.beta = s->u->noise_beta, d.denoise.sigma_max = net->noise_hi;
     else d.walk.clamp_lo = -1, d.walk.clamp_hi = 1;
     for (int i = 0; i < s->n && jem_ok(s->m.ctx); i += SAMPLE_AT_ONCE) {

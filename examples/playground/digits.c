@@ -186,7 +186,7 @@ static jem_tensor *wished(jem_ctx *c, jem_tensor *x, void *user) {
         if (w->kind == OR) a = jem_logsumexp(c, jem_concat(c, a, b));
         if (w->kind == AND) a = jem_add(c, a, b);
         if (w->kind == NOT)                        /* with a floor, or 'not' would fall for ever */
-            a = jem_sub(c, a, jem_log(c, jem_shift(c, jem_exp(c, b), 1e-3f)));
+            a = jem_sub(c, a, jem_log(c, jem_add_constant(c, jem_exp(c, b), 1e-3f)));
         logp = jem_add(c, logp, jem_scale(c, a, w->weight));
     }
     return jem_scale(c, logp, 1 / w->heat);
@@ -244,7 +244,7 @@ static void put_back(int young, int until, const float *x, int steps) {
 /* [dream] */
 PAGE(int, dream)(int steps, float step, float noise) {
     static float x[CHAINS * PIXELS];
-    const jem_fresh_desc usual = jem_fresh_desc_default();
+    const jem_generate_desc usual = jem_generate_desc_default();
     const int score = nets[0]->noise_hi > 0, until = score ? usual.denoise.steps : 0;
     for (int young = 1; young >= 0; young--) {
         wish w;
@@ -255,7 +255,7 @@ PAGE(int, dream)(int steps, float step, float noise) {
         if (young) {                               /* much noise: find how much, take some off */
             jem_denoise_desc d = usual.denoise;
             d.steps = steps, d.sigma_max = nets[0]->noise_hi;
-            d.step = fminf(1, d.step * step / usual.walk.step_size);
+            d.fraction = fminf(1, d.fraction * step / usual.walk.step_size);
             d.beta = fminf(1, fmaxf(0, 1 - (1 - d.beta) * noise / usual.walk.noise_std));
             jem_denoise(ctx, wished, &w, t, &d, noise > 0 ? &rng : NULL);
         } else {                                   /* x <- x + step d log p/dx + noise N(0,I) */
@@ -278,7 +278,8 @@ PAGE(int, dream_show)(int clean) {
     pick(0, 0, chain, &w);                         /* all of them: only to fill in w */
     jem_tensor *x = jem_input(ctx, chain, CHAINS, 1, SIDE, SIDE);
     if (clean && nets[0]->noise_lo > 0) {
-        const jem_denoise_desc last = jem_clean_desc(jem_net_fresh(nets[0]).clean);
+        const float last_sigma = jem_net_generate_desc(nets[0]).last_sigma;
+        const jem_denoise_desc last = jem_denoise_desc_clean(last_sigma);
         jem_denoise(ctx, wished, &w, x, &last, NULL);
     }
     jem_read(x, shown);
