@@ -908,13 +908,10 @@ typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
     jem_schedule schedule;                         /* constant, no warm-up */
     jem_optim_desc optim;                          /* Adam */
-    float w_ce;                                    /* weight of -log p(y|x): 1 */
-    float w_cd;                                    /* of contrastive divergence on p(x): 1 */
-    float w_cd_class;                              /* on p(x,y): 0 */
-    float w_score;                                 /* of score matching (>>losses): 0 */
+    jem_loss_weights weights;                      /* ce 1, cd 1, cd_class 0, energy_l2 0 */
+    float w_score;                                 /* weight of score matching (>>losses): 0 */
     float w_kl, kl_entropy;                           /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
-    float energy_l2;                               /* of mean f(x+)^2 + mean f(x-)^2: 0 */
     /* 0: off; else sharpness-aware training (Foret & others 2021; Yang, Su & Ji 2023): the gradient
        is computed at this distance from the weights, in the direction in which the loss increases
        most. Not with w_score. sam and w_kl need ranks = 1. */
@@ -923,7 +920,7 @@ typedef struct jem_train_desc {
     /* If one of them is > 0, cross-kl_entropy has images of its own: a fraction label_all_noise of
        them with all noise levels of score matching, the others with noise of std U(0, label_noise):
        0, 0. A network that recognises classes in noise can generate samples by class, and better
-       ones. Not with w_cd_class. */
+       ones. Not with weights.cd_class. */
     float label_noise, label_all_noise;
     float noise_lo, noise_hi;                      /* noise levels of score matching: .12, 2 */
     int cd_from;                                   /* the first update with chains: 0 */
@@ -7278,8 +7275,8 @@ jem_train_desc jem_train_desc_default(void) {
     JEM__ZEROED(jem_train_desc, d);
     d.lr = 1e-4f;
     d.optim = jem_optim_desc_default();
-    d.w_ce = 1;
-    d.w_cd = 1;
+    d.weights.ce = 1;
+    d.weights.cd = 1;
     d.kl_entropy = 1;
     d.data_noise = 0.03f;
     d.noise_lo = 0.12f;
@@ -7309,9 +7306,9 @@ jem_train_desc jem_train_desc_score(int updates) {
     d.schedule.total = updates;
     d.schedule.floor = 0.02f;
     d.schedule.warmup = updates < 2000 ? updates / 10 : 200;
-    d.w_ce = 2;
+    d.weights.ce = 2;
     d.w_score = 0.016f;
-    d.w_cd = 0.005f;
+    d.weights.cd = 0.005f;
     d.cd_from = updates / 4 * 3;
     d.data_noise = d.noise_lo;
     d.label_noise = 0.3f;
@@ -7330,10 +7327,10 @@ jem_train_desc jem_train_desc_score(int updates) {
 /* ---- creation -------------------------------------------------------------------------------- */
 
 static int jem__by_class(const jem_train_desc *d) {
-    return d->class_conditional || d->w_cd_class > 0;
+    return d->class_conditional || d->weights.cd_class > 0;
 }
 static int jem__needs_samples(const jem_train_desc *d) {
-    return d->w_cd > 0 || d->w_cd_class > 0 || d->w_kl > 0;
+    return d->weights.cd > 0 || d->weights.cd_class > 0 || d->w_kl > 0;
 }
 
 /* Checks each number of the desc against its range. */
@@ -7346,13 +7343,13 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(schedule.kind, JEM_SCHEDULE_CONSTANT, JEM_SCHEDULE_COSINE),
         JEM__LIMIT(schedule.floor, 0, 1e6),
         JEM__LIMIT(schedule.rate, 0, 1e6),
-        JEM__LIMIT(w_ce, 0, most),
-        JEM__LIMIT(w_cd, 0, most),
-        JEM__LIMIT(w_cd_class, 0, most),
+        JEM__LIMIT(weights.ce, 0, most),
+        JEM__LIMIT(weights.cd, 0, most),
+        JEM__LIMIT(weights.cd_class, 0, most),
         JEM__LIMIT(w_score, 0, most),
         JEM__LIMIT(w_kl, 0, most),
         JEM__LIMIT(kl_entropy, 0, most),
-        JEM__LIMIT(energy_l2, 0, most),
+        JEM__LIMIT(weights.energy_l2, 0, most),
         JEM__LIMIT(sam, 0, most),
         JEM__LIMIT(data_noise, 0, most),
         JEM__LIMIT(label_noise, 0, most),
@@ -7382,14 +7379,15 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
 /* Checks the rules that relate several fields; each of them is in its range. */
 static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     const jem_status bad = JEM_BAD_ARGUMENT;
-    const double weights = (double)d->w_ce + (double)d->w_cd + (double)d->w_cd_class +
-                           (double)d->w_score + (double)d->w_kl + (double)d->energy_l2;
-    jem__in_range(ctx, "trainer", "the sum of all weights", weights, JEM__TINY, JEM__MOST);
+    const jem_loss_weights *w = &d->weights;
+    const double sum = (double)w->ce + (double)w->cd + (double)w->cd_class + (double)w->energy_l2 +
+                       (double)d->w_score + (double)d->w_kl;
+    jem__in_range(ctx, "trainer", "the sum of all weights", sum, JEM__TINY, JEM__MOST);
     if (d->sam > 0 && d->w_score > 0)
         jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
                   (double)d->sam, (double)d->w_score);
     /* images for log p(x,y) are those of the cross-entropy */
-    if (d->w_cd_class > 0 && (d->label_noise > 0 || d->label_all_noise > 0))
+    if (d->weights.cd_class > 0 && (d->label_noise > 0 || d->label_all_noise > 0))
         jem__fail(ctx, bad, "trainer: label_noise = %g and label_all_noise = %g cannot be combined "
                   "with weights.cd_class", (double)d->label_noise, (double)d->label_all_noise);
     if (d->w_kl > 0 && d->sgld.steps < 1)
@@ -7418,8 +7416,9 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_end(ctx, mark);
     if (!jem_ok(ctx)) return 0;
     if (has_energy && jem__by_class(d)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: class_conditional and w_cd_class need "
-                  "log p(x,y), which an unconditional network (separate_energy) does not have");
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: class_conditional and weights.cd_class "
+                  "need log p(x,y), which an unconditional network (separate_energy) does not "
+                  "have");
         return 0;
     }
     return has_shift ||
@@ -7854,7 +7853,6 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     const int sets_buffers = tr->has_buffers && !tr->updates;
     const int has_samples = jem__needs_samples(d) && tr->updates >= d->cd_from;
     const int noisy_labelled = d->label_noise > 0 || d->label_all_noise > 0;
-    const jem_loss_weights w = { d->w_ce, d->w_cd, d->w_cd_class, d->energy_l2 };
     jem__samples sample = { NULL, NULL };
     jem_tensor *labelled = NULL;
     jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
@@ -7866,12 +7864,12 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     jem__remember_noise(tr, b->x_data, b->n_data * jem__image(tr->net));
     if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
     if (b->n) labelled = jem__labelled(tr, b->x, b->n);
-    if (b->separate || (noisy_labelled && (has_samples || d->energy_l2 > 0)))
+    if (b->separate || (noisy_labelled && (has_samples || d->weights.energy_l2 > 0)))
         data = jem__noisy(tr, b->x_data, b->n_data);
     if (sets_buffers) jem__first_look(tr->net, labelled ? labelled : data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
-    jem_tensor *loss = jem__loss(tr->net, &w, labelled, b->labels, data, sample.x, sample.labels,
-                                 &terms->of);
+    jem_tensor *loss = jem__loss(tr->net, &d->weights, labelled, b->labels, data, sample.x,
+                                 sample.labels, &terms->of);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
     return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
@@ -7982,7 +7980,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     }
     if (given_up) {
         s->status = jem__fail(ctx, JEM_DIVERGED, "train_step: update %d: %s; the guard returned %d "
-                              "times already: lower lr or sgld.step_size, or set energy_l2",
+                              "times already: lower lr or sgld.step_size, or set weights.energy_l2",
                               tr->updates, why, g->returns);
         return;
     }
@@ -13267,6 +13265,9 @@ JEM__COMPILE_END
                      jem_fresh_desc.clean                  jem_generate_desc.last_sigma
                      jem_train_desc: entropy, input_noise  kl_entropy, data_noise
                      jem_train_desc: label_wide, fresh     label_all_noise, restart_denoise
+                     jem_train_desc: w_ce, w_cd            weights.ce, weights.cd
+                     jem_train_desc: w_cd_class            weights.cd_class
+                     jem_train_desc: energy_l2             weights.energy_l2
    0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
                  sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
                  Metropolis, MALA, HMC, tempering, annealing. Calibration,
