@@ -2392,8 +2392,7 @@ jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs
 
 /* ---- leaves: nchw[n][c][h][w] <-> lanes ------------------------------------------------------ */
 
-/* Repeats the last image in the padding lanes, so that no op meets values there that no image
-   has. */
+/* Repeats the last image in the padding lanes, so that all lanes hold values of images. */
 static void jem__fill_dead(float *x, ptrdiff_t n, int live) {
     for (ptrdiff_t i = 0; live < JEM_LANES && i < n; i += JEM_LANES)
         for (int l = live; l < JEM_LANES; l++) x[i + l] = x[i + live - 1];
@@ -2950,7 +2949,7 @@ static void jem__plan_value(jem__run *r, jem__step *s) {
     if (s->node->value) return;                    /* kept after the run, outside the region */
     const int start = jem__time_forward(s);
     int last_use = jem__last_use(r, s, 0);
-    if (last_use < 0) {                            /* unread; its op may run all the same */
+    if (last_use < 0) {                            /* unread; but some ops must run */
         if (!jem__has(s->node, JEM__OP_LEARNS)) return;
         last_use = start;
     }
