@@ -595,74 +595,84 @@ JEM_API const char *jem_net_meta(const jem_net *net, const char *key);   /* NULL
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
-/* Log-densities up to a constant, a number per image: what every sampler takes. user: a jem_net *
-   for jem_logp, a jem_guide * for jem_logp_guided, and for the others either of the two structs. A
-   network for a struct, or a struct for a network, is an error; a jem_class_of for a guide cannot
-   be told. Evaluation mode (no dropout, running statistics). */
+/* Log-densities up to a constant, for samplers: each records one number per image of x(n,c,h,w), in
+   evaluation mode (no dropout, running statistics), and returns (n,1,1,1). `user` is a jem_net *
+   for jem_logp, a jem_guide * for jem_logp_guided, and either of the two structs for the others;
+   labels are [n], 0..classes-1, and are copied. NULL, a network in place of a struct, or a struct
+   in place of a network is an error; a jem_class_of in place of a jem_guide cannot be detected. An
+   unconditional network has no log p(x,y). */
 typedef struct jem_class_of { jem_net *net; const int *labels; } jem_class_of;
 typedef struct jem_guide { jem_net *net; const int *labels; float weight; } jem_guide;
 JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net);             /* log p(x) */
 JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(x,y) */
 JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(y|x) */
-/* log [p(y|x) / (1 - p(y|x))], whatever temperature was fitted. Its slope points as that of
-   log p(y|x) does, which fp32 takes for flat where p(y|x) is nearly 1. For one class it is 1e18. */
+/* Records log [p(y|x) / (1 - p(y|x))], without a fitted temperature. Its gradient has the direction
+   of that of log p(y|x), which vanishes in fp32 where p(y|x) is nearly 1. For one class it is
+   1e18. */
 JEM_API jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *class_of);
-/* log p(x) + weight log p(y|x): p(x,y) at weight 1, clearer specimens of the class above it. */
+/* Records log p(x) + weight log p(y|x): with weight 1 that is log p(x,y); a larger weight gives
+   samples more typical of the class. */
 JEM_API jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide);
 
-/* Mean of -log p(y|x) over the batch: mean(logsumexp(logits) - logits[y]). One number. */
+/* Records the mean of -log p(y|x) over the batch, mean(logsumexp(logits) - logits[y]), as one
+   number, for logits (n,classes,1,1) and labels[n]. */
 JEM_API jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels);
-/* mean E(data) - mean E(sample) = mean logp(sample) - mean logp(data). One number. Its gradient
-   estimates that of mean -log p(data) (Hinton 2002). The inputs may differ in n. */
+/* Records mean E(data) - mean E(sample) = mean logp(sample) - mean logp(data), as one number. Its
+   gradient estimates that of mean -log p(data) (Hinton 2002). The inputs may differ in n. */
 JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample);
 
-/* Denoising score matching (Vincent 2011): at images with noise, x~ = x + sigma z, the
-   slope of log p must point back to where they came from,
+/* Denoising score matching (Vincent 2011) learns a density without chains: at noisy images
+   x~ = x + sigma z, the gradient of log p should point to the clean image x. It minimises
 
        L = mean over images of weight/2 ||r||^2,    r = sigma d log p(x~)/dx~ + z,    z ~ N(0,I)
 
-   It learns a density without a single chain. The density is not told sigma: in hundreds of pixels
-   it can see it. */
+   The density is not conditioned on sigma: it can estimate sigma from an image of hundreds of
+   pixels. */
 typedef struct jem_score_desc {
-    const float *sigma;    /* [n], > 0: noise of each image, from what the eye overlooks to what
-                              hides any image: .12 to 2 for pixels in [-1,1] */
+    const float *sigma;    /* [n], 0 < sigma < 1e6: noise of each image, from invisible to
+                              dominant: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-    float difference;  /* of the difference, see >>losses below; 0: .03, JEM_PRECISION_BF16 .1 */
+   float difference;      /* step of the difference, per sqrt(pixels) and sigma, see >>losses below;
+                              0: .03, JEM_PRECISION_BF16 .1 */
 } jem_score_desc;
-/* n noise levels, evenly spread over lo .. hi in their logarithm; 0 < lo <= hi. */
+/* Draws n noise levels into sigma[n], spread evenly over lo .. hi in their logarithm;
+   0 < lo <= hi. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
-/* Adds sigma[i] N(0,I) to image i of a leaf. sigma[n], finite. */
+/* Adds sigma[i] N(0,I) to image i of a leaf. sigma[n] is finite. Advances rng. */
 JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng);
-/* L, as one number for jem_backward, for clean images x (a leaf) and any log-density: it is asked
-   for its slope at once, and recorded on either side. residual (may be NULL): mean ||r||^2 per
-   pixel; 1 for a density that knows nothing. */
+/* Records L, as one number for jem_backward, for clean images x(n,c,h,w), a leaf, and any
+   log-density: its gradient at x~ is computed at once; then it is recorded on either side of x~.
+   residual (may be NULL) receives the mean of ||r||^2 per pixel: 1 for a density that has learned
+   nothing. Advances rng. NULL after an error. */
 JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                        const jem_score_desc *desc, jem_rng *rng, float *residual);
 
-/* Sum over images of v . d log p/dx, one number; x and v are leaves of one shape. Its jem_backward
-   gives second derivatives, of the slope by the parameters: it is a difference of two ordinary
-   passes, h to either side (0: .003 sqrt(pixels), JEM_PRECISION_BF16 .01). */
+/* Records the sum over images of v . d log p/dx, as one number; x and v are leaves of one shape.
+   Its jem_backward computes second derivatives, of this slope by the parameters: the number is a
+   difference of two ordinary passes, at a distance h to either side, 0 <= h <= 1e6 (0: .003
+   sqrt(pixels), JEM_PRECISION_BF16 .01 sqrt(pixels)). */
 JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                                    jem_tensor *v,
-                              float h);
+                                    jem_tensor *v, float h);
 
-/* The loss of a JEM from given data and samples, for those who write their own loop. x, labels:
-   cross-entropy, and p(x,y); x_data: p(x) (NULL: x serves both); x_sample, sample_labels: what the
-   sampler drew (may be NULL, as may x and labels). terms: tensors of one number each, but logits;
-   NULL where they do not occur. */
+/* Weights of the terms of a JEM's loss; a term of weight 0 is not recorded. */
 typedef struct jem_loss_weights {
     float ce;              /* of -log p(y|x) */
     float cd, cd_class;    /* of contrastive divergence on p(x), on p(x,y) */
     float energy_l2;       /* of mean f(x+)^2 + mean f(x-)^2, f = log p(x) */
 } jem_loss_weights;
+/* Terms of a loss: one number each, except logits (n,classes,1,1); NULL if not recorded. */
 typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } jem_loss_terms;
+/* Records the loss of a JEM from given data and samples, as one number for jem_backward, in
+   training mode; for training loops of your own. x(n,c,h,w) and labels[n] are for cross-entropy and
+   p(x,y), x_data for p(x) (NULL: x is); x_sample and sample_labels are the samples and their
+   classes. All of these may be NULL; an error if no term remains. terms may be NULL. */
 JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *terms);
 
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
 
-/* Langevin walk: x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
+/* A Langevin walk: x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
    Clamping gradients gives the proximal SGLD of Yang & Ji (2021). With decay_b > 0, the size of
    step t is multiplied by s = (1 + t/b)^-gamma and its noise by sqrt(s); the bias of the walk then
    vanishes for gamma in (1/2,1] (Welling & Teh 2011). With temperature_from > 0, the noise is
@@ -682,7 +692,8 @@ typedef struct jem_sgld_desc {
 JEM_API jem_sgld_desc jem_sgld_desc_default(void);
 /* Returns the unadjusted Langevin algorithm with step a: step_size a/2, noise_std sqrt(a). */
 JEM_API jem_sgld_desc jem_sgld_desc_langevin(float a, int steps);
-/* Walks the leaf x in place. Advances rng; with rng NULL it adds no noise. */
+/* Walks each image of the leaf x(n,c,h,w) in place. Advances rng; with rng NULL it adds no noise.
+   If x is not finite afterwards, returns JEM_DIVERGED. */
 JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                             const jem_sgld_desc *desc, jem_rng *rng);
 
@@ -749,7 +760,8 @@ typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
     float *data;
-    int *visits;                                   /* walks since the chain's start; -1: none */
+    int *visits;                                   /* walks since the chain's start; -1: the slot is
+                                                      empty */
     float lo, hi;                                  /* chains start from U(lo,hi): -1, 1 */
 } jem_buffer;
 /* Creates a buffer whose chains all start from U(-1,1). jem_buffer_restart restarts all of them
@@ -757,13 +769,15 @@ typedef struct jem_buffer {
    trainer takes them from restart_lo and restart_hi in its desc). */
 JEM_API jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int height,
                                       int width, int classes, jem_rng *rng);
-JEM_API void jem_buffer_free(jem_buffer *buffer);
+JEM_API void jem_buffer_free(jem_buffer *buffer);                        /* NULL is allowed */
 JEM_API jem_status jem_buffer_restart(jem_buffer *buffer, jem_rng *rng, float lo, float hi);
-/* Draws n chains (without labels: any; with labels: each from its class's slots) into x[n][c][h][w]
-   and their slots into slot[n]; a fraction `reinit` of them restarts from U(lo,hi). */
+/* Draws n chains into x[n][c][h][w] and their slots into slot[n]: without labels from all slots,
+   with labels[n] each from the slots of its class. A fraction `reinit`, 0..1, of them restarts from
+   U(lo,hi). Advances rng. */
 JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, const int *labels,
                                    float reinit, float *x, int *slot);
-/* Stores chains after a walk; if a slot occurs more than once, the last chain is stored. */
+/* Stores chains x[n][c][h][w] after a walk; if a slot occurs more than once, the last chain is
+   stored. */
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
 
 /* ---- exact samplers (tools/measures.h computes the effective sample size of chains) ---- */
@@ -833,10 +847,10 @@ typedef struct jem_optim_desc {
     float momentum;                                /* SGD, PyTorch's convention: 0 */
     float weight_decay;                            /* L2 added to the gradient: 0 */
     float clip;                                    /* 0: off; else limits the gradient's L2 norm */
-    float ema;                                     /* 0: off; else averages the weights: an update
-                                                      counts 1 - ema, the first ones more */
-    const char *only;                              /* NULL: all; else names that begin with this;
-                                                      read at creation only */
+    float ema;                                     /* 0: off; else averages the weights, an update
+                                                      with weight 1 - ema, early ones with more */
+    const char *only;                              /* NULL: all parameters; else those whose names
+                                                      begin with this; read at creation only */
     /* Muon (Jordan & others 2024): the momentum of a weight matrix, (O,I) or (O,I*k*k), is replaced
        by nearly the closest matrix with orthogonal rows or columns, found by five Newton-Schulz
        steps: every direction is learned at the same rate. A step is .2 sqrt(max(rows, columns)) lr,
@@ -849,20 +863,23 @@ typedef struct jem_optim_desc {
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
 typedef struct jem_optim jem_optim;
+/* Creates an optimiser of the trainable parameters of a network, which it does not own. NULL if a
+   field of desc is out of its range, or no parameter is selected. */
 JEM_API jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc);
-JEM_API void jem_optim_free(jem_optim *opt);
-/* Updates the net's parameters from their gradients, which stay as they are (if clipped, scaled).
-   grad_norm (may be NULL) receives their norm before clipping. If that and what weight decay adds
-   is not finite, or above 1e18, the result is JEM_DIVERGED, and nothing changes; nor does it after
-   an error that the context still has. */
+JEM_API void jem_optim_free(jem_optim *opt);                             /* NULL is allowed */
+/* Updates the net's parameters from their gradients, which remain (scaled, if clipped); lr is the
+   rate, 0..1e9. grad_norm (may be NULL) receives their norm before clipping. If this norm, with
+   what weight decay adds, is not finite or above 1e18, returns JEM_DIVERGED, and nothing changes.
+   Nothing changes either while the context has an error. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
-/* on = 1: puts the averaged weights (ema) into the net and sets the trained ones aside. on = 0:
-   puts the trained ones back, as jem_optim_step also does. Swaps values, not gradients. It swaps
-   pointers: read a parameter's value anew. jem_optim_free leaves what is in the net there. */
+/* Puts the averaged weights (ema) into the net and keeps the trained ones (on = 1), or puts the
+   trained ones back (on = 0), as jem_optim_step also does. It swaps the pointers jem_param.value,
+   not gradients: read these pointers again. jem_optim_free leaves in the net what is there. */
 JEM_API jem_status jem_optim_use_average(jem_optim *opt, int on);
 
-typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
-                                 JEM_SCHEDULE_COSINE } jem_schedule_kind;
+   typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
+   JEM_SCHEDULE_COSINE } jem_schedule_kind;
+/* Learning rate as a function of the update. */
 typedef struct jem_schedule {
     jem_schedule_kind kind;
     int warmup;                                    /* linear from 0 over this many updates */
@@ -871,105 +888,112 @@ typedef struct jem_schedule {
     float rate;                                    /* steps: multiplies the rate at each .. */
     int at[4];                                     /* .. of these updates (0: unused) */
 } jem_schedule;
-/* The rate for update number `update` (from 0). */
+/* Returns the rate of update number `update`, from 0; lr is the rate without a schedule, which may
+   be NULL. */
 JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int update);
 
 /* ==== >>train: one step at a time ============================================================= */
 
-/* Several machines train one model if each runs the same program on the same data, with its own
-   rank. Each takes its share of a step's images and chains; `sum` adds up x[n] over all ranks, in
-   place: chains after their walk, and before the optimiser's step the gradients and the numbers of
-   jem_stats, as one array. So all hold the same state, chains included: any of them can save it,
-   any number of them go on with it. With whole groups of 16 images per rank it is one process's
-   training to rounding, batch norm apart. What diverges does so on all; `sum` may jem_fail. */
+/* Sums x[n] over all ranks, in place. Several machines train one model if each runs the same
+   program on the same data, with its own rank. Each computes a part of a step's images and chains;
+   the function is called for the chains after their walk, and, before the optimiser's step, for the
+   gradients and the numbers of jem_stats as one array. So all ranks have the same state, including
+   chains: any of them can save it, and any number of them can continue from it. With whole groups
+   of 16 images per rank, the result is that of one process up to rounding, except with batch norm.
+   Divergence on one rank is an error on all; the function may call jem_fail. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
-/* The defaults are the paper's; the batch size is up to you at every step. */
+/* How to train. The defaults are those of the JEM paper; every step may have another batch size. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
     jem_schedule schedule;                         /* constant, no warm-up */
     jem_optim_desc optim;                          /* Adam */
-    float w_ce;                                    /* weight of -log p(y|x): 1 */
-    float w_cd;                                    /* of contrastive divergence on p(x): 1 */
-    float w_cd_class;                              /* on p(x,y): 0 */
-    float w_score;                                 /* of score matching (>>losses): 0 */
-    float w_kl, kl_entropy;                           /* of L_KL, of H in it (jem_kl_walk): 0, 1 */
-    float energy_l2;                               /* of mean f(x+)^2 + mean f(x-)^2: 0 */
-    /* 0: off; else sharpness-aware (Foret & others 2021; Yang, Su & Ji 2023): the gradient where,
-       so far from the weights, the loss is worst. Not with w_score; it and w_kl: with one rank. */
+    jem_loss_weights weights;                      /* ce 1, cd 1, cd_class 0, energy_l2 0 */
+    float w_score;                                 /* weight of score matching (>>losses): 0 */
+    float w_kl, kl_entropy;                           /* of L_KL, and of H in it, see jem_kl_walk:
+                                                      0, 1 */
+    /* 0: off; else sharpness-aware training (Foret & others 2021; Yang, Su & Ji 2023): the gradient
+       is computed at this distance from the weights, in the direction in which the loss increases
+       most. Not with w_score. sam and w_kl need ranks = 1. */
     float sam;
-    float data_noise;                              /* std of the noise added to data: .03 */
-    /* Either > 0: cross-entropy has images of its own, a share label_all_noise with all noise
-       levels of score matching, the rest with noise of std U(0, label_noise): 0, 0. What knows
-       classes in noise makes samples by class, and better ones. Not with w_cd_class. */
+    float data_noise;                             /* std of the noise added to data: .03 */
+    /* If one of them is > 0, cross-kl_entropy has images of its own: a fraction label_all_noise of
+       them with all noise levels of score matching, the others with noise of std U(0, label_noise):
+       0, 0. A network that recognises classes in noise can generate samples by class, and better
+       ones. Not with weights.cd_class. */
     float label_noise, label_all_noise;
-    float noise_lo, noise_hi;                      /* score matching's noise levels: .12, 2 */
+    float noise_lo, noise_hi;                      /* noise levels of score matching: .12, 2 */
     int cd_from;                                   /* the first update with chains: 0 */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
     int negatives;                                 /* chains per step (64); 0: one per data image */
     int buffer_size;                               /* 10000 */
     float reinit;                                  /* fraction of chains restarted: .05 */
     float restart_lo, restart_hi;                  /* from U(lo,hi), the range of data: -1, 1 */
-    /* If its steps > 0 (0), they restart from noise-blind samples instead: as many as a walk has
-       chains, every 1/reinit updates, into any slots of the buffer. */
+    /* With steps > 0 (0), chains restart from noise-blind samples instead: every 1/reinit updates,
+       as many random slots of the buffer as a walk has chains are replaced by new samples. */
     jem_denoise_desc restart_denoise;
-    /* NULL, or called on each chain x[c][h][w] that is drawn, before its walk. May change it: begin
-       it elsewhere if visits is 0, or move it about as data are (Du, Li, Tenenbaum & Mordatch
-       2021). label: its class, or -1. Must take all that is random from rng. */
+    /* NULL, or called for each chain x[c][h][w] that is drawn, before its walk. May change it:
+       start it elsewhere if visits is 0, or augment it as data are augmented (Du, Li, Tenenbaum &
+       Mordatch 2021). label: its class, or -1. Must draw all random numbers from rng. */
     void (*chain)(void *user, jem_rng *rng, int visits, int label, float *x);
     void *chain_user;
-    int class_conditional;                         /* 1: slots by class, chains follow p(x|y) */
+    int class_conditional;                         /* 1: slots by class; chains sample p(x|y) */
     float diverged;                                /* |loss| above this is an error: 1e8 */
-    /* The guard. Every 100 updates the trainer keeps a copy of its state, if that is a good one:
-       the gap f(x+) - f(x-) is at most a twentieth of max_gap times the network's scale. Where the
-       mean gap of about ten updates exceeds max_gap times that scale, or an update diverges, the
-       trainer returns to the copy, takes other random numbers, and goes on with half the rate and
-       half the step of SGLD (with noise of the same temperature). The rate recovers; the step does
-       not. Without chains, the gap is 0. The copy has the size of the parameters, the optimiser's
-       numbers and the buffer; it is allocated at update 100 and is part of checkpoints. Before
-       that, divergence is an error. */
+    /* The guard. Every 100 updates the trainer copies its state, if it is good: the gap
+       f(x+) - f(x-) is at most max_gap/20 times the network's scale. If the mean gap of about ten
+       updates exceeds max_gap times that scale, or an update diverges, the trainer returns to the
+       copy, uses other random numbers, and continues with half the rate and half the step of SGLD
+       (with noise of the same temperature). The rate recovers; the step does not. Without chains,
+       the gap is 0. The copy has the size of the parameters, the optimiser's state and the buffer;
+       it is allocated at update 100 and is part of checkpoints. Before that, divergence is an
+       error. */
     float max_gap;                                 /* 100 */
     int max_returns;                               /* 20; after these, an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
                                                       for a network with a shift: 0 */
     uint64_t seed;                                 /* 1 */
-    int rank, ranks;                               /* this one of so many: 0 of 1 */
+    int rank, ranks;                               /* index of this process, and their count: 0, 1;
+                                                      ranks must divide negatives and batches */
     jem_sum_fn sum;                                /* examples/mpi.c: MPI_Allreduce */
     void *sum_user;
 } jem_train_desc;
 JEM_API jem_train_desc jem_train_desc_default(void);
-/* For a run of so many updates with batches of 64 small images in [-1,1], and a network with
-   scale = 10: the score first, chains in the last quarter. Sooner and better than chains alone.
-   Its least_scale is 2: a network with the default scale of 1 and no shift is refused, as it learns
-   no score. */
+/* Returns the desc for a run of this many updates with batches of 64 small images in [-1,1], and a
+   network with scale = 10: score matching first, chains in the last quarter. It is faster than
+   chains alone, and gives better samples. Its least_scale is 2: it rejects a network with the
+   default scale of 1 and no shift, which cannot learn a score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
 
+/* Result of an update. Terms of the loss are 0 if their weights are; they are not multiplied by
+   their weights. */
 typedef struct jem_stats {
     jem_status status;
     int update;                                    /* from 0 */
     float loss, ce, cd;                            /* cd = f_sample - f_data */
     float score, residual, kl;                     /* see jem_score_matching, jem_kl_walk */
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
-    float accuracy;                                /* of this batch */
+    float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: as the guard reduced it */
-    int returned, returns;                         /* 1: the guard returned at this update; count
-                                                      of its returns since the trainer began */
+    int returned;                                  /* 1: the guard returned at this update */
+    int returns;                                   /* of the guard so far */
 } jem_stats;
 
 typedef struct jem_trainer jem_trainer;
-/* The trainer does not own the net, and is freed before it. */
+/* Creates a trainer. It does not own the net, and must be freed before it. NULL after an error,
+   which names the field of desc that is out of its range, or the rule that the fields violate. */
 JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc);
-JEM_API void jem_trainer_free(jem_trainer *tr);
-/* One update from n labelled images x[n][c][h][w], labels 0..classes-1, in random order: the first
-   of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here and wherever a
-   network's images are given as x). If status is an error, the trainable parameters are unchanged:
-   the trained ones, as jem_trainer_use_average(.., 0) puts them back before anything else. When the
-   guard returns, status is JEM_OK, the update counts as one, the numbers are those that led to the
-   return (0 where they are not finite), and the context's log gets a note. After the last return
-   that desc.max_returns allows, status is JEM_DIVERGED; the parameters are then those of the last
-   good state. */
+JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL is allowed */
+/* Makes one update from n labelled images x[n][c][h][w] with labels 0..classes-1, in random order:
+   the first images of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here
+   and wherever a network's images are given as x). First it puts the trained weights back, as
+   jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged. When the guard
+   returns, status is JEM_OK, the update is counted, the numbers are those that led to the return (0
+   if not finite), and the context's log receives a note. After the last return that
+   desc.max_returns allows, status is JEM_DIVERGED, and the parameters are those of the last good
+   state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
-/* The same with separate images for p(x), which need no labels. n may be 0. */
+/* The same with separate images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
+   may then be 0. With n_unlabelled = 0, the labelled images are used. */
 JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
                                       const float *x_unlabelled, int n_unlabelled);
 JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);                 /* owned by the trainer */
@@ -1113,65 +1137,78 @@ JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
    (github.com/huggingface/safetensors). PyTorch can read these files, and jem.h PyTorch's. */
 
 typedef enum jem_dtype { JEM_DTYPE_F32 = 0, JEM_DTYPE_I32, JEM_DTYPE_I64, JEM_DTYPE_U8 } jem_dtype;
+/* A named array. */
 typedef struct jem_entry {
-    const char *name;
+    const char *name;      /* UTF-8 */
     jem_dtype dtype;
     int ndim;
     int64_t shape[8];
-    const void *data;      /* aligned to 8 bytes */
+    const void *data;      /* row-major, native byte order, aligned to 8 bytes */
     size_t bytes;
 } jem_entry;
+/* Arrays and metadata in memory. */
 typedef struct jem_archive jem_archive;
+/* Creates an empty archive. */
 JEM_API jem_archive *jem_archive_create(jem_ctx *ctx);
-/* Copies everything it needs; `bytes` may be freed. Damaged input: NULL and an error. Of the
-   format's dtypes F32, I32, I64 and U8 are kept, F64, F16 and BF16 become F32, BOOL becomes U8.
-   Tensors of any other dtype are skipped, with a note to the context's log. */
+/* Parses the bytes of a file, and copies what it needs: `bytes` may be freed. Returns NULL after an
+   error, as for damaged input. Arrays of the dtypes F32, I32, I64 and U8 keep their dtype, F64, F16
+   and BF16 become JEM_DTYPE_F32, BOOL becomes JEM_DTYPE_U8. Arrays of other dtypes are skipped,
+   with a note to the context's log. */
 JEM_API jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size);
-JEM_API void jem_archive_free(jem_archive *a);
+JEM_API void jem_archive_free(jem_archive *a);                           /* NULL is allowed */
+/* Return the number of arrays; array i; the array with a name. NULL if there is no such array. They
+   belong to the archive. */
 JEM_API int jem_archive_count(const jem_archive *a);
 JEM_API const jem_entry *jem_archive_at(const jem_archive *a, int i);
 JEM_API const jem_entry *jem_archive_find(const jem_archive *a, const char *name);
-/* The name is copied, the data is NOT: it must stay until the archive is written or freed. */
+/* Adds an array with 0 to 8 dimensions. The name (UTF-8, unique) and the shape are copied, the data
+   are NOT: they must remain until the archive is written or freed. */
 JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
                                    const int64_t *shape, const void *data);
-/* UTF-8, up to 4096 of them; copied. NULL removes. */
+/* Sets metadata, up to 4096 keys; key and value are UTF-8, and are copied. A NULL value removes the
+   key. jem_archive_meta returns a value, which belongs to the archive; NULL without one. */
 JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
-/* The file's bytes, from the context's allocator: free them with jem_release. */
+/* Returns the bytes of the file, and their count in size (may be NULL). They are allocated by the
+   context's allocator: free them with jem_release. NULL after an error. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
 
 #ifndef JEM_NO_STDIO
+/* Reads a file, as jem_archive_parse does. NULL after an error, which names the path. */
 JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
-/* Writes a new file beside it (path.XXXXXXXX.tmp, never one that is there), syncs it, renames it to
-   path and syncs the folder: whatever fails, and whoever else writes there, path is whole. What
-   stands at path must be a regular file, whose mode is kept, and no symbolic link (POSIX). A
-   process killed in between leaves the .tmp, which may be deleted. */
+/* Writes a new file in the same folder (path.XXXXXXXX.tmp, never an existing one), syncs it,
+   renames it to path, and syncs the folder: whatever fails, and even if other programs write there,
+   path is never half-written. A file that exists at path must be a regular file, whose mode is
+   kept, and not a symbolic link (POSIX). A process killed in between leaves the .tmp file, which
+   may be deleted. */
 JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 #endif
 
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
-/* A network's parameters and description (every field of its desc, to the bit), as an archive and
-   back: what jem_*_create accepts, loading accepts, and no more. The archive points at the
-   parameters: write it before they change. From one without a description (PyTorch's own), create
-   the net first and use jem_net_load. */
+/* Adds a network's parameters and description (every field of its desc, exactly) to an archive, and
+   creates the network from it. Loading accepts the descs that jem_*_create accepts, and no others.
+   The archive points to the parameters: write it before they change. jem_net_from_archive returns
+   NULL after an error, as for a file without a description (such as PyTorch's): create the net
+   first, and use jem_net_load. */
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
-/* The archive must have every parameter of the net, with its shape; otherwise nothing changes.
-   Other entries are ignored, and of its texts all but the network's scale and noise (see jem_net)
-   and what was fitted to its weights (jem_calibrate, jem_fit_temperature). */
+/* Loads the parameters of a network. The archive must have every parameter of the net, with its
+   shape; otherwise nothing changes. Other arrays are ignored. Of the metadata it reads the
+   network's scale and noise (see jem_net) and what calibration has fitted to the weights
+   (jem_calibrate, jem_fit_temperature). */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
-/* Everything that a trainer holds besides the network's parameters: the optimiser's moments and
-   averages (or trained weights, see jem_trainer_use_average), replay buffer, random numbers,
-       counts,
-   and once it has one, the guard's good state (which nearly doubles the file).
-   With jem_net_to_archive this makes a checkpoint: load the network, create a trainer with the same
-   desc, and training continues bit for bit. The archive points into both, so write it before the
-   next step. On an error, from_archive changes nothing. */
+/* Adds the state of a trainer, without the network's parameters, to an archive, and reads it: the
+   optimiser's moments and averages (or trained weights, see jem_trainer_use_average), the replay
+   buffer, random numbers, counts, and the guard's good state, once it has one (which nearly doubles
+   the file). With jem_net_to_archive this makes a checkpoint: load the network, create a trainer
+   with the same desc, and training continues bit for bit. The archive points into net and trainer:
+   write it before the next step. If jem_trainer_from_archive fails, nothing changes. */
 JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 
 #ifndef JEM_NO_STDIO
+/* Read and write a network in a file of its own. jem_load returns NULL after an error. */
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #endif
@@ -7238,8 +7275,8 @@ jem_train_desc jem_train_desc_default(void) {
     JEM__ZEROED(jem_train_desc, d);
     d.lr = 1e-4f;
     d.optim = jem_optim_desc_default();
-    d.w_ce = 1;
-    d.w_cd = 1;
+    d.weights.ce = 1;
+    d.weights.cd = 1;
     d.kl_entropy = 1;
     d.data_noise = 0.03f;
     d.noise_lo = 0.12f;
@@ -7269,9 +7306,9 @@ jem_train_desc jem_train_desc_score(int updates) {
     d.schedule.total = updates;
     d.schedule.floor = 0.02f;
     d.schedule.warmup = updates < 2000 ? updates / 10 : 200;
-    d.w_ce = 2;
+    d.weights.ce = 2;
     d.w_score = 0.016f;
-    d.w_cd = 0.005f;
+    d.weights.cd = 0.005f;
     d.cd_from = updates / 4 * 3;
     d.data_noise = d.noise_lo;
     d.label_noise = 0.3f;
@@ -7290,45 +7327,47 @@ jem_train_desc jem_train_desc_score(int updates) {
 /* ---- creation -------------------------------------------------------------------------------- */
 
 static int jem__by_class(const jem_train_desc *d) {
-    return d->class_conditional || d->w_cd_class > 0;
+    return d->class_conditional || d->weights.cd_class > 0;
 }
 static int jem__needs_samples(const jem_train_desc *d) {
-    return d->w_cd > 0 || d->w_cd_class > 0 || d->w_kl > 0;
+    return d->weights.cd > 0 || d->weights.cd_class > 0 || d->w_kl > 0;
 }
 
 /* Checks each number of the desc against its range. */
 static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
     const double tiny = JEM__TINY;
     const double most = JEM__MOST;
+#define JEM__LIMIT(field, lo, hi) { #field, (double)d->field, lo, hi }
     const struct { const char *name; double value, lo, hi; } limits[] = {
-        { "lr", (double)d->lr, tiny, 1e9 },
-        { "schedule.kind", (double)d->schedule.kind, JEM_SCHEDULE_CONSTANT, JEM_SCHEDULE_COSINE },
-        { "schedule.floor", (double)d->schedule.floor, 0, 1e6 },
-        { "schedule.rate", (double)d->schedule.rate, 0, 1e6 },
-        { "w_ce", (double)d->w_ce, 0, most },
-        { "w_cd", (double)d->w_cd, 0, most },
-        { "w_cd_class", (double)d->w_cd_class, 0, most },
-        { "w_score", (double)d->w_score, 0, most },
-        { "w_kl", (double)d->w_kl, 0, most },
-        { "entropy", (double)d->kl_entropy, 0, most },
-        { "energy_l2", (double)d->energy_l2, 0, most },
-        { "sam", (double)d->sam, 0, most },
-        { "input_noise", (double)d->data_noise, 0, most },
-        { "label_noise", (double)d->label_noise, 0, most },
-        { "label_wide", (double)d->label_all_noise, 0, 1 },
-        { "noise_lo", (double)d->noise_lo, tiny, most },
-        { "noise_hi", (double)d->noise_hi, (double)d->noise_lo, most },
-        { "cd_from", (double)d->cd_from, 0, INT32_MAX },
-        { "negatives", (double)d->negatives, 0, INT32_MAX },
-        { "reinit", (double)d->reinit, 0, 1 },
-        { "restart_lo", (double)d->restart_lo, -most, (double)d->restart_hi },
-        { "diverged", (double)d->diverged, tiny, most },
-        { "max_gap", (double)d->max_gap, tiny, most },
-        { "max_returns", (double)d->max_returns, 0, 1000000 },
-        { "least_scale", (double)d->least_scale, 0, most },
-        { "ranks", (double)d->ranks, 1, 1 << 20 },
-        { "rank", (double)d->rank, 0, (double)d->ranks - 1 }
+        JEM__LIMIT(lr, tiny, 1e9),
+        JEM__LIMIT(schedule.kind, JEM_SCHEDULE_CONSTANT, JEM_SCHEDULE_COSINE),
+        JEM__LIMIT(schedule.floor, 0, 1e6),
+        JEM__LIMIT(schedule.rate, 0, 1e6),
+        JEM__LIMIT(weights.ce, 0, most),
+        JEM__LIMIT(weights.cd, 0, most),
+        JEM__LIMIT(weights.cd_class, 0, most),
+        JEM__LIMIT(w_score, 0, most),
+        JEM__LIMIT(w_kl, 0, most),
+        JEM__LIMIT(kl_entropy, 0, most),
+        JEM__LIMIT(weights.energy_l2, 0, most),
+        JEM__LIMIT(sam, 0, most),
+        JEM__LIMIT(data_noise, 0, most),
+        JEM__LIMIT(label_noise, 0, most),
+        JEM__LIMIT(label_all_noise, 0, 1),
+        JEM__LIMIT(noise_lo, tiny, most),
+        JEM__LIMIT(noise_hi, (double)d->noise_lo, most),
+        JEM__LIMIT(cd_from, 0, INT32_MAX),
+        JEM__LIMIT(negatives, 0, INT32_MAX),
+        JEM__LIMIT(reinit, 0, 1),
+        JEM__LIMIT(restart_lo, -most, (double)d->restart_hi),
+        JEM__LIMIT(diverged, tiny, most),
+        JEM__LIMIT(max_gap, tiny, most),
+        JEM__LIMIT(max_returns, 0, 1000000),
+        JEM__LIMIT(least_scale, 0, most),
+        JEM__LIMIT(ranks, 1, 1 << 20),
+        JEM__LIMIT(rank, 0, (double)d->ranks - 1)
     };
+#undef JEM__LIMIT
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         if (!jem__in_range(ctx, "trainer", limits[i].name, limits[i].value, limits[i].lo,
                            limits[i].hi)) return 0;
@@ -7340,16 +7379,17 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
 /* Checks the rules that relate several fields; each of them is in its range. */
 static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     const jem_status bad = JEM_BAD_ARGUMENT;
-    const double weights = (double)d->w_ce + (double)d->w_cd + (double)d->w_cd_class +
-                           (double)d->w_score + (double)d->w_kl + (double)d->energy_l2;
-    jem__in_range(ctx, "trainer", "the sum of all weights", weights, JEM__TINY, JEM__MOST);
+    const jem_loss_weights *w = &d->weights;
+    const double sum = (double)w->ce + (double)w->cd + (double)w->cd_class + (double)w->energy_l2 +
+                       (double)d->w_score + (double)d->w_kl;
+    jem__in_range(ctx, "trainer", "the sum of all weights", sum, JEM__TINY, JEM__MOST);
     if (d->sam > 0 && d->w_score > 0)
         jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
                   (double)d->sam, (double)d->w_score);
     /* images for log p(x,y) are those of the cross-entropy */
-    if (d->w_cd_class > 0 && (d->label_noise > 0 || d->label_all_noise > 0))
-        jem__fail(ctx, bad, "trainer: label_noise = %g and label_wide = %g cannot be combined with "
-                  "w_cd_class", (double)d->label_noise, (double)d->label_all_noise);
+    if (d->weights.cd_class > 0 && (d->label_noise > 0 || d->label_all_noise > 0))
+        jem__fail(ctx, bad, "trainer: label_noise = %g and label_all_noise = %g cannot be combined "
+                  "with weights.cd_class", (double)d->label_noise, (double)d->label_all_noise);
     if (d->w_kl > 0 && d->sgld.steps < 1)
         jem__fail(ctx, bad, "trainer: w_kl needs a walk, but sgld.steps = %d", d->sgld.steps);
     if (d->ranks > 1 && !d->sum)
@@ -7376,8 +7416,9 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_end(ctx, mark);
     if (!jem_ok(ctx)) return 0;
     if (has_energy && jem__by_class(d)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: class_conditional and w_cd_class need "
-                  "log p(x,y), which an unconditional network (separate_energy) does not have");
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: class_conditional and weights.cd_class "
+                  "need log p(x,y), which an unconditional network (separate_energy) does not "
+                  "have");
         return 0;
     }
     return has_shift ||
@@ -7385,8 +7426,8 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
                          (double)fabsf(net->scale), (double)d->least_scale, JEM__MOST);
 }
 
-/* Creates the chains. Their start from U(-1,1) is that of jem_buffer_create. With desc.fresh, all
-   slots are marked as empty: jem__fill_buffer fills them. */
+/* Creates the chains. Their start from U(-1,1) is that of jem_buffer_create. With restart_denoise,
+   all slots are marked as empty: jem__fill_buffer fills them. */
 static void jem__create_chains(jem_trainer *tr) {
     const jem_net *net = tr->net;
     const jem_train_desc *d = &tr->desc;
@@ -7531,9 +7572,9 @@ static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
     return jem__rank_images(tr, sum, n);
 }
 
-/* Returns a leaf of images for cross-entropy. A fraction label_wide of them has the noise levels of
-   score matching, the others little noise: a classifier that recognises a class in noise leads a
-   sample out of noise to one class. */
+/* Returns a leaf of images for cross-entropy. A fraction label_all_noise of them has the noise
+   levels of score matching, the others little noise: a classifier that recognises a class in noise
+   leads a sample out of noise to one class. */
 static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
     const jem_train_desc *d = &tr->desc;
     if (!(d->label_noise > 0 || d->label_all_noise > 0)) return jem__noisy(tr, x, n);
@@ -7569,8 +7610,8 @@ static void jem__set_target(const jem_trainer *tr, int n, const int *labels, jem
     t->given.labels += jem__rank_first(tr, n);
 }
 
-/* Draws n new samples x[n][c][h][w], starting from noise, with desc.fresh. labels: their classes,
-   or NULL. */
+/* Draws n new samples x[n][c][h][w], starting from noise, with restart_denoise. labels: their
+   classes, or NULL. */
 static jem_status jem__draw_fresh(jem_trainer *tr, int n, const int *labels, float *x) {
     jem_ctx *ctx = tr->net->ctx;
     jem__target target;
@@ -7660,8 +7701,8 @@ static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
     return JEM_OK;
 }
 
-/* Replaces chains by new samples if desc.fresh requests it: all before the first walk, n of them
-   every 1/reinit updates. */
+/* Replaces chains by new samples if restart_denoise requests it: all before the first walk, n of
+   them every 1/reinit updates. */
 static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     const jem_train_desc *d = &tr->desc;
     if (!d->restart_denoise.steps) return JEM_OK;
@@ -7812,7 +7853,6 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     const int sets_buffers = tr->has_buffers && !tr->updates;
     const int has_samples = jem__needs_samples(d) && tr->updates >= d->cd_from;
     const int noisy_labelled = d->label_noise > 0 || d->label_all_noise > 0;
-    const jem_loss_weights w = { d->w_ce, d->w_cd, d->w_cd_class, d->energy_l2 };
     jem__samples sample = { NULL, NULL };
     jem_tensor *labelled = NULL;
     jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
@@ -7824,12 +7864,12 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     jem__remember_noise(tr, b->x_data, b->n_data * jem__image(tr->net));
     if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
     if (b->n) labelled = jem__labelled(tr, b->x, b->n);
-    if (b->separate || (noisy_labelled && (has_samples || d->energy_l2 > 0)))
+    if (b->separate || (noisy_labelled && (has_samples || d->weights.energy_l2 > 0)))
         data = jem__noisy(tr, b->x_data, b->n_data);
     if (sets_buffers) jem__first_look(tr->net, labelled ? labelled : data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
-    jem_tensor *loss = jem__loss(tr->net, &w, labelled, b->labels, data, sample.x, sample.labels,
-                                 &terms->of);
+    jem_tensor *loss = jem__loss(tr->net, &d->weights, labelled, b->labels, data, sample.x,
+                                 sample.labels, &terms->of);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
     return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
@@ -7940,7 +7980,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     }
     if (given_up) {
         s->status = jem__fail(ctx, JEM_DIVERGED, "train_step: update %d: %s; the guard returned %d "
-                              "times already: lower lr or sgld.step_size, or set energy_l2",
+                              "times already: lower lr or sgld.step_size, or set weights.energy_l2",
                               tr->updates, why, g->returns);
         return;
     }
@@ -13225,6 +13265,9 @@ JEM__COMPILE_END
                      jem_fresh_desc.clean                  jem_generate_desc.last_sigma
                      jem_train_desc: entropy, input_noise  kl_entropy, data_noise
                      jem_train_desc: label_wide, fresh     label_all_noise, restart_denoise
+                     jem_train_desc: w_ce, w_cd            weights.ce, weights.cd
+                     jem_train_desc: w_cd_class            weights.cd_class
+                     jem_train_desc: energy_l2             weights.energy_l2
    0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
                  sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
                  Metropolis, MALA, HMC, tempering, annealing. Calibration,

@@ -86,7 +86,7 @@ static jem_net *learn(jem_ctx *ctx, int k, int updates) {
     jem_net *net = jem_convnet_create(ctx, &shape, (uint64_t)k + 1);
     if (!net) return NULL;
     jem_train_desc how = jem_train_desc_score(updates);    /* the score, then chains */
-    net->scale = 10, how.w_cd = 0.01f, how.cd_from = updates / 2, how.negatives = 16;
+    net->scale = 10, how.weights.cd = 0.01f, how.cd_from = updates / 2, how.negatives = 16;
     jem_trainer *tr = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed((uint64_t)k + 10);
     for (int i = 1; i <= updates && jem_ok(ctx); i++) {

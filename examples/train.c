@@ -53,7 +53,7 @@ int main(int argc, char **argv) {
 
     jem_train_desc how = jem_train_desc_default(); /* the paper's; for small nets, quicker: */
     how.lr = 1e-3f;                                /* SiLU and a flat head can bear it */
-    how.w_cd = 0.1f;                               /* weight of log p(x) against log p(y|x) */
+    how.weights.cd = 0.1f;                               /* weight of log p(x) against log p(y|x) */
     how.sgld.steps = 10;
     how.buffer_size = 1000;
     how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = iters;

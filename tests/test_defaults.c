@@ -89,7 +89,8 @@ static void test_rates(jem_ctx *ctx) {
     for (int i = 0; i < N * D; i++) x[i] = i / D % 2 ? 1 : -1;
     jem_net *net = net_of(ctx, linear, D);
     jem_train_desc d = jem_train_desc_default();
-    d.w_cd = 0, d.schedule.warmup = 4, d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = 9;
+    d.weights.cd = 0;
+    d.schedule.warmup = 4, d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = 9;
     jem_trainer *tr = jem_trainer_create(net, &d);
     for (int i = 0; i < 8; i++) {
         if (i == 5) jem_trainer_set_lr(tr, d.lr = 3e-4f);
@@ -101,7 +102,8 @@ static void test_rates(jem_ctx *ctx) {
     CHECK(memcmp(&was, &net->rng, sizeof was), "reseed: dropout has the same numbers");
     jem_trainer_free(tr);
     /* `diverged` holds on either side of 0 */
-    d.diverged = 1e-3f, d.w_ce = 0, d.energy_l2 = 0, d.w_cd = 1, d.negatives = 8, d.sgld.steps = 1;
+    d.weights.ce = 0, d.weights.energy_l2 = 0, d.weights.cd = 1;
+    d.diverged = 1e-3f, d.negatives = 8, d.sgld.steps = 1;
     d.buffer_size = 8, d.sgld.noise_std = 0, d.sgld.step_size = 0, d.schedule.warmup = 0;
     for (int sign = -1; sign < 2; sign += 2) {
         for (int k = 0; k < 2 * D; k++) net->params->value[k] = (float)sign;

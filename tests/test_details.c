@@ -61,7 +61,7 @@ static void test_label_noise(jem_ctx *ctx) {
     for (int k = 0; k < 5; k++) {
         jem_net *net = line_net(ctx, 4, 2, 0.02f, squares);
         jem_train_desc d = jem_train_desc_default();
-        d.w_cd = 0, d.data_noise = 0;
+        d.weights.cd = 0, d.data_noise = 0;
         d.label_noise = how[k][0], d.label_all_noise = how[k][1];
         d.noise_lo = how[k][2], d.noise_hi = how[k][3];
         jem_trainer *tr = jem_trainer_create(net, &d);
@@ -185,7 +185,7 @@ static void test_batch_accuracy(jem_ctx *ctx) {
     int labels[N];
     jem_net *net = small_mlp(ctx, 2);
     jem_train_desc d = jem_train_desc_default();
-    d.w_cd = 0, d.data_noise = 0, d.lr = 0.03f;
+    d.weights.cd = 0, d.data_noise = 0, d.lr = 0.03f;
     jem_trainer *tr = jem_trainer_create(net, &d);
     random_labels(&rng, labels, N, 4);
     for (int k = 0; k < 8; k++) {

@@ -144,7 +144,7 @@ static void test_ops(jem_ctx *ctx) {
             spoilt *s = (spoilt *)net->user;
             s->one = jem_linear_layer(net, "one", PIXELS, 3);
             jem_train_desc d = small_desc();
-            d.w_cd = 0;                            /* a walk would stop before the loss */
+            d.weights.cd = 0;                            /* a walk would stop before the loss */
             jem_trainer *tr = jem_trainer_create(net, &d);
             CHECK(tr && jem_train_step(tr, images, labels, BATCH).status == JEM_OK, "%s",
                   jem_error(ctx));
@@ -187,7 +187,7 @@ static void test_input(jem_ctx *ctx) {
         CHECK(jem_optim_step(o, bad, NULL) == JEM_BAD_ARGUMENT && says(ctx, "lr"), "lr %s",
               bad_names[k]);
         jem_optim_free(o);
-        float *const fields[] = { &d.lr, &d.w_ce, &d.sgld.step_size, &d.sgld.noise_std,
+        float *const fields[] = { &d.lr, &d.weights.ce, &d.sgld.step_size, &d.sgld.noise_std,
                                   &d.optim.weight_decay, &d.optim.beta1, &d.reinit,
                                   &d.data_noise };
         for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {

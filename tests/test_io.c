@@ -1409,7 +1409,7 @@ static jem_train_desc learner_desc(int kind) {
     d.lr = 1e-2f, d.sgld.steps = 2, d.negatives = 3, d.buffer_size = 12, d.reinit = .5f, d.seed = 5;
     if (kind == 1) d.optim.kind = JEM_OPTIMIZER_SGD, d.optim.momentum = .9f;
     if (kind == 2 || kind == 3) d.optim.ema = .9f;
-    if (kind == 4) d.w_cd = 0;
+    if (kind == 4) d.weights.cd = 0;
     if (kind == 5) d.class_conditional = 1;
     if (kind == 7) d.optim.only = "class_output";
     if (kind == 8) d.optim.kind = JEM_OPTIMIZER_MUON;
@@ -1501,7 +1501,7 @@ static void test_trainers(void) {
             const int has_v = mine.optim.kind == JEM_OPTIMIZER_ADAM ||
                               (mine.optim.kind == JEM_OPTIMIZER_MUON && (other == 7 || other == 8));
             const int lacks_v = its.optim.kind != JEM_OPTIMIZER_SGD && !has_v;
-            const int lacks_buffer = its.w_cd > 0 && mine.w_cd == 0;
+            const int lacks_buffer = its.weights.cd > 0 && mine.weights.cd == 0;
             const int lacks_ema = its.optim.ema > 0 && mine.optim.ema == 0;
             const int lacks_more = kind == 7 && other != 7;
             const int lacks_norm = other >= 5 && other <= 6 && kind != other;
@@ -1531,7 +1531,7 @@ static void test_one_number_state(void) {
     jem_mlp_desc m = jem_mlp_desc_default();
     m.channels = 2, m.height = m.width = m.classes = 1;
     jem_train_desc d = jem_train_desc_default();
-    d.w_cd = 0;
+    d.weights.cd = 0;
     jem_net *net = jem_mlp_create(ctx, &m, 3);
     jem_trainer *tr = jem_trainer_create(net, &d);
     jem_archive *whole = jem_archive_create(ctx);

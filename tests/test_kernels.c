@@ -629,7 +629,7 @@ static void networks(jem_ctx *ctx, record *r) {
     d.optim.clip = 0.5f, d.sgld.clamp_grad = 0.01f, d.sgld.clamp_lo = -1, d.sgld.clamp_hi = 1;
     use_net(r, "instance norm, SGD with clip", small_wrn(ctx, JEM_NORM_INSTANCE, 4), &d);
     d = short_training();
-    d.w_cd_class = 0.5f, d.energy_l2 = 0.1f;
+    d.weights.cd_class = 0.5f, d.weights.energy_l2 = 0.1f;
     use_net(r, "layer norm, by class", small_wrn(ctx, JEM_NORM_LAYER, 4), &d);
     use_net(r, "act norm, by class", small_wrn(ctx, JEM_NORM_ACT, 4), &d);
     jem_wrn_desc w = jem_wrn_desc_default();

@@ -20,8 +20,9 @@ static void test_trainer(jem_ctx *ctx) {
     printf("trainers: what is out of range is refused by name\n");
 #define FIELD(name, negative) { #name, offsetof(jem_train_desc, name), negative }
     static const field fields[] = {
-        FIELD(lr, 0), FIELD(w_ce, 0), FIELD(w_cd, 0), FIELD(w_cd_class, 0), FIELD(w_score, 0),
-        FIELD(w_kl, 0), FIELD(kl_entropy, 0), FIELD(sam, 0), FIELD(energy_l2, 0),
+        FIELD(lr, 0), FIELD(weights.ce, 0), FIELD(weights.cd, 0), FIELD(weights.cd_class, 0),
+        FIELD(w_score, 0),
+        FIELD(w_kl, 0), FIELD(kl_entropy, 0), FIELD(sam, 0), FIELD(weights.energy_l2, 0),
         FIELD(data_noise, 0), FIELD(label_noise, 0), FIELD(noise_lo, 0), FIELD(reinit, 0),
         FIELD(diverged, 0), FIELD(schedule.floor, 0), FIELD(schedule.rate, 0),
         FIELD(sgld.step_size, 1), FIELD(sgld.noise_std, 0), FIELD(sgld.clamp_grad, 0),
@@ -52,7 +53,7 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "sgld.steps = 0"), "a KL without a walk");
     d = jem_train_desc_default(), d.noise_hi = .01f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "noise_hi = 0.01"), "noise");
-    d = jem_train_desc_default(), d.w_cd_class = 1, d.label_noise = .3f;
+    d = jem_train_desc_default(), d.weights.cd_class = 1, d.label_noise = .3f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_noise = 0.3"), "noise in data of p(x,y)");
     d.label_noise = 0, d.label_all_noise = .5f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_all_noise = 0.5"),
@@ -61,12 +62,12 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "diverged = 0"), "each loss diverges");
     d = jem_train_desc_default(), d.schedule.kind = (jem_schedule_kind)9;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.kind = 9"), "a schedule");
-    d = jem_train_desc_default(), d.w_ce = d.w_cd = 0;
+    d = jem_train_desc_default(), d.weights.ce = d.weights.cd = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "all weights = 0"), "nothing to train by");
     for (int i = 0; i < 6; i++) {                  /* each term may be the only one */
-        float *const weights[6] = { &d.w_ce, &d.w_cd, &d.w_cd_class, &d.w_score, &d.w_kl,
-                                    &d.energy_l2 };
-        d = jem_train_desc_default(), d.w_ce = d.w_cd = 0, *weights[i] = 1;
+        float *const weights[6] = { &d.weights.ce, &d.weights.cd, &d.weights.cd_class,
+                                    &d.w_score, &d.w_kl, &d.weights.energy_l2 };
+        d = jem_train_desc_default(), d.weights.ce = d.weights.cd = 0, *weights[i] = 1;
         jem_trainer *alone = jem_trainer_create(net, &d);
         CHECK(alone, "weight %d alone: %s", i, jem_error(ctx));
         jem_clear_error(ctx), jem_trainer_free(alone);

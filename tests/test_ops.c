@@ -1724,7 +1724,7 @@ enum { BATCH = 18 };                               /* images: more than a group 
 static jem_train_desc small_training(int by_class) {
     jem_train_desc d = jem_train_desc_default();
     d.lr = 1e-3f, d.sgld.steps = 2, d.negatives = 5, d.buffer_size = 9;
-    d.class_conditional = by_class, d.w_cd_class = by_class ? 0.5f : 0;
+    d.class_conditional = by_class, d.weights.cd_class = by_class ? 0.5f : 0;
     return d;
 }
 

@@ -143,7 +143,8 @@ static void walks(jem_ctx *ctx) {
 
 static jem_train_desc training(void) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.w_score = 0.5f, d.w_kl = 0.1f, d.w_cd_class = 0.2f, d.energy_l2 = 0.01f;
+    d.lr = 1e-3f, d.w_score = 0.5f, d.w_kl = 0.1f;
+    d.weights.cd_class = 0.2f, d.weights.energy_l2 = 0.01f;
     d.sgld.steps = 1, d.negatives = 4, d.buffer_size = 20, d.reinit = 0.3f;
     d.optim.ema = 0.9f, d.optim.clip = 1;
     return d;

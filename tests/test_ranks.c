@@ -107,7 +107,7 @@ static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
     d.lr = 1e-3f, d.negatives = p->batch, d.buffer_size = 120, d.sgld.steps = 4;
     if (p->kind == SCORE) d.cd_from = 2, d.restart_denoise.steps = 5, d.reinit = .5f;
     if (p->kind == BY_CLASS)
-        d.class_conditional = 1, d.w_cd_class = .5f, d.energy_l2 = .01f,
+        d.class_conditional = 1, d.weights.cd_class = .5f, d.weights.energy_l2 = .01f,
             d.restart_denoise.steps = 3;
     d.rank = rank, d.ranks = p->ranks, d.sum = sum_by_pipe;
     d.sum_user = (void *)(uintptr_t)link;

@@ -638,12 +638,12 @@ static uint64_t train_hash(jem_ctx *ctx, const jem_train_desc *d, uint64_t net_s
         const jem_stats s = semi ? jem_train_step_semi(tr, in.x, in.labels, step * 3,
                                                        in.x + SMALL, IMAGES - 1 - step)
                                  : jem_train_step(tr, in.x, in.labels, IMAGES);
-        const float ce = !semi || step ? d->w_ce * s.ce : 0;
+        const float ce = !semi || step ? d->weights.ce * s.ce : 0;
         CHECK(s.status == JEM_OK && s.update == step && s.lr == d->lr && s.grad_norm > 0, "update "
               "%d: %s", step, jem_error(ctx));
-        if (d->w_cd > 0) CHECK_CLOSE(s.cd, s.f_sample - s.f_data, 1e-6, "cd");
-        if (d->w_cd_class == 0 && d->energy_l2 == 0)
-            CHECK_CLOSE(s.loss, ce + d->w_cd * s.cd, 1e-5, "the terms make the loss");
+        if (d->weights.cd > 0) CHECK_CLOSE(s.cd, s.f_sample - s.f_data, 1e-6, "cd");
+        if (d->weights.cd_class == 0 && d->weights.energy_l2 == 0)
+            CHECK_CLOSE(s.loss, ce + d->weights.cd * s.cd, 1e-5, "the terms make the loss");
         CHECK(s.accuracy >= 0 && s.accuracy <= 1, "accuracy %g", (double)s.accuracy);
     }
     const jem_buffer *b = jem_trainer_buffer(tr);
@@ -667,7 +667,7 @@ static void test_unlabelled(jem_ctx *ctx) {
     float loss[2];
     for (int l2 = 0; l2 < 2; l2++) {
         jem_train_desc d = small_training();
-        d.w_cd = 0, d.w_score = 1, d.energy_l2 = l2 ? 100.0f : 0;
+        d.weights.cd = 0, d.w_score = 1, d.weights.energy_l2 = l2 ? 100.0f : 0;
         jem_net *net = small_net(ctx, 1);
         jem_trainer *tr = jem_trainer_create(net, &d);
         const jem_stats s = jem_train_step_semi(tr, NULL, NULL, 0, in.x, IMAGES);
@@ -690,7 +690,7 @@ static void test_remembered(jem_ctx *ctx) {
         double sum = 0;
         for (int i = 0; i < IMAGES * SMALL; i++) sum += (double)in.x[i];
         jem_train_desc d = small_training();
-        d.w_cd = 0, d.w_score = (float)score, d.noise_lo = 0.2f, d.noise_hi = 3;
+        d.weights.cd = 0, d.w_score = (float)score, d.noise_lo = 0.2f, d.noise_hi = 3;
         jem_net *net = small_net(ctx, 1);
         jem_trainer *tr = jem_trainer_create(net, &d);
         for (int step = 0; step < 2; step++) {
@@ -717,7 +717,8 @@ static void test_alone(jem_ctx *ctx) {
     const data in = small_data();
     for (int k = 0; k < (int)(sizeof how / sizeof *how); k++) {
         jem_train_desc d = small_training();
-        d.w_ce = how[k].ce, d.w_cd = how[k].cd, d.w_score = how[k].score, d.w_kl = how[k].kl;
+        d.weights.ce = how[k].ce, d.weights.cd = how[k].cd;
+        d.w_score = how[k].score, d.w_kl = how[k].kl;
         d.cd_from = how[k].cd_from;
         jem_net *net = small_net(ctx, 1);
         jem_trainer *tr = jem_trainer_create(net, &d);
@@ -794,7 +795,7 @@ static void test_poor(void) {
         jem_mlp_desc m = jem_mlp_desc_default();
         m.channels = 2, m.height = m.width = m.layers = 1, m.widths[0] = 4, m.classes = CLASSES;
         jem_train_desc d = small_training();
-        d.w_ce = 0, d.sgld.steps = d.negatives = 1;
+        d.weights.ce = 0, d.sgld.steps = d.negatives = 1;
         jem_net *net = jem_mlp_create(ctx, &m, 1);
         jem_trainer *tr = jem_trainer_create(net, &d);
         c.fail_at = c.calls + k;
@@ -815,11 +816,11 @@ static void test_trainer(jem_ctx *ctx) {
         jem_train_desc d = small_training();
         if (how == 1) d.seed = 2;
         if (how == 3) d.class_conditional = 1;
-        if (how == 4) d.w_cd_class = 0.5f;
-        if (how == 5) d.w_cd = 0;
+        if (how == 4) d.weights.cd_class = 0.5f;
+        if (how == 5) d.weights.cd = 0;
         if (how == 6) d.data_noise = 0;
-        if (how == 7) d.energy_l2 = 0.1f;
-        if (how == 8) d.w_ce = 0.5f, d.w_cd = 2;
+        if (how == 7) d.weights.energy_l2 = 0.1f;
+        if (how == 8) d.weights.ce = 0.5f, d.weights.cd = 2;
         if (how == 9) d.negatives = 0;             /* as many as there are data */
         const uint64_t net_seed = how == 2 ? 2 : 1;
         seen[how] = train_hash(ctx, &d, net_seed, 0);
@@ -844,7 +845,7 @@ static void test_trainer(jem_ctx *ctx) {
     for (int i = 0; i < 30; i++) visits[i / 10] += jem_trainer_buffer(tr)->visits[i];
     CHECK(visits[0] > 0 && visits[1] > 0 && visits[2] > 0, "chains of every class are walked");
     jem_trainer_free(tr);
-    d = small_training(), d.w_cd = 0;
+    d = small_training(), d.weights.cd = 0;
     tr = jem_trainer_create(net, &d);
     CHECK(tr && !jem_trainer_buffer(tr), "without contrastive divergence there are no chains");
     jem_trainer_free(tr);
@@ -862,7 +863,7 @@ static void test_trainer(jem_ctx *ctx) {
     }
     CHECK(f[0] == f[1], "log p(x) of all: %g, %g", (double)f[0], (double)f[1]);
     free(copy);
-    d.w_cd = 1, d.reinit = 2;
+    d.weights.cd = 1, d.reinit = 2;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "reinit = 2"), "out of range");
     d = small_training(), d.buffer_size = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "capacity 0"), "no room for chains");
@@ -987,9 +988,9 @@ static void test_unconditional(jem_ctx *ctx) {
         CHECK(weight && fnv(FNV_START, weight->value, weight->size) != old_weight, "it learns");
         if (bias) CHECK_CLOSE(bias->value[0], old, 1e-3, "a constant tells nothing");
         jem_trainer_free(tr);
-        how.w_cd_class = 1;
+        how.weights.cd_class = 1;
         CHECK(!jem_trainer_create(net, &how) && says(ctx, "unconditional"), "no p(x,y) to train");
-        how.w_cd_class = 0;
+        how.weights.cd_class = 0;
         how.class_conditional = 1;
         CHECK(!jem_trainer_create(net, &how) && says(ctx, "unconditional"), "no chains by class");
         free(data_x);

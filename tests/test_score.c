@@ -438,7 +438,7 @@ static jem_net *small_net(jem_ctx *ctx) {
 
 static jem_train_desc score_training(int by_class) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.w_score = 0.016f, d.w_cd = 0.005f, d.cd_from = 3, d.data_noise = 0.12f;
+    d.lr = 1e-3f, d.w_score = 0.016f, d.weights.cd = 0.005f, d.cd_from = 3, d.data_noise = 0.12f;
     d.label_noise = 0.3f, d.label_all_noise = 0.5f, d.restart_denoise.steps = 6, d.reinit = 0.25f;
     d.negatives = 18, d.buffer_size = 40, d.class_conditional = by_class;
     d.sgld = jem_sgld_desc_langevin(0.01f, 3), d.optim.ema = 0.9f;
@@ -480,7 +480,7 @@ static uint64_t train(jem_ctx *ctx, int by_class, int stop, size_t *allocations)
         const jem_stats s = jem_train_step(tr, x, labels, BATCH);
         CHECK(s.status == JEM_OK && s.score > 0 && s.residual > 0, "%s", jem_error(ctx));
         CHECK((s.f_sample != 0) == (i >= d.cd_from), "chains from update %d on: %d", d.cd_from, i);
-        CHECK_CLOSE(s.loss, s.ce + d.w_cd * s.cd + d.w_score * s.score, 1e-3, "the terms");
+        CHECK_CLOSE(s.loss, s.ce + d.weights.cd * s.cd + d.w_score * s.score, 1e-3, "the terms");
         if (allocations && i == 7) *allocations = jem_memory(ctx).allocations;
     }
     if (allocations) *allocations = jem_memory(ctx).allocations - *allocations;

@@ -44,7 +44,7 @@ static jem_net *create(jem_ctx *ctx) {
 }
 static jem_train_desc training(void) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.w_score = 0.5f, d.w_kl = 0.1f, d.energy_l2 = 0.01f;
+    d.lr = 1e-3f, d.w_score = 0.5f, d.w_kl = 0.1f, d.weights.energy_l2 = 0.01f;
     d.sgld.steps = 2, d.negatives = 20, d.buffer_size = 40, d.reinit = 0.3f;
     d.optim.ema = 0.9f, d.optim.clip = 1;
     return d;

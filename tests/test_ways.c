@@ -361,7 +361,7 @@ static void test_sharpness(jem_ctx *ctx) {
     float kept[2] = { 0, 0 };
     for (int how = 0; how < 2; how++) {
         jem_train_desc plain_ce = jem_train_desc_default();
-        plain_ce.w_cd = 0, plain_ce.sam = how ? 0.5f : 0;
+        plain_ce.weights.cd = 0, plain_ce.sam = how ? 0.5f : 0;
         net = jem_wrn_create(ctx, &wrn, 1), tr = jem_trainer_create(net, &plain_ce);
         CHECK(tr && jem_train_step(tr, x, labels, IMAGES).status == JEM_OK, "%s", jem_error(ctx));
         for (const jem_param *r = net ? net->params : NULL; r; r = r->next)
@@ -411,7 +411,8 @@ static void test_norms_remember(jem_ctx *ctx) {
         ptrdiff_t n = 0;
         for (int i = 0; i < LOSSES; i++) {
             jem_train_desc d = jem_train_desc_default();
-            d.w_ce = i != SCORE, d.w_cd = i <= KL_SHARP ? 0.1f : 0, d.w_kl = i <= KL_SHARP;
+            d.weights.ce = i != SCORE, d.weights.cd = i <= KL_SHARP ? 0.1f : 0;
+            d.w_kl = i <= KL_SHARP;
             d.sam = i == KL_SHARP ? 1e-5f : 0, d.w_score = i >= SCORE ? 0.01f : 0;
             g[i] = gradient_of(ctx, norm, d, updates, &n);
         }

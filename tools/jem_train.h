@@ -503,7 +503,8 @@ static jem_trainer *make_trainer(run *r) {
     d.optim.kind = (jem_optimizer)t->optimizer, d.optim.momentum = .9f;
     d.optim.weight_decay = t->weight_decay, d.optim.clip = t->clip_grad, d.optim.ema = t->ema;
     if (t->clf_only) d.optim.only = "class_output";
-    d.w_ce = t->w_y, d.w_cd = t->w_x, d.w_cd_class = t->w_xy, d.energy_l2 = t->energy_l2;
+    d.weights.ce = t->w_y, d.weights.cd = t->w_x, d.weights.cd_class = t->w_xy;
+    d.weights.energy_l2 = t->energy_l2;
     d.data_noise = t->sigma;
     d.sgld.steps = t->n_steps, d.sgld.step_size = t->sgld_lr * r->step;
     d.sgld.noise_std = t->sgld_std;
