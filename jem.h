@@ -916,8 +916,8 @@ typedef struct jem_train_desc {
        is computed at this distance from the weights, in the direction in which the loss increases
        most. Not with w_score. sam and w_kl need ranks = 1. */
     float sam;
-    float data_noise;                             /* std of the noise added to data: .03 */
-    /* If one of them is > 0, cross-kl_entropy has images of its own: a fraction label_all_noise of
+    float data_noise;                              /* std of the noise added to data: .03 */
+    /* If one of them is > 0, cross-entropy has images of its own: a fraction label_all_noise of
        them with all noise levels of score matching, the others with noise of std U(0, label_noise):
        0, 0. A network that recognises classes in noise can generate samples by class, and better
        ones. Not with weights.cd_class. */
