@@ -5872,7 +5872,7 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp
               y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
     return NULL;
 }
-/* The same, and computes d log p/dx. */
+/* Records log p likewise, and computes d log p/dx. */
 static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
                                           void *user,
                                           jem_tensor *x) {
@@ -6041,7 +6041,7 @@ static void jem__score_sides(void *arg, int g) {
     jem__step_aside(k, n, s->noisy->value + g * n, r, minus, h, sums->rr);
 }
 
-/* Each level comes from its own n-th of the range, so that the loss varies less. */
+/* Draws each level from an n-th of the range of its own, so that the loss varies less. */
 void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
     const double log_range = log((double)hi / (double)lo);
     for (int i = 0; sigma && i < n; i++) {
@@ -6228,7 +6228,7 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
     return ctx->status;
 }
 
-/* Check the desc of a walk: return 1 if it is valid, otherwise report the invalid field. */
+/* Checks the desc of a walk: returns 1 if it is valid, otherwise reports the invalid field. */
 static int jem__sgld_good(jem_ctx *ctx, const char *what, jem_sgld_desc d) {
     return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) &&
            JEM__IN(d.noise_std, 0, JEM__MOST) && JEM__IN(d.clamp_grad, 0, JEM__MOST) &&
@@ -6917,9 +6917,9 @@ static ptrdiff_t jem__muon_floats(const jem_param *p) {
     const ptrdiff_t rows = jem__round_16(s.rows);
     return 2 * rows * (jem__round_16(s.columns) + rows);
 }
-/* Returns 1 for weights of linear layers and convolutions, unless their names contain
-   adam_names. */
-static int jem__is_matrix(const jem_param *p, const char *adam_names) {
+/* Returns 1 if Muon updates a parameter: it is a weight of a linear layer or convolution, with more
+   than one row and column, and its name does not contain adam_names. */
+static int jem__is_for_muon(const jem_param *p, const char *adam_names) {
     return (p->ndim == 2 || p->ndim == 4) && p->shape[0] > 1 && p->size > p->shape[0] &&
            !(adam_names && *adam_names && strstr(p->name, adam_names));
 }
@@ -6941,7 +6941,7 @@ static void jem__optim_add(jem_optim *o, jem_param *p) {
     const jem_optim_desc *d = &o->desc;
     jem__moments *m = &o->moments[o->count++];
     m->param = p;
-    m->orthogonal = d->kind == JEM_OPTIMIZER_MUON && jem__is_matrix(p, d->adam_names);
+    m->orthogonal = d->kind == JEM_OPTIMIZER_MUON && jem__is_for_muon(p, d->adam_names);
     m->m = jem__alloc_padded(ctx, p->size);
     if (d->kind != JEM_OPTIMIZER_SGD && !m->orthogonal) m->v = jem__alloc_padded(ctx, p->size);
     if (d->ema > 0) m->other = jem__alloc_padded(ctx, p->size);
@@ -7046,7 +7046,7 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__fold
 typedef struct jem__newton {
     const jem__kernels *k;
     jem__matrix from;
-    const float *by;                               /* symmetric factor of a product */
+    const float *factor;                           /* of a product: symmetric */
     float alpha, beta;
     float *to;
 } jem__newton;
@@ -7056,7 +7056,7 @@ static void jem__newton_gram(void *arg, int i) {
 }
 static void jem__newton_product(void *arg, int panel) {
     const jem__newton *s = (const jem__newton *)arg;
-    s->k->symmetric_product(&s->from, s->by, s->alpha, s->beta, panel, s->to);
+    s->k->symmetric_product(&s->from, s->factor, s->alpha, s->beta, panel, s->to);
 }
 
 /* Makes x(rows, columns) nearly orthogonal: singular values from 0 to 1 become about .7 to 1.2.
@@ -7612,7 +7612,7 @@ static void jem__set_target(const jem_trainer *tr, int n, const int *labels, jem
 
 /* Draws n new samples x[n][c][h][w], starting from noise, with restart_denoise. labels: their
    classes, or NULL. */
-static jem_status jem__draw_fresh(jem_trainer *tr, int n, const int *labels, float *x) {
+static jem_status jem__generate_chains(jem_trainer *tr, int n, const int *labels, float *x) {
     jem_ctx *ctx = tr->net->ctx;
     jem__target target;
     jem__set_target(tr, n, labels, &target);
@@ -7629,23 +7629,24 @@ static jem_status jem__draw_fresh(jem_trainer *tr, int n, const int *labels, flo
     return ctx->status;
 }
 
-/* New samples for the buffer: x[n][c][h][w], and their classes (0 without classes). */
-typedef struct jem__fresh_chains {
-    float *x;
-    int *labels;
-    int n;
-} jem__fresh_chains;
+/* New samples for the buffer. */
+typedef struct jem__new_chains {
+    float *x;                                      /* [drawn][c][h][w] */
+    int *labels;                                   /* [drawn]; 0 without classes */
+    int n;                                         /* used */
+    int drawn;                                     /* n, rounded up to whole groups of 16 per rank */
+} jem__new_chains;
 
-/* Allocates n new chains, on the tape; rounded up to whole groups of 16 for every rank. */
-static int jem__push_fresh(jem_trainer *tr, int n, jem__fresh_chains *f, int *drawn) {
+/* Allocates n new chains on the tape. Returns 0 without memory. */
+static int jem__push_new_chains(jem_trainer *tr, int n, jem__new_chains *f) {
     jem_ctx *ctx = tr->net->ctx;
     int multiple = 1;
     if (ctx->others) multiple = (1 + ctx->others) * JEM_LANES;
-    *drawn = (n + multiple - 1) / multiple * multiple;
-    const ptrdiff_t size = *drawn * jem__buffer_image(tr->buffer);
     f->n = n;
+    f->drawn = (n + multiple - 1) / multiple * multiple;
+    const ptrdiff_t size = f->drawn * jem__buffer_image(tr->buffer);
     f->x = (float *)jem__push(ctx, (size_t)size * sizeof *f->x);
-    f->labels = (int *)jem__push_zero(ctx, (size_t)*drawn * sizeof *f->labels);
+    f->labels = (int *)jem__push_zero(ctx, (size_t)f->drawn * sizeof *f->labels);
     return f->x && f->labels;
 }
 
@@ -7663,15 +7664,14 @@ static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
     const int by_class = jem__by_class(&tr->desc);
     const int classes = by_class ? b->classes : 1;
     const int per_class = b->capacity / classes;
-    jem__fresh_chains f;
-    int drawn;
+    jem__new_chains f;
     if (n < 64) n = 64;
     if (by_class && n < 2 * classes) n = 2 * classes;
     if (n > b->capacity) n = b->capacity;
     n -= n % classes;
-    if (!jem__push_fresh(tr, n, &f, &drawn)) return JEM_NO_MEMORY;
+    if (!jem__push_new_chains(tr, n, &f)) return JEM_NO_MEMORY;
     for (int i = 0; i < n; i++) f.labels[i] = i % classes;
-    const jem_status s = jem__draw_fresh(tr, drawn, by_class ? f.labels : NULL, f.x);
+    const jem_status s = jem__generate_chains(tr, f.drawn, by_class ? f.labels : NULL, f.x);
     if (s != JEM_OK) return s;
     for (int slot = 0; slot < b->capacity; slot++) {
         const int label = slot / per_class;
@@ -7687,12 +7687,11 @@ static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
     const int by_class = jem__by_class(&tr->desc);
     const int classes = by_class ? b->classes : 1;
     const int per_class = b->capacity / classes;
-    jem__fresh_chains f;
-    int drawn;
+    jem__new_chains f;
     if (n > b->capacity) n = b->capacity;
-    if (!jem__push_fresh(tr, n, &f, &drawn)) return JEM_NO_MEMORY;
+    if (!jem__push_new_chains(tr, n, &f)) return JEM_NO_MEMORY;
     for (int i = 0; i < n; i++) f.labels[i] = jem_rng_below(&tr->rng, classes);
-    const jem_status s = jem__draw_fresh(tr, drawn, by_class ? f.labels : NULL, f.x);
+    const jem_status s = jem__generate_chains(tr, f.drawn, by_class ? f.labels : NULL, f.x);
     if (s != JEM_OK) return s;
     for (int i = 0; i < n; i++) {
         const int slot = f.labels[i] * per_class + jem_rng_below(&tr->rng, per_class);
@@ -7777,7 +7776,7 @@ static float jem__batch_accuracy(const jem_tensor *logits, const int *labels) {
 
 /* Stores in the network the noise levels of score matching, and the mean pixel of the first batch,
    rounded so that a file restores the same bits. */
-static void jem__remember_noise(jem_trainer *tr, const float *x, ptrdiff_t size) {
+static void jem__store_noise_levels(jem_trainer *tr, const float *x, ptrdiff_t size) {
     jem_net *net = tr->net;
     if (tr->updates > 0 || !(tr->desc.w_score > 0)) return;
     double sum = 0;
@@ -7799,9 +7798,9 @@ static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_s
                               &s->residual);
 }
 
-/* Lets act norm set its parameters from the first batch, before any other use of them. Dropout
-   will draw the same numbers again. */
-static void jem__first_look(jem_net *net, jem_tensor *x) {
+/* Lets act norm set its parameters from the first batch, before any other use of them. The loss
+   will draw the same numbers for dropout. */
+static void jem__set_act_norm(jem_net *net, jem_tensor *x) {
     const jem_rng rng = net->rng;
     const jem_mark mark = jem_begin(net->ctx);
     jem_item(jem_mean(net->ctx, jem__logp(net, jem_forward(net, x, 1))));
@@ -7819,7 +7818,7 @@ typedef struct jem__batch {
 
 /* Terms of the loss; NULL where the desc's weights are 0. */
 typedef struct jem__terms {
-    jem_loss_terms of;                             /* those of jem_loss */
+    jem_loss_terms loss;                           /* those of jem_loss */
     jem_tensor *score, *kl;
 } jem__terms;
 
@@ -7861,22 +7860,22 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
         ctx->others = d->ranks - 1;
     }
     if (b->n) b->labels += jem__rank_first(tr, b->n);
-    jem__remember_noise(tr, b->x_data, b->n_data * jem__image(tr->net));
+    jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image(tr->net));
     if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
     if (b->n) labelled = jem__labelled(tr, b->x, b->n);
     if (b->separate || (noisy_labelled && (has_samples || d->weights.energy_l2 > 0)))
         data = jem__noisy(tr, b->x_data, b->n_data);
-    if (sets_buffers) jem__first_look(tr->net, labelled ? labelled : data);
+    if (sets_buffers) jem__set_act_norm(tr->net, labelled ? labelled : data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
     jem_tensor *loss = jem__loss(tr->net, &d->weights, labelled, b->labels, data, sample.x,
-                                 sample.labels, &terms->of);
+                                 sample.labels, &terms->loss);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
     return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
 
 /* ---- the guard ------------------------------------------------------------------------------- */
 
-/* Number of chains whose visits are kept; at least 1, as an array has a length. */
+/* Returns the number of chains whose visits are kept; at least 1, as an array has a length. */
 static int jem__guard_slots(const jem_buffer *b) {
     if (!b) return 1;
     return b->capacity;
@@ -7930,6 +7929,9 @@ static void jem__guard_copy(jem_trainer *tr, int back) {
     jem__guard_move(b->visits, g->visits, visits, back);
 }
 
+static void jem__guard_save(jem_trainer *tr) { jem__guard_copy(tr, 0); }
+static void jem__guard_restore(jem_trainer *tr) { jem__guard_copy(tr, 1); }
+
 /* Checks that all numbers of a copy are finite, and that the optimiser can continue from them. */
 static int jem__guard_sound(const jem_trainer *tr, const float *kept, ptrdiff_t size) {
     ptrdiff_t params = 0;
@@ -7948,7 +7950,7 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
     if (!tr->desc.max_returns || !tr->updates || tr->updates % JEM__GUARD_EVERY) return JEM_OK;
     if (!(fabsf(g->gap) <= good)) return JEM_OK;
     if (jem__guard_memory(tr) != JEM_OK) return tr->net->ctx->status;
-    jem__guard_copy(tr, 0);
+    jem__guard_save(tr);
     g->good = jem__guard_sound(tr, g->kept, g->size);
     if (g->rate >= 1) return JEM_OK;
     g->calm++;
@@ -7966,7 +7968,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
     else snprintf(why, sizeof why, "f(x+) - f(x-) is %.3g in the mean", (double)g->gap);
     jem_clear_error(ctx);
-    jem__guard_copy(tr, 1);
+    jem__guard_restore(tr);
     const int given_up = g->returns >= tr->desc.max_returns;
     g->returns += !given_up;
     g->gap = 0;
@@ -8091,15 +8093,16 @@ static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem
                                     const int *labels, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     s->loss = jem_item(loss);
-    s->ce = jem__term(t->of.ce);
-    if (t->of.ce && ctx->status == JEM_OK) s->accuracy = jem__batch_accuracy(t->of.logits, labels);
-    s->f_data = jem__term(t->of.f_data);
-    s->f_sample = jem__term(t->of.f_sample);
+    s->ce = jem__term(t->loss.ce);
+   if (t->loss.ce && ctx->status == JEM_OK) s->accuracy = jem__batch_accuracy(t->loss.logits,
+   labels);
+    s->f_data = jem__term(t->loss.f_data);
+    s->f_sample = jem__term(t->loss.f_sample);
     s->score = jem__term(t->score);
     s->kl = jem__term(t->kl);
     jem_status status = ctx->status;
     if (ctx->others) status = jem__average_ranks(tr, s);
-    if (t->of.f_sample) s->cd = s->f_sample - s->f_data;
+    if (t->loss.f_sample) s->cd = s->f_sample - s->f_data;
     if (status != JEM_OK) return status;
     if (jem__finite(s->loss) && fabsf(s->loss) <= tr->desc.diverged) return JEM_OK;
     return jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, f(x+) %g, "
@@ -8115,7 +8118,7 @@ static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s)
     JEM__ZEROED(jem__terms, t);
     jem_tensor *loss = jem__train_loss(tr, b, &t, s);
     if (tr->has_buffers && tr->desc.sam > 0) before = jem__keep_params(net);
-    jem_keep(t.of.logits);
+    jem_keep(t.loss.logits);
     jem_zero_grad(net);
     jem_status status = ctx->status;
     if (loss) status = jem_backward(loss);
@@ -9224,8 +9227,8 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
 #define JEM__MAX_HEADER 100000000u                 /* as in the reference implementation */
 
 /* Types of numbers in files. The first four are those of jem_dtype, in the same order; the others
-   are converted to `as` when read. */
-typedef struct jem__dtype { const char *name; size_t size; jem_dtype as; } jem__dtype;
+   are converted to `becomes` when read. */
+typedef struct jem__dtype { const char *name; size_t size; jem_dtype becomes; } jem__dtype;
 static const jem__dtype jem__dtypes[] = {
     { "F32", 4, JEM_DTYPE_F32 }, { "I32", 4, JEM_DTYPE_I32 },
     { "I64", 8, JEM_DTYPE_I64 }, { "U8", 1, JEM_DTYPE_U8 },
@@ -9327,7 +9330,7 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     entry->dtype = dtype;
     entry->e.name = (const char *)(entry + 1);
     entry->e.dtype = JEM_DTYPE_U8;
-    if (dtype >= 0) entry->e.dtype = jem__dtypes[dtype].as;
+    if (dtype >= 0) entry->e.dtype = jem__dtypes[dtype].becomes;
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
     entry->e.bytes = (size_t)jem__elements(ndim, shape) * jem__dtypes[entry->e.dtype].size;
@@ -9710,16 +9713,17 @@ static int jem__by_place(const void *p, const void *q) {
 /* Checks that every name is unique, and that the tensors cover 0 .. size without gap or overlap. */
 static void jem__archive_check(const jem_archive *a, size_t size) {
     const size_t count = (size_t)a->count;
-    size_t i = 1, end = 0;
     jem__entry **order = (jem__entry **)jem__alloc(a->ctx, count * sizeof *order);
     if (!order) return;
     if (count) memcpy(order, a->entries, count * sizeof *order);
     qsort(order, count, sizeof *order, jem__by_name);
+    size_t i = 1;
     while (i < count && strcmp(order[i - 1]->e.name, order[i]->e.name)) i++;
     if (i < count)
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: two tensors are named \"%.80s\"", a->where,
                   order[i]->e.name);
     qsort(order, count, sizeof *order, jem__by_place);
+    size_t end = 0;                                /* of the tensors before */
     for (i = 0; i < count && order[i]->begin == end; i++) end = order[i]->end;
     if (i < count) {
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the data, "
@@ -10051,17 +10055,17 @@ static jem__arrays jem__arrays_in(jem_ctx *ctx, const char *kind, const jem_arch
 enum { JEM__MANY = 1 << 30 };                      /* largest count in a file: larger ones could
                                                       overflow in training */
 
-/* Checks that training can have written these numbers as dtype `as`: floats are finite, second
-   moments at least 0, visits at least -1. */
-static int jem__entry_good(const jem_entry *e, jem_dtype as) {
+/* Checks that training can have written these numbers, of an array that has this dtype in memory:
+   floats are finite, second moments at least 0, visits at least -1. */
+static int jem__entry_good(const jem_entry *e, jem_dtype dtype) {
     const int squares = !strncmp(e->name, "optim.v.", 8);
     int good = 1;
     for (size_t i = 0; good && i < e->bytes; i += jem__dtypes[e->dtype].size) {
         const unsigned char *at = (const unsigned char *)e->data + i;
         float x = 0;
         int32_t n = 0;
-        if (as == JEM_DTYPE_F32) x = jem__to_float((int)e->dtype, at);
-        if (as == JEM_DTYPE_I32) memcpy(&n, at, 4);
+        if (dtype == JEM_DTYPE_F32) x = jem__to_float((int)e->dtype, at);
+        if (dtype == JEM_DTYPE_I32) memcpy(&n, at, 4);
         good = jem__finite(x) && !(squares && x < 0) && n >= -1 && n <= JEM__MANY;
     }
     return good;
@@ -10128,8 +10132,8 @@ static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int nd
     }
 }
 
-/* The same for an array with the shape of p, named prefix + p's name. data may be NULL: there is no
-   such array. */
+/* Visits an array with the shape of p, named prefix + p's name. data NULL: there is no such
+   array. */
 static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param *p, float *data) {
     char joined[256];
     const char *name = p->name;
@@ -11757,7 +11761,7 @@ JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
         o[3][l] = g[2][l];
     }
 }
-/* The same for M = 4. */
+/* Computes o = G g for 16 kernels, M = 4. */
 JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
         const double s = g[0][l] + g[2][l];
@@ -11942,8 +11946,8 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
 #undef JEM__BIT
 }
 
-/* Dropout: y = 0 where u < p, x a elsewhere; y holds the uniform numbers u on entry. bits: which
-   were dropped, or NULL. */
+/* Computes dropout: y = 0 where u < p, x a elsewhere; y holds the uniform numbers u on entry. bits:
+   NULL, or receives which numbers were dropped. */
 JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
                                ptrdiff_t n) {
     const JEM__V va = JEM__SET(a);
@@ -12400,7 +12404,7 @@ static uint16_t jem__to_bf16(float f) {
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
-/* Distance of pixels, and of rows, in bf16. */
+/* Return the distance of pixels, and of rows, in bf16. */
 static ptrdiff_t jem__bf16_pixel(int c) {
     return (ptrdiff_t)jem__bf16_pairs_of(c) * JEM__BF16_PAIR;
 }
@@ -12934,18 +12938,32 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
         }
     }
 }
+/* Rows of x that have been converted to bf16, from .. until-1; -1, -1: no rows yet. */
+typedef struct jem__bf16_rows { int from, until; } jem__bf16_rows;
+
+/* Converts the rows of x that row r of a phase reads, and that have not been converted, to `work`.
+   */
+static void jem__bf16_convert_rows(const jem__conv *q, const jem__operands *in,
+                                   const jem__phase *s, int r, jem__bf16_rows *rows) {
+    uint16_t *work = (uint16_t *)(void *)in->work;
+    if (in->x16 || s->ny == 0) return;
+    const int lowest = r * s->step_in + s->down[q->gradient ? 0 : s->ny - 1];
+    for (; rows->until <= lowest && rows->until < q->hi; rows->until++)
+        jem__bf16_convert(in->ctx->bf16, in->x, q->ci, q->wi, rows->until, work);
+}
+
 /* Computes one part of the output or of the input gradient of one group, like conv of the engine.
-   Without in->x16, rows of x are converted as soon as a tap reads them. */
+   Two blocks alternate: while one is multiplied, the other is finished. Without in->x16, rows of x
+   are converted as soon as a tap reads them. */
 static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
     const jem__bf16 *k = in->ctx->bf16;
     const uint16_t *pack = (const uint16_t *)(const void *)in->packed;
-    uint16_t *work = (uint16_t *)(void *)in->work;
-    const uint16_t *x16 = in->x16 ? in->x16 : work;
+    const uint16_t *x16 = in->x16 ? in->x16 : (const uint16_t *)(const void *)in->work;
     float c[2][4 * JEM__BF16_TILE];
     jem__bf16_block two[2];
     jem__bf16_block *blocks[2] = { two, two + 1 };
+    jem__bf16_rows rows = { -1, -1 };
     jem__phase s;
-    int from = 0, have = -1;                       /* rows from .. have-1 are converted */
     memset(two, 0, sizeof two);
     for (int i = 0; i < 2; i++) {
         two[i].k = k;
@@ -12956,18 +12974,14 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
     if (k->begin) k->begin();
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
         const jem__piece to = jem__conv_piece(q, in->part, s.rows, 1);         /* or of channels */
-        int top = to.first * s.step_in - q->k - q->pad;      /* the highest row that is read */
+        int top = to.first * s.step_in - q->k - q->pad;      /* no tap reads a row above */
         if (top < 0) top = 0;
-        if (have < 0 || top < from) {
-            from = top;
-            have = top;
+        if (rows.until < 0 || top < rows.from) {
+            rows.from = top;
+            rows.until = top;
         }
         for (int r = to.first; r < to.last; r++) {
-            int until = 0;                         /* the row after the lowest that r reads */
-            if (!in->x16 && s.ny > 0)
-                until = r * s.step_in + s.down[q->gradient ? 0 : s.ny - 1] + 1;
-            for (; have < until && have < q->hi; have++)
-                jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
+            jem__bf16_convert_rows(q, in, &s, r, &rows);
             jem__bf16_conv_row(&s, r, &to, pack, x16, blocks);
             if (f->y16 && phase == 0 && to.o1 == q->co)      /* only one part of a row does */
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
@@ -13178,7 +13192,8 @@ static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     return tile;
 }
 
-/* bf16 computes no linear layers of vectors: they are too little work to round operands for. */
+/* Chooses the methods. Linear layers of vectors are not computed in bf16: they are too little work
+   to round operands for. */
 static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     const jem__bf16 *bf16 = ctx->bf16;
     const jem__method *direct = ctx->k->direct;
