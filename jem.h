@@ -7634,7 +7634,7 @@ typedef struct jem__new_chains {
     float *x;                                      /* [drawn][c][h][w] */
     int *labels;                                   /* [drawn]; 0 without classes */
     int n;                                         /* used */
-    int drawn;                                     /* n, rounded up to whole groups of 16 per rank */
+    int drawn;                                     /* n, rounded up to whole groups of all ranks */
 } jem__new_chains;
 
 /* Allocates n new chains on the tape. Returns 0 without memory. */
