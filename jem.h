@@ -5907,6 +5907,7 @@ static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t 
     }
 }
 
+/* Makes the step of one group of 16 images. */
 static void jem__walk_group(void *arg, int g) {
     const jem__walk *w = (const jem__walk *)arg;
     const jem__kernels *k = w->x->t.ctx->k;
@@ -5989,6 +5990,7 @@ typedef struct jem__score {
     float step;                                    /* h / sigma */
 } jem__score;
 
+/* Creates the leaves of the two sides of x. */
 static int jem__sides_open(jem__sides *s, const jem_tensor *x, const char *what) {
     s->plus = jem__leaf(x->ctx, what, jem__shape_of(x));
     s->minus = jem__leaf(x->ctx, what, jem__shape_of(x));
@@ -5996,6 +5998,7 @@ static int jem__sides_open(jem__sides *s, const jem_tensor *x, const char *what)
     return s->plus && s->minus && s->weight;
 }
 
+/* Records the sum of weight (log p(plus) - log p(minus)). */
 static jem_tensor *jem__sides_sum(jem_ctx *ctx, const jem__sides *s, jem_logp_fn logp, void *user) {
     jem_tensor *plus = logp(ctx, s->plus, user);
     jem_tensor *minus = logp(ctx, s->minus, user);
@@ -6068,6 +6071,7 @@ static double jem__score_weights(const jem__score *s, const float *weights, doub
     return difference;
 }
 
+/* Checks the noise levels of n images, and the step. */
 static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
     int good = d && d->sigma && !(d->difference < 0);
     for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
@@ -6093,11 +6097,11 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     const int groups = x->node->groups;
     const ptrdiff_t size = groups * x->node->stride;
     jem__score s;
-    jem_rng same = *rng;                           /* draws z a second time */
+    jem_rng again = *rng;                          /* draws z a second time */
     s.x = x->node;
     s.sigma = desc->sigma;
     s.key = rng->key;
-    s.start = jem__take_counters(s.x, &same);
+    s.start = jem__take_counters(s.x, &again);
     s.step = jem__score_step(ctx, desc->difference, pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
     if (!jem__sides_open(&s.sides, x, what) || !s.group) return NULL;
@@ -6301,6 +6305,7 @@ typedef struct jem__kl {
     float *f;                                      /* [n] log p after the last step */
 } jem__kl;
 
+/* Allocates this memory, and that of the gradient of x. Returns 0 without memory. */
 static int jem__kl_open(jem__kl *kl, jem_tensor *x) {
     jem_ctx *ctx = x->ctx;
     jem__node *node = x->node;
@@ -6401,6 +6406,7 @@ jem_generate_desc jem_generate_desc_default(void) {
     return d;
 }
 
+/* Checks a desc; reports the invalid field. */
 static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
     const char *const what = "generate";
     return JEM__IN(d.lo, -1e4, 1e4) && JEM__IN(d.hi, d.lo, 1e4) && JEM__IN(d.mean, -1e4, 1e4) &&
@@ -6779,6 +6785,7 @@ typedef struct jem__bridge {
     float mean, std;
 } jem__bridge;
 
+/* Records the log-density of a bridge, which `user` points to. */
 static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
     const jem__bridge *s = (const jem__bridge *)user;
     const double log_norm = log((double)s->std * sqrt(6.283185307179586));     /* per pixel */
@@ -6898,6 +6905,7 @@ void jem_optim_free(jem_optim *o) {
 /* The matrix of a weight for Muon: out rows and in*k*k columns, or transposed, so that there are no
    more rows than columns. */
 typedef struct jem__fold { int rows, columns, turned; } jem__fold;
+/* Returns the matrix of a weight. */
 static jem__fold jem__muon_fold(const jem_param *p) {
     const int out = p->shape[0];
     const int in = (int)(p->size / out);
@@ -6924,6 +6932,7 @@ static int jem__is_for_muon(const jem_param *p, const char *adam_names) {
            !(adam_names && *adam_names && strstr(p->name, adam_names));
 }
 
+/* Checks a desc; reports the invalid field. */
 static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
     const char *const what = "optim";
     const double below_1 = 0.99999998;
@@ -7140,6 +7149,7 @@ static float jem__decay_norm(const jem_optim *o) {
     return o->desc.weight_decay * (float)sqrt(sum);
 }
 
+/* Scales gradients whose norm exceeds desc.clip. */
 static void jem__clip_gradients(const jem_optim *o, float norm) {
     const jem_ctx *ctx = o->net->ctx;
     if (o->desc.clip <= 0 || norm <= o->desc.clip) return;
@@ -9614,6 +9624,7 @@ static int jem__json_integers(jem__json *j, int64_t *out, int most) {
     return n;
 }
 
+/* Takes the object of metadata: keys and values. */
 static void jem__json_metadata(jem__json *j) {
     jem_archive *a = j->a;
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
@@ -9639,6 +9650,7 @@ static int jem__dtype_of(const char *name) {
     return dtype;
 }
 
+/* Takes one key of a tensor, and its value. */
 static void jem__json_field(jem__json *j, jem__described *d) {
     const char *key = jem__json_key(j);
     if (!strcmp(key, "shape") && d->ndim < 0) d->ndim = jem__json_integers(j, d->shape, 8);
@@ -9664,6 +9676,7 @@ static const char *jem__described_wrong(const jem__described *d, size_t room) {
     return NULL;
 }
 
+/* Takes the description of a tensor, and adds it to the archive, without data. */
 static void jem__json_tensor(jem__json *j) {
     jem__described d = { 0, -1, -1, -1, { 0 }, { 0 } };
     for (int i = 0; jem__json_item(j, "{}", i); i++) jem__json_field(j, &d);
@@ -9681,6 +9694,7 @@ static void jem__json_tensor(jem__json *j) {
     entry->end = (size_t)d.offsets[1];
 }
 
+/* Takes the whole header. */
 static void jem__json_header(jem__json *j) {
     int described = 0;
     if (!jem__utf8_valid(j->begin, (size_t)(j->end - j->begin))) jem__json_fail(j, "not UTF-8", "");
@@ -9700,6 +9714,7 @@ static void jem__json_header(jem__json *j) {
     if (j->at < j->end) jem__json_fail(j, "text after its end", "");
 }
 
+/* Order entries for qsort by name, and by place; an empty tensor precedes another at its place. */
 static int jem__by_name(const void *p, const void *q) {
     return strcmp((*(jem__entry *const *)p)->e.name, (*(jem__entry *const *)q)->e.name);
 }
@@ -10260,6 +10275,7 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
 enum { JEM__COUNTS = 3, JEM__STATES = 9 };
 static const int64_t jem__states[1] = { JEM__STATES };
 
+/* Convert between generators or trainers and numbers of trainer.state. */
 static void jem__rng_pack(const jem_rng *rng, int64_t *s) {
     s[0] = rng->key[0];
     s[1] = rng->key[1];
@@ -10395,11 +10411,11 @@ jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     jem__arrays v = jem__arrays_in(ctx, "trainer", a);
     jem__state_read(&v, tr, state);
     const int averaged = state[2] != 0;
-    v.fill = 0;
+    v.fill = 0;                                    /* checks everything .. */
     jem__trainer_arrays(&v, tr, averaged);
     jem__guard replaced;                           /* the file's; later the trainer's old one */
     jem__guard_read(&v, tr, &replaced);
-    v.fill = 1;
+    v.fill = 1;                                    /* .. then changes the trainer */
     jem__trainer_arrays(&v, tr, averaged);
     if (!v.f.status) {
         const jem__guard old = tr->guard;
@@ -10514,6 +10530,8 @@ typedef struct jem__pixels {
     ptrdiff_t at[4];                               /* where the pixels are written */
 } jem__pixels;
 
+/* Finds places and live taps of `count` pixels of a phase, from number `first` on. A tap outside
+   for all of them adds nothing, and is left out. */
 JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
                              const float *x, jem__pixels *p) {
     int iy[4], ix[4];
@@ -10663,11 +10681,13 @@ static int jem__direct_by_x(const jem__weights *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
            dealt->ci >= w->ctx->threads * w->ctx->k->wi;
 }
+/* Returns the number of blocks of a panel. */
 static int jem__direct_panel(const jem__weights *w) {
     const int fit = 56 / (w->q->k * w->q->k);      /* sums of 64 KB with AVX-512 */
     if (w->groups == 1 || fit < 1) return 1;
     return fit;
 }
+/* Sets the sizes and tasks of a weight gradient by the direct method. */
 static void jem__direct_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv d = jem__conv_dealt(w->q);
@@ -10702,6 +10722,7 @@ static void jem__bias_finish(const jem__weights *w, int o) {
 static ptrdiff_t jem__wino_plane(int channels) {
     return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
 }
+/* Returns the size of scratch memory, in floats. */
 static ptrdiff_t jem__wino_work(const jem__conv *q) {
     const int m = q->tile;
     const int a = m + 2;
@@ -10720,6 +10741,7 @@ typedef struct jem__wino {
     ptrdiff_t vplane, pplane, pixel;               /* from point to point, from pixel to pixel */
 } jem__wino;
 
+/* Prepares one part of a convolution by Winograd, in scratch memory `work`. */
 JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, jem__wino *w) {
     const int m = q->tile;
     const int a = m + 2;
@@ -10764,6 +10786,7 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size
    output channels; G' finishes an output channel. 80 keeps the distance of two points from being a
    power of two. A pixel of zeros follows the bias sums. */
 static ptrdiff_t jem__wino_sums(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
+/* Sets the sizes and tasks of a weight gradient by Winograd. */
 static void jem__wino_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
@@ -10949,8 +10972,8 @@ JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     return JEM__FMA(x, JEM__SET(0.0f), y);         /* a NaN stays a NaN */
 }
 
-/* Computes ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)), for normal x > 0;
-   infinity and NaN give NaN. */
+/* Computes ln x = e ln2 + 2 atanh(s), where x = 2^e m, m in [sqrt(1/2), sqrt(2)), and
+   s = (m-1)/(m+1), for normal x > 0; infinity and NaN give NaN. */
 JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
     static const float c[] = { 0.233327598f, 0.285507233f, 0.400001229f, 0.666666666f };
     const JEM__I low = JEM__ISET(0x3f3504f3u);     /* bits of sqrt(1/2) */
@@ -11337,6 +11360,7 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int wh
         JEM__REPEAT(t, JEM__PX) JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
     }
 }
+/* Computes a block of co channels by one of four kinds, as conv_blocks. */
 JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, const float *u,
                                                 int o, int co, const float *v, float *p) {
     switch (co) {
@@ -11813,6 +11837,7 @@ JEM__KERNEL void JEM__FN(wino_pack_block)(const jem__conv *q, const float *w, in
     }
 }
 JEM__COMPILE_END
+/* Packs the weights of one part. */
 JEM__KERNEL void JEM__FN(wino_pack)(void *packing, int part) {
     const jem__packing *p = (const jem__packing *)packing;
     const int o1 = jem__conv_from(p->q, part + 1, p->parts);
@@ -12045,6 +12070,7 @@ JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const f
 
 /* ---- average pooling ------------------------------------------------------------------------- */
 
+/* Computes y, the means of the windows of x. */
 JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
     for (int o = 0; o < p->ho * p->wo; o++, y += n) {
@@ -12059,6 +12085,7 @@ JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
         }
     }
 }
+/* Adds the gradient dy to dx. */
 JEM__KERNEL void JEM__FN(pool_back)(const jem__pool *p, const float *dy, float *dx) {
     const JEM__V s = JEM__SET(p->scale);
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
@@ -12428,6 +12455,7 @@ static void jem__bf16_finish_all(jem__bf16_block *d) {
 
 /* ---- in plain C: the oracle of the others ---------------------------------------------------- */
 
+/* The functions of jem__bf16. Within a pair the odd element is added first. */
 static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *last) {
     (void)last;
     for (int t = 0; t < s->m * s->n; t++) {
@@ -12488,6 +12516,7 @@ JEM__TARGET JEM__INLINE __m512i jem__bf16_zip(__m512 a, __m512 b) {
         24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
+/* Keeps the 16 rows of a tile in 16 registers. */
 JEM__TARGET static void jem__bf16_block_avx512(const jem__bf16_block *s, jem__bf16_block *last) {
     (void)last;                                    /* no latency to hide */
     for (int t = 0; t < s->m * s->n; t++) {
@@ -12576,6 +12605,7 @@ static jem__epilogue jem__bf16_epilogue(const jem__finish *f, int n) {
     if (back && f->slopes && !f->add) return JEM__EPILOGUE_SILU_BACK;
     return JEM__EPILOGUE_ANY;
 }
+/* Finishes channels by the epilogue that applies. */
 JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const float *c, int o, int n,
                                                 ptrdiff_t at, ptrdiff_t at16) {
 #define JEM__CASE(epilogue)                                                                        \
@@ -12598,6 +12628,7 @@ JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *
         _mm512_storeu_si512(out, jem__bf16_zip(_mm512_loadu_ps(x), second));
     }
 }
+/* Transposes 16 x 16 numbers in eight registers. */
 JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows, uint16_t *out,
                                               float *sums) {
     __m512i r[8], t[8];                            /* r[i]: channels 2i and 2i+1 */
@@ -13031,6 +13062,7 @@ static void jem__bf16_turn(const jem__bf16_source *s, int c, int y, int x, int r
     s->k->turn(from, n, rows, out, sums);
 }
 
+/* Converts x of one group to pairs of images. */
 static void jem__bf16_deal_x(const jem__weights *w, int g, const jem__operands *in) {
     const jem__conv *q = w->q;
     const jem__bf16_source x = { w->ctx->bf16, in, q->ci, q->wi };
@@ -13045,6 +13077,7 @@ static void jem__bf16_deal_x(const jem__weights *w, int g, const jem__operands *
         }
     }
 }
+/* Converts dy of one group to pairs of images, in the order of A, and sums it for the biases. */
 static void jem__bf16_deal_dy(const jem__weights *w, int g, const jem__operands *in) {
     const jem__conv *q = w->q;
     const jem__bf16_source dy = { w->ctx->bf16, in, q->co, q->wo };
@@ -13070,6 +13103,7 @@ static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__op
 static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
     return ((q->co + 15) / 16 + 1) / 2 * ((q->ci + 15) / 16);
 }
+/* Sets the sizes and tasks of a weight gradient in bf16. */
 static void jem__bf16_plan(jem__weights *w) {
     const jem__conv *q = w->q;
     const int pairs = jem__bf16_pairs_of_tiles(q);
@@ -13216,6 +13250,7 @@ static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     else if (tile == 4 && q->ci > 32 && q->co > 32) q[2].method = winograd;
 }
 
+/* Returns the first kernels that the processor can run, or those of the instruction set. */
 static const jem__kernels *jem__kernels_for(jem_isa isa) {
     static const jem__kernels *const all[] = {     /* the best first */
 #ifdef JEM__X86
@@ -13236,6 +13271,8 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
     return NULL;
 }
 
+/* Selects the kernels of a context; without bf16 on this processor, JEM_PRECISION_FAST replaces it.
+   Returns 0 if the instruction set is not available. */
 static int jem__engine_open(jem_ctx *ctx) {
     if (ctx->desc.precision == JEM_PRECISION_BF16) {
         ctx->bf16 = jem__bf16_for(ctx->desc.isa);
