@@ -125,9 +125,9 @@
        >>tape       record, and the plain walk             >>eval        classify, accuracy
        >>plan       the same, faster                       >>io          safetensors
        >>ops        what you build with                    >>checkpoint  networks, trainers in files
-       >>nets       wide-resnet, convnet, MLP, your own    >>engine      kernels of the processor
-       >>losses     log-densities, CE, CD, score           >>bf16        convolutions in bf16
-                                                           >>changelog   and licence
+       >>text       strings, numbers, fields               >>engine      kernels of the processor
+       >>nets       wide-resnet, convnet, MLP, your own    >>bf16        convolutions in bf16
+       >>losses     log-densities, CE, CD, score           >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
    last. Each room uses only the rooms above it, with one exception: >>engine and >>bf16, the
    kernels for every instruction set, are last; their interface is declared in >>platform.
@@ -186,15 +186,15 @@ typedef enum jem_isa {
 /* Algorithm for 3x3 convolutions of stride 1. Largest error, compared with double and relative to
    the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`).
    JEM_PRECISION_BF16 applies to all convolutions. It requires AMX or AVX-512 BF16 (on AVX-512 BF16,
-   convolutions of stride 1 run as JEM_PRECISION_FAST,
-       which is as fast there). Elsewhere it becomes JEM_PRECISION_FAST,
-   and a note is logged; with JEM_ISA_SCALAR, however, it is computed in plain C.
+   convolutions of stride 1 run as JEM_PRECISION_FAST, which is as fast there). Elsewhere it becomes
+   JEM_PRECISION_FAST, and a note is logged; with JEM_ISA_SCALAR, however, it is computed in plain
+   C.
    Memory: sampling needs packed weights in addition to the weights, in total, for output and input
    gradient, 2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16). */
 typedef enum jem_precision {
     JEM_PRECISION_EXACT = 0,   /* F(2x2,3x3): as exact as direct, half the multiplications */
-    JEM_PRECISION_FAST,              /* F(4x4,3x3): a quarter of the multiplications */
-    JEM_PRECISION_DIRECT,            /* the plain sum, the reference for the other two */
+    JEM_PRECISION_FAST,        /* F(4x4,3x3): a quarter of the multiplications */
+    JEM_PRECISION_DIRECT,      /* the plain sum, the reference for the other two */
     JEM_PRECISION_BF16         /* operands of convolutions in bf16 (error 2e-2), sums in fp32 */
 } jem_precision;
 
@@ -226,17 +226,21 @@ JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
 JEM_API void jem_ctx_free(jem_ctx *ctx);
 /* Returns the first error since the context was created or cleared, or "". Owned by the context. */
 JEM_API const char *jem_error(const jem_ctx *ctx);
+/* Returns the status of that error, or JEM_OK; JEM_BAD_ARGUMENT if ctx is NULL. */
 JEM_API jem_status jem_error_status(const jem_ctx *ctx);
-JEM_API int jem_ok(const jem_ctx *ctx);            /* 1 if there is no error */
+JEM_API int jem_ok(const jem_ctx *ctx);            /* 1 if there is no error, and ctx is not NULL */
+/* Forgets the error, so that ops work again. Tensors, networks and trainers remain as they are. */
 JEM_API void jem_clear_error(jem_ctx *ctx);
 /* Reports an error of your own, which is kept if it is the first. Copies `message` and returns
    `status`; with JEM_OK it reports nothing. */
 JEM_API jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message);
 /* Returns 1 if this build, the processor and the operating system all support `isa`. */
 JEM_API int jem_isa_available(jem_isa isa);
+/* Returns a name such as "avx2", or "unknown". The string is static. */
 JEM_API const char *jem_isa_name(jem_isa isa);
-JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* the one in use; never JEM_ISA_BEST */
-JEM_API jem_precision jem_ctx_precision(const jem_ctx *ctx);   /* in use, see jem_precision */
+/* Return the settings in use. */
+JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* never JEM_ISA_BEST */
+JEM_API jem_precision jem_ctx_precision(const jem_ctx *ctx);
 JEM_API int jem_ctx_threads(const jem_ctx *ctx);
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
@@ -246,14 +250,19 @@ JEM_API int jem_ctx_threads(const jem_ctx *ctx);
 
 typedef struct jem_rng { uint32_t key[2]; uint64_t counter; } jem_rng;
 
+/* Returns the start of a sequence; different seeds give independent sequences. */
 JEM_API jem_rng jem_rng_seed(uint64_t seed);
-/* Returns an independent sequence for each `stream` of the same seed (per purpose or thread). */
+/* Returns an independent sequence for each `stream` of the same seed (per purpose or thread). Does
+   not advance rng. */
 JEM_API jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream);
-JEM_API uint32_t jem_rng_u32(jem_rng *rng);
+/* Draw one number and advance rng; return 0 if rng is NULL. */
+JEM_API uint32_t jem_rng_u32(jem_rng *rng);                /* 32 random bits */
 JEM_API float jem_rng_uniform(jem_rng *rng);               /* [0,1), 24 bits */
 JEM_API float jem_rng_normal(jem_rng *rng);                /* N(0,1), Box-Muller */
 JEM_API int jem_rng_below(jem_rng *rng, int n);            /* 0..n-1, without bias; 0 if n <= 1 */
-/* Fill n floats, with the same numbers on every instruction set. */
+/* Fill out[n] with uniform numbers in [lo,hi) or with N(mean, std^2), and advance rng: much faster
+   than single draws, and the same numbers on every instruction set. A NULL or n <= 0 does
+   nothing. */
 JEM_API void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo,
                               float hi);
 JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean,
@@ -266,6 +275,7 @@ typedef struct jem_memory_stats {
     size_t peak;           /* largest value of `bytes` so far */
     size_t allocations;    /* calls to allocate so far: a steady loop makes no further ones */
 } jem_memory_stats;
+/* Returns the memory that the context and everything created with it hold; zeros if ctx is NULL. */
 JEM_API jem_memory_stats jem_memory(const jem_ctx *ctx);
 /* Frees memory that a function of this header returned to you (jem_archive_to_memory). */
 JEM_API void jem_release(jem_ctx *ctx, void *memory);
@@ -288,7 +298,7 @@ typedef struct jem_tensor {
 typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
-JEM_API void jem_reset(jem_ctx *ctx);                      /* frees every tensor */
+JEM_API void jem_reset(jem_ctx *ctx);                      /* frees all tensors of the context */
 
 /* Parameter or buffer of a network: a row-major array in PyTorch's shape. */
 typedef struct jem_param {
@@ -305,10 +315,12 @@ typedef struct jem_param {
 /* Marks packed copies of p->value as outdated. Call it after writing to p->value yourself. */
 JEM_API void jem_param_changed(jem_param *p);
 
-/* Records a leaf with a copy of n images, nchw[n][c][h][w]. */
+/* Records a leaf, a tensor that no op computes, with a copy of n images nchw[n][c][h][w], or with
+   zeros. Returns NULL after an error: a size below 1, c*h*w above 1e8, no memory. */
 JEM_API jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w);
 JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
-/* Replaces a leaf's images. Tensors that depend on them are recomputed at the next request. */
+/* Replaces a leaf's images by a copy of nchw[n][c][h][w]. Tensors that depend on them are
+   recomputed at the next request. A computed tensor is an error. */
 JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
@@ -355,7 +367,8 @@ JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const
    gradient of the input alone, as in SGLD, it takes 16 images at a time forward and back through
    the whole network in one small workspace, and keeps nothing for weight gradients. */
 
-/* Computes t if necessary, and copies it to nchw[n][c][h][w]. */
+/* Computes t if necessary, and copies it to nchw[n][c][h][w], which is yours. After an error, nchw
+   is unchanged. */
 JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
 /* Returns the value of a tensor with n = c = h = w = 1; NaN and an error for any other tensor. */
 JEM_API float jem_item(jem_tensor *t);
@@ -366,11 +379,13 @@ JEM_API void jem_keep(jem_tensor *t);
 
 /* Adds d loss / d parameter to the grad of every parameter on which the loss (one number)
    depends. */
-JEM_API jem_status jem_backward(jem_tensor *loss);
+JEM_API jem_status jem_backward(jem_tensor *loss);         /* JEM_BAD_ARGUMENT if there are none */
 /* Computes d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so
-   each image receives the gradient of its own number. Parameters receive no gradient. */
+   each image receives the gradient of that number. Parameters receive no gradient. An error if y
+   does not depend on x. */
 JEM_API jem_status jem_grad(jem_tensor *y, jem_tensor *x);
-JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);   /* of the last jem_grad */
+/* Copies the result of the last jem_grad for x to nchw[n][c][h][w]. */
+JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);
 
 /* Function that computes one number per image, or a single number, from x: the argument of samplers
    and of jem_check_gradient. */
@@ -381,11 +396,12 @@ typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
    wrong, NaN if a value is NaN; negative on an error. With p, the grads of other parameters are
    added to as well. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
-                                 jem_param *p,
-                                 float step);
+                                 jem_param *p, float step);
 
 /* ==== >>ops: building blocks of networks ====================================================== */
-/* Shapes are (n,c,h,w). An op that fails returns NULL; the error names the op and the shapes. */
+/* Shapes are (n,c,h,w). The tensor that an op returns belongs to the tape (see jem_end). The tape
+   refers to the parameters of its ops, so they must outlive it. An op that fails returns NULL; the
+   error names the op and the shapes. All ops have a gradient, except jem_detach. */
 
 typedef struct jem_conv_desc { int stride, pad; } jem_conv_desc;   /* stride 0 means 1 */
 
@@ -394,7 +410,7 @@ typedef struct jem_conv_desc { int stride, pad; } jem_conv_desc;   /* stride 0 m
    PyTorch. */
 JEM_API jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                                jem_conv_desc desc);
-/* x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
+/* y = w x + b: x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
 JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b);
 
 /* Elementwise ops on equal shapes; b may also hold a number per image (n,1,1,1) or per channel
@@ -402,8 +418,8 @@ JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_pa
 JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
-JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);
-JEM_API jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float term);
+JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);   /* factor * x */
+JEM_API jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float term);   /* x + term */
 JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
 /* jem_exp clamps x to [-87, 88]; its gradient is y even where x is clamped. jem_log is defined for
    x from 1.2e-38 to 3.4e38; for other x (0 or less, for example) the result is meaningless. */
@@ -414,10 +430,12 @@ JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
 /* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
-JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0) */
+/* x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
-/* Zeroes each element with probability p and divides the others by 1 - p. Advances rng. */
+/* Zeroes each element with probability p in [0,1) and divides the others by 1 - p (Srivastava et
+   al. 2014). Advances rng. */
 JEM_API jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng);
 
 /* Computes the mean of k x k windows, without padding. stride 0 means k. */
@@ -425,17 +443,21 @@ JEM_API jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride)
 JEM_API jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), mean over h,w */
 /* Computes the maximum of each window, k <= 15; its first occurrence receives the gradient. */
 JEM_API jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
-JEM_API jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k);  /* each pixel k x k times */
-JEM_API jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x);      /* (n,c*h*w,1,1), as PyTorch */
+/* Repeats each pixel k x k times; y (n,c,k*h,k*w). */
+JEM_API jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k);
+/* Changes (n,c,h,w) to (n,c*h*w,1,1), in PyTorch's order. */
+JEM_API jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x);
 /* Copies channels first .. first+count-1. */
 JEM_API jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count);
-JEM_API jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);    /* of channels */
-JEM_API jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x);       /* x; no gradient passes */
+/* Appends b's channels to a's; n, h, w are equal. */
+JEM_API jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
+JEM_API jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x);       /* a copy without gradient */
 
 /* Reductions to one number per image, except jem_log_softmax. */
 JEM_API jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x);    /* over c; x (n,c,1,1) */
-JEM_API jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), the same shape */
-JEM_API jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels);    /* x[i][y[i]] */
+JEM_API jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x);  /* over c; x, y (n,c,1,1) */
+/* Selects x[i][labels[i]] for image i; x (n,c,1,1), labels[n] in 0..c-1, which are copied. */
+JEM_API jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels);
 JEM_API jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x);    /* over c, h, w */
 /* Reductions of all elements (over n too) to one number; sum in double, in a fixed order. */
 JEM_API jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x);
@@ -449,54 +471,69 @@ typedef enum jem_norm {
     JEM_NORM_ACT           /* scale*(x + loc), set by the first training batch (Glow, 2018) */
 } jem_norm;
 
-/* (x - mean)/sqrt(var + 1e-5) * gamma[c] + beta[c]; gamma, beta (c). */
+/* Compute (x - mean)/sqrt(var + 1e-5) * gamma[c] + beta[c], for gamma, beta (c), with mean and
+   variance of each image and channel (Ulyanov, Vedaldi & Lempitsky 2016) or of each image (Ba,
+   Kiros & Hinton 2016). */
 JEM_API jem_tensor *jem_instance_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma,
                                       jem_param *beta);
 JEM_API jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta);
-/* Normalises with batch statistics if training = 1; jem_backward then moves the running statistics
-   towards them by a fraction `momentum` (variance with n-1, as in PyTorch; a batch of one number
-   per channel leaves the variance unchanged). Otherwise normalises with the running statistics. */
+/* Normalises with batch statistics if training = 1 (Ioffe & Szegedy 2015); jem_backward then moves
+   the running statistics towards them by a fraction `momentum` (variance with n-1, as in PyTorch; a
+   batch of one number per channel leaves the variance unchanged). Otherwise normalises with the
+   running statistics. All parameters (c). */
 JEM_API jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
                                    jem_param *running_mean, jem_param *running_var, float momentum,
                                    int training);
 /* Computes scale*(x + loc); loc, scale (1,c,1,1). While initialized (1) is 0, a training pass sets
-   loc and scale so that the output has mean 0 and std 1 per channel. */
+   loc and scale so that the output has mean 0 and std 1 per channel, and initialized to 1 (Glow:
+   Kingma & Dhariwal 2018). */
 JEM_API jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param *scale,
                                  jem_param *initialized, int training);
+
+/* ==== >>text: strings from outside ============================================================ */
+
+/* Makes a string from a file or a user safe to print: control characters, also the 8-bit ones
+   (U+0080 to U+009F), and bytes that are not UTF-8 become '?', so that the string cannot control a
+   terminal. With keep_newlines = 1, newlines, carriage returns and tabs remain. In place; NULL is
+   allowed. The library's own messages are already clean. */
+JEM_API void jem_mask_controls(char *text, int keep_newlines);
 
 /* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
 
 typedef enum jem_activation { JEM_ACTIVATION_LEAKY_RELU = 0, JEM_ACTIVATION_RELU,
                               JEM_ACTIVATION_SILU, JEM_ACTIVATION_TANH } jem_activation;
-typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;  /* of the net */
+/* Input of the last layer: the mean of each channel over pixels, or all values. */
+typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;
 
 typedef struct jem_net jem_net;
-/* Builds the logits (n,classes,1,1) of x on the tape. */
+/* Builds the logits (n,classes,1,1) of x (n,channels,height,width) on the tape. user: net->user.
+   May set net->energy and net->shift. Reports errors with jem_fail, and returns NULL. */
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
-/* log p(x) = scale * logsumexp f(x); a score (>>losses) is best learned with a scale of 10. A
-   forward function with an output of its own for log p(x) puts it into `energy`. */
+/* A network with log p(x) = scale * logsumexp f(x) - log Z. A score (>>losses) is best learned with
+   a scale of 10. A forward function can compute log p(x) separately: see `energy`. */
 struct jem_net {
     const struct jem_net *self;                    /* private: see jem_logp */
     jem_ctx *ctx;
     int channels, height, width, classes;
     float scale;                                   /* 1. This and the next three are saved */
-    float noise_lo, noise_hi, mean;                /* what a score was learned from: noise levels
-                                                      and mean pixel. 0, 0: there was none */
+    float noise_lo, noise_hi, mean;                /* noise levels and mean pixel from which a score
+                                                      was learned; 0, 0, 0 without a score */
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
-    jem_tensor *energy;                            /* NULL: it has none */
-    jem_tensor *shift;                             /* NULL: it has none; see below */
+    jem_tensor *energy;                            /* separate log p(x), (n,1,1,1), or NULL */
+    jem_tensor *shift;                             /* e(x), (n,1,1,1), see below, or NULL */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
     jem_param *last;
 };
 
-/* A forward function may put one number per image, e(x), into net->shift. It is added to all logits
-   after the scale: p(y|x) does not change, since softmax does not see a shift, and log p(x) becomes
-   e(x) + scale * logsumexp f(x) - log Z. The network is still a JEM, p(x,y) included. The shift is
-   not in the logits that jem_forward returns, so the cross-entropy does not compute it. */
+/* A forward function may store one number per image, e(x), in net->shift. It is added to all logits
+   after the scale: p(y|x) remains the same, since softmax is invariant to a shift, and log p(x)
+   becomes e(x) + scale * logsumexp f(x) - log Z. The network is still a JEM, p(x,y) included. The
+   logits that jem_forward returns do not contain the shift, so the cross-entropy does not compute
+   it. */
 
 /* How the blocks of a wide residual network are built. */
 typedef enum jem_blocks {
@@ -504,25 +541,27 @@ typedef enum jem_blocks {
     JEM_BLOCKS_ZERO        /* for a network without norms: the second convolution of a block starts
                               at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
                               & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
-                              channels, blocks keep theirs, and a conv4x4 of stride 2 between two
-                              stages doubles them. Learns best with
+                              channels, a block has as many outputs as inputs, and a conv4x4 of
+                              stride 2 between two stages doubles them. Learns best with
                               JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
 } jem_blocks;
 
-/* The wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by default
-   without batch norm: conv3x3; three stages of (depth-4)/6 blocks with 16, 32, 64 times `widen`
-   channels; activation, head, linear. The second convolution of a block has the stride. */
+/* Shape of the wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by
+   default without batch norm: conv3x3; three stages of (depth-4)/6 blocks with 16, 32, 64 times
+   `widen` channels; activation, head, linear. The second convolution of a block has the stride. A
+   field's comment begins with its default. */
 typedef struct jem_wrn_desc {
-    int depth, widen;                              /* 28, 10; depth = 6k + 4 */
-    int channels, height, width, classes;          /* 3, 32, 32, 10 */
+    int depth, widen;                              /* 28, 10; depth = 6k + 4 up to 1000, widen up to
+                                                      100 */
+    int channels, height, width, classes;          /* 3, 32, 32, 10; of images and logits */
     jem_activation activation;                     /* leaky-relu of slope .2 */
     float leak;
     jem_norm norm;                                 /* none */
-    float dropout;                                 /* 0 */
+    float dropout;                                 /* 0; probability, below 1 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
     int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper */
-    int separate_energy;                           /* 1: log p(x) from "energy_output", a head */
-                                                   /* of its own */
+    int separate_energy;                           /* 0; 1: log p(x) from a separate head, the
+                                                      parameter "energy_output" */
     jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
     int unet;                                      /* 1: adds e(x) = sum of x U(x) to log p(x), see
                                                       jem_net.shift. U is a U-Net's decoder on the
@@ -533,43 +572,49 @@ typedef struct jem_wrn_desc {
                                                       separate_energy */
 } jem_wrn_desc;
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
+/* Creates the network; free it with jem_net_free. The seed determines the initial parameters.
+   Returns NULL after an error, which names the field that is out of range. */
 JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed);
 
-/* conv3x3 at full size, then a conv4x4 of stride 2 for each further width, each followed by the
-   activation; flat head, linear. The default, for 28x28 digits, has 113,000 parameters. */
+/* Shape of a convnet: conv3x3 at full size, then a conv4x4 of stride 2 for each further width, each
+   followed by the activation; flat head, linear. The default, for 28x28 digits, has 113,000
+   parameters. */
 typedef struct jem_convnet_desc {
     int channels, height, width, classes;          /* 1, 28, 28, 10 */
-    int layers, widths[8];                         /* 4: 16, 32, 64, 64 */
+    int layers, widths[8];                         /* 4: 16, 32, 64, 64; channels of each layer */
     jem_activation activation;                     /* SiLU */
     float leak;
-    int separate_energy;                                    /* as in jem_wrn_desc */
+    int separate_energy;                           /* as in jem_wrn_desc */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
 JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
 
-/* Linear layers of the given widths, then one to the classes; default 128, 128. */
+/* Shape of an MLP: linear layers of the given widths, then one to the classes; default 128, 128. */
 typedef struct jem_convnet_desc jem_mlp_desc;
 JEM_API jem_mlp_desc jem_mlp_desc_default(void);
 JEM_API jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed);
 
-JEM_API void jem_net_free(jem_net *net);                           /* NULL is fine */
+JEM_API void jem_net_free(jem_net *net);                           /* accepts NULL */
 
-/* A network of your own: create it, add layers, write the forward function (examples/own_net.c).
-   user_bytes of `user` are copied to net->user, which is passed to your forward function; with NULL
-   they start as zeros, for you to fill in, for instance with the layers. forward may be NULL if the
-   net only holds parameters. */
+/* Creates a network without parameters, for your own architecture: add layers, and write the
+   forward function (examples/own_net.c). user_bytes of `user` are copied to net->user, which is
+   passed to your forward function; with NULL they start as zeros, and you fill them in, for
+   instance with the layers. forward may be NULL if the net only holds parameters. */
 JEM_API jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user,
                                 size_t user_bytes, int channels, int height, int width, int classes,
                                 uint64_t seed);
-/* A parameter (trainable = 1) or buffer (0), filled with zeros; owned by the net. */
+/* Adds a parameter (trainable = 1) or buffer (0) of ndim 1 to 4, filled with zeros; owned by the
+   net. Returns NULL after an error: a name that exists, a shape that is not possible. */
 JEM_API jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape,
                                  int trainable);
-JEM_API jem_param *jem_net_find(const jem_net *net, const char *name);   /* NULL if there is none */
-JEM_API ptrdiff_t jem_net_size(const jem_net *net);                      /* how many it trains */
-JEM_API void jem_zero_grad(jem_net *net);
+/* Returns the parameter or buffer of that name; NULL, without an error, if it does not exist. */
+JEM_API jem_param *jem_net_find(const jem_net *net, const char *name);
+JEM_API ptrdiff_t jem_net_size(const jem_net *net);        /* count of trainable numbers */
+JEM_API void jem_zero_grad(jem_net *net);                  /* zeroes all gradients of parameters */
 
-/* A layer is its parameters and how to apply them. They are named name.weight, ..., and initialised
-   as in PyTorch: weights and biases uniform in +-1/sqrt(fan_in); norms with gamma 1, beta 0. */
+/* Layers: parameters, and how to apply them. The functions add parameters named name.weight, ... to
+   the net, initialised as in PyTorch: weights and biases uniform in +-1/sqrt(fan_in); norms with
+   gamma 1, beta 0. After an error, the layer has no weight, and jem_apply returns NULL. */
 typedef enum jem_layer_kind {
     JEM_LAYER_NONE = 0, JEM_LAYER_CONV, JEM_LAYER_LINEAR, JEM_LAYER_NORM
 } jem_layer_kind;
@@ -583,15 +628,20 @@ JEM_API jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out
                                  int pad);
 JEM_API jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out);
 JEM_API jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int channels);
+/* Applies the layer's op to x. A layer of kind JEM_LAYER_NONE returns x. */
 JEM_API jem_tensor *jem_apply(const jem_layer *layer, jem_tensor *x, int training);
+/* Applies an activation; `slope` is that of JEM_ACTIVATION_LEAKY_RELU for x < 0. */
 JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope);
 
-/* Logits of x (n,channels,height,width). training = 1: with batch statistics and dropout. */
+/* Builds the logits (n,classes,1,1) of x (n,channels,height,width) on the tape. training = 1: with
+   batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
-/* Short texts that are saved with the network. The value is copied; NULL removes the key. Keys that
-   begin with "jem." are the library's own: they can be read and removed, not set. */
+/* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
+   are copied. Keys that begin with "jem." are the library's: they can be read and removed, not set.
+   */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
-JEM_API const char *jem_net_meta(const jem_net *net, const char *key);   /* NULL if there is none */
+/* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
+JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
@@ -1266,14 +1316,14 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #ifdef __GNUC__
 #define JEM__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define JEM__INLINE static inline __attribute__((always_inline))
-#define JEM__ONCE static __attribute__((noinline))         /* code for all who call it */
+#define JEM__ONCE static __attribute__((noinline))         /* code that callers share */
 #else
 #define JEM__PRINTF(f, a)
 #define JEM__INLINE static
 #define JEM__ONCE static
 #endif
 
-/* Only full unrolling keeps the accumulators in registers; each compiler spells it its own way. */
+/* Only full unrolling keeps the accumulators in registers. */
 #if defined(__clang__)
 #define JEM__UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
@@ -1282,18 +1332,22 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #define JEM__UNROLL
 #endif
 
-/* Asks for the line of memory where p[n] is, or would be: nothing is read, so it may lie outside of
-   every array, and is no pointer until here. (To C++ the builtin may throw.) */
+/* Loads the cache line of x[n] in advance. Nothing is read, so the address may be outside of every
+   array; it is computed as an integer, since such a pointer is not valid C. (nothrow: to C++, the
+   builtin may throw.) */
 #ifdef __GNUC__
-JEM__INLINE __attribute__((nothrow)) void jem__prefetch(const float *p, ptrdiff_t n) {
-    __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)n * sizeof *p));
+JEM__INLINE __attribute__((nothrow)) void jem__prefetch(const float *x, ptrdiff_t n) {
+    __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)n * sizeof *x));
 }
 #else
-JEM__INLINE void jem__prefetch(const float *p, ptrdiff_t n) { (void)p, (void)n; }
+JEM__INLINE void jem__prefetch(const float *x, ptrdiff_t n) {
+    (void)x;
+    (void)n;
+}
 #endif
 
-/* Most of gcc's time goes into the last percents of speed, which only the kernels are worth: what
-   stands between these two is compiled with that option. */
+/* Compiles the code up to JEM__COMPILE_END with an option of its own: full optimisation takes gcc
+   long, and only the kernels need it. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
 #define JEM__PRAGMA(text) _Pragma(#text)
 #define JEM__COMPILE(option) JEM__PRAGMA(GCC push_options) JEM__PRAGMA(GCC optimize(option))
@@ -1311,87 +1365,111 @@ typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
 struct jem_ctx {
     jem_ctx_desc desc;
-    const struct jem__kernels *k;
-    const struct jem__bf16 *bf16;                  /* of JEM_PRECISION_BF16, or NULL */
+    const struct jem__kernels *k;                  /* of the instruction set */
+    const struct jem__bf16 *bf16;                  /* kernels of JEM_PRECISION_BF16, or NULL */
     jem_isa isa;
     int threads;
-    jem_status status;
-    int errors;                                    /* so many, of which the first is kept */
-    char message[512];
+    jem_status status;                             /* of the first error; */
+    char message[512];                             /* its message; */
+    int errors;                                    /* error count */
     size_t held, peak, allocations;                /* see jem_memory */
     jem__chunk *chunks, *chunk;                    /* the arena: all chunks, the one in use */
     size_t used;                                   /* bytes of the chunk in use */
-    struct jem__node **nodes;                      /* the tape, in the order it was recorded */
+    struct jem__node **nodes;                      /* the tape, in the order of recording */
     struct jem__step *steps;                       /* of each node, during a run */
     int n_nodes, cap_nodes;
-    double params_left;                            /* how many a file may still create */
+    double params_left;                            /* parameters that a file may still create */
     uint64_t pushes;                               /* counts arena allocations, to order them */
     int rank, others;                              /* during a step of several ranks (>>train) */
 };
 
-/* Names in files must not command a terminal: control characters, also those of 8 bits (U+0080 to
-   U+009F, or bare), become '?'. */
-static void jem__harmless(char *text) {
-    for (unsigned char *c = (unsigned char *)text; *c; c++) {
-        int more = *c < 0xC2 ? 0 : *c < 0xE0 ? 1 : *c < 0xF0 ? 2 : 3, k = 1;
-        while (k <= more && (c[k] & 0xC0) == 0x80) k++;
-        if (k <= more || (*c == 0xC2 && c[1] < 0xA0)) more = 0;
-        if (*c < 32 || *c == 127 || (*c >= 0x80 && !more)) *c = '?';
-        c += more;
+/* Returns the length of the UTF-8 character at c, 1 to 4; 0 if it is malformed, or one of the 8-bit
+   control characters, U+0080 to U+009F. */
+static int jem__utf8_length(const unsigned char *c) {
+    int length = 4;
+    if (*c < 0x80) return 1;
+    if (*c < 0xC2) return 0;
+    if (*c < 0xE0) length = 2;
+    else if (*c < 0xF0) length = 3;
+    for (int k = 1; k < length; k++)
+        if ((c[k] & 0xC0) != 0x80) return 0;
+    if (*c == 0xC2 && c[1] < 0xA0) return 0;
+    return length;
+}
+
+/* Implements jem_mask_controls. */
+static void jem__mask_controls(char *text, int keep_newlines) {
+    unsigned char *c = (unsigned char *)text;
+    while (*c) {
+        int length = jem__utf8_length(c);
+        const int is_newline = *c == '\n' || *c == '\r' || *c == '\t';
+        const int is_control = *c < 32 || *c == 127;
+        if (length == 0 || (is_control && !(is_newline && keep_newlines))) {
+            *c = '?';
+            length = 1;
+        }
+        c += length;
     }
 }
 
-/* Replaces a locale's decimal point, a comma or two bytes, by a point. */
+/* Replaces a locale's decimal point, such as a comma, by a point. It can have two bytes. */
 static void jem__with_point(char *text) {
     char *to = text;
-    for (const char *s = text; *s; s++) {
-        const int letter = (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z');
-        if (letter || strchr("-+() 0123456789", *s)) *to++ = *s;
+    for (const char *from = text; *from; from++) {
+        const int letter = (*from >= 'a' && *from <= 'z') || (*from >= 'A' && *from <= 'Z');
+        if (letter || strchr("-+() 0123456789", *from)) *to++ = *from;
         else if (to == text || to[-1] != '.') *to++ = '.';
     }
     *to = 0;
 }
 
-/* Does what vsnprintf does, in every locale alike. Understands %c, %d, %ld, %e, %f, %g, %s, %u, %x
-   and %%, without '*'. */
-static void jem__message(char *out, size_t room, const char *format, va_list list) {
+/* Formats one argument. `how` is its conversion, such as "%.3g". */
+static void jem__message_argument(char *out, size_t room, const char *how, va_list *list) {
+    const size_t length = strlen(how);
+    const char kind = how[length - 1];
+    if (kind == '%') snprintf(out, room, "%%");
+    else if (kind == 's') snprintf(out, room, how, va_arg(*list, const char *));
+    else if (strchr("efg", kind)) {
+        snprintf(out, room, how, va_arg(*list, double));
+        jem__with_point(out);
+    } else if (how[length - 2] == 'l') snprintf(out, room, how, va_arg(*list, long));
+    else snprintf(out, room, how, va_arg(*list, int));
+}
+
+/* Does the same as vsnprintf, but alike in every locale. Supports %c, %d, %ld, %e, %f, %g, %s, %u,
+   %x and %%, without '*'. */
+static void jem__message(char *out, size_t room, const char *format, va_list *list) {
     size_t n = 0;
     out[0] = 0;
     while (*format && n + 1 < room) {
-        char how[16] = { 0 }, *to = out + n;
+        char *to = out + n;
         size_t length = strcspn(format, "%");
-        if (length) {                              /* text */
+        if (length > 0) {                          /* text */
             if (length > room - n - 1) length = room - n - 1;
             memcpy(to, format, length);
             to[length] = 0;
         } else {
+            char how[16] = { 0 };
             length = 2 + strcspn(format + 1, "%cdefgsux");
             if (length >= sizeof how) return;
             memcpy(how, format, length);
-            const char kind = how[length - 1];
-            if (kind == '%') snprintf(to, room - n, "%%");
-            else if (kind == 's') snprintf(to, room - n, how, va_arg(list, const char *));
-            else if (strchr("efg", kind)) {
-                snprintf(to, room - n, how, va_arg(list, double));
-                jem__with_point(to);
-            } else if (how[length - 2] == 'l') snprintf(to, room - n, how, va_arg(list, long));
-            else snprintf(to, room - n, how, va_arg(list, int));
+            jem__message_argument(to, room - n, how, list);
         }
         format += length;
         n += strlen(to);
     }
 }
 
-/* Keeps an error, if it is the first. */
+/* Counts an error, and keeps it if it is the first. Returns `status`. */
 JEM__PRINTF(3, 4)
 static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format, ...) {
     va_list list;
     if (ctx) ctx->errors++;
     if (!ctx || ctx->status != JEM_OK) return status;
     va_start(list, format);
-    jem__message(ctx->message, sizeof ctx->message, format, list);
+    jem__message(ctx->message, sizeof ctx->message, format, &list);
     va_end(list);
-    jem__harmless(ctx->message);
+    jem__mask_controls(ctx->message, 0);
     ctx->status = status;
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
     return status;
@@ -1402,47 +1480,69 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
 #else
 #define jem__refuse(...) (jem__fail(__VA_ARGS__), (void *)NULL)
 #endif
-#define jem__null(...) jem__refuse(__VA_ARGS__)
 
-JEM__INLINE uint32_t jem__float_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
-JEM__INLINE float jem__bits_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
-/* By the bits: -ffast-math lets a compiler assume that a comparison is never with a NaN. */
+JEM__INLINE uint32_t jem__float_bits(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    return bits;
+}
+JEM__INLINE float jem__bits_float(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+/* Compares bits, because with -ffast-math a compiler assumes that no number is NaN. */
 static int jem__finite(float x) { return (jem__float_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
-/* 1 if lo <= value <= hi; otherwise says so, by name and value; a desc's fields come as d.name. */
+/* Returns 1 if lo <= value <= hi; otherwise reports name and value. A desc's field arrives as
+   d.name. */
 static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, double value, double lo,
                          double hi) {
     if (jem__finite((float)value) && value >= lo && value <= hi) return 1;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %s = %g is not in %g..%g", what,
-              strncmp(name, "d.", 2) ? name : name + 2, value, lo, hi);
+    if (!strncmp(name, "d.", 2)) name += 2;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %s = %g is not in %g..%g", what, name, value, lo, hi);
     return 0;
 }
 #define JEM__IN(x, lo, hi) jem__in_range(ctx, what, #x, (double)(x), (double)(lo), (double)(hi))
-#define JEM__TINY 1e-30    /* above 0 */
+#define JEM__TINY 1e-30    /* lower limit of numbers that must be above 0 */
 #define JEM__MOST 3.4e38
-/* 1 if there are n > 0 labels, each 0..classes-1; otherwise says what is wrong. */
+
+/* Returns 1 if there are n > 0 labels, each 0..classes-1; otherwise reports what is wrong. */
 static int jem__labels_good(jem_ctx *ctx, const char *what, const int *labels, int n, int classes) {
-    int i = 0;
-    while (labels && i < n && labels[i] >= 0 && labels[i] < classes) i++;
-    if (n > 0 && i == n) return 1;
-    if (labels && i < n)
+    if (!labels || n <= 0) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: no labels of %d images", what, n);
+        return 0;
+    }
+    for (int i = 0; i < n; i++) {
+        if (labels[i] >= 0 && labels[i] < classes) continue;
         jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: label %d of image %d is not in 0..%d", what,
                   labels[i], i, classes - 1);
-    else jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: no labels of %d images", what, n);
-    return 0;
+        return 0;
+    }
+    return 1;
 }
 
 jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message) {
-    return status == JEM_OK ? JEM_OK : jem__fail(ctx, status, "%s", message ? message : "");
+    if (status == JEM_OK) return JEM_OK;
+    return jem__fail(ctx, status, "%s", message ? message : "");
 }
-const char *jem_error(const jem_ctx *ctx) { return ctx ? ctx->message : "no context"; }
-jem_status jem_error_status(const jem_ctx *ctx) { return ctx ? ctx->status : JEM_BAD_ARGUMENT; }
+const char *jem_error(const jem_ctx *ctx) {
+    if (!ctx) return "no context";
+    return ctx->message;
+}
+jem_status jem_error_status(const jem_ctx *ctx) {
+    if (!ctx) return JEM_BAD_ARGUMENT;
+    return ctx->status;
+}
 int jem_ok(const jem_ctx *ctx) { return ctx && ctx->status == JEM_OK; }
 void jem_clear_error(jem_ctx *ctx) {
-    if (ctx) ctx->status = JEM_OK, ctx->message[0] = 0;
+    if (!ctx) return;
+    ctx->status = JEM_OK;
+    ctx->message[0] = 0;
 }
 
-/* Under the address sanitizer, memory that is not in use cannot be touched unnoticed. */
+/* Under the address sanitizer, access to memory that is not in use is reported. */
 #if defined(__SANITIZE_ADDRESS__)
 #define JEM__ASAN 1
 #elif defined(__has_feature)
@@ -1457,23 +1557,28 @@ void jem_clear_error(jem_ctx *ctx) {
 #define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
 #endif
 
-/* Every allocation is zeroed, aligned to 64 bytes (an AVX-512 register, a cache line), and counted.
-   The head in front of it holds its true start and size. */
+/* Precedes every allocation, which is zeroed, aligned to 64 bytes (an AVX-512 register, a cache
+   line), and counted. */
 typedef struct jem__head { void *start; size_t bytes; } jem__head;
 
 static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
-    size_t total = bytes + 64 + sizeof(jem__head);
-    void *start = total < bytes ? NULL
-                : ctx->desc.allocate ? ctx->desc.allocate(ctx->desc.user, total) : calloc(1, total);
+    const size_t total = bytes + 64 + sizeof(jem__head);
+    void *start = NULL;
+    if (total >= bytes) {                          /* the sum has not wrapped */
+        if (ctx->desc.allocate) start = ctx->desc.allocate(ctx->desc.user, total);
+        else start = calloc(1, total);
+    }
     if (!start)
-        return jem__null(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB asked for, %.1f MB held",
-                         (double)bytes / 1048576.0, (double)ctx->held / 1048576.0);
+        return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB asked for, %.1f MB held",
+                           (double)bytes / 1048576.0, (double)ctx->held / 1048576.0);
     uintptr_t at = ((uintptr_t)start + sizeof(jem__head) + 63) & ~(uintptr_t)63;
     jem__head *head = (jem__head *)at - 1;
-    head->start = start, head->bytes = total;
-    ctx->held += total, ctx->allocations++;
+    head->start = start;
+    head->bytes = total;
+    ctx->held += total;
+    ctx->allocations++;
     if (ctx->held > ctx->peak) ctx->peak = ctx->held;
-    if (ctx->desc.allocate) memset((void *)at, 0, bytes);    /* calloc touches no page early */
+    if (ctx->desc.allocate) memset((void *)at, 0, bytes);    /* calloc leaves its pages untouched */
     ASAN_POISON_MEMORY_REGION((char *)at + bytes, total - bytes - (size_t)(at - (uintptr_t)start));
     return (void *)at;
 }
@@ -1483,26 +1588,37 @@ static void jem__free(jem_ctx *ctx, void *memory) {
     void *start = head->start;
     ASAN_UNPOISON_MEMORY_REGION(start, head->bytes);
     ctx->held -= head->bytes;
-    if (ctx->desc.release) ctx->desc.release(ctx->desc.user, start); else free(start);
+    if (ctx->desc.release) ctx->desc.release(ctx->desc.user, start);
+    else free(start);
 }
 
 static int jem__all_finite(const float *x, ptrdiff_t n) {
-    while (n > 0 && jem__finite(x[n - 1])) n--;
-    return n <= 0;
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (!jem__finite(x[i])) return 0;
+    return 1;
 }
 
-/* a b + c, rounded once. Where the C library's is not (MinGW) or is slow (WebAssembly), the product
-   is exact in double; where the sum there is halfway between two floats, or below the normal ones,
-   it is rounded to odd, so that rounding it to float is right (Boldo & Melquiond 2008). */
+/* Computes a b + c, rounded once. Where the C library's fma is not (MinGW) or is slow
+   (WebAssembly), the product is exact in double. A sum that is halfway between two floats, or below
+   the normal ones, is rounded to odd there, so that rounding it to float is correct (Boldo &
+   Melquiond 2008). */
 #if defined(_WIN32) || defined(__wasm__)
 static float jem__fmaf(float a, float b, float c) {
-    const double p = (double)a * (double)b, z = (double)c, s = p + z;
+    const double product = (double)a * (double)b;
+    const double term = (double)c;
+    const double sum = product + term;
     uint64_t bits;
-    memcpy(&bits, &s, sizeof bits);
-    if ((bits & 0x1fffffff) != 0x10000000 && (bits >> 52 & 0x7ff) > 0x380) return (float)s;
-    const double t = s - p, error = (p - (s - t)) + (z - t);           /* of the sum: Knuth */
-    if (error != 0 && !(bits & 1) && (bits >> 52 & 0x7ff) != 0x7ff)
-        bits += (error > 0) == (s > 0) ? 1 : (uint64_t)-1;
+    memcpy(&bits, &sum, sizeof bits);
+    const uint64_t exponent = bits >> 52 & 0x7ff;
+    const int is_halfway = (bits & 0x1fffffff) == 0x10000000;
+    if (!is_halfway && exponent > 0x380) return (float)sum;
+    const double rounded = sum - product;
+    const double error = (product - (sum - rounded)) + (term - rounded);         /* Knuth */
+    const int is_even = !(bits & 1);
+    if (error != 0 && is_even && exponent != 0x7ff) {
+        if ((error > 0) == (sum > 0)) bits++;      /* away from 0 */
+        else bits--;
+    }
     double odd;
     memcpy(&odd, &bits, sizeof odd);
     return (float)odd;
@@ -1511,62 +1627,89 @@ static float jem__fmaf(float a, float b, float c) {
 #define jem__fmaf(a, b, c) fmaf(a, b, c)
 #endif
 
-/* So many floats can be addressed: more would wrap where pointers have 32 bits. */
+/* Largest number of floats of an array: more could not be addressed with pointers of 32 bits. */
 #define JEM__FLOATS (PTRDIFF_MAX / 8)
+
 static void *jem__too_much(jem_ctx *ctx) {
-    return jem__null(ctx, JEM_NO_MEMORY, "out of memory: more asked for than can be addressed");
+    return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: more asked for than can be addressed");
 }
-static size_t jem__float_bytes(ptrdiff_t n) {      /* if there are so many: else none has them */
-    return n >= 0 && n <= JEM__FLOATS ? (size_t)n * sizeof(float) : (size_t)-1;
+
+/* Returns the bytes of n floats; for an impossible n, a size that no allocator has. */
+static size_t jem__float_bytes(ptrdiff_t n) {
+    if (n < 0 || n > JEM__FLOATS) return (size_t)-1;
+    return (size_t)n * sizeof(float);
 }
 static float *jem__alloc_floats(jem_ctx *ctx, ptrdiff_t n) {
     return (float *)jem__alloc(ctx, jem__float_bytes(n));
 }
 
 static char *jem__strdup(jem_ctx *ctx, const char *s) {
-    size_t n = strlen(s) + 1;
+    const size_t n = strlen(s) + 1;
     char *copy = (char *)jem__alloc(ctx, n);
     if (copy) memcpy(copy, s, n);
     return copy;
 }
 
-/* Calls task(arg, i) for i in 0..n-1. Tasks write to different places and do not depend on their
-   order. `flops` is roughly how much work it all is: a little is done before threads wake up. */
+/* Calls task(arg, i) for i in 0..n-1, in any order: tasks write to different places. `flops`
+   estimates the work of all; little work is done before other threads would start. */
 static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *arg, int i),
                           void *arg) {
     const int spread = n > 1 && ctx->threads > 1 && flops > 4e6;
-    if (spread && ctx->desc.parallel_for) ctx->desc.parallel_for(ctx->desc.user, n, task, arg);
+    if (spread && ctx->desc.parallel_for) {
+        ctx->desc.parallel_for(ctx->desc.user, n, task, arg);
+        return;
+    }
 #ifdef _OPENMP
-    else if (spread) {
+    if (spread) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(ctx->threads)
         for (int i = 0; i < n; i++) task(arg, i);
+        return;
     }
 #endif
-    else for (int i = 0; i < n; i++) task(arg, i);
+    for (int i = 0; i < n; i++) task(arg, i);
 }
 
 #ifdef JEM__X86
-/* The system must save the registers too: OSXSAVE, then XCR0 (Intel SDM vol. 1, 13.3 and 15.2). */
+/* Returns the register states that the system saves (XCR0); 0 if it says nothing about them. See
+   Intel SDM vol. 1, 13.3. */
+static unsigned jem__x86_saved_states(void) {
+    unsigned a, b, c, d, low, high;
+    const unsigned needed = 1u << 27 | 1u << 28 | 1u << 12;  /* OSXSAVE, AVX, FMA */
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & needed) != needed) return 0;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+#ifdef JEM__X86_BF16
+/* Returns 1 if the system allows the use of AMX tiles; Linux grants it on request. */
+static int jem__x86_tiles_granted(unsigned saved_states) {
+    if ((saved_states & 0x60000) != 0x60000) return 0;
+#ifdef __linux__           /* arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA) */
+    long result = 158;
+    __asm__ volatile("syscall" : "+a"(result) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+    return result == 0;
+#else
+    return 0;
+#endif
+}
+#endif
+
+/* Returns 1 if the processor has the instructions, and the system saves their registers. */
 static int jem__x86_has(jem_isa isa) {
-    unsigned a, b, c, d, lo, hi;
-    const unsigned need = 1u << 27 | 1u << 28 | 1u << 12;              /* OSXSAVE, AVX, FMA */
-    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need) return 0;
-    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+    unsigned a, b, c, d;
+    const unsigned saved_states = jem__x86_saved_states();
+    if (!saved_states || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
-    if (isa == JEM_ISA_AVX2) return (lo & 0x06) == 0x06 && (b & 1u << 5);
-    if (!((lo & 0xe6) == 0xe6 && (b & 1u << 5) && (b & avx512) == avx512)) return 0;
+    const int has_avx2 = (b & 1u << 5) != 0;
+    if (isa == JEM_ISA_AVX2) return has_avx2 && (saved_states & 0x06) == 0x06;
+    if (!has_avx2 || (b & avx512) != avx512 || (saved_states & 0xe6) != 0xe6) return 0;
     if (isa == JEM_ISA_AVX512) return 1;
 #ifdef JEM__X86_BF16
-    const unsigned tiles = d, amx = 1u << 22 | 1u << 24;               /* AMX-BF16, AMX-TILE */
+    const unsigned amx = 1u << 22 | 1u << 24;                /* AMX-BF16, AMX-TILE */
+    const int has_amx = (d & amx) == amx;
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & 1u << 5)) return 0;    /* AVX512_BF16 */
     if (isa == JEM_ISA_AVX512_BF16) return 1;
-    if ((tiles & amx) != amx || (lo & 0x60000) != 0x60000) return 0;
-#ifdef __linux__           /* grants them on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA) */
-    long r = 158;
-    __asm__ volatile("syscall" : "+a"(r) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
-    return r == 0;
-#endif
+    if (has_amx) return jem__x86_tiles_granted(saved_states);
 #endif
     return 0;
 }
@@ -1590,92 +1733,26 @@ int jem_isa_available(jem_isa isa) {
 const char *jem_isa_name(jem_isa isa) {
     static const char *const name[] = { "best", "scalar", "avx2", "avx512", "neon", "avx512-bf16",
                                         "amx", "wasm" };
-    return (unsigned)isa < sizeof name / sizeof *name ? name[isa] : "unknown";
+    if ((unsigned)isa >= sizeof name / sizeof *name) return "unknown";
+    return name[isa];
 }
 
-/* ---- bytes and files of the system ----------------------------------------------------------- */
-#include <errno.h>
-
-/* Copies numbers of `width` bytes, a power of two, from the machine's order of bytes to the file's,
-   or back. */
-static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t width) {
-    const uint16_t one = 1;
-    const size_t flip = *(const unsigned char *)&one ? 0 : width - 1;
-    if (!flip && bytes) memcpy(to, from, bytes);
-    for (size_t i = 0; i < bytes && flip; i++)
-        ((unsigned char *)to)[i ^ flip] = ((const unsigned char *)from)[i];
-}
-
-#ifndef JEM_NO_STDIO
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <time.h>
-#ifdef _WIN32
-#include <io.h>
-#ifdef __cplusplus
-extern "C"
-#endif                                             /* all that is wanted of windows.h */
-__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
-#define JEM__SYS(name) _##name
-#define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
-#define JEM__FSYNC _commit
-#define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
-#else
-#include <unistd.h>
-#define JEM__SYS(name) name
-#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
-#define JEM__FSYNC fsync
-#define JEM__RENAME(from, to) rename(from, to)
-#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
-extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides them */
-extern int fchmod(int, mode_t);
-#endif
-#endif
-
-static int jem__file_put(int fd, const char *bytes, size_t size) {
-    while (size) {
-        const unsigned most = 1u << 30, n = size < most ? (unsigned)size : most;
-        const ptrdiff_t done = JEM__SYS(write)(fd, bytes, n);
-        if (done > 0) bytes += done, size -= (size_t)done;
-        else if (done == 0 || errno != EINTR) return 0;
-    }
-    return 1;
-}
-
-/* To the disk itself, where the file system can. */
-static int jem__file_sync(int fd) {
-    while (JEM__FSYNC(fd))
-        if (errno != EINTR) return errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
-    return 1;
-}
-#endif /* JEM_NO_STDIO */
-
-/* ---- what the engine room offers ------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 /* Lanes are images. Element (n,c,h,w) of a batch is at
 
        data[((((n/16)*H + h)*W + w)*C + c)*16 + n%16]
 
-   so 16 neighbours are one (pixel, channel) of 16 images, and every kernel below is the plain
-   scalar algorithm in which a scalar is 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of
-   NEON. The kernels themselves, for every instruction set, are the last room of this file:
-   >>engine. What the rooms in between may use of it is declared here. */
+   so 16 neighbours are one (pixel, channel) of 16 images, and every kernel is the plain scalar
+   algorithm with scalars that are 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of NEON. The
+   kernels, for every instruction set, are in the last room of this file, >>engine; what the other
+   rooms use of it is declared here and, for convolutions, in >>ops. */
 
 enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
 
-/* How many floats of memory a group of images (c,h,w) takes in bf16. */
+/* Returns the floats of memory of a group of images (c,h,w) in bf16. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w);
 
-/* x <- clamp(x + step clamp(g) + noise N(0,1)), with a step and a noise per lane, that is, per
-   image; a clamp of 0 is off */
-typedef struct jem__langevin {
-    float step[JEM_LANES], noise[JEM_LANES], clamp_grad, lo, hi;
-} jem__langevin;
-/* An update of parameters; lr and root2 hold Adam's two corrections of bias. */
-typedef struct jem__update {
-    float beta1, beta2, eps, momentum, weight_decay, lr, root2;
-} jem__update;
-
-/* A tree of fixed shape: the same bits whatever the register width. */
+/* Returns the sum of 16 lanes by a tree of fixed shape: the same bits for every register width. */
 static float jem__sum_lanes(const float *x) {
     float s[8];
     for (int i = 0; i < 8; i++) s[i] = x[i] + x[i + 8];
@@ -1683,11 +1760,22 @@ static float jem__sum_lanes(const float *x) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
+/* A Langevin step x <- clamp(x + step clamp(g) + noise N(0,1)), with a step and a noise per lane,
+   that is, per image; a clamp of 0 is off. */
+typedef struct jem__langevin {
+    float step[JEM_LANES], noise[JEM_LANES], clamp_grad, lo, hi;
+} jem__langevin;
+
+/* An update of parameters; lr and root2 hold Adam's two bias corrections. */
+typedef struct jem__update {
+    float beta1, beta2, eps, momentum, weight_decay, lr, root2;
+} jem__update;
+
 /* A matrix for Muon: columns in panels of 16, element (i,j) at [(j/16 * rows + i)*16 + j%16]. Rows
    and columns are padded with zeros to multiples of 16. */
 typedef struct jem__matrix { int rows, panels; float *data; } jem__matrix;
 
-/* A row of kernels; the structs are described in the rooms that use them. */
+/* The kernels of one instruction set. The structs are described in the rooms that use them. */
 struct jem__method;
 struct jem__norm;
 struct jem__pool;
@@ -1721,27 +1809,35 @@ typedef struct jem__kernels {
                               int panel, float *out);
 } jem__kernels;
 
-/* The kernels of an instruction set; NULL if this build or processor does not have it. */
+/* Returns the kernels of an instruction set; NULL if this build or processor does not have it. */
 static const jem__kernels *jem__kernels_for(jem_isa isa);
-/* Sets k, bf16, isa and precision as the desc asks; 0 if that is not available. */
+/* Sets k, bf16, isa and precision as the desc requests; returns 0 if that is not available. */
 static int jem__engine_open(jem_ctx *ctx);
-/* Two words that are a function of key and counter. */
+/* Computes two random words from key and counter. */
 static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t *, uint32_t *);
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-enum { JEM__THREADS = 1 << 12 };                   /* at most: more of them would overflow */
+enum { JEM__MAX_THREADS = 1 << 12 };
+
+/* Returns the thread count for a desc. */
+static int jem__thread_count(int requested) {
+    int threads = 1;
+    if (requested > 0) threads = requested;
+#ifdef _OPENMP
+    else threads = omp_get_max_threads();
+#endif
+    if (threads > JEM__MAX_THREADS) return JEM__MAX_THREADS;
+    return threads;
+}
 
 jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
-    JEM__ZEROED(jem_ctx, seed);                    /* enough of one to allocate the real context */
+    JEM__ZEROED(jem_ctx, seed);                    /* enough to allocate the real context */
     if (desc) seed.desc = *desc;
-    if (seed.desc.precision > JEM_PRECISION_BF16 || (int)seed.desc.precision < 0 ||
-        !jem__engine_open(&seed) || !seed.desc.allocate != !seed.desc.release) return NULL;
-    seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
-#ifdef _OPENMP
-    if (seed.desc.threads <= 0) seed.threads = omp_get_max_threads();
-#endif
-    if (seed.threads > JEM__THREADS) seed.threads = JEM__THREADS;
+    if (seed.desc.precision > JEM_PRECISION_BF16 || (int)seed.desc.precision < 0) return NULL;
+    if (!seed.desc.allocate != !seed.desc.release) return NULL;
+    if (!jem__engine_open(&seed)) return NULL;
+    seed.threads = jem__thread_count(seed.desc.threads);
     seed.params_left = HUGE_VAL;
     jem_ctx *ctx = (jem_ctx *)jem__alloc(&seed, sizeof *ctx);
     if (ctx) *ctx = seed;
@@ -1750,18 +1846,31 @@ jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
 
 void jem_ctx_free(jem_ctx *ctx) {
     if (!ctx) return;
-    for (jem__chunk *c = ctx->chunks, *next; c; c = next) next = c->next, jem__free(ctx, c);
+    jem__chunk *chunk = ctx->chunks;
+    while (chunk) {
+        jem__chunk *next = chunk->next;
+        jem__free(ctx, chunk);
+        chunk = next;
+    }
     for (int i = 0; i < ctx->cap_nodes; i++) jem__free(ctx, ctx->nodes[i]);
-    jem__free(ctx, ctx->nodes), jem__free(ctx, ctx->steps);
-    jem_ctx copy = *ctx;                           /* its allocator frees it last */
+    jem__free(ctx, ctx->nodes);
+    jem__free(ctx, ctx->steps);
+    jem_ctx copy = *ctx;                           /* its allocator frees the context last */
     jem__free(&copy, ctx);
 }
 
-jem_isa jem_ctx_isa(const jem_ctx *ctx) { return ctx ? ctx->isa : JEM_ISA_SCALAR; }
-jem_precision jem_ctx_precision(const jem_ctx *ctx) {
-    return ctx ? ctx->desc.precision : JEM_PRECISION_EXACT;
+jem_isa jem_ctx_isa(const jem_ctx *ctx) {
+    if (!ctx) return JEM_ISA_SCALAR;
+    return ctx->isa;
 }
-int jem_ctx_threads(const jem_ctx *ctx) { return ctx ? ctx->threads : 1; }
+jem_precision jem_ctx_precision(const jem_ctx *ctx) {
+    if (!ctx) return JEM_PRECISION_EXACT;
+    return ctx->desc.precision;
+}
+int jem_ctx_threads(const jem_ctx *ctx) {
+    if (!ctx) return 1;
+    return ctx->threads;
+}
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
 /* The kernels of >>engine compute Threefry with one counter per lane; numbers drawn one at a time
@@ -4900,113 +5009,156 @@ jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param 
     return jem__norm_record(ctx, x, JEM_NORM_ACT, training, 0, params, 3);
 }
 
-/* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
-/* A network is a list of parameters and a function that builds its logits. The three that come with
-   the library use only what your own would: jem_net_create, the layers, jem_apply. */
+/* ==== >>text: keys and values, numbers, fields ================================================ */
+/* A network's description is a list of keys and values, which is saved with it. The functions here
+   read strings from files: they accept any bytes, and numbers do not depend on the locale. */
 
-/* ---- short texts: a network's description, and what travels with it into a file -------------- */
+void jem_mask_controls(char *text, int keep_newlines) {
+    if (text) jem__mask_controls(text, keep_newlines);
+}
+
+/* ---- keys and values ------------------------------------------------------------------------- */
 
 typedef struct jem__meta { struct jem__meta *next; const char *key, *value; } jem__meta;
-#define JEM__MAX_TEXTS 4096                        /* bounds what a hostile file can cost */
+#define JEM__MAX_TEXTS 4096                        /* limits the cost of a hostile file */
 
 static const char *jem__meta_get(const jem__meta *list, const char *key) {
-    for (; list; list = list->next)
-        if (!strcmp(list->key, key)) return list->value;
-    return NULL;
+    while (list && strcmp(list->key, key)) list = list->next;
+    if (!list) return NULL;
+    return list->value;
 }
 
 static void jem__meta_free(jem_ctx *ctx, jem__meta *list) {
-    for (jem__meta *next; list; list = next) next = list->next, jem__free(ctx, list);
+    while (list) {
+        jem__meta *next = list->next;
+        jem__free(ctx, list);
+        list = next;
+    }
 }
 
-/* Well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
-static int jem__utf8_valid(const char *s, size_t n) {
-    static const uint32_t least[4] = { 0, 0x80, 0x800, 0x10000 };
-    for (size_t i = 0; i < n;) {
-        uint32_t c = (unsigned char)s[i++];
-        size_t more = c < 0x80 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
-        if ((c >= 0x80 && c < 0xC2) || c > 0xF4 || n - i < more) return 0;
-        if (more) c &= 0x3Fu >> more;
-        for (size_t k = 0; k < more; k++, i++) {
-            if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
-            c = c << 6 | ((unsigned char)s[i] & 0x3F);
+/* Returns how many bytes follow the first one of a UTF-8 character. */
+static int jem__utf8_following(unsigned char first) {
+    if (first < 0x80) return 0;
+    if (first < 0xE0) return 1;
+    if (first < 0xF0) return 2;
+    return 3;
+}
+
+/* Returns 1 for well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
+static int jem__utf8_valid(const char *text, size_t n) {
+    static const uint32_t smallest[4] = { 0, 0x80, 0x800, 0x10000 };
+    size_t i = 0;
+    while (i < n) {
+        const unsigned char first = (unsigned char)text[i];
+        const int following = jem__utf8_following(first);
+        if ((first >= 0x80 && first < 0xC2) || first > 0xF4) return 0;
+        i++;
+        if (n - i < (size_t)following) return 0;
+        uint32_t code = first;
+        if (following) code &= 0x3Fu >> following;
+        for (int k = 0; k < following; k++) {
+            const unsigned char byte = (unsigned char)text[i];
+            if ((byte & 0xC0) != 0x80) return 0;
+            code = code << 6 | (byte & 0x3F);
+            i++;
         }
-        if (c < least[more] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
+        if (code < smallest[following] || code > 0x10FFFF) return 0;
+        if (code >= 0xD800 && code < 0xE000) return 0;
     }
     return 1;
 }
 
-/* Adds at the end, replaces, or removes (value NULL). What is refused here no file may hold. */
+/* Allocates a list element that holds copies of both strings. */
+static jem__meta *jem__meta_create(jem_ctx *ctx, const char *key, const char *value) {
+    const size_t key_size = strlen(key) + 1;
+    const size_t value_size = strlen(value) + 1;
+    jem__meta *meta = (jem__meta *)jem__alloc(ctx, sizeof *meta + key_size + value_size);
+    if (!meta) return NULL;
+    char *strings = (char *)(meta + 1);
+    meta->key = (char *)memcpy(strings, key, key_size);
+    meta->value = (char *)memcpy(strings + key_size, value, value_size);
+    return meta;
+}
+
+/* Adds a value at the end of the list, replaces it, or removes it (value NULL). Rejects what no
+   file may contain. */
 static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
                                 const char *value) {
-    const size_t k = key ? strlen(key) : 0, v = value ? strlen(value) : 0;
-    int texts = 0;
-    if (!key || !jem__utf8_valid(key, k) || (value && !jem__utf8_valid(value, v)))
+    if (!key || !jem__utf8_valid(key, strlen(key)) ||
+        (value && !jem__utf8_valid(value, strlen(value))))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": key or value is not UTF-8",
                          key ? key : "");
-    for (; *list && strcmp((*list)->key, key); texts++) list = &(*list)->next;
-    jem__meta *old = *list, *rest = old ? old->next : NULL, *m = NULL;
-    if (texts == JEM__MAX_TEXTS && !old && value)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": there are %d already", key, texts);
-    if (value) {                                   /* both texts stand behind their struct */
-        m = (jem__meta *)jem__alloc(ctx, sizeof *m + k + 1 + v + 1);
-        if (!m) return JEM_NO_MEMORY;
-        m->key = (char *)memcpy(m + 1, key, k + 1);
-        m->value = (char *)memcpy((char *)(m + 1) + k + 1, value, v + 1);
-        m->next = rest;
+    int count = 0;
+    while (*list && strcmp((*list)->key, key)) {
+        list = &(*list)->next;
+        count++;
     }
-    *list = m ? m : rest;
+    jem__meta *old = *list;
+    jem__meta *rest = NULL;
+    if (old) rest = old->next;
+    if (value && !old && count == JEM__MAX_TEXTS)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": there are already %d", key, count);
+    if (value) {
+        jem__meta *replacement = jem__meta_create(ctx, key, value);
+        if (!replacement) return JEM_NO_MEMORY;
+        replacement->next = rest;
+        *list = replacement;
+    } else *list = rest;
     jem__free(ctx, old);
     return JEM_OK;
 }
 
-/* Puts the texts of `from` into the place of those of the same keys, where nothing can fail. */
-static void jem__meta_take(jem_net *net, jem__meta *from, int take) {
-    for (jem__meta *next; take && from; from = next) {
-        jem__meta **at = &net->meta;
-        while (*at && strcmp((*at)->key, from->key)) at = &(*at)->next;
-        jem__meta *old = *at;
-        next = from->next, from->next = old ? old->next : NULL, *at = from;
-        jem__free(net->ctx, old);
-    }
-    if (!take) jem__meta_free(net->ctx, from);
-}
+/* ---- numbers --------------------------------------------------------------------------------- */
 
-jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    if (key && value && !strncmp(key, "jem.", 4))
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": names that begin with jem. "
-                         "are the library's", key);
-    return jem__meta_set(net->ctx, &net->meta, key, value);
-}
-const char *jem_net_meta(const jem_net *net, const char *key) {
-    return net && key ? jem__meta_get(net->meta, key) : NULL;
-}
+static int jem__is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* Reads a decimal number, as 3, -0.25 or 1.5e-07, in every locale the same. Returns where it
-   stopped: `s` itself if there is no number, or one of no use here. */
-static const char *jem__scan_number(const char *s, double *x) {
-    const char *const start = s;
-    double v = 0, scale = 1;
-    int digits = 0, point = 0, exponent = 0, e = 0;
-    s += *s == '-';
-    for (; (*s >= '0' && *s <= '9') || (*s == '.' && digits && !point); s++)
-        if (*s == '.') point = 1;
-        else v = 10 * v + (*s - '0'), digits++, exponent -= point;
-    if (*s == 'e') {
-        const int minus = *++s == '-';
-        for (s += minus || *s == '+'; *s >= '0' && *s <= '9' && e < 100; s++) e = 10 * e + *s - '0';
-        exponent += minus ? -e : e;
+/* Reads the exponent of a number, if there is one, such as e-07. Returns where it ends. */
+static const char *jem__scan_exponent(const char *s, int *exponent) {
+    *exponent = 0;
+    if (*s != 'e') return s;
+    s++;
+    const int minus = *s == '-';
+    if (*s == '-' || *s == '+') s++;
+    while (jem__is_digit(*s) && *exponent < 100) {
+        *exponent = 10 * *exponent + (*s - '0');
+        s++;
     }
-    if (!digits || digits > 40 || e >= 100) return start;    /* so v and scale stay finite */
-    for (int i = abs(exponent); i > 0; i--) scale *= 10;
-    v = exponent < 0 ? v / scale : v * scale;
-    *x = *start == '-' ? -v : v;
+    if (minus) *exponent = -*exponent;
     return s;
 }
 
-/* The shortest text from which jem__scan_number reads the same float (9 digits tell any two floats
-   apart), or the same whole number; x is finite. Returns its length. */
+/* Reads a decimal number, such as 3, -0.25 or 1.5e-07, in the same way in every locale. Returns
+   where it ends: `text` itself if there is no number, or one that is out of range here. */
+static const char *jem__scan_number(const char *text, double *x) {
+    const char *s = text;
+    double digits_value = 0;
+    double scale = 1;
+    int digits = 0;
+    int decimals = 0;
+    int after_point = 0;
+    int exponent;
+    if (*s == '-') s++;
+    while (jem__is_digit(*s) || (*s == '.' && digits > 0 && !after_point)) {
+        if (*s == '.') after_point = 1;
+        else {
+            digits_value = 10 * digits_value + (*s - '0');
+            digits++;
+            decimals += after_point;
+        }
+        s++;
+    }
+    s = jem__scan_exponent(s, &exponent);
+    if (digits == 0 || digits > 40 || abs(exponent) >= 100) return text;         /* or overflow */
+    exponent -= decimals;
+    for (int i = 0; i < abs(exponent); i++) scale *= 10;
+    if (exponent < 0) *x = digits_value / scale;
+    else *x = digits_value * scale;
+    if (*text == '-') *x = -*x;
+    return s;
+}
+
+/* Writes the shortest text from which jem__scan_number reads the same float (9 digits distinguish
+   any two floats), or the same whole number; x is finite. Returns its length. */
 static int jem__print_number(char *out, size_t size, double x) {
     if (x == floor(x) && fabs(x) < 1e9) return snprintf(out, size, "%.0f", x);
     char text[64];
@@ -5019,9 +5171,11 @@ static int jem__print_number(char *out, size_t size, double x) {
     return snprintf(out, size, "%s", text);
 }
 
-/* Each field of a desc is listed once, in jem__wrn_fields or jem__stack_fields, with its limits. To
-   visit the list reads every field from a file's texts (in), checks it, and adds it to a network's
-   or a file's (out); so creating and loading agree on what is allowed. */
+/* ---- fields ---------------------------------------------------------------------------------- */
+/* Each field of a desc is listed once, with its limits, in a function such as jem__wrn_fields.
+   Calling it reads every field from a file's strings (in), checks it, and adds it to those of a
+   network or a file (out). So creating and loading agree on what is allowed. */
+
 typedef struct jem__fields {
     jem_ctx *ctx;
     const char *kind;                              /* jem.net */
@@ -5031,32 +5185,57 @@ typedef struct jem__fields {
     jem_status status;
 } jem__fields;
 
-/* text: what a file says, or NULL. */
+static jem__fields jem__fields_open(jem_ctx *ctx, const char *kind) {
+    jem__fields f = { ctx, kind, kind, NULL, NULL, JEM_OK };
+    return f;
+}
+
+/* Reports a bad field, unless one has been reported. `text` is the string in the file, or NULL;
+   `reason` says what is expected. */
 static void jem__fields_fail(jem__fields *f, const char *key, const char *text, double value,
-                             const char *wanted) {
+                             const char *reason) {
     char number[32];
+    jem_status status = JEM_BAD_FILE;
     if (f->status) return;
     snprintf(number, sizeof number, "%.9g", value);
     jem__with_point(number);
-    f->status = jem__fail(f->ctx, f->in ? JEM_BAD_FILE : JEM_BAD_ARGUMENT, "%s: %s = %.40s: %s",
-                          f->where, f->in ? key : key + strlen("jem."), text ? text : number,
-                          wanted);
+    if (!text) text = number;
+    if (!f->in) {
+        key += strlen("jem.");                     /* the name of the field in C */
+        status = JEM_BAD_ARGUMENT;
+    }
+    f->status = jem__fail(f->ctx, status, "%s: %s = %.40s: %s", f->where, key, text, reason);
 }
 
-/* whole: without a fraction. What is wrong is an error, and lo. */
+/* Reports a field that is missing, not a number, or out of range. */
+static void jem__field_fail(jem__fields *f, const char *key, double value, double lo, double hi,
+                            int whole) {
+    char reason[96];
+    const char *kind = whole ? "whole number" : "number";
+    const char *text = NULL;
+    if (f->in) {
+        text = jem__meta_get(f->in, key);
+        if (!text) text = "(nothing)";
+    }
+    snprintf(reason, sizeof reason, "must be a %s from %.9g to %.9g", kind, lo, hi);
+    jem__with_point(reason);
+    jem__fields_fail(f, key, text, value, reason);
+}
+
+/* Returns 1 if the string is a number as a whole. */
+static int jem__is_number(const char *text, double *value) {
+    return text && *text && *jem__scan_number(text, value) == 0;
+}
+
+/* Visits a field of the range lo..hi; returns its value, lo after an error. */
 static double jem__field(jem__fields *f, const char *key, double value, double lo, double hi,
                          int whole) {
-    const char *text = f->in ? jem__meta_get(f->in, key) : NULL;
-    int bad = f->in && (!text || !*text || *jem__scan_number(text, &value));   /* all of it */
     if (f->status) return lo;
+    int good = 1;
+    if (f->in) good = jem__is_number(jem__meta_get(f->in, key), &value);
     if (!whole && fabs(value) < 1e30) value = (double)(float)value;
-    bad = bad || !(value >= lo && value <= hi) || (whole && value != floor(value));
-    if (bad) {
-        char wanted[96];
-        snprintf(wanted, sizeof wanted, "a %snumber from %.9g to %.9g is wanted",
-                 whole ? "whole " : "", lo, hi);
-        jem__with_point(wanted);
-        jem__fields_fail(f, key, f->in && !text ? "(nothing)" : text, value, wanted);
+    if (!good || !(value >= lo && value <= hi) || (whole && value != floor(value))) {
+        jem__field_fail(f, key, value, lo, hi, whole);
         return lo;
     }
     if (f->out) {
@@ -5073,25 +5252,72 @@ static float jem__float(jem__fields *f, const char *key, float value, float lo, 
     return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, 0);
 }
 
-/* A field that stands in a file of ours, which has a description, only where it is not the usual
-   one; where any other file says nothing, it stays. */
-static float jem__unusual(jem__fields *f, const char *key, float value, float usual, float lo,
-                          float hi, int whole) {
-    if (f->in ? jem__meta_get(f->in, key) != NULL
-              : value != usual || (f->out && !jem__meta_get(*f->out, "jem.net")))
-        return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, whole);
+/* Visits a field that a description ("jem.net") omits where it has its usual value. A file without
+   a description, for example one from PyTorch, leaves the value unchanged if it omits the field;
+   into such a file it is always written. */
+static float jem__optional_field(jem__fields *f, const char *key, float value, float usual,
+                                 float lo, float hi, int whole) {
+    int visit;
+    if (f->in) visit = jem__meta_get(f->in, key) != NULL;
+    else visit = value != usual || (f->out && !jem__meta_get(*f->out, "jem.net"));
+    if (visit) return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, whole);
     if (f->out && !f->status) f->status = jem__meta_set(f->ctx, f->out, key, NULL);
-    return f->in && jem__meta_get(f->in, "jem.net") ? usual : value;
-}
-/* A network's own numbers. */
-static void jem__net_fields(jem__fields *f, jem_net *net) {
-    net->scale = jem__unusual(f, "jem.scale", net->scale, 1, 1e-6f, 1e6f, 0);
-    net->noise_lo = jem__unusual(f, "jem.noise_lo", net->noise_lo, 0, 0, 1e6f, 0);
-    net->noise_hi = jem__unusual(f, "jem.noise_hi", net->noise_hi, 0, 0, 1e6f, 0);
-    net->mean = jem__unusual(f, "jem.mean", net->mean, 0, -1e6f, 1e6f, 0);
+    if (f->in && jem__meta_get(f->in, "jem.net")) return usual;
+    return value;
 }
 
-/* What all descs have. */
+/* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
+/* A network is a list of parameters and a function that builds its logits. The three that come with
+   the library use only what your own would: jem_net_create, the layers, jem_apply. */
+
+/* ---- strings that are saved with a network --------------------------------------------------- */
+
+/* Replaces the element of the list that has the same key, or appends the new one. Cannot fail. */
+static void jem__meta_put(jem_ctx *ctx, jem__meta **list, jem__meta *replacement) {
+    while (*list && strcmp((*list)->key, replacement->key)) list = &(*list)->next;
+    jem__meta *old = *list;
+    replacement->next = NULL;
+    if (old) replacement->next = old->next;
+    *list = replacement;
+    jem__free(ctx, old);
+}
+
+/* Moves the elements of `from` into the network's list, or frees them if take = 0. */
+static void jem__meta_take(jem_net *net, jem__meta *from, int take) {
+    if (!take) {
+        jem__meta_free(net->ctx, from);
+        return;
+    }
+    while (from) {
+        jem__meta *next = from->next;
+        jem__meta_put(net->ctx, &net->meta, from);
+        from = next;
+    }
+}
+
+jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (key && value && !strncmp(key, "jem.", 4))
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": names that begin with jem. "
+                         "are the library's", key);
+    return jem__meta_set(net->ctx, &net->meta, key, value);
+}
+const char *jem_net_meta(const jem_net *net, const char *key) {
+    if (!net || !key) return NULL;
+    return jem__meta_get(net->meta, key);
+}
+
+/* ---- fields of networks (see jem__fields) ---------------------------------------------------- */
+
+/* Visits the fields that every network has. */
+static void jem__net_fields(jem__fields *f, jem_net *net) {
+    net->scale = jem__optional_field(f, "jem.scale", net->scale, 1, 1e-6f, 1e6f, 0);
+    net->noise_lo = jem__optional_field(f, "jem.noise_lo", net->noise_lo, 0, 0, 1e6f, 0);
+    net->noise_hi = jem__optional_field(f, "jem.noise_hi", net->noise_hi, 0, 0, 1e6f, 0);
+    net->mean = jem__optional_field(f, "jem.mean", net->mean, 0, -1e6f, 1e6f, 0);
+}
+
+/* Visits the fields that all descs share. */
 static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
                                jem_activation *activation, float *slope, int *uncond) {
     if (f->out) f->status = jem__meta_set(f->ctx, f->out, "jem.net", f->kind);
@@ -5102,16 +5328,18 @@ static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *
     *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0,
                                            JEM_ACTIVATION_TANH);
     *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
-    *uncond = (int)jem__unusual(f, "jem.uncond", (float)*uncond, 0, 0, 1, 1);
+    *uncond = (int)jem__optional_field(f, "jem.uncond", (float)*uncond, 0, 0, 1, 1);
 }
 
-/* So many numbers of an image reach the linear layers: their weights must be possible. */
+/* Returns the number of features entering the linear layers; 0 after an error. */
 static int jem__features(jem__fields *f, double features) {
     if (features > 1e9)
         jem__fields_fail(f, "jem.features", NULL, features, "too many for the last layer");
-    return f->status ? 0 : (int)features;
+    if (f->status) return 0;
+    return (int)features;
 }
 
+/* Visits the fields of a wide residual network; returns its number of features. */
 static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
                        &d->leak, &d->separate_energy);
@@ -5121,19 +5349,25 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     d->dropout = jem__float(f, "jem.dropout", d->dropout, 0, 0.99999994f);
     d->head = (jem_head)jem__int(f, "jem.head", (int)d->head, 0, JEM_HEAD_FLAT);
     d->stem_stride = jem__int(f, "jem.stem_stride", d->stem_stride, 1, 8);
-    d->blocks = (jem_blocks)jem__unusual(f, "jem.blocks", (float)d->blocks, 0, 0,
-                                         (float)JEM_BLOCKS_ZERO, 1);
-    d->unet = (int)jem__unusual(f, "jem.unet", (float)d->unet, 0, 0, 1, 1);
-    if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "6k + 4 is wanted");
+    d->blocks = (jem_blocks)jem__optional_field(f, "jem.blocks", (float)d->blocks, 0, 0,
+                                                (float)JEM_BLOCKS_ZERO, 1);
+    d->unet = (int)jem__optional_field(f, "jem.unet", (float)d->unet, 0, 0, 1, 1);
+    const int shrink = 4 * d->stem_stride;         /* of the sides, from images to features */
+    if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "must be 6k + 4");
     if (d->unet && d->separate_energy)
-        jem__fields_fail(f, "jem.unet", NULL, 1, "not together with uncond");
-    if (d->unet && (d->height % (4 * d->stem_stride) || d->width % (4 * d->stem_stride)))
+        jem__fields_fail(f, "jem.unet", NULL, 1, "not together with separate_energy");
+    if (d->unet && (d->height % shrink || d->width % shrink))
         jem__fields_fail(f, "jem.unet", NULL, 1, "sides must be multiples of 4 stem strides");
-    const int shrink = 4 * d->stem_stride, pooled = d->head != JEM_HEAD_FLAT;
-    const double h = (d->height - 1) / shrink + 1, w = (d->width - 1) / shrink + 1;
-    return jem__features(f, 64.0 * d->widen * (pooled ? 1 : h * w));
+    double pixels = 1;
+    if (d->head == JEM_HEAD_FLAT) {
+        const double height = (d->height - 1) / shrink + 1;
+        const double width = (d->width - 1) / shrink + 1;
+        pixels = height * width;
+    }
+    return jem__features(f, 64.0 * d->widen * pixels);
 }
 
+/* Visits the fields of a convnet or an MLP; returns its number of features. */
 static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
                        &d->leak, &d->separate_energy);
@@ -5143,133 +5377,178 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
         snprintf(key, sizeof key, "jem.width%d", i + 1);
         d->widths[i] = jem__int(f, key, d->widths[i], 1, 65536);
     }
-    const int last = d->layers - 1, conv = !strcmp(f->kind, "convnet");
-    return jem__features(f, conv ? (double)d->widths[last] * (d->height >> last) *
-                                   (d->width >> last)
-                                 : (double)d->channels * d->height * d->width);
+    const int last = d->layers - 1;
+    double features = (double)d->channels * d->height * d->width;
+    if (!strcmp(f->kind, "convnet"))               /* layers after the first halve the sides */
+        features = (double)d->widths[last] * (d->height >> last) * (d->width >> last);
+    return jem__features(f, features);
 }
 
-/* ---- parameters ------------------------------------------------------------------------------ */
+/* ---- networks and parameters ----------------------------------------------------------------- */
 
-/* Creation's last word: the net, if there was no error since it began. */
+/* Finishes creation: returns the network, or frees it if errors were reported since. */
 static jem_net *jem__net_done(jem_net *net, int errors) {
     if (net->ctx->errors == errors) return net;
     jem_net_free(net);
     return NULL;
 }
 
-/* Many parameters: the function, its data, and the sizes of images and answers. */
+/* Creates a network without parameters. Many parameters: a function, its data, and the sizes of
+   images and logits. */
 jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, size_t user_bytes,
                         int channels, int height, int width, int classes, uint64_t seed) {
     if (!ctx) return NULL;
     if (channels < 1 || height < 1 || width < 1 || classes < 1)
-        return (jem_net *)jem__null(ctx, JEM_BAD_ARGUMENT, "net_create: images (%d,%d,%d) and "
-                                    "classes (%d) must be 1 or more", channels, height, width,
-                                    classes);
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_create: images (%d,%d,%d) and classes (%d) "
+                           "must be 1 or more", channels, height, width, classes);
     const int errors = ctx->errors;
     jem_net *net = (jem_net *)jem__alloc(ctx, sizeof *net);
     if (!net) return NULL;
-    net->self = net, net->scale = 1;
-    net->ctx = ctx, net->forward = forward, net->rng = jem_rng_seed(seed);
-    net->channels = channels, net->height = height, net->width = width, net->classes = classes;
+    net->self = net;
+    net->ctx = ctx;
+    net->channels = channels;
+    net->height = height;
+    net->width = width;
+    net->classes = classes;
+    net->scale = 1;
+    net->rng = jem_rng_seed(seed);
+    net->forward = forward;
     net->user = jem__alloc(ctx, user_bytes);
     if (net->user && user && user_bytes) memcpy(net->user, user, user_bytes);
     return jem__net_done(net, errors);
 }
 
 static void jem__param_free(jem_param *p) {
-    for (jem__pack *k = p->packs, *next; k; k = next) {
-        next = k->next;
-        jem__free(p->ctx, k->data), jem__free(p->ctx, k);
+    jem_ctx *ctx = p->ctx;
+    jem__pack *pack = p->packs;
+    while (pack) {
+        jem__pack *next = pack->next;
+        jem__free(ctx, pack->data);
+        jem__free(ctx, pack);
+        pack = next;
     }
-    jem__free(p->ctx, p->value), jem__free(p->ctx, p->grad);
-    jem__free(p->ctx, (void *)(uintptr_t)p->name);
-    jem__free(p->ctx, p);
+    jem__free(ctx, p->value);
+    jem__free(ctx, p->grad);
+    jem__free(ctx, (void *)(uintptr_t)p->name);
+    jem__free(ctx, p);
 }
 
 void jem_net_free(jem_net *net) {
     if (!net) return;
-    for (jem_param *p = net->params, *next; p; p = next) next = p->next, jem__param_free(p);
+    jem_param *p = net->params;
+    while (p) {
+        jem_param *next = p->next;
+        jem__param_free(p);
+        p = next;
+    }
     jem__meta_free(net->ctx, net->meta);
     jem__free(net->ctx, net->user);
     jem__free(net->ctx, net);
 }
 
-/* Padded to 16 floats, so that the optimiser's kernels have no remainder. */
+/* Allocates n floats, padded to a multiple of 16, so that the optimiser's kernels have no
+   remainder. */
 static float *jem__alloc_padded(jem_ctx *ctx, ptrdiff_t n) {
     return jem__alloc_floats(ctx, (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES);
+}
+
+/* Returns the element count of a parameter's shape; 0 if the shape is not possible. */
+static ptrdiff_t jem__param_size(int ndim, const int *shape) {
+    double size = 1;
+    if (!shape || ndim < 1 || ndim > 4) return 0;
+    for (int i = 0; i < ndim; i++) {
+        size *= shape[i];
+        if (shape[i] < 1 || size > 1e9) return 0;
+    }
+    return (ptrdiff_t)size;
+}
+
+/* Allocates a parameter that belongs to no network yet. */
+static jem_param *jem__param_create(jem_ctx *ctx, const char *name, int ndim, const int *shape,
+                                    int trainable) {
+    jem_param *p = (jem_param *)jem__alloc(ctx, sizeof *p);
+    if (!p) return NULL;
+    p->ctx = ctx;
+    p->ndim = ndim;
+    p->size = jem__param_size(ndim, shape);
+    for (int i = 0; i < ndim; i++) p->shape[i] = shape[i];
+    p->name = jem__strdup(ctx, name);
+    p->value = jem__alloc_padded(ctx, p->size);
+    if (trainable) p->grad = jem__alloc_padded(ctx, p->size);
+    if (p->name && p->value && (p->grad || !trainable)) return p;
+    jem__param_free(p);
+    return NULL;
 }
 
 jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape,
                          int trainable) {
     if (!net) return NULL;
-    int bad = !name || !shape || ndim < 1 || ndim > 4;
-    double size = 1;
-    for (int i = 0; !bad && i < ndim; i++) size *= shape[i], bad = shape[i] < 1 || size > 1e9;
-    if (!bad && (net->ctx->params_left -= size) < 0)
-        return (jem_param *)jem__null(net->ctx, JEM_BAD_FILE, "the file describes a larger network "
-                                      "than it holds");
-    if (bad || jem_net_find(net, name))
-        return (jem_param *)jem__null(net->ctx, JEM_BAD_ARGUMENT, "net_param: %s%s",
-                                      name ? name : "no name",
-                                      bad ? ": not a shape that can be made" : " is there already");
-    jem_param *p = (jem_param *)jem__alloc(net->ctx, sizeof *p);
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = jem__param_size(ndim, shape);
+    if (!name) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: the name is NULL");
+    if (size == 0)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %s: not a possible shape", name);
+    ctx->params_left -= (double)size;
+    if (ctx->params_left < 0)
+        return jem__refuse(ctx, JEM_BAD_FILE, "the file describes a larger network than it holds");
+    if (jem_net_find(net, name))
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %s already exists", name);
+    jem_param *p = jem__param_create(ctx, name, ndim, shape, trainable);
     if (!p) return NULL;
-    p->ctx = net->ctx, p->ndim = ndim, p->size = (ptrdiff_t)size;
-    for (int i = 0; i < ndim; i++) p->shape[i] = shape[i];
-    p->name = jem__strdup(net->ctx, name);
-    p->value = jem__alloc_padded(net->ctx, p->size);
-    if (trainable) p->grad = jem__alloc_padded(net->ctx, p->size);
-    if (!p->name || !p->value || (trainable && !p->grad)) {
-        jem__param_free(p);
-        return NULL;
-    }
-    if (net->last) net->last->next = p; else net->params = p;
-    return net->last = p;
+    if (net->last) net->last->next = p;
+    else net->params = p;
+    net->last = p;
+    return p;
 }
 
 jem_param *jem_net_find(const jem_net *net, const char *name) {
-    jem_param *p = net && name ? net->params : NULL;
+    if (!net || !name) return NULL;
+    jem_param *p = net->params;
     while (p && strcmp(p->name, name)) p = p->next;
     return p;
 }
 
 ptrdiff_t jem_net_size(const jem_net *net) {
     ptrdiff_t n = 0;
-    for (const jem_param *p = net ? net->params : NULL; p; p = p->next) n += p->grad ? p->size : 0;
+    if (!net) return 0;
+    for (const jem_param *p = net->params; p; p = p->next)
+        if (p->grad) n += p->size;
     return n;
 }
 
 void jem_zero_grad(jem_net *net) {
-    for (jem_param *p = net ? net->params : NULL; p; p = p->next)
+    if (!net) return;
+    for (jem_param *p = net->params; p; p = p->next)
         if (p->grad) memset(p->grad, 0, (size_t)p->size * sizeof(float));
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* The parameter name.suffix. */
+/* Adds the parameter name.suffix. */
 static jem_param *jem__layer_param(jem_net *net, const char *name, const char *suffix,
                                    int ndim, const int *shape, int trainable) {
     char full[128];
     if (name && snprintf(full, sizeof full, "%s.%s", name, suffix) < (int)sizeof full)
         return jem_net_param(net, full, ndim, shape, trainable);
-    jem__fail(net->ctx, JEM_BAD_ARGUMENT, "layer %.60s...: the name is too long, or NULL",
-              name ? name : "");
-    return NULL;
+    return jem__refuse(net->ctx, JEM_BAD_ARGUMENT, "layer %.60s...: the name is too long, or NULL",
+                       name ? name : "");
 }
-/* Weight (O,I,k,k) or (O,I), and bias (O): uniform in +-1/sqrt(fan_in). */
+
+/* Adds a weight (O,I,k,k) or (O,I), and a bias (O): uniform in +-1/sqrt(fan_in). */
 static void jem__layer_weights(jem_net *net, const char *name, int ndim, int in, int out, int k,
-                               jem_layer *l) {
+                               jem_layer *layer) {
     const int shape[4] = { out, in, k, k };
     const float bound = 1 / sqrtf((float)in * (float)k * (float)k);
-    l->weight = jem__layer_param(net, name, "weight", ndim, shape, 1);
-    if (!l->weight) return;
-    jem_fill_uniform(net->ctx, &net->rng, l->weight->value, l->weight->size, -bound, bound);
-    l->bias = jem__layer_param(net, name, "bias", 1, shape, 1);
-    if (l->bias)
-        jem_fill_uniform(net->ctx, &net->rng, l->bias->value, l->bias->size, -bound, bound);
+    jem_param *weight = jem__layer_param(net, name, "weight", ndim, shape, 1);
+    if (!weight) return;
+    jem_fill_uniform(net->ctx, &net->rng, weight->value, weight->size, -bound, bound);
+    jem_param *bias = jem__layer_param(net, name, "bias", 1, shape, 1);
+    if (bias) jem_fill_uniform(net->ctx, &net->rng, bias->value, bias->size, -bound, bound);
+    layer->weight = weight;
+    layer->bias = bias;
 }
-/* A number per channel, all the same at first. */
+
+/* Adds a parameter of one number per channel, all of them `value`. */
 static jem_param *jem__layer_numbers(jem_net *net, const char *name, const char *suffix,
                                      int channels, float value, int trainable) {
     jem_param *p = jem__layer_param(net, name, suffix, 1, &channels, trainable);
@@ -5279,85 +5558,102 @@ static jem_param *jem__layer_numbers(jem_net *net, const char *name, const char 
 
 jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k, int stride,
                          int pad) {
-    JEM__ZEROED(jem_layer, l);
-    l.kind = JEM_LAYER_CONV, l.conv.stride = stride, l.conv.pad = pad;
-    if (net) jem__layer_weights(net, name, 4, in, out, k, &l);
-    return l;
+    JEM__ZEROED(jem_layer, layer);
+    layer.kind = JEM_LAYER_CONV;
+    layer.conv.stride = stride;
+    layer.conv.pad = pad;
+    if (net) jem__layer_weights(net, name, 4, in, out, k, &layer);
+    return layer;
 }
 
 jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out) {
-    JEM__ZEROED(jem_layer, l);
-    l.kind = JEM_LAYER_LINEAR;
-    if (net) jem__layer_weights(net, name, 2, in, out, 1, &l);
-    return l;
+    JEM__ZEROED(jem_layer, layer);
+    layer.kind = JEM_LAYER_LINEAR;
+    if (net) jem__layer_weights(net, name, 2, in, out, 1, &layer);
+    return layer;
+}
+
+/* Adds an act norm's parameters, in the shapes of the reference. */
+static void jem__layer_act_norm(jem_net *net, const char *name, int channels, jem_layer *layer) {
+    const int shape[4] = { 1, channels, 1, 1 };
+    layer->bias = jem__layer_param(net, name, "loc", 4, shape, 1);
+    layer->weight = jem__layer_param(net, name, "scale", 4, shape, 1);
+    for (int i = 0; layer->weight && i < channels; i++) layer->weight->value[i] = 1;
+    layer->extra[0] = jem__layer_numbers(net, name, "initialized", 1, 0, 0);
 }
 
 jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int channels) {
-    JEM__ZEROED(jem_layer, l);
-    l.kind = norm == JEM_NORM_NONE ? JEM_LAYER_NONE : JEM_LAYER_NORM, l.norm = norm;
-    if (!net || norm == JEM_NORM_NONE) return l;
+    JEM__ZEROED(jem_layer, layer);
+    layer.norm = norm;
+    if (norm == JEM_NORM_NONE) return layer;
+    layer.kind = JEM_LAYER_NORM;
+    if (!net) return layer;
     if ((int)norm < 0 || norm > JEM_NORM_ACT) {
         jem__fail(net->ctx, JEM_BAD_ARGUMENT, "norm_layer: there is no norm %d", (int)norm);
-        return l;
+        return layer;
     }
     if (norm == JEM_NORM_ACT) {
-        const int shape[4] = { 1, channels, 1, 1 };
-        l.bias = jem__layer_param(net, name, "loc", 4, shape, 1);
-        l.weight = jem__layer_param(net, name, "scale", 4, shape, 1);
-        for (int i = 0; l.weight && i < channels; i++) l.weight->value[i] = 1;
-        l.extra[0] = jem__layer_numbers(net, name, "initialized", 1, 0, 0);
-        return l;
+        jem__layer_act_norm(net, name, channels, &layer);
+        return layer;
     }
-    l.weight = jem__layer_numbers(net, name, "weight", channels, 1, 1);
-    l.bias = jem__layer_numbers(net, name, "bias", channels, 0, 1);
+    layer.weight = jem__layer_numbers(net, name, "weight", channels, 1, 1);
+    layer.bias = jem__layer_numbers(net, name, "bias", channels, 0, 1);
     if (norm == JEM_NORM_BATCH) {
-        l.extra[0] = jem__layer_numbers(net, name, "running_mean", channels, 0, 0);
-        l.extra[1] = jem__layer_numbers(net, name, "running_var", channels, 1, 0);
+        layer.extra[0] = jem__layer_numbers(net, name, "running_mean", channels, 0, 0);
+        layer.extra[1] = jem__layer_numbers(net, name, "running_var", channels, 1, 0);
     }
-    return l;
+    return layer;
 }
 
-/* The reference's momentum for batch norm, in PyTorch's sense: the new batch counts .9. */
+/* The reference's momentum of batch norm, in PyTorch's sense: the weight of the new batch. */
 #define JEM__BATCH_MOMENTUM 0.9f
 
-jem_tensor *jem_apply(const jem_layer *l, jem_tensor *x, int training) {
-    if (!x || !l) return NULL;
-    switch (l->kind) {
-    case JEM_LAYER_CONV: return jem_conv2d(x->ctx, x, l->weight, l->bias, l->conv);
-    case JEM_LAYER_LINEAR: return jem_linear(x->ctx, x, l->weight, l->bias);
-    case JEM_LAYER_NORM: break;
-    default: return x;
-    }
-    switch (l->norm) {
+static jem_tensor *jem__apply_norm(const jem_layer *layer, jem_tensor *x, int training) {
+    jem_param *const *extra = layer->extra;
+    switch (layer->norm) {
     case JEM_NORM_BATCH:
-        return jem_batch_norm(x->ctx, x, l->weight, l->bias, l->extra[0], l->extra[1],
+        return jem_batch_norm(x->ctx, x, layer->weight, layer->bias, extra[0], extra[1],
                               JEM__BATCH_MOMENTUM, training);
-    case JEM_NORM_INSTANCE: return jem_instance_norm(x->ctx, x, l->weight, l->bias);
-    case JEM_NORM_LAYER: return jem_layer_norm(x->ctx, x, l->weight, l->bias);
-    case JEM_NORM_ACT: return jem_act_norm(x->ctx, x, l->bias, l->weight, l->extra[0], training);
+    case JEM_NORM_INSTANCE: return jem_instance_norm(x->ctx, x, layer->weight, layer->bias);
+    case JEM_NORM_LAYER: return jem_layer_norm(x->ctx, x, layer->weight, layer->bias);
+    case JEM_NORM_ACT:
+        return jem_act_norm(x->ctx, x, layer->bias, layer->weight, extra[0], training);
     default: return x;
     }
 }
 
-jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope) {
-    switch (a) {
+jem_tensor *jem_apply(const jem_layer *layer, jem_tensor *x, int training) {
+    if (!x || !layer) return NULL;
+    switch (layer->kind) {
+    case JEM_LAYER_CONV: return jem_conv2d(x->ctx, x, layer->weight, layer->bias, layer->conv);
+    case JEM_LAYER_LINEAR: return jem_linear(x->ctx, x, layer->weight, layer->bias);
+    case JEM_LAYER_NORM: return jem__apply_norm(layer, x, training);
+    default: return x;
+    }
+}
+
+jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation, float slope) {
+    switch (activation) {
     case JEM_ACTIVATION_RELU: return jem_relu(ctx, x);
     case JEM_ACTIVATION_SILU: return jem_silu(ctx, x);
     case JEM_ACTIVATION_TANH: return jem_tanh(ctx, x);
     case JEM_ACTIVATION_LEAKY_RELU: return jem_leaky_relu(ctx, x, slope);
     }
-    return jem__refuse(ctx, JEM_BAD_ARGUMENT, "activate: there is no activation %d", (int)a);
+    return jem__refuse(ctx, JEM_BAD_ARGUMENT, "activate: there is no activation %d",
+                       (int)activation);
 }
 
-/* Up to 3 images are cut into blocks (beyond that the copies cost more than the idle lanes), if the
-   sides can be cut, and halved `halvings` times after that: each block must keep whole pixels. */
+/* Cuts up to 3 images into blocks (for more, the copies cost more than the idle lanes), if blocks
+   have whole pixels, also after their sides have been halved `halvings` times. */
 static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings) {
     if (!x || x->n > 3 || x->h % (JEM__GRID << halvings) || x->w % (JEM__GRID << halvings))
         return x;
     return jem__recut(ctx, x, 1);
 }
 
-/* Checks what a forward function put beside its logits: NULL, or one number per image. */
+/* ---- logits ---------------------------------------------------------------------------------- */
+
+/* Checks an optional output of a forward function: NULL, or one number per image. */
 static int jem__is_per_image(jem_net *net, const jem_tensor *t, const char *what, int n) {
     if (!t || (t->n == n && t->c == 1 && t->h == 1 && t->w == 1)) return 1;
     net->energy = NULL;
@@ -5367,200 +5663,250 @@ static int jem__is_per_image(jem_net *net, const jem_tensor *t, const char *what
     return 0;
 }
 
+/* Checks the output of a network's function for n images. */
+static int jem__are_logits(jem_net *net, const jem_tensor *logits, int n) {
+    if (!logits) {
+        if (jem_ok(net->ctx))
+            jem__fail(net->ctx, JEM_BAD_ARGUMENT, "forward: the network's function returned NULL");
+        return 0;
+    }
+    if (logits->n != n || logits->c != net->classes || logits->h != 1 || logits->w != 1) {
+        jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s, not logits (%d,%d,1,1)",
+                  jem__shape_text(logits).s, n, net->classes);
+        return 0;
+    }
+    return jem__is_per_image(net, net->energy, "energy", n) &&
+           jem__is_per_image(net, net->shift, "shift", n);
+}
+
 jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     if (!net || !x) return NULL;
     if (x->c != net->channels || x->h != net->height || x->w != net->width)
-        return (jem_tensor *)jem__null(net->ctx, JEM_BAD_SHAPE, "forward: x is %s, the network "
-                                       "takes (n,%d,%d,%d)", jem__shape_text(x).s, net->channels,
-                                       net->height, net->width);
+        return jem__refuse(net->ctx, JEM_BAD_SHAPE, "forward: x is %s, the network takes "
+                           "(n,%d,%d,%d)", jem__shape_text(x).s, net->channels, net->height,
+                           net->width);
     if (!net->forward)
-        return (jem_tensor *)jem__null(net->ctx, JEM_BAD_ARGUMENT, "forward: this network was made "
-                                       "without a function");
+        return jem__refuse(net->ctx, JEM_BAD_ARGUMENT, "forward: this network was made without a "
+                           "function");
     net->energy = NULL;
     net->shift = NULL;
     jem_tensor *logits = net->forward(net, x, training, net->user);
-    if (!logits && jem_ok(net->ctx))
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "forward: the network's function made nothing");
-    if (logits && (logits->n != x->n || logits->c != net->classes ||
-                   logits->h != 1 || logits->w != 1))
-        return (jem_tensor *)jem__null(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s, not "
-                                       "logits (%d,%d,1,1)", jem__shape_text(logits).s, x->n,
-                                       net->classes);
-    if (logits && !(jem__is_per_image(net, net->energy, "energy", x->n) &&
-                    jem__is_per_image(net, net->shift, "shift", x->n))) return NULL;
+    if (!jem__are_logits(net, logits, x->n)) return NULL;
     return logits;
 }
 
-/* Numbers in an image; a leaf of n images of them (x NULL: zeros). */
+/* Returns the values per image. */
 static ptrdiff_t jem__image(const jem_net *net) {
     return (ptrdiff_t)net->channels * net->height * net->width;
 }
+
+/* Records a leaf of n images; x NULL: zeros. */
 static jem_tensor *jem__images(const jem_net *net, const float *x, int n) {
-    return x ? jem_input(net->ctx, x, n, net->channels, net->height, net->width)
-             : jem_zeros(net->ctx, n, net->channels, net->height, net->width);
+    if (!x) return jem_zeros(net->ctx, n, net->channels, net->height, net->width);
+    return jem_input(net->ctx, x, n, net->channels, net->height, net->width);
 }
 
-#define JEM__LARGEST 1e4f  /* beyond it, a number in an image is taken for garbage */
+#define JEM__LARGEST 1e4f  /* larger values do not occur in images */
 
-/* Numbers that images can have: garbage in should be an error, not an answer. */
+/* Rejects values that images cannot have, so that bad data cause an error, not an answer. */
 static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
     const ptrdiff_t size = jem__image(net);
-    for (ptrdiff_t i = 0; i < n * size; i++)
-        if (!jem__finite(x[i]) || x[i] > JEM__LARGEST || x[i] < -JEM__LARGEST)
-            return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers, "
-                             "which may be from -%g to %g", what, (int)(i / size), (double)x[i],
-                             (double)JEM__LARGEST, (double)JEM__LARGEST);
+    for (ptrdiff_t i = 0; i < n * size; i++) {
+        if (jem__finite(x[i]) && fabsf(x[i]) <= JEM__LARGEST) continue;
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains a %g; values must be "
+                         "from -%g to %g", what, (int)(i / size), (double)x[i],
+                         (double)JEM__LARGEST, (double)JEM__LARGEST);
+    }
     return JEM_OK;
 }
 
 /* ---- the wide-resnet ------------------------------------------------------------------------- */
 
 enum { JEM__STAGES = 3 };
+
+/* Layers of a block. */
+enum { JEM__NORM1, JEM__CONV1, JEM__NORM2, JEM__CONV2, JEM__SHORTCUT, JEM__BLOCK_LAYERS };
+
 typedef struct jem__wrn {
     jem_wrn_desc desc;
     int blocks;                                    /* of all stages */
     jem_layer stem, norm, head, energy;
     jem_layer down[JEM__STAGES - 1];               /* JEM_BLOCKS_ZERO: between stages */
-    jem_layer up[JEM__STAGES - 1];                 /* unet: after upsampling to stage i ... */
-    jem_layer skip[JEM__STAGES - 1];               /* ... and 1x1, of the features of stage i */
-    jem_layer block[1][5];                         /* norm1, conv1, norm2, conv2, shortcut */
+    jem_layer up[JEM__STAGES - 1];                 /* unet: after upsampling to stage i; */
+    jem_layer skip[JEM__STAGES - 1];               /* 1x1, of the features of stage i */
+    jem_layer block[1][JEM__BLOCK_LAYERS];         /* the struct continues with all blocks */
 } jem__wrn;
 
-/* One block: conv2(act(norm2(dropout(conv1(act(norm1(x))))))) + shortcut(x) */
-static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *w, const jem_layer *l,
+static jem_tensor *jem__wrn_activate(jem_net *net, const jem__wrn *wrn, jem_tensor *x) {
+    return jem_activate(net->ctx, x, wrn->desc.activation, wrn->desc.leak);
+}
+
+/* Computes conv2(act(norm2(dropout(conv1(act(norm1(x))))))) + shortcut(x). Each op has its own
+   statement: C does not specify the order of arguments, which would be the order of the tape. */
+static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *wrn, const jem_layer *layer,
                                   jem_tensor *x, int training) {
-    const jem_wrn_desc *d = &w->desc;
-    jem_tensor *y = jem_activate(net->ctx, jem_apply(&l[0], x, training), d->activation, d->leak);
-    y = jem_apply(&l[1], y, training);
-    if (training && d->dropout > 0) y = jem_dropout(net->ctx, y, d->dropout, &net->rng);
-    y = jem_activate(net->ctx, jem_apply(&l[2], y, training), d->activation, d->leak);
-    /* not inside the call: C leaves the order of arguments, and so the tape's, open */
-    jem_tensor *shortcut = jem_apply(&l[4], x, training);
-    y = jem_apply(&l[3], y, training);
+    const float dropout = wrn->desc.dropout;
+    jem_tensor *y = jem_apply(&layer[JEM__NORM1], x, training);
+    y = jem__wrn_activate(net, wrn, y);
+    y = jem_apply(&layer[JEM__CONV1], y, training);
+    if (training && dropout > 0) y = jem_dropout(net->ctx, y, dropout, &net->rng);
+    y = jem_apply(&layer[JEM__NORM2], y, training);
+    y = jem__wrn_activate(net, wrn, y);
+    jem_tensor *shortcut = jem_apply(&layer[JEM__SHORTCUT], x, training);
+    y = jem_apply(&layer[JEM__CONV2], y, training);
     return jem_add(net->ctx, y, shortcut);
 }
 
-/* e(x) = sum of x U(x): from the last features up, at each size the smaller features upsampled and
-   those of that size, then back to the image's channels. features: of each stage, (n, 16 widen 2^i,
-   h/2^i, w/2^i). */
-static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *w, jem_tensor *x,
+/* Computes e(x) = sum of x U(x). U starts from the features of the last stage. At each larger size
+   it adds the upsampled features to those of the stage with that size. At last it maps them to the
+   image's channels. features: of each stage, (n, 16 widen 2^i, h/2^i, w/2^i). */
+static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *wrn, jem_tensor *x,
                                  jem_tensor *const *features, int training) {
-    const jem_wrn_desc *d = &w->desc;
     jem_ctx *ctx = net->ctx;
     jem_tensor *y = features[JEM__STAGES - 1];
     for (int i = JEM__STAGES - 2; i >= 0; i--) {
-        jem_tensor *coarse = jem_apply(&w->up[i], jem_upsample(ctx, y, 2), training);
-        jem_tensor *fine = jem_activate(ctx, features[i], d->activation, d->leak);
-        fine = jem_apply(&w->skip[i], fine, training);
-        y = jem_activate(ctx, jem_add(ctx, coarse, fine), d->activation, d->leak);
+        jem_tensor *coarse = jem_upsample(ctx, y, 2);
+        coarse = jem_apply(&wrn->up[i], coarse, training);
+        jem_tensor *fine = jem__wrn_activate(net, wrn, features[i]);
+        fine = jem_apply(&wrn->skip[i], fine, training);
+        y = jem_add(ctx, coarse, fine);
+        y = jem__wrn_activate(net, wrn, y);
     }
-    if (d->stem_stride > 1) y = jem_upsample(ctx, y, d->stem_stride);
-    return jem_sum_image(ctx, jem_mul(ctx, jem_apply(&w->energy, y, training), x));
+    if (wrn->desc.stem_stride > 1) y = jem_upsample(ctx, y, wrn->desc.stem_stride);
+    y = jem_apply(&wrn->energy, y, training);
+    return jem_sum_image(ctx, jem_mul(ctx, y, x));
+}
+
+/* Returns 1 if few images may be cut into blocks: every op must treat pixels alike, and no tensor
+   be needed whole. */
+static int jem__wrn_can_cut(const jem_wrn_desc *d, int training) {
+    if (training || d->unet || d->stem_stride != 1 || d->blocks != JEM_BLOCKS_WRN) return 0;
+    return d->norm != JEM_NORM_INSTANCE && d->norm != JEM_NORM_LAYER;
 }
 
 static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, void *user) {
-    const jem__wrn *w = (const jem__wrn *)user;
-    const jem_wrn_desc *d = &w->desc;
-    const int local = !training && d->norm != JEM_NORM_INSTANCE && d->norm != JEM_NORM_LAYER &&
-                      d->blocks == JEM_BLOCKS_WRN && !d->unet;
+    const jem__wrn *wrn = (const jem__wrn *)user;
+    const jem_wrn_desc *d = &wrn->desc;
+    const int per_stage = wrn->blocks / JEM__STAGES;
     jem_tensor *features[JEM__STAGES] = { NULL };
-    if (local && d->stem_stride == 1) x = jem__cut_few(net->ctx, x, 2);
-    jem_tensor *y = jem_apply(&w->stem, x, training);
-    const int per_stage = w->blocks / JEM__STAGES;
+    if (jem__wrn_can_cut(d, training)) x = jem__cut_few(net->ctx, x, JEM__STAGES - 1);
+    jem_tensor *y = jem_apply(&wrn->stem, x, training);
     for (int stage = 0; stage < JEM__STAGES; stage++) {
-        if (stage && d->blocks == JEM_BLOCKS_ZERO) {
-            y = jem_activate(net->ctx, y, d->activation, d->leak);
-            y = jem_apply(&w->down[stage - 1], y, training);
+        if (stage > 0 && d->blocks == JEM_BLOCKS_ZERO) {
+            y = jem__wrn_activate(net, wrn, y);
+            y = jem_apply(&wrn->down[stage - 1], y, training);
         }
         for (int i = 0; i < per_stage; i++)
-            y = jem__wrn_block(net, w, w->block[stage * per_stage + i], y, training);
+            y = jem__wrn_block(net, wrn, wrn->block[stage * per_stage + i], y, training);
         features[stage] = y;
     }
-    y = jem_activate(net->ctx, jem_apply(&w->norm, y, training), d->activation, d->leak);
+    y = jem_apply(&wrn->norm, y, training);
+    y = jem__wrn_activate(net, wrn, y);
     features[JEM__STAGES - 1] = y;
-    if (d->unet) net->shift = jem__wrn_unet(net, w, x, features, training);
+    if (d->unet) net->shift = jem__wrn_unet(net, wrn, x, features, training);
     if (y && y->blocks) y = jem__recut(net->ctx, y, 0);
-    y = d->head == JEM_HEAD_FLAT ? jem_flatten(net->ctx, y) : jem_global_pool(net->ctx, y);
-    if (d->separate_energy) net->energy = jem_apply(&w->energy, y, training);
-    return jem_apply(&w->head, y, training);
+    if (d->head == JEM_HEAD_FLAT) y = jem_flatten(net->ctx, y);
+    else y = jem_global_pool(net->ctx, y);
+    if (d->separate_energy) net->energy = jem_apply(&wrn->energy, y, training);
+    return jem_apply(&wrn->head, y, training);
 }
 
 jem_wrn_desc jem_wrn_desc_default(void) {
     JEM__ZEROED(jem_wrn_desc, d);
-    d.depth = 28, d.widen = 10, d.channels = 3, d.height = d.width = 32, d.classes = 10;
-    d.leak = 0.2f, d.stem_stride = 1;
+    d.depth = 28;
+    d.widen = 10;
+    d.channels = 3;
+    d.height = 32;
+    d.width = 32;
+    d.classes = 10;
+    d.leak = 0.2f;
+    d.stem_stride = 1;
     return d;
 }
 
-/* Sets a layer to 0, as the last of a block that begins as the identity. */
-static void jem__layer_zero(jem_layer *l) {
-    if (l->weight) memset(l->weight->value, 0, (size_t)l->weight->size * sizeof(float));
-    if (l->bias) memset(l->bias->value, 0, (size_t)l->bias->size * sizeof(float));
+/* Zeroes a layer: the last of a block that begins as the identity. */
+static void jem__layer_zero(jem_layer *layer) {
+    jem_param *weight = layer->weight;
+    jem_param *bias = layer->bias;
+    if (weight) memset(weight->value, 0, (size_t)weight->size * sizeof(float));
+    if (bias) memset(bias->value, 0, (size_t)bias->size * sizeof(float));
 }
 
-/* Adds block i, which reads `in` channels; with JEM_BLOCKS_ZERO, what leads to its stage, too.
-   Returns how many channels it makes. */
-static int jem__wrn_add_block(jem_net *net, jem__wrn *w, int i, int in) {
-    static const char *const part[5] = { "bn1", "conv1", "bn2", "conv2", "shortcut.0" };
-    const jem_wrn_desc *d = &w->desc;
-    const int per_stage = w->blocks / JEM__STAGES;
+/* Adds block i, which reads `in` channels; with JEM_BLOCKS_ZERO, also the convolution between its
+   stage and the one before. Returns the block's output channels. */
+static int jem__wrn_add_block(jem_net *net, jem__wrn *wrn, int i, int in) {
+    static const char *const parts[] = { "bn1", "conv1", "bn2", "conv2", "shortcut.0" };
+    const jem_wrn_desc *d = &wrn->desc;
+    const int per_stage = wrn->blocks / JEM__STAGES;
     const int stage = i / per_stage;
     const int out = (16 << stage) * d->widen;
     const int zero = d->blocks == JEM_BLOCKS_ZERO;
-    const int narrows = stage && i % per_stage == 0;
+    const int narrows = stage > 0 && i % per_stage == 0;
     const int stride = 1 + (narrows && !zero);
-    char name[5][64];
-    for (int k = 0; k < 5; k++)
-        snprintf(name[k], sizeof name[k], "f.layer%d.%d.%s", stage + 1, i % per_stage, part[k]);
+    char name[JEM__BLOCK_LAYERS][64];
+    for (int k = 0; k < JEM__BLOCK_LAYERS; k++)
+        snprintf(name[k], sizeof name[k], "f.layer%d.%d.%s", stage + 1, i % per_stage, parts[k]);
     if (narrows && zero) {
         char down[32];
         snprintf(down, sizeof down, "f.down%d", stage);
-        w->down[stage - 1] = jem_conv_layer(net, down, in, out, 4, 2, 1);
+        wrn->down[stage - 1] = jem_conv_layer(net, down, in, out, 4, 2, 1);
         in = out;
     }
-    jem_layer *l = w->block[i];
-    l[0] = jem_norm_layer(net, name[0], d->norm, in);
-    l[1] = jem_conv_layer(net, name[1], in, out, 3, 1, 1);
-    l[2] = jem_norm_layer(net, name[2], d->norm, out);
-    l[3] = jem_conv_layer(net, name[3], out, out, 3, stride, 1);
-    if (zero) jem__layer_zero(&l[3]);
-    if (stride != 1 || in != out) l[4] = jem_conv_layer(net, name[4], in, out, 1, stride, 0);
+    jem_layer *layer = wrn->block[i];
+    layer[JEM__NORM1] = jem_norm_layer(net, name[JEM__NORM1], d->norm, in);
+    layer[JEM__CONV1] = jem_conv_layer(net, name[JEM__CONV1], in, out, 3, 1, 1);
+    layer[JEM__NORM2] = jem_norm_layer(net, name[JEM__NORM2], d->norm, out);
+    layer[JEM__CONV2] = jem_conv_layer(net, name[JEM__CONV2], out, out, 3, stride, 1);
+    if (zero) jem__layer_zero(&layer[JEM__CONV2]);
+    if (stride != 1 || in != out)
+        layer[JEM__SHORTCUT] = jem_conv_layer(net, name[JEM__SHORTCUT], in, out, 1, stride, 0);
     return out;
 }
 
-static void jem__wrn_add_unet(jem_net *net, jem__wrn *w) {
-    const int width = 16 * w->desc.widen;
+static void jem__wrn_add_unet(jem_net *net, jem__wrn *wrn) {
+    const int width = 16 * wrn->desc.widen;
     for (int i = JEM__STAGES - 2; i >= 0; i--) {
+        const int channels = width << i;
         char up[32], skip[32];
         snprintf(up, sizeof up, "u.up%d", i + 1);
         snprintf(skip, sizeof skip, "u.skip%d", i + 1);
-        w->up[i] = jem_conv_layer(net, up, width << (i + 1), width << i, 3, 1, 1);
-        w->skip[i] = jem_conv_layer(net, skip, width << i, width << i, 1, 1, 0);
+        wrn->up[i] = jem_conv_layer(net, up, 2 * channels, channels, 3, 1, 1);
+        wrn->skip[i] = jem_conv_layer(net, skip, channels, channels, 1, 1, 0);
     }
-    w->energy = jem_conv_layer(net, "u.energy_output", width, net->channels, 3, 1, 1);
+    wrn->energy = jem_conv_layer(net, "u.energy_output", width, net->channels, 3, 1, 1);
+}
+
+/* Adds all layers. Their order is that of the random numbers of their initialisation. */
+static void jem__wrn_add_layers(jem_net *net, jem__wrn *wrn, int features) {
+    const jem_wrn_desc *d = &wrn->desc;
+    int channels = 16;
+    if (d->blocks == JEM_BLOCKS_ZERO) channels *= d->widen;
+    wrn->stem = jem_conv_layer(net, "f.conv1", d->channels, channels, 3, d->stem_stride, 1);
+    for (int i = 0; i < wrn->blocks; i++) channels = jem__wrn_add_block(net, wrn, i, channels);
+    wrn->norm = jem_norm_layer(net, "f.bn1", d->norm, channels);
+    wrn->head = jem_linear_layer(net, "class_output", features, d->classes);
+    if (d->separate_energy) wrn->energy = jem_linear_layer(net, "energy_output", features, 1);
+    if (d->unet) jem__wrn_add_unet(net, wrn);
 }
 
 jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     if (!ctx) return NULL;
     const int errors = ctx->errors;
-    jem_wrn_desc d = desc ? *desc : jem_wrn_desc_default();
-    jem__fields fields = { ctx, "wrn", "wrn", NULL, NULL, JEM_OK };
-    const int features = jem__wrn_fields(&fields, &d), n = (d.depth - 4) / 6;
+    jem_wrn_desc d = jem_wrn_desc_default();
+    if (desc) d = *desc;
+    jem__fields fields = jem__fields_open(ctx, "wrn");
+    const int features = jem__wrn_fields(&fields, &d);
     if (fields.status) return NULL;
-    const size_t bytes = sizeof(jem__wrn) + (size_t)(3 * n) * 5 * sizeof(jem_layer);
+    const int blocks = (d.depth - 4) / 6 * JEM__STAGES;
+    const size_t bytes = sizeof(jem__wrn) +
+                         (size_t)blocks * JEM__BLOCK_LAYERS * sizeof(jem_layer);
     jem_net *net = jem_net_create(ctx, jem__wrn_forward, NULL, bytes, d.channels, d.height, d.width,
                                   d.classes, seed);
     if (!net) return NULL;
-    jem__wrn *w = (jem__wrn *)net->user;
-    w->desc = d, w->blocks = 3 * n;
-    int in = 16;
-    if (d.blocks == JEM_BLOCKS_ZERO) in *= d.widen;
-    w->stem = jem_conv_layer(net, "f.conv1", d.channels, in, 3, d.stem_stride, 1);
-    for (int i = 0; i < 3 * n; i++) in = jem__wrn_add_block(net, w, i, in);
-    w->norm = jem_norm_layer(net, "f.bn1", d.norm, in);
-    w->head = jem_linear_layer(net, "class_output", features, d.classes);
-    if (d.separate_energy) w->energy = jem_linear_layer(net, "energy_output", features, 1);
-    if (d.unet) jem__wrn_add_unet(net, w);
+    jem__wrn *wrn = (jem__wrn *)net->user;
+    wrn->desc = d;
+    wrn->blocks = blocks;
+    jem__wrn_add_layers(net, wrn, features);
     fields.out = &net->meta;
     jem__wrn_fields(&fields, &d);
     return jem__net_done(net, errors);
@@ -5575,91 +5921,122 @@ typedef struct jem__stack {
 } jem__stack;
 
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
-    const jem__stack *s = (const jem__stack *)user;
-    const jem_convnet_desc *d = &s->desc;
+    const jem__stack *stack = (const jem__stack *)user;
+    const jem_convnet_desc *d = &stack->desc;
     for (int i = 0; i < d->layers; i++) {
-        if (i == s->convs) x = jem_flatten(net->ctx, x);
-        x = jem_apply(&s->layer[i], x, training);
+        if (i == stack->convs) x = jem_flatten(net->ctx, x);
+        x = jem_apply(&stack->layer[i], x, training);
         x = jem_activate(net->ctx, x, d->activation, d->leak);
     }
-    if (s->convs) x = jem_flatten(net->ctx, x);
-    if (d->separate_energy) net->energy = jem_apply(&s->energy, x, training);
-    return jem_apply(&s->head, x, training);
+    if (stack->convs) x = jem_flatten(net->ctx, x);
+    if (d->separate_energy) net->energy = jem_apply(&stack->energy, x, training);
+    return jem_apply(&stack->head, x, training);
 }
 
-static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, uint64_t seed) {
-    if (!ctx) return NULL;
-    const int errors = ctx->errors;
-    const char *kind = conv ? "convnet" : "mlp";
-    jem__fields fields = { ctx, kind, kind, NULL, NULL, JEM_OK };
-    const int features = jem__stack_fields(&fields, d);
-    if (fields.status) return NULL;
-    jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d->channels,
-                                  d->height, d->width, d->classes, seed);
-    if (!net) return NULL;
-    jem__stack *s = (jem__stack *)net->user;
-    s->desc = *d, s->convs = conv ? d->layers : 0;
-    int in = conv ? d->channels : features;
+/* Adds layer i, which reads `in` channels or features. */
+static jem_layer jem__stack_layer(jem_net *net, const jem__stack *stack, int i, int in) {
+    const int out = stack->desc.widths[i];
+    const char *kind = stack->convs ? "conv" : "linear";
+    char name[32];
+    snprintf(name, sizeof name, "%s%d", kind, i + 1);
+    if (!stack->convs) return jem_linear_layer(net, name, in, out);
+    if (i == 0) return jem_conv_layer(net, name, in, out, 3, 1, 1);
+    return jem_conv_layer(net, name, in, out, 4, 2, 1);
+}
+
+static void jem__stack_add_layers(jem_net *net, jem__stack *stack, int features) {
+    const jem_convnet_desc *d = &stack->desc;
+    int in = features;
+    if (stack->convs) in = d->channels;
     for (int i = 0; i < d->layers; i++) {
-        char name[32];
-        snprintf(name, sizeof name, conv ? "conv%d" : "linear%d", i + 1);
-        s->layer[i] = !conv ? jem_linear_layer(net, name, in, d->widths[i])
-                    : i > 0 ? jem_conv_layer(net, name, in, d->widths[i], 4, 2, 1)
-                            : jem_conv_layer(net, name, in, d->widths[i], 3, 1, 1);
+        stack->layer[i] = jem__stack_layer(net, stack, i, in);
         in = d->widths[i];
     }
+    if (stack->convs) in = features;
+    stack->head = jem_linear_layer(net, "class_output", in, d->classes);
+    if (d->separate_energy) stack->energy = jem_linear_layer(net, "energy_output", in, 1);
+}
+
+static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *desc, const char *kind,
+                                  uint64_t seed) {
+    if (!ctx) return NULL;
+    const int errors = ctx->errors;
+    jem_convnet_desc d = *desc;
+    jem__fields fields = jem__fields_open(ctx, kind);
+    const int features = jem__stack_fields(&fields, &d);
+    if (fields.status) return NULL;
     if (!features)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "convnet: %dx%d images are too small for %d layers",
-                  d->height, d->width, d->layers);
-    if (conv) in = features;
-    s->head = jem_linear_layer(net, "class_output", in, d->classes);
-    if (d->separate_energy) s->energy = jem_linear_layer(net, "energy_output", in, 1);
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "convnet: %dx%d images are too small for %d "
+                           "layers", d.height, d.width, d.layers);
+    jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d.channels,
+                                  d.height, d.width, d.classes, seed);
+    if (!net) return NULL;
+    jem__stack *stack = (jem__stack *)net->user;
+    stack->desc = d;
+    if (!strcmp(kind, "convnet")) stack->convs = d.layers;
+    jem__stack_add_layers(net, stack, features);
     fields.out = &net->meta;
-    jem__stack_fields(&fields, d);
+    jem__stack_fields(&fields, &d);
     return jem__net_done(net, errors);
 }
 
 jem_convnet_desc jem_convnet_desc_default(void) {
     JEM__ZEROED(jem_convnet_desc, d);
-    d.channels = 1, d.height = d.width = 28, d.classes = 10;
-    d.layers = 4, d.widths[0] = 16, d.widths[1] = 32, d.widths[2] = d.widths[3] = 64;
-    d.activation = JEM_ACTIVATION_SILU, d.leak = 0.2f;
+    d.channels = 1;
+    d.height = 28;
+    d.width = 28;
+    d.classes = 10;
+    d.layers = 4;
+    d.widths[0] = 16;
+    d.widths[1] = 32;
+    d.widths[2] = 64;
+    d.widths[3] = 64;
+    d.activation = JEM_ACTIVATION_SILU;
+    d.leak = 0.2f;
     return d;
 }
 jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed) {
-    jem_convnet_desc d = desc ? *desc : jem_convnet_desc_default();
-    return jem__stack_create(ctx, &d, 1, seed);
+    const jem_convnet_desc usual = jem_convnet_desc_default();
+    return jem__stack_create(ctx, desc ? desc : &usual, "convnet", seed);
 }
 
 jem_mlp_desc jem_mlp_desc_default(void) {
     jem_mlp_desc d = jem_convnet_desc_default();
-    d.layers = 2, d.widths[0] = d.widths[1] = 128, d.widths[2] = d.widths[3] = 0;
+    d.layers = 2;
+    d.widths[0] = 128;
+    d.widths[1] = 128;
+    d.widths[2] = 0;
+    d.widths[3] = 0;
     return d;
 }
 jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed) {
-    jem_mlp_desc d = desc ? *desc : jem_mlp_desc_default();
-    return jem__stack_create(ctx, &d, 0, seed);
+    const jem_mlp_desc usual = jem_mlp_desc_default();
+    return jem__stack_create(ctx, desc ? desc : &usual, "mlp", seed);
 }
 
-/* A network as described in a file, with fresh parameters. */
+/* ---- a network from its description ---------------------------------------------------------- */
+
+/* Creates the network that a file describes, with newly initialised parameters. */
 static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const char *where) {
     const char *kind = jem__meta_get(meta, "jem.net");
-    jem__fields f = { ctx, kind ? kind : "(nothing)", where, meta, NULL, JEM_OK };
-    if (!strcmp(f.kind, "wrn")) {
+    if (!kind) kind = "(nothing)";
+    jem__fields f = jem__fields_open(ctx, kind);
+    f.where = where;
+    f.in = meta;
+    if (!strcmp(kind, "wrn")) {
         jem_wrn_desc d = jem_wrn_desc_default();
         jem__wrn_fields(&f, &d);
-        return f.status ? NULL : jem_wrn_create(ctx, &d, 0);
+        if (f.status) return NULL;
+        return jem_wrn_create(ctx, &d, 0);
     }
-    const int conv = !strcmp(f.kind, "convnet");
-    if (conv || !strcmp(f.kind, "mlp")) {
+    if (!strcmp(kind, "convnet") || !strcmp(kind, "mlp")) {
         JEM__ZEROED(jem_convnet_desc, d);
         jem__stack_fields(&f, &d);
-        return f.status ? NULL : jem__stack_create(ctx, &d, conv, 0);
+        if (f.status) return NULL;
+        return jem__stack_create(ctx, &d, f.kind, 0);
     }
-    jem__fail(ctx, JEM_BAD_FILE, "%s: does not say which network it is, of those that this version "
-              "knows (jem.net = \"%.40s\"): create the network first, then jem_net_load", where,
-              f.kind);
-    return NULL;
+    return jem__refuse(ctx, JEM_BAD_FILE, "%s: names no network that this version knows (jem.net = "
+                       "\"%.40s\"): create the network first, then call jem_net_load", where, kind);
 }
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
@@ -5872,7 +6249,7 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp
               y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
     return NULL;
 }
-/* The same, and computes d log p/dx. */
+/* Records log p likewise, and computes d log p/dx. */
 static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
                                           void *user,
                                           jem_tensor *x) {
@@ -5907,6 +6284,7 @@ static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t 
     }
 }
 
+/* Makes the step of one group of 16 images. */
 static void jem__walk_group(void *arg, int g) {
     const jem__walk *w = (const jem__walk *)arg;
     const jem__kernels *k = w->x->t.ctx->k;
@@ -5989,6 +6367,7 @@ typedef struct jem__score {
     float step;                                    /* h / sigma */
 } jem__score;
 
+/* Creates the leaves of the two sides of x. */
 static int jem__sides_open(jem__sides *s, const jem_tensor *x, const char *what) {
     s->plus = jem__leaf(x->ctx, what, jem__shape_of(x));
     s->minus = jem__leaf(x->ctx, what, jem__shape_of(x));
@@ -5996,6 +6375,7 @@ static int jem__sides_open(jem__sides *s, const jem_tensor *x, const char *what)
     return s->plus && s->minus && s->weight;
 }
 
+/* Records the sum of weight (log p(plus) - log p(minus)). */
 static jem_tensor *jem__sides_sum(jem_ctx *ctx, const jem__sides *s, jem_logp_fn logp, void *user) {
     jem_tensor *plus = logp(ctx, s->plus, user);
     jem_tensor *minus = logp(ctx, s->minus, user);
@@ -6041,7 +6421,7 @@ static void jem__score_sides(void *arg, int g) {
     jem__step_aside(k, n, s->noisy->value + g * n, r, minus, h, sums->rr);
 }
 
-/* Each level comes from its own n-th of the range, so that the loss varies less. */
+/* Draws each level from an n-th of the range of its own, so that the loss varies less. */
 void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
     const double log_range = log((double)hi / (double)lo);
     for (int i = 0; sigma && i < n; i++) {
@@ -6068,6 +6448,7 @@ static double jem__score_weights(const jem__score *s, const float *weights, doub
     return difference;
 }
 
+/* Checks the noise levels of n images, and the step. */
 static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
     int good = d && d->sigma && !(d->difference < 0);
     for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
@@ -6093,11 +6474,11 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     const int groups = x->node->groups;
     const ptrdiff_t size = groups * x->node->stride;
     jem__score s;
-    jem_rng same = *rng;                           /* draws z a second time */
+    jem_rng again = *rng;                          /* draws z a second time */
     s.x = x->node;
     s.sigma = desc->sigma;
     s.key = rng->key;
-    s.start = jem__take_counters(s.x, &same);
+    s.start = jem__take_counters(s.x, &again);
     s.step = jem__score_step(ctx, desc->difference, pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
     if (!jem__sides_open(&s.sides, x, what) || !s.group) return NULL;
@@ -6228,7 +6609,7 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
     return ctx->status;
 }
 
-/* Check the desc of a walk: return 1 if it is valid, otherwise report the invalid field. */
+/* Checks the desc of a walk: returns 1 if it is valid, otherwise reports the invalid field. */
 static int jem__sgld_good(jem_ctx *ctx, const char *what, jem_sgld_desc d) {
     return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) &&
            JEM__IN(d.noise_std, 0, JEM__MOST) && JEM__IN(d.clamp_grad, 0, JEM__MOST) &&
@@ -6301,6 +6682,7 @@ typedef struct jem__kl {
     float *f;                                      /* [n] log p after the last step */
 } jem__kl;
 
+/* Allocates this memory, and that of the gradient of x. Returns 0 without memory. */
 static int jem__kl_open(jem__kl *kl, jem_tensor *x) {
     jem_ctx *ctx = x->ctx;
     jem__node *node = x->node;
@@ -6401,6 +6783,7 @@ jem_generate_desc jem_generate_desc_default(void) {
     return d;
 }
 
+/* Checks a desc; reports the invalid field. */
 static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
     const char *const what = "generate";
     return JEM__IN(d.lo, -1e4, 1e4) && JEM__IN(d.hi, d.lo, 1e4) && JEM__IN(d.mean, -1e4, 1e4) &&
@@ -6454,7 +6837,7 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
     if (capacity < 1 || channels < 1 || height < 1 || width < 1 || classes < 0 ||
         (double)capacity * channels * height * width > fmin(1e12, (double)JEM__FLOATS) ||
         (classes > 0 && capacity < classes) || !rng)
-        return (jem_buffer *)jem__null(ctx, JEM_BAD_ARGUMENT, "buffer: capacity %d for %d classes "
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "buffer: capacity %d for %d classes "
                                        "of images (%d,%d,%d)%s", capacity, classes, channels,
                                        height, width, rng ? "" : ", and no rng");
     jem_buffer *b = (jem_buffer *)jem__alloc(ctx, sizeof *b);
@@ -6779,6 +7162,7 @@ typedef struct jem__bridge {
     float mean, std;
 } jem__bridge;
 
+/* Records the log-density of a bridge, which `user` points to. */
 static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
     const jem__bridge *s = (const jem__bridge *)user;
     const double log_norm = log((double)s->std * sqrt(6.283185307179586));     /* per pixel */
@@ -6898,6 +7282,7 @@ void jem_optim_free(jem_optim *o) {
 /* The matrix of a weight for Muon: out rows and in*k*k columns, or transposed, so that there are no
    more rows than columns. */
 typedef struct jem__fold { int rows, columns, turned; } jem__fold;
+/* Returns the matrix of a weight. */
 static jem__fold jem__muon_fold(const jem_param *p) {
     const int out = p->shape[0];
     const int in = (int)(p->size / out);
@@ -6917,13 +7302,14 @@ static ptrdiff_t jem__muon_floats(const jem_param *p) {
     const ptrdiff_t rows = jem__round_16(s.rows);
     return 2 * rows * (jem__round_16(s.columns) + rows);
 }
-/* Returns 1 for weights of linear layers and convolutions, unless their names contain
-   adam_names. */
-static int jem__is_matrix(const jem_param *p, const char *adam_names) {
+/* Returns 1 if Muon updates a parameter: it is a weight of a linear layer or convolution, with more
+   than one row and column, and its name does not contain adam_names. */
+static int jem__is_for_muon(const jem_param *p, const char *adam_names) {
     return (p->ndim == 2 || p->ndim == 4) && p->shape[0] > 1 && p->size > p->shape[0] &&
            !(adam_names && *adam_names && strstr(p->name, adam_names));
 }
 
+/* Checks a desc; reports the invalid field. */
 static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
     const char *const what = "optim";
     const double below_1 = 0.99999998;
@@ -6941,7 +7327,7 @@ static void jem__optim_add(jem_optim *o, jem_param *p) {
     const jem_optim_desc *d = &o->desc;
     jem__moments *m = &o->moments[o->count++];
     m->param = p;
-    m->orthogonal = d->kind == JEM_OPTIMIZER_MUON && jem__is_matrix(p, d->adam_names);
+    m->orthogonal = d->kind == JEM_OPTIMIZER_MUON && jem__is_for_muon(p, d->adam_names);
     m->m = jem__alloc_padded(ctx, p->size);
     if (d->kind != JEM_OPTIMIZER_SGD && !m->orthogonal) m->v = jem__alloc_padded(ctx, p->size);
     if (d->ema > 0) m->other = jem__alloc_padded(ctx, p->size);
@@ -7046,7 +7432,7 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__fold
 typedef struct jem__newton {
     const jem__kernels *k;
     jem__matrix from;
-    const float *by;                               /* symmetric factor of a product */
+    const float *factor;                           /* of a product: symmetric */
     float alpha, beta;
     float *to;
 } jem__newton;
@@ -7056,7 +7442,7 @@ static void jem__newton_gram(void *arg, int i) {
 }
 static void jem__newton_product(void *arg, int panel) {
     const jem__newton *s = (const jem__newton *)arg;
-    s->k->symmetric_product(&s->from, s->by, s->alpha, s->beta, panel, s->to);
+    s->k->symmetric_product(&s->from, s->factor, s->alpha, s->beta, panel, s->to);
 }
 
 /* Makes x(rows, columns) nearly orthogonal: singular values from 0 to 1 become about .7 to 1.2.
@@ -7140,6 +7526,7 @@ static float jem__decay_norm(const jem_optim *o) {
     return o->desc.weight_decay * (float)sqrt(sum);
 }
 
+/* Scales gradients whose norm exceeds desc.clip. */
 static void jem__clip_gradients(const jem_optim *o, float norm) {
     const jem_ctx *ctx = o->net->ctx;
     if (o->desc.clip <= 0 || norm <= o->desc.clip) return;
@@ -7612,7 +7999,7 @@ static void jem__set_target(const jem_trainer *tr, int n, const int *labels, jem
 
 /* Draws n new samples x[n][c][h][w], starting from noise, with restart_denoise. labels: their
    classes, or NULL. */
-static jem_status jem__draw_fresh(jem_trainer *tr, int n, const int *labels, float *x) {
+static jem_status jem__generate_chains(jem_trainer *tr, int n, const int *labels, float *x) {
     jem_ctx *ctx = tr->net->ctx;
     jem__target target;
     jem__set_target(tr, n, labels, &target);
@@ -7629,23 +8016,24 @@ static jem_status jem__draw_fresh(jem_trainer *tr, int n, const int *labels, flo
     return ctx->status;
 }
 
-/* New samples for the buffer: x[n][c][h][w], and their classes (0 without classes). */
-typedef struct jem__fresh_chains {
-    float *x;
-    int *labels;
-    int n;
-} jem__fresh_chains;
+/* New samples for the buffer. */
+typedef struct jem__new_chains {
+    float *x;                                      /* [drawn][c][h][w] */
+    int *labels;                                   /* [drawn]; 0 without classes */
+    int n;                                         /* used */
+    int drawn;                                     /* n, rounded up to whole groups of all ranks */
+} jem__new_chains;
 
-/* Allocates n new chains, on the tape; rounded up to whole groups of 16 for every rank. */
-static int jem__push_fresh(jem_trainer *tr, int n, jem__fresh_chains *f, int *drawn) {
+/* Allocates n new chains on the tape. Returns 0 without memory. */
+static int jem__push_new_chains(jem_trainer *tr, int n, jem__new_chains *f) {
     jem_ctx *ctx = tr->net->ctx;
     int multiple = 1;
     if (ctx->others) multiple = (1 + ctx->others) * JEM_LANES;
-    *drawn = (n + multiple - 1) / multiple * multiple;
-    const ptrdiff_t size = *drawn * jem__buffer_image(tr->buffer);
     f->n = n;
+    f->drawn = (n + multiple - 1) / multiple * multiple;
+    const ptrdiff_t size = f->drawn * jem__buffer_image(tr->buffer);
     f->x = (float *)jem__push(ctx, (size_t)size * sizeof *f->x);
-    f->labels = (int *)jem__push_zero(ctx, (size_t)*drawn * sizeof *f->labels);
+    f->labels = (int *)jem__push_zero(ctx, (size_t)f->drawn * sizeof *f->labels);
     return f->x && f->labels;
 }
 
@@ -7663,15 +8051,14 @@ static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
     const int by_class = jem__by_class(&tr->desc);
     const int classes = by_class ? b->classes : 1;
     const int per_class = b->capacity / classes;
-    jem__fresh_chains f;
-    int drawn;
+    jem__new_chains f;
     if (n < 64) n = 64;
     if (by_class && n < 2 * classes) n = 2 * classes;
     if (n > b->capacity) n = b->capacity;
     n -= n % classes;
-    if (!jem__push_fresh(tr, n, &f, &drawn)) return JEM_NO_MEMORY;
+    if (!jem__push_new_chains(tr, n, &f)) return JEM_NO_MEMORY;
     for (int i = 0; i < n; i++) f.labels[i] = i % classes;
-    const jem_status s = jem__draw_fresh(tr, drawn, by_class ? f.labels : NULL, f.x);
+    const jem_status s = jem__generate_chains(tr, f.drawn, by_class ? f.labels : NULL, f.x);
     if (s != JEM_OK) return s;
     for (int slot = 0; slot < b->capacity; slot++) {
         const int label = slot / per_class;
@@ -7687,12 +8074,11 @@ static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
     const int by_class = jem__by_class(&tr->desc);
     const int classes = by_class ? b->classes : 1;
     const int per_class = b->capacity / classes;
-    jem__fresh_chains f;
-    int drawn;
+    jem__new_chains f;
     if (n > b->capacity) n = b->capacity;
-    if (!jem__push_fresh(tr, n, &f, &drawn)) return JEM_NO_MEMORY;
+    if (!jem__push_new_chains(tr, n, &f)) return JEM_NO_MEMORY;
     for (int i = 0; i < n; i++) f.labels[i] = jem_rng_below(&tr->rng, classes);
-    const jem_status s = jem__draw_fresh(tr, drawn, by_class ? f.labels : NULL, f.x);
+    const jem_status s = jem__generate_chains(tr, f.drawn, by_class ? f.labels : NULL, f.x);
     if (s != JEM_OK) return s;
     for (int i = 0; i < n; i++) {
         const int slot = f.labels[i] * per_class + jem_rng_below(&tr->rng, per_class);
@@ -7777,7 +8163,7 @@ static float jem__batch_accuracy(const jem_tensor *logits, const int *labels) {
 
 /* Stores in the network the noise levels of score matching, and the mean pixel of the first batch,
    rounded so that a file restores the same bits. */
-static void jem__remember_noise(jem_trainer *tr, const float *x, ptrdiff_t size) {
+static void jem__store_noise_levels(jem_trainer *tr, const float *x, ptrdiff_t size) {
     jem_net *net = tr->net;
     if (tr->updates > 0 || !(tr->desc.w_score > 0)) return;
     double sum = 0;
@@ -7799,9 +8185,9 @@ static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_s
                               &s->residual);
 }
 
-/* Lets act norm set its parameters from the first batch, before any other use of them. Dropout
-   will draw the same numbers again. */
-static void jem__first_look(jem_net *net, jem_tensor *x) {
+/* Lets act norm set its parameters from the first batch, before any other use of them. The loss
+   will draw the same numbers for dropout. */
+static void jem__set_act_norm(jem_net *net, jem_tensor *x) {
     const jem_rng rng = net->rng;
     const jem_mark mark = jem_begin(net->ctx);
     jem_item(jem_mean(net->ctx, jem__logp(net, jem_forward(net, x, 1))));
@@ -7819,7 +8205,7 @@ typedef struct jem__batch {
 
 /* Terms of the loss; NULL where the desc's weights are 0. */
 typedef struct jem__terms {
-    jem_loss_terms of;                             /* those of jem_loss */
+    jem_loss_terms loss;                           /* those of jem_loss */
     jem_tensor *score, *kl;
 } jem__terms;
 
@@ -7861,22 +8247,22 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
         ctx->others = d->ranks - 1;
     }
     if (b->n) b->labels += jem__rank_first(tr, b->n);
-    jem__remember_noise(tr, b->x_data, b->n_data * jem__image(tr->net));
+    jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image(tr->net));
     if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
     if (b->n) labelled = jem__labelled(tr, b->x, b->n);
     if (b->separate || (noisy_labelled && (has_samples || d->weights.energy_l2 > 0)))
         data = jem__noisy(tr, b->x_data, b->n_data);
-    if (sets_buffers) jem__first_look(tr->net, labelled ? labelled : data);
+    if (sets_buffers) jem__set_act_norm(tr->net, labelled ? labelled : data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
     jem_tensor *loss = jem__loss(tr->net, &d->weights, labelled, b->labels, data, sample.x,
-                                 sample.labels, &terms->of);
+                                 sample.labels, &terms->loss);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
     return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
 
 /* ---- the guard ------------------------------------------------------------------------------- */
 
-/* Number of chains whose visits are kept; at least 1, as an array has a length. */
+/* Returns the number of chains whose visits are kept; at least 1, as an array has a length. */
 static int jem__guard_slots(const jem_buffer *b) {
     if (!b) return 1;
     return b->capacity;
@@ -7930,6 +8316,9 @@ static void jem__guard_copy(jem_trainer *tr, int back) {
     jem__guard_move(b->visits, g->visits, visits, back);
 }
 
+static void jem__guard_save(jem_trainer *tr) { jem__guard_copy(tr, 0); }
+static void jem__guard_restore(jem_trainer *tr) { jem__guard_copy(tr, 1); }
+
 /* Checks that all numbers of a copy are finite, and that the optimiser can continue from them. */
 static int jem__guard_sound(const jem_trainer *tr, const float *kept, ptrdiff_t size) {
     ptrdiff_t params = 0;
@@ -7948,7 +8337,7 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
     if (!tr->desc.max_returns || !tr->updates || tr->updates % JEM__GUARD_EVERY) return JEM_OK;
     if (!(fabsf(g->gap) <= good)) return JEM_OK;
     if (jem__guard_memory(tr) != JEM_OK) return tr->net->ctx->status;
-    jem__guard_copy(tr, 0);
+    jem__guard_save(tr);
     g->good = jem__guard_sound(tr, g->kept, g->size);
     if (g->rate >= 1) return JEM_OK;
     g->calm++;
@@ -7966,7 +8355,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
     else snprintf(why, sizeof why, "f(x+) - f(x-) is %.3g in the mean", (double)g->gap);
     jem_clear_error(ctx);
-    jem__guard_copy(tr, 1);
+    jem__guard_restore(tr);
     const int given_up = g->returns >= tr->desc.max_returns;
     g->returns += !given_up;
     g->gap = 0;
@@ -8091,15 +8480,16 @@ static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem
                                     const int *labels, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     s->loss = jem_item(loss);
-    s->ce = jem__term(t->of.ce);
-    if (t->of.ce && ctx->status == JEM_OK) s->accuracy = jem__batch_accuracy(t->of.logits, labels);
-    s->f_data = jem__term(t->of.f_data);
-    s->f_sample = jem__term(t->of.f_sample);
+    s->ce = jem__term(t->loss.ce);
+   if (t->loss.ce && ctx->status == JEM_OK) s->accuracy = jem__batch_accuracy(t->loss.logits,
+   labels);
+    s->f_data = jem__term(t->loss.f_data);
+    s->f_sample = jem__term(t->loss.f_sample);
     s->score = jem__term(t->score);
     s->kl = jem__term(t->kl);
     jem_status status = ctx->status;
     if (ctx->others) status = jem__average_ranks(tr, s);
-    if (t->of.f_sample) s->cd = s->f_sample - s->f_data;
+    if (t->loss.f_sample) s->cd = s->f_sample - s->f_data;
     if (status != JEM_OK) return status;
     if (jem__finite(s->loss) && fabsf(s->loss) <= tr->desc.diverged) return JEM_OK;
     return jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, f(x+) %g, "
@@ -8115,7 +8505,7 @@ static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s)
     JEM__ZEROED(jem__terms, t);
     jem_tensor *loss = jem__train_loss(tr, b, &t, s);
     if (tr->has_buffers && tr->desc.sam > 0) before = jem__keep_params(net);
-    jem_keep(t.of.logits);
+    jem_keep(t.loss.logits);
     jem_zero_grad(net);
     jem_status status = ctx->status;
     if (loss) status = jem_backward(loss);
@@ -9224,8 +9614,8 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
 #define JEM__MAX_HEADER 100000000u                 /* as in the reference implementation */
 
 /* Types of numbers in files. The first four are those of jem_dtype, in the same order; the others
-   are converted to `as` when read. */
-typedef struct jem__dtype { const char *name; size_t size; jem_dtype as; } jem__dtype;
+   are converted to `becomes` when read. */
+typedef struct jem__dtype { const char *name; size_t size; jem_dtype becomes; } jem__dtype;
 static const jem__dtype jem__dtypes[] = {
     { "F32", 4, JEM_DTYPE_F32 }, { "I32", 4, JEM_DTYPE_I32 },
     { "I64", 8, JEM_DTYPE_I64 }, { "U8", 1, JEM_DTYPE_U8 },
@@ -9254,6 +9644,72 @@ struct jem_archive {
     int skips;
     jem__meta *meta;
 };
+
+/* ---- system calls for files ------------------------------------------------------------------ */
+#include <errno.h>
+
+/* Copies numbers of `width` bytes, a power of two, between native byte order and the file's, which
+   is little-endian. */
+static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t width) {
+    const uint16_t one = 1;
+    const int little_endian = *(const unsigned char *)&one;
+    if (little_endian) {
+        if (bytes) memcpy(to, from, bytes);
+        return;
+    }
+    for (size_t i = 0; i < bytes; i++)
+        ((unsigned char *)to)[i ^ (width - 1)] = ((const unsigned char *)from)[i];
+}
+
+#ifndef JEM_NO_STDIO
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#ifdef _WIN32
+#include <io.h>
+#ifdef __cplusplus
+extern "C"
+#endif                                             /* the only function needed of windows.h */
+__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
+#define JEM__SYS(name) _##name
+#define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
+#define JEM__FSYNC _commit
+#define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
+#else
+#include <unistd.h>
+#define JEM__SYS(name) name
+#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
+#define JEM__FSYNC fsync
+#define JEM__RENAME(from, to) rename(from, to)
+#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
+extern ssize_t readlink(const char *, char *, size_t);     /* hidden by -std=c99 */
+extern int fchmod(int, mode_t);
+#endif
+#endif
+
+static int jem__file_put(int fd, const char *bytes, size_t size) {
+    const size_t most = (size_t)1 << 30;
+    while (size > 0) {
+        size_t n = size;
+        if (n > most) n = most;
+        const ptrdiff_t done = JEM__SYS(write)(fd, bytes, (unsigned)n);
+        if (done > 0) {
+            bytes += done;
+            size -= (size_t)done;
+        } else if (done == 0 || errno != EINTR) return 0;
+    }
+    return 1;
+}
+
+/* Writes a file's data to the disk itself, if the file system supports that. */
+static int jem__file_sync(int fd) {
+    while (JEM__FSYNC(fd) != 0) {
+        if (errno == EINTR) continue;
+        return errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
+    }
+    return 1;
+}
+#endif /* JEM_NO_STDIO */
 
 /* ---- archives in memory ---------------------------------------------------------------------- */
 
@@ -9327,7 +9783,7 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     entry->dtype = dtype;
     entry->e.name = (const char *)(entry + 1);
     entry->e.dtype = JEM_DTYPE_U8;
-    if (dtype >= 0) entry->e.dtype = jem__dtypes[dtype].as;
+    if (dtype >= 0) entry->e.dtype = jem__dtypes[dtype].becomes;
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
     entry->e.bytes = (size_t)jem__elements(ndim, shape) * jem__dtypes[entry->e.dtype].size;
@@ -9449,13 +9905,13 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     if (!a) return NULL;
     const ptrdiff_t total = jem__archive_layout(a);
     if (total < 0)
-        return jem__null(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
+        return jem__refuse(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
     jem__text text = { NULL, 0, 0 };
     jem__put_header(&text, a);
     const size_t n = text.n;
     const uint64_t length = n;
     if (n > JEM__MAX_HEADER)
-        return jem__null(a->ctx, JEM_BAD_ARGUMENT, "%s: names and metadata make a header of "
+        return jem__refuse(a->ctx, JEM_BAD_ARGUMENT, "%s: names and metadata make a header of "
                          "%.0f MB, 100 are allowed", a->where, (double)n / 1e6);
     char *out = (char *)jem__alloc(a->ctx, 8 + n + (size_t)total + 1);     /* 1: vsnprintf's 0 */
     if (!out) return NULL;
@@ -9611,6 +10067,7 @@ static int jem__json_integers(jem__json *j, int64_t *out, int most) {
     return n;
 }
 
+/* Takes the object of metadata: keys and values. */
 static void jem__json_metadata(jem__json *j) {
     jem_archive *a = j->a;
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
@@ -9636,6 +10093,7 @@ static int jem__dtype_of(const char *name) {
     return dtype;
 }
 
+/* Takes one key of a tensor, and its value. */
 static void jem__json_field(jem__json *j, jem__described *d) {
     const char *key = jem__json_key(j);
     if (!strcmp(key, "shape") && d->ndim < 0) d->ndim = jem__json_integers(j, d->shape, 8);
@@ -9661,6 +10119,7 @@ static const char *jem__described_wrong(const jem__described *d, size_t room) {
     return NULL;
 }
 
+/* Takes the description of a tensor, and adds it to the archive, without data. */
 static void jem__json_tensor(jem__json *j) {
     jem__described d = { 0, -1, -1, -1, { 0 }, { 0 } };
     for (int i = 0; jem__json_item(j, "{}", i); i++) jem__json_field(j, &d);
@@ -9678,6 +10137,7 @@ static void jem__json_tensor(jem__json *j) {
     entry->end = (size_t)d.offsets[1];
 }
 
+/* Takes the whole header. */
 static void jem__json_header(jem__json *j) {
     int described = 0;
     if (!jem__utf8_valid(j->begin, (size_t)(j->end - j->begin))) jem__json_fail(j, "not UTF-8", "");
@@ -9697,6 +10157,7 @@ static void jem__json_header(jem__json *j) {
     if (j->at < j->end) jem__json_fail(j, "text after its end", "");
 }
 
+/* Order entries for qsort by name, and by place; an empty tensor precedes another at its place. */
 static int jem__by_name(const void *p, const void *q) {
     return strcmp((*(jem__entry *const *)p)->e.name, (*(jem__entry *const *)q)->e.name);
 }
@@ -9710,16 +10171,17 @@ static int jem__by_place(const void *p, const void *q) {
 /* Checks that every name is unique, and that the tensors cover 0 .. size without gap or overlap. */
 static void jem__archive_check(const jem_archive *a, size_t size) {
     const size_t count = (size_t)a->count;
-    size_t i = 1, end = 0;
     jem__entry **order = (jem__entry **)jem__alloc(a->ctx, count * sizeof *order);
     if (!order) return;
     if (count) memcpy(order, a->entries, count * sizeof *order);
     qsort(order, count, sizeof *order, jem__by_name);
+    size_t i = 1;
     while (i < count && strcmp(order[i - 1]->e.name, order[i]->e.name)) i++;
     if (i < count)
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: two tensors are named \"%.80s\"", a->where,
                   order[i]->e.name);
     qsort(order, count, sizeof *order, jem__by_place);
+    size_t end = 0;                                /* of the tensors before */
     for (i = 0; i < count && order[i]->begin == end; i++) end = order[i]->end;
     if (i < count) {
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the data, "
@@ -9748,7 +10210,7 @@ static void jem__archive_skip(jem_archive *a) {
     a->count = kept;
     snprintf(note, sizeof note, "%.80s: skipped %d of %d tensors, as \"%.60s\", whose dtype cannot "
              "be read", a->where, skips, kept + skips, a->skipped[0]->e.name);
-    jem__harmless(note);
+    jem__mask_controls(note, 0);
     if (a->ctx->desc.log) a->ctx->desc.log(a->ctx->desc.user, note);
 }
 
@@ -10051,17 +10513,17 @@ static jem__arrays jem__arrays_in(jem_ctx *ctx, const char *kind, const jem_arch
 enum { JEM__MANY = 1 << 30 };                      /* largest count in a file: larger ones could
                                                       overflow in training */
 
-/* Checks that training can have written these numbers as dtype `as`: floats are finite, second
-   moments at least 0, visits at least -1. */
-static int jem__entry_good(const jem_entry *e, jem_dtype as) {
+/* Checks that training can have written these numbers, of an array that has this dtype in memory:
+   floats are finite, second moments at least 0, visits at least -1. */
+static int jem__entry_good(const jem_entry *e, jem_dtype dtype) {
     const int squares = !strncmp(e->name, "optim.v.", 8);
     int good = 1;
     for (size_t i = 0; good && i < e->bytes; i += jem__dtypes[e->dtype].size) {
         const unsigned char *at = (const unsigned char *)e->data + i;
         float x = 0;
         int32_t n = 0;
-        if (as == JEM_DTYPE_F32) x = jem__to_float((int)e->dtype, at);
-        if (as == JEM_DTYPE_I32) memcpy(&n, at, 4);
+        if (dtype == JEM_DTYPE_F32) x = jem__to_float((int)e->dtype, at);
+        if (dtype == JEM_DTYPE_I32) memcpy(&n, at, 4);
         good = jem__finite(x) && !(squares && x < 0) && n >= -1 && n <= JEM__MANY;
     }
     return good;
@@ -10128,8 +10590,8 @@ static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int nd
     }
 }
 
-/* The same for an array with the shape of p, named prefix + p's name. data may be NULL: there is no
-   such array. */
+/* Visits an array with the shape of p, named prefix + p's name. data NULL: there is no such
+   array. */
 static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param *p, float *data) {
     char joined[256];
     const char *name = p->name;
@@ -10256,6 +10718,7 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
 enum { JEM__COUNTS = 3, JEM__STATES = 9 };
 static const int64_t jem__states[1] = { JEM__STATES };
 
+/* Convert between generators or trainers and numbers of trainer.state. */
 static void jem__rng_pack(const jem_rng *rng, int64_t *s) {
     s[0] = rng->key[0];
     s[1] = rng->key[1];
@@ -10391,11 +10854,11 @@ jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     jem__arrays v = jem__arrays_in(ctx, "trainer", a);
     jem__state_read(&v, tr, state);
     const int averaged = state[2] != 0;
-    v.fill = 0;
+    v.fill = 0;                                    /* checks everything .. */
     jem__trainer_arrays(&v, tr, averaged);
     jem__guard replaced;                           /* the file's; later the trainer's old one */
     jem__guard_read(&v, tr, &replaced);
-    v.fill = 1;
+    v.fill = 1;                                    /* .. then changes the trainer */
     jem__trainer_arrays(&v, tr, averaged);
     if (!v.f.status) {
         const jem__guard old = tr->guard;
@@ -10510,6 +10973,8 @@ typedef struct jem__pixels {
     ptrdiff_t at[4];                               /* where the pixels are written */
 } jem__pixels;
 
+/* Finds places and live taps of `count` pixels of a phase, from number `first` on. A tap outside
+   for all of them adds nothing, and is left out. */
 JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
                              const float *x, jem__pixels *p) {
     int iy[4], ix[4];
@@ -10659,11 +11124,13 @@ static int jem__direct_by_x(const jem__weights *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
            dealt->ci >= w->ctx->threads * w->ctx->k->wi;
 }
+/* Returns the number of blocks of a panel. */
 static int jem__direct_panel(const jem__weights *w) {
     const int fit = 56 / (w->q->k * w->q->k);      /* sums of 64 KB with AVX-512 */
     if (w->groups == 1 || fit < 1) return 1;
     return fit;
 }
+/* Sets the sizes and tasks of a weight gradient by the direct method. */
 static void jem__direct_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv d = jem__conv_dealt(w->q);
@@ -10698,6 +11165,7 @@ static void jem__bias_finish(const jem__weights *w, int o) {
 static ptrdiff_t jem__wino_plane(int channels) {
     return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
 }
+/* Returns the size of scratch memory, in floats. */
 static ptrdiff_t jem__wino_work(const jem__conv *q) {
     const int m = q->tile;
     const int a = m + 2;
@@ -10716,6 +11184,7 @@ typedef struct jem__wino {
     ptrdiff_t vplane, pplane, pixel;               /* from point to point, from pixel to pixel */
 } jem__wino;
 
+/* Prepares one part of a convolution by Winograd, in scratch memory `work`. */
 JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, jem__wino *w) {
     const int m = q->tile;
     const int a = m + 2;
@@ -10760,6 +11229,7 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size
    output channels; G' finishes an output channel. 80 keeps the distance of two points from being a
    power of two. A pixel of zeros follows the bias sums. */
 static ptrdiff_t jem__wino_sums(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
+/* Sets the sizes and tasks of a weight gradient by Winograd. */
 static void jem__wino_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
@@ -10945,8 +11415,8 @@ JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     return JEM__FMA(x, JEM__SET(0.0f), y);         /* a NaN stays a NaN */
 }
 
-/* Computes ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)), for normal x > 0;
-   infinity and NaN give NaN. */
+/* Computes ln x = e ln2 + 2 atanh(s), where x = 2^e m, m in [sqrt(1/2), sqrt(2)), and
+   s = (m-1)/(m+1), for normal x > 0; infinity and NaN give NaN. */
 JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
     static const float c[] = { 0.233327598f, 0.285507233f, 0.400001229f, 0.666666666f };
     const JEM__I low = JEM__ISET(0x3f3504f3u);     /* bits of sqrt(1/2) */
@@ -11333,6 +11803,7 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int wh
         JEM__REPEAT(t, JEM__PX) JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
     }
 }
+/* Computes a block of co channels by one of four kinds, as conv_blocks. */
 JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, const float *u,
                                                 int o, int co, const float *v, float *p) {
     switch (co) {
@@ -11757,7 +12228,7 @@ JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
         o[3][l] = g[2][l];
     }
 }
-/* The same for M = 4. */
+/* Computes o = G g for 16 kernels, M = 4. */
 JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
         const double s = g[0][l] + g[2][l];
@@ -11809,6 +12280,7 @@ JEM__KERNEL void JEM__FN(wino_pack_block)(const jem__conv *q, const float *w, in
     }
 }
 JEM__COMPILE_END
+/* Packs the weights of one part. */
 JEM__KERNEL void JEM__FN(wino_pack)(void *packing, int part) {
     const jem__packing *p = (const jem__packing *)packing;
     const int o1 = jem__conv_from(p->q, part + 1, p->parts);
@@ -11942,8 +12414,8 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
 #undef JEM__BIT
 }
 
-/* Dropout: y = 0 where u < p, x a elsewhere; y holds the uniform numbers u on entry. bits: which
-   were dropped, or NULL. */
+/* Computes dropout: y = 0 where u < p, x a elsewhere; y holds the uniform numbers u on entry. bits:
+   NULL, or receives which numbers were dropped. */
 JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
                                ptrdiff_t n) {
     const JEM__V va = JEM__SET(a);
@@ -12041,6 +12513,7 @@ JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const f
 
 /* ---- average pooling ------------------------------------------------------------------------- */
 
+/* Computes y, the means of the windows of x. */
 JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
     for (int o = 0; o < p->ho * p->wo; o++, y += n) {
@@ -12055,6 +12528,7 @@ JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
         }
     }
 }
+/* Adds the gradient dy to dx. */
 JEM__KERNEL void JEM__FN(pool_back)(const jem__pool *p, const float *dy, float *dx) {
     const JEM__V s = JEM__SET(p->scale);
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
@@ -12400,7 +12874,7 @@ static uint16_t jem__to_bf16(float f) {
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
-/* Distance of pixels, and of rows, in bf16. */
+/* Return the distance of pixels, and of rows, in bf16. */
 static ptrdiff_t jem__bf16_pixel(int c) {
     return (ptrdiff_t)jem__bf16_pairs_of(c) * JEM__BF16_PAIR;
 }
@@ -12424,6 +12898,7 @@ static void jem__bf16_finish_all(jem__bf16_block *d) {
 
 /* ---- in plain C: the oracle of the others ---------------------------------------------------- */
 
+/* The functions of jem__bf16. Within a pair the odd element is added first. */
 static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *last) {
     (void)last;
     for (int t = 0; t < s->m * s->n; t++) {
@@ -12484,6 +12959,7 @@ JEM__TARGET JEM__INLINE __m512i jem__bf16_zip(__m512 a, __m512 b) {
         24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
+/* Keeps the 16 rows of a tile in 16 registers. */
 JEM__TARGET static void jem__bf16_block_avx512(const jem__bf16_block *s, jem__bf16_block *last) {
     (void)last;                                    /* no latency to hide */
     for (int t = 0; t < s->m * s->n; t++) {
@@ -12572,6 +13048,7 @@ static jem__epilogue jem__bf16_epilogue(const jem__finish *f, int n) {
     if (back && f->slopes && !f->add) return JEM__EPILOGUE_SILU_BACK;
     return JEM__EPILOGUE_ANY;
 }
+/* Finishes channels by the epilogue that applies. */
 JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const float *c, int o, int n,
                                                 ptrdiff_t at, ptrdiff_t at16) {
 #define JEM__CASE(epilogue)                                                                        \
@@ -12594,6 +13071,7 @@ JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *
         _mm512_storeu_si512(out, jem__bf16_zip(_mm512_loadu_ps(x), second));
     }
 }
+/* Transposes 16 x 16 numbers in eight registers. */
 JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows, uint16_t *out,
                                               float *sums) {
     __m512i r[8], t[8];                            /* r[i]: channels 2i and 2i+1 */
@@ -12934,18 +13412,32 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
         }
     }
 }
+/* Rows of x that have been converted to bf16, from .. until-1; -1, -1: no rows yet. */
+typedef struct jem__bf16_rows { int from, until; } jem__bf16_rows;
+
+/* Converts the rows of x that row r of a phase reads, and that have not been converted, to `work`.
+   */
+static void jem__bf16_convert_rows(const jem__conv *q, const jem__operands *in,
+                                   const jem__phase *s, int r, jem__bf16_rows *rows) {
+    uint16_t *work = (uint16_t *)(void *)in->work;
+    if (in->x16 || s->ny == 0) return;
+    const int lowest = r * s->step_in + s->down[q->gradient ? 0 : s->ny - 1];
+    for (; rows->until <= lowest && rows->until < q->hi; rows->until++)
+        jem__bf16_convert(in->ctx->bf16, in->x, q->ci, q->wi, rows->until, work);
+}
+
 /* Computes one part of the output or of the input gradient of one group, like conv of the engine.
-   Without in->x16, rows of x are converted as soon as a tap reads them. */
+   Two blocks alternate: while one is multiplied, the other is finished. Without in->x16, rows of x
+   are converted as soon as a tap reads them. */
 static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
     const jem__bf16 *k = in->ctx->bf16;
     const uint16_t *pack = (const uint16_t *)(const void *)in->packed;
-    uint16_t *work = (uint16_t *)(void *)in->work;
-    const uint16_t *x16 = in->x16 ? in->x16 : work;
+    const uint16_t *x16 = in->x16 ? in->x16 : (const uint16_t *)(const void *)in->work;
     float c[2][4 * JEM__BF16_TILE];
     jem__bf16_block two[2];
     jem__bf16_block *blocks[2] = { two, two + 1 };
+    jem__bf16_rows rows = { -1, -1 };
     jem__phase s;
-    int from = 0, have = -1;                       /* rows from .. have-1 are converted */
     memset(two, 0, sizeof two);
     for (int i = 0; i < 2; i++) {
         two[i].k = k;
@@ -12956,18 +13448,14 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
     if (k->begin) k->begin();
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
         const jem__piece to = jem__conv_piece(q, in->part, s.rows, 1);         /* or of channels */
-        int top = to.first * s.step_in - q->k - q->pad;      /* the highest row that is read */
+        int top = to.first * s.step_in - q->k - q->pad;      /* no tap reads a row above */
         if (top < 0) top = 0;
-        if (have < 0 || top < from) {
-            from = top;
-            have = top;
+        if (rows.until < 0 || top < rows.from) {
+            rows.from = top;
+            rows.until = top;
         }
         for (int r = to.first; r < to.last; r++) {
-            int until = 0;                         /* the row after the lowest that r reads */
-            if (!in->x16 && s.ny > 0)
-                until = r * s.step_in + s.down[q->gradient ? 0 : s.ny - 1] + 1;
-            for (; have < until && have < q->hi; have++)
-                jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
+            jem__bf16_convert_rows(q, in, &s, r, &rows);
             jem__bf16_conv_row(&s, r, &to, pack, x16, blocks);
             if (f->y16 && phase == 0 && to.o1 == q->co)      /* only one part of a row does */
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
@@ -13017,6 +13505,7 @@ static void jem__bf16_turn(const jem__bf16_source *s, int c, int y, int x, int r
     s->k->turn(from, n, rows, out, sums);
 }
 
+/* Converts x of one group to pairs of images. */
 static void jem__bf16_deal_x(const jem__weights *w, int g, const jem__operands *in) {
     const jem__conv *q = w->q;
     const jem__bf16_source x = { w->ctx->bf16, in, q->ci, q->wi };
@@ -13031,6 +13520,7 @@ static void jem__bf16_deal_x(const jem__weights *w, int g, const jem__operands *
         }
     }
 }
+/* Converts dy of one group to pairs of images, in the order of A, and sums it for the biases. */
 static void jem__bf16_deal_dy(const jem__weights *w, int g, const jem__operands *in) {
     const jem__conv *q = w->q;
     const jem__bf16_source dy = { w->ctx->bf16, in, q->co, q->wo };
@@ -13056,6 +13546,7 @@ static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__op
 static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
     return ((q->co + 15) / 16 + 1) / 2 * ((q->ci + 15) / 16);
 }
+/* Sets the sizes and tasks of a weight gradient in bf16. */
 static void jem__bf16_plan(jem__weights *w) {
     const jem__conv *q = w->q;
     const int pairs = jem__bf16_pairs_of_tiles(q);
@@ -13178,7 +13669,8 @@ static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     return tile;
 }
 
-/* bf16 computes no linear layers of vectors: they are too little work to round operands for. */
+/* Chooses the methods. Linear layers of vectors are not computed in bf16: they are too little work
+   to round operands for. */
 static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     const jem__bf16 *bf16 = ctx->bf16;
     const jem__method *direct = ctx->k->direct;
@@ -13201,6 +13693,7 @@ static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     else if (tile == 4 && q->ci > 32 && q->co > 32) q[2].method = winograd;
 }
 
+/* Returns the first kernels that the processor can run, or those of the instruction set. */
 static const jem__kernels *jem__kernels_for(jem_isa isa) {
     static const jem__kernels *const all[] = {     /* the best first */
 #ifdef JEM__X86
@@ -13221,6 +13714,8 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
     return NULL;
 }
 
+/* Selects the kernels of a context; without bf16 on this processor, JEM_PRECISION_FAST replaces it.
+   Returns 0 if the instruction set is not available. */
 static int jem__engine_open(jem_ctx *ctx) {
     if (ctx->desc.precision == JEM_PRECISION_BF16) {
         ctx->bf16 = jem__bf16_for(ctx->desc.isa);

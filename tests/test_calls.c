@@ -347,7 +347,7 @@ static const char always[] =
     " jem_reset jem_param_changed jem_keep jem_net_size jem_zero_grad jem_noise_levels"
     " jem_sgld_desc_langevin jem_denoise_desc_clean jem_learning_rate jem_train_desc_score"
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_guide"
-    " jem_archive_count ";
+    " jem_archive_count jem_mask_controls ";
 /* These have none to tell of it: they look something up, or make the context. */
 static const char silent[] =
     " jem_ctx_create jem_error_status jem_fail jem_net_find jem_net_meta jem_trainer_buffer"
@@ -357,6 +357,14 @@ static const char pair[] =
     " jem_net_to_archive jem_net_from_archive jem_net_load jem_trainer_to_archive"
     " jem_trainer_from_archive ";
 enum { REFUSED = 1493 };                           /* of all wrong calls: not one less */
+
+/* A string that may be written to, or NULL. */
+static char letters[8];
+static char *writable(const char *text) {
+    if (!text) return NULL;
+    snprintf(letters, sizeof letters, "%.7s", text);
+    return letters;
+}
 
 static void to_memory(const jem_archive *a) {
     size_t size;
@@ -456,6 +464,7 @@ static void to_memory(const jem_archive *a) {
                                                     INT(2), INT(3), INT(4), 1)))) \
     ROW(jem_net_param, ptr = jem_net_param(NET(), TEXT("new"), INT(2), SIZES(), FLAG())) \
     ROW(jem_net_find, ptr = jem_net_find(NET(), TEXT("new"))) \
+    ROW(jem_mask_controls, jem_mask_controls(writable(TEXT("a\tb")), INT(1))) \
     ROW(jem_net_size, (void)jem_net_size(NET())) \
     ROW(jem_zero_grad, jem_zero_grad(NET())) \
     ROW(jem_conv_layer, (void)jem_conv_layer(NET(), TEXT("n"), INT(2), INT(3), INT(3), INT(1), \

@@ -264,8 +264,8 @@ static void test_null(jem_ctx *ctx) {
     jem_net_free(net);
     net = jem_net_create(ctx, nothing, NULL, 0, 2, 1, 1, 2, 1);
     a.label = 77;
-    CHECK(jem_classify(net, x, 1, &a) && says(ctx, "made nothing"), "a function that makes nothing");
-    CHECK(jem_accuracy(net, x, &label, 1) < 0 && says(ctx, "made nothing"), "its accuracy");
+    CHECK(jem_classify(net, x, 1, &a) && says(ctx, "returned NULL"), "a function that returns NULL");
+    CHECK(jem_accuracy(net, x, &label, 1) < 0 && says(ctx, "returned NULL"), "its accuracy");
     jem_net_free(net);
 }
 
