@@ -986,8 +986,8 @@ typedef struct jem_train_desc {
        is computed at this distance from the weights, in the direction in which the loss increases
        most. Not with w_score. sam and w_kl need ranks = 1. */
     float sam;
-    float data_noise;                             /* std of the noise added to data: .03 */
-    /* If one of them is > 0, cross-kl_entropy has images of its own: a fraction label_all_noise of
+    float data_noise;                              /* std of the noise added to data: .03 */
+    /* If one of them is > 0, cross-entropy has images of its own: a fraction label_all_noise of
        them with all noise levels of score matching, the others with noise of std U(0, label_noise):
        0, 0. A network that recognises classes in noise can generate samples by class, and better
        ones. Not with weights.cd_class. */
@@ -6293,7 +6293,7 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp
               y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
     return NULL;
 }
-/* The same, and computes d log p/dx. */
+/* Records log p likewise, and computes d log p/dx. */
 static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
                                           void *user,
                                           jem_tensor *x) {
@@ -6328,6 +6328,7 @@ static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t 
     }
 }
 
+/* Makes the step of one group of 16 images. */
 static void jem__walk_group(void *arg, int g) {
     const jem__walk *w = (const jem__walk *)arg;
     const jem__kernels *k = w->x->t.ctx->k;
@@ -6410,6 +6411,7 @@ typedef struct jem__score {
     float step;                                    /* h / sigma */
 } jem__score;
 
+/* Creates the leaves of the two sides of x. */
 static int jem__sides_open(jem__sides *s, const jem_tensor *x, const char *what) {
     s->plus = jem__leaf(x->ctx, what, jem__shape_of(x));
     s->minus = jem__leaf(x->ctx, what, jem__shape_of(x));
@@ -6417,6 +6419,7 @@ static int jem__sides_open(jem__sides *s, const jem_tensor *x, const char *what)
     return s->plus && s->minus && s->weight;
 }
 
+/* Records the sum of weight (log p(plus) - log p(minus)). */
 static jem_tensor *jem__sides_sum(jem_ctx *ctx, const jem__sides *s, jem_logp_fn logp, void *user) {
     jem_tensor *plus = logp(ctx, s->plus, user);
     jem_tensor *minus = logp(ctx, s->minus, user);
@@ -6462,7 +6465,7 @@ static void jem__score_sides(void *arg, int g) {
     jem__step_aside(k, n, s->noisy->value + g * n, r, minus, h, sums->rr);
 }
 
-/* Each level comes from its own n-th of the range, so that the loss varies less. */
+/* Draws each level from an n-th of the range of its own, so that the loss varies less. */
 void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
     const double log_range = log((double)hi / (double)lo);
     for (int i = 0; sigma && i < n; i++) {
@@ -6489,6 +6492,7 @@ static double jem__score_weights(const jem__score *s, const float *weights, doub
     return difference;
 }
 
+/* Checks the noise levels of n images, and the step. */
 static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
     int good = d && d->sigma && !(d->difference < 0);
     for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
@@ -6514,11 +6518,11 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     const int groups = x->node->groups;
     const ptrdiff_t size = groups * x->node->stride;
     jem__score s;
-    jem_rng same = *rng;                           /* draws z a second time */
+    jem_rng again = *rng;                          /* draws z a second time */
     s.x = x->node;
     s.sigma = desc->sigma;
     s.key = rng->key;
-    s.start = jem__take_counters(s.x, &same);
+    s.start = jem__take_counters(s.x, &again);
     s.step = jem__score_step(ctx, desc->difference, pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
     if (!jem__sides_open(&s.sides, x, what) || !s.group) return NULL;
@@ -6649,7 +6653,7 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
     return ctx->status;
 }
 
-/* Check the desc of a walk: return 1 if it is valid, otherwise report the invalid field. */
+/* Checks the desc of a walk: returns 1 if it is valid, otherwise reports the invalid field. */
 static int jem__sgld_good(jem_ctx *ctx, const char *what, jem_sgld_desc d) {
     return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) &&
            JEM__IN(d.noise_std, 0, JEM__MOST) && JEM__IN(d.clamp_grad, 0, JEM__MOST) &&
@@ -6722,6 +6726,7 @@ typedef struct jem__kl {
     float *f;                                      /* [n] log p after the last step */
 } jem__kl;
 
+/* Allocates this memory, and that of the gradient of x. Returns 0 without memory. */
 static int jem__kl_open(jem__kl *kl, jem_tensor *x) {
     jem_ctx *ctx = x->ctx;
     jem__node *node = x->node;
@@ -6822,6 +6827,7 @@ jem_generate_desc jem_generate_desc_default(void) {
     return d;
 }
 
+/* Checks a desc; reports the invalid field. */
 static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
     const char *const what = "generate";
     return JEM__IN(d.lo, -1e4, 1e4) && JEM__IN(d.hi, d.lo, 1e4) && JEM__IN(d.mean, -1e4, 1e4) &&
@@ -7200,6 +7206,7 @@ typedef struct jem__bridge {
     float mean, std;
 } jem__bridge;
 
+/* Records the log-density of a bridge, which `user` points to. */
 static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
     const jem__bridge *s = (const jem__bridge *)user;
     const double log_norm = log((double)s->std * sqrt(6.283185307179586));     /* per pixel */
@@ -7319,6 +7326,7 @@ void jem_optim_free(jem_optim *o) {
 /* The matrix of a weight for Muon: out rows and in*k*k columns, or transposed, so that there are no
    more rows than columns. */
 typedef struct jem__fold { int rows, columns, turned; } jem__fold;
+/* Returns the matrix of a weight. */
 static jem__fold jem__muon_fold(const jem_param *p) {
     const int out = p->shape[0];
     const int in = (int)(p->size / out);
@@ -7338,13 +7346,14 @@ static ptrdiff_t jem__muon_floats(const jem_param *p) {
     const ptrdiff_t rows = jem__round_16(s.rows);
     return 2 * rows * (jem__round_16(s.columns) + rows);
 }
-/* Returns 1 for weights of linear layers and convolutions, unless their names contain
-   adam_names. */
-static int jem__is_matrix(const jem_param *p, const char *adam_names) {
+/* Returns 1 if Muon updates a parameter: it is a weight of a linear layer or convolution, with more
+   than one row and column, and its name does not contain adam_names. */
+static int jem__is_for_muon(const jem_param *p, const char *adam_names) {
     return (p->ndim == 2 || p->ndim == 4) && p->shape[0] > 1 && p->size > p->shape[0] &&
            !(adam_names && *adam_names && strstr(p->name, adam_names));
 }
 
+/* Checks a desc; reports the invalid field. */
 static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
     const char *const what = "optim";
     const double below_1 = 0.99999998;
@@ -7362,7 +7371,7 @@ static void jem__optim_add(jem_optim *o, jem_param *p) {
     const jem_optim_desc *d = &o->desc;
     jem__moments *m = &o->moments[o->count++];
     m->param = p;
-    m->orthogonal = d->kind == JEM_OPTIMIZER_MUON && jem__is_matrix(p, d->adam_names);
+    m->orthogonal = d->kind == JEM_OPTIMIZER_MUON && jem__is_for_muon(p, d->adam_names);
     m->m = jem__alloc_padded(ctx, p->size);
     if (d->kind != JEM_OPTIMIZER_SGD && !m->orthogonal) m->v = jem__alloc_padded(ctx, p->size);
     if (d->ema > 0) m->other = jem__alloc_padded(ctx, p->size);
@@ -7467,7 +7476,7 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__fold
 typedef struct jem__newton {
     const jem__kernels *k;
     jem__matrix from;
-    const float *by;                               /* symmetric factor of a product */
+    const float *factor;                           /* of a product: symmetric */
     float alpha, beta;
     float *to;
 } jem__newton;
@@ -7477,7 +7486,7 @@ static void jem__newton_gram(void *arg, int i) {
 }
 static void jem__newton_product(void *arg, int panel) {
     const jem__newton *s = (const jem__newton *)arg;
-    s->k->symmetric_product(&s->from, s->by, s->alpha, s->beta, panel, s->to);
+    s->k->symmetric_product(&s->from, s->factor, s->alpha, s->beta, panel, s->to);
 }
 
 /* Makes x(rows, columns) nearly orthogonal: singular values from 0 to 1 become about .7 to 1.2.
@@ -7561,6 +7570,7 @@ static float jem__decay_norm(const jem_optim *o) {
     return o->desc.weight_decay * (float)sqrt(sum);
 }
 
+/* Scales gradients whose norm exceeds desc.clip. */
 static void jem__clip_gradients(const jem_optim *o, float norm) {
     const jem_ctx *ctx = o->net->ctx;
     if (o->desc.clip <= 0 || norm <= o->desc.clip) return;
@@ -8033,7 +8043,7 @@ static void jem__set_target(const jem_trainer *tr, int n, const int *labels, jem
 
 /* Draws n new samples x[n][c][h][w], starting from noise, with restart_denoise. labels: their
    classes, or NULL. */
-static jem_status jem__draw_fresh(jem_trainer *tr, int n, const int *labels, float *x) {
+static jem_status jem__generate_chains(jem_trainer *tr, int n, const int *labels, float *x) {
     jem_ctx *ctx = tr->net->ctx;
     jem__target target;
     jem__set_target(tr, n, labels, &target);
@@ -8050,23 +8060,24 @@ static jem_status jem__draw_fresh(jem_trainer *tr, int n, const int *labels, flo
     return ctx->status;
 }
 
-/* New samples for the buffer: x[n][c][h][w], and their classes (0 without classes). */
-typedef struct jem__fresh_chains {
-    float *x;
-    int *labels;
-    int n;
-} jem__fresh_chains;
+/* New samples for the buffer. */
+typedef struct jem__new_chains {
+    float *x;                                      /* [drawn][c][h][w] */
+    int *labels;                                   /* [drawn]; 0 without classes */
+    int n;                                         /* used */
+    int drawn;                                     /* n, rounded up to whole groups of all ranks */
+} jem__new_chains;
 
-/* Allocates n new chains, on the tape; rounded up to whole groups of 16 for every rank. */
-static int jem__push_fresh(jem_trainer *tr, int n, jem__fresh_chains *f, int *drawn) {
+/* Allocates n new chains on the tape. Returns 0 without memory. */
+static int jem__push_new_chains(jem_trainer *tr, int n, jem__new_chains *f) {
     jem_ctx *ctx = tr->net->ctx;
     int multiple = 1;
     if (ctx->others) multiple = (1 + ctx->others) * JEM_LANES;
-    *drawn = (n + multiple - 1) / multiple * multiple;
-    const ptrdiff_t size = *drawn * jem__buffer_image(tr->buffer);
     f->n = n;
+    f->drawn = (n + multiple - 1) / multiple * multiple;
+    const ptrdiff_t size = f->drawn * jem__buffer_image(tr->buffer);
     f->x = (float *)jem__push(ctx, (size_t)size * sizeof *f->x);
-    f->labels = (int *)jem__push_zero(ctx, (size_t)*drawn * sizeof *f->labels);
+    f->labels = (int *)jem__push_zero(ctx, (size_t)f->drawn * sizeof *f->labels);
     return f->x && f->labels;
 }
 
@@ -8084,15 +8095,14 @@ static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
     const int by_class = jem__by_class(&tr->desc);
     const int classes = by_class ? b->classes : 1;
     const int per_class = b->capacity / classes;
-    jem__fresh_chains f;
-    int drawn;
+    jem__new_chains f;
     if (n < 64) n = 64;
     if (by_class && n < 2 * classes) n = 2 * classes;
     if (n > b->capacity) n = b->capacity;
     n -= n % classes;
-    if (!jem__push_fresh(tr, n, &f, &drawn)) return JEM_NO_MEMORY;
+    if (!jem__push_new_chains(tr, n, &f)) return JEM_NO_MEMORY;
     for (int i = 0; i < n; i++) f.labels[i] = i % classes;
-    const jem_status s = jem__draw_fresh(tr, drawn, by_class ? f.labels : NULL, f.x);
+    const jem_status s = jem__generate_chains(tr, f.drawn, by_class ? f.labels : NULL, f.x);
     if (s != JEM_OK) return s;
     for (int slot = 0; slot < b->capacity; slot++) {
         const int label = slot / per_class;
@@ -8108,12 +8118,11 @@ static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
     const int by_class = jem__by_class(&tr->desc);
     const int classes = by_class ? b->classes : 1;
     const int per_class = b->capacity / classes;
-    jem__fresh_chains f;
-    int drawn;
+    jem__new_chains f;
     if (n > b->capacity) n = b->capacity;
-    if (!jem__push_fresh(tr, n, &f, &drawn)) return JEM_NO_MEMORY;
+    if (!jem__push_new_chains(tr, n, &f)) return JEM_NO_MEMORY;
     for (int i = 0; i < n; i++) f.labels[i] = jem_rng_below(&tr->rng, classes);
-    const jem_status s = jem__draw_fresh(tr, drawn, by_class ? f.labels : NULL, f.x);
+    const jem_status s = jem__generate_chains(tr, f.drawn, by_class ? f.labels : NULL, f.x);
     if (s != JEM_OK) return s;
     for (int i = 0; i < n; i++) {
         const int slot = f.labels[i] * per_class + jem_rng_below(&tr->rng, per_class);
@@ -8198,7 +8207,7 @@ static float jem__batch_accuracy(const jem_tensor *logits, const int *labels) {
 
 /* Stores in the network the noise levels of score matching, and the mean pixel of the first batch,
    rounded so that a file restores the same bits. */
-static void jem__remember_noise(jem_trainer *tr, const float *x, ptrdiff_t size) {
+static void jem__store_noise_levels(jem_trainer *tr, const float *x, ptrdiff_t size) {
     jem_net *net = tr->net;
     if (tr->updates > 0 || !(tr->desc.w_score > 0)) return;
     double sum = 0;
@@ -8220,9 +8229,9 @@ static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_s
                               &s->residual);
 }
 
-/* Lets act norm set its parameters from the first batch, before any other use of them. Dropout
-   will draw the same numbers again. */
-static void jem__first_look(jem_net *net, jem_tensor *x) {
+/* Lets act norm set its parameters from the first batch, before any other use of them. The loss
+   will draw the same numbers for dropout. */
+static void jem__set_act_norm(jem_net *net, jem_tensor *x) {
     const jem_rng rng = net->rng;
     const jem_mark mark = jem_begin(net->ctx);
     jem_item(jem_mean(net->ctx, jem__logp(net, jem_forward(net, x, 1))));
@@ -8240,7 +8249,7 @@ typedef struct jem__batch {
 
 /* Terms of the loss; NULL where the desc's weights are 0. */
 typedef struct jem__terms {
-    jem_loss_terms of;                             /* those of jem_loss */
+    jem_loss_terms loss;                           /* those of jem_loss */
     jem_tensor *score, *kl;
 } jem__terms;
 
@@ -8282,22 +8291,22 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
         ctx->others = d->ranks - 1;
     }
     if (b->n) b->labels += jem__rank_first(tr, b->n);
-    jem__remember_noise(tr, b->x_data, b->n_data * jem__image(tr->net));
+    jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image(tr->net));
     if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
     if (b->n) labelled = jem__labelled(tr, b->x, b->n);
     if (b->separate || (noisy_labelled && (has_samples || d->weights.energy_l2 > 0)))
         data = jem__noisy(tr, b->x_data, b->n_data);
-    if (sets_buffers) jem__first_look(tr->net, labelled ? labelled : data);
+    if (sets_buffers) jem__set_act_norm(tr->net, labelled ? labelled : data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
     jem_tensor *loss = jem__loss(tr->net, &d->weights, labelled, b->labels, data, sample.x,
-                                 sample.labels, &terms->of);
+                                 sample.labels, &terms->loss);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
     return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
 
 /* ---- the guard ------------------------------------------------------------------------------- */
 
-/* Number of chains whose visits are kept; at least 1, as an array has a length. */
+/* Returns the number of chains whose visits are kept; at least 1, as an array has a length. */
 static int jem__guard_slots(const jem_buffer *b) {
     if (!b) return 1;
     return b->capacity;
@@ -8351,6 +8360,9 @@ static void jem__guard_copy(jem_trainer *tr, int back) {
     jem__guard_move(b->visits, g->visits, visits, back);
 }
 
+static void jem__guard_save(jem_trainer *tr) { jem__guard_copy(tr, 0); }
+static void jem__guard_restore(jem_trainer *tr) { jem__guard_copy(tr, 1); }
+
 /* Checks that all numbers of a copy are finite, and that the optimiser can continue from them. */
 static int jem__guard_sound(const jem_trainer *tr, const float *kept, ptrdiff_t size) {
     ptrdiff_t params = 0;
@@ -8369,7 +8381,7 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
     if (!tr->desc.max_returns || !tr->updates || tr->updates % JEM__GUARD_EVERY) return JEM_OK;
     if (!(fabsf(g->gap) <= good)) return JEM_OK;
     if (jem__guard_memory(tr) != JEM_OK) return tr->net->ctx->status;
-    jem__guard_copy(tr, 0);
+    jem__guard_save(tr);
     g->good = jem__guard_sound(tr, g->kept, g->size);
     if (g->rate >= 1) return JEM_OK;
     g->calm++;
@@ -8387,7 +8399,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
     else snprintf(why, sizeof why, "f(x+) - f(x-) is %.3g in the mean", (double)g->gap);
     jem_clear_error(ctx);
-    jem__guard_copy(tr, 1);
+    jem__guard_restore(tr);
     const int given_up = g->returns >= tr->desc.max_returns;
     g->returns += !given_up;
     g->gap = 0;
@@ -8512,15 +8524,16 @@ static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem
                                     const int *labels, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     s->loss = jem_item(loss);
-    s->ce = jem__term(t->of.ce);
-    if (t->of.ce && ctx->status == JEM_OK) s->accuracy = jem__batch_accuracy(t->of.logits, labels);
-    s->f_data = jem__term(t->of.f_data);
-    s->f_sample = jem__term(t->of.f_sample);
+    s->ce = jem__term(t->loss.ce);
+   if (t->loss.ce && ctx->status == JEM_OK) s->accuracy = jem__batch_accuracy(t->loss.logits,
+   labels);
+    s->f_data = jem__term(t->loss.f_data);
+    s->f_sample = jem__term(t->loss.f_sample);
     s->score = jem__term(t->score);
     s->kl = jem__term(t->kl);
     jem_status status = ctx->status;
     if (ctx->others) status = jem__average_ranks(tr, s);
-    if (t->of.f_sample) s->cd = s->f_sample - s->f_data;
+    if (t->loss.f_sample) s->cd = s->f_sample - s->f_data;
     if (status != JEM_OK) return status;
     if (jem__finite(s->loss) && fabsf(s->loss) <= tr->desc.diverged) return JEM_OK;
     return jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, f(x+) %g, "
@@ -8536,7 +8549,7 @@ static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s)
     JEM__ZEROED(jem__terms, t);
     jem_tensor *loss = jem__train_loss(tr, b, &t, s);
     if (tr->has_buffers && tr->desc.sam > 0) before = jem__keep_params(net);
-    jem_keep(t.of.logits);
+    jem_keep(t.loss.logits);
     jem_zero_grad(net);
     jem_status status = ctx->status;
     if (loss) status = jem_backward(loss);
@@ -9645,8 +9658,8 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
 #define JEM__MAX_HEADER 100000000u                 /* as in the reference implementation */
 
 /* Types of numbers in files. The first four are those of jem_dtype, in the same order; the others
-   are converted to `as` when read. */
-typedef struct jem__dtype { const char *name; size_t size; jem_dtype as; } jem__dtype;
+   are converted to `becomes` when read. */
+typedef struct jem__dtype { const char *name; size_t size; jem_dtype becomes; } jem__dtype;
 static const jem__dtype jem__dtypes[] = {
     { "F32", 4, JEM_DTYPE_F32 }, { "I32", 4, JEM_DTYPE_I32 },
     { "I64", 8, JEM_DTYPE_I64 }, { "U8", 1, JEM_DTYPE_U8 },
@@ -9814,7 +9827,7 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     entry->dtype = dtype;
     entry->e.name = (const char *)(entry + 1);
     entry->e.dtype = JEM_DTYPE_U8;
-    if (dtype >= 0) entry->e.dtype = jem__dtypes[dtype].as;
+    if (dtype >= 0) entry->e.dtype = jem__dtypes[dtype].becomes;
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
     entry->e.bytes = (size_t)jem__elements(ndim, shape) * jem__dtypes[entry->e.dtype].size;
@@ -10098,6 +10111,7 @@ static int jem__json_integers(jem__json *j, int64_t *out, int most) {
     return n;
 }
 
+/* Takes the object of metadata: keys and values. */
 static void jem__json_metadata(jem__json *j) {
     jem_archive *a = j->a;
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
@@ -10123,6 +10137,7 @@ static int jem__dtype_of(const char *name) {
     return dtype;
 }
 
+/* Takes one key of a tensor, and its value. */
 static void jem__json_field(jem__json *j, jem__described *d) {
     const char *key = jem__json_key(j);
     if (!strcmp(key, "shape") && d->ndim < 0) d->ndim = jem__json_integers(j, d->shape, 8);
@@ -10148,6 +10163,7 @@ static const char *jem__described_wrong(const jem__described *d, size_t room) {
     return NULL;
 }
 
+/* Takes the description of a tensor, and adds it to the archive, without data. */
 static void jem__json_tensor(jem__json *j) {
     jem__described d = { 0, -1, -1, -1, { 0 }, { 0 } };
     for (int i = 0; jem__json_item(j, "{}", i); i++) jem__json_field(j, &d);
@@ -10165,6 +10181,7 @@ static void jem__json_tensor(jem__json *j) {
     entry->end = (size_t)d.offsets[1];
 }
 
+/* Takes the whole header. */
 static void jem__json_header(jem__json *j) {
     int described = 0;
     if (!jem__utf8_valid(j->begin, (size_t)(j->end - j->begin))) jem__json_fail(j, "not UTF-8", "");
@@ -10184,6 +10201,7 @@ static void jem__json_header(jem__json *j) {
     if (j->at < j->end) jem__json_fail(j, "text after its end", "");
 }
 
+/* Order entries for qsort by name, and by place; an empty tensor precedes another at its place. */
 static int jem__by_name(const void *p, const void *q) {
     return strcmp((*(jem__entry *const *)p)->e.name, (*(jem__entry *const *)q)->e.name);
 }
@@ -10197,16 +10215,17 @@ static int jem__by_place(const void *p, const void *q) {
 /* Checks that every name is unique, and that the tensors cover 0 .. size without gap or overlap. */
 static void jem__archive_check(const jem_archive *a, size_t size) {
     const size_t count = (size_t)a->count;
-    size_t i = 1, end = 0;
     jem__entry **order = (jem__entry **)jem__alloc(a->ctx, count * sizeof *order);
     if (!order) return;
     if (count) memcpy(order, a->entries, count * sizeof *order);
     qsort(order, count, sizeof *order, jem__by_name);
+    size_t i = 1;
     while (i < count && strcmp(order[i - 1]->e.name, order[i]->e.name)) i++;
     if (i < count)
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: two tensors are named \"%.80s\"", a->where,
                   order[i]->e.name);
     qsort(order, count, sizeof *order, jem__by_place);
+    size_t end = 0;                                /* of the tensors before */
     for (i = 0; i < count && order[i]->begin == end; i++) end = order[i]->end;
     if (i < count) {
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the data, "
@@ -10538,17 +10557,17 @@ static jem__arrays jem__arrays_in(jem_ctx *ctx, const char *kind, const jem_arch
 enum { JEM__MANY = 1 << 30 };                      /* largest count in a file: larger ones could
                                                       overflow in training */
 
-/* Checks that training can have written these numbers as dtype `as`: floats are finite, second
-   moments at least 0, visits at least -1. */
-static int jem__entry_good(const jem_entry *e, jem_dtype as) {
+/* Checks that training can have written these numbers, of an array that has this dtype in memory:
+   floats are finite, second moments at least 0, visits at least -1. */
+static int jem__entry_good(const jem_entry *e, jem_dtype dtype) {
     const int squares = !strncmp(e->name, "optim.v.", 8);
     int good = 1;
     for (size_t i = 0; good && i < e->bytes; i += jem__dtypes[e->dtype].size) {
         const unsigned char *at = (const unsigned char *)e->data + i;
         float x = 0;
         int32_t n = 0;
-        if (as == JEM_DTYPE_F32) x = jem__to_float((int)e->dtype, at);
-        if (as == JEM_DTYPE_I32) memcpy(&n, at, 4);
+        if (dtype == JEM_DTYPE_F32) x = jem__to_float((int)e->dtype, at);
+        if (dtype == JEM_DTYPE_I32) memcpy(&n, at, 4);
         good = jem__finite(x) && !(squares && x < 0) && n >= -1 && n <= JEM__MANY;
     }
     return good;
@@ -10615,8 +10634,8 @@ static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int nd
     }
 }
 
-/* The same for an array with the shape of p, named prefix + p's name. data may be NULL: there is no
-   such array. */
+/* Visits an array with the shape of p, named prefix + p's name. data NULL: there is no such
+   array. */
 static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param *p, float *data) {
     char joined[256];
     const char *name = p->name;
@@ -10743,6 +10762,7 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
 enum { JEM__COUNTS = 3, JEM__STATES = 9 };
 static const int64_t jem__states[1] = { JEM__STATES };
 
+/* Convert between generators or trainers and numbers of trainer.state. */
 static void jem__rng_pack(const jem_rng *rng, int64_t *s) {
     s[0] = rng->key[0];
     s[1] = rng->key[1];
@@ -10878,11 +10898,11 @@ jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     jem__arrays v = jem__arrays_in(ctx, "trainer", a);
     jem__state_read(&v, tr, state);
     const int averaged = state[2] != 0;
-    v.fill = 0;
+    v.fill = 0;                                    /* checks everything .. */
     jem__trainer_arrays(&v, tr, averaged);
     jem__guard replaced;                           /* the file's; later the trainer's old one */
     jem__guard_read(&v, tr, &replaced);
-    v.fill = 1;
+    v.fill = 1;                                    /* .. then changes the trainer */
     jem__trainer_arrays(&v, tr, averaged);
     if (!v.f.status) {
         const jem__guard old = tr->guard;
@@ -10997,6 +11017,8 @@ typedef struct jem__pixels {
     ptrdiff_t at[4];                               /* where the pixels are written */
 } jem__pixels;
 
+/* Finds places and live taps of `count` pixels of a phase, from number `first` on. A tap outside
+   for all of them adds nothing, and is left out. */
 JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
                              const float *x, jem__pixels *p) {
     int iy[4], ix[4];
@@ -11146,11 +11168,13 @@ static int jem__direct_by_x(const jem__weights *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
            dealt->ci >= w->ctx->threads * w->ctx->k->wi;
 }
+/* Returns the number of blocks of a panel. */
 static int jem__direct_panel(const jem__weights *w) {
     const int fit = 56 / (w->q->k * w->q->k);      /* sums of 64 KB with AVX-512 */
     if (w->groups == 1 || fit < 1) return 1;
     return fit;
 }
+/* Sets the sizes and tasks of a weight gradient by the direct method. */
 static void jem__direct_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv d = jem__conv_dealt(w->q);
@@ -11185,6 +11209,7 @@ static void jem__bias_finish(const jem__weights *w, int o) {
 static ptrdiff_t jem__wino_plane(int channels) {
     return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
 }
+/* Returns the size of scratch memory, in floats. */
 static ptrdiff_t jem__wino_work(const jem__conv *q) {
     const int m = q->tile;
     const int a = m + 2;
@@ -11203,6 +11228,7 @@ typedef struct jem__wino {
     ptrdiff_t vplane, pplane, pixel;               /* from point to point, from pixel to pixel */
 } jem__wino;
 
+/* Prepares one part of a convolution by Winograd, in scratch memory `work`. */
 JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, jem__wino *w) {
     const int m = q->tile;
     const int a = m + 2;
@@ -11247,6 +11273,7 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size
    output channels; G' finishes an output channel. 80 keeps the distance of two points from being a
    power of two. A pixel of zeros follows the bias sums. */
 static ptrdiff_t jem__wino_sums(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
+/* Sets the sizes and tasks of a weight gradient by Winograd. */
 static void jem__wino_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
@@ -11432,8 +11459,8 @@ JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     return JEM__FMA(x, JEM__SET(0.0f), y);         /* a NaN stays a NaN */
 }
 
-/* Computes ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)), for normal x > 0;
-   infinity and NaN give NaN. */
+/* Computes ln x = e ln2 + 2 atanh(s), where x = 2^e m, m in [sqrt(1/2), sqrt(2)), and
+   s = (m-1)/(m+1), for normal x > 0; infinity and NaN give NaN. */
 JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
     static const float c[] = { 0.233327598f, 0.285507233f, 0.400001229f, 0.666666666f };
     const JEM__I low = JEM__ISET(0x3f3504f3u);     /* bits of sqrt(1/2) */
@@ -11820,6 +11847,7 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int wh
         JEM__REPEAT(t, JEM__PX) JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
     }
 }
+/* Computes a block of co channels by one of four kinds, as conv_blocks. */
 JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, const float *u,
                                                 int o, int co, const float *v, float *p) {
     switch (co) {
@@ -12244,7 +12272,7 @@ JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
         o[3][l] = g[2][l];
     }
 }
-/* The same for M = 4. */
+/* Computes o = G g for 16 kernels, M = 4. */
 JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
         const double s = g[0][l] + g[2][l];
@@ -12296,6 +12324,7 @@ JEM__KERNEL void JEM__FN(wino_pack_block)(const jem__conv *q, const float *w, in
     }
 }
 JEM__COMPILE_END
+/* Packs the weights of one part. */
 JEM__KERNEL void JEM__FN(wino_pack)(void *packing, int part) {
     const jem__packing *p = (const jem__packing *)packing;
     const int o1 = jem__conv_from(p->q, part + 1, p->parts);
@@ -12429,8 +12458,8 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
 #undef JEM__BIT
 }
 
-/* Dropout: y = 0 where u < p, x a elsewhere; y holds the uniform numbers u on entry. bits: which
-   were dropped, or NULL. */
+/* Computes dropout: y = 0 where u < p, x a elsewhere; y holds the uniform numbers u on entry. bits:
+   NULL, or receives which numbers were dropped. */
 JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
                                ptrdiff_t n) {
     const JEM__V va = JEM__SET(a);
@@ -12528,6 +12557,7 @@ JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const f
 
 /* ---- average pooling ------------------------------------------------------------------------- */
 
+/* Computes y, the means of the windows of x. */
 JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
     for (int o = 0; o < p->ho * p->wo; o++, y += n) {
@@ -12542,6 +12572,7 @@ JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
         }
     }
 }
+/* Adds the gradient dy to dx. */
 JEM__KERNEL void JEM__FN(pool_back)(const jem__pool *p, const float *dy, float *dx) {
     const JEM__V s = JEM__SET(p->scale);
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
@@ -12887,7 +12918,7 @@ static uint16_t jem__to_bf16(float f) {
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
-/* Distance of pixels, and of rows, in bf16. */
+/* Return the distance of pixels, and of rows, in bf16. */
 static ptrdiff_t jem__bf16_pixel(int c) {
     return (ptrdiff_t)jem__bf16_pairs_of(c) * JEM__BF16_PAIR;
 }
@@ -12911,6 +12942,7 @@ static void jem__bf16_finish_all(jem__bf16_block *d) {
 
 /* ---- in plain C: the oracle of the others ---------------------------------------------------- */
 
+/* The functions of jem__bf16. Within a pair the odd element is added first. */
 static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *last) {
     (void)last;
     for (int t = 0; t < s->m * s->n; t++) {
@@ -12971,6 +13003,7 @@ JEM__TARGET JEM__INLINE __m512i jem__bf16_zip(__m512 a, __m512 b) {
         24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
+/* Keeps the 16 rows of a tile in 16 registers. */
 JEM__TARGET static void jem__bf16_block_avx512(const jem__bf16_block *s, jem__bf16_block *last) {
     (void)last;                                    /* no latency to hide */
     for (int t = 0; t < s->m * s->n; t++) {
@@ -13059,6 +13092,7 @@ static jem__epilogue jem__bf16_epilogue(const jem__finish *f, int n) {
     if (back && f->slopes && !f->add) return JEM__EPILOGUE_SILU_BACK;
     return JEM__EPILOGUE_ANY;
 }
+/* Finishes channels by the epilogue that applies. */
 JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const float *c, int o, int n,
                                                 ptrdiff_t at, ptrdiff_t at16) {
 #define JEM__CASE(epilogue)                                                                        \
@@ -13081,6 +13115,7 @@ JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *
         _mm512_storeu_si512(out, jem__bf16_zip(_mm512_loadu_ps(x), second));
     }
 }
+/* Transposes 16 x 16 numbers in eight registers. */
 JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows, uint16_t *out,
                                               float *sums) {
     __m512i r[8], t[8];                            /* r[i]: channels 2i and 2i+1 */
@@ -13421,18 +13456,32 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
         }
     }
 }
+/* Rows of x that have been converted to bf16, from .. until-1; -1, -1: no rows yet. */
+typedef struct jem__bf16_rows { int from, until; } jem__bf16_rows;
+
+/* Converts the rows of x that row r of a phase reads, and that have not been converted, to `work`.
+   */
+static void jem__bf16_convert_rows(const jem__conv *q, const jem__operands *in,
+                                   const jem__phase *s, int r, jem__bf16_rows *rows) {
+    uint16_t *work = (uint16_t *)(void *)in->work;
+    if (in->x16 || s->ny == 0) return;
+    const int lowest = r * s->step_in + s->down[q->gradient ? 0 : s->ny - 1];
+    for (; rows->until <= lowest && rows->until < q->hi; rows->until++)
+        jem__bf16_convert(in->ctx->bf16, in->x, q->ci, q->wi, rows->until, work);
+}
+
 /* Computes one part of the output or of the input gradient of one group, like conv of the engine.
-   Without in->x16, rows of x are converted as soon as a tap reads them. */
+   Two blocks alternate: while one is multiplied, the other is finished. Without in->x16, rows of x
+   are converted as soon as a tap reads them. */
 static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
     const jem__bf16 *k = in->ctx->bf16;
     const uint16_t *pack = (const uint16_t *)(const void *)in->packed;
-    uint16_t *work = (uint16_t *)(void *)in->work;
-    const uint16_t *x16 = in->x16 ? in->x16 : work;
+    const uint16_t *x16 = in->x16 ? in->x16 : (const uint16_t *)(const void *)in->work;
     float c[2][4 * JEM__BF16_TILE];
     jem__bf16_block two[2];
     jem__bf16_block *blocks[2] = { two, two + 1 };
+    jem__bf16_rows rows = { -1, -1 };
     jem__phase s;
-    int from = 0, have = -1;                       /* rows from .. have-1 are converted */
     memset(two, 0, sizeof two);
     for (int i = 0; i < 2; i++) {
         two[i].k = k;
@@ -13443,18 +13492,14 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
     if (k->begin) k->begin();
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
         const jem__piece to = jem__conv_piece(q, in->part, s.rows, 1);         /* or of channels */
-        int top = to.first * s.step_in - q->k - q->pad;      /* the highest row that is read */
+        int top = to.first * s.step_in - q->k - q->pad;      /* no tap reads a row above */
         if (top < 0) top = 0;
-        if (have < 0 || top < from) {
-            from = top;
-            have = top;
+        if (rows.until < 0 || top < rows.from) {
+            rows.from = top;
+            rows.until = top;
         }
         for (int r = to.first; r < to.last; r++) {
-            int until = 0;                         /* the row after the lowest that r reads */
-            if (!in->x16 && s.ny > 0)
-                until = r * s.step_in + s.down[q->gradient ? 0 : s.ny - 1] + 1;
-            for (; have < until && have < q->hi; have++)
-                jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
+            jem__bf16_convert_rows(q, in, &s, r, &rows);
             jem__bf16_conv_row(&s, r, &to, pack, x16, blocks);
             if (f->y16 && phase == 0 && to.o1 == q->co)      /* only one part of a row does */
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
@@ -13504,6 +13549,7 @@ static void jem__bf16_turn(const jem__bf16_source *s, int c, int y, int x, int r
     s->k->turn(from, n, rows, out, sums);
 }
 
+/* Converts x of one group to pairs of images. */
 static void jem__bf16_deal_x(const jem__weights *w, int g, const jem__operands *in) {
     const jem__conv *q = w->q;
     const jem__bf16_source x = { w->ctx->bf16, in, q->ci, q->wi };
@@ -13518,6 +13564,7 @@ static void jem__bf16_deal_x(const jem__weights *w, int g, const jem__operands *
         }
     }
 }
+/* Converts dy of one group to pairs of images, in the order of A, and sums it for the biases. */
 static void jem__bf16_deal_dy(const jem__weights *w, int g, const jem__operands *in) {
     const jem__conv *q = w->q;
     const jem__bf16_source dy = { w->ctx->bf16, in, q->co, q->wo };
@@ -13543,6 +13590,7 @@ static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__op
 static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
     return ((q->co + 15) / 16 + 1) / 2 * ((q->ci + 15) / 16);
 }
+/* Sets the sizes and tasks of a weight gradient in bf16. */
 static void jem__bf16_plan(jem__weights *w) {
     const jem__conv *q = w->q;
     const int pairs = jem__bf16_pairs_of_tiles(q);
@@ -13665,7 +13713,8 @@ static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     return tile;
 }
 
-/* bf16 computes no linear layers of vectors: they are too little work to round operands for. */
+/* Chooses the methods. Linear layers of vectors are not computed in bf16: they are too little work
+   to round operands for. */
 static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     const jem__bf16 *bf16 = ctx->bf16;
     const jem__method *direct = ctx->k->direct;
@@ -13688,6 +13737,7 @@ static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     else if (tile == 4 && q->ci > 32 && q->co > 32) q[2].method = winograd;
 }
 
+/* Returns the first kernels that the processor can run, or those of the instruction set. */
 static const jem__kernels *jem__kernels_for(jem_isa isa) {
     static const jem__kernels *const all[] = {     /* the best first */
 #ifdef JEM__X86
@@ -13708,6 +13758,8 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
     return NULL;
 }
 
+/* Selects the kernels of a context; without bf16 on this processor, JEM_PRECISION_FAST replaces it.
+   Returns 0 if the instruction set is not available. */
 static int jem__engine_open(jem_ctx *ctx) {
     if (ctx->desc.precision == JEM_PRECISION_BF16) {
         ctx->bf16 = jem__bf16_for(ctx->desc.isa);
