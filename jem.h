@@ -682,8 +682,8 @@ typedef struct jem_score_desc {
     const float *sigma;    /* [n], 0 < sigma < 1e6: noise of each image, from invisible to
                               dominant: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-   float difference;      /* step of the difference, per sqrt(pixels) and sigma, see >>losses below;
-                              0: .03, JEM_PRECISION_BF16 .1 */
+    float difference;      /* step of the difference, in units of sigma sqrt(pixels), see >>losses
+                              below; 0: .03, JEM_PRECISION_BF16 .1 */
 } jem_score_desc;
 /* Draws n noise levels into sigma[n], spread evenly over lo .. hi in their logarithm;
    0 < lo <= hi. */
@@ -704,18 +704,19 @@ JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *use
 JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                     jem_tensor *v, float h);
 
-/* Weights of the terms of a JEM's loss; a term of weight 0 is not recorded. */
+/* Weights of the terms in the sum that is the loss of a JEM, 0 or more. */
 typedef struct jem_loss_weights {
     float ce;              /* of -log p(y|x) */
     float cd, cd_class;    /* of contrastive divergence on p(x), on p(x,y) */
     float energy_l2;       /* of mean f(x+)^2 + mean f(x-)^2, f = log p(x) */
 } jem_loss_weights;
-/* Terms of a loss: one number each, except logits (n,classes,1,1); NULL if not recorded. */
+/* Terms of a loss, without their weights: one number each, except logits (n,classes,1,1); NULL if
+   their inputs are not given. */
 typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } jem_loss_terms;
 /* Records the loss of a JEM from given data and samples, as one number for jem_backward, in
    training mode; for training loops of your own. x(n,c,h,w) and labels[n] are for cross-entropy and
-   p(x,y), x_data for p(x) (NULL: x is); x_sample and sample_labels are the samples and their
-   classes. All of these may be NULL; an error if no term remains. terms may be NULL. */
+   p(x,y), x_data for p(x) (NULL: x is used); x_sample and sample_labels are the samples and their
+   classes. Each of these may be NULL, but one term must remain. terms may be NULL. */
 JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *terms);
@@ -763,16 +764,16 @@ JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
 /* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1), for a density trained by score
    matching over a range of noise levels. The gradient g of log p estimates the noise in an image of
    d pixels, sigma = sqrt(d)/||g||, and x + sigma^2 g estimates the clean image. Each step covers a
-   fraction of that distance, and adds some noise again:
+   fraction h of that distance, and adds some noise again:
 
-       x <- x + step sigma^2 g + gamma N(0,I),
-       gamma^2 = ((1 - beta step)^2 - (1 - step)^2) sigma^2
+       x <- x + h sigma^2 g + gamma N(0,I),     gamma^2 = ((1 - beta h)^2 - (1 - h)^2) sigma^2
 
    Starting from noise it produces a sample; starting from a noisy image, the clean image. One step
-   of size 1 without rng is the least-squares denoiser (Miyasawa 1961). */
+   with h = 1, without rng, is the least-squares denoiser (Miyasawa 1961). */
 typedef struct jem_denoise_desc {
     int steps;                                     /* 300 */
-    float fraction;                                /* .05: fraction of the noise removed per step */
+    float fraction;                                /* .05: h, the part of the noise that a step
+                                                      removes, 0 < h <= 1 */
     float beta;                                    /* .3: 1 adds no noise, near 0 almost all */
     float sigma_max;                               /* 2: upper limit of the estimated sigma */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
@@ -802,7 +803,7 @@ typedef struct jem_generate_desc {
 JEM_API jem_generate_desc jem_generate_desc_default(void);
 /* Replaces the leaf x by samples; its previous content is ignored. */
 JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                             const jem_generate_desc *desc, jem_rng *rng);
+                                const jem_generate_desc *desc, jem_rng *rng);
 
 /* Replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0, the
    slots of class y start at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
@@ -960,14 +961,14 @@ typedef struct jem_train_desc {
     jem_optim_desc optim;                          /* Adam */
     jem_loss_weights weights;                      /* ce 1, cd 1, cd_class 0, energy_l2 0 */
     float w_score;                                 /* weight of score matching (>>losses): 0 */
-    float w_kl, kl_entropy;                           /* of L_KL, and of H in it, see jem_kl_walk:
+    float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
     /* 0: off; else sharpness-aware training (Foret & others 2021; Yang, Su & Ji 2023): the gradient
        is computed at this distance from the weights, in the direction in which the loss increases
        most. Not with w_score. sam and w_kl need ranks = 1. */
     float sam;
-    float data_noise;                             /* std of the noise added to data: .03 */
-    /* If one of them is > 0, cross-kl_entropy has images of its own: a fraction label_all_noise of
+    float data_noise;                              /* std of the noise added to data: .03 */
+    /* If one of them is > 0, cross-entropy has images of its own: a fraction label_all_noise of
        them with all noise levels of score matching, the others with noise of std U(0, label_noise):
        0, 0. A network that recognises classes in noise can generate samples by class, and better
        ones. Not with weights.cd_class. */
@@ -1014,8 +1015,8 @@ JEM_API jem_train_desc jem_train_desc_default(void);
    default scale of 1 and no shift, which cannot learn a score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
 
-/* Result of an update. Terms of the loss are 0 if their weights are; they are not multiplied by
-   their weights. */
+/* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
+   computed: cd and f_sample without chains, score, residual and kl if their weights are 0. */
 typedef struct jem_stats {
     jem_status status;
     int update;                                    /* from 0 */
@@ -1046,9 +1047,11 @@ JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *lab
    may then be 0. With n_unlabelled = 0, the labelled images are used. */
 JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
                                       const float *x_unlabelled, int n_unlabelled);
-JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);                 /* owned by the trainer */
+/* Returns the chains, which belong to the trainer; NULL if it needs none. */
+JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);
 JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made so far */
-/* As jem_optim_use_average: on = 1 to evaluate or save the averaged weights, 0 to train on. */
+/* Calls jem_optim_use_average: on = 1 to evaluate or save the averaged weights, 0 to continue
+   training. */
 JEM_API jem_status jem_trainer_use_average(jem_trainer *tr, int on);
 /* Switches to other random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
@@ -1183,7 +1186,7 @@ JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
                               const jem_pixels_desc *desc, unsigned char *pixels);
 
 /* ==== >>io: safetensors ======================================================================= */
-/* Named arrays and short texts in a file: 8 bytes of length, a JSON header, the data
+/* Named arrays and metadata in a file: 8 bytes of length, a JSON header, the data
    (github.com/huggingface/safetensors). PyTorch can read these files, and jem.h PyTorch's. */
 
 typedef enum jem_dtype { JEM_DTYPE_F32 = 0, JEM_DTYPE_I32, JEM_DTYPE_I64, JEM_DTYPE_U8 } jem_dtype;
