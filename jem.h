@@ -837,13 +837,13 @@ JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, co
    probability min(1, ratio) and otherwise rejected (Metropolis & others 1953; Hastings 1970), the
    chains converge to p exactly. These samplers differ only in the count of `leapfrog` steps before
    each decision (Neal 2011, section 5):
-       0   random-walk Metropolis, which needs no gradient: x' = x + step N(0,I)
-       1   MALA: the Langevin step of jem_sgld_desc_langevin(step^2, ..), made exact
+       0   random-walk Metropolis, which needs no gradient: x' = x + step_size N(0,I)
+       1   MALA: the Langevin step of jem_sgld_desc_langevin(step_size^2, ..), made exact
        L   Hamiltonian Monte Carlo: x' follows Hamilton's equations from x, with momentum N(0,I),
-           for the time L step */
+           for the time L step_size */
 typedef struct jem_mcmc_desc {
     int steps;                                     /* proposals: 1000 */
-    float step_size;                                    /* .1 */
+    float step_size;                               /* .1 */
     int leapfrog;                                  /* 1 */
     int temperatures;                              /* 1; more: replica exchange, see below */
     float hottest;                                 /* highest temperature: 10 */
@@ -860,11 +860,11 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
                             const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
 /* Replica exchange, for modes that single chains do not connect (Swendsen & Wang 1986; Geyer 1991):
    image i is walked at temperature T = hottest^(k/(temperatures - 1)), k = i % temperatures, on
-   p^(1/T), with sqrt(T) times the step. After each proposal, neighbours swap with probability
-   min(1, (p(x')/p(x))^(1/T - 1/T')), alternating between even and odd pairs; .swapped receives
-   their swap rates. Chains with k = 0 converge to p. The hottest chains should move freely between
-   modes, and each swap rate should exceed .2. Annealed SGLD (jem_sgld_desc.temperature_from) is
-   cheaper, but not exact. */
+   p^(1/T), with sqrt(T) times the step size; n must be a multiple of temperatures. After each
+   proposal, neighbours swap with probability min(1, (p(x')/p(x))^(1/T - 1/T')), alternating between
+   even and odd pairs; .swapped receives their swap rates. Chains with k = 0 converge to p. The
+   hottest chains should move freely between modes, and each swap rate should exceed .2. Annealed
+   SGLD (jem_sgld_desc.temperature_from) is cheaper, but not exact. */
 
 /* Annealed importance sampling (Neal 2001): estimates Z in p(x) = exp(logp(x))/Z. Weighted chains
    move from q = N(mean, std^2 I) to p through q^(1-b) p^b. The expected weight is Z for any number
@@ -10979,7 +10979,7 @@ typedef struct jem__pixels {
 /* Finds places and live taps of `count` pixels of a phase, from number `first` on. A tap outside
    for all of them adds nothing, and is left out. */
 JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
-                             const float *x, jem__pixels *p) {
+                                const float *x, jem__pixels *p) {
     int iy[4], ix[4];
     for (int i = 0; i < count; i++) {
         const int r = (first + i) / s->cols;
