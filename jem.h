@@ -10899,7 +10899,10 @@ jem_status jem_save(const jem_net *net, const char *path) {
    with JEM__PASS set. All instances give the same bits, except JEM_ISA_WASM, which has no fma: the
    order of a sum never depends on the instruction set or the number of threads; every multiply-add
    is an explicit fma; no product is an operand of a bare addition, which a compiler may contract;
-   and exp, log and sine are implemented here. */
+   and exp, log and sine are implemented here.
+   Letters: q is a convolution, from (ci,hi,wi) to (co,ho,wo), s one of its phases, f what finishes
+   its sums, w a weight gradient in progress or weights; o is an output channel, c an input channel,
+   t a tap or a tile, g a group of 16 images, l or h the first lane of a vector of VL lanes. */
 
 /* ---- shared by all instances ----------------------------------------------------------------- */
 
@@ -10929,36 +10932,36 @@ typedef struct jem__phase {
 
 /* Describes a phase; returns 0 if there are fewer. Pixel y of an input gradient reads pixels
    (y + pad - ky)/stride of dy. */
-JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
-    int s = 1;
-    f->step_in = q->stride;
+JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *s) {
+    int stride = 1;
+    s->step_in = q->stride;
     if (q->gradient) {
-        s = q->stride;
-        f->step_in = 1;
+        stride = q->stride;
+        s->step_in = 1;
     }
-    if (phase >= s * s) return 0;
-    f->y0 = phase / s;
-    f->x0 = phase % s;
-    f->step_out = s;
-    f->rows = (q->ho - f->y0 + s - 1) / s;
-    f->cols = (q->wo - f->x0 + s - 1) / s;
-    f->ny = 0;
-    f->nx = 0;
+    if (phase >= stride * stride) return 0;
+    s->y0 = phase / stride;
+    s->x0 = phase % stride;
+    s->step_out = stride;
+    s->rows = (q->ho - s->y0 + stride - 1) / stride;
+    s->cols = (q->wo - s->x0 + stride - 1) / stride;
+    s->ny = 0;
+    s->nx = 0;
     for (int i = 0; i < q->k; i++) {
         const int tap = i - q->pad;
         int down = tap;
         int right = tap;
         if (q->gradient) {
-            down = f->y0 - tap;
-            right = f->x0 - tap;
+            down = s->y0 - tap;
+            right = s->x0 - tap;
         }
-        if (down % s == 0) {
-            f->down[f->ny] = down / s;
-            f->ky[f->ny++] = i;
+        if (down % stride == 0) {
+            s->down[s->ny] = down / stride;
+            s->ky[s->ny++] = i;
         }
-        if (right % s == 0) {
-            f->right[f->nx] = right / s;
-            f->kx[f->nx++] = i;
+        if (right % stride == 0) {
+            s->right[s->nx] = right / stride;
+            s->kx[s->nx++] = i;
         }
     }
     return 1;
@@ -11067,15 +11070,15 @@ static void jem__direct_pack(void *packing, int part) {
     const jem__conv *q = p->q;
     const int o1 = jem__conv_from(q, part + 1, p->parts);
     float *phase_out = p->out;
-    jem__phase f;
-    for (int phase = 0, taps; jem__conv_phase(q, phase, &f); phase++) {
-        taps = f.ny * f.nx;
+    jem__phase s;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const int taps = s.ny * s.nx;
         for (int o0 = jem__conv_from(q, part, p->parts), co; o0 < o1; o0 += co) {
             float *out = phase_out + (ptrdiff_t)o0 * q->ci * taps;
             co = jem__conv_channels(q->co - o0);
             for (int c0 = 0; c0 < q->ci; c0 += 16) {
                 for (int t = 0; t < taps; t++) {
-                    const float *w = p->w + f.ky[t / f.nx] * q->k + f.kx[t % f.nx];
+                    const float *w = p->w + s.ky[t / s.nx] * q->k + s.kx[t % s.nx];
                     for (int c = c0; c < q->ci && c < c0 + 16; c++) {
                         for (int o = o0; o < o0 + co; o++) *out++ = w[jem__kernel_at(q, o, c)];
                     }
