@@ -6408,7 +6408,7 @@ static void jem__score_sides(void *arg, int g) {
     const ptrdiff_t n = s->x->stride;
     const float *grad = s->noisy->grad + g * n;
     const uint64_t start = s->start + (uint64_t)g * jem__group_counters(s->x);
-    float *r = s->sides.plus->node->value + g * n;
+    float *r = s->sides.plus->node->value + g * n;           /* replaced by that side at the end */
     float *minus = s->sides.minus->node->value + g * n;
     float h[JEM_LANES];
     jem__score_group *sums = s->group + g;
@@ -7716,6 +7716,7 @@ jem_train_desc jem_train_desc_score(int updates) {
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
+/* Return 1 if chains have classes, and if training needs chains. */
 static int jem__by_class(const jem_train_desc *d) {
     return d->class_conditional || d->weights.cd_class > 0;
 }
@@ -10256,7 +10257,8 @@ static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char
     entry->e.data = entry->owned;
     if (!entry->owned) return;
     data += entry->begin;
-    if (entry->e.dtype != JEM_DTYPE_F32 || entry->dtype == JEM_DTYPE_F32) {
+    const int converted = entry->e.dtype == JEM_DTYPE_F32 && entry->dtype != JEM_DTYPE_F32;
+    if (!converted) {
         jem__copy_numbers(entry->owned, data, entry->e.bytes, size);
         return;
     }
