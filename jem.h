@@ -22,33 +22,53 @@
 
        #define JEM_IMPLEMENTATION
        #include "jem.h"
+       #include <math.h>
        #include <stdio.h>
+
+       static void draw_point(jem_rng *rng, int moon, float *x) {
+           float angle = 3.14159f * jem_rng_uniform(rng);
+           x[0] = (cosf(angle) - 0.5f) * 0.5f;
+           x[1] = (sinf(angle) - 0.25f) * 0.5f;
+           if (moon == 1) {
+               x[0] = -x[0];
+               x[1] = -x[1];
+           }
+       }
+
        int main(void) {
            jem_ctx *ctx = jem_ctx_create(NULL);
            jem_mlp_desc shape = jem_mlp_desc_default();
-           shape.channels = 2, shape.height = shape.width = 1, shape.classes = 2;
+           shape.channels = 2;
+           shape.height = 1;
+           shape.width = 1;
+           shape.classes = 2;
            jem_net *net = jem_mlp_create(ctx, &shape, 1);
            jem_train_desc how = jem_train_desc_default();
-           how.lr = 3e-3f, how.sgld = jem_sgld_desc_langevin(0.02f, 20);
-           jem_trainer *tr = jem_trainer_create(net, &how);
+           how.lr = 3e-3f;
+           how.sgld = jem_sgld_desc_langevin(0.02f, 20);
+           jem_trainer *trainer = jem_trainer_create(net, &how);
            jem_rng rng = jem_rng_seed(7);
            for (int i = 0; i < 400 && jem_ok(ctx); i++) {
-               float x[2 * 64]; int y[64];
+               float x[64][2];
+               int y[64];
                for (int k = 0; k < 64; k++) {
-                   float a = 3.14159f * jem_rng_uniform(&rng);
-                   y[k] = k & 1;
-                   x[2*k]     = (y[k] ? 0.5f - cosf(a) : cosf(a) - 0.5f) * 0.5f;
-                   x[2*k + 1] = (y[k] ? 0.25f - sinf(a) : sinf(a) - 0.25f) * 0.5f;
+                   y[k] = k % 2;
+                   draw_point(&rng, y[k], x[k]);
                }
-               jem_train_step(tr, x, y, 64);
+               jem_train_step(trainer, x[0], y, 64);
            }
-           float ask[6] = { -0.25f, 0.35f,   0.25f, -0.35f,   0.9f, 0.9f };
-           jem_answer a[3];
-           if (jem_classify(net, ask, 3, a) != JEM_OK) { puts(jem_error(ctx)); return 1; }
+           float points[3][2] = { { -0.25f, 0.35f }, { 0.25f, -0.35f }, { 0.9f, 0.9f } };
+           jem_answer answer[3];
+           if (jem_classify(net, points[0], 3, answer) != JEM_OK) {
+               puts(jem_error(ctx));
+               return 1;
+           }
            for (int i = 0; i < 3; i++)
-               printf("moon %d (p = %.2f), log p(x) = %+.1f\n",
-                      a[i].label, (double)a[i].probability, (double)a[i].log_density);
-           jem_trainer_free(tr); jem_net_free(net); jem_ctx_free(ctx);
+               printf("moon %d (p = %.2f), log p(x) = %+.1f\n", answer[i].label,
+                      (double)answer[i].probability, (double)answer[i].log_density);
+           jem_trainer_free(trainer);
+           jem_net_free(net);
+           jem_ctx_free(ctx);
            return 0;
        }
 
@@ -2375,8 +2395,7 @@ jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs
 
 /* ---- leaves: nchw[n][c][h][w] <-> lanes ------------------------------------------------------ */
 
-/* Repeats the last image in the padding lanes, so that no op meets values there that no image
-   has. */
+/* Repeats the last image in the padding lanes, so that all lanes hold values of images. */
 static void jem__fill_dead(float *x, ptrdiff_t n, int live) {
     for (ptrdiff_t i = 0; live < JEM_LANES && i < n; i += JEM_LANES)
         for (int l = live; l < JEM_LANES; l++) x[i + l] = x[i + live - 1];
@@ -2933,7 +2952,7 @@ static void jem__plan_value(jem__run *r, jem__step *s) {
     if (s->node->value) return;                    /* kept after the run, outside the region */
     const int start = jem__time_forward(s);
     int last_use = jem__last_use(r, s, 0);
-    if (last_use < 0) {                            /* unread; its op may run all the same */
+    if (last_use < 0) {                            /* unread; but some ops must run */
         if (!jem__has(s->node, JEM__OP_LEARNS)) return;
         last_use = start;
     }
@@ -3146,9 +3165,9 @@ static jem_status jem__plan_memory(jem__run *r) {
 }
 
 static jem__place jem__buf_place(const jem__run *r, int buf) {
-    jem__place p = { NULL, r->region, r->slots };
-    if (buf) p.at = r->base + r->bufs[buf].at;
-    return p;
+    jem__place place = { NULL, r->region, r->slots };
+    if (buf) place.at = r->base + r->bufs[buf].at;
+    return place;
 }
 
 /* Turns the numbers of buffers into addresses. A gradient that stays in registers points to the
@@ -4175,14 +4194,14 @@ jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) 
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
 
-/* y = f(x) */
+/* Computes y = f(x) */
 static void jem__map_forward(const jem_call *call) {
     const jem__map_user *user = (const jem__map_user *)call->user;
     void *aux = NULL;
     if (call->dy) aux = call->aux;
     call->ctx->k->map(user->kind, user->a, call->x[0], call->y, aux, jem__floats(call->out));
 }
-/* dx = dy f'(x) */
+/* Computes dx = dy f'(x) */
 static void jem__map_backward(const jem_call *call) {
     const jem__map_user *user = (const jem__map_user *)call->user;
     const float *kept = call->x[0];
@@ -4296,7 +4315,7 @@ static ptrdiff_t jem__pair_run(const jem_call *call) {
     return jem__floats(call->in[1]);
 }
 
-/* y = a op b */
+/* Computes y = a op b */
 static void jem__pair_forward(const jem_call *call) {
     const int kind = jem__pair_kind(call);
     const int spread = jem__is_spread(call);
@@ -4306,7 +4325,7 @@ static void jem__pair_forward(const jem_call *call) {
         call->ctx->k->pair(kind, call->x[0] + at, call->x[1], spread, call->y + at, run);
 }
 
-/* da = dy (add, sub), dy b (mul) */
+/* Computes da = dy (add, sub), dy b (mul) */
 static void jem__pair_backward_a(const jem_call *call) {
     const int spread = jem__is_spread(call);
     const ptrdiff_t n = jem__floats(call->out);
@@ -4318,7 +4337,7 @@ static void jem__pair_backward_a(const jem_call *call) {
                                 call->inner->add[0], run);
 }
 
-/* db = dy (add), -dy (sub), dy a (mul); summed where b was broadcast */
+/* Computes db = dy (add), -dy (sub), dy a (mul); summed where b was broadcast */
 static void jem__pair_backward_b(const jem_call *call) {
     const ptrdiff_t n = jem__floats(call->out);
     const ptrdiff_t run = jem__pair_run(call);
@@ -4596,7 +4615,7 @@ jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x) {
     return jem_sub(ctx, x, jem_logsumexp(ctx, x));
 }
 
-/* y = x[label], with a label per lane */
+/* Computes y = x[label], with a label per lane */
 static void jem__gather_forward(const jem_call *call) {
     const int *label = (const int *)call->user + call->group * JEM_LANES;
     for (int l = 0; l < JEM_LANES; l++) call->y[l] = call->x[0][label[l] * JEM_LANES + l];
@@ -4622,7 +4641,7 @@ jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
     return y;
 }
 
-/* y = sum of x over c, h, w */
+/* Computes y = sum of x over c, h, w */
 static void jem__sum_image_forward(const jem_call *call) {
     call->ctx->k->dot(1, call->x[0], NULL, call->y, 0, jem__floats(call->in[0]));
 }
@@ -4639,7 +4658,7 @@ jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x) {
 
 /* ---- one number ------------------------------------------------------------------------------ */
 
-/* y = factor * sum of all elements of x, in double and in a fixed order */
+/* Computes y = factor * sum of all elements of x, in double and in a fixed order */
 static void jem__total_forward(const jem_call *call) {
     const double factor = *(const double *)call->user;
     double sum = 0;
@@ -4651,8 +4670,8 @@ static void jem__total_forward(const jem_call *call) {
     }
     for (int l = 0; l < JEM_LANES; l++) call->y[l] = (float)(sum * factor);
 }
-/* dx = factor * dy for every image; nothing for padding lanes, which so have no part in weight
-   gradients */
+/* Computes dx = factor * dy for every image; nothing for padding lanes, which therefore do not
+   contribute to weight gradients. */
 static void jem__total_backward(const jem_call *call) {
     const double factor = *(const double *)call->user;
     const float each = (float)((double)call->dy[0] * factor);
@@ -4770,8 +4789,8 @@ static void jem__norm_forward(const jem_call *call) {
     call->ctx->k->normalize(&norm, call->x[0], call->y);
 }
 
-/* dx = rstd (dy gamma - mean(dy gamma) - xhat mean(dy gamma xhat)), where xhat = (x - mean) rstd;
-   without the two means if mean and rstd do not depend on x */
+/* Computes dx = rstd (dy gamma - mean(dy gamma) - xhat mean(dy gamma xhat)), where xhat =
+   (x - mean) rstd; without the two means if mean and rstd do not depend on x. */
 static void jem__norm_backward(const jem_call *call) {
     const jem_norm kind = jem__norm_kind(call);
     const jem__norm norm = jem__norm_open(call);
@@ -4814,7 +4833,8 @@ static void jem__norm_totals(const jem_call *call) {
     }
 }
 
-/* dgamma = sum dy xhat, dbeta = sum dy; act norm: dscale = sum dy (x + loc), dloc = scale sum dy */
+/* Computes dgamma = sum dy xhat, dbeta = sum dy; of an act norm dscale = sum dy (x + loc), dloc =
+   scale sum dy. */
 static jem_status jem__norm_param_grad(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
     jem_param *const *param = call->inner->param;
@@ -4906,7 +4926,7 @@ static int jem__norm_statistics(const jem_call *call, const jem__norm *norm) {
            jem__all_finite(norm->rstd, norm->c * JEM_LANES);
 }
 
-/* Batch norm in training. Statistics that are not finite do not reach the running ones. */
+/* Computes batch norm in training. Statistics that are not finite do not reach the running ones. */
 static void jem__norm_batch_forward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
     const int n = norm.c * JEM_LANES;
@@ -4921,8 +4941,8 @@ static void jem__norm_batch_forward(const jem_call *call) {
     }
 }
 
-/* The first act norm in training. Several nodes can share its parameters: the first initialises
-   them. */
+/* Computes the first act norm in training. Several nodes can share its parameters: the first
+   initialises them. */
 static void jem__norm_act_forward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
     const int initialised = call->inner->param[2]->value[0] != 0;

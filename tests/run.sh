@@ -259,7 +259,7 @@ documents() {
     mkdir -p "$dir"
     echo "== documents"
     sed -n '/A COMPLETE PROGRAM/,/^   THE IDEA/p' jem.h |
-        sed -n '/#define JEM_IMPLEMENTATION/,/^       }/s/^       //p' >"$dir/header.c"
+        sed -n '/#define JEM_IMPLEMENTATION/,$s/^       //p' >"$dir/header.c"
     sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d' >"$dir/readme.c"
     try "jem.h: the complete program compiles" document header
     limited "$dir/header" >"$dir/header.txt"

@@ -542,7 +542,7 @@ static void test_errors(jem_ctx *ctx) {
           says(ctx, "not finite"), "a density that is not one");
     d.step_size = 0;
     CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "step = 0"), "no step");
+          says(ctx, "step_size = 0"), "no step");
     jem_ais_desc ais = jem_ais_desc_default();
     ais.std = 0;
     jem_ais_result r;

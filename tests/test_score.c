@@ -576,7 +576,7 @@ static void test_mistakes(void) {
     jem_denoise_desc walk = jem_denoise_desc_default();
     walk.fraction = 2;
     CHECK(jem_denoise(ctx, jem_logp, net, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
-          says(ctx, "step = 2 is not in"), "a step beyond the image");
+          says(ctx, "fraction = 2 is not in"), "a step beyond the image");
     CHECK(jem_add_noise(jem_exp(ctx, x), sigma, &rng) == JEM_BAD_ARGUMENT && says(ctx, "leaf"),
           "noise on what is computed");
     static const char *const wrong[] = { "w_score = -1", "noise_lo = 3", "label_all_noise = 2",
