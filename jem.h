@@ -702,8 +702,8 @@ typedef struct jem_score_desc {
     const float *sigma;    /* [n], 0 < sigma < 1e6: noise of each image, from invisible to
                               dominant: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-   float difference;      /* step of the difference, per sqrt(pixels) and sigma, see >>losses below;
-                              0: .03, JEM_PRECISION_BF16 .1 */
+    float difference;      /* step of the difference, in units of sigma sqrt(pixels), see >>losses
+                              below; 0: .03, JEM_PRECISION_BF16 .1 */
 } jem_score_desc;
 /* Draws n noise levels into sigma[n], spread evenly over lo .. hi in their logarithm;
    0 < lo <= hi. */
@@ -724,18 +724,19 @@ JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *use
 JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                     jem_tensor *v, float h);
 
-/* Weights of the terms of a JEM's loss; a term of weight 0 is not recorded. */
+/* Weights of the terms in the sum that is the loss of a JEM, 0 or more. */
 typedef struct jem_loss_weights {
     float ce;              /* of -log p(y|x) */
     float cd, cd_class;    /* of contrastive divergence on p(x), on p(x,y) */
     float energy_l2;       /* of mean f(x+)^2 + mean f(x-)^2, f = log p(x) */
 } jem_loss_weights;
-/* Terms of a loss: one number each, except logits (n,classes,1,1); NULL if not recorded. */
+/* Terms of a loss, without their weights: one number each, except logits (n,classes,1,1); NULL if
+   their inputs are not given. */
 typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } jem_loss_terms;
 /* Records the loss of a JEM from given data and samples, as one number for jem_backward, in
    training mode; for training loops of your own. x(n,c,h,w) and labels[n] are for cross-entropy and
-   p(x,y), x_data for p(x) (NULL: x is); x_sample and sample_labels are the samples and their
-   classes. All of these may be NULL; an error if no term remains. terms may be NULL. */
+   p(x,y), x_data for p(x) (NULL: x is used); x_sample and sample_labels are the samples and their
+   classes. Each of these may be NULL, but one term must remain. terms may be NULL. */
 JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *terms);
@@ -783,16 +784,16 @@ JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
 /* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1), for a density trained by score
    matching over a range of noise levels. The gradient g of log p estimates the noise in an image of
    d pixels, sigma = sqrt(d)/||g||, and x + sigma^2 g estimates the clean image. Each step covers a
-   fraction of that distance, and adds some noise again:
+   fraction h of that distance, and adds some noise again:
 
-       x <- x + step sigma^2 g + gamma N(0,I),
-       gamma^2 = ((1 - beta step)^2 - (1 - step)^2) sigma^2
+       x <- x + h sigma^2 g + gamma N(0,I),     gamma^2 = ((1 - beta h)^2 - (1 - h)^2) sigma^2
 
    Starting from noise it produces a sample; starting from a noisy image, the clean image. One step
-   of size 1 without rng is the least-squares denoiser (Miyasawa 1961). */
+   with h = 1, without rng, is the least-squares denoiser (Miyasawa 1961). */
 typedef struct jem_denoise_desc {
     int steps;                                     /* 300 */
-    float fraction;                                /* .05: fraction of the noise removed per step */
+    float fraction;                                /* .05: h, the part of the noise that a step
+                                                      removes, 0 < h <= 1 */
     float beta;                                    /* .3: 1 adds no noise, near 0 almost all */
     float sigma_max;                               /* 2: upper limit of the estimated sigma */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
@@ -822,7 +823,7 @@ typedef struct jem_generate_desc {
 JEM_API jem_generate_desc jem_generate_desc_default(void);
 /* Replaces the leaf x by samples; its previous content is ignored. */
 JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                             const jem_generate_desc *desc, jem_rng *rng);
+                                const jem_generate_desc *desc, jem_rng *rng);
 
 /* Replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0, the
    slots of class y start at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
@@ -856,13 +857,13 @@ JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, co
    probability min(1, ratio) and otherwise rejected (Metropolis & others 1953; Hastings 1970), the
    chains converge to p exactly. These samplers differ only in the count of `leapfrog` steps before
    each decision (Neal 2011, section 5):
-       0   random-walk Metropolis, which needs no gradient: x' = x + step N(0,I)
-       1   MALA: the Langevin step of jem_sgld_desc_langevin(step^2, ..), made exact
+       0   random-walk Metropolis, which needs no gradient: x' = x + step_size N(0,I)
+       1   MALA: the Langevin step of jem_sgld_desc_langevin(step_size^2, ..), made exact
        L   Hamiltonian Monte Carlo: x' follows Hamilton's equations from x, with momentum N(0,I),
-           for the time L step */
+           for the time L step_size */
 typedef struct jem_mcmc_desc {
     int steps;                                     /* proposals: 1000 */
-    float step_size;                                    /* .1 */
+    float step_size;                               /* .1 */
     int leapfrog;                                  /* 1 */
     int temperatures;                              /* 1; more: replica exchange, see below */
     float hottest;                                 /* highest temperature: 10 */
@@ -879,11 +880,11 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
                             const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
 /* Replica exchange, for modes that single chains do not connect (Swendsen & Wang 1986; Geyer 1991):
    image i is walked at temperature T = hottest^(k/(temperatures - 1)), k = i % temperatures, on
-   p^(1/T), with sqrt(T) times the step. After each proposal, neighbours swap with probability
-   min(1, (p(x')/p(x))^(1/T - 1/T')), alternating between even and odd pairs; .swapped receives
-   their swap rates. Chains with k = 0 converge to p. The hottest chains should move freely between
-   modes, and each swap rate should exceed .2. Annealed SGLD (jem_sgld_desc.temperature_from) is
-   cheaper, but not exact. */
+   p^(1/T), with sqrt(T) times the step size; n must be a multiple of temperatures. After each
+   proposal, neighbours swap with probability min(1, (p(x')/p(x))^(1/T - 1/T')), alternating between
+   even and odd pairs; .swapped receives their swap rates. Chains with k = 0 converge to p. The
+   hottest chains should move freely between modes, and each swap rate should exceed .2. Annealed
+   SGLD (jem_sgld_desc.temperature_from) is cheaper, but not exact. */
 
 /* Annealed importance sampling (Neal 2001): estimates Z in p(x) = exp(logp(x))/Z. Weighted chains
    move from q = N(mean, std^2 I) to p through q^(1-b) p^b. The expected weight is Z for any number
@@ -980,7 +981,7 @@ typedef struct jem_train_desc {
     jem_optim_desc optim;                          /* Adam */
     jem_loss_weights weights;                      /* ce 1, cd 1, cd_class 0, energy_l2 0 */
     float w_score;                                 /* weight of score matching (>>losses): 0 */
-    float w_kl, kl_entropy;                           /* of L_KL, and of H in it, see jem_kl_walk:
+    float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
     /* 0: off; else sharpness-aware training (Foret & others 2021; Yang, Su & Ji 2023): the gradient
        is computed at this distance from the weights, in the direction in which the loss increases
@@ -1034,8 +1035,8 @@ JEM_API jem_train_desc jem_train_desc_default(void);
    default scale of 1 and no shift, which cannot learn a score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
 
-/* Result of an update. Terms of the loss are 0 if their weights are; they are not multiplied by
-   their weights. */
+/* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
+   computed: cd and f_sample without chains, score, residual and kl if their weights are 0. */
 typedef struct jem_stats {
     jem_status status;
     int update;                                    /* from 0 */
@@ -1066,9 +1067,11 @@ JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *lab
    may then be 0. With n_unlabelled = 0, the labelled images are used. */
 JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
                                       const float *x_unlabelled, int n_unlabelled);
-JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);                 /* owned by the trainer */
+/* Returns the chains, which belong to the trainer; NULL if it needs none. */
+JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);
 JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made so far */
-/* As jem_optim_use_average: on = 1 to evaluate or save the averaged weights, 0 to train on. */
+/* Calls jem_optim_use_average: on = 1 to evaluate or save the averaged weights, 0 to continue
+   training. */
 JEM_API jem_status jem_trainer_use_average(jem_trainer *tr, int on);
 /* Switches to other random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
@@ -1203,7 +1206,7 @@ JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
                               const jem_pixels_desc *desc, unsigned char *pixels);
 
 /* ==== >>io: safetensors ======================================================================= */
-/* Named arrays and short texts in a file: 8 bytes of length, a JSON header, the data
+/* Named arrays and metadata in a file: 8 bytes of length, a JSON header, the data
    (github.com/huggingface/safetensors). PyTorch can read these files, and jem.h PyTorch's. */
 
 typedef enum jem_dtype { JEM_DTYPE_F32 = 0, JEM_DTYPE_I32, JEM_DTYPE_I64, JEM_DTYPE_U8 } jem_dtype;
@@ -6449,7 +6452,7 @@ static void jem__score_sides(void *arg, int g) {
     const ptrdiff_t n = s->x->stride;
     const float *grad = s->noisy->grad + g * n;
     const uint64_t start = s->start + (uint64_t)g * jem__group_counters(s->x);
-    float *r = s->sides.plus->node->value + g * n;
+    float *r = s->sides.plus->node->value + g * n;           /* replaced by that side at the end */
     float *minus = s->sides.minus->node->value + g * n;
     float h[JEM_LANES];
     jem__score_group *sums = s->group + g;
@@ -7757,6 +7760,7 @@ jem_train_desc jem_train_desc_score(int updates) {
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
+/* Return 1 if chains have classes, and if training needs chains. */
 static int jem__by_class(const jem_train_desc *d) {
     return d->class_conditional || d->weights.cd_class > 0;
 }
@@ -10297,7 +10301,8 @@ static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char
     entry->e.data = entry->owned;
     if (!entry->owned) return;
     data += entry->begin;
-    if (entry->e.dtype != JEM_DTYPE_F32 || entry->dtype == JEM_DTYPE_F32) {
+    const int converted = entry->e.dtype == JEM_DTYPE_F32 && entry->dtype != JEM_DTYPE_F32;
+    if (!converted) {
         jem__copy_numbers(entry->owned, data, entry->e.bytes, size);
         return;
     }
@@ -10940,7 +10945,10 @@ jem_status jem_save(const jem_net *net, const char *path) {
    with JEM__PASS set. All instances give the same bits, except JEM_ISA_WASM, which has no fma: the
    order of a sum never depends on the instruction set or the number of threads; every multiply-add
    is an explicit fma; no product is an operand of a bare addition, which a compiler may contract;
-   and exp, log and sine are implemented here. */
+   and exp, log and sine are implemented here.
+   Letters: q is a convolution, from (ci,hi,wi) to (co,ho,wo), s one of its phases, f what finishes
+   its sums, w a weight gradient in progress or weights; o is an output channel, c an input channel,
+   t a tap or a tile, g a group of 16 images, l or h the first lane of a vector of VL lanes. */
 
 /* ---- shared by all instances ----------------------------------------------------------------- */
 
@@ -10970,36 +10978,36 @@ typedef struct jem__phase {
 
 /* Describes a phase; returns 0 if there are fewer. Pixel y of an input gradient reads pixels
    (y + pad - ky)/stride of dy. */
-JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
-    int s = 1;
-    f->step_in = q->stride;
+JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *s) {
+    int stride = 1;
+    s->step_in = q->stride;
     if (q->gradient) {
-        s = q->stride;
-        f->step_in = 1;
+        stride = q->stride;
+        s->step_in = 1;
     }
-    if (phase >= s * s) return 0;
-    f->y0 = phase / s;
-    f->x0 = phase % s;
-    f->step_out = s;
-    f->rows = (q->ho - f->y0 + s - 1) / s;
-    f->cols = (q->wo - f->x0 + s - 1) / s;
-    f->ny = 0;
-    f->nx = 0;
+    if (phase >= stride * stride) return 0;
+    s->y0 = phase / stride;
+    s->x0 = phase % stride;
+    s->step_out = stride;
+    s->rows = (q->ho - s->y0 + stride - 1) / stride;
+    s->cols = (q->wo - s->x0 + stride - 1) / stride;
+    s->ny = 0;
+    s->nx = 0;
     for (int i = 0; i < q->k; i++) {
         const int tap = i - q->pad;
         int down = tap;
         int right = tap;
         if (q->gradient) {
-            down = f->y0 - tap;
-            right = f->x0 - tap;
+            down = s->y0 - tap;
+            right = s->x0 - tap;
         }
-        if (down % s == 0) {
-            f->down[f->ny] = down / s;
-            f->ky[f->ny++] = i;
+        if (down % stride == 0) {
+            s->down[s->ny] = down / stride;
+            s->ky[s->ny++] = i;
         }
-        if (right % s == 0) {
-            f->right[f->nx] = right / s;
-            f->kx[f->nx++] = i;
+        if (right % stride == 0) {
+            s->right[s->nx] = right / stride;
+            s->kx[s->nx++] = i;
         }
     }
     return 1;
@@ -11020,7 +11028,7 @@ typedef struct jem__pixels {
 /* Finds places and live taps of `count` pixels of a phase, from number `first` on. A tap outside
    for all of them adds nothing, and is left out. */
 JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
-                             const float *x, jem__pixels *p) {
+                                const float *x, jem__pixels *p) {
     int iy[4], ix[4];
     for (int i = 0; i < count; i++) {
         const int r = (first + i) / s->cols;
@@ -11108,15 +11116,15 @@ static void jem__direct_pack(void *packing, int part) {
     const jem__conv *q = p->q;
     const int o1 = jem__conv_from(q, part + 1, p->parts);
     float *phase_out = p->out;
-    jem__phase f;
-    for (int phase = 0, taps; jem__conv_phase(q, phase, &f); phase++) {
-        taps = f.ny * f.nx;
+    jem__phase s;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const int taps = s.ny * s.nx;
         for (int o0 = jem__conv_from(q, part, p->parts), co; o0 < o1; o0 += co) {
             float *out = phase_out + (ptrdiff_t)o0 * q->ci * taps;
             co = jem__conv_channels(q->co - o0);
             for (int c0 = 0; c0 < q->ci; c0 += 16) {
                 for (int t = 0; t < taps; t++) {
-                    const float *w = p->w + f.ky[t / f.nx] * q->k + f.kx[t % f.nx];
+                    const float *w = p->w + s.ky[t / s.nx] * q->k + s.kx[t % s.nx];
                     for (int c = c0; c < q->ci && c < c0 + 16; c++) {
                         for (int o = o0; o < o0 + co; o++) *out++ = w[jem__kernel_at(q, o, c)];
                     }
