@@ -5781,7 +5781,7 @@ static jem_tensor *jem__images(const jem_net *net, const float *x, int n) {
 static const char *const jem__units_key = "jem.units";
 
 /* Rejects values that images cannot have, so that bad data cause an error, not an answer. With
-   units a large value is only limited, later: it may be the anomaly that somebody looks for. */
+   units a large value is only limited, later: it may be an anomaly to be found. */
 static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
     const ptrdiff_t size = jem__image(net);
     float most = JEM__LARGEST;
@@ -9812,8 +9812,10 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
     jem_generate_desc how = jem_net_generate_desc(net);
     const float *units = jem__units(net);
     if (how.lo < how.hi) {
-        how.lo = units ? -2 : p.lo;
-        how.hi = units ? 2 : p.hi;
+        how.lo = p.lo;
+        how.hi = p.hi;
+        if (units) how.lo = -2;
+        if (units) how.hi = 2;
     }
     jem_tensor *t = jem__images(net, NULL, n);
     if (x && labels && jem_generate(ctx, label < 0 ? jem_logp : jem_logp_guided,
