@@ -1581,6 +1581,7 @@ void jem_clear_error(jem_ctx *ctx) {
    line), and counted. */
 typedef struct jem__head { void *start; size_t bytes; } jem__head;
 
+/* Allocates zeroed memory. Returns NULL, and reports an error, if there is too little. */
 static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     const size_t total = bytes + 64 + sizeof(jem__head);
     void *start = NULL;
@@ -2257,6 +2258,8 @@ static jem__words jem__shape_text(const jem_tensor *t) {
     else snprintf(text.s, sizeof text.s, "NULL");
     return text;
 }
+
+/* Returns the shape of a parameter as text, such as "(16,3,3,3)". */
 static jem__words jem__param_text(const jem_param *p) {
     jem__words text;
     int n = snprintf(text.s, sizeof text.s, "(");
@@ -2423,6 +2426,7 @@ static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, in
     return image / JEM_LANES * node->stride + at + image % JEM_LANES;
 }
 
+/* Copies lanes to images, without the padding lanes. */
 static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw) {
     for (int i = 0; i < node->t.n; i++)
         for (int c = 0; c < node->t.c; c++)
@@ -2430,6 +2434,7 @@ static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw
                 for (int x = 0; x < node->t.w; x++) *nchw++ = lanes[jem__lane_at(node, i, c, y, x)];
 }
 
+/* Copies images into lanes. Padding lanes repeat the last image. */
 static void jem__copy_in(const jem__node *node, float *lanes, const float *nchw) {
     const ptrdiff_t size = node->stride / JEM_LANES;
     for (int i = 0; i < node->groups * JEM_LANES; i++) {
@@ -2706,6 +2711,7 @@ static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
     if (any) s->node->op->backward(&call);
 }
 
+/* Adds to the gradients of a step's parameters. */
 static jem_status jem__step_params(const jem__run *r, jem__step *s) {
     jem_call call;
     jem__inner inner;
@@ -2764,6 +2770,7 @@ static jem_status jem__walk_back(const jem__run *r) {
     return JEM_OK;
 }
 
+/* Runs all steps forward, then those with a gradient backward. */
 static jem_status jem__walk_plain(jem__run *r) {
     const jem_status status = jem__walk_memory(r);
     if (status != JEM_OK) return status;
@@ -2861,6 +2868,7 @@ static void jem__fuse_back(jem__step *conv) {
     conv->back_fused_into = activation;
 }
 
+/* Fuses each convolution with its neighbours, both ways. */
 static void jem__plan_fuse(jem__run *r) {
     jem__plan_readers(r);
     for (int i = 0; i < r->n; i++) {
@@ -2944,6 +2952,7 @@ static int jem__last_use(const jem__run *r, const jem__step *s, int bf16) {
 
 /* ---- buffers of values ----------------------------------------------------------------------- */
 
+/* Plans the bf16 copy of a value, if a bf16 convolution reads it. */
 static void jem__plan_value16(jem__run *r, jem__step *s) {
     if (!jem__writes_bf16(s)) return;
     const jem_tensor *t = &s->node->t;
@@ -2965,6 +2974,8 @@ static int jem__can_overwrite_input(const jem__run *r, const jem__step *s) {
     return r->bufs[input->value_buf].end == jem__time_forward(s);
 }
 
+/* Plans the memory of a value: the buffer of its first input, a new one, or none if it is never
+   read. */
 static void jem__plan_value(jem__run *r, jem__step *s) {
     if (s->node->value) return;                    /* kept after the run, outside the region */
     const int start = jem__time_forward(s);
@@ -3349,6 +3360,7 @@ static int jem__together(const jem__run *r, int i, int j) {
     return !jem__has(a, JEM__OP_WHOLE) && !jem__has(b, JEM__OP_WHOLE) && a->groups == b->groups;
 }
 
+/* Runs all steps forward. Neighbours that treat images separately form one span. */
 static void jem__plan_all_forward(jem__run *r) {
     for (r->from = 0; r->from < r->n; r->from = r->to) {
         r->to = r->from + 1;
@@ -3359,6 +3371,7 @@ static void jem__plan_all_forward(jem__run *r) {
     }
 }
 
+/* Runs all steps backward, in spans, and computes the gradients of parameters. */
 static jem_status jem__plan_all_back(jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
     for (int i = r->n - 1; i >= 0; i--) {
@@ -3401,6 +3414,7 @@ static int jem__plan_threads(jem__run *r) {
     return together;
 }
 
+/* Plans a run and executes it. */
 static jem_status jem__run_planned(jem__run *r) {
     r->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * r->n + 1) * sizeof *r->bufs);
     if (!r->bufs) return JEM_NO_MEMORY;
@@ -3923,6 +3937,7 @@ static jem__pack *jem__pack_add(jem_param *w, const jem__conv *q) {
     return pack;
 }
 
+/* Packs the weights for a convolution, unless an up-to-date copy exists. */
 static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
     jem__pack *pack = jem__pack_find(w, q);
     if (pack && pack->version == w->version) return JEM_OK;
@@ -4020,6 +4035,7 @@ static void jem__conv_backward(const jem_call *call) {
 /* A weight gradient is dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap, and
    db[o] += sum of dy[o]. Three kinds of tasks compute it, see jem__weights. */
 
+/* Puts x of a group into the method's order. */
 static void jem__task_deal_x(const jem__weights *weights, int group) {
     const jem_call call = jem__at(weights->call, group);
     JEM__ZEROED(jem__operands, operands);
@@ -4033,6 +4049,8 @@ static void jem__task_deal_x(const jem__weights *weights, int group) {
     }
     weights->q->method->deal(weights, group, 0, &operands);
 }
+
+/* Puts dy of a group into the method's order. */
 static void jem__task_deal_dy(const jem__weights *weights, int group) {
     const jem_call call = jem__at(weights->call, group);
     JEM__ZEROED(jem__operands, operands);
@@ -4072,6 +4090,7 @@ static int jem__weights_memory(jem__weights *weights, const jem_param *w) {
     return weights->x && weights->y && weights->product && weights->sums && weights->dw;
 }
 
+/* Adds to the gradients of weight and bias. */
 static jem_status jem__conv_param_grad(const jem_call *call) {
     const jem__conv_user *user = (const jem__conv_user *)call->user;
     const jem__node *node = call->inner->step->node;
@@ -4174,6 +4193,7 @@ static ptrdiff_t jem__conv_work(const jem__conv *q, int border) {
     return work;
 }
 
+/* Records a convolution with a k x k kernel. */
 static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_param *w,
                                     jem_param *b, int k, jem_conv_desc desc) {
     if (!jem__conv_fits(x, w, b, k, desc))
@@ -4241,6 +4261,7 @@ static const jem_op jem__map_ops[] = {
 };
 #undef JEM__ROW
 
+/* Records an elementwise op of one input. */
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     if (!x || !jem_ok(ctx)) return NULL;
     const jem__map_user user = { kind, a };
@@ -4387,6 +4408,7 @@ static void jem__pair_backward(const jem_call *call) {
     if (db && (db != call->dy || db == da || jem__is_spread(call))) jem__pair_backward_b(call);
 }
 
+/* Records an elementwise op of two inputs. */
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
     static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
         { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sums },
@@ -4456,6 +4478,8 @@ static void jem__max_forward(const jem_call *call) {
         which += n;
     }
 }
+
+/* Adds each dy to the gradient of the pixel that was the maximum. */
 static void jem__max_backward(const jem_call *call) {
     const jem__pool *pool = (const jem__pool *)call->user;
     const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
@@ -4470,6 +4494,7 @@ static void jem__max_backward(const jem_call *call) {
 }
 JEM__OP(max_pool, max, JEM_KEEPS_NOTHING, NULL);
 
+/* Records a pooling op. */
 static jem_tensor *jem__pooled(jem_ctx *ctx, const jem_op *op, jem_tensor *x, int kh, int kw,
                                int stride) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -4522,6 +4547,7 @@ static int jem__move_runs(const jem_call *call) {
     return call->out.h * call->out.w;
 }
 
+/* Returns run i of input k. */
 static jem__span jem__move_span(const jem_call *call, int k, int i) {
     const jem__move_user *user = (const jem__move_user *)call->user;
     const jem_shape in = call->in[k];
@@ -4563,6 +4589,7 @@ static void jem__move_backward(const jem_call *call) {
         }
 }
 
+/* Records an op that moves numbers. x2: the second input, or NULL. */
 static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *x2, jem_shape out,
                              int a) {
 #define JEM__MOVE_OP(name, backward) { name, jem__move_forward, backward, JEM_KEEPS_NOTHING, NULL }
@@ -4736,6 +4763,7 @@ static jem_norm jem__norm_kind(const jem_call *call) {
     return ((const jem__norm_user *)call->user)->kind;
 }
 
+/* Returns the arrays and sizes of a normalisation for the group of a call. */
 static jem__norm jem__norm_open(const jem_call *call) {
     const jem_norm kind = jem__norm_kind(call);
     jem_param *const *param = call->inner->param;
@@ -4975,6 +5003,7 @@ static void jem__norm_act_forward(const jem_call *call) {
     }
 }
 
+/* Computes dx from the sums over the whole batch; without the means for an act norm. */
 static void jem__norm_batch_backward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
     const int own = jem__norm_kind(call) == JEM_NORM_BATCH;
@@ -5014,6 +5043,7 @@ static const jem_op jem__norm_batch_op = { "batch_norm", jem__norm_batch_forward
 static const jem_op jem__norm_act_op = { "act_norm", jem__norm_act_forward,
     jem__norm_batch_backward, JEM_KEEPS_INPUT, &jem__norm_together };
 
+/* Records a normalisation of any kind. */
 static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, int training,
                                     float momentum, jem_param *const *params, int n_params) {
     const jem_op *op = &jem__norm_ops[kind];
@@ -5462,6 +5492,7 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
     return jem__net_done(net, errors);
 }
 
+/* Frees a parameter and its packed copies. The cast removes the const of the name. */
 static void jem__param_free(jem_param *p) {
     jem_ctx *ctx = p->ctx;
     jem__pack *pack = p->packs;
@@ -5652,6 +5683,7 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
 /* The reference's momentum of batch norm, in PyTorch's sense: the weight of the new batch. */
 #define JEM__BATCH_MOMENTUM 0.9f
 
+/* Records the normalisation of a layer. */
 static jem_tensor *jem__apply_norm(const jem_layer *layer, jem_tensor *x, int training) {
     jem_param *const *extra = layer->extra;
     switch (layer->norm) {
@@ -5828,6 +5860,7 @@ static int jem__wrn_can_cut(const jem_wrn_desc *d, int training) {
     return d->norm != JEM_NORM_INSTANCE && d->norm != JEM_NORM_LAYER;
 }
 
+/* Builds the logits: stem, three stages of blocks, activation, head. */
 static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__wrn *wrn = (const jem__wrn *)user;
     const jem_wrn_desc *d = &wrn->desc;
@@ -5907,6 +5940,7 @@ static int jem__wrn_add_block(jem_net *net, jem__wrn *wrn, int i, int in) {
     return out;
 }
 
+/* Adds the layers of the U-Net's decoder. */
 static void jem__wrn_add_unet(jem_net *net, jem__wrn *wrn) {
     const int width = 16 * wrn->desc.widen;
     for (int i = JEM__STAGES - 2; i >= 0; i--) {
@@ -5964,6 +5998,7 @@ typedef struct jem__stack {
     jem_layer layer[8], head, energy;
 } jem__stack;
 
+/* Builds the logits of a convnet or an MLP. */
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__stack *stack = (const jem__stack *)user;
     const jem_convnet_desc *d = &stack->desc;
@@ -5988,6 +6023,7 @@ static jem_layer jem__stack_layer(jem_net *net, const jem__stack *stack, int i, 
     return jem_conv_layer(net, name, in, out, 4, 2, 1);
 }
 
+/* Adds all layers. features: values per image that enter the linear layers. */
 static void jem__stack_add_layers(jem_net *net, jem__stack *stack, int features) {
     const jem_convnet_desc *d = &stack->desc;
     int in = features;
@@ -6001,6 +6037,7 @@ static void jem__stack_add_layers(jem_net *net, jem__stack *stack, int features)
     if (d->separate_energy) stack->energy = jem_linear_layer(net, "energy_output", in, 1);
 }
 
+/* Creates a network of the kind "convnet" or "mlp". */
 static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *desc, const char *kind,
                                   uint64_t seed) {
     if (!ctx) return NULL;
