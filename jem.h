@@ -150,7 +150,8 @@
        >>losses     log-densities, CE, CD, score           >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
    last. Each room uses only the rooms above it, with one exception: >>engine and >>bf16, the
-   kernels for every instruction set, are last; their interface is declared in >>platform.
+   kernels for every instruction set, are last; their interface is declared in >>platform and, for
+   convolutions, in >>ops.
 */
 #ifdef JEM_DECLARATIONS
 #undef JEM_IMPLEMENTATION
