@@ -1766,8 +1766,8 @@ const char *jem_isa_name(jem_isa isa) {
 
    so 16 neighbours are one (pixel, channel) of 16 images, and every kernel is the plain scalar
    algorithm with scalars that are 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of NEON. The
-   kernels, for every instruction set, are in the last room of this file, >>engine; what the other
-   rooms use of it is declared here and, for convolutions, in >>ops. */
+   kernels, for every instruction set, are in the last rooms of this file, >>engine and >>bf16;
+   their interface is declared here and, for convolutions, in >>ops. */
 
 enum { JEM__UNIFORM, JEM__NORMAL };                /* kinds of the kernel `fill` */
 enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };        /* of the kernels `pair` */
