@@ -247,11 +247,11 @@ static void test_scores(jem_ctx *ctx) {
     CHECK_CLOSE(s[0], (pow(0.91, 10) - 1) * sqrt(r2), 1e-4, "ten steps that suit the network");
     CHECK(jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
           says(ctx, "not calibrated"), "not calibrated");
-    CHECK(jem_ood_score(net, (jem_ood)99, NULL, x, M, s) == JEM_BAD_ARGUMENT && says(ctx, "score 9"),
+    CHECK(jem_ood_score(net, (jem_ood)99, NULL, x, M, s) == JEM_BAD_ARGUMENT && says(ctx, "score 99"),
           "which?");
     x[5] = NAN;
     CHECK(jem_ood_score(net, JEM_OOD_MASS, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
-          says(ctx, "image 0 has a nan"), "NaN");
+          says(ctx, "image 0 contains a nan"), "NaN");
     free(x), jem_net_free(net);
 }
 
