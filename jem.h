@@ -1459,8 +1459,8 @@ static void jem__message_argument(char *out, size_t room, const char *how, va_li
     else snprintf(out, room, how, va_arg(*list, int));
 }
 
-/* Does the same as vsnprintf, but alike in every locale. Supports %c, %d, %ld, %e, %f, %g, %s, %u,
-   %x and %%, without '*'. */
+/* Formats a message as vsnprintf does, but in the same way in every locale. Supports %c, %d, %ld,
+   %e, %f, %g, %s, %u, %x and %%, without '*'. */
 static void jem__message(char *out, size_t room, const char *format, va_list *list) {
     size_t n = 0;
     out[0] = 0;
@@ -1770,7 +1770,8 @@ const char *jem_isa_name(jem_isa isa) {
    kernels, for every instruction set, are in the last room of this file, >>engine; what the other
    rooms use of it is declared here and, for convolutions, in >>ops. */
 
-enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
+enum { JEM__UNIFORM, JEM__NORMAL };                /* kinds of the kernel `fill` */
+enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };        /* of the kernels `pair` */
 
 /* Returns the floats of memory of a group of images (c,h,w) in bf16. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w);
@@ -1806,27 +1807,42 @@ typedef struct jem__kernels {
     jem_isa isa;
     int wi;                                        /* in channels of a weight gradient's block */
     const struct jem__method *direct, *winograd;
-    void (*fill)(int, const uint32_t *, uint64_t, float *, ptrdiff_t, float, float);
-    void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
-    void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
-                     ptrdiff_t);
-    void (*drop)(float, float, const float *, float *, uint16_t *, ptrdiff_t);
-    void (*pair)(int, const float *, const float *, int, float *, ptrdiff_t);
-    void (*pair_back)(float, const float *, const float *, int, float *, int, ptrdiff_t);
-    void (*shift)(const float *, int, unsigned, float *, ptrdiff_t);
-    void (*dot)(float, const float *, const float *, float *, int, ptrdiff_t);
-    void (*logsumexp)(const float *, int, float *);
-    void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
-    void (*pool)(const struct jem__pool *, const float *, float *);
-    void (*pool_back)(const struct jem__pool *, const float *, float *);
-    void (*moment)(const float *, const float *, int, ptrdiff_t, int, float *);
-    void (*normalize)(const struct jem__norm *, const float *, float *);
-    void (*normalize_sums)(const struct jem__norm *, const float *, const float *);
-    void (*normalize_back)(const struct jem__norm *, int, const float *, const float *, float *);
-    void (*langevin)(float *, const float *, ptrdiff_t, const jem__langevin *, const uint32_t *,
-                     uint64_t);
-    void (*adam)(float *, const float *, float *, float *, ptrdiff_t, const jem__update *);
-    void (*sgd)(float *, const float *, float *, ptrdiff_t, const jem__update *);
+
+    /* Fills out[n] with a + b U[0,1) (JEM__UNIFORM) or a + b N(0,1), from counter `start` on. */
+    void (*fill)(int kind, const uint32_t *key, uint64_t start, float *out, ptrdiff_t n, float a,
+                 float b);
+
+    /* Elementwise, n floats. The backward ones store dx, or add to it. */
+    void (*map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n);
+    void (*map_back)(int kind, float a, const float *kept, const void *aux, const float *dy,
+                     float *dx, int add, ptrdiff_t n);
+    void (*drop)(float probability, float a, const float *x, float *y, uint16_t *bits, ptrdiff_t n);
+    void (*pair)(int kind, const float *a, const float *b, int spread, float *y, ptrdiff_t n);
+    void (*pair_back)(float factor, const float *dy, const float *v, int spread, float *dx, int add,
+                      ptrdiff_t n);
+    void (*shift)(const float *x, int by, unsigned lanes, float *y, ptrdiff_t n);
+
+    /* Reductions to a number per lane; over c channels of one pixel. */
+    void (*dot)(float factor, const float *a, const float *b, float *out, int add, ptrdiff_t n);
+    void (*logsumexp)(const float *x, int c, float *y);
+    void (*logsumexp_back)(const float *x, const float *y, const float *dy, int c, float *dx,
+                           int add);
+
+    void (*pool)(const struct jem__pool *, const float *x, float *y);
+    void (*pool_back)(const struct jem__pool *, const float *dy, float *dx);
+    void (*moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels, int c,
+                   float *sum);
+    void (*normalize)(const struct jem__norm *, const float *x, float *y);
+    void (*normalize_sums)(const struct jem__norm *, const float *x, const float *dy);
+    void (*normalize_back)(const struct jem__norm *, int own, const float *x, const float *dy,
+                           float *dx);
+
+    /* Sampling and learning: m and v are the optimiser's moments. */
+    void (*langevin)(float *x, const float *gradient, ptrdiff_t n, const jem__langevin *,
+                     const uint32_t *key, uint64_t start);
+    void (*adam)(float *value, const float *gradient, float *m, float *v, ptrdiff_t n,
+                 const jem__update *);
+    void (*sgd)(float *value, const float *gradient, float *m, ptrdiff_t n, const jem__update *);
     void (*gram)(const jem__matrix *x, int first, float *out);
     void (*symmetric_product)(const jem__matrix *x, const float *a, float alpha, float beta,
                               int panel, float *out);
@@ -1837,7 +1853,8 @@ static const jem__kernels *jem__kernels_for(jem_isa isa);
 /* Sets k, bf16, isa and precision as the desc requests; returns 0 if that is not available. */
 static int jem__engine_open(jem_ctx *ctx);
 /* Computes two random words from key and counter. */
-static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t *, uint32_t *);
+static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t *first,
+                                 uint32_t *second);
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
@@ -1952,16 +1969,17 @@ static void jem__fill(jem_ctx *ctx, int kind, jem_rng *rng, float *out, ptrdiff_
 }
 
 void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo, float hi) {
-    jem__fill(ctx, 0, rng, out, n, lo, hi - lo);
+    jem__fill(ctx, JEM__UNIFORM, rng, out, n, lo, hi - lo);
 }
 void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean, float std) {
-    jem__fill(ctx, 1, rng, out, n, mean, std);
+    jem__fill(ctx, JEM__NORMAL, rng, out, n, mean, std);
 }
 /* Draws a block with the scalar kernel and returns its first number. */
 float jem_rng_normal(jem_rng *rng) {
     float z[16];
     if (!rng) return 0;
-    jem__kernels_for(JEM_ISA_SCALAR)->fill(1, rng->key, jem__rng_take(rng, 16), z, 16, 0, 1);
+    jem__kernels_for(JEM_ISA_SCALAR)->fill(JEM__NORMAL, rng->key, jem__rng_take(rng, 16), z, 16,
+                                            0, 1);
     return z[0];
 }
 
@@ -2878,14 +2896,16 @@ static int jem__time_back(const jem__run *r, const jem__step *s) {
     return 2 * r->n - 1 - s->pos;
 }
 
-/* bf16 pays where one bf16 convolution writes what another reads: the value for its output and for
-   the gradient of its weights, or the gradient for its input gradient. */
+/* bf16 pays only where one bf16 convolution writes what another reads: the value for its output and
+   for the gradient of its weights, or the gradient for its input gradient. */
 static int jem__writes_bf16(const jem__step *s) {
     return !s->fused_into && jem__forward_node(s)->bf16_out;
 }
+/* Returns 1 unless the step's weight gradient needs the value in fp32. */
 static int jem__params_bf16(const jem__run *r, const jem__step *s) {
     return r->mode != JEM__BACKWARD || !jem__trains(s->node) || s->node->bf16_params;
 }
+/* Returns 1 if the reader, a bf16 convolution, reads the bf16 copy of s's value. */
 static int jem__reads_bf16(const jem__run *r, const jem__step *reader, const jem__step *s) {
     return reader->node->bf16_out && reader->in[0] == s && jem__writes_bf16(s) &&
            jem__params_bf16(r, reader);
@@ -3213,6 +3233,8 @@ static void jem__call_fused(const jem__step *s, int group, jem_call *call, jem__
     if (s->needs) in->act_aux = jem__at_place(s->aux, group);
 }
 
+/* Computes one part of one group of a step, with what is fused to it. The op called is that of the
+   convolution, if there is one. */
 static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int part) {
     if (s->fused_into || part >= jem__parts(r, s, 0)) return;
     jem__step *main_step = s;
@@ -3225,6 +3247,8 @@ static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int pa
     main_step->node->op->forward(&call);
 }
 
+/* Does the same backward: the input gradients of the step's op, or of a convolution and of the
+   activation before it. */
 static void jem__plan_backward(const jem__run *r, jem__step *s, int group, int part) {
     if (s->back_fused_into || part >= jem__parts(r, s, 1)) return;
     if (!jem__has(jem__backward_node(s), JEM__OP_CONV)) {
@@ -4274,7 +4298,7 @@ static void jem__drop_forward(const jem_call *call) {
     const ptrdiff_t n = jem__floats(call->out);
     uint16_t *dropped = NULL;
     if (call->dy) dropped = (uint16_t *)call->aux;
-    k->fill(0, rng.key, 0, call->y, n, 0.0f, 1.0f);
+    k->fill(JEM__UNIFORM, rng.key, 0, call->y, n, 0.0f, 1.0f);
     jem__fill_dead(call->y, n, call->live);
     k->drop(user->probability, user->scale, call->x[0], call->y, dropped, n);
 }
@@ -4859,14 +4883,14 @@ static jem_status jem__norm_param_grad(const jem_call *call) {
    `mean` is given. Sums in double. */
 static void jem__norm_batch_moment(const jem_call *call, const float *mean, float *out) {
     const int groups = jem__groups(call->out.n);
-    const int power = mean != NULL;                /* of the kernel: 0: x, 1: (x - mean)^2 */
+    const int squared = mean != NULL;
     const jem__norm first = jem__norm_open(call);
     const double count = (double)call->out.n * (double)first.pixels;
     for (int g = 0; g < groups; g++) {
         const jem_call at = jem__at(call, g);
         const jem__norm norm = jem__norm_open(&at);
         memset(norm.s1, 0, (size_t)norm.c * JEM_LANES * sizeof(float));
-        call->ctx->k->moment(at.x[0], mean, power, norm.pixels, norm.c, norm.s1);
+        call->ctx->k->moment(at.x[0], mean, squared, norm.pixels, norm.c, norm.s1);
     }
     for (int i = 0; i < first.c; i++) {
         double sum = 0;
@@ -11531,12 +11555,12 @@ JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
     *q = r * JEM__FN(poly)(8, cosine, z);
 }
 
-/* Draws numbers from VL counters, uniform (kind 0) or normal (1): p[0] and p[1] from the two words
-   of each. */
+/* Draws numbers of a kind, JEM__UNIFORM or JEM__NORMAL, from VL counters: p[0] and p[1] from the
+   two words of each. */
 JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, JEM__V *p) {
     JEM__I a, b;
     JEM__FN(threefry)(key, counter, &a, &b);
-    if (kind == 0) {
+    if (kind == JEM__UNIFORM) {
         p[0] = JEM__FN(unit)(a);
         p[1] = JEM__FN(unit)(b);
     } else {
@@ -11544,7 +11568,7 @@ JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, 
     }
 }
 
-/* Fills out[n], n a multiple of 16, with a + b U[0,1) (kind 0) or a + b N(0,1) (1). */
+/* Fills out[n], n a multiple of 16, with a + b U[0,1) (JEM__UNIFORM) or a + b N(0,1). */
 JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, float *out,
                                ptrdiff_t n, float a, float b) {
     const JEM__V va = JEM__SET(a);
@@ -12655,7 +12679,7 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
     for (ptrdiff_t i = 0; i < n; i += 32) {
         for (int l = 0; l < 16; l += JEM__VL) {
             JEM__V z[2] = { JEM__SET(0.0f), JEM__SET(0.0f) };
-            if (key) JEM__FN(draw)(1, key, start + (uint64_t)(i / 2 + l), z);
+            if (key) JEM__FN(draw)(JEM__NORMAL, key, start + (uint64_t)(i / 2 + l), z);
             for (int j = 0; j < 2 && i + j * 16 < n; j++) {
                 float *at = x + i + j * 16 + l;
                 JEM__V v = JEM__LOAD(g + i + j * 16 + l);

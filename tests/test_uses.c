@@ -251,7 +251,7 @@ static void test_scores(jem_ctx *ctx) {
           "which?");
     x[5] = NAN;
     CHECK(jem_ood_score(net, JEM_OOD_MASS, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
-          says(ctx, "image 0 has a nan"), "NaN");
+          says(ctx, "image 0 contains a nan"), "NaN");
     free(x), jem_net_free(net);
 }
 
