@@ -706,8 +706,8 @@ typedef struct jem_score_desc {
     const float *sigma;    /* [n], 0 < sigma < 1e6: noise of each image, from invisible to
                               dominant: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-   float difference;      /* step of the difference, per sqrt(pixels) and sigma, see >>losses below;
-                              0: .03, JEM_PRECISION_BF16 .1 */
+    float difference;      /* step of the difference, in units of sigma sqrt(pixels), see >>losses
+                              below; 0: .03, JEM_PRECISION_BF16 .1 */
 } jem_score_desc;
 /* Draws n noise levels into sigma[n], spread evenly over lo .. hi in their logarithm;
    0 < lo <= hi. */
@@ -728,18 +728,19 @@ JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *use
 JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                     jem_tensor *v, float h);
 
-/* Weights of the terms of a JEM's loss; a term of weight 0 is not recorded. */
+/* Weights of the terms in the sum that is the loss of a JEM, 0 or more. */
 typedef struct jem_loss_weights {
     float ce;              /* of -log p(y|x) */
     float cd, cd_class;    /* of contrastive divergence on p(x), on p(x,y) */
     float energy_l2;       /* of mean f(x+)^2 + mean f(x-)^2, f = log p(x) */
 } jem_loss_weights;
-/* Terms of a loss: one number each, except logits (n,classes,1,1); NULL if not recorded. */
+/* Terms of a loss, without their weights: one number each, except logits (n,classes,1,1); NULL if
+   their inputs are not given. */
 typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } jem_loss_terms;
 /* Records the loss of a JEM from given data and samples, as one number for jem_backward, in
    training mode; for training loops of your own. x(n,c,h,w) and labels[n] are for cross-entropy and
-   p(x,y), x_data for p(x) (NULL: x is); x_sample and sample_labels are the samples and their
-   classes. All of these may be NULL; an error if no term remains. terms may be NULL. */
+   p(x,y), x_data for p(x) (NULL: x is used); x_sample and sample_labels are the samples and their
+   classes. Each of these may be NULL, but one term must remain. terms may be NULL. */
 JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *terms);
@@ -787,16 +788,16 @@ JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
 /* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1), for a density trained by score
    matching over a range of noise levels. The gradient g of log p estimates the noise in an image of
    d pixels, sigma = sqrt(d)/||g||, and x + sigma^2 g estimates the clean image. Each step covers a
-   fraction of that distance, and adds some noise again:
+   fraction h of that distance, and adds some noise again:
 
-       x <- x + step sigma^2 g + gamma N(0,I),
-       gamma^2 = ((1 - beta step)^2 - (1 - step)^2) sigma^2
+       x <- x + h sigma^2 g + gamma N(0,I),     gamma^2 = ((1 - beta h)^2 - (1 - h)^2) sigma^2
 
    Starting from noise it produces a sample; starting from a noisy image, the clean image. One step
-   of size 1 without rng is the least-squares denoiser (Miyasawa 1961). */
+   with h = 1, without rng, is the least-squares denoiser (Miyasawa 1961). */
 typedef struct jem_denoise_desc {
     int steps;                                     /* 300 */
-    float fraction;                                /* .05: fraction of the noise removed per step */
+    float fraction;                                /* .05: h, the part of the noise that a step
+                                                      removes, 0 < h <= 1 */
     float beta;                                    /* .3: 1 adds no noise, near 0 almost all */
     float sigma_max;                               /* 2: upper limit of the estimated sigma */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
@@ -826,7 +827,7 @@ typedef struct jem_generate_desc {
 JEM_API jem_generate_desc jem_generate_desc_default(void);
 /* Replaces the leaf x by samples; its previous content is ignored. */
 JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                             const jem_generate_desc *desc, jem_rng *rng);
+                                const jem_generate_desc *desc, jem_rng *rng);
 
 /* Replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0, the
    slots of class y start at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
@@ -860,13 +861,13 @@ JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, co
    probability min(1, ratio) and otherwise rejected (Metropolis & others 1953; Hastings 1970), the
    chains converge to p exactly. These samplers differ only in the count of `leapfrog` steps before
    each decision (Neal 2011, section 5):
-       0   random-walk Metropolis, which needs no gradient: x' = x + step N(0,I)
-       1   MALA: the Langevin step of jem_sgld_desc_langevin(step^2, ..), made exact
+       0   random-walk Metropolis, which needs no gradient: x' = x + step_size N(0,I)
+       1   MALA: the Langevin step of jem_sgld_desc_langevin(step_size^2, ..), made exact
        L   Hamiltonian Monte Carlo: x' follows Hamilton's equations from x, with momentum N(0,I),
-           for the time L step */
+           for the time L step_size */
 typedef struct jem_mcmc_desc {
     int steps;                                     /* proposals: 1000 */
-    float step_size;                                    /* .1 */
+    float step_size;                               /* .1 */
     int leapfrog;                                  /* 1 */
     int temperatures;                              /* 1; more: replica exchange, see below */
     float hottest;                                 /* highest temperature: 10 */
@@ -883,11 +884,11 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
                             const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
 /* Replica exchange, for modes that single chains do not connect (Swendsen & Wang 1986; Geyer 1991):
    image i is walked at temperature T = hottest^(k/(temperatures - 1)), k = i % temperatures, on
-   p^(1/T), with sqrt(T) times the step. After each proposal, neighbours swap with probability
-   min(1, (p(x')/p(x))^(1/T - 1/T')), alternating between even and odd pairs; .swapped receives
-   their swap rates. Chains with k = 0 converge to p. The hottest chains should move freely between
-   modes, and each swap rate should exceed .2. Annealed SGLD (jem_sgld_desc.temperature_from) is
-   cheaper, but not exact. */
+   p^(1/T), with sqrt(T) times the step size; n must be a multiple of temperatures. After each
+   proposal, neighbours swap with probability min(1, (p(x')/p(x))^(1/T - 1/T')), alternating between
+   even and odd pairs; .swapped receives their swap rates. Chains with k = 0 converge to p. The
+   hottest chains should move freely between modes, and each swap rate should exceed .2. Annealed
+   SGLD (jem_sgld_desc.temperature_from) is cheaper, but not exact. */
 
 /* Annealed importance sampling (Neal 2001): estimates Z in p(x) = exp(logp(x))/Z. Weighted chains
    move from q = N(mean, std^2 I) to p through q^(1-b) p^b. The expected weight is Z for any number
@@ -984,7 +985,7 @@ typedef struct jem_train_desc {
     jem_optim_desc optim;                          /* Adam */
     jem_loss_weights weights;                      /* ce 1, cd 1, cd_class 0, energy_l2 0 */
     float w_score;                                 /* weight of score matching (>>losses): 0 */
-    float w_kl, kl_entropy;                           /* of L_KL, and of H in it, see jem_kl_walk:
+    float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
     /* 0: off; else sharpness-aware training (Foret & others 2021; Yang, Su & Ji 2023): the gradient
        is computed at this distance from the weights, in the direction in which the loss increases
@@ -1038,8 +1039,8 @@ JEM_API jem_train_desc jem_train_desc_default(void);
    default scale of 1 and no shift, which cannot learn a score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
 
-/* Result of an update. Terms of the loss are 0 if their weights are; they are not multiplied by
-   their weights. */
+/* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
+   computed: cd and f_sample without chains, score, residual and kl if their weights are 0. */
 typedef struct jem_stats {
     jem_status status;
     int update;                                    /* from 0 */
@@ -1070,9 +1071,11 @@ JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *lab
    may then be 0. With n_unlabelled = 0, the labelled images are used. */
 JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
                                       const float *x_unlabelled, int n_unlabelled);
-JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);                 /* owned by the trainer */
+/* Returns the chains, which belong to the trainer; NULL if it needs none. */
+JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);
 JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made so far */
-/* As jem_optim_use_average: on = 1 to evaluate or save the averaged weights, 0 to train on. */
+/* Calls jem_optim_use_average: on = 1 to evaluate or save the averaged weights, 0 to continue
+   training. */
 JEM_API jem_status jem_trainer_use_average(jem_trainer *tr, int on);
 /* Switches to other random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
@@ -1249,7 +1252,7 @@ JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
                               const jem_pixels_desc *desc, unsigned char *pixels);
 
 /* ==== >>io: safetensors ======================================================================= */
-/* Named arrays and short texts in a file: 8 bytes of length, a JSON header, the data
+/* Named arrays and metadata in a file: 8 bytes of length, a JSON header, the data
    (github.com/huggingface/safetensors). PyTorch can read these files, and jem.h PyTorch's. */
 
 typedef enum jem_dtype { JEM_DTYPE_F32 = 0, JEM_DTYPE_I32, JEM_DTYPE_I64, JEM_DTYPE_U8 } jem_dtype;
@@ -1502,8 +1505,8 @@ static void jem__message_argument(char *out, size_t room, const char *how, va_li
     else snprintf(out, room, how, va_arg(*list, int));
 }
 
-/* Does the same as vsnprintf, but alike in every locale. Supports %c, %d, %ld, %e, %f, %g, %s, %u,
-   %x and %%, without '*'. */
+/* Formats a message as vsnprintf does, but in the same way in every locale. Supports %c, %d, %ld,
+   %e, %f, %g, %s, %u, %x and %%, without '*'. */
 static void jem__message(char *out, size_t room, const char *format, va_list *list) {
     size_t n = 0;
     out[0] = 0;
@@ -1813,7 +1816,8 @@ const char *jem_isa_name(jem_isa isa) {
    kernels, for every instruction set, are in the last room of this file, >>engine; what the other
    rooms use of it is declared here and, for convolutions, in >>ops. */
 
-enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
+enum { JEM__UNIFORM, JEM__NORMAL };                /* kinds of the kernel `fill` */
+enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };        /* of the kernels `pair` */
 
 /* Returns the floats of memory of a group of images (c,h,w) in bf16. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w);
@@ -1849,27 +1853,42 @@ typedef struct jem__kernels {
     jem_isa isa;
     int wi;                                        /* in channels of a weight gradient's block */
     const struct jem__method *direct, *winograd;
-    void (*fill)(int, const uint32_t *, uint64_t, float *, ptrdiff_t, float, float);
-    void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
-    void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
-                     ptrdiff_t);
-    void (*drop)(float, float, const float *, float *, uint16_t *, ptrdiff_t);
-    void (*pair)(int, const float *, const float *, int, float *, ptrdiff_t);
-    void (*pair_back)(float, const float *, const float *, int, float *, int, ptrdiff_t);
-    void (*shift)(const float *, int, unsigned, float *, ptrdiff_t);
-    void (*dot)(float, const float *, const float *, float *, int, ptrdiff_t);
-    void (*logsumexp)(const float *, int, float *);
-    void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
-    void (*pool)(const struct jem__pool *, const float *, float *);
-    void (*pool_back)(const struct jem__pool *, const float *, float *);
-    void (*moment)(const float *, const float *, int, ptrdiff_t, int, float *);
-    void (*normalize)(const struct jem__norm *, const float *, float *);
-    void (*normalize_sums)(const struct jem__norm *, const float *, const float *);
-    void (*normalize_back)(const struct jem__norm *, int, const float *, const float *, float *);
-    void (*langevin)(float *, const float *, ptrdiff_t, const jem__langevin *, const uint32_t *,
-                     uint64_t);
-    void (*adam)(float *, const float *, float *, float *, ptrdiff_t, const jem__update *);
-    void (*sgd)(float *, const float *, float *, ptrdiff_t, const jem__update *);
+
+    /* Fills out[n] with a + b U[0,1) (JEM__UNIFORM) or a + b N(0,1), from counter `start` on. */
+    void (*fill)(int kind, const uint32_t *key, uint64_t start, float *out, ptrdiff_t n, float a,
+                 float b);
+
+    /* Elementwise, n floats. The backward ones store dx, or add to it. */
+    void (*map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n);
+    void (*map_back)(int kind, float a, const float *kept, const void *aux, const float *dy,
+                     float *dx, int add, ptrdiff_t n);
+    void (*drop)(float probability, float a, const float *x, float *y, uint16_t *bits, ptrdiff_t n);
+    void (*pair)(int kind, const float *a, const float *b, int spread, float *y, ptrdiff_t n);
+    void (*pair_back)(float factor, const float *dy, const float *v, int spread, float *dx, int add,
+                      ptrdiff_t n);
+    void (*shift)(const float *x, int by, unsigned lanes, float *y, ptrdiff_t n);
+
+    /* Reductions to a number per lane; over c channels of one pixel. */
+    void (*dot)(float factor, const float *a, const float *b, float *out, int add, ptrdiff_t n);
+    void (*logsumexp)(const float *x, int c, float *y);
+    void (*logsumexp_back)(const float *x, const float *y, const float *dy, int c, float *dx,
+                           int add);
+
+    void (*pool)(const struct jem__pool *, const float *x, float *y);
+    void (*pool_back)(const struct jem__pool *, const float *dy, float *dx);
+    void (*moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels, int c,
+                   float *sum);
+    void (*normalize)(const struct jem__norm *, const float *x, float *y);
+    void (*normalize_sums)(const struct jem__norm *, const float *x, const float *dy);
+    void (*normalize_back)(const struct jem__norm *, int own, const float *x, const float *dy,
+                           float *dx);
+
+    /* Sampling and learning: m and v are the optimiser's moments. */
+    void (*langevin)(float *x, const float *gradient, ptrdiff_t n, const jem__langevin *,
+                     const uint32_t *key, uint64_t start);
+    void (*adam)(float *value, const float *gradient, float *m, float *v, ptrdiff_t n,
+                 const jem__update *);
+    void (*sgd)(float *value, const float *gradient, float *m, ptrdiff_t n, const jem__update *);
     void (*gram)(const jem__matrix *x, int first, float *out);
     void (*symmetric_product)(const jem__matrix *x, const float *a, float alpha, float beta,
                               int panel, float *out);
@@ -1880,7 +1899,8 @@ static const jem__kernels *jem__kernels_for(jem_isa isa);
 /* Sets k, bf16, isa and precision as the desc requests; returns 0 if that is not available. */
 static int jem__engine_open(jem_ctx *ctx);
 /* Computes two random words from key and counter. */
-static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t *, uint32_t *);
+static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t *first,
+                                 uint32_t *second);
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
@@ -1995,16 +2015,17 @@ static void jem__fill(jem_ctx *ctx, int kind, jem_rng *rng, float *out, ptrdiff_
 }
 
 void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo, float hi) {
-    jem__fill(ctx, 0, rng, out, n, lo, hi - lo);
+    jem__fill(ctx, JEM__UNIFORM, rng, out, n, lo, hi - lo);
 }
 void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean, float std) {
-    jem__fill(ctx, 1, rng, out, n, mean, std);
+    jem__fill(ctx, JEM__NORMAL, rng, out, n, mean, std);
 }
 /* Draws a block with the scalar kernel and returns its first number. */
 float jem_rng_normal(jem_rng *rng) {
     float z[16];
     if (!rng) return 0;
-    jem__kernels_for(JEM_ISA_SCALAR)->fill(1, rng->key, jem__rng_take(rng, 16), z, 16, 0, 1);
+    jem__kernels_for(JEM_ISA_SCALAR)->fill(JEM__NORMAL, rng->key, jem__rng_take(rng, 16), z, 16,
+                                            0, 1);
     return z[0];
 }
 
@@ -2921,14 +2942,16 @@ static int jem__time_back(const jem__run *r, const jem__step *s) {
     return 2 * r->n - 1 - s->pos;
 }
 
-/* bf16 pays where one bf16 convolution writes what another reads: the value for its output and for
-   the gradient of its weights, or the gradient for its input gradient. */
+/* bf16 pays only where one bf16 convolution writes what another reads: the value for its output and
+   for the gradient of its weights, or the gradient for its input gradient. */
 static int jem__writes_bf16(const jem__step *s) {
     return !s->fused_into && jem__forward_node(s)->bf16_out;
 }
+/* Returns 1 unless the step's weight gradient needs the value in fp32. */
 static int jem__params_bf16(const jem__run *r, const jem__step *s) {
     return r->mode != JEM__BACKWARD || !jem__trains(s->node) || s->node->bf16_params;
 }
+/* Returns 1 if the reader, a bf16 convolution, reads the bf16 copy of s's value. */
 static int jem__reads_bf16(const jem__run *r, const jem__step *reader, const jem__step *s) {
     return reader->node->bf16_out && reader->in[0] == s && jem__writes_bf16(s) &&
            jem__params_bf16(r, reader);
@@ -3256,6 +3279,8 @@ static void jem__call_fused(const jem__step *s, int group, jem_call *call, jem__
     if (s->needs) in->act_aux = jem__at_place(s->aux, group);
 }
 
+/* Computes one part of one group of a step, with what is fused to it. The op called is that of the
+   convolution, if there is one. */
 static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int part) {
     if (s->fused_into || part >= jem__parts(r, s, 0)) return;
     jem__step *main_step = s;
@@ -3268,6 +3293,8 @@ static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int pa
     main_step->node->op->forward(&call);
 }
 
+/* Does the same backward: the input gradients of the step's op, or of a convolution and of the
+   activation before it. */
 static void jem__plan_backward(const jem__run *r, jem__step *s, int group, int part) {
     if (s->back_fused_into || part >= jem__parts(r, s, 1)) return;
     if (!jem__has(jem__backward_node(s), JEM__OP_CONV)) {
@@ -4317,7 +4344,7 @@ static void jem__drop_forward(const jem_call *call) {
     const ptrdiff_t n = jem__floats(call->out);
     uint16_t *dropped = NULL;
     if (call->dy) dropped = (uint16_t *)call->aux;
-    k->fill(0, rng.key, 0, call->y, n, 0.0f, 1.0f);
+    k->fill(JEM__UNIFORM, rng.key, 0, call->y, n, 0.0f, 1.0f);
     jem__fill_dead(call->y, n, call->live);
     k->drop(user->probability, user->scale, call->x[0], call->y, dropped, n);
 }
@@ -4902,14 +4929,14 @@ static jem_status jem__norm_param_grad(const jem_call *call) {
    `mean` is given. Sums in double. */
 static void jem__norm_batch_moment(const jem_call *call, const float *mean, float *out) {
     const int groups = jem__groups(call->out.n);
-    const int power = mean != NULL;                /* of the kernel: 0: x, 1: (x - mean)^2 */
+    const int squared = mean != NULL;
     const jem__norm first = jem__norm_open(call);
     const double count = (double)call->out.n * (double)first.pixels;
     for (int g = 0; g < groups; g++) {
         const jem_call at = jem__at(call, g);
         const jem__norm norm = jem__norm_open(&at);
         memset(norm.s1, 0, (size_t)norm.c * JEM_LANES * sizeof(float));
-        call->ctx->k->moment(at.x[0], mean, power, norm.pixels, norm.c, norm.s1);
+        call->ctx->k->moment(at.x[0], mean, squared, norm.pixels, norm.c, norm.s1);
     }
     for (int i = 0; i < first.c; i++) {
         double sum = 0;
@@ -6486,7 +6513,7 @@ static void jem__score_sides(void *arg, int g) {
     const ptrdiff_t n = s->x->stride;
     const float *grad = s->noisy->grad + g * n;
     const uint64_t start = s->start + (uint64_t)g * jem__group_counters(s->x);
-    float *r = s->sides.plus->node->value + g * n;
+    float *r = s->sides.plus->node->value + g * n;           /* replaced by that side at the end */
     float *minus = s->sides.minus->node->value + g * n;
     float h[JEM_LANES];
     jem__score_group *sums = s->group + g;
@@ -7794,6 +7821,7 @@ jem_train_desc jem_train_desc_score(int updates) {
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
+/* Return 1 if chains have classes, and if training needs chains. */
 static int jem__by_class(const jem_train_desc *d) {
     return d->class_conditional || d->weights.cd_class > 0;
 }
@@ -11094,7 +11122,8 @@ static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char
     entry->e.data = entry->owned;
     if (!entry->owned) return;
     data += entry->begin;
-    if (entry->e.dtype != JEM_DTYPE_F32 || entry->dtype == JEM_DTYPE_F32) {
+    const int converted = entry->e.dtype == JEM_DTYPE_F32 && entry->dtype != JEM_DTYPE_F32;
+    if (!converted) {
         jem__copy_numbers(entry->owned, data, entry->e.bytes, size);
         return;
     }
@@ -11733,7 +11762,10 @@ jem_status jem_save(const jem_net *net, const char *path) {
    with JEM__PASS set. All instances give the same bits, except JEM_ISA_WASM, which has no fma: the
    order of a sum never depends on the instruction set or the number of threads; every multiply-add
    is an explicit fma; no product is an operand of a bare addition, which a compiler may contract;
-   and exp, log and sine are implemented here. */
+   and exp, log and sine are implemented here.
+   Letters: q is a convolution, from (ci,hi,wi) to (co,ho,wo), s one of its phases, f what finishes
+   its sums, w a weight gradient in progress or weights; o is an output channel, c an input channel,
+   t a tap or a tile, g a group of 16 images, l or h the first lane of a vector of VL lanes. */
 
 /* ---- shared by all instances ----------------------------------------------------------------- */
 
@@ -11763,36 +11795,36 @@ typedef struct jem__phase {
 
 /* Describes a phase; returns 0 if there are fewer. Pixel y of an input gradient reads pixels
    (y + pad - ky)/stride of dy. */
-JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
-    int s = 1;
-    f->step_in = q->stride;
+JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *s) {
+    int stride = 1;
+    s->step_in = q->stride;
     if (q->gradient) {
-        s = q->stride;
-        f->step_in = 1;
+        stride = q->stride;
+        s->step_in = 1;
     }
-    if (phase >= s * s) return 0;
-    f->y0 = phase / s;
-    f->x0 = phase % s;
-    f->step_out = s;
-    f->rows = (q->ho - f->y0 + s - 1) / s;
-    f->cols = (q->wo - f->x0 + s - 1) / s;
-    f->ny = 0;
-    f->nx = 0;
+    if (phase >= stride * stride) return 0;
+    s->y0 = phase / stride;
+    s->x0 = phase % stride;
+    s->step_out = stride;
+    s->rows = (q->ho - s->y0 + stride - 1) / stride;
+    s->cols = (q->wo - s->x0 + stride - 1) / stride;
+    s->ny = 0;
+    s->nx = 0;
     for (int i = 0; i < q->k; i++) {
         const int tap = i - q->pad;
         int down = tap;
         int right = tap;
         if (q->gradient) {
-            down = f->y0 - tap;
-            right = f->x0 - tap;
+            down = s->y0 - tap;
+            right = s->x0 - tap;
         }
-        if (down % s == 0) {
-            f->down[f->ny] = down / s;
-            f->ky[f->ny++] = i;
+        if (down % stride == 0) {
+            s->down[s->ny] = down / stride;
+            s->ky[s->ny++] = i;
         }
-        if (right % s == 0) {
-            f->right[f->nx] = right / s;
-            f->kx[f->nx++] = i;
+        if (right % stride == 0) {
+            s->right[s->nx] = right / stride;
+            s->kx[s->nx++] = i;
         }
     }
     return 1;
@@ -11813,7 +11845,7 @@ typedef struct jem__pixels {
 /* Finds places and live taps of `count` pixels of a phase, from number `first` on. A tap outside
    for all of them adds nothing, and is left out. */
 JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
-                             const float *x, jem__pixels *p) {
+                                const float *x, jem__pixels *p) {
     int iy[4], ix[4];
     for (int i = 0; i < count; i++) {
         const int r = (first + i) / s->cols;
@@ -11901,15 +11933,15 @@ static void jem__direct_pack(void *packing, int part) {
     const jem__conv *q = p->q;
     const int o1 = jem__conv_from(q, part + 1, p->parts);
     float *phase_out = p->out;
-    jem__phase f;
-    for (int phase = 0, taps; jem__conv_phase(q, phase, &f); phase++) {
-        taps = f.ny * f.nx;
+    jem__phase s;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const int taps = s.ny * s.nx;
         for (int o0 = jem__conv_from(q, part, p->parts), co; o0 < o1; o0 += co) {
             float *out = phase_out + (ptrdiff_t)o0 * q->ci * taps;
             co = jem__conv_channels(q->co - o0);
             for (int c0 = 0; c0 < q->ci; c0 += 16) {
                 for (int t = 0; t < taps; t++) {
-                    const float *w = p->w + f.ky[t / f.nx] * q->k + f.kx[t % f.nx];
+                    const float *w = p->w + s.ky[t / s.nx] * q->k + s.kx[t % s.nx];
                     for (int c = c0; c < q->ci && c < c0 + 16; c++) {
                         for (int o = o0; o < o0 + co; o++) *out++ = w[jem__kernel_at(q, o, c)];
                     }
@@ -12340,12 +12372,12 @@ JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
     *q = r * JEM__FN(poly)(8, cosine, z);
 }
 
-/* Draws numbers from VL counters, uniform (kind 0) or normal (1): p[0] and p[1] from the two words
-   of each. */
+/* Draws numbers of a kind, JEM__UNIFORM or JEM__NORMAL, from VL counters: p[0] and p[1] from the
+   two words of each. */
 JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, JEM__V *p) {
     JEM__I a, b;
     JEM__FN(threefry)(key, counter, &a, &b);
-    if (kind == 0) {
+    if (kind == JEM__UNIFORM) {
         p[0] = JEM__FN(unit)(a);
         p[1] = JEM__FN(unit)(b);
     } else {
@@ -12353,7 +12385,7 @@ JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, 
     }
 }
 
-/* Fills out[n], n a multiple of 16, with a + b U[0,1) (kind 0) or a + b N(0,1) (1). */
+/* Fills out[n], n a multiple of 16, with a + b U[0,1) (JEM__UNIFORM) or a + b N(0,1). */
 JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, float *out,
                                ptrdiff_t n, float a, float b) {
     const JEM__V va = JEM__SET(a);
@@ -13464,7 +13496,7 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
     for (ptrdiff_t i = 0; i < n; i += 32) {
         for (int l = 0; l < 16; l += JEM__VL) {
             JEM__V z[2] = { JEM__SET(0.0f), JEM__SET(0.0f) };
-            if (key) JEM__FN(draw)(1, key, start + (uint64_t)(i / 2 + l), z);
+            if (key) JEM__FN(draw)(JEM__NORMAL, key, start + (uint64_t)(i / 2 + l), z);
             for (int j = 0; j < 2 && i + j * 16 < n; j++) {
                 float *at = x + i + j * 16 + l;
                 JEM__V v = JEM__LOAD(g + i + j * 16 + l);

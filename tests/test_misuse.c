@@ -196,7 +196,7 @@ static void test_descs(jem_ctx *ctx) {
           says(ctx, "x NULL"), "images");
     before[4] = 10001;
     CHECK(jem_attack(net, before, labels, 3, NULL, &rng, after, NULL) &&
-          says(ctx, "image 2 has a 10001"), "far");
+          says(ctx, "image 2 contains a 10001"), "far");
     jem_reset(ctx), jem_net_free(net);
 }
 
