@@ -450,7 +450,7 @@ JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
 /* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
-JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0) */
+JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), never -0 */
 /* x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
@@ -1021,7 +1021,8 @@ typedef struct jem_train_desc {
     int max_returns;                               /* 20; after these, an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
                                                       for a network with a shift: 0 */
-    uint64_t seed;                                 /* 1 */
+    uint64_t seed;                                 /* 1; a network of the same seed has other
+                                                      random numbers */
     int rank, ranks;                               /* index of this process, and their count: 0, 1;
                                                       ranks must divide negatives and batches */
     jem_sum_fn sum;                                /* examples/mpi.c: MPI_Allreduce */
@@ -1239,6 +1240,11 @@ JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype d
    key. jem_archive_meta returns a value, which belongs to the archive; NULL without one. */
 JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
+/* Chooses how tensors of JEM_DTYPE_F32 are written from now on: on = 1: as BF16, in half the bytes,
+   each number rounded to the nearest, ties to even, which changes it by at most 1/256 of itself; 0:
+   in full, as at first. What would round to infinity becomes the largest bf16, 3.39e38. Reading
+   gives JEM_DTYPE_F32 again. Not for a trainer's archive: training would not go on bit for bit. */
+JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
 /* Returns the bytes of the file, and their count in size (may be NULL). They are allocated by the
    context's allocator: free them with jem_release. NULL after an error. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
@@ -7850,6 +7856,13 @@ static void jem__create_chains(jem_trainer *tr) {
     for (int i = 0; i < b->capacity; i++) b->visits[i] = -1;
 }
 
+/* Seeds the generator of a trainer apart from that of a network of the same seed: otherwise the
+   first chains would begin at the network's first weights. */
+static jem_rng jem__trainer_rng(uint64_t seed) {
+    const jem_rng rng = jem_rng_seed(seed);
+    return jem_rng_split(&rng, 0x747261696e);      /* "train" */
+}
+
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
@@ -7860,7 +7873,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!tr) return NULL;
     tr->net = net;
     tr->desc = d;
-    tr->rng = jem_rng_seed(d.seed);
+    tr->rng = jem__trainer_rng(d.seed);
     tr->guard.rate = 1;
     tr->guard.walk = 1;
     tr->optim = jem_optim_create(net, &d.optim);
@@ -7896,7 +7909,7 @@ jem_status jem_trainer_use_average(jem_trainer *tr, int on) {
 
 void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
     if (!tr) return;
-    tr->rng = jem_rng_seed(seed);
+    tr->rng = jem__trainer_rng(seed);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
 }
 
@@ -9662,6 +9675,7 @@ struct jem_archive {
     int count, capacity;
     jem__entry **skipped;                          /* whose dtype cannot be read; without data */
     int skips;
+    int bf16;                                      /* 1: F32 is written as BF16 */
     jem__meta *meta;
 };
 
@@ -9679,6 +9693,13 @@ static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t w
     }
     for (size_t i = 0; i < bytes; i++)
         ((unsigned char *)to)[i ^ (width - 1)] = ((const unsigned char *)from)[i];
+}
+
+/* Rounds to nearest, ties to even. */
+static uint16_t jem__to_bf16(float f) {
+    const uint32_t u = jem__float_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
 #ifndef JEM_NO_STDIO
@@ -9756,6 +9777,12 @@ const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
         if (!strcmp(a->entries[i]->e.name, name)) return &a->entries[i]->e;
     }
     return NULL;
+}
+
+jem_status jem_archive_set_bf16(jem_archive *a, int on) {
+    if (!a) return JEM_BAD_ARGUMENT;
+    a->bf16 = on != 0;
+    return JEM_OK;
 }
 
 jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
@@ -9875,6 +9902,28 @@ static void jem__put_list(jem__text *t, const char *brackets, int n, const int64
     jem__put(t, "%c", brackets[1]);
 }
 
+/* Returns the dtype in which an entry is written, as an index into jem__dtypes. */
+static int jem__written_as(const jem_archive *a, const jem_entry *e) {
+    if (a->bf16 && e->dtype == JEM_DTYPE_F32) return JEM__BF16;
+    return (int)e->dtype;
+}
+
+/* Writes an entry's numbers in the file's byte order. */
+static void jem__put_numbers(char *to, const jem_entry *e, int as) {
+    const size_t size = jem__dtypes[as].size;
+    const size_t count = e->bytes / jem__dtypes[e->dtype].size;
+    if (as == (int)e->dtype) {
+        jem__copy_numbers(to, e->data, e->bytes, size);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const float x = ((const float *)e->data)[i];
+        uint16_t half = jem__to_bf16(x);
+        if ((half & 0x7fff) == 0x7f80 && jem__finite(x)) half--;
+        jem__copy_numbers(to + size * i, &half, size, size);
+    }
+}
+
 /* Writes the header, padded so that the data begin at a multiple of 64 bytes. */
 static void jem__put_header(jem__text *t, const jem_archive *a) {
     const char *comma = "";
@@ -9892,7 +9941,8 @@ static void jem__put_header(jem__text *t, const jem_archive *a) {
         const jem__entry *entry = a->entries[i];
         const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
         jem__put_json(t, comma, entry->e.name);
-        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":", jem__dtypes[entry->e.dtype].name);
+        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":",
+                 jem__dtypes[jem__written_as(a, &entry->e)].name);
         jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
         jem__put(t, ",\"data_offsets\":");
         jem__put_list(t, "[]", 2, offsets);
@@ -9910,10 +9960,11 @@ static ptrdiff_t jem__archive_layout(const jem_archive *a) {
     for (size_t width = 8; width; width /= 2) {
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
-            if (jem__dtypes[entry->e.dtype].size != width) continue;
-            if (entry->e.bytes > PTRDIFF_MAX / 2 - total) return -1;
+            const size_t count = entry->e.bytes / jem__dtypes[entry->e.dtype].size;
+            if (jem__dtypes[jem__written_as(a, &entry->e)].size != width) continue;
+            if (count > (PTRDIFF_MAX / 2 - total) / width) return -1;
             entry->begin = total;
-            total += entry->e.bytes;
+            total += count * width;
             entry->end = total;
         }
     }
@@ -9942,8 +9993,7 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
         const jem_entry *e = &a->entries[i]->e;
-        char *to = out + 8 + n + a->entries[i]->begin;
-        jem__copy_numbers(to, e->data, e->bytes, jem__dtypes[e->dtype].size);
+        jem__put_numbers(out + 8 + n + a->entries[i]->begin, e, jem__written_as(a, e));
     }
     if (size) *size = 8 + n + (size_t)total;
     return out;
@@ -11563,7 +11613,9 @@ JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, ui
         return r;
     }
     if (bits) *bits = (uint16_t)((l ? *bits : 0u) | JEM__BITS(v) << l);
-    return JEM__LESS(v, JEM__SET(0.0f), v * JEM__SET(slope), v);
+    /* The addition of 0 turns the -0 of a negative number times 0 into 0. */
+    return JEM__FMA(v, JEM__LESS(v, JEM__SET(0.0f), JEM__SET(slope), JEM__SET(1.0f)),
+                    JEM__SET(0.0f));
 }
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
@@ -12885,12 +12937,6 @@ typedef struct jem__bf16 {
     void (*end)(void);
 } jem__bf16;
 
-/* Rounds to nearest, ties to even. */
-static uint16_t jem__to_bf16(float f) {
-    const uint32_t u = jem__float_bits(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }

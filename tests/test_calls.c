@@ -500,7 +500,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_denoise_desc_clean, (void)jem_denoise_desc_clean(F(.2f))) \
     ROW(jem_denoise, got = jem_denoise(CTX(), LOGP(), USER(), X(), jem_denoise_desc_(), RNG())) \
     ROW(jem_generate_desc_default, (void)jem_generate_desc_default()) \
-    ROW(jem_generate, got = jem_generate(CTX(), LOGP(), USER(), X(), jem_fresh_desc_(), RNG())) \
+    ROW(jem_generate, got = jem_generate(CTX(), LOGP(), USER(), X(), jem_generate_desc_(), RNG())) \
     ROW(jem_buffer_create, jem_buffer_free(made(jem_buffer_create(CTX(), INT(10), INT(1), INT(4), \
                                                              INT(4), INT(2), RNG())))) \
     ROW(jem_buffer_free, jem_buffer_free(NULL)) \
@@ -561,6 +561,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_archive_find, ptr = jem_archive_find(ARCHIVE(), TEXT("x"))) \
     ROW(jem_archive_add, got = jem_archive_add(ARCHIVE(), TEXT("x"), (jem_dtype)KIND(0), INT(2), \
                                                SIZES64(), IN())) \
+    ROW(jem_archive_set_bf16, got = jem_archive_set_bf16(ARCHIVE(), INT(1))) \
     ROW(jem_archive_set_meta, got = jem_archive_set_meta(ARCHIVE(), TEXT("key"), TEXT("value"))) \
     ROW(jem_archive_meta, ptr = jem_archive_meta(ARCHIVE(), TEXT("key"))) \
     ROW(jem_archive_to_memory, to_memory(ARCHIVE())) \
