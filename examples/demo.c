@@ -145,7 +145,7 @@ static int compare_densities(jem_net *net, const digits *d) {
     float *x = (float *)malloc(sizeof *x * HALF * DIGIT_PIXELS);
     jem_answer *a = (jem_answer *)malloc(sizeof *a * HALF);
     jem_rng rng = jem_rng_seed(3);
-    int ok = x && a && jem_calibrate(net, d->test_x, HALF) == JEM_OK;
+    int ok = x && a && jem_calibrate(net, d->test_x, HALF, JEM_AUTO) == JEM_OK;
     for (int kind = 0; ok && kind < 4; kind++) {
         for (int i = 0; i < HALF * DIGIT_PIXELS; i++) {
             const float *digit = asked + i / DIGIT_PIXELS * DIGIT_PIXELS;

@@ -34,7 +34,7 @@ static int train(jem_net *net, jem_trainer *tr, const digits *d, int iters) {
     return jem_buffer_draw(jem_trainer_buffer(tr), &rng, SHOWN, NULL, 0, shown, slot) == JEM_OK &&
            picture_grid("build/pictures/train.png", shown, SHOWN, 10, 1, DIGIT, DIGIT, 2) &&
            /* So that the saved net can say how familiar an image is: jem_answer. */
-           jem_calibrate(net, d->test_x, DIGITS_TEST) == JEM_OK &&
+           jem_calibrate(net, d->test_x, DIGITS_TEST, JEM_AUTO) == JEM_OK &&
            jem_save(net, "build/train.safetensors") == JEM_OK;
 }
 

@@ -347,7 +347,7 @@ static const char always[] =
     " jem_reset jem_param_changed jem_keep jem_net_size jem_zero_grad jem_noise_levels"
     " jem_sgld_desc_langevin jem_denoise_desc_clean jem_learning_rate jem_train_desc_score"
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_guide"
-    " jem_archive_count jem_mask_controls ";
+    " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name ";
 /* These have none to tell of it: they look something up, or make the context. */
 static const char silent[] =
     " jem_ctx_create jem_error_status jem_fail jem_net_find jem_net_meta jem_trainer_buffer"
@@ -531,8 +531,10 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_trainer_reseed, jem_trainer_reseed(TRAINER(), 2)) \
     ROW(jem_trainer_set_lr, jem_trainer_set_lr(TRAINER(), F(.1f))) \
     ROW(jem_classify, got = jem_classify(NET(), IN(), COUNT(N), wrong(1) ? NULL : answers)) \
-    ROW(jem_calibrate, got = jem_calibrate(NET(), IN(), COUNT(9))) \
-    ROW(jem_calibrate_slopes, got = jem_calibrate_slopes(NET(), IN(), COUNT(9), KIND(1))) \
+    ROW(jem_calibrate, got = jem_calibrate(NET(), IN(), COUNT(9), KIND(1))) \
+    ROW(jem_judge, (void)jem_judge(F(.5f))) \
+    ROW(jem_verdict_name, ptr = jem_verdict_name((jem_verdict)KIND(1))) \
+    ROW(jem_reason_name, ptr = jem_reason_name((jem_reason)KIND(1))) \
     ROW(jem_accuracy, num = jem_accuracy(NET(), IN(), LABELS(), COUNT(3))) \
     ROW(jem_logits, got = jem_logits(NET(), IN(), COUNT(3), OUT())) \
     ROW(jem_fit_temperature, num = jem_fit_temperature(NET(), IN(), LABELS(), COUNT(3))) \

@@ -668,7 +668,7 @@ static void test_nan(jem_ctx *ctx) {
     int labels[40];
     jem_net *net = small_mlp(ctx, 5);
     random_labels(&rng, labels, 40, 4);
-    CHECK(jem_calibrate(net, x, 40) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_calibrate(net, x, 40, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
     jem_param *p = net->params;
     while (p->next) p = p->next;
     p->value[1] = NAN, jem_param_changed(p);
@@ -730,7 +730,7 @@ static void test_fitted_texts(jem_ctx *ctx) {
     int labels[N];
     jem_net *from = small_mlp(ctx, 6), *zero = line_net(ctx, 3, 4, 0, NULL);
     random_labels(&rng, labels, N, 4);
-    jem_calibrate(from, x, N), jem_fit_temperature(from, x, labels, N);
+    jem_calibrate(from, x, N, JEM_AUTO), jem_fit_temperature(from, x, labels, N);
     const char *usual = jem_net_meta(from, key[2]), *rest = strchr(usual, ' ');
     snprintf(large, sizeof large, "1e99%s", rest);
     snprintf(nan_text, sizeof nan_text, "nan%s", rest);
@@ -738,7 +738,7 @@ static void test_fitted_texts(jem_ctx *ctx) {
         jem_archive *a = jem_archive_create(ctx);
         jem_net *net = small_mlp(ctx, 7);
         char before[3][2048];
-        jem_calibrate(net, x + 20 * PIXELS, 30), jem_fit_temperature(net, x, labels, 20);
+        jem_calibrate(net, x + 20 * PIXELS, 30, JEM_AUTO), jem_fit_temperature(net, x, labels, 20);
         for (int i = 0; i < 3; i++) strncpy(before[i], jem_net_meta(net, key[i]), 2047)[2047] = 0;
         const uint64_t weights = net_hash(net);
         jem_net_to_archive(from, a), jem_archive_set_meta(a, key[how[k].key], how[k].text);

@@ -1746,7 +1746,7 @@ static int life(jem_ctx *ctx, int which) {
         good = jem_train_step(tr, x, labels, BATCH).status == JEM_OK;
         good &= jem_train_step_semi(tr, x, labels, 3, x, BATCH).status == JEM_OK;
         good &= jem_net_set_meta(net, "key", "value") == JEM_OK;
-        good &= jem_calibrate(net, x, BATCH) == JEM_OK;
+        good &= jem_calibrate(net, x, BATCH, JEM_AUTO) == JEM_OK;
         good &= jem_classify(net, x, BATCH, answers_) == JEM_OK;
         good &= jem_accuracy(net, x, labels, BATCH) >= 0;
         jem_mark mark = jem_begin(ctx);

@@ -143,7 +143,8 @@ static void test_refused(jem_ctx *ctx) {
     CHECK(jem_floats_to_pixels(net, NULL, 1, NULL, out) != JEM_OK && says(ctx, "NULL"), "no images");
     CHECK(jem_floats_to_pixels(net, x, -1, NULL, out) != JEM_OK && says(ctx, "-1 images"), "-1");
     x[5] = (float)NAN;
-    CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "image 0 has a nan"), "NaN");
+    CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "image 0 contains a nan"),
+          "NaN");
     x[5] = 1e30f;
     CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "1e+30"), "absurd");
     x[5] = 0;
