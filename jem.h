@@ -151,7 +151,8 @@
        >>samplers   SGLD, HMC, AIS, buffer                 >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
    last. Each room uses only the rooms above it, with one exception: >>engine and >>bf16, the
-   kernels for every instruction set, are last; their interface is declared in >>platform.
+   kernels for every instruction set, are last; their interface is declared in >>platform and, for
+   convolutions, in >>ops.
 */
 #ifdef JEM_DECLARATIONS
 #undef JEM_IMPLEMENTATION
@@ -461,7 +462,7 @@ JEM_API void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrd
 JEM_API void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
 /* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
-JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0) */
+JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), never -0 */
 /* x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
@@ -1056,7 +1057,8 @@ typedef struct jem_train_desc {
     int max_returns;                               /* 20; after these, an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
                                                       for a network with a shift: 0 */
-    uint64_t seed;                                 /* 1 */
+    uint64_t seed;                                 /* 1; a network of the same seed has other
+                                                      random numbers */
     int rank, ranks;                               /* index of this process, and their count: 0, 1;
                                                       ranks must divide negatives and batches */
     jem_sum_fn sum;                                /* examples/mpi.c: MPI_Allreduce */
@@ -1319,6 +1321,11 @@ JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype d
    key. jem_archive_meta returns a value, which belongs to the archive; NULL without one. */
 JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
+/* Chooses how tensors of JEM_DTYPE_F32 are written from now on: on = 1: as BF16, in half the bytes,
+   each number rounded to the nearest, ties to even, which changes it by at most 1/256 of itself; 0:
+   in full, as at first. What would round to infinity becomes the largest bf16, 3.39e38. Reading
+   gives JEM_DTYPE_F32 again. Not for a trainer's archive: training would not go on bit for bit. */
+JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
 /* Returns the bytes of the file, and their count in size (may be NULL). They are allocated by the
    context's allocator: free them with jem_release. NULL after an error. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
@@ -1678,6 +1685,7 @@ void jem_clear_error(jem_ctx *ctx) {
    line), and counted. */
 typedef struct jem__head { void *start; size_t bytes; } jem__head;
 
+/* Allocates zeroed memory. Returns NULL, and reports an error, if there is too little. */
 static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     const size_t total = bytes + 64 + sizeof(jem__head);
     void *start = NULL;
@@ -2358,6 +2366,8 @@ static jem__words jem__shape_text(const jem_tensor *t) {
     else snprintf(text.s, sizeof text.s, "NULL");
     return text;
 }
+
+/* Returns the shape of a parameter as text, such as "(16,3,3,3)". */
 static jem__words jem__param_text(const jem_param *p) {
     jem__words text;
     int n = snprintf(text.s, sizeof text.s, "(");
@@ -2524,6 +2534,7 @@ static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, in
     return image / JEM_LANES * node->stride + at + image % JEM_LANES;
 }
 
+/* Copies lanes to images, without the padding lanes. */
 static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw) {
     for (int i = 0; i < node->t.n; i++)
         for (int c = 0; c < node->t.c; c++)
@@ -2531,6 +2542,7 @@ static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw
                 for (int x = 0; x < node->t.w; x++) *nchw++ = lanes[jem__lane_at(node, i, c, y, x)];
 }
 
+/* Copies images into lanes. Padding lanes repeat the last image. */
 static void jem__copy_in(const jem__node *node, float *lanes, const float *nchw) {
     const ptrdiff_t size = node->stride / JEM_LANES;
     for (int i = 0; i < node->groups * JEM_LANES; i++) {
@@ -2816,6 +2828,7 @@ static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
     if (any) s->node->op->backward(&call);
 }
 
+/* Adds to the gradients of a step's parameters. */
 static jem_status jem__step_params(const jem__run *r, jem__step *s) {
     jem_call call;
     jem__inner inner;
@@ -2874,6 +2887,7 @@ static jem_status jem__walk_back(const jem__run *r) {
     return JEM_OK;
 }
 
+/* Runs all steps forward, then those with a gradient backward. */
 static jem_status jem__walk_plain(jem__run *r) {
     const jem_status status = jem__walk_memory(r);
     if (status != JEM_OK) return status;
@@ -2971,6 +2985,7 @@ static void jem__fuse_back(jem__step *conv) {
     conv->back_fused_into = activation;
 }
 
+/* Fuses each convolution with its neighbours, both ways. */
 static void jem__plan_fuse(jem__run *r) {
     jem__plan_readers(r);
     for (int i = 0; i < r->n; i++) {
@@ -3054,6 +3069,7 @@ static int jem__last_use(const jem__run *r, const jem__step *s, int bf16) {
 
 /* ---- buffers of values ----------------------------------------------------------------------- */
 
+/* Plans the bf16 copy of a value, if a bf16 convolution reads it. */
 static void jem__plan_value16(jem__run *r, jem__step *s) {
     if (!jem__writes_bf16(s)) return;
     const jem_tensor *t = &s->node->t;
@@ -3075,6 +3091,8 @@ static int jem__can_overwrite_input(const jem__run *r, const jem__step *s) {
     return r->bufs[input->value_buf].end == jem__time_forward(s);
 }
 
+/* Plans the memory of a value: the buffer of its first input, a new one, or none if it is never
+   read. */
 static void jem__plan_value(jem__run *r, jem__step *s) {
     if (s->node->value) return;                    /* kept after the run, outside the region */
     const int start = jem__time_forward(s);
@@ -3460,6 +3478,7 @@ static int jem__together(const jem__run *r, int i, int j) {
     return !jem__has(a, JEM__OP_WHOLE) && !jem__has(b, JEM__OP_WHOLE) && a->groups == b->groups;
 }
 
+/* Runs all steps forward. Neighbours that treat images separately form one span. */
 static void jem__plan_all_forward(jem__run *r) {
     for (r->from = 0; r->from < r->n; r->from = r->to) {
         r->to = r->from + 1;
@@ -3470,6 +3489,7 @@ static void jem__plan_all_forward(jem__run *r) {
     }
 }
 
+/* Runs all steps backward, in spans, and computes the gradients of parameters. */
 static jem_status jem__plan_all_back(jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
     for (int i = r->n - 1; i >= 0; i--) {
@@ -3512,6 +3532,7 @@ static int jem__plan_threads(jem__run *r) {
     return together;
 }
 
+/* Plans a run and executes it. */
 static jem_status jem__run_planned(jem__run *r) {
     r->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * r->n + 1) * sizeof *r->bufs);
     if (!r->bufs) return JEM_NO_MEMORY;
@@ -4034,6 +4055,7 @@ static jem__pack *jem__pack_add(jem_param *w, const jem__conv *q) {
     return pack;
 }
 
+/* Packs the weights for a convolution, unless an up-to-date copy exists. */
 static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
     jem__pack *pack = jem__pack_find(w, q);
     if (pack && pack->version == w->version) return JEM_OK;
@@ -4131,6 +4153,7 @@ static void jem__conv_backward(const jem_call *call) {
 /* A weight gradient is dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap, and
    db[o] += sum of dy[o]. Three kinds of tasks compute it, see jem__weights. */
 
+/* Puts x of a group into the method's order. */
 static void jem__task_deal_x(const jem__weights *weights, int group) {
     const jem_call call = jem__at(weights->call, group);
     JEM__ZEROED(jem__operands, operands);
@@ -4144,6 +4167,8 @@ static void jem__task_deal_x(const jem__weights *weights, int group) {
     }
     weights->q->method->deal(weights, group, 0, &operands);
 }
+
+/* Puts dy of a group into the method's order. */
 static void jem__task_deal_dy(const jem__weights *weights, int group) {
     const jem_call call = jem__at(weights->call, group);
     JEM__ZEROED(jem__operands, operands);
@@ -4183,6 +4208,7 @@ static int jem__weights_memory(jem__weights *weights, const jem_param *w) {
     return weights->x && weights->y && weights->product && weights->sums && weights->dw;
 }
 
+/* Adds to the gradients of weight and bias. */
 static jem_status jem__conv_param_grad(const jem_call *call) {
     const jem__conv_user *user = (const jem__conv_user *)call->user;
     const jem__node *node = call->inner->step->node;
@@ -4285,6 +4311,7 @@ static ptrdiff_t jem__conv_work(const jem__conv *q, int border) {
     return work;
 }
 
+/* Records a convolution with a k x k kernel. */
 static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_param *w,
                                     jem_param *b, int k, jem_conv_desc desc) {
     if (!jem__conv_fits(x, w, b, k, desc))
@@ -4352,6 +4379,7 @@ static const jem_op jem__map_ops[] = {
 };
 #undef JEM__ROW
 
+/* Records an elementwise op of one input. */
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     if (!x || !jem_ok(ctx)) return NULL;
     const jem__map_user user = { kind, a };
@@ -4519,6 +4547,7 @@ static void jem__pair_backward(const jem_call *call) {
     if (db && (db != call->dy || db == da || jem__is_spread(call))) jem__pair_backward_b(call);
 }
 
+/* Records an elementwise op of two inputs. */
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
     static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
         { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sums },
@@ -4588,6 +4617,8 @@ static void jem__max_forward(const jem_call *call) {
         which += n;
     }
 }
+
+/* Adds each dy to the gradient of the pixel that was the maximum. */
 static void jem__max_backward(const jem_call *call) {
     const jem__pool *pool = (const jem__pool *)call->user;
     const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
@@ -4602,6 +4633,7 @@ static void jem__max_backward(const jem_call *call) {
 }
 JEM__OP(max_pool, max, JEM_KEEPS_NOTHING, NULL);
 
+/* Records a pooling op. */
 static jem_tensor *jem__pooled(jem_ctx *ctx, const jem_op *op, jem_tensor *x, int kh, int kw,
                                int stride) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -4654,6 +4686,7 @@ static int jem__move_runs(const jem_call *call) {
     return call->out.h * call->out.w;
 }
 
+/* Returns run i of input k. */
 static jem__span jem__move_span(const jem_call *call, int k, int i) {
     const jem__move_user *user = (const jem__move_user *)call->user;
     const jem_shape in = call->in[k];
@@ -4695,6 +4728,7 @@ static void jem__move_backward(const jem_call *call) {
         }
 }
 
+/* Records an op that moves numbers. x2: the second input, or NULL. */
 static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *x2, jem_shape out,
                              int a) {
 #define JEM__MOVE_OP(name, backward) { name, jem__move_forward, backward, JEM_KEEPS_NOTHING, NULL }
@@ -4868,6 +4902,7 @@ static jem_norm jem__norm_kind(const jem_call *call) {
     return ((const jem__norm_user *)call->user)->kind;
 }
 
+/* Returns the arrays and sizes of a normalisation for the group of a call. */
 static jem__norm jem__norm_open(const jem_call *call) {
     const jem_norm kind = jem__norm_kind(call);
     jem_param *const *param = call->inner->param;
@@ -5107,6 +5142,7 @@ static void jem__norm_act_forward(const jem_call *call) {
     }
 }
 
+/* Computes dx from the sums over the whole batch; without the means for an act norm. */
 static void jem__norm_batch_backward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
     const int own = jem__norm_kind(call) == JEM_NORM_BATCH;
@@ -5146,6 +5182,7 @@ static const jem_op jem__norm_batch_op = { "batch_norm", jem__norm_batch_forward
 static const jem_op jem__norm_act_op = { "act_norm", jem__norm_act_forward,
     jem__norm_batch_backward, JEM_KEEPS_INPUT, &jem__norm_together };
 
+/* Records a normalisation of any kind. */
 static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, int training,
                                     float momentum, jem_param *const *params, int n_params) {
     const jem_op *op = &jem__norm_ops[kind];
@@ -5607,6 +5644,7 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
     return jem__net_done(net, errors);
 }
 
+/* Frees a parameter and its packed copies. The cast removes the const of the name. */
 static void jem__param_free(jem_param *p) {
     jem_ctx *ctx = p->ctx;
     jem__pack *pack = p->packs;
@@ -5798,6 +5836,7 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
 /* The reference's momentum of batch norm, in PyTorch's sense: the weight of the new batch. */
 #define JEM__BATCH_MOMENTUM 0.9f
 
+/* Records the normalisation of a layer. */
 static jem_tensor *jem__apply_norm(const jem_layer *layer, jem_tensor *x, int training) {
     jem_param *const *extra = layer->extra;
     switch (layer->norm) {
@@ -5978,6 +6017,7 @@ static int jem__wrn_can_cut(const jem_wrn_desc *d, int training) {
     return d->norm != JEM_NORM_INSTANCE && d->norm != JEM_NORM_LAYER;
 }
 
+/* Builds the logits: stem, three stages of blocks, activation, head. */
 static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__wrn *wrn = (const jem__wrn *)user;
     const jem_wrn_desc *d = &wrn->desc;
@@ -6058,6 +6098,7 @@ static int jem__wrn_add_block(jem_net *net, jem__wrn *wrn, int i, int in) {
     return out;
 }
 
+/* Adds the layers of the U-Net's decoder. */
 static void jem__wrn_add_unet(jem_net *net, jem__wrn *wrn) {
     const int width = 16 * wrn->desc.widen;
     for (int i = JEM__STAGES - 2; i >= 0; i--) {
@@ -6115,6 +6156,7 @@ typedef struct jem__stack {
     jem_layer layer[8], head, energy;
 } jem__stack;
 
+/* Builds the logits of a convnet or an MLP. */
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__stack *stack = (const jem__stack *)user;
     const jem_convnet_desc *d = &stack->desc;
@@ -6140,6 +6182,7 @@ static jem_layer jem__stack_layer(jem_net *net, const jem__stack *stack, int i, 
     return jem_conv_layer(net, name, in, out, 4, 2, 1);
 }
 
+/* Adds all layers. features: values per image that enter the linear layers. */
 static void jem__stack_add_layers(jem_net *net, jem__stack *stack, int features) {
     const jem_convnet_desc *d = &stack->desc;
     int in = features;
@@ -6153,6 +6196,7 @@ static void jem__stack_add_layers(jem_net *net, jem__stack *stack, int features)
     if (d->separate_energy) stack->energy = jem_linear_layer(net, "energy_output", in, 1);
 }
 
+/* Creates a network of the kind "convnet" or "mlp". */
 static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *desc, const char *kind,
                                   uint64_t seed) {
     if (!ctx) return NULL;
@@ -8031,6 +8075,13 @@ static void jem__create_chains(jem_trainer *tr) {
     for (int i = 0; i < b->capacity; i++) b->visits[i] = -1;
 }
 
+/* Seeds the generator of a trainer apart from that of a network of the same seed: otherwise the
+   first chains would begin at the network's first weights. */
+static jem_rng jem__trainer_rng(uint64_t seed) {
+    const jem_rng rng = jem_rng_seed(seed);
+    return jem_rng_split(&rng, 0x747261696e);      /* "train" */
+}
+
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
@@ -8041,7 +8092,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!tr) return NULL;
     tr->net = net;
     tr->desc = d;
-    tr->rng = jem_rng_seed(d.seed);
+    tr->rng = jem__trainer_rng(d.seed);
     tr->guard.rate = 1;
     tr->guard.walk = 1;
     tr->optim = jem_optim_create(net, &d.optim);
@@ -8077,7 +8128,7 @@ jem_status jem_trainer_use_average(jem_trainer *tr, int on) {
 
 void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
     if (!tr) return;
-    tr->rng = jem_rng_seed(seed);
+    tr->rng = jem__trainer_rng(seed);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
 }
 
@@ -10621,6 +10672,7 @@ struct jem_archive {
     int count, capacity;
     jem__entry **skipped;                          /* whose dtype cannot be read; without data */
     int skips;
+    int bf16;                                      /* 1: F32 is written as BF16 */
     jem__meta *meta;
 };
 
@@ -10638,6 +10690,13 @@ static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t w
     }
     for (size_t i = 0; i < bytes; i++)
         ((unsigned char *)to)[i ^ (width - 1)] = ((const unsigned char *)from)[i];
+}
+
+/* Rounds to nearest, ties to even. */
+static uint16_t jem__to_bf16(float f) {
+    const uint32_t u = jem__float_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
 #ifndef JEM_NO_STDIO
@@ -10715,6 +10774,12 @@ const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
         if (!strcmp(a->entries[i]->e.name, name)) return &a->entries[i]->e;
     }
     return NULL;
+}
+
+jem_status jem_archive_set_bf16(jem_archive *a, int on) {
+    if (!a) return JEM_BAD_ARGUMENT;
+    a->bf16 = on != 0;
+    return JEM_OK;
 }
 
 jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
@@ -10834,6 +10899,28 @@ static void jem__put_list(jem__text *t, const char *brackets, int n, const int64
     jem__put(t, "%c", brackets[1]);
 }
 
+/* Returns the dtype in which an entry is written, as an index into jem__dtypes. */
+static int jem__written_as(const jem_archive *a, const jem_entry *e) {
+    if (a->bf16 && e->dtype == JEM_DTYPE_F32) return JEM__BF16;
+    return (int)e->dtype;
+}
+
+/* Writes an entry's numbers in the file's byte order. */
+static void jem__put_numbers(char *to, const jem_entry *e, int as) {
+    const size_t size = jem__dtypes[as].size;
+    const size_t count = e->bytes / jem__dtypes[e->dtype].size;
+    if (as == (int)e->dtype) {
+        jem__copy_numbers(to, e->data, e->bytes, size);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const float x = ((const float *)e->data)[i];
+        uint16_t half = jem__to_bf16(x);
+        if ((half & 0x7fff) == 0x7f80 && jem__finite(x)) half--;
+        jem__copy_numbers(to + size * i, &half, size, size);
+    }
+}
+
 /* Writes the header, padded so that the data begin at a multiple of 64 bytes. */
 static void jem__put_header(jem__text *t, const jem_archive *a) {
     const char *comma = "";
@@ -10851,7 +10938,8 @@ static void jem__put_header(jem__text *t, const jem_archive *a) {
         const jem__entry *entry = a->entries[i];
         const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
         jem__put_json(t, comma, entry->e.name);
-        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":", jem__dtypes[entry->e.dtype].name);
+        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":",
+                 jem__dtypes[jem__written_as(a, &entry->e)].name);
         jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
         jem__put(t, ",\"data_offsets\":");
         jem__put_list(t, "[]", 2, offsets);
@@ -10869,10 +10957,11 @@ static ptrdiff_t jem__archive_layout(const jem_archive *a) {
     for (size_t width = 8; width; width /= 2) {
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
-            if (jem__dtypes[entry->e.dtype].size != width) continue;
-            if (entry->e.bytes > PTRDIFF_MAX / 2 - total) return -1;
+            const size_t count = entry->e.bytes / jem__dtypes[entry->e.dtype].size;
+            if (jem__dtypes[jem__written_as(a, &entry->e)].size != width) continue;
+            if (count > (PTRDIFF_MAX / 2 - total) / width) return -1;
             entry->begin = total;
-            total += entry->e.bytes;
+            total += count * width;
             entry->end = total;
         }
     }
@@ -10901,8 +10990,7 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
         const jem_entry *e = &a->entries[i]->e;
-        char *to = out + 8 + n + a->entries[i]->begin;
-        jem__copy_numbers(to, e->data, e->bytes, jem__dtypes[e->dtype].size);
+        jem__put_numbers(out + 8 + n + a->entries[i]->begin, e, jem__written_as(a, e));
     }
     if (size) *size = 8 + n + (size_t)total;
     return out;
@@ -12621,7 +12709,9 @@ JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, ui
         return r;
     }
     if (bits) *bits = (uint16_t)((l ? *bits : 0u) | JEM__BITS(v) << l);
-    return JEM__LESS(v, JEM__SET(0.0f), v * JEM__SET(slope), v);
+    /* The addition of 0 turns the -0 of a negative number times 0 into 0. */
+    return JEM__FMA(v, JEM__LESS(v, JEM__SET(0.0f), JEM__SET(slope), JEM__SET(1.0f)),
+                    JEM__SET(0.0f));
 }
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
@@ -13943,12 +14033,6 @@ typedef struct jem__bf16 {
     void (*end)(void);
 } jem__bf16;
 
-/* Rounds to nearest, ties to even. */
-static uint16_t jem__to_bf16(float f) {
-    const uint32_t u = jem__float_bits(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }

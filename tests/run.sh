@@ -293,8 +293,13 @@ smoke() {
         "three_densities 820 893"
     refused "attack examples/models/cifar10.safetensors" "not a network for digits"
     refused "tiny_jem many" usage
-    refused "demo --updates many" "numbers from 1 on"
     refused "compose_images --updates" usage
+    for beyond in 4294967299 99999999999999999999 3x many; do
+        for command in "train --iters" "demo --updates" "demo --seed" tiny_jem \
+            "compose_images --updates"
+        do refused "$command $beyond" "a whole number from 1 to 100000000"
+        done
+    done
     # What the examples printed: the numbers that their texts promise.
     claim autograd "the curve is fitted" \
         '$1 == "step" { loss = $4 } END { exit !(loss < 0.02 && loss > 0) }'
