@@ -348,7 +348,8 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
    several threads; they read x and write y. Element (channel c, row i, column j) of lane l is at
    [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image
-   and have no gradient. */
+   and have no gradient. Try the ops of >>ops first: they are vectorised and fuse with convolutions,
+   a loop over math.h is not (for exp, tanh and sigmoid, see jem_compute_exp). */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -357,18 +358,22 @@ typedef struct jem_call {
     int group, live;                               /* index of the 16 images; count of real ones */
     int inputs;
     jem_shape in[JEM_MAX_INPUTS], out;
-    const float *x[JEM_MAX_INPUTS];                /* forward: all; backward: those in `keeps` */
-    float *y;                                      /* forward: write; backward: read, if kept by
+    const float *x[JEM_MAX_INPUTS];                /* forward: all; backward: those in `keeps`, the
+                                                      others are NULL */
+    float *y;                                      /* forward: write; backward: read, NULL without
                                                       JEM_KEEPS_OUTPUT */
-    void *aux;                                     /* aux_bytes per group, kept for backward */
+    void *aux;                                     /* aux_bytes per group, kept for backward; NULL
+                                                      if aux_bytes is 0 */
     const float *dy;                               /* backward: gradient of the output; in forward,
                                                       NULL if no backward will follow */
-    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed */
+    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed, and
+                                                      in forward */
     struct jem__inner *inner;                      /* private: used by built-in ops */
 } jem_call;
 
 enum {                                             /* jem_op.keeps: arrays that backward reads */
-    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_OUTPUT = 16
+    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_INPUT2 = 4,
+    JEM_KEEPS_INPUT3 = 8, JEM_KEEPS_OUTPUT = 16
 };
 typedef struct jem_op {
     const char *name;
@@ -450,9 +455,14 @@ JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
+/* y[i] = f(x[i]) for n numbers, with the bits of the ops above: for ops of your own, in which they
+   are several times as fast as math.h's. y may be x. Any thread may call them. */
+JEM_API void jem_compute_exp(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
+JEM_API void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
+JEM_API void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
 /* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
-JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0) */
+JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), never -0 */
 /* x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
@@ -979,6 +989,21 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
    Divergence on one rank is an error on all; the function may call jem_fail. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
+/* What a term of your own for the loss is built from, on the tape; NULL where the update has none.
+   With several ranks, each has its own share of images. */
+typedef struct jem_term_inputs {
+    jem_net *net;
+    jem_tensor *x;                                 /* labelled images as cross-entropy sees them, */
+    const int *labels;                             /* their labels */
+    jem_tensor *logits;                            /* and f(x), as jem_forward in training */
+    jem_tensor *x_data;                            /* images for p(x): x, or images of their own */
+    jem_tensor *sample;                            /* chains after their walk */
+    jem_rng *rng;                                  /* source of all that is random in the term */
+} jem_term_inputs;
+/* Builds one number on the tape, best a mean over images; the update adds w_term times it to the
+   loss. Called once per update; NULL is an error. */
+typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
+
 /* How to train. The defaults are those of the JEM paper; every step may have another batch size. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
@@ -988,6 +1013,11 @@ typedef struct jem_train_desc {
     float w_score;                                 /* weight of score matching (>>losses): 0 */
     float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
+    /* A term of your own, and its weight: NULL, 0. Checkpoints hold neither it nor data of its own:
+       to resume, give the same; the guard does not take such data back either. */
+    float w_term;
+    jem_term_fn term;
+    void *term_user;
     /* 0: off; else sharpness-aware training (Foret & others 2021; Yang, Su & Ji 2023): the gradient
        is computed at this distance from the weights, in the direction in which the loss increases
        most. Not with w_score. sam and w_kl need ranks = 1. */
@@ -1027,7 +1057,8 @@ typedef struct jem_train_desc {
     int max_returns;                               /* 20; after these, an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
                                                       for a network with a shift: 0 */
-    uint64_t seed;                                 /* 1 */
+    uint64_t seed;                                 /* 1; a network of the same seed has other
+                                                      random numbers */
     int rank, ranks;                               /* index of this process, and their count: 0, 1;
                                                       ranks must divide negatives and batches */
     jem_sum_fn sum;                                /* examples/mpi.c: MPI_Allreduce */
@@ -1047,6 +1078,7 @@ typedef struct jem_stats {
     int update;                                    /* from 0 */
     float loss, ce, cd;                            /* cd = f_sample - f_data */
     float score, residual, kl;                     /* see jem_score_matching, jem_kl_walk */
+    float term;                                    /* your own (jem_train_desc), without weight */
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
     float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: as the guard reduced it */
@@ -1289,6 +1321,11 @@ JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype d
    key. jem_archive_meta returns a value, which belongs to the archive; NULL without one. */
 JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
+/* Chooses how tensors of JEM_DTYPE_F32 are written from now on: on = 1: as BF16, in half the bytes,
+   each number rounded to the nearest, ties to even, which changes it by at most 1/256 of itself; 0:
+   in full, as at first. What would round to infinity becomes the largest bf16, 3.39e38. Reading
+   gives JEM_DTYPE_F32 again. Not for a trainer's archive: training would not go on bit for bit. */
+JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
 /* Returns the bytes of the file, and their count in size (may be NULL). They are allocated by the
    context's allocator: free them with jem_release. NULL after an error. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
@@ -1317,6 +1354,19 @@ JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
    network's scale and noise (see jem_net) and what calibration has fitted to the weights
    (jem_calibrate, jem_fit_temperature). */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
+
+/* Networks of your own in files: a file names the kind of its network, and the context knows how to
+   construct that kind. jem_net_from_archive and jem_load then open it: construct creates the
+   network with fresh parameters, which are loaded afterwards. It may read the archive's texts and
+   shapes, which come from a file: check them. Returns NULL on an error. More parameters than the
+   file holds, or other sizes of images or classes than it names, are an error. */
+typedef jem_net *(*jem_construct_fn)(jem_ctx *ctx, const jem_archive *a, void *user);
+/* Registers a constructor; NULL removes it, another one replaces it. kind: 1 to 63 letters, digits,
+   '_' and '-', but no kind of the library's (wrn, convnet, mlp). user must stay valid. */
+JEM_API jem_status jem_register_net(jem_ctx *ctx, const char *kind, jem_construct_fn construct,
+                                    void *user);
+/* Names the kind of a network of your own, as jem_register_net accepts it, for its files. */
+JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
 
 /* Adds the state of a trainer, without the network's parameters, to an archive, and reads it: the
    optimiser's moments and averages (or trained weights, see jem_trainer_use_average), the replay
@@ -1433,6 +1483,9 @@ JEM__COMPILE("Og")
 
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
+/* The begin of what is in a list. */
+typedef struct jem__list { struct jem__list *next; } jem__list;
+
 struct jem_ctx {
     jem_ctx_desc desc;
     const struct jem__kernels *k;                  /* of the instruction set */
@@ -1451,6 +1504,7 @@ struct jem_ctx {
     double params_left;                            /* parameters that a file may still create */
     uint64_t pushes;                               /* counts arena allocations, to order them */
     int rank, others;                              /* during a step of several ranks (>>train) */
+    jem__list *kinds;                              /* jem__kind, of jem_register_net */
 };
 
 /* Returns the length of the UTF-8 character at c, 1 to 4; 0 if it is malformed, or one of the 8-bit
@@ -1941,6 +1995,10 @@ void jem_ctx_free(jem_ctx *ctx) {
         chunk = next;
     }
     for (int i = 0; i < ctx->cap_nodes; i++) jem__free(ctx, ctx->nodes[i]);
+    for (jem__list *kind = ctx->kinds, *next; kind; kind = next) {
+        next = kind->next;
+        jem__free(ctx, kind);
+    }
     jem__free(ctx, ctx->nodes);
     jem__free(ctx, ctx->steps);
     jem_ctx copy = *ctx;                           /* its allocator frees the context last */
@@ -2730,7 +2788,15 @@ static void jem__step_forward(const jem__run *r, jem__step *s, int group) {
     jem_call call;
     jem__inner inner;
     jem__call_open(r, s, group, 0, &call, &inner);
+    memset(call.dx, 0, sizeof call.dx);
     s->node->op->forward(&call);
+}
+
+/* Hides the arrays that backward did not ask for: their memory may be in other use by now. */
+static void jem__hide_unkept(jem_call *call, int keeps) {
+    for (int k = 0; k < call->inputs; k++)
+        if (!(keeps >> k & 1)) call->x[k] = NULL;
+    if (!(keeps & JEM_KEEPS_OUTPUT)) call->y = NULL;
 }
 
 /* Zeroes the gradient of input k, in one group, or in all of them for an op of the whole batch. */
@@ -2758,6 +2824,7 @@ static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
         any = 1;
         if (always_adds && !s->add[k]) jem__clear_input_grad(s, k, group);
     }
+    jem__hide_unkept(&call, s->node->op->keeps);
     if (any) s->node->op->backward(&call);
 }
 
@@ -2781,7 +2848,7 @@ static jem_status jem__walk_memory(jem__run *r) {
         const ptrdiff_t size = node->groups * node->stride;
         if (!s->value.at) s->value = jem__all_groups(node, jem__push_floats(r->ctx, size));
         if (s->needs) s->grad = jem__all_groups(node, jem__push_floats(r->ctx, size));
-        s->aux = jem__all_groups(node, jem__push_floats(r->ctx, node->groups * aux));
+        if (aux) s->aux = jem__all_groups(node, jem__push_floats(r->ctx, node->groups * aux));
         s->aux.step = aux;
         if (node->work > work) work = node->work;
     }
@@ -3300,6 +3367,7 @@ static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int pa
     jem_call call;
     jem__inner in;
     jem__call_open(r, main_step, group, part, &call, &in);
+    memset(call.dx, 0, sizeof call.dx);
     in.y16 = jem__at_place16(s->value16, group);
     if (s->fused_conv) jem__call_fused(s, group, &call, &in);
     main_step->node->op->forward(&call);
@@ -4342,6 +4410,27 @@ jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x) {
 }
 jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x) {
     return jem__map(ctx, x, JEM__MAP_SOFTPLUS, 0);
+}
+
+/* Computes y = f(x) of an array. The kernel takes 16 numbers at a time: the rest is padded. */
+static void jem__map_array(const jem_ctx *ctx, int kind, const float *x, float *y, ptrdiff_t n) {
+    if (!ctx || !x || !y || n < 1) return;
+    const ptrdiff_t rest = n % JEM_LANES;
+    ctx->k->map(kind, 0, x, y, NULL, n - rest);
+    if (!rest) return;
+    float last[JEM_LANES] = { 0 };
+    memcpy(last, x + n - rest, (size_t)rest * sizeof *last);
+    ctx->k->map(kind, 0, last, last, NULL, JEM_LANES);
+    memcpy(y + n - rest, last, (size_t)rest * sizeof *last);
+}
+void jem_compute_exp(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n) {
+    jem__map_array(ctx, JEM__MAP_EXP, x, y, n);
+}
+void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n) {
+    jem__map_array(ctx, JEM__MAP_TANH, x, y, n);
+}
+void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n) {
+    jem__map_array(ctx, JEM__MAP_SIGMOID, x, y, n);
 }
 
 jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
@@ -5449,14 +5538,19 @@ static void jem__net_fields(jem__fields *f, jem_net *net) {
     net->mean = jem__optional_field(f, "jem.mean", net->mean, 0, -1e6f, 1e6f, 0);
 }
 
-/* Visits the fields that all descs share. */
-static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
-                               jem_activation *activation, float *slope, int *uncond) {
-    if (f->out) f->status = jem__meta_set(f->ctx, f->out, "jem.net", f->kind);
+/* Visits the sizes of images and the count of classes. */
+static void jem__size_fields(jem__fields *f, int *channels, int *height, int *width, int *classes) {
     *channels = jem__int(f, "jem.channels", *channels, 1, 65536);
     *height = jem__int(f, "jem.height", *height, 1, 65536);
     *width = jem__int(f, "jem.width", *width, 1, 65536);
     *classes = jem__int(f, "jem.classes", *classes, 1, 1 << 24);
+}
+
+/* Visits the fields that all descs share. */
+static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
+                               jem_activation *activation, float *slope, int *uncond) {
+    if (f->out) f->status = jem__meta_set(f->ctx, f->out, "jem.net", f->kind);
+    jem__size_fields(f, channels, height, width, classes);
     *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0,
                                            JEM_ACTIVATION_TANH);
     *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
@@ -6182,7 +6276,8 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
         return jem__stack_create(ctx, &d, f.kind, 0);
     }
     return jem__refuse(ctx, JEM_BAD_FILE, "%s: names no network that this version knows (jem.net = "
-                       "\"%.40s\"): create the network first, then call jem_net_load", where, kind);
+                       "\"%.40s\"): register its constructor (jem_register_net), or create the "
+                       "network first, then call jem_net_load", where, kind);
 }
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
@@ -7884,6 +7979,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(w_kl, 0, most),
         JEM__LIMIT(kl_entropy, 0, most),
         JEM__LIMIT(weights.energy_l2, 0, most),
+        JEM__LIMIT(w_term, 0, most),
         JEM__LIMIT(sam, 0, most),
         JEM__LIMIT(data_noise, 0, most),
         JEM__LIMIT(label_noise, 0, most),
@@ -7915,7 +8011,7 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     const jem_status bad = JEM_BAD_ARGUMENT;
     const jem_loss_weights *w = &d->weights;
     const double sum = (double)w->ce + (double)w->cd + (double)w->cd_class + (double)w->energy_l2 +
-                       (double)d->w_score + (double)d->w_kl;
+                       (double)d->w_score + (double)d->w_kl + (double)d->w_term;
     jem__in_range(ctx, "trainer", "the sum of all weights", sum, JEM__TINY, JEM__MOST);
     if (d->sam > 0 && d->w_score > 0)
         jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
@@ -7926,6 +8022,8 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
                   "with weights.cd_class", (double)d->label_noise, (double)d->label_all_noise);
     if (d->w_kl > 0 && d->sgld.steps < 1)
         jem__fail(ctx, bad, "trainer: w_kl needs a walk, but sgld.steps = %d", d->sgld.steps);
+    if (d->w_term > 0 && !d->term)
+        jem__fail(ctx, bad, "trainer: w_term = %g, but term is NULL", (double)d->w_term);
     if (d->ranks > 1 && !d->sum)
         jem__fail(ctx, bad, "trainer: ranks = %d, but sum is NULL", d->ranks);
     if (d->ranks > 1 && (d->sam > 0 || d->w_kl > 0))
@@ -7977,6 +8075,13 @@ static void jem__create_chains(jem_trainer *tr) {
     for (int i = 0; i < b->capacity; i++) b->visits[i] = -1;
 }
 
+/* Seeds the generator of a trainer apart from that of a network of the same seed: otherwise the
+   first chains would begin at the network's first weights. */
+static jem_rng jem__trainer_rng(uint64_t seed) {
+    const jem_rng rng = jem_rng_seed(seed);
+    return jem_rng_split(&rng, 0x747261696e);      /* "train" */
+}
+
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
@@ -7987,7 +8092,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!tr) return NULL;
     tr->net = net;
     tr->desc = d;
-    tr->rng = jem_rng_seed(d.seed);
+    tr->rng = jem__trainer_rng(d.seed);
     tr->guard.rate = 1;
     tr->guard.walk = 1;
     tr->optim = jem_optim_create(net, &d.optim);
@@ -8023,7 +8128,7 @@ jem_status jem_trainer_use_average(jem_trainer *tr, int on) {
 
 void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
     if (!tr) return;
-    tr->rng = jem_rng_seed(seed);
+    tr->rng = jem__trainer_rng(seed);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
 }
 
@@ -8068,10 +8173,10 @@ static float *jem__scaled_copy(float *to, const float *x, ptrdiff_t n, float fac
 /* Replaces gradients and statistics of the update by their means over all ranks, and buffers
    (running statistics) by those of rank 0. */
 static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
-    enum { COUNT = 7 };
+    enum { COUNT = 8 };
     jem_ctx *ctx = tr->net->ctx;
     float *const numbers[COUNT] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample,
-                                    &s->score, &s->residual };
+                                    &s->score, &s->residual, &s->term };
     const float part = 1 / (float)(1 + ctx->others);
     const float of_first = (float)!ctx->rank;
     float *flat = tr->flat;
@@ -8353,7 +8458,7 @@ typedef struct jem__batch {
 /* Terms of the loss; NULL where the desc's weights are 0. */
 typedef struct jem__terms {
     jem_loss_terms loss;                           /* those of jem_loss */
-    jem_tensor *score, *kl;
+    jem_tensor *score, *kl, *own;                  /* own: the user's */
 } jem__terms;
 
 /* Samples of an update; NULL, and labels NULL, before desc.cd_from. */
@@ -8375,6 +8480,18 @@ static int jem__update_samples(jem_trainer *tr, int n_data, jem__samples *sample
     sample->labels = labels;
     if (labels) sample->labels += jem__rank_first(tr, n);
     return 1;
+}
+
+/* Builds the user's term, which must be one number; NULL if it has no weight, or on an error. */
+static jem_tensor *jem__own_term(jem_trainer *tr, const jem_term_inputs *in) {
+    jem_ctx *ctx = tr->net->ctx;
+    if (!(tr->desc.w_term > 0) || !jem_ok(ctx)) return NULL;
+    jem_tensor *term = tr->desc.term(in, tr->desc.term_user);
+    if (jem_ok(ctx) && !(term && jem__live(term, "train_step: term") && jem__one_number(term)))
+        jem__fail(ctx, JEM_BAD_SHAPE, "train_step: the term made %s, not one number",
+                  jem__shape_text(term).s);
+    if (!jem_ok(ctx)) return NULL;
+    return term;
 }
 
 /* Records the whole loss: samples first, then the terms that depend on data. Each rank does the
@@ -8403,6 +8520,11 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
     jem_tensor *loss = jem__loss(tr->net, &d->weights, labelled, b->labels, data, sample.x,
                                  sample.labels, &terms->loss);
+    jem_term_inputs in = { tr->net, labelled, NULL, terms->loss.logits, data, sample.x, &tr->rng };
+    if (labelled) in.labels = b->labels;
+    if (!data) in.x_data = labelled;
+    terms->own = jem__own_term(tr, &in);
+    loss = jem__accumulate(ctx, loss, d->w_term, terms->own);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
     return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
@@ -8496,8 +8618,8 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
 static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
-    float *const numbers[10] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
-                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm };
+    float *const numbers[11] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
+                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term };
     char why[160], note[320];
     if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
     else snprintf(why, sizeof why, "f(x+) - f(x-) is %.3g in the mean", (double)g->gap);
@@ -8511,7 +8633,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->walk *= 0.5f;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 11; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
     }
     if (given_up) {
@@ -8634,6 +8756,7 @@ static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem
     s->f_sample = jem__term(t->loss.f_sample);
     s->score = jem__term(t->score);
     s->kl = jem__term(t->kl);
+    s->term = jem__term(t->own);
     jem_status status = ctx->status;
     if (ctx->others) status = jem__average_ranks(tr, s);
     if (t->loss.f_sample) s->cd = s->f_sample - s->f_data;
@@ -10549,6 +10672,7 @@ struct jem_archive {
     int count, capacity;
     jem__entry **skipped;                          /* whose dtype cannot be read; without data */
     int skips;
+    int bf16;                                      /* 1: F32 is written as BF16 */
     jem__meta *meta;
 };
 
@@ -10566,6 +10690,13 @@ static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t w
     }
     for (size_t i = 0; i < bytes; i++)
         ((unsigned char *)to)[i ^ (width - 1)] = ((const unsigned char *)from)[i];
+}
+
+/* Rounds to nearest, ties to even. */
+static uint16_t jem__to_bf16(float f) {
+    const uint32_t u = jem__float_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
 #ifndef JEM_NO_STDIO
@@ -10643,6 +10774,12 @@ const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
         if (!strcmp(a->entries[i]->e.name, name)) return &a->entries[i]->e;
     }
     return NULL;
+}
+
+jem_status jem_archive_set_bf16(jem_archive *a, int on) {
+    if (!a) return JEM_BAD_ARGUMENT;
+    a->bf16 = on != 0;
+    return JEM_OK;
 }
 
 jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
@@ -10762,6 +10899,28 @@ static void jem__put_list(jem__text *t, const char *brackets, int n, const int64
     jem__put(t, "%c", brackets[1]);
 }
 
+/* Returns the dtype in which an entry is written, as an index into jem__dtypes. */
+static int jem__written_as(const jem_archive *a, const jem_entry *e) {
+    if (a->bf16 && e->dtype == JEM_DTYPE_F32) return JEM__BF16;
+    return (int)e->dtype;
+}
+
+/* Writes an entry's numbers in the file's byte order. */
+static void jem__put_numbers(char *to, const jem_entry *e, int as) {
+    const size_t size = jem__dtypes[as].size;
+    const size_t count = e->bytes / jem__dtypes[e->dtype].size;
+    if (as == (int)e->dtype) {
+        jem__copy_numbers(to, e->data, e->bytes, size);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const float x = ((const float *)e->data)[i];
+        uint16_t half = jem__to_bf16(x);
+        if ((half & 0x7fff) == 0x7f80 && jem__finite(x)) half--;
+        jem__copy_numbers(to + size * i, &half, size, size);
+    }
+}
+
 /* Writes the header, padded so that the data begin at a multiple of 64 bytes. */
 static void jem__put_header(jem__text *t, const jem_archive *a) {
     const char *comma = "";
@@ -10779,7 +10938,8 @@ static void jem__put_header(jem__text *t, const jem_archive *a) {
         const jem__entry *entry = a->entries[i];
         const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
         jem__put_json(t, comma, entry->e.name);
-        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":", jem__dtypes[entry->e.dtype].name);
+        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":",
+                 jem__dtypes[jem__written_as(a, &entry->e)].name);
         jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
         jem__put(t, ",\"data_offsets\":");
         jem__put_list(t, "[]", 2, offsets);
@@ -10797,10 +10957,11 @@ static ptrdiff_t jem__archive_layout(const jem_archive *a) {
     for (size_t width = 8; width; width /= 2) {
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
-            if (jem__dtypes[entry->e.dtype].size != width) continue;
-            if (entry->e.bytes > PTRDIFF_MAX / 2 - total) return -1;
+            const size_t count = entry->e.bytes / jem__dtypes[entry->e.dtype].size;
+            if (jem__dtypes[jem__written_as(a, &entry->e)].size != width) continue;
+            if (count > (PTRDIFF_MAX / 2 - total) / width) return -1;
             entry->begin = total;
-            total += entry->e.bytes;
+            total += count * width;
             entry->end = total;
         }
     }
@@ -10829,8 +10990,7 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
         const jem_entry *e = &a->entries[i]->e;
-        char *to = out + 8 + n + a->entries[i]->begin;
-        jem__copy_numbers(to, e->data, e->bytes, jem__dtypes[e->dtype].size);
+        jem__put_numbers(out + 8 + n + a->entries[i]->begin, e, jem__written_as(a, e));
     }
     if (size) *size = 8 + n + (size_t)total;
     return out;
@@ -11599,16 +11759,115 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     return v.f.status;
 }
 
+/* A registered constructor; its name follows it in memory. */
+typedef struct jem__kind {
+    jem__list list;
+    jem_construct_fn construct;
+    void *user;
+    const char *name;
+} jem__kind;
+
+/* Finds the pointer to a kind, or to the end of the list. */
+static jem__list **jem__find_kind(jem_ctx *ctx, const char *name) {
+    jem__list **at = &ctx->kinds;
+    while (*at && strcmp(((jem__kind *)*at)->name, name)) at = &(*at)->next;
+    return at;
+}
+
+/* Says whether a kind can be one of a user's own. */
+static int jem__kind_good(const char *kind) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789_-";
+    if (!kind) return 0;
+    const size_t n = strlen(kind);
+    return n > 0 && n < 64 && strspn(kind, letters) == n && strcmp(kind, "wrn") &&
+           strcmp(kind, "convnet") && strcmp(kind, "mlp");
+}
+static jem_status jem__kind_refused(jem_ctx *ctx, const char *what, const char *kind) {
+    if (!kind) kind = "";
+    return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: \"%.80s\" cannot name a kind of your own: 1 to 63 "
+                     "letters, digits, _ and -, and not wrn, convnet or mlp", what, kind);
+}
+
+jem_status jem_register_net(jem_ctx *ctx, const char *kind, jem_construct_fn construct,
+                            void *user) {
+    if (!ctx) return JEM_BAD_ARGUMENT;
+    if (!jem__kind_good(kind)) return jem__kind_refused(ctx, "register_net", kind);
+    jem__kind *made = NULL;
+    if (construct) {
+        const size_t length = strlen(kind) + 1;
+        made = (jem__kind *)jem__alloc(ctx, sizeof *made + length);
+        if (!made) return JEM_NO_MEMORY;
+        made->construct = construct;
+        made->user = user;
+        made->name = (char *)memcpy(made + 1, kind, length);
+    }
+    jem__list **at = jem__find_kind(ctx, kind);
+    jem__list *old = *at;
+    if (old) *at = old->next;
+    jem__free(ctx, old);
+    if (!made) return JEM_OK;
+    made->list.next = ctx->kinds;
+    ctx->kinds = &made->list;
+    return JEM_OK;
+}
+
+jem_status jem_net_set_kind(jem_net *net, const char *kind) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    const char *now = jem__meta_get(net->meta, "jem.net");
+    if (now && !jem__kind_good(now)) kind = now;   /* one of the library's keeps its own */
+    if (!jem__kind_good(kind)) return jem__kind_refused(net->ctx, "net_set_kind", kind);
+    jem_net copy = *net;
+    jem__fields f = { net->ctx, kind, kind, NULL, &net->meta, JEM_OK };
+    jem__size_fields(&f, &copy.channels, &copy.height, &copy.width, &copy.classes);
+    if (f.status) return f.status;
+    return jem__meta_set(net->ctx, &net->meta, "jem.net", kind);
+}
+
+/* Constructs a network of a registered kind, and checks it against the file. */
+static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_archive *a) {
+    JEM__ZEROED(jem_net, n);
+    jem__fields f = { ctx, kind->name, a->where, a->meta, NULL, JEM_OK };
+    jem__size_fields(&f, &n.channels, &n.height, &n.width, &n.classes);
+    if (f.status) return NULL;
+    const int errors = ctx->errors;
+    jem_net *net = kind->construct(ctx, a, kind->user);
+    if (!net) {
+        if (ctx->errors == errors)
+            jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made no network", a->where,
+                      kind->name);
+        return NULL;
+    }
+    if (net->ctx == ctx && net->channels == n.channels && net->height == n.height &&
+        net->width == n.width && net->classes == n.classes) return net;
+    if (net->ctx != ctx)
+        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made a network of another "
+                  "context", a->where, kind->name);
+    else
+        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made a network for images "
+                  "(%d,%d,%d) and %d classes; the file has (%d,%d,%d) and %d", a->where, kind->name,
+                  net->channels, net->height, net->width, net->classes, n.channels, n.height,
+                  n.width, n.classes);
+    jem_net_free(net);
+    return NULL;
+}
+
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!ctx || !a) {
         jem__null_argument(ctx, a, "net_from_archive");
         return NULL;
     }
     const int errors = ctx->errors;
+    const double left = ctx->params_left;          /* a constructor may load another file */
     ctx->params_left = 1e7;                        /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) ctx->params_left += (double)a->entries[i]->e.bytes;
-    jem_net *net = jem__net_from_meta(ctx, a->meta, a->where);
-    ctx->params_left = HUGE_VAL;
+    const char *name = jem__meta_get(a->meta, "jem.net");
+    const jem__kind *kind = NULL;
+    if (name) kind = (const jem__kind *)*jem__find_kind(ctx, name);
+    jem_net *net = NULL;
+    if (kind) net = jem__net_of_kind(ctx, kind, a);
+    else net = jem__net_from_meta(ctx, a->meta, a->where);
+    ctx->params_left = left;
     if (!net) return NULL;
     for (const jem__meta *m = a->meta; m; m = m->next)
         jem__meta_set(ctx, &net->meta, m->key, m->value);
@@ -12450,7 +12709,9 @@ JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, ui
         return r;
     }
     if (bits) *bits = (uint16_t)((l ? *bits : 0u) | JEM__BITS(v) << l);
-    return JEM__LESS(v, JEM__SET(0.0f), v * JEM__SET(slope), v);
+    /* The addition of 0 turns the -0 of a negative number times 0 into 0. */
+    return JEM__FMA(v, JEM__LESS(v, JEM__SET(0.0f), JEM__SET(slope), JEM__SET(1.0f)),
+                    JEM__SET(0.0f));
 }
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
@@ -13772,12 +14033,6 @@ typedef struct jem__bf16 {
     void (*end)(void);
 } jem__bf16;
 
-/* Rounds to nearest, ties to even. */
-static uint16_t jem__to_bf16(float f) {
-    const uint32_t u = jem__float_bits(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
@@ -14677,6 +14932,7 @@ JEM__COMPILE_END
                  detach, sigmoid, softplus, clamp. WebAssembly's simd128. The full loss of
                  contrastive divergence, sharpness-aware steps, a hook for chains. Files are written
                  under names of their own; descs survive bit for bit. Several machines (jem_sum_fn).
+                 A term of your own in the loss, networks of your own in files (jem_register_net).
                  Mended: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends;
                  NaN gradients of log behind gather or dropout; training by score matching alone.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author

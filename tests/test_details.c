@@ -819,13 +819,49 @@ static void test_messages(jem_ctx *ctx) {
     jem_clear_error(ctx), jem_archive_free(a), jem_net_free(bag);
 }
 
+/* A network and a trainer of one seed: chains must not begin as the network's weights did, nor
+   after another seed is taken. */
+static void test_one_seed(jem_ctx *ctx) {
+    printf("the random numbers of a network and a trainer of one seed\n");
+    enum { SLOTS = 4 };
+    jem_net *net = small_mlp(ctx, 5);
+    jem_train_desc d = jem_train_desc_default();
+    d.seed = 5;
+    d.buffer_size = SLOTS;
+    d.negatives = 2;
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    const jem_buffer *b = jem_trainer_buffer(tr);
+    float first[SLOTS * PIXELS];
+    jem_rng rng = jem_rng_seed(5);
+    jem_fill_uniform(ctx, &rng, first, SLOTS * PIXELS, -1, 1);
+    int alike = 0;
+    for (int i = 0; b && i < SLOTS * PIXELS; i++) alike += fabsf(b->data[i] - first[i]) < 1e-6f;
+    CHECK(b && alike == 0, "%d of %d numbers are alike: %s", alike, SLOTS * PIXELS, jem_error(ctx));
+    jem_trainer_free(tr);
+    jem_net_free(net);
+}
+
+static void test_relu_zero(jem_ctx *ctx) {
+    printf("relu gives no -0\n");
+    enum { N = 33 };
+    float x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = i % 3 ? -(float)i : -0.0f;
+    jem_tensor *t = jem_input(ctx, x, N, 1, 1, 1);
+    CHECK(jem_read(jem_relu(ctx, t), y) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < N; i++) {
+        uint32_t bits;
+        memcpy(&bits, y + i, sizeof bits);
+        CHECK(bits == 0, "relu(%g) is %g", (double)x[i], (double)y[i]);
+    }
+}
+
 int main(void) {
     static void (*const all[])(jem_ctx *) = {
         test_label_noise, test_fresh_chains, test_restart, test_chain_label, test_batch_accuracy,
         test_score_step, test_large_kernels, test_large_windows, test_functions, test_walk_watches,
         test_impute_watches, test_impute_watched, test_flat_samples, test_buffer, test_default_walk,
         test_attack_starts, test_attack_steep, test_attack_bounds, test_nan, test_energy_shape,
-        test_fitted_texts, test_overflow, test_messages
+        test_fitted_texts, test_overflow, test_messages, test_one_seed, test_relu_zero
     };
     run_tests(all, sizeof all / sizeof *all, "details");
     return test_report();
