@@ -9005,37 +9005,9 @@ static const char *const jem__temperature_key = "jem.temperature";
 
 /* ---- lists of numbers as texts --------------------------------------------------------------- */
 
-/* Reads up to n numbers and returns their count; 0 if the text holds anything else, more numbers,
-   or a number above 1e12. */
-static int jem__numbers_in(const char *s, float *q, int n) {
-    int i = 0;
-    double v;
-    while (s && *s) {
-        const char *end = jem__scan_number(s, &v);
-        if (end == s || i == n || fabs(v) > 1e12) return 0;
-        q[i++] = (float)v;
-        s = end + (*end == ' ');
-    }
-    return i;
-}
-
 static int jem__rises(const float *q, int n) {
     while (n > 1 && q[n - 2] <= q[n - 1]) n--;
     return n < 2;
-}
-
-static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char *key,
-                                     const float *q, int n) {
-    char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
-    size_t used = 0;
-    if (!text) return JEM_NO_MEMORY;
-    for (int i = 0; i < n; i++) {
-        if (i) text[used++] = ' ';
-        used += (size_t)jem__print_number(text + used, 31, (double)q[i]);
-    }
-    const jem_status s = jem__meta_set(net->ctx, list, key, text);
-    jem__free(net->ctx, text);
-    return s;
 }
 
 /* Rounds to five decimal digits, so that a list of thousands of numbers stays short. */
@@ -9129,7 +9101,7 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
         if (f) rows = f + i * k;
         else rows = jem__push_floats(ctx, m * k);
         float *p = jem__push_floats(ctx, m);
-        jem_tensor *logits = jem_forward(net, jem__images(net, x + i * size, m), 0);
+        jem_tensor *logits = jem_forward(net, jem__images_of(net, x + i * size, m), 0);
         jem_tensor *logp = jem__logp(net, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
         if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK) {
@@ -9669,8 +9641,14 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
         int m = n - i;
         if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
         const jem__rows r = jem__rows_from(all, i);
+        const jem_mark batch = jem_begin(ctx);
+        const float *u = jem__in_units(net, x + i * size, m);
+        if (!u) {
+            jem_end(ctx, batch);
+            break;
+        }
         jem_mark mark = jem_begin(ctx);
-        int at = jem__look_clean(net, &r, x + i * size, m, seen + i);
+        int at = jem__look_clean(net, &r, u, m, seen + i);
         jem_end(ctx, mark);
         for (int level = 1; level < r.gradients && ctx->status == JEM_OK; level++) {
             float sigma = net->noise_lo;
@@ -9678,10 +9656,11 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
             jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
             jem_fill_normal(ctx, &rng, r.z, size, 0, 1);
             mark = jem_begin(ctx);
-            jem__look_noisy(net, &r, x + i * size, m, sigma, at);
+            jem__look_noisy(net, &r, u, m, sigma, at);
             jem_end(ctx, mark);
             at += 2 * (jem__levels(net) + 1) + 1;
         }
+        jem_end(ctx, batch);
         int finite = 1;
         for (int k = 0; ctx->status == JEM_OK && k < JEM__PARTS; k++)
             finite = finite && jem__all_finite(r.v[k], (ptrdiff_t)m * r.dims[k]);
@@ -10086,7 +10065,8 @@ static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
     const ptrdiff_t size = jem__image(net);
     float *after = jem__push_floats(ctx, m * size);
     float *end = jem__push_floats(ctx, m);
-    jem_tensor *t = jem__images(net, x, m);
+    x = jem__in_units(net, x, m);
+    jem_tensor *t = x ? jem__images(net, x, m) : NULL;
     jem_tensor *logp = jem_logp(ctx, t, net);
     if (!after || !end || jem_read(logp, score) != JEM_OK) return;
     if (kind == JEM_OOD_MASS) {
@@ -10117,8 +10097,9 @@ static void jem__ood_logits(jem_net *net, jem_ood kind, const float *x, int m, f
         }
     }
     if (jem__see(net, "ood_score", x, m, NULL, seen) != JEM_OK) return;
+    const float per_unit = jem__units_log(net);
     for (int i = 0; i < m; i++) {
-        score[i] = seen[i].logp;
+        score[i] = seen[i].logp - per_unit;
         if (kind == JEM_OOD_MAXP) score[i] = seen[i].odds;
         if (u) score[i] = jem__usual_score(u, u->m, seen[i]);
     }
@@ -10215,6 +10196,8 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
         s = jem__classify_usual(net, x, n, seen, answers);
     if (s == JEM_NO_MEMORY && ctx->status != JEM_OK) s = ctx->status;
     jem_end(ctx, mark);
+    const float per_unit = jem__units_log(net);
+    for (int i = 0; s == JEM_OK && i < n; i++) answers[i].log_density -= per_unit;
     return s;
 }
 
@@ -10417,19 +10400,34 @@ static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
            JEM__IN(d.hi, d.lo, JEM__MOST);
 }
 
+/* Converts what was found for m images x, u in the network's units, to units of the data: images
+   that stayed as they were keep every bit. */
+static void jem__attack_units(jem_net *net, const float *x, const float *u, int m, float *found) {
+    const ptrdiff_t size = jem__image(net);
+    const float *units = jem__units(net);
+    for (int i = 0; units && i < m; i++, x += size, u += size, found += size) {
+        const size_t bytes = (size_t)size * sizeof *x;
+        if (!memcmp(u, found, bytes)) memcpy(found, x, bytes);
+        else jem__units_apply(net, units, found, 1, found, 1);
+    }
+}
+
 /* Attacks a batch, as often as the desc has restarts. `found` may be x itself. */
 static void jem__attack_batch(jem_net *net, const float *x, const int *labels, int m,
                               const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
     const size_t bytes = (size_t)(m * jem__image(net)) * sizeof *x;
     const jem_mark batch = jem_begin(ctx);
-    float *from = (float *)jem__push(ctx, bytes);
-    if (from) memcpy(from, x, bytes);
+    float *kept = (float *)jem__push(ctx, bytes);  /* found may be x */
+    if (kept) memcpy(kept, x, bytes);
+    const float *from = kept ? jem__in_units(net, kept, m) : NULL;
+    if (from) memcpy(found, from, bytes);
     for (int r = 0; r < d->restarts && ctx->status == JEM_OK; r++) {
         const jem_mark mark = jem_begin(ctx);
         jem__attack_once(net, from, labels, m, d, rng, found, done);
         jem_end(ctx, mark);
     }
+    if (from) jem__attack_units(net, kept, from, m, found);
     jem_end(ctx, batch);
 }
 
@@ -10789,13 +10787,17 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
         user = net;
     }
     jem_generate_desc how = jem_net_generate_desc(net);
+    const float *units = jem__units(net);
     if (how.lo < how.hi) {
         how.lo = p.lo;
         how.hi = p.hi;
+        if (units) how.lo = -2;
+        if (units) how.hi = 2;
     }
     jem_tensor *t = jem__images(net, NULL, n);
     if (x && labels && jem_generate(ctx, logp, user, t, &how, &rng) == JEM_OK &&
-        jem_read(t, x) == JEM_OK)
+        jem_read(t, x) == JEM_OK) {
+        if (units) jem__units_apply(net, units, x, n, x, 1);
         jem_floats_to_pixels(net, x, n, &p, pixels);
     }
     jem_end(ctx, mark);
@@ -11877,7 +11879,8 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 
 /* Keys of what calibration has fitted to the weights. */
 static const char *const *const jem__fitted[] = {
-    &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key
+    &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key,
+    &jem__units_key
 };
 enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
 
@@ -11902,6 +11905,7 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
         if (i == 1) good = jem__usual_in(net, text, usual) != NULL;
         if (i == 2) good = jem__temperature_read(text) > 0;
         if (i == 3) good = jem__known_good(net, text);
+        if (i == 4) good = jem__units_in(net, text, units);
         if (good < 0) s = JEM_NO_MEMORY;
         else if (text && good) s = jem__meta_set(net->ctx, list, key, text);
         else if (text)

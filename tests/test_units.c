@@ -73,7 +73,7 @@ static void test_same_answers(jem_ctx *ctx) {
         how.negatives = 16;
         jem_trainer *tr = jem_trainer_create(use, &how);
         for (int i = 0; i < 5; i++) jem_train_step(tr, data, labels, N);
-        CHECK(jem_calibrate(use, data, N) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_calibrate(use, data, N, 1) == JEM_OK, "%s", jem_error(ctx));
         CHECK(jem_classify(use, data, N, a[own]) == JEM_OK, "%s", jem_error(ctx));
         CHECK(jem_logits(use, data, N, f[own]) == JEM_OK, "%s", jem_error(ctx));
         CHECK(jem_ood_score(use, JEM_OOD_MASS, NULL, data, N, score[own]) == JEM_OK, "%s",
