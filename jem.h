@@ -620,6 +620,9 @@ typedef struct jem_convnet_desc {
     jem_activation activation;                     /* SiLU */
     float leak;
     int separate_energy;                           /* as in jem_wrn_desc */
+    float quadratic;                               /* 0; q adds -q/2 ||x||^2 to log p(x), as
+                                                      jem_net.shift: far from the data it falls as
+                                                      a normal density does. .5 for vectors */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
 JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
@@ -1090,6 +1093,12 @@ JEM_API jem_train_desc jem_train_desc_default(void);
    chains alone, and gives better samples. Its least_scale is 2: it rejects a network with the
    default scale of 1 and no shift, which cannot learn a score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
+/* Returns the desc for a run of this many updates, 2000 for example, with batches of 64 vectors in
+   units of the network (jem_net_fit_units), and an MLP with quadratic = .5: score matching with
+   noise of .05 to .2, no chains, averaged weights. The noise of the desc for images, .12 to 2,
+   would hide what vectors differ in. One class without labels: classes = 1 and labels of 0; log
+   p(x) is learned better so than with several classes (tests/test_vectors.c). */
+JEM_API jem_train_desc jem_train_desc_vectors(int updates);
 
 /* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
    computed: cd and f_sample without chains, score, residual and kl if their weights are 0. */
@@ -5626,6 +5635,7 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
         snprintf(key, sizeof key, "jem.width%d", i + 1);
         d->widths[i] = jem__int(f, key, d->widths[i], 1, 65536);
     }
+    d->quadratic = jem__optional_field(f, "jem.quadratic", d->quadratic, 0, 0, 1e6f, 0);
     const int last = d->layers - 1;
     double features = (double)d->channels * d->height * d->width;
     if (!strcmp(f->kind, "convnet"))               /* layers after the first halve the sides */
@@ -6331,6 +6341,10 @@ typedef struct jem__stack {
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__stack *stack = (const jem__stack *)user;
     const jem_convnet_desc *d = &stack->desc;
+    if (d->quadratic > 0) {
+        jem_tensor *square = jem_sum_image(net->ctx, jem_square(net->ctx, x));
+        net->shift = jem_scale(net->ctx, square, -0.5f * d->quadratic);
+    }
     for (int i = 0; i < d->layers; i++) {
         if (i == stack->convs) x = jem_flatten(net->ctx, x);
         x = jem_apply(&stack->layer[i], x, training);
@@ -8120,6 +8134,23 @@ jem_train_desc jem_train_desc_score(int updates) {
     d.reinit = 0.025f;
     d.restart_denoise.steps = 200;
     d.least_scale = 2;
+    return d;
+}
+
+jem_train_desc jem_train_desc_vectors(int updates) {
+    jem_train_desc d = jem_train_desc_default();
+    d.lr = 0.02f;
+    d.optim.ema = 0.99f;
+    d.schedule.kind = JEM_SCHEDULE_COSINE;
+    d.schedule.total = updates;
+    d.schedule.floor = 0.02f;
+    d.schedule.warmup = updates / 20;
+    d.weights.ce = 0.1f;
+    d.weights.cd = 0;
+    d.w_score = 0.1f;
+    d.noise_lo = 0.05f;
+    d.noise_hi = 0.2f;
+    d.data_noise = d.noise_lo;
     return d;
 }
 
