@@ -840,6 +840,41 @@ JEM_API jem_generate_desc jem_generate_desc_default(void);
 JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_generate_desc *desc, jem_rng *rng);
 
+/* jem_generate in pieces, for programs that have a frame to draw: the same bits, however the steps
+   are divided. Each step computes one gradient of log p for all images. */
+typedef struct jem_sampler {
+    jem_ctx *ctx;
+    int n, channels, height, width;
+    float *x;                                      /* [n][c][h][w]: the images as they are now. May
+                                                      be read, and changed, between steps */
+    int step, steps;                               /* taken so far, of all */
+    double slowest;                                /* step so far in microseconds, by the clock of
+                                                      the budget; may be changed */
+    jem_rng rng;
+    jem_logp_fn logp;                              /* private from here */
+    void *user, *owned;
+    jem_generate_desc desc;
+} jem_sampler;
+/* How long jem_sampler_step may take. It takes at least one step, unless all are taken. */
+typedef struct jem_budget {
+    int steps;                                     /* at most this many; 0: no limit */
+    double microseconds;                           /* 0: no limit; else no step begins that would
+                                                      end later if it took as long as the slowest */
+    double (*clock)(void *user);                   /* time in microseconds from any moment on */
+    void *clock_user;
+} jem_budget;
+/* Creates a sampler whose images are the noise from which desc starts. Copies rng, of which the
+   steps use up as much as jem_generate; watch functions of desc are not called. logp's user must
+   stay valid. Returns NULL on an error. */
+JEM_API jem_sampler *jem_sampler_create(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_shape shape,
+                                        const jem_generate_desc *desc, const jem_rng *rng);
+JEM_API void jem_sampler_free(jem_sampler *s);                           /* NULL is allowed */
+/* Takes steps within the budget, or all that are left if it is NULL. On an error the images stay as
+   they were before the call. */
+JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
+/* Begins again, from other noise. */
+JEM_API jem_status jem_sampler_restart(jem_sampler *s);
+
 /* Replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0, the
    slots of class y start at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
 typedef struct jem_buffer {
@@ -1279,8 +1314,13 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
    U(-1,1), and guidance 1. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_guide jem_net_guide(jem_net *net, const int *labels);
+/* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
+   way, or as desc says. The network must stay. Returns NULL on an error. */
+JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
+                                     const jem_generate_desc *desc);
 /* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
-   from U(lo,hi) of the pixels. The same n and seed give the same samples. */
+   from U(lo,hi) of the pixels. The same n and seed give the same samples. It is jem_net_sampler
+   run to its end. */
 JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
                               const jem_pixels_desc *desc, unsigned char *pixels);
 
@@ -7066,6 +7106,129 @@ jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
     return s;
 }
 
+/* ---- generation in pieces -------------------------------------------------------------------- */
+
+/* Takes step number `step` of jem_generate. A step of the walk has the size that its number gives
+   it. */
+static jem_status jem__sampler_one(jem_sampler *s, jem_tensor *x) {
+    const jem_generate_desc *d = &s->desc;
+    if (s->step < d->denoise.steps) {
+        jem_denoise_desc one = d->denoise;
+        one.steps = 1;
+        return jem_denoise(s->ctx, s->logp, s->user, x, &one, &s->rng);
+    }
+    const int step = s->step - d->denoise.steps;
+    if (step < d->walk.steps) {
+        jem_sgld_desc one = d->walk;
+        jem__sgld_sizes(&d->walk, step, &one.step_size, &one.noise_std);
+        one.steps = 1;
+        one.temperature_from = 0;
+        one.temperature_to = 0;
+        one.decay_b = 0;
+        return jem_sgld(s->ctx, s->logp, s->user, x, &one, &s->rng);
+    }
+    const jem_denoise_desc last = jem_denoise_desc_clean(d->last_sigma);
+    return jem_denoise(s->ctx, s->logp, s->user, x, &last, NULL);
+}
+
+/* Returns the images as a leaf. */
+static jem_tensor *jem__sampler_leaf(const jem_sampler *s) {
+    return jem_input(s->ctx, s->x, s->n, s->channels, s->height, s->width);
+}
+
+/* Returns 1 if the budget has room for another step. */
+static int jem__sampler_goes_on(const jem_sampler *s, const jem_budget *b, int taken,
+                                double elapsed) {
+    if (s->step >= s->steps) return 0;
+    if (!taken) return 1;
+    if (b->steps > 0 && taken >= b->steps) return 0;
+    return !(b->microseconds > 0) || elapsed + s->slowest <= b->microseconds;
+}
+
+jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
+    if (!s) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = s->ctx;
+    JEM__ZEROED(jem_budget, b);
+    if (budget) b = *budget;
+    if (b.steps < 0 || !jem__finite((float)b.microseconds) || b.microseconds < 0 ||
+        (b.microseconds > 0 && !b.clock))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: %d steps, %g microseconds: both are "
+                         "0 or more, and a time needs a clock", b.steps, b.microseconds);
+    const jem_sampler before = *s;
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *x = jem__sampler_leaf(s);
+    const double start = b.microseconds > 0 ? b.clock(b.clock_user) : 0;
+    double elapsed = 0;
+    jem_status status = ctx->status;
+    for (int taken = 0; status == JEM_OK && jem__sampler_goes_on(s, &b, taken, elapsed); taken++) {
+        status = jem__sampler_one(s, x);
+        s->step++;
+        if (!(b.microseconds > 0)) continue;
+        const double now = b.clock(b.clock_user) - start;
+        if (now - elapsed > s->slowest) s->slowest = now - elapsed;
+        elapsed = now;
+    }
+    if (status == JEM_OK) status = jem_read(x, s->x);
+    if (status != JEM_OK) *s = before;
+    jem_end(ctx, mark);
+    return status;
+}
+
+jem_status jem_sampler_restart(jem_sampler *s) {
+    if (!s) return JEM_BAD_ARGUMENT;
+    const jem_rng before = s->rng;
+    const jem_mark mark = jem_begin(s->ctx);
+    jem_tensor *x = jem_zeros(s->ctx, s->n, s->channels, s->height, s->width);
+    jem_status status = s->ctx->status;
+    if (x) status = jem__generate_start(x, &s->desc, &s->rng);
+    if (status == JEM_OK) status = jem_read(x, s->x);
+    if (status == JEM_OK) s->step = 0;
+    else s->rng = before;
+    jem_end(s->ctx, mark);
+    return status;
+}
+
+jem_sampler *jem_sampler_create(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_shape shape,
+                                const jem_generate_desc *desc, const jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return NULL;
+    const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
+    const double size = (double)shape.n * shape.c * shape.h * shape.w;
+    const double steps = (double)d.denoise.steps + d.walk.steps;
+    if (!logp || !rng || shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1 || size > 1e9 ||
+        steps > 1e9) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler: needs a log-density, an rng, a shape, not "
+                  "(%d,%d,%d,%d), and at most 1e9 steps", shape.n, shape.c, shape.h, shape.w);
+        return NULL;
+    }
+    if (!jem__generate_good(ctx, d)) return NULL;
+    jem_sampler *s = (jem_sampler *)jem__alloc(ctx, sizeof *s);
+    if (!s) return NULL;
+    s->ctx = ctx;
+    s->n = shape.n;
+    s->channels = shape.c;
+    s->height = shape.h;
+    s->width = shape.w;
+    s->rng = *rng;
+    s->logp = logp;
+    s->user = user;
+    s->desc = d;
+    s->desc.denoise.watch = NULL;
+    s->desc.walk.watch = NULL;
+    s->steps = d.denoise.steps + d.walk.steps + (d.last_sigma > 0);
+    s->x = jem__alloc_floats(ctx, (ptrdiff_t)size);
+    if (s->x && jem_sampler_restart(s) == JEM_OK) return s;
+    jem_sampler_free(s);
+    return NULL;
+}
+
+void jem_sampler_free(jem_sampler *s) {
+    if (!s) return;
+    jem_ctx *ctx = s->ctx;
+    jem__free(ctx, s->owned);
+    jem__free(ctx, s->x);
+    jem__free(ctx, s);
+}
+
 /* ---- the replay buffer ----------------------------------------------------------------------- */
 
 static ptrdiff_t jem__buffer_image(const jem_buffer *b) {
@@ -10593,6 +10756,25 @@ jem_guide jem_net_guide(jem_net *net, const int *labels) {
     return g;
 }
 
+jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
+                             const jem_generate_desc *desc) {
+    if (!net) return NULL;
+    jem_ctx *ctx = net->ctx;
+    const jem_generate_desc how = desc ? *desc : jem_net_generate_desc(net);
+    const jem_shape shape = jem__shape(n, net->channels, net->height, net->width);
+    const jem_rng rng = jem_rng_seed(seed);
+    if (!labels) return jem_sampler_create(ctx, jem_logp, net, shape, &how, &rng);
+    if (!jem__labels_good(ctx, "net_sampler", labels, n, net->classes)) return NULL;
+    const size_t bytes = (size_t)n * sizeof *labels;
+    jem_guide *guide = (jem_guide *)jem__alloc(ctx, sizeof *guide + bytes);
+    if (!guide) return NULL;
+    *guide = jem_net_guide(net, (const int *)memcpy(guide + 1, labels, bytes));
+    jem_sampler *s = jem_sampler_create(ctx, jem_logp_guided, guide, shape, &how, &rng);
+    if (s) s->owned = guide;
+    else jem__free(ctx, guide);
+    return s;
+}
+
 jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_pixels_desc *desc,
                       unsigned char *pixels) {
     if (!net) return JEM_BAD_ARGUMENT;
@@ -10603,26 +10785,20 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
                          "is NULL", n, label, net->classes - 1);
     if (jem__pixels_check(net, net->width, net->height, 1, desc, &p)) return ctx->status;
     const jem_mark mark = jem_begin(ctx);
-    float *x = jem__push_floats(ctx, n * jem__image(net));
-    int *labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
-    for (int i = 0; labels && i < n; i++) labels[i] = label;
-    jem_rng rng = jem_rng_seed(seed);
-    jem_guide guide = jem_net_guide(net, labels);
-    jem_logp_fn logp = jem_logp_guided;
-    void *user = &guide;
-    if (label < 0) {
-        logp = jem_logp;
-        user = net;
+    int *labels = NULL;
+    if (label >= 0) {
+        labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
+        if (!labels) return ctx->status;
+        for (int i = 0; i < n; i++) labels[i] = label;
     }
     jem_generate_desc how = jem_net_generate_desc(net);
     if (how.lo < how.hi) {
         how.lo = p.lo;
         how.hi = p.hi;
     }
-    jem_tensor *t = jem__images(net, NULL, n);
-    if (x && labels && jem_generate(ctx, logp, user, t, &how, &rng) == JEM_OK &&
-        jem_read(t, x) == JEM_OK)
-        jem_floats_to_pixels(net, x, n, &p, pixels);
+    jem_sampler *s = jem_net_sampler(net, labels, n, seed, &how);
+    if (jem_sampler_step(s, NULL) == JEM_OK) jem_floats_to_pixels(net, s->x, n, &p, pixels);
+    jem_sampler_free(s);
     jem_end(ctx, mark);
     return ctx->status;
 }
@@ -14933,6 +15109,7 @@ JEM__COMPILE_END
                  contrastive divergence, sharpness-aware steps, a hook for chains. Files are written
                  under names of their own; descs survive bit for bit. Several machines (jem_sum_fn).
                  A term of your own in the loss, networks of your own in files (jem_register_net).
+                 Samplers that take steps as a frame has time (jem_sampler).
                  Mended: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends;
                  NaN gradients of log behind gather or dropout; training by score matching alone.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author

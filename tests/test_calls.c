@@ -42,6 +42,7 @@ static jem_ctx *machine_ctx(machine *m) {
 typedef struct world {                             /* as seen by one context */
     machine m;
     jem_ctx *ctx;
+    jem_sampler *sampler;
     jem_net *bag, *net, *image_net;                /* bag: owns the parameters below */
     jem_param *conv, *linear, *channel, *one;
     jem_trainer *tr;
@@ -92,10 +93,15 @@ static void world_create(world *w) {
     w->number = jem_input(ctx, some, 1, 1, 1, 1);
     w->wide = jem_input(ctx, some, 17, 1, 9, 2);
     w->computed = jem_relu(ctx, w->x), w->flat = jem_flatten(ctx, w->x);
+    jem_generate_desc few = jem_generate_desc_default();
+    few.denoise.steps = 1;
+    few.walk.steps = 1;
+    w->sampler = jem_net_sampler(w->net, NULL, 2, 1, &few);
     w->logp = jem_logp(ctx, w->x, w->net), w->loss = jem_mean(ctx, w->logp);
     CHECK(jem_ok(ctx), "%s", jem_error(ctx));
 }
 static void world_free(world *w, const char *name) {
+    jem_sampler_free(w->sampler);
     jem_archive_free(w->archive), jem_archive_free(w->empty), jem_buffer_free(w->buffer);
     jem_optim_free(w->optim), jem_trainer_free(w->tr), jem_net_free(w->net);
     jem_net_free(w->image_net), jem_net_free(w->bag), jem_ctx_free(w->ctx);
@@ -133,6 +139,7 @@ POOL2(jem_trainer *, TRAINER, here.tr, there.tr)
 POOL2(jem_optim *, OPTIM, here.optim, there.optim)
 POOL2(jem_buffer *, BUFFER, here.buffer, there.buffer)
 POOL2(jem_archive *, ARCHIVE, here.archive, there.archive)
+POOL2(jem_sampler *, SAMPLER, here.sampler, there.sampler)
 POOL2(jem_archive *, EMPTY, here.empty, here.archive)
 POOL2(const jem_layer *, LAYER, &here.layer, &there.layer)
 POOL1(float *, OUT, out)
@@ -362,7 +369,7 @@ static const char silent[] =
 static const char pair[] =
     " jem_net_to_archive jem_net_from_archive jem_net_load jem_trainer_to_archive"
     " jem_trainer_from_archive ";
-enum { REFUSED = 1500 };                           /* of all wrong calls: not one less */
+enum { REFUSED = 1540 };                           /* of all wrong calls: not one less */
 
 /* A string that may be written to, or NULL. */
 static char letters[8];
@@ -563,6 +570,13 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_classify_pixels, got = jem_classify_pixels(IMAGES(), BYTES(), COUNT(9), COUNT(7), \
                                                        INT(3), PIXELS(), \
                                                        wrong(1) ? NULL : answers, SLOTS())) \
+    ROW(jem_net_sampler, jem_sampler_free(made(jem_net_sampler(IMAGES(), LABELS(), COUNT(2), 1, \
+                                                               jem_generate_desc_())))) \
+    ROW(jem_sampler_create, jem_sampler_free(made(jem_sampler_create(CTX(), LOGP(), USER(), \
+                                                  SHAPE(), jem_generate_desc_(), RNG())))) \
+    ROW(jem_sampler_step, got = jem_sampler_step(SAMPLER(), NULL)) \
+    ROW(jem_sampler_restart, got = jem_sampler_restart(SAMPLER())) \
+    ROW(jem_sampler_free, jem_sampler_free(NULL)) \
     ROW(jem_sample, got = jem_sample(IMAGES(), INT(1), COUNT(2), 1, PIXELS(), BYTES())) \
     ROW(jem_archive_create, jem_archive_free(made(jem_archive_create(CTX())))) \
     ROW(jem_archive_parse, jem_archive_free(made(jem_archive_parse(CTX(), BYTES(), 100)))) \
