@@ -11,7 +11,7 @@
 
 #include "test.h"
 
-enum { ROOMS = 20, COLUMNS = 100, LONG = 50, MANY = 8 };
+enum { ROOMS = 24, COLUMNS = 100, LONG = 50, MANY = 8 };
 
 static char *text, *code;                          /* the file; the same without comments, strings */
 static char **line, **code_line;
