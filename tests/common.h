@@ -39,16 +39,38 @@ static inline void close_ctx(jem_ctx *ctx, counter *c, const char *what) {
     CHECK(c->alive == 0, "%s: %ld blocks leak", what, c->alive);
 }
 
-/* Each of n tests in one context: none leaves an error, nothing leaks. */
-static inline void run_tests(void (*const *all)(jem_ctx *), size_t n, const char *what) {
+/* Runs the tests of a program in one context, which must leak nothing: its main. `after` may be
+   NULL; it checks the context once the tests have run. */
+static inline int run_in_ctx(int argc, char **argv, const test_case *all, size_t n,
+                             void (*after)(jem_ctx *ctx)) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
+    test_begin(argc, argv);
+    test_run(all, n, ctx);
+    if (after) after(ctx);
+    close_ctx(ctx, &count, "the tests above");
+    return test_report();
+}
+
+static inline void no_error_left(jem_ctx *ctx) {
+    CHECK(jem_ok(ctx), "an error is left: %s", jem_error(ctx));
+}
+
+/* Does the same, and checks after each test that it leaves no error. */
+static inline int run_each_in_ctx(int argc, char **argv, const test_case *all, size_t n) {
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    test_begin(argc, argv);
     for (size_t i = 0; i < n; i++) {
-        all[i](ctx);
-        CHECK(jem_ok(ctx), "an error is left: %s", jem_error(ctx));
-        jem_clear_error(ctx), jem_reset(ctx);
+        if (!test_wants(all[i].name)) continue;
+        if (all[i].run) all[i].run();
+        else all[i].run_in(ctx);
+        no_error_left(ctx);
+        jem_clear_error(ctx);
+        jem_reset(ctx);
     }
-    close_ctx(ctx, &count, what);
+    close_ctx(ctx, &count, "the tests above");
+    return test_report();
 }
 
 /* Does the kept error tell of `text`? Clears it. */

@@ -285,12 +285,12 @@ static void test_slope_in_bf16(void) {
     jem_net_free(net), jem_ctx_free(ctx);
 }
 
-int main(void) {
-    static void (*const all[])(jem_ctx *) = {
-        test_defaults, test_rates, test_first_chains, test_fresh_chains, test_temperature,
-        test_mcmc, test_single_step, test_own_walk, test_beginnings
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_defaults), TEST_IN(test_rates), TEST_IN(test_first_chains),
+        TEST_IN(test_fresh_chains), TEST_IN(test_temperature), TEST_IN(test_mcmc),
+        TEST_IN(test_single_step), TEST_IN(test_own_walk), TEST_IN(test_beginnings),
+        TEST(test_slope_in_bf16)
     };
-    run_tests(all, sizeof all / sizeof *all, "defaults");
-    test_slope_in_bf16();
-    return test_report();
+    return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }

@@ -819,14 +819,16 @@ static void test_messages(jem_ctx *ctx) {
     jem_clear_error(ctx), jem_archive_free(a), jem_net_free(bag);
 }
 
-int main(void) {
-    static void (*const all[])(jem_ctx *) = {
-        test_label_noise, test_fresh_chains, test_restart, test_chain_label, test_batch_accuracy,
-        test_score_step, test_large_kernels, test_large_windows, test_functions, test_walk_watches,
-        test_impute_watches, test_impute_watched, test_flat_samples, test_buffer, test_default_walk,
-        test_attack_starts, test_attack_steep, test_attack_bounds, test_nan, test_energy_shape,
-        test_fitted_texts, test_overflow, test_messages
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_label_noise), TEST_IN(test_fresh_chains), TEST_IN(test_restart),
+        TEST_IN(test_chain_label), TEST_IN(test_batch_accuracy), TEST_IN(test_score_step),
+        TEST_IN(test_large_kernels), TEST_IN(test_large_windows), TEST_IN(test_functions),
+        TEST_IN(test_walk_watches), TEST_IN(test_impute_watches), TEST_IN(test_impute_watched),
+        TEST_IN(test_flat_samples), TEST_IN(test_buffer), TEST_IN(test_default_walk),
+        TEST_IN(test_attack_starts), TEST_IN(test_attack_steep), TEST_IN(test_attack_bounds),
+        TEST_IN(test_nan), TEST_IN(test_energy_shape), TEST_IN(test_fitted_texts),
+        TEST_IN(test_overflow), TEST_IN(test_messages)
     };
-    run_tests(all, sizeof all / sizeof *all, "details");
-    return test_report();
+    return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }

@@ -632,22 +632,12 @@ static void test_bits(void) {
     }
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_plane(ctx);
-    test_mixture(ctx);
-    test_bias(ctx);
-    test_tempering(ctx);
-    test_annealing(ctx);
-    test_balance(ctx);
-    test_log_z(ctx), test_z_error(ctx);
-    test_known_tau();
-    test_golden();
-    test_errors(ctx);
-    test_shares(ctx);
-    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-    close_ctx(ctx, &count, "all of the above");
-    test_bits();
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_plane), TEST_IN(test_mixture), TEST_IN(test_bias), TEST_IN(test_tempering),
+        TEST_IN(test_annealing), TEST_IN(test_balance), TEST_IN(test_log_z),
+        TEST_IN(test_z_error), TEST(test_known_tau), TEST(test_golden), TEST_IN(test_errors),
+        TEST_IN(test_shares), TEST(test_bits)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

@@ -472,12 +472,11 @@ static void test_full_arena(void) {
     }
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_trainer(ctx), test_walks(ctx), test_descs(ctx), test_little(ctx), test_null(ctx);
-    test_escapes(ctx);
-    test_half_made(), test_large_run(), test_many_threads(), test_full_arena();
-    close_ctx(ctx, &count, "misuse");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_trainer), TEST_IN(test_walks), TEST_IN(test_descs), TEST_IN(test_little),
+        TEST_IN(test_null), TEST_IN(test_escapes), TEST(test_half_made), TEST(test_large_run),
+        TEST(test_many_threads), TEST(test_full_arena)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

@@ -193,10 +193,10 @@ static void test_model(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_sizes(ctx), test_colours(ctx), test_back(ctx), test_refused(ctx), test_model(ctx);
-    close_ctx(ctx, &count, "pictures");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_sizes), TEST_IN(test_colours), TEST_IN(test_back), TEST_IN(test_refused),
+        TEST_IN(test_model)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

@@ -1203,31 +1203,16 @@ static void test_familiarity(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_diagonal(ctx);
-    test_correlated(ctx);
-    test_mixture(ctx);
-    test_walk(ctx);
-    test_walk_errors(ctx);
-    test_buffer(ctx);
-    test_schedules();
-    test_updates(ctx);
-    test_averages(ctx), test_refused_steps(ctx), test_no_chance(ctx);
-    test_trainer(ctx);
-    test_unlabelled(ctx);
-    test_remembered(ctx);
-    test_alone(ctx), test_visits(ctx);
-    test_poor();
-    test_evaluation(ctx);
-    test_changes(ctx);
-    test_unconditional(ctx);
-    test_divergence(ctx);
-    test_learning(ctx);
-    test_answers(ctx);
-    test_familiarity(ctx);
-    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-    close_ctx(ctx, &count, "all of the above");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_diagonal), TEST_IN(test_correlated), TEST_IN(test_mixture),
+        TEST_IN(test_walk), TEST_IN(test_walk_errors), TEST_IN(test_buffer), TEST(test_schedules),
+        TEST_IN(test_updates), TEST_IN(test_averages), TEST_IN(test_refused_steps),
+        TEST_IN(test_no_chance), TEST_IN(test_trainer), TEST_IN(test_unlabelled),
+        TEST_IN(test_remembered), TEST_IN(test_alone), TEST_IN(test_visits), TEST(test_poor),
+        TEST_IN(test_evaluation), TEST_IN(test_changes), TEST_IN(test_unconditional),
+        TEST_IN(test_divergence), TEST_IN(test_learning), TEST_IN(test_answers),
+        TEST_IN(test_familiarity)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

@@ -995,27 +995,14 @@ static void test_memory(void) {
     CHECK(done && tries > 10, "%d tries", tries);
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_reliability();
-    test_sets();
-    test_temperature(ctx);
-    test_detection();
-    test_scores(ctx), test_max(ctx);
-    test_usual(ctx);
-    test_slopes(ctx);
-    test_slopes_share(ctx);
-    test_linear(ctx);
-    test_sure(ctx);
-    test_targets(ctx);
-    test_as_pytorch(ctx);
-    test_refined(ctx);
-    test_decision(ctx);
-    test_conditional(ctx);
-    test_noise_blind(ctx);
-    test_memory();
-    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-    close_ctx(ctx, &count, "all of the above");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_reliability), TEST(test_sets), TEST_IN(test_temperature), TEST(test_detection),
+        TEST_IN(test_scores), TEST_IN(test_max), TEST_IN(test_usual), TEST_IN(test_slopes),
+        TEST_IN(test_slopes_share), TEST_IN(test_linear), TEST_IN(test_sure),
+        TEST_IN(test_targets), TEST_IN(test_as_pytorch), TEST_IN(test_refined),
+        TEST_IN(test_decision), TEST_IN(test_conditional), TEST_IN(test_noise_blind),
+        TEST(test_memory)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }
