@@ -149,6 +149,35 @@ static inline jem_param *random_param(jem_net *bag, jem_rng *rng, int trainable,
     return p;
 }
 
+/* ---- networks and densities ------------------------------------------------------------------ */
+
+/* The sizes of a small MLP; hidden = 0 is the default of layers. */
+typedef struct small_shape { int channels, height, width, classes, hidden; } small_shape;
+
+static inline jem_net *small_mlp(jem_ctx *ctx, small_shape s, uint64_t seed) {
+    jem_mlp_desc d = jem_mlp_desc_default();
+    d.channels = s.channels;
+    d.height = s.height;
+    d.width = s.width;
+    d.classes = s.classes;
+    if (s.hidden) {
+        d.layers = 1;
+        d.widths[0] = s.hidden;
+    }
+    return jem_mlp_create(ctx, &d, seed);
+}
+
+/* log p = -|x|^2 / 2 + constant: N(0,1) in each number of x. `user` is not used. */
+static inline jem_tensor *gauss(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, x)), -0.5f);
+}
+
+/* log p = -|L x|^2 / 2 + constant: a Gaussian of precision L'L. `l` is the jem_param L. */
+static inline jem_tensor *gauss_of(jem_ctx *ctx, jem_tensor *x, void *l) {
+    return gauss(ctx, jem_linear(ctx, x, (jem_param *)l, NULL), NULL);
+}
+
 /* ---- comparison ------------------------------------------------------------------------------ */
 
 static inline int same_bits(const float *a, const float *b, ptrdiff_t n) {

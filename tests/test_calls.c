@@ -57,12 +57,8 @@ static int labels[MANY], bad_labels[MANY], slots[MANY];
 static unsigned char bytes[MANY * 4];
 static char long_text[5000];
 
-static jem_net *tiny_net(jem_ctx *ctx, int channels, int side) {
-    jem_mlp_desc d = jem_mlp_desc_default();
-    d.channels = channels, d.height = d.width = side, d.classes = CLASSES;
-    d.layers = 1, d.widths[0] = 4;
-    return jem_mlp_create(ctx, &d, 1);
-}
+static const small_shape points = { CHANNELS, SIDE, SIDE, CLASSES, 4 };
+static const small_shape grey_images = { 1, 8, 8, CLASSES, 4 };
 
 static void world_create(world *w) {
     jem_rng rng = jem_rng_seed(1);
@@ -74,7 +70,8 @@ static void world_create(world *w) {
     w->channel = random_param(w->bag, &rng, 1, 1, CHANNELS, 1, 1, .5f, 1);
     w->one = random_param(w->bag, &rng, 0, 1, 1, 1, 1, 0, 1);
     w->layer = jem_linear_layer(w->bag, "layer", CHANNELS * SIDE * SIDE, 2);
-    w->net = tiny_net(ctx, CHANNELS, SIDE), w->image_net = tiny_net(ctx, 1, 8);
+    w->net = small_mlp(ctx, points, 1);
+    w->image_net = small_mlp(ctx, grey_images, 1);
     jem_train_desc how = jem_train_desc_default();
     how.buffer_size = 8, how.sgld.steps = 1, how.negatives = 2;
     w->tr = jem_trainer_create(w->net, &how);

@@ -646,16 +646,12 @@ static void networks(jem_ctx *ctx, record *r) {
 }
 
 /* Walks and updates so large that they are spread over threads too. */
-static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, void *user) {
-    (void)user;
-    return jem_sum_image(ctx, jem_scale(ctx, jem_square(ctx, x), -0.5f));
-}
 static void large(jem_ctx *ctx, record *r) {
     jem_rng rng = jem_rng_seed(9);
     jem_tensor *x = random_leaf(ctx, &rng, jem__shape(40, 3, 24, 24), -1, 1);
     jem_sgld_desc walk = jem_sgld_desc_langevin(0.1f, 3);
     snprintf(r->title, sizeof r->title, "a large walk:");
-    CHECK(jem_sgld(ctx, gaussian, NULL, x, &walk, &rng) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_sgld(ctx, gauss, NULL, x, &walk, &rng) == JEM_OK, "%s", jem_error(ctx));
     record_tensor(r, "x", x, 0);
     jem_reset(ctx);
     jem_mlp_desc m = jem_mlp_desc_default();

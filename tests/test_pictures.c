@@ -4,10 +4,9 @@
 #include "test.h"
 #include "common.h"
 
-static jem_net *net_of(jem_ctx *ctx, int c, int h, int w) {
-    jem_mlp_desc d = jem_mlp_desc_default();
-    d.channels = c, d.height = h, d.width = w, d.classes = 3;
-    return jem_mlp_create(ctx, &d, 1);
+static jem_net *net_of(jem_ctx *ctx, int channels, int height, int width) {
+    const small_shape s = { channels, height, width, 3, 0 };
+    return small_mlp(ctx, s, 1);
 }
 static jem_pixels_desc unit(void) {                /* to 0..1, where values are easy to tell */
     const jem_pixels_desc d = { 0, 1, 0, 0 };

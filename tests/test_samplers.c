@@ -21,11 +21,6 @@ static jem_tensor *diagonal(jem_ctx *ctx, jem_tensor *x, void *weights) {
     jem_tensor *y = jem_mul(ctx, jem_square(ctx, x), (jem_tensor *)weights);
     return jem_scale(ctx, jem_sum_image(ctx, y), -0.5f);
 }
-/* log p = - |L x|^2 / 2 */
-static jem_tensor *correlated(jem_ctx *ctx, jem_tensor *x, void *l) {
-    jem_tensor *y = jem_linear(ctx, x, (jem_param *)l, NULL);
-    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, y)), -0.5f);
-}
 /* log p = log sum_k w_k N(x; m_k, s^2) + constant; params: 1, 1 and -m; identity and log w */
 static const double mixture_m[2] = { -1.2, 1.2 }, mixture_w[2] = { 0.3, 0.7 }, mixture_s = 0.7;
 static jem_tensor *mixture(jem_ctx *ctx, jem_tensor *x, void *params) {
@@ -112,7 +107,7 @@ static void test_correlated(jem_ctx *ctx) {
     jem_tensor *t = jem_zeros(ctx, N, 3, 1, 1);
     const jem_sgld_desc d = jem_sgld_desc_langevin((float)a, STEPS);
     jem_rng rng = jem_rng_seed(2);
-    CHECK(jem_sgld(ctx, correlated, l, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_sgld(ctx, gauss_of, l, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
     for (int i = 0; i < 9; i++) {
         double sum = 0;

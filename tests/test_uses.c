@@ -835,11 +835,6 @@ static void test_decision(jem_ctx *ctx) {
 
 /* ---- what is missing ------------------------------------------------------------------------- */
 
-/* log p(x) = -|L x|^2 / 2: a Gaussian of precision A = L'L. */
-static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, void *l) {
-    jem_tensor *z = jem_linear(ctx, x, (jem_param *)l, NULL);
-    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, z)), -0.5f);
-}
 
 /* Pixels 0 and 1 are open. Their conditional mean is -A_oo^-1 A_ok x_k; a step of ULA of size a
    makes of a variance 1/c one of 1/(c (1 - a c/4)), for each eigenvalue c of A_oo. */
@@ -878,7 +873,7 @@ static void test_conditional(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(6);
     jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, CHAINS, D, 1, 1);
-    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
+    CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
           "%s", jem_error(ctx));
     double m[2] = { 0, 0 }, v[2][2] = { { 0, 0 }, { 0, 0 } };
     int kept = 1;
@@ -899,13 +894,13 @@ static void test_conditional(jem_ctx *ctx) {
 
     for (int i = 0; i < CHAINS * D; i++) y[i] = known[i] != 0 ? x[i] : i % 3 ? NAN : INFINITY;
     jem_write(t, y);
-    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
+    CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
           "what is missing is NaN: %s", jem_error(ctx));
     d.walk.steps = 0, d.lo = d.hi = 0;             /* begins as x is, goes nowhere */
     jem_write(t, x);
-    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
+    CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
           same_bits(x, y, CHAINS * D), "no steps: %s", jem_error(ctx));
-    CHECK(jem_impute(ctx, gaussian, l, t, NULL, &d, &rng) == JEM_BAD_ARGUMENT &&
+    CHECK(jem_impute(ctx, gauss_of, l, t, NULL, &d, &rng) == JEM_BAD_ARGUMENT &&
           says(ctx, "known is NULL"), "no mask");
     jem_end(ctx, mark);
     free(x), free(y), free(known), jem_net_free(bag);
