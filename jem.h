@@ -139,18 +139,20 @@
        images are interleaved ("lanes are images", see >>platform), so odd sizes cost nothing.
 
    TABLE OF CONTENTS                                          (search for a mark)
-       >>platform   status, context, instruction sets      >>samplers    SGLD, HMC, AIS, buffer
-       >>rng        counter-based random numbers           >>optim       Adam, SGD, schedules
-       >>memory     the tape's arena                       >>train       one step at a time
+       >>platform   status, context, instruction sets      >>optim       Adam, SGD, schedules
+       >>rng        counter-based random numbers           >>train       one step at a time
+       >>memory     the tape's arena                       >>familiar    calibration, OOD scores
        >>tape       record, and the plain walk             >>eval        classify, accuracy
-       >>plan       the same, faster                       >>io          safetensors
-       >>ops        what you build with                    >>checkpoint  networks, trainers in files
-       >>text       strings, numbers, fields               >>engine      kernels of the processor
-       >>nets       wide-resnet, convnet, MLP, your own    >>bf16        convolutions in bf16
-       >>losses     log-densities, CE, CD, score           >>changelog   and licence
+       >>plan       the same, faster                       >>uses        attack, impute, pictures
+       >>ops        what you build with                    >>io          safetensors
+       >>text       strings, numbers, fields               >>checkpoint  networks, trainers in files
+       >>nets       wide-resnet, convnet, MLP, your own    >>engine      kernels of the processor
+       >>losses     log-densities, CE, CD, score           >>bf16        convolutions in bf16
+       >>samplers   SGLD, HMC, AIS, buffer                 >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
    last. Each room uses only the rooms above it, with one exception: >>engine and >>bf16, the
-   kernels for every instruction set, are last; their interface is declared in >>platform.
+   kernels for every instruction set, are last; their interface is declared in >>platform and, for
+   convolutions, in >>ops.
 */
 #ifdef JEM_DECLARATIONS
 #undef JEM_IMPLEMENTATION
@@ -346,7 +348,8 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
    several threads; they read x and write y. Element (channel c, row i, column j) of lane l is at
    [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image
-   and have no gradient. */
+   and have no gradient. Try the ops of >>ops first: they are vectorised and fuse with convolutions,
+   a loop over math.h is not (for exp, tanh and sigmoid, see jem_compute_exp). */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -355,18 +358,22 @@ typedef struct jem_call {
     int group, live;                               /* index of the 16 images; count of real ones */
     int inputs;
     jem_shape in[JEM_MAX_INPUTS], out;
-    const float *x[JEM_MAX_INPUTS];                /* forward: all; backward: those in `keeps` */
-    float *y;                                      /* forward: write; backward: read, if kept by
+    const float *x[JEM_MAX_INPUTS];                /* forward: all; backward: those in `keeps`, the
+                                                      others are NULL */
+    float *y;                                      /* forward: write; backward: read, NULL without
                                                       JEM_KEEPS_OUTPUT */
-    void *aux;                                     /* aux_bytes per group, kept for backward */
+    void *aux;                                     /* aux_bytes per group, kept for backward; NULL
+                                                      if aux_bytes is 0 */
     const float *dy;                               /* backward: gradient of the output; in forward,
                                                       NULL if no backward will follow */
-    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed */
+    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed, and
+                                                      in forward */
     struct jem__inner *inner;                      /* private: used by built-in ops */
 } jem_call;
 
 enum {                                             /* jem_op.keeps: arrays that backward reads */
-    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_OUTPUT = 16
+    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_INPUT2 = 4,
+    JEM_KEEPS_INPUT3 = 8, JEM_KEEPS_OUTPUT = 16
 };
 typedef struct jem_op {
     const char *name;
@@ -448,9 +455,14 @@ JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
+/* y[i] = f(x[i]) for n numbers, with the bits of the ops above: for ops of your own, in which they
+   are several times as fast as math.h's. y may be x. Any thread may call them. */
+JEM_API void jem_compute_exp(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
+JEM_API void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
+JEM_API void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
 /* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
-JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0) */
+JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), never -0 */
 /* x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
@@ -527,11 +539,12 @@ typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;
 
 typedef struct jem_net jem_net;
 /* Builds the logits (n,classes,1,1) of x (n,channels,height,width) on the tape. user: net->user.
-   May set net->energy and net->shift. Reports errors with jem_fail, and returns NULL. */
+   May set net->energy, shift and features. Reports errors with jem_fail, and returns NULL. */
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
 /* A network with log p(x) = scale * logsumexp f(x) - log Z. A score (>>losses) is best learned with
-   a scale of 10. A forward function can compute log p(x) separately: see `energy`. */
+   a scale of 10. A forward function can compute log p(x) separately: see `energy`. One that sets
+   `features` to what enters its last linear layer gives jem_calibrate more to compare. */
 struct jem_net {
     const struct jem_net *self;                    /* private: see jem_logp */
     jem_ctx *ctx;
@@ -544,8 +557,10 @@ struct jem_net {
     void *user;                                    /* your forward function's data */
     jem_tensor *energy;                            /* separate log p(x), (n,1,1,1), or NULL */
     jem_tensor *shift;                             /* e(x), (n,1,1,1), see below, or NULL */
+    jem_tensor *features;                          /* (n,c,h,w), or NULL */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
+    float *known;                                  /* numbers of the text "jem.known", once read */
     jem_param *last;
 };
 
@@ -974,6 +989,21 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
    Divergence on one rank is an error on all; the function may call jem_fail. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
+/* What a term of your own for the loss is built from, on the tape; NULL where the update has none.
+   With several ranks, each has its own share of images. */
+typedef struct jem_term_inputs {
+    jem_net *net;
+    jem_tensor *x;                                 /* labelled images as cross-entropy sees them, */
+    const int *labels;                             /* their labels */
+    jem_tensor *logits;                            /* and f(x), as jem_forward in training */
+    jem_tensor *x_data;                            /* images for p(x): x, or images of their own */
+    jem_tensor *sample;                            /* chains after their walk */
+    jem_rng *rng;                                  /* source of all that is random in the term */
+} jem_term_inputs;
+/* Builds one number on the tape, best a mean over images; the update adds w_term times it to the
+   loss. Called once per update; NULL is an error. */
+typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
+
 /* How to train. The defaults are those of the JEM paper; every step may have another batch size. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
@@ -983,6 +1013,11 @@ typedef struct jem_train_desc {
     float w_score;                                 /* weight of score matching (>>losses): 0 */
     float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
+    /* A term of your own, and its weight: NULL, 0. Checkpoints hold neither it nor data of its own:
+       to resume, give the same; the guard does not take such data back either. */
+    float w_term;
+    jem_term_fn term;
+    void *term_user;
     /* 0: off; else sharpness-aware training (Foret & others 2021; Yang, Su & Ji 2023): the gradient
        is computed at this distance from the weights, in the direction in which the loss increases
        most. Not with w_score. sam and w_kl need ranks = 1. */
@@ -1022,7 +1057,8 @@ typedef struct jem_train_desc {
     int max_returns;                               /* 20; after these, an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
                                                       for a network with a shift: 0 */
-    uint64_t seed;                                 /* 1 */
+    uint64_t seed;                                 /* 1; a network of the same seed has other
+                                                      random numbers */
     int rank, ranks;                               /* index of this process, and their count: 0, 1;
                                                       ranks must divide negatives and batches */
     jem_sum_fn sum;                                /* examples/mpi.c: MPI_Allreduce */
@@ -1042,6 +1078,7 @@ typedef struct jem_stats {
     int update;                                    /* from 0 */
     float loss, ce, cd;                            /* cd = f_sample - f_data */
     float score, residual, kl;                     /* see jem_score_matching, jem_kl_walk */
+    float term;                                    /* your own (jem_train_desc), without weight */
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
     float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: as the guard reduced it */
@@ -1078,62 +1115,104 @@ JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
 /* Replaces desc.lr; the schedule still applies to it. If lr is not above 0, nothing changes. */
 JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
 
-/* ==== >>eval: classify, accuracy ============================================================== */
+/* ==== >>familiar: calibration, familiarity, out-of-distribution scores ======================== */
+/* Recognises images unlike any that the network knows. Familiarity is a p-value: the fraction of
+   calibration images that are stranger. It joins what the logits, log p(x), its slopes, the last
+   layer's features and the image itself say about an image, compared with calibration images of the
+   same predicted label. A single cut-off therefore serves all networks: of new images like those of
+   the calibration, 1 in 100 has a familiarity below .01. */
 
-typedef struct jem_answer {
-    int label;
-    float probability;     /* p(label|x) */
-    float log_density;     /* log p(x), up to a constant of the network */
-    float familiarity;     /* share of calibration images that are stranger, by JEM_OOD_SLOPES after
-                              jem_calibrate_slopes, else by JEM_OOD_USUAL; -1: not calibrated */
-} jem_answer;
-/* x[n][c][h][w]; one answer per image. */
-JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
-/* Remembers how images known to be normal (some hundreds, not trained on) look to the network, so
-   that jem_answer.familiarity means something; saved with the network. Training leaves it as it is:
-   calibrate again. (Files written before that was so hold the spread of log p(x): with them, a less
-   likely image is a stranger one.) */
-JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n);
-/* Calibrates as jem_calibrate does, and for JEM_OOD_SLOPES, too: each answer's familiarity then
-   costs `gradients` of log p(x). 0: it compares log p(x) and the logits; 1: also the slope at the
-   image; 2 and 3: also the slope at one and at two noise levels, for networks that have learned a
-   score (others: JEM_BAD_ARGUMENT). The p-value is honest from some 500 images on. The text
-   "jem.slopes" holds the result; jem_calibrate removes it. */
-JEM_API jem_status jem_calibrate_slopes(jem_net *net, const float *x, int n, int gradients);
-JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);  /* <0: error */
+/* Verdicts by familiarity, with the same limits everywhere. */
+typedef enum jem_verdict {
+    JEM_UNJUDGED = 0,      /* the network is not calibrated */
+    JEM_FAMILIAR,          /* familiarity is .1 or more */
+    JEM_ODD,               /* below .1 */
+    JEM_STRANGE            /* below .01 */
+} jem_verdict;
+JEM_API jem_verdict jem_judge(float familiarity);
+JEM_API const char *jem_verdict_name(jem_verdict verdict);   /* "not calibrated", "familiar", ... */
 
-JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);    /* f[n][classes] */
-/* The temperature, .01 to 100, by which logits must be divided to make -log p(y|x) of held-out
-   images least (Guo et al. 2017); negative: an error. jem_answer.probability obeys it from here on,
-   labels and log p(x) stay. It is saved with the network, as meta "jem.temperature", and removing
-   that undoes it. */
-JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
+/* What is strange about an image: the statistic that contributed most. */
+typedef enum jem_reason {
+    JEM_REASON_NONE = 0,   /* nothing is, or the calibration is of an older file */
+    JEM_REASON_CLASSES,    /* logits that no class has: between classes */
+    JEM_REASON_DENSITY,    /* log p(x) */
+    JEM_REASON_SMOOTH,     /* fewer details than its class has */
+    JEM_REASON_EDGES,      /* more details, or other ones */
+    JEM_REASON_SLOPE,      /* the slope of log p(x), without or with noise */
+    JEM_REASON_FEATURES,   /* the last layer's features */
+    JEM_REASON_VALUES      /* of a vector: its numbers */
+} jem_reason;
+JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
 
-/* Does the network know what it has not seen? Scores of images, higher for more usual ones. USUAL
-   finds what is too likely strange, too. It wants jem_calibrate, and costs no gradient. */
+#define JEM_AUTO (-1)
+/* Remembers how n images x[n][c][h][w] look to the network, so that jem_answer.familiarity has a
+   meaning. The images must be like those to come, and preferably not trained on; p-values are right
+   from some 500 images on, and the more images, the rarer the strangeness that is recognised.
+   `gradients` is the cost of an answer, in gradients of log p(x): 0: logits, features and the image
+   itself; 1: also the slope at the image, in the same pass, which doubles the time; 2 and 3: also
+   the slope at one and at two noise levels, for networks that have learned a score. JEM_AUTO (1) is
+   what a batch can have within three times the time of a plain one. Vectors (height and width 1)
+   have their numbers compared instead of the details of an image; the centre of the data is
+   familiar. Networks without a score, or without `features`, get what they allow.
+   The calibration is saved with the network, as the text "jem.known". Training leaves it unchanged:
+   calibrate again. Files of older versions keep their calibration by log p(x) and the mean logit,
+   or by log p(x) alone. Errors: n < 2, gradients out of range, log p(x) that is not finite. */
+JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
+
+/* Scores of images, higher for more familiar ones. */
 typedef enum jem_ood {
     JEM_OOD_LOGP = 0,      /* log p(x) */
     JEM_OOD_MAXP,          /* the highest p(y|x), as log odds (Hendrycks & Gimpel 2017) */
     JEM_OOD_MASS,          /* -||d log p(x)/dx||: approximate mass (Grathwohl et al. 2020) */
-    JEM_OOD_RISE,          /* minus what log p(x) gains by a walk without noise */
-    JEM_OOD_MOVE,          /* minus how far that walk goes */
+    JEM_OOD_RISE,          /* minus the gain of log p(x) during a walk without noise */
+    JEM_OOD_MOVE,          /* minus the length of that walk */
     JEM_OOD_USUAL,         /* minus the Mahalanobis distance of (log p(x), mean logit) from those of
-                              calibration images that get the same label */
-    JEM_OOD_SLOPES         /* the same of logits, log p(x) and slopes, in units of what is usual for
-                              the label; needs jem_calibrate_slopes (Mahmood, Oliva & Styner 2021;
-                              Lee et al. 2018) */
+                              calibration images that get the same label. This and the rest require
+                              jem_calibrate */
+    JEM_OOD_SLOPES,        /* the same of logits, log p(x), slopes and details, in units of what is
+                              usual for the label (Mahmood, Oliva & Styner 2021; Lee et al. 2018) */
+    JEM_OOD_FEATURES,      /* the last layer's features: relative Mahalanobis distance (Ren et al.
+                              2021) */
+    JEM_OOD_IMAGE,         /* the details of the image alone; of the network, only the label */
+    JEM_OOD_FAMILIAR       /* the last three joined: what familiarity ranks */
 } jem_ood;
-/* walk: of RISE and MOVE; NULL is 10 steps of 1, or of noise_lo^2 for a network that has learned
-   its score. (tools/measures.h has AUROC and the like.) */
+/* Writes a score per image of x[n][c][h][w]. walk: of RISE and MOVE; NULL is 10 steps of 1, or of
+   noise_lo^2 for a network that has learned a score. (tools/measures.h has AUROC and the like.) */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
                                  const float *x, int n, float *score);
+
+/* ==== >>eval: classify, accuracy, temperature ================================================= */
+
+typedef struct jem_answer {
+    int label;
+    float probability;     /* p(label|x), at the network's temperature */
+    float log_density;     /* log p(x), up to a constant of the network */
+    float familiarity;     /* fraction of calibration images that are stranger, 0 to 1; see
+                              >>familiar and jem_judge. -1: not calibrated */
+    jem_reason reason;     /* why it is odd or strange */
+} jem_answer;
+/* Classifies x[n][c][h][w]; writes one answer per image. An image gets the same answer in any
+   batch. */
+JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
+/* Returns the fraction of n images whose label is right, negative on an error. */
+JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);
+/* Writes logits f[n][classes]. */
+JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
+/* Returns the temperature, .01 to 100, by which logits must be divided to make -log p(y|x) of
+   held-out images least (Guo et al. 2017); negative on an error. From here on it applies to
+   jem_answer.probability; labels and log p(x) do not change. It is saved with the network, as the
+   text "jem.temperature"; removing that undoes it. */
+JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
+
+/* ==== >>uses: attack, imputation, pictures ==================================================== */
 
 /* How easily is it fooled? Projected gradient descent (Madry et al. 2018) on log p(y|x). */
 typedef struct jem_attack_desc {
     float eps;             /* how far from the image: .2. HUGE_VALF: any distance, with a step */
     int l2;                /* 0: no pixel by more than that (L-infinity); 1: in L2 norm */
     int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
-    float step_size;            /* 0: 2.5 eps / steps, and eps for a single step */
+    float step_size;       /* 0: 2.5 eps / steps, and eps for a single step */
     int restarts;          /* 1: attempts in all */
     int random_start;      /* 1: anywhere within eps, if that is finite; 0: at the image */
     int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
@@ -1242,6 +1321,11 @@ JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype d
    key. jem_archive_meta returns a value, which belongs to the archive; NULL without one. */
 JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
+/* Chooses how tensors of JEM_DTYPE_F32 are written from now on: on = 1: as BF16, in half the bytes,
+   each number rounded to the nearest, ties to even, which changes it by at most 1/256 of itself; 0:
+   in full, as at first. What would round to infinity becomes the largest bf16, 3.39e38. Reading
+   gives JEM_DTYPE_F32 again. Not for a trainer's archive: training would not go on bit for bit. */
+JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
 /* Returns the bytes of the file, and their count in size (may be NULL). They are allocated by the
    context's allocator: free them with jem_release. NULL after an error. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
@@ -1270,6 +1354,19 @@ JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
    network's scale and noise (see jem_net) and what calibration has fitted to the weights
    (jem_calibrate, jem_fit_temperature). */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
+
+/* Networks of your own in files: a file names the kind of its network, and the context knows how to
+   construct that kind. jem_net_from_archive and jem_load then open it: construct creates the
+   network with fresh parameters, which are loaded afterwards. It may read the archive's texts and
+   shapes, which come from a file: check them. Returns NULL on an error. More parameters than the
+   file holds, or other sizes of images or classes than it names, are an error. */
+typedef jem_net *(*jem_construct_fn)(jem_ctx *ctx, const jem_archive *a, void *user);
+/* Registers a constructor; NULL removes it, another one replaces it. kind: 1 to 63 letters, digits,
+   '_' and '-', but no kind of the library's (wrn, convnet, mlp). user must stay valid. */
+JEM_API jem_status jem_register_net(jem_ctx *ctx, const char *kind, jem_construct_fn construct,
+                                    void *user);
+/* Names the kind of a network of your own, as jem_register_net accepts it, for its files. */
+JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
 
 /* Adds the state of a trainer, without the network's parameters, to an archive, and reads it: the
    optimiser's moments and averages (or trained weights, see jem_trainer_use_average), the replay
@@ -1386,6 +1483,9 @@ JEM__COMPILE("Og")
 
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
+/* The begin of what is in a list. */
+typedef struct jem__list { struct jem__list *next; } jem__list;
+
 struct jem_ctx {
     jem_ctx_desc desc;
     const struct jem__kernels *k;                  /* of the instruction set */
@@ -1404,6 +1504,7 @@ struct jem_ctx {
     double params_left;                            /* parameters that a file may still create */
     uint64_t pushes;                               /* counts arena allocations, to order them */
     int rank, others;                              /* during a step of several ranks (>>train) */
+    jem__list *kinds;                              /* jem__kind, of jem_register_net */
 };
 
 /* Returns the length of the UTF-8 character at c, 1 to 4; 0 if it is malformed, or one of the 8-bit
@@ -1584,6 +1685,7 @@ void jem_clear_error(jem_ctx *ctx) {
    line), and counted. */
 typedef struct jem__head { void *start; size_t bytes; } jem__head;
 
+/* Allocates zeroed memory. Returns NULL, and reports an error, if there is too little. */
 static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     const size_t total = bytes + 64 + sizeof(jem__head);
     void *start = NULL;
@@ -1767,8 +1869,8 @@ const char *jem_isa_name(jem_isa isa) {
 
    so 16 neighbours are one (pixel, channel) of 16 images, and every kernel is the plain scalar
    algorithm with scalars that are 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of NEON. The
-   kernels, for every instruction set, are in the last room of this file, >>engine; what the other
-   rooms use of it is declared here and, for convolutions, in >>ops. */
+   kernels, for every instruction set, are in the last rooms of this file, >>engine and >>bf16;
+   their interface is declared here and, for convolutions, in >>ops. */
 
 enum { JEM__UNIFORM, JEM__NORMAL };                /* kinds of the kernel `fill` */
 enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };        /* of the kernels `pair` */
@@ -1893,6 +1995,10 @@ void jem_ctx_free(jem_ctx *ctx) {
         chunk = next;
     }
     for (int i = 0; i < ctx->cap_nodes; i++) jem__free(ctx, ctx->nodes[i]);
+    for (jem__list *kind = ctx->kinds, *next; kind; kind = next) {
+        next = kind->next;
+        jem__free(ctx, kind);
+    }
     jem__free(ctx, ctx->nodes);
     jem__free(ctx, ctx->steps);
     jem_ctx copy = *ctx;                           /* its allocator frees the context last */
@@ -2260,6 +2366,8 @@ static jem__words jem__shape_text(const jem_tensor *t) {
     else snprintf(text.s, sizeof text.s, "NULL");
     return text;
 }
+
+/* Returns the shape of a parameter as text, such as "(16,3,3,3)". */
 static jem__words jem__param_text(const jem_param *p) {
     jem__words text;
     int n = snprintf(text.s, sizeof text.s, "(");
@@ -2426,6 +2534,7 @@ static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, in
     return image / JEM_LANES * node->stride + at + image % JEM_LANES;
 }
 
+/* Copies lanes to images, without the padding lanes. */
 static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw) {
     for (int i = 0; i < node->t.n; i++)
         for (int c = 0; c < node->t.c; c++)
@@ -2433,6 +2542,7 @@ static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw
                 for (int x = 0; x < node->t.w; x++) *nchw++ = lanes[jem__lane_at(node, i, c, y, x)];
 }
 
+/* Copies images into lanes. Padding lanes repeat the last image. */
 static void jem__copy_in(const jem__node *node, float *lanes, const float *nchw) {
     const ptrdiff_t size = node->stride / JEM_LANES;
     for (int i = 0; i < node->groups * JEM_LANES; i++) {
@@ -2678,7 +2788,15 @@ static void jem__step_forward(const jem__run *r, jem__step *s, int group) {
     jem_call call;
     jem__inner inner;
     jem__call_open(r, s, group, 0, &call, &inner);
+    memset(call.dx, 0, sizeof call.dx);
     s->node->op->forward(&call);
+}
+
+/* Hides the arrays that backward did not ask for: their memory may be in other use by now. */
+static void jem__hide_unkept(jem_call *call, int keeps) {
+    for (int k = 0; k < call->inputs; k++)
+        if (!(keeps >> k & 1)) call->x[k] = NULL;
+    if (!(keeps & JEM_KEEPS_OUTPUT)) call->y = NULL;
 }
 
 /* Zeroes the gradient of input k, in one group, or in all of them for an op of the whole batch. */
@@ -2706,9 +2824,11 @@ static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
         any = 1;
         if (always_adds && !s->add[k]) jem__clear_input_grad(s, k, group);
     }
+    jem__hide_unkept(&call, s->node->op->keeps);
     if (any) s->node->op->backward(&call);
 }
 
+/* Adds to the gradients of a step's parameters. */
 static jem_status jem__step_params(const jem__run *r, jem__step *s) {
     jem_call call;
     jem__inner inner;
@@ -2728,7 +2848,7 @@ static jem_status jem__walk_memory(jem__run *r) {
         const ptrdiff_t size = node->groups * node->stride;
         if (!s->value.at) s->value = jem__all_groups(node, jem__push_floats(r->ctx, size));
         if (s->needs) s->grad = jem__all_groups(node, jem__push_floats(r->ctx, size));
-        s->aux = jem__all_groups(node, jem__push_floats(r->ctx, node->groups * aux));
+        if (aux) s->aux = jem__all_groups(node, jem__push_floats(r->ctx, node->groups * aux));
         s->aux.step = aux;
         if (node->work > work) work = node->work;
     }
@@ -2767,6 +2887,7 @@ static jem_status jem__walk_back(const jem__run *r) {
     return JEM_OK;
 }
 
+/* Runs all steps forward, then those with a gradient backward. */
 static jem_status jem__walk_plain(jem__run *r) {
     const jem_status status = jem__walk_memory(r);
     if (status != JEM_OK) return status;
@@ -2864,6 +2985,7 @@ static void jem__fuse_back(jem__step *conv) {
     conv->back_fused_into = activation;
 }
 
+/* Fuses each convolution with its neighbours, both ways. */
 static void jem__plan_fuse(jem__run *r) {
     jem__plan_readers(r);
     for (int i = 0; i < r->n; i++) {
@@ -2947,6 +3069,7 @@ static int jem__last_use(const jem__run *r, const jem__step *s, int bf16) {
 
 /* ---- buffers of values ----------------------------------------------------------------------- */
 
+/* Plans the bf16 copy of a value, if a bf16 convolution reads it. */
 static void jem__plan_value16(jem__run *r, jem__step *s) {
     if (!jem__writes_bf16(s)) return;
     const jem_tensor *t = &s->node->t;
@@ -2968,6 +3091,8 @@ static int jem__can_overwrite_input(const jem__run *r, const jem__step *s) {
     return r->bufs[input->value_buf].end == jem__time_forward(s);
 }
 
+/* Plans the memory of a value: the buffer of its first input, a new one, or none if it is never
+   read. */
 static void jem__plan_value(jem__run *r, jem__step *s) {
     if (s->node->value) return;                    /* kept after the run, outside the region */
     const int start = jem__time_forward(s);
@@ -3242,6 +3367,7 @@ static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int pa
     jem_call call;
     jem__inner in;
     jem__call_open(r, main_step, group, part, &call, &in);
+    memset(call.dx, 0, sizeof call.dx);
     in.y16 = jem__at_place16(s->value16, group);
     if (s->fused_conv) jem__call_fused(s, group, &call, &in);
     main_step->node->op->forward(&call);
@@ -3352,6 +3478,7 @@ static int jem__together(const jem__run *r, int i, int j) {
     return !jem__has(a, JEM__OP_WHOLE) && !jem__has(b, JEM__OP_WHOLE) && a->groups == b->groups;
 }
 
+/* Runs all steps forward. Neighbours that treat images separately form one span. */
 static void jem__plan_all_forward(jem__run *r) {
     for (r->from = 0; r->from < r->n; r->from = r->to) {
         r->to = r->from + 1;
@@ -3362,6 +3489,7 @@ static void jem__plan_all_forward(jem__run *r) {
     }
 }
 
+/* Runs all steps backward, in spans, and computes the gradients of parameters. */
 static jem_status jem__plan_all_back(jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
     for (int i = r->n - 1; i >= 0; i--) {
@@ -3404,6 +3532,7 @@ static int jem__plan_threads(jem__run *r) {
     return together;
 }
 
+/* Plans a run and executes it. */
 static jem_status jem__run_planned(jem__run *r) {
     r->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * r->n + 1) * sizeof *r->bufs);
     if (!r->bufs) return JEM_NO_MEMORY;
@@ -3926,6 +4055,7 @@ static jem__pack *jem__pack_add(jem_param *w, const jem__conv *q) {
     return pack;
 }
 
+/* Packs the weights for a convolution, unless an up-to-date copy exists. */
 static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
     jem__pack *pack = jem__pack_find(w, q);
     if (pack && pack->version == w->version) return JEM_OK;
@@ -4023,6 +4153,7 @@ static void jem__conv_backward(const jem_call *call) {
 /* A weight gradient is dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap, and
    db[o] += sum of dy[o]. Three kinds of tasks compute it, see jem__weights. */
 
+/* Puts x of a group into the method's order. */
 static void jem__task_deal_x(const jem__weights *weights, int group) {
     const jem_call call = jem__at(weights->call, group);
     JEM__ZEROED(jem__operands, operands);
@@ -4036,6 +4167,8 @@ static void jem__task_deal_x(const jem__weights *weights, int group) {
     }
     weights->q->method->deal(weights, group, 0, &operands);
 }
+
+/* Puts dy of a group into the method's order. */
 static void jem__task_deal_dy(const jem__weights *weights, int group) {
     const jem_call call = jem__at(weights->call, group);
     JEM__ZEROED(jem__operands, operands);
@@ -4075,6 +4208,7 @@ static int jem__weights_memory(jem__weights *weights, const jem_param *w) {
     return weights->x && weights->y && weights->product && weights->sums && weights->dw;
 }
 
+/* Adds to the gradients of weight and bias. */
 static jem_status jem__conv_param_grad(const jem_call *call) {
     const jem__conv_user *user = (const jem__conv_user *)call->user;
     const jem__node *node = call->inner->step->node;
@@ -4177,6 +4311,7 @@ static ptrdiff_t jem__conv_work(const jem__conv *q, int border) {
     return work;
 }
 
+/* Records a convolution with a k x k kernel. */
 static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_param *w,
                                     jem_param *b, int k, jem_conv_desc desc) {
     if (!jem__conv_fits(x, w, b, k, desc))
@@ -4244,6 +4379,7 @@ static const jem_op jem__map_ops[] = {
 };
 #undef JEM__ROW
 
+/* Records an elementwise op of one input. */
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     if (!x || !jem_ok(ctx)) return NULL;
     const jem__map_user user = { kind, a };
@@ -4274,6 +4410,27 @@ jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x) {
 }
 jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x) {
     return jem__map(ctx, x, JEM__MAP_SOFTPLUS, 0);
+}
+
+/* Computes y = f(x) of an array. The kernel takes 16 numbers at a time: the rest is padded. */
+static void jem__map_array(const jem_ctx *ctx, int kind, const float *x, float *y, ptrdiff_t n) {
+    if (!ctx || !x || !y || n < 1) return;
+    const ptrdiff_t rest = n % JEM_LANES;
+    ctx->k->map(kind, 0, x, y, NULL, n - rest);
+    if (!rest) return;
+    float last[JEM_LANES] = { 0 };
+    memcpy(last, x + n - rest, (size_t)rest * sizeof *last);
+    ctx->k->map(kind, 0, last, last, NULL, JEM_LANES);
+    memcpy(y + n - rest, last, (size_t)rest * sizeof *last);
+}
+void jem_compute_exp(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n) {
+    jem__map_array(ctx, JEM__MAP_EXP, x, y, n);
+}
+void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n) {
+    jem__map_array(ctx, JEM__MAP_TANH, x, y, n);
+}
+void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n) {
+    jem__map_array(ctx, JEM__MAP_SIGMOID, x, y, n);
 }
 
 jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
@@ -4390,6 +4547,7 @@ static void jem__pair_backward(const jem_call *call) {
     if (db && (db != call->dy || db == da || jem__is_spread(call))) jem__pair_backward_b(call);
 }
 
+/* Records an elementwise op of two inputs. */
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
     static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
         { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sums },
@@ -4459,6 +4617,8 @@ static void jem__max_forward(const jem_call *call) {
         which += n;
     }
 }
+
+/* Adds each dy to the gradient of the pixel that was the maximum. */
 static void jem__max_backward(const jem_call *call) {
     const jem__pool *pool = (const jem__pool *)call->user;
     const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
@@ -4473,6 +4633,7 @@ static void jem__max_backward(const jem_call *call) {
 }
 JEM__OP(max_pool, max, JEM_KEEPS_NOTHING, NULL);
 
+/* Records a pooling op. */
 static jem_tensor *jem__pooled(jem_ctx *ctx, const jem_op *op, jem_tensor *x, int kh, int kw,
                                int stride) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -4525,6 +4686,7 @@ static int jem__move_runs(const jem_call *call) {
     return call->out.h * call->out.w;
 }
 
+/* Returns run i of input k. */
 static jem__span jem__move_span(const jem_call *call, int k, int i) {
     const jem__move_user *user = (const jem__move_user *)call->user;
     const jem_shape in = call->in[k];
@@ -4566,6 +4728,7 @@ static void jem__move_backward(const jem_call *call) {
         }
 }
 
+/* Records an op that moves numbers. x2: the second input, or NULL. */
 static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *x2, jem_shape out,
                              int a) {
 #define JEM__MOVE_OP(name, backward) { name, jem__move_forward, backward, JEM_KEEPS_NOTHING, NULL }
@@ -4739,6 +4902,7 @@ static jem_norm jem__norm_kind(const jem_call *call) {
     return ((const jem__norm_user *)call->user)->kind;
 }
 
+/* Returns the arrays and sizes of a normalisation for the group of a call. */
 static jem__norm jem__norm_open(const jem_call *call) {
     const jem_norm kind = jem__norm_kind(call);
     jem_param *const *param = call->inner->param;
@@ -4978,6 +5142,7 @@ static void jem__norm_act_forward(const jem_call *call) {
     }
 }
 
+/* Computes dx from the sums over the whole batch; without the means for an act norm. */
 static void jem__norm_batch_backward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
     const int own = jem__norm_kind(call) == JEM_NORM_BATCH;
@@ -5017,6 +5182,7 @@ static const jem_op jem__norm_batch_op = { "batch_norm", jem__norm_batch_forward
 static const jem_op jem__norm_act_op = { "act_norm", jem__norm_act_forward,
     jem__norm_batch_backward, JEM_KEEPS_INPUT, &jem__norm_together };
 
+/* Records a normalisation of any kind. */
 static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, int training,
                                     float momentum, jem_param *const *params, int n_params) {
     const jem_op *op = &jem__norm_ops[kind];
@@ -5329,12 +5495,19 @@ static void jem__meta_put(jem_ctx *ctx, jem__meta **list, jem__meta *replacement
     jem__free(ctx, old);
 }
 
+/* Frees the numbers of a text that is about to change. */
+static void jem__known_forget(jem_net *net) {
+    jem__free(net->ctx, net->known);
+    net->known = NULL;
+}
+
 /* Moves the elements of `from` into the network's list, or frees them if take = 0. */
 static void jem__meta_take(jem_net *net, jem__meta *from, int take) {
     if (!take) {
         jem__meta_free(net->ctx, from);
         return;
     }
+    jem__known_forget(net);
     while (from) {
         jem__meta *next = from->next;
         jem__meta_put(net->ctx, &net->meta, from);
@@ -5347,6 +5520,7 @@ jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
     if (key && value && !strncmp(key, "jem.", 4))
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": names that begin with jem. "
                          "are the library's", key);
+    jem__known_forget(net);
     return jem__meta_set(net->ctx, &net->meta, key, value);
 }
 const char *jem_net_meta(const jem_net *net, const char *key) {
@@ -5364,14 +5538,19 @@ static void jem__net_fields(jem__fields *f, jem_net *net) {
     net->mean = jem__optional_field(f, "jem.mean", net->mean, 0, -1e6f, 1e6f, 0);
 }
 
-/* Visits the fields that all descs share. */
-static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
-                               jem_activation *activation, float *slope, int *uncond) {
-    if (f->out) f->status = jem__meta_set(f->ctx, f->out, "jem.net", f->kind);
+/* Visits the sizes of images and the count of classes. */
+static void jem__size_fields(jem__fields *f, int *channels, int *height, int *width, int *classes) {
     *channels = jem__int(f, "jem.channels", *channels, 1, 65536);
     *height = jem__int(f, "jem.height", *height, 1, 65536);
     *width = jem__int(f, "jem.width", *width, 1, 65536);
     *classes = jem__int(f, "jem.classes", *classes, 1, 1 << 24);
+}
+
+/* Visits the fields that all descs share. */
+static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
+                               jem_activation *activation, float *slope, int *uncond) {
+    if (f->out) f->status = jem__meta_set(f->ctx, f->out, "jem.net", f->kind);
+    jem__size_fields(f, channels, height, width, classes);
     *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0,
                                            JEM_ACTIVATION_TANH);
     *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
@@ -5465,6 +5644,7 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
     return jem__net_done(net, errors);
 }
 
+/* Frees a parameter and its packed copies. The cast removes the const of the name. */
 static void jem__param_free(jem_param *p) {
     jem_ctx *ctx = p->ctx;
     jem__pack *pack = p->packs;
@@ -5489,6 +5669,7 @@ void jem_net_free(jem_net *net) {
         p = next;
     }
     jem__meta_free(net->ctx, net->meta);
+    jem__free(net->ctx, net->known);
     jem__free(net->ctx, net->user);
     jem__free(net->ctx, net);
 }
@@ -5655,6 +5836,7 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
 /* The reference's momentum of batch norm, in PyTorch's sense: the weight of the new batch. */
 #define JEM__BATCH_MOMENTUM 0.9f
 
+/* Records the normalisation of a layer. */
 static jem_tensor *jem__apply_norm(const jem_layer *layer, jem_tensor *x, int training) {
     jem_param *const *extra = layer->extra;
     switch (layer->norm) {
@@ -5737,8 +5919,12 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
                            "function");
     net->energy = NULL;
     net->shift = NULL;
+    net->features = NULL;
     jem_tensor *logits = net->forward(net, x, training, net->user);
     if (!jem__are_logits(net, logits, x->n)) return NULL;
+    if (net->features && net->features->n != x->n)
+        return jem__refuse(net->ctx, JEM_BAD_SHAPE, "forward: the network made features of %s, not "
+                           "(%d,c,h,w)", jem__shape_text(net->features).s, x->n);
     return logits;
 }
 
@@ -5831,6 +6017,7 @@ static int jem__wrn_can_cut(const jem_wrn_desc *d, int training) {
     return d->norm != JEM_NORM_INSTANCE && d->norm != JEM_NORM_LAYER;
 }
 
+/* Builds the logits: stem, three stages of blocks, activation, head. */
 static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__wrn *wrn = (const jem__wrn *)user;
     const jem_wrn_desc *d = &wrn->desc;
@@ -5852,6 +6039,7 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
     features[JEM__STAGES - 1] = y;
     if (d->unet) net->shift = jem__wrn_unet(net, wrn, x, features, training);
     if (y && y->blocks) y = jem__recut(net->ctx, y, 0);
+    net->features = y;
     if (d->head == JEM_HEAD_FLAT) y = jem_flatten(net->ctx, y);
     else y = jem_global_pool(net->ctx, y);
     if (d->separate_energy) net->energy = jem_apply(&wrn->energy, y, training);
@@ -5910,6 +6098,7 @@ static int jem__wrn_add_block(jem_net *net, jem__wrn *wrn, int i, int in) {
     return out;
 }
 
+/* Adds the layers of the U-Net's decoder. */
 static void jem__wrn_add_unet(jem_net *net, jem__wrn *wrn) {
     const int width = 16 * wrn->desc.widen;
     for (int i = JEM__STAGES - 2; i >= 0; i--) {
@@ -5967,6 +6156,7 @@ typedef struct jem__stack {
     jem_layer layer[8], head, energy;
 } jem__stack;
 
+/* Builds the logits of a convnet or an MLP. */
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__stack *stack = (const jem__stack *)user;
     const jem_convnet_desc *d = &stack->desc;
@@ -5975,6 +6165,7 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
         x = jem_apply(&stack->layer[i], x, training);
         x = jem_activate(net->ctx, x, d->activation, d->leak);
     }
+    net->features = x;
     if (stack->convs) x = jem_flatten(net->ctx, x);
     if (d->separate_energy) net->energy = jem_apply(&stack->energy, x, training);
     return jem_apply(&stack->head, x, training);
@@ -5991,6 +6182,7 @@ static jem_layer jem__stack_layer(jem_net *net, const jem__stack *stack, int i, 
     return jem_conv_layer(net, name, in, out, 4, 2, 1);
 }
 
+/* Adds all layers. features: values per image that enter the linear layers. */
 static void jem__stack_add_layers(jem_net *net, jem__stack *stack, int features) {
     const jem_convnet_desc *d = &stack->desc;
     int in = features;
@@ -6004,6 +6196,7 @@ static void jem__stack_add_layers(jem_net *net, jem__stack *stack, int features)
     if (d->separate_energy) stack->energy = jem_linear_layer(net, "energy_output", in, 1);
 }
 
+/* Creates a network of the kind "convnet" or "mlp". */
 static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *desc, const char *kind,
                                   uint64_t seed) {
     if (!ctx) return NULL;
@@ -6083,7 +6276,8 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
         return jem__stack_create(ctx, &d, f.kind, 0);
     }
     return jem__refuse(ctx, JEM_BAD_FILE, "%s: names no network that this version knows (jem.net = "
-                       "\"%.40s\"): create the network first, then call jem_net_load", where, kind);
+                       "\"%.40s\"): register its constructor (jem_register_net), or create the "
+                       "network first, then call jem_net_load", where, kind);
 }
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
@@ -7785,6 +7979,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(w_kl, 0, most),
         JEM__LIMIT(kl_entropy, 0, most),
         JEM__LIMIT(weights.energy_l2, 0, most),
+        JEM__LIMIT(w_term, 0, most),
         JEM__LIMIT(sam, 0, most),
         JEM__LIMIT(data_noise, 0, most),
         JEM__LIMIT(label_noise, 0, most),
@@ -7816,7 +8011,7 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     const jem_status bad = JEM_BAD_ARGUMENT;
     const jem_loss_weights *w = &d->weights;
     const double sum = (double)w->ce + (double)w->cd + (double)w->cd_class + (double)w->energy_l2 +
-                       (double)d->w_score + (double)d->w_kl;
+                       (double)d->w_score + (double)d->w_kl + (double)d->w_term;
     jem__in_range(ctx, "trainer", "the sum of all weights", sum, JEM__TINY, JEM__MOST);
     if (d->sam > 0 && d->w_score > 0)
         jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
@@ -7827,6 +8022,8 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
                   "with weights.cd_class", (double)d->label_noise, (double)d->label_all_noise);
     if (d->w_kl > 0 && d->sgld.steps < 1)
         jem__fail(ctx, bad, "trainer: w_kl needs a walk, but sgld.steps = %d", d->sgld.steps);
+    if (d->w_term > 0 && !d->term)
+        jem__fail(ctx, bad, "trainer: w_term = %g, but term is NULL", (double)d->w_term);
     if (d->ranks > 1 && !d->sum)
         jem__fail(ctx, bad, "trainer: ranks = %d, but sum is NULL", d->ranks);
     if (d->ranks > 1 && (d->sam > 0 || d->w_kl > 0))
@@ -7878,6 +8075,13 @@ static void jem__create_chains(jem_trainer *tr) {
     for (int i = 0; i < b->capacity; i++) b->visits[i] = -1;
 }
 
+/* Seeds the generator of a trainer apart from that of a network of the same seed: otherwise the
+   first chains would begin at the network's first weights. */
+static jem_rng jem__trainer_rng(uint64_t seed) {
+    const jem_rng rng = jem_rng_seed(seed);
+    return jem_rng_split(&rng, 0x747261696e);      /* "train" */
+}
+
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
@@ -7888,7 +8092,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!tr) return NULL;
     tr->net = net;
     tr->desc = d;
-    tr->rng = jem_rng_seed(d.seed);
+    tr->rng = jem__trainer_rng(d.seed);
     tr->guard.rate = 1;
     tr->guard.walk = 1;
     tr->optim = jem_optim_create(net, &d.optim);
@@ -7924,7 +8128,7 @@ jem_status jem_trainer_use_average(jem_trainer *tr, int on) {
 
 void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
     if (!tr) return;
-    tr->rng = jem_rng_seed(seed);
+    tr->rng = jem__trainer_rng(seed);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
 }
 
@@ -7969,10 +8173,10 @@ static float *jem__scaled_copy(float *to, const float *x, ptrdiff_t n, float fac
 /* Replaces gradients and statistics of the update by their means over all ranks, and buffers
    (running statistics) by those of rank 0. */
 static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
-    enum { COUNT = 7 };
+    enum { COUNT = 8 };
     jem_ctx *ctx = tr->net->ctx;
     float *const numbers[COUNT] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample,
-                                    &s->score, &s->residual };
+                                    &s->score, &s->residual, &s->term };
     const float part = 1 / (float)(1 + ctx->others);
     const float of_first = (float)!ctx->rank;
     float *flat = tr->flat;
@@ -8254,7 +8458,7 @@ typedef struct jem__batch {
 /* Terms of the loss; NULL where the desc's weights are 0. */
 typedef struct jem__terms {
     jem_loss_terms loss;                           /* those of jem_loss */
-    jem_tensor *score, *kl;
+    jem_tensor *score, *kl, *own;                  /* own: the user's */
 } jem__terms;
 
 /* Samples of an update; NULL, and labels NULL, before desc.cd_from. */
@@ -8276,6 +8480,18 @@ static int jem__update_samples(jem_trainer *tr, int n_data, jem__samples *sample
     sample->labels = labels;
     if (labels) sample->labels += jem__rank_first(tr, n);
     return 1;
+}
+
+/* Builds the user's term, which must be one number; NULL if it has no weight, or on an error. */
+static jem_tensor *jem__own_term(jem_trainer *tr, const jem_term_inputs *in) {
+    jem_ctx *ctx = tr->net->ctx;
+    if (!(tr->desc.w_term > 0) || !jem_ok(ctx)) return NULL;
+    jem_tensor *term = tr->desc.term(in, tr->desc.term_user);
+    if (jem_ok(ctx) && !(term && jem__live(term, "train_step: term") && jem__one_number(term)))
+        jem__fail(ctx, JEM_BAD_SHAPE, "train_step: the term made %s, not one number",
+                  jem__shape_text(term).s);
+    if (!jem_ok(ctx)) return NULL;
+    return term;
 }
 
 /* Records the whole loss: samples first, then the terms that depend on data. Each rank does the
@@ -8304,6 +8520,11 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
     jem_tensor *loss = jem__loss(tr->net, &d->weights, labelled, b->labels, data, sample.x,
                                  sample.labels, &terms->loss);
+    jem_term_inputs in = { tr->net, labelled, NULL, terms->loss.logits, data, sample.x, &tr->rng };
+    if (labelled) in.labels = b->labels;
+    if (!data) in.x_data = labelled;
+    terms->own = jem__own_term(tr, &in);
+    loss = jem__accumulate(ctx, loss, d->w_term, terms->own);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
     return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
@@ -8397,8 +8618,8 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
 static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
-    float *const numbers[10] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
-                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm };
+    float *const numbers[11] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
+                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term };
     char why[160], note[320];
     if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
     else snprintf(why, sizeof why, "f(x+) - f(x-) is %.3g in the mean", (double)g->gap);
@@ -8412,7 +8633,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->walk *= 0.5f;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 11; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
     }
     if (given_up) {
@@ -8535,6 +8756,7 @@ static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem
     s->f_sample = jem__term(t->loss.f_sample);
     s->score = jem__term(t->score);
     s->kl = jem__term(t->kl);
+    s->term = jem__term(t->own);
     jem_status status = ctx->status;
     if (ctx->others) status = jem__average_ranks(tr, s);
     if (t->loss.f_sample) s->cd = s->f_sample - s->f_data;
@@ -8598,117 +8820,125 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
     return jem_train_step_semi(tr, x, labels, n, NULL, 0);
 }
 
-/* ==== >>eval: classify, accuracy ============================================================== */
+/* ==== >>familiar: calibration, familiarity, out-of-distribution scores ======================== */
 
 #define JEM__EVAL_BATCH 256
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
 static const char *const jem__usual_key = "jem.usual";        /* see jem__usual */
-static const char *const jem__slopes_key = "jem.slopes";      /* see jem__slopes */
+static const char *const jem__known_key = "jem.known";        /* see jem__known */
 static const char *const jem__temperature_key = "jem.temperature";
 
-/* The share of the calibration images with a lower score, between quantiles linearly. */
-static float jem__familiarity(const float *q, int n, float score) {
-    if (n < 2) return -1;
-    int i = 0;
-    while (i < n && q[i] < score) i++;
-    if (i == 0 || i == n) return i == 0 ? 0.0f : 1.0f;
-    const float part = (score - q[i - 1]) / (q[i] - q[i - 1]);
-    return ((float)(i - 1) + part) / (float)(n - 1);
-}
+/* ---- lists of numbers as texts --------------------------------------------------------------- */
 
-/* Up to n numbers of a text: how many; 0 if anything else is in it, or a number above 1e12. */
+/* Reads up to n numbers and returns their count; 0 if the text holds anything else, more numbers,
+   or a number above 1e12. */
 static int jem__numbers_in(const char *s, float *q, int n) {
     int i = 0;
-    for (double v; s && *s; i++) {
+    double v;
+    while (s && *s) {
         const char *end = jem__scan_number(s, &v);
         if (end == s || i == n || fabs(v) > 1e12) return 0;
-        q[i] = (float)v, s = end + (*end == ' ');
+        q[i++] = (float)v;
+        s = end + (*end == ' ');
     }
     return i;
 }
+
 static int jem__rises(const float *q, int n) {
     while (n > 1 && q[n - 2] <= q[n - 1]) n--;
     return n < 2;
 }
+
 static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char *key,
                                      const float *q, int n) {
     char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
     size_t used = 0;
-    for (int i = 0; text && i < n; i++) {
+    if (!text) return JEM_NO_MEMORY;
+    for (int i = 0; i < n; i++) {
         if (i) text[used++] = ' ';
         used += (size_t)jem__print_number(text + used, 31, (double)q[i]);
     }
-    const jem_status s = text ? jem__meta_set(net->ctx, list, key, text) : JEM_NO_MEMORY;
+    const jem_status s = jem__meta_set(net->ctx, list, key, text);
     jem__free(net->ctx, text);
     return s;
 }
 
-/* What the logits of an image say: its label, log p(x), their mean, log odds and p of the label. */
-typedef struct jem__seen { int label; float logp, mean, odds, p; } jem__seen;
+/* Rounds to five decimal digits, so that a list of thousands of numbers stays short. */
+static float jem__shorten(float x) {
+    double unit = 1;
+    const double size = fabs((double)x);
+    if (!(size > 1e-30)) return 0;
+    while (size / unit >= 1e5) unit *= 10;
+    while (size / unit < 1e4 && unit > 1e-30) unit /= 10;
+    const double digits = floor((double)x / unit + 0.5);
+    if (unit >= 1) return (float)(digits * unit);
+    return (float)(digits / floor(1 / unit + 0.5));
+}
 
-/* Whether that is usual: a = log p(x) and b = the mean logit, less their means m[y][2] over the
-   calibration images of the same predicted label y; l is the root of the covariance S = L L' that
-   is left (l[0] 0; l[1] l[2]), and d^2 = (a,b) S^-1 (a,b)' (Mahalanobis; for the features of a
-   layer: Lee et al. 2018). q are the calibration images' quantiles of -d. The mean logit sees what
-   log p(x) does not: something else may have as high a logit, but not as low ones beside it. */
-typedef struct jem__usual { float l[3], q[JEM__QUANTILES], m[2]; } jem__usual;
-static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) {
-    const float a = (s.logp - m[2 * s.label]) / u->l[0];
-    const float b = jem__fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
-    return -sqrtf(jem__fmaf(a, a, b * b));
+static int jem__compare_floats(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
 }
-/* So many numbers, m being as long as it has to be. */
-static int jem__usual_size(const jem_net *net) { return 3 + JEM__QUANTILES + 2 * net->classes; }
-/* A text in those numbers; NULL if it is none of this. */
-static jem__usual *jem__usual_in(const jem_net *net, const char *text, float *all) {
-    const int n = jem__usual_size(net);
-    jem__usual *u = (jem__usual *)(void *)all;
-    if (!u || jem__numbers_in(text, all, n) < n || !jem__rises(u->q, JEM__QUANTILES)) return NULL;
-    return u->l[0] > 1e-6f && u->l[2] > 1e-6f ? u : NULL;
+
+/* Returns the fraction of calibration images with a lower score, linear between quantiles; -1
+   without quantiles. */
+static float jem__familiarity(const float *q, int n, float score) {
+    if (n < 2) return -1;
+    int i = 0;
+    while (i < n && q[i] < score) i++;
+    if (i == 0) return 0;
+    if (i == n) return 1;
+    const float part = (score - q[i - 1]) / (q[i] - q[i - 1]);
+    return ((float)(i - 1) + part) / (float)(n - 1);
 }
-/* The network's, on the tape. */
-static jem__usual *jem__usual_read(const jem_net *net) {
-    const char *text = jem_net_meta(net, jem__usual_key);
-    return jem__usual_in(net, text, text ? jem__push_floats(net->ctx, jem__usual_size(net)) : NULL);
-}
-/* Quantiles, or in older files mean and spread: how many numbers. */
-static int jem__familiar_read(const char *text, float q[JEM__QUANTILES]) {
-    const int n = jem__numbers_in(text, q, JEM__QUANTILES);
-    return n > 1 && jem__rises(q, n) ? n : 0;
-}
-/* 1 if there is none. */
+
+/* ---- logits ---------------------------------------------------------------------------------- */
+
+/* What the logits of an image say. */
+typedef struct jem__seen {
+    int label;                                     /* of the highest logit */
+    float logp, mean;                              /* log p(x); mean logit */
+    float odds, p;                                 /* log odds of the label; its probability, at the
+                                                      network's temperature */
+} jem__seen;
+
+/* Returns the temperature in a text, 1 without a text, 0 if the text is damaged. */
 static float jem__temperature_read(const char *text) {
     float t = 1;
     if (text && (jem__numbers_in(text, &t, 1) != 1 || !(t >= 0.0099f && t <= 101))) return 0;
     return t;
 }
-
 static float jem__temperature_of(const jem_net *net) {
     const float t = jem__temperature_read(jem_net_meta(net, jem__temperature_key));
-    return t > 0 ? t : 1;
-}
-static void jem__see_one(const float *f, int classes, float temperature, jem__seen *s) {
-    double sum = 0, others = 0, cooled = 0;
-    int next = -1;                                 /* the second highest */
-    s->label = 0;
-    for (int c = 0; c < classes; c++) {
-        sum += (double)f[c];
-        if (f[c] > f[s->label]) s->label = c;
-    }
-    for (int c = 0; c < classes; c++)
-        if (c != s->label && (next < 0 || f[c] > f[next])) next = c;
-    for (int c = 0; c < classes; c++) {
-        if (c == s->label) continue;
-        others += exp((double)f[c] - (double)f[next]);
-        cooled += exp(((double)f[c] - (double)f[s->label]) / (double)temperature);
-    }
-    s->mean = (float)(sum / classes), s->p = (float)(1 / (1 + cooled));
-    s->odds = next < 0 ? 1e18f                     /* log p/(1-p): has no ties near p = 1 */
-            : (float)((double)f[s->label] - (double)f[next] - log(others));
+    if (t > 0) return t;
+    return 1;
 }
 
-/* Logits f[n][classes] of n images and what they say; either may be NULL. */
+static jem__seen jem__see_logits(const float *f, int classes, float temperature) {
+    JEM__ZEROED(jem__seen, s);
+    double sum = 0, others = 0, cooled = 0;
+    int next = -1;                                 /* the second highest */
+    for (int c = 0; c < classes; c++) {
+        sum += (double)f[c];
+        if (f[c] > f[s.label]) s.label = c;
+    }
+    for (int c = 0; c < classes; c++) {
+        if (c != s.label && (next < 0 || f[c] > f[next])) next = c;
+    }
+    for (int c = 0; c < classes; c++) {
+        if (c == s.label) continue;
+        others += exp((double)f[c] - (double)f[next]);
+        cooled += exp(((double)f[c] - (double)f[s.label]) / (double)temperature);
+    }
+    s.mean = (float)(sum / classes);
+    s.p = (float)(1 / (1 + cooled));
+    s.odds = 1e18f;                                /* log p/(1-p): has no ties near p = 1 */
+    if (next >= 0) s.odds = (float)((double)f[s.label] - (double)f[next] - log(others));
+    return s;
+}
+
+/* Computes logits f[n][classes] of n images and what they say; either may be NULL. */
 static jem_status jem__see(jem_net *net, const char *what, const float *x, int n, float *f,
                            jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
@@ -8718,309 +8948,1099 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
     if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
     const float temperature = jem__temperature_of(net);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
-        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        int m = n - i;
+        if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
         const jem_mark mark = jem_begin(ctx);
-        float *rows = f ? f + i * k : jem__push_floats(ctx, m * k), *p = jem__push_floats(ctx, m);
+        float *rows = NULL;
+        if (f) rows = f + i * k;
+        else rows = jem__push_floats(ctx, m * k);
+        float *p = jem__push_floats(ctx, m);
         jem_tensor *logits = jem_forward(net, jem__images(net, x + i * size, m), 0);
         jem_tensor *logp = jem__logp(net, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
-        if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK)
+        if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK) {
             for (int j = 0; seen && j < m; j++) {
+                seen[i + j] = jem__see_logits(rows + j * k, net->classes, temperature);
                 seen[i + j].logp = p[j];
-                jem__see_one(rows + j * k, net->classes, temperature, seen + i + j);
             }
+        }
         if (ctx->status == JEM_OK && !(jem__all_finite(rows, m * k) && jem__all_finite(p, m)))
-            jem__fail(ctx, JEM_DIVERGED, "%s: the network's numbers are not finite", what);
+            jem__fail(ctx, JEM_DIVERGED, "%s: the network's logits or log p(x) are not finite",
+                      what);
         jem_end(ctx, mark);
     }
     return ctx->status;
 }
 
-/* ---- familiarity from slopes ----------------------------------------------------------------- */
-/* What an image looks like to the network is a vector v:
+/* ---- log p(x) and the mean logit: JEM_OOD_USUAL ---------------------------------------------- */
 
-       the logits;  log p(x);  log(||g||^2/d), g = d log p(x)/dx, d pixels;
-       for each noise level sigma:  log(||sigma g + z||^2/d),  log(||sigma g||^2/d),  log p(x~),
-                                    x~ = x + sigma z,  g = d log p(x~)/dx~
+/* Deviations a of log p(x) and b of the mean logit from their means m[y][2] over the calibration
+   images of the same predicted label y; l is the root of their covariance S = L L' (l[0] 0; l[1]
+   l[2]), and d^2 = (a,b) S^-1 (a,b)' (Mahalanobis; of a layer's features: Lee et al. 2018). q are
+   the calibration images' quantiles of -d. The mean logit detects what log p(x) does not: other
+   images may have as high a logit, but not as low ones next to it. */
+typedef struct jem__usual { float l[3], q[JEM__QUANTILES], m[2]; } jem__usual;
 
-   The score that a density should have at noisy data is -z/sigma, so ||sigma g + z|| is the error
-   of its denoiser: small for images like those learned (multiscale score matching: Mahmood, Oliva &
-   Styner 2021). z is the same for every image, so an image always gets the same answer. Given the
-   predicted label y, v has mean m[y]; what is left has one covariance S for all labels, and
-
-       score = - sqrt((v - m[y])' S^-1 (v - m[y])) / scale[y]     (Lee et al. 2018)
-
-   scale[y] is the root mean square of that distance in the class: no class is strange as a whole.
-   Scores of calibration images come from fits without them (five folds), as new images' do; so the
-   share of them with a lower score is a p-value. */
-
-enum { JEM__FOLDS = 5, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3 };
-
-/* A calibration, in one array of floats: its text is their list. */
-typedef struct jem__slopes {
-    int gradients, dims, classes;
-    float *all;                                    /* gradients, then the arrays below */
-    float *q;                                      /* [JEM__QUANTILES] of the scores */
-    float *scale;                                  /* [classes] */
-    float *mean;                                   /* [classes][dims] */
-    float *spread;                                 /* [dims]: the unit in which v - m[y] counts */
-    float *root;                                   /* lower triangle of L, S = L L', by rows */
-} jem__slopes;
-
-/* Many classes: their mean logit and log odds take the place of the logits. */
-static int jem__slopes_dims(const jem_net *net, int gradients) {
-    const int slopes[JEM__MOST_SLOPES + 1] = { 0, 1, 4, 7 };
-    int logits = net->classes;
-    if (logits > JEM__MOST_LOGITS) logits = 2;
-    return logits + 1 + slopes[gradients];
+static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) {
+    const float a = (s.logp - m[2 * s.label]) / u->l[0];
+    const float b = jem__fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
+    return -sqrtf(jem__fmaf(a, a, b * b));
 }
-static int jem__slopes_size(const jem_net *net, int gradients) {
-    const int dims = jem__slopes_dims(net, gradients);
-    return 1 + JEM__QUANTILES + net->classes * (1 + dims) + dims + dims * (dims + 1) / 2;
+/* Returns the count of numbers in a jem__usual, whose m has 2 for each class. */
+static int jem__usual_size(const jem_net *net) { return 3 + JEM__QUANTILES + 2 * net->classes; }
+
+/* Reads a text into all[jem__usual_size]; NULL if it is damaged. */
+static jem__usual *jem__usual_in(const jem_net *net, const char *text, float *all) {
+    const int n = jem__usual_size(net);
+    jem__usual *u = (jem__usual *)(void *)all;
+    if (!u || jem__numbers_in(text, all, n) < n || !jem__rises(u->q, JEM__QUANTILES)) return NULL;
+    if (u->l[0] > 1e-6f && u->l[2] > 1e-6f) return u;
+    return NULL;
 }
-static jem__slopes jem__slopes_at(const jem_net *net, int gradients, float *all) {
-    jem__slopes s;
-    s.gradients = gradients;
-    s.dims = jem__slopes_dims(net, gradients);
-    s.classes = net->classes;
-    s.all = all;
-    s.q = all + 1;
-    s.scale = s.q + JEM__QUANTILES;
-    s.mean = s.scale + s.classes;
-    s.spread = s.mean + s.classes * s.dims;
-    s.root = s.spread + s.dims;
+/* Reads the network's own, onto the tape. */
+static jem__usual *jem__usual_read(const jem_net *net) {
+    const char *text = jem_net_meta(net, jem__usual_key);
+    if (!text) return NULL;
+    return jem__usual_in(net, text, jem__push_floats(net->ctx, jem__usual_size(net)));
+}
+/* Reads quantiles, or mean and spread in older files; returns the count of numbers. */
+static int jem__familiar_read(const char *text, float q[JEM__QUANTILES]) {
+    const int n = jem__numbers_in(text, q, JEM__QUANTILES);
+    if (n > 1 && jem__rises(q, n)) return n;
+    return 0;
+}
+
+/* Sorts x and takes quantiles at even distances. */
+static void jem__quantiles(float *x, int n, float *q) {
+    qsort(x, (size_t)n, sizeof *x, jem__compare_floats);
+    for (int i = 0; i < JEM__QUANTILES; i++)
+        q[i] = x[(int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5)];
+}
+
+/* Fits means by label and the covariance within labels. The mean of a label with few images is
+   drawn towards that of all, as if four images of that were its own. */
+static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen *a, int n) {
+    double all[2] = { 0, 0 }, s[3] = { 0, 0, 0 };
+    for (int i = 0; i < n; i++) {
+        all[0] += (double)a[i].logp / n;
+        all[1] += (double)a[i].mean / n;
+    }
+    for (int c = 0; c < classes; c++) {
+        double sum[2] = { 4 * all[0], 4 * all[1] }, count = 4;
+        for (int i = 0; i < n; i++) {
+            if (a[i].label != c) continue;
+            sum[0] += (double)a[i].logp;
+            sum[1] += (double)a[i].mean;
+            count++;
+        }
+        for (int k = 0; k < 2; k++) m[2 * c + k] = (float)(sum[k] / count);
+    }
+    for (int i = 0; i < n; i++) {
+        const double d = (double)a[i].logp - (double)m[2 * a[i].label];
+        const double e = (double)a[i].mean - (double)m[2 * a[i].label + 1];
+        s[0] += d * d / n;
+        s[1] += d * e / n;
+        s[2] += e * e / n;
+    }
+    const double l = sqrt(fma(s[0], 1.001, 1e-6)); /* never singular */
+    const double down = s[1] / l;
+    u->l[0] = (float)l;
+    u->l[1] = (float)down;
+    u->l[2] = (float)sqrt(fmax(fma(-down, down, s[2] * 1.001), 0) + 1e-6);
+}
+
+/* Writes the texts of JEM_OOD_USUAL and of the quantiles of log p(x) to `list`. */
+static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, jem__meta **list) {
+    jem_ctx *ctx = net->ctx;
+    const int numbers = jem__usual_size(net);
+    float *v = jem__push_floats(ctx, n);
+    float *all = jem__push_floats(ctx, numbers);
+    float q[JEM__QUANTILES];
+    if (!v || !all) return JEM_NO_MEMORY;
+    jem__usual *u = (jem__usual *)(void *)all;
+    for (int i = 0; i < n; i++) v[i] = a[i].logp;
+    jem__quantiles(v, n, q);
+    jem__usual_fit(u, u->m, net->classes, a, n);
+    for (int i = 0; i < n; i++) v[i] = jem__usual_score(u, u->m, a[i]);
+    jem__quantiles(v, n, u->q);
+    jem_status s = jem__numbers_write(net, list, jem__familiar_key, q, JEM__QUANTILES);
+    if (s == JEM_OK) s = jem__numbers_write(net, list, jem__usual_key, all, numbers);
     return s;
 }
 
-/* How many gradients a text's calibration takes; -1: it is no such text. */
-static int jem__slopes_gradients(const char *text) {
-    double v = -1;
-    if (!text || jem__scan_number(text, &v) == text) return -1;
-    return v == floor(v) && v >= 0 && v <= (int)JEM__MOST_SLOPES ? (int)v : -1;
+/* ---- what a calibration holds ---------------------------------------------------------------- */
+/* An image is described by three vectors, the parts of a calibration:
+
+   SLOPES    the logits; log p(x); the details of the image; of its slope g = d log p(x)/dx, the
+             details; for each noise level sigma, at x~ = x + sigma z: the details of the error of
+             the denoiser, sigma g + z, and of sigma g; log p(x~). The slope at noisy data should be
+             -z/sigma, so the error is small for images like those learned (multiscale score
+             matching: Mahmood, Oliva & Styner 2021). z is the same for every image, so an image
+             always gets the same answer.
+   FEATURES  the means over pixels of what enters the last linear layer.
+   IMAGE     the details of the image. Of a vector: its numbers.
+
+   Details are the energies of a Haar pyramid's levels, in logarithms. Each part has a distance d
+   from the mean of the predicted label (Mahalanobis, with one covariance for all labels; Lee et al.
+   2018); of features, d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al.
+   2021). It is standardised by label, so that no class is strange as a whole. Its empirical tail
+   makes it a p-value, beyond the last 5% with an exponential tail; the parts are joined as
+   sum -log p (Fisher; tails of several statistics: Morningstar et al. 2021), and the sum is ranked
+   among those of the calibration images. Their distances come from fits without them (ten folds),
+   as those of new images do. */
+
+enum { JEM__FOLDS = 10, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128,
+       JEM__MOST_VALUES = 32, JEM__LEVELS = 3, JEM__TAIL = 14, JEM__HEAD = 2 };
+#define JEM__UNITS 1e4
+enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__PARTS };
+
+/* Means by class with one covariance: deviations from the mean in units of `spread` have the
+   correlations L L'. L is stored in whole units of 1/JEM__UNITS, which keeps the text short. */
+typedef struct jem__gauss {
+    int dims, classes;
+    float *mean;                                   /* [classes][dims] */
+    float *spread;                                 /* [dims] */
+    float *root;                                   /* lower triangle of L, by rows, in units */
+    const signed char *side;                       /* NULL, or [dims]: 1 or -1 if only larger or
+                                                      only smaller numbers are strange */
+} jem__gauss;
+
+typedef struct jem__trait {
+    jem__gauss own, all;                           /* all: of features, otherwise without dims */
+    float *shift, *scale;                          /* [classes]: of the distance */
+    float *q;                                      /* [JEM__QUANTILES] of minus the distance */
+    float *rate;                                   /* mean excess beyond q[JEM__TAIL] */
+} jem__trait;
+
+/* A calibration in one array of floats, whose text is their list. */
+typedef struct jem__known {
+    int gradients, features, size;
+    jem__trait part[JEM__PARTS];
+    float *q;                                      /* quantiles of the joint score */
+} jem__known;
+
+/* Returns the count of levels of a Haar pyramid; 0 for vectors. */
+static int jem__levels(const jem_net *net) {
+    int side = net->height, levels = 0;
+    if (net->width < side) side = net->width;
+    while (levels < JEM__LEVELS && side >> levels >= 2) levels++;
+    return levels;
 }
-/* Reads a text into all[jem__slopes_size]; 0: the text is damaged, or of another network. */
-static int jem__slopes_in(const jem_net *net, const char *text, float *all, jem__slopes *s) {
-    const int gradients = jem__slopes_gradients(text);
-    if (gradients < 0 || (gradients > 1 && !(net->noise_lo > 0))) return 0;
-    const int n = jem__slopes_size(net, gradients);
-    if (jem__numbers_in(text, all, n) < n) return 0;
-    *s = jem__slopes_at(net, gradients, all);
-    int good = jem__rises(s->q, JEM__QUANTILES);
-    for (int c = 0; c < s->classes; c++) good &= s->scale[c] > 1e-6f;
-    for (int i = 0; i < s->dims; i++)
-        good &= s->spread[i] > 1e-7f && s->root[i * (i + 3) / 2] > 1e-4f;
+static int jem__is_vector(const jem_net *net) { return net->height == 1 && net->width == 1; }
+
+/* Returns the count of details of an image, that of a vector's numbers. */
+static int jem__image_dims(const jem_net *net) {
+    if (!jem__is_vector(net)) return 2 * jem__levels(net) + 1 + (net->channels > 1);
+    if (net->channels <= JEM__MOST_VALUES) return net->channels;
+    return 1;
+}
+static int jem__logit_dims(const jem_net *net) {
+    if (net->classes > JEM__MOST_LOGITS) return 2; /* mean logit and log odds take their place */
+    return net->classes;
+}
+static int jem__slope_dims(const jem_net *net, int gradients) {
+    const int bands = jem__levels(net) + 1;
+    int dims = jem__logit_dims(net) + 1;
+    if (!jem__is_vector(net)) dims += jem__image_dims(net);
+    if (gradients > 0) dims += bands;
+    if (gradients > 1) dims += (gradients - 1) * (2 * bands + 1);
+    return dims;
+}
+
+/* Lays out arrays in `all`, or counts their floats if it is NULL. */
+static float *jem__known_take(float *all, int *used, int n) {
+    float *at = NULL;
+    if (all) at = all + *used;
+    *used += n;
+    return at;
+}
+static void jem__gauss_at(jem__gauss *g, int dims, int classes, float *all, int *used) {
+    g->dims = dims;
+    g->classes = classes;
+    g->side = NULL;
+    g->mean = jem__known_take(all, used, classes * dims);
+    g->spread = jem__known_take(all, used, dims);
+    g->root = jem__known_take(all, used, dims * (dims + 1) / 2);
+}
+
+/* Sides of a vector's slopes part, for up to JEM__MOST_SLOPES gradients after the logits. At the
+   centre of the data, log p(x) is high and the slope 0; the centre is not strange. */
+static const signed char jem__vector_sides[JEM__MOST_LOGITS + 8] = {
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    -1, 1, 1, 1, -1, 1, 1, -1
+};
+
+static jem__known jem__known_at(const jem_net *net, int gradients, int features, float *all) {
+    JEM__ZEROED(jem__known, k);
+    const int dims[JEM__PARTS] = { jem__slope_dims(net, gradients), features,
+                                   jem__image_dims(net) };
+    k.gradients = gradients;
+    k.features = features;
+    k.size = JEM__HEAD;
+    for (int i = 0; i < JEM__PARTS; i++) {
+        jem__trait *p = k.part + i;
+        jem__gauss_at(&p->own, dims[i], net->classes, all, &k.size);
+        if (i == JEM__FEATURES) jem__gauss_at(&p->all, dims[i], 1, all, &k.size);
+        p->shift = jem__known_take(all, &k.size, net->classes);
+        p->scale = jem__known_take(all, &k.size, net->classes);
+        p->q = jem__known_take(all, &k.size, JEM__QUANTILES);
+        p->rate = jem__known_take(all, &k.size, 1);
+    }
+    k.q = jem__known_take(all, &k.size, JEM__QUANTILES);
+    if (jem__is_vector(net)) {
+        k.part[JEM__SLOPES].own.side = jem__vector_sides + JEM__MOST_LOGITS - jem__logit_dims(net);
+        if (net->channels > JEM__MOST_VALUES)
+            k.part[JEM__IMAGE].own.side = jem__vector_sides + JEM__MOST_LOGITS + 1;
+    }
+    return k;
+}
+
+/* Reads the first numbers of a text, which determine how many follow; 0 if they are impossible. */
+static int jem__known_head(const jem_net *net, const char *text, int *gradients, int *features) {
+    double v[JEM__HEAD];
+    const double most[JEM__HEAD] = { JEM__MOST_SLOPES, JEM__MOST_FEATURES };
+    for (int i = 0; i < JEM__HEAD; i++) {
+        const char *end = text;
+        if (text) end = jem__scan_number(text, &v[i]);
+        if (end == text || v[i] != floor(v[i]) || v[i] < 0 || v[i] > most[i]) return 0;
+        text = end + (*end == ' ');
+    }
+    *gradients = (int)v[0];
+    *features = (int)v[1];
+    return *gradients < 2 || net->noise_lo > 0;
+}
+static int jem__gauss_good(const jem__gauss *g) {
+    int good = 1;
+    for (int i = 0; i < g->dims; i++)
+        good &= g->spread[i] > 1e-9f && g->root[i * (i + 3) / 2] >= 1;
     return good;
 }
-/* Reads the network's own; its numbers are on the tape. */
-static int jem__slopes_read(const jem_net *net, jem__slopes *s) {
-    const char *text = jem_net_meta(net, jem__slopes_key);
-    const int gradients = jem__slopes_gradients(text);
-    if (gradients < 0) return 0;
-    float *all = jem__push_floats(net->ctx, jem__slopes_size(net, gradients));
-    return all && jem__slopes_in(net, text, all, s);
-}
-
-/* log of the mean square of scale * a + b; b may be NULL. What is 0 is as small as can be told. */
-static float jem__log_square(const float *a, float scale, const float *b, ptrdiff_t n) {
-    double sum = 0;
-    for (ptrdiff_t i = 0; i < n; i++) {
-        double v = (double)scale * (double)a[i];   /* exact */
-        if (b) v += (double)b[i];
-        sum = fma(v, v, sum);
+/* Reads a text into *all, which the caller frees. Returns 0 if it is damaged or of another network,
+   -1 without memory. */
+static int jem__known_in(const jem_net *net, const char *text, float **all) {
+    int gradients, features;
+    *all = NULL;
+    if (!jem__known_head(net, text, &gradients, &features)) return 0;
+    const int size = jem__known_at(net, gradients, features, NULL).size;
+    *all = jem__alloc_floats(net->ctx, size);
+    if (!*all) return -1;
+    if (jem__numbers_in(text, *all, size) < size) return 0;
+    const jem__known k = jem__known_at(net, gradients, features, *all);
+    int good = jem__rises(k.q, JEM__QUANTILES);
+    for (int i = 0; i < JEM__PARTS; i++) {
+        const jem__trait *p = k.part + i;
+        good &= jem__gauss_good(&p->own) && jem__gauss_good(&p->all);
+        good &= jem__rises(p->q, JEM__QUANTILES) && *p->rate > 1e-9f;
+        for (int c = 0; c < net->classes; c++) good &= p->scale[c] > 1e-9f;
     }
-    return (float)log(sum / (double)n + 1e-12);
+    return good;
+}
+/* Finds the network's own calibration, read once; 0 without one or without memory. */
+static int jem__known_of(jem_net *net, jem__known *k) {
+    const char *text = jem_net_meta(net, jem__known_key);
+    if (!text) return 0;
+    if (!net->known && jem__known_in(net, text, &net->known) <= 0) {
+        jem__free(net->ctx, net->known);
+        net->known = NULL;
+        return 0;
+    }
+    *k = jem__known_at(net, (int)net->known[0], (int)net->known[1], net->known);
+    return 1;
 }
 
-/* Writes statistics of the slope at x + sigma z, for m images, to v[m][dims] from `at` on: one
-   without noise (sigma 0), otherwise three. */
-static jem_status jem__slopes_look(jem_net *net, const float *x, int m, float sigma, const float *z,
-                                   float *v, int dims, int at) {
-    jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net);
-    const jem_mark mark = jem_begin(ctx);
-    float *noisy = jem__push_floats(ctx, m * size);
-    float *g = jem__push_floats(ctx, m * size);
-    float *p = jem__push_floats(ctx, m);
-    for (ptrdiff_t i = 0; noisy && i < m * size; i++)
-        noisy[i] = jem__fmaf(sigma, z[i % size], x[i]);
-    jem_tensor *t = noisy ? jem__images(net, noisy, m) : NULL;
-    jem_tensor *logp = jem_logp(ctx, t, net);
-    jem_keep(logp);
-    jem_grad(logp, t);
-    if (g && p && jem_read_grad(t, g) == JEM_OK && jem_read(logp, p) == JEM_OK) {
-        for (int i = 0; i < m; i++) {
-            const float *slope = g + i * size;
-            float *to = v + i * dims + at;
-            if (sigma == 0) {
-                to[0] = jem__log_square(slope, 1, NULL, size);
-                continue;
-            }
-            to[0] = jem__log_square(slope, sigma, z, size);
-            to[1] = jem__log_square(slope, sigma, NULL, size);
-            to[2] = p[i];
+/* ---- how images look ------------------------------------------------------------------------- */
+
+/* Halves a plane in place, to its pyramid's next level. Adds squares and lengths of details. */
+static void jem__haar(float *a, int h, int w, double *square, double *length) {
+    for (int i = 0; i < h / 2; i++) {
+        for (int j = 0; j < w / 2; j++) {
+            const float *at = a + 2 * i * w + 2 * j;
+            const float p = at[0], q = at[1], r = at[w], s = at[w + 1];
+            const double d = (double)((p - q + r - s) / 2);
+            const double e = (double)((p + q - r - s) / 2);
+            const double f = (double)((p - q - r + s) / 2);
+            const double sum = fma(d, d, fma(e, e, f * f));
+            *square += sum;
+            *length += sqrt(sum);
+            a[i * (w / 2) + j] = (p + q + r + s) / 2;
         }
     }
-    jem_end(ctx, mark);
-    return ctx->status;
 }
 
-/* The vectors v[n][dims] of n images, and what their logits say. */
-static jem_status jem__slopes_see(jem_net *net, const char *what, const float *x, int n,
-                                  int gradients, jem__seen *seen, float *v) {
+/* Writes log energies of planes a[channels][h][w], which it overwrites, and returns their count: of
+   details, with `lengths` also log mean lengths, fine to coarse; of the rest. least: an energy too
+   small to matter. */
+static int jem__details(const jem_net *net, float *a, double least, int lengths, float *v) {
+    int h = net->height, w = net->width, n = 0;
+    const ptrdiff_t plane = (ptrdiff_t)h * w;
+    const int levels = jem__levels(net);
+    for (int level = 0; level < levels; level++) {
+        double square = 0, length = 0;
+        const double count = (double)net->channels * (h / 2) * (w / 2);
+        for (int c = 0; c < net->channels; c++) jem__haar(a + c * plane, h, w, &square, &length);
+        v[n++] = (float)log(square / count + least);
+        if (lengths) v[n++] = (float)log(length / count + sqrt(least));
+        h /= 2;
+        w /= 2;
+    }
+    double square = 0;
+    for (int c = 0; c < net->channels; c++) {
+        for (int i = 0; i < h * w; i++) {
+            const double value = (double)a[c * plane + i];
+            square = fma(value, value, square);
+        }
+    }
+    v[n++] = (float)log(square / ((double)net->channels * h * w) + least);
+    return n;
+}
+
+/* Writes the image part of x. work: an image. */
+static void jem__look_image(const jem_net *net, const float *x, float *work, float *v) {
+    const ptrdiff_t size = jem__image(net), plane = (ptrdiff_t)net->height * net->width;
+    if (jem__is_vector(net) && net->channels <= JEM__MOST_VALUES) {
+        memcpy(v, x, (size_t)size * sizeof *v);
+        return;
+    }
+    double mean = 0, colour = 0;
+    for (ptrdiff_t i = 0; i < size; i++) mean += (double)x[i];
+    for (ptrdiff_t i = 0; i < size; i++) work[i] = x[i] - (float)(mean / (double)size);
+    if (net->channels > 1 && !jem__is_vector(net)) {
+        for (ptrdiff_t i = 0; i < plane; i++) {
+            double grey = 0;
+            for (int c = 0; c < net->channels; c++) grey += (double)x[c * plane + i];
+            grey /= net->channels;
+            for (int c = 0; c < net->channels; c++) {
+                const double d = (double)x[c * plane + i] - grey;
+                colour = fma(d, d, colour);
+            }
+        }
+        *v++ = (float)log(colour / (double)size + 1e-3);
+    }
+    jem__details(net, work, 1e-3, 1, v);
+}
+
+/* Writes the features part: means over pixels of f[channels][pixels]. Channel c of many adds to
+   number c modulo JEM__MOST_FEATURES, with a sign drawn for it. */
+static void jem__look_features(const float *f, int channels, ptrdiff_t pixels, float *v) {
+    jem_rng rng = jem_rng_seed(41);
+    for (int c = 0; c < channels; c++) {
+        double sum = 0;
+        for (ptrdiff_t i = 0; i < pixels; i++) sum += (double)f[c * pixels + i];
+        sum /= (double)pixels;
+        if (c < JEM__MOST_FEATURES) {
+            v[c] = (float)sum;
+            continue;
+        }
+        if (jem_rng_u32(&rng) & 1) sum = -sum;
+        v[c % JEM__MOST_FEATURES] += (float)sum;
+    }
+}
+
+/* Rows of the three parts, [n][dims] each, and memory for a batch. */
+typedef struct jem__rows {
+    const char *what;                              /* for messages */
+    int gradients, dims[JEM__PARTS];
+    float *v[JEM__PARTS];
+    float *z, *work;                               /* an image each */
+} jem__rows;
+
+static int jem__rows_create(jem_net *net, const char *what, int n, int gradients, int features,
+                            jem__rows *r) {
+    jem_ctx *ctx = net->ctx;
+    const jem__known k = jem__known_at(net, gradients, features, NULL);
+    memset(r, 0, sizeof *r);
+    r->what = what;
+    r->gradients = gradients;
+    int good = 1;
+    for (int i = 0; i < JEM__PARTS; i++) {
+        r->dims[i] = k.part[i].own.dims;
+        r->v[i] = jem__push_floats(ctx, (ptrdiff_t)n * r->dims[i] + 1);
+        good = good && r->v[i];
+    }
+    r->z = jem__push_floats(ctx, jem__image(net));
+    r->work = jem__push_floats(ctx, jem__image(net));
+    return good && r->z && r->work;
+}
+static jem__rows jem__rows_from(const jem__rows *r, int i) {
+    jem__rows later = *r;
+    for (int k = 0; k < JEM__PARTS; k++) later.v[k] += (ptrdiff_t)i * r->dims[k];
+    return later;
+}
+
+/* Returns the count of features that the network names, up to JEM__MOST_FEATURES. Nothing is
+   computed. */
+static int jem__feature_count(jem_net *net) {
+    const jem_mark mark = jem_begin(net->ctx);
+    int count = 0;
+    if (jem_forward(net, jem__images(net, NULL, 1), 0) && net->features) count = net->features->c;
+    jem_end(net->ctx, mark);
+    if (count > JEM__MOST_FEATURES) count = JEM__MOST_FEATURES;
+    return count;
+}
+
+static void jem__log_probabilities(const float *f, int classes, float *to) {
+    double most = (double)f[0], sum = 0;
+    for (int c = 1; c < classes; c++) most = fmax(most, (double)f[c]);
+    for (int c = 0; c < classes; c++) sum += exp((double)f[c] - most);
+    for (int c = 0; c < classes; c++) to[c] = (float)((double)f[c] - most - log(sum));
+}
+
+/* Fills the rows of image i from its logits f and what they say, but for slopes and features.
+   Returns the next column of the slopes part. */
+static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x, const float *f,
+                         const jem__seen *seen) {
+    float *to = r->v[JEM__SLOPES] + (ptrdiff_t)i * r->dims[JEM__SLOPES];
+    float *image = r->v[JEM__IMAGE] + (ptrdiff_t)i * r->dims[JEM__IMAGE];
+    int at = jem__logit_dims(net);
+    if (net->classes > JEM__MOST_LOGITS) {
+        to[0] = seen->mean;
+        to[1] = seen->odds;
+    } else if (jem__is_vector(net)) {              /* at the centre, all logits may be higher */
+        jem__log_probabilities(f, at, to);
+    } else {
+        memcpy(to, f, (size_t)at * sizeof *to);
+    }
+    to[at++] = seen->logp;
+    jem__look_image(net, x, r->work, image);
+    if (jem__is_vector(net)) return at;
+    memcpy(to + at, image, (size_t)r->dims[JEM__IMAGE] * sizeof *to);
+    return at + r->dims[JEM__IMAGE];
+}
+
+/* Looks at m images without noise, in one pass: forward, and back if there are gradients. */
+static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int m,
+                           jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
     const ptrdiff_t size = jem__image(net);
     const int k = net->classes;
-    const int dims = jem__slopes_dims(net, gradients);
-    float times[JEM__MOST_SLOPES] = { 0, 1, 4 };   /* noise_lo */
+    const float temperature = jem__temperature_of(net);
+    int at = 0;
+    float *f = jem__push_floats(ctx, (ptrdiff_t)m * k);
+    float *p = jem__push_floats(ctx, m);
+    float *g = NULL, *raw = NULL;
+    jem_tensor *t = jem__images(net, x, m);
+    jem_tensor *logits = jem_forward(net, t, 0);
+    jem_tensor *features = net->features;
+    jem_tensor *logp = jem__logp(net, logits);
+    ptrdiff_t pixels = 0, floats = 0;
+    if (logits && features && r->dims[JEM__FEATURES]) {
+        pixels = (ptrdiff_t)features->h * features->w;
+        floats = pixels * features->c;
+        raw = jem__push_floats(ctx, m * floats);
+        jem_keep(features);
+    }
+    jem_keep(logits);
+    jem_keep(logp);
+    if (r->gradients > 0) {
+        g = jem__push_floats(ctx, m * size);
+        jem_grad(logp, t);
+        if (g) jem_read_grad(t, g);
+    }
+    if (f) jem_read(logits, f);
+    if (p) jem_read(logp, p);
+    if (raw) jem_read(features, raw);
+    for (int i = 0; jem_ok(ctx) && i < m; i++) {
+        seen[i] = jem__see_logits(f + (ptrdiff_t)i * k, k, temperature);
+        seen[i].logp = p[i];
+        at = jem__look_one(net, r, i, x + i * size, f + (ptrdiff_t)i * k, seen + i);
+        float *to = r->v[JEM__SLOPES] + (ptrdiff_t)i * r->dims[JEM__SLOPES];
+        float *feature = r->v[JEM__FEATURES] + (ptrdiff_t)i * r->dims[JEM__FEATURES];
+        if (g) jem__details(net, g + i * size, 1e-12, 0, to + at);
+        if (raw) jem__look_features(raw + i * floats, features->c, pixels, feature);
+    }
+    if (g) at += jem__levels(net) + 1;
+    return at;
+}
+
+/* Looks at m images with noise; column `at` of the slopes part is the first. */
+static void jem__look_noisy(jem_net *net, const jem__rows *r, const float *x, int m, float sigma,
+                            int at) {
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = jem__image(net);
+    float *noisy = jem__push_floats(ctx, m * size);
+    float *g = jem__push_floats(ctx, m * size);
+    float *p = jem__push_floats(ctx, m);
+    if (!noisy || !g || !p) return;
+    for (ptrdiff_t i = 0; i < m * size; i++) noisy[i] = jem__fmaf(sigma, r->z[i % size], x[i]);
+    jem_tensor *t = jem__images(net, noisy, m);
+    jem_tensor *logp = jem_logp(ctx, t, net);
+    jem_keep(logp);
+    jem_grad(logp, t);
+    if (jem_read_grad(t, g) != JEM_OK || jem_read(logp, p) != JEM_OK) return;
+    for (int i = 0; i < m; i++) {
+        float *slope = g + i * size;
+        float *to = r->v[JEM__SLOPES] + (ptrdiff_t)i * r->dims[JEM__SLOPES] + at;
+        for (ptrdiff_t k = 0; k < size; k++) {
+            slope[k] *= sigma;
+            r->work[k] = slope[k] + r->z[k];
+        }
+        to += jem__details(net, r->work, 1e-12, 0, to);
+        to += jem__details(net, slope, 1e-12, 0, to);
+        *to = p[i];
+    }
+}
+
+/* Fills the rows of n images, and what their logits say. */
+static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, int n,
+                            jem__seen *seen) {
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = jem__image(net);
     const jem_rng seed = jem_rng_seed(39);
-    if (gradients == 2) times[1] = 2;
-    const jem_mark mark = jem_begin(ctx);
-    float *z = jem__push_floats(ctx, size);
-    float *f = jem__push_floats(ctx, (ptrdiff_t)JEM__EVAL_BATCH * k);
-    for (int i = 0; z && f && i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
+    if (jem__images_check(net, all->what, x, n) != JEM_OK) return ctx->status;
+    const int features = all->dims[JEM__FEATURES];
+    if (features != 0 && jem__feature_count(net) != features && ctx->status == JEM_OK)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the calibration is of %d features, which the network "
+                  "does not have", all->what, features);
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
         int m = n - i;
         if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
-        float *to = v + (ptrdiff_t)i * dims;
-        if (jem__see(net, what, x + i * size, m, f, seen + i) != JEM_OK) break;
-        int at = 0;
-        for (int j = 0; j < m; j++) {
-            float *row = to + (ptrdiff_t)j * dims;
-            if (k <= JEM__MOST_LOGITS) {
-                memcpy(row, f + (ptrdiff_t)j * k, (size_t)k * sizeof *row);
-                at = k;
-            } else {
-                row[0] = seen[i + j].mean;
-                row[1] = seen[i + j].odds;
-                at = 2;
-            }
-            row[at] = seen[i + j].logp;
-        }
-        at++;
-        for (int level = 0; level < gradients && ctx->status == JEM_OK; level++) {
+        const jem__rows r = jem__rows_from(all, i);
+        jem_mark mark = jem_begin(ctx);
+        int at = jem__look_clean(net, &r, x + i * size, m, seen + i);
+        jem_end(ctx, mark);
+        for (int level = 1; level < r.gradients && ctx->status == JEM_OK; level++) {
+            float sigma = net->noise_lo;
+            if (level == 2) sigma *= 4;
             jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
-            jem_fill_normal(ctx, &rng, z, size, 0, 1);
-            jem__slopes_look(net, x + i * size, m, times[level] * net->noise_lo, z, to, dims, at);
-            at += 1 + 2 * (level > 0);
+            jem_fill_normal(ctx, &rng, r.z, size, 0, 1);
+            mark = jem_begin(ctx);
+            jem__look_noisy(net, &r, x + i * size, m, sigma, at);
+            jem_end(ctx, mark);
+            at += 2 * (jem__levels(net) + 1) + 1;
         }
-        if (ctx->status == JEM_OK && !jem__all_finite(to, m * dims))
-            jem__fail(ctx, JEM_DIVERGED, "%s: slopes are not finite", what);
+        int finite = 1;
+        for (int k = 0; ctx->status == JEM_OK && k < JEM__PARTS; k++)
+            finite = finite && jem__all_finite(r.v[k], (ptrdiff_t)m * r.dims[k]);
+        if (!finite)
+            jem__fail(ctx, JEM_DIVERGED, "%s: logits, log p(x) or slopes are not finite",
+                      all->what);
     }
-    jem_end(ctx, mark);
     return ctx->status;
 }
 
-/* Minus the distance of v from the mean of label y, before it is divided by scale[y]. w[dims]. */
-static float jem__slopes_far(const jem__slopes *s, const float *v, int y, double *w) {
-    const float *mean = s->mean + (ptrdiff_t)y * s->dims;
-    const float *row = s->root;
+/* ---- how far that is from what is known ------------------------------------------------------ */
+
+static double jem__deviation(const jem__gauss *g, const float *v, const float *mean, int i) {
+    const double d = (double)v[i] - (double)mean[i];
+    if (g->side && g->side[i] * d < 0) return 0;
+    return d;
+}
+
+/* Returns the squared distance of v from the mean of a class. */
+static double jem__gauss_distance(const jem__gauss *g, const float *v, int label) {
+    double w[JEM__MOST_FEATURES];
+    const float *mean = g->mean + (ptrdiff_t)label * g->dims;
+    const float *row = g->root;
     double square = 0;
-    for (int i = 0; i < s->dims; i++) {            /* L w = (v - m) / spread */
-        double sum = ((double)v[i] - (double)mean[i]) / (double)s->spread[i];
+    for (int i = 0; i < g->dims; i++) {            /* L w = deviation / spread */
+        double sum = jem__deviation(g, v, mean, i) / (double)g->spread[i] * JEM__UNITS;
         for (int j = 0; j < i; j++) sum = fma(-(double)row[j], w[j], sum);
         w[i] = sum / (double)row[i];
         square = fma(w[i], w[i], square);
         row += i + 1;
     }
-    return -(float)sqrt(square);
-}
-static float jem__slopes_score(const jem__slopes *s, const float *v, int y, double *w) {
-    return jem__slopes_far(s, v, y, w) / s->scale[y];
+    return square;
 }
 
-/* The share of calibration images with a lower score. Quantile k is that of (k/64)^2, for many are
-   needed where few images are; between them the root is linear. */
-static float jem__slopes_share(const jem__slopes *s, float score) {
-    const float root = jem__familiarity(s->q, JEM__QUANTILES, score);
+/* Returns minus the distance of v, before it is standardised by label. */
+static double jem__part_raw(const jem__trait *p, const float *v, int label) {
+    const double own = jem__gauss_distance(&p->own, v, label);
+    if (!p->all.dims) return -sqrt(own);
+    return jem__gauss_distance(&p->all, v, 0) - own;
+}
+static float jem__part_score(const jem__trait *p, const float *v, int label) {
+    const double raw = jem__part_raw(p, v, label);
+    return (float)((raw - (double)p->shift[label]) / (double)p->scale[label]);
+}
+/* Returns the fraction of calibration images with a lower score. Quantile k is that of (k/64)^2,
+   for the strange end needs the most; between them the root is linear. */
+static float jem__fraction(const float *q, float score) {
+    const float root = jem__familiarity(q, JEM__QUANTILES, score);
     return root * root;
 }
+/* Returns -log of the p-value of a part's score: 0 without numbers. */
+static double jem__part_surprise(const jem__trait *p, float score) {
+    const double most = 60;
+    if (!p->own.dims) return 0;
+    const double edge = (double)JEM__TAIL / (JEM__QUANTILES - 1);
+    const double excess = (double)p->q[JEM__TAIL] - (double)score;
+    if (excess > 0) return fmin(excess / (double)*p->rate - 2 * log(edge), most);
+    return -log((double)jem__fraction(p->q, score));
+}
+/* Returns the joint score of image i; surprise[JEM__PARTS] may be NULL. */
+static float jem__known_score(const jem__known *k, const jem__rows *r, int i, int label,
+                              double *surprise) {
+    double sum = 0;
+    for (int part = 0; part < JEM__PARTS; part++) {
+        const float *v = r->v[part] + (ptrdiff_t)i * r->dims[part];
+        const float score = jem__part_score(k->part + part, v, label);
+        const double s = jem__part_surprise(k->part + part, score);
+        if (surprise) surprise[part] = s;
+        sum += s;
+    }
+    return -(float)sum;
+}
 
-/* Fits mean, spread and root to images whose number modulo JEM__FOLDS is not `without`. The mean of
-   a label with few images is drawn towards that of all, as if four images of that were its own.
-   work: two numbers per dimension, and a triangle of them. */
-static void jem__slopes_fit(jem__slopes *s, const float *v, const jem__seen *seen, int n,
-                            int without, double *work) {
-    const int dims = s->dims;
-    double *mean = work, *sum = work + dims, *cov = work + 2 * dims;
+/* Returns 1 if the fine details of an image are fewer than its class's; of a vector 0. */
+static int jem__is_smooth(const jem_net *net, const jem__trait *image, const float *v, int label) {
+    const int fine = net->channels > 1;            /* the number after that of colours */
+    return !jem__is_vector(net) && v[fine] < image->own.mean[label * image->own.dims + fine];
+}
+
+/* Finds the number of the slopes part that deviates most, and returns what it is about. */
+static jem_reason jem__slopes_reason(const jem_net *net, const jem__trait *p, const float *v,
+                                     int label) {
+    const float *mean = p->own.mean + (ptrdiff_t)label * p->own.dims;
+    const int logits = jem__logit_dims(net);
+    int image = 0, worst = 0;
+    double most = -1;
+    if (!jem__is_vector(net)) image = jem__image_dims(net);
+    for (int i = 0; i < p->own.dims; i++) {
+        const double d = fabs(jem__deviation(&p->own, v, mean, i)) / (double)p->own.spread[i];
+        if (d > most) {
+            most = d;
+            worst = i;
+        }
+    }
+    if (worst < logits) return JEM_REASON_CLASSES;
+    if (worst == logits) return JEM_REASON_DENSITY;
+    if (worst < logits + 1 + image) return JEM_REASON_EDGES;
+    return JEM_REASON_SLOPE;
+}
+
+/* Names the statistic that contributed most to the score of image i. */
+static jem_reason jem__known_reason(const jem_net *net, const jem__known *k, const jem__rows *r,
+                                    int i, int label) {
+    double surprise[JEM__PARTS];
+    jem__known_score(k, r, i, label, surprise);
+    const float *slopes = r->v[JEM__SLOPES] + (ptrdiff_t)i * r->dims[JEM__SLOPES];
+    const float *image = r->v[JEM__IMAGE] + (ptrdiff_t)i * r->dims[JEM__IMAGE];
+    const double a = surprise[JEM__SLOPES], b = surprise[JEM__FEATURES], c = surprise[JEM__IMAGE];
+    if (b > a && b > c) return JEM_REASON_FEATURES;
+    jem_reason reason = JEM_REASON_EDGES;
+    if (a >= c) reason = jem__slopes_reason(net, k->part + JEM__SLOPES, slopes, label);
+    if (reason != JEM_REASON_EDGES) return reason;
+    if (jem__is_vector(net)) return JEM_REASON_VALUES;
+    if (jem__is_smooth(net, k->part + JEM__IMAGE, image, label)) return JEM_REASON_SMOOTH;
+    return JEM_REASON_EDGES;
+}
+
+/* ---- calibration ----------------------------------------------------------------------------- */
+
+/* Adds up the numbers of images that belong to a fit: those whose index modulo JEM__FOLDS is not
+   `without`, of one label (-1: all). Returns how many there are. */
+static int jem__gauss_sum(const float *v, int dims, const jem__seen *seen, int n, int without,
+                          int label, double *sum) {
     int count = 0;
-    memset(work, 0, (size_t)(2 * dims + dims * (dims + 1) / 2) * sizeof *work);
+    memset(sum, 0, (size_t)dims * sizeof *sum);
     for (int i = 0; i < n; i++) {
-        if (i % JEM__FOLDS == without) continue;
-        for (int a = 0; a < dims; a++) mean[a] += (double)v[(ptrdiff_t)i * dims + a];
+        if (i % JEM__FOLDS == without || (label >= 0 && seen[i].label != label)) continue;
+        for (int a = 0; a < dims; a++) sum[a] += (double)v[(ptrdiff_t)i * dims + a];
         count++;
     }
-    for (int a = 0; a < dims; a++) mean[a] /= count;
-    for (int c = 0; c < s->classes; c++) {
-        double own = 4;
-        for (int a = 0; a < dims; a++) sum[a] = 4 * mean[a];
-        for (int i = 0; i < n; i++) {
-            if (i % JEM__FOLDS == without || seen[i].label != c) continue;
-            for (int a = 0; a < dims; a++) sum[a] += (double)v[(ptrdiff_t)i * dims + a];
-            own++;
+    return count;
+}
+
+/* Computes L of correlations r[dims][dims], lower triangle by rows, into `root`, in units. */
+static void jem__cholesky(const double *r, int dims, float *root) {
+    for (int a = 0; a < dims; a++) {
+        const float *rows = root + a * (a + 1) / 2;
+        for (int b = 0; b <= a; b++) {
+            const float *columns = root + b * (b + 1) / 2;
+            double sum = r[a * (a + 1) / 2 + b] * JEM__UNITS * JEM__UNITS;
+            for (int j = 0; j < b; j++) sum = fma(-(double)rows[j], (double)columns[j], sum);
+            if (a == b) sum = sqrt(fmax(sum, 1e-3 * JEM__UNITS * JEM__UNITS));
+            else sum /= (double)columns[b];
+            root[a * (a + 1) / 2 + b] = (float)floor(sum + 0.5);
         }
-        for (int a = 0; a < dims; a++) s->mean[(ptrdiff_t)c * dims + a] = (float)(sum[a] / own);
     }
+}
+
+/* Fits means and covariance. The mean of a label with few images is drawn towards that of all, as
+   if four images of that were its own; correlations are shrunk, so that numbers which move together
+   do not make small differences count for much. work: two numbers per dimension, and a triangle. */
+static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen, int n, int without,
+                           double *work) {
+    const int dims = g->dims;
+    double *mean = work, *sum = work + dims, *cov = work + 2 * dims;
+    const int count = jem__gauss_sum(v, dims, seen, n, without, -1, mean);
+    for (int a = 0; a < dims; a++) mean[a] /= count;
+    for (int c = 0; c < g->classes; c++) {
+        int label = c;
+        if (g->classes == 1) label = -1;
+        const int own = jem__gauss_sum(v, dims, seen, n, without, label, sum);
+        for (int a = 0; a < dims; a++)
+            g->mean[(ptrdiff_t)c * dims + a] = jem__shorten((float)((sum[a] + 4 * mean[a]) /
+                                                                    (own + 4)));
+    }
+    memset(cov, 0, (size_t)(dims * (dims + 1) / 2) * sizeof *cov);
     for (int i = 0; i < n; i++) {
         if (i % JEM__FOLDS == without) continue;
-        const float *row = v + (ptrdiff_t)i * dims;
-        const float *m = s->mean + (ptrdiff_t)seen[i].label * dims;
+        int label = 0;
+        if (g->classes > 1) label = seen[i].label;
+        const float *m = g->mean + (ptrdiff_t)label * dims;
+        for (int a = 0; a < dims; a++) sum[a] = jem__deviation(g, v + (ptrdiff_t)i * dims, m, a);
         double *to = cov;
         for (int a = 0; a < dims; a++) {
-            const double d = (double)row[a] - (double)m[a];
-            for (int b = 0; b <= a; b++) to[b] = fma(d, (double)row[b] - (double)m[b], to[b]);
+            for (int b = 0; b <= a; b++) to[b] = fma(sum[a], sum[b], to[b]);
             to += a + 1;
         }
     }
     for (int a = 0; a < dims; a++)
-        s->spread[a] = (float)(sqrt(cov[a * (a + 3) / 2] / count) + 1e-6);
-    /* Cholesky of the correlations and .01 I, which keeps logits that move together from making
-       small differences count for much. */
-    for (int a = 0; a < dims; a++)
+        g->spread[a] = jem__shorten((float)(sqrt(cov[a * (a + 3) / 2] / count) + 1e-6));
+    const double ridge = 0.01 + 0.1 * dims / count;
+    for (int a = 0; a < dims; a++) {
         for (int b = 0; b <= a; b++) {
-            const double unit = (double)s->spread[a] * (double)s->spread[b] * count;
-            double r = cov[a * (a + 1) / 2 + b] / unit + 0.01 * (a == b);
-            for (int j = 0; j < b; j++)
-                r = fma(-(double)s->root[a * (a + 1) / 2 + j],
-                        (double)s->root[b * (b + 1) / 2 + j], r);
-            if (a == b) r = sqrt(fmax(r, 1e-3));
-            else r /= (double)s->root[b * (b + 3) / 2];
-            s->root[a * (a + 1) / 2 + b] = (float)r;
+            double *to = cov + a * (a + 1) / 2 + b;
+            *to /= (double)g->spread[a] * (double)g->spread[b] * count;
+            if (a == b) *to += ridge;
         }
+    }
+    jem__cholesky(cov, dims, g->root);
+}
+static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, int n, int without,
+                          double *work) {
+    jem__gauss_fit(&p->own, v, seen, n, without, work);
+    if (p->all.dims) jem__gauss_fit(&p->all, v, seen, n, without, work);
+}
+
+/* Sorts scores and takes quantiles of (k/64)^2: score j of n is the quantile (j+1)/(n+1). */
+static void jem__strange_quantiles(float *scores, int n, float *q) {
+    qsort(scores, (size_t)n, sizeof *scores, jem__compare_floats);
+    for (int k = 0; k < JEM__QUANTILES; k++) {
+        const double root = (double)k / (JEM__QUANTILES - 1);
+        const double at = fmin(fmax(root * root * (n + 1) - 1, 0), n - 1);
+        const int low = (int)at;
+        const int high = low + (low + 1 < n);
+        const double gap = (double)scores[high] - (double)scores[low];
+        q[k] = jem__shorten((float)fma(at - low, gap, (double)scores[low]));
+    }
+}
+
+/* Computes shift and scale of each label from scores, as if sixteen images of the mean and spread
+   of all were its own. Distances keep their zero: only relative ones are shifted. */
+static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n,
+                                  const float *scores) {
+    double mean = 0, square = 0;
+    const int shifts = p->all.dims > 0;
+    for (int i = 0; i < n; i++) mean += shifts * (double)scores[i] / n;
+    for (int i = 0; i < n; i++) {
+        const double d = (double)scores[i] - mean;
+        square += d * d / n;
+    }
+    for (int c = 0; c < p->own.classes; c++) {
+        double sum = 16 * mean, squares = 16 * square;
+        int count = 16;
+        for (int i = 0; i < n; i++) {
+            if (seen[i].label != c) continue;
+            sum += shifts * (double)scores[i];
+            count++;
+        }
+        p->shift[c] = jem__shorten((float)(sum / count));
+        for (int i = 0; i < n; i++) {
+            const double d = (double)scores[i] - (double)p->shift[c];
+            if (seen[i].label == c) squares += d * d;
+        }
+        p->scale[c] = jem__shorten((float)(sqrt(squares / count) + 1e-6));
+    }
+}
+
+/* Fits a part to all images; scores[n] come from fits without each image's fold. */
+static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *v,
+                                      const jem__seen *seen, int n, float *scores) {
+    const int dims = p->own.dims;
+    const size_t numbers = (size_t)(2 * dims + dims * (dims + 1) / 2 + 1);
+    double *work = (double *)jem__push(ctx, numbers * sizeof *work);
+    float *sorted = jem__push_floats(ctx, n);
+    if (!work || !sorted) return JEM_NO_MEMORY;
+    for (int fold = 0; fold < JEM__FOLDS && fold < n; fold++) {
+        jem__part_fit(p, v, seen, n, fold, work);
+        for (int i = fold; i < n; i += JEM__FOLDS)
+            scores[i] = (float)jem__part_raw(p, v + (ptrdiff_t)i * dims, seen[i].label);
+    }
+    jem__part_standardise(p, seen, n, scores);
+    for (int i = 0; i < n; i++) {
+        scores[i] = (scores[i] - p->shift[seen[i].label]) / p->scale[seen[i].label];
+        sorted[i] = scores[i];
+    }
+    jem__part_fit(p, v, seen, n, -1, work);
+    jem__strange_quantiles(sorted, n, p->q);
+    double excess = 0;
+    int count = 0;
+    for (int i = 0; i < n && sorted[i] < p->q[JEM__TAIL]; i++) {
+        excess += (double)p->q[JEM__TAIL] - (double)sorted[i];
+        count++;
+    }
+    if (count > 0) excess /= count;
+    *p->rate = jem__shorten((float)(excess + 1e-6));
+    return JEM_OK;
+}
+
+/* Writes the text of a calibration by three parts to `list`. */
+static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const jem__seen *seen,
+                                       int n, jem__meta **list) {
+    jem_ctx *ctx = net->ctx;
+    const int features = r->dims[JEM__FEATURES];
+    const int size = jem__known_at(net, r->gradients, features, NULL).size;
+    float *all = jem__push_floats(ctx, size);
+    float *scores = jem__push_floats(ctx, n);
+    float *sums = jem__push_floats(ctx, n);
+    if (!all || !scores || !sums) return JEM_NO_MEMORY;
+    all[0] = (float)r->gradients;
+    all[1] = (float)features;
+    jem__known k = jem__known_at(net, r->gradients, features, all);
+    memset(sums, 0, (size_t)n * sizeof *sums);
+    for (int part = 0; part < JEM__PARTS; part++) {
+        jem__trait *p = k.part + part;
+        if (jem__part_calibrate(p, ctx, r->v[part], seen, n, scores) != JEM_OK)
+            return JEM_NO_MEMORY;
+        for (int i = 0; i < n; i++) sums[i] -= (float)jem__part_surprise(p, scores[i]);
+    }
+    jem__strange_quantiles(sums, n, k.q);
+    return jem__numbers_write(net, list, jem__known_key, all, size);
+}
+
+/* Returns the gradients of JEM_AUTO: the slope at the image, which shares its forward pass. */
+static int jem__gradients_of(const jem_net *net, int gradients) {
+    (void)net;
+    if (gradients == JEM_AUTO) return 1;
+    return gradients;
+}
+
+jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const int most = jem__gradients_of(net, gradients);
+    if (!x) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: x is NULL");
+    if (n < 2) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images, not %d", n);
+    if (most < 0 || most > JEM__MOST_SLOPES)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: %d gradients (0 to %d, or JEM_AUTO)",
+                         gradients, (int)JEM__MOST_SLOPES);
+    if (most > 1 && !(net->noise_lo > 0))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: %d gradients: this network has learned "
+                         "no score, and takes 0 or 1", gradients);
+    const jem_mark mark = jem_begin(ctx);
+    jem__meta *texts = NULL;
+    jem__rows r;
+    jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
+    jem_status s = JEM_NO_MEMORY;
+    if (seen && jem__rows_create(net, "calibrate", n, most, jem__feature_count(net), &r))
+        s = jem__look(net, &r, x, n, seen);
+    for (int i = 0; i < n && s == JEM_OK; i++) {
+        if (!(fabsf(seen[i].logp) < 1e8f && fabsf(seen[i].mean) < 1e8f))
+            s = jem__fail(ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g, its mean "
+                          "logit %g", i, (double)seen[i].logp, (double)seen[i].mean);
+    }
+    if (s == JEM_OK) s = jem__usual_calibrate(net, seen, n, &texts);
+    if (s == JEM_OK) s = jem__known_calibrate(net, &r, seen, n, &texts);
+    if (s == JEM_NO_MEMORY && ctx->status != JEM_OK) s = ctx->status;
+    jem__meta_take(net, texts, s == JEM_OK);
+    jem_end(ctx, mark);
+    return s;
+}
+
+/* ---- verdicts -------------------------------------------------------------------------------- */
+
+jem_verdict jem_judge(float familiarity) {
+    if (!(familiarity >= 0)) return JEM_UNJUDGED;
+    if (familiarity < 0.01f) return JEM_STRANGE;
+    if (familiarity < 0.1f) return JEM_ODD;
+    return JEM_FAMILIAR;
+}
+
+const char *jem_verdict_name(jem_verdict verdict) {
+    static const char *const names[] = { "not calibrated", "familiar", "odd", "strange" };
+    if ((int)verdict < 0 || verdict > JEM_STRANGE) return "";
+    return names[verdict];
+}
+
+const char *jem_reason_name(jem_reason reason) {
+    static const char *const names[] = {
+        "", "between classes", "of unusual density", "too smooth for its class",
+        "edges as in nothing it knows", "log p(x) too steep or too flat",
+        "features of no class it knows", "values that do not go together"
+    };
+    if ((int)reason < 0 || reason > JEM_REASON_VALUES) return "";
+    return names[reason];
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+/* Returns the L2 norm of a - b; b may be NULL. */
+static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {
+    double sum = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        float d = a[i];
+        if (b) d -= b[i];
+        sum += (double)d * (double)d;              /* exact */
+    }
+    return (float)sqrt(sum);
+}
+
+/* Computes scores by a calibration's parts, of m images. */
+static void jem__ood_known(jem_net *net, jem_ood kind, const float *x, int m, float *score) {
+    jem_ctx *ctx = net->ctx;
+    jem__known k;
+    jem__rows r;
+    if (!jem__known_of(net, &k)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate)");
+        return;
+    }
+    const int joint = kind == JEM_OOD_FAMILIAR;
+    const int part = (int)kind - (int)JEM_OOD_SLOPES;
+    if (!joint && !k.part[part].own.dims) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: the network names no features");
+        return;
+    }
+    jem__seen seen[JEM__EVAL_BATCH];
+    if (!jem__rows_create(net, "ood_score", m, k.gradients, k.features, &r) ||
+        jem__look(net, &r, x, m, seen) != JEM_OK) return;
+    for (int i = 0; i < m; i++) {
+        if (joint) {
+            score[i] = jem__known_score(&k, &r, i, seen[i].label, NULL);
+            continue;
+        }
+        const float *v = r.v[part] + (ptrdiff_t)i * r.dims[part];
+        score[i] = jem__part_score(k.part + part, v, seen[i].label);
+    }
+}
+
+/* Computes scores that require gradients: of one, or of a walk. */
+static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
+                          int m, float *score) {
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = jem__image(net);
+    float *after = jem__push_floats(ctx, m * size);
+    float *end = jem__push_floats(ctx, m);
+    jem_tensor *t = jem__images(net, x, m);
+    jem_tensor *logp = jem_logp(ctx, t, net);
+    if (!after || !end || jem_read(logp, score) != JEM_OK) return;
+    if (kind == JEM_OOD_MASS) {
+        jem_grad(logp, t);
+        jem_read_grad(t, after);
+    } else {
+        jem_sgld(ctx, jem_logp, net, t, walk, NULL);
+        jem_read(t, after);
+        jem_read(logp, end);
+    }
+    for (int i = 0; jem_ok(ctx) && i < m; i++) {
+        const float *from = NULL;
+        if (kind == JEM_OOD_MOVE) from = x + i * size;
+        if (kind == JEM_OOD_RISE) score[i] -= end[i];
+        else score[i] = -jem__norm_of(after + i * size, from, size);
+    }
+}
+
+/* Computes scores that require only logits. */
+static void jem__ood_logits(jem_net *net, jem_ood kind, const float *x, int m, float *score) {
+    jem__seen seen[JEM__EVAL_BATCH];
+    const jem__usual *u = NULL;
+    if (kind == JEM_OOD_USUAL) {
+        u = jem__usual_read(net);
+        if (!u) {
+            jem__fail(net->ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate)");
+            return;
+        }
+    }
+    if (jem__see(net, "ood_score", x, m, NULL, seen) != JEM_OK) return;
+    for (int i = 0; i < m; i++) {
+        score[i] = seen[i].logp;
+        if (kind == JEM_OOD_MAXP) score[i] = seen[i].odds;
+        if (u) score[i] = jem__usual_score(u, u->m, seen[i]);
+    }
+}
+
+jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
+                         int n, float *score) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = jem__image(net);
+    jem_sgld_desc d = jem_sgld_desc_default();
+    d.steps = 10;
+    if (net->noise_lo > 0) d.step_size = net->noise_lo * net->noise_lo;
+    if (walk) d = *walk;
+    if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_FAMILIAR)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d images, score %d", n, (int)kind);
+    if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
+        int m = n - i;
+        if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
+        const jem_mark mark = jem_begin(ctx);
+        if (kind >= JEM_OOD_MASS && kind <= JEM_OOD_MOVE)
+            jem__ood_walk(net, kind, &d, x + i * size, m, score + i);
+        else if (kind >= JEM_OOD_SLOPES)
+            jem__ood_known(net, kind, x + i * size, m, score + i);
+        else
+            jem__ood_logits(net, kind, x + i * size, m, score + i);
+        if (ctx->status == JEM_OK && !jem__all_finite(score + i, m))
+            jem__fail(ctx, JEM_DIVERGED, "ood_score: scores are not finite");
+        jem_end(ctx, mark);
+    }
+    return ctx->status;
+}
+
+/* ==== >>eval: classify, accuracy, temperature ================================================= */
+
+/* Fills answers, but for the familiarity, from what logits say. */
+static void jem__answer(const jem__seen *seen, jem_answer *a) {
+    a->label = seen->label;
+    a->probability = seen->p;
+    a->log_density = seen->logp;
+    a->familiarity = -1;
+    a->reason = JEM_REASON_NONE;
+}
+
+/* Classifies with a calibration by jem_calibrate. */
+static jem_status jem__classify_known(jem_net *net, const jem__known *k, const float *x, int n,
+                                      jem__seen *seen, jem_answer *answers) {
+    jem__rows r;
+    if (!jem__rows_create(net, "classify", n, k->gradients, k->features, &r)) return JEM_NO_MEMORY;
+    const jem_status s = jem__look(net, &r, x, n, seen);
+    for (int i = 0; s == JEM_OK && i < n; i++) {
+        jem_answer *a = answers + i;
+        jem__answer(seen + i, a);
+        a->familiarity = jem__fraction(k->q, jem__known_score(k, &r, i, a->label, NULL));
+        if (jem_judge(a->familiarity) != JEM_FAMILIAR)
+            a->reason = jem__known_reason(net, k, &r, i, a->label);
+    }
+    return s;
+}
+
+/* Classifies with the calibration of an older file, if there is one. */
+static jem_status jem__classify_usual(jem_net *net, const float *x, int n, jem__seen *seen,
+                                      jem_answer *answers) {
+    float q[JEM__QUANTILES];
+    const jem__usual *u = jem__usual_read(net);
+    const int quantiles = jem__familiar_read(jem_net_meta(net, jem__familiar_key), q);
+    const jem_status s = jem__see(net, "classify", x, n, NULL, seen);
+    for (int i = 0; s == JEM_OK && i < n; i++) {
+        jem_answer *a = answers + i;
+        jem__answer(seen + i, a);
+        if (u) {
+            const float score = jem__usual_score(u, u->m, seen[i]);
+            a->familiarity = jem__familiarity(u->q, JEM__QUANTILES, score);
+        } else {
+            a->familiarity = jem__familiarity(q, quantiles, seen[i].logp);
+        }
+    }
+    return s;
 }
 
 jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
     if (!net) return JEM_BAD_ARGUMENT;
-    const jem_mark mark = jem_begin(net->ctx);
-    float q[JEM__QUANTILES];
-    jem__slopes slopes;
-    const int deep = jem__slopes_read(net, &slopes);
-    const jem__usual *u = jem__usual_read(net);
-    const int n_q = jem__familiar_read(jem_net_meta(net, jem__familiar_key), q);
-    const int good = answers && x && n >= 0;
-    jem__seen *seen = good ? (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen) : NULL;
-    float *v = NULL;
-    double *work = NULL;
-    if (seen && deep) {
-        v = jem__push_floats(net->ctx, (ptrdiff_t)n * slopes.dims);
-        work = (double *)jem__push(net->ctx, (size_t)slopes.dims * sizeof *work);
-    }
+    jem_ctx *ctx = net->ctx;
+    if (!answers || !x || n < 0)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "classify: %d images, or NULL", n);
+    const jem_mark mark = jem_begin(ctx);
+    jem__known known;
     jem_status s = JEM_NO_MEMORY;
-    if (!good || (seen && !deep)) s = jem__see(net, "classify", x, n, NULL, seen);
-    else if (v && work) s = jem__slopes_see(net, "classify", x, n, slopes.gradients, seen, v);
-    for (int i = 0; s == JEM_OK && i < n; i++) {
-        jem_answer *a = answers + i;
-        a->label = seen[i].label, a->probability = seen[i].p, a->log_density = seen[i].logp;
-        if (deep) {
-            const float *row = v + (ptrdiff_t)i * slopes.dims;
-            const float score = jem__slopes_score(&slopes, row, a->label, work);
-            a->familiarity = jem__slopes_share(&slopes, score);
-        } else if (u) {
-            const float score = jem__usual_score(u, u->m, seen[i]);
-            a->familiarity = jem__familiarity(u->q, JEM__QUANTILES, score);
-        } else {
-            a->familiarity = jem__familiarity(q, n_q, seen[i].logp);
-        }
-    }
-    jem_end(net->ctx, mark);
+    jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
+    if (seen && jem__known_of(net, &known))
+        s = jem__classify_known(net, &known, x, n, seen, answers);
+    else if (seen)
+        s = jem__classify_usual(net, x, n, seen, answers);
+    if (s == JEM_NO_MEMORY && ctx->status != JEM_OK) s = ctx->status;
+    jem_end(ctx, mark);
     return s;
 }
 
@@ -9032,298 +10052,129 @@ float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
     int right = 0;
     for (int i = 0; ok && i < n; i++) right += seen[i].label == labels[i];
     jem_end(net->ctx, mark);
-    return ok ? (float)right / (float)n : -1;
+    if (!ok) return -1;
+    return (float)right / (float)n;
 }
-
-static int jem__compare_floats(const void *a, const void *b) {
-    const float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-/* Sorts x, and takes so many of them at even distances. */
-static void jem__quantiles(float *x, int n, float *q) {
-    qsort(x, (size_t)n, sizeof *x, jem__compare_floats);
-    for (int i = 0; i < JEM__QUANTILES; i++)
-        q[i] = x[(int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5)];
-}
-
-/* Means by label, and what is left of the covariance. A label with few images takes its mean also
-   from the others, as if four of them were its own. */
-static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen *a, int n) {
-    double all[2] = { 0, 0 }, s[3] = { 0, 0, 0 };
-    for (int i = 0; i < n; i++) all[0] += (double)a[i].logp / n, all[1] += (double)a[i].mean / n;
-    for (int c = 0; c < classes; c++) {
-        double sum[2] = { 4 * all[0], 4 * all[1] }, count = 4;
-        for (int i = 0; i < n; i++) if (a[i].label == c)
-            sum[0] += (double)a[i].logp, sum[1] += (double)a[i].mean, count++;
-        for (int k = 0; k < 2; k++) m[2 * c + k] = (float)(sum[k] / count);
-    }
-    for (int i = 0; i < n; i++) {
-        const double d = (double)a[i].logp - (double)m[2 * a[i].label];
-        const double e = (double)a[i].mean - (double)m[2 * a[i].label + 1];
-        s[0] += d * d / n, s[1] += d * e / n, s[2] += e * e / n;
-    }
-    const double l = sqrt(fma(s[0], 1.001, 1e-6)), down = s[1] / l;    /* never singular */
-    u->l[0] = (float)l, u->l[1] = (float)down;
-    u->l[2] = (float)sqrt(fmax(fma(-down, down, s[2] * 1.001), 0) + 1e-6);
-}
-
-/* Fits to all images; scores[n] are of each by a fit without its fold, the scale of which is then
-   the class's: as if sixteen images of the mean square were its own. */
-static jem_status jem__slopes_calibrate(jem__slopes *s, jem_ctx *ctx, const float *v,
-                                        const jem__seen *seen, int n, float *scores) {
-    const int dims = s->dims;
-    const int triangle = dims * (dims + 1) / 2;
-    double *work = (double *)jem__push(ctx, (size_t)(2 * dims + triangle) * sizeof *work);
-    double *square = (double *)jem__push_zero(ctx, (size_t)s->classes * sizeof *square);
-    int *count = (int *)jem__push_zero(ctx, (size_t)s->classes * sizeof *count);
-    if (!work || !square || !count) return JEM_NO_MEMORY;
-    double all = 0;
-    for (int fold = 0; fold < JEM__FOLDS && fold < n; fold++) {
-        jem__slopes_fit(s, v, seen, n, fold, work);
-        for (int i = fold; i < n; i += JEM__FOLDS) {
-            const int y = seen[i].label;
-            scores[i] = jem__slopes_far(s, v + (ptrdiff_t)i * dims, y, work);
-            const double far = (double)scores[i];
-            square[y] += far * far;
-            all += far * far / n;
-            count[y]++;
-        }
-    }
-    for (int c = 0; c < s->classes; c++)
-        s->scale[c] = (float)sqrt((square[c] + 16 * all) / (count[c] + 16) + 1e-6);
-    for (int i = 0; i < n; i++) scores[i] /= s->scale[seen[i].label];
-    jem__slopes_fit(s, v, seen, n, -1, work);
-    qsort(scores, (size_t)n, sizeof *scores, jem__compare_floats);
-    for (int k = 0; k < JEM__QUANTILES; k++) {     /* score j of n is the quantile (j+1)/(n+1) */
-        const double root = (double)k / (JEM__QUANTILES - 1);
-        const double at = fmin(fmax(root * root * (n + 1) - 1, 0), n - 1);
-        const int low = (int)at;
-        const int high = low + (low + 1 < n);
-        const double gap = (double)scores[high] - (double)scores[low];
-        s->q[k] = (float)fma(at - low, gap, (double)scores[low]);
-    }
-    return JEM_OK;
-}
-
-jem_status jem_calibrate_slopes(jem_net *net, const float *x, int n, int gradients) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    jem_ctx *ctx = net->ctx;
-    if (!x) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate_slopes: x is NULL");
-    if (n < 2 || gradients < 0 || gradients > JEM__MOST_SLOPES)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate_slopes: %d images, %d gradients (2 "
-                         "images or more, 0 to %d gradients)", n, gradients,
-                         (int)JEM__MOST_SLOPES);
-    if (gradients > 1 && !(net->noise_lo > 0))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate_slopes: %d gradients: this network has "
-                         "learned no score, and takes 0 or 1", gradients);
-    const int numbers = jem__slopes_size(net, gradients);
-    const jem_mark mark = jem_begin(ctx);
-    float *all = jem__push_floats(ctx, numbers);
-    float *v = jem__push_floats(ctx, (ptrdiff_t)n * jem__slopes_dims(net, gradients));
-    float *scores = jem__push_floats(ctx, n);
-    jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
-    jem__meta *text = NULL;
-    jem_status s = JEM_NO_MEMORY;
-    if (all && v && scores && seen)
-        s = jem__slopes_see(net, "calibrate_slopes", x, n, gradients, seen, v);
-    if (s == JEM_OK) {
-        jem__slopes slopes = jem__slopes_at(net, gradients, all);
-        all[0] = (float)gradients;
-        s = jem__slopes_calibrate(&slopes, ctx, v, seen, n, scores);
-    }
-    if (s == JEM_OK) s = jem__numbers_write(net, &text, jem__slopes_key, all, numbers);
-    if (s == JEM_OK) s = jem_calibrate(net, x, n);
-    jem__meta_take(net, text, s == JEM_OK);
-    jem_end(ctx, mark);
-    return s;
-}
-
-jem_status jem_calibrate(jem_net *net, const float *x, int n) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    jem_ctx *ctx = net->ctx;
-    if (n < 2) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images, not %d", n);
-    const int numbers = jem__usual_size(net);
-    const jem_mark mark = jem_begin(ctx);
-    jem__seen *a = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *a);
-    float *v = jem__push_floats(ctx, n), *all = jem__push_floats(ctx, numbers), q[JEM__QUANTILES];
-    jem_status s = a && v && all ? jem__see(net, "calibrate", x, n, NULL, a) : JEM_NO_MEMORY;
-    for (int i = 0; i < n && s == JEM_OK; i++)
-        if (!(fabsf(a[i].logp) < 1e8f && fabsf(a[i].mean) < 1e8f))
-            s = jem__fail(ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g, its mean "
-                          "logit %g", i, (double)a[i].logp, (double)a[i].mean);
-    if (s == JEM_OK) {
-        jem__usual *u = (jem__usual *)(void *)all;
-        for (int i = 0; i < n; i++) v[i] = a[i].logp;
-        jem__quantiles(v, n, q);
-        jem__usual_fit(u, u->m, net->classes, a, n);
-        for (int i = 0; i < n; i++) v[i] = jem__usual_score(u, u->m, a[i]);
-        jem__quantiles(v, n, u->q);
-        jem__meta *both = NULL;
-        s = jem__numbers_write(net, &both, jem__familiar_key, q, JEM__QUANTILES);
-        if (s == JEM_OK) s = jem__numbers_write(net, &both, jem__usual_key, all, numbers);
-        jem__meta_take(net, both, s == JEM_OK);
-        if (s == JEM_OK) jem__meta_set(ctx, &net->meta, jem__slopes_key, NULL);
-    }
-    jem_end(ctx, mark);
-    return s;
-}
-
-/* ---- probabilities --------------------------------------------------------------------------- */
 
 jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
-    return net ? jem__see(net, "logits", x, n, f, NULL) : JEM_BAD_ARGUMENT;
+    if (!net) return JEM_BAD_ARGUMENT;
+    return jem__see(net, "logits", x, n, f, NULL);
 }
 
-/* -log p(y|x) is convex in 1/T: its slope, the mean of E_p[f] - f[y], rises with it. */
+/* Computes the slope of -log p(y|x) by 1/T, at this 1/T: the sum of E_p[f] - f[y]. */
+static double jem__temperature_slope(const float *f, const int *labels, int n, int classes,
+                                     double inverse) {
+    double slope = 0;
+    for (int i = 0; i < n; i++) {
+        const float *row = f + (ptrdiff_t)i * classes;
+        double sum = 0, above = 0, most = (double)row[0];
+        for (int c = 1; c < classes; c++) most = fmax(most, (double)row[c]);
+        for (int c = 0; c < classes; c++) {
+            const double e = exp(inverse * ((double)row[c] - most));
+            sum += e;
+            above = fma(e, (double)row[c] - (double)row[labels[i]], above);
+        }
+        slope += above / sum;
+    }
+    return slope;
+}
+
+/* Bisects: -log p(y|x) is convex in 1/T, so its slope rises with it. */
 float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n) {
     if (!net || !jem__labels_good(net->ctx, "fit_temperature", labels, n, net->classes)) return -1;
     jem_ctx *ctx = net->ctx;
-    const int k = net->classes;
     const jem_mark mark = jem_begin(ctx);
-    float *f = jem__push_floats(ctx, (ptrdiff_t)n * k);
+    float *f = jem__push_floats(ctx, (ptrdiff_t)n * net->classes);
     double lo = log(0.01), hi = log(100);          /* of 1/T */
     int matters = 0;                               /* equal logits say nothing about T */
     const int ok = f && jem_logits(net, x, n, f) == JEM_OK;
     for (int round = 0; ok && round < 40; round++) {
-        double slope = 0, middle = (lo + hi) / 2, cold = exp(middle);
-        for (int i = 0; i < n; i++) {
-            const float *row = f + (ptrdiff_t)i * k;
-            double sum = 0, above = 0, most = (double)row[0];
-            for (int c = 1; c < k; c++) most = fmax(most, (double)row[c]);
-            for (int c = 0; c < k; c++) {
-                const double e = exp(cold * ((double)row[c] - most));
-                sum += e, above = fma(e, (double)row[c] - (double)row[labels[i]], above);
-            }
-            slope += above / sum;
-        }
-        *(slope > 0 ? &hi : &lo) = middle, matters |= slope > 0 || slope < 0;
+        const double middle = (lo + hi) / 2;
+        const double slope = jem__temperature_slope(f, labels, n, net->classes, exp(middle));
+        if (slope > 0) hi = middle;
+        else lo = middle;
+        if (slope > 0 || slope < 0) matters = 1;
     }
     jem_end(ctx, mark);
-    const float t = matters ? (float)exp(-(lo + hi) / 2) : 1;
-    const jem_status s = !ok ? ctx->status
-                             : jem__numbers_write(net, &net->meta, jem__temperature_key, &t, 1);
-    return s == JEM_OK ? t : -1;
+    if (!ok) return -1;
+    float t = 1;
+    if (matters) t = (float)exp(-(lo + hi) / 2);
+    if (jem__numbers_write(net, &net->meta, jem__temperature_key, &t, 1) != JEM_OK) return -1;
+    return t;
 }
 
-/* ---- in or out of distribution --------------------------------------------------------------- */
-
-static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {         /* of a - b */
-    double sum = 0;
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const float d = b ? a[i] - b[i] : a[i];
-        sum += (double)d * (double)d;              /* exact */
-    }
-    return (float)sqrt(sum);
-}
-
-/* The score of slopes, of m images. */
-static void jem__ood_slopes(jem_net *net, const float *x, int m, float *score) {
-    jem_ctx *ctx = net->ctx;
-    jem__slopes s;
-    if (!jem__slopes_read(net, &s)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate_slopes)");
-        return;
-    }
-    jem__seen seen[JEM__EVAL_BATCH];
-    float *v = jem__push_floats(ctx, (ptrdiff_t)m * s.dims);
-    double *work = (double *)jem__push(ctx, (size_t)s.dims * sizeof *work);
-    if (!v || !work || jem__slopes_see(net, "ood_score", x, m, s.gradients, seen, v) != JEM_OK)
-        return;
-    for (int i = 0; i < m; i++)
-        score[i] = jem__slopes_score(&s, v + (ptrdiff_t)i * s.dims, seen[i].label, work);
-}
-
-/* The scores that want gradients: of one, or of a walk. */
-static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
-                          int m, float *score) {
-    jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net);
-    float *after = jem__push_floats(ctx, m * size), *end = jem__push_floats(ctx, m);
-    jem_tensor *t = jem__images(net, x, m), *logp = jem_logp(ctx, t, net);
-    if (!after || !end || jem_read(logp, score) != JEM_OK) return;
-    if (kind == JEM_OOD_MASS) jem_grad(logp, t), jem_read_grad(t, after);
-    else jem_sgld(ctx, jem_logp, net, t, walk, NULL), jem_read(t, after), jem_read(logp, end);
-    for (int i = 0; jem_ok(ctx) && i < m; i++, x += size, after += size)
-        score[i] = kind == JEM_OOD_RISE ? score[i] - end[i]
-                 : -jem__norm_of(after, kind == JEM_OOD_MOVE ? x : NULL, size);
-}
-
-jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
-                         int n, float *score) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net);
-    jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
-    if (!walk) d.steps = 10;
-    if (!walk && net->noise_lo > 0) d.step_size = net->noise_lo * net->noise_lo;
-    if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_SLOPES)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d images, score %d", n, (int)kind);
-    if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
-    for (int i = 0, m; i < n && ctx->status == JEM_OK; i += m, x += m * size) {
-        const jem_mark mark = jem_begin(ctx);
-        const jem__usual *u = kind == JEM_OOD_USUAL ? jem__usual_read(net) : NULL;
-        jem__seen seen[JEM__EVAL_BATCH];
-        m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
-        if (kind == JEM_OOD_USUAL && !u)
-            jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate)");
-        else if (kind >= JEM_OOD_MASS && kind <= JEM_OOD_MOVE)
-            jem__ood_walk(net, kind, &d, x, m, score + i);
-        else if (kind == JEM_OOD_SLOPES)
-            jem__ood_slopes(net, x, m, score + i);
-        else if (jem__see(net, "ood_score", x, m, NULL, seen) == JEM_OK)
-            for (int k = 0; k < m; k++)
-                score[i + k] = u ? jem__usual_score(u, u->m, seen[k])
-                             : kind == JEM_OOD_MAXP ? seen[k].odds : seen[k].logp;
-        if (ctx->status == JEM_OK && !jem__all_finite(score + i, m))
-            jem__fail(ctx, JEM_DIVERGED, "ood_score: scores are not finite");
-        jem_end(ctx, mark);
-    }
-    return ctx->status;
-}
+/* ==== >>uses: attack, imputation, pictures ==================================================== */
 
 /* ---- attacks --------------------------------------------------------------------------------- */
 
 jem_attack_desc jem_attack_desc_default(void) {
     JEM__ZEROED(jem_attack_desc, d);
-    d.eps = 0.2f, d.steps = 40, d.restarts = 1, d.random_start = 1, d.lo = -1, d.hi = 1;
+    d.eps = 0.2f;
+    d.steps = 40;
+    d.restarts = 1;
+    d.random_start = 1;
+    d.lo = -1;
+    d.hi = 1;
     return d;
 }
 
-/* v += step along g (L2: of that length; else each pixel by it), then back to within eps of x, and
-   to between lo or x and hi or x: which only comes nearer to x. */
-static void jem__attack_move(const jem_attack_desc *d, const float *x, const float *g, float step,
-                             float *v, ptrdiff_t n) {
-    const float length = d->l2 ? jem__norm_of(g, NULL, n) : 0;
-    const float share = length > 0 ? step / length : 0;
-    const int steep = jem__finite(share);          /* a sure network's slope may be 1e-40 */
-    for (ptrdiff_t i = 0; i < n; i++)
-        v[i] = d->l2 ? jem__fmaf(steep ? share : step, steep ? g[i] : g[i] / length, v[i])
-             : g[i] > 0 ? v[i] + step : g[i] < 0 ? v[i] - step : v[i];
-    const float far = d->l2 && d->eps < HUGE_VALF ? jem__norm_of(v, x, n) : 0;
+/* Moves v back to within eps of x, and into the range of pixels, which x may exceed itself. */
+static void jem__attack_hold(const jem_attack_desc *d, const float *x, float *v, ptrdiff_t n) {
+    float length = 0;
+    if (d->l2 && d->eps < HUGE_VALF) length = jem__norm_of(v, x, n);
     for (ptrdiff_t i = 0; i < n; i++) {
-        if (far > d->eps) v[i] = jem__fmaf(v[i] - x[i], d->eps / far, x[i]);
+        if (length > d->eps) v[i] = jem__fmaf(v[i] - x[i], d->eps / length, x[i]);
         if (!d->l2) v[i] = fminf(fmaxf(v[i], x[i] - d->eps), x[i] + d->eps);
         v[i] = fminf(fmaxf(v[i], fminf(d->lo, x[i])), fmaxf(d->hi, x[i]));
     }
 }
 
-/* Anywhere within eps: even in the cube; in the ball, a direction times eps u^(1/n). g: scratch. */
+/* Moves v along g: in L2 norm by a vector of length step, otherwise each pixel by step. */
+static void jem__attack_move(const jem_attack_desc *d, const float *x, const float *g, float step,
+                             float *v, ptrdiff_t n) {
+    if (d->l2) {
+        const float length = jem__norm_of(g, NULL, n);
+        float share = 0;
+        if (length > 0) share = step / length;
+        const int overflows = !jem__finite(share); /* a confident network's slope may be 1e-40 */
+        for (ptrdiff_t i = 0; i < n; i++) {
+            if (overflows) v[i] = jem__fmaf(step, g[i] / length, v[i]);
+            else v[i] = jem__fmaf(share, g[i], v[i]);
+        }
+    } else {
+        for (ptrdiff_t i = 0; i < n; i++) {
+            if (g[i] > 0) v[i] += step;
+            if (g[i] < 0) v[i] -= step;
+        }
+    }
+    jem__attack_hold(d, x, v, n);
+}
+
+/* Draws a start uniformly from the cube; from the ball, as a direction times eps u^(1/n).
+   Overwrites g. */
 static void jem__attack_start(jem_ctx *ctx, const jem_attack_desc *d, jem_rng *rng, const float *x,
                               float *g, float *v, ptrdiff_t n) {
     memcpy(v, x, (size_t)n * sizeof *v);
     if (!d->random_start || !(d->eps < HUGE_VALF)) return;
-    if (d->l2) jem_fill_normal(ctx, rng, g, n, 0, 1);
-    else jem_fill_uniform(ctx, rng, g, n, -d->eps, d->eps);
-    for (ptrdiff_t i = 0; !d->l2 && i < n; i++) v[i] += g[i];
-    jem__attack_move(d, x, g, d->l2 ? d->eps * powf(jem_rng_uniform(rng), 1 / (float)n) : 0, v, n);
+    if (d->l2) {
+        jem_fill_normal(ctx, rng, g, n, 0, 1);
+        const float radius = d->eps * powf(jem_rng_uniform(rng), 1 / (float)n);
+        jem__attack_move(d, x, g, radius, v, n);
+        return;
+    }
+    jem_fill_uniform(ctx, rng, g, n, -d->eps, d->eps);
+    for (ptrdiff_t i = 0; i < n; i++) v[i] += g[i];
+    jem__attack_hold(d, x, v, n);
 }
 
-/* As jem_attack_desc's classify: the network itself. */
-static jem_status jem__attack_see(void *user, const float *x, const int *labels, int n, float *f,
-                                  float *g) {
+/* Computes logits, and the gradient of log odds, of the network itself: the default of
+   jem_attack_desc.classify. */
+static jem_status jem__attack_classify(void *user, const float *x, const int *labels, int n,
+                                       float *f, float *g) {
     jem_net *net = (jem_net *)user;
     const jem_mark mark = jem_begin(net->ctx);
-    jem_tensor *t = jem__images(net, x, n), *logits = jem_forward(net, t, 0);
+    jem_tensor *t = jem__images(net, x, n);
+    jem_tensor *logits = jem_forward(net, t, 0);
     jem_tensor *odds = jem__odds(net, logits, labels);
     jem_keep(logits);
     if (g && jem_grad(odds, t) == JEM_OK) jem_read_grad(t, g);
@@ -9332,37 +10183,80 @@ static jem_status jem__attack_see(void *user, const float *x, const int *labels,
     return net->ctx->status;
 }
 
-/* One attempt at m images; `found` is where they are. Step -1 looks whether they are done. */
+/* Returns 1 if an image with these logits has reached the attack's goal. */
+static int jem__attack_won(const jem_attack_desc *d, const float *f, int classes, int label,
+                           float temperature) {
+    const jem__seen s = jem__see_logits(f, classes, temperature);
+    if (!d->targeted) return s.label != label;
+    return s.label == label && s.p >= d->least_probability;
+}
+
+/* Attacks m images once, from x, and writes the last images to `found`. Step -1 checks images that
+   have reached the goal without a step. */
 static void jem__attack_once(jem_net *net, const float *x, const int *labels, int m,
                              const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
     const int k = net->classes;
     const ptrdiff_t size = jem__image(net);
-    const float temperature = d->classify == jem__attack_see ? jem__temperature_of(net) : 1;
     const ptrdiff_t all = (ptrdiff_t)m * k;
-    float *g = jem__push_floats(ctx, m * size), *f = jem__push_floats(ctx, all);
-    for (int step = -1, left = m; g && f && step <= d->steps && left; step++) {
+    float temperature = 1;
+    if (d->classify == jem__attack_classify) temperature = jem__temperature_of(net);
+    float move = -d->step_size;
+    if (d->targeted) move = d->step_size;
+    float *g = jem__push_floats(ctx, m * size);
+    float *f = jem__push_floats(ctx, all);
+    int left = m;
+    for (int step = -1; g && f && step <= d->steps && left; step++) {
         const int moves = step >= 0 && step < d->steps;
-        const jem_status told = d->classify(d->user, found, labels, m, f, moves ? g : NULL);
-        if (told != JEM_OK) jem__fail(ctx, told, "attack: classify failed");
+        float *gradient = NULL;
+        if (moves) gradient = g;
+        const jem_status s = d->classify(d->user, found, labels, m, f, gradient);
+        if (s != JEM_OK) jem__fail(ctx, s, "attack: classify failed");
         if (jem_ok(ctx) && !(jem__all_finite(f, all) && (!moves || jem__all_finite(g, m * size))))
-            jem__fail(ctx, JEM_DIVERGED, "attack: the classifier's numbers are not finite");
+            jem__fail(ctx, JEM_DIVERGED, "attack: the classifier's logits or gradients are not "
+                      "finite");
         if (!jem_ok(ctx)) return;
-        for (int i = left = 0; i < m; i++) {
-            jem__seen s;
-            jem__see_one(f + (ptrdiff_t)i * k, k, temperature, &s);
-            done[i] |= !d->targeted ? s.label != labels[i]
-                                    : s.label == labels[i] && s.p >= d->least_probability;
+        left = 0;
+        for (int i = 0; i < m; i++) {
             const ptrdiff_t at = i * size;
-            if (!done[i] && step < 0)
+            const float *logits = f + (ptrdiff_t)i * k;
+            if (jem__attack_won(d, logits, k, labels[i], temperature)) done[i] = 1;
+            if (done[i]) continue;
+            left++;
+            if (step < 0)
                 jem__attack_start(ctx, d, rng, x + at, g + at, found + at, size);
-            else if (!done[i] && step < d->steps)
-                jem__attack_move(d, x + at, g + at, d->targeted ? d->step_size : -d->step_size,
-                                 found + at,
-                                 size);
-            left += !done[i];
+            else if (moves)
+                jem__attack_move(d, x + at, g + at, move, found + at, size);
         }
     }
+}
+
+/* Rejects descs with a value out of range; a range of any distance has no default step. */
+static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
+    const char *const what = "attack";
+    const int any_distance = jem__float_bits(d.eps) == 0x7f800000u;
+    double least_step = 0;
+    if (any_distance) least_step = JEM__TINY;
+    return (any_distance || JEM__IN(d.eps, 0, JEM__MOST)) && JEM__IN(d.steps, 1, INT32_MAX) &&
+           JEM__IN(d.step_size, least_step, JEM__MOST) && JEM__IN(d.restarts, 1, INT32_MAX) &&
+           JEM__IN(d.least_probability, 0, 1) && JEM__IN(d.lo, -JEM__MOST, JEM__MOST) &&
+           JEM__IN(d.hi, d.lo, JEM__MOST);
+}
+
+/* Attacks a batch, as often as the desc has restarts. `found` may be x itself. */
+static void jem__attack_batch(jem_net *net, const float *x, const int *labels, int m,
+                              const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
+    jem_ctx *ctx = net->ctx;
+    const size_t bytes = (size_t)(m * jem__image(net)) * sizeof *x;
+    const jem_mark batch = jem_begin(ctx);
+    float *from = (float *)jem__push(ctx, bytes);
+    if (from) memcpy(from, x, bytes);
+    for (int r = 0; r < d->restarts && ctx->status == JEM_OK; r++) {
+        const jem_mark mark = jem_begin(ctx);
+        jem__attack_once(net, from, labels, m, d, rng, found, done);
+        jem_end(ctx, mark);
+    }
+    jem_end(ctx, batch);
 }
 
 jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
@@ -9370,100 +10264,131 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
     const ptrdiff_t size = jem__image(net);
-    jem_attack_desc d = desc ? *desc : jem_attack_desc_default();
-    if (!d.classify) d.classify = jem__attack_see, d.user = net;
-    const char *const what = "attack";
-    const int far = jem__float_bits(d.eps) == 0x7f800000u; /* infinite: it must be told a step */
-    if ((!far && !JEM__IN(d.eps, 0, JEM__MOST)) || !JEM__IN(d.steps, 1, INT32_MAX) ||
-        !JEM__IN(d.step_size, far ? JEM__TINY : 0, JEM__MOST) || !JEM__IN(d.restarts, 1,
-                                                                          INT32_MAX) ||
-        !JEM__IN(d.least_probability, 0, 1) || !JEM__IN(d.lo, -JEM__MOST, JEM__MOST) ||
-        !JEM__IN(d.hi, d.lo, JEM__MOST)) return ctx->status;
-    if (d.step_size == 0) d.step_size = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
-    if (!x || !found || n < 0 || (!rng && d.random_start))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images%s%s%s", n, x ? "" : ", x NULL",
-                         found ? "" : ", found NULL", rng ? "" : ", no rng to start at random");
-    if (jem__images_check(net, what, x, n) != JEM_OK ||
-        (n > 0 && !jem__labels_good(ctx, what, labels, n, net->classes))) return ctx->status;
+    jem_attack_desc d = jem_attack_desc_default();
+    if (desc) d = *desc;
+    if (!d.classify) {
+        d.classify = jem__attack_classify;
+        d.user = net;
+    }
+    if (!jem__attack_good(ctx, d)) return ctx->status;
+    if (d.step_size == 0 && d.steps == 1) d.step_size = d.eps;
+    else if (d.step_size == 0) d.step_size = 2.5f * d.eps / (float)d.steps;
+    if (!x || !found || n < 0)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images, or x NULL, or found NULL", n);
+    if (!rng && d.random_start)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: no rng to start at random");
+    if (jem__images_check(net, "attack", x, n) != JEM_OK) return ctx->status;
+    if (n > 0 && !jem__labels_good(ctx, "attack", labels, n, net->classes)) return ctx->status;
     if (found != x) memcpy(found, x, (size_t)(n * size) * sizeof *x);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
-        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        int m = n - i;
+        if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
         int done[JEM__EVAL_BATCH] = { 0 };
-        const jem_mark batch = jem_begin(ctx);
-        float *from = jem__push_floats(ctx, m * size);     /* found may be x */
-        if (from) memcpy(from, x + i * size, (size_t)(m * size) * sizeof *x);
-        for (int r = 0; r < d.restarts && ctx->status == JEM_OK; r++) {
-            const jem_mark mark = jem_begin(ctx);
-            jem__attack_once(net, from, labels + i, m, &d, rng, found + i * size, done);
-            jem_end(ctx, mark);
-        }
-        jem_end(ctx, batch);
+        jem__attack_batch(net, x + i * size, labels + i, m, &d, rng, found + i * size, done);
         if (fooled) memcpy(fooled + i, done, (size_t)m * sizeof *done);
     }
     return ctx->status;
 }
 
-/* ---- what is missing ------------------------------------------------------------------------- */
+/* ---- imputation ------------------------------------------------------------------------------ */
 
 jem_impute_desc jem_impute_desc_default(void) {
     JEM__ZEROED(jem_impute_desc, d);
-    d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
-    d.denoise.steps = 0, d.denoise.fraction = 0.8f, d.denoise.beta = 0.019f;
-    d.walk.steps = 300, d.lo = -1, d.hi = 1;
+    d.denoise = jem_denoise_desc_default();
+    d.denoise.steps = 0;
+    d.denoise.fraction = 0.8f;
+    d.denoise.beta = 0.019f;
+    d.walk = jem_sgld_desc_default();
+    d.walk.steps = 300;
+    d.lo = -1;
+    d.hi = 1;
     return d;
 }
 
-/* log p of u where it is open, and of what is held elsewhere: no gradient comes to u there. */
+/* A log-density of u where pixels are open, and of known pixels elsewhere. */
 typedef struct jem__held {
     jem_logp_fn logp;
     void *user;
-    jem_tensor *open, *held;
+    jem_tensor *open, *held;                       /* 1 or 0; known pixels, elsewhere 0 */
     const jem_impute_desc *desc;
-    float *noisy;                                  /* all of u, while a watch looks */
+    float *noisy;                                  /* copy of u while a watch runs */
     int stopped;                                   /* by a watch */
 } jem__held;
+
+/* Computes log p; known pixels receive no gradient. */
 static jem_tensor *jem__logp_held(jem_ctx *ctx, jem_tensor *u, void *user) {
     const jem__held *h = (const jem__held *)user;
-    return h->logp(ctx, jem_add(ctx, jem_mul(ctx, u, h->open), h->held), h->user);
+    jem_tensor *open = jem_mul(ctx, u, h->open);
+    return h->logp(ctx, jem_add(ctx, open, h->held), h->user);
 }
 
-/* What is known again where u has noise on it, whether there was an error or not. */
+/* Writes known pixels over those of u, after an error too. */
 static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
     const jem__node *to = u->node, *open = h->open->node, *held = h->held->node;
-    for (ptrdiff_t i = 0; i < to->groups * to->stride; i++)
+    for (ptrdiff_t i = 0; i < to->groups * to->stride; i++) {
         if (open->value[i] == 0) to->value[i] = held->value[i];
+    }
     jem__leaf_changed(to);
 }
-/* It sees what is known; but the walk keeps its noise there, by which the last step tells how much
-   it cleans: without it, samples stay grainy. */
+
+/* Shows the watch known pixels without noise. The walk itself keeps their noise, from which the
+   last step estimates how much to remove: without it, samples stay grainy. */
 static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     jem__held *h = (jem__held *)user;
-    jem_read(u, h->noisy), jem__impute_restore(h, u);
+    jem_read(u, h->noisy);
+    jem__impute_restore(h, u);
     h->stopped = h->desc->walk.watch(h->desc->walk.watch_user, step, u);
     jem_write(u, h->noisy);
     return h->stopped;
 }
 
-/* Noise-blind steps, all pixels having the same noise: a step leaves 1 - beta step of it. */
+/* Takes noise-blind steps in which all pixels have the same noise: a step leaves 1 - beta step of
+   it. known, x, v: [pixels of all images]; v is overwritten. */
 static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const float *known,
-                              const float *x, float *v, const jem_denoise_desc *d, jem_rng *rng) {
+                              const float *x, float *v, jem_rng *rng) {
     const ptrdiff_t size = (ptrdiff_t)u->n * u->c * u->h * u->w;
+    const jem_denoise_desc *d = &h->desc->denoise;
     jem_denoise_desc one = *d;
     float sigma = d->sigma_max;
-    one.steps = 1, one.watch = NULL;
+    one.steps = 1;
+    one.watch = NULL;
     jem_fill_normal(ctx, rng, v, size, 0, sigma);
-    for (int step = 0; step < d->steps && jem_ok(ctx); step++) {
-        for (ptrdiff_t i = 0; i < size; i++)
+    for (int step = 0; step < d->steps && !h->stopped && jem_ok(ctx); step++) {
+        for (ptrdiff_t i = 0; i < size; i++) {
             if (known[i] != 0) v[i] = jem__fmaf(sigma, jem_rng_normal(rng), x[i]);
-        jem_write(u, v), jem_denoise(ctx, h->logp, h->user, u, &one, rng), jem_read(u, v);
-        if (d->watch && (h->stopped = d->watch(d->watch_user, step, u))) break;
+        }
+        jem_write(u, v);
+        jem_denoise(ctx, h->logp, h->user, u, &one, rng);
+        jem_read(u, v);
+        if (d->watch) h->stopped = d->watch(d->watch_user, step, u);
         sigma *= 1 - d->beta * d->fraction;
     }
 }
 
+/* Samples the open pixels of x. clean[size]: its pixels as given, 0 where open; u[size] is
+   overwritten. */
+static void jem__impute_all(jem_ctx *ctx, jem__held *h, jem_tensor *x, const float *known,
+                            const float *clean, float *u, jem_rng *rng) {
+    const jem_impute_desc *d = h->desc;
+    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
+    jem_sgld_desc walk = d->walk;
+    if (walk.watch) {
+        walk.watch = jem__impute_watch;
+        walk.watch_user = h;
+    }
+    if (d->denoise.steps > 0) jem__impute_noisy(ctx, h, x, known, clean, u, rng);
+    else if (d->lo != d->hi) jem_fill_uniform(ctx, rng, u, size, d->lo, d->hi);
+    if (jem_ok(ctx)) jem_write(x, u);
+    if (!h->stopped) jem_sgld(ctx, jem__logp_held, h, x, &walk, rng);
+    const jem_denoise_desc last = jem_denoise_desc_clean(0.25f);
+    if (d->denoise.steps > 0 && !h->stopped) jem_denoise(ctx, h->logp, h->user, x, &last, NULL);
+    if (h->open && h->held) jem__impute_restore(h, x);
+}
+
 jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x, const float *known,
                       const jem_impute_desc *desc, jem_rng *rng) {
-    const jem_impute_desc d = desc ? *desc : jem_impute_desc_default();
+    jem_impute_desc d = jem_impute_desc_default();
+    if (desc) d = *desc;
     const char *const what = "impute";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.lo, -1e4, 1e4) ||
         !JEM__IN(d.hi, d.lo, 1e4) || !jem__denoise_good(ctx, "impute: denoise", d.denoise) ||
@@ -9471,25 +10396,23 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     if (!known) return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: known is NULL");
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_mark mark = jem_begin(ctx);
-    float *is = jem__push_floats(ctx, size), *u = jem__push_floats(ctx, size);
+    float *clean = jem__push_floats(ctx, size);
+    float *u = jem__push_floats(ctx, size);
     float *open = jem__push_floats(ctx, size);
-    if (is && u && open && jem_read(x, is) == JEM_OK) {
+    if (clean && u && open && jem_read(x, clean) == JEM_OK) {
         JEM__ZEROED(jem__held, h);
-        jem_sgld_desc walk = d.walk;
-        if (walk.watch) walk.watch = jem__impute_watch, walk.watch_user = &h;
-        h.logp = logp, h.user = user, h.desc = &d, h.noisy = u;
-        memcpy(u, is, (size_t)size * sizeof *u);
-        for (ptrdiff_t i = 0; i < size; i++)       /* what is missing may be NaN */
-            open[i] = known[i] == 0 ? 1.0f : 0, is[i] = open[i] != 0 ? 0 : is[i];
+        h.logp = logp;
+        h.user = user;
+        h.desc = &d;
+        h.noisy = u;
+        memcpy(u, clean, (size_t)size * sizeof *u);
+        for (ptrdiff_t i = 0; i < size; i++) {
+            open[i] = (float)(known[i] == 0);
+            if (known[i] == 0) clean[i] = 0;       /* may be NaN */
+        }
         h.open = jem_input(ctx, open, x->n, x->c, x->h, x->w);
-        h.held = jem_input(ctx, is, x->n, x->c, x->h, x->w);
-        if (d.denoise.steps > 0) jem__impute_noisy(ctx, &h, x, known, is, u, &d.denoise, rng);
-        else if (d.lo != d.hi) jem_fill_uniform(ctx, rng, u, size, d.lo, d.hi);
-        if (jem_ok(ctx)) jem_write(x, u);
-        if (!h.stopped) jem_sgld(ctx, jem__logp_held, &h, x, &walk, rng);
-        const jem_denoise_desc last = jem_denoise_desc_clean(0.25f);
-        if (d.denoise.steps > 0 && !h.stopped) jem_denoise(ctx, logp, user, x, &last, NULL);
-        if (h.open && h.held) jem__impute_restore(&h, x);
+        h.held = jem_input(ctx, clean, x->n, x->c, x->h, x->w);
+        jem__impute_all(ctx, &h, x, known, clean, u, rng);
     }
     jem_end(ctx, mark);
     return ctx->status;
@@ -9497,30 +10420,41 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
-/* One pixel as the network has channels, 0..1: alpha over the background, Rec. 601 grey. */
+/* Converts a pixel to `wanted` channels in 0..1: alpha over the background, grey as in Rec. 601. */
 static void jem__pixel(const unsigned char *p, int channels, const jem_pixels_desc *d, int wanted,
                        double *out) {
-    const int colour = channels > 2, alpha = channels % 2 == 0;
-    const double a = alpha ? p[channels - 1] / 255.0 : 1, behind = (1 - a) * d->background / 255.0;
+    const int colour = channels > 2;
+    double alpha = 1;
+    if (channels % 2 == 0) alpha = p[channels - 1] / 255.0;
+    const double behind = (1 - alpha) * d->background / 255.0;
     double c[3];
-    for (int i = 0; i < 3; i++) c[i] = a * p[colour ? i : 0] / 255.0 + behind;
+    for (int i = 0; i < 3; i++) c[i] = alpha * p[i * colour] / 255.0 + behind;
     if (wanted == 1 && colour) c[0] = 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2];
-    for (int i = 0; i < wanted; i++) out[i] = d->invert ? 1 - c[i] : c[i];
+    for (int i = 0; i < wanted; i++) {
+        out[i] = c[i];
+        if (d->invert) out[i] = 1 - c[i];
+    }
 }
 
-/* Pixel i of `to` covers from .. until of `all`: the share of each is what lies inside. */
+/* Computes the interval of a row of `all` pixels that pixel i of a row of `to` covers: the nearest
+   pixel, if it is smaller than one. */
 static void jem__cover(int i, int to, int all, double *from, double *until) {
-    *from = (double)i * all / to, *until = (double)(i + 1) * all / to;
-    if (*until - *from >= 1) return;               /* smaller than a pixel: the nearest one */
-    *from = floor((*from + *until) / 2), *until = *from + 1;
+    *from = (double)i * all / to;
+    *until = (double)(i + 1) * all / to;
+    if (*until - *from >= 1) return;
+    *from = floor((*from + *until) / 2);
+    *until = *from + 1;
 }
 
-/* Can pictures of this kind be told to the network? desc, with its defaults -> d. */
+/* Rejects pictures that the network cannot take. Copies desc to d with its defaults. */
 static jem_status jem__pixels_check(const jem_net *net, int width, int height, int channels,
                                     const jem_pixels_desc *desc, jem_pixels_desc *d) {
     memset(d, 0, sizeof *d);
     if (desc) *d = *desc;
-    if (d->lo == 0 && d->hi == 0) d->lo = -1, d->hi = 1;
+    if (d->lo == 0 && d->hi == 0) {
+        d->lo = -1;
+        d->hi = 1;
+    }
     if (width < 1 || height < 1 || channels < 1 || channels > 4 ||
         (double)width * height * channels > 1e9)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT,
@@ -9535,39 +10469,65 @@ static jem_status jem__pixels_check(const jem_net *net, int width, int height, i
     return JEM_OK;
 }
 
-/* Many parameters: a picture is pixels, width, height and channels wherever it goes. */
+/* A picture with its size. */
+typedef struct jem__bitmap {
+    const unsigned char *pixels;
+    int width, height, channels;
+} jem__bitmap;
+
+/* Computes the mean of the area that pixel (i,j) of the network's image covers, of each channel. */
+static void jem__area_mean(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
+                           int i, int j, double mean[3]) {
+    double top, bottom, left, right;
+    double sum[3] = { 0, 0, 0 };
+    jem__cover(i, net->height, p->height, &top, &bottom);
+    jem__cover(j, net->width, p->width, &left, &right);
+    for (int row = (int)top; row < bottom && row < p->height; row++) {
+        for (int col = (int)left; col < right && col < p->width; col++) {
+            const double share = (fmin(row + 1, bottom) - fmax(row, top)) *
+                                 (fmin(col + 1, right) - fmax(col, left));
+            double v[3];
+            jem__pixel(p->pixels + ((ptrdiff_t)row * p->width + col) * p->channels, p->channels, d,
+                       net->channels, v);
+            for (int k = 0; k < net->channels; k++) sum[k] += share * v[k];
+        }
+    }
+    for (int k = 0; k < net->channels; k++) mean[k] = sum[k] / ((bottom - top) * (right - left));
+}
+
+/* Adds up what conversion does to a picture. */
+static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert) {
+    int did = 0;
+    if (p->width != net->width || p->height != net->height) did |= JEM_DID_RESIZE;
+    if ((int64_t)p->width * net->height != (int64_t)p->height * net->width) did |= JEM_DID_STRETCH;
+    if (p->channels > 2 && net->channels == 1) did |= JEM_DID_GREY;
+    if (p->channels < 3 && net->channels == 3) did |= JEM_DID_COLOUR;
+    if (p->channels % 2 == 0) did |= JEM_DID_BLEND;
+    if (invert) did |= JEM_DID_INVERT;
+    return did;
+}
+
+/* Many parameters: a picture is pixels, width, height and channels in every function. */
 jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                 int height, int channels, const jem_pixels_desc *desc, float *x,
                                 int *did) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_pixels_desc d;
-    const int h = net->height, w = net->width, c = net->channels;
+    const jem__bitmap picture = { pixels, width, height, channels };
     if (!pixels || !x) return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels_to_floats: NULL");
     if (jem__pixels_check(net, width, height, channels, desc, &d)) return net->ctx->status;
-    for (int i = 0; i < h; i++)
-        for (int j = 0; j < w; j++) {
-            double y0, y1, x0, x1, sum[3] = { 0, 0, 0 };
-            jem__cover(i, h, height, &y0, &y1), jem__cover(j, w, width, &x0, &x1);
-            for (int row = (int)y0; row < y1 && row < height; row++)
-                for (int col = (int)x0; col < x1 && col < width; col++) {
-                    const double share = (fmin(row + 1, y1) - fmax(row, y0)) *
-                                         (fmin(col + 1, x1) - fmax(col, x0));
-                    double v[3];
-                    jem__pixel(pixels + ((ptrdiff_t)row * width + col) * channels, channels, &d, c,
-                               v);
-                    for (int k = 0; k < c; k++) sum[k] += share * v[k];
-                }
-            for (int k = 0; k < c; k++) {
-                const double mean = sum[k] / ((y1 - y0) * (x1 - x0));
-                x[((ptrdiff_t)k * h + i) * w + j] =
-                    (float)((double)d.lo + ((double)d.hi - (double)d.lo) * mean);
+    const double range = (double)d.hi - (double)d.lo;
+    for (int i = 0; i < net->height; i++) {
+        for (int j = 0; j < net->width; j++) {
+            double mean[3];
+            jem__area_mean(net, &picture, &d, i, j, mean);
+            for (int k = 0; k < net->channels; k++) {
+                const ptrdiff_t row = (ptrdiff_t)k * net->height + i;
+                x[row * net->width + j] = (float)((double)d.lo + range * mean[k]);
             }
         }
-    const int resized = width != w || height != h;
-    if (did) *did = (resized ? JEM_DID_RESIZE : 0) | (channels > 2 && c == 1 ? JEM_DID_GREY : 0) |
-                    ((int64_t)width * h != (int64_t)height * w ? JEM_DID_STRETCH : 0) |
-                    (channels < 3 && c == 3 ? JEM_DID_COLOUR : 0) |
-                    (channels % 2 == 0 ? JEM_DID_BLEND : 0) | (d.invert ? JEM_DID_INVERT : 0);
+    }
+    if (did) *did = jem__pixels_did(net, &picture, d.invert);
     return JEM_OK;
 }
 
@@ -9576,17 +10536,22 @@ jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
     if (!net) return JEM_BAD_ARGUMENT;
     jem_pixels_desc d;
     if (!x || !pixels || n < 0)
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "floats_to_pixels: %d images%s", n,
-                         x && pixels ? "" : ", or NULL");
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "floats_to_pixels: %d images, or NULL", n);
     if (jem__pixels_check(net, net->width, net->height, 1, desc, &d)) return net->ctx->status;
     const ptrdiff_t size = (ptrdiff_t)net->height * net->width;
-    for (ptrdiff_t i = 0; i < n; i++, x += net->channels * size)
-        for (ptrdiff_t p = 0; p < size; p++)
+    const double range = (double)d.hi - (double)d.lo;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const float *image = x + i * net->channels * size;
+        for (ptrdiff_t p = 0; p < size; p++) {
             for (int c = 0; c < net->channels; c++) {
-                double v = ((double)x[c * size + p] - (double)d.lo) / ((double)d.hi - (double)d.lo);
-                v = !(v > 0) ? 0 : v > 1 ? 1 : v;  /* NaN is black */
-                *pixels++ = (unsigned char)(255 * (d.invert ? 1 - v : v) + 0.5);
+                double v = ((double)image[c * size + p] - (double)d.lo) / range;
+                if (!(v > 0)) v = 0;               /* NaN is black */
+                if (v > 1) v = 1;
+                if (d.invert) v = 1 - v;
+                *pixels++ = (unsigned char)(255 * v + 0.5);
             }
+        }
+    }
     return JEM_OK;
 }
 
@@ -9605,17 +10570,26 @@ jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int wi
 jem_generate_desc jem_net_generate_desc(const jem_net *net) {
     jem_generate_desc d = jem_generate_desc_default();
     if (net && net->noise_hi > 0) {
-        d.mean = net->mean, d.denoise.sigma_max = net->noise_hi, d.last_sigma = 2 * net->noise_lo;
+        d.mean = net->mean;
+        d.denoise.sigma_max = net->noise_hi;
+        d.last_sigma = 2 * net->noise_lo;
         return d;
     }
-    d.lo = -1, d.hi = 1, d.denoise.steps = 0, d.last_sigma = 0;
-    d.walk = jem_sgld_desc_default(), d.walk.steps = 300;
+    d.lo = -1;
+    d.hi = 1;
+    d.denoise.steps = 0;
+    d.last_sigma = 0;
+    d.walk = jem_sgld_desc_default();
+    d.walk.steps = 300;
     return d;
 }
 
 jem_guide jem_net_guide(jem_net *net, const int *labels) {
     jem_guide g;
-    g.net = net, g.labels = labels, g.weight = net && net->noise_hi > 0 ? 7 : 1;
+    g.net = net;
+    g.labels = labels;
+    g.weight = 1;
+    if (net && net->noise_hi > 0) g.weight = 7;
     return g;
 }
 
@@ -9625,8 +10599,8 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
     jem_ctx *ctx = net->ctx;
     jem_pixels_desc p;
     if (n < 1 || !pixels || label < -1 || label >= net->classes)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: %d of class %d (-1, or 0..%d)%s", n, label,
-                         net->classes - 1, pixels ? "" : ", and pixels is NULL");
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: %d of class %d (-1, or 0..%d), or pixels "
+                         "is NULL", n, label, net->classes - 1);
     if (jem__pixels_check(net, net->width, net->height, 1, desc, &p)) return ctx->status;
     const jem_mark mark = jem_begin(ctx);
     float *x = jem__push_floats(ctx, n * jem__image(net));
@@ -9634,12 +10608,20 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
     for (int i = 0; labels && i < n; i++) labels[i] = label;
     jem_rng rng = jem_rng_seed(seed);
     jem_guide guide = jem_net_guide(net, labels);
+    jem_logp_fn logp = jem_logp_guided;
+    void *user = &guide;
+    if (label < 0) {
+        logp = jem_logp;
+        user = net;
+    }
     jem_generate_desc how = jem_net_generate_desc(net);
-    if (how.lo < how.hi) how.lo = p.lo, how.hi = p.hi;
+    if (how.lo < how.hi) {
+        how.lo = p.lo;
+        how.hi = p.hi;
+    }
     jem_tensor *t = jem__images(net, NULL, n);
-    if (x && labels && jem_generate(ctx, label < 0 ? jem_logp : jem_logp_guided,
-                                 label < 0 ? (void *)net : (void *)&guide, t, &how,
-                                 &rng) == JEM_OK && jem_read(t, x) == JEM_OK)
+    if (x && labels && jem_generate(ctx, logp, user, t, &how, &rng) == JEM_OK &&
+        jem_read(t, x) == JEM_OK)
         jem_floats_to_pixels(net, x, n, &p, pixels);
     jem_end(ctx, mark);
     return ctx->status;
@@ -9690,6 +10672,7 @@ struct jem_archive {
     int count, capacity;
     jem__entry **skipped;                          /* whose dtype cannot be read; without data */
     int skips;
+    int bf16;                                      /* 1: F32 is written as BF16 */
     jem__meta *meta;
 };
 
@@ -9707,6 +10690,13 @@ static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t w
     }
     for (size_t i = 0; i < bytes; i++)
         ((unsigned char *)to)[i ^ (width - 1)] = ((const unsigned char *)from)[i];
+}
+
+/* Rounds to nearest, ties to even. */
+static uint16_t jem__to_bf16(float f) {
+    const uint32_t u = jem__float_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
 #ifndef JEM_NO_STDIO
@@ -9784,6 +10774,12 @@ const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
         if (!strcmp(a->entries[i]->e.name, name)) return &a->entries[i]->e;
     }
     return NULL;
+}
+
+jem_status jem_archive_set_bf16(jem_archive *a, int on) {
+    if (!a) return JEM_BAD_ARGUMENT;
+    a->bf16 = on != 0;
+    return JEM_OK;
 }
 
 jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
@@ -9903,6 +10899,28 @@ static void jem__put_list(jem__text *t, const char *brackets, int n, const int64
     jem__put(t, "%c", brackets[1]);
 }
 
+/* Returns the dtype in which an entry is written, as an index into jem__dtypes. */
+static int jem__written_as(const jem_archive *a, const jem_entry *e) {
+    if (a->bf16 && e->dtype == JEM_DTYPE_F32) return JEM__BF16;
+    return (int)e->dtype;
+}
+
+/* Writes an entry's numbers in the file's byte order. */
+static void jem__put_numbers(char *to, const jem_entry *e, int as) {
+    const size_t size = jem__dtypes[as].size;
+    const size_t count = e->bytes / jem__dtypes[e->dtype].size;
+    if (as == (int)e->dtype) {
+        jem__copy_numbers(to, e->data, e->bytes, size);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const float x = ((const float *)e->data)[i];
+        uint16_t half = jem__to_bf16(x);
+        if ((half & 0x7fff) == 0x7f80 && jem__finite(x)) half--;
+        jem__copy_numbers(to + size * i, &half, size, size);
+    }
+}
+
 /* Writes the header, padded so that the data begin at a multiple of 64 bytes. */
 static void jem__put_header(jem__text *t, const jem_archive *a) {
     const char *comma = "";
@@ -9920,7 +10938,8 @@ static void jem__put_header(jem__text *t, const jem_archive *a) {
         const jem__entry *entry = a->entries[i];
         const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
         jem__put_json(t, comma, entry->e.name);
-        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":", jem__dtypes[entry->e.dtype].name);
+        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":",
+                 jem__dtypes[jem__written_as(a, &entry->e)].name);
         jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
         jem__put(t, ",\"data_offsets\":");
         jem__put_list(t, "[]", 2, offsets);
@@ -9938,10 +10957,11 @@ static ptrdiff_t jem__archive_layout(const jem_archive *a) {
     for (size_t width = 8; width; width /= 2) {
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
-            if (jem__dtypes[entry->e.dtype].size != width) continue;
-            if (entry->e.bytes > PTRDIFF_MAX / 2 - total) return -1;
+            const size_t count = entry->e.bytes / jem__dtypes[entry->e.dtype].size;
+            if (jem__dtypes[jem__written_as(a, &entry->e)].size != width) continue;
+            if (count > (PTRDIFF_MAX / 2 - total) / width) return -1;
             entry->begin = total;
-            total += entry->e.bytes;
+            total += count * width;
             entry->end = total;
         }
     }
@@ -9970,8 +10990,7 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
         const jem_entry *e = &a->entries[i]->e;
-        char *to = out + 8 + n + a->entries[i]->begin;
-        jem__copy_numbers(to, e->data, e->bytes, jem__dtypes[e->dtype].size);
+        jem__put_numbers(out + 8 + n + a->entries[i]->begin, e, jem__written_as(a, e));
     }
     if (size) *size = 8 + n + (size_t)total;
     return out;
@@ -10683,18 +11702,14 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 
 /* Keys of what calibration has fitted to the weights. */
 static const char *const *const jem__fitted[] = {
-    &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__slopes_key
+    &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key
 };
 enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
 
-/* Checks what jem_calibrate_slopes writes for this network. Returns -1 without memory. */
-static int jem__slopes_good(const jem_net *net, const char *text) {
-    jem__slopes s;
-    const int gradients = jem__slopes_gradients(text);
-    if (gradients < 0) return 0;
-    float *all = jem__alloc_floats(net->ctx, jem__slopes_size(net, gradients));
-    if (!all) return -1;
-    const int good = jem__slopes_in(net, text, all, &s);
+/* Checks what jem_calibrate writes for this network. Returns -1 without memory. */
+static int jem__known_good(const jem_net *net, const char *text) {
+    float *all;
+    const int good = jem__known_in(net, text, &all);
     jem__free(net->ctx, all);
     return good;
 }
@@ -10710,7 +11725,7 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
         if (i == 0) good = jem__familiar_read(text, q) > 0;
         if (i == 1) good = jem__usual_in(net, text, usual) != NULL;
         if (i == 2) good = jem__temperature_read(text) > 0;
-        if (i == 3) good = jem__slopes_good(net, text);
+        if (i == 3) good = jem__known_good(net, text);
         if (good < 0) s = JEM_NO_MEMORY;
         else if (text && good) s = jem__meta_set(net->ctx, list, key, text);
         else if (text)
@@ -10744,16 +11759,115 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     return v.f.status;
 }
 
+/* A registered constructor; its name follows it in memory. */
+typedef struct jem__kind {
+    jem__list list;
+    jem_construct_fn construct;
+    void *user;
+    const char *name;
+} jem__kind;
+
+/* Finds the pointer to a kind, or to the end of the list. */
+static jem__list **jem__find_kind(jem_ctx *ctx, const char *name) {
+    jem__list **at = &ctx->kinds;
+    while (*at && strcmp(((jem__kind *)*at)->name, name)) at = &(*at)->next;
+    return at;
+}
+
+/* Says whether a kind can be one of a user's own. */
+static int jem__kind_good(const char *kind) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789_-";
+    if (!kind) return 0;
+    const size_t n = strlen(kind);
+    return n > 0 && n < 64 && strspn(kind, letters) == n && strcmp(kind, "wrn") &&
+           strcmp(kind, "convnet") && strcmp(kind, "mlp");
+}
+static jem_status jem__kind_refused(jem_ctx *ctx, const char *what, const char *kind) {
+    if (!kind) kind = "";
+    return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: \"%.80s\" cannot name a kind of your own: 1 to 63 "
+                     "letters, digits, _ and -, and not wrn, convnet or mlp", what, kind);
+}
+
+jem_status jem_register_net(jem_ctx *ctx, const char *kind, jem_construct_fn construct,
+                            void *user) {
+    if (!ctx) return JEM_BAD_ARGUMENT;
+    if (!jem__kind_good(kind)) return jem__kind_refused(ctx, "register_net", kind);
+    jem__kind *made = NULL;
+    if (construct) {
+        const size_t length = strlen(kind) + 1;
+        made = (jem__kind *)jem__alloc(ctx, sizeof *made + length);
+        if (!made) return JEM_NO_MEMORY;
+        made->construct = construct;
+        made->user = user;
+        made->name = (char *)memcpy(made + 1, kind, length);
+    }
+    jem__list **at = jem__find_kind(ctx, kind);
+    jem__list *old = *at;
+    if (old) *at = old->next;
+    jem__free(ctx, old);
+    if (!made) return JEM_OK;
+    made->list.next = ctx->kinds;
+    ctx->kinds = &made->list;
+    return JEM_OK;
+}
+
+jem_status jem_net_set_kind(jem_net *net, const char *kind) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    const char *now = jem__meta_get(net->meta, "jem.net");
+    if (now && !jem__kind_good(now)) kind = now;   /* one of the library's keeps its own */
+    if (!jem__kind_good(kind)) return jem__kind_refused(net->ctx, "net_set_kind", kind);
+    jem_net copy = *net;
+    jem__fields f = { net->ctx, kind, kind, NULL, &net->meta, JEM_OK };
+    jem__size_fields(&f, &copy.channels, &copy.height, &copy.width, &copy.classes);
+    if (f.status) return f.status;
+    return jem__meta_set(net->ctx, &net->meta, "jem.net", kind);
+}
+
+/* Constructs a network of a registered kind, and checks it against the file. */
+static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_archive *a) {
+    JEM__ZEROED(jem_net, n);
+    jem__fields f = { ctx, kind->name, a->where, a->meta, NULL, JEM_OK };
+    jem__size_fields(&f, &n.channels, &n.height, &n.width, &n.classes);
+    if (f.status) return NULL;
+    const int errors = ctx->errors;
+    jem_net *net = kind->construct(ctx, a, kind->user);
+    if (!net) {
+        if (ctx->errors == errors)
+            jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made no network", a->where,
+                      kind->name);
+        return NULL;
+    }
+    if (net->ctx == ctx && net->channels == n.channels && net->height == n.height &&
+        net->width == n.width && net->classes == n.classes) return net;
+    if (net->ctx != ctx)
+        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made a network of another "
+                  "context", a->where, kind->name);
+    else
+        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made a network for images "
+                  "(%d,%d,%d) and %d classes; the file has (%d,%d,%d) and %d", a->where, kind->name,
+                  net->channels, net->height, net->width, net->classes, n.channels, n.height,
+                  n.width, n.classes);
+    jem_net_free(net);
+    return NULL;
+}
+
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!ctx || !a) {
         jem__null_argument(ctx, a, "net_from_archive");
         return NULL;
     }
     const int errors = ctx->errors;
+    const double left = ctx->params_left;          /* a constructor may load another file */
     ctx->params_left = 1e7;                        /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) ctx->params_left += (double)a->entries[i]->e.bytes;
-    jem_net *net = jem__net_from_meta(ctx, a->meta, a->where);
-    ctx->params_left = HUGE_VAL;
+    const char *name = jem__meta_get(a->meta, "jem.net");
+    const jem__kind *kind = NULL;
+    if (name) kind = (const jem__kind *)*jem__find_kind(ctx, name);
+    jem_net *net = NULL;
+    if (kind) net = jem__net_of_kind(ctx, kind, a);
+    else net = jem__net_from_meta(ctx, a->meta, a->where);
+    ctx->params_left = left;
     if (!net) return NULL;
     for (const jem__meta *m = a->meta; m; m = m->next)
         jem__meta_set(ctx, &net->meta, m->key, m->value);
@@ -11595,7 +12709,9 @@ JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, ui
         return r;
     }
     if (bits) *bits = (uint16_t)((l ? *bits : 0u) | JEM__BITS(v) << l);
-    return JEM__LESS(v, JEM__SET(0.0f), v * JEM__SET(slope), v);
+    /* The addition of 0 turns the -0 of a negative number times 0 into 0. */
+    return JEM__FMA(v, JEM__LESS(v, JEM__SET(0.0f), JEM__SET(slope), JEM__SET(1.0f)),
+                    JEM__SET(0.0f));
 }
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
@@ -12917,12 +14033,6 @@ typedef struct jem__bf16 {
     void (*end)(void);
 } jem__bf16;
 
-/* Rounds to nearest, ties to even. */
-static uint16_t jem__to_bf16(float f) {
-    const uint32_t u = jem__float_bits(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
@@ -13822,6 +14932,7 @@ JEM__COMPILE_END
                  detach, sigmoid, softplus, clamp. WebAssembly's simd128. The full loss of
                  contrastive divergence, sharpness-aware steps, a hook for chains. Files are written
                  under names of their own; descs survive bit for bit. Several machines (jem_sum_fn).
+                 A term of your own in the loss, networks of your own in files (jem_register_net).
                  Mended: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends;
                  NaN gradients of log behind gather or dropout; training by score matching alone.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author

@@ -51,7 +51,7 @@ static int compare(jem_net *net, const digits *d) {
     static jem_answer usual[HALF], a[HALF];
     jem_rng rng = jem_rng_seed(1);
     /* One half of the held-out digits tells what is usual, the other half asks. */
-    if (jem_calibrate(net, d->test_x, HALF) != JEM_OK ||
+    if (jem_calibrate(net, d->test_x, HALF, JEM_AUTO) != JEM_OK ||
         jem_classify(net, d->test_x, HALF, usual) != JEM_OK) return 0;
     printf("called strange (as 1%% of digits are):  by log p(x)   by familiarity\n");
     for (int kind = 0; kind < KINDS; kind++) {

@@ -661,7 +661,7 @@ static void test_nan(jem_ctx *ctx) {
     int labels[40];
     jem_net *net = small_mlp(ctx, four_classes, 5);
     random_labels(&rng, labels, 40, 4);
-    CHECK(jem_calibrate(net, x, 40) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_calibrate(net, x, 40, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
     jem_param *p = net->params;
     while (p->next) p = p->next;
     p->value[1] = NAN, jem_param_changed(p);
@@ -723,7 +723,7 @@ static void test_fitted_texts(jem_ctx *ctx) {
     int labels[N];
     jem_net *from = small_mlp(ctx, four_classes, 6), *zero = line_net(ctx, 3, 4, 0, NULL);
     random_labels(&rng, labels, N, 4);
-    jem_calibrate(from, x, N), jem_fit_temperature(from, x, labels, N);
+    jem_calibrate(from, x, N, JEM_AUTO), jem_fit_temperature(from, x, labels, N);
     const char *usual = jem_net_meta(from, key[2]), *rest = strchr(usual, ' ');
     snprintf(large, sizeof large, "1e99%s", rest);
     snprintf(nan_text, sizeof nan_text, "nan%s", rest);
@@ -731,7 +731,7 @@ static void test_fitted_texts(jem_ctx *ctx) {
         jem_archive *a = jem_archive_create(ctx);
         jem_net *net = small_mlp(ctx, four_classes, 7);
         char before[3][2048];
-        jem_calibrate(net, x + 20 * PIXELS, 30), jem_fit_temperature(net, x, labels, 20);
+        jem_calibrate(net, x + 20 * PIXELS, 30, JEM_AUTO), jem_fit_temperature(net, x, labels, 20);
         for (int i = 0; i < 3; i++) strncpy(before[i], jem_net_meta(net, key[i]), 2047)[2047] = 0;
         const uint64_t weights = net_hash(net);
         jem_net_to_archive(from, a), jem_archive_set_meta(a, key[how[k].key], how[k].text);
@@ -812,6 +812,42 @@ static void test_messages(jem_ctx *ctx) {
     jem_clear_error(ctx), jem_archive_free(a), jem_net_free(bag);
 }
 
+/* A network and a trainer of one seed: chains must not begin as the network's weights did, nor
+   after another seed is taken. */
+static void test_one_seed(jem_ctx *ctx) {
+    printf("the random numbers of a network and a trainer of one seed\n");
+    enum { SLOTS = 4 };
+    jem_net *net = small_mlp(ctx, four_classes, 5);
+    jem_train_desc d = jem_train_desc_default();
+    d.seed = 5;
+    d.buffer_size = SLOTS;
+    d.negatives = 2;
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    const jem_buffer *b = jem_trainer_buffer(tr);
+    float first[SLOTS * PIXELS];
+    jem_rng rng = jem_rng_seed(5);
+    jem_fill_uniform(ctx, &rng, first, SLOTS * PIXELS, -1, 1);
+    int alike = 0;
+    for (int i = 0; b && i < SLOTS * PIXELS; i++) alike += fabsf(b->data[i] - first[i]) < 1e-6f;
+    CHECK(b && alike == 0, "%d of %d numbers are alike: %s", alike, SLOTS * PIXELS, jem_error(ctx));
+    jem_trainer_free(tr);
+    jem_net_free(net);
+}
+
+static void test_relu_zero(jem_ctx *ctx) {
+    printf("relu gives no -0\n");
+    enum { N = 33 };
+    float x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = i % 3 ? -(float)i : -0.0f;
+    jem_tensor *t = jem_input(ctx, x, N, 1, 1, 1);
+    CHECK(jem_read(jem_relu(ctx, t), y) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < N; i++) {
+        uint32_t bits;
+        memcpy(&bits, y + i, sizeof bits);
+        CHECK(bits == 0, "relu(%g) is %g", (double)x[i], (double)y[i]);
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_label_noise), TEST_IN(test_fresh_chains), TEST_IN(test_restart),
@@ -821,7 +857,8 @@ int main(int argc, char **argv) {
         TEST_IN(test_flat_samples), TEST_IN(test_buffer), TEST_IN(test_default_walk),
         TEST_IN(test_attack_starts), TEST_IN(test_attack_steep), TEST_IN(test_attack_bounds),
         TEST_IN(test_nan), TEST_IN(test_energy_shape), TEST_IN(test_fitted_texts),
-        TEST_IN(test_overflow), TEST_IN(test_messages)
+        TEST_IN(test_overflow), TEST_IN(test_messages), TEST_IN(test_one_seed),
+        TEST_IN(test_relu_zero)
     };
     return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }

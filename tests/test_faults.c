@@ -312,7 +312,7 @@ static int live(jem_ctx *ctx, uint64_t *sum) {
     jem_archive *read = NULL;
     ok = tr && jem_train_step(tr, x, y, BATCH).status == JEM_OK &&
          jem_train_step(tr, x, y, BATCH).status == JEM_OK &&
-         jem_calibrate(net, x, BATCH) == JEM_OK && save_both(net, tr, "life") == JEM_OK;
+         jem_calibrate(net, x, BATCH, JEM_AUTO) == JEM_OK && save_both(net, tr, "life") == JEM_OK;
     read = ok ? jem_archive_read(ctx, "life") : NULL;
     other = read ? jem_net_from_archive(ctx, read) : NULL;
     again = other ? jem_trainer_create(other, &how) : NULL;

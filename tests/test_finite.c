@@ -175,7 +175,7 @@ static void test_input(jem_ctx *ctx) {
               says(ctx, "image 1 "), "train_step, %s", bad_names[k]);
         CHECK(jem_classify(net, images, BATCH, a) == JEM_BAD_ARGUMENT && says(ctx, "image 1 "),
               "classify, %s", bad_names[k]);
-        CHECK(jem_calibrate(net, images, BATCH) == JEM_BAD_ARGUMENT && says(ctx, "image 1 "),
+        CHECK(jem_calibrate(net, images, BATCH, 0) == JEM_BAD_ARGUMENT && says(ctx, "image 1 "),
               "calibrate, %s", bad_names[k]);
         CHECK(!(jem_accuracy(net, images, labels, BATCH) >= 0) && says(ctx, "image 1 "),
               "accuracy, %s", bad_names[k]);

@@ -11,7 +11,7 @@
 
 #include "test.h"
 
-enum { ROOMS = 20, COLUMNS = 100, LONG = 50, MANY = 8 };
+enum { ROOMS = 24, COLUMNS = 100, LONG = 50, MANY = 8 };
 
 static char *text, *code;                          /* the file; the same without comments, strings */
 static char **line, **code_line;
@@ -271,7 +271,6 @@ static style styles[ROOMS];
 /* Ceilings of rooms that have not been rewritten yet. A row may only shrink, until it is deleted:
    a room without a row has no joined statements, no nested ternaries, and few ternaries. */
 static const struct unfinished { const char *room; int joined, nested, ternaries; } unfinished[] = {
-    { "eval", 48, 7, 67 },
     { NULL, 0, 0, 0 }
 };
 

@@ -685,8 +685,8 @@ static uint64_t fingerprint(jem_ctx *ctx) {
 
 /* If one changes, so do the numbers of everyone who trains: on purpose, or not at all. */
 static const uint64_t known[] = {                  /* in the order of jem_precision */
-    0xd4da61786f571fe6u, 0x6bf86d2f0e251721u, 0x98df9fb1ba6ce6c2u,
-    0x9e6bd82b5d47cf06u
+    0x21c6d0256fdd2046u, 0xc7fb4f4b59483862u, 0xd92b8454d459d8c9u,
+    0xd8b5c97e08311ae7u
 };
 
 static void test_fingerprint(void) {

@@ -78,7 +78,8 @@ static void other_uses(jem_net *net, float *x, int *labels) {
     jem_trainer *tr = jem_trainer_create(net, NULL);
     jem_archive *a = jem_archive_create(ctx), *b = NULL;
     size_t size = 0;
-    CHECK(jem_calibrate(net, x, IMAGES) == JEM_OK && jem_accuracy(net, x, labels, IMAGES) >= 0 &&
+    CHECK(jem_calibrate(net, x, IMAGES, JEM_AUTO) == JEM_OK &&
+          jem_accuracy(net, x, labels, IMAGES) >= 0 &&
           jem_fit_temperature(net, x, labels, IMAGES) > 0 &&
           jem_net_to_archive(net, a) == JEM_OK && jem_trainer_to_archive(tr, a) == JEM_OK,
           "%s", jem_error(ctx));

@@ -256,7 +256,7 @@ static void test_null(jem_ctx *ctx) {
     CHECK(!jem_net_find(net, NULL) && jem_ok(ctx), "no name");
     CHECK(jem_classify(net, NULL, 1, &a) && says(ctx, "NULL"), "no images");
     CHECK(jem_accuracy(net, x, NULL, 1) < 0 && says(ctx, "no label"), "no labels");
-    CHECK(jem_calibrate(net, NULL, 5) && says(ctx, "calibrate"), "no images");
+    CHECK(jem_calibrate(net, NULL, 5, JEM_AUTO) && says(ctx, "calibrate"), "no images");
     jem_net_free(net);
     net = jem_net_create(ctx, nothing, NULL, 0, 2, 1, 1, 2, 1);
     a.label = 77;
@@ -333,9 +333,9 @@ static jem_status do_classify(subject *s) {
     return jem_classify(s->net, s->x, IMAGES, a);
 }
 static jem_status do_logits(subject *s) { return jem_logits(s->net, s->x, IMAGES, s->out); }
-static jem_status do_calibrate(subject *s) { return jem_calibrate(s->net, s->x, IMAGES); }
-static jem_status do_slopes(subject *s) {
-    return jem_calibrate_slopes(s->net, s->x, IMAGES, 1);
+static jem_status do_calibrate(subject *s) { return jem_calibrate(s->net, s->x, IMAGES, JEM_AUTO); }
+static jem_status do_logits_only(subject *s) {
+    return jem_calibrate(s->net, s->x, IMAGES, 0);
 }
 static jem_status do_accuracy(subject *s) {
     const float right = jem_accuracy(s->net, s->x, s->labels, IMAGES);
@@ -377,7 +377,7 @@ static jem_status do_unlabelled(subject *s) {
 }
 static const struct { const char *name; jem_status (*run)(subject *); } uses[] = {
     { "classify", do_classify }, { "logits", do_logits }, { "calibrate", do_calibrate },
-    { "slopes", do_slopes },
+    { "calibrate without gradients", do_logits_only },
     { "accuracy", do_accuracy }, { "temperature", do_temperature }, { "mass", do_mass },
     { "rise", do_rise }, { "usual", do_usual }, { "attack", do_attack }, { "impute", do_impute },
     { "sample", do_sample }, { "pixels", do_pixels }, { "update", do_update },

@@ -1158,8 +1158,9 @@ static void test_familiarity(jem_ctx *ctx) {
     jem_answer a[N];
     jem_rng rng = jem_rng_seed(10);
     jem_fill_normal(ctx, &rng, x, N * D, 0, 1);
-    CHECK(jem_calibrate(net, x, N) == JEM_OK && jem_classify(net, x, N, a) == JEM_OK, "%s",
-          jem_error(ctx));
+    CHECK(jem_calibrate(net, x, N, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
+    jem_net_set_meta(net, "jem.known", NULL);      /* as files of before */
+    CHECK(jem_classify(net, x, N, a) == JEM_OK, "%s", jem_error(ctx));
     double worst = 0, mean = 0, middle = 0;
     for (int i = 0; i < N; i++) middle += (double)a[i].log_density / N;
     for (int i = 0; i < N; i++) {                  /* one class: log p(x), its distance from usual */
@@ -1181,17 +1182,26 @@ static void test_familiarity(jem_ctx *ctx) {
     memset(far, 0, D * sizeof *far);
     jem_classify(net, far, 100, a);
     CHECK(a[0].familiarity < 0.1f, "the most likely one: %g", (double)a[0].familiarity);
-    jem_net_set_meta(net, "jem.usual", NULL);      /* as files of before: the likelier the better */
-    jem_classify(net, far, 1, a);
-    CHECK(a[0].familiarity == 1, "the most likely one, by log p(x) alone");
-    CHECK(jem_calibrate(net, x, N) == JEM_OK, "%s", jem_error(ctx));
     for (int i = 1; i < 100; i++)
         CHECK(a[i].familiarity < 0.01f, "noise: %g", (double)a[i].familiarity);
-    CHECK(jem_calibrate(net, x, 1) == JEM_BAD_ARGUMENT && says(ctx, "calibrate"), "one image");
+    jem_net_set_meta(net, "jem.usual", NULL);      /* as files before those: the likelier the better */
+    jem_classify(net, far, 1, a);
+    CHECK(a[0].familiarity == 1, "the most likely one, by log p(x) alone");
+    for (int gradients = 0; gradients < 2; gradients++) {
+        CHECK(jem_calibrate(net, x, N, gradients) == JEM_OK, "%s", jem_error(ctx));
+        jem_classify(net, far, 100, a);
+        CHECK(jem_judge(a[0].familiarity) == JEM_FAMILIAR, "the centre of the data: %g",
+              (double)a[0].familiarity);
+        int passed = 0;
+        for (int i = 1; i < 100; i++) passed += a[i].familiarity >= 0.01f;
+        CHECK(passed <= 2, "%d of 99 noises pass", passed);
+    }
+    CHECK(jem_calibrate(net, x, 1, 0) == JEM_BAD_ARGUMENT && says(ctx, "calibrate"), "one image");
     const char *before = jem_net_meta(net, "jem.familiar");
     for (int i = 0; i < 3; i++) {                  /* what cannot be told in a file's text */
         *(float *)net->user = i == 0 ? NAN : i == 1 ? -1e35f : -3e8f;
-        CHECK(jem_calibrate(net, x, N) == JEM_DIVERGED && says(ctx, i ? "log p(x)" : "not finite") &&
+        CHECK(jem_calibrate(net, x, N, JEM_AUTO) == JEM_DIVERGED &&
+              says(ctx, i ? "log p(x)" : "not finite") &&
               jem_net_meta(net, "jem.familiar") == before, "log p times %g",
               (double)*(float *)net->user);
     }

@@ -100,7 +100,7 @@ static jem_status ask(jem_net *net, uint64_t *hash) {
     jem_sgld_desc walk = jem_sgld_desc_default();
     attack.steps = 2, walk.steps = 2;
     images(x, labels, 4);
-    jem_status s = jem_calibrate(net, x, IMAGES);
+    jem_status s = jem_calibrate(net, x, IMAGES, JEM_AUTO);
     if (!s) s = jem_classify(net, x, IMAGES, answers);
     if (!s && jem_accuracy(net, x, labels, IMAGES) < 0) s = jem_error_status(net->ctx);
     if (!s && jem_fit_temperature(net, x, labels, IMAGES) < 0) s = jem_error_status(net->ctx);

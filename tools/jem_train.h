@@ -867,7 +867,7 @@ static int validate(run *r) {
         if (ok) {
             r->valid_accuracy = (float)accuracy, r->valid_ce = (float)ce;
             data_floats(&r->data, r->order, n, x);
-            if (n > 1 && jem_calibrate(r->net, x, n) == JEM_DIVERGED) jem_clear_error(r->ctx);
+            if (n > 1 && jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) jem_clear_error(r->ctx);
             /* before there were chains it cannot be the best, however well it classifies */
             if (r->valid_accuracy > r->state[STATE_BEST] && r->update >= chains_from(r)) {
                 r->state[STATE_BEST] = r->valid_accuracy;
