@@ -1293,7 +1293,7 @@ static void test_texts(void) {
         snprintf(key, sizeof key, "%d", n++);
         status = jem_net_set_meta(net, key, "");
     }
-    CHECK(texts_now + n == 4097 && says(ctx, "4096 already"), "%d texts", texts_now + n);
+    CHECK(texts_now + n == 4097 && says(ctx, "already 4096"), "%d texts", texts_now + n);
     CHECK(jem_net_set_meta(net, "0", "again") == JEM_OK, "%s", jem_error(ctx));
     place("texts");
     CHECK(jem_save(net, path) == JEM_OK, "%s", jem_error(ctx));
