@@ -483,6 +483,9 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_forward, got = jem_read(jem_forward(NET(), X(), FLAG()), out)) \
     ROW(jem_net_set_meta, got = jem_net_set_meta(NET(), TEXT("key"), TEXT("value"))) \
     ROW(jem_net_meta, ptr = jem_net_meta(NET(), TEXT("key"))) \
+    ROW(jem_net_fit_units, got = jem_net_fit_units(NET(), IN(), COUNT(3))) \
+    ROW(jem_standardize, got = jem_standardize(NET(), IN(), COUNT(3), OUT())) \
+    ROW(jem_unstandardize, got = jem_unstandardize(NET(), IN(), COUNT(3), OUT())) \
     ROW(jem_logp, got = jem_read(jem_logp(CTX(), X(), USER()), out)) \
     ROW(jem_logp_class, got = jem_read(jem_logp_class(CTX(), X(), OF_CLASS()), out)) \
     ROW(jem_logp_label, got = jem_read(jem_logp_label(CTX(), X(), OF_CLASS()), out)) \
