@@ -677,6 +677,26 @@ JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *v
 /* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
 
+/* Units. A network learns best from numbers around 0 of size 1; sensors have volts, bars and
+   thousands. Once units are fitted to training data, every function that takes or returns numbers
+   x[n][c][h][w] of a network (jem_train_step, jem_classify, jem_ood_score, ...) has them in the
+   data's own units, and computes with
+
+       u = (x - mean[c]) / scale[c],      log p(x) = log p(u) - height * width * sum of log scale[c]
+
+   with mean and standard deviation of channel c (of a vector, channels = its length and height =
+   width = 1: of each value). Tensors, samplers, replay buffers, and all that descs say of steps,
+   noise, distances and ranges stay in the network's units, u: jem_standardize and
+   jem_unstandardize lead there and back. The text "jem.units" holds both for each channel, is saved
+   with the network, and removing it undoes this. */
+/* Fits units to x[n][c][h][w], n > 0, numbers of up to 1e12: the training data, before training. A
+   channel that is constant gets its own absolute value as the scale, or 1. */
+JEM_API jem_status jem_net_fit_units(jem_net *net, const float *x, int n);
+/* x[n][c][h][w] to u, in the network's units, and back; in place if both are the same. u is limited
+   to -10^4 .. 10^4. Without units they copy. */
+JEM_API jem_status jem_standardize(const jem_net *net, const float *x, int n, float *u);
+JEM_API jem_status jem_unstandardize(const jem_net *net, const float *u, int n, float *x);
+
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
 /* Log-densities up to a constant, for samplers: each records one number per image of x(n,c,h,w), in
@@ -1092,8 +1112,9 @@ JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc
 JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL is allowed */
 /* Makes one update from n labelled images x[n][c][h][w] with labels 0..classes-1, in random order:
    the first images of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here
-   and wherever a network's images are given as x). First it puts the trained weights back, as
-   jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged. When the guard
+   and wherever a network's images are given as x), or with units finite. First it puts the trained
+   weights back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged.
+   When the guard
    returns, status is JEM_OK, the update is counted, the numbers are those that led to the return (0
    if not finite), and the context's log receives a note. After the last return that
    desc.max_returns allows, status is JEM_DIVERGED, and the parameters are those of the last good
@@ -1208,7 +1229,8 @@ JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *label
 
 /* How easily is it fooled? Projected gradient descent (Madry et al. 2018) on log p(y|x). */
 typedef struct jem_attack_desc {
-    float eps;             /* how far from the image: .2. HUGE_VALF: any distance, with a step */
+    float eps;             /* how far from the image, in the network's units, as are step, lo and
+                              hi: .2. HUGE_VALF: any distance, with a step */
     int l2;                /* 0: no pixel by more than that (L-infinity); 1: in L2 norm */
     int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
     float step_size;       /* 0: 2.5 eps / steps, and eps for a single step */
@@ -1279,7 +1301,8 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_guide jem_net_guide(jem_net *net, const int *labels);
 /* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
-   from U(lo,hi) of the pixels. The same n and seed give the same samples. */
+   from U(lo,hi) of the pixels, or from U(-2,2) in units of the network (jem_net_fit_units). The
+   same n and seed give the same samples. */
 JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
                               const jem_pixels_desc *desc, unsigned char *pixels);
 
@@ -1351,7 +1374,7 @@ JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* Loads the parameters of a network. The archive must have every parameter of the net, with its
    shape; otherwise nothing changes. Other arrays are ignored. Of the metadata it reads the
    network's scale and noise (see jem_net) and what calibration has fitted to the weights
-   (jem_calibrate, jem_fit_temperature). */
+   (jem_calibrate, jem_fit_temperature, jem_net_fit_units). */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
 /* Networks of your own in files: a file names the kind of its network, and the context knows how to
@@ -5940,16 +5963,164 @@ static jem_tensor *jem__images(const jem_net *net, const float *x, int n) {
 
 #define JEM__LARGEST 1e4f  /* larger values do not occur in images */
 
-/* Rejects values that images cannot have, so that bad data cause an error, not an answer. */
+static const char *const jem__units_key = "jem.units";
+
+/* Rejects values that images cannot have, so that bad data cause an error, not an answer. With
+   units a large value is only limited, later: it may be an anomaly to be found. */
 static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
     const ptrdiff_t size = jem__image(net);
+    float most = JEM__LARGEST;
+    if (jem_net_meta(net, jem__units_key)) most = (float)JEM__MOST;
     for (ptrdiff_t i = 0; i < n * size; i++) {
-        if (jem__finite(x[i]) && fabsf(x[i]) <= JEM__LARGEST) continue;
+        if (jem__finite(x[i]) && fabsf(x[i]) <= most) continue;
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains a %g; values must be "
                          "from -%g to %g", what, (int)(i / size), (double)x[i],
-                         (double)JEM__LARGEST, (double)JEM__LARGEST);
+                         (double)most, (double)most);
     }
     return JEM_OK;
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+/* Reads up to n numbers of a text and returns their count; 0 if the text contains anything else, or
+   a number above 1e12. */
+static int jem__numbers_in(const char *s, float *q, int n) {
+    int i = 0;
+    for (double v; s && *s; i++) {
+        const char *end = jem__scan_number(s, &v);
+        if (end == s || i == n || fabs(v) > 1e12) return 0;
+        q[i] = (float)v;
+        s = end + (*end == ' ');
+    }
+    return i;
+}
+/* Writes numbers to a list of texts. */
+static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char *key,
+                                     const float *q, int n) {
+    char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
+    size_t used = 0;
+    for (int i = 0; text && i < n; i++) {
+        if (i) text[used++] = ' ';
+        used += (size_t)jem__print_number(text + used, 31, (double)q[i]);
+    }
+    const jem_status s = text ? jem__meta_set(net->ctx, list, key, text) : JEM_NO_MEMORY;
+    jem__free(net->ctx, text);
+    return s;
+}
+
+/* Reads a text into units[channels][2], each channel's mean and scale; 0: it is no such text. */
+static int jem__units_in(const jem_net *net, const char *text, float *units) {
+    if (jem__numbers_in(text, units, 2 * net->channels) < 2 * net->channels) return 0;
+    for (int c = 0; c < net->channels; c++)
+        if (!(units[2 * c + 1] > 0)) return 0;
+    return 1;
+}
+/* Reads the network's own, onto the tape; NULL: it has none, or no memory, which is an error. */
+static float *jem__units(const jem_net *net) {
+    const char *text = jem_net_meta(net, jem__units_key);
+    float *units = text ? jem__push_floats(net->ctx, 2 * net->channels) : NULL;
+    if (units && jem__units_in(net, text, units)) return units;
+    return NULL;
+}
+
+/* Computes u from x, or with back = 1 x from u. */
+static void jem__units_apply(const jem_net *net, const float *units, const float *from, int n,
+                             float *to, int back) {
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    for (ptrdiff_t row = 0; row < (ptrdiff_t)n * net->channels; row++) {
+        const float *unit = units + 2 * (row % net->channels);
+        for (ptrdiff_t i = row * pixels; i < (row + 1) * pixels; i++) {
+            if (back) to[i] = jem__fmaf(from[i], unit[1], unit[0]);
+            else to[i] = fminf(fmaxf((from[i] - unit[0]) / unit[1], -JEM__LARGEST), JEM__LARGEST);
+        }
+    }
+}
+
+/* Returns n images in the network's units: x itself, or a copy on the tape. NULL: no memory. */
+static const float *jem__in_units(const jem_net *net, const float *x, int n) {
+    const ptrdiff_t size = n * jem__image(net);
+    const float *units = jem__units(net);
+    float *u = units && x ? jem__push_floats(net->ctx, size) : NULL;
+    if (!units) return jem_ok(net->ctx) ? x : NULL;
+    if (u) jem__units_apply(net, units, x, n, u, 0);
+    return u;
+}
+
+/* Records a leaf of n images x, which are in units of the data. */
+static jem_tensor *jem__images_of(const jem_net *net, const float *x, int n) {
+    const float *u = jem__in_units(net, x, n);
+    return u ? jem__images(net, u, n) : NULL;
+}
+
+/* Computes log p(u) - log p(x). */
+static float jem__units_log(const jem_net *net) {
+    const jem_mark mark = jem_begin(net->ctx);
+    const float *units = jem__units(net);
+    double sum = 0;
+    for (int c = 0; units && c < net->channels; c++) sum += log((double)units[2 * c + 1]);
+    jem_end(net->ctx, mark);
+    return (float)(sum * net->height * net->width);
+}
+
+/* Converts n images between units, as both public functions do. */
+static jem_status jem__convert(const jem_net *net, const char *what, const float *from, int n,
+                               float *to, int back) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (!from || !to || n < 0)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
+    if (jem__images_check(net, what, from, n) != JEM_OK) return net->ctx->status;
+    const jem_mark mark = jem_begin(net->ctx);
+    const float *units = jem__units(net);
+    if (units) jem__units_apply(net, units, from, n, to, back);
+    else if (to != from) memcpy(to, from, (size_t)(n * jem__image(net)) * sizeof *to);
+    jem_end(net->ctx, mark);
+    return net->ctx->status;
+}
+jem_status jem_standardize(const jem_net *net, const float *x, int n, float *u) {
+    return jem__convert(net, "standardize", x, n, u, 0);
+}
+jem_status jem_unstandardize(const jem_net *net, const float *u, int n, float *x) {
+    return jem__convert(net, "unstandardize", u, n, x, 1);
+}
+
+/* Computes mean and scale of channel c of n images. */
+static void jem__units_of(const jem_net *net, const float *x, int n, int c, float *unit) {
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    const double count = (double)n * (double)pixels;
+    double mean = 0, square = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        double sum = 0;
+        for (ptrdiff_t i = 0; i < n * pixels; i++) {
+            const ptrdiff_t at = (i / pixels * net->channels + c) * pixels + i % pixels;
+            const double d = (double)x[at] - mean;
+            sum += pass ? d * d : d;
+        }
+        if (pass) square = sum / count;
+        else mean = sum / count;
+    }
+    double scale = sqrt(square);
+    if (!(scale > 1e-6 * fabs(mean))) scale = fabs(mean);
+    unit[0] = (float)mean;
+    unit[1] = scale > 1e-12 ? (float)scale : 1;
+}
+
+jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    if (!x || n < 1)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: %d images%s", n,
+                         x ? "" : ", x is NULL");
+    for (ptrdiff_t i = 0; i < n * jem__image(net); i++)
+        if (!jem__finite(x[i]) || fabsf(x[i]) > 1e12f)
+            return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: image %d has a %g among its "
+                             "numbers, which may be from -1e12 to 1e12",
+                             (int)(i / jem__image(net)), (double)x[i]);
+    const jem_mark mark = jem_begin(ctx);
+    float *units = jem__push_floats(ctx, 2 * net->channels);
+    for (int c = 0; units && c < net->channels; c++) jem__units_of(net, x, n, c, units + 2 * c);
+    if (units) jem__numbers_write(net, &net->meta, jem__units_key, units, 2 * net->channels);
+    jem_end(ctx, mark);
+    return ctx->status;
 }
 
 /* ---- the wide-resnet ------------------------------------------------------------------------- */
@@ -8806,7 +8977,10 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     const float *kept = NULL;                      /* act norm's parameters before the first update
                                                       sets them; restored after a failure */
     if (tr->has_buffers && !tr->updates) kept = jem__keep_params(tr->net);
-    s.status = jem__make_update(tr, &b, &s);
+    b.x = jem__in_units(tr->net, b.x, b.n);
+    b.x_data = jem__in_units(tr->net, b.x_data, b.n_data);
+    s.status = ctx->status;
+    if (s.status == JEM_OK) s.status = jem__make_update(tr, &b, &s);
     if (s.status != JEM_OK) jem__restore_params(tr->net, kept, 1);
     ctx->rank = 0;
     ctx->others = 0;
@@ -8830,37 +9004,9 @@ static const char *const jem__temperature_key = "jem.temperature";
 
 /* ---- lists of numbers as texts --------------------------------------------------------------- */
 
-/* Reads up to n numbers and returns their count; 0 if the text holds anything else, more numbers,
-   or a number above 1e12. */
-static int jem__numbers_in(const char *s, float *q, int n) {
-    int i = 0;
-    double v;
-    while (s && *s) {
-        const char *end = jem__scan_number(s, &v);
-        if (end == s || i == n || fabs(v) > 1e12) return 0;
-        q[i++] = (float)v;
-        s = end + (*end == ' ');
-    }
-    return i;
-}
-
 static int jem__rises(const float *q, int n) {
     while (n > 1 && q[n - 2] <= q[n - 1]) n--;
     return n < 2;
-}
-
-static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char *key,
-                                     const float *q, int n) {
-    char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
-    size_t used = 0;
-    if (!text) return JEM_NO_MEMORY;
-    for (int i = 0; i < n; i++) {
-        if (i) text[used++] = ' ';
-        used += (size_t)jem__print_number(text + used, 31, (double)q[i]);
-    }
-    const jem_status s = jem__meta_set(net->ctx, list, key, text);
-    jem__free(net->ctx, text);
-    return s;
 }
 
 /* Rounds to five decimal digits, so that a list of thousands of numbers stays short. */
@@ -8954,7 +9100,7 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
         if (f) rows = f + i * k;
         else rows = jem__push_floats(ctx, m * k);
         float *p = jem__push_floats(ctx, m);
-        jem_tensor *logits = jem_forward(net, jem__images(net, x + i * size, m), 0);
+        jem_tensor *logits = jem_forward(net, jem__images_of(net, x + i * size, m), 0);
         jem_tensor *logp = jem__logp(net, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
         if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK) {
@@ -9494,8 +9640,14 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
         int m = n - i;
         if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
         const jem__rows r = jem__rows_from(all, i);
+        const jem_mark batch = jem_begin(ctx);
+        const float *u = jem__in_units(net, x + i * size, m);
+        if (!u) {
+            jem_end(ctx, batch);
+            break;
+        }
         jem_mark mark = jem_begin(ctx);
-        int at = jem__look_clean(net, &r, x + i * size, m, seen + i);
+        int at = jem__look_clean(net, &r, u, m, seen + i);
         jem_end(ctx, mark);
         for (int level = 1; level < r.gradients && ctx->status == JEM_OK; level++) {
             float sigma = net->noise_lo;
@@ -9503,10 +9655,11 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
             jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
             jem_fill_normal(ctx, &rng, r.z, size, 0, 1);
             mark = jem_begin(ctx);
-            jem__look_noisy(net, &r, x + i * size, m, sigma, at);
+            jem__look_noisy(net, &r, u, m, sigma, at);
             jem_end(ctx, mark);
             at += 2 * (jem__levels(net) + 1) + 1;
         }
+        jem_end(ctx, batch);
         int finite = 1;
         for (int k = 0; ctx->status == JEM_OK && k < JEM__PARTS; k++)
             finite = finite && jem__all_finite(r.v[k], (ptrdiff_t)m * r.dims[k]);
@@ -9911,7 +10064,8 @@ static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
     const ptrdiff_t size = jem__image(net);
     float *after = jem__push_floats(ctx, m * size);
     float *end = jem__push_floats(ctx, m);
-    jem_tensor *t = jem__images(net, x, m);
+    x = jem__in_units(net, x, m);
+    jem_tensor *t = x ? jem__images(net, x, m) : NULL;
     jem_tensor *logp = jem_logp(ctx, t, net);
     if (!after || !end || jem_read(logp, score) != JEM_OK) return;
     if (kind == JEM_OOD_MASS) {
@@ -9942,8 +10096,9 @@ static void jem__ood_logits(jem_net *net, jem_ood kind, const float *x, int m, f
         }
     }
     if (jem__see(net, "ood_score", x, m, NULL, seen) != JEM_OK) return;
+    const float per_unit = jem__units_log(net);
     for (int i = 0; i < m; i++) {
-        score[i] = seen[i].logp;
+        score[i] = seen[i].logp - per_unit;
         if (kind == JEM_OOD_MAXP) score[i] = seen[i].odds;
         if (u) score[i] = jem__usual_score(u, u->m, seen[i]);
     }
@@ -10040,6 +10195,8 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
         s = jem__classify_usual(net, x, n, seen, answers);
     if (s == JEM_NO_MEMORY && ctx->status != JEM_OK) s = ctx->status;
     jem_end(ctx, mark);
+    const float per_unit = jem__units_log(net);
+    for (int i = 0; s == JEM_OK && i < n; i++) answers[i].log_density -= per_unit;
     return s;
 }
 
@@ -10242,19 +10399,34 @@ static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
            JEM__IN(d.hi, d.lo, JEM__MOST);
 }
 
+/* Converts what was found for m images x, u in the network's units, to units of the data: images
+   that stayed as they were keep every bit. */
+static void jem__attack_units(jem_net *net, const float *x, const float *u, int m, float *found) {
+    const ptrdiff_t size = jem__image(net);
+    const float *units = jem__units(net);
+    for (int i = 0; units && i < m; i++, x += size, u += size, found += size) {
+        const size_t bytes = (size_t)size * sizeof *x;
+        if (!memcmp(u, found, bytes)) memcpy(found, x, bytes);
+        else jem__units_apply(net, units, found, 1, found, 1);
+    }
+}
+
 /* Attacks a batch, as often as the desc has restarts. `found` may be x itself. */
 static void jem__attack_batch(jem_net *net, const float *x, const int *labels, int m,
                               const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
     const size_t bytes = (size_t)(m * jem__image(net)) * sizeof *x;
     const jem_mark batch = jem_begin(ctx);
-    float *from = (float *)jem__push(ctx, bytes);
-    if (from) memcpy(from, x, bytes);
+    float *kept = (float *)jem__push(ctx, bytes);  /* found may be x */
+    if (kept) memcpy(kept, x, bytes);
+    const float *from = kept ? jem__in_units(net, kept, m) : NULL;
+    if (from) memcpy(found, from, bytes);
     for (int r = 0; r < d->restarts && ctx->status == JEM_OK; r++) {
         const jem_mark mark = jem_begin(ctx);
         jem__attack_once(net, from, labels, m, d, rng, found, done);
         jem_end(ctx, mark);
     }
+    if (from) jem__attack_units(net, kept, from, m, found);
     jem_end(ctx, batch);
 }
 
@@ -10614,14 +10786,19 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
         user = net;
     }
     jem_generate_desc how = jem_net_generate_desc(net);
+    const float *units = jem__units(net);
     if (how.lo < how.hi) {
         how.lo = p.lo;
         how.hi = p.hi;
+        if (units) how.lo = -2;
+        if (units) how.hi = 2;
     }
     jem_tensor *t = jem__images(net, NULL, n);
     if (x && labels && jem_generate(ctx, logp, user, t, &how, &rng) == JEM_OK &&
-        jem_read(t, x) == JEM_OK)
+        jem_read(t, x) == JEM_OK) {
+        if (units) jem__units_apply(net, units, x, n, x, 1);
         jem_floats_to_pixels(net, x, n, &p, pixels);
+    }
     jem_end(ctx, mark);
     return ctx->status;
 }
@@ -11701,7 +11878,8 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 
 /* Keys of what calibration has fitted to the weights. */
 static const char *const *const jem__fitted[] = {
-    &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key
+    &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key,
+    &jem__units_key
 };
 enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
 
@@ -11716,7 +11894,8 @@ static int jem__known_good(const jem_net *net, const char *text) {
 static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem__meta **list) {
     float q[JEM__QUANTILES];
     float *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
-    jem_status s = usual ? JEM_OK : JEM_NO_MEMORY;
+    float *units = jem__alloc_floats(net->ctx, 2 * net->channels);
+    jem_status s = usual && units ? JEM_OK : JEM_NO_MEMORY;
     for (int i = 0; i < JEM__FITTED && s == JEM_OK; i++) {
         const char *key = *jem__fitted[i];
         const char *text = jem_archive_meta(a, key);
@@ -11725,6 +11904,7 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
         if (i == 1) good = jem__usual_in(net, text, usual) != NULL;
         if (i == 2) good = jem__temperature_read(text) > 0;
         if (i == 3) good = jem__known_good(net, text);
+        if (i == 4) good = jem__units_in(net, text, units);
         if (good < 0) s = JEM_NO_MEMORY;
         else if (text && good) s = jem__meta_set(net->ctx, list, key, text);
         else if (text)
@@ -11732,6 +11912,7 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
                           a->where, key);
     }
     jem__free(net->ctx, usual);
+    jem__free(net->ctx, units);
     return s;
 }
 
