@@ -404,9 +404,9 @@ JEM_API float jem_item(jem_tensor *t);
    the kept values of that pass and the parameters at the time of reading. */
 JEM_API void jem_keep(jem_tensor *t);
 
-/* Adds d loss / d parameter to the grad of every parameter on which the loss (one number)
-   depends. */
-JEM_API jem_status jem_backward(jem_tensor *loss);         /* JEM_BAD_ARGUMENT if there are none */
+/* Adds d loss / d parameter to the grad of every parameter on which the loss (one number) depends.
+   A loss that depends on no parameter is an error. */
+JEM_API jem_status jem_backward(jem_tensor *loss);
 /* Computes d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so
    each image receives the gradient of that number. Parameters receive no gradient. An error if y
    does not depend on x. */
@@ -432,16 +432,16 @@ JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_t
 
 typedef struct jem_conv_desc { int stride, pad; } jem_conv_desc;   /* stride 0 means 1 */
 
-/* y[o] = b[o] + sum w[o][i][ky][kx] x[i][...]. x (n,I,h,w); w (O,I,k,k), k <= 32; b (O) or NULL;
-   stride <= 64, pad < 64; y (n, O, (h + 2 pad - k)/stride + 1, ...). Cross-correlation, as in
-   PyTorch. */
+/* Computes y[o] = b[o] + sum w[o][i][ky][kx] x[i][...], a cross-correlation, as in PyTorch.
+   x (n,I,h,w); w (O,I,k,k), k <= 32; b (O) or NULL; stride <= 64, pad < 64;
+   y (n, O, (h + 2 pad - k)/stride + 1, ...). */
 JEM_API jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                                jem_conv_desc desc);
-/* y = w x + b: x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
+/* Computes y = w x + b. x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
 JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b);
 
-/* Elementwise ops on equal shapes; b may also hold a number per image (n,1,1,1) or per channel
-   (n,c,1,1), which is broadcast over a. */
+/* Compute a + b, a - b, a * b, element by element. b has a's shape, or holds a number per image
+   (n,1,1,1) or per channel of each image (n,c,1,1), which is broadcast over a. */
 JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
@@ -463,7 +463,7 @@ JEM_API void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, p
 /* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
 JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), never -0 */
-/* x where x >= 0, slope * x elsewhere. */
+/* Computes x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
 /* Zeroes each element with probability p in [0,1) and divides the others by 1 - p (Srivastava et
@@ -560,7 +560,7 @@ struct jem_net {
     jem_tensor *features;                          /* (n,c,h,w), or NULL */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
-    float *known;                                  /* numbers of the text "jem.known", once read */
+    float *known;                                  /* parsed "jem.known", or NULL */
     jem_param *last;
 };
 
@@ -589,8 +589,8 @@ typedef struct jem_wrn_desc {
     int depth, widen;                              /* 28, 10; depth = 6k + 4 up to 1000, widen up to
                                                       100 */
     int channels, height, width, classes;          /* 3, 32, 32, 10; of images and logits */
-    jem_activation activation;                     /* leaky-relu of slope .2 */
-    float leak;
+    jem_activation activation;                     /* leaky ReLU */
+    float leak;                                    /* .2: that slope, for x < 0 */
     jem_norm norm;                                 /* none */
     float dropout;                                 /* 0; probability, below 1 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
@@ -672,8 +672,7 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
    batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
-   are copied. Keys that begin with "jem." are the library's: they can be read and removed, not set.
-   */
+   are copied. Keys that begin with "jem." are the library's: they can be read and removed only. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 /* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
