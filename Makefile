@@ -82,8 +82,9 @@ $(BUILD)/jem-mpi: examples/mpi.c tools/jem.c $(HEADERS) $(BUILD)/jem.o
 # What does not compile is one failed test of many: hence -k, and run.sh looks what is there.
 test: stb   ## build and run every test; the last line is: N passed, N failed
 	$(AGAIN) -k tests examples tools || true
+	$(AGAIN) $(BUILD)/libjem.so || true
 	$(AGAIN) mpi || true
-	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents two_units sanitized python cli uses \
+	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents two_units sanitized python cmake cli uses \
 		smoke mpi get_data report limits mutate lessons \
 		with strict fuzz portability examine playground s390x wasm neon
 
@@ -215,6 +216,9 @@ $(BUILD)/command: stb
 INSIDE := $(shell grep -lE 'jem__|JEM__|->node' $(wildcard examples/*.c tests/*.c tools/*.c))
 $(BUILD)/jem.o: jem.h $(BUILD)/command
 	$(COMPILE) -x c -DJEM_IMPLEMENTATION -c jem.h -o $@
+# For tools/jem.py.
+$(BUILD)/libjem.so: jem.h $(BUILD)/command
+	$(COMPILE) -fPIC -shared -x c -DJEM_IMPLEMENTATION jem.h -o $@ -lm
 
 # A failed compilation must not leave the program of before: run.sh would take it for the new one.
 define program

@@ -151,7 +151,8 @@
        >>samplers   SGLD, HMC, AIS, buffer                 >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
    last. Each room uses only the rooms above it, with one exception: >>engine and >>bf16, the
-   kernels for every instruction set, are last; their interface is declared in >>platform.
+   kernels for every instruction set, are last; their interface is declared in >>platform and, for
+   convolutions, in >>ops.
 */
 #ifdef JEM_DECLARATIONS
 #undef JEM_IMPLEMENTATION
@@ -347,7 +348,8 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
    several threads; they read x and write y. Element (channel c, row i, column j) of lane l is at
    [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image
-   and have no gradient. */
+   and have no gradient. Try the ops of >>ops first: they are vectorised and fuse with convolutions,
+   a loop over math.h is not (for exp, tanh and sigmoid, see jem_compute_exp). */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -356,18 +358,22 @@ typedef struct jem_call {
     int group, live;                               /* index of the 16 images; count of real ones */
     int inputs;
     jem_shape in[JEM_MAX_INPUTS], out;
-    const float *x[JEM_MAX_INPUTS];                /* forward: all; backward: those in `keeps` */
-    float *y;                                      /* forward: write; backward: read, if kept by
+    const float *x[JEM_MAX_INPUTS];                /* forward: all; backward: those in `keeps`, the
+                                                      others are NULL */
+    float *y;                                      /* forward: write; backward: read, NULL without
                                                       JEM_KEEPS_OUTPUT */
-    void *aux;                                     /* aux_bytes per group, kept for backward */
+    void *aux;                                     /* aux_bytes per group, kept for backward; NULL
+                                                      if aux_bytes is 0 */
     const float *dy;                               /* backward: gradient of the output; in forward,
                                                       NULL if no backward will follow */
-    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed */
+    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed, and
+                                                      in forward */
     struct jem__inner *inner;                      /* private: used by built-in ops */
 } jem_call;
 
 enum {                                             /* jem_op.keeps: arrays that backward reads */
-    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_OUTPUT = 16
+    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_INPUT2 = 4,
+    JEM_KEEPS_INPUT3 = 8, JEM_KEEPS_OUTPUT = 16
 };
 typedef struct jem_op {
     const char *name;
@@ -398,9 +404,9 @@ JEM_API float jem_item(jem_tensor *t);
    the kept values of that pass and the parameters at the time of reading. */
 JEM_API void jem_keep(jem_tensor *t);
 
-/* Adds d loss / d parameter to the grad of every parameter on which the loss (one number)
-   depends. */
-JEM_API jem_status jem_backward(jem_tensor *loss);         /* JEM_BAD_ARGUMENT if there are none */
+/* Adds d loss / d parameter to the grad of every parameter on which the loss (one number) depends.
+   A loss that depends on no parameter is an error. */
+JEM_API jem_status jem_backward(jem_tensor *loss);
 /* Computes d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so
    each image receives the gradient of that number. Parameters receive no gradient. An error if y
    does not depend on x. */
@@ -426,16 +432,16 @@ JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_t
 
 typedef struct jem_conv_desc { int stride, pad; } jem_conv_desc;   /* stride 0 means 1 */
 
-/* y[o] = b[o] + sum w[o][i][ky][kx] x[i][...]. x (n,I,h,w); w (O,I,k,k), k <= 32; b (O) or NULL;
-   stride <= 64, pad < 64; y (n, O, (h + 2 pad - k)/stride + 1, ...). Cross-correlation, as in
-   PyTorch. */
+/* Computes y[o] = b[o] + sum w[o][i][ky][kx] x[i][...], a cross-correlation, as in PyTorch.
+   x (n,I,h,w); w (O,I,k,k), k <= 32; b (O) or NULL; stride <= 64, pad < 64;
+   y (n, O, (h + 2 pad - k)/stride + 1, ...). */
 JEM_API jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                                jem_conv_desc desc);
-/* y = w x + b: x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
+/* Computes y = w x + b. x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
 JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b);
 
-/* Elementwise ops on equal shapes; b may also hold a number per image (n,1,1,1) or per channel
-   (n,c,1,1), which is broadcast over a. */
+/* Compute a + b, a - b, a * b, element by element. b has a's shape, or holds a number per image
+   (n,1,1,1) or per channel of each image (n,c,1,1), which is broadcast over a. */
 JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
@@ -449,10 +455,15 @@ JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
+/* y[i] = f(x[i]) for n numbers, with the bits of the ops above: for ops of your own, in which they
+   are several times as fast as math.h's. y may be x. Any thread may call them. */
+JEM_API void jem_compute_exp(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
+JEM_API void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
+JEM_API void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
 /* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
-JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0) */
-/* x where x >= 0, slope * x elsewhere. */
+JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), never -0 */
+/* Computes x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
 /* Zeroes each element with probability p in [0,1) and divides the others by 1 - p (Srivastava et
@@ -549,7 +560,7 @@ struct jem_net {
     jem_tensor *features;                          /* (n,c,h,w), or NULL */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
-    float *known;                                  /* numbers of the text "jem.known", once read */
+    float *known;                                  /* parsed "jem.known", or NULL */
     jem_param *last;
 };
 
@@ -578,8 +589,8 @@ typedef struct jem_wrn_desc {
     int depth, widen;                              /* 28, 10; depth = 6k + 4 up to 1000, widen up to
                                                       100 */
     int channels, height, width, classes;          /* 3, 32, 32, 10; of images and logits */
-    jem_activation activation;                     /* leaky-relu of slope .2 */
-    float leak;
+    jem_activation activation;                     /* leaky ReLU */
+    float leak;                                    /* .2: that slope, for x < 0 */
     jem_norm norm;                                 /* none */
     float dropout;                                 /* 0; probability, below 1 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
@@ -661,11 +672,30 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
    batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
-   are copied. Keys that begin with "jem." are the library's: they can be read and removed, not set.
-   */
+   are copied. Keys that begin with "jem." are the library's: they can be read and removed only. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 /* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
+
+/* Units. A network learns best from numbers around 0 of size 1; sensors have volts, bars and
+   thousands. Once units are fitted to training data, every function that takes or returns numbers
+   x[n][c][h][w] of a network (jem_train_step, jem_classify, jem_ood_score, ...) has them in the
+   data's own units, and computes with
+
+       u = (x - mean[c]) / scale[c],      log p(x) = log p(u) - height * width * sum of log scale[c]
+
+   with mean and standard deviation of channel c (of a vector, channels = its length and height =
+   width = 1: of each value). Tensors, samplers, replay buffers, and all that descs say of steps,
+   noise, distances and ranges stay in the network's units, u: jem_standardize and
+   jem_unstandardize lead there and back. The text "jem.units" holds both for each channel, is saved
+   with the network, and removing it undoes this. */
+/* Fits units to x[n][c][h][w], n > 0, numbers of up to 1e12: the training data, before training. A
+   channel that is constant gets its own absolute value as the scale, or 1. */
+JEM_API jem_status jem_net_fit_units(jem_net *net, const float *x, int n);
+/* x[n][c][h][w] to u, in the network's units, and back; in place if both are the same. u is limited
+   to -10^4 .. 10^4. Without units they copy. */
+JEM_API jem_status jem_standardize(const jem_net *net, const float *x, int n, float *u);
+JEM_API jem_status jem_unstandardize(const jem_net *net, const float *u, int n, float *x);
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
@@ -829,6 +859,41 @@ JEM_API jem_generate_desc jem_generate_desc_default(void);
 JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_generate_desc *desc, jem_rng *rng);
 
+/* jem_generate in pieces, for programs that have a frame to draw: the same bits, however the steps
+   are divided. Each step computes one gradient of log p for all images. */
+typedef struct jem_sampler {
+    jem_ctx *ctx;
+    int n, channels, height, width;
+    float *x;                                      /* [n][c][h][w]: the images as they are now. May
+                                                      be read, and changed, between steps */
+    int step, steps;                               /* taken so far, of all */
+    double slowest;                                /* of late, time of a step in microseconds, by
+                                                      the budget's clock; may be changed */
+    jem_rng rng;
+    jem_logp_fn logp;                              /* private from here */
+    void *user, *owned;
+    jem_generate_desc desc;
+} jem_sampler;
+/* How long jem_sampler_step may take. It takes at least one step, unless all are taken. */
+typedef struct jem_budget {
+    int steps;                                     /* at most this many; 0: no limit */
+    double microseconds;                           /* 0: no limit; else no step begins that would
+                                                      end later if it took as long as the slowest */
+    double (*clock)(void *user);                   /* time in microseconds from any moment on */
+    void *clock_user;
+} jem_budget;
+/* Creates a sampler whose images are the noise from which desc starts. Copies rng, of which the
+   steps use up as much as jem_generate; watch functions of desc are not called. logp's user must
+   stay valid. Returns NULL on an error. */
+JEM_API jem_sampler *jem_sampler_create(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_shape shape,
+                                        const jem_generate_desc *desc, const jem_rng *rng);
+JEM_API void jem_sampler_free(jem_sampler *s);                           /* NULL is allowed */
+/* Takes steps within the budget, or all that are left if it is NULL. On an error the images stay as
+   they were before the call. */
+JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
+/* Begins again, from other noise. */
+JEM_API jem_status jem_sampler_restart(jem_sampler *s);
+
 /* Replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0, the
    slots of class y start at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
 typedef struct jem_buffer {
@@ -978,6 +1043,21 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
    Divergence on one rank is an error on all; the function may call jem_fail. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
+/* What a term of your own for the loss is built from, on the tape; NULL where the update has none.
+   With several ranks, each has its own share of images. */
+typedef struct jem_term_inputs {
+    jem_net *net;
+    jem_tensor *x;                                 /* labelled images as cross-entropy sees them, */
+    const int *labels;                             /* their labels */
+    jem_tensor *logits;                            /* and f(x), as jem_forward in training */
+    jem_tensor *x_data;                            /* images for p(x): x, or images of their own */
+    jem_tensor *sample;                            /* chains after their walk */
+    jem_rng *rng;                                  /* source of all that is random in the term */
+} jem_term_inputs;
+/* Builds one number on the tape, best a mean over images; the update adds w_term times it to the
+   loss. Called once per update; NULL is an error. */
+typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
+
 /* How to train. The defaults are those of the JEM paper; every step may have another batch size. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
@@ -987,6 +1067,11 @@ typedef struct jem_train_desc {
     float w_score;                                 /* weight of score matching (>>losses): 0 */
     float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
+    /* A term of your own, and its weight: NULL, 0. Checkpoints hold neither it nor data of its own:
+       to resume, give the same; the guard does not take such data back either. */
+    float w_term;
+    jem_term_fn term;
+    void *term_user;
     /* 0: off; else sharpness-aware training (Foret & others 2021; Yang, Su & Ji 2023): the gradient
        is computed at this distance from the weights, in the direction in which the loss increases
        most. Not with w_score. sam and w_kl need ranks = 1. */
@@ -1026,7 +1111,8 @@ typedef struct jem_train_desc {
     int max_returns;                               /* 20; after these, an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
                                                       for a network with a shift: 0 */
-    uint64_t seed;                                 /* 1 */
+    uint64_t seed;                                 /* 1; a network of the same seed has other
+                                                      random numbers */
     int rank, ranks;                               /* index of this process, and their count: 0, 1;
                                                       ranks must divide negatives and batches */
     jem_sum_fn sum;                                /* examples/mpi.c: MPI_Allreduce */
@@ -1046,6 +1132,7 @@ typedef struct jem_stats {
     int update;                                    /* from 0 */
     float loss, ce, cd;                            /* cd = f_sample - f_data */
     float score, residual, kl;                     /* see jem_score_matching, jem_kl_walk */
+    float term;                                    /* your own (jem_train_desc), without weight */
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
     float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: as the guard reduced it */
@@ -1060,8 +1147,9 @@ JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc
 JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL is allowed */
 /* Makes one update from n labelled images x[n][c][h][w] with labels 0..classes-1, in random order:
    the first images of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here
-   and wherever a network's images are given as x). First it puts the trained weights back, as
-   jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged. When the guard
+   and wherever a network's images are given as x), or with units finite. First it puts the trained
+   weights back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged.
+   When the guard
    returns, status is JEM_OK, the update is counted, the numbers are those that led to the return (0
    if not finite), and the context's log receives a note. After the last return that
    desc.max_returns allows, status is JEM_DIVERGED, and the parameters are those of the last good
@@ -1176,7 +1264,8 @@ JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *label
 
 /* How easily is it fooled? Projected gradient descent (Madry et al. 2018) on log p(y|x). */
 typedef struct jem_attack_desc {
-    float eps;             /* how far from the image: .2. HUGE_VALF: any distance, with a step */
+    float eps;             /* how far from the image, in the network's units, as are step, lo and
+                              hi: .2. HUGE_VALF: any distance, with a step */
     int l2;                /* 0: no pixel by more than that (L-infinity); 1: in L2 norm */
     int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
     float step_size;       /* 0: 2.5 eps / steps, and eps for a single step */
@@ -1246,8 +1335,13 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
    U(-1,1), and guidance 1. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_guide jem_net_guide(jem_net *net, const int *labels);
+/* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
+   way, or as desc says, in the network's units. The network must stay. Returns NULL on an error. */
+JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
+                                     const jem_generate_desc *desc);
 /* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
-   from U(lo,hi) of the pixels. The same n and seed give the same samples. */
+   from U(lo,hi) of the pixels, or from U(-2,2) in units of the network (jem_net_fit_units). The
+   same n and seed give the same samples. It is jem_net_sampler run to its end. */
 JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
                               const jem_pixels_desc *desc, unsigned char *pixels);
 
@@ -1288,6 +1382,11 @@ JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype d
    key. jem_archive_meta returns a value, which belongs to the archive; NULL without one. */
 JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
+/* Chooses how tensors of JEM_DTYPE_F32 are written from now on: on = 1: as BF16, in half the bytes,
+   each number rounded to the nearest, ties to even, which changes it by at most 1/256 of itself; 0:
+   in full, as at first. What would round to infinity becomes the largest bf16, 3.39e38. Reading
+   gives JEM_DTYPE_F32 again. Not for a trainer's archive: training would not go on bit for bit. */
+JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
 /* Returns the bytes of the file, and their count in size (may be NULL). They are allocated by the
    context's allocator: free them with jem_release. NULL after an error. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
@@ -1314,8 +1413,21 @@ JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* Loads the parameters of a network. The archive must have every parameter of the net, with its
    shape; otherwise nothing changes. Other arrays are ignored. Of the metadata it reads the
    network's scale and noise (see jem_net) and what calibration has fitted to the weights
-   (jem_calibrate, jem_fit_temperature). */
+   (jem_calibrate, jem_fit_temperature, jem_net_fit_units). */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
+
+/* Networks of your own in files: a file names the kind of its network, and the context knows how to
+   construct that kind. jem_net_from_archive and jem_load then open it: construct creates the
+   network with fresh parameters, which are loaded afterwards. It may read the archive's texts and
+   shapes, which come from a file: check them. Returns NULL on an error. More parameters than the
+   file holds, or other sizes of images or classes than it names, are an error. */
+typedef jem_net *(*jem_construct_fn)(jem_ctx *ctx, const jem_archive *a, void *user);
+/* Registers a constructor; NULL removes it, another one replaces it. kind: 1 to 63 letters, digits,
+   '_' and '-', but no kind of the library's (wrn, convnet, mlp). user must stay valid. */
+JEM_API jem_status jem_register_net(jem_ctx *ctx, const char *kind, jem_construct_fn construct,
+                                    void *user);
+/* Names the kind of a network of your own, as jem_register_net accepts it, for its files. */
+JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
 
 /* Adds the state of a trainer, without the network's parameters, to an archive, and reads it: the
    optimiser's moments and averages (or trained weights, see jem_trainer_use_average), the replay
@@ -1432,6 +1544,9 @@ JEM__COMPILE("Og")
 
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
+/* The begin of what is in a list. */
+typedef struct jem__list { struct jem__list *next; } jem__list;
+
 struct jem_ctx {
     jem_ctx_desc desc;
     const struct jem__kernels *k;                  /* of the instruction set */
@@ -1450,6 +1565,7 @@ struct jem_ctx {
     double params_left;                            /* parameters that a file may still create */
     uint64_t pushes;                               /* counts arena allocations, to order them */
     int rank, others;                              /* during a step of several ranks (>>train) */
+    jem__list *kinds;                              /* jem__kind, of jem_register_net */
 };
 
 /* Returns the length of the UTF-8 character at c, 1 to 4; 0 if it is malformed, or one of the 8-bit
@@ -1630,6 +1746,7 @@ void jem_clear_error(jem_ctx *ctx) {
    line), and counted. */
 typedef struct jem__head { void *start; size_t bytes; } jem__head;
 
+/* Allocates zeroed memory. Returns NULL, and reports an error, if there is too little. */
 static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     const size_t total = bytes + 64 + sizeof(jem__head);
     void *start = NULL;
@@ -1813,8 +1930,8 @@ const char *jem_isa_name(jem_isa isa) {
 
    so 16 neighbours are one (pixel, channel) of 16 images, and every kernel is the plain scalar
    algorithm with scalars that are 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of NEON. The
-   kernels, for every instruction set, are in the last room of this file, >>engine; what the other
-   rooms use of it is declared here and, for convolutions, in >>ops. */
+   kernels, for every instruction set, are in the last rooms of this file, >>engine and >>bf16;
+   their interface is declared here and, for convolutions, in >>ops. */
 
 enum { JEM__UNIFORM, JEM__NORMAL };                /* kinds of the kernel `fill` */
 enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };        /* of the kernels `pair` */
@@ -1939,6 +2056,10 @@ void jem_ctx_free(jem_ctx *ctx) {
         chunk = next;
     }
     for (int i = 0; i < ctx->cap_nodes; i++) jem__free(ctx, ctx->nodes[i]);
+    for (jem__list *kind = ctx->kinds, *next; kind; kind = next) {
+        next = kind->next;
+        jem__free(ctx, kind);
+    }
     jem__free(ctx, ctx->nodes);
     jem__free(ctx, ctx->steps);
     jem_ctx copy = *ctx;                           /* its allocator frees the context last */
@@ -2306,6 +2427,8 @@ static jem__words jem__shape_text(const jem_tensor *t) {
     else snprintf(text.s, sizeof text.s, "NULL");
     return text;
 }
+
+/* Returns the shape of a parameter as text, such as "(16,3,3,3)". */
 static jem__words jem__param_text(const jem_param *p) {
     jem__words text;
     int n = snprintf(text.s, sizeof text.s, "(");
@@ -2472,6 +2595,7 @@ static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, in
     return image / JEM_LANES * node->stride + at + image % JEM_LANES;
 }
 
+/* Copies lanes to images, without the padding lanes. */
 static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw) {
     for (int i = 0; i < node->t.n; i++)
         for (int c = 0; c < node->t.c; c++)
@@ -2479,6 +2603,7 @@ static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw
                 for (int x = 0; x < node->t.w; x++) *nchw++ = lanes[jem__lane_at(node, i, c, y, x)];
 }
 
+/* Copies images into lanes. Padding lanes repeat the last image. */
 static void jem__copy_in(const jem__node *node, float *lanes, const float *nchw) {
     const ptrdiff_t size = node->stride / JEM_LANES;
     for (int i = 0; i < node->groups * JEM_LANES; i++) {
@@ -2724,7 +2849,15 @@ static void jem__step_forward(const jem__run *r, jem__step *s, int group) {
     jem_call call;
     jem__inner inner;
     jem__call_open(r, s, group, 0, &call, &inner);
+    memset(call.dx, 0, sizeof call.dx);
     s->node->op->forward(&call);
+}
+
+/* Hides the arrays that backward did not ask for: their memory may be in other use by now. */
+static void jem__hide_unkept(jem_call *call, int keeps) {
+    for (int k = 0; k < call->inputs; k++)
+        if (!(keeps >> k & 1)) call->x[k] = NULL;
+    if (!(keeps & JEM_KEEPS_OUTPUT)) call->y = NULL;
 }
 
 /* Zeroes the gradient of input k, in one group, or in all of them for an op of the whole batch. */
@@ -2752,9 +2885,11 @@ static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
         any = 1;
         if (always_adds && !s->add[k]) jem__clear_input_grad(s, k, group);
     }
+    jem__hide_unkept(&call, s->node->op->keeps);
     if (any) s->node->op->backward(&call);
 }
 
+/* Adds to the gradients of a step's parameters. */
 static jem_status jem__step_params(const jem__run *r, jem__step *s) {
     jem_call call;
     jem__inner inner;
@@ -2774,7 +2909,7 @@ static jem_status jem__walk_memory(jem__run *r) {
         const ptrdiff_t size = node->groups * node->stride;
         if (!s->value.at) s->value = jem__all_groups(node, jem__push_floats(r->ctx, size));
         if (s->needs) s->grad = jem__all_groups(node, jem__push_floats(r->ctx, size));
-        s->aux = jem__all_groups(node, jem__push_floats(r->ctx, node->groups * aux));
+        if (aux) s->aux = jem__all_groups(node, jem__push_floats(r->ctx, node->groups * aux));
         s->aux.step = aux;
         if (node->work > work) work = node->work;
     }
@@ -2813,6 +2948,7 @@ static jem_status jem__walk_back(const jem__run *r) {
     return JEM_OK;
 }
 
+/* Runs all steps forward, then those with a gradient backward. */
 static jem_status jem__walk_plain(jem__run *r) {
     const jem_status status = jem__walk_memory(r);
     if (status != JEM_OK) return status;
@@ -2910,6 +3046,7 @@ static void jem__fuse_back(jem__step *conv) {
     conv->back_fused_into = activation;
 }
 
+/* Fuses each convolution with its neighbours, both ways. */
 static void jem__plan_fuse(jem__run *r) {
     jem__plan_readers(r);
     for (int i = 0; i < r->n; i++) {
@@ -2993,6 +3130,7 @@ static int jem__last_use(const jem__run *r, const jem__step *s, int bf16) {
 
 /* ---- buffers of values ----------------------------------------------------------------------- */
 
+/* Plans the bf16 copy of a value, if a bf16 convolution reads it. */
 static void jem__plan_value16(jem__run *r, jem__step *s) {
     if (!jem__writes_bf16(s)) return;
     const jem_tensor *t = &s->node->t;
@@ -3014,6 +3152,8 @@ static int jem__can_overwrite_input(const jem__run *r, const jem__step *s) {
     return r->bufs[input->value_buf].end == jem__time_forward(s);
 }
 
+/* Plans the memory of a value: the buffer of its first input, a new one, or none if it is never
+   read. */
 static void jem__plan_value(jem__run *r, jem__step *s) {
     if (s->node->value) return;                    /* kept after the run, outside the region */
     const int start = jem__time_forward(s);
@@ -3288,6 +3428,7 @@ static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int pa
     jem_call call;
     jem__inner in;
     jem__call_open(r, main_step, group, part, &call, &in);
+    memset(call.dx, 0, sizeof call.dx);
     in.y16 = jem__at_place16(s->value16, group);
     if (s->fused_conv) jem__call_fused(s, group, &call, &in);
     main_step->node->op->forward(&call);
@@ -3398,6 +3539,7 @@ static int jem__together(const jem__run *r, int i, int j) {
     return !jem__has(a, JEM__OP_WHOLE) && !jem__has(b, JEM__OP_WHOLE) && a->groups == b->groups;
 }
 
+/* Runs all steps forward. Neighbours that treat images separately form one span. */
 static void jem__plan_all_forward(jem__run *r) {
     for (r->from = 0; r->from < r->n; r->from = r->to) {
         r->to = r->from + 1;
@@ -3408,6 +3550,7 @@ static void jem__plan_all_forward(jem__run *r) {
     }
 }
 
+/* Runs all steps backward, in spans, and computes the gradients of parameters. */
 static jem_status jem__plan_all_back(jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
     for (int i = r->n - 1; i >= 0; i--) {
@@ -3450,6 +3593,7 @@ static int jem__plan_threads(jem__run *r) {
     return together;
 }
 
+/* Plans a run and executes it. */
 static jem_status jem__run_planned(jem__run *r) {
     r->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * r->n + 1) * sizeof *r->bufs);
     if (!r->bufs) return JEM_NO_MEMORY;
@@ -3972,6 +4116,7 @@ static jem__pack *jem__pack_add(jem_param *w, const jem__conv *q) {
     return pack;
 }
 
+/* Packs the weights for a convolution, unless an up-to-date copy exists. */
 static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
     jem__pack *pack = jem__pack_find(w, q);
     if (pack && pack->version == w->version) return JEM_OK;
@@ -4069,6 +4214,7 @@ static void jem__conv_backward(const jem_call *call) {
 /* A weight gradient is dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap, and
    db[o] += sum of dy[o]. Three kinds of tasks compute it, see jem__weights. */
 
+/* Puts x of a group into the method's order. */
 static void jem__task_deal_x(const jem__weights *weights, int group) {
     const jem_call call = jem__at(weights->call, group);
     JEM__ZEROED(jem__operands, operands);
@@ -4082,6 +4228,8 @@ static void jem__task_deal_x(const jem__weights *weights, int group) {
     }
     weights->q->method->deal(weights, group, 0, &operands);
 }
+
+/* Puts dy of a group into the method's order. */
 static void jem__task_deal_dy(const jem__weights *weights, int group) {
     const jem_call call = jem__at(weights->call, group);
     JEM__ZEROED(jem__operands, operands);
@@ -4121,6 +4269,7 @@ static int jem__weights_memory(jem__weights *weights, const jem_param *w) {
     return weights->x && weights->y && weights->product && weights->sums && weights->dw;
 }
 
+/* Adds to the gradients of weight and bias. */
 static jem_status jem__conv_param_grad(const jem_call *call) {
     const jem__conv_user *user = (const jem__conv_user *)call->user;
     const jem__node *node = call->inner->step->node;
@@ -4223,6 +4372,7 @@ static ptrdiff_t jem__conv_work(const jem__conv *q, int border) {
     return work;
 }
 
+/* Records a convolution with a k x k kernel. */
 static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_param *w,
                                     jem_param *b, int k, jem_conv_desc desc) {
     if (!jem__conv_fits(x, w, b, k, desc))
@@ -4290,6 +4440,7 @@ static const jem_op jem__map_ops[] = {
 };
 #undef JEM__ROW
 
+/* Records an elementwise op of one input. */
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     if (!x || !jem_ok(ctx)) return NULL;
     const jem__map_user user = { kind, a };
@@ -4320,6 +4471,27 @@ jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x) {
 }
 jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x) {
     return jem__map(ctx, x, JEM__MAP_SOFTPLUS, 0);
+}
+
+/* Computes y = f(x) of an array. The kernel takes 16 numbers at a time: the rest is padded. */
+static void jem__map_array(const jem_ctx *ctx, int kind, const float *x, float *y, ptrdiff_t n) {
+    if (!ctx || !x || !y || n < 1) return;
+    const ptrdiff_t rest = n % JEM_LANES;
+    ctx->k->map(kind, 0, x, y, NULL, n - rest);
+    if (!rest) return;
+    float last[JEM_LANES] = { 0 };
+    memcpy(last, x + n - rest, (size_t)rest * sizeof *last);
+    ctx->k->map(kind, 0, last, last, NULL, JEM_LANES);
+    memcpy(y + n - rest, last, (size_t)rest * sizeof *last);
+}
+void jem_compute_exp(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n) {
+    jem__map_array(ctx, JEM__MAP_EXP, x, y, n);
+}
+void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n) {
+    jem__map_array(ctx, JEM__MAP_TANH, x, y, n);
+}
+void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n) {
+    jem__map_array(ctx, JEM__MAP_SIGMOID, x, y, n);
 }
 
 jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
@@ -4436,6 +4608,7 @@ static void jem__pair_backward(const jem_call *call) {
     if (db && (db != call->dy || db == da || jem__is_spread(call))) jem__pair_backward_b(call);
 }
 
+/* Records an elementwise op of two inputs. */
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
     static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
         { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sums },
@@ -4505,6 +4678,8 @@ static void jem__max_forward(const jem_call *call) {
         which += n;
     }
 }
+
+/* Adds each dy to the gradient of the pixel that was the maximum. */
 static void jem__max_backward(const jem_call *call) {
     const jem__pool *pool = (const jem__pool *)call->user;
     const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
@@ -4519,6 +4694,7 @@ static void jem__max_backward(const jem_call *call) {
 }
 JEM__OP(max_pool, max, JEM_KEEPS_NOTHING, NULL);
 
+/* Records a pooling op. */
 static jem_tensor *jem__pooled(jem_ctx *ctx, const jem_op *op, jem_tensor *x, int kh, int kw,
                                int stride) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -4571,6 +4747,7 @@ static int jem__move_runs(const jem_call *call) {
     return call->out.h * call->out.w;
 }
 
+/* Returns run i of input k. */
 static jem__span jem__move_span(const jem_call *call, int k, int i) {
     const jem__move_user *user = (const jem__move_user *)call->user;
     const jem_shape in = call->in[k];
@@ -4612,6 +4789,7 @@ static void jem__move_backward(const jem_call *call) {
         }
 }
 
+/* Records an op that moves numbers. x2: the second input, or NULL. */
 static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *x2, jem_shape out,
                              int a) {
 #define JEM__MOVE_OP(name, backward) { name, jem__move_forward, backward, JEM_KEEPS_NOTHING, NULL }
@@ -4785,6 +4963,7 @@ static jem_norm jem__norm_kind(const jem_call *call) {
     return ((const jem__norm_user *)call->user)->kind;
 }
 
+/* Returns the arrays and sizes of a normalisation for the group of a call. */
 static jem__norm jem__norm_open(const jem_call *call) {
     const jem_norm kind = jem__norm_kind(call);
     jem_param *const *param = call->inner->param;
@@ -5024,6 +5203,7 @@ static void jem__norm_act_forward(const jem_call *call) {
     }
 }
 
+/* Computes dx from the sums over the whole batch; without the means for an act norm. */
 static void jem__norm_batch_backward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
     const int own = jem__norm_kind(call) == JEM_NORM_BATCH;
@@ -5063,6 +5243,7 @@ static const jem_op jem__norm_batch_op = { "batch_norm", jem__norm_batch_forward
 static const jem_op jem__norm_act_op = { "act_norm", jem__norm_act_forward,
     jem__norm_batch_backward, JEM_KEEPS_INPUT, &jem__norm_together };
 
+/* Records a normalisation of any kind. */
 static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, int training,
                                     float momentum, jem_param *const *params, int n_params) {
     const jem_op *op = &jem__norm_ops[kind];
@@ -5418,14 +5599,19 @@ static void jem__net_fields(jem__fields *f, jem_net *net) {
     net->mean = jem__optional_field(f, "jem.mean", net->mean, 0, -1e6f, 1e6f, 0);
 }
 
-/* Visits the fields that all descs share. */
-static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
-                               jem_activation *activation, float *slope, int *uncond) {
-    if (f->out) f->status = jem__meta_set(f->ctx, f->out, "jem.net", f->kind);
+/* Visits the sizes of images and the count of classes. */
+static void jem__size_fields(jem__fields *f, int *channels, int *height, int *width, int *classes) {
     *channels = jem__int(f, "jem.channels", *channels, 1, 65536);
     *height = jem__int(f, "jem.height", *height, 1, 65536);
     *width = jem__int(f, "jem.width", *width, 1, 65536);
     *classes = jem__int(f, "jem.classes", *classes, 1, 1 << 24);
+}
+
+/* Visits the fields that all descs share. */
+static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
+                               jem_activation *activation, float *slope, int *uncond) {
+    if (f->out) f->status = jem__meta_set(f->ctx, f->out, "jem.net", f->kind);
+    jem__size_fields(f, channels, height, width, classes);
     *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0,
                                            JEM_ACTIVATION_TANH);
     *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
@@ -5519,6 +5705,7 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
     return jem__net_done(net, errors);
 }
 
+/* Frees a parameter and its packed copies. The cast removes the const of the name. */
 static void jem__param_free(jem_param *p) {
     jem_ctx *ctx = p->ctx;
     jem__pack *pack = p->packs;
@@ -5710,6 +5897,7 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
 /* The reference's momentum of batch norm, in PyTorch's sense: the weight of the new batch. */
 #define JEM__BATCH_MOMENTUM 0.9f
 
+/* Records the normalisation of a layer. */
 static jem_tensor *jem__apply_norm(const jem_layer *layer, jem_tensor *x, int training) {
     jem_param *const *extra = layer->extra;
     switch (layer->norm) {
@@ -5814,16 +6002,164 @@ static jem_tensor *jem__images(const jem_net *net, const float *x, int n) {
 
 #define JEM__LARGEST 1e4f  /* larger values do not occur in images */
 
-/* Rejects values that images cannot have, so that bad data cause an error, not an answer. */
+static const char *const jem__units_key = "jem.units";
+
+/* Rejects values that images cannot have, so that bad data cause an error, not an answer. With
+   units a large value is only limited, later: it may be an anomaly to be found. */
 static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
     const ptrdiff_t size = jem__image(net);
+    float most = JEM__LARGEST;
+    if (jem_net_meta(net, jem__units_key)) most = (float)JEM__MOST;
     for (ptrdiff_t i = 0; i < n * size; i++) {
-        if (jem__finite(x[i]) && fabsf(x[i]) <= JEM__LARGEST) continue;
+        if (jem__finite(x[i]) && fabsf(x[i]) <= most) continue;
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains a %g; values must be "
                          "from -%g to %g", what, (int)(i / size), (double)x[i],
-                         (double)JEM__LARGEST, (double)JEM__LARGEST);
+                         (double)most, (double)most);
     }
     return JEM_OK;
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+/* Reads up to n numbers of a text and returns their count; 0 if the text contains anything else, or
+   a number above 1e12. */
+static int jem__numbers_in(const char *s, float *q, int n) {
+    int i = 0;
+    for (double v; s && *s; i++) {
+        const char *end = jem__scan_number(s, &v);
+        if (end == s || i == n || fabs(v) > 1e12) return 0;
+        q[i] = (float)v;
+        s = end + (*end == ' ');
+    }
+    return i;
+}
+/* Writes numbers to a list of texts. */
+static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char *key,
+                                     const float *q, int n) {
+    char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
+    size_t used = 0;
+    for (int i = 0; text && i < n; i++) {
+        if (i) text[used++] = ' ';
+        used += (size_t)jem__print_number(text + used, 31, (double)q[i]);
+    }
+    const jem_status s = text ? jem__meta_set(net->ctx, list, key, text) : JEM_NO_MEMORY;
+    jem__free(net->ctx, text);
+    return s;
+}
+
+/* Reads a text into units[channels][2], each channel's mean and scale; 0: it is no such text. */
+static int jem__units_in(const jem_net *net, const char *text, float *units) {
+    if (jem__numbers_in(text, units, 2 * net->channels) < 2 * net->channels) return 0;
+    for (int c = 0; c < net->channels; c++)
+        if (!(units[2 * c + 1] > 0)) return 0;
+    return 1;
+}
+/* Reads the network's own, onto the tape; NULL: it has none, or no memory, which is an error. */
+static float *jem__units(const jem_net *net) {
+    const char *text = jem_net_meta(net, jem__units_key);
+    float *units = text ? jem__push_floats(net->ctx, 2 * net->channels) : NULL;
+    if (units && jem__units_in(net, text, units)) return units;
+    return NULL;
+}
+
+/* Computes u from x, or with back = 1 x from u. */
+static void jem__units_apply(const jem_net *net, const float *units, const float *from, int n,
+                             float *to, int back) {
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    for (ptrdiff_t row = 0; row < (ptrdiff_t)n * net->channels; row++) {
+        const float *unit = units + 2 * (row % net->channels);
+        for (ptrdiff_t i = row * pixels; i < (row + 1) * pixels; i++) {
+            if (back) to[i] = jem__fmaf(from[i], unit[1], unit[0]);
+            else to[i] = fminf(fmaxf((from[i] - unit[0]) / unit[1], -JEM__LARGEST), JEM__LARGEST);
+        }
+    }
+}
+
+/* Returns n images in the network's units: x itself, or a copy on the tape. NULL: no memory. */
+static const float *jem__in_units(const jem_net *net, const float *x, int n) {
+    const ptrdiff_t size = n * jem__image(net);
+    const float *units = jem__units(net);
+    float *u = units && x ? jem__push_floats(net->ctx, size) : NULL;
+    if (!units) return jem_ok(net->ctx) ? x : NULL;
+    if (u) jem__units_apply(net, units, x, n, u, 0);
+    return u;
+}
+
+/* Records a leaf of n images x, which are in units of the data. */
+static jem_tensor *jem__images_of(const jem_net *net, const float *x, int n) {
+    const float *u = jem__in_units(net, x, n);
+    return u ? jem__images(net, u, n) : NULL;
+}
+
+/* Computes log p(u) - log p(x). */
+static float jem__units_log(const jem_net *net) {
+    const jem_mark mark = jem_begin(net->ctx);
+    const float *units = jem__units(net);
+    double sum = 0;
+    for (int c = 0; units && c < net->channels; c++) sum += log((double)units[2 * c + 1]);
+    jem_end(net->ctx, mark);
+    return (float)(sum * net->height * net->width);
+}
+
+/* Converts n images between units, as both public functions do. */
+static jem_status jem__convert(const jem_net *net, const char *what, const float *from, int n,
+                               float *to, int back) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (!from || !to || n < 0)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
+    if (jem__images_check(net, what, from, n) != JEM_OK) return net->ctx->status;
+    const jem_mark mark = jem_begin(net->ctx);
+    const float *units = jem__units(net);
+    if (units) jem__units_apply(net, units, from, n, to, back);
+    else if (to != from) memcpy(to, from, (size_t)(n * jem__image(net)) * sizeof *to);
+    jem_end(net->ctx, mark);
+    return net->ctx->status;
+}
+jem_status jem_standardize(const jem_net *net, const float *x, int n, float *u) {
+    return jem__convert(net, "standardize", x, n, u, 0);
+}
+jem_status jem_unstandardize(const jem_net *net, const float *u, int n, float *x) {
+    return jem__convert(net, "unstandardize", u, n, x, 1);
+}
+
+/* Computes mean and scale of channel c of n images. */
+static void jem__units_of(const jem_net *net, const float *x, int n, int c, float *unit) {
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    const double count = (double)n * (double)pixels;
+    double mean = 0, square = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        double sum = 0;
+        for (ptrdiff_t i = 0; i < n * pixels; i++) {
+            const ptrdiff_t at = (i / pixels * net->channels + c) * pixels + i % pixels;
+            const double d = (double)x[at] - mean;
+            sum += pass ? d * d : d;
+        }
+        if (pass) square = sum / count;
+        else mean = sum / count;
+    }
+    double scale = sqrt(square);
+    if (!(scale > 1e-6 * fabs(mean))) scale = fabs(mean);
+    unit[0] = (float)mean;
+    unit[1] = scale > 1e-12 ? (float)scale : 1;
+}
+
+jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    if (!x || n < 1)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: %d images%s", n,
+                         x ? "" : ", x is NULL");
+    for (ptrdiff_t i = 0; i < n * jem__image(net); i++)
+        if (!jem__finite(x[i]) || fabsf(x[i]) > 1e12f)
+            return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: image %d has a %g among its "
+                             "numbers, which may be from -1e12 to 1e12",
+                             (int)(i / jem__image(net)), (double)x[i]);
+    const jem_mark mark = jem_begin(ctx);
+    float *units = jem__push_floats(ctx, 2 * net->channels);
+    for (int c = 0; units && c < net->channels; c++) jem__units_of(net, x, n, c, units + 2 * c);
+    if (units) jem__numbers_write(net, &net->meta, jem__units_key, units, 2 * net->channels);
+    jem_end(ctx, mark);
+    return ctx->status;
 }
 
 /* ---- the wide-resnet ------------------------------------------------------------------------- */
@@ -5890,6 +6226,7 @@ static int jem__wrn_can_cut(const jem_wrn_desc *d, int training) {
     return d->norm != JEM_NORM_INSTANCE && d->norm != JEM_NORM_LAYER;
 }
 
+/* Builds the logits: stem, three stages of blocks, activation, head. */
 static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__wrn *wrn = (const jem__wrn *)user;
     const jem_wrn_desc *d = &wrn->desc;
@@ -5970,6 +6307,7 @@ static int jem__wrn_add_block(jem_net *net, jem__wrn *wrn, int i, int in) {
     return out;
 }
 
+/* Adds the layers of the U-Net's decoder. */
 static void jem__wrn_add_unet(jem_net *net, jem__wrn *wrn) {
     const int width = 16 * wrn->desc.widen;
     for (int i = JEM__STAGES - 2; i >= 0; i--) {
@@ -6027,6 +6365,7 @@ typedef struct jem__stack {
     jem_layer layer[8], head, energy;
 } jem__stack;
 
+/* Builds the logits of a convnet or an MLP. */
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__stack *stack = (const jem__stack *)user;
     const jem_convnet_desc *d = &stack->desc;
@@ -6052,6 +6391,7 @@ static jem_layer jem__stack_layer(jem_net *net, const jem__stack *stack, int i, 
     return jem_conv_layer(net, name, in, out, 4, 2, 1);
 }
 
+/* Adds all layers. features: values per image that enter the linear layers. */
 static void jem__stack_add_layers(jem_net *net, jem__stack *stack, int features) {
     const jem_convnet_desc *d = &stack->desc;
     int in = features;
@@ -6065,6 +6405,7 @@ static void jem__stack_add_layers(jem_net *net, jem__stack *stack, int features)
     if (d->separate_energy) stack->energy = jem_linear_layer(net, "energy_output", in, 1);
 }
 
+/* Creates a network of the kind "convnet" or "mlp". */
 static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *desc, const char *kind,
                                   uint64_t seed) {
     if (!ctx) return NULL;
@@ -6144,7 +6485,8 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
         return jem__stack_create(ctx, &d, f.kind, 0);
     }
     return jem__refuse(ctx, JEM_BAD_FILE, "%s: names no network that this version knows (jem.net = "
-                       "\"%.40s\"): create the network first, then call jem_net_load", where, kind);
+                       "\"%.40s\"): register its constructor (jem_register_net), or create the "
+                       "network first, then call jem_net_load", where, kind);
 }
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
@@ -6931,6 +7273,130 @@ jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
     if (s == JEM_OK && d.last_sigma > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
     jem_end(ctx, mark);
     return s;
+}
+
+/* ---- generation in pieces -------------------------------------------------------------------- */
+
+/* Takes step number `step` of jem_generate. A step of the walk has the size that its number gives
+   it. */
+static jem_status jem__sampler_one(jem_sampler *s, jem_tensor *x) {
+    const jem_generate_desc *d = &s->desc;
+    if (s->step < d->denoise.steps) {
+        jem_denoise_desc one = d->denoise;
+        one.steps = 1;
+        return jem_denoise(s->ctx, s->logp, s->user, x, &one, &s->rng);
+    }
+    const int step = s->step - d->denoise.steps;
+    if (step < d->walk.steps) {
+        jem_sgld_desc one = d->walk;
+        jem__sgld_sizes(&d->walk, step, &one.step_size, &one.noise_std);
+        one.steps = 1;
+        one.temperature_from = 0;
+        one.temperature_to = 0;
+        one.decay_b = 0;
+        return jem_sgld(s->ctx, s->logp, s->user, x, &one, &s->rng);
+    }
+    const jem_denoise_desc last = jem_denoise_desc_clean(d->last_sigma);
+    return jem_denoise(s->ctx, s->logp, s->user, x, &last, NULL);
+}
+
+/* Returns the images as a leaf. */
+static jem_tensor *jem__sampler_leaf(const jem_sampler *s) {
+    return jem_input(s->ctx, s->x, s->n, s->channels, s->height, s->width);
+}
+
+/* Returns 1 if the budget has room for another step. */
+static int jem__sampler_goes_on(const jem_sampler *s, const jem_budget *b, int taken,
+                                double elapsed) {
+    if (s->step >= s->steps) return 0;
+    if (!taken) return 1;
+    if (b->steps > 0 && taken >= b->steps) return 0;
+    return !(b->microseconds > 0) || elapsed + s->slowest <= b->microseconds;
+}
+
+jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
+    if (!s) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = s->ctx;
+    JEM__ZEROED(jem_budget, b);
+    if (budget) b = *budget;
+    if (b.steps < 0 || !jem__finite((float)b.microseconds) || b.microseconds < 0 ||
+        (b.microseconds > 0 && !b.clock))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: %d steps, %g microseconds: both are "
+                         "0 or more, and a time needs a clock", b.steps, b.microseconds);
+    const jem_sampler before = *s;
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *x = jem__sampler_leaf(s);
+    const double start = b.microseconds > 0 ? b.clock(b.clock_user) : 0;
+    double elapsed = 0;
+    jem_status status = ctx->status;
+    for (int taken = 0; status == JEM_OK && jem__sampler_goes_on(s, &b, taken, elapsed); taken++) {
+        status = jem__sampler_one(s, x);
+        s->step++;
+        if (!(b.microseconds > 0)) continue;
+        const double now = b.clock(b.clock_user) - start;
+        s->slowest += (now - elapsed - s->slowest) / 8;        /* a slow step is forgotten */
+        if (now - elapsed > s->slowest) s->slowest = now - elapsed;
+        elapsed = now;
+    }
+    if (status == JEM_OK) status = jem_read(x, s->x);
+    if (status != JEM_OK) *s = before;
+    jem_end(ctx, mark);
+    return status;
+}
+
+jem_status jem_sampler_restart(jem_sampler *s) {
+    if (!s) return JEM_BAD_ARGUMENT;
+    const jem_rng before = s->rng;
+    const jem_mark mark = jem_begin(s->ctx);
+    jem_tensor *x = jem_zeros(s->ctx, s->n, s->channels, s->height, s->width);
+    jem_status status = s->ctx->status;
+    if (x) status = jem__generate_start(x, &s->desc, &s->rng);
+    if (status == JEM_OK) status = jem_read(x, s->x);
+    if (status == JEM_OK) s->step = 0;
+    else s->rng = before;
+    jem_end(s->ctx, mark);
+    return status;
+}
+
+jem_sampler *jem_sampler_create(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_shape shape,
+                                const jem_generate_desc *desc, const jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return NULL;
+    const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
+    const double size = (double)shape.n * shape.c * shape.h * shape.w;
+    const double steps = (double)d.denoise.steps + d.walk.steps;
+    if (!logp || !rng || shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1 || size > 1e9 ||
+        steps > 1e9) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler: needs a log-density, an rng, a shape, not "
+                  "(%d,%d,%d,%d), and at most 1e9 steps", shape.n, shape.c, shape.h, shape.w);
+        return NULL;
+    }
+    if (!jem__generate_good(ctx, d)) return NULL;
+    jem_sampler *s = (jem_sampler *)jem__alloc(ctx, sizeof *s);
+    if (!s) return NULL;
+    s->ctx = ctx;
+    s->n = shape.n;
+    s->channels = shape.c;
+    s->height = shape.h;
+    s->width = shape.w;
+    s->rng = *rng;
+    s->logp = logp;
+    s->user = user;
+    s->desc = d;
+    s->desc.denoise.watch = NULL;
+    s->desc.walk.watch = NULL;
+    s->steps = d.denoise.steps + d.walk.steps + (d.last_sigma > 0);
+    s->x = jem__alloc_floats(ctx, (ptrdiff_t)size);
+    if (s->x && jem_sampler_restart(s) == JEM_OK) return s;
+    jem_sampler_free(s);
+    return NULL;
+}
+
+void jem_sampler_free(jem_sampler *s) {
+    if (!s) return;
+    jem_ctx *ctx = s->ctx;
+    jem__free(ctx, s->owned);
+    jem__free(ctx, s->x);
+    jem__free(ctx, s);
 }
 
 /* ---- the replay buffer ----------------------------------------------------------------------- */
@@ -7846,6 +8312,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(w_kl, 0, most),
         JEM__LIMIT(kl_entropy, 0, most),
         JEM__LIMIT(weights.energy_l2, 0, most),
+        JEM__LIMIT(w_term, 0, most),
         JEM__LIMIT(sam, 0, most),
         JEM__LIMIT(data_noise, 0, most),
         JEM__LIMIT(label_noise, 0, most),
@@ -7877,7 +8344,7 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     const jem_status bad = JEM_BAD_ARGUMENT;
     const jem_loss_weights *w = &d->weights;
     const double sum = (double)w->ce + (double)w->cd + (double)w->cd_class + (double)w->energy_l2 +
-                       (double)d->w_score + (double)d->w_kl;
+                       (double)d->w_score + (double)d->w_kl + (double)d->w_term;
     jem__in_range(ctx, "trainer", "the sum of all weights", sum, JEM__TINY, JEM__MOST);
     if (d->sam > 0 && d->w_score > 0)
         jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
@@ -7888,6 +8355,8 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
                   "with weights.cd_class", (double)d->label_noise, (double)d->label_all_noise);
     if (d->w_kl > 0 && d->sgld.steps < 1)
         jem__fail(ctx, bad, "trainer: w_kl needs a walk, but sgld.steps = %d", d->sgld.steps);
+    if (d->w_term > 0 && !d->term)
+        jem__fail(ctx, bad, "trainer: w_term = %g, but term is NULL", (double)d->w_term);
     if (d->ranks > 1 && !d->sum)
         jem__fail(ctx, bad, "trainer: ranks = %d, but sum is NULL", d->ranks);
     if (d->ranks > 1 && (d->sam > 0 || d->w_kl > 0))
@@ -7939,6 +8408,13 @@ static void jem__create_chains(jem_trainer *tr) {
     for (int i = 0; i < b->capacity; i++) b->visits[i] = -1;
 }
 
+/* Seeds the generator of a trainer apart from that of a network of the same seed: otherwise the
+   first chains would begin at the network's first weights. */
+static jem_rng jem__trainer_rng(uint64_t seed) {
+    const jem_rng rng = jem_rng_seed(seed);
+    return jem_rng_split(&rng, 0x747261696e);      /* "train" */
+}
+
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
@@ -7949,7 +8425,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!tr) return NULL;
     tr->net = net;
     tr->desc = d;
-    tr->rng = jem_rng_seed(d.seed);
+    tr->rng = jem__trainer_rng(d.seed);
     tr->guard.rate = 1;
     tr->guard.walk = 1;
     tr->optim = jem_optim_create(net, &d.optim);
@@ -7985,7 +8461,7 @@ jem_status jem_trainer_use_average(jem_trainer *tr, int on) {
 
 void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
     if (!tr) return;
-    tr->rng = jem_rng_seed(seed);
+    tr->rng = jem__trainer_rng(seed);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
 }
 
@@ -8030,10 +8506,10 @@ static float *jem__scaled_copy(float *to, const float *x, ptrdiff_t n, float fac
 /* Replaces gradients and statistics of the update by their means over all ranks, and buffers
    (running statistics) by those of rank 0. */
 static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
-    enum { COUNT = 7 };
+    enum { COUNT = 8 };
     jem_ctx *ctx = tr->net->ctx;
     float *const numbers[COUNT] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample,
-                                    &s->score, &s->residual };
+                                    &s->score, &s->residual, &s->term };
     const float part = 1 / (float)(1 + ctx->others);
     const float of_first = (float)!ctx->rank;
     float *flat = tr->flat;
@@ -8315,7 +8791,7 @@ typedef struct jem__batch {
 /* Terms of the loss; NULL where the desc's weights are 0. */
 typedef struct jem__terms {
     jem_loss_terms loss;                           /* those of jem_loss */
-    jem_tensor *score, *kl;
+    jem_tensor *score, *kl, *own;                  /* own: the user's */
 } jem__terms;
 
 /* Samples of an update; NULL, and labels NULL, before desc.cd_from. */
@@ -8337,6 +8813,18 @@ static int jem__update_samples(jem_trainer *tr, int n_data, jem__samples *sample
     sample->labels = labels;
     if (labels) sample->labels += jem__rank_first(tr, n);
     return 1;
+}
+
+/* Builds the user's term, which must be one number; NULL if it has no weight, or on an error. */
+static jem_tensor *jem__own_term(jem_trainer *tr, const jem_term_inputs *in) {
+    jem_ctx *ctx = tr->net->ctx;
+    if (!(tr->desc.w_term > 0) || !jem_ok(ctx)) return NULL;
+    jem_tensor *term = tr->desc.term(in, tr->desc.term_user);
+    if (jem_ok(ctx) && !(term && jem__live(term, "train_step: term") && jem__one_number(term)))
+        jem__fail(ctx, JEM_BAD_SHAPE, "train_step: the term made %s, not one number",
+                  jem__shape_text(term).s);
+    if (!jem_ok(ctx)) return NULL;
+    return term;
 }
 
 /* Records the whole loss: samples first, then the terms that depend on data. Each rank does the
@@ -8365,6 +8853,11 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
     jem_tensor *loss = jem__loss(tr->net, &d->weights, labelled, b->labels, data, sample.x,
                                  sample.labels, &terms->loss);
+    jem_term_inputs in = { tr->net, labelled, NULL, terms->loss.logits, data, sample.x, &tr->rng };
+    if (labelled) in.labels = b->labels;
+    if (!data) in.x_data = labelled;
+    terms->own = jem__own_term(tr, &in);
+    loss = jem__accumulate(ctx, loss, d->w_term, terms->own);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
     return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
@@ -8458,8 +8951,8 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
 static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
-    float *const numbers[10] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
-                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm };
+    float *const numbers[11] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
+                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term };
     char why[160], note[320];
     if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
     else snprintf(why, sizeof why, "f(x+) - f(x-) is %.3g in the mean", (double)g->gap);
@@ -8473,7 +8966,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->walk *= 0.5f;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 11; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
     }
     if (given_up) {
@@ -8596,6 +9089,7 @@ static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem
     s->f_sample = jem__term(t->loss.f_sample);
     s->score = jem__term(t->score);
     s->kl = jem__term(t->kl);
+    s->term = jem__term(t->own);
     jem_status status = ctx->status;
     if (ctx->others) status = jem__average_ranks(tr, s);
     if (t->loss.f_sample) s->cd = s->f_sample - s->f_data;
@@ -8646,7 +9140,10 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     const float *kept = NULL;                      /* act norm's parameters before the first update
                                                       sets them; restored after a failure */
     if (tr->has_buffers && !tr->updates) kept = jem__keep_params(tr->net);
-    s.status = jem__make_update(tr, &b, &s);
+    b.x = jem__in_units(tr->net, b.x, b.n);
+    b.x_data = jem__in_units(tr->net, b.x_data, b.n_data);
+    s.status = ctx->status;
+    if (s.status == JEM_OK) s.status = jem__make_update(tr, &b, &s);
     if (s.status != JEM_OK) jem__restore_params(tr->net, kept, 1);
     ctx->rank = 0;
     ctx->others = 0;
@@ -8670,37 +9167,9 @@ static const char *const jem__temperature_key = "jem.temperature";
 
 /* ---- lists of numbers as texts --------------------------------------------------------------- */
 
-/* Reads up to n numbers and returns their count; 0 if the text holds anything else, more numbers,
-   or a number above 1e12. */
-static int jem__numbers_in(const char *s, float *q, int n) {
-    int i = 0;
-    double v;
-    while (s && *s) {
-        const char *end = jem__scan_number(s, &v);
-        if (end == s || i == n || fabs(v) > 1e12) return 0;
-        q[i++] = (float)v;
-        s = end + (*end == ' ');
-    }
-    return i;
-}
-
 static int jem__rises(const float *q, int n) {
     while (n > 1 && q[n - 2] <= q[n - 1]) n--;
     return n < 2;
-}
-
-static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char *key,
-                                     const float *q, int n) {
-    char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
-    size_t used = 0;
-    if (!text) return JEM_NO_MEMORY;
-    for (int i = 0; i < n; i++) {
-        if (i) text[used++] = ' ';
-        used += (size_t)jem__print_number(text + used, 31, (double)q[i]);
-    }
-    const jem_status s = jem__meta_set(net->ctx, list, key, text);
-    jem__free(net->ctx, text);
-    return s;
 }
 
 /* Rounds to five decimal digits, so that a list of thousands of numbers stays short. */
@@ -8794,7 +9263,7 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
         if (f) rows = f + i * k;
         else rows = jem__push_floats(ctx, m * k);
         float *p = jem__push_floats(ctx, m);
-        jem_tensor *logits = jem_forward(net, jem__images(net, x + i * size, m), 0);
+        jem_tensor *logits = jem_forward(net, jem__images_of(net, x + i * size, m), 0);
         jem_tensor *logp = jem__logp(net, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
         if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK) {
@@ -9334,8 +9803,14 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
         int m = n - i;
         if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
         const jem__rows r = jem__rows_from(all, i);
+        const jem_mark batch = jem_begin(ctx);
+        const float *u = jem__in_units(net, x + i * size, m);
+        if (!u) {
+            jem_end(ctx, batch);
+            break;
+        }
         jem_mark mark = jem_begin(ctx);
-        int at = jem__look_clean(net, &r, x + i * size, m, seen + i);
+        int at = jem__look_clean(net, &r, u, m, seen + i);
         jem_end(ctx, mark);
         for (int level = 1; level < r.gradients && ctx->status == JEM_OK; level++) {
             float sigma = net->noise_lo;
@@ -9343,10 +9818,11 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
             jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
             jem_fill_normal(ctx, &rng, r.z, size, 0, 1);
             mark = jem_begin(ctx);
-            jem__look_noisy(net, &r, x + i * size, m, sigma, at);
+            jem__look_noisy(net, &r, u, m, sigma, at);
             jem_end(ctx, mark);
             at += 2 * (jem__levels(net) + 1) + 1;
         }
+        jem_end(ctx, batch);
         int finite = 1;
         for (int k = 0; ctx->status == JEM_OK && k < JEM__PARTS; k++)
             finite = finite && jem__all_finite(r.v[k], (ptrdiff_t)m * r.dims[k]);
@@ -9751,7 +10227,8 @@ static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
     const ptrdiff_t size = jem__image(net);
     float *after = jem__push_floats(ctx, m * size);
     float *end = jem__push_floats(ctx, m);
-    jem_tensor *t = jem__images(net, x, m);
+    x = jem__in_units(net, x, m);
+    jem_tensor *t = x ? jem__images(net, x, m) : NULL;
     jem_tensor *logp = jem_logp(ctx, t, net);
     if (!after || !end || jem_read(logp, score) != JEM_OK) return;
     if (kind == JEM_OOD_MASS) {
@@ -9782,8 +10259,9 @@ static void jem__ood_logits(jem_net *net, jem_ood kind, const float *x, int m, f
         }
     }
     if (jem__see(net, "ood_score", x, m, NULL, seen) != JEM_OK) return;
+    const float per_unit = jem__units_log(net);
     for (int i = 0; i < m; i++) {
-        score[i] = seen[i].logp;
+        score[i] = seen[i].logp - per_unit;
         if (kind == JEM_OOD_MAXP) score[i] = seen[i].odds;
         if (u) score[i] = jem__usual_score(u, u->m, seen[i]);
     }
@@ -9880,6 +10358,8 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
         s = jem__classify_usual(net, x, n, seen, answers);
     if (s == JEM_NO_MEMORY && ctx->status != JEM_OK) s = ctx->status;
     jem_end(ctx, mark);
+    const float per_unit = jem__units_log(net);
+    for (int i = 0; s == JEM_OK && i < n; i++) answers[i].log_density -= per_unit;
     return s;
 }
 
@@ -10082,19 +10562,34 @@ static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
            JEM__IN(d.hi, d.lo, JEM__MOST);
 }
 
+/* Converts what was found for m images x, u in the network's units, to units of the data: images
+   that stayed as they were keep every bit. */
+static void jem__attack_units(jem_net *net, const float *x, const float *u, int m, float *found) {
+    const ptrdiff_t size = jem__image(net);
+    const float *units = jem__units(net);
+    for (int i = 0; units && i < m; i++, x += size, u += size, found += size) {
+        const size_t bytes = (size_t)size * sizeof *x;
+        if (!memcmp(u, found, bytes)) memcpy(found, x, bytes);
+        else jem__units_apply(net, units, found, 1, found, 1);
+    }
+}
+
 /* Attacks a batch, as often as the desc has restarts. `found` may be x itself. */
 static void jem__attack_batch(jem_net *net, const float *x, const int *labels, int m,
                               const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
     const size_t bytes = (size_t)(m * jem__image(net)) * sizeof *x;
     const jem_mark batch = jem_begin(ctx);
-    float *from = (float *)jem__push(ctx, bytes);
-    if (from) memcpy(from, x, bytes);
+    float *kept = (float *)jem__push(ctx, bytes);  /* found may be x */
+    if (kept) memcpy(kept, x, bytes);
+    const float *from = kept ? jem__in_units(net, kept, m) : NULL;
+    if (from) memcpy(found, from, bytes);
     for (int r = 0; r < d->restarts && ctx->status == JEM_OK; r++) {
         const jem_mark mark = jem_begin(ctx);
         jem__attack_once(net, from, labels, m, d, rng, found, done);
         jem_end(ctx, mark);
     }
+    if (from) jem__attack_units(net, kept, from, m, found);
     jem_end(ctx, batch);
 }
 
@@ -10432,6 +10927,25 @@ jem_guide jem_net_guide(jem_net *net, const int *labels) {
     return g;
 }
 
+jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
+                             const jem_generate_desc *desc) {
+    if (!net) return NULL;
+    jem_ctx *ctx = net->ctx;
+    const jem_generate_desc how = desc ? *desc : jem_net_generate_desc(net);
+    const jem_shape shape = jem__shape(n, net->channels, net->height, net->width);
+    const jem_rng rng = jem_rng_seed(seed);
+    if (!labels) return jem_sampler_create(ctx, jem_logp, net, shape, &how, &rng);
+    if (!jem__labels_good(ctx, "net_sampler", labels, n, net->classes)) return NULL;
+    const size_t bytes = (size_t)n * sizeof *labels;
+    jem_guide *guide = (jem_guide *)jem__alloc(ctx, sizeof *guide + bytes);
+    if (!guide) return NULL;
+    *guide = jem_net_guide(net, (const int *)memcpy(guide + 1, labels, bytes));
+    jem_sampler *s = jem_sampler_create(ctx, jem_logp_guided, guide, shape, &how, &rng);
+    if (s) s->owned = guide;
+    else jem__free(ctx, guide);
+    return s;
+}
+
 jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_pixels_desc *desc,
                       unsigned char *pixels) {
     if (!net) return JEM_BAD_ARGUMENT;
@@ -10442,26 +10956,26 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
                          "is NULL", n, label, net->classes - 1);
     if (jem__pixels_check(net, net->width, net->height, 1, desc, &p)) return ctx->status;
     const jem_mark mark = jem_begin(ctx);
-    float *x = jem__push_floats(ctx, n * jem__image(net));
-    int *labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
-    for (int i = 0; labels && i < n; i++) labels[i] = label;
-    jem_rng rng = jem_rng_seed(seed);
-    jem_guide guide = jem_net_guide(net, labels);
-    jem_logp_fn logp = jem_logp_guided;
-    void *user = &guide;
-    if (label < 0) {
-        logp = jem_logp;
-        user = net;
+    int *labels = NULL;
+    if (label >= 0) {
+        labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
+        for (int i = 0; labels && i < n; i++) labels[i] = label;
     }
     jem_generate_desc how = jem_net_generate_desc(net);
+    const float *units = jem__units(net);
     if (how.lo < how.hi) {
         how.lo = p.lo;
         how.hi = p.hi;
+        if (units) how.lo = -2;
+        if (units) how.hi = 2;
     }
-    jem_tensor *t = jem__images(net, NULL, n);
-    if (x && labels && jem_generate(ctx, logp, user, t, &how, &rng) == JEM_OK &&
-        jem_read(t, x) == JEM_OK)
-        jem_floats_to_pixels(net, x, n, &p, pixels);
+    jem_sampler *s = NULL;
+    if (ctx->status == JEM_OK) s = jem_net_sampler(net, labels, n, seed, &how);
+    if (jem_sampler_step(s, NULL) == JEM_OK) {
+        if (units) jem__units_apply(net, units, s->x, n, s->x, 1);
+        jem_floats_to_pixels(net, s->x, n, &p, pixels);
+    }
+    jem_sampler_free(s);
     jem_end(ctx, mark);
     return ctx->status;
 }
@@ -10511,6 +11025,7 @@ struct jem_archive {
     int count, capacity;
     jem__entry **skipped;                          /* whose dtype cannot be read; without data */
     int skips;
+    int bf16;                                      /* 1: F32 is written as BF16 */
     jem__meta *meta;
 };
 
@@ -10528,6 +11043,13 @@ static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t w
     }
     for (size_t i = 0; i < bytes; i++)
         ((unsigned char *)to)[i ^ (width - 1)] = ((const unsigned char *)from)[i];
+}
+
+/* Rounds to nearest, ties to even. */
+static uint16_t jem__to_bf16(float f) {
+    const uint32_t u = jem__float_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
 #ifndef JEM_NO_STDIO
@@ -10605,6 +11127,12 @@ const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
         if (!strcmp(a->entries[i]->e.name, name)) return &a->entries[i]->e;
     }
     return NULL;
+}
+
+jem_status jem_archive_set_bf16(jem_archive *a, int on) {
+    if (!a) return JEM_BAD_ARGUMENT;
+    a->bf16 = on != 0;
+    return JEM_OK;
 }
 
 jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
@@ -10724,6 +11252,28 @@ static void jem__put_list(jem__text *t, const char *brackets, int n, const int64
     jem__put(t, "%c", brackets[1]);
 }
 
+/* Returns the dtype in which an entry is written, as an index into jem__dtypes. */
+static int jem__written_as(const jem_archive *a, const jem_entry *e) {
+    if (a->bf16 && e->dtype == JEM_DTYPE_F32) return JEM__BF16;
+    return (int)e->dtype;
+}
+
+/* Writes an entry's numbers in the file's byte order. */
+static void jem__put_numbers(char *to, const jem_entry *e, int as) {
+    const size_t size = jem__dtypes[as].size;
+    const size_t count = e->bytes / jem__dtypes[e->dtype].size;
+    if (as == (int)e->dtype) {
+        jem__copy_numbers(to, e->data, e->bytes, size);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const float x = ((const float *)e->data)[i];
+        uint16_t half = jem__to_bf16(x);
+        if ((half & 0x7fff) == 0x7f80 && jem__finite(x)) half--;
+        jem__copy_numbers(to + size * i, &half, size, size);
+    }
+}
+
 /* Writes the header, padded so that the data begin at a multiple of 64 bytes. */
 static void jem__put_header(jem__text *t, const jem_archive *a) {
     const char *comma = "";
@@ -10741,7 +11291,8 @@ static void jem__put_header(jem__text *t, const jem_archive *a) {
         const jem__entry *entry = a->entries[i];
         const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
         jem__put_json(t, comma, entry->e.name);
-        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":", jem__dtypes[entry->e.dtype].name);
+        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":",
+                 jem__dtypes[jem__written_as(a, &entry->e)].name);
         jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
         jem__put(t, ",\"data_offsets\":");
         jem__put_list(t, "[]", 2, offsets);
@@ -10759,10 +11310,11 @@ static ptrdiff_t jem__archive_layout(const jem_archive *a) {
     for (size_t width = 8; width; width /= 2) {
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
-            if (jem__dtypes[entry->e.dtype].size != width) continue;
-            if (entry->e.bytes > PTRDIFF_MAX / 2 - total) return -1;
+            const size_t count = entry->e.bytes / jem__dtypes[entry->e.dtype].size;
+            if (jem__dtypes[jem__written_as(a, &entry->e)].size != width) continue;
+            if (count > (PTRDIFF_MAX / 2 - total) / width) return -1;
             entry->begin = total;
-            total += entry->e.bytes;
+            total += count * width;
             entry->end = total;
         }
     }
@@ -10791,8 +11343,7 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
         const jem_entry *e = &a->entries[i]->e;
-        char *to = out + 8 + n + a->entries[i]->begin;
-        jem__copy_numbers(to, e->data, e->bytes, jem__dtypes[e->dtype].size);
+        jem__put_numbers(out + 8 + n + a->entries[i]->begin, e, jem__written_as(a, e));
     }
     if (size) *size = 8 + n + (size_t)total;
     return out;
@@ -11504,7 +12055,8 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 
 /* Keys of what calibration has fitted to the weights. */
 static const char *const *const jem__fitted[] = {
-    &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key
+    &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key,
+    &jem__units_key
 };
 enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
 
@@ -11519,7 +12071,8 @@ static int jem__known_good(const jem_net *net, const char *text) {
 static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem__meta **list) {
     float q[JEM__QUANTILES];
     float *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
-    jem_status s = usual ? JEM_OK : JEM_NO_MEMORY;
+    float *units = jem__alloc_floats(net->ctx, 2 * net->channels);
+    jem_status s = usual && units ? JEM_OK : JEM_NO_MEMORY;
     for (int i = 0; i < JEM__FITTED && s == JEM_OK; i++) {
         const char *key = *jem__fitted[i];
         const char *text = jem_archive_meta(a, key);
@@ -11528,6 +12081,7 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
         if (i == 1) good = jem__usual_in(net, text, usual) != NULL;
         if (i == 2) good = jem__temperature_read(text) > 0;
         if (i == 3) good = jem__known_good(net, text);
+        if (i == 4) good = jem__units_in(net, text, units);
         if (good < 0) s = JEM_NO_MEMORY;
         else if (text && good) s = jem__meta_set(net->ctx, list, key, text);
         else if (text)
@@ -11535,6 +12089,7 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
                           a->where, key);
     }
     jem__free(net->ctx, usual);
+    jem__free(net->ctx, units);
     return s;
 }
 
@@ -11561,16 +12116,115 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     return v.f.status;
 }
 
+/* A registered constructor; its name follows it in memory. */
+typedef struct jem__kind {
+    jem__list list;
+    jem_construct_fn construct;
+    void *user;
+    const char *name;
+} jem__kind;
+
+/* Finds the pointer to a kind, or to the end of the list. */
+static jem__list **jem__find_kind(jem_ctx *ctx, const char *name) {
+    jem__list **at = &ctx->kinds;
+    while (*at && strcmp(((jem__kind *)*at)->name, name)) at = &(*at)->next;
+    return at;
+}
+
+/* Says whether a kind can be one of a user's own. */
+static int jem__kind_good(const char *kind) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789_-";
+    if (!kind) return 0;
+    const size_t n = strlen(kind);
+    return n > 0 && n < 64 && strspn(kind, letters) == n && strcmp(kind, "wrn") &&
+           strcmp(kind, "convnet") && strcmp(kind, "mlp");
+}
+static jem_status jem__kind_refused(jem_ctx *ctx, const char *what, const char *kind) {
+    if (!kind) kind = "";
+    return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: \"%.80s\" cannot name a kind of your own: 1 to 63 "
+                     "letters, digits, _ and -, and not wrn, convnet or mlp", what, kind);
+}
+
+jem_status jem_register_net(jem_ctx *ctx, const char *kind, jem_construct_fn construct,
+                            void *user) {
+    if (!ctx) return JEM_BAD_ARGUMENT;
+    if (!jem__kind_good(kind)) return jem__kind_refused(ctx, "register_net", kind);
+    jem__kind *made = NULL;
+    if (construct) {
+        const size_t length = strlen(kind) + 1;
+        made = (jem__kind *)jem__alloc(ctx, sizeof *made + length);
+        if (!made) return JEM_NO_MEMORY;
+        made->construct = construct;
+        made->user = user;
+        made->name = (char *)memcpy(made + 1, kind, length);
+    }
+    jem__list **at = jem__find_kind(ctx, kind);
+    jem__list *old = *at;
+    if (old) *at = old->next;
+    jem__free(ctx, old);
+    if (!made) return JEM_OK;
+    made->list.next = ctx->kinds;
+    ctx->kinds = &made->list;
+    return JEM_OK;
+}
+
+jem_status jem_net_set_kind(jem_net *net, const char *kind) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    const char *now = jem__meta_get(net->meta, "jem.net");
+    if (now && !jem__kind_good(now)) kind = now;   /* one of the library's keeps its own */
+    if (!jem__kind_good(kind)) return jem__kind_refused(net->ctx, "net_set_kind", kind);
+    jem_net copy = *net;
+    jem__fields f = { net->ctx, kind, kind, NULL, &net->meta, JEM_OK };
+    jem__size_fields(&f, &copy.channels, &copy.height, &copy.width, &copy.classes);
+    if (f.status) return f.status;
+    return jem__meta_set(net->ctx, &net->meta, "jem.net", kind);
+}
+
+/* Constructs a network of a registered kind, and checks it against the file. */
+static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_archive *a) {
+    JEM__ZEROED(jem_net, n);
+    jem__fields f = { ctx, kind->name, a->where, a->meta, NULL, JEM_OK };
+    jem__size_fields(&f, &n.channels, &n.height, &n.width, &n.classes);
+    if (f.status) return NULL;
+    const int errors = ctx->errors;
+    jem_net *net = kind->construct(ctx, a, kind->user);
+    if (!net) {
+        if (ctx->errors == errors)
+            jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made no network", a->where,
+                      kind->name);
+        return NULL;
+    }
+    if (net->ctx == ctx && net->channels == n.channels && net->height == n.height &&
+        net->width == n.width && net->classes == n.classes) return net;
+    if (net->ctx != ctx)
+        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made a network of another "
+                  "context", a->where, kind->name);
+    else
+        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made a network for images "
+                  "(%d,%d,%d) and %d classes; the file has (%d,%d,%d) and %d", a->where, kind->name,
+                  net->channels, net->height, net->width, net->classes, n.channels, n.height,
+                  n.width, n.classes);
+    jem_net_free(net);
+    return NULL;
+}
+
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!ctx || !a) {
         jem__null_argument(ctx, a, "net_from_archive");
         return NULL;
     }
     const int errors = ctx->errors;
+    const double left = ctx->params_left;          /* a constructor may load another file */
     ctx->params_left = 1e7;                        /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) ctx->params_left += (double)a->entries[i]->e.bytes;
-    jem_net *net = jem__net_from_meta(ctx, a->meta, a->where);
-    ctx->params_left = HUGE_VAL;
+    const char *name = jem__meta_get(a->meta, "jem.net");
+    const jem__kind *kind = NULL;
+    if (name) kind = (const jem__kind *)*jem__find_kind(ctx, name);
+    jem_net *net = NULL;
+    if (kind) net = jem__net_of_kind(ctx, kind, a);
+    else net = jem__net_from_meta(ctx, a->meta, a->where);
+    ctx->params_left = left;
     if (!net) return NULL;
     for (const jem__meta *m = a->meta; m; m = m->next)
         jem__meta_set(ctx, &net->meta, m->key, m->value);
@@ -12412,7 +13066,9 @@ JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, ui
         return r;
     }
     if (bits) *bits = (uint16_t)((l ? *bits : 0u) | JEM__BITS(v) << l);
-    return JEM__LESS(v, JEM__SET(0.0f), v * JEM__SET(slope), v);
+    /* The addition of 0 turns the -0 of a negative number times 0 into 0. */
+    return JEM__FMA(v, JEM__LESS(v, JEM__SET(0.0f), JEM__SET(slope), JEM__SET(1.0f)),
+                    JEM__SET(0.0f));
 }
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
@@ -13734,12 +14390,6 @@ typedef struct jem__bf16 {
     void (*end)(void);
 } jem__bf16;
 
-/* Rounds to nearest, ties to even. */
-static uint16_t jem__to_bf16(float f) {
-    const uint32_t u = jem__float_bits(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
@@ -14639,6 +15289,8 @@ JEM__COMPILE_END
                  detach, sigmoid, softplus, clamp. WebAssembly's simd128. The full loss of
                  contrastive divergence, sharpness-aware steps, a hook for chains. Files are written
                  under names of their own; descs survive bit for bit. Several machines (jem_sum_fn).
+                 A term of your own in the loss, networks of your own in files (jem_register_net).
+                 Samplers that take steps as a frame has time (jem_sampler).
                  Mended: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends;
                  NaN gradients of log behind gather or dropout; training by score matching alone.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author

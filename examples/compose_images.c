@@ -19,6 +19,7 @@
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 
+#include "count.h"
 #include "shapes.h"
 
 #define FLOOR 1e-3f
@@ -132,13 +133,13 @@ static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int 
 
 int main(int argc, char **argv) {
     const int asked = argc == 3 && !strcmp(argv[1], "--updates");
-    const int updates = asked ? atoi(argv[2]) : argc > 1 ? 0 : UPDATES;
+    const int updates = asked ? count_of(argv[2]) : argc > 1 ? 0 : UPDATES;
     const int wide = LEFT_OF + CELL * SHOWN, high = CELL * ROWS + 4;
     static model m;
     int hits = 0;
     plot paper;
     if (updates < 1) {
-        fprintf(stderr, "usage: %s [--updates N]\n", argv[0]);
+        fprintf(stderr, "usage: %s [--updates N], " COUNT_RANGE "\n", argv[0]);
         return 1;
     }
     if (!plot_create(&paper, wide, high, 0, (float)wide, (float)high, 0)) return 1;

@@ -37,6 +37,7 @@
 #include <direct.h>
 #endif
 
+#include "count.h"
 #include "stb.h"
 
 /* ==== the network ============================================================================= */
@@ -374,8 +375,11 @@ static int draw_dreams(const char *path, int steps) {
 
 int main(int argc, char **argv) {
     const int quick = argc > 1 && !strcmp(argv[1], "--quick");
-    const int updates = quick ? 10 : argc > 1 ? atoi(argv[1]) : 400;
-    if (updates < 1 || argc > 2) return fprintf(stderr, "usage: %s [updates]\n", argv[0]), 1;
+    const int updates = quick ? 10 : argc > 1 ? count_of(argv[1]) : 400;
+    if (updates < 1 || argc > 2) {
+        fprintf(stderr, "usage: %s [updates], " COUNT_RANGE "\n", argv[0]);
+        return 1;
+    }
     if (!load("examples/data/digits.png")) return 1;
     train(images[0], labels, TRAIN, updates);
     printf("%.1f%% of the held-out digits are classified rightly\n", 100 * (double)accuracy());

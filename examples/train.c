@@ -4,6 +4,7 @@
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 
+#include "count.h"
 #include "pictures.h"
 
 enum { BATCH = 128, SHOWN = 100 };
@@ -39,10 +40,10 @@ static int train(jem_net *net, jem_trainer *tr, const digits *d, int iters) {
 
 int main(int argc, char **argv) {
     int iters = 150;
-    if (argc == 3 && !strcmp(argv[1], "--iters")) iters = atoi(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "--iters")) iters = count_of(argv[2]);
     else if (argc > 1) iters = 0;
     if (iters < 1) {
-        fprintf(stderr, "usage: %s [--iters N]\n", argv[0]);
+        fprintf(stderr, "usage: %s [--iters N], " COUNT_RANGE "\n", argv[0]);
         return 1;
     }
     digits d;

@@ -627,6 +627,65 @@ static void test_damage(void) {
     close_ctx(ctx, &c, "damage");
 }
 
+/* A number and its bf16 in a file, as it is read again. */
+static const struct { uint32_t is, becomes; } rounded[] = {
+    { 0x3f800000, 0x3f800000 }, { 0x80000000, 0x80000000 }, { 0x3f808000, 0x3f800000 },
+    { 0x3f818000, 0x3f820000 }, { 0x3f808001, 0x3f810000 }, { 0xbf807fff, 0xbf800000 },
+    { 0x7f7fffff, 0x7f7f0000 }, { 0xff7fffff, 0xff7f0000 }, { 0x7f7f7fff, 0x7f7f0000 },
+    { 0x7f800000, 0x7f800000 }, { 0xff800000, 0xff800000 }, { 0x00000001, 0x00000000 },
+    { 0x00018000, 0x00020000 }, { 0x7f800001, 0x7fc00000 }
+};
+enum { ROUNDED = sizeof rounded / sizeof *rounded };
+
+static void check_rounded(const jem_entry *e) {
+    const int full = e && e->dtype == JEM_DTYPE_F32 && e->bytes == 4 * ROUNDED;
+    if (!CHECK(full, "four bytes a number")) return;
+    for (int i = 0; i < ROUNDED; i++) {
+        uint32_t got;
+        memcpy(&got, (const char *)e->data + 4 * i, 4);
+        CHECK(got == rounded[i].becomes, "0x%08x: 0x%08x", (unsigned)rounded[i].is, (unsigned)got);
+    }
+}
+
+/* Floats take two bytes each, rounded to nearest; other numbers stay; what is written twice does
+   not change any more. */
+static void test_rounded(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    const int64_t shape[1] = { ROUNDED }, one[1] = { 1 };
+    const int64_t whole = 1234567890123;
+    const unsigned char byte = 200;
+    size_t full, n, m;
+    uint32_t bits[ROUNDED];
+    float x[ROUNDED];
+    for (int i = 0; i < ROUNDED; i++) bits[i] = rounded[i].is;
+    memcpy(x, bits, sizeof x);
+    jem_archive *a = jem_archive_create(ctx);
+    jem_archive_add(a, "byte", JEM_DTYPE_U8, 1, one, &byte);
+    jem_archive_add(a, "x", JEM_DTYPE_F32, 1, shape, x);
+    jem_archive_add(a, "whole", JEM_DTYPE_I64, 1, one, &whole);
+    jem_release(ctx, jem_archive_to_memory(a, &full));
+    CHECK(jem_archive_set_bf16(NULL, 1) == JEM_BAD_ARGUMENT, "no archive");
+    CHECK(jem_archive_set_bf16(a, 1) == JEM_OK, "%s", jem_error(ctx));
+    char *bytes = (char *)jem_archive_to_memory(a, &n);
+    jem_archive *b = jem_archive_parse(ctx, bytes, n);
+    CHECK(bytes && n + 2 * ROUNDED <= full + 64 && n < full, "%d of %d bytes", (int)n, (int)full);
+    check_rounded(jem_archive_find(b, "x"));
+    const jem_entry *e = jem_archive_find(b, "whole");
+    CHECK(e && e->dtype == JEM_DTYPE_I64 && !memcmp(e->data, &whole, 8), "whole numbers stay");
+    e = jem_archive_find(b, "byte");
+    CHECK(e && e->dtype == JEM_DTYPE_U8 && !memcmp(e->data, &byte, 1), "bytes stay");
+    jem_archive_set_bf16(b, 1);
+    char *again = (char *)jem_archive_to_memory(b, &m);
+    CHECK(again && m == n && !memcmp(again, bytes, n), "rounded again: the same bytes");
+    jem_archive_set_bf16(a, 0);
+    jem_release(ctx, jem_archive_to_memory(a, &m));
+    CHECK(m == full, "in full again");
+    jem_release(ctx, bytes), jem_release(ctx, again);
+    jem_archive_free(a), jem_archive_free(b);
+    close_ctx(ctx, &c, "rounded");
+}
+
 static void test_arguments(void) {
     counter c;
     jem_ctx *ctx = open_ctx(&c);
@@ -1234,7 +1293,7 @@ static void test_texts(void) {
         snprintf(key, sizeof key, "%d", n++);
         status = jem_net_set_meta(net, key, "");
     }
-    CHECK(texts_now + n == 4097 && says(ctx, "4096 already"), "%d texts", texts_now + n);
+    CHECK(texts_now + n == 4097 && says(ctx, "already 4096"), "%d texts", texts_now + n);
     CHECK(jem_net_set_meta(net, "0", "again") == JEM_OK, "%s", jem_error(ctx));
     place("texts");
     CHECK(jem_save(net, path) == JEM_OK, "%s", jem_error(ctx));
@@ -1754,35 +1813,24 @@ static void test_no_memory(void) {
         place(stage_files[stage]), CHECK(remove(path) == 0, "%s", path);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_round_trip), TEST(test_by_hand), TEST(test_foreign), TEST(test_skipped),
+        TEST(test_headers), TEST(test_damage), TEST(test_rounded), TEST(test_arguments),
+        TEST(test_read_failures), TEST(test_two_writers), TEST(test_links), TEST(test_points),
+        TEST(test_numbers), TEST(test_descs), TEST(test_agreement), TEST(test_texts),
+        TEST(test_nets), TEST(test_trainers), TEST(test_trainer_files),
+        TEST(test_one_number_state), TEST(test_flags), TEST(test_no_memory),
+        TEST(test_write_failures)                  /* last: it changes the folder */
+    };
     const int first = dup(0);                      /* the next to be given: again, at the end */
     close(first);
     const char *base = getenv("TMPDIR");
     if (!base || !*base) base = "/tmp";
+    test_begin(argc, argv);
     snprintf(folder, sizeof folder, "%.80s/jem_test_io_%ld", base, (long)getpid());
     CHECK(mkdir(folder, 0700) == 0, "%s cannot be made", folder);
-    test_round_trip();
-    test_by_hand();
-    test_foreign();
-    test_skipped();
-    test_headers();
-    test_damage();
-    test_arguments();
-    test_read_failures();
-    test_two_writers();
-    test_links();
-    test_points();
-    test_numbers();
-    test_descs();
-    test_agreement();
-    test_texts();
-    test_nets();
-    test_trainers();
-    test_trainer_files();
-    test_one_number_state();
-    test_flags();
-    test_no_memory();
-    test_write_failures();                         /* last: it changes the working folder */
+    test_run(all, TEST_COUNT(all), NULL);
     place("motley.safetensors");
     remove(path);
     CHECK(chdir("/") == 0 && rmdir(folder) == 0, "%s is not empty", folder);

@@ -855,7 +855,7 @@ static int info_file(const char *path) {
 
 static int is_help(const char *word) { return !strcmp(word, "--help") || !strcmp(word, "-h"); }
 
-/* These two have no options; --max-memory is what the others begin with. Words from argv[first];
+/* jem info has no options; --max-memory is what the others begin with. Words from argv[first];
    a lone -- lets them begin with a dash. */
 enum { USE_MEMORY = 4000 };
 static int plain_words(int argc, char **argv) {
@@ -875,22 +875,45 @@ static int info_command(int argc, char **argv) {
     return failed > 0;
 }
 
+typedef struct export_options { int dtype; } export_options;
+enum { EXPORT_F32 = 0, EXPORT_BF16 };
+
+static const option export_table[] = {
+    { "dtype", OPTION_CHOICE, OPTION_NOW, offsetof(export_options, dtype), "f32|bf16",
+      { "f32", NULL }, 0, 0, "numbers in full, or rounded to bf16, in half the bytes" }
+};
+
+/* Writes a network to a file; a new one takes the place of the old when it is whole. */
+static jem_status export_net(const jem_net *net, const char *path, int dtype) {
+    jem_archive *a = jem_archive_create(net->ctx);
+    jem_status status = a ? jem_net_to_archive(net, a) : JEM_NO_MEMORY;
+    if (!status) status = jem_archive_set_bf16(a, dtype == EXPORT_BF16);
+    if (!status) status = jem_archive_write(a, path);
+    jem_archive_free(a);
+    return status;
+}
+
 /* What the run took from its machine is of no use on another. */
 static int export_command(int argc, char **argv) {
-    static const char usage[] = "jem export FROM TO: copies the network of a checkpoint, without "
-                                "optimiser and buffer\n";
+    static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
+                                "without optimiser and buffer";
+    export_options values = { EXPORT_F32 };
+    options o = { "jem export", export_table, sizeof export_table / sizeof *export_table, &values,
+                  { { 0 } }, { 0 } };
+    char *words[64];
+    int n_words = 0, status = 1;
     model m;
-    if (argc > 2 && is_help(argv[2])) return printf("%s", usage) < 0;
-    char **word = argv + plain_words(argc, argv);
-    if (argv + argc - word != 2) return fprintf(stderr, "%s", usage), 2;
-    if (!may_write("jem export", word[0], word[1])) return 2;
-    int status = 1;
-    if (model_open(&m, "jem export", word[0], 1, 0, USE_MEMORY)) {
+    if (argc > 64) return fprintf(stderr, "jem export: too many words\n"), 2;
+    const int code = read_options(&o, argc, argv, words, &n_words, 2, 2, usage);
+    if (code >= 0) return code;
+    limit_memory(USE_MEMORY);
+    if (!may_write(o.command, words[0], words[1])) return 2;
+    if (model_open(&m, o.command, words[0], 1, 0, USE_MEMORY)) {
         status = jem_net_set_meta(m.net, OPTION_PREFIX "data", NULL) != JEM_OK ||
                  jem_net_set_meta(m.net, OPTION_PREFIX "threads", NULL) != JEM_OK ||
-                 jem_save(m.net, word[1]) != JEM_OK;
-        if (status) model_fail("jem export", &m);
-        else printf("%s: %ld parameters\n", word[1], (long)jem_net_size(m.net));
+                 export_net(m.net, words[1], values.dtype) != JEM_OK;
+        if (status) model_fail(o.command, &m);
+        else printf("%s: %ld parameters\n", words[1], (long)jem_net_size(m.net));
     }
     model_close(&m);
     return status;
