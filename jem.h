@@ -404,9 +404,9 @@ JEM_API float jem_item(jem_tensor *t);
    the kept values of that pass and the parameters at the time of reading. */
 JEM_API void jem_keep(jem_tensor *t);
 
-/* Adds d loss / d parameter to the grad of every parameter on which the loss (one number)
-   depends. */
-JEM_API jem_status jem_backward(jem_tensor *loss);         /* JEM_BAD_ARGUMENT if there are none */
+/* Adds d loss / d parameter to the grad of every parameter on which the loss (one number) depends.
+   A loss that depends on no parameter is an error. */
+JEM_API jem_status jem_backward(jem_tensor *loss);
 /* Computes d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so
    each image receives the gradient of that number. Parameters receive no gradient. An error if y
    does not depend on x. */
@@ -432,16 +432,16 @@ JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_t
 
 typedef struct jem_conv_desc { int stride, pad; } jem_conv_desc;   /* stride 0 means 1 */
 
-/* y[o] = b[o] + sum w[o][i][ky][kx] x[i][...]. x (n,I,h,w); w (O,I,k,k), k <= 32; b (O) or NULL;
-   stride <= 64, pad < 64; y (n, O, (h + 2 pad - k)/stride + 1, ...). Cross-correlation, as in
-   PyTorch. */
+/* Computes y[o] = b[o] + sum w[o][i][ky][kx] x[i][...], a cross-correlation, as in PyTorch.
+   x (n,I,h,w); w (O,I,k,k), k <= 32; b (O) or NULL; stride <= 64, pad < 64;
+   y (n, O, (h + 2 pad - k)/stride + 1, ...). */
 JEM_API jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                                jem_conv_desc desc);
-/* y = w x + b: x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
+/* Computes y = w x + b. x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
 JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b);
 
-/* Elementwise ops on equal shapes; b may also hold a number per image (n,1,1,1) or per channel
-   (n,c,1,1), which is broadcast over a. */
+/* Compute a + b, a - b, a * b, element by element. b has a's shape, or holds a number per image
+   (n,1,1,1) or per channel of each image (n,c,1,1), which is broadcast over a. */
 JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
@@ -463,7 +463,7 @@ JEM_API void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, p
 /* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
 JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), never -0 */
-/* x where x >= 0, slope * x elsewhere. */
+/* Computes x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
 /* Zeroes each element with probability p in [0,1) and divides the others by 1 - p (Srivastava et
@@ -560,7 +560,7 @@ struct jem_net {
     jem_tensor *features;                          /* (n,c,h,w), or NULL */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
-    float *known;                                  /* numbers of the text "jem.known", once read */
+    float *known;                                  /* parsed "jem.known", or NULL */
     jem_param *last;
 };
 
@@ -589,8 +589,8 @@ typedef struct jem_wrn_desc {
     int depth, widen;                              /* 28, 10; depth = 6k + 4 up to 1000, widen up to
                                                       100 */
     int channels, height, width, classes;          /* 3, 32, 32, 10; of images and logits */
-    jem_activation activation;                     /* leaky-relu of slope .2 */
-    float leak;
+    jem_activation activation;                     /* leaky ReLU */
+    float leak;                                    /* .2: that slope, for x < 0 */
     jem_norm norm;                                 /* none */
     float dropout;                                 /* 0; probability, below 1 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
@@ -675,8 +675,7 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
    batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
-   are copied. Keys that begin with "jem." are the library's: they can be read and removed, not set.
-   */
+   are copied. Keys that begin with "jem." are the library's: they can be read and removed only. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 /* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
@@ -862,6 +861,41 @@ JEM_API jem_generate_desc jem_generate_desc_default(void);
 /* Replaces the leaf x by samples; its previous content is ignored. */
 JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_generate_desc *desc, jem_rng *rng);
+
+/* jem_generate in pieces, for programs that have a frame to draw: the same bits, however the steps
+   are divided. Each step computes one gradient of log p for all images. */
+typedef struct jem_sampler {
+    jem_ctx *ctx;
+    int n, channels, height, width;
+    float *x;                                      /* [n][c][h][w]: the images as they are now. May
+                                                      be read, and changed, between steps */
+    int step, steps;                               /* taken so far, of all */
+    double slowest;                                /* of late, time of a step in microseconds, by
+                                                      the budget's clock; may be changed */
+    jem_rng rng;
+    jem_logp_fn logp;                              /* private from here */
+    void *user, *owned;
+    jem_generate_desc desc;
+} jem_sampler;
+/* How long jem_sampler_step may take. It takes at least one step, unless all are taken. */
+typedef struct jem_budget {
+    int steps;                                     /* at most this many; 0: no limit */
+    double microseconds;                           /* 0: no limit; else no step begins that would
+                                                      end later if it took as long as the slowest */
+    double (*clock)(void *user);                   /* time in microseconds from any moment on */
+    void *clock_user;
+} jem_budget;
+/* Creates a sampler whose images are the noise from which desc starts. Copies rng, of which the
+   steps use up as much as jem_generate; watch functions of desc are not called. logp's user must
+   stay valid. Returns NULL on an error. */
+JEM_API jem_sampler *jem_sampler_create(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_shape shape,
+                                        const jem_generate_desc *desc, const jem_rng *rng);
+JEM_API void jem_sampler_free(jem_sampler *s);                           /* NULL is allowed */
+/* Takes steps within the budget, or all that are left if it is NULL. On an error the images stay as
+   they were before the call. */
+JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
+/* Begins again, from other noise. */
+JEM_API jem_status jem_sampler_restart(jem_sampler *s);
 
 /* Replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0, the
    slots of class y start at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
@@ -1310,9 +1344,13 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
    U(-1,1), and guidance 1. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_guide jem_net_guide(jem_net *net, const int *labels);
+/* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
+   way, or as desc says, in the network's units. The network must stay. Returns NULL on an error. */
+JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
+                                     const jem_generate_desc *desc);
 /* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
    from U(lo,hi) of the pixels, or from U(-2,2) in units of the network (jem_net_fit_units). The
-   same n and seed give the same samples. */
+   same n and seed give the same samples. It is jem_net_sampler run to its end. */
 JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
                               const jem_pixels_desc *desc, unsigned char *pixels);
 
@@ -7251,6 +7289,130 @@ jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
     return s;
 }
 
+/* ---- generation in pieces -------------------------------------------------------------------- */
+
+/* Takes step number `step` of jem_generate. A step of the walk has the size that its number gives
+   it. */
+static jem_status jem__sampler_one(jem_sampler *s, jem_tensor *x) {
+    const jem_generate_desc *d = &s->desc;
+    if (s->step < d->denoise.steps) {
+        jem_denoise_desc one = d->denoise;
+        one.steps = 1;
+        return jem_denoise(s->ctx, s->logp, s->user, x, &one, &s->rng);
+    }
+    const int step = s->step - d->denoise.steps;
+    if (step < d->walk.steps) {
+        jem_sgld_desc one = d->walk;
+        jem__sgld_sizes(&d->walk, step, &one.step_size, &one.noise_std);
+        one.steps = 1;
+        one.temperature_from = 0;
+        one.temperature_to = 0;
+        one.decay_b = 0;
+        return jem_sgld(s->ctx, s->logp, s->user, x, &one, &s->rng);
+    }
+    const jem_denoise_desc last = jem_denoise_desc_clean(d->last_sigma);
+    return jem_denoise(s->ctx, s->logp, s->user, x, &last, NULL);
+}
+
+/* Returns the images as a leaf. */
+static jem_tensor *jem__sampler_leaf(const jem_sampler *s) {
+    return jem_input(s->ctx, s->x, s->n, s->channels, s->height, s->width);
+}
+
+/* Returns 1 if the budget has room for another step. */
+static int jem__sampler_goes_on(const jem_sampler *s, const jem_budget *b, int taken,
+                                double elapsed) {
+    if (s->step >= s->steps) return 0;
+    if (!taken) return 1;
+    if (b->steps > 0 && taken >= b->steps) return 0;
+    return !(b->microseconds > 0) || elapsed + s->slowest <= b->microseconds;
+}
+
+jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
+    if (!s) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = s->ctx;
+    JEM__ZEROED(jem_budget, b);
+    if (budget) b = *budget;
+    if (b.steps < 0 || !jem__finite((float)b.microseconds) || b.microseconds < 0 ||
+        (b.microseconds > 0 && !b.clock))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: %d steps, %g microseconds: both are "
+                         "0 or more, and a time needs a clock", b.steps, b.microseconds);
+    const jem_sampler before = *s;
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *x = jem__sampler_leaf(s);
+    const double start = b.microseconds > 0 ? b.clock(b.clock_user) : 0;
+    double elapsed = 0;
+    jem_status status = ctx->status;
+    for (int taken = 0; status == JEM_OK && jem__sampler_goes_on(s, &b, taken, elapsed); taken++) {
+        status = jem__sampler_one(s, x);
+        s->step++;
+        if (!(b.microseconds > 0)) continue;
+        const double now = b.clock(b.clock_user) - start;
+        s->slowest += (now - elapsed - s->slowest) / 8;        /* a slow step is forgotten */
+        if (now - elapsed > s->slowest) s->slowest = now - elapsed;
+        elapsed = now;
+    }
+    if (status == JEM_OK) status = jem_read(x, s->x);
+    if (status != JEM_OK) *s = before;
+    jem_end(ctx, mark);
+    return status;
+}
+
+jem_status jem_sampler_restart(jem_sampler *s) {
+    if (!s) return JEM_BAD_ARGUMENT;
+    const jem_rng before = s->rng;
+    const jem_mark mark = jem_begin(s->ctx);
+    jem_tensor *x = jem_zeros(s->ctx, s->n, s->channels, s->height, s->width);
+    jem_status status = s->ctx->status;
+    if (x) status = jem__generate_start(x, &s->desc, &s->rng);
+    if (status == JEM_OK) status = jem_read(x, s->x);
+    if (status == JEM_OK) s->step = 0;
+    else s->rng = before;
+    jem_end(s->ctx, mark);
+    return status;
+}
+
+jem_sampler *jem_sampler_create(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_shape shape,
+                                const jem_generate_desc *desc, const jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return NULL;
+    const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
+    const double size = (double)shape.n * shape.c * shape.h * shape.w;
+    const double steps = (double)d.denoise.steps + d.walk.steps;
+    if (!logp || !rng || shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1 || size > 1e9 ||
+        steps > 1e9) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler: needs a log-density, an rng, a shape, not "
+                  "(%d,%d,%d,%d), and at most 1e9 steps", shape.n, shape.c, shape.h, shape.w);
+        return NULL;
+    }
+    if (!jem__generate_good(ctx, d)) return NULL;
+    jem_sampler *s = (jem_sampler *)jem__alloc(ctx, sizeof *s);
+    if (!s) return NULL;
+    s->ctx = ctx;
+    s->n = shape.n;
+    s->channels = shape.c;
+    s->height = shape.h;
+    s->width = shape.w;
+    s->rng = *rng;
+    s->logp = logp;
+    s->user = user;
+    s->desc = d;
+    s->desc.denoise.watch = NULL;
+    s->desc.walk.watch = NULL;
+    s->steps = d.denoise.steps + d.walk.steps + (d.last_sigma > 0);
+    s->x = jem__alloc_floats(ctx, (ptrdiff_t)size);
+    if (s->x && jem_sampler_restart(s) == JEM_OK) return s;
+    jem_sampler_free(s);
+    return NULL;
+}
+
+void jem_sampler_free(jem_sampler *s) {
+    if (!s) return;
+    jem_ctx *ctx = s->ctx;
+    jem__free(ctx, s->owned);
+    jem__free(ctx, s->x);
+    jem__free(ctx, s);
+}
+
 /* ---- the replay buffer ----------------------------------------------------------------------- */
 
 static ptrdiff_t jem__buffer_image(const jem_buffer *b) {
@@ -10623,21 +10785,43 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
-/* Converts a pixel to `wanted` channels in 0..1: alpha over the background, grey as in Rec. 601. */
-static void jem__pixel(const unsigned char *p, int channels, const jem_pixels_desc *d, int wanted,
-                       double *out) {
-    const int colour = channels > 2;
-    double alpha = 1;
-    if (channels % 2 == 0) alpha = p[channels - 1] / 255.0;
-    const double behind = (1 - alpha) * d->background / 255.0;
-    double c[3];
-    for (int i = 0; i < 3; i++) c[i] = alpha * p[i * colour] / 255.0 + behind;
-    if (wanted == 1 && colour) c[0] = 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2];
-    for (int i = 0; i < wanted; i++) {
-        out[i] = c[i];
-        if (d->invert) out[i] = 1 - c[i];
+/* The values 0..1 of a byte, and their parts of Rec. 601's grey. */
+typedef struct jem__tones { double value[256], part[3][256]; } jem__tones;
+
+/* Computes the table, in the order of operations in which a pixel would. */
+static void jem__fill_tones(jem__tones *t) {
+    static const double weight[3] = { 0.299, 0.587, 0.114 };
+    for (int byte = 0; byte < 256; byte++) {
+        t->value[byte] = byte / 255.0;
+        for (int i = 0; i < 3; i++) t->part[i][byte] = weight[i] * t->value[byte];
     }
 }
+
+JEM__COMPILE("O2")                                 /* all pixels of a picture pass here */
+/* Converts an opaque pixel to `wanted` channels in 0..1, grey as in Rec. 601. */
+JEM__INLINE void jem__opaque_pixel(const unsigned char *p, int colour, const jem__tones *t,
+                                   int wanted, double *out) {
+    if (wanted > 1) {
+        for (int i = 0; i < 3; i++) out[i] = t->value[p[i * colour]];
+    } else if (colour) out[0] = t->part[0][p[0]] + t->part[1][p[1]] + t->part[2][p[2]];
+    else out[0] = t->value[p[0]];
+}
+
+/* Converts any pixel: alpha over the background, then inverted if the desc says so. */
+JEM__INLINE void jem__pixel(const unsigned char *p, int channels, const jem_pixels_desc *d,
+                            const jem__tones *t, int wanted, double *out) {
+    const int colour = channels > 2;
+    if (channels % 2 == 0 && p[channels - 1] < 255) {
+        const double alpha = t->value[p[channels - 1]];
+        const double behind = (1 - alpha) * d->background / 255.0;
+        double c[3];
+        for (int i = 0; i < 3; i++) c[i] = alpha * p[i * colour] / 255.0 + behind;
+        if (wanted == 1 && colour) c[0] = 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2];
+        for (int i = 0; i < wanted; i++) out[i] = c[i];
+    } else jem__opaque_pixel(p, colour, t, wanted, out);
+    for (int i = 0; d->invert && i < wanted; i++) out[i] = 1 - out[i];
+}
+JEM__COMPILE_END
 
 /* Computes the interval of a row of `all` pixels that pixel i of a row of `to` covers: the nearest
    pixel, if it is smaller than one. */
@@ -10678,25 +10862,37 @@ typedef struct jem__bitmap {
     int width, height, channels;
 } jem__bitmap;
 
+JEM__COMPILE("O2")
+/* Returns the length that the interval from..until has in common with pixel i. */
+JEM__INLINE double jem__common(int i, double from, double until) {
+    double first = from;
+    double last = until;
+    if (i > from) first = i;
+    if (i + 1 < until) last = i + 1;
+    return last - first;
+}
+
 /* Computes the mean of the area that pixel (i,j) of the network's image covers, of each channel. */
 static void jem__area_mean(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
-                           int i, int j, double mean[3]) {
+                           const jem__tones *tones, int i, int j, double mean[3]) {
     double top, bottom, left, right;
     double sum[3] = { 0, 0, 0 };
+    const int wanted = net->channels;
     jem__cover(i, net->height, p->height, &top, &bottom);
     jem__cover(j, net->width, p->width, &left, &right);
     for (int row = (int)top; row < bottom && row < p->height; row++) {
+        const double share_of_row = jem__common(row, top, bottom);
+        const unsigned char *from = p->pixels + (ptrdiff_t)row * p->width * p->channels;
         for (int col = (int)left; col < right && col < p->width; col++) {
-            const double share = (fmin(row + 1, bottom) - fmax(row, top)) *
-                                 (fmin(col + 1, right) - fmax(col, left));
+            const double share = share_of_row * jem__common(col, left, right);
             double v[3];
-            jem__pixel(p->pixels + ((ptrdiff_t)row * p->width + col) * p->channels, p->channels, d,
-                       net->channels, v);
-            for (int k = 0; k < net->channels; k++) sum[k] += share * v[k];
+            jem__pixel(from + (ptrdiff_t)col * p->channels, p->channels, d, tones, wanted, v);
+            for (int k = 0; k < wanted; k++) sum[k] += share * v[k];
         }
     }
-    for (int k = 0; k < net->channels; k++) mean[k] = sum[k] / ((bottom - top) * (right - left));
+    for (int k = 0; k < wanted; k++) mean[k] = sum[k] / ((bottom - top) * (right - left));
 }
+JEM__COMPILE_END
 
 /* Adds up what conversion does to a picture. */
 static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert) {
@@ -10720,10 +10916,12 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
     if (!pixels || !x) return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels_to_floats: NULL");
     if (jem__pixels_check(net, width, height, channels, desc, &d)) return net->ctx->status;
     const double range = (double)d.hi - (double)d.lo;
+    jem__tones tones;
+    jem__fill_tones(&tones);
     for (int i = 0; i < net->height; i++) {
         for (int j = 0; j < net->width; j++) {
             double mean[3];
-            jem__area_mean(net, &picture, &d, i, j, mean);
+            jem__area_mean(net, &picture, &d, &tones, i, j, mean);
             for (int k = 0; k < net->channels; k++) {
                 const ptrdiff_t row = (ptrdiff_t)k * net->height + i;
                 x[row * net->width + j] = (float)((double)d.lo + range * mean[k]);
@@ -10796,6 +10994,25 @@ jem_guide jem_net_guide(jem_net *net, const int *labels) {
     return g;
 }
 
+jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
+                             const jem_generate_desc *desc) {
+    if (!net) return NULL;
+    jem_ctx *ctx = net->ctx;
+    const jem_generate_desc how = desc ? *desc : jem_net_generate_desc(net);
+    const jem_shape shape = jem__shape(n, net->channels, net->height, net->width);
+    const jem_rng rng = jem_rng_seed(seed);
+    if (!labels) return jem_sampler_create(ctx, jem_logp, net, shape, &how, &rng);
+    if (!jem__labels_good(ctx, "net_sampler", labels, n, net->classes)) return NULL;
+    const size_t bytes = (size_t)n * sizeof *labels;
+    jem_guide *guide = (jem_guide *)jem__alloc(ctx, sizeof *guide + bytes);
+    if (!guide) return NULL;
+    *guide = jem_net_guide(net, (const int *)memcpy(guide + 1, labels, bytes));
+    jem_sampler *s = jem_sampler_create(ctx, jem_logp_guided, guide, shape, &how, &rng);
+    if (s) s->owned = guide;
+    else jem__free(ctx, guide);
+    return s;
+}
+
 jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_pixels_desc *desc,
                       unsigned char *pixels) {
     if (!net) return JEM_BAD_ARGUMENT;
@@ -10806,16 +11023,10 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
                          "is NULL", n, label, net->classes - 1);
     if (jem__pixels_check(net, net->width, net->height, 1, desc, &p)) return ctx->status;
     const jem_mark mark = jem_begin(ctx);
-    float *x = jem__push_floats(ctx, n * jem__image(net));
-    int *labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
-    for (int i = 0; labels && i < n; i++) labels[i] = label;
-    jem_rng rng = jem_rng_seed(seed);
-    jem_guide guide = jem_net_guide(net, labels);
-    jem_logp_fn logp = jem_logp_guided;
-    void *user = &guide;
-    if (label < 0) {
-        logp = jem_logp;
-        user = net;
+    int *labels = NULL;
+    if (label >= 0) {
+        labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
+        for (int i = 0; labels && i < n; i++) labels[i] = label;
     }
     jem_generate_desc how = jem_net_generate_desc(net);
     const float *units = jem__units(net);
@@ -10825,12 +11036,13 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
         if (units) how.lo = -2;
         if (units) how.hi = 2;
     }
-    jem_tensor *t = jem__images(net, NULL, n);
-    if (x && labels && jem_generate(ctx, logp, user, t, &how, &rng) == JEM_OK &&
-        jem_read(t, x) == JEM_OK) {
-        if (units) jem__units_apply(net, units, x, n, x, 1);
-        jem_floats_to_pixels(net, x, n, &p, pixels);
+    jem_sampler *s = NULL;
+    if (ctx->status == JEM_OK) s = jem_net_sampler(net, labels, n, seed, &how);
+    if (jem_sampler_step(s, NULL) == JEM_OK) {
+        if (units) jem__units_apply(net, units, s->x, n, s->x, 1);
+        jem_floats_to_pixels(net, s->x, n, &p, pixels);
     }
+    jem_sampler_free(s);
     jem_end(ctx, mark);
     return ctx->status;
 }
@@ -15145,6 +15357,7 @@ JEM__COMPILE_END
                  contrastive divergence, sharpness-aware steps, a hook for chains. Files are written
                  under names of their own; descs survive bit for bit. Several machines (jem_sum_fn).
                  A term of your own in the loss, networks of your own in files (jem_register_net).
+                 Samplers that take steps as a frame has time (jem_sampler).
                  Mended: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends;
                  NaN gradients of log behind gather or dropout; training by score matching alone.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author

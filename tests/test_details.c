@@ -30,19 +30,12 @@ static jem_tensor *squares(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
     return jem_sum_image(ctx, jem_square(ctx, x));
 }
-static jem_tensor *bell(jem_ctx *ctx, jem_tensor *x, void *user) {     /* N(0,I) */
-    return jem_scale(ctx, squares(ctx, x, user), -0.5f);
-}
 static jem_tensor *slant(jem_ctx *ctx, jem_tensor *x, void *user) {    /* its slope is 1 */
     (void)user;
     return jem_sum_image(ctx, x);
 }
 
-static jem_net *small_mlp(jem_ctx *ctx, uint64_t seed) {
-    jem_mlp_desc m = jem_mlp_desc_default();
-    m.height = m.width = 3, m.classes = 4, m.layers = 1, m.widths[0] = 12;
-    return jem_mlp_create(ctx, &m, seed);
-}
+static const small_shape four_classes = { 1, 3, 3, 4, 12 };
 
 /* ---- training -------------------------------------------------------------------------------- */
 
@@ -183,7 +176,7 @@ static void test_batch_accuracy(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(3);
     float *x = random_floats(&rng, N * 9, -1, 1);
     int labels[N];
-    jem_net *net = small_mlp(ctx, 2);
+    jem_net *net = small_mlp(ctx, four_classes, 2);
     jem_train_desc d = jem_train_desc_default();
     d.weights.cd = 0, d.data_noise = 0, d.lr = 0.03f;
     jem_trainer *tr = jem_trainer_create(net, &d);
@@ -201,7 +194,7 @@ static float score_of(jem_ctx *ctx, float step) {
     jem_rng rng = jem_rng_seed(1), data = jem_rng_seed(2);
     jem_score_desc d;
     float *x = random_floats(&data, 27, -1, 1);
-    jem_net *net = small_mlp(ctx, 3);
+    jem_net *net = small_mlp(ctx, four_classes, 3);
     d.sigma = sigma, d.weight = NULL, d.difference = step;
     jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
     const float loss = jem_item(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
@@ -377,12 +370,12 @@ static void test_walk_watches(jem_ctx *ctx) {
     jem_denoise_desc d = jem_denoise_desc_default(), two = d;
     looker l = looks(1, NULL, NULL);
     d.steps = 5, d.watch = look, d.watch_user = &l, two.steps = 2, same = rng;
-    CHECK(jem_denoise(ctx, bell, NULL, t, &d, &rng) == JEM_OK && l.calls == 2 && l.jumps == 0,
+    CHECK(jem_denoise(ctx, gauss, NULL, t, &d, &rng) == JEM_OK && l.calls == 2 && l.jumps == 0,
           "denoise: %d calls", l.calls);
-    jem_denoise(ctx, bell, NULL, u, &two, &same), jem_read(t, y), jem_read(u, z);
+    jem_denoise(ctx, gauss, NULL, u, &two, &same), jem_read(t, y), jem_read(u, z);
     CHECK(same_bits(y, z, MOST), "it stops at once");
     l = looks(9, NULL, NULL);
-    jem_denoise(ctx, bell, NULL, t, &d, &rng);
+    jem_denoise(ctx, gauss, NULL, t, &d, &rng);
     CHECK(l.calls == 5 && l.jumps == 0, "denoise: %d calls", l.calls);
 
     /* where it stops, the last step follows: 3 of 5 in all */
@@ -443,7 +436,7 @@ static void test_impute_watches(jem_ctx *ctx) {
         d.denoise.steps = how[k][0], d.denoise.watch = look, d.denoise.watch_user = &first;
         d.walk = jem_sgld_desc_langevin(0.1f, 5), d.walk.watch = look, d.walk.watch_user = &second;
         jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
-        CHECK(jem_impute(ctx, bell, NULL, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_impute(ctx, gauss, NULL, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
         CHECK(first.calls == how[k][3] && second.calls == how[k][4] &&
               first.jumps + second.jumps == 0, "case %d: %d and %d calls", k, first.calls,
               second.calls);
@@ -633,7 +626,7 @@ static void test_attack_bounds(jem_ctx *ctx) {
     static int labels[N];
     jem_rng rng = jem_rng_seed(10);
     float *x = random_floats(&rng, ALL, -2, 2), *own = floats(ALL);
-    jem_net *net = small_mlp(ctx, 4);
+    jem_net *net = small_mlp(ctx, four_classes, 4);
     random_labels(&rng, labels, N, 4);
     for (int k = 0; k < 4; k++) {
         jem_attack_desc d = jem_attack_desc_default();
@@ -666,7 +659,7 @@ static void test_nan(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(12);
     float *x = random_floats(&rng, 40 * PIXELS, -1, 1), score[40], found[40 * PIXELS];
     int labels[40];
-    jem_net *net = small_mlp(ctx, 5);
+    jem_net *net = small_mlp(ctx, four_classes, 5);
     random_labels(&rng, labels, 40, 4);
     CHECK(jem_calibrate(net, x, 40, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
     jem_param *p = net->params;
@@ -728,7 +721,7 @@ static void test_fitted_texts(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(13);
     float *x = random_floats(&rng, N * PIXELS, -1, 1);
     int labels[N];
-    jem_net *from = small_mlp(ctx, 6), *zero = line_net(ctx, 3, 4, 0, NULL);
+    jem_net *from = small_mlp(ctx, four_classes, 6), *zero = line_net(ctx, 3, 4, 0, NULL);
     random_labels(&rng, labels, N, 4);
     jem_calibrate(from, x, N, JEM_AUTO), jem_fit_temperature(from, x, labels, N);
     const char *usual = jem_net_meta(from, key[2]), *rest = strchr(usual, ' ');
@@ -736,7 +729,7 @@ static void test_fitted_texts(jem_ctx *ctx) {
     snprintf(nan_text, sizeof nan_text, "nan%s", rest);
     for (int k = 0; k < CASES; k++) {
         jem_archive *a = jem_archive_create(ctx);
-        jem_net *net = small_mlp(ctx, 7);
+        jem_net *net = small_mlp(ctx, four_classes, 7);
         char before[3][2048];
         jem_calibrate(net, x + 20 * PIXELS, 30, JEM_AUTO), jem_fit_temperature(net, x, labels, 20);
         for (int i = 0; i < 3; i++) strncpy(before[i], jem_net_meta(net, key[i]), 2047)[2047] = 0;
@@ -824,7 +817,7 @@ static void test_messages(jem_ctx *ctx) {
 static void test_one_seed(jem_ctx *ctx) {
     printf("the random numbers of a network and a trainer of one seed\n");
     enum { SLOTS = 4 };
-    jem_net *net = small_mlp(ctx, 5);
+    jem_net *net = small_mlp(ctx, four_classes, 5);
     jem_train_desc d = jem_train_desc_default();
     d.seed = 5;
     d.buffer_size = SLOTS;
@@ -855,14 +848,17 @@ static void test_relu_zero(jem_ctx *ctx) {
     }
 }
 
-int main(void) {
-    static void (*const all[])(jem_ctx *) = {
-        test_label_noise, test_fresh_chains, test_restart, test_chain_label, test_batch_accuracy,
-        test_score_step, test_large_kernels, test_large_windows, test_functions, test_walk_watches,
-        test_impute_watches, test_impute_watched, test_flat_samples, test_buffer, test_default_walk,
-        test_attack_starts, test_attack_steep, test_attack_bounds, test_nan, test_energy_shape,
-        test_fitted_texts, test_overflow, test_messages, test_one_seed, test_relu_zero
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_label_noise), TEST_IN(test_fresh_chains), TEST_IN(test_restart),
+        TEST_IN(test_chain_label), TEST_IN(test_batch_accuracy), TEST_IN(test_score_step),
+        TEST_IN(test_large_kernels), TEST_IN(test_large_windows), TEST_IN(test_functions),
+        TEST_IN(test_walk_watches), TEST_IN(test_impute_watches), TEST_IN(test_impute_watched),
+        TEST_IN(test_flat_samples), TEST_IN(test_buffer), TEST_IN(test_default_walk),
+        TEST_IN(test_attack_starts), TEST_IN(test_attack_steep), TEST_IN(test_attack_bounds),
+        TEST_IN(test_nan), TEST_IN(test_energy_shape), TEST_IN(test_fitted_texts),
+        TEST_IN(test_overflow), TEST_IN(test_messages), TEST_IN(test_one_seed),
+        TEST_IN(test_relu_zero)
     };
-    run_tests(all, sizeof all / sizeof *all, "details");
-    return test_report();
+    return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }

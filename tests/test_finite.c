@@ -234,16 +234,12 @@ static void test_rates(jem_ctx *ctx) {
     CHECK(diverged >= 6, "%d", diverged);
 }
 
-int main(void) {
-    counter c;
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_weights), TEST_IN(test_ops), TEST_IN(test_input), TEST_IN(test_rates),
+        TEST_IN(test_first_step)
+    };
     jem_rng rng = jem_rng_seed(5);
     for (int i = 0; i < BATCH * PIXELS; i++) images[i] = 2 * jem_rng_uniform(&rng) - 1;
-    jem_ctx *ctx = open_ctx(&c);
-    test_weights(ctx);
-    test_ops(ctx);
-    test_input(ctx);
-    test_rates(ctx);
-    test_first_step(ctx);
-    close_ctx(ctx, &c, "finite");
-    return test_report();
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

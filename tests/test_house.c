@@ -469,20 +469,31 @@ static void test_parser(void) {
     CHECK(s.ternaries == 5, "%d ternaries, not 5", s.ternaries);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_marks), TEST(test_places), TEST(test_uses), TEST(test_functions),
+        TEST(test_parser), TEST(test_style), TEST(test_phrases)
+    };
     int same;
-    text = read_all("jem.h"), code = text ? read_all("jem.h") : NULL;
+    test_begin(argc, argv);
+    text = read_all("jem.h");
+    code = text ? read_all("jem.h") : NULL;
     if (!code) {
         CHECK(0, "jem.h cannot be read: run this in the project's directory");
         return test_report();
     }
     strip(code);
-    line = split(text, &lines), code_line = split(code, &same);
+    line = split(text, &lines);
+    code_line = split(code, &same);
     names = (name *)calloc((size_t)lines, sizeof *names);
     CHECK(line && code_line && names && same == lines, "%d lines, %d of code", lines, same);
-    find_rooms(), find_names();
-    test_marks(), test_places(), test_uses(), test_functions();
-    test_parser(), test_style(), test_phrases();
-    free(text), free(code), free(line), free(code_line), free(names);
+    find_rooms();
+    find_names();
+    test_run(all, TEST_COUNT(all), NULL);
+    free(text);
+    free(code);
+    free(line);
+    free(code_line);
+    free(names);
     return test_report();
 }

@@ -1813,36 +1813,24 @@ static void test_no_memory(void) {
         place(stage_files[stage]), CHECK(remove(path) == 0, "%s", path);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_round_trip), TEST(test_by_hand), TEST(test_foreign), TEST(test_skipped),
+        TEST(test_headers), TEST(test_damage), TEST(test_rounded), TEST(test_arguments),
+        TEST(test_read_failures), TEST(test_two_writers), TEST(test_links), TEST(test_points),
+        TEST(test_numbers), TEST(test_descs), TEST(test_agreement), TEST(test_texts),
+        TEST(test_nets), TEST(test_trainers), TEST(test_trainer_files),
+        TEST(test_one_number_state), TEST(test_flags), TEST(test_no_memory),
+        TEST(test_write_failures)                  /* last: it changes the folder */
+    };
     const int first = dup(0);                      /* the next to be given: again, at the end */
     close(first);
     const char *base = getenv("TMPDIR");
     if (!base || !*base) base = "/tmp";
+    test_begin(argc, argv);
     snprintf(folder, sizeof folder, "%.80s/jem_test_io_%ld", base, (long)getpid());
     CHECK(mkdir(folder, 0700) == 0, "%s cannot be made", folder);
-    test_round_trip();
-    test_by_hand();
-    test_foreign();
-    test_skipped();
-    test_headers();
-    test_damage();
-    test_rounded();
-    test_arguments();
-    test_read_failures();
-    test_two_writers();
-    test_links();
-    test_points();
-    test_numbers();
-    test_descs();
-    test_agreement();
-    test_texts();
-    test_nets();
-    test_trainers();
-    test_trainer_files();
-    test_one_number_state();
-    test_flags();
-    test_no_memory();
-    test_write_failures();                         /* last: it changes the working folder */
+    test_run(all, TEST_COUNT(all), NULL);
     place("motley.safetensors");
     remove(path);
     CHECK(chdir("/") == 0 && rmdir(folder) == 0, "%s is not empty", folder);

@@ -7,11 +7,7 @@
 
 static const float wrong[] = { NAN, INFINITY, -INFINITY, -1 };  /* the last may be fine */
 
-static jem_net *small_net(jem_ctx *ctx) {
-    jem_mlp_desc d = jem_mlp_desc_default();
-    d.channels = 2, d.height = d.width = 1, d.classes = 2;
-    return jem_mlp_create(ctx, &d, 1);
-}
+static const small_shape two_numbers = { 2, 1, 1, 2, 0 };
 
 /* Each float of a desc, by its place; is it refused, by its name? */
 typedef struct field { const char *name; size_t at; int negative_is_fine; } field;
@@ -31,7 +27,7 @@ static void test_trainer(jem_ctx *ctx) {
         FIELD(optim.weight_decay, 0), FIELD(optim.clip, 0), FIELD(optim.ema, 0)
     };
 #undef FIELD
-    jem_net *net = small_net(ctx);
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         for (int k = 0; k < 4 - fields[i].negative_is_fine; k++) {
             jem_train_desc d = jem_train_desc_default();
@@ -88,7 +84,7 @@ static void test_trainer(jem_ctx *ctx) {
 
 static void test_walks(jem_ctx *ctx) {
     printf("samplers: the same\n");
-    jem_net *net = small_net(ctx);
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
     jem_tensor *x = jem_zeros(ctx, 3, 2, 1, 1);
     jem_rng rng = jem_rng_seed(1);
     for (size_t k = 0; k < 3; k++) {
@@ -126,7 +122,7 @@ static void test_walks(jem_ctx *ctx) {
 /* What others hold is looked at before anything is done. */
 static void test_descs(jem_ctx *ctx) {
     printf("descs within descs: the same, and x stays as it was\n");
-    jem_net *net = small_net(ctx);
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
     jem_tensor *x = jem_zeros(ctx, 3, 2, 1, 1);
     jem_rng rng = jem_rng_seed(1);
     const float known[6] = { 1, 0, 1, 0, 1, 0 };
@@ -218,7 +214,7 @@ static void test_little(jem_ctx *ctx) {
     CHECK(jem_buffer_restart(b, &rng, -3e38f, 3e38f) == JEM_BAD_ARGUMENT && says(ctx, "no range") &&
           b->lo == -1 && b->hi == 1, "a range beyond all numbers");
     jem_buffer_free(b);
-    jem_net *net = small_net(ctx);
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
     static const char *const keys[] = { "jem.activation", "jem.scale", "jem.temperature", "jem." };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const char *was = jem_net_meta(net, keys[i]);
@@ -256,7 +252,7 @@ static void test_null(jem_ctx *ctx) {
     const jem_memory_stats none = jem_memory(NULL);
     CHECK(none.bytes == 0 && none.peak == 0 && none.allocations == 0, "no context");
     CHECK(!jem_ok(NULL) && jem_ctx_threads(NULL) == 1, "no context");
-    jem_net *net = small_net(ctx);
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
     CHECK(!jem_net_find(net, NULL) && jem_ok(ctx), "no name");
     CHECK(jem_classify(net, NULL, 1, &a) && says(ctx, "NULL"), "no images");
     CHECK(jem_accuracy(net, x, NULL, 1) < 0 && says(ctx, "no label"), "no labels");
@@ -472,12 +468,11 @@ static void test_full_arena(void) {
     }
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_trainer(ctx), test_walks(ctx), test_descs(ctx), test_little(ctx), test_null(ctx);
-    test_escapes(ctx);
-    test_half_made(), test_large_run(), test_many_threads(), test_full_arena();
-    close_ctx(ctx, &count, "misuse");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_trainer), TEST_IN(test_walks), TEST_IN(test_descs), TEST_IN(test_little),
+        TEST_IN(test_null), TEST_IN(test_escapes), TEST(test_half_made), TEST(test_large_run),
+        TEST(test_many_threads), TEST(test_full_arena)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

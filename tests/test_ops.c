@@ -1906,39 +1906,39 @@ static void test_steady(void) {
     }
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
+/* ---- what has to hold with the plan and without ---------------------------------------------- */
+
+static void in_both(jem_ctx *ctx, void (*test)(jem_ctx *)) {
+    jem_ctx *plain = plain_ctx();
+    test(ctx);
+    test(plain);
+    jem_ctx_free(plain);
+}
+static void test_both_unkept(jem_ctx *ctx) { in_both(ctx, test_unkept); }
+static void test_both_dead_lanes(jem_ctx *ctx) { in_both(ctx, test_dead_lanes); }
+static void test_both_read_before(jem_ctx *ctx) { in_both(ctx, test_read_before); }
+static void test_both_norm_of_one(jem_ctx *ctx) { in_both(ctx, test_norm_of_one); }
+static void test_both_after_failure(jem_ctx *ctx) { in_both(ctx, test_after_failure); }
+static void test_both_one_number(jem_ctx *ctx) { in_both(ctx, test_one_number); }
+static void test_both_tapes(jem_ctx *ctx) {
+    jem_ctx *plain = plain_ctx();
+    test_tapes(ctx, plain);
+    jem_ctx_free(plain);
+}
+
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_elementwise), TEST_IN(test_shapes), TEST_IN(test_convolutions),
+        TEST_IN(test_norms), TEST_IN(test_networks), TEST_IN(test_few_images),
+        TEST_IN(test_losses), TEST_IN(test_loss_values), TEST_IN(test_custom),
+        TEST_IN(test_compute), TEST_IN(test_both_unkept), TEST_IN(test_both_dead_lanes),
+        TEST_IN(test_both_read_before), TEST_IN(test_both_norm_of_one),
+        TEST_IN(test_both_after_failure), TEST_IN(test_both_tapes), TEST(test_mixes),
+        TEST(test_sums_read), TEST_IN(test_both_one_number), TEST_IN(test_marks),
+        TEST_IN(test_forgotten), TEST(test_errors), TEST(test_failures), TEST(test_steady)
+    };
     jem_rng rng = jem_rng_seed(0);
     for (int i = 0; i < (int)(sizeof noise / sizeof noise[0]); i++)
         noise[i] = jem_rng_uniform(&rng) + 0.2f;
-    test_elementwise(ctx);
-    test_shapes(ctx);
-    test_convolutions(ctx);
-    test_norms(ctx);
-    test_networks(ctx);
-    test_few_images(ctx);
-    test_losses(ctx);
-    test_loss_values(ctx);
-    test_custom(ctx);
-    test_compute(ctx);
-    jem_ctx *plain = plain_ctx();
-    test_unkept(ctx);
-    test_unkept(plain);
-    test_dead_lanes(ctx), test_dead_lanes(plain);
-    test_read_before(ctx), test_read_before(plain);
-    test_norm_of_one(ctx), test_norm_of_one(plain);
-    test_after_failure(ctx), test_after_failure(plain);
-    test_tapes(ctx, plain);
-    test_mixes();
-    test_sums_read();
-    test_one_number(ctx), test_one_number(plain);
-    jem_ctx_free(plain);
-    test_marks(ctx);
-    test_forgotten(ctx);
-    close_ctx(ctx, &count, "all of the above");
-    test_errors();
-    test_failures();
-    test_steady();
-    return test_report();
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

@@ -358,18 +358,13 @@ static void test_names(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
-int main(void) {
-    counter count;
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_gradient), TEST_IN(test_beside), TEST_IN(test_resumed),
+        TEST_IN(test_wrong_terms), TEST_IN(test_files), TEST_IN(test_hostile), TEST_IN(test_names)
+    };
     other = jem_ctx_create(NULL);
-    jem_ctx *ctx = open_ctx(&count);
-    test_gradient(ctx);
-    test_beside(ctx);
-    test_resumed(ctx);
-    test_wrong_terms(ctx);
-    test_files(ctx);
-    test_hostile(ctx);
-    test_names(ctx);
-    close_ctx(ctx, &count, "all of the above");
+    const int failed = run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
     jem_ctx_free(other);
-    return test_report();
+    return failed;
 }

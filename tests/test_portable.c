@@ -239,6 +239,9 @@ static void too_large(jem_ctx *ctx) {
 }
 
 int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(random_numbers), TEST_IN(ops), TEST_IN(walks), TEST_IN(too_large)
+    };
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc);
     jem_ctx *ctx = jem_ctx_create(&desc);
@@ -246,19 +249,17 @@ int main(int argc, char **argv) {
     const char *option = argc == 3 ? argv[1] : "", *save = NULL, *resume = NULL;
     if (!strcmp(option, "--save")) save = argv[2];
     if (!strcmp(option, "--resume")) resume = argv[2];
-    CHECK(argc == 1 || save || resume, "usage: test_portable [--save FILE | --resume FILE]");
+    if (argc == 2) test_begin(argc, argv);
+    CHECK(argc < 3 || save || resume, "usage: test_portable [NAME | --save FILE | --resume FILE]");
     check_isa(ctx);
-    random_numbers(ctx);
-    ops(ctx);
-    walks(ctx);
-    too_large(ctx);
-    train(ctx, 0, NULL, NULL, known[0]);
-    if (FILES) files(ctx);
+    test_run(all, TEST_COUNT(all), ctx);
+    if (test_wants("train")) train(ctx, 0, NULL, NULL, known[0]);
+    if (FILES && test_wants("files")) files(ctx);
     jem_ctx_free(ctx);
     desc.precision = JEM_PRECISION_FAST;                     /* its bits are its own */
     ctx = jem_ctx_create(&desc);
-    train(ctx, 1, save, resume, known[1]);
+    if (test_wants("train, fast")) train(ctx, 1, save, resume, known[1]);
     jem_ctx_free(ctx);
-    printf("on %s\n", isa);
+    if (test_all()) printf("on %s\n", isa);
     return test_report();
 }

@@ -364,13 +364,21 @@ static void test_misuse(void) {
     jem_trainer_free(tr), jem_net_free(net), jem_ctx_free(ctx);
 }
 
-int main(void) {
-    signal(SIGPIPE, SIG_IGN);
+static void test_curves(void) {
     for (int kind = 0; kind < KINDS; kind++) test_one_curve(kind);
-    test_chains_to_the_bit();
-    for (int kind = 0; kind < KINDS; kind++) if (kind != BATCH_NORM) test_resume(kind);
-    test_odd_shares();
-    test_divergence();
-    test_misuse();
-    return test_report();
+}
+
+/* Batch norm is of each rank's own images. */
+static void test_resumed(void) {
+    for (int kind = 0; kind < KINDS; kind++)
+        if (kind != BATCH_NORM) test_resume(kind);
+}
+
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_curves), TEST(test_chains_to_the_bit), TEST(test_resumed),
+        TEST(test_odd_shares), TEST(test_divergence), TEST(test_misuse)
+    };
+    signal(SIGPIPE, SIG_IGN);
+    return test_main(argc, argv, all, TEST_COUNT(all));
 }

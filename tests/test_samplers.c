@@ -21,11 +21,6 @@ static jem_tensor *diagonal(jem_ctx *ctx, jem_tensor *x, void *weights) {
     jem_tensor *y = jem_mul(ctx, jem_square(ctx, x), (jem_tensor *)weights);
     return jem_scale(ctx, jem_sum_image(ctx, y), -0.5f);
 }
-/* log p = - |L x|^2 / 2 */
-static jem_tensor *correlated(jem_ctx *ctx, jem_tensor *x, void *l) {
-    jem_tensor *y = jem_linear(ctx, x, (jem_param *)l, NULL);
-    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, y)), -0.5f);
-}
 /* log p = log sum_k w_k N(x; m_k, s^2) + constant; params: 1, 1 and -m; identity and log w */
 static const double mixture_m[2] = { -1.2, 1.2 }, mixture_w[2] = { 0.3, 0.7 }, mixture_s = 0.7;
 static jem_tensor *mixture(jem_ctx *ctx, jem_tensor *x, void *params) {
@@ -112,7 +107,7 @@ static void test_correlated(jem_ctx *ctx) {
     jem_tensor *t = jem_zeros(ctx, N, 3, 1, 1);
     const jem_sgld_desc d = jem_sgld_desc_langevin((float)a, STEPS);
     jem_rng rng = jem_rng_seed(2);
-    CHECK(jem_sgld(ctx, correlated, l, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_sgld(ctx, gauss_of, l, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
     for (int i = 0; i < 9; i++) {
         double sum = 0;
@@ -1213,31 +1208,16 @@ static void test_familiarity(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_diagonal(ctx);
-    test_correlated(ctx);
-    test_mixture(ctx);
-    test_walk(ctx);
-    test_walk_errors(ctx);
-    test_buffer(ctx);
-    test_schedules();
-    test_updates(ctx);
-    test_averages(ctx), test_refused_steps(ctx), test_no_chance(ctx);
-    test_trainer(ctx);
-    test_unlabelled(ctx);
-    test_remembered(ctx);
-    test_alone(ctx), test_visits(ctx);
-    test_poor();
-    test_evaluation(ctx);
-    test_changes(ctx);
-    test_unconditional(ctx);
-    test_divergence(ctx);
-    test_learning(ctx);
-    test_answers(ctx);
-    test_familiarity(ctx);
-    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-    close_ctx(ctx, &count, "all of the above");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_diagonal), TEST_IN(test_correlated), TEST_IN(test_mixture),
+        TEST_IN(test_walk), TEST_IN(test_walk_errors), TEST_IN(test_buffer), TEST(test_schedules),
+        TEST_IN(test_updates), TEST_IN(test_averages), TEST_IN(test_refused_steps),
+        TEST_IN(test_no_chance), TEST_IN(test_trainer), TEST_IN(test_unlabelled),
+        TEST_IN(test_remembered), TEST_IN(test_alone), TEST_IN(test_visits), TEST(test_poor),
+        TEST_IN(test_evaluation), TEST_IN(test_changes), TEST_IN(test_unconditional),
+        TEST_IN(test_divergence), TEST_IN(test_learning), TEST_IN(test_answers),
+        TEST_IN(test_familiarity)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

@@ -607,12 +607,10 @@ static void test_mistakes(void) {
     close_ctx(ctx, &count, "mistakes");
 }
 
-int main(void) {
-    test_gradient();
-    test_step();
-    test_learned();
-    test_samples();
-    test_training();
-    test_mistakes();
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_gradient), TEST(test_step), TEST(test_learned), TEST(test_samples),
+        TEST(test_training), TEST(test_mistakes)
+    };
+    return test_main(argc, argv, all, TEST_COUNT(all));
 }

@@ -16,6 +16,7 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#include <ctype.h>
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -313,13 +314,16 @@ static void soak(double seconds, uint64_t want, const char *path) {
     CHECK(in.later <= in.early + 1048576, "memory grew by %.0f bytes", in.later - in.early);
 }
 
+/* An argument that is a number is the time of the soak in seconds. */
 int main(int argc, char **argv) {
     char path[2][32];
+    const int timed = argc > 1 && isdigit((unsigned char)argv[1][0]);
+    if (!timed) test_begin(argc, argv);
     for (int i = 0; i < 2; i++) snprintf(path[i], sizeof path[i], "/tmp/jem_soak_%ld_%d",
                                          (long)getpid(), i);
-    test_openmp();
-    const uint64_t hash = two_at_once(path);
-    soak(argc > 1 ? atof(argv[1]) : 3, hash, path[0]);
+    if (test_wants("test_openmp")) test_openmp();
+    if (test_wants("two_at_once, soak"))
+        soak(timed ? atof(argv[1]) : 3, two_at_once(path), path[0]);
     for (int i = 0; i < 2; i++) remove(path[i]);
     return test_report();
 }

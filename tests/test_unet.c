@@ -420,17 +420,18 @@ static void write_case(jem_ctx *ctx, const char *path) {
     jem_net_free(after);
 }
 
+/* A file's name has a dot, a test's has none. */
 int main(int argc, char **argv) {
-    static void (*const all[])(jem_ctx *) = {
-        test_identity, test_shift, test_refusals, test_training, test_muon, test_rest
+    static const test_case all[] = {
+        TEST_IN(test_identity), TEST_IN(test_shift), TEST_IN(test_refusals),
+        TEST_IN(test_training), TEST_IN(test_muon), TEST_IN(test_rest)
     };
-    if (argc > 1) {
+    if (argc > 1 && strchr(argv[1], '.')) {
         counter c;
         jem_ctx *ctx = open_ctx(&c);
         write_case(ctx, argv[1]);
         close_ctx(ctx, &c, "a case for PyTorch");
         return test_report();
     }
-    run_tests(all, sizeof all / sizeof *all, "U-Net and Muon");
-    return test_report();
+    return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }

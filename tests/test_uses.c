@@ -856,11 +856,6 @@ static void test_decision(jem_ctx *ctx) {
 
 /* ---- what is missing ------------------------------------------------------------------------- */
 
-/* log p(x) = -|L x|^2 / 2: a Gaussian of precision A = L'L. */
-static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, void *l) {
-    jem_tensor *z = jem_linear(ctx, x, (jem_param *)l, NULL);
-    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, z)), -0.5f);
-}
 
 /* Pixels 0 and 1 are open. Their conditional mean is -A_oo^-1 A_ok x_k; a step of ULA of size a
    makes of a variance 1/c one of 1/(c (1 - a c/4)), for each eigenvalue c of A_oo. */
@@ -899,7 +894,7 @@ static void test_conditional(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(6);
     jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, CHAINS, D, 1, 1);
-    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
+    CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
           "%s", jem_error(ctx));
     double m[2] = { 0, 0 }, v[2][2] = { { 0, 0 }, { 0, 0 } };
     int kept = 1;
@@ -920,13 +915,13 @@ static void test_conditional(jem_ctx *ctx) {
 
     for (int i = 0; i < CHAINS * D; i++) y[i] = known[i] != 0 ? x[i] : i % 3 ? NAN : INFINITY;
     jem_write(t, y);
-    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
+    CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
           "what is missing is NaN: %s", jem_error(ctx));
     d.walk.steps = 0, d.lo = d.hi = 0;             /* begins as x is, goes nowhere */
     jem_write(t, x);
-    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
+    CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
           same_bits(x, y, CHAINS * D), "no steps: %s", jem_error(ctx));
-    CHECK(jem_impute(ctx, gaussian, l, t, NULL, &d, &rng) == JEM_BAD_ARGUMENT &&
+    CHECK(jem_impute(ctx, gauss_of, l, t, NULL, &d, &rng) == JEM_BAD_ARGUMENT &&
           says(ctx, "known is NULL"), "no mask");
     jem_end(ctx, mark);
     free(x), free(y), free(known), jem_net_free(bag);
@@ -1016,27 +1011,14 @@ static void test_memory(void) {
     CHECK(done && tries > 10, "%d tries", tries);
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_reliability();
-    test_sets();
-    test_temperature(ctx);
-    test_detection();
-    test_scores(ctx), test_max(ctx);
-    test_usual(ctx);
-    test_slopes(ctx);
-    test_slopes_share(ctx);
-    test_linear(ctx);
-    test_sure(ctx);
-    test_targets(ctx);
-    test_as_pytorch(ctx);
-    test_refined(ctx);
-    test_decision(ctx);
-    test_conditional(ctx);
-    test_noise_blind(ctx);
-    test_memory();
-    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-    close_ctx(ctx, &count, "all of the above");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_reliability), TEST(test_sets), TEST_IN(test_temperature), TEST(test_detection),
+        TEST_IN(test_scores), TEST_IN(test_max), TEST_IN(test_usual), TEST_IN(test_slopes),
+        TEST_IN(test_slopes_share), TEST_IN(test_linear), TEST_IN(test_sure),
+        TEST_IN(test_targets), TEST_IN(test_as_pytorch), TEST_IN(test_refined),
+        TEST_IN(test_decision), TEST_IN(test_conditional), TEST_IN(test_noise_blind),
+        TEST(test_memory)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

@@ -551,8 +551,7 @@ typedef struct gaussian { jem_layer map, log_z; } gaussian;
 
 static jem_tensor *gaussian_logp(jem_ctx *ctx, jem_tensor *x, void *user) {
     const gaussian *g = (const gaussian *)user;
-    jem_tensor *y = jem_sum_image(ctx, jem_square(ctx, jem_apply(&g->map, x, 1)));
-    return jem_scale(ctx, y, -0.5f);
+    return gauss(ctx, jem_apply(&g->map, x, 1), NULL);
 }
 
 static void test_losses(jem_ctx *ctx) {
@@ -655,13 +654,12 @@ static void test_score_losses(jem_ctx *ctx) {
     free(x), free(same), jem_net_free(net);
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_slope(ctx), test_kl(ctx), test_sharpness(ctx), test_norms_remember(ctx);
-    test_spectral(ctx), test_class_gaussian();
-    test_proximal(ctx), test_score_losses(ctx), test_losses(ctx);
-    close_ctx(ctx, &count, "ways");
-    test_training();
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_slope), TEST_IN(test_kl), TEST_IN(test_sharpness),
+        TEST_IN(test_norms_remember), TEST_IN(test_spectral), TEST(test_class_gaussian),
+        TEST_IN(test_proximal), TEST_IN(test_score_losses), TEST_IN(test_losses),
+        TEST(test_training)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

@@ -34,7 +34,7 @@ class Mark(Structure):
 
 class Answer(Structure):
     _fields_ = [("label", c_int), ("probability", c_float), ("log_density", c_float),
-                ("familiarity", c_float)]
+                ("familiarity", c_float), ("reason", c_int)]
 
 
 class PixelsDesc(Structure):
@@ -167,12 +167,12 @@ class Net:
         return f
 
     def classify(self, x):
-        """Labels, their probabilities, log p(x) up to a constant, and familiarity (-1: the network
-        was not calibrated): a record per image."""
+        """Labels, their probabilities, log p(x) up to a constant, familiarity (-1: the network was
+        not calibrated) and the number of a jem_reason: a record per image."""
         x = self._images(x)
         answers = numpy.empty(len(x), [("label", numpy.intc), ("probability", numpy.float32),
                                        ("log_density", numpy.float32),
-                                       ("familiarity", numpy.float32)])
+                                       ("familiarity", numpy.float32), ("reason", numpy.intc)])
         if len(x):
             self._check(self._lib.jem_classify(self._net, _pointer(x, FLOATS), len(x),
                                                _pointer(answers, POINTER(Answer))))
