@@ -153,9 +153,9 @@ static void test_files(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
-int main(void) {
-    static void (*const all[])(jem_ctx *) = { test_moments, test_same_answers, test_extremes,
-                                              test_files };
-    run_tests(all, sizeof all / sizeof *all, "units");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_moments), TEST(test_same_answers), TEST(test_extremes), TEST(test_files)
+    };
+    return test_main(argc, argv, all, TEST_COUNT(all));
 }

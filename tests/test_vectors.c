@@ -109,8 +109,7 @@ static void test_recipes(jem_ctx *ctx) {
     }
 }
 
-int main(void) {
-    static void (*const all[])(jem_ctx *) = { test_recipes };
-    run_tests(all, sizeof all / sizeof *all, "vectors");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = { TEST(test_recipes) };
+    return test_main(argc, argv, all, TEST_COUNT(all));
 }
