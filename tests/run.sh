@@ -3,7 +3,8 @@
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
 #   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground
-#   cmake get_data cli uses report limits fuzz musl compilers x86_32 processors portability examine
+#   cmake get_data cli uses report limits fuzz musl clang exceptions folders compilers x86_32
+#   processors portability examine graphs
 #                  the functions and scripts below
 #   with           what stands behind it runs beside the others, on another core; it is shown last
 # A test that crashes, hangs, or does not end with that line is one failure. One that a busy machine
@@ -285,8 +286,8 @@ smoke() {
     folder smoke
     examples "film --quick" "samplers --quick" "demo --updates 15" hello "sample 7" \
         "train --iters 3" autograd own_energy own_op own_net frame "tiny_jem --quick" \
-        "worlds --quick" "worlds --quick all" "ways --quick" compose three_densities score out_of_distribution \
-        calibration attack imputation
+        "worlds --quick" "worlds --quick all" "ways --quick" compose three_densities score \
+        out_of_distribution calibration attack imputation
     pictures "film 580 221" "film_strip 1340 697" "samplers 1040 1211" "dreams 582 582" \
         "train 582 582" "autograd 800 560" "own_energy 720 720" "own_net 640 640" \
         "tiny_jem 928 580" "worlds 1010 2213" "ways 900 820" "compose 1010 557" \
@@ -391,6 +392,17 @@ python() {
     then run torch_unet /usr/bin/python3 tests/torch_unet.py "$BUILD/unet.safetensors"
     else try "test_unet writes a case for PyTorch" false
     fi
+    torch_graphs "${GRAPHS:-400}" 1000
+}
+# torch_graphs COUNT SEED: random graphs of ops, here and in PyTorch.
+torch_graphs() {
+    if ! /usr/bin/python3 -c "import torch" 2>/dev/null
+    then echo "== torch_graphs: SKIPPED, needs python3-torch"
+    elif limited "$BUILD/test_graphs" "$BUILD/graphs.safetensors" "$1" "$2" >/dev/null
+    then run torch_graphs /usr/bin/python3 tests/torch_graphs.py "$BUILD/graphs.safetensors"
+    else try "test_graphs writes $1 graphs for PyTorch" false
+    fi
+    rm -f "$BUILD/graphs.safetensors"
 }
 
 # Users' projects that find the library by CMake and by pkg-config.
@@ -457,11 +469,13 @@ for test in $here; do
     fi
     if ! room "${test##*/}"; then left_out "${test##*/}"; continue; fi
     case $test in
+        graphs) torch_graphs "${GRAPHS:-4000}" "${SEED:-1}" ;;
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
         mutate | mpi | playground) $test ;;
         cmake) users_projects ;;
         strict | get_data | cli | uses | report | fuzz | limits) run $test tests/$test.sh ;;
-        musl | compilers | x86_32 | processors) run $test tests/portability.sh $test ;;
+        musl | clang | exceptions | folders | compilers | x86_32 | processors)
+            run $test tests/portability.sh $test ;;
         portability | examine) run $test tests/$test.sh ;;
         */test_*)
             if [ -x "$test" ]

@@ -357,7 +357,7 @@ static const char always[] =
     " jem_sgld_desc_langevin jem_denoise_desc_clean jem_learning_rate jem_train_desc_score"
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_guide"
     " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name jem_compute_exp"
-    " jem_compute_tanh jem_compute_sigmoid ";
+    " jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors ";
 /* These have none to tell of it: they look something up, or make the context. */
 static const char silent[] =
     " jem_ctx_create jem_error_status jem_fail jem_net_find jem_net_meta jem_trainer_buffer"
@@ -536,6 +536,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_learning_rate, (void)jem_learning_rate(jem_schedule_(), F(.1f), INT(5))) \
     ROW(jem_train_desc_default, (void)jem_train_desc_default()) \
     ROW(jem_train_desc_score, (void)jem_train_desc_score(INT(100))) \
+    ROW(jem_train_desc_vectors, (void)jem_train_desc_vectors(INT(100))) \
     ROW(jem_trainer_create, jem_trainer_free(made(jem_trainer_create(NET(), jem_train_desc_())))) \
     ROW(jem_trainer_free, jem_trainer_free(NULL)) \
     ROW(jem_train_step, got = jem_train_step(TRAINER(), IN(), LABELS(), COUNT(3)).status) \

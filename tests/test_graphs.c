@@ -3,6 +3,7 @@
    input's gradient, and of the parameters'.
 
        test_graphs [FILE [COUNT [SEED]]]      also writes them, for tests/torch_graphs.py */
+#define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "test.h"
 #include "common.h"

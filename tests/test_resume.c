@@ -2,12 +2,14 @@
    another number of threads and other instructions: the same bits as without a break.
 
        test_resume [COUNT [SEED]]
-       test_resume --part FILE RUN FROM TO THREADS ISA      used by the above: updates FROM .. TO-1
-                                                            of a run, from a checkpoint to the next */
+       test_resume --part FILE RUN FROM TO THREADS ISA
+
+   The second is what the first starts: updates FROM to TO - 1 of a run, and a checkpoint. */
 #define _XOPEN_SOURCE 700
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "test.h"
 #include "common.h"

@@ -489,14 +489,13 @@ static const option classify_table[] = {
     LIMIT_MEMORY(classify_options, "4000"), LIMIT_FILES(classify_options, "100")
 };
 
-/* How usual, among the validation images: a hint, no more. */
+/* Prints the verdict, and what is strange. */
 static void print_familiarity(const jem_answer *a) {
-    if (a->familiarity < 0) return;
-    if (a->familiarity < .01f)
-        printf("; unlike what it knows (stranger than 99%% of it)");
-    else if (a->familiarity < .05f) printf("; unusual (stranger than 95%% of what it knows)");
-    else printf("; looks familiar (more usual than %.0f%% of what it knows)",
-                100 * (double)a->familiarity);
+    const jem_verdict verdict = jem_judge(a->familiarity);
+    if (verdict == JEM_UNJUDGED) return;
+    printf("; %s", jem_verdict_name(verdict));
+    if (a->reason != JEM_REASON_NONE) printf(": %s", jem_reason_name(a->reason));
+    printf(" (more usual than %.1f%% of what it knows)", 100 * (double)a->familiarity);
 }
 
 static int classify_one(const model *m, const classify_options *o, const char *path) {

@@ -109,9 +109,12 @@ PAGE(void, centre)(int n) {
    stranger than it. */
 enum { FAMILIAR, ODD, STRANGE, UNKNOWN };
 static int verdict(const jem_answer *a) {
-    if (a->familiarity < 0) return UNKNOWN;        /* the network is not calibrated */
-    if (a->familiarity < 0.01f) return STRANGE;
-    return a->familiarity < 0.1f ? ODD : FAMILIAR;
+    switch (jem_judge(a->familiarity)) {
+    case JEM_FAMILIAR: return FAMILIAR;
+    case JEM_ODD: return ODD;
+    case JEM_STRANGE: return STRANGE;
+    default: return UNKNOWN;                       /* the network is not calibrated */
+    }
 }
 /* [end] */
 
