@@ -1340,8 +1340,8 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
 /* How samples of a network are best made, by what it has learned. A score: noise-blind from its
-   largest noise, and guidance 7, for clear specimens of a class. Otherwise: 300 steps of SGLD from
-   U(-1,1), and guidance 1. */
+   largest noise. Otherwise: 300 steps of SGLD from U(-1,1). The guidance is 7 for a score with a
+   scale above 1, for clear specimens of a class, and otherwise 1, which is p(x,y) itself. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_guide jem_net_guide(jem_net *net, const int *labels);
 /* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
@@ -10990,7 +10990,7 @@ jem_guide jem_net_guide(jem_net *net, const int *labels) {
     g.net = net;
     g.labels = labels;
     g.weight = 1;
-    if (net && net->noise_hi > 0) g.weight = 7;
+    if (net && net->noise_hi > 0 && net->scale > 1) g.weight = 7;
     return g;
 }
 

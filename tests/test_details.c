@@ -479,7 +479,11 @@ static void test_flat_samples(jem_ctx *ctx) {
         CHECK(d.last_sigma == (score ? 0.4f : 0) && d.mean == net->mean, "score %d", score);
         if (score) CHECK(d.denoise.sigma_max == 3 && d.denoise.fraction == 0.05f &&
                          d.denoise.beta == 0.3f, "noise-blind, from its largest noise");
-        CHECK(g.net == net && g.labels == labels && g.weight == (score ? 7 : 1), "guidance");
+        CHECK(g.net == net && g.labels == labels && g.weight == 1, "no guidance with a scale of 1");
+        net->scale = 10;
+        const float weight = jem_net_guide(net, labels).weight;
+        net->scale = 1;
+        CHECK(weight == (score ? 7 : 1), "guidance with a scale of 10: %g", (double)weight);
     }
     const jem_denoise_desc clean = jem_denoise_desc_clean(0.7f);
     CHECK(clean.steps == 1 && clean.fraction == 0.8f && clean.sigma_max == 0.7f && !clean.watch &&

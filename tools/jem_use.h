@@ -174,7 +174,7 @@ static const option sample_table[] = {
     { "fresh-steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(fresh_steps), "N", NO_PRESETS("300"), 0, 1e8,
       "from noise, after score matching: noise-blind steps first" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
-      "weight of log p(y|x) for a class (0: 7 after score matching, else 1)" },
+      "weight of log p(y|x) for a class (0: 7 for a score with --scale above 1, else 1)" },
     { "min-visits", OPTION_INT, OPTION_NOW, SAMPLE_AT(visits), "N", NO_PRESETS("5"), 0, 1e8,
       "from the buffer: only chains walked at least N times" },
     { "sgld-lr", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(sgld_lr), "X", NO_PRESETS("1"), -1e9, 1e9,
