@@ -155,7 +155,8 @@ static void test_files(jem_ctx *ctx) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST(test_moments), TEST(test_same_answers), TEST(test_extremes), TEST(test_files)
+        TEST_IN(test_moments), TEST_IN(test_same_answers), TEST_IN(test_extremes),
+        TEST_IN(test_files)
     };
-    return test_main(argc, argv, all, TEST_COUNT(all));
+    return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }

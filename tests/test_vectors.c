@@ -110,6 +110,6 @@ static void test_recipes(jem_ctx *ctx) {
 }
 
 int main(int argc, char **argv) {
-    static const test_case all[] = { TEST(test_recipes) };
-    return test_main(argc, argv, all, TEST_COUNT(all));
+    static const test_case all[] = { TEST_IN(test_recipes) };
+    return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }
