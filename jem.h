@@ -13974,6 +13974,7 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
                                    const float *dy, float *dx, int add, ptrdiff_t n) {
     const uint16_t *bits = (const uint16_t *)aux;
     const float *slopes = (const float *)aux;
+    if (!kept) kept = dy;      /* scale and shift keep nothing, and their slopes use no value */
 #define JEM__BIT(i) ((unsigned)bits[(i) / JEM_LANES] >> ((i) % JEM_LANES))
 #define JEM__ROW(KIND, name, kept_array)                                                           \
     case JEM__MAP_##KIND:                                                                          \

@@ -172,7 +172,7 @@ static void check_row(const char *network_name, const double *mb) {
     double most[USES];
     if (!CHECK(promised(network_name, most), "tests/README.md has no row for %s", network_name))
         return;
-    for (int k = 0; k < USES; k++)                 /* the widest registers take the most */
+    for (int k = 0; k < USES; k++)                 /* the page has the most of any registers */
         CHECK(mb[k] < most[k] + 0.05 && mb[k] > most[k] * 0.5 - 0.05,
               "%s, %s: %.2f MB, %.1f are promised", network_name, use_name[k], mb[k], most[k]);
 }
