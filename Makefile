@@ -39,8 +39,8 @@ LESSONS += compose three_densities own_net own_energy autograd
 # film.png moves, which pngquant does not understand: its strip stands in for it.
 STILLS  = $(filter-out film,$(LESSONS)) film_strip
 
-.PHONY: FORCE help demo demo-long gallery examples tools mpi test tests strict portability fuzz \
-        graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
+.PHONY: FORCE help demo demo-long gallery examples tools mpi test tests check strict portability \
+        fuzz graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
         bench bench-torch \
         bench-wasm check-torch check-bf16 seeds recipes debug stb playground clean
 
@@ -100,6 +100,16 @@ portability: stb  ## every compiler, standard, processor; PLATFORMS="compilers x
 	    WASM_TESTS="$(WASM_TESTS) scalar_portable" tests/run.sh \
 	    $(or $(PLATFORMS),musl clang folders compilers x86_32 processors strict neon \
 	        s390x wasm)
+
+# Those that tell the most for their processor time: with jem.h compiled some times they take a
+# minute or two on two idle cores.
+CHECK = house defaults misuse details finite io calls own batches rng
+CHECK_WITH = $(WARN) -DJEM_IMPLEMENTATION -fsyntax-only
+check: stb  ## after an edit, in under two minutes: strict compilation, the quick tests
+	$(CC) -std=c99 $(CHECK_WITH) -x c jem.h
+	$(CXX) -std=c++11 $(CHECK_WITH) -x c++ jem.h
+	$(AGAIN) -k -j2 $(CHECK:%=$(BUILD)/test_%) || true
+	@tests/run.sh $(CHECK:%=$(BUILD)/test_%)
 
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
 	@tests/strict.sh
