@@ -29,7 +29,7 @@
            shape.channels = 2, shape.height = shape.width = 1, shape.classes = 2;
            jem_net *net = jem_mlp_create(ctx, &shape, 1);
            jem_train_desc how = jem_train_desc_default();
-           how.lr = 3e-3f, how.sgld = jem_langevin_desc(0.02f, 20);
+           how.lr = 3e-3f, how.sgld = jem_sgld_desc_langevin(0.02f, 20);
            jem_trainer *tr = jem_trainer_create(net, &how);
            jem_rng rng = jem_rng_seed(7);
            for (int i = 0; i < 400 && jem_ok(ctx); i++) {
@@ -107,7 +107,7 @@
    DETERMINISM
        The same seed gives the same numbers on every instruction set and any number of threads, for
        a given jem_precision, as long as values are finite and the compiler follows IEEE arithmetic
-       (FLT_EVAL_METHOD is 0; on 32-bit x86: -msse2 -mfpmath=sse). Exceptions: JEM_BF16 gives the
+       (FLT_EVAL_METHOD is 0; on 32-bit x86: -msse2 -mfpmath=sse). Exceptions: JEM_PRECISION_BF16 gives the
        same numbers only on the same instruction set, and JEM_ISA_WASM has its own. With -ffast-math
        the numbers differ, but values that are not finite are still detected and reported.
        tests/README.md names the test of each guarantee.
@@ -175,24 +175,25 @@ typedef enum jem_isa {
     JEM_ISA_AVX2,          /* AVX2 with FMA */
     JEM_ISA_AVX512,        /* AVX-512 F, BW, DQ, VL */
     JEM_ISA_NEON,          /* AArch64 */
-    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16; differs from JEM_ISA_AVX512 only in JEM_BF16 */
-    JEM_ISA_AMX,           /* AVX-512 with AMX; differs from JEM_ISA_AVX512 only in JEM_BF16 */
+    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16; differs from JEM_ISA_AVX512 only in JEM_PRECISION_BF16 */
+    JEM_ISA_AMX,           /* AVX-512 with AMX; differs from JEM_ISA_AVX512 only in JEM_PRECISION_BF16 */
     JEM_ISA_WASM           /* WebAssembly with -msimd128. It has no fma: a product and a sum round
                               twice, so its results are close to the others', not identical */
 } jem_isa;
 
 /* Algorithm for 3x3 convolutions of stride 1. Largest error, compared with double and relative to
    the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`).
-   JEM_BF16 applies to all convolutions. It requires AMX or AVX-512 BF16 (on AVX-512 BF16,
-   convolutions of stride 1 run as JEM_FAST, which is as fast there). Elsewhere it becomes JEM_FAST,
+   JEM_PRECISION_BF16 applies to all convolutions. It requires AMX or AVX-512 BF16 (on AVX-512 BF16,
+   convolutions of stride 1 run as JEM_PRECISION_FAST,
+       which is as fast there). Elsewhere it becomes JEM_PRECISION_FAST,
    and a note is logged; with JEM_ISA_SCALAR, however, it is computed in plain C.
    Memory: sampling needs packed weights in addition to the weights, in total, for output and input
    gradient, 2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16). */
 typedef enum jem_precision {
-    JEM_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half the multiplications */
-    JEM_FAST,              /* F(4x4,3x3): a quarter of the multiplications */
-    JEM_DIRECT,            /* the plain sum, the reference for the other two */
-    JEM_BF16               /* operands of convolutions rounded to bf16 (error 2e-2), sums in fp32 */
+    JEM_PRECISION_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half the multiplications */
+    JEM_PRECISION_FAST,              /* F(4x4,3x3): a quarter of the multiplications */
+    JEM_PRECISION_DIRECT,            /* the plain sum, the reference for the other two */
+    JEM_PRECISION_BF16               /* operands of convolutions rounded to bf16 (error 2e-2), sums in fp32 */
 } jem_precision;
 
 typedef struct jem_ctx jem_ctx;
@@ -202,7 +203,7 @@ typedef struct jem_ctx_desc {
     void *(*allocate)(void *user, size_t bytes);   /* set both or neither */
     void (*release)(void *user, void *memory);
     void (*log)(void *user, const char *message);  /* receives each error that is kept, and a note
-                                                      if JEM_BF16 is not available or tensors of a
+                                                      if JEM_PRECISION_BF16 is not available or tensors of a
                                                       file cannot be read; default: none */
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
@@ -211,7 +212,7 @@ typedef struct jem_ctx_desc {
                               set it if you set parallel_for */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
-    int plain;             /* 1: runs ops one by one as recorded, without fusion or planning: slow,
+    int plain_tape;             /* 1: runs ops one by one as recorded, without fusion or planning: slow,
                               the same bits; for debugging, and as the reference of the tests */
 } jem_ctx_desc;
 
@@ -370,13 +371,14 @@ JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);   /* of the 
 
 /* Function that computes one number per image, or a single number, from x: the argument of samplers
    and of jem_check_gradient. */
-typedef jem_tensor *(*jem_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
+typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
    the largest gradient: about 1e-3 if correct (in fp32, step 0.02), 0.1 to 1 if a backward is
    wrong, NaN if a value is NaN; negative on an error. With p, the grads of other parameters are
    added to as well. */
-JEM_API float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
+                                 jem_param *p,
                                  float step);
 
 /* ==== >>ops: building blocks of networks ====================================================== */
@@ -398,7 +400,7 @@ JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);
-JEM_API jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float term);
+JEM_API jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float term);
 JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
 /* jem_exp clamps x to [-87, 88]; its gradient is y even where x is clamped. jem_log is defined for
    x from 1.2e-38 to 3.4e38; for other x (0 or less, for example) the result is meaningless. */
@@ -461,7 +463,8 @@ JEM_API jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, je
 
 /* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
 
-typedef enum jem_activation { JEM_LEAKY_RELU = 0, JEM_RELU, JEM_SILU, JEM_TANH } jem_activation;
+typedef enum jem_activation { JEM_ACTIVATION_LEAKY_RELU = 0, JEM_ACTIVATION_RELU,
+                              JEM_ACTIVATION_SILU, JEM_ACTIVATION_TANH } jem_activation;
 typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;  /* of the net */
 
 typedef struct jem_net jem_net;
@@ -499,7 +502,7 @@ typedef enum jem_blocks {
                               at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
                               & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
                               channels, blocks keep theirs, and a conv4x4 of stride 2 between two
-                              stages doubles them. Learns best with JEM_SILU and JEM_MUON */
+                              stages doubles them. Learns best with JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
 } jem_blocks;
 
 /* The wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by default
@@ -509,12 +512,12 @@ typedef struct jem_wrn_desc {
     int depth, widen;                              /* 28, 10; depth = 6k + 4 */
     int channels, height, width, classes;          /* 3, 32, 32, 10 */
     jem_activation activation;                     /* leaky-relu of slope .2 */
-    float slope;
+    float leak;
     jem_norm norm;                                 /* none */
     float dropout;                                 /* 0 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
     int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper */
-    int uncond;                                    /* 1: log p(x) from "energy_output", a head */
+    int separate_energy;                           /* 1: log p(x) from "energy_output", a head */
                                                    /* of its own */
     jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
     int unet;                                      /* 1: adds e(x) = sum of x U(x) to log p(x), see
@@ -534,8 +537,8 @@ typedef struct jem_convnet_desc {
     int channels, height, width, classes;          /* 1, 28, 28, 10 */
     int layers, widths[8];                         /* 4: 16, 32, 64, 64 */
     jem_activation activation;                     /* SiLU */
-    float slope;
-    int uncond;                                    /* as in jem_wrn_desc */
+    float leak;
+    int separate_energy;                                    /* as in jem_wrn_desc */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
 JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
@@ -620,7 +623,7 @@ typedef struct jem_score_desc {
     const float *sigma;    /* [n], > 0: noise of each image, from what the eye overlooks to what
                               hides any image: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-    float step;            /* of the difference, see >>losses below; 0: .03, JEM_BF16 .1 */
+    float difference;  /* of the difference, see >>losses below; 0: .03, JEM_PRECISION_BF16 .1 */
 } jem_score_desc;
 /* n noise levels, evenly spread over lo .. hi in their logarithm; 0 < lo <= hi. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
@@ -629,13 +632,14 @@ JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *
 /* L, as one number for jem_backward, for clean images x (a leaf) and any log-density: it is asked
    for its slope at once, and recorded on either side. residual (may be NULL): mean ||r||^2 per
    pixel; 1 for a density that knows nothing. */
-JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                        const jem_score_desc *desc, jem_rng *rng, float *residual);
 
 /* Sum over images of v . d log p/dx, one number; x and v are leaves of one shape. Its jem_backward
    gives second derivatives, of the slope by the parameters: it is a difference of two ordinary
-   passes, h to either side (0: .003 sqrt(pixels), JEM_BF16 .01). */
-JEM_API jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_tensor *v,
+   passes, h to either side (0: .003 sqrt(pixels), JEM_PRECISION_BF16 .01). */
+JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                                    jem_tensor *v,
                               float h);
 
 /* The loss of a JEM from given data and samples, for those who write their own loop. x, labels:
@@ -666,16 +670,16 @@ typedef struct jem_sgld_desc {
     float clamp_grad;                              /* 0: off; else limits gradients to +- this */
     float clamp_lo, clamp_hi;                      /* lo < hi: limits x to this range; 0, 0 */
     float decay_b, decay_gamma;                    /* 0: off */
-    float hot, cold;                               /* 0: off */
+    float temperature_from, temperature_to;                               /* 0: off */
     /* Called after every step; nonzero stops the walk. May read x, but must not record ops. */
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;
 } jem_sgld_desc;
 JEM_API jem_sgld_desc jem_sgld_desc_default(void);
 /* Returns the unadjusted Langevin algorithm with step a: step_size a/2, noise_std sqrt(a). */
-JEM_API jem_sgld_desc jem_langevin_desc(float a, int steps);
+JEM_API jem_sgld_desc jem_sgld_desc_langevin(float a, int steps);
 /* Walks the leaf x in place. Advances rng; with rng NULL it adds no noise. */
-JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                             const jem_sgld_desc *desc, jem_rng *rng);
 
 /* Walks as jem_sgld does, and returns the term that contrastive divergence omits, which accounts
@@ -688,7 +692,7 @@ JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x
    entropy of samples of d pixels, is d mean log(distance to the nearest other sample) plus a
    constant (Kozachenko & Leonenko 1987). entropy: 1 as in the paper, 0 to omit H. hot and decay_b
    are not supported; if watch stops the walk, the last step is still taken. */
-JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *desc, float entropy, jem_rng *rng);
 
 /* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1), for a density trained by score
@@ -703,7 +707,7 @@ JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tenso
    of size 1 without rng is the least-squares denoiser (Miyasawa 1961). */
 typedef struct jem_denoise_desc {
     int steps;                                     /* 300 */
-    float step;                                    /* .05: fraction of the noise removed per step */
+    float fraction;                                /* .05: fraction of the noise removed per step */
     float beta;                                    /* .3: 1 adds no noise, near 0 almost all */
     float sigma_max;                               /* 2: upper limit of the estimated sigma */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
@@ -712,28 +716,28 @@ typedef struct jem_denoise_desc {
 JEM_API jem_denoise_desc jem_denoise_desc_default(void);
 /* Returns the desc that removes the remaining noise of a walk, at most sigma: one step of .8, to be
    taken without rng. A full step leaves more grain. */
-JEM_API jem_denoise_desc jem_clean_desc(float sigma);
+JEM_API jem_denoise_desc jem_denoise_desc_clean(float sigma);
 /* Walks the leaf x in place. To draw a sample, fill x with N(mean, sigma_max^2) first. With rng
    NULL it adds no noise. */
-JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                const jem_denoise_desc *desc, jem_rng *rng);
 
 /* Sampling from scratch, in three phases after N(mean, denoise.sigma_max^2): denoising; a walk like
    that of the chains in training, which corrects the first phase; removal of the remaining noise,
-   at most `clean`. Each watch can stop only its own phase. jem_net_fresh returns the desc for a
+   at most `clean`. Each watch can stop only its own phase. jem_net_generate_desc returns the desc for a
    network. */
-typedef struct jem_fresh_desc {
+typedef struct jem_generate_desc {
     float lo, hi;                                  /* lo < hi: starts from U(lo,hi) instead: 0, 0 */
     float mean;                                    /* mean pixel of the data: 0. See jem_net.mean */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
-    float clean;                                   /* .24, twice the smallest noise level of score
+    float last_sigma;                                   /* .24, twice the smallest noise level of score
                                                       matching; 0: skips the third phase */
-} jem_fresh_desc;
-JEM_API jem_fresh_desc jem_fresh_desc_default(void);
+} jem_generate_desc;
+JEM_API jem_generate_desc jem_generate_desc_default(void);
 /* Replaces the leaf x by samples; its previous content is ignored. */
-JEM_API jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                             const jem_fresh_desc *desc, jem_rng *rng);
+JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                             const jem_generate_desc *desc, jem_rng *rng);
 
 /* Replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0, the
    slots of class y start at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
@@ -765,12 +769,12 @@ JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, co
    chains converge to p exactly. These samplers differ only in the count of `leapfrog` steps before
    each decision (Neal 2011, section 5):
        0   random-walk Metropolis, which needs no gradient: x' = x + step N(0,I)
-       1   MALA: the Langevin step of jem_langevin_desc(step^2, ..), made exact
+       1   MALA: the Langevin step of jem_sgld_desc_langevin(step^2, ..), made exact
        L   Hamiltonian Monte Carlo: x' follows Hamilton's equations from x, with momentum N(0,I),
            for the time L step */
 typedef struct jem_mcmc_desc {
     int steps;                                     /* proposals: 1000 */
-    float step;                                    /* .1 */
+    float step_size;                                    /* .1 */
     int leapfrog;                                  /* 1 */
     int temperatures;                              /* 1; more: replica exchange, see below */
     float hottest;                                 /* highest temperature: 10 */
@@ -783,7 +787,7 @@ JEM_API jem_mcmc_desc jem_mcmc_desc_default(void);
    each chain's acceptance rate. In many dimensions, the best step has an acceptance rate of .23
    with leapfrog 0, .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013). If
    logp fails, x may hold a proposal. */
-JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                             const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
 /* Replica exchange, for modes that single chains do not connect (Swendsen & Wang 1986; Geyer 1991):
    image i is walked at temperature T = hottest^(k/(temperatures - 1)), k = i % temperatures, on
@@ -811,12 +815,13 @@ typedef struct jem_ais_result {
 JEM_API jem_ais_desc jem_ais_desc_default(void);
 /* Estimates log Z with one chain per image of the leaf x. Ignores the content of x, and replaces it
    by the final states of the chains. */
-JEM_API jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                            const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result);
 
 /* ==== >>optim: Adam, SGD, schedules =========================================================== */
 
-typedef enum jem_optimizer { JEM_ADAM = 0, JEM_SGD, JEM_MUON } jem_optimizer;
+typedef enum jem_optimizer { JEM_OPTIMIZER_ADAM = 0, JEM_OPTIMIZER_SGD,
+                             JEM_OPTIMIZER_MUON } jem_optimizer;
 
 typedef struct jem_optim_desc {
     jem_optimizer kind;
@@ -850,9 +855,10 @@ JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
 /* on = 1: puts the averaged weights (ema) into the net and sets the trained ones aside. on = 0:
    puts the trained ones back, as jem_optim_step also does. Swaps values, not gradients. It swaps
    pointers: read a parameter's value anew. jem_optim_free leaves what is in the net there. */
-JEM_API jem_status jem_optim_average(jem_optim *opt, int on);
+JEM_API jem_status jem_optim_use_average(jem_optim *opt, int on);
 
-typedef enum jem_schedule_kind { JEM_CONSTANT = 0, JEM_STEPS, JEM_COSINE } jem_schedule_kind;
+typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
+                                 JEM_SCHEDULE_COSINE } jem_schedule_kind;
 typedef struct jem_schedule {
     jem_schedule_kind kind;
     int warmup;                                    /* linear from 0 over this many updates */
@@ -883,16 +889,16 @@ typedef struct jem_train_desc {
     float w_cd;                                    /* of contrastive divergence on p(x): 1 */
     float w_cd_class;                              /* on p(x,y): 0 */
     float w_score;                                 /* of score matching (>>losses): 0 */
-    float w_kl, entropy;                           /* of L_KL, of H in it (jem_kl_walk): 0, 1 */
+    float w_kl, kl_entropy;                           /* of L_KL, of H in it (jem_kl_walk): 0, 1 */
     float energy_l2;                               /* of mean f(x+)^2 + mean f(x-)^2: 0 */
     /* 0: off; else sharpness-aware (Foret & others 2021; Yang, Su & Ji 2023): the gradient where,
        so far from the weights, the loss is worst. Not with w_score; it and w_kl: with one rank. */
     float sam;
-    float input_noise;                             /* std of the noise added to data: .03 */
+    float data_noise;                             /* std of the noise added to data: .03 */
     /* Either > 0: cross-entropy has images of its own, a share label_wide with all noise levels of
        score matching, the rest with noise of std U(0, label_noise): 0, 0. What knows classes in
        noise makes samples by class, and better ones. Not with w_cd_class. */
-    float label_noise, label_wide;
+    float label_noise, label_all_noise;
     float noise_lo, noise_hi;                      /* score matching's noise levels: .12, 2 */
     int cd_from;                                   /* the first update with chains: 0 */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
@@ -902,7 +908,7 @@ typedef struct jem_train_desc {
     float restart_lo, restart_hi;                  /* from U(lo,hi), the range of data: -1, 1 */
     /* If its steps > 0 (0), they restart from noise-blind samples instead: as many as a walk has
        chains, every 1/reinit updates, into any slots of the buffer. */
-    jem_denoise_desc fresh;
+    jem_denoise_desc restart_denoise;
     /* NULL, or called on each chain x[c][h][w] that is drawn, before its walk. May change it: begin
        it elsewhere if visits is 0, or move it about as data are (Du, Li, Tenenbaum & Mordatch
        2021). label: its class, or -1. Must take all that is random from rng. */
@@ -953,7 +959,7 @@ JEM_API void jem_trainer_free(jem_trainer *tr);
 /* One update from n labelled images x[n][c][h][w], labels 0..classes-1, in random order: the first
    of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here and wherever a
    network's images are given as x). If status is an error, the trainable parameters are unchanged:
-   the trained ones, as jem_trainer_average(.., 0) puts them back before anything else. When the
+   the trained ones, as jem_trainer_use_average(.., 0) puts them back before anything else. When the
    guard returns, status is JEM_OK, the update counts as one, the numbers are those that led to the
    return (0 where they are not finite), and the context's log gets a note. After the last return
    that desc.max_returns allows, status is JEM_DIVERGED; the parameters are then those of the last
@@ -964,8 +970,8 @@ JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int
                                       const float *x_unlabelled, int n_unlabelled);
 JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);                 /* owned by the trainer */
 JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made so far */
-/* As jem_optim_average: on = 1 to evaluate or save the averaged weights, 0 to train on. */
-JEM_API jem_status jem_trainer_average(jem_trainer *tr, int on);
+/* As jem_optim_use_average: on = 1 to evaluate or save the averaged weights, 0 to train on. */
+JEM_API jem_status jem_trainer_use_average(jem_trainer *tr, int on);
 /* Switches to other random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
 /* Replaces desc.lr; the schedule still applies to it. If lr is not above 0, nothing changes. */
@@ -1026,11 +1032,11 @@ typedef struct jem_attack_desc {
     float eps;             /* how far from the image: .2. HUGE_VALF: any distance, with a step */
     int l2;                /* 0: no pixel by more than that (L-infinity); 1: in L2 norm */
     int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
-    float step;            /* 0: 2.5 eps / steps, and eps for a single step */
+    float step_size;            /* 0: 2.5 eps / steps, and eps for a single step */
     int restarts;          /* 1: attempts in all */
     int random_start;      /* 1: anywhere within eps, if that is finite; 0: at the image */
     int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
-    float sure;            /* targeted: done when p(label|x) is the highest and at least this: 0 */
+    float least_probability;            /* targeted: done when p(label|x) is the highest and at least this: 0 */
     float lo, hi;          /* pixels stay in this range, or do not leave it further: -1, 1 */
     /* What to fool instead of the network itself, a classifier that refines its images first, say:
        logits f[n][classes] of x[n][c][h][w], gradients of log p(label|x) to g (not if NULL), or
@@ -1059,7 +1065,7 @@ typedef struct jem_impute_desc {
                                                       as they are in x: lo = hi */
 } jem_impute_desc;
 JEM_API jem_impute_desc jem_impute_desc_default(void);
-JEM_API jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                               const float *known, const jem_impute_desc *desc, jem_rng *rng);
 
 /* Pictures as programs have them: 8-bit pixels, row by row from the top left, of `channels` bytes:
@@ -1090,7 +1096,7 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
 /* How samples of a network are best made, by what it has learned. A score: noise-blind from its
    largest noise, and guidance 7, for clear specimens of a class. Otherwise: 300 steps of SGLD from
    U(-1,1), and guidance 1. */
-JEM_API jem_fresh_desc jem_net_fresh(const jem_net *net);
+JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_guide jem_net_guide(jem_net *net, const int *labels);
 /* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
    from U(lo,hi) of the pixels. The same n and seed give the same samples. */
@@ -1101,7 +1107,7 @@ JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
 /* Named arrays and short texts in a file: 8 bytes of length, a JSON header, the data
    (github.com/huggingface/safetensors). PyTorch can read these files, and jem.h PyTorch's. */
 
-typedef enum jem_dtype { JEM_F32 = 0, JEM_I32, JEM_I64, JEM_U8 } jem_dtype;
+typedef enum jem_dtype { JEM_DTYPE_F32 = 0, JEM_DTYPE_I32, JEM_DTYPE_I64, JEM_DTYPE_U8 } jem_dtype;
 typedef struct jem_entry {
     const char *name;
     jem_dtype dtype;
@@ -1113,7 +1119,7 @@ typedef struct jem_entry {
 typedef struct jem_archive jem_archive;
 JEM_API jem_archive *jem_archive_create(jem_ctx *ctx);
 /* Copies everything it needs; `bytes` may be freed. Damaged input: NULL and an error. Of the
-   format's dtypes F32, I32, I64 and U8 are kept, F64, F16 and BF16 become JEM_F32, BOOL JEM_U8.
+   format's dtypes F32, I32, I64 and U8 are kept, F64, F16 and BF16 become JEM_DTYPE_F32, BOOL JEM_DTYPE_U8.
    Tensors of any other dtype are skipped, with a note to the context's log. */
 JEM_API jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size);
 JEM_API void jem_archive_free(jem_archive *a);
@@ -1151,7 +1157,8 @@ JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
 /* Everything that a trainer holds besides the network's parameters: the optimiser's moments and
-   averages (or trained weights, see jem_trainer_average), replay buffer, random numbers, counts,
+   averages (or trained weights, see jem_trainer_use_average), replay buffer, random numbers,
+       counts,
    and once it has one, the guard's good state (which nearly doubles the file).
    With jem_net_to_archive this makes a checkpoint: load the network, create a trainer with the same
    desc, and training continues bit for bit. The archive points into both, so write it before the
@@ -1263,7 +1270,7 @@ typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 struct jem_ctx {
     jem_ctx_desc desc;
     const struct jem__kernels *k;
-    const struct jem__bf16 *bf16;                  /* of JEM_BF16, or NULL */
+    const struct jem__bf16 *bf16;                  /* of JEM_PRECISION_BF16, or NULL */
     jem_isa isa;
     int threads;
     jem_status status;
@@ -1801,7 +1808,7 @@ enum { JEM__THREADS = 1 << 12 };                   /* at most: more of them woul
 jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
     JEM__ZEROED(jem_ctx, seed);                    /* enough of one to allocate the real context */
     if (desc) seed.desc = *desc;
-    if (seed.desc.precision > JEM_BF16 || (int)seed.desc.precision < 0 ||
+    if (seed.desc.precision > JEM_PRECISION_BF16 || (int)seed.desc.precision < 0 ||
         !jem__engine_open(&seed) || !seed.desc.allocate != !seed.desc.release) return NULL;
     seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
 #ifdef _OPENMP
@@ -1825,7 +1832,7 @@ void jem_ctx_free(jem_ctx *ctx) {
 
 jem_isa jem_ctx_isa(const jem_ctx *ctx) { return ctx ? ctx->isa : JEM_ISA_SCALAR; }
 jem_precision jem_ctx_precision(const jem_ctx *ctx) {
-    return ctx ? ctx->desc.precision : JEM_EXACT;
+    return ctx ? ctx->desc.precision : JEM_PRECISION_EXACT;
 }
 int jem_ctx_threads(const jem_ctx *ctx) { return ctx ? ctx->threads : 1; }
 
@@ -3241,7 +3248,7 @@ static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target,
     if (s == JEM_OK && r.n == 0 && !leaf) return s;
     jem_mark mark = jem_begin(ctx);                /* the run's memory ends with it */
     if (s == JEM_OK) s = jem__run_list(&r);
-    if (s == JEM_OK && ctx->desc.plain) s = jem__walk_plain(&r);
+    if (s == JEM_OK && ctx->desc.plain_tape) s = jem__walk_plain(&r);
     else if (s == JEM_OK) s = jem__run_planned(&r);
     if (s == JEM_OK) s = ctx->status;              /* a custom op may have called jem_fail */
     for (int i = 0; r.list && i < r.n; i++)
@@ -3312,7 +3319,7 @@ jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
 /* ---- the gradient checker -------------------------------------------------------------------- */
 
 /* Sums fn(x) over images, in double. */
-static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x) {
+static double jem__check_value(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x) {
     jem_mark mark = jem_begin(ctx);
     jem_tensor *y = fn(ctx, x, user);
     double sum = NAN;
@@ -3326,7 +3333,7 @@ static double jem__check_value(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *
 }
 
 /* Lets the tape compute d sum fn / d x, or d sum fn / d p if p is given. grad begins as zeros. */
-static void jem__check_tape(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+static void jem__check_tape(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x, jem_param *p,
                             float *grad) {
     jem_mark mark = jem_begin(ctx);
     jem_tensor *y = fn(ctx, x, user);
@@ -3353,7 +3360,7 @@ static void jem__check_put(jem_tensor *x, jem_param *p, const float *elements) {
 }
 
 /* Returns d sum fn / d element by a central difference of fourth order. */
-static double jem__check_difference(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x,
+static double jem__check_difference(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
                                     jem_param *p, float *elements, ptrdiff_t i, float step) {
     static const double weight[4] = { -8, 8, 1, -1 };
     static const double offset[4] = { -1, 1, -2, 2 };
@@ -3369,7 +3376,7 @@ static double jem__check_difference(jem_ctx *ctx, jem_fn fn, void *user, jem_ten
     return difference / (12 * (double)step);
 }
 
-float jem_check_gradient(jem_ctx *ctx, jem_fn fn, void *user, jem_tensor *x, jem_param *p,
+float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x, jem_param *p,
                          float step) {
     if (!ctx || !fn || !x || !jem__live(x, "check_gradient") || x->node->op || (p && !p->grad) ||
         !(step > 0)) {
@@ -3713,7 +3720,7 @@ static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
 jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) {
     return jem__map(ctx, x, JEM__MAP_SCALE, a);
 }
-jem_tensor *jem_shift(jem_ctx *ctx, jem_tensor *x, float a) {
+jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float a) {
     return jem__map(ctx, x, JEM__MAP_SHIFT, a);
 }
 jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope) {
@@ -4507,7 +4514,7 @@ static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *
     *height = jem__int(f, "jem.height", *height, 1, 65536);
     *width = jem__int(f, "jem.width", *width, 1, 65536);
     *classes = jem__int(f, "jem.classes", *classes, 1, 1 << 24);
-    *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0, JEM_TANH);
+    *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0, JEM_ACTIVATION_TANH);
     *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
     *uncond = (int)jem__unusual(f, "jem.uncond", (float)*uncond, 0, 0, 1, 1);
 }
@@ -4521,7 +4528,7 @@ static int jem__features(jem__fields *f, double features) {
 
 static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
-                       &d->slope, &d->uncond);
+                       &d->leak, &d->separate_energy);
     d->depth = jem__int(f, "jem.depth", d->depth, 10, 1000);
     d->widen = jem__int(f, "jem.widen", d->widen, 1, 100);
     d->norm = (jem_norm)jem__int(f, "jem.norm", (int)d->norm, 0, JEM_NORM_ACT);
@@ -4532,7 +4539,7 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
                                          (float)JEM_BLOCKS_ZERO, 1);
     d->unet = (int)jem__unusual(f, "jem.unet", (float)d->unet, 0, 0, 1, 1);
     if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "6k + 4 is wanted");
-    if (d->unet && d->uncond)
+    if (d->unet && d->separate_energy)
         jem__fields_fail(f, "jem.unet", NULL, 1, "not together with uncond");
     if (d->unet && (d->height % (4 * d->stem_stride) || d->width % (4 * d->stem_stride)))
         jem__fields_fail(f, "jem.unet", NULL, 1, "sides must be multiples of 4 stem strides");
@@ -4543,7 +4550,7 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
 
 static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
-                       &d->slope, &d->uncond);
+                       &d->leak, &d->separate_energy);
     d->layers = jem__int(f, "jem.layers", d->layers, 1, 8);
     for (int i = 0; i < d->layers && !f->status; i++) {
         char key[32];
@@ -4748,10 +4755,10 @@ jem_tensor *jem_apply(const jem_layer *l, jem_tensor *x, int training) {
 
 jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope) {
     switch (a) {
-    case JEM_RELU: return jem_relu(ctx, x);
-    case JEM_SILU: return jem_silu(ctx, x);
-    case JEM_TANH: return jem_tanh(ctx, x);
-    case JEM_LEAKY_RELU: return jem_leaky_relu(ctx, x, slope);
+    case JEM_ACTIVATION_RELU: return jem_relu(ctx, x);
+    case JEM_ACTIVATION_SILU: return jem_silu(ctx, x);
+    case JEM_ACTIVATION_TANH: return jem_tanh(ctx, x);
+    case JEM_ACTIVATION_LEAKY_RELU: return jem_leaky_relu(ctx, x, slope);
     }
     return jem__refuse(ctx, JEM_BAD_ARGUMENT, "activate: there is no activation %d", (int)a);
 }
@@ -4837,10 +4844,10 @@ typedef struct jem__wrn {
 static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *w, const jem_layer *l,
                                   jem_tensor *x, int training) {
     const jem_wrn_desc *d = &w->desc;
-    jem_tensor *y = jem_activate(net->ctx, jem_apply(&l[0], x, training), d->activation, d->slope);
+    jem_tensor *y = jem_activate(net->ctx, jem_apply(&l[0], x, training), d->activation, d->leak);
     y = jem_apply(&l[1], y, training);
     if (training && d->dropout > 0) y = jem_dropout(net->ctx, y, d->dropout, &net->rng);
-    y = jem_activate(net->ctx, jem_apply(&l[2], y, training), d->activation, d->slope);
+    y = jem_activate(net->ctx, jem_apply(&l[2], y, training), d->activation, d->leak);
     /* not inside the call: C leaves the order of arguments, and so the tape's, open */
     jem_tensor *shortcut = jem_apply(&l[4], x, training);
     y = jem_apply(&l[3], y, training);
@@ -4857,9 +4864,9 @@ static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *w, jem_tensor *x,
     jem_tensor *y = features[JEM__STAGES - 1];
     for (int i = JEM__STAGES - 2; i >= 0; i--) {
         jem_tensor *coarse = jem_apply(&w->up[i], jem_upsample(ctx, y, 2), training);
-        jem_tensor *fine = jem_activate(ctx, features[i], d->activation, d->slope);
+        jem_tensor *fine = jem_activate(ctx, features[i], d->activation, d->leak);
         fine = jem_apply(&w->skip[i], fine, training);
-        y = jem_activate(ctx, jem_add(ctx, coarse, fine), d->activation, d->slope);
+        y = jem_activate(ctx, jem_add(ctx, coarse, fine), d->activation, d->leak);
     }
     if (d->stem_stride > 1) y = jem_upsample(ctx, y, d->stem_stride);
     return jem_sum_image(ctx, jem_mul(ctx, jem_apply(&w->energy, y, training), x));
@@ -4876,26 +4883,26 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
     const int per_stage = w->blocks / JEM__STAGES;
     for (int stage = 0; stage < JEM__STAGES; stage++) {
         if (stage && d->blocks == JEM_BLOCKS_ZERO) {
-            y = jem_activate(net->ctx, y, d->activation, d->slope);
+            y = jem_activate(net->ctx, y, d->activation, d->leak);
             y = jem_apply(&w->down[stage - 1], y, training);
         }
         for (int i = 0; i < per_stage; i++)
             y = jem__wrn_block(net, w, w->block[stage * per_stage + i], y, training);
         features[stage] = y;
     }
-    y = jem_activate(net->ctx, jem_apply(&w->norm, y, training), d->activation, d->slope);
+    y = jem_activate(net->ctx, jem_apply(&w->norm, y, training), d->activation, d->leak);
     features[JEM__STAGES - 1] = y;
     if (d->unet) net->shift = jem__wrn_unet(net, w, x, features, training);
     if (y && y->blocks) y = jem__recut(net->ctx, y, 0);
     y = d->head == JEM_HEAD_FLAT ? jem_flatten(net->ctx, y) : jem_global_pool(net->ctx, y);
-    if (d->uncond) net->energy = jem_apply(&w->energy, y, training);
+    if (d->separate_energy) net->energy = jem_apply(&w->energy, y, training);
     return jem_apply(&w->head, y, training);
 }
 
 jem_wrn_desc jem_wrn_desc_default(void) {
     JEM__ZEROED(jem_wrn_desc, d);
     d.depth = 28, d.widen = 10, d.channels = 3, d.height = d.width = 32, d.classes = 10;
-    d.slope = 0.2f, d.stem_stride = 1;
+    d.leak = 0.2f, d.stem_stride = 1;
     return d;
 }
 
@@ -4966,7 +4973,7 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     for (int i = 0; i < 3 * n; i++) in = jem__wrn_add_block(net, w, i, in);
     w->norm = jem_norm_layer(net, "f.bn1", d.norm, in);
     w->head = jem_linear_layer(net, "class_output", features, d.classes);
-    if (d.uncond) w->energy = jem_linear_layer(net, "energy_output", features, 1);
+    if (d.separate_energy) w->energy = jem_linear_layer(net, "energy_output", features, 1);
     if (d.unet) jem__wrn_add_unet(net, w);
     fields.out = &net->meta;
     jem__wrn_fields(&fields, &d);
@@ -4987,10 +4994,10 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
     for (int i = 0; i < d->layers; i++) {
         if (i == s->convs) x = jem_flatten(net->ctx, x);
         x = jem_apply(&s->layer[i], x, training);
-        x = jem_activate(net->ctx, x, d->activation, d->slope);
+        x = jem_activate(net->ctx, x, d->activation, d->leak);
     }
     if (s->convs) x = jem_flatten(net->ctx, x);
-    if (d->uncond) net->energy = jem_apply(&s->energy, x, training);
+    if (d->separate_energy) net->energy = jem_apply(&s->energy, x, training);
     return jem_apply(&s->head, x, training);
 }
 
@@ -5020,7 +5027,7 @@ static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, u
                   d->height, d->width, d->layers);
     if (conv) in = features;
     s->head = jem_linear_layer(net, "class_output", in, d->classes);
-    if (d->uncond) s->energy = jem_linear_layer(net, "energy_output", in, 1);
+    if (d->separate_energy) s->energy = jem_linear_layer(net, "energy_output", in, 1);
     fields.out = &net->meta;
     jem__stack_fields(&fields, d);
     return jem__net_done(net, errors);
@@ -5030,7 +5037,7 @@ jem_convnet_desc jem_convnet_desc_default(void) {
     JEM__ZEROED(jem_convnet_desc, d);
     d.channels = 1, d.height = d.width = 28, d.classes = 10;
     d.layers = 4, d.widths[0] = 16, d.widths[1] = 32, d.widths[2] = d.widths[3] = 64;
-    d.activation = JEM_SILU, d.slope = 0.2f;
+    d.activation = JEM_ACTIVATION_SILU, d.leak = 0.2f;
     return d;
 }
 jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed) {
@@ -5234,7 +5241,7 @@ static float jem__sigma(const jem__node *x, const float *sigma, int group, int l
 }
 
 /* Is there what a walk needs? Otherwise it is an error. rng: there is one, or none is needed. */
-static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const jem_tensor *x,
+static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_logp_fn logp, const jem_tensor *x,
                            int rng) {
     if (!ctx || ctx->status != JEM_OK) return 0;
     if (logp && jem__is_leaf(x, what) && rng) return 1;
@@ -5244,14 +5251,14 @@ static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_fn logp, const je
 }
 
 /* log p of the images of the leaf x; NULL and an error if there is none. And its slope. */
-static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
+static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp, void *user,
                                 jem_tensor *x) {
     jem_tensor *y = x ? logp(ctx, x, user) : NULL;
     if (!x || (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1)) return y;
     return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", what,
                                    y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
 }
-static jem_tensor *jem__with_slope(jem_ctx *ctx, const char *what, jem_fn logp, void *user,
+static jem_tensor *jem__with_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp, void *user,
                                    jem_tensor *x) {
     jem_tensor *y = jem__density(ctx, what, logp, user, x);
     return jem_grad(y, x) == JEM_OK ? y : NULL;
@@ -5324,7 +5331,7 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
        u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),      h = step sigma sqrt(pixels)
 
    so that two batches of n images, weighted by +- sigma ||r||/2h, stand for the second derivative.
-   jem_slope is the same along any directions.
+   jem_slope_along is the same along any directions.
    The kernel of Langevin steps does all of it: noise is a step without a slope, r = 0 + sigma g + z
    is a step from 0, x~ +- h u are steps along r. z is made twice from its counters, not kept. */
 
@@ -5351,7 +5358,7 @@ static int jem__apart_open(jem__apart *p, const jem_tensor *x, const char *what)
     return p->plus && p->minus && p->w;
 }
 
-static jem_tensor *jem__apart_sum(jem_ctx *ctx, const jem__apart *p, jem_fn logp, void *user) {
+static jem_tensor *jem__apart_sum(jem_ctx *ctx, const jem__apart *p, jem_logp_fn logp, void *user) {
     jem_tensor *plus = logp(ctx, p->plus, user), *minus = logp(ctx, p->minus, user);
     return jem_sum(ctx, jem_mul(ctx, jem_sub(ctx, plus, minus), p->w));
 }
@@ -5410,11 +5417,11 @@ static double jem__score_weights(const jem__score *s, const jem_score_desc *d, d
     return missing;
 }
 
-jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                const jem_score_desc *desc, jem_rng *rng, float *residual) {
     const char *const what = "score_matching";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL)) return NULL;
-    int bad = !desc || !desc->sigma || desc->step < 0;
+    int bad = !desc || !desc->sigma || desc->difference < 0;
     for (int i = 0; !bad && i < x->n; i++) bad = !(desc->sigma[i] > 0 && desc->sigma[i] < 1e6f);
     if (bad)
         return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: needs a noise level above 0 for "
@@ -5425,7 +5432,8 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
     s.x = x->node, s.sigma = desc->sigma, s.key = rng->key;
     s.start = jem__take_counters(s.x, &same);
     /* a long step errs as its square, a short one drowns in rounding: tests/test_score.c */
-    s.step = desc->step > 0 ? desc->step : jem_ctx_precision(ctx) == JEM_BF16 ? 0.1f : 0.03f;
+    s.step = desc->difference > 0 ? desc->difference : jem_ctx_precision(ctx) ==
+        JEM_PRECISION_BF16 ? 0.1f : 0.03f;
     s.step *= sqrtf((float)pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
     if (!jem__apart_open(&s.at, x, what) || !s.group) return NULL;
@@ -5443,10 +5451,11 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor
     double rr;
     const double missing = jem__score_weights(&s, desc, &rr);
     if (residual) *residual = (float)(rr / pixels);
-    return jem_shift(ctx, jem__apart_sum(ctx, &s.at, logp, user), (float)missing);
+    return jem_add_constant(ctx, jem__apart_sum(ctx, &s.at, logp, user), (float)missing);
 }
 
-jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_tensor *v,
+jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                            jem_tensor *v,
                       float h) {
     const char *const what = "slope";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
@@ -5454,7 +5463,7 @@ jem_tensor *jem_slope(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, jem_
         return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "slope: x and v must be leaves of "
                                        "one shape");
     const ptrdiff_t n = x->node->stride;
-    const float usual = jem_ctx_precision(ctx) == JEM_BF16 ? 0.01f : 0.003f;
+    const float usual = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.01f : 0.003f;
     jem__apart p;
     float *at = jem__push_floats(ctx, n), rr[JEM_LANES], far[JEM_LANES];
     if (!jem__apart_open(&p, x, what) || !at) return NULL;
@@ -5481,7 +5490,7 @@ jem_sgld_desc jem_sgld_desc_default(void) {
     return d;
 }
 
-jem_sgld_desc jem_langevin_desc(float a, int steps) {
+jem_sgld_desc jem_sgld_desc_langevin(float a, int steps) {
     jem_sgld_desc d = jem_sgld_desc_default();
     d.steps = steps;
     d.step_size = a / 2;
@@ -5492,26 +5501,26 @@ jem_sgld_desc jem_langevin_desc(float a, int steps) {
 jem_denoise_desc jem_denoise_desc_default(void) {
     JEM__ZEROED(jem_denoise_desc, d);
     d.steps = 300;
-    d.step = 0.05f;
+    d.fraction = 0.05f;
     d.beta = 0.3f;
     d.sigma_max = 2;
     return d;
 }
 
-jem_denoise_desc jem_clean_desc(float sigma) {
+jem_denoise_desc jem_denoise_desc_clean(float sigma) {
     jem_denoise_desc d = jem_denoise_desc_default();
     d.steps = 1;
-    d.step = 0.8f;
+    d.fraction = 0.8f;
     d.sigma_max = sigma;
     return d;
 }
 
 /* Computes the size and noise of step number `step`, with decay and annealing. */
 static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float *noise) {
-    const double hot = (double)d->hot, b = (double)d->decay_b;
+    const double hot = (double)d->temperature_from, b = (double)d->decay_b;
     double progress = 1, temperature = 1, decay = 1;
     if (d->steps > 1) progress = step / (d->steps - 1.0);
-    if (hot > 0) temperature = hot * pow((double)d->cold / hot, progress);
+    if (hot > 0) temperature = hot * pow((double)d->temperature_to / hot, progress);
     if (b > 0) decay = pow(1 + step / b, -(double)d->decay_gamma);
     *size = d->step_size * (float)decay;
     *noise = d->noise_std * (float)sqrt(decay * temperature);
@@ -5520,7 +5529,7 @@ static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float
 /* Walks with the step and noise of d if sigma_max is 0. Otherwise walks noise-blind: the step and
    noise of d are multiples of the estimated sigma, which sigma_max limits. Many parameters: those
    of jem_sgld, the name of the walk, and sigma_max. */
-static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *d, jem_rng *rng, const char *what,
                                 float sigma_max) {
     JEM__ZEROED(jem__walk, w);
@@ -5552,16 +5561,18 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_fn logp, void *user, jem_tenso
 static int jem__sgld_good(jem_ctx *ctx, const char *what, jem_sgld_desc d) {
     return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) &&
            JEM__IN(d.noise_std, 0, JEM__MOST) && JEM__IN(d.clamp_grad, 0, JEM__MOST) &&
-           JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) && JEM__IN(d.hot, 0, JEM__MOST) &&
+           JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) && JEM__IN(d.temperature_from, 0,
+                                                                 JEM__MOST) &&
            JEM__IN(d.decay_b, 0, JEM__MOST) && JEM__IN(d.decay_gamma, 0, JEM__MOST) &&
-           JEM__IN(d.cold, d.hot > 0 ? JEM__TINY : 0, JEM__MOST);
+           JEM__IN(d.temperature_to, d.temperature_from > 0 ? JEM__TINY : 0, JEM__MOST);
 }
 static int jem__denoise_good(jem_ctx *ctx, const char *what, jem_denoise_desc d) {
-    return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step, JEM__TINY, 1) &&
+    return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.fraction, JEM__TINY, 1) &&
            JEM__IN(d.beta, 0, 1) && JEM__IN(d.sigma_max, JEM__TINY, JEM__MOST);
 }
 
-jem_status jem_sgld(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_sgld_desc *desc,
+jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                    const jem_sgld_desc *desc,
                     jem_rng *rng) {
     const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
     const char *const what = "sgld";
@@ -5605,12 +5616,12 @@ static double jem__drift_apart(const jem__node *x, double entropy, float *v) {
 
 /* Computes v = step_size dL_KL/dx, with 0 where a limit clamps the step. By the chain rule
    d/d theta L_KL = v . d/d theta (gradient of log p at the last step). */
-jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                         const jem_sgld_desc *desc, float entropy, jem_rng *rng) {
     jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default(), last = d;
     const char *const what = "kl_walk";
     if (!ctx || !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
-        !JEM__IN(d.hot, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
+        !JEM__IN(d.temperature_from, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
     d.steps--;
     last.steps = 1;
     last.watch = NULL;
@@ -5646,10 +5657,11 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
         if (clamped) v[i] = 0;
         value = fma((double)-v[i], (double)gradient[i], value);
     }
-    return jem_shift(ctx, jem_slope(ctx, logp, user, before, direction, 0), (float)value);
+    return jem_add_constant(ctx, jem_slope_along(ctx, logp, user, before, direction, 0),
+                            (float)value);
 }
 
-jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                        const jem_denoise_desc *desc, jem_rng *rng) {
     const jem_denoise_desc d = desc ? *desc : jem_denoise_desc_default();
     const char *const what = "denoise";
@@ -5657,36 +5669,37 @@ jem_status jem_denoise(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
         return jem_error_status(ctx);
     /* The step leaves the fraction `remaining` of the noise, and adds noise up to `target`. The
        variance to add is target^2 - remaining^2 = (target + remaining)(target - remaining). */
-    const float remaining = 1 - d.step, target = jem__fmaf(-d.beta, d.step, 1);
+    const float remaining = 1 - d.fraction, target = jem__fmaf(-d.beta, d.fraction, 1);
     JEM__ZEROED(jem_sgld_desc, walk);
     walk.steps = d.steps;
-    walk.step_size = d.step;
+    walk.step_size = d.fraction;
     walk.watch = d.watch;
     walk.watch_user = d.watch_user;
     if (rng) walk.noise_std = sqrtf((target + remaining) * (target - remaining));
     return jem__walk_all(ctx, logp, user, x, &walk, rng, what, d.sigma_max);
 }
 
-jem_fresh_desc jem_fresh_desc_default(void) {
-    JEM__ZEROED(jem_fresh_desc, d);
+jem_generate_desc jem_generate_desc_default(void) {
+    JEM__ZEROED(jem_generate_desc, d);
     d.denoise = jem_denoise_desc_default();
     d.walk = jem_sgld_desc_default();
     d.walk.steps = 300;
     d.walk.step_size = 0.01f;
     d.walk.noise_std = 0.1f;
-    d.clean = 0.24f;
+    d.last_sigma = 0.24f;
     return d;
 }
 
-jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
-                     const jem_fresh_desc *desc, jem_rng *rng) {
-    const jem_fresh_desc d = desc ? *desc : jem_fresh_desc_default();
+jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                     const jem_generate_desc *desc, jem_rng *rng) {
+    const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
     const char *const what = "fresh";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.lo, -1e4, 1e4) ||
         !JEM__IN(d.hi, d.lo, 1e4) || !JEM__IN(d.mean, -1e4, 1e4) ||
-        !JEM__IN(d.clean, 0, JEM__MOST) || !jem__denoise_good(ctx, "fresh: denoise", d.denoise) ||
+        !JEM__IN(d.last_sigma, 0, JEM__MOST) || !jem__denoise_good(ctx, "fresh: denoise",
+                                                                   d.denoise) ||
         !jem__sgld_good(ctx, "fresh: walk", d.walk)) return jem_error_status(ctx);
-    const jem_denoise_desc last = jem_clean_desc(d.clean);
+    const jem_denoise_desc last = jem_denoise_desc_clean(d.last_sigma);
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_mark mark = jem_begin(ctx);
     float *pixels = jem__push_floats(ctx, size), *sigma = jem__push_floats(ctx, x->n);
@@ -5698,7 +5711,7 @@ jem_status jem_fresh(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
     if (s == JEM_OK && !uniform) s = jem_add_noise(x, sigma, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
-    if (s == JEM_OK && d.clean > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
+    if (s == JEM_OK && d.last_sigma > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
     jem_end(ctx, mark);
     return s;
 }
@@ -5827,7 +5840,7 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
 jem_mcmc_desc jem_mcmc_desc_default(void) {
     JEM__ZEROED(jem_mcmc_desc, d);
     d.steps = 1000;
-    d.step = 0.1f;
+    d.step_size = 0.1f;
     d.leapfrog = 1;
     d.temperatures = 1;
     d.hottest = 10;
@@ -5837,7 +5850,7 @@ jem_mcmc_desc jem_mcmc_desc_default(void) {
 /* State of n chains of d numbers each: their current points, and the proposed ones (new_). */
 typedef struct jem__mcmc {
     jem_ctx *ctx;
-    jem_fn logp;
+    jem_logp_fn logp;
     void *user;
     jem_tensor *leaf;
     int n;
@@ -5862,7 +5875,7 @@ static jem_status jem__density_at(jem__mcmc *m, const float *x, float *f, float 
     return m->ctx->status;
 }
 
-static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_fn logp, void *user,
+static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, void *user,
                                  jem_tensor *x, const jem_mcmc_desc *d) {
     m->ctx = ctx;
     m->logp = logp;
@@ -5903,14 +5916,14 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
     }
     for (int step = 0; step < d->leapfrog || step == 0; step++) {
         for (ptrdiff_t k = 0; k < size; k++) {
-            const float root = sqrtf(m->coldness[k / m->d]), half = d->step / 2 * root;
+            const float root = sqrtf(m->coldness[k / m->d]), half = d->step_size / 2 * root;
             if (d->leapfrog) m->momentum[k] = jem__fmaf(half, m->new_g[k], m->momentum[k]);
-            m->new_x[k] = jem__fmaf(d->step / root, m->momentum[k], m->new_x[k]);
+            m->new_x[k] = jem__fmaf(d->step_size / root, m->momentum[k], m->new_x[k]);
         }
         if (jem__density_at(m, m->new_x, m->new_f, d->leapfrog ? m->new_g : NULL) != JEM_OK)
             return m->ctx->status;
         for (ptrdiff_t k = 0; d->leapfrog && k < size; k++)
-            m->momentum[k] = jem__fmaf(d->step / 2 * sqrtf(m->coldness[k / m->d]), m->new_g[k],
+            m->momentum[k] = jem__fmaf(d->step_size / 2 * sqrtf(m->coldness[k / m->d]), m->new_g[k],
                                        m->momentum[k]);
     }
     for (ptrdiff_t i = 0; i < m->n; i++) {
@@ -5963,12 +5976,12 @@ static void jem__mcmc_rates(const jem__mcmc *m, const jem_mcmc_desc *d, float *a
     }
 }
 
-jem_status jem_mcmc(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x,
+jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                     const jem_mcmc_desc *desc, jem_rng *rng, float *accepted) {
     const jem_mcmc_desc d = desc ? *desc : jem_mcmc_desc_default();
     const char *const what = "mcmc";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.steps, 0, INT32_MAX) ||
-        !JEM__IN(d.leapfrog, 0, INT32_MAX) || !JEM__IN(d.step, JEM__TINY, JEM__MOST) ||
+        !JEM__IN(d.leapfrog, 0, INT32_MAX) || !JEM__IN(d.step_size, JEM__TINY, JEM__MOST) ||
         !JEM__IN(d.temperatures, 1, INT32_MAX) || !JEM__IN(d.hottest, 1, 1e30) ||
         !jem__in_range(ctx, what, "images modulo temperatures", x->n % d.temperatures, 0, 0))
         return jem_error_status(ctx);
@@ -6011,7 +6024,7 @@ jem_ais_desc jem_ais_desc_default(void) {
 
 /* Density a log q + b log p between p and the normalised q = N(mean, std^2 I). */
 typedef struct jem__bridge {
-    jem_fn logp;
+    jem_logp_fn logp;
     void *user;
     float a, b;
     float mean, std;
@@ -6021,9 +6034,9 @@ static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
     const jem__bridge *s = (const jem__bridge *)user;
     const double log_norm = log((double)s->std * sqrt(6.283185307179586));     /* per pixel */
     jem_tensor *p = s->logp(ctx, x, s->user);
-    jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_shift(ctx, x, -s->mean)));
+    jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_add_constant(ctx, x, -s->mean)));
     q = jem_scale(ctx, q, -0.5f / (s->std * s->std));
-    q = jem_shift(ctx, q, (float)(-log_norm * x->c * x->h * x->w));
+    q = jem_add_constant(ctx, q, (float)(-log_norm * x->c * x->h * x->w));
     return jem_add(ctx, jem_scale(ctx, q, s->a), jem_scale(ctx, p, s->b));
 }
 
@@ -6044,7 +6057,8 @@ static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
     if (n > 1) r->error = sqrt(fmax((n / r->chains - 1) / (n - 1), 0));
 }
 
-jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const jem_ais_desc *desc,
+jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                   const jem_ais_desc *desc,
                    jem_rng *rng, jem_ais_result *result) {
     const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
     const char *const what = "ais";
@@ -6053,11 +6067,11 @@ jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const j
         !JEM__IN(d.walk.temperatures, 1, 1))
         return jem_error_status(ctx);
     if (!result) return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: result is NULL");
-    jem_fresh_desc start = jem_fresh_desc_default();       /* fills x with noise, and no more */
+    jem_generate_desc start = jem_generate_desc_default();  /* fills x with noise, and no more */
     start.mean = d.mean;
     start.denoise.sigma_max = d.std;
     start.denoise.steps = start.walk.steps = 0;
-    start.clean = 0;
+    start.last_sigma = 0;
     jem__bridge s;
     s.logp = logp;
     s.user = user;
@@ -6066,7 +6080,7 @@ jem_status jem_ais(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const j
     const jem_mark mark = jem_begin(ctx);
     double *w = (double *)jem__push_zero(ctx, (size_t)x->n * sizeof *w);
     float *f = jem__push_floats(ctx, x->n);
-    if (w && f) jem_fresh(ctx, logp, user, x, &start, rng);
+    if (w && f) jem_generate(ctx, logp, user, x, &start, rng);
     for (int k = 1; k <= d.levels && ctx->status == JEM_OK; k++) {     /* b = (k/levels)^2 */
         const double to = (double)k / d.levels, from = (double)(k - 1) / d.levels;
         const double growth = (to - from) * (to + from);   /* of b */
@@ -6162,7 +6176,8 @@ static int jem__is_matrix(const jem_param *p, const char *adam_names) {
 static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
     const char *const what = "optim";
     const double below_1 = 0.99999998;
-    return JEM__IN(d.kind, JEM_ADAM, JEM_MUON) && JEM__IN(d.beta1, 0, below_1) &&
+    return JEM__IN(d.kind, JEM_OPTIMIZER_ADAM, JEM_OPTIMIZER_MUON) && JEM__IN(d.beta1, 0,
+                                                                              below_1) &&
            JEM__IN(d.beta2, 0, below_1) && JEM__IN(d.eps, JEM__TINY, JEM__MOST) &&
            JEM__IN(d.momentum, 0, 1) && JEM__IN(d.muon_momentum, 0, below_1) &&
            JEM__IN(d.weight_decay, 0, JEM__MOST) && JEM__IN(d.clip, 0, JEM__MOST) &&
@@ -6175,9 +6190,9 @@ static void jem__optim_add(jem_optim *o, jem_param *p) {
     const jem_optim_desc *d = &o->desc;
     jem__moments *m = &o->moments[o->count++];
     m->param = p;
-    m->orthogonal = d->kind == JEM_MUON && jem__is_matrix(p, d->adam_names);
+    m->orthogonal = d->kind == JEM_OPTIMIZER_MUON && jem__is_matrix(p, d->adam_names);
     m->m = jem__alloc_padded(ctx, p->size);
-    if (d->kind != JEM_SGD && !m->orthogonal) m->v = jem__alloc_padded(ctx, p->size);
+    if (d->kind != JEM_OPTIMIZER_SGD && !m->orthogonal) m->v = jem__alloc_padded(ctx, p->size);
     if (d->ema > 0) m->other = jem__alloc_padded(ctx, p->size);
 }
 
@@ -6223,7 +6238,7 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     return NULL;
 }
 
-jem_status jem_optim_average(jem_optim *o, int on) {
+jem_status jem_optim_use_average(jem_optim *o, int on) {
     if (!o) return JEM_BAD_ARGUMENT;
     if (o->desc.ema <= 0 || !on == !o->averaged) return JEM_OK;
     for (int i = 0; i < o->count; i++) {
@@ -6399,7 +6414,7 @@ static void jem__optim_prepare(jem_optim *o, float lr) {
     u->weight_decay = o->desc.weight_decay;
     u->lr = lr;
     u->root2 = 1;
-    if (o->desc.kind == JEM_SGD) return;
+    if (o->desc.kind == JEM_OPTIMIZER_SGD) return;
     u->lr = (float)((double)lr / (1 - pow((double)u->beta1, o->updates)));
     u->root2 = (float)(1 / sqrt(1 - pow((double)u->beta2, o->updates)));
 }
@@ -6409,7 +6424,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     jem_ctx *ctx = o->net->ctx;
     const char *const what = "optim";
     if (ctx->status != JEM_OK || !JEM__IN(lr, 0, 1e9)) return ctx->status;
-    jem_optim_average(o, 0);
+    jem_optim_use_average(o, 0);
     const float norm = jem__gradient_norm(o);
     const float decay = jem__decay_norm(o);
     if (grad_norm) *grad_norm = norm;
@@ -6458,10 +6473,10 @@ static int jem__optim_good(const jem_optim *o, const float *kept) {
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
     double rate = (double)lr;
     if (!s) return lr;
-    if (s->kind == JEM_STEPS)
+    if (s->kind == JEM_SCHEDULE_STEPS)
         for (int i = 0; i < 4; i++)
             if (s->at[i] > 0 && update >= s->at[i]) rate *= (double)s->rate;
-    if (s->kind == JEM_COSINE && s->total > 0) {
+    if (s->kind == JEM_SCHEDULE_COSINE && s->total > 0) {
         const double low = (double)s->floor;
         double t = 1;
         if (update < s->total) t = (double)update / s->total;
@@ -6505,10 +6520,10 @@ struct jem_trainer {
 jem_train_desc jem_train_desc_default(void) {
     JEM__ZEROED(jem_train_desc, d);
     d.lr = 1e-4f, d.optim = jem_optim_desc_default(), d.sgld = jem_sgld_desc_default();
-    d.w_ce = d.w_cd = d.entropy = 1, d.input_noise = 0.03f;
+    d.w_ce = d.w_cd = d.kl_entropy = 1, d.data_noise = 0.03f;
     d.negatives = 64, d.buffer_size = 10000, d.reinit = 0.05f, d.diverged = 1e8f, d.seed = 1;
     d.restart_lo = -1, d.restart_hi = 1, d.noise_lo = 0.12f, d.noise_hi = 2, d.ranks = 1;
-    d.fresh = jem_denoise_desc_default(), d.fresh.steps = 0;
+    d.restart_denoise = jem_denoise_desc_default(), d.restart_denoise.steps = 0;
     d.max_gap = 100;
     d.max_returns = 20;
     return d;
@@ -6517,12 +6532,12 @@ jem_train_desc jem_train_desc_default(void) {
 jem_train_desc jem_train_desc_score(int updates) {
     jem_train_desc d = jem_train_desc_default();
     d.lr = 1.5e-3f, d.optim.clip = 20, d.optim.ema = 0.999f;
-    d.schedule.kind = JEM_COSINE, d.schedule.total = updates, d.schedule.floor = 0.02f;
+    d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = updates, d.schedule.floor = 0.02f;
     d.schedule.warmup = updates < 2000 ? updates / 10 : 200;
     d.w_ce = 2, d.w_score = 0.016f, d.w_cd = 0.005f, d.cd_from = updates / 4 * 3;
-    d.input_noise = d.noise_lo, d.label_noise = 0.3f, d.label_wide = 0.5f;
+    d.data_noise = d.noise_lo, d.label_noise = 0.3f, d.label_all_noise = 0.5f;
     d.sgld.steps = 10, d.sgld.step_size = 0.01f, d.sgld.noise_std = 0.1f;
-    d.negatives = 32, d.buffer_size = 200, d.reinit = 0.025f, d.fresh.steps = 200;
+    d.negatives = 32, d.buffer_size = 200, d.reinit = 0.025f, d.restart_denoise.steps = 200;
     d.least_scale = 2;
     return d;
 }
@@ -6575,17 +6590,18 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
                            (double)d.w_score + (double)d.w_kl + (double)d.energy_l2;
     if (!(JEM__IN(d.lr, JEM__TINY, 1e9) && JEM__IN(d.w_ce, 0, most) && JEM__IN(d.w_cd, 0, most) &&
           JEM__IN(d.w_cd_class, 0, most) && JEM__IN(d.w_score, 0, most) &&
-          JEM__IN(d.w_kl, 0, most) && JEM__IN(d.entropy, 0, most) &&
+          JEM__IN(d.w_kl, 0, most) && JEM__IN(d.kl_entropy, 0, most) &&
           JEM__IN(d.energy_l2, 0, most) && JEM__IN(d.sam, 0, d.w_score > 0 ? 0 : most) &&
-          JEM__IN(d.input_noise, 0, most) && JEM__IN(d.label_noise, 0, joint ? 0 : most) &&
-          JEM__IN(d.label_wide, 0, !joint) && JEM__IN(d.noise_lo, JEM__TINY, most) &&
+          JEM__IN(d.data_noise, 0, most) && JEM__IN(d.label_noise, 0, joint ? 0 : most) &&
+          JEM__IN(d.label_all_noise, 0, !joint) && JEM__IN(d.noise_lo, JEM__TINY, most) &&
           JEM__IN(d.noise_hi, d.noise_lo, most) && JEM__IN(d.cd_from, 0, INT32_MAX) &&
           JEM__IN(d.negatives, 0, INT32_MAX) && JEM__IN(d.sgld.steps, d.w_kl > 0, INT32_MAX) &&
           jem__sgld_good(ctx, "trainer: sgld", d.sgld) &&
-          jem__denoise_good(ctx, "trainer: fresh", d.fresh) && JEM__IN(d.reinit, 0, 1) &&
+          jem__denoise_good(ctx, "trainer: fresh", d.restart_denoise) && JEM__IN(d.reinit, 0, 1) &&
           JEM__IN(d.restart_lo, -most, d.restart_hi) && JEM__IN(d.diverged, JEM__TINY, most) &&
           jem__guard_good(ctx, d) &&
-          JEM__IN(d.schedule.kind, JEM_CONSTANT, JEM_COSINE) && JEM__IN(d.schedule.floor, 0, 1e6) &&
+          JEM__IN(d.schedule.kind, JEM_SCHEDULE_CONSTANT,
+                  JEM_SCHEDULE_COSINE) && JEM__IN(d.schedule.floor, 0, 1e6) &&
           JEM__IN(d.schedule.rate, 0, 1e6) &&
           jem__in_range(ctx, what, "the sum of all weights", weights, JEM__TINY, most) &&
           JEM__IN(d.ranks, 1, d.sum && !(d.sam > 0 || d.w_kl > 0) ? 1 << 20 : 1) &&
@@ -6603,7 +6619,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
                                        net->width, jem__by_class(&d) ? net->classes : 0, &tr->rng);
         if (tr->buffer && (d.restart_lo != -1 || d.restart_hi != 1))
             jem_buffer_restart(tr->buffer, &tr->rng, d.restart_lo, d.restart_hi);
-        for (int i = 0; tr->buffer && d.fresh.steps && i < tr->buffer->capacity; i++)
+        for (int i = 0; tr->buffer && d.restart_denoise.steps && i < tr->buffer->capacity; i++)
             tr->buffer->visits[i] = -1;
     }
     ptrdiff_t size = sizeof(jem_stats) / sizeof(float);
@@ -6627,8 +6643,8 @@ void jem_trainer_free(jem_trainer *tr) {
 jem_buffer *jem_trainer_buffer(jem_trainer *tr) { return tr ? tr->buffer : NULL; }
 int jem_trainer_updates(const jem_trainer *tr) { return tr ? tr->updates : 0; }
 
-jem_status jem_trainer_average(jem_trainer *tr, int on) {
-    return tr ? jem_optim_average(tr->optim, on) : JEM_BAD_ARGUMENT;
+jem_status jem_trainer_use_average(jem_trainer *tr, int on) {
+    return tr ? jem_optim_use_average(tr->optim, on) : JEM_BAD_ARGUMENT;
 }
 
 void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
@@ -6689,11 +6705,11 @@ static jem_status jem__agree(jem_trainer *tr, jem_stats *s) {
 
 /* A leaf of the images plus the noise that data get (as the paper does). */
 static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
-    if (!(tr->desc.input_noise > 0)) return jem__share(tr, x, n);
+    if (!(tr->desc.data_noise > 0)) return jem__share(tr, x, n);
     const ptrdiff_t size = n * jem__image(tr->net);
     float *sum = jem__push_floats(tr->net->ctx, size);
     if (!sum) return NULL;
-    jem_fill_normal(tr->net->ctx, &tr->rng, sum, size, 0, tr->desc.input_noise);
+    jem_fill_normal(tr->net->ctx, &tr->rng, sum, size, 0, tr->desc.data_noise);
     for (ptrdiff_t i = 0; i < size; i++) sum[i] += x[i];
     return jem__share(tr, sum, n);
 }
@@ -6702,11 +6718,11 @@ static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
    a class that can be told in noise is what leads a sample out of noise to one class. */
 static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
     const jem_train_desc *d = &tr->desc;
-    if (!(d->label_noise > 0 || d->label_wide > 0)) return jem__noisy(tr, x, n);
+    if (!(d->label_noise > 0 || d->label_all_noise > 0)) return jem__noisy(tr, x, n);
     const jem_net *net = tr->net;
     float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
     jem_tensor *t = jem__share(tr, x, n);
-    const int wide = (int)(d->label_wide * (float)n + 0.5f);
+    const int wide = (int)(d->label_all_noise * (float)n + 0.5f);
     if (!sigma) return NULL;
     jem_noise_levels(&tr->rng, wide, d->noise_lo, d->noise_hi, sigma);
     for (int i = wide; i < n; i++) sigma[i] = d->label_noise * jem_rng_uniform(&tr->rng);
@@ -6719,11 +6735,11 @@ static jem_status jem__breed(jem_trainer *tr, int n, const int *labels, float *x
     jem_ctx *ctx = net->ctx;
     jem_class_of of;
     of.net = net, of.labels = labels ? labels + jem__first(tr, n) : NULL;
-    jem_fresh_desc d = jem_fresh_desc_default();
-    d.mean = net->mean, d.denoise = tr->desc.fresh, d.walk.steps = 0, d.clean = 0;
+    jem_generate_desc d = jem_generate_desc_default();
+    d.mean = net->mean, d.denoise = tr->desc.restart_denoise, d.walk.steps = 0, d.last_sigma = 0;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem__share(tr, NULL, n);
-    jem_fresh(ctx, labels ? jem_logp_class : jem_logp, labels ? (void *)&of : (void *)net, t, &d,
+    jem_generate(ctx, labels ? jem_logp_class : jem_logp, labels ? (void *)&of : (void *)net, t, &d,
               &tr->rng);
     jem__gather(tr, t, n, x);
     jem_end(ctx, mark);
@@ -6737,7 +6753,7 @@ static jem_status jem__breed_some(jem_trainer *tr, int n) {
     const jem_train_desc *d = &tr->desc;
     const int begin = b->visits[0] < 0, by_class = jem__by_class(d);
     const int every = d->reinit > 1e-6f ? (int)(1 / d->reinit + 0.5f) : 0;
-    if (!d->fresh.steps || !(begin || (every && (tr->updates - d->cd_from) % every == 0)))
+    if (!d->restart_denoise.steps || !(begin || (every && (tr->updates - d->cd_from) % every == 0)))
         return JEM_OK;
     if (begin) n = n < 64 ? 64 : n;
     if (begin && by_class && n < 2 * b->classes) n = 2 * b->classes;
@@ -6772,7 +6788,8 @@ static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tenso
     int *visits = (int *)jem__push(ctx, (size_t)n * sizeof(int));
     if (!x || !slot || !visits) return NULL;
     for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, net->classes);
-    jem__buffer_draw(tr->buffer, &tr->rng, n, labels, d->fresh.steps ? 0 : d->reinit, x, slot,
+    jem__buffer_draw(tr->buffer, &tr->rng, n, labels, d->restart_denoise.steps ? 0 : d->reinit, x,
+                     slot,
                      visits);
     for (int i = 0; d->chain && i < n; i++)
         d->chain(d->chain_user, &tr->rng, visits[i], labels ? labels[i] : -1,
@@ -6780,13 +6797,13 @@ static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tenso
     jem_tensor *t = jem__share(tr, x, n);
     jem_class_of of;
     of.net = tr->net, of.labels = labels ? labels + jem__first(tr, n) : NULL;
-    const jem_fn logp = labels ? jem_logp_class : jem_logp;
+    const jem_logp_fn logp = labels ? jem_logp_class : jem_logp;
     void *user = labels ? (void *)&of : (void *)tr->net;
     jem_sgld_desc walk = d->sgld;
     walk.step_size *= tr->guard.walk;
     if (tr->guard.walk < 1) walk.noise_std *= sqrtf(tr->guard.walk);
     if (!(d->w_kl > 0)) jem_sgld(ctx, logp, user, t, &walk, &tr->rng);
-    else *kl = jem_kl_walk(ctx, logp, user, t, &walk, d->entropy, &tr->rng);
+    else *kl = jem_kl_walk(ctx, logp, user, t, &walk, d->kl_entropy, &tr->rng);
     if (jem__gather(tr, t, n, x) != JEM_OK) return NULL;
     jem__buffer_put(tr->buffer, n, slot, visits, x);
     return t;
@@ -6982,7 +6999,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     const jem_train_desc *d = &tr->desc;
     const int chains = jem__wants_samples(d) && tr->updates >= d->cd_from;
     const int n_neg = d->negatives ? d->negatives : b->n_data;
-    const int own = d->label_noise > 0 || d->label_wide > 0;   /* cross-entropy's own images */
+    const int own = d->label_noise > 0 || d->label_all_noise > 0;   /* cross-entropy's own images */
     const jem_loss_weights w = { d->w_ce, d->w_cd, d->w_cd_class, d->energy_l2 };
     int *sample_labels = NULL;
     memset(terms, 0, sizeof *terms);
@@ -7072,7 +7089,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
         return s;
     }
     s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates) * tr->guard.rate;
-    jem_optim_average(tr->optim, 0);
+    jem_optim_use_average(tr->optim, 0);
     s.returns = tr->guard.returns;
     if ((s.status = jem__guard_keep(tr)) != JEM_OK) return s;
     jem_mark mark = jem_begin(ctx);
@@ -7867,12 +7884,13 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
             jem__seen s;
             jem__see_one(f + (ptrdiff_t)i * k, k, temperature, &s);
             done[i] |= !d->targeted ? s.label != labels[i]
-                                    : s.label == labels[i] && s.p >= d->sure;
+                                    : s.label == labels[i] && s.p >= d->least_probability;
             const ptrdiff_t at = i * size;
             if (!done[i] && step < 0)
                 jem__attack_start(ctx, d, rng, x + at, g + at, found + at, size);
             else if (!done[i] && step < d->steps)
-                jem__attack_move(d, x + at, g + at, d->targeted ? d->step : -d->step, found + at,
+                jem__attack_move(d, x + at, g + at, d->targeted ? d->step_size : -d->step_size,
+                                 found + at,
                                  size);
             left += !done[i];
         }
@@ -7889,10 +7907,11 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
     const char *const what = "attack";
     const int far = jem__float_bits(d.eps) == 0x7f800000u; /* infinite: it must be told a step */
     if ((!far && !JEM__IN(d.eps, 0, JEM__MOST)) || !JEM__IN(d.steps, 1, INT32_MAX) ||
-        !JEM__IN(d.step, far ? JEM__TINY : 0, JEM__MOST) || !JEM__IN(d.restarts, 1, INT32_MAX) ||
-        !JEM__IN(d.sure, 0, 1) || !JEM__IN(d.lo, -JEM__MOST, JEM__MOST) ||
+        !JEM__IN(d.step_size, far ? JEM__TINY : 0, JEM__MOST) || !JEM__IN(d.restarts, 1,
+                                                                          INT32_MAX) ||
+        !JEM__IN(d.least_probability, 0, 1) || !JEM__IN(d.lo, -JEM__MOST, JEM__MOST) ||
         !JEM__IN(d.hi, d.lo, JEM__MOST)) return ctx->status;
-    if (d.step == 0) d.step = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
+    if (d.step_size == 0) d.step_size = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
     if (!x || !found || n < 0 || (!rng && d.random_start))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images%s%s%s", n, x ? "" : ", x NULL",
                          found ? "" : ", found NULL", rng ? "" : ", no rng to start at random");
@@ -7921,14 +7940,14 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
 jem_impute_desc jem_impute_desc_default(void) {
     JEM__ZEROED(jem_impute_desc, d);
     d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
-    d.denoise.steps = 0, d.denoise.step = 0.8f, d.denoise.beta = 0.019f;
+    d.denoise.steps = 0, d.denoise.fraction = 0.8f, d.denoise.beta = 0.019f;
     d.walk.steps = 300, d.lo = -1, d.hi = 1;
     return d;
 }
 
 /* log p of u where it is open, and of what is held elsewhere: no gradient comes to u there. */
 typedef struct jem__held {
-    jem_fn logp;
+    jem_logp_fn logp;
     void *user;
     jem_tensor *open, *held;
     const jem_impute_desc *desc;
@@ -7970,11 +7989,11 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const f
             if (known[i] != 0) v[i] = jem__fmaf(sigma, jem_rng_normal(rng), x[i]);
         jem_write(u, v), jem_denoise(ctx, h->logp, h->user, u, &one, rng), jem_read(u, v);
         if (d->watch && (h->stopped = d->watch(d->watch_user, step, u))) break;
-        sigma *= 1 - d->beta * d->step;
+        sigma *= 1 - d->beta * d->fraction;
     }
 }
 
-jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, const float *known,
+jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x, const float *known,
                       const jem_impute_desc *desc, jem_rng *rng) {
     const jem_impute_desc d = desc ? *desc : jem_impute_desc_default();
     const char *const what = "impute";
@@ -8000,7 +8019,7 @@ jem_status jem_impute(jem_ctx *ctx, jem_fn logp, void *user, jem_tensor *x, cons
         else if (d.lo != d.hi) jem_fill_uniform(ctx, rng, u, size, d.lo, d.hi);
         if (jem_ok(ctx)) jem_write(x, u);
         if (!h.stopped) jem_sgld(ctx, jem__logp_held, &h, x, &walk, rng);
-        const jem_denoise_desc last = jem_clean_desc(0.25f);
+        const jem_denoise_desc last = jem_denoise_desc_clean(0.25f);
         if (d.denoise.steps > 0 && !h.stopped) jem_denoise(ctx, logp, user, x, &last, NULL);
         if (h.open && h.held) jem__impute_restore(&h, x);
     }
@@ -8115,13 +8134,13 @@ jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int wi
     return s;
 }
 
-jem_fresh_desc jem_net_fresh(const jem_net *net) {
-    jem_fresh_desc d = jem_fresh_desc_default();
+jem_generate_desc jem_net_generate_desc(const jem_net *net) {
+    jem_generate_desc d = jem_generate_desc_default();
     if (net && net->noise_hi > 0) {
-        d.mean = net->mean, d.denoise.sigma_max = net->noise_hi, d.clean = 2 * net->noise_lo;
+        d.mean = net->mean, d.denoise.sigma_max = net->noise_hi, d.last_sigma = 2 * net->noise_lo;
         return d;
     }
-    d.lo = -1, d.hi = 1, d.denoise.steps = 0, d.clean = 0;
+    d.lo = -1, d.hi = 1, d.denoise.steps = 0, d.last_sigma = 0;
     d.walk = jem_sgld_desc_default(), d.walk.steps = 300;
     return d;
 }
@@ -8147,10 +8166,10 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
     for (int i = 0; labels && i < n; i++) labels[i] = label;
     jem_rng rng = jem_rng_seed(seed);
     jem_guide guide = jem_net_guide(net, labels);
-    jem_fresh_desc how = jem_net_fresh(net);
+    jem_generate_desc how = jem_net_generate_desc(net);
     if (how.lo < how.hi) how.lo = p.lo, how.hi = p.hi;
     jem_tensor *t = jem__images(net, NULL, n);
-    if (x && labels && jem_fresh(ctx, label < 0 ? jem_logp : jem_logp_guided,
+    if (x && labels && jem_generate(ctx, label < 0 ? jem_logp : jem_logp_guided,
                                  label < 0 ? (void *)net : (void *)&guide, t, &how,
                                  &rng) == JEM_OK && jem_read(t, x) == JEM_OK)
         jem_floats_to_pixels(net, x, n, &p, pixels);
@@ -8177,8 +8196,9 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
 /* The first four are jem_dtype's, in its order; the others are converted to `as` when read. */
 typedef struct jem__dtype { const char *name; size_t size; jem_dtype as; } jem__dtype;
 static const jem__dtype jem__dtypes[] = {
-    { "F32", 4, JEM_F32 }, { "I32", 4, JEM_I32 }, { "I64", 8, JEM_I64 }, { "U8", 1, JEM_U8 },
-    { "F64", 8, JEM_F32 }, { "F16", 2, JEM_F32 }, { "BF16", 2, JEM_F32 }, { "BOOL", 1, JEM_U8 }
+    { "F32", 4, JEM_DTYPE_F32 }, { "I32", 4, JEM_DTYPE_I32 }, { "I64", 8, JEM_DTYPE_I64 }, { "U8", 1, JEM_DTYPE_U8 },
+    { "F64", 8, JEM_DTYPE_F32 }, { "F16", 2, JEM_DTYPE_F32 }, { "BF16", 2, JEM_DTYPE_F32 },
+        { "BOOL", 1, JEM_DTYPE_U8 }
 };
 enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__BOOL, JEM__DTYPES };
 #define JEM__READABLE "F32, F64, F16, BF16, I64, I32, U8, BOOL can"
@@ -8260,7 +8280,7 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     memcpy(entry + 1, name, length);
     entry->dtype = dtype;
     entry->e.name = (const char *)(entry + 1);
-    entry->e.dtype = JEM_U8;
+    entry->e.dtype = JEM_DTYPE_U8;
     if (dtype >= 0) entry->e.dtype = jem__dtypes[dtype].as;
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
@@ -8276,7 +8296,7 @@ jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, in
     if (!name || !jem__utf8_valid(name, strlen(name))) wrong = "the name is not UTF-8";
     else if (!strcmp(name, "__metadata__")) wrong = "this name is reserved";
     else if (jem_archive_find(a, name)) wrong = "there is one of this name already";
-    else if ((int)dtype < 0 || (int)dtype > JEM_U8) wrong = "no such dtype";
+    else if ((int)dtype < 0 || (int)dtype > JEM_DTYPE_U8) wrong = "no such dtype";
     else if (ndim < 0 || ndim > 8 || (ndim && !shape)) wrong = "0 to 8 dimensions are possible";
     else if ((n = jem__elements(ndim, shape)) < 0) wrong = "a size is negative or too large";
     else if (n && !data) wrong = "data is NULL";
@@ -8586,19 +8606,19 @@ static float jem__to_float(int dtype, const unsigned char *p) {
     uint32_t high;
     memcpy(&n, p, jem__dtypes[dtype].size);
     switch (dtype) {
-    case JEM_I32: return (float)n.i32;
-    case JEM_I64: return (float)n.i64;
+    case JEM_DTYPE_I32: return (float)n.i32;
+    case JEM_DTYPE_I64: return (float)n.i64;
     case JEM__F64: return (float)n.f64;
     case JEM__F16: return jem__from_fp16(n.u16);
     case JEM__BF16: high = n.u16, n.u32 = high << 16; return n.f;
-    case JEM_U8: case JEM__BOOL: return (float)p[0];
+    case JEM_DTYPE_U8: case JEM__BOOL: return (float)p[0];
     default: return n.f;
     }
 }
 
 static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char *data) {
     const size_t size = jem__dtypes[entry->dtype].size, n = (entry->end - entry->begin) / size;
-    const int converted = entry->e.dtype == JEM_F32 && entry->dtype != JEM_F32;
+    const int converted = entry->e.dtype == JEM_DTYPE_F32 && entry->dtype != JEM_DTYPE_F32;
     entry->e.data = entry->owned = jem__alloc(ctx, entry->e.bytes);
     if (!entry->owned) return;
     data += entry->begin;
@@ -8792,9 +8812,9 @@ static int jem__entry_good(const jem_entry *e, jem_dtype as) {
     int good = 1;
     for (size_t i = 0; good && i < e->bytes; i += jem__dtypes[e->dtype].size) {
         const unsigned char *at = (const unsigned char *)e->data + i;
-        const float x = as == JEM_F32 ? jem__to_float((int)e->dtype, at) : 0;
+        const float x = as == JEM_DTYPE_F32 ? jem__to_float((int)e->dtype, at) : 0;
         int32_t n = 0;
-        if (as == JEM_I32) memcpy(&n, at, 4);
+        if (as == JEM_DTYPE_I32) memcpy(&n, at, 4);
         good = jem__finite(x) && !(squares && x < 0) && n >= -1 && n <= JEM__MANY;
     }
     return good;
@@ -8808,7 +8828,7 @@ static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int nd
     if (v->out && !f->status) f->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
     if (v->out || f->status) return;
     const jem_entry *e = jem_archive_find(v->in, name);
-    const int one = dtype == JEM_F32 && jem__elements(ndim, shape) == 1;
+    const int one = dtype == JEM_DTYPE_F32 && jem__elements(ndim, shape) == 1;
     const int flag = one && ndim <= 1 && e && e->ndim <= 1 &&
                      jem__elements(e->ndim, e->shape) == 1;
     const int same = e && e->ndim == ndim && !memcmp(e->shape, shape, (size_t)ndim * sizeof *shape);
@@ -8847,7 +8867,7 @@ static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param 
     if (*prefix && snprintf(name, sizeof name, "%s%s", prefix, p->name) >= (int)sizeof name)
         v->f.status = jem__fail(v->f.ctx, JEM_BAD_ARGUMENT, "\"%s%.60s...\": the name is too long "
                                 "for a file", prefix, p->name);
-    else jem__array(v, *prefix ? name : p->name, JEM_F32, p->ndim, shape, data);
+    else jem__array(v, *prefix ? name : p->name, JEM_DTYPE_F32, p->ndim, shape, data);
 }
 
 /* Of an archive and what goes into it or comes out, one is not there. */
@@ -8964,18 +8984,18 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
     }
     if (!b) return;
     const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
-    jem__array(v, "replay_buffer", JEM_F32, 4, shape, b->data);
-    jem__array(v, "replay_visits", JEM_I32, 1, shape, b->visits);
+    jem__array(v, "replay_buffer", JEM_DTYPE_F32, 4, shape, b->data);
+    jem__array(v, "replay_visits", JEM_DTYPE_I32, 1, shape, b->visits);
 }
 
 /* Lists the guard's arrays, in its memory. */
 static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b) {
     const int64_t size[1] = { g->size }, slots[1] = { jem__guard_slots(b) };
     const int64_t numbers[1] = { JEM__GUARD_NUMBERS }, counts[1] = { JEM__GUARD_COUNTS };
-    jem__array(v, "guard.numbers", JEM_F32, 1, numbers, g->numbers);
-    jem__array(v, "guard.counts", JEM_I64, 1, counts, g->counts);
-    jem__array(v, "guard.state", JEM_F32, 1, size, g->kept);
-    jem__array(v, "guard.visits", JEM_I32, 1, slots, g->visits);
+    jem__array(v, "guard.numbers", JEM_DTYPE_F32, 1, numbers, g->numbers);
+    jem__array(v, "guard.counts", JEM_DTYPE_I64, 1, counts, g->counts);
+    jem__array(v, "guard.state", JEM_DTYPE_F32, 1, size, g->kept);
+    jem__array(v, "guard.visits", JEM_DTYPE_I32, 1, slots, g->visits);
 }
 
 /* Puts the guard's numbers where an archive points. */
@@ -9024,7 +9044,7 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
     if (!tr || !a) return jem__no_two(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
     jem__arrays v = { { a->ctx, "trainer", "trainer", NULL, NULL, JEM_OK }, NULL, a, 0 };
     jem__trainer_state(tr, tr->state, 0);
-    jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, tr->state);
+    jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, tr->state);
     jem__trainer_arrays(&v, tr, tr->optim->averaged);
     jem__guard_pack(&tr->guard);
     if (tr->guard.kept) jem__guard_arrays(&v, &tr->guard, tr->buffer);
@@ -9037,7 +9057,7 @@ jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     const int64_t most[JEM__COUNTS] = { JEM__MANY, JEM__MANY, tr->optim->desc.ema > 0 };
     int64_t state[JEM__STATES] = { 0 };
     jem__arrays v = { { tr->net->ctx, "trainer", a->where, NULL, NULL, JEM_OK }, a, NULL, 1 };
-    jem__array(&v, "trainer.state", JEM_I64, 1, jem__states, state);
+    jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, state);
     for (int i = 0; i < JEM__COUNTS && !v.f.status; i++)
         if (state[i] < 0 || state[i] > most[i])
             v.f.status = jem__fail(v.f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
@@ -10713,7 +10733,7 @@ JEM__COMPILE("no-tree-vectorize")                  /* they are vectors already *
 
    What B reads for neighbouring taps is one run of memory: an image is [row][column][pair of
    channels][16 images][2], with columns of zeros before and behind every row, so a row of taps
-   needs no test and few channels still make long sums. Of JEM_BF16, and only of it, the bits depend
+   needs no test and few channels still make long sums. Of JEM_PRECISION_BF16, and only of it, the bits depend
    on the instruction set: AMX adds even and odd elements apart. */
 
 enum {
@@ -11407,7 +11427,8 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
 /* Winograd's M, or 0 for the direct sum: what has fewest multiplications if tiles and pixels go
    through the kernels four at a time. */
 static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
-    const int fast = ctx->desc.precision == JEM_FAST || ctx->desc.precision == JEM_BF16;
+    const int fast = ctx->desc.precision ==
+        JEM_PRECISION_FAST || ctx->desc.precision == JEM_PRECISION_BF16;
     int tile = 0, least = (q->ho * q->wo + 3) / 4 * 9;
     for (int m = 2; m <= (fast ? 4 : 2); m += 2) {
         const int tiles = ((q->ho + m - 1) / m) * ((q->wo + m - 1) / m);
@@ -11422,7 +11443,8 @@ static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
 static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     const int least = ctx->bf16 && ctx->bf16->twice ? 8 : 1; /* channels worth a tile of bf16 */
     const int fits = q->k == 3 && q->stride == 1 && q->pad <= 2 && q->ci >= 8 && q->co >= 8;
-    const int tile = fits && ctx->desc.precision != JEM_DIRECT && (!ctx->bf16 || ctx->bf16->twice)
+    const int tile = fits && ctx->desc.precision != JEM_PRECISION_DIRECT && (!ctx->bf16 ||
+                                                                             ctx->bf16->twice)
                    ? jem__wino_tile(ctx, q) : 0;
     const int one = q->k == 1 && q->hi == 1 && q->wi == 1;   /* linear: too little to round for */
     for (int i = 0; i < 2; i++) {
@@ -11456,8 +11478,8 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
 }
 
 static int jem__engine_open(jem_ctx *ctx) {
-    if (ctx->desc.precision == JEM_BF16 && !(ctx->bf16 = jem__bf16_for(ctx->desc.isa))) {
-        ctx->desc.precision = JEM_FAST;
+    if (ctx->desc.precision == JEM_PRECISION_BF16 && !(ctx->bf16 = jem__bf16_for(ctx->desc.isa))) {
+        ctx->desc.precision = JEM_PRECISION_FAST;
         if (ctx->desc.log)
             ctx->desc.log(ctx->desc.user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
     }

@@ -34,7 +34,7 @@ static jem_tensor *predict(jem_ctx *ctx, jem_tensor *x, const problem *p) {
     return jem_linear(ctx, h, p->w3, p->b3);
 }
 
-/* Mean squared error: one number. The signature is jem_fn, so that it can be checked. */
+/* Mean squared error: one number. The signature is jem_logp_fn, so that it can be checked. */
 static jem_tensor *loss(jem_ctx *ctx, jem_tensor *x, void *user) {
     const problem *p = (const problem *)user;
     return jem_mean(ctx, jem_square(ctx, jem_sub(ctx, predict(ctx, x, p), p->y)));

@@ -36,12 +36,12 @@ typedef struct expression {
 
 /* log(exp(f) + FLOOR) */
 static jem_tensor *with_floor(jem_ctx *ctx, jem_tensor *f) {
-    jem_tensor *low = jem_shift(ctx, jem_scale(ctx, f, 0), logf(FLOOR));
+    jem_tensor *low = jem_add_constant(ctx, jem_scale(ctx, f, 0), logf(FLOOR));
     return jem_logsumexp(ctx, jem_concat(ctx, f, low));
 }
 
 static jem_tensor *off(jem_ctx *ctx, jem_tensor *x, float at) {                /* (x - at)^2 */
-    return jem_square(ctx, jem_shift(ctx, x, -at));
+    return jem_square(ctx, jem_add_constant(ctx, x, -at));
 }
 
 /* The analytic parts: a ring of radius 1.6, a bar that leans, four dots. */
@@ -65,7 +65,7 @@ static jem_tensor *part(jem_ctx *ctx, jem_tensor *x, kind what) {
     return with_floor(ctx, jem_logsumexp(ctx, all));
 }
 
-/* The whole idea: a jem_fn made of jem_fns. */
+/* The whole idea: a jem_logp_fn made of jem_fns. */
 static jem_tensor *evaluate(jem_ctx *ctx, jem_tensor *x, void *user) {
     const expression *e = (const expression *)user;
     if (e->what < AND) return part(ctx, x, e->what);
@@ -78,7 +78,7 @@ static jem_tensor *evaluate(jem_ctx *ctx, jem_tensor *x, void *user) {
 /* What is sampled: the expression, in a box with soft walls (the floor alone has no finite Z). */
 static jem_tensor *in_box(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_tensor *far = jem_sum_image(ctx, jem_square(ctx, jem_relu(ctx,
-        jem_shift(ctx, jem_square(ctx, x), -0.8f * WORLD_BOX * WORLD_BOX))));
+        jem_add_constant(ctx, jem_square(ctx, x), -0.8f * WORLD_BOX * WORLD_BOX))));
     return jem_add(ctx, evaluate(ctx, x, user), jem_scale(ctx, far, -10));
 }
 

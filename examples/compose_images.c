@@ -56,7 +56,7 @@ static jem_tensor *evaluate(jem_ctx *ctx, jem_tensor *const *logp, const words *
     if (w->what == IS) return jem_slice(ctx, logp[w->factor], w->value, 1);
     jem_tensor *a = evaluate(ctx, logp, w->a);
     if (w->what == NOT) {
-        jem_tensor *low = jem_shift(ctx, jem_scale(ctx, a, 0), logf(FLOOR));
+        jem_tensor *low = jem_add_constant(ctx, jem_scale(ctx, a, 0), logf(FLOOR));
         return jem_scale(ctx, jem_logsumexp(ctx, jem_concat(ctx, a, low)), -1);
     }
     jem_tensor *b = evaluate(ctx, logp, w->b);
@@ -100,7 +100,7 @@ static jem_net *learn(jem_ctx *ctx, int k, int updates) {
             printf("\r%-6s  %d of %d updates, accuracy %.2f", factors[k].name, i, updates,
                    (double)st.accuracy), fflush(stdout);
     }
-    printf("\n"), jem_trainer_average(tr, 1), jem_trainer_free(tr);
+    printf("\n"), jem_trainer_use_average(tr, 1), jem_trainer_free(tr);
     return net;
 }
 
@@ -110,12 +110,12 @@ static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int 
     char note[80];
     int hits = 0;
     jem_rng rng = jem_rng_seed((uint64_t)top);
-    jem_fresh_desc how = jem_fresh_desc_default();
+    jem_generate_desc how = jem_generate_desc_default();
     jem_denoise_desc last = jem_denoise_desc_default();
     jem_tensor *t = jem_zeros(ctx, SAMPLES, 3, SIDE, SIDE);
     how.mean = m->net[0]->mean, m->asked = row->asked;
     last.steps = 8, last.step = 0.3f, last.sigma_max = 0.3f;          /* a clean end */
-    jem_fresh(ctx, together, m, t, &how, &rng), jem_denoise(ctx, together, m, t, &last, NULL);
+    jem_generate(ctx, together, m, t, &how, &rng), jem_denoise(ctx, together, m, t, &last, NULL);
     for (int i = 0; jem_read(t, x) == JEM_OK && i < SAMPLES; i++) {
         scene s;
         const float explained = scene_nearest(x + i * SHAPE_NUMBERS, &s);

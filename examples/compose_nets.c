@@ -40,7 +40,7 @@ static jem_tensor *one(jem_ctx *ctx, jem_tensor *x, const model *m, int k) {
     for (int i = 0; i < CHAINS; i++) labels[i] = m->row->label[k];
     jem_guide guide = { m->net[k], labels, WEIGHT };
     jem_tensor *f = labels[0] < 0 ? jem_logp(ctx, x, m->net[k]) : jem_logp_guided(ctx, x, &guide);
-    return jem_shift(ctx, f, -m->level[k]);
+    return jem_add_constant(ctx, f, -m->level[k]);
 }
 static jem_tensor *both(jem_ctx *ctx, jem_tensor *x, void *user) {
     const model *m = (const model *)user;
@@ -59,11 +59,11 @@ static void draw(jem_ctx *ctx, model *m, int row, int steps, plot *paper) {
     jem_fill_uniform(ctx, &rng, x, CHAINS * DIGIT_PIXELS, -1, 1);
     jem_tensor *t = jem_input(ctx, x, CHAINS, 1, DIGIT, DIGIT);
     jem_sgld_desc how = jem_sgld_desc_default();
-    jem_fresh_desc fresh = jem_fresh_desc_default();       /* for networks that learned a score */
+    jem_generate_desc fresh = jem_generate_desc_default();  /* for networks that learned a score */
     how.steps = fresh.denoise.steps = steps, fresh.walk.steps = 2 * steps;
     fresh.mean = m->net[0]->mean;
     if (m->net[0]->noise_hi > 0 && m->net[1]->noise_hi > 0)
-        jem_fresh(ctx, both, m, t, &fresh, &rng);
+        jem_generate(ctx, both, m, t, &fresh, &rng);
     else jem_sgld(ctx, both, m, t, &how, &rng);
     if (jem_read(t, x) != JEM_OK) return;
     for (int k = 0; k < 2; k++) {

@@ -117,11 +117,11 @@ static int dream(jem_net *net, uint64_t seed) {
         jem_tensor *x = jem_zeros(ctx, DREAMS, 1, DIGIT, DIGIT);
         jem_guide guide;
         guide.net = net, guide.labels = labels, guide.weight = 5;
-        jem_fresh_desc how = jem_fresh_desc_default();
+        jem_generate_desc how = jem_generate_desc_default();
         how.mean = net->mean, how.denoise.steps = FROM_NOISE, how.walk.steps = WALK;
         how.denoise.watch = how.walk.watch = chains_film_watch;
         how.denoise.watch_user = how.walk.watch_user = &f;
-        ok = jem_fresh(ctx, jem_logp_guided, &guide, x, &how, &rng) == JEM_OK;
+        ok = jem_generate(ctx, jem_logp_guided, &guide, x, &how, &rng) == JEM_OK;
         ok = ok && !chains_film_take(&f, x) &&     /* without its last noise */
              picture_grid(DREAMS_PATH, f.all, DREAMS, PER_CLASS, 1, DIGIT, DIGIT, 2) &&
              picture_grid(CHAINS_PATH, f.x, CLASSES * SHOTS, SHOTS, 1, DIGIT, DIGIT, 2);
@@ -180,7 +180,7 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
                jem_isa_name(jem_ctx_isa(ctx)), jem_ctx_threads(ctx));
     int ok = tr && train(tr, &d, updates, seed);
     if (ok) {
-        jem_trainer_average(tr, 1);
+        jem_trainer_use_average(tr, 1);
         printf("trained in %.0f s; held-out digits recognised: %.1f%%\n", seconds() - start,
                100 * (double)jem_accuracy(net, d.test_x, d.test_y, DIGITS_TEST));
         ok = compare_densities(net, &d) && jem_save(net, MODEL_PATH) == JEM_OK &&

@@ -90,9 +90,9 @@ static int learn(film *f, jem_ctx *ctx, int updates) {
     int ok = tr != NULL;
     for (int i = 0; ok && jem_ok(ctx) && f->taken < f->count; i++) {
         if (i >= moment(f->taken, f->count, updates)) {
-            jem_trainer_average(tr, 1);
+            jem_trainer_use_average(tr, 1);
             ok = shoot(f, net, i);
-            jem_trainer_average(tr, 0);
+            jem_trainer_use_average(tr, 0);
         }
         if (i < updates) world_learn(tr, f->kind, &rng);
     }

@@ -106,7 +106,7 @@ static double learn_moons(jem_ctx *ctx, int jem, int updates, plot *p, char *tit
     jem_rng rng = jem_rng_seed(1);
     for (int i = 0; trainer && i < updates && jem_ok(ctx); i++)
         world_learn(trainer, MOONS, &rng);
-    jem_trainer_average(trainer, 1);
+    jem_trainer_use_average(trainer, 1);
     jem_trainer_free(trainer);
     jem_rng other = jem_rng_seed(3);
     world_sample(MOONS, &other, TEST, x, y);

@@ -39,7 +39,7 @@ typedef struct lesson {
 static jem_tensor *walked_mean(lesson *l, int way, const float *data) {
     jem_ctx *ctx = l->net->ctx;
     int slot[BATCH];
-    jem_sgld_desc walk = jem_langevin_desc(STEP, way == CD_1 ? 1 : STEPS);
+    jem_sgld_desc walk = jem_sgld_desc_langevin(STEP, way == CD_1 ? 1 : STEPS);
     walk.clamp_lo = -WORLD_BOX, walk.clamp_hi = WORLD_BOX, walk.clamp_grad = 30;
     if (way == CD_1) memcpy(l->sample, data, sizeof l->sample);
     else jem_buffer_draw(l->buffer, &l->rng, BATCH, NULL, way == PERSISTENT ? 0.05f : 1, l->sample,
@@ -69,7 +69,7 @@ static double learn(lesson *l, int way, world_kind kind, int updates, curve *c) 
     float x[2 * BATCH];
     int y[BATCH];
     jem_optim_desc d = jem_optim_desc_default();
-    jem_schedule cosine = { JEM_COSINE, 0, updates, 0, 0, { 0 } };
+    jem_schedule cosine = { JEM_SCHEDULE_COSINE, 0, updates, 0, 0, { 0 } };
     d.ema = 0.99f;
     jem_optim *opt = jem_optim_create(l->net, &d);
     double got = 0;
@@ -77,9 +77,9 @@ static double learn(lesson *l, int way, world_kind kind, int updates, curve *c) 
     c->x = at[way], c->y = values[way], c->n = 0;
     for (int i = 0; i <= updates && jem_ok(l->net->ctx); i++) {
         if (i % EVERY == 0 || i == updates) {
-            jem_optim_average(opt, i > 0);
+            jem_optim_use_average(opt, i > 0);
             got = world_learned(kind, l->net, &l->grid);
-            if (i < updates) jem_optim_average(opt, 0);
+            if (i < updates) jem_optim_use_average(opt, 0);
             at[way][c->n] = (float)i, values[way][c->n++] = (float)got;
             if (i == updates) break;
         }

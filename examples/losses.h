@@ -13,7 +13,8 @@ enum { LOSS_MOST = 1024 };
 
 /* mean v'Hv + (v'g)^2 / 2, with slope g and curvature H of f, from three ordinary passes: at x, and
    h v to either side of it (so do Pang & others 2020). f's rounding, 1e-6, is divided by h^2. */
-static inline jem_tensor *loss__along(jem_ctx *ctx, jem_fn f, void *user, int n, const float *x,
+static inline jem_tensor *loss__along(jem_ctx *ctx, jem_logp_fn f, void *user, int n,
+                                      const float *x,
                                       const float *v, float h) {
     float to[2 * LOSS_MOST];
     jem_tensor *y[3];
@@ -33,7 +34,7 @@ static inline jem_tensor *loss__along(jem_ctx *ctx, jem_fn f, void *user, int n,
          = E[ v'Hv + (v'g)^2 / 2 ],  v ~ N(0,I)                    sliced (Song & others 2019)
 
    the first along each axis, the second (rng is not NULL) along one random direction each. */
-static inline jem_tensor *loss_score(jem_ctx *ctx, jem_fn f, void *user, int n, const float *x,
+static inline jem_tensor *loss_score(jem_ctx *ctx, jem_logp_fn f, void *user, int n, const float *x,
                                      float h, jem_rng *rng) {
     float v[2 * LOSS_MOST];
     if (n > LOSS_MOST) {
@@ -58,7 +59,7 @@ static inline jem_tensor *loss_score(jem_ctx *ctx, jem_fn f, void *user, int n, 
        L = mean log(1 + exp(-g(data))) + mean log(1 + exp(g(noise)))
 
    log Z is learned like any weight. weight (1,1), a buffer, is 1; bias (1) is -log Z. */
-static inline jem_tensor *loss_nce(jem_ctx *ctx, jem_fn f, void *user, const jem_layer *log_z,
+static inline jem_tensor *loss_nce(jem_ctx *ctx, jem_logp_fn f, void *user, const jem_layer *log_z,
                                    int n, const float *x, float box, jem_rng *rng) {
     float noise[2 * LOSS_MOST];
     const float log_q = -2 * logf(2 * box);
@@ -70,7 +71,7 @@ static inline jem_tensor *loss_nce(jem_ctx *ctx, jem_fn f, void *user, const jem
     jem_fill_uniform(ctx, rng, noise, 2 * n, -box, box);
     for (int k = 0; k < 2; k++) {
         jem_tensor *g = f(ctx, jem_input(ctx, k ? noise : x, n, 2, 1, 1), user);
-        g = jem_shift(ctx, jem_apply(log_z, g, 1), -log_q);
+        g = jem_add_constant(ctx, jem_apply(log_z, g, 1), -log_q);
         loss[k] = jem_mean(ctx, jem_softplus(ctx, jem_scale(ctx, g, k ? 1.0f : -1.0f)));
     }
     return jem_add(ctx, loss[0], loss[1]);

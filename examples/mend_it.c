@@ -44,7 +44,7 @@ static jem_tensor *samples_mean(run *r) {
     float cold[2 * BATCH];
     jem_mcmc_desc how = jem_mcmc_desc_default();
     how.steps = STEPS;
-    how.step = 0.12f;
+    how.step_size = 0.12f;
     how.temperatures = LADDER;
     how.hottest = HOTTEST;
     jem_tensor *x = jem_input(ctx, r->chains, LADDER * BATCH, 2, 1, 1);
@@ -96,7 +96,7 @@ static void train_as_before(run *r, int updates) {
         memcpy(r->chains + 2 * LADDER * n, b->data + 2 * i, 2 * sizeof *r->chains);
         n++;
     }
-    jem_trainer_average(trainer, 1);
+    jem_trainer_use_average(trainer, 1);
     jem_trainer_free(trainer);
 }
 
@@ -106,10 +106,10 @@ static void train_otherwise(run *r, int updates) {
     d.ema = 0.99f;
     r->optim = jem_optim_create(r->net, &d);
     jem_fill_uniform(ctx, &r->rng, r->chains, 2 * LADDER * BATCH, -WORLD_BOX, WORLD_BOX);
-    const jem_schedule cosine = { JEM_COSINE, 0, updates, 0, 0, { 0 } };
+    const jem_schedule cosine = { JEM_SCHEDULE_COSINE, 0, updates, 0, 0, { 0 } };
     for (int i = 0; i < updates && jem_ok(ctx); i++)
         learn(r, jem_learning_rate(&cosine, 2e-3f, i));
-    jem_optim_average(r->optim, 1);
+    jem_optim_use_average(r->optim, 1);
     jem_optim_free(r->optim);
 }
 

@@ -28,7 +28,7 @@ static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
     jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1);     /* (n,1,1,1) each */
     jem_tensor *u2 = jem_square(ctx, u);
-    jem_tensor *off = jem_sub(ctx, v, jem_scale(ctx, jem_shift(ctx, u2, -1), BEND));
+    jem_tensor *off = jem_sub(ctx, v, jem_scale(ctx, jem_add_constant(ctx, u2, -1), BEND));
     return jem_add(ctx, jem_scale(ctx, u2, -0.5f),
                    jem_scale(ctx, jem_square(ctx, off), -0.5f / (WIDTH * WIDTH)));
 }
@@ -75,7 +75,7 @@ int main(void) {
     for (int i = 0; i < CHAINS; i++) w.now[2 * i] = 0, w.now[2 * i + 1] = 4;
     jem_tensor *x = jem_input(ctx, w.now, CHAINS, 2, 1, 1);
 
-    jem_sgld_desc how = jem_langevin_desc(0.01f, STEPS);
+    jem_sgld_desc how = jem_sgld_desc_langevin(0.01f, STEPS);
     how.watch = look, how.watch_user = &w;
     int ok = jem_sgld(ctx, banana, NULL, x, &how, &rng) == JEM_OK;
 

@@ -72,7 +72,7 @@ static int draw(jem_net *net, const char *path) {
 
     jem_fill_uniform(ctx, &rng, x, 2 * SAMPLES, -1, 1);
     jem_tensor *t = jem_input(ctx, x, SAMPLES, 2, 1, 1);
-    const jem_sgld_desc walk = jem_langevin_desc(0.01f, 1000);
+    const jem_sgld_desc walk = jem_sgld_desc_langevin(0.01f, 1000);
     jem_sgld(ctx, jem_logp, net, t, &walk, &rng);
     jem_read(t, x);
     int ok = jem_classify(net, x, SAMPLES, answer) == JEM_OK;
@@ -90,8 +90,8 @@ int main(void) {
     jem_rng rng = jem_rng_seed(1);
     jem_net *net = gated_create(ctx, 1);
     jem_train_desc how = jem_train_desc_default();
-    how.lr = 1e-3f, how.negatives = BATCH, how.sgld = jem_langevin_desc(0.01f, 20);
-    how.schedule.kind = JEM_COSINE, how.schedule.total = UPDATES;
+    how.lr = 1e-3f, how.negatives = BATCH, how.sgld = jem_sgld_desc_langevin(0.01f, 20);
+    how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = UPDATES;
     jem_trainer *tr = jem_trainer_create(net, &how);
     for (int i = 0; tr && i < UPDATES && jem_ok(ctx); i++) {
         world_sample(MOONS, &rng, BATCH, x, y);

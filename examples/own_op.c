@@ -50,7 +50,7 @@ static jem_tensor *spins(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
     jem_tensor *below = jem_square(ctx, jem_sub(ctx, x, roll_image(ctx, x, 1, 0)));
     jem_tensor *beside = jem_square(ctx, jem_sub(ctx, x, roll_image(ctx, x, 0, 1)));
-    jem_tensor *wells = jem_square(ctx, jem_shift(ctx, jem_square(ctx, x), -1));
+    jem_tensor *wells = jem_square(ctx, jem_add_constant(ctx, jem_square(ctx, x), -1));
     jem_tensor *energy = jem_add(ctx, jem_add(ctx, below, beside), wells);
     return jem_scale(ctx, jem_sum_image(ctx, energy), -1);
 }
@@ -76,7 +76,7 @@ int main(void) {
     jem_fill_uniform(ctx, &rng, shots[0][0], LATTICES * SIDE * SIDE, -1, 1);
     jem_tensor *x = jem_input(ctx, shots[0][0], LATTICES, 1, SIDE, SIDE);
     for (int k = 1; k < STAGES; k++) {
-        const jem_sgld_desc walk = jem_langevin_desc(0.05f, steps[k] - steps[k - 1]);
+        const jem_sgld_desc walk = jem_sgld_desc_langevin(0.05f, steps[k] - steps[k - 1]);
         jem_sgld(ctx, spins, NULL, x, &walk, &rng);
         jem_read(x, shots[k][0]);
     }

@@ -410,7 +410,7 @@ static inline void plot_way(plot *p, const float *xy, int n, float width, unsign
 }
 
 /* fn, a number per point, at every pixel. A point is an image (2,1,1): its channels are x and y. */
-static inline jem_status plot_function(plot *p, jem_ctx *ctx, jem_fn fn, void *user) {
+static inline jem_status plot_function(plot *p, jem_ctx *ctx, jem_logp_fn fn, void *user) {
     float *points = (float *)malloc((size_t)p->w * 2 * sizeof *points);
     if (!points) return jem_fail(ctx, JEM_NO_MEMORY, "plot_function: no memory");
     for (int i = 0; i < p->h && jem_ok(ctx); i++) {

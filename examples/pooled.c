@@ -61,7 +61,7 @@ static double learn(jem_net *net, int updates) {
         }
         jem_train_step(tr, x, y, BATCH);
     }
-    jem_trainer_average(tr, 1), jem_trainer_free(tr);
+    jem_trainer_use_average(tr, 1), jem_trainer_free(tr);
     return (double)jem_accuracy(net, x, y, BATCH);
 }
 
@@ -98,8 +98,8 @@ int main(int argc, char **argv) {
         jem_net *net = create(ctx, pooled);
         const double right = net ? learn(net, is_quick(argc, argv) ? 6 : UPDATES) : 0;
         jem_tensor *t = jem_zeros(ctx, SAMPLES, 3, SIDE, SIDE);
-        jem_fresh_desc how = jem_net_fresh(net);
-        jem_fresh(ctx, jem_logp, net, t, &how, &rng);
+        jem_generate_desc how = jem_net_generate_desc(net);
+        jem_generate(ctx, jem_logp, net, t, &how, &rng);
         if (jem_read(t, x) == JEM_OK)
             printf("%-12s colours %.0f%% right, of its dreams %d%% are one shape\n", names[pooled],
                    100 * right, put(&paper, 1 + pooled, names[pooled], x));

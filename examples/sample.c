@@ -24,15 +24,15 @@ static jem_status draw(jem_net *net, int label, jem_tensor *t, jem_rng *rng) {
     int labels[CHAINS];
     for (int i = 0; i < CHAINS; i++) labels[i] = label;
     jem_guide guide = jem_net_guide(net, labels);
-    jem_fn logp = label < 0 ? jem_logp : jem_logp_guided;  /* log p(x) + weight log p(y|x) */
+    jem_logp_fn logp = label < 0 ? jem_logp : jem_logp_guided;  /* log p(x) + weight log p(y|x) */
     void *user = label < 0 ? (void *)net : (void *)&guide;
     chains_film film = { moments[net->noise_hi > 0], SHOTS, FILMED, 1, x[0], shots[0][0], 0, 0 };
-    jem_fresh_desc how = jem_net_fresh(net);       /* step 1, noise .01 if it learned no score */
+    jem_generate_desc how = jem_net_generate_desc(net);       /* step 1, noise .01 if it learned no score */
     if (how.denoise.steps) how.denoise.steps = STEPS, how.walk.steps = 2 * STEPS;
     else how.walk.steps = STEPS;
     how.denoise.watch = how.walk.watch = chains_film_watch;
     how.denoise.watch_user = how.walk.watch_user = &film;
-    return jem_fresh(ctx, logp, user, t, &how, rng);
+    return jem_generate(ctx, logp, user, t, &how, rng);
 }
 
 static int sample(jem_net *net, int label, const char *path) {

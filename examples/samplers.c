@@ -37,7 +37,7 @@ static const struct walk { const char *name; unsigned colour; int temperatures; 
 
 /* -(x - mean)^2 / (2 std^2) */
 static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, float mean, float std) {
-    return jem_scale(ctx, jem_square(ctx, jem_shift(ctx, x, -mean)), -0.5f / (std * std));
+    return jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, x, -mean)), -0.5f / (std * std));
 }
 /* log p(u) + log p(v|u), which of them: u ~ N(0,1), then v ~ N(.9 u, .19), or N((u^2 - 1)/2, 1/4);
    or u ~ .3 N(-1.8, .35^2) + .7 N(1.8, .35^2), and v ~ N(0, .7^2). */
@@ -45,13 +45,13 @@ static jem_tensor *density(jem_ctx *ctx, jem_tensor *x, void *which) {
     const int narrow = *(const int *)which == NARROW;
     jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1), *middle;
     if (*(const int *)which == MODES) {
-        jem_tensor *left = jem_shift(ctx, gaussian(ctx, u, -1.8f, 0.35f), logf(0.3f));
-        jem_tensor *right = jem_shift(ctx, gaussian(ctx, u, 1.8f, 0.35f), logf(0.7f));
+        jem_tensor *left = jem_add_constant(ctx, gaussian(ctx, u, -1.8f, 0.35f), logf(0.3f));
+        jem_tensor *right = jem_add_constant(ctx, gaussian(ctx, u, 1.8f, 0.35f), logf(0.7f));
         u = jem_logsumexp(ctx, jem_concat(ctx, left, right));
         return jem_add(ctx, u, gaussian(ctx, v, 0, 0.7f));
     }
     if (narrow) middle = jem_scale(ctx, u, 0.9f);
-    else middle = jem_scale(ctx, jem_shift(ctx, jem_square(ctx, u), -1), 0.5f);
+    else middle = jem_scale(ctx, jem_add_constant(ctx, jem_square(ctx, u), -1), 0.5f);
     v = gaussian(ctx, jem_sub(ctx, v, middle), 0, narrow ? sqrtf(0.19f) : 0.5f);
     return jem_add(ctx, v, gaussian(ctx, u, 0, 1));
 }
@@ -82,7 +82,7 @@ static int record(void *user, int step, jem_tensor *x) {
 static void run(jem_ctx *ctx, int k, trace *t, int gradients) {
     const int n = CHAINS * (t->ladder = walks[k].temperatures);
     jem_rng rng = jem_rng_seed(1);
-    jem_sgld_desc langevin = jem_langevin_desc(STEP * STEP, gradients);
+    jem_sgld_desc langevin = jem_sgld_desc_langevin(STEP * STEP, gradients);
     jem_mcmc_desc d = jem_mcmc_desc_default();
     if (k == SGLD) langevin.noise_std /= 2;
     d.step = k == HMC ? STEP * 0.7f : STEP, d.leapfrog = k == HMC ? 8 : 1;

@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
     how.w_cd = 0.1f;                               /* weight of log p(x) against log p(y|x) */
     how.sgld.steps = 10;
     how.buffer_size = 1000;
-    how.schedule.kind = JEM_COSINE, how.schedule.total = iters;
+    how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = iters;
     jem_trainer *tr = jem_trainer_create(net, &how);
 
     const int ok = tr && train(net, tr, &d, iters);

@@ -76,7 +76,7 @@ static jem_trainer *trainer_of(lesson *l, float rate, const jem_schedule *schedu
     how.lr = rate, how.schedule = *schedule, how.w_ce = how.input_noise = 0;
     how.w_score = w->score, how.noise_lo = how.noise_hi = 0.1f, how.w_cd = w->score > 0 ? 0 : 1;
     how.w_kl = w->kl, how.energy_l2 = w->l2, how.sam = w->sam;
-    how.sgld = jem_langevin_desc(0.01f, w->steps), how.sgld.clamp_grad = w->clip;
+    how.sgld = jem_sgld_desc_langevin(0.01f, w->steps), how.sgld.clamp_grad = w->clip;
     how.restart_lo = how.sgld.clamp_lo = -WORLD_BOX, how.restart_hi = how.sgld.clamp_hi = WORLD_BOX;
     how.negatives = BATCH, how.buffer_size = 2000, how.reinit = w->renewed;
     how.chain = begin, how.chain_user = l;
@@ -99,7 +99,7 @@ static jem_status step_on(lesson *l, jem_optim *opt, float rate) {
 
 /* Mean log p of new points at the end of a run, and the worst in its second half. */
 static float learn(lesson *l, world_kind kind, float rate, int updates, plot *grid, float *worst) {
-    const jem_schedule cosine = { JEM_COSINE, 0, updates, 0.01f, 0, { 0 } };
+    const jem_schedule cosine = { JEM_SCHEDULE_COSINE, 0, updates, 0.01f, 0, { 0 } };
     if (l->w->loss == NCE) l->log_z = loss_log_z(l->net);
     jem_trainer *tr = l->w->loss == CHAINS ? trainer_of(l, rate, &cosine) : NULL;
     jem_optim *opt = tr ? NULL : jem_optim_create(l->net, NULL);

@@ -31,7 +31,7 @@ static jem_net *learn(jem_ctx *ctx, world_kind kind, int updates) {
     jem_trainer *tr = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed(1);
     for (int i = 0; tr && i < updates && jem_ok(ctx); i++) world_learn(tr, kind, &rng);
-    jem_trainer_average(tr, 1);
+    jem_trainer_use_average(tr, 1);
     jem_trainer_free(tr);
     return net;
 }

@@ -165,9 +165,9 @@ static inline jem_net *world_net(jem_ctx *ctx, world_kind kind) {
 }
 static inline jem_train_desc world_recipe(int updates) {
     jem_train_desc how = jem_train_desc_default();
-    how.lr = 1e-3f, how.schedule.kind = JEM_COSINE, how.schedule.total = updates;
-    how.optim.ema = 0.99f, how.input_noise = 0, how.negatives = WORLD_BATCH, how.buffer_size = 4000;
-    how.sgld = jem_langevin_desc(WORLD_STEP, 20), how.sgld.clamp_grad = 30;
+    how.lr = 1e-3f, how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = updates;
+    how.optim.ema = 0.99f, how.data_noise = 0, how.negatives = WORLD_BATCH, how.buffer_size = 4000;
+    how.sgld = jem_sgld_desc_langevin(WORLD_STEP, 20), how.sgld.clamp_grad = 30;
     how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX, how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
     return how;
 }
@@ -182,7 +182,7 @@ static inline void world_walk(jem_net *net, int n, int steps,
                               int (*watch)(void *user, int step, jem_tensor *x), void *user,
                               float *x) {
     jem_rng rng = jem_rng_seed(2);
-    jem_sgld_desc how = jem_langevin_desc(WORLD_STEP, steps);
+    jem_sgld_desc how = jem_sgld_desc_langevin(WORLD_STEP, steps);
     how.clamp_lo = -WORLD_BOX, how.clamp_hi = WORLD_BOX, how.watch = watch, how.watch_user = user;
     const jem_mark mark = jem_begin(net->ctx);
     jem_fill_uniform(net->ctx, &rng, x, 2 * n, -WORLD_BOX, WORLD_BOX);
@@ -193,7 +193,8 @@ static inline void world_walk(jem_net *net, int n, int steps,
 }
 /* log Z without a grid, by annealed importance sampling: of the box, so that both mean the same. */
 static inline jem_tensor *world__boxed(jem_ctx *ctx, jem_tensor *x, void *net) {
-    jem_tensor *out = jem_relu(ctx, jem_shift(ctx, jem_square(ctx, x), -WORLD_BOX * WORLD_BOX));
+    jem_tensor *out = jem_relu(ctx, jem_add_constant(ctx, jem_square(ctx, x),
+                                                     -WORLD_BOX * WORLD_BOX));
     jem_tensor *wall = jem_scale(ctx, jem_sum_image(ctx, out), -1000);
     return jem_add(ctx, jem_logp(ctx, x, net), wall);
 }
@@ -201,7 +202,7 @@ static inline jem_ais_result world_ais(jem_net *net) {
     jem_ais_result r = { NAN, NAN, NAN };
     jem_ais_desc how = jem_ais_desc_default();
     jem_rng rng = jem_rng_seed(4);
-    how.levels = 200, how.std = 1.5f, how.walk.step = 0.08f, how.walk.leapfrog = 3;
+    how.levels = 200, how.std = 1.5f, how.walk.step_size = 0.08f, how.walk.leapfrog = 3;
     const jem_mark mark = jem_begin(net->ctx);
     jem_ais(net->ctx, world__boxed, net, jem_zeros(net->ctx, 256, 2, 1, 1), &how, &rng, &r);
     jem_end(net->ctx, mark);

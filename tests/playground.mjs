@@ -310,7 +310,7 @@ async function dream() {
   })()`);
   const paper = (await until("window.dreamt && [...dreamt]", 10)).filter((v) => v < -.6);
   const grain = Math.sqrt(paper.reduce((sum, v) => sum + (v + 1) ** 2, 0) / paper.length);
-  check("dreams: the last noise is taken off as jem_clean_desc does", grain < .09,
+  check("dreams: the last noise is taken off as jem_denoise_desc_clean does", grain < .09,
     grain.toFixed(3));
   await rests("dream");
   await click("dream-run"), await sleep(400);

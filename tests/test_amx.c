@@ -52,7 +52,8 @@ static void test_choice(void) {
     if (!linux_lends_tiles()) return;
     CHECK(jem_isa_available(JEM_ISA_AMX), "the processor has tiles, Linux lends them");
     jem_ctx *ctx = jem_ctx_create(&best.desc);
-    CHECK(jem_ctx_precision(ctx) == JEM_BF16 && jem_ctx_isa(ctx) == JEM_ISA_AMX, "it chose %s, %s",
+    CHECK(jem_ctx_precision(ctx) == JEM_PRECISION_BF16 && jem_ctx_isa(ctx) == JEM_ISA_AMX,
+          "it chose %s, %s",
           jem_isa_name(jem_ctx_isa(ctx)), precision_name[jem_ctx_precision(ctx)]);
     jem_ctx_free(ctx);
 }
@@ -65,7 +66,7 @@ static int every_amx(setup *s) {
 }
 
 static int test_own_tiles(void) {
-    precision = JEM_BF16;
+    precision = JEM_PRECISION_BF16;
     test_choice();
     if (!jem_isa_available(JEM_ISA_AMX)) {
         jem_ctx_desc want;

@@ -193,7 +193,7 @@ static jem_tensor *makes_x(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)ctx, (void)user;
     return x;
 }
-static jem_fn LOGP(void) {
+static jem_logp_fn LOGP(void) {
     const int k = wrong(3);
     return k == 1 ? NULL : k == 2 ? makes_nothing : k ? makes_x : jem_logp;
 }
@@ -242,7 +242,7 @@ DESC(jem_convnet_desc, jem_convnet_desc_default(), sizeof(jem_convnet_desc) / 4,
 DESC(jem_optim_desc, jem_optim_desc_default(), BEFORE(jem_optim_desc, only), 1)
 DESC(jem_sgld_desc, jem_sgld_desc_default(), BEFORE(jem_sgld_desc, watch), 0)
 DESC(jem_denoise_desc, jem_denoise_desc_default(), BEFORE(jem_denoise_desc, watch), 0)
-DESC(jem_fresh_desc, jem_fresh_desc_default(), 1, 0)
+DESC(jem_generate_desc, jem_generate_desc_default(), 1, 0)
 DESC(jem_mcmc_desc, jem_mcmc_desc_default(), BEFORE(jem_mcmc_desc, swapped), 0)
 DESC(jem_ais_desc, jem_ais_desc_default(), BEFORE(jem_ais_desc, walk), 0)
 DESC(jem_attack_desc, jem_attack_desc_default(), BEFORE(jem_attack_desc, classify), 0)
@@ -345,8 +345,8 @@ static const char always[] =
     " jem_ctx_precision jem_ctx_threads jem_rng_split jem_rng_u32 jem_rng_uniform jem_rng_normal"
     " jem_rng_below jem_fill_uniform jem_fill_normal jem_memory jem_release jem_begin jem_end"
     " jem_reset jem_param_changed jem_keep jem_net_size jem_zero_grad jem_noise_levels"
-    " jem_langevin_desc jem_clean_desc jem_learning_rate jem_train_desc_score"
-    " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_fresh jem_net_guide"
+    " jem_sgld_desc_langevin jem_denoise_desc_clean jem_learning_rate jem_train_desc_score"
+    " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_guide"
     " jem_archive_count ";
 /* These have none to tell of it: they look something up, or make the context. */
 static const char silent[] =
@@ -412,7 +412,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_sub, got = jem_read(jem_sub(CTX(), X(), X()), out)) \
     ROW(jem_mul, got = jem_read(jem_mul(CTX(), X(), X()), out)) \
     ROW(jem_scale, got = jem_read(jem_scale(CTX(), X(), F(2)), out)) \
-    ROW(jem_shift, got = jem_read(jem_shift(CTX(), X(), F(2)), out)) \
+    ROW(jem_add_constant, got = jem_read(jem_add_constant(CTX(), X(), F(2)), out)) \
     ROW(jem_square, got = jem_read(jem_square(CTX(), X()), out)) \
     ROW(jem_exp, got = jem_read(jem_exp(CTX(), X()), out)) \
     ROW(jem_log, got = jem_read(jem_log(CTX(), X()), out)) \
@@ -479,19 +479,19 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_add_noise, got = jem_add_noise(X(), IN(), RNG())) \
     ROW(jem_score_matching, (void)jem_item(jem_score_matching(CTX(), LOGP(), USER(), X(), SCORE(), \
                                                               RNG(), OUT()))) \
-    ROW(jem_slope, (void)jem_item(jem_slope(CTX(), LOGP(), USER(), X(), X(), F(.1f)))) \
+    ROW(jem_slope_along, (void)jem_item(jem_slope_along(CTX(), LOGP(), USER(), X(), X(), F(.1f)))) \
     ROW(jem_loss, got = jem_backward(jem_loss(NET(), WEIGHTS(), X(), LABELS(), X(), X(), LABELS(), \
                                               &terms))) \
     ROW(jem_sgld_desc_default, (void)jem_sgld_desc_default()) \
-    ROW(jem_langevin_desc, (void)jem_langevin_desc(F(.1f), INT(3))) \
+    ROW(jem_sgld_desc_langevin, (void)jem_sgld_desc_langevin(F(.1f), INT(3))) \
     ROW(jem_sgld, got = jem_sgld(CTX(), LOGP(), USER(), X(), jem_sgld_desc_(), RNG())) \
     ROW(jem_kl_walk, (void)jem_item(jem_kl_walk(CTX(), LOGP(), USER(), X(), jem_sgld_desc_(), \
                                                 F(1), RNG()))) \
     ROW(jem_denoise_desc_default, (void)jem_denoise_desc_default()) \
-    ROW(jem_clean_desc, (void)jem_clean_desc(F(.2f))) \
+    ROW(jem_denoise_desc_clean, (void)jem_denoise_desc_clean(F(.2f))) \
     ROW(jem_denoise, got = jem_denoise(CTX(), LOGP(), USER(), X(), jem_denoise_desc_(), RNG())) \
-    ROW(jem_fresh_desc_default, (void)jem_fresh_desc_default()) \
-    ROW(jem_fresh, got = jem_fresh(CTX(), LOGP(), USER(), X(), jem_fresh_desc_(), RNG())) \
+    ROW(jem_generate_desc_default, (void)jem_generate_desc_default()) \
+    ROW(jem_generate, got = jem_generate(CTX(), LOGP(), USER(), X(), jem_fresh_desc_(), RNG())) \
     ROW(jem_buffer_create, jem_buffer_free(made(jem_buffer_create(CTX(), INT(10), INT(1), INT(4), \
                                                              INT(4), INT(2), RNG())))) \
     ROW(jem_buffer_free, jem_buffer_free(NULL)) \
@@ -507,7 +507,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_optim_create, jem_optim_free(made(jem_optim_create(NET(), jem_optim_desc_())))) \
     ROW(jem_optim_free, jem_optim_free(NULL)) \
     ROW(jem_optim_step, got = jem_optim_step(OPTIM(), F(1e-3f), OUT())) \
-    ROW(jem_optim_average, got = jem_optim_average(OPTIM(), FLAG())) \
+    ROW(jem_optim_use_average, got = jem_optim_use_average(OPTIM(), FLAG())) \
     ROW(jem_learning_rate, (void)jem_learning_rate(jem_schedule_(), F(.1f), INT(5))) \
     ROW(jem_train_desc_default, (void)jem_train_desc_default()) \
     ROW(jem_train_desc_score, (void)jem_train_desc_score(INT(100))) \
@@ -518,7 +518,7 @@ static void to_memory(const jem_archive *a) {
                                                        COUNT(2))) \
     ROW(jem_trainer_buffer, ptr = jem_trainer_buffer(TRAINER())) \
     ROW(jem_trainer_updates, (void)jem_trainer_updates(TRAINER())) \
-    ROW(jem_trainer_average, got = jem_trainer_average(TRAINER(), FLAG())) \
+    ROW(jem_trainer_use_average, got = jem_trainer_use_average(TRAINER(), FLAG())) \
     ROW(jem_trainer_reseed, jem_trainer_reseed(TRAINER(), 2)) \
     ROW(jem_trainer_set_lr, jem_trainer_set_lr(TRAINER(), F(.1f))) \
     ROW(jem_classify, got = jem_classify(NET(), IN(), COUNT(N), wrong(1) ? NULL : answers)) \
@@ -534,7 +534,7 @@ static void to_memory(const jem_archive *a) {
                                      OUT(), SLOTS())) \
     ROW(jem_impute_desc_default, (void)jem_impute_desc_default()) \
     ROW(jem_impute, got = jem_impute(CTX(), LOGP(), USER(), X(), IN(), jem_impute_desc_(), RNG())) \
-    ROW(jem_net_fresh, (void)jem_net_fresh(NET())) \
+    ROW(jem_net_generate_desc, (void)jem_net_generate_desc(NET())) \
     ROW(jem_net_guide, (void)jem_net_guide(NET(), LABELS())) \
     ROW(jem_pixels_to_floats, got = jem_pixels_to_floats(IMAGES(), BYTES(), COUNT(9), COUNT(7), \
                                                          INT(3), PIXELS(), OUT(), SLOTS())) \
@@ -579,7 +579,7 @@ static void still_good(const world *w, const char *name, uint64_t hash) {
     jem_ctx *ctx = w->ctx;
     float three = 0;
     jem_clear_error(ctx);
-    jem_tensor *t = jem_shift(ctx, jem_zeros(ctx, 1, 1, 1, 1), 3);
+    jem_tensor *t = jem_add_constant(ctx, jem_zeros(ctx, 1, 1, 1, 1), 3);
     CHECK(jem_read(t, &three) == JEM_OK && three == 3, "%s, argument %d, way %d: then %s", name,
           turn.bad, turn.variant, jem_error(ctx));
     const jem_status s = jem_classify(w->net, some, N, answers);

@@ -24,7 +24,7 @@ static jem_tensor *cliff(jem_ctx *ctx, jem_tensor *x, void *user) {
 }
 /* log p = -D/2 log |x - m|^2: one point, with any amount of noise on it. */
 static jem_tensor *point(jem_ctx *ctx, jem_tensor *x, float m) {
-    jem_tensor *square = jem_sum_image(ctx, jem_square(ctx, jem_shift(ctx, x, -m)));
+    jem_tensor *square = jem_sum_image(ctx, jem_square(ctx, jem_add_constant(ctx, x, -m)));
     return jem_scale(ctx, jem_log(ctx, square), -0.5f * D);
 }
 /* Class 0 is at -1, class 1 at 1. */
@@ -75,7 +75,7 @@ static void test_defaults(jem_ctx *ctx) {
     const jem_impute_desc i = jem_impute_desc_default();
     CHECK(i.denoise.steps == 0 && i.denoise.step == 0.8f && i.denoise.beta == 0.019f &&
           i.walk.steps == 300 && i.lo == -1 && i.hi == 1, "jem_impute_desc");
-    CHECK(jem_fresh_desc_default().clean == 0.24f, "jem_fresh_desc");
+    CHECK(jem_generate_desc_default().clean == 0.24f, "jem_generate_desc");
     const jem_wrn_desc w = jem_wrn_desc_default();
     const jem_mlp_desc l = jem_mlp_desc_default();
     CHECK(w.depth == 28 && w.widen == 10 && l.widths[0] == 128 && l.widths[1] == 128, "networks");
@@ -89,7 +89,7 @@ static void test_rates(jem_ctx *ctx) {
     for (int i = 0; i < N * D; i++) x[i] = i / D % 2 ? 1 : -1;
     jem_net *net = net_of(ctx, linear, D);
     jem_train_desc d = jem_train_desc_default();
-    d.w_cd = 0, d.schedule.warmup = 4, d.schedule.kind = JEM_COSINE, d.schedule.total = 9;
+    d.w_cd = 0, d.schedule.warmup = 4, d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = 9;
     jem_trainer *tr = jem_trainer_create(net, &d);
     for (int i = 0; i < 8; i++) {
         if (i == 5) jem_trainer_set_lr(tr, d.lr = 3e-4f);
@@ -251,10 +251,10 @@ static void test_beginnings(jem_ctx *ctx) {
     static float x[N * D], known[N * D];
     jem_rng rng = jem_rng_seed(1);
     jem_tensor *t = jem_zeros(ctx, N, D, 1, 1);
-    jem_fresh_desc fresh = jem_fresh_desc_default();
+    jem_generate_desc fresh = jem_generate_desc_default();
     fresh.mean = 3, fresh.denoise.sigma_max = 0.1f, fresh.clean = 0;
     fresh.denoise.steps = fresh.walk.steps = 0;
-    CHECK(jem_fresh(ctx, flat, NULL, t, &fresh, &rng) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_generate(ctx, flat, NULL, t, &fresh, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
     CHECK_CLOSE(mean_of(x, N * D), 3, 0.02, "the mean that fresh samples begin with");
 
@@ -272,13 +272,13 @@ static void test_beginnings(jem_ctx *ctx) {
 static void test_slope_in_bf16(void) {
     float x[784], along[784];
     jem_ctx_desc how;
-    memset(&how, 0, sizeof how), how.precision = JEM_BF16, how.isa = JEM_ISA_SCALAR;
+    memset(&how, 0, sizeof how), how.precision = JEM_PRECISION_BF16, how.isa = JEM_ISA_SCALAR;
     jem_ctx *ctx = jem_ctx_create(&how);
     jem_net *net = jem_mlp_create(ctx, NULL, 1);
     for (int i = 0; i < 784; i++) x[i] = sinf((float)i), along[i] = cosf((float)i);
     jem_tensor *p = jem_input(ctx, x, 1, 1, 28, 28), *v = jem_input(ctx, along, 1, 1, 28, 28);
-    const float by_default = jem_item(jem_slope(ctx, jem_logp, net, p, v, 0));
-    const float by_name = jem_item(jem_slope(ctx, jem_logp, net, p, v, 0.01f * sqrtf(784)));
+    const float by_default = jem_item(jem_slope_along(ctx, jem_logp, net, p, v, 0));
+    const float by_name = jem_item(jem_slope_along(ctx, jem_logp, net, p, v, 0.01f * sqrtf(784)));
     CHECK(by_default == by_name, "%g and %g", (double)by_default, (double)by_name);
     jem_net_free(net), jem_ctx_free(ctx);
 }

@@ -7,7 +7,7 @@
 
 /* Logits w sum(x) and -w sum(x) in turn: every gradient is known. `energy` (may be NULL) makes
    log p(x) something else. */
-typedef struct line { jem_layer layer; jem_fn energy; } line;
+typedef struct line { jem_layer layer; jem_logp_fn energy; } line;
 
 static jem_tensor *line_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const line *l = (const line *)user;
@@ -15,7 +15,7 @@ static jem_tensor *line_forward(jem_net *net, jem_tensor *x, int training, void 
     return jem_apply(&l->layer, jem_flatten(net->ctx, x), training);
 }
 
-static jem_net *line_net(jem_ctx *ctx, int side, int classes, float w, jem_fn energy) {
+static jem_net *line_net(jem_ctx *ctx, int side, int classes, float w, jem_logp_fn energy) {
     jem_net *net = jem_net_create(ctx, line_forward, NULL, sizeof(line), 1, side, side, classes, 1);
     line *l = (line *)net->user;
     l->layer = jem_linear_layer(net, "last", side * side, classes), l->energy = energy;
@@ -212,7 +212,7 @@ static void test_score_step(jem_ctx *fp32) {
     printf("score matching's step, if none is given\n");
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.precision = JEM_BF16, desc.isa = JEM_ISA_SCALAR;    /* which has it everywhere */
+    desc.precision = JEM_PRECISION_BF16, desc.isa = JEM_ISA_SCALAR;    /* which has it everywhere */
     jem_ctx *bf16 = jem_ctx_create(&desc);
     const float of[2] = { score_of(fp32, 0), score_of(bf16, 0) };
     const float is[2] = { score_of(fp32, 0.03f), score_of(bf16, 0.1f) };
@@ -441,7 +441,7 @@ static void test_impute_watches(jem_ctx *ctx) {
         looker first = looks(how[k][1], NULL, NULL), second = looks(how[k][2], known, x);
         jem_impute_desc d = jem_impute_desc_default();
         d.denoise.steps = how[k][0], d.denoise.watch = look, d.denoise.watch_user = &first;
-        d.walk = jem_langevin_desc(0.1f, 5), d.walk.watch = look, d.walk.watch_user = &second;
+        d.walk = jem_sgld_desc_langevin(0.1f, 5), d.walk.watch = look, d.walk.watch_user = &second;
         jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
         CHECK(jem_impute(ctx, bell, NULL, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
         CHECK(first.calls == how[k][3] && second.calls == how[k][4] &&
@@ -476,7 +476,7 @@ static void test_flat_samples(jem_ctx *ctx) {
     for (int score = 0; score < 2; score++) {
         net->noise_lo = score ? 0.2f : 0, net->noise_hi = score ? 3.f : 0;
         net->mean = score ? -0.5f : 0;
-        const jem_fresh_desc d = jem_net_fresh(net);
+        const jem_generate_desc d = jem_net_generate_desc(net);
         const int labels[1] = { 1 };
         const jem_guide g = jem_net_guide(net, labels);
         CHECK(d.walk.steps == 300 && d.walk.step_size == (score ? 0.01f : 1) &&
@@ -488,7 +488,7 @@ static void test_flat_samples(jem_ctx *ctx) {
                          d.denoise.beta == 0.3f, "noise-blind, from its largest noise");
         CHECK(g.net == net && g.labels == labels && g.weight == (score ? 7 : 1), "guidance");
     }
-    const jem_denoise_desc clean = jem_clean_desc(0.7f);
+    const jem_denoise_desc clean = jem_denoise_desc_clean(0.7f);
     CHECK(clean.steps == 1 && clean.step == 0.8f && clean.sigma_max == 0.7f && !clean.watch &&
           !clean.watch_user, "one step of .8");
     jem_net_free(net);

@@ -150,7 +150,7 @@ static jem_status watched_write(const jem_archive *a, const char *path) {
     for (int i = 0; i < jem_archive_count(a); i++) {
         const jem_entry *e = jem_archive_at(a, i);
         const float *x = (const float *)e->data;
-        for (size_t k = 0; e->dtype == JEM_F32 && k < e->bytes / sizeof *x; k++)
+        for (size_t k = 0; e->dtype == JEM_DTYPE_F32 && k < e->bytes / sizeof *x; k++)
             if (!isfinite(x[k])) shared->unsound++;
     }
     return jem_archive_write(a, path);

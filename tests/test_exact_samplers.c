@@ -52,7 +52,7 @@ static jem_tensor *correlated(jem_ctx *ctx, jem_tensor *x, void *user) {
 static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
     jem_tensor *u2 = jem_square(ctx, jem_slice(ctx, x, 0, 1)), *v = jem_slice(ctx, x, 1, 1);
-    jem_tensor *bend = jem_scale(ctx, jem_shift(ctx, u2, -1), 0.5f);
+    jem_tensor *bend = jem_scale(ctx, jem_add_constant(ctx, u2, -1), 0.5f);
     jem_tensor *off = jem_square(ctx, jem_sub(ctx, v, bend));
     return jem_add(ctx, jem_scale(ctx, u2, -0.5f), jem_scale(ctx, off, -2));
 }
@@ -60,10 +60,10 @@ static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
 /* 0.3 N(-1.5, 0.5^2) + 0.7 N(1, 0.8^2), in one dimension, times e^3. */
 static jem_tensor *mixture(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
-    jem_tensor *a = jem_scale(ctx, jem_square(ctx, jem_shift(ctx, x, 1.5f)), -2);
-    jem_tensor *b = jem_scale(ctx, jem_square(ctx, jem_shift(ctx, x, -1)), -0.5f / 0.64f);
-    a = jem_shift(ctx, a, 3 + logf(0.3f / (0.5f * 2.5066283f)));
-    b = jem_shift(ctx, b, 3 + logf(0.7f / (0.8f * 2.5066283f)));
+    jem_tensor *a = jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, x, 1.5f)), -2);
+    jem_tensor *b = jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, x, -1)), -0.5f / 0.64f);
+    a = jem_add_constant(ctx, a, 3 + logf(0.3f / (0.5f * 2.5066283f)));
+    b = jem_add_constant(ctx, b, 3 + logf(0.7f / (0.8f * 2.5066283f)));
     return jem_logsumexp(ctx, jem_concat(ctx, a, b));
 }
 #define MIXTURE_MEAN (0.3 * -1.5 + 0.7)
@@ -201,7 +201,7 @@ static void test_bias(jem_ctx *ctx) {
     chain_stats s;
     double off;
     jem_rng rng = jem_rng_seed(12);
-    jem_sgld_desc ula = jem_langevin_desc(1, STEPS);
+    jem_sgld_desc ula = jem_sgld_desc_langevin(1, STEPS);
     ula.watch = record, ula.watch_user = &t;
     jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 1, 1, 1), -1, 1);
     CHECK(jem_sgld(ctx, standard, NULL, x, &ula, &rng) == JEM_OK, "%s", jem_error(ctx));
@@ -249,9 +249,9 @@ static void test_bias(jem_ctx *ctx) {
 static jem_tensor *apart(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
     jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_square(ctx, jem_slice(ctx, x, 1, 1));
-    jem_tensor *a = jem_scale(ctx, jem_square(ctx, jem_shift(ctx, u, 4)), -2);
-    jem_tensor *b = jem_scale(ctx, jem_square(ctx, jem_shift(ctx, u, -4)), -2);
-    a = jem_shift(ctx, a, logf(0.3f)), b = jem_shift(ctx, b, logf(0.7f));
+    jem_tensor *a = jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, u, 4)), -2);
+    jem_tensor *b = jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, u, -4)), -2);
+    a = jem_add_constant(ctx, a, logf(0.3f)), b = jem_add_constant(ctx, b, logf(0.7f));
     a = jem_logsumexp(ctx, jem_concat(ctx, a, b));
     return jem_add(ctx, a, jem_scale(ctx, v, -2));
 }
@@ -324,7 +324,7 @@ static void test_annealing(jem_ctx *ctx) {
     printf("annealing: a temperature that falls\n");
     enum { CHAINS = 2048, STEPS = 60 };
     jem_rng rng = jem_rng_seed(23);
-    jem_sgld_desc d = jem_langevin_desc(0.2f, STEPS);
+    jem_sgld_desc d = jem_sgld_desc_langevin(0.2f, STEPS);
     float *at = floats(2 * CHAINS);
     double variance = 0, sum = 0;
     for (int i = 0; i < STEPS; i++)
@@ -347,7 +347,7 @@ static void test_annealing(jem_ctx *ctx) {
     double right[2] = { 0, 0 }, far = 0;
     for (int hot = 0; hot < 2; hot++) {
         for (int i = 0; i < 2 * CHAINS; i++) at[i] = i % 2 ? 0 : -4;
-        d = jem_langevin_desc(0.05f, 600);
+        d = jem_sgld_desc_langevin(0.05f, 600);
         x = jem_input(ctx, at, CHAINS, 2, 1, 1);
         d.hot = hot ? 60 : 1, d.cold = 1;
         CHECK(jem_sgld(ctx, apart, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
@@ -393,7 +393,8 @@ static void test_balance(jem_ctx *ctx) {
 
 /* ---- log Z ----------------------------------------------------------------------------------- */
 
-static void check_z(jem_ctx *ctx, jem_fn fn, jem_tensor *x, const jem_ais_desc *d, jem_rng *rng,
+static void check_z(jem_ctx *ctx, jem_logp_fn fn, jem_tensor *x, const jem_ais_desc *d,
+                    jem_rng *rng,
                     double known, double error, const char *what) {
     jem_ais_result r = { 0, 0, 0 };
     CHECK(jem_ais(ctx, fn, NULL, x, d, rng, &r) == JEM_OK, "%s: %s", what, jem_error(ctx));

@@ -286,11 +286,11 @@ static jem_status save_both(jem_net *net, jem_trainer *tr, const char *path) {
 static jem_status sample(jem_net *net, unsigned char *pixels) {
     float x[2 * SIDE * SIDE];
     jem_rng rng = jem_rng_seed(7);
-    jem_fresh_desc how = jem_fresh_desc_default();
+    jem_generate_desc how = jem_generate_desc_default();
     how.denoise.steps = 3, how.walk.steps = 2;
     const jem_mark mark = jem_begin(net->ctx);
     jem_tensor *t = jem_zeros(net->ctx, 2, 1, SIDE, SIDE);
-    jem_status s = jem_fresh(net->ctx, jem_logp, net, t, &how, &rng);
+    jem_status s = jem_generate(net->ctx, jem_logp, net, t, &how, &rng);
     if (!s) s = jem_read(t, x);
     jem_end(net->ctx, mark);
     return s ? s : jem_floats_to_pixels(net, x, 2, NULL, pixels);
@@ -318,7 +318,7 @@ static int live(jem_ctx *ctx, uint64_t *sum) {
     again = other ? jem_trainer_create(other, &how) : NULL;
     ok = again && jem_trainer_from_archive(again, read) == JEM_OK &&
          jem_train_step(again, x, y, BATCH).status == JEM_OK &&
-         jem_trainer_average(again, 1) == JEM_OK &&
+         jem_trainer_use_average(again, 1) == JEM_OK &&
          sample(other, pixels) == JEM_OK &&
          jem_classify(other, x, BATCH, a) == JEM_OK && jem_save(other, "alone") == JEM_OK;
     *sum = ok ? net_hash(other) : 0;

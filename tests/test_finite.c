@@ -215,7 +215,7 @@ static void test_rates(jem_ctx *ctx) {
         for (size_t r = 0; r < sizeof rates / sizeof *rates; r++) {
             jem_net *net = small_net(ctx, 1);
             jem_train_desc d = small_desc();
-            d.lr = rates[r], d.optim.kind = sgd ? JEM_SGD : JEM_ADAM;
+            d.lr = rates[r], d.optim.kind = sgd ? JEM_OPTIMIZER_SGD : JEM_OPTIMIZER_ADAM;
             jem_trainer *tr = jem_trainer_create(net, &d);
             jem_status status = jem_error_status(ctx);
             for (int i = 0; tr && i < 30 && status == JEM_OK; i++) {

@@ -58,7 +58,7 @@ static const float *stored(const char *name_of_case, const char *what, ptrdiff_t
     char name[128];
     snprintf(name, sizeof name, "%s/%s", name_of_case, what);
     const jem_entry *e = jem_archive_find(golden, name);
-    const int good = e && e->dtype == JEM_F32 && e->bytes == (size_t)n * sizeof(float);
+    const int good = e && e->dtype == JEM_DTYPE_F32 && e->bytes == (size_t)n * sizeof(float);
     CHECK(good, "%s: %d numbers", name, (int)n);
     return good ? (const float *)e->data : NULL;
 }
@@ -111,7 +111,7 @@ static void test_conv(jem_ctx *ctx, const char *op, int pool) {
     char name[64];
     snprintf(name, sizeof name, "ops/%s/desc", op);
     const jem_entry *e = jem_archive_find(golden, name);
-    if (!CHECK(e && e->dtype == JEM_I32 && e->bytes == 32, "%s", name)) return;
+    if (!CHECK(e && e->dtype == JEM_DTYPE_I32 && e->bytes == 32, "%s", name)) return;
     const int32_t *d = (const int32_t *)e->data;   /* C, O, H, W, K, S, P, N */
     snprintf(name, sizeof name, "ops.%s.x", op);
     jem_tensor *x = made_leaf(ctx, shape(d[7], d[0], d[2], d[3]), 1, name), *y;
@@ -199,7 +199,7 @@ static network network_make(jem_ctx *ctx, int norm, int silu) {
              silu ? "-silu" : "");
     jem_wrn_desc d = jem_wrn_desc_default();
     d.depth = 10, d.widen = 1, d.norm = (jem_norm)(norm == 5 ? JEM_NORM_ACT : norm);
-    d.activation = silu ? JEM_SILU : JEM_LEAKY_RELU;
+    d.activation = silu ? JEM_ACTIVATION_SILU : JEM_ACTIVATION_LEAKY_RELU;
     w.net = norm < 0 ? jem_convnet_create(ctx, NULL, 1) : jem_wrn_create(ctx, &d, 1);
     CHECK(w.net, "%s: %s", w.name, jem_error(ctx));
     if (w.net) fill_net(w.net, w.fresh ? 0 : 1);
@@ -291,7 +291,7 @@ static void check_training(jem_ctx *ctx, network *w, int steps, int stored_steps
     fill_net(w->net, w->fresh ? 0 : 1);
     const jem_loss_weights d = { 1, 1, 0, 0 };
     jem_optim_desc o = jem_optim_desc_default();
-    if (sgd) o.kind = JEM_SGD, o.momentum = 0.9f, o.weight_decay = 5e-4f;
+    if (sgd) o.kind = JEM_OPTIMIZER_SGD, o.momentum = 0.9f, o.weight_decay = 5e-4f;
     jem_optim *optim = jem_optim_create(w->net, &o);
     float losses[10][4];
     int labels[19];
@@ -440,14 +440,14 @@ int main(int argc, char **argv) {
     jem_ctx_desc desc;
     if (argc == 3 && !strcmp(argv[1], "noise")) return write_noise(argv[2]);
     memset(&desc, 0, sizeof desc);
-    for (int i = JEM_EXACT; i <= JEM_DIRECT; i++) {
+    for (int i = JEM_PRECISION_EXACT; i <= JEM_PRECISION_DIRECT; i++) {
         desc.precision = (jem_precision)i;
         jem_ctx *ctx = jem_ctx_create(&desc);
         golden = jem_archive_read(ctx, "tests/golden.safetensors");
         if (CHECK(golden, "%s", jem_error(ctx))) {
-            if (i == JEM_EXACT) test_ops(ctx), test_initialisation(ctx);
-            printf("%s%s: ", name[i], i == JEM_EXACT ? "" : ", evaluation only");
-            test_networks(ctx, share[i], i == JEM_EXACT);
+            if (i == JEM_PRECISION_EXACT) test_ops(ctx), test_initialisation(ctx);
+            printf("%s%s: ", name[i], i == JEM_PRECISION_EXACT ? "" : ", evaluation only");
+            test_networks(ctx, share[i], i == JEM_PRECISION_EXACT);
             test_score(ctx, 5e-4);
         }
         CHECK(jem_ok(ctx), "%s", jem_error(ctx));

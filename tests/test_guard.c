@@ -19,7 +19,7 @@ static void begin(moons *m, int max_returns) {
     shape.channels = 2, shape.height = shape.width = 1, shape.classes = 2;
     m->net = jem_mlp_create(m->ctx, &shape, 1);
     jem_train_desc how = jem_train_desc_default();
-    how.lr = 3e-3f, how.sgld = jem_langevin_desc(0.02f, 20);
+    how.lr = 3e-3f, how.sgld = jem_sgld_desc_langevin(0.02f, 20);
     if (max_returns >= 0) how.max_returns = max_returns;
     m->tr = jem_trainer_create(m->net, &how);
     m->rng = jem_rng_seed(7);
@@ -69,7 +69,7 @@ static void test_same_program(void) {
     const size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
     if (f) fclose(f);
     head[n] = 0;
-    CHECK(strstr(head, "how.lr = 3e-3f, how.sgld = jem_langevin_desc(0.02f, 20);") != NULL,
+    CHECK(strstr(head, "how.lr = 3e-3f, how.sgld = jem_sgld_desc_langevin(0.02f, 20);") != NULL,
           "the trainer of the first program");
     CHECK(strstr(head, "jem_mlp_create(ctx, &shape, 1);") != NULL, "its network");
     CHECK(strstr(head, "jem_train_step(tr, x, y, 64);") != NULL, "its update");

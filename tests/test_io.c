@@ -155,7 +155,7 @@ static jem_archive *motley(jem_ctx *ctx, const unsigned char *data) {
     jem_archive *a = jem_archive_create(ctx);
     int failed = !a;
     for (int i = 0; !failed && i < 7; i++)
-        for (int d = JEM_F32; d <= JEM_U8; d++) {
+        for (int d = JEM_DTYPE_F32; d <= JEM_DTYPE_U8; d++) {
             char name[64];
             snprintf(name, sizeof name, "%s%d.%d", i == 3 ? "\"\n\xc3\xa4\\" : "f.layer", i, d);
             if (jem_archive_add(a, name, (jem_dtype)d, ndims[i], shapes[i], data + i)) failed = 1;
@@ -272,7 +272,7 @@ static void test_round_trip(void) {
     for (int i = 0; i < 1000; i++) {               /* many, so that the list grows */
         char name[32];
         snprintf(name, sizeof name, "n%d", (i * 617) % 1000);
-        CHECK(jem_archive_add(none, name, JEM_U8, 0, NULL, data + i) == JEM_OK, "add %d", i);
+        CHECK(jem_archive_add(none, name, JEM_DTYPE_U8, 0, NULL, data + i) == JEM_OK, "add %d", i);
     }
     const jem_entry *first = jem_archive_at(none, 0);
     jem_release(ctx, little);
@@ -302,7 +302,7 @@ static void test_by_hand(void) {
     CHECK(n == 8 + 84 + 8, "%.0f bytes", (double)n);
     jem_archive *a = jem_archive_parse(ctx, file, n);
     const jem_entry *e = jem_archive_find(a, "w");
-    CHECK(e && e->dtype == JEM_F32 && e->ndim == 2 && e->bytes == 8, "%s", jem_error(ctx));
+    CHECK(e && e->dtype == JEM_DTYPE_F32 && e->ndim == 2 && e->bytes == 8, "%s", jem_error(ctx));
     CHECK(e && e->shape[0] == 1 && e->shape[1] == 2, "shape");
     CHECK(e && ((const float *)e->data)[0] == 1.0f && ((const float *)e->data)[1] == -2.5f, "data");
     CHECK(a && jem_archive_meta(a, "k") && !strcmp(jem_archive_meta(a, "k"), "v"), "metadata");
@@ -313,8 +313,8 @@ static void test_by_hand(void) {
     const float x[2] = { 1.0f, -2.5f };
     const int64_t l = -2, shape[2] = { 1, 2 };
     size_t m;
-    jem_archive_add(a, "w", JEM_F32, 2, shape, x);
-    jem_archive_add(a, "l", JEM_I64, 0, NULL, &l);  /* 8 bytes wide: before the floats */
+    jem_archive_add(a, "w", JEM_DTYPE_F32, 2, shape, x);
+    jem_archive_add(a, "l", JEM_DTYPE_I64, 0, NULL, &l);  /* 8 bytes wide: before the floats */
     jem_archive_set_meta(a, "k", "v\n");
     char *bytes = (char *)jem_archive_to_memory(a, &m);
     static const char want[] =
@@ -348,7 +348,7 @@ static void test_foreign(void) {
                  bf ? "B" : "");
         jem_archive *a = parse_spelled(ctx, header, words, sizeof words);
         const jem_entry *e = jem_archive_find(a, "h");
-        CHECK(e && e->dtype == JEM_F32 && e->bytes == 4 * 65536, "%s", jem_error(ctx));
+        CHECK(e && e->dtype == JEM_DTYPE_F32 && e->bytes == 4 * 65536, "%s", jem_error(ctx));
         for (int i = 0; e && i < 65536; i++) {
             const float got = ((const float *)e->data)[i];
             const int bits = bf ? 7 : 10, top = bf ? 255 : 31, bias = bf ? 127 : 15;
@@ -375,7 +375,7 @@ static void test_foreign(void) {
     jem_archive *a = parse_spelled(ctx, "{" ENTRY("d", "F64", "[5]", "[0,40]") "}", in_file,
                                    sizeof in_file);
     const jem_entry *e = jem_archive_find(a, "d");
-    CHECK(e && e->dtype == JEM_F32 && e->bytes == 20, "%s", jem_error(ctx));
+    CHECK(e && e->dtype == JEM_DTYPE_F32 && e->bytes == 20, "%s", jem_error(ctx));
     for (int i = 0; e && i < 5; i++) {
         const float want = (float)doubles[i];
         CHECK(!memcmp((const float *)e->data + i, &want, 4), "double %d", i);
@@ -383,7 +383,7 @@ static void test_foreign(void) {
     jem_archive_free(a);
     a = parse_spelled(ctx, "{" ENTRY("b", "BOOL", "[3]", "[0,3]") "}", "\1\0\1", 3);
     e = jem_archive_find(a, "b");
-    CHECK(e && e->dtype == JEM_U8 && !memcmp(e->data, "\1\0\1", 3), "%s", jem_error(ctx));
+    CHECK(e && e->dtype == JEM_DTYPE_U8 && !memcmp(e->data, "\1\0\1", 3), "%s", jem_error(ctx));
     jem_archive_free(a);
     close_ctx(ctx, &c, "foreign");
 }
@@ -640,7 +640,7 @@ static void test_arguments(void) {
     CHECK(!jem_archive_read(ctx, NULL) && says(ctx, "path is NULL"), "no path");
     CHECK(jem_archive_write(a, NULL) == JEM_BAD_ARGUMENT && says(ctx, "path is NULL"), "no path");
     CHECK(jem_archive_write(NULL, "x") == JEM_BAD_ARGUMENT, "no archive");
-    CHECK(jem_archive_add(NULL, "x", JEM_F32, 0, NULL, &x) == JEM_BAD_ARGUMENT, "no archive");
+    CHECK(jem_archive_add(NULL, "x", JEM_DTYPE_F32, 0, NULL, &x) == JEM_BAD_ARGUMENT, "no archive");
     CHECK(jem_archive_set_meta(NULL, "x", "y") == JEM_BAD_ARGUMENT, "no archive");
     CHECK(jem_archive_count(NULL) == 0 && !jem_archive_at(NULL, 0), "no archive");
     CHECK(!jem_archive_find(NULL, "x") && !jem_archive_meta(NULL, "x"), "no archive");
@@ -659,9 +659,10 @@ static void test_arguments(void) {
         { NULL, "UTF-8" }, { "\xff", "UTF-8" }, { "__metadata__", "reserved" },
         { "twice", "already" }
     };
-    CHECK(jem_archive_add(a, "twice", JEM_F32, 8, shape, &x) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_archive_add(a, "twice", JEM_DTYPE_F32, 8, shape, &x) == JEM_OK, "%s", jem_error(ctx));
     for (int i = 0; i < 4; i++) {
-        CHECK(jem_archive_add(a, wrong[i].name, JEM_F32, 1, shape, &x) == JEM_BAD_ARGUMENT, "%d",
+        CHECK(jem_archive_add(a, wrong[i].name, JEM_DTYPE_F32, 1, shape, &x) == JEM_BAD_ARGUMENT,
+              "%d",
               i);
         CHECK(says(ctx, wrong[i].says), "name %d", i);
     }
@@ -669,12 +670,14 @@ static void test_arguments(void) {
     CHECK(jem_archive_add(a, "w", (jem_dtype)4, 1, shape, &x), "dtype 4");
     CHECK(says(ctx, "\"w\": no such dtype"), "dtype 4");
 #endif
-    CHECK(jem_archive_add(a, "w", JEM_F32, 9, shape, &x) && says(ctx, "0 to 8"), "ndim 9");
-    CHECK(jem_archive_add(a, "w", JEM_F32, -1, shape, &x) && says(ctx, "0 to 8"), "ndim -1");
-    CHECK(jem_archive_add(a, "w", JEM_F32, 1, NULL, &x) && says(ctx, "0 to 8"), "no shape");
-    CHECK(jem_archive_add(a, "w", JEM_F32, 1, less, &x) && says(ctx, "negative"), "-1");
-    CHECK(jem_archive_add(a, "w", JEM_F32, 2, huge, &x) && says(ctx, "too large"), "overflow");
-    CHECK(jem_archive_add(a, "w", JEM_F32, 1, shape, NULL) && says(ctx, "data is NULL"), "no data");
+    CHECK(jem_archive_add(a, "w", JEM_DTYPE_F32, 9, shape, &x) && says(ctx, "0 to 8"), "ndim 9");
+    CHECK(jem_archive_add(a, "w", JEM_DTYPE_F32, -1, shape, &x) && says(ctx, "0 to 8"), "ndim -1");
+    CHECK(jem_archive_add(a, "w", JEM_DTYPE_F32, 1, NULL, &x) && says(ctx, "0 to 8"), "no shape");
+    CHECK(jem_archive_add(a, "w", JEM_DTYPE_F32, 1, less, &x) && says(ctx, "negative"), "-1");
+    CHECK(jem_archive_add(a, "w", JEM_DTYPE_F32, 2, huge, &x) && says(ctx, "too large"),
+          "overflow");
+    CHECK(jem_archive_add(a, "w", JEM_DTYPE_F32, 1, shape, NULL) && says(ctx, "data is NULL"),
+          "no data");
     CHECK(jem_archive_set_meta(a, NULL, "v") == JEM_BAD_ARGUMENT && says(ctx, "UTF-8"), "no key");
     CHECK(jem_archive_set_meta(a, "k", "\x80") && says(ctx, "\"k\""), "value");
     CHECK(jem_archive_count(a) == 1, "what is refused is not added");
@@ -684,8 +687,9 @@ static void test_arguments(void) {
     /* An error of before does not stop files, and each call still tells of itself. */
     jem_fail(ctx, JEM_DIVERGED, "of before");
     CHECK(jem_archive_set_meta(a, "k", "3") == JEM_OK, "after an error");
-    CHECK(jem_archive_add(a, "w", JEM_F32, 1, shape, &x) == JEM_OK, "after an error");
-    CHECK(jem_archive_add(a, "w", JEM_F32, 1, shape, &x) == JEM_BAD_ARGUMENT, "after an error");
+    CHECK(jem_archive_add(a, "w", JEM_DTYPE_F32, 1, shape, &x) == JEM_OK, "after an error");
+    CHECK(jem_archive_add(a, "w", JEM_DTYPE_F32, 1, shape, &x) == JEM_BAD_ARGUMENT,
+          "after an error");
     void *bytes = jem_archive_to_memory(a, &n);
     jem_archive *b = jem_archive_parse(ctx, bytes, n);
     CHECK(jem_archive_count(b) == 2 && !jem_archive_parse(ctx, bytes, n - 1), "after an error");
@@ -696,7 +700,7 @@ static void test_arguments(void) {
     int64_t most[1] = { PTRDIFF_MAX / 16 };
     for (int i = 0; i < 3; i++) {
         char name[2] = { (char)('a' + i), 0 };
-        CHECK(jem_archive_add(a, name, JEM_I64, 1, most, &x) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_archive_add(a, name, JEM_DTYPE_I64, 1, most, &x) == JEM_OK, "%s", jem_error(ctx));
     }
     CHECK(!jem_archive_to_memory(a, &n) && jem_error_status(ctx) == JEM_NO_MEMORY, "huge");
     jem_archive_free(a);
@@ -742,8 +746,8 @@ static void test_write_failures(void) {
     static unsigned char data[100000];
     const int64_t large[1] = { sizeof data };
     jem_archive *old = jem_archive_create(ctx), *a = jem_archive_create(ctx);
-    jem_archive_add(old, "old", JEM_U8, 0, NULL, data);
-    jem_archive_add(a, "new", JEM_U8, 1, large, data);
+    jem_archive_add(old, "old", JEM_DTYPE_U8, 0, NULL, data);
+    jem_archive_add(a, "new", JEM_DTYPE_U8, 1, large, data);
     size_t n;
     void *bytes = jem_archive_to_memory(old, &n);
 
@@ -830,7 +834,7 @@ static jem_archive *filled(jem_ctx *ctx, unsigned char *data, size_t n, int valu
     const int64_t shape[1] = { (int64_t)n };
     jem_archive *a = jem_archive_create(ctx);
     memset(data, value, n);
-    jem_archive_add(a, "w", JEM_U8, 1, shape, data);
+    jem_archive_add(a, "w", JEM_DTYPE_U8, 1, shape, data);
     return a;
 }
 /* Is path one of them, whole? */
@@ -1275,7 +1279,7 @@ static jem_net *make_net(jem_ctx *ctx, int kind, int classes) {
     if (kind == 0) {
         jem_mlp_desc d = jem_mlp_desc_default();
         d.channels = 2, d.height = 3, d.width = 5, d.classes = classes;
-        d.layers = 2, d.widths[0] = 9, d.widths[1] = 4, d.activation = JEM_TANH;
+        d.layers = 2, d.widths[0] = 9, d.widths[1] = 4, d.activation = JEM_ACTIVATION_TANH;
         return jem_mlp_create(ctx, &d, 5);
     }
     if (kind == 1) {
@@ -1358,7 +1362,8 @@ static void test_nets(void) {
                 int64_t shape[4];
                 for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
                 float *zeros = (float *)calloc((size_t)p->size, sizeof(float));
-                jem_archive_add(less, p->name, JEM_F32, p->ndim, shape, zeros ? zeros : p->value);
+                jem_archive_add(less, p->name, JEM_DTYPE_F32, p->ndim, shape,
+                                zeros ? zeros : p->value);
             }
             CHECK(jem_net_load(other, less) == JEM_BAD_FILE, "%s: one is missing", name);
             CHECK(strstr(jem_error(ctx), "misses") && says(ctx, other->last->name), "%s", name);
@@ -1401,12 +1406,12 @@ typedef struct learner { jem_net *net; jem_trainer *tr; } learner;
 static jem_train_desc learner_desc(int kind) {
     jem_train_desc d = jem_train_desc_default();
     d.lr = 1e-2f, d.sgld.steps = 2, d.negatives = 3, d.buffer_size = 12, d.reinit = .5f, d.seed = 5;
-    if (kind == 1) d.optim.kind = JEM_SGD, d.optim.momentum = .9f;
+    if (kind == 1) d.optim.kind = JEM_OPTIMIZER_SGD, d.optim.momentum = .9f;
     if (kind == 2 || kind == 3) d.optim.ema = .9f;
     if (kind == 4) d.w_cd = 0;
     if (kind == 5) d.class_conditional = 1;
     if (kind == 7) d.optim.only = "class_output";
-    if (kind == 8) d.optim.kind = JEM_MUON;
+    if (kind == 8) d.optim.kind = JEM_OPTIMIZER_MUON;
     return d;
 }
 /* net NULL: a fresh one. */
@@ -1462,7 +1467,7 @@ static void test_trainers(void) {
         if (!t.tr) { learner_end(&t), jem_ctx_free(ctx); continue; }
         void *zero = learner_bytes(&t, &k);
         learner_steps(&t, T_STEPS);
-        if (kind == 3) jem_trainer_average(t.tr, 1);
+        if (kind == 3) jem_trainer_use_average(t.tr, 1);
         void *middle = learner_bytes(&t, &n);
         learner_steps(&t, T_STEPS);
         void *end = learner_bytes(&t, &m);
@@ -1491,9 +1496,9 @@ static void test_trainers(void) {
             size_t before;
             void *bytes = learner_bytes(&v, &before);
             const jem_train_desc mine = learner_desc(kind), its = learner_desc(other);
-            const int has_v = mine.optim.kind == JEM_ADAM ||       /* Muon: of the last layer */
-                              (mine.optim.kind == JEM_MUON && (other == 7 || other == 8));
-            const int lacks_v = its.optim.kind != JEM_SGD && !has_v;
+            const int has_v = mine.optim.kind == JEM_OPTIMIZER_ADAM ||       /* Muon: of the last layer */
+                              (mine.optim.kind == JEM_OPTIMIZER_MUON && (other == 7 || other == 8));
+            const int lacks_v = its.optim.kind != JEM_OPTIMIZER_SGD && !has_v;
             const int lacks_buffer = its.w_cd > 0 && mine.w_cd == 0;
             const int lacks_ema = its.optim.ema > 0 && mine.optim.ema == 0;
             const int lacks_more = kind == 7 && other != 7;
@@ -1534,7 +1539,7 @@ static void test_one_number_state(void) {
         for (int k = 0; k < jem_archive_count(whole); k++) {
             const jem_entry *e = jem_archive_at(whole, k);
             const int it = !strcmp(e->name, "optim.v.class_output.bias");
-            jem_archive_add(a, e->name, it ? JEM_I32 : e->dtype, e->ndim, e->shape,
+            jem_archive_add(a, e->name, it ? JEM_DTYPE_I32 : e->dtype, e->ndim, e->shape,
                             it ? (const void *)&number : e->data);
         }
         const jem_status s = jem_trainer_from_archive(tr, a);
@@ -1588,8 +1593,8 @@ static void test_trainer_files(void) {
             if (!strcmp(e->name, cases[i].entry)) {
                 found = 1;
                 if (what == 0) continue;
-                if (what == 1) dtype = JEM_F32;
-                if (what == 6) dtype = JEM_I32;
+                if (what == 1) dtype = JEM_DTYPE_F32;
+                if (what == 6) dtype = JEM_DTYPE_I32;
                 if (what == 2) shape[0]++;
                 if (what <= 2) data = zeros;
                 else if (what >= 8) data = what == 8 ? (const void *)negative : (const void *)many;
@@ -1664,13 +1669,14 @@ static void test_flags(void) {
     const unsigned char u = 200;
     const void *data[4];
     const float want[4] = { 3, -4, 7, 200 };
-    data[JEM_F32] = &f, data[JEM_I32] = &i, data[JEM_I64] = &l, data[JEM_U8] = &u;
+    data[JEM_DTYPE_F32] = &f, data[JEM_DTYPE_I32] = &i, data[JEM_DTYPE_I64] = &l,
+        data[JEM_DTYPE_U8] = &u;
     for (int d = 0; flag && pair && d < 4; d++)
         for (int ndim = 0; ndim <= 2; ndim++) {
             jem_archive *a = jem_archive_create(ctx);
             jem_archive_add(a, "flag", (jem_dtype)d, ndim, sizes, data[d]);
-            jem_archive_add(a, "pair", JEM_F32, 1, pairs, ff);
-            jem_archive_add(a, "num_batches_tracked", JEM_I64, 0, NULL, &l);   /* ignored */
+            jem_archive_add(a, "pair", JEM_DTYPE_F32, 1, pairs, ff);
+            jem_archive_add(a, "num_batches_tracked", JEM_DTYPE_I64, 0, NULL, &l);   /* ignored */
             flag->value[0] = pair->value[0] = -1;
             const jem_status status = jem_net_load(net, a);
             if (ndim < 2) {
@@ -1683,8 +1689,8 @@ static void test_flags(void) {
             jem_archive_free(a);
         }
     jem_archive *a = jem_archive_create(ctx);
-    jem_archive_add(a, "flag", JEM_F32, 0, NULL, &f);
-    jem_archive_add(a, "pair", JEM_I32, 1, pairs, ii);
+    jem_archive_add(a, "flag", JEM_DTYPE_F32, 0, NULL, &f);
+    jem_archive_add(a, "pair", JEM_DTYPE_I32, 1, pairs, ii);
     CHECK(jem_net_load(net, a) == JEM_BAD_FILE, "integers");
     CHECK(says(ctx, "\"pair\" is I32 (2) in the file"), "why");
     jem_archive_free(a);

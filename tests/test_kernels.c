@@ -500,7 +500,7 @@ static int outside(const exact *e, const float *x, ptrdiff_t n, double share) {
     int count = 0;
     for (ptrdiff_t i = 0; i < n; i++) if (e[i].size > largest) largest = e[i].size;
     for (ptrdiff_t i = 0; i < n; i++) {
-        const double rounding = precision == JEM_BF16 ? (ldexp(1, -7) + ldexp(1, -16)) * e[i].size
+        const double rounding = precision == JEM_PRECISION_BF16 ? (ldexp(1, -7) + ldexp(1, -16)) * e[i].size
                                                       : 0;
         const double bound = rounding + (share > 0 ? share * largest
                                      : (e[i].terms + 16) * ldexp(1, -24) * e[i].size);
@@ -534,8 +534,8 @@ static void check_conv(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
     }
     for (int at = 0; at < nx; at++) exact_add(&ex[at], 2, (double)x[at]);       /* and x^2 */
     const int wino = s.k == 3 && s.stride == 1 && s.pad <= 2 && s.ci >= 8 && s.co >= 8;
-    const double share = !wino || precision == JEM_DIRECT ? 0
-                       : precision == JEM_EXACT ? 1e-6 : 2e-5;
+    const double share = !wino || precision == JEM_PRECISION_DIRECT ? 0
+                       : precision == JEM_PRECISION_EXACT ? 1e-6 : 2e-5;
     const int bad[4] = { outside(ey, y, ny, share), outside(ex, dx, nx, share),
                          outside(ew, c.w->grad, c.w->size, 0), outside(eb, c.b->grad, s.co, 0) };
     CHECK(bad[0] + bad[1] + bad[2] + bad[3] == 0, CONV_TEXT ": y %d, dx %d, dw %d, db %d",
@@ -622,9 +622,9 @@ static void networks(jem_ctx *ctx, record *r) {
     use_net(r, "convnet", small_convnet(ctx), &d);
     d.optim.weight_decay = 1e-3f, d.optim.clip = 0.5f;
     use_net(r, "wrn, Adam with decay and clip", small_wrn(ctx, JEM_NORM_NONE, 4), &d);
-    if (precision != JEM_EXACT) return;            /* the rest is as it was */
+    if (precision != JEM_PRECISION_EXACT) return;            /* the rest is as it was */
     d = short_training();
-    d.optim.kind = JEM_SGD, d.optim.momentum = 0.9f, d.optim.weight_decay = 1e-3f;
+    d.optim.kind = JEM_OPTIMIZER_SGD, d.optim.momentum = 0.9f, d.optim.weight_decay = 1e-3f;
     use_net(r, "batch norm, SGD", small_wrn(ctx, JEM_NORM_BATCH, 4), &d);
     d.optim.clip = 0.5f, d.sgld.clamp_grad = 0.01f, d.sgld.clamp_lo = -1, d.sgld.clamp_hi = 1;
     use_net(r, "instance norm, SGD with clip", small_wrn(ctx, JEM_NORM_INSTANCE, 4), &d);
@@ -634,11 +634,11 @@ static void networks(jem_ctx *ctx, record *r) {
     use_net(r, "act norm, by class", small_wrn(ctx, JEM_NORM_ACT, 4), &d);
     jem_wrn_desc w = jem_wrn_desc_default();
     w.depth = 10, w.widen = 1, w.channels = 1, w.height = 5, w.width = 3, w.classes = 3;
-    w.activation = JEM_TANH, w.dropout = 0.3f, w.head = JEM_HEAD_FLAT, w.stem_stride = 2;
+    w.activation = JEM_ACTIVATION_TANH, w.dropout = 0.3f, w.head = JEM_HEAD_FLAT, w.stem_stride = 2;
     use_net(r, "dropout, tanh, flat", jem_wrn_create(ctx, &w, 7), &d);
     jem_mlp_desc m = jem_mlp_desc_default();
     m.channels = 2, m.height = m.width = 1, m.widths[0] = 33, m.widths[1] = 7, m.classes = 2;
-    m.activation = JEM_RELU;
+    m.activation = JEM_ACTIVATION_RELU;
     use_net(r, "mlp", jem_mlp_create(ctx, &m, 7), &d);
 }
 
@@ -650,7 +650,7 @@ static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, void *user) {
 static void large(jem_ctx *ctx, record *r) {
     jem_rng rng = jem_rng_seed(9);
     jem_tensor *x = random_leaf(ctx, &rng, jem__shape(40, 3, 24, 24), -1, 1);
-    jem_sgld_desc walk = jem_langevin_desc(0.1f, 3);
+    jem_sgld_desc walk = jem_sgld_desc_langevin(0.1f, 3);
     snprintf(r->title, sizeof r->title, "a large walk:");
     CHECK(jem_sgld(ctx, gaussian, NULL, x, &walk, &rng) == JEM_OK, "%s", jem_error(ctx));
     record_tensor(r, "x", x, 0);
@@ -693,7 +693,7 @@ static const uint64_t known[] = {                  /* in the order of jem_precis
 static void test_fingerprint(void) {
     printf("fingerprint of three updates, %s\n", precision_name[precision]);
     setup s[8];
-    const int n = precision == JEM_BF16 ? every_bf16(s) : every_isa(s);
+    const int n = precision == JEM_PRECISION_BF16 ? every_bf16(s) : every_isa(s);
     for (int i = 0; i < n; i++) {
         jem_ctx *ctx = open_setup(&s[i]);
         const uint64_t h = fingerprint(ctx);
@@ -739,7 +739,7 @@ static void test_tiles(void) {
 #endif
 }
 
-/* Where bf16 is not to be had, it is JEM_FAST, and the log says so. */
+/* Where bf16 is not to be had, it is JEM_PRECISION_FAST, and the log says so. */
 static void remember(void *user, const char *message) { snprintf((char *)user, 99, "%s", message); }
 
 static void test_fallback(void) {
@@ -747,14 +747,14 @@ static void test_fallback(void) {
     setup s = setup_of(jem_isa_available(JEM_ISA_AVX2) ? JEM_ISA_AVX2 : JEM_ISA_BEST, 1, 0);
     s.desc.log = remember, s.desc.user = said;
     jem_ctx *ctx = jem_ctx_create(&s.desc);
-    CHECK(jem_ctx_precision(ctx) == JEM_FAST, "%d", jem_ctx_precision(ctx));
+    CHECK(jem_ctx_precision(ctx) == JEM_PRECISION_FAST, "%d", jem_ctx_precision(ctx));
     CHECK(strstr(said, "bf16") && jem_ok(ctx), "it says '%s'", said);
     jem_ctx_free(ctx);
     s.desc.isa = JEM_ISA_BEST, said[0] = 0;
     ctx = jem_ctx_create(&s.desc);
-    CHECK((jem_ctx_precision(ctx) == JEM_BF16) == jem_isa_available(JEM_ISA_AVX512_BF16),
+    CHECK((jem_ctx_precision(ctx) == JEM_PRECISION_BF16) == jem_isa_available(JEM_ISA_AVX512_BF16),
           "%s: %d", jem_isa_name(jem_ctx_isa(ctx)), jem_ctx_precision(ctx));
-    CHECK((jem_ctx_precision(ctx) == JEM_BF16) == !said[0], "it says '%s'", said);
+    CHECK((jem_ctx_precision(ctx) == JEM_PRECISION_BF16) == !said[0], "it says '%s'", said);
     jem_ctx_free(ctx);
 }
 
@@ -875,7 +875,7 @@ static void test_far_out(void) {
 static void test_weight_choice(void) {
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.precision = JEM_FAST;
+    desc.precision = JEM_PRECISION_FAST;
     jem_ctx *ctx = jem_ctx_create(&desc);
     for (int ci = 32; ci <= 33; ci++)
         for (int co = 32; co <= 33; co++) {
@@ -897,7 +897,7 @@ static int test_own_tiles(void);                   /* in test_amx.c, in place of
 
 int main(void) {
 #ifdef OWN_TILES
-    if (precision == JEM_EXACT) return test_own_tiles();
+    if (precision == JEM_PRECISION_EXACT) return test_own_tiles();
 #endif
     /* WebAssembly: with simd128, plain C is only what it is compared with; without, its values and
        fingerprints are tested, and no more, since it is slow. */
@@ -920,14 +920,16 @@ int main(void) {
         compare("large walks and updates on threads", large, every_order);
         CHECK(backwards_calls > 0, "the context's parallel_for is called");
     }
-    for (int i = JEM_EXACT; i <= (wasm ? JEM_DIRECT : JEM_BF16); i++) {
+    for (int i = JEM_PRECISION_EXACT; i <=
+        (wasm ? JEM_PRECISION_DIRECT : JEM_PRECISION_BF16); i++) {
         precision = (jem_precision)i;
-        if (!alone && i != JEM_BF16) compare("convolutions", convolutions, every_isa);
-        if (!alone && i < JEM_DIRECT) compare("networks and training", networks, every_isa);
+        if (!alone && i != JEM_PRECISION_BF16) compare("convolutions", convolutions, every_isa);
+        if (!alone && i < JEM_PRECISION_DIRECT) compare("networks and training", networks,
+                                                        every_isa);
         test_conv_values();
         if (!wasm) test_fingerprint();
     }
-    precision = JEM_BF16;
+    precision = JEM_PRECISION_BF16;
     if (jem_isa_available(JEM_ISA_AVX512_BF16)) {
         compare("networks and training", networks, every_bf16);
         compare("convolutions, all in bf16", convolutions, every_only_bf16);

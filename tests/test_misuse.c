@@ -110,9 +110,10 @@ static void test_walks(jem_ctx *ctx) {
     jem_class_of of = { net, &label };
     CHECK(!jem_kl_walk(ctx, jem_logp, &of, x, NULL, 1, &rng) && says(ctx, "logp"), "a class");
     CHECK(!jem_kl_walk(ctx, jem_logp, net, NULL, NULL, 1, &rng) && says(ctx, "a leaf"), "no x");
-    CHECK(!jem_kl_walk(NULL, jem_logp, net, x, NULL, 1, &rng) && !jem_slope(NULL, jem_logp, net, x,
+    CHECK(!jem_kl_walk(NULL, jem_logp, net, x, NULL, 1, &rng) && !jem_slope_along(NULL, jem_logp,
+                                                                                  net, x,
           x, 0), "no context");
-    CHECK(!jem_slope(ctx, jem_logp, net, x, NULL, 0) && says(ctx, "leaves"), "no direction");
+    CHECK(!jem_slope_along(ctx, jem_logp, net, x, NULL, 0) && says(ctx, "leaves"), "no direction");
     CHECK(jem_sgld(ctx, jem_logp_class, net, x, NULL, &rng) && says(ctx, "logp_class"), "a net");
     CHECK(jem_sgld(ctx, jem_logp, &of, x, NULL, &rng) && says(ctx, "logp"), "a class");
     CHECK(!jem_buffer_create(ctx, 65536, 65536, 65536, 65536, 0, &rng) && says(ctx, "65536"),
@@ -130,7 +131,7 @@ static void test_descs(jem_ctx *ctx) {
     float before[6] = { .1f, .2f, .3f, .4f, .5f, .6f }, after[6];
     jem_write(x, before);
     static const struct { const char *name; size_t at; float value; } fresh[] = {
-#define FRESH(name, value) { #name, offsetof(jem_fresh_desc, name), value }
+#define FRESH(name, value) { #name, offsetof(jem_generate_desc, name), value }
         FRESH(lo, NAN), FRESH(hi, -1), FRESH(mean, NAN), FRESH(mean, 1e5f), FRESH(clean, -1),
         FRESH(clean, NAN), FRESH(denoise.beta, 2), FRESH(denoise.step, 0), FRESH(walk.noise_std, -1)
     }, impute[] = {
@@ -154,7 +155,7 @@ static void test_descs(jem_ctx *ctx) {
     }
     const int labels[3] = { 0, 1, 0 };
     jem_ais_result result;
-    ALL_REFUSED(fresh, jem_fresh_desc, jem_fresh(ctx, jem_logp, net, x, &d, &rng))
+    ALL_REFUSED(fresh, jem_generate_desc, jem_generate(ctx, jem_logp, net, x, &d, &rng))
     ALL_REFUSED(impute, jem_impute_desc, jem_impute(ctx, jem_logp, net, x, known, &d, &rng))
     ALL_REFUSED(ais, jem_ais_desc, jem_ais(ctx, jem_logp, net, x, &d, &rng, &result))
     ALL_REFUSED(attack, jem_attack_desc,

@@ -57,12 +57,12 @@ static void dreams(jem_net *net, const shipped *s) {
     jem_guide guide;
     guide.net = net, guide.labels = labels, guide.weight = 1;
     jem_sgld_desc walk = jem_sgld_desc_default();
-    jem_fresh_desc fresh = jem_fresh_desc_default();
+    jem_generate_desc fresh = jem_generate_desc_default();
     walk.steps = fresh.walk.steps = s->steps, walk.clamp_lo = -2, walk.clamp_hi = 2;
     fresh.mean = net->mean;
     if (net->noise_hi > 0) {                       /* it has learned a score */
         guide.weight = 5;
-        jem_fresh(net->ctx, jem_logp_guided, &guide, t, &fresh, &rng);
+        jem_generate(net->ctx, jem_logp_guided, &guide, t, &fresh, &rng);
     } else jem_sgld(net->ctx, jem_logp_guided, &guide, t, &walk, &rng);
     CHECK(jem_read(t, x) == JEM_OK && jem_classify(net, x, CHAINS, a) == JEM_OK, "%s",
           jem_error(net->ctx));

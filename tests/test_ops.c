@@ -67,7 +67,7 @@ static jem_tensor *leaf_with_gap(jem_ctx *ctx, jem_rng *rng, jem_shape s, float 
         return expression;                                                                         \
     }
 BUILDER(of_scale, jem_scale(c, x, -1.7f))
-BUILDER(of_shift, jem_shift(c, x, 0.4f))
+BUILDER(of_shift, jem_add_constant(c, x, 0.4f))
 BUILDER(of_square, jem_square(c, x))
 BUILDER(of_exp, jem_exp(c, x))
 BUILDER(of_log, jem_log(c, x))
@@ -235,7 +235,7 @@ static void test_shapes(jem_ctx *ctx) {
             }
     const jem_shape s = { 17, 3, 2, 2 };
     float a[17 * 12], up[17 * 12 * 4], both[17 * 24], g[17 * 12];
-    jem_tensor *x = apart_leaf(ctx, &rng, s, a), *shifted = jem_shift(ctx, x, 100);
+    jem_tensor *x = apart_leaf(ctx, &rng, s, a), *shifted = jem_add_constant(ctx, x, 100);
     CHECK(jem_read(jem_upsample(ctx, x, 2), up) == JEM_OK &&
           jem_read(jem_concat(ctx, x, shifted), both) == JEM_OK, "%s", jem_error(ctx));
     int bad = 0;
@@ -438,7 +438,8 @@ static void test_networks(jem_ctx *ctx) {
     for (int i = 0; i < 11; i++) {
         const jem_norm norm = (jem_norm)(i % 5);
         const float dropout = i % 2 ? 0.3f : 0;
-        t.net = block_net(ctx, norm, i % 3 ? JEM_SILU : JEM_TANH, dropout), t.a = i / 5 % 2;
+        t.net = block_net(ctx, norm, i % 3 ? JEM_ACTIVATION_SILU : JEM_ACTIVATION_TANH, dropout),
+            t.a = i / 5 % 2;
         jem_tensor *x = random_leaf(ctx, &rng, block_shape, -1, 1);
         char what[64];
         snprintf(what, sizeof what, "block, norm %d, training %d, dropout %g", norm, t.a,
@@ -447,13 +448,14 @@ static void test_networks(jem_ctx *ctx) {
         jem_reset(ctx), jem_net_free(t.net);
     }
     jem_wrn_desc w = jem_wrn_desc_default();
-    w.depth = 10, w.widen = 1, w.height = 5, w.width = 4, w.classes = 4, w.activation = JEM_SILU;
+    w.depth = 10, w.widen = 1, w.height = 5, w.width = 4, w.classes = 4,
+        w.activation = JEM_ACTIVATION_SILU;
     w.head = JEM_HEAD_FLAT, w.stem_stride = 2, w.norm = JEM_NORM_LAYER;
     jem_convnet_desc v = jem_convnet_desc_default();
     v.height = 6, v.width = 5, v.layers = 2, v.widths[0] = 3, v.widths[1] = 8;
     jem_mlp_desc m = jem_mlp_desc_default();
     m.channels = 2, m.height = 3, m.width = 1, m.widths[0] = 9, m.widths[1] = 5;
-    m.activation = JEM_TANH;
+    m.activation = JEM_ACTIVATION_TANH;
     jem_net *const nets[3] = { jem_wrn_create(ctx, &w, 3), jem_convnet_create(ctx, &v, 3),
                                jem_mlp_create(ctx, &m, 3) };
     for (int i = 0; i < 3; i++) {
@@ -474,7 +476,8 @@ static void test_few_images(jem_ctx *ctx) {
     for (int i = 0; i < 8; i++) {
         jem_wrn_desc w = jem_wrn_desc_default();
         w.depth = 10, w.widen = 1, w.height = i < 4 ? 16 : 32, w.width = 16, w.norm = norms[i % 4];
-        w.channels = 1 + i % 3, w.classes = 4, w.activation = i % 2 ? JEM_SILU : JEM_LEAKY_RELU;
+        w.channels = 1 + i % 3, w.classes = 4,
+            w.activation = i % 2 ? JEM_ACTIVATION_SILU : JEM_ACTIVATION_LEAKY_RELU;
         w.head = i > 5 ? JEM_HEAD_FLAT : JEM_HEAD_POOLED;
         jem_net *net = jem_wrn_create(ctx, &w, 3);
         const int size = w.channels * w.height * w.width;
@@ -525,7 +528,7 @@ static void test_losses(jem_ctx *ctx) {
     things t;
     memset(&t, 0, sizeof t);
     random_labels(&rng, t.labels, 17, 3), random_labels(&rng, t.more_labels, 17, 3);
-    t.net = block_net(ctx, JEM_NORM_BATCH, JEM_SILU, 0);
+    t.net = block_net(ctx, JEM_NORM_BATCH, JEM_ACTIVATION_SILU, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         t.build = cases[i].build;
         const jem_shape more = { 5, 3, 4, 5 };     /* as many data as there are samples, or not */
@@ -555,7 +558,7 @@ static void test_loss_values(jem_ctx *ctx) {
     printf("values: losses from logits, dropout\n");
     enum { N = 17, M = 5 };
     jem_rng rng = jem_rng_seed(11);
-    jem_net *net = block_net(ctx, JEM_NORM_LAYER, JEM_SILU, 0);
+    jem_net *net = block_net(ctx, JEM_NORM_LAYER, JEM_ACTIVATION_SILU, 0);
     const jem_shape s = { N, 3, 4, 5 }, few = { M, 3, 4, 5 };
     jem_tensor *x[3] = { random_leaf(ctx, &rng, s, -1, 1), random_leaf(ctx, &rng, few, -1, 1),
                          random_leaf(ctx, &rng, few, -1, 1) };         /* labelled, sample, data */
@@ -1029,7 +1032,7 @@ static jem_tensor *ref_record(tape *t, ref *r) {
     const jem_conv_desc d = { 1, r->p[0] ? r->p[0]->shape[2] / 2 : 0 };
     switch (r->kind) {
     case SCALE: return jem_scale(c, a, -1.5f);
-    case SHIFT: return jem_shift(c, a, 0.5f);
+    case SHIFT: return jem_add_constant(c, a, 0.5f);
     case TANH: return jem_tanh(c, a);
     case SILU: return jem_silu(c, a);
     case LEAKY: return jem_leaky_relu(c, a, 0.25f);
@@ -1332,7 +1335,8 @@ static int mix_ask(const jem_ctx_desc *d, uint64_t seed, float *out) {
 static void test_mixes(void) {
     printf("random networks: planned as plain, bit for bit\n");
     static float want[8192], got[8192];
-    static const jem_precision precisions[] = { JEM_EXACT, JEM_FAST, JEM_DIRECT, JEM_BF16 };
+    static const jem_precision precisions[] = { JEM_PRECISION_EXACT, JEM_PRECISION_FAST,
+                                                JEM_PRECISION_DIRECT, JEM_PRECISION_BF16 };
     for (uint64_t seed = 0; seed < 240; seed++) {
         jem_ctx_desc d;
         memset(&d, 0, sizeof d);
@@ -1371,7 +1375,8 @@ static void sum_ask(const jem_ctx_desc *d, int way, float *out) {
 static void test_sums_read(void) {
     printf("a sum between a convolution and an activation, read by others too\n");
     static float want[3 + SUM_FLOATS], got[3 + SUM_FLOATS];
-    static const jem_precision precisions[] = { JEM_EXACT, JEM_FAST, JEM_DIRECT, JEM_BF16 };
+    static const jem_precision precisions[] = { JEM_PRECISION_EXACT, JEM_PRECISION_FAST,
+                                                JEM_PRECISION_DIRECT, JEM_PRECISION_BF16 };
     for (int k = 0; k < 12; k++) {
         jem_ctx_desc d;
         memset(&d, 0, sizeof d);
@@ -1493,7 +1498,8 @@ static void test_marks(jem_ctx *ctx) {
         jem_tensor *big = jem_zeros(ctx, 1, 1, 300, 1000 << round);
         jem_read(jem_add(ctx, b, leaf), again);
         jem_mark inner = jem_begin(ctx);
-        CHECK(jem_item(jem_sum(ctx, jem_shift(ctx, big, 1))) == (float)(300000 << round), "a sum");
+        CHECK(jem_item(jem_sum(ctx, jem_add_constant(ctx, big, 1))) == (float)(300000 << round),
+              "a sum");
         CHECK(jem_grad(sum, leaf) == JEM_OK && jem_read_grad(leaf, data) == JEM_OK, "in the inner");
         jem_end(ctx, inner);
         CHECK(jem_read_grad(leaf, data) == JEM_BAD_ARGUMENT && says(ctx, "jem_grad first"),
@@ -1554,7 +1560,7 @@ static void all_ops(jem_ctx *ctx, jem_net *bag, jem_tensor *x, int *made) {
     jem_rng rng = jem_rng_seed(1);
     const jem_tensor *const results[] = {
         jem_conv2d(ctx, x, w, b, d), jem_linear(ctx, x, v, b), jem_add(ctx, x, x),
-        jem_sub(ctx, x, x), jem_mul(ctx, x, x), jem_scale(ctx, x, 2), jem_shift(ctx, x, 2),
+        jem_sub(ctx, x, x), jem_mul(ctx, x, x), jem_scale(ctx, x, 2), jem_add_constant(ctx, x, 2),
         jem_square(ctx, x), jem_exp(ctx, x), jem_log(ctx, x), jem_tanh(ctx, x), jem_relu(ctx, x),
         jem_sigmoid(ctx, x), jem_softplus(ctx, x), jem_clamp(ctx, x, -1, 1),
         jem_leaky_relu(ctx, x, 0.1f), jem_silu(ctx, x), jem_dropout(ctx, x, 0.1f, &rng),
@@ -1563,7 +1569,7 @@ static void all_ops(jem_ctx *ctx, jem_net *bag, jem_tensor *x, int *made) {
         jem_gather(ctx, x, labels), jem_sum_image(ctx, x), jem_mean(ctx, x), jem_sum(ctx, x),
         jem_instance_norm(ctx, x, b, b), jem_layer_norm(ctx, x, b, b),
         jem_batch_norm(ctx, x, b, b, b, b, 0.1f, 1), jem_act_norm(ctx, x, b, b, one, 1),
-        jem_activate(ctx, x, JEM_SILU, 0), jem_cross_entropy(ctx, x, labels),
+        jem_activate(ctx, x, JEM_ACTIVATION_SILU, 0), jem_cross_entropy(ctx, x, labels),
         jem_contrastive(ctx, x, x)
     };
     *made = 0;
@@ -1689,7 +1695,7 @@ static void test_errors(void) {
     cd.layers = 9;
     REFUSED(jem_mlp_create(ctx, &cd, 1), JEM_BAD_ARGUMENT, "mlp", "9");
     REFUSED(jem_net_param(bag, "p0", 1, &made, 1), JEM_BAD_ARGUMENT, "p0", "");
-    jem_net *net = block_net(ctx, JEM_NORM_NONE, JEM_SILU, 0);
+    jem_net *net = block_net(ctx, JEM_NORM_NONE, JEM_ACTIVATION_SILU, 0);
     REFUSED(jem_forward(net, x, 0), JEM_BAD_SHAPE, "(17,10,1,1)", "(n,3,4,5)");
     jem_net_free(net), jem_net_free(bag);
     close_ctx(ctx, &count, "errors");
@@ -1727,7 +1733,7 @@ static int life(jem_ctx *ctx, int which) {
     const jem_train_desc d = small_training(which);
     jem_convnet_desc c = jem_convnet_desc_default();
     c.height = 6, c.width = 5, c.layers = 2, c.widths[0] = 9, c.widths[1] = 8;
-    jem_net *net = which ? block_net(ctx, JEM_NORM_BATCH, JEM_SILU, 0.2f)
+    jem_net *net = which ? block_net(ctx, JEM_NORM_BATCH, JEM_ACTIVATION_SILU, 0.2f)
                          : jem_convnet_create(ctx, &c, 1);
     jem_trainer *tr = net ? jem_trainer_create(net, &d) : NULL;
     int labels[BATCH], good = 0;
@@ -1790,7 +1796,8 @@ static void test_steady(void) {
         counter c;
         jem_ctx *ctx = open_ctx(&c);
         jem_rng rng = jem_rng_seed(4);
-        jem_net *net = block_net(ctx, which ? JEM_NORM_BATCH : JEM_NORM_NONE, JEM_LEAKY_RELU, 0);
+        jem_net *net = block_net(ctx, which ? JEM_NORM_BATCH : JEM_NORM_NONE,
+                                 JEM_ACTIVATION_LEAKY_RELU, 0);
         const jem_train_desc d = small_training(which);
         jem_trainer *tr = jem_trainer_create(net, &d);
         const jem_shape s = { BATCH, 3, 4, 5 };

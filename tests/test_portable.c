@@ -69,10 +69,10 @@ static jem_tensor *norms(jem_ctx *c, jem_tensor *x, pass *p) {
 }
 static jem_tensor *elementwise(jem_ctx *c, jem_tensor *x, pass *p) {
     jem_tensor *y = jem_tanh(c, jem_scale(c, x, 0.7f));
-    y = jem_add(c, y, jem_sigmoid(c, jem_shift(c, x, 0.1f)));
+    y = jem_add(c, y, jem_sigmoid(c, jem_add_constant(c, x, 0.1f)));
     y = jem_sub(c, y, jem_softplus(c, jem_clamp(c, x, -1, 1)));
     y = jem_mul(c, y, jem_exp(c, jem_scale(c, jem_square(c, jem_tanh(c, x)), -1)));
-    y = jem_add(c, y, jem_log(c, jem_shift(c, jem_square(c, x), 1)));
+    y = jem_add(c, y, jem_log(c, jem_add_constant(c, jem_square(c, x), 1)));
     jem_tensor *bent = jem_relu(c, y);
     y = jem_add(c, bent, jem_leaky_relu(c, x, 0.2f));
     return jem_dropout(c, jem_silu(c, y), 0.25f, &p->rng);
@@ -205,14 +205,15 @@ static void files(jem_ctx *ctx) {
     uint64_t h = FNV_START;
     for (int i = 0; i < jem_archive_count(a); i++) {
         const jem_entry *e = jem_archive_at(a, i);
-        if (e->dtype == JEM_F32) h = fnv(h, (const float *)e->data, (ptrdiff_t)(e->bytes / 4));
+        if (e->dtype == JEM_DTYPE_F32) h = fnv(h, (const float *)e->data,
+                                               (ptrdiff_t)(e->bytes / 4));
     }
     same("the numbers in a file", h, 0xe53b3cbfd95d1986u);
     same_bytes("a file, written again", a, ctx, 0x10e0c02c7d58ecdbu);
     jem_archive_free(a);
 }
 
-/* Of the convnet in JEM_EXACT, of the WRN in JEM_FAST. */
+/* Of the convnet in JEM_PRECISION_EXACT, of the WRN in JEM_PRECISION_FAST. */
 static const uint64_t known[2][3] = {
     { 0xf36b03e6f3a46ce1u, 0xc5a2e6e8e0de86beu, 0xbcf4656f05db3bb5u },
     { 0x4a9effc0193c673bu, 0x7d3903d036a60ff7u, 0x7c13aea6b80ff0e6u }
@@ -253,7 +254,7 @@ int main(int argc, char **argv) {
     train(ctx, 0, NULL, NULL, known[0]);
     if (FILES) files(ctx);
     jem_ctx_free(ctx);
-    desc.precision = JEM_FAST;                     /* its bits are its own */
+    desc.precision = JEM_PRECISION_FAST;                     /* its bits are its own */
     ctx = jem_ctx_create(&desc);
     train(ctx, 1, save, resume, known[1]);
     jem_ctx_free(ctx);

@@ -90,7 +90,7 @@ static jem_net *make_net(jem_ctx *ctx, int kind) {
     if (kind >= DROPOUT) {
         jem_wrn_desc w = jem_wrn_desc_default();
         w.depth = 10, w.widen = 1, w.channels = 1, w.height = w.width = SIDE, w.classes = CLASSES;
-        w.activation = JEM_SILU, w.head = JEM_HEAD_FLAT;
+        w.activation = JEM_ACTIVATION_SILU, w.head = JEM_HEAD_FLAT;
         if (kind == DROPOUT) w.dropout = .3f;
         else w.norm = kind == ACT_NORM ? JEM_NORM_ACT : JEM_NORM_BATCH;
         return jem_wrn_create(ctx, &w, 7);

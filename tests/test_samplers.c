@@ -59,10 +59,10 @@ static void test_diagonal(jem_ctx *ctx) {
     static float x[N * C * P];
     for (int i = 0; i < N * C * P; i++) x[i] = (float)(1 / s2[i / P % C]);
     jem_tensor *weights = jem_input(ctx, x, N, C, 8, 8), *t = jem_zeros(ctx, N, C, 8, 8);
-    const jem_sgld_desc d = jem_langevin_desc((float)a, STEPS);
+    const jem_sgld_desc d = jem_sgld_desc_langevin((float)a, STEPS);
     jem_rng rng = jem_rng_seed(1);
     CHECK(fabs((double)d.step_size - a / 2) < 1e-7 && fabs((double)d.noise_std - sqrt(a)) < 1e-7 &&
-          d.steps == STEPS, "jem_langevin_desc");
+          d.steps == STEPS, "jem_sgld_desc_langevin");
     CHECK(jem_sgld(ctx, diagonal, weights, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
     for (int c = 0; c < C; c++) {
@@ -110,7 +110,7 @@ static void test_correlated(jem_ctx *ctx) {
     }
     float *x = floats(3 * N);
     jem_tensor *t = jem_zeros(ctx, N, 3, 1, 1);
-    const jem_sgld_desc d = jem_langevin_desc((float)a, STEPS);
+    const jem_sgld_desc d = jem_sgld_desc_langevin((float)a, STEPS);
     jem_rng rng = jem_rng_seed(2);
     CHECK(jem_sgld(ctx, correlated, l, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
@@ -163,7 +163,7 @@ static void test_mixture(jem_ctx *ctx) {
         }
     float *x = floats(N);
     jem_tensor *t = jem_zeros(ctx, N, 1, 1, 1);
-    const jem_sgld_desc d = jem_langevin_desc((float)a, STEPS);
+    const jem_sgld_desc d = jem_sgld_desc_langevin((float)a, STEPS);
     jem_rng rng = jem_rng_seed(3);
     CHECK(jem_sgld(ctx, mixture, params, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
@@ -313,7 +313,7 @@ static void test_walk_errors(jem_ctx *ctx) {
     CHECK(jem_sgld(NULL, flat, NULL, x, &d, &rng) == JEM_BAD_ARGUMENT, "no context");
     CHECK(jem_sgld(ctx, flat, NULL, x, NULL, NULL) == JEM_OK, "the default walk, without noise");
     /* The 13 lanes without an image must not walk off to where nothing holds them. */
-    const jem_sgld_desc longer = jem_langevin_desc(1, 20000);
+    const jem_sgld_desc longer = jem_sgld_desc_langevin(1, 20000);
     x = jem_zeros(ctx, 3, 1, 1, 1);
     CHECK(jem_sgld(ctx, steep, NULL, x, &longer, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_clear_error(ctx), jem_reset(ctx);
@@ -440,13 +440,13 @@ static void test_schedules(void) {
     s.warmup = 4;
     for (int i = 0; i < 6; i++)
         CHECK_CLOSE(jem_learning_rate(&s, 0.8f, i), i < 4 ? 0.2 * (i + 1) : 0.8, 1e-7, "%d", i);
-    s.kind = JEM_STEPS, s.rate = 0.5f, s.at[0] = 10, s.at[1] = 20, s.at[3] = 25;
+    s.kind = JEM_SCHEDULE_STEPS, s.rate = 0.5f, s.at[0] = 10, s.at[1] = 20, s.at[3] = 25;
     static const struct { int at; double rate; } steps[] = {
         { 0, 0.25 }, { 3, 1 }, { 9, 1 }, { 10, 0.5 }, { 19, 0.5 }, { 20, 0.25 }, { 25, 0.125 }
     };
     for (int i = 0; i < 7; i++)
         CHECK_CLOSE(jem_learning_rate(&s, 1, steps[i].at), steps[i].rate, 1e-7, "steps %d", i);
-    s.kind = JEM_COSINE, s.warmup = 0, s.total = 100, s.floor = 0.1f;
+    s.kind = JEM_SCHEDULE_COSINE, s.warmup = 0, s.total = 100, s.floor = 0.1f;
     for (int i = 0; i <= 120; i += 10) {
         const double t = i < 100 ? i / 100.0 : 1, want = 0.1 + 0.45 * (1 + cos(pi * t));
         CHECK_CLOSE(jem_learning_rate(&s, 2, i), 2 * want, 1e-6, "cosine at %d", i);
@@ -472,7 +472,7 @@ typedef struct by_hand { double p, m, v; } by_hand;
 static void update_by_hand(by_hand *h, const jem_optim_desc *d, double lr, double g, int t) {
     const double b1 = (double)d->beta1, b2 = (double)d->beta2;
     g += (double)d->weight_decay * h->p;
-    if (d->kind == JEM_SGD) {
+    if (d->kind == JEM_OPTIMIZER_SGD) {
         h->m = (double)d->momentum * h->m + g;
         h->p -= lr * h->m;
         return;
@@ -486,7 +486,7 @@ static void test_updates(jem_ctx *ctx) {
     enum { N = 37 };
     for (int how = 0; how < 8; how++) {
         jem_optim_desc d = jem_optim_desc_default();
-        if (how & 1) d.kind = JEM_SGD, d.momentum = how & 2 ? 0.9f : 0;
+        if (how & 1) d.kind = JEM_OPTIMIZER_SGD, d.momentum = how & 2 ? 0.9f : 0;
         if (how & 2) d.weight_decay = 0.1f;
         if (how & 4) d.clip = 1.5f;
         jem_rng rng = jem_rng_seed(7);
@@ -538,7 +538,7 @@ static void test_refused_steps(jem_ctx *ctx) {
     printf("steps that are not made\n");
     for (int how = 0; how < 3; how++) {
         jem_optim_desc d = jem_optim_desc_default();
-        d.kind = how ? JEM_SGD : JEM_ADAM, d.weight_decay = how < 2 ? 1e38f : 0;
+        d.kind = how ? JEM_OPTIMIZER_SGD : JEM_OPTIMIZER_ADAM, d.weight_decay = how < 2 ? 1e38f : 0;
         jem_rng rng = jem_rng_seed(7);
         jem_net *bag = bag_create(ctx);
         jem_param *p = random_param(bag, &rng, 1, 1, 5, 1, 1, 1, 2);
@@ -560,7 +560,7 @@ static void test_refused_steps(jem_ctx *ctx) {
 static void test_averages(jem_ctx *ctx) {
     printf("averaged weights by hand; an optimiser of some parameters only\n");
     enum { N = 21 };
-    for (int kind = JEM_ADAM; kind <= JEM_SGD; kind++) {
+    for (int kind = JEM_OPTIMIZER_ADAM; kind <= JEM_OPTIMIZER_SGD; kind++) {
         jem_optim_desc d = jem_optim_desc_default();
         d.kind = (jem_optimizer)kind, d.ema = 0.7f;
         jem_rng rng = jem_rng_seed(9);
@@ -568,24 +568,25 @@ static void test_averages(jem_ctx *ctx) {
         jem_param *p = random_param(bag, &rng, 1, 1, N, 1, 1, -1, 1);
         jem_optim *o = jem_optim_create(bag, &d);
         const uint64_t start = net_hash(bag);
-        CHECK(jem_optim_average(o, 1) == JEM_OK && net_hash(bag) == start, "nothing to average");
-        CHECK(jem_optim_average(o, 0) == JEM_OK && net_hash(bag) == start, "nor to put back");
+        CHECK(jem_optim_use_average(o, 1) == JEM_OK && net_hash(bag) == start,
+              "nothing to average");
+        CHECK(jem_optim_use_average(o, 0) == JEM_OK && net_hash(bag) == start, "nor to put back");
         double average[N] = { 0 }, worst = 0;
         for (int t = 0; t < 40; t++) {
             const double ema = fmin(0.7, t / (t + 10.0));
             for (int i = 0; i < N; i++) p->grad[i] = jem_rng_normal(&rng);
-            if (t % 5 == 3) jem_optim_average(o, 1);       /* the step takes them out by itself */
+            if (t % 5 == 3) jem_optim_use_average(o, 1);  /* the step takes them out by itself */
             CHECK(jem_optim_step(o, 0.05f, NULL) == JEM_OK, "%s", jem_error(ctx));
             for (int i = 0; i < N; i++)
                 average[i] = ema * average[i] + (1 - ema) * (double)p->value[i];
             const uint64_t trained = net_hash(bag);
             const uint32_t version = p->version;
-            jem_optim_average(o, 1), jem_optim_average(o, 1);
+            jem_optim_use_average(o, 1), jem_optim_use_average(o, 1);
             CHECK(net_hash(bag) != trained || t == 0, "update %d: the same", t);
             CHECK(p->version != version, "packed copies are made again");
             for (int i = 0; i < N; i++)
                 worst = most_of(worst, fabs((double)p->value[i] - average[i]));
-            jem_optim_average(o, 0);
+            jem_optim_use_average(o, 0);
             CHECK(net_hash(bag) == trained, "update %d: back as they were", t);
         }
         CHECK(worst < 1e-6, "off by %g", worst);
@@ -608,7 +609,7 @@ static void test_averages(jem_ctx *ctx) {
         CHECK(!jem_optim_create(bag, &d) && says(ctx, "begins with none of them"), "none");
         jem_net_free(bag);
     }
-    CHECK(jem_optim_average(NULL, 1) == JEM_BAD_ARGUMENT, "no optimiser");
+    CHECK(jem_optim_use_average(NULL, 1) == JEM_BAD_ARGUMENT, "no optimiser");
 }
 
 /* ---- the trainer ----------------------------------------------------------------------------- */
@@ -880,7 +881,7 @@ static void test_evaluation(jem_ctx *ctx) {
     const int labels[N] = { 2, 0, 1, 1, 0 };
     jem_class_of of = { net, labels };
     jem_guide guide = { net, labels, 3 };
-    const struct { jem_fn fn; void *user; float of_label, of_all; } all[4] = {
+    const struct { jem_logp_fn fn; void *user; float of_label, of_all; } all[4] = {
         { jem_logp, net, 0, 1 }, { jem_logp_class, &of, 1, 0 }, { jem_logp_label, &of, 1, -1 },
         { jem_logp_guided, &guide, 3, -2 }
     };
@@ -925,7 +926,7 @@ static void test_changes(jem_ctx *ctx) {
     CHECK(seen[0] == seen[1] && seen[2] == seen[3], "repeatable");
     CHECK(seen[0] != seen[2] && seen[0] != seen[4] && seen[2] != seen[4], "different");
     jem_trainer_reseed(NULL, 1), jem_trainer_set_lr(NULL, 1);
-    CHECK(jem_trainer_updates(NULL) == 0 && jem_trainer_average(NULL, 1) == JEM_BAD_ARGUMENT,
+    CHECK(jem_trainer_updates(NULL) == 0 && jem_trainer_use_average(NULL, 1) == JEM_BAD_ARGUMENT,
           "no trainer");
     free(in.x);
 }
@@ -939,7 +940,7 @@ static void test_unconditional(jem_ctx *ctx) {
         d.channels = 2, d.height = d.width = 6, d.classes = 3, d.layers = 2, d.uncond = 1;
         jem_wrn_desc w = jem_wrn_desc_default();
         w.depth = 10, w.widen = 1, w.channels = 2, w.height = w.width = 6, w.classes = 3;
-        w.uncond = 1, w.activation = JEM_SILU;     /* smooth, for the gradient's check */
+        w.uncond = 1, w.activation = JEM_ACTIVATION_SILU;     /* smooth, for the gradient's check */
         jem_net *net = conv ? jem_convnet_create(ctx, &d, 3) : jem_wrn_create(ctx, &w, 3);
         jem_param *bias = jem_net_find(net, "energy_output.bias");
         float x[5 * 72], before[5], after[5], lse[5];
@@ -1079,7 +1080,7 @@ static void test_learning(jem_ctx *ctx) {
     shape.widths[0] = shape.widths[1] = 64;
     jem_net *net = jem_mlp_create(ctx, &shape, 1);
     jem_train_desc how = jem_train_desc_default();
-    how.lr = 3e-3f, how.sgld = jem_langevin_desc(0.02f, 10), how.buffer_size = 1000;
+    how.lr = 3e-3f, how.sgld = jem_sgld_desc_langevin(0.02f, 10), how.buffer_size = 1000;
     jem_trainer *tr = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed(7);
     float x[2 * 64], first = 0, last = 0;

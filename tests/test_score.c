@@ -107,7 +107,7 @@ static void test_step(void) {
         jem_ctx_desc desc;
         memset(&desc, 0, sizeof desc);
         desc.threads = 1, desc.precision = (jem_precision)precision;
-        if (precision == JEM_BF16) desc.isa = JEM_ISA_SCALAR;          /* has it everywhere */
+        if (precision == JEM_PRECISION_BF16) desc.isa = JEM_ISA_SCALAR;  /* has it everywhere */
         jem_ctx *ctx = jem_ctx_create(&desc);
         jem_convnet_desc shape = jem_convnet_desc_default();
         shape.channels = 8, shape.height = shape.width = 6, shape.layers = 2;
@@ -137,7 +137,7 @@ static void test_step(void) {
             printf("  %8.5f", error[k]);
         }
         const double usual = compare_score(net, 1, 0, 0, 11).gap;
-        const int at = precision == JEM_BF16 ? 3 : 2;
+        const int at = precision == JEM_PRECISION_BF16 ? 3 : 2;
         CHECK(usual == error[at] && usual < 20 * least && usual < (at == 3 ? 0.05 : 2e-3),
               "the default step: %g (the best is %g)", usual, least);
         jem_optim_free(o), jem_net_free(net), jem_ctx_free(ctx);
@@ -280,9 +280,9 @@ static double walked(const jem_denoise_desc *d, double *variance) {
 
 /* The variance after a fresh sample's whole way. In the walk, x' = x + a d log p/dx + b z, and in
    the last step, the density takes for sigma^2 what coordinates without spread have: r. */
-static double fresh_variance(const jem_fresh_desc *d) {
+static double fresh_variance(const jem_generate_desc *d) {
     const double a = (double)d->walk.step_size, b = (double)d->walk.noise_std;
-    const double s = spread * spread, last = (double)jem_clean_desc(d->clean).step;
+    const double s = spread * spread, last = (double)jem_denoise_desc_clean(d->clean).step;
     double v, r = (double)d->denoise.sigma_max;
     walked(&d->denoise, &v);
     r *= pow(1 - (double)d->denoise.beta * (double)d->denoise.step, d->denoise.steps), r *= r;
@@ -298,13 +298,13 @@ static double fresh_variance(const jem_fresh_desc *d) {
    temperature: the variance is about half of its.) */
 static void test_fresh(jem_ctx *ctx, blind *b) {
     jem_rng rng = jem_rng_seed(8);
-    jem_fresh_desc d = jem_fresh_desc_default();
+    jem_generate_desc d = jem_generate_desc_default();
     enum { N = 256 };
     float *x = floats(N * PIXELS);
     double sum = 0, squares = 0, off = 0;
     d.mean = (float)mean, d.walk.steps = 50;
     jem_tensor *t = jem_zeros(ctx, N, PIXELS, 1, 1);
-    CHECK(jem_fresh(ctx, blind_logp, b, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_generate(ctx, blind_logp, b, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
     for (int i = 0; i < N * PIXELS; i++) {
         const double v = (double)x[i] - mean;
@@ -317,13 +317,13 @@ static void test_fresh(jem_ctx *ctx, blind *b) {
     CHECK_CLOSE(sum / n, 0, 5 * sqrt(want / n), "fresh: the mean");
     CHECK_CLOSE(squares / n, want, 5 * want * sqrt(2.0 / n), "fresh: the variance");
     CHECK(sqrt(off / (N * (PIXELS - SPREAD))) < 0.05, "fresh: noise left");
-    CHECK(jem_fresh(ctx, blind_logp, b, t, NULL, NULL) == JEM_BAD_ARGUMENT && says(ctx, "rng"),
+    CHECK(jem_generate(ctx, blind_logp, b, t, NULL, NULL) == JEM_BAD_ARGUMENT && says(ctx, "rng"),
           "noise wants an rng");
     float *other = floats(N * PIXELS);
     d.denoise.steps = 2;
     for (d.walk.steps = 0; d.walk.steps < 2; d.walk.steps++) {
         rng = jem_rng_seed(8);
-        CHECK(jem_fresh(ctx, blind_logp, b, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_generate(ctx, blind_logp, b, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
         jem_read(t, d.walk.steps ? other : x);
     }
     CHECK(!same_bits(x, other, N * PIXELS), "fresh: there is a walk");
@@ -441,7 +441,7 @@ static jem_train_desc score_training(int by_class) {
     d.lr = 1e-3f, d.w_score = 0.016f, d.w_cd = 0.005f, d.cd_from = 3, d.input_noise = 0.12f;
     d.label_noise = 0.3f, d.label_wide = 0.5f, d.fresh.steps = 6, d.reinit = 0.25f;
     d.negatives = 18, d.buffer_size = 40, d.class_conditional = by_class;
-    d.sgld = jem_langevin_desc(0.01f, 3), d.optim.ema = 0.9f;
+    d.sgld = jem_sgld_desc_langevin(0.01f, 3), d.optim.ema = 0.9f;
     return d;
 }
 

@@ -79,11 +79,11 @@ static jem_status sample(jem_net *net, unsigned char *pixels) {
     const int labels[2] = { 1, 3 };
     float x[2 * PIXELS];
     jem_rng rng = jem_rng_seed(6);
-    jem_fresh_desc d = jem_net_fresh(net);
+    jem_generate_desc d = jem_net_generate_desc(net);
     jem_guide guide = jem_net_guide(net, labels);
     jem_tensor *t = jem_zeros(net->ctx, 2, 1, SIDE, SIDE);
     d.denoise.steps = d.walk.steps = 3;
-    jem_status s = jem_fresh(net->ctx, jem_logp_guided, &guide, t, &d, &rng);
+    jem_status s = jem_generate(net->ctx, jem_logp_guided, &guide, t, &d, &rng);
     if (!s) s = jem_read(t, x);
     return s ? s : jem_floats_to_pixels(net, x, 2, NULL, pixels);
 }

@@ -17,7 +17,7 @@ static jem_wrn_desc small_desc(int unet) {
     d.height = SIDE;
     d.width = SIDE;
     d.classes = CLASSES;
-    d.activation = JEM_SILU;                       /* smooth, for the gradient checks */
+    d.activation = JEM_ACTIVATION_SILU;                       /* smooth, for the gradient checks */
     d.blocks = JEM_BLOCKS_ZERO;
     d.unet = unet;
     return d;
@@ -178,7 +178,7 @@ static void test_training(jem_ctx *ctx) {
     printf("a score is learned without a scale, where there is a shift\n");
     enum { BATCH = 16, RUN = 300 };
     jem_train_desc how = jem_train_desc_score(RUN);
-    how.optim.kind = JEM_MUON;
+    how.optim.kind = JEM_OPTIMIZER_MUON;
     how.lr = 5e-3f;
     how.cd_from = RUN - 5;
     how.class_conditional = 1;
@@ -288,7 +288,7 @@ static uint64_t muon_steps(jem_ctx *ctx, float decay, int check) {
         for (ptrdiff_t k = 0; k < p[i]->size; k++) w[i][k] = (double)p[i]->value[k];
     }
     jem_optim_desc d = jem_optim_desc_default();
-    d.kind = JEM_MUON;
+    d.kind = JEM_OPTIMIZER_MUON;
     d.weight_decay = decay;
     jem_optim *o = jem_optim_create(bag, &d);
     for (int t = 0; t < UPDATES; t++) {
@@ -338,7 +338,7 @@ static void test_rest(jem_ctx *ctx) {
     jem_optim *o[2] = { NULL, NULL };
     for (int k = 0; k < 2; k++) {
         jem_optim_desc d = jem_optim_desc_default();
-        d.kind = k ? JEM_MUON : JEM_ADAM;
+        d.kind = k ? JEM_OPTIMIZER_MUON : JEM_OPTIMIZER_ADAM;
         o[k] = jem_optim_create(net[k], &d);
         jem_rng rng = jem_rng_seed(6);
         for (int t = 0; t < 2; t++) {
@@ -370,7 +370,7 @@ static void test_rest(jem_ctx *ctx) {
 
 static void add(jem_archive *a, const char *name, int n, int numbers, const float *data) {
     const int64_t shape[2] = { n, numbers };
-    CHECK(jem_archive_add(a, name, JEM_F32, 2, shape, data) == JEM_OK, "%s", name);
+    CHECK(jem_archive_add(a, name, JEM_DTYPE_F32, 2, shape, data) == JEM_OK, "%s", name);
 }
 /* Writes a network, images, logits, log p(x), its slope, the gradient of cross-entropy, and the
    weights after two steps of Muon on that gradient. */
@@ -403,7 +403,7 @@ static void write_case(jem_ctx *ctx, const char *path) {
     add(a, "logp", N, 1, logp);
     add(a, "slope", N, PIXELS, slope);
     jem_optim_desc d = jem_optim_desc_default();
-    d.kind = JEM_MUON;
+    d.kind = JEM_OPTIMIZER_MUON;
     jem_optim *o = jem_optim_create(after, &d);
     for (int i = 0; i < 2; i++)
         CHECK(jem_optim_step(o, LR_IN_THOUSANDTHS / 1000.0f, NULL) == JEM_OK, "%s", jem_error(ctx));

@@ -216,7 +216,7 @@ static void test_detection(void) {
 static jem_tensor *bowl(jem_net *net, jem_tensor *x, int training, void *user) {
     (void)training, (void)user;
     jem_tensor *f = jem_scale(net->ctx, jem_sum_image(net->ctx, jem_square(net->ctx, x)), -0.5f);
-    return jem_concat(net->ctx, f, jem_shift(net->ctx, f, -100));
+    return jem_concat(net->ctx, f, jem_add_constant(net->ctx, f, -100));
 }
 
 static void test_scores(jem_ctx *ctx) {
@@ -408,7 +408,7 @@ static void solve(double a[SEEN][SEEN], double *b) {
 static jem_net *slopes_net(jem_ctx *ctx) {
     jem_mlp_desc d = jem_mlp_desc_default();
     d.channels = SIZE, d.height = d.width = 1, d.classes = FEW, d.layers = 1, d.widths[0] = 24;
-    d.activation = JEM_TANH;
+    d.activation = JEM_ACTIVATION_TANH;
     jem_net *net = jem_mlp_create(ctx, &d, 8);
     if (net) net->scale = 10, net->noise_lo = 0.3f, net->noise_hi = 2;
     return net;
@@ -873,7 +873,7 @@ static void test_conditional(jem_ctx *ctx) {
     const double det_b = b[0][0] * b[1][1] - b[0][1] * b[0][1];
     s[0][0] = b[1][1] / det_b, s[1][1] = b[0][0] / det_b, s[0][1] = -b[0][1] / det_b;
     jem_impute_desc d = jem_impute_desc_default();
-    d.walk = jem_langevin_desc((float)step, 200);
+    d.walk = jem_sgld_desc_langevin((float)step, 200);
     jem_rng rng = jem_rng_seed(6);
     jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, CHAINS, D, 1, 1);

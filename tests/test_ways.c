@@ -62,7 +62,7 @@ static void test_slope(jem_ctx *ctx) {
         if (how == 2) memset(v, 0, (size_t)d * sizeof *v);             /* one that goes nowhere */
         jem_tensor *at = jem_input(ctx, x, n, net->channels, net->height, net->width);
         jem_tensor *to = jem_input(ctx, v, n, net->channels, net->height, net->width);
-        jem_tensor *slope = jem_slope(ctx, jem_logp, net, at, to, 0);
+        jem_tensor *slope = jem_slope_along(ctx, jem_logp, net, at, to, 0);
         jem_zero_grad(net);
         CHECK(jem_backward(slope) == JEM_OK, "%s", jem_error(ctx));
         double value = 0, want[DIRECTIONS] = { 0 }, error = 0, length = 0, scale = 0;
@@ -81,14 +81,14 @@ static void test_slope(jem_ctx *ctx) {
         }
         CHECK(sqrt(error / length) < 1e-3, "gradient, case %d: off by %g", how,
               sqrt(error / length));
-        CHECK(!jem_slope(ctx, jem_logp, net, at, jem_exp(ctx, at), 0) && says(ctx, "leaves"),
+        CHECK(!jem_slope_along(ctx, jem_logp, net, at, jem_exp(ctx, at), 0) && says(ctx, "leaves"),
               "a direction that is no leaf");
-        CHECK(!jem_slope(ctx, jem_logp, net, at, to, NAN) && says(ctx, "slope"), "h = NaN");
+        CHECK(!jem_slope_along(ctx, jem_logp, net, at, to, NAN) && says(ctx, "slope"), "h = NaN");
         directions_free(moves), free(x), free(v);
         jem_reset(ctx), jem_net_free(net);
     }
     jem_tensor *x = jem_zeros(ctx, 1, 3, 1, 2);    /* as many numbers, but others */
-    CHECK(!jem_slope(ctx, jem_logp, NULL, x, jem_zeros(ctx, 1, 1, 2, 3), 0) &&
+    CHECK(!jem_slope_along(ctx, jem_logp, NULL, x, jem_zeros(ctx, 1, 1, 2, 3), 0) &&
           says(ctx, "one shape"), "x and v of different shapes");
     jem_reset(ctx);
 }
@@ -134,7 +134,7 @@ static void test_kl(jem_ctx *ctx) {
         float *x = random_floats(&rng, n * d, -1, 1), *moves[DIRECTIONS][MOST_PARAMS], *end;
         directions(net, &rng, moves), same = rng, end = floats(n * d);
         trail t;
-        jem_sgld_desc walk = jem_langevin_desc(0.05f, how == 3 ? 1 : 4);
+        jem_sgld_desc walk = jem_sgld_desc_langevin(0.05f, how == 3 ? 1 : 4);
         if (how == 4) walk.clamp_lo = -0.9f, walk.clamp_hi = 0.8f;
         if (how == 5) walk.clamp_grad = 0.05f;
         jem_tensor *other = jem_input(ctx, x, n, net->channels, net->height, net->width);
@@ -210,7 +210,8 @@ static void mirror(void *user, jem_rng *rng, int visits, int label, float *x) {
 
 static jem_train_desc training_of(option o, int *calls) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.sgld = jem_langevin_desc(0.01f, 3), d.negatives = 18, d.buffer_size = SLOTS;
+    d.lr = 1e-3f, d.sgld = jem_sgld_desc_langevin(0.01f, 3), d.negatives = 18,
+        d.buffer_size = SLOTS;
     d.reinit = 0.25f;
     if (o == FULL || o == BOTH || o == BY_CLASS) d.w_kl = 0.3f;
     if (o == SHARP || o == BOTH) d.sam = 0.2f;
@@ -311,8 +312,8 @@ static void test_sharpness(jem_ctx *ctx) {
     printf("the sharpness-aware step, by hand\n");
     enum { NEGATIVES = 8 };
     jem_train_desc d = jem_train_desc_default();
-    d.optim.kind = JEM_SGD, d.lr = 0.1f, d.input_noise = 0, d.sam = 0.5f;
-    d.sgld = jem_langevin_desc(0.01f, 3), d.negatives = NEGATIVES, d.buffer_size = 5000;
+    d.optim.kind = JEM_OPTIMIZER_SGD, d.lr = 0.1f, d.input_noise = 0, d.sam = 0.5f;
+    d.sgld = jem_sgld_desc_langevin(0.01f, 3), d.negatives = NEGATIVES, d.buffer_size = 5000;
     float x[IMAGES * SMALL], sample[NEGATIVES * SMALL];
     int labels[IMAGES], n = 0;
     images_of(0, x, labels);
@@ -375,9 +376,10 @@ static double *gradient_of(jem_ctx *ctx, jem_norm norm, jem_train_desc d, int up
                            ptrdiff_t *n) {
     jem_wrn_desc wrn = jem_wrn_desc_default();
     wrn.depth = 10, wrn.widen = 1, wrn.channels = 1, wrn.height = wrn.width = SIDE;
-    wrn.classes = CLASSES, wrn.norm = norm, wrn.activation = JEM_SILU, wrn.head = JEM_HEAD_FLAT;
-    d.lr = 1e-9f, d.optim.kind = JEM_SGD, d.input_noise = 0, d.buffer_size = SLOTS;
-    d.sgld = jem_langevin_desc(0.01f, 3), d.negatives = 18;
+    wrn.classes = CLASSES, wrn.norm = norm, wrn.activation = JEM_ACTIVATION_SILU,
+        wrn.head = JEM_HEAD_FLAT;
+    d.lr = 1e-9f, d.optim.kind = JEM_OPTIMIZER_SGD, d.input_noise = 0, d.buffer_size = SLOTS;
+    d.sgld = jem_sgld_desc_langevin(0.01f, 3), d.negatives = 18;
     float x[IMAGES * SMALL];
     int labels[IMAGES];
     jem_net *net = jem_wrn_create(ctx, &wrn, 7);
@@ -568,7 +570,7 @@ static void test_losses(jem_ctx *ctx) {
         jem_optim_desc d = jem_optim_desc_default();
         d.ema = 0.99f;
         jem_optim *opt = jem_optim_create(net, &d);
-        const jem_schedule cosine = { JEM_COSINE, 0, STEPS, 0.01f, 0, { 0 } };
+        const jem_schedule cosine = { JEM_SCHEDULE_COSINE, 0, STEPS, 0.01f, 0, { 0 } };
         jem_rng rng = jem_rng_seed(4);
         float x[2 * N];
         for (int i = 0; i < STEPS; i++) {
@@ -586,7 +588,7 @@ static void test_losses(jem_ctx *ctx) {
             jem_end(ctx, mark);
         }
         CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-        jem_optim_average(opt, 1);
+        jem_optim_use_average(opt, 1);
         const float *a = g.map.weight->value, *b = g.map.bias->value;
         double p[3], at[2];
         for (int k = 0; k < 3; k++) {

@@ -173,7 +173,8 @@ static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precis
     jem_rng rng = jem_rng_seed(1);
     jem_ctx_desc d;
     memset(c, 0, sizeof *c), memset(&d, 0, sizeof d);
-    d.isa = precision == JEM_BF16 ? bench_bf16(isa) : isa, d.precision = precision, d.threads = 1;
+    d.isa = precision == JEM_PRECISION_BF16 ? bench_bf16(isa) : isa, d.precision = precision,
+        d.threads = 1;
     c->ctx = jem_ctx_create(&d);
     if (bf16_alone && c->ctx && c->ctx->bf16) {
         static jem__bf16 alone;
@@ -227,12 +228,12 @@ static void (*const pass_of[PASSES])(void *) = {
 /* Or is it what a precision before it has done? */
 static int is_new(const conv *c, const layer *l, jem_precision precision, int pass) {
     const jem__conv_user *u = (const jem__conv_user *)c->y->user;
-    if (precision == JEM_BF16)
+    if (precision == JEM_PRECISION_BF16)
         return (pass == OUTPUT ? &u->out : pass == INPUT_GRADIENT ? &u->grad : &u->weights)
                ->method->bf16;
     const int winograd = l->k == 3 && l->stride == 1 && l->ci >= 8 && l->co >= 8;
-    if (precision == JEM_EXACT) return winograd && pass != WEIGHT_GRADIENT;
-    return precision != JEM_FAST || (winograd && (pass != WEIGHT_GRADIENT ||
+    if (precision == JEM_PRECISION_EXACT) return winograd && pass != WEIGHT_GRADIENT;
+    return precision != JEM_PRECISION_FAST || (winograd && (pass != WEIGHT_GRADIENT ||
                                                   (l->ci >= 32 && l->co >= 32)));
 }
 
@@ -256,7 +257,7 @@ static void bench_layer(jem_isa isa, const layer *l, double peak, double bf16_pe
                 continue;
             }
             const double rate = flops / best_of(pass_of[pass], &c);
-            const double share = rate / (p->precision == JEM_BF16 ? bf16_peak : peak);
+            const double share = rate / (p->precision == JEM_PRECISION_BF16 ? bf16_peak : peak);
             snprintf(row[pass] + at, sizeof row[pass] - at, " %6.1f %3.0f%%", rate, 100 * share);
             csv_row("layer", name, passes[pass], jem_ctx_isa(c.ctx), p->name, 1, rate, "GFLOP/s",
                     share);
@@ -368,7 +369,7 @@ static void bench_pieces(jem_isa isa) {
     static subject s;
     piece p;
     memset(&p, 0, sizeof p);
-    if (subject_open(&s, "wrn-16-2", 1, isa, JEM_FAST)) return;
+    if (subject_open(&s, "wrn-16-2", 1, isa, JEM_PRECISION_FAST)) return;
     p.ctx = s.ctx, p.rng = jem_rng_seed(4), p.s = &s;
     p.x = floats(s.ctx, &p.rng, PIECES, 3), p.y = floats(s.ctx, &p.rng, PIECES, 1);
     p.slopes = floats(s.ctx, &p.rng, PIECES, 1);
@@ -407,7 +408,7 @@ enum { NIGHT_STEPS = 10, NIGHT_EPOCHS = 150, NIGHT_IMAGES = 50000 };
 static void bench_whole(const char *net, int images, jem_isa isa, const struct bench_precision *p,
                         int threads) {
     static subject s;
-    if (p->precision == JEM_BF16 && !(isa = bench_bf16(isa))) return;
+    if (p->precision == JEM_PRECISION_BF16 && !(isa = bench_bf16(isa))) return;
     const char *wrong = subject_open(&s, net, threads, isa, p->precision);
     if (!wrong) wrong = subject_batch(&s, images);
     if (!wrong) {
@@ -444,7 +445,7 @@ static void bench_wholes(const char *const *nets, int n_nets, int images, const 
         for (int i = 0; i < (quick ? 1 : n); i++)
             for (const struct bench_precision *p = bench_precisions; p->name; p++)
                 for (int t = 1; t <= threads; t += threads > 1 ? threads - 1 : 1)
-                    if (!quick || p->precision != JEM_DIRECT)
+                    if (!quick || p->precision != JEM_PRECISION_DIRECT)
                         bench_whole(nets[k], images, isas[i], p, t);
     if (night.ms < 1e30) {
         const double updates = floor((double)NIGHT_IMAGES / IMAGES) * NIGHT_EPOCHS;

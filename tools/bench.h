@@ -11,9 +11,10 @@
 /* Every precision there is: a new one is a line here. */
 static const struct bench_precision { const char *name; jem_precision precision; }
 bench_precisions[] = {
-    { "direct", JEM_DIRECT }, { "exact", JEM_EXACT }, { "fast", JEM_FAST },
-    { "bf16", JEM_BF16 },
-    { NULL, JEM_EXACT }
+    { "direct", JEM_PRECISION_DIRECT }, { "exact", JEM_PRECISION_EXACT }, { "fast",
+                                                                            JEM_PRECISION_FAST },
+    { "bf16", JEM_PRECISION_BF16 },
+    { NULL, JEM_PRECISION_EXACT }
 };
 
 static inline double bench_now(void) {             /* seconds */
@@ -22,7 +23,7 @@ static inline double bench_now(void) {             /* seconds */
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The instruction set with which JEM_BF16 runs where fp32 runs isa; JEM_ISA_BEST: none. */
+/* The instruction set with which JEM_PRECISION_BF16 runs where fp32 runs isa; JEM_ISA_BEST: none. */
 static inline jem_isa bench_bf16(jem_isa isa) {
     if (isa == JEM_ISA_AVX512 && jem_isa_available(JEM_ISA_AMX)) return JEM_ISA_AMX;
     return isa == JEM_ISA_AVX512 && jem_isa_available(JEM_ISA_AVX512_BF16) ? JEM_ISA_AVX512_BF16

@@ -67,12 +67,12 @@ static void answers(subject *s, const char *path) {
         jem_end(s->ctx, mark);
         subject_update(s, 0, &update[0], &update[1]);
     }
-    jem_archive_add(a, "x", JEM_F32, 4, images, x);
-    jem_archive_add(a, "data", JEM_F32, 4, images, s->data);
-    jem_archive_add(a, "labels", JEM_I32, 1, images, s->labels);
-    jem_archive_add(a, "logits", JEM_F32, 2, table, logits);
-    jem_archive_add(a, "gradient", JEM_F32, 4, images, gradient);
-    jem_archive_add(a, "update", JEM_F32, 1, two, update);
+    jem_archive_add(a, "x", JEM_DTYPE_F32, 4, images, x);
+    jem_archive_add(a, "data", JEM_DTYPE_F32, 4, images, s->data);
+    jem_archive_add(a, "labels", JEM_DTYPE_I32, 1, images, s->labels);
+    jem_archive_add(a, "logits", JEM_DTYPE_F32, 2, table, logits);
+    jem_archive_add(a, "gradient", JEM_DTYPE_F32, 4, images, gradient);
+    jem_archive_add(a, "update", JEM_DTYPE_F32, 1, two, update);
     jem_archive_write(a, path);
     jem_archive_free(a);
     free(x), free(gradient), free(logits);
@@ -168,7 +168,7 @@ int main(void) {
             printf(" no-threads");
 #endif
             for (const struct bench_precision *p = bench_precisions; p->name; p++)
-                if (p->precision != JEM_BF16) printf(" %s", p->name);
+                if (p->precision != JEM_PRECISION_BF16) printf(" %s", p->name);
                 else if (bench_bf16(JEM_ISA_AVX512))
                     printf(" %s=%s", p->name, jem_isa_name(bench_bf16(JEM_ISA_AVX512)));
             printf("\n");

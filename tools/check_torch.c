@@ -102,7 +102,8 @@ static int ask(jem_ctx *ctx, const char *model, const char *in, const char *out)
     jem_net *net = jem_load(ctx, model);
     jem_archive *a = jem_archive_read(ctx, in), *b = jem_archive_create(ctx);
     const jem_entry *x = a ? jem_archive_find(a, "x") : NULL;
-    int ok = net && b && x && x->dtype == JEM_F32 && x->ndim == 4 && x->shape[1] == net->channels &&
+    int ok = net && b && x && x->dtype ==
+        JEM_DTYPE_F32 && x->ndim == 4 && x->shape[1] == net->channels &&
              x->shape[2] == net->height && x->shape[3] == net->width;
     if (ok) {
         const int n = (int)x->shape[0];
@@ -117,9 +118,9 @@ static int ask(jem_ctx *ctx, const char *model, const char *in, const char *out)
         jem_read(y, logits), jem_read(p, logp);
         jem_grad(p, leaf), jem_read_grad(leaf, gradient);
         jem_end(ctx, mark);
-        jem_archive_add(b, "logits", JEM_F32, 2, table, logits);
-        jem_archive_add(b, "logp", JEM_F32, 1, table, logp);
-        jem_archive_add(b, "gradient", JEM_F32, 4, x->shape, gradient);
+        jem_archive_add(b, "logits", JEM_DTYPE_F32, 2, table, logits);
+        jem_archive_add(b, "logp", JEM_DTYPE_F32, 1, table, logp);
+        jem_archive_add(b, "gradient", JEM_DTYPE_F32, 4, x->shape, gradient);
         ok = jem_archive_write(b, out) == JEM_OK;
         free(logits), free(logp), free(gradient);
     } else if (jem_ok(ctx)) complain("there is no x of the network's shape");
@@ -173,10 +174,10 @@ static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const 
     const int64_t table[2] = { updates, 4 };
     jem_archive *a = jem_archive_create(ctx);
     if (a) {
-        jem_archive_add(a, "x", JEM_F32, 4, images, x);
-        jem_archive_add(a, "labels", JEM_I32, 1, images, labels);
-        jem_archive_add(a, "chains", JEM_F32, 4, starts, first);
-        jem_archive_add(a, "losses", JEM_F32, 2, table, losses);
+        jem_archive_add(a, "x", JEM_DTYPE_F32, 4, images, x);
+        jem_archive_add(a, "labels", JEM_DTYPE_I32, 1, images, labels);
+        jem_archive_add(a, "chains", JEM_DTYPE_F32, 4, starts, first);
+        jem_archive_add(a, "losses", JEM_DTYPE_F32, 2, table, losses);
         jem_archive_write(a, out);
     }
     jem_archive_free(a);
@@ -197,7 +198,7 @@ static int draw(jem_ctx *ctx, const char *in, const char *out) {
     int n = 0;
     for (int k = 0; k < 3; k++) {
         e[k] = a ? jem_archive_find(a, names[k]) : NULL;
-        if (!e[k] || e[k]->dtype != JEM_F32 || e[k]->ndim != 1 ||
+        if (!e[k] || e[k]->dtype != JEM_DTYPE_F32 || e[k]->ndim != 1 ||
             (k && e[k]->shape[0] != e[0]->shape[0])) {
             jem_archive_free(a);
             return complain("no runs to draw");
@@ -243,7 +244,7 @@ static int draw(jem_ctx *ctx, const char *in, const char *out) {
 int main(int argc, char **argv) {
     jem_ctx_desc how;
     memset(&how, 0, sizeof how);
-    how.precision = JEM_EXACT;
+    how.precision = JEM_PRECISION_EXACT;
     jem_ctx *ctx = jem_ctx_create(&how);
     const char *what = argc > 1 ? argv[1] : "";
     int ok = 0;

@@ -5,7 +5,7 @@
 
 1. Answers. For every network and norm, with random weights and after UPDATES training steps here:
    logits, log p(x) = logsumexp of them (minus the energy), and d log p(x)/dx, of a few images and
-   of one. Ours (fp32, JEM_EXACT) and PyTorch's float32 are each compared with PyTorch's float64, as
+   of one. Ours (fp32, JEM_PRECISION_EXACT) and PyTorch's float32 are each compared with PyTorch's float64, as
 
        rms   the root of the mean square of the difference, over that of the tensor
        max   the largest difference, over the same

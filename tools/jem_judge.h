@@ -93,7 +93,8 @@ static int judge_train(jem_net *judge, const judge_options *o, const data_set *t
     judging j;
     jem_train_desc how = jem_train_desc_default();
     how.lr = 2e-3f, how.w_cd = 0, how.input_noise = 0, how.optim.ema = .999f, how.optim.clip = 20;
-    how.schedule.kind = JEM_COSINE, how.schedule.total = o->iters, how.schedule.warmup = 100;
+    how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = o->iters,
+        how.schedule.warmup = 100;
     jem_trainer *tr = jem_trainer_create(judge, &how);
     float *x = uses_floats(JUDGE_BATCH * image_size(judge));
     int y[JUDGE_BATCH];
@@ -105,7 +106,7 @@ static int judge_train(jem_net *judge, const judge_options *o, const data_set *t
         if ((i + 1) % 500 == 0)
             printf("update %d of %d  CE %.4f\n", i + 1, o->iters, (double)s.ce), fflush(stdout);
     }
-    ok = ok && jem_trainer_average(tr, 1) == JEM_OK;
+    ok = ok && jem_trainer_use_average(tr, 1) == JEM_OK;
     if (!ok && jem_ok(ctx)) uses_no_memory();
     jem_trainer_free(tr), free(x), judging_free(&j);
     return ok;
@@ -272,7 +273,8 @@ static int samples_buffer(const uses *s, sample_set *to) {
     const jem_net *net = s->m.net;
     const ptrdiff_t size = image_size(net);
     const jem_entry *b = jem_archive_find(s->m.archive, "replay_buffer");
-    if (!b || b->dtype != JEM_F32 || b->ndim != 4 || b->bytes / sizeof(float) % (size_t)size) {
+    if (!b || b->dtype != JEM_DTYPE_F32 || b->ndim != 4 ||
+        b->bytes / sizeof(float) % (size_t)size) {
         to->n = 0;
         return 1;
     }
@@ -287,7 +289,7 @@ static int samples_buffer(const uses *s, sample_set *to) {
         memcpy(to->x + i * size, (const float *)b->data + order[i] * size,
                (size_t)size * sizeof(float));
     free(order);
-    const jem_denoise_desc last = jem_clean_desc(2 * net->noise_lo);
+    const jem_denoise_desc last = jem_denoise_desc_clean(2 * net->noise_lo);
     for (int i = 0; net->noise_hi > 0 && i < to->n && jem_ok(s->m.ctx); i += SAMPLE_AT_ONCE) {
         const int n = to->n - i < SAMPLE_AT_ONCE ? to->n - i : SAMPLE_AT_ONCE;
         const jem_mark mark = jem_begin(s->m.ctx);
@@ -423,7 +425,7 @@ static int eval_samples(uses *s, uses *beside) {
     e.split = 1;
     if (*s->u->other) snprintf(path, sizeof path, "%s", s->u->other);
     else snprintf(path, sizeof path, "examples/models/judge-%.200s.safetensors", s->test.name);
-    jem_ctx *ctx = make_ctx(s->u->e.threads, JEM_FAST);
+    jem_ctx *ctx = make_ctx(s->u->e.threads, JEM_PRECISION_FAST);
     jem_net *judge = ctx ? judge_load(ctx, path) : NULL;
     const jem_net *net = s->m.net;
     int ok = judge && uses_alike(s, beside), loaded = 0;

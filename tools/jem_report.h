@@ -554,7 +554,7 @@ static int write_page(const card *r, FILE *to) {
 /* What the sections need to know of the model; 0 and a line on stderr if it cannot be opened. */
 static int look_at_model(card *r) {
     model m;
-    if (!model_open(&m, "jem report", r->model, r->o->threads, JEM_FAST,
+    if (!model_open(&m, "jem report", r->model, r->o->threads, JEM_PRECISION_FAST,
                     r->o->max_memory))
         return model_close(&m), 0;
     const jem_net *net = m.net;
@@ -690,7 +690,7 @@ static int besides_open(const card *r) {
                        strerror(errno)), 0;
     if (judge) fclose(judge);
     if (!*o->beside) return 1;
-    int ok = model_open(&m, "jem report", o->beside, o->threads, JEM_FAST, o->max_memory);
+    int ok = model_open(&m, "jem report", o->beside, o->threads, JEM_PRECISION_FAST, o->max_memory);
     if (ok && (m.net->channels != r->shape[0] || m.net->height != r->shape[1] ||
                m.net->width != r->shape[2]))
         ok = 0, fprintf(stderr, "jem report: %s takes images (%d,%d,%d), and %s (%d,%d,%d)\n",

@@ -494,9 +494,9 @@ static jem_trainer *make_trainer(run *r) {
     d.lr = t->lr, d.seed = (uint64_t)t->seed;
     d.schedule.warmup = t->warmup > 0 ? t->warmup : 0;
     if (t->schedule == SCHEDULE_COSINE)
-        d.schedule.kind = JEM_COSINE, d.schedule.total = r->total, d.schedule.floor = .02f;
+        d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = r->total, d.schedule.floor = .02f;
     else {
-        d.schedule.kind = JEM_STEPS, d.schedule.rate = t->decay_rate;
+        d.schedule.kind = JEM_SCHEDULE_STEPS, d.schedule.rate = t->decay_rate;
         for (int i = 0; i < t->decay_epochs.n && i < 4; i++)
             d.schedule.at[i] = updates_of(r, t->decay_epochs.at[i]);
     }
@@ -532,7 +532,7 @@ static jem_archive *pack(run *r) {
     if (!a) return NULL;
     jem_net_to_archive(r->net, a);
     jem_trainer_to_archive(r->tr, a);
-    jem_archive_add(a, "run.state", JEM_F32, 1, state_shape, r->state);
+    jem_archive_add(a, "run.state", JEM_DTYPE_F32, 1, state_shape, r->state);
     return a;
 }
 
@@ -551,14 +551,14 @@ static int asked_now(const run *r, const char *name) {
 
 static int unpack(run *r, const jem_archive *a) {
     const jem_entry *e = jem_archive_find(a, "run.state");
-    if (!e || e->dtype != JEM_F32) jem_fail(r->ctx, JEM_BAD_FILE, "no run.state in the file");
+    if (!e || e->dtype != JEM_DTYPE_F32) jem_fail(r->ctx, JEM_BAD_FILE, "no run.state in the file");
     else if (jem_net_load(r->net, a) == JEM_OK && jem_trainer_from_archive(r->tr, a) == JEM_OK) {
         memcpy(r->state, e->data, e->bytes < sizeof r->state ? e->bytes : sizeof r->state);
         if (asked_now(r, "sgld-lr")) r->state[STATE_STEP] = 1;     /* what was asked for holds */
         if (!set_step(r, r->state[STATE_STEP], a)) return 0;
         r->update = jem_trainer_updates(r->tr);
         jem_trainer_set_lr(r->tr, r->o->lr * r->state[STATE_LR]);
-        jem_trainer_average(r->tr, 0);
+        jem_trainer_use_average(r->tr, 0);
     }
     return jem_ok(r->ctx);
 }
@@ -579,7 +579,7 @@ static double elapsed(const run *r) { return r->seconds + now() - r->began; }
 static int save(run *r) {
     char path[512], text[32];
     if (team.rank) return 1;
-    jem_trainer_average(r->tr, 1);                 /* what others load is the averaged network */
+    jem_trainer_use_average(r->tr, 1);             /* what others load is the averaged network */
     jem_archive *a = pack(r);
     int ok = a && path_in(path, r, "last.safetensors") && store_options(r, a);
     snprintf(text, sizeof text, "%.1f", elapsed(r));
@@ -589,7 +589,7 @@ static int save(run *r) {
          jem_archive_set_meta(a, "run.data", r->data_mark) == JEM_OK &&
          jem_archive_write(a, path) == JEM_OK;
     jem_archive_free(a);
-    jem_trainer_average(r->tr, 0);
+    jem_trainer_use_average(r->tr, 0);
     r->saved = now();
     return ok || fail(r, 1);
 }
@@ -777,11 +777,11 @@ static int draw_dreams(run *r) {
     const jem_net *net = r->net;
     float *x = new_floats((double)DREAMS * net->channels * net->height * net->width);
     jem_rng rng = jem_rng_seed((uint64_t)r->o->seed);
-    jem_fresh_desc how = jem_net_fresh(net);       /* the first update told it the levels of noise */
+    jem_generate_desc how = jem_net_generate_desc(net);       /* the first update told it the levels of noise */
     how.denoise.steps = r->o->fresh_steps ? r->o->fresh_steps : 200, how.walk.steps = 0;
     const jem_mark mark = jem_begin(r->ctx);
     jem_tensor *t = jem_zeros(r->ctx, DREAMS, net->channels, net->height, net->width);
-    jem_fresh(r->ctx, jem_logp, r->net, t, &how, &rng);
+    jem_generate(r->ctx, jem_logp, r->net, t, &how, &rng);
     const int drawn = x && jem_read(t, x) == JEM_OK;
     jem_end(r->ctx, mark);
     jem_clear_error(r->ctx);                       /* no picture then: it is not worth a run */
@@ -856,7 +856,7 @@ static int validate(run *r) {
     int ok = 1;
     if (team.rank) return 1;
     r->valid_accuracy = r->valid_ce = -1;
-    jem_trainer_average(r->tr, 1);
+    jem_trainer_use_average(r->tr, 1);
     if (n >= 1) {
         double accuracy, ce;
         float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
@@ -874,7 +874,7 @@ static int validate(run *r) {
         free(x);
     }
     if (ok) ok = draw_samples(r) || complain(r, 1, "the pictures cannot be written", "");
-    jem_trainer_average(r->tr, 0);
+    jem_trainer_use_average(r->tr, 0);
     return ok || (r->status ? 0 : fail(r, 1));
 }
 
@@ -1263,9 +1263,9 @@ static int final_test(run *r) {
     time_text(took, elapsed(r));
     if (!r->test.n) return printf("trained in %s; no test images\n", took) > 0;
     if (team.rank) return 1;
-    jem_trainer_average(r->tr, 1);
+    jem_trainer_use_average(r->tr, 1);
     const int ok = evaluate(r->net, &r->test, NULL, r->test.n, &accuracy, &nll, NULL);
-    jem_trainer_average(r->tr, 0);
+    jem_trainer_use_average(r->tr, 0);
     if (!ok) return fail(r, 1);
     printf("trained in %s; %d test images: accuracy %.2f%%, -log p(y|x) %.4f; retries: %d\n", took,
            r->test.n, 100 * accuracy, nll, (int)r->state[STATE_RETRIES]);

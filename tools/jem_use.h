@@ -203,7 +203,7 @@ static const option sample_table[] = {
 typedef struct sampling {
     const sample_options *o;
     model m;
-    jem_fresh_desc how;                            /* what suits the network, and the options */
+    jem_generate_desc how;                            /* what suits the network, and the options */
     int steps, fresh_steps, one_class, all_classes;
     int walked;                                    /* steps before the walk in hand */
     float *x, *grid, *strips;                      /* strips[row][shot] */
@@ -244,9 +244,9 @@ static int queue_buffer(sampling *s, jem_rng *rng) {
     const jem_entry *b = jem_archive_find(s->m.archive, "replay_buffer");
     const jem_entry *v = jem_archive_find(s->m.archive, "replay_visits");
     const int by_class = s->one_class || s->all_classes;
-    if (b->dtype != JEM_F32 || b->ndim != 4 || b->shape[0] < 1 || b->shape[0] > INT_MAX / 8 ||
+    if (b->dtype != JEM_DTYPE_F32 || b->ndim != 4 || b->shape[0] < 1 || b->shape[0] > INT_MAX / 8 ||
         b->shape[1] != net->channels || b->shape[2] != net->height || b->shape[3] != net->width ||
-        (v && (v->dtype != JEM_I32 || v->ndim != 1 || v->shape[0] != b->shape[0]))) {
+        (v && (v->dtype != JEM_DTYPE_I32 || v->ndim != 1 || v->shape[0] != b->shape[0]))) {
         fprintf(stderr, "jem sample: %s: the replay buffer does not fit the network\n",
                 s->m.path);
         return 0;
@@ -334,13 +334,13 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     jem_tensor *t = jem_input(ctx, s->x, n, s->m.net->channels, s->m.net->height, s->m.net->width);
     jem_sgld_desc walk = s->how.walk;
     jem_denoise_desc denoise = s->how.denoise;
-    const jem_denoise_desc last = jem_clean_desc(s->how.clean);
+    const jem_denoise_desc last = jem_denoise_desc_clean(s->how.clean);
     if (s->done == 0 && s->strips)
         walk.watch = denoise.watch = watch_chains, walk.watch_user = denoise.watch_user = s;
     jem_guide guide = jem_net_guide(s->m.net, s->labels);
     if (s->o->guidance > 0) guide.weight = s->o->guidance;
     const int labelled = s->one_class || s->all_classes;
-    const jem_fn fn = guide.weight == 1 ? jem_logp_class : jem_logp_guided;
+    const jem_logp_fn fn = guide.weight == 1 ? jem_logp_class : jem_logp_guided;
     void *user = labelled ? (void *)&guide : (void *)s->m.net;
     if (s->fresh_steps) jem_denoise(ctx, labelled ? fn : jem_logp, user, t, &denoise, rng);
     jem_sgld(ctx, labelled ? fn : jem_logp, user, t, &walk, rng);
@@ -381,7 +381,7 @@ static int sample_all(sampling *s) {
     }
     if (s->one_class && !class_of(net, "jem sample", o->label, &label)) return 2;
     for (int i = 0; i < SAMPLE_AT_ONCE; i++) s->labels[i] = label;
-    s->how = jem_net_fresh(net);
+    s->how = jem_net_generate_desc(net);
     s->steps = o->steps >= 0 ? o->steps : o->from == FROM_NOISE ? s->how.walk.steps : 0;
     s->fresh_steps = o->from == FROM_NOISE && s->how.denoise.steps ? o->fresh_steps : 0;
     s->how.denoise.steps = s->fresh_steps, s->how.walk.steps = s->steps;
@@ -781,7 +781,7 @@ static void info_run(const jem_archive *a) {
     char text[2][NAME_SIZE];
     if (updates) printf("  run        after update %s, %s seconds of training\n",
                         clean(updates, text[0]), clean(seconds ? seconds : "?", text[1]));
-    if (state && state->dtype == JEM_F32 && state->bytes > STATE_RETRIES * sizeof(float)) {
+    if (state && state->dtype == JEM_DTYPE_F32 && state->bytes > STATE_RETRIES * sizeof(float)) {
         const float *f = (const float *)state->data;
         printf("  health     f(x+) - f(x-) about %.2f, retries after divergence: %.0f",
                (double)f[STATE_GAP], (double)f[STATE_RETRIES]);
@@ -792,7 +792,7 @@ static void info_run(const jem_archive *a) {
     if (b && b->ndim == 4)
         printf("  buffer     %.0f chains of (%.0f,%.0f,%.0f)", (double)b->shape[0],
                (double)b->shape[1], (double)b->shape[2], (double)b->shape[3]);
-    if (b && v && v->dtype == JEM_I32) {
+    if (b && v && v->dtype == JEM_DTYPE_I32) {
         const int *n = (const int *)v->data;
         double sum = 0;
         ptrdiff_t count = (ptrdiff_t)(v->bytes / sizeof(int)), fresh = 0;

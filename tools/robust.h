@@ -61,7 +61,8 @@ static int refined_create(refined *r, jem_net *net, jem_sgld_desc walk, int chai
 }
 
 /* The gradient of a log-density at x[n][size]. */
-static int refined_slope(refined *r, jem_fn logp, void *user, const float *x, int n, float *g) {
+static int refined_slope(refined *r, jem_logp_fn logp, void *user, const float *x, int n,
+                         float *g) {
     jem_ctx *ctx = r->net->ctx;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, n, r->net->channels, r->net->height, r->net->width);

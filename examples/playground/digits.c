@@ -186,7 +186,7 @@ static jem_tensor *wished(jem_ctx *c, jem_tensor *x, void *user) {
         if (w->kind == OR) a = jem_logsumexp(c, jem_concat(c, a, b));
         if (w->kind == AND) a = jem_add(c, a, b);
         if (w->kind == NOT)                        /* with a floor, or 'not' would fall for ever */
-            a = jem_sub(c, a, jem_log(c, jem_shift(c, jem_exp(c, b), 1e-3f)));
+            a = jem_sub(c, a, jem_log(c, jem_add_constant(c, jem_exp(c, b), 1e-3f)));
         logp = jem_add(c, logp, jem_scale(c, a, w->weight));
     }
     return jem_scale(c, logp, 1 / w->heat);
@@ -244,7 +244,7 @@ static void put_back(int young, int until, const float *x, int steps) {
 /* [dream] */
 PAGE(int, dream)(int steps, float step, float noise) {
     static float x[CHAINS * PIXELS];
-    const jem_fresh_desc usual = jem_fresh_desc_default();
+    const jem_generate_desc usual = jem_generate_desc_default();
     const int score = nets[0]->noise_hi > 0, until = score ? usual.denoise.steps : 0;
     for (int young = 1; young >= 0; young--) {
         wish w;
@@ -278,7 +278,7 @@ PAGE(int, dream_show)(int clean) {
     pick(0, 0, chain, &w);                         /* all of them: only to fill in w */
     jem_tensor *x = jem_input(ctx, chain, CHAINS, 1, SIDE, SIDE);
     if (clean && nets[0]->noise_lo > 0) {
-        const jem_denoise_desc last = jem_clean_desc(jem_net_fresh(nets[0]).clean);
+        const jem_denoise_desc last = jem_denoise_desc_clean(jem_net_generate_desc(nets[0]).clean);
         jem_denoise(ctx, wished, &w, x, &last, NULL);
     }
     jem_read(x, shown);

@@ -13,7 +13,7 @@ PAGE(const char *, speed_name)(void);
 PAGE(int, start)(void) {
     jem_ctx_desc d;
     memset(&d, 0, sizeof d);
-    d.precision = JEM_FAST;
+    d.precision = JEM_PRECISION_FAST;
     ctx = jem_ctx_create(&d);
     return ctx != NULL;
 }

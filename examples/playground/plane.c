@@ -96,7 +96,7 @@ static jem_train_desc training(int way, const plan *p) {
         how.w_score = 1, how.noise_lo = how.noise_hi = 0.12f;
     if (way == CHAINS) {                           /* and: data lift f, chains push it down */
         how.w_cd = 1, how.energy_l2 = p->energy_l2;
-        how.sgld = jem_langevin_desc(STEP, p->steps), how.sgld.noise_std *= p->noise;
+        how.sgld = jem_sgld_desc_langevin(STEP, p->steps), how.sgld.noise_std *= p->noise;
         how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX;
         how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
         how.negatives = BATCH, how.buffer_size = 2000, how.reinit = p->fresh;
@@ -141,7 +141,7 @@ PAGE(int, plane_learn)(int which, int updates) {
 
 /* [walk] */
 static void walk(learner *l, int steps, float noise) {
-    jem_sgld_desc d = jem_langevin_desc(STEP, steps);
+    jem_sgld_desc d = jem_sgld_desc_langevin(STEP, steps);
     d.noise_std *= noise, d.clamp_lo = -WORLD_BOX, d.clamp_hi = WORLD_BOX;
     for (int i = 0; i < DREAMS; i++)               /* now and then a chain begins anew */
         if (jem_rng_uniform(&walk_rng) < 0.01f)

@@ -35,21 +35,21 @@ PAGE(float *, walk_place)(int what) {
 /* [known] Densities whose moments are known: of u, v the narrow one has E (u-v)^2 = 0.2, the banana
    E v^2 = 0.75, the two modes E u = 0.72; own points are Gaussians around them. */
 static jem_tensor *gaussian(jem_ctx *c, jem_tensor *x, float mean, float std) {
-    return jem_scale(c, jem_square(c, jem_shift(c, x, -mean)), -0.5f / (std * std));
+    return jem_scale(c, jem_square(c, jem_add_constant(c, x, -mean)), -0.5f / (std * std));
 }
 static jem_tensor *known(jem_ctx *c, jem_tensor *x, void *user) {
     jem_tensor *u = jem_slice(c, x, 0, 1), *v = jem_slice(c, x, 1, 1), *all = NULL;
     (void)user;
     if (density_now == NARROW || density_now == BANANA) {
         const int narrow = density_now == NARROW;
-        jem_tensor *bent = jem_scale(c, jem_shift(c, jem_square(c, u), -1), 0.5f);
+        jem_tensor *bent = jem_scale(c, jem_add_constant(c, jem_square(c, u), -1), 0.5f);
         jem_tensor *middle = narrow ? jem_scale(c, u, 0.9f) : bent;
         v = gaussian(c, jem_sub(c, v, middle), 0, narrow ? sqrtf(0.19f) : 0.5f);
         return jem_add(c, gaussian(c, u, 0, 1), v);
     }
     if (density_now == MODES) {
-        jem_tensor *left = jem_shift(c, gaussian(c, u, -1.8f, 0.35f), logf(0.3f));
-        jem_tensor *right = jem_shift(c, gaussian(c, u, 1.8f, 0.35f), logf(0.7f));
+        jem_tensor *left = jem_add_constant(c, gaussian(c, u, -1.8f, 0.35f), logf(0.3f));
+        jem_tensor *right = jem_add_constant(c, gaussian(c, u, 1.8f, 0.35f), logf(0.7f));
         all = jem_logsumexp(c, jem_concat(c, left, right));
         return jem_add(c, all, gaussian(c, v, 0, 0.7f));
     }
@@ -170,7 +170,7 @@ static void keep(int ladder) {
 static jem_status one_step(jem_tensor *x, int kind, float a, float noise, int leaps,
                            float *accepted) {
     if (kind <= LANGEVIN) {
-        jem_sgld_desc how = jem_langevin_desc(a, 1);           /* x + a/2 slope + sqrt(a) N(0,I) */
+        jem_sgld_desc how = jem_sgld_desc_langevin(a, 1);  /* x + a/2 slope + sqrt(a) N(0,I) */
         how.noise_std *= kind == ASCENT ? 0 : noise;
         return jem_sgld(ctx, known, NULL, x, &how, &walk_rng);
     }

@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *in, size_t n) {
         jem_clear_error(ctx);
         jem_train_step(tr, x, labels, BATCH);
         jem_clear_error(ctx);
-        jem_trainer_average(tr, 1), jem_trainer_average(tr, 0);
+        jem_trainer_use_average(tr, 1), jem_trainer_use_average(tr, 0);
     }
     jem_archive_free(a), jem_trainer_free(tr), jem_net_free(net);
     fuzz_end(ctx);
