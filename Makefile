@@ -29,16 +29,19 @@ EXAMPLES := $(filter-out %/mpi,$(call programs,examples,*))
 TESTS    := $(call programs,tests,test_*)
 TOOLS    := $(call programs,tools,*)
 HEADERS  := jem.h $(wildcard examples/*.h tests/*.h tools/*.h)
+# Tests of a second or two come first: what is broken everywhere shows at once.
+QUICK    := $(addprefix $(BUILD)/test_,house rng tiny portable pictures batches models details)
 AGAIN     = +@$(MAKE) --no-print-directory
 
 # The longest first: two run side by side.
-LESSONS  = compose_images ways compose_nets learn break_it tiny_jem worlds film samplers pooled
+LESSONS  = glance mend_it score compose_images ways compose_nets learn break_it tiny_jem worlds film samplers pooled
 LESSONS += compose three_densities own_net own_energy autograd
 # film.png moves, which pngquant does not understand: its strip stands in for it.
 STILLS  = $(filter-out film,$(LESSONS)) film_strip
 
 .PHONY: FORCE help demo demo-long gallery examples tools mpi test tests strict portability fuzz \
-        faults diverge mutate examine soak coverage covered sanitize sanitized bench bench-torch \
+        graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
+        bench bench-torch \
         bench-wasm check-torch check-bf16 seeds recipes debug stb playground clean
 
 help:       ## this list
@@ -82,8 +85,10 @@ $(BUILD)/jem-mpi: examples/mpi.c tools/jem.c $(HEADERS) $(BUILD)/jem.o
 # What does not compile is one failed test of many: hence -k, and run.sh looks what is there.
 test: stb   ## build and run every test; the last line is: N passed, N failed
 	$(AGAIN) -k tests examples tools || true
+	$(AGAIN) $(BUILD)/libjem.so || true
 	$(AGAIN) mpi || true
-	@tests/run.sh $(TESTS) $(EXAMPLES) $(TOOLS) documents two_units sanitized python cli uses \
+	@tests/run.sh $(EXAMPLES) $(TOOLS) $(QUICK) $(filter-out $(QUICK),$(TESTS)) \
+		documents two_units sanitized python cmake cli uses \
 		smoke mpi get_data report limits mutate lessons \
 		with strict fuzz portability examine playground s390x wasm neon
 
@@ -93,7 +98,8 @@ portability: stb  ## every compiler, standard, processor; PLATFORMS="compilers x
 	@tools/get_package.sh cross
 	@TEST_SECONDS=$${TEST_SECONDS:-3600} NEON_TESTS="$(EVERY)" S390X_TESTS="$(EVERY)" \
 	    WASM_TESTS="$(WASM_TESTS) scalar_portable" tests/run.sh \
-	    $(or $(PLATFORMS),musl compilers x86_32 processors strict neon s390x wasm)
+	    $(or $(PLATFORMS),musl clang folders compilers x86_32 processors strict neon \
+	        s390x wasm)
 
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
 	@tests/strict.sh
@@ -103,6 +109,13 @@ SECONDS ?= 600
 fuzz: stb   ## hostile files for every loader, SECONDS for each (600); what is found: build/fuzz
 	@tools/get_package.sh fuzzer
 	@tests/fuzz.sh $(SECONDS) $(TARGETS)
+
+# SEED=5000 for others
+graphs: $(BUILD)/test_graphs  ## random graphs of ops against PyTorch: GRAPHS=4000, some minutes
+	@tests/run.sh graphs
+
+resume: $(BUILD)/test_resume  ## 300 random training runs, interrupted and resumed
+	OMP_WAIT_POLICY=passive $(BUILD)/test_resume 300 $(or $(SEED),100)
 
 faults: $(BUILD)/test_faults  ## every call that can fail is made to, all of them: half an hour
 	$(BUILD)/test_faults all
@@ -215,6 +228,9 @@ $(BUILD)/command: stb
 INSIDE := $(shell grep -lE 'jem__|JEM__|->node' $(wildcard examples/*.c tests/*.c tools/*.c))
 $(BUILD)/jem.o: jem.h $(BUILD)/command
 	$(COMPILE) -x c -DJEM_IMPLEMENTATION -c jem.h -o $@
+# For tools/jem.py.
+$(BUILD)/libjem.so: jem.h $(BUILD)/command
+	$(COMPILE) -fPIC -shared -x c -DJEM_IMPLEMENTATION jem.h -o $@ -lm
 
 # A failed compilation must not leave the program of before: run.sh would take it for the new one.
 define program
@@ -230,4 +246,5 @@ $(BUILD)/test_soak: private FLAGS += -pthread
 $(BUILD)/%: tools/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 
+export GRAPHS SEED
 export CC CXX BUILD WARN NEON_TESTS S390X_TESTS WASM_TESTS WASM_CC

@@ -22,33 +22,53 @@
 
        #define JEM_IMPLEMENTATION
        #include "jem.h"
+       #include <math.h>
        #include <stdio.h>
+
+       static void draw_point(jem_rng *rng, int moon, float *x) {
+           float angle = 3.14159f * jem_rng_uniform(rng);
+           x[0] = (cosf(angle) - 0.5f) * 0.5f;
+           x[1] = (sinf(angle) - 0.25f) * 0.5f;
+           if (moon == 1) {
+               x[0] = -x[0];
+               x[1] = -x[1];
+           }
+       }
+
        int main(void) {
            jem_ctx *ctx = jem_ctx_create(NULL);
            jem_mlp_desc shape = jem_mlp_desc_default();
-           shape.channels = 2, shape.height = shape.width = 1, shape.classes = 2;
+           shape.channels = 2;
+           shape.height = 1;
+           shape.width = 1;
+           shape.classes = 2;
            jem_net *net = jem_mlp_create(ctx, &shape, 1);
            jem_train_desc how = jem_train_desc_default();
-           how.lr = 3e-3f, how.sgld = jem_sgld_desc_langevin(0.02f, 20);
-           jem_trainer *tr = jem_trainer_create(net, &how);
+           how.lr = 3e-3f;
+           how.sgld = jem_sgld_desc_langevin(0.02f, 20);
+           jem_trainer *trainer = jem_trainer_create(net, &how);
            jem_rng rng = jem_rng_seed(7);
            for (int i = 0; i < 400 && jem_ok(ctx); i++) {
-               float x[2 * 64]; int y[64];
+               float x[64][2];
+               int y[64];
                for (int k = 0; k < 64; k++) {
-                   float a = 3.14159f * jem_rng_uniform(&rng);
-                   y[k] = k & 1;
-                   x[2*k]     = (y[k] ? 0.5f - cosf(a) : cosf(a) - 0.5f) * 0.5f;
-                   x[2*k + 1] = (y[k] ? 0.25f - sinf(a) : sinf(a) - 0.25f) * 0.5f;
+                   y[k] = k % 2;
+                   draw_point(&rng, y[k], x[k]);
                }
-               jem_train_step(tr, x, y, 64);
+               jem_train_step(trainer, x[0], y, 64);
            }
-           float ask[6] = { -0.25f, 0.35f,   0.25f, -0.35f,   0.9f, 0.9f };
-           jem_answer a[3];
-           if (jem_classify(net, ask, 3, a) != JEM_OK) { puts(jem_error(ctx)); return 1; }
+           float points[3][2] = { { -0.25f, 0.35f }, { 0.25f, -0.35f }, { 0.9f, 0.9f } };
+           jem_answer answer[3];
+           if (jem_classify(net, points[0], 3, answer) != JEM_OK) {
+               puts(jem_error(ctx));
+               return 1;
+           }
            for (int i = 0; i < 3; i++)
-               printf("moon %d (p = %.2f), log p(x) = %+.1f\n",
-                      a[i].label, (double)a[i].probability, (double)a[i].log_density);
-           jem_trainer_free(tr); jem_net_free(net); jem_ctx_free(ctx);
+               printf("moon %d (p = %.2f), log p(x) = %+.1f\n", answer[i].label,
+                      (double)answer[i].probability, (double)answer[i].log_density);
+           jem_trainer_free(trainer);
+           jem_net_free(net);
+           jem_ctx_free(ctx);
            return 0;
        }
 
@@ -107,9 +127,10 @@
    DETERMINISM
        The same seed gives the same numbers on every instruction set and any number of threads, for
        a given jem_precision, as long as values are finite and the compiler follows IEEE arithmetic
-       (FLT_EVAL_METHOD is 0; on 32-bit x86: -msse2 -mfpmath=sse). Exceptions: JEM_PRECISION_BF16 gives the
-       same numbers only on the same instruction set, and JEM_ISA_WASM has its own. With -ffast-math
-       the numbers differ, but values that are not finite are still detected and reported.
+       (FLT_EVAL_METHOD is 0; on 32-bit x86: -msse2 -mfpmath=sse). Exceptions: JEM_PRECISION_BF16
+       gives the same numbers only on the same instruction set, and JEM_ISA_WASM has its own. With
+       -ffast-math the numbers differ, but values that are not finite are still detected and
+       reported.
        tests/README.md names the test of each guarantee.
        The tape records ops in the order in which they are called. C does not specify the order in
        which arguments are evaluated: if two ops are arguments of a third, give each its own line.
@@ -118,17 +139,20 @@
        images are interleaved ("lanes are images", see >>platform), so odd sizes cost nothing.
 
    TABLE OF CONTENTS                                          (search for a mark)
-       >>platform   status, context, instruction sets      >>samplers    SGLD, HMC, AIS, buffer
-       >>rng        counter-based random numbers           >>optim       Adam, SGD, schedules
-       >>memory     the tape's arena                       >>train       one step at a time
+       >>platform   status, context, instruction sets      >>optim       Adam, SGD, schedules
+       >>rng        counter-based random numbers           >>train       one step at a time
+       >>memory     the tape's arena                       >>familiar    calibration, OOD scores
        >>tape       record, and the plain walk             >>eval        classify, accuracy
-       >>plan       the same, faster                       >>io          safetensors
-       >>ops        what you build with                    >>checkpoint  networks, trainers in files
-       >>nets       wide-resnet, convnet, MLP, your own    >>engine      what the processor runs
-       >>losses     log-densities, CE, CD, score           >>changelog   and licence
+       >>plan       the same, faster                       >>uses        attack, impute, pictures
+       >>ops        what you build with                    >>io          safetensors
+       >>text       strings, numbers, fields               >>checkpoint  networks, trainers in files
+       >>nets       wide-resnet, convnet, MLP, your own    >>engine      kernels of the processor
+       >>losses     log-densities, CE, CD, score           >>bf16        convolutions in bf16
+       >>samplers   SGLD, HMC, AIS, buffer                 >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
-   last. Each room uses only the rooms above it, with one exception: >>engine, the kernels for every
-   instruction set, is last; its interface is declared in >>platform.
+   last. Each room uses only the rooms above it, with one exception: >>engine and >>bf16, the
+   kernels for every instruction set, are last; their interface is declared in >>platform and, for
+   convolutions, in >>ops.
 */
 #ifdef JEM_DECLARATIONS
 #undef JEM_IMPLEMENTATION
@@ -175,8 +199,8 @@ typedef enum jem_isa {
     JEM_ISA_AVX2,          /* AVX2 with FMA */
     JEM_ISA_AVX512,        /* AVX-512 F, BW, DQ, VL */
     JEM_ISA_NEON,          /* AArch64 */
-    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16; differs from JEM_ISA_AVX512 only in JEM_PRECISION_BF16 */
-    JEM_ISA_AMX,           /* AVX-512 with AMX; differs from JEM_ISA_AVX512 only in JEM_PRECISION_BF16 */
+    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16; differs from it only in JEM_PRECISION_BF16 */
+    JEM_ISA_AMX,           /* AVX-512 with AMX; differs from it only in JEM_PRECISION_BF16 */
     JEM_ISA_WASM           /* WebAssembly with -msimd128. It has no fma: a product and a sum round
                               twice, so its results are close to the others', not identical */
 } jem_isa;
@@ -184,16 +208,16 @@ typedef enum jem_isa {
 /* Algorithm for 3x3 convolutions of stride 1. Largest error, compared with double and relative to
    the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`).
    JEM_PRECISION_BF16 applies to all convolutions. It requires AMX or AVX-512 BF16 (on AVX-512 BF16,
-   convolutions of stride 1 run as JEM_PRECISION_FAST,
-       which is as fast there). Elsewhere it becomes JEM_PRECISION_FAST,
-   and a note is logged; with JEM_ISA_SCALAR, however, it is computed in plain C.
+   convolutions of stride 1 run as JEM_PRECISION_FAST, which is as fast there). Elsewhere it becomes
+   JEM_PRECISION_FAST, and a note is logged; with JEM_ISA_SCALAR, however, it is computed in plain
+   C.
    Memory: sampling needs packed weights in addition to the weights, in total, for output and input
    gradient, 2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16). */
 typedef enum jem_precision {
-    JEM_PRECISION_EXACT = 0,         /* F(2x2,3x3): as exact as the direct sum, half the multiplications */
-    JEM_PRECISION_FAST,              /* F(4x4,3x3): a quarter of the multiplications */
-    JEM_PRECISION_DIRECT,            /* the plain sum, the reference for the other two */
-    JEM_PRECISION_BF16               /* operands of convolutions rounded to bf16 (error 2e-2), sums in fp32 */
+    JEM_PRECISION_EXACT = 0,   /* F(2x2,3x3): as exact as direct, half the multiplications */
+    JEM_PRECISION_FAST,        /* F(4x4,3x3): a quarter of the multiplications */
+    JEM_PRECISION_DIRECT,      /* the plain sum, the reference for the other two */
+    JEM_PRECISION_BF16         /* operands of convolutions in bf16 (error 2e-2), sums in fp32 */
 } jem_precision;
 
 typedef struct jem_ctx jem_ctx;
@@ -203,8 +227,9 @@ typedef struct jem_ctx_desc {
     void *(*allocate)(void *user, size_t bytes);   /* set both or neither */
     void (*release)(void *user, void *memory);
     void (*log)(void *user, const char *message);  /* receives each error that is kept, and a note
-                                                      if JEM_PRECISION_BF16 is not available or tensors of a
-                                                      file cannot be read; default: none */
+                                                      if JEM_PRECISION_BF16 is not available or
+                                                      tensors of a file cannot be read; default:
+                                                      none */
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
@@ -212,7 +237,7 @@ typedef struct jem_ctx_desc {
                               set it if you set parallel_for */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
-    int plain_tape;             /* 1: runs ops one by one as recorded, without fusion or planning: slow,
+    int plain_tape;        /* 1: runs ops one by one as recorded, without fusion or planning: slow,
                               the same bits; for debugging, and as the reference of the tests */
 } jem_ctx_desc;
 
@@ -223,17 +248,21 @@ JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
 JEM_API void jem_ctx_free(jem_ctx *ctx);
 /* Returns the first error since the context was created or cleared, or "". Owned by the context. */
 JEM_API const char *jem_error(const jem_ctx *ctx);
+/* Returns the status of that error, or JEM_OK; JEM_BAD_ARGUMENT if ctx is NULL. */
 JEM_API jem_status jem_error_status(const jem_ctx *ctx);
-JEM_API int jem_ok(const jem_ctx *ctx);            /* 1 if there is no error */
+JEM_API int jem_ok(const jem_ctx *ctx);            /* 1 if there is no error, and ctx is not NULL */
+/* Forgets the error, so that ops work again. Tensors, networks and trainers remain as they are. */
 JEM_API void jem_clear_error(jem_ctx *ctx);
 /* Reports an error of your own, which is kept if it is the first. Copies `message` and returns
    `status`; with JEM_OK it reports nothing. */
 JEM_API jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message);
 /* Returns 1 if this build, the processor and the operating system all support `isa`. */
 JEM_API int jem_isa_available(jem_isa isa);
+/* Returns a name such as "avx2", or "unknown". The string is static. */
 JEM_API const char *jem_isa_name(jem_isa isa);
-JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* the one in use; never JEM_ISA_BEST */
-JEM_API jem_precision jem_ctx_precision(const jem_ctx *ctx);   /* in use, see jem_precision */
+/* Return the settings in use. */
+JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* never JEM_ISA_BEST */
+JEM_API jem_precision jem_ctx_precision(const jem_ctx *ctx);
 JEM_API int jem_ctx_threads(const jem_ctx *ctx);
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
@@ -243,14 +272,19 @@ JEM_API int jem_ctx_threads(const jem_ctx *ctx);
 
 typedef struct jem_rng { uint32_t key[2]; uint64_t counter; } jem_rng;
 
+/* Returns the start of a sequence; different seeds give independent sequences. */
 JEM_API jem_rng jem_rng_seed(uint64_t seed);
-/* Returns an independent sequence for each `stream` of the same seed (per purpose or thread). */
+/* Returns an independent sequence for each `stream` of the same seed (per purpose or thread). Does
+   not advance rng. */
 JEM_API jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream);
-JEM_API uint32_t jem_rng_u32(jem_rng *rng);
+/* Draw one number and advance rng; return 0 if rng is NULL. */
+JEM_API uint32_t jem_rng_u32(jem_rng *rng);                /* 32 random bits */
 JEM_API float jem_rng_uniform(jem_rng *rng);               /* [0,1), 24 bits */
 JEM_API float jem_rng_normal(jem_rng *rng);                /* N(0,1), Box-Muller */
 JEM_API int jem_rng_below(jem_rng *rng, int n);            /* 0..n-1, without bias; 0 if n <= 1 */
-/* Fill n floats, with the same numbers on every instruction set. */
+/* Fill out[n] with uniform numbers in [lo,hi) or with N(mean, std^2), and advance rng: much faster
+   than single draws, and the same numbers on every instruction set. A NULL or n <= 0 does
+   nothing. */
 JEM_API void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo,
                               float hi);
 JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean,
@@ -263,6 +297,7 @@ typedef struct jem_memory_stats {
     size_t peak;           /* largest value of `bytes` so far */
     size_t allocations;    /* calls to allocate so far: a steady loop makes no further ones */
 } jem_memory_stats;
+/* Returns the memory that the context and everything created with it hold; zeros if ctx is NULL. */
 JEM_API jem_memory_stats jem_memory(const jem_ctx *ctx);
 /* Frees memory that a function of this header returned to you (jem_archive_to_memory). */
 JEM_API void jem_release(jem_ctx *ctx, void *memory);
@@ -285,7 +320,7 @@ typedef struct jem_tensor {
 typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
-JEM_API void jem_reset(jem_ctx *ctx);                      /* frees every tensor */
+JEM_API void jem_reset(jem_ctx *ctx);                      /* frees all tensors of the context */
 
 /* Parameter or buffer of a network: a row-major array in PyTorch's shape. */
 typedef struct jem_param {
@@ -302,16 +337,19 @@ typedef struct jem_param {
 /* Marks packed copies of p->value as outdated. Call it after writing to p->value yourself. */
 JEM_API void jem_param_changed(jem_param *p);
 
-/* Records a leaf with a copy of n images, nchw[n][c][h][w]. */
+/* Records a leaf, a tensor that no op computes, with a copy of n images nchw[n][c][h][w], or with
+   zeros. Returns NULL after an error: a size below 1, c*h*w above 1e8, no memory. */
 JEM_API jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w);
 JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
-/* Replaces a leaf's images. Tensors that depend on them are recomputed at the next request. */
+/* Replaces a leaf's images by a copy of nchw[n][c][h][w]. Tensors that depend on them are
+   recomputed at the next request. A computed tensor is an error. */
 JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
    several threads; they read x and write y. Element (channel c, row i, column j) of lane l is at
    [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image
-   and have no gradient. */
+   and have no gradient. Try the ops of >>ops first: they are vectorised and fuse with convolutions,
+   a loop over math.h is not (for exp, tanh and sigmoid, see jem_compute_exp). */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -320,18 +358,22 @@ typedef struct jem_call {
     int group, live;                               /* index of the 16 images; count of real ones */
     int inputs;
     jem_shape in[JEM_MAX_INPUTS], out;
-    const float *x[JEM_MAX_INPUTS];                /* forward: all; backward: those in `keeps` */
-    float *y;                                      /* forward: write; backward: read, if kept by
+    const float *x[JEM_MAX_INPUTS];                /* forward: all; backward: those in `keeps`, the
+                                                      others are NULL */
+    float *y;                                      /* forward: write; backward: read, NULL without
                                                       JEM_KEEPS_OUTPUT */
-    void *aux;                                     /* aux_bytes per group, kept for backward */
+    void *aux;                                     /* aux_bytes per group, kept for backward; NULL
+                                                      if aux_bytes is 0 */
     const float *dy;                               /* backward: gradient of the output; in forward,
                                                       NULL if no backward will follow */
-    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed */
+    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed, and
+                                                      in forward */
     struct jem__inner *inner;                      /* private: used by built-in ops */
 } jem_call;
 
 enum {                                             /* jem_op.keeps: arrays that backward reads */
-    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_OUTPUT = 16
+    JEM_KEEPS_NOTHING = 0, JEM_KEEPS_INPUT = 1, JEM_KEEPS_INPUT1 = 2, JEM_KEEPS_INPUT2 = 4,
+    JEM_KEEPS_INPUT3 = 8, JEM_KEEPS_OUTPUT = 16
 };
 typedef struct jem_op {
     const char *name;
@@ -352,7 +394,8 @@ JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const
    gradient of the input alone, as in SGLD, it takes 16 images at a time forward and back through
    the whole network in one small workspace, and keeps nothing for weight gradients. */
 
-/* Computes t if necessary, and copies it to nchw[n][c][h][w]. */
+/* Computes t if necessary, and copies it to nchw[n][c][h][w], which is yours. After an error, nchw
+   is unchanged. */
 JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
 /* Returns the value of a tensor with n = c = h = w = 1; NaN and an error for any other tensor. */
 JEM_API float jem_item(jem_tensor *t);
@@ -361,13 +404,15 @@ JEM_API float jem_item(jem_tensor *t);
    the kept values of that pass and the parameters at the time of reading. */
 JEM_API void jem_keep(jem_tensor *t);
 
-/* Adds d loss / d parameter to the grad of every parameter on which the loss (one number)
-   depends. */
+/* Adds d loss / d parameter to the grad of every parameter on which the loss (one number) depends.
+   A loss that depends on no parameter is an error. */
 JEM_API jem_status jem_backward(jem_tensor *loss);
 /* Computes d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so
-   each image receives the gradient of its own number. Parameters receive no gradient. */
+   each image receives the gradient of that number. Parameters receive no gradient. An error if y
+   does not depend on x. */
 JEM_API jem_status jem_grad(jem_tensor *y, jem_tensor *x);
-JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);   /* of the last jem_grad */
+/* Copies the result of the last jem_grad for x to nchw[n][c][h][w]. */
+JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);
 
 /* Function that computes one number per image, or a single number, from x: the argument of samplers
    and of jem_check_gradient. */
@@ -378,29 +423,30 @@ typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
    wrong, NaN if a value is NaN; negative on an error. With p, the grads of other parameters are
    added to as well. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
-                                 jem_param *p,
-                                 float step);
+                                 jem_param *p, float step);
 
 /* ==== >>ops: building blocks of networks ====================================================== */
-/* Shapes are (n,c,h,w). An op that fails returns NULL; the error names the op and the shapes. */
+/* Shapes are (n,c,h,w). The tensor that an op returns belongs to the tape (see jem_end). The tape
+   refers to the parameters of its ops, so they must outlive it. An op that fails returns NULL; the
+   error names the op and the shapes. All ops have a gradient, except jem_detach. */
 
 typedef struct jem_conv_desc { int stride, pad; } jem_conv_desc;   /* stride 0 means 1 */
 
-/* y[o] = b[o] + sum w[o][i][ky][kx] x[i][...]. x (n,I,h,w); w (O,I,k,k), k <= 32; b (O) or NULL;
-   stride <= 64, pad < 64; y (n, O, (h + 2 pad - k)/stride + 1, ...). Cross-correlation, as in
-   PyTorch. */
+/* Computes y[o] = b[o] + sum w[o][i][ky][kx] x[i][...], a cross-correlation, as in PyTorch.
+   x (n,I,h,w); w (O,I,k,k), k <= 32; b (O) or NULL; stride <= 64, pad < 64;
+   y (n, O, (h + 2 pad - k)/stride + 1, ...). */
 JEM_API jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                                jem_conv_desc desc);
-/* x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
+/* Computes y = w x + b. x (n,I,1,1); w (O,I); b (O) or NULL; y (n,O,1,1). */
 JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b);
 
-/* Elementwise ops on equal shapes; b may also hold a number per image (n,1,1,1) or per channel
-   (n,c,1,1), which is broadcast over a. */
+/* Compute a + b, a - b, a * b, element by element. b has a's shape, or holds a number per image
+   (n,1,1,1) or per channel of each image (n,c,1,1), which is broadcast over a. */
 JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
-JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);
-JEM_API jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float term);
+JEM_API jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor);   /* factor * x */
+JEM_API jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float term);   /* x + term */
 JEM_API jem_tensor *jem_square(jem_ctx *ctx, jem_tensor *x);
 /* jem_exp clamps x to [-87, 88]; its gradient is y even where x is clamped. jem_log is defined for
    x from 1.2e-38 to 3.4e38; for other x (0 or less, for example) the result is meaningless. */
@@ -409,12 +455,19 @@ JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
+/* y[i] = f(x[i]) for n numbers, with the bits of the ops above: for ops of your own, in which they
+   are several times as fast as math.h's. y may be x. Any thread may call them. */
+JEM_API void jem_compute_exp(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
+JEM_API void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
+JEM_API void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
 /* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
-JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);
+JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), never -0 */
+/* Computes x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
-/* Zeroes each element with probability p and divides the others by 1 - p. Advances rng. */
+/* Zeroes each element with probability p in [0,1) and divides the others by 1 - p (Srivastava et
+   al. 2014). Advances rng. */
 JEM_API jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng);
 
 /* Computes the mean of k x k windows, without padding. stride 0 means k. */
@@ -422,17 +475,21 @@ JEM_API jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride)
 JEM_API jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), mean over h,w */
 /* Computes the maximum of each window, k <= 15; its first occurrence receives the gradient. */
 JEM_API jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
-JEM_API jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k);  /* each pixel k x k times */
-JEM_API jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x);      /* (n,c*h*w,1,1), as PyTorch */
+/* Repeats each pixel k x k times; y (n,c,k*h,k*w). */
+JEM_API jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k);
+/* Changes (n,c,h,w) to (n,c*h*w,1,1), in PyTorch's order. */
+JEM_API jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x);
 /* Copies channels first .. first+count-1. */
 JEM_API jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count);
-JEM_API jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);    /* of channels */
-JEM_API jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x);       /* x; no gradient passes */
+/* Appends b's channels to a's; n, h, w are equal. */
+JEM_API jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
+JEM_API jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x);       /* a copy without gradient */
 
 /* Reductions to one number per image, except jem_log_softmax. */
 JEM_API jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x);    /* over c; x (n,c,1,1) */
-JEM_API jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), the same shape */
-JEM_API jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels);    /* x[i][y[i]] */
+JEM_API jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x);  /* over c; x, y (n,c,1,1) */
+/* Selects x[i][labels[i]] for image i; x (n,c,1,1), labels[n] in 0..c-1, which are copied. */
+JEM_API jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels);
 JEM_API jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x);    /* over c, h, w */
 /* Reductions of all elements (over n too) to one number; sum in double, in a fixed order. */
 JEM_API jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x);
@@ -446,54 +503,72 @@ typedef enum jem_norm {
     JEM_NORM_ACT           /* scale*(x + loc), set by the first training batch (Glow, 2018) */
 } jem_norm;
 
-/* (x - mean)/sqrt(var + 1e-5) * gamma[c] + beta[c]; gamma, beta (c). */
+/* Compute (x - mean)/sqrt(var + 1e-5) * gamma[c] + beta[c], for gamma, beta (c), with mean and
+   variance of each image and channel (Ulyanov, Vedaldi & Lempitsky 2016) or of each image (Ba,
+   Kiros & Hinton 2016). */
 JEM_API jem_tensor *jem_instance_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma,
                                       jem_param *beta);
 JEM_API jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta);
-/* Normalises with batch statistics if training = 1; jem_backward then moves the running statistics
-   towards them by a fraction `momentum` (variance with n-1, as in PyTorch; a batch of one number
-   per channel leaves the variance unchanged). Otherwise normalises with the running statistics. */
+/* Normalises with batch statistics if training = 1 (Ioffe & Szegedy 2015); jem_backward then moves
+   the running statistics towards them by a fraction `momentum` (variance with n-1, as in PyTorch; a
+   batch of one number per channel leaves the variance unchanged). Otherwise normalises with the
+   running statistics. All parameters (c). */
 JEM_API jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
                                    jem_param *running_mean, jem_param *running_var, float momentum,
                                    int training);
 /* Computes scale*(x + loc); loc, scale (1,c,1,1). While initialized (1) is 0, a training pass sets
-   loc and scale so that the output has mean 0 and std 1 per channel. */
+   loc and scale so that the output has mean 0 and std 1 per channel, and initialized to 1 (Glow:
+   Kingma & Dhariwal 2018). */
 JEM_API jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param *scale,
                                  jem_param *initialized, int training);
+
+/* ==== >>text: strings from outside ============================================================ */
+
+/* Makes a string from a file or a user safe to print: control characters, also the 8-bit ones
+   (U+0080 to U+009F), and bytes that are not UTF-8 become '?', so that the string cannot control a
+   terminal. With keep_newlines = 1, newlines, carriage returns and tabs remain. In place; NULL is
+   allowed. The library's own messages are already clean. */
+JEM_API void jem_mask_controls(char *text, int keep_newlines);
 
 /* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
 
 typedef enum jem_activation { JEM_ACTIVATION_LEAKY_RELU = 0, JEM_ACTIVATION_RELU,
                               JEM_ACTIVATION_SILU, JEM_ACTIVATION_TANH } jem_activation;
-typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;  /* of the net */
+/* Input of the last layer: the mean of each channel over pixels, or all values. */
+typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;
 
 typedef struct jem_net jem_net;
-/* Builds the logits (n,classes,1,1) of x on the tape. */
+/* Builds the logits (n,classes,1,1) of x (n,channels,height,width) on the tape. user: net->user.
+   May set net->energy, shift and features. Reports errors with jem_fail, and returns NULL. */
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
-/* log p(x) = scale * logsumexp f(x); a score (>>losses) is best learned with a scale of 10. A
-   forward function with an output of its own for log p(x) puts it into `energy`. */
+/* A network with log p(x) = scale * logsumexp f(x) - log Z. A score (>>losses) is best learned with
+   a scale of 10. A forward function can compute log p(x) separately: see `energy`. One that sets
+   `features` to what enters its last linear layer gives jem_calibrate more to compare. */
 struct jem_net {
     const struct jem_net *self;                    /* private: see jem_logp */
     jem_ctx *ctx;
     int channels, height, width, classes;
     float scale;                                   /* 1. This and the next three are saved */
-    float noise_lo, noise_hi, mean;                /* what a score was learned from: noise levels
-                                                      and mean pixel. 0, 0: there was none */
+    float noise_lo, noise_hi, mean;                /* noise levels and mean pixel from which a score
+                                                      was learned; 0, 0, 0 without a score */
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
-    jem_tensor *energy;                            /* NULL: it has none */
-    jem_tensor *shift;                             /* NULL: it has none; see below */
+    jem_tensor *energy;                            /* separate log p(x), (n,1,1,1), or NULL */
+    jem_tensor *shift;                             /* e(x), (n,1,1,1), see below, or NULL */
+    jem_tensor *features;                          /* (n,c,h,w), or NULL */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
+    float *known;                                  /* parsed "jem.known", or NULL */
     jem_param *last;
 };
 
-/* A forward function may put one number per image, e(x), into net->shift. It is added to all logits
-   after the scale: p(y|x) does not change, since softmax does not see a shift, and log p(x) becomes
-   e(x) + scale * logsumexp f(x) - log Z. The network is still a JEM, p(x,y) included. The shift is
-   not in the logits that jem_forward returns, so the cross-entropy does not compute it. */
+/* A forward function may store one number per image, e(x), in net->shift. It is added to all logits
+   after the scale: p(y|x) remains the same, since softmax is invariant to a shift, and log p(x)
+   becomes e(x) + scale * logsumexp f(x) - log Z. The network is still a JEM, p(x,y) included. The
+   logits that jem_forward returns do not contain the shift, so the cross-entropy does not compute
+   it. */
 
 /* How the blocks of a wide residual network are built. */
 typedef enum jem_blocks {
@@ -501,24 +576,27 @@ typedef enum jem_blocks {
     JEM_BLOCKS_ZERO        /* for a network without norms: the second convolution of a block starts
                               at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
                               & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
-                              channels, blocks keep theirs, and a conv4x4 of stride 2 between two
-                              stages doubles them. Learns best with JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
+                              channels, a block has as many outputs as inputs, and a conv4x4 of
+                              stride 2 between two stages doubles them. Learns best with
+                              JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
 } jem_blocks;
 
-/* The wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by default
-   without batch norm: conv3x3; three stages of (depth-4)/6 blocks with 16, 32, 64 times `widen`
-   channels; activation, head, linear. The second convolution of a block has the stride. */
+/* Shape of the wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by
+   default without batch norm: conv3x3; three stages of (depth-4)/6 blocks with 16, 32, 64 times
+   `widen` channels; activation, head, linear. The second convolution of a block has the stride. A
+   field's comment begins with its default. */
 typedef struct jem_wrn_desc {
-    int depth, widen;                              /* 28, 10; depth = 6k + 4 */
-    int channels, height, width, classes;          /* 3, 32, 32, 10 */
-    jem_activation activation;                     /* leaky-relu of slope .2 */
-    float leak;
+    int depth, widen;                              /* 28, 10; depth = 6k + 4 up to 1000, widen up to
+                                                      100 */
+    int channels, height, width, classes;          /* 3, 32, 32, 10; of images and logits */
+    jem_activation activation;                     /* leaky ReLU */
+    float leak;                                    /* .2: that slope, for x < 0 */
     jem_norm norm;                                 /* none */
-    float dropout;                                 /* 0 */
+    float dropout;                                 /* 0; probability, below 1 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
     int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper */
-    int separate_energy;                           /* 1: log p(x) from "energy_output", a head */
-                                                   /* of its own */
+    int separate_energy;                           /* 0; 1: log p(x) from a separate head, the
+                                                      parameter "energy_output" */
     jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
     int unet;                                      /* 1: adds e(x) = sum of x U(x) to log p(x), see
                                                       jem_net.shift. U is a U-Net's decoder on the
@@ -526,46 +604,55 @@ typedef struct jem_wrn_desc {
                                                       denoises as well as a score network (Guth,
                                                       Kadkhodaie & Simoncelli 2025). Sides are
                                                       multiples of 4 * stem_stride. Not with
-                                                      uncond */
+                                                      separate_energy */
 } jem_wrn_desc;
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
+/* Creates the network; free it with jem_net_free. The seed determines the initial parameters.
+   Returns NULL after an error, which names the field that is out of range. */
 JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed);
 
-/* conv3x3 at full size, then a conv4x4 of stride 2 for each further width, each followed by the
-   activation; flat head, linear. The default, for 28x28 digits, has 113,000 parameters. */
+/* Shape of a convnet: conv3x3 at full size, then a conv4x4 of stride 2 for each further width, each
+   followed by the activation; flat head, linear. The default, for 28x28 digits, has 113,000
+   parameters. */
 typedef struct jem_convnet_desc {
     int channels, height, width, classes;          /* 1, 28, 28, 10 */
-    int layers, widths[8];                         /* 4: 16, 32, 64, 64 */
+    int layers, widths[8];                         /* 4: 16, 32, 64, 64; channels of each layer */
     jem_activation activation;                     /* SiLU */
     float leak;
-    int separate_energy;                                    /* as in jem_wrn_desc */
+    int separate_energy;                           /* as in jem_wrn_desc */
+    float quadratic;                               /* 0; q adds -q/2 ||x||^2 to log p(x), as
+                                                      jem_net.shift: far from the data it falls as
+                                                      a normal density does. .5 for vectors */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
 JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
 
-/* Linear layers of the given widths, then one to the classes; default 128, 128. */
+/* Shape of an MLP: linear layers of the given widths, then one to the classes; default 128, 128. */
 typedef struct jem_convnet_desc jem_mlp_desc;
 JEM_API jem_mlp_desc jem_mlp_desc_default(void);
 JEM_API jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed);
 
-JEM_API void jem_net_free(jem_net *net);                           /* NULL is fine */
+JEM_API void jem_net_free(jem_net *net);                           /* accepts NULL */
 
-/* A network of your own: create it, add layers, write the forward function (examples/own_net.c).
-   user_bytes of `user` are copied to net->user, which is passed to your forward function; with NULL
-   they start as zeros, for you to fill in, for instance with the layers. forward may be NULL if the
-   net only holds parameters. */
+/* Creates a network without parameters, for your own architecture: add layers, and write the
+   forward function (examples/own_net.c). user_bytes of `user` are copied to net->user, which is
+   passed to your forward function; with NULL they start as zeros, and you fill them in, for
+   instance with the layers. forward may be NULL if the net only holds parameters. */
 JEM_API jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user,
                                 size_t user_bytes, int channels, int height, int width, int classes,
                                 uint64_t seed);
-/* A parameter (trainable = 1) or buffer (0), filled with zeros; owned by the net. */
+/* Adds a parameter (trainable = 1) or buffer (0) of ndim 1 to 4, filled with zeros; owned by the
+   net. Returns NULL after an error: a name that exists, a shape that is not possible. */
 JEM_API jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape,
                                  int trainable);
-JEM_API jem_param *jem_net_find(const jem_net *net, const char *name);   /* NULL if there is none */
-JEM_API ptrdiff_t jem_net_size(const jem_net *net);                      /* how many it trains */
-JEM_API void jem_zero_grad(jem_net *net);
+/* Returns the parameter or buffer of that name; NULL, without an error, if it does not exist. */
+JEM_API jem_param *jem_net_find(const jem_net *net, const char *name);
+JEM_API ptrdiff_t jem_net_size(const jem_net *net);        /* count of trainable numbers */
+JEM_API void jem_zero_grad(jem_net *net);                  /* zeroes all gradients of parameters */
 
-/* A layer is its parameters and how to apply them. They are named name.weight, ..., and initialised
-   as in PyTorch: weights and biases uniform in +-1/sqrt(fan_in); norms with gamma 1, beta 0. */
+/* Layers: parameters, and how to apply them. The functions add parameters named name.weight, ... to
+   the net, initialised as in PyTorch: weights and biases uniform in +-1/sqrt(fan_in); norms with
+   gamma 1, beta 0. After an error, the layer has no weight, and jem_apply returns NULL. */
 typedef enum jem_layer_kind {
     JEM_LAYER_NONE = 0, JEM_LAYER_CONV, JEM_LAYER_LINEAR, JEM_LAYER_NORM
 } jem_layer_kind;
@@ -579,98 +666,133 @@ JEM_API jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out
                                  int pad);
 JEM_API jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out);
 JEM_API jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int channels);
+/* Applies the layer's op to x. A layer of kind JEM_LAYER_NONE returns x. */
 JEM_API jem_tensor *jem_apply(const jem_layer *layer, jem_tensor *x, int training);
+/* Applies an activation; `slope` is that of JEM_ACTIVATION_LEAKY_RELU for x < 0. */
 JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope);
 
-/* Logits of x (n,channels,height,width). training = 1: with batch statistics and dropout. */
+/* Builds the logits (n,classes,1,1) of x (n,channels,height,width) on the tape. training = 1: with
+   batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
-/* Short texts that are saved with the network. The value is copied; NULL removes the key. Keys that
-   begin with "jem." are the library's own: they can be read and removed, not set. */
+/* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
+   are copied. Keys that begin with "jem." are the library's: they can be read and removed only. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
-JEM_API const char *jem_net_meta(const jem_net *net, const char *key);   /* NULL if there is none */
+/* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
+JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
+
+/* Units. A network learns best from numbers around 0 of size 1; sensors have volts, bars and
+   thousands. Once units are fitted to training data, every function that takes or returns numbers
+   x[n][c][h][w] of a network (jem_train_step, jem_classify, jem_ood_score, ...) has them in the
+   data's own units, and computes with
+
+       u = (x - mean[c]) / scale[c],      log p(x) = log p(u) - height * width * sum of log scale[c]
+
+   with mean and standard deviation of channel c (of a vector, channels = its length and height =
+   width = 1: of each value). Tensors, samplers, replay buffers, and all that descs say of steps,
+   noise, distances and ranges stay in the network's units, u: jem_standardize and
+   jem_unstandardize lead there and back. The text "jem.units" holds both for each channel, is saved
+   with the network, and removing it undoes this. */
+/* Fits units to x[n][c][h][w], n > 0, numbers of up to 1e12: the training data, before training. A
+   channel that is constant gets its own absolute value as the scale, or 1. */
+JEM_API jem_status jem_net_fit_units(jem_net *net, const float *x, int n);
+/* x[n][c][h][w] to u, in the network's units, and back; in place if both are the same. u is limited
+   to -10^4 .. 10^4. Without units they copy. */
+JEM_API jem_status jem_standardize(const jem_net *net, const float *x, int n, float *u);
+JEM_API jem_status jem_unstandardize(const jem_net *net, const float *u, int n, float *x);
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
-/* Log-densities up to a constant, a number per image: what every sampler takes. user: a jem_net *
-   for jem_logp, a jem_guide * for jem_logp_guided, and for the others either of the two structs. A
-   network for a struct, or a struct for a network, is an error; a jem_class_of for a guide cannot
-   be told. Evaluation mode (no dropout, running statistics). */
+/* Log-densities up to a constant, for samplers: each records one number per image of x(n,c,h,w), in
+   evaluation mode (no dropout, running statistics), and returns (n,1,1,1). `user` is a jem_net *
+   for jem_logp, a jem_guide * for jem_logp_guided, and either of the two structs for the others;
+   labels are [n], 0..classes-1, and are copied. NULL, a network in place of a struct, or a struct
+   in place of a network is an error; a jem_class_of in place of a jem_guide cannot be detected. An
+   unconditional network has no log p(x,y). */
 typedef struct jem_class_of { jem_net *net; const int *labels; } jem_class_of;
 typedef struct jem_guide { jem_net *net; const int *labels; float weight; } jem_guide;
 JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net);             /* log p(x) */
 JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(x,y) */
 JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(y|x) */
-/* log [p(y|x) / (1 - p(y|x))], whatever temperature was fitted. Its slope points as that of
-   log p(y|x) does, which fp32 takes for flat where p(y|x) is nearly 1. For one class it is 1e18. */
+/* Records log [p(y|x) / (1 - p(y|x))], without a fitted temperature. Its gradient has the direction
+   of that of log p(y|x), which vanishes in fp32 where p(y|x) is nearly 1. For one class it is
+   1e18. */
 JEM_API jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *class_of);
-/* log p(x) + weight log p(y|x): p(x,y) at weight 1, clearer specimens of the class above it. */
+/* Records log p(x) + weight log p(y|x): with weight 1 that is log p(x,y); a larger weight gives
+   samples more typical of the class. */
 JEM_API jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide);
 
-/* Mean of -log p(y|x) over the batch: mean(logsumexp(logits) - logits[y]). One number. */
+/* Records the mean of -log p(y|x) over the batch, mean(logsumexp(logits) - logits[y]), as one
+   number, for logits (n,classes,1,1) and labels[n]. */
 JEM_API jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels);
-/* mean E(data) - mean E(sample) = mean logp(sample) - mean logp(data). One number. Its gradient
-   estimates that of mean -log p(data) (Hinton 2002). The inputs may differ in n. */
+/* Records mean E(data) - mean E(sample) = mean logp(sample) - mean logp(data), as one number. Its
+   gradient estimates that of mean -log p(data) (Hinton 2002). The inputs may differ in n. */
 JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample);
 
-/* Denoising score matching (Vincent 2011): at images with noise, x~ = x + sigma z, the
-   slope of log p must point back to where they came from,
+/* Denoising score matching (Vincent 2011) learns a density without chains: at noisy images
+   x~ = x + sigma z, the gradient of log p should point to the clean image x. It minimises
 
        L = mean over images of weight/2 ||r||^2,    r = sigma d log p(x~)/dx~ + z,    z ~ N(0,I)
 
-   It learns a density without a single chain. The density is not told sigma: in hundreds of pixels
-   it can see it. */
+   The density is not conditioned on sigma: it can estimate sigma from an image of hundreds of
+   pixels. */
 typedef struct jem_score_desc {
-    const float *sigma;    /* [n], > 0: noise of each image, from what the eye overlooks to what
-                              hides any image: .12 to 2 for pixels in [-1,1] */
+    const float *sigma;    /* [n], 0 < sigma < 1e6: noise of each image, from invisible to
+                              dominant: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-    float difference;  /* of the difference, see >>losses below; 0: .03, JEM_PRECISION_BF16 .1 */
+    float difference;      /* step of the difference, in units of sigma sqrt(pixels), see >>losses
+                              below; 0: .03, JEM_PRECISION_BF16 .1 */
 } jem_score_desc;
-/* n noise levels, evenly spread over lo .. hi in their logarithm; 0 < lo <= hi. */
+/* Draws n noise levels into sigma[n], spread evenly over lo .. hi in their logarithm;
+   0 < lo <= hi. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
-/* Adds sigma[i] N(0,I) to image i of a leaf. sigma[n], finite. */
+/* Adds sigma[i] N(0,I) to image i of a leaf. sigma[n] is finite. Advances rng. */
 JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng);
-/* L, as one number for jem_backward, for clean images x (a leaf) and any log-density: it is asked
-   for its slope at once, and recorded on either side. residual (may be NULL): mean ||r||^2 per
-   pixel; 1 for a density that knows nothing. */
+/* Records L, as one number for jem_backward, for clean images x(n,c,h,w), a leaf, and any
+   log-density: its gradient at x~ is computed at once; then it is recorded on either side of x~.
+   residual (may be NULL) receives the mean of ||r||^2 per pixel: 1 for a density that has learned
+   nothing. Advances rng. NULL after an error. */
 JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                        const jem_score_desc *desc, jem_rng *rng, float *residual);
 
-/* Sum over images of v . d log p/dx, one number; x and v are leaves of one shape. Its jem_backward
-   gives second derivatives, of the slope by the parameters: it is a difference of two ordinary
-   passes, h to either side (0: .003 sqrt(pixels), JEM_PRECISION_BF16 .01). */
+/* Records the sum over images of v . d log p/dx, as one number; x and v are leaves of one shape.
+   Its jem_backward computes second derivatives, of this slope by the parameters: the number is a
+   difference of two ordinary passes, at a distance h to either side, 0 <= h <= 1e6 (0: .003
+   sqrt(pixels), JEM_PRECISION_BF16 .01 sqrt(pixels)). */
 JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                                    jem_tensor *v,
-                              float h);
+                                    jem_tensor *v, float h);
 
-/* The loss of a JEM from given data and samples, for those who write their own loop. x, labels:
-   cross-entropy, and p(x,y); x_data: p(x) (NULL: x serves both); x_sample, sample_labels: what the
-   sampler drew (may be NULL, as may x and labels). terms: tensors of one number each, but logits;
-   NULL where they do not occur. */
+/* Weights of the terms in the sum that is the loss of a JEM, 0 or more. */
 typedef struct jem_loss_weights {
     float ce;              /* of -log p(y|x) */
     float cd, cd_class;    /* of contrastive divergence on p(x), on p(x,y) */
     float energy_l2;       /* of mean f(x+)^2 + mean f(x-)^2, f = log p(x) */
 } jem_loss_weights;
+/* Terms of a loss, without their weights: one number each, except logits (n,classes,1,1); NULL if
+   their inputs are not given. */
 typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } jem_loss_terms;
+/* Records the loss of a JEM from given data and samples, as one number for jem_backward, in
+   training mode; for training loops of your own. x(n,c,h,w) and labels[n] are for cross-entropy and
+   p(x,y), x_data for p(x) (NULL: x is used); x_sample and sample_labels are the samples and their
+   classes. Each of these may be NULL, but one term must remain. terms may be NULL. */
 JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *terms);
 
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
 
-/* Langevin walk: x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
+/* A Langevin walk: x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
    Clamping gradients gives the proximal SGLD of Yang & Ji (2021). With decay_b > 0, the size of
    step t is multiplied by s = (1 + t/b)^-gamma and its noise by sqrt(s); the bias of the walk then
-   vanishes for gamma in (1/2,1] (Welling & Teh 2011). With hot > 0, noise is multiplied by sqrt(T),
-   where the temperature T falls from hot to cold by the same factor at every step (Kirkpatrick &
-   others 1983). */
+   vanishes for gamma in (1/2,1] (Welling & Teh 2011). With temperature_from > 0, the noise is
+   multiplied by sqrt(T), where the temperature T falls from temperature_from to temperature_to by
+   the same factor at every step (Kirkpatrick & others 1983). */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
     float step_size, noise_std;                    /* 1, .01, as in the JEM paper */
     float clamp_grad;                              /* 0: off; else limits gradients to +- this */
     float clamp_lo, clamp_hi;                      /* lo < hi: limits x to this range; 0, 0 */
     float decay_b, decay_gamma;                    /* 0: off */
-    float temperature_from, temperature_to;                               /* 0: off */
+    float temperature_from, temperature_to;        /* 0: off */
     /* Called after every step; nonzero stops the walk. May read x, but must not record ops. */
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;
@@ -678,7 +800,8 @@ typedef struct jem_sgld_desc {
 JEM_API jem_sgld_desc jem_sgld_desc_default(void);
 /* Returns the unadjusted Langevin algorithm with step a: step_size a/2, noise_std sqrt(a). */
 JEM_API jem_sgld_desc jem_sgld_desc_langevin(float a, int steps);
-/* Walks the leaf x in place. Advances rng; with rng NULL it adds no noise. */
+/* Walks each image of the leaf x(n,c,h,w) in place. Advances rng; with rng NULL it adds no noise.
+   If x is not finite afterwards, returns JEM_DIVERGED. */
 JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                             const jem_sgld_desc *desc, jem_rng *rng);
 
@@ -690,24 +813,24 @@ JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
 
    whose gradient flows through the last step only; `held` parameters receive no gradient. H, the
    entropy of samples of d pixels, is d mean log(distance to the nearest other sample) plus a
-   constant (Kozachenko & Leonenko 1987). entropy: 1 as in the paper, 0 to omit H. hot and decay_b
-   are not supported; if watch stops the walk, the last step is still taken. */
+   constant (Kozachenko & Leonenko 1987). entropy: 1 as in the paper, 0 to omit H. temperature_from
+   and decay_b are not supported; if watch stops the walk, the last step is still taken. */
 JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *desc, float entropy, jem_rng *rng);
 
 /* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1), for a density trained by score
    matching over a range of noise levels. The gradient g of log p estimates the noise in an image of
    d pixels, sigma = sqrt(d)/||g||, and x + sigma^2 g estimates the clean image. Each step covers a
-   fraction of that distance, and adds some noise again:
+   fraction h of that distance, and adds some noise again:
 
-       x <- x + step sigma^2 g + gamma N(0,I),
-       gamma^2 = ((1 - beta step)^2 - (1 - step)^2) sigma^2
+       x <- x + h sigma^2 g + gamma N(0,I),     gamma^2 = ((1 - beta h)^2 - (1 - h)^2) sigma^2
 
    Starting from noise it produces a sample; starting from a noisy image, the clean image. One step
-   of size 1 without rng is the least-squares denoiser (Miyasawa 1961). */
+   with h = 1, without rng, is the least-squares denoiser (Miyasawa 1961). */
 typedef struct jem_denoise_desc {
     int steps;                                     /* 300 */
-    float fraction;                                /* .05: fraction of the noise removed per step */
+    float fraction;                                /* .05: h, the part of the noise that a step
+                                                      removes, 0 < h <= 1 */
     float beta;                                    /* .3: 1 adds no noise, near 0 almost all */
     float sigma_max;                               /* 2: upper limit of the estimated sigma */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
@@ -724,20 +847,55 @@ JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
 
 /* Sampling from scratch, in three phases after N(mean, denoise.sigma_max^2): denoising; a walk like
    that of the chains in training, which corrects the first phase; removal of the remaining noise,
-   at most `clean`. Each watch can stop only its own phase. jem_net_generate_desc returns the desc for a
-   network. */
+   at most `last_sigma`. Each watch can stop only its own phase. jem_net_generate_desc returns the
+   desc for a network. */
 typedef struct jem_generate_desc {
     float lo, hi;                                  /* lo < hi: starts from U(lo,hi) instead: 0, 0 */
     float mean;                                    /* mean pixel of the data: 0. See jem_net.mean */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
-    float last_sigma;                                   /* .24, twice the smallest noise level of score
+    float last_sigma;                              /* .24, twice the smallest noise level of score
                                                       matching; 0: skips the third phase */
 } jem_generate_desc;
 JEM_API jem_generate_desc jem_generate_desc_default(void);
 /* Replaces the leaf x by samples; its previous content is ignored. */
 JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                             const jem_generate_desc *desc, jem_rng *rng);
+                                const jem_generate_desc *desc, jem_rng *rng);
+
+/* jem_generate in pieces, for programs that have a frame to draw: the same bits, however the steps
+   are divided. Each step computes one gradient of log p for all images. */
+typedef struct jem_sampler {
+    jem_ctx *ctx;
+    int n, channels, height, width;
+    float *x;                                      /* [n][c][h][w]: the images as they are now. May
+                                                      be read, and changed, between steps */
+    int step, steps;                               /* taken so far, of all */
+    double slowest;                                /* of late, time of a step in microseconds, by
+                                                      the budget's clock; may be changed */
+    jem_rng rng;
+    jem_logp_fn logp;                              /* private from here */
+    void *user, *owned;
+    jem_generate_desc desc;
+} jem_sampler;
+/* How long jem_sampler_step may take. It takes at least one step, unless all are taken. */
+typedef struct jem_budget {
+    int steps;                                     /* at most this many; 0: no limit */
+    double microseconds;                           /* 0: no limit; else no step begins that would
+                                                      end later if it took as long as the slowest */
+    double (*clock)(void *user);                   /* time in microseconds from any moment on */
+    void *clock_user;
+} jem_budget;
+/* Creates a sampler whose images are the noise from which desc starts. Copies rng, of which the
+   steps use up as much as jem_generate; watch functions of desc are not called. logp's user must
+   stay valid. Returns NULL on an error. */
+JEM_API jem_sampler *jem_sampler_create(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_shape shape,
+                                        const jem_generate_desc *desc, const jem_rng *rng);
+JEM_API void jem_sampler_free(jem_sampler *s);                           /* NULL is allowed */
+/* Takes steps within the budget, or all that are left if it is NULL. On an error the images stay as
+   they were before the call. */
+JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
+/* Begins again, from other noise. */
+JEM_API jem_status jem_sampler_restart(jem_sampler *s);
 
 /* Replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0, the
    slots of class y start at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
@@ -745,7 +903,8 @@ typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
     float *data;
-    int *visits;                                   /* walks since the chain's start; -1: none */
+    int *visits;                                   /* walks since the chain's start; -1: the slot is
+                                                      empty */
     float lo, hi;                                  /* chains start from U(lo,hi): -1, 1 */
 } jem_buffer;
 /* Creates a buffer whose chains all start from U(-1,1). jem_buffer_restart restarts all of them
@@ -753,13 +912,15 @@ typedef struct jem_buffer {
    trainer takes them from restart_lo and restart_hi in its desc). */
 JEM_API jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int height,
                                       int width, int classes, jem_rng *rng);
-JEM_API void jem_buffer_free(jem_buffer *buffer);
+JEM_API void jem_buffer_free(jem_buffer *buffer);                        /* NULL is allowed */
 JEM_API jem_status jem_buffer_restart(jem_buffer *buffer, jem_rng *rng, float lo, float hi);
-/* Draws n chains (without labels: any; with labels: each from its class's slots) into x[n][c][h][w]
-   and their slots into slot[n]; a fraction `reinit` of them restarts from U(lo,hi). */
+/* Draws n chains into x[n][c][h][w] and their slots into slot[n]: without labels from all slots,
+   with labels[n] each from the slots of its class. A fraction `reinit`, 0..1, of them restarts from
+   U(lo,hi). Advances rng. */
 JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, const int *labels,
                                    float reinit, float *x, int *slot);
-/* Stores chains after a walk; if a slot occurs more than once, the last chain is stored. */
+/* Stores chains x[n][c][h][w] after a walk; if a slot occurs more than once, the last chain is
+   stored. */
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
 
 /* ---- exact samplers (tools/measures.h computes the effective sample size of chains) ---- */
@@ -768,13 +929,13 @@ JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, co
    probability min(1, ratio) and otherwise rejected (Metropolis & others 1953; Hastings 1970), the
    chains converge to p exactly. These samplers differ only in the count of `leapfrog` steps before
    each decision (Neal 2011, section 5):
-       0   random-walk Metropolis, which needs no gradient: x' = x + step N(0,I)
-       1   MALA: the Langevin step of jem_sgld_desc_langevin(step^2, ..), made exact
+       0   random-walk Metropolis, which needs no gradient: x' = x + step_size N(0,I)
+       1   MALA: the Langevin step of jem_sgld_desc_langevin(step_size^2, ..), made exact
        L   Hamiltonian Monte Carlo: x' follows Hamilton's equations from x, with momentum N(0,I),
-           for the time L step */
+           for the time L step_size */
 typedef struct jem_mcmc_desc {
     int steps;                                     /* proposals: 1000 */
-    float step_size;                                    /* .1 */
+    float step_size;                               /* .1 */
     int leapfrog;                                  /* 1 */
     int temperatures;                              /* 1; more: replica exchange, see below */
     float hottest;                                 /* highest temperature: 10 */
@@ -791,11 +952,11 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
                             const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
 /* Replica exchange, for modes that single chains do not connect (Swendsen & Wang 1986; Geyer 1991):
    image i is walked at temperature T = hottest^(k/(temperatures - 1)), k = i % temperatures, on
-   p^(1/T), with sqrt(T) times the step. After each proposal, neighbours swap with probability
-   min(1, (p(x')/p(x))^(1/T - 1/T')), alternating between even and odd pairs; .swapped receives
-   their swap rates. Chains with k = 0 converge to p. The hottest chains should move freely between
-   modes, and each swap rate should exceed .2. Annealed SGLD (jem_sgld_desc.hot) is cheaper, but not
-   exact. */
+   p^(1/T), with sqrt(T) times the step size; n must be a multiple of temperatures. After each
+   proposal, neighbours swap with probability min(1, (p(x')/p(x))^(1/T - 1/T')), alternating between
+   even and odd pairs; .swapped receives their swap rates. Chains with k = 0 converge to p. The
+   hottest chains should move freely between modes, and each swap rate should exceed .2. Annealed
+   SGLD (jem_sgld_desc.temperature_from) is cheaper, but not exact. */
 
 /* Annealed importance sampling (Neal 2001): estimates Z in p(x) = exp(logp(x))/Z. Weighted chains
    move from q = N(mean, std^2 I) to p through q^(1-b) p^b. The expected weight is Z for any number
@@ -829,10 +990,10 @@ typedef struct jem_optim_desc {
     float momentum;                                /* SGD, PyTorch's convention: 0 */
     float weight_decay;                            /* L2 added to the gradient: 0 */
     float clip;                                    /* 0: off; else limits the gradient's L2 norm */
-    float ema;                                     /* 0: off; else averages the weights: an update
-                                                      counts 1 - ema, the first ones more */
-    const char *only;                              /* NULL: all; else names that begin with this;
-                                                      read at creation only */
+    float ema;                                     /* 0: off; else averages the weights, an update
+                                                      with weight 1 - ema, early ones with more */
+    const char *only;                              /* NULL: all parameters; else those whose names
+                                                      begin with this; read at creation only */
     /* Muon (Jordan & others 2024): the momentum of a weight matrix, (O,I) or (O,I*k*k), is replaced
        by nearly the closest matrix with orthogonal rows or columns, found by five Newton-Schulz
        steps: every direction is learned at the same rate. A step is .2 sqrt(max(rows, columns)) lr,
@@ -845,20 +1006,23 @@ typedef struct jem_optim_desc {
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
 typedef struct jem_optim jem_optim;
+/* Creates an optimiser of the trainable parameters of a network, which it does not own. NULL if a
+   field of desc is out of its range, or no parameter is selected. */
 JEM_API jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc);
-JEM_API void jem_optim_free(jem_optim *opt);
-/* Updates the net's parameters from their gradients, which stay as they are (if clipped, scaled).
-   grad_norm (may be NULL) receives their norm before clipping. If that and what weight decay adds
-   is not finite, or above 1e18, the result is JEM_DIVERGED, and nothing changes; nor does it after
-   an error that the context still has. */
+JEM_API void jem_optim_free(jem_optim *opt);                             /* NULL is allowed */
+/* Updates the net's parameters from their gradients, which remain (scaled, if clipped); lr is the
+   rate, 0..1e9. grad_norm (may be NULL) receives their norm before clipping. If this norm, with
+   what weight decay adds, is not finite or above 1e18, returns JEM_DIVERGED, and nothing changes.
+   Nothing changes either while the context has an error. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
-/* on = 1: puts the averaged weights (ema) into the net and sets the trained ones aside. on = 0:
-   puts the trained ones back, as jem_optim_step also does. Swaps values, not gradients. It swaps
-   pointers: read a parameter's value anew. jem_optim_free leaves what is in the net there. */
+/* Puts the averaged weights (ema) into the net and keeps the trained ones (on = 1), or puts the
+   trained ones back (on = 0), as jem_optim_step also does. It swaps the pointers jem_param.value,
+   not gradients: read these pointers again. jem_optim_free leaves in the net what is there. */
 JEM_API jem_status jem_optim_use_average(jem_optim *opt, int on);
 
-typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
-                                 JEM_SCHEDULE_COSINE } jem_schedule_kind;
+   typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
+   JEM_SCHEDULE_COSINE } jem_schedule_kind;
+/* Learning rate as a function of the update. */
 typedef struct jem_schedule {
     jem_schedule_kind kind;
     int warmup;                                    /* linear from 0 over this many updates */
@@ -867,176 +1031,258 @@ typedef struct jem_schedule {
     float rate;                                    /* steps: multiplies the rate at each .. */
     int at[4];                                     /* .. of these updates (0: unused) */
 } jem_schedule;
-/* The rate for update number `update` (from 0). */
+/* Returns the rate of update number `update`, from 0; lr is the rate without a schedule, which may
+   be NULL. */
 JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int update);
 
 /* ==== >>train: one step at a time ============================================================= */
 
-/* Several machines train one model if each runs the same program on the same data, with its own
-   rank. Each takes its share of a step's images and chains; `sum` adds up x[n] over all ranks, in
-   place: chains after their walk, and before the optimiser's step the gradients and the numbers of
-   jem_stats, as one array. So all hold the same state, chains included: any of them can save it,
-   any number of them go on with it. With whole groups of 16 images per rank it is one process's
-   training to rounding, batch norm apart. What diverges does so on all; `sum` may jem_fail. */
+/* Sums x[n] over all ranks, in place. Several machines train one model if each runs the same
+   program on the same data, with its own rank. Each computes a part of a step's images and chains;
+   the function is called for the chains after their walk, and, before the optimiser's step, for the
+   gradients and the numbers of jem_stats as one array. So all ranks have the same state, including
+   chains: any of them can save it, and any number of them can continue from it. With whole groups
+   of 16 images per rank, the result is that of one process up to rounding, except with batch norm.
+   Divergence on one rank is an error on all; the function may call jem_fail. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
-/* The defaults are the paper's; the batch size is up to you at every step. */
+/* What a term of your own for the loss is built from, on the tape; NULL where the update has none.
+   With several ranks, each has its own share of images. */
+typedef struct jem_term_inputs {
+    jem_net *net;
+    jem_tensor *x;                                 /* labelled images as cross-entropy sees them, */
+    const int *labels;                             /* their labels */
+    jem_tensor *logits;                            /* and f(x), as jem_forward in training */
+    jem_tensor *x_data;                            /* images for p(x): x, or images of their own */
+    jem_tensor *sample;                            /* chains after their walk */
+    jem_rng *rng;                                  /* source of all that is random in the term */
+} jem_term_inputs;
+/* Builds one number on the tape, best a mean over images; the update adds w_term times it to the
+   loss. Called once per update; NULL is an error. */
+typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
+
+/* How to train. The defaults are those of the JEM paper; every step may have another batch size. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
     jem_schedule schedule;                         /* constant, no warm-up */
     jem_optim_desc optim;                          /* Adam */
-    float w_ce;                                    /* weight of -log p(y|x): 1 */
-    float w_cd;                                    /* of contrastive divergence on p(x): 1 */
-    float w_cd_class;                              /* on p(x,y): 0 */
-    float w_score;                                 /* of score matching (>>losses): 0 */
-    float w_kl, kl_entropy;                           /* of L_KL, of H in it (jem_kl_walk): 0, 1 */
-    float energy_l2;                               /* of mean f(x+)^2 + mean f(x-)^2: 0 */
-    /* 0: off; else sharpness-aware (Foret & others 2021; Yang, Su & Ji 2023): the gradient where,
-       so far from the weights, the loss is worst. Not with w_score; it and w_kl: with one rank. */
+    jem_loss_weights weights;                      /* ce 1, cd 1, cd_class 0, energy_l2 0 */
+    float w_score;                                 /* weight of score matching (>>losses): 0 */
+    float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
+                                                      0, 1 */
+    /* A term of your own, and its weight: NULL, 0. Checkpoints hold neither it nor data of its own:
+       to resume, give the same; the guard does not take such data back either. */
+    float w_term;
+    jem_term_fn term;
+    void *term_user;
+    /* 0: off; else sharpness-aware training (Foret & others 2021; Yang, Su & Ji 2023): the gradient
+       is computed at this distance from the weights, in the direction in which the loss increases
+       most. Not with w_score. sam and w_kl need ranks = 1. */
     float sam;
-    float data_noise;                             /* std of the noise added to data: .03 */
-    /* Either > 0: cross-entropy has images of its own, a share label_wide with all noise levels of
-       score matching, the rest with noise of std U(0, label_noise): 0, 0. What knows classes in
-       noise makes samples by class, and better ones. Not with w_cd_class. */
+    float data_noise;                              /* std of the noise added to data: .03 */
+    /* If one of them is > 0, cross-entropy has images of its own: a fraction label_all_noise of
+       them with all noise levels of score matching, the others with noise of std U(0, label_noise):
+       0, 0. A network that recognises classes in noise can generate samples by class, and better
+       ones. Not with weights.cd_class. */
     float label_noise, label_all_noise;
-    float noise_lo, noise_hi;                      /* score matching's noise levels: .12, 2 */
+    float noise_lo, noise_hi;                      /* noise levels of score matching: .12, 2 */
     int cd_from;                                   /* the first update with chains: 0 */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
     int negatives;                                 /* chains per step (64); 0: one per data image */
     int buffer_size;                               /* 10000 */
     float reinit;                                  /* fraction of chains restarted: .05 */
     float restart_lo, restart_hi;                  /* from U(lo,hi), the range of data: -1, 1 */
-    /* If its steps > 0 (0), they restart from noise-blind samples instead: as many as a walk has
-       chains, every 1/reinit updates, into any slots of the buffer. */
+    /* With steps > 0 (0), chains restart from noise-blind samples instead: every 1/reinit updates,
+       as many random slots of the buffer as a walk has chains are replaced by new samples. */
     jem_denoise_desc restart_denoise;
-    /* NULL, or called on each chain x[c][h][w] that is drawn, before its walk. May change it: begin
-       it elsewhere if visits is 0, or move it about as data are (Du, Li, Tenenbaum & Mordatch
-       2021). label: its class, or -1. Must take all that is random from rng. */
+    /* NULL, or called for each chain x[c][h][w] that is drawn, before its walk. May change it:
+       start it elsewhere if visits is 0, or augment it as data are augmented (Du, Li, Tenenbaum &
+       Mordatch 2021). label: its class, or -1. Must draw all random numbers from rng. */
     void (*chain)(void *user, jem_rng *rng, int visits, int label, float *x);
     void *chain_user;
-    int class_conditional;                         /* 1: slots by class, chains follow p(x|y) */
+    int class_conditional;                         /* 1: slots by class; chains sample p(x|y) */
     float diverged;                                /* |loss| above this is an error: 1e8 */
-    /* The guard. Every 100 updates the trainer keeps a copy of its state, if that is a good one:
-       the gap f(x+) - f(x-) is at most a twentieth of max_gap times the network's scale. Where the
-       mean gap of about ten updates exceeds max_gap times that scale, or an update diverges, the
-       trainer returns to the copy, takes other random numbers, and goes on with half the rate and
-       half the step of SGLD (with noise of the same temperature). The rate recovers; the step does
-       not. Without chains, the gap is 0. The copy has the size of the parameters, the optimiser's
-       numbers and the buffer; it is allocated at update 100 and is part of checkpoints. Before
-       that, divergence is an error. */
+    /* The guard. Every 100 updates the trainer copies its state, if it is good: the gap
+       f(x+) - f(x-) is at most max_gap/20 times the network's scale. If the mean gap of about ten
+       updates exceeds max_gap times that scale, or an update diverges, the trainer returns to the
+       copy, uses other random numbers, and continues with half the rate and half the step of SGLD
+       (with noise of the same temperature). The rate recovers; the step does not. Without chains,
+       the gap is 0. The copy has the size of the parameters, the optimiser's state and the buffer;
+       it is allocated at update 100 and is part of checkpoints. Before that, divergence is an
+       error. */
     float max_gap;                                 /* 100 */
     int max_returns;                               /* 20; after these, an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
                                                       for a network with a shift: 0 */
-    uint64_t seed;                                 /* 1 */
-    int rank, ranks;                               /* this one of so many: 0 of 1 */
+    uint64_t seed;                                 /* 1; a network of the same seed has other
+                                                      random numbers */
+    int rank, ranks;                               /* index of this process, and their count: 0, 1;
+                                                      ranks must divide negatives and batches */
     jem_sum_fn sum;                                /* examples/mpi.c: MPI_Allreduce */
     void *sum_user;
 } jem_train_desc;
 JEM_API jem_train_desc jem_train_desc_default(void);
-/* For a run of so many updates with batches of 64 small images in [-1,1], and a network with
-   scale = 10: the score first, chains in the last quarter. Sooner and better than chains alone.
-   Its least_scale is 2: a network with the default scale of 1 and no shift is refused, as it learns
-   no score. */
+/* Returns the desc for a run of this many updates with batches of 64 small images in [-1,1], and a
+   network with scale = 10: score matching first, chains in the last quarter. It is faster than
+   chains alone, and gives better samples. Its least_scale is 2: it rejects a network with the
+   default scale of 1 and no shift, which cannot learn a score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
+/* Returns the desc for a run of this many updates, 2000 for example, with batches of 64 vectors in
+   units of the network (jem_net_fit_units), and an MLP with quadratic = .5: score matching with
+   noise of .05 to .2, no chains, averaged weights. The noise of the desc for images, .12 to 2,
+   would hide what vectors differ in. One class without labels: classes = 1 and labels of 0; log
+   p(x) is learned better so than with several classes (tests/test_vectors.c). */
+JEM_API jem_train_desc jem_train_desc_vectors(int updates);
 
+/* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
+   computed: cd and f_sample without chains, score, residual and kl if their weights are 0. */
 typedef struct jem_stats {
     jem_status status;
     int update;                                    /* from 0 */
     float loss, ce, cd;                            /* cd = f_sample - f_data */
     float score, residual, kl;                     /* see jem_score_matching, jem_kl_walk */
+    float term;                                    /* your own (jem_train_desc), without weight */
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
-    float accuracy;                                /* of this batch */
+    float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: as the guard reduced it */
-    int returned, returns;                         /* 1: the guard returned at this update; count
-                                                      of its returns since the trainer began */
+    int returned;                                  /* 1: the guard returned at this update */
+    int returns;                                   /* of the guard so far */
 } jem_stats;
 
 typedef struct jem_trainer jem_trainer;
-/* The trainer does not own the net, and is freed before it. */
+/* Creates a trainer. It does not own the net, and must be freed before it. NULL after an error,
+   which names the field of desc that is out of its range, or the rule that the fields violate. */
 JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc);
-JEM_API void jem_trainer_free(jem_trainer *tr);
-/* One update from n labelled images x[n][c][h][w], labels 0..classes-1, in random order: the first
-   of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here and wherever a
-   network's images are given as x). If status is an error, the trainable parameters are unchanged:
-   the trained ones, as jem_trainer_use_average(.., 0) puts them back before anything else. When the
-   guard returns, status is JEM_OK, the update counts as one, the numbers are those that led to the
-   return (0 where they are not finite), and the context's log gets a note. After the last return
-   that desc.max_returns allows, status is JEM_DIVERGED; the parameters are then those of the last
-   good state. */
+JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL is allowed */
+/* Makes one update from n labelled images x[n][c][h][w] with labels 0..classes-1, in random order:
+   the first images of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here
+   and wherever a network's images are given as x), or with units finite. First it puts the trained
+   weights back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged.
+   When the guard
+   returns, status is JEM_OK, the update is counted, the numbers are those that led to the return (0
+   if not finite), and the context's log receives a note. After the last return that
+   desc.max_returns allows, status is JEM_DIVERGED, and the parameters are those of the last good
+   state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
-/* The same with separate images for p(x), which need no labels. n may be 0. */
+/* The same with separate images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
+   may then be 0. With n_unlabelled = 0, the labelled images are used. */
 JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
                                       const float *x_unlabelled, int n_unlabelled);
-JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);                 /* owned by the trainer */
+/* Returns the chains, which belong to the trainer; NULL if it needs none. */
+JEM_API jem_buffer *jem_trainer_buffer(jem_trainer *tr);
 JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made so far */
-/* As jem_optim_use_average: on = 1 to evaluate or save the averaged weights, 0 to train on. */
+/* Calls jem_optim_use_average: on = 1 to evaluate or save the averaged weights, 0 to continue
+   training. */
 JEM_API jem_status jem_trainer_use_average(jem_trainer *tr, int on);
 /* Switches to other random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
 /* Replaces desc.lr; the schedule still applies to it. If lr is not above 0, nothing changes. */
 JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
 
-/* ==== >>eval: classify, accuracy ============================================================== */
+/* ==== >>familiar: calibration, familiarity, out-of-distribution scores ======================== */
+/* Recognises images unlike any that the network knows. Familiarity is a p-value: the fraction of
+   calibration images that are stranger. It joins what the logits, log p(x), its slopes, the last
+   layer's features and the image itself say about an image, compared with calibration images of the
+   same predicted label. A single cut-off therefore serves all networks: of new images like those of
+   the calibration, 1 in 100 has a familiarity below .01. */
 
-typedef struct jem_answer {
-    int label;
-    float probability;     /* p(label|x) */
-    float log_density;     /* log p(x), up to a constant of the network */
-    float familiarity;     /* share of calibration images that are stranger, by JEM_OOD_SLOPES after
-                              jem_calibrate_slopes, else by JEM_OOD_USUAL; -1: not calibrated */
-} jem_answer;
-/* x[n][c][h][w]; one answer per image. */
-JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
-/* Remembers how images known to be normal (some hundreds, not trained on) look to the network, so
-   that jem_answer.familiarity means something; saved with the network. Training leaves it as it is:
-   calibrate again. (Files written before that was so hold the spread of log p(x): with them, a less
-   likely image is a stranger one.) */
-JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n);
-/* Calibrates as jem_calibrate does, and for JEM_OOD_SLOPES, too: each answer's familiarity then
-   costs `gradients` of log p(x). 0: it compares log p(x) and the logits; 1: also the slope at the
-   image; 2 and 3: also the slope at one and at two noise levels, for networks that have learned a
-   score (others: JEM_BAD_ARGUMENT). The p-value is honest from some 500 images on. The text
-   "jem.slopes" holds the result; jem_calibrate removes it. */
-JEM_API jem_status jem_calibrate_slopes(jem_net *net, const float *x, int n, int gradients);
-JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);  /* <0: error */
+/* Verdicts by familiarity, with the same limits everywhere. */
+typedef enum jem_verdict {
+    JEM_UNJUDGED = 0,      /* the network is not calibrated */
+    JEM_FAMILIAR,          /* familiarity is .1 or more */
+    JEM_ODD,               /* below .1 */
+    JEM_STRANGE            /* below .01 */
+} jem_verdict;
+JEM_API jem_verdict jem_judge(float familiarity);
+JEM_API const char *jem_verdict_name(jem_verdict verdict);   /* "not calibrated", "familiar", ... */
 
-JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);    /* f[n][classes] */
-/* The temperature, .01 to 100, by which logits must be divided to make -log p(y|x) of held-out
-   images least (Guo et al. 2017); negative: an error. jem_answer.probability obeys it from here on,
-   labels and log p(x) stay. It is saved with the network, as meta "jem.temperature", and removing
-   that undoes it. */
-JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
+/* What is strange about an image: the statistic that contributed most. */
+typedef enum jem_reason {
+    JEM_REASON_NONE = 0,   /* nothing is, or the calibration is of an older file */
+    JEM_REASON_CLASSES,    /* logits that no class has: between classes */
+    JEM_REASON_DENSITY,    /* log p(x) */
+    JEM_REASON_SMOOTH,     /* fewer details than its class has */
+    JEM_REASON_EDGES,      /* more details, or other ones */
+    JEM_REASON_SLOPE,      /* the slope of log p(x), without or with noise */
+    JEM_REASON_FEATURES,   /* the last layer's features */
+    JEM_REASON_VALUES      /* of a vector: its numbers */
+} jem_reason;
+JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
 
-/* Does the network know what it has not seen? Scores of images, higher for more usual ones. USUAL
-   finds what is too likely strange, too. It wants jem_calibrate, and costs no gradient. */
+#define JEM_AUTO (-1)
+/* Remembers how n images x[n][c][h][w] look to the network, so that jem_answer.familiarity has a
+   meaning. The images must be like those to come, and preferably not trained on; p-values are right
+   from some 500 images on, and the more images, the rarer the strangeness that is recognised.
+   `gradients` is the cost of an answer, in gradients of log p(x): 0: logits, features and the image
+   itself; 1: also the slope at the image, in the same pass, which doubles the time; 2 and 3: also
+   the slope at one and at two noise levels, for networks that have learned a score. JEM_AUTO (1) is
+   what a batch can have within three times the time of a plain one. Vectors (height and width 1)
+   have their numbers compared instead of the details of an image; the centre of the data is
+   familiar. Networks without a score, or without `features`, get what they allow.
+   The calibration is saved with the network, as the text "jem.known". Training leaves it unchanged:
+   calibrate again. Files of older versions keep their calibration by log p(x) and the mean logit,
+   or by log p(x) alone. Errors: n < 2, gradients out of range, log p(x) that is not finite. */
+JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
+
+/* Scores of images, higher for more familiar ones. */
 typedef enum jem_ood {
     JEM_OOD_LOGP = 0,      /* log p(x) */
     JEM_OOD_MAXP,          /* the highest p(y|x), as log odds (Hendrycks & Gimpel 2017) */
     JEM_OOD_MASS,          /* -||d log p(x)/dx||: approximate mass (Grathwohl et al. 2020) */
-    JEM_OOD_RISE,          /* minus what log p(x) gains by a walk without noise */
-    JEM_OOD_MOVE,          /* minus how far that walk goes */
+    JEM_OOD_RISE,          /* minus the gain of log p(x) during a walk without noise */
+    JEM_OOD_MOVE,          /* minus the length of that walk */
     JEM_OOD_USUAL,         /* minus the Mahalanobis distance of (log p(x), mean logit) from those of
-                              calibration images that get the same label */
-    JEM_OOD_SLOPES         /* the same of logits, log p(x) and slopes, in units of what is usual for
-                              the label; needs jem_calibrate_slopes (Mahmood, Oliva & Styner 2021;
-                              Lee et al. 2018) */
+                              calibration images that get the same label. This and the rest require
+                              jem_calibrate */
+    JEM_OOD_SLOPES,        /* the same of logits, log p(x), slopes and details, in units of what is
+                              usual for the label (Mahmood, Oliva & Styner 2021; Lee et al. 2018) */
+    JEM_OOD_FEATURES,      /* the last layer's features: relative Mahalanobis distance (Ren et al.
+                              2021) */
+    JEM_OOD_IMAGE,         /* the details of the image alone; of the network, only the label */
+    JEM_OOD_FAMILIAR       /* the last three joined: what familiarity ranks */
 } jem_ood;
-/* walk: of RISE and MOVE; NULL is 10 steps of 1, or of noise_lo^2 for a network that has learned
-   its score. (tools/measures.h has AUROC and the like.) */
+/* Writes a score per image of x[n][c][h][w]. walk: of RISE and MOVE; NULL is 10 steps of 1, or of
+   noise_lo^2 for a network that has learned a score. (tools/measures.h has AUROC and the like.) */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
                                  const float *x, int n, float *score);
 
+/* ==== >>eval: classify, accuracy, temperature ================================================= */
+
+typedef struct jem_answer {
+    int label;
+    float probability;     /* p(label|x), at the network's temperature */
+    float log_density;     /* log p(x), up to a constant of the network */
+    float familiarity;     /* fraction of calibration images that are stranger, 0 to 1; see
+                              >>familiar and jem_judge. -1: not calibrated */
+    jem_reason reason;     /* why it is odd or strange */
+} jem_answer;
+/* Classifies x[n][c][h][w]; writes one answer per image. An image gets the same answer in any
+   batch. */
+JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
+/* Returns the fraction of n images whose label is right, negative on an error. */
+JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);
+/* Writes logits f[n][classes]. */
+JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
+/* Returns the temperature, .01 to 100, by which logits must be divided to make -log p(y|x) of
+   held-out images least (Guo et al. 2017); negative on an error. From here on it applies to
+   jem_answer.probability; labels and log p(x) do not change. It is saved with the network, as the
+   text "jem.temperature"; removing that undoes it. */
+JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
+
+/* ==== >>uses: attack, imputation, pictures ==================================================== */
+
 /* How easily is it fooled? Projected gradient descent (Madry et al. 2018) on log p(y|x). */
 typedef struct jem_attack_desc {
-    float eps;             /* how far from the image: .2. HUGE_VALF: any distance, with a step */
+    float eps;             /* how far from the image, in the network's units, as are step, lo and
+                              hi: .2. HUGE_VALF: any distance, with a step */
     int l2;                /* 0: no pixel by more than that (L-infinity); 1: in L2 norm */
     int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
-    float step_size;            /* 0: 2.5 eps / steps, and eps for a single step */
+    float step_size;       /* 0: 2.5 eps / steps, and eps for a single step */
     int restarts;          /* 1: attempts in all */
     int random_start;      /* 1: anywhere within eps, if that is finite; 0: at the image */
     int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
-    float least_probability;            /* targeted: done when p(label|x) is the highest and at least this: 0 */
+    float least_probability;   /* targeted: done when p(label|x) is the highest and at least this:
+                                  0 */
     float lo, hi;          /* pixels stay in this range, or do not leave it further: -1, 1 */
     /* What to fool instead of the network itself, a classifier that refines its images first, say:
        logits f[n][classes] of x[n][c][h][w], gradients of log p(label|x) to g (not if NULL), or
@@ -1094,79 +1340,115 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
 /* How samples of a network are best made, by what it has learned. A score: noise-blind from its
-   largest noise, and guidance 7, for clear specimens of a class. Otherwise: 300 steps of SGLD from
-   U(-1,1), and guidance 1. */
+   largest noise. Otherwise: 300 steps of SGLD from U(-1,1). The guidance is 7 for a score with a
+   scale above 1, for clear specimens of a class, and otherwise 1, which is p(x,y) itself. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_guide jem_net_guide(jem_net *net, const int *labels);
+/* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
+   way, or as desc says, in the network's units. The network must stay. Returns NULL on an error. */
+JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
+                                     const jem_generate_desc *desc);
 /* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
-   from U(lo,hi) of the pixels. The same n and seed give the same samples. */
+   from U(lo,hi) of the pixels, or from U(-2,2) in units of the network (jem_net_fit_units). The
+   same n and seed give the same samples. It is jem_net_sampler run to its end. */
 JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
                               const jem_pixels_desc *desc, unsigned char *pixels);
 
 /* ==== >>io: safetensors ======================================================================= */
-/* Named arrays and short texts in a file: 8 bytes of length, a JSON header, the data
+/* Named arrays and metadata in a file: 8 bytes of length, a JSON header, the data
    (github.com/huggingface/safetensors). PyTorch can read these files, and jem.h PyTorch's. */
 
 typedef enum jem_dtype { JEM_DTYPE_F32 = 0, JEM_DTYPE_I32, JEM_DTYPE_I64, JEM_DTYPE_U8 } jem_dtype;
+/* A named array. */
 typedef struct jem_entry {
-    const char *name;
+    const char *name;      /* UTF-8 */
     jem_dtype dtype;
     int ndim;
     int64_t shape[8];
-    const void *data;      /* aligned to 8 bytes */
+    const void *data;      /* row-major, native byte order, aligned to 8 bytes */
     size_t bytes;
 } jem_entry;
+/* Arrays and metadata in memory. */
 typedef struct jem_archive jem_archive;
+/* Creates an empty archive. */
 JEM_API jem_archive *jem_archive_create(jem_ctx *ctx);
-/* Copies everything it needs; `bytes` may be freed. Damaged input: NULL and an error. Of the
-   format's dtypes F32, I32, I64 and U8 are kept, F64, F16 and BF16 become JEM_DTYPE_F32, BOOL JEM_DTYPE_U8.
-   Tensors of any other dtype are skipped, with a note to the context's log. */
+/* Parses the bytes of a file, and copies what it needs: `bytes` may be freed. Returns NULL after an
+   error, as for damaged input. Arrays of the dtypes F32, I32, I64 and U8 keep their dtype, F64, F16
+   and BF16 become JEM_DTYPE_F32, BOOL becomes JEM_DTYPE_U8. Arrays of other dtypes are skipped,
+   with a note to the context's log. */
 JEM_API jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size);
-JEM_API void jem_archive_free(jem_archive *a);
+JEM_API void jem_archive_free(jem_archive *a);                           /* NULL is allowed */
+/* Return the number of arrays; array i; the array with a name. NULL if there is no such array. They
+   belong to the archive. */
 JEM_API int jem_archive_count(const jem_archive *a);
 JEM_API const jem_entry *jem_archive_at(const jem_archive *a, int i);
 JEM_API const jem_entry *jem_archive_find(const jem_archive *a, const char *name);
-/* The name is copied, the data is NOT: it must stay until the archive is written or freed. */
+/* Adds an array with 0 to 8 dimensions. The name (UTF-8, unique) and the shape are copied, the data
+   are NOT: they must remain until the archive is written or freed. */
 JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
                                    const int64_t *shape, const void *data);
-/* UTF-8, up to 4096 of them; copied. NULL removes. */
+/* Sets metadata, up to 4096 keys; key and value are UTF-8, and are copied. A NULL value removes the
+   key. jem_archive_meta returns a value, which belongs to the archive; NULL without one. */
 JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
-/* The file's bytes, from the context's allocator: free them with jem_release. */
+/* Chooses how tensors of JEM_DTYPE_F32 are written from now on: on = 1: as BF16, in half the bytes,
+   each number rounded to the nearest, ties to even, which changes it by at most 1/256 of itself; 0:
+   in full, as at first. What would round to infinity becomes the largest bf16, 3.39e38. Reading
+   gives JEM_DTYPE_F32 again. Not for a trainer's archive: training would not go on bit for bit. */
+JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
+/* Returns the bytes of the file, and their count in size (may be NULL). They are allocated by the
+   context's allocator: free them with jem_release. NULL after an error. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
 
 #ifndef JEM_NO_STDIO
+/* Reads a file, as jem_archive_parse does. NULL after an error, which names the path. */
 JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
-/* Writes a new file beside it (path.XXXXXXXX.tmp, never one that is there), syncs it, renames it to
-   path and syncs the folder: whatever fails, and whoever else writes there, path is whole. What
-   stands at path must be a regular file, whose mode is kept, and no symbolic link (POSIX). A
-   process killed in between leaves the .tmp, which may be deleted. */
+/* Writes a new file in the same folder (path.XXXXXXXX.tmp, never an existing one), syncs it,
+   renames it to path, and syncs the folder: whatever fails, and even if other programs write there,
+   path is never half-written. A file that exists at path must be a regular file, whose mode is
+   kept, and not a symbolic link (POSIX). A process killed in between leaves the .tmp file, which
+   may be deleted. */
 JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 #endif
 
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
-/* A network's parameters and description (every field of its desc, to the bit), as an archive and
-   back: what jem_*_create accepts, loading accepts, and no more. The archive points at the
-   parameters: write it before they change. From one without a description (PyTorch's own), create
-   the net first and use jem_net_load. */
+/* Adds a network's parameters and description (every field of its desc, exactly) to an archive, and
+   creates the network from it. Loading accepts the descs that jem_*_create accepts, and no others.
+   The archive points to the parameters: write it before they change. jem_net_from_archive returns
+   NULL after an error, as for a file without a description (such as PyTorch's): create the net
+   first, and use jem_net_load. */
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
-/* The archive must have every parameter of the net, with its shape; otherwise nothing changes.
-   Other entries are ignored, and of its texts all but the network's scale and noise (see jem_net)
-   and what was fitted to its weights (jem_calibrate, jem_fit_temperature). */
+/* Loads the parameters of a network. The archive must have every parameter of the net, with its
+   shape; otherwise nothing changes. Other arrays are ignored. Of the metadata it reads the
+   network's scale and noise (see jem_net) and what calibration has fitted to the weights
+   (jem_calibrate, jem_fit_temperature, jem_net_fit_units). */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
-/* Everything that a trainer holds besides the network's parameters: the optimiser's moments and
-   averages (or trained weights, see jem_trainer_use_average), replay buffer, random numbers,
-       counts,
-   and once it has one, the guard's good state (which nearly doubles the file).
-   With jem_net_to_archive this makes a checkpoint: load the network, create a trainer with the same
-   desc, and training continues bit for bit. The archive points into both, so write it before the
-   next step. On an error, from_archive changes nothing. */
+/* Networks of your own in files: a file names the kind of its network, and the context knows how to
+   construct that kind. jem_net_from_archive and jem_load then open it: construct creates the
+   network with fresh parameters, which are loaded afterwards. It may read the archive's texts and
+   shapes, which come from a file: check them. Returns NULL on an error. More parameters than the
+   file holds, or other sizes of images or classes than it names, are an error. */
+typedef jem_net *(*jem_construct_fn)(jem_ctx *ctx, const jem_archive *a, void *user);
+/* Registers a constructor; NULL removes it, another one replaces it. kind: 1 to 63 letters, digits,
+   '_' and '-', but no kind of the library's (wrn, convnet, mlp). user must stay valid. */
+JEM_API jem_status jem_register_net(jem_ctx *ctx, const char *kind, jem_construct_fn construct,
+                                    void *user);
+/* Names the kind of a network of your own, as jem_register_net accepts it, for its files. */
+JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
+
+/* Adds the state of a trainer, without the network's parameters, to an archive, and reads it: the
+   optimiser's moments and averages (or trained weights, see jem_trainer_use_average), the replay
+   buffer, random numbers, counts, and the guard's good state, once it has one (which nearly doubles
+   the file). With jem_net_to_archive this makes a checkpoint: load the network, create a trainer
+   with the same desc, and training continues bit for bit. The archive points into net and trainer:
+   write it before the next step. If jem_trainer_from_archive fails, nothing changes. */
 JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 
 #ifndef JEM_NO_STDIO
+/* Read and write a network in a file of its own. jem_load returns NULL after an error. */
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #endif
@@ -1224,14 +1506,14 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #ifdef __GNUC__
 #define JEM__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define JEM__INLINE static inline __attribute__((always_inline))
-#define JEM__ONCE static __attribute__((noinline))         /* code for all who call it */
+#define JEM__ONCE static __attribute__((noinline))         /* code that callers share */
 #else
 #define JEM__PRINTF(f, a)
 #define JEM__INLINE static
 #define JEM__ONCE static
 #endif
 
-/* Only full unrolling keeps the accumulators in registers; each compiler spells it its own way. */
+/* Only full unrolling keeps the accumulators in registers. */
 #if defined(__clang__)
 #define JEM__UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
@@ -1240,18 +1522,22 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #define JEM__UNROLL
 #endif
 
-/* Asks for the line of memory where p[n] is, or would be: nothing is read, so it may lie outside of
-   every array, and is no pointer until here. (To C++ the builtin may throw.) */
+/* Loads the cache line of x[n] in advance. Nothing is read, so the address may be outside of every
+   array; it is computed as an integer, since such a pointer is not valid C. (nothrow: to C++, the
+   builtin may throw.) */
 #ifdef __GNUC__
-JEM__INLINE __attribute__((nothrow)) void jem__prefetch(const float *p, ptrdiff_t n) {
-    __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)n * sizeof *p));
+JEM__INLINE __attribute__((nothrow)) void jem__prefetch(const float *x, ptrdiff_t n) {
+    __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)n * sizeof *x));
 }
 #else
-JEM__INLINE void jem__prefetch(const float *p, ptrdiff_t n) { (void)p, (void)n; }
+JEM__INLINE void jem__prefetch(const float *x, ptrdiff_t n) {
+    (void)x;
+    (void)n;
+}
 #endif
 
-/* Most of gcc's time goes into the last percents of speed, which only the kernels are worth: what
-   stands between these two is compiled with that option. */
+/* Compiles the code up to JEM__COMPILE_END with an option of its own: full optimisation takes gcc
+   long, and only the kernels need it. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
 #define JEM__PRAGMA(text) _Pragma(#text)
 #define JEM__COMPILE(option) JEM__PRAGMA(GCC push_options) JEM__PRAGMA(GCC optimize(option))
@@ -1267,135 +1553,190 @@ JEM__COMPILE("Og")
 
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
+/* The begin of what is in a list. */
+typedef struct jem__list { struct jem__list *next; } jem__list;
+
 struct jem_ctx {
     jem_ctx_desc desc;
-    const struct jem__kernels *k;
-    const struct jem__bf16 *bf16;                  /* of JEM_PRECISION_BF16, or NULL */
+    const struct jem__kernels *k;                  /* of the instruction set */
+    const struct jem__bf16 *bf16;                  /* kernels of JEM_PRECISION_BF16, or NULL */
     jem_isa isa;
     int threads;
-    jem_status status;
-    int errors;                                    /* so many, of which the first is kept */
-    char message[512];
+    jem_status status;                             /* of the first error; */
+    char message[512];                             /* its message; */
+    int errors;                                    /* error count */
     size_t held, peak, allocations;                /* see jem_memory */
     jem__chunk *chunks, *chunk;                    /* the arena: all chunks, the one in use */
     size_t used;                                   /* bytes of the chunk in use */
-    struct jem__node **nodes;                      /* the tape, in the order it was recorded */
+    struct jem__node **nodes;                      /* the tape, in the order of recording */
     struct jem__step *steps;                       /* of each node, during a run */
     int n_nodes, cap_nodes;
-    double params_left;                            /* how many a file may still create */
+    double params_left;                            /* parameters that a file may still create */
     uint64_t pushes;                               /* counts arena allocations, to order them */
     int rank, others;                              /* during a step of several ranks (>>train) */
+    jem__list *kinds;                              /* jem__kind, of jem_register_net */
 };
 
-/* Names in files must not command a terminal: control characters, also those of 8 bits (U+0080 to
-   U+009F, or bare), become '?'. */
-static void jem__harmless(char *text) {
-    for (unsigned char *c = (unsigned char *)text; *c; c++) {
-        int more = *c < 0xC2 ? 0 : *c < 0xE0 ? 1 : *c < 0xF0 ? 2 : 3, k = 1;
-        while (k <= more && (c[k] & 0xC0) == 0x80) k++;
-        if (k <= more || (*c == 0xC2 && c[1] < 0xA0)) more = 0;
-        if (*c < 32 || *c == 127 || (*c >= 0x80 && !more)) *c = '?';
-        c += more;
+/* Returns the length of the UTF-8 character at c, 1 to 4; 0 if it is malformed, or one of the 8-bit
+   control characters, U+0080 to U+009F. */
+static int jem__utf8_length(const unsigned char *c) {
+    int length = 4;
+    if (*c < 0x80) return 1;
+    if (*c < 0xC2) return 0;
+    if (*c < 0xE0) length = 2;
+    else if (*c < 0xF0) length = 3;
+    for (int k = 1; k < length; k++)
+        if ((c[k] & 0xC0) != 0x80) return 0;
+    if (*c == 0xC2 && c[1] < 0xA0) return 0;
+    return length;
+}
+
+/* Implements jem_mask_controls. */
+static void jem__mask_controls(char *text, int keep_newlines) {
+    unsigned char *c = (unsigned char *)text;
+    while (*c) {
+        int length = jem__utf8_length(c);
+        const int is_newline = *c == '\n' || *c == '\r' || *c == '\t';
+        const int is_control = *c < 32 || *c == 127;
+        if (length == 0 || (is_control && !(is_newline && keep_newlines))) {
+            *c = '?';
+            length = 1;
+        }
+        c += length;
     }
 }
 
-/* Replaces a locale's decimal point, a comma or two bytes, by a point. */
+/* Replaces a locale's decimal point, such as a comma, by a point. It can have two bytes. */
 static void jem__with_point(char *text) {
     char *to = text;
-    for (const char *s = text; *s; s++) {
-        const int letter = (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z');
-        if (letter || strchr("-+() 0123456789", *s)) *to++ = *s;
+    for (const char *from = text; *from; from++) {
+        const int letter = (*from >= 'a' && *from <= 'z') || (*from >= 'A' && *from <= 'Z');
+        if (letter || strchr("-+() 0123456789", *from)) *to++ = *from;
         else if (to == text || to[-1] != '.') *to++ = '.';
     }
     *to = 0;
 }
 
-/* Does what vsnprintf does, in every locale alike. Understands %c, %d, %ld, %e, %f, %g, %s, %u, %x
-   and %%, without '*'. */
-static void jem__message(char *out, size_t room, const char *format, va_list list) {
+/* Formats one argument. `how` is its conversion, such as "%.3g". */
+static void jem__message_argument(char *out, size_t room, const char *how, va_list *list) {
+    const size_t length = strlen(how);
+    const char kind = how[length - 1];
+    if (kind == '%') snprintf(out, room, "%%");
+    else if (kind == 's') snprintf(out, room, how, va_arg(*list, const char *));
+    else if (strchr("efg", kind)) {
+        snprintf(out, room, how, va_arg(*list, double));
+        jem__with_point(out);
+    } else if (how[length - 2] == 'l') snprintf(out, room, how, va_arg(*list, long));
+    else snprintf(out, room, how, va_arg(*list, int));
+}
+
+/* Formats a message as vsnprintf does, but in the same way in every locale. Supports %c, %d, %ld,
+   %e, %f, %g, %s, %u, %x and %%, without '*'. */
+static void jem__message(char *out, size_t room, const char *format, va_list *list) {
     size_t n = 0;
     out[0] = 0;
     while (*format && n + 1 < room) {
-        char how[16] = { 0 }, *to = out + n;
+        char *to = out + n;
         size_t length = strcspn(format, "%");
-        if (length) {                              /* text */
+        if (length > 0) {                          /* text */
             if (length > room - n - 1) length = room - n - 1;
             memcpy(to, format, length);
             to[length] = 0;
         } else {
+            char how[16] = { 0 };
             length = 2 + strcspn(format + 1, "%cdefgsux");
             if (length >= sizeof how) return;
             memcpy(how, format, length);
-            const char kind = how[length - 1];
-            if (kind == '%') snprintf(to, room - n, "%%");
-            else if (kind == 's') snprintf(to, room - n, how, va_arg(list, const char *));
-            else if (strchr("efg", kind)) {
-                snprintf(to, room - n, how, va_arg(list, double));
-                jem__with_point(to);
-            } else if (how[length - 2] == 'l') snprintf(to, room - n, how, va_arg(list, long));
-            else snprintf(to, room - n, how, va_arg(list, int));
+            jem__message_argument(to, room - n, how, list);
         }
         format += length;
         n += strlen(to);
     }
 }
 
-/* Keeps an error, if it is the first. */
+/* Counts an error, and keeps it if it is the first. Returns `status`. */
 JEM__PRINTF(3, 4)
 static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format, ...) {
     va_list list;
     if (ctx) ctx->errors++;
     if (!ctx || ctx->status != JEM_OK) return status;
     va_start(list, format);
-    jem__message(ctx->message, sizeof ctx->message, format, list);
+    jem__message(ctx->message, sizeof ctx->message, format, &list);
     va_end(list);
-    jem__harmless(ctx->message);
+    jem__mask_controls(ctx->message, 0);
     ctx->status = status;
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
     return status;
 }
-/* The same, where a pointer is returned. */
-#define jem__null(...) (jem__fail(__VA_ARGS__), (void *)NULL)
+/* Reports an error, and yields a null pointer of any type. */
+#ifdef __cplusplus
+#define jem__refuse(...) (jem__fail(__VA_ARGS__), nullptr)
+#else
+#define jem__refuse(...) (jem__fail(__VA_ARGS__), (void *)NULL)
+#endif
 
-JEM__INLINE uint32_t jem__float_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
-JEM__INLINE float jem__bits_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
-/* By the bits: -ffast-math lets a compiler assume that a comparison is never with a NaN. */
+JEM__INLINE uint32_t jem__float_bits(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    return bits;
+}
+JEM__INLINE float jem__bits_float(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+/* Compares bits, because with -ffast-math a compiler assumes that no number is NaN. */
 static int jem__finite(float x) { return (jem__float_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
-/* 1 if lo <= value <= hi; otherwise says so, by name and value; a desc's fields come as d.name. */
+/* Returns 1 if lo <= value <= hi; otherwise reports name and value. A desc's field arrives as
+   d.name. */
 static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, double value, double lo,
                          double hi) {
     if (jem__finite((float)value) && value >= lo && value <= hi) return 1;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %s = %g is not in %g..%g", what,
-              strncmp(name, "d.", 2) ? name : name + 2, value, lo, hi);
+    if (!strncmp(name, "d.", 2)) name += 2;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %s = %g is not in %g..%g", what, name, value, lo, hi);
     return 0;
 }
 #define JEM__IN(x, lo, hi) jem__in_range(ctx, what, #x, (double)(x), (double)(lo), (double)(hi))
-#define JEM__TINY 1e-30    /* above 0 */
+#define JEM__TINY 1e-30    /* lower limit of numbers that must be above 0 */
 #define JEM__MOST 3.4e38
-/* 1 if there are n > 0 labels, each 0..classes-1; otherwise says what is wrong. */
+
+/* Returns 1 if there are n > 0 labels, each 0..classes-1; otherwise reports what is wrong. */
 static int jem__labels_good(jem_ctx *ctx, const char *what, const int *labels, int n, int classes) {
-    int i = 0;
-    while (labels && i < n && labels[i] >= 0 && labels[i] < classes) i++;
-    if (n > 0 && i == n) return 1;
-    if (labels && i < n)
+    if (!labels || n <= 0) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: no labels of %d images", what, n);
+        return 0;
+    }
+    for (int i = 0; i < n; i++) {
+        if (labels[i] >= 0 && labels[i] < classes) continue;
         jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: label %d of image %d is not in 0..%d", what,
                   labels[i], i, classes - 1);
-    else jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: no labels of %d images", what, n);
-    return 0;
+        return 0;
+    }
+    return 1;
 }
 
 jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message) {
-    return status == JEM_OK ? JEM_OK : jem__fail(ctx, status, "%s", message ? message : "");
+    if (status == JEM_OK) return JEM_OK;
+    return jem__fail(ctx, status, "%s", message ? message : "");
 }
-const char *jem_error(const jem_ctx *ctx) { return ctx ? ctx->message : "no context"; }
-jem_status jem_error_status(const jem_ctx *ctx) { return ctx ? ctx->status : JEM_BAD_ARGUMENT; }
+const char *jem_error(const jem_ctx *ctx) {
+    if (!ctx) return "no context";
+    return ctx->message;
+}
+jem_status jem_error_status(const jem_ctx *ctx) {
+    if (!ctx) return JEM_BAD_ARGUMENT;
+    return ctx->status;
+}
 int jem_ok(const jem_ctx *ctx) { return ctx && ctx->status == JEM_OK; }
 void jem_clear_error(jem_ctx *ctx) {
-    if (ctx) ctx->status = JEM_OK, ctx->message[0] = 0;
+    if (!ctx) return;
+    ctx->status = JEM_OK;
+    ctx->message[0] = 0;
 }
 
-/* Under the address sanitizer, memory that is not in use cannot be touched unnoticed. */
+/* Under the address sanitizer, access to memory that is not in use is reported. */
 #if defined(__SANITIZE_ADDRESS__)
 #define JEM__ASAN 1
 #elif defined(__has_feature)
@@ -1410,23 +1751,29 @@ void jem_clear_error(jem_ctx *ctx) {
 #define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
 #endif
 
-/* Every allocation is zeroed, aligned to 64 bytes (an AVX-512 register, a cache line), and counted.
-   The head in front of it holds its true start and size. */
+/* Precedes every allocation, which is zeroed, aligned to 64 bytes (an AVX-512 register, a cache
+   line), and counted. */
 typedef struct jem__head { void *start; size_t bytes; } jem__head;
 
+/* Allocates zeroed memory. Returns NULL, and reports an error, if there is too little. */
 static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
-    size_t total = bytes + 64 + sizeof(jem__head);
-    void *start = total < bytes ? NULL
-                : ctx->desc.allocate ? ctx->desc.allocate(ctx->desc.user, total) : calloc(1, total);
+    const size_t total = bytes + 64 + sizeof(jem__head);
+    void *start = NULL;
+    if (total >= bytes) {                          /* the sum has not wrapped */
+        if (ctx->desc.allocate) start = ctx->desc.allocate(ctx->desc.user, total);
+        else start = calloc(1, total);
+    }
     if (!start)
-        return jem__null(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB asked for, %.1f MB held",
-                         (double)bytes / 1048576.0, (double)ctx->held / 1048576.0);
+        return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB asked for, %.1f MB held",
+                           (double)bytes / 1048576.0, (double)ctx->held / 1048576.0);
     uintptr_t at = ((uintptr_t)start + sizeof(jem__head) + 63) & ~(uintptr_t)63;
     jem__head *head = (jem__head *)at - 1;
-    head->start = start, head->bytes = total;
-    ctx->held += total, ctx->allocations++;
+    head->start = start;
+    head->bytes = total;
+    ctx->held += total;
+    ctx->allocations++;
     if (ctx->held > ctx->peak) ctx->peak = ctx->held;
-    if (ctx->desc.allocate) memset((void *)at, 0, bytes);    /* calloc touches no page early */
+    if (ctx->desc.allocate) memset((void *)at, 0, bytes);    /* calloc leaves its pages untouched */
     ASAN_POISON_MEMORY_REGION((char *)at + bytes, total - bytes - (size_t)(at - (uintptr_t)start));
     return (void *)at;
 }
@@ -1436,26 +1783,37 @@ static void jem__free(jem_ctx *ctx, void *memory) {
     void *start = head->start;
     ASAN_UNPOISON_MEMORY_REGION(start, head->bytes);
     ctx->held -= head->bytes;
-    if (ctx->desc.release) ctx->desc.release(ctx->desc.user, start); else free(start);
+    if (ctx->desc.release) ctx->desc.release(ctx->desc.user, start);
+    else free(start);
 }
 
 static int jem__all_finite(const float *x, ptrdiff_t n) {
-    while (n > 0 && jem__finite(x[n - 1])) n--;
-    return n <= 0;
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (!jem__finite(x[i])) return 0;
+    return 1;
 }
 
-/* a b + c, rounded once. Where the C library's is not (MinGW) or is slow (WebAssembly), the product
-   is exact in double; where the sum there is halfway between two floats, or below the normal ones,
-   it is rounded to odd, so that rounding it to float is right (Boldo & Melquiond 2008). */
+/* Computes a b + c, rounded once. Where the C library's fma is not (MinGW) or is slow
+   (WebAssembly), the product is exact in double. A sum that is halfway between two floats, or below
+   the normal ones, is rounded to odd there, so that rounding it to float is correct (Boldo &
+   Melquiond 2008). */
 #if defined(_WIN32) || defined(__wasm__)
 static float jem__fmaf(float a, float b, float c) {
-    const double p = (double)a * (double)b, z = (double)c, s = p + z;
+    const double product = (double)a * (double)b;
+    const double term = (double)c;
+    const double sum = product + term;
     uint64_t bits;
-    memcpy(&bits, &s, sizeof bits);
-    if ((bits & 0x1fffffff) != 0x10000000 && (bits >> 52 & 0x7ff) > 0x380) return (float)s;
-    const double t = s - p, error = (p - (s - t)) + (z - t);           /* of the sum: Knuth */
-    if (error != 0 && !(bits & 1) && (bits >> 52 & 0x7ff) != 0x7ff)
-        bits += (error > 0) == (s > 0) ? 1 : (uint64_t)-1;
+    memcpy(&bits, &sum, sizeof bits);
+    const uint64_t exponent = bits >> 52 & 0x7ff;
+    const int is_halfway = (bits & 0x1fffffff) == 0x10000000;
+    if (!is_halfway && exponent > 0x380) return (float)sum;
+    const double rounded = sum - product;
+    const double error = (product - (sum - rounded)) + (term - rounded);         /* Knuth */
+    const int is_even = !(bits & 1);
+    if (error != 0 && is_even && exponent != 0x7ff) {
+        if ((error > 0) == (sum > 0)) bits++;      /* away from 0 */
+        else bits--;
+    }
     double odd;
     memcpy(&odd, &bits, sizeof odd);
     return (float)odd;
@@ -1464,62 +1822,89 @@ static float jem__fmaf(float a, float b, float c) {
 #define jem__fmaf(a, b, c) fmaf(a, b, c)
 #endif
 
-/* So many floats can be addressed: more would wrap where pointers have 32 bits. */
+/* Largest number of floats of an array: more could not be addressed with pointers of 32 bits. */
 #define JEM__FLOATS (PTRDIFF_MAX / 8)
+
 static void *jem__too_much(jem_ctx *ctx) {
-    return jem__null(ctx, JEM_NO_MEMORY, "out of memory: more asked for than can be addressed");
+    return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: more asked for than can be addressed");
 }
-static size_t jem__float_bytes(ptrdiff_t n) {      /* if there are so many: else none has them */
-    return n >= 0 && n <= JEM__FLOATS ? (size_t)n * sizeof(float) : (size_t)-1;
+
+/* Returns the bytes of n floats; for an impossible n, a size that no allocator has. */
+static size_t jem__float_bytes(ptrdiff_t n) {
+    if (n < 0 || n > JEM__FLOATS) return (size_t)-1;
+    return (size_t)n * sizeof(float);
 }
 static float *jem__alloc_floats(jem_ctx *ctx, ptrdiff_t n) {
     return (float *)jem__alloc(ctx, jem__float_bytes(n));
 }
 
 static char *jem__strdup(jem_ctx *ctx, const char *s) {
-    size_t n = strlen(s) + 1;
+    const size_t n = strlen(s) + 1;
     char *copy = (char *)jem__alloc(ctx, n);
     if (copy) memcpy(copy, s, n);
     return copy;
 }
 
-/* Calls task(arg, i) for i in 0..n-1. Tasks write to different places and do not depend on their
-   order. `flops` is roughly how much work it all is: a little is done before threads wake up. */
+/* Calls task(arg, i) for i in 0..n-1, in any order: tasks write to different places. `flops`
+   estimates the work of all; little work is done before other threads would start. */
 static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *arg, int i),
                           void *arg) {
     const int spread = n > 1 && ctx->threads > 1 && flops > 4e6;
-    if (spread && ctx->desc.parallel_for) ctx->desc.parallel_for(ctx->desc.user, n, task, arg);
+    if (spread && ctx->desc.parallel_for) {
+        ctx->desc.parallel_for(ctx->desc.user, n, task, arg);
+        return;
+    }
 #ifdef _OPENMP
-    else if (spread) {
+    if (spread) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(ctx->threads)
         for (int i = 0; i < n; i++) task(arg, i);
+        return;
     }
 #endif
-    else for (int i = 0; i < n; i++) task(arg, i);
+    for (int i = 0; i < n; i++) task(arg, i);
 }
 
 #ifdef JEM__X86
-/* The system must save the registers too: OSXSAVE, then XCR0 (Intel SDM vol. 1, 13.3 and 15.2). */
+/* Returns the register states that the system saves (XCR0); 0 if it says nothing about them. See
+   Intel SDM vol. 1, 13.3. */
+static unsigned jem__x86_saved_states(void) {
+    unsigned a, b, c, d, low, high;
+    const unsigned needed = 1u << 27 | 1u << 28 | 1u << 12;  /* OSXSAVE, AVX, FMA */
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & needed) != needed) return 0;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+#ifdef JEM__X86_BF16
+/* Returns 1 if the system allows the use of AMX tiles; Linux grants it on request. */
+static int jem__x86_tiles_granted(unsigned saved_states) {
+    if ((saved_states & 0x60000) != 0x60000) return 0;
+#ifdef __linux__           /* arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA) */
+    long result = 158;
+    __asm__ volatile("syscall" : "+a"(result) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+    return result == 0;
+#else
+    return 0;
+#endif
+}
+#endif
+
+/* Returns 1 if the processor has the instructions, and the system saves their registers. */
 static int jem__x86_has(jem_isa isa) {
-    unsigned a, b, c, d, lo, hi;
-    const unsigned need = 1u << 27 | 1u << 28 | 1u << 12;              /* OSXSAVE, AVX, FMA */
-    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need) return 0;
-    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+    unsigned a, b, c, d;
+    const unsigned saved_states = jem__x86_saved_states();
+    if (!saved_states || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
-    if (isa == JEM_ISA_AVX2) return (lo & 0x06) == 0x06 && (b & 1u << 5);
-    if (!((lo & 0xe6) == 0xe6 && (b & 1u << 5) && (b & avx512) == avx512)) return 0;
+    const int has_avx2 = (b & 1u << 5) != 0;
+    if (isa == JEM_ISA_AVX2) return has_avx2 && (saved_states & 0x06) == 0x06;
+    if (!has_avx2 || (b & avx512) != avx512 || (saved_states & 0xe6) != 0xe6) return 0;
     if (isa == JEM_ISA_AVX512) return 1;
 #ifdef JEM__X86_BF16
-    const unsigned tiles = d, amx = 1u << 22 | 1u << 24;               /* AMX-BF16, AMX-TILE */
+    const unsigned amx = 1u << 22 | 1u << 24;                /* AMX-BF16, AMX-TILE */
+    const int has_amx = (d & amx) == amx;
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & 1u << 5)) return 0;    /* AVX512_BF16 */
     if (isa == JEM_ISA_AVX512_BF16) return 1;
-    if ((tiles & amx) != amx || (lo & 0x60000) != 0x60000) return 0;
-#ifdef __linux__           /* grants them on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA) */
-    long r = 158;
-    __asm__ volatile("syscall" : "+a"(r) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
-    return r == 0;
-#endif
+    if (has_amx) return jem__x86_tiles_granted(saved_states);
 #endif
     return 0;
 }
@@ -1543,216 +1928,27 @@ int jem_isa_available(jem_isa isa) {
 const char *jem_isa_name(jem_isa isa) {
     static const char *const name[] = { "best", "scalar", "avx2", "avx512", "neon", "avx512-bf16",
                                         "amx", "wasm" };
-    return (unsigned)isa < sizeof name / sizeof *name ? name[isa] : "unknown";
+    if ((unsigned)isa >= sizeof name / sizeof *name) return "unknown";
+    return name[isa];
 }
 
-/* ---- bytes and files of the system ----------------------------------------------------------- */
-#include <errno.h>
-
-/* Copies numbers of `width` bytes, a power of two, from the machine's order of bytes to the file's,
-   or back. */
-static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t width) {
-    const uint16_t one = 1;
-    const size_t flip = *(const unsigned char *)&one ? 0 : width - 1;
-    if (!flip && bytes) memcpy(to, from, bytes);
-    for (size_t i = 0; i < bytes && flip; i++)
-        ((unsigned char *)to)[i ^ flip] = ((const unsigned char *)from)[i];
-}
-
-#ifndef JEM_NO_STDIO
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <time.h>
-#ifdef _WIN32
-#include <io.h>
-#ifdef __cplusplus
-extern "C"
-#endif                                             /* all that is wanted of windows.h */
-__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
-#define JEM__SYS(name) _##name
-#define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
-#define JEM__FSYNC _commit
-#define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
-#else
-#include <unistd.h>
-#define JEM__SYS(name) name
-#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
-#define JEM__FSYNC fsync
-#define JEM__RENAME(from, to) rename(from, to)
-#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
-extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides them */
-extern int fchmod(int, mode_t);
-#endif
-#endif
-
-static int jem__file_put(int fd, const char *bytes, size_t size) {
-    while (size) {
-        const unsigned most = 1u << 30, n = size < most ? (unsigned)size : most;
-        const ptrdiff_t done = JEM__SYS(write)(fd, bytes, n);
-        if (done > 0) bytes += done, size -= (size_t)done;
-        else if (done == 0 || errno != EINTR) return 0;
-    }
-    return 1;
-}
-
-/* To the disk itself, where the file system can. */
-static int jem__file_sync(int fd) {
-    while (JEM__FSYNC(fd))
-        if (errno != EINTR) return errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
-    return 1;
-}
-#endif /* JEM_NO_STDIO */
-
-/* ---- what the engine room offers ------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 /* Lanes are images. Element (n,c,h,w) of a batch is at
 
        data[((((n/16)*H + h)*W + w)*C + c)*16 + n%16]
 
-   so 16 neighbours are one (pixel, channel) of 16 images, and every kernel below is the plain
-   scalar algorithm in which a scalar is 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of
-   NEON. The kernels themselves, for every instruction set, are the last room of this file:
-   >>engine. What the rooms in between may use of it is declared here. */
+   so 16 neighbours are one (pixel, channel) of 16 images, and every kernel is the plain scalar
+   algorithm with scalars that are 16 images wide: 1 register of AVX-512, 2 of AVX2, 4 of NEON. The
+   kernels, for every instruction set, are in the last rooms of this file, >>engine and >>bf16;
+   their interface is declared here and, for convolutions, in >>ops. */
 
-#define JEM__MAX_KERNEL 32
-#define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
+enum { JEM__UNIFORM, JEM__NORMAL };                /* kinds of the kernel `fill` */
+enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };        /* of the kernels `pair` */
 
-/* Elementwise y = f(x), a row each: what it is called, what its backward wants (the input, the
-   output, a bit or a slope kept for each number), f, and its derivative. K() makes a word into the
-   kernels' own (>>engine); X is the input, Y the output, A the op's number. Of these rows come the
-   enum, the kernels map and map_back, and the ops. */
-#define JEM__MAPS(ROW, K)                                                                          \
-    ROW(SCALE, "scale", NOTHING, K(X) * K(A), K(A))                                                \
-    ROW(SHIFT, "shift", NOTHING, K(X) + K(A), K(ONE))                                              \
-    ROW(SQUARE, "square", INPUT, K(X) * K(X), K(X) + K(X))                                         \
-    ROW(EXP, "exp", OUTPUT, K(FN)(exp)(K(X)), K(Y))                                                \
-    ROW(LOG, "log", INPUT, K(FN)(log)(K(X)), K(ONE) / K(X))                                        \
-    ROW(TANH, "tanh", OUTPUT, K(FN)(tanh)(K(X)), K(FNMA)(K(Y), K(Y), K(ONE)))                      \
-    ROW(LEAKY, "leaky_relu", BIT, K(ACTIVATE)(JEM__MAP_LEAKY), K(PICK)(K(BIT), K(A), K(ONE)))      \
-    ROW(SILU, "silu", SLOPE, K(ACTIVATE)(JEM__MAP_SILU), K(SLOPE))                                 \
-    ROW(SIGMOID, "sigmoid", OUTPUT, K(FN)(sigmoid)(K(X)), K(FNMA)(K(Y), K(Y), K(Y)))               \
-    ROW(SOFTPLUS, "softplus", INPUT, K(FN)(softplus)(K(X)), K(FN)(sigmoid)(K(X)))                  \
-    ROW(AT_LEAST, "clamp", INPUT, K(LESS)(K(X), K(A), K(A), K(X)),                                 \
-        K(LESS)(K(X), K(A), K(ZERO), K(ONE)))                                                      \
-    ROW(AT_MOST, "clamp", INPUT, K(LESS)(K(A), K(X), K(A), K(X)),                                  \
-        K(LESS)(K(A), K(X), K(ZERO), K(ONE)))
-
-#define JEM__ROW(kind, name, wants, f, derivative) JEM__MAP_##kind,
-enum { JEM__MAPS(JEM__ROW, ) JEM__MAP_DROP /* the backward of dropout */ };
-#undef JEM__ROW
-enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };
-
-/* A convolution reads (ci,hi,wi) and writes (co,ho,wo). An input gradient is a convolution too: it
-   reads dy and writes dx, with the weights turned round, in stride*stride phases: the pixels of one
-   phase see the same taps. A convolution's output has one phase. */
-typedef struct jem__conv {
-    int ci, hi, wi, co, ho, wo, k, stride, pad;
-    int gradient;                                  /* 1: it is an input gradient */
-    int tile;                                      /* Winograd's M */
-    const struct jem__method *method;              /* how it is computed */
-} jem__conv;
-
-/* One of several parts of a piece of work: part i does units from(i) .. from(i+1)-1, in steps. */
-typedef struct jem__part { int i, of; } jem__part;
-static int jem__part_from(int i, int of, int units, int step) {
-    const int steps = (units + step - 1) / step, from = (int)((int64_t)steps * i / of) * step;
-    return from < units ? from : units;
-}
-
-/* What is done with a convolution's sum, in this order; NULL: nothing. Tensors have the output's
-   shape and hold one group. */
-typedef struct jem__finish {
-    const float *bias;                             /* (co): added */
-    const uint16_t *bits;                          /* multiplied: by `slope` where the bit is set */
-    const float *slopes;                           /* multiplied, number by number */
-    const float *add;                              /* added */
-    float *y;                                      /* stored; may be `add` */
-    int kind;                                      /* 0, or JEM__MAP_LEAKY (with `slope`), _SILU: */
-    float slope;
-    float *act;                                    /* its activation, stored ... */
-    uint16_t *keep_bits;                           /* ... with what its backward needs */
-    float *keep_slopes;
-    uint16_t *y16;                                 /* the last of these in bf16 (see >>engine) */
-} jem__finish;
-
-/* What a convolution reads, of one group: x, or the same in bf16; weights as packed; scratch. It
-   does one part of the work. */
-typedef struct jem__operands {
-    jem_ctx *ctx;
-    const float *x;
-    const uint16_t *x16;
-    const float *packed;
-    float *work;
-    jem__part part;
-} jem__operands;
-
-/* A weight gradient in progress: first the operands of every group are put into the method's order,
-   then `products` tasks multiply, then `finishes` tasks complete the sums. Tasks of one kind run in
-   parallel. Sizes are in floats; `sums` starts at zero. */
-typedef struct jem__weights {
-    jem_ctx *ctx;
-    const struct jem_call *call;                   /* from which the operands come */
-    const jem__conv *q;
-    int stage, groups, products, finishes;         /* stage: 0, 1 or 2 of these */
-    float *dw, *db;                                /* (O,I,k,k) and (O), or NULL: added to */
-    int planes;                                    /* of the operands: groups, or points */
-    ptrdiff_t x_plane, y_plane, product_size, product_step, sums_size;
-    float *x, *y, *product, *sums;
-    float *framed;                                 /* x with its frame, of blocks of few images */
-} jem__weights;
-
-/* Weights (O,I,k,k), put into a method's order by so many tasks, one for 16 channels written. */
-typedef struct jem__packing {
-    jem_ctx *ctx;
-    const jem__conv *q;
-    const float *w;
-    float *out;
-    int parts;
-} jem__packing;
-
-/* A way to compute convolutions: direct, Winograd, bf16. */
-typedef struct jem__method {
-    int bf16;                                      /* it can read and write bf16 */
-    ptrdiff_t (*pack_size)(const jem__conv *);     /* floats */
-    void (*pack)(void *packing, int part);
-    ptrdiff_t (*work)(const jem__conv *);          /* floats of scratch */
-    void (*run)(const jem__conv *, const jem__operands *, const jem__finish *);
-    void (*plan)(jem__weights *);                  /* sizes and tasks */
-    void (*deal)(const jem__weights *, int group, int side, const jem__operands *);     /* 0: of x,
-                                                      1: of dy, as the operands' x */
-    void (*product)(const jem__weights *, int i);
-    void (*finish)(const jem__weights *, int i);
-} jem__method;
-
-/* Chooses the methods of a convolution's output, input gradient and weight gradient: q[0..2]. */
-static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q);
-/* How many floats of memory a group of images (c,h,w) takes in bf16. */
+/* Returns the floats of memory of a group of images (c,h,w) in bf16. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w);
 
-/* Average pooling of (h,w,c) to (ho,wo,c): windows of kh x kw; scale: 1/(kh kw). */
-typedef struct jem__pool { int w, c, kh, kw, stride, ho, wo; float scale; } jem__pool;
-/* Where pixel t of the window of output pixel o is. */
-JEM__INLINE ptrdiff_t jem__pool_at(const jem__pool *p, int o, int t) {
-    const ptrdiff_t row = o / p->wo * p->stride + t / p->kw;
-    return (row * p->w + o % p->wo * p->stride + t % p->kw) * p->c * JEM_LANES;
-}
-/* A normalisation of (pixels,c): see >>ops. */
-typedef struct jem__norm {
-    float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
-    const float *gamma, *beta;                     /* (c); beta NULL: 0 */
-    ptrdiff_t pixels;
-    int c, own;                                    /* own: statistics are of x itself */
-} jem__norm;
-/* x <- clamp(x + step clamp(g) + noise N(0,1)), with a step and a noise per lane, that is, per
-   image; a clamp of 0 is off */
-typedef struct jem__langevin {
-    float step[JEM_LANES], noise[JEM_LANES], clamp_grad, lo, hi;
-} jem__langevin;
-/* An update of parameters; lr and root2 hold Adam's two corrections of bias. */
-typedef struct jem__update {
-    float beta1, beta2, eps, momentum, weight_decay, lr, root2;
-} jem__update;
-
-/* A tree of fixed shape: the same bits whatever the register width. */
+/* Returns the sum of 16 lanes by a tree of fixed shape: the same bits for every register width. */
 static float jem__sum_lanes(const float *x) {
     float s[8];
     for (int i = 0; i < 8; i++) s[i] = x[i] + x[i + 8];
@@ -1760,61 +1956,100 @@ static float jem__sum_lanes(const float *x) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
+/* A Langevin step x <- clamp(x + step clamp(g) + noise N(0,1)), with a step and a noise per lane,
+   that is, per image; a clamp of 0 is off. */
+typedef struct jem__langevin {
+    float step[JEM_LANES], noise[JEM_LANES], clamp_grad, lo, hi;
+} jem__langevin;
+
+/* An update of parameters; lr and root2 hold Adam's two bias corrections. */
+typedef struct jem__update {
+    float beta1, beta2, eps, momentum, weight_decay, lr, root2;
+} jem__update;
+
 /* A matrix for Muon: columns in panels of 16, element (i,j) at [(j/16 * rows + i)*16 + j%16]. Rows
    and columns are padded with zeros to multiples of 16. */
 typedef struct jem__matrix { int rows, panels; float *data; } jem__matrix;
 
+/* The kernels of one instruction set. The structs are described in the rooms that use them. */
+struct jem__method;
+struct jem__norm;
+struct jem__pool;
 typedef struct jem__kernels {
     jem_isa isa;
     int wi;                                        /* in channels of a weight gradient's block */
-    const jem__method *direct, *winograd;
-    void (*fill)(int, const uint32_t *, uint64_t, float *, ptrdiff_t, float, float);
-    void (*map)(int, float, const float *, float *, void *, ptrdiff_t);
-    void (*map_back)(int, float, const float *, const void *, const float *, float *, int,
-                     ptrdiff_t);
-    void (*drop)(float, float, const float *, float *, uint16_t *, ptrdiff_t);
-    void (*pair)(int, const float *, const float *, int, float *, ptrdiff_t);
-    void (*pair_back)(float, const float *, const float *, int, float *, int, ptrdiff_t);
-    void (*shift)(const float *, int, unsigned, float *, ptrdiff_t);
-    void (*dot)(float, const float *, const float *, float *, int, ptrdiff_t);
-    void (*logsumexp)(const float *, int, float *);
-    void (*logsumexp_back)(const float *, const float *, const float *, int, float *, int);
-    void (*pool)(const jem__pool *, const float *, float *);
-    void (*pool_back)(const jem__pool *, const float *, float *);
-    void (*moment)(const float *, const float *, int, ptrdiff_t, int, float *);
-    void (*normalize)(const jem__norm *, const float *, float *);
-    void (*normalize_sums)(const jem__norm *, const float *, const float *);
-    void (*normalize_back)(const jem__norm *, int, const float *, const float *, float *);
-    void (*langevin)(float *, const float *, ptrdiff_t, const jem__langevin *, const uint32_t *,
-                     uint64_t);
-    void (*adam)(float *, const float *, float *, float *, ptrdiff_t, const jem__update *);
-    void (*sgd)(float *, const float *, float *, ptrdiff_t, const jem__update *);
+    const struct jem__method *direct, *winograd;
+
+    /* Fills out[n] with a + b U[0,1) (JEM__UNIFORM) or a + b N(0,1), from counter `start` on. */
+    void (*fill)(int kind, const uint32_t *key, uint64_t start, float *out, ptrdiff_t n, float a,
+                 float b);
+
+    /* Elementwise, n floats. The backward ones store dx, or add to it. */
+    void (*map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n);
+    void (*map_back)(int kind, float a, const float *kept, const void *aux, const float *dy,
+                     float *dx, int add, ptrdiff_t n);
+    void (*drop)(float probability, float a, const float *x, float *y, uint16_t *bits, ptrdiff_t n);
+    void (*pair)(int kind, const float *a, const float *b, int spread, float *y, ptrdiff_t n);
+    void (*pair_back)(float factor, const float *dy, const float *v, int spread, float *dx, int add,
+                      ptrdiff_t n);
+    void (*shift)(const float *x, int by, unsigned lanes, float *y, ptrdiff_t n);
+
+    /* Reductions to a number per lane; over c channels of one pixel. */
+    void (*dot)(float factor, const float *a, const float *b, float *out, int add, ptrdiff_t n);
+    void (*logsumexp)(const float *x, int c, float *y);
+    void (*logsumexp_back)(const float *x, const float *y, const float *dy, int c, float *dx,
+                           int add);
+
+    void (*pool)(const struct jem__pool *, const float *x, float *y);
+    void (*pool_back)(const struct jem__pool *, const float *dy, float *dx);
+    void (*moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels, int c,
+                   float *sum);
+    void (*normalize)(const struct jem__norm *, const float *x, float *y);
+    void (*normalize_sums)(const struct jem__norm *, const float *x, const float *dy);
+    void (*normalize_back)(const struct jem__norm *, int own, const float *x, const float *dy,
+                           float *dx);
+
+    /* Sampling and learning: m and v are the optimiser's moments. */
+    void (*langevin)(float *x, const float *gradient, ptrdiff_t n, const jem__langevin *,
+                     const uint32_t *key, uint64_t start);
+    void (*adam)(float *value, const float *gradient, float *m, float *v, ptrdiff_t n,
+                 const jem__update *);
+    void (*sgd)(float *value, const float *gradient, float *m, ptrdiff_t n, const jem__update *);
     void (*gram)(const jem__matrix *x, int first, float *out);
     void (*symmetric_product)(const jem__matrix *x, const float *a, float alpha, float beta,
                               int panel, float *out);
 } jem__kernels;
 
-/* The kernels of an instruction set; NULL if this build or processor does not have it. */
+/* Returns the kernels of an instruction set; NULL if this build or processor does not have it. */
 static const jem__kernels *jem__kernels_for(jem_isa isa);
-/* Sets k, bf16, isa and precision as the desc asks; 0 if that is not available. */
+/* Sets k, bf16, isa and precision as the desc requests; returns 0 if that is not available. */
 static int jem__engine_open(jem_ctx *ctx);
-/* Two words that are a function of key and counter. */
-static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t *, uint32_t *);
+/* Computes two random words from key and counter. */
+static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t *first,
+                                 uint32_t *second);
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-enum { JEM__THREADS = 1 << 12 };                   /* at most: more of them would overflow */
+enum { JEM__MAX_THREADS = 1 << 12 };
+
+/* Returns the thread count for a desc. */
+static int jem__thread_count(int requested) {
+    int threads = 1;
+    if (requested > 0) threads = requested;
+#ifdef _OPENMP
+    else threads = omp_get_max_threads();
+#endif
+    if (threads > JEM__MAX_THREADS) return JEM__MAX_THREADS;
+    return threads;
+}
 
 jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
-    JEM__ZEROED(jem_ctx, seed);                    /* enough of one to allocate the real context */
+    JEM__ZEROED(jem_ctx, seed);                    /* enough to allocate the real context */
     if (desc) seed.desc = *desc;
-    if (seed.desc.precision > JEM_PRECISION_BF16 || (int)seed.desc.precision < 0 ||
-        !jem__engine_open(&seed) || !seed.desc.allocate != !seed.desc.release) return NULL;
-    seed.threads = seed.desc.threads > 0 ? seed.desc.threads : 1;
-#ifdef _OPENMP
-    if (seed.desc.threads <= 0) seed.threads = omp_get_max_threads();
-#endif
-    if (seed.threads > JEM__THREADS) seed.threads = JEM__THREADS;
+    if (seed.desc.precision > JEM_PRECISION_BF16 || (int)seed.desc.precision < 0) return NULL;
+    if (!seed.desc.allocate != !seed.desc.release) return NULL;
+    if (!jem__engine_open(&seed)) return NULL;
+    seed.threads = jem__thread_count(seed.desc.threads);
     seed.params_left = HUGE_VAL;
     jem_ctx *ctx = (jem_ctx *)jem__alloc(&seed, sizeof *ctx);
     if (ctx) *ctx = seed;
@@ -1823,18 +2058,35 @@ jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
 
 void jem_ctx_free(jem_ctx *ctx) {
     if (!ctx) return;
-    for (jem__chunk *c = ctx->chunks, *next; c; c = next) next = c->next, jem__free(ctx, c);
+    jem__chunk *chunk = ctx->chunks;
+    while (chunk) {
+        jem__chunk *next = chunk->next;
+        jem__free(ctx, chunk);
+        chunk = next;
+    }
     for (int i = 0; i < ctx->cap_nodes; i++) jem__free(ctx, ctx->nodes[i]);
-    jem__free(ctx, ctx->nodes), jem__free(ctx, ctx->steps);
-    jem_ctx copy = *ctx;                           /* its allocator frees it last */
+    for (jem__list *kind = ctx->kinds, *next; kind; kind = next) {
+        next = kind->next;
+        jem__free(ctx, kind);
+    }
+    jem__free(ctx, ctx->nodes);
+    jem__free(ctx, ctx->steps);
+    jem_ctx copy = *ctx;                           /* its allocator frees the context last */
     jem__free(&copy, ctx);
 }
 
-jem_isa jem_ctx_isa(const jem_ctx *ctx) { return ctx ? ctx->isa : JEM_ISA_SCALAR; }
-jem_precision jem_ctx_precision(const jem_ctx *ctx) {
-    return ctx ? ctx->desc.precision : JEM_PRECISION_EXACT;
+jem_isa jem_ctx_isa(const jem_ctx *ctx) {
+    if (!ctx) return JEM_ISA_SCALAR;
+    return ctx->isa;
 }
-int jem_ctx_threads(const jem_ctx *ctx) { return ctx ? ctx->threads : 1; }
+jem_precision jem_ctx_precision(const jem_ctx *ctx) {
+    if (!ctx) return JEM_PRECISION_EXACT;
+    return ctx->desc.precision;
+}
+int jem_ctx_threads(const jem_ctx *ctx) {
+    if (!ctx) return 1;
+    return ctx->threads;
+}
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
 /* The kernels of >>engine compute Threefry with one counter per lane; numbers drawn one at a time
@@ -1893,16 +2145,17 @@ static void jem__fill(jem_ctx *ctx, int kind, jem_rng *rng, float *out, ptrdiff_
 }
 
 void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo, float hi) {
-    jem__fill(ctx, 0, rng, out, n, lo, hi - lo);
+    jem__fill(ctx, JEM__UNIFORM, rng, out, n, lo, hi - lo);
 }
 void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean, float std) {
-    jem__fill(ctx, 1, rng, out, n, mean, std);
+    jem__fill(ctx, JEM__NORMAL, rng, out, n, mean, std);
 }
 /* Draws a block with the scalar kernel and returns its first number. */
 float jem_rng_normal(jem_rng *rng) {
     float z[16];
     if (!rng) return 0;
-    jem__kernels_for(JEM_ISA_SCALAR)->fill(1, rng->key, jem__rng_take(rng, 16), z, 16, 0, 1);
+    jem__kernels_for(JEM_ISA_SCALAR)->fill(JEM__NORMAL, rng->key, jem__rng_take(rng, 16), z, 16,
+                                            0, 1);
     return z[0];
 }
 
@@ -1980,32 +2233,35 @@ static void jem__arena_forget(jem_ctx *ctx) {
 }
 
 /* ==== >>tape: what is recorded, and the plain walk ============================================ */
-/* An op called on tensors computes nothing. It adds a node that knows the op, its inputs and the
-   shape of its output; the nodes, in the order of recording, are the tape. A number is computed by
-   walking the tape forward. Gradients are computed by going back from the number y, where dy/dy is
+/* An op called on tensors computes nothing. It adds a node that holds the op, its inputs and the
+   shape of its output; the nodes, in the order of recording, are the tape. A value is computed by
+   walking the tape forward. Gradients are computed by going back from the target y, where dy/dy is
    1: each op turns the gradient of its output into those of its inputs, which is the chain rule
    (reverse mode; Griewank & Walther, 'Evaluating derivatives', 2008). jem__walk_plain, at the end
    of this room, does just that and is the whole idea; >>plan does the same faster. */
 
 typedef struct jem__node {
-    jem_tensor t;
+    jem_tensor t;                                  /* what the caller holds */
     const jem_op *op;                              /* NULL: a leaf */
     struct jem__node *in[JEM_MAX_INPUTS];
     jem_param *param[JEM_MAX_PARAMS];
     void *user;                                    /* the op's own data */
-    int index, inputs, params, groups;             /* groups of 16 images */
+    int index;                                     /* position on the tape */
+    int inputs, params;
+    int groups;                                    /* groups of 16 images */
     ptrdiff_t stride;                              /* floats of a group: h*w*c*16 */
     size_t aux_bytes;                              /* of a group, from forward to backward */
-    ptrdiff_t work;                                /* floats of scratch while it runs */
-    double flops;                                  /* about, of one group, forward */
-    int bf16_out, bf16_grad;                       /* that pass can read and write bf16, ... */
-    int bf16_params;                               /* ... that one read it */
-    int keep, ready;                               /* ready: value is up to date */
+    ptrdiff_t work;                                /* floats of scratch during the op */
+    double flops;                                  /* estimate for one group, forward */
+    int bf16_out, bf16_grad;                       /* the op can read and write bf16 forward, */
+    int bf16_params;                               /* backward; read it for weight gradients */
+    int keep;                                      /* jem_keep was called */
+    int ready;                                     /* value is up to date */
     float *value, *grad;                           /* all groups; NULL: only during a run */
-    uint64_t made, value_push, grad_push;          /* when it and they were allocated */
+    uint64_t made, value_push, grad_push;          /* ctx->pushes when node and arrays were made */
 } jem__node;
 
-/* Where something of a node lies during a run: group g at `at` + g % slots * step. */
+/* Place of an array during a run: group g is at `at` + g % slots * step. */
 typedef struct jem__place { float *at; ptrdiff_t step; int slots; } jem__place;
 
 /* A node's part in a run. */
@@ -2048,7 +2304,7 @@ typedef struct jem__run {
     jem__step *target, *leaf;                      /* of d target / d leaf, or NULL */
     jem__step **list;                              /* those that run, in the order of recording */
     int n;
-    jem__place work;                               /* scratch for the op that runs, of part 0; */
+    jem__place work;                               /* scratch of the running op's part 0; */
     ptrdiff_t part_step;                           /* floats from there to the next part's */
     int parts;                                     /* threads that share a group */
 
@@ -2063,18 +2319,18 @@ typedef struct jem__run {
     ptrdiff_t region;                              /* floats */
 } jem__run;
 
-/* What only built-in ops have: of an op, and of one call. */
+/* Properties of built-in ops. */
 enum {
     JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx starts at 0) */
     JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy */
     JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
     JEM__OP_WHOLE = 4,     /* called once for all groups: sums over the batch */
-    JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32,       /* what can be fused */
-    JEM__OP_LEARNS = 64    /* on the way to jem_backward's loss forward has to be called */
+    JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32,       /* kinds that can be fused */
+    JEM__OP_LEARNS = 64    /* forward must be called on the way to jem_backward's loss */
 };
 typedef struct jem__traits {
     int flags;
-    jem_status (*prepare)(const jem_call *call, int want_input_grad);  /* before a run: packing */
+    jem_status (*prepare)(const jem_call *call, int need_input_grad);  /* before a run: packing */
     jem_status (*param_grad)(const jem_call *call);                    /* called once */
     int keeps_for_params;                          /* as jem_op.keeps, for param_grad */
 } jem__traits;
@@ -2084,58 +2340,85 @@ static const jem__traits jem__sums = { JEM__OP_IN_PLACE | JEM__OP_SUM, NULL, NUL
 static const jem__traits jem__activates = { JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0 };
 static const jem__traits jem__whole = { JEM__OP_WHOLE, NULL, NULL, 0 };
 
+/* Part of a call that only built-in ops read. */
 typedef struct jem__inner {
     const jem__run *run;
     jem__step *step;
     jem_param *const *param;
     int add[JEM_MAX_INPUTS];
     float *work;                                   /* scratch */
-    int part, parts;                               /* which part of the group to do */
-    uint16_t *y16;                                 /* wanted of the result, besides or only */
+    int part, parts;                               /* compute this part of the group */
+    uint16_t *y16;                                 /* bf16 copy of the result, or NULL */
     const float *plus;                             /* fused to a convolution: an addition, */
     const void *act;                               /* an activation: its user data, output and */
     float *act_y;                                  /* aux */
     void *act_aux;
 } jem__inner;
 
-static int jem__has(const jem__node *n, int flag) {
-    return n->op && n->op->traits && n->op->traits->flags & flag;
+static int jem__has(const jem__node *node, int flag) {
+    return node->op && node->op->traits && node->op->traits->flags & flag;
 }
+
+/* Returns the floats that a parameter's arrays have room for. */
 static ptrdiff_t jem__padded(const jem_param *p) {
     return (p->size + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
 }
-static int jem__calls(const jem__node *n) {        /* of its op, for the whole batch */
-    return jem__has(n, JEM__OP_WHOLE) ? 1 : n->groups;
+
+/* Returns how often the node's op is called for the batch. */
+static int jem__calls(const jem__node *node) {
+    if (jem__has(node, JEM__OP_WHOLE)) return 1;
+    return node->groups;
 }
-static int jem__trains(const jem__node *n) {       /* has a parameter that wants a gradient */
-    for (int i = 0; n->op && n->op->traits && n->op->traits->param_grad && i < n->params; i++)
-        if (n->param[i] && n->param[i]->grad) return 1;
+
+/* Returns 1 if the node has a parameter with a gradient. */
+static int jem__trains(const jem__node *node) {
+    if (!node->op || !node->op->traits || !node->op->traits->param_grad) return 0;
+    for (int i = 0; i < node->params; i++)
+        if (node->param[i] && node->param[i]->grad) return 1;
     return 0;
 }
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
 jem_mark jem_begin(jem_ctx *ctx) {
-    const jem_mark none = { NULL, 0, 0, 0 };
-    if (!ctx) return none;
-    const jem_mark mark = { ctx->chunk, ctx->used, ctx->n_nodes, ctx->pushes };
+    jem_mark mark = { NULL, 0, 0, 0 };
+    if (!ctx) return mark;
+    mark.chunk = ctx->chunk;
+    mark.used = ctx->used;
+    mark.nodes = ctx->n_nodes;
+    mark.pushes = ctx->pushes;
     return mark;
 }
 
-/* A node's memory is only ever a node's, and a forgotten one has t.node = NULL: so a tensor that is
-   used too late can be told. A node from before the mark may have been computed since: then its
-   value goes, and it stays. */
+/* Returns 1 if the last node of the tape was made after the mark. Its time of creation decides if
+   jem_reset has been called in between: the tape may be shorter than it was. */
+static int jem__last_is_newer(const jem_ctx *ctx, jem_mark mark) {
+    if (ctx->n_nodes == 0) return 0;
+    return ctx->n_nodes > mark.nodes || ctx->nodes[ctx->n_nodes - 1]->made > mark.pushes;
+}
+
+/* Frees the nodes made since the mark. A node's memory is reused for nodes only, and t.node = NULL
+   marks a freed one: so the use of a freed tensor is detected. Older nodes remain, but lose arrays
+   that were allocated after the mark. */
 void jem_end(jem_ctx *ctx, jem_mark mark) {
     if (!ctx) return;
-    ctx->chunk = mark.chunk ? (jem__chunk *)mark.chunk : ctx->chunks;
-    ctx->used = mark.chunk ? mark.used : 0;
-    while (ctx->n_nodes > 0 && (ctx->n_nodes > mark.nodes ||      /* or jem_reset came between */
-                                ctx->nodes[ctx->n_nodes - 1]->made > mark.pushes))
-        ctx->nodes[--ctx->n_nodes]->t.node = NULL;
+    ctx->chunk = ctx->chunks;
+    ctx->used = 0;
+    if (mark.chunk) {
+        ctx->chunk = (jem__chunk *)mark.chunk;
+        ctx->used = mark.used;
+    }
+    while (jem__last_is_newer(ctx, mark)) {
+        ctx->n_nodes--;
+        ctx->nodes[ctx->n_nodes]->t.node = NULL;
+    }
     for (int i = 0; i < ctx->n_nodes; i++) {
-        jem__node *n = ctx->nodes[i];
-        if (n->value && n->value_push > mark.pushes) n->value = NULL, n->ready = 0;
-        if (n->grad && n->grad_push > mark.pushes) n->grad = NULL;
+        jem__node *node = ctx->nodes[i];
+        if (node->value && node->value_push > mark.pushes) {
+            node->value = NULL;
+            node->ready = 0;
+        }
+        if (node->grad && node->grad_push > mark.pushes) node->grad = NULL;
     }
     jem__arena_forget(ctx);
 }
@@ -2145,87 +2428,122 @@ void jem_reset(jem_ctx *ctx) {
     jem_end(ctx, start);
 }
 
-/* An op says why there is no tensor. */
-#define jem__refuse(...) (jem__fail(__VA_ARGS__), (jem_tensor *)NULL)
-
-/* "(64,3,32,32)" for error messages; a few can be in one message */
+/* A shape as text, such as "(64,3,32,32)". A value, so that a message can contain several. */
 typedef struct jem__words { char s[64]; } jem__words;
 static jem__words jem__shape_text(const jem_tensor *t) {
-    jem__words x;
-    if (t) snprintf(x.s, sizeof x.s, "(%d,%d,%d,%d)", t->n, t->c, t->h, t->w);
-    else snprintf(x.s, sizeof x.s, "NULL");
-    return x;
-}
-static jem__words jem__param_text(const jem_param *p) {
-    jem__words x;
-    int n = snprintf(x.s, sizeof x.s, "(");
-    for (int i = 0; p && i < p->ndim; i++)
-        n += snprintf(x.s + n, sizeof x.s - (size_t)n, i ? ",%d" : "%d", p->shape[i]);
-    snprintf(x.s + n, sizeof x.s - (size_t)n, ")");
-    return x;
+    jem__words text;
+    if (t) snprintf(text.s, sizeof text.s, "(%d,%d,%d,%d)", t->n, t->c, t->h, t->w);
+    else snprintf(text.s, sizeof text.s, "NULL");
+    return text;
 }
 
-/* There, and not forgotten, in a context without an error; keeps an error if it was forgotten. */
+/* Returns the shape of a parameter as text, such as "(16,3,3,3)". */
+static jem__words jem__param_text(const jem_param *p) {
+    jem__words text;
+    int n = snprintf(text.s, sizeof text.s, "(");
+    for (int i = 0; p && i < p->ndim; i++) {
+        const char *format = i ? ",%d" : "%d";
+        n += snprintf(text.s + n, sizeof text.s - (size_t)n, format, p->shape[i]);
+    }
+    snprintf(text.s + n, sizeof text.s - (size_t)n, ")");
+    return text;
+}
+
+/* Returns 1 if t can be used: a tensor that has not been freed, in a context without an error.
+   Reports a freed tensor. */
 static int jem__live(const jem_tensor *t, const char *what) {
-    if (t && !t->node)
-        jem__fail(t->ctx, JEM_BAD_ARGUMENT, "%s: jem_end or jem_reset has forgotten this tensor %s",
+    if (!t) return 0;
+    if (!t->node)
+        jem__fail(t->ctx, JEM_BAD_ARGUMENT, "%s: jem_end or jem_reset has freed this tensor %s",
                   what, jem__shape_text(t).s);
-    return t && t->ctx->status == JEM_OK;
+    return t->ctx->status == JEM_OK;
 }
 
 static int jem__is_leaf(const jem_tensor *t, const char *what) {
     return jem__live(t, what) && !t->node->op;
 }
 
-static int jem__groups(int n) { return n / JEM_LANES + (n % JEM_LANES > 0); }
-static int jem__live_lanes(int n, int group) {     /* images of a group of n */
-    return n - group * JEM_LANES < JEM_LANES ? n - group * JEM_LANES : JEM_LANES;
+static int jem__groups(int images) { return images / JEM_LANES + (images % JEM_LANES > 0); }
+
+/* Returns how many of a group's lanes hold one of the n images. */
+static int jem__live_lanes(int n, int group) {
+    const int left = n - group * JEM_LANES;
+    if (left < JEM_LANES) return left;
+    return JEM_LANES;
 }
+
 static jem_shape jem__shape(int n, int c, int h, int w) {
-    const jem_shape s = { n, c, h, w };
-    return s;
+    const jem_shape shape = { n, c, h, w };
+    return shape;
 }
 static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
-static ptrdiff_t jem__floats(jem_shape s) { return (ptrdiff_t)s.c * s.h * s.w * JEM_LANES; }
 
-/* Room for one more node and its step; nodes stay allocated, and are used again. */
-static jem__node *jem__node_next(jem_ctx *ctx) {
-    if (ctx->n_nodes == ctx->cap_nodes) {
-        const int cap = ctx->cap_nodes ? 2 * ctx->cap_nodes : 64;
-        jem__node **nodes = (jem__node **)jem__alloc(ctx, (size_t)cap * sizeof *nodes);
-        jem__step *steps = (jem__step *)jem__alloc(ctx, (size_t)cap * sizeof *steps);
-        if (!nodes || !steps) {
-            jem__free(ctx, nodes), jem__free(ctx, steps);
-            return NULL;
-        }
-        if (ctx->cap_nodes) memcpy(nodes, ctx->nodes, (size_t)ctx->cap_nodes * sizeof *nodes);
-        jem__free(ctx, ctx->nodes), jem__free(ctx, ctx->steps);
-        ctx->nodes = nodes, ctx->steps = steps, ctx->cap_nodes = cap;
+/* Returns the floats of one group. */
+static ptrdiff_t jem__floats(jem_shape shape) {
+    return (ptrdiff_t)shape.c * shape.h * shape.w * JEM_LANES;
+}
+
+/* Doubles the room for nodes and their steps. */
+static int jem__grow_tape(jem_ctx *ctx) {
+    int cap = 64;
+    if (ctx->cap_nodes) cap = 2 * ctx->cap_nodes;
+    jem__node **nodes = (jem__node **)jem__alloc(ctx, (size_t)cap * sizeof *nodes);
+    jem__step *steps = (jem__step *)jem__alloc(ctx, (size_t)cap * sizeof *steps);
+    if (!nodes || !steps) {
+        jem__free(ctx, nodes);
+        jem__free(ctx, steps);
+        return 0;
     }
-    jem__node **n = ctx->nodes + ctx->n_nodes;
-    if (*n) memset(*n, 0, sizeof **n);
-    else *n = (jem__node *)jem__alloc(ctx, sizeof **n);
-    return *n;
+    if (ctx->cap_nodes) memcpy(nodes, ctx->nodes, (size_t)ctx->cap_nodes * sizeof *nodes);
+    jem__free(ctx, ctx->nodes);
+    jem__free(ctx, ctx->steps);
+    ctx->nodes = nodes;
+    ctx->steps = steps;
+    ctx->cap_nodes = cap;
+    return 1;
 }
 
-/* A node without its inputs: checks the shape, puts it on the tape. */
-static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape s) {
+/* Returns memory for the next node, zeroed. Nodes remain allocated and are reused. */
+static jem__node *jem__node_next(jem_ctx *ctx) {
+    if (ctx->n_nodes == ctx->cap_nodes && !jem__grow_tape(ctx)) return NULL;
+    jem__node **next = ctx->nodes + ctx->n_nodes;
+    if (*next) memset(*next, 0, sizeof **next);
+    else *next = (jem__node *)jem__alloc(ctx, sizeof **next);
+    return *next;
+}
+
+static int jem__shape_possible(jem_shape shape) {
+    if (shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1) return 0;
+    const double per_image = (double)shape.c * shape.h * shape.w;
+    if (per_image > 1e8 || (double)shape.n * per_image > 1e12) return 0;
+    return (double)jem__groups(shape.n) * (double)jem__floats(shape) <= (double)JEM__FLOATS;
+}
+
+/* Puts a node without inputs on the tape. */
+static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape shape) {
     if (!ctx || ctx->status != JEM_OK) return NULL;
-    if (s.n < 1 || s.c < 1 || s.h < 1 || s.w < 1 ||
-        (double)s.n * s.c * s.h * s.w > 1e12 || (double)s.c * s.h * s.w > 1e8 ||
-        (double)jem__groups(s.n) * (double)jem__floats(s) > (double)JEM__FLOATS)
-        return (jem__node *)jem__null(ctx, JEM_BAD_SHAPE, "%s: (%d,%d,%d,%d) is not a shape that "
-                                      "can be made", what, s.n, s.c, s.h, s.w);
-    jem__node *n = jem__node_next(ctx);
-    if (!n) return NULL;
-    n->t.n = s.n, n->t.c = s.c, n->t.h = s.h, n->t.w = s.w, n->t.ctx = ctx, n->t.node = n;
-    n->groups = jem__groups(s.n), n->stride = jem__floats(s);
-    n->flops = 10 * (double)n->stride;             /* elementwise; a convolution knows better */
-    n->index = ctx->n_nodes++, n->made = ++ctx->pushes;
-    return n;
+    if (!jem__shape_possible(shape))
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: (%d,%d,%d,%d) is not a possible shape", what,
+                           shape.n, shape.c, shape.h, shape.w);
+    jem__node *node = jem__node_next(ctx);
+    if (!node) return NULL;
+    node->t.n = shape.n;
+    node->t.c = shape.c;
+    node->t.h = shape.h;
+    node->t.w = shape.w;
+    node->t.ctx = ctx;
+    node->t.node = node;
+    node->groups = jem__groups(shape.n);
+    node->stride = jem__floats(shape);
+    node->flops = 10 * (double)node->stride;       /* elementwise; convolutions overwrite it */
+    node->index = ctx->n_nodes;
+    ctx->n_nodes++;
+    ctx->pushes++;
+    node->made = ctx->pushes;
+    return node;
 }
 
-/* Many parameters: this is all that a node is. */
+/* Records an op, and returns its output. Many parameters: they are all that a node consists of. */
 static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, jem_param *const *params, int n_params,
                                const void *user, size_t user_bytes, size_t aux_bytes) {
@@ -2238,78 +2556,93 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
         if (params[i] && params[i]->ctx != ctx)
             return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: %.80s is a parameter of another context",
                                op->name, params[i]->name);
-    jem__node *n = jem__node_create(ctx, op->name, out);
-    if (!n) return NULL;
-    n->op = op, n->inputs = n_inputs, n->params = n_params, n->aux_bytes = aux_bytes;
-    for (int i = 0; i < n_inputs; i++) n->in[i] = inputs[i]->node;
-    n->t.blocks = inputs[0]->blocks;
-    for (int i = 0; i < n_params; i++) n->param[i] = params[i];
+    jem__node *node = jem__node_create(ctx, op->name, out);
+    if (!node) return NULL;
+    node->op = op;
+    node->inputs = n_inputs;
+    node->params = n_params;
+    node->aux_bytes = aux_bytes;
+    node->t.blocks = inputs[0]->blocks;
+    for (int i = 0; i < n_inputs; i++) node->in[i] = inputs[i]->node;
+    for (int i = 0; i < n_params; i++) node->param[i] = params[i];
     if (user_bytes) {
-        n->user = jem__push(ctx, user_bytes);
-        if (!n->user) return NULL;
-        if (user) memcpy(n->user, user, user_bytes);
-        else memset(n->user, 0, user_bytes);
+        node->user = jem__push(ctx, user_bytes);
+        if (!node->user) return NULL;
+        if (user) memcpy(node->user, user, user_bytes);
+        else memset(node->user, 0, user_bytes);
     }
-    return &n->t;
+    return &node->t;
 }
 
-/* Many parameters: the author of an op says all this once. */
+/* Records a custom op. Many parameters: the author of an op states all of them once. */
 jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
+    const char *name = "jem_custom";
+    if (op && op->name) name = op->name;
     if (!op || !op->name || !op->forward || !inputs || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: needs a name, a forward, and 1 to %d inputs",
-                           op && op->name ? op->name : "jem_custom", JEM_MAX_INPUTS);
+                           name, JEM_MAX_INPUTS);
     for (int i = 0; i < n_inputs; i++)
         if (inputs[i] && inputs[i]->n != out.n)
             return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: input %d is %s, the output has n = %d",
-                               op->name, i, jem__shape_text(inputs[i]).s, out.n);
+                               name, i, jem__shape_text(inputs[i]).s, out.n);
     return jem__record(ctx, op, inputs, n_inputs, out, NULL, 0, user, user_bytes, aux_bytes);
 }
 
 /* ---- leaves: nchw[n][c][h][w] <-> lanes ------------------------------------------------------ */
 
-/* Dead lanes repeat the last image, so that they do nothing that a real one would not. */
+/* Repeats the last image in the padding lanes, so that all lanes hold values of images. */
 static void jem__fill_dead(float *x, ptrdiff_t n, int live) {
     for (ptrdiff_t i = 0; live < JEM_LANES && i < n; i += JEM_LANES)
         for (int l = live; l < JEM_LANES; l++) x[i + l] = x[i + live - 1];
 }
 
-JEM__COMPILE("O2")                                 /* every number of a batch passes here */
-static ptrdiff_t jem__lane_at(const jem__node *n, int image, int c, int y, int x) {
-    const ptrdiff_t pixel = (ptrdiff_t)y * n->t.w + x;
-    return image / JEM_LANES * n->stride + (pixel * n->t.c + c) * JEM_LANES + image % JEM_LANES;
+JEM__COMPILE("O2")                                 /* all values of a batch are copied here */
+static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, int x) {
+    const ptrdiff_t pixel = (ptrdiff_t)y * node->t.w + x;
+    const ptrdiff_t at = (pixel * node->t.c + c) * JEM_LANES;
+    return image / JEM_LANES * node->stride + at + image % JEM_LANES;
 }
 
-static void jem__copy_out(const jem__node *n, const float *lanes, float *nchw) {
-    for (int i = 0; i < n->t.n; i++)
-        for (int c = 0; c < n->t.c; c++)
-            for (int y = 0; y < n->t.h; y++)
-                for (int x = 0; x < n->t.w; x++) *nchw++ = lanes[jem__lane_at(n, i, c, y, x)];
+/* Copies lanes to images, without the padding lanes. */
+static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw) {
+    for (int i = 0; i < node->t.n; i++)
+        for (int c = 0; c < node->t.c; c++)
+            for (int y = 0; y < node->t.h; y++)
+                for (int x = 0; x < node->t.w; x++) *nchw++ = lanes[jem__lane_at(node, i, c, y, x)];
 }
-static void jem__copy_in(const jem__node *n, float *lanes, const float *nchw) {
-    const ptrdiff_t size = n->stride / JEM_LANES;
-    for (int i = 0; i < n->groups * JEM_LANES; i++) {
-        const float *from = nchw + (i < n->t.n ? i : n->t.n - 1) * size;
-        for (int c = 0; c < n->t.c; c++)
-            for (int y = 0; y < n->t.h; y++)
-                for (int x = 0; x < n->t.w; x++) lanes[jem__lane_at(n, i, c, y, x)] = *from++;
+
+/* Copies images into lanes. Padding lanes repeat the last image. */
+static void jem__copy_in(const jem__node *node, float *lanes, const float *nchw) {
+    const ptrdiff_t size = node->stride / JEM_LANES;
+    for (int i = 0; i < node->groups * JEM_LANES; i++) {
+        int image = i;
+        if (i >= node->t.n) image = node->t.n - 1;           /* a padding lane */
+        const float *from = nchw + image * size;
+        for (int c = 0; c < node->t.c; c++)
+            for (int y = 0; y < node->t.h; y++)
+                for (int x = 0; x < node->t.w; x++) lanes[jem__lane_at(node, i, c, y, x)] = *from++;
     }
 }
 JEM__COMPILE_END
-/* A leaf has new numbers: what was computed after it may be old. */
+
+/* Marks what has been computed after the leaf as outdated. */
 static void jem__leaf_changed(const jem__node *leaf) {
-    for (int i = leaf->index + 1; i < leaf->t.ctx->n_nodes; i++)
-        if (leaf->t.ctx->nodes[i]->op) leaf->t.ctx->nodes[i]->ready = 0;
+    const jem_ctx *ctx = leaf->t.ctx;
+    for (int i = leaf->index + 1; i < ctx->n_nodes; i++)
+        if (ctx->nodes[i]->op) ctx->nodes[i]->ready = 0;
 }
 
-static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, jem_shape s) {
-    jem__node *leaf = jem__node_create(ctx, what, s);
+/* Records a leaf of zeros. */
+static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, jem_shape shape) {
+    jem__node *leaf = jem__node_create(ctx, what, shape);
     if (!leaf) return NULL;
-    leaf->value = (float *)jem__push_zero(ctx,
-                                          (size_t)(leaf->groups * leaf->stride) * sizeof(float));
+    const size_t floats = (size_t)(leaf->groups * leaf->stride);
+    leaf->value = (float *)jem__push_zero(ctx, floats * sizeof(float));
     leaf->value_push = ctx->pushes;
     leaf->ready = 1;
-    return leaf->value ? &leaf->t : NULL;
+    if (!leaf->value) return NULL;
+    return &leaf->t;
 }
 
 jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w) {
@@ -2317,8 +2650,7 @@ jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w) {
 }
 
 jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w) {
-    if (!nchw)
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "input: no data (NULL)");
+    if (!nchw) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "input: no data (NULL)");
     jem_tensor *t = jem__leaf(ctx, "input", jem__shape(n, c, h, w));
     if (t) jem__copy_in(t->node, t->node->value, nchw);
     return t;
@@ -2336,16 +2668,19 @@ jem_status jem_write(jem_tensor *leaf, const float *nchw) {
     return JEM_OK;
 }
 
-void jem_param_changed(jem_param *p) { if (p) p->version++; }
-
-/* ---- what a run has to do -------------------------------------------------------------------- */
-
-static float *jem__at_place(jem__place p, int group) {
-    return p.at ? p.at + group % p.slots * p.step : NULL;
+void jem_param_changed(jem_param *p) {
+    if (p) p->version++;
 }
-static jem__place jem__all_groups(const jem__node *n, float *at) {
-    const jem__place p = { at, n->stride, n->groups };
-    return p;
+
+/* ---- which steps run ------------------------------------------------------------------------- */
+
+static float *jem__at_place(jem__place place, int group) {
+    if (!place.at) return NULL;
+    return place.at + group % place.slots * place.step;
+}
+static jem__place jem__all_groups(const jem__node *node, float *at) {
+    const jem__place place = { at, node->stride, node->groups };
+    return place;
 }
 
 /* Prepares a step for each node up to the target. */
@@ -2395,18 +2730,18 @@ static void jem__mark_wanted(jem__run *r) {
     }
 }
 
-/* Marks the ops to compute. A value that is ready is used as it is, unless a gradient passes
+/* Marks the ops to compute. A value that is ready is used unchanged, unless a gradient passes
    through it: its backward may need what its forward keeps. */
 static void jem__mark_runs(jem__run *r) {
     r->target->runs = 1;
     for (int i = r->target->node->index; i >= 0; i--) {
         jem__step *s = r->ctx->steps + i;
-        const jem__node *n = s->node;
-        if (n->ready && !s->needs) s->runs = 0;
-        if (r->mode == JEM__BACKWARD && s->reached && jem__has(n, JEM__OP_LEARNS)) s->runs = 1;
-        if (!n->op) s->runs = 0;
+        const jem__node *node = s->node;
+        if (node->ready && !s->needs) s->runs = 0;
+        if (r->mode == JEM__BACKWARD && s->reached && jem__has(node, JEM__OP_LEARNS)) s->runs = 1;
+        if (!node->op) s->runs = 0;
         if (!s->runs) continue;
-        for (int k = 0; k < n->inputs; k++) s->in[k]->runs = 1;
+        for (int k = 0; k < node->inputs; k++) s->in[k]->runs = 1;
         r->n++;
     }
 }
@@ -2420,147 +2755,215 @@ static void jem__run_marks(jem__run *r, const jem__node *target, const jem__node
     jem__mark_runs(r);
 }
 
-/* Memory for all groups of what stays after the run, if it has none yet; `push`: when it got it. */
-static int jem__keep_room(const jem__node *n, float **at, uint64_t *push) {
-    if (*at) return 1;
-    *at = jem__push_floats(n->t.ctx, n->groups * n->stride);
-    *push = n->t.ctx->pushes;
-    return *at != NULL;
+/* Allocates an array of all groups that remains after the run, if the node has none yet. Returns 0
+   if memory is short; notes in `push` when the array was allocated. */
+static int jem__keep_room(const jem__node *node, float **array, uint64_t *push) {
+    if (*array) return 1;
+    *array = jem__push_floats(node->t.ctx, node->groups * node->stride);
+    *push = node->t.ctx->pushes;
+    return *array != NULL;
 }
 
-/* Values that stay after the run: the target's, small ones, and those asked for. */
+/* Returns 1 if the value remains after the run: the target's, small ones, and those of jem_keep. */
+static int jem__keeps_value(const jem__run *r, const jem__step *s) {
+    const int is_small = s->node->stride <= 128 * JEM_LANES;
+    return s->runs && (s == r->target || s->node->keep || is_small);
+}
+
+/* Gives a place to the values and the leaf's gradient that remain after the run. */
 static jem_status jem__run_kept(jem__run *r) {
     for (jem__step *s = r->ctx->steps; s <= r->target; s++) {
-        jem__node *n = s->node;
-        const int value = s->runs && (s == r->target || n->keep || n->stride <= 128 * JEM_LANES);
-        if ((value && !jem__keep_room(n, &n->value, &n->value_push)) ||
-            (s == r->leaf && !jem__keep_room(n, &n->grad, &n->grad_push))) return JEM_NO_MEMORY;
-        if (n->value) s->value = jem__all_groups(n, n->value);
-        if (s == r->leaf) s->grad = jem__all_groups(n, n->grad);
+        jem__node *node = s->node;
+        if (jem__keeps_value(r, s) && !jem__keep_room(node, &node->value, &node->value_push))
+            return JEM_NO_MEMORY;
+        if (node->value) s->value = jem__all_groups(node, node->value);
+        if (s != r->leaf) continue;
+        if (!jem__keep_room(node, &node->grad, &node->grad_push)) return JEM_NO_MEMORY;
+        s->grad = jem__all_groups(node, node->grad);
     }
     return JEM_OK;
 }
 
-/* What a convolution reads in bf16 in place of x[0], and of dy, if a plan has it so, or NULL. */
-static uint16_t *jem__at_place16(jem__place p, int group) {
-    return (uint16_t *)(void *)jem__at_place(p, group);
+/* ---- calling an op --------------------------------------------------------------------------- */
+
+static uint16_t *jem__at_place16(jem__place place, int group) {
+    return (uint16_t *)(void *)jem__at_place(place, group);
 }
+/* Returns the bf16 copy that a convolution reads in place of x[0]; NULL without one. */
 static const uint16_t *jem__x16(const jem__step *s, int group) {
-    return s->reads16 ? jem__at_place16(s->in[0]->value16, group) : NULL;
+    if (!s->reads16) return NULL;
+    return jem__at_place16(s->in[0]->value16, group);
 }
+/* Returns the bf16 copy that a convolution reads in place of dy; NULL without one. */
 static const uint16_t *jem__dy16(const jem__step *s, int group) {
-    return s->dy16 ? jem__at_place16(s->dy16->grad16, group) : NULL;
+    if (!s->dy16) return NULL;
+    return jem__at_place16(s->dy16->grad16, group);
 }
 
-/* Points a call at a group. */
-static void jem__call_group(jem_call *c, int group) {
-    const jem__step *s = c->inner->step;
-    c->group = group, c->live = jem__live_lanes(s->node->t.n, group);
-    c->y = jem__at_place(s->value, group), c->aux = jem__at_place(s->aux, group);
-    c->dy = s->needs ? jem__at_place(s->grad, group) : NULL;
-    for (int k = 0; k < c->inputs; k++) {
-        c->x[k] = jem__at_place(s->in[k]->value, group);
-        c->dx[k] = s->needs && s->in[k]->needs ? jem__at_place(s->in[k]->grad, group) : NULL;
+/* Points a call to a group. */
+static void jem__call_group(jem_call *call, int group) {
+    const jem__step *s = call->inner->step;
+    call->group = group;
+    call->live = jem__live_lanes(s->node->t.n, group);
+    call->y = jem__at_place(s->value, group);
+    call->aux = jem__at_place(s->aux, group);
+    call->dy = NULL;
+    if (s->needs) call->dy = jem__at_place(s->grad, group);
+    for (int k = 0; k < call->inputs; k++) {
+        call->x[k] = jem__at_place(s->in[k]->value, group);
+        call->dx[k] = NULL;
+        if (s->needs && s->in[k]->needs) call->dx[k] = jem__at_place(s->in[k]->grad, group);
     }
 }
-/* The same call for another group: for ops that need the whole batch. */
+
+/* Returns the same call for another group: for ops that need the whole batch. */
 static jem_call jem__at(const jem_call *call, int group) {
-    jem_call c = *call;
-    jem__call_group(&c, group);
-    return c;
+    jem_call other = *call;
+    jem__call_group(&other, group);
+    return other;
 }
 
-/* Everything an op sees of one group. */
-static void jem__call_open(const jem__run *r, jem__step *s, int group, int part, jem_call *c,
-                           jem__inner *in) {
-    const jem__node *n = s->node;
-    memset(c, 0, sizeof *c), memset(in, 0, sizeof *in);
-    in->run = r, in->step = s, in->param = n->param;
-    in->part = part, in->parts = r->parts;
-    if (r->work.at) in->work = jem__at_place(r->work, group) + part * r->part_step;
-    c->ctx = r->ctx, c->user = n->user, c->inputs = n->inputs, c->inner = in;
-    c->out = jem__shape_of(&n->t);
-    for (int k = 0; k < n->inputs; k++)
-        c->in[k] = jem__shape_of(&n->in[k]->t), in->add[k] = s->add[k];
-    jem__call_group(c, group);
+/* Fills in everything that an op reads of one group. */
+static void jem__call_open(const jem__run *r, jem__step *s, int group, int part, jem_call *call,
+                           jem__inner *inner) {
+    const jem__node *node = s->node;
+    memset(inner, 0, sizeof *inner);
+    inner->run = r;
+    inner->step = s;
+    inner->param = node->param;
+    inner->part = part;
+    inner->parts = r->parts;
+    if (r->work.at) inner->work = jem__at_place(r->work, group) + part * r->part_step;
+    memset(call, 0, sizeof *call);
+    call->ctx = r->ctx;
+    call->user = node->user;
+    call->inputs = node->inputs;
+    call->inner = inner;
+    call->out = jem__shape_of(&node->t);
+    for (int k = 0; k < node->inputs; k++) {
+        call->in[k] = jem__shape_of(&node->in[k]->t);
+        inner->add[k] = s->add[k];
+    }
+    jem__call_group(call, group);
 }
 
-/* d target / d target: 1 for each image, nothing for dead lanes. */
+/* Sets d target / d target: 1 for each image, 0 for padding lanes. */
 static void jem__seed(const jem__run *r, int group) {
-    const jem__node *n = r->target->node;
-    float *g = jem__at_place(r->target->grad, group);
-    for (int l = 0; l < JEM_LANES; l++) g[l] = group * JEM_LANES + l < n->t.n ? 1.0f : 0.0f;
+    const int live = jem__live_lanes(r->target->node->t.n, group);
+    float *grad = jem__at_place(r->target->grad, group);
+    for (int l = 0; l < JEM_LANES; l++) grad[l] = (float)(l < live);
 }
 
 static void jem__step_forward(const jem__run *r, jem__step *s, int group) {
-    jem_call c;
-    jem__inner in;
-    jem__call_open(r, s, group, 0, &c, &in);
-    s->node->op->forward(&c);
+    jem_call call;
+    jem__inner inner;
+    jem__call_open(r, s, group, 0, &call, &inner);
+    memset(call.dx, 0, sizeof call.dx);
+    s->node->op->forward(&call);
 }
 
-/* Gradients that are begun here, by an op that adds, begin at 0. */
-static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
-    const int whole = jem__has(s->node, JEM__OP_WHOLE), adds = !jem__has(s->node, JEM__OP_STORES);
-    jem_call c;
-    jem__inner in;
-    int any = 0;
-    jem__call_open(r, s, group, 0, &c, &in);
-    for (int k = 0; k < s->node->inputs; k++) {
-        const jem__node *x = s->in[k]->node;
-        any |= c.dx[k] != NULL;
-        if (!c.dx[k] || !adds || s->add[k]) continue;
-        for (int g = whole ? 0 : group; g < (whole ? x->groups : group + 1); g++)
-            memset(jem__at_place(s->in[k]->grad, g), 0, (size_t)x->stride * sizeof(float));
+/* Hides the arrays that backward did not ask for: their memory may be in other use by now. */
+static void jem__hide_unkept(jem_call *call, int keeps) {
+    for (int k = 0; k < call->inputs; k++)
+        if (!(keeps >> k & 1)) call->x[k] = NULL;
+    if (!(keeps & JEM_KEEPS_OUTPUT)) call->y = NULL;
+}
+
+/* Zeroes the gradient of input k, in one group, or in all of them for an op of the whole batch. */
+static void jem__clear_input_grad(const jem__step *s, int k, int group) {
+    const jem__node *input = s->in[k]->node;
+    int from = group;
+    int to = group + 1;
+    if (jem__has(s->node, JEM__OP_WHOLE)) {
+        from = 0;
+        to = input->groups;
     }
-    if (any) s->node->op->backward(&c);
+    for (int g = from; g < to; g++)
+        memset(jem__at_place(s->in[k]->grad, g), 0, (size_t)input->stride * sizeof(float));
 }
 
+/* Calls an op's backward. An op that adds to dx finds zeros where it begins a gradient. */
+static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
+    const int always_adds = !jem__has(s->node, JEM__OP_STORES);
+    jem_call call;
+    jem__inner inner;
+    int any = 0;
+    jem__call_open(r, s, group, 0, &call, &inner);
+    for (int k = 0; k < s->node->inputs; k++) {
+        if (!call.dx[k]) continue;
+        any = 1;
+        if (always_adds && !s->add[k]) jem__clear_input_grad(s, k, group);
+    }
+    jem__hide_unkept(&call, s->node->op->keeps);
+    if (any) s->node->op->backward(&call);
+}
+
+/* Adds to the gradients of a step's parameters. */
 static jem_status jem__step_params(const jem__run *r, jem__step *s) {
-    jem_call c;
-    jem__inner in;
-    jem__call_open(r, s, 0, 0, &c, &in);
-    return s->node->op->traits->param_grad(&c);
+    jem_call call;
+    jem__inner inner;
+    jem__call_open(r, s, 0, 0, &call, &inner);
+    return s->node->op->traits->param_grad(&call);
 }
 
 /* ---- the plain walk -------------------------------------------------------------------------- */
 
-/* Memory for every value, gradient and scratch, all at once. */
+/* Allocates every value, gradient and scratch at once. */
 static jem_status jem__walk_memory(jem__run *r) {
     ptrdiff_t work = JEM_LANES;
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
-        const jem__node *n = s->node;
-        const ptrdiff_t aux = (ptrdiff_t)((n->aux_bytes + 63) / 64 * JEM_LANES);
-        const ptrdiff_t size = n->groups * n->stride;
-        if (!s->value.at) s->value = jem__all_groups(n, jem__push_floats(r->ctx, size));
-        if (s->needs) s->grad = jem__all_groups(n, jem__push_floats(r->ctx, size));
-        s->aux = jem__all_groups(n, jem__push_floats(r->ctx, n->groups * aux)), s->aux.step = aux;
-        if (n->work > work) work = n->work;
+        const jem__node *node = s->node;
+        const ptrdiff_t aux = (ptrdiff_t)((node->aux_bytes + 63) / 64 * JEM_LANES);
+        const ptrdiff_t size = node->groups * node->stride;
+        if (!s->value.at) s->value = jem__all_groups(node, jem__push_floats(r->ctx, size));
+        if (s->needs) s->grad = jem__all_groups(node, jem__push_floats(r->ctx, size));
+        if (aux) s->aux = jem__all_groups(node, jem__push_floats(r->ctx, node->groups * aux));
+        s->aux.step = aux;
+        if (node->work > work) work = node->work;
     }
-    r->work.at = jem__push_floats(r->ctx, work), r->work.slots = r->parts = 1;
+    r->work.at = jem__push_floats(r->ctx, work);
+    r->work.slots = 1;
+    r->parts = 1;
     return r->ctx->status;
 }
 
-/* Forward in order; then back from the target, whose gradient in itself is 1. Of several readers
-   of a value, the one that is met first on the way back begins its gradient, the others add. */
-static jem_status jem__walk_plain(jem__run *r) {
-    jem_status status = jem__walk_memory(r);
-    for (int i = 0; status == JEM_OK && i < r->n; i++) {
+/* Computes values in the order of recording. */
+static void jem__walk_forward(const jem__run *r) {
+    for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
         for (int g = 0; g < jem__calls(s->node); g++) jem__step_forward(r, s, g);
     }
-    if (status != JEM_OK || r->mode == JEM__EVAL) return status;
+}
+
+/* Computes gradients in reverse order, from the target, whose gradient in itself is 1. A value can
+   have several readers: the first one on the way back begins its gradient, the others add. */
+static jem_status jem__walk_back(const jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
-    for (int i = r->n; status == JEM_OK && i-- > 0;) {
+    for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
         if (!s->needs) continue;
-        if (r->mode == JEM__BACKWARD && jem__trains(s->node)) status = jem__step_params(r, s);
-        for (int k = 0; k < s->node->inputs; k++)
-            if (s->in[k]->needs) s->add[k] = s->in[k]->written, s->in[k]->written = 1;
+        if (r->mode == JEM__BACKWARD && jem__trains(s->node)) {
+            const jem_status status = jem__step_params(r, s);
+            if (status != JEM_OK) return status;
+        }
+        for (int k = 0; k < s->node->inputs; k++) {
+            if (!s->in[k]->needs) continue;
+            s->add[k] = s->in[k]->written;
+            s->in[k]->written = 1;
+        }
         for (int g = 0; g < jem__calls(s->node); g++) jem__step_backward(r, s, g);
     }
-    return status;
+    return JEM_OK;
+}
+
+/* Runs all steps forward, then those with a gradient backward. */
+static jem_status jem__walk_plain(jem__run *r) {
+    const jem_status status = jem__walk_memory(r);
+    if (status != JEM_OK) return status;
+    jem__walk_forward(r);
+    if (r->mode == JEM__EVAL) return JEM_OK;
+    return jem__walk_back(r);
 }
 
 /* ==== >>plan: the same, faster ================================================================ */
@@ -2652,6 +3055,7 @@ static void jem__fuse_back(jem__step *conv) {
     conv->back_fused_into = activation;
 }
 
+/* Fuses each convolution with its neighbours, both ways. */
 static void jem__plan_fuse(jem__run *r) {
     jem__plan_readers(r);
     for (int i = 0; i < r->n; i++) {
@@ -2684,14 +3088,16 @@ static int jem__time_back(const jem__run *r, const jem__step *s) {
     return 2 * r->n - 1 - s->pos;
 }
 
-/* bf16 pays where one bf16 convolution writes what another reads: the value for its output and for
-   the gradient of its weights, or the gradient for its input gradient. */
+/* bf16 pays only where one bf16 convolution writes what another reads: the value for its output and
+   for the gradient of its weights, or the gradient for its input gradient. */
 static int jem__writes_bf16(const jem__step *s) {
     return !s->fused_into && jem__forward_node(s)->bf16_out;
 }
+/* Returns 1 unless the step's weight gradient needs the value in fp32. */
 static int jem__params_bf16(const jem__run *r, const jem__step *s) {
     return r->mode != JEM__BACKWARD || !jem__trains(s->node) || s->node->bf16_params;
 }
+/* Returns 1 if the reader, a bf16 convolution, reads the bf16 copy of s's value. */
 static int jem__reads_bf16(const jem__run *r, const jem__step *reader, const jem__step *s) {
     return reader->node->bf16_out && reader->in[0] == s && jem__writes_bf16(s) &&
            jem__params_bf16(r, reader);
@@ -2733,6 +3139,7 @@ static int jem__last_use(const jem__run *r, const jem__step *s, int bf16) {
 
 /* ---- buffers of values ----------------------------------------------------------------------- */
 
+/* Plans the bf16 copy of a value, if a bf16 convolution reads it. */
 static void jem__plan_value16(jem__run *r, jem__step *s) {
     if (!jem__writes_bf16(s)) return;
     const jem_tensor *t = &s->node->t;
@@ -2754,11 +3161,13 @@ static int jem__can_overwrite_input(const jem__run *r, const jem__step *s) {
     return r->bufs[input->value_buf].end == jem__time_forward(s);
 }
 
+/* Plans the memory of a value: the buffer of its first input, a new one, or none if it is never
+   read. */
 static void jem__plan_value(jem__run *r, jem__step *s) {
     if (s->node->value) return;                    /* kept after the run, outside the region */
     const int start = jem__time_forward(s);
     int last_use = jem__last_use(r, s, 0);
-    if (last_use < 0) {                            /* unread; its op may run all the same */
+    if (last_use < 0) {                            /* unread; but some ops must run */
         if (!jem__has(s->node, JEM__OP_LEARNS)) return;
         last_use = start;
     }
@@ -2971,9 +3380,9 @@ static jem_status jem__plan_memory(jem__run *r) {
 }
 
 static jem__place jem__buf_place(const jem__run *r, int buf) {
-    jem__place p = { NULL, r->region, r->slots };
-    if (buf) p.at = r->base + r->bufs[buf].at;
-    return p;
+    jem__place place = { NULL, r->region, r->slots };
+    if (buf) place.at = r->base + r->bufs[buf].at;
+    return place;
 }
 
 /* Turns the numbers of buffers into addresses. A gradient that stays in registers points to the
@@ -3019,6 +3428,8 @@ static void jem__call_fused(const jem__step *s, int group, jem_call *call, jem__
     if (s->needs) in->act_aux = jem__at_place(s->aux, group);
 }
 
+/* Computes one part of one group of a step, with what is fused to it. The op called is that of the
+   convolution, if there is one. */
 static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int part) {
     if (s->fused_into || part >= jem__parts(r, s, 0)) return;
     jem__step *main_step = s;
@@ -3026,11 +3437,14 @@ static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int pa
     jem_call call;
     jem__inner in;
     jem__call_open(r, main_step, group, part, &call, &in);
+    memset(call.dx, 0, sizeof call.dx);
     in.y16 = jem__at_place16(s->value16, group);
     if (s->fused_conv) jem__call_fused(s, group, &call, &in);
     main_step->node->op->forward(&call);
 }
 
+/* Does the same backward: the input gradients of the step's op, or of a convolution and of the
+   activation before it. */
 static void jem__plan_backward(const jem__run *r, jem__step *s, int group, int part) {
     if (s->back_fused_into || part >= jem__parts(r, s, 1)) return;
     if (!jem__has(jem__backward_node(s), JEM__OP_CONV)) {
@@ -3134,6 +3548,7 @@ static int jem__together(const jem__run *r, int i, int j) {
     return !jem__has(a, JEM__OP_WHOLE) && !jem__has(b, JEM__OP_WHOLE) && a->groups == b->groups;
 }
 
+/* Runs all steps forward. Neighbours that treat images separately form one span. */
 static void jem__plan_all_forward(jem__run *r) {
     for (r->from = 0; r->from < r->n; r->from = r->to) {
         r->to = r->from + 1;
@@ -3144,6 +3559,7 @@ static void jem__plan_all_forward(jem__run *r) {
     }
 }
 
+/* Runs all steps backward, in spans, and computes the gradients of parameters. */
 static jem_status jem__plan_all_back(jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
     for (int i = r->n - 1; i >= 0; i--) {
@@ -3186,6 +3602,7 @@ static int jem__plan_threads(jem__run *r) {
     return together;
 }
 
+/* Plans a run and executes it. */
 static jem_status jem__run_planned(jem__run *r) {
     r->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * r->n + 1) * sizeof *r->bufs);
     if (!r->bufs) return JEM_NO_MEMORY;
@@ -3416,92 +3833,259 @@ float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x
 /* ==== >>ops: what you build with ============================================================== */
 /* An op is a check of shapes, a jem_op, and two functions on one group of 16 images. */
 
-#define JEM__OP(name, what, keeps, traits)                                                         \
-    static const jem_op jem__op_##name = { #name, jem__##what##_forward, jem__##what##_backward,   \
-                                           keeps, traits }
+#define JEM__OP(name, functions, keeps, traits)                                                    \
+    static const jem_op jem__op_##name = { #name, jem__##functions##_forward,                      \
+                                           jem__##functions##_backward, keeps, traits }
+
+/* Records an op of one input, without parameters. */
 static jem_tensor *jem__op1(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_shape out,
                             const void *user, size_t user_bytes, size_t aux_bytes) {
     return jem__record(ctx, op, &x, 1, out, NULL, 0, user, user_bytes, aux_bytes);
 }
 
+/* Elementwise ops y = f(x), each with the array from which its backward computes f'. The functions
+   are map_NAME and slope_NAME in >>engine. */
+#define JEM__MAPS(ROW)                                                                             \
+    ROW(SCALE, scale, NOTHING)                                                                     \
+    ROW(SHIFT, shift, NOTHING)                                                                     \
+    ROW(SQUARE, square, INPUT)                                                                     \
+    ROW(EXP, exp, OUTPUT)                                                                          \
+    ROW(LOG, log, INPUT)                                                                           \
+    ROW(TANH, tanh, OUTPUT)                                                                        \
+    ROW(SIGMOID, sigmoid, OUTPUT)                                                                  \
+    ROW(SOFTPLUS, softplus, INPUT)                                                                 \
+    ROW(AT_LEAST, at_least, INPUT)                                                                 \
+    ROW(AT_MOST, at_most, INPUT)
+
+#define JEM__ROW(KIND, name, kept) JEM__MAP_##KIND,
+enum {
+    JEM__MAPS(JEM__ROW)
+    JEM__MAP_LEAKY,        /* activations: their forward can be part of a convolution, and keeps */
+    JEM__MAP_SILU,         /* a bit or a slope for each value */
+    JEM__MAP_DROP          /* the backward of dropout */
+};
+#undef JEM__ROW
+typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the op's constant */
+
 /* ---- few images: lanes are blocks of one image ----------------------------------------------- */
-/* A batch of one would leave 15 of 16 lanes idle. So the networks below cut a few images into 4 x 4
-   blocks: a batch of 16 n smaller images, one image a group, lane 4*row + column. Elementwise ops
-   work on it as on any batch. So do convolutions, both ways, of a copy whose padding is taken from
-   the blocks around, moved by lanes. */
+/* A batch of one would leave 15 of 16 lanes idle. Therefore the networks below cut a few images
+   into 4 x 4 blocks: a batch of 16 n smaller images, one image a group, lane 4*row + column.
+   Elementwise ops treat it as any batch. So do convolutions, both ways, of a copy whose padding is
+   taken from the neighbouring blocks, that is, from other lanes. */
 
 enum { JEM__GRID = 4 };
 
-/* Copies between x (n,c,h,w) and its blocks (16 n,c,h/4,w/4): one way, or back and adding. */
-static void jem__blocks_copy(const jem_call *c, int n, jem_shape block, int split, int gradient) {
-    for (int i = 0; i < n; i++) {
-        const jem_call image = jem__at(c, split ? i / JEM_LANES : i),
-                       cut = jem__at(c, split ? i : i / JEM_LANES);
-        for (int l = 0; l < JEM_LANES; l++)
-            for (int y = 0; y < block.h; y++)
-                for (int x = 0; x < block.w; x++) {
-                    const ptrdiff_t row = (ptrdiff_t)(l / JEM__GRID) * block.h + y;
-                    const ptrdiff_t at = row * block.w * JEM__GRID + (l % JEM__GRID) * block.w + x;
-                    const ptrdiff_t whole = at * block.c * JEM_LANES + i % JEM_LANES;
-                    const ptrdiff_t part = ((ptrdiff_t)y * block.w + x) * block.c * JEM_LANES + l;
-                    const ptrdiff_t in = split ? whole : part, out = split ? part : whole;
-                    for (int k = 0; k < block.c * JEM_LANES; k += JEM_LANES)
-                        if (gradient) image.dx[0][in + k] += cut.dy[out + k];
-                        else cut.y[out + k] = image.x[0][in + k];
+/* Copies image number `image` to its blocks, or the blocks to the image; with `add` adds to the
+   target. `from` and `to` are the groups that hold them. */
+static void jem__copy_blocks(const float *from, float *to, jem_shape block, int image,
+                             int to_blocks, int add) {
+    const int width = block.w * JEM__GRID;
+    for (int lane = 0; lane < JEM_LANES; lane++)
+        for (int y = 0; y < block.h; y++)
+            for (int x = 0; x < block.w; x++) {
+                const ptrdiff_t row = (ptrdiff_t)(lane / JEM__GRID) * block.h + y;
+                const ptrdiff_t column = (ptrdiff_t)(lane % JEM__GRID) * block.w + x;
+                const ptrdiff_t whole_pixel = row * width + column;
+                const ptrdiff_t block_pixel = (ptrdiff_t)y * block.w + x;
+                const ptrdiff_t in_whole = whole_pixel * block.c * JEM_LANES + image % JEM_LANES;
+                const ptrdiff_t in_block = block_pixel * block.c * JEM_LANES + lane;
+                const float *source = from + (to_blocks ? in_whole : in_block);
+                float *target = to + (to_blocks ? in_block : in_whole);
+                for (int k = 0; k < block.c * JEM_LANES; k += JEM_LANES) {
+                    if (add) target[k] += source[k];
+                    else target[k] = source[k];
                 }
+            }
+}
+
+static void jem__split_forward(const jem_call *call) {
+    for (int i = 0; i < call->in[0].n; i++) {
+        const jem_call whole = jem__at(call, i / JEM_LANES);
+        const jem_call blocks = jem__at(call, i);
+        jem__copy_blocks(whole.x[0], blocks.y, call->out, i, 1, 0);
     }
 }
-static void jem__split_forward(const jem_call *c) {
-    jem__blocks_copy(c, c->in[0].n, c->out, 1, 0);
-}
-static void jem__split_backward(const jem_call *c) {
-    jem__blocks_copy(c, c->in[0].n, c->out, 1, 1);
-}
-static void jem__join_forward(const jem_call *c) {
-    jem__blocks_copy(c, c->out.n, c->in[0], 0, 0);
-    for (int g = 0; g < jem__groups(c->out.n); g++) {
-        const jem_call at = jem__at(c, g);
-        jem__fill_dead(at.y, jem__floats(c->out), at.live);
+static void jem__split_backward(const jem_call *call) {
+    for (int i = 0; i < call->in[0].n; i++) {
+        const jem_call whole = jem__at(call, i / JEM_LANES);
+        const jem_call blocks = jem__at(call, i);
+        jem__copy_blocks(blocks.dy, whole.dx[0], call->out, i, 0, 1);
     }
 }
-static void jem__join_backward(const jem_call *c) { jem__blocks_copy(c, c->out.n, c->in[0], 0, 1); }
+static void jem__join_forward(const jem_call *call) {
+    for (int i = 0; i < call->out.n; i++) {
+        const jem_call whole = jem__at(call, i / JEM_LANES);
+        const jem_call blocks = jem__at(call, i);
+        jem__copy_blocks(blocks.x[0], whole.y, call->in[0], i, 0, 0);
+    }
+    for (int g = 0; g < jem__groups(call->out.n); g++) {
+        const jem_call whole = jem__at(call, g);
+        jem__fill_dead(whole.y, jem__floats(call->out), whole.live);
+    }
+}
+static void jem__join_backward(const jem_call *call) {
+    for (int i = 0; i < call->out.n; i++) {
+        const jem_call whole = jem__at(call, i / JEM_LANES);
+        const jem_call blocks = jem__at(call, i);
+        jem__copy_blocks(whole.dy, blocks.dx[0], call->in[0], i, 1, 1);
+    }
+}
 JEM__OP(split, split, JEM_KEEPS_NOTHING, &jem__whole);
 JEM__OP(join, join, JEM_KEEPS_NOTHING, &jem__whole);
 
-static jem_tensor *jem__recut(jem_ctx *ctx, jem_tensor *x, int blocks) {       /* or join them */
+/* Cuts images into blocks (blocks = 1), or joins the blocks (0). */
+static jem_tensor *jem__recut(jem_ctx *ctx, jem_tensor *x, int blocks) {
     if (!x || !jem_ok(ctx)) return NULL;
-    const jem_shape cut = jem__shape(x->n * JEM_LANES, x->c, x->h / JEM__GRID, x->w / JEM__GRID),
-                    whole = jem__shape(x->n / JEM_LANES, x->c, x->h * JEM__GRID, x->w * JEM__GRID);
-    jem_tensor *y = jem__op1(ctx, blocks ? &jem__op_split : &jem__op_join, x,
-                             blocks ? cut : whole, NULL, 0, 0);
+    const jem_op *op = &jem__op_join;
+    jem_shape out = jem__shape(x->n / JEM_LANES, x->c, x->h * JEM__GRID, x->w * JEM__GRID);
+    if (blocks) {
+        op = &jem__op_split;
+        out = jem__shape(x->n * JEM_LANES, x->c, x->h / JEM__GRID, x->w / JEM__GRID);
+    }
+    jem_tensor *y = jem__op1(ctx, op, x, out, NULL, 0, 0);
     if (y) y->blocks = blocks;
     return y;
 }
 
-/* x (h,w,c) -> y (h+2p,w+2p,c), p <= h, w: the frame is from the blocks around, or zero. */
-static void jem__frame(const jem_ctx *ctx, const float *x, jem_shape s, int p, float *y) {
-    const ptrdiff_t n = (ptrdiff_t)s.c * JEM_LANES;
-    for (int row = -p; row < s.h + p; row++)
-        for (int col = -p, run; col < s.w + p; col += run, y += run * n) {
-            const int by = row < 0 ? -1 : row >= s.h, bx = col < 0 ? -1 : col >= s.w;
-            const float *from = x + ((ptrdiff_t)(row - by * s.h) * s.w + col - bx * s.w) * n;
-            unsigned see = 0;                      /* lane l sees l + 4 by + bx, if there is one */
-            run = bx ? 1 : s.w;                    /* pixels beside each other move alike */
-            for (int l = 0; l < JEM_LANES; l++) {
-                const int ly = l / JEM__GRID + by, lx = l % JEM__GRID + bx;
-                if (ly >= 0 && ly < JEM__GRID && lx >= 0 && lx < JEM__GRID) see |= 1u << l;
-            }
-            if (by || bx) ctx->k->shift(from, JEM__GRID * by + bx, see, y, run * n);
-            else memcpy(y, from, (size_t)(run * n) * sizeof *y);
-        }
+/* Returns in which block a row or column is: -1 in the one before, 0 in its own, 1 in the next. */
+static int jem__block_step(int at, int side) {
+    if (at < 0) return -1;
+    return at >= side;
 }
 
-/* ---- conv2d, linear -------------------------------------------------------------------------- */
+/* Returns the lanes whose block has a neighbour in direction (down, right), as bits. */
+static unsigned jem__lanes_with_neighbour(int down, int right) {
+    unsigned lanes = 0;
+    for (int lane = 0; lane < JEM_LANES; lane++) {
+        const int row = lane / JEM__GRID + down;
+        const int column = lane % JEM__GRID + right;
+        if (row >= 0 && row < JEM__GRID && column >= 0 && column < JEM__GRID) lanes |= 1u << lane;
+    }
+    return lanes;
+}
 
-/* What an op of the tape adds to the engine's convolutions: shapes, packed weights, and what is
-   fused to them. */
+/* Copies blocks x (h,w,c) to y (h + 2 border, w + 2 border, c), border <= h, w. The border is taken
+   from the neighbouring blocks; it is 0 outside of the image. */
+static void jem__frame(const jem_ctx *ctx, const float *x, jem_shape shape, int border, float *y) {
+    const ptrdiff_t pixel = (ptrdiff_t)shape.c * JEM_LANES;
+    for (int row = -border; row < shape.h + border; row++) {
+        const int down = jem__block_step(row, shape.h);
+        const ptrdiff_t line = (ptrdiff_t)(row - down * shape.h) * shape.w;
+        int column = -border;
+        while (column < shape.w + border) {
+            const int right = jem__block_step(column, shape.w);
+            const float *from = x + (line + column - right * shape.w) * pixel;
+            int run = 1;                           /* pixels copied at once */
+            if (right == 0) run = shape.w;
+            if (down || right)
+                ctx->k->shift(from, JEM__GRID * down + right,
+                              jem__lanes_with_neighbour(down, right), y, run * pixel);
+            else memcpy(y, from, (size_t)(run * pixel) * sizeof *y);
+            y += run * pixel;
+            column += run;
+        }
+    }
+}
 
-/* A copy of a parameter in the order that a method reads; made again when it changes. */
+/* ---- convolutions: what the engine computes -------------------------------------------------- */
+
+#define JEM__MAX_KERNEL 32
+#define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
+
+/* A convolution reads (ci,hi,wi) and writes (co,ho,wo). An input gradient is a convolution too: it
+   reads dy and writes dx, with rotated weights, in stride*stride phases: the pixels of one phase
+   read the same taps. A convolution's output has one phase. */
+typedef struct jem__conv {
+    int ci, hi, wi, co, ho, wo, k, stride, pad;
+    int gradient;                                  /* 1: it is an input gradient */
+    int tile;                                      /* Winograd's M */
+    const struct jem__method *method;              /* how it is computed */
+} jem__conv;
+
+/* Part number `index` of `count` parts of a piece of work. */
+typedef struct jem__part { int index, count; } jem__part;
+
+/* Returns the first of the units that a part computes; parts begin at multiples of `step`. */
+static int jem__part_from(int index, int count, int units, int step) {
+    const int steps = (units + step - 1) / step;
+    const int from = (int)((int64_t)steps * index / count) * step;
+    if (from > units) return units;
+    return from;
+}
+
+/* Operations on a convolution's sum, in this order; NULL: omitted. Tensors have the output's shape
+   and hold one group. */
+typedef struct jem__finish {
+    const float *bias;                             /* (co): added */
+    const uint16_t *bits;                          /* multiplied: by `slope` where the bit is set */
+    const float *slopes;                           /* multiplied, value by value */
+    const float *add;                              /* added */
+    float *y;                                      /* stored; may be `add` */
+    int kind;                                      /* activation: JEM__MAP_LEAKY (with `slope`), */
+    float slope;                                   /* JEM__MAP_SILU, or 0 */
+    float *act;                                    /* its output, stored */
+    uint16_t *keep_bits;                           /* what its backward needs, stored */
+    float *keep_slopes;
+    uint16_t *y16;                                 /* the last of these in bf16 (see >>engine) */
+} jem__finish;
+
+/* Input of a convolution, for one part of one group: x, or its bf16 copy; packed weights; and
+   scratch. */
+typedef struct jem__operands {
+    jem_ctx *ctx;
+    const float *x;
+    const uint16_t *x16;
+    const float *packed;
+    float *work;
+    jem__part part;
+} jem__operands;
+
+/* A weight gradient in progress: first the operands of every group are put into the method's order,
+   then `products` tasks multiply, then `finishes` tasks complete the sums. Tasks of one kind run in
+   parallel. Sizes are in floats; `sums` starts at zero. */
+typedef struct jem__weights {
+    jem_ctx *ctx;
+    const struct jem_call *call;                   /* source of the operands */
+    const jem__conv *q;
+    int groups, products, finishes;
+    float *dw, *db;                                /* (O,I,k,k) and (O), or NULL: added to */
+    int planes;                                    /* of the operands: groups, or points */
+    ptrdiff_t x_plane, y_plane, product_size, product_step, sums_size;
+    float *x, *y, *product, *sums;
+    int border;                                    /* of blocks of few images; 0: no blocks */
+    float *framed;                                 /* x with that border */
+} jem__weights;
+
+/* Weights (O,I,k,k) on their way into a method's order: `parts` tasks, one for 16 channels
+   written. */
+typedef struct jem__packing {
+    jem_ctx *ctx;
+    const jem__conv *q;
+    const float *w;
+    float *out;
+    int parts;
+} jem__packing;
+
+/* A way to compute convolutions: direct, Winograd, bf16. */
+typedef struct jem__method {
+    int bf16;                                      /* it can read and write bf16 */
+    ptrdiff_t (*pack_size)(const jem__conv *);     /* floats */
+    void (*pack)(void *packing, int part);
+    ptrdiff_t (*work)(const jem__conv *);          /* floats of scratch */
+    void (*run)(const jem__conv *, const jem__operands *, const jem__finish *);
+    void (*plan)(jem__weights *);                  /* sizes and tasks of a weight gradient */
+    void (*deal)(const jem__weights *, int group, int side, const jem__operands *);     /* reorders
+                                                      the operands' x: side 0 is x, 1 is dy */
+    void (*product)(const jem__weights *, int i);
+    void (*finish)(const jem__weights *, int i);
+} jem__method;
+
+/* Chooses the methods of a convolution's output, input gradient and weight gradient: q[0..2]. */
+static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q);
+
+/* ---- packed weights -------------------------------------------------------------------------- */
+
+/* A copy of a parameter in the order that a method reads; remade when the parameter changes. */
 typedef struct jem__pack {
     struct jem__pack *next;
     const jem__method *method;
@@ -3510,123 +4094,215 @@ typedef struct jem__pack {
     float *data;
 } jem__pack;
 
-/* Convolutions of one kind share it: an output's depends on the weights' shape alone, and by
-   Winograd the input gradient reads the output's. */
+/* Convolutions of one kind share a copy: that for an output depends on the weights' shape alone,
+   and with Winograd the input gradient reads the output's. */
 static int jem__pack_kind(const jem__conv *q) {
-    return q->tile ? q->tile : q->gradient ? 1 + q->stride * 64 + q->pad % q->stride : 0;
+    if (q->tile) return q->tile;
+    if (q->gradient) return 1 + q->stride * 64 + q->pad % q->stride;
+    return 0;
 }
 static jem__pack *jem__pack_find(const jem_param *w, const jem__conv *q) {
-    jem__pack *k = w->packs;
-    while (k && (k->method != q->method || k->kind != jem__pack_kind(q))) k = k->next;
-    return k;
+    jem__pack *pack = w->packs;
+    while (pack && (pack->method != q->method || pack->kind != jem__pack_kind(q)))
+        pack = pack->next;
+    return pack;
 }
 
-static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
-    jem__pack *k = jem__pack_find(w, q);
-    if (k && k->version == w->version) return JEM_OK;
-    if (!k) {
-        float *data = jem__alloc_floats(w->ctx, q->method->pack_size(q));
-        k = data ? (jem__pack *)jem__alloc(w->ctx, sizeof *k) : NULL;
-        if (!k) {
-            jem__free(w->ctx, data);
-            return jem__fail(ctx, JEM_NO_MEMORY, "out of memory: packing %s", w->name);
-        }
-        k->data = data, k->method = q->method, k->kind = jem__pack_kind(q);
-        k->next = w->packs, w->packs = k;
+/* Adds an empty copy to the parameter; returns NULL if memory is short. */
+static jem__pack *jem__pack_add(jem_param *w, const jem__conv *q) {
+    float *data = jem__alloc_floats(w->ctx, q->method->pack_size(q));
+    if (!data) return NULL;
+    jem__pack *pack = (jem__pack *)jem__alloc(w->ctx, sizeof *pack);
+    if (!pack) {
+        jem__free(w->ctx, data);
+        return NULL;
     }
-    jem__packing p = { ctx, q, w->value, k->data, (q->co + 15) / 16 };
-    jem__parallel(ctx, p.parts, 100 * (double)q->method->pack_size(q), q->method->pack, &p);
-    k->version = w->version;
+    pack->data = data;
+    pack->method = q->method;
+    pack->kind = jem__pack_kind(q);
+    pack->next = w->packs;
+    w->packs = pack;
+    return pack;
+}
+
+/* Packs the weights for a convolution, unless an up-to-date copy exists. */
+static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
+    jem__pack *pack = jem__pack_find(w, q);
+    if (pack && pack->version == w->version) return JEM_OK;
+    if (!pack) pack = jem__pack_add(w, q);
+    if (!pack) return jem__fail(ctx, JEM_NO_MEMORY, "out of memory: packing %s", w->name);
+    jem__packing packing = { ctx, q, w->value, pack->data, (q->co + 15) / 16 };
+    const double flops = 100 * (double)q->method->pack_size(q);
+    jem__parallel(ctx, packing.parts, flops, q->method->pack, &packing);
+    pack->version = w->version;
     return JEM_OK;
 }
 
-/* frame: how far beyond blocks the output reads x, and the input gradient dy. */
-typedef struct jem__conv_user { jem__conv out, grad, weights; int frame[2]; } jem__conv_user;
-typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* an elementwise op's */
+/* ---- conv2d, linear -------------------------------------------------------------------------- */
+
+typedef struct jem__conv_user {
+    jem__conv out, grad, weights;                  /* output, input gradient, weight gradient */
+    int border_x, border_dy;                       /* pixels read beyond blocks, of x and of dy */
+} jem__conv_user;
+
+/* Returns the floats of an input with its border. */
 static ptrdiff_t jem__framed(const jem__conv *q) {
     return jem__floats(jem__shape(1, q->ci, q->hi, q->wi));
 }
 
-static jem_status jem__conv_prepare(const jem_call *c, int want_input_grad) {
-    const jem__conv_user *u = (const jem__conv_user *)c->user;
-    jem_status s = jem__pack_update(c->ctx, c->inner->param[0], &u->out);
-    if (s == JEM_OK && want_input_grad) s = jem__pack_update(c->ctx, c->inner->param[0], &u->grad);
-    return s;
+static jem_status jem__conv_prepare(const jem_call *call, int need_input_grad) {
+    const jem__conv_user *user = (const jem__conv_user *)call->user;
+    jem_param *w = call->inner->param[0];
+    jem_status status = jem__pack_update(call->ctx, w, &user->out);
+    if (status == JEM_OK && need_input_grad) status = jem__pack_update(call->ctx, w, &user->grad);
+    return status;
 }
 
-/* Forward, or back, with what is fused to it. */
-static void jem__conv_run(const jem_call *c, int back) {
-    const jem__conv_user *u = (const jem__conv_user *)c->user;
-    const jem__inner *in = c->inner;
-    const jem__map_user *act = (const jem__map_user *)in->act;
-    const jem__conv *q = back ? &u->grad : &u->out;
-    float *slopes = act && act->kind == JEM__MAP_SILU ? (float *)in->act_aux : NULL;
-    uint16_t *bits = slopes ? NULL : (uint16_t *)in->act_aux;
-    JEM__ZEROED(jem__finish, f);
-    jem__operands from;
-    f.y = back ? c->dx[0] : c->y, f.y16 = in->y16, f.slope = act ? act->a : 0;
-    if (back) f.add = in->add[0] ? c->dx[0] : NULL, f.slopes = slopes, f.bits = bits;
-    else {
-        f.bias = in->param[1] ? in->param[1]->value : NULL, f.add = in->plus;
-        f.act = in->act_y, f.kind = act ? act->kind : 0, f.keep_slopes = slopes, f.keep_bits = bits;
+/* Returns the operands of a convolution that reads x, with a border if it reads one. */
+static jem__operands jem__conv_operands(const jem_call *call, const jem__conv *q, const float *x,
+                                        jem_shape shape, int border) {
+    const jem__inner *inner = call->inner;
+    JEM__ZEROED(jem__operands, operands);
+    operands.ctx = call->ctx;
+    operands.x = x;
+    operands.work = inner->work;
+    operands.packed = jem__pack_find(inner->param[0], q)->data;
+    operands.part.index = inner->part;
+    operands.part.count = inner->parts;
+    if (border) {
+        jem__frame(call->ctx, x, shape, border, inner->work);
+        operands.x = inner->work;
+        operands.work = inner->work + jem__framed(q);
     }
-    from.ctx = c->ctx, from.work = in->work, from.packed = jem__pack_find(in->param[0], q)->data;
-    from.x = back ? c->dy : c->x[0];
-    if (u->frame[back]) {
-        jem__frame(c->ctx, from.x, back ? c->out : c->in[0], u->frame[back], in->work);
-        from.x = in->work, from.work += jem__framed(q);
-    }
-    from.x16 = (back ? jem__dy16 : jem__x16)(in->step, c->group);
-    from.part.i = in->part, from.part.of = in->parts;
-    q->method->run(q, &from, &f);
-}
-/* x (h,w,I,16) -> y (ho,wo,O,16); dy -> dx */
-static void jem__conv_forward(const jem_call *c) { jem__conv_run(c, 0); }
-static void jem__conv_backward(const jem_call *c) { jem__conv_run(c, 1); }
-
-/* dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap; db[o] += sum of dy[o] */
-static void jem__weights_task(void *arg, int i) {
-    const jem__weights *w = (const jem__weights *)arg;
-    const jem__method *m = w->q->method;
-    if (w->stage) {
-        (w->stage == 1 ? m->product : m->finish)(w, i);
-        return;
-    }
-    const jem_call c = jem__at(w->call, i / 2);
-    JEM__ZEROED(jem__operands, in);
-    in.ctx = c.ctx, in.x = i % 2 ? c.dy : c.x[0];
-    in.x16 = (i % 2 ? jem__dy16 : jem__x16)(c.inner->step, i / 2);
-    if (w->framed && i % 2 == 0) {
-        float *to = w->framed + i / 2 * jem__framed(w->q);
-        jem__frame(c.ctx, in.x, c.in[0], ((const jem__conv_user *)c.user)->frame[0], to);
-        in.x = to;
-    }
-    m->deal(w, i / 2, i % 2, &in);
+    return operands;
 }
 
-static jem_status jem__conv_param_grad(const jem_call *c) {
-    const jem__node *n = c->inner->step->node;
-    jem__weights weights, *w = &weights;
-    memset(w, 0, sizeof *w);
-    w->ctx = c->ctx, w->call = c, w->q = &((const jem__conv_user *)c->user)->weights;
-    w->groups = n->groups, w->dw = n->param[0]->grad;
-    w->db = n->param[1] ? n->param[1]->grad : NULL;
-    w->q->method->plan(w);
-    jem_mark mark = jem_begin(c->ctx);
-    w->x = jem__push_floats(c->ctx, w->planes * w->x_plane);
-    w->y = jem__push_floats(c->ctx, w->planes * w->y_plane);
-    w->product = jem__push_floats(c->ctx, w->product_size);
-    w->sums = (float *)jem__push_zero(c->ctx, (size_t)w->sums_size * sizeof(float));
-    const int frame = ((const jem__conv_user *)c->user)->frame[0];
-    if (frame) w->framed = jem__push_floats(c->ctx, w->groups * jem__framed(w->q));
-    if (!w->dw) w->dw = jem__push_floats(c->ctx, jem__padded(n->param[0]));        /* not wanted */
-    const jem_status s = w->x && w->y && w->product && w->sums && w->dw && (w->framed || !frame)
-                       ? JEM_OK : JEM_NO_MEMORY;
-    const int tasks[3] = { 2 * w->groups, w->products, w->finishes };
-    for (; s == JEM_OK && w->stage < 3; w->stage++)
-        jem__parallel(c->ctx, tasks[w->stage], n->flops * n->groups, jem__weights_task, w);
-    jem_end(c->ctx, mark);
-    return s;
+/* Computes x (h,w,I,16) -> y (ho,wo,O,16), with the addition and the activation fused to it. */
+static void jem__conv_forward(const jem_call *call) {
+    const jem__conv_user *user = (const jem__conv_user *)call->user;
+    const jem__inner *inner = call->inner;
+    const jem__conv *q = &user->out;
+    const jem__map_user *act = (const jem__map_user *)inner->act;
+    jem__operands operands = jem__conv_operands(call, q, call->x[0], call->in[0], user->border_x);
+    operands.x16 = jem__x16(inner->step, call->group);
+    JEM__ZEROED(jem__finish, finish);
+    finish.y = call->y;
+    finish.y16 = inner->y16;
+    finish.add = inner->plus;
+    finish.act = inner->act_y;
+    if (inner->param[1]) finish.bias = inner->param[1]->value;
+    if (act) {
+        finish.kind = act->kind;
+        finish.slope = act->a;
+        if (act->kind == JEM__MAP_SILU) finish.keep_slopes = (float *)inner->act_aux;
+        else finish.keep_bits = (uint16_t *)inner->act_aux;
+    }
+    q->method->run(q, &operands, &finish);
+}
+
+/* Computes dy -> dx, with the backward of the activation fused to it. */
+static void jem__conv_backward(const jem_call *call) {
+    const jem__conv_user *user = (const jem__conv_user *)call->user;
+    const jem__inner *inner = call->inner;
+    const jem__conv *q = &user->grad;
+    const jem__map_user *act = (const jem__map_user *)inner->act;
+    jem__operands operands = jem__conv_operands(call, q, call->dy, call->out, user->border_dy);
+    operands.x16 = jem__dy16(inner->step, call->group);
+    JEM__ZEROED(jem__finish, finish);
+    finish.y = call->dx[0];
+    finish.y16 = inner->y16;
+    if (inner->add[0]) finish.add = call->dx[0];
+    if (act) {
+        finish.slope = act->a;
+        if (act->kind == JEM__MAP_SILU) finish.slopes = (const float *)inner->act_aux;
+        else finish.bits = (const uint16_t *)inner->act_aux;
+    }
+    q->method->run(q, &operands, &finish);
+}
+
+/* A weight gradient is dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap, and
+   db[o] += sum of dy[o]. Three kinds of tasks compute it, see jem__weights. */
+
+/* Puts x of a group into the method's order. */
+static void jem__task_deal_x(const jem__weights *weights, int group) {
+    const jem_call call = jem__at(weights->call, group);
+    JEM__ZEROED(jem__operands, operands);
+    operands.ctx = call.ctx;
+    operands.x = call.x[0];
+    operands.x16 = jem__x16(call.inner->step, group);
+    if (weights->border) {
+        float *framed = weights->framed + group * jem__framed(weights->q);
+        jem__frame(call.ctx, call.x[0], call.in[0], weights->border, framed);
+        operands.x = framed;
+    }
+    weights->q->method->deal(weights, group, 0, &operands);
+}
+
+/* Puts dy of a group into the method's order. */
+static void jem__task_deal_dy(const jem__weights *weights, int group) {
+    const jem_call call = jem__at(weights->call, group);
+    JEM__ZEROED(jem__operands, operands);
+    operands.ctx = call.ctx;
+    operands.x = call.dy;
+    operands.x16 = jem__dy16(call.inner->step, group);
+    weights->q->method->deal(weights, group, 1, &operands);
+}
+/* Puts x or dy of group i / 2 into the method's order. */
+static void jem__task_deal(void *arg, int i) {
+    const jem__weights *weights = (const jem__weights *)arg;
+    if (i % 2 == 0) jem__task_deal_x(weights, i / 2);
+    else jem__task_deal_dy(weights, i / 2);
+}
+static void jem__task_product(void *arg, int i) {
+    const jem__weights *weights = (const jem__weights *)arg;
+    weights->q->method->product(weights, i);
+}
+static void jem__task_finish(void *arg, int i) {
+    const jem__weights *weights = (const jem__weights *)arg;
+    weights->q->method->finish(weights, i);
+}
+
+/* Allocates what a weight gradient needs; returns 0 if memory is short. */
+static int jem__weights_memory(jem__weights *weights, const jem_param *w) {
+    jem_ctx *ctx = weights->ctx;
+    weights->x = jem__push_floats(ctx, weights->planes * weights->x_plane);
+    weights->y = jem__push_floats(ctx, weights->planes * weights->y_plane);
+    weights->product = jem__push_floats(ctx, weights->product_size);
+    weights->sums = (float *)jem__push_zero(ctx, (size_t)weights->sums_size * sizeof(float));
+    if (weights->border) {
+        weights->framed = jem__push_floats(ctx, weights->groups * jem__framed(weights->q));
+        if (!weights->framed) return 0;
+    }
+    /* A bias can be trained without its weights; their gradient is then computed in vain. */
+    if (!weights->dw) weights->dw = jem__push_floats(ctx, jem__padded(w));
+    return weights->x && weights->y && weights->product && weights->sums && weights->dw;
+}
+
+/* Adds to the gradients of weight and bias. */
+static jem_status jem__conv_param_grad(const jem_call *call) {
+    const jem__conv_user *user = (const jem__conv_user *)call->user;
+    const jem__node *node = call->inner->step->node;
+    jem_ctx *ctx = call->ctx;
+    JEM__ZEROED(jem__weights, weights);
+    weights.ctx = ctx;
+    weights.call = call;
+    weights.q = &user->weights;
+    weights.groups = node->groups;
+    weights.border = user->border_x;
+    weights.dw = node->param[0]->grad;
+    if (node->param[1]) weights.db = node->param[1]->grad;
+    weights.q->method->plan(&weights);
+    jem_status status = JEM_NO_MEMORY;
+    jem_mark mark = jem_begin(ctx);
+    if (jem__weights_memory(&weights, node->param[0])) {
+        const double flops = node->flops * node->groups;
+        jem__parallel(ctx, 2 * node->groups, flops, jem__task_deal, &weights);
+        jem__parallel(ctx, weights.products, flops, jem__task_product, &weights);
+        jem__parallel(ctx, weights.finishes, flops, jem__task_finish, &weights);
+        status = JEM_OK;
+    }
+    jem_end(ctx, mark);
+    return status;
 }
 
 static const jem__traits jem__conv_traits = { JEM__OP_STORES | JEM__OP_CONV, jem__conv_prepare,
@@ -3634,94 +4310,161 @@ static const jem__traits jem__conv_traits = { JEM__OP_STORES | JEM__OP_CONV, jem
 JEM__OP(conv2d, conv, JEM_KEEPS_NOTHING, &jem__conv_traits);
 JEM__OP(linear, conv, JEM_KEEPS_NOTHING, &jem__conv_traits);
 
-/* k: the weight's sides; 0: it has none that fit */
+/* Returns 1 if x (n,I,h,w), w (O,I,k,k) and b (O) fit; k = 0 if w is not square. */
+static int jem__conv_fits(const jem_tensor *x, const jem_param *w, const jem_param *b, int k,
+                          jem_conv_desc desc) {
+    if (!w || k < 1 || k > JEM__MAX_KERNEL || w->shape[1] != x->c) return 0;
+    if (b && (b->ndim != 1 || b->shape[0] != w->shape[0])) return 0;
+    if (desc.stride < 1 || desc.stride > 64 || desc.pad < 0 || desc.pad >= 64) return 0;
+    return x->h + 2 * desc.pad >= k && x->w + 2 * desc.pad >= k;
+}
+
+/* Describes the convolution that computes the output from x with a border. */
+static jem__conv jem__conv_of_output(const jem_tensor *x, int co, int k, jem_conv_desc desc,
+                                     int border) {
+    JEM__ZEROED(jem__conv, q);
+    q.ci = x->c;
+    q.hi = x->h + 2 * border;
+    q.wi = x->w + 2 * border;
+    q.co = co;
+    q.ho = (x->h + 2 * desc.pad - k) / desc.stride + 1;
+    q.wo = (x->w + 2 * desc.pad - k) / desc.stride + 1;
+    q.k = k;
+    q.stride = desc.stride;
+    q.pad = desc.pad - border;
+    return q;
+}
+
+/* Describes the convolution that computes the input gradient from dy with a border. */
+static jem__conv jem__conv_of_input_grad(const jem_tensor *x, const jem__conv *out,
+                                         jem_conv_desc desc, int border) {
+    JEM__ZEROED(jem__conv, q);
+    q.ci = out->co;
+    q.hi = out->ho + 2 * border;
+    q.wi = out->wo + 2 * border;
+    q.co = x->c;
+    q.ho = x->h;
+    q.wo = x->w;
+    q.k = out->k;
+    q.stride = desc.stride;
+    q.pad = desc.pad + desc.stride * border;
+    q.gradient = 1;
+    return q;
+}
+
+/* Describes the convolutions of a call, and chooses their methods. */
+static jem__conv_user jem__conv_describe(const jem_ctx *ctx, const jem_tensor *x, int co, int k,
+                                         jem_conv_desc desc) {
+    JEM__ZEROED(jem__conv_user, user);
+    if (x->blocks) {
+        /* An input gradient's y reads dy at (y + pad - tap)/stride: this far before and behind. */
+        const int before = (k - 1 - desc.pad) / desc.stride;
+        const int behind = (desc.stride - 1 + desc.pad) / desc.stride;
+        user.border_x = desc.pad;
+        user.border_dy = before > behind ? before : behind;
+    }
+    jem__conv q[3];
+    q[0] = jem__conv_of_output(x, co, k, desc, user.border_x);
+    q[1] = jem__conv_of_input_grad(x, &q[0], desc, user.border_dy);
+    q[2] = q[0];
+    jem__conv_choose(ctx, q);
+    user.out = q[0];
+    user.grad = q[1];
+    user.weights = q[2];
+    return user;
+}
+
+/* Returns the floats of scratch of a convolution. */
+static ptrdiff_t jem__conv_work(const jem__conv *q, int border) {
+    const ptrdiff_t work = q->method->work(q);
+    if (border) return work + jem__framed(q);
+    return work;
+}
+
+/* Records a convolution with a k x k kernel. */
 static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_param *w,
-                                    jem_param *b, int k, int s, int pad) {
-    if (!w || k < 1 || k > JEM__MAX_KERNEL || w->shape[1] != x->c ||
-        (b && (b->ndim != 1 || b->shape[0] != w->shape[0])) || s < 1 || s > 64 || pad < 0 ||
-        pad >= 64 || x->h + 2 * pad < k || x->w + 2 * pad < k)
+                                    jem_param *b, int k, jem_conv_desc desc) {
+    if (!jem__conv_fits(x, w, b, k, desc))
         return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, weight %s, bias %s, stride %d, pad %d do "
                            "not fit", op->name, jem__shape_text(x).s, jem__param_text(w).s,
-                           b ? jem__param_text(b).s : "none", s, pad);
-    const int co = w->shape[0], ho = (x->h + 2 * pad - k) / s + 1,
-              wo = (x->w + 2 * pad - k) / s + 1;
-    /* An input gradient's y reads (y + pad - tap)/s: so far before blocks, and behind them. */
-    const int before = (k - 1 - pad) / s, behind = (s - 1 + pad) / s;
-    const int p = x->blocks ? pad : 0, r = !x->blocks ? 0 : before > behind ? before : behind;
-    const jem__conv q = { x->c, x->h + 2 * p, x->w + 2 * p, co, ho, wo, k, s, pad - p, 0, 0, NULL },
-        back = { co, ho + 2 * r, wo + 2 * r, x->c, x->h, x->w, k, s, pad + s * r, 1, 0, NULL };
-    jem__conv all[3] = { q, back, q };
-    jem__conv_choose(ctx, all);
-    const jem__conv_user u = { all[0], all[1], all[2], { p, r } };
+                           b ? jem__param_text(b).s : "none", desc.stride, desc.pad);
+    const jem__conv_user user = jem__conv_describe(ctx, x, w->shape[0], k, desc);
     jem_param *params[2] = { w, b };
-    jem_tensor *y = jem__record(ctx, op, &x, 1, jem__shape(x->n, co, ho, wo), params, 2, &u,
-                                sizeof u, 0);
+    const jem_shape out = jem__shape(x->n, user.out.co, user.out.ho, user.out.wo);
+    jem_tensor *y = jem__record(ctx, op, &x, 1, out, params, 2, &user, sizeof user, 0);
     if (!y) return NULL;
-    const ptrdiff_t one = u.out.method->work(&u.out) + (p ? jem__framed(&u.out) : 0),
-                    two = u.grad.method->work(&u.grad) + (r ? jem__framed(&u.grad) : 0);
-    y->node->flops = 2 * (double)y->node->stride * x->c * k * k;
-    y->node->work = one > two ? one : two;
-    y->node->bf16_out = !x->blocks && u.out.method->bf16;
-    y->node->bf16_grad = !x->blocks && u.grad.method->bf16;
-    y->node->bf16_params = !x->blocks && u.weights.method->bf16;
+    jem__node *node = y->node;
+    const ptrdiff_t forward = jem__conv_work(&user.out, user.border_x);
+    const ptrdiff_t backward = jem__conv_work(&user.grad, user.border_dy);
+    node->flops = 2 * (double)node->stride * x->c * k * k;
+    node->work = forward > backward ? forward : backward;
+    node->bf16_out = !x->blocks && user.out.method->bf16;
+    node->bf16_grad = !x->blocks && user.grad.method->bf16;
+    node->bf16_params = !x->blocks && user.weights.method->bf16;
     return y;
 }
 
 jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
                        jem_conv_desc desc) {
     if (!x || !jem_ok(ctx)) return NULL;
-    const int k = w && w->ndim == 4 && w->shape[2] == w->shape[3] ? w->shape[2] : 0;
-    return jem__conv_record(ctx, &jem__op_conv2d, x, w, b, k, desc.stride ? desc.stride : 1,
-                            desc.pad);
+    int k = 0;
+    if (w && w->ndim == 4 && w->shape[2] == w->shape[3]) k = w->shape[2];
+    if (desc.stride == 0) desc.stride = 1;
+    return jem__conv_record(ctx, &jem__op_conv2d, x, w, b, k, desc);
 }
 
-/* A 1x1 convolution on one pixel. */
+/* Records a 1x1 convolution of one pixel. */
 jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) {
     if (!x || !jem_ok(ctx)) return NULL;
+    const jem_conv_desc desc = { 1, 0 };
     const int fits = w && w->ndim == 2 && x->h == 1 && x->w == 1;
-    return jem__conv_record(ctx, &jem__op_linear, x, w, b, fits, 1, 0);
+    return jem__conv_record(ctx, &jem__op_linear, x, w, b, fits, desc);
 }
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
 
-/* y = f(x) */
-static void jem__map_forward(const jem_call *c) {
-    const jem__map_user *u = (const jem__map_user *)c->user;
-    c->ctx->k->map(u->kind, u->a, c->x[0], c->y, c->dy ? c->aux : NULL, jem__floats(c->out));
+/* Computes y = f(x) */
+static void jem__map_forward(const jem_call *call) {
+    const jem__map_user *user = (const jem__map_user *)call->user;
+    void *aux = NULL;
+    if (call->dy) aux = call->aux;
+    call->ctx->k->map(user->kind, user->a, call->x[0], call->y, aux, jem__floats(call->out));
 }
-/* dx = dy f'(x) */
-static void jem__map_backward(const jem_call *c) {
-    const jem__map_user *u = (const jem__map_user *)c->user;
-    const int output = c->inner->step->node->op->keeps == JEM_KEEPS_OUTPUT;
-    c->ctx->k->map_back(u->kind, u->a, output ? c->y : c->x[0], c->aux, c->dy, c->dx[0],
-                        c->inner->add[0], jem__floats(c->out));
+/* Computes dx = dy f'(x) */
+static void jem__map_backward(const jem_call *call) {
+    const jem__map_user *user = (const jem__map_user *)call->user;
+    const float *kept = call->x[0];
+    if (call->inner->step->node->op->keeps == JEM_KEEPS_OUTPUT) kept = call->y;
+    call->ctx->k->map_back(user->kind, user->a, kept, call->aux, call->dy, call->dx[0],
+                           call->inner->add[0], jem__floats(call->out));
 }
 
-/* In the rows' order (JEM__MAPS). What keeps a bit or a slope can be part of the convolution before
-   it. */
-#define JEM__MAP_NOTHING JEM_KEEPS_NOTHING, &jem__in_place
-#define JEM__MAP_INPUT JEM_KEEPS_INPUT, &jem__in_place
-#define JEM__MAP_OUTPUT JEM_KEEPS_OUTPUT, &jem__in_place
-#define JEM__MAP_BIT JEM_KEEPS_NOTHING, &jem__activates
-#define JEM__MAP_SLOPE JEM_KEEPS_NOTHING, &jem__activates
-#define JEM__ROW(kind, name, wants, f, derivative)                                                 \
-    { name, jem__map_forward, jem__map_backward, JEM__MAP_##wants },
-static const jem_op jem__map_ops[] = { JEM__MAPS(JEM__ROW, ) };
+/* The ops in the order of JEM__MAP_SCALE, ... */
+#define JEM__ROW(KIND, name, kept)                                                                 \
+    { #name, jem__map_forward, jem__map_backward, JEM_KEEPS_##kept, &jem__in_place },
+static const jem_op jem__map_ops[] = {
+    JEM__MAPS(JEM__ROW)
+    { "leaky_relu", jem__map_forward, jem__map_backward, JEM_KEEPS_NOTHING, &jem__activates },
+    { "silu", jem__map_forward, jem__map_backward, JEM_KEEPS_NOTHING, &jem__activates }
+};
 #undef JEM__ROW
 
+/* Records an elementwise op of one input. */
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     if (!x || !jem_ok(ctx)) return NULL;
-    const jem__map_user u = { kind, a };
-    const size_t n = (size_t)jem__floats(jem__shape_of(x)), bits = n / 8, slopes = n * sizeof a;
-    return jem__op1(ctx, &jem__map_ops[kind], x, jem__shape_of(x), &u, sizeof u,
-                    kind == JEM__MAP_LEAKY ? bits : kind == JEM__MAP_SILU ? slopes : 0);
+    const jem__map_user user = { kind, a };
+    const size_t floats = (size_t)jem__floats(jem__shape_of(x));
+    size_t aux_bytes = 0;
+    if (kind == JEM__MAP_LEAKY) aux_bytes = floats / 8;      /* a bit for each value */
+    if (kind == JEM__MAP_SILU) aux_bytes = floats * sizeof(float);
+    return jem__op1(ctx, &jem__map_ops[kind], x, jem__shape_of(x), &user, sizeof user, aux_bytes);
 }
 
-jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float a) {
-    return jem__map(ctx, x, JEM__MAP_SCALE, a);
+jem_tensor *jem_scale(jem_ctx *ctx, jem_tensor *x, float factor) {
+    return jem__map(ctx, x, JEM__MAP_SCALE, factor);
 }
-jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float a) {
-    return jem__map(ctx, x, JEM__MAP_SHIFT, a);
+jem_tensor *jem_add_constant(jem_ctx *ctx, jem_tensor *x, float term) {
+    return jem__map(ctx, x, JEM__MAP_SHIFT, term);
 }
 jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope) {
     return jem__map(ctx, x, JEM__MAP_LEAKY, slope);
@@ -3739,31 +4482,57 @@ jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x) {
     return jem__map(ctx, x, JEM__MAP_SOFTPLUS, 0);
 }
 
+/* Computes y = f(x) of an array. The kernel takes 16 numbers at a time: the rest is padded. */
+static void jem__map_array(const jem_ctx *ctx, int kind, const float *x, float *y, ptrdiff_t n) {
+    if (!ctx || !x || !y || n < 1) return;
+    const ptrdiff_t rest = n % JEM_LANES;
+    ctx->k->map(kind, 0, x, y, NULL, n - rest);
+    if (!rest) return;
+    float last[JEM_LANES] = { 0 };
+    memcpy(last, x + n - rest, (size_t)rest * sizeof *last);
+    ctx->k->map(kind, 0, last, last, NULL, JEM_LANES);
+    memcpy(y + n - rest, last, (size_t)rest * sizeof *last);
+}
+void jem_compute_exp(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n) {
+    jem__map_array(ctx, JEM__MAP_EXP, x, y, n);
+}
+void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n) {
+    jem__map_array(ctx, JEM__MAP_TANH, x, y, n);
+}
+void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n) {
+    jem__map_array(ctx, JEM__MAP_SIGMOID, x, y, n);
+}
+
 jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
-    if (!x || !jem_ok(ctx)) return NULL;
+    if (!x || !jem_ok(ctx) || !jem__live(x, "clamp")) return NULL;
     if (!(lo <= hi))
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g is not below hi = %g", (double)lo,
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g exceeds hi = %g", (double)lo,
                            (double)hi);
     return jem__map(ctx, jem__map(ctx, x, JEM__MAP_AT_LEAST, lo), JEM__MAP_AT_MOST, hi);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-typedef struct jem__drop_user { float p, scale; jem_rng rng; } jem__drop_user;
+typedef struct jem__drop_user { float probability, scale; jem_rng rng; } jem__drop_user;
 
-static void jem__drop_forward(const jem_call *c) {
-    const jem__drop_user *u = (const jem__drop_user *)c->user;
-    const int group = c->group + c->ctx->rank * jem__groups(c->out.n);
-    const jem_rng r = jem_rng_split(&u->rng, (uint64_t)group);
-    const ptrdiff_t n = jem__floats(c->out);
-    c->ctx->k->fill(0, r.key, 0, c->y, n, 0.0f, 1.0f);
-    jem__fill_dead(c->y, n, c->live);
-    c->ctx->k->drop(u->p, u->scale, c->x[0], c->y, c->dy ? (uint16_t *)c->aux : NULL, n);
+/* Draws a uniform number for each element of y; the kernel replaces it by 0 or the scaled x. The
+   numbers depend on the group's index in the whole batch, of all ranks. */
+static void jem__drop_forward(const jem_call *call) {
+    const jem__drop_user *user = (const jem__drop_user *)call->user;
+    const jem__kernels *k = call->ctx->k;
+    const int group = call->group + call->ctx->rank * jem__groups(call->out.n);
+    const jem_rng rng = jem_rng_split(&user->rng, (uint64_t)group);
+    const ptrdiff_t n = jem__floats(call->out);
+    uint16_t *dropped = NULL;
+    if (call->dy) dropped = (uint16_t *)call->aux;
+    k->fill(JEM__UNIFORM, rng.key, 0, call->y, n, 0.0f, 1.0f);
+    jem__fill_dead(call->y, n, call->live);
+    k->drop(user->probability, user->scale, call->x[0], call->y, dropped, n);
 }
-static void jem__drop_backward(const jem_call *c) {
-    const jem__drop_user *u = (const jem__drop_user *)c->user;
-    c->ctx->k->map_back(JEM__MAP_DROP, u->scale, NULL, c->aux, c->dy, c->dx[0], c->inner->add[0],
-                        jem__floats(c->out));
+static void jem__drop_backward(const jem_call *call) {
+    const jem__drop_user *user = (const jem__drop_user *)call->user;
+    call->ctx->k->map_back(JEM__MAP_DROP, user->scale, NULL, call->aux, call->dy, call->dx[0],
+                           call->inner->add[0], jem__floats(call->out));
 }
 JEM__OP(dropout, drop, JEM_KEEPS_NOTHING, &jem__stores);
 
@@ -3772,45 +4541,83 @@ jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
     if (!(p >= 0 && p < 1) || !rng)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "dropout: p = %g is not in [0,1)%s", (double)p,
                            rng ? "" : ", and there is no rng");
-    const jem__drop_user u = { p, 1 / (1 - p), jem_rng_split(rng, rng->counter++) };
-    return jem__op1(ctx, &jem__op_dropout, x, jem__shape_of(x), &u, sizeof u,
-                    (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES * sizeof(uint16_t));
+    const jem_rng own = jem_rng_split(rng, rng->counter);
+    rng->counter++;
+    const jem__drop_user user = { p, 1 / (1 - p), own };
+    const size_t vectors = (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES;
+    return jem__op1(ctx, &jem__op_dropout, x, jem__shape_of(x), &user, sizeof user,
+                    vectors * sizeof(uint16_t));
 }
 
 /* ---- elementwise, two inputs ----------------------------------------------------------------- */
 
-static int jem__spread(const jem_call *c) {        /* b is a number per image, a is more */
-    return c->in[1].c * c->in[1].h * c->in[1].w == 1 && jem__floats(c->in[0]) > JEM_LANES;
+static int jem__pair_kind(const jem_call *call) { return *(const int *)call->user; }
+
+/* Returns 1 if b has one number per image, and a has more. */
+static int jem__is_spread(const jem_call *call) {
+    const jem_shape b = call->in[1];
+    return b.c * b.h * b.w == 1 && jem__floats(call->in[0]) > JEM_LANES;
 }
-/* Floats that one call of a kernel covers: all, or, if b is a number per channel, a pixel. */
-static ptrdiff_t jem__pair_run(const jem_call *c) {
-    return jem__spread(c) ? jem__floats(c->in[0]) : jem__floats(c->in[1]);
+
+/* Returns the floats that one call of a kernel covers: all, or a pixel if b has one number per
+   channel. */
+static ptrdiff_t jem__pair_run(const jem_call *call) {
+    if (jem__is_spread(call)) return jem__floats(call->in[0]);
+    return jem__floats(call->in[1]);
 }
-/* y = a op b */
-static void jem__pair_forward(const jem_call *c) {
-    const ptrdiff_t n = jem__floats(c->out), run = jem__pair_run(c);
+
+/* Computes y = a op b */
+static void jem__pair_forward(const jem_call *call) {
+    const int kind = jem__pair_kind(call);
+    const int spread = jem__is_spread(call);
+    const ptrdiff_t n = jem__floats(call->out);
+    const ptrdiff_t run = jem__pair_run(call);
     for (ptrdiff_t at = 0; at < n; at += run)
-        c->ctx->k->pair(*(const int *)c->user, c->x[0] + at, c->x[1], jem__spread(c), c->y + at,
-                        run);
+        call->ctx->k->pair(kind, call->x[0] + at, call->x[1], spread, call->y + at, run);
 }
-/* da = dy (+, -), dy b (*); db = dy, -dy, dy a, summed where b was spread. A sum's gradient may be
-   in its place already: dx = dy. */
-static void jem__pair_backward(const jem_call *c) {
-    const int kind = *(const int *)c->user, mul = kind == JEM__PAIR_MUL, spread = jem__spread(c);
-    const int own[2] = { c->dx[0] && c->dx[0] != c->dy,
-                         c->dx[1] && (c->dx[1] != c->dy || c->dx[1] == c->dx[0]) };
-    const float s = kind == JEM__PAIR_SUB ? -1.0f : 1.0f;
-    const ptrdiff_t n = jem__floats(c->out), run = jem__pair_run(c);
-    const jem__kernels *k = c->ctx->k;
-    for (ptrdiff_t at = 0; own[0] && at < n; at += run)
-        k->pair_back(1, c->dy + at, mul ? c->x[1] : NULL, spread, c->dx[0] + at, c->inner->add[0],
-                     run);
-    if (c->dx[1] && spread)
-        k->dot(s, c->dy, mul ? c->x[0] : NULL, c->dx[1], c->inner->add[1], n);
-    else for (ptrdiff_t at = 0; own[1] && at < n; at += run)
-        k->pair_back(s, c->dy + at, mul ? c->x[0] + at : NULL, 0, c->dx[1],
-                     c->inner->add[1] || at > 0, run);
+
+/* Computes da = dy (add, sub), dy b (mul) */
+static void jem__pair_backward_a(const jem_call *call) {
+    const int spread = jem__is_spread(call);
+    const ptrdiff_t n = jem__floats(call->out);
+    const ptrdiff_t run = jem__pair_run(call);
+    const float *factor = NULL;
+    if (jem__pair_kind(call) == JEM__PAIR_MUL) factor = call->x[1];
+    for (ptrdiff_t at = 0; at < n; at += run)
+        call->ctx->k->pair_back(1, call->dy + at, factor, spread, call->dx[0] + at,
+                                call->inner->add[0], run);
 }
+
+/* Computes db = dy (add), -dy (sub), dy a (mul); summed where b was broadcast */
+static void jem__pair_backward_b(const jem_call *call) {
+    const ptrdiff_t n = jem__floats(call->out);
+    const ptrdiff_t run = jem__pair_run(call);
+    float sign = 1;
+    if (jem__pair_kind(call) == JEM__PAIR_SUB) sign = -1;
+    const float *factor = NULL;
+    if (jem__pair_kind(call) == JEM__PAIR_MUL) factor = call->x[0];
+    if (jem__is_spread(call)) {
+        call->ctx->k->dot(sign, call->dy, factor, call->dx[1], call->inner->add[1], n);
+        return;
+    }
+    for (ptrdiff_t at = 0; at < n; at += run) {
+        const int add = call->inner->add[1] || at > 0;
+        const float *factor_at = NULL;
+        if (factor) factor_at = factor + at;
+        call->ctx->k->pair_back(sign, call->dy + at, factor_at, 0, call->dx[1], add, run);
+    }
+}
+
+/* Computes both gradients. A sum's may be in its place already: dx = dy. If both inputs are the
+   same tensor, the second gradient is always added. */
+static void jem__pair_backward(const jem_call *call) {
+    float *da = call->dx[0];
+    float *db = call->dx[1];
+    if (da && da != call->dy) jem__pair_backward_a(call);
+    if (db && (db != call->dy || db == da || jem__is_spread(call))) jem__pair_backward_b(call);
+}
+
+/* Records an elementwise op of two inputs. */
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
     static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
         { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sums },
@@ -3819,9 +4626,11 @@ static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kin
           &jem__stores }
     };
     if (!a || !b || !jem_ok(ctx)) return NULL;
-    const int one = b->h == 1 && b->w == 1;
-    const int fits = a->c == b->c ? one || (a->h == b->h && a->w == b->w) : one && b->c == 1;
-    if (a->n != b->n || !fits)
+    const int one_pixel = b->h == 1 && b->w == 1;
+    const int same_size = a->h == b->h && a->w == b->w;
+    const int channels_fit = a->c == b->c && (one_pixel || same_size);
+    const int one_number = one_pixel && b->c == 1;
+    if (a->n != b->n || !(channels_fit || one_number))
         return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: %s and %s do not fit", ops[kind].name,
                            jem__shape_text(a).s, jem__shape_text(b).s);
     jem_tensor *in[2] = { a, b };
@@ -3837,39 +4646,64 @@ jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
     return jem__pair(ctx, a, b, JEM__PAIR_MUL);
 }
 
-/* ---- pooling, and changes of shape ----------------------------------------------------------- */
+/* ---- pooling --------------------------------------------------------------------------------- */
 
-static void jem__pool_forward(const jem_call *c) {
-    c->ctx->k->pool((const jem__pool *)c->user, c->x[0], c->y);
+/* Pooling of (h,w,c) to (ho,wo,c): windows of kh x kw; scale: 1/(kh kw). */
+typedef struct jem__pool { int w, c, kh, kw, stride, ho, wo; float scale; } jem__pool;
+
+/* Returns where pixel t of the window of output pixel o is. */
+JEM__INLINE ptrdiff_t jem__pool_at(const jem__pool *pool, int o, int t) {
+    const ptrdiff_t row = o / pool->wo * pool->stride + t / pool->kw;
+    const ptrdiff_t column = o % pool->wo * pool->stride + t % pool->kw;
+    return (row * pool->w + column) * pool->c * JEM_LANES;
 }
-static void jem__pool_backward(const jem_call *c) {
-    c->ctx->k->pool_back((const jem__pool *)c->user, c->dy, c->dx[0]);
+
+static void jem__pool_forward(const jem_call *call) {
+    call->ctx->k->pool((const jem__pool *)call->user, call->x[0], call->y);
+}
+static void jem__pool_backward(const jem_call *call) {
+    call->ctx->k->pool_back((const jem__pool *)call->user, call->dy, call->dx[0]);
 }
 JEM__OP(avg_pool, pool, JEM_KEEPS_NOTHING, NULL);
 
-/* aux: which of the window, for each number */
-static void jem__max_forward(const jem_call *c) {
-    const jem__pool *u = (const jem__pool *)c->user;
-    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
-    unsigned char *which = (unsigned char *)c->aux;
-    float *y = c->y;
-    for (int p = 0; p < u->ho * u->wo; p++, y += n, which += n)
-        for (int t = 0; t < u->kh * u->kw; t++) {
-            const float *x = c->x[0] + jem__pool_at(u, p, t);
-            for (ptrdiff_t k = 0; k < n; k++)
-                if (t == 0 || x[k] > y[k] || x[k] != x[k]) y[k] = x[k], which[k] = (unsigned char)t;
+/* Stores in aux, for each value of y, the number of its pixel in the window. A NaN counts as a
+   maximum. */
+static void jem__max_forward(const jem_call *call) {
+    const jem__pool *pool = (const jem__pool *)call->user;
+    const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
+    unsigned char *which = (unsigned char *)call->aux;
+    float *y = call->y;
+    for (int o = 0; o < pool->ho * pool->wo; o++) {
+        for (int t = 0; t < pool->kh * pool->kw; t++) {
+            const float *x = call->x[0] + jem__pool_at(pool, o, t);
+            for (ptrdiff_t k = 0; k < n; k++) {
+                const int is_nan = x[k] != x[k];
+                if (t > 0 && !(x[k] > y[k]) && !is_nan) continue;
+                y[k] = x[k];
+                which[k] = (unsigned char)t;
+            }
         }
+        y += n;
+        which += n;
+    }
 }
-static void jem__max_backward(const jem_call *c) {
-    const jem__pool *u = (const jem__pool *)c->user;
-    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
-    const unsigned char *which = (const unsigned char *)c->aux;
-    const float *dy = c->dy;
-    for (int p = 0; p < u->ho * u->wo; p++, dy += n, which += n)
-        for (ptrdiff_t k = 0; k < n; k++) c->dx[0][jem__pool_at(u, p, which[k]) + k] += dy[k];
+
+/* Adds each dy to the gradient of the pixel that was the maximum. */
+static void jem__max_backward(const jem_call *call) {
+    const jem__pool *pool = (const jem__pool *)call->user;
+    const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
+    const unsigned char *which = (const unsigned char *)call->aux;
+    const float *dy = call->dy;
+    for (int o = 0; o < pool->ho * pool->wo; o++) {
+        for (ptrdiff_t k = 0; k < n; k++)
+            call->dx[0][jem__pool_at(pool, o, which[k]) + k] += dy[k];
+        dy += n;
+        which += n;
+    }
 }
 JEM__OP(max_pool, max, JEM_KEEPS_NOTHING, NULL);
 
+/* Records a pooling op. */
 static jem_tensor *jem__pooled(jem_ctx *ctx, const jem_op *op, jem_tensor *x, int kh, int kw,
                                int stride) {
     if (!x || !jem_ok(ctx)) return NULL;
@@ -3878,62 +4712,93 @@ static jem_tensor *jem__pooled(jem_ctx *ctx, const jem_op *op, jem_tensor *x, in
         return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: %dx%d windows of stride %d do not fit x %s%s",
                            op->name, kh, kw, stride, jem__shape_text(x).s,
                            max ? " (15x15 at most)" : "");
-    const jem__pool u = { x->w, x->c, kh, kw, stride, (x->h - kh) / stride + 1,
-                          (x->w - kw) / stride + 1, 1.0f / (float)(kh * kw) };
-    const jem_shape out = jem__shape(x->n, x->c, u.ho, u.wo);
-    return jem__op1(ctx, op, x, out, &u, sizeof u, max ? (size_t)jem__floats(out) : 0);
+    JEM__ZEROED(jem__pool, pool);
+    pool.w = x->w;
+    pool.c = x->c;
+    pool.kh = kh;
+    pool.kw = kw;
+    pool.stride = stride;
+    pool.ho = (x->h - kh) / stride + 1;
+    pool.wo = (x->w - kw) / stride + 1;
+    pool.scale = 1.0f / (float)(kh * kw);
+    const jem_shape out = jem__shape(x->n, x->c, pool.ho, pool.wo);
+    size_t aux_bytes = 0;
+    if (max) aux_bytes = (size_t)jem__floats(out);           /* a byte for each value */
+    return jem__op1(ctx, op, x, out, &pool, sizeof pool, aux_bytes);
 }
 jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
-    return jem__pooled(ctx, &jem__op_avg_pool, x, k, k, stride ? stride : k);
+    if (stride == 0) stride = k;
+    return jem__pooled(ctx, &jem__op_avg_pool, x, k, k, stride);
 }
 jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x) {
-    return x ? jem__pooled(ctx, &jem__op_avg_pool, x, x->h, x->w, x->h > x->w ? x->h : x->w) : NULL;
+    if (!x) return NULL;
+    const int stride = x->h > x->w ? x->h : x->w;
+    return jem__pooled(ctx, &jem__op_avg_pool, x, x->h, x->w, stride);
 }
 jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
-    return jem__pooled(ctx, &jem__op_max_pool, x, k, k, stride ? stride : k);
+    if (stride == 0) stride = k;
+    return jem__pooled(ctx, &jem__op_max_pool, x, k, k, stride);
 }
 
-/* Ops that only move numbers, in runs of whole vectors of 16 lanes: run i of input k is `size`
-   floats at `from` of x, which go to `to` of y. On the way back they are added. */
+/* ---- changes of shape ------------------------------------------------------------------------ */
+/* These ops only move numbers, in runs of whole vectors of 16 lanes: run i of input k is `size`
+   floats at `from` of x, copied to `to` of y. On the way back they are added. */
+
 enum { JEM__DETACH, JEM__CONCAT, JEM__SLICE, JEM__UPSAMPLE, JEM__FLATTEN };
-typedef struct jem__move_user { int kind, a; } jem__move_user;         /* a: slice's first, ... */
+typedef struct jem__move_user { int kind, a; } jem__move_user;         /* a: slice's first channel,
+                                                                          upsample's factor */
 typedef struct jem__span { ptrdiff_t from, to, size; } jem__span;
 
-static int jem__move_runs(const jem_call *c) {     /* pixels of y; of flatten, vectors */
-    const int flatten = ((const jem__move_user *)c->user)->kind == JEM__FLATTEN;
-    return flatten ? c->out.c : c->out.h * c->out.w;
+/* Returns the number of runs: one for each pixel of y, for flatten one for each vector. */
+static int jem__move_runs(const jem_call *call) {
+    const jem__move_user *user = (const jem__move_user *)call->user;
+    if (user->kind == JEM__FLATTEN) return call->out.c;
+    return call->out.h * call->out.w;
 }
-static jem__span jem__move_span(const jem_call *c, int k, int i) {
-    const jem__move_user *u = (const jem__move_user *)c->user;
-    const jem_shape in = c->in[k], out = c->out;
-    ptrdiff_t from = (ptrdiff_t)i * in.c, to = (ptrdiff_t)i * out.c, n = out.c;
-    switch (u->kind) {
-    case JEM__CONCAT: to += k * (out.c - in.c), n = in.c; break;
-    case JEM__SLICE: from += u->a; break;
-    case JEM__UPSAMPLE:                            /* y[i][j] = x[i/a][j/a] */
-        from = ((ptrdiff_t)(i / out.w / u->a) * in.w + i % out.w / u->a) * in.c;
-        break;
-    case JEM__FLATTEN: from = i, to = (ptrdiff_t)(i % in.c) * in.h * in.w + i / in.c, n = 1; break;
-    default: break;
+
+/* Returns run i of input k. */
+static jem__span jem__move_span(const jem_call *call, int k, int i) {
+    const jem__move_user *user = (const jem__move_user *)call->user;
+    const jem_shape in = call->in[k];
+    const jem_shape out = call->out;
+    ptrdiff_t from = (ptrdiff_t)i * in.c;          /* in vectors; this is a copy of the pixel */
+    ptrdiff_t to = (ptrdiff_t)i * out.c;
+    ptrdiff_t size = out.c;
+    if (user->kind == JEM__CONCAT) {
+        to += k * (out.c - in.c);
+        size = in.c;
+    } else if (user->kind == JEM__SLICE) {
+        from += user->a;
+    } else if (user->kind == JEM__UPSAMPLE) {      /* y[row][column] = x[row/a][column/a] */
+        const int row = i / out.w / user->a;
+        const int column = i % out.w / user->a;
+        from = ((ptrdiff_t)row * in.w + column) * in.c;
+    } else if (user->kind == JEM__FLATTEN) {       /* pixel, channel -> channel, pixel */
+        from = i;
+        to = (ptrdiff_t)(i % in.c) * in.h * in.w + i / in.c;
+        size = 1;
     }
-    const jem__span span = { from * JEM_LANES, to * JEM_LANES, n * JEM_LANES };
+    const jem__span span = { from * JEM_LANES, to * JEM_LANES, size * JEM_LANES };
     return span;
 }
-static void jem__move_forward(const jem_call *c) {
-    for (int k = 0; k < c->inputs; k++)
-        for (int i = 0; i < jem__move_runs(c); i++) {
-            const jem__span r = jem__move_span(c, k, i);
-            memcpy(c->y + r.to, c->x[k] + r.from, (size_t)r.size * sizeof *c->y);
+
+static void jem__move_forward(const jem_call *call) {
+    for (int k = 0; k < call->inputs; k++)
+        for (int i = 0; i < jem__move_runs(call); i++) {
+            const jem__span run = jem__move_span(call, k, i);
+            memcpy(call->y + run.to, call->x[k] + run.from, (size_t)run.size * sizeof(float));
         }
 }
-static void jem__move_backward(const jem_call *c) {
-    for (int k = 0; k < c->inputs; k++)
-        for (int i = 0; c->dx[k] && i < jem__move_runs(c); i++) {
-            const jem__span r = jem__move_span(c, k, i);
-            float *dx = c->dx[k] + r.from;
-            c->ctx->k->pair(JEM__PAIR_ADD, dx, c->dy + r.to, 0, dx, r.size);
+static void jem__move_backward(const jem_call *call) {
+    for (int k = 0; k < call->inputs; k++)
+        for (int i = 0; call->dx[k] && i < jem__move_runs(call); i++) {
+            const jem__span run = jem__move_span(call, k, i);
+            float *dx = call->dx[k] + run.from;
+            call->ctx->k->pair(JEM__PAIR_ADD, dx, call->dy + run.to, 0, dx, run.size);
         }
 }
+
+/* Records an op that moves numbers. x2: the second input, or NULL. */
 static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *x2, jem_shape out,
                              int a) {
 #define JEM__MOVE_OP(name, backward) { name, jem__move_forward, backward, JEM_KEEPS_NOTHING, NULL }
@@ -3944,15 +4809,16 @@ static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *
     };
 #undef JEM__MOVE_OP
     jem_tensor *in[2] = { x, x2 };
-    const jem__move_user u = { kind, a };
-    return jem__record(ctx, ops + kind, in, x2 ? 2 : 1, out, NULL, 0, &u, sizeof u, 0);
+    const int inputs = 1 + (x2 != NULL);
+    const jem__move_user user = { kind, a };
+    return jem__record(ctx, ops + kind, in, inputs, out, NULL, 0, &user, sizeof user, 0);
 }
 
 jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (k < 1 || x->h > 65536 / k || x->w > 65536 / k)
-        return jem__refuse(ctx, JEM_BAD_SHAPE, "upsample: x %s, %d times: from 1 up, to sides of "
-                           "65536", jem__shape_text(x).s, k);
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "upsample: x %s, %d times: the factor must be 1 or "
+                           "more, the sides at most 65536", jem__shape_text(x).s, k);
     return jem__move(ctx, JEM__UPSAMPLE, x, NULL, jem__shape(x->n, x->c, k * x->h, k * x->w), k);
 }
 
@@ -3978,14 +4844,18 @@ jem_tensor *jem_concat(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
 }
 
 jem_tensor *jem_detach(jem_ctx *ctx, jem_tensor *x) {
-    return x ? jem__move(ctx, JEM__DETACH, x, NULL, jem__shape_of(x), 0) : NULL;
+    if (!x) return NULL;
+    return jem__move(ctx, JEM__DETACH, x, NULL, jem__shape_of(x), 0);
 }
 
-/* ---- a number per image ---------------------------------------------------------------------- */
+/* ---- one number per image -------------------------------------------------------------------- */
 
-static void jem__lse_forward(const jem_call *c) { c->ctx->k->logsumexp(c->x[0], c->in[0].c, c->y); }
-static void jem__lse_backward(const jem_call *c) {
-    c->ctx->k->logsumexp_back(c->x[0], c->y, c->dy, c->in[0].c, c->dx[0], c->inner->add[0]);
+static void jem__lse_forward(const jem_call *call) {
+    call->ctx->k->logsumexp(call->x[0], call->in[0].c, call->y);
+}
+static void jem__lse_backward(const jem_call *call) {
+    call->ctx->k->logsumexp_back(call->x[0], call->y, call->dy, call->in[0].c, call->dx[0],
+                                 call->inner->add[0]);
 }
 JEM__OP(logsumexp, lse, JEM_KEEPS_INPUT | JEM_KEEPS_OUTPUT, &jem__stores);
 
@@ -3998,18 +4868,18 @@ jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x) {
 }
 
 jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x) {
-    const int one = x && x->c == 1 && x->h == 1 && x->w == 1;          /* log 1 */
-    return one ? jem_sub(ctx, x, x) : jem_sub(ctx, x, jem_logsumexp(ctx, x));
+    if (x && x->c == 1 && x->h == 1 && x->w == 1) return jem_sub(ctx, x, x);     /* log 1 */
+    return jem_sub(ctx, x, jem_logsumexp(ctx, x));
 }
 
-/* y = x[label], label by lane */
-static void jem__gather_forward(const jem_call *c) {
-    const int *label = (const int *)c->user + c->group * JEM_LANES;
-    for (int l = 0; l < JEM_LANES; l++) c->y[l] = c->x[0][label[l] * JEM_LANES + l];
+/* Computes y = x[label], with a label per lane */
+static void jem__gather_forward(const jem_call *call) {
+    const int *label = (const int *)call->user + call->group * JEM_LANES;
+    for (int l = 0; l < JEM_LANES; l++) call->y[l] = call->x[0][label[l] * JEM_LANES + l];
 }
-static void jem__gather_backward(const jem_call *c) {
-    const int *label = (const int *)c->user + c->group * JEM_LANES;
-    for (int l = 0; l < JEM_LANES; l++) c->dx[0][label[l] * JEM_LANES + l] += c->dy[l];
+static void jem__gather_backward(const jem_call *call) {
+    const int *label = (const int *)call->user + call->group * JEM_LANES;
+    for (int l = 0; l < JEM_LANES; l++) call->dx[0][label[l] * JEM_LANES + l] += call->dy[l];
 }
 JEM__OP(gather, gather, JEM_KEEPS_NOTHING, NULL);
 
@@ -4019,20 +4889,22 @@ jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
         return jem__refuse(ctx, JEM_BAD_SHAPE, "gather: x is %s, not (n,c,1,1)%s",
                            jem__shape_text(x).s, labels ? "" : ", and there are no labels");
     if (!jem__labels_good(ctx, "gather", labels, x->n, x->c)) return NULL;
-    const size_t bytes = (size_t)(jem__groups(x->n) * JEM_LANES) * sizeof(int);
+    const int lanes = jem__groups(x->n) * JEM_LANES;
+    const size_t bytes = (size_t)lanes * sizeof(int);
     jem_tensor *y = jem__op1(ctx, &jem__op_gather, x, jem__shape(x->n, 1, 1, 1), NULL, bytes, 0);
-    int *own = y ? (int *)y->node->user : NULL;
-    for (int i = 0; own && i < jem__groups(x->n) * JEM_LANES; i++)
-        own[i] = labels[i < x->n ? i : x->n - 1];
+    if (!y) return NULL;
+    int *own = (int *)y->node->user;
+    for (int i = 0; i < lanes; i++) own[i] = labels[i < x->n ? i : x->n - 1];
     return y;
 }
 
-/* y = sum of x over c, h, w */
-static void jem__sum_image_forward(const jem_call *c) {
-    c->ctx->k->dot(1, c->x[0], NULL, c->y, 0, jem__floats(c->in[0]));
+/* Computes y = sum of x over c, h, w */
+static void jem__sum_image_forward(const jem_call *call) {
+    call->ctx->k->dot(1, call->x[0], NULL, call->y, 0, jem__floats(call->in[0]));
 }
-static void jem__sum_image_backward(const jem_call *c) {
-    c->ctx->k->pair(JEM__PAIR_ADD, c->dx[0], c->dy, 1, c->dx[0], jem__floats(c->in[0]));
+static void jem__sum_image_backward(const jem_call *call) {
+    float *dx = call->dx[0];
+    call->ctx->k->pair(JEM__PAIR_ADD, dx, call->dy, 1, dx, jem__floats(call->in[0]));
 }
 JEM__OP(sum_image, sum_image, JEM_KEEPS_NOTHING, NULL);
 
@@ -4043,385 +4915,533 @@ jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x) {
 
 /* ---- one number ------------------------------------------------------------------------------ */
 
-/* y = s sum of x over images and everything else, in double and in order */
-static void jem__total_forward(const jem_call *c) {
+/* Computes y = factor * sum of all elements of x, in double and in a fixed order */
+static void jem__total_forward(const jem_call *call) {
+    const double factor = *(const double *)call->user;
     double sum = 0;
-    for (int g = 0; g < jem__groups(c->in[0].n); g++) {
-        const jem_call at = jem__at(c, g);
-        const int live = jem__live_lanes(c->in[0].n, g);
-        for (ptrdiff_t i = 0; i < jem__floats(c->in[0]); i += JEM_LANES)
+    for (int g = 0; g < jem__groups(call->in[0].n); g++) {
+        const jem_call at = jem__at(call, g);
+        const int live = jem__live_lanes(call->in[0].n, g);
+        for (ptrdiff_t i = 0; i < jem__floats(call->in[0]); i += JEM_LANES)
             for (int l = 0; l < live; l++) sum += (double)at.x[0][i + l];
     }
-    for (int l = 0; l < JEM_LANES; l++) c->y[l] = (float)(sum * *(const double *)c->user);
+    for (int l = 0; l < JEM_LANES; l++) call->y[l] = (float)(sum * factor);
 }
-/* dx = s dy for every image; dead lanes nothing, which keeps them out of weight gradients */
-static void jem__total_backward(const jem_call *c) {
-    const float d = (float)((double)c->dy[0] * *(const double *)c->user);
-    for (int g = 0; g < jem__groups(c->in[0].n); g++) {
-        const jem_call at = jem__at(c, g);
-        const int live = jem__live_lanes(c->in[0].n, g);
-        for (ptrdiff_t i = 0; i < jem__floats(c->in[0]); i += JEM_LANES)
-            for (int l = 0; l < live; l++) at.dx[0][i + l] += d;
+/* Computes dx = factor * dy for every image; nothing for padding lanes, which therefore do not
+   contribute to weight gradients. */
+static void jem__total_backward(const jem_call *call) {
+    const double factor = *(const double *)call->user;
+    const float each = (float)((double)call->dy[0] * factor);
+    for (int g = 0; g < jem__groups(call->in[0].n); g++) {
+        const jem_call at = jem__at(call, g);
+        const int live = jem__live_lanes(call->in[0].n, g);
+        for (ptrdiff_t i = 0; i < jem__floats(call->in[0]); i += JEM_LANES)
+            for (int l = 0; l < live; l++) at.dx[0][i + l] += each;
     }
 }
 JEM__OP(mean, total, JEM_KEEPS_NOTHING, &jem__whole);
 JEM__OP(sum, total, JEM_KEEPS_NOTHING, &jem__whole);
 
-static jem_tensor *jem__total(jem_ctx *ctx, const jem_op *op, jem_tensor *x, double s) {
+static jem_tensor *jem__total(jem_ctx *ctx, const jem_op *op, jem_tensor *x, double factor) {
     if (!x || !jem_ok(ctx)) return NULL;
-    return jem__op1(ctx, op, x, jem__shape(1, 1, 1, 1), &s, sizeof s, 0);
+    return jem__op1(ctx, op, x, jem__shape(1, 1, 1, 1), &factor, sizeof factor, 0);
 }
 jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x) {
-    return jem__total(ctx, &jem__op_mean, x, x ? 1.0 / ((double)x->n * x->c * x->h * x->w) : 0);
+    if (!x) return NULL;
+    return jem__total(ctx, &jem__op_mean, x, 1.0 / ((double)x->n * x->c * x->h * x->w));
 }
 jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) { return jem__total(ctx, &jem__op_sum, x, 1); }
 
 /* ---- normalisation: y = (x - mean) rstd gamma + beta ----------------------------------------- */
-/* All five norms are this; they differ in where mean and rstd come from: from x (instance, layer;
-   batch in training), or from elsewhere (running statistics; act norm: mean = -loc, rstd = 1). They
-   lie in aux as mean[c][16], rstd[c][16], then room for the two sums of the backward. */
+/* All five norms compute this. They differ in the source of mean and rstd = 1/sqrt(var + 1e-5):
+   x itself (instance, layer; in training the batch), running statistics, or parameters (act norm:
+   mean = -loc, rstd = 1). aux holds mean[c][16], rstd[c][16], and the two sums of the backward. */
 
 typedef struct jem__norm_user { jem_norm kind; int training; float momentum; } jem__norm_user;
 #define JEM__NORM_EPS 1e-5f
 
-static jem__norm jem__norm_open(const jem_call *c) {
-    const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const ptrdiff_t n = (ptrdiff_t)c->out.c * JEM_LANES;
-    jem__norm p;
-    p.mean = (float *)c->aux, p.rstd = p.mean + n, p.s1 = p.rstd + n, p.s2 = p.s1 + n;
-    p.gamma = u->kind == JEM_NORM_ACT ? c->inner->param[1]->value : c->inner->param[0]->value;
-    p.beta = u->kind == JEM_NORM_ACT ? NULL : c->inner->param[1]->value;
-    p.pixels = (ptrdiff_t)c->out.h * c->out.w, p.c = c->out.c;
-    p.own = u->kind == JEM_NORM_INSTANCE || u->kind == JEM_NORM_LAYER;
-    return p;
+/* A normalisation of (pixels,c). */
+typedef struct jem__norm {
+    float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
+    const float *gamma, *beta;                     /* (c); beta NULL: 0 */
+    ptrdiff_t pixels;
+    int c, own;                                    /* own: statistics are of x itself */
+} jem__norm;
+
+static jem_norm jem__norm_kind(const jem_call *call) {
+    return ((const jem__norm_user *)call->user)->kind;
 }
 
-/* s[c][16] -> its mean over pixels, and over channels too for the layer norm */
-static void jem__norm_mean(const jem__norm *p, jem_norm kind, float *s) {
+/* Returns the arrays and sizes of a normalisation for the group of a call. */
+static jem__norm jem__norm_open(const jem_call *call) {
+    const jem_norm kind = jem__norm_kind(call);
+    jem_param *const *param = call->inner->param;
+    const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
+    jem__norm norm;
+    norm.mean = (float *)call->aux;
+    norm.rstd = norm.mean + n;
+    norm.s1 = norm.rstd + n;
+    norm.s2 = norm.s1 + n;
+    norm.gamma = param[0]->value;
+    norm.beta = param[1]->value;
+    if (kind == JEM_NORM_ACT) {                    /* its parameters are loc, scale */
+        norm.gamma = param[1]->value;
+        norm.beta = NULL;
+    }
+    norm.pixels = (ptrdiff_t)call->out.h * call->out.w;
+    norm.c = call->out.c;
+    norm.own = kind == JEM_NORM_INSTANCE || kind == JEM_NORM_LAYER;
+    return norm;
+}
+
+/* Turns sums[c][16] over pixels into means over pixels, for the layer norm over channels too. */
+static void jem__norm_mean(const jem__norm *norm, jem_norm kind, float *sums) {
     for (int l = 0; l < JEM_LANES; l++) {
         float all = 0;
-        for (int i = 0; i < p->c; i++) all += s[i * JEM_LANES + l];
-        for (int i = 0; i < p->c; i++)
-            s[i * JEM_LANES + l] = kind == JEM_NORM_LAYER
-                ? all / (float)(p->pixels * p->c) : s[i * JEM_LANES + l] / (float)p->pixels;
+        for (int i = 0; i < norm->c; i++) all += sums[i * JEM_LANES + l];
+        for (int i = 0; i < norm->c; i++) {
+            float *sum = sums + i * JEM_LANES + l;
+            if (kind == JEM_NORM_LAYER) *sum = all / (float)(norm->pixels * norm->c);
+            else *sum = *sum / (float)norm->pixels;
+        }
     }
 }
 
-/* Mean and rstd that do not come from x. */
-static void jem__norm_given(const jem_call *c, const jem__norm *p) {
-    const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
-    jem_param *const *param = c->inner->param;
-    for (int i = 0; i < p->c; i++)
+/* Sets mean and rstd that do not depend on x. */
+static void jem__norm_given(const jem_call *call, const jem__norm *norm) {
+    jem_param *const *param = call->inner->param;
+    const int act = jem__norm_kind(call) == JEM_NORM_ACT;
+    for (int i = 0; i < norm->c; i++) {
+        float mean, rstd;
+        if (act) {
+            mean = -param[0]->value[i];
+            rstd = 1;
+        } else {
+            mean = param[2]->value[i];
+            rstd = 1 / sqrtf(param[3]->value[i] + JEM__NORM_EPS);
+        }
         for (int l = 0; l < JEM_LANES; l++) {
-            p->mean[i * JEM_LANES + l] = act ? -param[0]->value[i] : param[2]->value[i];
-            p->rstd[i * JEM_LANES + l] = act ? 1 : 1 / sqrtf(param[3]->value[i] + JEM__NORM_EPS);
-        }
-}
-
-static void jem__norm_forward(const jem_call *c) {
-    const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm p = jem__norm_open(c);
-    const jem__kernels *k = c->ctx->k;
-    const ptrdiff_t n = (ptrdiff_t)p.c * JEM_LANES;
-    if (p.own) {
-        memset(p.mean, 0, 2 * (size_t)n * sizeof(float));
-        k->moment(c->x[0], NULL, 0, p.pixels, p.c, p.mean);
-        jem__norm_mean(&p, u->kind, p.mean);
-        k->moment(c->x[0], p.mean, 1, p.pixels, p.c, p.rstd);
-        jem__norm_mean(&p, u->kind, p.rstd);
-        for (int i = 0; i < n; i++) p.rstd[i] = 1 / sqrtf(p.rstd[i] + JEM__NORM_EPS);
-    } else jem__norm_given(c, &p);
-    k->normalize(&p, c->x[0], c->y);
-}
-
-/* dx = rstd (dy gamma - mean(dy gamma) - xhat mean(dy gamma xhat)); no means if they are given */
-static void jem__norm_backward(const jem_call *c) {
-    const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm p = jem__norm_open(c);
-    const jem__kernels *k = c->ctx->k;
-    if (p.own) {
-        memset(p.s1, 0, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
-        k->normalize_sums(&p, c->x[0], c->dy);
-        for (int i = 0; i < p.c * JEM_LANES; i++)
-            p.s1[i] *= p.gamma[i / JEM_LANES], p.s2[i] *= p.gamma[i / JEM_LANES];
-        jem__norm_mean(&p, u->kind, p.s1);
-        jem__norm_mean(&p, u->kind, p.s2);
-    }
-    k->normalize_back(&p, p.own, c->x[0], c->dy, c->dx[0]);
-}
-
-/* s1[c] = sum dy, s2[c] = sum dy xhat over the batch, in the first lane of group 0's s1, s2 */
-static void jem__norm_totals(const jem_call *c) {
-    const jem__norm first = jem__norm_open(c);
-    for (int g = 0; g < jem__groups(c->out.n); g++) {
-        const jem_call at = jem__at(c, g);
-        const jem__norm p = jem__norm_open(&at);
-        memset(p.s1, 0, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
-        c->ctx->k->normalize_sums(&p, at.x[0], at.dy);
-        for (int i = 0; i < p.c; i++) {            /* dead lanes have dy = 0 */
-            const float a = jem__sum_lanes(p.s1 + i * JEM_LANES),
-                        b = jem__sum_lanes(p.s2 + i * JEM_LANES);
-            first.s1[i * JEM_LANES] = g ? first.s1[i * JEM_LANES] + a : a;
-            first.s2[i * JEM_LANES] = g ? first.s2[i * JEM_LANES] + b : b;
+            norm->mean[i * JEM_LANES + l] = mean;
+            norm->rstd[i * JEM_LANES + l] = rstd;
         }
     }
 }
 
-/* dgamma = sum dy xhat, dbeta = sum dy; act norm: dscale = sum dy (x + loc), dloc = scale sum dy */
-static jem_status jem__norm_param_grad(const jem_call *c) {
-    const jem__norm p = jem__norm_open(c);
-    const int act = ((const jem__norm_user *)c->user)->kind == JEM_NORM_ACT;
-    jem__norm_totals(c);
-    float *dgamma = c->inner->param[act ? 1 : 0]->grad, *dbeta = c->inner->param[act ? 0 : 1]->grad;
-    for (int i = 0; i < p.c; i++) {
-        if (dgamma) dgamma[i] += p.s2[i * JEM_LANES];
-        if (dbeta) dbeta[i] = jem__fmaf(p.s1[i * JEM_LANES], act ? p.gamma[i] : 1, dbeta[i]);
+/* Computes mean and rstd of each image of the group. */
+static void jem__norm_per_image(const jem_call *call, const jem__norm *norm) {
+    const jem_norm kind = jem__norm_kind(call);
+    const jem__kernels *k = call->ctx->k;
+    const int n = norm->c * JEM_LANES;
+    memset(norm->mean, 0, 2 * (size_t)n * sizeof(float));    /* and rstd */
+    k->moment(call->x[0], NULL, 0, norm->pixels, norm->c, norm->mean);
+    jem__norm_mean(norm, kind, norm->mean);
+    k->moment(call->x[0], norm->mean, 1, norm->pixels, norm->c, norm->rstd);
+    jem__norm_mean(norm, kind, norm->rstd);
+    for (int i = 0; i < n; i++) norm->rstd[i] = 1 / sqrtf(norm->rstd[i] + JEM__NORM_EPS);
+}
+
+static void jem__norm_forward(const jem_call *call) {
+    const jem__norm norm = jem__norm_open(call);
+    if (norm.own) jem__norm_per_image(call, &norm);
+    else jem__norm_given(call, &norm);
+    call->ctx->k->normalize(&norm, call->x[0], call->y);
+}
+
+/* Computes dx = rstd (dy gamma - mean(dy gamma) - xhat mean(dy gamma xhat)), where xhat =
+   (x - mean) rstd; without the two means if mean and rstd do not depend on x. */
+static void jem__norm_backward(const jem_call *call) {
+    const jem_norm kind = jem__norm_kind(call);
+    const jem__norm norm = jem__norm_open(call);
+    const jem__kernels *k = call->ctx->k;
+    if (norm.own) {
+        const int n = norm.c * JEM_LANES;
+        memset(norm.s1, 0, 2 * (size_t)n * sizeof(float));   /* and s2 */
+        k->normalize_sums(&norm, call->x[0], call->dy);
+        for (int i = 0; i < n; i++) {
+            norm.s1[i] *= norm.gamma[i / JEM_LANES];
+            norm.s2[i] *= norm.gamma[i / JEM_LANES];
+        }
+        jem__norm_mean(&norm, kind, norm.s1);
+        jem__norm_mean(&norm, kind, norm.s2);
+    }
+    k->normalize_back(&norm, norm.own, call->x[0], call->dy, call->dx[0]);
+}
+
+/* Computes s1[c] = sum dy, s2[c] = sum dy xhat over the batch, in the first lane of group 0's s1
+   and s2. Padding lanes have dy = 0. */
+static void jem__norm_totals(const jem_call *call) {
+    const jem__norm total = jem__norm_open(call);
+    for (int g = 0; g < jem__groups(call->out.n); g++) {
+        const jem_call at = jem__at(call, g);
+        const jem__norm norm = jem__norm_open(&at);
+        memset(norm.s1, 0, 2 * (size_t)norm.c * JEM_LANES * sizeof(float));
+        call->ctx->k->normalize_sums(&norm, at.x[0], at.dy);
+        for (int i = 0; i < norm.c; i++) {
+            const int first = i * JEM_LANES;
+            const float s1 = jem__sum_lanes(norm.s1 + first);
+            const float s2 = jem__sum_lanes(norm.s2 + first);
+            if (g == 0) {
+                total.s1[first] = s1;
+                total.s2[first] = s2;
+            } else {
+                total.s1[first] += s1;
+                total.s2[first] += s2;
+            }
+        }
+    }
+}
+
+/* Computes dgamma = sum dy xhat, dbeta = sum dy; of an act norm dscale = sum dy (x + loc), dloc =
+   scale sum dy. */
+static jem_status jem__norm_param_grad(const jem_call *call) {
+    const jem__norm norm = jem__norm_open(call);
+    jem_param *const *param = call->inner->param;
+    const int act = jem__norm_kind(call) == JEM_NORM_ACT;
+    float *dgamma = param[0]->grad;
+    float *dbeta = param[1]->grad;
+    if (act) {
+        dgamma = param[1]->grad;
+        dbeta = param[0]->grad;
+    }
+    jem__norm_totals(call);
+    for (int i = 0; i < norm.c; i++) {
+        float factor = 1;
+        if (act) factor = norm.gamma[i];
+        if (dgamma) dgamma[i] += norm.s2[i * JEM_LANES];
+        if (dbeta) dbeta[i] = jem__fmaf(norm.s1[i * JEM_LANES], factor, dbeta[i]);
     }
     return JEM_OK;
 }
 
-/* Batch statistics: mean and mean squared deviation per channel over images and pixels, summed in
-   double, into the mean and rstd of group 0. */
-static void jem__norm_statistics(const jem_call *c, const jem__norm *p) {
-    const int groups = jem__groups(c->out.n);
-    const double count = (double)c->out.n * (double)p->pixels;
-    for (int pass = 0; pass < 2; pass++) {         /* the mean, then the deviations from it */
-        float *to = pass ? p->rstd : p->mean;
-        for (int g = 0; g < groups; g++) {
-            const jem_call at = jem__at(c, g);
-            const jem__norm q = jem__norm_open(&at);
-            memset(q.s1, 0, (size_t)p->c * JEM_LANES * sizeof(float));
-            c->ctx->k->moment(at.x[0], pass ? p->mean : NULL, pass, p->pixels, p->c, q.s1);
-        }
-        for (int i = 0; i < p->c; i++) {
-            double sum = 0;
-            for (int g = 0; g < groups; g++) {
-                const jem_call at = jem__at(c, g);
-                const float *s = jem__norm_open(&at).s1 + i * JEM_LANES;
-                for (int l = 0; l < at.live; l++) sum += (double)s[l];
-            }
-            for (int l = 0; l < JEM_LANES; l++) to[i * JEM_LANES + l] = (float)(sum / count);
-        }
-    }
-}
-
-static void jem__norm_batch_forward(const jem_call *c) {
-    const jem__norm_user *u = (const jem__norm_user *)c->user;
-    const jem__norm p = jem__norm_open(c);
-    const int groups = jem__groups(c->out.n);
-    const double count = (double)c->out.n * (double)p.pixels;
-    const double unbiased = count > 1 ? count / (count - 1) : 1;
-    jem_param *const *param = c->inner->param;
-    const int act = u->kind == JEM_NORM_ACT;
-    const int learn = !act || param[2]->value[0] == 0;       /* or an older node was first */
-    if (learn) jem__norm_statistics(c, &p);
-    const int sound = !learn || (jem__all_finite(p.mean, p.c * JEM_LANES) &&
-                                 jem__all_finite(p.rstd, p.c * JEM_LANES));
-    for (int i = 0; learn && i < p.c; i++) {
-        const float mean = p.mean[i * JEM_LANES], var = p.rstd[i * JEM_LANES];
-        if (!sound) {                              /* what diverges must not leave its mark */
-        } else if (act) {
-            param[0]->value[i] = -mean;
-            param[1]->value[i] = (float)(1 / (sqrt((double)var * unbiased) + 1e-6));
-        } else if (c->inner->run->mode == JEM__BACKWARD) {  /* running statistics follow training */
-            const double m = (double)u->momentum;
-            float *rm = param[2]->value + i, *rv = param[3]->value + i;
-            *rm = (float)fma(m, (double)mean - (double)*rm, (double)*rm);
-            if (count > 1)                         /* one number has no variance */
-                *rv = (float)fma(m, fma((double)var, unbiased, -(double)*rv), (double)*rv);
-        }
-        for (int l = 0; l < JEM_LANES; l++)
-            p.rstd[i * JEM_LANES + l] = 1 / sqrtf(var + JEM__NORM_EPS);
-    }
-    if (act && learn) param[2]->value[0] = (float)sound;
+/* Computes in all lanes of out[c][16] the mean, over images and pixels, of x, or of (x - mean)^2 if
+   `mean` is given. Sums in double. */
+static void jem__norm_batch_moment(const jem_call *call, const float *mean, float *out) {
+    const int groups = jem__groups(call->out.n);
+    const int squared = mean != NULL;
+    const jem__norm first = jem__norm_open(call);
+    const double count = (double)call->out.n * (double)first.pixels;
     for (int g = 0; g < groups; g++) {
-        const jem_call at = jem__at(c, g);
-        const jem__norm q = jem__norm_open(&at);
-        if (act) { jem__norm_forward(&at); continue; }
-        if (g) memcpy(q.mean, p.mean, 2 * (size_t)p.c * JEM_LANES * sizeof(float));
-        c->ctx->k->normalize(&p, at.x[0], at.y);
+        const jem_call at = jem__at(call, g);
+        const jem__norm norm = jem__norm_open(&at);
+        memset(norm.s1, 0, (size_t)norm.c * JEM_LANES * sizeof(float));
+        call->ctx->k->moment(at.x[0], mean, squared, norm.pixels, norm.c, norm.s1);
+    }
+    for (int i = 0; i < first.c; i++) {
+        double sum = 0;
+        for (int g = 0; g < groups; g++) {
+            const jem_call at = jem__at(call, g);
+            const float *s1 = jem__norm_open(&at).s1 + i * JEM_LANES;
+            for (int l = 0; l < at.live; l++) sum += (double)s1[l];
+        }
+        for (int l = 0; l < JEM_LANES; l++) out[i * JEM_LANES + l] = (float)(sum / count);
     }
 }
 
-static void jem__norm_batch_backward(const jem_call *c) {
-    const jem__norm p = jem__norm_open(c);
-    const int own = ((const jem__norm_user *)c->user)->kind == JEM_NORM_BATCH;
-    const float count = (float)c->out.n * (float)p.pixels;
-    jem__norm_totals(c);
-    for (int i = 0; i < p.c; i++) {
-        const float m1 = p.s1[i * JEM_LANES] * p.gamma[i] / count;
-        const float m2 = p.s2[i * JEM_LANES] * p.gamma[i] / count;
-        for (int l = 0; l < JEM_LANES; l++)
-            p.s1[i * JEM_LANES + l] = m1, p.s2[i * JEM_LANES + l] = m2;
+/* Returns count / (count - 1), the factor from a variance of the sample to an unbiased one. */
+static double jem__unbiased(double count) {
+    if (count > 1) return count / (count - 1);
+    return 1;
+}
+
+/* Moves the running statistics towards those of the batch. */
+static void jem__norm_follow(const jem_call *call, const jem__norm *norm, const float *var) {
+    const jem__norm_user *user = (const jem__norm_user *)call->user;
+    const double momentum = (double)user->momentum;
+    const double count = (double)call->out.n * (double)norm->pixels;
+    float *running_mean = call->inner->param[2]->value;
+    float *running_var = call->inner->param[3]->value;
+    for (int i = 0; i < norm->c; i++) {
+        const double old_mean = (double)running_mean[i];
+        const double old_var = (double)running_var[i];
+        const double new_mean = (double)norm->mean[i * JEM_LANES];
+        const double new_var = (double)var[i * JEM_LANES];
+        running_mean[i] = (float)fma(momentum, new_mean - old_mean, old_mean);
+        if (count <= 1) continue;                  /* one number has no variance */
+        const double change = fma(new_var, jem__unbiased(count), -old_var);
+        running_var[i] = (float)fma(momentum, change, old_var);
     }
-    for (int g = 0; g < jem__groups(c->out.n); g++) {
-        const jem_call at = jem__at(c, g);
-        c->ctx->k->normalize_back(&p, own, at.x[0], at.dy, at.dx[0]);
-        /* dead lanes stay out */
-        for (ptrdiff_t i = 0; at.live < JEM_LANES && i < p.pixels * p.c * JEM_LANES; i += JEM_LANES)
+}
+
+/* Sets an act norm's parameters so that this batch has mean 0 and std 1. */
+static void jem__norm_initialise(const jem_call *call, const jem__norm *norm, const float *var) {
+    const double count = (double)call->out.n * (double)norm->pixels;
+    float *loc = call->inner->param[0]->value;
+    float *scale = call->inner->param[1]->value;
+    for (int i = 0; i < norm->c; i++) {
+        const double unbiased = (double)var[i * JEM_LANES] * jem__unbiased(count);
+        loc[i] = -norm->mean[i * JEM_LANES];
+        scale[i] = (float)(1 / (sqrt(unbiased) + 1e-6));
+    }
+    call->inner->param[2]->value[0] = 1;
+}
+
+/* Computes mean and variance per channel in group 0; returns 0 if they are not finite. The variance
+   is stored in place of rstd. */
+static int jem__norm_statistics(const jem_call *call, const jem__norm *norm) {
+    jem__norm_batch_moment(call, NULL, norm->mean);
+    jem__norm_batch_moment(call, norm->mean, norm->rstd);
+    return jem__all_finite(norm->mean, norm->c * JEM_LANES) &&
+           jem__all_finite(norm->rstd, norm->c * JEM_LANES);
+}
+
+/* Computes batch norm in training. Statistics that are not finite do not reach the running ones. */
+static void jem__norm_batch_forward(const jem_call *call) {
+    const jem__norm norm = jem__norm_open(call);
+    const int n = norm.c * JEM_LANES;
+    const int finite = jem__norm_statistics(call, &norm);
+    if (finite && call->inner->run->mode == JEM__BACKWARD) jem__norm_follow(call, &norm, norm.rstd);
+    for (int i = 0; i < n; i++) norm.rstd[i] = 1 / sqrtf(norm.rstd[i] + JEM__NORM_EPS);
+    for (int g = 0; g < jem__groups(call->out.n); g++) {
+        const jem_call at = jem__at(call, g);
+        const jem__norm copy = jem__norm_open(&at);
+        if (g) memcpy(copy.mean, norm.mean, 2 * (size_t)n * sizeof(float));      /* and rstd */
+        call->ctx->k->normalize(&norm, at.x[0], at.y);
+    }
+}
+
+/* Computes the first act norm in training. Several nodes can share its parameters: the first
+   initialises them. */
+static void jem__norm_act_forward(const jem_call *call) {
+    const jem__norm norm = jem__norm_open(call);
+    const int initialised = call->inner->param[2]->value[0] != 0;
+    if (!initialised && jem__norm_statistics(call, &norm))
+        jem__norm_initialise(call, &norm, norm.rstd);
+    for (int g = 0; g < jem__groups(call->out.n); g++) {
+        const jem_call at = jem__at(call, g);
+        jem__norm_forward(&at);
+    }
+}
+
+/* Computes dx from the sums over the whole batch; without the means for an act norm. */
+static void jem__norm_batch_backward(const jem_call *call) {
+    const jem__norm norm = jem__norm_open(call);
+    const int own = jem__norm_kind(call) == JEM_NORM_BATCH;
+    const float count = (float)call->out.n * (float)norm.pixels;
+    const ptrdiff_t n = norm.pixels * norm.c * JEM_LANES;
+    jem__norm_totals(call);
+    for (int i = 0; i < norm.c; i++) {
+        const float mean1 = norm.s1[i * JEM_LANES] * norm.gamma[i] / count;
+        const float mean2 = norm.s2[i * JEM_LANES] * norm.gamma[i] / count;
+        for (int l = 0; l < JEM_LANES; l++) {
+            norm.s1[i * JEM_LANES + l] = mean1;
+            norm.s2[i * JEM_LANES + l] = mean2;
+        }
+    }
+    for (int g = 0; g < jem__groups(call->out.n); g++) {
+        const jem_call at = jem__at(call, g);
+        call->ctx->k->normalize_back(&norm, own, at.x[0], at.dy, at.dx[0]);
+        if (at.live == JEM_LANES) continue;
+        for (ptrdiff_t i = 0; i < n; i += JEM_LANES)         /* padding lanes have no gradient */
             for (int l = at.live; l < JEM_LANES; l++) at.dx[0][i + l] = 0;
     }
 }
 
-/* kind by kind: the name, and whether it needs the whole batch */
+/* The ops: one group at a time, or together if statistics are of the batch. */
+static const jem__traits jem__norm_apart = { 0, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT };
+static const jem__traits jem__norm_together = { JEM__OP_WHOLE | JEM__OP_LEARNS, NULL,
+                                                jem__norm_param_grad, JEM_KEEPS_INPUT };
+#define JEM__NORM_OP(name)                                                                         \
+    { name, jem__norm_forward, jem__norm_backward, JEM_KEEPS_INPUT, &jem__norm_apart }
+static const jem_op jem__norm_ops[] = {            /* in the order of JEM_NORM_NONE, ... */
+    JEM__NORM_OP("none"), JEM__NORM_OP("batch_norm"), JEM__NORM_OP("instance_norm"),
+    JEM__NORM_OP("layer_norm"), JEM__NORM_OP("act_norm")
+};
+#undef JEM__NORM_OP
+static const jem_op jem__norm_batch_op = { "batch_norm", jem__norm_batch_forward,
+    jem__norm_batch_backward, JEM_KEEPS_INPUT, &jem__norm_together };
+static const jem_op jem__norm_act_op = { "act_norm", jem__norm_act_forward,
+    jem__norm_batch_backward, JEM_KEEPS_INPUT, &jem__norm_together };
+
+/* Records a normalisation of any kind. */
 static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, int training,
                                     float momentum, jem_param *const *params, int n_params) {
-    static const jem__traits apart = { 0, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT };
-    static const jem__traits together = { JEM__OP_WHOLE | JEM__OP_LEARNS, NULL,
-                                          jem__norm_param_grad, JEM_KEEPS_INPUT };
-#define JEM__NORM_OP(name, how, traits)                                                            \
-    { name, jem__norm_##how##forward, jem__norm_##how##backward, JEM_KEEPS_INPUT, traits }
-    static const jem_op each[] = {
-        JEM__NORM_OP("none", , &apart), JEM__NORM_OP("batch_norm", , &apart),
-        JEM__NORM_OP("instance_norm", , &apart), JEM__NORM_OP("layer_norm", , &apart),
-        JEM__NORM_OP("act_norm", , &apart)
-    };
-    static const jem_op batch_op = JEM__NORM_OP("batch_norm", batch_, &together);
-    static const jem_op act_op = JEM__NORM_OP("act_norm", batch_, &together);
-#undef JEM__NORM_OP
+    const jem_op *op = &jem__norm_ops[kind];
     if (!x || !jem_ok(ctx)) return NULL;
     for (int i = 0; i < n_params; i++) {
-        const ptrdiff_t want = kind == JEM_NORM_ACT && i == 2 ? 1 : x->c;
-        if (!params[i] || params[i]->size != want)
-            return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, parameter %d %s: %d numbers wanted",
-                               each[kind].name, jem__shape_text(x).s, i,
-                               params[i] ? jem__param_text(params[i]).s : "NULL", (int)want);
+        ptrdiff_t size = x->c;
+        if (kind == JEM_NORM_ACT && i == 2) size = 1;        /* initialized */
+        if (!params[i] || params[i]->size != size)
+            return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, parameter %d %s: needs %d numbers",
+                               op->name, jem__shape_text(x).s, i,
+                               params[i] ? jem__param_text(params[i]).s : "NULL", (int)size);
     }
-    const int fresh = kind == JEM_NORM_ACT && training && params[2]->value[0] == 0;
-    const jem_op *op = kind == JEM_NORM_BATCH && training ? &batch_op
-                     : fresh ? &act_op : &each[kind];
-    const jem__norm_user u = { kind, training, momentum };
-    return jem__record(ctx, op, &x, 1, jem__shape_of(x), params, n_params, &u, sizeof u,
+    if (kind == JEM_NORM_BATCH && training) op = &jem__norm_batch_op;
+    if (kind == JEM_NORM_ACT && training && params[2]->value[0] == 0) op = &jem__norm_act_op;
+    const jem__norm_user user = { kind, training, momentum };
+    return jem__record(ctx, op, &x, 1, jem__shape_of(x), params, n_params, &user, sizeof user,
                        4 * (size_t)x->c * JEM_LANES * sizeof(float));
 }
 
 jem_tensor *jem_instance_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta) {
-    jem_param *p[2] = { gamma, beta };
-    return jem__norm_record(ctx, x, JEM_NORM_INSTANCE, 0, 0, p, 2);
+    jem_param *params[2] = { gamma, beta };
+    return jem__norm_record(ctx, x, JEM_NORM_INSTANCE, 0, 0, params, 2);
 }
 jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta) {
-    jem_param *p[2] = { gamma, beta };
-    return jem__norm_record(ctx, x, JEM_NORM_LAYER, 0, 0, p, 2);
+    jem_param *params[2] = { gamma, beta };
+    return jem__norm_record(ctx, x, JEM_NORM_LAYER, 0, 0, params, 2);
 }
 jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
                            jem_param *running_mean, jem_param *running_var, float momentum,
                            int training) {
-    jem_param *p[4] = { gamma, beta, running_mean, running_var };
-    return jem__norm_record(ctx, x, JEM_NORM_BATCH, training, momentum, p, 4);
+    jem_param *params[4] = { gamma, beta, running_mean, running_var };
+    return jem__norm_record(ctx, x, JEM_NORM_BATCH, training, momentum, params, 4);
 }
 jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param *scale,
                          jem_param *initialized, int training) {
-    jem_param *p[3] = { loc, scale, initialized };
-    return jem__norm_record(ctx, x, JEM_NORM_ACT, training, 0, p, 3);
+    jem_param *params[3] = { loc, scale, initialized };
+    return jem__norm_record(ctx, x, JEM_NORM_ACT, training, 0, params, 3);
 }
 
-/* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
-/* A network is a list of parameters and a function that builds its logits. The three that come with
-   the library use only what your own would: jem_net_create, the layers, jem_apply. */
+/* ==== >>text: keys and values, numbers, fields ================================================ */
+/* A network's description is a list of keys and values, which is saved with it. The functions here
+   read strings from files: they accept any bytes, and numbers do not depend on the locale. */
 
-/* ---- short texts: a network's description, and what travels with it into a file -------------- */
+void jem_mask_controls(char *text, int keep_newlines) {
+    if (text) jem__mask_controls(text, keep_newlines);
+}
+
+/* ---- keys and values ------------------------------------------------------------------------- */
 
 typedef struct jem__meta { struct jem__meta *next; const char *key, *value; } jem__meta;
-#define JEM__MAX_TEXTS 4096                        /* bounds what a hostile file can cost */
+#define JEM__MAX_TEXTS 4096                        /* limits the cost of a hostile file */
 
 static const char *jem__meta_get(const jem__meta *list, const char *key) {
-    for (; list; list = list->next)
-        if (!strcmp(list->key, key)) return list->value;
-    return NULL;
+    while (list && strcmp(list->key, key)) list = list->next;
+    if (!list) return NULL;
+    return list->value;
 }
 
 static void jem__meta_free(jem_ctx *ctx, jem__meta *list) {
-    for (jem__meta *next; list; list = next) next = list->next, jem__free(ctx, list);
+    while (list) {
+        jem__meta *next = list->next;
+        jem__free(ctx, list);
+        list = next;
+    }
 }
 
-/* Well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
-static int jem__utf8_valid(const char *s, size_t n) {
-    static const uint32_t least[4] = { 0, 0x80, 0x800, 0x10000 };
-    for (size_t i = 0; i < n;) {
-        uint32_t c = (unsigned char)s[i++];
-        size_t more = c < 0x80 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
-        if ((c >= 0x80 && c < 0xC2) || c > 0xF4 || n - i < more) return 0;
-        if (more) c &= 0x3Fu >> more;
-        for (size_t k = 0; k < more; k++, i++) {
-            if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
-            c = c << 6 | ((unsigned char)s[i] & 0x3F);
+/* Returns how many bytes follow the first one of a UTF-8 character. */
+static int jem__utf8_following(unsigned char first) {
+    if (first < 0x80) return 0;
+    if (first < 0xE0) return 1;
+    if (first < 0xF0) return 2;
+    return 3;
+}
+
+/* Returns 1 for well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
+static int jem__utf8_valid(const char *text, size_t n) {
+    static const uint32_t smallest[4] = { 0, 0x80, 0x800, 0x10000 };
+    size_t i = 0;
+    while (i < n) {
+        const unsigned char first = (unsigned char)text[i];
+        const int following = jem__utf8_following(first);
+        if ((first >= 0x80 && first < 0xC2) || first > 0xF4) return 0;
+        i++;
+        if (n - i < (size_t)following) return 0;
+        uint32_t code = first;
+        if (following) code &= 0x3Fu >> following;
+        for (int k = 0; k < following; k++) {
+            const unsigned char byte = (unsigned char)text[i];
+            if ((byte & 0xC0) != 0x80) return 0;
+            code = code << 6 | (byte & 0x3F);
+            i++;
         }
-        if (c < least[more] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
+        if (code < smallest[following] || code > 0x10FFFF) return 0;
+        if (code >= 0xD800 && code < 0xE000) return 0;
     }
     return 1;
 }
 
-/* Adds at the end, replaces, or removes (value NULL). What is refused here no file may hold. */
+/* Allocates a list element that holds copies of both strings. */
+static jem__meta *jem__meta_create(jem_ctx *ctx, const char *key, const char *value) {
+    const size_t key_size = strlen(key) + 1;
+    const size_t value_size = strlen(value) + 1;
+    jem__meta *meta = (jem__meta *)jem__alloc(ctx, sizeof *meta + key_size + value_size);
+    if (!meta) return NULL;
+    char *strings = (char *)(meta + 1);
+    meta->key = (char *)memcpy(strings, key, key_size);
+    meta->value = (char *)memcpy(strings + key_size, value, value_size);
+    return meta;
+}
+
+/* Adds a value at the end of the list, replaces it, or removes it (value NULL). Rejects what no
+   file may contain. */
 static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
                                 const char *value) {
-    const size_t k = key ? strlen(key) : 0, v = value ? strlen(value) : 0;
-    int texts = 0;
-    if (!key || !jem__utf8_valid(key, k) || (value && !jem__utf8_valid(value, v)))
+    if (!key || !jem__utf8_valid(key, strlen(key)) ||
+        (value && !jem__utf8_valid(value, strlen(value))))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": key or value is not UTF-8",
                          key ? key : "");
-    for (; *list && strcmp((*list)->key, key); texts++) list = &(*list)->next;
-    jem__meta *old = *list, *rest = old ? old->next : NULL, *m = NULL;
-    if (texts == JEM__MAX_TEXTS && !old && value)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": there are %d already", key, texts);
-    if (value) {                                   /* both texts stand behind their struct */
-        m = (jem__meta *)jem__alloc(ctx, sizeof *m + k + 1 + v + 1);
-        if (!m) return JEM_NO_MEMORY;
-        m->key = (char *)memcpy(m + 1, key, k + 1);
-        m->value = (char *)memcpy((char *)(m + 1) + k + 1, value, v + 1);
-        m->next = rest;
+    int count = 0;
+    while (*list && strcmp((*list)->key, key)) {
+        list = &(*list)->next;
+        count++;
     }
-    *list = m ? m : rest;
+    jem__meta *old = *list;
+    jem__meta *rest = NULL;
+    if (old) rest = old->next;
+    if (value && !old && count == JEM__MAX_TEXTS)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": there are already %d", key, count);
+    if (value) {
+        jem__meta *replacement = jem__meta_create(ctx, key, value);
+        if (!replacement) return JEM_NO_MEMORY;
+        replacement->next = rest;
+        *list = replacement;
+    } else *list = rest;
     jem__free(ctx, old);
     return JEM_OK;
 }
 
-/* Puts the texts of `from` into the place of those of the same keys, where nothing can fail. */
-static void jem__meta_take(jem_net *net, jem__meta *from, int take) {
-    for (jem__meta *next; take && from; from = next) {
-        jem__meta **at = &net->meta;
-        while (*at && strcmp((*at)->key, from->key)) at = &(*at)->next;
-        jem__meta *old = *at;
-        next = from->next, from->next = old ? old->next : NULL, *at = from;
-        jem__free(net->ctx, old);
-    }
-    if (!take) jem__meta_free(net->ctx, from);
-}
+/* ---- numbers --------------------------------------------------------------------------------- */
 
-jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    if (key && value && !strncmp(key, "jem.", 4))
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": names that begin with jem. "
-                         "are the library's", key);
-    return jem__meta_set(net->ctx, &net->meta, key, value);
-}
-const char *jem_net_meta(const jem_net *net, const char *key) {
-    return net && key ? jem__meta_get(net->meta, key) : NULL;
-}
+static int jem__is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* Reads a decimal number, as 3, -0.25 or 1.5e-07, in every locale the same. Returns where it
-   stopped: `s` itself if there is no number, or one of no use here. */
-static const char *jem__scan_number(const char *s, double *x) {
-    const char *const start = s;
-    double v = 0, scale = 1;
-    int digits = 0, point = 0, exponent = 0, e = 0;
-    s += *s == '-';
-    for (; (*s >= '0' && *s <= '9') || (*s == '.' && digits && !point); s++)
-        if (*s == '.') point = 1;
-        else v = 10 * v + (*s - '0'), digits++, exponent -= point;
-    if (*s == 'e') {
-        const int minus = *++s == '-';
-        for (s += minus || *s == '+'; *s >= '0' && *s <= '9' && e < 100; s++) e = 10 * e + *s - '0';
-        exponent += minus ? -e : e;
+/* Reads the exponent of a number, if there is one, such as e-07. Returns where it ends. */
+static const char *jem__scan_exponent(const char *s, int *exponent) {
+    *exponent = 0;
+    if (*s != 'e') return s;
+    s++;
+    const int minus = *s == '-';
+    if (*s == '-' || *s == '+') s++;
+    while (jem__is_digit(*s) && *exponent < 100) {
+        *exponent = 10 * *exponent + (*s - '0');
+        s++;
     }
-    if (!digits || digits > 40 || e >= 100) return start;    /* so v and scale stay finite */
-    for (int i = abs(exponent); i > 0; i--) scale *= 10;
-    v = exponent < 0 ? v / scale : v * scale;
-    *x = *start == '-' ? -v : v;
+    if (minus) *exponent = -*exponent;
     return s;
 }
 
-/* The shortest text from which jem__scan_number reads the same float (9 digits tell any two floats
-   apart), or the same whole number; x is finite. Returns its length. */
+/* Reads a decimal number, such as 3, -0.25 or 1.5e-07, in the same way in every locale. Returns
+   where it ends: `text` itself if there is no number, or one that is out of range here. */
+static const char *jem__scan_number(const char *text, double *x) {
+    const char *s = text;
+    double digits_value = 0;
+    double scale = 1;
+    int digits = 0;
+    int decimals = 0;
+    int after_point = 0;
+    int exponent;
+    if (*s == '-') s++;
+    while (jem__is_digit(*s) || (*s == '.' && digits > 0 && !after_point)) {
+        if (*s == '.') after_point = 1;
+        else {
+            digits_value = 10 * digits_value + (*s - '0');
+            digits++;
+            decimals += after_point;
+        }
+        s++;
+    }
+    s = jem__scan_exponent(s, &exponent);
+    if (digits == 0 || digits > 40 || abs(exponent) >= 100) return text;         /* or overflow */
+    exponent -= decimals;
+    for (int i = 0; i < abs(exponent); i++) scale *= 10;
+    if (exponent < 0) *x = digits_value / scale;
+    else *x = digits_value * scale;
+    if (*text == '-') *x = -*x;
+    return s;
+}
+
+/* Writes the shortest text from which jem__scan_number reads the same float (9 digits distinguish
+   any two floats), or the same whole number; x is finite. Returns its length. */
 static int jem__print_number(char *out, size_t size, double x) {
     if (x == floor(x) && fabs(x) < 1e9) return snprintf(out, size, "%.0f", x);
     char text[64];
@@ -4434,9 +5454,11 @@ static int jem__print_number(char *out, size_t size, double x) {
     return snprintf(out, size, "%s", text);
 }
 
-/* Each field of a desc is listed once, in jem__wrn_fields or jem__stack_fields, with its limits. To
-   visit the list reads every field from a file's texts (in), checks it, and adds it to a network's
-   or a file's (out); so creating and loading agree on what is allowed. */
+/* ---- fields ---------------------------------------------------------------------------------- */
+/* Each field of a desc is listed once, with its limits, in a function such as jem__wrn_fields.
+   Calling it reads every field from a file's strings (in), checks it, and adds it to those of a
+   network or a file (out). So creating and loading agree on what is allowed. */
+
 typedef struct jem__fields {
     jem_ctx *ctx;
     const char *kind;                              /* jem.net */
@@ -4446,32 +5468,57 @@ typedef struct jem__fields {
     jem_status status;
 } jem__fields;
 
-/* text: what a file says, or NULL. */
+static jem__fields jem__fields_open(jem_ctx *ctx, const char *kind) {
+    jem__fields f = { ctx, kind, kind, NULL, NULL, JEM_OK };
+    return f;
+}
+
+/* Reports a bad field, unless one has been reported. `text` is the string in the file, or NULL;
+   `reason` says what is expected. */
 static void jem__fields_fail(jem__fields *f, const char *key, const char *text, double value,
-                             const char *wanted) {
+                             const char *reason) {
     char number[32];
+    jem_status status = JEM_BAD_FILE;
     if (f->status) return;
     snprintf(number, sizeof number, "%.9g", value);
     jem__with_point(number);
-    f->status = jem__fail(f->ctx, f->in ? JEM_BAD_FILE : JEM_BAD_ARGUMENT, "%s: %s = %.40s: %s",
-                          f->where, f->in ? key : key + strlen("jem."), text ? text : number,
-                          wanted);
+    if (!text) text = number;
+    if (!f->in) {
+        key += strlen("jem.");                     /* the name of the field in C */
+        status = JEM_BAD_ARGUMENT;
+    }
+    f->status = jem__fail(f->ctx, status, "%s: %s = %.40s: %s", f->where, key, text, reason);
 }
 
-/* whole: without a fraction. What is wrong is an error, and lo. */
+/* Reports a field that is missing, not a number, or out of range. */
+static void jem__field_fail(jem__fields *f, const char *key, double value, double lo, double hi,
+                            int whole) {
+    char reason[96];
+    const char *kind = whole ? "whole number" : "number";
+    const char *text = NULL;
+    if (f->in) {
+        text = jem__meta_get(f->in, key);
+        if (!text) text = "(nothing)";
+    }
+    snprintf(reason, sizeof reason, "must be a %s from %.9g to %.9g", kind, lo, hi);
+    jem__with_point(reason);
+    jem__fields_fail(f, key, text, value, reason);
+}
+
+/* Returns 1 if the string is a number as a whole. */
+static int jem__is_number(const char *text, double *value) {
+    return text && *text && *jem__scan_number(text, value) == 0;
+}
+
+/* Visits a field of the range lo..hi; returns its value, lo after an error. */
 static double jem__field(jem__fields *f, const char *key, double value, double lo, double hi,
                          int whole) {
-    const char *text = f->in ? jem__meta_get(f->in, key) : NULL;
-    int bad = f->in && (!text || !*text || *jem__scan_number(text, &value));   /* all of it */
     if (f->status) return lo;
+    int good = 1;
+    if (f->in) good = jem__is_number(jem__meta_get(f->in, key), &value);
     if (!whole && fabs(value) < 1e30) value = (double)(float)value;
-    bad = bad || !(value >= lo && value <= hi) || (whole && value != floor(value));
-    if (bad) {
-        char wanted[96];
-        snprintf(wanted, sizeof wanted, "a %snumber from %.9g to %.9g is wanted",
-                 whole ? "whole " : "", lo, hi);
-        jem__with_point(wanted);
-        jem__fields_fail(f, key, f->in && !text ? "(nothing)" : text, value, wanted);
+    if (!good || !(value >= lo && value <= hi) || (whole && value != floor(value))) {
+        jem__field_fail(f, key, value, lo, hi, whole);
         return lo;
     }
     if (f->out) {
@@ -4488,44 +5535,107 @@ static float jem__float(jem__fields *f, const char *key, float value, float lo, 
     return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, 0);
 }
 
-/* A field that stands in a file of ours, which has a description, only where it is not the usual
-   one; where any other file says nothing, it stays. */
-static float jem__unusual(jem__fields *f, const char *key, float value, float usual, float lo,
-                          float hi, int whole) {
-    if (f->in ? jem__meta_get(f->in, key) != NULL
-              : value != usual || (f->out && !jem__meta_get(*f->out, "jem.net")))
-        return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, whole);
+/* Visits a field that a description ("jem.net") omits where it has its usual value. A file without
+   a description, for example one from PyTorch, leaves the value unchanged if it omits the field;
+   into such a file it is always written. */
+static float jem__optional_field(jem__fields *f, const char *key, float value, float usual,
+                                 float lo, float hi, int whole) {
+    int visit;
+    if (f->in) visit = jem__meta_get(f->in, key) != NULL;
+    else visit = value != usual || (f->out && !jem__meta_get(*f->out, "jem.net"));
+    if (visit) return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, whole);
     if (f->out && !f->status) f->status = jem__meta_set(f->ctx, f->out, key, NULL);
-    return f->in && jem__meta_get(f->in, "jem.net") ? usual : value;
-}
-/* A network's own numbers. */
-static void jem__net_fields(jem__fields *f, jem_net *net) {
-    net->scale = jem__unusual(f, "jem.scale", net->scale, 1, 1e-6f, 1e6f, 0);
-    net->noise_lo = jem__unusual(f, "jem.noise_lo", net->noise_lo, 0, 0, 1e6f, 0);
-    net->noise_hi = jem__unusual(f, "jem.noise_hi", net->noise_hi, 0, 0, 1e6f, 0);
-    net->mean = jem__unusual(f, "jem.mean", net->mean, 0, -1e6f, 1e6f, 0);
+    if (f->in && jem__meta_get(f->in, "jem.net")) return usual;
+    return value;
 }
 
-/* What all descs have. */
-static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
-                               jem_activation *activation, float *slope, int *uncond) {
-    if (f->out) f->status = jem__meta_set(f->ctx, f->out, "jem.net", f->kind);
+/* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
+/* A network is a list of parameters and a function that builds its logits. The three that come with
+   the library use only what your own would: jem_net_create, the layers, jem_apply. */
+
+/* ---- strings that are saved with a network --------------------------------------------------- */
+
+/* Replaces the element of the list that has the same key, or appends the new one. Cannot fail. */
+static void jem__meta_put(jem_ctx *ctx, jem__meta **list, jem__meta *replacement) {
+    while (*list && strcmp((*list)->key, replacement->key)) list = &(*list)->next;
+    jem__meta *old = *list;
+    replacement->next = NULL;
+    if (old) replacement->next = old->next;
+    *list = replacement;
+    jem__free(ctx, old);
+}
+
+/* Frees the numbers of a text that is about to change. */
+static void jem__known_forget(jem_net *net) {
+    jem__free(net->ctx, net->known);
+    net->known = NULL;
+}
+
+/* Moves the elements of `from` into the network's list, or frees them if take = 0. */
+static void jem__meta_take(jem_net *net, jem__meta *from, int take) {
+    if (!take) {
+        jem__meta_free(net->ctx, from);
+        return;
+    }
+    jem__known_forget(net);
+    while (from) {
+        jem__meta *next = from->next;
+        jem__meta_put(net->ctx, &net->meta, from);
+        from = next;
+    }
+}
+
+jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (key && value && !strncmp(key, "jem.", 4))
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": names that begin with jem. "
+                         "are the library's", key);
+    jem__known_forget(net);
+    return jem__meta_set(net->ctx, &net->meta, key, value);
+}
+const char *jem_net_meta(const jem_net *net, const char *key) {
+    if (!net || !key) return NULL;
+    return jem__meta_get(net->meta, key);
+}
+
+/* ---- fields of networks (see jem__fields) ---------------------------------------------------- */
+
+/* Visits the fields that every network has. */
+static void jem__net_fields(jem__fields *f, jem_net *net) {
+    net->scale = jem__optional_field(f, "jem.scale", net->scale, 1, 1e-6f, 1e6f, 0);
+    net->noise_lo = jem__optional_field(f, "jem.noise_lo", net->noise_lo, 0, 0, 1e6f, 0);
+    net->noise_hi = jem__optional_field(f, "jem.noise_hi", net->noise_hi, 0, 0, 1e6f, 0);
+    net->mean = jem__optional_field(f, "jem.mean", net->mean, 0, -1e6f, 1e6f, 0);
+}
+
+/* Visits the sizes of images and the count of classes. */
+static void jem__size_fields(jem__fields *f, int *channels, int *height, int *width, int *classes) {
     *channels = jem__int(f, "jem.channels", *channels, 1, 65536);
     *height = jem__int(f, "jem.height", *height, 1, 65536);
     *width = jem__int(f, "jem.width", *width, 1, 65536);
     *classes = jem__int(f, "jem.classes", *classes, 1, 1 << 24);
-    *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0, JEM_ACTIVATION_TANH);
-    *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
-    *uncond = (int)jem__unusual(f, "jem.uncond", (float)*uncond, 0, 0, 1, 1);
 }
 
-/* So many numbers of an image reach the linear layers: their weights must be possible. */
+/* Visits the fields that all descs share. */
+static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
+                               jem_activation *activation, float *slope, int *uncond) {
+    if (f->out) f->status = jem__meta_set(f->ctx, f->out, "jem.net", f->kind);
+    jem__size_fields(f, channels, height, width, classes);
+    *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0,
+                                           JEM_ACTIVATION_TANH);
+    *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
+    *uncond = (int)jem__optional_field(f, "jem.uncond", (float)*uncond, 0, 0, 1, 1);
+}
+
+/* Returns the number of features entering the linear layers; 0 after an error. */
 static int jem__features(jem__fields *f, double features) {
     if (features > 1e9)
         jem__fields_fail(f, "jem.features", NULL, features, "too many for the last layer");
-    return f->status ? 0 : (int)features;
+    if (f->status) return 0;
+    return (int)features;
 }
 
+/* Visits the fields of a wide residual network; returns its number of features. */
 static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
                        &d->leak, &d->separate_energy);
@@ -4535,19 +5645,25 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     d->dropout = jem__float(f, "jem.dropout", d->dropout, 0, 0.99999994f);
     d->head = (jem_head)jem__int(f, "jem.head", (int)d->head, 0, JEM_HEAD_FLAT);
     d->stem_stride = jem__int(f, "jem.stem_stride", d->stem_stride, 1, 8);
-    d->blocks = (jem_blocks)jem__unusual(f, "jem.blocks", (float)d->blocks, 0, 0,
-                                         (float)JEM_BLOCKS_ZERO, 1);
-    d->unet = (int)jem__unusual(f, "jem.unet", (float)d->unet, 0, 0, 1, 1);
-    if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "6k + 4 is wanted");
+    d->blocks = (jem_blocks)jem__optional_field(f, "jem.blocks", (float)d->blocks, 0, 0,
+                                                (float)JEM_BLOCKS_ZERO, 1);
+    d->unet = (int)jem__optional_field(f, "jem.unet", (float)d->unet, 0, 0, 1, 1);
+    const int shrink = 4 * d->stem_stride;         /* of the sides, from images to features */
+    if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "must be 6k + 4");
     if (d->unet && d->separate_energy)
-        jem__fields_fail(f, "jem.unet", NULL, 1, "not together with uncond");
-    if (d->unet && (d->height % (4 * d->stem_stride) || d->width % (4 * d->stem_stride)))
+        jem__fields_fail(f, "jem.unet", NULL, 1, "not together with separate_energy");
+    if (d->unet && (d->height % shrink || d->width % shrink))
         jem__fields_fail(f, "jem.unet", NULL, 1, "sides must be multiples of 4 stem strides");
-    const int shrink = 4 * d->stem_stride, pooled = d->head != JEM_HEAD_FLAT;
-    const double h = (d->height - 1) / shrink + 1, w = (d->width - 1) / shrink + 1;
-    return jem__features(f, 64.0 * d->widen * (pooled ? 1 : h * w));
+    double pixels = 1;
+    if (d->head == JEM_HEAD_FLAT) {
+        const double height = (d->height - 1) / shrink + 1;
+        const double width = (d->width - 1) / shrink + 1;
+        pixels = height * width;
+    }
+    return jem__features(f, 64.0 * d->widen * pixels);
 }
 
+/* Visits the fields of a convnet or an MLP; returns its number of features. */
 static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
                        &d->leak, &d->separate_energy);
@@ -4557,133 +5673,181 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
         snprintf(key, sizeof key, "jem.width%d", i + 1);
         d->widths[i] = jem__int(f, key, d->widths[i], 1, 65536);
     }
-    const int last = d->layers - 1, conv = !strcmp(f->kind, "convnet");
-    return jem__features(f, conv ? (double)d->widths[last] * (d->height >> last) *
-                                   (d->width >> last)
-                                 : (double)d->channels * d->height * d->width);
+    d->quadratic = jem__optional_field(f, "jem.quadratic", d->quadratic, 0, 0, 1e6f, 0);
+    const int last = d->layers - 1;
+    double features = (double)d->channels * d->height * d->width;
+    if (!strcmp(f->kind, "convnet"))               /* layers after the first halve the sides */
+        features = (double)d->widths[last] * (d->height >> last) * (d->width >> last);
+    return jem__features(f, features);
 }
 
-/* ---- parameters ------------------------------------------------------------------------------ */
+/* ---- networks and parameters ----------------------------------------------------------------- */
 
-/* Creation's last word: the net, if there was no error since it began. */
+/* Finishes creation: returns the network, or frees it if errors were reported since. */
 static jem_net *jem__net_done(jem_net *net, int errors) {
     if (net->ctx->errors == errors) return net;
     jem_net_free(net);
     return NULL;
 }
 
-/* Many parameters: the function, its data, and the sizes of images and answers. */
+/* Creates a network without parameters. Many parameters: a function, its data, and the sizes of
+   images and logits. */
 jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, size_t user_bytes,
                         int channels, int height, int width, int classes, uint64_t seed) {
     if (!ctx) return NULL;
     if (channels < 1 || height < 1 || width < 1 || classes < 1)
-        return (jem_net *)jem__null(ctx, JEM_BAD_ARGUMENT, "net_create: images (%d,%d,%d) and "
-                                    "classes (%d) must be 1 or more", channels, height, width,
-                                    classes);
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_create: images (%d,%d,%d) and classes (%d) "
+                           "must be 1 or more", channels, height, width, classes);
     const int errors = ctx->errors;
     jem_net *net = (jem_net *)jem__alloc(ctx, sizeof *net);
     if (!net) return NULL;
-    net->self = net, net->scale = 1;
-    net->ctx = ctx, net->forward = forward, net->rng = jem_rng_seed(seed);
-    net->channels = channels, net->height = height, net->width = width, net->classes = classes;
+    net->self = net;
+    net->ctx = ctx;
+    net->channels = channels;
+    net->height = height;
+    net->width = width;
+    net->classes = classes;
+    net->scale = 1;
+    net->rng = jem_rng_seed(seed);
+    net->forward = forward;
     net->user = jem__alloc(ctx, user_bytes);
     if (net->user && user && user_bytes) memcpy(net->user, user, user_bytes);
     return jem__net_done(net, errors);
 }
 
+/* Frees a parameter and its packed copies. The cast removes the const of the name. */
 static void jem__param_free(jem_param *p) {
-    for (jem__pack *k = p->packs, *next; k; k = next) {
-        next = k->next;
-        jem__free(p->ctx, k->data), jem__free(p->ctx, k);
+    jem_ctx *ctx = p->ctx;
+    jem__pack *pack = p->packs;
+    while (pack) {
+        jem__pack *next = pack->next;
+        jem__free(ctx, pack->data);
+        jem__free(ctx, pack);
+        pack = next;
     }
-    jem__free(p->ctx, p->value), jem__free(p->ctx, p->grad);
-    jem__free(p->ctx, (void *)(uintptr_t)p->name);
-    jem__free(p->ctx, p);
+    jem__free(ctx, p->value);
+    jem__free(ctx, p->grad);
+    jem__free(ctx, (void *)(uintptr_t)p->name);
+    jem__free(ctx, p);
 }
 
 void jem_net_free(jem_net *net) {
     if (!net) return;
-    for (jem_param *p = net->params, *next; p; p = next) next = p->next, jem__param_free(p);
+    jem_param *p = net->params;
+    while (p) {
+        jem_param *next = p->next;
+        jem__param_free(p);
+        p = next;
+    }
     jem__meta_free(net->ctx, net->meta);
+    jem__free(net->ctx, net->known);
     jem__free(net->ctx, net->user);
     jem__free(net->ctx, net);
 }
 
-/* Padded to 16 floats, so that the optimiser's kernels have no remainder. */
+/* Allocates n floats, padded to a multiple of 16, so that the optimiser's kernels have no
+   remainder. */
 static float *jem__alloc_padded(jem_ctx *ctx, ptrdiff_t n) {
     return jem__alloc_floats(ctx, (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES);
+}
+
+/* Returns the element count of a parameter's shape; 0 if the shape is not possible. */
+static ptrdiff_t jem__param_size(int ndim, const int *shape) {
+    double size = 1;
+    if (!shape || ndim < 1 || ndim > 4) return 0;
+    for (int i = 0; i < ndim; i++) {
+        size *= shape[i];
+        if (shape[i] < 1 || size > 1e9) return 0;
+    }
+    return (ptrdiff_t)size;
+}
+
+/* Allocates a parameter that belongs to no network yet. */
+static jem_param *jem__param_create(jem_ctx *ctx, const char *name, int ndim, const int *shape,
+                                    int trainable) {
+    jem_param *p = (jem_param *)jem__alloc(ctx, sizeof *p);
+    if (!p) return NULL;
+    p->ctx = ctx;
+    p->ndim = ndim;
+    p->size = jem__param_size(ndim, shape);
+    for (int i = 0; i < ndim; i++) p->shape[i] = shape[i];
+    p->name = jem__strdup(ctx, name);
+    p->value = jem__alloc_padded(ctx, p->size);
+    if (trainable) p->grad = jem__alloc_padded(ctx, p->size);
+    if (p->name && p->value && (p->grad || !trainable)) return p;
+    jem__param_free(p);
+    return NULL;
 }
 
 jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *shape,
                          int trainable) {
     if (!net) return NULL;
-    int bad = !name || !shape || ndim < 1 || ndim > 4;
-    double size = 1;
-    for (int i = 0; !bad && i < ndim; i++) size *= shape[i], bad = shape[i] < 1 || size > 1e9;
-    if (!bad && (net->ctx->params_left -= size) < 0)
-        return (jem_param *)jem__null(net->ctx, JEM_BAD_FILE, "the file describes a larger network "
-                                      "than it holds");
-    if (bad || jem_net_find(net, name))
-        return (jem_param *)jem__null(net->ctx, JEM_BAD_ARGUMENT, "net_param: %s%s",
-                                      name ? name : "no name",
-                                      bad ? ": not a shape that can be made" : " is there already");
-    jem_param *p = (jem_param *)jem__alloc(net->ctx, sizeof *p);
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = jem__param_size(ndim, shape);
+    if (!name) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: the name is NULL");
+    if (size == 0)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %s: not a possible shape", name);
+    ctx->params_left -= (double)size;
+    if (ctx->params_left < 0)
+        return jem__refuse(ctx, JEM_BAD_FILE, "the file describes a larger network than it holds");
+    if (jem_net_find(net, name))
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %s already exists", name);
+    jem_param *p = jem__param_create(ctx, name, ndim, shape, trainable);
     if (!p) return NULL;
-    p->ctx = net->ctx, p->ndim = ndim, p->size = (ptrdiff_t)size;
-    for (int i = 0; i < ndim; i++) p->shape[i] = shape[i];
-    p->name = jem__strdup(net->ctx, name);
-    p->value = jem__alloc_padded(net->ctx, p->size);
-    if (trainable) p->grad = jem__alloc_padded(net->ctx, p->size);
-    if (!p->name || !p->value || (trainable && !p->grad)) {
-        jem__param_free(p);
-        return NULL;
-    }
-    if (net->last) net->last->next = p; else net->params = p;
-    return net->last = p;
+    if (net->last) net->last->next = p;
+    else net->params = p;
+    net->last = p;
+    return p;
 }
 
 jem_param *jem_net_find(const jem_net *net, const char *name) {
-    jem_param *p = net && name ? net->params : NULL;
+    if (!net || !name) return NULL;
+    jem_param *p = net->params;
     while (p && strcmp(p->name, name)) p = p->next;
     return p;
 }
 
 ptrdiff_t jem_net_size(const jem_net *net) {
     ptrdiff_t n = 0;
-    for (const jem_param *p = net ? net->params : NULL; p; p = p->next) n += p->grad ? p->size : 0;
+    if (!net) return 0;
+    for (const jem_param *p = net->params; p; p = p->next)
+        if (p->grad) n += p->size;
     return n;
 }
 
 void jem_zero_grad(jem_net *net) {
-    for (jem_param *p = net ? net->params : NULL; p; p = p->next)
+    if (!net) return;
+    for (jem_param *p = net->params; p; p = p->next)
         if (p->grad) memset(p->grad, 0, (size_t)p->size * sizeof(float));
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* The parameter name.suffix. */
+/* Adds the parameter name.suffix. */
 static jem_param *jem__layer_param(jem_net *net, const char *name, const char *suffix,
                                    int ndim, const int *shape, int trainable) {
     char full[128];
     if (name && snprintf(full, sizeof full, "%s.%s", name, suffix) < (int)sizeof full)
         return jem_net_param(net, full, ndim, shape, trainable);
-    jem__fail(net->ctx, JEM_BAD_ARGUMENT, "layer %.60s...: the name is too long, or NULL",
-              name ? name : "");
-    return NULL;
+    return jem__refuse(net->ctx, JEM_BAD_ARGUMENT, "layer %.60s...: the name is too long, or NULL",
+                       name ? name : "");
 }
-/* Weight (O,I,k,k) or (O,I), and bias (O): uniform in +-1/sqrt(fan_in). */
+
+/* Adds a weight (O,I,k,k) or (O,I), and a bias (O): uniform in +-1/sqrt(fan_in). */
 static void jem__layer_weights(jem_net *net, const char *name, int ndim, int in, int out, int k,
-                               jem_layer *l) {
+                               jem_layer *layer) {
     const int shape[4] = { out, in, k, k };
     const float bound = 1 / sqrtf((float)in * (float)k * (float)k);
-    l->weight = jem__layer_param(net, name, "weight", ndim, shape, 1);
-    if (!l->weight) return;
-    jem_fill_uniform(net->ctx, &net->rng, l->weight->value, l->weight->size, -bound, bound);
-    l->bias = jem__layer_param(net, name, "bias", 1, shape, 1);
-    if (l->bias)
-        jem_fill_uniform(net->ctx, &net->rng, l->bias->value, l->bias->size, -bound, bound);
+    jem_param *weight = jem__layer_param(net, name, "weight", ndim, shape, 1);
+    if (!weight) return;
+    jem_fill_uniform(net->ctx, &net->rng, weight->value, weight->size, -bound, bound);
+    jem_param *bias = jem__layer_param(net, name, "bias", 1, shape, 1);
+    if (bias) jem_fill_uniform(net->ctx, &net->rng, bias->value, bias->size, -bound, bound);
+    layer->weight = weight;
+    layer->bias = bias;
 }
-/* A number per channel, all the same at first. */
+
+/* Adds a parameter of one number per channel, all of them `value`. */
 static jem_param *jem__layer_numbers(jem_net *net, const char *name, const char *suffix,
                                      int channels, float value, int trainable) {
     jem_param *p = jem__layer_param(net, name, suffix, 1, &channels, trainable);
@@ -4693,85 +5857,103 @@ static jem_param *jem__layer_numbers(jem_net *net, const char *name, const char 
 
 jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k, int stride,
                          int pad) {
-    JEM__ZEROED(jem_layer, l);
-    l.kind = JEM_LAYER_CONV, l.conv.stride = stride, l.conv.pad = pad;
-    if (net) jem__layer_weights(net, name, 4, in, out, k, &l);
-    return l;
+    JEM__ZEROED(jem_layer, layer);
+    layer.kind = JEM_LAYER_CONV;
+    layer.conv.stride = stride;
+    layer.conv.pad = pad;
+    if (net) jem__layer_weights(net, name, 4, in, out, k, &layer);
+    return layer;
 }
 
 jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out) {
-    JEM__ZEROED(jem_layer, l);
-    l.kind = JEM_LAYER_LINEAR;
-    if (net) jem__layer_weights(net, name, 2, in, out, 1, &l);
-    return l;
+    JEM__ZEROED(jem_layer, layer);
+    layer.kind = JEM_LAYER_LINEAR;
+    if (net) jem__layer_weights(net, name, 2, in, out, 1, &layer);
+    return layer;
+}
+
+/* Adds an act norm's parameters, in the shapes of the reference. */
+static void jem__layer_act_norm(jem_net *net, const char *name, int channels, jem_layer *layer) {
+    const int shape[4] = { 1, channels, 1, 1 };
+    layer->bias = jem__layer_param(net, name, "loc", 4, shape, 1);
+    layer->weight = jem__layer_param(net, name, "scale", 4, shape, 1);
+    for (int i = 0; layer->weight && i < channels; i++) layer->weight->value[i] = 1;
+    layer->extra[0] = jem__layer_numbers(net, name, "initialized", 1, 0, 0);
 }
 
 jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int channels) {
-    JEM__ZEROED(jem_layer, l);
-    l.kind = norm == JEM_NORM_NONE ? JEM_LAYER_NONE : JEM_LAYER_NORM, l.norm = norm;
-    if (!net || norm == JEM_NORM_NONE) return l;
+    JEM__ZEROED(jem_layer, layer);
+    layer.norm = norm;
+    if (norm == JEM_NORM_NONE) return layer;
+    layer.kind = JEM_LAYER_NORM;
+    if (!net) return layer;
     if ((int)norm < 0 || norm > JEM_NORM_ACT) {
         jem__fail(net->ctx, JEM_BAD_ARGUMENT, "norm_layer: there is no norm %d", (int)norm);
-        return l;
+        return layer;
     }
     if (norm == JEM_NORM_ACT) {
-        const int shape[4] = { 1, channels, 1, 1 };
-        l.bias = jem__layer_param(net, name, "loc", 4, shape, 1);
-        l.weight = jem__layer_param(net, name, "scale", 4, shape, 1);
-        for (int i = 0; l.weight && i < channels; i++) l.weight->value[i] = 1;
-        l.extra[0] = jem__layer_numbers(net, name, "initialized", 1, 0, 0);
-        return l;
+        jem__layer_act_norm(net, name, channels, &layer);
+        return layer;
     }
-    l.weight = jem__layer_numbers(net, name, "weight", channels, 1, 1);
-    l.bias = jem__layer_numbers(net, name, "bias", channels, 0, 1);
+    layer.weight = jem__layer_numbers(net, name, "weight", channels, 1, 1);
+    layer.bias = jem__layer_numbers(net, name, "bias", channels, 0, 1);
     if (norm == JEM_NORM_BATCH) {
-        l.extra[0] = jem__layer_numbers(net, name, "running_mean", channels, 0, 0);
-        l.extra[1] = jem__layer_numbers(net, name, "running_var", channels, 1, 0);
+        layer.extra[0] = jem__layer_numbers(net, name, "running_mean", channels, 0, 0);
+        layer.extra[1] = jem__layer_numbers(net, name, "running_var", channels, 1, 0);
     }
-    return l;
+    return layer;
 }
 
-/* The reference's momentum for batch norm, in PyTorch's sense: the new batch counts .9. */
+/* The reference's momentum of batch norm, in PyTorch's sense: the weight of the new batch. */
 #define JEM__BATCH_MOMENTUM 0.9f
 
-jem_tensor *jem_apply(const jem_layer *l, jem_tensor *x, int training) {
-    if (!x || !l) return NULL;
-    switch (l->kind) {
-    case JEM_LAYER_CONV: return jem_conv2d(x->ctx, x, l->weight, l->bias, l->conv);
-    case JEM_LAYER_LINEAR: return jem_linear(x->ctx, x, l->weight, l->bias);
-    case JEM_LAYER_NORM: break;
-    default: return x;
-    }
-    switch (l->norm) {
+/* Records the normalisation of a layer. */
+static jem_tensor *jem__apply_norm(const jem_layer *layer, jem_tensor *x, int training) {
+    jem_param *const *extra = layer->extra;
+    switch (layer->norm) {
     case JEM_NORM_BATCH:
-        return jem_batch_norm(x->ctx, x, l->weight, l->bias, l->extra[0], l->extra[1],
+        return jem_batch_norm(x->ctx, x, layer->weight, layer->bias, extra[0], extra[1],
                               JEM__BATCH_MOMENTUM, training);
-    case JEM_NORM_INSTANCE: return jem_instance_norm(x->ctx, x, l->weight, l->bias);
-    case JEM_NORM_LAYER: return jem_layer_norm(x->ctx, x, l->weight, l->bias);
-    case JEM_NORM_ACT: return jem_act_norm(x->ctx, x, l->bias, l->weight, l->extra[0], training);
+    case JEM_NORM_INSTANCE: return jem_instance_norm(x->ctx, x, layer->weight, layer->bias);
+    case JEM_NORM_LAYER: return jem_layer_norm(x->ctx, x, layer->weight, layer->bias);
+    case JEM_NORM_ACT:
+        return jem_act_norm(x->ctx, x, layer->bias, layer->weight, extra[0], training);
     default: return x;
     }
 }
 
-jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope) {
-    switch (a) {
+jem_tensor *jem_apply(const jem_layer *layer, jem_tensor *x, int training) {
+    if (!x || !layer) return NULL;
+    switch (layer->kind) {
+    case JEM_LAYER_CONV: return jem_conv2d(x->ctx, x, layer->weight, layer->bias, layer->conv);
+    case JEM_LAYER_LINEAR: return jem_linear(x->ctx, x, layer->weight, layer->bias);
+    case JEM_LAYER_NORM: return jem__apply_norm(layer, x, training);
+    default: return x;
+    }
+}
+
+jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation, float slope) {
+    switch (activation) {
     case JEM_ACTIVATION_RELU: return jem_relu(ctx, x);
     case JEM_ACTIVATION_SILU: return jem_silu(ctx, x);
     case JEM_ACTIVATION_TANH: return jem_tanh(ctx, x);
     case JEM_ACTIVATION_LEAKY_RELU: return jem_leaky_relu(ctx, x, slope);
     }
-    return jem__refuse(ctx, JEM_BAD_ARGUMENT, "activate: there is no activation %d", (int)a);
+    return jem__refuse(ctx, JEM_BAD_ARGUMENT, "activate: there is no activation %d",
+                       (int)activation);
 }
 
-/* Up to 3 images are cut into blocks (beyond that the copies cost more than the idle lanes), if the
-   sides can be cut, and halved `halvings` times after that: each block must keep whole pixels. */
+/* Cuts up to 3 images into blocks (for more, the copies cost more than the idle lanes), if blocks
+   have whole pixels, also after their sides have been halved `halvings` times. */
 static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings) {
     if (!x || x->n > 3 || x->h % (JEM__GRID << halvings) || x->w % (JEM__GRID << halvings))
         return x;
     return jem__recut(ctx, x, 1);
 }
 
-/* Checks what a forward function put beside its logits: NULL, or one number per image. */
+/* ---- logits ---------------------------------------------------------------------------------- */
+
+/* Checks an optional output of a forward function: NULL, or one number per image. */
 static int jem__is_per_image(jem_net *net, const jem_tensor *t, const char *what, int n) {
     if (!t || (t->n == n && t->c == 1 && t->h == 1 && t->w == 1)) return 1;
     net->energy = NULL;
@@ -4781,200 +5963,405 @@ static int jem__is_per_image(jem_net *net, const jem_tensor *t, const char *what
     return 0;
 }
 
+/* Checks the output of a network's function for n images. */
+static int jem__are_logits(jem_net *net, const jem_tensor *logits, int n) {
+    if (!logits) {
+        if (jem_ok(net->ctx))
+            jem__fail(net->ctx, JEM_BAD_ARGUMENT, "forward: the network's function returned NULL");
+        return 0;
+    }
+    if (logits->n != n || logits->c != net->classes || logits->h != 1 || logits->w != 1) {
+        jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s, not logits (%d,%d,1,1)",
+                  jem__shape_text(logits).s, n, net->classes);
+        return 0;
+    }
+    return jem__is_per_image(net, net->energy, "energy", n) &&
+           jem__is_per_image(net, net->shift, "shift", n);
+}
+
 jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     if (!net || !x) return NULL;
     if (x->c != net->channels || x->h != net->height || x->w != net->width)
-        return (jem_tensor *)jem__null(net->ctx, JEM_BAD_SHAPE, "forward: x is %s, the network "
-                                       "takes (n,%d,%d,%d)", jem__shape_text(x).s, net->channels,
-                                       net->height, net->width);
+        return jem__refuse(net->ctx, JEM_BAD_SHAPE, "forward: x is %s, the network takes "
+                           "(n,%d,%d,%d)", jem__shape_text(x).s, net->channels, net->height,
+                           net->width);
     if (!net->forward)
-        return (jem_tensor *)jem__null(net->ctx, JEM_BAD_ARGUMENT, "forward: this network was made "
-                                       "without a function");
+        return jem__refuse(net->ctx, JEM_BAD_ARGUMENT, "forward: this network was made without a "
+                           "function");
     net->energy = NULL;
     net->shift = NULL;
+    net->features = NULL;
     jem_tensor *logits = net->forward(net, x, training, net->user);
-    if (!logits && jem_ok(net->ctx))
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "forward: the network's function made nothing");
-    if (logits && (logits->n != x->n || logits->c != net->classes ||
-                   logits->h != 1 || logits->w != 1))
-        return (jem_tensor *)jem__null(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s, not "
-                                       "logits (%d,%d,1,1)", jem__shape_text(logits).s, x->n,
-                                       net->classes);
-    if (logits && !(jem__is_per_image(net, net->energy, "energy", x->n) &&
-                    jem__is_per_image(net, net->shift, "shift", x->n))) return NULL;
+    if (!jem__are_logits(net, logits, x->n)) return NULL;
+    if (net->features && net->features->n != x->n)
+        return jem__refuse(net->ctx, JEM_BAD_SHAPE, "forward: the network made features of %s, not "
+                           "(%d,c,h,w)", jem__shape_text(net->features).s, x->n);
     return logits;
 }
 
-/* Numbers in an image; a leaf of n images of them (x NULL: zeros). */
+/* Returns the values per image. */
 static ptrdiff_t jem__image(const jem_net *net) {
     return (ptrdiff_t)net->channels * net->height * net->width;
 }
+
+/* Records a leaf of n images; x NULL: zeros. */
 static jem_tensor *jem__images(const jem_net *net, const float *x, int n) {
-    return x ? jem_input(net->ctx, x, n, net->channels, net->height, net->width)
-             : jem_zeros(net->ctx, n, net->channels, net->height, net->width);
+    if (!x) return jem_zeros(net->ctx, n, net->channels, net->height, net->width);
+    return jem_input(net->ctx, x, n, net->channels, net->height, net->width);
 }
 
-#define JEM__LARGEST 1e4f  /* beyond it, a number in an image is taken for garbage */
+#define JEM__LARGEST 1e4f  /* larger values do not occur in images */
 
-/* Numbers that images can have: garbage in should be an error, not an answer. */
+static const char *const jem__units_key = "jem.units";
+
+/* Rejects values that images cannot have, so that bad data cause an error, not an answer. With
+   units a large value is only limited, later: it may be an anomaly to be found. */
 static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
     const ptrdiff_t size = jem__image(net);
-    for (ptrdiff_t i = 0; i < n * size; i++)
-        if (!jem__finite(x[i]) || x[i] > JEM__LARGEST || x[i] < -JEM__LARGEST)
-            return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d has a %g among its numbers, "
-                             "which may be from -%g to %g", what, (int)(i / size), (double)x[i],
-                             (double)JEM__LARGEST, (double)JEM__LARGEST);
+    float most = JEM__LARGEST;
+    if (jem_net_meta(net, jem__units_key)) most = (float)JEM__MOST;
+    for (ptrdiff_t i = 0; i < n * size; i++) {
+        if (jem__finite(x[i]) && fabsf(x[i]) <= most) continue;
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains a %g; values must be "
+                         "from -%g to %g", what, (int)(i / size), (double)x[i],
+                         (double)most, (double)most);
+    }
     return JEM_OK;
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+/* Reads up to n numbers of a text and returns their count; 0 if the text contains anything else, or
+   a number above 1e12. */
+static int jem__numbers_in(const char *s, float *q, int n) {
+    int i = 0;
+    for (double v; s && *s; i++) {
+        const char *end = jem__scan_number(s, &v);
+        if (end == s || i == n || fabs(v) > 1e12) return 0;
+        q[i] = (float)v;
+        s = end + (*end == ' ');
+    }
+    return i;
+}
+/* Writes numbers to a list of texts. */
+static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char *key,
+                                     const float *q, int n) {
+    char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
+    size_t used = 0;
+    for (int i = 0; text && i < n; i++) {
+        if (i) text[used++] = ' ';
+        used += (size_t)jem__print_number(text + used, 31, (double)q[i]);
+    }
+    const jem_status s = text ? jem__meta_set(net->ctx, list, key, text) : JEM_NO_MEMORY;
+    jem__free(net->ctx, text);
+    return s;
+}
+
+/* Reads a text into units[channels][2], each channel's mean and scale; 0: it is no such text. */
+static int jem__units_in(const jem_net *net, const char *text, float *units) {
+    if (jem__numbers_in(text, units, 2 * net->channels) < 2 * net->channels) return 0;
+    for (int c = 0; c < net->channels; c++)
+        if (!(units[2 * c + 1] > 0)) return 0;
+    return 1;
+}
+/* Reads the network's own, onto the tape; NULL: it has none, or no memory, which is an error. */
+static float *jem__units(const jem_net *net) {
+    const char *text = jem_net_meta(net, jem__units_key);
+    float *units = text ? jem__push_floats(net->ctx, 2 * net->channels) : NULL;
+    if (units && jem__units_in(net, text, units)) return units;
+    return NULL;
+}
+
+/* Computes u from x, or with back = 1 x from u. */
+static void jem__units_apply(const jem_net *net, const float *units, const float *from, int n,
+                             float *to, int back) {
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    for (ptrdiff_t row = 0; row < (ptrdiff_t)n * net->channels; row++) {
+        const float *unit = units + 2 * (row % net->channels);
+        for (ptrdiff_t i = row * pixels; i < (row + 1) * pixels; i++) {
+            if (back) to[i] = jem__fmaf(from[i], unit[1], unit[0]);
+            else to[i] = fminf(fmaxf((from[i] - unit[0]) / unit[1], -JEM__LARGEST), JEM__LARGEST);
+        }
+    }
+}
+
+/* Returns n images in the network's units: x itself, or a copy on the tape. NULL: no memory. */
+static const float *jem__in_units(const jem_net *net, const float *x, int n) {
+    const ptrdiff_t size = n * jem__image(net);
+    const float *units = jem__units(net);
+    float *u = units && x ? jem__push_floats(net->ctx, size) : NULL;
+    if (!units) return jem_ok(net->ctx) ? x : NULL;
+    if (u) jem__units_apply(net, units, x, n, u, 0);
+    return u;
+}
+
+/* Records a leaf of n images x, which are in units of the data. */
+static jem_tensor *jem__images_of(const jem_net *net, const float *x, int n) {
+    const float *u = jem__in_units(net, x, n);
+    return u ? jem__images(net, u, n) : NULL;
+}
+
+/* Computes log p(u) - log p(x). */
+static float jem__units_log(const jem_net *net) {
+    const jem_mark mark = jem_begin(net->ctx);
+    const float *units = jem__units(net);
+    double sum = 0;
+    for (int c = 0; units && c < net->channels; c++) sum += log((double)units[2 * c + 1]);
+    jem_end(net->ctx, mark);
+    return (float)(sum * net->height * net->width);
+}
+
+/* Converts n images between units, as both public functions do. */
+static jem_status jem__convert(const jem_net *net, const char *what, const float *from, int n,
+                               float *to, int back) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (!from || !to || n < 0)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
+    if (jem__images_check(net, what, from, n) != JEM_OK) return net->ctx->status;
+    const jem_mark mark = jem_begin(net->ctx);
+    const float *units = jem__units(net);
+    if (units) jem__units_apply(net, units, from, n, to, back);
+    else if (to != from) memcpy(to, from, (size_t)(n * jem__image(net)) * sizeof *to);
+    jem_end(net->ctx, mark);
+    return net->ctx->status;
+}
+jem_status jem_standardize(const jem_net *net, const float *x, int n, float *u) {
+    return jem__convert(net, "standardize", x, n, u, 0);
+}
+jem_status jem_unstandardize(const jem_net *net, const float *u, int n, float *x) {
+    return jem__convert(net, "unstandardize", u, n, x, 1);
+}
+
+/* Computes mean and scale of channel c of n images. */
+static void jem__units_of(const jem_net *net, const float *x, int n, int c, float *unit) {
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    const double count = (double)n * (double)pixels;
+    double mean = 0, square = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        double sum = 0;
+        for (ptrdiff_t i = 0; i < n * pixels; i++) {
+            const ptrdiff_t at = (i / pixels * net->channels + c) * pixels + i % pixels;
+            const double d = (double)x[at] - mean;
+            sum += pass ? d * d : d;
+        }
+        if (pass) square = sum / count;
+        else mean = sum / count;
+    }
+    double scale = sqrt(square);
+    if (!(scale > 1e-6 * fabs(mean))) scale = fabs(mean);
+    unit[0] = (float)mean;
+    unit[1] = scale > 1e-12 ? (float)scale : 1;
+}
+
+jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    if (!x || n < 1)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: %d images%s", n,
+                         x ? "" : ", x is NULL");
+    for (ptrdiff_t i = 0; i < n * jem__image(net); i++)
+        if (!jem__finite(x[i]) || fabsf(x[i]) > 1e12f)
+            return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: image %d has a %g among its "
+                             "numbers, which may be from -1e12 to 1e12",
+                             (int)(i / jem__image(net)), (double)x[i]);
+    const jem_mark mark = jem_begin(ctx);
+    float *units = jem__push_floats(ctx, 2 * net->channels);
+    for (int c = 0; units && c < net->channels; c++) jem__units_of(net, x, n, c, units + 2 * c);
+    if (units) jem__numbers_write(net, &net->meta, jem__units_key, units, 2 * net->channels);
+    jem_end(ctx, mark);
+    return ctx->status;
 }
 
 /* ---- the wide-resnet ------------------------------------------------------------------------- */
 
 enum { JEM__STAGES = 3 };
+
+/* Layers of a block. */
+enum { JEM__NORM1, JEM__CONV1, JEM__NORM2, JEM__CONV2, JEM__SHORTCUT, JEM__BLOCK_LAYERS };
+
 typedef struct jem__wrn {
     jem_wrn_desc desc;
     int blocks;                                    /* of all stages */
     jem_layer stem, norm, head, energy;
     jem_layer down[JEM__STAGES - 1];               /* JEM_BLOCKS_ZERO: between stages */
-    jem_layer up[JEM__STAGES - 1];                 /* unet: after upsampling to stage i ... */
-    jem_layer skip[JEM__STAGES - 1];               /* ... and 1x1, of the features of stage i */
-    jem_layer block[1][5];                         /* norm1, conv1, norm2, conv2, shortcut */
+    jem_layer up[JEM__STAGES - 1];                 /* unet: after upsampling to stage i; */
+    jem_layer skip[JEM__STAGES - 1];               /* 1x1, of the features of stage i */
+    jem_layer block[1][JEM__BLOCK_LAYERS];         /* the struct continues with all blocks */
 } jem__wrn;
 
-/* One block: conv2(act(norm2(dropout(conv1(act(norm1(x))))))) + shortcut(x) */
-static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *w, const jem_layer *l,
+static jem_tensor *jem__wrn_activate(jem_net *net, const jem__wrn *wrn, jem_tensor *x) {
+    return jem_activate(net->ctx, x, wrn->desc.activation, wrn->desc.leak);
+}
+
+/* Computes conv2(act(norm2(dropout(conv1(act(norm1(x))))))) + shortcut(x). Each op has its own
+   statement: C does not specify the order of arguments, which would be the order of the tape. */
+static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *wrn, const jem_layer *layer,
                                   jem_tensor *x, int training) {
-    const jem_wrn_desc *d = &w->desc;
-    jem_tensor *y = jem_activate(net->ctx, jem_apply(&l[0], x, training), d->activation, d->leak);
-    y = jem_apply(&l[1], y, training);
-    if (training && d->dropout > 0) y = jem_dropout(net->ctx, y, d->dropout, &net->rng);
-    y = jem_activate(net->ctx, jem_apply(&l[2], y, training), d->activation, d->leak);
-    /* not inside the call: C leaves the order of arguments, and so the tape's, open */
-    jem_tensor *shortcut = jem_apply(&l[4], x, training);
-    y = jem_apply(&l[3], y, training);
+    const float dropout = wrn->desc.dropout;
+    jem_tensor *y = jem_apply(&layer[JEM__NORM1], x, training);
+    y = jem__wrn_activate(net, wrn, y);
+    y = jem_apply(&layer[JEM__CONV1], y, training);
+    if (training && dropout > 0) y = jem_dropout(net->ctx, y, dropout, &net->rng);
+    y = jem_apply(&layer[JEM__NORM2], y, training);
+    y = jem__wrn_activate(net, wrn, y);
+    jem_tensor *shortcut = jem_apply(&layer[JEM__SHORTCUT], x, training);
+    y = jem_apply(&layer[JEM__CONV2], y, training);
     return jem_add(net->ctx, y, shortcut);
 }
 
-/* e(x) = sum of x U(x): from the last features up, at each size the smaller features upsampled and
-   those of that size, then back to the image's channels. features: of each stage, (n, 16 widen 2^i,
-   h/2^i, w/2^i). */
-static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *w, jem_tensor *x,
+/* Computes e(x) = sum of x U(x). U starts from the features of the last stage. At each larger size
+   it adds the upsampled features to those of the stage with that size. At last it maps them to the
+   image's channels. features: of each stage, (n, 16 widen 2^i, h/2^i, w/2^i). */
+static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *wrn, jem_tensor *x,
                                  jem_tensor *const *features, int training) {
-    const jem_wrn_desc *d = &w->desc;
     jem_ctx *ctx = net->ctx;
     jem_tensor *y = features[JEM__STAGES - 1];
     for (int i = JEM__STAGES - 2; i >= 0; i--) {
-        jem_tensor *coarse = jem_apply(&w->up[i], jem_upsample(ctx, y, 2), training);
-        jem_tensor *fine = jem_activate(ctx, features[i], d->activation, d->leak);
-        fine = jem_apply(&w->skip[i], fine, training);
-        y = jem_activate(ctx, jem_add(ctx, coarse, fine), d->activation, d->leak);
+        jem_tensor *coarse = jem_upsample(ctx, y, 2);
+        coarse = jem_apply(&wrn->up[i], coarse, training);
+        jem_tensor *fine = jem__wrn_activate(net, wrn, features[i]);
+        fine = jem_apply(&wrn->skip[i], fine, training);
+        y = jem_add(ctx, coarse, fine);
+        y = jem__wrn_activate(net, wrn, y);
     }
-    if (d->stem_stride > 1) y = jem_upsample(ctx, y, d->stem_stride);
-    return jem_sum_image(ctx, jem_mul(ctx, jem_apply(&w->energy, y, training), x));
+    if (wrn->desc.stem_stride > 1) y = jem_upsample(ctx, y, wrn->desc.stem_stride);
+    y = jem_apply(&wrn->energy, y, training);
+    return jem_sum_image(ctx, jem_mul(ctx, y, x));
 }
 
+/* Returns 1 if few images may be cut into blocks: every op must treat pixels alike, and no tensor
+   be needed whole. */
+static int jem__wrn_can_cut(const jem_wrn_desc *d, int training) {
+    if (training || d->unet || d->stem_stride != 1 || d->blocks != JEM_BLOCKS_WRN) return 0;
+    return d->norm != JEM_NORM_INSTANCE && d->norm != JEM_NORM_LAYER;
+}
+
+/* Builds the logits: stem, three stages of blocks, activation, head. */
 static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, void *user) {
-    const jem__wrn *w = (const jem__wrn *)user;
-    const jem_wrn_desc *d = &w->desc;
-    const int local = !training && d->norm != JEM_NORM_INSTANCE && d->norm != JEM_NORM_LAYER &&
-                      d->blocks == JEM_BLOCKS_WRN && !d->unet;
+    const jem__wrn *wrn = (const jem__wrn *)user;
+    const jem_wrn_desc *d = &wrn->desc;
+    const int per_stage = wrn->blocks / JEM__STAGES;
     jem_tensor *features[JEM__STAGES] = { NULL };
-    if (local && d->stem_stride == 1) x = jem__cut_few(net->ctx, x, 2);
-    jem_tensor *y = jem_apply(&w->stem, x, training);
-    const int per_stage = w->blocks / JEM__STAGES;
+    if (jem__wrn_can_cut(d, training)) x = jem__cut_few(net->ctx, x, JEM__STAGES - 1);
+    jem_tensor *y = jem_apply(&wrn->stem, x, training);
     for (int stage = 0; stage < JEM__STAGES; stage++) {
-        if (stage && d->blocks == JEM_BLOCKS_ZERO) {
-            y = jem_activate(net->ctx, y, d->activation, d->leak);
-            y = jem_apply(&w->down[stage - 1], y, training);
+        if (stage > 0 && d->blocks == JEM_BLOCKS_ZERO) {
+            y = jem__wrn_activate(net, wrn, y);
+            y = jem_apply(&wrn->down[stage - 1], y, training);
         }
         for (int i = 0; i < per_stage; i++)
-            y = jem__wrn_block(net, w, w->block[stage * per_stage + i], y, training);
+            y = jem__wrn_block(net, wrn, wrn->block[stage * per_stage + i], y, training);
         features[stage] = y;
     }
-    y = jem_activate(net->ctx, jem_apply(&w->norm, y, training), d->activation, d->leak);
+    y = jem_apply(&wrn->norm, y, training);
+    y = jem__wrn_activate(net, wrn, y);
     features[JEM__STAGES - 1] = y;
-    if (d->unet) net->shift = jem__wrn_unet(net, w, x, features, training);
+    if (d->unet) net->shift = jem__wrn_unet(net, wrn, x, features, training);
     if (y && y->blocks) y = jem__recut(net->ctx, y, 0);
-    y = d->head == JEM_HEAD_FLAT ? jem_flatten(net->ctx, y) : jem_global_pool(net->ctx, y);
-    if (d->separate_energy) net->energy = jem_apply(&w->energy, y, training);
-    return jem_apply(&w->head, y, training);
+    net->features = y;
+    if (d->head == JEM_HEAD_FLAT) y = jem_flatten(net->ctx, y);
+    else y = jem_global_pool(net->ctx, y);
+    if (d->separate_energy) net->energy = jem_apply(&wrn->energy, y, training);
+    return jem_apply(&wrn->head, y, training);
 }
 
 jem_wrn_desc jem_wrn_desc_default(void) {
     JEM__ZEROED(jem_wrn_desc, d);
-    d.depth = 28, d.widen = 10, d.channels = 3, d.height = d.width = 32, d.classes = 10;
-    d.leak = 0.2f, d.stem_stride = 1;
+    d.depth = 28;
+    d.widen = 10;
+    d.channels = 3;
+    d.height = 32;
+    d.width = 32;
+    d.classes = 10;
+    d.leak = 0.2f;
+    d.stem_stride = 1;
     return d;
 }
 
-/* Sets a layer to 0, as the last of a block that begins as the identity. */
-static void jem__layer_zero(jem_layer *l) {
-    if (l->weight) memset(l->weight->value, 0, (size_t)l->weight->size * sizeof(float));
-    if (l->bias) memset(l->bias->value, 0, (size_t)l->bias->size * sizeof(float));
+/* Zeroes a layer: the last of a block that begins as the identity. */
+static void jem__layer_zero(jem_layer *layer) {
+    jem_param *weight = layer->weight;
+    jem_param *bias = layer->bias;
+    if (weight) memset(weight->value, 0, (size_t)weight->size * sizeof(float));
+    if (bias) memset(bias->value, 0, (size_t)bias->size * sizeof(float));
 }
 
-/* Adds block i, which reads `in` channels; with JEM_BLOCKS_ZERO, what leads to its stage, too.
-   Returns how many channels it makes. */
-static int jem__wrn_add_block(jem_net *net, jem__wrn *w, int i, int in) {
-    static const char *const part[5] = { "bn1", "conv1", "bn2", "conv2", "shortcut.0" };
-    const jem_wrn_desc *d = &w->desc;
-    const int per_stage = w->blocks / JEM__STAGES;
+/* Adds block i, which reads `in` channels; with JEM_BLOCKS_ZERO, also the convolution between its
+   stage and the one before. Returns the block's output channels. */
+static int jem__wrn_add_block(jem_net *net, jem__wrn *wrn, int i, int in) {
+    static const char *const parts[] = { "bn1", "conv1", "bn2", "conv2", "shortcut.0" };
+    const jem_wrn_desc *d = &wrn->desc;
+    const int per_stage = wrn->blocks / JEM__STAGES;
     const int stage = i / per_stage;
     const int out = (16 << stage) * d->widen;
     const int zero = d->blocks == JEM_BLOCKS_ZERO;
-    const int narrows = stage && i % per_stage == 0;
+    const int narrows = stage > 0 && i % per_stage == 0;
     const int stride = 1 + (narrows && !zero);
-    char name[5][64];
-    for (int k = 0; k < 5; k++)
-        snprintf(name[k], sizeof name[k], "f.layer%d.%d.%s", stage + 1, i % per_stage, part[k]);
+    char name[JEM__BLOCK_LAYERS][64];
+    for (int k = 0; k < JEM__BLOCK_LAYERS; k++)
+        snprintf(name[k], sizeof name[k], "f.layer%d.%d.%s", stage + 1, i % per_stage, parts[k]);
     if (narrows && zero) {
         char down[32];
         snprintf(down, sizeof down, "f.down%d", stage);
-        w->down[stage - 1] = jem_conv_layer(net, down, in, out, 4, 2, 1);
+        wrn->down[stage - 1] = jem_conv_layer(net, down, in, out, 4, 2, 1);
         in = out;
     }
-    jem_layer *l = w->block[i];
-    l[0] = jem_norm_layer(net, name[0], d->norm, in);
-    l[1] = jem_conv_layer(net, name[1], in, out, 3, 1, 1);
-    l[2] = jem_norm_layer(net, name[2], d->norm, out);
-    l[3] = jem_conv_layer(net, name[3], out, out, 3, stride, 1);
-    if (zero) jem__layer_zero(&l[3]);
-    if (stride != 1 || in != out) l[4] = jem_conv_layer(net, name[4], in, out, 1, stride, 0);
+    jem_layer *layer = wrn->block[i];
+    layer[JEM__NORM1] = jem_norm_layer(net, name[JEM__NORM1], d->norm, in);
+    layer[JEM__CONV1] = jem_conv_layer(net, name[JEM__CONV1], in, out, 3, 1, 1);
+    layer[JEM__NORM2] = jem_norm_layer(net, name[JEM__NORM2], d->norm, out);
+    layer[JEM__CONV2] = jem_conv_layer(net, name[JEM__CONV2], out, out, 3, stride, 1);
+    if (zero) jem__layer_zero(&layer[JEM__CONV2]);
+    if (stride != 1 || in != out)
+        layer[JEM__SHORTCUT] = jem_conv_layer(net, name[JEM__SHORTCUT], in, out, 1, stride, 0);
     return out;
 }
 
-static void jem__wrn_add_unet(jem_net *net, jem__wrn *w) {
-    const int width = 16 * w->desc.widen;
+/* Adds the layers of the U-Net's decoder. */
+static void jem__wrn_add_unet(jem_net *net, jem__wrn *wrn) {
+    const int width = 16 * wrn->desc.widen;
     for (int i = JEM__STAGES - 2; i >= 0; i--) {
+        const int channels = width << i;
         char up[32], skip[32];
         snprintf(up, sizeof up, "u.up%d", i + 1);
         snprintf(skip, sizeof skip, "u.skip%d", i + 1);
-        w->up[i] = jem_conv_layer(net, up, width << (i + 1), width << i, 3, 1, 1);
-        w->skip[i] = jem_conv_layer(net, skip, width << i, width << i, 1, 1, 0);
+        wrn->up[i] = jem_conv_layer(net, up, 2 * channels, channels, 3, 1, 1);
+        wrn->skip[i] = jem_conv_layer(net, skip, channels, channels, 1, 1, 0);
     }
-    w->energy = jem_conv_layer(net, "u.energy_output", width, net->channels, 3, 1, 1);
+    wrn->energy = jem_conv_layer(net, "u.energy_output", width, net->channels, 3, 1, 1);
+}
+
+/* Adds all layers. Their order is that of the random numbers of their initialisation. */
+static void jem__wrn_add_layers(jem_net *net, jem__wrn *wrn, int features) {
+    const jem_wrn_desc *d = &wrn->desc;
+    int channels = 16;
+    if (d->blocks == JEM_BLOCKS_ZERO) channels *= d->widen;
+    wrn->stem = jem_conv_layer(net, "f.conv1", d->channels, channels, 3, d->stem_stride, 1);
+    for (int i = 0; i < wrn->blocks; i++) channels = jem__wrn_add_block(net, wrn, i, channels);
+    wrn->norm = jem_norm_layer(net, "f.bn1", d->norm, channels);
+    wrn->head = jem_linear_layer(net, "class_output", features, d->classes);
+    if (d->separate_energy) wrn->energy = jem_linear_layer(net, "energy_output", features, 1);
+    if (d->unet) jem__wrn_add_unet(net, wrn);
 }
 
 jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     if (!ctx) return NULL;
     const int errors = ctx->errors;
-    jem_wrn_desc d = desc ? *desc : jem_wrn_desc_default();
-    jem__fields fields = { ctx, "wrn", "wrn", NULL, NULL, JEM_OK };
-    const int features = jem__wrn_fields(&fields, &d), n = (d.depth - 4) / 6;
+    jem_wrn_desc d = jem_wrn_desc_default();
+    if (desc) d = *desc;
+    jem__fields fields = jem__fields_open(ctx, "wrn");
+    const int features = jem__wrn_fields(&fields, &d);
     if (fields.status) return NULL;
-    const size_t bytes = sizeof(jem__wrn) + (size_t)(3 * n) * 5 * sizeof(jem_layer);
+    const int blocks = (d.depth - 4) / 6 * JEM__STAGES;
+    const size_t bytes = sizeof(jem__wrn) +
+                         (size_t)blocks * JEM__BLOCK_LAYERS * sizeof(jem_layer);
     jem_net *net = jem_net_create(ctx, jem__wrn_forward, NULL, bytes, d.channels, d.height, d.width,
                                   d.classes, seed);
     if (!net) return NULL;
-    jem__wrn *w = (jem__wrn *)net->user;
-    w->desc = d, w->blocks = 3 * n;
-    int in = 16;
-    if (d.blocks == JEM_BLOCKS_ZERO) in *= d.widen;
-    w->stem = jem_conv_layer(net, "f.conv1", d.channels, in, 3, d.stem_stride, 1);
-    for (int i = 0; i < 3 * n; i++) in = jem__wrn_add_block(net, w, i, in);
-    w->norm = jem_norm_layer(net, "f.bn1", d.norm, in);
-    w->head = jem_linear_layer(net, "class_output", features, d.classes);
-    if (d.separate_energy) w->energy = jem_linear_layer(net, "energy_output", features, 1);
-    if (d.unet) jem__wrn_add_unet(net, w);
+    jem__wrn *wrn = (jem__wrn *)net->user;
+    wrn->desc = d;
+    wrn->blocks = blocks;
+    jem__wrn_add_layers(net, wrn, features);
     fields.out = &net->meta;
     jem__wrn_fields(&fields, &d);
     return jem__net_done(net, errors);
@@ -4988,183 +6375,239 @@ typedef struct jem__stack {
     jem_layer layer[8], head, energy;
 } jem__stack;
 
+/* Builds the logits of a convnet or an MLP. */
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
-    const jem__stack *s = (const jem__stack *)user;
-    const jem_convnet_desc *d = &s->desc;
+    const jem__stack *stack = (const jem__stack *)user;
+    const jem_convnet_desc *d = &stack->desc;
+    if (d->quadratic > 0) {
+        jem_tensor *square = jem_sum_image(net->ctx, jem_square(net->ctx, x));
+        net->shift = jem_scale(net->ctx, square, -0.5f * d->quadratic);
+    }
     for (int i = 0; i < d->layers; i++) {
-        if (i == s->convs) x = jem_flatten(net->ctx, x);
-        x = jem_apply(&s->layer[i], x, training);
+        if (i == stack->convs) x = jem_flatten(net->ctx, x);
+        x = jem_apply(&stack->layer[i], x, training);
         x = jem_activate(net->ctx, x, d->activation, d->leak);
     }
-    if (s->convs) x = jem_flatten(net->ctx, x);
-    if (d->separate_energy) net->energy = jem_apply(&s->energy, x, training);
-    return jem_apply(&s->head, x, training);
+    net->features = x;
+    if (stack->convs) x = jem_flatten(net->ctx, x);
+    if (d->separate_energy) net->energy = jem_apply(&stack->energy, x, training);
+    return jem_apply(&stack->head, x, training);
 }
 
-static jem_net *jem__stack_create(jem_ctx *ctx, jem_convnet_desc *d, int conv, uint64_t seed) {
-    if (!ctx) return NULL;
-    const int errors = ctx->errors;
-    const char *kind = conv ? "convnet" : "mlp";
-    jem__fields fields = { ctx, kind, kind, NULL, NULL, JEM_OK };
-    const int features = jem__stack_fields(&fields, d);
-    if (fields.status) return NULL;
-    jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d->channels,
-                                  d->height, d->width, d->classes, seed);
-    if (!net) return NULL;
-    jem__stack *s = (jem__stack *)net->user;
-    s->desc = *d, s->convs = conv ? d->layers : 0;
-    int in = conv ? d->channels : features;
+/* Adds layer i, which reads `in` channels or features. */
+static jem_layer jem__stack_layer(jem_net *net, const jem__stack *stack, int i, int in) {
+    const int out = stack->desc.widths[i];
+    const char *kind = stack->convs ? "conv" : "linear";
+    char name[32];
+    snprintf(name, sizeof name, "%s%d", kind, i + 1);
+    if (!stack->convs) return jem_linear_layer(net, name, in, out);
+    if (i == 0) return jem_conv_layer(net, name, in, out, 3, 1, 1);
+    return jem_conv_layer(net, name, in, out, 4, 2, 1);
+}
+
+/* Adds all layers. features: values per image that enter the linear layers. */
+static void jem__stack_add_layers(jem_net *net, jem__stack *stack, int features) {
+    const jem_convnet_desc *d = &stack->desc;
+    int in = features;
+    if (stack->convs) in = d->channels;
     for (int i = 0; i < d->layers; i++) {
-        char name[32];
-        snprintf(name, sizeof name, conv ? "conv%d" : "linear%d", i + 1);
-        s->layer[i] = !conv ? jem_linear_layer(net, name, in, d->widths[i])
-                    : i > 0 ? jem_conv_layer(net, name, in, d->widths[i], 4, 2, 1)
-                            : jem_conv_layer(net, name, in, d->widths[i], 3, 1, 1);
+        stack->layer[i] = jem__stack_layer(net, stack, i, in);
         in = d->widths[i];
     }
+    if (stack->convs) in = features;
+    stack->head = jem_linear_layer(net, "class_output", in, d->classes);
+    if (d->separate_energy) stack->energy = jem_linear_layer(net, "energy_output", in, 1);
+}
+
+/* Creates a network of the kind "convnet" or "mlp". */
+static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *desc, const char *kind,
+                                  uint64_t seed) {
+    if (!ctx) return NULL;
+    const int errors = ctx->errors;
+    jem_convnet_desc d = *desc;
+    jem__fields fields = jem__fields_open(ctx, kind);
+    const int features = jem__stack_fields(&fields, &d);
+    if (fields.status) return NULL;
     if (!features)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "convnet: %dx%d images are too small for %d layers",
-                  d->height, d->width, d->layers);
-    if (conv) in = features;
-    s->head = jem_linear_layer(net, "class_output", in, d->classes);
-    if (d->separate_energy) s->energy = jem_linear_layer(net, "energy_output", in, 1);
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "convnet: %dx%d images are too small for %d "
+                           "layers", d.height, d.width, d.layers);
+    jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d.channels,
+                                  d.height, d.width, d.classes, seed);
+    if (!net) return NULL;
+    jem__stack *stack = (jem__stack *)net->user;
+    stack->desc = d;
+    if (!strcmp(kind, "convnet")) stack->convs = d.layers;
+    jem__stack_add_layers(net, stack, features);
     fields.out = &net->meta;
-    jem__stack_fields(&fields, d);
+    jem__stack_fields(&fields, &d);
     return jem__net_done(net, errors);
 }
 
 jem_convnet_desc jem_convnet_desc_default(void) {
     JEM__ZEROED(jem_convnet_desc, d);
-    d.channels = 1, d.height = d.width = 28, d.classes = 10;
-    d.layers = 4, d.widths[0] = 16, d.widths[1] = 32, d.widths[2] = d.widths[3] = 64;
-    d.activation = JEM_ACTIVATION_SILU, d.leak = 0.2f;
+    d.channels = 1;
+    d.height = 28;
+    d.width = 28;
+    d.classes = 10;
+    d.layers = 4;
+    d.widths[0] = 16;
+    d.widths[1] = 32;
+    d.widths[2] = 64;
+    d.widths[3] = 64;
+    d.activation = JEM_ACTIVATION_SILU;
+    d.leak = 0.2f;
     return d;
 }
 jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed) {
-    jem_convnet_desc d = desc ? *desc : jem_convnet_desc_default();
-    return jem__stack_create(ctx, &d, 1, seed);
+    const jem_convnet_desc usual = jem_convnet_desc_default();
+    return jem__stack_create(ctx, desc ? desc : &usual, "convnet", seed);
 }
 
 jem_mlp_desc jem_mlp_desc_default(void) {
     jem_mlp_desc d = jem_convnet_desc_default();
-    d.layers = 2, d.widths[0] = d.widths[1] = 128, d.widths[2] = d.widths[3] = 0;
+    d.layers = 2;
+    d.widths[0] = 128;
+    d.widths[1] = 128;
+    d.widths[2] = 0;
+    d.widths[3] = 0;
     return d;
 }
 jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed) {
-    jem_mlp_desc d = desc ? *desc : jem_mlp_desc_default();
-    return jem__stack_create(ctx, &d, 0, seed);
+    const jem_mlp_desc usual = jem_mlp_desc_default();
+    return jem__stack_create(ctx, desc ? desc : &usual, "mlp", seed);
 }
 
-/* A network as described in a file, with fresh parameters. */
+/* ---- a network from its description ---------------------------------------------------------- */
+
+/* Creates the network that a file describes, with newly initialised parameters. */
 static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const char *where) {
     const char *kind = jem__meta_get(meta, "jem.net");
-    jem__fields f = { ctx, kind ? kind : "(nothing)", where, meta, NULL, JEM_OK };
-    if (!strcmp(f.kind, "wrn")) {
+    if (!kind) kind = "(nothing)";
+    jem__fields f = jem__fields_open(ctx, kind);
+    f.where = where;
+    f.in = meta;
+    if (!strcmp(kind, "wrn")) {
         jem_wrn_desc d = jem_wrn_desc_default();
         jem__wrn_fields(&f, &d);
-        return f.status ? NULL : jem_wrn_create(ctx, &d, 0);
+        if (f.status) return NULL;
+        return jem_wrn_create(ctx, &d, 0);
     }
-    const int conv = !strcmp(f.kind, "convnet");
-    if (conv || !strcmp(f.kind, "mlp")) {
+    if (!strcmp(kind, "convnet") || !strcmp(kind, "mlp")) {
         JEM__ZEROED(jem_convnet_desc, d);
         jem__stack_fields(&f, &d);
-        return f.status ? NULL : jem__stack_create(ctx, &d, conv, 0);
+        if (f.status) return NULL;
+        return jem__stack_create(ctx, &d, f.kind, 0);
     }
-    jem__fail(ctx, JEM_BAD_FILE, "%s: does not say which network it is, of those that this version "
-              "knows (jem.net = \"%.40s\"): create the network first, then jem_net_load", where,
-              f.kind);
-    return NULL;
+    return jem__refuse(ctx, JEM_BAD_FILE, "%s: names no network that this version knows (jem.net = "
+                       "\"%.40s\"): register its constructor (jem_register_net), or create the "
+                       "network first, then call jem_net_load", where, kind);
 }
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
-/* Two ops that meet are made one after the other, not as two arguments of a third: C leaves the
-   order of arguments open, and the tape's order is part of 'the same bits everywhere'. */
+/* C leaves the order open in which arguments are evaluated, and the order of the tape is part of
+   'the same bits everywhere'. So at most one argument of a call records an op. */
 
-/* log p(x) = e(x) + K logsumexp_y f(x)[y] - log Z, from the logits that jem_forward has just made,
-   or K times the output that an unconditional network has for it. e is the shift of a network that
-   has one. K, the scale, is for score matching: at little noise the slope of log p is
-   sqrt(pixels)/sigma, hundreds, and a fresh network's logits are near 0. */
+/* Records log p(x) = shift(x) + K logsumexp_y f(x)[y] - log Z, from the logits that jem_forward has
+   just recorded; an unconditional network has an output in place of the logsumexp, and shift(x) is
+   0 for a network without a shift. Score matching needs a large scale K: at low noise the slope of
+   log p is sqrt(pixels)/sigma, hundreds, and the logits of a new network are near 0. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
     if (!net || !logits) return NULL;
-    jem_tensor *f = net->energy ? net->energy : jem_logsumexp(net->ctx, logits);
+    jem_tensor *f = net->energy;
+    if (!f) f = jem_logsumexp(net->ctx, logits);
     if (net->scale != 1) f = jem_scale(net->ctx, f, net->scale);
-    return net->shift ? jem_add(net->ctx, f, net->shift) : f;
+    if (net->shift) f = jem_add(net->ctx, f, net->shift);
+    return f;
 }
 
-/* log p(y|x) = f(x)[y] - logsumexp f(x) */
-static jem_tensor *jem__label(jem_net *net, jem_tensor *logits, const int *labels) {
+/* Records log p(y|x) = f(x)[y] - logsumexp f(x). */
+static jem_tensor *jem__logp_label(jem_net *net, jem_tensor *logits, const int *labels) {
     jem_tensor *all = jem_logsumexp(net->ctx, logits);
     return jem_sub(net->ctx, jem_gather(net->ctx, logits, labels), all);
 }
 
-/* f(x)[y] - logsumexp of the others: what is added to the logits takes y out of them. */
+/* Records f(x)[y] - logsumexp of the other logits: an addend of -1e18 removes f(x)[y] from all. */
 static jem_tensor *jem__odds(jem_net *net, jem_tensor *logits, const int *labels) {
     jem_ctx *ctx = net->ctx;
-    jem_tensor *own = jem_gather(ctx, logits, labels);
-    if (!own) return NULL;
-    const int n = logits->n, k = logits->c;
-    float *out = (float *)jem__push_zero(ctx, (size_t)n * (size_t)k * sizeof *out);
-    for (int i = 0; out && i < n; i++) out[i * k + labels[i]] = -1e18f;
-    jem_tensor *others = jem_add(ctx, logits, jem_input(ctx, out, n, k, 1, 1));
-    return jem_sub(ctx, own, jem_logsumexp(ctx, others));
+    jem_tensor *label_logit = jem_gather(ctx, logits, labels);
+    if (!label_logit) return NULL;
+    const int n = logits->n;
+    const int classes = logits->c;
+    float *addend = (float *)jem__push_zero(ctx, (size_t)n * (size_t)classes * sizeof *addend);
+    for (int i = 0; addend && i < n; i++) addend[i * classes + labels[i]] = -1e18f;
+    jem_tensor *others = jem_add(ctx, logits, jem_input(ctx, addend, n, classes, 1, 1));
+    return jem_sub(ctx, label_logit, jem_logsumexp(ctx, others));
 }
 
-/* log p(x,y) = log p(x) + log p(y|x), which is f(x)[y] - log Z where K = 1 */
-static jem_tensor *jem__joint(jem_net *net, jem_tensor *logits, const int *labels) {
-    if (logits && net->energy)
-        return (jem_tensor *)jem__null(net->ctx, JEM_BAD_ARGUMENT, "this network is unconditional "
-                                       "(uncond): it has no log p(x,y)");
+/* Records log p(x,y) = log p(x) + log p(y|x), which is f(x)[y] - log Z if the scale is 1. */
+static jem_tensor *jem__logp_class(jem_net *net, jem_tensor *logits, const int *labels) {
+    if (logits && net->energy) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "this network is unconditional (uncond): it has no "
+                  "log p(x,y)");
+        return NULL;
+    }
     if (net->scale == 1 && !net->shift) return jem_gather(net->ctx, logits, labels);
     jem_tensor *logp = jem__logp(net, logits);
-    return jem_add(net->ctx, logp, jem__label(net, logits, labels));
+    return jem_add(net->ctx, logp, jem__logp_label(net, logits, labels));
 }
 
-/* A network's first field points at itself; jem_class_of and jem_guide begin with a pointer to a
-   network. So either can be told from the other before anything else of it is read. */
+/* Returns the network of a density's `user`: the network itself, or, with is_struct, the first
+   field of a jem_class_of or jem_guide. The first field of a network points to the network, which
+   distinguishes it from these structs before anything else is read. */
 static jem_net *jem__net_of(jem_ctx *ctx, const char *what, void *user, int is_struct) {
-    if (!user)
-        return (jem_net *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: user is NULL", what);
+    const char *needed = "jem_net";
+    const char *given = "something else, or a network after jem_net_free";
     jem_net *first;
+    if (!user) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user is NULL", what);
+        return NULL;
+    }
     memcpy(&first, user, sizeof first);
-    if (is_struct ? first && first != user : first == user) return first;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user must point to a %s, and this is %s", what,
-              is_struct ? "struct of a network and labels" : "jem_net", !first ? "none: net is NULL"
-              : is_struct ? "a jem_net itself" : "something else, or a network after jem_net_free");
+    if (first && (first == user) == !is_struct) return first;
+    if (is_struct) {
+        needed = "struct of a network and labels";
+        given = "a jem_net itself";
+    }
+    if (!first) given = "none: net is NULL";
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user must point to a %s, and this is %s", what, needed,
+              given);
     return NULL;
 }
 
 jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_net *net = jem__net_of(ctx, "logp", user, 0);
-    return net ? jem__logp(net, jem_forward(net, x, 0)) : NULL;
+    if (!net) return NULL;
+    return jem__logp(net, jem_forward(net, x, 0));
 }
 jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     jem_net *net = jem__net_of(ctx, "logp_class", class_of, 1);
     if (!net) return NULL;
-    jem_tensor *logits = jem_forward(net, x, 0);
-    return jem__joint(net, logits, ((const jem_class_of *)class_of)->labels);
+    return jem__logp_class(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
 }
 jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     jem_net *net = jem__net_of(ctx, "logp_label", class_of, 1);
-    return net ? jem__label(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels)
-               : NULL;
+    if (!net) return NULL;
+    return jem__logp_label(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
 }
 jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *class_of) {
     jem_net *net = jem__net_of(ctx, "log_odds", class_of, 1);
-    return net ? jem__odds(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels)
-               : NULL;
+    if (!net) return NULL;
+    return jem__odds(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
 }
 jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide) {
     jem_net *net = jem__net_of(ctx, "logp_guided", guide, 1);
     if (!net) return NULL;
     const jem_guide *g = (const jem_guide *)guide;
-    jem_tensor *logits = jem_forward(net, x, 0), *logp = jem__logp(net, logits);
-    return jem_add(ctx, logp, jem_scale(ctx, jem__label(net, logits, g->labels), g->weight));
+    jem_tensor *logits = jem_forward(net, x, 0);
+    jem_tensor *logp = jem__logp(net, logits);
+    jem_tensor *logp_label = jem__logp_label(net, logits, g->labels);
+    return jem_add(ctx, logp, jem_scale(ctx, logp_label, g->weight));
 }
 
 jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels) {
-    jem_tensor *logp = jem_logsumexp(ctx, logits);
-    return jem_mean(ctx, jem_sub(ctx, logp, jem_gather(ctx, logits, labels)));
+    jem_tensor *all = jem_logsumexp(ctx, logits);
+    return jem_mean(ctx, jem_sub(ctx, all, jem_gather(ctx, logits, labels)));
 }
 
 jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample) {
@@ -5172,45 +6615,52 @@ jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *log
     return jem_sub(ctx, jem_mean(ctx, logp_sample), f_data);
 }
 
-/* sum + weight*term, where either may not be there */
+/* Records sum + weight*term; sum and term may be NULL, which counts as 0. */
 static jem_tensor *jem__accumulate(jem_ctx *ctx, jem_tensor *sum, float weight, jem_tensor *term) {
     if (!term || weight == 0) return sum;
     if (weight != 1) term = jem_scale(ctx, term, weight);
-    return sum ? jem_add(ctx, sum, term) : term;
+    if (!sum) return term;
+    return jem_add(ctx, sum, term);
 }
 
-/* The sum of those terms that have a weight and what they need, or NULL. */
+/* Records the terms whose weights are not 0 and whose inputs are given; returns their sum, or NULL
+   without any. */
 static jem_tensor *jem__loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *t) {
     jem_ctx *ctx = net->ctx;
-    jem_tensor *sum = NULL, *logp_sample = NULL, *cd_class = NULL;
+    jem_tensor *logp_sample = NULL;
+    jem_tensor *cd_class = NULL;
     t->logits = jem_forward(net, x, 1);
     if (t->logits && labels) t->ce = jem_cross_entropy(ctx, t->logits, labels);
-    jem_tensor *logp = jem__logp(net, x_data ? jem_forward(net, x_data, 1) : t->logits);
+    jem_tensor *data_logits = t->logits;
+    if (x_data) data_logits = jem_forward(net, x_data, 1);
+    jem_tensor *logp = jem__logp(net, data_logits);
     t->f_data = jem_mean(ctx, logp);
     if (x_sample) {
         jem_tensor *logits = jem_forward(net, x_sample, 1);
         logp_sample = jem__logp(net, logits);
         t->f_sample = jem_mean(ctx, logp_sample);
         if (t->logits && labels && sample_labels && w->cd_class != 0) {
-            jem_tensor *joint = jem__joint(net, t->logits, labels);
-            cd_class = jem_contrastive(ctx, joint, jem__joint(net, logits, sample_labels));
+            jem_tensor *data = jem__logp_class(net, t->logits, labels);
+            cd_class = jem_contrastive(ctx, data, jem__logp_class(net, logits, sample_labels));
         }
     }
-    sum = jem__accumulate(ctx, sum, w->ce, t->ce);
+    jem_tensor *sum = jem__accumulate(ctx, NULL, w->ce, t->ce);
     sum = jem__accumulate(ctx, sum, w->cd, jem_sub(ctx, t->f_sample, t->f_data));
     sum = jem__accumulate(ctx, sum, w->cd_class, cd_class);
-    for (int i = 0; i < 2 && w->energy_l2 > 0; i++)
-        sum = jem__accumulate(ctx, sum, w->energy_l2,
-                              jem_mean(ctx, jem_square(ctx, i ? logp_sample : logp)));
-    return sum;
+    if (!(w->energy_l2 > 0)) return sum;
+    sum = jem__accumulate(ctx, sum, w->energy_l2, jem_mean(ctx, jem_square(ctx, logp)));
+    return jem__accumulate(ctx, sum, w->energy_l2, jem_mean(ctx, jem_square(ctx, logp_sample)));
 }
+
+/* Rejects a loss without terms. */
 static jem_tensor *jem__loss_sum(jem_ctx *ctx, jem_tensor *sum) {
     if (jem_ok(ctx) && !sum)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "loss: no term of it has a weight and what it needs");
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "loss: no term has both a weight and its inputs");
     return jem_ok(ctx) ? sum : NULL;
 }
+
 jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, const int *labels,
                      jem_tensor *x_data, jem_tensor *x_sample, const int *sample_labels,
                      jem_loss_terms *terms) {
@@ -5218,16 +6668,18 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
     jem_tensor *sum = NULL;
     if (net && w) sum = jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t);
     if (terms) *terms = t;
-    if (net && !w) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: weights is NULL");
-    return net ? jem__loss_sum(net->ctx, sum) : NULL;
+    if (!net) return NULL;
+    if (!w) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: weights is NULL");
+    return jem__loss_sum(net->ctx, sum);
 }
 
 /* ---- noise ----------------------------------------------------------------------------------- */
 
-/* Random numbers for a tensor: every group has counters of its own, on every rank. */
+/* Returns the number of Threefry counters for the noise of one group; groups do not share any. */
 static uint64_t jem__group_counters(const jem__node *x) {
     return (uint64_t)(x->stride + 31) / 32 * 16;
 }
+/* Takes counters for all groups of x on all ranks from rng; returns the first of this rank. */
 static uint64_t jem__take_counters(const jem__node *x, jem_rng *rng) {
     const uint64_t counters = jem__group_counters(x) * (uint64_t)x->groups;
     const jem_ctx *ctx = x->t.ctx;
@@ -5235,249 +6687,310 @@ static uint64_t jem__take_counters(const jem__node *x, jem_rng *rng) {
            counters * (uint64_t)ctx->rank;
 }
 
+/* Returns the noise level of an image; in padding lanes, that of the last image. */
 static float jem__sigma(const jem__node *x, const float *sigma, int group, int lane) {
     const int i = group * JEM_LANES + lane;
     return sigma[i < x->t.n ? i : x->t.n - 1];
 }
 
-/* Is there what a walk needs? Otherwise it is an error. rng: there is one, or none is needed. */
+/* Checks the inputs of a walk. has_rng: 1 also if the walk needs no rng. */
 static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_logp_fn logp, const jem_tensor *x,
-                           int rng) {
+                           int has_rng) {
     if (!ctx || ctx->status != JEM_OK) return 0;
-    if (logp && jem__is_leaf(x, what) && rng) return 1;
+    if (logp && jem__is_leaf(x, what) && has_rng) return 1;
     jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a log-density, a leaf x%s", what,
-              rng ? "" : ", an rng");
+              has_rng ? "" : ", an rng");
     return 0;
 }
 
-/* log p of the images of the leaf x; NULL and an error if there is none. And its slope. */
+/* Records log p of the images of the leaf x; it must be one number per image. */
 static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp, void *user,
                                 jem_tensor *x) {
-    jem_tensor *y = x ? logp(ctx, x, user) : NULL;
-    if (!x || (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1)) return y;
-    return (jem_tensor *)jem__null(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", what,
-                                   y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
+    if (!x) return NULL;
+    jem_tensor *y = logp(ctx, x, user);
+    if (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1) return y;
+    jem__fail(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", what,
+              y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
+    return NULL;
 }
-static jem_tensor *jem__with_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp, void *user,
-                                   jem_tensor *x) {
+/* Records log p likewise, and computes d log p/dx. */
+static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
+                                          void *user,
+                                          jem_tensor *x) {
     jem_tensor *y = jem__density(ctx, what, logp, user, x);
     return jem_grad(y, x) == JEM_OK ? y : NULL;
 }
 
-/* Noise, or a step of a walk (>>samplers). */
+/* A step of a walk (>>samplers), or noise without a step. */
 typedef struct jem__walk {
     jem__node *x;
-    const float *sigma;                            /* [n]: noise alone, of each image; or NULL */
-    jem__langevin d;                               /* a step. Noise-blind: for sigma = 1, to be */
-    float sigma_max;                               /* multiplied by each image's; 0: it is not */
-    const jem_rng *rng;
-    uint64_t start;
+    const float *sigma;                            /* [n]: only adds noise, sigma[i] to image i; or
+                                                      NULL */
+    jem__langevin d;                               /* the step */
+    float sigma_max;                               /* > 0: noise-blind. The step is for sigma = 1,
+                                                      and is scaled by the estimate of each image,
+                                                      at most sigma_max */
+    const jem_rng *rng;                            /* NULL: no noise */
+    uint64_t start;                                /* counter of the first group */
 } jem__walk;
 
+/* Scales a step for sigma = 1 by the noise of each image, estimated from its slope g: sigma =
+   sqrt(pixels)/||g||. */
+static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t n, float sigma_max,
+                            jem__langevin *d) {
+    float squares[JEM_LANES];
+    k->dot(1, grad, grad, squares, 0, n);
+    for (int l = 0; l < JEM_LANES; l++) {
+        const float estimate = sqrtf((float)(n / JEM_LANES) / squares[l]);
+        const float sigma = estimate < sigma_max ? estimate : sigma_max;
+        d->step[l] *= sigma * sigma;
+        d->noise[l] *= sigma;
+    }
+}
+
+/* Makes the step of one group of 16 images. */
 static void jem__walk_group(void *arg, int g) {
     const jem__walk *w = (const jem__walk *)arg;
     const jem__kernels *k = w->x->t.ctx->k;
     const ptrdiff_t n = w->x->stride;
-    float *x = w->x->value + g * n, squares[JEM_LANES];
+    float *x = w->x->value + g * n;
     const float *grad = w->sigma ? x : w->x->grad + g * n;
+    const uint32_t *key = w->rng ? w->rng->key : NULL;
+    const uint64_t start = w->start + (uint64_t)g * jem__group_counters(w->x);
     jem__langevin d = w->d;
     for (int l = 0; w->sigma && l < JEM_LANES; l++) d.noise[l] = jem__sigma(w->x, w->sigma, g, l);
-    if (w->sigma_max > 0) {                        /* ||g|| = sqrt(pixels) / sigma */
-        k->dot(1, grad, grad, squares, 0, n);
-        for (int l = 0; l < JEM_LANES; l++) {
-            const float sigma = sqrtf((float)(n / JEM_LANES) / squares[l]);
-            const float s = sigma < w->sigma_max ? sigma : w->sigma_max;
-            d.step[l] *= s * s, d.noise[l] *= s;
-        }
-    }
-    k->langevin(x, grad, n, &d, w->rng ? w->rng->key : NULL,
-                w->start + (uint64_t)g * jem__group_counters(w->x));
+    if (w->sigma_max > 0) jem__scale_step(k, grad, n, w->sigma_max, &d);
+    k->langevin(x, grad, n, &d, key, start);
     jem__fill_dead(x, n, jem__live_lanes(w->x->t.n, g));
 }
 
+/* Steps all groups, in parallel. rng may be NULL: no noise. */
 static void jem__walk_step(jem__walk *w, jem_rng *rng) {
     jem__node *x = w->x;
-    w->rng = rng, w->start = rng ? jem__take_counters(x, rng) : 0;
+    w->rng = rng;
+    w->start = 0;
+    if (rng) w->start = jem__take_counters(x, rng);
     jem__parallel(x->t.ctx, x->groups, 50 * (double)(x->groups * x->stride), jem__walk_group, w);
     jem__leaf_changed(x);
 }
 
 jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
     if (!leaf) return JEM_BAD_ARGUMENT;
-    if (!jem__live(leaf, "add_noise")) return leaf->ctx->status;
+    jem_ctx *ctx = leaf->ctx;
+    if (!jem__live(leaf, "add_noise")) return ctx->status;
     if (!sigma || !rng)
-        return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: sigma or rng is NULL");
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: sigma or rng is NULL");
     if (leaf->node->op)
-        return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: %s is computed (by %s), not a "
-                         "leaf", jem__shape_text(leaf).s, leaf->node->op->name);
-    for (int i = 0; i < leaf->n; i++)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: %s is computed (by %s), not a leaf",
+                         jem__shape_text(leaf).s, leaf->node->op->name);
+    for (int i = 0; i < leaf->n; i++) {
         if (!jem__finite(sigma[i]))
-            return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "add_noise: sigma[%d] = %g", i,
+            return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: sigma[%d] = %g", i,
                              (double)sigma[i]);
+    }
     JEM__ZEROED(jem__walk, w);
-    w.x = leaf->node, w.sigma = sigma;
+    w.x = leaf->node;
+    w.sigma = sigma;
     jem__walk_step(&w, rng);
     return JEM_OK;
 }
 
 /* ---- score matching -------------------------------------------------------------------------- */
-/* With g = d log p(x~)/dx~ and r = sigma g + z the loss of an image is 1/2 ||r||^2, and with the
-   direction u = r/||r||
+/* With g = d log p(x~)/dx~ and r = sigma g + z, the loss of an image is 1/2 ||r||^2. With the
+   direction u = r/||r||, its derivative by a parameter theta is
 
        d/d theta 1/2 ||r||^2 = r . d(sigma g)/d theta = sigma ||r|| d/d theta (u . g)
 
-   u . g is the slope of log p along u: a difference of two ordinary passes, h to either side,
+   u . g is the slope of log p along u. It is computed as a difference of two ordinary passes, at a
+   distance h to either side,
 
        u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),      h = step sigma sqrt(pixels)
 
-   so that two batches of n images, weighted by +- sigma ||r||/2h, stand for the second derivative.
-   jem_slope_along is the same along any directions.
-   The kernel of Langevin steps does all of it: noise is a step without a slope, r = 0 + sigma g + z
-   is a step from 0, x~ +- h u are steps along r. z is made twice from its counters, not kept. */
+   so the gradient of two batches of n images, weighted by +- sigma ||r||/2h, replaces the second
+   derivative. jem_slope_along does the same along any directions.
+   One kernel, that of Langevin steps, computes all of this: noise is a step without a slope,
+   r = 0 + sigma g + z is a step from 0, and x~ +- h u are steps along r. z is computed twice from
+   its counters rather than stored. */
 
+/* Sums over the pixels of 16 images. */
 typedef struct jem__score_group { float rr[JEM_LANES], rg[JEM_LANES]; } jem__score_group;
 
-/* The two sides, and a weight of every image: weight (log p(plus) - log p(minus)) is the loss. */
-typedef struct jem__apart { jem_tensor *plus, *minus, *w; } jem__apart;
+/* The images to either side, and a weight of each: the sum of weight (log p(plus) - log p(minus))
+   is recorded. */
+typedef struct jem__sides { jem_tensor *plus, *minus, *weight; } jem__sides;
 
+/* Work on a batch: noisy images and their slopes -> the two sides. */
 typedef struct jem__score {
-    const jem__node *x;
+    const jem__node *x;                            /* clean images */
     jem__node *noisy;
-    jem__apart at;
+    jem__sides sides;
     jem__score_group *group;                       /* r.r and r.g of every image */
     const float *sigma;
-    const uint32_t *key;
+    const uint32_t *key;                           /* key and first counter of z */
     uint64_t start;
     float step;                                    /* h / sigma */
 } jem__score;
 
-static int jem__apart_open(jem__apart *p, const jem_tensor *x, const char *what) {
-    p->plus = jem__leaf(x->ctx, what, jem__shape_of(x));
-    p->minus = jem__leaf(x->ctx, what, jem__shape_of(x));
-    p->w = jem__leaf(x->ctx, what, jem__shape(x->n, 1, 1, 1));
-    return p->plus && p->minus && p->w;
+/* Creates the leaves of the two sides of x. */
+static int jem__sides_open(jem__sides *s, const jem_tensor *x, const char *what) {
+    s->plus = jem__leaf(x->ctx, what, jem__shape_of(x));
+    s->minus = jem__leaf(x->ctx, what, jem__shape_of(x));
+    s->weight = jem__leaf(x->ctx, what, jem__shape(x->n, 1, 1, 1));
+    return s->plus && s->minus && s->weight;
 }
 
-static jem_tensor *jem__apart_sum(jem_ctx *ctx, const jem__apart *p, jem_logp_fn logp, void *user) {
-    jem_tensor *plus = logp(ctx, p->plus, user), *minus = logp(ctx, p->minus, user);
-    return jem_sum(ctx, jem_mul(ctx, jem_sub(ctx, plus, minus), p->w));
+/* Records the sum of weight (log p(plus) - log p(minus)). */
+static jem_tensor *jem__sides_sum(jem_ctx *ctx, const jem__sides *s, jem_logp_fn logp, void *user) {
+    jem_tensor *plus = logp(ctx, s->plus, user);
+    jem_tensor *minus = logp(ctx, s->minus, user);
+    return jem_sum(ctx, jem_mul(ctx, jem_sub(ctx, plus, minus), s->weight));
 }
 
-/* For a group: x + h r/||r|| in place of r, x - h r/||r|| -> minus, r . r -> rr; x is lost. */
-static void jem__sides(const jem__kernels *k, ptrdiff_t n, float *x, float *r, float *minus,
-                       const float *h, float *rr) {
+/* Computes the two sides of one group of 16 images, at distances h[l]: writes x + h r/||r|| over r,
+   x - h r/||r|| to minus, and r.r to rr. Overwrites x. */
+static void jem__step_aside(const jem__kernels *k, ptrdiff_t n, float *x, float *r, float *minus,
+                            const float *h, float *rr) {
     JEM__ZEROED(jem__langevin, d);
     memcpy(minus, x, (size_t)n * sizeof *x);
     k->dot(1, r, r, rr, 0, n);
-    for (int l = 0; l < JEM_LANES; l++) d.step[l] = rr[l] > 0 ? -h[l] / sqrtf(rr[l]) : 0;
+    for (int l = 0; l < JEM_LANES; l++) {
+        if (rr[l] > 0) d.step[l] = -h[l] / sqrtf(rr[l]);
+    }
     k->langevin(minus, r, n, &d, NULL, 0);
     for (int l = 0; l < JEM_LANES; l++) d.step[l] = -d.step[l];
     k->langevin(x, r, n, &d, NULL, 0);
     memcpy(r, x, (size_t)n * sizeof *x);
 }
 
-static void jem__score_pair(void *arg, int g) {
+/* Computes r = sigma g + z of a group, r.r and r.g, and the two sides. */
+static void jem__score_sides(void *arg, int g) {
     const jem__score *s = (const jem__score *)arg;
     const jem__kernels *k = s->x->t.ctx->k;
     const ptrdiff_t n = s->x->stride;
     const float *grad = s->noisy->grad + g * n;
-    float *r = s->at.plus->node->value + g * n, h[JEM_LANES];
-    jem__score_group *q = s->group + g;
+    const uint64_t start = s->start + (uint64_t)g * jem__group_counters(s->x);
+    float *r = s->sides.plus->node->value + g * n;           /* replaced by that side at the end */
+    float *minus = s->sides.minus->node->value + g * n;
+    float h[JEM_LANES];
+    jem__score_group *sums = s->group + g;
     JEM__ZEROED(jem__langevin, d);
     memset(r, 0, (size_t)n * sizeof *r);
-    for (int l = 0; l < JEM_LANES; l++)
-        d.step[l] = jem__sigma(s->x, s->sigma, g, l), d.noise[l] = 1;
-    k->langevin(r, grad, n, &d, s->key, s->start + (uint64_t)g * jem__group_counters(s->x));
-    k->dot(1, r, grad, q->rg, 0, n);
+    for (int l = 0; l < JEM_LANES; l++) {
+        d.step[l] = jem__sigma(s->x, s->sigma, g, l);
+        d.noise[l] = 1;
+    }
+    k->langevin(r, grad, n, &d, s->key, start);
+    k->dot(1, r, grad, sums->rg, 0, n);
     for (int l = 0; l < JEM_LANES; l++) h[l] = s->step * d.step[l];
-    jem__sides(k, n, s->noisy->value + g * n, r, s->at.minus->node->value + g * n, h, q->rr);
+    jem__step_aside(k, n, s->noisy->value + g * n, r, minus, h, sums->rr);
 }
 
+/* Draws each level from an n-th of the range of its own, so that the loss varies less. */
 void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
-    const double ratio = log((double)hi / (double)lo);
-    for (int i = 0; sigma && i < n; i++) {         /* one of each n-th: less spread in the loss */
+    const double log_range = log((double)hi / (double)lo);
+    for (int i = 0; sigma && i < n; i++) {
         const double part = ((double)i + (double)jem_rng_uniform(rng)) / n;
-        sigma[i] = (float)((double)lo * exp(ratio * part));
+        sigma[i] = (float)((double)lo * exp(log_range * part));
     }
 }
 
-/* The weights of the pair; and what is missing between the sum of the weighted differences, which
-   is mean weight (r . sigma g), and the loss, which is mean weight 1/2 ||r||^2: a constant. */
-static double jem__score_weights(const jem__score *s, const jem_score_desc *d, double *residual) {
+/* Sets the weights of the two sides. Returns the loss, mean weight 1/2 ||r||^2, minus the value of
+   the weighted differences, mean weight (r . sigma g), which is constant; and the mean of r.r. */
+static double jem__score_weights(const jem__score *s, const float *weights, double *mean_rr) {
     const int n = s->x->t.n;
-    double missing = *residual = 0;
+    double difference = 0;
+    *mean_rr = 0;
     for (int i = 0; i < n; i++) {
-        const jem__score_group *q = s->group + i / JEM_LANES;
-        const int l = i % JEM_LANES;
-        const double weight = (d->weight ? (double)d->weight[i] : 1) / n, rr = (double)q->rr[l];
-        s->at.w->node->value[i] = (float)(weight * sqrt(rr) / (2 * (double)s->step));
-        missing += weight * fma((double)-s->sigma[i], (double)q->rg[l], 0.5 * rr);
-        *residual += rr / n;
+        const jem__score_group *sums = s->group + i / JEM_LANES;
+        const double rr = (double)sums->rr[i % JEM_LANES];
+        const double rg = (double)sums->rg[i % JEM_LANES];
+        const double weight = (weights ? (double)weights[i] : 1) / n;
+        s->sides.weight->node->value[i] = (float)(weight * sqrt(rr) / (2 * (double)s->step));
+        difference += weight * fma((double)-s->sigma[i], rg, 0.5 * rr);
+        *mean_rr += rr / n;
     }
-    return missing;
+    return difference;
+}
+
+/* Checks the noise levels of n images, and the step. */
+static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
+    int good = d && d->sigma && !(d->difference < 0);
+    for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
+    if (!good)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a noise level above 0 for each "
+                  "image, and a step >= 0");
+    return good;
+}
+
+/* Returns h / sigma. The error of a long step grows with its square, that of a short one is
+   rounding: tests/test_score.c measures both. */
+static float jem__score_step(const jem_ctx *ctx, float step, int pixels) {
+    if (!(step > 0)) step = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.1f : 0.03f;
+    return step * sqrtf((float)pixels);
 }
 
 jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                const jem_score_desc *desc, jem_rng *rng, float *residual) {
     const char *const what = "score_matching";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL)) return NULL;
-    int bad = !desc || !desc->sigma || desc->difference < 0;
-    for (int i = 0; !bad && i < x->n; i++) bad = !(desc->sigma[i] > 0 && desc->sigma[i] < 1e6f);
-    if (bad)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "%s: needs a noise level above 0 for "
-                                       "each image, and a step >= 0", what);
-    const int pixels = x->c * x->h * x->w, groups = x->node->groups;
+    if (!jem__score_desc_good(ctx, desc, x->n)) return NULL;
+    const int pixels = x->c * x->h * x->w;
+    const int groups = x->node->groups;
+    const ptrdiff_t size = groups * x->node->stride;
     jem__score s;
-    jem_rng same = *rng;
-    s.x = x->node, s.sigma = desc->sigma, s.key = rng->key;
-    s.start = jem__take_counters(s.x, &same);
-    /* a long step errs as its square, a short one drowns in rounding: tests/test_score.c */
-    s.step = desc->difference > 0 ? desc->difference : jem_ctx_precision(ctx) ==
-        JEM_PRECISION_BF16 ? 0.1f : 0.03f;
-    s.step *= sqrtf((float)pixels);
+    jem_rng again = *rng;                          /* draws z a second time */
+    s.x = x->node;
+    s.sigma = desc->sigma;
+    s.key = rng->key;
+    s.start = jem__take_counters(s.x, &again);
+    s.step = jem__score_step(ctx, desc->difference, pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
-    if (!jem__apart_open(&s.at, x, what) || !s.group) return NULL;
-    const double work = 50 * (double)(groups * s.x->stride);
+    if (!jem__sides_open(&s.sides, x, what) || !s.group) return NULL;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *noisy = jem__leaf(ctx, what, jem__shape_of(x));
-    s.noisy = noisy ? noisy->node : NULL;
-    if (noisy)
-        memcpy(noisy->node->value, x->node->value, (size_t)(groups * s.x->stride) * sizeof(float));
+    if (noisy) memcpy(noisy->node->value, x->node->value, (size_t)size * sizeof(float));
     jem_add_noise(noisy, desc->sigma, rng);
-    if (jem__with_slope(ctx, what, logp, user, noisy))
-        jem__parallel(ctx, groups, work, jem__score_pair, &s);
+    if (jem__density_and_slope(ctx, what, logp, user, noisy)) {
+        s.noisy = noisy->node;
+        jem__parallel(ctx, groups, 50 * (double)size, jem__score_sides, &s);
+    }
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
-    double rr;
-    const double missing = jem__score_weights(&s, desc, &rr);
-    if (residual) *residual = (float)(rr / pixels);
-    return jem_add_constant(ctx, jem__apart_sum(ctx, &s.at, logp, user), (float)missing);
+    double mean_rr;
+    const double difference = jem__score_weights(&s, desc->weight, &mean_rr);
+    if (residual) *residual = (float)(mean_rr / pixels);
+    return jem_add_constant(ctx, jem__sides_sum(ctx, &s.sides, logp, user), (float)difference);
 }
 
 jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                             jem_tensor *v,
                       float h) {
-    const char *const what = "slope";
+    const char *const what = "slope_along";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
-    if (!jem__is_leaf(v, what) || v->n != x->n || v->c != x->c || v->h != x->h || v->w != x->w)
-        return (jem_tensor *)jem__null(ctx, JEM_BAD_ARGUMENT, "slope: x and v must be leaves of "
-                                       "one shape");
-    const ptrdiff_t n = x->node->stride;
-    const float usual = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.01f : 0.003f;
-    jem__apart p;
-    float *at = jem__push_floats(ctx, n), rr[JEM_LANES], far[JEM_LANES];
-    if (!jem__apart_open(&p, x, what) || !at) return NULL;
-    if (h == 0) h = usual * sqrtf((float)(n / JEM_LANES));
-    for (int l = 0; l < JEM_LANES; l++) far[l] = h;
-    for (int g = 0; g < x->node->groups; g++) {
-        float *r = p.plus->node->value + g * n;
-        memcpy(at, x->node->value + g * n, (size_t)n * sizeof *at);
-        memcpy(r, v->node->value + g * n, (size_t)n * sizeof *at);
-        jem__sides(ctx->k, n, at, r, p.minus->node->value + g * n, far, rr);
-        for (int l = 0; l < JEM_LANES; l++)
-            p.w->node->value[g * JEM_LANES + l] = sqrtf(rr[l]) / (2 * h);
+    if (!jem__is_leaf(v, what) || v->n != x->n || v->c != x->c || v->h != x->h || v->w != x->w) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope_along: x and v must be leaves of one shape");
+        return NULL;
     }
-    return jem__apart_sum(ctx, &p, logp, user);
+    const ptrdiff_t n = x->node->stride;
+    jem__sides s;
+    float distance[JEM_LANES], vv[JEM_LANES];
+    float *copy = jem__push_floats(ctx, n);
+    if (!jem__sides_open(&s, x, what) || !copy) return NULL;
+    if (h == 0) {
+        h = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.01f : 0.003f;
+        h *= sqrtf((float)(n / JEM_LANES));
+    }
+    for (int l = 0; l < JEM_LANES; l++) distance[l] = h;
+    for (int g = 0; g < x->node->groups; g++) {
+        float *plus = s.plus->node->value + g * n;
+        float *minus = s.minus->node->value + g * n;
+        float *weight = s.weight->node->value + g * JEM_LANES;
+        memcpy(copy, x->node->value + g * n, (size_t)n * sizeof *copy);
+        memcpy(plus, v->node->value + g * n, (size_t)n * sizeof *copy);
+        jem__step_aside(ctx->k, n, copy, plus, minus, distance, vv);
+        for (int l = 0; l < JEM_LANES; l++) weight[l] = sqrtf(vv[l]) / (2 * h);
+    }
+    return jem__sides_sum(ctx, &s, logp, user);
 }
 
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
@@ -5517,8 +7030,11 @@ jem_denoise_desc jem_denoise_desc_clean(float sigma) {
 
 /* Computes the size and noise of step number `step`, with decay and annealing. */
 static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float *noise) {
-    const double hot = (double)d->temperature_from, b = (double)d->decay_b;
-    double progress = 1, temperature = 1, decay = 1;
+    const double hot = (double)d->temperature_from;
+    const double b = (double)d->decay_b;
+    double progress = 1;
+    double temperature = 1;
+    double decay = 1;
     if (d->steps > 1) progress = step / (d->steps - 1.0);
     if (hot > 0) temperature = hot * pow((double)d->temperature_to / hot, progress);
     if (b > 0) decay = pow(1 + step / b, -(double)d->decay_gamma);
@@ -5546,7 +7062,7 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
             w.d.step[l] = size;
             w.d.noise[l] = noise;
         }
-        if (jem__with_slope(ctx, what, logp, user, x))
+        if (jem__density_and_slope(ctx, what, logp, user, x))
             jem__walk_step(&w, d->noise_std != 0 ? rng : NULL);
         jem_end(ctx, mark);
         if (ctx->status == JEM_OK && d->watch && d->watch(d->watch_user, step, x)) break;
@@ -5557,12 +7073,12 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
     return ctx->status;
 }
 
-/* Check the desc of a walk: return 1 if it is valid, otherwise report the invalid field. */
+/* Checks the desc of a walk: returns 1 if it is valid, otherwise reports the invalid field. */
 static int jem__sgld_good(jem_ctx *ctx, const char *what, jem_sgld_desc d) {
     return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) &&
            JEM__IN(d.noise_std, 0, JEM__MOST) && JEM__IN(d.clamp_grad, 0, JEM__MOST) &&
-           JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) && JEM__IN(d.temperature_from, 0,
-                                                                 JEM__MOST) &&
+           JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) &&
+           JEM__IN(d.temperature_from, 0, JEM__MOST) &&
            JEM__IN(d.decay_b, 0, JEM__MOST) && JEM__IN(d.decay_gamma, 0, JEM__MOST) &&
            JEM__IN(d.temperature_to, d.temperature_from > 0 ? JEM__TINY : 0, JEM__MOST);
 }
@@ -5581,28 +7097,36 @@ jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     return jem__walk_all(ctx, logp, user, x, &d, rng, what, 0);
 }
 
-/* Subtracts d (entropy H)/dx from v, which moves each sample and its nearest neighbour apart.
-   Returns entropy H, up to a constant. */
-static double jem__drift_apart(const jem__node *x, double entropy, float *v) {
+/* Finds the sample nearest to that at x->value[own], unequal to it. Returns its place, -1 if all
+   are equal; *least receives the squared distance. */
+static ptrdiff_t jem__nearest_sample(const jem__node *x, ptrdiff_t own, double *least) {
+    ptrdiff_t nearest = -1;
+    *least = HUGE_VAL;
+    for (int j = 0; j < x->t.n; j++) {
+        const ptrdiff_t at = j / JEM_LANES * x->stride + j % JEM_LANES;
+        double square = 0;
+        for (ptrdiff_t k = 0; k < x->stride && square < *least; k += JEM_LANES) {
+            const double offset = (double)x->value[own + k] - (double)x->value[at + k];
+            square = fma(offset, offset, square);
+        }
+        if (square > 0 && square < *least) {
+            *least = square;
+            nearest = at;
+        }
+    }
+    return nearest;
+}
+
+/* Subtracts the gradient of weighted entropy, entropy dH/dx, from v: it moves each sample and its
+   nearest neighbour away from each other. Returns entropy H, up to a constant. */
+static double jem__entropy_gradient(const jem__node *x, double entropy, float *v) {
     const double weight = entropy * (double)(x->stride / JEM_LANES) / x->t.n;
     double sum = 0;
     for (int i = 0; i < x->t.n; i++) {
         const ptrdiff_t own = i / JEM_LANES * x->stride + i % JEM_LANES;
-        ptrdiff_t nearest = -1;
-        double least = HUGE_VAL;                   /* squared distance to the nearest sample */
-        for (int j = 0; j < x->t.n; j++) {
-            const ptrdiff_t at = j / JEM_LANES * x->stride + j % JEM_LANES;
-            double square = 0;
-            for (ptrdiff_t k = 0; k < x->stride && square < least; k += JEM_LANES) {
-                const double offset = (double)x->value[own + k] - (double)x->value[at + k];
-                square = fma(offset, offset, square);
-            }
-            if (square > 0 && square < least) {
-                least = square;
-                nearest = at;
-            }
-        }
-        if (nearest < 0) continue;                 /* all samples are equal */
+        double least;
+        const ptrdiff_t nearest = jem__nearest_sample(x, own, &least);
+        if (nearest < 0) continue;
         const float push = (float)(weight / least);
         sum = fma(weight / 2, log(least), sum);
         for (ptrdiff_t k = 0; k < x->stride; k += JEM_LANES) {
@@ -5614,11 +7138,61 @@ static double jem__drift_apart(const jem__node *x, double entropy, float *v) {
     return sum;
 }
 
-/* Computes v = step_size dL_KL/dx, with 0 where a limit clamps the step. By the chain rule
-   d/d theta L_KL = v . d/d theta (gradient of log p at the last step). */
+/* Memory of jem_kl_walk, on the tape. */
+typedef struct jem__kl {
+    jem_tensor *before;                            /* x before the last step */
+    jem_tensor *direction;                         /* v = step_size dL_KL/dx */
+    float *gradient;                               /* of log p at `before` */
+    float *f;                                      /* [n] log p after the last step */
+} jem__kl;
+
+/* Allocates this memory, and that of the gradient of x. Returns 0 without memory. */
+static int jem__kl_open(jem__kl *kl, jem_tensor *x) {
+    jem_ctx *ctx = x->ctx;
+    jem__node *node = x->node;
+    const ptrdiff_t size = node->groups * node->stride;
+    if (!node->grad) {                             /* allocated here to outlive the step */
+        node->grad = jem__push_floats(ctx, size);
+        node->grad_push = ctx->pushes;
+    }
+    kl->before = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
+    kl->direction = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
+    kl->gradient = jem__push_floats(ctx, size);
+    kl->f = jem__push_floats(ctx, x->n);
+    return kl->before && kl->direction && kl->gradient && kl->f;
+}
+
+/* Returns 1 if a limit of the desc holds back pixel x, whose gradient is g: then it does not depend
+   on the parameters. */
+static int jem__is_clamped(const jem_sgld_desc *d, float x, float g) {
+    if (d->clamp_grad > 0 && fabsf(g) >= d->clamp_grad) return 1;
+    return d->clamp_lo < d->clamp_hi && (x <= d->clamp_lo || x >= d->clamp_hi);
+}
+
+/* Computes v after the last step. Returns the value of L_KL minus v . gradient, which
+   jem_slope_along will record: by the chain rule, the derivative of L_KL by a parameter is v times
+   that of the gradient of log p at `before`. */
+static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem_sgld_desc *d,
+                                float entropy) {
+    const int n = x->t.n;
+    const ptrdiff_t size = x->groups * x->stride;
+    float *v = kl->direction->node->value;
+    double value = 0;
+    for (int i = 0; i < n; i++) value -= (double)kl->f[i] / n;
+    for (ptrdiff_t i = 0; i < size; i++) v[i] = -x->grad[i] / (float)n;
+    if (entropy > 0) value -= jem__entropy_gradient(x, (double)entropy, v);
+    for (ptrdiff_t i = 0; i < size; i++) {
+        v[i] *= d->step_size;
+        if (jem__is_clamped(d, x->value[i], kl->gradient[i])) v[i] = 0;
+        value = fma((double)-v[i], (double)kl->gradient[i], value);
+    }
+    return value;
+}
+
 jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                         const jem_sgld_desc *desc, float entropy, jem_rng *rng) {
-    jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default(), last = d;
+    jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
+    jem_sgld_desc last = d;
     const char *const what = "kl_walk";
     if (!ctx || !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
         !JEM__IN(d.temperature_from, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
@@ -5626,39 +7200,21 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
     last.steps = 1;
     last.watch = NULL;
     if (jem_sgld(ctx, logp, user, x, &d, rng) != JEM_OK) return NULL;
+    jem__kl kl;
+    if (!jem__kl_open(&kl, x)) return NULL;
     jem__node *node = x->node;
-    const ptrdiff_t size = node->groups * node->stride;
-    if (!node->grad) {                             /* allocated here to outlive the step */
-        node->grad = jem__push_floats(ctx, size);
-        node->grad_push = ctx->pushes;
-    }
-    jem_tensor *before = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
-    jem_tensor *direction = jem__leaf(ctx, "kl_walk", jem__shape_of(x));
-    float *gradient = jem__push_floats(ctx, size), *f = jem__push_floats(ctx, x->n);
-    if (!before || !direction || !gradient || !f) return NULL;
-    memcpy(before->node->value, node->value, (size_t)size * sizeof *f);
+    const size_t bytes = (size_t)(node->groups * node->stride) * sizeof(float);
+    memcpy(kl.before->node->value, node->value, bytes);
     if (jem_sgld(ctx, logp, user, x, &last, rng) != JEM_OK) return NULL;
-    memcpy(gradient, node->grad, (size_t)size * sizeof *f);
+    memcpy(kl.gradient, node->grad, bytes);
     if (d.watch) d.watch(d.watch_user, d.steps, x);
     const jem_mark mark = jem_begin(ctx);
-    jem_read(jem__with_slope(ctx, what, logp, user, x), f);
+    jem_read(jem__density_and_slope(ctx, what, logp, user, x), kl.f);
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
-    float *v = direction->node->value;
-    double value = 0;
-    for (int i = 0; i < x->n; i++) value -= (double)f[i] / x->n;
-    for (ptrdiff_t i = 0; i < size; i++) v[i] = -node->grad[i] / (float)x->n;
-    if (entropy > 0) value -= jem__drift_apart(node, (double)entropy, v);
-    for (ptrdiff_t i = 0; i < size; i++) {
-        const int clamped = (d.clamp_grad > 0 && fabsf(gradient[i]) >= d.clamp_grad) ||
-            (d.clamp_lo < d.clamp_hi && (node->value[i] <= d.clamp_lo ||
-                                         node->value[i] >= d.clamp_hi));
-        v[i] *= d.step_size;
-        if (clamped) v[i] = 0;
-        value = fma((double)-v[i], (double)gradient[i], value);
-    }
-    return jem_add_constant(ctx, jem_slope_along(ctx, logp, user, before, direction, 0),
-                            (float)value);
+    const float value = (float)jem__kl_direction(&kl, node, &d, entropy);
+    return jem_add_constant(ctx, jem_slope_along(ctx, logp, user, kl.before, kl.direction, 0),
+                            value);
 }
 
 jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
@@ -5669,7 +7225,8 @@ jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x
         return jem_error_status(ctx);
     /* The step leaves the fraction `remaining` of the noise, and adds noise up to `target`. The
        variance to add is target^2 - remaining^2 = (target + remaining)(target - remaining). */
-    const float remaining = 1 - d.fraction, target = jem__fmaf(-d.beta, d.fraction, 1);
+    const float remaining = 1 - d.fraction;
+    const float target = jem__fmaf(-d.beta, d.fraction, 1);
     JEM__ZEROED(jem_sgld_desc, walk);
     walk.steps = d.steps;
     walk.step_size = d.fraction;
@@ -5690,30 +7247,170 @@ jem_generate_desc jem_generate_desc_default(void) {
     return d;
 }
 
-jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                     const jem_generate_desc *desc, jem_rng *rng) {
-    const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
-    const char *const what = "fresh";
-    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.lo, -1e4, 1e4) ||
-        !JEM__IN(d.hi, d.lo, 1e4) || !JEM__IN(d.mean, -1e4, 1e4) ||
-        !JEM__IN(d.last_sigma, 0, JEM__MOST) || !jem__denoise_good(ctx, "fresh: denoise",
-                                                                   d.denoise) ||
-        !jem__sgld_good(ctx, "fresh: walk", d.walk)) return jem_error_status(ctx);
-    const jem_denoise_desc last = jem_denoise_desc_clean(d.last_sigma);
+/* Checks a desc; reports the invalid field. */
+static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
+    const char *const what = "generate";
+    return JEM__IN(d.lo, -1e4, 1e4) && JEM__IN(d.hi, d.lo, 1e4) && JEM__IN(d.mean, -1e4, 1e4) &&
+           JEM__IN(d.last_sigma, 0, JEM__MOST) && jem__denoise_good(ctx, "generate: denoise",
+                                                                    d.denoise) &&
+           jem__sgld_good(ctx, "generate: walk", d.walk);
+}
+
+/* Fills the leaf x with the start of sampling: U(lo,hi), or N(mean, sigma_max^2). */
+static jem_status jem__generate_start(jem_tensor *x, const jem_generate_desc *d, jem_rng *rng) {
+    jem_ctx *ctx = x->ctx;
+    const int uniform = d->lo < d->hi;
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
+    float *pixels = jem__push_floats(ctx, size);
+    float *sigma = jem__push_floats(ctx, x->n);
+    if (!pixels || !sigma) return JEM_NO_MEMORY;
+    if (uniform) {
+        jem_fill_uniform(ctx, rng, pixels, size, d->lo, d->hi);
+        return jem_write(x, pixels);
+    }
+    for (ptrdiff_t i = 0; i < size; i++) pixels[i] = d->mean;
+    for (int i = 0; i < x->n; i++) sigma[i] = d->denoise.sigma_max;
+    if (jem_write(x, pixels) != JEM_OK) return ctx->status;
+    return jem_add_noise(x, sigma, rng);
+}
+
+jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                        const jem_generate_desc *desc, jem_rng *rng) {
+    const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
+    if (!jem__walk_ready(ctx, "generate", logp, x, rng != NULL) || !jem__generate_good(ctx, d))
+        return jem_error_status(ctx);
+    const jem_denoise_desc last = jem_denoise_desc_clean(d.last_sigma);
     const jem_mark mark = jem_begin(ctx);
-    float *pixels = jem__push_floats(ctx, size), *sigma = jem__push_floats(ctx, x->n);
-    const int uniform = d.lo < d.hi, ready = pixels && sigma;
-    if (ready && uniform) jem_fill_uniform(ctx, rng, pixels, size, d.lo, d.hi);
-    for (ptrdiff_t i = 0; ready && !uniform && i < size; i++) pixels[i] = d.mean;
-    for (int i = 0; ready && i < x->n; i++) sigma[i] = d.denoise.sigma_max;
-    jem_status s = ready ? jem_write(x, pixels) : JEM_NO_MEMORY;
-    if (s == JEM_OK && !uniform) s = jem_add_noise(x, sigma, rng);
+    jem_status s = jem__generate_start(x, &d, rng);
     if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
     if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
     if (s == JEM_OK && d.last_sigma > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
     jem_end(ctx, mark);
     return s;
+}
+
+/* ---- generation in pieces -------------------------------------------------------------------- */
+
+/* Takes step number `step` of jem_generate. A step of the walk has the size that its number gives
+   it. */
+static jem_status jem__sampler_one(jem_sampler *s, jem_tensor *x) {
+    const jem_generate_desc *d = &s->desc;
+    if (s->step < d->denoise.steps) {
+        jem_denoise_desc one = d->denoise;
+        one.steps = 1;
+        return jem_denoise(s->ctx, s->logp, s->user, x, &one, &s->rng);
+    }
+    const int step = s->step - d->denoise.steps;
+    if (step < d->walk.steps) {
+        jem_sgld_desc one = d->walk;
+        jem__sgld_sizes(&d->walk, step, &one.step_size, &one.noise_std);
+        one.steps = 1;
+        one.temperature_from = 0;
+        one.temperature_to = 0;
+        one.decay_b = 0;
+        return jem_sgld(s->ctx, s->logp, s->user, x, &one, &s->rng);
+    }
+    const jem_denoise_desc last = jem_denoise_desc_clean(d->last_sigma);
+    return jem_denoise(s->ctx, s->logp, s->user, x, &last, NULL);
+}
+
+/* Returns the images as a leaf. */
+static jem_tensor *jem__sampler_leaf(const jem_sampler *s) {
+    return jem_input(s->ctx, s->x, s->n, s->channels, s->height, s->width);
+}
+
+/* Returns 1 if the budget has room for another step. */
+static int jem__sampler_goes_on(const jem_sampler *s, const jem_budget *b, int taken,
+                                double elapsed) {
+    if (s->step >= s->steps) return 0;
+    if (!taken) return 1;
+    if (b->steps > 0 && taken >= b->steps) return 0;
+    return !(b->microseconds > 0) || elapsed + s->slowest <= b->microseconds;
+}
+
+jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
+    if (!s) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = s->ctx;
+    JEM__ZEROED(jem_budget, b);
+    if (budget) b = *budget;
+    if (b.steps < 0 || !jem__finite((float)b.microseconds) || b.microseconds < 0 ||
+        (b.microseconds > 0 && !b.clock))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: %d steps, %g microseconds: both are "
+                         "0 or more, and a time needs a clock", b.steps, b.microseconds);
+    const jem_sampler before = *s;
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *x = jem__sampler_leaf(s);
+    const double start = b.microseconds > 0 ? b.clock(b.clock_user) : 0;
+    double elapsed = 0;
+    jem_status status = ctx->status;
+    for (int taken = 0; status == JEM_OK && jem__sampler_goes_on(s, &b, taken, elapsed); taken++) {
+        status = jem__sampler_one(s, x);
+        s->step++;
+        if (!(b.microseconds > 0)) continue;
+        const double now = b.clock(b.clock_user) - start;
+        s->slowest += (now - elapsed - s->slowest) / 8;        /* a slow step is forgotten */
+        if (now - elapsed > s->slowest) s->slowest = now - elapsed;
+        elapsed = now;
+    }
+    if (status == JEM_OK) status = jem_read(x, s->x);
+    if (status != JEM_OK) *s = before;
+    jem_end(ctx, mark);
+    return status;
+}
+
+jem_status jem_sampler_restart(jem_sampler *s) {
+    if (!s) return JEM_BAD_ARGUMENT;
+    const jem_rng before = s->rng;
+    const jem_mark mark = jem_begin(s->ctx);
+    jem_tensor *x = jem_zeros(s->ctx, s->n, s->channels, s->height, s->width);
+    jem_status status = s->ctx->status;
+    if (x) status = jem__generate_start(x, &s->desc, &s->rng);
+    if (status == JEM_OK) status = jem_read(x, s->x);
+    if (status == JEM_OK) s->step = 0;
+    else s->rng = before;
+    jem_end(s->ctx, mark);
+    return status;
+}
+
+jem_sampler *jem_sampler_create(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_shape shape,
+                                const jem_generate_desc *desc, const jem_rng *rng) {
+    if (!ctx || ctx->status != JEM_OK) return NULL;
+    const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
+    const double size = (double)shape.n * shape.c * shape.h * shape.w;
+    const double steps = (double)d.denoise.steps + d.walk.steps;
+    if (!logp || !rng || shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1 || size > 1e9 ||
+        steps > 1e9) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler: needs a log-density, an rng, a shape, not "
+                  "(%d,%d,%d,%d), and at most 1e9 steps", shape.n, shape.c, shape.h, shape.w);
+        return NULL;
+    }
+    if (!jem__generate_good(ctx, d)) return NULL;
+    jem_sampler *s = (jem_sampler *)jem__alloc(ctx, sizeof *s);
+    if (!s) return NULL;
+    s->ctx = ctx;
+    s->n = shape.n;
+    s->channels = shape.c;
+    s->height = shape.h;
+    s->width = shape.w;
+    s->rng = *rng;
+    s->logp = logp;
+    s->user = user;
+    s->desc = d;
+    s->desc.denoise.watch = NULL;
+    s->desc.walk.watch = NULL;
+    s->steps = d.denoise.steps + d.walk.steps + (d.last_sigma > 0);
+    s->x = jem__alloc_floats(ctx, (ptrdiff_t)size);
+    if (s->x && jem_sampler_restart(s) == JEM_OK) return s;
+    jem_sampler_free(s);
+    return NULL;
+}
+
+void jem_sampler_free(jem_sampler *s) {
+    if (!s) return;
+    jem_ctx *ctx = s->ctx;
+    jem__free(ctx, s->owned);
+    jem__free(ctx, s->x);
+    jem__free(ctx, s);
 }
 
 /* ---- the replay buffer ----------------------------------------------------------------------- */
@@ -5728,7 +7425,7 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
     if (capacity < 1 || channels < 1 || height < 1 || width < 1 || classes < 0 ||
         (double)capacity * channels * height * width > fmin(1e12, (double)JEM__FLOATS) ||
         (classes > 0 && capacity < classes) || !rng)
-        return (jem_buffer *)jem__null(ctx, JEM_BAD_ARGUMENT, "buffer: capacity %d for %d classes "
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "buffer: capacity %d for %d classes "
                                        "of images (%d,%d,%d)%s", capacity, classes, channels,
                                        height, width, rng ? "" : ", and no rng");
     jem_buffer *b = (jem_buffer *)jem__alloc(ctx, sizeof *b);
@@ -5805,8 +7502,9 @@ jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels
     const jem_mark mark = jem_begin(b->ctx);
     int *visits = (int *)jem__push(b->ctx, (size_t)n * sizeof *visits);
     if (visits) jem__buffer_draw(b, rng, n, by_class ? labels : NULL, reinit, x, slot, visits);
-    for (int i = 0; visits && i < n; i++)
+    for (int i = 0; visits && i < n; i++) {
         if (!jem__drawn_again(slot, i, n)) b->visits[slot[i]] = visits[i];
+    }
     jem_end(b->ctx, mark);
     return visits ? JEM_OK : b->ctx->status;
 }
@@ -5827,10 +7525,11 @@ jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x)
     if (!b) return JEM_BAD_ARGUMENT;
     if (n < 0 || !slot || !x)
         return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: %d chains, or NULL", n);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         if (slot[i] < 0 || slot[i] >= b->capacity)
             return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_put: slot %d is not in 0..%d",
                              slot[i], b->capacity - 1);
+    }
     jem__buffer_put(b, n, slot, NULL, x);
     return JEM_OK;
 }
@@ -5875,6 +7574,14 @@ static jem_status jem__density_at(jem__mcmc *m, const float *x, float *f, float 
     return m->ctx->status;
 }
 
+/* Returns 1/temperature of chain i: hottest^(-k/(temperatures - 1)), k = i % temperatures. */
+static float jem__coldness(const jem_mcmc_desc *d, int i) {
+    const double k = i % d->temperatures;
+    if (d->temperatures == 1) return 1;
+    return (float)pow((double)d->hottest, -k / (d->temperatures - 1));
+}
+
+/* Allocates the state on the tape, and computes log p and its gradient at the start. */
 static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, void *user,
                                  jem_tensor *x, const jem_mcmc_desc *d) {
     m->ctx = ctx;
@@ -5890,15 +7597,29 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, v
     m->accepted = (double *)jem__push_zero(ctx, (size_t)m->n * sizeof *m->accepted);
     m->swaps = (double *)jem__push_zero(ctx, (size_t)d->temperatures * sizeof *m->swaps);
     if (m->g) memset(m->g, 0, (size_t)(m->n * m->d) * sizeof *m->g);
-    for (int i = 0; m->coldness && i < m->n; i++)
-        m->coldness[i] = (float)pow((double)d->hottest, -(double)(i % d->temperatures) /
-                                                    (d->temperatures - 1 + (d->temperatures == 1)));
+    for (int i = 0; m->coldness && i < m->n; i++) m->coldness[i] = jem__coldness(d, i);
     if (ctx->status != JEM_OK || jem_read(x, m->x) != JEM_OK ||
         jem__density_at(m, m->x, m->f, d->leapfrog ? m->g : NULL) != JEM_OK) return ctx->status;
-    for (int i = 0; i < m->n; i++)
+    for (int i = 0; i < m->n; i++) {
         if (!jem__finite(m->f[i]))
             return jem__fail(ctx, JEM_DIVERGED, "mcmc: log p of image %d is not finite", i);
+    }
     return JEM_OK;
+}
+
+/* Adds sign |momentum|^2/2 of each chain to gain. */
+static void jem__add_kinetic(const jem__mcmc *m, double sign, double *gain) {
+    for (ptrdiff_t i = 0; i < m->n; i++) {
+        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
+            gain[i] = fma((double)m->momentum[k], sign * 0.5 * (double)m->momentum[k], gain[i]);
+    }
+}
+/* Moves the momentum by half a leapfrog step along the gradient. */
+static void jem__half_kick(jem__mcmc *m, float step) {
+    for (ptrdiff_t k = 0; k < m->n * m->d; k++) {
+        const float half = step / 2 * sqrtf(m->coldness[k / m->d]);
+        m->momentum[k] = jem__fmaf(half, m->new_g[k], m->momentum[k]);
+    }
 }
 
 /* Makes a proposal for every chain. gain[i] is the logarithm of the acceptance ratio: with
@@ -5909,28 +7630,21 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
     jem_fill_normal(m->ctx, rng, m->momentum, size, 0, 1);
     memcpy(m->new_x, m->x, (size_t)size * sizeof *m->x);
     memcpy(m->new_g, m->g, (size_t)size * sizeof *m->g);
-    for (ptrdiff_t i = 0; i < m->n; i++) {
-        gain[i] = 0;
-        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
-            gain[i] = fma((double)m->momentum[k], 0.5 * (double)m->momentum[k], gain[i]);
-    }
+    for (int i = 0; i < m->n; i++) gain[i] = 0;
+    jem__add_kinetic(m, 1, gain);
     for (int step = 0; step < d->leapfrog || step == 0; step++) {
+        if (d->leapfrog) jem__half_kick(m, d->step_size);
         for (ptrdiff_t k = 0; k < size; k++) {
-            const float root = sqrtf(m->coldness[k / m->d]), half = d->step_size / 2 * root;
-            if (d->leapfrog) m->momentum[k] = jem__fmaf(half, m->new_g[k], m->momentum[k]);
+            const float root = sqrtf(m->coldness[k / m->d]);
             m->new_x[k] = jem__fmaf(d->step_size / root, m->momentum[k], m->new_x[k]);
         }
-        if (jem__density_at(m, m->new_x, m->new_f, d->leapfrog ? m->new_g : NULL) != JEM_OK)
-            return m->ctx->status;
-        for (ptrdiff_t k = 0; d->leapfrog && k < size; k++)
-            m->momentum[k] = jem__fmaf(d->step_size / 2 * sqrtf(m->coldness[k / m->d]), m->new_g[k],
-                                       m->momentum[k]);
+        float *gradient = d->leapfrog ? m->new_g : NULL;
+        if (jem__density_at(m, m->new_x, m->new_f, gradient) != JEM_OK) return m->ctx->status;
+        if (d->leapfrog) jem__half_kick(m, d->step_size);
     }
-    for (ptrdiff_t i = 0; i < m->n; i++) {
-        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
-            gain[i] = fma((double)m->momentum[k], -0.5 * (double)m->momentum[k], gain[i]);
+    jem__add_kinetic(m, -1, gain);
+    for (int i = 0; i < m->n; i++)
         gain[i] = fma((double)m->coldness[i], (double)m->new_f[i] - (double)m->f[i], gain[i]);
-    }
     return JEM_OK;
 }
 
@@ -5945,21 +7659,27 @@ static double jem__log_uniform(jem_rng *rng) {
     return log(unit * u);
 }
 
+/* Swaps x[n] with the n numbers that follow it. */
+static void jem__swap_next(float *x, ptrdiff_t n) {
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const float swapped = x[i];
+        x[i] = x[i + n];
+        x[i + n] = swapped;
+    }
+}
+
 /* Decides for every second pair of neighbours in temperature whether they swap their points. */
 static void jem__mcmc_exchange(jem__mcmc *m, const jem_mcmc_desc *d, int step, jem_rng *rng) {
     for (int i = 0; i + 1 < m->n; i++) {
         const int k = i % d->temperatures;
         if ((k ^ step) & 1 || k == d->temperatures - 1) continue;
         const double u = jem__log_uniform(rng);
-        if (!(u < ((double)m->coldness[i] - (double)m->coldness[i + 1]) *
-                  ((double)m->f[i + 1] - (double)m->f[i]))) continue;
-        float *a[3] = { m->x + i * m->d, m->g + i * m->d, m->f + i };
-        for (int j = 0; j < 3; j++)
-            for (ptrdiff_t c = 0, size = j < 2 ? m->d : 1; c < size; c++) {
-                const float swapped = a[j][c];
-                a[j][c] = a[j][c + size];
-                a[j][c + size] = swapped;
-            }
+        const double gain = ((double)m->coldness[i] - (double)m->coldness[i + 1]) *
+                            ((double)m->f[i + 1] - (double)m->f[i]);
+        if (!(u < gain)) continue;
+        jem__swap_next(m->x + i * m->d, m->d);
+        jem__swap_next(m->g + i * m->d, m->d);
+        jem__swap_next(m->f + i, 1);
         m->swaps[k]++;
     }
 }
@@ -6030,6 +7750,7 @@ typedef struct jem__bridge {
     float mean, std;
 } jem__bridge;
 
+/* Records the log-density of a bridge, which `user` points to. */
 static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
     const jem__bridge *s = (const jem__bridge *)user;
     const double log_norm = log((double)s->std * sqrt(6.283185307179586));     /* per pixel */
@@ -6146,9 +7867,10 @@ void jem_optim_free(jem_optim *o) {
     jem__free(o->net->ctx, o);
 }
 
-/* Muon takes a weight as a matrix of out rows and in*k*k columns, and works on it as it is or
-   turned, so that there are no more rows than columns. */
+/* The matrix of a weight for Muon: out rows and in*k*k columns, or transposed, so that there are no
+   more rows than columns. */
 typedef struct jem__fold { int rows, columns, turned; } jem__fold;
+/* Returns the matrix of a weight. */
 static jem__fold jem__muon_fold(const jem_param *p) {
     const int out = p->shape[0];
     const int in = (int)(p->size / out);
@@ -6161,18 +7883,21 @@ static jem__fold jem__muon_fold(const jem_param *p) {
     return fold;
 }
 static int jem__round_16(int n) { return (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES; }
-/* Two matrices of the weight's size, two of its smaller side squared. */
+/* Returns the size of Muon's scratch memory: two matrices of the weight's size, and two of its
+   smaller side squared. */
 static ptrdiff_t jem__muon_floats(const jem_param *p) {
     const jem__fold s = jem__muon_fold(p);
     const ptrdiff_t rows = jem__round_16(s.rows);
     return 2 * rows * (jem__round_16(s.columns) + rows);
 }
-/* Weights of linear layers and convolutions, except where the name says that Adam updates it. */
-static int jem__is_matrix(const jem_param *p, const char *adam_names) {
+/* Returns 1 if Muon updates a parameter: it is a weight of a linear layer or convolution, with more
+   than one row and column, and its name does not contain adam_names. */
+static int jem__is_for_muon(const jem_param *p, const char *adam_names) {
     return (p->ndim == 2 || p->ndim == 4) && p->shape[0] > 1 && p->size > p->shape[0] &&
            !(adam_names && *adam_names && strstr(p->name, adam_names));
 }
 
+/* Checks a desc; reports the invalid field. */
 static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
     const char *const what = "optim";
     const double below_1 = 0.99999998;
@@ -6190,7 +7915,7 @@ static void jem__optim_add(jem_optim *o, jem_param *p) {
     const jem_optim_desc *d = &o->desc;
     jem__moments *m = &o->moments[o->count++];
     m->param = p;
-    m->orthogonal = d->kind == JEM_OPTIMIZER_MUON && jem__is_matrix(p, d->adam_names);
+    m->orthogonal = d->kind == JEM_OPTIMIZER_MUON && jem__is_for_muon(p, d->adam_names);
     m->m = jem__alloc_padded(ctx, p->size);
     if (d->kind != JEM_OPTIMIZER_SGD && !m->orthogonal) m->v = jem__alloc_padded(ctx, p->size);
     if (d->ema > 0) m->other = jem__alloc_padded(ctx, p->size);
@@ -6256,7 +7981,7 @@ jem_status jem_optim_use_average(jem_optim *o, int on) {
 
 /* ---- Muon ------------------------------------------------------------------------------------ */
 
-/* Where element i of a weight is in its matrix. */
+/* Returns the place of element i of a weight in its matrix. */
 static ptrdiff_t jem__muon_at(const jem__fold *s, ptrdiff_t i) {
     ptrdiff_t row = i / s->columns;
     ptrdiff_t column = i % s->columns;
@@ -6295,7 +8020,7 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__fold
 typedef struct jem__newton {
     const jem__kernels *k;
     jem__matrix from;
-    const float *by;                               /* symmetric factor of a product */
+    const float *factor;                           /* of a product: symmetric */
     float alpha, beta;
     float *to;
 } jem__newton;
@@ -6305,12 +8030,12 @@ static void jem__newton_gram(void *arg, int i) {
 }
 static void jem__newton_product(void *arg, int panel) {
     const jem__newton *s = (const jem__newton *)arg;
-    s->k->symmetric_product(&s->from, s->by, s->alpha, s->beta, panel, s->to);
+    s->k->symmetric_product(&s->from, s->factor, s->alpha, s->beta, panel, s->to);
 }
 
 /* Makes x(rows, columns) nearly orthogonal: singular values from 0 to 1 become about .7 to 1.2.
-   Coefficients: Jordan & others 2024. scratch: x, the same again, two of (rows, rows). Returns
-   where the result is. */
+   Coefficients: Jordan & others 2024. scratch: x, memory of the same size, and twice
+   (rows, rows). Returns the place of the result. */
 static float *jem__orthogonalize(jem_ctx *ctx, const jem__fold *sides, float *scratch) {
     enum { NEWTON_STEPS = 5 };
     const int rows = jem__round_16(sides->rows);
@@ -6373,14 +8098,14 @@ static double jem__squares(const float *x, ptrdiff_t n, double sum) {
     for (ptrdiff_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
     return sum;
 }
-/* L2 norm of all gradients. */
+/* Returns the L2 norm of all gradients. */
 static float jem__gradient_norm(const jem_optim *o) {
     double sum = 0;
     for (int i = 0; i < o->count; i++)
         sum = jem__squares(o->moments[i].param->grad, o->moments[i].param->size, sum);
     return (float)sqrt(sum);
 }
-/* L2 norm of what weight decay adds to them. */
+/* Returns the L2 norm of what weight decay adds to them. */
 static float jem__decay_norm(const jem_optim *o) {
     double sum = 0;
     if (o->desc.weight_decay <= 0) return 0;
@@ -6389,6 +8114,7 @@ static float jem__decay_norm(const jem_optim *o) {
     return o->desc.weight_decay * (float)sqrt(sum);
 }
 
+/* Scales gradients whose norm exceeds desc.clip. */
 static void jem__clip_gradients(const jem_optim *o, float norm) {
     const jem_ctx *ctx = o->net->ctx;
     if (o->desc.clip <= 0 || norm <= o->desc.clip) return;
@@ -6439,7 +8165,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     return JEM_OK;
 }
 
-/* Copies moments and averages to kept (back: from there); NULL: only counts. Returns the number
+/* Copies moments and averages to `kept`, or back; does not copy if kept is NULL. Returns the number
    of floats. The averages must not be in the network. */
 static ptrdiff_t jem__optim_copy(jem_optim *o, float *kept, int back) {
     ptrdiff_t at = 0;
@@ -6456,8 +8182,8 @@ static ptrdiff_t jem__optim_copy(jem_optim *o, float *kept, int back) {
     return at;
 }
 
-/* Says whether numbers in the order of jem__optim_copy can be used: second moments are not
-   negative, and all are finite. */
+/* Checks numbers in the order of jem__optim_copy: all are finite, and second moments are not
+   negative. */
 static int jem__optim_good(const jem_optim *o, const float *kept) {
     for (int i = 0; i < o->count; i++) {
         const float *const arrays[3] = { o->moments[i].m, o->moments[i].v, o->moments[i].other };
@@ -6490,16 +8216,19 @@ float jem_learning_rate(const jem_schedule *s, float lr, int update) {
 
 enum { JEM__GUARD_EVERY = 100, JEM__GUARD_COUNTS = 4, JEM__GUARD_NUMBERS = 3 };
 
-/* The guard's good state. Float arrays in one block: the network's parameters, the optimiser's
+/* The guard's good state. Float arrays are in one block: the network's parameters, the optimiser's
    numbers, the chains. */
 typedef struct jem__guard {
-    float *kept;                                   /* NULL: never allocated */
-    int *visits;
-    ptrdiff_t size;                                /* of kept */
-    float gap, rate, walk;                         /* running f(x+) - f(x-); factors of the rate and
-                                                      of the step of SGLD */
-    int good, returns, optim_updates, calm;        /* good: kept holds a state; calm: good states
-                                                      since the last return */
+    float *kept;                                   /* NULL before the first good state */
+    int *visits;                                   /* of the chains in `kept` */
+    ptrdiff_t size;                                /* of `kept` */
+    float gap;                                     /* running mean of f(x+) - f(x-) */
+    float rate, walk;                              /* factors of the learning rate and of the step
+                                                      of SGLD */
+    int good;                                      /* 1: `kept` holds a state */
+    int returns;                                   /* made so far */
+    int calm;                                      /* good states since the last return */
+    int optim_updates;                             /* of the kept state */
     float numbers[JEM__GUARD_NUMBERS];             /* what jem_trainer_to_archive points at */
     int64_t counts[JEM__GUARD_COUNTS];
 } jem__guard;
@@ -6509,56 +8238,169 @@ struct jem_trainer {
     float *flat;                                   /* gradients and numbers, for jem_sum_fn */
     jem_train_desc desc;
     jem_optim *optim;
-    jem_buffer *buffer;
+    jem_buffer *buffer;                            /* NULL: training needs no chains */
     jem_rng rng;
     int updates;
     int64_t state[9];                              /* what jem_trainer_to_archive points at */
-    int has_buffers;                               /* batch norm's, act norm's */
+    int has_buffers;                               /* 1: batch norm or act norm has buffers */
     jem__guard guard;
 };
 
 jem_train_desc jem_train_desc_default(void) {
     JEM__ZEROED(jem_train_desc, d);
-    d.lr = 1e-4f, d.optim = jem_optim_desc_default(), d.sgld = jem_sgld_desc_default();
-    d.w_ce = d.w_cd = d.kl_entropy = 1, d.data_noise = 0.03f;
-    d.negatives = 64, d.buffer_size = 10000, d.reinit = 0.05f, d.diverged = 1e8f, d.seed = 1;
-    d.restart_lo = -1, d.restart_hi = 1, d.noise_lo = 0.12f, d.noise_hi = 2, d.ranks = 1;
-    d.restart_denoise = jem_denoise_desc_default(), d.restart_denoise.steps = 0;
+    d.lr = 1e-4f;
+    d.optim = jem_optim_desc_default();
+    d.weights.ce = 1;
+    d.weights.cd = 1;
+    d.kl_entropy = 1;
+    d.data_noise = 0.03f;
+    d.noise_lo = 0.12f;
+    d.noise_hi = 2;
+    d.sgld = jem_sgld_desc_default();
+    d.negatives = 64;
+    d.buffer_size = 10000;
+    d.reinit = 0.05f;
+    d.restart_lo = -1;
+    d.restart_hi = 1;
+    d.restart_denoise = jem_denoise_desc_default();
+    d.restart_denoise.steps = 0;
+    d.diverged = 1e8f;
     d.max_gap = 100;
     d.max_returns = 20;
+    d.seed = 1;
+    d.ranks = 1;
     return d;
 }
 
 jem_train_desc jem_train_desc_score(int updates) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1.5e-3f, d.optim.clip = 20, d.optim.ema = 0.999f;
-    d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = updates, d.schedule.floor = 0.02f;
+    d.lr = 1.5e-3f;
+    d.optim.clip = 20;
+    d.optim.ema = 0.999f;
+    d.schedule.kind = JEM_SCHEDULE_COSINE;
+    d.schedule.total = updates;
+    d.schedule.floor = 0.02f;
     d.schedule.warmup = updates < 2000 ? updates / 10 : 200;
-    d.w_ce = 2, d.w_score = 0.016f, d.w_cd = 0.005f, d.cd_from = updates / 4 * 3;
-    d.data_noise = d.noise_lo, d.label_noise = 0.3f, d.label_all_noise = 0.5f;
-    d.sgld.steps = 10, d.sgld.step_size = 0.01f, d.sgld.noise_std = 0.1f;
-    d.negatives = 32, d.buffer_size = 200, d.reinit = 0.025f, d.restart_denoise.steps = 200;
+    d.weights.ce = 2;
+    d.w_score = 0.016f;
+    d.weights.cd = 0.005f;
+    d.cd_from = updates / 4 * 3;
+    d.data_noise = d.noise_lo;
+    d.label_noise = 0.3f;
+    d.label_all_noise = 0.5f;
+    d.sgld.steps = 10;
+    d.sgld.step_size = 0.01f;
+    d.sgld.noise_std = 0.1f;
+    d.negatives = 32;
+    d.buffer_size = 200;
+    d.reinit = 0.025f;
+    d.restart_denoise.steps = 200;
     d.least_scale = 2;
     return d;
 }
 
+jem_train_desc jem_train_desc_vectors(int updates) {
+    jem_train_desc d = jem_train_desc_default();
+    d.lr = 0.02f;
+    d.optim.ema = 0.99f;
+    d.schedule.kind = JEM_SCHEDULE_COSINE;
+    d.schedule.total = updates;
+    d.schedule.floor = 0.02f;
+    d.schedule.warmup = updates / 20;
+    d.weights.ce = 0.1f;
+    d.weights.cd = 0;
+    d.w_score = 0.1f;
+    d.noise_lo = 0.05f;
+    d.noise_hi = 0.2f;
+    d.data_noise = d.noise_lo;
+    return d;
+}
+
+/* ---- creation -------------------------------------------------------------------------------- */
+
+/* Return 1 if chains have classes, and if training needs chains. */
 static int jem__by_class(const jem_train_desc *d) {
-    return d->class_conditional || d->w_cd_class > 0;
+    return d->class_conditional || d->weights.cd_class > 0;
 }
-static int jem__wants_samples(const jem_train_desc *d) {
-    return d->w_cd > 0 || d->w_cd_class > 0 || d->w_kl > 0;
-}
-
-/* Checks what a desc says of the guard. */
-static int jem__guard_good(jem_ctx *ctx, jem_train_desc d) {
-    const char *const what = "trainer";
-    return JEM__IN(d.max_gap, JEM__TINY, JEM__MOST) && JEM__IN(d.max_returns, 0, 1000000) &&
-           JEM__IN(d.least_scale, 0, JEM__MOST);
+static int jem__needs_samples(const jem_train_desc *d) {
+    return d->weights.cd > 0 || d->weights.cd_class > 0 || d->w_kl > 0;
 }
 
-/* Checks that log p(x) of the network can be trained as a desc says: by class only if p(x,y)
-   exists, a score only with a scale, or with a shift, whose slope needs none. Which outputs a
-   network has is known once its forward function has recorded an image; nothing is computed. */
+/* Checks each number of the desc against its range. */
+static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
+    const double tiny = JEM__TINY;
+    const double most = JEM__MOST;
+#define JEM__LIMIT(field, lo, hi) { #field, (double)d->field, lo, hi }
+    const struct { const char *name; double value, lo, hi; } limits[] = {
+        JEM__LIMIT(lr, tiny, 1e9),
+        JEM__LIMIT(schedule.kind, JEM_SCHEDULE_CONSTANT, JEM_SCHEDULE_COSINE),
+        JEM__LIMIT(schedule.floor, 0, 1e6),
+        JEM__LIMIT(schedule.rate, 0, 1e6),
+        JEM__LIMIT(weights.ce, 0, most),
+        JEM__LIMIT(weights.cd, 0, most),
+        JEM__LIMIT(weights.cd_class, 0, most),
+        JEM__LIMIT(w_score, 0, most),
+        JEM__LIMIT(w_kl, 0, most),
+        JEM__LIMIT(kl_entropy, 0, most),
+        JEM__LIMIT(weights.energy_l2, 0, most),
+        JEM__LIMIT(w_term, 0, most),
+        JEM__LIMIT(sam, 0, most),
+        JEM__LIMIT(data_noise, 0, most),
+        JEM__LIMIT(label_noise, 0, most),
+        JEM__LIMIT(label_all_noise, 0, 1),
+        JEM__LIMIT(noise_lo, tiny, most),
+        JEM__LIMIT(noise_hi, (double)d->noise_lo, most),
+        JEM__LIMIT(cd_from, 0, INT32_MAX),
+        JEM__LIMIT(negatives, 0, INT32_MAX),
+        JEM__LIMIT(reinit, 0, 1),
+        JEM__LIMIT(restart_lo, -most, (double)d->restart_hi),
+        JEM__LIMIT(diverged, tiny, most),
+        JEM__LIMIT(max_gap, tiny, most),
+        JEM__LIMIT(max_returns, 0, 1000000),
+        JEM__LIMIT(least_scale, 0, most),
+        JEM__LIMIT(ranks, 1, 1 << 20),
+        JEM__LIMIT(rank, 0, (double)d->ranks - 1)
+    };
+#undef JEM__LIMIT
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        if (!jem__in_range(ctx, "trainer", limits[i].name, limits[i].value, limits[i].lo,
+                           limits[i].hi)) return 0;
+    }
+    return jem__sgld_good(ctx, "trainer: sgld", d->sgld) &&
+           jem__denoise_good(ctx, "trainer: restart_denoise", d->restart_denoise);
+}
+
+/* Checks the rules that relate several fields; each of them is in its range. */
+static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
+    const jem_status bad = JEM_BAD_ARGUMENT;
+    const jem_loss_weights *w = &d->weights;
+    const double sum = (double)w->ce + (double)w->cd + (double)w->cd_class + (double)w->energy_l2 +
+                       (double)d->w_score + (double)d->w_kl + (double)d->w_term;
+    jem__in_range(ctx, "trainer", "the sum of all weights", sum, JEM__TINY, JEM__MOST);
+    if (d->sam > 0 && d->w_score > 0)
+        jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
+                  (double)d->sam, (double)d->w_score);
+    /* images for log p(x,y) are those of the cross-entropy */
+    if (d->weights.cd_class > 0 && (d->label_noise > 0 || d->label_all_noise > 0))
+        jem__fail(ctx, bad, "trainer: label_noise = %g and label_all_noise = %g cannot be combined "
+                  "with weights.cd_class", (double)d->label_noise, (double)d->label_all_noise);
+    if (d->w_kl > 0 && d->sgld.steps < 1)
+        jem__fail(ctx, bad, "trainer: w_kl needs a walk, but sgld.steps = %d", d->sgld.steps);
+    if (d->w_term > 0 && !d->term)
+        jem__fail(ctx, bad, "trainer: w_term = %g, but term is NULL", (double)d->w_term);
+    if (d->ranks > 1 && !d->sum)
+        jem__fail(ctx, bad, "trainer: ranks = %d, but sum is NULL", d->ranks);
+    if (d->ranks > 1 && (d->sam > 0 || d->w_kl > 0))
+        jem__fail(ctx, bad, "trainer: sam and w_kl need ranks = 1, not %d", d->ranks);
+    if (d->negatives % d->ranks)
+        jem__fail(ctx, bad, "trainer: negatives = %d is not a multiple of ranks = %d", d->negatives,
+                  d->ranks);
+    return jem_ok(ctx);
+}
+
+/* Checks that log p(x) of the network can be trained with this desc: by class only if p(x,y)
+   exists; a score only with a large scale, or with a shift, whose slope needs no scale. The outputs
+   of a network are known once its forward function has recorded an image; nothing is computed. */
 static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_ctx *ctx = net->ctx;
     const int small = fabsf(net->scale) < d->least_scale;
@@ -6570,8 +8412,9 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_end(ctx, mark);
     if (!jem_ok(ctx)) return 0;
     if (has_energy && jem__by_class(d)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: class_conditional and w_cd_class need "
-                  "log p(x,y), which an unconditional network (uncond) does not have");
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: class_conditional and weights.cd_class "
+                  "need log p(x,y), which an unconditional network (separate_energy) does not "
+                  "have");
         return 0;
     }
     return has_shift ||
@@ -6579,65 +8422,65 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
                          (double)fabsf(net->scale), (double)d->least_scale, JEM__MOST);
 }
 
+/* Creates the chains. Their start from U(-1,1) is that of jem_buffer_create. With restart_denoise,
+   all slots are marked as empty: jem__fill_buffer fills them. */
+static void jem__create_chains(jem_trainer *tr) {
+    const jem_net *net = tr->net;
+    const jem_train_desc *d = &tr->desc;
+    int classes = 0;
+    if (jem__by_class(d)) classes = net->classes;
+    jem_buffer *b = jem_buffer_create(net->ctx, d->buffer_size, net->channels, net->height,
+                                      net->width, classes, &tr->rng);
+    tr->buffer = b;
+    if (!b) return;
+    if (d->restart_lo != -1 || d->restart_hi != 1)
+        jem_buffer_restart(b, &tr->rng, d->restart_lo, d->restart_hi);
+    if (!d->restart_denoise.steps) return;
+    for (int i = 0; i < b->capacity; i++) b->visits[i] = -1;
+}
+
+/* Seeds the generator of a trainer apart from that of a network of the same seed: otherwise the
+   first chains would begin at the network's first weights. */
+static jem_rng jem__trainer_rng(uint64_t seed) {
+    const jem_rng rng = jem_rng_seed(seed);
+    return jem_rng_split(&rng, 0x747261696e);      /* "train" */
+}
+
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
     const jem_train_desc d = desc ? *desc : jem_train_desc_default();
-    const double most = JEM__MOST;
-    const char *const what = "trainer";
-    const int joint = d.w_cd_class > 0;            /* its data are those of cross-entropy */
-    const double weights = (double)d.w_ce + (double)d.w_cd + (double)d.w_cd_class +
-                           (double)d.w_score + (double)d.w_kl + (double)d.energy_l2;
-    if (!(JEM__IN(d.lr, JEM__TINY, 1e9) && JEM__IN(d.w_ce, 0, most) && JEM__IN(d.w_cd, 0, most) &&
-          JEM__IN(d.w_cd_class, 0, most) && JEM__IN(d.w_score, 0, most) &&
-          JEM__IN(d.w_kl, 0, most) && JEM__IN(d.kl_entropy, 0, most) &&
-          JEM__IN(d.energy_l2, 0, most) && JEM__IN(d.sam, 0, d.w_score > 0 ? 0 : most) &&
-          JEM__IN(d.data_noise, 0, most) && JEM__IN(d.label_noise, 0, joint ? 0 : most) &&
-          JEM__IN(d.label_all_noise, 0, !joint) && JEM__IN(d.noise_lo, JEM__TINY, most) &&
-          JEM__IN(d.noise_hi, d.noise_lo, most) && JEM__IN(d.cd_from, 0, INT32_MAX) &&
-          JEM__IN(d.negatives, 0, INT32_MAX) && JEM__IN(d.sgld.steps, d.w_kl > 0, INT32_MAX) &&
-          jem__sgld_good(ctx, "trainer: sgld", d.sgld) &&
-          jem__denoise_good(ctx, "trainer: fresh", d.restart_denoise) && JEM__IN(d.reinit, 0, 1) &&
-          JEM__IN(d.restart_lo, -most, d.restart_hi) && JEM__IN(d.diverged, JEM__TINY, most) &&
-          jem__guard_good(ctx, d) &&
-          JEM__IN(d.schedule.kind, JEM_SCHEDULE_CONSTANT,
-                  JEM_SCHEDULE_COSINE) && JEM__IN(d.schedule.floor, 0, 1e6) &&
-          JEM__IN(d.schedule.rate, 0, 1e6) &&
-          jem__in_range(ctx, what, "the sum of all weights", weights, JEM__TINY, most) &&
-          JEM__IN(d.ranks, 1, d.sum && !(d.sam > 0 || d.w_kl > 0) ? 1 << 20 : 1) &&
-          JEM__IN(d.rank, 0, d.ranks - 1) &&
-          jem__in_range(ctx, what, "negatives modulo ranks", d.negatives % d.ranks, 0, 0) &&
-          jem__density_good(net, &d)))
-        return NULL;
+    if (!jem__train_ranges_good(ctx, &d) || !jem__train_rules_good(ctx, &d) ||
+        !jem__density_good(net, &d)) return NULL;
     jem_trainer *tr = (jem_trainer *)jem__alloc(ctx, sizeof *tr);
     if (!tr) return NULL;
-    tr->net = net, tr->desc = d, tr->rng = jem_rng_seed(d.seed);
-    tr->guard.rate = tr->guard.walk = 1;
+    tr->net = net;
+    tr->desc = d;
+    tr->rng = jem__trainer_rng(d.seed);
+    tr->guard.rate = 1;
+    tr->guard.walk = 1;
     tr->optim = jem_optim_create(net, &d.optim);
-    if (jem__wants_samples(&d)) {
-        tr->buffer = jem_buffer_create(net->ctx, d.buffer_size, net->channels, net->height,
-                                       net->width, jem__by_class(&d) ? net->classes : 0, &tr->rng);
-        if (tr->buffer && (d.restart_lo != -1 || d.restart_hi != 1))
-            jem_buffer_restart(tr->buffer, &tr->rng, d.restart_lo, d.restart_hi);
-        for (int i = 0; tr->buffer && d.restart_denoise.steps && i < tr->buffer->capacity; i++)
-            tr->buffer->visits[i] = -1;
-    }
+    if (jem__needs_samples(&d)) jem__create_chains(tr);
     ptrdiff_t size = sizeof(jem_stats) / sizeof(float);
-    for (const jem_param *p = net->params; p; p = p->next)
-        size += p->size, tr->has_buffers |= !p->grad;
-    if (d.ranks > 1) tr->flat = jem__alloc_floats(net->ctx, size);
-    if (tr->optim && (tr->buffer || !jem__wants_samples(&d)) && jem_ok(net->ctx)) return tr;
+    for (const jem_param *p = net->params; p; p = p->next) {
+        size += p->size;
+        if (!p->grad) tr->has_buffers = 1;
+    }
+    if (d.ranks > 1) tr->flat = jem__alloc_floats(ctx, size);
+    if (jem_ok(ctx)) return tr;
     jem_trainer_free(tr);
     return NULL;
 }
 
 void jem_trainer_free(jem_trainer *tr) {
     if (!tr) return;
+    jem_ctx *ctx = tr->net->ctx;
     jem_optim_free(tr->optim);
     jem_buffer_free(tr->buffer);
-    jem__free(tr->net->ctx, tr->guard.kept);
-    jem__free(tr->net->ctx, tr->guard.visits);
-    jem__free(tr->net->ctx, tr->flat), jem__free(tr->net->ctx, tr);
+    jem__free(ctx, tr->guard.kept);
+    jem__free(ctx, tr->guard.visits);
+    jem__free(ctx, tr->flat);
+    jem__free(ctx, tr);
 }
 
 jem_buffer *jem_trainer_buffer(jem_trainer *tr) { return tr ? tr->buffer : NULL; }
@@ -6649,7 +8492,7 @@ jem_status jem_trainer_use_average(jem_trainer *tr, int on) {
 
 void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
     if (!tr) return;
-    tr->rng = jem_rng_seed(seed);
+    tr->rng = jem__trainer_rng(seed);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
 }
 
@@ -6659,205 +8502,400 @@ void jem_trainer_set_lr(jem_trainer *tr, float lr) {
 
 /* ---- several ranks --------------------------------------------------------------------------- */
 
-/* The first of n images that is this rank's; a leaf of its share of x[n] (NULL: zeros). */
-static int jem__first(const jem_trainer *tr, int n) {
+/* Returns the index of this rank's first image of n. */
+static int jem__rank_first(const jem_trainer *tr, int n) {
     return n / (1 + tr->net->ctx->others) * tr->net->ctx->rank;
 }
-static jem_tensor *jem__share(const jem_trainer *tr, const float *x, int n) {
+/* Returns a leaf of this rank's images of x[n]; of zeros if x is NULL. */
+static jem_tensor *jem__rank_images(const jem_trainer *tr, const float *x, int n) {
     const jem_net *net = tr->net;
-    return jem__images(net, x ? x + jem__first(tr, n) * jem__image(net) : NULL,
-                       n / (1 + net->ctx->others));
+    if (x) x += jem__rank_first(tr, n) * jem__image(net);
+    return jem__images(net, x, n / (1 + net->ctx->others));
 }
 
-/* The shares t of all ranks to x[n]. A rank that failed tells the others by an infinity. */
+/* Collects the samples t of all ranks in x[n]. A rank that failed sends the others an infinity. */
 static jem_status jem__gather(jem_trainer *tr, jem_tensor *t, int n, float *x) {
     jem_ctx *ctx = tr->net->ctx;
-    const ptrdiff_t image = jem__buffer_image(tr->buffer), size = n * image;
+    const ptrdiff_t image = jem__buffer_image(tr->buffer);
+    const ptrdiff_t size = n * image;
     if (!ctx->others) return jem_read(t, x);
     memset(x, 0, (size_t)size * sizeof *x);
-    if (jem_read(t, x + jem__first(tr, n) * image) != JEM_OK) *x = HUGE_VALF;
+    if (jem_read(t, x + jem__rank_first(tr, n) * image) != JEM_OK) *x = HUGE_VALF;
     tr->desc.sum(tr->desc.sum_user, x, size);
-    for (ptrdiff_t i = 0; i < size && jem_ok(ctx); i++)
+    for (ptrdiff_t i = 0; i < size && jem_ok(ctx); i++) {
         if (!jem__finite(x[i])) jem__fail(ctx, JEM_DIVERGED, "sgld: diverged on another rank");
-    return ctx->status;
-}
-
-/* Gradients and numbers become their mean over ranks; buffers (running statistics) rank 0's. */
-static jem_status jem__agree(jem_trainer *tr, jem_stats *s) {
-    jem_ctx *ctx = tr->net->ctx;
-    float *const numbers[7] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample, &s->score,
-                                &s->residual }, part = 1 / (float)(1 + ctx->others);
-    for (int back = 0; back < 2 && jem_ok(ctx); back++) {
-        float *flat = tr->flat;
-        for (int i = 0; i < 7; i++, flat++)
-            if (back) *numbers[i] = *flat; else *flat = part * *numbers[i];
-        for (jem_param *p = tr->net->params; p; p = p->next) {
-            float *a = p->grad ? p->grad : p->value, share = p->grad ? part : (float)!ctx->rank;
-            for (ptrdiff_t i = 0; i < p->size; i++, flat++)
-                if (back) a[i] = *flat; else *flat = share * a[i];
-        }
-        if (!back) tr->desc.sum(tr->desc.sum_user, tr->flat, flat - tr->flat);
     }
     return ctx->status;
 }
 
-/* ---- the loss -------------------------------------------------------------------------------- */
+/* Writes factor * x[n] to `to`; returns the place after it. */
+static float *jem__scaled_copy(float *to, const float *x, ptrdiff_t n, float factor) {
+    for (ptrdiff_t i = 0; i < n; i++) to[i] = factor * x[i];
+    return to + n;
+}
 
-/* A leaf of the images plus the noise that data get (as the paper does). */
+/* Replaces gradients and statistics of the update by their means over all ranks, and buffers
+   (running statistics) by those of rank 0. */
+static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
+    enum { COUNT = 8 };
+    jem_ctx *ctx = tr->net->ctx;
+    float *const numbers[COUNT] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample,
+                                    &s->score, &s->residual, &s->term };
+    const float part = 1 / (float)(1 + ctx->others);
+    const float of_first = (float)!ctx->rank;
+    float *flat = tr->flat;
+    if (!jem_ok(ctx)) return ctx->status;
+    for (int i = 0; i < COUNT; i++) flat = jem__scaled_copy(flat, numbers[i], 1, part);
+    for (const jem_param *p = tr->net->params; p; p = p->next) {
+        if (p->grad) flat = jem__scaled_copy(flat, p->grad, p->size, part);
+        else flat = jem__scaled_copy(flat, p->value, p->size, of_first);
+    }
+    tr->desc.sum(tr->desc.sum_user, tr->flat, flat - tr->flat);
+    if (!jem_ok(ctx)) return ctx->status;
+    flat = tr->flat;
+    for (int i = 0; i < COUNT; i++) *numbers[i] = *flat++;
+    for (jem_param *p = tr->net->params; p; p = p->next) {
+        float *to = p->grad ? p->grad : p->value;
+        memcpy(to, flat, (size_t)p->size * sizeof *to);
+        flat += p->size;
+    }
+    return ctx->status;
+}
+
+/* ---- images of the loss ---------------------------------------------------------------------- */
+
+/* Returns a leaf of the images plus the noise that data receive (as in the paper). */
 static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
-    if (!(tr->desc.data_noise > 0)) return jem__share(tr, x, n);
+    if (!(tr->desc.data_noise > 0)) return jem__rank_images(tr, x, n);
     const ptrdiff_t size = n * jem__image(tr->net);
     float *sum = jem__push_floats(tr->net->ctx, size);
     if (!sum) return NULL;
     jem_fill_normal(tr->net->ctx, &tr->rng, sum, size, 0, tr->desc.data_noise);
     for (ptrdiff_t i = 0; i < size; i++) sum[i] += x[i];
-    return jem__share(tr, sum, n);
+    return jem__rank_images(tr, sum, n);
 }
 
-/* Images for cross-entropy. Most have little noise; a share has that of score matching, all of it:
-   a class that can be told in noise is what leads a sample out of noise to one class. */
+/* Returns a leaf of images for cross-entropy. A fraction label_all_noise of them has the noise
+   levels of score matching, the others little noise: a classifier that recognises a class in noise
+   leads a sample out of noise to one class. */
 static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
     const jem_train_desc *d = &tr->desc;
     if (!(d->label_noise > 0 || d->label_all_noise > 0)) return jem__noisy(tr, x, n);
     const jem_net *net = tr->net;
     float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
-    jem_tensor *t = jem__share(tr, x, n);
+    jem_tensor *t = jem__rank_images(tr, x, n);
     const int wide = (int)(d->label_all_noise * (float)n + 0.5f);
     if (!sigma) return NULL;
     jem_noise_levels(&tr->rng, wide, d->noise_lo, d->noise_hi, sigma);
     for (int i = wide; i < n; i++) sigma[i] = d->label_noise * jem_rng_uniform(&tr->rng);
-    return jem_add_noise(t, sigma + jem__first(tr, n), &tr->rng) == JEM_OK ? t : NULL;
+    if (jem_add_noise(t, sigma + jem__rank_first(tr, n), &tr->rng) != JEM_OK) return NULL;
+    return t;
 }
 
-/* n new chains, x[n][c][h][w], from noise; labels (may be NULL): of these classes. */
-static jem_status jem__breed(jem_trainer *tr, int n, const int *labels, float *x) {
-    jem_net *net = tr->net;
-    jem_ctx *ctx = net->ctx;
-    jem_class_of of;
-    of.net = net, of.labels = labels ? labels + jem__first(tr, n) : NULL;
+/* ---- chains ---------------------------------------------------------------------------------- */
+
+/* The density that a walk follows: log p(x), or log p(x,y) of given labels. */
+typedef struct jem__target {
+    jem_logp_fn logp;
+    void *user;                                    /* the network, or `given` */
+    jem_class_of given;
+} jem__target;
+
+/* Sets t for this rank's chains of n; labels[n] may be NULL. t must not be moved. */
+static void jem__set_target(const jem_trainer *tr, int n, const int *labels, jem__target *t) {
+    t->logp = jem_logp;
+    t->user = tr->net;
+    t->given.net = tr->net;
+    t->given.labels = labels;
+    if (!labels) return;
+    t->logp = jem_logp_class;
+    t->user = &t->given;
+    t->given.labels += jem__rank_first(tr, n);
+}
+
+/* Draws n new samples x[n][c][h][w], starting from noise, with restart_denoise. labels: their
+   classes, or NULL. */
+static jem_status jem__generate_chains(jem_trainer *tr, int n, const int *labels, float *x) {
+    jem_ctx *ctx = tr->net->ctx;
+    jem__target target;
+    jem__set_target(tr, n, labels, &target);
     jem_generate_desc d = jem_generate_desc_default();
-    d.mean = net->mean, d.denoise = tr->desc.restart_denoise, d.walk.steps = 0, d.last_sigma = 0;
+    d.mean = tr->net->mean;
+    d.denoise = tr->desc.restart_denoise;
+    d.walk.steps = 0;
+    d.last_sigma = 0;
     const jem_mark mark = jem_begin(ctx);
-    jem_tensor *t = jem__share(tr, NULL, n);
-    jem_generate(ctx, labels ? jem_logp_class : jem_logp, labels ? (void *)&of : (void *)net, t, &d,
-              &tr->rng);
+    jem_tensor *t = jem__rank_images(tr, NULL, n);
+    jem_generate(ctx, target.logp, target.user, t, &d, &tr->rng);
     jem__gather(tr, t, n, x);
     jem_end(ctx, mark);
     return ctx->status;
 }
 
-/* When contrastive divergence sets in, the buffer fills with copies of a few dozen samples, at
-   least two of each class, which soon part; afterwards n new ones come every 1/reinit updates. */
-static jem_status jem__breed_some(jem_trainer *tr, int n) {
-    jem_buffer *b = tr->buffer;
-    const jem_train_desc *d = &tr->desc;
-    const int begin = b->visits[0] < 0, by_class = jem__by_class(d);
-    const int every = d->reinit > 1e-6f ? (int)(1 / d->reinit + 0.5f) : 0;
-    if (!d->restart_denoise.steps || !(begin || (every && (tr->updates - d->cd_from) % every == 0)))
-        return JEM_OK;
-    if (begin) n = n < 64 ? 64 : n;
-    if (begin && by_class && n < 2 * b->classes) n = 2 * b->classes;
-    if (n > b->capacity) n = b->capacity;
-    if (begin && by_class) n -= n % b->classes;
-    const ptrdiff_t size = jem__buffer_image(b);
-    const int whole = tr->net->ctx->others ? (1 + tr->net->ctx->others) * JEM_LANES : 1;
-    const int made = (n + whole - 1) / whole * whole;      /* for all ranks, a few too many */
-    float *x = (float *)jem__push(tr->net->ctx, (size_t)(made * size) * sizeof *x);
-    int *labels = (int *)jem__push_zero(tr->net->ctx, (size_t)made * sizeof *labels);
-    if (!x || !labels) return JEM_NO_MEMORY;
-    const int classes = by_class ? b->classes : 1, per = b->capacity / classes;
-    for (int i = 0; i < n; i++) labels[i] = begin ? i % classes : jem_rng_below(&tr->rng, classes);
-    const jem_status s = jem__breed(tr, made, by_class ? labels : NULL, x);
-    for (int i = 0; i < (begin ? b->capacity : n) && s == JEM_OK; i++) {
-        const int own = (i % per * classes + i / per) % n;   /* of slot i's class, at the start */
-        const int slot = begin ? i : labels[i] * per + jem_rng_below(&tr->rng, per);
-        memcpy(b->data + slot * size, x + (begin ? own : i) * size, (size_t)size * sizeof *x);
-        b->visits[slot] = 0;
-    }
-    return s;
+/* New samples for the buffer. */
+typedef struct jem__new_chains {
+    float *x;                                      /* [drawn][c][h][w] */
+    int *labels;                                   /* [drawn]; 0 without classes */
+    int n;                                         /* used */
+    int drawn;                                     /* n, rounded up to whole groups of all ranks */
+} jem__new_chains;
+
+/* Allocates n new chains on the tape. Returns 0 without memory. */
+static int jem__push_new_chains(jem_trainer *tr, int n, jem__new_chains *f) {
+    jem_ctx *ctx = tr->net->ctx;
+    int multiple = 1;
+    if (ctx->others) multiple = (1 + ctx->others) * JEM_LANES;
+    f->n = n;
+    f->drawn = (n + multiple - 1) / multiple * multiple;
+    const ptrdiff_t size = f->drawn * jem__buffer_image(tr->buffer);
+    f->x = (float *)jem__push(ctx, (size_t)size * sizeof *f->x);
+    f->labels = (int *)jem__push_zero(ctx, (size_t)f->drawn * sizeof *f->labels);
+    return f->x && f->labels;
 }
 
-/* Chains out of the buffer, walked, and put back: a leaf of samples, constant for the update. */
-static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tensor **kl) {
-    const jem_net *net = tr->net;
+/* Replaces the chain of a slot. */
+static void jem__set_slot(jem_buffer *b, int slot, const float *image) {
+    const ptrdiff_t size = jem__buffer_image(b);
+    memcpy(b->data + slot * size, image, (size_t)size * sizeof *image);
+    b->visits[slot] = 0;
+}
+
+/* Fills an empty buffer with copies of about n new samples, at least 64 and at least two of each
+   class. Copies of one sample soon diverge from each other. */
+static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
+    jem_buffer *b = tr->buffer;
+    const int by_class = jem__by_class(&tr->desc);
+    const int classes = by_class ? b->classes : 1;
+    const int per_class = b->capacity / classes;
+    jem__new_chains f;
+    if (n < 64) n = 64;
+    if (by_class && n < 2 * classes) n = 2 * classes;
+    if (n > b->capacity) n = b->capacity;
+    n -= n % classes;
+    if (!jem__push_new_chains(tr, n, &f)) return JEM_NO_MEMORY;
+    for (int i = 0; i < n; i++) f.labels[i] = i % classes;
+    const jem_status s = jem__generate_chains(tr, f.drawn, by_class ? f.labels : NULL, f.x);
+    if (s != JEM_OK) return s;
+    for (int slot = 0; slot < b->capacity; slot++) {
+        const int label = slot / per_class;
+        const int sample = (slot % per_class * classes + label) % n;
+        jem__set_slot(b, slot, f.x + sample * jem__buffer_image(b));
+    }
+    return JEM_OK;
+}
+
+/* Replaces random slots of the buffer, of each sample's class, by n new samples. */
+static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
+    jem_buffer *b = tr->buffer;
+    const int by_class = jem__by_class(&tr->desc);
+    const int classes = by_class ? b->classes : 1;
+    const int per_class = b->capacity / classes;
+    jem__new_chains f;
+    if (n > b->capacity) n = b->capacity;
+    if (!jem__push_new_chains(tr, n, &f)) return JEM_NO_MEMORY;
+    for (int i = 0; i < n; i++) f.labels[i] = jem_rng_below(&tr->rng, classes);
+    const jem_status s = jem__generate_chains(tr, f.drawn, by_class ? f.labels : NULL, f.x);
+    if (s != JEM_OK) return s;
+    for (int i = 0; i < n; i++) {
+        const int slot = f.labels[i] * per_class + jem_rng_below(&tr->rng, per_class);
+        jem__set_slot(b, slot, f.x + i * jem__buffer_image(b));
+    }
+    return JEM_OK;
+}
+
+/* Replaces chains by new samples if restart_denoise requests it: all before the first walk, n of
+   them every 1/reinit updates. */
+static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     const jem_train_desc *d = &tr->desc;
-    jem_ctx *ctx = net->ctx;
-    if (jem__breed_some(tr, n) != JEM_OK) return NULL;
-    float *x = (float *)jem__push(ctx, (size_t)(n * jem__buffer_image(tr->buffer)) * sizeof(float));
-    int *slot = (int *)jem__push(ctx, (size_t)n * sizeof(int));
-    int *visits = (int *)jem__push(ctx, (size_t)n * sizeof(int));
-    if (!x || !slot || !visits) return NULL;
-    for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, net->classes);
-    jem__buffer_draw(tr->buffer, &tr->rng, n, labels, d->restart_denoise.steps ? 0 : d->reinit, x,
-                     slot,
-                     visits);
-    for (int i = 0; d->chain && i < n; i++)
-        d->chain(d->chain_user, &tr->rng, visits[i], labels ? labels[i] : -1,
-                 x + i * jem__buffer_image(tr->buffer));
-    jem_tensor *t = jem__share(tr, x, n);
-    jem_class_of of;
-    of.net = tr->net, of.labels = labels ? labels + jem__first(tr, n) : NULL;
-    const jem_logp_fn logp = labels ? jem_logp_class : jem_logp;
-    void *user = labels ? (void *)&of : (void *)tr->net;
+    if (!d->restart_denoise.steps) return JEM_OK;
+    if (tr->buffer->visits[0] < 0) return jem__fill_buffer(tr, n);
+    if (!(d->reinit > 1e-6f)) return JEM_OK;
+    const int period = (int)(1 / d->reinit + 0.5f);
+    if (!period || (tr->updates - d->cd_from) % period) return JEM_OK;
+    return jem__refresh_slots(tr, n);
+}
+
+/* Walks n chains x, whose labels may be NULL. Returns this rank's samples; x receives those of all
+   ranks. kl: the term of jem_kl_walk if its weight is not 0. */
+static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, float *x,
+                                    jem_tensor **kl) {
+    const jem_train_desc *d = &tr->desc;
+    jem_ctx *ctx = tr->net->ctx;
+    jem_tensor *t = jem__rank_images(tr, x, n);
+    jem__target target;
+    jem__set_target(tr, n, labels, &target);
     jem_sgld_desc walk = d->sgld;
     walk.step_size *= tr->guard.walk;
     if (tr->guard.walk < 1) walk.noise_std *= sqrtf(tr->guard.walk);
-    if (!(d->w_kl > 0)) jem_sgld(ctx, logp, user, t, &walk, &tr->rng);
-    else *kl = jem_kl_walk(ctx, logp, user, t, &walk, d->kl_entropy, &tr->rng);
-    if (jem__gather(tr, t, n, x) != JEM_OK) return NULL;
-    jem__buffer_put(tr->buffer, n, slot, visits, x);
+    if (d->w_kl > 0)
+        *kl = jem_kl_walk(ctx, target.logp, target.user, t, &walk, d->kl_entropy, &tr->rng);
+    else jem_sgld(ctx, target.logp, target.user, t, &walk, &tr->rng);
+    return jem__gather(tr, t, n, x) == JEM_OK ? t : NULL;
+}
+
+/* Draws n chains from the buffer, walks them, and stores them again. labels: NULL, or receives
+   their random classes. Returns a leaf of this rank's samples, constant for the update. */
+static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tensor **kl) {
+    const jem_train_desc *d = &tr->desc;
+    jem_ctx *ctx = tr->net->ctx;
+    const ptrdiff_t image = jem__buffer_image(tr->buffer);
+    if (jem__renew_chains(tr, n) != JEM_OK) return NULL;
+    float *x = (float *)jem__push(ctx, (size_t)(n * image) * sizeof *x);
+    int *slot = (int *)jem__push(ctx, (size_t)n * sizeof *slot);
+    int *visits = (int *)jem__push(ctx, (size_t)n * sizeof *visits);
+    if (!x || !slot || !visits) return NULL;
+    for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, tr->net->classes);
+    const float reinit = d->restart_denoise.steps ? 0 : d->reinit;
+    jem__buffer_draw(tr->buffer, &tr->rng, n, labels, reinit, x, slot, visits);
+    for (int i = 0; d->chain && i < n; i++) {
+        const int label = labels ? labels[i] : -1;
+        d->chain(d->chain_user, &tr->rng, visits[i], label, x + i * image);
+    }
+    jem_tensor *t = jem__walk_chains(tr, n, labels, x, kl);
+    if (t) jem__buffer_put(tr->buffer, n, slot, visits, x);
     return t;
 }
 
+/* ---- the loss -------------------------------------------------------------------------------- */
+
+/* Returns the fraction of images whose largest logit is that of their label. */
 static float jem__batch_accuracy(const jem_tensor *logits, const int *labels) {
-    int right = 0;
+    const jem__node *node = logits->node;
+    int correct = 0;
     for (int i = 0; i < logits->n; i++) {
-        const float *f = logits->node->value;
         int best = 0;
-        for (int c = 1; c < logits->c; c++)
-            if (f[jem__lane_at(logits->node, i, c, 0, 0)] >
-                f[jem__lane_at(logits->node, i, best, 0, 0)])
+        float largest = node->value[jem__lane_at(node, i, 0, 0, 0)];
+        for (int c = 1; c < logits->c; c++) {
+            const float logit = node->value[jem__lane_at(node, i, c, 0, 0)];
+            if (logit > largest) {
+                largest = logit;
                 best = c;
-        right += best == labels[i];
+            }
+        }
+        correct += best == labels[i];
     }
-    return (float)right / (float)logits->n;
+    return (float)correct / (float)logits->n;
 }
 
-/* What a network remembers of score matching: its noise, and the mean pixel of the first batch, so
-   rounded that a file gives back the same bits. */
-static void jem__remember_noise(jem_trainer *tr, const float *x, ptrdiff_t size) {
+/* Stores in the network the noise levels of score matching, and the mean pixel of the first batch,
+   rounded so that a file restores the same bits. */
+static void jem__store_noise_levels(jem_trainer *tr, const float *x, ptrdiff_t size) {
     jem_net *net = tr->net;
     if (tr->updates > 0 || !(tr->desc.w_score > 0)) return;
     double sum = 0;
     for (ptrdiff_t i = 0; i < size; i++) sum += (double)x[i];
     net->mean = (float)(floor(sum / (double)size * 1000 + 0.5) / 1000);
-    net->noise_lo = tr->desc.noise_lo, net->noise_hi = tr->desc.noise_hi;
+    net->noise_lo = tr->desc.noise_lo;
+    net->noise_hi = tr->desc.noise_hi;
 }
 
-/* Score matching on n images: it needs no labels. */
+/* Records score matching on n images; it needs no labels. */
 static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_stats *s) {
     const jem_net *net = tr->net;
     float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
     if (!sigma) return NULL;
     JEM__ZEROED(jem_score_desc, d);
-    d.sigma = sigma + jem__first(tr, n);
+    d.sigma = sigma + jem__rank_first(tr, n);
     jem_noise_levels(&tr->rng, n, tr->desc.noise_lo, tr->desc.noise_hi, sigma);
-    return jem_score_matching(net->ctx, jem_logp, tr->net, jem__share(tr, x, n), &d, &tr->rng,
+    return jem_score_matching(net->ctx, jem_logp, tr->net, jem__rank_images(tr, x, n), &d, &tr->rng,
                               &s->residual);
 }
 
-/* Act norm takes its parameters from the first batch, before anything is computed with them. */
-static void jem__first_look(jem_net *net, jem_tensor *x) {
-    const jem_rng rng = net->rng;                  /* what dropout draws, it draws again */
+/* Lets act norm set its parameters from the first batch, before any other use of them. The loss
+   will draw the same numbers for dropout. */
+static void jem__set_act_norm(jem_net *net, jem_tensor *x) {
+    const jem_rng rng = net->rng;
     const jem_mark mark = jem_begin(net->ctx);
     jem_item(jem_mean(net->ctx, jem__logp(net, jem_forward(net, x, 1))));
     jem_end(net->ctx, mark);
     net->rng = rng;
 }
 
+/* Images of an update: labelled ones, and those for p(x), which may be the same. */
+typedef struct jem__batch {
+    const float *x, *x_data;
+    const int *labels;
+    int n, n_data;
+    int separate;                                  /* 1: they are not the same */
+} jem__batch;
+
+/* Terms of the loss; NULL where the desc's weights are 0. */
+typedef struct jem__terms {
+    jem_loss_terms loss;                           /* those of jem_loss */
+    jem_tensor *score, *kl, *own;                  /* own: the user's */
+} jem__terms;
+
+/* Samples of an update; NULL, and labels NULL, before desc.cd_from. */
+typedef struct jem__samples {
+    jem_tensor *x;
+    int *labels;                                   /* of this rank's; NULL unless by class */
+} jem__samples;
+
+/* Draws the samples of an update, and records the term `kl`. Returns 0 without memory. */
+static int jem__update_samples(jem_trainer *tr, int n_data, jem__samples *sample, jem_tensor **kl) {
+    const jem_train_desc *d = &tr->desc;
+    const int n = d->negatives ? d->negatives : n_data;
+    int *labels = NULL;
+    if (jem__by_class(d)) {
+        labels = (int *)jem__push(tr->net->ctx, (size_t)n * sizeof *labels);
+        if (!labels) return 0;
+    }
+    sample->x = jem__negatives(tr, n, labels, kl);
+    sample->labels = labels;
+    if (labels) sample->labels += jem__rank_first(tr, n);
+    return 1;
+}
+
+/* Builds the user's term, which must be one number; NULL if it has no weight, or on an error. */
+static jem_tensor *jem__own_term(jem_trainer *tr, const jem_term_inputs *in) {
+    jem_ctx *ctx = tr->net->ctx;
+    if (!(tr->desc.w_term > 0) || !jem_ok(ctx)) return NULL;
+    jem_tensor *term = tr->desc.term(in, tr->desc.term_user);
+    if (jem_ok(ctx) && !(term && jem__live(term, "train_step: term") && jem__one_number(term)))
+        jem__fail(ctx, JEM_BAD_SHAPE, "train_step: the term made %s, not one number",
+                  jem__shape_text(term).s);
+    if (!jem_ok(ctx)) return NULL;
+    return term;
+}
+
+/* Records the whole loss: samples first, then the terms that depend on data. Each rank does the
+   whole of the first update if the network has buffers: act norm sets its parameters then. */
+static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *terms,
+                                   jem_stats *s) {
+    jem_ctx *ctx = tr->net->ctx;
+    const jem_train_desc *d = &tr->desc;
+    const int sets_buffers = tr->has_buffers && !tr->updates;
+    const int has_samples = jem__needs_samples(d) && tr->updates >= d->cd_from;
+    const int noisy_labelled = d->label_noise > 0 || d->label_all_noise > 0;
+    jem__samples sample = { NULL, NULL };
+    jem_tensor *labelled = NULL;
+    jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
+    if (!sets_buffers) {
+        ctx->rank = d->rank;
+        ctx->others = d->ranks - 1;
+    }
+    if (b->n) b->labels += jem__rank_first(tr, b->n);
+    jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image(tr->net));
+    if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
+    if (b->n) labelled = jem__labelled(tr, b->x, b->n);
+    if (b->separate || (noisy_labelled && (has_samples || d->weights.energy_l2 > 0)))
+        data = jem__noisy(tr, b->x_data, b->n_data);
+    if (sets_buffers) jem__set_act_norm(tr->net, labelled ? labelled : data);
+    if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
+    jem_tensor *loss = jem__loss(tr->net, &d->weights, labelled, b->labels, data, sample.x,
+                                 sample.labels, &terms->loss);
+    jem_term_inputs in = { tr->net, labelled, NULL, terms->loss.logits, data, sample.x, &tr->rng };
+    if (labelled) in.labels = b->labels;
+    if (!data) in.x_data = labelled;
+    terms->own = jem__own_term(tr, &in);
+    loss = jem__accumulate(ctx, loss, d->w_term, terms->own);
+    loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
+    return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
+}
+
 /* ---- the guard ------------------------------------------------------------------------------- */
 
-/* Counts the chains whose visits are kept; at least 1, as an array has a length. */
+/* Returns the number of chains whose visits are kept; at least 1, as an array has a length. */
 static int jem__guard_slots(const jem_buffer *b) {
     if (!b) return 1;
     return b->capacity;
@@ -6911,26 +8949,32 @@ static void jem__guard_copy(jem_trainer *tr, int back) {
     jem__guard_move(b->visits, g->visits, visits, back);
 }
 
-/* Says whether all that a copy would hold is finite, and what the optimiser can go on from. */
+static void jem__guard_save(jem_trainer *tr) { jem__guard_copy(tr, 0); }
+static void jem__guard_restore(jem_trainer *tr) { jem__guard_copy(tr, 1); }
+
+/* Checks that all numbers of a copy are finite, and that the optimiser can continue from them. */
 static int jem__guard_sound(const jem_trainer *tr, const float *kept, ptrdiff_t size) {
     ptrdiff_t params = 0;
     for (const jem_param *p = tr->net->params; p; p = p->next) params += p->size;
-    for (ptrdiff_t i = 0; i < size; i++)
+    for (ptrdiff_t i = 0; i < size; i++) {
         if (!jem__finite(kept[i])) return 0;
+    }
     return jem__optim_good(tr->optim, kept + params);
 }
 
-/* Keeps the state before an update, if it is time and the state is good; afterwards the rate may
-   recover, one doubling for every five good states. Only what is the same on all ranks decides. */
+/* Keeps the state before an update, if an update is due and the state is good; afterwards the rate
+   may recover, one doubling for every five good states. All ranks decide alike. */
 static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
     const float good = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
     if (!tr->desc.max_returns || !tr->updates || tr->updates % JEM__GUARD_EVERY) return JEM_OK;
     if (!(fabsf(g->gap) <= good)) return JEM_OK;
     if (jem__guard_memory(tr) != JEM_OK) return tr->net->ctx->status;
-    jem__guard_copy(tr, 0);
+    jem__guard_save(tr);
     g->good = jem__guard_sound(tr, g->kept, g->size);
-    if (g->rate < 1 && ++g->calm % 5 == 0) g->rate *= 2;
+    if (g->rate >= 1) return JEM_OK;
+    g->calm++;
+    if (g->calm % 5 == 0) g->rate *= 2;
     return JEM_OK;
 }
 
@@ -6938,13 +8982,13 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
 static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
-    float *const numbers[10] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
-                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm };
+    float *const numbers[11] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
+                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term };
     char why[160], note[320];
     if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
     else snprintf(why, sizeof why, "f(x+) - f(x-) is %.3g in the mean", (double)g->gap);
     jem_clear_error(ctx);
-    jem__guard_copy(tr, 1);
+    jem__guard_restore(tr);
     const int given_up = g->returns >= tr->desc.max_returns;
     g->returns += !given_up;
     g->gap = 0;
@@ -6953,11 +8997,12 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->walk *= 0.5f;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < 11; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
+    }
     if (given_up) {
         s->status = jem__fail(ctx, JEM_DIVERGED, "train_step: update %d: %s; the guard returned %d "
-                              "times already: lower lr or sgld.step_size, or set energy_l2",
+                              "times already: lower lr or sgld.step_size, or set weights.energy_l2",
                               tr->updates, why, g->returns);
         return;
     }
@@ -6970,85 +9015,60 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     tr->updates++;
 }
 
-/* Watches an update that was made, or that diverged: without a good state there is no return. */
+/* Watches an update that succeeded or diverged; without a good state, it cannot return. */
 static void jem__guard_watch(jem_trainer *tr, jem_stats *s) {
     jem__guard *g = &tr->guard;
-    if (s->status == JEM_OK) g->gap += 0.1f * (-s->cd - g->gap);
-    const int gone = s->status == JEM_DIVERGED ||
-                     (s->status == JEM_OK &&
-                      !(fabsf(g->gap) <= tr->desc.max_gap * fabsf(tr->net->scale)));
-    if (gone && g->good && tr->desc.max_returns) {
+    const float most = tr->desc.max_gap * fabsf(tr->net->scale);
+    int returns = s->status == JEM_DIVERGED;
+    if (s->status == JEM_OK) {
+        g->gap += 0.1f * (-s->cd - g->gap);
+        returns = !(fabsf(g->gap) <= most);
+    }
+    if (returns && g->good && tr->desc.max_returns) {
         tr->updates -= s->status == JEM_OK;        /* this update is counted once */
         jem__guard_return(tr, s);
     }
     s->returns = g->returns;
 }
 
-/* Images of an update: labelled ones, and those for p(x), which may be the same. */
-typedef struct jem__batch {
-    const float *x, *x_data;
-    const int *labels;
-    int n, n_data, apart;                          /* apart: they are not the same */
-} jem__batch;
-typedef struct jem__terms { jem_loss_terms of; jem_tensor *score, *kl; } jem__terms;
+/* ---- the step -------------------------------------------------------------------------------- */
 
-/* The whole loss, on the tape: chains first, then what depends on data. */
-static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *terms,
-                                   jem_stats *s) {
-    jem_ctx *ctx = tr->net->ctx;
-    const jem_train_desc *d = &tr->desc;
-    const int chains = jem__wants_samples(d) && tr->updates >= d->cd_from;
-    const int n_neg = d->negatives ? d->negatives : b->n_data;
-    const int own = d->label_noise > 0 || d->label_all_noise > 0;   /* cross-entropy's own images */
-    const jem_loss_weights w = { d->w_ce, d->w_cd, d->w_cd_class, d->energy_l2 };
-    int *sample_labels = NULL;
-    memset(terms, 0, sizeof *terms);
-    if (!tr->has_buffers || tr->updates)           /* else each does the whole: see act norm */
-        ctx->rank = d->rank, ctx->others = d->ranks - 1;
-    if (b->n) b->labels += jem__first(tr, b->n);
-    jem__remember_noise(tr, b->x_data, b->n_data * jem__image(tr->net));
-    if (chains && jem__by_class(d) &&
-        !(sample_labels = (int *)jem__push(ctx, (size_t)n_neg * sizeof(int)))) return NULL;
-    jem_tensor *sample = chains ? jem__negatives(tr, n_neg, sample_labels, &terms->kl) : NULL;
-    jem_tensor *labelled = b->n ? jem__labelled(tr, b->x, b->n) : NULL, *data = NULL;
-    if (b->apart || (own && (chains || d->energy_l2 > 0)))
-        data = jem__noisy(tr, b->x_data, b->n_data);
-    if (tr->has_buffers && !tr->updates) jem__first_look(tr->net, labelled ? labelled : data);
-    if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
-    if (sample_labels) sample_labels += jem__first(tr, n_neg);
-    jem_tensor *loss = jem__loss(tr->net, &w, labelled, b->labels, data, sample, sample_labels,
-                                 &terms->of);
-    loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
-    return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
-}
-
-/* All numbers of a network, on the tape, or NULL; and back, or those alone that are not trained. */
+/* Copies all parameters and buffers of a network to the tape; NULL without memory. */
 static float *jem__keep_params(const jem_net *net) {
     ptrdiff_t size = 0;
     for (const jem_param *p = net->params; p; p = p->next) size += p->size;
-    float *kept = jem__push_floats(net->ctx, size), *at = kept;
-    for (const jem_param *p = net->params; kept && p; at += p->size, p = p->next)
+    float *kept = jem__push_floats(net->ctx, size);
+    float *at = kept;
+    for (const jem_param *p = net->params; kept && p; p = p->next) {
         memcpy(at, p->value, (size_t)p->size * sizeof *at);
+        at += p->size;
+    }
     return kept;
 }
+/* Copies them back: `all`, or only the buffers, which are not trained. kept may be NULL. */
 static void jem__restore_params(jem_net *net, const float *kept, int all) {
-    for (jem_param *p = net->params; kept && p; kept += p->size, p = p->next)
-        if (all || !p->grad)
-            memcpy(p->value, kept, (size_t)p->size * sizeof *kept), jem_param_changed(p);
+    for (jem_param *p = net->params; kept && p; p = p->next) {
+        if (all || !p->grad) {
+            memcpy(p->value, kept, (size_t)p->size * sizeof *kept);
+            jem_param_changed(p);
+        }
+        kept += p->size;
+    }
 }
 
-/* The gradient g of the same loss (images, samples, noise) at w + sam g/||g|| instead of w: so far
-   from w, it is about worst there. Weights and running statistics stay as they are; the loss is
-   computed with statistics from before it moved them, in `before`. */
+/* Replaces the gradient g by that of the same loss (images, samples, noise) at w + sam g/||g||, the
+   point at this distance from the weights w where the loss is about largest. Weights and running
+   statistics are restored; the loss is computed with `before`, the statistics before the update. */
 static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss, const float *before) {
     jem_net *net = tr->net;
-    const float norm = jem__gradient_norm(tr->optim), share = tr->desc.sam / norm;
+    const float norm = jem__gradient_norm(tr->optim);
+    const float step = tr->desc.sam / norm;
     const float *kept = jem__keep_params(net);
     if (!kept || !(norm > 0) || !jem__finite(norm)) return net->ctx->status;
     for (int i = 0; i < tr->optim->count; i++) {
         jem_param *p = tr->optim->moments[i].param;
         for (ptrdiff_t j = 0; j < p->size; j++)
-            p->value[j] = jem__fmaf(share, p->grad[j], p->value[j]);
+            p->value[j] = jem__fmaf(step, p->grad[j], p->value[j]);
         jem_param_changed(p);
     }
     jem__restore_params(net, before, 0);
@@ -7058,21 +9078,76 @@ static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss, const float 
     return status;
 }
 
-/* What makes no sense is an error, and 0. */
+/* Checks the images of an update, and their labels; n unlabelled images x may be among them.
+   Returns 0 after an error. */
 static int jem__batch_ready(const jem_trainer *tr, jem__batch *b, const float *x, int n) {
-    const int lost = (b->n > 0 && (!b->x || !b->labels)) || (n > 0 && !x), ranks = tr->desc.ranks;
+    const int missing = (b->n > 0 && (!b->x || !b->labels)) || (n > 0 && !x);
+    const int ranks = tr->desc.ranks;
     jem_ctx *ctx = tr->net->ctx;
-    if (lost || b->n < 0 || n < 0 || (!b->n && !n) || b->n % ranks || n % ranks)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s "
-                         "for %d ranks", b->n, n, lost ? ": data or labels are NULL" : "",
-                         ranks), 0;
-    b->apart = n > 0;
-    if (n > 0) b->x_data = x, b->n_data = n;
+    if (missing || b->n < 0 || n < 0 || (!b->n && !n) || b->n % ranks || n % ranks) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s "
+                  "for %d ranks", b->n, n, missing ? ": data or labels are NULL" : "", ranks);
+        return 0;
+    }
+    b->separate = n > 0;
     jem__images_check(tr->net, "train_step", b->x, b->n);
-    if (n > 0) jem__images_check(tr->net, "train_step, unlabelled", x, n);
+    if (n > 0) {
+        b->x_data = x;
+        b->n_data = n;
+        jem__images_check(tr->net, "train_step, unlabelled", x, n);
+    }
     if (b->n > 0 && ctx->status == JEM_OK)
         jem__labels_good(ctx, "train_step", b->labels, b->n, tr->net->classes);
     return ctx->status == JEM_OK;
+}
+
+/* Returns the value of a term of the loss; 0 if it is NULL. */
+static float jem__term(jem_tensor *t) {
+    if (!t) return 0;
+    return jem_item(t);
+}
+
+/* Fills in the statistics of an update, means over all ranks, and checks that it has not
+   diverged. */
+static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem__terms *t,
+                                    const int *labels, jem_stats *s) {
+    jem_ctx *ctx = tr->net->ctx;
+    s->loss = jem_item(loss);
+    s->ce = jem__term(t->loss.ce);
+   if (t->loss.ce && ctx->status == JEM_OK) s->accuracy = jem__batch_accuracy(t->loss.logits,
+   labels);
+    s->f_data = jem__term(t->loss.f_data);
+    s->f_sample = jem__term(t->loss.f_sample);
+    s->score = jem__term(t->score);
+    s->kl = jem__term(t->kl);
+    s->term = jem__term(t->own);
+    jem_status status = ctx->status;
+    if (ctx->others) status = jem__average_ranks(tr, s);
+    if (t->loss.f_sample) s->cd = s->f_sample - s->f_data;
+    if (status != JEM_OK) return status;
+    if (jem__finite(s->loss) && fabsf(s->loss) <= tr->desc.diverged) return JEM_OK;
+    return jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, f(x+) %g, "
+                     "f(x-) %g", tr->updates, (double)s->loss, (double)s->f_data,
+                     (double)s->f_sample);
+}
+
+/* Makes an update: loss, gradient, statistics, and a step of the optimiser. */
+static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s) {
+    jem_net *net = tr->net;
+    jem_ctx *ctx = net->ctx;
+    const float *before = NULL;
+    JEM__ZEROED(jem__terms, t);
+    jem_tensor *loss = jem__train_loss(tr, b, &t, s);
+    if (tr->has_buffers && tr->desc.sam > 0) before = jem__keep_params(net);
+    jem_keep(t.loss.logits);
+    jem_zero_grad(net);
+    jem_status status = ctx->status;
+    if (loss) status = jem_backward(loss);
+    if (status == JEM_OK) status = jem__update_stats(tr, loss, &t, b->labels, s);
+    if (status == JEM_OK && tr->desc.sam > 0) status = jem__sharpness(tr, loss, before);
+    if (status == JEM_OK) status = jem_optim_step(tr->optim, s->lr, &s->grad_norm);
+    if (status == JEM_OK) tr->updates++;
+    return status;
 }
 
 jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
@@ -7080,47 +9155,29 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     JEM__ZEROED(jem_stats, s);
     s.status = JEM_BAD_ARGUMENT;
     if (!tr) return s;
-    jem__batch b = { x, x, labels, n, n, 0 };
     jem_ctx *ctx = tr->net->ctx;
-    const jem_train_desc *d = &tr->desc;
+    jem__batch b = { x, x, labels, n, n, 0 };
     s.update = tr->updates;
     if (!jem__batch_ready(tr, &b, x_unlabelled, n_unlabelled)) {
         s.status = ctx->status;
         return s;
     }
-    s.lr = jem_learning_rate(&d->schedule, d->lr, tr->updates) * tr->guard.rate;
-    jem_optim_use_average(tr->optim, 0);
+    s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates) * tr->guard.rate;
     s.returns = tr->guard.returns;
-    if ((s.status = jem__guard_keep(tr)) != JEM_OK) return s;
-    jem_mark mark = jem_begin(ctx);
-    jem__terms t;
-    /* the first forward pass sets act norm's parameters: a failure takes that back */
-    const float *kept = tr->has_buffers && !tr->updates ? jem__keep_params(tr->net) : NULL;
-    jem_tensor *loss = jem__train_loss(tr, &b, &t, &s);
-    const float *before = tr->has_buffers && d->sam > 0 ? jem__keep_params(tr->net) : NULL;
-    jem_keep(t.of.logits);
-    jem_zero_grad(tr->net);
-    s.status = loss ? jem_backward(loss) : ctx->status;
-    if (s.status == JEM_OK) {
-        s.loss = jem_item(loss);
-        if (t.of.ce) s.ce = jem_item(t.of.ce);
-        if (t.of.ce && ctx->status == JEM_OK)
-            s.accuracy = jem__batch_accuracy(t.of.logits, b.labels);
-        if (t.of.f_data) s.f_data = jem_item(t.of.f_data);
-        if (t.of.f_sample) s.f_sample = jem_item(t.of.f_sample);
-        s.score = t.score ? jem_item(t.score) : 0, s.kl = t.kl ? jem_item(t.kl) : 0;
-        s.status = ctx->others ? jem__agree(tr, &s) : ctx->status;
-        if (t.of.f_sample) s.cd = s.f_sample - s.f_data;
-        if (s.status == JEM_OK && (!jem__finite(s.loss) || !(fabsf(s.loss) <= d->diverged)))
-            s.status = jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, "
-                                 "f(x+) %g, f(x-) %g", tr->updates, (double)s.loss,
-                                 (double)s.f_data, (double)s.f_sample);
-        if (s.status == JEM_OK && d->sam > 0) s.status = jem__sharpness(tr, loss, before);
-        if (s.status == JEM_OK) s.status = jem_optim_step(tr->optim, s.lr, &s.grad_norm);
-        if (s.status == JEM_OK) tr->updates++;
-    }
+    jem_optim_use_average(tr->optim, 0);
+    s.status = jem__guard_keep(tr);
+    if (s.status != JEM_OK) return s;
+    const jem_mark mark = jem_begin(ctx);
+    const float *kept = NULL;                      /* act norm's parameters before the first update
+                                                      sets them; restored after a failure */
+    if (tr->has_buffers && !tr->updates) kept = jem__keep_params(tr->net);
+    b.x = jem__in_units(tr->net, b.x, b.n);
+    b.x_data = jem__in_units(tr->net, b.x_data, b.n_data);
+    s.status = ctx->status;
+    if (s.status == JEM_OK) s.status = jem__make_update(tr, &b, &s);
     if (s.status != JEM_OK) jem__restore_params(tr->net, kept, 1);
-    ctx->rank = ctx->others = 0;
+    ctx->rank = 0;
+    ctx->others = 0;
     jem_end(ctx, mark);
     jem__guard_watch(tr, &s);
     return s;
@@ -7130,117 +9187,97 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
     return jem_train_step_semi(tr, x, labels, n, NULL, 0);
 }
 
-/* ==== >>eval: classify, accuracy ============================================================== */
+/* ==== >>familiar: calibration, familiarity, out-of-distribution scores ======================== */
 
 #define JEM__EVAL_BATCH 256
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
 static const char *const jem__usual_key = "jem.usual";        /* see jem__usual */
-static const char *const jem__slopes_key = "jem.slopes";      /* see jem__slopes */
+static const char *const jem__known_key = "jem.known";        /* see jem__known */
 static const char *const jem__temperature_key = "jem.temperature";
 
-/* The share of the calibration images with a lower score, between quantiles linearly. */
-static float jem__familiarity(const float *q, int n, float score) {
-    if (n < 2) return -1;
-    int i = 0;
-    while (i < n && q[i] < score) i++;
-    if (i == 0 || i == n) return i == 0 ? 0.0f : 1.0f;
-    const float part = (score - q[i - 1]) / (q[i] - q[i - 1]);
-    return ((float)(i - 1) + part) / (float)(n - 1);
-}
+/* ---- lists of numbers as texts --------------------------------------------------------------- */
 
-/* Up to n numbers of a text: how many; 0 if anything else is in it, or a number above 1e12. */
-static int jem__numbers_in(const char *s, float *q, int n) {
-    int i = 0;
-    for (double v; s && *s; i++) {
-        const char *end = jem__scan_number(s, &v);
-        if (end == s || i == n || fabs(v) > 1e12) return 0;
-        q[i] = (float)v, s = end + (*end == ' ');
-    }
-    return i;
-}
 static int jem__rises(const float *q, int n) {
     while (n > 1 && q[n - 2] <= q[n - 1]) n--;
     return n < 2;
 }
-static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char *key,
-                                     const float *q, int n) {
-    char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
-    size_t used = 0;
-    for (int i = 0; text && i < n; i++) {
-        if (i) text[used++] = ' ';
-        used += (size_t)jem__print_number(text + used, 31, (double)q[i]);
-    }
-    const jem_status s = text ? jem__meta_set(net->ctx, list, key, text) : JEM_NO_MEMORY;
-    jem__free(net->ctx, text);
-    return s;
+
+/* Rounds to five decimal digits, so that a list of thousands of numbers stays short. */
+static float jem__shorten(float x) {
+    double unit = 1;
+    const double size = fabs((double)x);
+    if (!(size > 1e-30)) return 0;
+    while (size / unit >= 1e5) unit *= 10;
+    while (size / unit < 1e4 && unit > 1e-30) unit /= 10;
+    const double digits = floor((double)x / unit + 0.5);
+    if (unit >= 1) return (float)(digits * unit);
+    return (float)(digits / floor(1 / unit + 0.5));
 }
 
-/* What the logits of an image say: its label, log p(x), their mean, log odds and p of the label. */
-typedef struct jem__seen { int label; float logp, mean, odds, p; } jem__seen;
+static int jem__compare_floats(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
 
-/* Whether that is usual: a = log p(x) and b = the mean logit, less their means m[y][2] over the
-   calibration images of the same predicted label y; l is the root of the covariance S = L L' that
-   is left (l[0] 0; l[1] l[2]), and d^2 = (a,b) S^-1 (a,b)' (Mahalanobis; for the features of a
-   layer: Lee et al. 2018). q are the calibration images' quantiles of -d. The mean logit sees what
-   log p(x) does not: something else may have as high a logit, but not as low ones beside it. */
-typedef struct jem__usual { float l[3], q[JEM__QUANTILES], m[2]; } jem__usual;
-static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) {
-    const float a = (s.logp - m[2 * s.label]) / u->l[0];
-    const float b = jem__fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
-    return -sqrtf(jem__fmaf(a, a, b * b));
+/* Returns the fraction of calibration images with a lower score, linear between quantiles; -1
+   without quantiles. */
+static float jem__familiarity(const float *q, int n, float score) {
+    if (n < 2) return -1;
+    int i = 0;
+    while (i < n && q[i] < score) i++;
+    if (i == 0) return 0;
+    if (i == n) return 1;
+    const float part = (score - q[i - 1]) / (q[i] - q[i - 1]);
+    return ((float)(i - 1) + part) / (float)(n - 1);
 }
-/* So many numbers, m being as long as it has to be. */
-static int jem__usual_size(const jem_net *net) { return 3 + JEM__QUANTILES + 2 * net->classes; }
-/* A text in those numbers; NULL if it is none of this. */
-static jem__usual *jem__usual_in(const jem_net *net, const char *text, float *all) {
-    const int n = jem__usual_size(net);
-    jem__usual *u = (jem__usual *)(void *)all;
-    if (!u || jem__numbers_in(text, all, n) < n || !jem__rises(u->q, JEM__QUANTILES)) return NULL;
-    return u->l[0] > 1e-6f && u->l[2] > 1e-6f ? u : NULL;
-}
-/* The network's, on the tape. */
-static jem__usual *jem__usual_read(const jem_net *net) {
-    const char *text = jem_net_meta(net, jem__usual_key);
-    return jem__usual_in(net, text, text ? jem__push_floats(net->ctx, jem__usual_size(net)) : NULL);
-}
-/* Quantiles, or in older files mean and spread: how many numbers. */
-static int jem__familiar_read(const char *text, float q[JEM__QUANTILES]) {
-    const int n = jem__numbers_in(text, q, JEM__QUANTILES);
-    return n > 1 && jem__rises(q, n) ? n : 0;
-}
-/* 1 if there is none. */
+
+/* ---- logits ---------------------------------------------------------------------------------- */
+
+/* What the logits of an image say. */
+typedef struct jem__seen {
+    int label;                                     /* of the highest logit */
+    float logp, mean;                              /* log p(x); mean logit */
+    float odds, p;                                 /* log odds of the label; its probability, at the
+                                                      network's temperature */
+} jem__seen;
+
+/* Returns the temperature in a text, 1 without a text, 0 if the text is damaged. */
 static float jem__temperature_read(const char *text) {
     float t = 1;
     if (text && (jem__numbers_in(text, &t, 1) != 1 || !(t >= 0.0099f && t <= 101))) return 0;
     return t;
 }
-
 static float jem__temperature_of(const jem_net *net) {
     const float t = jem__temperature_read(jem_net_meta(net, jem__temperature_key));
-    return t > 0 ? t : 1;
-}
-static void jem__see_one(const float *f, int classes, float temperature, jem__seen *s) {
-    double sum = 0, others = 0, cooled = 0;
-    int next = -1;                                 /* the second highest */
-    s->label = 0;
-    for (int c = 0; c < classes; c++) {
-        sum += (double)f[c];
-        if (f[c] > f[s->label]) s->label = c;
-    }
-    for (int c = 0; c < classes; c++)
-        if (c != s->label && (next < 0 || f[c] > f[next])) next = c;
-    for (int c = 0; c < classes; c++) {
-        if (c == s->label) continue;
-        others += exp((double)f[c] - (double)f[next]);
-        cooled += exp(((double)f[c] - (double)f[s->label]) / (double)temperature);
-    }
-    s->mean = (float)(sum / classes), s->p = (float)(1 / (1 + cooled));
-    s->odds = next < 0 ? 1e18f                     /* log p/(1-p): has no ties near p = 1 */
-            : (float)((double)f[s->label] - (double)f[next] - log(others));
+    if (t > 0) return t;
+    return 1;
 }
 
-/* Logits f[n][classes] of n images and what they say; either may be NULL. */
+static jem__seen jem__see_logits(const float *f, int classes, float temperature) {
+    JEM__ZEROED(jem__seen, s);
+    double sum = 0, others = 0, cooled = 0;
+    int next = -1;                                 /* the second highest */
+    for (int c = 0; c < classes; c++) {
+        sum += (double)f[c];
+        if (f[c] > f[s.label]) s.label = c;
+    }
+    for (int c = 0; c < classes; c++) {
+        if (c != s.label && (next < 0 || f[c] > f[next])) next = c;
+    }
+    for (int c = 0; c < classes; c++) {
+        if (c == s.label) continue;
+        others += exp((double)f[c] - (double)f[next]);
+        cooled += exp(((double)f[c] - (double)f[s.label]) / (double)temperature);
+    }
+    s.mean = (float)(sum / classes);
+    s.p = (float)(1 / (1 + cooled));
+    s.odds = 1e18f;                                /* log p/(1-p): has no ties near p = 1 */
+    if (next >= 0) s.odds = (float)((double)f[s.label] - (double)f[next] - log(others));
+    return s;
+}
+
+/* Computes logits f[n][classes] of n images and what they say; either may be NULL. */
 static jem_status jem__see(jem_net *net, const char *what, const float *x, int n, float *f,
                            jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
@@ -7250,309 +9287,1110 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
     if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
     const float temperature = jem__temperature_of(net);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
-        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        int m = n - i;
+        if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
         const jem_mark mark = jem_begin(ctx);
-        float *rows = f ? f + i * k : jem__push_floats(ctx, m * k), *p = jem__push_floats(ctx, m);
-        jem_tensor *logits = jem_forward(net, jem__images(net, x + i * size, m), 0);
+        float *rows = NULL;
+        if (f) rows = f + i * k;
+        else rows = jem__push_floats(ctx, m * k);
+        float *p = jem__push_floats(ctx, m);
+        jem_tensor *logits = jem_forward(net, jem__images_of(net, x + i * size, m), 0);
         jem_tensor *logp = jem__logp(net, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
-        if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK)
+        if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK) {
             for (int j = 0; seen && j < m; j++) {
+                seen[i + j] = jem__see_logits(rows + j * k, net->classes, temperature);
                 seen[i + j].logp = p[j];
-                jem__see_one(rows + j * k, net->classes, temperature, seen + i + j);
             }
+        }
         if (ctx->status == JEM_OK && !(jem__all_finite(rows, m * k) && jem__all_finite(p, m)))
-            jem__fail(ctx, JEM_DIVERGED, "%s: the network's numbers are not finite", what);
+            jem__fail(ctx, JEM_DIVERGED, "%s: the network's logits or log p(x) are not finite",
+                      what);
         jem_end(ctx, mark);
     }
     return ctx->status;
 }
 
-/* ---- familiarity from slopes ----------------------------------------------------------------- */
-/* What an image looks like to the network is a vector v:
+/* ---- log p(x) and the mean logit: JEM_OOD_USUAL ---------------------------------------------- */
 
-       the logits;  log p(x);  log(||g||^2/d), g = d log p(x)/dx, d pixels;
-       for each noise level sigma:  log(||sigma g + z||^2/d),  log(||sigma g||^2/d),  log p(x~),
-                                    x~ = x + sigma z,  g = d log p(x~)/dx~
+/* Deviations a of log p(x) and b of the mean logit from their means m[y][2] over the calibration
+   images of the same predicted label y; l is the root of their covariance S = L L' (l[0] 0; l[1]
+   l[2]), and d^2 = (a,b) S^-1 (a,b)' (Mahalanobis; of a layer's features: Lee et al. 2018). q are
+   the calibration images' quantiles of -d. The mean logit detects what log p(x) does not: other
+   images may have as high a logit, but not as low ones next to it. */
+typedef struct jem__usual { float l[3], q[JEM__QUANTILES], m[2]; } jem__usual;
 
-   The score that a density should have at noisy data is -z/sigma, so ||sigma g + z|| is the error
-   of its denoiser: small for images like those learned (multiscale score matching: Mahmood, Oliva &
-   Styner 2021). z is the same for every image, so an image always gets the same answer. Given the
-   predicted label y, v has mean m[y]; what is left has one covariance S for all labels, and
-
-       score = - sqrt((v - m[y])' S^-1 (v - m[y])) / scale[y]     (Lee et al. 2018)
-
-   scale[y] is the root mean square of that distance in the class: no class is strange as a whole.
-   Scores of calibration images come from fits without them (five folds), as new images' do; so the
-   share of them with a lower score is a p-value. */
-
-enum { JEM__FOLDS = 5, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3 };
-
-/* A calibration, in one array of floats: its text is their list. */
-typedef struct jem__slopes {
-    int gradients, dims, classes;
-    float *all;                                    /* gradients, then the arrays below */
-    float *q;                                      /* [JEM__QUANTILES] of the scores */
-    float *scale;                                  /* [classes] */
-    float *mean;                                   /* [classes][dims] */
-    float *spread;                                 /* [dims]: the unit in which v - m[y] counts */
-    float *root;                                   /* lower triangle of L, S = L L', by rows */
-} jem__slopes;
-
-/* Many classes: their mean logit and log odds take the place of the logits. */
-static int jem__slopes_dims(const jem_net *net, int gradients) {
-    const int slopes[JEM__MOST_SLOPES + 1] = { 0, 1, 4, 7 };
-    int logits = net->classes;
-    if (logits > JEM__MOST_LOGITS) logits = 2;
-    return logits + 1 + slopes[gradients];
+static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) {
+    const float a = (s.logp - m[2 * s.label]) / u->l[0];
+    const float b = jem__fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
+    return -sqrtf(jem__fmaf(a, a, b * b));
 }
-static int jem__slopes_size(const jem_net *net, int gradients) {
-    const int dims = jem__slopes_dims(net, gradients);
-    return 1 + JEM__QUANTILES + net->classes * (1 + dims) + dims + dims * (dims + 1) / 2;
+/* Returns the count of numbers in a jem__usual, whose m has 2 for each class. */
+static int jem__usual_size(const jem_net *net) { return 3 + JEM__QUANTILES + 2 * net->classes; }
+
+/* Reads a text into all[jem__usual_size]; NULL if it is damaged. */
+static jem__usual *jem__usual_in(const jem_net *net, const char *text, float *all) {
+    const int n = jem__usual_size(net);
+    jem__usual *u = (jem__usual *)(void *)all;
+    if (!u || jem__numbers_in(text, all, n) < n || !jem__rises(u->q, JEM__QUANTILES)) return NULL;
+    if (u->l[0] > 1e-6f && u->l[2] > 1e-6f) return u;
+    return NULL;
 }
-static jem__slopes jem__slopes_at(const jem_net *net, int gradients, float *all) {
-    jem__slopes s;
-    s.gradients = gradients;
-    s.dims = jem__slopes_dims(net, gradients);
-    s.classes = net->classes;
-    s.all = all;
-    s.q = all + 1;
-    s.scale = s.q + JEM__QUANTILES;
-    s.mean = s.scale + s.classes;
-    s.spread = s.mean + s.classes * s.dims;
-    s.root = s.spread + s.dims;
+/* Reads the network's own, onto the tape. */
+static jem__usual *jem__usual_read(const jem_net *net) {
+    const char *text = jem_net_meta(net, jem__usual_key);
+    if (!text) return NULL;
+    return jem__usual_in(net, text, jem__push_floats(net->ctx, jem__usual_size(net)));
+}
+/* Reads quantiles, or mean and spread in older files; returns the count of numbers. */
+static int jem__familiar_read(const char *text, float q[JEM__QUANTILES]) {
+    const int n = jem__numbers_in(text, q, JEM__QUANTILES);
+    if (n > 1 && jem__rises(q, n)) return n;
+    return 0;
+}
+
+/* Sorts x and takes quantiles at even distances. */
+static void jem__quantiles(float *x, int n, float *q) {
+    qsort(x, (size_t)n, sizeof *x, jem__compare_floats);
+    for (int i = 0; i < JEM__QUANTILES; i++)
+        q[i] = x[(int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5)];
+}
+
+/* Fits means by label and the covariance within labels. The mean of a label with few images is
+   drawn towards that of all, as if four images of that were its own. */
+static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen *a, int n) {
+    double all[2] = { 0, 0 }, s[3] = { 0, 0, 0 };
+    for (int i = 0; i < n; i++) {
+        all[0] += (double)a[i].logp / n;
+        all[1] += (double)a[i].mean / n;
+    }
+    for (int c = 0; c < classes; c++) {
+        double sum[2] = { 4 * all[0], 4 * all[1] }, count = 4;
+        for (int i = 0; i < n; i++) {
+            if (a[i].label != c) continue;
+            sum[0] += (double)a[i].logp;
+            sum[1] += (double)a[i].mean;
+            count++;
+        }
+        for (int k = 0; k < 2; k++) m[2 * c + k] = (float)(sum[k] / count);
+    }
+    for (int i = 0; i < n; i++) {
+        const double d = (double)a[i].logp - (double)m[2 * a[i].label];
+        const double e = (double)a[i].mean - (double)m[2 * a[i].label + 1];
+        s[0] += d * d / n;
+        s[1] += d * e / n;
+        s[2] += e * e / n;
+    }
+    const double l = sqrt(fma(s[0], 1.001, 1e-6)); /* never singular */
+    const double down = s[1] / l;
+    u->l[0] = (float)l;
+    u->l[1] = (float)down;
+    u->l[2] = (float)sqrt(fmax(fma(-down, down, s[2] * 1.001), 0) + 1e-6);
+}
+
+/* Writes the texts of JEM_OOD_USUAL and of the quantiles of log p(x) to `list`. */
+static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, jem__meta **list) {
+    jem_ctx *ctx = net->ctx;
+    const int numbers = jem__usual_size(net);
+    float *v = jem__push_floats(ctx, n);
+    float *all = jem__push_floats(ctx, numbers);
+    float q[JEM__QUANTILES];
+    if (!v || !all) return JEM_NO_MEMORY;
+    jem__usual *u = (jem__usual *)(void *)all;
+    for (int i = 0; i < n; i++) v[i] = a[i].logp;
+    jem__quantiles(v, n, q);
+    jem__usual_fit(u, u->m, net->classes, a, n);
+    for (int i = 0; i < n; i++) v[i] = jem__usual_score(u, u->m, a[i]);
+    jem__quantiles(v, n, u->q);
+    jem_status s = jem__numbers_write(net, list, jem__familiar_key, q, JEM__QUANTILES);
+    if (s == JEM_OK) s = jem__numbers_write(net, list, jem__usual_key, all, numbers);
     return s;
 }
 
-/* How many gradients a text's calibration takes; -1: it is no such text. */
-static int jem__slopes_gradients(const char *text) {
-    double v = -1;
-    if (!text || jem__scan_number(text, &v) == text) return -1;
-    return v == floor(v) && v >= 0 && v <= (int)JEM__MOST_SLOPES ? (int)v : -1;
+/* ---- what a calibration holds ---------------------------------------------------------------- */
+/* An image is described by three vectors, the parts of a calibration:
+
+   SLOPES    the logits; log p(x); the details of the image; of its slope g = d log p(x)/dx, the
+             details; for each noise level sigma, at x~ = x + sigma z: the details of the error of
+             the denoiser, sigma g + z, and of sigma g; log p(x~). The slope at noisy data should be
+             -z/sigma, so the error is small for images like those learned (multiscale score
+             matching: Mahmood, Oliva & Styner 2021). z is the same for every image, so an image
+             always gets the same answer.
+   FEATURES  the means over pixels of what enters the last linear layer.
+   IMAGE     the details of the image. Of a vector: its numbers.
+
+   Details are the energies of a Haar pyramid's levels, in logarithms. Each part has a distance d
+   from the mean of the predicted label (Mahalanobis, with one covariance for all labels; Lee et al.
+   2018); of features, d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al.
+   2021). It is standardised by label, so that no class is strange as a whole. Its empirical tail
+   makes it a p-value, beyond the last 5% with an exponential tail; the parts are joined as
+   sum -log p (Fisher; tails of several statistics: Morningstar et al. 2021), and the sum is ranked
+   among those of the calibration images. Their distances come from fits without them (ten folds),
+   as those of new images do. */
+
+enum { JEM__FOLDS = 10, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128,
+       JEM__MOST_VALUES = 32, JEM__LEVELS = 3, JEM__TAIL = 14, JEM__HEAD = 2 };
+#define JEM__UNITS 1e4
+enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__PARTS };
+
+/* Means by class with one covariance: deviations from the mean in units of `spread` have the
+   correlations L L'. L is stored in whole units of 1/JEM__UNITS, which keeps the text short. */
+typedef struct jem__gauss {
+    int dims, classes;
+    float *mean;                                   /* [classes][dims] */
+    float *spread;                                 /* [dims] */
+    float *root;                                   /* lower triangle of L, by rows, in units */
+    const signed char *side;                       /* NULL, or [dims]: 1 or -1 if only larger or
+                                                      only smaller numbers are strange */
+} jem__gauss;
+
+typedef struct jem__trait {
+    jem__gauss own, all;                           /* all: of features, otherwise without dims */
+    float *shift, *scale;                          /* [classes]: of the distance */
+    float *q;                                      /* [JEM__QUANTILES] of minus the distance */
+    float *rate;                                   /* mean excess beyond q[JEM__TAIL] */
+} jem__trait;
+
+/* A calibration in one array of floats, whose text is their list. */
+typedef struct jem__known {
+    int gradients, features, size;
+    jem__trait part[JEM__PARTS];
+    float *q;                                      /* quantiles of the joint score */
+} jem__known;
+
+/* Returns the count of levels of a Haar pyramid; 0 for vectors. */
+static int jem__levels(const jem_net *net) {
+    int side = net->height, levels = 0;
+    if (net->width < side) side = net->width;
+    while (levels < JEM__LEVELS && side >> levels >= 2) levels++;
+    return levels;
 }
-/* Reads a text into all[jem__slopes_size]; 0: the text is damaged, or of another network. */
-static int jem__slopes_in(const jem_net *net, const char *text, float *all, jem__slopes *s) {
-    const int gradients = jem__slopes_gradients(text);
-    if (gradients < 0 || (gradients > 1 && !(net->noise_lo > 0))) return 0;
-    const int n = jem__slopes_size(net, gradients);
-    if (jem__numbers_in(text, all, n) < n) return 0;
-    *s = jem__slopes_at(net, gradients, all);
-    int good = jem__rises(s->q, JEM__QUANTILES);
-    for (int c = 0; c < s->classes; c++) good &= s->scale[c] > 1e-6f;
-    for (int i = 0; i < s->dims; i++)
-        good &= s->spread[i] > 1e-7f && s->root[i * (i + 3) / 2] > 1e-4f;
+static int jem__is_vector(const jem_net *net) { return net->height == 1 && net->width == 1; }
+
+/* Returns the count of details of an image, that of a vector's numbers. */
+static int jem__image_dims(const jem_net *net) {
+    if (!jem__is_vector(net)) return 2 * jem__levels(net) + 1 + (net->channels > 1);
+    if (net->channels <= JEM__MOST_VALUES) return net->channels;
+    return 1;
+}
+static int jem__logit_dims(const jem_net *net) {
+    if (net->classes > JEM__MOST_LOGITS) return 2; /* mean logit and log odds take their place */
+    return net->classes;
+}
+static int jem__slope_dims(const jem_net *net, int gradients) {
+    const int bands = jem__levels(net) + 1;
+    int dims = jem__logit_dims(net) + 1;
+    if (!jem__is_vector(net)) dims += jem__image_dims(net);
+    if (gradients > 0) dims += bands;
+    if (gradients > 1) dims += (gradients - 1) * (2 * bands + 1);
+    return dims;
+}
+
+/* Lays out arrays in `all`, or counts their floats if it is NULL. */
+static float *jem__known_take(float *all, int *used, int n) {
+    float *at = NULL;
+    if (all) at = all + *used;
+    *used += n;
+    return at;
+}
+static void jem__gauss_at(jem__gauss *g, int dims, int classes, float *all, int *used) {
+    g->dims = dims;
+    g->classes = classes;
+    g->side = NULL;
+    g->mean = jem__known_take(all, used, classes * dims);
+    g->spread = jem__known_take(all, used, dims);
+    g->root = jem__known_take(all, used, dims * (dims + 1) / 2);
+}
+
+/* Sides of a vector's slopes part, for up to JEM__MOST_SLOPES gradients after the logits. At the
+   centre of the data, log p(x) is high and the slope 0; the centre is not strange. */
+static const signed char jem__vector_sides[JEM__MOST_LOGITS + 8] = {
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    -1, 1, 1, 1, -1, 1, 1, -1
+};
+
+static jem__known jem__known_at(const jem_net *net, int gradients, int features, float *all) {
+    JEM__ZEROED(jem__known, k);
+    const int dims[JEM__PARTS] = { jem__slope_dims(net, gradients), features,
+                                   jem__image_dims(net) };
+    k.gradients = gradients;
+    k.features = features;
+    k.size = JEM__HEAD;
+    for (int i = 0; i < JEM__PARTS; i++) {
+        jem__trait *p = k.part + i;
+        jem__gauss_at(&p->own, dims[i], net->classes, all, &k.size);
+        if (i == JEM__FEATURES) jem__gauss_at(&p->all, dims[i], 1, all, &k.size);
+        p->shift = jem__known_take(all, &k.size, net->classes);
+        p->scale = jem__known_take(all, &k.size, net->classes);
+        p->q = jem__known_take(all, &k.size, JEM__QUANTILES);
+        p->rate = jem__known_take(all, &k.size, 1);
+    }
+    k.q = jem__known_take(all, &k.size, JEM__QUANTILES);
+    if (jem__is_vector(net)) {
+        k.part[JEM__SLOPES].own.side = jem__vector_sides + JEM__MOST_LOGITS - jem__logit_dims(net);
+        if (net->channels > JEM__MOST_VALUES)
+            k.part[JEM__IMAGE].own.side = jem__vector_sides + JEM__MOST_LOGITS + 1;
+    }
+    return k;
+}
+
+/* Reads the first numbers of a text, which determine how many follow; 0 if they are impossible. */
+static int jem__known_head(const jem_net *net, const char *text, int *gradients, int *features) {
+    double v[JEM__HEAD];
+    const double most[JEM__HEAD] = { JEM__MOST_SLOPES, JEM__MOST_FEATURES };
+    for (int i = 0; i < JEM__HEAD; i++) {
+        const char *end = text;
+        if (text) end = jem__scan_number(text, &v[i]);
+        if (end == text || v[i] != floor(v[i]) || v[i] < 0 || v[i] > most[i]) return 0;
+        text = end + (*end == ' ');
+    }
+    *gradients = (int)v[0];
+    *features = (int)v[1];
+    return *gradients < 2 || net->noise_lo > 0;
+}
+static int jem__gauss_good(const jem__gauss *g) {
+    int good = 1;
+    for (int i = 0; i < g->dims; i++)
+        good &= g->spread[i] > 1e-9f && g->root[i * (i + 3) / 2] >= 1;
     return good;
 }
-/* Reads the network's own; its numbers are on the tape. */
-static int jem__slopes_read(const jem_net *net, jem__slopes *s) {
-    const char *text = jem_net_meta(net, jem__slopes_key);
-    const int gradients = jem__slopes_gradients(text);
-    if (gradients < 0) return 0;
-    float *all = jem__push_floats(net->ctx, jem__slopes_size(net, gradients));
-    return all && jem__slopes_in(net, text, all, s);
-}
-
-/* log of the mean square of scale * a + b; b may be NULL. What is 0 is as small as can be told. */
-static float jem__log_square(const float *a, float scale, const float *b, ptrdiff_t n) {
-    double sum = 0;
-    for (ptrdiff_t i = 0; i < n; i++) {
-        double v = (double)scale * (double)a[i];   /* exact */
-        if (b) v += (double)b[i];
-        sum = fma(v, v, sum);
+/* Reads a text into *all, which the caller frees. Returns 0 if it is damaged or of another network,
+   -1 without memory. */
+static int jem__known_in(const jem_net *net, const char *text, float **all) {
+    int gradients, features;
+    *all = NULL;
+    if (!jem__known_head(net, text, &gradients, &features)) return 0;
+    const int size = jem__known_at(net, gradients, features, NULL).size;
+    *all = jem__alloc_floats(net->ctx, size);
+    if (!*all) return -1;
+    if (jem__numbers_in(text, *all, size) < size) return 0;
+    const jem__known k = jem__known_at(net, gradients, features, *all);
+    int good = jem__rises(k.q, JEM__QUANTILES);
+    for (int i = 0; i < JEM__PARTS; i++) {
+        const jem__trait *p = k.part + i;
+        good &= jem__gauss_good(&p->own) && jem__gauss_good(&p->all);
+        good &= jem__rises(p->q, JEM__QUANTILES) && *p->rate > 1e-9f;
+        for (int c = 0; c < net->classes; c++) good &= p->scale[c] > 1e-9f;
     }
-    return (float)log(sum / (double)n + 1e-12);
+    return good;
+}
+/* Finds the network's own calibration, read once; 0 without one or without memory. */
+static int jem__known_of(jem_net *net, jem__known *k) {
+    const char *text = jem_net_meta(net, jem__known_key);
+    if (!text) return 0;
+    if (!net->known && jem__known_in(net, text, &net->known) <= 0) {
+        jem__free(net->ctx, net->known);
+        net->known = NULL;
+        return 0;
+    }
+    *k = jem__known_at(net, (int)net->known[0], (int)net->known[1], net->known);
+    return 1;
 }
 
-/* Writes statistics of the slope at x + sigma z, for m images, to v[m][dims] from `at` on: one
-   without noise (sigma 0), otherwise three. */
-static jem_status jem__slopes_look(jem_net *net, const float *x, int m, float sigma, const float *z,
-                                   float *v, int dims, int at) {
-    jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net);
-    const jem_mark mark = jem_begin(ctx);
-    float *noisy = jem__push_floats(ctx, m * size);
-    float *g = jem__push_floats(ctx, m * size);
-    float *p = jem__push_floats(ctx, m);
-    for (ptrdiff_t i = 0; noisy && i < m * size; i++)
-        noisy[i] = jem__fmaf(sigma, z[i % size], x[i]);
-    jem_tensor *t = noisy ? jem__images(net, noisy, m) : NULL;
-    jem_tensor *logp = jem_logp(ctx, t, net);
-    jem_keep(logp);
-    jem_grad(logp, t);
-    if (g && p && jem_read_grad(t, g) == JEM_OK && jem_read(logp, p) == JEM_OK) {
-        for (int i = 0; i < m; i++) {
-            const float *slope = g + i * size;
-            float *to = v + i * dims + at;
-            if (sigma == 0) {
-                to[0] = jem__log_square(slope, 1, NULL, size);
-                continue;
-            }
-            to[0] = jem__log_square(slope, sigma, z, size);
-            to[1] = jem__log_square(slope, sigma, NULL, size);
-            to[2] = p[i];
+/* ---- how images look ------------------------------------------------------------------------- */
+
+/* Halves a plane in place, to its pyramid's next level. Adds squares and lengths of details. */
+static void jem__haar(float *a, int h, int w, double *square, double *length) {
+    for (int i = 0; i < h / 2; i++) {
+        for (int j = 0; j < w / 2; j++) {
+            const float *at = a + 2 * i * w + 2 * j;
+            const float p = at[0], q = at[1], r = at[w], s = at[w + 1];
+            const double d = (double)((p - q + r - s) / 2);
+            const double e = (double)((p + q - r - s) / 2);
+            const double f = (double)((p - q - r + s) / 2);
+            const double sum = fma(d, d, fma(e, e, f * f));
+            *square += sum;
+            *length += sqrt(sum);
+            a[i * (w / 2) + j] = (p + q + r + s) / 2;
         }
     }
-    jem_end(ctx, mark);
-    return ctx->status;
 }
 
-/* The vectors v[n][dims] of n images, and what their logits say. */
-static jem_status jem__slopes_see(jem_net *net, const char *what, const float *x, int n,
-                                  int gradients, jem__seen *seen, float *v) {
+/* Writes log energies of planes a[channels][h][w], which it overwrites, and returns their count: of
+   details, with `lengths` also log mean lengths, fine to coarse; of the rest. least: an energy too
+   small to matter. */
+static int jem__details(const jem_net *net, float *a, double least, int lengths, float *v) {
+    int h = net->height, w = net->width, n = 0;
+    const ptrdiff_t plane = (ptrdiff_t)h * w;
+    const int levels = jem__levels(net);
+    for (int level = 0; level < levels; level++) {
+        double square = 0, length = 0;
+        const double count = (double)net->channels * (h / 2) * (w / 2);
+        for (int c = 0; c < net->channels; c++) jem__haar(a + c * plane, h, w, &square, &length);
+        v[n++] = (float)log(square / count + least);
+        if (lengths) v[n++] = (float)log(length / count + sqrt(least));
+        h /= 2;
+        w /= 2;
+    }
+    double square = 0;
+    for (int c = 0; c < net->channels; c++) {
+        for (int i = 0; i < h * w; i++) {
+            const double value = (double)a[c * plane + i];
+            square = fma(value, value, square);
+        }
+    }
+    v[n++] = (float)log(square / ((double)net->channels * h * w) + least);
+    return n;
+}
+
+/* Writes the image part of x. work: an image. */
+static void jem__look_image(const jem_net *net, const float *x, float *work, float *v) {
+    const ptrdiff_t size = jem__image(net), plane = (ptrdiff_t)net->height * net->width;
+    if (jem__is_vector(net) && net->channels <= JEM__MOST_VALUES) {
+        memcpy(v, x, (size_t)size * sizeof *v);
+        return;
+    }
+    double mean = 0, colour = 0;
+    for (ptrdiff_t i = 0; i < size; i++) mean += (double)x[i];
+    for (ptrdiff_t i = 0; i < size; i++) work[i] = x[i] - (float)(mean / (double)size);
+    if (net->channels > 1 && !jem__is_vector(net)) {
+        for (ptrdiff_t i = 0; i < plane; i++) {
+            double grey = 0;
+            for (int c = 0; c < net->channels; c++) grey += (double)x[c * plane + i];
+            grey /= net->channels;
+            for (int c = 0; c < net->channels; c++) {
+                const double d = (double)x[c * plane + i] - grey;
+                colour = fma(d, d, colour);
+            }
+        }
+        *v++ = (float)log(colour / (double)size + 1e-3);
+    }
+    jem__details(net, work, 1e-3, 1, v);
+}
+
+/* Writes the features part: means over pixels of f[channels][pixels]. Channel c of many adds to
+   number c modulo JEM__MOST_FEATURES, with a sign drawn for it. */
+static void jem__look_features(const float *f, int channels, ptrdiff_t pixels, float *v) {
+    jem_rng rng = jem_rng_seed(41);
+    for (int c = 0; c < channels; c++) {
+        double sum = 0;
+        for (ptrdiff_t i = 0; i < pixels; i++) sum += (double)f[c * pixels + i];
+        sum /= (double)pixels;
+        if (c < JEM__MOST_FEATURES) {
+            v[c] = (float)sum;
+            continue;
+        }
+        if (jem_rng_u32(&rng) & 1) sum = -sum;
+        v[c % JEM__MOST_FEATURES] += (float)sum;
+    }
+}
+
+/* Rows of the three parts, [n][dims] each, and memory for a batch. */
+typedef struct jem__rows {
+    const char *what;                              /* for messages */
+    int gradients, dims[JEM__PARTS];
+    float *v[JEM__PARTS];
+    float *z, *work;                               /* an image each */
+} jem__rows;
+
+static int jem__rows_create(jem_net *net, const char *what, int n, int gradients, int features,
+                            jem__rows *r) {
+    jem_ctx *ctx = net->ctx;
+    const jem__known k = jem__known_at(net, gradients, features, NULL);
+    memset(r, 0, sizeof *r);
+    r->what = what;
+    r->gradients = gradients;
+    int good = 1;
+    for (int i = 0; i < JEM__PARTS; i++) {
+        r->dims[i] = k.part[i].own.dims;
+        r->v[i] = jem__push_floats(ctx, (ptrdiff_t)n * r->dims[i] + 1);
+        good = good && r->v[i];
+    }
+    r->z = jem__push_floats(ctx, jem__image(net));
+    r->work = jem__push_floats(ctx, jem__image(net));
+    return good && r->z && r->work;
+}
+static jem__rows jem__rows_from(const jem__rows *r, int i) {
+    jem__rows later = *r;
+    for (int k = 0; k < JEM__PARTS; k++) later.v[k] += (ptrdiff_t)i * r->dims[k];
+    return later;
+}
+
+/* Returns the count of features that the network names, up to JEM__MOST_FEATURES. Nothing is
+   computed. */
+static int jem__feature_count(jem_net *net) {
+    const jem_mark mark = jem_begin(net->ctx);
+    int count = 0;
+    if (jem_forward(net, jem__images(net, NULL, 1), 0) && net->features) count = net->features->c;
+    jem_end(net->ctx, mark);
+    if (count > JEM__MOST_FEATURES) count = JEM__MOST_FEATURES;
+    return count;
+}
+
+static void jem__log_probabilities(const float *f, int classes, float *to) {
+    double most = (double)f[0], sum = 0;
+    for (int c = 1; c < classes; c++) most = fmax(most, (double)f[c]);
+    for (int c = 0; c < classes; c++) sum += exp((double)f[c] - most);
+    for (int c = 0; c < classes; c++) to[c] = (float)((double)f[c] - most - log(sum));
+}
+
+/* Fills the rows of image i from its logits f and what they say, but for slopes and features.
+   Returns the next column of the slopes part. */
+static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x, const float *f,
+                         const jem__seen *seen) {
+    float *to = r->v[JEM__SLOPES] + (ptrdiff_t)i * r->dims[JEM__SLOPES];
+    float *image = r->v[JEM__IMAGE] + (ptrdiff_t)i * r->dims[JEM__IMAGE];
+    int at = jem__logit_dims(net);
+    if (net->classes > JEM__MOST_LOGITS) {
+        to[0] = seen->mean;
+        to[1] = seen->odds;
+    } else if (jem__is_vector(net)) {              /* at the centre, all logits may be higher */
+        jem__log_probabilities(f, at, to);
+    } else {
+        memcpy(to, f, (size_t)at * sizeof *to);
+    }
+    to[at++] = seen->logp;
+    jem__look_image(net, x, r->work, image);
+    if (jem__is_vector(net)) return at;
+    memcpy(to + at, image, (size_t)r->dims[JEM__IMAGE] * sizeof *to);
+    return at + r->dims[JEM__IMAGE];
+}
+
+/* Looks at m images without noise, in one pass: forward, and back if there are gradients. */
+static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int m,
+                           jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
     const ptrdiff_t size = jem__image(net);
     const int k = net->classes;
-    const int dims = jem__slopes_dims(net, gradients);
-    float times[JEM__MOST_SLOPES] = { 0, 1, 4 };   /* noise_lo */
+    const float temperature = jem__temperature_of(net);
+    int at = 0;
+    float *f = jem__push_floats(ctx, (ptrdiff_t)m * k);
+    float *p = jem__push_floats(ctx, m);
+    float *g = NULL, *raw = NULL;
+    jem_tensor *t = jem__images(net, x, m);
+    jem_tensor *logits = jem_forward(net, t, 0);
+    jem_tensor *features = net->features;
+    jem_tensor *logp = jem__logp(net, logits);
+    ptrdiff_t pixels = 0, floats = 0;
+    if (logits && features && r->dims[JEM__FEATURES]) {
+        pixels = (ptrdiff_t)features->h * features->w;
+        floats = pixels * features->c;
+        raw = jem__push_floats(ctx, m * floats);
+        jem_keep(features);
+    }
+    jem_keep(logits);
+    jem_keep(logp);
+    if (r->gradients > 0) {
+        g = jem__push_floats(ctx, m * size);
+        jem_grad(logp, t);
+        if (g) jem_read_grad(t, g);
+    }
+    if (f) jem_read(logits, f);
+    if (p) jem_read(logp, p);
+    if (raw) jem_read(features, raw);
+    for (int i = 0; jem_ok(ctx) && i < m; i++) {
+        seen[i] = jem__see_logits(f + (ptrdiff_t)i * k, k, temperature);
+        seen[i].logp = p[i];
+        at = jem__look_one(net, r, i, x + i * size, f + (ptrdiff_t)i * k, seen + i);
+        float *to = r->v[JEM__SLOPES] + (ptrdiff_t)i * r->dims[JEM__SLOPES];
+        float *feature = r->v[JEM__FEATURES] + (ptrdiff_t)i * r->dims[JEM__FEATURES];
+        if (g) jem__details(net, g + i * size, 1e-12, 0, to + at);
+        if (raw) jem__look_features(raw + i * floats, features->c, pixels, feature);
+    }
+    if (g) at += jem__levels(net) + 1;
+    return at;
+}
+
+/* Looks at m images with noise; column `at` of the slopes part is the first. */
+static void jem__look_noisy(jem_net *net, const jem__rows *r, const float *x, int m, float sigma,
+                            int at) {
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = jem__image(net);
+    float *noisy = jem__push_floats(ctx, m * size);
+    float *g = jem__push_floats(ctx, m * size);
+    float *p = jem__push_floats(ctx, m);
+    if (!noisy || !g || !p) return;
+    for (ptrdiff_t i = 0; i < m * size; i++) noisy[i] = jem__fmaf(sigma, r->z[i % size], x[i]);
+    jem_tensor *t = jem__images(net, noisy, m);
+    jem_tensor *logp = jem_logp(ctx, t, net);
+    jem_keep(logp);
+    jem_grad(logp, t);
+    if (jem_read_grad(t, g) != JEM_OK || jem_read(logp, p) != JEM_OK) return;
+    for (int i = 0; i < m; i++) {
+        float *slope = g + i * size;
+        float *to = r->v[JEM__SLOPES] + (ptrdiff_t)i * r->dims[JEM__SLOPES] + at;
+        for (ptrdiff_t k = 0; k < size; k++) {
+            slope[k] *= sigma;
+            r->work[k] = slope[k] + r->z[k];
+        }
+        to += jem__details(net, r->work, 1e-12, 0, to);
+        to += jem__details(net, slope, 1e-12, 0, to);
+        *to = p[i];
+    }
+}
+
+/* Fills the rows of n images, and what their logits say. */
+static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, int n,
+                            jem__seen *seen) {
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = jem__image(net);
     const jem_rng seed = jem_rng_seed(39);
-    if (gradients == 2) times[1] = 2;
-    const jem_mark mark = jem_begin(ctx);
-    float *z = jem__push_floats(ctx, size);
-    float *f = jem__push_floats(ctx, (ptrdiff_t)JEM__EVAL_BATCH * k);
-    for (int i = 0; z && f && i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
+    if (jem__images_check(net, all->what, x, n) != JEM_OK) return ctx->status;
+    const int features = all->dims[JEM__FEATURES];
+    if (features != 0 && jem__feature_count(net) != features && ctx->status == JEM_OK)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the calibration is of %d features, which the network "
+                  "does not have", all->what, features);
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
         int m = n - i;
         if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
-        float *to = v + (ptrdiff_t)i * dims;
-        if (jem__see(net, what, x + i * size, m, f, seen + i) != JEM_OK) break;
-        int at = 0;
-        for (int j = 0; j < m; j++) {
-            float *row = to + (ptrdiff_t)j * dims;
-            if (k <= JEM__MOST_LOGITS) {
-                memcpy(row, f + (ptrdiff_t)j * k, (size_t)k * sizeof *row);
-                at = k;
-            } else {
-                row[0] = seen[i + j].mean;
-                row[1] = seen[i + j].odds;
-                at = 2;
-            }
-            row[at] = seen[i + j].logp;
+        const jem__rows r = jem__rows_from(all, i);
+        const jem_mark batch = jem_begin(ctx);
+        const float *u = jem__in_units(net, x + i * size, m);
+        if (!u) {
+            jem_end(ctx, batch);
+            break;
         }
-        at++;
-        for (int level = 0; level < gradients && ctx->status == JEM_OK; level++) {
+        jem_mark mark = jem_begin(ctx);
+        int at = jem__look_clean(net, &r, u, m, seen + i);
+        jem_end(ctx, mark);
+        for (int level = 1; level < r.gradients && ctx->status == JEM_OK; level++) {
+            float sigma = net->noise_lo;
+            if (level == 2) sigma *= 4;
             jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
-            jem_fill_normal(ctx, &rng, z, size, 0, 1);
-            jem__slopes_look(net, x + i * size, m, times[level] * net->noise_lo, z, to, dims, at);
-            at += 1 + 2 * (level > 0);
+            jem_fill_normal(ctx, &rng, r.z, size, 0, 1);
+            mark = jem_begin(ctx);
+            jem__look_noisy(net, &r, u, m, sigma, at);
+            jem_end(ctx, mark);
+            at += 2 * (jem__levels(net) + 1) + 1;
         }
-        if (ctx->status == JEM_OK && !jem__all_finite(to, m * dims))
-            jem__fail(ctx, JEM_DIVERGED, "%s: slopes are not finite", what);
+        jem_end(ctx, batch);
+        int finite = 1;
+        for (int k = 0; ctx->status == JEM_OK && k < JEM__PARTS; k++)
+            finite = finite && jem__all_finite(r.v[k], (ptrdiff_t)m * r.dims[k]);
+        if (!finite)
+            jem__fail(ctx, JEM_DIVERGED, "%s: logits, log p(x) or slopes are not finite",
+                      all->what);
     }
-    jem_end(ctx, mark);
     return ctx->status;
 }
 
-/* Minus the distance of v from the mean of label y, before it is divided by scale[y]. w[dims]. */
-static float jem__slopes_far(const jem__slopes *s, const float *v, int y, double *w) {
-    const float *mean = s->mean + (ptrdiff_t)y * s->dims;
-    const float *row = s->root;
+/* ---- how far that is from what is known ------------------------------------------------------ */
+
+static double jem__deviation(const jem__gauss *g, const float *v, const float *mean, int i) {
+    const double d = (double)v[i] - (double)mean[i];
+    if (g->side && g->side[i] * d < 0) return 0;
+    return d;
+}
+
+/* Returns the squared distance of v from the mean of a class. */
+static double jem__gauss_distance(const jem__gauss *g, const float *v, int label) {
+    double w[JEM__MOST_FEATURES];
+    const float *mean = g->mean + (ptrdiff_t)label * g->dims;
+    const float *row = g->root;
     double square = 0;
-    for (int i = 0; i < s->dims; i++) {            /* L w = (v - m) / spread */
-        double sum = ((double)v[i] - (double)mean[i]) / (double)s->spread[i];
+    for (int i = 0; i < g->dims; i++) {            /* L w = deviation / spread */
+        double sum = jem__deviation(g, v, mean, i) / (double)g->spread[i] * JEM__UNITS;
         for (int j = 0; j < i; j++) sum = fma(-(double)row[j], w[j], sum);
         w[i] = sum / (double)row[i];
         square = fma(w[i], w[i], square);
         row += i + 1;
     }
-    return -(float)sqrt(square);
-}
-static float jem__slopes_score(const jem__slopes *s, const float *v, int y, double *w) {
-    return jem__slopes_far(s, v, y, w) / s->scale[y];
+    return square;
 }
 
-/* The share of calibration images with a lower score. Quantile k is that of (k/64)^2, for many are
-   needed where few images are; between them the root is linear. */
-static float jem__slopes_share(const jem__slopes *s, float score) {
-    const float root = jem__familiarity(s->q, JEM__QUANTILES, score);
+/* Returns minus the distance of v, before it is standardised by label. */
+static double jem__part_raw(const jem__trait *p, const float *v, int label) {
+    const double own = jem__gauss_distance(&p->own, v, label);
+    if (!p->all.dims) return -sqrt(own);
+    return jem__gauss_distance(&p->all, v, 0) - own;
+}
+static float jem__part_score(const jem__trait *p, const float *v, int label) {
+    const double raw = jem__part_raw(p, v, label);
+    return (float)((raw - (double)p->shift[label]) / (double)p->scale[label]);
+}
+/* Returns the fraction of calibration images with a lower score. Quantile k is that of (k/64)^2,
+   for the strange end needs the most; between them the root is linear. */
+static float jem__fraction(const float *q, float score) {
+    const float root = jem__familiarity(q, JEM__QUANTILES, score);
     return root * root;
 }
+/* Returns -log of the p-value of a part's score: 0 without numbers. */
+static double jem__part_surprise(const jem__trait *p, float score) {
+    const double most = 60;
+    if (!p->own.dims) return 0;
+    const double edge = (double)JEM__TAIL / (JEM__QUANTILES - 1);
+    const double excess = (double)p->q[JEM__TAIL] - (double)score;
+    if (excess > 0) return fmin(excess / (double)*p->rate - 2 * log(edge), most);
+    return -log((double)jem__fraction(p->q, score));
+}
+/* Returns the joint score of image i; surprise[JEM__PARTS] may be NULL. */
+static float jem__known_score(const jem__known *k, const jem__rows *r, int i, int label,
+                              double *surprise) {
+    double sum = 0;
+    for (int part = 0; part < JEM__PARTS; part++) {
+        const float *v = r->v[part] + (ptrdiff_t)i * r->dims[part];
+        const float score = jem__part_score(k->part + part, v, label);
+        const double s = jem__part_surprise(k->part + part, score);
+        if (surprise) surprise[part] = s;
+        sum += s;
+    }
+    return -(float)sum;
+}
 
-/* Fits mean, spread and root to images whose number modulo JEM__FOLDS is not `without`. The mean of
-   a label with few images is drawn towards that of all, as if four images of that were its own.
-   work: two numbers per dimension, and a triangle of them. */
-static void jem__slopes_fit(jem__slopes *s, const float *v, const jem__seen *seen, int n,
-                            int without, double *work) {
-    const int dims = s->dims;
-    double *mean = work, *sum = work + dims, *cov = work + 2 * dims;
+/* Returns 1 if the fine details of an image are fewer than its class's; of a vector 0. */
+static int jem__is_smooth(const jem_net *net, const jem__trait *image, const float *v, int label) {
+    const int fine = net->channels > 1;            /* the number after that of colours */
+    return !jem__is_vector(net) && v[fine] < image->own.mean[label * image->own.dims + fine];
+}
+
+/* Finds the number of the slopes part that deviates most, and returns what it is about. */
+static jem_reason jem__slopes_reason(const jem_net *net, const jem__trait *p, const float *v,
+                                     int label) {
+    const float *mean = p->own.mean + (ptrdiff_t)label * p->own.dims;
+    const int logits = jem__logit_dims(net);
+    int image = 0, worst = 0;
+    double most = -1;
+    if (!jem__is_vector(net)) image = jem__image_dims(net);
+    for (int i = 0; i < p->own.dims; i++) {
+        const double d = fabs(jem__deviation(&p->own, v, mean, i)) / (double)p->own.spread[i];
+        if (d > most) {
+            most = d;
+            worst = i;
+        }
+    }
+    if (worst < logits) return JEM_REASON_CLASSES;
+    if (worst == logits) return JEM_REASON_DENSITY;
+    if (worst < logits + 1 + image) return JEM_REASON_EDGES;
+    return JEM_REASON_SLOPE;
+}
+
+/* Names the statistic that contributed most to the score of image i. */
+static jem_reason jem__known_reason(const jem_net *net, const jem__known *k, const jem__rows *r,
+                                    int i, int label) {
+    double surprise[JEM__PARTS];
+    jem__known_score(k, r, i, label, surprise);
+    const float *slopes = r->v[JEM__SLOPES] + (ptrdiff_t)i * r->dims[JEM__SLOPES];
+    const float *image = r->v[JEM__IMAGE] + (ptrdiff_t)i * r->dims[JEM__IMAGE];
+    const double a = surprise[JEM__SLOPES], b = surprise[JEM__FEATURES], c = surprise[JEM__IMAGE];
+    if (b > a && b > c) return JEM_REASON_FEATURES;
+    jem_reason reason = JEM_REASON_EDGES;
+    if (a >= c) reason = jem__slopes_reason(net, k->part + JEM__SLOPES, slopes, label);
+    if (reason != JEM_REASON_EDGES) return reason;
+    if (jem__is_vector(net)) return JEM_REASON_VALUES;
+    if (jem__is_smooth(net, k->part + JEM__IMAGE, image, label)) return JEM_REASON_SMOOTH;
+    return JEM_REASON_EDGES;
+}
+
+/* ---- calibration ----------------------------------------------------------------------------- */
+
+/* Adds up the numbers of images that belong to a fit: those whose index modulo JEM__FOLDS is not
+   `without`, of one label (-1: all). Returns how many there are. */
+static int jem__gauss_sum(const float *v, int dims, const jem__seen *seen, int n, int without,
+                          int label, double *sum) {
     int count = 0;
-    memset(work, 0, (size_t)(2 * dims + dims * (dims + 1) / 2) * sizeof *work);
+    memset(sum, 0, (size_t)dims * sizeof *sum);
     for (int i = 0; i < n; i++) {
-        if (i % JEM__FOLDS == without) continue;
-        for (int a = 0; a < dims; a++) mean[a] += (double)v[(ptrdiff_t)i * dims + a];
+        if (i % JEM__FOLDS == without || (label >= 0 && seen[i].label != label)) continue;
+        for (int a = 0; a < dims; a++) sum[a] += (double)v[(ptrdiff_t)i * dims + a];
         count++;
     }
-    for (int a = 0; a < dims; a++) mean[a] /= count;
-    for (int c = 0; c < s->classes; c++) {
-        double own = 4;
-        for (int a = 0; a < dims; a++) sum[a] = 4 * mean[a];
-        for (int i = 0; i < n; i++) {
-            if (i % JEM__FOLDS == without || seen[i].label != c) continue;
-            for (int a = 0; a < dims; a++) sum[a] += (double)v[(ptrdiff_t)i * dims + a];
-            own++;
+    return count;
+}
+
+/* Computes L of correlations r[dims][dims], lower triangle by rows, into `root`, in units. */
+static void jem__cholesky(const double *r, int dims, float *root) {
+    for (int a = 0; a < dims; a++) {
+        const float *rows = root + a * (a + 1) / 2;
+        for (int b = 0; b <= a; b++) {
+            const float *columns = root + b * (b + 1) / 2;
+            double sum = r[a * (a + 1) / 2 + b] * JEM__UNITS * JEM__UNITS;
+            for (int j = 0; j < b; j++) sum = fma(-(double)rows[j], (double)columns[j], sum);
+            if (a == b) sum = sqrt(fmax(sum, 1e-3 * JEM__UNITS * JEM__UNITS));
+            else sum /= (double)columns[b];
+            root[a * (a + 1) / 2 + b] = (float)floor(sum + 0.5);
         }
-        for (int a = 0; a < dims; a++) s->mean[(ptrdiff_t)c * dims + a] = (float)(sum[a] / own);
     }
+}
+
+/* Fits means and covariance. The mean of a label with few images is drawn towards that of all, as
+   if four images of that were its own; correlations are shrunk, so that numbers which move together
+   do not make small differences count for much. work: two numbers per dimension, and a triangle. */
+static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen, int n, int without,
+                           double *work) {
+    const int dims = g->dims;
+    double *mean = work, *sum = work + dims, *cov = work + 2 * dims;
+    const int count = jem__gauss_sum(v, dims, seen, n, without, -1, mean);
+    for (int a = 0; a < dims; a++) mean[a] /= count;
+    for (int c = 0; c < g->classes; c++) {
+        int label = c;
+        if (g->classes == 1) label = -1;
+        const int own = jem__gauss_sum(v, dims, seen, n, without, label, sum);
+        for (int a = 0; a < dims; a++)
+            g->mean[(ptrdiff_t)c * dims + a] = jem__shorten((float)((sum[a] + 4 * mean[a]) /
+                                                                    (own + 4)));
+    }
+    memset(cov, 0, (size_t)(dims * (dims + 1) / 2) * sizeof *cov);
     for (int i = 0; i < n; i++) {
         if (i % JEM__FOLDS == without) continue;
-        const float *row = v + (ptrdiff_t)i * dims;
-        const float *m = s->mean + (ptrdiff_t)seen[i].label * dims;
+        int label = 0;
+        if (g->classes > 1) label = seen[i].label;
+        const float *m = g->mean + (ptrdiff_t)label * dims;
+        for (int a = 0; a < dims; a++) sum[a] = jem__deviation(g, v + (ptrdiff_t)i * dims, m, a);
         double *to = cov;
         for (int a = 0; a < dims; a++) {
-            const double d = (double)row[a] - (double)m[a];
-            for (int b = 0; b <= a; b++) to[b] = fma(d, (double)row[b] - (double)m[b], to[b]);
+            for (int b = 0; b <= a; b++) to[b] = fma(sum[a], sum[b], to[b]);
             to += a + 1;
         }
     }
     for (int a = 0; a < dims; a++)
-        s->spread[a] = (float)(sqrt(cov[a * (a + 3) / 2] / count) + 1e-6);
-    /* Cholesky of the correlations and .01 I, which keeps logits that move together from making
-       small differences count for much. */
-    for (int a = 0; a < dims; a++)
+        g->spread[a] = jem__shorten((float)(sqrt(cov[a * (a + 3) / 2] / count) + 1e-6));
+    const double ridge = 0.01 + 0.1 * dims / count;
+    for (int a = 0; a < dims; a++) {
         for (int b = 0; b <= a; b++) {
-            const double unit = (double)s->spread[a] * (double)s->spread[b] * count;
-            double r = cov[a * (a + 1) / 2 + b] / unit + 0.01 * (a == b);
-            for (int j = 0; j < b; j++)
-                r = fma(-(double)s->root[a * (a + 1) / 2 + j],
-                        (double)s->root[b * (b + 1) / 2 + j], r);
-            if (a == b) r = sqrt(fmax(r, 1e-3));
-            else r /= (double)s->root[b * (b + 3) / 2];
-            s->root[a * (a + 1) / 2 + b] = (float)r;
+            double *to = cov + a * (a + 1) / 2 + b;
+            *to /= (double)g->spread[a] * (double)g->spread[b] * count;
+            if (a == b) *to += ridge;
         }
+    }
+    jem__cholesky(cov, dims, g->root);
+}
+static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, int n, int without,
+                          double *work) {
+    jem__gauss_fit(&p->own, v, seen, n, without, work);
+    if (p->all.dims) jem__gauss_fit(&p->all, v, seen, n, without, work);
+}
+
+/* Sorts scores and takes quantiles of (k/64)^2: score j of n is the quantile (j+1)/(n+1). */
+static void jem__strange_quantiles(float *scores, int n, float *q) {
+    qsort(scores, (size_t)n, sizeof *scores, jem__compare_floats);
+    for (int k = 0; k < JEM__QUANTILES; k++) {
+        const double root = (double)k / (JEM__QUANTILES - 1);
+        const double at = fmin(fmax(root * root * (n + 1) - 1, 0), n - 1);
+        const int low = (int)at;
+        const int high = low + (low + 1 < n);
+        const double gap = (double)scores[high] - (double)scores[low];
+        q[k] = jem__shorten((float)fma(at - low, gap, (double)scores[low]));
+    }
+}
+
+/* Computes shift and scale of each label from scores, as if sixteen images of the mean and spread
+   of all were its own. Distances keep their zero: only relative ones are shifted. */
+static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n,
+                                  const float *scores) {
+    double mean = 0, square = 0;
+    const int shifts = p->all.dims > 0;
+    for (int i = 0; i < n; i++) mean += shifts * (double)scores[i] / n;
+    for (int i = 0; i < n; i++) {
+        const double d = (double)scores[i] - mean;
+        square += d * d / n;
+    }
+    for (int c = 0; c < p->own.classes; c++) {
+        double sum = 16 * mean, squares = 16 * square;
+        int count = 16;
+        for (int i = 0; i < n; i++) {
+            if (seen[i].label != c) continue;
+            sum += shifts * (double)scores[i];
+            count++;
+        }
+        p->shift[c] = jem__shorten((float)(sum / count));
+        for (int i = 0; i < n; i++) {
+            const double d = (double)scores[i] - (double)p->shift[c];
+            if (seen[i].label == c) squares += d * d;
+        }
+        p->scale[c] = jem__shorten((float)(sqrt(squares / count) + 1e-6));
+    }
+}
+
+/* Fits a part to all images; scores[n] come from fits without each image's fold. */
+static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *v,
+                                      const jem__seen *seen, int n, float *scores) {
+    const int dims = p->own.dims;
+    const size_t numbers = (size_t)(2 * dims + dims * (dims + 1) / 2 + 1);
+    double *work = (double *)jem__push(ctx, numbers * sizeof *work);
+    float *sorted = jem__push_floats(ctx, n);
+    if (!work || !sorted) return JEM_NO_MEMORY;
+    for (int fold = 0; fold < JEM__FOLDS && fold < n; fold++) {
+        jem__part_fit(p, v, seen, n, fold, work);
+        for (int i = fold; i < n; i += JEM__FOLDS)
+            scores[i] = (float)jem__part_raw(p, v + (ptrdiff_t)i * dims, seen[i].label);
+    }
+    jem__part_standardise(p, seen, n, scores);
+    for (int i = 0; i < n; i++) {
+        scores[i] = (scores[i] - p->shift[seen[i].label]) / p->scale[seen[i].label];
+        sorted[i] = scores[i];
+    }
+    jem__part_fit(p, v, seen, n, -1, work);
+    jem__strange_quantiles(sorted, n, p->q);
+    double excess = 0;
+    int count = 0;
+    for (int i = 0; i < n && sorted[i] < p->q[JEM__TAIL]; i++) {
+        excess += (double)p->q[JEM__TAIL] - (double)sorted[i];
+        count++;
+    }
+    if (count > 0) excess /= count;
+    *p->rate = jem__shorten((float)(excess + 1e-6));
+    return JEM_OK;
+}
+
+/* Writes the text of a calibration by three parts to `list`. */
+static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const jem__seen *seen,
+                                       int n, jem__meta **list) {
+    jem_ctx *ctx = net->ctx;
+    const int features = r->dims[JEM__FEATURES];
+    const int size = jem__known_at(net, r->gradients, features, NULL).size;
+    float *all = jem__push_floats(ctx, size);
+    float *scores = jem__push_floats(ctx, n);
+    float *sums = jem__push_floats(ctx, n);
+    if (!all || !scores || !sums) return JEM_NO_MEMORY;
+    all[0] = (float)r->gradients;
+    all[1] = (float)features;
+    jem__known k = jem__known_at(net, r->gradients, features, all);
+    memset(sums, 0, (size_t)n * sizeof *sums);
+    for (int part = 0; part < JEM__PARTS; part++) {
+        jem__trait *p = k.part + part;
+        if (jem__part_calibrate(p, ctx, r->v[part], seen, n, scores) != JEM_OK)
+            return JEM_NO_MEMORY;
+        for (int i = 0; i < n; i++) sums[i] -= (float)jem__part_surprise(p, scores[i]);
+    }
+    jem__strange_quantiles(sums, n, k.q);
+    return jem__numbers_write(net, list, jem__known_key, all, size);
+}
+
+/* Returns the gradients of JEM_AUTO: the slope at the image, which shares its forward pass. */
+static int jem__gradients_of(const jem_net *net, int gradients) {
+    (void)net;
+    if (gradients == JEM_AUTO) return 1;
+    return gradients;
+}
+
+jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const int most = jem__gradients_of(net, gradients);
+    if (!x) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: x is NULL");
+    if (n < 2) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images, not %d", n);
+    if (most < 0 || most > JEM__MOST_SLOPES)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: %d gradients (0 to %d, or JEM_AUTO)",
+                         gradients, (int)JEM__MOST_SLOPES);
+    if (most > 1 && !(net->noise_lo > 0))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: %d gradients: this network has learned "
+                         "no score, and takes 0 or 1", gradients);
+    const jem_mark mark = jem_begin(ctx);
+    jem__meta *texts = NULL;
+    jem__rows r;
+    jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
+    jem_status s = JEM_NO_MEMORY;
+    if (seen && jem__rows_create(net, "calibrate", n, most, jem__feature_count(net), &r))
+        s = jem__look(net, &r, x, n, seen);
+    for (int i = 0; i < n && s == JEM_OK; i++) {
+        if (!(fabsf(seen[i].logp) < 1e8f && fabsf(seen[i].mean) < 1e8f))
+            s = jem__fail(ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g, its mean "
+                          "logit %g", i, (double)seen[i].logp, (double)seen[i].mean);
+    }
+    if (s == JEM_OK) s = jem__usual_calibrate(net, seen, n, &texts);
+    if (s == JEM_OK) s = jem__known_calibrate(net, &r, seen, n, &texts);
+    if (s == JEM_NO_MEMORY && ctx->status != JEM_OK) s = ctx->status;
+    jem__meta_take(net, texts, s == JEM_OK);
+    jem_end(ctx, mark);
+    return s;
+}
+
+/* ---- verdicts -------------------------------------------------------------------------------- */
+
+jem_verdict jem_judge(float familiarity) {
+    if (!(familiarity >= 0)) return JEM_UNJUDGED;
+    if (familiarity < 0.01f) return JEM_STRANGE;
+    if (familiarity < 0.1f) return JEM_ODD;
+    return JEM_FAMILIAR;
+}
+
+const char *jem_verdict_name(jem_verdict verdict) {
+    static const char *const names[] = { "not calibrated", "familiar", "odd", "strange" };
+    if ((int)verdict < 0 || verdict > JEM_STRANGE) return "";
+    return names[verdict];
+}
+
+const char *jem_reason_name(jem_reason reason) {
+    static const char *const names[] = {
+        "", "between classes", "of unusual density", "too smooth for its class",
+        "edges as in nothing it knows", "log p(x) too steep or too flat",
+        "features of no class it knows", "values that do not go together"
+    };
+    if ((int)reason < 0 || reason > JEM_REASON_VALUES) return "";
+    return names[reason];
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+/* Returns the L2 norm of a - b; b may be NULL. */
+static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {
+    double sum = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        float d = a[i];
+        if (b) d -= b[i];
+        sum += (double)d * (double)d;              /* exact */
+    }
+    return (float)sqrt(sum);
+}
+
+/* Computes scores by a calibration's parts, of m images. */
+static void jem__ood_known(jem_net *net, jem_ood kind, const float *x, int m, float *score) {
+    jem_ctx *ctx = net->ctx;
+    jem__known k;
+    jem__rows r;
+    if (!jem__known_of(net, &k)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate)");
+        return;
+    }
+    const int joint = kind == JEM_OOD_FAMILIAR;
+    const int part = (int)kind - (int)JEM_OOD_SLOPES;
+    if (!joint && !k.part[part].own.dims) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: the network names no features");
+        return;
+    }
+    jem__seen seen[JEM__EVAL_BATCH];
+    if (!jem__rows_create(net, "ood_score", m, k.gradients, k.features, &r) ||
+        jem__look(net, &r, x, m, seen) != JEM_OK) return;
+    for (int i = 0; i < m; i++) {
+        if (joint) {
+            score[i] = jem__known_score(&k, &r, i, seen[i].label, NULL);
+            continue;
+        }
+        const float *v = r.v[part] + (ptrdiff_t)i * r.dims[part];
+        score[i] = jem__part_score(k.part + part, v, seen[i].label);
+    }
+}
+
+/* Computes scores that require gradients: of one, or of a walk. */
+static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
+                          int m, float *score) {
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = jem__image(net);
+    float *after = jem__push_floats(ctx, m * size);
+    float *end = jem__push_floats(ctx, m);
+    x = jem__in_units(net, x, m);
+    jem_tensor *t = x ? jem__images(net, x, m) : NULL;
+    jem_tensor *logp = jem_logp(ctx, t, net);
+    if (!after || !end || jem_read(logp, score) != JEM_OK) return;
+    if (kind == JEM_OOD_MASS) {
+        jem_grad(logp, t);
+        jem_read_grad(t, after);
+    } else {
+        jem_sgld(ctx, jem_logp, net, t, walk, NULL);
+        jem_read(t, after);
+        jem_read(logp, end);
+    }
+    for (int i = 0; jem_ok(ctx) && i < m; i++) {
+        const float *from = NULL;
+        if (kind == JEM_OOD_MOVE) from = x + i * size;
+        if (kind == JEM_OOD_RISE) score[i] -= end[i];
+        else score[i] = -jem__norm_of(after + i * size, from, size);
+    }
+}
+
+/* Computes scores that require only logits. */
+static void jem__ood_logits(jem_net *net, jem_ood kind, const float *x, int m, float *score) {
+    jem__seen seen[JEM__EVAL_BATCH];
+    const jem__usual *u = NULL;
+    if (kind == JEM_OOD_USUAL) {
+        u = jem__usual_read(net);
+        if (!u) {
+            jem__fail(net->ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate)");
+            return;
+        }
+    }
+    if (jem__see(net, "ood_score", x, m, NULL, seen) != JEM_OK) return;
+    const float per_unit = jem__units_log(net);
+    for (int i = 0; i < m; i++) {
+        score[i] = seen[i].logp - per_unit;
+        if (kind == JEM_OOD_MAXP) score[i] = seen[i].odds;
+        if (u) score[i] = jem__usual_score(u, u->m, seen[i]);
+    }
+}
+
+jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
+                         int n, float *score) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const ptrdiff_t size = jem__image(net);
+    jem_sgld_desc d = jem_sgld_desc_default();
+    d.steps = 10;
+    if (net->noise_lo > 0) d.step_size = net->noise_lo * net->noise_lo;
+    if (walk) d = *walk;
+    if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_FAMILIAR)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d images, score %d", n, (int)kind);
+    if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
+        int m = n - i;
+        if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
+        const jem_mark mark = jem_begin(ctx);
+        if (kind >= JEM_OOD_MASS && kind <= JEM_OOD_MOVE)
+            jem__ood_walk(net, kind, &d, x + i * size, m, score + i);
+        else if (kind >= JEM_OOD_SLOPES)
+            jem__ood_known(net, kind, x + i * size, m, score + i);
+        else
+            jem__ood_logits(net, kind, x + i * size, m, score + i);
+        if (ctx->status == JEM_OK && !jem__all_finite(score + i, m))
+            jem__fail(ctx, JEM_DIVERGED, "ood_score: scores are not finite");
+        jem_end(ctx, mark);
+    }
+    return ctx->status;
+}
+
+/* ==== >>eval: classify, accuracy, temperature ================================================= */
+
+/* Fills answers, but for the familiarity, from what logits say. */
+static void jem__answer(const jem__seen *seen, jem_answer *a) {
+    a->label = seen->label;
+    a->probability = seen->p;
+    a->log_density = seen->logp;
+    a->familiarity = -1;
+    a->reason = JEM_REASON_NONE;
+}
+
+/* Classifies with a calibration by jem_calibrate. */
+static jem_status jem__classify_known(jem_net *net, const jem__known *k, const float *x, int n,
+                                      jem__seen *seen, jem_answer *answers) {
+    jem__rows r;
+    if (!jem__rows_create(net, "classify", n, k->gradients, k->features, &r)) return JEM_NO_MEMORY;
+    const jem_status s = jem__look(net, &r, x, n, seen);
+    for (int i = 0; s == JEM_OK && i < n; i++) {
+        jem_answer *a = answers + i;
+        jem__answer(seen + i, a);
+        a->familiarity = jem__fraction(k->q, jem__known_score(k, &r, i, a->label, NULL));
+        if (jem_judge(a->familiarity) != JEM_FAMILIAR)
+            a->reason = jem__known_reason(net, k, &r, i, a->label);
+    }
+    return s;
+}
+
+/* Classifies with the calibration of an older file, if there is one. */
+static jem_status jem__classify_usual(jem_net *net, const float *x, int n, jem__seen *seen,
+                                      jem_answer *answers) {
+    float q[JEM__QUANTILES];
+    const jem__usual *u = jem__usual_read(net);
+    const int quantiles = jem__familiar_read(jem_net_meta(net, jem__familiar_key), q);
+    const jem_status s = jem__see(net, "classify", x, n, NULL, seen);
+    for (int i = 0; s == JEM_OK && i < n; i++) {
+        jem_answer *a = answers + i;
+        jem__answer(seen + i, a);
+        if (u) {
+            const float score = jem__usual_score(u, u->m, seen[i]);
+            a->familiarity = jem__familiarity(u->q, JEM__QUANTILES, score);
+        } else {
+            a->familiarity = jem__familiarity(q, quantiles, seen[i].logp);
+        }
+    }
+    return s;
 }
 
 jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
     if (!net) return JEM_BAD_ARGUMENT;
-    const jem_mark mark = jem_begin(net->ctx);
-    float q[JEM__QUANTILES];
-    jem__slopes slopes;
-    const int deep = jem__slopes_read(net, &slopes);
-    const jem__usual *u = jem__usual_read(net);
-    const int n_q = jem__familiar_read(jem_net_meta(net, jem__familiar_key), q);
-    const int good = answers && x && n >= 0;
-    jem__seen *seen = good ? (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen) : NULL;
-    float *v = NULL;
-    double *work = NULL;
-    if (seen && deep) {
-        v = jem__push_floats(net->ctx, (ptrdiff_t)n * slopes.dims);
-        work = (double *)jem__push(net->ctx, (size_t)slopes.dims * sizeof *work);
-    }
+    jem_ctx *ctx = net->ctx;
+    if (!answers || !x || n < 0)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "classify: %d images, or NULL", n);
+    const jem_mark mark = jem_begin(ctx);
+    jem__known known;
     jem_status s = JEM_NO_MEMORY;
-    if (!good || (seen && !deep)) s = jem__see(net, "classify", x, n, NULL, seen);
-    else if (v && work) s = jem__slopes_see(net, "classify", x, n, slopes.gradients, seen, v);
-    for (int i = 0; s == JEM_OK && i < n; i++) {
-        jem_answer *a = answers + i;
-        a->label = seen[i].label, a->probability = seen[i].p, a->log_density = seen[i].logp;
-        if (deep) {
-            const float *row = v + (ptrdiff_t)i * slopes.dims;
-            const float score = jem__slopes_score(&slopes, row, a->label, work);
-            a->familiarity = jem__slopes_share(&slopes, score);
-        } else if (u) {
-            const float score = jem__usual_score(u, u->m, seen[i]);
-            a->familiarity = jem__familiarity(u->q, JEM__QUANTILES, score);
-        } else {
-            a->familiarity = jem__familiarity(q, n_q, seen[i].logp);
-        }
-    }
-    jem_end(net->ctx, mark);
+    jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
+    if (seen && jem__known_of(net, &known))
+        s = jem__classify_known(net, &known, x, n, seen, answers);
+    else if (seen)
+        s = jem__classify_usual(net, x, n, seen, answers);
+    if (s == JEM_NO_MEMORY && ctx->status != JEM_OK) s = ctx->status;
+    jem_end(ctx, mark);
+    const float per_unit = jem__units_log(net);
+    for (int i = 0; s == JEM_OK && i < n; i++) answers[i].log_density -= per_unit;
     return s;
 }
 
@@ -7564,298 +10402,129 @@ float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
     int right = 0;
     for (int i = 0; ok && i < n; i++) right += seen[i].label == labels[i];
     jem_end(net->ctx, mark);
-    return ok ? (float)right / (float)n : -1;
+    if (!ok) return -1;
+    return (float)right / (float)n;
 }
-
-static int jem__compare_floats(const void *a, const void *b) {
-    const float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-/* Sorts x, and takes so many of them at even distances. */
-static void jem__quantiles(float *x, int n, float *q) {
-    qsort(x, (size_t)n, sizeof *x, jem__compare_floats);
-    for (int i = 0; i < JEM__QUANTILES; i++)
-        q[i] = x[(int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5)];
-}
-
-/* Means by label, and what is left of the covariance. A label with few images takes its mean also
-   from the others, as if four of them were its own. */
-static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen *a, int n) {
-    double all[2] = { 0, 0 }, s[3] = { 0, 0, 0 };
-    for (int i = 0; i < n; i++) all[0] += (double)a[i].logp / n, all[1] += (double)a[i].mean / n;
-    for (int c = 0; c < classes; c++) {
-        double sum[2] = { 4 * all[0], 4 * all[1] }, count = 4;
-        for (int i = 0; i < n; i++) if (a[i].label == c)
-            sum[0] += (double)a[i].logp, sum[1] += (double)a[i].mean, count++;
-        for (int k = 0; k < 2; k++) m[2 * c + k] = (float)(sum[k] / count);
-    }
-    for (int i = 0; i < n; i++) {
-        const double d = (double)a[i].logp - (double)m[2 * a[i].label];
-        const double e = (double)a[i].mean - (double)m[2 * a[i].label + 1];
-        s[0] += d * d / n, s[1] += d * e / n, s[2] += e * e / n;
-    }
-    const double l = sqrt(fma(s[0], 1.001, 1e-6)), down = s[1] / l;    /* never singular */
-    u->l[0] = (float)l, u->l[1] = (float)down;
-    u->l[2] = (float)sqrt(fmax(fma(-down, down, s[2] * 1.001), 0) + 1e-6);
-}
-
-/* Fits to all images; scores[n] are of each by a fit without its fold, the scale of which is then
-   the class's: as if sixteen images of the mean square were its own. */
-static jem_status jem__slopes_calibrate(jem__slopes *s, jem_ctx *ctx, const float *v,
-                                        const jem__seen *seen, int n, float *scores) {
-    const int dims = s->dims;
-    const int triangle = dims * (dims + 1) / 2;
-    double *work = (double *)jem__push(ctx, (size_t)(2 * dims + triangle) * sizeof *work);
-    double *square = (double *)jem__push_zero(ctx, (size_t)s->classes * sizeof *square);
-    int *count = (int *)jem__push_zero(ctx, (size_t)s->classes * sizeof *count);
-    if (!work || !square || !count) return JEM_NO_MEMORY;
-    double all = 0;
-    for (int fold = 0; fold < JEM__FOLDS && fold < n; fold++) {
-        jem__slopes_fit(s, v, seen, n, fold, work);
-        for (int i = fold; i < n; i += JEM__FOLDS) {
-            const int y = seen[i].label;
-            scores[i] = jem__slopes_far(s, v + (ptrdiff_t)i * dims, y, work);
-            const double far = (double)scores[i];
-            square[y] += far * far;
-            all += far * far / n;
-            count[y]++;
-        }
-    }
-    for (int c = 0; c < s->classes; c++)
-        s->scale[c] = (float)sqrt((square[c] + 16 * all) / (count[c] + 16) + 1e-6);
-    for (int i = 0; i < n; i++) scores[i] /= s->scale[seen[i].label];
-    jem__slopes_fit(s, v, seen, n, -1, work);
-    qsort(scores, (size_t)n, sizeof *scores, jem__compare_floats);
-    for (int k = 0; k < JEM__QUANTILES; k++) {     /* score j of n is the quantile (j+1)/(n+1) */
-        const double root = (double)k / (JEM__QUANTILES - 1);
-        const double at = fmin(fmax(root * root * (n + 1) - 1, 0), n - 1);
-        const int low = (int)at;
-        const int high = low + (low + 1 < n);
-        const double gap = (double)scores[high] - (double)scores[low];
-        s->q[k] = (float)fma(at - low, gap, (double)scores[low]);
-    }
-    return JEM_OK;
-}
-
-jem_status jem_calibrate_slopes(jem_net *net, const float *x, int n, int gradients) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    jem_ctx *ctx = net->ctx;
-    if (!x) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate_slopes: x is NULL");
-    if (n < 2 || gradients < 0 || gradients > JEM__MOST_SLOPES)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate_slopes: %d images, %d gradients (2 "
-                         "images or more, 0 to %d gradients)", n, gradients,
-                         (int)JEM__MOST_SLOPES);
-    if (gradients > 1 && !(net->noise_lo > 0))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate_slopes: %d gradients: this network has "
-                         "learned no score, and takes 0 or 1", gradients);
-    const int numbers = jem__slopes_size(net, gradients);
-    const jem_mark mark = jem_begin(ctx);
-    float *all = jem__push_floats(ctx, numbers);
-    float *v = jem__push_floats(ctx, (ptrdiff_t)n * jem__slopes_dims(net, gradients));
-    float *scores = jem__push_floats(ctx, n);
-    jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
-    jem__meta *text = NULL;
-    jem_status s = JEM_NO_MEMORY;
-    if (all && v && scores && seen)
-        s = jem__slopes_see(net, "calibrate_slopes", x, n, gradients, seen, v);
-    if (s == JEM_OK) {
-        jem__slopes slopes = jem__slopes_at(net, gradients, all);
-        all[0] = (float)gradients;
-        s = jem__slopes_calibrate(&slopes, ctx, v, seen, n, scores);
-    }
-    if (s == JEM_OK) s = jem__numbers_write(net, &text, jem__slopes_key, all, numbers);
-    if (s == JEM_OK) s = jem_calibrate(net, x, n);
-    jem__meta_take(net, text, s == JEM_OK);
-    jem_end(ctx, mark);
-    return s;
-}
-
-jem_status jem_calibrate(jem_net *net, const float *x, int n) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    jem_ctx *ctx = net->ctx;
-    if (n < 2) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images, not %d", n);
-    const int numbers = jem__usual_size(net);
-    const jem_mark mark = jem_begin(ctx);
-    jem__seen *a = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *a);
-    float *v = jem__push_floats(ctx, n), *all = jem__push_floats(ctx, numbers), q[JEM__QUANTILES];
-    jem_status s = a && v && all ? jem__see(net, "calibrate", x, n, NULL, a) : JEM_NO_MEMORY;
-    for (int i = 0; i < n && s == JEM_OK; i++)
-        if (!(fabsf(a[i].logp) < 1e8f && fabsf(a[i].mean) < 1e8f))
-            s = jem__fail(ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g, its mean "
-                          "logit %g", i, (double)a[i].logp, (double)a[i].mean);
-    if (s == JEM_OK) {
-        jem__usual *u = (jem__usual *)(void *)all;
-        for (int i = 0; i < n; i++) v[i] = a[i].logp;
-        jem__quantiles(v, n, q);
-        jem__usual_fit(u, u->m, net->classes, a, n);
-        for (int i = 0; i < n; i++) v[i] = jem__usual_score(u, u->m, a[i]);
-        jem__quantiles(v, n, u->q);
-        jem__meta *both = NULL;
-        s = jem__numbers_write(net, &both, jem__familiar_key, q, JEM__QUANTILES);
-        if (s == JEM_OK) s = jem__numbers_write(net, &both, jem__usual_key, all, numbers);
-        jem__meta_take(net, both, s == JEM_OK);
-        if (s == JEM_OK) jem__meta_set(ctx, &net->meta, jem__slopes_key, NULL);
-    }
-    jem_end(ctx, mark);
-    return s;
-}
-
-/* ---- probabilities --------------------------------------------------------------------------- */
 
 jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
-    return net ? jem__see(net, "logits", x, n, f, NULL) : JEM_BAD_ARGUMENT;
+    if (!net) return JEM_BAD_ARGUMENT;
+    return jem__see(net, "logits", x, n, f, NULL);
 }
 
-/* -log p(y|x) is convex in 1/T: its slope, the mean of E_p[f] - f[y], rises with it. */
+/* Computes the slope of -log p(y|x) by 1/T, at this 1/T: the sum of E_p[f] - f[y]. */
+static double jem__temperature_slope(const float *f, const int *labels, int n, int classes,
+                                     double inverse) {
+    double slope = 0;
+    for (int i = 0; i < n; i++) {
+        const float *row = f + (ptrdiff_t)i * classes;
+        double sum = 0, above = 0, most = (double)row[0];
+        for (int c = 1; c < classes; c++) most = fmax(most, (double)row[c]);
+        for (int c = 0; c < classes; c++) {
+            const double e = exp(inverse * ((double)row[c] - most));
+            sum += e;
+            above = fma(e, (double)row[c] - (double)row[labels[i]], above);
+        }
+        slope += above / sum;
+    }
+    return slope;
+}
+
+/* Bisects: -log p(y|x) is convex in 1/T, so its slope rises with it. */
 float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n) {
     if (!net || !jem__labels_good(net->ctx, "fit_temperature", labels, n, net->classes)) return -1;
     jem_ctx *ctx = net->ctx;
-    const int k = net->classes;
     const jem_mark mark = jem_begin(ctx);
-    float *f = jem__push_floats(ctx, (ptrdiff_t)n * k);
+    float *f = jem__push_floats(ctx, (ptrdiff_t)n * net->classes);
     double lo = log(0.01), hi = log(100);          /* of 1/T */
     int matters = 0;                               /* equal logits say nothing about T */
     const int ok = f && jem_logits(net, x, n, f) == JEM_OK;
     for (int round = 0; ok && round < 40; round++) {
-        double slope = 0, middle = (lo + hi) / 2, cold = exp(middle);
-        for (int i = 0; i < n; i++) {
-            const float *row = f + (ptrdiff_t)i * k;
-            double sum = 0, above = 0, most = (double)row[0];
-            for (int c = 1; c < k; c++) most = fmax(most, (double)row[c]);
-            for (int c = 0; c < k; c++) {
-                const double e = exp(cold * ((double)row[c] - most));
-                sum += e, above = fma(e, (double)row[c] - (double)row[labels[i]], above);
-            }
-            slope += above / sum;
-        }
-        *(slope > 0 ? &hi : &lo) = middle, matters |= slope > 0 || slope < 0;
+        const double middle = (lo + hi) / 2;
+        const double slope = jem__temperature_slope(f, labels, n, net->classes, exp(middle));
+        if (slope > 0) hi = middle;
+        else lo = middle;
+        if (slope > 0 || slope < 0) matters = 1;
     }
     jem_end(ctx, mark);
-    const float t = matters ? (float)exp(-(lo + hi) / 2) : 1;
-    const jem_status s = !ok ? ctx->status
-                             : jem__numbers_write(net, &net->meta, jem__temperature_key, &t, 1);
-    return s == JEM_OK ? t : -1;
+    if (!ok) return -1;
+    float t = 1;
+    if (matters) t = (float)exp(-(lo + hi) / 2);
+    if (jem__numbers_write(net, &net->meta, jem__temperature_key, &t, 1) != JEM_OK) return -1;
+    return t;
 }
 
-/* ---- in or out of distribution --------------------------------------------------------------- */
-
-static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {         /* of a - b */
-    double sum = 0;
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const float d = b ? a[i] - b[i] : a[i];
-        sum += (double)d * (double)d;              /* exact */
-    }
-    return (float)sqrt(sum);
-}
-
-/* The score of slopes, of m images. */
-static void jem__ood_slopes(jem_net *net, const float *x, int m, float *score) {
-    jem_ctx *ctx = net->ctx;
-    jem__slopes s;
-    if (!jem__slopes_read(net, &s)) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate_slopes)");
-        return;
-    }
-    jem__seen seen[JEM__EVAL_BATCH];
-    float *v = jem__push_floats(ctx, (ptrdiff_t)m * s.dims);
-    double *work = (double *)jem__push(ctx, (size_t)s.dims * sizeof *work);
-    if (!v || !work || jem__slopes_see(net, "ood_score", x, m, s.gradients, seen, v) != JEM_OK)
-        return;
-    for (int i = 0; i < m; i++)
-        score[i] = jem__slopes_score(&s, v + (ptrdiff_t)i * s.dims, seen[i].label, work);
-}
-
-/* The scores that want gradients: of one, or of a walk. */
-static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
-                          int m, float *score) {
-    jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net);
-    float *after = jem__push_floats(ctx, m * size), *end = jem__push_floats(ctx, m);
-    jem_tensor *t = jem__images(net, x, m), *logp = jem_logp(ctx, t, net);
-    if (!after || !end || jem_read(logp, score) != JEM_OK) return;
-    if (kind == JEM_OOD_MASS) jem_grad(logp, t), jem_read_grad(t, after);
-    else jem_sgld(ctx, jem_logp, net, t, walk, NULL), jem_read(t, after), jem_read(logp, end);
-    for (int i = 0; jem_ok(ctx) && i < m; i++, x += size, after += size)
-        score[i] = kind == JEM_OOD_RISE ? score[i] - end[i]
-                 : -jem__norm_of(after, kind == JEM_OOD_MOVE ? x : NULL, size);
-}
-
-jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
-                         int n, float *score) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net);
-    jem_sgld_desc d = walk ? *walk : jem_sgld_desc_default();
-    if (!walk) d.steps = 10;
-    if (!walk && net->noise_lo > 0) d.step_size = net->noise_lo * net->noise_lo;
-    if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_SLOPES)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d images, score %d", n, (int)kind);
-    if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
-    for (int i = 0, m; i < n && ctx->status == JEM_OK; i += m, x += m * size) {
-        const jem_mark mark = jem_begin(ctx);
-        const jem__usual *u = kind == JEM_OOD_USUAL ? jem__usual_read(net) : NULL;
-        jem__seen seen[JEM__EVAL_BATCH];
-        m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
-        if (kind == JEM_OOD_USUAL && !u)
-            jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate)");
-        else if (kind >= JEM_OOD_MASS && kind <= JEM_OOD_MOVE)
-            jem__ood_walk(net, kind, &d, x, m, score + i);
-        else if (kind == JEM_OOD_SLOPES)
-            jem__ood_slopes(net, x, m, score + i);
-        else if (jem__see(net, "ood_score", x, m, NULL, seen) == JEM_OK)
-            for (int k = 0; k < m; k++)
-                score[i + k] = u ? jem__usual_score(u, u->m, seen[k])
-                             : kind == JEM_OOD_MAXP ? seen[k].odds : seen[k].logp;
-        if (ctx->status == JEM_OK && !jem__all_finite(score + i, m))
-            jem__fail(ctx, JEM_DIVERGED, "ood_score: scores are not finite");
-        jem_end(ctx, mark);
-    }
-    return ctx->status;
-}
+/* ==== >>uses: attack, imputation, pictures ==================================================== */
 
 /* ---- attacks --------------------------------------------------------------------------------- */
 
 jem_attack_desc jem_attack_desc_default(void) {
     JEM__ZEROED(jem_attack_desc, d);
-    d.eps = 0.2f, d.steps = 40, d.restarts = 1, d.random_start = 1, d.lo = -1, d.hi = 1;
+    d.eps = 0.2f;
+    d.steps = 40;
+    d.restarts = 1;
+    d.random_start = 1;
+    d.lo = -1;
+    d.hi = 1;
     return d;
 }
 
-/* v += step along g (L2: of that length; else each pixel by it), then back to within eps of x, and
-   to between lo or x and hi or x: which only comes nearer to x. */
-static void jem__attack_move(const jem_attack_desc *d, const float *x, const float *g, float step,
-                             float *v, ptrdiff_t n) {
-    const float length = d->l2 ? jem__norm_of(g, NULL, n) : 0;
-    const float share = length > 0 ? step / length : 0;
-    const int steep = jem__finite(share);          /* a sure network's slope may be 1e-40 */
-    for (ptrdiff_t i = 0; i < n; i++)
-        v[i] = d->l2 ? jem__fmaf(steep ? share : step, steep ? g[i] : g[i] / length, v[i])
-             : g[i] > 0 ? v[i] + step : g[i] < 0 ? v[i] - step : v[i];
-    const float far = d->l2 && d->eps < HUGE_VALF ? jem__norm_of(v, x, n) : 0;
+/* Moves v back to within eps of x, and into the range of pixels, which x may exceed itself. */
+static void jem__attack_hold(const jem_attack_desc *d, const float *x, float *v, ptrdiff_t n) {
+    float length = 0;
+    if (d->l2 && d->eps < HUGE_VALF) length = jem__norm_of(v, x, n);
     for (ptrdiff_t i = 0; i < n; i++) {
-        if (far > d->eps) v[i] = jem__fmaf(v[i] - x[i], d->eps / far, x[i]);
+        if (length > d->eps) v[i] = jem__fmaf(v[i] - x[i], d->eps / length, x[i]);
         if (!d->l2) v[i] = fminf(fmaxf(v[i], x[i] - d->eps), x[i] + d->eps);
         v[i] = fminf(fmaxf(v[i], fminf(d->lo, x[i])), fmaxf(d->hi, x[i]));
     }
 }
 
-/* Anywhere within eps: even in the cube; in the ball, a direction times eps u^(1/n). g: scratch. */
+/* Moves v along g: in L2 norm by a vector of length step, otherwise each pixel by step. */
+static void jem__attack_move(const jem_attack_desc *d, const float *x, const float *g, float step,
+                             float *v, ptrdiff_t n) {
+    if (d->l2) {
+        const float length = jem__norm_of(g, NULL, n);
+        float share = 0;
+        if (length > 0) share = step / length;
+        const int overflows = !jem__finite(share); /* a confident network's slope may be 1e-40 */
+        for (ptrdiff_t i = 0; i < n; i++) {
+            if (overflows) v[i] = jem__fmaf(step, g[i] / length, v[i]);
+            else v[i] = jem__fmaf(share, g[i], v[i]);
+        }
+    } else {
+        for (ptrdiff_t i = 0; i < n; i++) {
+            if (g[i] > 0) v[i] += step;
+            if (g[i] < 0) v[i] -= step;
+        }
+    }
+    jem__attack_hold(d, x, v, n);
+}
+
+/* Draws a start uniformly from the cube; from the ball, as a direction times eps u^(1/n).
+   Overwrites g. */
 static void jem__attack_start(jem_ctx *ctx, const jem_attack_desc *d, jem_rng *rng, const float *x,
                               float *g, float *v, ptrdiff_t n) {
     memcpy(v, x, (size_t)n * sizeof *v);
     if (!d->random_start || !(d->eps < HUGE_VALF)) return;
-    if (d->l2) jem_fill_normal(ctx, rng, g, n, 0, 1);
-    else jem_fill_uniform(ctx, rng, g, n, -d->eps, d->eps);
-    for (ptrdiff_t i = 0; !d->l2 && i < n; i++) v[i] += g[i];
-    jem__attack_move(d, x, g, d->l2 ? d->eps * powf(jem_rng_uniform(rng), 1 / (float)n) : 0, v, n);
+    if (d->l2) {
+        jem_fill_normal(ctx, rng, g, n, 0, 1);
+        const float radius = d->eps * powf(jem_rng_uniform(rng), 1 / (float)n);
+        jem__attack_move(d, x, g, radius, v, n);
+        return;
+    }
+    jem_fill_uniform(ctx, rng, g, n, -d->eps, d->eps);
+    for (ptrdiff_t i = 0; i < n; i++) v[i] += g[i];
+    jem__attack_hold(d, x, v, n);
 }
 
-/* As jem_attack_desc's classify: the network itself. */
-static jem_status jem__attack_see(void *user, const float *x, const int *labels, int n, float *f,
-                                  float *g) {
+/* Computes logits, and the gradient of log odds, of the network itself: the default of
+   jem_attack_desc.classify. */
+static jem_status jem__attack_classify(void *user, const float *x, const int *labels, int n,
+                                       float *f, float *g) {
     jem_net *net = (jem_net *)user;
     const jem_mark mark = jem_begin(net->ctx);
-    jem_tensor *t = jem__images(net, x, n), *logits = jem_forward(net, t, 0);
+    jem_tensor *t = jem__images(net, x, n);
+    jem_tensor *logits = jem_forward(net, t, 0);
     jem_tensor *odds = jem__odds(net, logits, labels);
     jem_keep(logits);
     if (g && jem_grad(odds, t) == JEM_OK) jem_read_grad(t, g);
@@ -7864,37 +10533,95 @@ static jem_status jem__attack_see(void *user, const float *x, const int *labels,
     return net->ctx->status;
 }
 
-/* One attempt at m images; `found` is where they are. Step -1 looks whether they are done. */
+/* Returns 1 if an image with these logits has reached the attack's goal. */
+static int jem__attack_won(const jem_attack_desc *d, const float *f, int classes, int label,
+                           float temperature) {
+    const jem__seen s = jem__see_logits(f, classes, temperature);
+    if (!d->targeted) return s.label != label;
+    return s.label == label && s.p >= d->least_probability;
+}
+
+/* Attacks m images once, from x, and writes the last images to `found`. Step -1 checks images that
+   have reached the goal without a step. */
 static void jem__attack_once(jem_net *net, const float *x, const int *labels, int m,
                              const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
     const int k = net->classes;
     const ptrdiff_t size = jem__image(net);
-    const float temperature = d->classify == jem__attack_see ? jem__temperature_of(net) : 1;
     const ptrdiff_t all = (ptrdiff_t)m * k;
-    float *g = jem__push_floats(ctx, m * size), *f = jem__push_floats(ctx, all);
-    for (int step = -1, left = m; g && f && step <= d->steps && left; step++) {
+    float temperature = 1;
+    if (d->classify == jem__attack_classify) temperature = jem__temperature_of(net);
+    float move = -d->step_size;
+    if (d->targeted) move = d->step_size;
+    float *g = jem__push_floats(ctx, m * size);
+    float *f = jem__push_floats(ctx, all);
+    int left = m;
+    for (int step = -1; g && f && step <= d->steps && left; step++) {
         const int moves = step >= 0 && step < d->steps;
-        const jem_status told = d->classify(d->user, found, labels, m, f, moves ? g : NULL);
-        if (told != JEM_OK) jem__fail(ctx, told, "attack: classify failed");
+        float *gradient = NULL;
+        if (moves) gradient = g;
+        const jem_status s = d->classify(d->user, found, labels, m, f, gradient);
+        if (s != JEM_OK) jem__fail(ctx, s, "attack: classify failed");
         if (jem_ok(ctx) && !(jem__all_finite(f, all) && (!moves || jem__all_finite(g, m * size))))
-            jem__fail(ctx, JEM_DIVERGED, "attack: the classifier's numbers are not finite");
+            jem__fail(ctx, JEM_DIVERGED, "attack: the classifier's logits or gradients are not "
+                      "finite");
         if (!jem_ok(ctx)) return;
-        for (int i = left = 0; i < m; i++) {
-            jem__seen s;
-            jem__see_one(f + (ptrdiff_t)i * k, k, temperature, &s);
-            done[i] |= !d->targeted ? s.label != labels[i]
-                                    : s.label == labels[i] && s.p >= d->least_probability;
+        left = 0;
+        for (int i = 0; i < m; i++) {
             const ptrdiff_t at = i * size;
-            if (!done[i] && step < 0)
+            const float *logits = f + (ptrdiff_t)i * k;
+            if (jem__attack_won(d, logits, k, labels[i], temperature)) done[i] = 1;
+            if (done[i]) continue;
+            left++;
+            if (step < 0)
                 jem__attack_start(ctx, d, rng, x + at, g + at, found + at, size);
-            else if (!done[i] && step < d->steps)
-                jem__attack_move(d, x + at, g + at, d->targeted ? d->step_size : -d->step_size,
-                                 found + at,
-                                 size);
-            left += !done[i];
+            else if (moves)
+                jem__attack_move(d, x + at, g + at, move, found + at, size);
         }
     }
+}
+
+/* Rejects descs with a value out of range; a range of any distance has no default step. */
+static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
+    const char *const what = "attack";
+    const int any_distance = jem__float_bits(d.eps) == 0x7f800000u;
+    double least_step = 0;
+    if (any_distance) least_step = JEM__TINY;
+    return (any_distance || JEM__IN(d.eps, 0, JEM__MOST)) && JEM__IN(d.steps, 1, INT32_MAX) &&
+           JEM__IN(d.step_size, least_step, JEM__MOST) && JEM__IN(d.restarts, 1, INT32_MAX) &&
+           JEM__IN(d.least_probability, 0, 1) && JEM__IN(d.lo, -JEM__MOST, JEM__MOST) &&
+           JEM__IN(d.hi, d.lo, JEM__MOST);
+}
+
+/* Converts what was found for m images x, u in the network's units, to units of the data: images
+   that stayed as they were keep every bit. */
+static void jem__attack_units(jem_net *net, const float *x, const float *u, int m, float *found) {
+    const ptrdiff_t size = jem__image(net);
+    const float *units = jem__units(net);
+    for (int i = 0; units && i < m; i++, x += size, u += size, found += size) {
+        const size_t bytes = (size_t)size * sizeof *x;
+        if (!memcmp(u, found, bytes)) memcpy(found, x, bytes);
+        else jem__units_apply(net, units, found, 1, found, 1);
+    }
+}
+
+/* Attacks a batch, as often as the desc has restarts. `found` may be x itself. */
+static void jem__attack_batch(jem_net *net, const float *x, const int *labels, int m,
+                              const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
+    jem_ctx *ctx = net->ctx;
+    const size_t bytes = (size_t)(m * jem__image(net)) * sizeof *x;
+    const jem_mark batch = jem_begin(ctx);
+    float *kept = (float *)jem__push(ctx, bytes);  /* found may be x */
+    if (kept) memcpy(kept, x, bytes);
+    const float *from = kept ? jem__in_units(net, kept, m) : NULL;
+    if (from) memcpy(found, from, bytes);
+    for (int r = 0; r < d->restarts && ctx->status == JEM_OK; r++) {
+        const jem_mark mark = jem_begin(ctx);
+        jem__attack_once(net, from, labels, m, d, rng, found, done);
+        jem_end(ctx, mark);
+    }
+    if (from) jem__attack_units(net, kept, from, m, found);
+    jem_end(ctx, batch);
 }
 
 jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
@@ -7902,100 +10629,131 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
     const ptrdiff_t size = jem__image(net);
-    jem_attack_desc d = desc ? *desc : jem_attack_desc_default();
-    if (!d.classify) d.classify = jem__attack_see, d.user = net;
-    const char *const what = "attack";
-    const int far = jem__float_bits(d.eps) == 0x7f800000u; /* infinite: it must be told a step */
-    if ((!far && !JEM__IN(d.eps, 0, JEM__MOST)) || !JEM__IN(d.steps, 1, INT32_MAX) ||
-        !JEM__IN(d.step_size, far ? JEM__TINY : 0, JEM__MOST) || !JEM__IN(d.restarts, 1,
-                                                                          INT32_MAX) ||
-        !JEM__IN(d.least_probability, 0, 1) || !JEM__IN(d.lo, -JEM__MOST, JEM__MOST) ||
-        !JEM__IN(d.hi, d.lo, JEM__MOST)) return ctx->status;
-    if (d.step_size == 0) d.step_size = d.steps == 1 ? d.eps : 2.5f * d.eps / (float)d.steps;
-    if (!x || !found || n < 0 || (!rng && d.random_start))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images%s%s%s", n, x ? "" : ", x NULL",
-                         found ? "" : ", found NULL", rng ? "" : ", no rng to start at random");
-    if (jem__images_check(net, what, x, n) != JEM_OK ||
-        (n > 0 && !jem__labels_good(ctx, what, labels, n, net->classes))) return ctx->status;
+    jem_attack_desc d = jem_attack_desc_default();
+    if (desc) d = *desc;
+    if (!d.classify) {
+        d.classify = jem__attack_classify;
+        d.user = net;
+    }
+    if (!jem__attack_good(ctx, d)) return ctx->status;
+    if (d.step_size == 0 && d.steps == 1) d.step_size = d.eps;
+    else if (d.step_size == 0) d.step_size = 2.5f * d.eps / (float)d.steps;
+    if (!x || !found || n < 0)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images, or x NULL, or found NULL", n);
+    if (!rng && d.random_start)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: no rng to start at random");
+    if (jem__images_check(net, "attack", x, n) != JEM_OK) return ctx->status;
+    if (n > 0 && !jem__labels_good(ctx, "attack", labels, n, net->classes)) return ctx->status;
     if (found != x) memcpy(found, x, (size_t)(n * size) * sizeof *x);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
-        const int m = n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+        int m = n - i;
+        if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
         int done[JEM__EVAL_BATCH] = { 0 };
-        const jem_mark batch = jem_begin(ctx);
-        float *from = jem__push_floats(ctx, m * size);     /* found may be x */
-        if (from) memcpy(from, x + i * size, (size_t)(m * size) * sizeof *x);
-        for (int r = 0; r < d.restarts && ctx->status == JEM_OK; r++) {
-            const jem_mark mark = jem_begin(ctx);
-            jem__attack_once(net, from, labels + i, m, &d, rng, found + i * size, done);
-            jem_end(ctx, mark);
-        }
-        jem_end(ctx, batch);
+        jem__attack_batch(net, x + i * size, labels + i, m, &d, rng, found + i * size, done);
         if (fooled) memcpy(fooled + i, done, (size_t)m * sizeof *done);
     }
     return ctx->status;
 }
 
-/* ---- what is missing ------------------------------------------------------------------------- */
+/* ---- imputation ------------------------------------------------------------------------------ */
 
 jem_impute_desc jem_impute_desc_default(void) {
     JEM__ZEROED(jem_impute_desc, d);
-    d.denoise = jem_denoise_desc_default(), d.walk = jem_sgld_desc_default();
-    d.denoise.steps = 0, d.denoise.fraction = 0.8f, d.denoise.beta = 0.019f;
-    d.walk.steps = 300, d.lo = -1, d.hi = 1;
+    d.denoise = jem_denoise_desc_default();
+    d.denoise.steps = 0;
+    d.denoise.fraction = 0.8f;
+    d.denoise.beta = 0.019f;
+    d.walk = jem_sgld_desc_default();
+    d.walk.steps = 300;
+    d.lo = -1;
+    d.hi = 1;
     return d;
 }
 
-/* log p of u where it is open, and of what is held elsewhere: no gradient comes to u there. */
+/* A log-density of u where pixels are open, and of known pixels elsewhere. */
 typedef struct jem__held {
     jem_logp_fn logp;
     void *user;
-    jem_tensor *open, *held;
+    jem_tensor *open, *held;                       /* 1 or 0; known pixels, elsewhere 0 */
     const jem_impute_desc *desc;
-    float *noisy;                                  /* all of u, while a watch looks */
+    float *noisy;                                  /* copy of u while a watch runs */
     int stopped;                                   /* by a watch */
 } jem__held;
+
+/* Computes log p; known pixels receive no gradient. */
 static jem_tensor *jem__logp_held(jem_ctx *ctx, jem_tensor *u, void *user) {
     const jem__held *h = (const jem__held *)user;
-    return h->logp(ctx, jem_add(ctx, jem_mul(ctx, u, h->open), h->held), h->user);
+    jem_tensor *open = jem_mul(ctx, u, h->open);
+    return h->logp(ctx, jem_add(ctx, open, h->held), h->user);
 }
 
-/* What is known again where u has noise on it, whether there was an error or not. */
+/* Writes known pixels over those of u, after an error too. */
 static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
     const jem__node *to = u->node, *open = h->open->node, *held = h->held->node;
-    for (ptrdiff_t i = 0; i < to->groups * to->stride; i++)
+    for (ptrdiff_t i = 0; i < to->groups * to->stride; i++) {
         if (open->value[i] == 0) to->value[i] = held->value[i];
+    }
     jem__leaf_changed(to);
 }
-/* It sees what is known; but the walk keeps its noise there, by which the last step tells how much
-   it cleans: without it, samples stay grainy. */
+
+/* Shows the watch known pixels without noise. The walk itself keeps their noise, from which the
+   last step estimates how much to remove: without it, samples stay grainy. */
 static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     jem__held *h = (jem__held *)user;
-    jem_read(u, h->noisy), jem__impute_restore(h, u);
+    jem_read(u, h->noisy);
+    jem__impute_restore(h, u);
     h->stopped = h->desc->walk.watch(h->desc->walk.watch_user, step, u);
     jem_write(u, h->noisy);
     return h->stopped;
 }
 
-/* Noise-blind steps, all pixels having the same noise: a step leaves 1 - beta step of it. */
+/* Takes noise-blind steps in which all pixels have the same noise: a step leaves 1 - beta step of
+   it. known, x, v: [pixels of all images]; v is overwritten. */
 static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const float *known,
-                              const float *x, float *v, const jem_denoise_desc *d, jem_rng *rng) {
+                              const float *x, float *v, jem_rng *rng) {
     const ptrdiff_t size = (ptrdiff_t)u->n * u->c * u->h * u->w;
+    const jem_denoise_desc *d = &h->desc->denoise;
     jem_denoise_desc one = *d;
     float sigma = d->sigma_max;
-    one.steps = 1, one.watch = NULL;
+    one.steps = 1;
+    one.watch = NULL;
     jem_fill_normal(ctx, rng, v, size, 0, sigma);
-    for (int step = 0; step < d->steps && jem_ok(ctx); step++) {
-        for (ptrdiff_t i = 0; i < size; i++)
+    for (int step = 0; step < d->steps && !h->stopped && jem_ok(ctx); step++) {
+        for (ptrdiff_t i = 0; i < size; i++) {
             if (known[i] != 0) v[i] = jem__fmaf(sigma, jem_rng_normal(rng), x[i]);
-        jem_write(u, v), jem_denoise(ctx, h->logp, h->user, u, &one, rng), jem_read(u, v);
-        if (d->watch && (h->stopped = d->watch(d->watch_user, step, u))) break;
+        }
+        jem_write(u, v);
+        jem_denoise(ctx, h->logp, h->user, u, &one, rng);
+        jem_read(u, v);
+        if (d->watch) h->stopped = d->watch(d->watch_user, step, u);
         sigma *= 1 - d->beta * d->fraction;
     }
 }
 
+/* Samples the open pixels of x. clean[size]: its pixels as given, 0 where open; u[size] is
+   overwritten. */
+static void jem__impute_all(jem_ctx *ctx, jem__held *h, jem_tensor *x, const float *known,
+                            const float *clean, float *u, jem_rng *rng) {
+    const jem_impute_desc *d = h->desc;
+    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
+    jem_sgld_desc walk = d->walk;
+    if (walk.watch) {
+        walk.watch = jem__impute_watch;
+        walk.watch_user = h;
+    }
+    if (d->denoise.steps > 0) jem__impute_noisy(ctx, h, x, known, clean, u, rng);
+    else if (d->lo != d->hi) jem_fill_uniform(ctx, rng, u, size, d->lo, d->hi);
+    if (jem_ok(ctx)) jem_write(x, u);
+    if (!h->stopped) jem_sgld(ctx, jem__logp_held, h, x, &walk, rng);
+    const jem_denoise_desc last = jem_denoise_desc_clean(0.25f);
+    if (d->denoise.steps > 0 && !h->stopped) jem_denoise(ctx, h->logp, h->user, x, &last, NULL);
+    if (h->open && h->held) jem__impute_restore(h, x);
+}
+
 jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x, const float *known,
                       const jem_impute_desc *desc, jem_rng *rng) {
-    const jem_impute_desc d = desc ? *desc : jem_impute_desc_default();
+    jem_impute_desc d = jem_impute_desc_default();
+    if (desc) d = *desc;
     const char *const what = "impute";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.lo, -1e4, 1e4) ||
         !JEM__IN(d.hi, d.lo, 1e4) || !jem__denoise_good(ctx, "impute: denoise", d.denoise) ||
@@ -8003,25 +10761,23 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     if (!known) return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: known is NULL");
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_mark mark = jem_begin(ctx);
-    float *is = jem__push_floats(ctx, size), *u = jem__push_floats(ctx, size);
+    float *clean = jem__push_floats(ctx, size);
+    float *u = jem__push_floats(ctx, size);
     float *open = jem__push_floats(ctx, size);
-    if (is && u && open && jem_read(x, is) == JEM_OK) {
+    if (clean && u && open && jem_read(x, clean) == JEM_OK) {
         JEM__ZEROED(jem__held, h);
-        jem_sgld_desc walk = d.walk;
-        if (walk.watch) walk.watch = jem__impute_watch, walk.watch_user = &h;
-        h.logp = logp, h.user = user, h.desc = &d, h.noisy = u;
-        memcpy(u, is, (size_t)size * sizeof *u);
-        for (ptrdiff_t i = 0; i < size; i++)       /* what is missing may be NaN */
-            open[i] = known[i] == 0 ? 1.0f : 0, is[i] = open[i] != 0 ? 0 : is[i];
+        h.logp = logp;
+        h.user = user;
+        h.desc = &d;
+        h.noisy = u;
+        memcpy(u, clean, (size_t)size * sizeof *u);
+        for (ptrdiff_t i = 0; i < size; i++) {
+            open[i] = (float)(known[i] == 0);
+            if (known[i] == 0) clean[i] = 0;       /* may be NaN */
+        }
         h.open = jem_input(ctx, open, x->n, x->c, x->h, x->w);
-        h.held = jem_input(ctx, is, x->n, x->c, x->h, x->w);
-        if (d.denoise.steps > 0) jem__impute_noisy(ctx, &h, x, known, is, u, &d.denoise, rng);
-        else if (d.lo != d.hi) jem_fill_uniform(ctx, rng, u, size, d.lo, d.hi);
-        if (jem_ok(ctx)) jem_write(x, u);
-        if (!h.stopped) jem_sgld(ctx, jem__logp_held, &h, x, &walk, rng);
-        const jem_denoise_desc last = jem_denoise_desc_clean(0.25f);
-        if (d.denoise.steps > 0 && !h.stopped) jem_denoise(ctx, logp, user, x, &last, NULL);
-        if (h.open && h.held) jem__impute_restore(&h, x);
+        h.held = jem_input(ctx, clean, x->n, x->c, x->h, x->w);
+        jem__impute_all(ctx, &h, x, known, clean, u, rng);
     }
     jem_end(ctx, mark);
     return ctx->status;
@@ -8029,30 +10785,63 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
-/* One pixel as the network has channels, 0..1: alpha over the background, Rec. 601 grey. */
-static void jem__pixel(const unsigned char *p, int channels, const jem_pixels_desc *d, int wanted,
-                       double *out) {
-    const int colour = channels > 2, alpha = channels % 2 == 0;
-    const double a = alpha ? p[channels - 1] / 255.0 : 1, behind = (1 - a) * d->background / 255.0;
-    double c[3];
-    for (int i = 0; i < 3; i++) c[i] = a * p[colour ? i : 0] / 255.0 + behind;
-    if (wanted == 1 && colour) c[0] = 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2];
-    for (int i = 0; i < wanted; i++) out[i] = d->invert ? 1 - c[i] : c[i];
+/* The values 0..1 of a byte, and their parts of Rec. 601's grey. */
+typedef struct jem__tones { double value[256], part[3][256]; } jem__tones;
+
+/* Computes the table, in the order of operations in which a pixel would. */
+static void jem__fill_tones(jem__tones *t) {
+    static const double weight[3] = { 0.299, 0.587, 0.114 };
+    for (int byte = 0; byte < 256; byte++) {
+        t->value[byte] = byte / 255.0;
+        for (int i = 0; i < 3; i++) t->part[i][byte] = weight[i] * t->value[byte];
+    }
 }
 
-/* Pixel i of `to` covers from .. until of `all`: the share of each is what lies inside. */
+JEM__COMPILE("O2")                                 /* all pixels of a picture pass here */
+/* Converts an opaque pixel to `wanted` channels in 0..1, grey as in Rec. 601. */
+JEM__INLINE void jem__opaque_pixel(const unsigned char *p, int colour, const jem__tones *t,
+                                   int wanted, double *out) {
+    if (wanted > 1) {
+        for (int i = 0; i < 3; i++) out[i] = t->value[p[i * colour]];
+    } else if (colour) out[0] = t->part[0][p[0]] + t->part[1][p[1]] + t->part[2][p[2]];
+    else out[0] = t->value[p[0]];
+}
+
+/* Converts any pixel: alpha over the background, then inverted if the desc says so. */
+JEM__INLINE void jem__pixel(const unsigned char *p, int channels, const jem_pixels_desc *d,
+                            const jem__tones *t, int wanted, double *out) {
+    const int colour = channels > 2;
+    if (channels % 2 == 0 && p[channels - 1] < 255) {
+        const double alpha = t->value[p[channels - 1]];
+        const double behind = (1 - alpha) * d->background / 255.0;
+        double c[3];
+        for (int i = 0; i < 3; i++) c[i] = alpha * p[i * colour] / 255.0 + behind;
+        if (wanted == 1 && colour) c[0] = 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2];
+        for (int i = 0; i < wanted; i++) out[i] = c[i];
+    } else jem__opaque_pixel(p, colour, t, wanted, out);
+    for (int i = 0; d->invert && i < wanted; i++) out[i] = 1 - out[i];
+}
+JEM__COMPILE_END
+
+/* Computes the interval of a row of `all` pixels that pixel i of a row of `to` covers: the nearest
+   pixel, if it is smaller than one. */
 static void jem__cover(int i, int to, int all, double *from, double *until) {
-    *from = (double)i * all / to, *until = (double)(i + 1) * all / to;
-    if (*until - *from >= 1) return;               /* smaller than a pixel: the nearest one */
-    *from = floor((*from + *until) / 2), *until = *from + 1;
+    *from = (double)i * all / to;
+    *until = (double)(i + 1) * all / to;
+    if (*until - *from >= 1) return;
+    *from = floor((*from + *until) / 2);
+    *until = *from + 1;
 }
 
-/* Can pictures of this kind be told to the network? desc, with its defaults -> d. */
+/* Rejects pictures that the network cannot take. Copies desc to d with its defaults. */
 static jem_status jem__pixels_check(const jem_net *net, int width, int height, int channels,
                                     const jem_pixels_desc *desc, jem_pixels_desc *d) {
     memset(d, 0, sizeof *d);
     if (desc) *d = *desc;
-    if (d->lo == 0 && d->hi == 0) d->lo = -1, d->hi = 1;
+    if (d->lo == 0 && d->hi == 0) {
+        d->lo = -1;
+        d->hi = 1;
+    }
     if (width < 1 || height < 1 || channels < 1 || channels > 4 ||
         (double)width * height * channels > 1e9)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT,
@@ -8067,39 +10856,79 @@ static jem_status jem__pixels_check(const jem_net *net, int width, int height, i
     return JEM_OK;
 }
 
-/* Many parameters: a picture is pixels, width, height and channels wherever it goes. */
+/* A picture with its size. */
+typedef struct jem__bitmap {
+    const unsigned char *pixels;
+    int width, height, channels;
+} jem__bitmap;
+
+JEM__COMPILE("O2")
+/* Returns the length that the interval from..until has in common with pixel i. */
+JEM__INLINE double jem__common(int i, double from, double until) {
+    double first = from;
+    double last = until;
+    if (i > from) first = i;
+    if (i + 1 < until) last = i + 1;
+    return last - first;
+}
+
+/* Computes the mean of the area that pixel (i,j) of the network's image covers, of each channel. */
+static void jem__area_mean(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
+                           const jem__tones *tones, int i, int j, double mean[3]) {
+    double top, bottom, left, right;
+    double sum[3] = { 0, 0, 0 };
+    const int wanted = net->channels;
+    jem__cover(i, net->height, p->height, &top, &bottom);
+    jem__cover(j, net->width, p->width, &left, &right);
+    for (int row = (int)top; row < bottom && row < p->height; row++) {
+        const double share_of_row = jem__common(row, top, bottom);
+        const unsigned char *from = p->pixels + (ptrdiff_t)row * p->width * p->channels;
+        for (int col = (int)left; col < right && col < p->width; col++) {
+            const double share = share_of_row * jem__common(col, left, right);
+            double v[3];
+            jem__pixel(from + (ptrdiff_t)col * p->channels, p->channels, d, tones, wanted, v);
+            for (int k = 0; k < wanted; k++) sum[k] += share * v[k];
+        }
+    }
+    for (int k = 0; k < wanted; k++) mean[k] = sum[k] / ((bottom - top) * (right - left));
+}
+JEM__COMPILE_END
+
+/* Adds up what conversion does to a picture. */
+static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert) {
+    int did = 0;
+    if (p->width != net->width || p->height != net->height) did |= JEM_DID_RESIZE;
+    if ((int64_t)p->width * net->height != (int64_t)p->height * net->width) did |= JEM_DID_STRETCH;
+    if (p->channels > 2 && net->channels == 1) did |= JEM_DID_GREY;
+    if (p->channels < 3 && net->channels == 3) did |= JEM_DID_COLOUR;
+    if (p->channels % 2 == 0) did |= JEM_DID_BLEND;
+    if (invert) did |= JEM_DID_INVERT;
+    return did;
+}
+
+/* Many parameters: a picture is pixels, width, height and channels in every function. */
 jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                 int height, int channels, const jem_pixels_desc *desc, float *x,
                                 int *did) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_pixels_desc d;
-    const int h = net->height, w = net->width, c = net->channels;
+    const jem__bitmap picture = { pixels, width, height, channels };
     if (!pixels || !x) return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels_to_floats: NULL");
     if (jem__pixels_check(net, width, height, channels, desc, &d)) return net->ctx->status;
-    for (int i = 0; i < h; i++)
-        for (int j = 0; j < w; j++) {
-            double y0, y1, x0, x1, sum[3] = { 0, 0, 0 };
-            jem__cover(i, h, height, &y0, &y1), jem__cover(j, w, width, &x0, &x1);
-            for (int row = (int)y0; row < y1 && row < height; row++)
-                for (int col = (int)x0; col < x1 && col < width; col++) {
-                    const double share = (fmin(row + 1, y1) - fmax(row, y0)) *
-                                         (fmin(col + 1, x1) - fmax(col, x0));
-                    double v[3];
-                    jem__pixel(pixels + ((ptrdiff_t)row * width + col) * channels, channels, &d, c,
-                               v);
-                    for (int k = 0; k < c; k++) sum[k] += share * v[k];
-                }
-            for (int k = 0; k < c; k++) {
-                const double mean = sum[k] / ((y1 - y0) * (x1 - x0));
-                x[((ptrdiff_t)k * h + i) * w + j] =
-                    (float)((double)d.lo + ((double)d.hi - (double)d.lo) * mean);
+    const double range = (double)d.hi - (double)d.lo;
+    jem__tones tones;
+    jem__fill_tones(&tones);
+    for (int i = 0; i < net->height; i++) {
+        for (int j = 0; j < net->width; j++) {
+            double mean[3];
+            jem__area_mean(net, &picture, &d, &tones, i, j, mean);
+            for (int k = 0; k < net->channels; k++) {
+                const ptrdiff_t row = (ptrdiff_t)k * net->height + i;
+                x[row * net->width + j] = (float)((double)d.lo + range * mean[k]);
             }
         }
-    const int resized = width != w || height != h;
-    if (did) *did = (resized ? JEM_DID_RESIZE : 0) | (channels > 2 && c == 1 ? JEM_DID_GREY : 0) |
-                    ((int64_t)width * h != (int64_t)height * w ? JEM_DID_STRETCH : 0) |
-                    (channels < 3 && c == 3 ? JEM_DID_COLOUR : 0) |
-                    (channels % 2 == 0 ? JEM_DID_BLEND : 0) | (d.invert ? JEM_DID_INVERT : 0);
+    }
+    if (did) *did = jem__pixels_did(net, &picture, d.invert);
     return JEM_OK;
 }
 
@@ -8108,17 +10937,22 @@ jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
     if (!net) return JEM_BAD_ARGUMENT;
     jem_pixels_desc d;
     if (!x || !pixels || n < 0)
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "floats_to_pixels: %d images%s", n,
-                         x && pixels ? "" : ", or NULL");
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "floats_to_pixels: %d images, or NULL", n);
     if (jem__pixels_check(net, net->width, net->height, 1, desc, &d)) return net->ctx->status;
     const ptrdiff_t size = (ptrdiff_t)net->height * net->width;
-    for (ptrdiff_t i = 0; i < n; i++, x += net->channels * size)
-        for (ptrdiff_t p = 0; p < size; p++)
+    const double range = (double)d.hi - (double)d.lo;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const float *image = x + i * net->channels * size;
+        for (ptrdiff_t p = 0; p < size; p++) {
             for (int c = 0; c < net->channels; c++) {
-                double v = ((double)x[c * size + p] - (double)d.lo) / ((double)d.hi - (double)d.lo);
-                v = !(v > 0) ? 0 : v > 1 ? 1 : v;  /* NaN is black */
-                *pixels++ = (unsigned char)(255 * (d.invert ? 1 - v : v) + 0.5);
+                double v = ((double)image[c * size + p] - (double)d.lo) / range;
+                if (!(v > 0)) v = 0;               /* NaN is black */
+                if (v > 1) v = 1;
+                if (d.invert) v = 1 - v;
+                *pixels++ = (unsigned char)(255 * v + 0.5);
             }
+        }
+    }
     return JEM_OK;
 }
 
@@ -8137,18 +10971,46 @@ jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int wi
 jem_generate_desc jem_net_generate_desc(const jem_net *net) {
     jem_generate_desc d = jem_generate_desc_default();
     if (net && net->noise_hi > 0) {
-        d.mean = net->mean, d.denoise.sigma_max = net->noise_hi, d.last_sigma = 2 * net->noise_lo;
+        d.mean = net->mean;
+        d.denoise.sigma_max = net->noise_hi;
+        d.last_sigma = 2 * net->noise_lo;
         return d;
     }
-    d.lo = -1, d.hi = 1, d.denoise.steps = 0, d.last_sigma = 0;
-    d.walk = jem_sgld_desc_default(), d.walk.steps = 300;
+    d.lo = -1;
+    d.hi = 1;
+    d.denoise.steps = 0;
+    d.last_sigma = 0;
+    d.walk = jem_sgld_desc_default();
+    d.walk.steps = 300;
     return d;
 }
 
 jem_guide jem_net_guide(jem_net *net, const int *labels) {
     jem_guide g;
-    g.net = net, g.labels = labels, g.weight = net && net->noise_hi > 0 ? 7 : 1;
+    g.net = net;
+    g.labels = labels;
+    g.weight = 1;
+    if (net && net->noise_hi > 0 && net->scale > 1) g.weight = 7;
     return g;
+}
+
+jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
+                             const jem_generate_desc *desc) {
+    if (!net) return NULL;
+    jem_ctx *ctx = net->ctx;
+    const jem_generate_desc how = desc ? *desc : jem_net_generate_desc(net);
+    const jem_shape shape = jem__shape(n, net->channels, net->height, net->width);
+    const jem_rng rng = jem_rng_seed(seed);
+    if (!labels) return jem_sampler_create(ctx, jem_logp, net, shape, &how, &rng);
+    if (!jem__labels_good(ctx, "net_sampler", labels, n, net->classes)) return NULL;
+    const size_t bytes = (size_t)n * sizeof *labels;
+    jem_guide *guide = (jem_guide *)jem__alloc(ctx, sizeof *guide + bytes);
+    if (!guide) return NULL;
+    *guide = jem_net_guide(net, (const int *)memcpy(guide + 1, labels, bytes));
+    jem_sampler *s = jem_sampler_create(ctx, jem_logp_guided, guide, shape, &how, &rng);
+    if (s) s->owned = guide;
+    else jem__free(ctx, guide);
+    return s;
 }
 
 jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_pixels_desc *desc,
@@ -8157,22 +11019,30 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
     jem_ctx *ctx = net->ctx;
     jem_pixels_desc p;
     if (n < 1 || !pixels || label < -1 || label >= net->classes)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: %d of class %d (-1, or 0..%d)%s", n, label,
-                         net->classes - 1, pixels ? "" : ", and pixels is NULL");
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: %d of class %d (-1, or 0..%d), or pixels "
+                         "is NULL", n, label, net->classes - 1);
     if (jem__pixels_check(net, net->width, net->height, 1, desc, &p)) return ctx->status;
     const jem_mark mark = jem_begin(ctx);
-    float *x = jem__push_floats(ctx, n * jem__image(net));
-    int *labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
-    for (int i = 0; labels && i < n; i++) labels[i] = label;
-    jem_rng rng = jem_rng_seed(seed);
-    jem_guide guide = jem_net_guide(net, labels);
+    int *labels = NULL;
+    if (label >= 0) {
+        labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
+        for (int i = 0; labels && i < n; i++) labels[i] = label;
+    }
     jem_generate_desc how = jem_net_generate_desc(net);
-    if (how.lo < how.hi) how.lo = p.lo, how.hi = p.hi;
-    jem_tensor *t = jem__images(net, NULL, n);
-    if (x && labels && jem_generate(ctx, label < 0 ? jem_logp : jem_logp_guided,
-                                 label < 0 ? (void *)net : (void *)&guide, t, &how,
-                                 &rng) == JEM_OK && jem_read(t, x) == JEM_OK)
-        jem_floats_to_pixels(net, x, n, &p, pixels);
+    const float *units = jem__units(net);
+    if (how.lo < how.hi) {
+        how.lo = p.lo;
+        how.hi = p.hi;
+        if (units) how.lo = -2;
+        if (units) how.hi = 2;
+    }
+    jem_sampler *s = NULL;
+    if (ctx->status == JEM_OK) s = jem_net_sampler(net, labels, n, seed, &how);
+    if (jem_sampler_step(s, NULL) == JEM_OK) {
+        if (units) jem__units_apply(net, units, s->x, n, s->x, 1);
+        jem_floats_to_pixels(net, s->x, n, &p, pixels);
+    }
+    jem_sampler_free(s);
     jem_end(ctx, mark);
     return ctx->status;
 }
@@ -8186,39 +11056,118 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
    padded with spaces; then the tensors, row-major, little-endian. Offsets count from the end of the
    header; together the tensors cover the rest of the file, without gap or overlap.
 
-   A file may come from anyone, so reading has three steps: parse the header, which cannot reach
-   outside of it; check it whole against the file's size; only then allocate and copy. */
+   A file may be hostile, so it is read in three steps: parse the header, without reading outside of
+   it; check all of it against the size of the file; only then allocate and copy. */
 
 #include <inttypes.h>
 
-#define JEM__MAX_HEADER 100000000u                 /* the reference's limit too */
+#define JEM__MAX_HEADER 100000000u                 /* as in the reference implementation */
 
-/* The first four are jem_dtype's, in its order; the others are converted to `as` when read. */
-typedef struct jem__dtype { const char *name; size_t size; jem_dtype as; } jem__dtype;
+/* Types of numbers in files. The first four are those of jem_dtype, in the same order; the others
+   are converted to `becomes` when read. */
+typedef struct jem__dtype { const char *name; size_t size; jem_dtype becomes; } jem__dtype;
 static const jem__dtype jem__dtypes[] = {
-    { "F32", 4, JEM_DTYPE_F32 }, { "I32", 4, JEM_DTYPE_I32 }, { "I64", 8, JEM_DTYPE_I64 }, { "U8", 1, JEM_DTYPE_U8 },
+    { "F32", 4, JEM_DTYPE_F32 }, { "I32", 4, JEM_DTYPE_I32 },
+    { "I64", 8, JEM_DTYPE_I64 }, { "U8", 1, JEM_DTYPE_U8 },
     { "F64", 8, JEM_DTYPE_F32 }, { "F16", 2, JEM_DTYPE_F32 }, { "BF16", 2, JEM_DTYPE_F32 },
         { "BOOL", 1, JEM_DTYPE_U8 }
 };
 enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__BOOL, JEM__DTYPES };
 #define JEM__READABLE "F32, F64, F16, BF16, I64, I32, U8, BOOL can"
 
+/* A tensor of an archive. */
 typedef struct jem__entry {
     jem_entry e;
-    void *owned;                                   /* e.data, if it came from a file */
-    int dtype;                                     /* in the file: index into jem__dtypes, or -1 */
+    void *owned;                                   /* e.data, if it was read from a file */
+    int dtype;                                     /* in the file: index into jem__dtypes; -1 if
+                                                      it is not one of these */
     size_t begin, end;                             /* in the file: data_offsets */
 } jem__entry;
 
 struct jem_archive {
     jem_ctx *ctx;
     const char *where;                             /* for messages: the path */
-    jem__entry **entries;                          /* pointers, so that a jem_entry * stays good */
+    jem__entry **entries;                          /* pointers, so that a jem_entry * stays valid
+                                                      when the list grows */
     int count, capacity;
-    jem__entry **skipped;                          /* of a dtype that cannot be read; no data */
+    jem__entry **skipped;                          /* whose dtype cannot be read; without data */
     int skips;
+    int bf16;                                      /* 1: F32 is written as BF16 */
     jem__meta *meta;
 };
+
+/* ---- system calls for files ------------------------------------------------------------------ */
+#include <errno.h>
+
+/* Copies numbers of `width` bytes, a power of two, between native byte order and the file's, which
+   is little-endian. */
+static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t width) {
+    const uint16_t one = 1;
+    const int little_endian = *(const unsigned char *)&one;
+    if (little_endian) {
+        if (bytes) memcpy(to, from, bytes);
+        return;
+    }
+    for (size_t i = 0; i < bytes; i++)
+        ((unsigned char *)to)[i ^ (width - 1)] = ((const unsigned char *)from)[i];
+}
+
+/* Rounds to nearest, ties to even. */
+static uint16_t jem__to_bf16(float f) {
+    const uint32_t u = jem__float_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+#ifndef JEM_NO_STDIO
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#ifdef _WIN32
+#include <io.h>
+#ifdef __cplusplus
+extern "C"
+#endif                                             /* the only function needed of windows.h */
+__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
+#define JEM__SYS(name) _##name
+#define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
+#define JEM__FSYNC _commit
+#define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
+#else
+#include <unistd.h>
+#define JEM__SYS(name) name
+#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
+#define JEM__FSYNC fsync
+#define JEM__RENAME(from, to) rename(from, to)
+#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
+extern ssize_t readlink(const char *, char *, size_t);     /* hidden by -std=c99 */
+extern int fchmod(int, mode_t);
+#endif
+#endif
+
+static int jem__file_put(int fd, const char *bytes, size_t size) {
+    const size_t most = (size_t)1 << 30;
+    while (size > 0) {
+        size_t n = size;
+        if (n > most) n = most;
+        const ptrdiff_t done = JEM__SYS(write)(fd, bytes, (unsigned)n);
+        if (done > 0) {
+            bytes += done;
+            size -= (size_t)done;
+        } else if (done == 0 || errno != EINTR) return 0;
+    }
+    return 1;
+}
+
+/* Writes a file's data to the disk itself, if the file system supports that. */
+static int jem__file_sync(int fd) {
+    while (JEM__FSYNC(fd) != 0) {
+        if (errno == EINTR) continue;
+        return errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
+    }
+    return 1;
+}
+#endif /* JEM_NO_STDIO */
 
 /* ---- archives in memory ---------------------------------------------------------------------- */
 
@@ -8237,24 +11186,35 @@ void jem_archive_free(jem_archive *a) {
 
 int jem_archive_count(const jem_archive *a) { return a ? a->count : 0; }
 const jem_entry *jem_archive_at(const jem_archive *a, int i) {
-    return a && i >= 0 && i < a->count ? &a->entries[i]->e : NULL;
+    if (!a || i < 0 || i >= a->count) return NULL;
+    return &a->entries[i]->e;
 }
 const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
-    for (int i = 0; a && name && i < a->count; i++)
+    for (int i = 0; a && name && i < a->count; i++) {
         if (!strcmp(a->entries[i]->e.name, name)) return &a->entries[i]->e;
+    }
     return NULL;
 }
 
-jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
-    return a ? jem__meta_set(a->ctx, &a->meta, key, value) : JEM_BAD_ARGUMENT;
-}
-const char *jem_archive_meta(const jem_archive *a, const char *key) {
-    return a && key ? jem__meta_get(a->meta, key) : NULL;
+jem_status jem_archive_set_bf16(jem_archive *a, int on) {
+    if (!a) return JEM_BAD_ARGUMENT;
+    a->bf16 = on != 0;
+    return JEM_OK;
 }
 
-/* Numbers in a tensor of this shape; -1 if a size is negative or there are too many to address. */
+jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value) {
+    if (!a) return JEM_BAD_ARGUMENT;
+    return jem__meta_set(a->ctx, &a->meta, key, value);
+}
+const char *jem_archive_meta(const jem_archive *a, const char *key) {
+    if (!a || !key) return NULL;
+    return jem__meta_get(a->meta, key);
+}
+
+/* Returns the count of numbers in a tensor of this shape; -1 if a size is negative or there are too
+   many to address. */
 static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
-    const int64_t most = PTRDIFF_MAX / 16;         /* 8 bytes each, and the allocator's own */
+    const int64_t most = PTRDIFF_MAX / 16;         /* of 8 bytes, with the allocator's overhead */
     int64_t n = 1;
     for (int i = 0; i < ndim; i++) {
         if (shape[i] < 0 || (shape[i] > 0 && n > most / shape[i])) return -1;
@@ -8263,17 +11223,23 @@ static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
     return (ptrdiff_t)n;
 }
 
-/* Appends without asking; the caller has checked name, ndim and shape. */
+/* Makes room for one more entry. Returns 0 without memory. */
+static int jem__archive_grow(jem_archive *a) {
+    if (a->count < a->capacity) return 1;
+    const size_t bytes = (size_t)a->count * sizeof *a->entries;
+    jem__entry **more = (jem__entry **)jem__alloc(a->ctx, 2 * bytes + 16 * sizeof *more);
+    if (!more) return 0;
+    if (bytes) memcpy(more, a->entries, bytes);
+    jem__free(a->ctx, a->entries);
+    a->entries = more;
+    a->capacity = 2 * a->count + 16;
+    return 1;
+}
+
+/* Appends an entry. The caller has checked name, ndim and shape. */
 static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dtype, int ndim,
                                        const int64_t *shape) {
-    if (a->count == a->capacity) {
-        const size_t bytes = (size_t)a->count * sizeof *a->entries;
-        jem__entry **more = (jem__entry **)jem__alloc(a->ctx, 2 * bytes + 16 * sizeof *more);
-        if (!more) return NULL;
-        if (bytes) memcpy(more, a->entries, bytes);
-        jem__free(a->ctx, a->entries);
-        a->entries = more, a->capacity = 2 * a->count + 16;
-    }
+    if (!jem__archive_grow(a)) return NULL;
     const size_t length = strlen(name);
     jem__entry *entry = (jem__entry *)jem__alloc(a->ctx, sizeof(jem__entry) + length + 1);
     if (!entry) return NULL;
@@ -8281,298 +11247,441 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     entry->dtype = dtype;
     entry->e.name = (const char *)(entry + 1);
     entry->e.dtype = JEM_DTYPE_U8;
-    if (dtype >= 0) entry->e.dtype = jem__dtypes[dtype].as;
+    if (dtype >= 0) entry->e.dtype = jem__dtypes[dtype].becomes;
     entry->e.ndim = ndim;
     for (int i = 0; i < ndim; i++) entry->e.shape[i] = shape[i];
     entry->e.bytes = (size_t)jem__elements(ndim, shape) * jem__dtypes[entry->e.dtype].size;
-    return a->entries[a->count++] = entry;
+    a->entries[a->count++] = entry;
+    return entry;
+}
+
+/* Says why a tensor cannot be added; NULL if it can be. */
+static const char *jem__entry_refused(const jem_archive *a, const char *name, jem_dtype dtype,
+                                      int ndim, const int64_t *shape, const void *data) {
+    if (!name || !jem__utf8_valid(name, strlen(name))) return "the name is not UTF-8";
+    if (!strcmp(name, "__metadata__")) return "this name is reserved";
+    if (jem_archive_find(a, name)) return "there is one of this name already";
+    if ((int)dtype < 0 || (int)dtype > JEM_DTYPE_U8) return "no such dtype";
+    if (ndim < 0 || ndim > 8 || (ndim && !shape)) return "0 to 8 dimensions are possible";
+    const ptrdiff_t n = jem__elements(ndim, shape);
+    if (n < 0) return "a size is negative or too large";
+    if (n && !data) return "data is NULL";
+    return NULL;
 }
 
 jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, int ndim,
                            const int64_t *shape, const void *data) {
     if (!a) return JEM_BAD_ARGUMENT;
-    const char *wrong = NULL;
-    ptrdiff_t n = 0;
-    if (!name || !jem__utf8_valid(name, strlen(name))) wrong = "the name is not UTF-8";
-    else if (!strcmp(name, "__metadata__")) wrong = "this name is reserved";
-    else if (jem_archive_find(a, name)) wrong = "there is one of this name already";
-    else if ((int)dtype < 0 || (int)dtype > JEM_DTYPE_U8) wrong = "no such dtype";
-    else if (ndim < 0 || ndim > 8 || (ndim && !shape)) wrong = "0 to 8 dimensions are possible";
-    else if ((n = jem__elements(ndim, shape)) < 0) wrong = "a size is negative or too large";
-    else if (n && !data) wrong = "data is NULL";
+    const char *wrong = jem__entry_refused(a, name, dtype, ndim, shape, data);
+    if (!name) name = "";
     if (wrong)
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_add: \"%.80s\": %s",
-                         name ? name : "", wrong);
+        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_add: \"%.80s\": %s", name, wrong);
     jem__entry *entry = jem__archive_append(a, name, (int)dtype, ndim, shape);
-    if (entry) entry->e.data = data;
-    return entry ? JEM_OK : JEM_NO_MEMORY;
+    if (!entry) return JEM_NO_MEMORY;
+    entry->e.data = data;
+    return JEM_OK;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
-/* Text is made twice by the same code: once with out = NULL to learn its length, then in place. */
+/* The header is generated twice by the same code: with out = NULL to measure it, then in place. */
 
 typedef struct jem__text { char *out; size_t n, room; } jem__text;
 
 JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
+    char *to = NULL;
+    size_t room = 0;
+    if (t->out) {
+        to = t->out + t->n;
+        room = t->room - t->n;
+    }
     va_list list;
     va_start(list, format);
-    t->n += (size_t)vsnprintf(t->out ? t->out + t->n : NULL, t->out ? t->room - t->n : 0, format,
-                              list);
+    t->n += (size_t)vsnprintf(to, room, format, list);
     va_end(list);
 }
 
-/* A string of JSON, after what comes before it. */
+/* Writes `before`, then s as a string of JSON. */
 static void jem__put_json(jem__text *t, const char *before, const char *s) {
     jem__put(t, "%s\"", before);
     for (; *s; s++) {
         const unsigned char c = (unsigned char)*s;
-        jem__put(t, c < 0x20 ? "\\u%04x" : c == '"' || c == '\\' ? "\\%c" : "%c", c);
+        if (c < 0x20) jem__put(t, "\\u%04x", c);
+        else if (c == '"' || c == '\\') jem__put(t, "\\%c", c);
+        else jem__put(t, "%c", c);
     }
     jem__put(t, "\"");
 }
 
-/* Numbers in brackets: [64,3,3,3]. */
+/* Writes numbers in brackets: [64,3,3,3]. */
 static void jem__put_list(jem__text *t, const char *brackets, int n, const int64_t *x) {
     jem__put(t, "%c", brackets[0]);
     for (int i = 0; i < n; i++) jem__put(t, "%s%" PRId64, i ? "," : "", x[i]);
     jem__put(t, "%c", brackets[1]);
 }
 
+/* Returns the dtype in which an entry is written, as an index into jem__dtypes. */
+static int jem__written_as(const jem_archive *a, const jem_entry *e) {
+    if (a->bf16 && e->dtype == JEM_DTYPE_F32) return JEM__BF16;
+    return (int)e->dtype;
+}
+
+/* Writes an entry's numbers in the file's byte order. */
+static void jem__put_numbers(char *to, const jem_entry *e, int as) {
+    const size_t size = jem__dtypes[as].size;
+    const size_t count = e->bytes / jem__dtypes[e->dtype].size;
+    if (as == (int)e->dtype) {
+        jem__copy_numbers(to, e->data, e->bytes, size);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const float x = ((const float *)e->data)[i];
+        uint16_t half = jem__to_bf16(x);
+        if ((half & 0x7fff) == 0x7f80 && jem__finite(x)) half--;
+        jem__copy_numbers(to + size * i, &half, size, size);
+    }
+}
+
+/* Writes the header, padded so that the data begin at a multiple of 64 bytes. */
 static void jem__put_header(jem__text *t, const jem_archive *a) {
     const char *comma = "";
-    jem__put(t, a->meta ? "{\"__metadata__\":{" : "{");
-    for (const jem__meta *m = a->meta; m; m = m->next, comma = ",")
-        jem__put_json(t, comma, m->key), jem__put_json(t, ":", m->value);
-    if (a->meta) jem__put(t, "}");
-    for (int i = 0; i < a->count; i++, comma = ",") {
+    jem__put(t, "{");
+    if (a->meta) {
+        jem__put(t, "\"__metadata__\":{");
+        for (const jem__meta *m = a->meta; m; m = m->next) {
+            jem__put_json(t, comma, m->key);
+            jem__put_json(t, ":", m->value);
+            comma = ",";
+        }
+        jem__put(t, "}");
+    }
+    for (int i = 0; i < a->count; i++) {
         const jem__entry *entry = a->entries[i];
         const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
         jem__put_json(t, comma, entry->e.name);
-        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":", jem__dtypes[entry->e.dtype].name);
+        jem__put(t, ":{\"dtype\":\"%s\",\"shape\":",
+                 jem__dtypes[jem__written_as(a, &entry->e)].name);
         jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
-        jem__put(t, ",\"data_offsets\":"), jem__put_list(t, "[]", 2, offsets), jem__put(t, "}");
+        jem__put(t, ",\"data_offsets\":");
+        jem__put_list(t, "[]", 2, offsets);
+        jem__put(t, "}");
+        comma = ",";
     }
     jem__put(t, "}");
-    while (t->n % 64 != 56) jem__put(t, " ");      /* the data begins at a multiple of 64 */
+    while (t->n % 64 != 56) jem__put(t, " ");
+}
+
+/* Places the tensors, wide numbers first, so that all are aligned. Returns the size of the data; -1
+   if it is too large. */
+static ptrdiff_t jem__archive_layout(const jem_archive *a) {
+    size_t total = 0;
+    for (size_t width = 8; width; width /= 2) {
+        for (int i = 0; i < a->count; i++) {
+            jem__entry *entry = a->entries[i];
+            const size_t count = entry->e.bytes / jem__dtypes[entry->e.dtype].size;
+            if (jem__dtypes[jem__written_as(a, &entry->e)].size != width) continue;
+            if (count > (PTRDIFF_MAX / 2 - total) / width) return -1;
+            entry->begin = total;
+            total += count * width;
+            entry->end = total;
+        }
+    }
+    return (ptrdiff_t)total;
 }
 
 void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
-    size_t total = 0;
     if (size) *size = 0;
     if (!a) return NULL;
-    for (size_t width = 8; width; width /= 2)      /* wide numbers first: all are aligned */
-        for (int i = 0; i < a->count; i++) {
-            jem__entry *entry = a->entries[i];
-            if (jem__dtypes[entry->e.dtype].size != width) continue;
-            if (entry->e.bytes > PTRDIFF_MAX / 2 - total)
-                return jem__null(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
-            entry->begin = total, entry->end = total += entry->e.bytes;
-        }
+    const ptrdiff_t total = jem__archive_layout(a);
+    if (total < 0)
+        return jem__refuse(a->ctx, JEM_NO_MEMORY, "%s: too large to be packed", a->where);
     jem__text text = { NULL, 0, 0 };
     jem__put_header(&text, a);
     const size_t n = text.n;
     const uint64_t length = n;
     if (n > JEM__MAX_HEADER)
-        return jem__null(a->ctx, JEM_BAD_ARGUMENT, "%s: names and texts make a header of %.0f MB, "
-                         "100 are allowed", a->where, (double)n / 1e6);
-    char *out = (char *)jem__alloc(a->ctx, 8 + n + total + 1);     /* 1: the 0 after a text */
+        return jem__refuse(a->ctx, JEM_BAD_ARGUMENT, "%s: names and metadata make a header of "
+                         "%.0f MB, 100 are allowed", a->where, (double)n / 1e6);
+    char *out = (char *)jem__alloc(a->ctx, 8 + n + (size_t)total + 1);     /* 1: vsnprintf's 0 */
     if (!out) return NULL;
     jem__copy_numbers(out, &length, 8, 8);
-    text.out = out + 8, text.room = n + 1, text.n = 0;
+    text.out = out + 8;
+    text.room = n + 1;
+    text.n = 0;
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
         const jem_entry *e = &a->entries[i]->e;
-        char *to = out + 8 + n + a->entries[i]->begin;
-        jem__copy_numbers(to, e->data, e->bytes, jem__dtypes[e->dtype].size);
+        jem__put_numbers(out + 8 + n + a->entries[i]->begin, e, jem__written_as(a, e));
     }
-    if (size) *size = 8 + n + total;
+    if (size) *size = 8 + n + (size_t)total;
     return out;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-/* JSON by recursive descent, of just this depth, in a copy of the header that ends in a 0, which
-   nothing matches: strings are decoded where they stand. After an error at = end, where every loop
-   ends and every step is an error; the context keeps the first. */
+/* A parser of JSON by recursive descent, only as deep as this format. It reads a copy of the header
+   that ends in a 0, which nothing matches, and decodes strings in place. After an error, at = end:
+   there every loop ends, and every step fails; the context keeps the first error. */
 
 typedef struct jem__json {
     jem_archive *a;
     char *begin, *at, *end;
     size_t room;           /* bytes of data after the header */
-    const char *name;      /* of the tensor in hand, for messages */
+    const char *name;      /* of the current tensor, for messages; NULL outside of tensors */
 } jem__json;
 
+/* Reports an error at the current byte of the file; returns 0. */
 static int jem__json_fail(jem__json *j, const char *what, const char *detail) {
-    jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: %s%.80s%s: %s%.80s at byte %.0f", j->a->where,
-              j->name ? "tensor \"" : "header", j->name ? j->name : "", j->name ? "\"" : "", what,
-              detail, (double)(j->at - j->begin + 8));
+    const double byte = (double)(j->at - j->begin + 8);
+    if (j->name)
+        jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\": %s%.80s at byte %.0f",
+                  j->a->where, j->name, what, detail, byte);
+    else
+        jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: header: %s%.80s at byte %.0f", j->a->where, what,
+                  detail, byte);
     j->at = j->end;
     return 0;
 }
 
 static void jem__json_space(jem__json *j) { j->at += strspn(j->at, " \n\r\t"); }
 
-/* Is c next, after any space? Then it is taken; otherwise that may be an error. */
-static int jem__json_take(jem__json *j, char c, int must) {
-    const char what[2] = { c, 0 };
+/* Takes the character c, after any space, if it is next; otherwise returns 0. */
+static int jem__json_accept(jem__json *j, char c) {
     jem__json_space(j);
-    if (*j->at == c) return j->at++, 1;
-    return must ? jem__json_fail(j, "expected ", what) : 0;
+    if (*j->at != c) return 0;
+    j->at++;
+    return 1;
+}
+/* Takes the character c, which is required. */
+static int jem__json_expect(jem__json *j, char c) {
+    const char what[2] = { c, 0 };
+    if (jem__json_accept(j, c)) return 1;
+    return jem__json_fail(j, "expected ", what);
 }
 
-/* Is there an i-th item between these brackets? Takes what comes before it, or the closing one. */
+/* Takes what precedes item i of a list in these brackets: the opening one or a comma. Returns 0 at
+   the end of the list, after its closing bracket. */
 static int jem__json_item(jem__json *j, const char *brackets, int i) {
-    if (i == 0) return jem__json_take(j, brackets[0], 1) && !jem__json_take(j, brackets[1], 0);
-    if (jem__json_take(j, ',', 0)) return 1;
-    jem__json_take(j, brackets[1], 1);
+    if (i == 0) return jem__json_expect(j, brackets[0]) && !jem__json_accept(j, brackets[1]);
+    if (jem__json_accept(j, ',')) return 1;
+    jem__json_expect(j, brackets[1]);
     return 0;
 }
 
-/* \uXXXX; 0 if it is none (no escape may stand for 0). */
+/* Takes \uXXXX, one unit of UTF-16. Returns 0 if it is not next: no escape may encode 0. */
 static uint32_t jem__json_unit(jem__json *j) {
     char hex[5] = "";
     if (strncmp(j->at, "\\u", 2) || strspn(j->at + 2, "0123456789abcdefABCDEF") < 4) return 0;
-    memcpy(hex, j->at + 2, 4), j->at += 6;
+    memcpy(hex, j->at + 2, 4);
+    j->at += 6;
     return (uint32_t)strtoul(hex, NULL, 16);
 }
 
-/* An escape to UTF-8, which is never longer. \u comes in UTF-16: a pair of them above U+FFFF. */
-static char *jem__json_escape(jem__json *j, char *out) {
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+/* Takes one code point: a unit, or two of them (a surrogate pair) above U+FFFF. 0 is an error. */
+static uint32_t jem__json_code(jem__json *j) {
+    const uint32_t code = jem__json_unit(j);
+    if (code < 0xD800 || code >= 0xE000) return code;
+    const uint32_t low = jem__json_unit(j);
+    if (code >= 0xDC00 || low < 0xDC00 || low >= 0xE000) return 0;
+    return 0x10000 + ((code & 0x3FF) << 10 | (low & 0x3FF));
+}
+
+/* Writes a code point as UTF-8; returns the place after it. */
+static char *jem__put_utf8(char *out, uint32_t code) {
     static const uint32_t lead[4] = { 0, 0xC0, 0xE0, 0xF0 };
-    const char *known = j->at[1] ? strchr(from, j->at[1]) : NULL;
-    if (known) { j->at += 2, *out++ = to[known - from]; return out; }
-    uint32_t code = jem__json_unit(j);
-    if (code >= 0xD800 && code < 0xE000) {
-        const uint32_t low = jem__json_unit(j);
-        code = code < 0xDC00 && low >= 0xDC00 && low < 0xE000
-             ? 0x10000 + ((code & 0x3FF) << 10 | (low & 0x3FF)) : 0;
-    }
-    if (!code) { jem__json_fail(j, "bad escape in a string", ""); return out; }
-    const int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    const int more = (code >= 0x80) + (code >= 0x800) + (code >= 0x10000);
     *out++ = (char)(lead[more] | code >> 6 * more);
     for (int i = more - 1; i >= 0; i--) *out++ = (char)(0x80 | (code >> 6 * i & 0x3F));
     return out;
 }
 
-/* key: with the colon after it. */
-static const char *jem__json_string(jem__json *j, int key) {
-    jem__json_take(j, '"', 1);
-    char *start = j->at, *out = start;
-    while (*j->at != '"' && (unsigned char)*j->at >= 0x20)
-        if (*j->at == '\\') out = jem__json_escape(j, out);
-        else *out++ = *j->at++;
-    if (*j->at != '"')
-        jem__json_fail(j, j->at < j->end ? "control byte in a string" : "a string does not end",
-                       "");
-    else j->at++;
-    *out = 0;
-    if (key) jem__json_take(j, ':', 1);
-    return start;
+/* Decodes an escape to UTF-8, which is never longer. Returns the place after it. */
+static char *jem__json_escape(jem__json *j, char *out) {
+    static const char from[] = "\"\\/bfnrt";
+    static const char to[] = "\"\\/\b\f\n\r\t";
+    const char *found = j->at[1] ? strchr(from, j->at[1]) : NULL;
+    if (found) {
+        *out = to[found - from];
+        j->at += 2;
+        return out + 1;
+    }
+    const uint32_t code = jem__json_code(j);
+    if (code) return jem__put_utf8(out, code);
+    jem__json_fail(j, "bad escape in a string", "");
+    return out;
 }
 
-/* Whole numbers from 0; how many. */
+/* Takes a string, and decodes it in place. */
+static const char *jem__json_string(jem__json *j) {
+    jem__json_expect(j, '"');
+    char *start = j->at;
+    char *out = start;
+    while (*j->at != '"' && (unsigned char)*j->at >= 0x20) {
+        if (*j->at == '\\') out = jem__json_escape(j, out);
+        else *out++ = *j->at++;
+    }
+    if (*j->at == '"') j->at++;
+    else if (j->at < j->end) jem__json_fail(j, "control byte in a string", "");
+    else jem__json_fail(j, "a string does not end", "");
+    *out = 0;
+    return start;
+}
+/* Takes a string and a colon. */
+static const char *jem__json_key(jem__json *j) {
+    const char *key = jem__json_string(j);
+    jem__json_expect(j, ':');
+    return key;
+}
+
+/* Takes a whole number from 0, without a space before it; returns 0 after an error. */
+static int jem__json_integer(jem__json *j, int64_t *out) {
+    const size_t digits = strspn(j->at, "0123456789");
+    if (!digits || (digits > 1 && *j->at == '0'))
+        return jem__json_fail(j, "expected a whole number", "");
+    errno = 0;
+    *out = strtoll(j->at, NULL, 10);
+    if (errno) return jem__json_fail(j, "number too large", "");
+    j->at += digits;
+    return 1;
+}
+
+/* Takes a list of at most `most` whole numbers; returns their count, 0 after an error. */
 static int jem__json_integers(jem__json *j, int64_t *out, int most) {
     int n = 0;
     for (; jem__json_item(j, "[]", n); n++) {
-        jem__json_space(j), errno = 0;
-        const size_t digits = strspn(j->at, "0123456789");
-        const int64_t v = digits ? strtoll(j->at, NULL, 10) : 0;
-        if (!digits || (digits > 1 && *j->at == '0'))
-            return jem__json_fail(j, "expected a whole number", "");
-        if (errno) return jem__json_fail(j, "number too large", "");
+        jem__json_space(j);
         if (n == most) return jem__json_fail(j, "too many numbers in a list", "");
-        out[n] = v, j->at += digits;
+        if (!jem__json_integer(j, out + n)) return 0;
     }
     return n;
 }
 
+/* Takes the object of metadata: keys and values. */
 static void jem__json_metadata(jem__json *j) {
     jem_archive *a = j->a;
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
-        const char *key = jem__json_string(j, 1), *value = jem__json_string(j, 0);
+        const char *key = jem__json_key(j);
+        const char *value = jem__json_string(j);
         if (jem__meta_get(a->meta, key)) jem__json_fail(j, "repeated key in metadata: ", key);
         else if (i == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
         else jem__meta_set(a->ctx, &a->meta, key, value);
     }
 }
 
-static void jem__json_tensor(jem__json *j) {
-    int dtype = -1, named = 0, ndim = -1, n_offsets = -1;
+/* What the header says of a tensor. */
+typedef struct jem__described {
+    int has_dtype, dtype;                          /* dtype: index into jem__dtypes, or -1 */
+    int ndim, n_offsets;                           /* -1 before they are read */
     int64_t shape[8], offsets[2];
-    for (int i = 0; jem__json_item(j, "{}", i); i++) {
-        const char *key = jem__json_string(j, 1);
-        if (!strcmp(key, "shape") && ndim < 0) ndim = jem__json_integers(j, shape, 8);
-        else if (!strcmp(key, "data_offsets") && n_offsets < 0)
-            n_offsets = jem__json_integers(j, offsets, 2);
-        else if (!strcmp(key, "dtype") && !named) {
-            const char *name = jem__json_string(j, 0);
-            named = *name != 0;
-            for (dtype = JEM__DTYPES - 1; dtype >= 0; dtype--)
-                if (!strcmp(jem__dtypes[dtype].name, name)) break;
-        } else jem__json_fail(j, "unknown or repeated key ", key);
-    }
-    ptrdiff_t n = 0;
-    const char *wrong = NULL;
-    if (!named || ndim < 0 || n_offsets != 2)
-        wrong = "dtype, shape and two data_offsets are needed";
-    else if ((n = jem__elements(ndim, shape)) < 0) wrong = "the shape is too large";
-    else if (offsets[1] < offsets[0] ||
-             (dtype >= 0 && offsets[1] - offsets[0] != n * (ptrdiff_t)jem__dtypes[dtype].size))
-        wrong = "data_offsets do not agree with dtype and shape";
-    else if ((uint64_t)offsets[1] > j->room) wrong = "its data lies beyond the file's end";
-    jem__entry *entry = wrong ? NULL : jem__archive_append(j->a, j->name, dtype, ndim, shape);
-    if (entry) entry->begin = (size_t)offsets[0], entry->end = (size_t)offsets[1];
-    else jem__json_fail(j, wrong ? wrong : "out of memory", "");
+} jem__described;
+
+/* Returns the index into jem__dtypes of a name; -1 if it is not there. */
+static int jem__dtype_of(const char *name) {
+    int dtype = JEM__DTYPES - 1;
+    while (dtype >= 0 && strcmp(jem__dtypes[dtype].name, name)) dtype--;
+    return dtype;
 }
 
+/* Takes one key of a tensor, and its value. */
+static void jem__json_field(jem__json *j, jem__described *d) {
+    const char *key = jem__json_key(j);
+    if (!strcmp(key, "shape") && d->ndim < 0) d->ndim = jem__json_integers(j, d->shape, 8);
+    else if (!strcmp(key, "data_offsets") && d->n_offsets < 0)
+        d->n_offsets = jem__json_integers(j, d->offsets, 2);
+    else if (!strcmp(key, "dtype") && !d->has_dtype) {
+        const char *name = jem__json_string(j);
+        d->has_dtype = *name != 0;
+        d->dtype = jem__dtype_of(name);
+    } else jem__json_fail(j, "unknown or repeated key ", key);
+}
+
+/* Says what is wrong with a description, for a file with `room` bytes of data; NULL: nothing. */
+static const char *jem__described_wrong(const jem__described *d, size_t room) {
+    if (!d->has_dtype || d->ndim < 0 || d->n_offsets != 2)
+        return "dtype, shape and two data_offsets are needed";
+    const ptrdiff_t n = jem__elements(d->ndim, d->shape);
+    const int64_t bytes = d->offsets[1] - d->offsets[0];
+    if (n < 0) return "the shape is too large";
+    if (bytes < 0 || (d->dtype >= 0 && bytes != n * (ptrdiff_t)jem__dtypes[d->dtype].size))
+        return "data_offsets do not agree with dtype and shape";
+    if ((uint64_t)d->offsets[1] > room) return "its data extend beyond the file's end";
+    return NULL;
+}
+
+/* Takes the description of a tensor, and adds it to the archive, without data. */
+static void jem__json_tensor(jem__json *j) {
+    jem__described d = { 0, -1, -1, -1, { 0 }, { 0 } };
+    for (int i = 0; jem__json_item(j, "{}", i); i++) jem__json_field(j, &d);
+    const char *wrong = jem__described_wrong(&d, j->room);
+    if (wrong) {
+        jem__json_fail(j, wrong, "");
+        return;
+    }
+    jem__entry *entry = jem__archive_append(j->a, j->name, d.dtype, d.ndim, d.shape);
+    if (!entry) {
+        jem__json_fail(j, "out of memory", "");
+        return;
+    }
+    entry->begin = (size_t)d.offsets[0];
+    entry->end = (size_t)d.offsets[1];
+}
+
+/* Takes the whole header. */
 static void jem__json_header(jem__json *j) {
     int described = 0;
     if (!jem__utf8_valid(j->begin, (size_t)(j->end - j->begin))) jem__json_fail(j, "not UTF-8", "");
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
-        const char *name = jem__json_string(j, 1);
-        const int texts = !strcmp(name, "__metadata__");
-        if (texts && described++) jem__json_fail(j, "repeated key ", name);
-        if (texts) jem__json_metadata(j);
-        else j->name = name, jem__json_tensor(j), j->name = NULL;
+        const char *name = jem__json_key(j);
+        if (!strcmp(name, "__metadata__")) {
+            if (described) jem__json_fail(j, "repeated key ", name);
+            described = 1;
+            jem__json_metadata(j);
+        } else {
+            j->name = name;
+            jem__json_tensor(j);
+            j->name = NULL;
+        }
     }
     jem__json_space(j);
     if (j->at < j->end) jem__json_fail(j, "text after its end", "");
 }
 
+/* Order entries for qsort by name, and by place; an empty tensor precedes another at its place. */
 static int jem__by_name(const void *p, const void *q) {
     return strcmp((*(jem__entry *const *)p)->e.name, (*(jem__entry *const *)q)->e.name);
 }
 static int jem__by_place(const void *p, const void *q) {
-    const jem__entry *a = *(jem__entry *const *)p, *b = *(jem__entry *const *)q;
-    if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
+    const jem__entry *a = *(jem__entry *const *)p;
+    const jem__entry *b = *(jem__entry *const *)q;
+    if (a->begin != b->begin) return (a->begin > b->begin) - (a->begin < b->begin);
     return (a->end > b->end) - (a->end < b->end);  /* empty ones first */
 }
 
-/* Every name once, and the tensors side by side from 0 to `size`. */
+/* Checks that every name is unique, and that the tensors cover 0 .. size without gap or overlap. */
 static void jem__archive_check(const jem_archive *a, size_t size) {
     const size_t count = (size_t)a->count;
-    size_t i = 1, end = 0;
     jem__entry **order = (jem__entry **)jem__alloc(a->ctx, count * sizeof *order);
     if (!order) return;
     if (count) memcpy(order, a->entries, count * sizeof *order);
     qsort(order, count, sizeof *order, jem__by_name);
+    size_t i = 1;
     while (i < count && strcmp(order[i - 1]->e.name, order[i]->e.name)) i++;
     if (i < count)
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: two tensors are named \"%.80s\"", a->where,
                   order[i]->e.name);
     qsort(order, count, sizeof *order, jem__by_place);
+    size_t end = 0;                                /* of the tensors before */
     for (i = 0; i < count && order[i]->begin == end; i++) end = order[i]->end;
-    if (i < count)
+    if (i < count) {
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the data, "
                   "the one before ends at %.0f", a->where, order[i]->e.name,
                   (double)order[i]->begin, (double)end);
-    else if (end != size)
-        jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header tells of %.0f",
+    } else if (end != size) {
+        jem__fail(a->ctx, JEM_BAD_FILE, "%s: %.0f bytes of data, the header describes %.0f",
                   a->where, (double)size, (double)end);
+    }
     jem__free(a->ctx, order);
 }
 
-/* Moves the entries that cannot be read out of the list of those that can; says so. */
+/* Moves entries whose dtype cannot be read to a list of their own, and logs a note. */
 static void jem__archive_skip(jem_archive *a) {
     int kept = 0, skips = 0;
     char note[256];
@@ -8588,49 +11697,64 @@ static void jem__archive_skip(jem_archive *a) {
     a->count = kept;
     snprintf(note, sizeof note, "%.80s: skipped %d of %d tensors, as \"%.60s\", whose dtype cannot "
              "be read", a->where, skips, kept + skips, a->skipped[0]->e.name);
-    jem__harmless(note);
+    jem__mask_controls(note, 0);
     if (a->ctx->desc.log) a->ctx->desc.log(a->ctx->desc.user, note);
 }
 
-/* From a binary16: +-fraction 2^(exponent - 25), exactly. */
+/* Converts a binary16, exactly: +-fraction 2^(exponent - 25); exponent 0 is that of 1, without the
+   implicit bit. */
 static float jem__from_fp16(int h) {
-    const int exponent = h >> 10 & 31, fraction = (h & 1023) + (exponent ? 1024 : 0);
-    float x = ldexpf((float)fraction, (exponent ? exponent : 1) - 25);
-    if (exponent == 31) x = fraction > 1024 ? (float)NAN : (float)INFINITY;
+    int exponent = h >> 10 & 31;
+    int fraction = h & 1023;
+    float x = (float)INFINITY;
+    if (exponent == 31 && fraction) {
+        x = (float)NAN;
+    } else if (exponent < 31) {
+        if (exponent) fraction += 1024;
+        else exponent = 1;
+        x = ldexpf((float)fraction, exponent - 25);
+    }
     return h & 0x8000 ? -x : x;
 }
 
-/* One number of any dtype, wherever it lies, as a float. */
+/* Converts one number of any dtype, at any address, to a float. */
 static float jem__to_float(int dtype, const unsigned char *p) {
     union { uint32_t u32; uint16_t u16; float f; int32_t i32; int64_t i64; double f64; } n;
-    uint32_t high;
     memcpy(&n, p, jem__dtypes[dtype].size);
     switch (dtype) {
     case JEM_DTYPE_I32: return (float)n.i32;
     case JEM_DTYPE_I64: return (float)n.i64;
     case JEM__F64: return (float)n.f64;
     case JEM__F16: return jem__from_fp16(n.u16);
-    case JEM__BF16: high = n.u16, n.u32 = high << 16; return n.f;
+    case JEM__BF16: return jem__bits_float((uint32_t)n.u16 << 16);
     case JEM_DTYPE_U8: case JEM__BOOL: return (float)p[0];
     default: return n.f;
     }
 }
 
+/* Copies the data of an entry into memory of its own, converted if they are not of a jem_dtype. */
 static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char *data) {
-    const size_t size = jem__dtypes[entry->dtype].size, n = (entry->end - entry->begin) / size;
-    const int converted = entry->e.dtype == JEM_DTYPE_F32 && entry->dtype != JEM_DTYPE_F32;
-    entry->e.data = entry->owned = jem__alloc(ctx, entry->e.bytes);
+    const size_t size = jem__dtypes[entry->dtype].size;
+    const size_t n = (entry->end - entry->begin) / size;
+    entry->owned = jem__alloc(ctx, entry->e.bytes);
+    entry->e.data = entry->owned;
     if (!entry->owned) return;
     data += entry->begin;
-    if (!converted) jem__copy_numbers(entry->owned, data, entry->e.bytes, size);
-    for (size_t i = 0; i < n && converted; i++) {
+    const int converted = entry->e.dtype == JEM_DTYPE_F32 && entry->dtype != JEM_DTYPE_F32;
+    if (!converted) {
+        jem__copy_numbers(entry->owned, data, entry->e.bytes, size);
+        return;
+    }
+    float *out = (float *)entry->owned;
+    for (size_t i = 0; i < n; i++) {
         unsigned char number[8];
         jem__copy_numbers(number, data + size * i, size, size);
-        ((float *)entry->owned)[i] = jem__to_float(entry->dtype, number);
+        out[i] = jem__to_float(entry->dtype, number);
     }
 }
 
-/* The header, then the data: each only if the context still has no more than so many errors. */
+/* Reads the header, then the data. Each step requires that the ones before have not added to
+   `errors`, the context's count before. */
 static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t size, int errors) {
     uint64_t n = 0;
     if (size >= 8) jem__copy_numbers(&n, bytes, 8, 8);
@@ -8640,11 +11764,13 @@ static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t
         return;
     }
     JEM__ZEROED(jem__json, j);
-    j.a = a, j.room = size - 8 - (size_t)n;
-    j.begin = j.at = (char *)jem__alloc(a->ctx, (size_t)n + 1);
+    j.a = a;
+    j.room = size - 8 - (size_t)n;
+    j.begin = (char *)jem__alloc(a->ctx, (size_t)n + 1);
     if (!j.begin) return;
-    j.end = j.begin + n;
     memcpy(j.begin, bytes + 8, (size_t)n);
+    j.at = j.begin;
+    j.end = j.begin + n;
     jem__json_header(&j);
     jem__free(a->ctx, j.begin);
     if (a->ctx->errors == errors) jem__archive_check(a, j.room);
@@ -8653,13 +11779,14 @@ static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t
         jem__entry_take(a->ctx, a->entries[i], bytes + 8 + n);
 }
 
-/* bytes: a file's, or NULL for an empty archive. */
+/* Creates an archive from the bytes of a file; an empty one if bytes is NULL. */
 static jem_archive *jem__archive_of(jem_ctx *ctx, const char *where, const void *bytes,
                                     size_t size) {
     const int errors = ctx->errors;
     jem_archive *a = (jem_archive *)jem__alloc(ctx, sizeof *a + strlen(where) + 1);
     if (!a) return NULL;
-    a->ctx = ctx, a->where = (char *)memcpy(a + 1, where, strlen(where));
+    a->ctx = ctx;
+    a->where = (char *)memcpy(a + 1, where, strlen(where));
     if (bytes) jem__archive_fill(a, (const unsigned char *)bytes, size, errors);
     if (ctx->errors == errors) return a;
     jem_archive_free(a);
@@ -8670,21 +11797,25 @@ jem_archive *jem_archive_create(jem_ctx *ctx) {
     return ctx ? jem__archive_of(ctx, "archive", NULL, 0) : NULL;
 }
 jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
-    if (ctx && !bytes) jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
-    return ctx && bytes ? jem__archive_of(ctx, "archive", bytes, size) : NULL;
+    if (!ctx) return NULL;
+    if (!bytes) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
+        return NULL;
+    }
+    return jem__archive_of(ctx, "archive", bytes, size);
 }
 
 /* ---- files: read whole, and replaced --------------------------------------------------------- */
 #ifndef JEM_NO_STDIO
 
-/* With the system's reason, if it gave one. */
+/* Reports an error of a file, with the system's reason if errno has one. */
 static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what) {
-    return jem__fail(ctx, JEM_BAD_FILE, "%s: %s%s%s", path, what, errno ? ": " : "",
-                     errno ? strerror(errno) : "");
+    if (!errno) return jem__fail(ctx, JEM_BAD_FILE, "%s: %s", path, what);
+    return jem__fail(ctx, JEM_BAD_FILE, "%s: %s: %s", path, what, strerror(errno));
 }
 
-/* A new file beside `path`, its name in `temp`: O_EXCL opens nothing that is there and follows no
-   link, so it is ours alone. -1: no. */
+/* Creates a new file in the folder of `path`, whose name `temp` receives. O_EXCL opens no existing
+   file and follows no link, so no other program uses it. Returns -1 if that fails. */
 static int jem__file_create(const char *path, char *temp, size_t room) {
 #ifdef _WIN32
     const int mode = _S_IREAD | _S_IWRITE;
@@ -8701,7 +11832,8 @@ static int jem__file_create(const char *path, char *temp, size_t room) {
     return fd;
 }
 
-/* Why what is at `path` will not be replaced, or NULL. mode: the old one's, -1 if there is none. */
+/* Says why the file at `path` will not be replaced; NULL: it will. mode receives that of the old
+   file, -1 without one. */
 static const char *jem__file_refused(const char *path, int *mode) {
     *mode = -1;
 #ifdef _WIN32
@@ -8710,176 +11842,277 @@ static const char *jem__file_refused(const char *path, int *mode) {
     struct stat s;
     char target;
     if (readlink(path, &target, 1) >= 0) return "is a symbolic link, and will not be replaced";
-    if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will speak of a folder */
-    if (!S_ISREG(s.st_mode)) return "is no regular file, and will not be replaced";
+    if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will report a folder */
+    if (!S_ISREG(s.st_mode)) return "is not a regular file, and will not be replaced";
     *mode = (int)(s.st_mode & 0777);
 #endif
     return NULL;
 }
 
-/* The list of names that `path` stands in, cut out of it in place, to the disk. */
+/* Writes the folder that contains `path` to the disk; cuts `path` there. Returns 0, with errno, if
+   that fails; a folder without read permission cannot be synced, which is not an error. */
 static int jem__folder_sync(char *path) {
     int synced = 1;
-#ifndef _WIN32
+#ifdef _WIN32
+    (void)path;
+#else
+    const char *folder = ".";
     char *slash = strrchr(path, '/');
-    if (slash) slash[1] = 0;
-    const int fd = open(slash ? path : ".", O_RDONLY);
-    if (fd < 0) return errno == EACCES;            /* one may write there, not read: it cannot be */
+    if (slash) {
+        slash[1] = 0;
+        folder = path;
+    }
+    const int fd = open(folder, O_RDONLY);
+    if (fd < 0) return errno == EACCES;
     synced = jem__file_sync(fd);
     const int error = errno;
     close(fd);
     errno = error;
 #endif
-    return (void)path, synced;
+    return synced;
 }
 
-/* Until the new name is given, path is as it was, and on a failure temp, which is ours, goes. What
-   went wrong, with errno, or NULL. */
+/* Writes the bytes to an open file and closes it. Returns what failed, with errno, or NULL. */
+static const char *jem__file_write(int fd, const char *bytes, size_t size) {
+    const char *failed = NULL;
+    if (!jem__file_put(fd, bytes, size)) failed = "cannot be written";
+    else if (!jem__file_sync(fd)) failed = "cannot be synced";
+    const int error = errno;
+    if (JEM__SYS(close)(fd) && !failed) return "cannot be closed";
+    errno = error;
+    return failed;
+}
+
+/* Replaces the file at `path`: writes a temporary file, then renames it. Until then `path` is
+   unchanged; after a failure the temporary file is removed. Returns what failed, with errno, or
+   NULL. */
 static const char *jem__file_replace(const char *path, char *temp, size_t room, const char *bytes,
                                      size_t size) {
     int mode;
-    const char *what = jem__file_refused(path, &mode);
+    const char *failed = jem__file_refused(path, &mode);
     errno = 0;
-    if (what) return what;
+    if (failed) return failed;
     const int fd = jem__file_create(path, temp, room);
     if (fd < 0) return "cannot be created";
 #if !defined(_WIN32) && !defined(__wasm__)
     if (mode >= 0) (void)fchmod(fd, (mode_t)mode); /* some file systems have no modes */
 #endif
-    what = !jem__file_put(fd, bytes, size) ? "cannot be written"
-         : !jem__file_sync(fd) ? "cannot be synced" : NULL;
-    int error = errno;
-    if (JEM__SYS(close)(fd) && !what) what = "cannot be closed", error = errno;
-    if (!what && JEM__RENAME(temp, path)) what = "cannot be replaced", error = errno;
-    if (what) { remove(temp), errno = error; return what; }
-    return jem__folder_sync(temp) ? NULL : "is written, but its folder cannot be synced";
+    failed = jem__file_write(fd, bytes, size);
+    if (!failed && JEM__RENAME(temp, path)) failed = "cannot be replaced";
+    if (failed) {
+        const int error = errno;
+        remove(temp);
+        errno = error;
+        return failed;
+    }
+    if (!jem__folder_sync(temp)) return "is written, but its folder cannot be synced";
+    return NULL;
+}
+
+/* Reads an open file whole. Returns what failed, with errno, or NULL; bytes belongs to the caller,
+   and is NULL without memory. */
+static const char *jem__file_read(jem_ctx *ctx, FILE *f, char **bytes, size_t *size) {
+    if (getc(f) == EOF && !ferror(f)) {
+        errno = 0;
+        return "is empty";
+    }
+    if (ferror(f) || fseek(f, 0, SEEK_END)) return "cannot be read";
+    const long n = ftell(f);
+    if (n <= 0 || fseek(f, 0, SEEK_SET)) return "cannot be read";
+    *size = (size_t)n;
+    *bytes = (char *)jem__alloc(ctx, *size);
+    if (*bytes && fread(*bytes, 1, *size, f) != *size) return "cannot be read to its end";
+    return NULL;
 }
 
 jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
-    if (ctx && !path) jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
-    if (!ctx || !path) return NULL;
-    const char *wrong = NULL;
+    if (!ctx) return NULL;
+    if (!path) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
+        return NULL;
+    }
+    const char *failed = "cannot be opened";
     char *bytes = NULL;
-    long n = 0;
+    size_t size = 0;
     errno = 0;
     FILE *f = fopen(path, "rb");
-    if (!f) wrong = "cannot be opened";
-    else if (getc(f) == EOF && !ferror(f)) wrong = "is empty", errno = 0;
-    else if (ferror(f) || fseek(f, 0, SEEK_END) || (n = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET))
-        wrong = "cannot be read";
-    else bytes = (char *)jem__alloc(ctx, (size_t)n);
-    if (bytes && fread(bytes, 1, (size_t)n, f) != (size_t)n) wrong = "cannot be read to its end";
-    if (wrong) jem__file_fail(ctx, path, wrong);
+    if (f) failed = jem__file_read(ctx, f, &bytes, &size);
+    if (failed) jem__file_fail(ctx, path, failed);
     if (f) fclose(f);
-    jem_archive *a = bytes && !wrong ? jem__archive_of(ctx, path, bytes, (size_t)n) : NULL;
+    jem_archive *a = NULL;
+    if (bytes && !failed) a = jem__archive_of(ctx, path, bytes, size);
     jem__free(ctx, bytes);
     return a;
 }
 
 jem_status jem_archive_write(const jem_archive *a, const char *path) {
     if (!a) return JEM_BAD_ARGUMENT;
-    if (!path) return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
-    size_t size = 0, room = strlen(path) + sizeof ".12345678.tmp";
-    char *temp = (char *)jem__alloc(a->ctx, room);
-    char *bytes = temp ? (char *)jem_archive_to_memory(a, &size) : NULL;
-    jem_status status = bytes ? JEM_OK : a->ctx->status;
-    const char *wrong = bytes ? jem__file_replace(path, temp, room, bytes, size) : NULL;
-    if (wrong) status = jem__file_fail(a->ctx, path, wrong);
-    jem__free(a->ctx, bytes), jem__free(a->ctx, temp);
+    jem_ctx *ctx = a->ctx;
+    if (!path) return jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
+    const size_t room = strlen(path) + sizeof ".12345678.tmp";
+    size_t size = 0;
+    char *bytes = NULL;
+    char *temp = (char *)jem__alloc(ctx, room);
+    if (temp) bytes = (char *)jem_archive_to_memory(a, &size);
+    jem_status status = ctx->status;
+    if (bytes) {
+        const char *failed = jem__file_replace(path, temp, room, bytes, size);
+        status = failed ? jem__file_fail(ctx, path, failed) : JEM_OK;
+    }
+    jem__free(ctx, bytes);
+    jem__free(ctx, temp);
     return status;
 }
 
 #endif /* JEM_NO_STDIO */
 
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
-/* Like the fields of a desc (see jem__fields), a network's arrays are listed once, and a trainer's
-   once. To visit a list looks for each array in a file (in) and then, to fill it, reads it; or adds
-   it to an archive (out). */
+/* The arrays of a network are listed by one function, and those of a trainer by another, like the
+   fields of a desc (see jem__fields). A pass over such a list adds the arrays to an archive (out),
+   checks that a file has them (in), or reads them from it (in, with fill). So loading checks
+   everything before it changes anything. */
 
 typedef struct jem__arrays {
-    jem__fields f;                                 /* a network's; of both, what messages say */
+    jem__fields f;                                 /* fields of a desc; what messages name */
     const jem_archive *in;                         /* or NULL */
     jem_archive *out;                              /* or NULL */
-    int fill;
+    int fill;                                      /* 1: reads, 0: checks */
 } jem__arrays;
 
-enum { JEM__MANY = 1 << 30 };                      /* updates, visits: more would overflow */
+/* Returns a pass that writes to an archive. */
+static jem__arrays jem__arrays_out(const char *kind, jem_archive *a) {
+    JEM__ZEROED(jem__arrays, v);
+    v.f.ctx = a->ctx;
+    v.f.kind = kind;
+    v.f.where = kind;
+    v.out = a;
+    return v;
+}
+/* Returns a pass that checks a file, or reads it if fill is set. */
+static jem__arrays jem__arrays_in(jem_ctx *ctx, const char *kind, const jem_archive *a) {
+    JEM__ZEROED(jem__arrays, v);
+    v.f.ctx = ctx;
+    v.f.kind = kind;
+    v.f.where = a->where;
+    v.in = a;
+    return v;
+}
 
-/* What training writes into an array of dtype `as`: finite numbers, second moments from 0 on,
-   visits from -1 on. */
-static int jem__entry_good(const jem_entry *e, jem_dtype as) {
+enum { JEM__MANY = 1 << 30 };                      /* largest count in a file: larger ones could
+                                                      overflow in training */
+
+/* Checks that training can have written these numbers, of an array that has this dtype in memory:
+   floats are finite, second moments at least 0, visits at least -1. */
+static int jem__entry_good(const jem_entry *e, jem_dtype dtype) {
     const int squares = !strncmp(e->name, "optim.v.", 8);
     int good = 1;
     for (size_t i = 0; good && i < e->bytes; i += jem__dtypes[e->dtype].size) {
         const unsigned char *at = (const unsigned char *)e->data + i;
-        const float x = as == JEM_DTYPE_F32 ? jem__to_float((int)e->dtype, at) : 0;
+        float x = 0;
         int32_t n = 0;
-        if (as == JEM_DTYPE_I32) memcpy(&n, at, 4);
+        if (dtype == JEM_DTYPE_F32) x = jem__to_float((int)e->dtype, at);
+        if (dtype == JEM_DTYPE_I32) memcpy(&n, at, 4);
         good = jem__finite(x) && !(squares && x < 0) && n >= -1 && n <= JEM__MANY;
     }
     return good;
 }
 
-/* In a file this array must have its dtype and shape; but a float on its own may have any dtype and
-   the shape () or (1): so PyTorch keeps counts and flags. */
-static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int ndim,
-                       const int64_t *shape, void *data) {
+/* Reports an array that a file does not have, or not in a dtype that can be read. */
+static void jem__array_missing(jem__arrays *v, const char *name) {
     jem__fields *f = &v->f;
-    if (v->out && !f->status) f->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
-    if (v->out || f->status) return;
-    const jem_entry *e = jem_archive_find(v->in, name);
-    const int one = dtype == JEM_DTYPE_F32 && jem__elements(ndim, shape) == 1;
-    const int flag = one && ndim <= 1 && e && e->ndim <= 1 &&
-                     jem__elements(e->ndim, e->shape) == 1;
-    const int same = e && e->ndim == ndim && !memcmp(e->shape, shape, (size_t)ndim * sizeof *shape);
-    int skipped = 0;
-    while (!e && skipped < v->in->skips && strcmp(v->in->skipped[skipped]->e.name, name))
-        skipped++;
-    if (!e && skipped < v->in->skips)
+    for (int i = 0; i < v->in->skips; i++) {
+        if (strcmp(v->in->skipped[i]->e.name, name)) continue;
         f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\", which the %s has, is of a "
                               "dtype that cannot be read (" JEM__READABLE ")", f->where, name,
                               f->kind);
-    else if (!e)
-        f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
-                              "file has %d tensors)", f->where, name, f->kind, v->in->count);
-    else if (!flag && !(same && (one || e->dtype == dtype))) {
-        char is[384];
-        jem__text t = { is, 0, sizeof is };
-        jem__put(&t, "%s ", jem__dtypes[e->dtype].name), jem__put_list(&t, "()", e->ndim, e->shape);
-        jem__put(&t, " in the file, %s ", jem__dtypes[dtype].name);
-        jem__put_list(&t, "()", ndim, shape);
-        f->status = jem__fail(f->ctx, same ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s in "
-                              "the %s", f->where, name, is, f->kind);
-    } else if (!v->fill && !jem__entry_good(e, dtype))
-        f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" holds a number that is not "
-                              "finite, or cannot be there", f->where, name);
-    else if (v->fill && e->dtype != dtype)
+        return;
+    }
+    f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
+                          "file has %d tensors)", f->where, name, f->kind, v->in->count);
+}
+
+/* Checks dtype and shape of an array in a file. A single float may have any dtype, and also the
+   shape () or (1): PyTorch stores counts and flags in this way. */
+static int jem__array_fits(jem__arrays *v, const jem_entry *e, jem_dtype dtype, int ndim,
+                           const int64_t *shape) {
+    jem__fields *f = &v->f;
+    const int same_shape = e->ndim == ndim &&
+                           !memcmp(e->shape, shape, (size_t)ndim * sizeof *shape);
+    const int single = dtype == JEM_DTYPE_F32 && jem__elements(ndim, shape) == 1;
+    if (same_shape && (single || e->dtype == dtype)) return 1;
+    if (single && ndim <= 1 && e->ndim <= 1 && jem__elements(e->ndim, e->shape) == 1) return 1;
+    char both[384];
+    jem__text t = { both, 0, sizeof both };
+    jem__put(&t, "%s ", jem__dtypes[e->dtype].name);
+    jem__put_list(&t, "()", e->ndim, e->shape);
+    jem__put(&t, " in the file, %s ", jem__dtypes[dtype].name);
+    jem__put_list(&t, "()", ndim, shape);
+    f->status = jem__fail(f->ctx, same_shape ? JEM_BAD_FILE : JEM_BAD_SHAPE, "%s: \"%.80s\" is %s "
+                          "in the %s", f->where, e->name, both, f->kind);
+    return 0;
+}
+
+/* Writes, checks or reads one array, as the pass requires. */
+static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int ndim,
+                       const int64_t *shape, void *data) {
+    jem__fields *f = &v->f;
+    if (f->status) return;
+    if (v->out) {
+        f->status = jem_archive_add(v->out, name, dtype, ndim, shape, data);
+        return;
+    }
+    const jem_entry *e = jem_archive_find(v->in, name);
+    if (!e) {
+        jem__array_missing(v, name);
+        return;
+    }
+    if (!jem__array_fits(v, e, dtype, ndim, shape)) return;
+    if (!v->fill) {
+        if (!jem__entry_good(e, dtype))
+            f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" holds a number that is not "
+                                  "finite, or cannot be there", f->where, name);
+    } else if (e->dtype != dtype) {
         *(float *)data = jem__to_float((int)e->dtype, (const unsigned char *)e->data);
-    else if (v->fill && e->bytes) memmove(data, e->data, e->bytes);    /* it may be its own */
+    } else if (e->bytes) {
+        memmove(data, e->data, e->bytes);          /* data may be where the entry points */
+    }
 }
 
-/* data, if there is any, has the shape of p, and is called prefix + its name. */
+/* Visits an array with the shape of p, named prefix + p's name. data NULL: there is no such
+   array. */
 static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param *p, float *data) {
-    char name[256];
+    char joined[256];
+    const char *name = p->name;
     int64_t shape[4];
-    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
     if (!data || v->f.status) return;
-    if (*prefix && snprintf(name, sizeof name, "%s%s", prefix, p->name) >= (int)sizeof name)
-        v->f.status = jem__fail(v->f.ctx, JEM_BAD_ARGUMENT, "\"%s%.60s...\": the name is too long "
-                                "for a file", prefix, p->name);
-    else jem__array(v, *prefix ? name : p->name, JEM_DTYPE_F32, p->ndim, shape, data);
+    for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
+    if (*prefix) {
+        const int length = snprintf(joined, sizeof joined, "%s%s", prefix, p->name);
+        name = joined;
+        if (length >= (int)sizeof joined) {
+            v->f.status = jem__fail(v->f.ctx, JEM_BAD_ARGUMENT, "\"%s%.60s...\": the name is too "
+                                    "long for a file", prefix, p->name);
+            return;
+        }
+    }
+    jem__array(v, name, JEM_DTYPE_F32, p->ndim, shape, data);
 }
 
-/* Of an archive and what goes into it or comes out, one is not there. */
-static jem_status jem__no_two(jem_ctx *ctx, const jem_archive *a, const char *what) {
-    return jem__fail(ctx ? ctx : a ? a->ctx : NULL, JEM_BAD_ARGUMENT, "%s: %s is NULL", what,
-                     a ? "what goes with the archive" : "the archive");
+/* Reports that an archive, or its counterpart in a call, is NULL. ctx: the counterpart's, or
+   NULL. */
+static jem_status jem__null_argument(jem_ctx *ctx, const jem_archive *a, const char *what) {
+    if (!a) return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the archive is NULL", what);
+    return jem__fail(ctx ? ctx : a->ctx, JEM_BAD_ARGUMENT, "%s: what goes with the archive is NULL",
+                     what);
 }
+
+/* ---- networks -------------------------------------------------------------------------------- */
 
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
-    if (!net || !a) return jem__no_two(net ? net->ctx : NULL, a, "net_to_archive");
+    if (!net || !a) return jem__null_argument(net ? net->ctx : NULL, a, "net_to_archive");
     jem_net copy = *net;
-    jem__arrays v = { { a->ctx, "network", "network", NULL, &a->meta, JEM_OK }, NULL, a, 0 };
+    jem__arrays v = jem__arrays_out("network", a);
+    v.f.out = &a->meta;
     for (const jem__meta *m = net->meta; m && !v.f.status; m = m->next)
         v.f.status = jem_archive_set_meta(a, m->key, m->value);
     jem__net_fields(&v.f, &copy);
@@ -8887,46 +12120,51 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     return v.f.status;
 }
 
-/* Texts that were fitted to weights: good ones to `list`. */
+/* Keys of what calibration has fitted to the weights. */
 static const char *const *const jem__fitted[] = {
-    &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__slopes_key
+    &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key,
+    &jem__units_key
 };
 enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
 
-/* Whether a text is what jem_calibrate_slopes writes for this network; -1: no memory. */
-static int jem__slopes_good(const jem_net *net, const char *text) {
-    jem__slopes s;
-    const int gradients = jem__slopes_gradients(text);
-    if (gradients < 0) return 0;
-    float *all = jem__alloc_floats(net->ctx, jem__slopes_size(net, gradients));
-    const int good = all ? jem__slopes_in(net, text, all, &s) : -1;
+/* Checks what jem_calibrate writes for this network. Returns -1 without memory. */
+static int jem__known_good(const jem_net *net, const char *text) {
+    float *all;
+    const int good = jem__known_in(net, text, &all);
     jem__free(net->ctx, all);
     return good;
 }
+/* Collects in `list` what calibration has written into a file, checked. */
 static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem__meta **list) {
-    float q[JEM__QUANTILES], *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
-    jem_status s = usual ? JEM_OK : JEM_NO_MEMORY;
+    float q[JEM__QUANTILES];
+    float *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
+    float *units = jem__alloc_floats(net->ctx, 2 * net->channels);
+    jem_status s = usual && units ? JEM_OK : JEM_NO_MEMORY;
     for (int i = 0; i < JEM__FITTED && s == JEM_OK; i++) {
-        const char *text = jem_archive_meta(a, *jem__fitted[i]);
+        const char *key = *jem__fitted[i];
+        const char *text = jem_archive_meta(a, key);
         int good = 0;
         if (i == 0) good = jem__familiar_read(text, q) > 0;
         if (i == 1) good = jem__usual_in(net, text, usual) != NULL;
         if (i == 2) good = jem__temperature_read(text) > 0;
-        if (i == 3) good = jem__slopes_good(net, text);
+        if (i == 3) good = jem__known_good(net, text);
+        if (i == 4) good = jem__units_in(net, text, units);
         if (good < 0) s = JEM_NO_MEMORY;
-        else if (text && !good)
-            s = jem__fail(net->ctx, JEM_BAD_FILE, "%s: its text \"%s\" is none", a->where,
-                          *jem__fitted[i]);
-        else if (text) s = jem__meta_set(net->ctx, list, *jem__fitted[i], text);
+        else if (text && good) s = jem__meta_set(net->ctx, list, key, text);
+        else if (text)
+            s = jem__fail(net->ctx, JEM_BAD_FILE, "%s: its metadata \"%s\" cannot be read",
+                          a->where, key);
     }
     jem__free(net->ctx, usual);
+    jem__free(net->ctx, units);
     return s;
 }
 
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
-    if (!net || !a) return jem__no_two(net ? net->ctx : NULL, a, "net_load");
+    if (!net || !a) return jem__null_argument(net ? net->ctx : NULL, a, "net_load");
     jem_net copy = *net;
-    jem__arrays v = { { net->ctx, "network", a->where, a->meta, NULL, JEM_OK }, a, NULL, 0 };
+    jem__arrays v = jem__arrays_in(net->ctx, "network", a);
+    v.f.in = a->meta;
     jem__net_fields(&v.f, &copy);
     for (jem_param *p = net->params; p; p = p->next) jem__array_like(&v, "", p, p->value);
     jem__meta *fitted = NULL;
@@ -8934,21 +12172,126 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     jem__meta_take(net, fitted, !v.f.status);
     if (v.f.status) return v.f.status;             /* from here on nothing can fail */
     v.fill = 1;
-    for (jem_param *p = net->params; p; p = p->next)
-        jem__array_like(&v, "", p, p->value), jem_param_changed(p);
+    for (jem_param *p = net->params; p; p = p->next) {
+        jem__array_like(&v, "", p, p->value);
+        jem_param_changed(p);
+    }
     jem__net_fields(&v.f, net);
-    for (int i = 0; i < JEM__FITTED; i++)
+    for (int i = 0; i < JEM__FITTED; i++) {
         if (!jem_archive_meta(a, *jem__fitted[i])) jem_net_set_meta(net, *jem__fitted[i], NULL);
+    }
     return v.f.status;
 }
 
-jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
-    if (!ctx || !a) return jem__no_two(ctx, a, "net_from_archive"), (jem_net *)NULL;
+/* A registered constructor; its name follows it in memory. */
+typedef struct jem__kind {
+    jem__list list;
+    jem_construct_fn construct;
+    void *user;
+    const char *name;
+} jem__kind;
+
+/* Finds the pointer to a kind, or to the end of the list. */
+static jem__list **jem__find_kind(jem_ctx *ctx, const char *name) {
+    jem__list **at = &ctx->kinds;
+    while (*at && strcmp(((jem__kind *)*at)->name, name)) at = &(*at)->next;
+    return at;
+}
+
+/* Says whether a kind can be one of a user's own. */
+static int jem__kind_good(const char *kind) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789_-";
+    if (!kind) return 0;
+    const size_t n = strlen(kind);
+    return n > 0 && n < 64 && strspn(kind, letters) == n && strcmp(kind, "wrn") &&
+           strcmp(kind, "convnet") && strcmp(kind, "mlp");
+}
+static jem_status jem__kind_refused(jem_ctx *ctx, const char *what, const char *kind) {
+    if (!kind) kind = "";
+    return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: \"%.80s\" cannot name a kind of your own: 1 to 63 "
+                     "letters, digits, _ and -, and not wrn, convnet or mlp", what, kind);
+}
+
+jem_status jem_register_net(jem_ctx *ctx, const char *kind, jem_construct_fn construct,
+                            void *user) {
+    if (!ctx) return JEM_BAD_ARGUMENT;
+    if (!jem__kind_good(kind)) return jem__kind_refused(ctx, "register_net", kind);
+    jem__kind *made = NULL;
+    if (construct) {
+        const size_t length = strlen(kind) + 1;
+        made = (jem__kind *)jem__alloc(ctx, sizeof *made + length);
+        if (!made) return JEM_NO_MEMORY;
+        made->construct = construct;
+        made->user = user;
+        made->name = (char *)memcpy(made + 1, kind, length);
+    }
+    jem__list **at = jem__find_kind(ctx, kind);
+    jem__list *old = *at;
+    if (old) *at = old->next;
+    jem__free(ctx, old);
+    if (!made) return JEM_OK;
+    made->list.next = ctx->kinds;
+    ctx->kinds = &made->list;
+    return JEM_OK;
+}
+
+jem_status jem_net_set_kind(jem_net *net, const char *kind) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    const char *now = jem__meta_get(net->meta, "jem.net");
+    if (now && !jem__kind_good(now)) kind = now;   /* one of the library's keeps its own */
+    if (!jem__kind_good(kind)) return jem__kind_refused(net->ctx, "net_set_kind", kind);
+    jem_net copy = *net;
+    jem__fields f = { net->ctx, kind, kind, NULL, &net->meta, JEM_OK };
+    jem__size_fields(&f, &copy.channels, &copy.height, &copy.width, &copy.classes);
+    if (f.status) return f.status;
+    return jem__meta_set(net->ctx, &net->meta, "jem.net", kind);
+}
+
+/* Constructs a network of a registered kind, and checks it against the file. */
+static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_archive *a) {
+    JEM__ZEROED(jem_net, n);
+    jem__fields f = { ctx, kind->name, a->where, a->meta, NULL, JEM_OK };
+    jem__size_fields(&f, &n.channels, &n.height, &n.width, &n.classes);
+    if (f.status) return NULL;
     const int errors = ctx->errors;
+    jem_net *net = kind->construct(ctx, a, kind->user);
+    if (!net) {
+        if (ctx->errors == errors)
+            jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made no network", a->where,
+                      kind->name);
+        return NULL;
+    }
+    if (net->ctx == ctx && net->channels == n.channels && net->height == n.height &&
+        net->width == n.width && net->classes == n.classes) return net;
+    if (net->ctx != ctx)
+        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made a network of another "
+                  "context", a->where, kind->name);
+    else
+        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made a network for images "
+                  "(%d,%d,%d) and %d classes; the file has (%d,%d,%d) and %d", a->where, kind->name,
+                  net->channels, net->height, net->width, net->classes, n.channels, n.height,
+                  n.width, n.classes);
+    jem_net_free(net);
+    return NULL;
+}
+
+jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
+    if (!ctx || !a) {
+        jem__null_argument(ctx, a, "net_from_archive");
+        return NULL;
+    }
+    const int errors = ctx->errors;
+    const double left = ctx->params_left;          /* a constructor may load another file */
     ctx->params_left = 1e7;                        /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) ctx->params_left += (double)a->entries[i]->e.bytes;
-    jem_net *net = jem__net_from_meta(ctx, a->meta, a->where);
-    ctx->params_left = HUGE_VAL;
+    const char *name = jem__meta_get(a->meta, "jem.net");
+    const jem__kind *kind = NULL;
+    if (name) kind = (const jem__kind *)*jem__find_kind(ctx, name);
+    jem_net *net = NULL;
+    if (kind) net = jem__net_of_kind(ctx, kind, a);
+    else net = jem__net_from_meta(ctx, a->meta, a->where);
+    ctx->params_left = left;
     if (!net) return NULL;
     for (const jem__meta *m = a->meta; m; m = m->next)
         jem__meta_set(ctx, &net->meta, m->key, m->value);
@@ -8956,31 +12299,48 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     return jem__net_done(net, errors);
 }
 
-enum { JEM__COUNTS = 3, JEM__STATES = 9 };         /* of a trainer: counts, two generators */
+/* ---- trainers -------------------------------------------------------------------------------- */
+
+/* The array trainer.state: three counts, then key and counter of two generators. */
+enum { JEM__COUNTS = 3, JEM__STATES = 9 };
 static const int64_t jem__states[1] = { JEM__STATES };
 
-/* Between a trainer and these numbers. */
-static void jem__trainer_state(jem_trainer *tr, int64_t *s, int load) {
-    int *counts[JEM__COUNTS] = { &tr->updates, &tr->optim->updates, &tr->optim->averaged };
-    jem_rng *rngs[2] = { &tr->rng, &tr->net->rng };
-    for (int i = 0; i < JEM__COUNTS; i++, s++)
-        if (load) *counts[i] = (int)*s; else *s = *counts[i];
-    for (int i = 0; i < 2; i++, s += 3) {
-        jem_rng *r = rngs[i];
-        for (int k = 0; k < 2; k++)
-            if (load) r->key[k] = (uint32_t)s[k]; else s[k] = r->key[k];
-        if (load) r->counter = (uint64_t)s[2]; else s[2] = (int64_t)r->counter;
-    }
+/* Convert between generators or trainers and numbers of trainer.state. */
+static void jem__rng_pack(const jem_rng *rng, int64_t *s) {
+    s[0] = rng->key[0];
+    s[1] = rng->key[1];
+    s[2] = (int64_t)rng->counter;
+}
+static void jem__rng_unpack(jem_rng *rng, const int64_t *s) {
+    rng->key[0] = (uint32_t)s[0];
+    rng->key[1] = (uint32_t)s[1];
+    rng->counter = (uint64_t)s[2];
+}
+static void jem__trainer_pack(const jem_trainer *tr, int64_t *s) {
+    s[0] = tr->updates;
+    s[1] = tr->optim->updates;
+    s[2] = tr->optim->averaged;
+    jem__rng_pack(&tr->rng, s + 3);
+    jem__rng_pack(&tr->net->rng, s + 6);
+}
+static void jem__trainer_unpack(jem_trainer *tr, const int64_t *s) {
+    tr->updates = (int)s[0];
+    tr->optim->updates = (int)s[1];
+    tr->optim->averaged = (int)s[2];
+    jem__rng_unpack(&tr->rng, s + 3);
+    jem__rng_unpack(&tr->net->rng, s + 6);
 }
 
-/* averaged: the averages are in the network, and the trained weights here. */
+/* Lists the arrays of a trainer, but for its state and its guard. averaged: the averages are in the
+   network, and the trained weights here. */
 static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int averaged) {
     const jem_buffer *b = tr->buffer;
+    const char *const other = averaged ? "trained." : "average.";
     for (int i = 0; i < tr->optim->count; i++) {
         const jem__moments *m = tr->optim->moments + i;
         jem__array_like(v, "optim.m.", m->param, m->m);
         jem__array_like(v, "optim.v.", m->param, m->v);
-        jem__array_like(v, averaged ? "trained." : "average.", m->param, m->other);
+        jem__array_like(v, other, m->param, m->other);
     }
     if (!b) return;
     const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
@@ -8990,8 +12350,10 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
 
 /* Lists the guard's arrays, in its memory. */
 static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b) {
-    const int64_t size[1] = { g->size }, slots[1] = { jem__guard_slots(b) };
-    const int64_t numbers[1] = { JEM__GUARD_NUMBERS }, counts[1] = { JEM__GUARD_COUNTS };
+    const int64_t numbers[1] = { JEM__GUARD_NUMBERS };
+    const int64_t counts[1] = { JEM__GUARD_COUNTS };
+    const int64_t size[1] = { g->size };
+    const int64_t slots[1] = { jem__guard_slots(b) };
     jem__array(v, "guard.numbers", JEM_DTYPE_F32, 1, numbers, g->numbers);
     jem__array(v, "guard.counts", JEM_DTYPE_I64, 1, counts, g->counts);
     jem__array(v, "guard.state", JEM_DTYPE_F32, 1, size, g->kept);
@@ -9009,41 +12371,50 @@ static void jem__guard_pack(jem__guard *g) {
     g->counts[3] = g->good;
 }
 
-/* Reads and checks the guard of a file; without an entry of it, it is that of a new trainer. All
-   that was read goes into `to`, whose memory the caller frees or keeps. */
-static void jem__guard_read(jem__arrays *v, jem_trainer *tr, jem__guard *to) {
-    jem_trainer apart = *tr;
+/* Takes the guard's numbers from there. Returns 0 if they are not those of a guard. */
+static int jem__guard_unpack(jem__guard *g) {
+    const float *n = g->numbers;
+    const int64_t *c = g->counts;
+    if (n[1] < 0 || n[1] > 1 || n[2] < 0 || n[2] > 1) return 0;
+    for (int i = 0; i < JEM__GUARD_COUNTS; i++) {
+        if (c[i] < 0 || c[i] > JEM__MANY) return 0;
+    }
+    g->gap = n[0];
+    g->rate = n[1];
+    g->walk = n[2];
+    g->returns = (int)c[0];
+    g->optim_updates = (int)c[1];
+    g->calm = (int)c[2];
+    g->good = c[3] != 0;
+    return 1;
+}
+
+/* Reads and checks the guard of a file; in a file without one it is that of a new trainer. `to`
+   receives what was read, also after an error; its memory belongs to the caller. */
+static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *to) {
     memset(to, 0, sizeof *to);
-    to->rate = to->walk = 1;
+    to->rate = 1;
+    to->walk = 1;
     if (v->f.status || !jem_archive_find(v->in, "guard.numbers")) return;
-    apart.guard = *to;
-    v->f.status = jem__guard_memory(&apart);
+    jem_trainer copy = *tr;
+    copy.guard = *to;
+    v->f.status = jem__guard_memory(&copy);
     if (v->f.status) return;
-    *to = apart.guard;
-    for (v->fill = 0; v->fill < 2; v->fill++) jem__guard_arrays(v, to, tr->buffer);
+    *to = copy.guard;
+    v->fill = 0;
+    jem__guard_arrays(v, to, tr->buffer);
+    v->fill = 1;
+    jem__guard_arrays(v, to, tr->buffer);
     if (v->f.status) return;
-    const float *n = to->numbers;
-    const int64_t *c = to->counts;
-    int good = n[1] >= 0 && n[1] <= 1 && n[2] >= 0 && n[2] <= 1;
-    for (int i = 0; i < JEM__GUARD_COUNTS; i++) good = good && c[i] >= 0 && c[i] <= JEM__MANY;
-    if (!good || (c[3] && !jem__guard_sound(tr, to->kept, to->size))) {
+    if (!jem__guard_unpack(to) || (to->good && !jem__guard_sound(tr, to->kept, to->size)))
         v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"guard\" holds a number that cannot "
                                 "be there", v->f.where);
-        return;
-    }
-    to->gap = n[0];
-    to->rate = n[1];
-    to->walk = n[2];
-    to->returns = (int)c[0];
-    to->optim_updates = (int)c[1];
-    to->calm = (int)c[2];
-    to->good = c[3] != 0;
 }
 
 jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
-    if (!tr || !a) return jem__no_two(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
-    jem__arrays v = { { a->ctx, "trainer", "trainer", NULL, NULL, JEM_OK }, NULL, a, 0 };
-    jem__trainer_state(tr, tr->state, 0);
+    if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
+    jem__arrays v = jem__arrays_out("trainer", a);
+    jem__trainer_pack(tr, tr->state);
     jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, tr->state);
     jem__trainer_arrays(&v, tr, tr->optim->averaged);
     jem__guard_pack(&tr->guard);
@@ -9051,121 +12422,155 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
     return v.f.status;
 }
 
-jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
-    if (!tr || !a)
-        return jem__no_two(tr ? tr->net->ctx : NULL, a, "trainer_from_archive");
+/* Reads trainer.state, and checks its counts. */
+static void jem__state_read(jem__arrays *v, const jem_trainer *tr, int64_t *state) {
     const int64_t most[JEM__COUNTS] = { JEM__MANY, JEM__MANY, tr->optim->desc.ema > 0 };
-    int64_t state[JEM__STATES] = { 0 };
-    jem__arrays v = { { tr->net->ctx, "trainer", a->where, NULL, NULL, JEM_OK }, a, NULL, 1 };
-    jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, state);
-    for (int i = 0; i < JEM__COUNTS && !v.f.status; i++)
+    v->fill = 1;
+    jem__array(v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, state);
+    for (int i = 0; i < JEM__COUNTS && !v->f.status; i++) {
         if (state[i] < 0 || state[i] > most[i])
-            v.f.status = jem__fail(v.f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
-                                   "%.0f", a->where, i, (double)state[i]);
-    v.fill = 0;
-    jem__trainer_arrays(&v, tr, state[2] != 0);
-    jem__guard guard;
-    jem__guard_read(&v, tr, &guard);
-    v.fill = 1;
-    jem__trainer_arrays(&v, tr, state[2] != 0);
-    if (!v.f.status) {
-        jem__guard old = tr->guard;
-        jem__trainer_state(tr, state, 1);
-        tr->guard = guard;
-        guard = old;
+            v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
+                                    "%.0f", v->f.where, i, (double)state[i]);
     }
-    jem__free(tr->net->ctx, guard.kept);
-    jem__free(tr->net->ctx, guard.visits);
+}
+
+jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
+    if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_from_archive");
+    jem_ctx *ctx = tr->net->ctx;
+    int64_t state[JEM__STATES] = { 0 };
+    jem__arrays v = jem__arrays_in(ctx, "trainer", a);
+    jem__state_read(&v, tr, state);
+    const int averaged = state[2] != 0;
+    v.fill = 0;                                    /* checks everything .. */
+    jem__trainer_arrays(&v, tr, averaged);
+    jem__guard replaced;                           /* the file's; later the trainer's old one */
+    jem__guard_read(&v, tr, &replaced);
+    v.fill = 1;                                    /* .. then changes the trainer */
+    jem__trainer_arrays(&v, tr, averaged);
+    if (!v.f.status) {
+        const jem__guard old = tr->guard;
+        jem__trainer_unpack(tr, state);
+        tr->guard = replaced;
+        replaced = old;
+    }
+    jem__free(ctx, replaced.kept);
+    jem__free(ctx, replaced.visits);
     return v.f.status;
 }
 
 #ifndef JEM_NO_STDIO
 jem_net *jem_load(jem_ctx *ctx, const char *path) {
     jem_archive *a = jem_archive_read(ctx, path);
-    jem_net *net = a ? jem_net_from_archive(ctx, a) : NULL;
+    if (!a) return NULL;
+    jem_net *net = jem_net_from_archive(ctx, a);
     jem_archive_free(a);
     return net;
 }
 
 jem_status jem_save(const jem_net *net, const char *path) {
-    jem_archive *a = net ? jem_archive_create(net->ctx) : NULL;
-    jem_status status = a ? jem_net_to_archive(net, a) : net ? JEM_NO_MEMORY : JEM_BAD_ARGUMENT;
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_archive *a = jem_archive_create(net->ctx);
+    if (!a) return JEM_NO_MEMORY;
+    jem_status status = jem_net_to_archive(net, a);
     if (!status) status = jem_archive_write(a, path);
     jem_archive_free(a);
     return status;
 }
-
 #endif
 
-/* ==== >>engine: what the processor runs ======================================================= */
-/* This section is compiled once per instruction set: the file includes itself (at 'instances'
-   below) with JEM__PASS set. A sum's order never depends on the instruction set or the number of
-   threads, every multiply-add is an explicit fma, no product meets a bare addition (a compiler may
-   contract those), and exp, log, sine are our own: so all instances give the same bits, but for
-   JEM_ISA_WASM, which has no fma. */
+/* ==== >>engine: kernels of the processor ====================================================== */
+/* This room is compiled once per instruction set: the file includes itself (at 'instances' below)
+   with JEM__PASS set. All instances give the same bits, except JEM_ISA_WASM, which has no fma: the
+   order of a sum never depends on the instruction set or the number of threads; every multiply-add
+   is an explicit fma; no product is an operand of a bare addition, which a compiler may contract;
+   and exp, log and sine are implemented here.
+   Letters: q is a convolution, from (ci,hi,wi) to (co,ho,wo), s one of its phases, f what finishes
+   its sums, w a weight gradient in progress or weights; o is an output channel, c an input channel,
+   t a tap or a tile, g a group of 16 images, l or h the first lane of a vector of VL lanes. */
 
-/* ---- what all instances share ---------------------------------------------------------------- */
+/* ---- shared by all instances ----------------------------------------------------------------- */
 
 JEM__COMPILE_END
 JEM__COMPILE("O1")
 enum {
-    JEM__CO = 6,           /* most output channels of a block of a convolution */
+    JEM__CO = 6,           /* largest number of output channels in a block of a convolution */
 #ifdef JEM__WASM
-    JEM__WHOLE = 4,        /* and of most blocks: browsers load a block's weights all at once */
+    JEM__WHOLE = 4,        /* number in most blocks: browsers load all weights of a block at once */
 #else
-    JEM__WHOLE = 6,        /* and of most blocks */
+    JEM__WHOLE = 6,        /* number in most blocks */
 #endif
-    JEM__WO = 4,           /* output channels of a block of a weight gradient */
-    JEM__TILES = 4         /* Winograd works on so many tiles at a time */
+    JEM__WO = 4,           /* output channels in a block of a weight gradient */
+    JEM__TILES = 4         /* Winograd tiles computed together */
 };
 
-/* Some of the pixels written, and the taps that they see: ny rows of nx. */
+JEM__INLINE int jem__min(int x, int y) { return x < y ? x : y; }
+
+/* Pixels of the output whose taps are the same, and those taps: ny rows of nx. An input gradient
+   has stride*stride phases; it writes every stride-th pixel in each. */
 typedef struct jem__phase {
-    int y0, x0, step_out, rows, cols;              /* pixels written: y0 + r*step_out, ... */
-    int step_in, ny, nx;                           /* pixel r,c reads r*step_in + down, ... */
+    int y0, x0, step_out, rows, cols;              /* row r writes y0 + r*step_out; so do columns */
+    int step_in, ny, nx;                           /* row r reads r*step_in + down[j], ... */
     int down[JEM__MAX_KERNEL], right[JEM__MAX_KERNEL];
-    int ky[JEM__MAX_KERNEL], kx[JEM__MAX_KERNEL];  /* with weight ky, kx */
+    int ky[JEM__MAX_KERNEL], kx[JEM__MAX_KERNEL];  /* with the weight ky[j], kx[i] */
 } jem__phase;
 
-JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *f) {
-    const int s = q->gradient ? q->stride : 1;
-    if (phase >= s * s) return 0;
-    f->y0 = phase / s;
-    f->x0 = phase % s;
-    f->step_out = s;
-    f->rows = (q->ho - f->y0 + s - 1) / s;
-    f->cols = (q->wo - f->x0 + s - 1) / s;
-    f->step_in = q->gradient ? 1 : q->stride;
-    f->ny = f->nx = 0;
-    for (int i = 0; i < q->k; i++) {               /* a gradient's y reads (y + pad - ky)/stride */
+/* Describes a phase; returns 0 if there are fewer. Pixel y of an input gradient reads pixels
+   (y + pad - ky)/stride of dy. */
+JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *s) {
+    int stride = 1;
+    s->step_in = q->stride;
+    if (q->gradient) {
+        stride = q->stride;
+        s->step_in = 1;
+    }
+    if (phase >= stride * stride) return 0;
+    s->y0 = phase / stride;
+    s->x0 = phase % stride;
+    s->step_out = stride;
+    s->rows = (q->ho - s->y0 + stride - 1) / stride;
+    s->cols = (q->wo - s->x0 + stride - 1) / stride;
+    s->ny = 0;
+    s->nx = 0;
+    for (int i = 0; i < q->k; i++) {
         const int tap = i - q->pad;
-        const int down = q->gradient ? f->y0 - tap : tap, right = q->gradient ? f->x0 - tap : tap;
-        if (down % s == 0) {
-            f->down[f->ny] = down / s;
-            f->ky[f->ny++] = i;
+        int down = tap;
+        int right = tap;
+        if (q->gradient) {
+            down = s->y0 - tap;
+            right = s->x0 - tap;
         }
-        if (right % s == 0) {
-            f->right[f->nx] = right / s;
-            f->kx[f->nx++] = i;
+        if (down % stride == 0) {
+            s->down[s->ny] = down / stride;
+            s->ky[s->ny++] = i;
+        }
+        if (right % stride == 0) {
+            s->right[s->nx] = right / stride;
+            s->kx[s->nx++] = i;
         }
     }
     return 1;
 }
 
-/* Some pixels of a phase, computed together: where they are written, and of the taps that lie
-   inside for any of them, where each reads its first channel (NULL: in the padding). */
+/* Up to 4 pixels of a phase, computed together. */
 typedef struct jem__pixels {
-    int count, channels;                           /* so many channels are read of each */
-    int live, taps, index[JEM__MAX_TAPS];          /* so many of the phase's taps, which ones */
-    const float *tap[JEM__MAX_TAPS][4];
-    ptrdiff_t at[4];
+    int count;
+    int channels;                                  /* read from each pixel */
+    int taps;                                      /* of the phase */
+    int live;                                      /* of these, taps inside for any of the pixels */
+    int index[JEM__MAX_TAPS];                      /* which they are */
+    const float *tap[JEM__MAX_TAPS][4];            /* where each reads its first channel; NULL: in
+                                                      the padding */
+    ptrdiff_t at[4];                               /* where the pixels are written */
 } jem__pixels;
 
+/* Finds places and live taps of `count` pixels of a phase, from number `first` on. A tap outside
+   for all of them adds nothing, and is left out. */
 JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
-                             const float *x, jem__pixels *p) {
+                                const float *x, jem__pixels *p) {
     int iy[4], ix[4];
     for (int i = 0; i < count; i++) {
-        const int r = (first + i) / s->cols, c = (first + i) % s->cols;
+        const int r = (first + i) / s->cols;
+        const int c = (first + i) % s->cols;
         iy[i] = r * s->step_in;
         ix[i] = c * s->step_in;
         p->at[i] = ((ptrdiff_t)(s->y0 + r * s->step_out) * q->wo + s->x0 + c * s->step_out) *
@@ -9175,25 +12580,29 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
     p->taps = s->ny * s->nx;
     p->channels = q->ci;
     p->count = count;
-    for (int t = 0, j = 0; j < s->ny; j++)
+    for (int t = 0, j = 0; j < s->ny; j++) {
         for (int k = 0; k < s->nx; k++, t++) {
             int inside = 0;
             for (int i = 0; i < count; i++) {
-                const int y = iy[i] + s->down[j], z = ix[i] + s->right[k];
+                const int y = iy[i] + s->down[j];
+                const int z = ix[i] + s->right[k];
                 const int in = (unsigned)y < (unsigned)q->hi && (unsigned)z < (unsigned)q->wi;
                 p->tap[p->live][i] = in ? x + ((ptrdiff_t)y * q->wi + z) * q->ci * JEM_LANES : NULL;
                 inside |= in;
             }
-            if (inside) p->index[p->live++] = t;   /* a tap outside for all pixels adds nothing */
+            if (inside) p->index[p->live++] = t;
         }
+    }
 }
 
-/* Channels of the next register block when `left` remain: whole ones, and an end that divides. */
+/* Returns the number of channels in the next register block when `left` remain: JEM__WHOLE, then 4;
+   8 are divided evenly. */
 JEM__ONCE int jem__conv_channels(int left) {
-    return left >= JEM__WHOLE && left != 8 ? JEM__WHOLE : left >= 4 ? 4 : left;
+    if (left >= JEM__WHOLE && left != 8) return JEM__WHOLE;
+    return jem__min(left, 4);
 }
 
-/* The first channel of part i: parts of whole blocks, in bf16 of two tiles. */
+/* Returns the first channel of part i. Parts consist of whole blocks, in bf16 of two tiles. */
 JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     int blocks = 0, o = 0;
     if (q->method->bf16) return jem__part_from(i, of, q->co, 32);
@@ -9205,55 +12614,67 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--) o += jem__conv_channels(q->co - o);
     return o;
 }
-/* What a part does: units first .. last-1 (pixels, tiles, rows) of channels o0 .. o1-1. It is of
-   units, which go through the kernels `step` at a time; or of channels, where units are too few, or
-   where weights, which every part of units reads, are more than x, which is only read. */
+/* One part of a convolution: units first .. last-1 (pixels, tiles, rows) of channels o0 .. o1-1. */
 typedef struct jem__piece { int first, last, o0, o1; } jem__piece;
-JEM__ONCE jem__piece jem__conv_share(const jem__conv *q, jem__part part, int units, int step) {
+
+/* Divides a convolution by units, which the kernels take `step` at a time; or by channels, if there
+   are too few units, or if the weights, which every part by units reads, are larger than x. Only
+   the direct method divides by channels for the latter: the others would transform x several
+   times. */
+JEM__ONCE jem__piece jem__conv_piece(const jem__conv *q, jem__part part, int units, int step) {
     const int heavy = (ptrdiff_t)q->co * q->k * q->k > (ptrdiff_t)q->hi * q->wi * JEM_LANES;
-    const int direct = !q->tile && !q->method->bf16;         /* the others would transform x anew */
-    const int deep = units <= (part.of - 1) * step || (part.of > 1 && direct && heavy);
-    const jem__piece p = { deep ? 0 : jem__part_from(part.i, part.of, units, step),
-                           deep ? units : jem__part_from(part.i + 1, part.of, units, step),
-                           deep ? jem__conv_from(q, part.i, part.of) : 0,
-                           deep ? jem__conv_from(q, part.i + 1, part.of) : q->co };
+    const int direct = !q->tile && !q->method->bf16;
+    jem__piece p = { 0, units, 0, q->co };
+    if (units <= (part.count - 1) * step || (part.count > 1 && direct && heavy)) {
+        p.o0 = jem__conv_from(q, part.index, part.count);
+        p.o1 = jem__conv_from(q, part.index + 1, part.count);
+    } else {
+        p.first = jem__part_from(part.index, part.count, units, step);
+        p.last = jem__part_from(part.index + 1, part.count, units, step);
+    }
     return p;
 }
 
-/* Of the direct sum, and of Winograd's. */
+/* Returns the size of packed weights, in floats, for the direct method and for Winograd. The last
+   block may read up to 3 JEM__CO beyond the weights. */
 static ptrdiff_t jem__pack_size(const jem__conv *q) {
-    const int points = q->tile ? (q->tile + 2) * (q->tile + 2) : q->k * q->k;
-    return (ptrdiff_t)q->co * q->ci * points + 3 * JEM__CO;  /* which the last block may read */
+    int points = q->k * q->k;
+    if (q->tile) points = (q->tile + 2) * (q->tile + 2);
+    return (ptrdiff_t)q->co * q->ci * points + 3 * JEM__CO;
 }
-/* Where in weights (O,I,k,k) the kernel between o and c is; a gradient goes from O to I. */
+/* Returns the place, in weights (O,I,k,k), of the kernel from channel c to channel o. An input
+   gradient computes I from O. */
 static ptrdiff_t jem__kernel_at(const jem__conv *q, int o, int c) {
-    return (q->gradient ? (ptrdiff_t)c * q->co + o : (ptrdiff_t)o * q->ci + c) * q->k * q->k;
+    const ptrdiff_t pair = q->gradient ? (ptrdiff_t)c * q->co + o : (ptrdiff_t)o * q->ci + c;
+    return pair * q->k * q->k;
 }
-/* Weights in the order in which the blocks read them, phase after phase. */
+/* Packs weights in the order in which blocks read them, phase by phase. */
 static void jem__direct_pack(void *packing, int part) {
     const jem__packing *p = (const jem__packing *)packing;
     const jem__conv *q = p->q;
     const int o1 = jem__conv_from(q, part + 1, p->parts);
     float *phase_out = p->out;
-    jem__phase f;
-    for (int phase = 0, taps; jem__conv_phase(q, phase, &f); phase++) {
-        taps = f.ny * f.nx;
+    jem__phase s;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const int taps = s.ny * s.nx;
         for (int o0 = jem__conv_from(q, part, p->parts), co; o0 < o1; o0 += co) {
             float *out = phase_out + (ptrdiff_t)o0 * q->ci * taps;
             co = jem__conv_channels(q->co - o0);
-            for (int c0 = 0; c0 < q->ci; c0 += 16)
+            for (int c0 = 0; c0 < q->ci; c0 += 16) {
                 for (int t = 0; t < taps; t++) {
-                    const float *w = p->w + f.ky[t / f.nx] * q->k + f.kx[t % f.nx];
-                    for (int c = c0; c < q->ci && c < c0 + 16; c++)
+                    const float *w = p->w + s.ky[t / s.nx] * q->k + s.kx[t % s.nx];
+                    for (int c = c0; c < q->ci && c < c0 + 16; c++) {
                         for (int o = o0; o < o0 + co; o++) *out++ = w[jem__kernel_at(q, o, c)];
+                    }
                 }
+            }
         }
         phase_out += (ptrdiff_t)q->co * q->ci * taps;
     }
 }
 
-/* A weight gradient's convolution as its dealt operands show it: where a kernel is one pixel, those
-   of x that it meets. */
+/* Returns the convolution between the dealt operands of a weight gradient: of x, those with a
+   kernel of one pixel contain only the pixels that it reads. */
 static jem__conv jem__conv_dealt(const jem__conv *q) {
     jem__conv d = *q;
     if (q->k == 1 && q->pad == 0) {
@@ -9263,63 +12684,102 @@ static jem__conv jem__conv_dealt(const jem__conv *q) {
     }
     return d;
 }
-/* A product is a block of output channels (or of input channels, if x is the larger: it is read
-   once) with every block of the others, of which a few go through a group together, so that it
-   stays in the cache. Nothing is left to finish. */
+
+/* An operand of a weight gradient, x or dy, and where it is dealt to: `step` apart, its pixels
+   become rows x cols, and `block` of its channels are stored together. */
+typedef struct jem__operand {
+    int channels, block, h, w;
+    int step, rows, cols;
+    float *out;
+    ptrdiff_t plane;                               /* from group to group, or from point to point */
+} jem__operand;
+static jem__operand jem__operand_x(const jem__weights *w) {
+    const jem__conv *q = w->q;
+    const jem__conv d = jem__conv_dealt(q);
+    const jem__operand x = { q->ci, w->ctx->k->wi, q->hi, q->wi, q->stride / d.stride, d.hi, d.wi,
+                             w->x, w->x_plane };
+    return x;
+}
+static jem__operand jem__operand_dy(const jem__weights *w) {
+    const jem__conv *q = w->q;
+    const jem__operand dy = { q->co, JEM__WO, q->ho, q->wo, 1, q->ho, q->wo, w->y, w->y_plane };
+    return dy;
+}
+
+/* A product of the direct method is one block of output channels with every block of input
+   channels; or one block of input channels with every block of output channels, if x is larger: it
+   is then read only once. A panel of a few blocks of the others passes through a group together,
+   while the group is in the cache. There is nothing to finish. */
 static int jem__direct_by_x(const jem__weights *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
            dealt->ci >= w->ctx->threads * w->ctx->k->wi;
 }
+/* Returns the number of blocks of a panel. */
 static int jem__direct_panel(const jem__weights *w) {
     const int fit = 56 / (w->q->k * w->q->k);      /* sums of 64 KB with AVX-512 */
-    return w->groups == 1 || fit < 1 ? 1 : fit;
+    if (w->groups == 1 || fit < 1) return 1;
+    return fit;
 }
+/* Sets the sizes and tasks of a weight gradient by the direct method. */
 static void jem__direct_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
-    const jem__conv d = jem__conv_dealt(w->q), *q = &d;
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
-    w->products = jem__direct_by_x(w, q) ? iblocks : oblocks;
+    const jem__conv d = jem__conv_dealt(w->q);
+    const jem__conv *q = &d;
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int iblocks = (q->ci + k->wi - 1) / k->wi;
+    w->products = oblocks;
+    if (jem__direct_by_x(w, q)) w->products = iblocks;
     w->planes = w->groups;
     w->x_plane = (ptrdiff_t)iblocks * k->wi * q->hi * q->wi * JEM_LANES;
     w->y_plane = (ptrdiff_t)oblocks * JEM__WO * q->ho * q->wo * JEM_LANES;
     w->product_step = (ptrdiff_t)jem__direct_panel(w) * q->k * q->k * JEM__WO * k->wi * JEM_LANES;
     w->product_size = w->products * w->product_step;
 }
-static ptrdiff_t jem__direct_work(const jem__conv *q) { (void)q; return 0; }
+static ptrdiff_t jem__direct_work(const jem__conv *q) {
+    (void)q;
+    return 0;
+}
 
-/* Bias sums of a group, channel by channel and lane by lane, and their end. */
+/* Sums dy of a group over its pixels, per channel and lane, for the bias gradient. */
 static void jem__bias_deal(const jem__weights *w, int g, const float *dy) {
     w->ctx->k->moment(dy, NULL, 0, (ptrdiff_t)w->q->ho * w->q->wo, w->q->co,
                       w->sums + (ptrdiff_t)g * w->q->co * JEM_LANES);
 }
+/* Adds the sums of all groups to the bias gradient of channel o. */
 static void jem__bias_finish(const jem__weights *w, int o) {
     for (int g = 0; w->db && g < w->groups; g++)
         w->db[o] += jem__sum_lanes(w->sums + ((ptrdiff_t)g * w->q->co + o) * JEM_LANES);
 }
 
-/* Planes of one point, not a power of two apart. */
+/* Returns the distance of two planes, each of one point; 48 keeps it from being a power of two. */
 static ptrdiff_t jem__wino_plane(int channels) {
     return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
 }
-static ptrdiff_t jem__wino_work(const jem__conv *q) {                  /* floats */
-    const int m = q->tile, a = m + 2;
+/* Returns the size of scratch memory, in floats. */
+static ptrdiff_t jem__wino_work(const jem__conv *q) {
+    const int m = q->tile;
+    const int a = m + 2;
     return a * a * (jem__wino_plane(q->ci) + jem__wino_plane(q->co)) +
            (ptrdiff_t)m * m * (q->co + 1) * JEM_LANES + (ptrdiff_t)q->ci * JEM_LANES;
 }
 
-/* One part of a convolution; and the scratch: transformed inputs, their products, a tile's outputs,
-   a pixel of zeros. */
+/* One part of a convolution by Winograd, and its scratch memory. */
 typedef struct jem__wino {
-    int across, pad;
+    int across, pad;                               /* across: tiles in a row */
     jem__piece to;
-    float *v, *p, *out, *zero;
+    float *v;                                      /* transformed inputs */
+    float *p;                                      /* products */
+    float *out;                                    /* outputs of a tile */
+    float *zero;                                   /* a pixel of zeros */
     ptrdiff_t vplane, pplane, pixel;               /* from point to point, from pixel to pixel */
 } jem__wino;
 
+/* Prepares one part of a convolution by Winograd, in scratch memory `work`. */
 JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, jem__wino *w) {
-    const int m = q->tile, a = m + 2;
+    const int m = q->tile;
+    const int a = m + 2;
     w->across = (q->wo + m - 1) / m;
-    w->to = jem__conv_share(q, part, w->across * ((q->ho + m - 1) / m), JEM__TILES);
+    w->to = jem__conv_piece(q, part, w->across * ((q->ho + m - 1) / m), JEM__TILES);
     w->pad = q->gradient ? 2 - q->pad : q->pad;
     w->vplane = jem__wino_plane(q->ci);
     w->pplane = jem__wino_plane(q->co);
@@ -9331,35 +12791,40 @@ JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, j
     memset(w->zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *w->zero);
 }
 
-/* A transformation of one tile, channel by channel: where the first channel of each number of it is
-   read, and written; how far it is to the next channel, the next number, the next of 16/VL strips
-   of lanes. */
+/* The transformation of one tile, channel by channel. */
 typedef struct jem__wino_move {
-    const float *in[36];
-    float *out;
-    ptrdiff_t in_step, out_step, point, strip;
+    const float *in[36];                           /* first channel of each number of the tile */
+    float *out;                                    /* first channel of the first number */
+    ptrdiff_t in_step, out_step;                   /* to the next channel */
+    ptrdiff_t point;                               /* to the next number of the output */
+    ptrdiff_t strip;                               /* to the next of 16/VL strips of lanes */
 } jem__wino_move;
 
-/* It reads size x size pixels from (y,z) on; turned: the last of them first. */
+/* A group of images that tiles are read from; turned: each tile in reverse order of pixels. */
 typedef struct jem__picture { const float *x, *zero; int c, h, w, turned; } jem__picture;
 
+/* Finds the size x size pixels from (y,z) on. */
 JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size, int y, int z) {
     for (int i = 0; i < size * size; i++) {
-        const int iy = y + i / size, ix = z + i % size;
-        const int inside = (unsigned)iy < (unsigned)p->h && (unsigned)ix < (unsigned)p->w;
-        t->in[p->turned ? size * size - 1 - i : i] =
-            inside ? p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES : p->zero;
+        const int iy = y + i / size;
+        const int ix = z + i % size;
+        const float *pixel = p->zero;
+        if ((unsigned)iy < (unsigned)p->h && (unsigned)ix < (unsigned)p->w)
+            pixel = p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES;
+        t->in[p->turned ? size * size - 1 - i : i] = pixel;
     }
 }
 
-/* Of the 36 points of F4: operands transformed, a product is (point, block of output channels), and
-   G' finishes an output channel. Planes of a point are not a power of two apart; a pixel of zeros
-   lies behind the bias sums. */
+/* A weight gradient by Winograd has 36 points (M = 4). A product is one point of one block of
+   output channels; G' finishes an output channel. 80 keeps the distance of two points from being a
+   power of two. A pixel of zeros follows the bias sums. */
 static ptrdiff_t jem__wino_sums(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
+/* Sets the sizes and tasks of a weight gradient by Winograd. */
 static void jem__wino_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + k->wi - 1) / k->wi;
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int iblocks = (q->ci + k->wi - 1) / k->wi;
     const ptrdiff_t all = (ptrdiff_t)w->groups * ((q->ho + 3) / 4) * ((q->wo + 3) / 4);
     w->x_plane = all * iblocks * k->wi * JEM_LANES + 80;
     w->y_plane = all * oblocks * JEM__WO * JEM_LANES + 80;
@@ -9380,8 +12845,9 @@ JEM__COMPILE_END
 #define JEM__FN(name) jem__##name##_avx2
 #define JEM__VL 8
 #define JEM__MM(name) _mm256_##name
-#define JEM__PX 2                                  /* conv block: channels x pixels fill the file */
-#define JEM__WI 3                                  /* weight gradient block: WO x in channels */
+#define JEM__PX 2                                  /* pixels of a block: CO x PX sums fill the
+                                                      registers */
+#define JEM__WI 3                                  /* weight gradient: WO x WI sums do */
 #define JEM__FOLD4(a, b) _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31)
 #define JEM__LESS(a, b, x, y) (JEM__V)_mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 #define JEM__BITS(a)                                                                               \
@@ -9490,8 +12956,8 @@ static const uint32x4_t jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 #define JEM__FOLD1(a, b) JEM__MM(shuffle_ps)(a, b, 0x88) + JEM__MM(shuffle_ps)(a, b, 0xdd)
 #endif
 
-/* Vectors, which the compiler adds and multiplies; for the rest there are these macros. The scalar
-   code is the oracle: plain loops, of which the compiler may make what it likes. */
+/* Vectors of floats and words. The compiler adds and multiplies them; the macros above do the rest.
+   The scalar instance is the oracle: plain loops, which the compiler may optimise freely. */
 #define JEM__V JEM__FN(floats)
 #define JEM__I JEM__FN(words)
 #if JEM__VL == 1
@@ -9514,29 +12980,33 @@ typedef uint32_t JEM__I __attribute__((vector_size(4 * JEM__VL)));
 
 /* ---- elementary functions -------------------------------------------------------------------- */
 
-/* c[0] x^(n-1) + ... + c[n-1] */
+/* Computes c[0] x^(n-1) + ... + c[n-1]. */
 JEM__VINLINE JEM__V JEM__FN(poly)(const int n, const float *c, JEM__V x) {
     JEM__V y = JEM__SET(c[0]);
     JEM__REPEAT(i, n - 1) y = JEM__FMA(y, x, JEM__SET(c[i + 1]));
     return y;
 }
 
-/* e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2; x held to [-87, 88]. Relative error 1e-7. */
+/* Computes e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2, for x limited to [-87, 88]. The relative
+   error is 1e-7. */
 JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     static const float c[] = { 1.39411096e-3f, 8.36317982e-3f, 4.16663753e-2f, 0.16666577f, 0.5f };
-    const JEM__V lo = JEM__SET(-87.0f), hi = JEM__SET(88.0f);
+    const JEM__V lo = JEM__SET(-87.0f);
+    const JEM__V hi = JEM__SET(88.0f);
     const JEM__V round = JEM__SET(12582912.0f);    /* 1.5 * 2^23: adding it rounds to an integer */
     x = JEM__LESS(x, lo, lo, x);
     x = JEM__LESS(hi, x, hi, x);
-    JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round), n = t - round;
+    const JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round);
+    const JEM__V n = t - round;
     JEM__V r = JEM__FNMA(n, JEM__SET(0.693359375f), x);
     r = JEM__FNMA(n, JEM__SET(-2.12194440e-4f), r);
     const JEM__V q = JEM__FMA(r * r, JEM__FN(poly)(5, c, r), r) + JEM__SET(1.0f);
     const JEM__V y = JEM__AS_V(JEM__AS_I(q) + (JEM__AS_I(t) << 23));
-    return JEM__FMA(x, JEM__SET(0.0f), y);         /* a NaN stays one */
+    return JEM__FMA(x, JEM__SET(0.0f), y);         /* a NaN stays a NaN */
 }
 
-/* ln x = e ln2 + 2 atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); for normal x > 0. */
+/* Computes ln x = e ln2 + 2 atanh(s), where x = 2^e m, m in [sqrt(1/2), sqrt(2)), and
+   s = (m-1)/(m+1), for normal x > 0; infinity and NaN give NaN. */
 JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
     static const float c[] = { 0.233327598f, 0.285507233f, 0.400001229f, 0.666666666f };
     const JEM__I low = JEM__ISET(0x3f3504f3u);     /* bits of sqrt(1/2) */
@@ -9544,37 +13014,42 @@ JEM__VINLINE JEM__V JEM__FN(log)(JEM__V x) {
     JEM__V e = JEM__TO_V(u >> 23) - JEM__SET(127.0f);
     JEM__V m = JEM__AS_V((u & JEM__ISET(0x007fffffu)) + low);
     const JEM__V one = JEM__SET(1.0f);
-    JEM__V s = (m - one) / (m + one), z = s * s;
+    const JEM__V s = (m - one) / (m + one);
+    const JEM__V z = s * s;
     JEM__V q = JEM__FN(poly)(4, c, z);
     q = JEM__FMA(s * z, q, JEM__FMA(e, JEM__SET(-2.12194440e-4f), s + s));
     q = JEM__FMA(e, JEM__SET(0.693359375f), q);
-    return JEM__FMA(x, JEM__SET(0.0f), q);         /* infinity and NaN come out as NaN */
+    return JEM__FMA(x, JEM__SET(0.0f), q);
 }
 
-/* 1/(1 + e^-x) */
+/* Computes 1/(1 + e^-x). */
 JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
     const JEM__V one = JEM__SET(1.0f);
     return one / (one + JEM__FN(exp)(JEM__SET(0.0f) - x));
 }
 
-/* 2 sigmoid(2x) - 1 */
+/* Computes tanh x = 2 sigmoid(2x) - 1. */
 JEM__VINLINE JEM__V JEM__FN(tanh)(JEM__V x) {
     return JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(x + x), JEM__SET(-1.0f));
 }
 
-/* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|); u is 1 + e^-|x| rounded, and (e^-|x|)/(u - 1) mends
-   what that lost */
+/* Computes log(1 + e^x) = max(x, 0) + log(1 + e^-|x|). u is 1 + e^-|x| rounded; the factor
+   e^-|x|/(u - 1) corrects the rounding. */
 JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
-    const JEM__V zero = JEM__SET(0.0f), one = JEM__SET(1.0f), minus = zero - x;
-    const JEM__V e = JEM__FN(exp)(JEM__LESS(x, zero, x, minus)), u = one + e;
-    const JEM__V top = JEM__LESS(x, zero, zero, x);
-    const JEM__V mend = e / (u - one);
-    return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), mend, top), e + top);
+    const JEM__V zero = JEM__SET(0.0f);
+    const JEM__V one = JEM__SET(1.0f);
+    const JEM__V minus = zero - x;
+    const JEM__V e = JEM__FN(exp)(JEM__LESS(x, zero, x, minus));
+    const JEM__V u = one + e;
+    const JEM__V positive = JEM__LESS(x, zero, zero, x);
+    const JEM__V correction = e / (u - one);
+    return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), correction, positive), e + positive);
 }
 
 /* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
 
-/* Threefry-2x32-20: 20 rounds of add, rotate, xor, the key mixed in every 4. */
+/* Computes two words from key and counter by Threefry-2x32-20 (Salmon & others 2011): 20 rounds of
+   add, rotate, xor; the key is added after every 4. */
 JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__I *a, JEM__I *b) {
     static const unsigned rotate[8] = { 13, 15, 26, 6, 17, 29, 16, 24 };
     const uint32_t k2 = key[0] ^ key[1] ^ 0x1BD11BDAu;
@@ -9594,12 +13069,13 @@ JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__
     *b = y;
 }
 
-JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {      /* [0,1), 24 bits */
+/* Converts the upper 24 bits of a word to [0,1). */
+JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {
     return JEM__TO_V(u >> 8) * JEM__SET(1.0f / 16777216.0f);
 }
 
-/* Two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of 2 pi t,
-   which are polynomials in t^2 for t in [-1/2, 1/2). */
+/* Computes two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of
+   2 pi t, which are polynomials in t^2 for t in [-1/2, 1/2). */
 JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
     static const float sine[] = {
         -0.620820359f, 3.78135533f, -15.0865778f, 42.0577562f, -76.7058004f, 81.6052474f,
@@ -9609,18 +13085,20 @@ JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
         -1.45323693f, 7.80024045f, -26.4047057f, 60.2421377f, -85.4566589f, 64.9393891f,
         -19.7392087f, 1.0f
     };
-    JEM__V u = JEM__SET(1.0f) - JEM__FN(unit)(a);             /* (0,1] */
-    JEM__V t = JEM__FN(unit)(b) - JEM__SET(0.5f), z = t * t;
-    JEM__V r = JEM__SQRT(JEM__SET(-2.0f) * JEM__FN(log)(u));
+    const JEM__V u = JEM__SET(1.0f) - JEM__FN(unit)(a);       /* (0,1] */
+    const JEM__V t = JEM__FN(unit)(b) - JEM__SET(0.5f);
+    const JEM__V z = t * t;
+    const JEM__V r = JEM__SQRT(JEM__SET(-2.0f) * JEM__FN(log)(u));
     *p = r * (JEM__FN(poly)(8, sine, z) * t);
     *q = r * JEM__FN(poly)(8, cosine, z);
 }
 
-/* What counters .. + VL make of their two words: uniform numbers (kind 0) or normal ones (1). */
+/* Draws numbers of a kind, JEM__UNIFORM or JEM__NORMAL, from VL counters: p[0] and p[1] from the
+   two words of each. */
 JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, JEM__V *p) {
     JEM__I a, b;
     JEM__FN(threefry)(key, counter, &a, &b);
-    if (kind == 0) {
+    if (kind == JEM__UNIFORM) {
         p[0] = JEM__FN(unit)(a);
         p[1] = JEM__FN(unit)(b);
     } else {
@@ -9628,37 +13106,43 @@ JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, 
     }
 }
 
-/* kind 0: a + b U[0,1); kind 1: a + b N(0,1). n in 16s. */
+/* Fills out[n], n a multiple of 16, with a + b U[0,1) (JEM__UNIFORM) or a + b N(0,1). */
 JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, float *out,
                                ptrdiff_t n, float a, float b) {
-    const JEM__V va = JEM__SET(a), vb = JEM__SET(b);
-    for (ptrdiff_t i = 0; i < n; i += 32)
+    const JEM__V va = JEM__SET(a);
+    const JEM__V vb = JEM__SET(b);
+    for (ptrdiff_t i = 0; i < n; i += 32) {
         for (int l = 0; l < 16; l += JEM__VL) {
             JEM__V p[2];
             JEM__FN(draw)(kind, key, start + (uint64_t)(i / 2 + l), p);
             JEM__STORE(out + i + l, JEM__FMA(vb, p[0], va));
             if (i + 16 < n) JEM__STORE(out + i + 16 + l, JEM__FMA(vb, p[1], va));
         }
+    }
 }
 
-/* The two fused activations, of one vector at lanes l ..; bits: signs (leaky relu), slopes: the
-   derivative s + x s (1-s) (SiLU), for the backward, or NULL. */
+/* Computes a fused activation, leaky ReLU or SiLU, of one vector from lane l on. Keeps what the
+   backward needs, unless it is NULL: bits, the signs, for leaky ReLU; slopes, the derivative
+   s + x s (1-s), for SiLU. */
 JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, uint16_t *bits,
                                       float *slopes) {
     if (kind == JEM__MAP_SILU) {
-        const JEM__V s = JEM__FN(sigmoid)(v), r = v * s;
+        const JEM__V s = JEM__FN(sigmoid)(v);
+        const JEM__V r = v * s;
         if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SET(1.0f) - s, s));
         return r;
     }
     if (bits) *bits = (uint16_t)((l ? *bits : 0u) | JEM__BITS(v) << l);
-    return JEM__LESS(v, JEM__SET(0.0f), v * JEM__SET(slope), v);
+    /* The addition of 0 turns the -0 of a negative number times 0 into 0. */
+    return JEM__FMA(v, JEM__LESS(v, JEM__SET(0.0f), JEM__SET(slope), JEM__SET(1.0f)),
+                    JEM__SET(0.0f));
 }
 
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
 
-/* What becomes of a finished sum (see jem__finish), at lanes l ..; o: its channel; at: its place in
-   the tensor, l included. A mask and an addition are one fma, as they are where they are not fused.
-   Returns what came of it last. */
+/* Finishes a sum v of channel o as f describes (see jem__finish), for a vector from lane l on; at:
+   its place in the tensor, including l. A mask and an addition are one fma, as without fusion.
+   Returns the last value. */
 JEM__VINLINE JEM__V JEM__FN(finish_one)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at,
                                         int l) {
     const ptrdiff_t bit = at / JEM_LANES;
@@ -9668,16 +13152,20 @@ JEM__VINLINE JEM__V JEM__FN(finish_one)(const jem__finish *f, JEM__V v, int o, p
                                    : JEM__PICK((unsigned)f->bits[bit] >> l, JEM__SET(f->slope),
                                                JEM__SET(1.0f));
         v = f->add ? JEM__FMA(v, m, JEM__LOAD(f->add + at)) : v * m;
-    } else if (f->add) v = v + JEM__LOAD(f->add + at);
+    } else if (f->add) {
+        v = v + JEM__LOAD(f->add + at);
+    }
     if (f->y) JEM__STORE(f->y + at, v);
     if (f->kind) {
-        v = JEM__FN(activate)(f->kind, f->slope, v, l, f->keep_bits ? f->keep_bits + bit : NULL,
-                              f->keep_slopes ? f->keep_slopes + at : NULL);
+        uint16_t *bits = f->keep_bits ? f->keep_bits + bit : NULL;
+        float *slopes = f->keep_slopes ? f->keep_slopes + at : NULL;
+        v = JEM__FN(activate)(f->kind, f->slope, v, l, bits, slopes);
         if (f->act) JEM__STORE(f->act + at, v);
     }
     return v;
 }
-/* The same of n channels from o on of one pixel, `step` floats apart; at: of its channel 0. */
+/* Finishes n channels of one pixel from o on, whose sums are `step` floats apart; at: the place of
+   channel 0. */
 JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff_t step, int o,
                                  int n, ptrdiff_t at, int l) {
     at += (ptrdiff_t)o * JEM_LANES + l;
@@ -9685,9 +13173,9 @@ JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff
         (void)JEM__FN(finish_one)(f, JEM__LOAD(sum), o, at, l);
 }
 
-/* acc[o][i] += w[o] x[i], over n input channels of PX pixels or tiles x[i], which lie `step` floats
-   apart; w[o] are `apart` from each other, and w goes on by `next`. Many parameters: it is inlined,
-   and most of them are constants. */
+/* Adds w[o] x[i] to acc[o][i], over n input channels of PX pixels or tiles x[i]. Channels of x are
+   `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per channel.
+   Many parameters: the function is inlined, and most of them are constants. */
 JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int apart,
                                     int next, const float *const *x, int step, int n,
                                     JEM__V (*acc)[JEM__PX]) {
@@ -9701,17 +13189,19 @@ JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w
     }
 }
 
-/* Output channels x pixels (CO x PX) are accumulated in registers over taps and input channels.
-   Weights are packed [block of CO][16 input channels][tap][input channel][CO]. Of `most` channels
-   only co are wanted: the others read what follows, and are thrown away. */
+/* Computes a block of output channels x pixels (CO x PX), accumulated in registers over taps and
+   input channels. Weights are packed [block of CO][16 input channels][tap][input channel][CO]. It
+   computes `most` channels, of which co are used: the others read the weights that follow, and are
+   not stored. */
 JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__pixels *p,
                                       const float *w, int co, const jem__finish *f, int o0, int l) {
     static const float zero[16 * JEM_LANES] = { 0 };
-    const int rows = JEM__VL == 1 ? co : most, ci = p->channels;
+    const int rows = JEM__VL == 1 ? co : most;
+    const int ci = p->channels;
     JEM__V acc[JEM__CO][JEM__PX], sum[JEM__PX][JEM__CO];
     JEM__REPEAT(o, rows) JEM__REPEAT(i, px) acc[o][i] = JEM__SET(0.0f);
     for (int c0 = 0; c0 < ci; c0 += 16) {
-        const int nc = ci - c0 < 16 ? ci - c0 : 16;
+        const int nc = jem__min(ci - c0, 16);
         const float *wc = w + (ptrdiff_t)c0 * p->taps * co;
         for (int t = 0; t < p->live; t++) {
             const float *wt = wc + (ptrdiff_t)p->index[t] * nc * co;
@@ -9723,7 +13213,7 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
             JEM__FN(multiply)(rows, px, wt, 1, co, x, JEM_LANES, nc, acc);
         }
     }
-    if (!f->bits && !f->slopes && !f->add && !f->kind) {     /* nothing but a bias: no detour */
+    if (!f->bits && !f->slopes && !f->add && !f->kind) {     /* only a bias: stored directly */
         float *y = f->y + (ptrdiff_t)o0 * JEM_LANES + l;
         JEM__REPEAT(o, rows) {
             if (o >= co) continue;
@@ -9736,12 +13226,15 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
     for (int i = 0; i < px; i++)
         JEM__FN(finish)(f, (const float *)sum[i], JEM__VL, o0, co, p->at[i], l);
 }
-/* Few kinds of block, since each is compiled for every instruction set. A pixel alone waits for its
-   sums anyway: six of them as long as one. */
+/* Computes a block of co channels by one of five kinds: each kind is compiled for every instruction
+   set. A single pixel always computes 6 channels: the latency of its sums is that of one. */
 JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const float *w, int co,
                                                 const jem__finish *f, int o, int l) {
-    switch (p->count == JEM__PX ? co : 0) {
-    case 0: JEM__FN(conv_block)(6, 1, p, w, co, f, o, l); break;
+    if (p->count != JEM__PX) {
+        JEM__FN(conv_block)(6, 1, p, w, co, f, o, l);
+        return;
+    }
+    switch (co) {
     case 1: JEM__FN(conv_block)(1, JEM__PX, p, w, 1, f, o, l); break;
     case 4: JEM__FN(conv_block)(4, JEM__PX, p, w, 4, f, o, l); break;
     case 6: JEM__FN(conv_block)(6, JEM__PX, p, w, 6, f, o, l); break;
@@ -9749,14 +13242,14 @@ JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const floa
     }
 }
 
-/* One group of 16 images. x (hi,wi,ci,16) -> (ho,wo,co,16), finished as f says; of all that, one
-   part, for as many threads as there are parts. */
+/* Computes one part of the direct convolution of one group of 16 images, x (hi,wi,ci,16) to
+   (ho,wo,co,16), finished as f describes. */
 JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
     const float *pack = in->packed;
     jem__phase s;
     jem__pixels p;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const jem__piece to = jem__conv_share(q, in->part, s.rows * s.cols, JEM__PX);
+        const jem__piece to = jem__conv_piece(q, in->part, s.rows * s.cols, JEM__PX);
         for (int i = to.first, n; i < to.last; i += n) {
             n = to.last - i >= JEM__PX ? JEM__PX : 1;
             jem__conv_pixels(q, &s, i, n, in->x, &p);
@@ -9774,24 +13267,29 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, cons
 
 /* ---- Winograd: 3x3 convolutions of stride 1 with fewer multiplications ----------------------- */
 /* Lavin & Gray 2015 (arXiv:1509.09308): a tile of M x M outputs is A'[(G g G') . (B' d B)]A, with d
-   the (M+2) x (M+2) inputs under it. The product in the middle, point by point, is a matrix product
+   the (M+2) x (M+2) inputs under it. The product in the middle, at each point, is a matrix product
    over channels. M = 2 has 2.25 times fewer multiplications than the direct sum, M = 4 has 4 times
-   fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. An input gradient's kernels are the
-   output's, turned round: it turns each tile instead, before and after, and reads the output's
-   packed weights, which are most of a wide network's memory. */
+   fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. The kernels of an input gradient are
+   those of the output, rotated by 180 degrees. Instead of the kernels, an input gradient rotates
+   each tile, before and after, and reads the packed weights of the output: packed weights are most
+   of the memory of a wide network. */
 
-/* o = B' d, M = 2 */
+/* Computes o = B' d, M = 2. */
 JEM__VINLINE void JEM__FN(wino_b2)(const JEM__V *d, JEM__V *o) {
     o[0] = d[0] - d[2];
     o[1] = d[1] + d[2];
     o[2] = d[2] - d[1];
     o[3] = d[1] - d[3];
 }
-/* o = B' d, M = 4 */
+/* Computes o = B' d, M = 4. */
 JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
-    const JEM__V two = JEM__SET(2.0f), four = JEM__SET(4.0f), five = JEM__SET(5.0f);
-    const JEM__V p = JEM__FNMA(four, d[2], d[4]), q = JEM__FNMA(four, d[1], d[3]);
-    const JEM__V r = d[4] - d[2], s = d[3] - d[1];
+    const JEM__V two = JEM__SET(2.0f);
+    const JEM__V four = JEM__SET(4.0f);
+    const JEM__V five = JEM__SET(5.0f);
+    const JEM__V p = JEM__FNMA(four, d[2], d[4]);
+    const JEM__V q = JEM__FNMA(four, d[1], d[3]);
+    const JEM__V r = d[4] - d[2];
+    const JEM__V s = d[3] - d[1];
     o[0] = JEM__FMA(four, d[0], JEM__FNMA(five, d[2], d[4]));
     o[1] = p + q;
     o[2] = p - q;
@@ -9799,23 +13297,26 @@ JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
     o[4] = JEM__FNMA(two, s, r);
     o[5] = JEM__FMA(four, d[1], JEM__FNMA(five, d[3], d[5]));
 }
-/* o = A' d, M = 2 */
+/* Computes o = A' d, M = 2. */
 JEM__VINLINE void JEM__FN(wino_a2)(const JEM__V *d, JEM__V *o) {
     o[0] = d[0] + (d[1] + d[2]);
     o[1] = d[1] - d[2] - d[3];
 }
-/* o = A' d, M = 4 */
+/* Computes o = A' d, M = 4. */
 JEM__VINLINE void JEM__FN(wino_a4)(const JEM__V *d, JEM__V *o) {
-    const JEM__V p = d[1] + d[2], q = d[1] - d[2];
-    const JEM__V r = d[3] + d[4], s = d[3] - d[4];
+    const JEM__V p = d[1] + d[2];
+    const JEM__V q = d[1] - d[2];
+    const JEM__V r = d[3] + d[4];
+    const JEM__V s = d[3] - d[4];
     o[0] = d[0] + p + r;
     o[1] = JEM__FMA(JEM__SET(2.0f), s, q);
     o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
     o[3] = JEM__FMA(JEM__SET(8.0f), s, q) + d[5];
 }
-/* o = A d, M = 4 (for weight gradients) */
+/* Computes o = A d, M = 4, for weight gradients. */
 JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
-    const JEM__V s = d[0] + d[2], r = d[1] + d[3];
+    const JEM__V s = d[0] + d[2];
+    const JEM__V r = d[1] + d[3];
     const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
     const JEM__V r2 = JEM__FMA(JEM__SET(8.0f), d[3], d[1] + d[1]);
     o[0] = d[0];
@@ -9826,12 +13327,12 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     o[5] = d[3];
 }
 
-/* One of these for all columns, then for all rows of a tile: from x from numbers become to x to.
-   What goes into Winograd's domain is in so many places that no processor foresees where the next
-   channel's will be read and written: they are asked for. */
+/* Applies one of these to all columns, then to all rows of a tile: from x from numbers become
+   to x to. Transformations into Winograd's domain prefetch the next channel: no processor predicts
+   accesses in this many places. */
 #define JEM__WINO(name, line, from, to)                                                            \
     JEM__KERNEL void JEM__FN(name)(const jem__wino_move *w, int channels) {                        \
-        for (int c = 0; c < channels; c++)                                                         \
+        for (int c = 0; c < channels; c++) {                                                       \
             for (int l = 0; l < JEM_LANES; l += JEM__VL) {                                         \
                 const ptrdiff_t at = c * w->in_step + l;                                           \
                 float *out = w->out + c * w->out_step + l / JEM__VL * w->strip;                    \
@@ -9853,6 +13354,7 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
                     JEM__REPEAT(j, to) JEM__STORE(out + (i * (to) + j) * w->point, o[j]);          \
                 }                                                                                  \
             }                                                                                      \
+        }                                                                                          \
     }
 JEM__WINO(wino_in2, wino_b2, 4, 4)
 JEM__WINO(wino_in4, wino_b4, 6, 6)
@@ -9861,28 +13363,29 @@ JEM__WINO(wino_out4, wino_a4, 6, 4)
 JEM__WINO(wino_dy, wino_at, 4, 6)
 #undef JEM__WINO
 
-/* p[o][tile] = sum over channels of u[channel][o] v[channel][tile], PX tiles, for the block of co
-   channels from o0 on; as conv_block. u is packed by the output's blocks. To an input gradient
-   these are blocks of what it reads, so many whole ones and a rest: it reads u across, and of each
-   block asks in time for what the next channels will need. */
+/* Computes p[o][tile] = sum over channels of u[channel][o] v[channel][tile], for PX tiles and the
+   block of co channels from o0 on; `most` is as in conv_block. u is packed in blocks of the
+   channels of the output. An input gradient reads these blocks, `whole` ones of JEM__WHOLE channels
+   and a rest, crosswise, and prefetches what the next channels of a block will read. */
 JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int whole, const float *u,
                                       int o0, int co, const float *v, float *p) {
     enum { N = JEM__WHOLE };
-    const int rows = JEM__VL == 1 ? co : most, step = JEM__TILES * JEM_LANES;
+    const int rows = JEM__VL == 1 ? co : most;
+    const int step = JEM__TILES * JEM_LANES;
     const float *x[JEM__PX];
     JEM__V acc[JEM__CO][JEM__PX];
     JEM__REPEAT(t, JEM__PX) x[t] = v + t * JEM_LANES;
     JEM__REPEAT(o, rows) JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__SET(0.0f);
-    if (!q->gradient)
+    if (!q->gradient) {
         JEM__FN(multiply)(rows, JEM__PX, u + (ptrdiff_t)o0 * q->ci, 1, co, x, step, q->ci, acc);
-    else {
+    } else {
         for (int b = 0; b < whole; b++, u += (ptrdiff_t)N * q->co) {
             JEM__REPEAT(i, 3) jem__prefetch(u, (o0 + N) * N + i * 16);
             JEM__FN(multiply)(rows, JEM__PX, u + o0 * N, N, 1, x, step, N, acc);
             JEM__REPEAT(t, JEM__PX) x[t] += N * step;
         }
         for (int left = q->ci - N * whole, n; left > 0; left -= n, u += (ptrdiff_t)n * q->co) {
-            n = left < 4 ? left : 4;
+            n = jem__min(left, 4);
             JEM__FN(multiply)(rows, JEM__PX, u + o0 * n, n, 1, x, step, n, acc);
             JEM__REPEAT(t, JEM__PX) x[t] += n * step;
         }
@@ -9892,6 +13395,7 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int wh
         JEM__REPEAT(t, JEM__PX) JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
     }
 }
+/* Computes a block of co channels by one of four kinds, as conv_blocks. */
 JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, const float *u,
                                                 int o, int co, const float *v, float *p) {
     switch (co) {
@@ -9902,7 +13406,7 @@ JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, c
     }
 }
 
-/* The products of n tiles, point by point */
+/* Computes the products of n tiles, point by point. */
 JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
                                         int n) {
     int whole = 0;
@@ -9912,98 +13416,127 @@ JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, 
         for (int o = w->to.o0, co; o < w->to.o1; o += co) {
             float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
             co = jem__conv_channels(q->co - o);
-            for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES)
+            for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES) {
                 for (int l = 0; l < JEM_LANES; l += JEM__VL)
                     JEM__FN(wino_blocks)(q, whole, u, o, co, v + t + l, p + t + l);
+            }
         }
     }
 }
 
-/* As conv, for k = 3, stride 1. */
+/* Transforms the inputs of n tiles from t0 on. */
+JEM__KERNEL void JEM__FN(wino_inputs)(const jem__conv *q, const jem__wino *w, const float *x,
+                                      int t0, int n) {
+    const int m = q->tile;
+    const jem__picture image = { x, w->zero, q->ci, q->hi, q->wi, q->gradient };
+    jem__wino_move in;
+    in.in_step = JEM_LANES;
+    in.out_step = JEM__TILES * JEM_LANES;
+    in.point = w->vplane;
+    in.strip = JEM__VL;
+    for (int t = 0; t < n; t++) {
+        const int y = (t0 + t) / w->across * m - w->pad;
+        const int z = (t0 + t) % w->across * m - w->pad;
+        jem__wino_read(&in, &image, m + 2, y, z);
+        in.out = w->v + t * JEM_LANES;
+        if (m == 2) JEM__FN(wino_in2)(&in, q->ci);
+        else JEM__FN(wino_in4)(&in, q->ci);
+    }
+}
+
+/* Transforms the products of n tiles from t0 on to outputs, and finishes these. */
+JEM__KERNEL void JEM__FN(wino_outputs)(const jem__conv *q, const jem__wino *w,
+                                       const jem__finish *f, int t0, int n) {
+    const int m = q->tile;
+    const int o0 = w->to.o0;
+    const int channels = w->to.o1 - o0;
+    jem__wino_move out;
+    out.out = w->out;
+    out.in_step = JEM__TILES * JEM_LANES;
+    out.out_step = JEM_LANES;
+    out.point = w->pixel;
+    out.strip = JEM__VL;
+    for (int t = 0; t < n; t++) {
+        const int y = (t0 + t) / w->across * m;
+        const int z = (t0 + t) % w->across * m;
+        const float *sums = w->p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
+        for (int i = 0; i < (m + 2) * (m + 2); i++) out.in[i] = sums + i * w->pplane;
+        if (m == 2) JEM__FN(wino_out2)(&out, channels);
+        else JEM__FN(wino_out4)(&out, channels);
+        for (int i = 0; i < m * m; i++) {
+            const int at = q->gradient ? m * m - 1 - i : i;
+            const int row = y + at / m;
+            const int col = z + at % m;
+            if (row >= q->ho || col >= q->wo) continue;
+            for (int l = 0; l < JEM_LANES; l += JEM__VL)
+                JEM__FN(finish)(f, w->out + i * w->pixel + l, JEM_LANES, o0, channels,
+                                ((ptrdiff_t)row * q->wo + col) * q->co * JEM_LANES, l);
+        }
+    }
+}
+
+/* Computes one part of a convolution of one group, like conv, for k = 3 and stride 1. */
 JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *from,
                                     const jem__finish *f) {
-    const int m = q->tile;
     jem__wino w;
-    jem__wino_move in, out;
     jem__wino_open(q, from->part, from->work, &w);
-    const int o0 = w.to.o0, o1 = w.to.o1;
-    const jem__picture image = { from->x, w.zero, q->ci, q->hi, q->wi, q->gradient };
-    in.out_step = out.in_step = JEM__TILES * JEM_LANES;
-    in.point = w.vplane;
-    out.out = w.out;
-    out.out_step = JEM_LANES;
-    out.point = w.pixel;
-    in.strip = out.strip = JEM__VL;
     for (int t0 = w.to.first; t0 < w.to.last; t0 += JEM__TILES) {
-        const int n = w.to.last - t0 < JEM__TILES ? w.to.last - t0 : JEM__TILES;
-        for (int t = 0; t < n; t++) {
-            const int at = t0 + t;
-            jem__wino_read(&in, &image, m + 2, at / w.across * m - w.pad,
-                           at % w.across * m - w.pad);
-            in.out = w.v + t * JEM_LANES;
-            in.in_step = JEM_LANES;
-            (m == 2 ? JEM__FN(wino_in2) : JEM__FN(wino_in4))(&in, q->ci);
-        }
+        const int n = jem__min(w.to.last - t0, JEM__TILES);
+        JEM__FN(wino_inputs)(q, &w, from->x, t0, n);
         JEM__FN(wino_products)(q, &w, from->packed, n);
-        for (int t = 0; t < n; t++) {
-            const int y = (t0 + t) / w.across * m, z = (t0 + t) % w.across * m;
-            const float *sums = w.p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
-            for (int i = 0; i < (m + 2) * (m + 2); i++) out.in[i] = sums + i * w.pplane;
-            (m == 2 ? JEM__FN(wino_out2) : JEM__FN(wino_out4))(&out, o1 - o0);
-            for (int i = 0; i < m * m; i++) {
-                const int at = q->gradient ? m * m - 1 - i : i, row = y + at / m, col = z + at % m;
-                if (row >= q->ho || col >= q->wo) continue;
-                for (int l = 0; l < JEM_LANES; l += JEM__VL)
-                    JEM__FN(finish)(f, w.out + i * w.pixel + l, JEM_LANES, o0, o1 - o0,
-                                    ((ptrdiff_t)row * q->wo + col) * q->co * JEM_LANES, l);
-            }
-        }
+        JEM__FN(wino_outputs)(q, &w, f, t0, n);
     }
 }
 
 /* ---- convolution: weight gradient ------------------------------------------------------------ */
 /* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
-   weights is accumulated in registers, a tap at a time, over rows small enough for the L1. Operands
-   are first copied to [strip of VL lanes][block of B channels][pixel][B][VL]: straight lines to
-   read, and no power-of-two strides. */
+   weights is accumulated in registers, a tap at a time, over rows that fit into the L1 cache.
+   Operands are first copied ('dealt') to [strip of VL lanes][block of B channels][pixel][B][VL], so
+   that they are read consecutively, without power-of-two strides. */
 
-/* A few pixels at a time, so that reads are of neighbours too. */
+/* Deals one group of x (side 0) or dy (1): 8 pixels at a time, so that neighbours are read
+   together. */
 JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const jem__operands *in) {
-    const jem__conv *q = w->q, d = jem__conv_dealt(q);
-    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
-    const int blocks = (channels + block - 1) / block, s = side ? 1 : q->stride / d.stride;
-    const int width = side ? q->wo : q->wi, wide = side ? q->wo : d.wi;        /* dealt of them */
-    const int pixels = wide * (side ? q->ho : d.hi);
-    float *out = side ? w->y + g * w->y_plane : w->x + g * w->x_plane;
-    for (int p0 = 0; p0 < pixels; p0 += 8)
-        for (int c0 = 0; c0 < channels; c0 += block)
+    const jem__operand p = side ? jem__operand_dy(w) : jem__operand_x(w);
+    const int blocks = (p.channels + p.block - 1) / p.block;
+    const int pixels = p.rows * p.cols;
+    float *out = p.out + g * p.plane;
+    for (int i0 = 0; i0 < pixels; i0 += 8) {
+        for (int c0 = 0; c0 < p.channels; c0 += p.block) {
             for (int l = 0; l < JEM_LANES; l += JEM__VL) {
-                float *to = out + ((ptrdiff_t)(l / JEM__VL * blocks + c0 / block) * pixels + p0) *
-                                  block * JEM__VL;
-                for (int p = p0; p < pixels && p < p0 + 8; p++) {
-                    const float *from = in->x + ((ptrdiff_t)(p / wide * width + p % wide) * s *
-                                                 channels + c0) * JEM_LANES + l;
-                    for (int c = c0; c < c0 + block; c++, to += JEM__VL, from += JEM_LANES)
-                        JEM__STORE(to, c < channels ? JEM__LOAD(from) : JEM__SET(0.0f));
+                float *to = out + ((ptrdiff_t)(l / JEM__VL * blocks + c0 / p.block) * pixels + i0) *
+                                  p.block * JEM__VL;
+                for (int i = i0; i < pixels && i < i0 + 8; i++) {
+                    const ptrdiff_t pixel = (ptrdiff_t)(i / p.cols * p.w + i % p.cols) * p.step;
+                    const float *from = in->x + (pixel * p.channels + c0) * JEM_LANES + l;
+                    for (int c = c0; c < c0 + p.block; c++, to += JEM__VL, from += JEM_LANES) {
+                        JEM__V v = JEM__SET(0.0f);
+                        if (c < p.channels) v = JEM__LOAD(from);
+                        JEM__STORE(to, v);
+                    }
                 }
             }
+        }
+    }
 }
 
-/* The 16 lanes of each of WO x WI sums, [strip][cell][VL], added up in jem__sum_lanes' order: lanes
-   that lie 8, 4, 2, 1 apart. A fold does so with two registers at once and makes one of them, so
-   VL sums end as the VL lanes of one register; none of it goes through memory (Intel's processors
-   wait long for a wide load of what was just stored in pieces). */
+/* Adds the 16 lanes of each of WO x WI sums, [strip][cell][VL], in the order of jem__sum_lanes:
+   lanes at distances 8, 4, 2, 1. A fold does so for two registers at once and makes one of them, so
+   VL sums end as the VL lanes of one register. Nothing is stored in between: Intel's processors
+   wait long for a wide load of memory that was just stored in pieces. */
 JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
     for (int c0 = 0; c0 < JEM__WO * JEM__WI; c0 += JEM__VL) {
         JEM__V v[JEM__VL];
         JEM__REPEAT(i, JEM__VL) {                  /* cells in the order in which folds take them */
-            int cell = c0 + (JEM__VL < 4 ? 0 : i * 4 % JEM__VL + i * 4 / JEM__VL);
-            cell = cell < JEM__WO * JEM__WI ? cell : JEM__WO * JEM__WI - 1;
+            int cell = c0;
+            if (JEM__VL >= 4) cell += i * 4 % JEM__VL + i * 4 / JEM__VL;
+            if (cell >= JEM__WO * JEM__WI) cell = JEM__WO * JEM__WI - 1;
             JEM__V s[JEM_LANES / JEM__VL];
             JEM__REPEAT(j, JEM_LANES / JEM__VL)
                 s[j] = JEM__LOAD(acc + j * strip + (ptrdiff_t)cell * JEM__VL);
-            for (int n = JEM_LANES / JEM__VL / 2; n > 0; n /= 2)
+            for (int n = JEM_LANES / JEM__VL / 2; n > 0; n /= 2) {
                 for (int j = 0; j < n; j++) s[j] = s[j] + s[j + n];
+            }
             v[i] = s[0];
         }
 #if JEM__VL == 16
@@ -10019,8 +13552,8 @@ JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
     }
 }
 
-/* a[WO][WI] += dy x, n times: dy goes on by WO vectors, x by `step`; meanwhile n lines of memory
-   from from[ahead] on are asked for, unless `from` is NULL. */
+/* Adds dy x to a[WO][WI], n times: dy advances by WO vectors, x by `step`. Prefetches n cache lines
+   from from[ahead] on, unless `from` is NULL. */
 JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t n, int step,
                                      const float *from, ptrdiff_t ahead,
                                      JEM__V (*a)[JEM__WI]) {
@@ -10035,11 +13568,12 @@ JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t 
     }
 }
 
-/* acc[tap][WO][WI][VL] += rows y0..y1 of the output. The first taps ask for x's next rows, the
-   others for dy's. */
+/* Adds rows y0 .. y1-1 of the output to acc[tap][WO][WI][VL]. The first half of the taps prefetches
+   the next rows of x, the other half those of dy. */
 JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
                                        float *acc, int y0, int y1) {
-    const int s = q->stride, half = (q->k * q->k + 1) / 2;
+    const int s = q->stride;
+    const int half = (q->k * q->k + 1) / 2;
     const ptrdiff_t next_x = ((ptrdiff_t)y1 * s + q->k - s - q->pad) * q->wi * JEM__WI * JEM__VL;
     const ptrdiff_t next_dy = (ptrdiff_t)y1 * q->wo * JEM__WO * JEM__VL;
     for (int ky = 0; ky < q->k; ky++)
@@ -10048,13 +13582,18 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
             JEM__REPEAT(o, JEM__WO)
                 JEM__REPEAT(i, JEM__WI) a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
             const int right = kx - q->pad;
-            int lo = 0, hi = q->wo;                /* columns whose tap lies inside */
+            int lo = 0;                            /* columns whose tap is inside */
+            int hi = q->wo;
             while (lo < hi && lo * s + right < 0) lo++;
             while (hi > lo && (hi - 1) * s + right >= q->wi) hi--;
-            const ptrdiff_t lines = (ptrdiff_t)(hi - lo) * 16, tap = ky * q->k + kx;
-            const float *from = tap < half ? x : dy;
-            ptrdiff_t ahead = tap < half ? next_x + tap * (y1 - y0) * lines
-                                         : next_dy + (tap - half) * (y1 - y0) * lines;
+            const ptrdiff_t lines = (ptrdiff_t)(hi - lo) * 16;
+            const ptrdiff_t tap = ky * q->k + kx;
+            const float *from = x;
+            ptrdiff_t ahead = next_x + tap * (y1 - y0) * lines;
+            if (tap >= half) {
+                from = dy;
+                ahead = next_dy + (tap - half) * (y1 - y0) * lines;
+            }
             for (int oy = y0; oy < y1; oy++, ahead += lines) {
                 const int iy = oy * s + ky - q->pad;
                 if ((unsigned)iy >= (unsigned)q->hi) continue;
@@ -10067,7 +13606,7 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
         }
 }
 
-/* db[o] += the sum of dy (as dealt) over groups and pixels, for the WO channels from o0 on */
+/* Adds the sum of the dealt dy over groups and pixels to db, for the WO channels from o0 on. */
 JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const float *dy,
                                         ptrdiff_t strip) {
     const ptrdiff_t pixels = (ptrdiff_t)w->q->ho * w->q->wo;
@@ -10075,59 +13614,75 @@ JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const flo
     for (int l = 0; l < JEM_LANES; l += JEM__VL, dy += strip) {
         JEM__V s[JEM__WO];
         JEM__REPEAT(o, JEM__WO) s[o] = JEM__SET(0.0f);
-        for (int g = 0; g < w->groups; g++)
+        for (int g = 0; g < w->groups; g++) {
             for (ptrdiff_t p = 0; p < pixels; p++) {
                 const float *at = dy + g * w->y_plane + p * JEM__WO * JEM__VL;
                 JEM__REPEAT(o, JEM__WO) s[o] = s[o] + JEM__LOAD(at + o * JEM__VL);
             }
+        }
         JEM__REPEAT(o, JEM__WO) JEM__STORE(lane[o] + l, s[o]);
     }
     for (int o = 0; o < JEM__WO && o0 + o < w->q->co; o++) w->db[o0 + o] += jem__sum_lanes(lane[o]);
 }
 
-/* The sums of the block of output channels from o0, input channels from i0 on: added to dw. */
+/* Adds the sums of the block of output channels from o0 and input channels from i0 on to dw. */
 JEM__KERNEL void JEM__FN(weight_sums)(const jem__weights *w, const float *acc, int o0, int i0) {
-    const int taps = w->q->k * w->q->k, cells = JEM__WO * JEM__WI, ci = w->q->ci;
-    const int out = w->q->co - o0 < JEM__WO ? w->q->co - o0 : JEM__WO;
-    const int in = ci - i0 < JEM__WI ? ci - i0 : JEM__WI;
-    float sum[32], *dw = w->dw + ((ptrdiff_t)o0 * ci + i0) * taps;
+    const int taps = w->q->k * w->q->k;
+    const int cells = JEM__WO * JEM__WI;
+    const int ci = w->q->ci;
+    const int out = jem__min(w->q->co - o0, JEM__WO);
+    const int in = jem__min(ci - i0, JEM__WI);
+    float sum[32];
+    float *dw = w->dw + ((ptrdiff_t)o0 * ci + i0) * taps;
     for (int t = 0; t < taps; t++, dw++) {
         JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, (ptrdiff_t)taps * cells * JEM__VL, sum);
-        for (int o = 0; o < out; o++)
+        for (int o = 0; o < out; o++) {
             for (int i = 0; i < in; i++)
                 dw[((ptrdiff_t)o * ci + i) * taps] += sum[o * JEM__WI + i];
+        }
     }
 }
 
-/* Product i, over all groups: see jem__direct_plan. */
+/* Computes one product over all groups (see jem__direct_by_x): of one block with the others. */
 JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
-    const jem__conv d = jem__conv_dealt(w->q), *q = &d;
-    const int taps = q->k * q->k, cells = JEM__WO * JEM__WI, panel = jem__direct_panel(w);
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO, iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
-    const int by_x = jem__direct_by_x(w, q), others = by_x ? oblocks : iblocks;
-    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi * JEM__WI * JEM__VL,       /* of a block */
-                    py = (ptrdiff_t)q->ho * q->wo * JEM__WO * JEM__VL;
-    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL, all = (ptrdiff_t)taps * cells * 16;
-    float *acc = w->product + block * w->product_step;
+    const jem__conv d = jem__conv_dealt(w->q);
+    const jem__conv *q = &d;
+    const int taps = q->k * q->k;
+    const int cells = JEM__WO * JEM__WI;
+    const int panel = jem__direct_panel(w);
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
+    const int by_x = jem__direct_by_x(w, q);
+    const int others = by_x ? oblocks : iblocks;
+    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi * JEM__WI * JEM__VL;       /* of a block */
+    const ptrdiff_t py = (ptrdiff_t)q->ho * q->wo * JEM__WO * JEM__VL;
+    const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL;
+    const ptrdiff_t all = (ptrdiff_t)taps * cells * 16;
     const ptrdiff_t row = (ptrdiff_t)q->wi * q->stride * JEM__WI + (ptrdiff_t)q->wo * JEM__WO;
+    float *acc = w->product + block * w->product_step;
     int rows = (int)(20480 / (row * JEM__VL * 4));
     if (rows < 1) rows = 1;
     for (int b0 = 0; b0 < others; b0 += panel) {
-        const int n = others - b0 < panel ? others - b0 : panel;
+        const int n = jem__min(others - b0, panel);
         memset(acc, 0, (size_t)(n * all) * sizeof *acc);
-        for (int s = 0; s < JEM_LANES / JEM__VL; s++)
-            for (int g = 0; g < w->groups; g++)
+        for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
+            for (int g = 0; g < w->groups; g++) {
                 for (int b = 0; b < n; b++) {
-                    const int ob = by_x ? b0 + b : block, ib = by_x ? block : b0 + b;
-                    const float *x = w->x + g * w->x_plane + (s * iblocks + ib) * px,
-                                *dy = w->y + g * w->y_plane + (s * oblocks + ob) * py;
+                    const int ob = by_x ? b0 + b : block;
+                    const int ib = by_x ? block : b0 + b;
+                    const float *x = w->x + g * w->x_plane + (s * iblocks + ib) * px;
+                    const float *dy = w->y + g * w->y_plane + (s * oblocks + ob) * py;
                     for (int y0 = 0; y0 < q->ho; y0 += rows)
                         JEM__FN(weight_block)(q, x, dy, acc + b * all + s * strip, y0,
-                                              y0 + rows < q->ho ? y0 + rows : q->ho);
+                                              jem__min(y0 + rows, q->ho));
                 }
-        for (int b = 0; b < n; b++)
-            JEM__FN(weight_sums)(w, acc + b * all, (by_x ? b0 + b : block) * JEM__WO,
-                                 (by_x ? block : b0 + b) * JEM__WI);
+            }
+        }
+        for (int b = 0; b < n; b++) {
+            const int ob = by_x ? b0 + b : block;
+            const int ib = by_x ? block : b0 + b;
+            JEM__FN(weight_sums)(w, acc + b * all, ob * JEM__WO, ib * JEM__WI);
+        }
     }
     for (int ob = block; w->db && ob < oblocks; ob += w->products)
         JEM__FN(bias_gradient)(w, ob * JEM__WO, w->y + ob * py, oblocks * py);
@@ -10138,49 +13693,58 @@ static const jem__method JEM__FN(direct) = { 0, jem__pack_size, jem__direct_pack
     NULL };
 
 /* ---- weight gradient by Winograd ------------------------------------------------------------- */
-/* The gradient of A'[(G g G') . (B' d B)]A in g: dg = G'[(A dy A') . (B' d B)]G, so the same
-   matrices turned round. Both factors are made for all tiles, point by point; the sum over tiles
-   and images is a matrix product per point; G' goes last. Operands lie as [point]
-   [strip of VL lanes][block of B channels][tile][B][VL], tiles counted through all groups. For
-   M = 4 and more than 32 channels: with fewer, the direct sum was measured to be as fast. */
+/* The gradient of A'[(G g G') . (B' d B)]A with respect to g is dg = G'[(A dy A') . (B' d B)]G: the
+   same matrices, transposed. Both factors are computed for all tiles, point by point; the sum over
+   tiles and images is a matrix product per point; G' is applied last. Operands are stored as
+   [point][strip of VL lanes][block of B channels][tile][B][VL], with the tiles of all groups
+   numbered consecutively. Used for M = 4 and more than 32 channels: with fewer, the direct sum was
+   measured to be as fast. */
 
-/* One group's tiles of x (side 0) or dy (side 1), transformed. */
+/* Transforms the tiles of one group of x (side 0) or dy (1). */
 JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
                                     const jem__operands *in) {
     const jem__conv *q = w->q;
-    const int across = (q->wo + 3) / 4, tiles = across * ((q->ho + 3) / 4);
-    const int size = side ? 4 : 6, from = side ? 0 : -q->pad;
-    const int channels = side ? q->co : q->ci, block = side ? JEM__WO : JEM__WI;
-    const jem__picture image = { in->x, w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES,
-                                 channels, side ? q->ho : q->hi, side ? q->wo : q->wi, 0 };
-    const ptrdiff_t all = w->product_step, cell = (ptrdiff_t)block * JEM__VL;
+    const jem__operand p = side ? jem__operand_dy(w) : jem__operand_x(w);
+    const int across = (q->wo + 3) / 4;
+    const int tiles = across * ((q->ho + 3) / 4);
+    const int size = side ? 4 : 6;
+    const int from = side ? 0 : -q->pad;
+    const float *zero = w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES;
+    const jem__picture image = { in->x, zero, p.channels, p.h, p.w, 0 };
+    const ptrdiff_t all = w->product_step;
+    const ptrdiff_t cell = (ptrdiff_t)p.block * JEM__VL;
     jem__wino_move tile;
     tile.in_step = JEM_LANES;
     tile.out_step = JEM__VL;
-    tile.point = side ? w->y_plane : w->x_plane;
-    tile.strip = (channels + block - 1) / block * all * cell;
+    tile.point = p.plane;
+    tile.strip = (p.channels + p.block - 1) / p.block * all * cell;
     for (int t = 0; t < tiles; t++) {
         jem__wino_read(&tile, &image, size, t / across * 4 + from, t % across * 4 + from);
-        tile.out = (side ? w->y : w->x) + (group * tiles + t) * cell;
-        for (int c = 0; c < channels; c += block, tile.out += all * cell) {
-            const int n = c + block < channels ? block : channels - c;
-            (side ? JEM__FN(wino_dy) : JEM__FN(wino_in4))(&tile, n);
+        tile.out = p.out + (group * tiles + t) * cell;
+        for (int c = 0; c < p.channels; c += p.block, tile.out += all * cell) {
+            const int n = jem__min(p.channels - c, p.block);
+            const size_t padding = (size_t)((p.block - n) * JEM__VL) * sizeof(float);
+            if (side) JEM__FN(wino_dy)(&tile, n);
+            else JEM__FN(wino_in4)(&tile, n);
             for (int i = 0; i < size * size; i++) tile.in[i] += n * JEM_LANES;
-            for (int i = 0; n < block && i < 36; i++)                  /* fill the last block */
+            for (int i = 0; padding && i < 36; i++) {        /* fill the last block */
                 for (int s = 0; s < JEM_LANES / JEM__VL; s++)
-                    memset(tile.out + i * tile.point + s * tile.strip + n * JEM__VL, 0,
-                           (size_t)((block - n) * JEM__VL) * sizeof(float));
+                    memset(tile.out + i * tile.point + s * tile.strip + n * JEM__VL, 0, padding);
+            }
         }
     }
     if (side) jem__bias_deal(w, group, in->x);
 }
 
-/* Product i: one point and one block of WO output channels: sum over all tiles and lanes, to
-   [point][o][i]. */
+/* Computes product i, one point of one block of WO output channels: the sums over all tiles and
+   lanes, in [point][o][i]. */
 JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
     const jem__conv *q = w->q;
-    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI, oblocks = (q->co + JEM__WO - 1) / JEM__WO;
-    const int point = i / oblocks, ob = i % oblocks, cells = JEM__WO * JEM__WI;
+    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
+    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int point = i / oblocks;
+    const int ob = i % oblocks;
+    const int cells = JEM__WO * JEM__WI;
     const ptrdiff_t all = w->product_step;
     float *to = w->product + point * jem__wino_sums(q) + (ptrdiff_t)ob * JEM__WO * q->ci;
     for (int ib = 0; ib < iblocks; ib++) {
@@ -10207,42 +13771,46 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
     }
 }
 
-JEM__COMPILE("tree-vectorize")                     /* doubles, which have no JEM__V */
-/* o[3] = G' p[6], of 16 input channels */
+JEM__COMPILE("tree-vectorize")                     /* for doubles there is no JEM__V */
+/* Computes o[3] = G' p[6], for 16 input channels. */
 JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[16], double (*o)[16]) {
-    for (int l = 0; l < 16; l++) {                  /* a division by 6, and by a power of two */
-        const double add = (p[1][l] + p[2][l]) / 6, sub = (p[1][l] - p[2][l]) / 6;
-        const double add2 = (p[3][l] + p[4][l]) / 6, sub2 = (p[3][l] - p[4][l]) / 6;
+    for (int l = 0; l < 16; l++) {                 /* other divisions are by powers of two */
+        const double add = (p[1][l] + p[2][l]) / 6;
+        const double sub = (p[1][l] - p[2][l]) / 6;
+        const double add2 = (p[3][l] + p[4][l]) / 6;
+        const double sub2 = (p[3][l] - p[4][l]) / 6;
         o[0][l] = p[0][l] / 4 - add + add2 / 4;
         o[1][l] = sub2 / 2 - sub;
         o[2][l] = add2 - add + p[5][l];
     }
 }
-/* G' .. G of an output channel's products, in double: added to dw */
+/* Computes G' .. G of the products of an output channel, in double, and adds it to dw. */
 JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
     const int ci = w->q->ci;
     jem__bias_finish(w, o);
     for (int c0 = 0; c0 < ci; c0 += 16) {
         const float *p = w->product + (ptrdiff_t)o * ci + c0;
-        const int n = ci - c0 < 16 ? ci - c0 : 16;
+        const int n = jem__min(ci - c0, 16);
         float *dw = w->dw + ((ptrdiff_t)o * ci + c0) * 9;
         double line[6][16], t[6][3][16], r[3][16];
         for (int y = 0; y < 6; y++) {
-            for (int x = 0; x < 6; x++, p += jem__wino_sums(w->q))     /* past n: thrown away */
+            for (int x = 0; x < 6; x++, p += jem__wino_sums(w->q)) {   /* from n on: unused */
                 for (int l = 0; l < 16; l++) line[x][l] = (double)p[l];
+            }
             JEM__FN(wino_gt)(line, t[y]);
         }
         for (int x = 0; x < 3; x++) {
             for (int y = 0; y < 6; y++) memcpy(line[y], t[y][x], sizeof line[y]);
             JEM__FN(wino_gt)(line, r);
-            for (int l = 0; l < n; l++)
+            for (int l = 0; l < n; l++) {
                 for (int y = 0; y < 3; y++) dw[l * 9 + y * 3 + x] += (float)r[y][l];
+            }
         }
     }
 }
 
-/* o = G g, of 16 kernels; every product is exact or the last operation, so no compiler changes a
-   bit. M = 2, then M = 4. */
+/* Computes o = G g for 16 kernels, M = 2. Every product is exact or the last operation, so the bits
+   do not depend on the compiler. */
 JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
         const double s = g[0][l] + g[2][l];
@@ -10252,9 +13820,12 @@ JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
         o[3][l] = g[2][l];
     }
 }
+/* Computes o = G g for 16 kernels, M = 4. */
 JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
-        const double s = g[0][l] + g[2][l], r = g[0][l] + 4 * g[2][l], d = 2 * g[1][l];
+        const double s = g[0][l] + g[2][l];
+        const double r = g[0][l] + 4 * g[2][l];
+        const double d = 2 * g[1][l];
         o[0][l] = g[0][l] / 4;
         o[1][l] = (s + g[1][l]) / -6;
         o[2][l] = (s - g[1][l]) / -6;
@@ -10263,29 +13834,36 @@ JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
         o[5][l] = g[2][l];
     }
 }
-/* Weights w (O,I,3,3) to [point][block of CO][input channel][CO]: the block of `co` channels from
-   o0 on, 16 numbers of each point at a time. */
+/* Computes G g G' of one line of 16 kernels, for the tile size of q. */
+JEM__VINLINE void JEM__FN(wino_g)(int m, double (*g)[16], double (*o)[16]) {
+    if (m == 2) JEM__FN(wino_g2)(g, o);
+    else JEM__FN(wino_g4)(g, o);
+}
+/* Packs weights w (O,I,3,3) as [point][block of CO][input channel][CO]: the block of `co` channels
+   from o0 on, 16 numbers of each point at a time. */
 JEM__KERNEL void JEM__FN(wino_pack_block)(const jem__conv *q, const float *w, int o0, int co,
                                           float *out) {
-    const int m = q->tile, a = m + 2, all = q->ci * co;
+    const int a = q->tile + 2;
+    const int all = q->ci * co;
     const ptrdiff_t plane = (ptrdiff_t)q->ci * q->co;
     out += (ptrdiff_t)o0 * q->ci;
     for (int at = 0; at < all; at += 16) {
-        const int n = all - at < 16 ? all - at : 16;
+        const int n = jem__min(all - at, 16);
         double g[3][3][16], t[6][3][16], u[6][16];
         float line[16];
         memset(g, 0, sizeof g);
         for (int l = 0; l < n; l++) {
-            const int c = (at + l) / co, o = o0 + (at + l) % co;
+            const int c = (at + l) / co;
+            const int o = o0 + (at + l) % co;
             const float *k = w + ((ptrdiff_t)o * q->ci + c) * 9;
             for (int i = 0; i < 9; i++) g[i % 3][i / 3][l] = (double)k[i];
         }
         for (int j = 0; j < 3; j++) {
-            if (m == 2) JEM__FN(wino_g2)(g[j], u); else JEM__FN(wino_g4)(g[j], u);
+            JEM__FN(wino_g)(q->tile, g[j], u);
             for (int i = 0; i < a; i++) memcpy(t[i][j], u[i], sizeof u[i]);
         }
         for (int i = 0; i < a; i++) {
-            if (m == 2) JEM__FN(wino_g2)(t[i], u); else JEM__FN(wino_g4)(t[i], u);
+            JEM__FN(wino_g)(q->tile, t[i], u);
             for (int j = 0; j < a; j++) {
                 for (int l = 0; l < 16; l++) line[l] = (float)u[j][l];
                 memcpy(out + (i * a + j) * plane + at, line, (size_t)n * sizeof *line);
@@ -10294,6 +13872,7 @@ JEM__KERNEL void JEM__FN(wino_pack_block)(const jem__conv *q, const float *w, in
     }
 }
 JEM__COMPILE_END
+/* Packs the weights of one part. */
 JEM__KERNEL void JEM__FN(wino_pack)(void *packing, int part) {
     const jem__packing *p = (const jem__packing *)packing;
     const int o1 = jem__conv_from(p->q, part + 1, p->parts);
@@ -10306,66 +13885,135 @@ static const jem__method JEM__FN(winograd) = { 0, jem__pack_size, JEM__FN(wino_p
     jem__wino_work, JEM__FN(wino_conv), jem__wino_plan, JEM__FN(wino_deal), JEM__FN(wino_weights),
     JEM__FN(wino_finish) };
 
-/* ---- elementwise: n floats, in 16s ----------------------------------------------------------- */
+/* ---- elementwise: n floats, a multiple of 16 ------------------------------------------------- */
 
-#define JEM__WORD(word) JEM__##word
-#define JEM__A JEM__SET(a)
-#define JEM__ONE JEM__SET(1.0f)
-#define JEM__ZERO JEM__SET(0.0f)
+/* Stores g d, or adds it to what is stored. */
+JEM__VINLINE void JEM__FN(put_product)(float *to, JEM__V g, JEM__V d, int add) {
+    if (add) JEM__STORE(to, JEM__FMA(g, d, JEM__LOAD(to)));
+    else JEM__STORE(to, g * d);
+}
 
-/* y = f(x). aux: the bits or slopes that the backward wants, or NULL. */
+/* The functions of JEM__MAPS: map_NAME computes f(x), and slope_NAME its derivative from the value
+   that the op keeps, x or y. */
+JEM__VINLINE JEM__V JEM__FN(map_scale)(JEM__V x, JEM__V a) { return x * a; }
+JEM__VINLINE JEM__V JEM__FN(map_shift)(JEM__V x, JEM__V a) { return x + a; }
+JEM__VINLINE JEM__V JEM__FN(map_square)(JEM__V x, JEM__V a) { (void)a; return x * x; }
+JEM__VINLINE JEM__V JEM__FN(map_exp)(JEM__V x, JEM__V a) { (void)a; return JEM__FN(exp)(x); }
+JEM__VINLINE JEM__V JEM__FN(map_log)(JEM__V x, JEM__V a) { (void)a; return JEM__FN(log)(x); }
+JEM__VINLINE JEM__V JEM__FN(map_tanh)(JEM__V x, JEM__V a) { (void)a; return JEM__FN(tanh)(x); }
+JEM__VINLINE JEM__V JEM__FN(map_sigmoid)(JEM__V x, JEM__V a) {
+    (void)a;
+    return JEM__FN(sigmoid)(x);
+}
+JEM__VINLINE JEM__V JEM__FN(map_softplus)(JEM__V x, JEM__V a) {
+    (void)a;
+    return JEM__FN(softplus)(x);
+}
+JEM__VINLINE JEM__V JEM__FN(map_at_least)(JEM__V x, JEM__V a) { return JEM__LESS(x, a, a, x); }
+JEM__VINLINE JEM__V JEM__FN(map_at_most)(JEM__V x, JEM__V a) { return JEM__LESS(a, x, a, x); }
+
+JEM__VINLINE JEM__V JEM__FN(slope_scale)(JEM__V x, JEM__V a) { (void)x; return a; }
+JEM__VINLINE JEM__V JEM__FN(slope_shift)(JEM__V x, JEM__V a) {
+    (void)x;
+    (void)a;
+    return JEM__SET(1.0f);
+}
+JEM__VINLINE JEM__V JEM__FN(slope_square)(JEM__V x, JEM__V a) { (void)a; return x + x; }
+JEM__VINLINE JEM__V JEM__FN(slope_exp)(JEM__V y, JEM__V a) { (void)a; return y; }
+JEM__VINLINE JEM__V JEM__FN(slope_log)(JEM__V x, JEM__V a) { (void)a; return JEM__SET(1.0f) / x; }
+JEM__VINLINE JEM__V JEM__FN(slope_tanh)(JEM__V y, JEM__V a) {
+    (void)a;
+    return JEM__FNMA(y, y, JEM__SET(1.0f));
+}
+JEM__VINLINE JEM__V JEM__FN(slope_sigmoid)(JEM__V y, JEM__V a) {
+    (void)a;
+    return JEM__FNMA(y, y, y);
+}
+JEM__VINLINE JEM__V JEM__FN(slope_softplus)(JEM__V x, JEM__V a) {
+    (void)a;
+    return JEM__FN(sigmoid)(x);
+}
+JEM__VINLINE JEM__V JEM__FN(slope_at_least)(JEM__V x, JEM__V a) {
+    return JEM__LESS(x, a, JEM__SET(0.0f), JEM__SET(1.0f));
+}
+JEM__VINLINE JEM__V JEM__FN(slope_at_most)(JEM__V x, JEM__V a) {
+    return JEM__LESS(a, x, JEM__SET(0.0f), JEM__SET(1.0f));
+}
+
+/* Computes y = f(x). aux: NULL, or receives the bits or slopes that the backward of an activation
+   reads. */
 JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
     uint16_t *bits = (uint16_t *)aux;
     float *slopes = (float *)aux;
-#define JEM__X JEM__LOAD(x + i)
-#define JEM__ACTIVATE(which)                                                                       \
-    JEM__FN(activate)(which, a, JEM__X, (int)(i % JEM_LANES),                                      \
-                      which == JEM__MAP_LEAKY && bits ? bits + i / JEM_LANES : NULL,               \
-                      which == JEM__MAP_SILU && slopes ? slopes + i : NULL)
-#define JEM__ROW(which, name, wants, f, derivative)                                                \
-    case JEM__MAP_##which: JEM__EACH(i, n) JEM__STORE(y + i, f); break;
-    switch (kind) { JEM__MAPS(JEM__ROW, JEM__WORD) default: break; }
+#define JEM__ROW(KIND, name, kept)                                                                 \
+    case JEM__MAP_##KIND:                                                                          \
+        JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(map_##name)(JEM__LOAD(x + i), JEM__SET(a)));     \
+        break;
+    switch (kind) {
+        JEM__MAPS(JEM__ROW)
+    case JEM__MAP_LEAKY:
+        JEM__EACH(i, n) {
+            uint16_t *bit = bits ? bits + i / JEM_LANES : NULL;
+            const int lane = (int)(i % JEM_LANES);
+            JEM__STORE(y + i, JEM__FN(activate)(kind, a, JEM__LOAD(x + i), lane, bit, NULL));
+        }
+        break;
+    case JEM__MAP_SILU:
+        JEM__EACH(i, n) {
+            float *slope = slopes ? slopes + i : NULL;
+            JEM__STORE(y + i, JEM__FN(activate)(kind, a, JEM__LOAD(x + i), 0, NULL, slope));
+        }
+        break;
+    default: break;
+    }
 #undef JEM__ROW
-#undef JEM__ACTIVATE
-#undef JEM__X
 }
 
-/* dx = (add ? dx : 0) + dy f'(x). kept: the input or the output, as the row says. */
+/* Computes dx = dy f'(x), or adds it to dx. kept: the input or the output, as in JEM__MAPS. */
 JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const void *aux,
                                    const float *dy, float *dx, int add, ptrdiff_t n) {
     const uint16_t *bits = (const uint16_t *)aux;
     const float *slopes = (const float *)aux;
-#define JEM__X JEM__LOAD(kept + i)
-#define JEM__Y JEM__LOAD(kept + i)
-#define JEM__BIT ((unsigned)bits[i / JEM_LANES] >> (i % JEM_LANES))
-#define JEM__SLOPE JEM__LOAD(slopes + i)
-#define JEM__ROW(which, name, wants, f, derivative)                                                \
-    case JEM__MAP_##which:                                                                         \
+    if (!kept) kept = dy;      /* scale and shift keep nothing, and their slopes use no value */
+#define JEM__BIT(i) ((unsigned)bits[(i) / JEM_LANES] >> ((i) % JEM_LANES))
+#define JEM__ROW(KIND, name, kept_array)                                                           \
+    case JEM__MAP_##KIND:                                                                          \
         JEM__EACH(i, n) {                                                                          \
-            const JEM__V d = derivative, g = JEM__LOAD(dy + i);                                    \
-            JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : g * d);                   \
+            const JEM__V slope = JEM__FN(slope_##name)(JEM__LOAD(kept + i), JEM__SET(a));          \
+            JEM__FN(put_product)(dx + i, JEM__LOAD(dy + i), slope, add);                           \
         }                                                                                          \
         break;
     switch (kind) {
-        JEM__MAPS(JEM__ROW, JEM__WORD)
-        JEM__ROW(DROP, "", BIT, , JEM__PICK(JEM__BIT, JEM__SET(0.0f), JEM__SET(a)))
+        JEM__MAPS(JEM__ROW)
+    case JEM__MAP_LEAKY:
+        JEM__EACH(i, n) {
+            const JEM__V slope = JEM__PICK(JEM__BIT(i), JEM__SET(a), JEM__SET(1.0f));
+            JEM__FN(put_product)(dx + i, JEM__LOAD(dy + i), slope, add);
+        }
+        break;
+    case JEM__MAP_SILU:
+        JEM__EACH(i, n)
+            JEM__FN(put_product)(dx + i, JEM__LOAD(dy + i), JEM__LOAD(slopes + i), add);
+        break;
+    case JEM__MAP_DROP:
+        JEM__EACH(i, n) {
+            const JEM__V slope = JEM__PICK(JEM__BIT(i), JEM__SET(0.0f), JEM__SET(a));
+            JEM__FN(put_product)(dx + i, JEM__LOAD(dy + i), slope, add);
+        }
+        break;
     default: break;
     }
 #undef JEM__ROW
-#undef JEM__SLOPE
 #undef JEM__BIT
-#undef JEM__Y
-#undef JEM__X
 }
-#undef JEM__WORD
-#undef JEM__A
-#undef JEM__ONE
-#undef JEM__ZERO
 
-/* y = u < p ? 0 : x a, where y holds the uniform numbers u on entry; bits: which were dropped. */
+/* Computes dropout: y = 0 where u < p, x a elsewhere; y holds the uniform numbers u on entry. bits:
+   NULL, or receives which numbers were dropped. */
 JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
                                ptrdiff_t n) {
-    const JEM__V va = JEM__SET(a), vp = JEM__SET(p), zero = JEM__SET(0.0f);
+    const JEM__V va = JEM__SET(a);
+    const JEM__V vp = JEM__SET(p);
+    const JEM__V zero = JEM__SET(0.0f);
     for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
         unsigned m = 0;
         for (int h = 0; h < JEM_LANES; h += JEM__VL) {
@@ -10377,7 +14025,7 @@ JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint1
     }
 }
 
-/* y = a op b, op one of + - *. spread: b is one number per lane. */
+/* Computes y = a op b, where op is + - or *. spread: b is one number per lane. */
 JEM__KERNEL void JEM__FN(pair)(int kind, const float *a, const float *b, int spread, float *y,
                                ptrdiff_t n) {
 #define JEM__PAIR(op)                                                                              \
@@ -10389,23 +14037,23 @@ JEM__KERNEL void JEM__FN(pair)(int kind, const float *a, const float *b, int spr
 #undef JEM__PAIR
 }
 
-/* dx = (add ? dx : 0) + s dy v; v NULL: 1. spread: v is one number per lane. */
+/* Computes dx = s dy v, or adds it to dx; v NULL: 1. spread: v is one number per lane. */
 JEM__KERNEL void JEM__FN(pair_back)(float s, const float *dy, const float *v, int spread, float *dx,
                                     int add, ptrdiff_t n) {
     const JEM__V vs = JEM__SET(s);
     JEM__EACH(i, n) {
-        const JEM__V g = JEM__LOAD(dy + i);
-        const JEM__V d = v ? vs * JEM__LOAD(v + (spread ? i % JEM_LANES : i)) : vs;
-        JEM__STORE(dx + i, add ? JEM__FMA(g, d, JEM__LOAD(dx + i)) : g * d);
+        JEM__V d = vs;
+        if (v) d = vs * JEM__LOAD(v + (spread ? i % JEM_LANES : i));
+        JEM__FN(put_product)(dx + i, JEM__LOAD(dy + i), d, add);
     }
 }
 
-/* y[lane] = x[lane + by], where `lanes` has a bit; else 0. */
+/* Computes y[lane] = x[lane + by] for lanes whose bit in `lanes` is set, 0 for the others. */
 JEM__KERNEL void JEM__FN(shift)(const float *x, int by, unsigned lanes, float *y, ptrdiff_t n) {
     for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
         float edge[3 * JEM_LANES];
         const float *from = x + i;
-        if (i == 0 || i + JEM_LANES == n) {        /* beyond x nothing may be read */
+        if (i == 0 || i + JEM_LANES == n) {        /* nothing beyond x may be read */
             memset(edge, 0, sizeof edge);
             from = (const float *)memcpy(edge + JEM_LANES, from, JEM_LANES * sizeof *x);
         }
@@ -10414,23 +14062,26 @@ JEM__KERNEL void JEM__FN(shift)(const float *x, int by, unsigned lanes, float *y
     }
 }
 
-/* out[lane] = s sum over i of a[i] b[i]; b NULL: 1. */
+/* Computes out[lane] = s times the sum of a b over n/16 vectors, or adds it to out; b NULL: 1. */
 JEM__KERNEL void JEM__FN(dot)(float s, const float *a, const float *b, float *out, int add,
                               ptrdiff_t n) {
     for (int h = 0; h < JEM_LANES; h += JEM__VL) {
         JEM__V t = JEM__SET(0.0f);
-        for (ptrdiff_t i = h; i < n; i += JEM_LANES)
-            t = b ? JEM__FMA(JEM__LOAD(a + i), JEM__LOAD(b + i), t) : t + JEM__LOAD(a + i);
-        const JEM__V vs = JEM__SET(s);
-        JEM__STORE(out + h, add ? JEM__FMA(vs, t, JEM__LOAD(out + h)) : vs * t);
+        for (ptrdiff_t i = h; i < n; i += JEM_LANES) {
+            if (b) t = JEM__FMA(JEM__LOAD(a + i), JEM__LOAD(b + i), t);
+            else t = t + JEM__LOAD(a + i);
+        }
+        JEM__FN(put_product)(out + h, JEM__SET(s), t, add);
     }
 }
 
 /* ---- over channels: x[c][16] -> a number per lane -------------------------------------------- */
 
+/* Computes y = log sum exp x over channels; the largest is subtracted first. */
 JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
     for (int h = 0; h < JEM_LANES; h += JEM__VL) {
-        JEM__V m = JEM__LOAD(x + h), s = JEM__SET(0.0f);
+        JEM__V m = JEM__LOAD(x + h);
+        JEM__V s = JEM__SET(0.0f);
         for (int i = 1; i < c; i++) {
             const JEM__V v = JEM__LOAD(x + i * JEM_LANES + h);
             m = JEM__LESS(m, v, v, m);
@@ -10441,64 +14092,71 @@ JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
     }
 }
 
-/* dx[i] = (add ? dx[i] : 0) + dy softmax(x)[i], softmax = exp(x - y) */
+/* Computes dx[i] = dy softmax(x)[i], or adds it to dx; softmax = exp(x - y). */
 JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const float *dy, int c,
                                          float *dx, int add) {
-    for (int i = 0; i < c; i++)
+    for (int i = 0; i < c; i++) {
         for (int h = 0; h < JEM_LANES; h += JEM__VL) {
             const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
             const JEM__V p = JEM__FN(exp)(JEM__LOAD(x + at) - JEM__LOAD(y + h));
-            const JEM__V g = JEM__LOAD(dy + h);
-            JEM__STORE(dx + at, add ? JEM__FMA(g, p, JEM__LOAD(dx + at)) : g * p);
+            JEM__FN(put_product)(dx + at, JEM__LOAD(dy + h), p, add);
         }
+    }
 }
 
 /* ---- average pooling ------------------------------------------------------------------------- */
 
+/* Computes y, the means of the windows of x. */
 JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
     for (int o = 0; o < p->ho * p->wo; o++, y += n) {
         const float *from = x + jem__pool_at(p, o, 0);
         JEM__EACH(i, n) {
             JEM__V t = JEM__SET(0.0f);
-            for (int ky = 0; ky < p->kh; ky++)
+            for (int ky = 0; ky < p->kh; ky++) {
                 for (int kx = 0; kx < p->kw; kx++)
                     t = t + JEM__LOAD(from + ((ptrdiff_t)ky * p->w + kx) * n + i);
+            }
             JEM__STORE(y + i, t * JEM__SET(p->scale));
         }
     }
 }
+/* Adds the gradient dy to dx. */
 JEM__KERNEL void JEM__FN(pool_back)(const jem__pool *p, const float *dy, float *dx) {
     const JEM__V s = JEM__SET(p->scale);
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
-    for (int o = 0; o < p->ho * p->wo; o++, dy += n)
+    for (int o = 0; o < p->ho * p->wo; o++, dy += n) {
         for (int t = 0; t < p->kh * p->kw; t++) {
             float *at = dx + jem__pool_at(p, o, t);
             JEM__EACH(i, n)
                 JEM__STORE(at + i, JEM__FMA(JEM__LOAD(dy + i), s, JEM__LOAD(at + i)));
         }
+    }
 }
 
 /* ---- normalisation: per channel and lane; arrays mean, rstd (c,16), gamma, beta (c) ---------- */
 
-/* sum[c][16] += x - mean (squared: its square), over pixels; mean NULL: 0 */
+/* Adds x - mean, or its square, to sum[c][16], over pixels; mean NULL: 0. */
 JEM__KERNEL void JEM__FN(moment)(const float *x, const float *mean, int squared, ptrdiff_t pixels,
                                  int c, float *sum) {
     const ptrdiff_t n = (ptrdiff_t)c * JEM_LANES;
-    for (ptrdiff_t p = 0; p < pixels; p++, x += n)
+    for (ptrdiff_t p = 0; p < pixels; p++, x += n) {
         JEM__EACH(i, n) {
-            JEM__V v = JEM__LOAD(x + i), s = JEM__LOAD(sum + i);
+            const JEM__V s = JEM__LOAD(sum + i);
+            JEM__V v = JEM__LOAD(x + i);
             if (mean) v = v - JEM__LOAD(mean + i);
             JEM__STORE(sum + i, squared ? JEM__FMA(v, v, s) : s + v);
         }
+    }
 }
 
-/* y = (x - mean) rstd gamma + beta */
+/* Computes y = (x - mean) rstd gamma + beta; beta NULL: 0. */
 JEM__KERNEL void JEM__FN(normalize)(const jem__norm *norm, const float *x, float *y) {
-    const jem__norm p = *norm;                     /* which no store can change */
-    for (ptrdiff_t t = 0; t < p.pixels; t++)
+    const jem__norm p = *norm;                     /* a copy, which stores cannot alias */
+    for (ptrdiff_t t = 0; t < p.pixels; t++) {
         for (int i = 0; i < p.c; i++, x += JEM_LANES, y += JEM_LANES) {
-            const JEM__V g = JEM__SET(p.gamma[i]), b = JEM__SET(p.beta ? p.beta[i] : 0.0f);
+            const JEM__V g = JEM__SET(p.gamma[i]);
+            const JEM__V b = JEM__SET(p.beta ? p.beta[i] : 0.0f);
             for (int h = 0; h < JEM_LANES; h += JEM__VL) {
                 const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
                 JEM__V v = JEM__LOAD(x + h) - JEM__LOAD(p.mean + at);
@@ -10506,31 +14164,36 @@ JEM__KERNEL void JEM__FN(normalize)(const jem__norm *norm, const float *x, float
                 JEM__STORE(y + h, JEM__FMA(v, g, b));
             }
         }
+    }
 }
 
-/* s1[c][16] += dy, s2[c][16] += dy xhat, over pixels; xhat = (x - mean) rstd */
+/* Adds dy to s1[c][16] and dy xhat to s2[c][16], over pixels; xhat = (x - mean) rstd. */
 JEM__KERNEL void JEM__FN(normalize_sums)(const jem__norm *norm, const float *x, const float *dy) {
-    const jem__norm p = *norm;                     /* which no store can change */
+    const jem__norm p = *norm;                     /* a copy, which stores cannot alias */
     const ptrdiff_t n = (ptrdiff_t)p.c * JEM_LANES;
-    for (ptrdiff_t t = 0; t < p.pixels; t++, x += n, dy += n)
+    for (ptrdiff_t t = 0; t < p.pixels; t++, x += n, dy += n) {
         JEM__EACH(i, n) {
-            const JEM__V g = JEM__LOAD(dy + i), m = JEM__LOAD(p.mean + i);
+            const JEM__V g = JEM__LOAD(dy + i);
+            const JEM__V m = JEM__LOAD(p.mean + i);
             const JEM__V v = (JEM__LOAD(x + i) - m) * JEM__LOAD(p.rstd + i);
             JEM__STORE(p.s1 + i, JEM__LOAD(p.s1 + i) + g);
             JEM__STORE(p.s2 + i, JEM__FMA(g, v, JEM__LOAD(p.s2 + i)));
         }
+    }
 }
 
-/* dx += rstd (dy gamma - s1 - xhat s2), or, if statistics do not depend on x, rstd dy gamma */
+/* Adds rstd (dy gamma - s1 - xhat s2) to dx; or rstd dy gamma if own is 0: then the statistics do
+   not depend on x. */
 JEM__KERNEL void JEM__FN(normalize_back)(const jem__norm *norm, int own, const float *x,
                                          const float *dy, float *dx) {
-    const jem__norm p = *norm;                     /* which no store can change */
-    for (ptrdiff_t t = 0; t < p.pixels; t++)
-        for (int i = 0; i < p.c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES)
+    const jem__norm p = *norm;                     /* a copy, which stores cannot alias */
+    for (ptrdiff_t t = 0; t < p.pixels; t++) {
+        for (int i = 0; i < p.c; i++, x += JEM_LANES, dy += JEM_LANES, dx += JEM_LANES) {
             for (int h = 0; h < JEM_LANES; h += JEM__VL) {
                 const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-                const JEM__V r = JEM__LOAD(p.rstd + at), g = JEM__LOAD(dy + h),
-                             gm = JEM__SET(p.gamma[i]);
+                const JEM__V r = JEM__LOAD(p.rstd + at);
+                const JEM__V g = JEM__LOAD(dy + h);
+                const JEM__V gm = JEM__SET(p.gamma[i]);
                 JEM__V d = g * gm;
                 if (own) {
                     const JEM__V v = (JEM__LOAD(x + h) - JEM__LOAD(p.mean + at)) * r;
@@ -10539,20 +14202,25 @@ JEM__KERNEL void JEM__FN(normalize_back)(const jem__norm *norm, int own, const f
                 }
                 JEM__STORE(dx + h, JEM__FMA(r, d, JEM__LOAD(dx + h)));
             }
+        }
+    }
 }
 
 /* ---- sampling and learning ------------------------------------------------------------------- */
 
-/* x <- clamp(x + step clamp(g) + noise N(0,1)); n in 16s; key NULL: no noise */
+/* Makes a Langevin step x <- clamp(x + step clamp(g) + noise N(0,1)); key NULL: no noise. */
 JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const jem__langevin *d,
                                    const uint32_t *key, uint64_t start) {
-    const JEM__V gmax = JEM__SET(d->clamp_grad), gmin = JEM__SET(-d->clamp_grad);
-    const JEM__V lo = JEM__SET(d->lo), hi = JEM__SET(d->hi);
-    const int clamp_x = d->lo < d->hi, clamp_g = d->clamp_grad > 0;
-    for (ptrdiff_t i = 0; i < n; i += 32)
+    const JEM__V gmax = JEM__SET(d->clamp_grad);
+    const JEM__V gmin = JEM__SET(-d->clamp_grad);
+    const JEM__V lo = JEM__SET(d->lo);
+    const JEM__V hi = JEM__SET(d->hi);
+    const int clamp_x = d->lo < d->hi;
+    const int clamp_g = d->clamp_grad > 0;
+    for (ptrdiff_t i = 0; i < n; i += 32) {
         for (int l = 0; l < 16; l += JEM__VL) {
             JEM__V z[2] = { JEM__SET(0.0f), JEM__SET(0.0f) };
-            if (key) JEM__FN(draw)(1, key, start + (uint64_t)(i / 2 + l), z);
+            if (key) JEM__FN(draw)(JEM__NORMAL, key, start + (uint64_t)(i / 2 + l), z);
             for (int j = 0; j < 2 && i + j * 16 < n; j++) {
                 float *at = x + i + j * 16 + l;
                 JEM__V v = JEM__LOAD(g + i + j * 16 + l);
@@ -10569,18 +14237,24 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
                 JEM__STORE(at, v);
             }
         }
+    }
 }
 
-/* Adam (Kingma & Ba 2015, algorithm 1); lr and root2 hold the two bias corrections:
-   p -= lr m/(sqrt(v) root2 + eps), lr = rate/(1 - b1^t), root2 = 1/sqrt(1 - b2^t) */
+/* Updates parameters by Adam (Kingma & Ba 2015, algorithm 1). lr and root2 hold the two bias
+   corrections: p -= lr m/(sqrt(v) root2 + eps), lr = rate/(1 - b1^t), root2 = 1/sqrt(1 - b2^t). */
 JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, ptrdiff_t n,
                                const jem__update *d) {
-    const JEM__V decay = JEM__SET(d->weight_decay), eps = JEM__SET(d->eps);
-    const JEM__V b1 = JEM__SET(d->beta1), c1 = JEM__SET(1.0f - d->beta1);
-    const JEM__V b2 = JEM__SET(d->beta2), c2 = JEM__SET(1.0f - d->beta2);
-    const JEM__V rate = JEM__SET(d->lr), root = JEM__SET(d->root2);
+    const JEM__V decay = JEM__SET(d->weight_decay);
+    const JEM__V eps = JEM__SET(d->eps);
+    const JEM__V b1 = JEM__SET(d->beta1);
+    const JEM__V b2 = JEM__SET(d->beta2);
+    const JEM__V c1 = JEM__SET(1.0f - d->beta1);
+    const JEM__V c2 = JEM__SET(1.0f - d->beta2);
+    const JEM__V rate = JEM__SET(d->lr);
+    const JEM__V root = JEM__SET(d->root2);
     JEM__EACH(i, n) {
-        const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
+        const JEM__V w = JEM__LOAD(p + i);
+        const JEM__V g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
         const JEM__V mi = JEM__FMA(c1, g, b1 * JEM__LOAD(m + i));
         const JEM__V vi = JEM__FMA(c2 * g, g, b2 * JEM__LOAD(v + i));
         JEM__STORE(m + i, mi);
@@ -10590,13 +14264,15 @@ JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, 
     }
 }
 
-/* m = momentum m + g; p -= lr m (PyTorch's convention) */
+/* Updates parameters by gradient descent: m = momentum m + g, p -= lr m (PyTorch's convention). */
 JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n,
                               const jem__update *d) {
-    const JEM__V decay = JEM__SET(d->weight_decay), mu = JEM__SET(d->momentum);
+    const JEM__V decay = JEM__SET(d->weight_decay);
+    const JEM__V mu = JEM__SET(d->momentum);
     const JEM__V rate = JEM__SET(d->lr);
     JEM__EACH(i, n) {
-        const JEM__V w = JEM__LOAD(p + i), g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
+        const JEM__V w = JEM__LOAD(p + i);
+        const JEM__V g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
         const JEM__V mi = JEM__FMA(mu, JEM__LOAD(m + i), g);
         JEM__STORE(m + i, mi);
         JEM__STORE(p + i, JEM__FNMA(rate, mi, w));
@@ -10702,14 +14378,14 @@ static const jem__kernels JEM__FN(kernels) = {
 /* ---- instances ------------------------------------------------------------------------------- */
 
 #ifdef JEM__X86
-JEM__COMPILE("Og")                                 /* the oracle, hardly ever what runs */
+JEM__COMPILE("Og")                                 /* only for tests: others are faster */
 #else
 JEM__COMPILE("O1")
 #endif
 #define JEM__PASS 1
 #include JEM_FILE
 JEM__COMPILE_END
-JEM__COMPILE("no-tree-vectorize")                  /* they are vectors already */
+JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by hand */
 #ifdef JEM__X86
 #define JEM__PASS 2
 #include JEM_FILE
@@ -10723,108 +14399,119 @@ JEM__COMPILE("no-tree-vectorize")                  /* they are vectors already *
 #include JEM_FILE
 #endif
 
-/* ---- bf16: convolutions with operands of 8 bits of mantissa, sums in fp32 -------------------- */
-/* Everything is one step: a tile of 16 x 16 sums, C += A B, where A is 16 rows of pairs and B pairs
-   of 16 columns, and a pair is two neighbouring bf16. That is an instruction of AMX (16 pairs at a
-   time), and 16 of AVX-512 BF16 for each pair.
+/* ==== >>bf16: convolutions in bf16, and the choice of methods ================================= */
+/* bf16 has the exponent of fp32 and 8 bits of mantissa. Operands of convolutions are rounded to it;
+   sums are fp32. Everything consists of one operation: a tile of 16 x 16 sums, C += A B, where A
+   has 16 rows of pairs and B has pairs of 16 columns, and a pair is two neighbouring bf16. One
+   instruction of AMX adds 16 pairs; AVX-512 BF16 needs 16 instructions for each pair.
 
      output, input gradient   A: weights of 16 channels   B: 16 images          pairs of channels
      weight gradient          A: dy of 16 channels        B: x of 16 channels   pairs of images
 
-   What B reads for neighbouring taps is one run of memory: an image is [row][column][pair of
-   channels][16 images][2], with columns of zeros before and behind every row, so a row of taps
-   needs no test and few channels still make long sums. Of JEM_PRECISION_BF16, and only of it, the bits depend
-   on the instruction set: AMX adds even and odd elements apart. */
+   B is read from consecutive memory for a whole row of taps (a run): an image is [row][column][pair
+   of channels][16 images][2], with columns of zeros at both ends of every row. So taps at the edges
+   are not tested, and sums are long even with few channels. With JEM_PRECISION_BF16 alone, the bits
+   depend on the instruction set: AMX adds even and odd elements separately. */
 
 enum {
     JEM__BF16_TILE = 256,                          /* floats of C */
     JEM__BF16_PAIR = 32,                           /* bf16 of one pair of B */
-    JEM__BF16_EDGE = 2,                            /* columns of zeros beside an image */
-    JEM__BF16_RUNS = JEM__MAX_KERNEL               /* runs that one call can add up */
+    JEM__BF16_EDGE = 2,                            /* columns of zeros at each end of a row */
+    JEM__BF16_RUNS = JEM__MAX_KERNEL               /* largest number of runs of one block */
 };
 
-/* A block of sums: c[n][m] = (add: +=) the sum over runs and pairs of a[run], m tiles a2 apart,
-   times b[run][n]; m is 1 or 2, m n at most 4; a: 16 pairs after another, the last filled with
-   zeros. A convolution's are then finished, `done` of the m n tiles so far: n pixels from (y,x) on,
-   `step` apart, channels from 16*o on. */
+/* A block of sums: c[n][m] = the sum over runs and pairs of a[run] b[run][n], added to c if `add`
+   is set. The m tiles of a are a2 apart. m is 1 or 2, m n at most 4. Groups of 16 pairs of a follow
+   each other, the last padded with zeros. */
 typedef struct jem__bf16_block {
-    int m, n, add, runs, pairs, o, y, x, step, done;
+    int m, n, add, runs, pairs;
     ptrdiff_t a2;
     const uint16_t *a[JEM__BF16_RUNS], *b[JEM__BF16_RUNS][4];
     float *c;
+    /* Of a convolution: sums of n pixels from (y,x) on, `step` apart, of channels from 16*o on. */
+    int o, y, x, step;
+    int done;                                      /* tiles finished so far */
     const struct jem__bf16 *k;
     const jem__conv *q;
     const jem__finish *f;
 } jem__bf16_block;
 
+/* Kernels for an instruction set. */
 typedef struct jem__bf16 {
     jem_isa isa;
-    int tiled;                                     /* A is [16 pairs][16 rows]; 1: its transpose */
-    int twice;                                     /* only twice as fast as fp32: where Winograd
-                                                      serves, or tiles would be half empty, fp32 */
-    /* Multiplies; meanwhile it may finish tiles of the last one (or NULL). */
+    int tiled;                                     /* 0: A is [16 pairs][16 rows]; 1: transposed */
+    int twice;                                     /* 1: only twice as fast as fp32, so fp32 is used
+                                                      where Winograd applies, or where tiles would
+                                                      be half empty */
+    /* Multiplies. Meanwhile it may finish tiles of the block before, `last`, which may be NULL. */
     void (*block)(const jem__bf16_block *, jem__bf16_block *last);
-    /* Finishes n channels from o on of one pixel; at: of channel 0, in floats; f->y16 too */
+    /* Finishes n channels of one pixel from o on; at, at16: the place of channel 0, in floats and
+       in bf16 (f->y16). */
     void (*finish)(const jem__finish *f, const float *c, int o, int n, ptrdiff_t at,
                    ptrdiff_t at16);
-    /* One pixel's channels as pairs, x[c][16] -> out[(c + 1)/2][16][2] */
+    /* Converts the channels of one pixel to pairs, x[c][16] -> out[(c + 1)/2][16][2]. */
     void (*pairs)(const float *x, int c, uint16_t *out);
-    /* Pairs of images: c <= 16 channels of one pixel, x[8][16][2] -> out[8][16][2] or, rows:
-       out[16][32]. Adds them to sums[c][16], if there are any. */
+    /* Converts pairs of channels to pairs of images: c <= 16 channels of one pixel, x[8][16][2] ->
+       out[8][16][2] or, with rows, out[16][32]. Adds them to sums[c][16], unless it is NULL. */
     void (*turn)(const uint16_t *x, int c, int rows, uint16_t *out, float *sums);
-    void (*begin)(void);                           /* around blocks; may be NULL */
+    void (*begin)(void);                           /* called before and after blocks; may be NULL */
     void (*end)(void);
 } jem__bf16;
 
-/* To nearest, ties to even. */
-static uint16_t jem__to_bf16(float f) {
-    const uint32_t u = jem__float_bits(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
-/* bf16 from a pixel to the next, and from a row to the next */
+/* Return the distance of pixels, and of rows, in bf16. */
 static ptrdiff_t jem__bf16_pixel(int c) {
     return (ptrdiff_t)jem__bf16_pairs_of(c) * JEM__BF16_PAIR;
 }
 static ptrdiff_t jem__bf16_row(int c, int w) {
     return (w + 2 * JEM__BF16_EDGE) * jem__bf16_pixel(c);
 }
+/* Finishes the next tile of a block. */
 static void jem__bf16_finish_tile(jem__bf16_block *d) {
-    const int t = d->done++, o = (d->o + t % d->m) * 16, left = d->q->co - o;
-    const int co = d->q->co, w = d->q->wo, x = d->x + t / d->m * d->step;
-    d->k->finish(d->f, d->c + t * JEM__BF16_TILE, o, left < 16 ? left : 16,
-                 ((ptrdiff_t)d->y * w + x) * co * JEM_LANES,
-                 d->y * jem__bf16_row(co, w) + (x + JEM__BF16_EDGE) * jem__bf16_pixel(co));
+    const int co = d->q->co;
+    const int w = d->q->wo;
+    const int t = d->done++;
+    const int o = (d->o + t % d->m) * 16;
+    const int x = d->x + t / d->m * d->step;
+    const ptrdiff_t at = ((ptrdiff_t)d->y * w + x) * co * JEM_LANES;
+    const ptrdiff_t at16 = d->y * jem__bf16_row(co, w) + (x + JEM__BF16_EDGE) * jem__bf16_pixel(co);
+    d->k->finish(d->f, d->c + t * JEM__BF16_TILE, o, jem__min(co - o, 16), at, at16);
 }
 static void jem__bf16_finish_all(jem__bf16_block *d) {
     while (d->done < d->m * d->n) jem__bf16_finish_tile(d);
 }
 
-/* ---- in plain C: what the others are tested against ---- */
+/* ---- in plain C: the oracle of the others ---------------------------------------------------- */
 
+/* The functions of jem__bf16. Within a pair the odd element is added first. */
 static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *last) {
     (void)last;
     for (int t = 0; t < s->m * s->n; t++) {
         float *c = s->c + t * JEM__BF16_TILE;
         if (!s->add) memset(c, 0, JEM__BF16_TILE * sizeof *c);
         for (int r = 0; r < s->runs; r++) {
-            const uint16_t *w = s->a[r] + t % s->m * s->a2, *x = s->b[r][t / s->m];
-            for (int k = 0; k < s->pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR)
-                for (int i = 0; i < JEM__BF16_TILE; i++)
+            const uint16_t *w = s->a[r] + t % s->m * s->a2;
+            const uint16_t *x = s->b[r][t / s->m];
+            for (int k = 0; k < s->pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR) {
+                for (int i = 0; i < JEM__BF16_TILE; i++) {
                     for (int odd = 1; odd >= 0; odd--)
                         c[i] = jem__fmaf(jem__from_bf16(w[i / 16 * 2 + odd]),
                                          jem__from_bf16(x[i % 16 * 2 + odd]), c[i]);
+                }
+            }
         }
     }
 }
 static void jem__bf16_pairs_scalar(const float *x, int c, uint16_t *out) {
-    for (int i = 0; i < c + c % 2; i++)
-        for (int l = 0; l < JEM_LANES; l++)
-            out[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] =
-                i < c ? jem__to_bf16(x[i * JEM_LANES + l]) : (uint16_t)0;
+    for (int i = 0; i < c + c % 2; i++) {
+        for (int l = 0; l < JEM_LANES; l++) {
+            uint16_t v = 0;
+            if (i < c) v = jem__to_bf16(x[i * JEM_LANES + l]);
+            out[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] = v;
+        }
+    }
 }
 static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o, int n,
                                     ptrdiff_t at, ptrdiff_t at16) {
@@ -10835,35 +14522,41 @@ static void jem__bf16_finish_scalar(const jem__finish *f, const float *c, int o,
     if (f->y16) jem__bf16_pairs_scalar(v, n, f->y16 + at16 + o / 2 * JEM__BF16_PAIR);
 }
 static void jem__bf16_turn_scalar(const uint16_t *x, int c, int rows, uint16_t *out, float *sums) {
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 16; i++) {
         for (int l = 0; l < JEM_LANES; l++) {
-            const uint16_t v = i < c ? x[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2] : (uint16_t)0;
+            uint16_t v = 0;
+            if (i < c) v = x[i / 2 * JEM__BF16_PAIR + 2 * l + i % 2];
             out[rows ? i * 32 + l : l / 2 * JEM__BF16_PAIR + 2 * i + l % 2] = v;
             if (sums && i < c) sums[i * JEM_LANES + l] += jem__from_bf16(v);
         }
+    }
 }
 static const jem__bf16 jem__bf16_scalar = { JEM_ISA_SCALAR, 0, 1, jem__bf16_block_scalar,
     jem__bf16_finish_scalar, jem__bf16_pairs_scalar, jem__bf16_turn_scalar, NULL, NULL };
+
+/* ---- AVX-512 BF16 ---------------------------------------------------------------------------- */
 
 #ifdef JEM__X86_BF16
 #define JEM__TARGET                                                                                \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
 
-/* b of the even, a of the odd elements: out = a0 b0 a1 b1 ... as bf16 */
+/* Converts to bf16 and interleaves: a0 b0 a1 b1 ... */
 JEM__TARGET JEM__INLINE __m512i jem__bf16_zip(__m512 a, __m512 b) {
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9,
         24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
+/* Keeps the 16 rows of a tile in 16 registers. */
 JEM__TARGET static void jem__bf16_block_avx512(const jem__bf16_block *s, jem__bf16_block *last) {
-    (void)last;                                    /* there is nothing to wait for */
+    (void)last;                                    /* no latency to hide */
     for (int t = 0; t < s->m * s->n; t++) {
         float *c = s->c + t * JEM__BF16_TILE;
         __m512 acc[16];
         JEM__UNROLL for (int i = 0; i < 16; i++)
             acc[i] = s->add ? _mm512_loadu_ps(c + i * 16) : _mm512_setzero_ps();
         for (int r = 0; r < s->runs; r++) {
-            const uint16_t *w = s->a[r] + t % s->m * s->a2, *x = s->b[r][t / s->m];
+            const uint16_t *w = s->a[r] + t % s->m * s->a2;
+            const uint16_t *x = s->b[r][t / s->m];
             for (int k = 0; k < s->pairs; k++, w += JEM__BF16_PAIR, x += JEM__BF16_PAIR) {
                 const __m512i v = _mm512_loadu_si512(x);
                 JEM__UNROLL for (int i = 0; i < 16; i++) {
@@ -10942,6 +14635,7 @@ static jem__epilogue jem__bf16_epilogue(const jem__finish *f, int n) {
     if (back && f->slopes && !f->add) return JEM__EPILOGUE_SILU_BACK;
     return JEM__EPILOGUE_ANY;
 }
+/* Finishes channels by the epilogue that applies. */
 JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const float *c, int o, int n,
                                                 ptrdiff_t at, ptrdiff_t at16) {
 #define JEM__CASE(epilogue)                                                                        \
@@ -10958,10 +14652,13 @@ JEM__TARGET static void jem__bf16_finish_avx512(const jem__finish *f, const floa
 #undef JEM__CASE
 }
 JEM__TARGET static void jem__bf16_pairs_avx512(const float *x, int c, uint16_t *out) {
-    for (int i = 0; i < c; i += 2, x += 2 * JEM_LANES, out += JEM__BF16_PAIR)
-        _mm512_storeu_si512(out, jem__bf16_zip(_mm512_loadu_ps(x), i + 1 < c
-                            ? _mm512_loadu_ps(x + JEM_LANES) : _mm512_setzero_ps()));
+    for (int i = 0; i < c; i += 2, x += 2 * JEM_LANES, out += JEM__BF16_PAIR) {
+        __m512 second = _mm512_setzero_ps();
+        if (i + 1 < c) second = _mm512_loadu_ps(x + JEM_LANES);
+        _mm512_storeu_si512(out, jem__bf16_zip(_mm512_loadu_ps(x), second));
+    }
 }
+/* Transposes 16 x 16 numbers in eight registers. */
 JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows, uint16_t *out,
                                               float *sums) {
     __m512i r[8], t[8];                            /* r[i]: channels 2i and 2i+1 */
@@ -10982,7 +14679,7 @@ JEM__TARGET static void jem__bf16_turn_avx512(const uint16_t *x, int c, int rows
         }
         return;
     }
-    /* Of 4 numbers (2 images of 2 channels) the middle ones change places; then 8 x 8 of these. */
+    /* Transposes 2 x 2 numbers (2 images of 2 channels) within 64 bits, then 8 x 8 of these. */
     JEM__UNROLL for (int i = 0; i < 8; i++)
         r[i] = _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(r[i], 0xd8), 0xd8);
     JEM__UNROLL for (int i = 0; i < 8; i += 2) {
@@ -11003,14 +14700,16 @@ static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16
     jem__bf16_finish_avx512, jem__bf16_pairs_avx512, jem__bf16_turn_avx512, NULL, NULL };
 #undef JEM__TARGET
 
-/* Linux alone gives tiles to those who ask; gcc's intrinsics want a long of 64 bits. */
+/* ---- AMX ------------------------------------------------------------------------------------- */
+
+/* Only Linux grants tiles on request; gcc's intrinsics need a long of 64 bits. */
 #if (defined(__linux__) && defined(__LP64__)) || defined(JEM__TILE_LOAD)
 #define JEM__AMX 1
 
-/* AMX: 8 tiles of 16 rows of 64 bytes. 0..3 hold C, 4 A, 5 B. Two are left empty, for it seems that
-   a core which is shared renames tiles with what is free: a loop of these products then makes 550
-   GFLOP/s with 8 in use and 820 with 6 (2,200 either way on a core of its own).
-   Tests define these three for processors that have no tiles. */
+/* AMX has 8 tiles of 16 rows of 64 bytes. Tiles 0..3 hold C, 4 A, 5 B. Two are unused: on a core
+   shared by two threads, a loop of these products reaches 820 GFLOP/s with 6 tiles in use and 550
+   with 8, perhaps because free tiles are needed for renaming (2,200 with either on a core of its
+   own). Tests define these macros for processors without tiles. */
 #ifndef JEM__TILE_LOAD
 #define JEM__TILE_TARGET __attribute__((target("amx-tile,amx-bf16")))
 #define JEM__TILE_LOAD(t, p) _tile_loadd(t, p, 64)
@@ -11025,7 +14724,7 @@ JEM__TILE_TARGET static void jem__tile_begin(void) {
         c.bytes[i] = 64;
         c.rows[i] = 16;
     }
-    __asm__ volatile("" : : "r"(&c) : "memory");   /* gcc 12 would leave the stores out */
+    __asm__ volatile("" : : "r"(&c) : "memory");   /* gcc 12 would omit the stores */
     _tile_loadconfig(&c);
 }
 JEM__TILE_TARGET static void jem__tile_end(void) { _tile_release(); }
@@ -11035,7 +14734,8 @@ static void jem__tile_begin(void) {}
 static void jem__tile_end(void) {}
 #endif
 
-/* For each of its sizes, so that nothing is asked between two tile instructions. */
+/* Computes a block of m x n tiles. It is compiled for each size, so that no condition is tested
+   between two tile instructions. */
 #define JEM__TILE_SUMS(DO)                                                                         \
     DO(0);                                                                                         \
     if (m * n > 1) DO(1);                                                                          \
@@ -11048,11 +14748,16 @@ JEM__TILE_TARGET JEM__INLINE void jem__bf16_tiles(const int m, const int n,
                                                   jem__bf16_block *last) {
     float *c = s->c;
     __asm__ volatile("" : : "r"(s), "r"(c) : "memory");                /* see jem__tile_begin */
-    if (s->add) { JEM__TILE_SUMS(JEM__TILE_LOAD_SUM); }
-    else { JEM__TILE_SUMS(JEM__TILE_ZERO); }
+    if (s->add) {
+        JEM__TILE_SUMS(JEM__TILE_LOAD_SUM);
+    } else {
+        JEM__TILE_SUMS(JEM__TILE_ZERO);
+    }
     for (int r = 0; r < s->runs; r++) {
-        const uint16_t *a = s->a[r], *const *b = s->b[r];
-        const ptrdiff_t a2 = s->a2, end = (ptrdiff_t)s->pairs * JEM__BF16_PAIR;
+        const uint16_t *a = s->a[r];
+        const uint16_t *const *b = s->b[r];
+        const ptrdiff_t a2 = s->a2;
+        const ptrdiff_t end = (ptrdiff_t)s->pairs * JEM__BF16_PAIR;
         for (ptrdiff_t k = 0; k < end; k += 16 * JEM__BF16_PAIR) {
             JEM__TILE_LOAD(4, a + k);
             JEM__TILE_LOAD(5, b[0] + k);
@@ -11081,12 +14786,12 @@ JEM__TILE_TARGET JEM__INLINE void jem__bf16_tiles(const int m, const int n,
     JEM__TILE_SUMS(JEM__TILE_STORE_SUM);
 }
 JEM__TILE_TARGET static void jem__bf16_block_amx(const jem__bf16_block *s, jem__bf16_block *last) {
-    switch (s->m == 2 ? s->n + 4 : s->n) {
-    case 1: jem__bf16_tiles(1, 1, s, last); return;
-    case 2: jem__bf16_tiles(1, 2, s, last); return;
-    case 3: jem__bf16_tiles(1, 3, s, last); return;
-    case 4: jem__bf16_tiles(1, 4, s, last); return;
-    case 5: jem__bf16_tiles(2, 1, s, last); return;
+    switch (s->m * 10 + s->n) {
+    case 11: jem__bf16_tiles(1, 1, s, last); return;
+    case 12: jem__bf16_tiles(1, 2, s, last); return;
+    case 13: jem__bf16_tiles(1, 3, s, last); return;
+    case 14: jem__bf16_tiles(1, 4, s, last); return;
+    case 21: jem__bf16_tiles(2, 1, s, last); return;
     default: jem__bf16_tiles(2, 2, s, last);
     }
 }
@@ -11096,31 +14801,39 @@ static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
 #endif /* tiles */
 #endif
 
-/* The one for this processor; NULL: none. Whether tiles do what we think they do is tried. */
+#ifdef JEM__AMX
+/* Multiplies small whole numbers with tiles and in plain C; returns 1 if the results agree. */
+static int jem__tiles_work(void) {
+    uint16_t a[512], b[512];
+    float c[2][JEM__BF16_TILE];
+    JEM__ZEROED(jem__bf16_block, one);
+    one.m = 1;
+    one.n = 1;
+    one.runs = 1;
+    one.pairs = 16;
+    one.a[0] = a;
+    one.b[0][0] = b;
+    one.c = c[0];
+    for (int i = 0; i < 512; i++) {                /* a equals its transpose */
+        a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7));
+        b[i] = jem__to_bf16((float)(i % 5));
+    }
+    jem__tile_begin();
+    jem__bf16_block_amx(&one, NULL);
+    jem__tile_end();
+    one.c = c[1];
+    jem__bf16_block_scalar(&one, NULL);
+    return !memcmp(c[0], c[1], sizeof c[0]);
+}
+#endif
+
+/* Returns the kernels for an instruction set; NULL if the processor does not have it. */
 static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 #ifdef JEM__X86_BF16
     const int best = isa == JEM_ISA_BEST;
 #ifdef JEM__AMX
-    if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX)) {
-        uint16_t a[512], b[512];
-        float c[2][JEM__BF16_TILE];
-        JEM__ZEROED(jem__bf16_block, one);
-        one.m = one.n = one.runs = 1;
-        one.pairs = 16;
-        one.a[0] = a;
-        one.b[0][0] = b;
-        one.c = c[0];
-        for (int i = 0; i < 512; i++) {            /* whole numbers; a is its own transpose */
-            a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7));
-            b[i] = jem__to_bf16((float)(i % 5));
-        }
-        jem__tile_begin();
-        jem__bf16_block_amx(&one, NULL);
-        jem__tile_end();
-        one.c = c[1];
-        jem__bf16_block_scalar(&one, NULL);
-        if (!memcmp(c[0], c[1], sizeof c[0])) return &jem__bf16_amx;
-    }
+    if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX) && jem__tiles_work())
+        return &jem__bf16_amx;
 #endif
     if ((best || isa == JEM_ISA_AVX512_BF16) && jem_isa_available(JEM_ISA_AVX512_BF16))
         return &jem__bf16_avx512;
@@ -11130,16 +14843,18 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 
 JEM__COMPILE_END
 JEM__COMPILE("O1")
-/* ---- the three passes, in plain C over those four ---- */
+/* ---- output and input gradient, in plain C over those kernels -------------------------------- */
 
-/* floats of an image of (c,h,w), and what AMX may read behind it */
+/* Returns the size of a group of images (c,h,w), in floats, and of what AMX may read after it. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w) {
     return (h * jem__bf16_row(c, w) + 16 * JEM__BF16_PAIR) / 2;
 }
-/* Row y of a group, with the zeros around it; rows come in ascending order. */
+/* Converts row y of a group, with the zeros around it. Rows must be converted in ascending
+   order. */
 static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, int y,
                               uint16_t *out) {
-    const ptrdiff_t pixel = jem__bf16_pixel(c), edge = JEM__BF16_EDGE * pixel;
+    const ptrdiff_t pixel = jem__bf16_pixel(c);
+    const ptrdiff_t edge = JEM__BF16_EDGE * pixel;
     out += y * jem__bf16_row(c, w);
     memset(out, 0, (size_t)edge * sizeof *out);
     for (int i = 0; i < w; i++)
@@ -11147,23 +14862,28 @@ static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, 
     memset(out + edge + w * pixel, 0, (size_t)(edge + 16 * JEM__BF16_PAIR) * sizeof *out);
 }
 
-/* A row of taps reads neighbours, a gradient's from its last tap on: where the first of them is. */
+/* Returns the column, relative to the pixel, that a row of taps reads first: its taps read
+   neighbours, those of an input gradient in reverse order. */
 static int jem__bf16_first(const jem__conv *q, const jem__phase *s) {
-    return s->nx == 0 ? 0 : s->right[q->gradient ? s->nx - 1 : 0];
+    if (s->nx == 0) return 0;
+    return q->gradient ? s->right[s->nx - 1] : s->right[0];
 }
-/* Can it be done so? No tap may look further than those zeros beside the image. */
+/* Checks that no tap reads further than the zeros at the edges. */
 static int jem__bf16_fits(const jem__conv *q) {
     jem__phase s;
-    for (int phase = 0; q->k <= 8 && jem__conv_phase(q, phase, &s); phase++) {
-        const int first = jem__bf16_first(q, &s), last = (s.cols - 1) * s.step_in + first + s.nx;
+    if (q->k > 8) return 0;
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const int first = jem__bf16_first(q, &s);
+        const int last = (s.cols - 1) * s.step_in + first + s.nx;
         if (first < -JEM__BF16_EDGE || last > q->wi + JEM__BF16_EDGE) return 0;
     }
-    return q->k <= 8;
+    return 1;
 }
-static ptrdiff_t jem__bf16_span(const jem__conv *q, const jem__phase *s) {     /* of A, in bf16 */
+/* Returns the size of A for one row of taps, in bf16. */
+static ptrdiff_t jem__bf16_span(const jem__conv *q, const jem__phase *s) {
     return (s->nx * jem__bf16_pairs_of(q->ci) + 15) / 16 * 16 * JEM__BF16_PAIR;
 }
-/* floats of all packed weights */
+/* Returns the size of all packed weights, in floats. */
 static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
     ptrdiff_t size = 0;
     jem__phase s;
@@ -11171,46 +14891,53 @@ static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
         size += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
     return size / 2;
 }
-/* The weights w of one tap, of 16 outputs from o on and 16 inputs from c on, as A's pairs k and
-   on. */
+/* Packs the weights w of one tap, of 16 outputs from o on and 16 inputs from c on, as pairs of A
+   from pair k on. */
 static void jem__bf16_pack_tap(const jem__packing *p, const float *w, int o, int c, int k,
                                uint16_t *out) {
     const jem__conv *q = p->q;
-    const int ni = q->ci - c < 16 ? q->ci - c : 16, no = q->co - o < 16 ? q->co - o : 16;
+    const jem__bf16 *kernels = p->ctx->bf16;
+    const int ni = jem__min(q->ci - c, 16);
+    const int no = jem__min(q->co - o, 16);
     float v[16][16] = { { 0 } };
     uint16_t pairs[8 * JEM__BF16_PAIR];
-    for (int j = 0; j < no; j++)
+    for (int j = 0; j < no; j++) {
         for (int i = 0; i < ni; i++) v[i][j] = w[jem__kernel_at(q, o + j, c + i)];
-    p->ctx->bf16->pairs(v[0], ni, pairs);
-    for (int i = 0; 2 * i < ni; i++, k++)
-        for (int j = 0; j < no; j++)               /* row j of pair k */
-            memcpy(out + k / 16 * 512 + (p->ctx->bf16->tiled ? j * 32 + k % 16 * 2
-                                                             : k % 16 * 32 + j * 2),
-                   pairs + i * JEM__BF16_PAIR + 2 * j, 2 * sizeof *pairs);
+    }
+    kernels->pairs(v[0], ni, pairs);
+    for (int i = 0; 2 * i < ni; i++, k++) {
+        for (int j = 0; j < no; j++) {             /* row j of pair k */
+            const int at = kernels->tiled ? j * 32 + k % 16 * 2 : k % 16 * 32 + j * 2;
+            memcpy(out + k / 16 * 512 + at, pairs + i * JEM__BF16_PAIR + 2 * j, 2 * sizeof *pairs);
+        }
+    }
 }
-/* Weights to [phase][tile of 16 outputs][row of taps][pairs: column, channels]: a tile. A channel's
-   taps lie together in w, so 16 channels of 16 outputs stay in the cache. */
+/* Packs a tile of the weights [phase][tile of 16 outputs][row of taps][pairs: column, channels].
+   The taps of a channel are neighbours in w, so 16 channels of 16 outputs stay in the cache. */
 static void jem__bf16_pack(void *packing, int tile) {
     const jem__packing *p = (const jem__packing *)packing;
     const jem__conv *q = p->q;
     uint16_t *out = (uint16_t *)(void *)p->out;
     jem__phase s;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const ptrdiff_t run = jem__bf16_span(q, &s), size = s.ny * run;
+        const ptrdiff_t run = jem__bf16_span(q, &s);
+        const ptrdiff_t size = s.ny * run;
         uint16_t *to = out + tile * size;
         memset(to, 0, (size_t)size * sizeof *to);
-        for (int c = 0; c < q->ci; c += 16)
-            for (int j = 0; j < s.ny; j++)
+        for (int c = 0; c < q->ci; c += 16) {
+            for (int j = 0; j < s.ny; j++) {
                 for (int x = 0; x < s.nx; x++) {
                     const float *w = p->w + s.ky[j] * q->k + s.kx[q->gradient ? s.nx - 1 - x : x];
                     jem__bf16_pack_tap(p, w, tile * 16, c, x * jem__bf16_pairs_of(q->ci) + c / 2,
                                        to + j * run);
                 }
+            }
+        }
         out += p->parts * size;
     }
 }
 
-/* Zeros before and behind some rows of what is written in bf16. */
+/* Writes the zeros at both ends of some rows of the output in bf16. */
 static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) {
     const ptrdiff_t edge = JEM__BF16_EDGE * jem__bf16_pixel(q->co);
     const ptrdiff_t row = jem__bf16_row(q->co, q->wo);
@@ -11220,18 +14947,23 @@ static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) 
     }
 }
 
-static ptrdiff_t jem__bf16_work(const jem__conv *q) {        /* x, where it is not yet in bf16 */
+/* Returns the size of scratch memory, for x in bf16. */
+static ptrdiff_t jem__bf16_work(const jem__conv *q) {
     return jem__bf16_floats(q->ci, q->hi, q->wi);
 }
-/* A part's channels of row r of a phase; b[0] is the next block, b[1] the last. */
+/* Computes the channels of a part, of row r of a phase. b[0] is the next block, b[1] the one
+   before. */
 static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *part,
                                const uint16_t *pack, const uint16_t *from, jem__bf16_block **b) {
     const jem__conv *q = b[0]->q;
-    const int tiles = (part->o1 + 15) / 16, most = q->co > 16 ? 2 : 4;
-    const ptrdiff_t pixel = jem__bf16_pixel(q->ci), row = jem__bf16_row(q->ci, q->wi);
+    const int tiles = (part->o1 + 15) / 16;
+    const int most = q->co > 16 ? 2 : 4;
+    const ptrdiff_t pixel = jem__bf16_pixel(q->ci);
+    const ptrdiff_t row = jem__bf16_row(q->ci, q->wi);
     const ptrdiff_t run = jem__bf16_span(q, s);
-    int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS], runs = 0;
-    for (int j = 0; j < s->ny; j++) {              /* the rows of taps that lie inside */
+    int row_of[JEM__BF16_RUNS], tap_row[JEM__BF16_RUNS];
+    int runs = 0;
+    for (int j = 0; j < s->ny; j++) {              /* the rows of taps that are inside */
         const int iy = r * s->step_in + s->down[j];
         if ((unsigned)iy < (unsigned)q->hi) {
             tap_row[runs] = j;
@@ -11240,10 +14972,11 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
     }
     from += (JEM__BF16_EDGE + jem__bf16_first(q, s)) * pixel;
     for (int o = part->o0 / 16, m; o < tiles; o += m) {
-        m = o + 2 <= tiles ? 2 : 1;
+        m = jem__min(tiles - o, 2);
         for (int x = 0, n; x < s->cols; x += n) {
-            jem__bf16_block *now = b[0], *last = b[1];
-            n = s->cols - x < most ? s->cols - x : most;
+            jem__bf16_block *now = b[0];
+            jem__bf16_block *last = b[1];
+            n = jem__min(s->cols - x, most);
             for (int i = 0; i < runs; i++) {
                 now->a[i] = pack + (o * s->ny + tap_row[i]) * run;
                 for (int p = 0; p < n; p++)
@@ -11266,13 +14999,31 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
         }
     }
 }
-/* Output or input gradient, as conv. */
+/* Rows of x that have been converted to bf16, from .. until-1; -1, -1: no rows yet. */
+typedef struct jem__bf16_rows { int from, until; } jem__bf16_rows;
+
+/* Converts the rows of x that row r of a phase reads, and that have not been converted, to `work`.
+   */
+static void jem__bf16_convert_rows(const jem__conv *q, const jem__operands *in,
+                                   const jem__phase *s, int r, jem__bf16_rows *rows) {
+    uint16_t *work = (uint16_t *)(void *)in->work;
+    if (in->x16 || s->ny == 0) return;
+    const int lowest = r * s->step_in + s->down[q->gradient ? 0 : s->ny - 1];
+    for (; rows->until <= lowest && rows->until < q->hi; rows->until++)
+        jem__bf16_convert(in->ctx->bf16, in->x, q->ci, q->wi, rows->until, work);
+}
+
+/* Computes one part of the output or of the input gradient of one group, like conv of the engine.
+   Two blocks alternate: while one is multiplied, the other is finished. Without in->x16, rows of x
+   are converted as soon as a tap reads them. */
 static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
     const jem__bf16 *k = in->ctx->bf16;
     const uint16_t *pack = (const uint16_t *)(const void *)in->packed;
-    uint16_t *work = (uint16_t *)(void *)in->work;
+    const uint16_t *x16 = in->x16 ? in->x16 : (const uint16_t *)(const void *)in->work;
     float c[2][4 * JEM__BF16_TILE];
-    jem__bf16_block two[2], *blocks[2] = { two, two + 1 };
+    jem__bf16_block two[2];
+    jem__bf16_block *blocks[2] = { two, two + 1 };
+    jem__bf16_rows rows = { -1, -1 };
     jem__phase s;
     memset(two, 0, sizeof two);
     for (int i = 0; i < 2; i++) {
@@ -11282,69 +15033,107 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
         two[i].c = c[i];
     }
     if (k->begin) k->begin();
-    for (int phase = 0, have = -1, from = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const jem__piece to = jem__conv_share(q, in->part, s.rows, 1);         /* or of channels */
-        const int first = to.first * s.step_in - q->k - q->pad, top = first < 0 ? 0 : first;
-        if (have < 0 || top < from) have = from = top;                 /* no tap reads higher */
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        const jem__piece to = jem__conv_piece(q, in->part, s.rows, 1);         /* or of channels */
+        int top = to.first * s.step_in - q->k - q->pad;      /* no tap reads a row above */
+        if (top < 0) top = 0;
+        if (rows.until < 0 || top < rows.from) {
+            rows.from = top;
+            rows.until = top;
+        }
         for (int r = to.first; r < to.last; r++) {
-            const int until = in->x16 || s.ny == 0 ? 0     /* the lowest row that it reads */
-                            : r * s.step_in + s.down[q->gradient ? 0 : s.ny - 1] + 1;
-            for (; have < until && have < q->hi; have++)
-                jem__bf16_convert(k, in->x, q->ci, q->wi, have, work);
-            jem__bf16_conv_row(&s, r, &to, pack, in->x16 ? in->x16 : work, blocks);
-            if (f->y16 && phase == 0 && to.o1 == q->co)      /* of a row, one part does */
+            jem__bf16_convert_rows(q, in, &s, r, &rows);
+            jem__bf16_conv_row(&s, r, &to, pack, x16, blocks);
+            if (f->y16 && phase == 0 && to.o1 == q->co)      /* only one part of a row does */
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
         }
         pack += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
     }
     jem__bf16_finish_all(blocks[1]);
-    if (f->y16 && in->part.i == 0)
+    if (f->y16 && in->part.index == 0)
         memset(f->y16 + q->ho * jem__bf16_row(q->co, q->wo), 0,
                16 * JEM__BF16_PAIR * sizeof *f->y16);
     if (k->end) k->end();
 }
 
-/* Weight gradient. Operands are first turned, group by group, so that pairs are of images:
-   x to [row][16 channels][column mod stride][column][8 pairs][16][2], with the padding, dy to
-   A's order [row][16 channels][column][..]. */
+/* ---- weight gradient ------------------------------------------------------------------------- */
+/* Operands are first converted to pairs of images, group by group: x to [row][16 channels][column
+   mod stride][column][8 pairs][16][2], with the padding; dy to the order of A, [row][16 channels]
+   [column][..]. */
+
 static int jem__bf16_columns(const jem__conv *q) { return q->wo + 1 + (q->k - 1) / q->stride; }
-static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {      /* one row of 16 channels, in bf16 */
+/* Sizes of one row of 16 channels of x and of dy, in bf16. */
+static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {
     return (ptrdiff_t)q->stride * jem__bf16_columns(q) * 256;
 }
 static ptrdiff_t jem__bf16_y_tile(const jem__conv *q) { return (ptrdiff_t)(q->wo + 1) / 2 * 512; }
 
-static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__operands *in) {
-    const jem__bf16 *k = w->ctx->bf16;
-    const jem__conv *q = w->q;
-    const int channels = side ? q->co : q->ci, rows = side ? q->ho : q->hi;
-    const int width = side ? q->wo : q->wi, pad = side ? 0 : q->pad, s = side ? 1 : q->stride;
-    const int tiled = side && k->tiled, columns = side ? (q->wo + 1) / 2 * 2 : jem__bf16_columns(q);
-    const ptrdiff_t pixel = jem__bf16_pixel(channels), row = jem__bf16_row(channels, width);
-    uint16_t own[8 * JEM__BF16_PAIR], *out = (uint16_t *)(void *)(side ? w->y : w->x);
-    out += 2 * g * (side ? w->y_plane : w->x_plane);
-    for (int y = 0; y < rows; y++)
-        for (int c = 0; c < channels; c += 16, out += s * columns * 256)
-            for (int i = 0; i < columns * s; i++) {
-                const int px = i - pad, left = channels - c < 16 ? channels - c : 16;
-                const int n = (unsigned)px < (unsigned)width ? left : 0;       /* 0: makes zeros */
-                const uint16_t *from = own;
-                if (n && in->x16)
-                    from = in->x16 + y * row + (px + JEM__BF16_EDGE) * pixel +
-                           c / 2 * JEM__BF16_PAIR;
-                else if (n)
-                    k->pairs(in->x + (((ptrdiff_t)y * width + px) * channels + c) * JEM_LANES, n,
-                             own);
-                k->turn(from, n, tiled, out + (tiled ? i / 2 * 512 + i % 2 * 16
-                                                     : (i % s * columns + i / s) * 256),
-                        side ? w->sums + ((ptrdiff_t)g * q->co + c) * JEM_LANES : NULL);
-            }
+/* An operand whose pixels are converted. */
+typedef struct jem__bf16_source {
+    const jem__bf16 *k;
+    const jem__operands *in;
+    int channels, width;
+} jem__bf16_source;
+
+/* Converts up to 16 channels from c on of pixel (y,x) to pairs of images; in the padding, writes
+   zeros. rows, sums: see jem__bf16. */
+static void jem__bf16_turn(const jem__bf16_source *s, int c, int y, int x, int rows, uint16_t *out,
+                           float *sums) {
+    const jem__operands *in = s->in;
+    uint16_t own[8 * JEM__BF16_PAIR];
+    const uint16_t *from = own;
+    int n = 0;
+    if ((unsigned)x < (unsigned)s->width) n = jem__min(s->channels - c, 16);
+    if (n && in->x16)
+        from = in->x16 + y * jem__bf16_row(s->channels, s->width) +
+               (x + JEM__BF16_EDGE) * jem__bf16_pixel(s->channels) + c / 2 * JEM__BF16_PAIR;
+    else if (n)
+        s->k->pairs(in->x + (((ptrdiff_t)y * s->width + x) * s->channels + c) * JEM_LANES, n, own);
+    s->k->turn(from, n, rows, out, sums);
 }
 
-/* A product is a pair of tiles of output channels with a tile of input channels, and one of the
-   kernel's rows where that is too few for all threads. */
+/* Converts x of one group to pairs of images. */
+static void jem__bf16_deal_x(const jem__weights *w, int g, const jem__operands *in) {
+    const jem__conv *q = w->q;
+    const jem__bf16_source x = { w->ctx->bf16, in, q->ci, q->wi };
+    const int stride = q->stride;
+    const int columns = jem__bf16_columns(q);
+    uint16_t *out = (uint16_t *)(void *)w->x + 2 * g * w->x_plane;
+    for (int y = 0; y < q->hi; y++) {
+        for (int c = 0; c < q->ci; c += 16, out += jem__bf16_x_tile(q)) {
+            for (int i = 0; i < columns * stride; i++)
+                jem__bf16_turn(&x, c, y, i - q->pad, 0,
+                               out + (i % stride * columns + i / stride) * 256, NULL);
+        }
+    }
+}
+/* Converts dy of one group to pairs of images, in the order of A, and sums it for the biases. */
+static void jem__bf16_deal_dy(const jem__weights *w, int g, const jem__operands *in) {
+    const jem__conv *q = w->q;
+    const jem__bf16_source dy = { w->ctx->bf16, in, q->co, q->wo };
+    const int tiled = dy.k->tiled;
+    uint16_t *out = (uint16_t *)(void *)w->y + 2 * g * w->y_plane;
+    for (int y = 0; y < q->ho; y++) {
+        for (int c = 0; c < q->co; c += 16, out += jem__bf16_y_tile(q)) {
+            float *sums = w->sums + ((ptrdiff_t)g * q->co + c) * JEM_LANES;
+            for (int i = 0; i < (q->wo + 1) / 2 * 2; i++) {
+                const int at = tiled ? i / 2 * 512 + i % 2 * 16 : i * 256;
+                jem__bf16_turn(&dy, c, y, i, tiled, out + at, sums);
+            }
+        }
+    }
+}
+static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__operands *in) {
+    if (side) jem__bf16_deal_dy(w, g, in);
+    else jem__bf16_deal_x(w, g, in);
+}
+
+/* A product is a pair of tiles of output channels with a tile of input channels; if these are fewer
+   than threads, of only one row of the kernel. */
 static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
     return ((q->co + 15) / 16 + 1) / 2 * ((q->ci + 15) / 16);
 }
+/* Sets the sizes and tasks of a weight gradient in bf16. */
 static void jem__bf16_plan(jem__weights *w) {
     const jem__conv *q = w->q;
     const int pairs = jem__bf16_pairs_of_tiles(q);
@@ -11362,59 +15151,83 @@ static void jem__bf16_plan(jem__weights *w) {
 static void jem__bf16_add_tiles(const jem__weights *w, const float *acc, int o, int i, int ky0,
                                 int ky1) {
     const jem__conv *q = w->q;
-    const int kk = q->k * q->k, rest = q->ci - i * 16, n_in = rest < 16 ? rest : 16;
+    const int taps = q->k * q->k;
+    const int inputs = jem__min(q->ci - i * 16, 16);
     for (int r = 0; r < 32 && o * 16 + r < q->co; r++) {
-        const float *sum = acc + r / 16 * kk * JEM__BF16_TILE + r % 16 * 16;
-        float *dw = w->dw + ((ptrdiff_t)(o * 16 + r) * q->ci + i * 16) * kk;
-        for (int c = 0; c < n_in; c++, dw += kk)
+        const float *sum = acc + r / 16 * taps * JEM__BF16_TILE + r % 16 * 16;
+        float *dw = w->dw + ((ptrdiff_t)(o * 16 + r) * q->ci + i * 16) * taps;
+        for (int c = 0; c < inputs; c++, dw += taps) {
             for (int t = ky0 * q->k; t < ky1 * q->k; t++) dw[t] += sum[t * JEM__BF16_TILE + c];
+        }
     }
 }
 
-/* Adds to dw (O,I,k,k); scratch is m*k*k tiles. */
+/* n taps of the kernel, from (ky,kx) on, between tile o of outputs and tile i of inputs. */
+typedef struct jem__bf16_taps { int o, i, ky, kx, n; } jem__bf16_taps;
+
+/* Sets the runs of a block: rows y0 .. y1-1 of dy of group g, and the rows of x that they meet. */
+static void jem__bf16_set_runs(const jem__weights *w, const jem__bf16_taps *t, int g, int y0,
+                               int y1, jem__bf16_block *s) {
+    const jem__conv *q = w->q;
+    const uint16_t *x = (const uint16_t *)(const void *)w->x + 2 * g * w->x_plane;
+    const uint16_t *dy = (const uint16_t *)(const void *)w->y + 2 * g * w->y_plane;
+    const ptrdiff_t x_tile = jem__bf16_x_tile(q);
+    const ptrdiff_t y_tile = jem__bf16_y_tile(q);
+    const ptrdiff_t x_row = (q->ci + 15) / 16 * x_tile;
+    const ptrdiff_t y_row = (q->co + 15) / 16 * y_tile;
+    const int columns = jem__bf16_columns(q);
+    s->n = t->n;
+    s->runs = 0;
+    for (int y = y0; y < y1; y++) {
+        const int iy = y * q->stride + t->ky - q->pad;
+        if ((unsigned)iy >= (unsigned)q->hi) continue;
+        s->a[s->runs] = dy + y * y_row + t->o * y_tile;
+        for (int p = 0; p < t->n; p++) {
+            const int kx = t->kx + p;
+            const ptrdiff_t at = (ptrdiff_t)(kx % q->stride) * columns + kx / q->stride;
+            s->b[s->runs][p] = x + iy * x_row + t->i * x_tile + at * 256;
+        }
+        s->runs++;
+    }
+}
+
+/* Computes a product and adds it to dw (O,I,k,k); scratch memory is m*k*k tiles. */
 static void jem__bf16_product(const jem__weights *w, int task) {
     const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
-    const uint16_t *xs = (const uint16_t *)(const void *)w->x,
-                   *dys = (const uint16_t *)(const void *)w->y;
-    const int split = w->products / jem__bf16_pairs_of_tiles(q), in = (q->ci + 15) / 16;
-    const int o = task / split / in * 2, i = task / split % in;        /* tiles */
-    const int m = o + 2 <= (q->co + 15) / 16 ? 2 : 1;
-    const int ky0 = q->k * (task % split) / split, ky1 = q->k * (task % split + 1) / split;
+    const int split = w->products / jem__bf16_pairs_of_tiles(q);
+    const int in = (q->ci + 15) / 16;
+    const int o = task / split / in * 2;
+    const int i = task / split % in;
+    const int m = jem__min((q->co + 15) / 16 - o, 2);
+    const int ky0 = q->k * (task % split) / split;
+    const int ky1 = q->k * (task % split + 1) / split;
+    const int taps = q->k * q->k;
     float *acc = w->product + task * w->product_step;
     JEM__ZEROED(jem__bf16_block, s);
-    const ptrdiff_t xt = jem__bf16_x_tile(q), yt = jem__bf16_y_tile(q);
-    const ptrdiff_t xrow = (q->ci + 15) / 16 * xt, yrow = (q->co + 15) / 16 * yt;
-    const int columns = jem__bf16_columns(q), kk = q->k * q->k;
-    int rows = 128 / q->wo;                        /* stay in the cache while the taps go by */
-    rows = rows < 1 ? 1 : rows > JEM__BF16_RUNS ? JEM__BF16_RUNS : rows;
-    memset(acc, 0, (size_t)(m * kk * JEM__BF16_TILE) * sizeof *acc);
+    int rows = 128 / q->wo;                        /* so few stay in the cache for all taps */
+    if (rows < 1) rows = 1;
+    rows = jem__min(rows, JEM__BF16_RUNS);
+    memset(acc, 0, (size_t)(m * taps * JEM__BF16_TILE) * sizeof *acc);
     s.add = 1;
     s.m = 1;
     s.pairs = q->wo * 8;
     if (k->begin) k->begin();
-    for (int g = 0; g < w->groups; g++)
-        for (int y0 = 0; y0 < q->ho; y0 += rows)
-            for (int ky = ky0; ky < ky1; ky++)
-                for (int t = 0, n; t < m * q->k; t += n) {     /* taps, for each tile of o */
-                    const int kx = t % q->k, tile = t / q->k;
-                    s.runs = 0;
-                    n = q->k - kx < 4 ? q->k - kx : 4;
-                    for (int y = y0; y < q->ho && y < y0 + rows; y++) {
-                        const int iy = y * q->stride + ky - q->pad;
-                        if ((unsigned)iy >= (unsigned)q->hi) continue;
-                        s.a[s.runs] = dys + 2 * g * w->y_plane + y * yrow + (o + tile) * yt;
-                        for (int p = 0; p < n; p++) {
-                            const int at = kx + p;
-                            s.b[s.runs][p] = xs + 2 * g * w->x_plane + iy * xrow + i * xt +
-                                ((ptrdiff_t)(at % q->stride) * columns + at / q->stride) * 256;
-                        }
-                        s.runs++;
-                    }
-                    s.n = n;
-                    s.c = acc + (tile * kk + ky * q->k + kx) * JEM__BF16_TILE;
+    for (int g = 0; g < w->groups; g++) {
+        for (int y0 = 0; y0 < q->ho; y0 += rows) {
+            for (int ky = ky0; ky < ky1; ky++) {
+                for (int j = 0, n; j < m * q->k; j += n) {   /* columns, for each tile of outputs */
+                    const int tile = j / q->k;
+                    const int kx = j % q->k;
+                    n = jem__min(q->k - kx, 4);
+                    const jem__bf16_taps t = { o + tile, i, ky, kx, n };
+                    jem__bf16_set_runs(w, &t, g, y0, jem__min(y0 + rows, q->ho), &s);
+                    s.c = acc + (tile * taps + ky * q->k + kx) * JEM__BF16_TILE;
                     k->block(&s, NULL);
                 }
+            }
+        }
+    }
     if (k->end) k->end();
     jem__bf16_add_tiles(w, acc, o, i, ky0, ky1);
 }
@@ -11422,15 +15235,17 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
     jem__bf16_work, jem__bf16_conv, jem__bf16_plan, jem__bf16_deal, jem__bf16_product,
     jem__bias_finish };
 
-/* ---- what is chosen -------------------------------------------------------------------------- */
+/* ---- the choice of methods and kernels ------------------------------------------------------- */
 
-/* Winograd's M, or 0 for the direct sum: what has fewest multiplications if tiles and pixels go
-   through the kernels four at a time. */
+/* Returns Winograd's M, or 0 for the direct sum: whichever needs fewest multiplications, given that
+   kernels take four tiles or pixels at a time. */
 static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
-    const int fast = ctx->desc.precision ==
-        JEM_PRECISION_FAST || ctx->desc.precision == JEM_PRECISION_BF16;
-    int tile = 0, least = (q->ho * q->wo + 3) / 4 * 9;
-    for (int m = 2; m <= (fast ? 4 : 2); m += 2) {
+    const jem_precision precision = ctx->desc.precision;
+    const int fast = precision == JEM_PRECISION_FAST || precision == JEM_PRECISION_BF16;
+    const int largest = fast ? 4 : 2;
+    int tile = 0;
+    int least = (q->ho * q->wo + 3) / 4 * 9;
+    for (int m = 2; m <= largest; m += 2) {
         const int tiles = ((q->ho + m - 1) / m) * ((q->wo + m - 1) / m);
         const int work = (tiles + 3) / 4 * (m + 2) * (m + 2);
         if (work <= least) {
@@ -11440,24 +15255,32 @@ static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     }
     return tile;
 }
+
+/* Chooses the methods. Linear layers of vectors are not computed in bf16: they are too little work
+   to round operands for. */
 static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
-    const int least = ctx->bf16 && ctx->bf16->twice ? 8 : 1; /* channels worth a tile of bf16 */
+    const jem__bf16 *bf16 = ctx->bf16;
+    const jem__method *direct = ctx->k->direct;
+    const jem__method *winograd = ctx->k->winograd;
     const int fits = q->k == 3 && q->stride == 1 && q->pad <= 2 && q->ci >= 8 && q->co >= 8;
-    const int tile = fits && ctx->desc.precision != JEM_PRECISION_DIRECT && (!ctx->bf16 ||
-                                                                             ctx->bf16->twice)
-                   ? jem__wino_tile(ctx, q) : 0;
-    const int one = q->k == 1 && q->hi == 1 && q->wi == 1;   /* linear: too little to round for */
+    const int vectors = q->k == 1 && q->hi == 1 && q->wi == 1;
+    const int least = bf16 && bf16->twice ? 8 : 1; /* channels for which bf16 is faster */
+    int tile = 0;
+    if (fits && ctx->desc.precision != JEM_PRECISION_DIRECT && (!bf16 || bf16->twice))
+        tile = jem__wino_tile(ctx, q);
+    if (vectors) bf16 = NULL;
     for (int i = 0; i < 2; i++) {
         q[i].tile = tile;
-        q[i].method = tile ? ctx->k->winograd
-                    : !one && ctx->bf16 && q[i].co >= least && jem__bf16_fits(q + i)
-                    ? &jem__bf16_method : ctx->k->direct;
+        q[i].method = direct;
+        if (tile) q[i].method = winograd;
+        else if (bf16 && q[i].co >= least && jem__bf16_fits(q + i)) q[i].method = &jem__bf16_method;
     }
-    q[2].method = !one && ctx->bf16 && q->ci >= least && q->co >= least && q->k <= 8
-                ? &jem__bf16_method
-                : q->tile == 4 && q->ci > 32 && q->co > 32 ? ctx->k->winograd : ctx->k->direct;
+    q[2].method = direct;
+    if (bf16 && q->ci >= least && q->co >= least && q->k <= 8) q[2].method = &jem__bf16_method;
+    else if (tile == 4 && q->ci > 32 && q->co > 32) q[2].method = winograd;
 }
 
+/* Returns the first kernels that the processor can run, or those of the instruction set. */
 static const jem__kernels *jem__kernels_for(jem_isa isa) {
     static const jem__kernels *const all[] = {     /* the best first */
 #ifdef JEM__X86
@@ -11471,17 +15294,23 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
     };
     if (!jem_isa_available(isa)) return NULL;
     if (isa == JEM_ISA_AVX512_BF16 || isa == JEM_ISA_AMX) isa = JEM_ISA_AVX512;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (isa == JEM_ISA_BEST ? jem_isa_available(all[i]->isa) : all[i]->isa == isa)
-            return all[i];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (isa == all[i]->isa) return all[i];
+        if (isa == JEM_ISA_BEST && jem_isa_available(all[i]->isa)) return all[i];
+    }
     return NULL;
 }
 
+/* Selects the kernels of a context; without bf16 on this processor, JEM_PRECISION_FAST replaces it.
+   Returns 0 if the instruction set is not available. */
 static int jem__engine_open(jem_ctx *ctx) {
-    if (ctx->desc.precision == JEM_PRECISION_BF16 && !(ctx->bf16 = jem__bf16_for(ctx->desc.isa))) {
-        ctx->desc.precision = JEM_PRECISION_FAST;
-        if (ctx->desc.log)
-            ctx->desc.log(ctx->desc.user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
+    if (ctx->desc.precision == JEM_PRECISION_BF16) {
+        ctx->bf16 = jem__bf16_for(ctx->desc.isa);
+        if (!ctx->bf16) {
+            ctx->desc.precision = JEM_PRECISION_FAST;
+            if (ctx->desc.log)
+                ctx->desc.log(ctx->desc.user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
+        }
     }
     ctx->isa = ctx->bf16 ? ctx->bf16->isa : ctx->desc.isa;
     ctx->k = jem__kernels_for(ctx->isa);
@@ -11493,13 +15322,43 @@ JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION */
 
 /* ==== >>changelog ============================================================================= */
-/* 0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
+/* 0.3  in work  Residual networks without norms, a U-Net's energy, Muon; a trainer's guard.
+                 Renamed, old -> new:
+                     JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
+                     JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...
+                     JEM_CONSTANT, _STEPS, _COSINE         JEM_SCHEDULE_CONSTANT, ...
+                     JEM_LEAKY_RELU, _RELU, _SILU, _TANH   JEM_ACTIVATION_LEAKY_RELU, ...
+                     JEM_F32, _I32, _I64, _U8              JEM_DTYPE_F32, ...
+                     jem_fn                                jem_logp_fn
+                     jem_shift, jem_slope                  jem_add_constant, jem_slope_along
+                     jem_fresh, jem_fresh_desc             jem_generate, jem_generate_desc
+                     jem_net_fresh                         jem_net_generate_desc
+                     jem_langevin_desc, jem_clean_desc     jem_sgld_desc_langevin,
+                                                           jem_denoise_desc_clean
+                     jem_optim_average                     jem_optim_use_average
+                     jem_trainer_average                   jem_trainer_use_average
+                     jem_ctx_desc.plain                    plain_tape
+                     descs of networks: uncond, slope      separate_energy, leak
+                     jem_sgld_desc.hot, .cold              temperature_from, temperature_to
+                     jem_denoise_desc.step                 fraction
+                     jem_mcmc_desc.step, jem_attack_desc.step     step_size
+                     jem_attack_desc.sure                  least_probability
+                     jem_score_desc.step                   difference
+                     jem_fresh_desc.clean                  jem_generate_desc.last_sigma
+                     jem_train_desc: entropy, input_noise  kl_entropy, data_noise
+                     jem_train_desc: label_wide, fresh     label_all_noise, restart_denoise
+                     jem_train_desc: w_ce, w_cd            weights.ce, weights.cd
+                     jem_train_desc: w_cd_class            weights.cd_class
+                     jem_train_desc: energy_l2             weights.energy_l2
+   0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
                  sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
                  Metropolis, MALA, HMC, tempering, annealing. Calibration,
                  out-of-distribution scores, attacks, imputation. max_pool, upsample, concat,
                  detach, sigmoid, softplus, clamp. WebAssembly's simd128. The full loss of
                  contrastive divergence, sharpness-aware steps, a hook for chains. Files are written
                  under names of their own; descs survive bit for bit. Several machines (jem_sum_fn).
+                 A term of your own in the loss, networks of your own in files (jem_register_net).
+                 Samplers that take steps as a frame has time (jem_sampler).
                  Mended: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends;
                  NaN gradients of log behind gather or dropout; training by score matching alone.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author

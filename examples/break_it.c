@@ -48,8 +48,8 @@ static const run runs[RUNS] = {
 static jem_train_desc training(const run *r) {
     jem_train_desc how = jem_train_desc_default();
     how.max_returns = 0;                           /* no guard: divergence is to be seen */
-    how.lr = 1e-3f * r->rate, how.energy_l2 = r->energy_l2;
-    how.input_noise = 0, how.negatives = BATCH, how.buffer_size = 4000, how.reinit = r->reinit;
+    how.lr = 1e-3f * r->rate, how.weights.energy_l2 = r->energy_l2;
+    how.data_noise = 0, how.negatives = BATCH, how.buffer_size = 4000, how.reinit = r->reinit;
     how.sgld = jem_sgld_desc_langevin(0.01f, r->steps), how.sgld.noise_std *= r->noise;
     how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX, how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
     return how;

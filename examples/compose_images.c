@@ -19,6 +19,7 @@
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 
+#include "count.h"
 #include "shapes.h"
 
 #define FLOOR 1e-3f
@@ -86,7 +87,7 @@ static jem_net *learn(jem_ctx *ctx, int k, int updates) {
     jem_net *net = jem_convnet_create(ctx, &shape, (uint64_t)k + 1);
     if (!net) return NULL;
     jem_train_desc how = jem_train_desc_score(updates);    /* the score, then chains */
-    net->scale = 10, how.w_cd = 0.01f, how.cd_from = updates / 2, how.negatives = 16;
+    net->scale = 10, how.weights.cd = 0.01f, how.cd_from = updates / 2, how.negatives = 16;
     jem_trainer *tr = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed((uint64_t)k + 10);
     for (int i = 1; i <= updates && jem_ok(ctx); i++) {
@@ -114,7 +115,7 @@ static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int 
     jem_denoise_desc last = jem_denoise_desc_default();
     jem_tensor *t = jem_zeros(ctx, SAMPLES, 3, SIDE, SIDE);
     how.mean = m->net[0]->mean, m->asked = row->asked;
-    last.steps = 8, last.step = 0.3f, last.sigma_max = 0.3f;          /* a clean end */
+    last.steps = 8, last.fraction = 0.3f, last.sigma_max = 0.3f;          /* a clean end */
     jem_generate(ctx, together, m, t, &how, &rng), jem_denoise(ctx, together, m, t, &last, NULL);
     for (int i = 0; jem_read(t, x) == JEM_OK && i < SAMPLES; i++) {
         scene s;
@@ -132,13 +133,13 @@ static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int 
 
 int main(int argc, char **argv) {
     const int asked = argc == 3 && !strcmp(argv[1], "--updates");
-    const int updates = asked ? atoi(argv[2]) : argc > 1 ? 0 : UPDATES;
+    const int updates = asked ? count_of(argv[2]) : argc > 1 ? 0 : UPDATES;
     const int wide = LEFT_OF + CELL * SHOWN, high = CELL * ROWS + 4;
     static model m;
     int hits = 0;
     plot paper;
     if (updates < 1) {
-        fprintf(stderr, "usage: %s [--updates N]\n", argv[0]);
+        fprintf(stderr, "usage: %s [--updates N], " COUNT_RANGE "\n", argv[0]);
         return 1;
     }
     if (!plot_create(&paper, wide, high, 0, (float)wide, (float)high, 0)) return 1;

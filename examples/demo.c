@@ -14,6 +14,7 @@
 #endif
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
+#include "count.h"
 #include "pictures.h"
 
 #include <time.h>
@@ -144,7 +145,7 @@ static int compare_densities(jem_net *net, const digits *d) {
     float *x = (float *)malloc(sizeof *x * HALF * DIGIT_PIXELS);
     jem_answer *a = (jem_answer *)malloc(sizeof *a * HALF);
     jem_rng rng = jem_rng_seed(3);
-    int ok = x && a && jem_calibrate(net, d->test_x, HALF) == JEM_OK;
+    int ok = x && a && jem_calibrate(net, d->test_x, HALF, JEM_AUTO) == JEM_OK;
     for (int kind = 0; ok && kind < 4; kind++) {
         for (int i = 0; i < HALF * DIGIT_PIXELS; i++) {
             const float *digit = asked + i / DIGIT_PIXELS * DIGIT_PIXELS;
@@ -198,19 +199,19 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-    int updates = 0, longer = 0, seed = 1, wrong = 0;
+    int updates = -1, longer = 0, seed = 1, wrong = 0;
     for (int i = 1; i < argc; i++) {
         const int value = i + 1 < argc;
         if (!strcmp(argv[i], "--long")) longer = 1;
-        else if (!strcmp(argv[i], "--updates") && value) wrong |= (updates = atoi(argv[++i])) < 1;
-        else if (!strcmp(argv[i], "--seed") && value) wrong |= (seed = atoi(argv[++i])) < 1;
+        else if (!strcmp(argv[i], "--updates") && value) updates = count_of(argv[++i]);
+        else if (!strcmp(argv[i], "--seed") && value) seed = count_of(argv[++i]);
         else wrong = 1;
     }
-    if (wrong) {
-        fprintf(stderr, "demo [--long] [--updates N] [--seed N]: numbers from 1 on\n");
+    if (wrong || !updates || !seed) {
+        fprintf(stderr, "demo [--long] [--updates N] [--seed N], " COUNT_RANGE "\n");
         return 2;
     }
-    if (!updates) updates = longer ? 6000 : 1600;
+    if (updates < 0) updates = longer ? 6000 : 1600;
     jem_ctx *ctx = jem_ctx_create(NULL);
     const int ok = ctx && run(ctx, updates, (uint64_t)seed);
     const int status = report(ctx) || !ok;

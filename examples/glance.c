@@ -101,7 +101,7 @@ static double learn_moons(jem_ctx *ctx, int jem, int updates, plot *p, char *tit
     static int y[TEST];
     jem_net *net = world_net(ctx, MOONS);
     jem_train_desc how = world_recipe(updates);
-    how.w_cd = jem ? 1.0f : 0.0f;
+    how.weights.cd = jem ? 1.0f : 0.0f;
     jem_trainer *trainer = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed(1);
     for (int i = 0; trainer && i < updates && jem_ok(ctx); i++)

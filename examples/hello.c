@@ -102,15 +102,17 @@ static int ask(jem_net *net, const char *path) {
     if (path ? !from_file(path, x[0]) : !examples(net->ctx, x)) return 0;
     if (jem_classify(net, x[0], n, answer) != JEM_OK) return 0;
     for (int i = 0; i < n; i++) {
-        /* Softmax must name some digit, and is often sure of it. `familiarity` knows better: are
-           log p(x) and the mean logit what they usually are for that digit? */
+        /* Softmax must name some digit, and is often sure of it. `familiarity` knows better: do
+           log p(x), its slope, the features and the image look as they do for that digit? */
         const jem_answer *a = &answer[i];
         printf("%-12s  %d, p = %.3f  log p(x) = %6.1f  ", path ? path : name[i], a->label,
                (double)a->probability, (double)a->log_density);
-        if (a->familiarity < 0) printf("(the network is not calibrated)\n");
-        else if (a->familiarity < 0.01f) printf("unlike anything seen in training\n");
-        else printf("%s: more usual than %.0f%% of held-out digits\n",
-                    a->familiarity < 0.1f ? "odd" : "familiar", 100 * (double)a->familiarity);
+        const jem_verdict verdict = jem_judge(a->familiarity);
+        printf("%s", jem_verdict_name(verdict));
+        if (a->reason != JEM_REASON_NONE) printf(": %s", jem_reason_name(a->reason));
+        if (verdict == JEM_FAMILIAR)
+            printf(": more usual than %.0f%% of held-out digits", 100 * (double)a->familiarity);
+        printf("\n");
     }
     return picture_grid("build/pictures/hello.png", x[0], n, n, 1, DIGIT, DIGIT, 5);
 }

@@ -14,7 +14,8 @@
              as before     the network of worlds.c: the outer circle is almost black, and chains lie
                            on it all the same
              tempered      a quarter of the chains are samples of p, and both circles are there
-             broad noise   both circles, as wide as the smallest noise level makes them
+             broad noise   better than no knowledge, but blurred: after 1,000 updates the levels
+                           at which the circles are one still decide
 
    TRY       HOTTEST 2, or 100: print how.swapped, the share of neighbours that trade places. The
              world PINWHEEL, where nothing is to be mended.

@@ -1,8 +1,8 @@
-/* Does the network know what it has not seen? It is shown digits that it knows the like of, and
-   eight kinds of pictures that are none. log p(x) alone can call an empty picture likely, as that
-   of clothes does: what is in it, blank paper, is in every picture. `familiarity` asks whether
-   log p(x) AND the mean logit are what they usually are for the digit that the network takes it
-   for.
+/* Does the network know what it has not seen? It is shown digits like those it knows, and eight
+   kinds of pictures that are none. Which statistic sees what? log p(x) alone can call an empty
+   picture likely; the details of the image see blank, grey and noisy pictures, but neither mixed
+   nor inverted ones; logits and slopes, and the last layer's features, see those. `familiarity`
+   joins all of them.
        build/out_of_distribution        a table, and build/pictures/out_of_distribution.png: a kind
                                         per row, the strangest on the left */
 #define JEM_IMPLEMENTATION
@@ -33,11 +33,23 @@ static void make(int kind, const float *x, int i, jem_rng *rng, float *out) {
         }
 }
 
-/* The share of calibration images with a lower log p(x): familiarity by log p(x) alone. */
-static double by_density(const jem_answer *usual, float log_density) {
-    int lower = 0;
-    for (int i = 0; i < HALF; i++) lower += usual[i].log_density < log_density;
-    return (double)lower / HALF;
+enum { SCORES = 5 };
+static const jem_ood scores[SCORES] = {
+    JEM_OOD_LOGP, JEM_OOD_IMAGE, JEM_OOD_FEATURES, JEM_OOD_SLOPES, JEM_OOD_FAMILIAR
+};
+
+static int compare_floats(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* The score that 1% of calibration images are below. */
+static int limit_of(jem_net *net, jem_ood score, const float *x, float *limit) {
+    static float s[HALF];
+    if (jem_ood_score(net, score, NULL, x, HALF, s) != JEM_OK) return 0;
+    qsort(s, HALF, sizeof *s, compare_floats);
+    *limit = s[HALF / 100];
+    return 1;
 }
 
 typedef struct ranked { float familiarity; int i; } ranked;
@@ -46,27 +58,51 @@ static int stranger(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Prints a row: how many of x are below the limit of each score, and the most frequent reason. */
+static int print_row(jem_net *net, const char *name, const float *x, const float *limits,
+                     const jem_answer *a) {
+    static float s[HALF];
+    int reasons[JEM_REASON_VALUES + 1] = { 0 };
+    int most = JEM_REASON_NONE;
+    printf("  %-18s", name);
+    for (int k = 0; k < SCORES; k++) {
+        int low = 0;
+        if (jem_ood_score(net, scores[k], NULL, x, HALF, s) != JEM_OK) return 0;
+        for (int i = 0; i < HALF; i++) low += s[i] < limits[k];
+        printf("  %7.1f%%", 100.0 * low / HALF);
+    }
+    for (int i = 0; i < HALF; i++) {
+        if (jem_judge(a[i].familiarity) == JEM_STRANGE) reasons[a[i].reason]++;
+    }
+    for (int k = 1; k <= JEM_REASON_VALUES; k++) {
+        if (reasons[k] > reasons[most]) most = k;
+    }
+    printf("  %s\n", jem_reason_name((jem_reason)most));
+    return 1;
+}
+
 static int compare(jem_net *net, const digits *d) {
     static float x[HALF * DIGIT_PIXELS], shown[KINDS * SHOWN * DIGIT_PIXELS];
-    static jem_answer usual[HALF], a[HALF];
+    static jem_answer a[HALF];
+    float limits[SCORES];
     jem_rng rng = jem_rng_seed(1);
-    /* One half of the held-out digits tells what is usual, the other half asks. */
-    if (jem_calibrate(net, d->test_x, HALF) != JEM_OK ||
-        jem_classify(net, d->test_x, HALF, usual) != JEM_OK) return 0;
-    printf("called strange (as 1%% of digits are):  by log p(x)   by familiarity\n");
+    /* One half of the held-out digits calibrates, the other half asks. */
+    if (jem_calibrate(net, d->test_x, HALF, JEM_AUTO) != JEM_OK) return 0;
+    for (int k = 0; k < SCORES; k++) {
+        if (!limit_of(net, scores[k], d->test_x, &limits[k])) return 0;
+    }
+    printf("called strange, with a limit that 1%% of digits are below, by\n");
+    printf("  %-18s  log p(x)     image  features    slopes  familiar  mostly because of\n", "");
     for (int kind = 0; kind < KINDS; kind++) {
         ranked order[HALF];
-        int low = 0, strange = 0;
         for (int i = 0; i < HALF; i++)
             make(kind, d->test_x + HALF * DIGIT_PIXELS, i, &rng, x + i * DIGIT_PIXELS);
         if (jem_classify(net, x, HALF, a) != JEM_OK) return 0;
+        if (!print_row(net, names[kind], x, limits, a)) return 0;
         for (int i = 0; i < HALF; i++) {
-            low += by_density(usual, a[i].log_density) < 0.01;
-            strange += a[i].familiarity < 0.01f;
-            order[i].familiarity = a[i].familiarity, order[i].i = i;
+            order[i].familiarity = a[i].familiarity;
+            order[i].i = i;
         }
-        printf("  %-36s   %9.1f%%   %13.1f%%\n", names[kind], 100.0 * low / HALF,
-               100.0 * strange / HALF);
         qsort(order, HALF, sizeof *order, stranger);
         for (int i = 0; i < SHOWN; i++)
             memcpy(shown + (kind * SHOWN + i) * DIGIT_PIXELS,

@@ -1,6 +1,7 @@
 /* A network of one's own: gated residual blocks, and a Gaussian that keeps the density from growing
-   far away. Trained as a JEM on two moons, it is classifier and density at once.
-   Picture: build/pictures/own_net.png */
+   far away. Trained as a JEM on two moons, it is classifier and density at once. Its file says of
+   which kind it is; a program that has registered this kind opens it with jem_load.
+   Picture: build/pictures/own_net.png, drawn by the network from the file. */
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 
@@ -44,7 +45,15 @@ static jem_net *gated_create(jem_ctx *ctx, uint64_t seed) {
         g->out[i] = jem_linear_layer(net, name, WIDTH, WIDTH);
     }
     g->logits = jem_linear_layer(net, "logits", WIDTH, 2);
+    jem_net_set_kind(net, "gated");                /* for its files */
     return net;
+}
+
+/* What jem_load calls for a file of this kind. A kind with sizes to choose would store them by
+   jem_net_set_meta, and read and check them here by jem_archive_meta. */
+static jem_net *gated_construct(jem_ctx *ctx, const jem_archive *file, void *user) {
+    (void)file, (void)user;
+    return gated_create(ctx, 1);
 }
 
 /* ---- a JEM like any other from here on ---- */
@@ -100,9 +109,13 @@ int main(void) {
             printf("update %4d  ce %.3f  f(x+) - f(x-) %+.2f  accuracy %.0f%%\n", i + 1,
                    (double)s.ce, (double)(s.f_data - s.f_sample), 100 * (double)s.accuracy);
     }
+    const char *file = "build/own_net.safetensors";
     const char *path = "build/pictures/own_net.png";
-    const int ok = jem_ok(ctx) && draw(net, path);
-    if (ok) printf("picture: %s\n", path);
+    jem_register_net(ctx, "gated", gated_construct, NULL);
+    jem_net *again = jem_ok(ctx) && jem_save(net, file) == JEM_OK ? jem_load(ctx, file) : NULL;
+    const int ok = again && draw(again, path);
+    if (ok) printf("saved, and opened again: %s\npicture: %s\n", file, path);
+    jem_net_free(again);
     const int failed = report(ctx) || !ok;
     jem_trainer_free(tr);
     jem_net_free(net);

@@ -1,10 +1,12 @@
-/* An op that jem.h does not have, added from outside: a circular shift of an image. With it comes a
-   lattice of spins on a torus, where neighbours like to agree; Langevin dynamics lets it grow
-   domains. Picture: build/pictures/own_op.png */
+/* Two ops that jem.h does not have, added from outside: a circular shift of an image, and GELU, an
+   activation with a tanh. With the first comes a lattice of spins on a torus, where neighbours like
+   to agree; Langevin dynamics lets it grow domains. The second is timed beside the same made of
+   built-in ops. Picture: build/pictures/own_op.png */
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 
 #include "pictures.h"
+#include <time.h>
 
 /* ---- the op: y[i][j] = x[(i + down) mod h][(j + right) mod w] ---- */
 
@@ -55,6 +57,94 @@ static jem_tensor *spins(jem_ctx *ctx, jem_tensor *x, void *user) {
     return jem_scale(ctx, jem_sum_image(ctx, energy), -1);
 }
 
+/* ---- an op with a tanh: GELU (Hendrycks & Gimpel 2016) ---- */
+
+/* y = x/2 (1 + t), t = tanh(u), u = sqrt(2/pi) (x + .044715 x^3) */
+#define GELU_ROOT 0.79788456f
+#define GELU_CUBE 0.044715f
+
+static int floats_of(const jem_call *call) {
+    return call->out.c * call->out.h * call->out.w * JEM_LANES;
+}
+
+/* Writes u into aux and makes it t there, for backward to use: by the library's tanh, which takes
+   whole arrays, or by math.h's. */
+static void gelu_forward(const jem_call *call) {
+    const int by_math_h = *(const int *)call->user;
+    const float *x = call->x[0];
+    float *t = (float *)call->aux;
+    const int n = floats_of(call);
+    for (int i = 0; i < n; i++) t[i] = GELU_ROOT * (x[i] + GELU_CUBE * x[i] * x[i] * x[i]);
+    if (!by_math_h) jem_compute_tanh(call->ctx, t, t, n);
+    for (int i = 0; by_math_h && i < n; i++) t[i] = tanhf(t[i]);
+    for (int i = 0; i < n; i++) call->y[i] = 0.5f * x[i] * (1 + t[i]);
+}
+
+/* dy/dx = (1 + t)/2 + x/2 (1 - t^2) du/dx. It reads x: .keeps says so. Without that x[0] would be
+   NULL here, as y is. */
+static void gelu_backward(const jem_call *call) {
+    const float *x = call->x[0];
+    const float *t = (const float *)call->aux;
+    for (int i = 0; i < floats_of(call); i++) {
+        const float du = GELU_ROOT * (1 + 3 * GELU_CUBE * x[i] * x[i]);
+        const float slope = 0.5f * (1 + t[i]) + 0.5f * x[i] * (1 - t[i] * t[i]) * du;
+        call->dx[0][i] += call->dy[i] * slope;
+    }
+}
+
+static jem_tensor *gelu(jem_ctx *ctx, jem_tensor *x, int by_math_h) {
+    static const jem_op op = { .name = "gelu", .forward = gelu_forward, .backward = gelu_backward,
+                               .keeps = JEM_KEEPS_INPUT };
+    if (!x) return NULL;
+    const jem_shape out = { x->n, x->c, x->h, x->w };
+    const size_t aux = (size_t)x->c * (size_t)x->h * (size_t)x->w * JEM_LANES * sizeof(float);
+    return jem_custom(ctx, &op, &x, 1, out, &by_math_h, sizeof by_math_h, aux);
+}
+
+/* The same of built-in ops, which is what to try first. */
+static jem_tensor *gelu_of_ops(jem_ctx *ctx, jem_tensor *x) {
+    jem_tensor *cube = jem_scale(ctx, jem_mul(ctx, jem_square(ctx, x), x), GELU_CUBE);
+    jem_tensor *t = jem_tanh(ctx, jem_scale(ctx, jem_add(ctx, x, cube), GELU_ROOT));
+    return jem_mul(ctx, jem_scale(ctx, x, 0.5f), jem_add_constant(ctx, t, 1));
+}
+
+enum { BY_OPS, BY_COMPUTE, BY_MATH_H, WAYS };
+
+/* A density of one number per image; user points at the way. */
+static jem_tensor *sum_of_gelu(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const int way = *(const int *)user;
+    jem_tensor *y = way == BY_OPS ? gelu_of_ops(ctx, x) : gelu(ctx, x, way == BY_MATH_H);
+    return jem_sum_image(ctx, y);
+}
+
+/* Prints each way's error and its best time for a value and a gradient. */
+static void compare(jem_ctx *ctx, jem_rng *rng) {
+    enum { N = 64, C = 16, H = 28, TRIES = 10 };
+    static const char *const names[WAYS] = { "built-in ops", "an op with jem_compute_tanh",
+                                             "an op with tanhf" };
+    static float x[N * C * H * H];
+    jem_fill_normal(ctx, rng, x, N * C * H * H, 0, 1);
+    printf("GELU of (%d,%d,%d,%d) and its gradient:\n", N, C, H, H);
+    for (int way = 0; way < WAYS && jem_ok(ctx); way++) {
+        const jem_mark mark = jem_begin(ctx);
+        jem_tensor *few = jem_input(ctx, x, 2, 3, 5, 4);
+        const float error = jem_check_gradient(ctx, sum_of_gelu, &way, few, NULL, 0.02f);
+        jem_tensor *all = jem_input(ctx, x, N, C, H, H);
+        double best = 1e9;
+        for (int i = 0; i < TRIES; i++) {
+            const jem_mark inner = jem_begin(ctx);
+            const clock_t start = clock();
+            jem_grad(sum_of_gelu(ctx, all, &way), all);
+            const double ms = 1e3 * (double)(clock() - start) / CLOCKS_PER_SEC;
+            best = fmin(best, ms);
+            jem_end(ctx, inner);
+        }
+        printf("  %-28s %5.1f ms of processor time, error of the gradient %.0e\n", names[way], best,
+               (double)error);
+        jem_end(ctx, mark);
+    }
+}
+
 enum { LATTICES = 4, SIDE = 96, STAGES = 4 };
 
 int main(void) {
@@ -70,6 +160,7 @@ int main(void) {
     const float error = jem_check_gradient(ctx, spins, NULL, jem_input(ctx, some, 2, 3, 5, 4), NULL,
                                            0.02f);
     printf("gradient of the density with the op: largest relative error %.0e\n", (double)error);
+    compare(ctx, &rng);
 
     /* From noise, which is the first row; a row for every stage. */
     static const int steps[STAGES] = { 0, 30, 300, 3000 };

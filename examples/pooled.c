@@ -51,7 +51,7 @@ static double learn(jem_net *net, int updates) {
     static float x[BATCH * SHAPE_NUMBERS];
     int y[BATCH];
     jem_train_desc how = jem_train_desc_score(updates);
-    net->scale = 10, how.w_cd = 0.01f, how.cd_from = updates / 2, how.negatives = 16;
+    net->scale = 10, how.weights.cd = 0.01f, how.cd_from = updates / 2, how.negatives = 16;
     jem_trainer *tr = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed(2);
     for (int i = 0; i < updates && jem_ok(net->ctx); i++) {

@@ -27,7 +27,8 @@ static jem_status draw(jem_net *net, int label, jem_tensor *t, jem_rng *rng) {
     jem_logp_fn logp = label < 0 ? jem_logp : jem_logp_guided;  /* log p(x) + weight log p(y|x) */
     void *user = label < 0 ? (void *)net : (void *)&guide;
     chains_film film = { moments[net->noise_hi > 0], SHOTS, FILMED, 1, x[0], shots[0][0], 0, 0 };
-    jem_generate_desc how = jem_net_generate_desc(net);       /* step 1, noise .01 if it learned no score */
+    /* Without a score, the walk has a step of 1 and noise of .01. */
+    jem_generate_desc how = jem_net_generate_desc(net);
     if (how.denoise.steps) how.denoise.steps = STEPS, how.walk.steps = 2 * STEPS;
     else how.walk.steps = STEPS;
     how.denoise.watch = how.walk.watch = chains_film_watch;

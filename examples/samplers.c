@@ -85,7 +85,7 @@ static void run(jem_ctx *ctx, int k, trace *t, int gradients) {
     jem_sgld_desc langevin = jem_sgld_desc_langevin(STEP * STEP, gradients);
     jem_mcmc_desc d = jem_mcmc_desc_default();
     if (k == SGLD) langevin.noise_std /= 2;
-    d.step = k == HMC ? STEP * 0.7f : STEP, d.leapfrog = k == HMC ? 8 : 1;
+    d.step_size = k == HMC ? STEP * 0.7f : STEP, d.leapfrog = k == HMC ? 8 : 1;
     d.steps = gradients / d.leapfrog / t->ladder, d.temperatures = t->ladder, d.hottest = HOTTEST;
     langevin.watch = d.watch = record, langevin.watch_user = d.watch_user = t;
     jem_fill_uniform(ctx, &rng, t->now, 2 * n, START);

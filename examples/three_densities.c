@@ -11,8 +11,8 @@
              are right. Second: a network trained to classify, and nothing else. It is as good a
              classifier, and its p(x) is of no use. Third: the same network, trained as a JEM.
 
-   TRY       how.w_cd = 0.01f: how little contrastive divergence is enough? Move the means apart:
-             does the classifier's p(x) become better or worse?
+   TRY       how.weights.cd = 0.01f: how little contrastive divergence is enough? Move the means
+             apart: does the classifier's p(x) become better or worse?
 
    RUN       build/three_densities       Picture: build/pictures/three_densities.png */
 #define JEM_IMPLEMENTATION
@@ -55,8 +55,8 @@ static jem_net *learn(jem_ctx *ctx, float w_cd, int updates) {
     jem_net *net = jem_mlp_create(ctx, &shape, 1);
     jem_train_desc how = jem_train_desc_default();
     how.lr = 1e-3f, how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = updates,
-        how.w_cd = w_cd;
-    how.optim.ema = 0.99f, how.input_noise = 0, how.negatives = BATCH, how.buffer_size = 4000;
+        how.weights.cd = w_cd;
+    how.optim.ema = 0.99f, how.data_noise = 0, how.negatives = BATCH, how.buffer_size = 4000;
     how.sgld = jem_sgld_desc_langevin(0.02f, 20);
     how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX, how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
     jem_trainer *tr = jem_trainer_create(net, &how);

@@ -31,6 +31,7 @@
 #include <direct.h>
 #endif
 
+#include "count.h"
 #include "stb.h"
 
 /* N images at a time: number i of image n is at [i * N + n], so that the innermost loop of all is
@@ -339,10 +340,10 @@ static int draw_samples(const char *path, int steps) {
 
 int main(int argc, char **argv) {
     const int quick = argc > 1 && !strcmp(argv[1], "--quick");
-    int updates = argc > 1 ? atoi(argv[1]) : 400;
+    int updates = argc > 1 ? count_of(argv[1]) : 400;
     if (quick) updates = 10;
     if (updates < 1 || argc > 2) {
-        fprintf(stderr, "usage: %s [updates]\n", argv[0]);
+        fprintf(stderr, "usage: %s [updates], " COUNT_RANGE "\n", argv[0]);
         return 1;
     }
     if (!load_digits("examples/data/digits.png")) return 1;

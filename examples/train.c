@@ -4,6 +4,7 @@
 #define JEM_IMPLEMENTATION
 #include "../jem.h"
 
+#include "count.h"
 #include "pictures.h"
 
 enum { BATCH = 128, SHOWN = 100 };
@@ -33,16 +34,16 @@ static int train(jem_net *net, jem_trainer *tr, const digits *d, int iters) {
     return jem_buffer_draw(jem_trainer_buffer(tr), &rng, SHOWN, NULL, 0, shown, slot) == JEM_OK &&
            picture_grid("build/pictures/train.png", shown, SHOWN, 10, 1, DIGIT, DIGIT, 2) &&
            /* So that the saved net can say how familiar an image is: jem_answer. */
-           jem_calibrate(net, d->test_x, DIGITS_TEST) == JEM_OK &&
+           jem_calibrate(net, d->test_x, DIGITS_TEST, JEM_AUTO) == JEM_OK &&
            jem_save(net, "build/train.safetensors") == JEM_OK;
 }
 
 int main(int argc, char **argv) {
     int iters = 150;
-    if (argc == 3 && !strcmp(argv[1], "--iters")) iters = atoi(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "--iters")) iters = count_of(argv[2]);
     else if (argc > 1) iters = 0;
     if (iters < 1) {
-        fprintf(stderr, "usage: %s [--iters N]\n", argv[0]);
+        fprintf(stderr, "usage: %s [--iters N], " COUNT_RANGE "\n", argv[0]);
         return 1;
     }
     digits d;
@@ -53,7 +54,7 @@ int main(int argc, char **argv) {
 
     jem_train_desc how = jem_train_desc_default(); /* the paper's; for small nets, quicker: */
     how.lr = 1e-3f;                                /* SiLU and a flat head can bear it */
-    how.w_cd = 0.1f;                               /* weight of log p(x) against log p(y|x) */
+    how.weights.cd = 0.1f;                               /* weight of log p(x) against log p(y|x) */
     how.sgld.steps = 10;
     how.buffer_size = 1000;
     how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = iters;

@@ -73,9 +73,10 @@ static jem_trainer *trainer_of(lesson *l, float rate, const jem_schedule *schedu
     const struct way *w = l->w;
     jem_train_desc how = jem_train_desc_default();
     how.max_returns = 0;                           /* no guard: divergence is to be seen */
-    how.lr = rate, how.schedule = *schedule, how.w_ce = how.input_noise = 0;
-    how.w_score = w->score, how.noise_lo = how.noise_hi = 0.1f, how.w_cd = w->score > 0 ? 0 : 1;
-    how.w_kl = w->kl, how.energy_l2 = w->l2, how.sam = w->sam;
+    how.lr = rate, how.schedule = *schedule, how.weights.ce = how.data_noise = 0;
+    how.w_score = w->score, how.noise_lo = how.noise_hi = 0.1f;
+    how.weights.cd = w->score > 0 ? 0 : 1;
+    how.w_kl = w->kl, how.weights.energy_l2 = w->l2, how.sam = w->sam;
     how.sgld = jem_sgld_desc_langevin(0.01f, w->steps), how.sgld.clamp_grad = w->clip;
     how.restart_lo = how.sgld.clamp_lo = -WORLD_BOX, how.restart_hi = how.sgld.clamp_hi = WORLD_BOX;
     how.negatives = BATCH, how.buffer_size = 2000, how.reinit = w->renewed;

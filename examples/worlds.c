@@ -14,8 +14,8 @@
              no outer circle! Chains cannot cross the gap, so nothing tells how much weight is on
              either side. Good samples do not prove a good density.
 
-   TRY       WORLD_STEP (worlds.h) 10 times smaller or larger; 5 steps instead of 20. how.w_cd = 0:
-             which panels change, and which does not?
+   TRY       WORLD_STEP (worlds.h) 10 times smaller or larger; 5 steps instead of 20.
+             how.weights.cd = 0: which panels change, and which does not?
 
    Picture: build/pictures/worlds.png */
 #define JEM_IMPLEMENTATION

@@ -485,8 +485,20 @@ refuses 1 "9000 images of 28 x 28 take 8 MB, more than 5 (--max-memory" train $t
 refuses 1 "digits.png: is larger than 1 MB (--max-file" train $tiny --iters 1 --max-file 1 --out new
 status 0 "export" export $model small.safetensors
 refuses 2 "are one file" export small.safetensors ./small.safetensors
+refuses 2 "dtype f16: choose from f32|bf16" export $model new --dtype f16
+refuses 2 "unknown option --half" export --half $model new
+refuses 2 "unexpected 'three'" export $model new three
+status 0 "export, rounded" export --dtype bf16 $model half.safetensors
+half=$(wc -c <half.safetensors)
+check "half as large" [ $((half * 19 / 10)) -lt "$(wc -c <small.safetensors)" ]
+status 0 "the rounded network" eval half.safetensors --dataset digits
+half=$(sed -n 's/.*accuracy \([0-9.]*\)%.*/\1/p' out)
+check "hardly worse: ${half:-nothing}%" sh -c "[ ${half%.*} -gt 60 ]"
+status 0 "in full again" export half.safetensors half2.safetensors --dtype f32
+status 0 "and rounded again" export half2.safetensors half3.safetensors --dtype=bf16
+check "the same file" cmp half.safetensors half3.safetensors
 mkfifo pipe
-refuses 1 "pipe: is no regular file" export $model pipe
+refuses 1 "pipe: is not a regular file" export $model pipe
 check "the pipe is one" test -p pipe
 status 0 "the same network" eval small.safetensors --dataset digits
 says "images: ${trained:-nothing}"

@@ -39,16 +39,38 @@ static inline void close_ctx(jem_ctx *ctx, counter *c, const char *what) {
     CHECK(c->alive == 0, "%s: %ld blocks leak", what, c->alive);
 }
 
-/* Each of n tests in one context: none leaves an error, nothing leaks. */
-static inline void run_tests(void (*const *all)(jem_ctx *), size_t n, const char *what) {
+/* Runs the tests of a program in one context, which must leak nothing: its main. `after` may be
+   NULL; it checks the context once the tests have run. */
+static inline int run_in_ctx(int argc, char **argv, const test_case *all, size_t n,
+                             void (*after)(jem_ctx *ctx)) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
+    test_begin(argc, argv);
+    test_run(all, n, ctx);
+    if (after) after(ctx);
+    close_ctx(ctx, &count, "the tests above");
+    return test_report();
+}
+
+static inline void no_error_left(jem_ctx *ctx) {
+    CHECK(jem_ok(ctx), "an error is left: %s", jem_error(ctx));
+}
+
+/* Does the same, and checks after each test that it leaves no error. */
+static inline int run_each_in_ctx(int argc, char **argv, const test_case *all, size_t n) {
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    test_begin(argc, argv);
     for (size_t i = 0; i < n; i++) {
-        all[i](ctx);
-        CHECK(jem_ok(ctx), "an error is left: %s", jem_error(ctx));
-        jem_clear_error(ctx), jem_reset(ctx);
+        if (!test_wants(all[i].name)) continue;
+        if (all[i].run) all[i].run();
+        else all[i].run_in(ctx);
+        no_error_left(ctx);
+        jem_clear_error(ctx);
+        jem_reset(ctx);
     }
-    close_ctx(ctx, &count, what);
+    close_ctx(ctx, &count, "the tests above");
+    return test_report();
 }
 
 /* Does the kept error tell of `text`? Clears it. */
@@ -125,6 +147,35 @@ static inline jem_param *random_param(jem_net *bag, jem_rng *rng, int trainable,
     for (ptrdiff_t i = 0; p && i < p->size; i++)
         p->value[i] = lo + (hi - lo) * jem_rng_uniform(rng);
     return p;
+}
+
+/* ---- networks and densities ------------------------------------------------------------------ */
+
+/* The sizes of a small MLP; hidden = 0 is the default of layers. */
+typedef struct small_shape { int channels, height, width, classes, hidden; } small_shape;
+
+static inline jem_net *small_mlp(jem_ctx *ctx, small_shape s, uint64_t seed) {
+    jem_mlp_desc d = jem_mlp_desc_default();
+    d.channels = s.channels;
+    d.height = s.height;
+    d.width = s.width;
+    d.classes = s.classes;
+    if (s.hidden) {
+        d.layers = 1;
+        d.widths[0] = s.hidden;
+    }
+    return jem_mlp_create(ctx, &d, seed);
+}
+
+/* log p = -|x|^2 / 2 + constant: N(0,1) in each number of x. `user` is not used. */
+static inline jem_tensor *gauss(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, x)), -0.5f);
+}
+
+/* log p = -|L x|^2 / 2 + constant: a Gaussian of precision L'L. `l` is the jem_param L. */
+static inline jem_tensor *gauss_of(jem_ctx *ctx, jem_tensor *x, void *l) {
+    return gauss(ctx, jem_linear(ctx, x, (jem_param *)l, NULL), NULL);
 }
 
 /* ---- comparison ------------------------------------------------------------------------------ */

@@ -8,6 +8,10 @@
 #                                      the right instructions are chosen
 #     tests/portability.sh musl        another C library (Debian: musl-tools): its messages, its
 #                                      numbers, and OpenMP, which it has not
+#     tests/portability.sh clang       by the Makefile with CC=clang: networks and files
+#     tests/portability.sh exceptions  clang's checks that are no errors in C: divisions by zero,
+#                                      conversions that lose a part of a number
+#     tests/portability.sh folders     builds and runs in a folder whose name has spaces and quotes
 #     tests/portability.sh             a part of each, for `make test`
 # `make portability` runs all of it, and more of tests/run.sh for AArch64 and s390x.
 BUILD=${BUILD:-build} dir=${BUILD:-build}/portability
@@ -100,7 +104,57 @@ musl() {
     for name in portable rng misuse; do test "musl: $name" $name musl-gcc -std=c99 -O2; done
 }
 
-for each in musl compilers x86_32 processors; do wanted $each && $each; done
+# made NAME COMMAND...: builds a program by the Makefile.
+made() {
+    rm -f "$dir/program"
+    target=$1
+    shift
+    ${MAKE:-make} -s -o stb "$@" "$target" >"$dir/log.txt" 2>&1 && cp "$target" "$dir/program"
+}
+
+clang_by_make() {
+    has clang "the Makefile with CC=clang" || return
+    made "$dir/clang/test_portable" CC=clang BUILD="$dir/clang"
+    passes "clang, by the Makefile: portable"
+    quick && return
+    for name in io graphs rng; do
+        made "$dir/clang/test_$name" CC=clang BUILD="$dir/clang"
+        passes "clang, by the Makefile: $name"
+    done
+}
+
+# Random numbers and hashes wrap and cut by design; the conversions of those are not checked.
+# Not part of the others yet: divisions by zero that are harmless under IEEE 754 are reported.
+exceptions() {
+    quick && return
+    has clang "divisions by zero and conversions" || return
+    check="-fsanitize=float-divide-by-zero,implicit-signed-integer-truncation"
+    check="$check,implicit-integer-sign-change -fno-sanitize-recover=all"
+    for name in portable graphs samplers score; do
+        test "without divisions by zero: $name" $name clang -std=c99 -O1 $check
+    done
+}
+
+folders() {
+    odd="$dir/a folder, 'quoted' \"twice\""
+    rm -rf "$odd"
+    mkdir -p "$odd"
+    cp -R Makefile jem.h LICENSE examples tests tools "$odd/"
+    rm -f "$dir/program"
+    (cd "$odd" && ${MAKE:-make} -s -o stb BUILD=build CFLAGS=-O0 build/test_portable build/jem &&
+        build/test_portable && build/jem info examples/models/mnist.safetensors) \
+        >"$dir/log.txt" 2>&1
+    if [ $? = 0 ]
+    then passed=$((passed + 1)); echo "ok a folder with spaces and quotes"
+    else failed=$((failed + 1)); echo "FAILED a folder with spaces and quotes"
+        tail -n 12 "$dir/log.txt"
+    fi
+    rm -rf "$odd"
+}
+
+for each in musl clang_by_make exceptions folders compilers x86_32 processors; do
+    wanted ${each%_by_make} && $each
+done
 quick && echo "left out here, done by \`make portability\`: all but io on musl, 53 of 56
 standards and levels, rng and ops in 32 bits, all but io, rng, kernels on AArch64, all but portable
 on s390x"

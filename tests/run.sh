@@ -3,7 +3,8 @@
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
 #   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground
-#   get_data cli uses report limits fuzz musl compilers x86_32 processors portability examine
+#   cmake get_data cli uses report limits fuzz musl clang exceptions folders compilers x86_32
+#   processors portability examine graphs
 #                  the functions and scripts below
 #   with           what stands behind it runs beside the others, on another core; it is shown last
 # A test that crashes, hangs, or does not end with that line is one failure. One that a busy machine
@@ -19,7 +20,7 @@ room() { [ -z "$TEST_UNTIL" ] || [ $(($(date +%s) + $(longest "$1"))) -lt "$TEST
 longest() {                                         # seconds on a slow machine
     case $1 in
         neon_kernels) echo 480 ;; lessons) echo 620 ;; strict) echo 330 ;; smoke) echo 240 ;;
-        fuzz | portability | examine | report) echo 180 ;; cli | uses | wasm_*) echo 100 ;;
+        fuzz | portability | examine | report) echo 180 ;; cli | uses | cmake | wasm_*) echo 100 ;;
         mutate) echo 240 ;; playground | python | mpi | get_data) echo 60 ;; *) echo 40 ;;
     esac
 }
@@ -259,7 +260,7 @@ documents() {
     mkdir -p "$dir"
     echo "== documents"
     sed -n '/A COMPLETE PROGRAM/,/^   THE IDEA/p' jem.h |
-        sed -n '/#define JEM_IMPLEMENTATION/,/^       }/s/^       //p' >"$dir/header.c"
+        sed -n '/#define JEM_IMPLEMENTATION/,$s/^       //p' >"$dir/header.c"
     sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d' >"$dir/readme.c"
     try "jem.h: the complete program compiles" document header
     limited "$dir/header" >"$dir/header.txt"
@@ -283,18 +284,24 @@ document() { $CC -std=c99 $WARN -O2 -I. -idirafter build "$dir/$1.c" -o "$dir/$1
 # The examples, run as a reader would, in a folder of their own: a short demo, what uses its model.
 smoke() {
     folder smoke
-    examples "film --quick" "samplers --quick" "demo --updates 15" hello "sample 7" \
-        "train --iters 3" autograd own_energy own_op own_net "tiny_jem --quick" "worlds --quick" \
-        "worlds --quick all" "ways --quick" compose three_densities score out_of_distribution \
-        calibration attack imputation
+    examples "film --quick" "samplers --quick" "mend_it --quick" "glance --quick" \
+        "demo --updates 15" hello "sample 7" \
+        "train --iters 3" autograd own_energy own_op own_net frame "tiny_jem --quick" \
+        "worlds --quick" "worlds --quick all" "ways --quick" compose three_densities score \
+        out_of_distribution calibration attack imputation
     pictures "film 580 221" "film_strip 1340 697" "samplers 1040 1211" "dreams 582 582" \
         "train 582 582" "autograd 800 560" "own_energy 720 720" "own_net 640 640" \
         "tiny_jem 928 580" "worlds 1010 2213" "ways 900 820" "compose 1010 557" \
-        "three_densities 820 893"
+        "three_densities 820 893" "frame 848 700"
     refused "attack examples/models/cifar10.safetensors" "not a network for digits"
     refused "tiny_jem many" usage
-    refused "demo --updates many" "numbers from 1 on"
     refused "compose_images --updates" usage
+    for beyond in 4294967299 99999999999999999999 3x many; do
+        for command in "train --iters" "demo --updates" "demo --seed" tiny_jem \
+            "compose_images --updates"
+        do refused "$command $beyond" "a whole number from 1 to 100000000"
+        done
+    done
     # What the examples printed: the numbers that their texts promise.
     claim autograd "the curve is fitted" \
         '$1 == "step" { loss = $4 } END { exit !(loss < 0.02 && loss > 0) }'
@@ -376,11 +383,34 @@ python() {
     then run pt2safetensors python3 tests/test_pt2safetensors.py
     else echo "== python: SKIPPED, needs python3"
     fi
+    if ! /usr/bin/python3 -c "import numpy" 2>/dev/null
+    then echo "== jem_py: SKIPPED, needs python3-numpy"
+    else run jem_py /usr/bin/python3 tests/test_jem_py.py "$BUILD/libjem.so"
+    fi
     if ! /usr/bin/python3 -c "import torch" 2>/dev/null
     then echo "== torch_unet: SKIPPED, needs python3-torch"
     elif limited "$BUILD/test_unet" "$BUILD/unet.safetensors" >/dev/null
     then run torch_unet /usr/bin/python3 tests/torch_unet.py "$BUILD/unet.safetensors"
     else try "test_unet writes a case for PyTorch" false
+    fi
+    torch_graphs "${GRAPHS:-400}" 1000
+}
+# torch_graphs COUNT SEED: random graphs of ops, here and in PyTorch.
+torch_graphs() {
+    if ! /usr/bin/python3 -c "import torch" 2>/dev/null
+    then echo "== torch_graphs: SKIPPED, needs python3-torch"
+    elif limited "$BUILD/test_graphs" "$BUILD/graphs.safetensors" "$1" "$2" >/dev/null
+    then run torch_graphs /usr/bin/python3 tests/torch_graphs.py "$BUILD/graphs.safetensors"
+    else try "test_graphs writes $1 graphs for PyTorch" false
+    fi
+    rm -f "$BUILD/graphs.safetensors"
+}
+
+# Users' projects that find the library by CMake and by pkg-config.
+users_projects() {
+    if command -v cmake >/dev/null
+    then run cmake tests/cmake.sh
+    else echo "== cmake: SKIPPED, it is not there"
     fi
 }
 
@@ -440,10 +470,13 @@ for test in $here; do
     fi
     if ! room "${test##*/}"; then left_out "${test##*/}"; continue; fi
     case $test in
+        graphs) torch_graphs "${GRAPHS:-4000}" "${SEED:-1}" ;;
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
         mutate | mpi | playground) $test ;;
+        cmake) users_projects ;;
         strict | get_data | cli | uses | report | fuzz | limits) run $test tests/$test.sh ;;
-        musl | compilers | x86_32 | processors) run $test tests/portability.sh $test ;;
+        musl | clang | exceptions | folders | compilers | x86_32 | processors)
+            run $test tests/portability.sh $test ;;
         portability | examine) run $test tests/$test.sh ;;
         */test_*)
             if [ -x "$test" ]

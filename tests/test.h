@@ -1,11 +1,16 @@
 /* The tests' harness: CHECK what must hold, end main with `return test_report();`. A test program
-   is one .c file, so the counters may be static. */
+   is one .c file, so the counters may be static.
+
+       build/test_x          runs every test
+       build/test_x NAME     those whose name contains NAME
+       build/test_x --list   prints the names */
 #ifndef TEST_H
 #define TEST_H
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #if defined(__GNUC__)
 #define TEST__FN(format_at) __attribute__((unused, format(printf, format_at, format_at + 1)))
@@ -72,12 +77,72 @@ static inline double most_of(double worst, double d)
     return d <= worst || worst != worst ? worst : d;
 }
 
+/* ---- one test by its name -------------------------------------------------------------------- */
+
+struct jem_ctx;
+
+/* A test that runs by itself, or in the program's context. */
+typedef struct test_case {
+    const char *name;
+    void (*run)(void);
+    void (*run_in)(struct jem_ctx *ctx);
+} test_case;
+#define TEST(function) { #function, function, NULL }
+#define TEST_IN(function) { #function, NULL, function }
+#define TEST_COUNT(all) (sizeof (all) / sizeof *(all))
+
+static const char *test__only;                     /* NAME, or NULL: every test */
+static int test__list, test__chosen;
+
+/* Reads NAME or --list; first in main, unless the program has read the argument itself. */
+static inline void test_begin(int argc, char **argv)
+{
+    if (argc < 2) return;
+    test__list = !strcmp(argv[1], "--list");
+    if (!test__list) test__only = argv[1];
+}
+
+/* Whether every test runs: what only the whole program shows is checked then. */
+static inline int test_all(void) { return !test__only && !test__list; }
+
+/* Whether the test of this name runs; prints the name instead for --list. */
+static inline int test_wants(const char *name)
+{
+    if (test__list) printf("%s\n", name);
+    if (test__list || (test__only && !strstr(name, test__only))) return 0;
+    test__chosen++;
+    return 1;
+}
+
+/* Runs the wanted ones of n tests in their order. */
+static inline void test_run(const test_case *all, size_t n, struct jem_ctx *ctx)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!test_wants(all[i].name)) continue;
+        if (all[i].run) all[i].run();
+        else all[i].run_in(ctx);
+    }
+}
+
 /* Prints the line that tests/run.sh adds up; nothing tested is a failure too. */
 static int test_report(void)
 {
+    if (test__list) return test__failed > 0;
+    if (test__only && !test__chosen) {
+        printf("no test is named '%s': --list prints the names\n", test__only);
+        test__failed++;
+    }
     printf("%d passed, %d failed\n", test__passed, test__failed);
     fflush(stdout);
     return test__failed > 0 || test__passed == 0;
+}
+
+/* Runs the tests of a program that needs nothing around them: its main. */
+static inline int test_main(int argc, char **argv, const test_case *all, size_t n)
+{
+    test_begin(argc, argv);
+    test_run(all, n, NULL);
+    return test_report();
 }
 
 #endif

@@ -67,17 +67,17 @@ static int every_amx(setup *s) {
 
 static int test_own_tiles(void) {
     precision = JEM_PRECISION_BF16;
-    test_choice();
+    if (test_wants("test_choice")) test_choice();
     if (!jem_isa_available(JEM_ISA_AMX)) {
         jem_ctx_desc want;
         memset(&want, 0, sizeof want), want.isa = JEM_ISA_AMX;
         printf("this processor has no AMX: nothing else is tested\n");
         CHECK(jem_ctx_create(&want) == NULL, "a context with AMX where there is none");
     } else {
-        test_tile();
+        if (test_wants("test_tile")) test_tile();
         compare("convolutions", convolutions, every_amx);
         compare("networks and training", networks, every_amx);
-        test_tiles();
+        if (test_wants("test_tiles")) test_tiles();
     }
     return test_report();
 }

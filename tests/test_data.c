@@ -691,20 +691,17 @@ static void test_limits(void) {
     refuses(ROOT "/limits_gz", "train", &desc, "ubyte.gz: ", "damaged");
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_digits), TEST(test_idx), TEST(test_cifar), TEST(test_sheets),
+        TEST(test_folders), TEST(test_one_image), TEST(test_resize), TEST(test_limits),
+        TEST(test_damage), TEST(test_cifar10_itself)
+    };
+    test_begin(argc, argv);
     make_folder("build");
     remove_all(ROOT);
     make_folder(ROOT);
-    test_digits();
-    test_idx();
-    test_cifar();
-    test_sheets();
-    test_folders();
-    test_one_image();
-    test_resize();
-    test_limits();
-    test_damage();
-    test_cifar10_itself();
+    test_run(all, TEST_COUNT(all), NULL);
     remove_all(ROOT);
     return test_report();
 }

@@ -13,10 +13,6 @@ static jem_tensor *flat(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
     return jem_scale(ctx, jem_sum_image(ctx, x), 0);
 }
-static jem_tensor *bell(jem_ctx *ctx, jem_tensor *x, void *user) {
-    (void)user;
-    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, x)), -0.5f);
-}
 /* log p = exp(80 x), which is infinite beyond 1.2. */
 static jem_tensor *cliff(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
@@ -67,15 +63,15 @@ static void test_defaults(jem_ctx *ctx) {
     const jem_sgld_desc s = jem_sgld_desc_default();
     CHECK(s.steps == 20 && s.step_size == 1 && s.noise_std == 0.01f, "jem_sgld_desc");
     const jem_mcmc_desc m = jem_mcmc_desc_default();
-    CHECK(m.steps == 1000 && m.step == 0.1f && m.leapfrog == 1 && m.temperatures == 1 &&
+    CHECK(m.steps == 1000 && m.step_size == 0.1f && m.leapfrog == 1 && m.temperatures == 1 &&
           m.hottest == 10, "jem_mcmc_desc");
     const jem_ais_desc a = jem_ais_desc_default();
     CHECK(a.levels == 500 && a.mean == 0 && a.std == 1 && a.walk.steps == 1 &&
-          a.walk.leapfrog == 5 && a.walk.step == 0.1f, "jem_ais_desc");
+          a.walk.leapfrog == 5 && a.walk.step_size == 0.1f, "jem_ais_desc");
     const jem_impute_desc i = jem_impute_desc_default();
-    CHECK(i.denoise.steps == 0 && i.denoise.step == 0.8f && i.denoise.beta == 0.019f &&
+    CHECK(i.denoise.steps == 0 && i.denoise.fraction == 0.8f && i.denoise.beta == 0.019f &&
           i.walk.steps == 300 && i.lo == -1 && i.hi == 1, "jem_impute_desc");
-    CHECK(jem_generate_desc_default().clean == 0.24f, "jem_generate_desc");
+    CHECK(jem_generate_desc_default().last_sigma == 0.24f, "jem_generate_desc");
     const jem_wrn_desc w = jem_wrn_desc_default();
     const jem_mlp_desc l = jem_mlp_desc_default();
     CHECK(w.depth == 28 && w.widen == 10 && l.widths[0] == 128 && l.widths[1] == 128, "networks");
@@ -89,7 +85,8 @@ static void test_rates(jem_ctx *ctx) {
     for (int i = 0; i < N * D; i++) x[i] = i / D % 2 ? 1 : -1;
     jem_net *net = net_of(ctx, linear, D);
     jem_train_desc d = jem_train_desc_default();
-    d.w_cd = 0, d.schedule.warmup = 4, d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = 9;
+    d.weights.cd = 0;
+    d.schedule.warmup = 4, d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = 9;
     jem_trainer *tr = jem_trainer_create(net, &d);
     for (int i = 0; i < 8; i++) {
         if (i == 5) jem_trainer_set_lr(tr, d.lr = 3e-4f);
@@ -101,7 +98,8 @@ static void test_rates(jem_ctx *ctx) {
     CHECK(memcmp(&was, &net->rng, sizeof was), "reseed: dropout has the same numbers");
     jem_trainer_free(tr);
     /* `diverged` holds on either side of 0 */
-    d.diverged = 1e-3f, d.w_ce = 0, d.energy_l2 = 0, d.w_cd = 1, d.negatives = 8, d.sgld.steps = 1;
+    d.weights.ce = 0, d.weights.energy_l2 = 0, d.weights.cd = 1;
+    d.diverged = 1e-3f, d.negatives = 8, d.sgld.steps = 1;
     d.buffer_size = 8, d.sgld.noise_std = 0, d.sgld.step_size = 0, d.schedule.warmup = 0;
     for (int sign = -1; sign < 2; sign += 2) {
         for (int k = 0; k < 2 * D; k++) net->params->value[k] = (float)sign;
@@ -126,7 +124,7 @@ static void test_first_chains(jem_ctx *ctx) {
     jem_train_desc d = jem_train_desc_default();
     d.sgld.steps = 0, d.negatives = 8, d.lr = 1e-20f;
     jem_net *net = net_of(ctx, linear, D);
-    net->mean = 0.5f, d.fresh.steps = 3, d.buffer_size = 200;
+    net->mean = 0.5f, d.restart_denoise.steps = 3, d.buffer_size = 200;
     for (int k = 0; k < 2 * D; k++) net->params->value[k] = 0;
     jem_param_changed(net->params);
     jem_trainer *tr = jem_trainer_create(net, &d);
@@ -135,7 +133,7 @@ static void test_first_chains(jem_ctx *ctx) {
     CHECK_CLOSE(mean_of(jem_trainer_buffer(tr)->data, 200 * D), 0.5, 0.2, "around net->mean");
     jem_trainer_free(tr), jem_net_free(net);
     net = net_of(ctx, two_points, 2);
-    d.class_conditional = 1, d.fresh.steps = 200, d.buffer_size = SLOTS;
+    d.class_conditional = 1, d.restart_denoise.steps = 200, d.buffer_size = SLOTS;
     tr = jem_trainer_create(net, &d);
     CHECK(jem_train_step(tr, x, y, N).status == JEM_OK, "%s", jem_error(ctx));
     for (int i = 0; i < SLOTS; i++) {
@@ -156,7 +154,7 @@ static void test_fresh_chains(jem_ctx *ctx) {
     for (int i = 0; i < N * D; i++) x[i] = i / D % 2 ? 1 : -1;
     jem_train_desc d = jem_train_desc_default();
     d.sgld.steps = 0, d.negatives = FRESH, d.lr = 1e-20f, d.buffer_size = SLOTS;
-    d.cd_from = FROM, d.reinit = 0.28f, d.fresh.steps = 3;         /* 1 / 0.28 = 3.57 */
+    d.cd_from = FROM, d.reinit = 0.28f, d.restart_denoise.steps = 3;         /* 1 / 0.28 = 3.57 */
     jem_net *net = net_of(ctx, linear, D);
     jem_trainer *tr = jem_trainer_create(net, &d);
     for (int update = 0; update < FROM + 3 * EVERY; update++) {
@@ -187,13 +185,13 @@ static void test_mcmc(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(1);
     float swapped[2], x[N] = { 0 };
     jem_mcmc_desc d = jem_mcmc_desc_default();
-    d.steps = 11, d.step = 1e-4f, d.temperatures = 3, d.hottest = 1, d.swapped = swapped;
-    CHECK(jem_mcmc(ctx, bell, NULL, jem_zeros(ctx, 12, 2, 1, 1), &d, &rng, NULL) == JEM_OK, "%s",
+    d.steps = 11, d.step_size = 1e-4f, d.temperatures = 3, d.hottest = 1, d.swapped = swapped;
+    CHECK(jem_mcmc(ctx, gauss, NULL, jem_zeros(ctx, 12, 2, 1, 1), &d, &rng, NULL) == JEM_OK, "%s",
           jem_error(ctx));
     CHECK(swapped[0] == 1 && swapped[1] == 1, "alike, after an odd number of steps: %g %g",
           (double)swapped[0], (double)swapped[1]);
     d = jem_mcmc_desc_default();
-    d.steps = 50, d.leapfrog = 0, d.step = 1;
+    d.steps = 50, d.leapfrog = 0, d.step_size = 1;
     jem_tensor *t = jem_input(ctx, x, N, 1, 1, 1);
     CHECK(jem_mcmc(ctx, cliff, NULL, t, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
     int beyond = 0;
@@ -252,7 +250,7 @@ static void test_beginnings(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(1);
     jem_tensor *t = jem_zeros(ctx, N, D, 1, 1);
     jem_generate_desc fresh = jem_generate_desc_default();
-    fresh.mean = 3, fresh.denoise.sigma_max = 0.1f, fresh.clean = 0;
+    fresh.mean = 3, fresh.denoise.sigma_max = 0.1f, fresh.last_sigma = 0;
     fresh.denoise.steps = fresh.walk.steps = 0;
     CHECK(jem_generate(ctx, flat, NULL, t, &fresh, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
@@ -263,7 +261,7 @@ static void test_beginnings(jem_ctx *ctx) {
     d.denoise.steps = 2, d.denoise.watch = look_first, d.walk.steps = 0;
     CHECK(jem_impute(ctx, flat, NULL, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     /* nothing pulls: sigma_max, and the noise that the first step adds */
-    const double step = (double)d.denoise.step, left = 1 - (double)d.denoise.beta * step;
+    const double step = (double)d.denoise.fraction, left = 1 - (double)d.denoise.beta * step;
     const double sigma = (double)d.denoise.sigma_max;
     CHECK_CLOSE(open_square, sigma * sigma * (1 + left * left - (1 - step) * (1 - step)), 1,
                 "imputing begins with noise of sigma_max");
@@ -283,12 +281,12 @@ static void test_slope_in_bf16(void) {
     jem_net_free(net), jem_ctx_free(ctx);
 }
 
-int main(void) {
-    static void (*const all[])(jem_ctx *) = {
-        test_defaults, test_rates, test_first_chains, test_fresh_chains, test_temperature,
-        test_mcmc, test_single_step, test_own_walk, test_beginnings
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_defaults), TEST_IN(test_rates), TEST_IN(test_first_chains),
+        TEST_IN(test_fresh_chains), TEST_IN(test_temperature), TEST_IN(test_mcmc),
+        TEST_IN(test_single_step), TEST_IN(test_own_walk), TEST_IN(test_beginnings),
+        TEST(test_slope_in_bf16)
     };
-    run_tests(all, sizeof all / sizeof *all, "defaults");
-    test_slope_in_bf16();
-    return test_report();
+    return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }

@@ -30,19 +30,12 @@ static jem_tensor *squares(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
     return jem_sum_image(ctx, jem_square(ctx, x));
 }
-static jem_tensor *bell(jem_ctx *ctx, jem_tensor *x, void *user) {     /* N(0,I) */
-    return jem_scale(ctx, squares(ctx, x, user), -0.5f);
-}
 static jem_tensor *slant(jem_ctx *ctx, jem_tensor *x, void *user) {    /* its slope is 1 */
     (void)user;
     return jem_sum_image(ctx, x);
 }
 
-static jem_net *small_mlp(jem_ctx *ctx, uint64_t seed) {
-    jem_mlp_desc m = jem_mlp_desc_default();
-    m.height = m.width = 3, m.classes = 4, m.layers = 1, m.widths[0] = 12;
-    return jem_mlp_create(ctx, &m, seed);
-}
+static const small_shape four_classes = { 1, 3, 3, 4, 12 };
 
 /* ---- training -------------------------------------------------------------------------------- */
 
@@ -61,8 +54,8 @@ static void test_label_noise(jem_ctx *ctx) {
     for (int k = 0; k < 5; k++) {
         jem_net *net = line_net(ctx, 4, 2, 0.02f, squares);
         jem_train_desc d = jem_train_desc_default();
-        d.w_cd = 0, d.input_noise = 0;
-        d.label_noise = how[k][0], d.label_wide = how[k][1];
+        d.weights.cd = 0, d.data_noise = 0;
+        d.label_noise = how[k][0], d.label_all_noise = how[k][1];
         d.noise_lo = how[k][2], d.noise_hi = how[k][3];
         jem_trainer *tr = jem_trainer_create(net, &d);
         const jem_stats s = jem_train_step(tr, x, labels, N);
@@ -88,7 +81,7 @@ static void test_fresh_chains(jem_ctx *ctx) {
     for (int by_class = 0; by_class < 2; by_class++) {
         jem_net *net = line_net(ctx, 2, 2, 0.1f, NULL);
         jem_train_desc d = jem_train_desc_default();
-        d.negatives = 2, d.buffer_size = SLOTS, d.reinit = 0.25f, d.fresh.steps = 2;
+        d.negatives = 2, d.buffer_size = SLOTS, d.reinit = 0.25f, d.restart_denoise.steps = 2;
         d.class_conditional = by_class, d.sgld.steps = 1;
         jem_trainer *tr = jem_trainer_create(net, &d);
         jem_buffer *b = jem_trainer_buffer(tr);
@@ -183,9 +176,9 @@ static void test_batch_accuracy(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(3);
     float *x = random_floats(&rng, N * 9, -1, 1);
     int labels[N];
-    jem_net *net = small_mlp(ctx, 2);
+    jem_net *net = small_mlp(ctx, four_classes, 2);
     jem_train_desc d = jem_train_desc_default();
-    d.w_cd = 0, d.input_noise = 0, d.lr = 0.03f;
+    d.weights.cd = 0, d.data_noise = 0, d.lr = 0.03f;
     jem_trainer *tr = jem_trainer_create(net, &d);
     random_labels(&rng, labels, N, 4);
     for (int k = 0; k < 8; k++) {
@@ -201,8 +194,8 @@ static float score_of(jem_ctx *ctx, float step) {
     jem_rng rng = jem_rng_seed(1), data = jem_rng_seed(2);
     jem_score_desc d;
     float *x = random_floats(&data, 27, -1, 1);
-    jem_net *net = small_mlp(ctx, 3);
-    d.sigma = sigma, d.weight = NULL, d.step = step;
+    jem_net *net = small_mlp(ctx, four_classes, 3);
+    d.sigma = sigma, d.weight = NULL, d.difference = step;
     jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
     const float loss = jem_item(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
     jem_reset(ctx), jem_net_free(net), free(x);
@@ -377,12 +370,12 @@ static void test_walk_watches(jem_ctx *ctx) {
     jem_denoise_desc d = jem_denoise_desc_default(), two = d;
     looker l = looks(1, NULL, NULL);
     d.steps = 5, d.watch = look, d.watch_user = &l, two.steps = 2, same = rng;
-    CHECK(jem_denoise(ctx, bell, NULL, t, &d, &rng) == JEM_OK && l.calls == 2 && l.jumps == 0,
+    CHECK(jem_denoise(ctx, gauss, NULL, t, &d, &rng) == JEM_OK && l.calls == 2 && l.jumps == 0,
           "denoise: %d calls", l.calls);
-    jem_denoise(ctx, bell, NULL, u, &two, &same), jem_read(t, y), jem_read(u, z);
+    jem_denoise(ctx, gauss, NULL, u, &two, &same), jem_read(t, y), jem_read(u, z);
     CHECK(same_bits(y, z, MOST), "it stops at once");
     l = looks(9, NULL, NULL);
-    jem_denoise(ctx, bell, NULL, t, &d, &rng);
+    jem_denoise(ctx, gauss, NULL, t, &d, &rng);
     CHECK(l.calls == 5 && l.jumps == 0, "denoise: %d calls", l.calls);
 
     /* where it stops, the last step follows: 3 of 5 in all */
@@ -443,7 +436,7 @@ static void test_impute_watches(jem_ctx *ctx) {
         d.denoise.steps = how[k][0], d.denoise.watch = look, d.denoise.watch_user = &first;
         d.walk = jem_sgld_desc_langevin(0.1f, 5), d.walk.watch = look, d.walk.watch_user = &second;
         jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
-        CHECK(jem_impute(ctx, bell, NULL, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_impute(ctx, gauss, NULL, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
         CHECK(first.calls == how[k][3] && second.calls == how[k][4] &&
               first.jumps + second.jumps == 0, "case %d: %d and %d calls", k, first.calls,
               second.calls);
@@ -483,13 +476,17 @@ static void test_flat_samples(jem_ctx *ctx) {
               d.walk.noise_std == (score ? 0.1f : 0.01f) && !d.walk.watch, "score %d: walk", score);
         CHECK(d.lo == (score ? 0 : -1) && d.hi == (score ? 0 : 1), "score %d: range", score);
         CHECK(d.denoise.steps == (score ? 300 : 0) && !d.denoise.watch, "score %d", score);
-        CHECK(d.clean == (score ? 0.4f : 0) && d.mean == net->mean, "score %d", score);
-        if (score) CHECK(d.denoise.sigma_max == 3 && d.denoise.step == 0.05f &&
+        CHECK(d.last_sigma == (score ? 0.4f : 0) && d.mean == net->mean, "score %d", score);
+        if (score) CHECK(d.denoise.sigma_max == 3 && d.denoise.fraction == 0.05f &&
                          d.denoise.beta == 0.3f, "noise-blind, from its largest noise");
-        CHECK(g.net == net && g.labels == labels && g.weight == (score ? 7 : 1), "guidance");
+        CHECK(g.net == net && g.labels == labels && g.weight == 1, "no guidance with a scale of 1");
+        net->scale = 10;
+        const float weight = jem_net_guide(net, labels).weight;
+        net->scale = 1;
+        CHECK(weight == (score ? 7 : 1), "guidance with a scale of 10: %g", (double)weight);
     }
     const jem_denoise_desc clean = jem_denoise_desc_clean(0.7f);
-    CHECK(clean.steps == 1 && clean.step == 0.8f && clean.sigma_max == 0.7f && !clean.watch &&
+    CHECK(clean.steps == 1 && clean.fraction == 0.8f && clean.sigma_max == 0.7f && !clean.watch &&
           !clean.watch_user, "one step of .8");
     jem_net_free(net);
 }
@@ -633,15 +630,16 @@ static void test_attack_bounds(jem_ctx *ctx) {
     static int labels[N];
     jem_rng rng = jem_rng_seed(10);
     float *x = random_floats(&rng, ALL, -2, 2), *own = floats(ALL);
-    jem_net *net = small_mlp(ctx, 4);
+    jem_net *net = small_mlp(ctx, four_classes, 4);
     random_labels(&rng, labels, N, 4);
     for (int k = 0; k < 4; k++) {
         jem_attack_desc d = jem_attack_desc_default();
         jem_rng first = jem_rng_seed(11), second = first;
         double most = 0, square = 0;
         int further = 0, moved = 0;
-        d.l2 = k & 1, d.steps = 5, d.step = k & 2 ? 0.5f : 0.07f, d.restarts = 2, d.targeted = 1;
-        d.sure = 1;                                /* never: so all of it runs */
+        d.l2 = k & 1, d.steps = 5, d.step_size = k & 2 ? 0.5f : 0.07f, d.restarts = 2,
+            d.targeted = 1;
+        d.least_probability = 1;                                /* never: so all of it runs */
         memcpy(own, x, ALL * sizeof *x);
         CHECK(jem_attack(net, x, labels, N, &d, &first, found, NULL) == JEM_OK &&
               jem_attack(net, own, labels, N, &d, &second, own, NULL) == JEM_OK, "%s",
@@ -665,9 +663,9 @@ static void test_nan(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(12);
     float *x = random_floats(&rng, 40 * PIXELS, -1, 1), score[40], found[40 * PIXELS];
     int labels[40];
-    jem_net *net = small_mlp(ctx, 5);
+    jem_net *net = small_mlp(ctx, four_classes, 5);
     random_labels(&rng, labels, 40, 4);
-    CHECK(jem_calibrate(net, x, 40) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_calibrate(net, x, 40, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
     jem_param *p = net->params;
     while (p->next) p = p->next;
     p->value[1] = NAN, jem_param_changed(p);
@@ -727,17 +725,17 @@ static void test_fitted_texts(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(13);
     float *x = random_floats(&rng, N * PIXELS, -1, 1);
     int labels[N];
-    jem_net *from = small_mlp(ctx, 6), *zero = line_net(ctx, 3, 4, 0, NULL);
+    jem_net *from = small_mlp(ctx, four_classes, 6), *zero = line_net(ctx, 3, 4, 0, NULL);
     random_labels(&rng, labels, N, 4);
-    jem_calibrate(from, x, N), jem_fit_temperature(from, x, labels, N);
+    jem_calibrate(from, x, N, JEM_AUTO), jem_fit_temperature(from, x, labels, N);
     const char *usual = jem_net_meta(from, key[2]), *rest = strchr(usual, ' ');
     snprintf(large, sizeof large, "1e99%s", rest);
     snprintf(nan_text, sizeof nan_text, "nan%s", rest);
     for (int k = 0; k < CASES; k++) {
         jem_archive *a = jem_archive_create(ctx);
-        jem_net *net = small_mlp(ctx, 7);
+        jem_net *net = small_mlp(ctx, four_classes, 7);
         char before[3][2048];
-        jem_calibrate(net, x + 20 * PIXELS, 30), jem_fit_temperature(net, x, labels, 20);
+        jem_calibrate(net, x + 20 * PIXELS, 30, JEM_AUTO), jem_fit_temperature(net, x, labels, 20);
         for (int i = 0; i < 3; i++) strncpy(before[i], jem_net_meta(net, key[i]), 2047)[2047] = 0;
         const uint64_t weights = net_hash(net);
         jem_net_to_archive(from, a), jem_archive_set_meta(a, key[how[k].key], how[k].text);
@@ -818,14 +816,53 @@ static void test_messages(jem_ctx *ctx) {
     jem_clear_error(ctx), jem_archive_free(a), jem_net_free(bag);
 }
 
-int main(void) {
-    static void (*const all[])(jem_ctx *) = {
-        test_label_noise, test_fresh_chains, test_restart, test_chain_label, test_batch_accuracy,
-        test_score_step, test_large_kernels, test_large_windows, test_functions, test_walk_watches,
-        test_impute_watches, test_impute_watched, test_flat_samples, test_buffer, test_default_walk,
-        test_attack_starts, test_attack_steep, test_attack_bounds, test_nan, test_energy_shape,
-        test_fitted_texts, test_overflow, test_messages
+/* A network and a trainer of one seed: chains must not begin as the network's weights did, nor
+   after another seed is taken. */
+static void test_one_seed(jem_ctx *ctx) {
+    printf("the random numbers of a network and a trainer of one seed\n");
+    enum { SLOTS = 4 };
+    jem_net *net = small_mlp(ctx, four_classes, 5);
+    jem_train_desc d = jem_train_desc_default();
+    d.seed = 5;
+    d.buffer_size = SLOTS;
+    d.negatives = 2;
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    const jem_buffer *b = jem_trainer_buffer(tr);
+    float first[SLOTS * PIXELS];
+    jem_rng rng = jem_rng_seed(5);
+    jem_fill_uniform(ctx, &rng, first, SLOTS * PIXELS, -1, 1);
+    int alike = 0;
+    for (int i = 0; b && i < SLOTS * PIXELS; i++) alike += fabsf(b->data[i] - first[i]) < 1e-6f;
+    CHECK(b && alike == 0, "%d of %d numbers are alike: %s", alike, SLOTS * PIXELS, jem_error(ctx));
+    jem_trainer_free(tr);
+    jem_net_free(net);
+}
+
+static void test_relu_zero(jem_ctx *ctx) {
+    printf("relu gives no -0\n");
+    enum { N = 33 };
+    float x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = i % 3 ? -(float)i : -0.0f;
+    jem_tensor *t = jem_input(ctx, x, N, 1, 1, 1);
+    CHECK(jem_read(jem_relu(ctx, t), y) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < N; i++) {
+        uint32_t bits;
+        memcpy(&bits, y + i, sizeof bits);
+        CHECK(bits == 0, "relu(%g) is %g", (double)x[i], (double)y[i]);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_label_noise), TEST_IN(test_fresh_chains), TEST_IN(test_restart),
+        TEST_IN(test_chain_label), TEST_IN(test_batch_accuracy), TEST_IN(test_score_step),
+        TEST_IN(test_large_kernels), TEST_IN(test_large_windows), TEST_IN(test_functions),
+        TEST_IN(test_walk_watches), TEST_IN(test_impute_watches), TEST_IN(test_impute_watched),
+        TEST_IN(test_flat_samples), TEST_IN(test_buffer), TEST_IN(test_default_walk),
+        TEST_IN(test_attack_starts), TEST_IN(test_attack_steep), TEST_IN(test_attack_bounds),
+        TEST_IN(test_nan), TEST_IN(test_energy_shape), TEST_IN(test_fitted_texts),
+        TEST_IN(test_overflow), TEST_IN(test_messages), TEST_IN(test_one_seed),
+        TEST_IN(test_relu_zero)
     };
-    run_tests(all, sizeof all / sizeof *all, "details");
-    return test_report();
+    return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }

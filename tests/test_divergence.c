@@ -10,6 +10,7 @@
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE
 #endif
+#include <ctype.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -314,13 +315,21 @@ static double healthy_runs(int way, int seeds) {
     return sum / seeds;
 }
 
+/* The ways of which a test is wanted, or the one of the given number. */
+static int wants_way(int way, int only) {
+    return only >= 0 ? way == only : test_wants(ways[way]);
+}
+
+/* An argument that is a number, or 'all', asks for more runs; any other is the name of a way. */
 int main(int argc, char **argv) {
-    const int all = argc > 1, only = all && strcmp(argv[1], "all") ? atoi(argv[1]) : -1;
-    const int seeds = all ? SEEDS : 1, one = argc > 2 ? atoi(argv[2]) : -1;
-    const int healthy = one >= 0 ? 1 : all ? SEEDS : 2;
+    const int all = argc > 1 && !strcmp(argv[1], "all");
+    const int only = argc > 1 && isdigit((unsigned char)argv[1][0]) ? atoi(argv[1]) : -1;
+    const int many = all || only >= 0, seeds = many ? SEEDS : 1;
+    const int one = argc > 2 ? atoi(argv[2]) : -1, healthy = one >= 0 ? 1 : many ? SEEDS : 2;
     char folder[160], root[500], link[600];
     const char *base = getenv("TMPDIR");
-    double well[2];
+    double well[2] = { -1, -1 };                   /* not known yet */
+    if (!many) test_begin(argc, argv);
     shared = (struct shared *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED || !getcwd(root, sizeof root)) return perror("mmap"), 1;
@@ -329,15 +338,18 @@ int main(int argc, char **argv) {
     snprintf(link, sizeof link, "%s/examples", root);
     if (mkdir(folder, 0700) || chdir(folder) || symlink(link, "examples")) return perror(folder), 1;
     make_set();
-    for (int set = 0; set < 2; set++)              /* without score matching, and with it */
-        well[set] = healthy_runs(set ? SCORE : RATE, healthy);
     int good = 0, runs = 0;
-    for (int way = 0; way < WAYS; way++)
+    for (int way = 0; way < WAYS; way++) {
+        double *healthy_one = &well[way == SCORE];
+        if (!wants_way(way, only)) continue;
+        if (*healthy_one < 0) *healthy_one = healthy_runs(way == SCORE ? SCORE : RATE, healthy);
         for (int k = 0; k < seeds; k++) {
-            if ((only >= 0 && way != only) || (one >= 0 && k != one)) continue;
-            good += check_run(way, all ? k : way, well[way == SCORE], one >= 0), runs++;
+            if (one >= 0 && k != one) continue;
+            good += check_run(way, many ? k : way, *healthy_one, one >= 0);
+            runs++;
         }
-    printf("%d of %d runs end as well as a healthy one\n", good, runs);
+    }
+    if (runs) printf("%d of %d runs end as well as a healthy one\n", good, runs);
     remove_run();
     remove("out"), remove("err"), remove("examples"), remove("set/train.png");
     remove("set/train.txt"), remove("set/test.png"), remove("set/test.txt"), rmdir("set");

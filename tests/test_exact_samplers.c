@@ -69,11 +69,6 @@ static jem_tensor *mixture(jem_ctx *ctx, jem_tensor *x, void *user) {
 #define MIXTURE_MEAN (0.3 * -1.5 + 0.7)
 #define MIXTURE_SQUARE (0.3 * (2.25 + 0.25) + 0.7 * (1 + 0.64))
 
-/* N(0,1) in each number of x */
-static jem_tensor *standard(jem_ctx *ctx, jem_tensor *x, void *user) {
-    (void)user;
-    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, x)), -0.5f);
-}
 /* Beyond the largest float: log p is not finite. */
 static jem_tensor *infinite(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
@@ -145,7 +140,7 @@ static void test_plane(jem_ctx *ctx) {
             float accepted[CHAINS], mean = 0;
             jem_mcmc_desc d = jem_mcmc_desc_default();
             d.steps = STEPS;
-            d.step = bent ? cases[c].bent_step : cases[c].step, d.leapfrog = cases[c].leapfrog;
+            d.step_size = bent ? cases[c].bent_step : cases[c].step, d.leapfrog = cases[c].leapfrog;
             d.watch = record, d.watch_user = &t;
             jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 2, 1, 1), -2, 2);
             CHECK(jem_mcmc(ctx, bent ? banana : correlated, NULL, x, &d, &rng, accepted) == JEM_OK,
@@ -177,7 +172,7 @@ static void test_mixture(jem_ctx *ctx) {
         jem_rng rng = jem_rng_seed(11);
         trace t = trace_open(CHAINS, 1, STEPS);
         jem_mcmc_desc d = jem_mcmc_desc_default();
-        d.steps = STEPS, d.step = leapfrog ? 0.9f : 1.8f, d.leapfrog = leapfrog;
+        d.steps = STEPS, d.step_size = leapfrog ? 0.9f : 1.8f, d.leapfrog = leapfrog;
         d.watch = record, d.watch_user = &t;
         jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 1, 1, 1), -2, 2);
         CHECK(jem_mcmc(ctx, mixture, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
@@ -204,15 +199,15 @@ static void test_bias(jem_ctx *ctx) {
     jem_sgld_desc ula = jem_sgld_desc_langevin(1, STEPS);
     ula.watch = record, ula.watch_user = &t;
     jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 1, 1, 1), -1, 1);
-    CHECK(jem_sgld(ctx, standard, NULL, x, &ula, &rng) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_sgld(ctx, gauss, NULL, x, &ula, &rng) == JEM_OK, "%s", jem_error(ctx));
     off = moment(&t, FROM, 2, 0, 4.0 / 3, &s);
     CHECK(fabs(off) < 4.5, "ULA: %g +- %g", s.mean, s.error);
     off = moment(&t, FROM, 2, 0, 1, &s);
     CHECK(fabs(off) > 30, "its bias is seen: %g +- %g", s.mean, s.error);
 
     jem_mcmc_desc mala = jem_mcmc_desc_default();
-    mala.steps = STEPS, mala.step = 1, mala.watch = record, mala.watch_user = &t;
-    CHECK(jem_mcmc(ctx, standard, NULL, x, &mala, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
+    mala.steps = STEPS, mala.step_size = 1, mala.watch = record, mala.watch_user = &t;
+    CHECK(jem_mcmc(ctx, gauss, NULL, x, &mala, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
     off = moment(&t, FROM, 2, 0, 1, &s);
     CHECK(fabs(off) < 4.5, "MALA: %g +- %g", s.mean, s.error);
 
@@ -225,7 +220,7 @@ static void test_bias(jem_ctx *ctx) {
     }
     x = jem_input(ctx, zeros, CHAINS, 1, 1, 1);
     ula.decay_b = 10, ula.decay_gamma = 0.6f;
-    CHECK(jem_sgld(ctx, standard, NULL, x, &ula, &rng) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_sgld(ctx, gauss, NULL, x, &ula, &rng) == JEM_OK, "%s", jem_error(ctx));
     CHECK(t.steps == STEPS, "watched %d times", t.steps);
     CHECK(fabs(variance - 1) < 0.03, "its bias has gone: %g", variance);
     double sum = 0;
@@ -240,7 +235,7 @@ static void test_bias(jem_ctx *ctx) {
     for (int i = 0; i < CHAINS; i++) ones[i] = 1;
     for (int i = 0; i < 20; i++) factor *= 1 - pow(1 + i / 10.0, -0.6) / 2;
     x = jem_input(ctx, ones, CHAINS, 1, 1, 1), ula.steps = 20;
-    CHECK(jem_sgld(ctx, standard, NULL, x, &ula, NULL) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_sgld(ctx, gauss, NULL, x, &ula, NULL) == JEM_OK, "%s", jem_error(ctx));
     CHECK_CLOSE(t.v[19 * CHAINS], factor, 1e-5 * factor, "the schedule");
     free(t.v), jem_reset(ctx);
 }
@@ -277,7 +272,7 @@ static void test_tempering(jem_ctx *ctx) {
         jem_mcmc_desc d = jem_mcmc_desc_default();
         trace t = trace_open(ALL, 2, STEPS);
         snprintf(what, sizeof what, "tempering, %d leapfrog", leapfrog);
-        d.steps = STEPS, d.step = leapfrog == 4 ? 0.25f : 0.6f, d.leapfrog = leapfrog;
+        d.steps = STEPS, d.step_size = leapfrog == 4 ? 0.25f : 0.6f, d.leapfrog = leapfrog;
         d.temperatures = LADDER, d.hottest = 40, d.swapped = swapped;
         d.watch = record, d.watch_user = &t;
         jem_tensor *x = jem_input(ctx, start, ALL, 2, 1, 1);
@@ -304,10 +299,10 @@ static void test_tempering(jem_ctx *ctx) {
         jem_rng rng = jem_rng_seed(22);
         jem_mcmc_desc d = jem_mcmc_desc_default();
         trace t = trace_open(ALL, 1, STEPS);
-        d.steps = STEPS, d.step = 1.2f, d.temperatures = LADDER, d.hottest = equal ? 1 : 32;
+        d.steps = STEPS, d.step_size = 1.2f, d.temperatures = LADDER, d.hottest = equal ? 1 : 32;
         d.swapped = swapped, d.watch = record, d.watch_user = &t;
         jem_tensor *x = jem_zeros(ctx, ALL, 1, 1, 1);
-        CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
         for (int k = 0; k < LADDER; k++) {
             trace r = rung(&t, k, LADDER);
             check_moment(&r, FROM, 2, 0, pow(equal ? 1 : 2, k), "a rung");
@@ -330,18 +325,18 @@ static void test_annealing(jem_ctx *ctx) {
     for (int i = 0; i < STEPS; i++)
         variance = 0.81 * variance + 0.2 * 9 * pow(1 / 36.0, i / (STEPS - 1.0));
     jem_tensor *x = jem_zeros(ctx, CHAINS, 1, 1, 1);
-    d.hot = 9, d.cold = 0.25f;
-    CHECK(jem_sgld(ctx, standard, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+    d.temperature_from = 9, d.temperature_to = 0.25f;
+    CHECK(jem_sgld(ctx, gauss, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(x, at);
     for (int i = 0; i < CHAINS; i++) sum += (double)at[i] * (double)at[i] / CHAINS;
     CHECK(fabs(sum - variance) < 4.5 * variance * sqrt(2.0 / CHAINS), "%g of %g", sum, variance);
 
     float plain[2] = { 1, 2 }, even[2];                                /* at T = 1: the same */
     jem_rng once = rng, again = rng;
-    x = jem_input(ctx, plain, 2, 1, 1, 1), d.hot = d.cold = 1;
-    jem_sgld(ctx, standard, NULL, x, &d, &once), jem_read(x, even);
-    x = jem_input(ctx, plain, 2, 1, 1, 1), d.hot = 0;
-    jem_sgld(ctx, standard, NULL, x, &d, &again), jem_read(x, plain);
+    x = jem_input(ctx, plain, 2, 1, 1, 1), d.temperature_from = d.temperature_to = 1;
+    jem_sgld(ctx, gauss, NULL, x, &d, &once), jem_read(x, even);
+    x = jem_input(ctx, plain, 2, 1, 1, 1), d.temperature_from = 0;
+    jem_sgld(ctx, gauss, NULL, x, &d, &again), jem_read(x, plain);
     CHECK(!memcmp(plain, even, sizeof even), "%g, not %g", (double)even[0], (double)plain[0]);
 
     double right[2] = { 0, 0 }, far = 0;
@@ -349,7 +344,7 @@ static void test_annealing(jem_ctx *ctx) {
         for (int i = 0; i < 2 * CHAINS; i++) at[i] = i % 2 ? 0 : -4;
         d = jem_sgld_desc_langevin(0.05f, 600);
         x = jem_input(ctx, at, CHAINS, 2, 1, 1);
-        d.hot = hot ? 60 : 1, d.cold = 1;
+        d.temperature_from = hot ? 60 : 1, d.temperature_to = 1;
         CHECK(jem_sgld(ctx, apart, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
         jem_read(x, at);
         for (int i = 0; i < CHAINS; i++) {
@@ -377,7 +372,8 @@ static void test_balance(jem_ctx *ctx) {
             start[2 * i + 1] = (start[2 * i] * start[2 * i] - 1 + jem_rng_normal(&rng)) / 2;
         }
         jem_mcmc_desc d = jem_mcmc_desc_default();
-        d.steps = STEPS, d.step = leapfrog == 2 ? 0.3f : 0.7f, d.leapfrog = leapfrog * leapfrog;
+        d.steps = STEPS, d.step_size = leapfrog == 2 ? 0.3f : 0.7f,
+            d.leapfrog = leapfrog * leapfrog;
         d.watch = record, d.watch_user = &t;
         jem_tensor *x = jem_input(ctx, start, CHAINS, 2, 1, 1);
         CHECK(jem_mcmc(ctx, banana, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
@@ -415,7 +411,7 @@ static void test_z_error(jem_ctx *ctx) {
         double told = 0, sum = 0, squares = 0;     /* of the estimate of Z / Z */
         for (int i = 0; i < TIMES; i++) {
             jem_ais_result r;
-            jem_ais(ctx, standard, NULL, jem_zeros(ctx, n, 1, 1, 1), &d, &rng, &r);
+            jem_ais(ctx, gauss, NULL, jem_zeros(ctx, n, 1, 1, 1), &d, &rng, &r);
             const double z = exp(r.log_z) / sqrt(6.283185307179586), error = z * r.error;
             sum += z, squares += z * z, told += error * error;
             jem_reset(ctx);
@@ -432,7 +428,7 @@ static void test_log_z(jem_ctx *ctx) {
     printf("annealed importance sampling: log Z\n");
     jem_rng rng = jem_rng_seed(14);
     jem_ais_desc d = jem_ais_desc_default();
-    d.levels = 120, d.std = 1.5f, d.walk.step = 0.25f, d.walk.leapfrog = 3;
+    d.levels = 120, d.std = 1.5f, d.walk.step_size = 0.25f, d.walk.leapfrog = 3;
     jem_tensor *x = jem_zeros(ctx, 256, 2, 1, 1);
     check_z(ctx, correlated, x, &d, &rng, log(CORRELATED_Z), 0.05, "correlated");
     check_z(ctx, banana, x, &d, &rng, log(6.283185307179586 * 0.5), 0.05, "banana");
@@ -440,9 +436,9 @@ static void test_log_z(jem_ctx *ctx) {
     check_z(ctx, mixture, x, &d, &rng, 3, 0.05, "mixture");
     x = jem_zeros(ctx, 64, 3, 4, 2);               /* 24 dimensions */
     d.levels = 200, d.mean = 0.5f;
-    check_z(ctx, standard, x, &d, &rng, 12 * log(6.283185307179586), 0.3, "24 dimensions");
+    check_z(ctx, gauss, x, &d, &rng, 12 * log(6.283185307179586), 0.3, "24 dimensions");
     d.levels = 1, d.walk.steps = 0, d.mean = 0, d.std = 1;             /* q is p: exact at once */
-    check_z(ctx, standard, x, &d, &rng, 12 * log(6.283185307179586), 1e-5, "itself");
+    check_z(ctx, gauss, x, &d, &rng, 12 * log(6.283185307179586), 1e-5, "itself");
     jem_reset(ctx);
 }
 
@@ -527,11 +523,11 @@ static void test_errors(jem_ctx *ctx) {
     d.steps = 20;
     jem_tensor *x = random_leaf(ctx, &rng, shape(20, 2, 1, 1), -1, 1);
     float a[40], b[40], accepted[20];
-    CHECK(jem_mcmc(ctx, standard, NULL, x, &d, NULL, NULL) == JEM_BAD_ARGUMENT &&
+    CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, NULL, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "an rng"), "no rng");
-    CHECK(jem_mcmc(ctx, standard, NULL, NULL, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
+    CHECK(jem_mcmc(ctx, gauss, NULL, NULL, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "mcmc"), "no leaf");
-    CHECK(jem_mcmc(ctx, standard, NULL, jem_square(ctx, x), &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
+    CHECK(jem_mcmc(ctx, gauss, NULL, jem_square(ctx, x), &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "leaf"), "not a leaf");
     CHECK(jem_mcmc(ctx, nothing, NULL, x, &d, &rng, NULL) == JEM_BAD_SHAPE && says(ctx, "nothing"),
           "no density");
@@ -539,46 +535,46 @@ static void test_errors(jem_ctx *ctx) {
           says(ctx, "(20,2,1,1)"), "two numbers per image");
     CHECK(jem_mcmc(ctx, infinite, NULL, x, &d, &rng, NULL) == JEM_DIVERGED &&
           says(ctx, "not finite"), "a density that is not one");
-    d.step = 0;
-    CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "step = 0"), "no step");
+    d.step_size = 0;
+    CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
+          says(ctx, "step_size = 0"), "no step");
     jem_ais_desc ais = jem_ais_desc_default();
     ais.std = 0;
     jem_ais_result r;
-    CHECK(jem_ais(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
+    CHECK(jem_ais(ctx, gauss, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
           says(ctx, "std = 0"), "no width");
     ais.std = 1, ais.levels = 2, ais.walk.temperatures = 2;
-    CHECK(jem_ais(ctx, standard, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
+    CHECK(jem_ais(ctx, gauss, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
           says(ctx, "temperatures = 2"), "a ladder");
-    d.step = 1, d.temperatures = 3;
-    CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
+    d.step_size = 1, d.temperatures = 3;
+    CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "images modulo temperatures = 2"), "20 are no ladders of 3");
     d.temperatures = 2, d.hottest = 0.5f;
-    CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
+    CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "hottest = 0.5"), "colder than 1");
     jem_sgld_desc walk = jem_sgld_desc_default();
-    walk.hot = 1;
-    CHECK(jem_sgld(ctx, standard, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
-          says(ctx, "cold = 0"), "no temperature");
-    walk.hot = 0, walk.decay_b = -1;
-    CHECK(jem_sgld(ctx, standard, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
+    walk.temperature_from = 1;
+    CHECK(jem_sgld(ctx, gauss, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
+          says(ctx, "temperature_to = 0"), "no temperature");
+    walk.temperature_from = 0, walk.decay_b = -1;
+    CHECK(jem_sgld(ctx, gauss, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
           says(ctx, "decay_b = -1"), "b");
     ais.walk.temperatures = 1;
     CHECK(jem_ais(ctx, nothing, NULL, x, &ais, &rng, &r) == JEM_BAD_SHAPE &&
           says(ctx, "ais: the log-density made nothing"), "no density");
-    CHECK(jem_mcmc(NULL, standard, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT, "no context");
+    CHECK(jem_mcmc(NULL, gauss, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT, "no context");
 
-    d = jem_mcmc_desc_default(), d.steps = 50, d.step = 1e20f, d.leapfrog = 3;
+    d = jem_mcmc_desc_default(), d.steps = 50, d.step_size = 1e20f, d.leapfrog = 3;
     CHECK(jem_read(x, a) == JEM_OK, "where they are");
-    CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
     CHECK(jem_read(x, b) == JEM_OK && same_bits(a, b, 40), "nobody moves with such steps");
     for (int i = 0; i < 20; i++) CHECK(accepted[i] == 0, "none is accepted");
 
-    d.step = 0.5f;
+    d.step_size = 0.5f;
     jem_rng again = rng;
-    CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
     jem_read(x, b), jem_write(x, a);
-    CHECK(jem_mcmc(ctx, standard, NULL, x, &d, &again, NULL) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &again, NULL) == JEM_OK, "%s", jem_error(ctx));
     jem_read(x, a);
     CHECK(same_bits(a, b, 40), "the same chains");
     jem_reset(ctx);
@@ -589,7 +585,7 @@ static int stop_early(void *user, int step, jem_tensor *x) {
     return step == 9;
 }
 static jem_tensor *no_slope(jem_ctx *ctx, jem_tensor *x, void *user) {
-    return jem_detach(ctx, standard(ctx, x, user));
+    return jem_detach(ctx, gauss(ctx, x, user));
 }
 
 /* Shares are of what was proposed, and a random walk asks for no gradient. */
@@ -600,10 +596,10 @@ static void test_shares(jem_ctx *ctx) {
     for (int stop = 0; stop < 2; stop++) {
         jem_rng rng = jem_rng_seed(5);
         jem_mcmc_desc d = jem_mcmc_desc_default();
-        d.steps = stop ? INT32_MAX : 10, d.step = 1e-4f, d.temperatures = 3, d.hottest = 1;
+        d.steps = stop ? INT32_MAX : 10, d.step_size = 1e-4f, d.temperatures = 3, d.hottest = 1;
         d.watch = stop ? stop_early : NULL, d.swapped = swapped, d.leapfrog = stop;
         jem_tensor *x = jem_zeros(ctx, N, 2, 1, 1);
-        CHECK(jem_mcmc(ctx, stop ? standard : no_slope, NULL, x, &d, &rng, accepted) == JEM_OK,
+        CHECK(jem_mcmc(ctx, stop ? gauss : no_slope, NULL, x, &d, &rng, accepted) == JEM_OK,
               "%s", jem_error(ctx));
         for (int i = 0; i < N; i++) CHECK(accepted[i] == 1, "%d: %g", i, (double)accepted[i]);
         CHECK(swapped[0] == 1 && swapped[1] == 1, "%g, %g", (double)swapped[0],
@@ -621,7 +617,7 @@ static void test_bits(void) {
         jem_ctx *ctx = isa_ctx((jem_isa)isa, isa % 2 ? 1 : 3);
         jem_rng rng = jem_rng_seed(4);
         jem_mcmc_desc d = jem_mcmc_desc_default();
-        d.steps = 100, d.leapfrog = 4, d.step = 0.3f, d.temperatures = 5;
+        d.steps = 100, d.leapfrog = 4, d.step_size = 0.3f, d.temperatures = 5;
         jem_tensor *t = random_leaf(ctx, &rng, shape(20, 2, 1, 1), -1, 1);
         CHECK(jem_mcmc(ctx, banana, NULL, t, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
         CHECK(jem_read(t, x) == JEM_OK, "%s", jem_error(ctx));
@@ -631,22 +627,12 @@ static void test_bits(void) {
     }
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_plane(ctx);
-    test_mixture(ctx);
-    test_bias(ctx);
-    test_tempering(ctx);
-    test_annealing(ctx);
-    test_balance(ctx);
-    test_log_z(ctx), test_z_error(ctx);
-    test_known_tau();
-    test_golden();
-    test_errors(ctx);
-    test_shares(ctx);
-    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-    close_ctx(ctx, &count, "all of the above");
-    test_bits();
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_plane), TEST_IN(test_mixture), TEST_IN(test_bias), TEST_IN(test_tempering),
+        TEST_IN(test_annealing), TEST_IN(test_balance), TEST_IN(test_log_z),
+        TEST_IN(test_z_error), TEST(test_known_tau), TEST(test_golden), TEST_IN(test_errors),
+        TEST_IN(test_shares), TEST(test_bits)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

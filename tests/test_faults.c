@@ -312,7 +312,7 @@ static int live(jem_ctx *ctx, uint64_t *sum) {
     jem_archive *read = NULL;
     ok = tr && jem_train_step(tr, x, y, BATCH).status == JEM_OK &&
          jem_train_step(tr, x, y, BATCH).status == JEM_OK &&
-         jem_calibrate(net, x, BATCH) == JEM_OK && save_both(net, tr, "life") == JEM_OK;
+         jem_calibrate(net, x, BATCH, JEM_AUTO) == JEM_OK && save_both(net, tr, "life") == JEM_OK;
     read = ok ? jem_archive_read(ctx, "life") : NULL;
     other = read ? jem_net_from_archive(ctx, read) : NULL;
     again = other ? jem_trainer_create(other, &how) : NULL;
@@ -625,18 +625,20 @@ static void test_commands(void) {
 }
 
 int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_life), TEST(test_kills), TEST(test_commands)
+    };
     char folder[160];
     const char *base = getenv("TMPDIR");
     thorough = argc > 1 && !strcmp(argv[1], "all");
+    if (!thorough) test_begin(argc, argv);
     world = (struct world *)mmap(NULL, sizeof *world, PROT_READ | PROT_WRITE,
                                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (world == MAP_FAILED) return perror("mmap"), 1;
     snprintf(folder, sizeof folder, "%.80s/jem_test_faults_%ld", base && *base ? base : "/tmp",
              (long)getpid());
     if (mkdir(folder, 0700) || chdir(folder)) return perror(folder), 1;
-    test_life();
-    test_kills();
-    test_commands();
+    test_run(all, TEST_COUNT(all), NULL);
     CHECK(chdir("/") == 0 && rmdir(folder) == 0, "%s is not empty", folder);
     return test_report();
 }

@@ -144,7 +144,7 @@ static void test_ops(jem_ctx *ctx) {
             spoilt *s = (spoilt *)net->user;
             s->one = jem_linear_layer(net, "one", PIXELS, 3);
             jem_train_desc d = small_desc();
-            d.w_cd = 0;                            /* a walk would stop before the loss */
+            d.weights.cd = 0;                            /* a walk would stop before the loss */
             jem_trainer *tr = jem_trainer_create(net, &d);
             CHECK(tr && jem_train_step(tr, images, labels, BATCH).status == JEM_OK, "%s",
                   jem_error(ctx));
@@ -175,7 +175,7 @@ static void test_input(jem_ctx *ctx) {
               says(ctx, "image 1 "), "train_step, %s", bad_names[k]);
         CHECK(jem_classify(net, images, BATCH, a) == JEM_BAD_ARGUMENT && says(ctx, "image 1 "),
               "classify, %s", bad_names[k]);
-        CHECK(jem_calibrate(net, images, BATCH) == JEM_BAD_ARGUMENT && says(ctx, "image 1 "),
+        CHECK(jem_calibrate(net, images, BATCH, 0) == JEM_BAD_ARGUMENT && says(ctx, "image 1 "),
               "calibrate, %s", bad_names[k]);
         CHECK(!(jem_accuracy(net, images, labels, BATCH) >= 0) && says(ctx, "image 1 "),
               "accuracy, %s", bad_names[k]);
@@ -187,9 +187,9 @@ static void test_input(jem_ctx *ctx) {
         CHECK(jem_optim_step(o, bad, NULL) == JEM_BAD_ARGUMENT && says(ctx, "lr"), "lr %s",
               bad_names[k]);
         jem_optim_free(o);
-        float *const fields[] = { &d.lr, &d.w_ce, &d.sgld.step_size, &d.sgld.noise_std,
+        float *const fields[] = { &d.lr, &d.weights.ce, &d.sgld.step_size, &d.sgld.noise_std,
                                   &d.optim.weight_decay, &d.optim.beta1, &d.reinit,
-                                  &d.input_noise };
+                                  &d.data_noise };
         for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
             const float good = *fields[i];
             *fields[i] = bad;
@@ -234,16 +234,12 @@ static void test_rates(jem_ctx *ctx) {
     CHECK(diverged >= 6, "%d", diverged);
 }
 
-int main(void) {
-    counter c;
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_weights), TEST_IN(test_ops), TEST_IN(test_input), TEST_IN(test_rates),
+        TEST_IN(test_first_step)
+    };
     jem_rng rng = jem_rng_seed(5);
     for (int i = 0; i < BATCH * PIXELS; i++) images[i] = 2 * jem_rng_uniform(&rng) - 1;
-    jem_ctx *ctx = open_ctx(&c);
-    test_weights(ctx);
-    test_ops(ctx);
-    test_input(ctx);
-    test_rates(ctx);
-    test_first_step(ctx);
-    close_ctx(ctx, &c, "finite");
-    return test_report();
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

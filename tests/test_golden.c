@@ -434,25 +434,34 @@ static void test_initialisation(jem_ctx *ctx) {
     }
 }
 
+/* All of it in one precision; the name of the test is that of the precision. */
+static void test_precision(jem_precision precision, const char *name, double share) {
+    const int exact = precision == JEM_PRECISION_EXACT;
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.precision = precision;
+    jem_ctx *ctx = jem_ctx_create(&desc);
+    golden = jem_archive_read(ctx, "tests/golden.safetensors");
+    if (CHECK(golden, "%s", jem_error(ctx))) {
+        if (exact) {
+            test_ops(ctx);
+            test_initialisation(ctx);
+        }
+        printf("%s%s: ", name, exact ? "" : ", evaluation only");
+        test_networks(ctx, share, exact);
+        test_score(ctx, 5e-4);
+    }
+    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
+    jem_archive_free(golden);
+    jem_ctx_free(ctx);
+}
+
 int main(int argc, char **argv) {
     static const double share[] = { 3e-6, 1e-4, 3e-6 };        /* in the order of jem_precision */
     static const char *const name[] = { "exact", "fast", "direct" };
-    jem_ctx_desc desc;
     if (argc == 3 && !strcmp(argv[1], "noise")) return write_noise(argv[2]);
-    memset(&desc, 0, sizeof desc);
-    for (int i = JEM_PRECISION_EXACT; i <= JEM_PRECISION_DIRECT; i++) {
-        desc.precision = (jem_precision)i;
-        jem_ctx *ctx = jem_ctx_create(&desc);
-        golden = jem_archive_read(ctx, "tests/golden.safetensors");
-        if (CHECK(golden, "%s", jem_error(ctx))) {
-            if (i == JEM_PRECISION_EXACT) test_ops(ctx), test_initialisation(ctx);
-            printf("%s%s: ", name[i], i == JEM_PRECISION_EXACT ? "" : ", evaluation only");
-            test_networks(ctx, share[i], i == JEM_PRECISION_EXACT);
-            test_score(ctx, 5e-4);
-        }
-        CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-        jem_archive_free(golden);
-        jem_ctx_free(ctx);
-    }
+    test_begin(argc, argv);
+    for (int i = JEM_PRECISION_EXACT; i <= JEM_PRECISION_DIRECT; i++)
+        if (test_wants(name[i])) test_precision((jem_precision)i, name[i], share[i]);
     return test_report();
 }

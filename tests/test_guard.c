@@ -232,14 +232,14 @@ static void test_scale(void) {
     end(&m);
 }
 
-int main(void) {
-    test_same_program();
-    test_without();
-    test_resumed(470);
-    test_resumed(410);
-    test_poisoned();
-    test_hostile_file();
-    test_scale();
-    test_long_run();
-    return test_report();
+static void test_resumed_late(void) { test_resumed(470); }
+static void test_resumed_early(void) { test_resumed(410); }
+
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_same_program), TEST(test_without), TEST(test_resumed_late),
+        TEST(test_resumed_early), TEST(test_poisoned), TEST(test_hostile_file), TEST(test_scale),
+        TEST(test_long_run)
+    };
+    return test_main(argc, argv, all, TEST_COUNT(all));
 }

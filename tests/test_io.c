@@ -467,7 +467,7 @@ static void test_headers(void) {
         { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "repeated key __metadata__" },
         { ONE("I8", "[1]", "[1,0]"), 1, "data_offsets do not agree" },
         { ONE("I8", "[1]", "[0,2]"), 1, "beyond the file's end" },
-        { ONE("I8", "[1]", "[0,1]"), 2, "2 bytes of data, the header tells of 1" },
+        { ONE("I8", "[1]", "[0,1]"), 2, "2 bytes of data, the header describes 1" },
         { ONE("I8", "[4611686018427387904]", "[0,1]"), 1, "the shape is too large" },
         { ONE("", "[1]", "[0,1]"), 1, "dtype" },
         { ONE("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "too many numbers" },
@@ -496,8 +496,8 @@ static void test_headers(void) {
         { ONE("U8", "[1000000000000]", "[0,1000000000000]"), 1, "beyond the file's end" },
         { ONE("U8", "[1]", "[9223372036854775806,9223372036854775807]"), 1,
           "beyond the file's end" },
-        { ONE("U8", "[1]", "[0,1]"), 2, "2 bytes of data, the header tells of 1" },
-        { "{}", 1, "1 bytes of data, the header tells of 0" },
+        { ONE("U8", "[1]", "[0,1]"), 2, "2 bytes of data, the header describes 1" },
+        { "{}", 1, "1 bytes of data, the header describes 0" },
         { ONE("U8", "[1]", "[1,2]"), 2, "\"w\" begins at byte 1 of the data" },
         { TWO(ENTRY("a", "U8", "[2]", "[0,2]"), ENTRY("b", "U8", "[2]", "[1,3]")), 3, "begins" },
         { TWO(ENTRY("a", "U8", "[2]", "[0,2]"), ENTRY("b", "U8", "[2]", "[0,2]")), 2, "begins" },
@@ -625,6 +625,65 @@ static void test_damage(void) {
     CHECK(counts[1] > 40000 && counts[2] > 100, "%d refused, %d accepted", counts[1], counts[2]);
     free(damaged), free(file);
     close_ctx(ctx, &c, "damage");
+}
+
+/* A number and its bf16 in a file, as it is read again. */
+static const struct { uint32_t is, becomes; } rounded[] = {
+    { 0x3f800000, 0x3f800000 }, { 0x80000000, 0x80000000 }, { 0x3f808000, 0x3f800000 },
+    { 0x3f818000, 0x3f820000 }, { 0x3f808001, 0x3f810000 }, { 0xbf807fff, 0xbf800000 },
+    { 0x7f7fffff, 0x7f7f0000 }, { 0xff7fffff, 0xff7f0000 }, { 0x7f7f7fff, 0x7f7f0000 },
+    { 0x7f800000, 0x7f800000 }, { 0xff800000, 0xff800000 }, { 0x00000001, 0x00000000 },
+    { 0x00018000, 0x00020000 }, { 0x7f800001, 0x7fc00000 }
+};
+enum { ROUNDED = sizeof rounded / sizeof *rounded };
+
+static void check_rounded(const jem_entry *e) {
+    const int full = e && e->dtype == JEM_DTYPE_F32 && e->bytes == 4 * ROUNDED;
+    if (!CHECK(full, "four bytes a number")) return;
+    for (int i = 0; i < ROUNDED; i++) {
+        uint32_t got;
+        memcpy(&got, (const char *)e->data + 4 * i, 4);
+        CHECK(got == rounded[i].becomes, "0x%08x: 0x%08x", (unsigned)rounded[i].is, (unsigned)got);
+    }
+}
+
+/* Floats take two bytes each, rounded to nearest; other numbers stay; what is written twice does
+   not change any more. */
+static void test_rounded(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    const int64_t shape[1] = { ROUNDED }, one[1] = { 1 };
+    const int64_t whole = 1234567890123;
+    const unsigned char byte = 200;
+    size_t full, n, m;
+    uint32_t bits[ROUNDED];
+    float x[ROUNDED];
+    for (int i = 0; i < ROUNDED; i++) bits[i] = rounded[i].is;
+    memcpy(x, bits, sizeof x);
+    jem_archive *a = jem_archive_create(ctx);
+    jem_archive_add(a, "byte", JEM_DTYPE_U8, 1, one, &byte);
+    jem_archive_add(a, "x", JEM_DTYPE_F32, 1, shape, x);
+    jem_archive_add(a, "whole", JEM_DTYPE_I64, 1, one, &whole);
+    jem_release(ctx, jem_archive_to_memory(a, &full));
+    CHECK(jem_archive_set_bf16(NULL, 1) == JEM_BAD_ARGUMENT, "no archive");
+    CHECK(jem_archive_set_bf16(a, 1) == JEM_OK, "%s", jem_error(ctx));
+    char *bytes = (char *)jem_archive_to_memory(a, &n);
+    jem_archive *b = jem_archive_parse(ctx, bytes, n);
+    CHECK(bytes && n + 2 * ROUNDED <= full + 64 && n < full, "%d of %d bytes", (int)n, (int)full);
+    check_rounded(jem_archive_find(b, "x"));
+    const jem_entry *e = jem_archive_find(b, "whole");
+    CHECK(e && e->dtype == JEM_DTYPE_I64 && !memcmp(e->data, &whole, 8), "whole numbers stay");
+    e = jem_archive_find(b, "byte");
+    CHECK(e && e->dtype == JEM_DTYPE_U8 && !memcmp(e->data, &byte, 1), "bytes stay");
+    jem_archive_set_bf16(b, 1);
+    char *again = (char *)jem_archive_to_memory(b, &m);
+    CHECK(again && m == n && !memcmp(again, bytes, n), "rounded again: the same bytes");
+    jem_archive_set_bf16(a, 0);
+    jem_release(ctx, jem_archive_to_memory(a, &m));
+    CHECK(m == full, "in full again");
+    jem_release(ctx, bytes), jem_release(ctx, again);
+    jem_archive_free(a), jem_archive_free(b);
+    close_ctx(ctx, &c, "rounded");
 }
 
 static void test_arguments(void) {
@@ -764,7 +823,7 @@ static void test_write_failures(void) {
 
     if (mkfifo(path, 0600) == 0) {
         CHECK(jem_archive_write(a, path) == JEM_BAD_FILE, "onto a pipe");
-        CHECK(says(ctx, "is no regular file"), "why");
+        CHECK(says(ctx, "is not a regular file"), "why");
         CHECK(exists(path) && !leftovers(), "the pipe stays");
         remove(path);
     }
@@ -971,12 +1030,12 @@ static void test_points(void) {
     d.dropout = 1.5f;
     for (world.comma = 0; world.comma < 3; world.comma++) {
         CHECK(!jem_wrn_create(ctx, &d, 1) &&
-              says(ctx, "dropout = 1.5: a number from 0 to 0.99999994 is wanted"), "a desc");
+              says(ctx, "dropout = 1.5: must be a number from 0 to 0.99999994"), "a desc");
         jem_clear_error(ctx);
         const jem_mark mark = jem_begin(ctx);
         jem_tensor *x = jem_zeros(ctx, 1, 1, 1, 1);
         CHECK(!jem_clamp(ctx, x, 0.5f, 0.25f) &&
-              says(ctx, "lo = 0.5 is not below hi = 0.25"), "clamp");
+              says(ctx, "lo = 0.5 exceeds hi = 0.25"), "clamp");
         jem_end(ctx, mark);
         jem_clear_error(ctx);
         jem__fail(ctx, JEM_BAD_FILE, "(1,%d) %s %c %%%ld %.1f%% %g", 5, "1,5", ',', 7L, 2.5, 0.5);
@@ -1047,8 +1106,9 @@ static jem_net *design_create(jem_ctx *ctx, int kind, const design *d) {
     if (kind == WRN) return jem_wrn_create(ctx, &d->w, 3);
     jem_convnet_desc s = jem_convnet_desc_default();
     s.channels = d->w.channels, s.height = d->w.height, s.width = d->w.width;
-    s.classes = d->w.classes, s.activation = d->w.activation, s.slope = d->w.slope;
-    s.uncond = d->w.uncond, s.layers = d->layers, memcpy(s.widths, d->widths, sizeof s.widths);
+    s.classes = d->w.classes, s.activation = d->w.activation, s.leak = d->w.leak;
+    s.separate_energy = d->w.separate_energy, s.layers = d->layers, memcpy(s.widths, d->widths,
+                                                                           sizeof s.widths);
     return kind == CONVNET ? jem_convnet_create(ctx, &s, 3) : jem_mlp_create(ctx, &s, 3);
 }
 
@@ -1065,13 +1125,13 @@ static void check_design(jem_ctx *ctx, int kind, const design *d, const char *wh
         const jem__stack *s = (const jem__stack *)net->user, *t = (const jem__stack *)loaded->user;
         if (kind == WRN)
             CHECK(!memcmp(&w->desc, &v->desc, sizeof w->desc) && w->blocks == v->blocks, "wrn, %s: "
-                  "slope %.9g, dropout %.9g", what, (double)v->desc.slope, (double)v->desc.dropout);
+                  "slope %.9g, dropout %.9g", what, (double)v->desc.leak, (double)v->desc.dropout);
         else {
             const jem_convnet_desc *p = &s->desc, *q = &t->desc;
-            CHECK(!memcmp(&p->slope, &q->slope, sizeof p->slope) && s->convs == t->convs &&
+            CHECK(!memcmp(&p->leak, &q->leak, sizeof p->leak) && s->convs == t->convs &&
                   p->layers == q->layers && p->activation == q->activation &&
-                  p->uncond == q->uncond, "%s, %s: slope %.9g", kinds[kind], what,
-                  (double)q->slope);
+                  p->separate_energy == q->separate_energy, "%s, %s: slope %.9g", kinds[kind], what,
+                  (double)q->leak);
         }
         CHECK(net->channels == loaded->channels && net->height == loaded->height &&
               net->width == loaded->width && net->classes == loaded->classes, "%s", what);
@@ -1091,18 +1151,18 @@ static void test_descs(void) {
         d.w.height = 4 + jem_rng_below(&rng, 5), d.w.width = 4 + jem_rng_below(&rng, 5);
         d.w.activation = (jem_activation)jem_rng_below(&rng, 4);
         d.w.norm = (jem_norm)jem_rng_below(&rng, 5), d.w.head = (jem_head)jem_rng_below(&rng, 2);
-        d.w.slope = i < KINDS ? 1.0f / 3 : jem_rng_uniform(&rng) - .5f;
+        d.w.leak = i < KINDS ? 1.0f / 3 : jem_rng_uniform(&rng) - .5f;
         d.w.dropout = i < KINDS ? 1.0f / 3 : jem_rng_uniform(&rng);
-        d.w.stem_stride = 1 + jem_rng_below(&rng, 2), d.w.uncond = jem_rng_below(&rng, 2);
+        d.w.stem_stride = 1 + jem_rng_below(&rng, 2), d.w.separate_energy = jem_rng_below(&rng, 2);
         d.layers = 1 + jem_rng_below(&rng, 3);
         for (int k = 0; k < d.layers; k++) d.widths[k] = 1 + jem_rng_below(&rng, 9);
         check_design(ctx, kind, &d, "at random");
     }
     design d = design_default();                   /* the outermost that are possible */
-    d.w.slope = -1000, d.w.dropout = .99999994f, check_design(ctx, WRN, &d, "most dropout");
-    d.w.slope = 1e-45f, d.w.dropout = 1e-45f, check_design(ctx, WRN, &d, "least dropout");
-    d.w.slope = -0.0f, d.w.dropout = -0.0f, check_design(ctx, WRN, &d, "minus 0");
-    d.w.slope = 1000, d.w.channels = 65536, d.w.height = d.w.width = 1;
+    d.w.leak = -1000, d.w.dropout = .99999994f, check_design(ctx, WRN, &d, "most dropout");
+    d.w.leak = 1e-45f, d.w.dropout = 1e-45f, check_design(ctx, WRN, &d, "least dropout");
+    d.w.leak = -0.0f, d.w.dropout = -0.0f, check_design(ctx, WRN, &d, "minus 0");
+    d.w.leak = 1000, d.w.channels = 65536, d.w.height = d.w.width = 1;
     d.layers = 1, d.widths[0] = 1;
     check_design(ctx, MLP, &d, "65536 channels"), check_design(ctx, CONVNET, &d, "65536 channels");
     d.w.channels = 1, d.widths[0] = 65536, check_design(ctx, MLP, &d, "width 65536");
@@ -1150,8 +1210,8 @@ static void test_agreement(void) {
             if (!strcmp(key, "width")) e.w.width = n;
             if (!strcmp(key, "classes")) e.w.classes = n;
             if (!strcmp(key, "activation")) memcpy(&e.w.activation, &n, sizeof n);
-            if (!strcmp(key, "slope")) e.w.slope = (float)bad[i].value;
-            if (is_uncond) e.w.uncond = n;
+            if (!strcmp(key, "slope")) e.w.leak = (float)bad[i].value;
+            if (is_uncond) e.w.separate_energy = n;
             if (!strcmp(key, "depth")) e.w.depth = n;
             if (!strcmp(key, "widen")) e.w.widen = n;
             if (!strcmp(key, "norm")) memcpy(&e.w.norm, &n, sizeof n);
@@ -1181,15 +1241,15 @@ static void test_agreement(void) {
         CHECK(old_one != NULL, "%s", jem_error(ctx));
         jem_net_free(old_one), jem_net_free(net), jem_archive_free(a);
 
-        d.w.slope = NAN, CHECK(!design_create(ctx, kind, &d) && says(ctx, "slope"), "NaN");
-        d.w.slope = HUGE_VALF, CHECK(!design_create(ctx, kind, &d) && says(ctx, "slope"), "inf");
+        d.w.leak = NAN, CHECK(!design_create(ctx, kind, &d) && says(ctx, "slope"), "NaN");
+        d.w.leak = HUGE_VALF, CHECK(!design_create(ctx, kind, &d) && says(ctx, "slope"), "inf");
         d = design_default(), d.w.dropout = NAN;
         if (kind == WRN) CHECK(!design_create(ctx, kind, &d) && says(ctx, "dropout"), "NaN");
         d = design_default();                      /* sizes that overflow an int when multiplied */
         d.w.channels = d.w.height = d.w.width = d.widths[1] = 65536, d.w.head = JEM_HEAD_FLAT;
         CHECK(!design_create(ctx, kind, &d) && says(ctx, "features"), "%s", kinds[kind]);
         jem_fail(ctx, JEM_DIVERGED, "of before");  /* does not hide what is wrong now */
-        d = design_default(), d.w.slope = NAN;
+        d = design_default(), d.w.leak = NAN;
         CHECK(!design_create(ctx, kind, &d) && says(ctx, "of before"), "after an error");
     }
     close_ctx(ctx, &c, "agreement");
@@ -1203,8 +1263,8 @@ static void test_texts(void) {
     const int shape[1] = { 1 };
     jem_net *net = design_create(ctx, MLP, &d);
     CHECK(!jem_net_find(net, NULL) && !jem_net_find(NULL, "x") && jem_ok(ctx), "no name");
-    CHECK(!jem_net_param(net, NULL, 1, shape, 1) && says(ctx, "no name"), "no name");
-    CHECK(!jem_net_param(net, "x", 1, NULL, 1) && says(ctx, "not a shape"), "no shape");
+    CHECK(!jem_net_param(net, NULL, 1, shape, 1) && says(ctx, "name is NULL"), "no name");
+    CHECK(!jem_net_param(net, "x", 1, NULL, 1) && says(ctx, "not a possible shape"), "no shape");
     CHECK(!jem_net_param(NULL, "x", 1, shape, 1) && jem_ok(ctx), "no net");
     CHECK(jem_net_set_meta(NULL, "k", "v") == JEM_BAD_ARGUMENT, "no net");
     CHECK(!jem_net_meta(NULL, "k") && jem_ok(ctx), "no net");
@@ -1233,7 +1293,7 @@ static void test_texts(void) {
         snprintf(key, sizeof key, "%d", n++);
         status = jem_net_set_meta(net, key, "");
     }
-    CHECK(texts_now + n == 4097 && says(ctx, "4096 already"), "%d texts", texts_now + n);
+    CHECK(texts_now + n == 4097 && says(ctx, "already 4096"), "%d texts", texts_now + n);
     CHECK(jem_net_set_meta(net, "0", "again") == JEM_OK, "%s", jem_error(ctx));
     place("texts");
     CHECK(jem_save(net, path) == JEM_OK, "%s", jem_error(ctx));
@@ -1290,7 +1350,7 @@ static jem_net *make_net(jem_ctx *ctx, int kind, int classes) {
     }
     jem_wrn_desc d = jem_wrn_desc_default();
     d.depth = 10, d.widen = 1, d.channels = 3, d.height = d.width = 8, d.classes = classes;
-    d.norm = (jem_norm)(kind - 2), d.slope = 0.123456f;
+    d.norm = (jem_norm)(kind - 2), d.leak = 0.123456f;
     d.head = kind == 3 ? JEM_HEAD_FLAT : JEM_HEAD_POOLED;
     return jem_wrn_create(ctx, &d, 5);
 }
@@ -1376,7 +1436,7 @@ static void test_nets(void) {
         jem_archive *bare = jem_archive_create(ctx);   /* no description; then no tensors */
         CHECK(!jem_net_from_archive(ctx, bare), "%s: no description", name);
         CHECK(jem_error_status(ctx) == JEM_BAD_FILE, "%s", name);
-        CHECK(says(ctx, "archive: does not say which network it is"), "%s", name);
+        CHECK(says(ctx, "archive: names no network that this version knows"), "%s", name);
         static const char *const keys[] = {
             "jem.net", "jem.channels", "jem.height", "jem.width", "jem.classes", "jem.activation",
             "jem.slope", "jem.depth", "jem.widen", "jem.norm", "jem.dropout", "jem.head",
@@ -1408,7 +1468,7 @@ static jem_train_desc learner_desc(int kind) {
     d.lr = 1e-2f, d.sgld.steps = 2, d.negatives = 3, d.buffer_size = 12, d.reinit = .5f, d.seed = 5;
     if (kind == 1) d.optim.kind = JEM_OPTIMIZER_SGD, d.optim.momentum = .9f;
     if (kind == 2 || kind == 3) d.optim.ema = .9f;
-    if (kind == 4) d.w_cd = 0;
+    if (kind == 4) d.weights.cd = 0;
     if (kind == 5) d.class_conditional = 1;
     if (kind == 7) d.optim.only = "class_output";
     if (kind == 8) d.optim.kind = JEM_OPTIMIZER_MUON;
@@ -1496,10 +1556,11 @@ static void test_trainers(void) {
             size_t before;
             void *bytes = learner_bytes(&v, &before);
             const jem_train_desc mine = learner_desc(kind), its = learner_desc(other);
-            const int has_v = mine.optim.kind == JEM_OPTIMIZER_ADAM ||       /* Muon: of the last layer */
+            /* Muon: of the last layer */
+            const int has_v = mine.optim.kind == JEM_OPTIMIZER_ADAM ||
                               (mine.optim.kind == JEM_OPTIMIZER_MUON && (other == 7 || other == 8));
             const int lacks_v = its.optim.kind != JEM_OPTIMIZER_SGD && !has_v;
-            const int lacks_buffer = its.w_cd > 0 && mine.w_cd == 0;
+            const int lacks_buffer = its.weights.cd > 0 && mine.weights.cd == 0;
             const int lacks_ema = its.optim.ema > 0 && mine.optim.ema == 0;
             const int lacks_more = kind == 7 && other != 7;
             const int lacks_norm = other >= 5 && other <= 6 && kind != other;
@@ -1529,7 +1590,7 @@ static void test_one_number_state(void) {
     jem_mlp_desc m = jem_mlp_desc_default();
     m.channels = 2, m.height = m.width = m.classes = 1;
     jem_train_desc d = jem_train_desc_default();
-    d.w_cd = 0;
+    d.weights.cd = 0;
     jem_net *net = jem_mlp_create(ctx, &m, 3);
     jem_trainer *tr = jem_trainer_create(net, &d);
     jem_archive *whole = jem_archive_create(ctx);
@@ -1752,35 +1813,24 @@ static void test_no_memory(void) {
         place(stage_files[stage]), CHECK(remove(path) == 0, "%s", path);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_round_trip), TEST(test_by_hand), TEST(test_foreign), TEST(test_skipped),
+        TEST(test_headers), TEST(test_damage), TEST(test_rounded), TEST(test_arguments),
+        TEST(test_read_failures), TEST(test_two_writers), TEST(test_links), TEST(test_points),
+        TEST(test_numbers), TEST(test_descs), TEST(test_agreement), TEST(test_texts),
+        TEST(test_nets), TEST(test_trainers), TEST(test_trainer_files),
+        TEST(test_one_number_state), TEST(test_flags), TEST(test_no_memory),
+        TEST(test_write_failures)                  /* last: it changes the folder */
+    };
     const int first = dup(0);                      /* the next to be given: again, at the end */
     close(first);
     const char *base = getenv("TMPDIR");
     if (!base || !*base) base = "/tmp";
+    test_begin(argc, argv);
     snprintf(folder, sizeof folder, "%.80s/jem_test_io_%ld", base, (long)getpid());
     CHECK(mkdir(folder, 0700) == 0, "%s cannot be made", folder);
-    test_round_trip();
-    test_by_hand();
-    test_foreign();
-    test_skipped();
-    test_headers();
-    test_damage();
-    test_arguments();
-    test_read_failures();
-    test_two_writers();
-    test_links();
-    test_points();
-    test_numbers();
-    test_descs();
-    test_agreement();
-    test_texts();
-    test_nets();
-    test_trainers();
-    test_trainer_files();
-    test_one_number_state();
-    test_flags();
-    test_no_memory();
-    test_write_failures();                         /* last: it changes the working folder */
+    test_run(all, TEST_COUNT(all), NULL);
     place("motley.safetensors");
     remove(path);
     CHECK(chdir("/") == 0 && rmdir(folder) == 0, "%s is not empty", folder);

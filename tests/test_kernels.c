@@ -115,7 +115,7 @@ static setup setup_of(jem_isa isa, int threads, int reverse) {
     return s;
 }
 static setup plain_tape(setup s) {
-    s.desc.plain = 1;
+    s.desc.plain_tape = 1;
     snprintf(s.name, sizeof s.name, "%s, the plain tape", jem_isa_name(s.desc.isa));
     return s;
 }
@@ -188,10 +188,13 @@ static ptrdiff_t first_apart(const float *a, const float *b, ptrdiff_t n, int cl
 
 static void compare(const char *heading, scenario run, int (*setups)(setup *)) {
     setup s[8];
-    const int n = setups(s);
     record first, r;
+    char name[80];
+    snprintf(name, sizeof name, "%s, %s", heading, precision_name[precision]);
+    if (!test_wants(name)) return;
+    const int n = setups(s);
     memset(&first, 0, sizeof first);
-    printf("%s, %s\n", heading, precision_name[precision]);
+    printf("%s\n", name);
     for (int i = 0; i < n; i++) {
         jem_ctx *ctx = open_setup(&s[i]);
         const int close = s[0].desc.isa == JEM_ISA_SCALAR && jem_ctx_isa(ctx) == JEM_ISA_WASM;
@@ -500,8 +503,8 @@ static int outside(const exact *e, const float *x, ptrdiff_t n, double share) {
     int count = 0;
     for (ptrdiff_t i = 0; i < n; i++) if (e[i].size > largest) largest = e[i].size;
     for (ptrdiff_t i = 0; i < n; i++) {
-        const double rounding = precision == JEM_PRECISION_BF16 ? (ldexp(1, -7) + ldexp(1, -16)) * e[i].size
-                                                      : 0;
+        const double rounding = precision == JEM_PRECISION_BF16
+                                    ? (ldexp(1, -7) + ldexp(1, -16)) * e[i].size : 0;
         const double bound = rounding + (share > 0 ? share * largest
                                      : (e[i].terms + 16) * ldexp(1, -24) * e[i].size);
         count += !(fabs((double)x[i] - e[i].sum) <= bound);
@@ -629,7 +632,7 @@ static void networks(jem_ctx *ctx, record *r) {
     d.optim.clip = 0.5f, d.sgld.clamp_grad = 0.01f, d.sgld.clamp_lo = -1, d.sgld.clamp_hi = 1;
     use_net(r, "instance norm, SGD with clip", small_wrn(ctx, JEM_NORM_INSTANCE, 4), &d);
     d = short_training();
-    d.w_cd_class = 0.5f, d.energy_l2 = 0.1f;
+    d.weights.cd_class = 0.5f, d.weights.energy_l2 = 0.1f;
     use_net(r, "layer norm, by class", small_wrn(ctx, JEM_NORM_LAYER, 4), &d);
     use_net(r, "act norm, by class", small_wrn(ctx, JEM_NORM_ACT, 4), &d);
     jem_wrn_desc w = jem_wrn_desc_default();
@@ -643,16 +646,12 @@ static void networks(jem_ctx *ctx, record *r) {
 }
 
 /* Walks and updates so large that they are spread over threads too. */
-static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, void *user) {
-    (void)user;
-    return jem_sum_image(ctx, jem_scale(ctx, jem_square(ctx, x), -0.5f));
-}
 static void large(jem_ctx *ctx, record *r) {
     jem_rng rng = jem_rng_seed(9);
     jem_tensor *x = random_leaf(ctx, &rng, jem__shape(40, 3, 24, 24), -1, 1);
     jem_sgld_desc walk = jem_sgld_desc_langevin(0.1f, 3);
     snprintf(r->title, sizeof r->title, "a large walk:");
-    CHECK(jem_sgld(ctx, gaussian, NULL, x, &walk, &rng) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_sgld(ctx, gauss, NULL, x, &walk, &rng) == JEM_OK, "%s", jem_error(ctx));
     record_tensor(r, "x", x, 0);
     jem_reset(ctx);
     jem_mlp_desc m = jem_mlp_desc_default();
@@ -686,8 +685,8 @@ static uint64_t fingerprint(jem_ctx *ctx) {
 
 /* If one changes, so do the numbers of everyone who trains: on purpose, or not at all. */
 static const uint64_t known[] = {                  /* in the order of jem_precision */
-    0xd4da61786f571fe6u, 0x6bf86d2f0e251721u, 0x98df9fb1ba6ce6c2u,
-    0x9e6bd82b5d47cf06u
+    0x21c6d0256fdd2046u, 0xc7fb4f4b59483862u, 0xd92b8454d459d8c9u,
+    0xd8b5c97e08311ae7u
 };
 
 static void test_fingerprint(void) {
@@ -895,49 +894,58 @@ static void test_weight_choice(void) {
 static int test_own_tiles(void);                   /* in test_amx.c, in place of all that follows */
 #endif
 
-int main(void) {
+/* All that does not depend on the precision. */
+static void compare_kernels(void) {
+    compare("elementwise kernels", direct_maps, every_isa);
+    compare("pairs and dot products", direct_pairs, every_isa);
+    compare("lanes moved along", direct_shifts, every_isa);
+    compare("logsumexp, pooling, norms", direct_reductions, every_isa);
+    compare("fills, Langevin, Adam, SGD", direct_updates, every_isa);
+    compare("convolutions on threads", convolutions, every_order);
+    compare("networks and training on threads", networks, every_order);
+    compare("large walks and updates on threads", large, every_order);
+    if (test_all()) CHECK(backwards_calls > 0, "the context's parallel_for is called");
+}
+
+static void compare_bf16(void) {
+    compare("networks and training", networks, every_bf16);
+    compare("convolutions, all in bf16", convolutions, every_only_bf16);
+    compare("networks and training, all in bf16", networks, every_only_bf16);
+    if (test_wants("test_tiles")) test_tiles();
+}
+
+int main(int argc, char **argv) {
+    static const test_case values[] = { TEST(test_conv_values), TEST(test_fingerprint) };
+    static const test_case in_bf16[] = {
+        TEST(test_bf16_buffers), TEST(test_bf16_choice), TEST(test_bf16_parts),
+        TEST(test_weight_choice), TEST(test_far_out), TEST(test_fallback)
+    };
+    test_begin(argc, argv);
 #ifdef OWN_TILES
     if (precision == JEM_PRECISION_EXACT) return test_own_tiles();
 #endif
     /* WebAssembly: with simd128, plain C is only what it is compared with; without, its values and
        fingerprints are tested, and no more, since it is slow. */
     const int wasm = jem_isa_available(JEM_ISA_WASM);
+    const int last = wasm ? JEM_PRECISION_DIRECT : JEM_PRECISION_BF16;
     jem_ctx *best = jem_ctx_create(NULL);
-    check_isa(best), jem_ctx_free(best);
+    check_isa(best);
+    jem_ctx_free(best);
 #ifdef __wasm__
     const int alone = !wasm;
 #else
     const int alone = 0;
 #endif
-    if (!alone) {
-        compare("elementwise kernels", direct_maps, every_isa);
-        compare("pairs and dot products", direct_pairs, every_isa);
-        compare("lanes moved along", direct_shifts, every_isa);
-        compare("logsumexp, pooling, norms", direct_reductions, every_isa);
-        compare("fills, Langevin, Adam, SGD", direct_updates, every_isa);
-        compare("convolutions on threads", convolutions, every_order);
-        compare("networks and training on threads", networks, every_order);
-        compare("large walks and updates on threads", large, every_order);
-        CHECK(backwards_calls > 0, "the context's parallel_for is called");
-    }
-    for (int i = JEM_PRECISION_EXACT; i <=
-        (wasm ? JEM_PRECISION_DIRECT : JEM_PRECISION_BF16); i++) {
+    if (!alone) compare_kernels();
+    for (int i = JEM_PRECISION_EXACT; i <= last; i++) {
         precision = (jem_precision)i;
         if (!alone && i != JEM_PRECISION_BF16) compare("convolutions", convolutions, every_isa);
-        if (!alone && i < JEM_PRECISION_DIRECT) compare("networks and training", networks,
-                                                        every_isa);
-        test_conv_values();
-        if (!wasm) test_fingerprint();
+        if (!alone && i < JEM_PRECISION_DIRECT)
+            compare("networks and training", networks, every_isa);
+        test_run(values, wasm ? 1 : 2, NULL);
     }
     precision = JEM_PRECISION_BF16;
-    if (jem_isa_available(JEM_ISA_AVX512_BF16)) {
-        compare("networks and training", networks, every_bf16);
-        compare("convolutions, all in bf16", convolutions, every_only_bf16);
-        compare("networks and training, all in bf16", networks, every_only_bf16);
-        test_tiles();
-    }
-    test_bf16_buffers();
-    test_bf16_choice(), test_bf16_parts(), test_weight_choice(), test_far_out();
-    test_fallback();
+    if (jem_isa_available(JEM_ISA_AVX512_BF16)) compare_bf16();
+    test_run(in_bf16, TEST_COUNT(in_bf16), NULL);
     return test_report();
 }

@@ -282,10 +282,16 @@ static void test_hello(void) {
 }
 
 int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_histogram), TEST(test_film), TEST(test_words), TEST(test_shapes),
+        TEST(test_hello)
+    };
     if (argc == 4) return look_at(argv[1], atoi(argv[2]), atoi(argv[3]));
-    printf("worlds: samples and densities agree\n");
-    for (int k = 0; k < WORLDS; k++) test_world((world_kind)k);
+    test_begin(argc, argv);
+    if (test_all()) printf("worlds: samples and densities agree\n");
+    for (int k = 0; k < WORLDS; k++)
+        if (test_wants(worlds[k].name)) test_world((world_kind)k);
     CHECK(world_find("spirals") == SPIRALS && world_find("nowhere") == WORLDS, "by name");
-    test_histogram(), test_film(), test_words(), test_shapes(), test_hello();
+    test_run(all, TEST_COUNT(all), NULL);
     return test_report();
 }

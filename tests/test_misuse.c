@@ -7,11 +7,7 @@
 
 static const float wrong[] = { NAN, INFINITY, -INFINITY, -1 };  /* the last may be fine */
 
-static jem_net *small_net(jem_ctx *ctx) {
-    jem_mlp_desc d = jem_mlp_desc_default();
-    d.channels = 2, d.height = d.width = 1, d.classes = 2;
-    return jem_mlp_create(ctx, &d, 1);
-}
+static const small_shape two_numbers = { 2, 1, 1, 2, 0 };
 
 /* Each float of a desc, by its place; is it refused, by its name? */
 typedef struct field { const char *name; size_t at; int negative_is_fine; } field;
@@ -20,17 +16,18 @@ static void test_trainer(jem_ctx *ctx) {
     printf("trainers: what is out of range is refused by name\n");
 #define FIELD(name, negative) { #name, offsetof(jem_train_desc, name), negative }
     static const field fields[] = {
-        FIELD(lr, 0), FIELD(w_ce, 0), FIELD(w_cd, 0), FIELD(w_cd_class, 0), FIELD(w_score, 0),
-        FIELD(w_kl, 0), FIELD(entropy, 0), FIELD(sam, 0), FIELD(energy_l2, 0),
-        FIELD(input_noise, 0), FIELD(label_noise, 0), FIELD(noise_lo, 0), FIELD(reinit, 0),
+        FIELD(lr, 0), FIELD(weights.ce, 0), FIELD(weights.cd, 0), FIELD(weights.cd_class, 0),
+        FIELD(w_score, 0),
+        FIELD(w_kl, 0), FIELD(kl_entropy, 0), FIELD(sam, 0), FIELD(weights.energy_l2, 0),
+        FIELD(data_noise, 0), FIELD(label_noise, 0), FIELD(noise_lo, 0), FIELD(reinit, 0),
         FIELD(diverged, 0), FIELD(schedule.floor, 0), FIELD(schedule.rate, 0),
         FIELD(sgld.step_size, 1), FIELD(sgld.noise_std, 0), FIELD(sgld.clamp_grad, 0),
-        FIELD(fresh.beta, 0), FIELD(fresh.sigma_max, 0),
+        FIELD(restart_denoise.beta, 0), FIELD(restart_denoise.sigma_max, 0),
         FIELD(optim.beta1, 0), FIELD(optim.beta2, 0), FIELD(optim.eps, 0), FIELD(optim.momentum, 0),
         FIELD(optim.weight_decay, 0), FIELD(optim.clip, 0), FIELD(optim.ema, 0)
     };
 #undef FIELD
-    jem_net *net = small_net(ctx);
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         for (int k = 0; k < 4 - fields[i].negative_is_fine; k++) {
             jem_train_desc d = jem_train_desc_default();
@@ -52,20 +49,21 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "sgld.steps = 0"), "a KL without a walk");
     d = jem_train_desc_default(), d.noise_hi = .01f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "noise_hi = 0.01"), "noise");
-    d = jem_train_desc_default(), d.w_cd_class = 1, d.label_noise = .3f;
+    d = jem_train_desc_default(), d.weights.cd_class = 1, d.label_noise = .3f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_noise = 0.3"), "noise in data of p(x,y)");
-    d.label_noise = 0, d.label_wide = .5f;
-    CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_wide = 0.5"), "noise in data of p(x,y)");
+    d.label_noise = 0, d.label_all_noise = .5f;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_all_noise = 0.5"),
+          "noise in data of p(x,y)");
     d = jem_train_desc_default(), d.diverged = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "diverged = 0"), "each loss diverges");
     d = jem_train_desc_default(), d.schedule.kind = (jem_schedule_kind)9;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.kind = 9"), "a schedule");
-    d = jem_train_desc_default(), d.w_ce = d.w_cd = 0;
+    d = jem_train_desc_default(), d.weights.ce = d.weights.cd = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "all weights = 0"), "nothing to train by");
     for (int i = 0; i < 6; i++) {                  /* each term may be the only one */
-        float *const weights[6] = { &d.w_ce, &d.w_cd, &d.w_cd_class, &d.w_score, &d.w_kl,
-                                    &d.energy_l2 };
-        d = jem_train_desc_default(), d.w_ce = d.w_cd = 0, *weights[i] = 1;
+        float *const weights[6] = { &d.weights.ce, &d.weights.cd, &d.weights.cd_class,
+                                    &d.w_score, &d.w_kl, &d.weights.energy_l2 };
+        d = jem_train_desc_default(), d.weights.ce = d.weights.cd = 0, *weights[i] = 1;
         jem_trainer *alone = jem_trainer_create(net, &d);
         CHECK(alone, "weight %d alone: %s", i, jem_error(ctx));
         jem_clear_error(ctx), jem_trainer_free(alone);
@@ -86,7 +84,7 @@ static void test_trainer(jem_ctx *ctx) {
 
 static void test_walks(jem_ctx *ctx) {
     printf("samplers: the same\n");
-    jem_net *net = small_net(ctx);
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
     jem_tensor *x = jem_zeros(ctx, 3, 2, 1, 1);
     jem_rng rng = jem_rng_seed(1);
     for (size_t k = 0; k < 3; k++) {
@@ -124,7 +122,7 @@ static void test_walks(jem_ctx *ctx) {
 /* What others hold is looked at before anything is done. */
 static void test_descs(jem_ctx *ctx) {
     printf("descs within descs: the same, and x stays as it was\n");
-    jem_net *net = small_net(ctx);
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
     jem_tensor *x = jem_zeros(ctx, 3, 2, 1, 1);
     jem_rng rng = jem_rng_seed(1);
     const float known[6] = { 1, 0, 1, 0, 1, 0 };
@@ -132,17 +130,19 @@ static void test_descs(jem_ctx *ctx) {
     jem_write(x, before);
     static const struct { const char *name; size_t at; float value; } fresh[] = {
 #define FRESH(name, value) { #name, offsetof(jem_generate_desc, name), value }
-        FRESH(lo, NAN), FRESH(hi, -1), FRESH(mean, NAN), FRESH(mean, 1e5f), FRESH(clean, -1),
-        FRESH(clean, NAN), FRESH(denoise.beta, 2), FRESH(denoise.step, 0), FRESH(walk.noise_std, -1)
+        FRESH(lo, NAN), FRESH(hi, -1), FRESH(mean, NAN), FRESH(mean, 1e5f), FRESH(last_sigma, -1),
+        FRESH(last_sigma, NAN), FRESH(denoise.beta, 2), FRESH(denoise.fraction, 0),
+        FRESH(walk.noise_std, -1)
     }, impute[] = {
 #define IMPUTE(name, value) { #name, offsetof(jem_impute_desc, name), value }
-        IMPUTE(lo, NAN), IMPUTE(hi, -2), IMPUTE(denoise.step, 2), IMPUTE(walk.step_size, INFINITY)
+        IMPUTE(lo, NAN), IMPUTE(hi, -2), IMPUTE(denoise.fraction, 2), IMPUTE(walk.step_size, INFINITY)
     }, ais[] = {
 #define AIS(name, value) { #name, offsetof(jem_ais_desc, name), value }
         AIS(std, 1e-25f), AIS(std, 1e25f), AIS(std, NAN)
     }, attack[] = {
 #define ATTACK(name, value) { #name, offsetof(jem_attack_desc, name), value }
-        ATTACK(eps, NAN), ATTACK(eps, -1), ATTACK(step, -1), ATTACK(sure, 5), ATTACK(sure, NAN),
+        ATTACK(eps, NAN), ATTACK(eps, -1), ATTACK(step_size, -1),
+        ATTACK(least_probability, 5), ATTACK(least_probability, NAN),
         ATTACK(lo, NAN), ATTACK(hi, -2)
     };
 #define ALL_REFUSED(table, type, call) \
@@ -181,7 +181,7 @@ static void test_descs(jem_ctx *ctx) {
           says(ctx, "steps = 0"), "steps");
     a = jem_attack_desc_default(), a.eps = HUGE_VALF;
     CHECK(jem_attack(net, before, labels, 3, &a, &rng, after, NULL) &&
-          says(ctx, "step = 0"), "step");
+          says(ctx, "step_size = 0"), "step");
     CHECK(jem_attack(net, before, labels, 3, NULL, NULL, after, NULL) &&
           says(ctx, "no rng"), "rng");
     CHECK(jem_attack(net, before, labels, 3, NULL, &rng, NULL, NULL) &&
@@ -192,7 +192,7 @@ static void test_descs(jem_ctx *ctx) {
           says(ctx, "x NULL"), "images");
     before[4] = 10001;
     CHECK(jem_attack(net, before, labels, 3, NULL, &rng, after, NULL) &&
-          says(ctx, "image 2 has a 10001"), "far");
+          says(ctx, "image 2 contains a 10001"), "far");
     jem_reset(ctx), jem_net_free(net);
 }
 
@@ -214,7 +214,7 @@ static void test_little(jem_ctx *ctx) {
     CHECK(jem_buffer_restart(b, &rng, -3e38f, 3e38f) == JEM_BAD_ARGUMENT && says(ctx, "no range") &&
           b->lo == -1 && b->hi == 1, "a range beyond all numbers");
     jem_buffer_free(b);
-    jem_net *net = small_net(ctx);
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
     static const char *const keys[] = { "jem.activation", "jem.scale", "jem.temperature", "jem." };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const char *was = jem_net_meta(net, keys[i]);
@@ -252,16 +252,16 @@ static void test_null(jem_ctx *ctx) {
     const jem_memory_stats none = jem_memory(NULL);
     CHECK(none.bytes == 0 && none.peak == 0 && none.allocations == 0, "no context");
     CHECK(!jem_ok(NULL) && jem_ctx_threads(NULL) == 1, "no context");
-    jem_net *net = small_net(ctx);
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
     CHECK(!jem_net_find(net, NULL) && jem_ok(ctx), "no name");
     CHECK(jem_classify(net, NULL, 1, &a) && says(ctx, "NULL"), "no images");
     CHECK(jem_accuracy(net, x, NULL, 1) < 0 && says(ctx, "no label"), "no labels");
-    CHECK(jem_calibrate(net, NULL, 5) && says(ctx, "calibrate"), "no images");
+    CHECK(jem_calibrate(net, NULL, 5, JEM_AUTO) && says(ctx, "calibrate"), "no images");
     jem_net_free(net);
     net = jem_net_create(ctx, nothing, NULL, 0, 2, 1, 1, 2, 1);
     a.label = 77;
-    CHECK(jem_classify(net, x, 1, &a) && says(ctx, "made nothing"), "a function that makes nothing");
-    CHECK(jem_accuracy(net, x, &label, 1) < 0 && says(ctx, "made nothing"), "its accuracy");
+    CHECK(jem_classify(net, x, 1, &a) && says(ctx, "returned NULL"), "a function that returns NULL");
+    CHECK(jem_accuracy(net, x, &label, 1) < 0 && says(ctx, "returned NULL"), "its accuracy");
     jem_net_free(net);
 }
 
@@ -282,7 +282,7 @@ static void test_half_made(void) {
         for (int whole = 0; !whole && k < 1000; k++) {
             jem_ctx *ctx = open_ctx(&c);
             jem_wrn_desc d = jem_wrn_desc_default();
-            d.depth = 10, d.widen = 1, d.uncond = 1;
+            d.depth = 10, d.widen = 1, d.separate_energy = 1;
             jem_fail(ctx, JEM_DIVERGED, "of before");
             c.fail_at = c.calls + k;
             jem_net *net = wrn ? jem_wrn_create(ctx, &d, 1) : jem_mlp_create(ctx, NULL, 1);
@@ -333,9 +333,9 @@ static jem_status do_classify(subject *s) {
     return jem_classify(s->net, s->x, IMAGES, a);
 }
 static jem_status do_logits(subject *s) { return jem_logits(s->net, s->x, IMAGES, s->out); }
-static jem_status do_calibrate(subject *s) { return jem_calibrate(s->net, s->x, IMAGES); }
-static jem_status do_slopes(subject *s) {
-    return jem_calibrate_slopes(s->net, s->x, IMAGES, 1);
+static jem_status do_calibrate(subject *s) { return jem_calibrate(s->net, s->x, IMAGES, JEM_AUTO); }
+static jem_status do_logits_only(subject *s) {
+    return jem_calibrate(s->net, s->x, IMAGES, 0);
 }
 static jem_status do_accuracy(subject *s) {
     const float right = jem_accuracy(s->net, s->x, s->labels, IMAGES);
@@ -377,7 +377,7 @@ static jem_status do_unlabelled(subject *s) {
 }
 static const struct { const char *name; jem_status (*run)(subject *); } uses[] = {
     { "classify", do_classify }, { "logits", do_logits }, { "calibrate", do_calibrate },
-    { "slopes", do_slopes },
+    { "calibrate without gradients", do_logits_only },
     { "accuracy", do_accuracy }, { "temperature", do_temperature }, { "mass", do_mass },
     { "rise", do_rise }, { "usual", do_usual }, { "attack", do_attack }, { "impute", do_impute },
     { "sample", do_sample }, { "pixels", do_pixels }, { "update", do_update },
@@ -445,7 +445,7 @@ static void test_full_arena(void) {
         s.labels[1] = 1;
         if (s.net) s.net->scale = 10;
         jem_train_desc how = jem_train_desc_score(100);
-        how.cd_from = 0, how.fresh.steps = 1, how.buffer_size = how.negatives = 2;
+        how.cd_from = 0, how.restart_denoise.steps = 1, how.buffer_size = how.negatives = 2;
         s.trainer = jem_trainer_create(s.net, &how);
         const int most = PIECE / 2;
         int room = 0, refused = 0;
@@ -468,12 +468,11 @@ static void test_full_arena(void) {
     }
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_trainer(ctx), test_walks(ctx), test_descs(ctx), test_little(ctx), test_null(ctx);
-    test_escapes(ctx);
-    test_half_made(), test_large_run(), test_many_threads(), test_full_arena();
-    close_ctx(ctx, &count, "misuse");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_trainer), TEST_IN(test_walks), TEST_IN(test_descs), TEST_IN(test_little),
+        TEST_IN(test_null), TEST_IN(test_escapes), TEST(test_half_made), TEST(test_large_run),
+        TEST(test_many_threads), TEST(test_full_arena)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

@@ -829,6 +829,82 @@ static void test_after_failure(jem_ctx *ctx) {
     jem_reset(ctx);
 }
 
+/* Four inputs: y = their sum, and what an op sees is noted for each direction. */
+typedef struct call_view { int x, y, aux, dx, calls; } call_view;
+static void note(const jem_call *call, call_view *s) {
+    for (int k = 0; k < 4; k++) {
+        s->x |= (call->x[k] != NULL) << k;
+        s->dx |= (call->dx[k] != NULL) << k;
+    }
+    s->y |= call->y != NULL;
+    s->aux |= call->aux != NULL;
+    s->calls++;
+}
+static void four_forward(const jem_call *call) {
+    note(call, *(call_view *const *)call->user);
+    for (int i = 0; i < call->out.c * call->out.h * call->out.w * 16; i++)
+        call->y[i] = call->x[0][i] + call->x[1][i] + call->x[2][i] + call->x[3][i];
+}
+static void four_backward(const jem_call *call) {
+    note(call, *(call_view *const *)call->user + 1);
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; call->dx[k] && i < call->out.c * call->out.h * call->out.w * 16; i++)
+            call->dx[k][i] += call->dy[i];
+}
+
+/* What backward did not ask for is NULL, and not the memory of another op. */
+static void test_unkept(jem_ctx *ctx) {
+    printf("an op of one's own sees what it asked for, and NULL for the rest\n");
+    const jem_shape shape = { 5, 2, 3, 3 };
+    jem_rng rng = jem_rng_seed(9);
+    for (int keeps = 0; keeps < 32; keeps++) {
+        const jem_op op = { "four", four_forward, four_backward, keeps, NULL };
+        call_view s[2] = { { 0, 0, 0, 0, 0 }, { 0, 0, 0, 0, 0 } };
+        call_view *user = s;
+        const size_t aux = keeps & 1 ? 64 : 0;
+        jem_tensor *x = random_leaf(ctx, &rng, shape, -1, 1);
+        jem_tensor *in[4] = { jem_tanh(ctx, x), x, jem_square(ctx, x), NULL };
+        in[3] = jem_detach(ctx, x);
+        jem_tensor *y = jem_custom(ctx, &op, in, 4, shape, &user, sizeof user, aux);
+        CHECK(jem_grad(jem_sum_image(ctx, jem_exp(ctx, y)), x) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(s[0].calls == 1 && s[0].x == 15 && s[0].y && !s[0].dx && s[0].aux == (aux > 0),
+              "forward, keeps %d: x %d, y %d, dx %d", keeps, s[0].x, s[0].y, s[0].dx);
+        CHECK(s[1].calls == 1 && s[1].x == (keeps & 15) && s[1].y == (keeps >> 4) &&
+              s[1].dx == 7 && s[1].aux == (aux > 0),
+              "backward, keeps %d: x %d, y %d, dx %d", keeps, s[1].x, s[1].y, s[1].dx);
+        jem_reset(ctx);
+    }
+}
+
+/* jem_compute_exp and its like: the bits of the ops, for any count, in place, and nothing beyond. */
+static void test_compute(jem_ctx *ctx) {
+    printf("functions on arrays: the bits of the ops\n");
+    enum { MOST = 70 };
+    void (*const compute[3])(const jem_ctx *, const float *, float *, ptrdiff_t) =
+        { jem_compute_exp, jem_compute_tanh, jem_compute_sigmoid };
+    jem_tensor *(*const op[3])(jem_ctx *, jem_tensor *) = { jem_exp, jem_tanh, jem_sigmoid };
+    jem_rng rng = jem_rng_seed(10);
+    float x[MOST], y[MOST], z[MOST + 1];
+    jem_fill_normal(ctx, &rng, x, MOST, 0, 6);
+    x[0] = 200;
+    x[1] = -200;
+    for (int f = 0; f < 3; f++)
+        for (int n = 0; n <= MOST; n++) {
+            for (int i = 0; i <= MOST; i++) z[i] = 7;
+            compute[f](ctx, x, z, n);
+            if (n) jem_read(op[f](ctx, jem_input(ctx, x, 1, n, 1, 1)), y);
+            CHECK(same_bits(y, z, n) && z[n] == 7, "function %d of %d numbers", f, n);
+            memcpy(z, x, sizeof x);
+            compute[f](ctx, z, z, n);
+            CHECK(same_bits(y, z, n), "function %d of %d numbers in place", f, n);
+            jem_reset(ctx);
+        }
+    jem_compute_exp(NULL, x, z, 1);
+    jem_compute_exp(ctx, NULL, z, 1);
+    jem_compute_exp(ctx, x, NULL, 1);
+    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
+}
+
 static void test_custom(jem_ctx *ctx) {
     printf("one's own ops: values, gradients, and none\n");
     jem_tensor *(*const build[4])(jem_ctx *, jem_tensor *, const things *) =
@@ -872,7 +948,7 @@ static void test_custom(jem_ctx *ctx) {
 static jem_ctx *plain_ctx(void) {
     jem_ctx_desc d;
     memset(&d, 0, sizeof d);
-    d.threads = 1, d.plain = 1;
+    d.threads = 1, d.plain_tape = 1;
     return jem_ctx_create(&d);
 }
 
@@ -1340,10 +1416,10 @@ static void test_mixes(void) {
     for (uint64_t seed = 0; seed < 240; seed++) {
         jem_ctx_desc d;
         memset(&d, 0, sizeof d);
-        d.precision = precisions[seed % 4], d.plain = d.threads = 1;
+        d.precision = precisions[seed % 4], d.plain_tape = d.threads = 1;
         const int n = mix_ask(&d, seed, want);
         for (int threads = 1; threads < 4; threads += 2) {
-            d.plain = 0, d.threads = threads;
+            d.plain_tape = 0, d.threads = threads;
             memset(got, 0, sizeof got);
             CHECK(mix_ask(&d, seed, got) == n && same_bits(got, want, n), "network %d, %d threads",
                   (int)seed, threads);
@@ -1380,9 +1456,9 @@ static void test_sums_read(void) {
     for (int k = 0; k < 12; k++) {
         jem_ctx_desc d;
         memset(&d, 0, sizeof d);
-        d.precision = precisions[k / 3], d.plain = d.threads = 1;
+        d.precision = precisions[k / 3], d.plain_tape = d.threads = 1;
         sum_ask(&d, k % 3, want);
-        d.plain = 0;
+        d.plain_tape = 0;
         sum_ask(&d, k % 3, got);
         CHECK(same_bits(got, want, 3 + SUM_FLOATS), "precision %d, way %d", k / 3, k % 3);
     }
@@ -1437,7 +1513,7 @@ static void test_tapes(jem_ctx *planned, jem_ctx *plain) {
     CHECK(jem_ok(planned) && jem_ok(plain), "%s%s", jem_error(planned), jem_error(plain));
 }
 
-/* A tensor that jem_end has forgotten is told from others, however it is used. */
+/* Use of a tensor that jem_end has freed is detected, whatever the use. */
 static void test_forgotten(jem_ctx *ctx) {
     printf("tensors used too late\n");
     const float one[1] = { 1 };
@@ -1462,7 +1538,7 @@ static void test_forgotten(jem_ctx *ctx) {
             jem_keep(y);
             CHECK(!jem_tanh(ctx, x), "after a reset");
         }
-        CHECK(says(ctx, "has forgotten this tensor (1,1,1,1)"), "use %d", how);
+        CHECK(says(ctx, "has freed this tensor (1,1,1,1)"), "use %d", how);
     }
     jem_end(NULL, jem_begin(NULL)), jem_reset(NULL);
 
@@ -1475,8 +1551,8 @@ static void test_forgotten(jem_ctx *ctx) {
         for (int i = 0; i < 3; i++) jem_input(ctx, big, 1, 3, 100, 100);
         jem_tensor *x = jem_input(ctx, one, 1, 1, 1, 1), *y = jem_scale(ctx, x, 2);
         jem_end(ctx, inner);
-        CHECK(jem_read(x, out) == JEM_BAD_ARGUMENT && says(ctx, "forgotten"), "pairs, %d", how);
-        CHECK(jem_read(y, out) == JEM_BAD_ARGUMENT && says(ctx, "forgotten"), "pairs, %d", how);
+        CHECK(jem_read(x, out) == JEM_BAD_ARGUMENT && says(ctx, "has freed"), "pairs, %d", how);
+        CHECK(jem_read(y, out) == JEM_BAD_ARGUMENT && says(ctx, "has freed"), "pairs, %d", how);
         jem_reset(ctx);
     }
 }
@@ -1672,7 +1748,7 @@ static void test_errors(void) {
     jem_mark mark = jem_begin(other);
     jem_tensor *late = jem_zeros(other, 1, 1, 1, 1);
     jem_end(other, mark);
-    CHECK(jem_grad(per, late) == JEM_BAD_ARGUMENT && says(other, "forgotten"), "another's, too late");
+    CHECK(jem_grad(per, late) == JEM_BAD_ARGUMENT && says(other, "has freed"), "another's, too late");
     close_ctx(other, &count2, "another context");
     CHECK(jem_check_gradient(ctx, NULL, NULL, x, NULL, 0.1f) < 0 && says(ctx, "a function"),
           "no function");
@@ -1724,7 +1800,7 @@ enum { BATCH = 18 };                               /* images: more than a group 
 static jem_train_desc small_training(int by_class) {
     jem_train_desc d = jem_train_desc_default();
     d.lr = 1e-3f, d.sgld.steps = 2, d.negatives = 5, d.buffer_size = 9;
-    d.class_conditional = by_class, d.w_cd_class = by_class ? 0.5f : 0;
+    d.class_conditional = by_class, d.weights.cd_class = by_class ? 0.5f : 0;
     return d;
 }
 
@@ -1746,7 +1822,7 @@ static int life(jem_ctx *ctx, int which) {
         good = jem_train_step(tr, x, labels, BATCH).status == JEM_OK;
         good &= jem_train_step_semi(tr, x, labels, 3, x, BATCH).status == JEM_OK;
         good &= jem_net_set_meta(net, "key", "value") == JEM_OK;
-        good &= jem_calibrate(net, x, BATCH) == JEM_OK;
+        good &= jem_calibrate(net, x, BATCH, JEM_AUTO) == JEM_OK;
         good &= jem_classify(net, x, BATCH, answers_) == JEM_OK;
         good &= jem_accuracy(net, x, labels, BATCH) >= 0;
         jem_mark mark = jem_begin(ctx);
@@ -1830,36 +1906,39 @@ static void test_steady(void) {
     }
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
+/* ---- what has to hold with the plan and without ---------------------------------------------- */
+
+static void in_both(jem_ctx *ctx, void (*test)(jem_ctx *)) {
+    jem_ctx *plain = plain_ctx();
+    test(ctx);
+    test(plain);
+    jem_ctx_free(plain);
+}
+static void test_both_unkept(jem_ctx *ctx) { in_both(ctx, test_unkept); }
+static void test_both_dead_lanes(jem_ctx *ctx) { in_both(ctx, test_dead_lanes); }
+static void test_both_read_before(jem_ctx *ctx) { in_both(ctx, test_read_before); }
+static void test_both_norm_of_one(jem_ctx *ctx) { in_both(ctx, test_norm_of_one); }
+static void test_both_after_failure(jem_ctx *ctx) { in_both(ctx, test_after_failure); }
+static void test_both_one_number(jem_ctx *ctx) { in_both(ctx, test_one_number); }
+static void test_both_tapes(jem_ctx *ctx) {
+    jem_ctx *plain = plain_ctx();
+    test_tapes(ctx, plain);
+    jem_ctx_free(plain);
+}
+
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_elementwise), TEST_IN(test_shapes), TEST_IN(test_convolutions),
+        TEST_IN(test_norms), TEST_IN(test_networks), TEST_IN(test_few_images),
+        TEST_IN(test_losses), TEST_IN(test_loss_values), TEST_IN(test_custom),
+        TEST_IN(test_compute), TEST_IN(test_both_unkept), TEST_IN(test_both_dead_lanes),
+        TEST_IN(test_both_read_before), TEST_IN(test_both_norm_of_one),
+        TEST_IN(test_both_after_failure), TEST_IN(test_both_tapes), TEST(test_mixes),
+        TEST(test_sums_read), TEST_IN(test_both_one_number), TEST_IN(test_marks),
+        TEST_IN(test_forgotten), TEST(test_errors), TEST(test_failures), TEST(test_steady)
+    };
     jem_rng rng = jem_rng_seed(0);
     for (int i = 0; i < (int)(sizeof noise / sizeof noise[0]); i++)
         noise[i] = jem_rng_uniform(&rng) + 0.2f;
-    test_elementwise(ctx);
-    test_shapes(ctx);
-    test_convolutions(ctx);
-    test_norms(ctx);
-    test_networks(ctx);
-    test_few_images(ctx);
-    test_losses(ctx);
-    test_loss_values(ctx);
-    test_custom(ctx);
-    jem_ctx *plain = plain_ctx();
-    test_dead_lanes(ctx), test_dead_lanes(plain);
-    test_read_before(ctx), test_read_before(plain);
-    test_norm_of_one(ctx), test_norm_of_one(plain);
-    test_after_failure(ctx), test_after_failure(plain);
-    test_tapes(ctx, plain);
-    test_mixes();
-    test_sums_read();
-    test_one_number(ctx), test_one_number(plain);
-    jem_ctx_free(plain);
-    test_marks(ctx);
-    test_forgotten(ctx);
-    close_ctx(ctx, &count, "all of the above");
-    test_errors();
-    test_failures();
-    test_steady();
-    return test_report();
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

@@ -4,10 +4,9 @@
 #include "test.h"
 #include "common.h"
 
-static jem_net *net_of(jem_ctx *ctx, int c, int h, int w) {
-    jem_mlp_desc d = jem_mlp_desc_default();
-    d.channels = c, d.height = h, d.width = w, d.classes = 3;
-    return jem_mlp_create(ctx, &d, 1);
+static jem_net *net_of(jem_ctx *ctx, int channels, int height, int width) {
+    const small_shape s = { channels, height, width, 3, 0 };
+    return small_mlp(ctx, s, 1);
 }
 static jem_pixels_desc unit(void) {                /* to 0..1, where values are easy to tell */
     const jem_pixels_desc d = { 0, 1, 0, 0 };
@@ -143,7 +142,8 @@ static void test_refused(jem_ctx *ctx) {
     CHECK(jem_floats_to_pixels(net, NULL, 1, NULL, out) != JEM_OK && says(ctx, "NULL"), "no images");
     CHECK(jem_floats_to_pixels(net, x, -1, NULL, out) != JEM_OK && says(ctx, "-1 images"), "-1");
     x[5] = (float)NAN;
-    CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "image 0 has a nan"), "NaN");
+    CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "image 0 contains a nan"),
+          "NaN");
     x[5] = 1e30f;
     CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "1e+30"), "absurd");
     x[5] = 0;
@@ -192,10 +192,10 @@ static void test_model(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_sizes(ctx), test_colours(ctx), test_back(ctx), test_refused(ctx), test_model(ctx);
-    close_ctx(ctx, &count, "pictures");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_sizes), TEST_IN(test_colours), TEST_IN(test_back), TEST_IN(test_refused),
+        TEST_IN(test_model)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

@@ -57,7 +57,8 @@ def stand_in(module, name):
 
 
 CODES = {"FloatStorage": "f", "DoubleStorage": "d", "HalfStorage": "e", "BFloat16Storage": "H",
-         "LongStorage": "q", "IntStorage": "i", "ByteStorage": "B"}
+         "LongStorage": "q", "IntStorage": "i", "ByteStorage": "B", "CharStorage": "b",
+         "ShortStorage": "h"}
 KINDS = {name: stand_in(torch, name) for name in CODES}
 
 
@@ -214,19 +215,19 @@ def path(name):
 spec = importlib.util.spec_from_file_location("tool", TOOL)
 tool = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tool)
-Result = collections.namedtuple("Result", "returncode stderr")
+Result = collections.namedtuple("Result", "returncode stderr stdout", defaults=("",))
 
 
 def run(data, *options, out="out.safetensors", name="in.pt"):
     """The tool's main, here: a process for each of a thousand would take minutes."""
     with open(path(name), "wb") as file:
         file.write(data)
-    said = io.StringIO()
+    said, told = io.StringIO(), io.StringIO()
     sys.argv = [TOOL, path(name), path(out), *options]
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(told):
             tool.main()
-        return Result(0, said.getvalue())
+        return Result(0, said.getvalue(), told.getvalue())
     except SystemExit as end:
         return Result(end.code, said.getvalue()) if isinstance(end.code, int) else \
             Result(1, end.code + "\n")
@@ -330,6 +331,28 @@ def test_views_and_types():
     if check(run(as_zip(state)).returncode == 0, "bfloat16"):
         values = parse()[1]["f.conv1.bias"][2]
         check(values[:4] == [1, -2, 0.15625, 2.0 ** -133], "bfloat16: %s" % values[:4])
+
+
+def test_whole_numbers():
+    """Tensors of whole numbers that no network needs are left out, with a note."""
+    state = wrn()
+    extra = {"steps": "LongStorage", "quantised": "CharStorage", "f.codes": "ShortStorage"}
+    for name, kind in extra.items():
+        state[name] = Tensor(Storage(kind, [3, -2, 1]), (3,))
+    for made in (as_zip, as_legacy):
+        done = run(made(state))
+        check(done.returncode == 0, "whole numbers: " + str(done.stderr))
+        note = "left out, as no network needs these whole numbers: " + ", ".join(extra)
+        check(note in done.stdout, "a note: " + done.stdout)
+        check(not any(name in parse()[1] for name in extra), "they are left out")
+    state = wrn()
+    state["f.conv1.bias"] = Tensor(Storage("CharStorage", [1] * 16), (16,))
+    done = run(as_zip(state))
+    check(done.returncode == 1 and "f.conv1.bias is of CharStorage" in str(done.stderr),
+          "what a network needs: " + str(done.stderr))
+    state = wrn()
+    state["f.conv9.weight"] = Tensor(Storage("LongStorage", [1] * 16), (16,))
+    check(run(as_zip(state)).returncode == 1, "a weight that a WRN has not")
 
 
 # ------------------------------------------------------------------------------- hostile ones ----
@@ -564,7 +587,7 @@ def test_reader():
 
 
 if __name__ == "__main__":
-    for test in (test_formats, test_views_and_types, test_hostile, test_wrong_tensors,
+    for test in (test_formats, test_views_and_types, test_whole_numbers, test_hostile, test_wrong_tensors,
                  test_wrong_files, test_command, test_reader):
         test()
     folder.cleanup()

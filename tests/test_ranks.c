@@ -105,9 +105,10 @@ static jem_net *make_net(jem_ctx *ctx, int kind) {
 static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
     jem_train_desc d = p->kind == SCORE ? jem_train_desc_score(8) : jem_train_desc_default();
     d.lr = 1e-3f, d.negatives = p->batch, d.buffer_size = 120, d.sgld.steps = 4;
-    if (p->kind == SCORE) d.cd_from = 2, d.fresh.steps = 5, d.reinit = .5f;
+    if (p->kind == SCORE) d.cd_from = 2, d.restart_denoise.steps = 5, d.reinit = .5f;
     if (p->kind == BY_CLASS)
-        d.class_conditional = 1, d.w_cd_class = .5f, d.energy_l2 = .01f, d.fresh.steps = 3;
+        d.class_conditional = 1, d.weights.cd_class = .5f, d.weights.energy_l2 = .01f,
+            d.restart_denoise.steps = 3;
     d.rank = rank, d.ranks = p->ranks, d.sum = sum_by_pipe;
     d.sum_user = (void *)(uintptr_t)link;
     if (p->kind == ACT_NORM) d.sgld.step_size = .05f;      /* its steep slopes amplify rounding */
@@ -337,7 +338,7 @@ static void test_misuse(void) {
     d.ranks = 4, d.sum = NULL;
     refused(ctx, net, &d, "ranks");
     d.sum = fails, d.sum_user = ctx, d.negatives = 30;
-    refused(ctx, net, &d, "negatives modulo ranks = 2");
+    refused(ctx, net, &d, "negatives = 30 is not a multiple of ranks = 4");
     d.negatives = 32, d.rank = 3;
     jem_trainer *tr = jem_trainer_create(net, &d);
     make_batch(0, x, y, BATCH);
@@ -363,13 +364,21 @@ static void test_misuse(void) {
     jem_trainer_free(tr), jem_net_free(net), jem_ctx_free(ctx);
 }
 
-int main(void) {
-    signal(SIGPIPE, SIG_IGN);
+static void test_curves(void) {
     for (int kind = 0; kind < KINDS; kind++) test_one_curve(kind);
-    test_chains_to_the_bit();
-    for (int kind = 0; kind < KINDS; kind++) if (kind != BATCH_NORM) test_resume(kind);
-    test_odd_shares();
-    test_divergence();
-    test_misuse();
-    return test_report();
+}
+
+/* Batch norm is of each rank's own images. */
+static void test_resumed(void) {
+    for (int kind = 0; kind < KINDS; kind++)
+        if (kind != BATCH_NORM) test_resume(kind);
+}
+
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_curves), TEST(test_chains_to_the_bit), TEST(test_resumed),
+        TEST(test_odd_shares), TEST(test_divergence), TEST(test_misuse)
+    };
+    signal(SIGPIPE, SIG_IGN);
+    return test_main(argc, argv, all, TEST_COUNT(all));
 }

@@ -317,15 +317,15 @@ static void test_streams(jem_ctx *ctx) {
     CHECK(!memcmp(late.key, early.key, 8), "a stream does not depend on what was drawn before");
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_known), TEST_IN(test_distributions), TEST_IN(test_normal_accuracy),
+        TEST_IN(test_fills), TEST(test_below), TEST_IN(test_streams)
+    };
     jem_ctx *ctx = jem_ctx_create(NULL);
     check_isa(ctx);
-    test_known();
-    test_distributions(ctx);
-    test_normal_accuracy(ctx);
-    test_fills(ctx);
-    test_below();
-    test_streams(ctx);
+    test_begin(argc, argv);
+    test_run(all, TEST_COUNT(all), ctx);
     jem_ctx_free(ctx);
     return test_report();
 }

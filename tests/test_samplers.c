@@ -21,11 +21,6 @@ static jem_tensor *diagonal(jem_ctx *ctx, jem_tensor *x, void *weights) {
     jem_tensor *y = jem_mul(ctx, jem_square(ctx, x), (jem_tensor *)weights);
     return jem_scale(ctx, jem_sum_image(ctx, y), -0.5f);
 }
-/* log p = - |L x|^2 / 2 */
-static jem_tensor *correlated(jem_ctx *ctx, jem_tensor *x, void *l) {
-    jem_tensor *y = jem_linear(ctx, x, (jem_param *)l, NULL);
-    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, y)), -0.5f);
-}
 /* log p = log sum_k w_k N(x; m_k, s^2) + constant; params: 1, 1 and -m; identity and log w */
 static const double mixture_m[2] = { -1.2, 1.2 }, mixture_w[2] = { 0.3, 0.7 }, mixture_s = 0.7;
 static jem_tensor *mixture(jem_ctx *ctx, jem_tensor *x, void *params) {
@@ -112,7 +107,7 @@ static void test_correlated(jem_ctx *ctx) {
     jem_tensor *t = jem_zeros(ctx, N, 3, 1, 1);
     const jem_sgld_desc d = jem_sgld_desc_langevin((float)a, STEPS);
     jem_rng rng = jem_rng_seed(2);
-    CHECK(jem_sgld(ctx, correlated, l, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_sgld(ctx, gauss_of, l, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
     for (int i = 0; i < 9; i++) {
         double sum = 0;
@@ -413,7 +408,7 @@ static void test_no_chance(jem_ctx *ctx) {
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *x = jem_zeros(ctx, CHAINS, 1, 1, 2);
     jem_mcmc_desc d = jem_mcmc_desc_default();
-    d.steps = 1, d.leapfrog = 0, d.step = 1;
+    d.steps = 1, d.leapfrog = 0, d.step_size = 1;
     float took[CHAINS], all = 0;
     CHECK(jem_mcmc(ctx, needle, NULL, x, &d, &rng, took) == JEM_OK, "%s", jem_error(ctx));
     CHECK(rng.counter >= ZERO + 2, "the draw was made");
@@ -638,12 +633,12 @@ static uint64_t train_hash(jem_ctx *ctx, const jem_train_desc *d, uint64_t net_s
         const jem_stats s = semi ? jem_train_step_semi(tr, in.x, in.labels, step * 3,
                                                        in.x + SMALL, IMAGES - 1 - step)
                                  : jem_train_step(tr, in.x, in.labels, IMAGES);
-        const float ce = !semi || step ? d->w_ce * s.ce : 0;
+        const float ce = !semi || step ? d->weights.ce * s.ce : 0;
         CHECK(s.status == JEM_OK && s.update == step && s.lr == d->lr && s.grad_norm > 0, "update "
               "%d: %s", step, jem_error(ctx));
-        if (d->w_cd > 0) CHECK_CLOSE(s.cd, s.f_sample - s.f_data, 1e-6, "cd");
-        if (d->w_cd_class == 0 && d->energy_l2 == 0)
-            CHECK_CLOSE(s.loss, ce + d->w_cd * s.cd, 1e-5, "the terms make the loss");
+        if (d->weights.cd > 0) CHECK_CLOSE(s.cd, s.f_sample - s.f_data, 1e-6, "cd");
+        if (d->weights.cd_class == 0 && d->weights.energy_l2 == 0)
+            CHECK_CLOSE(s.loss, ce + d->weights.cd * s.cd, 1e-5, "the terms make the loss");
         CHECK(s.accuracy >= 0 && s.accuracy <= 1, "accuracy %g", (double)s.accuracy);
     }
     const jem_buffer *b = jem_trainer_buffer(tr);
@@ -667,7 +662,7 @@ static void test_unlabelled(jem_ctx *ctx) {
     float loss[2];
     for (int l2 = 0; l2 < 2; l2++) {
         jem_train_desc d = small_training();
-        d.w_cd = 0, d.w_score = 1, d.energy_l2 = l2 ? 100.0f : 0;
+        d.weights.cd = 0, d.w_score = 1, d.weights.energy_l2 = l2 ? 100.0f : 0;
         jem_net *net = small_net(ctx, 1);
         jem_trainer *tr = jem_trainer_create(net, &d);
         const jem_stats s = jem_train_step_semi(tr, NULL, NULL, 0, in.x, IMAGES);
@@ -690,7 +685,7 @@ static void test_remembered(jem_ctx *ctx) {
         double sum = 0;
         for (int i = 0; i < IMAGES * SMALL; i++) sum += (double)in.x[i];
         jem_train_desc d = small_training();
-        d.w_cd = 0, d.w_score = (float)score, d.noise_lo = 0.2f, d.noise_hi = 3;
+        d.weights.cd = 0, d.w_score = (float)score, d.noise_lo = 0.2f, d.noise_hi = 3;
         jem_net *net = small_net(ctx, 1);
         jem_trainer *tr = jem_trainer_create(net, &d);
         for (int step = 0; step < 2; step++) {
@@ -717,7 +712,8 @@ static void test_alone(jem_ctx *ctx) {
     const data in = small_data();
     for (int k = 0; k < (int)(sizeof how / sizeof *how); k++) {
         jem_train_desc d = small_training();
-        d.w_ce = how[k].ce, d.w_cd = how[k].cd, d.w_score = how[k].score, d.w_kl = how[k].kl;
+        d.weights.ce = how[k].ce, d.weights.cd = how[k].cd;
+        d.w_score = how[k].score, d.w_kl = how[k].kl;
         d.cd_from = how[k].cd_from;
         jem_net *net = small_net(ctx, 1);
         jem_trainer *tr = jem_trainer_create(net, &d);
@@ -794,7 +790,7 @@ static void test_poor(void) {
         jem_mlp_desc m = jem_mlp_desc_default();
         m.channels = 2, m.height = m.width = m.layers = 1, m.widths[0] = 4, m.classes = CLASSES;
         jem_train_desc d = small_training();
-        d.w_ce = 0, d.sgld.steps = d.negatives = 1;
+        d.weights.ce = 0, d.sgld.steps = d.negatives = 1;
         jem_net *net = jem_mlp_create(ctx, &m, 1);
         jem_trainer *tr = jem_trainer_create(net, &d);
         c.fail_at = c.calls + k;
@@ -815,11 +811,11 @@ static void test_trainer(jem_ctx *ctx) {
         jem_train_desc d = small_training();
         if (how == 1) d.seed = 2;
         if (how == 3) d.class_conditional = 1;
-        if (how == 4) d.w_cd_class = 0.5f;
-        if (how == 5) d.w_cd = 0;
-        if (how == 6) d.input_noise = 0;
-        if (how == 7) d.energy_l2 = 0.1f;
-        if (how == 8) d.w_ce = 0.5f, d.w_cd = 2;
+        if (how == 4) d.weights.cd_class = 0.5f;
+        if (how == 5) d.weights.cd = 0;
+        if (how == 6) d.data_noise = 0;
+        if (how == 7) d.weights.energy_l2 = 0.1f;
+        if (how == 8) d.weights.ce = 0.5f, d.weights.cd = 2;
         if (how == 9) d.negatives = 0;             /* as many as there are data */
         const uint64_t net_seed = how == 2 ? 2 : 1;
         seen[how] = train_hash(ctx, &d, net_seed, 0);
@@ -844,7 +840,7 @@ static void test_trainer(jem_ctx *ctx) {
     for (int i = 0; i < 30; i++) visits[i / 10] += jem_trainer_buffer(tr)->visits[i];
     CHECK(visits[0] > 0 && visits[1] > 0 && visits[2] > 0, "chains of every class are walked");
     jem_trainer_free(tr);
-    d = small_training(), d.w_cd = 0;
+    d = small_training(), d.weights.cd = 0;
     tr = jem_trainer_create(net, &d);
     CHECK(tr && !jem_trainer_buffer(tr), "without contrastive divergence there are no chains");
     jem_trainer_free(tr);
@@ -862,7 +858,7 @@ static void test_trainer(jem_ctx *ctx) {
     }
     CHECK(f[0] == f[1], "log p(x) of all: %g, %g", (double)f[0], (double)f[1]);
     free(copy);
-    d.w_cd = 1, d.reinit = 2;
+    d.weights.cd = 1, d.reinit = 2;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "reinit = 2"), "out of range");
     d = small_training(), d.buffer_size = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "capacity 0"), "no room for chains");
@@ -937,10 +933,11 @@ static void test_unconditional(jem_ctx *ctx) {
     const data in = small_data();
     for (int conv = 0; conv < 2; conv++) {
         jem_convnet_desc d = jem_convnet_desc_default();
-        d.channels = 2, d.height = d.width = 6, d.classes = 3, d.layers = 2, d.uncond = 1;
+        d.channels = 2, d.height = d.width = 6, d.classes = 3, d.layers = 2, d.separate_energy = 1;
         jem_wrn_desc w = jem_wrn_desc_default();
         w.depth = 10, w.widen = 1, w.channels = 2, w.height = w.width = 6, w.classes = 3;
-        w.uncond = 1, w.activation = JEM_ACTIVATION_SILU;     /* smooth, for the gradient's check */
+        w.separate_energy = 1;
+        w.activation = JEM_ACTIVATION_SILU;        /* smooth, for the gradient's check */
         jem_net *net = conv ? jem_convnet_create(ctx, &d, 3) : jem_wrn_create(ctx, &w, 3);
         jem_param *bias = jem_net_find(net, "energy_output.bias");
         float x[5 * 72], before[5], after[5], lse[5];
@@ -986,9 +983,9 @@ static void test_unconditional(jem_ctx *ctx) {
         CHECK(weight && fnv(FNV_START, weight->value, weight->size) != old_weight, "it learns");
         if (bias) CHECK_CLOSE(bias->value[0], old, 1e-3, "a constant tells nothing");
         jem_trainer_free(tr);
-        how.w_cd_class = 1;
+        how.weights.cd_class = 1;
         CHECK(!jem_trainer_create(net, &how) && says(ctx, "unconditional"), "no p(x,y) to train");
-        how.w_cd_class = 0;
+        how.weights.cd_class = 0;
         how.class_conditional = 1;
         CHECK(!jem_trainer_create(net, &how) && says(ctx, "unconditional"), "no chains by class");
         free(data_x);
@@ -1039,7 +1036,7 @@ static void test_divergence(jem_ctx *ctx) {
         else if (how == 3) {
             x[5] = NAN;
             fails(ctx, "data that are NaN", tr, net, x, labels, IMAGES, JEM_BAD_ARGUMENT,
-                  "image 0 has a nan");
+                  "image 0 contains a nan");
             x[5] = -1e30f;
             fails(ctx, "absurd data", tr, net, x, labels, IMAGES, JEM_BAD_ARGUMENT, "a -1e+30");
             x[5] = 0;
@@ -1161,8 +1158,9 @@ static void test_familiarity(jem_ctx *ctx) {
     jem_answer a[N];
     jem_rng rng = jem_rng_seed(10);
     jem_fill_normal(ctx, &rng, x, N * D, 0, 1);
-    CHECK(jem_calibrate(net, x, N) == JEM_OK && jem_classify(net, x, N, a) == JEM_OK, "%s",
-          jem_error(ctx));
+    CHECK(jem_calibrate(net, x, N, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
+    jem_net_set_meta(net, "jem.known", NULL);      /* as files of before */
+    CHECK(jem_classify(net, x, N, a) == JEM_OK, "%s", jem_error(ctx));
     double worst = 0, mean = 0, middle = 0;
     for (int i = 0; i < N; i++) middle += (double)a[i].log_density / N;
     for (int i = 0; i < N; i++) {                  /* one class: log p(x), its distance from usual */
@@ -1184,48 +1182,42 @@ static void test_familiarity(jem_ctx *ctx) {
     memset(far, 0, D * sizeof *far);
     jem_classify(net, far, 100, a);
     CHECK(a[0].familiarity < 0.1f, "the most likely one: %g", (double)a[0].familiarity);
-    jem_net_set_meta(net, "jem.usual", NULL);      /* as files of before: the likelier the better */
-    jem_classify(net, far, 1, a);
-    CHECK(a[0].familiarity == 1, "the most likely one, by log p(x) alone");
-    CHECK(jem_calibrate(net, x, N) == JEM_OK, "%s", jem_error(ctx));
     for (int i = 1; i < 100; i++)
         CHECK(a[i].familiarity < 0.01f, "noise: %g", (double)a[i].familiarity);
-    CHECK(jem_calibrate(net, x, 1) == JEM_BAD_ARGUMENT && says(ctx, "calibrate"), "one image");
+    jem_net_set_meta(net, "jem.usual", NULL);      /* as files before those: the likelier the better */
+    jem_classify(net, far, 1, a);
+    CHECK(a[0].familiarity == 1, "the most likely one, by log p(x) alone");
+    for (int gradients = 0; gradients < 2; gradients++) {
+        CHECK(jem_calibrate(net, x, N, gradients) == JEM_OK, "%s", jem_error(ctx));
+        jem_classify(net, far, 100, a);
+        CHECK(jem_judge(a[0].familiarity) == JEM_FAMILIAR, "the centre of the data: %g",
+              (double)a[0].familiarity);
+        int passed = 0;
+        for (int i = 1; i < 100; i++) passed += a[i].familiarity >= 0.01f;
+        CHECK(passed <= 2, "%d of 99 noises pass", passed);
+    }
+    CHECK(jem_calibrate(net, x, 1, 0) == JEM_BAD_ARGUMENT && says(ctx, "calibrate"), "one image");
     const char *before = jem_net_meta(net, "jem.familiar");
     for (int i = 0; i < 3; i++) {                  /* what cannot be told in a file's text */
         *(float *)net->user = i == 0 ? NAN : i == 1 ? -1e35f : -3e8f;
-        CHECK(jem_calibrate(net, x, N) == JEM_DIVERGED && says(ctx, i ? "log p(x)" : "not finite") &&
+        CHECK(jem_calibrate(net, x, N, JEM_AUTO) == JEM_DIVERGED &&
+              says(ctx, i ? "log p(x)" : "not finite") &&
               jem_net_meta(net, "jem.familiar") == before, "log p times %g",
               (double)*(float *)net->user);
     }
     jem_net_free(net);
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_diagonal(ctx);
-    test_correlated(ctx);
-    test_mixture(ctx);
-    test_walk(ctx);
-    test_walk_errors(ctx);
-    test_buffer(ctx);
-    test_schedules();
-    test_updates(ctx);
-    test_averages(ctx), test_refused_steps(ctx), test_no_chance(ctx);
-    test_trainer(ctx);
-    test_unlabelled(ctx);
-    test_remembered(ctx);
-    test_alone(ctx), test_visits(ctx);
-    test_poor();
-    test_evaluation(ctx);
-    test_changes(ctx);
-    test_unconditional(ctx);
-    test_divergence(ctx);
-    test_learning(ctx);
-    test_answers(ctx);
-    test_familiarity(ctx);
-    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-    close_ctx(ctx, &count, "all of the above");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_diagonal), TEST_IN(test_correlated), TEST_IN(test_mixture),
+        TEST_IN(test_walk), TEST_IN(test_walk_errors), TEST_IN(test_buffer), TEST(test_schedules),
+        TEST_IN(test_updates), TEST_IN(test_averages), TEST_IN(test_refused_steps),
+        TEST_IN(test_no_chance), TEST_IN(test_trainer), TEST_IN(test_unlabelled),
+        TEST_IN(test_remembered), TEST_IN(test_alone), TEST_IN(test_visits), TEST(test_poor),
+        TEST_IN(test_evaluation), TEST_IN(test_changes), TEST_IN(test_unconditional),
+        TEST_IN(test_divergence), TEST_IN(test_learning), TEST_IN(test_answers),
+        TEST_IN(test_familiarity)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

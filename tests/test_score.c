@@ -28,7 +28,7 @@ static comparison compare_score(jem_net *net, int n, float step, int weighted, u
     jem_add_noise(leaf, ones, &same), jem_read(leaf, z);
     jem_score_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.sigma = sigma, desc.weight = weighted ? weight : NULL, desc.step = step;
+    desc.sigma = sigma, desc.weight = weighted ? weight : NULL, desc.difference = step;
     leaf = jem_input(ctx, x, n, net->channels, net->height, net->width);
     jem_tensor *loss = jem_score_matching(ctx, jem_logp, net, leaf, &desc, &rng, &residual);
     jem_zero_grad(net);
@@ -268,7 +268,7 @@ static void blind_make(jem_net *bag, blind *b, double lo) {    /* noise from lo 
    (1 - s sigma^2/v) (x - m) + gamma z they are recursions. In the limit of small steps, and of much
    noise at the start, they are m and spread^2. */
 static double walked(const jem_denoise_desc *d, double *variance) {
-    const double s = (double)d->step, k = 1 - (double)d->beta * s;
+    const double s = (double)d->fraction, k = 1 - (double)d->beta * s;
     double sigma = (double)d->sigma_max, v = sigma * sigma, off = mean;
     for (int i = 0; i < d->steps; i++) {
         const double f = 1 - s * sigma * sigma / (spread * spread + sigma * sigma);
@@ -282,10 +282,10 @@ static double walked(const jem_denoise_desc *d, double *variance) {
    the last step, the density takes for sigma^2 what coordinates without spread have: r. */
 static double fresh_variance(const jem_generate_desc *d) {
     const double a = (double)d->walk.step_size, b = (double)d->walk.noise_std;
-    const double s = spread * spread, last = (double)jem_denoise_desc_clean(d->clean).step;
+    const double s = spread * spread, last = (double)jem_denoise_desc_clean(d->last_sigma).fraction;
     double v, r = (double)d->denoise.sigma_max;
     walked(&d->denoise, &v);
-    r *= pow(1 - (double)d->denoise.beta * (double)d->denoise.step, d->denoise.steps), r *= r;
+    r *= pow(1 - (double)d->denoise.beta * (double)d->denoise.fraction, d->denoise.steps), r *= r;
     for (int i = 0; i < d->walk.steps; i++) {
         const double f = 1 - a / (s + r), g = 1 - a / r;
         v = f * f * v + b * b, r = g * g * r + b * b;
@@ -376,7 +376,7 @@ static void test_samples(void) {
     for (int how = 0; how < 3; how++) {
         jem_rng rng = jem_rng_seed(4 + (uint64_t)how);
         jem_denoise_desc d = jem_denoise_desc_default();
-        if (how == 1) d.step = 0.02f, d.beta = 0.5f, d.steps = 600;
+        if (how == 1) d.fraction = 0.02f, d.beta = 0.5f, d.steps = 600;
         if (how == 2) d.beta = 1, d.steps = 120;   /* nothing put back: a flow */
         float *x = floats(N * PIXELS);
         jem_fill_normal(ctx, &rng, x, N * PIXELS, 0, d.sigma_max);
@@ -393,7 +393,7 @@ static void test_samples(void) {
         const int n = N * SPREAD;
         double want;
         const double want_mean = walked(&d, &want);
-        const double sigma = (double)d.sigma_max * pow(1 - (double)(d.beta * d.step), d.steps);
+        const double sigma = (double)d.sigma_max * pow(1 - (double)(d.beta * d.fraction), d.steps);
         printf("  case %d: mean %+.3f, variance %.3f; noise left %.4f\n", how, mean + sum / n,
                squares / n, sqrt(off / (N * (PIXELS - SPREAD))));
         CHECK_CLOSE(mean + sum / n, want_mean, 5 * spread / sqrt(n), "the mean, case %d", how);
@@ -409,7 +409,7 @@ static void test_samples(void) {
     for (int i = 0; i < 20; i++) sigma[i] = 0.05f * (float)(i + 1);
     jem_tensor *t = jem_zeros(ctx, 20, PIXELS, 1, 1);
     jem_denoise_desc once = jem_denoise_desc_default();
-    once.steps = 1, once.step = 1;
+    once.steps = 1, once.fraction = 1;
     jem_add_noise(t, sigma, &rng);
     CHECK(jem_denoise(ctx, blind_logp, &b, t, &once, NULL) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
@@ -438,8 +438,8 @@ static jem_net *small_net(jem_ctx *ctx) {
 
 static jem_train_desc score_training(int by_class) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.w_score = 0.016f, d.w_cd = 0.005f, d.cd_from = 3, d.input_noise = 0.12f;
-    d.label_noise = 0.3f, d.label_wide = 0.5f, d.fresh.steps = 6, d.reinit = 0.25f;
+    d.lr = 1e-3f, d.w_score = 0.016f, d.weights.cd = 0.005f, d.cd_from = 3, d.data_noise = 0.12f;
+    d.label_noise = 0.3f, d.label_all_noise = 0.5f, d.restart_denoise.steps = 6, d.reinit = 0.25f;
     d.negatives = 18, d.buffer_size = 40, d.class_conditional = by_class;
     d.sgld = jem_sgld_desc_langevin(0.01f, 3), d.optim.ema = 0.9f;
     return d;
@@ -480,7 +480,7 @@ static uint64_t train(jem_ctx *ctx, int by_class, int stop, size_t *allocations)
         const jem_stats s = jem_train_step(tr, x, labels, BATCH);
         CHECK(s.status == JEM_OK && s.score > 0 && s.residual > 0, "%s", jem_error(ctx));
         CHECK((s.f_sample != 0) == (i >= d.cd_from), "chains from update %d on: %d", d.cd_from, i);
-        CHECK_CLOSE(s.loss, s.ce + d.w_cd * s.cd + d.w_score * s.score, 1e-3, "the terms");
+        CHECK_CLOSE(s.loss, s.ce + d.weights.cd * s.cd + d.w_score * s.score, 1e-3, "the terms");
         if (allocations && i == 7) *allocations = jem_memory(ctx).allocations;
     }
     if (allocations) *allocations = jem_memory(ctx).allocations - *allocations;
@@ -574,20 +574,21 @@ static void test_mistakes(void) {
           jem_error(ctx), (double)loss[0], (double)loss[1], (double)loss[2]);
     d.weight = NULL;
     jem_denoise_desc walk = jem_denoise_desc_default();
-    walk.step = 2;
+    walk.fraction = 2;
     CHECK(jem_denoise(ctx, jem_logp, net, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
-          says(ctx, "step = 2 is not in"), "a step beyond the image");
+          says(ctx, "fraction = 2 is not in"), "a step beyond the image");
     CHECK(jem_add_noise(jem_exp(ctx, x), sigma, &rng) == JEM_BAD_ARGUMENT && says(ctx, "leaf"),
           "noise on what is computed");
-    static const char *const wrong[] = { "w_score = -1", "noise_lo = 3", "label_wide = 2",
-                                         "cd_from = -1", "fresh: steps = -1", "restart_lo = 2" };
+    static const char *const wrong[] = { "w_score = -1", "noise_lo = 3", "label_all_noise = 2",
+                                         "cd_from = -1", "restart_denoise: steps = -1",
+                                         "restart_lo = 2" };
     for (int i = 0; i < 6; i++) {
         jem_train_desc t = score_training(0);
         if (i == 0) t.w_score = -1;
         if (i == 1) t.noise_lo = 3, t.noise_hi = -1;
-        if (i == 2) t.label_wide = 2;
+        if (i == 2) t.label_all_noise = 2;
         if (i == 3) t.cd_from = -1;
-        if (i == 4) t.fresh.steps = -1;
+        if (i == 4) t.restart_denoise.steps = -1;
         if (i == 5) t.restart_lo = 2;
         if (i == 1) t.noise_lo = 3, t.noise_hi = 2;
         CHECK(!jem_trainer_create(net, &t) && says(ctx, i == 1 ? "noise_hi = 2" : wrong[i]), "%s",
@@ -606,12 +607,10 @@ static void test_mistakes(void) {
     close_ctx(ctx, &count, "mistakes");
 }
 
-int main(void) {
-    test_gradient();
-    test_step();
-    test_learned();
-    test_samples();
-    test_training();
-    test_mistakes();
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_gradient), TEST(test_step), TEST(test_learned), TEST(test_samples),
+        TEST(test_training), TEST(test_mistakes)
+    };
+    return test_main(argc, argv, all, TEST_COUNT(all));
 }

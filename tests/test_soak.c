@@ -16,6 +16,7 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#include <ctype.h>
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -44,7 +45,7 @@ static jem_net *create(jem_ctx *ctx) {
 }
 static jem_train_desc training(void) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.w_score = 0.5f, d.w_kl = 0.1f, d.energy_l2 = 0.01f;
+    d.lr = 1e-3f, d.w_score = 0.5f, d.w_kl = 0.1f, d.weights.energy_l2 = 0.01f;
     d.sgld.steps = 2, d.negatives = 20, d.buffer_size = 40, d.reinit = 0.3f;
     d.optim.ema = 0.9f, d.optim.clip = 1;
     return d;
@@ -99,7 +100,7 @@ static jem_status ask(jem_net *net, uint64_t *hash) {
     jem_sgld_desc walk = jem_sgld_desc_default();
     attack.steps = 2, walk.steps = 2;
     images(x, labels, 4);
-    jem_status s = jem_calibrate(net, x, IMAGES);
+    jem_status s = jem_calibrate(net, x, IMAGES, JEM_AUTO);
     if (!s) s = jem_classify(net, x, IMAGES, answers);
     if (!s && jem_accuracy(net, x, labels, IMAGES) < 0) s = jem_error_status(net->ctx);
     if (!s && jem_fit_temperature(net, x, labels, IMAGES) < 0) s = jem_error_status(net->ctx);
@@ -313,13 +314,16 @@ static void soak(double seconds, uint64_t want, const char *path) {
     CHECK(in.later <= in.early + 1048576, "memory grew by %.0f bytes", in.later - in.early);
 }
 
+/* An argument that is a number is the time of the soak in seconds. */
 int main(int argc, char **argv) {
     char path[2][32];
+    const int timed = argc > 1 && isdigit((unsigned char)argv[1][0]);
+    if (!timed) test_begin(argc, argv);
     for (int i = 0; i < 2; i++) snprintf(path[i], sizeof path[i], "/tmp/jem_soak_%ld_%d",
                                          (long)getpid(), i);
-    test_openmp();
-    const uint64_t hash = two_at_once(path);
-    soak(argc > 1 ? atof(argv[1]) : 3, hash, path[0]);
+    if (test_wants("test_openmp")) test_openmp();
+    if (test_wants("two_at_once, soak"))
+        soak(timed ? atof(argv[1]) : 3, two_at_once(path), path[0]);
     for (int i = 0; i < 2; i++) remove(path[i]);
     return test_report();
 }

@@ -142,13 +142,9 @@ static void test_training(void) {
           (double)(s.data / BATCH), (double)(s.sample / BATCH));
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_same(ctx);
-    test_adam(ctx);
-    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-    close_ctx(ctx, &count, "all of the above");
-    test_training();
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_same), TEST_IN(test_adam), TEST(test_training)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

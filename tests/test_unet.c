@@ -136,7 +136,7 @@ static jem_tensor *shifted_wrongly(jem_net *net, jem_tensor *x, int training, vo
 static void test_refusals(jem_ctx *ctx) {
     printf("descriptions that no network has; files keep the others\n");
     jem_wrn_desc d = small_desc(1);
-    d.uncond = 1;
+    d.separate_energy = 1;
     CHECK(!jem_wrn_create(ctx, &d, 1) && says(ctx, "uncond"), "two outputs for log p(x)");
     d = small_desc(1);
     d.height = 6;
@@ -182,7 +182,7 @@ static void test_training(jem_ctx *ctx) {
     how.lr = 5e-3f;
     how.cd_from = RUN - 5;
     how.class_conditional = 1;
-    how.fresh.steps = 5;
+    how.restart_denoise.steps = 5;
     how.buffer_size = 12;
     how.negatives = 8;
     jem_net *bare = small_net(ctx, 0);
@@ -420,17 +420,18 @@ static void write_case(jem_ctx *ctx, const char *path) {
     jem_net_free(after);
 }
 
+/* A file's name has a dot, a test's has none. */
 int main(int argc, char **argv) {
-    static void (*const all[])(jem_ctx *) = {
-        test_identity, test_shift, test_refusals, test_training, test_muon, test_rest
+    static const test_case all[] = {
+        TEST_IN(test_identity), TEST_IN(test_shift), TEST_IN(test_refusals),
+        TEST_IN(test_training), TEST_IN(test_muon), TEST_IN(test_rest)
     };
-    if (argc > 1) {
+    if (argc > 1 && strchr(argv[1], '.')) {
         counter c;
         jem_ctx *ctx = open_ctx(&c);
         write_case(ctx, argv[1]);
         close_ctx(ctx, &c, "a case for PyTorch");
         return test_report();
     }
-    run_tests(all, sizeof all / sizeof *all, "U-Net and Muon");
-    return test_report();
+    return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }

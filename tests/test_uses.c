@@ -247,11 +247,11 @@ static void test_scores(jem_ctx *ctx) {
     CHECK_CLOSE(s[0], (pow(0.91, 10) - 1) * sqrt(r2), 1e-4, "ten steps that suit the network");
     CHECK(jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
           says(ctx, "not calibrated"), "not calibrated");
-    CHECK(jem_ood_score(net, (jem_ood)9, NULL, x, M, s) == JEM_BAD_ARGUMENT && says(ctx, "score 9"),
+    CHECK(jem_ood_score(net, (jem_ood)99, NULL, x, M, s) == JEM_BAD_ARGUMENT && says(ctx, "score 99"),
           "which?");
     x[5] = NAN;
     CHECK(jem_ood_score(net, JEM_OOD_MASS, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
-          says(ctx, "image 0 has a nan"), "NaN");
+          says(ctx, "image 0 contains a nan"), "NaN");
     free(x), jem_net_free(net);
 }
 
@@ -305,8 +305,9 @@ static void test_usual(jem_ctx *ctx) {
     double v[M][2], m[K][2], all[2] = { 0, 0 }, c[3] = { 0, 0, 0 };
     int label[M], count[K] = { 0, 0, 0 };
     jem_answer a[M];
-    CHECK(jem_calibrate(net, x, M) == JEM_OK && jem_logits(net, x, M, f) == JEM_OK &&
+    CHECK(jem_calibrate(net, x, M, JEM_AUTO) == JEM_OK && jem_logits(net, x, M, f) == JEM_OK &&
           jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_OK &&
+          jem_net_set_meta(net, "jem.known", NULL) == JEM_OK &&
           jem_classify(net, x, M, a) == JEM_OK, "%s", jem_error(ctx));
     memset(m, 0, sizeof m);
     for (int i = 0; i < M; i++) {
@@ -347,17 +348,19 @@ static void test_usual(jem_ctx *ctx) {
     free(x), jem_net_free(net);
 }
 
-/* The vector of jem__slopes by the public API: an image at a time, sums in plain order. */
+/* The slopes part of a vector by the public API: an image at a time, sums in plain order. */
 enum { FEW = 4, SIZE = 6, SEEN = FEW + 2 + 6 };
 static int slopes_vector(jem_net *net, const float *x, double *v) {
     jem_ctx *ctx = net->ctx;
     float f[FEW], z[SIZE], at[SIZE], g[SIZE], logp;
     int label = 0, to = FEW + 1;
     CHECK(jem_logits(net, x, 1, f) == JEM_OK, "%s", jem_error(ctx));
+    double sum = 0;
     for (int c = 0; c < FEW; c++) {
-        v[c] = (double)f[c];
+        sum += exp((double)f[c]);
         if (f[c] > f[label]) label = c;
     }
+    for (int c = 0; c < FEW; c++) v[c] = (double)f[c] - log(sum);
     for (int level = 0; level < 3; level++) {
         const jem_rng seed = jem_rng_seed(39);
         jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
@@ -414,6 +417,12 @@ static jem_net *slopes_net(jem_ctx *ctx) {
     return net;
 }
 
+/* A vector's deviation from the mean: higher log p(x) and smaller slopes are not strange. */
+static double deviation(int j, double d) {
+    static const int side[SEEN] = { 0, 0, 0, 0, -1, 1, 1, 1, -1, 1, 1, -1 };
+    return side[j] * d < 0 ? 0 : d;
+}
+
 /* Within a class, scores are in proportion to the distance, by a formula without Cholesky. */
 static void test_slopes(jem_ctx *ctx) {
     printf("slopes: the distance by elimination, a class at a time\n");
@@ -425,7 +434,7 @@ static void test_slopes(jem_ctx *ctx) {
     jem_net *net = slopes_net(ctx);
     jem_rng rng = jem_rng_seed(2);
     float *x = random_floats(&rng, M * SIZE, -2, 2);
-    CHECK(jem_calibrate_slopes(net, x, M, 3) == JEM_OK &&
+    CHECK(jem_calibrate(net, x, M, 3) == JEM_OK &&
           jem_ood_score(net, JEM_OOD_SLOPES, NULL, x, M, s) == JEM_OK, "%s", jem_error(ctx));
     for (int i = 0; i < M; i++) {
         label[i] = slopes_vector(net, x + i * SIZE, v[i]);
@@ -437,19 +446,20 @@ static void test_slopes(jem_ctx *ctx) {
     for (int i = 0; i < M; i++)
         for (int j = 0; j < SEEN; j++)
             for (int k = 0; k < SEEN; k++)
-                c[j][k] += (v[i][j] - m[label[i]][j]) * (v[i][k] - m[label[i]][k]) / M;
+                c[j][k] += deviation(j, v[i][j] - m[label[i]][j]) *
+                           deviation(k, v[i][k] - m[label[i]][k]) / M;
     for (int i = 0; i < M; i++) {
         double b[SEEN], d2 = 0;
         for (int j = 0; j < SEEN; j++) {
             const double unit = sqrt(c[j][j]) + 1e-6;
             for (int k = 0; k < SEEN; k++) {
-                a[j][k] = c[j][k] / unit / (sqrt(c[k][k]) + 1e-6) + (j == k ? 0.01 : 0);
+                a[j][k] = c[j][k] / unit / (sqrt(c[k][k]) + 1e-6) + (j == k ? 0.01 + 0.1 * SEEN / M : 0);
             }
-            b[j] = (v[i][j] - m[label[i]][j]) / unit;
+            b[j] = deviation(j, v[i][j] - m[label[i]][j]) / unit;
         }
         solve(a, b);
         for (int j = 0; j < SEEN; j++)
-            d2 += b[j] * (v[i][j] - m[label[i]][j]) / (sqrt(c[j][j]) + 1e-6);
+            d2 += b[j] * deviation(j, v[i][j] - m[label[i]][j]) / (sqrt(c[j][j]) + 1e-6);
         double *first = &ratio[label[i]];
         if (*first == 0) *first = -(double)s[i] / sqrt(d2);
         CHECK_CLOSE(-(double)s[i] / sqrt(d2), *first, 2e-3 * *first, "image %d", i);
@@ -472,7 +482,7 @@ static void test_slopes_share(jem_ctx *ctx) {
     jem_fill_normal(ctx, &rng, x, CAL * SIZE, 0, 1);
     jem_fill_normal(ctx, &rng, y, NEW * SIZE, 0, 1);
     for (int gradients = 0; gradients <= 3; gradients++) {
-        CHECK(jem_calibrate_slopes(net, x, CAL, gradients) == JEM_OK &&
+        CHECK(jem_calibrate(net, x, CAL, gradients) == JEM_OK &&
               jem_classify(net, y, NEW, a) == JEM_OK, "%s", jem_error(ctx));
         for (int k = 0; k < 3; k++) {
             const double p = (double)level[k];
@@ -493,20 +503,31 @@ static void test_slopes_share(jem_ctx *ctx) {
     CHECK(back && jem_classify(back, y + 5 * SIZE, 1, &one) == JEM_OK &&
           !memcmp(&one, a + 5, sizeof one), "from a file: %s", jem_error(ctx));
     jem_net_free(back);
-    static const char *const bad[5] = { "", "3 1 2", "4", "0.5 1", "nonsense" };
-    for (int k = 0; k < 5; k++) {
-        jem_archive_set_meta(file, "jem.slopes", bad[k]);
+    static const char *const bad[8] = { "", "3 1 2", "4 0", "0.5 1", "nonsense", "1 129", "-1 0",
+                                        "1 24 1e13" };
+    const char *text = jem_net_meta(net, "jem.known");
+    char *known = text ? (char *)malloc(strlen(text) + 8) : NULL;
+    for (int k = 0; k < 8; k++) {
+        jem_archive_set_meta(file, "jem.known", bad[k]);
         CHECK(!jem_net_from_archive(ctx, file) && jem_error_status(ctx) == JEM_BAD_FILE &&
-              says(ctx, "jem.slopes"), "'%s' is refused", bad[k]);
+              says(ctx, "jem.known"), "'%s' is refused", bad[k]);
     }
+    for (int k = 0; known && k < 2; k++) {         /* a number too many, a number too few */
+        sprintf(known, k ? "%s 1" : "%s", text);
+        if (!k) *strrchr(known, ' ') = 0;
+        jem_archive_set_meta(file, "jem.known", known);
+        CHECK(!jem_net_from_archive(ctx, file) && says(ctx, "jem.known"), "case %d", k);
+    }
+    free(known);
     jem_archive_free(file);
     net->noise_lo = 0;                             /* what a network without a score refuses */
-    CHECK(jem_calibrate_slopes(net, x, CAL, 2) == JEM_BAD_ARGUMENT && says(ctx, "no score"), "2");
-    CHECK(jem_calibrate_slopes(net, x, CAL, 4) == JEM_BAD_ARGUMENT && says(ctx, "gradients"), "4");
-    CHECK(jem_calibrate_slopes(net, x, 1, 0) == JEM_BAD_ARGUMENT && says(ctx, "images"), "1 image");
-    CHECK(jem_calibrate(net, x, CAL) == JEM_OK && !jem_net_meta(net, "jem.slopes"), "removed");
-    CHECK(jem_ood_score(net, JEM_OOD_SLOPES, NULL, x, 1, far) == JEM_BAD_ARGUMENT &&
-          says(ctx, "jem_calibrate_slopes"), "not calibrated");
+    CHECK(jem_calibrate(net, x, CAL, 2) == JEM_BAD_ARGUMENT && says(ctx, "no score"), "2");
+    CHECK(jem_calibrate(net, x, CAL, 4) == JEM_BAD_ARGUMENT && says(ctx, "gradients"), "4");
+    CHECK(jem_calibrate(net, x, 1, 0) == JEM_BAD_ARGUMENT && says(ctx, "images"), "1 image");
+    jem_net_set_meta(net, "jem.known", NULL);
+    for (int kind = JEM_OOD_SLOPES; kind <= JEM_OOD_FAMILIAR; kind++)
+        CHECK(jem_ood_score(net, (jem_ood)kind, NULL, x, 1, far) == JEM_BAD_ARGUMENT &&
+              says(ctx, "jem_calibrate"), "not calibrated");
     free(x), free(y), jem_net_free(net);
 }
 
@@ -596,7 +617,7 @@ static void test_linear(jem_ctx *ctx) {
         jem_attack_desc d = jem_attack_desc_default();
         d.l2 = kind & 1, d.eps = d.l2 ? 0.5f : 0.2f, d.lo = -9, d.hi = 9;
         if (kind < 2) d.steps = 1, d.random_start = 0;
-        if (kind > 3) d.steps = 400, d.restarts = 2, d.step = d.eps / 40;
+        if (kind > 3) d.steps = 400, d.restarts = 2, d.step_size = d.eps / 40;
         const double best = (double)d.eps * dual[d.l2];
         /* on a sphere tan(angle/2) shrinks by exp(-2.5) in 40 steps: from 120 degrees to 16 */
         const double share = kind == 3 ? 0.96 * 0.99 : 0.9999;
@@ -671,7 +692,8 @@ static void test_targets(jem_ctx *ctx) {
     int labels[IMAGES], fooled[IMAGES], count = 0, near = 0;
     for (int i = 0; i < IMAGES; i++) labels[i] = i % 3;
     jem_attack_desc d = jem_attack_desc_default();
-    d.targeted = 1, d.eps = HUGE_VALF, d.step = 0.1f, d.l2 = 1, d.sure = 0.9f, d.steps = 200;
+    d.targeted = 1, d.eps = HUGE_VALF, d.step_size = 0.1f, d.l2 = 1, d.least_probability = 0.9f,
+        d.steps = 200;
     d.lo = -9, d.hi = 9, again = rng;
     CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, fooled) == JEM_OK &&
           jem_attack(net, x, labels, IMAGES, &d, &again, second, NULL) == JEM_OK &&
@@ -834,11 +856,6 @@ static void test_decision(jem_ctx *ctx) {
 
 /* ---- what is missing ------------------------------------------------------------------------- */
 
-/* log p(x) = -|L x|^2 / 2: a Gaussian of precision A = L'L. */
-static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, void *l) {
-    jem_tensor *z = jem_linear(ctx, x, (jem_param *)l, NULL);
-    return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, z)), -0.5f);
-}
 
 /* Pixels 0 and 1 are open. Their conditional mean is -A_oo^-1 A_ok x_k; a step of ULA of size a
    makes of a variance 1/c one of 1/(c (1 - a c/4)), for each eigenvalue c of A_oo. */
@@ -877,7 +894,7 @@ static void test_conditional(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(6);
     jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, CHAINS, D, 1, 1);
-    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
+    CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
           "%s", jem_error(ctx));
     double m[2] = { 0, 0 }, v[2][2] = { { 0, 0 }, { 0, 0 } };
     int kept = 1;
@@ -898,13 +915,13 @@ static void test_conditional(jem_ctx *ctx) {
 
     for (int i = 0; i < CHAINS * D; i++) y[i] = known[i] != 0 ? x[i] : i % 3 ? NAN : INFINITY;
     jem_write(t, y);
-    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
+    CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
           "what is missing is NaN: %s", jem_error(ctx));
     d.walk.steps = 0, d.lo = d.hi = 0;             /* begins as x is, goes nowhere */
     jem_write(t, x);
-    CHECK(jem_impute(ctx, gaussian, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
+    CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
           same_bits(x, y, CHAINS * D), "no steps: %s", jem_error(ctx));
-    CHECK(jem_impute(ctx, gaussian, l, t, NULL, &d, &rng) == JEM_BAD_ARGUMENT &&
+    CHECK(jem_impute(ctx, gauss_of, l, t, NULL, &d, &rng) == JEM_BAD_ARGUMENT &&
           says(ctx, "known is NULL"), "no mask");
     jem_end(ctx, mark);
     free(x), free(y), free(known), jem_net_free(bag);
@@ -963,7 +980,7 @@ static int use_all(jem_ctx *ctx) {
     jem_answer a[M];
     for (int i = 0; i < M; i++) labels[i] = i % K;
     for (int i = 0; i < M * DIM; i++) ones[i] = (float)(i % 2);
-    good += net && jem_calibrate(net, x, M) == JEM_OK;
+    good += net && jem_calibrate(net, x, M, JEM_AUTO) == JEM_OK;
     good += jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, y) == JEM_OK;
     good += jem_ood_score(net, JEM_OOD_RISE, NULL, x, M, y) == JEM_OK;
     good += jem_fit_temperature(net, x, labels, M) > 0;
@@ -994,27 +1011,14 @@ static void test_memory(void) {
     CHECK(done && tries > 10, "%d tries", tries);
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_reliability();
-    test_sets();
-    test_temperature(ctx);
-    test_detection();
-    test_scores(ctx), test_max(ctx);
-    test_usual(ctx);
-    test_slopes(ctx);
-    test_slopes_share(ctx);
-    test_linear(ctx);
-    test_sure(ctx);
-    test_targets(ctx);
-    test_as_pytorch(ctx);
-    test_refined(ctx);
-    test_decision(ctx);
-    test_conditional(ctx);
-    test_noise_blind(ctx);
-    test_memory();
-    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-    close_ctx(ctx, &count, "all of the above");
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_reliability), TEST(test_sets), TEST_IN(test_temperature), TEST(test_detection),
+        TEST_IN(test_scores), TEST_IN(test_max), TEST_IN(test_usual), TEST_IN(test_slopes),
+        TEST_IN(test_slopes_share), TEST_IN(test_linear), TEST_IN(test_sure),
+        TEST_IN(test_targets), TEST_IN(test_as_pytorch), TEST_IN(test_refined),
+        TEST_IN(test_decision), TEST_IN(test_conditional), TEST_IN(test_noise_blind),
+        TEST(test_memory)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

@@ -186,8 +186,9 @@ static void test_kl(jem_ctx *ctx) {
         walk.steps = 1;
         CHECK(!jem_kl_walk(ctx, jem_logp, net, leaf, &walk, NAN, &rng) && says(ctx, "entropy"),
               "NaN");
-        walk.hot = walk.cold = 2;
-        CHECK(!jem_kl_walk(ctx, jem_logp, net, leaf, &walk, 1, &rng) && says(ctx, "hot = 2"), "T");
+        walk.temperature_from = walk.temperature_to = 2;
+        CHECK(!jem_kl_walk(ctx, jem_logp, net, leaf, &walk, 1, &rng) &&
+                  says(ctx, "temperature_from = 2"), "T");
         directions_free(moves), free(x), free(end);
         jem_reset(ctx), jem_net_free(net);
     }
@@ -312,7 +313,7 @@ static void test_sharpness(jem_ctx *ctx) {
     printf("the sharpness-aware step, by hand\n");
     enum { NEGATIVES = 8 };
     jem_train_desc d = jem_train_desc_default();
-    d.optim.kind = JEM_OPTIMIZER_SGD, d.lr = 0.1f, d.input_noise = 0, d.sam = 0.5f;
+    d.optim.kind = JEM_OPTIMIZER_SGD, d.lr = 0.1f, d.data_noise = 0, d.sam = 0.5f;
     d.sgld = jem_sgld_desc_langevin(0.01f, 3), d.negatives = NEGATIVES, d.buffer_size = 5000;
     float x[IMAGES * SMALL], sample[NEGATIVES * SMALL];
     int labels[IMAGES], n = 0;
@@ -360,7 +361,7 @@ static void test_sharpness(jem_ctx *ctx) {
     float kept[2] = { 0, 0 };
     for (int how = 0; how < 2; how++) {
         jem_train_desc plain_ce = jem_train_desc_default();
-        plain_ce.w_cd = 0, plain_ce.sam = how ? 0.5f : 0;
+        plain_ce.weights.cd = 0, plain_ce.sam = how ? 0.5f : 0;
         net = jem_wrn_create(ctx, &wrn, 1), tr = jem_trainer_create(net, &plain_ce);
         CHECK(tr && jem_train_step(tr, x, labels, IMAGES).status == JEM_OK, "%s", jem_error(ctx));
         for (const jem_param *r = net ? net->params : NULL; r; r = r->next)
@@ -378,7 +379,7 @@ static double *gradient_of(jem_ctx *ctx, jem_norm norm, jem_train_desc d, int up
     wrn.depth = 10, wrn.widen = 1, wrn.channels = 1, wrn.height = wrn.width = SIDE;
     wrn.classes = CLASSES, wrn.norm = norm, wrn.activation = JEM_ACTIVATION_SILU,
         wrn.head = JEM_HEAD_FLAT;
-    d.lr = 1e-9f, d.optim.kind = JEM_OPTIMIZER_SGD, d.input_noise = 0, d.buffer_size = SLOTS;
+    d.lr = 1e-9f, d.optim.kind = JEM_OPTIMIZER_SGD, d.data_noise = 0, d.buffer_size = SLOTS;
     d.sgld = jem_sgld_desc_langevin(0.01f, 3), d.negatives = 18;
     float x[IMAGES * SMALL];
     int labels[IMAGES];
@@ -410,7 +411,8 @@ static void test_norms_remember(jem_ctx *ctx) {
         ptrdiff_t n = 0;
         for (int i = 0; i < LOSSES; i++) {
             jem_train_desc d = jem_train_desc_default();
-            d.w_ce = i != SCORE, d.w_cd = i <= KL_SHARP ? 0.1f : 0, d.w_kl = i <= KL_SHARP;
+            d.weights.ce = i != SCORE, d.weights.cd = i <= KL_SHARP ? 0.1f : 0;
+            d.w_kl = i <= KL_SHARP;
             d.sam = i == KL_SHARP ? 1e-5f : 0, d.w_score = i >= SCORE ? 0.01f : 0;
             g[i] = gradient_of(ctx, norm, d, updates, &n);
         }
@@ -549,8 +551,7 @@ typedef struct gaussian { jem_layer map, log_z; } gaussian;
 
 static jem_tensor *gaussian_logp(jem_ctx *ctx, jem_tensor *x, void *user) {
     const gaussian *g = (const gaussian *)user;
-    jem_tensor *y = jem_sum_image(ctx, jem_square(ctx, jem_apply(&g->map, x, 1)));
-    return jem_scale(ctx, y, -0.5f);
+    return gauss(ctx, jem_apply(&g->map, x, 1), NULL);
 }
 
 static void test_losses(jem_ctx *ctx) {
@@ -653,13 +654,12 @@ static void test_score_losses(jem_ctx *ctx) {
     free(x), free(same), jem_net_free(net);
 }
 
-int main(void) {
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    test_slope(ctx), test_kl(ctx), test_sharpness(ctx), test_norms_remember(ctx);
-    test_spectral(ctx), test_class_gaussian();
-    test_proximal(ctx), test_score_losses(ctx), test_losses(ctx);
-    close_ctx(ctx, &count, "ways");
-    test_training();
-    return test_report();
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_slope), TEST_IN(test_kl), TEST_IN(test_sharpness),
+        TEST_IN(test_norms_remember), TEST_IN(test_spectral), TEST(test_class_gaussian),
+        TEST_IN(test_proximal), TEST_IN(test_score_losses), TEST_IN(test_losses),
+        TEST(test_training)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

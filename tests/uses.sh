@@ -108,7 +108,7 @@ echo "ood"
 "$jem" train --dataset digits --iters 2 --widths 8,8 --n-steps 2 --n-valid 0 --out t >out 2>err
 status 0 "ood, not calibrated" t/last.safetensors ood --n 100 --other digits --out o.png \
     --save c.jem
-says "calibrated with 1000 training images"
+says "calibrated with 5000 training images"
 before=$(number 6 mean)
 cp -r t again && cp t/last.safetensors t.jem
 refuses 2 "t/last.safetensors and t/../t/last.safetensors are one file" t/last.safetensors ood \

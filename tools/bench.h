@@ -23,7 +23,8 @@ static inline double bench_now(void) {             /* seconds */
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The instruction set with which JEM_PRECISION_BF16 runs where fp32 runs isa; JEM_ISA_BEST: none. */
+/* Returns the instruction set of JEM_PRECISION_BF16 where fp32 runs isa; JEM_ISA_BEST: there is
+   no such set. */
 static inline jem_isa bench_bf16(jem_isa isa) {
     if (isa == JEM_ISA_AVX512 && jem_isa_available(JEM_ISA_AMX)) return JEM_ISA_AMX;
     return isa == JEM_ISA_AVX512 && jem_isa_available(JEM_ISA_AVX512_BF16) ? JEM_ISA_AVX512_BF16

@@ -77,7 +77,7 @@ static int make(jem_ctx *ctx, const char *name, const char *norm, int seed, int 
     jem_train_desc how = jem_train_desc_default();
     const int n = 16;
     how.lr = 2e-4f, how.sgld.steps = 1, how.negatives = n, how.buffer_size = 100;
-    how.w_cd = .1f, how.optim.clip = 10;
+    how.weights.cd = .1f, how.optim.clip = 10;
     jem_trainer *tr = updates > 0 ? jem_trainer_create(net, &how) : NULL;
     float *x = (float *)need((size_t)n * IMAGE, sizeof *x);
     for (int i = 0; i < updates && jem_ok(ctx); i++) {

@@ -14,8 +14,8 @@ typedef struct uses_options {
     char out[OPTION_TEXT_SIZE], beside[OPTION_TEXT_SIZE], save[OPTION_TEXT_SIZE];
     char other[OPTION_TEXT_SIZE], eps[OPTION_TEXT_SIZE];
     char smallest[OPTION_TEXT_SIZE];
-    int bins, measure, norm, steps, restarts, hide, seed, refine, chains, through, queries;
-    int noise_steps;
+    int bins, measure, gradients, norm, steps, restarts, hide, seed, refine, chains, through;
+    int queries, noise_steps;
     float share, noise_step, noise_beta;
 } uses_options;
 
@@ -196,11 +196,11 @@ static int eval_calibration(uses *s, uses *beside) {
 
 /* ---- ood ------------------------------------------------------------------------------------- */
 
-enum { OOD_SCORES = JEM_OOD_SLOPES + 1, OOD_MADE = 9, OOD_OTHERS = 8, OOD_BINS = 60,
+enum { OOD_SCORES = JEM_OOD_FAMILIAR + 1, OOD_MADE = 9, OOD_OTHERS = 8, OOD_BINS = 60,
        OOD_SHOWN = 5 };
 static const char *const ood_scores[OOD_SCORES] = {
-    "log p(x)", "max p(y|x)", "mass", "rise", "move", "usual",
-    "slopes"
+    "log p(x)", "max p(y|x)", "mass", "rise", "move", "usual", "slopes", "features", "image",
+    "familiar"
 };
 static const char *const ood_made[OOD_MADE] = {
     "two images mixed", "pixels shuffled", "upside down", "inverted", "uniform noise", "one grey",
@@ -296,15 +296,27 @@ static int others_open(other_set others[OOD_OTHERS], const uses *s) {
 typedef struct ood_table {
     const uses *s;
     float *usual, *other;                          /* [OOD_SCORES][n] */
-    double sum[OOD_SCORES];
-    int rows;
+    double sum[2][OOD_SCORES];                     /* of the measure; of what is flagged */
+    int rows, features;                            /* 0: the network names none */
     char names[OOD_SHOWN][32];                     /* what the histograms show, the first: usual */
     double *heights;                               /* [2][OOD_SHOWN][OOD_BINS] */
     double lo[2], hi[2];
     int shown;
 } ood_table;
 
-static const int ood_drawn[2] = { JEM_OOD_LOGP, JEM_OOD_USUAL };
+static const int ood_drawn[2] = { JEM_OOD_LOGP, JEM_OOD_FAMILIAR };
+enum { OOD_FLAGGED = 3, OOD_BOTH };                /* of --measure */
+
+/* Scores that need more than the network has are left out. */
+static int ood_has(const ood_table *t, int score) {
+    return t->features || score != JEM_OOD_FEATURES;
+}
+
+static void ood_cell(const ood_table *t, double value, double flagged) {
+    if (t->s->u->measure == OOD_BOTH) printf("  %5.3f %3.0f%%", value, 100 * flagged);
+    else if (t->s->u->measure == OOD_FLAGGED) printf("  %9.1f%%", 100 * flagged);
+    else printf("  %10.3f", value);
+}
 
 /* A histogram of each of the scores that are drawn; what is beyond the range is in the end bars. */
 static void ood_count(ood_table *t, const char *name, const float *scores, int n) {
@@ -325,12 +337,21 @@ static int ood_row(ood_table *t, const char *name, const float *x, int n) {
     printf("  %-22.22s", name);
     for (int k = 0; k < OOD_SCORES; k++) {
         detection d;
+        if (!ood_has(t, k)) {
+            printf("  %10s", "-");
+            continue;
+        }
         if (jem_ood_score(s->m.net, (jem_ood)k, NULL, x, n, t->other + k * s->n) != JEM_OK ||
-            !measure_detection(t->usual + k * s->n, s->n, t->other + k * s->n, n, &d))
-            return printf("\n"), model_fail("jem eval", &s->m);
-        const double v = s->u->measure == 0 ? d.auroc : s->u->measure == 1 ? d.aupr : d.fpr95;
-        printf("  %10.3f", v);
-        t->sum[k] += v;
+            !measure_detection(t->usual + k * s->n, s->n, t->other + k * s->n, n, &d)) {
+            printf("\n");
+            return model_fail("jem eval", &s->m);
+        }
+        double v = d.auroc;
+        if (s->u->measure == 1) v = d.aupr;
+        if (s->u->measure == 2) v = d.fpr95;
+        ood_cell(t, v, d.flagged);
+        t->sum[0][k] += v;
+        t->sum[1][k] += d.flagged;
     }
     printf("\n"), fflush(stdout);
     t->rows++;
@@ -354,7 +375,7 @@ static void ood_range(ood_table *t) {
 
 static int ood_draw(const ood_table *t) {
     static const char *const titles[2] = { "log p(x)",
-        "usual: minus the distance of (log p(x), mean logit) from its class" };
+        "familiar: log p(x) and its slopes, logits, features and the image, joined" };
     static float x[2][OOD_SHOWN][2 * OOD_BINS + 2], y[2][OOD_SHOWN][2 * OOD_BINS + 2];
     curve curves[2][OOD_SHOWN];
     panel panels[2];
@@ -397,6 +418,16 @@ static int ood_rows(ood_table t[2], int two, const other_set *others, int n) {
     return ok;
 }
 
+/* Does the network name its features? */
+static int uses_features(const uses *s) {
+    jem_net *net = s->m.net;
+    const jem_mark mark = jem_begin(net->ctx);
+    jem_tensor *x = jem_zeros(net->ctx, 1, net->channels, net->height, net->width);
+    const int named = jem_forward(net, x, 0) && net->features;
+    jem_end(net->ctx, mark);
+    return named;
+}
+
 static int ood_open(ood_table *t, const uses *s) {
     memset(t, 0, sizeof *t);
     t->s = s;
@@ -404,23 +435,43 @@ static int ood_open(ood_table *t, const uses *s) {
     t->other = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
     t->heights = (double *)calloc((size_t)(2 * OOD_SHOWN * OOD_BINS), sizeof(double));
     if (!t->usual || !t->other || !t->heights) return uses_no_memory(), 0;
+    t->features = uses_features(s);
     for (int k = 0; k < OOD_SCORES; k++)
-        if (jem_ood_score(s->m.net, (jem_ood)k, NULL, s->x, s->n, t->usual + k * s->n) != JEM_OK)
+        if (ood_has(t, k) && jem_ood_score(s->m.net, (jem_ood)k, NULL, s->x, s->n,
+                                           t->usual + k * s->n) != JEM_OK)
             return model_fail("jem eval", &s->m);
     return 1;
 }
 
-/* A model that does not know what is usual learns it from images that training held out. */
+/* The share of test images whose familiarity is below .01, .05 and .1: false alarms. */
+static int ood_alarms(const uses *s) {
+    static const float at[3] = { 0.01f, 0.05f, 0.1f };
+    int count[3] = { 0, 0, 0 };
+    jem_answer *a = (jem_answer *)malloc((size_t)s->n * sizeof *a);
+    const int ok = a && jem_classify(s->m.net, s->x, s->n, a) == JEM_OK;
+    for (int i = 0; ok && i < s->n; i++)
+        for (int k = 0; k < 3; k++) count[k] += a[i].familiarity < at[k];
+    if (ok)
+        printf("of %d test images, familiarity is below .01 for %.1f%%, .05 for %.1f%%, .1 for "
+               "%.1f%%\n", s->n, 100.0 * count[0] / s->n, 100.0 * count[1] / s->n,
+               100.0 * count[2] / s->n);
+    free(a);
+    return ok || model_fail("jem eval", &s->m);
+}
+
+/* Calibrates with images that training held out: a model that is not, or to be saved, or for a
+   number of gradients. */
 static int uses_calibrate(uses *s) {
-    if (jem_net_meta(s->m.net, "jem.slopes")) return 1;
+    enum { IMAGES = 5000 };
+    if (jem_net_meta(s->m.net, "jem.known") && !*s->u->save && !s->u->gradients) return 1;
     const char *what = "";
-    float *x = uses_floats(1000 * image_size(s->m.net));
-    const int n = x ? held_out_images(s, 1000, x, &what) : 0;
+    float *x = uses_floats(IMAGES * image_size(s->m.net));
+    const int n = x ? held_out_images(s, IMAGES, x, &what) : 0;
     if (!x) uses_no_memory();
     else if (n == 1) fprintf(stderr, "jem eval: %s is not calibrated, which needs two images or "
                              "more\n", s->name);
-    const int gradients = s->m.net->noise_lo > 0 ? 3 : 1;
-    const int ok = n > 1 && (jem_calibrate_slopes(s->m.net, x, n, gradients) == JEM_OK ||
+    const int gradients = s->u->gradients - 1;     /* auto is JEM_AUTO */
+    const int ok = n > 1 && (jem_calibrate(s->m.net, x, n, gradients) == JEM_OK ||
                              model_fail("jem eval", &s->m));
     if (ok) printf("calibrated with %d %s\n", n, what);
     free(x);
@@ -428,7 +479,10 @@ static int uses_calibrate(uses *s) {
 }
 
 static int eval_ood(uses *s, uses *beside) {
-    static const char *const measures[3] = { "AUROC", "AUPR", "FPR at 95% TPR" };
+    static const char *const measures[5] = {
+        "AUROC", "AUPR", "FPR at 95% TPR", "the share flagged at 1% false alarms",
+        "AUROC and the share flagged at 1% false alarms"
+    };
     ood_table t[2];
     other_set others[OOD_OTHERS];
     const int two = beside != NULL;
@@ -447,10 +501,15 @@ static int eval_ood(uses *s, uses *beside) {
     }
     for (int i = 0; ok && i <= two; i++) {
         printf("  %-22.22s", i ? beside->name : "mean");
-        for (int k = 0; k < OOD_SCORES; k++) printf("  %10.3f", t[i].sum[k] / t[i].rows);
+        for (int k = 0; k < OOD_SCORES; k++) {
+            if (ood_has(t + i, k))
+                ood_cell(t + i, t[i].sum[0][k] / t[i].rows, t[i].sum[1][k] / t[i].rows);
+            else
+                printf("  %10s", "-");
+        }
         printf("\n");
     }
-    ok = ok && !ood_draw(t);
+    ok = ok && ood_alarms(s) && (!two || ood_alarms(beside)) && !ood_draw(t);
     if (ok && *s->u->save) {
         ok = jem_save(s->m.net, s->u->save) == JEM_OK || model_fail("jem eval", &s->m);
         if (ok) printf("%s: the model, calibrated\n", s->u->save);
@@ -711,7 +770,7 @@ static int impute_once(const uses *s, const float *known, jem_rng *rng, float *f
     d.walk = uses_walk(s, s->u->steps);
     if (net->noise_hi > 0)                         /* it has learned a score, and knows noise: to
                                                       cut it off at -1 would be unlike any */
-        d.denoise.steps = s->u->noise_steps, d.denoise.step = s->u->noise_step,
+        d.denoise.steps = s->u->noise_steps, d.denoise.fraction = s->u->noise_step,
         d.denoise.beta = s->u->noise_beta, d.denoise.sigma_max = net->noise_hi;
     else d.walk.clamp_lo = -1, d.walk.clamp_hi = 1;
     for (int i = 0; i < s->n && jem_ok(s->m.ctx); i += SAMPLE_AT_ONCE) {
@@ -807,10 +866,13 @@ static const option ood_table_options[] = {
     { "other", OPTION_TEXT, OPTION_NOW, USES_AT(other), "NAMES",
       NO_PRESETS("mnist,fashion-mnist,cifar10"), 0, 0,
       "other data sets or folders (8 at most, no blanks) to compare with, besides made-up images" },
-    { "measure", OPTION_CHOICE, OPTION_NOW, USES_AT(measure), "auroc|aupr|fpr95",
-      NO_PRESETS("auroc"), 0, 0, "what the table shows" },
+    { "measure", OPTION_CHOICE, OPTION_NOW, USES_AT(measure),
+      "auroc|aupr|fpr95|flagged|both", NO_PRESETS("auroc"), 0, 0,
+      "what the table shows (both: AUROC, and the share flagged at 1% false alarms)" },
+    { "gradients", OPTION_CHOICE, OPTION_NOW, USES_AT(gradients), "auto|0|1|2|3",
+      NO_PRESETS("auto"), 0, 0, "recalibrate for answers of this cost (auto: as the model is)" },
     { "save", OPTION_TEXT, OPTION_NOW, USES_AT(save), "FILE", NO_PRESETS(""), 0, 0,
-      "save the calibrated model" }
+      "calibrate with images that training held out, and save the model" }
 };
 static const option attack_table[] = {
     USES_COMMON("500", "attack.png"), USES_BESIDE,

@@ -92,7 +92,8 @@ static int judge_train(jem_net *judge, const judge_options *o, const data_set *t
     jem_ctx *ctx = judge->ctx;
     judging j;
     jem_train_desc how = jem_train_desc_default();
-    how.lr = 2e-3f, how.w_cd = 0, how.input_noise = 0, how.optim.ema = .999f, how.optim.clip = 20;
+    how.weights.cd = 0;
+    how.lr = 2e-3f, how.data_noise = 0, how.optim.ema = .999f, how.optim.clip = 20;
     how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = o->iters,
         how.schedule.warmup = 100;
     jem_trainer *tr = jem_trainer_create(judge, &how);

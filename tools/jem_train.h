@@ -459,7 +459,7 @@ static jem_net *make_plain_net(const run *r) {
         jem_convnet_desc d = jem_convnet_desc_default();
         d.channels = s->c, d.height = s->h, d.width = s->w, d.classes = s->classes;
         d.layers = t->widths.n, d.activation = (jem_activation)t->activation;
-        d.uncond = t->uncond;
+        d.separate_energy = t->uncond;
         for (int i = 0; i < t->widths.n; i++) d.widths[i] = t->widths.at[i];
         return jem_convnet_create(r->ctx, &d, (uint64_t)t->seed);
     }
@@ -467,7 +467,7 @@ static jem_net *make_plain_net(const run *r) {
     d.channels = s->c, d.height = s->h, d.width = s->w, d.classes = s->classes;
     d.depth = t->depth, d.widen = t->width, d.activation = (jem_activation)t->activation;
     d.norm = (jem_norm)t->norm, d.dropout = t->dropout, d.head = (jem_head)t->head;
-    d.stem_stride = t->stem_stride, d.uncond = t->uncond;
+    d.stem_stride = t->stem_stride, d.separate_energy = t->uncond;
     d.blocks = (jem_blocks)t->blocks;
     d.unet = t->unet;
     return jem_wrn_create(r->ctx, &d, (uint64_t)t->seed);
@@ -503,19 +503,21 @@ static jem_trainer *make_trainer(run *r) {
     d.optim.kind = (jem_optimizer)t->optimizer, d.optim.momentum = .9f;
     d.optim.weight_decay = t->weight_decay, d.optim.clip = t->clip_grad, d.optim.ema = t->ema;
     if (t->clf_only) d.optim.only = "class_output";
-    d.w_ce = t->w_y, d.w_cd = t->w_x, d.w_cd_class = t->w_xy, d.energy_l2 = t->energy_l2;
-    d.input_noise = t->sigma;
+    d.weights.ce = t->w_y, d.weights.cd = t->w_x, d.weights.cd_class = t->w_xy;
+    d.weights.energy_l2 = t->energy_l2;
+    d.data_noise = t->sigma;
     d.sgld.steps = t->n_steps, d.sgld.step_size = t->sgld_lr * r->step;
     d.sgld.noise_std = t->sgld_std;
     if (t->clamp > 0) d.sgld.clamp_lo = -t->clamp, d.sgld.clamp_hi = t->clamp;
     d.negatives = t->negatives ? t->negatives : t->batch_size;
     d.buffer_size = t->buffer_size, d.reinit = t->reinit, d.class_conditional = t->class_cond;
     d.w_score = t->w_score, d.noise_lo = t->noise_lo, d.noise_hi = t->noise_hi;
-    d.label_noise = t->label_noise, d.label_wide = t->label_wide;
-    d.w_kl = t->w_kl, d.entropy = t->entropy, d.sam = t->sam, d.sgld.clamp_grad = t->clamp_grad;
+    d.label_noise = t->label_noise, d.label_all_noise = t->label_wide;
+    d.w_kl = t->w_kl, d.kl_entropy = t->entropy, d.sam = t->sam, d.sgld.clamp_grad = t->clamp_grad;
     if (t->informative || t->move_chains > 0) d.chain = on_chain, d.chain_user = r;
     d.max_returns = 0;                             /* this tool's own guard watches more */
-    d.cd_from = chains_from(r), d.fresh.steps = t->fresh_steps, d.fresh.sigma_max = t->noise_hi;
+    d.cd_from = chains_from(r), d.restart_denoise.steps = t->fresh_steps,
+        d.restart_denoise.sigma_max = t->noise_hi;
     d.rank = team.rank, d.ranks = team.ranks, d.sum = team.sum, d.sum_user = team.user;
     return jem_trainer_create(r->net, &d);
 }
@@ -777,7 +779,8 @@ static int draw_dreams(run *r) {
     const jem_net *net = r->net;
     float *x = new_floats((double)DREAMS * net->channels * net->height * net->width);
     jem_rng rng = jem_rng_seed((uint64_t)r->o->seed);
-    jem_generate_desc how = jem_net_generate_desc(net);       /* the first update told it the levels of noise */
+    /* The first update has set the network's noise levels. */
+    jem_generate_desc how = jem_net_generate_desc(net);
     how.denoise.steps = r->o->fresh_steps ? r->o->fresh_steps : 200, how.walk.steps = 0;
     const jem_mark mark = jem_begin(r->ctx);
     jem_tensor *t = jem_zeros(r->ctx, DREAMS, net->channels, net->height, net->width);
@@ -864,7 +867,7 @@ static int validate(run *r) {
         if (ok) {
             r->valid_accuracy = (float)accuracy, r->valid_ce = (float)ce;
             data_floats(&r->data, r->order, n, x);
-            if (n > 1 && jem_calibrate(r->net, x, n) == JEM_DIVERGED) jem_clear_error(r->ctx);
+            if (n > 1 && jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) jem_clear_error(r->ctx);
             /* before there were chains it cannot be the best, however well it classifies */
             if (r->valid_accuracy > r->state[STATE_BEST] && r->update >= chains_from(r)) {
                 r->state[STATE_BEST] = r->valid_accuracy;

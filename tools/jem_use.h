@@ -174,7 +174,7 @@ static const option sample_table[] = {
     { "fresh-steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(fresh_steps), "N", NO_PRESETS("300"), 0, 1e8,
       "from noise, after score matching: noise-blind steps first" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
-      "weight of log p(y|x) for a class (0: 7 after score matching, else 1)" },
+      "weight of log p(y|x) for a class (0: 7 for a score with --scale above 1, else 1)" },
     { "min-visits", OPTION_INT, OPTION_NOW, SAMPLE_AT(visits), "N", NO_PRESETS("5"), 0, 1e8,
       "from the buffer: only chains walked at least N times" },
     { "sgld-lr", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(sgld_lr), "X", NO_PRESETS("1"), -1e9, 1e9,
@@ -334,7 +334,7 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     jem_tensor *t = jem_input(ctx, s->x, n, s->m.net->channels, s->m.net->height, s->m.net->width);
     jem_sgld_desc walk = s->how.walk;
     jem_denoise_desc denoise = s->how.denoise;
-    const jem_denoise_desc last = jem_denoise_desc_clean(s->how.clean);
+    const jem_denoise_desc last = jem_denoise_desc_clean(s->how.last_sigma);
     if (s->done == 0 && s->strips)
         walk.watch = denoise.watch = watch_chains, walk.watch_user = denoise.watch_user = s;
     jem_guide guide = jem_net_guide(s->m.net, s->labels);
@@ -344,7 +344,7 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     void *user = labelled ? (void *)&guide : (void *)s->m.net;
     if (s->fresh_steps) jem_denoise(ctx, labelled ? fn : jem_logp, user, t, &denoise, rng);
     jem_sgld(ctx, labelled ? fn : jem_logp, user, t, &walk, rng);
-    if (s->how.clean > 0 && s->fresh_steps + s->steps > 0)             /* what noise is left */
+    if (s->how.last_sigma > 0 && s->fresh_steps + s->steps > 0)             /* what noise is left */
         jem_denoise(ctx, labelled ? fn : jem_logp, user, t, &last, NULL);
     jem_read(t, s->x);
     jem_end(ctx, mark);
@@ -489,14 +489,13 @@ static const option classify_table[] = {
     LIMIT_MEMORY(classify_options, "4000"), LIMIT_FILES(classify_options, "100")
 };
 
-/* How usual, among the validation images: a hint, no more. */
+/* Prints the verdict, and what is strange. */
 static void print_familiarity(const jem_answer *a) {
-    if (a->familiarity < 0) return;
-    if (a->familiarity < .01f)
-        printf("; unlike what it knows (stranger than 99%% of it)");
-    else if (a->familiarity < .05f) printf("; unusual (stranger than 95%% of what it knows)");
-    else printf("; looks familiar (more usual than %.0f%% of what it knows)",
-                100 * (double)a->familiarity);
+    const jem_verdict verdict = jem_judge(a->familiarity);
+    if (verdict == JEM_UNJUDGED) return;
+    printf("; %s", jem_verdict_name(verdict));
+    if (a->reason != JEM_REASON_NONE) printf(": %s", jem_reason_name(a->reason));
+    printf(" (more usual than %.1f%% of what it knows)", 100 * (double)a->familiarity);
 }
 
 static int classify_one(const model *m, const classify_options *o, const char *path) {
@@ -856,7 +855,7 @@ static int info_file(const char *path) {
 
 static int is_help(const char *word) { return !strcmp(word, "--help") || !strcmp(word, "-h"); }
 
-/* These two have no options; --max-memory is what the others begin with. Words from argv[first];
+/* jem info has no options; --max-memory is what the others begin with. Words from argv[first];
    a lone -- lets them begin with a dash. */
 enum { USE_MEMORY = 4000 };
 static int plain_words(int argc, char **argv) {
@@ -876,22 +875,45 @@ static int info_command(int argc, char **argv) {
     return failed > 0;
 }
 
+typedef struct export_options { int dtype; } export_options;
+enum { EXPORT_F32 = 0, EXPORT_BF16 };
+
+static const option export_table[] = {
+    { "dtype", OPTION_CHOICE, OPTION_NOW, offsetof(export_options, dtype), "f32|bf16",
+      { "f32", NULL }, 0, 0, "numbers in full, or rounded to bf16, in half the bytes" }
+};
+
+/* Writes a network to a file; a new one takes the place of the old when it is whole. */
+static jem_status export_net(const jem_net *net, const char *path, int dtype) {
+    jem_archive *a = jem_archive_create(net->ctx);
+    jem_status status = a ? jem_net_to_archive(net, a) : JEM_NO_MEMORY;
+    if (!status) status = jem_archive_set_bf16(a, dtype == EXPORT_BF16);
+    if (!status) status = jem_archive_write(a, path);
+    jem_archive_free(a);
+    return status;
+}
+
 /* What the run took from its machine is of no use on another. */
 static int export_command(int argc, char **argv) {
-    static const char usage[] = "jem export FROM TO: copies the network of a checkpoint, without "
-                                "optimiser and buffer\n";
+    static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
+                                "without optimiser and buffer";
+    export_options values = { EXPORT_F32 };
+    options o = { "jem export", export_table, sizeof export_table / sizeof *export_table, &values,
+                  { { 0 } }, { 0 } };
+    char *words[64];
+    int n_words = 0, status = 1;
     model m;
-    if (argc > 2 && is_help(argv[2])) return printf("%s", usage) < 0;
-    char **word = argv + plain_words(argc, argv);
-    if (argv + argc - word != 2) return fprintf(stderr, "%s", usage), 2;
-    if (!may_write("jem export", word[0], word[1])) return 2;
-    int status = 1;
-    if (model_open(&m, "jem export", word[0], 1, 0, USE_MEMORY)) {
+    if (argc > 64) return fprintf(stderr, "jem export: too many words\n"), 2;
+    const int code = read_options(&o, argc, argv, words, &n_words, 2, 2, usage);
+    if (code >= 0) return code;
+    limit_memory(USE_MEMORY);
+    if (!may_write(o.command, words[0], words[1])) return 2;
+    if (model_open(&m, o.command, words[0], 1, 0, USE_MEMORY)) {
         status = jem_net_set_meta(m.net, OPTION_PREFIX "data", NULL) != JEM_OK ||
                  jem_net_set_meta(m.net, OPTION_PREFIX "threads", NULL) != JEM_OK ||
-                 jem_save(m.net, word[1]) != JEM_OK;
-        if (status) model_fail("jem export", &m);
-        else printf("%s: %ld parameters\n", word[1], (long)jem_net_size(m.net));
+                 export_net(m.net, words[1], values.dtype) != JEM_OK;
+        if (status) model_fail(o.command, &m);
+        else printf("%s: %ld parameters\n", words[1], (long)jem_net_size(m.net));
     }
     model_close(&m);
     return status;

@@ -79,6 +79,7 @@ typedef struct detection {
                                                       than another; a tie counts half */
     double aupr;                                   /* average precision in looking for usual ones */
     double fpr95;                                  /* share of others let in with 95% of them */
+    double flagged;                                /* share of others kept out with 99% let in */
 } detection;
 
 typedef struct measure__scored { float score; int usual; } measure__scored;
@@ -100,7 +101,7 @@ static inline int measure_detection(const float *usual, int n_usual, const float
     }
     if (ok) qsort(all, (size_t)n, sizeof *all, measure__compare);
     double in = 0, out = 0, area = 0, precision = 0;
-    d->fpr95 = -1;
+    d->fpr95 = d->flagged = -1;
     for (int i = 0, next; ok && i < n; i = next) {
         double more = 0;
         for (next = i; next < n && !(all[next].score < all[i].score); next++)
@@ -109,6 +110,7 @@ static inline int measure_detection(const float *usual, int n_usual, const float
         area += more_out * (in + more / 2), in += more, out += more_out;
         precision += more * in / (in + out);
         if (d->fpr95 < 0 && in >= 0.95 * n_usual) d->fpr95 = out / n_other;
+        if (d->flagged < 0 && in >= 0.99 * n_usual) d->flagged = 1 - out / n_other;
     }
     if (ok) d->auroc = area / ((double)n_usual * n_other), d->aupr = precision / n_usual;
     free(all);

@@ -13,19 +13,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../jem.h"
+
 /* ---- the terminal ---------------------------------------------------------------------------- */
 
-/* Names of files, and what files hold, must not command it: control characters, also those of 8
-   bits (U+0080 to U+009F, or bare), become '?', and lines that are not the format's own. */
+/* Names of files, and their contents, must not control it (see jem_mask_controls). With lines = 0,
+   a newline remains only at the end. */
 static inline void harmless(char *text, int lines) {
-    for (unsigned char *c = (unsigned char *)text; *c; c++) {
-        int more = *c < 0xC2 ? 0 : *c < 0xE0 ? 1 : *c < 0xF0 ? 2 : 3, k = 1;
-        const int ends = *c == '\n' || *c == '\r' || *c == '\t';
-        while (k <= more && (c[k] & 0xC0) == 0x80) k++;
-        if (k <= more || (*c == 0xC2 && c[1] < 0xA0)) more = 0;
-        if (ends ? !lines && c[1] : *c < 32 || *c == 127 || (*c >= 0x80 && !more)) *c = '?';
-        c += more;
-    }
+    const size_t n = strlen(text);
+    const int ends = n > 0 && strchr("\n\r\t", text[n - 1]) != NULL;
+    const char last = ends ? text[n - 1] : 0;
+    if (ends) text[n - 1] = 0;
+    jem_mask_controls(text, lines);
+    if (ends) text[n - 1] = last;
 }
 static inline int lines_of(const char *s) {
     int n = 0;

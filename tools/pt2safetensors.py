@@ -48,8 +48,10 @@ STORAGES = {
     "FloatStorage": (4, "F32"), "DoubleStorage": (8, "F32"), "HalfStorage": (2, "F32"),
     "BFloat16Storage": (2, "F32"), "LongStorage": (8, "I64"), "IntStorage": (4, "I32"),
     "ByteStorage": (1, "U8"), "BoolStorage": (1, "U8"),
+    # read, but not written: a network needs no such tensor
+    "CharStorage": (1, None), "ShortStorage": (2, None),
 }
-SIZES = {"F32": 4, "I32": 4, "I64": 8, "U8": 1}
+SIZES = {"F32": 4, "I32": 4, "I64": 8, "U8": 1, None: 0}
 
 
 class Storage:
@@ -407,6 +409,9 @@ def read(path):
 # ---------------------------------------------------------------- which network is it? ----
 
 UNUSED = ("f.linear.", "energy_output.")        # the second is used after --uncond
+# Of whole numbers, or else needed by a network: never left out.
+USED_WHOLE = (".weight", ".bias", ".loc", ".scale", ".initialized", ".running_mean",
+              ".running_var", ".num_batches_tracked")
 NORMS = ("none", "batch", "instance", "layer", "act")
 ACTIVATIONS = ("leaky-relu", "relu", "silu", "tanh")
 
@@ -427,6 +432,12 @@ def state_dict(value):
             raise Bad("its state dict holds something that is no tensor: %s" % shown(name))
     if all(name.startswith("module.") for name in state):      # torch.nn.DataParallel
         state = {name[7:]: tensor for name, tensor in state.items()}
+    whole_ones = [name for name, tensor in state.items() if tensor.storage.becomes != "F32"
+                  and not name.endswith(USED_WHOLE)]
+    if whole_ones:
+        print("left out, as no network needs these whole numbers: "
+              + ", ".join(map(shown, whole_ones)))
+        state = {name: tensor for name, tensor in state.items() if name not in whole_ones}
     if isinstance(buffer, list) and not buffer:
         buffer = None
     if buffer is not None and (not isinstance(buffer, Tensor) or len(buffer.size) != 4
@@ -512,6 +523,10 @@ def describe(state, buffer, options):
         if state[name].size != shape:
             raise Bad("%s is %s, in a WRN-%d-%d %s" % (name, list(state[name].size), depth, widen,
                                                        list(shape)))
+    for name in shapes:
+        if state[name].storage.becomes is None:
+            raise Bad("%s is of %s, which a network cannot be made of" % (
+                name, state[name].storage.kind))
     for name in state:
         extra = name.startswith(UNUSED) or name.endswith(".num_batches_tracked")
         if name not in shapes and not extra:
@@ -547,7 +562,7 @@ def new_file(path):
     mode = 0o666                                # less the umask
     if os.path.lexists(path) and not os.path.isdir(path):      # os.replace speaks of a folder
         if not os.path.isfile(path):
-            raise OSError(0, "is no regular file, and will not be replaced", path)
+            raise OSError(0, "is not a regular file, and will not be replaced", path)
         mode = os.stat(path).st_mode & 0o777
     for _ in range(100):
         temporary = "%s.%s.tmp" % (path, os.urandom(4).hex())

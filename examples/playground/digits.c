@@ -109,9 +109,12 @@ PAGE(void, centre)(int n) {
    stranger than it. */
 enum { FAMILIAR, ODD, STRANGE, UNKNOWN };
 static int verdict(const jem_answer *a) {
-    if (a->familiarity < 0) return UNKNOWN;        /* the network is not calibrated */
-    if (a->familiarity < 0.01f) return STRANGE;
-    return a->familiarity < 0.1f ? ODD : FAMILIAR;
+    switch (jem_judge(a->familiarity)) {
+    case JEM_FAMILIAR: return FAMILIAR;
+    case JEM_ODD: return ODD;
+    case JEM_STRANGE: return STRANGE;
+    default: return UNKNOWN;                       /* the network is not calibrated */
+    }
 }
 /* [end] */
 
@@ -255,7 +258,7 @@ PAGE(int, dream)(int steps, float step, float noise) {
         if (young) {                               /* much noise: find how much, take some off */
             jem_denoise_desc d = usual.denoise;
             d.steps = steps, d.sigma_max = nets[0]->noise_hi;
-            d.step = fminf(1, d.step * step / usual.walk.step_size);
+            d.fraction = fminf(1, d.fraction * step / usual.walk.step_size);
             d.beta = fminf(1, fmaxf(0, 1 - (1 - d.beta) * noise / usual.walk.noise_std));
             jem_denoise(ctx, wished, &w, t, &d, noise > 0 ? &rng : NULL);
         } else {                                   /* x <- x + step d log p/dx + noise N(0,I) */
@@ -278,7 +281,8 @@ PAGE(int, dream_show)(int clean) {
     pick(0, 0, chain, &w);                         /* all of them: only to fill in w */
     jem_tensor *x = jem_input(ctx, chain, CHAINS, 1, SIDE, SIDE);
     if (clean && nets[0]->noise_lo > 0) {
-        const jem_denoise_desc last = jem_denoise_desc_clean(jem_net_generate_desc(nets[0]).clean);
+        const float last_sigma = jem_net_generate_desc(nets[0]).last_sigma;
+        const jem_denoise_desc last = jem_denoise_desc_clean(last_sigma);
         jem_denoise(ctx, wished, &w, x, &last, NULL);
     }
     jem_read(x, shown);

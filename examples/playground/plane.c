@@ -90,12 +90,12 @@ PAGE(int, plane_start)(int world, int seed) {
 static jem_train_desc training(int way, const plan *p) {
     jem_train_desc how = jem_train_desc_default();
     how.max_returns = 0;                           /* no guard: divergence is to be seen */
-    how.lr = 2e-3f * p->rate, how.input_noise = 0;
-    how.w_ce = 1, how.w_cd = 0;                    /* cross-entropy alone */
+    how.lr = 2e-3f * p->rate, how.data_noise = 0;
+    how.weights.ce = 1, how.weights.cd = 0;                    /* cross-entropy alone */
     if (way == SCORE)                              /* and: from noise, the slope leads to data */
         how.w_score = 1, how.noise_lo = how.noise_hi = 0.12f;
     if (way == CHAINS) {                           /* and: data lift f, chains push it down */
-        how.w_cd = 1, how.energy_l2 = p->energy_l2;
+        how.weights.cd = 1, how.weights.energy_l2 = p->energy_l2;
         how.sgld = jem_sgld_desc_langevin(STEP, p->steps), how.sgld.noise_std *= p->noise;
         how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX;
         how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;

@@ -143,8 +143,8 @@ static void foresee(jem_tensor *x, const jem_mcmc_desc *how) {
             if (jem_grad(known(ctx, x, NULL), x) == JEM_OK) jem_read_grad(x, g);
             jem_end(ctx, mark);
             for (int k = 0; k < 2; k++) {
-                p[k] += how->step / 2 * g[k];
-                if (!half) at[k] += how->step * p[k];
+                p[k] += how->step_size / 2 * g[k];
+                if (!half) at[k] += how->step_size * p[k];
             }
         }
         path[10 + 2 * step] = at[0];
@@ -176,7 +176,7 @@ static jem_status one_step(jem_tensor *x, int kind, float a, float noise, int le
     }
     jem_mcmc_desc how = jem_mcmc_desc_default();
     how.steps = 1;
-    how.step = sqrtf(a);                           /* the same step, but some are refused */
+    how.step_size = sqrtf(a);                      /* the same step, but some are refused */
     how.leapfrog = kind == HMC ? leaps : 1;
     how.temperatures = kind == TEMPERED ? LADDER : 1;
     how.hottest = HOTTEST;

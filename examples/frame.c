@@ -1,0 +1,95 @@
+/* Five digits that form while something else is going on: each frame of 16 ms gives them what is
+   left of it. The sampler takes as many steps as fit, and the pixels can be shown at any time.
+   Picture: build/pictures/frame.png: the digits after an eighth, two eighths, .. of all frames, and
+   the time of each frame below, with a line at 16 ms */
+#define _POSIX_C_SOURCE 200809L                    /* clock_gettime */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+
+#include <time.h>
+
+#include "pictures.h"
+
+enum { DIGITS = 5, SHOTS = 8, MOST_FRAMES = 4000, ZOOM = 3, LEFT = 40, TOP = 20, CELL = 96 };
+enum { WIDTH = 2 * LEFT + SHOTS * CELL, PLOT_TOP = TOP + DIGITS * CELL + 20, PLOT_HEIGHT = 160 };
+enum { HEIGHT = PLOT_TOP + PLOT_HEIGHT + TOP };
+
+static const double FRAME = 16000, DRAWING = 2000; /* microseconds; of these for the game itself */
+
+/* Time in microseconds. */
+static double now(void *user) {
+    struct timespec t;
+    (void)user;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
+}
+
+/* All frames: their times, and the digits after each of them. */
+typedef struct run {
+    int frames;
+    float ms[MOST_FRAMES];
+    float x[MOST_FRAMES][DIGITS][DIGIT_PIXELS];
+} run;
+static run r;
+
+/* The game's loop. A frame has its own work to do; here there is none. */
+static jem_status play(jem_net *net) {
+    const int labels[DIGITS] = { 2, 0, 2, 6, 7 };
+    jem_sampler *s = jem_net_sampler(net, labels, DIGITS, 1, NULL);
+    if (!s) return JEM_BAD_ARGUMENT;
+    jem_budget budget = { 0, FRAME - DRAWING, now, NULL };
+    while (s->step < s->steps && r.frames < MOST_FRAMES && jem_ok(net->ctx)) {
+        const double start = now(NULL);
+        jem_sampler_step(s, &budget);
+        memcpy(r.x[r.frames], s->x, sizeof r.x[0]);            /* what would be shown now */
+        r.ms[r.frames++] = (float)(1e-3 * (now(NULL) - start));
+    }
+    printf("%d steps in %d frames; a step of late took up to %.1f ms\n", s->step, r.frames,
+           1e-3 * s->slowest);
+    jem_sampler_free(s);
+    return jem_error_status(net->ctx);
+}
+
+/* Draws the digits of a frame in a column. */
+static void draw_digits(plot *p, int column, float (*x)[DIGIT_PIXELS]) {
+    for (int k = 0; k < DIGITS; k++)
+        for (int i = 0; i < 28 * ZOOM; i++)
+            for (int j = 0; j < 28 * ZOOM; j++) {
+                const unsigned grey = picture_byte(0.5f * (x[k][i / ZOOM * 28 + j / ZOOM] + 1));
+                plot_blend(p, TOP + k * CELL + i, LEFT + column * CELL + j, grey * 0x010101u, 1);
+            }
+}
+
+/* Draws the time of each frame, from 0 to 20 ms, and the limit. */
+static void draw_times(plot *p) {
+    const float ms = (float)PLOT_HEIGHT / 20;
+    const float low = (float)TOP, step = (float)(SHOTS * CELL) / (float)r.frames;
+    plot_line(p, LEFT, low, WIDTH - LEFT, low, 2, 0x808080);
+    plot_line(p, LEFT, low + 16 * ms, WIDTH - LEFT, low + 16 * ms, 2, 0xd04040);
+    for (int i = 0; i < r.frames; i++) {
+        const float x = LEFT + ((float)i + 0.5f) * step;
+        plot_line(p, x, low, x, low + fminf(r.ms[i], 20) * ms, fmaxf(1, 0.7f * step), 0x60a0e0);
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *path = "build/pictures/frame.png";
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    jem_net *net = digits_model(ctx, argc > 1 ? argv[1] : "examples/models/mnist.safetensors");
+    int ok = net && play(net) == JEM_OK;
+    plot p;
+    if (ok && plot_create(&p, WIDTH, HEIGHT, 0, WIDTH, 0, HEIGHT)) {
+        for (int k = 0; k < SHOTS; k++)
+            draw_digits(&p, k, r.x[(k + 1) * r.frames / SHOTS - 1]);
+        draw_times(&p);
+        ok = plot_write(&p, path);
+        plot_free(&p);
+    } else ok = 0;
+    int late = 0;
+    for (int i = 0; i < r.frames; i++) late += r.ms[i] > (float)(1e-3 * FRAME);
+    if (ok) printf("%d of %d frames took more than 16 ms\npicture: %s\n", late, r.frames, path);
+    const int failed = report(ctx) || !ok;
+    jem_net_free(net);
+    jem_ctx_free(ctx);
+    return failed;
+}

@@ -1,0 +1,250 @@
+"""C models of jem.h from Python: load, classify, sample, log p(x) and its slope.
+
+    from jem import Net
+    net = Net("examples/models/mnist.safetensors")
+    net.classify(images)     # images: float array (n, channels, height, width), usually -1..1
+    net.sample(7, n=4)       # bytes (4, height, width, channels)
+    logp, slope = net.logp(images, slope=True)
+
+One file on ctypes and numpy. It needs the shared library: `make build/libjem.so`, or tools/cmake
+with -DBUILD_SHARED_LIBS=ON; JEM_LIBRARY names another place. A Net has a context of its own: use it
+from one thread at a time. Errors of the library are JemError, with the library's message.
+"""
+import ctypes
+import ctypes.util
+import os
+from ctypes import (POINTER, Structure, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint64,
+                    c_void_p)
+
+import numpy
+
+__all__ = ["JemError", "Net"]
+
+
+class JemError(Exception):
+    """An error that the library reports."""
+
+
+# ---- declarations: tests/test_jem_py.py compares them with jem.h ----
+
+
+class Mark(Structure):
+    _fields_ = [("chunk", c_void_p), ("used", c_size_t), ("nodes", c_int), ("pushes", c_uint64)]
+
+
+class Answer(Structure):
+    _fields_ = [("label", c_int), ("probability", c_float), ("log_density", c_float),
+                ("familiarity", c_float), ("reason", c_int)]
+
+
+class PixelsDesc(Structure):
+    _fields_ = [("lo", c_float), ("hi", c_float), ("background", c_int), ("invert", c_int)]
+
+
+class ClassOf(Structure):
+    _fields_ = [("net", c_void_p), ("labels", POINTER(c_int))]
+
+
+class NetHead(Structure):
+    """The first fields of jem_net, of which a Net reads the sizes."""
+    _fields_ = [("self", c_void_p), ("ctx", c_void_p), ("channels", c_int), ("height", c_int),
+                ("width", c_int), ("classes", c_int), ("scale", c_float), ("noise_lo", c_float),
+                ("noise_hi", c_float), ("mean", c_float)]
+
+
+# C's names of the structures above.
+STRUCTS = {"jem_mark": Mark, "jem_answer": Answer, "jem_pixels_desc": PixelsDesc,
+           "jem_class_of": ClassOf, "jem_net": NetHead}
+
+FLOATS, INTS, BYTES, NET = POINTER(c_float), POINTER(c_int), POINTER(c_ubyte), POINTER(NetHead)
+# name: result, arguments. Contexts, tensors and descs that are always NULL are plain pointers.
+FUNCTIONS = {
+    "jem_ctx_create": (c_void_p, [c_void_p]),
+    "jem_ctx_free": (None, [c_void_p]),
+    "jem_error": (c_char_p, [c_void_p]),
+    "jem_clear_error": (None, [c_void_p]),
+    "jem_begin": (Mark, [c_void_p]),
+    "jem_end": (None, [c_void_p, Mark]),
+    "jem_input": (c_void_p, [c_void_p, FLOATS, c_int, c_int, c_int, c_int]),
+    "jem_read": (c_int, [c_void_p, FLOATS]),
+    "jem_grad": (c_int, [c_void_p, c_void_p]),
+    "jem_read_grad": (c_int, [c_void_p, FLOATS]),
+    "jem_load": (NET, [c_void_p, c_char_p]),
+    "jem_net_free": (None, [NET]),
+    "jem_net_meta": (c_char_p, [NET, c_char_p]),
+    "jem_logp": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "jem_logp_class": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "jem_logits": (c_int, [NET, FLOATS, c_int, FLOATS]),
+    "jem_classify": (c_int, [NET, FLOATS, c_int, POINTER(Answer)]),
+    "jem_sample": (c_int, [NET, c_int, c_int, c_uint64, POINTER(PixelsDesc), BYTES]),
+}
+
+
+def _find():
+    """The shared library: JEM_LIBRARY, beside this file, in the build folder, or the system's."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    names = ["libjem.so", "libjem.dylib", "jem.dll"]
+    places = [os.path.join(folder, name) for folder in (here, os.path.join(here, "..", "build"))
+              for name in names]
+    found = os.environ.get("JEM_LIBRARY") or next(filter(os.path.exists, places), None)
+    found = found or ctypes.util.find_library("jem")
+    if not found:
+        raise JemError("no libjem.so: make build/libjem.so, or set JEM_LIBRARY")
+    return found
+
+
+_library = None
+
+
+def library():
+    """The library, loaded once."""
+    global _library
+    if _library is None:
+        lib = ctypes.CDLL(_find())
+        for name, (result, arguments) in FUNCTIONS.items():
+            function = getattr(lib, name)
+            function.restype, function.argtypes = result, arguments
+        _library = lib
+    return _library
+
+
+def _pointer(array, kind):
+    return array.ctypes.data_as(kind)
+
+
+class Net:
+    """A network from a safetensors file that jem.h or the jem command wrote."""
+
+    def __init__(self, path):
+        self._lib = lib = library()
+        self._net = None
+        self._ctx = lib.jem_ctx_create(None)
+        if not self._ctx:
+            raise JemError("no memory for a context")
+        net = lib.jem_load(self._ctx, os.fsencode(path))
+        if not net:
+            message = lib.jem_error(self._ctx).decode("utf-8", "replace")
+            self.close()
+            raise JemError(message)
+        self._net = net
+        head = net.contents
+        self.channels, self.height, self.width = head.channels, head.height, head.width
+        self.classes = head.classes
+
+    def close(self):
+        """Frees the network; it cannot be used afterwards."""
+        if self._net:
+            self._lib.jem_net_free(self._net)
+        if self._ctx:
+            self._lib.jem_ctx_free(self._ctx)
+        self._net = self._ctx = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "_ctx", None):
+            self.close()
+
+    # ---- what it knows ----
+
+    def meta(self, key):
+        """A text that was saved with the network, or None."""
+        self._open()
+        text = self._lib.jem_net_meta(self._net, key.encode())
+        return None if text is None else text.decode("utf-8")
+
+    def logits(self, x):
+        """f(x): floats (n, classes)."""
+        x = self._images(x)
+        f = numpy.empty((len(x), self.classes), numpy.float32)
+        if len(x):
+            self._check(self._lib.jem_logits(self._net, _pointer(x, FLOATS), len(x),
+                                             _pointer(f, FLOATS)))
+        return f
+
+    def classify(self, x):
+        """Labels, their probabilities, log p(x) up to a constant, familiarity (-1: the network was
+        not calibrated) and the number of a jem_reason: a record per image."""
+        x = self._images(x)
+        answers = numpy.empty(len(x), [("label", numpy.intc), ("probability", numpy.float32),
+                                       ("log_density", numpy.float32),
+                                       ("familiarity", numpy.float32), ("reason", numpy.intc)])
+        if len(x):
+            self._check(self._lib.jem_classify(self._net, _pointer(x, FLOATS), len(x),
+                                               _pointer(answers, POINTER(Answer))))
+        return answers
+
+    def logp(self, x, labels=None, slope=False):
+        """log p(x), or log p(x, label) with labels, up to a constant: floats (n). slope: also its
+        derivative by x, in the shape of x."""
+        x = self._images(x)
+        logp, gradient = numpy.empty(len(x), numpy.float32), numpy.empty_like(x)
+        if len(x):
+            self._density(x, self._labels(labels, len(x)), logp, gradient if slope else None)
+        return (logp, gradient) if slope else logp
+
+    def sample(self, label=-1, n=1, seed=1, lo=-1.0, hi=1.0, invert=False):
+        """n samples of a class (-1: of any) as bytes (n, height, width, channels). lo, hi: what 0
+        and 255 are to the network."""
+        self._open()
+        if n < 1:
+            raise ValueError("n = %d: 1 or more" % n)
+        pixels = numpy.empty((n, self.height, self.width, self.channels), numpy.uint8)
+        desc = PixelsDesc(lo, hi, 0, int(invert))
+        self._check(self._lib.jem_sample(self._net, label, n, seed, ctypes.byref(desc),
+                                         _pointer(pixels, BYTES)))
+        return pixels
+
+    # ---- between numpy and C ----
+
+    def _open(self):
+        if not self._net:
+            raise ValueError("the network is closed")
+
+    def _check(self, status):
+        if status:
+            message = self._lib.jem_error(self._ctx).decode("utf-8", "replace")
+            self._lib.jem_clear_error(self._ctx)
+            raise JemError(message)
+
+    def _images(self, x):
+        self._open()
+        x = numpy.ascontiguousarray(x, numpy.float32)
+        shape = (self.channels, self.height, self.width)
+        if x.shape == shape:
+            x = x[None]
+        if x.ndim != 4 or x.shape[1:] != shape:
+            raise ValueError("images of shape %s: (n, %d, %d, %d) is wanted" % ((x.shape,) + shape))
+        return x
+
+    def _labels(self, labels, n):
+        if labels is None:
+            return None
+        labels = numpy.ascontiguousarray(labels, numpy.intc)
+        if labels.shape != (n,):
+            raise ValueError("labels of shape %s for %d images" % (labels.shape, n))
+        return labels
+
+    def _density(self, x, labels, logp, gradient):
+        lib, ctx = self._lib, self._ctx
+        net = ctypes.cast(self._net, c_void_p)
+        mark = lib.jem_begin(ctx)
+        try:
+            leaf = lib.jem_input(ctx, _pointer(x, FLOATS), *x.shape)
+            if labels is None:
+                y = lib.jem_logp(ctx, leaf, net)
+            else:
+                of = ClassOf(net, _pointer(labels, INTS))
+                y = lib.jem_logp_class(ctx, leaf, ctypes.addressof(of))
+            if not y:
+                self._check(1)
+            if gradient is not None:
+                self._check(lib.jem_grad(y, leaf))
+                self._check(lib.jem_read_grad(leaf, _pointer(gradient, FLOATS)))
+            self._check(lib.jem_read(y, _pointer(logp, FLOATS)))
+        finally:
+            lib.jem_end(ctx, mark)
