@@ -284,7 +284,8 @@ document() { $CC -std=c99 $WARN -O2 -I. -idirafter build "$dir/$1.c" -o "$dir/$1
 # The examples, run as a reader would, in a folder of their own: a short demo, what uses its model.
 smoke() {
     folder smoke
-    examples "film --quick" "samplers --quick" "demo --updates 15" hello "sample 7" \
+    examples "film --quick" "samplers --quick" "mend_it --quick" "glance --quick" \
+        "demo --updates 15" hello "sample 7" \
         "train --iters 3" autograd own_energy own_op own_net frame "tiny_jem --quick" \
         "worlds --quick" "worlds --quick all" "ways --quick" compose three_densities score \
         out_of_distribution calibration attack imputation

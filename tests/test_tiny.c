@@ -10,10 +10,10 @@
 #undef main
 
 /* The same network, made of ops. */
-typedef struct layers { jem_layer conv[LAYERS]; } layers;
+typedef struct same_layers { jem_layer conv[LAYERS]; } same_layers;
 
 static jem_tensor *same_forward(jem_net *n, jem_tensor *x, int training, void *user) {
-    const layers *all = (const layers *)user;
+    const same_layers *all = (const same_layers *)user;
     for (int k = 0; k < LAYERS; k++) {
         x = jem_apply(&all->conv[k], x, training);
         if (k < LAYERS - 1) x = jem_silu(n->ctx, x);
@@ -22,12 +22,13 @@ static jem_tensor *same_forward(jem_net *n, jem_tensor *x, int training, void *u
 }
 
 static jem_net *same_net(jem_ctx *ctx) {
-    jem_net *n = jem_net_create(ctx, same_forward, NULL, sizeof(layers), 1, SIDE, SIDE, CLASSES, 1);
+    jem_net *n = jem_net_create(ctx, same_forward, NULL, sizeof(same_layers), 1, SIDE, SIDE, CLASSES, 1);
     for (int k = 0; n && k < LAYERS; k++) {
         char name[16];
         snprintf(name, sizeof name, "conv%d", k);
-        ((layers *)n->user)->conv[k] = jem_conv_layer(n, name, net[k].in, net[k].out, net[k].k,
-                                                      net[k].stride, net[k].pad);
+        ((same_layers *)n->user)->conv[k] = jem_conv_layer(n, name, layers[k].in, layers[k].out,
+                                                           layers[k].k, layers[k].stride,
+                                                           layers[k].pad);
     }
     return n;
 }
@@ -65,29 +66,29 @@ static void test_same(jem_ctx *ctx) {
     CHECK(jem_grad(jem_logp(ctx, data, n), data) == JEM_OK, "%s", jem_error(ctx));
     CHECK(jem_read_grad(data, theirs) == JEM_OK, "%s", jem_error(ctx));
 
-    for (int l = 0; l < N; l++) put(x, l, images_in + l * PIXELS, 0);
+    for (int l = 0; l < N; l++) load(x, l, images_in + l * PIXELS, 0);
     const float *f = forward(x);
     for (int i = 0; i < CLASSES * N; i++) f_ours[i % N * CLASSES + i / N] = f[i];
     CHECK(largest_gap(f_ours, f_theirs, N * CLASSES) < 1e-5, "logits: %g",
           largest_gap(f_ours, f_theirs, N * CLASSES));
-    log_density(f, logp, p);
+    density(f, logp, p);
     CHECK(largest_gap(logp, logp_theirs, N) < 1e-5, "log p: %g", largest_gap(logp, logp_theirs, N));
     backward(x, p, dx, 0);
     double worst = 0;
     for (int l = 0; l < N; l++) {
-        get(dx, l, slope);
+        store(dx, l, slope);
         worst = most_of(worst, largest_gap(slope, theirs + l * PIXELS, PIXELS));
     }
     CHECK(worst < 1e-5, "d log p / dx: %g of the largest", worst);
 
-    /* The loss of one update: 16 labelled images, 16 dreams. */
+    /* The loss of one update: 16 labelled images, 16 samples. */
     memset(grad, 0, sizeof grad);
     for (int c = 0; c < CLASSES; c++)
         for (int l = 0; l < N; l++)
             df[c * N + l] = (p[c * N + l] - (c == y[l]) - CD_WEIGHT * p[c * N + l]) / N;
     backward(x, df, NULL, 1);
-    for (int l = 0; l < N; l++) put(x, l, images_in + (N + l) * PIXELS, 0);
-    log_density(forward(x), logp, p);
+    for (int l = 0; l < N; l++) load(x, l, images_in + (N + l) * PIXELS, 0);
+    density(forward(x), logp, p);
     for (int i = 0; i < CLASSES * N; i++) df[i] = CD_WEIGHT * p[i] / N;
     backward(x, df, NULL, 1);
     jem_loss_weights w = { 1, CD_WEIGHT, 0, 0 };
@@ -127,8 +128,8 @@ static void test_adam(jem_ctx *ctx) {
 }
 
 static void test_training(void) {
-    printf("60 updates of it: it classifies, data and dreams are as likely\n");
-    if (!CHECK(load("examples/data/digits.png"), "run this in the project's directory")) return;
+    printf("60 updates of it: it classifies, data and samples are as likely\n");
+    if (!CHECK(load_digits("examples/data/digits.png"), "run this in the project's directory")) return;
     int count[CLASSES] = { 0 };
     for (int i = TRAIN; i < TRAIN + TEST; i++) count[labels[i]]++;
     for (int c = 0; c < CLASSES; c++) CHECK(count[c] == TEST / CLASSES, "%d: %d", c, count[c]);
@@ -136,9 +137,9 @@ static void test_training(void) {
     const float right = accuracy();
     CHECK(right > 0.6f, "%.1f%% are right", 100 * (double)right);
     stats s = { 0, 0, 0, 0 };
-    for (int g = 0; g < GROUPS; g++) learn_data(images[0], labels, TRAIN, &s), learn_dreams(&s);
-    CHECK(fabsf(s.data - s.dream) / BATCH < 15, "log p of data %g, of dreams %g",
-          (double)(s.data / BATCH), (double)(s.dream / BATCH));
+    for (int g = 0; g < GROUPS; g++) learn_data(images[0], labels, TRAIN, &s), learn_samples(&s);
+    CHECK(fabsf(s.data - s.sample) / BATCH < 15, "f of data %g, of samples %g",
+          (double)(s.data / BATCH), (double)(s.sample / BATCH));
 }
 
 int main(int argc, char **argv) {

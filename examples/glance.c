@@ -1,0 +1,152 @@
+/* QUESTION  What does a JEM know that a classifier does not?
+
+   FORMULA   softmax of f(x) = p(y|x) names one of the classes, whatever x is; logsumexp f(x) =
+             log p(x) + log Z says how likely x itself is. Familiarity: the share of held-out digits
+             that are stranger than x.
+
+   LOOK FOR  Six images, and under each what softmax says (blue) and how familiar it is (orange). All
+             six have a class; only the first has a familiarity that one can see.
+             Below: two networks that tell two moons apart equally well. What the first calls likely
+             is as far from the border as the box allows; the second knows where the moons are.
+
+   TRY       Draw a shirt of your own, or any picture that is no digit: when is it 'odd'?
+
+   RUN       build/glance                Picture: build/pictures/glance.png */
+#define JEM_IMPLEMENTATION
+#include "../jem.h"
+
+#include "pictures.h"
+#include "worlds.h"
+
+enum { SHOWN = 6, ZOOM = 5, CELL = DIGIT * ZOOM, GAP = 20, WIDE = SHOWN * (CELL + GAP) + GAP };
+enum { BARS = 80, UPPER = CELL + BARS + 2 * GAP, PANEL = 300, HIGH = UPPER + PANEL + 50 };
+#define BLUE 0x0072b2
+#define ORANGE 0xd55e00
+static const char *const names[SHOWN] = {
+    "a 4", "upside down", "the letter M", "a shirt", "its negative", "noise"
+};
+
+/* Lines on black paper, y upwards. */
+static int draw(const float (*line)[4], int n, float width, float *x) {
+    plot p;
+    if (!plot_create(&p, DIGIT, DIGIT, 0, DIGIT, 0, DIGIT)) return 0;
+    memset(p.rgb, 0, DIGIT_PIXELS * 3);
+    for (int i = 0; i < n; i++)
+        plot_line(&p, line[i][0], line[i][1], line[i][2], line[i][3], width, 0xffffff);
+    for (int k = 0; k < DIGIT_PIXELS; k++) x[k] = (float)p.rgb[3 * k] / 127.5f - 1;
+    plot_free(&p);
+    return 1;
+}
+
+static int images(jem_ctx *ctx, float x[SHOWN][DIGIT_PIXELS]) {
+    static const float letter[4][4] = {
+        { 6, 5, 6, 22 }, { 6, 22, 14, 10 }, { 14, 10, 22, 22 }, { 22, 22, 22, 5 }
+    };
+    static const float shirt[6][4] = {
+        { 14, 6, 14, 20 }, { 9, 20, 19, 20 }, { 11, 6, 11, 20 }, { 17, 6, 17, 20 },
+        { 5, 17, 9, 21 }, { 23, 17, 19, 21 }
+    };
+    digits d;
+    jem_rng rng = jem_rng_seed(1);
+    if (!digits_load(DIGITS_PATH, &d)) return 0;
+    const float *four = d.test_x + 14 * DIGIT_PIXELS;                  /* number i is an i % 10 */
+    for (int k = 0; k < DIGIT_PIXELS; k++) {
+        x[0][k] = four[k];
+        x[1][k] = four[DIGIT_PIXELS - 1 - k];
+        x[4][k] = -four[k];
+    }
+    digits_free(&d);
+    jem_fill_uniform(ctx, &rng, x[5], DIGIT_PIXELS, -1, 1);
+    return draw(letter, 4, 2.2f, x[2]) && draw(shirt, 6, 5, x[3]);
+}
+
+/* A bar from 0 to 1, on pale paper; its text above it. */
+static void bar(plot *paper, float x, float y, float share, unsigned colour, const char *label) {
+    text(paper, x, y, 1.9f, 0x333333, label);
+    plot_line(paper, x + 4, y + 20, x + CELL - 4, y + 20, 8, 0xe4e4e0);
+    if (share > 0.005f)
+        plot_line(paper, x + 4, y + 20, x + 4 + share * (CELL - 8), y + 20, 8, colour);
+}
+
+/* The six images, and what the network says of them. */
+static int draw_images(jem_ctx *ctx, plot *paper) {
+    static float x[SHOWN][DIGIT_PIXELS];
+    jem_answer a[SHOWN];
+    jem_net *net = jem_load(ctx, SHIPPED_PATH);
+    char label[64];
+    const int ok = net && images(ctx, x) && jem_classify(net, x[0], SHOWN, a) == JEM_OK;
+    for (int i = 0; i < SHOWN && ok; i++) {
+        const int left = GAP + i * (CELL + GAP);
+        for (int k = 0; k < CELL * CELL; k++) {
+            const float v = x[i][k / CELL / ZOOM * DIGIT + k % CELL / ZOOM];
+            const unsigned grey = picture_byte((v + 1) / 2);
+            plot_blend(paper, GAP + k / CELL, left + k % CELL, grey * 0x10101u, 1);
+        }
+        const float y = CELL + GAP + 10;
+        snprintf(label, sizeof label, "%d: %.0f%%", a[i].label, 100 * (double)a[i].probability);
+        bar(paper, (float)left, y, a[i].probability, BLUE, label);
+        snprintf(label, sizeof label, "familiar: %.1f%%", 100 * (double)a[i].familiarity);
+        bar(paper, (float)left, y + 34, a[i].familiarity, ORANGE, label);
+        printf("%-13s softmax %d, p = %.3f   familiarity %.4f\n", names[i], a[i].label,
+               (double)a[i].probability, (double)a[i].familiarity);
+    }
+    jem_net_free(net);
+    return ok;
+}
+
+/* Two moons by cross-entropy alone, or as a JEM; its density on p, its accuracy in the title. */
+static double learn_moons(jem_ctx *ctx, int jem, int updates, plot *p, char *title, size_t size) {
+    enum { TEST = 2000 };
+    static float x[2 * TEST];
+    static int y[TEST];
+    jem_net *net = world_net(ctx, MOONS);
+    jem_train_desc how = world_recipe(updates);
+    how.weights.cd = jem ? 1.0f : 0.0f;
+    jem_trainer *trainer = jem_trainer_create(net, &how);
+    jem_rng rng = jem_rng_seed(1);
+    for (int i = 0; trainer && i < updates && jem_ok(ctx); i++)
+        world_learn(trainer, MOONS, &rng);
+    jem_trainer_use_average(trainer, 1);
+    jem_trainer_free(trainer);
+    jem_rng other = jem_rng_seed(3);
+    world_sample(MOONS, &other, TEST, x, y);
+    const double right = 100 * (double)jem_accuracy(net, x, y, TEST);
+    const double learned = world_learned(MOONS, net, p);
+    plot_density(p, plot_log_z(p));
+    for (int i = 0; i < 250; i++)
+        plot_dot(p, x[2 * i], x[2 * i + 1], 3.5f, y[i] ? 0xe69f00 : 0x56b4e9);
+    snprintf(title, size, "%s: %.1f%% right", jem ? "JEM" : "classifier", right);
+    printf("%-13s accuracy %.1f%%   mean log p of new points %.3f\n", jem ? "JEM" : "classifier",
+           right, learned);
+    jem_net_free(net);
+    return learned;
+}
+
+static void put(plot *paper, int left, int top, const plot *from) {
+    for (int i = 0; i < from->h; i++)
+        memcpy(paper->rgb + ((ptrdiff_t)(top + i) * paper->w + left) * 3,
+               from->rgb + (ptrdiff_t)i * from->w * 3, (size_t)from->w * 3);
+}
+
+int main(int argc, char **argv) {
+    const int updates = is_quick(argc, argv) ? 5 : 1000;
+    plot paper, moons;
+    char title[64];
+    if (!plot_create(&paper, WIDE, HIGH, 0, WIDE, HIGH, 0)) return 1;
+    if (!world_grid(&moons, PANEL)) return 1;
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    int ok = ctx && draw_images(ctx, &paper);
+    for (int k = 0; k < 2 && ok; k++) {
+        const int left = GAP + k * (WIDE - GAP) / 2 + 70;
+        learn_moons(ctx, k, updates, &moons, title, sizeof title);
+        text(&paper, (float)left, UPPER, 2, 0x333333, title);
+        put(&paper, left, UPPER + 28, &moons);
+        ok = jem_ok(ctx);
+    }
+    const int failed = report(ctx) || !ok || !plot_write(&paper, "build/pictures/glance.png");
+    if (!failed) printf("picture: build/pictures/glance.png\n");
+    plot_free(&paper);
+    plot_free(&moons);
+    jem_ctx_free(ctx);
+    return failed;
+}
