@@ -209,7 +209,7 @@ static void test_input(jem_ctx *ctx) {
 
 /* Rates from wild to absurd: sooner or later a step is an error; until then, all is finite. */
 static void test_rates(jem_ctx *ctx) {
-    static const float rates[] = { 1, 1e3f, 1e9f, 1e20f, 1e30f, 3e38f };
+    static const float rates[] = { 1, 1e3f, 1e6f, 1e9f, 1e14f, 1e20f, 1e25f, 1e30f, 3e38f };
     int diverged = 0;
     for (int sgd = 0; sgd < 2; sgd++)
         for (size_t r = 0; r < sizeof rates / sizeof *rates; r++) {

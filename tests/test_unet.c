@@ -137,7 +137,7 @@ static void test_refusals(jem_ctx *ctx) {
     printf("descriptions that no network has; files keep the others\n");
     jem_wrn_desc d = small_desc(1);
     d.separate_energy = 1;
-    CHECK(!jem_wrn_create(ctx, &d, 1) && says(ctx, "uncond"), "two outputs for log p(x)");
+    CHECK(!jem_wrn_create(ctx, &d, 1) && says(ctx, "separate_energy"), "two outputs for log p(x)");
     d = small_desc(1);
     d.height = 6;
     CHECK(!jem_wrn_create(ctx, &d, 1) && says(ctx, "multiples of 4"), "sides that do not halve");

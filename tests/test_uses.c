@@ -93,7 +93,9 @@ static void made_points(const char *name, double shift, double scale, float *x) 
 static void test_sets(void) {
     printf("two sets of points: as scipy and scikit-learn have it, and as Gaussians have it\n");
     static float x[POINTS * DIMS], y[POINTS * DIMS];
-    double d, precision, recall;
+    double d;
+    double precision = 0;
+    double recall = 0;
     for (int i = 0; i < COUNT(golden_sets); i++) {
         const golden *g = &golden_sets[i];
         made_points("here", g->scale, g->temperature, x), made_points("there", 0, 1, y);
