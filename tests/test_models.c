@@ -14,8 +14,7 @@ typedef struct shipped {
 } shipped;
 
 static const shipped models[] = {
-    { "examples/models/mnist.safetensors", "mnist", "0", "9", 1, 28, 300,
-      10 },                                        /* slopes detect noise that 60 steps leave */
+    { "examples/models/mnist.safetensors", "mnist", "0", "9", 1, 28, 60, 10 },
     { "examples/models/fashion-mnist.safetensors", "fashion-mnist", "T-shirt", "ankle boot", 1, 28,
       60, 10 },
     { "examples/models/cifar10.safetensors", "cifar10", "airplane", "truck", 3, 32, 60,
