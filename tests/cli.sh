@@ -490,7 +490,8 @@ refuses 2 "unknown option --half" export --half $model new
 refuses 2 "unexpected 'three'" export $model new three
 status 0 "export, rounded" export --dtype bf16 $model half.safetensors
 half=$(wc -c <half.safetensors)
-check "half as large" [ $((half * 19 / 10)) -lt "$(wc -c <small.safetensors)" ]
+# The parameters take half; the text of the calibration, 36 KB, stays.
+check "half as large" [ $((half * 2 - 40000)) -lt "$(wc -c <small.safetensors)" ]
 status 0 "the rounded network" eval half.safetensors --dataset digits
 half=$(sed -n 's/.*accuracy \([0-9.]*\)%.*/\1/p' out)
 check "hardly worse: ${half:-nothing}%" sh -c "[ ${half%.*} -gt 60 ]"
@@ -502,7 +503,7 @@ refuses 1 "pipe: is not a regular file" export $model pipe
 check "the pipe is one" test -p pipe
 status 0 "the same network" eval small.safetensors --dataset digits
 says "images: ${trained:-nothing}"
-check "and no more" sh -c '[ $(wc -c <small.safetensors) -lt 460000 ]'
+check "and no more" sh -c '[ $(wc -c <small.safetensors) -lt 490000 ]'
 status 0 "begin with it" train $small --init small.safetensors --iters 5 --out i
 accuracy=$(sed -n 's/.*accuracy \([0-9.]*\)%, -log.*/\1/p' out)
 check "it begins where that one was: $accuracy%" test "${accuracy%.*}" -gt 60
