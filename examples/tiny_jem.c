@@ -260,7 +260,8 @@ static void train(const float *images, const int *labels, int count, int updates
         }
         adam(update, 2e-3f * (1 - (float)update / (float)updates));
         if ((update + 1) % (updates < 200 ? 50 : 100) && update != 49) continue;
-        printf("update %4d  cross-entropy %.3f  f(x): data %+7.2f, samples %+7.2f  accuracy %3.0f%%\n",
+        printf("update %4d  cross-entropy %.3f  f(x): data %+7.2f, samples %+7.2f  "
+               "accuracy %3.0f%%\n",
                update + 1, (double)(s.ce / BATCH), (double)(s.data / BATCH),
                (double)(s.sample / BATCH), 100.0 * s.right / BATCH);
         fflush(stdout);

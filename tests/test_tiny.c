@@ -22,7 +22,8 @@ static jem_tensor *same_forward(jem_net *n, jem_tensor *x, int training, void *u
 }
 
 static jem_net *same_net(jem_ctx *ctx) {
-    jem_net *n = jem_net_create(ctx, same_forward, NULL, sizeof(same_layers), 1, SIDE, SIDE, CLASSES, 1);
+    jem_net *n = jem_net_create(ctx, same_forward, NULL, sizeof(same_layers), 1, SIDE, SIDE,
+                                CLASSES, 1);
     for (int k = 0; n && k < LAYERS; k++) {
         char name[16];
         snprintf(name, sizeof name, "conv%d", k);
@@ -129,7 +130,8 @@ static void test_adam(jem_ctx *ctx) {
 
 static void test_training(void) {
     printf("60 updates of it: it classifies, data and samples are as likely\n");
-    if (!CHECK(load_digits("examples/data/digits.png"), "run this in the project's directory")) return;
+    if (!CHECK(load_digits("examples/data/digits.png"), "run this in the project's directory"))
+        return;
     int count[CLASSES] = { 0 };
     for (int i = TRAIN; i < TRAIN + TEST; i++) count[labels[i]]++;
     for (int c = 0; c < CLASSES; c++) CHECK(count[c] == TEST / CLASSES, "%d: %d", c, count[c]);
