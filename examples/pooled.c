@@ -20,7 +20,7 @@
 
 #include "shapes.h"
 
-enum { UPDATES = 700, BATCH = 64, SAMPLES = 32, SHOWN = 14, LAYERS = 3 };
+enum { UPDATES = 1000, BATCH = 64, SAMPLES = 32, SHOWN = 14, LAYERS = 3 };
 enum { ZOOM = 3, CELL = SIDE * ZOOM + 4, LEFT_OF = 190 };      /* of the picture, in pixels */
 
 typedef struct layers { jem_layer conv[LAYERS], head; int pooled; } layers;

@@ -19,7 +19,7 @@ mkdir -p "$BUILD/log"
 room() { [ -z "$TEST_UNTIL" ] || [ $(($(date +%s) + $(longest "$1"))) -lt "$TEST_UNTIL" ]; }
 longest() {                                         # seconds on a slow machine
     case $1 in
-        neon_kernels) echo 480 ;; lessons) echo 620 ;; strict) echo 330 ;; smoke) echo 240 ;;
+        neon_kernels) echo 480 ;; lessons) echo 800 ;; strict) echo 330 ;; smoke) echo 240 ;;
         fuzz | portability | examine | report) echo 180 ;;
         cli | cmake | wasm_*) echo 100 ;; uses | mutate) echo 240 ;;
         playground | python | mpi | get_data) echo 60 ;; *) echo 40 ;;
