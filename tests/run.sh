@@ -394,7 +394,7 @@ python() {
     then run torch_unet /usr/bin/python3 tests/torch_unet.py "$BUILD/unet.safetensors"
     else try "test_unet writes a case for PyTorch" false
     fi
-    torch_graphs "${GRAPHS:-400}" 1000
+    torch_graphs "${GRAPHS:-50}" 1000
 }
 # torch_graphs COUNT SEED: random graphs of ops, here and in PyTorch.
 torch_graphs() {
