@@ -26,38 +26,13 @@ static const char *const names[SHOWN] = {
     "a 4", "upside down", "the letter M", "a shirt", "its negative", "noise"
 };
 
-/* Lines on black paper, y upwards. */
-static int draw(const float (*line)[4], int n, float width, float *x) {
-    plot p;
-    if (!plot_create(&p, DIGIT, DIGIT, 0, DIGIT, 0, DIGIT)) return 0;
-    memset(p.rgb, 0, DIGIT_PIXELS * 3);
-    for (int i = 0; i < n; i++)
-        plot_line(&p, line[i][0], line[i][1], line[i][2], line[i][3], width, 0xffffff);
-    for (int k = 0; k < DIGIT_PIXELS; k++) x[k] = (float)p.rgb[3 * k] / 127.5f - 1;
-    plot_free(&p);
-    return 1;
-}
-
+/* Fills x with the images in the order of `names`. */
 static int images(jem_ctx *ctx, float x[SHOWN][DIGIT_PIXELS]) {
-    static const float letter[4][4] = {
-        { 6, 5, 6, 22 }, { 6, 22, 14, 10 }, { 14, 10, 22, 22 }, { 22, 22, 22, 5 }
-    };
-    static const float shirt[6][4] = {
-        { 14, 6, 14, 20 }, { 9, 20, 19, 20 }, { 11, 6, 11, 20 }, { 17, 6, 17, 20 },
-        { 5, 17, 9, 21 }, { 23, 17, 19, 21 }
-    };
-    digits d;
-    jem_rng rng = jem_rng_seed(1);
-    if (!digits_load(DIGITS_PATH, &d)) return 0;
-    const float *four = d.test_x + 14 * DIGIT_PIXELS;                  /* number i is an i % 10 */
-    for (int k = 0; k < DIGIT_PIXELS; k++) {
-        x[0][k] = four[k];
-        x[1][k] = four[DIGIT_PIXELS - 1 - k];
-        x[4][k] = -four[k];
-    }
-    digits_free(&d);
-    jem_fill_uniform(ctx, &rng, x[5], DIGIT_PIXELS, -1, 1);
-    return draw(letter, 4, 2.2f, x[2]) && draw(shirt, 6, 5, x[3]);
+    static const int place[SHOWN] = { 0, 1, 4, 5, 2, 3 };
+    static float all[SHOWN][DIGIT_PIXELS];
+    if (!digits_and_others(ctx, all)) return 0;
+    for (int i = 0; i < SHOWN; i++) memcpy(x[i], all[place[i]], sizeof x[i]);
+    return 1;
 }
 
 /* A bar from 0 to 1, on pale paper; its text above it. */

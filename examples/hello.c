@@ -60,38 +60,6 @@ static int from_file(const char *path, float *x) {
     return ok;
 }
 
-/* Lines on a canvas of 28 x 28, y upwards. */
-static int draw(const float (*line)[4], int n, float width, float *x) {
-    plot p;
-    if (!plot_create(&p, DIGIT, DIGIT, 0, DIGIT, 0, DIGIT)) return 0;
-    memset(p.rgb, 0, DIGIT_PIXELS * 3);
-    for (int i = 0; i < n; i++)
-        plot_line(&p, line[i][0], line[i][1], line[i][2], line[i][3], width, 0xffffff);
-    for (int k = 0; k < DIGIT_PIXELS; k++) x[k] = (float)p.rgb[3 * k] / 127.5f - 1;
-    plot_free(&p);
-    return 1;
-}
-
-/* Without a picture: a digit by a writer not in the training set, and things that are no digits. */
-static int examples(jem_ctx *ctx, float x[MAX_SHOWN][DIGIT_PIXELS]) {
-    static const float letter[4][4] = {
-        { 6, 5, 6, 22 }, { 6, 22, 14, 10 }, { 14, 10, 22, 22 }, { 22, 22, 22, 5 }
-    };
-    static const float shirt[6][4] = {
-        { 14, 6, 14, 20 }, { 9, 20, 19, 20 }, { 11, 6, 11, 20 }, { 17, 6, 17, 20 },
-        { 5, 17, 9, 21 }, { 23, 17, 19, 21 }
-    };
-    digits d;
-    jem_rng rng = jem_rng_seed(1);
-    if (!digits_load(DIGITS_PATH, &d)) return 0;
-    const float *four = d.test_x + 14 * DIGIT_PIXELS;                  /* number i is an i % 10 */
-    for (int k = 0; k < DIGIT_PIXELS; k++)
-        x[0][k] = four[k], x[1][k] = four[DIGIT_PIXELS - 1 - k], x[2][k] = -four[k];
-    digits_free(&d);
-    jem_fill_uniform(ctx, &rng, x[3], DIGIT_PIXELS, -1, 1);
-    return draw(letter, 4, 2.2f, x[4]) && draw(shirt, 6, 5, x[5]);
-}
-
 static int ask(jem_net *net, const char *path) {
     static const char *const name[MAX_SHOWN] = {
         "a held-out 4", "upside down", "its negative", "noise", "the letter M", "a shirt"
@@ -99,7 +67,7 @@ static int ask(jem_net *net, const char *path) {
     static float x[MAX_SHOWN][DIGIT_PIXELS];
     jem_answer answer[MAX_SHOWN];
     const int n = path ? 1 : MAX_SHOWN;
-    if (path ? !from_file(path, x[0]) : !examples(net->ctx, x)) return 0;
+    if (path ? !from_file(path, x[0]) : !digits_and_others(net->ctx, x)) return 0;
     if (jem_classify(net, x[0], n, answer) != JEM_OK) return 0;
     for (int i = 0; i < n; i++) {
         /* Softmax must name some digit, and is often sure of it. `familiarity` knows better: do
