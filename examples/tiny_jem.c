@@ -349,6 +349,6 @@ int main(int argc, char **argv) {
     }
     if (!load_digits("examples/data/digits.png")) return 1;
     train(images[0], labels, TRAIN, updates);
-    printf("%.1f%% of the held-out digits are classified rightly\n", 100 * (double)accuracy());
+    printf("%.1f%% of the held-out digits are classified correctly\n", 100 * (double)accuracy());
     return !draw_samples("build/pictures/tiny_jem.png", quick ? 5 : 80);
 }
