@@ -5,10 +5,10 @@
                           it is (across), as it is (blue) and with the temperature (orange); the
                           larger a dot, the more digits. On the diagonal it is calibrated. */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "../tools/chart.h"
-#include "../tools/measures.h"
+#include "tools/support/chart.h"
+#include "tools/support/measures.h"
 
 enum { HALF = DIGITS_TEST / 2, BINS = 10, CLASSES = 10 };
 

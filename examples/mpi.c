@@ -8,7 +8,7 @@
    the data, and on --resume the checkpoint, under the same path. Process 0 alone writes, and speaks
    for all. tools/README.md says how many machines pay. */
 #define main jem_main
-#include "../tools/jem.c"
+#include "tools/cli/jem.c"
 #undef main
 
 #include <mpi.h>

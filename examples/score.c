@@ -2,9 +2,9 @@
    noise back to where they came from holds a density, and following its slope brings noise home.
    Picture: build/pictures/score.png: points with noise, after one step, after twenty; the slope */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 
 enum { POINTS = 512, UPDATES = 3000, ARROWS = 21, SHOWN = 3 };
 #define NOISE 0.12f

@@ -9,7 +9,7 @@
 
    and Langevin dynamics draws them. (JEM: Grathwohl and others, ICLR 2020, arXiv:1912.03263.) First
    the densities, then learning, then the network with its gradients by hand, then files.
-   tests/test_tiny.c shows that jem.h computes the same numbers.
+   tests/tools/test_tiny.c shows that jem.h computes the same numbers.
 
        make build/tiny_jem && build/tiny_jem        (half a minute on one core)
 
@@ -32,7 +32,7 @@
 #endif
 
 #include "count.h"
-#include "stb.h"
+#include "tools/support/stb.h"
 
 /* N images at a time: number i of image n is at [i * N + n], so that the innermost loop of all is
    'for each image', which compilers turn into vector instructions. */
