@@ -9240,6 +9240,7 @@ typedef struct jem__seen {
     float logp, mean;                              /* log p(x); mean logit */
     float odds, p;                                 /* log odds of the label; its probability, at the
                                                       network's temperature */
+    int fold;                                      /* of a calibration's cross-validation */
 } jem__seen;
 
 /* Returns the temperature in a text, 1 without a text, 0 if the text is damaged. */
@@ -9445,7 +9446,8 @@ typedef struct jem__gauss {
 } jem__gauss;
 
 typedef struct jem__trait {
-    jem__gauss own, all;                           /* all: of features, otherwise without dims */
+    jem__gauss own, all;                           /* all: of features of two classes or more,
+                                                      otherwise without dims */
     float *shift, *scale;                          /* [classes]: of the distance */
     float *q;                                      /* [JEM__QUANTILES] of minus the distance */
     float *rate;                                   /* mean excess beyond q[JEM__TAIL] */
@@ -9519,7 +9521,8 @@ static jem__known jem__known_at(const jem_net *net, int gradients, int features,
     for (int i = 0; i < JEM__PARTS; i++) {
         jem__trait *p = k.part + i;
         jem__gauss_at(&p->own, dims[i], net->classes, all, &k.size);
-        if (i == JEM__FEATURES) jem__gauss_at(&p->all, dims[i], 1, all, &k.size);
+        if (i == JEM__FEATURES && net->classes > 1)
+            jem__gauss_at(&p->all, dims[i], 1, all, &k.size);
         p->shift = jem__known_take(all, &k.size, net->classes);
         p->scale = jem__known_take(all, &k.size, net->classes);
         p->q = jem__known_take(all, &k.size, JEM__QUANTILES);
@@ -9973,14 +9976,39 @@ static jem_reason jem__known_reason(const jem_net *net, const jem__known *k, con
 
 /* ---- calibration ----------------------------------------------------------------------------- */
 
-/* Adds up the numbers of images that belong to a fit: those whose index modulo JEM__FOLDS is not
-   `without`, of one label (-1: all). Returns how many there are. */
+/* Deals images to folds in random order, class by class, so that every fold has a share of each
+   class however the images are ordered. next: a number per class. */
+static void jem__deal_folds(jem__seen *seen, int n, int classes, int *order, int *next) {
+    jem_rng rng = jem_rng_seed(40);
+    int before = 0;
+    for (int c = 0; c < classes; c++) next[c] = 0;
+    for (int i = 0; i < n; i++) next[seen[i].label]++;
+    for (int c = 0; c < classes; c++) {
+        const int count = next[c];
+        next[c] = before;
+        before += count;
+    }
+    for (int i = 0; i < n; i++) order[i] = i;
+    for (int i = n - 1; i > 0; i--) {
+        const int k = (int)jem_rng_below(&rng, i + 1);
+        const int at = order[i];
+        order[i] = order[k];
+        order[k] = at;
+    }
+    for (int i = 0; i < n; i++) {
+        jem__seen *s = seen + order[i];
+        s->fold = next[s->label]++ % JEM__FOLDS;
+    }
+}
+
+/* Adds up the numbers of images that belong to a fit: those whose fold is not `without`, of one
+   label (-1: all). Returns how many there are. */
 static int jem__gauss_sum(const float *v, int dims, const jem__seen *seen, int n, int without,
                           int label, double *sum) {
     int count = 0;
     memset(sum, 0, (size_t)dims * sizeof *sum);
     for (int i = 0; i < n; i++) {
-        if (i % JEM__FOLDS == without || (label >= 0 && seen[i].label != label)) continue;
+        if (seen[i].fold == without || (label >= 0 && seen[i].label != label)) continue;
         for (int a = 0; a < dims; a++) sum[a] += (double)v[(ptrdiff_t)i * dims + a];
         count++;
     }
@@ -10021,7 +10049,7 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
     }
     memset(cov, 0, (size_t)(dims * (dims + 1) / 2) * sizeof *cov);
     for (int i = 0; i < n; i++) {
-        if (i % JEM__FOLDS == without) continue;
+        if (seen[i].fold == without) continue;
         int label = 0;
         if (g->classes > 1) label = seen[i].label;
         const float *m = g->mean + (ptrdiff_t)label * dims;
@@ -10063,32 +10091,63 @@ static void jem__strange_quantiles(float *scores, int n, float *q) {
     }
 }
 
-/* Computes shift and scale of each label from scores, as if sixteen images of the mean and spread
-   of all were its own. Distances keep their zero: only relative ones are shifted. */
-static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n,
+/* Computes shift and scale of each label from the scores of all folds but `without`, as if sixteen
+   images of the mean and spread of all were its own. Distances keep their zero: only relative ones
+   are shifted. */
+static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, int without,
                                   const float *scores) {
     double mean = 0, square = 0;
+    int all = 0;
     const int shifts = p->all.dims > 0;
-    for (int i = 0; i < n; i++) mean += shifts * (double)scores[i] / n;
     for (int i = 0; i < n; i++) {
+        if (seen[i].fold == without) continue;
+        mean += shifts * (double)scores[i];
+        all++;
+    }
+    mean /= all;
+    for (int i = 0; i < n; i++) {
+        if (seen[i].fold == without) continue;
         const double d = (double)scores[i] - mean;
-        square += d * d / n;
+        square += d * d / all;
     }
     for (int c = 0; c < p->own.classes; c++) {
         double sum = 16 * mean, squares = 16 * square;
         int count = 16;
         for (int i = 0; i < n; i++) {
-            if (seen[i].label != c) continue;
+            if (seen[i].label != c || seen[i].fold == without) continue;
             sum += shifts * (double)scores[i];
             count++;
         }
         p->shift[c] = jem__shorten((float)(sum / count));
         for (int i = 0; i < n; i++) {
+            if (seen[i].label != c || seen[i].fold == without) continue;
             const double d = (double)scores[i] - (double)p->shift[c];
-            if (seen[i].label == c) squares += d * d;
+            squares += d * d;
         }
         p->scale[c] = jem__shorten((float)(sqrt(squares / count) + 1e-6));
     }
+}
+
+/* Computes scores[n] of images by fits without their folds: distances first, which are then
+   standardised by those of the other folds. sorted: memory. */
+static void jem__part_folds(jem__trait *p, const float *v, const jem__seen *seen, int n,
+                            float *scores, float *sorted, double *work) {
+    const ptrdiff_t dims = p->own.dims;
+    for (int fold = 0; fold < JEM__FOLDS && fold < n; fold++) {
+        jem__part_fit(p, v, seen, n, fold, work);
+        for (int i = 0; i < n; i++) {
+            if (seen[i].fold != fold) continue;
+            sorted[i] = (float)jem__part_raw(p, v + i * dims, seen[i].label);
+        }
+    }
+    for (int fold = 0; fold < JEM__FOLDS && fold < n; fold++) {
+        jem__part_standardise(p, seen, n, fold, sorted);
+        for (int i = 0; i < n; i++) {
+            const int c = seen[i].label;
+            if (seen[i].fold == fold) scores[i] = (sorted[i] - p->shift[c]) / p->scale[c];
+        }
+    }
+    jem__part_standardise(p, seen, n, -1, sorted);
 }
 
 /* Fits a part to all images; scores[n] come from fits without each image's fold. */
@@ -10099,17 +10158,9 @@ static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *
     double *work = (double *)jem__push(ctx, numbers * sizeof *work);
     float *sorted = jem__push_floats(ctx, n);
     if (!work || !sorted) return JEM_NO_MEMORY;
-    for (int fold = 0; fold < JEM__FOLDS && fold < n; fold++) {
-        jem__part_fit(p, v, seen, n, fold, work);
-        for (int i = fold; i < n; i += JEM__FOLDS)
-            scores[i] = (float)jem__part_raw(p, v + (ptrdiff_t)i * dims, seen[i].label);
-    }
-    jem__part_standardise(p, seen, n, scores);
-    for (int i = 0; i < n; i++) {
-        scores[i] = (scores[i] - p->shift[seen[i].label]) / p->scale[seen[i].label];
-        sorted[i] = scores[i];
-    }
+    jem__part_folds(p, v, seen, n, scores, sorted, work);
     jem__part_fit(p, v, seen, n, -1, work);
+    memcpy(sorted, scores, (size_t)n * sizeof *sorted);
     jem__strange_quantiles(sorted, n, p->q);
     double excess = 0;
     int count = 0;
@@ -10178,6 +10229,10 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
                           "logit %g", i, (double)seen[i].logp, (double)seen[i].mean);
     }
     if (s == JEM_OK) s = jem__usual_calibrate(net, seen, n, &texts);
+    int *order = (int *)jem__push(ctx, (size_t)n * sizeof *order);
+    int *next = (int *)jem__push(ctx, (size_t)net->classes * sizeof *next);
+    if (order && next && s == JEM_OK) jem__deal_folds(seen, n, net->classes, order, next);
+    else if (s == JEM_OK) s = JEM_NO_MEMORY;
     if (s == JEM_OK) s = jem__known_calibrate(net, &r, seen, n, &texts);
     if (s == JEM_NO_MEMORY && ctx->status != JEM_OK) s = ctx->status;
     jem__meta_take(net, texts, s == JEM_OK);

@@ -1,10 +1,10 @@
-/* How little must be changed for the network to be wrong? Ten digits, each attacked in steps of
-   growing size until it is taken for another (PGD in L2 norm). What it takes can be seen:
-   strokes are added and erased. Then the other way round, noise that is changed until the
-   network is sure of a digit: of that p(y|x) has no idea, but `familiarity` has.
+/* Finds the smallest changes that make the network wrong: ten digits, each attacked in steps of
+   growing size until it is classified as another (PGD in L2 norm). The changes are visible: strokes
+   are added and erased. Then the reverse: noise is changed until the network is confident that it
+   is a digit. p(y|x) does not reveal that, but `familiarity` does.
        build/attack [MODEL]    a network for digits
-                               build/pictures/attack.png: digits; the changes (grey: none), twice as
-                               strong; what came out; noise made into 0 to 9 */
+                               build/pictures/attack.png: digits; the changes (grey: unchanged), at
+                               twice their strength; the results; noise made into 0 to 9 */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
@@ -12,7 +12,7 @@
 
 enum { N = 10, ROWS = 4 };
 
-/* The smallest of the attacks that fool the network, by growing eps. */
+/* Finds the smallest attack that fools the network, by growing eps. */
 static int smallest(jem_net *net, const digits *d, float *rows) {
     float *before = rows, *change = rows + N * DIGIT_PIXELS, *after = change + N * DIGIT_PIXELS;
     float found[N * DIGIT_PIXELS], size[N];
@@ -42,7 +42,7 @@ static int smallest(jem_net *net, const digits *d, float *rows) {
     return 1;
 }
 
-/* Distal adversarials: from noise, by any distance, until the network is sure. */
+/* Distal adversarials: changes noise, by any distance, until the network is confident. */
 static int distal(jem_net *net, float *row) {
     float noise[N * DIGIT_PIXELS];
     int labels[N], fooled[N], sure = 0;
@@ -56,7 +56,7 @@ static int distal(jem_net *net, float *row) {
     if (jem_attack(net, noise, labels, N, &how, &rng, row, fooled) != JEM_OK ||
         jem_classify(net, row, N, a) != JEM_OK) return 0;
     for (int i = 0; i < N; i++) sure += fooled[i];
-    printf("noise made into a digit that it is 99%% sure of: %d of %d; as familiar as", sure, N);
+    printf("noise classified as a digit with 99%% confidence: %d of %d; familiarity", sure, N);
     for (int i = 0; i < N; i++) printf(" %.2f", (double)a[i].familiarity);
     printf("\n");
     return 1;

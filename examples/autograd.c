@@ -1,15 +1,15 @@
-/* QUESTION  A network has a thousand weights. Which way must each of them go, and how does a
-             program know?
+/* QUESTION  A network has a thousand weights. In which direction should each of them change, and
+             how can a program compute that?
 
    FORMULA   The chain rule: dL/dx = dL/dy dy/dx, from the loss back to the beginning (Linnainmaa
-             1970). An op knows its own dy/dx; the tape remembers in which order they were called.
+             1970). Each op computes its own dy/dx; the tape records the order of the calls.
              Then gradient descent, by hand: w <- w - rate dL/dw.
 
-   LOOK FOR  A curve through noisy points, after more and more steps: the slow waves come first. In
-             print: how far the tape's gradient is from finite differences, at most, and the loss,
-             which cannot fall below the noise's variance, 0.01, by much.
+   LOOK FOR  A curve through noisy points, after more and more steps: the slow waves appear first.
+             In print: the largest difference between the tape's gradient and finite differences,
+             and the loss, which cannot fall much below the variance of the noise, 0.01.
 
-   TRY       A rate of 0.02f, or 2. HIDDEN 4. jem_silu in place of jem_tanh. Forget jem_zero_grad.
+   TRY       A rate of 0.02f, or 2. HIDDEN 4. jem_silu in place of jem_tanh. Omit jem_zero_grad.
 
    RUN       build/autograd              Picture: build/pictures/autograd.png */
 #define JEM_IMPLEMENTATION
@@ -21,26 +21,28 @@ enum { POINTS = 80, HIDDEN = 32, STEPS = 3000, CURVE = 600 };
 
 static float truth(float x) { return 0.7f * sinf(5 * x) + 0.3f * x; }
 
-/* What we want to learn from: points, and the parameters to fit. */
+/* The targets, and the parameters to fit. */
 typedef struct problem {
     jem_tensor *y;                                 /* targets, (POINTS,1,1,1) */
     jem_param *w1, *b1, *w2, *b2, *w3, *b3;
 } problem;
 
-/* x (n,1,1,1) -> (n,1,1,1). An op only records what is to be done; numbers come when asked for. */
+/* Predicts y from x (n,1,1,1) -> (n,1,1,1). An op only records the operation; values are computed
+   when they are read. */
 static jem_tensor *predict(jem_ctx *ctx, jem_tensor *x, const problem *p) {
     jem_tensor *h = jem_tanh(ctx, jem_linear(ctx, x, p->w1, p->b1));
     h = jem_tanh(ctx, jem_linear(ctx, h, p->w2, p->b2));
     return jem_linear(ctx, h, p->w3, p->b3);
 }
 
-/* Mean squared error: one number. The signature is jem_logp_fn, so that it can be checked. */
+/* Returns the mean squared error, a single number. The signature is that of jem_logp_fn, so that
+   jem_check_gradient can check it. */
 static jem_tensor *loss(jem_ctx *ctx, jem_tensor *x, void *user) {
     const problem *p = (const problem *)user;
     return jem_mean(ctx, jem_square(ctx, jem_sub(ctx, predict(ctx, x, p), p->y)));
 }
 
-/* A matrix (out,in) of N(0, 1/in), or with in = 0 a vector of zeros. */
+/* Creates a matrix (out,in) of N(0, 1/in), or with in = 0 a vector of zeros. */
 static jem_param *param(jem_net *net, const char *name, int out, int in) {
     const int shape[2] = { out, in };
     jem_param *p = jem_net_param(net, name, in ? 2 : 1, shape, 1);
@@ -72,7 +74,7 @@ static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
     p.y = jem_input(ctx, y, POINTS, 1, 1, 1);
     jem_tensor *in = jem_input(ctx, x, POINTS, 1, 1, 1);
 
-    /* Is the tape's gradient what finite differences say? In fp32 1e-3 or less is right. */
+    /* Compare the tape's gradient with finite differences. In fp32, 1e-3 or less is correct. */
     printf("gradient of w2: largest relative error %.0e\n",
            (double)jem_check_gradient(ctx, loss, &p, in, p.w2, 0.02f));
 
@@ -82,7 +84,7 @@ static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
     const int show[4] = { 0, 100, 1000, STEPS };
     const unsigned colour[4] = { 0xf2b591, 0xf09060, 0xd84a3a, 0x7a1040 };
     for (int step = 0; step <= STEPS && jem_ok(ctx); step++) {
-        const jem_mark mark = jem_begin(ctx);      /* what follows is forgotten at jem_end */
+        const jem_mark mark = jem_begin(ctx);      /* jem_end frees everything after this */
         jem_tensor *l = loss(ctx, in, &p);
         for (int k = 0; k < 4; k++) if (step == show[k]) {
             printf("step %4d  loss %.4f\n", step, (double)jem_item(l));
@@ -94,7 +96,7 @@ static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
         jem_backward(l);                           /* adds d loss / d p to p->grad */
         for (jem_param *q = net->params; q; q = q->next) {             /* gradient descent */
             for (ptrdiff_t i = 0; i < q->size; i++) q->value[i] -= 0.2f * q->grad[i];
-            jem_param_changed(q);                  /* we wrote p->value behind the tape's back */
+            jem_param_changed(q);                  /* p->value was changed outside of the tape */
         }
         jem_end(ctx, mark);
     }

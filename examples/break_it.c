@@ -1,23 +1,23 @@
-/* QUESTION  What does it look like when training an energy-based model goes wrong, and why?
+/* QUESTION  What does failing training of an energy-based model look like, and what causes it?
 
-   FORMULA   L = mean f(dream) - mean f(data): while dreams are samples of the model, this hovers
-             around 0. It is no measure of progress, but a thermometer: far from 0, for long, the
-             dreams are not what the model would draw, and the update pushes at the wrong places.
-                 f(data) far above   chains do not arrive: what they are pushed from nobody visits
-                 f(data) far below   chains sit on a spike that no data have: it has run away
+   FORMULA   L = mean f(sample) - mean f(data): as long as the samples follow the model, this stays
+             near 0. It does not measure progress, but it is an alarm: if it stays far from 0, the
+             samples are not from the model, and the update changes f in the wrong places.
+                 f(data) far above   chains do not reach the maxima of f, so f is not lowered there
+                 f(data) far below   chains sit on a spike without data: f has run away
 
-   LOOK FOR  Each panel: log p(x) and the dreams of the last update (white).
-             rate x 30     the landscape changes faster than chains can follow, grows steep, and
-                           throws them off, all into two corners of the box (two dots there).
-                           The trainer stops, and keeps the weights before that
-             no noise      chains climb to a ridge and stay there: dreams on thin lines
-             one step      from noise: the dreams are noise, and all that is not noise is good
-             L2 on f       what helps against the first: 0.1 mean f^2 more in the loss keeps it flat
+   LOOK FOR  Each panel: log p(x) and the samples of the last update (white).
+             rate x 30     the landscape changes faster than the chains can follow, becomes steep,
+                           and throws them into two corners of the box (two dots there). The trainer
+                           stops, and restores the weights from before that
+             no noise      chains climb to a ridge and stay there: samples on thin lines
+             one step      from noise: the samples are noise, and f rises everywhere else
+             L2 on f       a remedy for the first: adding 0.1 mean f^2 to the loss keeps f flat
                            (Du and Mordatch 2019)
-             20 steps      what helps against the last; from noise still, so weights stay wrong
+             20 steps      a remedy for the last; still from noise, so the weights remain wrong
 
-   TRY       Other remedies for rate x 30: how.optim.clip = 0.3f, how.sgld.clamp_grad = 10 (not
-             enough, each or both), how.schedule with a warm-up. The moons instead of the rings.
+   TRY       Other remedies for rate x 30: how.optim.clip = 0.3f, how.sgld.clamp_grad = 10 (neither
+             is enough, nor are both), how.schedule with a warm-up. The moons instead of the rings.
 
    RUN       build/break_it              Picture: build/pictures/break_it.png */
 #define JEM_IMPLEMENTATION
@@ -31,9 +31,9 @@ typedef struct run {
     const char *name;
     unsigned colour;
     float rate;                                    /* times 1e-3 */
-    float noise;                                   /* times what Langevin asks for */
+    float noise;                                   /* relative to Langevin dynamics */
     int steps;
-    float reinit;                                  /* share of chains that begin in noise */
+    float reinit;                                  /* fraction of chains that start from noise */
     float energy_l2;
 } run;
 static const run runs[RUNS] = {
@@ -47,7 +47,7 @@ static const run runs[RUNS] = {
 
 static jem_train_desc training(const run *r) {
     jem_train_desc how = jem_train_desc_default();
-    how.max_returns = 0;                           /* no guard: divergence is to be seen */
+    how.max_returns = 0;                           /* no guard: the divergence should be visible */
     how.lr = 1e-3f * r->rate, how.weights.energy_l2 = r->energy_l2;
     how.data_noise = 0, how.negatives = BATCH, how.buffer_size = 4000, how.reinit = r->reinit;
     how.sgld = jem_sgld_desc_langevin(0.01f, r->steps), how.sgld.noise_std *= r->noise;
@@ -55,7 +55,7 @@ static jem_train_desc training(const run *r) {
     return how;
 }
 
-/* Trains; f(data) - f(dream) -> c. Draws what has become of it, and says so in the title. */
+/* Trains, and stores f(data) - f(sample) in c. Draws the result, with its state in the title. */
 static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, char title[64]) {
     float *at = (float *)(uintptr_t)c->x, *value = (float *)(uintptr_t)c->y;
     float x[2 * BATCH];
@@ -71,7 +71,7 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
         world_sample(RINGS, &rng, BATCH, x, y);
         const jem_stats s = jem_train_step(tr, x, y, BATCH);
         mean += (double)(s.f_data - s.f_sample) / EVERY;
-        if (s.status != JEM_OK) break;             /* the weights are as they were before */
+        if (s.status != JEM_OK) break;             /* the weights from before are restored */
         if (update % EVERY != EVERY - 1) continue;
         at[c->n] = (float)update, value[c->n++] = (float)mean, mean = 0;
     }
@@ -79,12 +79,12 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
         printf("%-20s  %s\n", r->name, jem_error(ctx));
         jem_clear_error(ctx);
     }
-    /* the buffer's chains are the dreams */
+    /* the chains of the buffer are the samples */
     const jem_buffer *b = jem_trainer_buffer(tr);
     plot_function(p, ctx, jem_logp, net);
     const double log_z = plot_log_z(p);
     plot_density(p, log_z);
-    const float edge = 0.96f * WORLD_BOX;          /* what lies on the edge is seen, too */
+    const float edge = 0.96f * WORLD_BOX;          /* show points on the edge as well */
     int shown = 0;
     for (int i = 0; b && i < b->capacity && shown < 300; i++) {
         if (b->visits[i] <= 0) continue;
@@ -122,7 +122,7 @@ int main(int argc, char **argv) {
         curves[k] = c;
         sheet_put(&s, k % 3, k / 3, &p, title);
     }
-    if (jem_ok(ctx)) sheet_chart(&s, "f(data) - f(dream)", "updates", curves, RUNS, -6, 12);
+    if (jem_ok(ctx)) sheet_chart(&s, "f(data) - f(sample)", "updates", curves, RUNS, -6, 12);
     const int failed = report(ctx) || !sheet_close(&s, "build/pictures/break_it.png");
     plot_free(&p), jem_ctx_free(ctx);
     return failed;

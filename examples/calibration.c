@@ -1,9 +1,9 @@
-/* Is it right as often as it says? Of digits that the network is 80% sure of, 80% should be
-   right. Digits in much noise, so that there is something to be unsure of; then with a
-   temperature, fitted to half of them and tried on the other half.
-       build/calibration  build/pictures/calibration.png: how often it is right (up) over how sure
-                          it is (across), as it is (blue) and with the temperature (orange); the
-                          larger a dot, the more digits. On the diagonal it is calibrated. */
+/* Is the network right as often as its confidence implies? Of the digits with a confidence of 80%,
+   80% should be right. The digits are noisy, so that the network is uncertain; then a temperature
+   is fitted to half of them and tested on the other half.
+       build/calibration  build/pictures/calibration.png: accuracy (up) over confidence (across),
+                          without (blue) and with the temperature (orange); the size of a dot is the
+                          number of digits. A calibrated network is on the diagonal. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
@@ -12,8 +12,8 @@
 
 enum { HALF = DIGITS_TEST / 2, BINS = 10, CLASSES = 10 };
 
-/* Expected calibration error: |what a bin of answers claims - how many of it are right|, the mean
-   over all answers. */
+/* Returns the expected calibration error: |confidence of a bin - its accuracy|, the mean over all
+   answers. */
 static void reliable(const predictions *of, const char *what, plot *p, unsigned colour) {
     reliability_bin bin[BINS];
     const reliability r = measure_reliability(of, BINS, bin);
@@ -25,7 +25,7 @@ static void reliable(const predictions *of, const char *what, plot *p, unsigned 
         plot_dot(p, x, y, 4 + 3 * sqrtf((float)bin[k].count) / 2, colour);
         last_x = x, last_y = y;
     }
-    printf("%-18s %.1f%% right, %.1f%% sure, calibration error %.1f%%\n", what, 100 * r.accuracy,
+    printf("%-18s accuracy %.1f%%, confidence %.1f%%, error %.1f%%\n", what, 100 * r.accuracy,
            100 * r.confidence, 100 * r.ece);
 }
 
@@ -43,7 +43,7 @@ static int calibrate(jem_net *net, const digits *d, plot *p) {
     if (t < 0 || !jem_ok(ctx)) return 0;
     char title[32];
     predictions of = { logits, d->test_y + HALF, HALF, CLASSES, 1 };
-    reliable(&of, "as it is:", p, 0x1f5fb4);
+    reliable(&of, "uncalibrated:", p, 0x1f5fb4);
     snprintf(title, sizeof title, "temperature %.2f:", (double)t);
     of.temperature = (double)t, reliable(&of, title, p, 0xd2691e);
     return 1;
@@ -63,9 +63,9 @@ int main(void) {
         plot_line(&p, 0, 0, 1, 1, 1.5f, 0x999999);
         plot paper = p;                            /* the same picture, in pixels, y downwards */
         paper.x0 = paper.y1 = 0, paper.x1 = (float)p.w, paper.y0 = (float)p.h;
-        text(&paper, 28, 28, 1.6f, 0x333333, "how often it is right, up to 100%");
-        text_right(&paper, 412, 376, 1.6f, 0x333333, "how sure it is, up to 100%");
-        text(&paper, 28, 50, 1.6f, 0x1f5fb4, "as it is");
+        text(&paper, 28, 28, 1.6f, 0x333333, "accuracy, up to 100%");
+        text_right(&paper, 412, 376, 1.6f, 0x333333, "confidence, up to 100%");
+        text(&paper, 28, 50, 1.6f, 0x1f5fb4, "uncalibrated");
         text(&paper, 28, 72, 1.6f, 0xd2691e, "with the temperature");
         failed = !calibrate(net, &d, &p) || !plot_write(&p, "build/pictures/calibration.png");
         plot_free(&p);

@@ -1,16 +1,16 @@
-/* QUESTION  Can densities be put together like words: red AND round, circle OR square, NOT blue?
+/* QUESTION  Can densities be combined like words: red AND round, circle OR square, NOT blue?
 
    FORMULA   and   log p = log a + log b                      (a product: both must agree)
              or    log p = log(a + b) = logsumexp(log a, log b)
              not   log p = - ALPHA log b                       (always with an 'and')
              (Du, Li and Mordatch 2020, arXiv:2004.06030.) 'And' and 'not' need no Z, 'or' needs
-             how one is to the other (here: as they stand). Nothing is trained again: an
-             energy-based model is a part.
+             the ratio of the two (here: their values as given). No model is retrained: energy-based
+             models are components.
 
-   LOOK FOR  Colour: the exact answer, by adding up over a grid. White: samples by Hamiltonian Monte
-             Carlo, which was told nothing but the expression. The printed numbers compare them.
-             'and' keeps to where both are high; 'not' must not fall for ever, or its negative grows
-             for ever: so every part has a floor, a little density everywhere.
+   LOOK FOR  Colour: the exact answer, by a sum over a grid. White: samples by Hamiltonian Monte
+             Carlo, which uses only the expression. The printed numbers compare them. 'and' is high
+             where both are high; the log-density of a 'not' must be bounded, or its negative grows
+             without bound: so every part has a floor, a small density everywhere.
 
    TRY       ALPHA 0.3f and 3. A FLOOR of 1e-9f: what happens to 'ring and not bar'? Expressions of
              your own in the table below.
@@ -44,7 +44,7 @@ static jem_tensor *off(jem_ctx *ctx, jem_tensor *x, float at) {                /
     return jem_square(ctx, jem_add_constant(ctx, x, -at));
 }
 
-/* The analytic parts: a ring of radius 1.6, a bar that leans, four dots. */
+/* The analytic parts: a ring of radius 1.6, a tilted bar, four dots. */
 static jem_tensor *part(jem_ctx *ctx, jem_tensor *x, kind what) {
     jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1), *all = NULL;
     if (what == RING) {
@@ -65,7 +65,7 @@ static jem_tensor *part(jem_ctx *ctx, jem_tensor *x, kind what) {
     return with_floor(ctx, jem_logsumexp(ctx, all));
 }
 
-/* The whole idea: a jem_logp_fn made of jem_fns. */
+/* The central idea: a jem_logp_fn composed of jem_logp_fns. */
 static jem_tensor *evaluate(jem_ctx *ctx, jem_tensor *x, void *user) {
     const expression *e = (const expression *)user;
     if (e->what < AND) return part(ctx, x, e->what);
@@ -75,7 +75,8 @@ static jem_tensor *evaluate(jem_ctx *ctx, jem_tensor *x, void *user) {
     return e->what == AND ? jem_add(ctx, a, b) : jem_logsumexp(ctx, jem_concat(ctx, a, b));
 }
 
-/* What is sampled: the expression, in a box with soft walls (the floor alone has no finite Z). */
+/* Returns the density to sample: the expression, in a box with soft walls (the floor alone has no
+   finite Z). */
 static jem_tensor *in_box(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_tensor *far = jem_sum_image(ctx, jem_square(ctx, jem_relu(ctx,
         jem_add_constant(ctx, jem_square(ctx, x), -0.8f * WORLD_BOX * WORLD_BOX))));
@@ -94,7 +95,7 @@ static const expression *const shown[8] = {
     &ring, &bar, &dots, &both, &either, &without, &dots_on, &rich
 };
 
-/* ---- samples beside the answer ---- */
+/* ---- samples compared with the exact answer ---- */
 typedef struct trace { float now[2 * CHAINS], r2[STEPS * CHAINS]; } trace;
 
 static int record(void *user, int step, jem_tensor *x) {

@@ -1,19 +1,20 @@
-/* QUESTION  Four networks each know one thing about pictures. Can they, together, draw what is
-             asked for in words, even what none of them has ever seen?
+/* QUESTION  Each of four networks has learned one factor of pictures. Can they jointly draw what is
+             requested in words, even combinations missing from all training data?
 
    FORMULA   Du, Li and Mordatch (2020, arXiv:2004.06030) add energies. log p(x|red) is log p(x) +
              log p(red|x), up to a constant (Bayes); with a network for each factor,
                  log p(x | red and square) = log p(x) + log p(red|x) + log p(square|x)
                  or    logsumexp of the two            not   - log p(red|x), with a floor
-             log p(x) is the mean of what the four say; the words count WEIGHT times (guidance).
+             log p(x) is the mean over the four networks; the words have the weight WEIGHT
+             (guidance).
 
-   LOOK FOR  A row for each expression, samples out of noise, and how many of all samples are it. We
-             know by drawing all the pictures that there are and taking the nearest; if that is less
-             than two thirds of what is to be seen, the sample is none of them. Two of the rows were
-             never shown in training: no red square on the left, no green triangle.
+   LOOK FOR  A row for each expression: samples from noise, and the fraction of them that match it.
+             To measure it, we render all possible pictures and take the nearest; a sample matches
+             none if that one explains less than two thirds of it. Two of the rows were never shown
+             in training: no red square on the left, no green triangle.
 
    TRY       WEIGHT 1 and 50. 1200 updates for the shape, too. Expressions of your own. held_out:
-             all red pictures but circles: does anything but circles become red?
+             all red pictures except circles: does anything but circles become red?
 
    RUN       build/compose_images [--updates N]    Picture: build/pictures/compose_images.png */
 #define JEM_IMPLEMENTATION
@@ -25,7 +26,7 @@
 #define FLOOR 1e-3f
 #define WEIGHT 12
 enum { UPDATES = 2400, BATCH = 64, SAMPLES = 16, SHOWN = 12, ROWS = 9 };
-enum { ZOOM = 3, CELL = SIDE * ZOOM + 4, LEFT_OF = 240 };      /* of the picture, in pixels */
+enum { ZOOM = 3, CELL = SIDE * ZOOM + 4, LEFT_OF = 240 };      /* layout of the picture, in pixels */
 
 WORD(red, COLOUR, RED);     WORD(green, COLOUR, GREEN);     WORD(blue, COLOUR, BLUE);
 WORD(circle, SHAPE, CIRCLE);    WORD(square, SHAPE, SQUARE);    WORD(triangle, SHAPE, TRIANGLE);
@@ -76,7 +77,7 @@ static jem_tensor *together(jem_ctx *ctx, jem_tensor *x, void *user) {
     return jem_add(ctx, sum, jem_scale(ctx, evaluate(ctx, logp, m->asked), WEIGHT));
 }
 
-/* ---- learning: each network is told one factor, the others vary; shapes are the hardest ---- */
+/* ---- learning: each network learns one factor, the others vary; shapes are the hardest ---- */
 static const float effort[FACTORS] = { 1, 0.4f, 0.4f, 0.5f };
 
 static jem_net *learn(jem_ctx *ctx, int k, int updates) {
@@ -86,7 +87,7 @@ static jem_net *learn(jem_ctx *ctx, int k, int updates) {
     shape.channels = 3, shape.height = shape.width = SIDE, shape.classes = factors[k].values;
     jem_net *net = jem_convnet_create(ctx, &shape, (uint64_t)k + 1);
     if (!net) return NULL;
-    jem_train_desc how = jem_train_desc_score(updates);    /* the score, then chains */
+    jem_train_desc how = jem_train_desc_score(updates);    /* first the score, then chains */
     net->scale = 10, how.weights.cd = 0.01f, how.cd_from = updates / 2, how.negatives = 16;
     jem_trainer *tr = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed((uint64_t)k + 10);
@@ -105,7 +106,7 @@ static jem_net *learn(jem_ctx *ctx, int k, int updates) {
     return net;
 }
 
-/* Samples out of noise; how many of them are what was asked for. */
+/* Samples from noise; returns the percentage that match the request. */
 static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int top) {
     static float x[SAMPLES * SHAPE_NUMBERS];
     char note[80];
@@ -115,7 +116,7 @@ static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int 
     jem_denoise_desc last = jem_denoise_desc_default();
     jem_tensor *t = jem_zeros(ctx, SAMPLES, 3, SIDE, SIDE);
     how.mean = m->net[0]->mean, m->asked = row->asked;
-    last.steps = 8, last.fraction = 0.3f, last.sigma_max = 0.3f;          /* a clean end */
+    last.steps = 8, last.fraction = 0.3f, last.sigma_max = 0.3f;     /* final steps without noise */
     jem_generate(ctx, together, m, t, &how, &rng), jem_denoise(ctx, together, m, t, &last, NULL);
     for (int i = 0; jem_read(t, x) == JEM_OK && i < SAMPLES; i++) {
         scene s;
@@ -148,7 +149,7 @@ int main(int argc, char **argv) {
         m.net[k] = learn(ctx, k, (int)(effort[k] * (float)updates));
     for (int row = 0; row < ROWS && jem_ok(ctx); row++)
         hits += draw(ctx, &m, rows + row, &paper, 4 + CELL * row);
-    printf("of all samples, %d%% are what was asked for\n", 100 * hits / (ROWS * SAMPLES));
+    printf("of all samples, %d%% match the request\n", 100 * hits / (ROWS * SAMPLES));
     const int failed = report(ctx) || !plot_write(&paper, "build/pictures/compose_images.png");
     for (int k = 0; k < FACTORS; k++) jem_net_free(m.net[k]);
     plot_free(&paper), jem_ctx_free(ctx);

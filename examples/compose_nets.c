@@ -1,17 +1,18 @@
-/* QUESTION  Two networks were trained apart, one on digits, the other on clothes. What is both?
-             What is either?
+/* QUESTION  Two networks were trained separately, one on digits, the other on clothes. Which images
+             are both, and which are either?
 
    FORMULA   and: log p = log p1 + log p2,   or: log p = logsumexp(log p1, log p2)
-             (Du, Li and Mordatch 2020, arXiv:2004.06030.) Neither network is trained again. 'And'
-             needs no Z. 'Or' does: what is added to one of the two says how often it is chosen.
-             Nobody knows Z; we put both on one level, that of their own samples.
+             (Du, Li and Mordatch 2020, arXiv:2004.06030.) Neither network is retrained. 'And' needs
+             no Z. 'Or' does: a constant added to one of the two determines how often it is chosen.
+             Z is unknown; we shift both to one level, that of their own samples.
 
-   LOOK FOR  A row for each expression, ten chains from the same noise; then both networks are asked
-             whether it is usual, or of which class. They meet halfway: 1s like a leg of trousers,
-             or two, 0s with the outline of a bag, 7s with the sole of a boot. 'Digit and clothes'
-             are just digits, or pieces of them: the digits' density is the sharper one, and wins.
-             And 'or' is all clothes: in noise, where chains begin, one of the two is far ahead. The
-             density has both; the walk does not reach them (samplers.c).
+   LOOK FOR  A row for each expression, ten chains from the same noise; both networks then classify
+             the samples or rate their familiarity. They meet halfway: 1s like one or two trouser
+             legs, 0s with the outline of a bag, 7s with the sole of a boot. 'Digit and clothes'
+             gives digits or pieces of digits: the sharper density dominates, that of the digits.
+             And 'or' gives only clothes: in noise, where the chains start, one of the two has a
+             much higher density. The combined density contains both; the walk does not reach them
+             (samplers.c).
 
    TRY       Other classes: 0..9, and T-shirt, trouser, pullover, dress, coat, sandal, shirt,
              sneaker, bag, boot. WEIGHT of the class 1 or 50. STEPS 1000.
@@ -34,7 +35,7 @@ static const asked rows[ROWS] = {
 };
 typedef struct model { jem_net *net[2]; float level[2]; const asked *row; } model;
 
-/* log p(x) of one network, and of a class in it, as far from its usual level */
+/* Returns log p(x) of a network, or of one of its classes, relative to its usual level. */
 static jem_tensor *one(jem_ctx *ctx, jem_tensor *x, const model *m, int k) {
     int labels[CHAINS];
     for (int i = 0; i < CHAINS; i++) labels[i] = m->row->label[k];

@@ -8,7 +8,7 @@
 #define COUNT_MOST 100000000
 #define COUNT_RANGE "a whole number from 1 to 100000000"
 
-/* Returns a whole number from 1 to COUNT_MOST, or 0 if the text is none. */
+/* Returns a whole number from 1 to COUNT_MOST, or 0 if the text is not one. */
 static inline int count_of(const char *text) {
     char *end;
     errno = 0;

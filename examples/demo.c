@@ -1,14 +1,14 @@
-/* demo: a classifier of real handwritten digits learns to dream digits out of noise.
+/* demo: a classifier of real handwritten digits learns to generate digits from noise.
 
        make demo          about a minute on two cores
-       make demo-long     the longer recipe, for better digits and fewer errors
+       make demo-long     a longer recipe, for better digits and fewer errors
 
    It trains a JEM (see jem.h) on 9,000 MNIST digits, tests it on 1,000 by other writers, saves
    build/digits.safetensors for the other examples, and writes three pictures:
 
-       build/pictures/dreams.png   ten dreams of each class, all begun in pure noise
+       build/pictures/dreams.png   ten samples of each class, all started from pure noise
        build/pictures/chains.png   one chain per class, from noise to digit
-       build/pictures/buffer.png   the replay buffer: what the chains of training dream of */
+       build/pictures/buffer.png   the replay buffer: the current state of the chains of training */
 #if !defined(_WIN32) && !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200112L                    /* clock_gettime, isatty */
 #endif
@@ -43,7 +43,7 @@ static double seconds(void) {
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* Averages of the last few dozen steps: one batch's numbers jump too much to read. */
+/* Running averages over some dozen updates: the values of single batches fluctuate too much. */
 typedef struct progress { double start, shown; float ce, accuracy, residual, gap; } progress;
 
 static void show(progress *p, const jem_stats *s, int updates) {
@@ -60,13 +60,13 @@ static void show(progress *p, const jem_stats *s, int updates) {
     char filled[21] = "....................", chains[40] = "no chains yet";
     for (int i = 0; i < 20 * done / updates; i++) filled[i] = '#';
     if (s->f_sample != 0) snprintf(chains, sizeof chains, "f(x-) - f(x+) %5.1f", (double)p->gap);
-    printf("%s%5d/%d [%s] CE %.3f  accuracy %.1f%%  score's error %.3f  %s  %.0f s left  %s",
+    printf("%s%5d/%d [%s] CE %.3f  accuracy %.1f%%  score error %.3f  %s  %.0f s left  %s",
            bar ? "\r" : "", done, updates, filled, (double)p->ce, 100 * (double)p->accuracy,
            (double)p->residual, chains, left, bar && !last ? "" : "\n");
     fflush(stdout);
 }
 
-/* Moves a digit by up to one pixel each way: 9,000 digits are few, and this makes more of them. */
+/* Moves a digit by up to one pixel in each direction, to augment the 9,000 digits. */
 static void shift(jem_rng *rng, float *x) {
     const int dy = jem_rng_below(rng, 3) - 1, dx = jem_rng_below(rng, 3) - 1;
     float from[DIGIT_PIXELS];
@@ -96,14 +96,15 @@ static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed) {
     return s.status == JEM_OK;
 }
 
-/* ---- dreaming -------------------------------------------------------------------------------- */
+/* ---- sampling -------------------------------------------------------------------------------- */
 
-/* Of the first chain of each class: noise, ten on the way, the end without its last noise (which
-   no watch sees: it is taken afterwards). */
+/* Steps at which the first chain of each class is recorded: noise, ten steps on the way, and the
+   end without its last noise (which no watch function receives: it is recorded afterwards). */
 static const int moments[SHOTS] = { 1, 20, 40, 60, 80, 110, 140, 180, 240, FROM_NOISE,
                                     FROM_NOISE + WALK, FROM_NOISE + WALK + 1 };
 
-/* 'Give me ten of each': from noise, uphill on log p(x) and, five times as steeply, log p(y|x). */
+/* Samples ten images per class: from noise, uphill on log p(x) and, five times as steeply, on
+   log p(y|x). */
 static int dream(jem_net *net, uint64_t seed) {
     jem_ctx *ctx = net->ctx;
     jem_rng rng = jem_rng_seed(seed);
@@ -132,10 +133,10 @@ static int dream(jem_net *net, uint64_t seed) {
     return ok;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the complete demo ----------------------------------------------------------------------- */
 
-/* Mean log p(x) of held-out digits and of what is none: does it know what it has not seen? One half
-   of the held-out digits tells what is familiar, the other half asks. */
+/* Prints the mean log p(x) and the familiarity of held-out digits and of other images. One half of
+   the held-out digits calibrates, the other half is tested. */
 static int compare_densities(jem_net *net, const digits *d) {
     enum { HALF = DIGITS_TEST / 2 };
     static const char *const name[4] = {
@@ -170,8 +171,8 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
     if (!digits_load(DIGITS_PATH, &d)) return 0;
     jem_net *net = jem_convnet_create(ctx, NULL, seed);
     if (!net) return 0;
-    /* First the score, without a single chain: which way leads from a digit with noise back to it.
-       Then chains, begun in samples of what was learned, find out where it is wrong. */
+    /* First learn the score, without chains: the direction from a noisy digit back to the digit.
+       Then chains, started from samples of that density, reveal its errors. */
     jem_train_desc how = jem_train_desc_score(updates);
     net->scale = 10, how.seed = seed;              /* log p(x) = 10 logsumexp f(x) */
     jem_trainer *tr = jem_trainer_create(net, &how);
@@ -182,15 +183,15 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
     int ok = tr && train(tr, &d, updates, seed);
     if (ok) {
         jem_trainer_use_average(tr, 1);
-        printf("trained in %.0f s; held-out digits recognised: %.1f%%\n", seconds() - start,
+        printf("trained in %.0f s; held-out accuracy %.1f%%\n", seconds() - start,
                100 * (double)jem_accuracy(net, d.test_x, d.test_y, DIGITS_TEST));
         ok = compare_densities(net, &d) && jem_save(net, MODEL_PATH) == JEM_OK &&
              picture_grid(BUFFER_PATH, jem_trainer_buffer(tr)->data, 200, 20, 1, DIGIT, DIGIT, 1) &&
              dream(net, seed);
     }
     if (ok)
-        printf("dreamt for %d steps from noise; all in %.0f s. Look at\n  %s\n  %s\n  %s\n"
-               "and try build/hello, build/sample 7 (make examples)\n", FROM_NOISE + WALK,
+        printf("sampled for %d steps from noise; total time %.0f s. Pictures:\n  %s\n  %s\n  %s\n"
+               "Next: build/hello, build/sample 7 (make examples)\n", FROM_NOISE + WALK,
                seconds() - start, DREAMS_PATH, CHAINS_PATH, BUFFER_PATH);
     jem_trainer_free(tr);
     jem_net_free(net);
@@ -208,7 +209,7 @@ int main(int argc, char **argv) {
         else wrong = 1;
     }
     if (wrong || !updates || !seed) {
-        fprintf(stderr, "demo [--long] [--updates N] [--seed N], " COUNT_RANGE "\n");
+        fprintf(stderr, "usage: demo [--long] [--updates N] [--seed N], " COUNT_RANGE "\n");
         return 2;
     }
     if (updates < 0) updates = longer ? 6000 : 1600;

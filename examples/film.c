@@ -1,18 +1,18 @@
-/* QUESTION  What happens to a density while it is learned, and do its samples tell?
+/* QUESTION  How does a density change during training, and do its samples show it?
 
    FORMULA   As in worlds.c: p(x) = sum over y of exp f(x)[y] / Z, contrastive divergence and
-             cross-entropy. At every frame Z is added up over a grid, and estimated once more by
+             cross-entropy. At every frame Z is computed by a sum over a grid, and also estimated by
              annealed importance sampling (Neal 2001), which needs no grid.
 
-   LOOK FOR  Columns are moments of training. Upper row: the learned density. Lower row: where 20
-             short steps from noise end, 10,000 times, in the same colours. Below: the mean log p of
-             new points, by either Z, and the best there is, the truth's. The samples get better to
-             the end; the density was best after 500 updates, then the outer circle sinks until it
-             is gone. No chain crosses the gap, so the samples cannot tell how much weight lies on
-             either side, and the loss, which sees no more than they do, is content. film.png moves:
-             truth, density, samples.
+   LOOK FOR  Columns are moments of training. Upper row: the learned density. Lower row: the ends of
+             10,000 chains of 20 short steps from noise, in the same colours. Below: the mean log p
+             of new points, with either Z, and the maximum, that of the true density. The samples
+             improve to the end; the density was best after 500 updates, then the outer circle fades
+             until it is gone. No chain crosses the gap, so the samples do not show how much
+             probability is on either side. Neither does the loss, which depends on the samples
+             alone. film.png moves: truth, density, samples.
 
-   TRY       build/film gaussians: which of the eight are lost? pinwheel: why does that go well?
+   TRY       build/film gaussians: which of the eight are lost? pinwheel: why does that succeed?
              how.reinit = 1 in world_recipe: no chain is kept. Does the outer circle stay?
 
    RUN       build/film [world]          Pictures: build/pictures/film_strip.png, film.png */
@@ -28,17 +28,17 @@ typedef struct film {
     plot p;
     sheet strip;
     unsigned char *frames;                         /* pictures of w x h */
-    int w, h, taken, count;                        /* so many frames; STRIP of them on the strip */
+    int w, h, taken, count;                        /* frames in total; on the strip */
     float at[FRAMES], by_grid[FRAMES], by_ais[FRAMES], best[FRAMES];
 } film;
 
-/* Frame k is taken at this update: closer at the beginning, where more happens. */
+/* Returns the update of frame k: closer at the beginning, where more changes. */
 static int moment(int k, int count, int updates) {
     const double t = k / (count - 1.0);
     return (int)(updates * t * t * t + 0.5);
 }
 
-/* The likelihood by both ways, for the curves. */
+/* The likelihood with either Z, for the curves. */
 static void measure(film *f, jem_net *net, int update, double log_z) {
     const double logp = world_mean_logp(f->kind, net);
     const int k = f->taken;
@@ -109,7 +109,7 @@ int main(int argc, char **argv) {
         !panel_create(&f.p, &f.strip)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
     int ok = learn(&f, ctx, quick ? 20 : UPDATES);
-    const curve curves[3] = {                      /* AIS broad and pale, below the other */
+    const curve curves[3] = {                      /* AIS wide and pale, below the other */
         { "by AIS", 0xf0b8a8, f.at, f.by_ais, f.taken, 7 },
         { "by a grid", 0xb03018, f.at, f.by_grid, f.taken, 2 },
         { "truth", 0x2f7ed8, f.at, f.best, f.taken, 2 }

@@ -1,7 +1,7 @@
-/* Five digits that form while something else is going on: each frame of 16 ms gives them what is
-   left of it. The sampler takes as many steps as fit, and the pixels can be shown at any time.
+/* Five digits that form while a game runs: they use the rest of each frame of 16 ms. The sampler
+   takes as many steps as fit, and the pixels can be shown at any time.
    Picture: build/pictures/frame.png: the digits after an eighth, two eighths, .. of all frames, and
-   the time of each frame below, with a line at 16 ms */
+   below it the time of each frame, with a line at 16 ms */
 #define _POSIX_C_SOURCE 200809L                    /* clock_gettime */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
@@ -14,9 +14,9 @@ enum { DIGITS = 5, SHOTS = 8, MOST_FRAMES = 4000, ZOOM = 3, LEFT = 40, TOP = 20,
 enum { WIDTH = 2 * LEFT + SHOTS * CELL, PLOT_TOP = TOP + DIGITS * CELL + 20, PLOT_HEIGHT = 160 };
 enum { HEIGHT = PLOT_TOP + PLOT_HEIGHT + TOP };
 
-static const double FRAME = 16000, DRAWING = 2000; /* microseconds; of these for the game itself */
+static const double FRAME = 16000, DRAWING = 2000; /* microseconds; the game uses DRAWING */
 
-/* Time in microseconds. */
+/* Returns the time in microseconds. */
 static double now(void *user) {
     struct timespec t;
     (void)user;
@@ -24,7 +24,7 @@ static double now(void *user) {
     return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
 }
 
-/* All frames: their times, and the digits after each of them. */
+/* Times of all frames, and the digits after each of them. */
 typedef struct run {
     int frames;
     float ms[MOST_FRAMES];
@@ -32,7 +32,7 @@ typedef struct run {
 } run;
 static run r;
 
-/* The game's loop. A frame has its own work to do; here there is none. */
+/* Runs the game's loop, in which the game itself does nothing. */
 static jem_status play(jem_net *net) {
     const int labels[DIGITS] = { 2, 0, 2, 6, 7 };
     jem_sampler *s = jem_net_sampler(net, labels, DIGITS, 1, NULL);
@@ -41,10 +41,10 @@ static jem_status play(jem_net *net) {
     while (s->step < s->steps && r.frames < MOST_FRAMES && jem_ok(net->ctx)) {
         const double start = now(NULL);
         jem_sampler_step(s, &budget);
-        memcpy(r.x[r.frames], s->x, sizeof r.x[0]);            /* what would be shown now */
+        memcpy(r.x[r.frames], s->x, sizeof r.x[0]);            /* the digits to be shown now */
         r.ms[r.frames++] = (float)(1e-3 * (now(NULL) - start));
     }
-    printf("%d steps in %d frames; a step of late took up to %.1f ms\n", s->step, r.frames,
+    printf("%d steps in %d frames; the slowest recent step took %.1f ms\n", s->step, r.frames,
            1e-3 * s->slowest);
     jem_sampler_free(s);
     return jem_error_status(net->ctx);

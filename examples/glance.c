@@ -1,15 +1,16 @@
-/* QUESTION  What does a JEM know that a classifier does not?
+/* QUESTION  What does a JEM detect that a classifier does not?
 
-   FORMULA   softmax of f(x) = p(y|x) names one of the classes, whatever x is; logsumexp f(x) =
-             log p(x) + log Z says how likely x itself is. Familiarity: the share of held-out digits
-             that are stranger than x.
+   FORMULA   softmax of f(x) = p(y|x) names one of the classes for any x; logsumexp f(x) =
+             log p(x) + log Z measures how likely x itself is. Familiarity: the fraction of held-out
+             digits that are less typical than x.
 
-   LOOK FOR  Six images, and under each what softmax says (blue) and how familiar it is (orange). All
-             six have a class; only the first has a familiarity that one can see.
-             Below: two networks that tell two moons apart equally well. What the first calls likely
-             is as far from the border as the box allows; the second knows where the moons are.
+   LOOK FOR  Six images, with softmax (blue) and familiarity (orange) under each. All six have a
+             class; only the first has a visible familiarity.
+             Below: two networks that separate two moons equally well. The density of the first is
+             highest as far from the class boundary as the box allows; that of the second follows
+             the moons.
 
-   TRY       Draw a shirt of your own, or any picture that is no digit: when is it 'odd'?
+   TRY       Draw a shirt of your own, or any picture that is not a digit: when is it 'odd'?
 
    RUN       build/glance                Picture: build/pictures/glance.png */
 #define JEM_IMPLEMENTATION
@@ -35,7 +36,7 @@ static int images(jem_ctx *ctx, float x[SHOWN][DIGIT_PIXELS]) {
     return 1;
 }
 
-/* A bar from 0 to 1, on pale paper; its text above it. */
+/* Draws a bar from 0 to 1 on a pale track, with its label above it. */
 static void bar(plot *paper, float x, float y, float share, unsigned colour, const char *label) {
     text(paper, x, y, 1.9f, 0x333333, label);
     plot_line(paper, x + 4, y + 20, x + CELL - 4, y + 20, 8, 0xe4e4e0);
@@ -43,7 +44,7 @@ static void bar(plot *paper, float x, float y, float share, unsigned colour, con
         plot_line(paper, x + 4, y + 20, x + 4 + share * (CELL - 8), y + 20, 8, colour);
 }
 
-/* The six images, and what the network says of them. */
+/* Draws the six images, with the network's answers under each. */
 static int draw_images(jem_ctx *ctx, plot *paper) {
     static float x[SHOWN][DIGIT_PIXELS];
     jem_answer a[SHOWN];
@@ -69,7 +70,8 @@ static int draw_images(jem_ctx *ctx, plot *paper) {
     return ok;
 }
 
-/* Two moons by cross-entropy alone, or as a JEM; its density on p, its accuracy in the title. */
+/* Trains on two moons by cross-entropy alone, or as a JEM. Plots the density to p; writes the
+   accuracy to title. */
 static double learn_moons(jem_ctx *ctx, int jem, int updates, plot *p, char *title, size_t size) {
     enum { TEST = 2000 };
     static float x[2 * TEST];

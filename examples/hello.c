@@ -1,8 +1,8 @@
-/* What is it, and does it look like anything seen in training?
-       build/hello                     a digit, and things that are none
+/* Classifies a picture, and rates its resemblance to the training images.
+       build/hello                     a digit and five other images
        build/hello picture.png         your own: any size, one digit, dark on bright or the reverse
-   Uses the network that `make demo` trains, or the one that ships until then. What it is shown:
-   build/pictures/hello.png */
+   Uses the network that `make demo` trains, or else the one in examples/models. The network's
+   input: build/pictures/hello.png */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
@@ -10,10 +10,10 @@
 
 enum { MAX_SHOWN = 6 };
 
-/* Any grey picture to 28 x 28 in [-1,1] as MNIST has them: white on black, the box around the ink
-   scaled (its shape kept) to 20 pixels, its centre of mass in the middle. Each pixel is the mean of
-   those that it covers. Ink is between the picture's brightest and darkest, paper is what it has
-   more of. */
+/* Converts a grey picture to 28 x 28 in [-1,1] like the images of MNIST: white on black, the
+   bounding box of the ink scaled to 20 pixels (keeping its aspect ratio), its centre of mass in the
+   middle. Each pixel is the mean of the pixels that it covers. Paper is the more frequent of the
+   brightest and the darkest grey; ink is the other. Returns 0 if there is no ink. */
 static int to_digit(const unsigned char *grey, int w, int h, float *x) {
     int darkest = 255, brightest = 0;
     double mean = 0, mass = 0, y_mass = 0, x_mass = 0;
@@ -22,11 +22,11 @@ static int to_digit(const unsigned char *grey, int w, int h, float *x) {
         if (grey[k] > brightest) brightest = grey[k];
         mean += grey[k] / ((double)w * h);
     }
-    if (brightest - darkest < 32) return fprintf(stderr, "there is no ink in it\n"), 0;
+    if (brightest - darkest < 32) return fprintf(stderr, "the picture has no ink\n"), 0;
     const int flip = 2 * mean > darkest + brightest, paper = flip ? brightest : darkest;
     const double most = brightest - darkest;
     if (flip) printf("(dark on bright: inverted)\n");
-    int top = h, bottom = 0, left = w, right = 0;  /* around the ink */
+    int top = h, bottom = 0, left = w, right = 0;  /* the bounding box of the ink */
     for (int i = 0; i < h; i++)
         for (int j = 0; j < w; j++) {
             const double ink = abs(paper - grey[(ptrdiff_t)i * w + j]) / most;
@@ -44,7 +44,7 @@ static int to_digit(const unsigned char *grey, int w, int h, float *x) {
         double sum = 0, count = 0;
         for (int i = (int)floor(y); i < y + pixel; i++)
             for (int j = (int)floor(c); j < c + pixel; j++, count++)
-                if (i >= 0 && i < h && j >= 0 && j < w)                /* beyond it: black */
+                if (i >= 0 && i < h && j >= 0 && j < w)                /* outside: black */
                     sum += abs(paper - grey[(ptrdiff_t)i * w + j]) / most;
         x[k] = (float)(2 * sum / count - 1);
     }
@@ -70,8 +70,8 @@ static int ask(jem_net *net, const char *path) {
     if (path ? !from_file(path, x[0]) : !digits_and_others(net->ctx, x)) return 0;
     if (jem_classify(net, x[0], n, answer) != JEM_OK) return 0;
     for (int i = 0; i < n; i++) {
-        /* Softmax must name some digit, and is often sure of it. `familiarity` knows better: do
-           log p(x), its slope, the features and the image look as they do for that digit? */
+        /* Softmax must name some digit, and is often confident. `familiarity` compares log p(x),
+           its slope, the features and the image with their usual values for that digit. */
         const jem_answer *a = &answer[i];
         printf("%-12s  %d, p = %.3f  log p(x) = %6.1f  ", path ? path : name[i], a->label,
                (double)a->probability, (double)a->log_density);
@@ -79,7 +79,7 @@ static int ask(jem_net *net, const char *path) {
         printf("%s", jem_verdict_name(verdict));
         if (a->reason != JEM_REASON_NONE) printf(": %s", jem_reason_name(a->reason));
         if (verdict == JEM_FAMILIAR)
-            printf(": more usual than %.0f%% of held-out digits", 100 * (double)a->familiarity);
+            printf(": more typical than %.0f%% of held-out digits", 100 * (double)a->familiarity);
         printf("\n");
     }
     return picture_grid("build/pictures/hello.png", x[0], n, n, 1, DIGIT, DIGIT, 5);
@@ -91,7 +91,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     jem_ctx *ctx = jem_ctx_create(NULL);
-    jem_net *net = digits_model(ctx, NULL);        /* build/digits.safetensors, or says how */
+    jem_net *net = digits_model(ctx, NULL);       /* build/digits.safetensors; explains a failure */
     int failed = !net || !ask(net, argc > 1 ? argv[1] : NULL);
     if (net) failed = report(ctx) || failed;
     jem_net_free(net);

@@ -1,8 +1,7 @@
-/* What is missing is sampled: half of each digit is hidden, and the density, held to the other
-   half, says what might have been there. The mean of all digits is what one would put there
-   without it.
-       build/imputation   build/pictures/imputation.png: digits; what is known of them; filled with
-                          the mean; three samples */
+/* Samples missing pixels: half of each digit is hidden, and sampled from the density given the
+   other half. For comparison, the hidden half is filled with the mean of all digits.
+       build/imputation   build/pictures/imputation.png: digits; their known halves; filled with the
+                          mean; three samples */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
@@ -10,7 +9,8 @@
 
 enum { N = 16, SAMPLES = 3, ROWS = 3 + SAMPLES, ROW = N * DIGIT_PIXELS };
 
-/* Root mean square of what was hidden, pixels 0..1, and how many are still recognised. */
+/* Prints the root mean square error of the hidden pixels, in 0..1, and the number of digits that
+   are still classified correctly. */
 static int print(jem_net *net, const char *name, const float *x, const digits *d,
                  const float *known) {
     double sum = 0, hidden = 0;
@@ -23,7 +23,7 @@ static int print(jem_net *net, const char *name, const float *x, const digits *d
         sum += e * e, hidden++;
     }
     for (int i = 0; i < N; i++) right += a[i].label == d->test_y[i];
-    printf("%-18s error %.3f, %d of %d recognised\n", name, sqrt(sum / hidden), right, N);
+    printf("%-18s error %.3f, %d of %d classified correctly\n", name, sqrt(sum / hidden), right, N);
     return 1;
 }
 
@@ -36,7 +36,7 @@ static int fill_in(jem_net *net, const digits *d, float *rows) {
         for (int k = 0; k < DIGIT_PIXELS; k++)
             mean[k] += d->x[i * DIGIT_PIXELS + k] / DIGITS_TRAIN;
     for (int k = 0; k < ROW; k++) {
-        const int pixel = k % DIGIT_PIXELS, upright = k / DIGIT_PIXELS % 2;     /* two ways */
+        const int pixel = k % DIGIT_PIXELS, upright = k / DIGIT_PIXELS % 2;     /* two methods */
         known[k] = upright ? pixel % DIGIT < DIGIT / 2 : pixel < DIGIT_PIXELS / 2;
         rows[k] = d->test_x[k];
         masked[k] = known[k] != 0 ? rows[k] : 0;

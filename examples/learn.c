@@ -1,16 +1,18 @@
-/* QUESTION  How does one learn a density without its Z, and what does each way cost?
+/* QUESTION  How can one learn a density without its Z, and what does each method cost?
 
-   FORMULA   -grad log p = -grad f(data) + E[grad f(sample)], samples of the model. Ways to it:
-             exact        the mean by a grid: only in the plane. What the others try to be
-             CD-1         a chain begins at the data and takes one step (Hinton 2002)
-             persistent   chains go on from update to update (Tieleman 2008)
-             short-run    chains begin in noise, always (Nijkamp and others 2019)
-             score        none: the slope of f points from noisy data to the data (Vincent 2011)
+   FORMULA   -grad log p = -grad f(data) + E[grad f(sample)], samples of the model. Methods:
+             exact        the mean by a grid: only in the plane. The reference for the others
+             CD-1         a chain starts at the data and takes one step (Hinton 2002)
+             persistent   chains continue from update to update (Tieleman 2008)
+             short-run    chains always start from noise (Nijkamp and others 2019)
+             score        no chains: the gradient of f points from noisy data to the data (Vincent
+                          2011)
 
-   LOOK FOR  The numbers: mean log-likelihood of new points, true Z. CD-1's samples are hardly
-             more than the data, so it never hears of the gaps between. Short-run chains (white) end
-             at the data, but the density that leads them there is not that of the data: a
-             generator. Score matching has no samples; it learns the world with noise on it.
+   LOOK FOR  The numbers: mean log-likelihood of new points, with the true Z. CD-1's samples are
+             hardly more than the data, so it receives no information about the gaps between.
+             Short-run chains (white) end at the data, but the density that leads them there is not
+             that of the data: it is a generator. Score matching uses no samples; it learns the
+             world blurred by noise.
 
    TRY       STEPS 5, or 100, for persistent and short-run. SIGMA 0.3f or 0.05f. Another world.
 
@@ -31,11 +33,11 @@ typedef struct lesson {
     jem_net *net;
     jem_buffer *buffer;
     jem_rng rng;
-    float sample[2 * BATCH];                       /* the last ones: to be drawn */
-    plot grid;                                     /* to add up exp(f) on */
+    float sample[2 * BATCH];                       /* the last samples, to be drawn */
+    plot grid;                                     /* for the sum of exp(f) */
 } lesson;
 
-/* Mean f of samples that a walk has brought to where they are. */
+/* Returns the mean f of samples at the ends of their walks. */
 static jem_tensor *walked_mean(lesson *l, int way, const float *data) {
     jem_ctx *ctx = l->net->ctx;
     int slot[BATCH];

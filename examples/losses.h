@@ -1,6 +1,6 @@
-/* Losses for lessons that learn a density without a chain, in a few lines each: implicit and sliced
-   score matching, noise-contrastive estimation. For any log-density f of the plane, up to LOSS_MOST
-   points x[n][2] at a time; each is one number for jem_backward. */
+/* Losses for lessons that learn a density without chains, in a few lines each: implicit and sliced
+   score matching, noise-contrastive estimation. They take any log-density f of the plane and up to
+   LOSS_MOST points x[n][2]; each returns one number for jem_backward. */
 #ifndef EXAMPLES_LOSSES_H
 #define EXAMPLES_LOSSES_H
 
@@ -11,8 +11,8 @@
 
 enum { LOSS_MOST = 1024 };
 
-/* mean v'Hv + (v'g)^2 / 2, with slope g and curvature H of f, from three ordinary passes: at x, and
-   h v to either side of it (so do Pang & others 2020). f's rounding, 1e-6, is divided by h^2. */
+/* Returns mean v'Hv + (v'g)^2 / 2, with gradient g and Hessian H of f, from three ordinary passes:
+   at x and at x +- h v (as do Pang & others 2020). The rounding of f, 1e-6, is divided by h^2. */
 static inline jem_tensor *loss__along(jem_ctx *ctx, jem_logp_fn f, void *user, int n,
                                       const float *x,
                                       const float *v, float h) {
@@ -28,7 +28,8 @@ static inline jem_tensor *loss__along(jem_ctx *ctx, jem_logp_fn f, void *user, i
     return jem_mean(ctx, jem_add(ctx, jem_scale(ctx, bend, 1 / (h * h)), half));
 }
 
-/* Score matching is E |grad f - grad log p|^2 / 2, and by parts, up to a constant, without p:
+/* Score matching minimises E |grad f - grad log p|^2 / 2; integration by parts removes p, up to a
+   constant:
 
        L = E[ sum_k d2f/dx_k^2 + (df/dx_k)^2 / 2 ]                 implicit (Hyvarinen 2005)
          = E[ v'Hv + (v'g)^2 / 2 ],  v ~ N(0,I)                    sliced (Song & others 2019)
@@ -53,8 +54,8 @@ static inline jem_tensor *loss_score(jem_ctx *ctx, jem_logp_fn f, void *user, in
     return jem_add(ctx, axis[0], axis[1]);
 }
 
-/* Noise-contrastive estimation (Gutmann & Hyvarinen 2010): tell data from as many points of a known
-   density, here an even one in [-box, box]^2, by g = f - log Z - log q:
+/* Noise-contrastive estimation (Gutmann & Hyvarinen 2010): distinguishes data from as many points
+   of a known density q, here uniform in [-box, box]^2, by g = f - log Z - log q:
 
        L = mean log(1 + exp(-g(data))) + mean log(1 + exp(g(noise)))
 
@@ -77,7 +78,7 @@ static inline jem_tensor *loss_nce(jem_ctx *ctx, jem_logp_fn f, void *user, cons
     return jem_add(ctx, loss[0], loss[1]);
 }
 
-/* f - log Z as a layer that holds log Z, at first 0, as parameters of a net. */
+/* Creates the layer that subtracts log Z, initially 0, with its parameters in a net. */
 static inline jem_layer loss_log_z(jem_net *net) {
     const int shape[2] = { 1, 1 };
     jem_layer l;

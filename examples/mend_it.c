@@ -1,24 +1,25 @@
 /* QUESTION  The JEM of worlds.c has lost the outer one of two circles: the mean log p of new points
-             is below that of no knowledge at all. What mends it?
+             is below that of the uniform density. What repairs it?
 
-   FORMULA   grad log p = grad f(data) - E[grad f(x')], x' from the model. If the chains cannot cross
-             from one circle to the other, x' is not from the model: each circle is balanced with the
-             chains that happen to be there, and how much of p it has is left open. Two ways out:
-                 tempered     chains of p^(1/T), which cross, and trade places with those of p
+   FORMULA   grad log p = grad f(data) - E[grad f(x')], x' from the model. If the chains cannot
+             cross from one circle to the other, x' is not from the model: each circle is balanced
+             against the chains that happen to be there, so the probability of each is
+             undetermined. Two remedies:
+                 tempered     chains of p^(1/T), which cross, and swap points with those of p
                               (Swendsen and Wang 1986; for learning: Desjardins and others 2010)
                  broad noise  no chains: score matching at noise levels up to the distance of the
-                              circles; at a level that broad the two are one (Song and Ermon 2019)
+                              circles; at such a level the two merge (Song and Ermon 2019)
 
-   LOOK FOR  Each panel: log p(x), its chains (white), and in its title the mean log p of new points.
-             No knowledge at all, a uniform density over the box, has -log 36 = -3.58.
-             as before     the network of worlds.c: the outer circle is almost black, and chains lie
-                           on it all the same
+   LOOK FOR  Each panel: log p(x), its chains (white), and in its title the mean log p of new
+             points. The uniform density over the box has -log 36 = -3.58.
+             as before     the network of worlds.c: the outer circle is almost black, although there
+                           are chains on it
              tempered      a quarter of the chains are samples of p, and both circles are there
-             broad noise   better than no knowledge, but blurred: after 1,000 updates the levels
-                           at which the circles are one still decide
+             broad noise   better than uniform, but blurred: after 1,000 updates the levels at which
+                           the circles merge still dominate
 
-   TRY       HOTTEST 2, or 100: print how.swapped, the share of neighbours that trade places. The
-             world PINWHEEL, where nothing is to be mended.
+   TRY       HOTTEST 2, or 100: print how.swapped, the fraction of neighbours that swap. The world
+             PINWHEEL, which needs no repair.
 
    RUN       build/mend_it               Picture: build/pictures/mend_it.png */
 #define JEM_IMPLEMENTATION
@@ -36,10 +37,10 @@ typedef struct run {
     jem_optim *optim;
     jem_rng rng;
     int way;
-    float chains[2 * LADDER * BATCH];              /* of tempered ones every fourth is cold */
+    float chains[2 * LADDER * BATCH];              /* every fourth tempered chain is cold */
 } run;
 
-/* Mean f of this update's samples: of the chains of temperature 1. */
+/* Returns the mean f of this update's samples, the chains of temperature 1. */
 static jem_tensor *samples_mean(run *r) {
     jem_ctx *ctx = r->net->ctx;
     float cold[2 * BATCH];
@@ -56,7 +57,7 @@ static jem_tensor *samples_mean(run *r) {
     return jem_mean(ctx, jem_logp(ctx, jem_input(ctx, cold, BATCH, 2, 1, 1), r->net));
 }
 
-/* Score matching: each point at a noise level of its own. */
+/* Adds the loss of score matching, each point at a random noise level. */
 static jem_tensor *score_loss(run *r, jem_tensor *data) {
     float sigma[BATCH];
     jem_noise_levels(&r->rng, BATCH, 0.12f, 1.2f, sigma);
@@ -64,7 +65,7 @@ static jem_tensor *score_loss(run *r, jem_tensor *data) {
     return jem_score_matching(r->net->ctx, jem_logp, r->net, data, &how, &r->rng, NULL);
 }
 
-/* One update by a loss of this lesson's. Now and then a chain begins anew. */
+/* Makes one update with a loss of this lesson. A few chains restart. */
 static void learn(run *r, float rate) {
     float x[2 * BATCH];
     int y[BATCH];
@@ -85,7 +86,7 @@ static void learn(run *r, float rate) {
     jem_end(ctx, mark);
 }
 
-/* What worlds.c trains; its buffer's chains are drawn. */
+/* Trains as worlds.c does; draws the chains of the buffer. */
 static void train_as_before(run *r, int updates) {
     const jem_train_desc how = world_recipe(updates);
     jem_trainer *trainer = jem_trainer_create(r->net, &how);
@@ -114,7 +115,7 @@ static void train_otherwise(run *r, int updates) {
     jem_optim_free(r->optim);
 }
 
-/* Trains, and draws what has become of it on p; returns the mean log p of new points. */
+/* Trains, and draws the result on p; returns the mean log p of new points. */
 static double train(jem_ctx *ctx, int way, int updates, plot *p) {
     static run r;
     r.net = world_net(ctx, CIRCLES);

@@ -1,12 +1,12 @@
-/* Several machines train one model: all of build/jem, with MPI to add up what they computed.
+/* Several machines train one model: all of build/jem, with MPI to sum their gradients.
        make mpi
        mpirun -n 4 build/jem-mpi train --dataset digits --out runs/a
-       mpirun -n 2 build/jem-mpi train --resume runs/a        goes on in another number, or in one
-   Options are those of `jem train`; the batch and --negatives are those of all processes together,
-   so each must be a multiple of their number, best of 16 times that. Losses are those of a single
-   process, to rounding. Each process draws every batch, and takes its share: so all machines need
-   the data, and on --resume the checkpoint, under the same path. Process 0 alone writes, and speaks
-   for all. tools/README.md says how many machines pay. */
+       mpirun -n 2 build/jem-mpi train --resume runs/a        resumes with another number, or with 1
+   Options are those of `jem train`; the batch and --negatives are totals over all processes, so
+   each must be a multiple of their number, ideally of 16 times that. Losses equal those of a single
+   process, up to rounding. Each process draws every batch, and computes its part: so all machines
+   need the data and, with --resume, the checkpoint, under the same path. Only process 0 writes
+   files and prints. tools/README.md gives the number of machines that pays off. */
 #define main jem_main
 #include "tools/cli/jem.c"
 #undef main
@@ -15,7 +15,7 @@
 
 typedef struct cost { double floats, seconds; } cost;
 
-/* The one thing that MPI is asked for; all processes get the same bits. */
+/* Sums data over all processes, which all receive the same bits. */
 static void sum_over_ranks(void *user, float *x, ptrdiff_t n) {
     enum { AT_ONCE = 1 << 28 };                    /* MPI counts in int */
     cost *c = (cost *)user;
@@ -27,8 +27,8 @@ static void sum_over_ranks(void *user, float *x, ptrdiff_t n) {
     c->seconds += MPI_Wtime() - start;
 }
 
-/* What process 0 says needs no echo: the others write into a file, for the case of their failing
-   alone. Returns that file, or NULL. */
+/* Redirects the output of all processes but 0 into a file, in case they fail alone. Returns that
+   file, or NULL. */
 static FILE *be_quiet(void) {
     FILE *f = tmpfile();
     if (f && freopen("/dev/null", "w", stdout) && dup2(fileno(f), 2) >= 0) return f;
@@ -43,7 +43,7 @@ static void speak_up(FILE *quiet, int console) {
 }
 
 int main(int argc, char **argv) {
-    int threads;                                   /* only this one calls MPI */
+    int threads;                                   /* only this thread calls MPI */
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &threads);
     MPI_Comm_rank(MPI_COMM_WORLD, &team.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &team.ranks);
@@ -53,7 +53,7 @@ int main(int argc, char **argv) {
     const int console = dup(2), trains = argc > 1 && !strcmp(argv[1], "train");
     FILE *quiet = team.rank ? be_quiet() : NULL;
     const int status = team.rank == 0 || trains ? jem_main(argc, argv) : 0;
-    if (status == 0 || status > 128) {             /* done; or asked to stop, which all did */
+    if (status == 0 || status > 128) {             /* done; or asked to stop, as all were */
         if (sums.floats > 0)
             printf("summed %.1f MB, and waited for the slowest, in %.1f seconds\n",
                    4e-6 * sums.floats, sums.seconds);
@@ -61,7 +61,7 @@ int main(int argc, char **argv) {
         return status;
     }
     /* The others may wait for a sum that will not come. If process 0 failed too, for the same
-       reason, it says so and ends this one meanwhile. */
+       reason, it prints that and meanwhile ends this one. */
     if (team.rank) sleep(1);
     speak_up(quiet, console);
     MPI_Abort(MPI_COMM_WORLD, status);

@@ -1,10 +1,10 @@
-/* Does the network know what it has not seen? It is shown digits like those it knows, and eight
-   kinds of pictures that are none. Which statistic sees what? log p(x) alone can call an empty
-   picture likely; the details of the image see blank, grey and noisy pictures, but neither mixed
-   nor inverted ones; logits and slopes, and the last layer's features, see those. `familiarity`
-   joins all of them.
+/* Detects images unlike the training data: the network is given known kinds of digits, and eight
+   kinds of other pictures. Which statistic detects which kind? log p(x) alone can be high for an
+   empty picture; the details of the image detect blank, grey and noisy pictures, but neither mixed
+   nor inverted digits; logits, slopes and the features of the last layer detect those.
+   `familiarity` combines all of them.
        build/out_of_distribution        a table, and build/pictures/out_of_distribution.png: a kind
-                                        per row, the strangest on the left */
+                                        per row, the least familiar on the left */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
@@ -16,7 +16,7 @@ static const char *const names[KINDS] = {
     "inverted", "pixels shuffled", "of one grey", "noise"
 };
 
-/* Picture i of a kind, from the digits x. */
+/* Makes picture i of a kind from the digits x. */
 static void make(int kind, const float *x, int i, jem_rng *rng, float *out) {
     const float *digit = x + i * DIGIT_PIXELS, *other = x + (i + 1) % HALF * DIGIT_PIXELS;
     for (int k = 0; k < DIGIT_PIXELS; k++)
@@ -43,7 +43,7 @@ static int compare_floats(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The score that 1% of calibration images are below. */
+/* Returns the value of a score that 1% of the calibration images are below. */
 static int limit_of(jem_net *net, jem_ood score, const float *x, float *limit) {
     static float s[HALF];
     if (jem_ood_score(net, score, NULL, x, HALF, s) != JEM_OK) return 0;
@@ -86,12 +86,12 @@ static int compare(jem_net *net, const digits *d) {
     static jem_answer a[HALF];
     float limits[SCORES];
     jem_rng rng = jem_rng_seed(1);
-    /* One half of the held-out digits calibrates, the other half asks. */
+    /* One half of the held-out digits calibrates, the other half is tested. */
     if (jem_calibrate(net, d->test_x, HALF, JEM_AUTO) != JEM_OK) return 0;
     for (int k = 0; k < SCORES; k++) {
         if (!limit_of(net, scores[k], d->test_x, &limits[k])) return 0;
     }
-    printf("called strange, with a limit that 1%% of digits are below, by\n");
+    printf("rejected, at a limit that 1%% of digits are below, by\n");
     printf("  %-18s  log p(x)     image  features    slopes  familiar  mostly because of\n", "");
     for (int kind = 0; kind < KINDS; kind++) {
         ranked order[HALF];

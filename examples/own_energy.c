@@ -1,15 +1,14 @@
-/* QUESTION  How does one draw from a density of which only log p is known, and that without Z?
+/* QUESTION  How can one sample from a density of which only log p is known, without Z?
 
    FORMULA   Langevin: x <- x + a/2 d log p/dx + sqrt(a) N(0,I). For small a and many steps, x is
              distributed as p, up to an error of order a (Roberts & Tweedie 1996). Z is a constant:
-             the slope of log p does not contain it.
+             the gradient of log p does not contain it.
 
-   LOOK FOR  A banana. White: where 1000 chains are at the end. Blue: how the first one came there
-             from the top, where all of them began. In print: moments that are known, and sampled.
+   LOOK FOR  A banana. White: the last points of 1000 chains. Blue: the path of the first chain from
+             the top, where all of them start. In print: known and sampled moments.
 
-   TRY       A density of your own in place of `banana`: the sampler takes whatever the ops can
-             write. 0.1f for a, or 0.5f: is that still a walk? STEPS 200: which moments are the
-             last to be right?
+   TRY       A density of your own in place of `banana`: any that you can express with ops. 0.1f for
+             a, or 0.5f: is that still a walk? STEPS 200: which moments converge last?
 
    RUN       build/own_energy            Picture: build/pictures/own_energy.png */
 #define JEM_IMPLEMENTATION
@@ -22,8 +21,8 @@
 #define BEND 0.5f
 #define WIDTH 0.5f
 
-/* x is a batch of points, each an image of 2 channels and 1 x 1 pixels; a number per point comes
-   out. No checks: after the first error every op returns NULL, and takes NULL. */
+/* Returns log p of each point. x is a batch of points, each an image of 2 channels and 1 x 1
+   pixels. Errors need no checks: after the first one every op accepts and returns NULL. */
 static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
     jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1);     /* (n,1,1,1) each */
@@ -36,11 +35,11 @@ static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
 enum { CHAINS = 1000, STEPS = 6000, BURN_IN = STEPS / 2, SHOWN = 200 };
 
 typedef struct walk {
-    float now[2 * CHAINS], first[SHOWN][2];        /* all chains; the beginning of the first one */
+    float now[2 * CHAINS], first[SHOWN][2];        /* all chains; the start of the first one */
     double sum[5];                                 /* of u, v, u^2, v^2, u^2 v, after BURN_IN */
 } walk;
 
-/* The sampler calls this after every step. */
+/* Records the chains; the sampler calls it after every step. */
 static int look(void *user, int step, jem_tensor *x) {
     walk *w = (walk *)user;
     if (jem_read(x, w->now) != JEM_OK) return 1;                       /* stop */
@@ -53,7 +52,7 @@ static int look(void *user, int step, jem_tensor *x) {
     return 0;
 }
 
-/* Heat: p(x). White: where the chains are at the end. Blue: how the first one came there. */
+/* Draws p(x) as heat, the last points of the chains in white, the path of the first one in blue. */
 static int draw(jem_ctx *ctx, const walk *w, const char *path) {
     plot p;
     if (!plot_create(&p, 720, 720, -3.5f, 3.5f, -2.6f, 4.4f)) return 0;
@@ -71,7 +70,7 @@ int main(void) {
     jem_ctx *ctx = jem_ctx_create(NULL);
     jem_rng rng = jem_rng_seed(1);
 
-    /* 1000 independent chains are one batch. All begin where the banana is not. */
+    /* 1000 independent chains are one batch. All start outside of the banana. */
     for (int i = 0; i < CHAINS; i++) w.now[2 * i] = 0, w.now[2 * i + 1] = 4;
     jem_tensor *x = jem_input(ctx, w.now, CHAINS, 2, 1, 1);
 

@@ -1,7 +1,7 @@
-/* A network of one's own: gated residual blocks, and a Gaussian that keeps the density from growing
-   far away. Trained as a JEM on two moons, it is classifier and density at once. Its file says of
-   which kind it is; a program that has registered this kind opens it with jem_load.
-   Picture: build/pictures/own_net.png, drawn by the network from the file. */
+/* A custom network: gated residual blocks, and a Gaussian that bounds the density far from the
+   origin. Trained as a JEM on two moons, it is both classifier and density. Its file stores its
+   kind; a program that has registered this kind loads the file with jem_load.
+   Picture: build/pictures/own_net.png, drawn by the network loaded from the file. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
@@ -10,12 +10,12 @@
 
 enum { BLOCKS = 2, WIDTH = 48, BATCH = 128, UPDATES = 1200, SAMPLES = 600 };
 
-/* What the forward function needs: its layers. */
+/* The layers that the forward function uses. */
 typedef struct gated {
     jem_layer in, value[BLOCKS], gate[BLOCKS], out[BLOCKS], logits;
 } gated;
 
-/* x (n,2,1,1) -> logits (n,2,1,1). user is the net's own copy of the struct. */
+/* Computes logits (n,2,1,1) from x (n,2,1,1). user points to the network's copy of the struct. */
 static jem_tensor *gated_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const gated *g = (const gated *)user;
     jem_ctx *ctx = net->ctx;
@@ -25,7 +25,7 @@ static jem_tensor *gated_forward(jem_net *net, jem_tensor *x, int training, void
         jem_tensor *gate = jem_silu(ctx, jem_apply(&g->gate[i], h, training));
         h = jem_add(ctx, h, jem_apply(&g->out[i], jem_mul(ctx, value, gate), training));
     }
-    /* Every logit minus |x|^2/2: p(y|x) does not change, p(x) now has a Gaussian as a factor. */
+    /* Subtract |x|^2/2 from every logit: p(y|x) does not change, p(x) gains a Gaussian factor. */
     jem_tensor *bowl = jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, x)), -0.5f);
     return jem_add(ctx, jem_apply(&g->logits, h, training), bowl);
 }
@@ -45,26 +45,27 @@ static jem_net *gated_create(jem_ctx *ctx, uint64_t seed) {
         g->out[i] = jem_linear_layer(net, name, WIDTH, WIDTH);
     }
     g->logits = jem_linear_layer(net, "logits", WIDTH, 2);
-    jem_net_set_kind(net, "gated");                /* for its files */
+    jem_net_set_kind(net, "gated");                /* stored in its files */
     return net;
 }
 
-/* What jem_load calls for a file of this kind. A kind with sizes to choose would store them by
-   jem_net_set_meta, and read and check them here by jem_archive_meta. */
+/* Creates the network for jem_load. A kind with variable sizes would store them with
+   jem_net_set_meta, and read and check them here with jem_archive_meta. */
 static jem_net *gated_construct(jem_ctx *ctx, const jem_archive *file, void *user) {
     (void)file, (void)user;
     return gated_create(ctx, 1);
 }
 
-/* ---- a JEM like any other from here on ---- */
+/* ---- from here on like any other JEM ---- */
 
-/* log p(y=0|x) - log p(y=1|x): zero on the class boundary. */
+/* Returns log p(y=0|x) - log p(y=1|x): zero on the class boundary. */
 static jem_tensor *odds(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_tensor *logits = jem_forward((jem_net *)user, x, 0);
     return jem_sub(ctx, jem_slice(ctx, logits, 0, 1), jem_slice(ctx, logits, 1, 1));
 }
 
-/* Heat: log p(x), e^-8 of the best is black. Line: the boundary. Dots: samples, begun in noise. */
+/* Draws log p(x) as heat (e^-8 of the maximum is black), the class boundary as a line, and samples
+   that started from noise as dots. */
 static int draw(jem_net *net, const char *path) {
     static float x[2 * SAMPLES];
     jem_answer answer[SAMPLES];
@@ -114,7 +115,7 @@ int main(void) {
     jem_register_net(ctx, "gated", gated_construct, NULL);
     jem_net *again = jem_ok(ctx) && jem_save(net, file) == JEM_OK ? jem_load(ctx, file) : NULL;
     const int ok = again && draw(again, path);
-    if (ok) printf("saved, and opened again: %s\npicture: %s\n", file, path);
+    if (ok) printf("saved and reloaded: %s\npicture: %s\n", file, path);
     jem_net_free(again);
     const int failed = report(ctx) || !ok;
     jem_trainer_free(tr);

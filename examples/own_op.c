@@ -1,7 +1,7 @@
-/* Two ops that jem.h does not have, added from outside: a circular shift of an image, and GELU, an
-   activation with a tanh. With the first comes a lattice of spins on a torus, where neighbours like
-   to agree; Langevin dynamics lets it grow domains. The second is timed beside the same made of
-   built-in ops. Picture: build/pictures/own_op.png */
+/* Two custom ops: a circular shift of an image, and GELU, an activation with a tanh. The first is
+   used by a lattice of spins on a torus whose neighbours tend to agree; Langevin dynamics grows
+   domains in it. The second is timed against a version made of built-in ops.
+   Picture: build/pictures/own_op.png */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
@@ -12,15 +12,15 @@
 
 typedef struct roll { int down, right; } roll;
 
-/* 16 images are interleaved: one pixel is in[0].c * JEM_LANES floats, and pixels follow each other
-   row by row. Where output pixel k of the image comes from: */
+/* Returns the index of the source of output pixel k. 16 images are interleaved: one pixel is
+   in[0].c * JEM_LANES floats, and pixels follow each other row by row. */
 static ptrdiff_t roll_from(const jem_call *call, int k) {
     const roll *r = (const roll *)call->user;
     const int h = call->out.h, w = call->out.w;
     return (ptrdiff_t)((k / w + r->down) % h * w + (k % w + r->right) % w);
 }
 
-/* Called for one group of 16 images, from any thread: read call->x, write call->y. */
+/* Reads call->x and writes call->y, for one group of 16 images, on any thread. */
 static void roll_forward(const jem_call *call) {
     const int size = call->out.c * JEM_LANES;
     for (int k = 0; k < call->out.h * call->out.w; k++)
@@ -28,7 +28,8 @@ static void roll_forward(const jem_call *call) {
                (size_t)size * sizeof *call->y);
 }
 
-/* The chain rule: what y took from a pixel, dy gives back to it. ADD: x may have other uses too. */
+/* Applies the chain rule: adds dy of each pixel to the dx of its source. It adds, because x may
+   have other uses. */
 static void roll_backward(const jem_call *call) {
     const int size = call->out.c * JEM_LANES;
     if (!call->dx[0]) return;
@@ -37,7 +38,7 @@ static void roll_backward(const jem_call *call) {
             call->dx[0][roll_from(call, k) * size + i] += call->dy[k * size + i];
 }
 
-/* Our backward reads neither x nor y, so .keeps stays 0 and the tape keeps nothing for it. */
+/* Our backward reads neither x nor y, so .keeps stays 0 and the tape keeps neither. */
 static jem_tensor *roll_image(jem_ctx *ctx, jem_tensor *x, int down, int right) {
     static const jem_op op = { .name = "roll", .forward = roll_forward, .backward = roll_backward };
     if (!x) return NULL;                           /* like every op */
@@ -46,7 +47,7 @@ static jem_tensor *roll_image(jem_ctx *ctx, jem_tensor *x, int down, int right) 
     return jem_custom(ctx, &op, &x, 1, out, &r, sizeof r, 0);
 }
 
-/* ---- a use of it: log p(x) = - sum over neighbours (x_i - x_j)^2 - sum (x_i^2 - 1)^2 ---- */
+/* ---- its use: log p(x) = - sum over neighbours (x_i - x_j)^2 - sum (x_i^2 - 1)^2 ---- */
 
 static jem_tensor *spins(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
@@ -67,8 +68,8 @@ static int floats_of(const jem_call *call) {
     return call->out.c * call->out.h * call->out.w * JEM_LANES;
 }
 
-/* Writes u into aux and makes it t there, for backward to use: by the library's tanh, which takes
-   whole arrays, or by math.h's. */
+/* Computes tanh(u) in aux, where backward reads it: with the library's tanh, which takes whole
+   arrays, or with math.h's. */
 static void gelu_forward(const jem_call *call) {
     const int by_math_h = *(const int *)call->user;
     const float *x = call->x[0];
@@ -80,8 +81,8 @@ static void gelu_forward(const jem_call *call) {
     for (int i = 0; i < n; i++) call->y[i] = 0.5f * x[i] * (1 + t[i]);
 }
 
-/* dy/dx = (1 + t)/2 + x/2 (1 - t^2) du/dx. It reads x: .keeps says so. Without that x[0] would be
-   NULL here, as y is. */
+/* Applies dy/dx = (1 + t)/2 + x/2 (1 - t^2) du/dx. It reads x, so .keeps requests x; otherwise x[0]
+   would be NULL here, as y is. */
 static void gelu_backward(const jem_call *call) {
     const float *x = call->x[0];
     const float *t = (const float *)call->aux;
@@ -101,7 +102,7 @@ static jem_tensor *gelu(jem_ctx *ctx, jem_tensor *x, int by_math_h) {
     return jem_custom(ctx, &op, &x, 1, out, &by_math_h, sizeof by_math_h, aux);
 }
 
-/* The same of built-in ops, which is what to try first. */
+/* Builds GELU from built-in ops; try this first. */
 static jem_tensor *gelu_of_ops(jem_ctx *ctx, jem_tensor *x) {
     jem_tensor *cube = jem_scale(ctx, jem_mul(ctx, jem_square(ctx, x), x), GELU_CUBE);
     jem_tensor *t = jem_tanh(ctx, jem_scale(ctx, jem_add(ctx, x, cube), GELU_ROOT));
@@ -110,14 +111,14 @@ static jem_tensor *gelu_of_ops(jem_ctx *ctx, jem_tensor *x) {
 
 enum { BY_OPS, BY_COMPUTE, BY_MATH_H, WAYS };
 
-/* A density of one number per image; user points at the way. */
+/* Returns the sum of GELU over each image; user points to the implementation. */
 static jem_tensor *sum_of_gelu(jem_ctx *ctx, jem_tensor *x, void *user) {
     const int way = *(const int *)user;
     jem_tensor *y = way == BY_OPS ? gelu_of_ops(ctx, x) : gelu(ctx, x, way == BY_MATH_H);
     return jem_sum_image(ctx, y);
 }
 
-/* Prints each way's error and its best time for a value and a gradient. */
+/* Prints the error and the best time of each implementation, for a value and a gradient. */
 static void compare(jem_ctx *ctx, jem_rng *rng) {
     enum { N = 64, C = 16, H = 28, TRIES = 10 };
     static const char *const names[WAYS] = { "built-in ops", "an op with jem_compute_tanh",
@@ -154,7 +155,7 @@ int main(void) {
     if (!ctx) return report(ctx);
     jem_rng rng = jem_rng_seed(3);
 
-    /* First of all: is backward the derivative of forward? Odd shapes find the mistakes. */
+    /* First check that backward is the derivative of forward. Odd shapes reveal mistakes. */
     float some[2 * 3 * 5 * 4];
     jem_fill_uniform(ctx, &rng, some, 2 * 3 * 5 * 4, -1, 1);
     const float error = jem_check_gradient(ctx, spins, NULL, jem_input(ctx, some, 2, 3, 5, 4), NULL,
@@ -162,7 +163,7 @@ int main(void) {
     printf("gradient of the density with the op: largest relative error %.0e\n", (double)error);
     compare(ctx, &rng);
 
-    /* From noise, which is the first row; a row for every stage. */
+    /* Start from noise, the first row; each stage adds a row. */
     static const int steps[STAGES] = { 0, 30, 300, 3000 };
     jem_fill_uniform(ctx, &rng, shots[0][0], LATTICES * SIDE * SIDE, -1, 1);
     jem_tensor *x = jem_input(ctx, shots[0][0], LATTICES, 1, SIDE, SIDE);

@@ -1,5 +1,5 @@
-/* Worlds in two dimensions: labelled points whose true density is known. Needs jem.h and libm
-   alone, so that the playground can have them in a browser, too. */
+/* Worlds in two dimensions: labelled points whose true density is known. Needs only jem.h and libm,
+   so that the playground can use it in a browser. */
 #ifndef EXAMPLES_POINTS_H
 #define EXAMPLES_POINTS_H
 
@@ -9,7 +9,7 @@
 #include "jem.h"
 
 /* A world is a curve per class with Gaussian noise around it, N(curve(t), noise^2 I), t ~ U(0,1);
-   its density is the mean of that over t. The checkerboard is squares, evenly filled. */
+   its density is the mean of that over t. The checkerboard consists of uniformly filled squares. */
 
 typedef enum world_kind {
     MOONS = 0, CIRCLES, GAUSSIANS, PINWHEEL, SPIRALS, CHECKERBOARD, RINGS, SWISS_ROLL, WORLDS
@@ -37,12 +37,12 @@ static inline void world__curve(world_kind kind, int y, float t, float at[2]) {
     if (kind == SWISS_ROLL) {
         r = sqrtf(((float)y + t + 0.15f) / 3.15f), angle = 4 * pi * r, r *= 2.2f;
     }
-    if (kind == PINWHEEL)                          /* wings bent by their radius: no area changes */
+    if (kind == PINWHEEL)                      /* wings bent by their radius: areas are preserved */
         r = 0.7f + 1.5f * t, angle = 2 * pi / 5 * (float)y + 1.1f * r;
     at[0] = r * cosf(angle), at[1] = r * sinf(angle);
 }
 
-/* n points x[n][2] and their labels, classes in turn. */
+/* Samples n points x[n][2] and their labels, classes in turn. */
 static inline void world_sample(world_kind kind, jem_rng *rng, int n, float *x, int *y) {
     for (int i = 0; i < n; i++, x += 2) {
         y[i] = i % worlds[kind].classes;
@@ -58,7 +58,7 @@ static inline void world_sample(world_kind kind, jem_rng *rng, int n, float *x, 
     }
 }
 
-/* The true log p(x) at n points x[n][2]. */
+/* Computes the true log p(x) at n points x[n][2]. */
 static inline void world_truth(world_kind kind, int n, const float *x, float *logp) {
     enum { POINTS = 300 };                         /* of each: closer than the noise */
     static float middle[8 * POINTS][2];

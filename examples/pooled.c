@@ -1,18 +1,19 @@
 /* QUESTION  Convolutions, a mean over the picture, a linear layer: a good classifier. Why does the
-             same network make a bad density?
+             same network give a bad density?
 
    FORMULA   A flat head has a weight for each feature at each place; a pooled one has
-                 f(x)[y] = w[y] . mean over places of h(place) = mean of what each window says for
-             itself. So log p(x,y) counts patterns; that is a model of textures (Zhu, Wu and
-             Mumford 1998, 'FRAME'). Of the sixteen windows here, 12 x 12 pixels each, all see a
-             large blob in the middle, few a small shape at the side, and none knows of the others.
+                 f(x)[y] = w[y] . mean over places of h(place) = mean of a score per window.
+             So log p(x,y) counts patterns; that is a model of textures (Zhu, Wu and Mumford 1998,
+             'FRAME'). Of the sixteen windows here, 12 x 12 pixels each, all cover a large blob in
+             the middle, few cover a small shape at the side, and each is independent of the others.
 
-   LOOK FOR  Data; dreams of the flat head; dreams of the pooled one: blobs larger than any shape,
-             all in the middle, or nothing. The networks are alike but for the head, were told the
-             colours, and are both right about them. A share is counted as in compose_images.
+   LOOK FOR  Data; samples of the flat head; samples of the pooled one: blobs larger than any shape,
+             all in the middle, or nothing. The networks differ only in the head, learned the
+             colours as classes, and classify them equally well. Shapes are counted as in
+             compose_images.
 
    TRY       UPDATES 2000: which of the two does more training help? LAYERS 1: the first convolution
-             alone before the head, windows of 3 x 3 that see hardly more than an edge.
+             alone before the head, windows of 3 x 3 that cover hardly more than an edge.
 
    RUN       build/pooled                Picture: build/pictures/pooled.png */
 #define JEM_IMPLEMENTATION
@@ -21,7 +22,7 @@
 #include "shapes.h"
 
 enum { UPDATES = 1000, BATCH = 64, SAMPLES = 32, SHOWN = 14, LAYERS = 3 };
-enum { ZOOM = 3, CELL = SIDE * ZOOM + 4, LEFT_OF = 190 };      /* of the picture, in pixels */
+enum { ZOOM = 3, CELL = SIDE * ZOOM + 4, LEFT_OF = 190 };      /* layout of the picture, in pixels */
 
 typedef struct layers { jem_layer conv[LAYERS], head; int pooled; } layers;
 
@@ -46,7 +47,8 @@ static jem_net *create(jem_ctx *ctx, int pooled) {
     return net;
 }
 
-/* Scores first, then chains, as in compose_images; the accuracy on the last batch. */
+/* Trains with scores first, then chains, as in compose_images; returns the accuracy on the last
+   batch. */
 static double learn(jem_net *net, int updates) {
     static float x[BATCH * SHAPE_NUMBERS];
     int y[BATCH];
@@ -65,7 +67,7 @@ static double learn(jem_net *net, int updates) {
     return (double)jem_accuracy(net, x, y, BATCH);
 }
 
-/* A row of pictures; how many of them are one shape. */
+/* Draws a row of pictures; returns the percentage of single shapes. */
 static int put(plot *paper, int row, const char *name, const float *x) {
     char note[40];
     int whole = 0;
@@ -101,7 +103,7 @@ int main(int argc, char **argv) {
         jem_generate_desc how = jem_net_generate_desc(net);
         jem_generate(ctx, jem_logp, net, t, &how, &rng);
         if (jem_read(t, x) == JEM_OK)
-            printf("%-12s colours %.0f%% right, of its dreams %d%% are one shape\n", names[pooled],
+            printf("%-12s colours %.0f%% right, of its samples %d%% are one shape\n", names[pooled],
                    100 * right, put(&paper, 1 + pooled, names[pooled], x));
         jem_reset(ctx), jem_net_free(net);
     }

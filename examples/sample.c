@@ -1,7 +1,7 @@
-/* Digits out of noise, from the network that `make demo` trained.
-       build/sample          whatever it likes, from p(x)    -> build/pictures/sample.png
+/* Samples digits from noise, with the network that `make demo` trained.
+       build/sample          any digits, from p(x)           -> build/pictures/sample.png
        build/sample 7        sevens                          -> build/pictures/sample_7.png
-   and how the first ten of them came about                  -> build/pictures/sample_chains.png */
+   and how the first ten of them form                        -> build/pictures/sample_chains.png */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
@@ -9,16 +9,17 @@
 
 enum { CHAINS = 100, STEPS = 300, FILMED = 10, SHOTS = 13 };
 
-/* The first chains at SHOTS moments, where most happens: early in a walk from uniform noise, in the
-   middle of the way that a noise-blind sample takes. */
+/* Steps at which the first chains are recorded, densest where the most changes: early in a walk
+   from uniform noise, in the middle of a noise-blind sample. */
 static const int moments[2][SHOTS] = {
     { 1, 2, 4, 6, 10, 15, 20, 30, 50, 80, 130, 200, STEPS },
     { 1, 20, 40, 60, 80, 100, 120, 140, 170, 200, 250, STEPS, 3 * STEPS }
 };
 static float x[CHAINS][DIGIT_PIXELS], shots[FILMED][SHOTS][DIGIT_PIXELS];
 
-/* A network that has learned a score (`make demo`) makes a sample from noise of its own kind, and
-   then walks it; another is walked from uniform noise, as it was in training. */
+/* Samples from p(x) (label < 0) or of one class. A network that has learned a score (`make demo`)
+   is denoised from Gaussian noise, then walked; other networks are walked from uniform noise, as in
+   training. */
 static jem_status draw(jem_net *net, int label, jem_tensor *t, jem_rng *rng) {
     jem_ctx *ctx = net->ctx;
     int labels[CHAINS];
@@ -27,7 +28,7 @@ static jem_status draw(jem_net *net, int label, jem_tensor *t, jem_rng *rng) {
     jem_logp_fn logp = label < 0 ? jem_logp : jem_logp_guided;  /* log p(x) + weight log p(y|x) */
     void *user = label < 0 ? (void *)net : (void *)&guide;
     chains_film film = { moments[net->noise_hi > 0], SHOTS, FILMED, 1, x[0], shots[0][0], 0, 0 };
-    /* Without a score, the walk has a step of 1 and noise of .01. */
+    /* Without a score, the walk has steps of 1 and noise of .01. */
     jem_generate_desc how = jem_net_generate_desc(net);
     if (how.denoise.steps) how.denoise.steps = STEPS, how.walk.steps = 2 * STEPS;
     else how.walk.steps = STEPS;
@@ -38,10 +39,10 @@ static jem_status draw(jem_net *net, int label, jem_tensor *t, jem_rng *rng) {
 
 static int sample(jem_net *net, int label, const char *path) {
     jem_rng rng = jem_rng_seed(label < 0 ? 100 : (uint64_t)label);
-    jem_tensor *t = jem_zeros(net->ctx, CHAINS, 1, DIGIT, DIGIT);      /* to be filled with noise */
+    jem_tensor *t = jem_zeros(net->ctx, CHAINS, 1, DIGIT, DIGIT);      /* filled by the sampler */
     if (!t || draw(net, label, t, &rng) != JEM_OK || jem_read(t, x[0]) != JEM_OK) return 0;
 
-    /* What does the classifier in the same network make of them? */
+    /* Classify the samples with the same network. */
     jem_answer answer[CHAINS];
     int count[10] = { 0 };
     if (jem_classify(net, x[0], CHAINS, answer) != JEM_OK) return 0;
@@ -69,7 +70,7 @@ int main(int argc, char **argv) {
         snprintf(path, sizeof path, "build/pictures/sample_%d.png", label);
     }
     jem_ctx *ctx = jem_ctx_create(NULL);
-    jem_net *net = digits_model(ctx, NULL);        /* build/digits.safetensors, or says how */
+    jem_net *net = digits_model(ctx, NULL);       /* build/digits.safetensors; explains a failure */
     int failed = !net || !sample(net, label, path);
     if (net) failed = report(ctx) || failed;
     jem_net_free(net);

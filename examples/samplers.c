@@ -1,22 +1,24 @@
-/* QUESTION  Which sampler, and how would I notice that it is not yet, or never, right?
+/* QUESTION  Which sampler should one use, and how can one detect that it has not converged, or
+             never will?
 
-   FORMULA   SGLD      x + a/2 d log p/dx + noise, less noise than sqrt(a): as JEMs are trained
+   FORMULA   SGLD      x + a/2 d log p/dx + noise below sqrt(a): as in JEM training
              ULA       the same with sqrt(a): right for small a, biased for large ones
-             MALA      ULA's step as a proposal, some refused: exact (Roberts & Tweedie 1996)
-             HMC       a push, then so many steps of sliding, then the decision (Neal 2011)
-             tempered  MALA at several temperatures that exchange places (Geyer 1991)
+             MALA      ULA's step as a proposal, some rejected: exact (Roberts & Tweedie 1996)
+             HMC       a random momentum, several leapfrog steps, then acceptance (Neal 2011)
+             tempered  MALA at several temperatures that swap points (Geyer 1991)
              tau = 1 + 2 (sum of the autocorrelations): steps per independent sample.
              R-hat: the spread of all chains together over that within each; 1 when they agree.
 
-   LOOK FOR  All had the same number of gradients. A column per sampler: its first chain's way, and
-             where all chains are at the end (white). Under that, for each density, traces of five
-             chains: a hairy caterpillar is good, a slow snake is not, two levels are two modes that
-             nobody walks between. Then the autocorrelation: how soon a chain forgets. In print: how
-             wrong a mean is, in standard errors (by tau). Beyond 4 that is no accident: SGLD and
-             ULA are sure, and wrong. On two modes R-hat tells, and so does tau.
+   LOOK FOR  All use the same number of gradients. A column per sampler: the path of its first
+             chain, and the ends of all chains (white). Under that, for each density, traces of five
+             chains: a hairy caterpillar is good, a slow snake is not, two levels are two modes
+             without transitions. Then the autocorrelation: how fast a chain forgets. In print: the
+             error of a mean, in standard errors (by tau). Beyond 4 it is not due to chance: SGLD
+             and ULA have small standard errors, but are wrong. On two modes R-hat shows it, as
+             does tau.
 
-   TRY       STEP .1f and .5f: who flies off, and who refuses? All chains begin left of 0 (START):
-             what does R-hat say about two modes now? HOTTEST 2: does the ladder still reach across?
+   TRY       STEP .1f and .5f: which diverge, and which reject? All chains start left of 0 (START):
+             what is the R-hat of two modes now? HOTTEST 2: does the ladder still reach across?
 
    RUN       build/samplers              Picture: build/pictures/samplers.png */
 #define JEM_IMPLEMENTATION
@@ -39,8 +41,8 @@ static const struct walk { const char *name; unsigned colour; int temperatures; 
 static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, float mean, float std) {
     return jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, x, -mean)), -0.5f / (std * std));
 }
-/* log p(u) + log p(v|u), which of them: u ~ N(0,1), then v ~ N(.9 u, .19), or N((u^2 - 1)/2, 1/4);
-   or u ~ .3 N(-1.8, .35^2) + .7 N(1.8, .35^2), and v ~ N(0, .7^2). */
+/* Returns log p(u) + log p(v|u) of the target: u ~ N(0,1), then v ~ N(.9 u, .19), or
+   N((u^2 - 1)/2, 1/4); or u ~ .3 N(-1.8, .35^2) + .7 N(1.8, .35^2), and v ~ N(0, .7^2). */
 static jem_tensor *density(jem_ctx *ctx, jem_tensor *x, void *which) {
     const int narrow = *(const int *)which == NARROW;
     jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1), *middle;
@@ -70,7 +72,7 @@ static int record(void *user, int step, jem_tensor *x) {
     if (jem_read(x, t->now) != JEM_OK) return 1;
     memcpy(t->way[step], t->now, sizeof t->way[step]);
     for (int i = 0; i < CHAINS; i++) {
-        const float *at = t->now + 2 * i * t->ladder;                  /* of temperature 1 */
+        const float *at = t->now + 2 * i * t->ladder;                  /* those of temperature 1 */
         const float off = t->which == NARROW ? at[0] - at[1] : at[1];
         t->value[step * CHAINS + i] = t->which == MODES ? at[0] : off * off;
         if (i < SEEN) t->u[i][step] = at[0];
@@ -95,7 +97,7 @@ static void run(jem_ctx *ctx, int k, trace *t, int gradients) {
     jem_reset(ctx);
 }
 
-/* A panel with a chain's way and all chains' ends; below, in one of WALKS strips, traces. */
+/* Draws the path of a chain and the ends of all chains; below, in one of WALKS strips, traces. */
 static void draw(sheet *s, plot *p, int k, const trace *t, int cost, const char *title) {
     const float left = (float)t->which * (float)s->paper.w / DENSITIES + 20;
     const float middle = (float)s->chart_top + 28 + 42 * (float)k;
@@ -123,13 +125,13 @@ int main(int argc, char **argv) {
         panel chart = sheet_panel(&s, t.which, DENSITIES, 270, 190);
         for (int k = 0; k < WALKS && jem_ok(ctx); k++) {
             run(ctx, k, &t, gradients);
-            if (jem_error_status(ctx) == JEM_DIVERGED) {       /* the others go on */
-                printf("%-9s %-8s  flew off: %s\n", q->name, walks[k].name, jem_error(ctx));
+            if (jem_error_status(ctx) == JEM_DIVERGED) {       /* the others continue */
+                printf("%-9s %-8s  diverged: %s\n", q->name, walks[k].name, jem_error(ctx));
                 jem_clear_error(ctx);
                 const curve none = { "", walks[k].colour, lag[k], r[k], 0, 2 };
                 curves[k] = none;
                 plot_function(&p, ctx, density, &t.which), plot_density(&p, plot_log_z(&p));
-                snprintf(title, sizeof title, "%s: flew off", walks[k].name);
+                snprintf(title, sizeof title, "%s: diverged", walks[k].name);
                 sheet_put(&s, k, t.which, &p, title);
                 continue;
             }
@@ -150,7 +152,7 @@ int main(int argc, char **argv) {
             for (int i = 0; i < forgets.n; i++)
                 r[k][i] = autocorrelation(v, steps, CHAINS, c.mean, i);
         }
-        if (!jem_ok(ctx)) break;                   /* not all curves are there */
+        if (!jem_ok(ctx)) break;                   /* some curves are missing */
         snprintf(title, sizeof title, "%s: %s", q->name, q->number);
         chart.title = title, chart.x_name = "autocorrelation, lag in gradients";
         chart.curves = curves, chart.n = WALKS, chart.y_lo = -0.1f, chart.y_hi = 1;

@@ -1,6 +1,6 @@
-/* The slope of log p(x) is a denoiser. A network that has only learned to point from points with
-   noise back to where they came from holds a density, and following its slope brings noise home.
-   Picture: build/pictures/score.png: points with noise, after one step, after twenty; the slope */
+/* The gradient of log p(x) is a denoiser. A network trained only to point from noisy points back to
+   the original ones defines a density, and following its gradient removes the noise.
+   Picture: build/pictures/score.png: noisy points, after one step, after twenty; the gradient */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
@@ -9,7 +9,7 @@
 enum { POINTS = 512, UPDATES = 3000, ARROWS = 21, SHOWN = 3 };
 #define NOISE 0.12f
 
-/* A spiral of a turn and a quarter, in the plane. */
+/* Samples a spiral of one and a quarter turns in the plane. */
 static void spiral(jem_rng *rng, float *x) {
     for (int i = 0; i < POINTS; i++) {
         const float turn = 0.15f + 0.85f * sqrtf(jem_rng_uniform(rng)), angle = 9.425f * turn;
@@ -17,9 +17,9 @@ static void spiral(jem_rng *rng, float *x) {
     }
 }
 
-/* At y = x + sigma z the loss is |sigma d log p(y)/dy + z|^2 / 2: zero if sigma^2 times the slope
-   is -sigma z, the way back. y does not tell z, so what is learned is the mean over all x that y
-   may have come from (Vincent 2011). */
+/* Trains by score matching. At y = x + sigma z the loss is |sigma d log p(y)/dy + z|^2 / 2: zero if
+   sigma^2 times the gradient is -sigma z, the way back. y does not determine z, so the network
+   learns the mean over all x from which y may have come (Vincent 2011). */
 static jem_status learn(jem_net *net, jem_rng *rng) {
     jem_ctx *ctx = net->ctx;
     jem_optim *optim = jem_optim_create(net, NULL);
@@ -38,13 +38,13 @@ static jem_status learn(jem_net *net, jem_rng *rng) {
         jem_end(ctx, mark);
         mean += 0.01f * (residual - mean);
         if ((i + 1) % (UPDATES / 5) == 0)
-            printf("update %d: error %.3f of the noise's square\n", i + 1, (double)mean);
+            printf("update %d: error %.3f, relative to the squared noise\n", i + 1, (double)mean);
     }
     jem_optim_free(optim);
     return jem_error_status(ctx);
 }
 
-/* Mean distance of points from where they came. */
+/* Returns the mean distance of the points from their originals. */
 static double distance(const float *a, const float *b) {
     double sum = 0;
     for (int i = 0; i < POINTS; i++)
@@ -52,8 +52,8 @@ static double distance(const float *a, const float *b) {
     return sum;
 }
 
-/* One step goes where the point most likely came from, the mean; small ones climb on to the ridge:
-   cleaner, a line thinner than the data, and no nearer. */
+/* Moves the points. One large step leads to the mean of the possible originals; small steps
+   continue to climb to the ridge: the line gets thinner than the data, and no closer to them. */
 static jem_status denoise(jem_net *net, const float *from, int steps, float share, float *to) {
     jem_ctx *ctx = net->ctx;
     jem_sgld_desc how = jem_sgld_desc_default();   /* uphill, without noise: no rng */
@@ -66,7 +66,7 @@ static jem_status denoise(jem_net *net, const float *from, int steps, float shar
     return s;
 }
 
-/* The way that one step would go, from a grid of points. */
+/* Draws the direction of a single step, on a grid of points. */
 static jem_status field(plot *p, jem_net *net, float right) {
     jem_ctx *ctx = net->ctx;
     float x[2 * ARROWS * ARROWS], g[2 * ARROWS * ARROWS];
@@ -82,7 +82,7 @@ static jem_status field(plot *p, jem_net *net, float right) {
     for (int i = 0; i < ARROWS * ARROWS && s == JEM_OK; i++) {
         const float a = right + x[2 * i], b = x[2 * i + 1], k = 0.7f * NOISE * NOISE;
         plot_line(p, a, b, a + k * g[2 * i], b + k * g[2 * i + 1], 1.3f, 0x1f5fa8);
-        plot_dot(p, a + k * g[2 * i], b + k * g[2 * i + 1], 3, 0xd2691e);      /* its head */
+        plot_dot(p, a + k * g[2 * i], b + k * g[2 * i + 1], 3, 0xd2691e);      /* arrowhead */
     }
     return s;
 }
@@ -93,7 +93,7 @@ int main(void) {
     jem_mlp_desc shape = jem_mlp_desc_default();
     shape.channels = 2, shape.height = shape.width = 1, shape.classes = 2;
     jem_net *net = jem_mlp_create(ctx, &shape, 1);
-    if (net) net->scale = 10;                      /* log p(x) is steep from the start */
+    if (net) net->scale = 10;                     /* log p(x) is steep from the start of training */
     int ok = net && learn(net, &rng) == JEM_OK;
 
     float clean[2 * POINTS], x[SHOWN][2 * POINTS], sigma[POINTS];
@@ -112,7 +112,7 @@ int main(void) {
         for (int k = 0; k < SHOWN; k++) {
             for (int i = 0; i < POINTS; i++)
                 plot_dot(&p, 3 * (float)k + x[k][2 * i], x[k][2 * i + 1], 3, 0x1f5fa8);
-            printf("%-13s %.3f from where they came, on average\n", name[k],
+            printf("%-13s mean distance from the original %.3f\n", name[k],
                    distance(x[k], clean));
         }
         ok = field(&p, net, 9) == JEM_OK && plot_write(&p, "build/pictures/score.png");

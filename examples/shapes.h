@@ -1,6 +1,6 @@
-/* Small pictures made of known factors: a shape, its colour, where it is, its size. Because we draw
-   them, we can also tell what a picture shows, by drawing everything that there is and taking what
-   is nearest. For programs of one file. */
+/* Small pictures made of known factors: a shape, its colour, its place, its size. Because we draw
+   them, we can also identify the content of a picture: draw all possible pictures and take the
+   nearest. For programs of one file. */
 #ifndef EXAMPLES_SHAPES_H
 #define EXAMPLES_SHAPES_H
 
@@ -21,10 +21,10 @@ static const factor factors[FACTORS] = {
 static const float shape_colours[3][3] = { { 0.9f, -0.7f, -0.6f }, { -0.6f, 0.7f, -0.5f },
                                            { -0.7f, -0.3f, 1 } };
 
-/* is[k]: the value of factor k. x, y: the middle, in pixels; r: about half as wide. */
+/* is[k]: the value of factor k. x, y: the middle, in pixels; r: about half the width. */
 typedef struct scene { int is[FACTORS]; float x, y, r; } scene;
 
-/* What can be said of a scene: that a factor has a value; and, or, not of that. */
+/* Statements about a scene: a factor has a value; and, or, not of statements. */
 typedef enum words_kind { IS, AND, OR, NOT } words_kind;
 typedef struct words { words_kind what; int factor, value; const struct words *a, *b; } words;
 #define WORD(name, factor, value) static const words name = { IS, factor, value, NULL, NULL }
@@ -36,24 +36,25 @@ static inline int words_hold(const words *w, const scene *s) {
                                                 : a || words_hold(w->b, s);
 }
 
-/* How much of each pixel a shape covers, mask[SIDE][SIDE]: from its distance to the edge. */
+/* Computes the part of each pixel that a shape covers, mask[SIDE][SIDE], from its distance to the
+   edge. */
 static inline void shape_mask(int shape, float x, float y, float r, float *mask) {
     for (int k = 0; k < SHAPE_PIXELS; k++) {
         const float u = (float)(k % SIDE) + .5f - x, v = (float)(k / SIDE) + .5f - y;
-        float out = hypotf(u, v) - r;              /* how far outside */
+        float out = hypotf(u, v) - r;              /* distance outside */
         if (shape == SQUARE) out = fmaxf(fabsf(u), fabsf(v)) - 0.886f * r;     /* the same area */
         if (shape == TRIANGLE) out = fmaxf(v, 0.866f * fabsf(u) - 0.5f * v) - 0.625f * r;
         mask[k] = fminf(fmaxf(0.5f - out, 0), 1);
     }
 }
 
-/* A colour on black: x[3][SIDE][SIDE] in [-1,1]. */
+/* Draws a colour on black: x[3][SIDE][SIDE] in [-1,1]. */
 static inline void shape_paint(int colour, const float *mask, float *x) {
     for (int k = 0; k < SHAPE_NUMBERS; k++)
         x[k] = mask[k % SHAPE_PIXELS] * (shape_colours[colour][k / SHAPE_PIXELS] + 1) - 1;
 }
 
-/* Any factors, anywhere in the half that they name. */
+/* Draws random factors, at a random place in the half that they name. */
 static inline scene scene_random(jem_rng *rng) {
     scene s;
     for (int k = 0; k < FACTORS; k++) s.is[k] = jem_rng_below(rng, factors[k].values);
@@ -68,10 +69,10 @@ static inline void scene_draw(const scene *s, float *x) {
     shape_paint(s->is[COLOUR], mask, x);
 }
 
-/* What x shows: the nearest of all pictures, on a grid of places and sizes. Returns how much of x
-   that explains, 1 - distance^2 / (distance from black)^2: above .9 if x was drawn by scene_draw; 0
-   or less if nothing is nearer than black, or if one in the other half explains a twentieth: there
-   are two shapes. Below SHAPE_SEEN x shows none of them. */
+/* Identifies the scene in x: the nearest of all pictures, on a grid of places and sizes. Returns
+   the fraction of x that it explains, 1 - distance^2 / (distance from black)^2: above .9 if
+   scene_draw drew x; 0 or less if black is nearer, or if a shape in the other half explains a
+   twentieth: there are two shapes. Below SHAPE_SEEN x shows no known scene. */
 #define SHAPE_SEEN 0.67f
 static inline float scene_nearest(const float *x, scene *found) {
     enum { ROWS = 13, COLUMNS = 8, RADII = 4, ALL = 3 * ROWS * COLUMNS * RADII };
@@ -108,7 +109,7 @@ static inline float scene_nearest(const float *x, scene *found) {
     return best[!half] < 0.95f * black ? 0 : 1 - best[half] / black;
 }
 
-/* Lays a picture x[3][SIDE][SIDE] on paper with y downwards, its top left at (left, top). */
+/* Copies a picture x[3][SIDE][SIDE] to paper with y downwards, its top left at (left, top). */
 static inline void shape_put(plot *paper, int left, int top, int zoom, const float *x) {
     for (int i = 0; i < SIDE * zoom; i++)
         for (int j = 0; j < SIDE * zoom; j++)

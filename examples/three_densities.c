@@ -1,15 +1,15 @@
-/* QUESTION  A classifier says p(y|x). Which other densities are hidden in its logits?
+/* QUESTION  A classifier computes p(y|x). Which other densities are hidden in its logits?
 
    FORMULA   f(x)[y] = log p(x,y) + constant        joint, a density over points and classes
-             logsumexp over y of f(x)[y] = log p(x) + constant            marginal, where points are
+             logsumexp over y of f(x)[y] = log p(x) + constant            marginal, over points
              softmax of f(x) = p(y|x)               the classifier; adding g(x) to all logits does
-             not change it, and changes the other two at will: a classifier leaves them undefined
-             (Grathwohl and others 2020, section 3).
+             not change it, but changes the other two arbitrarily: a classifier leaves them
+             undefined (Grathwohl and others 2020, section 3).
 
    LOOK FOR  First row: a mixture of three Gaussians as an energy-based model. Its logits are
              log(1/3) + log N(x; mean, covariance), and its softmax is Bayes' rule: here all three
-             are right. Second: a network trained to classify, and nothing else. It is as good a
-             classifier, and its p(x) is of no use. Third: the same network, trained as a JEM.
+             are correct. Second: a network trained only to classify. It is as good a classifier,
+             but its p(x) is useless. Third: the same network, trained as a JEM.
 
    TRY       how.weights.cd = 0.01f: how little contrastive divergence is enough? Move the means
              apart: does the classifier's p(x) become better or worse?
@@ -32,7 +32,7 @@ static void sample(jem_rng *rng, int n, float *x, int *y) {
     }
 }
 
-/* The mixture as a network: its logits are log(1/3) + log N(x; mean, diag(std^2)). */
+/* Computes the logits of the mixture: log(1/3) + log N(x; mean, diag(std^2)). */
 static jem_tensor *mixture(jem_net *net, jem_tensor *x, int training, void *user) {
     jem_ctx *ctx = net->ctx;
     jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1), *all = NULL;
@@ -69,11 +69,11 @@ static jem_net *learn(jem_ctx *ctx, float w_cd, int updates) {
     return net;
 }
 
-/* log p(x, y = 0), for plot_function */
+/* Returns log p(x, y = 0), for plot_function. */
 static jem_tensor *joint_0(jem_ctx *ctx, jem_tensor *x, void *net) {
     return jem_slice(ctx, jem_forward((jem_net *)net, x, 0), 0, 1);
 }
-/* p(y|x) of a class */
+/* A network and one of its classes. */
 typedef struct of { jem_net *net; int y; } of;
 static jem_tensor *posterior(jem_ctx *ctx, jem_tensor *x, void *user) {
     const of *o = (const of *)user;

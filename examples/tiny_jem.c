@@ -1,26 +1,34 @@
-/* A JEM from scratch, without jem.h: a classifier whose logits are a density, too.
+/* A JEM from scratch, without jem.h: a classifier whose logits also define a density.
 
        L = -log p(y|x)  -  W log p(x)          p(x,y) = exp f(x)[y] / Z,   p(x) = sum over y
 
-   The first term is a classifier's cross-entropy. The second contains Z, which nobody can compute;
-   but its gradient needs samples of the model alone (contrastive divergence, Hinton 2002):
+   The first term is a classifier's cross-entropy. The second contains Z, which is intractable; but
+   its gradient needs only samples of the model (contrastive divergence, Hinton 2002):
 
-       grad -log p(x) = grad [f(x') - f(x)]     x' from the model,  f(x) = log-sum-exp over y f(x)[y]
+       grad -log p(x) = grad [f(x') - f(x)]     x' from the model,  f(x) = log-sum-exp over y
+       f(x)[y]
 
    and Langevin dynamics draws them. (JEM: Grathwohl and others, ICLR 2020, arXiv:1912.03263.) First
    the densities, then learning, then the network with its gradients by hand, then files.
-   tests/tools/test_tiny.c shows that jem.h computes the same numbers.
+   tests/tools/test_tiny.c checks that jem.h computes the same numbers.
 
        make build/tiny_jem && build/tiny_jem        (half a minute on one core)
 
-   @@EXPECTED@@
-   and build/pictures/tiny_jem.png: a row of samples per class, all begun in noise, mostly legible.
+   EXPECTED OUTPUT (other compilers round differently, and the chains then take other paths)
+       update   50  cross-entropy 0.808  f(x): data  +44.80, samples  +44.79  accuracy  81%
+       update  100  cross-entropy 0.945  f(x): data  +32.79, samples  +33.03  accuracy  72%
+       update  200  cross-entropy 0.423  f(x): data  +46.41, samples  +43.28  accuracy  89%
+       update  300  cross-entropy 0.258  f(x): data  +59.47, samples  +58.91  accuracy  89%
+       update  400  cross-entropy 0.341  f(x): data  +65.82, samples  +68.08  accuracy  91%
+       90.3% of the held-out digits are classified correctly
+   and build/pictures/tiny_jem.png: a row of samples per class, all started from noise, mostly
+   legible.
 
-   What to look for: f of data and of samples rise together; only their difference means anything,
-   since f = log p + log Z, and Z changes at every update. If samples stay far below, the chains are
-   too short to find what the model likes; if they stay far above, it likes what is no digit.
-   What to try: more updates (`build/tiny_jem 2000`); CD_WEIGHT 0: a better classifier, whose samples
-   are blotches, alike within a class; STEPS 2; chains that always restart. */
+   What to look for: f of data and of samples rise together; only their difference has a meaning,
+   since f = log p + log Z, and Z changes at every update. If the samples stay far below, the chains
+   are too short to find the maxima of f; if they stay far above, these maxima are not digits.
+   What to try: more updates (`build/tiny_jem 2000`); CD_WEIGHT 0: a better classifier, whose
+   samples are blotches, similar within a class; STEPS 2; chains that always restart. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -34,12 +42,12 @@
 #include "count.h"
 #include "tools/support/stb.h"
 
-/* N images at a time: number i of image n is at [i * N + n], so that the innermost loop of all is
+/* N images at a time: value i of image n is at [i * N + n], so that the innermost loop is always
    'for each image', which compilers turn into vector instructions. */
 enum { N = 16, SIDE = 28, PIXELS = SIDE * SIDE, CLASSES = 10 };
 
-/* The network, below. forward: the logits f[class][image]. backward, of the last forward: from df to
-   dx (if not NULL), and added to the gradient of the weights (if update). */
+/* The network, implemented below. forward: the logits f[class][image]. backward, of the last
+   forward: from df to dx (if not NULL) and, if `update`, added to the gradient of the weights. */
 static const float *forward(const float *x);
 static void backward(const float *x, const float *df, float *dx, int update);
 
@@ -50,7 +58,7 @@ static float uniform(void) {                       /* (0,1): xorshift* */
     seed ^= seed >> 27;
     return ((float)(seed * 2685821657736338717u >> 41) + 0.5f) / 8388608.0f;
 }
-static float normal(void) {                        /* Box-Muller, the half that is simplest */
+static float normal(void) {                        /* Box-Muller, the simplest half */
     return sqrtf(-2 * logf(uniform())) * cosf(6.2831853f * uniform());
 }
 static void load(float *x, int n, const float *image, float noise) {
@@ -62,7 +70,8 @@ static void store(const float *x, int n, float *image) {
 
 /* ==== the densities =========================================================================== */
 
-/* total = log-sum-exp of the logits = log p(x) + log Z, and its gradient p = softmax = p(y|x). */
+/* Computes total = log-sum-exp of the logits = log p(x) + log Z, and its gradient p = softmax =
+   p(y|x). */
 static void density(const float *f, float *total, float *p) {
     for (int n = 0; n < N; n++) {
         float top = f[n], sum = 0;
@@ -73,8 +82,8 @@ static void density(const float *f, float *total, float *p) {
     }
 }
 
-/* Langevin dynamics: uphill in f, and noise. With labels, uphill in f[label]: log p(x,y). Langevin's
-   equation has the step a/2 and noise sqrt(a); a step of s and noise of t draw from p^(1/T),
+/* Runs Langevin dynamics: uphill in f, and noise. With labels, uphill in f[label]: log p(x,y).
+   Langevin's equation has the step a/2 and noise sqrt(a); a step of s with noise t samples p^(1/T),
    T = t^2/2s. The paper's 1 and .01 have T = 5e-5: nearly gradient ascent. */
 static void langevin(float *x, const int *labels, int steps) {
     static float dx[PIXELS * N];
@@ -92,7 +101,7 @@ static void langevin(float *x, const int *labels, int steps) {
 
 enum { GROUPS = 4, BATCH = GROUPS * N, BUFFER = 640, STEPS = 10 };
 #define CD_WEIGHT 0.1f
-static float buffer[BUFFER][PIXELS];               /* samples to go on with: persistent chains */
+static float buffer[BUFFER][PIXELS];               /* persistent chains */
 
 static void restart(float *image) {
     for (int i = 0; i < PIXELS; i++) image[i] = 2 * uniform() - 1;
@@ -100,7 +109,7 @@ static void restart(float *image) {
 
 typedef struct stats { float ce, data, sample; int right; } stats;     /* sums over a batch */
 
-/* N labelled digits lower the cross-entropy, and lift f where they are. */
+/* Lowers the cross-entropy of N labelled digits, and raises f at them. */
 static void learn_data(const float *images, const int *labels, int count, stats *s) {
     static float x[PIXELS * N];
     float p[CLASSES * N], df[CLASSES * N], total[N];
@@ -125,7 +134,7 @@ static void learn_data(const float *images, const int *labels, int count, stats 
     backward(x, df, NULL, 1);
 }
 
-/* N chains walk on, and push f down where they arrive. */
+/* Continues N chains, and lowers f at their ends. */
 static void learn_samples(stats *s) {
     static float x[PIXELS * N];
     float p[CLASSES * N], df[CLASSES * N], total[N];
@@ -158,18 +167,18 @@ static const layer layers[LAYERS] = {  /* channels, window, stride, padding, siz
 };
 enum {
     PARAMS = 8 * 16 + 8 + 16 * 8 * 16 + 16 + 32 * 16 * 9 + 32 + CLASSES * 32 * 16 + CLASSES,
-    LARGEST = 8 * 14 * 14 * N                      /* numbers of the largest layer's output */
+    LARGEST = 8 * 14 * 14 * N                      /* values of the largest layer's output */
 };
 /* All parameters in one array: of each layer the weights [out][in][k][k], then the biases [out]. */
 static float param[PARAMS], grad[PARAMS];
-/* Every layer's output before and after the activation function, for the way back. */
+/* Outputs of every layer before and after the activation function, for the backward pass. */
 static float before[LAYERS][LARGEST], after[LAYERS][LARGEST];
 
 static int weights(const layer *L) { return L->out * L->in * L->k * L->k; }
 static int outputs(const layer *L) { return L->out * L->out_size * L->out_size; }
 
-/* All connections of a layer: y[b] takes w times x[a]. By the chain rule both gradients go along the
-   same connections: x[a] takes w times y[b], and w takes x[a] times y[b]. */
+/* Visits all connections of a layer: y[b] receives w times x[a]. By the chain rule both gradients
+   follow the same connections: x[a] receives w times y[b], and w receives x[a] times y[b]. */
 enum { FORWARD, TO_INPUT, TO_WEIGHTS };
 static void connect(const layer *L, int way, float *w, float *x, float *y) {
     const int all = weights(L), square = L->k * L->k;
@@ -189,7 +198,7 @@ static void connect(const layer *L, int way, float *w, float *x, float *y) {
     }
 }
 
-/* The input of layer k, which connect reads or writes. */
+/* Returns the input of layer k, which connect reads or writes. */
 static float *input(int k, const float *x) { return k ? after[k - 1] : (float *)(uintptr_t)x; }
 
 static const float *forward(const float *x) {
@@ -200,7 +209,7 @@ static const float *forward(const float *x) {
         for (int i = 0; i < outputs(L) * N; i++)
             before[k][i] = bias[i / N / L->out_size / L->out_size];
         connect(L, FORWARD, w, input(k, x), before[k]);
-        for (int i = 0; i < outputs(L) * N; i++)   /* SiLU: smooth, so that f has a smooth slope */
+        for (int i = 0; i < outputs(L) * N; i++)   /* SiLU: smooth, so f is smooth */
             after[k][i] = before[k][i] / (1 + expf(-before[k][i]));
         w += weights(L) + L->out;
     }
@@ -246,7 +255,7 @@ static void adam(int update, float rate) {         /* Kingma and Ba 2015 */
 static void train(const float *images, const int *labels, int count, int updates) {
     for (int i = 0; i < BUFFER; i++) restart(buffer[i]);
     float *w = param;
-    for (int k = 0; k < LAYERS; k++) {             /* PyTorch's way: U(-1,1) / sqrt(inputs) */
+    for (int k = 0; k < LAYERS; k++) {             /* as in PyTorch: U(-1,1) / sqrt(inputs) */
         const float scale = 1 / sqrtf((float)(layers[k].in * layers[k].k * layers[k].k));
         for (int i = weights(layers + k) + layers[k].out; i > 0; i--)
             *w++ = scale * (2 * uniform() - 1);
@@ -272,7 +281,7 @@ enum { TRAIN = 9000, TEST = 1000 };
 static float images[TRAIN + TEST][PIXELS];         /* the last 1000 are held out */
 static int labels[TRAIN + TEST];
 
-/* The sheet of 100 x 100 digits; examples/data/README.md says which row is what. */
+/* Reads the sheet of 100 x 100 digits; examples/data/README.md describes its layout. */
 static int load_digits(const char *path) {
     int w, h, channels, train = 0, test = TRAIN;
     unsigned char *sheet = stbi_load(path, &w, &h, &channels, 1);
@@ -309,7 +318,7 @@ static float accuracy(void) {
     return (float)right / TEST;
 }
 
-/* A row per class: from noise by Langevin dynamics in log p(x,y). */
+/* Draws a row per class: from noise by Langevin dynamics in log p(x,y). */
 static int draw_samples(const char *path, int steps) {
     enum { ZOOM = 2, CELL = SIDE * ZOOM + 2, WIDE = N * CELL, HIGH = CLASSES * CELL };
     static unsigned char picture[HIGH][WIDE];
@@ -349,6 +358,6 @@ int main(int argc, char **argv) {
     }
     if (!load_digits("examples/data/digits.png")) return 1;
     train(images[0], labels, TRAIN, updates);
-    printf("%.1f%% of the held-out digits are classified rightly\n", 100 * (double)accuracy());
+    printf("%.1f%% of the held-out digits are classified correctly\n", 100 * (double)accuracy());
     return !draw_samples("build/pictures/tiny_jem.png", quick ? 5 : 80);
 }

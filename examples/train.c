@@ -1,5 +1,5 @@
-/* The shortest honest training loop: a JEM on handwritten digits.
-       build/train [--iters N]         150 is a look at it; 500 gives clean digits, 1500 good ones
+/* The shortest realistic training loop: a JEM on handwritten digits.
+       build/train [--iters N]         150 is a quick look; 500 gives clean digits, 1500 good ones
    Saves build/train.safetensors. Picture: build/pictures/train.png, the replay buffer. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
@@ -17,8 +17,8 @@ static int train(jem_net *net, jem_trainer *tr, const digits *d, int iters) {
         digits_batch(d, &rng, BATCH, x, y);
         const jem_stats s = jem_train_step(tr, x, y, BATCH);
         if (s.status != JEM_OK) return 0;
-        /* f = log p(x) up to a constant. Data and samples should be about equally likely; when they
-           drift apart for good, the training diverges. The level of f itself means nothing. */
+        /* f = log p(x) up to a constant. Data and samples should be about equally likely; if they
+           drift apart permanently, training diverges. The absolute value of f has no meaning. */
         if (i % 10 == 9 || i == iters - 1)
             printf("%5d  ce %.3f  accuracy %3.0f%%  f(x+) %+7.2f  f(x-) %+7.2f\n", i + 1,
                    (double)s.ce, 100 * (double)s.accuracy, (double)s.f_data, (double)s.f_sample);
@@ -27,13 +27,13 @@ static int train(jem_net *net, jem_trainer *tr, const digits *d, int iters) {
     printf("held-out accuracy: %.1f%%\n",
            100 * (double)jem_accuracy(net, d->test_x, d->test_y, DIGITS_TEST));
 
-    /* What the model dreams of so far: 100 chains, which the training walked on and on. Those that
-       were started again lately are still noise. */
+    /* Draw 100 of the persistent chains from the replay buffer: the current samples of the model.
+       Recently restarted chains are still noise. */
     static float shown[SHOWN * DIGIT_PIXELS];
     int slot[SHOWN];
     return jem_buffer_draw(jem_trainer_buffer(tr), &rng, SHOWN, NULL, 0, shown, slot) == JEM_OK &&
            picture_grid("build/pictures/train.png", shown, SHOWN, 10, 1, DIGIT, DIGIT, 2) &&
-           /* So that the saved net can say how familiar an image is: jem_answer. */
+           /* Lets the saved network rate the familiarity of an image: jem_answer. */
            jem_calibrate(net, d->test_x, DIGITS_TEST, JEM_AUTO) == JEM_OK &&
            jem_save(net, "build/train.safetensors") == JEM_OK;
 }
@@ -50,11 +50,11 @@ int main(int argc, char **argv) {
     if (!digits_load(DIGITS_PATH, &d)) return 1;
 
     jem_ctx *ctx = jem_ctx_create(NULL);
-    jem_net *net = jem_convnet_create(ctx, NULL, 1);                   /* the default: 28 x 28 */
+    jem_net *net = jem_convnet_create(ctx, NULL, 1);                   /* default: 28 x 28 */
 
-    jem_train_desc how = jem_train_desc_default(); /* the paper's; for small nets, quicker: */
-    how.lr = 1e-3f;                                /* SiLU and a flat head can bear it */
-    how.weights.cd = 0.1f;                               /* weight of log p(x) against log p(y|x) */
+    jem_train_desc how = jem_train_desc_default(); /* from the paper; changes for small networks: */
+    how.lr = 1e-3f;                                /* stable with SiLU and a flat head */
+    how.weights.cd = 0.1f;                               /* of log p(x) relative to log p(y|x) */
     how.sgld.steps = 10;
     how.buffer_size = 1000;
     how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = iters;

@@ -1,19 +1,19 @@
-/* QUESTION  How near does each way to learn a density come to the truth, and which of them survive
-             an impatient learning rate?
+/* QUESTION  How close does each method of learning a density get to the truth, and which of them
+             tolerate a high learning rate?
 
-   FORMULA   All want E[-log p(data)] small, log p = f - log Z, and none knows log Z:
+   FORMULA   All minimise E[-log p(data)], log p = f - log Z, without Z:
              CD-k         f(sample) - f(data); k Langevin steps from the data (Hinton 2002)
-             short-run    the same from noise; persistent: chains go on (Tieleman 2008)
+             short-run    the same from noise; persistent: chains continue (Tieleman 2008)
              + KL         + E(sample; held) - H(sample), through the last step (Du & others 2021)
              score, NCE   examples/losses.h; denoising: jem_score_matching
 
-   LOOK FOR  A row is a way, its lines are learning rates. The dot is the mean log p of new points,
-             with the true Z, over three runs; the line comes from the worst value of all in their
-             second halves. The black line is the truth: nobody can be right of it. A cross: off the
-             paper, or diverged. Short-run chains make good samples of a wrong density. KL does
-             little after ten steps, and harm after one, which carries no sample far: f only grows
-             steeper. Next to exact is the implicit score, at the right rate; the highest is too
-             much for scores and CD-10, which nothing holds where no data are.
+   LOOK FOR  A row is a method, its lines are learning rates. The dot is the mean log p of new
+             points, with the true Z, over three runs; the line starts at the worst value of all in
+             their second halves. The black line is the truth: the maximum. A cross: off the chart,
+             or diverged. Short-run chains make good samples of a wrong density. KL has little
+             effect after ten steps, and harms after one, which moves samples too little: f only
+             gets steeper. The implicit score is next to exact at the right rate; the highest rate
+             is too much for scores and CD-10, which do not constrain f far from the data.
 
    TRY       Another world. STEPS 2 or 40. Two tricks in one row. KL without H: how.entropy = 0.
 
@@ -26,7 +26,7 @@
 
 enum { BATCH = 128, STEPS = 10, RATES = 3, SEEDS = 3, UPDATES = 320, EVERY = 20 };
 enum { CHAINS, EXACT, IMPLICIT, SLICED, NCE };
-enum { NOISE, DATA, CLASSES };                     /* where chains begin */
+enum { NOISE, DATA, CLASSES };                     /* starting points of chains */
 static const float rates[RATES] = { 4e-3f, 2e-2f, 1e-1f };
 
 static const struct way {
@@ -61,7 +61,7 @@ typedef struct lesson {
     float x[2 * BATCH]; int y[BATCH];              /* the data of an update */
 } lesson;
 
-/* Called for each chain: begins it, or moves it about. */
+/* Starts or moves a chain; called for each chain. */
 static void begin(void *user, jem_rng *rng, int visits, int label, float *x) {
     const lesson *l = (const lesson *)user;
     if (l->w->from == DATA) memcpy(x, l->x + 2 * jem_rng_below(rng, BATCH), 2 * sizeof *x);
@@ -72,7 +72,7 @@ static void begin(void *user, jem_rng *rng, int visits, int label, float *x) {
 static jem_trainer *trainer_of(lesson *l, float rate, const jem_schedule *schedule) {
     const struct way *w = l->w;
     jem_train_desc how = jem_train_desc_default();
-    how.max_returns = 0;                           /* no guard: divergence is to be seen */
+    how.max_returns = 0;                           /* no guard: the divergence should be visible */
     how.lr = rate, how.schedule = *schedule, how.weights.ce = how.data_noise = 0;
     how.w_score = w->score, how.noise_lo = how.noise_hi = 0.1f;
     how.weights.cd = w->score > 0 ? 0 : 1;
@@ -84,7 +84,7 @@ static jem_trainer *trainer_of(lesson *l, float rate, const jem_schedule *schedu
     return jem_trainer_create(l->net, &how);
 }
 
-/* One of the losses that need no chain, for an update without a trainer. */
+/* Makes an update, without a trainer, with one of the losses that need no chain. */
 static jem_status step_on(lesson *l, jem_optim *opt, float rate) {
     const int loss = l->w->loss;
     jem_rng *rng = loss == IMPLICIT ? NULL : &l->rng;
@@ -98,7 +98,7 @@ static jem_status step_on(lesson *l, jem_optim *opt, float rate) {
     return jem_optim_step(opt, rate, NULL);
 }
 
-/* Mean log p of new points at the end of a run, and the worst in its second half. */
+/* Computes the mean log p of new points at the end of a run, and the worst in its second half. */
 static float learn(lesson *l, world_kind kind, float rate, int updates, plot *grid, float *worst) {
     const jem_schedule cosine = { JEM_SCHEDULE_COSINE, 0, updates, 0.01f, 0, { 0 } };
     if (l->w->loss == NCE) l->log_z = loss_log_z(l->net);

@@ -1,18 +1,18 @@
-/* QUESTION  What does a JEM know about a world that we can see all of?
+/* QUESTION  What does a JEM learn about a world whose true density is known?
 
    FORMULA   p(x) = sum over y of exp f(x)[y] / Z,  Z = integral of that (Grathwohl & others 2020).
-             In the plane Z is a sum over a grid, so the likelihood of new points, which nobody can
-             compute for images, is a number here; and we know the best there is: the truth's.
-             Annealed importance sampling estimates Z where there is no grid: compare the two.
+             In the plane Z is a sum over a grid, so the likelihood of new points, intractable for
+             images, can be computed here; and we know its maximum: that of the true density.
+             Annealed importance sampling estimates Z without a grid: compare the two.
 
    RUN       build/worlds [moons circles gaussians pinwheel spirals checkerboard rings swiss | all]
 
    LOOK FOR  The four panels of a world, in the same colours: the true log p(x) with data; the
-             learned one; the classes that the same network tells apart (paler: less sure), dreams
-             coloured by what it takes them for, and three chains on their way from noise; and where
-             20 short steps from noise end. Two circles: the dreams are right, and the density has
-             no outer circle! Chains cannot cross the gap, so nothing tells how much weight is on
-             either side. Good samples do not prove a good density.
+             learned one; the classes according to the same network (paler: less confident), samples
+             coloured by their predicted class, and the paths of three chains from noise; and the
+             ends of 20 short steps from noise. Two circles: the samples are right, but the density
+             lacks the outer circle! Chains cannot cross the gap, so the probability on either side
+             is undetermined. Good samples do not prove a good density.
 
    TRY       WORLD_STEP (worlds.h) 10 times smaller or larger; 5 steps instead of 20.
              how.weights.cd = 0: which panels change, and which does not?
@@ -45,7 +45,7 @@ static int follow(void *user, int step, jem_tensor *x) {
     return 0;
 }
 
-/* Class regions, dreams, the ways of some of them. */
+/* Draws class regions, samples, and the paths of some of them. */
 static void draw_classes(plot *p, jem_net *net) {
     static paths way;
     static jem_answer a[DREAMS];
@@ -85,7 +85,7 @@ static void draw(sheet *s, int row, plot *p, jem_net *net, world_kind kind) {
     sheet_put(s, 1, row, p, title);
 
     draw_classes(p, net);
-    snprintf(title, sizeof title, "classes: %.0f%%, dreams", 100 * (double)right);
+    snprintf(title, sizeof title, "classes: %.0f%%, samples", 100 * (double)right);
     sheet_put(s, 2, row, p, title);
 
     world_walk(net, SHORT, 20, NULL, NULL, x);

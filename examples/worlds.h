@@ -1,19 +1,19 @@
-/* For lessons in two dimensions: the worlds of points.h drawn, and sheets of pictures side by side.
-   In the plane everything can be seen, and even Z can be computed, by adding up exp(f) over a grid;
-   so a learned density can be compared with the truth. For programs of one file; see pictures.h for
-   how functions fail. */
+/* For lessons in two dimensions: plots of the worlds of points.h, and sheets of pictures side by
+   side. In the plane even Z can be computed, by a sum of exp(f) over a grid; so a learned density
+   can be compared with the true one. For programs of one file; pictures.h describes how functions
+   fail. */
 #ifndef EXAMPLES_WORLDS_H
 #define EXAMPLES_WORLDS_H
 
 #include "tools/support/chart.h"
 #include "points.h"
 
-/* WORLDS if there is none of that name. */
+/* Returns the world of that name, or WORLDS. */
 static inline world_kind world_find(const char *name) {
     int k = 0;
     while (k < WORLDS && strcmp(worlds[k].name, name)) k++;
     if (k == WORLDS) {
-        fprintf(stderr, "no world is called '%s'; there are:", name);
+        fprintf(stderr, "unknown world '%s'; the worlds are:", name);
         for (int i = 0; i < WORLDS; i++) fprintf(stderr, " %s", worlds[i].name);
         fprintf(stderr, "\n");
     }
@@ -22,7 +22,8 @@ static inline world_kind world_find(const char *name) {
 
 /* ---- densities on a grid --------------------------------------------------------------------- */
 
-/* log Z of what plot_function has left in p->values: the sum of exp(f) times a pixel's area. */
+/* Returns log Z of the values of plot_function in p->values: the sum of exp(f) times a pixel's
+   area. */
 static inline double plot_log_z(const plot *p) {
     double top = -1e30, sum = 0;
     const double area = (double)(p->x1 - p->x0) * (double)(p->y1 - p->y0) / p->w / p->h;
@@ -31,7 +32,7 @@ static inline double plot_log_z(const plot *p) {
     return top + log(sum * area);
 }
 
-/* A grid for it, over the box of all worlds. */
+/* Creates a grid for it, over the box of all worlds. */
 static inline int world_grid(plot *p, int size) {
     return plot_create(p, size, size, -WORLD_BOX, WORLD_BOX, -WORLD_BOX, WORLD_BOX);
 }
@@ -46,7 +47,7 @@ static inline void plot_truth(plot *p, world_kind kind) {
     }
 }
 
-/* The log-density of n points, counted in cells of `cell` x `cell` pixels. */
+/* Estimates the log-density of n points, counted in cells of `cell` x `cell` pixels. */
 static inline void plot_histogram(plot *p, int n, const float *x, int cell) {
     const int across = p->w / cell;
     const float area = (p->x1 - p->x0) * (p->y1 - p->y0) * (float)(cell * cell) /
@@ -66,7 +67,7 @@ static inline void plot_histogram(plot *p, int n, const float *x, int cell) {
         p->values[k] = p->values[k] > 0 ? logf(p->values[k] / ((float)n * area)) : -30;
 }
 
-/* A density of the plane and no classes: two layers, one logit. */
+/* Creates a density of the plane without classes: two layers, one logit. */
 static inline jem_net *density_net(jem_ctx *ctx, int width, int seed) {
     jem_mlp_desc shape = jem_mlp_desc_default();
     shape.channels = 2, shape.height = shape.width = shape.classes = 1;
@@ -80,7 +81,8 @@ static inline double mean_of(const float *x, int n) {
     return sum / n;
 }
 
-/* Mean log p of new points of a world: by its truth (net NULL); by a net, up to its log Z. */
+/* Returns the mean log p of new points of a world: the true one (net NULL), or that of a net, up to
+   its log Z. */
 static inline double world_mean_logp(world_kind kind, jem_net *net) {
     enum { POINTS = 2000 };
     static float x[2 * POINTS], logp[POINTS];
@@ -97,14 +99,14 @@ static inline double world_mean_logp(world_kind kind, jem_net *net) {
     return mean_of(logp, POINTS);
 }
 
-/* The same by a net, less its log Z, from a grid that then holds log p(x), up to log Z. */
+/* Returns the same for a net, minus its log Z; afterwards grid holds f. */
 static inline double world_learned(world_kind kind, jem_net *net, plot *grid) {
     plot_function(grid, net->ctx, jem_logp, net);
     return world_mean_logp(kind, net) - plot_log_z(grid);
 }
 
-/* E[f] of what the net itself would draw, as the sum of f over a grid, each point weighted by its
-   share of exp(f): its gradient is E[grad f]. On the tape. */
+/* Returns E[f] over the density of the net itself, as the sum of f over a grid, weighted by the
+   normalised exp(f): its gradient is E[grad f]. On the tape. */
 static inline jem_tensor *world_exact_mean(jem_net *net) {
     enum { GRID = 64 };
     static float x[2 * GRID * GRID], share[GRID * GRID];
@@ -121,13 +123,14 @@ static inline jem_tensor *world_exact_mean(jem_net *net) {
     for (int k = 0; k < GRID * GRID; k++) share[k] = (float)(exp((double)share[k] - top) / sum);
     return jem_sum(ctx, jem_mul(ctx, f, jem_input(ctx, share, GRID * GRID, 1, 1, 1)));
 }
-/* Contrastive divergence with these in place of samples: the gradient of mean -log p(x) itself. */
+/* Uses these in place of samples in contrastive divergence: the exact gradient of
+   mean -log p(x). */
 static inline jem_tensor *world_exact_loss(jem_net *net, int n, const float *x) {
     jem_tensor *model = world_exact_mean(net), *data = jem_input(net->ctx, x, n, 2, 1, 1);
     return jem_sub(net->ctx, model, jem_mean(net->ctx, jem_logp(net->ctx, data, net)));
 }
 
-/* All log-densities of a lesson in the same colours: black is e^-6, bright e^0. */
+/* Plots all log-densities of a lesson in the same colours: black is e^-6, bright e^0. */
 static inline void plot_density(plot *p, double log_z) {
     plot_heat(p, (float)log_z - 6, (float)log_z + 0.3f);
 }
@@ -136,7 +139,7 @@ static const unsigned class_colours[8] = {
     0x2f7ed8, 0xe0533a, 0x3aa657, 0xd9a514, 0x8a56c8, 0x1fb0b0, 0xd8629f, 0x7a6a58
 };
 
-/* The class at every pixel, paler where the network is less sure; on white. */
+/* Draws the class at every pixel, paler where the network is less confident; on white. */
 static inline void plot_classes(plot *p, jem_net *net) {
     enum { MOST = 1000 };
     jem_answer a[MOST];
@@ -177,7 +180,7 @@ static inline void world_learn(jem_trainer *tr, world_kind kind, jem_rng *rng) {
     world_sample(kind, rng, WORLD_BATCH, x, y);
     jem_train_step(tr, x, y, WORLD_BATCH);
 }
-/* n chains x[n][2], from noise. */
+/* Walks n chains x[n][2] from noise. */
 static inline void world_walk(jem_net *net, int n, int steps,
                               int (*watch)(void *user, int step, jem_tensor *x), void *user,
                               float *x) {
@@ -191,7 +194,8 @@ static inline void world_walk(jem_net *net, int n, int steps,
     jem_read(t, x);
     jem_end(net->ctx, mark);
 }
-/* log Z without a grid, by annealed importance sampling: of the box, so that both mean the same. */
+/* Estimates log Z without a grid, by annealed importance sampling, over the box: comparable to the
+   grid's. */
 static inline jem_tensor *world__boxed(jem_ctx *ctx, jem_tensor *x, void *net) {
     jem_tensor *out = jem_relu(ctx, jem_add_constant(ctx, jem_square(ctx, x),
                                                      -WORLD_BOX * WORLD_BOX));
@@ -211,8 +215,8 @@ static inline jem_ais_result world_ais(jem_net *net) {
 
 /* ---- sheets ---------------------------------------------------------------------------------- */
 
-/* Panels of size x size pixels, each with a title above; perhaps a chart of curves under them. y of
-   the paper points down. */
+/* Panels of size x size pixels, each with a title above; optionally a chart of curves under them.
+   y of the paper points down. */
 typedef struct sheet { plot paper; int size, chart_top; } sheet;
 enum { SHEET_GAP = 10, SHEET_TITLE = 26 };
 
@@ -223,7 +227,7 @@ static inline int sheet_create(sheet *s, int columns, int rows, int size, int ch
     return plot_create(&s->paper, w, h + chart_height, 0, (float)w, (float)(h + chart_height), 0);
 }
 
-/* A panel to draw on, showing the box of all worlds. */
+/* Creates a panel to draw on, showing the box of all worlds. */
 static inline int panel_create(plot *p, const sheet *s) {
     return world_grid(p, s->size);
 }
@@ -239,7 +243,7 @@ static inline void sheet_put(sheet *s, int column, int row, const plot *from, co
                from->rgb + (ptrdiff_t)i * from->w * 3, (size_t)s->size * 3);
 }
 
-/* n values as a line in the room under the panels, `wide` from x on, so many pixels per unit. */
+/* Draws n values as a line in the room under the panels, `wide` pixels wide, starting at x. */
 static inline void sheet_trace(sheet *s, float x, float y, float wide, float unit, const float *v,
                                int n, unsigned colour) {
     const float step = wide / (float)n;
@@ -247,7 +251,8 @@ static inline void sheet_trace(sheet *s, float x, float y, float wide, float uni
         plot_line(&s->paper, x + step * (float)(i - 1), y + unit * v[i - 1], x + step * (float)i,
                   y + unit * v[i], 0.7f, colour);
 }
-/* r(lag) = mean of v[t] v[t + lag] over that of v[t]^2, less the mean, of v[steps][chains]. */
+/* Computes r(lag) = mean of v[t] v[t + lag] over that of v[t]^2, after subtracting the mean, of
+   v[steps][chains]. */
 static inline float autocorrelation(const float *v, int steps, int chains, double mean, int lag) {
     double both = 0, square = 1e-30;
     for (int i = 0; i < (steps - lag) * chains; i++) {
@@ -256,7 +261,7 @@ static inline float autocorrelation(const float *v, int steps, int chains, doubl
     }
     return (float)(both / square);
 }
-/* The axes of one of several charts side by side, at the bottom of the paper. */
+/* Draws the axes of one of several charts side by side, at the bottom of the paper. */
 static inline panel sheet_panel(const sheet *s, int column, int columns, float wide, float high) {
     panel q;
     memset(&q, 0, sizeof q);
@@ -265,7 +270,7 @@ static inline panel sheet_panel(const sheet *s, int column, int columns, float w
     return q;
 }
 
-/* Curves in the room under the panels. */
+/* Draws curves in the room under the panels. */
 static inline void sheet_chart(sheet *s, const char *title, const char *x_name, const curve *curves,
                                int n, float y_lo, float y_hi) {
     panel q;
@@ -276,7 +281,7 @@ static inline void sheet_chart(sheet *s, const char *title, const char *x_name, 
     draw_panel(&s->paper, &q);
 }
 
-/* Writes and frees it; 1 if all is well. */
+/* Writes and frees the sheet; returns 1 on success. */
 static inline int sheet_close(sheet *s, const char *path) {
     const int ok = plot_write(&s->paper, path);
     if (ok) printf("picture: %s\n", path);
@@ -284,7 +289,7 @@ static inline int sheet_close(sheet *s, const char *path) {
     return ok;
 }
 
-/* Does argv have --quick? Lessons then take so few steps that a test can run them all. */
+/* Returns 1 if argv has --quick: lessons then take few steps, so that a test can run them all. */
 static inline int is_quick(int argc, char **argv) {
     for (int i = 1; i < argc; i++) if (!strcmp(argv[i], "--quick")) return 1;
     return 0;

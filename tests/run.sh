@@ -269,11 +269,11 @@ documents() {
     try "jem.h: it tells the moons apart" sh -c "cut -c 1-6 '$dir/header.txt' | tr '\n' , |
         grep -q '^moon 0,moon 1,'"
     try "README.md: the program compiles" document readme
-    try "README.md: it knows no such picture" sh -c "'$dir/readme' examples/gallery/cifar10.png |
-        grep -q '^a [0-9] .*, but unlike anything it has seen$'"
-    try "README.md: without an argument, it asks for a picture" sh -c "'$dir/readme' |
-        grep -q '^which picture'"
-    try "README.md: it names the picture that it cannot read" sh -c "'$dir/readme' nowhere.png |
+    try "README.md: it rejects a photograph" sh -c "'$dir/readme' examples/gallery/cifar10.png |
+        grep -q '^a [0-9] .*, but unlike the training images$'"
+    try "README.md: without an argument, it prints its usage" sh -c "'$dir/readme' |
+        grep -q '^usage: '"
+    try "README.md: an unreadable picture is named" sh -c "'$dir/readme' nowhere.png |
         grep -q '^nowhere.png: cannot be read: '"
     awk '/^   TRY/ { on = 1 } /^ *$|^   RUN/ { on = 0 } on' examples/*.c >"$dir/to_try.txt"
     try "lessons: numbers to try are floats, as the compiler wants them" sh -c "

@@ -50,7 +50,7 @@ for seed in $seeds; do
     if [ "$dataset" = demo ]; then
         trained "$build/demo" --seed "$seed" || continue
         cp build/digits.safetensors "$out.safetensors"
-        said=$(sed -n 's/^trained in .*recognised: /accuracy /p' "$log")
+        said=$(sed -n 's/^trained in .*accuracy /accuracy /p' "$log")
     else
         trained "$build/jem" train --preset fast --dataset "$dataset" --seed "$seed" --out "$out" \
             "$@" || continue

@@ -6,7 +6,8 @@
    A run lives in a folder:
 
        last.safetensors      the checkpoint: network, optimiser, replay buffer, options
-       best.safetensors      the network alone, when it was best on the validation images
+       best.safetensors      the network alone, when its loss on the validation images was lowest;
+                             of losses that do not differ by more than chance, the latest
        log.csv               a row per report       curves.png       the same, drawn
        samples_000704.png    chains of the replay buffer after so many updates; before there are
                              any, what score matching has learned, from noise */
@@ -82,7 +83,7 @@ static struct team { int rank, ranks; jem_sum_fn sum; void *user; } team = { 0, 
 enum {
     STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR,
     STATE_STEP, STATE_CE, STATE_LEAST, STATE_NORM, STATE_DULL, STATE_LOW, STATE_TOP, STATE_RIGHT,
-    STATES
+    STATE_LOWEST, STATE_BEST_AT, STATES
 };
 
 /* A shuffled list of images, drawn in epochs. */
@@ -104,11 +105,12 @@ typedef struct run {
     float *like, *moved;                           /* images that new chains are like; one image */
     int *like_y, n_like;
     int total, per_epoch, update, status;          /* status: to exit with */
-    /* Sums of ce, accuracy, f(x+), f(x-), |gradient|, loss since the last row, best accuracy on the
-       validation images, running f(x+) - f(x-), retries, updates summed, factors of the rate and of
+    /* Sums of ce, accuracy, f(x+), f(x-), |gradient|, loss since the last row, accuracy of
+       best.safetensors on the validation images, running f(x+) - f(x-), retries, updates summed, factors of the rate and of
        the step of SGLD, running ce, the least that was, running |gradient| (below 0: not known),
        retries because of ce, lowest factor of the rate so far and the highest that it may have
-       again: what a resumed run needs. */
+       again, lowest loss on the validation images, update of best.safetensors (both below 0:
+       none): what a resumed run needs. */
     float state[STATES];
     float step, wide;                              /* STATE_STEP when the trainer was made; how
                                                       far the walk's steps go, if that is too far */
@@ -116,7 +118,8 @@ typedef struct run {
     int went_back;                                 /* to r->good, and no newer one since */
     double seconds, began, saved, shown, pace;     /* seconds: of the runs before; pace: each */
     jem_stats last;
-    float valid_accuracy, valid_ce;
+    float valid_accuracy, valid_ce, valid_score;   /* valid_score: see score_residual */
+    int valid_at;                                  /* update of these three; -1: none */
     char data_mark[64];                            /* tells the data set from others */
     int lock;                                      /* of the folder, held while the run lasts */
     FILE *log;
@@ -328,6 +331,19 @@ static int load_likes(run *r) {
     return ok;
 }
 
+/* The loss of score matching is a sum over pixels: larger images get less weight than the 28 x 28
+   for which the preset's was found. */
+static void fit_score_weight(run *r) {
+    enum { USUAL = 28 * 28 };
+    const int i = option_find(r->table, "score-weight"), pixels = r->data.c * r->data.h * r->data.w;
+    char text[32];
+    if (r->table->given[i] || *r->o->resume || r->o->preset != PRESET_FAST) return;
+    if (!is_folder(r->o->dataset) || pixels <= USUAL) return;
+    snprintf(text, sizeof text, "%.2g", (double)r->o->w_score * USUAL / pixels);
+    printf("%s: %d numbers an image: --score-weight %s\n", r->o->dataset, pixels, text);
+    option_set(r->table, i, text);
+}
+
 static int load_data(run *r) {
     const train_options *t = r->o;
     char error[512];
@@ -352,6 +368,7 @@ static int load_data(run *r) {
         say(r, "no test at the end: ", "test images have more classes than training images");
         data_free(&r->test);
     }
+    fit_score_weight(r);
     fit_default(r, "n-valid", t->n_valid, s->n / 5, s->n / 10);
     if (t->n_valid >= s->n) {
         snprintf(error, sizeof error, "--n-valid %d of %d images leaves none for training: take "
@@ -413,14 +430,21 @@ static int load_data(run *r) {
     return 1;
 }
 
-/* Accuracy and mean -log p(y|x) over images which[0..n-1] (NULL: the first n). */
-static int evaluate(jem_net *net, const data_set *s, const int *which, int n, double *accuracy,
-                    double *nll, double *logp) {
+/* What images and their labels say about a network. */
+typedef struct evaluation {
+    double accuracy, nll;                          /* nll: mean of -log p(y|x) */
+    double error;                                  /* standard error of that mean */
+    double logp;                                   /* mean of log p(x), or 0 */
+} evaluation;
+
+/* Evaluates images which[0..n-1] (NULL: the first n). */
+static int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants_logp,
+                    evaluation *e) {
     enum { AT_ONCE = 256 };
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
     float *x = new_floats((double)AT_ONCE * (double)size);
     float *f = new_floats((double)AT_ONCE * net->classes);
-    double right = 0, loss = 0, density = 0;
+    double right = 0, loss = 0, squares = 0, density = 0;
     int one[AT_ONCE];
     if (!x || !f) jem_fail(net->ctx, JEM_NO_MEMORY, "no memory for the evaluation");
     for (int i = 0; i < n && jem_ok(net->ctx); i += AT_ONCE) {
@@ -430,8 +454,10 @@ static int evaluate(jem_net *net, const data_set *s, const int *which, int n, do
         const jem_mark mark = jem_begin(net->ctx);
         jem_tensor *t = jem_input(net->ctx, x, m, s->c, s->h, s->w);
         jem_read(jem_forward(net, t, 0), f);
-        if (logp) density += (double)m * (double)jem_item(jem_mean(net->ctx,
-                                                                   jem_logp(net->ctx, t, net)));
+        if (wants_logp) {
+            jem_tensor *logp = jem_mean(net->ctx, jem_logp(net->ctx, t, net));
+            density += (double)m * (double)jem_item(logp);
+        }
         jem_end(net->ctx, mark);
         for (int k = 0; k < m && jem_ok(net->ctx); k++) {
             const float *row = f + k * net->classes;
@@ -441,12 +467,17 @@ static int evaluate(jem_net *net, const data_set *s, const int *which, int n, do
             for (int c = 1; c < net->classes; c++) if (row[c] > row[best]) best = c;
             for (int c = 0; c < net->classes; c++) sum += exp((double)row[c] - (double)row[best]);
             const double lse = (double)row[best] + log(sum);
-            right += best == label, loss += lse - (double)row[label];
+            const double nll = lse - (double)row[label];
+            right += best == label;
+            loss += nll;
+            squares += nll * nll;
         }
     }
     free(x), free(f);
-    *accuracy = right / n, *nll = loss / n;
-    if (logp) *logp = density / n;
+    e->accuracy = right / n;
+    e->nll = loss / n;
+    e->error = n > 1 ? sqrt(fmax(0, squares / n - e->nll * e->nll) / (n - 1)) : 0;
+    e->logp = density / n;
     return jem_ok(net->ctx);
 }
 
@@ -578,6 +609,26 @@ static int store_options(const run *r, jem_archive *a) {
 
 static double elapsed(const run *r) { return r->seconds + now() - r->began; }
 
+/* Is there an f(x-) to tell of? */
+static int chains_walked(const run *r) {
+    return jem_trainer_buffer(r->tr) && r->update > chains_from(r);
+}
+
+/* Stores which update a file is from, and what was measured then. */
+static int store_moment(const run *r, jem_archive *a) {
+    const int score = r->o->w_score > 0, chains = chains_walked(r);
+    const char *density = score && chains ? "score and chains" : score ? "score" :
+                          chains ? "chains" : "none";
+    char text[128];
+    snprintf(text, sizeof text, "%d", r->update);
+    if (jem_archive_set_meta(a, "run.updates", text) != JEM_OK) return 0;
+    if (jem_archive_set_meta(a, "run.density", density) != JEM_OK) return 0;
+    if (r->valid_at != r->update) return 1;
+    snprintf(text, sizeof text, "%d %.6g %.6g %.6g", r->o->n_valid, (double)r->valid_accuracy,
+             (double)r->valid_ce, (double)r->valid_score);
+    return jem_archive_set_meta(a, "run.validation", text) == JEM_OK;
+}
+
 static int save(run *r) {
     char path[512], text[32];
     if (team.rank) return 1;
@@ -586,8 +637,7 @@ static int save(run *r) {
     int ok = a && path_in(path, r, "last.safetensors") && store_options(r, a);
     snprintf(text, sizeof text, "%.1f", elapsed(r));
     ok = ok && jem_archive_set_meta(a, "run.seconds", text) == JEM_OK;
-    snprintf(text, sizeof text, "%d", r->update);
-    ok = ok && jem_archive_set_meta(a, "run.updates", text) == JEM_OK &&
+    ok = ok && store_moment(r, a) &&
          jem_archive_set_meta(a, "run.data", r->data_mark) == JEM_OK &&
          jem_archive_write(a, path) == JEM_OK;
     jem_archive_free(a);
@@ -601,7 +651,8 @@ static int save_net(run *r, const char *name) {
     char path[512];
     jem_archive *a = jem_archive_create(r->ctx);
     const int ok = a && path_in(path, r, name) && jem_net_to_archive(r->net, a) == JEM_OK &&
-                   store_options(r, a) && jem_archive_write(a, path) == JEM_OK;
+                   store_options(r, a) && store_moment(r, a) &&
+                   jem_archive_write(a, path) == JEM_OK;
     jem_archive_free(a);
     return ok || fail(r, 1);
 }
@@ -642,11 +693,6 @@ static int remember(run *r) {
 }
 
 /* ---- reports --------------------------------------------------------------------------------- */
-
-/* Is there an f(x-) to tell of? */
-static int chains_walked(const run *r) {
-    return jem_trainer_buffer(r->tr) && r->update > chains_from(r);
-}
 
 /* Two draws per update: all images for p(x), labelled ones for p(y|x); or one draw for both? */
 static int draws_twice(const train_options *t) {
@@ -851,6 +897,61 @@ static void progress(run *r) {
 
 enum { REMEMBER_EVERY = 100 };
 
+/* Measures what is left of the error of the score on the validation images, per pixel: 1 for a
+   density that has learned nothing. Noise is the same at every update, so that updates compare. */
+static int score_residual(const run *r, double *residual) {
+    enum { AT_ONCE = 64, MOST = 512 };
+    const data_set *s = &r->data;
+    const int n = r->o->n_valid < MOST ? r->o->n_valid : MOST;
+    float *x = new_floats((double)AT_ONCE * s->c * s->h * s->w), sigma[AT_ONCE];
+    jem_rng rng = jem_rng_seed(4321);
+    double sum = 0;
+    if (!x) jem_fail(r->ctx, JEM_NO_MEMORY, "no memory for the validation");
+    for (int i = 0; i < n && jem_ok(r->ctx); i += AT_ONCE) {
+        const int m = n - i < AT_ONCE ? n - i : AT_ONCE;
+        const jem_score_desc how = { sigma, NULL, 0 };
+        float some = 0;
+        data_floats(s, r->order + i, m, x);
+        const jem_mark mark = jem_begin(r->ctx);
+        jem_noise_levels(&rng, m, r->o->noise_lo, r->o->noise_hi, sigma);
+        jem_tensor *t = jem_input(r->ctx, x, m, s->c, s->h, s->w);
+        jem_score_matching(r->ctx, jem_logp, r->net, t, &how, &rng, &some);
+        jem_end(r->ctx, mark);
+        sum += (double)m * (double)some;
+    }
+    free(x);
+    *residual = sum / n;
+    if (jem_error_status(r->ctx) == JEM_DIVERGED) {  /* no reason to end a run, but none is worse */
+        jem_clear_error(r->ctx);
+        *residual = HUGE_VAL;
+    }
+    return jem_ok(r->ctx);
+}
+
+/* Has the run gone far towards what counts as diverged? No file is replaced then. */
+static int is_calm(const run *r) {
+    return fabsf(r->state[STATE_GAP]) / r->o->scale < r->o->max_gap / 4;
+}
+
+/* Keeps the network as best.safetensors if its loss on the validation images is the lowest, or
+   higher by no more than the standard error of the mean: where all are alike by -log p(y|x), the
+   later one has learned more about p(x), of which contrastive divergence has no loss to compare. */
+static int keep_best(run *r, const evaluation *e) {
+    const train_options *t = r->o;
+    const int pixels = r->data.c * r->data.h * r->data.w;
+    float *lowest = &r->state[STATE_LOWEST];
+    const double score = t->w_score > 0 ? (double)r->valid_score * pixels / 2 : 0;
+    const double loss = (double)t->w_y * e->nll + (double)t->w_score * score;
+    const double tie = (double)t->w_y * e->error;
+    /* Before there were chains it cannot be the best, however well it classifies. */
+    if (!is_calm(r) || r->update < chains_from(r) || !isfinite(loss)) return 1;
+    if (*lowest >= 0 && loss > (double)*lowest + tie) return 1;
+    if (*lowest < 0 || loss < (double)*lowest) *lowest = (float)loss;
+    r->state[STATE_BEST] = r->valid_accuracy;
+    r->state[STATE_BEST_AT] = (float)r->update;
+    return save_net(r, "best.safetensors");
+}
+
 /* Accuracy on the validation images, with the averaged weights if there are any; the best network
    is kept; pictures. */
 static int validate(run *r) {
@@ -859,20 +960,23 @@ static int validate(run *r) {
     int ok = 1;
     if (team.rank) return 1;
     r->valid_accuracy = r->valid_ce = -1;
+    r->valid_score = 0;
+    r->valid_at = -1;
     jem_trainer_use_average(r->tr, 1);
     if (n >= 1) {
-        double accuracy, ce;
+        evaluation e;
+        double residual = 0;
         float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
-        ok = x && evaluate(r->net, &r->data, r->order, t->n_valid, &accuracy, &ce, NULL);
+        ok = x && evaluate(r->net, &r->data, r->order, t->n_valid, 0, &e);
+        ok = ok && (t->w_score <= 0 || score_residual(r, &residual));
         if (ok) {
-            r->valid_accuracy = (float)accuracy, r->valid_ce = (float)ce;
+            r->valid_accuracy = (float)e.accuracy;
+            r->valid_ce = (float)e.nll;
+            r->valid_score = (float)residual;
+            r->valid_at = r->update;
             data_floats(&r->data, r->order, n, x);
             if (n > 1 && jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) jem_clear_error(r->ctx);
-            /* before there were chains it cannot be the best, however well it classifies */
-            if (r->valid_accuracy > r->state[STATE_BEST] && r->update >= chains_from(r)) {
-                r->state[STATE_BEST] = r->valid_accuracy;
-                ok = save_net(r, "best.safetensors");
-            }
+            ok = keep_best(r, &e);
         } else if (!x) ok = complain(r, 1, "no memory for the validation", "");
         free(x);
     }
@@ -953,6 +1057,7 @@ static int go_back(run *r, const char *why) {
     const float retries = r->state[STATE_RETRIES] + 1, best = r->state[STATE_BEST];
     const float dull = r->state[STATE_DULL], factor = r->state[STATE_LR];
     const float steps = r->state[STATE_STEP], low = r->state[STATE_LOW], top = r->state[STATE_TOP];
+    const float lowest = r->state[STATE_LOWEST], best_at = r->state[STATE_BEST_AT];
     jem_clear_error(r->ctx);
     const int give_up = (int)retries > r->o->retries;
     if (r->older.bytes && (r->went_back || at - r->good.update < REMEMBER_EVERY / 2)) {
@@ -969,6 +1074,8 @@ static int go_back(run *r, const char *why) {
     r->went_back = 1, r->wide = 0;
     r->state[STATE_RETRIES] = retries, r->state[STATE_LR] = rate, r->state[STATE_BEST] = best;
     r->state[STATE_DULL] = dull, r->state[STATE_STEP] = r->step;
+    r->state[STATE_LOWEST] = lowest;
+    r->state[STATE_BEST_AT] = best_at;
     r->state[STATE_LOW] = fminf(low, rate);
     r->state[STATE_TOP] = rate < factor && factor > low ? rate : top;
     jem_trainer_set_lr(r->tr, r->o->lr * rate);
@@ -1134,7 +1241,7 @@ static int train(run *r) {
             if (!remember(r) || !be_bolder(r)) return 0;
         }
         if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) &&
-            gap < t->max_gap / 4 && !save(r)) return 0;
+            is_calm(r) && !save(r)) return 0;
     }
     return save(r);
 }
@@ -1262,16 +1369,16 @@ static void announce(const run *r) {
 /* The test images, which no choice has seen. */
 static int final_test(run *r) {
     char took[32];
-    double accuracy, nll;
+    evaluation e;
     time_text(took, elapsed(r));
     if (!r->test.n) return printf("trained in %s; no test images\n", took) > 0;
     if (team.rank) return 1;
     jem_trainer_use_average(r->tr, 1);
-    const int ok = evaluate(r->net, &r->test, NULL, r->test.n, &accuracy, &nll, NULL);
+    const int ok = evaluate(r->net, &r->test, NULL, r->test.n, 0, &e);
     jem_trainer_use_average(r->tr, 0);
     if (!ok) return fail(r, 1);
     printf("trained in %s; %d test images: accuracy %.2f%%, -log p(y|x) %.4f; retries: %d\n", took,
-           r->test.n, 100 * accuracy, nll, (int)r->state[STATE_RETRIES]);
+           r->test.n, 100 * e.accuracy, e.nll, (int)r->state[STATE_RETRIES]);
     return 1;
 }
 
@@ -1333,6 +1440,8 @@ static int train_command(int argc, char **argv) {
     memset(&r, 0, sizeof r);
     r.table = o, r.o = &values, r.status = 2, r.began = r.saved = now();
     r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1, r.state[STATE_LR] = 1;
+    r.state[STATE_LOWEST] = r.state[STATE_BEST_AT] = -1;
+    r.valid_at = -1;
     r.state[STATE_STEP] = r.state[STATE_LOW] = r.state[STATE_TOP] = r.step = 1;
     r.state[STATE_CE] = r.state[STATE_LEAST] = r.state[STATE_NORM] = -1;
     r.state[STATE_RIGHT] = -1;

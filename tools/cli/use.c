@@ -691,13 +691,13 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     int status = data_for(m, o, e, &d);
     if (status) return status;
     const int n = e->n && e->n < d.n ? e->n : d.n;
-    double accuracy, nll, logp;
+    evaluation v;
     mix_classes(&d);
-    if (evaluate(m->net, &d, NULL, n, &accuracy, &nll, &logp) && !isfinite(nll + logp))
+    if (evaluate(m->net, &d, NULL, n, 1, &v) && !isfinite(v.nll + v.logp))
         jem_fail(m->ctx, JEM_DIVERGED, "the model gives numbers that are not finite");
     if (jem_ok(m->ctx))
         printf("%s, %s, %d images: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
-               e->dataset, e->split ? "train" : "test", n, 100 * accuracy, nll, logp);
+               e->dataset, e->split ? "train" : "test", n, 100 * v.accuracy, v.nll, v.logp);
     else model_fail("jem eval", m), status = 1;
     data_free(&d);
     return status;
@@ -765,6 +765,26 @@ static void info_network(const jem_net *net) {
            "calibrated: it can say whether an image looks like what it knows" : "not calibrated");
 }
 
+/* Says what a file is good for, by what its network had learned when it was written. */
+static void info_uses(const jem_archive *a) {
+    const char *validation = jem_archive_meta(a, "run.validation");
+    const char *density = jem_archive_meta(a, "run.density");
+    char clear[NAME_SIZE];
+    int n;
+    double accuracy, nll, residual;
+    if (!density) return;                          /* an older file */
+    printf("  good for   classifying");
+    if (validation && sscanf(validation, "%d %lf %lf %lf", &n, &accuracy, &nll, &residual) == 4) {
+        printf(" (%.2f%% of %d validation images, -log p(y|x) %.4f", 100 * accuracy, n, nll);
+        if (residual > 0) printf(", error of the score %.3f", residual);
+        printf(")");
+    }
+    if (strcmp(density, "none"))
+        printf("; samples, by %s%s\n", clean(density, clear),
+               strcmp(density, "score") ? "" : " alone, which makes poor ones");
+    else printf("; not for samples: it has learned no density (yet)\n");
+}
+
 static void info_run(const jem_archive *a) {
     const jem_entry *state = jem_archive_find(a, "run.state");
     const jem_entry *b = jem_archive_find(a, "replay_buffer");
@@ -778,15 +798,20 @@ static void info_run(const jem_archive *a) {
     const char *updates = jem_archive_meta(a, "run.updates");
     const char *seconds = jem_archive_meta(a, "run.seconds");
     char text[2][NAME_SIZE];
-    if (updates) printf("  run        after update %s, %s seconds of training\n",
-                        clean(updates, text[0]), clean(seconds ? seconds : "?", text[1]));
+    if (updates && seconds)
+        printf("  run        after update %s, %s seconds of training\n", clean(updates, text[0]),
+               clean(seconds, text[1]));
+    else if (updates) printf("  run        of update %s\n", clean(updates, text[0]));
+    info_uses(a);
     if (state && state->dtype == JEM_DTYPE_F32 && state->bytes > STATE_RETRIES * sizeof(float)) {
         const float *f = (const float *)state->data;
         printf("  health     f(x+) - f(x-) about %.2f, retries after divergence: %.0f",
                (double)f[STATE_GAP], (double)f[STATE_RETRIES]);
-        if (f[STATE_BEST] >= 0)
-            printf(", best validation accuracy %.2f%%", 100 * (double)f[STATE_BEST]);
         printf("\n");
+        if (state->bytes > STATE_BEST_AT * sizeof(float) && f[STATE_BEST_AT] >= 0)
+            printf("  best       best.safetensors is of update %.0f: accuracy %.2f%%; lowest "
+                   "loss %.4g\n", (double)f[STATE_BEST_AT], 100 * (double)f[STATE_BEST],
+                   (double)f[STATE_LOWEST]);
     }
     if (b && b->ndim == 4)
         printf("  buffer     %.0f chains of (%.0f,%.0f,%.0f)", (double)b->shape[0],

@@ -3,7 +3,7 @@
 #ifndef TOOLS_CHART_H
 #define TOOLS_CHART_H
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 
 /* ---- letters --------------------------------------------------------------------------------- */
 /* A letter is lines between points "xy" on a grid: capitals are 4 wide and reach from 0 down to 6,

@@ -1,10 +1,11 @@
-/* A file that takes another's place when it is whole: written under a name of its own beside it,
-   path.XXXXXXXX.tmp, which must not exist before (so no link that someone planted is followed, and
-   no other writer's file), then renamed. jem.h writes its files so, too. For programs of one file.
+/* A file that replaces another only when it is complete: written under a name of its own in the
+   same directory, path.XXXXXXXX.tmp, which must not exist before (so neither a planted link nor
+   another writer's file is followed), then renamed. jem.h writes its files the same way. For
+   programs of one file.
 
        new_file n;
        int ok = new_file_open(&n, path) && fputs(text, n.f) >= 0;
-       if (!new_file_done(&n, path, ok)) ...say why: n.wrong, errno...        path is as it was */
+       if (!new_file_done(&n, path, ok)) ...report n.wrong, errno...          path is unchanged */
 #ifndef EXAMPLES_NEW_FILE_H
 #define EXAMPLES_NEW_FILE_H
 
@@ -30,7 +31,7 @@ extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides it 
 
 typedef struct new_file {
     FILE *f;
-    const char *wrong;     /* what failed; NULL: nothing yet */
+    const char *wrong;     /* reason of failure; NULL: no failure */
     char temp[600];        /* "": f is path itself, a device */
 } new_file;
 
@@ -43,7 +44,8 @@ static inline FILE *new_file__create(const char *temp) {
 #endif
 }
 
-/* 1; or 0, and n->wrong says why. A device or a pipe at path is written to as it is. */
+/* Returns 1, or 0 with the reason in n->wrong. A device or a pipe at path is written to
+   directly. */
 static inline int new_file_open(new_file *n, const char *path) {
     struct stat s;
     memset(n, 0, sizeof *n);
@@ -67,7 +69,7 @@ static inline int new_file_open(new_file *n, const char *path) {
     return n->f != NULL;
 }
 
-/* Closes it and gives it the name; or, if it was not ok or that fails, removes it. */
+/* Closes the file and renames it; if ok is 0 or that fails, removes it. */
 static inline int new_file_done(new_file *n, const char *path, int ok) {
     if (!n->f) return 0;
     if ((ok && fflush(n->f)) || ferror(n->f)) ok = 0;

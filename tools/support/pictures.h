@@ -1,6 +1,6 @@
-/* What the examples share: the digits, image grids, plots of the plane. For programs of one file.
-   A function that can fail returns 1 if it did not; otherwise it has said why on stderr, and
-   returns 0 or NULL. Pictures are PNG files; a missing directory is made. */
+/* Shared code of the examples: the digits, image grids, plots of the plane. For programs of one
+   file. A function that can fail returns 1 on success; otherwise it prints the reason to stderr,
+   and returns 0 or NULL. Pictures are PNG files; a missing directory is created. */
 #ifndef EXAMPLES_PICTURES_H
 #define EXAMPLES_PICTURES_H
 
@@ -18,15 +18,16 @@
 #include "tools/support/new_file.h"
 #include "tools/support/stb.h"
 
-/* The last line of an example: 0 if the context keeps no error, else shows it and is 1. */
+/* Returns 0 if the context has no error; otherwise prints it and returns 1. The last call of an
+   example. */
 static inline int report(const jem_ctx *ctx) {
     if (ctx && jem_ok(ctx)) return 0;
     fprintf(stderr, "error: %s\n", ctx ? jem_error(ctx) : "no memory for a context");
     return 1;
 }
 
-/* A picture's bytes[h][w], as grey if it is not, on white paper where it is transparent; give them
-   back with stbi_image_free. */
+/* Reads a picture as bytes[h][w]: converted to grey, on white paper where it is transparent. Free
+   them with stbi_image_free. */
 static inline unsigned char *picture_read(const char *path, int *w, int *h) {
     int channels;
     errno = 0;
@@ -46,7 +47,7 @@ static inline unsigned char *picture_read(const char *path, int *w, int *h) {
 /* ---- the digits ------------------------------------------------------------------------------ */
 
 #define DIGITS_PATH "examples/data/digits.png"
-#define MODEL_PATH "build/digits.safetensors"      /* what `make demo` trains and saves */
+#define MODEL_PATH "build/digits.safetensors"      /* trained and saved by `make demo` */
 #define SHIPPED_PATH "examples/models/mnist.safetensors"
 
 enum {
@@ -67,7 +68,7 @@ static inline void digits_free(digits *d) {
     memset(d, 0, sizeof *d);
 }
 
-/* Cuts up the sheet; the rule is in examples/data/README.md. */
+/* Cuts the sheet into digits; examples/data/README.md describes the layout. */
 static inline int digits_load(const char *path, digits *d) {
     enum { ACROSS = 100, CLASSES = 10, ROWS = 10, SIDE = ACROSS * DIGIT };
     memset(d, 0, sizeof *d);
@@ -85,7 +86,7 @@ static inline int digits_load(const char *path, digits *d) {
         d->test_y = (int *)malloc(DIGITS_TEST * sizeof *d->test_y);
     }
     if (!fits || !d->x || !d->y || !d->test_x || !d->test_y) {
-        if (fits) fprintf(stderr, "%s: no memory for it\n", path);
+        if (fits) fprintf(stderr, "%s: out of memory\n", path);
         else fprintf(stderr, "%s: is %d x %d, not the sheet of %d x %d\n", path, w, h, SIDE, SIDE);
         stbi_image_free(sheet);
         digits_free(d);
@@ -105,7 +106,7 @@ static inline int digits_load(const char *path, digits *d) {
     return 1;
 }
 
-/* n training images, drawn with replacement: x[n][28][28], y[n]. */
+/* Draws n training images with replacement: x[n][28][28], y[n]. */
 static inline void digits_batch(const digits *d, jem_rng *rng, int n, float *x, int *y) {
     for (int k = 0; k < n; k++) {
         const int i = jem_rng_below(rng, DIGITS_TRAIN);
@@ -114,7 +115,7 @@ static inline void digits_batch(const digits *d, jem_rng *rng, int n, float *x, 
     }
 }
 
-/* The network of a file. NULL: the one that `make demo` saved; before that, the one that ships. */
+/* Loads a network. NULL: the one that `make demo` saved or, before that, the included one. */
 static inline jem_net *digits_model(jem_ctx *ctx, const char *path) {
     FILE *own = path ? NULL : fopen(MODEL_PATH, "rb");
     const int ships = !path && !own;
@@ -133,8 +134,8 @@ static inline jem_net *digits_model(jem_ctx *ctx, const char *path) {
     return NULL;
 }
 
-/* Chains on their way: a watch for one sampler, or for several in a row. Keeps chain 0, every,
-   2 every, ... after so many steps each (moments, in ascending order, `shots` of them). */
+/* Records chains on their way: a watch function for one sampler, or for several in a row. Keeps
+   chains 0, every, 2 every, ... after the steps in `moments` (`shots` of them, ascending). */
 typedef struct chains_film {
     const int *moments;
     int shots, chains, every;
@@ -151,10 +152,10 @@ static inline int chains_film_take(chains_film *f, jem_tensor *x) {
     f->taken++;
     return 0;
 }
-/* Samplers call this after every step, with the chains as they are; nonzero would stop them. */
+/* Records the chains; samplers call it after every step. A nonzero result would stop them. */
 static inline int chains_film_watch(void *user, int step, jem_tensor *x) {
     chains_film *f = (chains_film *)user;
-    (void)step;                                    /* it begins anew with the second sampler */
+    (void)step;                                    /* it restarts with the second sampler */
     f->step++;
     return f->taken < f->shots && f->step == f->moments[f->taken] ? chains_film_take(f, x) : 0;
 }
@@ -167,10 +168,11 @@ static inline unsigned char picture_byte(float in_0_1) {
 
 static inline void picture__bytes(void *file, void *bytes, int n) {
     FILE *f = (FILE *)file;
-    if (!ferror(f)) fwrite(bytes, 1, (size_t)n, f);        /* an error stays with the file */
+    if (!ferror(f)) fwrite(bytes, 1, (size_t)n, f);        /* the error flag stays set */
 }
 
-/* stb gives up by a jump if memory runs out. A zlib stream, for STBIW_FREE; or NULL. */
+/* Compresses into a zlib stream, to be freed with STBIW_FREE. If memory runs out, stb gives up by a
+   jump; returns NULL. */
 static inline unsigned char *picture__pack(unsigned char *bytes, int n, int *packed) {
     if (setjmp(stb_out)) return stb_armed = 0, (unsigned char *)NULL;
     stb_armed = 1;
@@ -186,8 +188,8 @@ static inline int picture__png(FILE *f, const unsigned char *bytes, int w, int h
     return ok;
 }
 
-/* A file that is replaced when the new one is whole; a missing folder is made. What is no file, as a
-   device, is written to; a symbolic link is neither. */
+/* Replaces a file when the new one is complete; creates a missing directory. Writes directly to a
+   path that is not a regular file, as a device; rejects a symbolic link. */
 static inline int picture__open(new_file *n, const char *path) {
     char directory[512] = "";
     for (size_t i = 0; path[i] && i + 1 < sizeof directory; i++) {
@@ -195,7 +197,7 @@ static inline int picture__open(new_file *n, const char *path) {
 #ifdef _WIN32
             _mkdir(directory);
 #else
-            mkdir(directory, 0777);                /* if it cannot, the next line fails */
+            mkdir(directory, 0777);                /* on failure, the next line fails */
 #endif
         directory[i] = path[i], directory[i + 1] = 0;
     }
@@ -205,19 +207,20 @@ static inline int picture__close(new_file *n, const char *path, int ok) {
     if (!ok && n->f && !n->wrong && !ferror(n->f))
         n->wrong = "cannot be written: no memory, or too large a picture";
     if (new_file_done(n, path, ok)) return 1;
-    fprintf(stderr, "%s: %s%s%s\n", path, n->wrong, errno ? ": " : "", errno ? strerror(errno) : "");
+    fprintf(stderr, "%s: %s%s%s\n", path, n->wrong, errno ? ": " : "",
+            errno ? strerror(errno) : "");
     return 0;
 }
 
-/* bytes[h][w][c], c = 1 grey or 3 RGB. */
+/* Writes bytes[h][w][c], c = 1 grey or 3 RGB. */
 static inline int picture_write(const char *path, const unsigned char *bytes, int w, int h, int c) {
     new_file n;
-    const int ok = picture__open(&n, path) && (double)w * h * c < 1e9 &&   /* stb counts in int */
+    const int ok = picture__open(&n, path) && (double)w * h * c < 1e9 &&  /* sizes are int in stb */
                    picture__png(n.f, bytes, w, h, c);
     return picture__close(&n, path, ok);
 }
 
-/* n images x[n][c][h][w] in [-1,1] (clamped), c = 1 or 3, so many side by side; each pixel is a
+/* Writes n images x[n][c][h][w] in [-1,1] (clamped), c = 1 or 3, `columns` per row; each pixel is a
    square of zoom x zoom. */
 static inline int picture_grid(const char *path, const float *x, int n, int columns, int c, int h,
                                int w, int zoom) {
@@ -256,9 +259,9 @@ static inline int picture_grid(const char *path, const float *x, int n, int colu
 }
 
 /* ---- films ----------------------------------------------------------------------------------- */
-/* An animated PNG (the APNG chapter of the PNG specification, third edition): a PNG, whose first
-   image is the first frame, with chunks that other readers skip. acTL: how many frames; fcTL:
-   where a frame goes, and how long it stays; fdAT: its pixels, after the first one's IDAT. */
+/* Animated PNG (the APNG chapter of the PNG specification, third edition): a PNG whose first image
+   is the first frame, with chunks that other readers skip. acTL: the number of frames; fcTL: the
+   position and duration of a frame; fdAT: its pixels, after the first one's IDAT. */
 
 static inline void picture__u32(unsigned char *to, unsigned v) {
     for (int k = 0; k < 4; k++) to[k] = (unsigned char)(v >> (24 - 8 * k));
@@ -270,7 +273,8 @@ static inline unsigned picture__crc(unsigned crc, const unsigned char *bytes, in
     }
     return crc;
 }
-/* A chunk: its length, type, up to 28 bytes, then n more, and a checksum of all but the length. */
+/* Writes a chunk: its length, type, up to 28 bytes, then n more, and a checksum of all but the
+   length. */
 static inline void picture__chunk(FILE *f, const char *type, const unsigned char *first, int few,
                                   const unsigned char *rest, int n) {
     unsigned char head[40];
@@ -281,7 +285,7 @@ static inline void picture__chunk(FILE *f, const char *type, const unsigned char
     if (n) fwrite(rest, 1, (size_t)n, f);
     picture__u32(head, ~crc), fwrite(head, 1, 4, f);
 }
-/* Left, top, width, height of what is not the same in two pictures; one pixel, if all is. */
+/* Finds left, top, width, height of the difference of two pictures; one pixel if they are equal. */
 static inline void picture__changed(const unsigned char *a, const unsigned char *b, int w, int h,
                                     int at[4]) {
     int left = w, right = -1, top = h, bottom = -1;
@@ -295,14 +299,14 @@ static inline void picture__changed(const unsigned char *a, const unsigned char 
     at[0] = left, at[1] = top, at[2] = right - left + 1, at[3] = bottom - top + 1;
 }
 
-/* frames of rgb[h][w][3], one after the other; each stays for so many ms, the last one `hold` ms;
-   then it begins again. Of a frame only the rectangle that changes is written. */
+/* Writes frames of rgb[h][w][3], one after the other; each is shown for `ms` ms, the last one
+   for `hold` ms; then the film repeats. Of a frame only the rectangle that changes is written. */
 static inline int picture_film(const char *path, const unsigned char *rgb, int frames, int w, int h,
                                int ms, int hold) {
     static const unsigned char png[9] = "\211PNG\r\n\032\n";
     const ptrdiff_t size = (ptrdiff_t)w * h * 3;
     unsigned char *lines = (unsigned char *)malloc((size_t)(size + h)), c[32];
-    unsigned count = 0;                            /* fcTL and fdAT are numbered together */
+    unsigned count = 0;                            /* fcTL and fdAT share a sequence number */
     new_file p;
     int ok = picture__open(&p, path) && lines && frames > 0;
     if (ok) {
@@ -316,7 +320,7 @@ static inline int picture_film(const char *path, const unsigned char *rgb, int f
         const unsigned char *now = rgb + k * size;
         int at[4] = { 0, 0, w, h }, packed = 0;
         if (k) picture__changed(now - size, now, w, h, at);
-        const int row = at[2] * 3 + 1;             /* a row begins with its filter: 0, none */
+        const int row = at[2] * 3 + 1;             /* the filter of a row: 0, no filter */
         for (int i = 0; i < at[3]; i++) {
             lines[(ptrdiff_t)i * row] = 0;
             memcpy(lines + (ptrdiff_t)i * row + 1,
@@ -345,7 +349,7 @@ typedef struct plot {
     int w, h;
     float x0, x1, y0, y1;
     unsigned char *rgb;    /* [h][w][3] */
-    float *values;         /* [h][w]: what plot_function computed last */
+    float *values;         /* [h][w]: the last result of plot_function */
 } plot;
 
 static inline void plot_free(plot *p) {
@@ -375,7 +379,7 @@ static inline void plot_blend(plot *p, int i, int j, unsigned colour, float opac
     }
 }
 
-/* A line from a to b, so many pixels wide, with round ends and smooth edges. */
+/* Draws a line from a to b, `width` pixels wide, with round ends and smooth edges. */
 static inline void plot_line(plot *p, float ax, float ay, float bx, float by, float width,
                              unsigned colour) {
     const float sx = (float)p->w / (p->x1 - p->x0), sy = (float)p->h / (p->y1 - p->y0);
@@ -401,7 +405,7 @@ static inline void plot_line(plot *p, float ax, float ay, float bx, float by, fl
 static inline void plot_dot(plot *p, float x, float y, float width, unsigned colour) {
     plot_line(p, x, y, x, y, width, colour);
 }
-/* n points xy[n][2]: each a dot; or joined, as a way. */
+/* Draws n points xy[n][2]: each as a dot; or joined, as a path. */
 static inline void plot_dots(plot *p, const float *xy, int n, float width, unsigned colour) {
     for (int i = 0; i < n; i++) plot_dot(p, xy[2 * i], xy[2 * i + 1], width, colour);
 }
@@ -409,7 +413,8 @@ static inline void plot_way(plot *p, const float *xy, int n, float width, unsign
     for (int i = 1; i < n; i++, xy += 2) plot_line(p, xy[0], xy[1], xy[2], xy[3], width, colour);
 }
 
-/* fn, a number per point, at every pixel. A point is an image (2,1,1): its channels are x and y. */
+/* Evaluates fn, a number per point, at every pixel. A point is an image (2,1,1): its channels are x
+   and y. */
 static inline jem_status plot_function(plot *p, jem_ctx *ctx, jem_logp_fn fn, void *user) {
     float *points = (float *)malloc((size_t)p->w * 2 * sizeof *points);
     if (!points) return jem_fail(ctx, JEM_NO_MEMORY, "plot_function: no memory");
@@ -427,8 +432,8 @@ static inline jem_status plot_function(plot *p, jem_ctx *ctx, jem_logp_fn fn, vo
     return jem_error_status(ctx);
 }
 
-/* A heat map of those values: lo and below is almost black, hi and above pale yellow. In steps that
-   the eye overlooks, which make a smaller file. */
+/* Draws those values as a heat map: lo and below is almost black, hi and above pale yellow. In
+   steps too small to see, which make a smaller file. */
 static inline void plot_heat(plot *p, float lo, float hi) {
     static const unsigned colours[] = {
         0x000004, 0x1d1147, 0x51127c, 0x832681, 0xb73779, 0xe75263, 0xfc8961, 0xfec488, 0xfcfdbf
@@ -442,7 +447,7 @@ static inline void plot_heat(plot *p, float lo, float hi) {
     }
 }
 
-/* The line where those values cross a level. */
+/* Draws the line where those values cross a level. */
 static inline void plot_contour(plot *p, float level, float width, unsigned colour) {
     const float dx = (p->x1 - p->x0) / (float)p->w, dy = (p->y1 - p->y0) / (float)p->h;
     for (int i = 0; i + 1 < p->h; i++)
@@ -462,7 +467,7 @@ static inline int plot_write(const plot *p, const char *path) {
     return ok;
 }
 
-/* ---- digits, and images that are none --------------------------------------------------------- */
+/* ---- digits and other images ----------------------------------------------------------------- */
 
 /* Draws lines on a black canvas of 28 x 28, y upwards. */
 static inline int digits_draw(const float (*line)[4], int n, float width, float *x) {
@@ -489,7 +494,7 @@ static inline int digits_and_others(jem_ctx *ctx, float (*x)[DIGIT_PIXELS]) {
     digits d;
     jem_rng rng = jem_rng_seed(1);
     if (!digits_load(DIGITS_PATH, &d)) return 0;
-    const float *four = d.test_x + 14 * DIGIT_PIXELS;                  /* number i is an i % 10 */
+    const float *four = d.test_x + 14 * DIGIT_PIXELS;               /* number i is a digit i % 10 */
     for (int k = 0; k < DIGIT_PIXELS; k++) {
         x[0][k] = four[k];
         x[1][k] = four[DIGIT_PIXELS - 1 - k];

@@ -1,28 +1,28 @@
 /* stb_image and stb_image_write, for programs of one .c file. `make stb` installs them; some
-   systems put them in <stb/...>, others straight in <...>. */
+   systems put them in <stb/...>, others directly in <...>. */
 #ifndef EXAMPLES_STB_H
 #define EXAMPLES_STB_H
 
 #if defined(__GNUC__)
-#pragma GCC system_header    /* stb is not written for our warnings */
-#if !defined(__clang__)      /* gcc looks for unused functions at the very end: no push and pop */
+#pragma GCC system_header    /* stb gives warnings with our flags */
+#if !defined(__clang__) /* gcc looks for unused functions at the end of the file: no push and pop */
 #pragma GCC diagnostic ignored "-Wunused-function"
 #endif
 #endif
 
-/* Memory of zeros: stb_image 2.27 uses tables that a damaged JPEG does not define. */
+/* Allocates zeroed memory: stb_image 2.27 reads tables that a damaged JPEG does not define. */
 #include <stdlib.h>
 #define STBI_MALLOC(size) calloc(1, size)
 #define STBI_REALLOC(memory, size) realloc(memory, size)
 #define STBI_FREE(memory) free(memory)
 
-/* stb_image_write does not look whether its memory has grown: where it may not, what it holds is
-   given back, and control returns to the setjmp of stb_out, if stb_armed. */
+/* stb_image_write does not check whether reallocation succeeded: if it fails, these functions free
+   its memory and return to the setjmp of stb_out, if stb_armed. */
 #include <setjmp.h>
 typedef union stb_block { struct { union stb_block *next, *last; } list; char room[32]; } stb_block;
 static jmp_buf stb_out;
 static int stb_armed;
-static stb_block stb_held;                         /* list.next: all blocks, each knows its last */
+static stb_block stb_held;                         /* list.next: all blocks, doubly linked */
 
 static void *stb_link(stb_block *b) {
     b->list.next = stb_held.list.next, b->list.last = &stb_held;
@@ -50,7 +50,7 @@ static void *stb_resize(void *memory, size_t n) {
 #define STBIW_REALLOC(memory, size) stb_resize(memory, size)
 #define STBIW_FREE(memory) stb_free(memory)
 
-#define STBI_NO_HDR      /* nobody's photographs; the less can be fooled by a file */
+#define STBI_NO_HDR      /* rarely used for photographs; fewer formats, fewer attacks */
 #define STBI_NO_PIC
 #define STB_IMAGE_STATIC
 #define STB_IMAGE_IMPLEMENTATION
