@@ -923,7 +923,7 @@ JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, cons
    stored. */
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
 
-/* ---- exact samplers (tools/measures.h computes the effective sample size of chains) ---- */
+/* ---- exact samplers (tools/support/measures.h has the effective sample size of chains) ---- */
 
 /* A Langevin step has a bias that grows with its size. If a proposal x' is accepted with
    probability min(1, ratio) and otherwise rejected (Metropolis & others 1953; Hastings 1970), the
@@ -1131,7 +1131,7 @@ JEM_API jem_train_desc jem_train_desc_score(int updates);
    units of the network (jem_net_fit_units), and an MLP with quadratic = .5: score matching with
    noise of .05 to .2, no chains, averaged weights. The noise of the desc for images, .12 to 2,
    would hide what vectors differ in. One class without labels: classes = 1 and labels of 0; log
-   p(x) is learned better so than with several classes (tests/test_vectors.c). */
+   p(x) is learned better so than with several classes (tests/rooms/test_vectors.c). */
 JEM_API jem_train_desc jem_train_desc_vectors(int updates);
 
 /* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
@@ -1242,7 +1242,7 @@ typedef enum jem_ood {
     JEM_OOD_FAMILIAR       /* the last three joined: what familiarity ranks */
 } jem_ood;
 /* Writes a score per image of x[n][c][h][w]. walk: of RISE and MOVE; NULL is 10 steps of 1, or of
-   noise_lo^2 for a network that has learned a score. (tools/measures.h has AUROC and the like.) */
+   noise_lo^2 for a network that has learned a score. tools/support/measures.h has AUROC. */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
                                  const float *x, int n, float *score);
 
@@ -6935,7 +6935,7 @@ static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
 }
 
 /* Returns h / sigma. The error of a long step grows with its square, that of a short one is
-   rounding: tests/test_score.c measures both. */
+   rounding: tests/rooms/test_score.c measures both. */
 static float jem__score_step(const jem_ctx *ctx, float step, int pixels) {
     if (!(step > 0)) step = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.1f : 0.03f;
     return step * sqrtf((float)pixels);

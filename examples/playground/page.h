@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../jem.h"
+#include "jem.h"
 
 /* A function that JavaScript calls by its name. Where it can fail it returns 1 if it did not; the
    reason is in problem(). Arrays lie in the module's memory: their addresses are in place(). */
