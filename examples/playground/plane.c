@@ -2,7 +2,7 @@
    or as a JEM. What the page shows beside it stands between the marks [name] and [end]. */
 #include "page.h"
 
-#include "points.h"
+#include "examples/points.h"
 
 enum {
     BATCH = 128, GRID = 64, CELLS = GRID * GRID, DREAMS = 120, TEST = 500,

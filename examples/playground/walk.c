@@ -3,7 +3,7 @@
 #include "page.h"
 
 #include "tools/support/measures.h"
-#include "points.h"
+#include "examples/points.h"
 
 enum {
     CHAINS = 16, LADDER = 4, GRID = 64, CELLS = GRID * GRID, BINS = 60, OWN = 12,
