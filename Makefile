@@ -24,11 +24,12 @@ S390X_TESTS ?= portable
 WASM_TESTS ?= scalar_kernels simd128_rng simd128_ops simd128_kernels
 WASM_CC    ?= clang --target=wasm32-wasi --sysroot=/usr
 
-programs = $(patsubst $(1)/%.c,$(BUILD)/%,$(wildcard $(1)/$(2).c))
-EXAMPLES := $(filter-out %/mpi,$(call programs,examples,*))
-TESTS    := $(call programs,tests,test_*)
-TOOLS    := $(call programs,tools,*)
-HEADERS  := jem.h $(wildcard examples/*.h tests/*.h tools/*.h)
+# Each of these .c files is a program of its own, build/NAME.
+programs = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard $(1))))
+EXAMPLES := $(filter-out %/mpi,$(call programs,examples/*.c))
+TESTS    := $(call programs,tests/*/test_*.c)
+TOOLS    := $(call programs,tools/*.c tools/cli/jem.c)
+HEADERS  := jem.h $(wildcard examples/*.h tests/support/*.h tools/*/*.h)
 # Tests of a second or two come first: what is broken everywhere shows at once.
 QUICK    := $(addprefix $(BUILD)/test_,house rng tiny portable pictures batches models details)
 AGAIN     = +@$(MAKE) --no-print-directory
@@ -79,7 +80,7 @@ tests: $(TESTS)
 mpi: stb    ## build/jem-mpi: `jem` on several machines (mpirun -n N build/jem-mpi train ..)
 	@tools/get_package.sh mpi
 	$(AGAIN) $(BUILD)/jem-mpi
-$(BUILD)/jem-mpi: examples/mpi.c tools/jem.c $(HEADERS) $(BUILD)/jem.o
+$(BUILD)/jem-mpi: examples/mpi.c $(wildcard tools/cli/*.c) $(HEADERS) $(BUILD)/jem.o
 	@rm -f $@
 	OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) -DJEM_DECLARATIONS $< $(BUILD)/jem.o -o $@ -lm
 
@@ -99,8 +100,8 @@ portability: stb  ## every compiler, standard, processor; PLATFORMS="compilers x
 	@tools/get_package.sh cross
 	@TEST_SECONDS=$${TEST_SECONDS:-3600} NEON_TESTS="$(EVERY)" S390X_TESTS="$(EVERY)" \
 	    WASM_TESTS="$(WASM_TESTS) scalar_portable" tests/run.sh \
-	    $(or $(PLATFORMS),musl clang folders compilers x86_32 processors strict neon \
-	        s390x wasm)
+	    $(or $(PLATFORMS),musl clang exceptions folders compilers x86_32 processors strict \
+	        neon s390x wasm)
 
 # Those that tell the most for their processor time: with jem.h compiled some times they take a
 # minute or two on two idle cores.
@@ -113,13 +114,13 @@ check: stb  ## after an edit, in under two minutes: strict compilation, the quic
 	@tests/run.sh $(CHECK:%=$(BUILD)/test_%)
 
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
-	@tests/strict.sh
+	@tests/properties/strict.sh
 
 # 600 is what is wanted before a release: 80 minutes in all. TARGETS="gzip idx" for less.
 SECONDS ?= 600
 fuzz: stb   ## hostile files for every loader, SECONDS for each (600); what is found: build/fuzz
 	@tools/get_package.sh fuzzer
-	@tests/fuzz.sh $(SECONDS) $(TARGETS)
+	@tests/properties/fuzz.sh $(SECONDS) $(TARGETS)
 
 # SEED=5000 for others
 graphs: $(BUILD)/test_graphs  ## random graphs of ops against PyTorch: GRAPHS=4000, some minutes
@@ -140,10 +141,10 @@ mutate: stb ## change jem.h in one place, run the tests, 250 times: who notices?
 
 examine:    ## static analysis, ThreadSanitizer, valgrind: PARTS="static threads leaks" for less
 	@tools/get_package.sh examine
-	@tests/examine.sh $(or $(PARTS),static threads leaks)
+	@tests/properties/examine.sh $(or $(PARTS),static threads leaks)
 
 soak:       ## a model's life, over and over: memory stays flat; SECONDS=60 for less than an hour
-	@SOAK=$(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) tests/examine.sh soak
+	@SOAK=$(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) tests/properties/examine.sh soak
 
 # Lines that ran in any program, for any instruction set: the list of the others is in $(BUILD).
 coverage: stb  ## how much of jem.h the test programs run, by line and by branch
@@ -203,7 +204,7 @@ PAGE_C = $(wildcard examples/playground/*.c)
 playground: $(BUILD)/playground.html  ## build/playground.html: draw, dream, break it, in a browser
 	@ls -l $<
 # page.c holds the implementation of jem.h, which takes the longest: an object file of its own.
-PAGE_CC = $(WASM_CC) -msimd128 -O2 -std=c99 $(WARN) -DJEM_NO_STDIO
+PAGE_CC = $(WASM_CC) -msimd128 -O2 -std=c99 $(WARN) -I. -DJEM_NO_STDIO
 PAGE_O  = $(PAGE_C:examples/playground/%.c=$(BUILD)/wasm/page_%.o)
 $(BUILD)/wasm/page_%.o: examples/playground/%.c examples/playground/page.h examples/points.h jem.h
 	@tools/get_package.sh wasm
@@ -236,7 +237,7 @@ $(BUILD)/command: stb
 	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' >$@
 
 # The implementation is compiled once and linked to all that do not look inside it.
-INSIDE := $(shell grep -lE 'jem__|JEM__|->node' $(wildcard examples/*.c tests/*.c tools/*.c))
+INSIDE := $(shell grep -lE 'jem__|JEM__|->node' examples/*.c tests/*/*.c tools/*.c tools/cli/*.c)
 $(BUILD)/jem.o: jem.h $(BUILD)/command
 	$(COMPILE) -x c -DJEM_IMPLEMENTATION -c jem.h -o $@
 # For tools/jem.py.
@@ -250,11 +251,19 @@ define program
 endef
 $(BUILD)/%: examples/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
-$(BUILD)/%: tests/%.c $(HEADERS) $(BUILD)/jem.o
+$(BUILD)/%: tests/rooms/%.c $(HEADERS) $(BUILD)/jem.o
+	$(program)
+$(BUILD)/%: tests/properties/%.c $(HEADERS) $(BUILD)/jem.o
+	$(program)
+$(BUILD)/%: tests/tools/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 $(BUILD)/test_tiny: examples/tiny_jem.c
+$(BUILD)/test_lessons: examples/hello.c
+$(BUILD)/test_amx: tests/rooms/test_kernels.c
 $(BUILD)/test_soak: private FLAGS += -pthread
 $(BUILD)/%: tools/%.c $(HEADERS) $(BUILD)/jem.o
+	$(program)
+$(BUILD)/jem: tools/cli/jem.c $(wildcard tools/cli/*.c) $(HEADERS) $(BUILD)/jem.o
 	$(program)
 
 export GRAPHS SEED

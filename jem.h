@@ -923,7 +923,7 @@ JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, cons
    stored. */
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
 
-/* ---- exact samplers (tools/measures.h computes the effective sample size of chains) ---- */
+/* ---- exact samplers (tools/support/measures.h has the effective sample size of chains) ---- */
 
 /* A Langevin step has a bias that grows with its size. If a proposal x' is accepted with
    probability min(1, ratio) and otherwise rejected (Metropolis & others 1953; Hastings 1970), the
@@ -1131,7 +1131,7 @@ JEM_API jem_train_desc jem_train_desc_score(int updates);
    units of the network (jem_net_fit_units), and an MLP with quadratic = .5: score matching with
    noise of .05 to .2, no chains, averaged weights. The noise of the desc for images, .12 to 2,
    would hide what vectors differ in. One class without labels: classes = 1 and labels of 0; log
-   p(x) is learned better so than with several classes (tests/test_vectors.c). */
+   p(x) is learned better so than with several classes (tests/rooms/test_vectors.c). */
 JEM_API jem_train_desc jem_train_desc_vectors(int updates);
 
 /* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
@@ -1242,7 +1242,7 @@ typedef enum jem_ood {
     JEM_OOD_FAMILIAR       /* the last three joined: what familiarity ranks */
 } jem_ood;
 /* Writes a score per image of x[n][c][h][w]. walk: of RISE and MOVE; NULL is 10 steps of 1, or of
-   noise_lo^2 for a network that has learned a score. (tools/measures.h has AUROC and the like.) */
+   noise_lo^2 for a network that has learned a score. tools/support/measures.h has AUROC. */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
                                  const float *x, int n, float *score);
 
@@ -5027,14 +5027,20 @@ static void jem__norm_given(const jem_call *call, const jem__norm *norm) {
     }
 }
 
-/* Computes mean and rstd of each image of the group. */
+/* Computes mean and rstd of each image of the group. A second pass adds the mean of x - mean: where
+   x is nearly constant, the rounding of one sum exceeds the standard deviation. */
 static void jem__norm_per_image(const jem_call *call, const jem__norm *norm) {
     const jem_norm kind = jem__norm_kind(call);
     const jem__kernels *k = call->ctx->k;
     const int n = norm->c * JEM_LANES;
-    memset(norm->mean, 0, 2 * (size_t)n * sizeof(float));    /* and rstd */
+    float *correction = norm->rstd;
+    memset(norm->mean, 0, 2 * (size_t)n * sizeof(float));    /* and correction */
     k->moment(call->x[0], NULL, 0, norm->pixels, norm->c, norm->mean);
     jem__norm_mean(norm, kind, norm->mean);
+    k->moment(call->x[0], norm->mean, 0, norm->pixels, norm->c, correction);
+    jem__norm_mean(norm, kind, correction);
+    for (int i = 0; i < n; i++) norm->mean[i] += correction[i];
+    memset(norm->rstd, 0, (size_t)n * sizeof(float));
     k->moment(call->x[0], norm->mean, 1, norm->pixels, norm->c, norm->rstd);
     jem__norm_mean(norm, kind, norm->rstd);
     for (int i = 0; i < n; i++) norm->rstd[i] = 1 / sqrtf(norm->rstd[i] + JEM__NORM_EPS);
@@ -5113,11 +5119,11 @@ static jem_status jem__norm_param_grad(const jem_call *call) {
     return JEM_OK;
 }
 
-/* Computes in all lanes of out[c][16] the mean, over images and pixels, of x, or of (x - mean)^2 if
-   `mean` is given. Sums in double. */
-static void jem__norm_batch_moment(const jem_call *call, const float *mean, float *out) {
+/* Computes in all lanes of out[c][16] the average, over images and pixels, of x - mean, or of its
+   square; mean NULL: 0. Sums in double. */
+static void jem__norm_batch_moment(const jem_call *call, const float *mean, int squared,
+                                   float *out) {
     const int groups = jem__groups(call->out.n);
-    const int squared = mean != NULL;
     const jem__norm first = jem__norm_open(call);
     const double count = (double)call->out.n * (double)first.pixels;
     for (int g = 0; g < groups; g++) {
@@ -5176,10 +5182,13 @@ static void jem__norm_initialise(const jem_call *call, const jem__norm *norm, co
 }
 
 /* Computes mean and variance per channel in group 0; returns 0 if they are not finite. The variance
-   is stored in place of rstd. */
+   is stored in place of rstd. Corrects the mean as jem__norm_per_image does. */
 static int jem__norm_statistics(const jem_call *call, const jem__norm *norm) {
-    jem__norm_batch_moment(call, NULL, norm->mean);
-    jem__norm_batch_moment(call, norm->mean, norm->rstd);
+    float *correction = norm->rstd;
+    jem__norm_batch_moment(call, NULL, 0, norm->mean);
+    jem__norm_batch_moment(call, norm->mean, 0, correction);
+    for (int i = 0; i < norm->c * JEM_LANES; i++) norm->mean[i] += correction[i];
+    jem__norm_batch_moment(call, norm->mean, 1, norm->rstd);
     return jem__all_finite(norm->mean, norm->c * JEM_LANES) &&
            jem__all_finite(norm->rstd, norm->c * JEM_LANES);
 }
@@ -6744,8 +6753,11 @@ static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t 
     float squares[JEM_LANES];
     k->dot(1, grad, grad, squares, 0, n);
     for (int l = 0; l < JEM_LANES; l++) {
-        const float estimate = sqrtf((float)(n / JEM_LANES) / squares[l]);
-        const float sigma = estimate < sigma_max ? estimate : sigma_max;
+        float sigma = sigma_max;
+        if (squares[l] > 0) {
+            const float estimate = sqrtf((float)(n / JEM_LANES) / squares[l]);
+            if (estimate < sigma_max) sigma = estimate;
+        }
         d->step[l] *= sigma * sigma;
         d->noise[l] *= sigma;
     }
@@ -6926,7 +6938,7 @@ static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
 }
 
 /* Returns h / sigma. The error of a long step grows with its square, that of a short one is
-   rounding: tests/test_score.c measures both. */
+   rounding: tests/rooms/test_score.c measures both. */
 static float jem__score_step(const jem_ctx *ctx, float step, int pixels) {
     if (!(step > 0)) step = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.1f : 0.03f;
     return step * sqrtf((float)pixels);
@@ -13101,7 +13113,7 @@ JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
     const JEM__V e = JEM__FN(exp)(JEM__LESS(x, zero, x, minus));
     const JEM__V u = one + e;
     const JEM__V positive = JEM__LESS(x, zero, zero, x);
-    const JEM__V correction = e / (u - one);
+    const JEM__V correction = e / JEM__LESS(one, u, u - one, one);     /* no 0/0 where u is 1 */
     return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), correction, positive), e + positive);
 }
 
@@ -15409,6 +15421,7 @@ JEM__COMPILE_END
                      jem_train_desc: w_ce, w_cd            weights.ce, weights.cd
                      jem_train_desc: w_cd_class            weights.cd_class
                      jem_train_desc: energy_l2             weights.energy_l2
+                 Mended: means of the norms where values are nearly equal; norms have new bits.
    0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
                  sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
                  Metropolis, MALA, HMC, tempering, annealing. Calibration,

@@ -6,9 +6,9 @@
                                build/pictures/attack.png: digits; the changes (grey: unchanged), at
                                twice their strength; the results; noise made into 0 to 9 */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 
 enum { N = 10, ROWS = 4 };
 

@@ -13,9 +13,9 @@
 
    RUN       build/autograd              Picture: build/pictures/autograd.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "../tools/chart.h"
+#include "tools/support/chart.h"
 
 enum { POINTS = 80, HIDDEN = 32, STEPS = 3000, CURVE = 600 };
 

@@ -21,7 +21,7 @@
 
    RUN       build/break_it              Picture: build/pictures/break_it.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
 #include "worlds.h"
 

@@ -5,10 +5,10 @@
                           without (blue) and with the temperature (orange); the size of a dot is the
                           number of digits. A calibrated network is on the diagonal. */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "../tools/chart.h"
-#include "../tools/measures.h"
+#include "tools/support/chart.h"
+#include "tools/support/measures.h"
 
 enum { HALF = DIGITS_TEST / 2, BINS = 10, CLASSES = 10 };
 

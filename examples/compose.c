@@ -17,9 +17,9 @@
 
    RUN       build/compose               Picture: build/pictures/compose.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "../tools/measures.h"
+#include "tools/support/measures.h"
 #include "worlds.h"
 
 #define ALPHA 1.0f

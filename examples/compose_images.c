@@ -18,7 +18,7 @@
 
    RUN       build/compose_images [--updates N]    Picture: build/pictures/compose_images.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
 #include "count.h"
 #include "shapes.h"

@@ -19,9 +19,9 @@
 
    RUN       build/compose_nets          Picture: build/pictures/compose_nets.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "../tools/chart.h"
+#include "tools/support/chart.h"
 
 enum { CHAINS = 10, STEPS = 300, ROWS = 7, ZOOM = 2 };
 #define WEIGHT 20

@@ -13,9 +13,9 @@
 #define _POSIX_C_SOURCE 200112L                    /* clock_gettime, isatty */
 #endif
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 #include "count.h"
-#include "pictures.h"
+#include "tools/support/pictures.h"
 
 #include <time.h>
 #ifdef _WIN32

@@ -17,7 +17,7 @@
 
    RUN       build/film [world]          Pictures: build/pictures/film_strip.png, film.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
 #include "worlds.h"
 

@@ -4,11 +4,11 @@
    below it the time of each frame, with a line at 16 ms */
 #define _POSIX_C_SOURCE 200809L                    /* clock_gettime */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
 #include <time.h>
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 
 enum { DIGITS = 5, SHOTS = 8, MOST_FRAMES = 4000, ZOOM = 3, LEFT = 40, TOP = 20, CELL = 96 };
 enum { WIDTH = 2 * LEFT + SHOTS * CELL, PLOT_TOP = TOP + DIGITS * CELL + 20, PLOT_HEIGHT = 160 };

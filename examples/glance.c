@@ -14,9 +14,9 @@
 
    RUN       build/glance                Picture: build/pictures/glance.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 #include "worlds.h"
 
 enum { SHOWN = 6, ZOOM = 5, CELL = DIGIT * ZOOM, GAP = 20, WIDE = SHOWN * (CELL + GAP) + GAP };

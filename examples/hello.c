@@ -4,9 +4,9 @@
    Uses the network that `make demo` trains, or else the one in examples/models. The network's
    input: build/pictures/hello.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 
 enum { MAX_SHOWN = 6 };
 

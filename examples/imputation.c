@@ -3,9 +3,9 @@
        build/imputation   build/pictures/imputation.png: digits; their known halves; filled with the
                           mean; three samples */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 
 enum { N = 16, SAMPLES = 3, ROWS = 3 + SAMPLES, ROW = N * DIGIT_PIXELS };
 

@@ -18,7 +18,7 @@
 
    RUN       build/learn [world]         Picture: build/pictures/learn.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
 #include "worlds.h"
 

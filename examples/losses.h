@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../jem.h"
+#include "jem.h"
 
 enum { LOSS_MOST = 1024 };
 

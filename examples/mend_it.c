@@ -23,7 +23,7 @@
 
    RUN       build/mend_it               Picture: build/pictures/mend_it.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
 #include "worlds.h"
 

@@ -8,7 +8,7 @@
    need the data and, with --resume, the checkpoint, under the same path. Only process 0 writes
    files and prints. tools/README.md gives the number of machines that pays off. */
 #define main jem_main
-#include "../tools/jem.c"
+#include "tools/cli/jem.c"
 #undef main
 
 #include <mpi.h>

@@ -6,9 +6,9 @@
        build/out_of_distribution        a table, and build/pictures/out_of_distribution.png: a kind
                                         per row, the least familiar on the left */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 
 enum { HALF = DIGITS_TEST / 2, KINDS = 9, SHOWN = 16 };
 static const char *const names[KINDS] = {

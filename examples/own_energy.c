@@ -12,9 +12,9 @@
 
    RUN       build/own_energy            Picture: build/pictures/own_energy.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 
 /* u ~ N(0,1) and v = BEND (u^2 - 1) + N(0, WIDTH^2), hence
    log p(u,v) = -u^2/2 - (v - BEND (u^2 - 1))^2 / (2 WIDTH^2) + constant. */

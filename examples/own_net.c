@@ -3,9 +3,9 @@
    kind; a program that has registered this kind loads the file with jem_load.
    Picture: build/pictures/own_net.png, drawn by the network loaded from the file. */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 #include "points.h"
 
 enum { BLOCKS = 2, WIDTH = 48, BATCH = 128, UPDATES = 1200, SAMPLES = 600 };

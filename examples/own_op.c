@@ -3,9 +3,9 @@
    domains in it. The second is timed against a version made of built-in ops.
    Picture: build/pictures/own_op.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 #include <time.h>
 
 /* ---- the op: y[i][j] = x[(i + down) mod h][(j + right) mod w] ---- */

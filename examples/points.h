@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../jem.h"
+#include "jem.h"
 
 /* A world is a curve per class with Gaussian noise around it, N(curve(t), noise^2 I), t ~ U(0,1);
    its density is the mean of that over t. The checkerboard consists of uniformly filled squares. */

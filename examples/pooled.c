@@ -17,7 +17,7 @@
 
    RUN       build/pooled                Picture: build/pictures/pooled.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
 #include "shapes.h"
 

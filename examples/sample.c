@@ -3,9 +3,9 @@
        build/sample 7        sevens                          -> build/pictures/sample_7.png
    and how the first ten of them form                        -> build/pictures/sample_chains.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 
 enum { CHAINS = 100, STEPS = 300, FILMED = 10, SHOTS = 13 };
 

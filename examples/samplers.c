@@ -22,8 +22,8 @@
 
    RUN       build/samplers              Picture: build/pictures/samplers.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
-#include "../tools/measures.h"
+#include "jem.h"
+#include "tools/support/measures.h"
 #include "worlds.h"
 
 #define STEP 0.28f                                 /* of MALA; ULA's a is its square */

@@ -2,9 +2,9 @@
    the original ones defines a density, and following its gradient removes the noise.
    Picture: build/pictures/score.png: noisy points, after one step, after twenty; the gradient */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
-#include "pictures.h"
+#include "tools/support/pictures.h"
 
 enum { POINTS = 512, UPDATES = 3000, ARROWS = 21, SHOWN = 3 };
 #define NOISE 0.12f

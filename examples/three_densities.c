@@ -16,7 +16,7 @@
 
    RUN       build/three_densities       Picture: build/pictures/three_densities.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
 #include "worlds.h"
 

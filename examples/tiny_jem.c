@@ -10,7 +10,7 @@
 
    and Langevin dynamics draws them. (JEM: Grathwohl and others, ICLR 2020, arXiv:1912.03263.) First
    the densities, then learning, then the network with its gradients by hand, then files.
-   tests/test_tiny.c checks that jem.h computes the same numbers.
+   tests/tools/test_tiny.c checks that jem.h computes the same numbers.
 
        make build/tiny_jem && build/tiny_jem        (half a minute on one core)
 
@@ -40,7 +40,7 @@
 #endif
 
 #include "count.h"
-#include "stb.h"
+#include "tools/support/stb.h"
 
 /* N images at a time: value i of image n is at [i * N + n], so that the innermost loop is always
    'for each image', which compilers turn into vector instructions. */

@@ -2,10 +2,10 @@
        build/train [--iters N]         150 is a quick look; 500 gives clean digits, 1500 good ones
    Saves build/train.safetensors. Picture: build/pictures/train.png, the replay buffer. */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
 #include "count.h"
-#include "pictures.h"
+#include "tools/support/pictures.h"
 
 enum { BATCH = 128, SHOWN = 100 };
 

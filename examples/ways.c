@@ -19,8 +19,8 @@
 
    RUN       build/ways [world]          Picture: build/pictures/ways.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
-#include "../tools/tricks.h"
+#include "jem.h"
+#include "tools/support/tricks.h"
 #include "losses.h"
 #include "worlds.h"
 

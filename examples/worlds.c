@@ -19,7 +19,7 @@
 
    Picture: build/pictures/worlds.png */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 
 #include "worlds.h"
 

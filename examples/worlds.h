@@ -5,7 +5,7 @@
 #ifndef EXAMPLES_WORLDS_H
 #define EXAMPLES_WORLDS_H
 
-#include "../tools/chart.h"
+#include "tools/support/chart.h"
 #include "points.h"
 
 /* Returns the world of that name, or WORLDS. */

@@ -176,10 +176,10 @@ class Bench:
     def __init__(self):
         self.inside, self.tests = {}, {}
         self.well, self.lock = {}, threading.Lock()
-        for path in sorted(glob.glob(os.path.join(ROOT, "tests", "test_*.c"))):
+        for path in sorted(glob.glob(os.path.join(ROOT, "tests", "*", "test_*.c"))):
             name = os.path.basename(path)[5:-2]
             if name not in LEFT_OUT:
-                self.tests[name] = path
+                self.tests[name] = os.path.relpath(path, ROOT)
                 self.inside[name] = bool(re.search(r"jem__|JEM__|->node", open(path).read()))
 
     def command(self, words, cwd, seconds):
@@ -220,8 +220,8 @@ class Bench:
 
     def objects(self, place, names):
         """What does not look inside is compiled once, and again when a text has changed."""
-        texts = sorted(glob.glob(ROOT + "/tests/*.[ch]") + glob.glob(ROOT + "/examples/*.[ch]") +
-                       glob.glob(ROOT + "/tools/*.h"))
+        texts = sorted(glob.glob(ROOT + "/tests/*/*.[ch]") + glob.glob(ROOT + "/examples/*.[ch]") +
+                       glob.glob(ROOT + "/tools/*/*.[ch]"))
         api = open(ROOT + "/jem.h").read().split("STOP HERE")[0]
         mark = digest(api, *[open(t).read() for t in texts])
         if os.path.exists(BUILD + "/mark") and open(BUILD + "/mark").read() == mark:
@@ -229,15 +229,14 @@ class Bench:
         for name in names:
             if not self.inside[name]:
                 status, said = self.command([CC] + FLAGS + [
-                    "-DJEM_DECLARATIONS", "-c", "tests/test_%s.c" % name, "-o", "../%s.o" % name],
+                    "-DJEM_DECLARATIONS", "-c", self.tests[name], "-o", "../%s.o" % name],
                     place, 300)
                 if status:
-                    sys.exit("tests/test_%s.c: %s" % (name, said))
+                    sys.exit("%s: %s" % (self.tests[name], said))
         open(BUILD + "/mark", "w").write(mark)
 
     def program(self, place, name, extra=()):
-        words = ["tests/test_%s.c" % name] if self.inside[name] else ["../%s.o" % name,
-                                                                      "build/jem.o"]
+        words = [self.tests[name]] if self.inside[name] else ["../%s.o" % name, "build/jem.o"]
         return self.command([CC] + FLAGS + list(extra) + words +
                             ["-o", "build/test_" + name, "-lm"], place, 300)
 
@@ -272,7 +271,8 @@ def survey(bench, names, until):
     path, kept = os.path.join(BUILD, "survey.json"), {}
     if os.path.exists(path):
         kept = json.load(open(path))
-    mark = {n: digest(open(ROOT + "/jem.h").read(), open(bench.tests[n]).read()) for n in names}
+    header = open(ROOT + "/jem.h").read()
+    mark = {n: digest(header, open(os.path.join(ROOT, bench.tests[n])).read()) for n in names}
     missing = [n for n in names if kept.get(n, {}).get("mark") != mark[n]]
     if missing:
         place, extra = os.path.join(BUILD, "survey"), ["--coverage"]

@@ -167,7 +167,7 @@ two_units() {
 unit_pair() {
     for unit in a b; do
         case $1 in c) compiler="$CC -std=c99" ;; *) compiler=$cxx ;; esac
-        $compiler $WARN -O1 -c tests/two_units/$unit.c -o "$dir/$unit.o" || return 1
+        $compiler $WARN -O1 -I. -c tests/properties/two_units/$unit.c -o "$dir/$unit.o" || return 1
         shift
     done
     rm -f "$dir/both"
@@ -190,7 +190,7 @@ sanitized() {
     try "jem.h compiles with sanitizers" $cc -x c -DJEM_IMPLEMENTATION -c jem.h -o "$dir/jem.o"
     for test in calls details misuse uses; do
         program=$dir/test_$test
-        if $cc -DJEM_DECLARATIONS tests/test_$test.c "$dir/jem.o" -o "$program" -lm
+        if $cc -DJEM_DECLARATIONS tests/*/test_$test.c "$dir/jem.o" -o "$program" -lm
         then run "sanitized_$test" "$program"
         else try "build $program" false
         fi
@@ -217,7 +217,7 @@ emulated() {
         room "${what}_$test" || { left_out "${what}_$test"; continue; }
         rm -f "$program"
         if $compiler -std=c99 $WARN -O2 "$@" -I. -idirafter build -idirafter /usr/include -static \
-            tests/test_$test.c -o "$program" -lm
+            tests/*/test_$test.c -o "$program" -lm
         then run "${what}_$test" env JEM_WANT_ISA="$([ $what != neon ] || echo neon)" \
                 $emulator "$program"
         else try "build $program" false
@@ -240,8 +240,8 @@ wasm() {
         room "wasm_$test" || { left_out "wasm_$test"; continue; }
         case $test in simd128_*) simd=-msimd128 ;; *) simd="" ;; esac
         rm -f "$program"
-        if $cc $simd -Wl,-z,stack-size=1048576 "tests/test_${test#*_}.c" -o "$program" -lm
-        then run "wasm_$test" node tests/wasm.js "$program"
+        if $cc $simd -Wl,-z,stack-size=1048576 tests/*/test_${test#*_}.c -o "$program" -lm
+        then run "wasm_$test" node tests/support/wasm.js "$program"
         else try "build $program" false
         fi
     done
@@ -381,17 +381,17 @@ example() {
 # Scripts that need no more than Python's own library.
 python() {
     if command -v python3 >/dev/null
-    then run pt2safetensors python3 tests/test_pt2safetensors.py
+    then run pt2safetensors python3 tests/tools/test_pt2safetensors.py
     else echo "== python: SKIPPED, needs python3"
     fi
     if ! /usr/bin/python3 -c "import numpy" 2>/dev/null
     then echo "== jem_py: SKIPPED, needs python3-numpy"
-    else run jem_py /usr/bin/python3 tests/test_jem_py.py "$BUILD/libjem.so"
+    else run jem_py /usr/bin/python3 tests/tools/test_jem_py.py "$BUILD/libjem.so"
     fi
     if ! /usr/bin/python3 -c "import torch" 2>/dev/null
     then echo "== torch_unet: SKIPPED, needs python3-torch"
     elif limited "$BUILD/test_unet" "$BUILD/unet.safetensors" >/dev/null
-    then run torch_unet /usr/bin/python3 tests/torch_unet.py "$BUILD/unet.safetensors"
+    then run torch_unet /usr/bin/python3 tests/rooms/torch_unet.py "$BUILD/unet.safetensors"
     else try "test_unet writes a case for PyTorch" false
     fi
     torch_graphs "${GRAPHS:-50}" 1000
@@ -401,7 +401,8 @@ torch_graphs() {
     if ! /usr/bin/python3 -c "import torch" 2>/dev/null
     then echo "== torch_graphs: SKIPPED, needs python3-torch"
     elif limited "$BUILD/test_graphs" "$BUILD/graphs.safetensors" "$1" "$2" >/dev/null
-    then run torch_graphs /usr/bin/python3 tests/torch_graphs.py "$BUILD/graphs.safetensors"
+    then run torch_graphs /usr/bin/python3 tests/properties/torch_graphs.py \
+        "$BUILD/graphs.safetensors"
     else try "test_graphs writes $1 graphs for PyTorch" false
     fi
     rm -f "$BUILD/graphs.safetensors"
@@ -410,7 +411,7 @@ torch_graphs() {
 # Users' projects that find the library by CMake and by pkg-config.
 users_projects() {
     if command -v cmake >/dev/null
-    then run cmake tests/cmake.sh
+    then run cmake tests/tools/cmake.sh
     else echo "== cmake: SKIPPED, it is not there"
     fi
 }
@@ -426,7 +427,7 @@ mutate() {
 # The page in a browser, where both are or can be installed.
 playground() {
     if tools/get_package.sh wasm && tools/get_package.sh browser
-    then run playground tests/playground.sh
+    then run playground tests/tools/playground.sh
     else echo "== playground: SKIPPED, needs clang for WebAssembly, Chromium and node"
     fi
 }
@@ -434,7 +435,7 @@ playground() {
 # Several processes: make has installed Open MPI and built jem-mpi, if it could.
 mpi() {
     if mpirun --version 2>/dev/null | grep -q "Open MPI"
-    then run mpi tests/mpi.sh
+    then run mpi tests/tools/mpi.sh
     else echo "== mpi: SKIPPED, needs Open MPI (tools/get_package.sh mpi)"
     fi
 }
@@ -475,10 +476,10 @@ for test in $here; do
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
         mutate | mpi | playground) $test ;;
         cmake) users_projects ;;
-        strict | get_data | cli | uses | report | fuzz | limits) run $test tests/$test.sh ;;
+        strict | get_data | cli | uses | report | fuzz | limits) run $test tests/*/$test.sh ;;
         musl | clang | exceptions | folders | compilers | x86_32 | processors)
-            run $test tests/portability.sh $test ;;
-        portability | examine) run $test tests/$test.sh ;;
+            run $test tests/properties/portability.sh $test ;;
+        portability | examine) run $test tests/*/$test.sh ;;
         */test_*)
             if [ -x "$test" ]
             then run "${test##*/}" env JEM_WANT_ISA="$(native_isa)" "$test"

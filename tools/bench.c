@@ -17,8 +17,8 @@
 #define _POSIX_C_SOURCE 200112L                    /* clock_gettime */
 #endif
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
-#include "bench.h"
+#include "jem.h"
+#include "tools/support/bench.h"
 
 static double patience = 0.06, enough = 1e9;       /* seconds: until `enough` 3 runs, after it 1 */
 static int quick, batch = 64;

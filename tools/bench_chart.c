@@ -1,8 +1,8 @@
 /* Draws build/bench-torch.csv, which tools/bench_torch.py writes: a bar for every ratio.
        build/bench_chart FROM.csv TO.png TITLE SUBTITLE */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
-#include "chart.h"
+#include "jem.h"
+#include "tools/support/chart.h"
 
 enum {
     ROWS = 4096, STYLES = 8,

@@ -19,8 +19,8 @@
 #define _POSIX_C_SOURCE 200112L                    /* clock_gettime */
 #endif
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
-#include "bench.h"
+#include "jem.h"
+#include "tools/support/bench.h"
 
 enum { SUBJECTS = 32, CHAIN = 20 };
 

@@ -238,7 +238,7 @@ def same(ours, net_name, configs):
     took = {}                                   # seconds, per precision
     for config in configs:
         if took.get(config[1], 0) > 2:
-            continue                            # ISAs give the same bits, says tests/test_kernels.c
+            continue                            # ISAs give the same bits, says test_kernels.c
         start = time.perf_counter()
         off = [agreement(ours, net, net_name, config, n, path) for n in (12, 1)]
         took[config[1]] = time.perf_counter() - start

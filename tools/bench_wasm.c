@@ -9,9 +9,9 @@
 #define JEM_NO_STDIO
 #endif
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
+#include "jem.h"
 #ifndef __wasm__
-#include "bench.h"
+#include "tools/support/bench.h"
 #endif
 
 enum { CHAINS = 10, PIXELS = 28 * 28 };

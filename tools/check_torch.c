@@ -11,10 +11,10 @@
 #define _POSIX_C_SOURCE 200112L                    /* clock_gettime, for bench.h */
 #endif
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
-#include "bench.h"
-#include "chart.h"
-#include "data.h"
+#include "jem.h"
+#include "tools/support/bench.h"
+#include "tools/support/chart.h"
+#include "tools/support/data.h"
 
 enum { SIDE = 32, FRAME = 2, IMAGE = 3 * SIDE * SIDE };
 enum { BATCH = 32, CHAIN = 5 };                    /* of `walk` */

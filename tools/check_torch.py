@@ -23,7 +23,7 @@
    same digits: ours in C and the same in PyTorch. The losses must agree to 1e-3 over the first 50.
    Draws build/check-torch.png.
 
-The network in PyTorch is tools/make_golden.py's. Our files are read by the reader that
+The network in PyTorch is tests/support/make_golden.py's. Our files are read by the reader that
 tools/README.md gives.
 """
 import copy
@@ -36,7 +36,8 @@ import time
 import numpy as np
 import torch
 
-import make_golden as golden
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "support"))
+import make_golden as golden  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.environ.get("BUILD", "build")

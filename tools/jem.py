@@ -25,7 +25,7 @@ class JemError(Exception):
     """An error that the library reports."""
 
 
-# ---- declarations: tests/test_jem_py.py compares them with jem.h ----
+# ---- declarations: tests/tools/test_jem_py.py compares them with jem.h ----
 
 
 class Mark(Structure):

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../examples/stb.h"
+#include "tools/support/stb.h"
 
 enum { SIDE = 28, PIXELS = SIDE * SIDE, ACROSS = 100, CLASSES = 10, ROWS = 10 };
 enum { WIDTH = ACROSS * SIDE };

@@ -3,8 +3,8 @@
 
        runs_chart OUT.png TITLE COLUMN NAME RUN... -- NAME RUN... */
 #define JEM_IMPLEMENTATION
-#include "../jem.h"
-#include "chart.h"
+#include "jem.h"
+#include "tools/support/chart.h"
 
 enum { GROUPS = 6, RUNS = 48, LINE = 1024 };
 static const unsigned colours[GROUPS] = {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../jem.h"
+#include "jem.h"
 
 /* A function that JavaScript calls by its name. If it can fail, it returns 1 on success, or 0 with
    the reason in problem(). Arrays are in the module's memory: place() has their addresses. */

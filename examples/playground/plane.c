@@ -2,7 +2,7 @@
    or as a JEM. The page shows the code between the marks [name] and [end]. */
 #include "page.h"
 
-#include "../points.h"
+#include "examples/points.h"
 
 enum {
     BATCH = 128, GRID = 64, CELLS = GRID * GRID, DREAMS = 120, TEST = 500,

@@ -2,8 +2,8 @@
    [end]. */
 #include "page.h"
 
-#include "../../tools/measures.h"
-#include "../points.h"
+#include "tools/support/measures.h"
+#include "examples/points.h"
 
 enum {
     CHAINS = 16, LADDER = 4, GRID = 64, CELLS = GRID * GRID, BINS = 60, OWN = 12,

@@ -1,0 +1,868 @@
+/* What the API's comments promise in half a sentence: options of training, limits of ops, watches,
+   attacks in place, fitted texts, messages. Each check has a change of jem.h that breaks it. */
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "tests/support/test.h"
+#include "tests/support/common.h"
+
+/* Logits w sum(x) and -w sum(x) in turn: every gradient is known. `energy` (may be NULL) makes
+   log p(x) something else. */
+typedef struct line { jem_layer layer; jem_logp_fn energy; } line;
+
+static jem_tensor *line_forward(jem_net *net, jem_tensor *x, int training, void *user) {
+    const line *l = (const line *)user;
+    if (l->energy) net->energy = l->energy(net->ctx, x, NULL);
+    return jem_apply(&l->layer, jem_flatten(net->ctx, x), training);
+}
+
+static jem_net *line_net(jem_ctx *ctx, int side, int classes, float w, jem_logp_fn energy) {
+    jem_net *net = jem_net_create(ctx, line_forward, NULL, sizeof(line), 1, side, side, classes, 1);
+    line *l = (line *)net->user;
+    l->layer = jem_linear_layer(net, "last", side * side, classes), l->energy = energy;
+    jem_param *p = l->layer.weight, *b = l->layer.bias;
+    for (ptrdiff_t i = 0; i < p->size; i++) p->value[i] = i / (side * side) % 2 ? -w : w;
+    memset(b->value, 0, (size_t)b->size * sizeof *b->value);
+    jem_param_changed(p), jem_param_changed(b);
+    return net;
+}
+
+static jem_tensor *squares(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    return jem_sum_image(ctx, jem_square(ctx, x));
+}
+static jem_tensor *slant(jem_ctx *ctx, jem_tensor *x, void *user) {    /* its slope is 1 */
+    (void)user;
+    return jem_sum_image(ctx, x);
+}
+
+static const small_shape four_classes = { 1, 3, 3, 4, 12 };
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+/* Images are 0, so that the mean square of a pixel is that of its noise. */
+static void test_label_noise(jem_ctx *ctx) {
+    printf("noise of cross-entropy's images\n");
+    enum { N = 1600, PIXELS = 16 };
+    static float x[N * PIXELS];
+    static int labels[N];
+    static const float how[5][4] = {       /* label_noise, label_wide, noise_lo, noise_hi */
+        { 0, 0, 100, 100 }, { 0, 0.25f, 100, 100 }, { 0, 1, 100, 100 }, { 3, 0, 100, 100 },
+        { 2, 0.5f, 0.1f, 4 }
+    };
+    float ce[5];
+    for (int i = 0; i < N; i++) labels[i] = i & 1;
+    for (int k = 0; k < 5; k++) {
+        jem_net *net = line_net(ctx, 4, 2, 0.02f, squares);
+        jem_train_desc d = jem_train_desc_default();
+        d.weights.cd = 0, d.data_noise = 0;
+        d.label_noise = how[k][0], d.label_all_noise = how[k][1];
+        d.noise_lo = how[k][2], d.noise_hi = how[k][3];
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        const jem_stats s = jem_train_step(tr, x, labels, N);
+        const double wide = (double)how[k][1], u = (double)how[k][0], lo = (double)how[k][2],
+                     hi = (double)how[k][3];
+        const double all = hi > lo ? (hi * hi - lo * lo) / (2 * log(hi / lo)) : lo * lo;
+        const double want = wide * all + (1 - wide) * u * u / 3;
+        CHECK_CLOSE(s.f_data / PIXELS, want, 0.1 * want, "noise of case %d", k);
+        ce[k] = s.ce;
+        jem_trainer_free(tr), jem_net_free(net);
+    }
+    CHECK_CLOSE(ce[0], log(2), 1e-6, "nothing is known of images without noise");
+    CHECK(ce[2] > 5, "what is learned in noise: %g", (double)ce[2]);
+    CHECK_CLOSE(ce[1], 0.25 * (double)ce[2] + 0.75 * log(2), 0.1 * (double)ce[1], "a quarter");
+    CHECK(ce[3] > 0.7f && ce[3] < ce[1], "little noise: %g", (double)ce[3]);
+}
+
+/* Slots are marked by 9 visits: a fresh chain has none, or one if it was drawn at once. */
+static void test_fresh_chains(jem_ctx *ctx) {
+    printf("fresh chains: as many as are walked, every 1/reinit updates\n");
+    enum { SLOTS = 200, PIXELS = 4, UPDATES = 81 };
+    static float before[SLOTS * PIXELS];
+    for (int by_class = 0; by_class < 2; by_class++) {
+        jem_net *net = line_net(ctx, 2, 2, 0.1f, NULL);
+        jem_train_desc d = jem_train_desc_default();
+        d.negatives = 2, d.buffer_size = SLOTS, d.reinit = 0.25f, d.restart_denoise.steps = 2;
+        d.class_conditional = by_class, d.sgld.steps = 1;
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        jem_buffer *b = jem_trainer_buffer(tr);
+        const float x[2 * PIXELS] = { 0 };
+        const int labels[2] = { 0, 1 };
+        int fresh = 0, places[4] = { 0 };
+        for (int k = 0; k < UPDATES; k++) {
+            int changed = 0, now = 0;
+            memcpy(before, b->data, sizeof before);
+            CHECK(jem_train_step(tr, x, labels, 2).status == JEM_OK, "%s", jem_error(ctx));
+            for (int i = 0; i < SLOTS; i++) {
+                const int is = b->visits[i] < 9;
+                changed += !same_bits(before + i * PIXELS, b->data + i * PIXELS, PIXELS);
+                now += is, b->visits[i] = 9;
+                if (k) places[i / (SLOTS / 4)] += is;
+            }
+            if (k == 0) CHECK(changed == SLOTS, "all begin fresh: %d do", changed);
+            else CHECK(changed <= (k % 4 ? 2 : 4) && now <= (k % 4 ? 0 : 2),
+                       "update %d: %d slots changed, %d are fresh", k, changed, now);
+            fresh += k ? now : 0;
+        }
+        CHECK(fresh > 36, "%d chains are fresh, of 40", fresh);
+        for (int i = 0; i < 4; i++)
+            CHECK(places[i] > 2, "into any slot: %d in part %d", places[i], i);
+        jem_trainer_free(tr), jem_net_free(net);
+    }
+}
+
+static void test_restart(jem_ctx *ctx) {
+    printf("chains begin and restart in their range\n");
+    enum { SLOTS = 100, PIXELS = 4 };
+    static const float range[3][2] = { { 2, 3 }, { 0, 1 }, { -1, 4 } };
+    static float before[SLOTS * PIXELS];
+    for (int k = 0; k < 3; k++) {
+        const float lo = range[k][0], hi = range[k][1], x[PIXELS] = { 0 };
+        const int label = 0;
+        jem_net *net = line_net(ctx, 2, 2, 0.1f, NULL);
+        jem_train_desc d = jem_train_desc_default();
+        d.restart_lo = lo, d.restart_hi = hi, d.buffer_size = SLOTS, d.negatives = 50;
+        d.reinit = 1, d.sgld.steps = 0;            /* what is drawn has just begun, and stays */
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        const float *data = jem_trainer_buffer(tr)->data;
+        for (int again = 0; again < 2; again++) {
+            double sum = 0;
+            int outside = 0;
+            for (int i = 0; i < SLOTS * PIXELS; i++)
+                sum += (double)data[i], outside += !(data[i] >= lo && data[i] < hi);
+            CHECK(outside == 0, "%d of U(%g,%g) are outside", outside, (double)lo, (double)hi);
+            CHECK_CLOSE(sum / (SLOTS * PIXELS), (lo + hi) / 2, 0.06 * (double)(hi - lo),
+                        "their mean");
+            if (again) CHECK(!same_bits(before, data, SLOTS * PIXELS), "none has restarted");
+            memcpy(before, data, sizeof before);
+            if (!again) jem_train_step(tr, x, &label, 1);
+        }
+        jem_trainer_free(tr), jem_net_free(net);
+    }
+}
+
+typedef struct hook { int calls, wrong, by_class; } hook;
+static void see_chain(void *user, jem_rng *rng, int visits, int label, float *x) {
+    hook *h = (hook *)user;
+    (void)rng, (void)visits;
+    h->calls++, h->wrong += h->by_class ? label < 0 || label > 2 || x[0] != (float)label
+                                        : label != -1;
+}
+
+/* A slot holds its class. */
+static void test_chain_label(jem_ctx *ctx) {
+    printf("the label of a chain\n");
+    enum { SLOTS = 30, PIXELS = 4, UPDATES = 5, CHAINS = 8 };
+    for (int by_class = 0; by_class < 2; by_class++) {
+        hook h = { 0, 0, by_class };
+        const float x[PIXELS] = { 0 };
+        const int label = 1;
+        jem_net *net = line_net(ctx, 2, 3, 0.1f, NULL);
+        jem_train_desc d = jem_train_desc_default();
+        d.class_conditional = by_class, d.buffer_size = SLOTS, d.negatives = CHAINS;
+        d.reinit = 0, d.sgld.steps = 0, d.chain = see_chain, d.chain_user = &h;
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        float *data = jem_trainer_buffer(tr)->data;
+        for (int i = 0; i < SLOTS * PIXELS; i++) data[i] = (float)(i / (PIXELS * SLOTS / 3));
+        for (int k = 0; k < UPDATES; k++) jem_train_step(tr, x, &label, 1);
+        CHECK(h.calls == UPDATES * CHAINS && h.wrong == 0, "by class %d: %d calls, %d wrong",
+              by_class, h.calls, h.wrong);
+        jem_trainer_free(tr), jem_net_free(net);
+    }
+}
+
+static void test_batch_accuracy(jem_ctx *ctx) {
+    printf("accuracy of a batch\n");
+    enum { N = 20 };
+    jem_rng rng = jem_rng_seed(3);
+    float *x = random_floats(&rng, N * 9, -1, 1);
+    int labels[N];
+    jem_net *net = small_mlp(ctx, four_classes, 2);
+    jem_train_desc d = jem_train_desc_default();
+    d.weights.cd = 0, d.data_noise = 0, d.lr = 0.03f;
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    random_labels(&rng, labels, N, 4);
+    for (int k = 0; k < 8; k++) {
+        const float want = jem_accuracy(net, x, labels, N);
+        CHECK_CLOSE(jem_train_step(tr, x, labels, N).accuracy, want, 0, "update %d", k);
+    }
+    jem_trainer_free(tr), jem_net_free(net), free(x);
+}
+
+/* The loss of a small network, whose value depends on the step a little. */
+static float score_of(jem_ctx *ctx, float step) {
+    static const float sigma[3] = { .2f, .5f, 1 };
+    jem_rng rng = jem_rng_seed(1), data = jem_rng_seed(2);
+    jem_score_desc d;
+    float *x = random_floats(&data, 27, -1, 1);
+    jem_net *net = small_mlp(ctx, four_classes, 3);
+    d.sigma = sigma, d.weight = NULL, d.difference = step;
+    jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
+    const float loss = jem_item(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
+    jem_reset(ctx), jem_net_free(net), free(x);
+    return loss;
+}
+static void test_score_step(jem_ctx *fp32) {
+    printf("score matching's step, if none is given\n");
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.precision = JEM_PRECISION_BF16, desc.isa = JEM_ISA_SCALAR;    /* which has it everywhere */
+    jem_ctx *bf16 = jem_ctx_create(&desc);
+    const float of[2] = { score_of(fp32, 0), score_of(bf16, 0) };
+    const float is[2] = { score_of(fp32, 0.03f), score_of(bf16, 0.1f) };
+    CHECK(of[0] == is[0] && of[1] == is[1], "%g %g: %g %g", (double)of[0], (double)of[1],
+          (double)is[0], (double)is[1]);
+    CHECK(of[0] != score_of(fp32, 0.06f) && of[1] != score_of(bf16, 0.2f), "twice the step");
+    jem_ctx_free(bf16);
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+/* y, and of sum(y g) the gradients dx and dw. */
+static void plain_conv(const float *x, const float *w, const float *g, int n, int side, int k,
+                       int stride, int pad, float *out[3]) {
+    enum { IN = 2, OUT = 3 };
+    const int to = (side + 2 * pad - k) / stride + 1;
+    double *dx = (double *)calloc((size_t)(n * IN * side * side), sizeof *dx);
+    double *dw = (double *)calloc((size_t)(OUT * IN * k * k), sizeof *dw);
+    for (int at = 0; at < n * OUT * to * to; at++) {
+        const int j = at % to, i = at / to % to, o = at / to / to % OUT, image = at / to / to / OUT;
+        double sum = 0;
+        for (int t = 0; t < IN * k * k; t++) {
+            const int row = i * stride + t / k % k - pad, col = j * stride + t % k - pad;
+            if (row < 0 || row >= side || col < 0 || col >= side) continue;
+            const int from = ((image * IN + t / k / k) * side + row) * side + col;
+            const int weight = o * IN * k * k + t;
+            sum += (double)x[from] * (double)w[weight];
+            dx[from] += (double)g[at] * (double)w[weight];
+            dw[weight] += (double)g[at] * (double)x[from];
+        }
+        out[0][at] = (float)sum;
+    }
+    for (int i = 0; i < n * IN * side * side; i++) out[1][i] = (float)dx[i];
+    for (int i = 0; i < OUT * IN * k * k; i++) out[2][i] = (float)dw[i];
+    free(dx), free(dw);
+}
+
+static void test_large_kernels(jem_ctx *ctx) {
+    printf("convolutions up to 32 x 32\n");
+    static const int how[4][5] = {         /* n, side, k, stride, pad */
+        { 2, 23, 20, 1, 1 }, { 17, 25, 20, 2, 3 }, { 1, 34, 32, 1, 0 }, { 3, 32, 32, 3, 4 }
+    };
+    jem_rng rng = jem_rng_seed(4);
+    jem_net *bag = bag_create(ctx);
+    for (int c = 0; c < 4; c++) {
+        const int n = how[c][0], side = how[c][1], k = how[c][2], stride = how[c][3];
+        const int pad = how[c][4], to = (side + 2 * pad - k) / stride + 1;
+        const int sizes[3] = { n * 3 * to * to, n * 2 * side * side, 6 * k * k };
+        float *x = random_floats(&rng, sizes[1], -1, 1), *g = random_floats(&rng, sizes[0], -1, 1);
+        float *want[3], *got[3];
+        jem_param *w = random_param(bag, &rng, 1, 4, 3, 2, k, -1, 1);
+        for (int i = 0; i < 3; i++) want[i] = floats(sizes[i]), got[i] = floats(sizes[i]);
+        plain_conv(x, w->value, g, n, side, k, stride, pad, want);
+        jem_conv_desc d;
+        d.stride = stride == 1 ? 0 : stride, d.pad = pad;      /* 0 means 1 */
+        jem_tensor *t = jem_input(ctx, x, n, 2, side, side), *by = jem_input(ctx, g, n, 3, to, to);
+        jem_tensor *y = jem_conv2d(ctx, t, w, NULL, d);
+        jem_tensor *each = jem_sum_image(ctx, jem_mul(ctx, y, by));
+        jem_zero_grad(bag);
+        jem_read(y, got[0]), jem_grad(each, t), jem_read_grad(t, got[1]);
+        CHECK(jem_backward(jem_sum(ctx, each)) == JEM_OK, "%s", jem_error(ctx));
+        memcpy(got[2], w->grad, (size_t)w->size * sizeof(float));
+        for (int i = 0; i < 3; i++) {
+            CHECK(largest_gap(got[i], want[i], sizes[i]) < 1e-5, "k = %d, %s: off by %g", k,
+                  i == 0 ? "y" : i == 1 ? "dx" : "dw", largest_gap(got[i], want[i], sizes[i]));
+            free(want[i]), free(got[i]);
+        }
+        free(x), free(g);
+    }
+    jem_conv_desc d = { 1, 0 };
+    jem_param *w = random_param(bag, &rng, 1, 4, 1, 1, 33, -1, 1);
+    CHECK(!jem_conv2d(ctx, jem_zeros(ctx, 1, 1, 40, 40), w, NULL, d) &&
+          jem_error_status(ctx) == JEM_BAD_SHAPE && says(ctx, "do not fit"), "k = 33");
+    jem_reset(ctx), jem_net_free(bag);
+}
+
+static void test_large_windows(jem_ctx *ctx) {
+    printf("windows up to 15 x 15\n");
+    enum { N = 3, SIDE = 31, K = 15 };
+    jem_rng rng = jem_rng_seed(5);
+    float *x = random_floats(&rng, N * SIDE * SIDE, -1, 1), y[N * 5 * 5];
+    jem_tensor *t = jem_input(ctx, x, N, 1, SIDE, SIDE);
+    for (int stride = 0; stride < 5; stride += 4) {
+        const int s = stride ? stride : K, to = (SIDE - K) / s + 1;
+        int wrong = 0;
+        jem_read(jem_max_pool(ctx, t, K, stride), y);
+        for (int at = 0; at < N * to * to; at++) {
+            float most = -2;
+            for (int i = 0; i < K * K; i++)
+                most = fmaxf(most, x[(at / to / to * SIDE + at / to % to * s + i / K) * SIDE +
+                                     at % to * s + i % K]);
+            wrong += y[at] != most;
+        }
+        CHECK(wrong == 0, "stride %d: %d are not the largest", stride, wrong);
+    }
+    CHECK(!jem_max_pool(ctx, t, 16, 0) && says(ctx, "15x15 at most"), "k = 16");
+    free(x);
+}
+
+static double held_exp(double x) { return exp(fmin(fmax(x, -87), 88)); }
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double softplus(double x) { return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
+static double silu(double x) { return x * sigmoid(x); }
+
+/* The true bounds: where e^x leaves its range an absolute error is left, and tanh, a difference,
+   has one near 0. */
+static void test_functions(jem_ctx *ctx) {
+    printf("elementary functions against libm\n");
+    enum { N = 12800 };
+    static const struct {
+        const char *name;
+        jem_tensor *(*op)(jem_ctx *, jem_tensor *);
+        double (*f)(double), absolute;
+    } all[] = { { "exp", jem_exp, held_exp, 0 }, { "log", jem_log, log, 0 },
+                { "tanh", jem_tanh, tanh, 2e-7 }, { "sigmoid", jem_sigmoid, sigmoid, 6.1e-39 },
+                { "softplus", jem_softplus, softplus, 1.7e-38 },
+                { "silu", jem_silu, silu, 6.1e-37 } };
+    static float x[N], y[N];
+    for (int k = 0; k < 6; k++) {
+        int at = 0, wrong = 0;
+        for (int i = 0; i < N; i++) {              /* evenly, and closely around 0 (log: 1) */
+            const double even = 2.0 * i / (N - 1) - 1, close = even * even * even * even * even;
+            x[i] = (float)(k == 1 ? i % 2 ? pow(10, 30 * even) : 1 + close / 2
+                                  : i % 2 ? 100 * even : close);
+        }
+        CHECK(jem_read(all[k].op(ctx, jem_input(ctx, x, 16, 1, 1, N / 16)), y) == JEM_OK, "%s",
+              jem_error(ctx));
+        for (int i = 0; i < N; i++) {
+            const double want = all[k].f((double)x[i]);
+            if (fabs((double)y[i] - want) <= 3e-7 * fabs(want) + all[k].absolute) continue;
+            at = i, wrong++;
+        }
+        CHECK(wrong == 0, "%s: %d are wrong, as %g of %g", all[k].name, wrong, (double)y[at],
+              (double)x[at]);
+    }
+}
+
+/* ---- watches --------------------------------------------------------------------------------- */
+
+/* Counts, stops at step `stop`, and looks whether what is known is as it was. */
+typedef struct looker { int calls, last, stop, jumps, moved; const float *known, *x; } looker;
+enum { PIXELS = 9, MOST = 3 * PIXELS };
+
+static int look(void *user, int step, jem_tensor *t) {
+    looker *l = (looker *)user;
+    float now[MOST];
+    l->jumps += step != l->last + 1, l->last = step, l->calls++;
+    if (l->known && jem_read(t, now) == JEM_OK)
+        for (int i = 0; i < MOST; i++) l->moved += l->known[i] != 0 && now[i] != l->x[i];
+    return step == l->stop;
+}
+static looker looks(int stop, const float *known, const float *x) {
+    const looker l = { 0, -1, stop, 0, 0, known, x };
+    return l;
+}
+
+static void test_walk_watches(jem_ctx *ctx) {
+    printf("watches of jem_denoise and jem_kl_walk\n");
+    jem_rng rng = jem_rng_seed(6), same = rng;
+    float *x = random_floats(&rng, MOST, -1, 1), y[MOST], z[MOST];
+    jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3), *u = jem_input(ctx, x, 3, 1, 3, 3);
+    jem_denoise_desc d = jem_denoise_desc_default(), two = d;
+    looker l = looks(1, NULL, NULL);
+    d.steps = 5, d.watch = look, d.watch_user = &l, two.steps = 2, same = rng;
+    CHECK(jem_denoise(ctx, gauss, NULL, t, &d, &rng) == JEM_OK && l.calls == 2 && l.jumps == 0,
+          "denoise: %d calls", l.calls);
+    jem_denoise(ctx, gauss, NULL, u, &two, &same), jem_read(t, y), jem_read(u, z);
+    CHECK(same_bits(y, z, MOST), "it stops at once");
+    l = looks(9, NULL, NULL);
+    jem_denoise(ctx, gauss, NULL, t, &d, &rng);
+    CHECK(l.calls == 5 && l.jumps == 0, "denoise: %d calls", l.calls);
+
+    /* where it stops, the last step follows: 3 of 5 in all */
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    l = looks(1, NULL, NULL);
+    walk.steps = 5, walk.step_size = 0.25f, walk.watch = look, walk.watch_user = &l;
+    jem_write(t, x);
+    CHECK(jem_kl_walk(ctx, slant, NULL, t, &walk, 0, NULL) != NULL, "%s", jem_error(ctx));
+    jem_read(t, y);
+    CHECK(l.calls == 3 && l.last == 4, "kl_walk: %d calls, the last is step %d", l.calls, l.last);
+    for (int i = 0; i < MOST; i++) CHECK_CLOSE(y[i], x[i] + 0.75f, 1e-6, "three steps");
+    free(x);
+}
+
+/* -|x|^2/2 - (sum of x)^2/4: what is known decides what is not */
+static jem_tensor *coupled(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    jem_tensor *length = jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, x)), -0.5f);
+    jem_tensor *sum = jem_square(ctx, jem_sum_image(ctx, x));
+    return jem_add(ctx, length, jem_scale(ctx, sum, -0.25f));
+}
+static int looks_on(void *user, int step, jem_tensor *x) {
+    (void)user, (void)step, (void)x;
+    return 0;
+}
+/* A watch is shown what is known, and changes nothing. */
+static void test_impute_watched(jem_ctx *ctx) {
+    enum { N = 50 };                              /* lanes without an image, too */
+    float y[2][3 * N], known[3 * N];
+    double sum = 0;
+    for (int k = 0; k < 2; k++) {
+        jem_rng rng = jem_rng_seed(9);
+        jem_impute_desc d = jem_impute_desc_default();
+        d.denoise.steps = 100, d.denoise.sigma_max = 1, d.walk.step_size = 0.1f;
+        if (k) d.walk.watch = looks_on;
+        for (int i = 0; i < 3 * N; i++) known[i] = (float)(i % 3 == 0), y[k][i] = 1.5f;
+        jem_tensor *x = jem_input(ctx, y[k], N, 1, 1, 3);
+        CHECK(jem_impute(ctx, coupled, NULL, x, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+        jem_read(x, y[k]);
+    }
+    for (int i = 0; i < 3 * N; i++) sum += known[i] == 0 ? (double)y[0][i] / (2 * N) : 0;
+    CHECK(same_bits(y[0], y[1], 3 * N), "a watch that does nothing changes what is imputed");
+    CHECK_CLOSE(sum, -0.375, 0.03, "their mean, cleaned of noise");
+}
+
+static void test_impute_watches(jem_ctx *ctx) {
+    printf("watches of jem_impute, and what is known\n");
+    static const int how[5][5] = {  /* denoise.steps, its stop, the walk's; calls of either */
+        { 5, 9, 9, 5, 5 }, { 5, 1, 9, 2, 0 }, { 5, 9, 1, 5, 2 }, { 0, 9, 1, 0, 2 },
+        { 0, 9, 9, 0, 5 }
+    };
+    jem_rng rng = jem_rng_seed(7);
+    float *x = random_floats(&rng, MOST, -1, 1), known[MOST], y[MOST];
+    for (int i = 0; i < MOST; i++) known[i] = (float)(i % 3 == 0);
+    for (int k = 0; k < 5; k++) {
+        looker first = looks(how[k][1], NULL, NULL), second = looks(how[k][2], known, x);
+        jem_impute_desc d = jem_impute_desc_default();
+        d.denoise.steps = how[k][0], d.denoise.watch = look, d.denoise.watch_user = &first;
+        d.walk = jem_sgld_desc_langevin(0.1f, 5), d.walk.watch = look, d.walk.watch_user = &second;
+        jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
+        CHECK(jem_impute(ctx, gauss, NULL, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(first.calls == how[k][3] && second.calls == how[k][4] &&
+              first.jumps + second.jumps == 0, "case %d: %d and %d calls", k, first.calls,
+              second.calls);
+        CHECK(second.moved == 0, "case %d: what is known moved, %d times", k, second.moved);
+        int off = 0, stayed = 0;
+        jem_read(t, y);
+        for (int i = 0; i < MOST; i++)
+            off += known[i] != 0 && y[i] != x[i], stayed += known[i] == 0 && y[i] == x[i];
+        CHECK(off == 0 && stayed == 0, "case %d: %d known, %d not", k, off, stayed);
+    }
+    free(x);
+}
+
+/* ---- chains, samples ------------------------------------------------------------------------- */
+
+static void test_flat_samples(jem_ctx *ctx) {
+    printf("samples of a flat density, and what suits a network\n");
+    enum { N = 32, SIDE = 8, ALL = N * SIDE * SIDE };
+    static unsigned char bytes[ALL];
+    jem_net *net = line_net(ctx, SIDE, 2, 0, NULL);
+    for (int label = -1; label < 2; label++) {
+        jem_pixels_desc p;
+        memset(&p, 0, sizeof p), p.hi = 1;
+        double sum = 0, ends = 0;
+        CHECK(jem_sample(net, label, N, 5, &p, bytes) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < ALL; i++) sum += bytes[i], ends += bytes[i] == 0 || bytes[i] == 255;
+        CHECK_CLOSE(sum / ALL, 127.5, 6, "label %d: U(0,1) is grey on average", label);
+        CHECK(ends / ALL < 0.25, "label %d: %g are black or white", label, ends / ALL);
+    }
+    for (int score = 0; score < 2; score++) {
+        net->noise_lo = score ? 0.2f : 0, net->noise_hi = score ? 3.f : 0;
+        net->mean = score ? -0.5f : 0;
+        const jem_generate_desc d = jem_net_generate_desc(net);
+        const int labels[1] = { 1 };
+        const jem_guide g = jem_net_guide(net, labels);
+        CHECK(d.walk.steps == 300 && d.walk.step_size == (score ? 0.01f : 1) &&
+              d.walk.noise_std == (score ? 0.1f : 0.01f) && !d.walk.watch, "score %d: walk", score);
+        CHECK(d.lo == (score ? 0 : -1) && d.hi == (score ? 0 : 1), "score %d: range", score);
+        CHECK(d.denoise.steps == (score ? 300 : 0) && !d.denoise.watch, "score %d", score);
+        CHECK(d.last_sigma == (score ? 0.4f : 0) && d.mean == net->mean, "score %d", score);
+        if (score) CHECK(d.denoise.sigma_max == 3 && d.denoise.fraction == 0.05f &&
+                         d.denoise.beta == 0.3f, "noise-blind, from its largest noise");
+        CHECK(g.net == net && g.labels == labels && g.weight == 1, "no guidance with a scale of 1");
+        net->scale = 10;
+        const float weight = jem_net_guide(net, labels).weight;
+        net->scale = 1;
+        CHECK(weight == (score ? 7 : 1), "guidance with a scale of 10: %g", (double)weight);
+    }
+    const jem_denoise_desc clean = jem_denoise_desc_clean(0.7f);
+    CHECK(clean.steps == 1 && clean.fraction == 0.8f && clean.sigma_max == 0.7f && !clean.watch &&
+          !clean.watch_user, "one step of .8");
+    jem_net_free(net);
+}
+
+static void test_buffer(jem_ctx *ctx) {
+    printf("the replay buffer: a slot drawn twice, refusals that change nothing\n");
+    enum { SLOTS = 12, SIZE = 4 };
+    jem_rng rng = jem_rng_seed(8);
+    jem_buffer *b = jem_buffer_create(ctx, SLOTS, 1, 2, 2, 3, &rng);
+    float data[SLOTS * SIZE], x[3 * SIZE];
+    int visits[SLOTS], drawn[2];
+    const int slots[3] = { 5, 7, 5 }, beyond[2] = { 1, SLOTS }, below[2] = { 1, -1 };
+    const int wrong[2][2] = { { 0, 3 }, { 0, -1 } };
+    for (int i = 0; i < SLOTS; i++) b->visits[i] = 4;
+    for (int i = 0; i < 3 * SIZE; i++) x[i] = (float)(10 + i);
+    CHECK(jem_buffer_put(b, 3, slots, x) == JEM_OK && b->visits[5] == 5 && b->visits[7] == 5 &&
+          same_bits(b->data + 5 * SIZE, x + 2 * SIZE, SIZE), "once, the last: %d", b->visits[5]);
+    memcpy(data, b->data, sizeof data), memcpy(visits, b->visits, sizeof visits);
+    for (int k = 0; k < 2; k++) {
+        CHECK(jem_buffer_draw(b, &rng, 2, wrong[k], 1, x, drawn) == JEM_BAD_ARGUMENT &&
+              says(ctx, k ? "label -1" : "label 3"), "a bad second label");
+        CHECK(jem_buffer_put(b, 2, k ? below : beyond, x) == JEM_BAD_ARGUMENT &&
+              says(ctx, k ? "slot -1" : "slot 12"), "a bad second slot");
+        const jem_status s = k ? jem_buffer_put(b, -3, slots, x)
+                               : jem_buffer_draw(b, &rng, -3, NULL, 0, x, drawn);
+        CHECK(s == JEM_BAD_ARGUMENT && says(ctx, "-3 chains"), "fewer than none");
+        CHECK(jem_buffer_restart(b, &rng, k ? 0 : -INFINITY, INFINITY) == JEM_BAD_ARGUMENT &&
+              says(ctx, "is not a range"), "an endless range");
+    }
+    CHECK(same_bits(data, b->data, SLOTS * SIZE) && !memcmp(visits, b->visits, sizeof visits) &&
+          b->lo == -1 && b->hi == 1, "what is refused changes nothing");
+    jem_buffer_free(b);
+}
+
+/* ---- what is unusual, and what is fooled ----------------------------------------------------- */
+
+static void test_default_walk(jem_ctx *ctx) {
+    printf("out-of-distribution scores by the default walk\n");
+    const float x[PIXELS] = { 0.5f, -0.5f };
+    for (int learned = 0; learned < 2; learned++) {
+        jem_net *net = line_net(ctx, 3, 1, 0.5f, NULL);
+        const float far = learned ? 10 * 0.25f : 10;       /* 10 steps of 1, or of noise_lo^2 */
+        float rise = 0, move = 0;
+        if (learned) net->noise_lo = 0.5f, net->noise_hi = 2;
+        CHECK(jem_ood_score(net, JEM_OOD_RISE, NULL, x, 1, &rise) == JEM_OK &&
+              jem_ood_score(net, JEM_OOD_MOVE, NULL, x, 1, &move) == JEM_OK, "%s", jem_error(ctx));
+        CHECK_CLOSE(rise, -far * 2.25f, 1e-4, "rise, learned %d: |slope|^2 is 2.25", learned);
+        CHECK_CLOSE(move, -far * 1.5f, 1e-4, "move, learned %d", learned);
+        jem_net_free(net);
+    }
+}
+
+/* Fooled iff a pixel is above the limit; its gradient is 0. */
+typedef struct edge { float limit; int calls; } edge;
+static jem_status edge_see(void *user, const float *x, const int *labels, int n, float *f,
+                           float *g) {
+    edge *e = (edge *)user;
+    e->calls++;
+    for (int i = 0; i < n; i++) {
+        float most = -1;
+        for (int k = 0; k < PIXELS; k++) most = fmaxf(most, x[i * PIXELS + k]);
+        f[2 * i + labels[i]] = (float)!(most > e->limit);
+        f[2 * i + 1 - labels[i]] = (float)(most > e->limit);
+    }
+    if (g) memset(g, 0, (size_t)(n * PIXELS) * sizeof *g);
+    return JEM_OK;
+}
+
+/* Sure beyond what fp32 can divide by: the slope is 1e-40, along all pixels but the last. */
+static jem_status sure_see(void *user, const float *x, const int *labels, int n, float *f,
+                           float *g) {
+    (void)user, (void)x;
+    for (int i = 0; i < n; i++) f[2 * i + labels[i]] = 1, f[2 * i + 1 - labels[i]] = 0;
+    for (int i = 0; g && i < n * PIXELS; i++) g[i] = i % PIXELS == PIXELS - 1 ? 0 : -1e-40f;
+    return JEM_OK;
+}
+static void test_attack_steep(jem_ctx *ctx) {
+    float x[PIXELS], found[PIXELS];
+    double far = 0;
+    const int label = 0;
+    jem_net *net = line_net(ctx, 3, 2, 0, NULL);
+    for (int i = 0; i < PIXELS; i++) x[i] = 0.01f * (float)i;
+    jem_attack_desc d = jem_attack_desc_default();
+    d.l2 = 1, d.eps = 0.3f, d.random_start = 0, d.steps = 1, d.classify = sure_see;
+    CHECK(jem_attack(net, x, &label, 1, &d, NULL, found, NULL) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < PIXELS; i++) far += pow((double)(found[i] - x[i]), 2);
+    CHECK_CLOSE(sqrt(far), 0.3, 1e-5, "how far a tiny slope leads");
+    CHECK(found[PIXELS - 1] == x[PIXELS - 1] && found[0] > x[0], "and where: %g", (double)found[0]);
+    jem_net_free(net);
+}
+
+static void test_attack_starts(jem_ctx *ctx) {
+    printf("attacks: restarts, and where they start\n");
+    enum { N = 64, ALL = N * PIXELS };
+    static float x[ALL], found[ALL];
+    static int labels[N], fooled[N];
+    jem_net *net = line_net(ctx, 3, 2, 0, NULL);
+    jem_rng rng = jem_rng_seed(9);
+    edge e = { 0.195f, 0 };
+    jem_attack_desc d = jem_attack_desc_default();
+    d.steps = 1, d.classify = edge_see, d.user = &e;
+    for (int k = 0; k < 2; k++) {
+        int count = 0;
+        d.restarts = k ? 50 : 1;
+        CHECK(jem_attack(net, x, labels, N, &d, &rng, found, fooled) == JEM_OK, "%s",
+              jem_error(ctx));
+        for (int i = 0; i < N; i++) count += fooled[i];
+        CHECK(k ? count > 58 : count < 20, "%d restarts fool %d", d.restarts, count);
+    }
+    d.restarts = 1, e.limit = 9;
+    for (int k = 0; k < 3; k++) {                  /* a cube, a ball, the image */
+        double sum = 0, square = 0, most = 0, length = 0;
+        d.l2 = k == 1, d.random_start = k < 2;
+        jem_attack(net, x, labels, N, &d, &rng, found, fooled);
+        for (int i = 0; i < N; i++, square = 0) {
+            for (int j = 0; j < PIXELS; j++) {
+                const double v = (double)found[i * PIXELS + j];
+                sum += v, square += v * v;
+                if (k == 0) most = most_of(most, fabs(v)), length += v * v / ALL;
+            }
+            if (k == 1) most = most_of(most, sqrt(square)), length += sqrt(square) / N;
+        }
+        CHECK(most <= 0.2 * (1 + 1e-6) && (k == 2 || most > 0.19), "case %d: up to %g", k, most);
+        CHECK_CLOSE(sum / ALL, 0, 0.02, "case %d: to all sides", k);
+        CHECK_CLOSE(length, k == 0 ? 0.04 / 3 : k == 1 ? 0.2 * 0.9 : 0, 0.002, "case %d", k);
+    }
+    static const int bad[2] = { -5, 99 };
+    for (int k = 0; k < 4; k++) {
+        labels[1] = bad[k & 1], e.calls = 0, d.classify = k < 2 ? edge_see : NULL;
+        CHECK(jem_attack(net, x, labels, N, &d, &rng, found, fooled) == JEM_BAD_ARGUMENT &&
+              e.calls == 0 && says(ctx, "of image 1 is not in 0..1"), "%d", bad[k & 1]);
+    }
+    jem_net_free(net);
+}
+
+/* More images than are attacked at a time, many with pixels outside of -1..1. */
+static void test_attack_bounds(jem_ctx *ctx) {
+    printf("attacks in place, and of pixels out of range\n");
+    enum { N = 300, ALL = N * PIXELS };
+    static float found[ALL];
+    static int labels[N];
+    jem_rng rng = jem_rng_seed(10);
+    float *x = random_floats(&rng, ALL, -2, 2), *own = floats(ALL);
+    jem_net *net = small_mlp(ctx, four_classes, 4);
+    random_labels(&rng, labels, N, 4);
+    for (int k = 0; k < 4; k++) {
+        jem_attack_desc d = jem_attack_desc_default();
+        jem_rng first = jem_rng_seed(11), second = first;
+        double most = 0, square = 0;
+        int further = 0, moved = 0;
+        d.l2 = k & 1, d.steps = 5, d.step_size = k & 2 ? 0.5f : 0.07f, d.restarts = 2,
+            d.targeted = 1;
+        d.least_probability = 1;                                /* never: so all of it runs */
+        memcpy(own, x, ALL * sizeof *x);
+        CHECK(jem_attack(net, x, labels, N, &d, &first, found, NULL) == JEM_OK &&
+              jem_attack(net, own, labels, N, &d, &second, own, NULL) == JEM_OK, "%s",
+              jem_error(ctx));
+        CHECK(same_bits(own, found, ALL), "case %d: in place it finds the same", k);
+        for (int i = 0; i < ALL; i++) {
+            const double off = fabs((double)found[i] - (double)x[i]);
+            if (i % PIXELS == 0) square = 0;
+            square += off * off, most = most_of(most, d.l2 ? sqrt(square) : off), moved += off > 0.01;
+            further += fabsf(found[i]) > fmaxf(1, fabsf(x[i]));
+        }
+        CHECK(most <= 0.2 * (1 + 1e-5), "case %d: by up to %g", k, most);
+        CHECK(further == 0 && moved > ALL / 4, "case %d: %d are further out, %d moved", k, further,
+              moved);
+    }
+    jem_net_free(net), free(x), free(own);
+}
+
+static void test_nan(jem_ctx *ctx) {
+    printf("a bias that is no number\n");
+    jem_rng rng = jem_rng_seed(12);
+    float *x = random_floats(&rng, 40 * PIXELS, -1, 1), score[40], found[40 * PIXELS];
+    int labels[40];
+    jem_net *net = small_mlp(ctx, four_classes, 5);
+    random_labels(&rng, labels, 40, 4);
+    CHECK(jem_calibrate(net, x, 40, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
+    jem_param *p = net->params;
+    while (p->next) p = p->next;
+    p->value[1] = NAN, jem_param_changed(p);
+    for (int kind = JEM_OOD_LOGP; kind <= JEM_OOD_USUAL; kind++)
+        CHECK(jem_ood_score(net, (jem_ood)kind, NULL, x, 40, score) == JEM_DIVERGED &&
+              says(ctx, "finite"), "score %d", kind);
+    CHECK(jem_attack(net, x, labels, 40, NULL, &rng, found, NULL) == JEM_DIVERGED &&
+          says(ctx, "finite"), "attack");
+    jem_net_free(net), free(x);
+}
+
+/* ---- networks -------------------------------------------------------------------------------- */
+
+static jem_tensor *all_pixels(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    return jem_flatten(ctx, x);
+}
+static jem_tensor *one_number(jem_ctx *ctx, jem_tensor *x, void *user) {
+    (void)user;
+    return jem_mean(ctx, x);
+}
+
+static void test_energy_shape(jem_ctx *ctx) {
+    printf("an energy of a wrong shape\n");
+    const float x[MOST] = { 0 };
+    for (int k = 0; k < 2; k++) {
+        jem_net *net = line_net(ctx, 3, 2, 0.1f, k ? one_number : all_pixels);
+        const char *const what = k ? "(1,1,1,1) as energy" : "(3,9,1,1) as energy";
+        jem_answer a[3];
+        float score[3];
+        CHECK(!jem_forward(net, jem_input(ctx, x, 3, 1, 3, 3), 0) &&
+              jem_error_status(ctx) == JEM_BAD_SHAPE && says(ctx, what), "forward");
+        CHECK(jem_classify(net, x, 3, a) == JEM_BAD_SHAPE && says(ctx, what), "classify");
+        for (int kind = JEM_OOD_LOGP; kind <= JEM_OOD_MOVE; kind++)
+            CHECK(jem_ood_score(net, (jem_ood)kind, NULL, x, 3, score) == JEM_BAD_SHAPE &&
+                  says(ctx, what), "score %d", kind);
+        jem_net_free(net);
+    }
+}
+
+static int same_text(const jem_net *net, const char *key, const char *text) {
+    const char *is = jem_net_meta(net, key);
+    return is && text ? !strcmp(is, text) : is == text;
+}
+
+/* From one network's archive, with a text changed, into another of other weights and texts. */
+static void test_fitted_texts(jem_ctx *ctx) {
+    printf("texts that were fitted to weights\n");
+    enum { N = 60, GOOD = 4, CASES = 14 };
+    static char large[4096], nan_text[4096];
+    static const char *const key[3] = { "jem.temperature", "jem.familiar", "jem.usual" };
+    const struct { int key; const char *text; } how[CASES] = {
+        { 0, "0.5" }, { 1, "1 2 3" }, { 1, "-4 5" }, { 0, "100" }, { 0, "0" }, { 0, "-0.1" },
+        { 0, "nonsense" }, { 0, "1e-99" }, { 1, "-1e99 1e99" }, { 1, "3 2 1" }, { 2, large },
+        { 2, nan_text }, { 0, "0.001" }, { 0, "200" }
+    };
+    jem_rng rng = jem_rng_seed(13);
+    float *x = random_floats(&rng, N * PIXELS, -1, 1);
+    int labels[N];
+    jem_net *from = small_mlp(ctx, four_classes, 6), *zero = line_net(ctx, 3, 4, 0, NULL);
+    random_labels(&rng, labels, N, 4);
+    jem_calibrate(from, x, N, JEM_AUTO), jem_fit_temperature(from, x, labels, N);
+    const char *usual = jem_net_meta(from, key[2]), *rest = strchr(usual, ' ');
+    snprintf(large, sizeof large, "1e99%s", rest);
+    snprintf(nan_text, sizeof nan_text, "nan%s", rest);
+    for (int k = 0; k < CASES; k++) {
+        jem_archive *a = jem_archive_create(ctx);
+        jem_net *net = small_mlp(ctx, four_classes, 7);
+        char before[3][2048];
+        jem_calibrate(net, x + 20 * PIXELS, 30, JEM_AUTO), jem_fit_temperature(net, x, labels, 20);
+        for (int i = 0; i < 3; i++) strncpy(before[i], jem_net_meta(net, key[i]), 2047)[2047] = 0;
+        const uint64_t weights = net_hash(net);
+        jem_net_to_archive(from, a), jem_archive_set_meta(a, key[how[k].key], how[k].text);
+        const jem_status s = jem_net_load(net, a);
+        if (k < GOOD) {
+            CHECK(s == JEM_OK && net_hash(net) == net_hash(from), "'%s': %s", how[k].text,
+                  jem_error(ctx));
+            for (int i = 0; i < 3; i++)
+                CHECK(same_text(net, key[i], jem_archive_meta(a, key[i])), "%s is loaded", key[i]);
+        } else {
+            CHECK(s == JEM_BAD_FILE && says(ctx, key[how[k].key]), "'%.30s'", how[k].text);
+            CHECK(net_hash(net) == weights, "'%.30s': the weights are others", how[k].text);
+            for (int i = 0; i < 3; i++)
+                CHECK(same_text(net, key[i], before[i]), "'%.30s': %s is another", how[k].text,
+                      key[i]);
+        }
+        jem_archive_free(a), jem_net_free(net);
+    }
+    CHECK_CLOSE(jem_fit_temperature(zero, x, labels, N), 1, 0, "equal logits say nothing");
+    CHECK(same_text(zero, key[0], "1"), "and that is what is kept");
+    jem_net_free(from), jem_net_free(zero), free(x);
+}
+
+/* The second channel's sum, or its square's, is infinite: neither channel's numbers change. */
+static void test_overflow(jem_ctx *ctx) {
+    printf("norms of a channel that overflows\n");
+    enum { N = 4, CHANNELS = 2, EACH = 4, ALL = N * CHANNELS * EACH };
+    static const float large[3] = { 3e38f, 1e30f, 1 };     /* the last one is all right */
+    jem_rng rng = jem_rng_seed(14);
+    float *x = random_floats(&rng, ALL, 0.5f, 1), y[ALL];
+    jem_net *bag = bag_create(ctx);
+    jem_layer norm[2] = { jem_norm_layer(bag, "batch", JEM_NORM_BATCH, CHANNELS),
+                          jem_norm_layer(bag, "act", JEM_NORM_ACT, CHANNELS) };
+    for (int k = 0; k < 3; k++)
+        for (int act = 0; act < 2; act++) {
+            for (int i = 0; i < ALL; i++) y[i] = x[i] * (i / EACH % CHANNELS ? large[k] : 1);
+            const uint64_t before = net_hash(bag);
+            jem_tensor *t = jem_apply(norm + act, jem_input(ctx, y, N, CHANNELS, 2, 2), 1);
+            CHECK(jem_backward(jem_mean(ctx, jem_square(ctx, t))) == JEM_OK || k < 2, "%s",
+                  jem_error(ctx));
+            CHECK((net_hash(bag) == before) == (k < 2), "%s norm of %g", act ? "act" : "batch",
+                  (double)large[k]);
+            jem_clear_error(ctx), jem_reset(ctx);
+        }
+    jem_net_free(bag), free(x);
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static void check_harmless(jem_ctx *ctx, const char *what) {
+    const char *e = jem_error(ctx);
+    CHECK(strstr(e, "a?b?c??d") && strstr(e, "\303\251") && strstr(e, "\303\237") &&
+          !strpbrk(e, "\033\233"), "%s: '%s'", what, e);
+    jem_clear_error(ctx);
+}
+
+static void test_messages(jem_ctx *ctx) {
+    printf("names in messages: commands do not pass, letters do\n");
+    static const char name[] = "\303\251a\033b\233c\302\233d\303\237";
+    const int shape1[1] = { 1 };
+    char text[700];
+    jem_net *bag = bag_create(ctx);
+    jem_archive *a = jem_archive_create(ctx);
+    CHECK(jem_net_param(bag, name, 1, shape1, 1) != NULL, "%s", jem_error(ctx));
+    CHECK(jem_net_load(bag, a) == JEM_BAD_FILE, "it is not in the file");
+    check_harmless(ctx, "a tensor's name");
+#ifndef JEM_NO_STDIO
+    snprintf(text, sizeof text, "no_such_folder/%s", name);
+    CHECK(!jem_load(ctx, text), "no such file");
+    check_harmless(ctx, "a path");
+    CHECK(jem_archive_write(a, text) != JEM_OK, "no such folder");
+    check_harmless(ctx, "a path");
+#endif
+    for (int i = 0; i < 699; i++) text[i] = i & 1 ? '\251' : '\303';
+    text[699] = 0, jem_fail(ctx, JEM_BAD_FILE, text);
+    const char *e = jem_error(ctx);
+    CHECK(strlen(e) > 300 && !strcmp(e + strlen(e) - 3, "\303\251?"), "a letter cut in half");
+    jem_clear_error(ctx), jem_archive_free(a), jem_net_free(bag);
+}
+
+/* A network and a trainer of one seed: chains must not begin as the network's weights did, nor
+   after another seed is taken. */
+static void test_one_seed(jem_ctx *ctx) {
+    printf("the random numbers of a network and a trainer of one seed\n");
+    enum { SLOTS = 4 };
+    jem_net *net = small_mlp(ctx, four_classes, 5);
+    jem_train_desc d = jem_train_desc_default();
+    d.seed = 5;
+    d.buffer_size = SLOTS;
+    d.negatives = 2;
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    const jem_buffer *b = jem_trainer_buffer(tr);
+    float first[SLOTS * PIXELS];
+    jem_rng rng = jem_rng_seed(5);
+    jem_fill_uniform(ctx, &rng, first, SLOTS * PIXELS, -1, 1);
+    int alike = 0;
+    for (int i = 0; b && i < SLOTS * PIXELS; i++) alike += fabsf(b->data[i] - first[i]) < 1e-6f;
+    CHECK(b && alike == 0, "%d of %d numbers are alike: %s", alike, SLOTS * PIXELS, jem_error(ctx));
+    jem_trainer_free(tr);
+    jem_net_free(net);
+}
+
+static void test_relu_zero(jem_ctx *ctx) {
+    printf("relu gives no -0\n");
+    enum { N = 33 };
+    float x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = i % 3 ? -(float)i : -0.0f;
+    jem_tensor *t = jem_input(ctx, x, N, 1, 1, 1);
+    CHECK(jem_read(jem_relu(ctx, t), y) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < N; i++) {
+        uint32_t bits;
+        memcpy(&bits, y + i, sizeof bits);
+        CHECK(bits == 0, "relu(%g) is %g", (double)x[i], (double)y[i]);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_label_noise), TEST_IN(test_fresh_chains), TEST_IN(test_restart),
+        TEST_IN(test_chain_label), TEST_IN(test_batch_accuracy), TEST_IN(test_score_step),
+        TEST_IN(test_large_kernels), TEST_IN(test_large_windows), TEST_IN(test_functions),
+        TEST_IN(test_walk_watches), TEST_IN(test_impute_watches), TEST_IN(test_impute_watched),
+        TEST_IN(test_flat_samples), TEST_IN(test_buffer), TEST_IN(test_default_walk),
+        TEST_IN(test_attack_starts), TEST_IN(test_attack_steep), TEST_IN(test_attack_bounds),
+        TEST_IN(test_nan), TEST_IN(test_energy_shape), TEST_IN(test_fitted_texts),
+        TEST_IN(test_overflow), TEST_IN(test_messages), TEST_IN(test_one_seed),
+        TEST_IN(test_relu_zero)
+    };
+    return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
+}

@@ -1,0 +1,224 @@
+/* Familiarity is a p-value: of new data like that of the calibration, a share p has a familiarity
+   below p, of each class too, whatever the order of the calibration's data, with 500 of them as
+   with 5,000. It depends on neither threads nor instructions, and survives a file; files of before
+   keep what they had. */
+#include "jem.h"
+
+#include "tests/support/test.h"
+#include "tests/support/common.h"
+
+enum { D = 12, CLASSES = 10, FEW = 500, MANY = 5000, NEW = 4000 };
+static const float levels[3] = { 0.01f, 0.05f, 0.1f };
+static jem_answer answers[MANY];
+
+/* ---- networks and data ----------------------------------------------------------------------- */
+
+typedef struct heads { jem_layer hidden, out; } heads;
+
+/* Logits of hidden units that copy the numbers: class k has the highest where number k is. */
+static jem_tensor *heads_forward(jem_net *net, jem_tensor *x, int training, void *user) {
+    const heads *h = (const heads *)user;
+    net->features = jem_tanh(net->ctx, jem_apply(&h->hidden, x, training));
+    return jem_apply(&h->out, net->features, training);
+}
+
+/* classes: 1 to CLASSES. */
+static jem_net *heads_net(jem_ctx *ctx, int classes) {
+    jem_net *net = jem_net_create(ctx, heads_forward, NULL, sizeof(heads), D, 1, 1, classes, 5);
+    heads h;
+    h.hidden = jem_linear_layer(net, "hidden", D, D);
+    h.out = jem_linear_layer(net, "out", D, classes);
+    *(heads *)net->user = h;
+    memset(h.hidden.weight->value, 0, D * D * sizeof(float));
+    memset(h.out.weight->value, 0, (size_t)classes * D * sizeof(float));
+    for (int k = 0; k < D; k++) {
+        h.hidden.weight->value[k * D + k] = 0.3f;
+        if (k < classes) h.out.weight->value[k * D + k] = 9;
+    }
+    jem_param_changed(h.hidden.weight);
+    jem_param_changed(h.out.weight);
+    return net;
+}
+
+/* Vectors of classes in turn: class k is around 4 of number k, with a spread of its own. */
+static float *clusters(jem_ctx *ctx, jem_rng *rng, int n, int classes) {
+    float *x = floats((ptrdiff_t)n * D);
+    jem_fill_normal(ctx, rng, x, (ptrdiff_t)n * D, 0, 1);
+    for (int i = 0; i < n; i++) {
+        const int label = i % classes;
+        for (int k = 0; k < D; k++) x[i * D + k] *= 0.3f + 0.05f * (float)label;
+        x[i * D + label] += 4;
+    }
+    return x;
+}
+
+enum { SIDE = 12, PIXELS = SIDE * SIDE };
+static jem_net *picture_net(jem_ctx *ctx, int classes) {
+    jem_convnet_desc d = jem_convnet_desc_default();
+    d.channels = 1;
+    d.height = SIDE;
+    d.width = SIDE;
+    d.classes = classes;
+    d.layers = 2;
+    d.widths[0] = 8;
+    d.widths[1] = 12;
+    jem_net *net = jem_convnet_create(ctx, &d, 7);
+    if (net) {
+        net->scale = 10;
+        net->noise_lo = 0.12f;
+        net->noise_hi = 2;
+    }
+    return net;
+}
+
+/* Bars of any direction, width and brightness, with noise. */
+static float *bars(jem_ctx *ctx, jem_rng *rng, int n) {
+    float *x = floats((ptrdiff_t)n * PIXELS);
+    jem_fill_normal(ctx, rng, x, (ptrdiff_t)n * PIXELS, 0, 0.1f);
+    for (int i = 0; i < n; i++) {
+        const float angle = 3.14159f * jem_rng_uniform(rng), wide = 1 + 2 * jem_rng_uniform(rng);
+        const float bright = 0.7f + 0.6f * jem_rng_uniform(rng);
+        for (int at = 0; at < PIXELS; at++) {
+            const float a = (float)(at / SIDE) - 5.5f, b = (float)(at % SIDE) - 5.5f;
+            const float off = a * cosf(angle) + b * sinf(angle);
+            x[(ptrdiff_t)i * PIXELS + at] += bright * (2 * expf(-off * off / wide) - 1);
+        }
+    }
+    return x;
+}
+
+/* ---- false alarms ---------------------------------------------------------------------------- */
+
+/* Checks shares below each level among n answers of a label (-1: all), within 3.5 standard errors
+   of them and of the calibration's `known` data of that label. */
+static void check_shares(const char *what, int n, int label, int known) {
+    for (int k = 0; k < 3; k++) {
+        const double p = (double)levels[k];
+        int alarms = 0, all = 0;
+        for (int i = 0; i < n; i++) {
+            if (label >= 0 && answers[i].label != label) continue;
+            alarms += answers[i].familiarity < levels[k];
+            all++;
+        }
+        if (all < 30) continue;
+        CHECK_CLOSE((double)alarms / all, p, 3.5 * sqrt(p * (1 - p) * (1.0 / known + 1.0 / all)),
+                    "%s, label %d, at %g: %d of %d", what, label, p, alarms, all);
+    }
+}
+
+static void test_order(jem_ctx *ctx) {
+    printf("order: classes in turn, by tens, are the worst for folds dealt in turn\n");
+    jem_net *net = heads_net(ctx, CLASSES);
+    jem_rng rng = jem_rng_seed(1);
+    float *x = clusters(ctx, &rng, MANY, CLASSES), *y = clusters(ctx, &rng, NEW, CLASSES);
+    for (int n = FEW; n <= MANY; n += MANY - FEW) {
+        CHECK(jem_calibrate(net, x, n, JEM_AUTO) == JEM_OK &&
+              jem_classify(net, y, NEW, answers) == JEM_OK, "%s", jem_error(ctx));
+        check_shares("in turn", NEW, -1, n);
+        for (int label = 0; label < CLASSES; label++)
+            check_shares("a class in turn", NEW, label, n / CLASSES);
+    }
+    free(x);
+    free(y);
+    jem_net_free(net);
+}
+
+static void test_pictures(jem_ctx *ctx) {
+    printf("pictures: false alarms for each number of gradients; what is not known is strange\n");
+    jem_net *net = picture_net(ctx, 4);
+    jem_rng rng = jem_rng_seed(2);
+    float *x = bars(ctx, &rng, FEW), *y = bars(ctx, &rng, NEW), *z = floats(100 * PIXELS);
+    jem_fill_normal(ctx, &rng, z, 100 * PIXELS, 0, 1);
+    for (int gradients = 0; gradients <= 3; gradients++) {
+        CHECK(jem_calibrate(net, x, FEW, gradients) == JEM_OK &&
+              jem_classify(net, y, NEW, answers) == JEM_OK, "%s", jem_error(ctx));
+        check_shares("bars", NEW, -1, FEW);
+        CHECK(jem_classify(net, z, 100, answers) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < 100; i++)
+            CHECK(jem_judge(answers[i].familiarity) == JEM_STRANGE && answers[i].reason, "noise %d",
+                  i);
+    }
+    free(x);
+    free(y);
+    free(z);
+    jem_net_free(net);
+}
+
+/* A density without classes: its features must count although there is no other class. */
+static void test_one_class(jem_ctx *ctx) {
+    printf("one class: false alarms, and what only the features show\n");
+    jem_net *net = heads_net(ctx, 1);
+    jem_rng rng = jem_rng_seed(3);
+    float *x = clusters(ctx, &rng, MANY, 1), *y = clusters(ctx, &rng, NEW, 1), s[NEW];
+    for (int gradients = 0; gradients < 2; gradients++) {
+        CHECK(jem_calibrate(net, x, FEW, gradients) == JEM_OK &&
+              jem_classify(net, y, NEW, answers) == JEM_OK, "%s", jem_error(ctx));
+        check_shares("one class", NEW, -1, FEW);
+    }
+    for (int i = 0; i < 100; i++) y[i * D + 1 + i % (D - 1)] += 3;
+    CHECK(jem_ood_score(net, JEM_OOD_FEATURES, NULL, y, NEW, s) == JEM_OK &&
+          jem_classify(net, y, 100, answers) == JEM_OK, "%s", jem_error(ctx));
+    int found = 0, above = 0;
+    for (int i = 0; i < 100; i++) {
+        found += jem_judge(answers[i].familiarity) == JEM_STRANGE;
+        for (int k = 100; k < NEW; k++) above += s[k] > s[i];
+    }
+    CHECK(found >= 98, "%d of 100 found", found);
+    CHECK(above >= 0.98 * 100 * (NEW - 100), "by features: AUROC %g", above / (100.0 * (NEW - 100)));
+    jem_net_free(net);
+    net = picture_net(ctx, 1);
+    float *in = bars(ctx, &rng, FEW), *out = bars(ctx, &rng, NEW);
+    CHECK(jem_calibrate(net, in, FEW, JEM_AUTO) == JEM_OK &&
+          jem_classify(net, out, NEW, answers) == JEM_OK, "%s", jem_error(ctx));
+    check_shares("pictures of one class", NEW, -1, FEW);
+    free(x);
+    free(y);
+    free(in);
+    free(out);
+    jem_net_free(net);
+}
+
+/* ---- the same everywhere --------------------------------------------------------------------- */
+
+static void test_same(void) {
+    printf("same: any threads and instructions, and from a file\n");
+    enum { N = 300 };
+    static const jem_isa isas[4] = { JEM_ISA_SCALAR, JEM_ISA_BEST, JEM_ISA_BEST, JEM_ISA_SCALAR };
+    static const int threads[4] = { 1, 1, 3, 2 };
+    static jem_answer first[N];
+    char *text = NULL;
+    for (int k = 0; k < 4; k++) {
+        jem_ctx *ctx = isa_ctx(isas[k], threads[k]);
+        jem_net *net = picture_net(ctx, 4);
+        jem_rng rng = jem_rng_seed(4);
+        float *x = bars(ctx, &rng, N);
+        CHECK(jem_calibrate(net, x, N, 3) == JEM_OK &&
+              jem_classify(net, x, N, answers) == JEM_OK, "%s", jem_error(ctx));
+        jem_archive *file = jem_archive_create(ctx);
+        CHECK(jem_net_to_archive(net, file) == JEM_OK, "%s", jem_error(ctx));
+        jem_net *back = jem_net_from_archive(ctx, file);
+        const char *known = jem_net_meta(net, "jem.known");
+        if (k == 0) {
+            memcpy(first, answers, sizeof first);
+            if (known) text = (char *)malloc(strlen(known) + 1);
+            if (text) strcpy(text, known);
+        }
+        CHECK(!memcmp(answers, first, sizeof first), "answers of case %d", k);
+        CHECK(text && known && !strcmp(text, known), "calibration of case %d", k);
+        CHECK(back && jem_classify(back, x, N, answers) == JEM_OK &&
+              !memcmp(answers, first, sizeof first), "from a file, case %d: %s", k, jem_error(ctx));
+        jem_archive_free(file);
+        jem_net_free(back);
+        jem_net_free(net);
+        free(x);
+        jem_ctx_free(ctx);
+    }
+    free(text);
+}
+
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_order), TEST_IN(test_pictures), TEST_IN(test_one_class), TEST(test_same)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
+}

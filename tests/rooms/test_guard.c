@@ -1,0 +1,245 @@
+/* The guard of a trainer: a run that would run away returns to a good state and learns on, also
+   across a checkpoint; a run that is well has the same bits with the guard and without. */
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "tests/support/test.h"
+#include "tests/support/common.h"
+
+enum { BATCH = 64, LONG_RUN = 20000 };
+
+typedef struct moons { jem_ctx *ctx; jem_net *net; jem_trainer *tr; jem_rng rng; } moons;
+
+/* The network, the trainer and the data of the first program in jem.h. */
+static void begin(moons *m, int max_returns) {
+    jem_ctx_desc one;                              /* so small a batch gains nothing from more */
+    memset(&one, 0, sizeof one);
+    one.threads = 1;
+    m->ctx = jem_ctx_create(&one);
+    jem_mlp_desc shape = jem_mlp_desc_default();
+    shape.channels = 2, shape.height = shape.width = 1, shape.classes = 2;
+    m->net = jem_mlp_create(m->ctx, &shape, 1);
+    jem_train_desc how = jem_train_desc_default();
+    how.lr = 3e-3f, how.sgld = jem_sgld_desc_langevin(0.02f, 20);
+    if (max_returns >= 0) how.max_returns = max_returns;
+    m->tr = jem_trainer_create(m->net, &how);
+    m->rng = jem_rng_seed(7);
+}
+
+static void end(moons *m) {
+    jem_trainer_free(m->tr);
+    jem_net_free(m->net);
+    jem_ctx_free(m->ctx);
+}
+
+static jem_stats step(moons *m) {
+    float x[2 * BATCH];
+    int y[BATCH];
+    for (int k = 0; k < BATCH; k++) {
+        const float a = 3.14159f * jem_rng_uniform(&m->rng);
+        y[k] = k & 1;
+        x[2 * k] = (y[k] ? 0.5f - cosf(a) : cosf(a) - 0.5f) * 0.5f;
+        x[2 * k + 1] = (y[k] ? 0.25f - sinf(a) : sinf(a) - 0.25f) * 0.5f;
+    }
+    return jem_train_step(m->tr, x, y, BATCH);
+}
+
+static int same_weights(const jem_net *a, const jem_net *b) {
+    const jem_param *p = a->params, *q = b->params;
+    for (; p && q; p = p->next, q = q->next)
+        if (memcmp(p->value, q->value, (size_t)p->size * sizeof *p->value)) return 0;
+    return !p && !q;
+}
+
+static int finite_weights(const jem_net *net) {
+    for (const jem_param *p = net->params; p; p = p->next)
+        for (ptrdiff_t i = 0; i < p->size; i++)
+            if (!isfinite(p->value[i])) return 0;
+    return 1;
+}
+
+static void poison(jem_net *net) {
+    net->params->value[0] = NAN;
+    jem_param_changed(net->params);
+}
+
+/* The program in the header's first comment is the one that runs here. */
+static void test_same_program(void) {
+    static char head[20000];
+    FILE *f = fopen("jem.h", "r");
+    const size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
+    if (f) fclose(f);
+    head[n] = 0;
+    CHECK(strstr(head, "how.lr = 3e-3f;") != NULL, "the rate of the first program");
+    CHECK(strstr(head, "how.sgld = jem_sgld_desc_langevin(0.02f, 20);") != NULL, "its walk");
+    CHECK(strstr(head, "jem_mlp_create(ctx, &shape, 1);") != NULL, "its network");
+    CHECK(strstr(head, "jem_train_step(trainer, x[0], y, 64);") != NULL, "its update");
+}
+
+static void test_long_run(void) {
+    printf("the first program, %d updates\n", LONG_RUN);
+    moons m;
+    begin(&m, -1);
+    int failed = 0, returns = 0;
+    float gap = 0, worst = 0, right = 0;
+    for (int i = 0; i < LONG_RUN; i++) {
+        const jem_stats s = step(&m);
+        failed += s.status != JEM_OK;
+        returns += s.returned;
+        CHECK(s.returns == returns && s.update == i, "update %d: %d returns, %d counted", s.update,
+              s.returns, returns);
+        gap += 0.1f * (-s.cd - gap);
+        if (s.returned) gap = 0;
+        worst = fmaxf(worst, fabsf(gap));
+        if (i >= LONG_RUN - 1000) right += s.accuracy / 1000;
+    }
+    CHECK(failed == 0, "%d updates failed: %s", failed, jem_error(m.ctx));
+    CHECK(worst <= 101, "f(x+) - f(x-) reached %g in the mean", (double)worst);
+    CHECK(returns <= 15, "%d returns", returns);
+    CHECK(right > .95f, "accuracy over the last 1,000 updates: %.3f", (double)right);
+    const float ask[6] = { -.25f, .35f, .25f, -.35f, .9f, .9f };
+    jem_answer a[3];
+    CHECK(jem_classify(m.net, ask, 3, a) == JEM_OK, "%s", jem_error(m.ctx));
+    CHECK(a[0].label == 0 && a[1].label == 1, "the moons: %d, %d", a[0].label, a[1].label);
+    CHECK(a[2].log_density < a[0].log_density - 5 && a[2].log_density < a[1].log_density - 5,
+          "a point far from both has a log p of %g, the moons %g, %g", (double)a[2].log_density,
+          (double)a[0].log_density, (double)a[1].log_density);
+    printf("%d returns, |mean gap| at most %.1f, accuracy %.3f\n", returns, (double)worst,
+           (double)right);
+    end(&m);
+}
+
+static void test_without(void) {
+    printf("without the guard: the same bits until the first return, then it runs away\n");
+    moons with, without;
+    begin(&with, -1), begin(&without, 0);
+    int at = -1, different = 0;
+    float gap = 0;
+    for (int i = 0; i < 600; i++) {
+        const jem_stats s = step(&without);
+        gap = fmaxf(gap, -s.cd);
+        CHECK(!s.returned && !s.returns, "a return without a guard");
+        if (at >= 0) continue;
+        if (step(&with).returned) at = i;
+        else different += !same_weights(with.net, without.net);
+    }
+    CHECK(at > 300 && at < 600, "the first return: %d", at);
+    CHECK(different == 0, "%d of %d updates have other bits", different, at);
+    CHECK(gap > 1e4f, "without the guard the gap reaches %g", (double)gap);
+    end(&with), end(&without);
+}
+
+/* Interrupted at update `at`, then continued for 200 updates: the bits of the whole run. */
+static void test_resumed(int at) {
+    printf("interrupted at update %d\n", at);
+    moons whole, again;
+    begin(&whole, -1), begin(&again, -1);
+    for (int i = 0; i < at; i++) step(&whole);
+    size_t size = 0;
+    jem_archive *a = jem_archive_create(whole.ctx);
+    jem_net_to_archive(whole.net, a);
+    jem_trainer_to_archive(whole.tr, a);
+    char *bytes = (char *)jem_archive_to_memory(a, &size);
+    CHECK(bytes != NULL, "%s", jem_error(whole.ctx));
+    jem_archive *b = bytes ? jem_archive_parse(again.ctx, bytes, size) : NULL;
+    CHECK(b && jem_net_load(again.net, b) == JEM_OK &&
+          jem_trainer_from_archive(again.tr, b) == JEM_OK, "%s", jem_error(again.ctx));
+    again.rng = whole.rng;
+    int different = 0, returned = 0;
+    jem_stats s, t;
+    for (int i = 0; i < 200; i++) {
+        s = step(&whole), t = step(&again);
+        returned += s.returned;
+        different += s.returns != t.returns || s.lr != t.lr || !same_weights(whole.net, again.net);
+    }
+    CHECK(returned > 0, "the guard returns in between");
+    CHECK(different == 0, "%d updates differ", different);
+    jem_archive_free(b), jem_archive_free(a);
+    jem_release(whole.ctx, bytes);
+    end(&whole), end(&again);
+}
+
+static void test_poisoned(void) {
+    printf("a weight that is not finite; as many returns as are allowed\n");
+    moons m;
+    begin(&m, 2);
+    poison(m.net);
+    CHECK(step(&m).status == JEM_DIVERGED, "without a good state it is an error");
+    end(&m);
+    begin(&m, 2);
+    for (int i = 0; i < 110; i++) step(&m);
+    for (int k = 1; k <= 2; k++) {
+        poison(m.net);
+        const jem_stats s = step(&m);
+        CHECK(s.status == JEM_OK && s.returned && s.returns == k, "return %d: %s", k,
+              jem_error(m.ctx));
+        CHECK(finite_weights(m.net) && jem_ok(m.ctx), "return %d: what is left is sound", k);
+        CHECK(isfinite(s.loss) && isfinite(s.grad_norm), "its numbers are finite");
+        CHECK(s.update == 110 + 2 * (k - 1), "its number: %d", s.update);
+        CHECK_CLOSE(step(&m).lr, 3e-3 * pow(.5, k), 1e-8, "half the rate");
+    }
+    poison(m.net);
+    const jem_stats s = step(&m);
+    CHECK(s.status == JEM_DIVERGED && !s.returned && s.returns == 2, "the third is an error");
+    CHECK(strstr(jem_error(m.ctx), "returned 2 times") != NULL, "%s", jem_error(m.ctx));
+    CHECK(finite_weights(m.net), "its weights are sound");
+    jem_clear_error(m.ctx);
+    end(&m);
+}
+
+/* A file's guard with a number that cannot be there is refused, and nothing changes. */
+static void test_hostile_file(void) {
+    printf("files with a guard that cannot be\n");
+    for (int way = 0; way < 4; way++) {
+        moons m, n;
+        begin(&m, -1), begin(&n, -1);
+        for (int i = 0; i < 105; i++) step(&m);
+        jem_archive *a = jem_archive_create(m.ctx);
+        jem_trainer_to_archive(m.tr, a);
+        const jem_entry *e = jem_archive_find(a, way < 1 ? "guard.numbers" : way < 2
+                                                 ? "guard.counts" : "guard.state");
+        if (!CHECK(e != NULL, "the guard is in the checkpoint")) return;
+        float *f = (float *)(uintptr_t)e->data;
+        ptrdiff_t weights = jem_net_size(m.net);
+        if (way == 0) f[1] = 7;
+        else if (way == 1) ((int64_t *)(uintptr_t)e->data)[0] = -1;
+        else if (way == 2) f[3] = NAN;
+        else f[weights + m.net->params->size] = -1;    /* the first second moment */
+        size_t size = 0;
+        char *bytes = (char *)jem_archive_to_memory(a, &size);
+        jem_archive *b = jem_archive_parse(n.ctx, bytes, size);
+        CHECK(b && jem_trainer_from_archive(n.tr, b) == JEM_BAD_FILE, "way %d: %s", way,
+              jem_error(n.ctx));
+        CHECK(jem_trainer_updates(n.tr) == 0, "way %d: nothing changed", way);
+        jem_clear_error(n.ctx);
+        jem_archive_free(a), jem_archive_free(b);
+        jem_release(m.ctx, bytes);
+        end(&m), end(&n);
+    }
+}
+
+static void test_scale(void) {
+    printf("jem_train_desc_score and a network of scale 1\n");
+    moons m;
+    begin(&m, -1);
+    const jem_train_desc d = jem_train_desc_score(100);
+    CHECK(jem_trainer_create(m.net, &d) == NULL && strstr(jem_error(m.ctx), "scale") != NULL,
+          "scale 1: %s", jem_error(m.ctx));
+    jem_clear_error(m.ctx);
+    m.net->scale = 10;
+    jem_trainer *tr = jem_trainer_create(m.net, &d);
+    CHECK(tr != NULL, "scale 10: %s", jem_error(m.ctx));
+    jem_trainer_free(tr);
+    end(&m);
+}
+
+static void test_resumed_late(void) { test_resumed(470); }
+static void test_resumed_early(void) { test_resumed(410); }
+
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_same_program), TEST(test_without), TEST(test_resumed_late),
+        TEST(test_resumed_early), TEST(test_poisoned), TEST(test_hostile_file), TEST(test_scale),
+        TEST(test_long_run)
+    };
+    return test_main(argc, argv, all, TEST_COUNT(all));
+}

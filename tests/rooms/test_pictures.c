@@ -1,0 +1,201 @@
+/* Pictures as programs have them, 8-bit pixels, to what a network takes, and back. */
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "tests/support/test.h"
+#include "tests/support/common.h"
+
+static jem_net *net_of(jem_ctx *ctx, int channels, int height, int width) {
+    const small_shape s = { channels, height, width, 3, 0 };
+    return small_mlp(ctx, s, 1);
+}
+static jem_pixels_desc unit(void) {                /* to 0..1, where values are easy to tell */
+    const jem_pixels_desc d = { 0, 1, 0, 0 };
+    return d;
+}
+static int near(double a, double b) { return fabs(a - b) < 1e-6; }
+
+static void test_sizes(jem_ctx *ctx) {
+    printf("sizes: means over areas, of every width\n");
+    const jem_pixels_desc d = unit();
+    unsigned char pixels[40 * 40];
+    jem_rng rng = jem_rng_seed(1);
+    for (int side = 1; side <= 9; side++)
+        for (int w = 1; w <= 40; w += 3)
+            for (int h = 2; h <= 40; h += 7) {
+                jem_net *net = net_of(ctx, 1, side, side);
+                double all = 0, sum = 0;
+                for (int i = 0; i < w * h; i++)
+                    pixels[i] = (unsigned char)jem_rng_below(&rng, 256), all += pixels[i] / 255.0;
+                float x[81];
+                int did = -1;
+                CHECK(jem_pixels_to_floats(net, pixels, w, h, 1, &d, x, &did) == JEM_OK, "%s",
+                      jem_error(ctx));
+                for (int i = 0; i < side * side; i++) sum += (double)x[i];
+                /* areas cover the picture once: so the mean stays, if it is made smaller */
+                if (w >= side && h >= side)
+                    CHECK(fabs(sum / (side * side) - all / (w * h)) < 1e-5, "%d x %d to %d: mean",
+                          w, h, side);
+                CHECK(!(did & JEM_DID_RESIZE) == (w == side && h == side), "resized?");
+                CHECK(!(did & JEM_DID_STRETCH) == (w == h), "stretched?");
+                if (w == side && h == side)
+                    for (int i = 0; i < w * h; i++)
+                        CHECK(near((double)x[i], pixels[i] / 255.0), "pixel %d", i);
+                jem_net_free(net);
+            }
+    jem_net *net = net_of(ctx, 1, 2, 2);
+    const unsigned char three[9] = { 90, 30, 0, 60, 120, 60, 0, 30, 255 };
+    float x[4];
+    jem_pixels_to_floats(net, three, 3, 3, 1, &d, x, NULL);    /* corner, halves, a quarter */
+    CHECK(near((double)x[0], (90 + 15 + 30 + 30) / 2.25 / 255), "area: %g", (double)x[0]);
+    CHECK(near((double)x[3], (255 + 15 + 30 + 30) / 2.25 / 255), "area: %g", (double)x[3]);
+    const unsigned char one[1] = { 51 };
+    jem_pixels_to_floats(net, one, 1, 1, 1, NULL, x, NULL);    /* larger: the nearest; -1 .. 1 */
+    for (int i = 0; i < 4; i++) CHECK(near((double)x[i], -0.6), "one pixel: %g", (double)x[i]);
+    jem_net_free(net);
+}
+
+static void test_colours(jem_ctx *ctx) {
+    printf("grey, alpha, colour, ink\n");
+    jem_net *grey = net_of(ctx, 1, 1, 1), *colour = net_of(ctx, 3, 1, 1);
+    static const unsigned char pixel[4] = { 255, 51, 102, 51 };        /* alpha: a fifth */
+    static const double rgb[3] = { 1, .2, .4 };
+    static const double luma = .299 + .587 * .2 + .114 * .4;           /* ITU-R BT.601 */
+    for (int channels = 1; channels <= 4; channels++)
+        for (int background = 0; background <= 255; background += 255)
+            for (int invert = 0; invert < 2; invert++) {
+                jem_pixels_desc d = unit();
+                d.background = background, d.invert = invert;
+                unsigned char p[4];
+                for (int i = 0; i < channels; i++) p[i] = pixel[i];
+                if (channels == 2) p[1] = 51;
+                const double a = channels % 2 ? 1 : .2, behind = (1 - a) * background / 255.0;
+                float one[1], three[3];
+                int did[2];
+                CHECK(jem_pixels_to_floats(grey, p, 1, 1, channels, &d, one, did) == JEM_OK &&
+                      jem_pixels_to_floats(colour, p, 1, 1, channels, &d, three, did + 1) == JEM_OK,
+                      "%s", jem_error(ctx));
+                const double g = a * (channels > 2 ? luma : 1) + behind;
+                CHECK(near((double)one[0], invert ? 1 - g : g), "%d channels to grey: %g", channels,
+                      (double)one[0]);
+                for (int i = 0; i < 3; i++) {
+                    const double v = a * (channels > 2 ? rgb[i] : 1) + behind;
+                    CHECK(near((double)three[i], invert ? 1 - v : v), "%d channels to colour: %g",
+                          channels, (double)three[i]);
+                }
+                const int both = (channels % 2 ? 0 : JEM_DID_BLEND) | (invert ? JEM_DID_INVERT : 0);
+                CHECK(did[0] == (both | (channels > 2 ? JEM_DID_GREY : 0)), "it says %d", did[0]);
+                CHECK(did[1] == (both | (channels > 2 ? 0 : JEM_DID_COLOUR)), "it says %d", did[1]);
+            }
+    jem_net_free(grey), jem_net_free(colour);
+}
+
+static void test_back(jem_ctx *ctx) {
+    printf("there and back\n");
+    jem_net *net = net_of(ctx, 3, 4, 5);
+    unsigned char p[2 * 60], q[2 * 60];
+    float x[2 * 60];
+    jem_rng rng = jem_rng_seed(2);
+    for (int invert = 0; invert < 2; invert++) {
+        jem_pixels_desc d = { -2, 3, 0, 0 };
+        d.invert = invert;
+        for (int i = 0; i < 120; i++) p[i] = (unsigned char)jem_rng_below(&rng, 256);
+        for (int i = 0; i < 2; i++)
+            jem_pixels_to_floats(net, p + i * 60, 5, 4, 3, &d, x + i * 60, NULL);
+        CHECK(jem_floats_to_pixels(net, x, 2, &d, q) == JEM_OK && !memcmp(p, q, 120), "%s",
+              jem_error(ctx));
+    }
+    for (int i = 0; i < 60; i++) x[i] = i % 3 == 0 ? 1e9f : i % 3 == 1 ? -1e9f : (float)NAN;
+    jem_floats_to_pixels(net, x, 1, NULL, q);
+    int bad = 0;
+    for (int i = 0; i < 60; i++) {                 /* q is [h][w][c], x is [c][h][w] */
+        const int at = i % 3 * 20 + i / 3;
+        bad += q[i] != (at % 3 == 0 ? 255 : 0);
+    }
+    CHECK(bad == 0, "%d pixels out of range", bad);
+    jem_net_free(net);
+}
+
+static void test_refused(jem_ctx *ctx) {
+    printf("what cannot be a picture\n");
+    jem_net *net = net_of(ctx, 1, 4, 4), *two = net_of(ctx, 2, 4, 4);
+    static const unsigned char p[16] = { 0 };
+    unsigned char out[16];
+    float x[16] = { 0 };
+    jem_answer a;
+    static const int wrong[][3] = { { 0, 4, 1 }, { 4, -1, 1 }, { 4, 4, 0 }, { 4, 4, 5 },
+                                    { 1 << 30, 1 << 30, 4 } };
+    for (int i = 0; i < 5; i++)
+        CHECK(jem_classify_pixels(net, p, wrong[i][0], wrong[i][1], wrong[i][2], NULL, &a, NULL) ==
+              JEM_BAD_ARGUMENT && says(ctx, "pixels: a picture of"), "case %d", i);
+    CHECK(jem_classify_pixels(net, NULL, 4, 4, 1, NULL, &a, NULL) != JEM_OK && says(ctx, "NULL"),
+          "no pixels");
+    CHECK(jem_classify_pixels(net, p, 4, 4, 1, NULL, NULL, NULL) != JEM_OK && says(ctx, "NULL"),
+          "no answer");
+    CHECK(jem_classify_pixels(NULL, p, 4, 4, 1, NULL, &a, NULL) == JEM_BAD_ARGUMENT, "no network");
+    CHECK(jem_classify_pixels(two, p, 4, 4, 1, NULL, &a, NULL) == JEM_BAD_SHAPE &&
+          says(ctx, "has 2 channels"), "two channels");
+    jem_pixels_desc d = { 1, -1, 0, 0 };
+    CHECK(jem_floats_to_pixels(net, x, 1, &d, out) != JEM_OK && says(ctx, "from 1 to -1"), "range");
+    d = unit(), d.background = 256;
+    CHECK(jem_pixels_to_floats(net, p, 4, 4, 1, &d, x, NULL) != JEM_OK &&
+          says(ctx, "background 256"), "background");
+    CHECK(jem_floats_to_pixels(net, NULL, 1, NULL, out) != JEM_OK && says(ctx, "NULL"), "no images");
+    CHECK(jem_floats_to_pixels(net, x, -1, NULL, out) != JEM_OK && says(ctx, "-1 images"), "-1");
+    x[5] = (float)NAN;
+    CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "image 0 contains nan"),
+          "NaN");
+    x[5] = 1e30f;
+    CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "1e+30"), "absurd");
+    x[5] = 0;
+    int label = 3;
+    CHECK(jem_accuracy(net, x, &label, 1) < 0 && says(ctx, "of image 0 is not in"), "a label");
+    CHECK(jem_sample(net, 3, 1, 1, NULL, out) != JEM_OK && says(ctx, "class 3"), "a class");
+    CHECK(jem_sample(net, 0, 0, 1, NULL, out) != JEM_OK && says(ctx, "0 of class"), "none");
+    CHECK(jem_sample(two, 0, 1, 1, NULL, out) == JEM_BAD_SHAPE && says(ctx, "channels"),
+          "channels");
+    jem_net_free(net), jem_net_free(two);
+}
+
+/* A seven of the model that ships, as a program would have it: ink on paper, in colour, larger. */
+static void test_model(jem_ctx *ctx) {
+    printf("the model that ships: its own samples, enlarged, in colour and inverted\n");
+    jem_net *net = jem_load(ctx, "examples/models/mnist.safetensors");
+    if (!net) {
+        CHECK(0, "%s", jem_error(ctx));
+        return;
+    }
+    enum { N = 10, BIG = 3 * 28 };
+    static unsigned char digits[N * 784], again[N * 784], paper[BIG * BIG * 4];
+    CHECK(jem_sample(net, 7, N, 5, NULL, digits) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_sample(net, 7, N, 5, NULL, again) == JEM_OK && !memcmp(digits, again, N * 784),
+          "the same seed, the same pixels");
+    int sevens = 0, familiar = 0, same = 0;
+    for (int k = 0; k < N; k++) {
+        jem_answer a, b;
+        int did = 0;
+        jem_classify_pixels(net, digits + k * 784, 28, 28, 1, NULL, &a, &did);
+        CHECK(did == 0, "nothing is done to a picture that fits (%d)", did);
+        for (int i = 0; i < BIG * BIG; i++) {
+            const unsigned char ink = digits[k * 784 + i / BIG / 3 * 28 + i % BIG / 3];
+            for (int c = 0; c < 3; c++) paper[4 * i + c] = (unsigned char)(255 - ink);
+            paper[4 * i + 3] = 255;
+        }
+        jem_pixels_desc d = { 0, 0, 255, 1 };
+        CHECK(jem_classify_pixels(net, paper, BIG, BIG, 4, &d, &b, &did) == JEM_OK, "%s",
+              jem_error(ctx));
+        CHECK(did == (JEM_DID_RESIZE | JEM_DID_GREY | JEM_DID_BLEND | JEM_DID_INVERT), "%d", did);
+        sevens += a.label == 7, familiar += a.familiarity > 0.01f;
+        same += b.label == a.label && fabsf(a.log_density - b.log_density) < 0.01f;
+    }
+    CHECK(sevens >= 8 && familiar >= 8, "%d sevens, %d familiar, of %d", sevens, familiar, N);
+    CHECK(same == N, "%d of %d are what they were", same, N);
+    jem_net_free(net);
+}
+
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST_IN(test_sizes), TEST_IN(test_colours), TEST_IN(test_back), TEST_IN(test_refused),
+        TEST_IN(test_model)
+    };
+    return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
+}

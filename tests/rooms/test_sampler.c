@@ -1,0 +1,188 @@
+/* Samples made in pieces have the bits of samples made at once, however the steps are divided. */
+#include "jem.h"
+#include "tests/support/test.h"
+#include "tests/support/common.h"
+
+enum { N = 3, SIDE = 8, SIZE = N * SIDE * SIDE };
+
+static jem_net *small_net(jem_ctx *ctx) {
+    jem_convnet_desc d = jem_convnet_desc_default();
+    d.height = SIDE;
+    d.width = SIDE;
+    d.classes = 4;
+    d.layers = 2;
+    d.widths[0] = 8;
+    d.widths[1] = 8;
+    jem_net *net = jem_convnet_create(ctx, &d, 3);
+    if (!net) return NULL;
+    net->scale = 10;
+    net->noise_lo = 0.12f;
+    net->noise_hi = 2;
+    net->mean = -0.5f;
+    return net;
+}
+
+/* Few steps of each kind; those of the walk differ by their number. */
+static jem_generate_desc few_steps(int denoise, int walk, float last_sigma) {
+    jem_generate_desc d = jem_generate_desc_default();
+    d.denoise.steps = denoise;
+    d.walk.steps = walk;
+    d.walk.decay_b = 3;
+    d.walk.decay_gamma = 0.6f;
+    d.walk.temperature_from = 4;
+    d.walk.temperature_to = 0.5f;
+    d.last_sigma = last_sigma;
+    return d;
+}
+
+static void at_once(jem_net *net, const int *labels, const jem_generate_desc *d, float *x) {
+    jem_ctx *ctx = net->ctx;
+    jem_rng rng = jem_rng_seed(11);
+    jem_guide guide = jem_net_guide(net, labels);
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_zeros(ctx, N, 1, SIDE, SIDE);
+    jem_generate(ctx, labels ? jem_logp_guided : jem_logp, labels ? (void *)&guide : (void *)net, t,
+                 d, &rng);
+    CHECK(jem_read(t, x) == JEM_OK, "%s", jem_error(ctx));
+    jem_end(ctx, mark);
+}
+
+static void test_pieces(jem_net *net) {
+    printf("pieces of any size\n");
+    static const int phases[5][2] = { { 5, 6 }, { 5, 0 }, { 0, 6 }, { 0, 0 }, { 1, 1 } };
+    const int labels[N] = { 2, 0, 3 };
+    float wanted[SIZE];
+    for (int k = 0; k < 5; k++)
+        for (int piece = 0; piece < 8; piece++)
+            for (int by_class = 0; by_class < 2; by_class++) {
+                const jem_generate_desc d = few_steps(phases[k][0], phases[k][1], k ? 0.24f : 0);
+                const int all = phases[k][0] + phases[k][1] + (k > 0);
+                jem_budget b = { piece, 0, NULL, NULL };
+                int calls = 0;
+                at_once(net, by_class ? labels : NULL, &d, wanted);
+                jem_sampler *s = jem_net_sampler(net, by_class ? labels : NULL, N, 11, &d);
+                if (!CHECK(s != NULL, "%s", jem_error(net->ctx))) return;
+                CHECK(s->step == 0 && s->steps == all, "%d of %d steps", s->step, s->steps);
+                for (; s->step < s->steps && calls < 100; calls++) {
+                    const int before = s->step;
+                    CHECK(jem_sampler_step(s, &b) == JEM_OK, "%s", jem_error(net->ctx));
+                    CHECK(!piece || s->step - before <= piece, "%d steps", s->step - before);
+                }
+                CHECK(calls == (piece ? (all + piece - 1) / piece : all > 0), "%d calls", calls);
+                CHECK(same_bits(s->x, wanted, SIZE), "pieces of %d of (%d,%d)", piece, phases[k][0],
+                      phases[k][1]);
+                CHECK(jem_sampler_step(s, NULL) == JEM_OK && same_bits(s->x, wanted, SIZE),
+                      "after the end nothing changes");
+                jem_sampler_free(s);
+            }
+}
+
+/* jem_sample is a sampler run to its end, and both are jem_generate. */
+static void test_sample(jem_net *net) {
+    printf("jem_sample\n");
+    const int labels[N] = { 2, 2, 2 };
+    const jem_generate_desc d = jem_net_generate_desc(net);
+    unsigned char pixels[SIZE], wanted[SIZE];
+    float x[SIZE];
+    for (int by_class = 0; by_class < 2; by_class++) {
+        at_once(net, by_class ? labels : NULL, &d, x);
+        CHECK(jem_floats_to_pixels(net, x, N, NULL, wanted) == JEM_OK &&
+              jem_sample(net, by_class ? 2 : -1, N, 11, NULL, pixels) == JEM_OK, "%s",
+              jem_error(net->ctx));
+        CHECK(!memcmp(pixels, wanted, sizeof wanted), "its pixels, by class: %d", by_class);
+    }
+}
+
+/* Every look at it takes so long. */
+typedef struct fake_clock { double now, each; } fake_clock;
+static double look(void *user) {
+    fake_clock *c = (fake_clock *)user;
+    c->now += c->each;
+    return c->now;
+}
+
+static void test_time(jem_net *net) {
+    printf("a budget of time\n");
+    const jem_generate_desc d = few_steps(20, 20, 0);
+    fake_clock c = { 1e9, 100 };                   /* a step takes 100 microseconds */
+    jem_budget b = { 0, 450, look, &c };
+    jem_sampler *s = jem_net_sampler(net, NULL, N, 1, &d);
+    CHECK(jem_sampler_step(s, &b) == JEM_OK && s->step == 4 && s->slowest == 100,
+          "four steps fit: %d of %g", s->step, s->slowest);
+    c.each = 300;
+    jem_sampler_step(s, &b);
+    CHECK(s->step == 5 && s->slowest == 300, "a second one does not fit: %d", s->step);
+    c.each = 100;
+    jem_sampler_step(s, &b);
+    CHECK(s->step == 7, "after 200 of 450, 300 do not fit: %d", s->step);
+    b.microseconds = 1;
+    jem_sampler_step(s, &b);
+    CHECK(s->step == 8, "one is taken always: %d", s->step);
+    b.microseconds = 1e9;
+    b.steps = 3;
+    jem_sampler_step(s, &b);
+    CHECK(s->step == 11, "the first limit that is met: %d", s->step);
+    jem_sampler_free(s);
+}
+
+static void test_restart(jem_net *net) {
+    printf("begun again\n");
+    const jem_generate_desc d = few_steps(3, 2, 0.24f);
+    float first[SIZE];
+    jem_sampler *s = jem_net_sampler(net, NULL, N, 5, &d);
+    jem_sampler_step(s, NULL);
+    memcpy(first, s->x, sizeof first);
+    CHECK(jem_sampler_restart(s) == JEM_OK && s->step == 0, "%s", jem_error(net->ctx));
+    CHECK(jem_sampler_step(s, NULL) == JEM_OK && !same_bits(first, s->x, SIZE), "other samples");
+    jem_sampler_free(s);
+    s = jem_net_sampler(net, NULL, N, 5, &d);
+    jem_sampler_step(s, NULL);
+    CHECK(same_bits(first, s->x, SIZE), "the same seed, the same samples");
+    jem_sampler_free(s);
+}
+
+static void test_wrong(jem_net *net) {
+    printf("what is refused\n");
+    jem_ctx *ctx = net->ctx;
+    const jem_shape shape = { N, 1, SIDE, SIDE }, none = { 0, 1, SIDE, SIDE };
+    const jem_rng rng = jem_rng_seed(1);
+    const int bad[N] = { 0, 4, 0 };
+    jem_generate_desc d = few_steps(2, 2, 0);
+    jem_budget b = { 0, 100, NULL, NULL };
+    CHECK(!jem_sampler_create(ctx, NULL, net, shape, &d, &rng) && says(ctx, "log-density"), "no f");
+    CHECK(!jem_sampler_create(ctx, jem_logp, net, shape, &d, NULL) && says(ctx, "rng"), "no rng");
+    CHECK(!jem_sampler_create(ctx, jem_logp, net, none, &d, &rng) && says(ctx, "(0,1,8,8)"), "n");
+    CHECK(!jem_net_sampler(net, bad, N, 1, &d) && says(ctx, "label 4"), "a label");
+    d.walk.steps = -1;
+    CHECK(!jem_net_sampler(net, NULL, N, 1, &d) && says(ctx, "steps = -1"), "steps");
+    d.walk.steps = INT32_MAX;
+    CHECK(!jem_net_sampler(net, NULL, N, 1, &d) && says(ctx, "1e9 steps"), "too many steps");
+    d.walk.steps = 2;
+    jem_sampler *s = jem_net_sampler(net, NULL, N, 1, &d);
+    float before[SIZE];
+    memcpy(before, s->x, sizeof before);
+    CHECK(jem_sampler_step(s, &b) == JEM_BAD_ARGUMENT && says(ctx, "needs a clock"), "no clock");
+    b.steps = -1;
+    CHECK(jem_sampler_step(s, &b) == JEM_BAD_ARGUMENT && says(ctx, "-1 steps"), "steps");
+    CHECK(jem_sampler_step(NULL, NULL) == JEM_BAD_ARGUMENT && jem_ok(ctx), "NULL");
+    net->params->value[0] = NAN;
+    jem_param_changed(net->params);
+    CHECK(jem_sampler_step(s, NULL) == JEM_DIVERGED && says(ctx, "not finite"), "a NaN");
+    CHECK(s->step == 0 && same_bits(s->x, before, SIZE), "after an error it is as before");
+    jem_sampler_free(s);
+    jem_sampler_free(NULL);
+}
+
+int main(void) {
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    jem_net *net = small_net(ctx);
+    test_pieces(net);
+    test_sample(net);
+    test_time(net);
+    test_restart(net);
+    test_wrong(net);
+    jem_net_free(net);
+    close_ctx(ctx, &count, "all of the above");
+    return test_report();
+}

@@ -1,0 +1,618 @@
+/* The playground in a real browser: node playground.mjs PAGE.html FOLDER, the folder for its
+   screenshots; then perhaps the parts to visit, as draw walk. Chromium (CHROMIUM=...) without a window, asked over a pipe by the DevTools
+   protocol; no package but node itself. The last line is: N passed, N failed. */
+import { spawn } from "node:child_process";
+import fs from "node:fs";
+import os from "node:os";
+import path from "node:path";
+
+const [page, folder] = process.argv.slice(2, 4).map((name) => path.resolve(name));
+const chosen = process.argv.slice(4);               /* parts, by name; without any, all of them */
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+let passed = 0, failed = 0;
+function check(what, ok, seen = "") {
+  if (ok) passed++;
+  else failed++;
+  console.log(`${ok ? "ok" : "FAILED"} ${what}${seen === "" || ok ? "" : ": " + seen}`);
+}
+
+/* ---- the browser ---- */
+const home = fs.mkdtempSync(path.join(os.tmpdir(), "playground-"));
+const browser = spawn(process.env.CHROMIUM || "chromium", ["--headless", "--no-sandbox",
+  "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+  "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
+  "--user-data-dir=" + home, "about:blank"], {
+    stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"] });
+const gone = new Promise((done) => browser.on("exit", done).on("error", done));
+let asked = 0, rest = "", session;
+const waiting = new Map(), troubles = [], requests = [];
+function arrived(message) {
+  const { id, method, params, result, error } = message;
+  if (id) {
+    const { done, fail } = waiting.get(id);
+    waiting.delete(id);
+    if (error) fail(Error(error.message));
+    else done(result);
+  } else if (method === "Runtime.exceptionThrown")
+    troubles.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
+  else if (method === "Runtime.consoleAPICalled" && ["error", "warning"].includes(params.type))
+    troubles.push(params.args.map((a) => a.description ?? a.value).join(" "));
+  else if (method === "Log.entryAdded" && params.entry.level === "error")
+    troubles.push(params.entry.text);
+  else if (method === "Network.requestWillBeSent") requests.push(params.request.url);
+}
+browser.stdio[4].setEncoding("utf8").on("data", (data) => {
+  const messages = (rest + data).split("\0");
+  rest = messages.pop();
+  messages.forEach((m) => arrived(JSON.parse(m)));
+});
+const send = (method, params = {}) => new Promise((done, fail) => {
+  waiting.set(++asked, { done, fail });
+  browser.stdio[3].write(JSON.stringify({ id: asked, method, params, sessionId: session }) + "\0");
+});
+async function js(expression) {
+  const { result, exceptionDetails } = await send("Runtime.evaluate",
+    { expression, awaitPromise: true, returnByValue: true });
+  if (exceptionDetails)
+    throw Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
+  return result.value;
+}
+/* What the expression is when it is true at last; undefined if it takes too long. */
+async function until(expression, seconds = 60) {
+  for (const end = Date.now() + 1000 * seconds; Date.now() < end; await sleep(40)) {
+    const value = await js(expression);
+    if (value) return value;
+  }
+}
+async function open(hash) {
+  await send("Page.navigate", { url: "about:blank" });
+  await send("Page.navigate", { url: "file://" + page + hash });
+  if (!(await until("document.body?.dataset.ready"))) throw Error("the page does not get ready");
+}
+async function screen(name, width, height, dark) {
+  await send("Emulation.setDeviceMetricsOverride",
+    { width, height, deviceScaleFactor: width < 500 ? 2 : 1, mobile: width < 500 });
+  await send("Emulation.setEmulatedMedia",
+    { features: [{ name: "prefers-color-scheme", value: dark ? "dark" : "light" }] });
+  await sleep(250);
+  if (!name) return;
+  const { data } = await send("Page.captureScreenshot", { format: "png" });
+  fs.writeFileSync(path.join(folder, name + ".png"), Buffer.from(data, "base64"));
+}
+/* Each panel as it is now, on a desk and on a phone, in light and dark. */
+async function pictures(panel) {
+  for (const dark of [false, true]) {
+    await screen(`${panel}-desk-${dark ? "dark" : "light"}`, 1280, 800, dark);
+    await screen(`${panel}-phone-${dark ? "dark" : "light"}`, 390, 844, dark);
+  }
+  const [wide, room] = await js("[document.documentElement.scrollWidth, innerWidth]");
+  check(`${panel}: fits the width of a phone`, wide <= room, `${wide} of ${room}`);
+  await screen("", 1280, 900, false);
+}
+
+/* ---- what a visitor does ---- */
+const box = (id) => js(`(() => { const e = document.getElementById("${id}");
+  e.scrollIntoView({ block: "center" });
+  const r = e.getBoundingClientRect(); return [r.left, r.top, r.width, r.height]; })()`);
+async function stroke(id, points, touch) {
+  const [left, top, width, height] = await box(id);
+  const event = ([x, y], kind) => {
+    const at = { x: left + x * width, y: top + y * height };
+    return touch ? send("Input.dispatchTouchEvent", {
+      type: "touch" + ["Start", "Move", "End"][kind],
+      touchPoints: kind < 2 ? [at] : [] })
+      : send("Input.dispatchMouseEvent", { type: "mouse" + ["Pressed", "Moved", "Released"][kind],
+        ...at, button: "left", buttons: kind < 2 ? 1 : 0, clickCount: 1 });
+  };
+  await event(points[0], 0);
+  for (let k = 1; k < points.length; k++)
+    for (let t = 1; t <= 8; t++)
+      await event(points[k].map((v, i) => points[k - 1][i] + (v - points[k - 1][i]) * t / 8), 1);
+  await event(points.at(-1), 2);
+}
+async function key(text, code = text) {
+  await send("Input.dispatchKeyEvent",
+    { type: "keyDown", key: text, code, text: text.length === 1 ? text : undefined });
+  await send("Input.dispatchKeyEvent", { type: "keyUp", key: text, code });
+}
+const click = (id) => js(`document.getElementById("${id}").click()`);
+const says = (id) => js(`document.getElementById("${id}").textContent.trim()`);
+const answer = () => js("({ ...document.getElementById('label').dataset })");
+const canvas = (id) => js(`document.getElementById("${id}").toDataURL()`);
+const seven = [[.3, .32], [.32, .27], [.5, .26], [.66, .24], [.68, .3], [.58, .55], [.47, .84]];
+
+/* A seven, then a face, until the visitor draws. */
+async function story() {
+  await open("");
+  check("the story: a seven is familiar", await until("/seven/.test($('label').textContent) && " +
+    "$('verdict').dataset.verdict === 'familiar'", 60), await says("verdict"));
+  check("the story: it is told to the end",
+    await until("document.getElementById('story').dataset.told", 60));
+  check("the story: softmax names a face a digit, the density finds it strange",
+    /^Softmax: [a-z]+, \d+%. Density: unlike all training images/.test(await says("story")) &&
+    await says("verdict") === "strange", await says("story"));
+  check("the story: leaves no drawing in the URL", !/ink=/.test(await js("location.hash")));
+  await pictures("story");
+  await stroke("pad", seven);
+  check("the story: the visitor's first stroke begins on an empty pad",
+    await until("document.getElementById('label').dataset.label === '7'", 20) &&
+    /ink=[^.]*(&|$)/.test(await until("/ink=/.test(location.hash) && location.hash", 5)),
+    await js("location.hash"));
+}
+
+async function draw() {
+  await open("#draw");
+  await js(`(window.heard = [], new MutationObserver((all) => all.forEach(({ target }) =>
+    target.closest("[aria-live]") && heard.push(target.textContent)))
+    .observe(document.body, { subtree: true, childList: true }))`);
+  await stroke("pad", seven);
+  await until("document.getElementById('label').dataset.label === '7'", 20);
+  let a = await answer();
+  check("a seven, drawn: it reads seven", (await says("label")).startsWith("seven"),
+    await says("label"));
+  const gauge = await js("document.getElementById('gauge').getAttribute('aria-label')");
+  const share = Number(gauge.match(/^[\d.]+/)[0]);
+  check("the gauge says what the sentence says", Math.abs(share - 100 * a.familiar) < .06 &&
+    gauge.endsWith(await says("verdict")), gauge);
+  check("it looks familiar", Number(a.familiar) >= .1 &&
+    /^Familiar/.test(await says("familiar")), await says("familiar"));
+  await sleep(300);
+  const heard = await js("heard");
+  check("the answer is said once, when the pen is lifted",
+    heard.length === 1 && /^Softmax: seven.*Density: Familiar/.test(heard[0]), heard.join(" | "));
+  const hash = await js("location.hash"), before = await canvas("seen");
+  await click("slope"), await sleep(200);
+  check("the slope of log p(x) is shown", before !== await canvas("seen"));
+  await open(hash);
+  const start = await until("document.getElementById('label').dataset.label && performance.now()",
+    20);
+  check("the URL brings the drawing back", (await answer()).label === "7" && hash.includes("ink="),
+    hash);
+  console.log(`first answer: ${start.toFixed(0)} ms after the file was opened, ` +
+    `${Number((await answer()).ms).toFixed(0)} ms of them to calculate it`);
+  await pictures("draw");
+
+  await click("clear");
+  for (const [x, y] of [[.2, .2], [.8, .2], [.2, .8], [.8, .8]]) await stroke("pad",
+    [[x, y], [x + .01, y]]);
+  await until("/strange/.test(document.getElementById('verdict').textContent)", 20);
+  check("four dots: strange", /^Strange: unlike all training images/.test(await says("familiar")),
+    await says("familiar"));
+
+  await js("document.getElementById('pad').focus()");
+  await key("Delete"), await key("3", "Digit3");
+  await until("document.getElementById('label').dataset.label === '3'", 20);
+  check("keyboard: a held-out three is shown, and read", (await answer()).label === "3",
+    await says("label"));
+  await key("Delete");
+  for (const name of ["ArrowUp", "ArrowUp", "ArrowUp", "ArrowUp", "ArrowUp"]) await key(name);
+  await key(" ", "Space");
+  for (let k = 0; k < 10; k++) await key("ArrowDown");
+  await until("document.getElementById('label').dataset.label === '1'", 20);
+  check("keyboard: a line down is a one", (await answer()).label === "1", await says("label"));
+  await key("Backspace"), await key(" ", "Space");
+  for (let k = 0; k < 10; k++) await key("ArrowUp");
+  await until("document.getElementById('label').dataset.label === '1'", 5);
+  check("keyboard: to take a line back lifts the pen; space puts it down again",
+    (await answer()).label === "1", await says("label"));
+
+  await screen("", 390, 844, false);
+  await click("clear");
+  await stroke("pad", seven, true);
+  await until("document.getElementById('label').dataset.label === '7'", 20);
+  check("touch: a seven", (await answer()).label === "7", await says("label"));
+  await click("clear");
+  const [left, top, width, height] = await box("pad");
+  const touch = (kind, ...at) => send("Input.dispatchTouchEvent", { type: "touch" + kind,
+    touchPoints: at.map(([x, y], id) => ({ x: left + x * width, y: top + y * height, id })) });
+  await touch("Start", [.5, .1]);
+  for (let k = 0; k < 9; k++) {
+    const palm = k < 2 ? [] : [[.9, .9 - .01 * k]];
+    await touch(k === 2 ? "Start" : "Move", [.5, .1 + .1 * k], ...palm);
+  }
+  await touch("End");
+  await until("document.getElementById('label').dataset.label === '1'", 5), await sleep(200);
+  check("touch: one finger draws, whatever else lies on the glass",
+    (await answer()).label === "1" && /ink=[^.]*(&|$)/.test(await js("location.hash")),
+    await says("label") + " " + await js("location.hash"));
+  await click("clear");
+  const pen = (kind, y) => send("Input.dispatchMouseEvent", { type: "mouse" + kind,
+    x: left + .5 * width, y: top + y * height, pointerType: "pen", button: "left",
+    buttons: kind === "Released" ? 0 : 1, clickCount: 1 });
+  await touch("Start", [.9, .95]);
+  await pen("Pressed", .1);
+  for (let k = 1; k < 9; k++) await pen("Moved", .1 + .1 * k);
+  await pen("Released", .9), await touch("End");
+  await until("document.getElementById('label').dataset.label === '1'", 5), await sleep(200);
+  check("touch: a pen takes over from the palm, which leaves no mark",
+    (await answer()).label === "1" && /ink=[^.]*(&|$)/.test(await js("location.hash")),
+    await says("label") + " " + await js("location.hash"));
+  await screen("", 1280, 900, false);
+}
+
+async function fill() {
+  await open("#draw?digit=80");
+  await until("document.getElementById('label').dataset.label", 20);
+  const whole = await canvas("seen");
+  for (const y of [.62, .72, .82, .92]) await stroke("seen", [[.1, y], [.9, y]]);
+  const covered = await canvas("seen");
+  check("a part is painted out", whole !== covered);
+  await click("slope");
+  check("where no slope is shown, none is spoken of", covered === await canvas("seen") &&
+    /^Erase/.test(await says("seen-note")), await says("seen-note"));
+  await click("slope");
+  await sleep(300);
+  await open(await js("location.hash"));
+  await until("!document.getElementById('fill').disabled", 20);
+  check("the URL knows what is painted out", covered === await canvas("seen"));
+  await click("fill");
+  check("it is filled in, in ten ways", await until(
+    "document.getElementById('ways').children.length === 10 && " +
+    "/^Ten samples/.test(document.getElementById('seen-note').textContent)", 90));
+  const ways = await js("[...document.getElementById('ways').children].map((c) => c.toDataURL())");
+  check("they differ from what was covered, and from each other",
+    !ways.includes(covered) && new Set(ways).size === 10, new Set(ways).size);
+  await screen("fill", 1280, 800, false);
+  for (const when of ["afterwards", "half way"]) {
+    await click("tab-fool"), await click("tab-draw");
+    await until(`document.getElementById("seen").toDataURL() === "${covered}"`, 3);
+    check(`filled in, and the panel left ${when}: the part is painted out again`,
+      covered === await canvas("seen") && /^Erase/.test(await says("seen-note")) &&
+      await js("document.getElementById('ways').hidden"), await says("seen-note"));
+    if (when === "half way") break;
+    await click("fill");
+    await until("!document.getElementById('ways').hidden", 20);
+  }
+}
+
+/* What moves rests in a page that is hidden, and stays paused if it was. */
+async function rests(panel) {
+  const runs = () => says(panel + "-run"), seen = [await runs()];
+  for (const hidden of [true, false]) {
+    await js(`(Object.defineProperty(document, "hidden", { value: ${hidden}, configurable: true }),
+      void document.dispatchEvent(new Event("visibilitychange")))`);
+    seen.push(await runs());
+  }
+  await click(panel + "-run"), seen.push(await runs());
+  await click("tab-draw"), await click("tab-" + panel), seen.push(await runs());
+  await click(panel + "-run"), seen.push(await runs());
+  check(`${panel}: rests while hidden; paused, it stays so behind another tab`,
+    seen.join() === "Pause,Resume,Pause,Resume,Resume,Pause", seen.join());
+}
+
+async function dream() {
+  await open("#dream?kind=each&rate=120");
+  const data = (name) => js(`document.getElementById("chains").dataset.${name} ?? ""`);
+  const shown = () => js("[...document.querySelectorAll('#chains canvas')]" +
+    ".map((c) => c.toDataURL()).join()");
+  await until("document.getElementById('chains').dataset.steps > 0");
+  await js(`(window.speeds = [], void new MutationObserver(() => speeds.push(
+    $("dream-speed").textContent)).observe($("dream-speed"), { childList: true }))`);
+  const frames = new Set();
+  for (let k = 0; k < 4; k++) frames.add(await shown()), await sleep(300);
+  check("dreams: frames change", frames.size === 4, frames.size);
+  await until("document.getElementById('chains').dataset.steps >= 320", 90);
+  const blinks = (await js("speeds")).map((s) => /second/.test(s) ? 1 : 0).join("");
+  check("dreams: their speed, once it is known, stays", /^0*1{40,}$/.test(blinks), blinks);
+  console.log(`dreams: ${await data("rate")} steps of ten chains a second`);
+  const names = await js("[...document.querySelectorAll('#chains figcaption')]" +
+    ".map((c) => c.textContent.split(' ')[0])");
+  const words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
+  const right = words.filter((w, k) => names[k] === w).length;
+  const sure = (await data("sure")).split(" ").filter((p) => p > .5).length;
+  check("dreams: at the end, chains are the digits they were asked for", right >= 8 && sure >= 8,
+    names.join(" "));
+  await pictures("dream");
+  await js(`(() => {
+    const asked = [...worker("chains").asked.values()].filter(({ tell }) => tell).at(-1);
+    const tell = asked.tell;
+    asked.tell = (told) => { window.dreamt = told.shown, tell(told); };
+  })()`);
+  const paper = (await until("window.dreamt && [...dreamt]", 10)).filter((v) => v < -.6);
+  const grain = Math.sqrt(paper.reduce((sum, v) => sum + (v + 1) ** 2, 0) / paper.length);
+  check("dreams: the last noise is taken off as jem_denoise_desc_clean does", grain < .09,
+    grain.toFixed(3));
+  await rests("dream");
+  await click("dream-run"), await sleep(400);
+  const still = await shown();
+  await sleep(300);
+  check("dreams: pause", still === await shown());
+  await js("document.querySelector('#chains canvas').focus()");
+  for (const [what, how] of [["a poke", () => key("Enter")], ["R", () => key("r", "KeyR")],
+    ["the last noise", () => click("dream-clean")]]) {
+    const before = await shown();
+    await how();
+    let after = before;
+    for (let k = 0; k < 60 && after === before; k++) await sleep(100), after = await shown();
+    check(`dreams: ${what} is seen while they stand still`, before !== after);
+  }
+  await click("dream-clean"), await click("dream-run"), await sleep(700);
+  check("dreams: and they go on", still !== await shown());
+  await js("(() => { const k = document.getElementById('dream-kind'); " +
+    "k.value = 'or', k.onchange(); })()");
+  await sleep(400);
+  check("dreams: the URL says what of", /kind=or/.test(await js("location.hash")),
+    await js("location.hash"));
+  for (let k = 0; k < 20; k++) await click("dream-run");
+  await sleep(300);
+  check("dreams: what was asked often is not kept", await js("worker('chains').asked.size") < 4,
+    await js("worker('chains').asked.size"));
+  await open("#dream?step=0&noise=1e30&temp=1e30");
+  check("dreams: the URL goes as far as the sliders", await js(`["step", "noise", "temp"]
+    .map((name) => $("dream-" + name + "-out").textContent).join()`) === "0.00032,0.4,10",
+    await js("location.hash"));
+}
+
+async function fool() {
+  const label = (net) => `document.querySelector('[data-net="${net}"]').dataset.label`;
+  await open("#fool");
+  check("fool it: one who comes for the first time sees a zero attacked, and one network fooled",
+    await until(`${label(0)} === "0" && ${label(1)} === "9"`, 20),
+    await js(`${label(0)} + ${label(1)}`));
+  const four = await canvas("fool-digit");
+  await click("fool-another");
+  check("fool it: another digit", await until(
+    `document.getElementById("fool-digit").toDataURL() !== "${four}"`, 10));
+  await open("#fool?digit=41&eps=0.3&steps=10&norm=inf");
+  await until(`${label(0)} && ${label(1)}`);
+  check("fool it: the plain classifier no longer says four", await js(label(1)) !== "4",
+    await js(label(1)));
+  check("fool it: the verdict says so", /Fooled/.test(
+    await js("document.querySelector('[data-net=\"1\"]').textContent")));
+  const far = (v) => js(`(() => { const e = document.getElementById("fool-eps");
+    e.value = ${v}, e.oninput(); })()`);
+  await far(0);
+  await until(`${label(0)} === "4" && ${label(1)} === "4"`);
+  check("fool it: without a change, both say four", await js(`${label(0)} + ${label(1)}`) === "44");
+  await far(9);
+  await sleep(4000);
+  await pictures("fool");
+  await js("(window.curves = [], window.paintsChart = chart, " +
+    "chart = (c, all) => { curves = all.curves.map((one) => one.y), paintsChart(c, all); }, 0)");
+  await js("location.hash = '#fool?digit=8&eps=0.4&steps=10&norm=inf'");
+  await until("curves.length && curves.every((y) => y.length === 11)", 60);
+  check("fool it: far enough, neither network is sure of anything",
+    await js("curves.every((y) => y[0] > .5 && y.at(-1) < .01)"),
+    await js("JSON.stringify(curves)"));
+  await js("location.hash = '#fool?eps=0&ink=U1YuNpRD2ozW'");
+  await until(`/has not changed/.test($("fool-nets").textContent) && ${label(0)} && ${label(1)}`, 20);
+  check("fool it: two answers to a scrawl: without an attack neither is fooled",
+    await js(`${label(0)} !== ${label(1)} && !/Fooled/.test($("fool-nets").textContent)`),
+    await says("fool-nets"));
+}
+
+/* Known moments beside those of the chains. */
+async function walk() {
+  const data = async (name) => Number(await js(`$("walk").dataset.${name}`));
+  async function far(hash, steps) {
+    await open("#walk?rate=3000&" + hash);
+    await until(`$("walk").dataset.steps >= ${steps}`, 120);
+    return [Math.abs(await data("off")), await data("rhat"), await data("accepted")];
+  }
+  let [off, rhat, accepted] = await far("density=narrow&kind=mala&a=0.08", 4000);
+  check("walk: MALA is exact, and refuses some", off < 4.5 && rhat < 1.05 && accepted > .3 &&
+    accepted < .99, `${off} ${rhat} ${accepted}`);
+  [off, rhat] = await far("density=narrow&kind=langevin&a=0.3", 4000);
+  check("walk: Langevin's chains agree, and are wrong", off > 5 && rhat < 1.05 &&
+    /agree, but are wrong/.test(await says("walk-note")), `${off} ${rhat}`);
+  [off, rhat] = await far("density=banana&kind=hmc&a=0.05&leaps=10", 1500);
+  check("walk: Hamiltonian Monte Carlo is exact on the banana", off < 4.5 && rhat < 1.05,
+    `${off} ${rhat}`);
+  [off, rhat] = await far("density=modes&kind=mala&a=0.1", 1500);
+  check("walk: two modes: single chains do not cross, and R-hat says so", rhat > 1.5, rhat);
+  await pictures("walk");
+  [off, rhat] = await far("density=modes&kind=tempered&a=0.15", 4000);
+  check("walk: two modes: tempered chains cross", off < 4.5 && rhat < 1.1, `${off} ${rhat}`);
+  await open("#walk?density=own&kind=ascent&a=0.1&rate=1000&own=150_300_450_300");
+  await until('$("walk").dataset.steps >= 300', 60);
+  check("walk: ascent ends on the points", await js(`(() => {
+    const bins = [...$("walk").dataset.summits.split(" ")].map(Number);
+    return bins.every((u) => Math.abs(Math.abs(u) - 1.5) < .1); })()`),
+    await js('$("walk").dataset.summits'));
+  await js("document.getElementById('walk-run').click()");
+  await stroke("walk-plane", [[.5, .2], [.5, .2]]);
+  check("walk: a click sets a point of one's own",
+    await until("/own=150_300_450_300_\\d+_\\d+/.test(location.hash)", 5),
+    await js("location.hash"));
+  await open("#walk?a=9e9&rate=-1&noise=1e30");
+  check("walk: the URL goes as far as the sliders", await js(`["a", "noise", "rate"].map((name) =>
+    $("walk-" + name + "-out").textContent).join()`) === "1.0,2 \u221aa,1",
+    await js('$("walk-noise-out").textContent'));
+}
+
+/* For a lecture hall, and to send to others. */
+async function shared() {
+  await screen("", 1280, 720, false);
+  for (const panel of ["draw", "dream", "fool", "walk", "plane"]) {
+    await open("?present#" + panel), await sleep(400);
+    const [high, code] = await js(`[document.documentElement.scrollHeight,
+      document.querySelector("details").offsetHeight]`);
+    check(`presented: ${panel} fits 1280 x 720, without its C`, high <= 720 && code === 0, high);
+  }
+  await screen("presented", 1280, 720, false);
+  for (const [width, height] of [[768, 1024], [1920, 1080]]) {
+    for (const panel of ["draw", "walk", "plane"]) {
+      await screen("", width, height, false);
+      await open("#" + panel), await sleep(600);
+      const [wide, room] = await js("[document.documentElement.scrollWidth, innerWidth]");
+      check(`${panel}: fits the width of ${width}`, wide <= room, `${wide} of ${room}`);
+      await screen(`${panel}-${width}`, width, height, width > 1000);
+    }
+  }
+  await screen("", 1280, 900, false);
+  await open("#draw?digit=41");
+  await js("navigator.clipboard.writeText = async (text) => { window.copied = text; }");
+  await click("copy"), await sleep(100);
+  check("the link that is copied is that of the panel as it is",
+    /digit=41/.test(await js("window.copied")), await js("window.copied"));
+  const head = await js("[...document.querySelectorAll('meta')].map((m) => m.outerHTML).join()");
+  check("the page describes itself to those it is sent to",
+    /name="description"/.test(head) && /og:image/.test(head), head);
+}
+
+async function plane() {
+  await open("#plane?world=moons");
+  const data = (name) => js(`document.getElementById("plane").dataset.${name}`);
+  await until("document.getElementById('plane').dataset.updates >= 40");
+  const first = Number(await data("first")), t = Date.now(), u = Number(await data("updates"));
+  await until("document.getElementById('plane').dataset.updates >= 300", 90);
+  const ce = Number(await data("ce")), likely = Number(await data("likely")),
+    alone = Number(await data("alone"));
+  const rate = (await data("updates") - u) * 1000 / (Date.now() - t);
+  console.log(`the plane: ${rate.toFixed(0)} updates of both a second`);
+  check("the plane: the loss falls", ce < .6 * first, `${first} to ${ce}`);
+  check("the plane: only the JEM knows where the points are", likely > -4 && likely > alone + 1,
+    `${likely}, ${alone}`);
+  await pictures("plane");
+  await rests("plane");
+  await js(`(() => {                              /* what the chart of the loss is drawn from */
+    const paints = chart;
+    window.drawn = [], $("plane-again").click();
+    chart = (c, all) => { if (c.id === "plane-ce") drawn.push(all.curves[1].x); paints(c, all); };
+  })()`);
+  await until("drawn.some((x) => x.length > 20)", 20);
+  check("the plane: begun again, nothing is left of the curve before",
+    await js("drawn.every((x) => x.every((v, k) => v === k + 1))"),
+    await js("JSON.stringify(drawn.find((x) => x.some((v, k) => v !== k + 1)))"));
+  await click("plane-run"), await sleep(200);
+  await js(`(() => {                              /* as if it had learned for long */
+    const { tell } = [...worker("plane").asked.values()].filter((asked) => asked.tell).at(-1);
+    const facts = Array.from({ length: 200000 }, (_, k) => [1000 + (k >> 1), 1, 1, 0, 1]);
+    const view = { density: [], best: Array(4096).fill(0), sure: [], dream: [], likely: 0 };
+    tell({ facts, views: [view, view], stopped: [], ms: 1, updates: 1e5 });
+  })()`);
+  const x = await js("drawn.at(-1)");
+  check("the plane: of 100,000 updates the curve is drawn from every 64th",
+    x.length > 90 && x.length <= 200 && x.every((v) => v % 64 === 0) && x.at(-1) > 98000,
+    x.join(" "));
+  await js("document.querySelector('[data-break=rate]').click()");
+  await until("document.getElementById('plane').dataset.stopped", 90);
+  check("the plane: a rate 30 times too high diverges",
+    /^Diverged/.test(await says("plane-status")), await says("plane-status"));
+  check("the plane: that is said, but not every update", await js(
+    `document.querySelectorAll("[aria-live]").length === 1 &&
+    $("said").textContent === $("plane-status").textContent`), await says("said"));
+  await screen("plane-broken", 1280, 800, false);
+  await js("document.querySelector('[data-break=healthy]').click()");
+  check("the plane: and starts again", await until(
+    "!document.getElementById('plane').dataset.stopped && " +
+    "document.getElementById('plane').dataset.updates >= 20"));
+
+  await open("#plane?world=own&right=score");
+  await stroke("plane-class-1", [[.2, .3], [.5, .3]]);
+  await js("document.querySelectorAll('#plane-own .chips button')[1].click()");
+  await stroke("plane-class-1", [[.5, .7], [.8, .7]]);
+  check("the plane: own points, score matching",
+    await until("document.getElementById('plane').dataset.updates >= 60"));
+  await sleep(300);
+  check("the plane: they are in the URL",
+    /own=\d+_\d+_0_.*_1(&|$)/.test(await js("location.hash")), await js("location.hash"));
+  await screen("plane-own", 1280, 800, true);
+  await click("plane-clear"), await sleep(500);
+  check("the plane: without points nothing is shown of what was learned",
+    /^Add points/.test(await says("plane-status")) && await says("plane-facts-1") === "" &&
+    await js(`new Set(new Uint32Array($("plane-density-1").getContext("2d")
+      .getImageData(0, 0, 512, 512).data.buffer)).size`) === 1,
+    await says("plane-status"));
+  await stroke("plane-class-0", [[.9, .5], [1.2, .5]]), await sleep(300);
+  const inside = (await js("location.hash")).match(/own=([\d_]*)/)[1].split("_").map(Number);
+  check("the plane: points outside of the world are not taken",
+    inside.length >= 3 && inside.every((v) => v <= 600), inside.join("_"));
+  await open("#plane?world=rings"), await click("tab-draw"), await sleep(1500);
+  const resting = await data("updates") ?? 0;
+  await sleep(700);
+  check("the plane: left at once, it does not learn behind another tab",
+    resting === (await data("updates") ?? 0), `${resting}, ${await data("updates")}`);
+  const many = Array(599).fill("100_100_0").join("_") + "_500_500_0";
+  await open("#plane?world=own&own=" + many), await sleep(200);
+  check("the plane: of 600 points the last is drawn too; points of one class teach nothing",
+    await js(`$("plane-class-0").getContext("2d").getImageData(427, 85, 1, 1).data.join()`) ===
+      "0,114,178,255" && /^Add points/.test(await says("plane-status")),
+    await says("plane-status"));
+}
+
+/* The browser's own keys stay with it: zoom, back, load the page anew. */
+async function keys() {
+  await open("#draw?digit=41");
+  for (const at of ["#pad", "#seen", "#chains canvas", "#walk-plane", "#plane-class-0"])
+    check(`keyboard: the browser's own keys in ${at}`, await js(`["ctrlKey", "altKey", "metaKey"]
+      .every((own) => ["0", "ArrowLeft", "r", "1"].every((key) =>
+        document.querySelector("${at}").dispatchEvent(
+          new KeyboardEvent("keydown", { key, [own]: true, cancelable: true }))))`));
+  await js("document.getElementById('tab-draw').focus()");
+  await key("ArrowLeft");
+  check("keyboard: arrows go from tab to tab, and around",
+    await js("document.activeElement.id") === "tab-plane", await js("document.activeElement.id"));
+}
+
+/* What goes wrong is said, and stops nothing else. */
+async function wrong() {
+  const before = troubles.length;
+  await open("#draw");
+  await js("void setTimeout(() => Promise.reject(Error('on purpose')))");
+  check("an error that nobody catches is shown",
+    await until("/on purpose/.test(document.getElementById('trouble').textContent)", 3));
+  await open("#draw?digit=80&hide=~80~____");
+  await until("!document.getElementById('fill').disabled", 20);
+  await js(`(() => { const chains = worker("chains"), asks = chains.ask;
+    chains.ask = (kind, ...rest) => asks.call(chains, kind + " on purpose", ...rest); })()`);
+  await click("fill");
+  check("a question that ends in an error is over, and can be asked again",
+    await until("!document.getElementById('trouble').hidden", 10) &&
+    await until("!document.getElementById('fill').disabled", 3), await says("trouble"));
+  check("the only errors are those made on purpose", troubles.slice(before).every((t) =>
+    /on purpose|jobs\[kind\] is not/.test(t)), troubles.slice(before).join("; "));
+  const whole = fs.readFileSync(page, "utf8");
+  for (const [what, cut] of [
+    ["half of the page", whole.slice(0, whole.length / 2)],
+    ["a script that cannot be read", whole.replace("async function begin", "async funct begin")],
+    ["a damaged part", whole.replace(/(id="wasm">[^]{400})[^]{4}/, "$1AAAA")]]) {
+    const file = path.join(home, "damaged.html");
+    fs.writeFileSync(file, cut);
+    await send("Page.navigate", { url: "about:blank" });
+    await send("Page.navigate", { url: "file://" + file });
+    check(`${what}: the visitor is told`, await until(`(() => {
+      const e = document.getElementById("trouble");
+      return e && getComputedStyle(e).visibility === "visible" && e.offsetHeight > 0 &&
+        (/not complete/.test(e.textContent) || /damaged/.test(e.textContent)); })()`, 10),
+      await js("document.getElementById('trouble')?.textContent"));
+  }
+  troubles.length = before;
+}
+
+try {
+  const source = fs.readFileSync(page, "utf8");
+  check("one file of at most 2 MB", source.length <= 2e6, source.length);
+  check("nothing is left to put in", !source.includes("@@"));
+  const { targetInfos } = await send("Target.getTargets");
+  const { targetId } = targetInfos.find(({ type }) => type === "page");
+  ({ sessionId: session } = await send("Target.attachToTarget", { targetId, flatten: true }));
+  for (const domain of ["Runtime", "Page", "Log", "Network"]) await send(domain + ".enable");
+  await send("Emulation.setScrollbarsHidden", { hidden: true });
+  await screen("", 1280, 900, false);
+  for (const part of [story, draw, fill, dream, fool, walk, plane, shared, keys, wrong]) {
+    if (chosen.length && !chosen.includes(part.name)) continue;
+    try { await part(); }
+    catch (error) { check(part.name, false, error.message); }
+  }
+  const shown = await js("[...document.querySelectorAll('pre.code')]" +
+    ".map((p) => p.textContent).join('')");
+  const root = path.join(path.dirname(new URL(import.meta.url).pathname), "../examples/playground");
+  const sources = ["digits.c", "walk.c", "plane.c"].map((f) =>
+    fs.readFileSync(path.join(root, f), "utf8")).join("");
+  const lines = shown.split("\n").map((l) => l.trim()).filter((l) => l.includes("jem_") &&
+    !l.includes("/*"));
+  check("the C that is shown is the C that runs", lines.length > 20 &&
+    lines.every((l) => sources.includes(l)),
+    lines.find((l) => !sources.includes(l)));
+  check("no error on the console", troubles.length === 0, troubles.join("; "));
+  const outside = requests.filter((url) => !/^(file|blob|data|about):/.test(url));
+  check("no network", outside.length === 0, outside.join(" "));
+} catch (error) { check("the browser", false, error.message); }
+send("Browser.close").catch(() => {});
+await Promise.race([gone, sleep(3000)]);
+browser.kill("SIGKILL");
+await sleep(200);
+fs.rmSync(home, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 });
+console.log(`${passed} passed, ${failed} failed`);
+process.exit(failed ? 1 : 0);

@@ -1,0 +1,119 @@
+/* What `jem train` shows its network: each training image once an epoch, in another order each time;
+   those that it holds out never, and the same ones for every seed; moved and mirrored evenly. */
+#ifndef _DEFAULT_SOURCE
+#define _DEFAULT_SOURCE
+#endif
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "tests/support/test.h"
+#include "tests/support/common.h"
+#include "tools/cli/train.c"
+
+enum { IMAGE = 28 * 28, VALID = 700, BATCH = 32, MOVES = 20000, REACH = 2 };
+
+/* A run as far as its data. */
+static int open_run(run *r, const char *seed) {
+    static options table[2];
+    static train_options values[2];
+    static int made;
+    const char *line[] = { "jem", "train", "--dataset", "digits", "--n-valid", "700",
+                           "--batch-size", "32", "--seed", seed };
+    char *words[10], *rest[10];
+    int n = 0;
+    for (int i = 0; i < 10; i++) words[i] = (char *)(uintptr_t)line[i];
+    options *o = &table[made];
+    o->command = "jem train", o->table = train_table, o->values = &values[made];
+    o->count = (int)(sizeof train_table / sizeof *train_table);
+    memset(r, 0, sizeof *r);
+    r->table = o, r->o = &values[made++], r->lock = -1;
+    limit_memory(0);
+    return options_parse(o, 10, words, 2, rest, &n) > 0 && train_defaults(o, r->o) && load_data(r);
+}
+static void close_run(run *r) {
+    data_free(&r->data), data_free(&r->test);
+    free(r->order), free(r->labelled), free(r->moved), free(r->like), free(r->like_y);
+    free(r->x), free(r->x_few), free(r->y), free(r->y_few), free(r->all.cards), free(r->few.cards);
+}
+
+/* The updates of an epoch leave out what does not fill a batch. */
+static void test_epochs(run *r, int *first_order) {
+    const int n = r->data.n, per_epoch = r->n_train / BATCH;
+    int *seen = (int *)malloc((size_t)n * sizeof *seen), wrong = 0, alike = 0;
+    CHECK(r->n_train == n - VALID && r->per_epoch == per_epoch && r->all.n == r->n_train, "%d of %d",
+          r->n_train, n);
+    for (int epoch = 0; epoch < 3; epoch++) {
+        int twice = 0, held_out = 0;
+        memset(seen, 0, (size_t)n * sizeof *seen);
+        for (int k = 0; k < per_epoch; k++) {
+            r->update = epoch * per_epoch + k;
+            draw_batch(r, &r->all, 1, r->x, r->y);
+            const int *which = r->all.cards + k * BATCH;
+            for (int i = 0; i < BATCH; i++) {
+                const unsigned char *p = r->data.pixels + which[i] * IMAGE;
+                const float *x = r->x + i * IMAGE;
+                for (int at = 0; at < IMAGE; at += 13)
+                    wrong += fabs((double)x[at] - (p[at] / 127.5 - 1)) > 1e-6;
+                wrong += r->y[i] != r->data.labels[which[i]];
+                twice += seen[which[i]]++ > 0;
+                if (!epoch) first_order[k * BATCH + i] = which[i];
+                else alike += first_order[k * BATCH + i] == which[i];
+            }
+        }
+        for (int i = 0; i < VALID; i++) held_out += seen[r->order[i]];
+        CHECK(twice == 0 && held_out == 0, "epoch %d: %d came twice, %d are held out", epoch, twice,
+              held_out);
+    }
+    CHECK(wrong == 0, "%d pixels or labels are another image's", wrong);
+    /* one in 8,300 by chance: 2 of two epochs */
+    CHECK(alike < 20, "%d images came at the same update of another epoch", alike);
+    free(seen);
+}
+
+/* Beyond the border, the way back. */
+static int reflected(int i, int n) { return i < 0 ? -i : i < n ? i : 2 * (n - 1) - i; }
+
+static void test_moves(run *r) {
+    enum { SIDE = 28, WAYS = (2 * REACH + 1) * (2 * REACH + 1) * 2, AT = SIDE / 2 };
+    float from[SIDE * SIDE], to[SIDE * SIDE];
+    int count[WAYS] = { 0 }, wrong = 0;
+    jem_rng rng = jem_rng_seed(3);
+    for (int i = 0; i < SIDE * SIDE; i++) from[i] = (float)i;
+    r->o->shift = REACH, r->o->flip = 1;
+    for (int k = 0; k < MOVES; k++) {
+        move_randomly(r, &rng, from, to);
+        const int is = (int)to[AT * SIDE + AT], mirror = to[AT * SIDE + AT + 1] < to[AT * SIDE + AT];
+        const int dy = is / SIDE - AT, dx = is % SIDE - (mirror ? SIDE - 1 - AT : AT);
+        if (!CHECK(abs(dy) <= REACH && abs(dx) <= REACH, "moved by (%d,%d)", dy, dx)) return;
+        count[((dy + REACH) * (2 * REACH + 1) + dx + REACH) * 2 + mirror]++;
+        for (int i = 0; i < SIDE && k < 200; i++)
+            for (int j = 0; j < SIDE; j++)
+                wrong += to[i * SIDE + j] != from[reflected(i + dy, SIDE) * SIDE +
+                                                  reflected((mirror ? SIDE - 1 - j : j) + dx, SIDE)];
+    }
+    CHECK(wrong == 0, "%d pixels are not where they should be", wrong);
+    for (int k = 0; k < WAYS; k++)                 /* 400 each, give or take five times 20 */
+        CHECK_CLOSE(count[k], MOVES / WAYS, 100, "way %d", k);
+    r->o->shift = 0, r->o->flip = 0;
+    move_randomly(r, &rng, from, to);
+    CHECK(same_bits(from, to, SIDE * SIDE), "nothing is asked for, and done");
+}
+
+int main(int argc, char **argv) {
+    static run a, b;
+    (void)train_command;                           /* the whole of it: test_divergence.c, cli.sh */
+    test_begin(argc, argv);
+    if (!CHECK(open_run(&a, "1") && open_run(&b, "2"), "digits")) return test_report();
+    if (test_wants("test_epochs")) {
+        int *order = (int *)malloc((size_t)a.data.n * sizeof *order);
+        test_epochs(&a, order);
+        CHECK(memcmp(a.order, b.order, VALID * sizeof *order) == 0, "other images are held out");
+        b.update = 0;
+        draw_batch(&b, &b.all, 1, b.x, b.y);
+        CHECK(memcmp(order, b.all.cards, BATCH * sizeof *order) != 0, "another seed and order");
+        free(order);
+    }
+    if (test_wants("test_moves")) test_moves(&a);
+    close_run(&a);
+    close_run(&b);
+    return test_report();
+}

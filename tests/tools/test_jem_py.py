@@ -1,0 +1,224 @@
+"""tools/jem.py: its declarations are those of jem.h, and what it computes is what the library does.
+
+Needs numpy, a C compiler (CC) and the shared library, whose path is the argument.
+"""
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zlib
+
+import numpy
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+os.environ["JEM_LIBRARY"] = sys.argv[1]
+import jem  # noqa: E402
+
+passed = failed = 0
+
+
+def check(condition, what):
+    global passed, failed
+    if condition:
+        passed += 1
+    else:
+        failed += 1
+        print("FAILED", what)
+
+
+def raises(error, part, function, *arguments):
+    try:
+        function(*arguments)
+    except error as e:
+        check(part in str(e), "%s: '%s' says '%s'" % (function.__name__, part, e))
+    else:
+        check(False, "%s raises no %s" % (function.__name__, error.__name__))
+
+
+# ---- declarations ----
+
+HEADER = open(os.path.join(ROOT, "jem.h"), encoding="utf-8").read()
+SCALARS = {"int": ctypes.c_int, "float": ctypes.c_float, "unsigned char": ctypes.c_ubyte,
+           "uint64_t": ctypes.c_uint64, "size_t": ctypes.c_size_t, "jem_status": ctypes.c_int,
+           "void": None}
+
+
+def agree(c, py):
+    """Can a C type, as a declaration spells it, be passed as this ctypes type?"""
+    c = re.sub(r"\bconst\b", "", c)
+    stars = c.count("*")
+    name = " ".join(c.replace("*", " ").split())
+    if stars == 0:
+        return py is SCALARS.get(name, jem.STRUCTS.get(name, "unknown"))
+    if stars > 1:
+        return False
+    if py is ctypes.c_char_p:
+        return name == "char"
+    if py is ctypes.c_void_p:
+        return name == "void" or name.startswith("jem_")
+    wanted = SCALARS.get(name) or jem.STRUCTS.get(name)
+    return wanted is not None and py is ctypes.POINTER(wanted)
+
+
+def test_functions():
+    print("declarations of functions")
+    check(len(jem.FUNCTIONS) > 15, "there are some")
+    for name, (result, arguments) in jem.FUNCTIONS.items():
+        found = re.search(r"JEM_API ([\w *]*?)\b%s\(([^)]*)\);" % name, HEADER)
+        check(found is not None, "%s is in jem.h" % name)
+        if not found:
+            continue
+        check(agree(found.group(1), result), "%s: result %s" % (name, found.group(1)))
+        arguments_c = re.sub(r"\s+", " ", found.group(2)).split(",")
+        declared = [a for a in arguments_c if a.strip() != "void"]
+        check(len(declared) == len(arguments), "%s: %d arguments" % (name, len(declared)))
+        for c, py in zip(declared, arguments):
+            kind = re.match(r"(.*?)\w+$", c.strip()).group(1)      # without the parameter's name
+            check(agree(kind, py), "%s: '%s' is %s" % (name, c.strip(), py))
+    check(not agree("const float *", jem.INTS) and not agree("int", ctypes.c_float) and
+          not agree("float **", jem.FLOATS) and not agree("size_t", ctypes.c_int),
+          "a wrong declaration is found")
+
+
+def test_structs():
+    print("structures: offsets and sizes as the C compiler has them")
+    lines = []
+    for c_name, structure in jem.STRUCTS.items():
+        for field, kind in structure._fields_:
+            lines.append('printf("%s %s %%d %%d\\n", (int)offsetof(%s, %s), '
+                         '(int)sizeof(((%s *)0)->%s));' % (c_name, field, c_name, field, c_name,
+                                                           field))
+        lines.append('printf("%s - 0 %%d\\n", (int)sizeof(%s));' % (c_name, c_name))
+    program = '#include "jem.h"\n#include <stdio.h>\nint main(void) { %s return 0; }'
+    program %= "\n".join(lines)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "offsets")
+        with open(path + ".c", "w") as f:
+            f.write(program)
+        subprocess.run(os.environ.get("CC", "cc").split() + ["-I", ROOT, path + ".c", "-o", path],
+                       check=True)
+        told = subprocess.run([path], check=True, stdout=subprocess.PIPE, text=True).stdout
+    for line in told.splitlines():
+        c_name, field, offset, size = line.split()
+        structure = jem.STRUCTS[c_name]
+        if field == "-":
+            is_head = structure is jem.NetHead     # of which the rest is not declared
+            check(is_head or ctypes.sizeof(structure) == int(size),
+                  "%s has %s bytes" % (c_name, size))
+            continue
+        own = getattr(structure, field)
+        check((own.offset, own.size) == (int(offset), int(size)),
+              "%s.%s: %d, %d" % (c_name, field, own.offset, own.size))
+
+
+# ---- numbers ----
+
+
+def grey_png(path):
+    """The pixels of a grey PNG of 8 bits: its rows are differences to the left and above."""
+    data = open(path, "rb").read()
+    width, height = (int.from_bytes(data[i:i + 4], "big") for i in (16, 20))
+    packed, at = b"", 8
+    while at < len(data):
+        size = int.from_bytes(data[at:at + 4], "big")
+        if data[at + 4:at + 8] == b"IDAT":
+            packed += data[at + 8:at + 8 + size]
+        at += size + 12
+    rows = numpy.frombuffer(zlib.decompress(packed), numpy.uint8).reshape(height, width + 1)
+    pixels = numpy.zeros((height, width), numpy.uint8)
+    above = numpy.zeros(width, numpy.uint8)
+    for i, row in enumerate(rows):
+        kind, line = row[0], row[1:].astype(int)
+        if kind == 2:
+            line = line + above
+        elif kind == 1:
+            line = numpy.cumsum(line)
+        elif kind:
+            left = corner = 0
+            for j in range(width):
+                up = int(above[j])
+                guess = left + up - corner
+                nearest = min((abs(guess - left), 0, left), (abs(guess - up), 1, up),
+                              (abs(guess - corner), 2, corner))[2]
+                line[j] = left = (line[j] + (nearest if kind == 4 else (left + up) // 2)) & 255
+                corner = up
+        pixels[i] = above = (line & 255).astype(numpy.uint8)
+    return pixels
+
+
+def digits(each):
+    """Held-out digits of the sheet, `each` of a class, as the network takes them; their labels."""
+    sheet = grey_png(os.path.join(ROOT, "examples", "data", "digits.png"))
+    rows = [sheet[28 * (10 * y + 9):28 * (10 * y + 10), :28 * each] for y in range(10)]
+    x = numpy.concatenate([r.reshape(28, each, 28).transpose(1, 0, 2) for r in rows])
+    y = numpy.repeat(numpy.arange(10, dtype=numpy.intc), each)
+    return (x[:, None] / 127.5 - 1).astype(numpy.float32), y
+
+
+def test_numbers(net, x, y):
+    print("classes, densities and slopes")
+    f = net.logits(x)
+    a = net.classify(x)
+    check(f.shape == (len(x), 10) and f.dtype == numpy.float32, "shape of logits")
+    check((a["label"] == f.argmax(1)).all(), "the label has the largest logit")
+    check((a["label"] == y).mean() > 0.9, "%.2f are right" % (a["label"] == y).mean())
+    check(((a["probability"] > 0) & (a["probability"] <= 1)).all(), "probabilities")
+    logp = net.logp(x)
+    check(numpy.abs(logp - a["log_density"]).max() < 1e-3 * numpy.abs(logp).max(), "log p(x) twice")
+    both, slope = net.logp(x, slope=True)
+    check(numpy.abs(both - logp).max() < 1e-3 * numpy.abs(logp).max() and
+          slope.shape == x.shape, "log p(x) with its slope")
+    direction = slope[:4] / numpy.sqrt((slope[:4] ** 2).sum((1, 2, 3), keepdims=True))
+    h = 0.02
+    rise = (net.logp(x[:4] + h * direction) - net.logp(x[:4] - h * direction)) / (2 * h)
+    along = (slope[:4] * direction).sum((1, 2, 3))
+    check(numpy.abs(rise / along - 1).max() < 0.05, "slope %s, by difference %s" % (along, rise))
+    joint = net.logp(x, y)
+    own = f - numpy.log(numpy.exp(f - f.max(1, keepdims=True)).sum(1, keepdims=True)) - \
+        f.max(1, keepdims=True)
+    by_hand = logp + own[numpy.arange(len(x)), y]
+    check(numpy.abs(joint - by_hand).max() < 2e-3 * numpy.abs(by_hand).max(), "log p(x,y)")
+    check(numpy.array_equal(net.logp(x[0]), net.logp(x[:1])), "an image without n")
+    check(net.logits(x[:0]).shape == (0, 10) and len(net.classify(x[:0])) == 0, "no images")
+    check(numpy.array_equal(net.logits(x.astype(numpy.float64)), f), "doubles")
+
+
+def test_samples(net):
+    print("samples")
+    pixels = net.sample(7, n=1, seed=3)
+    check(pixels.shape == (1, 28, 28, 1) and pixels.dtype == numpy.uint8, "their shape")
+    x = pixels.transpose(0, 3, 1, 2) / 127.5 - 1
+    check(net.classify(x)["label"][0] == 7, "a seven is one")
+
+
+def test_errors(net, x):
+    print("errors")
+    raises(jem.JemError, "nowhere.safetensors", jem.Net, "nowhere.safetensors")
+    raises(ValueError, "(n, 1, 28, 28) is wanted", net.logits, numpy.zeros((1, 3, 28, 28)))
+    raises(ValueError, "labels of shape", net.logp, x[:2], [1])
+    raises(jem.JemError, "label 11", net.logp, x[:1], [11])
+    raises(jem.JemError, "of class 10", net.sample, 10)
+    raises(ValueError, "1 or more", net.sample, 1, 0)
+    nan = x[:1].copy()
+    nan[0, 0, 0, 0] = numpy.nan
+    raises(jem.JemError, "image 0", net.classify, nan)
+    check(len(net.logp(x[:1])) == 1, "it goes on after errors")
+    check(net.meta("jem.net") == "convnet" and net.meta("nothing") is None, "texts")
+    with jem.Net(os.path.join(ROOT, "examples", "models", "mnist.safetensors")) as other:
+        check(other.classes == 10, "classes")
+    raises(ValueError, "closed", other.logits, x)
+
+
+test_functions()
+test_structs()
+model = jem.Net(os.path.join(ROOT, "examples", "models", "mnist.safetensors"))
+some, labels = digits(10)
+test_numbers(model, some, labels)
+test_samples(model)
+test_errors(model, some)
+model.close()
+print("%d passed, %d failed" % (passed, failed))
+sys.exit(failed > 0)

@@ -1,0 +1,297 @@
+/* The worlds of the lessons: their samples come from the density that they claim; a grid adds up to
+   Z. Films play, frame by frame. What a picture of shapes shows is told; a digit is found on any
+   paper. With arguments FILE WIDTH HEIGHT it looks at a picture instead: is it of that size, and is
+   there something on it? (tests/run.sh asks, after it has run the examples.) */
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "tests/support/test.h"
+#include "tests/support/common.h"
+
+#define main hello_main
+#include "examples/hello.c"
+#undef main
+#include "examples/shapes.h"
+
+/* A count of pixels that are not like the one to their left: lines, dots, slopes; of 0 on blank
+   paper. */
+static int look_at(const char *path, int width, int height) {
+    int w = 0, h = 0, edges = 0;
+    unsigned char *p = picture_read(path, &w, &h);
+    if (!p) return 1;
+    for (int i = 0; i < h; i++)
+        for (int j = 1; j < w; j++) edges += p[i * w + j] != p[i * w + j - 1];
+    stbi_image_free(p);
+    const double share = (double)edges / w / h;
+    const int ok = w == width && h == height && share > 0.01;
+    if (!ok) printf("%s is %d x %d (%d x %d is wanted), %.3f%% of it edges\n", path, w, h, width,
+                    height, 100 * share);
+    return !ok;
+}
+
+static void test_world(world_kind kind) {
+    enum { POINTS = 20000 };
+    static float x[2 * POINTS], logp[POINTS];
+    static int y[POINTS];
+    const char *name = worlds[kind].name;
+    plot p;
+    if (!CHECK(plot_create(&p, 300, 300, -WORLD_BOX, WORLD_BOX, -WORLD_BOX, WORLD_BOX), "memory"))
+        return;
+    plot_truth(&p, kind);
+    const double area = pow(2 * (double)WORLD_BOX / p.w, 2);
+    double mean = 0, square = 0, expected = 0, spread = 0, cells[9] = { 0 };
+    CHECK_CLOSE(plot_log_z(&p), 0, 2e-3, "%s: the density adds up to 1", name);
+    for (int k = 0; k < p.w * p.h; k++) {
+        const double q = exp((double)p.values[k]) * area;
+        cells[k / p.w * 3 / p.h * 3 + k % p.w * 3 / p.w] += q;
+        expected += q * (double)p.values[k];
+    }
+    jem_rng rng = jem_rng_seed(1);
+    world_sample(kind, &rng, POINTS, x, y);
+    world_truth(kind, POINTS, x, logp);
+    int counts[9] = { 0 }, outside = 0, labels[8] = { 0 };
+    for (int i = 0; i < POINTS; i++) {
+        mean += (double)logp[i] / POINTS, square += (double)(logp[i] * logp[i]) / POINTS;
+        const int row = (int)((WORLD_BOX - x[2 * i + 1]) / (2 * WORLD_BOX) * 3);
+        const int column = (int)((WORLD_BOX + x[2 * i]) / (2 * WORLD_BOX) * 3);
+        if (row < 0 || row > 2 || column < 0 || column > 2) outside++;
+        else counts[row * 3 + column]++;
+        labels[y[i]]++;
+    }
+    spread = sqrt(fmax(square - mean * mean, 0) / POINTS);
+    CHECK(fabs(mean - expected) < 4.5 * spread + 0.01, "%s: mean log p %.4f, its entropy %.4f", name,
+          mean, -expected);
+    CHECK(outside < POINTS / 1000, "%s: %d are outside of the box", name, outside);
+    for (int k = 0; k < 9; k++) {
+        const double q = cells[k], off = (double)counts[k] / POINTS - q;
+        CHECK(fabs(off) < 4.5 * sqrt((q + 1e-4) / POINTS) + 0.002, "%s: cell %d has %d, not %.0f",
+              name, k, counts[k], q * POINTS);
+    }
+    for (int c = 0; c < worlds[kind].classes; c++)
+        CHECK(abs(labels[c] - POINTS / worlds[kind].classes) <= 1, "%s: class %d", name, c);
+    plot_free(&p);
+}
+
+/* A histogram of uniform points is flat; it counts every point once. */
+static void test_histogram(void) {
+    printf("histograms\n");
+    enum { POINTS = 50000 };
+    static float x[2 * POINTS];
+    plot p;
+    jem_rng rng = jem_rng_seed(2);
+    for (int i = 0; i < 2 * POINTS; i++) x[i] = WORLD_BOX * (2 * jem_rng_uniform(&rng) - 1);
+    if (!CHECK(plot_create(&p, 60, 60, -WORLD_BOX, WORLD_BOX, -WORLD_BOX, WORLD_BOX), "memory"))
+        return;
+    plot_histogram(&p, POINTS, x, 10);
+    CHECK_CLOSE(plot_log_z(&p), 0, 1e-4, "it adds up to 1");
+    double worst = 0;
+    for (int k = 0; k < 60 * 60; k++)
+        worst = most_of(worst, fabs((double)p.values[k] - log(1 / 36.0)));
+    CHECK(worst < 0.15, "and is flat: off by %g", worst);
+    plot_free(&p);
+}
+
+/* ---- films ----------------------------------------------------------------------------------- */
+
+static unsigned number(const unsigned char *b) {
+    return (unsigned)b[0] << 24 | (unsigned)b[1] << 16 | (unsigned)b[2] << 8 | b[3];
+}
+static unsigned char *put(unsigned char *to, unsigned v) {
+    for (int k = 0; k < 4; k++) to[k] = (unsigned char)(v >> (24 - 8 * k));
+    return to + 4;
+}
+
+/* One frame's pixels by stb_image: as a PNG of its own, of w x h and this data. */
+static unsigned char *decode(const unsigned char *header, unsigned w, unsigned h,
+                             const unsigned char *data, unsigned n) {
+    unsigned char *png = (unsigned char *)malloc(n + 100), *at = png;
+    int x, y, c;
+    memcpy(at, "\211PNG\r\n\032\n", 8), at = put(at + 8, 13), memcpy(at, "IHDR", 4), at += 4;
+    at = put(put(at, w), h), memcpy(at, header + 8, 5), at += 5 + 4;   /* stb reads no checksums */
+    at = put(at, n), memcpy(at, "IDAT", 4), memcpy(at + 4, data, n), at += 4 + n + 4;
+    at = put(at, 0), memcpy(at, "IEND", 4), at += 8;
+    unsigned char *rgb = stbi_load_from_memory(png, (int)(at - png), &x, &y, &c, 3);
+    free(png);
+    CHECK(rgb && x == (int)w && y == (int)h && c == 3, "a frame of %u x %u", w, h);
+    return rgb;
+}
+
+/* Plays it as the specification says: each frame is drawn over the last, in its rectangle. */
+static void play(const unsigned char *file, unsigned size, const unsigned char *wanted, int frames,
+                 unsigned w, unsigned h) {
+    const unsigned char *header = NULL;
+    unsigned char *canvas = (unsigned char *)calloc(w * h, 3);
+    unsigned at = 8, next = 0, rect[4] = { 0, 0, 0, 0 }, bytes = w * h * 3;
+    int shown = 0, said = 0, ended = 0;
+    CHECK(size > 8 && !memcmp(file, "\211PNG\r\n\032\n", 8), "a PNG");
+    while (at + 12 <= size && !ended) {
+        const unsigned n = number(file + at);
+        const unsigned char *type = file + at + 4, *data = type + 4;
+        if (!CHECK(n < size && at + 12 + n <= size, "a chunk of %u", n)) break;
+        /* stb's checksum, which did not write it */
+        CHECK(number(data + n) == stbiw__crc32((unsigned char *)(uintptr_t)type, (int)n + 4),
+              "the checksum of %.4s", (const char *)type);
+        if (!memcmp(type, "IHDR", 4)) header = data;
+        if (!memcmp(type, "acTL", 4)) said = (int)number(data);
+        if (!memcmp(type, "fcTL", 4)) {
+            CHECK(n == 26 && number(data) == next++, "frames are numbered");
+            for (int k = 0; k < 4; k++) rect[k] = number(data + 4 + 4 * k);
+            CHECK(rect[0] && rect[1] && rect[2] + rect[0] <= w && rect[3] + rect[1] <= h, "inside");
+            const int ms = (data[20] << 8 | data[21]) * 1000 / (data[22] << 8 | data[23]);
+            CHECK(ms == (shown == frames - 1 ? 700 : 50), "%d ms", ms);
+            CHECK(!data[24] && !data[25], "drawn over what there is");
+        }
+        const int first = !memcmp(type, "IDAT", 4), later = !memcmp(type, "fdAT", 4);
+        if (later) CHECK(number(data) == next++, "and so is their data");
+        if ((first || later) && CHECK(header && shown < frames && said == frames, "in order")) {
+            const unsigned skip = later ? 4 : 0;
+            unsigned char *rgb = decode(header, rect[0], rect[1], data + skip, n - skip);
+            const unsigned row = rect[0] * 3;
+            for (unsigned i = 0; rgb && i < rect[1]; i++)
+                memcpy(canvas + ((rect[3] + i) * w + rect[2]) * 3, rgb + i * row, row);
+            stbi_image_free(rgb);
+            CHECK(!memcmp(canvas, wanted + (unsigned)shown * bytes, bytes), "frame %d", shown);
+            shown++;
+        }
+        ended = !memcmp(type, "IEND", 4), at += 12 + n;
+    }
+    CHECK(shown == frames && ended && at == size, "%d of %d frames", shown, frames);
+    free(canvas);
+}
+
+static void test_film(void) {
+    printf("films\n");
+    enum { W = 70, H = 40, FRAMES = 6, BYTES = W * H * 3 };
+    static unsigned char frames[FRAMES][BYTES], file[FRAMES * BYTES];
+    jem_rng rng = jem_rng_seed(8);
+    const char *path = "build/test_film.png";
+    for (int k = 0; k < FRAMES; k++) {
+        if (k) memcpy(frames[k], frames[k - 1], BYTES);                /* frame 3 is frame 2 */
+        for (int i = 0; i < BYTES; i++) {
+            const int row = i / (W * 3), column = i / 3 % W;
+            const int inside = row > 9 * k && row < 30 && column > 20 && column < 40 + k;
+            if (k == 0 || k == 5 || (k == 4 && i == BYTES - 1) || (k < 3 && inside))
+                frames[k][i] ^= (unsigned char)(1 + jem_rng_below(&rng, 255));
+        }
+    }
+    CHECK(picture_film(path, frames[0], FRAMES, W, H, 50, 700), "written");
+    FILE *f = fopen(path, "rb");
+    const size_t size = f ? fread(file, 1, sizeof file, f) : 0;
+    if (f) fclose(f);
+    play(file, (unsigned)size, frames[0], FRAMES, W, H);
+    int w, h, c;
+    unsigned char *rgb = stbi_load(path, &w, &h, &c, 3);               /* who knows no films */
+    CHECK(rgb && w == W && h == H && !memcmp(rgb, frames[0], BYTES), "is its first frame");
+    stbi_image_free(rgb), remove(path);
+    CHECK(!picture_film(path, frames[0], 0, W, H, 1, 1) && !(f = fopen(path, "rb")), "no frames");
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+/* 'red or left, and not small': of all 3 3 2 2 scenes, those. */
+static void test_words(void) {
+    printf("words\n");
+    WORD(red, COLOUR, RED);
+    WORD(left, PLACE, LEFT);
+    WORD(small, SIZE, SMALL);
+    JOIN(either, OR, &red, &left);
+    JOIN(not_small, NOT, &small, NULL);
+    JOIN(all, AND, &either, &not_small);
+    int count = 0;
+    for (int k = 0; k < 36; k++) {
+        const scene s = { { k % 3, k / 3 % 3, k / 9 % 2, k / 18 }, 0, 0, 0 };
+        const int want = (s.is[COLOUR] == RED || s.is[PLACE] == LEFT) && s.is[SIZE] != SMALL;
+        CHECK(words_hold(&all, &s) == want, "scene %d", k);
+        count += words_hold(&all, &s);
+    }
+    CHECK(count == 12, "%d scenes", count);
+}
+
+/* What was drawn is told, in a little noise, too; what is none of them is told to be none. */
+static void test_shapes(void) {
+    printf("shapes\n");
+    enum { SCENES = 60 };
+    float x[SHAPE_NUMBERS], other[SHAPE_NUMBERS];
+    jem_rng rng = jem_rng_seed(9);
+    int counts[FACTORS][3] = { { 0 } };
+    for (int i = 0; i < SCENES; i++) {
+        scene found;
+        const scene s = scene_random(&rng);
+        scene_draw(&s, x);
+        const float clean = scene_nearest(x, &found);
+        CHECK(clean > 0.9f && !memcmp(s.is, found.is, sizeof s.is), "%d: %g", i, (double)clean);
+        for (int k = 0; k < SHAPE_NUMBERS; k++) x[k] += 0.1f * jem_rng_normal(&rng);
+        const float noisy = scene_nearest(x, &found);
+        CHECK(noisy > SHAPE_SEEN && !memcmp(s.is, found.is, sizeof s.is), "noisy %d: %g", i,
+              (double)noisy);
+        scene two = scene_random(&rng);            /* one on either side, however small */
+        if (two.is[PLACE] == s.is[PLACE]) two.x = SIDE - two.x;
+        scene_draw(&s, x), scene_draw(&two, other);
+        for (int k = 0; k < SHAPE_NUMBERS; k++) x[k] = fmaxf(x[k], other[k]);
+        const float both = scene_nearest(x, &found);
+        CHECK(both < SHAPE_SEEN, "two at once: %g", (double)both);
+        for (int k = 0; k < SHAPE_NUMBERS; k++) x[k] = -1 + 0.15f * jem_rng_normal(&rng);
+        CHECK(scene_nearest(x, &found) < 0.1f, "nothing but noise");
+        for (int k = 0; k < FACTORS; k++) counts[k][s.is[k]]++;
+    }
+    for (int k = 0; k < FACTORS; k++)
+        for (int v = 0; v < factors[k].values; v++)
+            CHECK(counts[k][v] > 8, "%s: %d of %d", factors[k].value[v], counts[k][v], SCENES);
+}
+
+/* A digit as someone would bring it: large, off the centre, in pencil on grey paper, or black on a
+   transparent sheet, as drawing programs save it. */
+static void test_hello(void) {
+    printf("a digit of one's own\n");
+    enum { ZOOM = 8, WIDE = 400, HIGH = 300, LEFT_EDGE = 150, UPPER_EDGE = 40 };
+    static unsigned char white[HIGH * WIDE], pencil[HIGH * WIDE], clear[HIGH * WIDE * 4];
+    static const char *const path = "build/test_hello.png";
+    float as_white[DIGIT_PIXELS], other[DIGIT_PIXELS];
+    double y_mass = 0, x_mass = 0, mass = 0;
+    int w = 0, h = 0;
+    digits d;
+    new_file n;
+    if (!CHECK(digits_load(DIGITS_PATH, &d), "digits")) return;
+    for (int k = 0; k < HIGH * WIDE; k++) {
+        const int row = (k / WIDE - UPPER_EDGE) / ZOOM, column = (k % WIDE - LEFT_EDGE) / ZOOM;
+        const int on = k / WIDE >= UPPER_EDGE && k % WIDE >= LEFT_EDGE && row < DIGIT &&
+                       column < DIGIT;
+        const float ink = on ? (d.test_x[14 * DIGIT_PIXELS + row * DIGIT + column] + 1) / 2 : 0;
+        white[k] = picture_byte(ink), pencil[k] = (unsigned char)(240.5f - 100 * ink);
+        clear[4 * k + 3] = white[k];
+    }
+    digits_free(&d);
+    CHECK(to_digit(white, WIDE, HIGH, as_white), "white on black");
+    for (int k = 0; k < DIGIT_PIXELS; k++) {
+        const double ink = ((double)as_white[k] + 1) / 2;
+        mass += ink, y_mass += ink * (k / DIGIT + .5), x_mass += ink * (k % DIGIT + .5);
+    }
+    CHECK(fabs(y_mass / mass - 14) < 0.1 && fabs(x_mass / mass - 14) < 0.1,
+          "its centre of mass is at %.2f, %.2f", y_mass / mass, x_mass / mass);
+    CHECK(to_digit(pencil, WIDE, HIGH, other), "in pencil");
+    CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "in pencil: off by %g",
+          largest_gap(as_white, other, DIGIT_PIXELS));
+    CHECK(picture__close(&n, path, picture__open(&n, path) &&
+                                   picture__png(n.f, clear, WIDE, HIGH, 4)), "a transparent sheet");
+    unsigned char *grey = picture_read(path, &w, &h);
+    if (CHECK(grey && w == WIDE && h == HIGH && to_digit(grey, w, h, other), "read again"))
+        CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "transparent: off by %g",
+              largest_gap(as_white, other, DIGIT_PIXELS));
+    stbi_image_free(grey), remove(path);
+    memset(white, 200, sizeof white);
+    CHECK(!to_digit(white, WIDE, HIGH, other), "paper without ink");
+}
+
+int main(int argc, char **argv) {
+    static const test_case all[] = {
+        TEST(test_histogram), TEST(test_film), TEST(test_words), TEST(test_shapes),
+        TEST(test_hello)
+    };
+    if (argc == 4) return look_at(argv[1], atoi(argv[2]), atoi(argv[3]));
+    test_begin(argc, argv);
+    if (test_all()) printf("worlds: samples and densities agree\n");
+    for (int k = 0; k < WORLDS; k++)
+        if (test_wants(worlds[k].name)) test_world((world_kind)k);
+    CHECK(world_find("spirals") == SPIRALS && world_find("nowhere") == WORLDS, "by name");
+    test_run(all, TEST_COUNT(all), NULL);
+    return test_report();
+}

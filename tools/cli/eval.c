@@ -1,0 +1,1000 @@
+/* What a JEM is for, measured: `jem eval MODEL calibration|ood|attack|impute|samples`, each a table
+   and a picture; --beside OTHER puts another model's numbers next to it, a plain classifier's say.
+   In what is printed, a line that begins with two blanks is a row of a table, whose cells are two
+   blanks or more apart: report.c makes tables of a page out of it. */
+#ifndef TOOLS_JEM_EVAL_H
+#define TOOLS_JEM_EVAL_H
+
+#include "tools/cli/use.c"
+#include "tools/support/measures.h"
+#include "tools/support/robust.h"
+
+typedef struct uses_options {
+    eval_options e;                                /* first: data_for reads it */
+    char out[OPTION_TEXT_SIZE], beside[OPTION_TEXT_SIZE], save[OPTION_TEXT_SIZE];
+    char other[OPTION_TEXT_SIZE], eps[OPTION_TEXT_SIZE];
+    char smallest[OPTION_TEXT_SIZE];
+    int bins, measure, gradients, norm, steps, restarts, hide, seed, refine, chains, through;
+    int queries, noise_steps;
+    float share, noise_step, noise_beta;
+} uses_options;
+
+typedef struct uses {                              /* a model, what it is asked about, where to */
+    model m;
+    options *o;
+    const uses_options *u;
+    char name[NAME_SIZE];                          /* in tables */
+    data_set test;
+    int n;
+    float *x;                                      /* [n]: test images */
+    const int *labels;
+} uses;
+
+enum { USES_CURVES = 8 };
+static const unsigned uses_colours[USES_CURVES] = {
+    0x1f5fb4, 0xd2491e, 0x2e8b57, 0x8b3a8b, 0xb8860b, 0x777777, 0x008b8b, 0xb22222
+};
+
+static float *uses_floats(ptrdiff_t n) { return new_floats((double)n); }
+static int uses_no_memory(void) {
+    char hint[80];
+    fprintf(stderr, "jem eval: no memory for the images%s\n", memory_hint(hint));
+    return 1;
+}
+
+/* Images that the model was not trained on: those that `jem train` held out (if there are none:
+   training images), n of them in x; how many there are. Of another data set, any. */
+static int held_out_images(const uses *s, int n, float *x, const char **what) {
+    eval_options e = s->u->e;
+    data_set d;
+    e.split = 1;
+    if (data_for(&s->m, s->o, &e, &d)) return 0;
+    int *order = (int *)malloc((size_t)d.n * sizeof *order);
+    const char *valid = jem_archive_meta(s->m.archive, OPTION_PREFIX "n-valid");
+    const char *name = jem_archive_meta(s->m.archive, OPTION_PREFIX "dataset");
+    const int own = name && !strcmp(name, e.dataset);
+    const int there = own && valid && atoi(valid) > 1 && atoi(valid) < d.n ? atoi(valid) : d.n;
+    if (n > there) n = there;
+    *what = there < d.n ? "images that training held out"
+            : own       ? "training images"
+                        : "images of another data set";
+    jem_rng split = jem_rng_seed(1234);            /* as in tools/cli/train.c */
+    for (int i = 0; order && i < d.n; i++) order[i] = i;
+    if (order) shuffle(order, d.n, &split), data_floats(&d, order, n, x);
+    else uses_no_memory();
+    data_free(&d), free(order);
+    return order ? n : 0;
+}
+
+/* A walk that suits the model: steps as in its training. */
+static jem_sgld_desc uses_walk(const uses *s, int steps) {
+    jem_sgld_desc d = jem_sgld_desc_default();
+    const char *size = jem_archive_meta(s->m.archive, OPTION_PREFIX "sgld-lr");
+    const char *noise = jem_archive_meta(s->m.archive, OPTION_PREFIX "sgld-std");
+    d.steps = steps;
+    if (s->m.net->noise_hi > 0) d.step_size = .01f, d.noise_std = .1f;     /* it learned a score */
+    if (size) d.step_size = strtof(size, NULL);
+    if (noise) d.noise_std = strtof(noise, NULL);
+    return d;
+}
+
+/* Do both take images of one shape? */
+static int uses_one_shape(const uses *s, const uses *beside) {
+    const jem_net *a = s->m.net, *b = beside ? beside->m.net : a;
+    return a->channels == b->channels && a->height == b->height && a->width == b->width;
+}
+/* May both look at the same images? */
+static int uses_alike(const uses *s, const uses *beside) {
+    if (uses_one_shape(s, beside)) return 1;
+    const jem_net *a = s->m.net, *b = beside->m.net;
+    fprintf(stderr, "jem eval: %s takes images (%d,%d,%d), and %s (%d,%d,%d)\n", s->name,
+            a->channels, a->height, a->width, beside->name, b->channels, b->height, b->width);
+    return 0;
+}
+
+/* A histogram's outline: 2 points for each of `bins` bars, and one at either end. */
+static void outline(const double *heights, int bins, double lo, double hi, float *x, float *y) {
+    for (int k = 0; k < bins; k++)
+        for (int side = 0; side < 2; side++) {
+            x[1 + 2 * k + side] = (float)(lo + (hi - lo) * (k + side) / bins);
+            y[1 + 2 * k + side] = (float)heights[k];
+        }
+    x[0] = (float)lo, x[2 * bins + 1] = (float)hi, y[0] = y[2 * bins + 1] = 0;
+}
+
+static panel uses_panel(const char *title, const char *x_name, float top, float bottom,
+                        const curve *curves, int n) {
+    panel q;
+    memset(&q, 0, sizeof q);
+    q.title = title, q.x_name = x_name, q.left = 80, q.right = 870, q.top = top, q.bottom = bottom;
+    q.curves = curves, q.n = n;
+    return q;
+}
+static int uses_draw(const char *path, panel *panels, int n, int height) {
+    plot p;
+    if (!plot_create(&p, 900, height, 0, 900, (float)height, 0)) return uses_no_memory();
+    for (int i = 0; i < n; i++) draw_panel(&p, panels + i);
+    const int ok = plot_write(&p, path);
+    if (ok) printf("%s\n", path);
+    else fprintf(stderr, "jem eval: %s: cannot be written\n", path);
+    plot_free(&p);
+    return !ok;
+}
+
+/* ---- calibration ----------------------------------------------------------------------------- */
+
+enum { BINS_MOST = 100, RELIABLE_MOST = 4, FEW = 10 };
+
+/* Rows and curves of one model: as it is, and with the temperature that suits the first half of the
+   test images. All numbers are of the other half. */
+static int calibration_of(uses *s, reliability_bin *bin, int row) {
+    const int half = s->n / 2, k = s->m.net->classes;
+    float *f = uses_floats((ptrdiff_t)(s->n - half) * k);
+    double t = 1;
+    int ok = f != NULL;
+    jem_net_set_meta(s->m.net, "jem.temperature", NULL);
+    ok = ok && jem_logits(s->m.net, s->x + half * image_size(s->m.net), s->n - half, f) == JEM_OK;
+    for (int fit = 0; ok && fit < 2; fit++) {
+        if (fit) t = (double)jem_fit_temperature(s->m.net, s->x, s->labels, half);
+        if (!(ok = t > 0)) break;
+        predictions p = { f, s->labels + half, s->n - half, k, t };
+        reliability_bin other[20];
+        const reliability r20 = measure_reliability(&p, 20, other);
+        const reliability r = measure_reliability(&p, s->u->bins, bin + (row + fit) * BINS_MOST);
+        printf("  %-22s  %5.3f  %7.2f%%  %9.2f%%  %6.2f%%  %11.2f%%  %5.1f%%  %6.4f  %6.4f\n",
+               fit ? "T fitted" : s->name, t, 100 * r.accuracy, 100 * r.confidence, 100 * r.ece,
+               100 * r20.ece, 100 * r.mce, r.nll, r.brier);
+    }
+    if (!ok) model_fail("jem eval", &s->m);
+    free(f);
+    return ok;
+}
+
+static int eval_calibration(uses *s, uses *beside) {
+    static reliability_bin bin[RELIABLE_MOST * BINS_MOST];
+    static float x[RELIABLE_MOST + 1][BINS_MOST], y[RELIABLE_MOST + 1][BINS_MOST];
+    static float bx[2][2 * BINS_MOST + 2], by[2][2 * BINS_MOST + 2];
+    static const char *const fitted[2] = { "T fitted", "T fitted" };
+    const int bins = s->u->bins, rows = beside ? 4 : 2;
+    curve curves[RELIABLE_MOST + 1], bars[2];
+    if (s->n < 4) return fprintf(stderr, "jem eval: calibration needs at least 4 images\n"), 2;
+    printf("%d bins; T fitted to %d test images, all numbers of the other %d\n", bins, s->n / 2,
+           s->n - s->n / 2);
+    printf("  %-22s  %5s  %8s  %10s  %7s  %12s  %6s  %6s  %6s\n", "", "T", "accuracy", "confidence",
+           "ECE", "ECE, 20 bins", "MCE", "NLL", "Brier");
+    if (!calibration_of(s, bin, 0)) return 1;
+    if (beside && !calibration_of(beside, bin, 2)) return 1;
+    x[RELIABLE_MOST][0] = y[RELIABLE_MOST][0] = 0, x[RELIABLE_MOST][1] = y[RELIABLE_MOST][1] = 1;
+    const curve ideal = { "", 0xbbbbbb, x[RELIABLE_MOST], y[RELIABLE_MOST], 2, 1.5f };
+    curves[0] = ideal;
+    double most = 0;
+    for (int r = 0; r < rows; r++) {
+        int n = 0;
+        double heights[BINS_MOST];
+        for (int k = 0; k < bins; k++) {
+            const reliability_bin *b = bin + r * BINS_MOST + k;
+            heights[k] = log10(1 + (double)b->count), most = fmax(most, heights[k]);
+            if (b->count >= FEW) x[r][n] = (float)b->confidence, y[r][n++] = (float)b->accuracy;
+        }
+        const curve c = { r % 2 ? fitted[r / 2] : r ? beside->name : s->name, uses_colours[r], x[r],
+                          y[r], n, 2 };
+        curves[r + 1] = c;
+        if (r % 2) continue;
+        outline(heights, bins, 0, 1, bx[r / 2], by[r / 2]);
+        const curve bar = { "", uses_colours[r], bx[r / 2], by[r / 2], 2 * bins + 2, 1.5f };
+        bars[r / 2] = bar;
+    }
+    panel panels[2];
+    panels[0] = uses_panel("accuracy, bins of 10 or more", "highest p(y|x)", 60, 400, curves,
+                           rows + 1);
+    panels[0].y_lo = 0, panels[0].y_hi = 1.001f;
+    panels[1] = uses_panel("log10(1 + images in the bin)", "highest p(y|x)", 490, 620, bars,
+                           rows / 2);
+    panels[1].y_lo = 0, panels[1].y_hi = (float)most * 1.05f;
+    return uses_draw(s->u->out, panels, 2, 660);
+}
+
+/* ---- ood ------------------------------------------------------------------------------------- */
+
+enum { OOD_SCORES = JEM_OOD_FAMILIAR + 1, OOD_MADE = 9, OOD_OTHERS = 8, OOD_BINS = 60,
+       OOD_SHOWN = 5 };
+static const char *const ood_scores[OOD_SCORES] = {
+    "log p(x)", "max p(y|x)", "mass", "rise", "move", "usual", "slopes", "features", "image",
+    "familiar"
+};
+static const char *const ood_made[OOD_MADE] = {
+    "two images mixed", "pixels shuffled", "upside down", "inverted", "uniform noise", "one grey",
+    "black", "white", "dimmed to a quarter"
+};
+
+/* n images that are none of the model's kind, out of those that are. */
+static void make_outliers(const uses *s, int kind, int n, float *out) {
+    const ptrdiff_t size = image_size(s->m.net);
+    const ptrdiff_t pixels = (ptrdiff_t)s->m.net->height * s->m.net->width;
+    jem_rng rng = jem_rng_seed((uint64_t)s->u->seed + 100 * (uint64_t)kind);
+    int *order = (int *)malloc((size_t)pixels * sizeof *order);
+    for (ptrdiff_t k = 0; order && k < pixels; k++) order[k] = (int)k;
+    for (int i = 0; i < n; i++) {
+        const float *x = s->x + i * size, *next = s->x + (i + 1) % n * size;
+        float *y = out + i * size;
+        if (kind == 1 && order) shuffle(order, (int)pixels, &rng);
+        for (ptrdiff_t k = 0; k < size; k++) {
+            const ptrdiff_t plane = k / pixels * pixels, at = k % pixels;
+            y[k] = kind == 0 ? (x[k] + next[k]) / 2 : kind == 1 ? x[plane + (order ? order[at] : 0)]
+                 : kind == 2 ? x[plane + pixels - 1 - at] : kind == 3 ? -x[k]
+                 : kind == 4 ? 2 * jem_rng_uniform(&rng) - 1
+                 : kind == 5 ? 2 * ((float)i + .5f) / (float)n - 1
+                 : kind == 6 ? -1 : kind == 7 ? 1 : (x[k] + 1) / 4 - 1;
+        }
+    }
+    free(order);
+}
+
+/* The next name of a list separated by commas or blanks, which is moved on; 0: none left. */
+static int next_name(const char **list, char *name, size_t size) {
+    while (**list == ',' || **list == ' ') ++*list;
+    const size_t n = strcspn(*list, ", ");
+    snprintf(name, size, "%.*s", (int)n, *list);
+    *list += n;
+    return n > 0;
+}
+/* Has an option's list from `least` to `most` names? If not, a line on stderr. */
+static int names_fit(const char *of, const char *list, int least, int most) {
+    char name[OPTION_TEXT_SIZE];
+    const char *at = list;
+    int n = 0;
+    while (next_name(&at, name, sizeof name)) n++;
+    if (n >= least && n <= most) return 1;
+    fprintf(stderr, "jem eval: --%s %.60s: a list of %d; %d to %d are taken\n", of, list, n, least,
+            most);
+    return 0;
+}
+
+/* Test images of another data set, as the model takes them. */
+typedef struct other_set { char name[OPTION_TEXT_SIZE]; int n; float *x; } other_set;
+
+/* As many as the model's own, of all classes; 0 and a line on stderr that begins so: there are
+   none; -1: no memory. */
+static int other_open(other_set *to, const uses *s, const char *left_out) {
+    data_set d;
+    data_desc desc;
+    char error[512];
+    memset(&desc, 0, sizeof desc);
+    desc.root = s->u->e.data, desc.channels = s->m.net->channels, desc.resize = DATA_FIT;
+    desc.height = s->m.net->height, desc.width = s->m.net->width;
+    desc.file_mb = s->u->e.max_file, desc.picture_mb = s->u->e.max_picture;
+    desc.memory_mb = budget.most / 1e6;
+    if (!data_load(&d, to->name, "test", &desc, error, sizeof error))
+        return fprintf(stderr, "jem eval: %s%s\n", left_out, error), 0;
+    mix_classes(&d);
+    to->n = d.n < s->n ? d.n : s->n, to->x = uses_floats(to->n * image_size(s->m.net));
+    if (to->x) data_floats(&d, NULL, to->n, to->x);
+    else uses_no_memory();
+    data_free(&d);
+    return to->x ? 1 : -1;
+}
+
+/* The sheet of digits is of MNIST. */
+static const char *drawn_from(const char *set) { return strcmp(set, "digits") ? set : "mnist"; }
+
+/* All that --other names, but the model's own; how many, -1: one cannot be opened. Of those that
+   nobody asked for, only what is there, and nothing that the model's own are drawn from. */
+static int others_open(other_set others[OOD_OTHERS], const uses *s) {
+    const int asked = s->o->given[option_find(s->o, "other")];
+    const char *list = s->u->other;
+    int n = 0;
+    while (n < OOD_OTHERS && next_name(&list, others[n].name, sizeof others[n].name)) {
+        if (!strcmp(others[n].name, s->u->e.dataset)) continue;
+        if (!asked && !strcmp(others[n].name, drawn_from(s->test.name))) continue;
+        const int is = other_open(&others[n], s, asked ? "--other: " : "left out: ");
+        if (is < 0 || (asked && !is)) return -1;
+        n += is;
+    }
+    return n;
+}
+
+typedef struct ood_table {
+    const uses *s;
+    float *usual, *other;                          /* [OOD_SCORES][n] */
+    double sum[2][OOD_SCORES];                     /* of the measure; of what is flagged */
+    int rows, features;                            /* 0: the network names none */
+    char names[OOD_SHOWN][32];                     /* what the histograms show, the first: usual */
+    double *heights;                               /* [2][OOD_SHOWN][OOD_BINS] */
+    double lo[2], hi[2];
+    int shown;
+} ood_table;
+
+static const int ood_drawn[2] = { JEM_OOD_LOGP, JEM_OOD_FAMILIAR };
+enum { OOD_FLAGGED = 3, OOD_BOTH };                /* of --measure */
+
+/* Scores that need more than the network has are left out. */
+static int ood_has(const ood_table *t, int score) {
+    return t->features || score != JEM_OOD_FEATURES;
+}
+
+static void ood_cell(const ood_table *t, double value, double flagged) {
+    if (t->s->u->measure == OOD_BOTH) printf("  %5.3f %3.0f%%", value, 100 * flagged);
+    else if (t->s->u->measure == OOD_FLAGGED) printf("  %9.1f%%", 100 * flagged);
+    else printf("  %10.3f", value);
+}
+
+/* A histogram of each of the scores that are drawn; what is beyond the range is in the end bars. */
+static void ood_count(ood_table *t, const char *name, const float *scores, int n) {
+    if (t->shown == OOD_SHOWN) return;
+    snprintf(t->names[t->shown], sizeof t->names[0], "%s", name);
+    for (int k = 0; k < 2; k++) {
+        double *h = t->heights + (k * OOD_SHOWN + t->shown) * OOD_BINS;
+        for (int i = 0; i < n; i++) {
+            const double v = (double)scores[ood_drawn[k] * t->s->n + i];
+            h[measure_bin(v, t->lo[k], t->hi[k], OOD_BINS)] += 1.0 / n;
+        }
+    }
+    t->shown++;
+}
+
+static int ood_row(ood_table *t, const char *name, const float *x, int n) {
+    const uses *s = t->s;
+    printf("  %-22.22s", name);
+    for (int k = 0; k < OOD_SCORES; k++) {
+        detection d;
+        if (!ood_has(t, k)) {
+            printf("  %10s", "-");
+            continue;
+        }
+        if (jem_ood_score(s->m.net, (jem_ood)k, NULL, x, n, t->other + k * s->n) != JEM_OK ||
+            !measure_detection(t->usual + k * s->n, s->n, t->other + k * s->n, n, &d)) {
+            printf("\n");
+            return model_fail("jem eval", &s->m);
+        }
+        double v = d.auroc;
+        if (s->u->measure == 1) v = d.aupr;
+        if (s->u->measure == 2) v = d.fpr95;
+        ood_cell(t, v, d.flagged);
+        t->sum[0][k] += v;
+        t->sum[1][k] += d.flagged;
+    }
+    printf("\n"), fflush(stdout);
+    t->rows++;
+    return 1;
+}
+
+/* The range of the drawn scores, from the images that are usual: twice as wide as theirs. */
+static void ood_range(ood_table *t) {
+    for (int k = 0; k < 2; k++) {
+        const float *v = t->usual + ood_drawn[k] * t->s->n;
+        float *sorted = uses_floats(t->s->n);
+        if (!sorted) { t->lo[k] = -1, t->hi[k] = 1; continue; }
+        memcpy(sorted, v, (size_t)t->s->n * sizeof *v);
+        qsort(sorted, (size_t)t->s->n, sizeof *sorted, chart__compare);
+        const double lo = (double)sorted[t->s->n / 50], hi = (double)sorted[t->s->n - 1];
+        t->lo[k] = lo - 2 * (hi - lo) - 1e-6, t->hi[k] = hi + (k ? 0 : .5) * (hi - lo) + 1e-6;
+        if (k) t->hi[k] = 0;
+        free(sorted);
+    }
+}
+
+static int ood_draw(const ood_table *t) {
+    static const char *const titles[2] = { "log p(x)",
+        "familiar: log p(x) and its slopes, logits, features and the image, joined" };
+    static float x[2][OOD_SHOWN][2 * OOD_BINS + 2], y[2][OOD_SHOWN][2 * OOD_BINS + 2];
+    curve curves[2][OOD_SHOWN];
+    panel panels[2];
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < t->shown; i++) {
+            outline(t->heights + (k * OOD_SHOWN + i) * OOD_BINS, OOD_BINS, t->lo[k], t->hi[k],
+                    x[k][i], y[k][i]);
+            const curve c = { k ? "" : t->names[i], uses_colours[i], x[k][i], y[k][i],
+                              2 * OOD_BINS + 2, i ? 1.6f : 3 };
+            curves[k][i] = c;
+        }
+        panels[k] = uses_panel(titles[k], "share of images; what is beyond the ends is in the end "
+                               "bars", k ? 440.0f : 60, k ? 700.0f : 320, curves[k], t->shown);
+        panels[k].y_lo = 0, panels[k].y_hi = .4f;
+    }
+    return uses_draw(t->s->u->out, panels, 2, 750);
+}
+
+/* The same images for both models (`two`: there is another); its row has its name. */
+static int ood_pair(ood_table t[2], int two, const char *name, const float *x, int n) {
+    return ood_row(t, name, x, n) && (!two || ood_row(t + 1, t[1].s->name, x, n));
+}
+
+static int ood_rows(ood_table t[2], int two, const other_set *others, int n) {
+    const uses *s = t->s;
+    float *x = uses_floats(s->n * image_size(s->m.net));
+    int ok = x != NULL;
+    for (int i = 0; ok && i < n; i++) {
+        const other_set *o = &others[i];
+        ok = ood_pair(t, two, o->name, o->x, o->n);
+        if (ok && t->shown < 3) ood_count(t, o->name, t->other, o->n);
+    }
+    for (int kind = 0; ok && kind < OOD_MADE; kind++) {
+        make_outliers(s, kind, s->n, x);
+        ok = ood_pair(t, two, ood_made[kind], x, s->n);
+        if (ok && (kind == 0 || kind == 2 || kind == 6))
+            ood_count(t, ood_made[kind], t->other, s->n);
+    }
+    free(x);
+    return ok;
+}
+
+/* Does the network name its features? */
+static int uses_features(const uses *s) {
+    jem_net *net = s->m.net;
+    const jem_mark mark = jem_begin(net->ctx);
+    jem_tensor *x = jem_zeros(net->ctx, 1, net->channels, net->height, net->width);
+    const int named = jem_forward(net, x, 0) && net->features;
+    jem_end(net->ctx, mark);
+    return named;
+}
+
+static int ood_open(ood_table *t, const uses *s) {
+    memset(t, 0, sizeof *t);
+    t->s = s;
+    t->usual = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
+    t->other = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
+    t->heights = (double *)calloc((size_t)(2 * OOD_SHOWN * OOD_BINS), sizeof(double));
+    if (!t->usual || !t->other || !t->heights) return uses_no_memory(), 0;
+    t->features = uses_features(s);
+    for (int k = 0; k < OOD_SCORES; k++)
+        if (ood_has(t, k) && jem_ood_score(s->m.net, (jem_ood)k, NULL, s->x, s->n,
+                                           t->usual + k * s->n) != JEM_OK)
+            return model_fail("jem eval", &s->m);
+    return 1;
+}
+
+/* The share of test images whose familiarity is below .01, .05 and .1: false alarms. */
+static int ood_alarms(const uses *s) {
+    static const float at[3] = { 0.01f, 0.05f, 0.1f };
+    int count[3] = { 0, 0, 0 };
+    jem_answer *a = (jem_answer *)malloc((size_t)s->n * sizeof *a);
+    const int ok = a && jem_classify(s->m.net, s->x, s->n, a) == JEM_OK;
+    for (int i = 0; ok && i < s->n; i++)
+        for (int k = 0; k < 3; k++) count[k] += a[i].familiarity < at[k];
+    if (ok)
+        printf("of %d test images, familiarity is below .01 for %.1f%%, .05 for %.1f%%, .1 for "
+               "%.1f%%\n", s->n, 100.0 * count[0] / s->n, 100.0 * count[1] / s->n,
+               100.0 * count[2] / s->n);
+    free(a);
+    return ok || model_fail("jem eval", &s->m);
+}
+
+/* Calibrates with images that training held out: a model that is not, or to be saved, or for a
+   number of gradients. */
+static int uses_calibrate(uses *s) {
+    enum { IMAGES = 5000 };
+    if (jem_net_meta(s->m.net, "jem.known") && !*s->u->save && !s->u->gradients) return 1;
+    const char *what = "";
+    float *x = uses_floats(IMAGES * image_size(s->m.net));
+    const int n = x ? held_out_images(s, IMAGES, x, &what) : 0;
+    if (!x) uses_no_memory();
+    else if (n == 1) fprintf(stderr, "jem eval: %s is not calibrated, which needs two images or "
+                             "more\n", s->name);
+    const int gradients = s->u->gradients - 1;     /* auto is JEM_AUTO */
+    const int ok = n > 1 && (jem_calibrate(s->m.net, x, n, gradients) == JEM_OK ||
+                             model_fail("jem eval", &s->m));
+    if (ok) printf("calibrated with %d %s\n", n, what);
+    free(x);
+    return ok;
+}
+
+static int eval_ood(uses *s, uses *beside) {
+    static const char *const measures[5] = {
+        "AUROC", "AUPR", "FPR at 95% TPR", "the share flagged at 1% false alarms",
+        "AUROC and the share flagged at 1% false alarms"
+    };
+    ood_table t[2];
+    other_set others[OOD_OTHERS];
+    const int two = beside != NULL;
+    if (!names_fit("other", s->u->other, 0, OOD_OTHERS)) return 2;
+    memset(t, 0, sizeof t), memset(others, 0, sizeof others);
+    const int n = uses_alike(s, beside) ? others_open(others, s) : -1;
+    int ok = n >= 0 && uses_calibrate(s) && (!two || uses_calibrate(beside)) && ood_open(t, s) &&
+             (!two || ood_open(t + 1, beside));
+    if (ok) {
+        printf("%s: %s of %d test images against\n  %-22s", s->name, measures[s->u->measure], s->n,
+               "");
+        for (int k = 0; k < OOD_SCORES; k++) printf("  %10s", ood_scores[k]);
+        printf("\n");
+        ood_range(t), ood_count(t, "test images", t->usual, s->n);
+        ok = ood_rows(t, two, others, n);
+    }
+    for (int i = 0; ok && i <= two; i++) {
+        printf("  %-22.22s", i ? beside->name : "mean");
+        for (int k = 0; k < OOD_SCORES; k++) {
+            if (ood_has(t + i, k))
+                ood_cell(t + i, t[i].sum[0][k] / t[i].rows, t[i].sum[1][k] / t[i].rows);
+            else
+                printf("  %10s", "-");
+        }
+        printf("\n");
+    }
+    ok = ok && ood_alarms(s) && (!two || ood_alarms(beside)) && !ood_draw(t);
+    if (ok && *s->u->save) {
+        ok = jem_save(s->m.net, s->u->save) == JEM_OK || model_fail("jem eval", &s->m);
+        if (ok) printf("%s: the model, calibrated\n", s->u->save);
+    }
+    for (int i = 0; i < 2; i++) free(t[i].usual), free(t[i].other), free(t[i].heights);
+    for (int i = 0; i < OOD_OTHERS; i++) free(others[i].x);
+    return !ok;
+}
+
+/* ---- attack ---------------------------------------------------------------------------------- */
+
+enum { EPS_MOST = 12, SMALLEST = 10 };
+
+/* What is attacked: the network, or the network after it has refined its images. */
+typedef struct attacked { uses *s; jem_attack_desc how; refined refined; } attacked;
+
+static int attacked_begin(attacked *a, uses *s) {
+    a->s = s, a->how = jem_attack_desc_default();
+    a->how.l2 = s->u->norm, a->how.steps = s->u->steps, a->how.restarts = s->u->restarts;
+    if (!s->u->refine) return 1;
+    if (!memory_has(refined_bytes(s->m.net, s->u->refine, s->u->chains)) ||
+        !refined_create(&a->refined, s->m.net, uses_walk(s, s->u->refine), s->u->chains,
+                        s->u->through == 1, (uint64_t)s->u->seed + 5))
+        return uses_no_memory(), 0;
+    a->how.classify = refined_classify, a->how.user = &a->refined;
+    return 1;
+}
+static void attacked_end(attacked *a) { if (a->how.classify) refined_free(&a->refined); }
+
+/* Which of n images get another label: fooled[n]. A classifier that draws random numbers is asked
+   anew: what fooled it once need not fool it again. */
+static int attacked_again(attacked *a, const float *x, const int *labels, int n, int *fooled) {
+    const int k = a->s->m.net->classes;
+    float *f = uses_floats((ptrdiff_t)n * k);
+    int ok = f != NULL;
+    if (!a->how.classify) return free(f), ok;
+    ok = ok && refined_classify(&a->refined, x, labels, n, f, NULL) == JEM_OK;
+    for (int i = 0; ok && i < n; i++) fooled[i] = robust_best(f + i * k, k) != labels[i];
+    free(f);
+    return ok;
+}
+
+/* Images that no attack has fooled yet are attacked at the next eps. right[k]: share that is still
+   right; fgsm: after a single step. shown (may be NULL): the first SMALLEST images' perturbed
+   versions, at the least eps that fooled the model; shown_eps: that eps, < 0 if none did. */
+static int attack_curve(uses *s, const float *eps, int count, float *right, float *fgsm,
+                        float *shown, float *shown_eps) {
+    const ptrdiff_t size = image_size(s->m.net);
+    float *x = uses_floats(s->n * size), *found = uses_floats(s->n * size);
+    int *labels = (int *)malloc((size_t)s->n * sizeof *labels), left = s->n;
+    int *fooled = (int *)calloc((size_t)s->n, sizeof *fooled);
+    int *which = (int *)malloc((size_t)s->n * sizeof *which);
+    attacked a;
+    memset(&a, 0, sizeof a);
+    jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
+    int ok = x && found && labels && fooled && which;
+    if (!ok) uses_no_memory();
+    ok = ok && attacked_begin(&a, s);
+    for (int i = 0; ok && i < s->n; i++) which[i] = i, labels[i] = s->labels[i];
+    if (ok) memcpy(x, s->x, (size_t)(s->n * size) * sizeof *x);
+    for (int i = 0; shown && i < SMALLEST && i < s->n; i++) shown_eps[i] = -1;
+    for (int k = 0; ok && k < count; k++) {
+        jem_attack_desc d = a.how, one = d;
+        d.eps = one.eps = 2 * eps[k], one.steps = 1, one.random_start = 0, one.restarts = 1;
+        int kept = 0, once = 0;                    /* pixels are in [-1,1]: eps counts twice */
+        ok = jem_attack(s->m.net, s->x, s->labels, s->n, &one, NULL, found, fooled) == JEM_OK &&
+             attacked_again(&a, found, s->labels, s->n, fooled);
+        for (int i = 0; ok && i < s->n; i++) once += !fooled[i];
+        fgsm[k] = (float)once / (float)s->n;
+        ok = ok && jem_attack(s->m.net, x, labels, left, &d, &rng, found, fooled) == JEM_OK &&
+             attacked_again(&a, found, labels, left, fooled);
+        for (int i = 0; ok && i < left; i++) {
+            if (fooled[i]) {
+                if (!shown || which[i] >= SMALLEST) continue;
+                memcpy(shown + which[i] * size, found + i * size, (size_t)size * sizeof *shown);
+                shown_eps[which[i]] = eps[k];
+                continue;
+            }
+            memmove(x + kept * size, x + i * size, (size_t)size * sizeof *x);
+            which[kept] = which[i], labels[kept++] = labels[i];
+        }
+        left = kept, right[k] = (float)left / (float)s->n;
+    }
+    if (!ok && s->m.ctx && !jem_ok(s->m.ctx)) model_fail("jem eval", &s->m);
+    attacked_end(&a);
+    free(x), free(found), free(labels), free(fooled), free(which);
+    return ok;
+}
+
+/* Rows: images; what fooled the model, at the least eps of the list; the difference, as grey. Of
+   the other model too, if its images are alike. */
+static int attack_pictures(const uses *s, const uses *beside, float *const shown[2],
+                           const float eps[2][SMALLEST]) {
+    const ptrdiff_t size = image_size(s->m.net);
+    const int columns = s->n < SMALLEST ? s->n : SMALLEST;
+    const int rows = beside && uses_one_shape(s, beside) ? 5 : 3;
+    float *grid = uses_floats(rows * columns * size);
+    if (!grid) return uses_no_memory(), 0;
+    memcpy(grid, s->x, (size_t)(columns * size) * sizeof *grid);
+    for (int b = 0; b < rows / 2; b++)
+        for (int i = 0; i < columns; i++)
+            for (ptrdiff_t k = 0; k < size; k++) {
+                const float from = s->x[i * size + k];
+                const float to = eps[b][i] < 0 ? from : shown[b][i * size + k];
+                grid[((1 + 2 * b) * columns + i) * size + k] = to;
+                grid[((2 + 2 * b) * columns + i) * size + k] = to - from;
+            }
+    const int ok = picture_grid(s->u->smallest, grid, rows * columns, columns, s->m.net->channels,
+                                s->m.net->height, s->m.net->width, 3);
+    if (ok) {
+        printf("%s: images; what fooled the model at the least eps of the list, and the "
+               "difference%s\n", s->u->smallest, rows == 5 ? "; the same for the other model" : "");
+        if (beside && rows == 3)
+            printf("%s takes images of another shape: it is not in the picture\n", beside->name);
+        for (int b = 0; b < (beside ? 2 : 1); b++) {
+            printf("  %-22.22s", b ? beside->name : s->name);
+            for (int i = 0; i < columns; i++)
+                if (eps[b][i] < 0) printf("      -");
+                else printf("  %5g", (double)eps[b][i]);
+            printf("\n");
+        }
+    }
+    free(grid);
+    return ok;
+}
+
+/* Without gradients: how far the nearest image is that gets another label. */
+static int attack_decision(uses *s) {
+    static const double shares[3] = { .25, .5, .75 };
+    const ptrdiff_t size = image_size(s->m.net);
+    float *found = uses_floats(s->n * size), *far = uses_floats(s->n);
+    attacked a;
+    memset(&a, 0, sizeof a);
+    int ok = found && far;
+    if (!ok) uses_no_memory();
+    ok = ok && attacked_begin(&a, s);
+    const int n = ok ? robust_decision(s->m.net, &a.how, s->x, s->labels, s->n, s->u->queries,
+                                       (uint64_t)s->u->seed, found, far) : -1;
+    if (n < 0) { if (!jem_ok(s->m.ctx)) model_fail("jem eval", &s->m); }
+    else {
+        qsort(far, (size_t)n, sizeof *far, chart__compare);
+        printf("%s, labels only, %d queries an image, on %d of %d (right to begin with, unlike "
+               "another to start from); L2 distance of what fools it, for pixels in [0,1]:",
+               s->name, s->u->queries, n, s->n);
+        for (int k = 0; k < 3 && n; k++)
+            printf(" %.3g (%g%%)", (double)far[(int)(shares[k] * n)] / 2, 100 * shares[k]);
+        printf("\n");
+    }
+    attacked_end(&a);
+    free(found), free(far);
+    return n >= 0;
+}
+
+static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then a table */
+    static float eps[EPS_MOST], right[4][EPS_MOST], least[2][SMALLEST];
+    const char *list = *s->u->eps ? s->u->eps : s->u->norm ? "0,.25,.5,1,1.5,2,3"
+                     : "0,.025,.05,.1,.15,.2,.3";
+    char word[OPTION_TEXT_SIZE], title[160], *end;
+    uses *both[2];
+    float *shown[2] = { NULL, NULL };
+    int n = 0, ok = 1;
+    both[0] = s, both[1] = beside;
+    if (!names_fit("eps", list, 1, EPS_MOST)) return 2;
+    while (n < EPS_MOST && next_name(&list, word, sizeof word)) {
+        eps[n] = strtof(word, &end);
+        if (*end || !(eps[n] >= 0 && eps[n] < 1e6f) || (n && !(eps[n] > eps[n - 1])))
+            return fprintf(stderr, "jem eval: --eps %.60s: rising numbers are needed\n", word), 2;
+        n++;
+    }
+    for (int b = 0; ok && b < (beside ? 2 : 1); b++) {
+        if (*s->u->smallest) {
+            shown[b] = uses_floats(SMALLEST * image_size(both[b]->m.net));
+            if (!shown[b]) uses_no_memory();
+        }
+        ok = (!*s->u->smallest || shown[b]) && attack_curve(both[b], eps, n, right[2 * b],
+                                                            right[2 * b + 1], shown[b], least[b]);
+    }
+    snprintf(title, sizeof title, "accuracy under attack, %s, %d steps", s->u->norm ? "L2" :
+             "L-infinity", s->u->steps);
+    if (ok) {
+        printf("%s, %d start%s, %d images; eps for pixels in [0,1]\n", title, s->u->restarts,
+               s->u->restarts == 1 ? "" : "s", s->n);
+        if (s->u->refine)
+            printf("images are refined first: %d SGLD steps of %d chains; gradients %s\n",
+                   s->u->refine, s->u->chains, s->u->through == 1 ? "through the steps, mean over "
+                   "the chains" : "as if the steps did nothing");
+        printf("  %-6s", "eps");
+        for (int b = 0; b < (beside ? 2 : 1); b++)
+            printf("  %16.16s, FGSM  %16.16s, PGD", both[b]->name, both[b]->name);
+        printf("\n");
+    }
+    for (int k = 0; ok && k < n; k++) {
+        printf("  %-6g", (double)eps[k]);
+        for (int b = 0; b < (beside ? 2 : 1); b++)
+            printf("  %21.1f%%  %20.1f%%", 100 * (double)right[2 * b + 1][k],
+                   100 * (double)right[2 * b][k]);
+        printf("\n");
+    }
+    curve curves[4];
+    for (int b = 0; b < (beside ? 4 : 2); b++) {
+        const curve c = { b % 2 ? "FGSM" : b ? beside->name : s->name,
+                          b % 2 ? (b > 1 ? 0xe9b49f : 0xa5c1e6) : uses_colours[b / 2],
+                          eps, right[b], n, 2 };
+        curves[b] = c;
+    }
+    panel q = uses_panel(s->u->norm ? "accuracy, L2" : "accuracy, L-infinity",
+                         "eps, pixels in [0,1]", 60, 400, curves, beside ? 4 : 2);
+    q.y_lo = 0, q.y_hi = 1.001f;
+    ok = ok && !uses_draw(s->u->out, &q, 1, 440);
+    if (ok && *s->u->smallest) ok = attack_pictures(s, beside, shown, (const float (*)[SMALLEST])
+                                                    least);
+    for (int b = 0; ok && s->u->queries && b < (beside ? 2 : 1); b++) ok = attack_decision(both[b]);
+    free(shown[0]), free(shown[1]);
+    return !ok;
+}
+
+/* ---- impute ---------------------------------------------------------------------------------- */
+
+enum { IMPUTE_SHOWN = 12, IMPUTE_ROWS = 5, IMPUTE_DRAWS = 4 };
+
+/* known[n]: 1 where a pixel is kept; the same for its channels. */
+static void make_mask(const uses *s, float *known) {
+    const int h = s->m.net->height, w = s->m.net->width, c = s->m.net->channels;
+    jem_rng rng = jem_rng_seed((uint64_t)s->u->seed + 7);
+    for (int i = 0; i < s->n; i++) {
+        const int top = jem_rng_below(&rng, h / 2 + 1), left = jem_rng_below(&rng, w / 2 + 1);
+        for (int y = 0; y < h; y++)
+            for (int k = 0; k < w; k++) {
+                const float u = jem_rng_uniform(&rng);
+                const int hidden = s->u->hide == 0 ? y >= h / 2
+                                 : s->u->hide == 1 ? y >= top && y < top + h / 2 && k >= left &&
+                                   k < left + w / 2 : u < s->u->share;
+                for (int p = 0; p < c; p++)
+                    known[(((ptrdiff_t)i * c + p) * h + y) * w + k] = hidden ? 0 : 1;
+            }
+    }
+}
+
+/* Root mean square of what was hidden, in units of the pixels' range; and the share that is
+   recognised. */
+static int impute_row(const uses *s, const char *name, const float *filled, const float *known) {
+    const ptrdiff_t all = s->n * image_size(s->m.net);
+    double sum = 0, hidden = 0;
+    for (ptrdiff_t i = 0; i < all; i++)
+        if (known[i] == 0) {
+            const double d = fmin(fmax((double)filled[i], -1), 1) - (double)s->x[i];
+            sum += d * d / 4, hidden++;
+        }
+    const float right = jem_accuracy(s->m.net, filled, s->labels, s->n);
+    if (right < 0) return model_fail("jem eval", &s->m);
+    printf("  %-38s  %6.4f  %9.1f%%\n", name, sqrt(sum / fmax(hidden, 1)), 100 * (double)right);
+    return 1;
+}
+
+static int impute_once(const uses *s, const float *known, jem_rng *rng, float *filled) {
+    jem_net *net = s->m.net;
+    jem_impute_desc d = jem_impute_desc_default();
+    d.walk = uses_walk(s, s->u->steps);
+    if (net->noise_hi > 0)                         /* it has learned a score, and knows noise: to
+                                                      cut it off at -1 would be unlike any */
+        d.denoise.steps = s->u->noise_steps, d.denoise.fraction = s->u->noise_step,
+        d.denoise.beta = s->u->noise_beta, d.denoise.sigma_max = net->noise_hi;
+    else d.walk.clamp_lo = -1, d.walk.clamp_hi = 1;
+    for (int i = 0; i < s->n && jem_ok(s->m.ctx); i += SAMPLE_AT_ONCE) {
+        const int n = s->n - i < SAMPLE_AT_ONCE ? s->n - i : SAMPLE_AT_ONCE;
+        const ptrdiff_t at = i * image_size(net);
+        const jem_mark mark = jem_begin(s->m.ctx);
+        jem_tensor *t = jem_input(s->m.ctx, s->x + at, n, net->channels, net->height, net->width);
+        jem_impute(s->m.ctx, jem_logp, net, t, known + at, &d, rng);
+        jem_read(t, filled + at);
+        jem_end(s->m.ctx, mark);
+    }
+    return jem_ok(s->m.ctx) || model_fail("jem eval", &s->m);
+}
+
+static int eval_impute(uses *s, uses *beside) {
+    static const char *const hides[3] = { "the lower half", "a block", "pixels at random" };
+    const ptrdiff_t size = image_size(s->m.net), all = s->n * size;
+    const int shown = s->n < IMPUTE_SHOWN ? s->n : IMPUTE_SHOWN;
+    float *known = uses_floats(all), *filled = uses_floats(all), *mean = uses_floats(all);
+    float *grid = uses_floats(IMPUTE_ROWS * shown * size), *held = uses_floats(2000 * size);
+    double *pixel = (double *)calloc((size_t)size, sizeof *pixel);
+    jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
+    const char *from = "";
+    char name[64];
+    int ok = known && filled && mean && grid && held && pixel, n = 0;
+    if (!ok) uses_no_memory();
+    else ok = uses_alike(s, beside) && (n = held_out_images(s, 2000, held, &from)) > 0;
+    if (ok) {
+        make_mask(s, known);
+        for (ptrdiff_t i = 0; i < n * size; i++) pixel[i % size] += (double)held[i] / n;
+        for (ptrdiff_t i = 0; i < all; i++) filled[i] = known[i] != 0 ? s->x[i] : 0;
+        printf("%s, %d test images without %s; error: rms of the hidden pixels in [0,1]\n"
+               "  %-38s  %6s  %10s\n", s->name, s->n, hides[s->u->hide], "", "error", "recognised");
+        for (int i = 0; i < shown * size; i++)
+            grid[i] = s->x[i], grid[shown * size + i] = filled[i];
+        ok = impute_row(s, "grey", filled, known);
+        for (ptrdiff_t i = 0; i < all; i++)
+            if (known[i] == 0) filled[i] = (float)pixel[i % size];
+        memcpy(grid + 2 * shown * size, filled, (size_t)(shown * size) * sizeof *grid);
+        snprintf(name, sizeof name, "mean of %s", from);
+        ok = ok && impute_row(s, name, filled, known);
+        memset(mean, 0, (size_t)all * sizeof *mean);
+    }
+    for (int draw = 0; ok && draw < IMPUTE_DRAWS; draw++) {
+        ok = impute_once(s, known, &rng, filled);
+        for (ptrdiff_t i = 0; ok && i < all; i++) mean[i] += filled[i] / IMPUTE_DRAWS;
+        if (ok && draw < 2) memcpy(grid + (3 + draw) * shown * size, filled,
+                                   (size_t)(shown * size) * sizeof *grid);
+        if (ok && !draw) ok = impute_row(s, "one sample", filled, known);
+    }
+    ok = ok && impute_row(s, "mean of 4 samples", mean, known);
+    snprintf(name, sizeof name, "one sample of %.40s", beside ? beside->name : "");
+    if (ok && beside)                              /* the first model still says what it sees */
+        ok = impute_once(beside, known, &rng, filled) && impute_row(s, name, filled, known);
+    ok = ok && picture_grid(s->u->out, grid, IMPUTE_ROWS * shown, shown, s->m.net->channels,
+                            s->m.net->height, s->m.net->width, 2);
+    if (ok) printf("%s: images, what is known of them, filled with the mean, two samples\n",
+                   s->u->out);
+    free(known), free(filled), free(mean), free(grid), free(held), free(pixel);
+    return !ok;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+#define USES_AT(field) offsetof(uses_options, field)
+#define USES_COMMON(count, out_file) \
+    { "dataset", OPTION_TEXT, OPTION_NOW, USES_AT(e.dataset), "NAME", NO_PRESETS(""), 0, 0, \
+      "as in jem train (if not given, the model's own)" }, \
+    { "data", OPTION_TEXT, OPTION_NOW, USES_AT(e.data), "DIR", NO_PRESETS("data"), 0, 0, \
+      "the folder that tools/get-data filled" }, \
+    { "n", OPTION_INT, OPTION_NOW, USES_AT(e.n), "N", NO_PRESETS(count), 1, 1e9, \
+      "use the first N test images" }, \
+    { "out", OPTION_TEXT, OPTION_NOW, USES_AT(out), "FILE.png", NO_PRESETS(out_file), 0, 0, \
+      "the picture to draw" }, \
+    { "seed", OPTION_INT, OPTION_NOW, USES_AT(seed), "N", NO_PRESETS("1"), 0, 2147483647, \
+      "seed for all random numbers" }, \
+    { "precision", OPTION_CHOICE, OPTION_NOW, USES_AT(e.precision), "exact|fast|direct|bf16", \
+      NO_PRESETS("fast"), 0, 0, "arithmetic" }, \
+    { "threads", OPTION_INT, OPTION_NOW, USES_AT(e.threads), "N", NO_PRESETS("0"), 0, 1024, \
+      "(0: all cores; results do not depend on it)" }, \
+    LIMIT_OPTIONS(eval_options, "0")               /* e is the first of uses_options */
+#define USES_BESIDE \
+    { "beside", OPTION_TEXT, OPTION_NOW, USES_AT(beside), "MODEL", NO_PRESETS(""), 0, 0, \
+      "another model to compare with" }
+
+static const option calibration_table[] = {
+    USES_COMMON("10000", "calibration.png"), USES_BESIDE,
+    { "bins", OPTION_INT, OPTION_NOW, USES_AT(bins), "N", NO_PRESETS("15"), 1, BINS_MOST,
+      "bins of the reliability diagram" }
+};
+static const option ood_table_options[] = {
+    USES_COMMON("1000", "ood.png"), USES_BESIDE,
+    { "other", OPTION_TEXT, OPTION_NOW, USES_AT(other), "NAMES",
+      NO_PRESETS("mnist,fashion-mnist,cifar10"), 0, 0,
+      "other data sets or folders (8 at most, no blanks) to compare with, besides made-up images" },
+    { "measure", OPTION_CHOICE, OPTION_NOW, USES_AT(measure),
+      "auroc|aupr|fpr95|flagged|both", NO_PRESETS("auroc"), 0, 0,
+      "what the table shows (both: AUROC, and the share flagged at 1% false alarms)" },
+    { "gradients", OPTION_CHOICE, OPTION_NOW, USES_AT(gradients), "auto|0|1|2|3",
+      NO_PRESETS("auto"), 0, 0, "recalibrate for answers of this cost (auto: as the model is)" },
+    { "save", OPTION_TEXT, OPTION_NOW, USES_AT(save), "FILE", NO_PRESETS(""), 0, 0,
+      "calibrate with images that training held out, and save the model" }
+};
+static const option attack_table[] = {
+    USES_COMMON("500", "attack.png"), USES_BESIDE,
+    { "norm", OPTION_CHOICE, OPTION_NOW, USES_AT(norm), "linf|l2", NO_PRESETS("linf"), 0, 0,
+      "the norm that eps limits" },
+    { "eps", OPTION_TEXT, OPTION_NOW, USES_AT(eps), "LIST", NO_PRESETS(""), 0, 0,
+      "rising numbers, 12 at most, for pixels in [0,1] (if not given: 7 that suit the norm)" },
+    { "steps", OPTION_INT, OPTION_NOW, USES_AT(steps), "N", NO_PRESETS("40"), 1, 1e6,
+      "steps of PGD" },
+    { "restarts", OPTION_INT, OPTION_NOW, USES_AT(restarts), "N", NO_PRESETS("1"), 1, 1000,
+      "random starts" },
+    { "refine", OPTION_INT, OPTION_NOW, USES_AT(refine), "N", NO_PRESETS("0"), 0, 1000,
+      "SGLD steps that the classifier takes before it answers" },
+    { "chains", OPTION_INT, OPTION_NOW, USES_AT(chains), "N", NO_PRESETS("5"), 1, 100,
+      "with --refine: chains per image, whose p(y|x) are averaged" },
+    { "gradient", OPTION_CHOICE, OPTION_NOW, USES_AT(through), "straight|through",
+      NO_PRESETS("through"), 0, 0, "with --refine: gradients past those steps, or through them" },
+    { "queries", OPTION_INT, OPTION_NOW, USES_AT(queries), "N", NO_PRESETS("0"), 0, 1e6,
+      "also attack with labels only, in N queries (0: do not)" },
+    { "smallest", OPTION_TEXT, OPTION_NOW, USES_AT(smallest), "FILE.png", NO_PRESETS(""), 0, 0,
+      "a picture of the smallest perturbations found" }
+};
+static const option impute_table[] = {
+    USES_COMMON("200", "impute.png"), USES_BESIDE,
+    { "hide", OPTION_CHOICE, OPTION_NOW, USES_AT(hide), "half|block|random", NO_PRESETS("half"), 0,
+      0, "what to hide" },
+    { "share", OPTION_FLOAT, OPTION_NOW, USES_AT(share), "X", NO_PRESETS(".8"), 0, 1,
+      "random: share of the pixels to hide" },
+    { "noise-steps", OPTION_INT, OPTION_NOW, USES_AT(noise_steps), "N", NO_PRESETS("300"), 1, 1e6,
+      "steps from noise, for a model that learned a score" },
+    { "noise-step", OPTION_FLOAT, OPTION_NOW, USES_AT(noise_step), "X", NO_PRESETS(".8"), 0, 1,
+      "share of the noise that each of them takes off" },
+    { "noise-beta", OPTION_FLOAT, OPTION_NOW, USES_AT(noise_beta), "X", NO_PRESETS(".019"), 0, 1,
+      "share of that which is not put back" },
+    { "steps", OPTION_INT, OPTION_NOW, USES_AT(steps), "N", NO_PRESETS("300"), 0, 1e6,
+      "steps of SGLD after them" }
+};
+
+static const option samples_table[] = {
+    USES_COMMON("10000", "samples.png"), USES_BESIDE,
+    { "judge", OPTION_TEXT, OPTION_NOW, USES_AT(other), "FILE", NO_PRESETS(""), 0, 0,
+      "made by jem judge (if not given, examples/models/judge-DATASET.safetensors)" }
+};
+static int eval_samples(uses *s, uses *beside);    /* judge.c */
+
+static const struct use {
+    const char *name, *help;
+    const option *table;
+    size_t bytes;
+    int (*run)(uses *s, uses *beside);
+} uses_known[] = {
+    { "calibration", "can its probabilities be trusted?", calibration_table,
+      sizeof calibration_table, eval_calibration },
+    { "ood", "does it know what it has not seen?", ood_table_options, sizeof ood_table_options,
+      eval_ood },
+    { "attack", "how easily is it fooled?", attack_table, sizeof attack_table, eval_attack },
+    { "impute", "can it fill in what is missing?", impute_table, sizeof impute_table, eval_impute },
+    { "samples", "how good are its samples?", samples_table, sizeof samples_table, eval_samples }
+};
+
+static int uses_open(uses *s, options *o, const uses_options *u, const char *path) {
+    s->o = o, s->u = u;
+    if (!model_open(&s->m, "jem eval", path, u->e.threads, u->e.precision, u->e.max_memory))
+        return 1;
+    model_name(path, s->name);
+    const int status = data_for(&s->m, o, &u->e, &s->test);
+    if (status) return status;
+    mix_classes(&s->test);
+    s->n = u->e.n < s->test.n ? u->e.n : s->test.n, s->labels = s->test.labels;
+    s->x = uses_floats(s->n * image_size(s->m.net));
+    if (!s->x) return uses_no_memory();
+    data_floats(&s->test, NULL, s->n, s->x);
+    return 0;
+}
+
+static int run_use(const struct use *what, options *o, const uses_options *u, const char *path) {
+    static uses s[2];
+    memset(s, 0, sizeof s);
+    limit_memory(u->e.max_memory);
+    if (*u->save && (!may_write("jem eval", path, u->save) ||
+                     (*u->beside && !may_write("jem eval", u->beside, u->save)))) return 2;
+    int status = uses_open(&s[0], o, u, path);
+    const int two = !status && *u->beside;
+    for (int i = 0; i < 2; i++) o->given[i] = 1;   /* dataset and data: the same for both */
+    if (two) status = uses_open(&s[1], o, u, u->beside);
+    if (!status) status = what->run(&s[0], two ? &s[1] : NULL);
+    for (int i = 0; i <= two; i++) {
+        free(s[i].x), data_free(&s[i].test);
+        if (s[i].m.path) model_close(&s[i].m);
+    }
+    return status;
+}
+
+/* May the next word be the value of this one? */
+static int awaits_value(const char *word) {
+    return *word == '-' && !strchr(word, '=') && strcmp(word, "--") != 0 && !is_help(word);
+}
+
+static int uses_command(int argc, char **argv) {
+    static options table;
+    static uses_options values;
+    char *words[64], usage[128];
+    int n = 0;
+    const struct use *what = NULL;
+    for (size_t i = 0; i < sizeof uses_known / sizeof *uses_known; i++) {
+        int words_only = 0;                        /* behind -- there are no options */
+        for (int k = 2; k < argc; k++) {
+            const int value = k > 2 && !words_only && awaits_value(argv[k - 1]);
+            if (!strcmp(argv[k], uses_known[i].name) && !value) what = &uses_known[i];
+            if (!strcmp(argv[k], "--")) words_only = 1;
+        }
+    }
+    if (!what) return eval_command(argc, argv);
+    options *o = &table;
+    memset(o, 0, sizeof *o);
+    o->command = "jem eval", o->table = what->table, o->values = &values;
+    o->count = (int)(what->bytes / sizeof *what->table);
+    if (argc > 60) return fprintf(stderr, "jem eval: too many arguments\n"), 2;
+    snprintf(usage, sizeof usage, "jem eval MODEL %s [OPTIONS]: %s", what->name, what->help);
+    const int read = read_options(o, argc, argv, words, &n, 2, 2, usage);
+    if (read >= 0) return read;
+    return run_use(what, o, &values, words[!strcmp(words[0], what->name)]);
+}
+
+#endif

@@ -1,0 +1,70 @@
+/* jem: trains, samples and inspects energy-based models from the command line.
+
+       build/jem train --dataset digits --out runs/a          (jem train --help)
+       build/jem sample runs/a/last.safetensors
+       build/jem classify runs/a/last.safetensors picture.png
+
+   train.c is the training run, train_options.h its options, use.c the other commands, eval.c what
+   `jem eval MODEL WHAT` measures, judge.c how samples are judged, report.c the model card,
+   tools/support/options.h how options are read.
+   Exit status: 0, 1 if something failed, 2 if it was asked for something impossible; 130 when
+   interrupted. */
+#if !defined(_WIN32) && !defined(_XOPEN_SOURCE)
+#define _XOPEN_SOURCE 600                          /* clock_gettime, isatty, sigaction, fsync */
+#define _DARWIN_C_SOURCE                           /* how much memory there is, on macOS */
+#endif
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "tools/support/data.h"
+#include "tools/support/chart.h"
+#include "tools/support/options.h"
+#include "tools/cli/train.c"
+#include "tools/cli/use.c"
+#include "tools/cli/eval.c"
+#include "tools/cli/judge.c"
+#include "tools/cli/report.c"
+
+static const struct command {
+    const char *name, *arguments, *help;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    { "train", "[OPTIONS]", "train a model on a data set, or continue an interrupted run",
+      train_command },
+    { "sample", "MODEL [OPTIONS]", "draw images from a model", sample_command },
+    { "classify", "MODEL IMAGE...", "say what image files show, and whether they look familiar",
+      classify_command },
+    { "eval", "MODEL [WHAT] [OPTIONS]", "accuracy on a data set; or WHAT: calibration, ood, "
+      "attack, impute, samples", uses_command },
+    { "judge", "[OPTIONS]", "train a judge of samples", judge_command },
+    { "report", "RUN|MODEL [OPTIONS]", "write a model card: one HTML page with all of that",
+      report_command },
+    { "info", "FILE...", "list what a checkpoint holds", info_command },
+    { "export", "FROM TO", "copy only the network of a checkpoint, without the training state",
+      export_command }
+};
+
+static int usage(FILE *to) {
+    fprintf(to, "jem: energy-based models from the command line\n\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        fprintf(to, "  jem %-8s %-22s %s\n", commands[i].name, commands[i].arguments,
+                commands[i].help);
+    fprintf(to, "\n  jem COMMAND --help    the options of a command\n"
+                "  tools/get-data NAME   puts mnist, fashion-mnist or cifar10 under data/\n");
+    return to == stdout ? 0 : 2;
+}
+
+static int run_command(int argc, char **argv) {
+    if (argc < 2) return usage(stderr);
+    if (!strcmp(argv[1], "help") || is_help(argv[1])) return usage(stdout);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc, argv);
+    fprintf(stderr, "jem: unknown command %s (jem help lists them)\n", argv[1]);
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    const int status = run_command(argc, argv);
+    if (!fflush(stdout) && !ferror(stdout)) return status;
+    fprintf(stderr, "jem: standard output: cannot be written\n");
+    return status ? status : 1;
+}

@@ -1,0 +1,451 @@
+/* `jem judge` trains a judge of samples (judge.h); `jem eval MODEL samples` asks it how good a
+   model's samples are: those it draws from noise, and those of its replay buffer. */
+#ifndef TOOLS_JEM_JUDGE_H
+#define TOOLS_JEM_JUDGE_H
+
+#include "tools/cli/eval.c"
+#include "tools/support/judge.h"
+
+/* ---- jem judge ------------------------------------------------------------------------------- */
+
+typedef struct judge_options {
+    char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], out[OPTION_TEXT_SIZE];
+    int iters, mirror, seed, precision, threads, max_memory, max_file, max_picture;
+} judge_options;
+
+#define JUDGE_AT(field) offsetof(judge_options, field)
+static const option judge_table[] = {
+    { "dataset", OPTION_TEXT, OPTION_NOW, JUDGE_AT(dataset), "NAME", NO_PRESETS("digits"), 0, 0,
+      "as in jem train" },
+    { "data", OPTION_TEXT, OPTION_NOW, JUDGE_AT(data), "DIR", NO_PRESETS("data"), 0, 0,
+      "the folder that tools/get-data filled" },
+    { "out", OPTION_TEXT, OPTION_NOW, JUDGE_AT(out), "FILE", NO_PRESETS("judge.safetensors"), 0, 0,
+      "file for the judge" },
+    { "iters", OPTION_INT, OPTION_NOW, JUDGE_AT(iters), "N", NO_PRESETS("6000"), 1, 1e8,
+      "number of updates" },
+    { "flip", OPTION_FLAG, OPTION_NOW, JUDGE_AT(mirror), "", NO_PRESETS("off"), 0, 0,
+      "mirror half of the images" },
+    { "seed", OPTION_INT, OPTION_NOW, JUDGE_AT(seed), "N", NO_PRESETS("1234"), 0, 2147483647,
+      "seed for all random numbers" },
+    { "precision", OPTION_CHOICE, OPTION_NOW, JUDGE_AT(precision), "exact|fast|direct|bf16",
+      NO_PRESETS("fast"), 0, 0, "arithmetic" },
+    { "threads", OPTION_INT, OPTION_NOW, JUDGE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
+      "(0: all cores; results do not depend on it)" },
+    LIMIT_OPTIONS(judge_options, "0")
+};
+
+enum { JUDGE_REAL = 64, JUDGE_FALSE = 32, JUDGE_BATCH = JUDGE_REAL + JUDGE_FALSE };
+
+typedef struct judging {                           /* images of a data set, whole and damaged */
+    const data_set *d;
+    int mirror;
+    jem_rng rng;
+    float *a, *b, *plain;                          /* an image each */
+} judging;
+
+static int judging_create(judging *j, const data_set *d, int mirror, uint64_t seed) {
+    const size_t bytes = (size_t)(d->c * d->h * d->w) * sizeof(float);
+    j->d = d, j->mirror = mirror, j->rng = jem_rng_seed(seed);
+    j->a = (float *)malloc(bytes), j->b = (float *)malloc(bytes);
+    j->plain = (float *)malloc(bytes);
+    return j->a && j->b && j->plain;
+}
+static void judging_free(judging *j) { free(j->a), free(j->b), free(j->plain); }
+
+/* A random image, moved by up to `reach` pixels; its label. */
+static int judge_draw(judging *j, int reach, float *x) {
+    const data_set *d = j->d;
+    const int i = jem_rng_below(&j->rng, d->n);
+    const int dy = jem_rng_below(&j->rng, 2 * reach + 1) - reach;
+    const int dx = jem_rng_below(&j->rng, 2 * reach + 1) - reach;
+    const int mirror = j->mirror && jem_rng_below(&j->rng, 2);
+    data_floats(d, &i, 1, j->plain);
+    move_image(j->plain, x, d->c, d->h, d->w, dy, dx, mirror);
+    return d->labels[i];
+}
+
+/* Damaged images. One in colours may be fine when it is inverted. */
+static void judge_false(judging *j, float *x, int n) {
+    const data_set *d = j->d;
+    for (int i = 0; i < n; i++, x += d->c * d->h * d->w) {
+        int kind = jem_rng_below(&j->rng, JUDGE_KINDS);
+        while (d->c > 1 && kind == 6) kind = jem_rng_below(&j->rng, JUDGE_KINDS);
+        judge_draw(j, 3, j->a), judge_draw(j, 3, j->b);
+        judge_damage(&j->rng, kind, j->a, j->b, d->c, d->h, d->w, x, j->plain);
+    }
+}
+
+static void judge_batch(judging *j, jem_ctx *ctx, float *x, int *y) {
+    const data_set *d = j->d;
+    const int size = d->c * d->h * d->w;
+    for (int i = 0; i < JUDGE_REAL; i++) {         /* samples have a little noise left */
+        y[i] = judge_draw(j, 1, x + i * size);
+        jem_fill_normal(ctx, &j->rng, j->plain, size, 0, .15f * jem_rng_uniform(&j->rng));
+        for (int k = 0; k < size; k++) x[i * size + k] += j->plain[k];
+    }
+    judge_false(j, x + JUDGE_REAL * size, JUDGE_FALSE);
+    for (int i = JUDGE_REAL; i < JUDGE_BATCH; i++) y[i] = d->classes;
+    for (int k = 0; k < JUDGE_BATCH * size; k++) x[k] = fminf(fmaxf(x[k], -1), 1);
+}
+
+static int judge_train(jem_net *judge, const judge_options *o, const data_set *train) {
+    jem_ctx *ctx = judge->ctx;
+    judging j;
+    jem_train_desc how = jem_train_desc_default();
+    how.weights.cd = 0;
+    how.lr = 2e-3f, how.data_noise = 0, how.optim.ema = .999f, how.optim.clip = 20;
+    how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = o->iters,
+        how.schedule.warmup = 100;
+    jem_trainer *tr = jem_trainer_create(judge, &how);
+    float *x = uses_floats(JUDGE_BATCH * image_size(judge));
+    int y[JUDGE_BATCH];
+    int ok = judging_create(&j, train, o->mirror, (uint64_t)o->seed) && x && tr;
+    for (int i = 0; ok && i < o->iters; i++) {
+        judge_batch(&j, ctx, x, y);
+        const jem_stats s = jem_train_step(tr, x, y, JUDGE_BATCH);
+        ok = s.status == JEM_OK;
+        if ((i + 1) % 500 == 0)
+            printf("update %d of %d  CE %.4f\n", i + 1, o->iters, (double)s.ce), fflush(stdout);
+    }
+    ok = ok && jem_trainer_use_average(tr, 1) == JEM_OK;
+    if (!ok && jem_ok(ctx)) uses_no_memory();
+    jem_trainer_free(tr), free(x), judging_free(&j);
+    return ok;
+}
+
+/* What the judge says of n images. labels (may be NULL): what they were meant to be. */
+typedef struct verdict {
+    double recognised;                             /* share with p(class|x) > .9 */
+    double hit;                                    /* ... and it is the class that was meant */
+    double passes;                                 /* share with p(none of these|x) < .1 */
+    double classes;                                /* exp of the entropy of its answers' shares */
+    double score;                                  /* exp mean KL(p(class|x) to its mean), as the
+                                                      inception score (Salimans et al. 2016) */
+} verdict;
+
+/* From logp[n][classes + 1]. */
+static verdict judge_verdict(const float *logp, int n, int classes, const int *labels) {
+    verdict v = { 0, 0, 0, 0, 0 };
+    double *mean = (double *)calloc(2 * (size_t)classes + 2, sizeof *mean), *count, entropy = 0;
+    if (!mean) return v;
+    count = mean + classes + 1;
+    for (int i = 0; i < n; i++) {
+        const float *p = logp + (ptrdiff_t)i * (classes + 1);
+        int best = 0;
+        for (int k = 0; k <= classes; k++) {
+            mean[k] += exp((double)p[k]) / n;
+            if (p[k] > p[best]) best = k;
+        }
+        const int known = best < classes && p[best] > logf(.9f);
+        v.recognised += (double)known / n, v.passes += (double)(p[classes] < logf(.1f)) / n;
+        v.hit += (double)(known && labels && labels[i] == best) / n, count[best]++;
+    }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k <= classes; k++) {
+            const double l = (double)logp[(ptrdiff_t)i * (classes + 1) + k];
+            if (mean[k] > 0) v.score += exp(l) * (l - log(mean[k])) / n;
+        }
+    const double real = n - count[classes];
+    for (int k = 0; k < classes; k++)
+        if (count[k] > 0) entropy -= count[k] / real * log(count[k] / real);
+    v.classes = real > 0 ? exp(entropy) : 0, v.score = exp(v.score);
+    free(mean);
+    return v;
+}
+
+/* On images that it was not trained on. */
+static int judge_test(jem_net *judge, const judge_options *o, const data_set *test) {
+    const int n = test->n < 10000 ? test->n : 10000, damaged = 1000, k = judge->classes;
+    float *x = uses_floats(n * image_size(judge)), *logp = uses_floats((ptrdiff_t)n * k);
+    judging j;
+    int ok = judging_create(&j, test, o->mirror, (uint64_t)o->seed + 1) && x && logp;
+    if (ok) data_floats(test, NULL, n, x);
+    ok = ok && judge_look(judge, x, n, logp, NULL);
+    const verdict v = ok ? judge_verdict(logp, n, k - 1, test->labels) : judge_verdict(NULL, 0, 1,
+                                                                                      NULL);
+    if (ok) judge_false(&j, x, damaged < n ? damaged : n);
+    ok = ok && judge_look(judge, x, damaged < n ? damaged : n, logp, NULL);
+    const verdict w = ok ? judge_verdict(logp, damaged < n ? damaged : n, k - 1, NULL) : v;
+    if (ok) printf("%d test images: %.1f%% recognised, %.1f%% as what they are; damaged ones: %.1f%% "
+                   "recognised\n", n, 100 * v.recognised, 100 * v.hit, 100 * w.recognised);
+    else if (jem_ok(judge->ctx)) uses_no_memory();
+    free(x), free(logp), judging_free(&j);
+    return ok;
+}
+
+static int judge_make(const judge_options *o) {
+    data_set train, test;
+    data_desc desc;
+    char error[512];
+    if (!may_write("jem judge", NULL, o->out)) return 2;
+    memset(&desc, 0, sizeof desc), memset(&test, 0, sizeof test);
+    limit_memory(o->max_memory);
+    desc.root = o->data, desc.file_mb = o->max_file, desc.picture_mb = o->max_picture;
+    desc.memory_mb = budget.most / 1e6;
+    if (!data_load(&train, o->dataset, "train", &desc, error, sizeof error))
+        return fprintf(stderr, "jem judge: %s\n", error), 1;
+    if (!judge_takes(train.h, train.w, train.classes)) {
+        fprintf(stderr, "jem judge: %s has images of %d x %d and %d classes; %d x %d to %d x %d "
+                "and 1 to %d are taken\n", o->dataset, train.w, train.h, train.classes,
+                JUDGE_SIDE_LEAST, JUDGE_SIDE_LEAST, JUDGE_SIDE_MOST, JUDGE_SIDE_MOST,
+                JUDGE_CLASSES_MOST);
+        return data_free(&train), 2;
+    }
+    desc.channels = train.c, desc.height = train.h, desc.width = train.w;
+    int ok = data_load(&test, o->dataset, "test", &desc, error, sizeof error);
+    if (!ok) fprintf(stderr, "jem judge: %s\n", error);
+    else mix_classes(&test);
+    jem_ctx *ctx = make_ctx(o->threads, o->precision);
+    jem_net *judge = ok && ctx ? judge_create(ctx, train.c, train.h, train.w, train.classes,
+                                              (uint64_t)o->seed) : NULL;
+    if (ok) ok = judge && judge_train(judge, o, &train) && judge_test(judge, o, &test) &&
+                 jem_save(judge, o->out) == JEM_OK;
+    if (ok) printf("%s: %ld parameters\n", o->out, (long)jem_net_size(judge));
+    else if (ctx && !jem_ok(ctx)) fprintf(stderr, "jem judge: %s\n", jem_error(ctx));
+    data_free(&train), data_free(&test);
+    jem_net_free(judge), jem_ctx_free(ctx);
+    return !ok;
+}
+
+static int judge_command(int argc, char **argv) {
+    static options table;
+    static judge_options values;
+    char *words[64];
+    int n = 0;
+    options *o = &table;
+    o->command = "jem judge", o->table = judge_table, o->values = &values;
+    o->count = (int)(sizeof judge_table / sizeof *judge_table);
+    if (argc > 60) return fprintf(stderr, "jem judge: too many arguments\n"), 2;
+    const int read = read_options(o, argc, argv, words, &n, 0, 0, "jem judge [OPTIONS]: trains a "
+                                  "judge of samples for jem eval MODEL samples");
+    return read >= 0 ? read : judge_make(&values);
+}
+
+/* ---- jem eval MODEL samples ------------------------------------------------------------------ */
+
+enum { SAMPLES_SHOWN = 10, SAMPLES_NEAR = 200, SAMPLES_SETS = 4, SAMPLES_LEAST = 4 };
+
+typedef struct sample_set {
+    const char *name;
+    int n, labelled;                               /* labelled: each was meant to be of a class */
+    float *x, *features;
+    int *labels;
+} sample_set;
+
+static int samples_create(sample_set *s, const char *name, int n, ptrdiff_t size) {
+    s->name = name, s->n = n, s->x = uses_floats(n * size);
+    s->features = uses_floats((ptrdiff_t)n * JUDGE_FEATURES);
+    s->labels = (int *)calloc((size_t)n, sizeof(int));
+    return s->x && s->features && s->labels;
+}
+static void samples_free(sample_set *s) { free(s->x), free(s->features), free(s->labels); }
+
+/* n samples by jem_sample, a class after the other (of any, if the network has no p(x,y)). */
+static int samples_fresh(const uses *s, sample_set *to) {
+    jem_net *net = s->m.net;
+    const ptrdiff_t size = image_size(net), pixels = (ptrdiff_t)net->height * net->width;
+    unsigned char *bytes = (unsigned char *)malloc((size_t)(SAMPLE_AT_ONCE * size));
+    const int by_class = !jem_net_meta(net, "jem.uncond"), kinds = by_class ? net->classes : 1;
+    int done = 0, ok = bytes != NULL;
+    uint64_t seed = (uint64_t)s->u->seed * 1000003u;
+    to->labelled = by_class;
+    for (int c = 0; ok && c < kinds; c++)
+        for (const int end = (int)((int64_t)to->n * (c + 1) / kinds); ok && done < end;) {
+            const int n = end - done < SAMPLE_AT_ONCE ? end - done : SAMPLE_AT_ONCE;
+            ok = jem_sample(net, by_class ? c : -1, n, seed++, NULL, bytes) == JEM_OK;
+            for (ptrdiff_t i = 0; ok && i < n * size; i++) {       /* (n,h,w,c) to (n,c,h,w) */
+                const ptrdiff_t k = i % size, at = i / size * size;
+                to->x[(ptrdiff_t)done * size + at + k % net->channels * pixels + k / net->channels] =
+                    (float)bytes[i] / 127.5f - 1;
+            }
+            for (int i = 0; i < n; i++) to->labels[done + i] = c;
+            done += n;
+            fprintf(stderr, "\r%d of %d samples ", done, to->n);
+        }
+    fprintf(stderr, "\n");
+    if (!ok) model_fail("jem eval", &s->m);
+    free(bytes);
+    return ok;
+}
+
+/* The replay buffer's chains, random ones if there are more than to->n, without the noise that they
+   live with; to->n: how many there are. */
+static int samples_buffer(const uses *s, sample_set *to) {
+    const jem_net *net = s->m.net;
+    const ptrdiff_t size = image_size(net);
+    const jem_entry *b = jem_archive_find(s->m.archive, "replay_buffer");
+    if (!b || b->dtype != JEM_DTYPE_F32 || b->ndim != 4 ||
+        b->bytes / sizeof(float) % (size_t)size) {
+        to->n = 0;
+        return 1;
+    }
+    const int there = (int)(b->bytes / sizeof(float) / (size_t)size);
+    int *order = (int *)malloc((size_t)(there ? there : 1) * sizeof *order);
+    jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
+    if (!order) return uses_no_memory(), 0;
+    for (int i = 0; i < there; i++) order[i] = i;
+    shuffle(order, there, &rng);
+    if (to->n > there) to->n = there;
+    for (int i = 0; i < to->n; i++)
+        memcpy(to->x + i * size, (const float *)b->data + order[i] * size,
+               (size_t)size * sizeof(float));
+    free(order);
+    const jem_denoise_desc last = jem_denoise_desc_clean(2 * net->noise_lo);
+    for (int i = 0; net->noise_hi > 0 && i < to->n && jem_ok(s->m.ctx); i += SAMPLE_AT_ONCE) {
+        const int n = to->n - i < SAMPLE_AT_ONCE ? to->n - i : SAMPLE_AT_ONCE;
+        const jem_mark mark = jem_begin(s->m.ctx);
+        jem_tensor *t = jem_input(s->m.ctx, to->x + i * size, n, net->channels, net->height,
+                                  net->width);
+        jem_denoise(s->m.ctx, jem_logp, (void *)s->m.net, t, &last, NULL);
+        jem_read(t, to->x + i * size);
+        jem_end(s->m.ctx, mark);
+    }
+    return jem_ok(s->m.ctx) || model_fail("jem eval", &s->m);
+}
+
+/* One row of the table. reference: features of training images, as many as `usual` has. */
+static int samples_row(jem_net *judge, sample_set *is, const sample_set *real) {
+    float *logp = uses_floats((ptrdiff_t)is->n * judge->classes);
+    double precision, recall, distance;
+    const int n = is->n < real->n ? is->n : real->n;
+    int ok = logp && judge_look(judge, is->x, is->n, logp, is->features) &&
+             measure_frechet(is->features, is->n, real->features, real->n, JUDGE_FEATURES,
+                             &distance);
+    for (int i = 0; ok && i < n; i++)              /* of all classes: they come one after another */
+        memmove(is->features + (ptrdiff_t)i * JUDGE_FEATURES, is->features + JUDGE_FEATURES *
+                (ptrdiff_t)((int64_t)i * is->n / n), JUDGE_FEATURES * sizeof *is->features);
+    ok = ok && measure_precision(is->features, real->features, n, JUDGE_FEATURES, 3, &precision,
+                               &recall);
+    if (ok) {
+        const verdict v = judge_verdict(logp, is->n, judge->classes - 1, is->labels);
+        printf("  %-16.16s  %6d  %9.1f%%", is->name, is->n, 100 * v.recognised);
+        if (is->labelled) printf("  %7.1f%%", 100 * v.hit);
+        else printf("  %8s", "-");
+        printf("  %6.1f%%  %7.2f  %7.2f  %8.2f  %9.3f  %6.3f\n", 100 * v.passes, v.classes, v.score,
+               distance, precision, recall), fflush(stdout);
+    } else if (!jem_ok(judge->ctx)) fprintf(stderr, "jem eval: %s\n", jem_error(judge->ctx));
+    else uses_no_memory();
+    free(logp);
+    return ok;
+}
+
+/* The training image nearest to x, of all of d; its distance per image, root of the sum of squares
+   with pixels in [0,1]. */
+static int nearest_image(const data_set *d, const float *x, float *scratch, double *distance) {
+    const ptrdiff_t size = (ptrdiff_t)d->c * d->h * d->w;
+    int64_t least = INT64_MAX;
+    int best = 0;
+    int *v = (int *)(void *)scratch;               /* size of them: the image in bytes */
+    for (ptrdiff_t k = 0; k < size; k++)
+        v[k] = (int)lrintf((fminf(fmaxf(x[k], -1), 1) + 1) * 127.5f);
+    for (int i = 0; i < d->n; i++) {
+        const unsigned char *p = d->pixels + i * size;
+        int64_t sum = 0;
+        for (ptrdiff_t k = 0; k < size && sum < least;)            /* most are further early on */
+            for (const ptrdiff_t end = k + 64 < size ? k + 64 : size; k < end; k++)
+                sum += (v[k] - p[k]) * (v[k] - p[k]);
+        if (sum < least) least = sum, best = i;
+    }
+    *distance = sqrt((double)least) / 255;
+    return best;
+}
+
+/* How near samples come to training images, beside how near test images do; a picture of both. */
+static int samples_nearest(const uses *s, const data_set *train, const sample_set *real,
+                           const sample_set *fresh) {
+    const ptrdiff_t size = image_size(s->m.net);
+    const sample_set *sets[2] = { real, fresh };
+    float *grid = uses_floats(4 * SAMPLES_SHOWN * size), *scratch = uses_floats(size);
+    const int least = fresh->n < real->n ? fresh->n : real->n;
+    const int shown = least < SAMPLES_SHOWN ? least : SAMPLES_SHOWN;
+    if (!grid || !scratch) return free(grid), free(scratch), uses_no_memory(), 0;
+    for (int k = 0; k < 2; k++) {
+        const int n = sets[k]->n < SAMPLES_NEAR ? sets[k]->n : SAMPLES_NEAR;
+        double sum = 0, away;
+        for (int i = 0; i < n; i++) {
+            const int pick = (int)((int64_t)i * sets[k]->n / n);
+            const float *x = sets[k]->x + pick * size;
+            const int near = nearest_image(train, x, scratch, &away), column = i / (n / shown);
+            sum += away / n;
+            if (i % (n / shown) || column >= shown) continue;
+            memcpy(grid + ((k * 2) * shown + column) * size, x, (size_t)size * sizeof *x);
+            data_floats(train, &near, 1, grid + ((k * 2 + 1) * shown + column) * size);
+        }
+        printf("%s: the nearest of %d training images is %.2f away on average (%d images)\n",
+               sets[k]->name, train->n, sum, n);
+    }
+    const int ok = picture_grid(s->u->out, grid, 4 * shown, shown, s->m.net->channels,
+                                s->m.net->height, s->m.net->width, 3);
+    if (ok) printf("%s: test images, the nearest training image of each, samples, the nearest of "
+                   "each\n", s->u->out);
+    free(grid), free(scratch);
+    return ok;
+}
+
+static int samples_judge(const uses *s, const uses *beside, jem_net *judge, const char *path,
+                         const data_set *train) {
+    const ptrdiff_t size = image_size(s->m.net);
+    const int n = s->u->e.n;
+    sample_set known, set[SAMPLES_SETS];
+    memset(&known, 0, sizeof known), memset(set, 0, sizeof set);
+    int ok = samples_create(&known, "training images", n < train->n ? n : train->n, size) &&
+             samples_create(&set[0], "test images", s->n, size) &&
+             samples_create(&set[1], "from noise", n, size) &&
+             samples_create(&set[2], "buffer", n, size) &&
+             (!beside || samples_create(&set[3], beside->name, n, size));
+    int *order = (int *)malloc((size_t)train->n * sizeof *order);
+    if (!ok || !order) uses_no_memory(), ok = 0;
+    if (ok) {
+        jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
+        for (int i = 0; i < train->n; i++) order[i] = i;
+        shuffle(order, train->n, &rng);
+        data_floats(train, order, known.n, known.x);
+        memcpy(set[0].x, s->x, (size_t)(s->n * size) * sizeof *s->x);
+        memcpy(set[0].labels, s->labels, (size_t)s->n * sizeof *s->labels), set[0].labelled = 1;
+        ok = judge_look(judge, known.x, known.n, NULL, known.features) &&
+             samples_fresh(s, &set[1]) && samples_buffer(s, &set[2]) &&
+             (!beside || samples_fresh(beside, &set[3]));     /* also from noise */
+    }
+    if (ok) printf("%s, judged by %s (not an Inception network: compare only with itself); from "
+                   "noise by jem_sample, whatever walk it was trained with\n"
+                   "  %-16s  %6s  %10s  %8s  %7s  %7s  %7s  %8s  %9s  %6s\n", s->name, path, "",
+                   "images", "recognised", "of class", "passes", "classes", "score", "Frechet",
+                   "precision", "recall");
+    for (int k = 0; ok && k < SAMPLES_SETS; k++)
+        if (set[k].n >= SAMPLES_LEAST) ok = samples_row(judge, &set[k], &known);
+    ok = ok && samples_nearest(s, train, &set[0], &set[1]);
+    for (int k = 0; k < SAMPLES_SETS; k++) samples_free(&set[k]);
+    samples_free(&known), free(order);
+    return ok;
+}
+
+static int eval_samples(uses *s, uses *beside) {
+    data_set train;
+    eval_options e = s->u->e;
+    char path[OPTION_TEXT_SIZE + 64];
+    e.split = 1;
+    if (*s->u->other) snprintf(path, sizeof path, "%s", s->u->other);
+    else snprintf(path, sizeof path, "examples/models/judge-%.200s.safetensors", s->test.name);
+    jem_ctx *ctx = make_ctx(s->u->e.threads, JEM_PRECISION_FAST);
+    jem_net *judge = ctx ? judge_load(ctx, path) : NULL;
+    const jem_net *net = s->m.net;
+    int ok = judge && uses_alike(s, beside), loaded = 0;
+    if (!judge) fprintf(stderr, "jem eval: %s (jem judge makes one)\n",
+                        ctx ? jem_error(ctx) : "no memory");
+    else if (ok && (judge->channels != net->channels || judge->height != net->height ||
+                    judge->width != net->width || judge->classes != net->classes + 1))
+        ok = 0, fprintf(stderr, "jem eval: %s judges (%d,%d,%d) of %d classes, not the model's "
+                        "(%d,%d,%d) of %d\n", path, judge->channels, judge->height, judge->width,
+                        judge->classes - 1, net->channels, net->height, net->width, net->classes);
+    if (ok) ok = loaded = !data_for(&s->m, s->o, &e, &train);
+    const int least = !ok ? 0 : s->u->e.n < s->n ? s->u->e.n : s->n;
+    if (ok && (least < SAMPLES_LEAST || train.n < SAMPLES_LEAST))
+        ok = 0, fprintf(stderr, "jem eval: samples needs at least %d of them, and as many training "
+                        "and test images\n", SAMPLES_LEAST);
+    ok = ok && samples_judge(s, beside, judge, path, &train);
+    if (loaded) data_free(&train);
+    jem_net_free(judge), jem_ctx_free(ctx);
+    return !ok;
+}
+
+#endif

@@ -1,0 +1,721 @@
+/* `jem report RUN|MODEL`: a model card, one HTML file that needs nothing besides and can be mailed.
+   Each section is a command of this program: what it prints and draws is caught and put into the
+   page, with the command itself, so the page says what the terminal would. */
+#ifndef TOOLS_JEM_REPORT_H
+#define TOOLS_JEM_REPORT_H
+
+#include "tools/cli/judge.c"
+
+/* ---- HTML ------------------------------------------------------------------------------------ */
+
+/* How many bytes the letter of UTF-8 at s has; 0: it is none, or one that no page may hold. */
+static int utf8_letter(const unsigned char *s) {
+    const int n = *s < 0x80 ? 1 : *s >= 0xc2 && *s < 0xe0 ? 2 : *s >= 0xe0 && *s < 0xf0 ? 3
+                : *s >= 0xf0 && *s < 0xf5 ? 4 : 0;
+    if (n == 1) return (*s >= 32 && *s != 127) || *s == '\n' || *s == '\t';
+    for (int i = 1; i < n; i++) if ((s[i] & 0xc0) != 0x80) return 0;
+    if ((*s == 0xe0 && s[1] < 0xa0) || (*s == 0xf0 && s[1] < 0x90) ||      /* a longer way */
+        (*s == 0xed && s[1] >= 0xa0) || (*s == 0xf4 && s[1] >= 0x90)) return 0;    /* no letters */
+    return n;
+}
+
+/* Text, whatever a file or a command line put into it. */
+static void html_text(FILE *f, const char *text) {
+    const unsigned char *s = (const unsigned char *)text;
+    while (*s) {
+        const int n = utf8_letter(s);
+        if (!n) fputs("\xef\xbf\xbd", f);          /* the sign for a letter that is not known */
+        else if (*s == '<') fputs("&lt;", f);
+        else if (*s == '>') fputs("&gt;", f);
+        else if (*s == '&') fputs("&amp;", f);
+        else if (*s == '"') fputs("&quot;", f);
+        else if (*s == '\'') fputs("&#39;", f);
+        else fwrite(s, 1, (size_t)n, f);
+        s += n ? n : 1;
+    }
+}
+
+static void html_base64(FILE *f, const unsigned char *s, size_t n) {
+    static const char base64[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        const unsigned v = (unsigned)s[i] << 16 | (i + 1 < n ? (unsigned)s[i + 1] << 8 : 0) |
+                           (i + 2 < n ? s[i + 2] : 0u);
+        putc(base64[v >> 18], f), putc(base64[v >> 12 & 63], f);
+        putc(i + 1 < n ? base64[v >> 6 & 63] : '=', f), putc(i + 2 < n ? base64[v & 63] : '=', f);
+    }
+}
+
+/* All of a file, with a 0 after it; NULL: it cannot be read. */
+static char *read_whole(FILE *f, size_t *n) {
+    char *all = NULL;
+    size_t room = 1 << 14;
+    *n = 0;
+    for (;;) {
+        char *more = (char *)realloc(all, room);
+        if (!more) break;
+        all = more, *n += fread(all + *n, 1, room - 1 - *n, f);
+        if (*n < room - 1) return all[*n] = 0, ferror(f) ? free(all), NULL : all;
+        room *= 2;
+    }
+    free(all);
+    return NULL;
+}
+
+/* The PNG file at path, if there is one. title: what is said where it cannot be seen. */
+static void html_picture(FILE *to, const char *path, int chart, const char *caption,
+                         const char *title) {
+    size_t n = 0;
+    FILE *f = fopen(path, "rb");
+    char *png = f ? read_whole(f, &n) : NULL;
+    const unsigned char *size = (const unsigned char *)png + 16;       /* in its first chunk */
+    if (f) fclose(f);
+    if (png && n > 24) {
+        fprintf(to, "<figure class=\"%s\"><div class=\"wide\"><img width=\"%d\" height=\"%d\" "
+                "alt=\"", chart ? "chart" : "images", size[2] << 8 | size[3],
+                size[6] << 8 | size[7]);
+        html_text(to, title);
+        fputs("\" src=\"data:image/png;base64,", to);
+        html_base64(to, (const unsigned char *)png, n);
+        fputs("\" /></div>", to);
+        if (*caption) fputs("<figcaption>", to), html_text(to, caption), fputs("</figcaption>", to);
+        fputs("</figure>\n", to);
+    }
+    free(png);
+}
+
+/* ---- pages out of text ----------------------------------------------------------------------- */
+
+enum { WORDS_MOST = 32, WORD_SIZE = 512 };         /* of a command line */
+
+enum { CELLS_MOST = 16 };
+
+/* Takes a row apart, which begins with two blanks: cells are two blanks or more apart, the first
+   one is empty if there are more than two. What is too much stays in the last of `most`. */
+static int row_cells(char *line, char *cell[CELLS_MOST], int most) {
+    char *s = line + 2;
+    int n = 0;
+    if (*s == ' ') *s++ = 0, cell[n++] = s - 1;
+    while (n < most) {
+        while (*s == ' ') s++;
+        if (!*s) break;
+        cell[n++] = s;
+        char *end = n < most ? strstr(s, "  ") : NULL;
+        if (!end) break;
+        *end = 0, s = end + 1;
+    }
+    for (char *end = n ? strchr(cell[n - 1], 0) : s; n && end > cell[n - 1] && end[-1] == ' ';)
+        *--end = 0;
+    return n;
+}
+
+static int is_number(const char *s) {
+    return !strcmp(s, "-") || (strpbrk(s, "0123456789") && !s[strspn(s, "0123456789.+-%e")]);
+}
+
+/* n rows. The first is a header if a number stands under its second word. */
+static void html_table(FILE *to, char **row, int n) {
+    char *cell[CELLS_MOST], *second[CELLS_MOST], copy[512];
+    snprintf(copy, sizeof copy, "%s", n > 1 ? row[1] : "  ");
+    const int columns = row_cells(row[0], cell, CELLS_MOST);
+    const int header = columns > 1 && row_cells(copy, second, columns) > 1 &&
+                       !is_number(cell[1]) && is_number(second[1]);
+    fputs("<div class=\"wide\"><table>\n", to);
+    for (int i = 0; i < n; i++) {
+        const int count = i ? row_cells(row[i], cell, columns) : columns;
+        fputs("<tr>", to);
+        for (int k = 0; k < columns; k++) {
+            const char *text = k < count ? cell[k] : "";
+            const int top = header && i == 0;
+            fprintf(to, "<%s%s>", k && !top ? "td" : "th",
+                    k && (top || (header && is_number(text))) ? " class=\"n\"" : "");
+            html_text(to, text);
+            fputs(k && !top ? "</td>" : "</th>", to);
+        }
+        fputs("</tr>\n", to);
+    }
+    fputs("</table></div>\n", to);
+}
+
+/* What a command printed: tables, paragraphs, and the picture where the text names its file (NULL:
+   there is none). chart: black on white, which a dark page may invert; picture + SECOND are images
+   in any case. */
+#define SECOND ".2.png"
+static void html_printed(FILE *to, char *text, const char *picture, int chart, const char *title) {
+    enum { ROWS_MOST = 256 };
+    char *row[ROWS_MOST];
+    int rows = 0;
+    for (char *line = text, *next; line; line = next) {
+        next = strchr(line, '\n');
+        if (next) *next++ = 0;
+        const int is_row = line[0] == ' ' && line[1] == ' ';
+        if (rows && (!is_row || rows == ROWS_MOST)) html_table(to, row, rows), rows = 0;
+        char *at = picture ? strstr(line, picture) : NULL;
+        if (is_row) row[rows++] = line;
+        else if (at) {                             /* "PATH: caption" or "caption: PATH" */
+            const char *after = at + strlen(picture);
+            const int second = begins(after, SECOND);
+            char path[WORD_SIZE];
+            snprintf(path, sizeof path, "%s%s", picture, second ? SECOND : "");
+            after += second ? strlen(SECOND) : 0, *(at >= line + 2 ? at - 2 : at) = 0;
+            html_picture(to, path, chart && !second, begins(after, ": ") ? after + 2 : line, title);
+        } else if (*line) {
+            fputs("<p>", to), html_text(to, line);
+            fputs("</p>\n", to);
+        }
+    }
+    if (rows) html_table(to, row, rows);
+}
+
+static const char html_style[] =
+    ":root{color-scheme:light dark;--ink:#1d2329;--soft:#5b6570;--paper:#fff;--line:#d9dee3;"
+    "--band:#f4f6f8}\n"
+    "@media(prefers-color-scheme:dark){:root{--ink:#e4e7ea;--soft:#9aa4ae;--paper:#14181c;"
+    "--line:#343b42;--band:#1d2227}figure.chart img{filter:invert(.92) hue-rotate(180deg)}}\n"
+    "*{box-sizing:border-box}body{margin:0;background:var(--paper);color:var(--ink);"
+    "font:16px/1.55 system-ui,-apple-system,\"Segoe UI\",Roboto,sans-serif}\n"
+    "main{max-width:940px;margin:0 auto;padding:24px 20px 48px}h1{margin:0 0 4px;font-size:30px;"
+    "line-height:1.2;overflow-wrap:anywhere}h2{margin:44px 0 4px;padding-top:14px;"
+    "border-top:1px solid var(--line);font-size:22px}p{margin:8px 0;overflow-wrap:anywhere}\n"
+    ".lead{font-size:18px}.help,figcaption,footer,.command{color:var(--soft)}"
+    "nav{margin:16px 0;padding:10px 14px;background:var(--band);border-radius:8px}"
+    "nav a{display:inline-block;margin:2px 16px 2px 0}a{color:inherit}\n"
+    ".wide{overflow-x:auto;margin:12px 0}table{border-collapse:collapse;font-size:14px;"
+    "font-variant-numeric:tabular-nums}th,td{padding:4px 14px 4px 0;text-align:left;"
+    "vertical-align:top;border-bottom:1px solid var(--line)}th{font-weight:600}"
+    "th:first-child{min-width:84px}th.n,td.n{text-align:right;white-space:nowrap}\n"
+    "figure{margin:16px 0}figure img{display:block;max-width:100%;height:auto;border-radius:6px}"
+    "figure.images img{image-rendering:pixelated}figcaption{font-size:14px}\n"
+    "code{font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}"
+    ".command{font-size:14px}footer{margin-top:44px;font-size:14px}\n"
+    "@media(max-width:640px){main{padding:16px 14px 32px}h1{font-size:25px}"
+    "figure.chart img{max-width:none;width:680px}th,td{padding-right:9px;font-size:13px}}\n";
+
+/* ---- what a command prints ------------------------------------------------------------------- */
+
+typedef struct command_line {                      /* argv of this program */
+    char text[WORDS_MOST][WORD_SIZE], *word[WORDS_MOST + 1];
+    int n;
+} command_line;
+
+/* A pair of words; value may be NULL. */
+static void add_words(command_line *c, const char *name, const char *value) {
+    const char *const both[2] = { name, value };
+    for (int k = 0; k < 2 && both[k] && c->n < WORDS_MOST; k++)
+        snprintf(c->text[c->n++], WORD_SIZE, "%s", both[k]);
+}
+static void add_number(command_line *c, const char *name, int value) {
+    char text[32];
+    snprintf(text, sizeof text, "%d", value);
+    add_words(c, name, text);
+}
+
+/* As a shell takes it. */
+static void html_command(FILE *to, const command_line *c) {
+    char quoted[4 * WORD_SIZE + 8];
+    fputs("<p class=\"command\"><code>", to);
+    for (int i = 0; i < c->n; i++) {
+        if (i) putc(' ', to);
+        html_text(to, data_quoted(c->text[i], quoted, sizeof quoted));
+    }
+    fputs("</code></p>\n", to);
+}
+
+/* Runs a command with its standard output and error caught in said[2]. Its status; -1: not run. */
+static int run_caught(int (*command)(int argc, char **argv), command_line *c, char *said[2]) {
+    FILE *file[2];
+    int kept[2], status = -1, ok = 1;
+    size_t n;
+    fflush(stdout), fflush(stderr);
+    for (int i = 0; i < c->n; i++) c->word[i] = c->text[i];
+    for (int k = 0; k < 2; k++) {
+        file[k] = tmpfile(), kept[k] = dup(k + 1), said[k] = NULL;
+        ok = ok && file[k] && kept[k] >= 0;
+    }
+    if (ok && dup2(fileno(file[0]), 1) >= 0 && dup2(fileno(file[1]), 2) >= 0)
+        status = command(c->n, c->word);
+    fflush(stdout), fflush(stderr);
+    for (int k = 0; k < 2; k++) {
+        if (kept[k] >= 0) dup2(kept[k], k + 1), close(kept[k]);
+        if (file[k]) rewind(file[k]), said[k] = read_whole(file[k], &n), fclose(file[k]);
+        if (!said[k]) status = -1;
+    }
+    return status;
+}
+
+/* ---- the sections ---------------------------------------------------------------------------- */
+
+typedef struct report_options {
+    char out[OPTION_TEXT_SIZE], dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];
+    char beside[OPTION_TEXT_SIZE], judge[OPTION_TEXT_SIZE];
+    int n, threads, max_memory, max_file, max_picture;
+    float minutes;
+} report_options;
+
+enum { OF_RUN = 1, OF_BUFFER = 2, OF_DATA = 4, OF_TWO = 8, OF_JUDGE = 16, COUNTS = 32,
+       BY_CLASS = 64, DRAWS = 128, CHART = 256, ACCURACY = 512, SMALLEST_TOO = 1024 };
+
+static const struct section {
+    const char *id, *title, *help, *command;
+    int (*run)(int argc, char **argv);
+    int flags, n;                                  /* n: images, if nothing else is asked for */
+    float work;                                    /* roughly: gradients per image, of a model that
+                                                      learned a score (others: half) */
+    float share;                                   /* of the time, beside the others */
+} sections[] = {
+    { "model", "What it is", "", "info", info_command, 0, 0, 0, 0 },
+    { "training", "How it was trained", "Cross-entropy and accuracy should settle. What the "
+      "network says of images and of its own samples, f(x+) - f(x-), should stay small once chains "
+      "run.", "", NULL, OF_RUN, 0, 0, 0 },
+    { "dreams", "Samples from noise", "Every image began as noise and was walked uphill in "
+      "log p(x); a class per row, if the model has classes to ask for.", "sample", sample_command,
+      BY_CLASS | COUNTS | DRAWS, 100, 900, 3 },
+    { "buffer", "Samples in the replay buffer", "Chains that training left behind, in no order. "
+      "Papers often show these.", "sample --from buffer", sample_command,
+      OF_BUFFER | COUNTS | DRAWS, 100, 3, .1f },
+    { "samples", "Samples, judged", "By a small classifier that knows real images of this data "
+      "set, and damaged ones. Recognised: it is sure of a class. Passes: it does not call it "
+      "damaged. Frechet, precision and recall compare with training images; test images are the "
+      "yardstick.", "eval samples", uses_command, OF_DATA | OF_JUDGE | COUNTS | DRAWS, 1000, 1000,
+      10 },
+    { "accuracy", "Accuracy", "On test images. The lower -log p(y|x), the better; log p(x) is up "
+      "to a constant, which is the same for all images.", "eval", eval_command,
+      OF_DATA | COUNTS | ACCURACY, 1000000, .5f, 1 },
+    { "calibration", "Calibration", "Of the images of which it is 80% sure, 80% should be right: "
+      "the grey diagonal. ECE is the mean distance from it, MCE the largest, NLL is -log p(y|x); "
+      "logits are divided by T.", "eval calibration", uses_command,
+      OF_DATA | OF_TWO | COUNTS | DRAWS | CHART, 10000, .6f, 1 },
+    { "ood", "Out of distribution", "AUROC is the chance that a test image gets a higher score "
+      "than one that does not belong: 1 is perfect, .5 a guess, less is the wrong way round.",
+      "eval ood", uses_command, OF_DATA | COUNTS | DRAWS | CHART, 1000, 170, 4 },
+    { "attack", "Attacks, L-infinity", "Each pixel may change by eps. FGSM is one step, PGD many.",
+      "eval attack", uses_command, OF_DATA | OF_TWO | COUNTS | DRAWS | CHART | SMALLEST_TOO, 500,
+      290, 2 },
+    { "attack-l2", "Attacks, L2", "The root of the sum of all squared changes may be eps.",
+      "eval attack --norm l2", uses_command, OF_DATA | OF_TWO | COUNTS | DRAWS | CHART |
+      SMALLEST_TOO, 500, 290, 2 },
+    { "impute", "Filling in what is missing", "Half of each image is hidden, and sampled while the "
+      "other half is held.", "eval impute", uses_command, OF_DATA | COUNTS | DRAWS, 200, 2400, 6 }
+};
+enum { SECTIONS = sizeof sections / sizeof *sections, LEAST = 16, WHY_SIZE = 1024 };
+
+typedef struct card {
+    const report_options *o;
+    char model[WORD_SIZE], log[WORD_SIZE], name[NAME_SIZE];
+    char picture[640], second[660];                /* where commands draw */
+    char lead[256], accuracy[256], why[WHY_SIZE];  /* why: of the section at hand */
+    char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];        /* the model's own */
+    int is_run, buffer, by_class, score, classes;  /* buffer: its chains */
+    int shape[3];                                  /* of the images it takes: (c,h,w) */
+    int planned, done, failed;
+    double began, gradient;                        /* seconds; of one image's gradient */
+    FILE *body, *links, *left_out;                 /* parts of the page */
+} card;
+
+static int report_wants(const card *r, const struct section *s) {
+    return !((s->flags & OF_RUN && !r->is_run) || (s->flags & OF_BUFFER && !r->buffer));
+}
+
+static void html_element(FILE *to, const char *tag, const char *class_name, const char *text) {
+    fprintf(to, *class_name ? "<%s class=\"%s\">" : "<%s>", tag, class_name);
+    html_text(to, text);
+    fprintf(to, "</%s>\n", tag);
+}
+
+static int leave_out(card *r, const struct section *s, const char *why) {
+    char line[WHY_SIZE + 64];
+    if (why != r->why) snprintf(r->why, sizeof r->why, "%s", why);
+    snprintf(line, sizeof line, "%s: %s", s->title, why);
+    html_element(r->left_out, "li", "", line);
+    return 0;
+}
+
+static void begin_section(card *r, const struct section *s) {
+    fprintf(r->links, "<a href=\"#%s\">%s</a>\n", s->id, s->title);
+    fprintf(r->body, "<section id=\"%s\">\n", s->id);
+    html_element(r->body, "h2", "", s->title);
+    if (*s->help) html_element(r->body, "p", "help", s->help);
+}
+
+/* What section s asks this program of n images, or of so many as it can have, which it returns;
+   without what the page need not tell. */
+static int section_command(const card *r, const struct section *s, const char *path, int n,
+                            command_line *c) {
+    const char *words = s->command, *set = r->o->dataset, *root = r->o->data;
+    char word[256];
+    if (path != r->model && !*set) set = r->dataset;       /* another model, the same images */
+    if (path != r->model && !*root) root = r->data;
+    c->n = 0, add_words(c, "jem", NULL);
+    for (int i = 0; next_name(&words, word, sizeof word); i++)
+        add_words(c, word, i ? NULL : path);
+    if (s->flags & BY_CLASS) {                     /* a row per class */
+        const int rows = !r->by_class ? 10 : r->classes < 40 ? r->classes : 40;
+        const int columns = n / rows < 1 ? 1 : n / rows < 10 ? n / rows : 10;
+        n = columns * rows;
+        add_words(c, "--class", r->by_class ? "all" : "any");
+        add_number(c, "--columns", r->by_class ? columns : 10);
+    }
+    if (s->flags & OF_BUFFER && n > r->buffer / 2) n = r->buffer > 1 ? r->buffer / 2 : 1;
+    if (s->flags & COUNTS) add_number(c, "--n", n);
+    if (s->flags & OF_DATA && *set) add_words(c, "--dataset", set);
+    if (s->flags & OF_DATA && *root) add_words(c, "--data", root);
+    if (s->flags & OF_DATA && r->o->max_memory) add_number(c, "--max-memory", r->o->max_memory);
+    if (s->flags & OF_DATA && r->o->max_file) add_number(c, "--max-file", r->o->max_file);
+    if (s->flags & OF_DATA && r->o->max_picture) add_number(c, "--max-picture", r->o->max_picture);
+    if (s->flags & OF_TWO && *r->o->beside) add_words(c, "--beside", r->o->beside);
+    if (s->flags & OF_JUDGE && *r->o->judge) add_words(c, "--judge", r->o->judge);
+    return n;
+}
+
+typedef struct outcome {
+    int status, n, asked;                          /* n: images it had, of those it was asked for */
+    double seconds;
+    char *said[2];
+    command_line command;
+} outcome;
+
+static void measure(const card *r, const struct section *s, const char *path, int n, outcome *is) {
+    const double began = now();
+    command_line c;
+    is->asked = n, is->n = section_command(r, s, path, n, &is->command), c = is->command;
+    if (s->flags & COUNTS) add_number(&c, "--threads", r->o->threads);
+    if (s->flags & DRAWS) add_words(&c, "--out", r->picture);
+    if (s->flags & SMALLEST_TOO) add_words(&c, "--smallest", r->second);
+    free(is->said[0]), free(is->said[1]);
+    is->status = run_caught(s->run, &c, is->said);
+    is->seconds = now() - began;
+}
+
+/* The share of section s in the seconds that are left. What it leaves goes to those after it. */
+static double section_share(const card *r, const struct section *s, double left) {
+    double all = 0;
+    for (const struct section *k = s; k < sections + SECTIONS; k++)
+        if (report_wants(r, k)) all += (double)k->share;
+    return left * (double)s->share / all;
+}
+
+/* Measures section s with as many images as there is time for: as should take half of its share,
+   or the least that tells something, and then more if that went well. 0: there is no time. */
+static int measure_in_time(const card *r, const struct section *s, outcome *is) {
+    const int most = r->o->n ? r->o->n : s->n, timed = r->o->minutes > 0 && s->share > 0;
+    const double began = now(), left = fmax(60 * (double)r->o->minutes - (began - r->began), 0);
+    const double share = timed ? section_share(r, s, left) : 0;
+    const double each = r->gradient * (double)s->work * (r->score ? 1 : .5);
+    double n = timed ? fmin(fmax(.5 * share / each, LEAST), most) : most;
+    memset(is, 0, sizeof *is);
+    if (timed && n * each > .6 * left) return 0;
+    for (;;) {
+        measure(r, s, r->model, (int)n, is);
+        if (!timed || is->status || n >= most) return 1;
+        const double more = n * .8 * (share - (now() - began)) / fmax(is->seconds, 1e-3);
+        if (more < fmin(2 * n, most) || is->n < (int)n) return 1;
+        n = fmin(more, most);
+    }
+}
+
+/* What a command said on standard error that is no progress. */
+static void complaints(char *said, char text[WHY_SIZE]) {
+    size_t n = strlen(text);
+    for (char *line = said, *next; line; line = next) {
+        next = strchr(line, '\n');
+        if (next) *next++ = 0;
+        if (!*line || strchr(line, '\r')) continue;
+        if (!strncmp(line, "jem eval: ", 10)) line += 10;
+        if (!strncmp(line, "jem sample: ", 12)) line += 12;
+        if (n < WHY_SIZE)
+            n += (size_t)snprintf(text + n, WHY_SIZE - n, "%s%s", n ? "; " : "", line);
+    }
+}
+
+/* The last finite number of a column of log.csv, and the row of the highest; -1: none. */
+static double log_last(const card *r, const char *name, int *best) {
+    int rows = 0;
+    float *v = chart_column(r->log, name, &rows), last = -1;
+    for (int i = *best = 0; v && i < rows; i++)
+        if (isfinite(v[i])) last = v[i], *best = !(v[*best] >= v[i]) ? i : *best;
+    free(v);
+    return (double)last;
+}
+
+static int section_training(card *r, const struct section *s) {
+    char text[512], took[32];
+    int best, any, rows = 0;
+    const double updates = log_last(r, "update", &any), seconds = log_last(r, "seconds", &any);
+    const double train = log_last(r, "accuracy", &any);
+    const double valid = log_last(r, "valid_accuracy", &best);
+    if (!(updates > 0) || !draw_log(r->log, r->picture))
+        return leave_out(r, s, "its log.csv has no rows, or cannot be drawn");
+    time_text(took, seconds);
+    int n = snprintf(text, sizeof text, "  updates  %.0f (%.1f epochs)\n"
+                     "  time  %s, %.3g s per update\n  retries after divergence  %.0f\n", updates,
+                     log_last(r, "epoch", &any), took, seconds / updates,
+                     log_last(r, "retries", &any));
+    if (train >= 0)
+        n += snprintf(text + n, sizeof text - (size_t)n,
+                      "  accuracy on training images  %.2f%% at last\n", 100 * train);
+    float *at = chart_column(r->log, "update", &rows);
+    float *v = chart_column(r->log, "valid_accuracy", &any);
+    if (valid >= 0 && at && v && best < rows)
+        snprintf(text + n, sizeof text - (size_t)n, "  accuracy on held-out images  %.2f%% at "
+                 "last, best: %.2f%% after update %.0f\n", 100 * valid, 100 * (double)v[best],
+                 (double)at[best]);
+    free(at), free(v);
+    begin_section(r, s);
+    html_printed(r->body, text, NULL, 0, s->title);
+    html_picture(r->body, r->picture, 1, "", "curves of training");
+    return 1;
+}
+
+static int section_measured(card *r, const struct section *s) {
+    const int most = r->o->n ? r->o->n : s->n;
+    outcome is;
+    if (!measure_in_time(r, s, &is)) return leave_out(r, s, "no time was left for it (--minutes)");
+    const int ok = is.status == 0;
+    complaints(is.said[1], r->why);
+    if (!ok) leave_out(r, s, *r->why ? r->why : "it could not be measured"),
+             r->failed |= s->flags & ACCURACY;
+    else {
+        if (s->flags & ACCURACY)
+            snprintf(r->accuracy, sizeof r->accuracy, "%.*s", (int)strcspn(is.said[0], "\n"),
+                     is.said[0]);
+        begin_section(r, s);
+        html_printed(r->body, is.said[0], s->flags & DRAWS ? r->picture : NULL, s->flags & CHART,
+                     s->title);
+        html_command(r->body, &is.command);
+        if (*r->why) html_element(r->body, "p", "help", r->why);
+        if (is.asked < most && most < 1000000)
+            fprintf(r->body, "<p class=\"help\">%d images, not %d: --minutes %g gave no time for "
+                    "more.</p>\n", is.n, most, (double)r->o->minutes);
+        else if (is.n < most && r->o->n)
+            fprintf(r->body, "<p class=\"help\">%d images, not %d: %s.</p>\n", is.n, most,
+                    s->flags & BY_CLASS ? "ten of each class at most" : "there are no more");
+    }
+    if (ok && s->flags & ACCURACY && *r->o->beside) {
+        measure(r, s, r->o->beside, is.n, &is);
+        complaints(is.said[1], r->why);
+        html_element(r->body, "p", "", is.status ? r->why : is.said[0]);
+        html_command(r->body, &is.command);
+    }
+    free(is.said[0]), free(is.said[1]);
+    return ok;
+}
+
+static void report_section(card *r, const struct section *s) {
+    const double began = now();
+    printf("%d of %d: %s", ++r->done, r->planned, s->title), fflush(stdout);
+    *r->why = 0;
+    const int ok = s->run ? section_measured(r, s) : section_training(r, s);
+    if (ok) fputs("</section>\n", r->body), printf(", %.1f s\n", now() - began);
+    else printf(", left out\n");
+    fflush(stdout);
+    if (*r->why) fprintf(stderr, "    %s\n", r->why);
+    remove(r->picture), remove(r->second);
+}
+
+/* ---- the page -------------------------------------------------------------------------------- */
+
+/* 0: the part is not whole, for want of room where temporary files are, say. */
+static int append(FILE *to, FILE *part) {
+    char some[4096];
+    size_t n;
+    if (fflush(part) || ferror(part)) return 0;
+    for (rewind(part); (n = fread(some, 1, sizeof some, part)) > 0;) fwrite(some, 1, n, to);
+    return !ferror(part);
+}
+
+static int write_page(const card *r, FILE *to) {
+    char date[64] = "", took[32];
+    const time_t t = time(NULL);
+    const struct tm *day = localtime(&t);
+    if (day) strftime(date, sizeof date, "%Y-%m-%d", day);
+    time_text(took, now() - r->began);
+    fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\" />\n"
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\" />\n", to);
+    html_element(to, "title", "", r->name);
+    fprintf(to, "<style>\n%s</style></head>\n<body><main>\n", html_style);
+    html_element(to, "h1", "", r->name);
+    html_element(to, "p", "lead", r->lead);
+    if (*r->accuracy) html_element(to, "p", "lead", r->accuracy);
+    fputs("<nav>\n", to);
+    int whole = append(to, r->links);
+    fputs("<a href=\"#left-out\">What is not here</a></nav>\n", to);
+    whole &= append(to, r->body);
+    fputs("<section id=\"left-out\"><h2>What is not here</h2>\n", to);
+    const int list = ftell(r->left_out) > 0;
+    fputs(list ? "<ul>\n" : "<p>Nothing was left out of what jem report measures.</p>\n", to);
+    whole &= append(to, r->left_out);
+    if (list) fputs("</ul>\n", to);
+    fprintf(to, "</section>\n<footer>Made by jem report in %s on %s. Each command above prints the "
+            "same numbers again, on any number of threads.</footer>\n</main></body></html>\n", took,
+            date);
+    return whole && !ferror(to);
+}
+
+/* What the sections need to know of the model; 0 and a line on stderr if it cannot be opened. */
+static int look_at_model(card *r) {
+    model m;
+    if (!model_open(&m, "jem report", r->model, r->o->threads, JEM_PRECISION_FAST,
+                    r->o->max_memory))
+        return model_close(&m), 0;
+    const jem_net *net = m.net;
+    const jem_entry *b = jem_archive_find(m.archive, "replay_buffer");
+    const char *kind = jem_net_meta(net, "jem.net");
+    const char *data = jem_archive_meta(m.archive, OPTION_PREFIX "dataset");
+    const char *root = jem_archive_meta(m.archive, OPTION_PREFIX "data");
+    enum { CHAINS = 64, STEPS = 3 };
+    char clear[2][NAME_SIZE];
+    float *x = uses_floats(CHAINS * image_size(net));
+    r->by_class = !jem_net_meta(net, "jem.uncond"), r->score = net->noise_hi > 0;
+    r->buffer = b && b->ndim == 4 && b->shape[0] < INT_MAX ? (int)b->shape[0] : 0;
+    r->classes = net->classes;
+    r->shape[0] = net->channels, r->shape[1] = net->height, r->shape[2] = net->width;
+    snprintf(r->dataset, sizeof r->dataset, "%s", data ? data : "");
+    snprintf(r->data, sizeof r->data, "%s", root ? root : "");
+    snprintf(r->lead, sizeof r->lead, "An energy-based model: a %s of %ld parameters, for images "
+             "of %d x %d%s, %d classes%s%s.", kind ? clean(kind, clear[0]) : "network",
+             (long)jem_net_size(net), net->width, net->height, net->channels == 1 ? " in grey" :
+             net->channels == 3 ? " in colour" : "", net->classes, data ? "; trained on " : "",
+             data ? clean(data, clear[1]) : "");
+    jem_rng rng = jem_rng_seed(1);
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    if (x) jem_fill_uniform(m.ctx, &rng, x, CHAINS * image_size(net), -1, 1);
+    for (int pass = 0; x && pass < 2; pass++) {    /* the first one also prepares */
+        const jem_mark mark = jem_begin(m.ctx);
+        const double began = now();
+        walk.steps = STEPS;
+        jem_tensor *t = jem_input(m.ctx, x, CHAINS, net->channels, net->height, net->width);
+        jem_sgld(m.ctx, jem_logp, (void *)m.net, t, &walk, &rng);
+        r->gradient = fmax((now() - began) / (CHAINS * STEPS), 1e-7);
+        jem_end(m.ctx, mark);
+    }
+    const int ok = (x && jem_ok(m.ctx)) || model_fail("jem report", &m);
+    free(x), model_close(&m);
+    return ok;
+}
+
+static char report_temp[3][660];                   /* what a signal must take away */
+static void report_stopped(int number) {
+    for (int k = 0; k < 3; k++) if (*report_temp[k]) unlink(report_temp[k]);
+    _exit(128 + number);
+}
+
+static int report_make(card *r, const char *out) {
+    new_file page;
+    r->body = tmpfile(), r->links = tmpfile(), r->left_out = tmpfile();
+    int ok = new_file_open(&page, out);
+    if (ok && (!*page.temp || strlen(page.temp) + 11 > OPTION_TEXT_SIZE))
+        ok = 0, page.wrong = *page.temp ? "is too long a name" : "is no file";
+    else if (ok && !(r->body && r->links && r->left_out))
+        ok = 0, page.wrong = "there is no place for temporary files";
+    if (ok) {
+        snprintf(r->picture, sizeof r->picture, "%s.png", page.temp);
+        snprintf(r->second, sizeof r->second, "%s" SECOND, r->picture);
+        strcpy(report_temp[0], page.temp), strcpy(report_temp[1], r->picture);
+        strcpy(report_temp[2], r->second);
+        signal(SIGINT, report_stopped), signal(SIGTERM, report_stopped);
+        if (signal(SIGHUP, report_stopped) == SIG_IGN) signal(SIGHUP, SIG_IGN);    /* nohup */
+        for (int i = 0; i < SECTIONS; i++) r->planned += report_wants(r, &sections[i]);
+        for (int i = 0; i < SECTIONS; i++)
+            if (report_wants(r, &sections[i])) report_section(r, &sections[i]);
+            else leave_out(r, &sections[i], sections[i].flags & OF_RUN ? "the model was given, not "
+                           "the folder of its run" : "the file holds no replay buffer");
+        ok = write_page(r, page.f);
+        if (!ok && !ferror(page.f))
+            errno = 0, page.wrong = "is not written: temporary files could not hold its parts";
+    }
+    ok = new_file_done(&page, out, ok);
+    for (int k = 0; k < 3; k++) *report_temp[k] = 0;
+    if (ok) printf("%s\n", out);
+    else fprintf(stderr, "jem report: %s: %s%s%s\n", out, page.wrong, errno ? ": " : "",
+                 errno ? strerror(errno) : "");
+    if (r->body) fclose(r->body);
+    if (r->links) fclose(r->links);
+    if (r->left_out) fclose(r->left_out);
+    return ok && !r->failed ? 0 : 1;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+#define REPORT_AT(field) offsetof(report_options, field)
+static const option report_table[] = {
+    { "out", OPTION_TEXT, OPTION_NOW, REPORT_AT(out), "FILE.html", NO_PRESETS(""), 0, 0,
+      "the page (if not given, report.html in the run's folder, or here)" },
+    { "dataset", OPTION_TEXT, OPTION_NOW, REPORT_AT(dataset), "NAME", NO_PRESETS(""), 0, 0,
+      "as in jem train (if not given, the model's own)" },
+    { "data", OPTION_TEXT, OPTION_NOW, REPORT_AT(data), "DIR", NO_PRESETS(""), 0, 0,
+      "where tools/get-data has put them (if not given, as in training)" },
+    { "beside", OPTION_TEXT, OPTION_NOW, REPORT_AT(beside), "MODEL", NO_PRESETS(""), 0, 0,
+      "another model's accuracy, calibration and attacks next to it" },
+    { "judge", OPTION_TEXT, OPTION_NOW, REPORT_AT(judge), "FILE", NO_PRESETS(""), 0, 0,
+      "of samples, as in jem eval MODEL samples" },
+    { "n", OPTION_INT, OPTION_NOW, REPORT_AT(n), "N", NO_PRESETS("0"), 0, 1e7,
+      "images for each measurement (0: what suits it, 100 to 10000)" },
+    { "minutes", OPTION_FLOAT, OPTION_NOW, REPORT_AT(minutes), "X", NO_PRESETS("0"), 0, 1e6,
+      "take about so long, with fewer images where needed (0: as long as it takes)" },
+    { "threads", OPTION_INT, OPTION_NOW, REPORT_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
+      "(0: all; the result is the same)" },
+    { "max-memory", OPTION_INT, OPTION_NOW, REPORT_AT(max_memory), "MB", NO_PRESETS("0"), 0, 1e9,
+      "as in jem eval, like the next two (0: as there)" },
+    { "max-file", OPTION_INT, OPTION_NOW, REPORT_AT(max_file), "MB", NO_PRESETS("0"), 0, 2000,
+      "refuse larger files of data" },
+    { "max-picture", OPTION_INT, OPTION_NOW, REPORT_AT(max_picture), "MB", NO_PRESETS("0"), 0,
+      8000, "refuse pictures whose pixels take more" }
+};
+
+/* The model of a run, if it is a folder; a name that does not look like an option. */
+static int find_model(card *r, const char *path, char *out, size_t size) {
+    struct stat s;
+    const char *dash = *path == '-' ? "./" : "";
+    r->is_run = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+    size_t n = strlen(path);
+    while (r->is_run && n > 1 && path[n - 1] == '/') n--;
+    if (n > 200) return fprintf(stderr, "jem report: %s: is too long a name\n", path), 0;
+    snprintf(r->model, sizeof r->model, "%s%.*s%s", dash, (int)n, path, r->is_run ?
+             "/last.safetensors" : "");
+    snprintf(r->log, sizeof r->log, "%s%.*s/log.csv", dash, (int)n, path);
+    if (*r->o->out) snprintf(out, size, "%s", r->o->out);
+    else if (r->is_run) snprintf(out, size, "%s%.*s/report.html", dash, (int)n, path);
+    else snprintf(out, size, "report.html");
+    model_name(r->model, r->name);
+    return 1;
+}
+
+/* What the command names besides must be there, before an hour of measuring goes by. */
+static int besides_open(const card *r) {
+    const report_options *o = r->o;
+    model m;
+    FILE *judge = *o->judge ? fopen(o->judge, "rb") : NULL;
+    if (*o->judge && !judge)
+        return fprintf(stderr, "jem report: %s: cannot be opened: %s\n", o->judge,
+                       strerror(errno)), 0;
+    if (judge) fclose(judge);
+    if (!*o->beside) return 1;
+    int ok = model_open(&m, "jem report", o->beside, o->threads, JEM_PRECISION_FAST, o->max_memory);
+    if (ok && (m.net->channels != r->shape[0] || m.net->height != r->shape[1] ||
+               m.net->width != r->shape[2]))
+        ok = 0, fprintf(stderr, "jem report: %s takes images (%d,%d,%d), and %s (%d,%d,%d)\n",
+                        r->model, r->shape[0], r->shape[1], r->shape[2], o->beside,
+                        m.net->channels, m.net->height, m.net->width);
+    model_close(&m);
+    return ok;
+}
+
+static int report_command(int argc, char **argv) {
+    static options table;
+    static report_options values;
+    static card r;
+    char *words[64], out[OPTION_TEXT_SIZE + 64];
+    int n = 0;
+    options *o = &table;
+    o->command = "jem report", o->table = report_table, o->values = &values;
+    o->count = (int)(sizeof report_table / sizeof *report_table);
+    if (argc > 60) return fprintf(stderr, "jem report: too many arguments\n"), 2;
+    const int read = read_options(o, argc, argv, words, &n, 1, 1, "jem report RUN|MODEL [OPTIONS]: "
+                                  "a model card, one page of HTML with all that jem eval measures");
+    if (read >= 0) return read;
+    r.o = &values, r.began = now();
+    if (!find_model(&r, words[0], out, sizeof out) || !may_write(o->command, r.model, out)) return 2;
+    return look_at_model(&r) && besides_open(&r) ? report_make(&r, out) : 1;
+}
+
+#endif

@@ -1,0 +1,1517 @@
+/* `jem train`: a training run that can be interrupted, and goes on to the bit (after a
+   retry, not always to those of an uninterrupted one).
+
+   All random choices of the data (order, shifts, flips) are functions of the seed and the number of
+   the update, so nothing of them needs saving; the trainer's own state goes into the checkpoint.
+   A run lives in a folder:
+
+       last.safetensors      the checkpoint: network, optimiser, replay buffer, options
+       best.safetensors      the network alone, when its loss on the validation images was lowest;
+                             of losses that do not differ by more than chance, the latest
+       log.csv               a row per report       curves.png       the same, drawn
+       samples_000704.png    chains of the replay buffer after so many updates; before there are
+                             any, what score matching has learned, from noise */
+#ifndef TOOLS_JEM_TRAIN_H
+#define TOOLS_JEM_TRAIN_H
+
+#include <fcntl.h>
+#include <float.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/support/new_file.h"
+#include "tools/support/chart.h"
+#include "tools/support/data.h"
+#include "tools/cli/train_options.h"
+#include "tools/support/tricks.h"
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* What all contexts hold, and may: a file can ask for any amount in a few bytes. */
+static struct { double most, held; int hit; } budget = { HUGE_VAL, 0, 0 };
+typedef union block { double bytes; char room[64]; } block;        /* before each block: its size */
+
+/* --max-memory; 0: three quarters of what the machine has. */
+static void limit_memory(int mb) {
+    budget.most = mb ? mb * 1e6 : HUGE_VAL;
+#ifdef _SC_PHYS_PAGES
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (!mb && pages > 0 && page > 0) budget.most = .75 * (double)pages * (double)page;
+#endif
+}
+static int memory_has(double bytes) {
+    if (budget.held + bytes <= budget.most) return 1;
+    budget.hit = 1;
+    return 0;
+}
+static void *limited_allocate(void *user, size_t bytes) {
+    (void)user;
+    if (!memory_has((double)bytes)) return NULL;
+    block *b = bytes > SIZE_MAX - sizeof *b ? NULL : (block *)malloc(sizeof *b + bytes);
+    if (!b) return NULL;
+    b->bytes = (double)bytes, budget.held += b->bytes;
+    return b + 1;
+}
+static void limited_release(void *user, void *at) {
+    block *b = (block *)at - 1;
+    (void)user;
+    budget.held -= b->bytes;
+    free(b);
+}
+/* n numbers, to be freed; none if there may not be so many. */
+static float *new_floats(double n) {
+    const double bytes = (n > 0 ? n : 1) * (double)sizeof(float);
+    return bytes < (double)PTRDIFF_MAX && memory_has(bytes) ? (float *)malloc((size_t)bytes) : NULL;
+}
+/* What to add to a message: how more memory is allowed, if that was too little. */
+static const char *memory_hint(char text[80]) {
+    *text = 0;
+    if (budget.hit) snprintf(text, 80, " (%.0f MB may be used; --max-memory N allows N MB)",
+                             budget.most / 1e6);
+    budget.hit = 0;
+    return text;
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+/* The processes that make this run together (examples/mpi.c). All compute; rank 0 writes. */
+static struct team { int rank, ranks; jem_sum_fn sum; void *user; } team = { 0, 1, NULL, NULL };
+
+enum {
+    STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR,
+    STATE_STEP, STATE_CE, STATE_LEAST, STATE_NORM, STATE_DULL, STATE_LOW, STATE_TOP, STATE_RIGHT,
+    STATE_LOWEST, STATE_BEST_AT, STATES
+};
+
+/* A shuffled list of images, drawn in epochs. */
+typedef struct deck { int *cards, n, batch, epoch; const int *of; uint64_t stream; } deck;
+
+typedef struct snapshot { char *bytes; size_t size; int update; } snapshot;   /* a file in memory */
+
+typedef struct run {
+    options *table;
+    train_options *o;
+    jem_ctx *ctx;
+    jem_net *net;
+    jem_trainer *tr;
+    data_set data, test;
+    int *order, n_train, *labelled, n_labelled;    /* order: validation first, then training */
+    deck all, few;
+    float *x, *x_few;
+    int *y, *y_few;
+    float *like, *moved;                           /* images that new chains are like; one image */
+    int *like_y, n_like;
+    int total, per_epoch, update, status;          /* status: to exit with */
+    /* Sums of ce, accuracy, f(x+), f(x-), |gradient|, loss since the last row, accuracy of
+       best.safetensors on the validation images, running f(x+) - f(x-), retries, updates summed, factors of the rate and of
+       the step of SGLD, running ce, the least that was, running |gradient| (below 0: not known),
+       retries because of ce, lowest factor of the rate so far and the highest that it may have
+       again, lowest loss on the validation images, update of best.safetensors (both below 0:
+       none): what a resumed run needs. */
+    float state[STATES];
+    float step, wide;                              /* STATE_STEP when the trainer was made; how
+                                                      far the walk's steps go, if that is too far */
+    snapshot good, older;                          /* the last good states */
+    int went_back;                                 /* to r->good, and no newer one since */
+    double seconds, began, saved, shown, pace;     /* seconds: of the runs before; pace: each */
+    jem_stats last;
+    float valid_accuracy, valid_ce, valid_score;   /* valid_score: see score_residual */
+    int valid_at;                                  /* update of these three; -1: none */
+    char data_mark[64];                            /* tells the data set from others */
+    int lock;                                      /* of the folder, held while the run lasts */
+    FILE *log;
+} run;
+
+static volatile sig_atomic_t train_signal;
+
+static void on_signal(int number) {
+    static const char one[] = "\nfinishing this update, then saving; once more: stop at once\n";
+    static const char more[] = "\nsaving after this update, unless another process is gone: then "
+                               "what was saved last holds\n";
+    if (train_signal) _exit(128 + number);
+    train_signal = number;
+    const int error = errno;                       /* of what was interrupted */
+    const long told = team.ranks > 1 ? (long)write(2, more, sizeof more - 1)
+                                     : (long)write(2, one, sizeof one - 1);
+    (void)told;                                    /* nobody may be there to read it */
+    errno = error;
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void say(const run *r, const char *what, const char *text) {
+    if (r->shown > 0 && isatty(1)) printf("\n");   /* the line of progress stays */
+    fflush(stdout);
+    fprintf(stderr, "jem train: %s%s\n", what, text);
+}
+/* The context's error, once; remembers the status to exit with. */
+static int fail(run *r, int status) {
+    char hint[80];
+    const jem_status s = jem_error_status(r->ctx);
+    if (s != JEM_OK) say(r, jem_error(r->ctx), memory_hint(hint));
+    jem_clear_error(r->ctx);
+    r->status = status ? status : s == JEM_BAD_ARGUMENT ? 2 : 1;
+    return 0;
+}
+static int complain(run *r, int status, const char *what, const char *text) {
+    say(r, what, text);
+    r->status = status;
+    return 0;
+}
+
+static int path_in(char *path, const run *r, const char *name) {
+    const int n = snprintf(path, 512, "%s/%s", r->o->out, name);
+    return n > 0 && n < 512;
+}
+
+/* mkdir -p */
+static int make_folder(const char *path) {
+    char part[512];
+    struct stat s;
+    snprintf(part, sizeof part, "%s", path);
+    for (char *c = part + 1; *c; c++)
+        if (*c == '/') { *c = 0; mkdir(part, 0777); *c = '/'; }
+    errno = 0;
+    if (mkdir(part, 0777) == 0) return 1;
+    if (errno == EEXIST && stat(part, &s) == 0 && S_ISDIR(s.st_mode)) return 1;
+    if (errno == EEXIST) errno = ENOTDIR;
+    return 0;
+}
+
+/* One run at a time in a folder; where files cannot be locked, that is for the user to see to. */
+static int lock_folder(run *r) {
+    char path[512];
+    struct flock all;
+    if (team.rank) return 1;
+    memset(&all, 0, sizeof all);
+    all.l_type = F_WRLCK, all.l_whence = SEEK_SET;
+    r->lock = path_in(path, r, ".lock") ? open(path, O_RDWR | O_CREAT, 0666) : -1;
+    if (r->lock < 0 || fcntl(r->lock, F_SETLK, &all) != -1 ||
+        (errno != EACCES && errno != EAGAIN)) return 1;
+    return complain(r, 1, r->o->out, ": another jem train is at work in this folder");
+}
+
+static int holds(const run *r, const char *name) {
+    char path[512];
+    struct stat s;
+    return path_in(path, r, name) && !stat(path, &s);
+}
+static int holds_a_run(const run *r) { return holds(r, "last.safetensors"); }
+
+/* A new run takes an empty place: not that of a network that somebody kept, either. */
+static int is_free(run *r) {
+    char text[1200], word[DATA__PATH];
+    if (team.rank) return 1;
+    if (!holds_a_run(r))
+        return !holds(r, "best.safetensors") ||
+               complain(r, 2, r->o->out, "/best.safetensors is there already, and would be "
+                        "replaced: move it away, or take another --out DIR");
+    snprintf(text, sizeof text, "/last.safetensors is there already: --resume %s continues it, "
+             "--out DIR starts another", data_quoted(r->o->out, word, sizeof word));
+    return complain(r, 2, r->o->out, text);
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+/* Other random numbers after each return. */
+static uint64_t seed_of(const run *r) {
+    return (uint64_t)r->o->seed + (uint64_t)r->state[STATE_RETRIES] * 1000003;
+}
+static jem_rng stream_of(const run *r, uint64_t stream, uint64_t number) {
+    const jem_rng seed = jem_rng_seed(seed_of(r)), rng = jem_rng_split(&seed, stream);
+    return jem_rng_split(&rng, number);
+}
+
+static void shuffle(int *a, int n, jem_rng *rng) {
+    for (int i = n - 1; i > 0; i--) {
+        const int k = jem_rng_below(rng, i + 1), t = a[i];
+        a[i] = a[k], a[k] = t;
+    }
+}
+
+static int deck_create(deck *d, const int *of, int n, int batch, uint64_t stream) {
+    d->of = of, d->n = n, d->batch = batch < n ? batch : n, d->stream = stream, d->epoch = -1;
+    d->cards = (int *)malloc(((size_t)n + 1) * sizeof *d->cards);
+    return d->cards != NULL;
+}
+
+/* Image i of the data moved by (dy,dx), beyond the border reflected, and mirrored. */
+static void move_image(const float *from, float *to, int c, int h, int w, int dy, int dx,
+                       int mirror) {
+    for (int k = 0; k < c; k++, from += h * w)
+        for (int i = 0; i < h; i++) {
+            int y = i + dy;
+            y = y < 0 ? -y : y >= h ? 2 * h - 2 - y : y;
+            for (int j = 0; j < w; j++) {
+                int x = (mirror ? w - 1 - j : j) + dx;
+                x = x < 0 ? -x : x >= w ? 2 * w - 2 - x : x;
+                *to++ = from[y * w + x];
+            }
+        }
+}
+
+/* An image moved and mirrored as the options say. */
+static void move_randomly(const run *r, jem_rng *rng, const float *from, float *to) {
+    const data_set *s = &r->data;
+    const int reach = r->o->shift;
+    const int dy = jem_rng_below(rng, 2 * reach + 1) - reach;
+    const int dx = jem_rng_below(rng, 2 * reach + 1) - reach;
+    move_image(from, to, s->c, s->h, s->w, dy, dx, r->o->flip && jem_rng_below(rng, 2));
+}
+
+/* Called for each chain: begins it, or moves it about. */
+static void on_chain(void *user, jem_rng *rng, int visits, int label, float *x) {
+    const run *r = (const run *)user;
+    const ptrdiff_t size = (ptrdiff_t)r->data.c * r->data.h * r->data.w;
+    if (visits && r->o->move_chains > 0 && jem_rng_uniform(rng) < r->o->move_chains) {
+        memcpy(r->moved, x, (size_t)size * sizeof *x);
+        move_randomly(r, rng, r->moved, x);
+    } else if (!visits && r->n_like) {
+        class_gaussian(r->like, r->like_y, r->n_like, size, label, rng, x);
+        for (ptrdiff_t k = 0; k < size; k++) x[k] = fmaxf(-1, fminf(x[k], 1));
+    }
+}
+
+/* The batch for this update: a function of the seed and the update's number alone. */
+static void draw_batch(run *r, deck *d, int plain, float *x, int *y) {
+    const data_set *s = &r->data;
+    const int per_epoch = d->n / d->batch, epoch = r->update / per_epoch;
+    if (epoch != d->epoch) {
+        jem_rng rng = stream_of(r, d->stream, (uint64_t)epoch);
+        memcpy(d->cards, d->of, (size_t)d->n * sizeof *d->cards);
+        shuffle(d->cards, d->n, &rng);
+        d->epoch = epoch;
+    }
+    const int *which = d->cards + (ptrdiff_t)(r->update % per_epoch) * d->batch;
+    const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
+    float *still = x + d->batch * size;            /* room for one more */
+    jem_rng rng = stream_of(r, d->stream + 1, (uint64_t)r->update);
+    for (int i = 0; i < d->batch; i++) {
+        data_floats(s, which + i, 1, plain ? x + i * size : still);
+        if (!plain) move_randomly(r, &rng, still, x + i * size);
+        y[i] = s->labels[which[i]];
+    }
+}
+
+/* A default that is too large for the data becomes what they allow. */
+static void fit_default(run *r, const char *name, int value, int most, int instead) {
+    const int i = option_find(r->table, name);
+    char text[16];
+    if (r->table->given[i] || *r->o->resume || value <= most) return;
+    snprintf(text, sizeof text, "%d", instead);
+    printf("%s: few images: --%s %s\n", r->o->dataset, name, text);
+    option_set(r->table, i, text);
+}
+
+/* The first labelled images of each class, for new chains to be like; 0: no memory. */
+static int load_likes(run *r) {
+    const data_set *s = &r->data;
+    const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
+    const int most = r->o->informative;
+    int *seen = (int *)calloc((size_t)s->classes, sizeof *seen), n = 0;
+    for (int i = 0; seen && i < r->n_labelled; i++) n += seen[s->labels[r->labelled[i]]]++ < most;
+    r->like = (float *)malloc(((size_t)n * (size_t)size + 1) * sizeof(float));
+    r->like_y = (int *)malloc(((size_t)n + 1) * sizeof(int));
+    const int ok = seen && r->like && r->like_y;
+    if (ok) memset(seen, 0, (size_t)s->classes * sizeof *seen);
+    for (int i = 0; ok && i < r->n_labelled; i++) {
+        const int y = s->labels[r->labelled[i]];
+        if (seen[y]++ >= most) continue;
+        data_floats(s, r->labelled + i, 1, r->like + r->n_like * size);
+        r->like_y[r->n_like++] = y;
+    }
+    free(seen);
+    return ok;
+}
+
+/* The loss of score matching is a sum over pixels: larger images get less weight than the 28 x 28
+   for which the preset's was found. */
+static void fit_score_weight(run *r) {
+    enum { USUAL = 28 * 28 };
+    const int i = option_find(r->table, "score-weight"), pixels = r->data.c * r->data.h * r->data.w;
+    char text[32];
+    if (r->table->given[i] || *r->o->resume || r->o->preset != PRESET_FAST) return;
+    if (!is_folder(r->o->dataset) || pixels <= USUAL) return;
+    snprintf(text, sizeof text, "%.2g", (double)r->o->w_score * USUAL / pixels);
+    printf("%s: %d numbers an image: --score-weight %s\n", r->o->dataset, pixels, text);
+    option_set(r->table, i, text);
+}
+
+static int load_data(run *r) {
+    const train_options *t = r->o;
+    char error[512];
+    data_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.root = t->data, desc.height = desc.width = t->size, desc.channels = t->grey ? 1 : 0;
+    desc.resize = t->size ? DATA_FIT : DATA_AS_IS;
+    desc.file_mb = t->max_file, desc.picture_mb = t->max_picture;
+    desc.memory_mb = budget.most / 1e6;
+    if (!data_load(&r->data, t->dataset, "train", &desc, error, sizeof error))
+        return complain(r, 1, error, "");
+    const data_set *s = &r->data;
+    if (s->c != 1 && s->c != 3) return complain(r, 1, t->dataset, ": neither grey nor colour");
+    const size_t bytes = (size_t)s->n * (size_t)(s->c * s->h * s->w);
+    snprintf(r->data_mark, sizeof r->data_mark, "%d images, checksum %08lx", s->n,
+             data__crc32(s->pixels, bytes) ^
+             data__crc32((const unsigned char *)s->labels, (size_t)s->n * sizeof *s->labels));
+    desc.height = s->h, desc.width = s->w, desc.channels = s->c;
+    if (!data_load(&r->test, t->dataset, "test", &desc, error, sizeof error))
+        say(r, "no test at the end: ", error);
+    else if (r->test.classes > s->classes) {
+        say(r, "no test at the end: ", "test images have more classes than training images");
+        data_free(&r->test);
+    }
+    fit_score_weight(r);
+    fit_default(r, "n-valid", t->n_valid, s->n / 5, s->n / 10);
+    if (t->n_valid >= s->n) {
+        snprintf(error, sizeof error, "--n-valid %d of %d images leaves none for training: take "
+                 "fewer", t->n_valid, s->n);
+        return complain(r, 2, error, "");
+    }
+    r->n_train = s->n - t->n_valid;
+    fit_default(r, "batch-size", t->batch_size, r->n_train, r->n_train);
+    const int per_epoch = r->n_train / t->batch_size;          /* a validation takes its time */
+    if (per_epoch > 0 && per_epoch < 10)
+        fit_default(r, "eval-every", t->eval_every, 0, 100 / per_epoch);
+    if (t->shift >= s->h || t->shift >= s->w)
+        return complain(r, 2, "--shift must be smaller than the images", "");
+    r->order = (int *)malloc((size_t)s->n * sizeof *r->order);
+    r->labelled = (int *)malloc((size_t)s->n * sizeof *r->labelled);
+    int *seen = (int *)calloc((size_t)s->classes, sizeof *seen);
+    if (!r->order || !r->labelled || !seen)
+        return free(seen), complain(r, 1, "no memory for the data", "");
+    jem_rng split = jem_rng_seed(1234);            /* the same images for every seed */
+    for (int i = 0; i < s->n; i++) r->order[i] = i;
+    shuffle(r->order, s->n, &split);
+    const int *train = r->order + t->n_valid;
+    jem_rng pick = jem_rng_seed((uint64_t)t->seed);        /* but other labels, if only a few */
+    const int first = t->labels_per_class > 0 ? jem_rng_below(&pick, r->n_train) : 0;
+    for (int k = 0; k < r->n_train; k++) {
+        const int i = train[(first + k) % r->n_train];
+        if (t->labels_per_class <= 0 || seen[s->labels[i]]++ < t->labels_per_class)
+            r->labelled[r->n_labelled++] = i;
+    }
+    int least = 0;
+    for (int k = 0; k < s->classes; k++) if (seen[k] < seen[least]) least = k;
+    if (t->labels_per_class > 0 && seen[least] < t->labels_per_class) {
+        snprintf(error, sizeof error, "--labels-per-class %d: class %s has %d images",
+                 t->labels_per_class, s->class_names[least], seen[least]);
+        free(seen);
+        return complain(r, 2, error, "");
+    }
+    free(seen);
+    const int batch_x = t->batch_x ? t->batch_x : t->batch_size;
+    const int most = batch_x > t->batch_size ? batch_x : t->batch_size;
+    const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w, n = most + 1;
+    r->moved = (float *)malloc((size_t)size * sizeof(float));
+    if (!r->moved || !load_likes(r)) return complain(r, 1, "no memory for the data", "");
+    if (most > r->n_train) {
+        snprintf(error, sizeof error, "--%s %d is more than the %d training images: take a "
+                 "smaller one", most > t->batch_size ? "p-x-batch" : "batch-size", most,
+                 r->n_train);
+        return complain(r, 2, error, "");
+    }
+    r->x = new_floats((double)n * (double)size);
+    r->x_few = new_floats((double)n * (double)size);
+    r->y = (int *)malloc((size_t)n * sizeof(int));
+    r->y_few = (int *)malloc((size_t)n * sizeof(int));
+    if (!r->x || !r->x_few || !r->y || !r->y_few ||
+        !deck_create(&r->all, train, r->n_train, batch_x, 10) ||
+        !deck_create(&r->few, r->labelled, r->n_labelled, t->batch_size, 20))
+        return complain(r, 1, "no memory for the data", "");
+    r->per_epoch = r->n_train / t->batch_size;
+    return 1;
+}
+
+/* What images and their labels say about a network. */
+typedef struct evaluation {
+    double accuracy, nll;                          /* nll: mean of -log p(y|x) */
+    double error;                                  /* standard error of that mean */
+    double logp;                                   /* mean of log p(x), or 0 */
+} evaluation;
+
+/* Evaluates images which[0..n-1] (NULL: the first n). */
+static int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants_logp,
+                    evaluation *e) {
+    enum { AT_ONCE = 256 };
+    const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
+    float *x = new_floats((double)AT_ONCE * (double)size);
+    float *f = new_floats((double)AT_ONCE * net->classes);
+    double right = 0, loss = 0, squares = 0, density = 0;
+    int one[AT_ONCE];
+    if (!x || !f) jem_fail(net->ctx, JEM_NO_MEMORY, "no memory for the evaluation");
+    for (int i = 0; i < n && jem_ok(net->ctx); i += AT_ONCE) {
+        const int m = n - i < AT_ONCE ? n - i : AT_ONCE;
+        for (int k = 0; k < m; k++) one[k] = which ? which[i + k] : i + k;
+        data_floats(s, one, m, x);
+        const jem_mark mark = jem_begin(net->ctx);
+        jem_tensor *t = jem_input(net->ctx, x, m, s->c, s->h, s->w);
+        jem_read(jem_forward(net, t, 0), f);
+        if (wants_logp) {
+            jem_tensor *logp = jem_mean(net->ctx, jem_logp(net->ctx, t, net));
+            density += (double)m * (double)jem_item(logp);
+        }
+        jem_end(net->ctx, mark);
+        for (int k = 0; k < m && jem_ok(net->ctx); k++) {
+            const float *row = f + k * net->classes;
+            const int label = s->labels[one[k]];
+            int best = 0;
+            double sum = 0;
+            for (int c = 1; c < net->classes; c++) if (row[c] > row[best]) best = c;
+            for (int c = 0; c < net->classes; c++) sum += exp((double)row[c] - (double)row[best]);
+            const double lse = (double)row[best] + log(sum);
+            const double nll = lse - (double)row[label];
+            right += best == label;
+            loss += nll;
+            squares += nll * nll;
+        }
+    }
+    free(x), free(f);
+    e->accuracy = right / n;
+    e->nll = loss / n;
+    e->error = n > 1 ? sqrt(fmax(0, squares / n - e->nll * e->nll) / (n - 1)) : 0;
+    e->logp = density / n;
+    return jem_ok(net->ctx);
+}
+
+/* ---- the network and its trainer ------------------------------------------------------------- */
+
+static jem_net *make_plain_net(const run *r) {
+    const train_options *t = r->o;
+    const data_set *s = &r->data;
+    if (t->net == NET_CONVNET) {
+        jem_convnet_desc d = jem_convnet_desc_default();
+        d.channels = s->c, d.height = s->h, d.width = s->w, d.classes = s->classes;
+        d.layers = t->widths.n, d.activation = (jem_activation)t->activation;
+        d.separate_energy = t->uncond;
+        for (int i = 0; i < t->widths.n; i++) d.widths[i] = t->widths.at[i];
+        return jem_convnet_create(r->ctx, &d, (uint64_t)t->seed);
+    }
+    jem_wrn_desc d = jem_wrn_desc_default();
+    d.channels = s->c, d.height = s->h, d.width = s->w, d.classes = s->classes;
+    d.depth = t->depth, d.widen = t->width, d.activation = (jem_activation)t->activation;
+    d.norm = (jem_norm)t->norm, d.dropout = t->dropout, d.head = (jem_head)t->head;
+    d.stem_stride = t->stem_stride, d.separate_energy = t->uncond;
+    d.blocks = (jem_blocks)t->blocks;
+    d.unet = t->unet;
+    return jem_wrn_create(r->ctx, &d, (uint64_t)t->seed);
+}
+
+static jem_net *make_net(const run *r) {
+    jem_net *net = make_plain_net(r);
+    if (net) net->scale = r->o->scale;
+    return net;
+}
+
+/* The update at which chains set in. */
+static int chains_from(const run *r) {
+    return (int)((double)r->o->chains_from * r->total + .5);
+}
+
+static int updates_of(const run *r, int epochs) {
+    return epochs > INT_MAX / r->per_epoch ? INT_MAX : epochs * r->per_epoch;
+}
+
+static jem_trainer *make_trainer(run *r) {
+    const train_options *t = r->o;
+    jem_train_desc d = jem_train_desc_default();
+    d.lr = t->lr, d.seed = (uint64_t)t->seed;
+    d.schedule.warmup = t->warmup > 0 ? t->warmup : 0;
+    if (t->schedule == SCHEDULE_COSINE)
+        d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = r->total, d.schedule.floor = .02f;
+    else {
+        d.schedule.kind = JEM_SCHEDULE_STEPS, d.schedule.rate = t->decay_rate;
+        for (int i = 0; i < t->decay_epochs.n && i < 4; i++)
+            d.schedule.at[i] = updates_of(r, t->decay_epochs.at[i]);
+    }
+    d.optim.kind = (jem_optimizer)t->optimizer, d.optim.momentum = .9f;
+    d.optim.weight_decay = t->weight_decay, d.optim.clip = t->clip_grad, d.optim.ema = t->ema;
+    if (t->clf_only) d.optim.only = "class_output";
+    d.weights.ce = t->w_y, d.weights.cd = t->w_x, d.weights.cd_class = t->w_xy;
+    d.weights.energy_l2 = t->energy_l2;
+    d.data_noise = t->sigma;
+    d.sgld.steps = t->n_steps, d.sgld.step_size = t->sgld_lr * r->step;
+    d.sgld.noise_std = t->sgld_std;
+    if (t->clamp > 0) d.sgld.clamp_lo = -t->clamp, d.sgld.clamp_hi = t->clamp;
+    d.negatives = t->negatives ? t->negatives : t->batch_size;
+    d.buffer_size = t->buffer_size, d.reinit = t->reinit, d.class_conditional = t->class_cond;
+    d.w_score = t->w_score, d.noise_lo = t->noise_lo, d.noise_hi = t->noise_hi;
+    d.label_noise = t->label_noise, d.label_all_noise = t->label_wide;
+    d.w_kl = t->w_kl, d.kl_entropy = t->entropy, d.sam = t->sam, d.sgld.clamp_grad = t->clamp_grad;
+    if (t->informative || t->move_chains > 0) d.chain = on_chain, d.chain_user = r;
+    d.max_returns = 0;                             /* this tool's own guard watches more */
+    d.cd_from = chains_from(r), d.restart_denoise.steps = t->fresh_steps,
+        d.restart_denoise.sigma_max = t->noise_hi;
+    d.rank = team.rank, d.ranks = team.ranks, d.sum = team.sum, d.sum_user = team.user;
+    return jem_trainer_create(r->net, &d);
+}
+
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+#define OPTION_PREFIX "train."
+#define CLASS_PREFIX "class."                      /* class.7: its name */
+static const int64_t state_shape[1] = { STATES };
+
+/* Network, trainer and the run's own numbers. */
+static jem_archive *pack(run *r) {
+    jem_archive *a = jem_archive_create(r->ctx);
+    if (!a) return NULL;
+    jem_net_to_archive(r->net, a);
+    jem_trainer_to_archive(r->tr, a);
+    jem_archive_add(a, "run.state", JEM_DTYPE_F32, 1, state_shape, r->state);
+    return a;
+}
+
+/* The same trainer, but for the step of its walk. */
+static int set_step(run *r, float step, const jem_archive *a) {
+    if (step == r->step) return 1;
+    r->step = step;
+    jem_trainer_free(r->tr);
+    r->tr = make_trainer(r);
+    return r->tr && jem_trainer_from_archive(r->tr, a) == JEM_OK;
+}
+
+static int asked_now(const run *r, const char *name) {
+    return r->table->given[option_find(r->table, name)];
+}
+
+static int unpack(run *r, const jem_archive *a) {
+    const jem_entry *e = jem_archive_find(a, "run.state");
+    if (!e || e->dtype != JEM_DTYPE_F32) jem_fail(r->ctx, JEM_BAD_FILE, "no run.state in the file");
+    else if (jem_net_load(r->net, a) == JEM_OK && jem_trainer_from_archive(r->tr, a) == JEM_OK) {
+        memcpy(r->state, e->data, e->bytes < sizeof r->state ? e->bytes : sizeof r->state);
+        if (asked_now(r, "sgld-lr")) r->state[STATE_STEP] = 1;     /* what was asked for holds */
+        if (!set_step(r, r->state[STATE_STEP], a)) return 0;
+        r->update = jem_trainer_updates(r->tr);
+        jem_trainer_set_lr(r->tr, r->o->lr * r->state[STATE_LR]);
+        jem_trainer_use_average(r->tr, 0);
+    }
+    return jem_ok(r->ctx);
+}
+
+static int store_options(const run *r, jem_archive *a) {
+    char key[64];
+    for (int i = 0; i < r->table->count; i++) {
+        const option *t = &r->table->table[i];
+        if (t->kind == OPTION_TITLE || t->life == OPTION_NOW) continue;
+        snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
+        jem_archive_set_meta(a, key, r->table->text[i]);
+    }
+    return jem_ok(r->ctx);
+}
+
+static double elapsed(const run *r) { return r->seconds + now() - r->began; }
+
+/* Is there an f(x-) to tell of? */
+static int chains_walked(const run *r) {
+    return jem_trainer_buffer(r->tr) && r->update > chains_from(r);
+}
+
+/* Stores which update a file is from, and what was measured then. */
+static int store_moment(const run *r, jem_archive *a) {
+    const int score = r->o->w_score > 0, chains = chains_walked(r);
+    const char *density = score && chains ? "score and chains" : score ? "score" :
+                          chains ? "chains" : "none";
+    char text[128];
+    snprintf(text, sizeof text, "%d", r->update);
+    if (jem_archive_set_meta(a, "run.updates", text) != JEM_OK) return 0;
+    if (jem_archive_set_meta(a, "run.density", density) != JEM_OK) return 0;
+    if (r->valid_at != r->update) return 1;
+    snprintf(text, sizeof text, "%d %.6g %.6g %.6g", r->o->n_valid, (double)r->valid_accuracy,
+             (double)r->valid_ce, (double)r->valid_score);
+    return jem_archive_set_meta(a, "run.validation", text) == JEM_OK;
+}
+
+static int save(run *r) {
+    char path[512], text[32];
+    if (team.rank) return 1;
+    jem_trainer_use_average(r->tr, 1);             /* what others load is the averaged network */
+    jem_archive *a = pack(r);
+    int ok = a && path_in(path, r, "last.safetensors") && store_options(r, a);
+    snprintf(text, sizeof text, "%.1f", elapsed(r));
+    ok = ok && jem_archive_set_meta(a, "run.seconds", text) == JEM_OK;
+    ok = ok && store_moment(r, a) &&
+         jem_archive_set_meta(a, "run.data", r->data_mark) == JEM_OK &&
+         jem_archive_write(a, path) == JEM_OK;
+    jem_archive_free(a);
+    jem_trainer_use_average(r->tr, 0);
+    r->saved = now();
+    return ok || fail(r, 1);
+}
+
+/* The network alone, with how it was made. */
+static int save_net(run *r, const char *name) {
+    char path[512];
+    jem_archive *a = jem_archive_create(r->ctx);
+    const int ok = a && path_in(path, r, name) && jem_net_to_archive(r->net, a) == JEM_OK &&
+                   store_options(r, a) && store_moment(r, a) &&
+                   jem_archive_write(a, path) == JEM_OK;
+    jem_archive_free(a);
+    return ok || fail(r, 1);
+}
+
+/* Do all processes have the same data, weights and chains? What they add up would be nonsense. */
+static int same_everywhere(run *r) {
+    const jem_buffer *b = jem_trainer_buffer(r->tr);
+    if (team.ranks < 2) return 1;
+    unsigned long hash = 0;
+    for (const char *c = r->data_mark; *c; c++) hash = hash * 31 + (unsigned char)*c;
+    for (const jem_param *p = r->net->params; p; p = p->next)
+        hash = hash * 31 + data__crc32((const unsigned char *)p->value,
+                                       (size_t)p->size * sizeof *p->value);
+    if (b) hash = hash * 31 + data__crc32((const unsigned char *)b->data,
+                                          (size_t)b->capacity * sizeof *b->data *
+                                          (size_t)(b->channels * b->height * b->width));
+    const float mine[2] = { (float)(hash & 4095), (float)(hash >> 12 & 4095) };
+    const float n = (float)team.ranks;
+    float all[2] = { mine[0], mine[1] };           /* whole numbers, so the sums are exact */
+    team.sum(team.user, all, 2);
+    if (all[0] == n * mine[0] && all[1] == n * mine[1]) return 1;
+    return complain(r, 1, "the processes differ in data, weights or chains: does each have the "
+                    "same program, options, files, and for bf16 the same kind of processor?", "");
+}
+
+static int remember(run *r) {
+    if (!same_everywhere(r)) return 0;
+    jem_archive *a = pack(r);
+    size_t size = 0;
+    char *bytes = a ? (char *)jem_archive_to_memory(a, &size) : NULL;
+    jem_archive_free(a);
+    if (!bytes) return fail(r, 1);
+    jem_release(r->ctx, r->older.bytes);
+    r->older = r->good;
+    r->good.bytes = bytes, r->good.size = size, r->good.update = r->update;
+    r->went_back = 0;
+    return 1;
+}
+
+/* ---- reports --------------------------------------------------------------------------------- */
+
+/* Two draws per update: all images for p(x), labelled ones for p(y|x); or one draw for both? */
+static int draws_twice(const train_options *t) {
+    return t->batches == BATCHES_SEPARATE || t->labels_per_class > 0 || t->plain_px || t->batch_x;
+}
+static int uses_labels(const train_options *t) {
+    return t->w_y > 0 || t->w_xy > 0 || !draws_twice(t);
+}
+
+#define LOG_HEADER "update,epoch,lr,loss,ce,accuracy,f_data,f_sample,grad_norm,valid_accuracy," \
+                   "valid_ce,retries,seconds"
+
+/* Opens the log for more, without the rows beyond `update`; what cannot be read is not replaced. */
+static int log_open(run *r, int update) {
+    char path[512], line[512];
+    const char *wrong = NULL;
+    FILE *old = NULL;
+    new_file n;
+    if (team.rank) return 1;
+    if (!path_in(path, r, "log.csv")) return complain(r, 1, r->o->out, ": the name is too long");
+    if (r->log) fclose(r->log), r->log = NULL;
+    errno = 0;
+    if (update > 0 && !(old = fopen(path, "r")) && errno != ENOENT) wrong = "cannot be opened";
+    else if (!new_file_open(&n, path)) wrong = n.wrong;
+    else {
+        int ok = fprintf(n.f, "%s\n", LOG_HEADER) > 0;
+        while (ok && old && fgets(line, sizeof line, old))
+            if (isdigit((unsigned char)*line) && strchr(line, '\n') && atoi(line) <= update)
+                ok = fputs(line, n.f) >= 0;
+        if (old && ferror(old)) ok = 0, n.wrong = "cannot be read";
+        if (!new_file_done(&n, path, ok)) wrong = n.wrong;
+        else if (!(r->log = fopen(path, "a"))) wrong = "cannot be opened";
+    }
+    snprintf(line, sizeof line, ": %s%s%s", wrong ? wrong : "", errno ? ": " : "",
+             errno ? strerror(errno) : "");
+    if (old) fclose(old);
+    return wrong ? complain(r, 1, path, line) : 1;
+}
+
+/* A row of means since the last whole one. A validation between two of those has a row, too, with
+   means if they are of updates enough. */
+static int log_row(run *r, int evaluated) {
+    const int whole = r->update % r->o->print_every == 0 || r->update == r->total;
+    const float n = r->state[STATE_COUNT];
+    char row[512], valid[64] = ",", labels[64] = ",", loss[32] = "", others[96] = ",,";
+    char sample[32] = "";
+    double mean[STATE_SUMS];
+    for (int i = 0; i < STATE_SUMS; i++) mean[i] = n > 0 ? (double)(r->state[i] / n) : 0.0;
+    if (n > 0 && (whole || 2 * n >= (float)r->o->print_every)) {
+        snprintf(loss, sizeof loss, "%.6g", mean[5]);
+        if (uses_labels(r->o)) snprintf(labels, sizeof labels, "%.6g,%.5f", mean[0], mean[1]);
+        if (chains_walked(r)) snprintf(sample, sizeof sample, "%.6g", mean[3]);
+        snprintf(others, sizeof others, "%.6g,%s,%.6g", mean[2], sample, mean[4]);
+    }
+    if (evaluated && r->valid_accuracy >= 0)
+        snprintf(valid, sizeof valid, "%.5f,%.5f", (double)r->valid_accuracy, (double)r->valid_ce);
+    snprintf(row, sizeof row, "%d,%.3f,%.4g,%s,%s,%s,%s,%.0f,%.1f\n", r->update,
+             (double)r->update / r->per_epoch, (double)r->last.lr, loss, labels, others, valid,
+             (double)r->state[STATE_RETRIES], elapsed(r));
+    if (whole) {
+        for (int i = 0; i < STATE_SUMS; i++) r->state[i] = 0;
+        r->state[STATE_COUNT] = 0;
+    }
+    errno = 0;
+    if (!r->log || (fputs(row, r->log) >= 0 && !fflush(r->log))) return 1;
+    snprintf(row, sizeof row, "log.csv: cannot be written: %s", strerror(errno));
+    return complain(r, 1, row, "");
+}
+
+/* Draws a log.csv. */
+static int draw_log(const char *log, const char *png) {
+    enum { UPDATE, CE, VALID_CE, ACCURACY, VALID_ACCURACY, GAP, F_SAMPLE, COLUMNS };
+    static const char *const names[COLUMNS] = {
+        "update", "ce", "valid_ce", "accuracy", "valid_accuracy", "f_data", "f_sample"
+    };
+    enum { WIDTH = 900, HEIGHT = 900, LEFT = 80, RIGHT = 870 };
+    float *c[COLUMNS];
+    int n = 0, ok = 1;
+    for (int k = 0; k < COLUMNS; k++) {
+        int rows = 0;
+        c[k] = ok ? chart_column(log, names[k], &rows) : NULL;
+        if (k == 0) n = rows;
+        ok = ok && c[k] && rows == n;
+    }
+    plot p;
+    ok = ok && plot_create(&p, WIDTH, HEIGHT, 0, WIDTH, HEIGHT, 0);
+    if (ok) {
+        int chains = 0;
+        for (int i = 0; i < n; i++) {              /* in percent; f(x+) - f(x-) */
+            c[ACCURACY][i] *= 100, c[VALID_ACCURACY][i] *= 100, c[GAP][i] -= c[F_SAMPLE][i];
+            chains += isfinite(c[GAP][i]) != 0;
+        }
+        const curve ce[2] = { { "training", 0x1f5fa8, c[UPDATE], c[CE], n, 1.8f },
+                              { "validation", 0xd2691e, c[UPDATE], c[VALID_CE], n, 1.8f } };
+        const curve accuracy[2] = { { "training", 0x1f5fa8, c[UPDATE], c[ACCURACY], n, 1.8f },
+                                    { "validation", 0xd2691e, c[UPDATE], c[VALID_ACCURACY], n,
+                                      1.8f } };
+        const curve gap[1] = { { "f(x+) - f(x-)", 0x2e8b57, c[UPDATE], c[GAP], n, 1.8f } };
+        const panel panels[3] = {
+            { "cross-entropy", NULL, LEFT, 60, RIGHT, 290, 0, 0, ce, 2 },
+            { "accuracy, %", NULL, LEFT, 350, RIGHT, 580, 0, 0, accuracy, 2 },
+            { chains ? "data against samples" : "data against samples: no chains yet", "updates",
+              LEFT, 640, RIGHT, 850, 0, 0, gap, chains > 0 }
+        };
+        for (int k = 0; k < 3; k++) draw_panel(&p, &panels[k]);
+        ok = plot_write(&p, png);
+        plot_free(&p);
+    }
+    for (int k = 0; k < COLUMNS; k++) free(c[k]);
+    return ok;
+}
+
+static int draw_curves(const run *r) {
+    char log[512], png[512];
+    if (team.rank) return 1;
+    return path_in(log, r, "log.csv") && path_in(png, r, "curves.png") && draw_log(log, png);
+}
+
+static int draw_images(const run *r, const float *x, int n) {
+    const jem_net *net = r->net;
+    char path[512], name[64];
+    snprintf(name, sizeof name, "samples_%06d.png", r->update);
+    return !path_in(path, r, name) || picture_grid(path, x, n, 10, net->channels, net->height,
+                                                   net->width, net->height <= 32 ? 2 : 1);
+}
+
+/* What score matching has learned so far, from noise, without a walk. */
+static int draw_dreams(run *r) {
+    enum { DREAMS = 20 };
+    const jem_net *net = r->net;
+    float *x = new_floats((double)DREAMS * net->channels * net->height * net->width);
+    jem_rng rng = jem_rng_seed((uint64_t)r->o->seed);
+    /* The first update has set the network's noise levels. */
+    jem_generate_desc how = jem_net_generate_desc(net);
+    how.denoise.steps = r->o->fresh_steps ? r->o->fresh_steps : 200, how.walk.steps = 0;
+    const jem_mark mark = jem_begin(r->ctx);
+    jem_tensor *t = jem_zeros(r->ctx, DREAMS, net->channels, net->height, net->width);
+    jem_generate(r->ctx, jem_logp, r->net, t, &how, &rng);
+    const int drawn = x && jem_read(t, x) == JEM_OK;
+    jem_end(r->ctx, mark);
+    jem_clear_error(r->ctx);                       /* no picture then: it is not worth a run */
+    const int ok = !drawn || draw_images(r, x, DREAMS);
+    free(x);
+    return ok;
+}
+
+static int draw_samples(run *r) {
+    const jem_buffer *b = jem_trainer_buffer(r->tr);
+    if (b && r->update >= chains_from(r))
+        return draw_images(r, b->data, b->capacity < 100 ? b->capacity : 100);
+    return r->o->w_score <= 0 || draw_dreams(r);
+}
+
+static void time_text(char text[32], double seconds) {
+    const long s = seconds > 0 && seconds < 1e9 ? (long)seconds : 0;
+    if (s >= 3600) snprintf(text, 32, "%ld:%02ld h", s / 3600, s / 60 % 60);
+    else snprintf(text, 32, "%ld:%02ld min", s / 60, s % 60);
+}
+
+static int terminal_width(void) {
+#ifdef TIOCGWINSZ
+    struct winsize size;
+    if (ioctl(1, TIOCGWINSZ, &size) == 0 && size.ws_col > 20)
+        return size.ws_col < 250 ? size.ws_col : 250;
+#endif
+    return 80;
+}
+
+/* Means since the last row of the log, or the last update's numbers right after one. */
+static void progress(run *r) {
+    const int bar = isatty(1);
+    const double t = now();
+    if (r->update < r->total &&
+        (bar ? t - r->shown < .1 : r->update % r->o->print_every != 0)) return;
+    r->shown = t;
+    char left[32], ce[32] = "", accuracy[32] = "", valid[32] = "", score[32] = "", line[256];
+    char sample[32] = "";
+    time_text(left, (r->total - r->update) * r->pace);
+    if (r->valid_accuracy >= 0)
+        snprintf(valid, sizeof valid, " (validation %.1f%%)", 100 * (double)r->valid_accuracy);
+    const jem_stats *s = &r->last;
+    const float n = r->state[STATE_COUNT], *sums = r->state;
+    if (uses_labels(r->o)) {
+        snprintf(ce, sizeof ce, "  CE %.3f", (double)(n > 0 ? sums[0] / n : s->ce));
+        snprintf(accuracy, sizeof accuracy, "  accuracy %.1f%%",
+                 100 * (double)(n > 0 ? sums[1] / n : s->accuracy));
+    }
+    if (r->o->w_score > 0)
+        snprintf(score, sizeof score, "  score's error %.3f", (double)s->residual);
+    if (chains_walked(r))
+        snprintf(sample, sizeof sample, "  f(x-) %.1f", (double)(n > 0 ? sums[3] / n : s->f_sample));
+    snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s%s%s  f(x+) %.1f%s%s%s",
+             r->update / r->per_epoch, r->update, r->total, left, 1 / fmax(r->pace, 1e-9), ce,
+             score, (double)(n > 0 ? sums[2] / n : s->f_data), sample, accuracy, valid);
+    const int wide = bar ? terminal_width() - 1 : 0;       /* a longer line could not be replaced */
+    if (bar) printf("\r%-*.*s%s", wide, wide, line, r->update < r->total ? "" : "\n");
+    else printf("%s\n", line);
+    fflush(stdout);
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+enum { REMEMBER_EVERY = 100 };
+
+/* Measures what is left of the error of the score on the validation images, per pixel: 1 for a
+   density that has learned nothing. Noise is the same at every update, so that updates compare. */
+static int score_residual(const run *r, double *residual) {
+    enum { AT_ONCE = 64, MOST = 512 };
+    const data_set *s = &r->data;
+    const int n = r->o->n_valid < MOST ? r->o->n_valid : MOST;
+    float *x = new_floats((double)AT_ONCE * s->c * s->h * s->w), sigma[AT_ONCE];
+    jem_rng rng = jem_rng_seed(4321);
+    double sum = 0;
+    if (!x) jem_fail(r->ctx, JEM_NO_MEMORY, "no memory for the validation");
+    for (int i = 0; i < n && jem_ok(r->ctx); i += AT_ONCE) {
+        const int m = n - i < AT_ONCE ? n - i : AT_ONCE;
+        const jem_score_desc how = { sigma, NULL, 0 };
+        float some = 0;
+        data_floats(s, r->order + i, m, x);
+        const jem_mark mark = jem_begin(r->ctx);
+        jem_noise_levels(&rng, m, r->o->noise_lo, r->o->noise_hi, sigma);
+        jem_tensor *t = jem_input(r->ctx, x, m, s->c, s->h, s->w);
+        jem_score_matching(r->ctx, jem_logp, r->net, t, &how, &rng, &some);
+        jem_end(r->ctx, mark);
+        sum += (double)m * (double)some;
+    }
+    free(x);
+    *residual = sum / n;
+    if (jem_error_status(r->ctx) == JEM_DIVERGED) {  /* no reason to end a run, but none is worse */
+        jem_clear_error(r->ctx);
+        *residual = HUGE_VAL;
+    }
+    return jem_ok(r->ctx);
+}
+
+/* Has the run gone far towards what counts as diverged? No file is replaced then. */
+static int is_calm(const run *r) {
+    return fabsf(r->state[STATE_GAP]) / r->o->scale < r->o->max_gap / 4;
+}
+
+/* Keeps the network as best.safetensors if its loss on the validation images is the lowest, or
+   higher by no more than the standard error of the mean: where all are alike by -log p(y|x), the
+   later one has learned more about p(x), of which contrastive divergence has no loss to compare. */
+static int keep_best(run *r, const evaluation *e) {
+    const train_options *t = r->o;
+    const int pixels = r->data.c * r->data.h * r->data.w;
+    float *lowest = &r->state[STATE_LOWEST];
+    const double score = t->w_score > 0 ? (double)r->valid_score * pixels / 2 : 0;
+    const double loss = (double)t->w_y * e->nll + (double)t->w_score * score;
+    const double tie = (double)t->w_y * e->error;
+    /* Before there were chains it cannot be the best, however well it classifies. */
+    if (!is_calm(r) || r->update < chains_from(r) || !isfinite(loss)) return 1;
+    if (*lowest >= 0 && loss > (double)*lowest + tie) return 1;
+    if (*lowest < 0 || loss < (double)*lowest) *lowest = (float)loss;
+    r->state[STATE_BEST] = r->valid_accuracy;
+    r->state[STATE_BEST_AT] = (float)r->update;
+    return save_net(r, "best.safetensors");
+}
+
+/* Accuracy on the validation images, with the averaged weights if there are any; the best network
+   is kept; pictures. */
+static int validate(run *r) {
+    const train_options *t = r->o;
+    const int n = t->n_valid < 1000 ? t->n_valid : 1000;
+    int ok = 1;
+    if (team.rank) return 1;
+    r->valid_accuracy = r->valid_ce = -1;
+    r->valid_score = 0;
+    r->valid_at = -1;
+    jem_trainer_use_average(r->tr, 1);
+    if (n >= 1) {
+        evaluation e;
+        double residual = 0;
+        float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
+        ok = x && evaluate(r->net, &r->data, r->order, t->n_valid, 0, &e);
+        ok = ok && (t->w_score <= 0 || score_residual(r, &residual));
+        if (ok) {
+            r->valid_accuracy = (float)e.accuracy;
+            r->valid_ce = (float)e.nll;
+            r->valid_score = (float)residual;
+            r->valid_at = r->update;
+            data_floats(&r->data, r->order, n, x);
+            if (n > 1 && jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) jem_clear_error(r->ctx);
+            ok = keep_best(r, &e);
+        } else if (!x) ok = complain(r, 1, "no memory for the validation", "");
+        free(x);
+    }
+    if (ok) ok = draw_samples(r) || complain(r, 1, "the pictures cannot be written", "");
+    jem_trainer_use_average(r->tr, 0);
+    return ok || (r->status ? 0 : fail(r, 1));
+}
+
+/* How far n images differ: the variance of a number, and the share that lies beyond `far`. */
+static double spread_of(const float *const *image, int n, int size, double far, double *beyond) {
+    double spread = 0, out = 0;
+    for (int k = 0; k < size; k++) {
+        double sum = 0, squares = 0;
+        for (int i = 0; i < n; i++) {
+            const double x = (double)image[i][k];
+            sum += x, squares += x * x, out += fabs(x) >= far;
+        }
+        spread += squares / n - sum / n * (sum / n);
+    }
+    *beyond = out / n / size;
+    return spread / size;
+}
+
+/* What may be wrong with chains that are all finite: they are far out, or all the same, while the
+   images of the batch are not. Looks at some that have walked. */
+static const char *chains_gone(const run *r, const float *batch, int n_batch) {
+    enum { SOME = 64, FEW = 8 };
+    const jem_buffer *b = jem_trainer_buffer(r->tr);
+    const int size = r->data.c * r->data.h * r->data.w;
+    const double clamp = (double)r->o->clamp;
+    const float *chain[SOME], *image[SOME];
+    double beyond, none;
+    int n = 0, m = 0;
+    for (int i = 0; b && i < b->capacity && n < SOME; i++)
+        if (b->visits[i] > 0) chain[n++] = b->data + (ptrdiff_t)i * size;
+    for (; m < n_batch && m < SOME; m++) image[m] = batch + (ptrdiff_t)m * size;
+    if (n < FEW || m < FEW) return NULL;
+    const double spread = spread_of(chain, n, size, clamp > 1.5 ? .999 * clamp : 10, &beyond);
+    if (beyond > .9) return "the chains are all far from any image";
+    const double images = spread_of(image, m, size, 10, &none);
+    return spread < .02 * (images < 1 ? images : 1) ? "the chains have become one" : NULL;
+}
+
+/* How far a step of the walk moves a number of the chains; images lie in [-1,1], and what goes a
+   quarter of that way at every step cannot find them. */
+#define TOO_WIDE .5f
+static float stride(const run *r) {
+    const jem_buffer *b = jem_trainer_buffer(r->tr);
+    const int n = b && b->capacity < 16 ? b->capacity : 16;
+    const ptrdiff_t size = b ? (ptrdiff_t)n * b->channels * b->height * b->width : 0;
+    float *x = b ? new_floats((double)size) : NULL;
+    double sum = 0;
+    if (!x || r->update < chains_from(r)) return free(x), 0;
+    jem_sgld_desc d = jem_sgld_desc_default();
+    d.steps = 1, d.step_size = r->o->sgld_lr * r->step, d.clamp_grad = r->o->clamp_grad;
+    const jem_mark mark = jem_begin(r->ctx);
+    jem_tensor *t = jem_input(r->ctx, b->data, n, b->channels, b->height, b->width);
+    jem_sgld(r->ctx, jem_logp, r->net, t, &d, NULL);
+    if (jem_read(t, x) == JEM_OK)
+        for (ptrdiff_t i = 0; i < size; i++) {
+            const double moved = (double)x[i] - (double)b->data[i];
+            sum += moved * moved;
+        }
+    jem_end(r->ctx, mark);
+    /* a slope that is not finite says nothing */
+    if (jem_error_status(r->ctx) == JEM_DIVERGED) jem_clear_error(r->ctx);
+    free(x);
+    return size ? (float)sqrt(sum / (double)size) : 0;
+}
+
+/* Back to the last good state, with other random numbers from there. Gentler, too: shorter steps of
+   the walk, if they are too wide; if not, from the second time on, half the rate, until it has gone
+   well for a while; a rate that fails then is too high for good. If that state was left a moment
+   ago, or led here before, it was not so good: then to the one before it. */
+static int go_back(run *r, const char *why) {
+    char text[512], gentler[64] = "";
+    const int at = r->update, again = r->state[STATE_RETRIES] >= 1;
+    const float retries = r->state[STATE_RETRIES] + 1, best = r->state[STATE_BEST];
+    const float dull = r->state[STATE_DULL], factor = r->state[STATE_LR];
+    const float steps = r->state[STATE_STEP], low = r->state[STATE_LOW], top = r->state[STATE_TOP];
+    const float lowest = r->state[STATE_LOWEST], best_at = r->state[STATE_BEST_AT];
+    jem_clear_error(r->ctx);
+    const int give_up = (int)retries > r->o->retries;
+    if (r->older.bytes && (r->went_back || at - r->good.update < REMEMBER_EVERY / 2)) {
+        jem_release(r->ctx, r->good.bytes);
+        r->good = r->older, r->older.bytes = NULL;
+    }
+    jem_archive *a = jem_archive_parse(r->ctx, r->good.bytes, r->good.size);
+    int ok = a && unpack(r, a) && set_step(r, steps, a);
+    const float wide = ok ? fmaxf(r->wide, stride(r)) : 0;
+    ok = ok && (!(wide > TOO_WIDE) || set_step(r, steps * .1f * TOO_WIDE / wide, a));
+    jem_archive_free(a);
+    if (!ok) return fail(r, 1);
+    const float rate = factor * (again && !(wide > TOO_WIDE) ? .5f : 1);
+    r->went_back = 1, r->wide = 0;
+    r->state[STATE_RETRIES] = retries, r->state[STATE_LR] = rate, r->state[STATE_BEST] = best;
+    r->state[STATE_DULL] = dull, r->state[STATE_STEP] = r->step;
+    r->state[STATE_LOWEST] = lowest;
+    r->state[STATE_BEST_AT] = best_at;
+    r->state[STATE_LOW] = fminf(low, rate);
+    r->state[STATE_TOP] = rate < factor && factor > low ? rate : top;
+    jem_trainer_set_lr(r->tr, r->o->lr * rate);
+    jem_trainer_reseed(r->tr, seed_of(r));
+    r->all.epoch = r->few.epoch = -1;              /* the decks are shuffled anew */
+    if (give_up) {
+        if (!save(r)) return 0;
+        snprintf(text, sizeof text, "update %d: %s; gave up after %d retries, and saved the state "
+                 "after update %d. What may help: --resume with --sigma .1 and a smaller --lr; "
+                 "another run with --activation silu, --head flat, --warmup-iters, --energy-l2 .1",
+                 at, why, (int)retries - 1, r->update);
+        return complain(r, 1, text, "");
+    }
+    if (wide > TOO_WIDE)
+        snprintf(gentler, sizeof gentler, " and SGLD steps of %.3g",
+                 (double)(r->o->sgld_lr * r->step));
+    else if (again) snprintf(gentler, sizeof gentler, " and half the rate");
+    snprintf(text, sizeof text, "update %d: %s; back to update %d with other random numbers%s (%d "
+             "of %d)", at, why, r->update, gentler, (int)retries, r->o->retries);
+    say(r, text, "");
+    return log_open(r, r->update);
+}
+
+/* After a while that went well, and was remembered: twice the rate, if it is not as it was; longer
+   steps of the walk, as far as they are not wide. */
+static int be_bolder(run *r) {
+    float *rate = &r->state[STATE_LR];
+    const float wide = r->step < 1 ? stride(r) : 0;
+    const float longer = wide > 0 ? fminf(4, .1f * TOO_WIDE / wide) : 1;
+    int ok = 1;
+    if (longer > 1) {
+        jem_archive *a = jem_archive_parse(r->ctx, r->good.bytes, r->good.size);
+        ok = a && set_step(r, fminf(1, longer * r->step), a);
+        jem_archive_free(a);
+        r->state[STATE_STEP] = r->step;
+    }
+    if (*rate < r->state[STATE_TOP]) *rate = fminf(2 * *rate, r->state[STATE_TOP]);
+    if (!ok) return fail(r, 0);
+    jem_trainer_set_lr(r->tr, r->o->lr * *rate);
+    return 1;
+}
+
+static int weights_finite(const run *r) {
+    for (const jem_param *p = r->net->params; p; p = p->next)
+        for (ptrdiff_t i = 0; i < p->size; i++)
+            if (!(fabsf(p->value[i]) <= FLT_MAX)) return 0;
+    return 1;
+}
+
+/* The running mean of about so many updates, from the first on; not known: below 0. */
+static void follow(float *mean, float value, float updates) {
+    *mean = *mean < 0 ? value : *mean + (value - *mean) / updates;
+}
+
+/* Does it classify no better than a guess, though it is to learn classes? (Trained for p(x) or
+   p(x|y) alone, it may be sure and wrong for good.) Where images have any amount of noise,
+   cross-entropy alone does not tell: a good network may be sure and wrong of those, early on. */
+static int is_dull(const run *r) {
+    const float classes = (float)r->data.classes;
+    return r->o->w_y > 0 && r->data.classes > 1 && r->state[STATE_CE] > .99f * logf(classes) &&
+           (r->o->label_wide <= 0 || r->state[STATE_RIGHT] < 1.5f / classes);
+}
+
+/* What has run away in an update whose every number is finite: 0, or 1 and how. A network no better
+   than a guess may be dead, but it may have labels that cannot be learned, too: so that is a reason
+   a few times only. */
+static int has_run_away(run *r, const jem_stats *s, const float *batch, int n, char why[256]) {
+    enum { DULL_RETRIES = 6 };
+    const train_options *t = r->o;
+    const int quarter = r->total / 4;
+    const int patience = t->warmup + (quarter < 100 ? 100 : quarter > 500 ? 500 : quarter);
+    const float clip = t->clip_grad, norm = clip > 0 ? fminf(s->grad_norm, clip) : s->grad_norm;
+    float *state = r->state;
+    const float usual = state[STATE_NORM], guess = logf((float)r->data.classes);
+    state[STATE_GAP] += .1f * (-s->cd - state[STATE_GAP]);
+    follow(&state[STATE_NORM], norm, 20);
+    if (uses_labels(t)) {
+        follow(&state[STATE_CE], s->ce, 20);
+        follow(&state[STATE_RIGHT], s->accuracy, 20);
+    }
+    if (r->update >= 20 && (state[STATE_LEAST] < 0 || state[STATE_CE] < state[STATE_LEAST]))
+        state[STATE_LEAST] = state[STATE_CE];
+    const char *gone = weights_finite(r) ? chains_gone(r, batch, n) : "a weight is not finite";
+    if (gone) return snprintf(why, 256, "%s", gone) > 0;
+    if (!(fabsf(state[STATE_GAP]) <= t->max_gap * t->scale))
+        return snprintf(why, 256, "f(x+) - f(x-) has run away: %.3g over the last updates",
+                        (double)state[STATE_GAP]) > 0;
+    if (r->update % 20 == 1 && (r->wide = stride(r)) > TOO_WIDE)
+        return snprintf(why, 256, "a step of SGLD moves the chains by %.2g", (double)r->wide) > 0;
+    r->wide = 0;
+    if (usual > 0 && r->update > 20 && norm > 1000 * usual)
+        return snprintf(why, 256, "the gradient has jumped: its norm is %.3g, and was %.3g",
+                        (double)norm, (double)usual) > 0;
+    if (state[STATE_DULL] < DULL_RETRIES && t->w_y > 0 && r->update > 20 &&
+        (state[STATE_CE] > state[STATE_LEAST] + .5f * guess ||
+         (r->update > patience && is_dull(r)))) {
+        state[STATE_DULL] += 1;
+        return snprintf(why, 256, "cross-entropy is %.3g over the last updates, and was %.3g; a "
+                        "guess has %.3g", (double)state[STATE_CE], (double)state[STATE_LEAST],
+                        (double)guess) > 0;
+    }
+    return 0;
+}
+
+/* One update, with what it says added up; 0 if it diverged (why says how) or failed. */
+static int step(run *r, char why[256]) {
+    const train_options *t = r->o;
+    const int two = draws_twice(t), for_labels = uses_labels(t);
+    const int for_x = two && (t->w_x > 0 || t->w_score > 0);
+    const double start = now();
+    deck *labels = two ? &r->few : &r->all;
+    if (for_labels) draw_batch(r, labels, 0, r->x_few, r->y_few);
+    if (for_x) draw_batch(r, &r->all, t->plain_px, r->x, r->y);
+    const jem_stats s = jem_train_step_semi(r->tr, r->x_few, r->y_few,
+                                            for_labels ? labels->batch : 0, r->x,
+                                            for_x ? r->all.batch : 0);
+    *why = 0;
+    if (s.status != JEM_OK) {
+        snprintf(why, 256, "%.250s", jem_error(r->ctx));
+        return 0;
+    }
+    if (t->spectral > 0 && !spectral_limit(r->net, t->spectral)) {
+        jem_fail(r->ctx, JEM_NO_MEMORY, "no memory for --spectral-norm");
+        return 0;
+    }
+    r->last = s, r->update = jem_trainer_updates(r->tr);
+    const float add[STATE_SUMS] = { s.ce, s.accuracy, s.f_data, s.f_sample, s.grad_norm, s.loss };
+    for (int i = 0; i < STATE_SUMS; i++) r->state[i] += add[i];
+    r->state[STATE_COUNT] += 1;
+    const double took = now() - start;
+    r->pace = r->pace > 0 ? .95 * r->pace + .05 * took : took;
+    const deck *seen = for_x ? &r->all : labels;
+    return !has_run_away(r, &s, for_x ? r->x : r->x_few, seen->batch, why);
+}
+
+/* Was this process asked to stop, or another? All learn of it before the same update. */
+static int is_stopped(void) {
+    float asked = train_signal != 0;
+    if (team.ranks > 1) team.sum(team.user, &asked, 1);
+    return asked > 0;
+}
+
+static int train(run *r) {
+    const train_options *t = r->o;
+    const int stop = t->stop_at && t->stop_at < r->total ? t->stop_at : r->total;
+    const int eval_every = updates_of(r, t->eval_every);
+    char why[256];
+    if (!remember(r)) return 0;
+    while (r->update < stop && !is_stopped()) {
+        if (!step(r, why)) {
+            if (jem_error_status(r->ctx) != JEM_DIVERGED && !jem_ok(r->ctx)) return fail(r, 0);
+            if (!go_back(r, why)) return 0;
+            continue;
+        }
+        const int evaluates = r->update % eval_every == 0 || r->update == r->total;
+        if (evaluates && !validate(r)) return 0;
+        progress(r);
+        if ((evaluates || r->update % t->print_every == 0) && !log_row(r, evaluates)) return 0;
+        if (evaluates && !draw_curves(r)) return complain(r, 1, "curves.png cannot be drawn", "");
+        /* what counts as good is well inside the limit; no file is replaced by what runs away */
+        const float gap = fabsf(r->state[STATE_GAP]) / t->scale;
+        if (r->update % REMEMBER_EVERY == 0 && gap < t->max_gap / 20 && !is_dull(r)) {
+            if (!remember(r) || !be_bolder(r)) return 0;
+        }
+        if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) &&
+            is_calm(r) && !save(r)) return 0;
+    }
+    return save(r);
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static void run_free(run *r) {
+    if (r->log) fclose(r->log);
+    if (r->lock >= 0) close(r->lock);
+    if (r->ctx) jem_release(r->ctx, r->good.bytes), jem_release(r->ctx, r->older.bytes);
+    jem_trainer_free(r->tr), jem_net_free(r->net), jem_ctx_free(r->ctx);
+    data_free(&r->data), data_free(&r->test);
+    free(r->order), free(r->labelled), free(r->all.cards), free(r->few.cards);
+    free(r->x), free(r->x_few), free(r->y), free(r->y_few);
+    free(r->like), free(r->like_y), free(r->moved);
+}
+
+/* The options of the run; what was given may differ only where that is allowed. */
+static int restore_options(options *o, const jem_archive *a) {
+    char key[64];
+    for (int i = 0; i < o->count; i++) {
+        const option *t = &o->table[i];
+        if (t->kind == OPTION_TITLE || t->life == OPTION_NOW) continue;
+        if (t->life == OPTION_FREE && o->given[i]) continue;
+        char given[OPTION_TEXT_SIZE], asked[OPTION_TEXT_SIZE], had[OPTION_TEXT_SIZE];
+        snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
+        const char *stored = jem_archive_meta(a, key);
+        if (!stored) stored = t->value[0];         /* younger than the run */
+        strcpy(given, o->text[i]);
+        option_spell(o, i, asked);
+        if (!option_set(o, i, stored)) return 0;
+        option_spell(o, i, had);
+        if (o->given[i] && strcmp(asked, had)) {
+            fprintf(stderr, "%s: --%s %s: this run has %s, which can no longer be changed\n",
+                    o->command, t->name, given, *stored ? stored : "nothing");
+            return 0;
+        }
+    }
+    /* a new length in one unit replaces the old one in the other */
+    const int epochs = option_find(o, "epochs"), iters = option_find(o, "iters");
+    if (o->given[epochs] && !o->given[iters]) return option_set(o, iters, "0");
+    if (o->given[iters] && !o->given[epochs]) return option_set(o, epochs, "0");
+    return 1;
+}
+
+static jem_ctx *make_ctx(int threads, int precision) {
+    jem_ctx_desc d;
+    memset(&d, 0, sizeof d);
+    d.allocate = limited_allocate, d.release = limited_release;
+    d.threads = threads, d.precision = (jem_precision)precision;
+    jem_ctx *ctx = jem_ctx_create(&d);
+    if (ctx && jem_ctx_precision(ctx) != d.precision)
+        fprintf(stderr, "jem: this processor has no bf16 (AMX, AVX-512 BF16): --precision fast\n");
+    return ctx;
+}
+
+static int prepare(run *r, const jem_archive *a) {
+    train_options *t = r->o;
+    char text[256];
+    jem_archive *try = jem_archive_create(r->ctx);
+    const int storable = try && store_options(r, try);
+    jem_archive_free(try);
+    if (!storable) return fail(r, 0);
+    if (!load_data(r)) return 0;
+    const char *mark = a ? jem_archive_meta(a, "run.data") : NULL;
+    if (mark && strcmp(mark, r->data_mark)) {
+        snprintf(text, sizeof text, ": not the data this run was begun with: %d images then, %d "
+                 "now, and another checksum", atoi(mark), r->data.n);
+        return complain(r, 1, t->dataset, text);
+    }
+    r->total = t->iters ? t->iters : updates_of(r, t->epochs);
+    if ((t->class_cond || t->w_xy > 0) && t->buffer_size % r->data.classes)
+        return complain(r, 2, "--buffer-size must be a multiple of the number of classes", "");
+    if (r->all.batch % team.ranks || r->few.batch % team.ranks || t->negatives % team.ranks) {
+        snprintf(text, sizeof text, "%d processes: the batch (%d images, %d labelled) and "
+                 "--negatives (%d) must be multiples of that", team.ranks, r->all.batch,
+                 r->few.batch, t->negatives);
+        return complain(r, 2, text, "");
+    }
+    r->net = make_net(r);
+    r->tr = r->net ? make_trainer(r) : NULL;
+    if (!r->tr) return fail(r, 0);
+    try = jem_archive_create(r->ctx);              /* names of folders may not fit into a file */
+    for (int i = 0; try && i < r->data.classes && i < 1000; i++) {
+        char key[32];
+        snprintf(key, sizeof key, CLASS_PREFIX "%d", i);
+        if (jem_archive_set_meta(try, key, r->data.class_names[i]) == JEM_OK)
+            jem_net_set_meta(r->net, key, r->data.class_names[i]);
+        else if (jem_error_status(r->ctx) == JEM_BAD_ARGUMENT) jem_clear_error(r->ctx);
+    }
+    jem_archive_free(try);
+    if (!jem_ok(r->ctx)) return fail(r, 0);
+    if (a && !unpack(r, a)) return fail(r, 1);
+    if (asked_now(r, "lr"))
+        r->state[STATE_LR] = r->state[STATE_LOW] = r->state[STATE_TOP] = 1;
+    jem_trainer_set_lr(r->tr, t->lr * r->state[STATE_LR]);
+    if (r->update > r->total) {
+        snprintf(text, sizeof text, "%d updates were asked for, %d are done", r->total, r->update);
+        return complain(r, 2, text, "");
+    }
+    if (*t->init && !a) {
+        jem_archive *from = jem_archive_read(r->ctx, t->init);
+        const int ok = from && jem_net_load(r->net, from) == JEM_OK;
+        jem_archive_free(from);
+        if (!ok) return fail(r, 1);
+        r->net->scale = t->scale;                  /* its weights are taken, not how it was used */
+    }
+    return 1;
+}
+
+static void announce(const run *r) {
+    const data_set *s = &r->data;
+    printf("%s: %d images of %d x %d%s, %d classes; %d for validation, %d labels\n", r->o->dataset,
+           s->n, s->w, s->h, s->c == 3 ? " in colour" : "", s->classes, r->o->n_valid,
+           r->n_labelled);
+    printf("%ld parameters, %d updates (%.1f epochs), %s x %d; results go to %s\n",
+           (long)jem_net_size(r->net), r->total, (double)r->total / r->per_epoch,
+           jem_isa_name(jem_ctx_isa(r->ctx)), jem_ctx_threads(r->ctx), r->o->out);
+    if (team.ranks > 1) printf("%d processes, each a share of the batch\n", team.ranks);
+    if (r->update == r->total) printf("all updates are done; --iters N adds more\n");
+    else if (r->update) printf("going on after update %d\n", r->update);
+    fflush(stdout);
+}
+
+/* The test images, which no choice has seen. */
+static int final_test(run *r) {
+    char took[32];
+    evaluation e;
+    time_text(took, elapsed(r));
+    if (!r->test.n) return printf("trained in %s; no test images\n", took) > 0;
+    if (team.rank) return 1;
+    jem_trainer_use_average(r->tr, 1);
+    const int ok = evaluate(r->net, &r->test, NULL, r->test.n, 0, &e);
+    jem_trainer_use_average(r->tr, 0);
+    if (!ok) return fail(r, 1);
+    printf("trained in %s; %d test images: accuracy %.2f%%, -log p(y|x) %.4f; retries: %d\n", took,
+           r->test.n, 100 * e.accuracy, e.nll, (int)r->state[STATE_RETRIES]);
+    return 1;
+}
+
+static void catch_signals(void) {
+    struct sigaction how;
+    memset(&how, 0, sizeof how);
+    how.sa_handler = on_signal;
+    sigemptyset(&how.sa_mask);
+    sigaction(SIGINT, &how, NULL);
+    sigaction(SIGTERM, &how, NULL);
+    struct sigaction was;
+    if (sigaction(SIGHUP, NULL, &was) == 0 && was.sa_handler != SIG_IGN)       /* not under nohup */
+        sigaction(SIGHUP, &how, NULL);
+    signal(SIGPIPE, SIG_IGN);                      /* nobody reads on: that ends no training */
+}
+
+static int train_help(options *o, train_options *t) {
+    o->given[option_find(o, "preset")] = 0;        /* its defaults are the first column */
+    if (!train_defaults(o, t)) return 2;
+    printf("jem train [OPTIONS]: trains a model. Defaults: --preset paper, and fast (for %s)\n",
+           t->dataset);
+    options_print(o, 2);
+    printf("After Ctrl-C, or a power cut: jem train --resume DIR\n");
+    return 0;
+}
+
+/* runs/NAME, after the data set. */
+static int default_folder(train_options *t) {
+    size_t end = strlen(t->dataset), begin;
+    while (end > 0 && t->dataset[end - 1] == '/') end--;
+    for (begin = end; begin > 0 && t->dataset[begin - 1] != '/'; ) begin--;
+    const int n = (int)(end - begin);
+    if (n > 200 || !n || !strncmp(t->dataset + begin, "..", n < 2 ? 1 : (size_t)n)) {
+        fprintf(stderr, "jem train: --dataset %s: --out DIR must say where the results go\n",
+                t->dataset);
+        return 0;
+    }
+    snprintf(t->out, sizeof t->out, "runs/%.*s", n, t->dataset + begin);
+    return 1;
+}
+
+static int train_command(int argc, char **argv) {
+    static options table;                          /* zeroed, and too large for some stacks */
+    static train_options values;
+    options *o = &table;
+    char **words = (char **)malloc((size_t)argc * sizeof *words);
+    int n_words = 0;
+    o->command = "jem train", o->table = train_table, o->values = &values;
+    o->count = (int)(sizeof train_table / sizeof *train_table);
+    if (!words) return fprintf(stderr, "jem train: no memory\n"), 1;
+    const int parsed = options_parse(o, argc, argv, 2, words, &n_words);
+    if (parsed > 0 && n_words)
+        fprintf(stderr, "jem train: what is '%s'? Options begin with --\n", words[0]);
+    free(words);
+    if (parsed < 0) return train_help(o, &values);
+    if (!parsed || n_words) return 2;
+
+    run r;
+    memset(&r, 0, sizeof r);
+    r.table = o, r.o = &values, r.status = 2, r.began = r.saved = now();
+    r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1, r.state[STATE_LR] = 1;
+    r.state[STATE_LOWEST] = r.state[STATE_BEST_AT] = -1;
+    r.valid_at = -1;
+    r.state[STATE_STEP] = r.state[STATE_LOW] = r.state[STATE_TOP] = r.step = 1;
+    r.state[STATE_CE] = r.state[STATE_LEAST] = r.state[STATE_NORM] = -1;
+    r.state[STATE_RIGHT] = -1;
+    r.lock = -1;
+    char path[512] = "", hint[80];
+    limit_memory(values.max_memory);
+    jem_archive *a = NULL;
+    jem_ctx *reader = NULL;
+    int ok = 1;
+    if (*values.resume) {
+        if (*values.out || *values.init) {
+            fprintf(stderr, "jem train: --%s begins a run; --resume continues one where it is\n",
+                    *values.out ? "out" : "init");
+            return 2;
+        }
+        char *slash = strrchr(values.resume, '/'), *file = slash ? slash + 1 : values.resume;
+        if (!strcmp(file, "last.safetensors"))
+            strcpy(file, slash ? "" : ".");        /* the file for its folder */
+        strcpy(values.out, values.resume);
+        ok = path_in(path, &r, "last.safetensors") && (reader = make_ctx(1, 0)) != NULL;
+        ok = ok && (!holds_a_run(&r) || lock_folder(&r));          /* before it is read */
+        a = ok ? jem_archive_read(reader, path) : NULL;
+        if (!ok && r.lock >= 0) r.status = 1;
+        else if (!a) {
+            fprintf(stderr, "jem train: %s%s\n", reader ? jem_error(reader) : "no memory",
+                    memory_hint(hint));
+            r.status = 1, ok = 0;
+        } else if (!jem_archive_meta(a, OPTION_PREFIX "dataset") ||
+                   !jem_archive_find(a, "run.state")) {
+            fprintf(stderr, "jem train: %s: not a run that this program can continue\n", path);
+            r.status = 1, ok = 0;
+        } else {
+            ok = restore_options(o, a);
+            const char *seconds = jem_archive_meta(a, "run.seconds");
+            r.seconds = seconds ? atof(seconds) : 0;
+        }
+    } else ok = train_defaults(o, &values);
+    ok = ok && train_combination(o, &values);
+    ok = ok && (*values.out || default_folder(&values));
+    ok = ok && (*values.resume || is_free(&r));
+    if (ok) {
+        r.status = 0;
+        r.ctx = make_ctx(values.threads, values.precision);
+        if (!r.ctx) ok = complain(&r, 1, "no memory", "");
+        ok = ok && prepare(&r, a);
+        if (ok && !team.rank && !make_folder(values.out)) {
+            snprintf(path, sizeof path, ": cannot be made: %s", strerror(errno));
+            ok = complain(&r, 1, values.out, path);
+        }
+        ok = ok && (*values.resume || (lock_folder(&r) && is_free(&r)));
+    }
+    jem_archive_free(a), jem_ctx_free(reader);
+    if (ok) {
+        catch_signals();
+        announce(&r);
+        ok = log_open(&r, r.update) && (r.update || save(&r)) && train(&r);
+        if (isatty(1) && r.shown > 0 && r.update < r.total) printf("\n");
+        if (ok && r.update < r.total) {
+            char word[DATA__PATH];
+            printf("stopped after update %d; to go on: jem train --resume %s\n", r.update,
+                   data_quoted(values.out, word, sizeof word));
+            r.status = train_signal ? 128 + train_signal : 0;
+        } else if (ok) {
+            signal(SIGINT, SIG_DFL), signal(SIGTERM, SIG_DFL);     /* all is saved */
+            final_test(&r);
+        }
+    }
+    const int status = r.status;
+    run_free(&r);
+    return status;
+}
+
+#endif

@@ -1,0 +1,947 @@
+/* What `jem` does with a trained model: sample, classify, eval, info, export. */
+#ifndef TOOLS_JEM_USE_H
+#define TOOLS_JEM_USE_H
+
+#include "tools/cli/train.c"
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+enum { NAME_SIZE = 64 };
+
+typedef struct model {
+    jem_ctx *ctx;
+    jem_archive *archive;                          /* all that the file holds */
+    jem_net *net;
+    const char *path;
+} model;
+
+static int model_fail(const char *command, const model *m) {
+    char hint[80];
+    fprintf(stderr, "%s: %s%s\n", command, m->ctx ? jem_error(m->ctx) : "no memory",
+            memory_hint(hint));
+    return 0;
+}
+
+static ptrdiff_t image_size(const jem_net *net) {
+    return (ptrdiff_t)net->channels * net->height * net->width;
+}
+
+/* A few bytes can describe images that no machine holds: is there room for 16 of them, which is the
+   least that a pass works on? */
+static int model_fits(const model *m, const char *command) {
+    const double mb = 2 * 16 * sizeof(float) * (double)image_size(m->net) / 1e6;
+    if (mb * 1e6 <= budget.most) return 1;
+    fprintf(stderr, "%s: %s: takes images of %d x %d, and %.0f MB for a pass at least; %.0f MB may "
+            "be used (--max-memory N allows N MB)\n", command, m->path, m->net->width,
+            m->net->height, mb, budget.most / 1e6);
+    return 0;
+}
+
+static int model_open(model *m, const char *command, const char *path, int threads, int precision,
+                      int max_memory) {
+    memset(m, 0, sizeof *m);
+    limit_memory(max_memory);
+    m->path = path, m->ctx = make_ctx(threads, precision);
+    m->archive = m->ctx ? jem_archive_read(m->ctx, path) : NULL;
+    m->net = m->archive ? jem_net_from_archive(m->ctx, m->archive) : NULL;
+    return m->net ? model_fits(m, command) : model_fail(command, m);
+}
+
+/* The file's; or its run's, for runs/NAME/last.safetensors. */
+static void model_name(const char *path, char name[NAME_SIZE]) {
+    const char *end = strrchr(path, '/'), *from = end ? end + 1 : path;
+    char *whole = NULL;                            /* its run's folder may be the one we are in */
+    if (!strcmp(from, "last.safetensors") && (*path == '.' || !end) &&
+        (whole = realpath(path, NULL)) != NULL)
+        path = whole, end = strrchr(path, '/'), from = end + 1;
+    if (end > path && !strcmp(from, "last.safetensors"))
+        for (from = end; from > path && from[-1] != '/';) from--;
+    else end = strstr(from, ".safetensors");
+    snprintf(name, NAME_SIZE, "%.*s", end ? (int)(end - from) : 40, from);
+    free(whole);
+}
+
+static void model_close(model *m) {
+    jem_net_free(m->net), jem_archive_free(m->archive), jem_ctx_free(m->ctx);
+}
+
+/* May what is made from one file (NULL: from none) be written to another? Not to the same, and to
+   none that a run goes on from: what else they hold would be gone. 0 and a line on stderr if it may
+   not. */
+static int may_write(const char *command, const char *from, const char *to) {
+    struct stat source, target;
+    if (stat(to, &target)) return 1;
+    if (from && !stat(from, &source) && source.st_dev == target.st_dev && source.st_ino == target.st_ino)
+        return fprintf(stderr, "%s: %s and %s are one file\n", command, from, to), 0;
+    jem_ctx *ctx = S_ISREG(target.st_mode) ? make_ctx(1, 0) : NULL;
+    jem_archive *a = ctx ? jem_archive_read(ctx, to) : NULL;
+    const int goes_on = a && jem_archive_find(a, "run.state");
+    if (goes_on)
+        fprintf(stderr, "%s: %s: holds a run that jem train --resume can go on with\n", command,
+                to);
+    jem_archive_free(a), jem_ctx_free(ctx);
+    return !goes_on;
+}
+
+/* A text out of a file, for the terminal: cut, and without what would command it. */
+static const char *clean(const char *text, char to[NAME_SIZE]) {
+    snprintf(to, NAME_SIZE, "%s", text);
+    harmless(to, 0);
+    return to;
+}
+
+/* The name of a class, as the data set had it; its number if the file does not say. */
+static const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]) {
+    char key[32];
+    snprintf(key, sizeof key, CLASS_PREFIX "%d", label);
+    const char *name = jem_net_meta(net, key);
+    if (name) return clean(name, to);
+    snprintf(to, NAME_SIZE, "%d", label);
+    return to;
+}
+
+/* The class of this name, or -1. */
+static int class_named(const jem_net *net, const char *name) {
+    for (int k = 0; k < net->classes; k++) {
+        char key[32];
+        snprintf(key, sizeof key, CLASS_PREFIX "%d", k);
+        const char *is = jem_net_meta(net, key);
+        if (is && !strcmp(is, name)) return k;
+    }
+    return -1;
+}
+
+/* A class by name or number: 0 and a line on stderr if the network has none such. */
+static int class_of(const jem_net *net, const char *command, const char *text, int *label) {
+    char number[NAME_SIZE], *end;
+    const int named = class_named(net, text);
+    if (named >= 0) return *label = named, 1;
+    const long v = strtol(text, &end, 10);
+    if (end != text && !*end && v >= 0 && v < net->classes) return *label = (int)v, 1;
+    fprintf(stderr, "%s: --class %s: the network has classes 0 to %d", command, text,
+            net->classes - 1);
+    for (int k = 0; k < net->classes && k < 20; k++)
+        fprintf(stderr, "%s%s", k ? ", " : ": ", class_name(net, k, number));
+    fprintf(stderr, "\n");
+    return 0;
+}
+
+/* Takes the options of one of these commands; the words are between `least` and `most`. Returns -1
+   to go on, or what to exit with. A word too many is named: it is often a misspelt one. */
+static int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
+                        int most, const char *usage) {
+    const int parsed = options_parse(o, argc, argv, 2, words, n_words);
+    if (parsed < 0) {
+        printf("%s\n", usage);
+        options_print(o, 1);
+        return 0;
+    }
+    if (!parsed) return 2;
+    if (*n_words < least || *n_words > most) {
+        char word[NAME_SIZE];
+        if (*n_words > most)
+            fprintf(stderr, "%s: unexpected '%s'; usage: ", o->command, clean(words[most], word));
+        fprintf(stderr, "%s (%s --help lists the options)\n", usage, o->command);
+        return 2;
+    }
+    return options_defaults(o, 0) ? -1 : 2;
+}
+
+/* ---- jem sample ------------------------------------------------------------------------------ */
+
+typedef struct sample_options {
+    char out[OPTION_TEXT_SIZE], chains[OPTION_TEXT_SIZE], each[OPTION_TEXT_SIZE];
+    char label[OPTION_TEXT_SIZE];
+    int n, columns, zoom, from, visits, steps, fresh_steps, seed, threads, precision, max_memory;
+    float sgld_lr, sgld_std, clamp, guidance;
+} sample_options;
+
+enum { FROM_NOISE = 0, FROM_BUFFER };
+enum { SAMPLE_AT_ONCE = 128, GRID_MOST = 400, SHOTS = 12, STRIPS_MOST = 10 };
+
+#define SAMPLE_AT(field) offsetof(sample_options, field)
+static const option sample_table[] = {
+    { "out", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(out), "FILE.png", NO_PRESETS("samples.png"), 0, 0,
+      "a grid of the samples (the first 400)" },
+    { "n", OPTION_INT, OPTION_NOW, SAMPLE_AT(n), "N", NO_PRESETS("100"), 1, 1e7,
+      "number of samples" },
+    { "class", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(label), "K", NO_PRESETS("any"), 0, 0,
+      "a class (name or number), any, or all in turn" },
+    { "from", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(from), "noise|buffer", NO_PRESETS("noise"), 0,
+      0, "where chains start; last.safetensors has the buffer" },
+    { "steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(steps), "N", NO_PRESETS("-1"), -1, 1e8,
+      "SGLD steps (-1: 300 from noise, 0 from the buffer)" },
+    { "fresh-steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(fresh_steps), "N", NO_PRESETS("300"), 0, 1e8,
+      "from noise, after score matching: noise-blind steps first" },
+    { "guidance", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
+      "weight of log p(y|x) for a class (0: 7 for a score with --scale above 1, else 1)" },
+    { "min-visits", OPTION_INT, OPTION_NOW, SAMPLE_AT(visits), "N", NO_PRESETS("5"), 0, 1e8,
+      "from the buffer: only chains walked at least N times" },
+    { "sgld-lr", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(sgld_lr), "X", NO_PRESETS("1"), -1e9, 1e9,
+      "step size (if not given, as in training)" },
+    { "sgld-std", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(sgld_std), "X", NO_PRESETS(".01"), 0, 1e9,
+      "std of the noise of a step (if not given, as in training)" },
+    { "clamp", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(clamp), "X", NO_PRESETS("0"), 0, 1e9,
+      "keep samples within +-X (if not given, as in training)" },
+    { "chains", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(chains), "FILE.png", NO_PRESETS(""), 0, 0,
+      "ten chains from start to end, one per row" },
+    { "each", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(each), "DIR", NO_PRESETS(""), 0, 0,
+      "each sample as its own PNG file, for FID tools" },
+    { "columns", OPTION_INT, OPTION_NOW, SAMPLE_AT(columns), "N", NO_PRESETS("10"), 1, 1000,
+      "columns of the grid" },
+    { "zoom", OPTION_INT, OPTION_NOW, SAMPLE_AT(zoom), "N", NO_PRESETS("2"), 1, 32,
+      "enlarge the grid N times" },
+    { "seed", OPTION_INT, OPTION_NOW, SAMPLE_AT(seed), "N", NO_PRESETS("1"), 0, 2147483647,
+      "seed for all random numbers" },
+    { "precision", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(precision), "exact|fast|direct|bf16",
+      NO_PRESETS("exact"), 0, 0, "arithmetic" },
+    { "threads", OPTION_INT, OPTION_NOW, SAMPLE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
+      "(0: all cores; results do not depend on it)" },
+    LIMIT_MEMORY(sample_options, "4000")
+};
+
+typedef struct sampling {
+    const sample_options *o;
+    model m;
+    jem_generate_desc how;                            /* what suits the network, and the options */
+    int steps, fresh_steps, one_class, all_classes;
+    int walked;                                    /* steps before the walk in hand */
+    float *x, *grid, *strips;                      /* strips[row][shot] */
+    int labels[SAMPLE_AT_ONCE];
+    int *queue, *next, *end;                       /* buffer: chains by class, still to be taken */
+    int rows, apart, taken;                        /* the strips show every apart-th chain */
+    int done;                                      /* samples before these */
+    double logp, sure, familiar;
+    int calibrated;
+} sampling;
+
+/* The step of shot k: all SHOTS of them if there are so many, denser at the beginning. */
+static int moment(int k, int steps) {
+    const double t = (double)k / (SHOTS - 1);
+    const int even = (int)((int64_t)k * steps / (SHOTS - 1)), early = (int)(steps * t * t * t + .5);
+    return steps <= SHOTS - 1 ? (k < steps ? k : steps) : early > k ? early : even < k ? even : k;
+}
+static void take_shots(sampling *s, const float *x, int step) {
+    const ptrdiff_t size = image_size(s->m.net);
+    const int steps = s->fresh_steps + s->steps;
+    for (; s->taken < SHOTS && moment(s->taken, steps) == step; s->taken++)
+        for (int i = 0; i < s->rows; i++)
+            memcpy(s->strips + (i * SHOTS + s->taken) * size, x + i * s->apart * size,
+                   (size_t)size * sizeof *x);
+}
+static int watch_chains(void *user, int step, jem_tensor *x) {
+    sampling *s = (sampling *)user;
+    const int now = s->walked + step + 1;
+    if (s->taken < SHOTS && moment(s->taken, s->fresh_steps + s->steps) == now &&
+        jem_read(x, s->x) == JEM_OK) take_shots(s, s->x, now);
+    if (now == s->fresh_steps) s->walked = now;    /* the next walk counts from 0 again */
+    return 0;
+}
+
+/* Sorts the buffer's chains by class, each class's in random order. */
+static int queue_buffer(sampling *s, jem_rng *rng) {
+    const jem_net *net = s->m.net;
+    const jem_entry *b = jem_archive_find(s->m.archive, "replay_buffer");
+    const jem_entry *v = jem_archive_find(s->m.archive, "replay_visits");
+    const int by_class = s->one_class || s->all_classes;
+    if (b->dtype != JEM_DTYPE_F32 || b->ndim != 4 || b->shape[0] < 1 || b->shape[0] > INT_MAX / 8 ||
+        b->shape[1] != net->channels || b->shape[2] != net->height || b->shape[3] != net->width ||
+        (v && (v->dtype != JEM_DTYPE_I32 || v->ndim != 1 || v->shape[0] != b->shape[0]))) {
+        fprintf(stderr, "jem sample: %s: the replay buffer does not fit the network\n",
+                s->m.path);
+        return 0;
+    }
+    const int n = (int)b->shape[0], classes = by_class ? net->classes : 1;
+    const float *data = (const float *)b->data;
+    const int *visits = v ? (const int *)v->data : NULL;
+    s->queue = (int *)malloc((size_t)n * sizeof(int));
+    s->next = (int *)calloc((size_t)classes + 1, sizeof(int));
+    s->end = (int *)calloc((size_t)classes + 1, sizeof(int));
+    int *order = (int *)malloc((size_t)n * sizeof(int));
+    jem_answer *a = (jem_answer *)malloc((size_t)n * sizeof *a);
+    int ok = s->queue && s->next && s->end && order && a;
+    if (ok && by_class && jem_classify(s->m.net, data, n, a) != JEM_OK) ok = 0;
+    if (ok) {
+        int used = 0;
+        for (int i = 0; i < n; i++) order[i] = i;
+        shuffle(order, n, rng);
+        for (int c = 0; c < classes; c++) {
+            s->next[c] = used;
+            for (int i = 0; i < n; i++)
+                if ((!visits || visits[order[i]] >= s->o->visits) &&
+                    (!by_class || a[order[i]].label == c)) s->queue[used++] = order[i];
+            s->end[c] = used;
+        }
+    } else if (!jem_ok(s->m.ctx)) model_fail("jem sample", &s->m);
+    else fprintf(stderr, "jem sample: no memory for the buffer's %d chains\n", n);
+    free(order), free(a);
+    return ok;
+}
+
+/* Where n chains begin. */
+static int begin_chains(sampling *s, int n, jem_rng *rng) {
+    const ptrdiff_t size = image_size(s->m.net);
+    char number[NAME_SIZE];
+    if (s->o->from == FROM_NOISE) {
+        if (s->fresh_steps)
+            jem_fill_normal(s->m.ctx, rng, s->x, n * size, s->how.mean, s->how.denoise.sigma_max);
+        else jem_fill_uniform(s->m.ctx, rng, s->x, n * size, -1, 1);
+        return 1;
+    }
+    const float *data = (const float *)jem_archive_find(s->m.archive, "replay_buffer")->data;
+    for (int i = 0; i < n; i++) {
+        const int c = s->one_class || s->all_classes ? s->labels[i] : 0;
+        if (s->next[c] == s->end[c]) {
+            fprintf(stderr, "jem sample: the buffer has too few chains%s%s walked %d times or more "
+                    "(%d samples were begun): try a smaller --n or --min-visits, or --from noise\n",
+                    s->one_class || s->all_classes ? " of class " : "",
+                    s->one_class || s->all_classes ? class_name(s->m.net, c, number) : "",
+                    s->o->visits, s->done + i);
+            return 0;
+        }
+        memcpy(s->x + i * size, data + s->queue[s->next[c]++] * size, (size_t)size * sizeof(float));
+    }
+    return 1;
+}
+
+static int write_each(const sampling *s, int n) {
+    const jem_net *net = s->m.net;
+    const ptrdiff_t size = image_size(net), pixels = (ptrdiff_t)net->height * net->width;
+    unsigned char *bytes = (unsigned char *)malloc((size_t)size);
+    int ok = bytes != NULL;
+    for (int i = 0; ok && i < n; i++) {
+        char path[512];
+        for (ptrdiff_t k = 0; k < size; k++)       /* NCHW to NHWC */
+            bytes[k % pixels * net->channels + k / pixels] =
+                picture_byte((s->x[i * size + k] + 1) / 2);
+        snprintf(path, sizeof path, "%.400s/%06d.png", s->o->each, s->done + i);
+        ok = picture_write(path, bytes, net->width, net->height, net->channels);
+    }
+    free(bytes);
+    return ok;
+}
+
+/* The next n samples: begun, walked, counted, written. */
+static int sample_some(sampling *s, int n, jem_rng *rng) {
+    const ptrdiff_t size = image_size(s->m.net);
+    jem_ctx *ctx = s->m.ctx;
+    jem_answer a[SAMPLE_AT_ONCE];
+    for (int i = 0; i < n; i++)
+        if (s->all_classes) s->labels[i] = (s->done + i) / s->o->columns % s->m.net->classes;
+    if (!begin_chains(s, n, rng)) return 0;
+    if (s->done == 0 && s->strips) take_shots(s, s->x, 0);
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, s->x, n, s->m.net->channels, s->m.net->height, s->m.net->width);
+    jem_sgld_desc walk = s->how.walk;
+    jem_denoise_desc denoise = s->how.denoise;
+    const jem_denoise_desc last = jem_denoise_desc_clean(s->how.last_sigma);
+    if (s->done == 0 && s->strips)
+        walk.watch = denoise.watch = watch_chains, walk.watch_user = denoise.watch_user = s;
+    jem_guide guide = jem_net_guide(s->m.net, s->labels);
+    if (s->o->guidance > 0) guide.weight = s->o->guidance;
+    const int labelled = s->one_class || s->all_classes;
+    const jem_logp_fn fn = guide.weight == 1 ? jem_logp_class : jem_logp_guided;
+    void *user = labelled ? (void *)&guide : (void *)s->m.net;
+    if (s->fresh_steps) jem_denoise(ctx, labelled ? fn : jem_logp, user, t, &denoise, rng);
+    jem_sgld(ctx, labelled ? fn : jem_logp, user, t, &walk, rng);
+    if (s->how.last_sigma > 0 && s->fresh_steps + s->steps > 0)             /* what noise is left */
+        jem_denoise(ctx, labelled ? fn : jem_logp, user, t, &last, NULL);
+    jem_read(t, s->x);
+    jem_end(ctx, mark);
+    if (jem_classify(s->m.net, s->x, n, a) != JEM_OK) return model_fail("jem sample", &s->m);
+    for (int i = 0; i < n; i++) {
+        s->logp += (double)a[i].log_density, s->sure += (double)a[i].probability;
+        s->familiar += a[i].familiarity >= .01f, s->calibrated = a[i].familiarity >= 0;
+    }
+    for (int i = 0; i < n && s->done + i < GRID_MOST; i++)
+        memcpy(s->grid + (s->done + i) * size, s->x + i * size, (size_t)size * sizeof(float));
+    if (*s->o->each && !write_each(s, n)) return 0;
+    s->done += n;
+    return 1;
+}
+
+static int sample_all(sampling *s) {
+    const jem_net *net = s->m.net;
+    const sample_options *o = s->o;
+    const ptrdiff_t size = image_size(net);
+    const int shown = o->n < GRID_MOST ? o->n : GRID_MOST;
+    char hint[80];
+    int label = 0;
+    if (net->channels != 1 && net->channels != 3) {
+        fprintf(stderr, "jem sample: %s makes images of %d channels; a picture file holds 1 or 3\n",
+                s->m.path, net->channels);
+        return 1;
+    }
+    s->all_classes = !strcmp(o->label, "all");
+    s->one_class = !s->all_classes && strcmp(o->label, "any") != 0;
+    if ((s->one_class || s->all_classes) && jem_net_meta(net, "jem.uncond")) {
+        fprintf(stderr, "jem sample: %s has no p(x,y) (--uncond): only --class any works\n",
+                s->m.path);
+        return 2;
+    }
+    if (s->one_class && !class_of(net, "jem sample", o->label, &label)) return 2;
+    for (int i = 0; i < SAMPLE_AT_ONCE; i++) s->labels[i] = label;
+    s->how = jem_net_generate_desc(net);
+    s->steps = o->steps >= 0 ? o->steps : o->from == FROM_NOISE ? s->how.walk.steps : 0;
+    s->fresh_steps = o->from == FROM_NOISE && s->how.denoise.steps ? o->fresh_steps : 0;
+    s->how.denoise.steps = s->fresh_steps, s->how.walk.steps = s->steps;
+    s->how.walk.step_size = o->sgld_lr, s->how.walk.noise_std = o->sgld_std;
+    if (o->clamp > 0) s->how.walk.clamp_lo = -o->clamp, s->how.walk.clamp_hi = o->clamp;
+    s->apart = s->all_classes && STRIPS_MOST * o->columns <= SAMPLE_AT_ONCE ? o->columns : 1;
+    s->rows = (o->n - 1) / s->apart + 1 < STRIPS_MOST ? (o->n - 1) / s->apart + 1 : STRIPS_MOST;
+    if (*o->each && !make_folder(o->each)) {
+        fprintf(stderr, "jem sample: %s: cannot be made: %s\n", o->each, strerror(errno));
+        return 1;
+    }
+    s->x = new_floats((double)(o->n < SAMPLE_AT_ONCE ? o->n : SAMPLE_AT_ONCE) * (double)size);
+    s->grid = new_floats((double)shown * (double)size);
+    if (*o->chains) s->strips = new_floats((double)(STRIPS_MOST * SHOTS) * (double)size);
+    if (!s->x || !s->grid || (*o->chains && !s->strips)) {
+        fprintf(stderr, "jem sample: no memory for the samples%s\n", memory_hint(hint));
+        return 1;
+    }
+    jem_rng rng = jem_rng_seed((uint64_t)o->seed);
+    if (o->from == FROM_BUFFER && !jem_archive_find(s->m.archive, "replay_buffer")) {
+        fprintf(stderr, "jem sample: %s: holds no replay buffer (last.safetensors of a run does)\n",
+                s->m.path);
+        return 2;
+    }
+    if (o->from == FROM_BUFFER && !queue_buffer(s, &rng)) return 1;
+    while (s->done < o->n) {
+        const int left = o->n - s->done;
+        if (!sample_some(s, left < SAMPLE_AT_ONCE ? left : SAMPLE_AT_ONCE, &rng)) return 1;
+    }
+    if (!picture_grid(o->out, s->grid, shown, o->columns, net->channels, net->height, net->width,
+                      o->zoom)) return 1;
+    if (s->strips && !picture_grid(o->chains, s->strips, s->rows * SHOTS, SHOTS, net->channels,
+                                   net->height, net->width, o->zoom)) return 1;
+    if (*o->each) {                                /* of an earlier call: a FID tool counts all */
+        char path[OPTION_TEXT_SIZE + 16];
+        struct stat old;
+        snprintf(path, sizeof path, "%.400s/%06d.png", o->each, s->done);
+        if (!stat(path, &old)) fprintf(stderr, "jem sample: %s was there before: more images are in "
+                                       "%s than these %d\n", path, o->each, s->done);
+    }
+    printf("%d samples after %d steps from %s: %s%s%s%s%s\n", s->done, s->fresh_steps + s->steps,
+           o->from == FROM_NOISE ? "noise" : "the buffer", o->out, *o->chains ? ", " : "",
+           o->chains, *o->each ? ", " : "", o->each);
+    printf("mean log p(x) %.1f, mean highest p(y|x) %.3f", s->logp / s->done, s->sure / s->done);
+    if (s->calibrated) printf(", %.1f%% look familiar", 100 * s->familiar / s->done);
+    printf("\n");
+    return 0;
+}
+
+/* An option that was not given takes the value that training had, if the file tells; or
+   `otherwise`, if there is one. */
+static int as_in_training(options *o, const jem_archive *a, const char *name,
+                          const char *otherwise) {
+    char key[64];
+    snprintf(key, sizeof key, OPTION_PREFIX "%s", name);
+    const char *text = jem_archive_meta(a, key);
+    if (!text) text = otherwise;
+    return !text || option_default(o, option_find(o, name), text);
+}
+
+static int sample_command(int argc, char **argv) {
+    static options table;
+    static sample_options values;
+    static sampling s;
+    char *words[64];
+    int n = 0;
+    options *o = &table;
+    memset(o, 0, sizeof *o), memset(&s, 0, sizeof s);
+    o->command = "jem sample", o->table = sample_table, o->values = &values;
+    o->count = (int)(sizeof sample_table / sizeof *sample_table);
+    if (argc > 60) return fprintf(stderr, "jem sample: too many arguments\n"), 2;
+    const int read = read_options(o, argc, argv, words, &n, 1, 1,
+                                  "jem sample MODEL [OPTIONS]: draws images from a model");
+    if (read >= 0) return read;
+    s.o = &values;
+    int status = 1;
+    if (!may_write(o->command, words[0], values.out) ||
+        (*values.chains && !may_write(o->command, words[0], values.chains))) return 2;
+    if (model_open(&s.m, o->command, words[0], values.threads, values.precision,
+                   values.max_memory)) {
+        const int score = s.m.net->noise_hi > 0;
+        status = as_in_training(o, s.m.archive, "sgld-lr", score ? ".01" : NULL) &&
+                 as_in_training(o, s.m.archive, "sgld-std", score ? ".1" : NULL) &&
+                 as_in_training(o, s.m.archive, "clamp", NULL) ? sample_all(&s) : 1;
+    }
+    free(s.x), free(s.grid), free(s.strips), free(s.queue), free(s.next), free(s.end);
+    model_close(&s.m);
+    return status;
+}
+
+/* ---- jem classify ---------------------------------------------------------------------------- */
+
+typedef struct classify_options {
+    int top, invert, threads, precision, max_memory, max_file, max_picture;
+} classify_options;
+static const option classify_table[] = {
+    { "top", OPTION_INT, OPTION_NOW, offsetof(classify_options, top), "N", NO_PRESETS("1"), 1,
+      1000, "show so many classes" },
+    { "invert", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, invert), "", NO_PRESETS("off"),
+      0, 0, "dark for light: ink on paper, for a model of white on black" },
+    { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(classify_options, precision),
+      "exact|fast|direct|bf16", NO_PRESETS("exact"), 0, 0, "arithmetic" },
+    { "threads", OPTION_INT, OPTION_NOW, offsetof(classify_options, threads), "N", NO_PRESETS("0"),
+      0, 1024, "(0: all cores; results do not depend on it)" },
+    LIMIT_MEMORY(classify_options, "4000"), LIMIT_FILES(classify_options, "100")
+};
+
+/* Prints the verdict, and what is strange. */
+static void print_familiarity(const jem_answer *a) {
+    const jem_verdict verdict = jem_judge(a->familiarity);
+    if (verdict == JEM_UNJUDGED) return;
+    printf("; %s", jem_verdict_name(verdict));
+    if (a->reason != JEM_REASON_NONE) printf(": %s", jem_reason_name(a->reason));
+    printf(" (more usual than %.1f%% of what it knows)", 100 * (double)a->familiarity);
+}
+
+static int classify_one(const model *m, const classify_options *o, const char *path) {
+    jem_net *net = m->net;
+    const ptrdiff_t size = image_size(net);
+    data_set d;
+    data_desc desc;
+    char error[512], number[NAME_SIZE];
+    int was[3] = { 0, 0, 0 };
+    memset(&desc, 0, sizeof desc);
+    desc.channels = net->channels, desc.height = net->height, desc.width = net->width;
+    desc.resize = DATA_FIT;
+    desc.file_mb = o->max_file, desc.picture_mb = o->max_picture;
+    desc.memory_mb = budget.most / 1e6;
+    if (!data_load_image(&d, strcmp(path, "-") ? path : "/dev/stdin", &desc, was, error,
+                         sizeof error)) {
+        fprintf(stderr, "jem classify: %s\n", error);
+        return 0;
+    }
+    const int same = was[1] == net->height && was[2] == net->width;
+    float *x = new_floats((double)size), *f = new_floats(net->classes);
+    int *order = (int *)malloc((size_t)net->classes * sizeof *order);
+    jem_answer a;
+    int ok = x && f && order;
+    if (ok) {
+        data_floats(&d, NULL, 1, x);
+        for (ptrdiff_t i = 0; o->invert && i < size; i++) x[i] = -x[i];
+        ok = jem_classify(net, x, 1, &a) == JEM_OK;
+        const char *divisor = jem_net_meta(net, "jem.temperature");
+        const jem_mark mark = jem_begin(m->ctx);
+        jem_tensor *t = jem_input(m->ctx, x, 1, net->channels, net->height, net->width);
+        t = jem_scale(m->ctx, jem_forward(net, t, 0), divisor ? 1 / strtof(divisor, NULL) : 1);
+        ok = ok && jem_read(jem_log_softmax(m->ctx, t), f) == JEM_OK;
+        jem_end(m->ctx, mark);
+        if (ok && !isfinite(a.log_density))
+            ok = jem_fail(m->ctx, JEM_DIVERGED, "the model gives no finite log p(x)") == JEM_OK;
+    }
+    if (ok) {
+        printf("%s: %s (p = %.3f), log p(x) = %.1f", path, class_name(net, a.label, number),
+               (double)a.probability, (double)a.log_density);
+        print_familiarity(&a);
+        if (!same || was[0] != net->channels)
+            printf("; was %d x %d%s, made %d x %d%s", was[2], was[1], was[0] == 1 ? " grey" :
+                   " in colour", net->width, net->height, net->channels == 1 ? " grey" :
+                   " in colour");
+        printf("\n");
+        for (int i = 0; i < net->classes; i++) {   /* the other classes, by insertion */
+            int k = i;
+            for (; k > 0 && f[order[k - 1]] < f[i]; k--) order[k] = order[k - 1];
+            order[k] = i;
+        }
+        for (int i = 1; i < o->top && i < net->classes; i++)
+            printf("    %s (p = %.3f)\n", class_name(net, order[i], number),
+                   exp((double)f[order[i]]));
+    } else if (jem_ok(m->ctx)) fprintf(stderr, "jem classify: no memory for %s\n", path);
+    else model_fail("jem classify", m);
+    free(x), free(f), free(order);
+    data_free(&d);
+    return ok;
+}
+
+static int classify_command(int argc, char **argv) {
+    static options table;
+    static classify_options values;
+    model m;
+    int n = 0, failed = 0;
+    options *o = &table;
+    o->command = "jem classify", o->table = classify_table, o->values = &values;
+    o->count = (int)(sizeof classify_table / sizeof *classify_table);
+    char **words = (char **)malloc((size_t)argc * sizeof *words);
+    if (!words) return fprintf(stderr, "jem classify: no memory\n"), 1;
+    int status = read_options(o, argc, argv, words, &n, 2, INT_MAX,
+                              "jem classify MODEL IMAGE... [OPTIONS]: says what pictures show");
+    if (status < 0) {
+        status = 1;
+        if (model_open(&m, o->command, words[0], values.threads, values.precision,
+                       values.max_memory)) {
+            for (int i = 1; i < n; i++) failed += !classify_one(&m, &values, words[i]);
+            status = failed > 0;
+        }
+        model_close(&m);
+    }
+    free(words);
+    return status;
+}
+
+/* ---- jem eval -------------------------------------------------------------------------------- */
+
+typedef struct eval_options {
+    char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];
+    int split, n, threads, precision, max_memory, max_file, max_picture;
+} eval_options;
+static const option eval_table[] = {
+    { "dataset", OPTION_TEXT, OPTION_NOW, offsetof(eval_options, dataset), "NAME", NO_PRESETS(""),
+      0, 0, "as in jem train (if not given, the model's own)" },
+    { "data", OPTION_TEXT, OPTION_NOW, offsetof(eval_options, data), "DIR", NO_PRESETS("data"), 0,
+      0, "the folder that tools/get-data filled" },
+    { "split", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, split), "test|train",
+      NO_PRESETS("test"), 0, 0, "which images" },
+    { "n", OPTION_INT, OPTION_NOW, offsetof(eval_options, n), "N", NO_PRESETS("0"), 0, 1e9,
+      "only the first N images (0: all)" },
+    { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, precision),
+      "exact|fast|direct|bf16", NO_PRESETS("exact"), 0, 0, "arithmetic" },
+    { "threads", OPTION_INT, OPTION_NOW, offsetof(eval_options, threads), "N", NO_PRESETS("0"), 0,
+      1024, "(0: all cores; results do not depend on it)" },
+    LIMIT_OPTIONS(eval_options, "0")
+};
+
+/* Labels as the network has them, by the classes' names if it knows any (one whose name it does not
+   know is what it was in training): 0 and a line on stderr if a class is none of the network's. */
+static int label_as(const jem_net *net, data_set *d) {
+    char name[NAME_SIZE];
+    if (!jem_net_meta(net, CLASS_PREFIX "0")) return 1;
+    int *to = (int *)malloc((size_t)d->classes * sizeof *to), ok = to != NULL;
+    if (!ok) fprintf(stderr, "jem eval: no memory for the classes\n");
+    for (int k = 0; ok && k < d->classes; k++) {
+        char key[32];
+        snprintf(key, sizeof key, CLASS_PREFIX "%d", k);
+        to[k] = class_named(net, d->class_names[k]);
+        if (to[k] < 0 && k < net->classes && !jem_net_meta(net, key)) to[k] = k;
+        if (to[k] < 0) {
+            fprintf(stderr, "jem eval: %s: class '%s' is none of the model's: %s, ...\n", d->name,
+                    d->class_names[k], class_name(net, 0, name));
+            ok = 0;
+        }
+    }
+    for (int i = 0; ok && i < d->n; i++) d->labels[i] = to[d->labels[i]];
+    free(to);
+    return ok;
+}
+
+/* A folder's images come class after class: mixed, so that the first n are of all classes. */
+static void mix_classes(data_set *d) {
+    const size_t size = (size_t)d->c * (size_t)d->h * (size_t)d->w;
+    jem_rng rng = jem_rng_seed(1);
+    int runs = 1;
+    for (int i = 1; i < d->n; i++) runs += d->labels[i] != d->labels[i - 1];
+    for (int at = runs > d->classes ? 0 : d->n - 1; at > 0; at--) {
+        const int k = jem_rng_below(&rng, at + 1), label = d->labels[at];
+        unsigned char *a = d->pixels + (size_t)at * size, *b = d->pixels + (size_t)k * size;
+        d->labels[at] = d->labels[k], d->labels[k] = label;
+        for (size_t p = 0; p < size; p++) {
+            const unsigned char one = a[p];
+            a[p] = b[p], b[p] = one;
+        }
+    }
+}
+
+/* The images that the options name, the model's own if they name none, as the model takes them.
+   0; or a line on stderr, and what to exit with. */
+static int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
+    data_desc desc;
+    char error[512];
+    if (!as_in_training(o, m->archive, "dataset", NULL) ||
+        !as_in_training(o, m->archive, "data", NULL))
+        return 1;
+    if (!*e->dataset) {
+        fprintf(stderr, "jem eval: %s does not say what it was trained on: --dataset NAME\n",
+                m->path);
+        return 2;
+    }
+    memset(&desc, 0, sizeof desc);
+    desc.root = e->data;
+    desc.file_mb = e->max_file, desc.picture_mb = e->max_picture;
+    desc.memory_mb = budget.most / 1e6;
+    const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
+    const char *size = jem_archive_meta(m->archive, OPTION_PREFIX "size");
+    const char *grey = jem_archive_meta(m->archive, OPTION_PREFIX "grey");
+    if (size && atoi(size)) {
+        desc.height = m->net->height, desc.width = m->net->width;
+        desc.resize = DATA_FIT;
+    }
+    if ((grey && !strcmp(grey, "on")) || (trained_on && !strcmp(trained_on, e->dataset)))
+        desc.channels = m->net->channels;
+    if (!data_load(d, e->dataset, e->split ? "train" : "test", &desc, error, sizeof error)) {
+        fprintf(stderr, "jem eval: %s\n", error);
+        return 1;
+    }
+    const jem_net *net = m->net;
+    int ok = d->c == net->channels && d->h == net->height && d->w == net->width &&
+             d->classes <= net->classes;
+    if (!ok)
+        fprintf(stderr, "jem eval: %s has images (%d,%d,%d) of %d classes, %s takes (%d,%d,%d) of "
+                "%d\n", e->dataset, d->c, d->h, d->w, d->classes, m->path, net->channels,
+                net->height, net->width, net->classes);
+    ok = ok && label_as(net, d);
+    if (!ok) data_free(d);
+    return ok ? 0 : 2;
+}
+
+static int eval_model(const model *m, options *o, const eval_options *e) {
+    data_set d;
+    int status = data_for(m, o, e, &d);
+    if (status) return status;
+    const int n = e->n && e->n < d.n ? e->n : d.n;
+    evaluation v;
+    mix_classes(&d);
+    if (evaluate(m->net, &d, NULL, n, 1, &v) && !isfinite(v.nll + v.logp))
+        jem_fail(m->ctx, JEM_DIVERGED, "the model gives numbers that are not finite");
+    if (jem_ok(m->ctx))
+        printf("%s, %s, %d images: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
+               e->dataset, e->split ? "train" : "test", n, 100 * v.accuracy, v.nll, v.logp);
+    else model_fail("jem eval", m), status = 1;
+    data_free(&d);
+    return status;
+}
+
+static int eval_command(int argc, char **argv) {
+    static options table;
+    static eval_options values;
+    char *words[64];
+    int n = 0;
+    model m;
+    options *o = &table;
+    memset(o, 0, sizeof *o);
+    o->command = "jem eval", o->table = eval_table, o->values = &values;
+    o->count = (int)(sizeof eval_table / sizeof *eval_table);
+    if (argc > 60) return fprintf(stderr, "jem eval: too many arguments\n"), 2;
+    const int read = read_options(o, argc, argv, words, &n, 1, 1, "jem eval MODEL [calibration|ood|"
+                                  "attack|impute|samples] [OPTIONS]: accuracy and log-likelihood, "
+                                  "or what is named");
+    if (read >= 0) return read;
+    int status = 1;
+    if (model_open(&m, o->command, words[0], values.threads, values.precision, values.max_memory))
+        status = eval_model(&m, o, &values);
+    model_close(&m);
+    return status;
+}
+
+/* ---- jem info, jem export -------------------------------------------------------------------- */
+
+static int begins(const char *text, const char *with) { return !strncmp(text, with, strlen(with)); }
+
+static void print_tensor(const jem_entry *e) {
+    static const char *const dtypes[] = { "F32", "I32", "I64", "U8" };
+    char name[NAME_SIZE];
+    printf("    %-44s %s (", clean(e->name, name), dtypes[e->dtype]);
+    for (int i = 0; i < e->ndim; i++) printf("%s%.0f", i ? "," : "", (double)e->shape[i]);
+    printf(")\n");
+}
+
+static void info_network(const jem_net *net) {
+    static const char *const activations[] = { "leaky-relu", "relu", "silu", "tanh" };
+    const char *kind = jem_net_meta(net, "jem.net"), *act = jem_net_meta(net, "jem.activation");
+    char number[NAME_SIZE];
+    printf("  network    %s", kind);
+    if (!strcmp(kind, "wrn"))
+        printf("-%s-%s, %s head, stem stride %s", jem_net_meta(net, "jem.depth"),
+               jem_net_meta(net, "jem.widen"),
+               atoi(jem_net_meta(net, "jem.head")) ? "flat" : "pooled",
+               jem_net_meta(net, "jem.stem_stride"));
+    else for (int i = 0; i < atoi(jem_net_meta(net, "jem.layers")); i++) {
+        char key[32];
+        snprintf(key, sizeof key, "jem.width%d", i + 1);
+        printf(" %s", jem_net_meta(net, key));
+    }
+    printf(", %s, %ld parameters\n", activations[atoi(act) & 3], (long)jem_net_size(net));
+    printf("  images     %d x %d%s, %d classes:", net->width, net->height,
+           net->channels == 1 ? " grey" : net->channels == 3 ? " in colour" : "", net->classes);
+    for (int i = 0; i < net->classes && i < 20; i++) printf(" %s", class_name(net, i, number));
+    printf("%s\n", net->classes > 20 ? " ..." : "");
+    if (net->noise_hi > 0)
+        printf("  score      of noise %g to %g, log p(x) = %s%g logsumexp f(x)\n",
+               (double)net->noise_lo, (double)net->noise_hi,
+               jem_net_meta(net, "jem.unet") ? "e(x) + " : "", (double)net->scale);
+    printf("  familiar   %s\n", jem_net_meta(net, "jem.familiar") ?
+           "calibrated: it can say whether an image looks like what it knows" : "not calibrated");
+}
+
+/* Says what a file is good for, by what its network had learned when it was written. */
+static void info_uses(const jem_archive *a) {
+    const char *validation = jem_archive_meta(a, "run.validation");
+    const char *density = jem_archive_meta(a, "run.density");
+    char clear[NAME_SIZE];
+    int n;
+    double accuracy, nll, residual;
+    if (!density) return;                          /* an older file */
+    printf("  good for   classifying");
+    if (validation && sscanf(validation, "%d %lf %lf %lf", &n, &accuracy, &nll, &residual) == 4) {
+        printf(" (%.2f%% of %d validation images, -log p(y|x) %.4f", 100 * accuracy, n, nll);
+        if (residual > 0) printf(", error of the score %.3f", residual);
+        printf(")");
+    }
+    if (strcmp(density, "none"))
+        printf("; samples, by %s%s\n", clean(density, clear),
+               strcmp(density, "score") ? "" : " alone, which makes poor ones");
+    else printf("; not for samples: it has learned no density (yet)\n");
+}
+
+static void info_run(const jem_archive *a) {
+    const jem_entry *state = jem_archive_find(a, "run.state");
+    const jem_entry *b = jem_archive_find(a, "replay_buffer");
+    const jem_entry *v = jem_archive_find(a, "replay_visits");
+    int moments = 0, averages = 0, trained = 0;
+    for (int i = 0; i < jem_archive_count(a); i++) {
+        const char *name = jem_archive_at(a, i)->name;
+        moments += begins(name, "optim."), averages += begins(name, "average.");
+        trained += begins(name, "trained.");
+    }
+    const char *updates = jem_archive_meta(a, "run.updates");
+    const char *seconds = jem_archive_meta(a, "run.seconds");
+    char text[2][NAME_SIZE];
+    if (updates && seconds)
+        printf("  run        after update %s, %s seconds of training\n", clean(updates, text[0]),
+               clean(seconds, text[1]));
+    else if (updates) printf("  run        of update %s\n", clean(updates, text[0]));
+    info_uses(a);
+    if (state && state->dtype == JEM_DTYPE_F32 && state->bytes > STATE_RETRIES * sizeof(float)) {
+        const float *f = (const float *)state->data;
+        printf("  health     f(x+) - f(x-) about %.2f, retries after divergence: %.0f",
+               (double)f[STATE_GAP], (double)f[STATE_RETRIES]);
+        printf("\n");
+        if (state->bytes > STATE_BEST_AT * sizeof(float) && f[STATE_BEST_AT] >= 0)
+            printf("  best       best.safetensors is of update %.0f: accuracy %.2f%%; lowest "
+                   "loss %.4g\n", (double)f[STATE_BEST_AT], 100 * (double)f[STATE_BEST],
+                   (double)f[STATE_LOWEST]);
+    }
+    if (b && b->ndim == 4)
+        printf("  buffer     %.0f chains of (%.0f,%.0f,%.0f)", (double)b->shape[0],
+               (double)b->shape[1], (double)b->shape[2], (double)b->shape[3]);
+    if (b && v && v->dtype == JEM_DTYPE_I32) {
+        const int *n = (const int *)v->data;
+        double sum = 0;
+        ptrdiff_t count = (ptrdiff_t)(v->bytes / sizeof(int)), fresh = 0;
+        for (ptrdiff_t i = 0; i < count; i++) sum += n[i], fresh += n[i] == 0;
+        printf(", walked %.1f times on average, %ld never", sum / (double)(count ? count : 1),
+               (long)fresh);
+    }
+    if (b) printf("\n");
+    if (moments) printf("  optimiser  %d arrays of moments%s\n", moments,
+                        trained ? "; the network is the average of the trained weights, which are "
+                        "here too" : averages ? "; averaged weights besides" : "");
+}
+
+static int info_file(const char *path) {
+    jem_ctx *ctx = make_ctx(1, 0);
+    jem_archive *a = ctx ? jem_archive_read(ctx, path) : NULL;
+    if (!a) {
+        fprintf(stderr, "jem info: %s\n", ctx ? jem_error(ctx) : "no memory");
+        jem_ctx_free(ctx);
+        return 0;
+    }
+    double bytes = 0;
+    for (int i = 0; i < jem_archive_count(a); i++) bytes += (double)jem_archive_at(a, i)->bytes;
+    printf("%s: %d tensors, %.2f MB\n", path, jem_archive_count(a), bytes / 1e6);
+    jem_net *net = jem_archive_meta(a, "jem.net") ? jem_net_from_archive(ctx, a) : NULL;
+    int ok = 1;
+    if (net) {
+        info_network(net);
+        info_run(a);
+        printf("  options   ");
+        for (int i = 0; i < (int)(sizeof train_table / sizeof *train_table); i++) {
+            char key[64], clear[NAME_SIZE];
+            const option *t = &train_table[i];
+            snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
+            const char *text = t->kind == OPTION_TITLE ? NULL : jem_archive_meta(a, key);
+            const int preset = jem_archive_meta(a, OPTION_PREFIX "preset") &&
+                               !strcmp(jem_archive_meta(a, OPTION_PREFIX "preset"), "fast");
+            const char *usual = t->value[preset && t->value[1] ? 1 : 0];
+            if (text && (strcmp(text, usual) || !strcmp(t->name, "preset") ||
+                         !strcmp(t->name, "dataset"))) {
+                if (t->kind == OPTION_FLAG)
+                    printf(" --%s%s", strcmp(text, "on") ? "no-" : "", t->name);
+                else printf(" --%s %s", t->name, clean(text, clear));
+            }
+        }
+        printf("\n");
+    } else if (!jem_ok(ctx)) {
+        fprintf(stderr, "jem info: %s\n", jem_error(ctx));
+        ok = 0;
+    } else {
+        printf("%s\n", jem_archive_meta(a, "judge.shape") ? "  a judge of samples, for jem eval "
+               "MODEL samples --judge FILE" : "  no description of a network: not made by jem "
+               "(tools/pt2safetensors.py makes one for the reference's checkpoints)");
+        for (int i = 0; i < jem_archive_count(a) && i < 40; i++)
+            print_tensor(jem_archive_at(a, i));
+        if (jem_archive_count(a) > 40) printf("    ...\n");
+    }
+    jem_net_free(net), jem_archive_free(a), jem_ctx_free(ctx);
+    return ok;
+}
+
+static int is_help(const char *word) { return !strcmp(word, "--help") || !strcmp(word, "-h"); }
+
+/* jem info has no options; --max-memory is what the others begin with. Words from argv[first];
+   a lone -- lets them begin with a dash. */
+enum { USE_MEMORY = 4000 };
+static int plain_words(int argc, char **argv) {
+    const int first = argc > 2 && !strcmp(argv[2], "--") ? 3 : 2;
+    for (int i = first; first == 2 && i < argc; i++) if (*argv[i] == '-' && argv[i][1]) return argc;
+    limit_memory(USE_MEMORY);
+    return first;
+}
+
+static int info_command(int argc, char **argv) {
+    static const char usage[] = "jem info FILE...: says what checkpoints hold\n";
+    int failed = 0;
+    if (argc > 2 && is_help(argv[2])) return printf("%s", usage) < 0;
+    const int first = plain_words(argc, argv);
+    if (first >= argc) return fprintf(stderr, "%s", usage), 2;
+    for (int i = first; i < argc; i++) failed += !info_file(argv[i]);
+    return failed > 0;
+}
+
+typedef struct export_options { int dtype; } export_options;
+enum { EXPORT_F32 = 0, EXPORT_BF16 };
+
+static const option export_table[] = {
+    { "dtype", OPTION_CHOICE, OPTION_NOW, offsetof(export_options, dtype), "f32|bf16",
+      { "f32", NULL }, 0, 0, "numbers in full, or rounded to bf16, in half the bytes" }
+};
+
+/* Writes a network to a file; a new one takes the place of the old when it is whole. */
+static jem_status export_net(const jem_net *net, const char *path, int dtype) {
+    jem_archive *a = jem_archive_create(net->ctx);
+    jem_status status = a ? jem_net_to_archive(net, a) : JEM_NO_MEMORY;
+    if (!status) status = jem_archive_set_bf16(a, dtype == EXPORT_BF16);
+    if (!status) status = jem_archive_write(a, path);
+    jem_archive_free(a);
+    return status;
+}
+
+/* What the run took from its machine is of no use on another. */
+static int export_command(int argc, char **argv) {
+    static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
+                                "without optimiser and buffer";
+    export_options values = { EXPORT_F32 };
+    options o = { "jem export", export_table, sizeof export_table / sizeof *export_table, &values,
+                  { { 0 } }, { 0 } };
+    char *words[64];
+    int n_words = 0, status = 1;
+    model m;
+    if (argc > 64) return fprintf(stderr, "jem export: too many words\n"), 2;
+    const int code = read_options(&o, argc, argv, words, &n_words, 2, 2, usage);
+    if (code >= 0) return code;
+    limit_memory(USE_MEMORY);
+    if (!may_write(o.command, words[0], words[1])) return 2;
+    if (model_open(&m, o.command, words[0], 1, 0, USE_MEMORY)) {
+        status = jem_net_set_meta(m.net, OPTION_PREFIX "data", NULL) != JEM_OK ||
+                 jem_net_set_meta(m.net, OPTION_PREFIX "threads", NULL) != JEM_OK ||
+                 export_net(m.net, words[1], values.dtype) != JEM_OK;
+        if (status) model_fail(o.command, &m);
+        else printf("%s: %ld parameters\n", words[1], (long)jem_net_size(m.net));
+    }
+    model_close(&m);
+    return status;
+}
+
+#endif
