@@ -39,12 +39,13 @@ LESSONS  = glance mend_it score compose_images ways compose_nets learn break_it 
 LESSONS += samplers pooled
 LESSONS += compose three_densities own_net own_energy autograd
 # film.png moves, which pngquant does not understand: its strip stands in for it.
-STILLS  = $(filter-out film,$(LESSONS)) film_strip
+STILLS  = $(filter-out film,$(LESSONS)) film_strip attack_digits
 
 .PHONY: FORCE help demo demo-long gallery examples tools mpi test tests check strict portability \
         fuzz graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
         bench bench-torch \
-        bench-wasm check-torch check-bf16 seeds recipes debug stb playground site clean
+        bench-wasm check-torch check-bf16 seeds recipes debug stb playground site slides \
+        clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +61,8 @@ gallery: demo $(EXAMPLES)  ## make every picture of an example in examples/galle
 	@cp build/pictures/dreams.png build/pictures/chains.png examples/gallery/
 	$(AGAIN) -j2 $(LESSONS:%=gallery-%)
 	@cp build/pictures/film_strip.png examples/gallery/
+	$(BUILD)/attack
+	@cp build/pictures/attack.png examples/gallery/attack_digits.png
 	@if command -v pngquant >/dev/null; then cd examples/gallery && \
 	    pngquant --nofs --strip --force --ext .png $(STILLS:=.png); fi
 
@@ -92,7 +95,7 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	@tests/run.sh $(EXAMPLES) $(TOOLS) $(QUICK) $(filter-out $(QUICK),$(TESTS)) \
 		documents two_units sanitized python cmake cli uses \
 		smoke mpi get_data report limits mutate lessons \
-		with strict fuzz portability examine playground site s390x wasm neon
+		with strict fuzz portability examine playground slides site s390x wasm neon
 
 # Whatever this machine can run or emulate: emulated programs take hours.
 EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))
@@ -225,9 +228,14 @@ $(BUILD)/playground.html: $(BUILD)/playground.wasm $(wildcard examples/playgroun
 # SITE_ADDRESS, as https://name.github.io/jem: where it will be, for the preview that is shown when
 # an address is shared.
 SITE_ADDRESS ?=
-site: $(BUILD)/playground.html  ## build/site/: course, playground and pages, to publish
+site: $(BUILD)/playground.html slides  ## build/site/: course, playground and pages, to publish
 	@rm -rf $(BUILD)/site
-	@python3 tools/make_site.py $(BUILD)/site $(BUILD)/playground.html $(SITE_ADDRESS)
+	@python3 tools/make_site.py $(BUILD)/site $(BUILD)/playground.html \
+	    $(BUILD)/slides.html $(SITE_ADDRESS)
+
+slides:     ## build/slides.html: a lecture of 90 minutes, made of the lessons
+	@mkdir -p $(BUILD)
+	@python3 tools/make_slides.py $(BUILD)/slides.html
 
 debug:      ## everything for a debugger, into build/debug/
 	$(AGAIN) BUILD=build/debug CFLAGS="-O0 -g" examples tools tests

@@ -2,7 +2,7 @@
 # Runs the tests named as arguments and adds them up; `make test` names them all.
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
-#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site
+#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site slides
 #   cmake get_data cli uses report limits fuzz musl clang exceptions folders compilers x86_32
 #   processors portability examine graphs
 #                  the functions and scripts below
@@ -22,7 +22,7 @@ longest() {                                         # seconds on a slow machine
         neon_kernels) echo 480 ;; lessons) echo 800 ;; strict) echo 330 ;; smoke) echo 240 ;;
         fuzz | portability | examine | report) echo 180 ;;
         cli | cmake | wasm_*) echo 100 ;; uses | mutate) echo 240 ;;
-        playground | python | mpi | get_data) echo 60 ;; *) echo 40 ;;
+        playground | slides | python | mpi | get_data) echo 60 ;; *) echo 40 ;;
     esac
 }
 left_out() { echo "== $1: LEFT OUT, there is no time for it (make test has it)"; }
@@ -431,6 +431,12 @@ playground() {
     else echo "== playground: SKIPPED, needs clang for WebAssembly, Chromium and node"
     fi
 }
+slides() {
+    if command -v python3 >/dev/null && tools/get_package.sh wasm && tools/get_package.sh browser
+    then run slides tests/tools/slides.sh
+    else echo "== slides: SKIPPED, needs python3, clang for WebAssembly, Chromium and node"
+    fi
+}
 site() {
     if command -v python3 >/dev/null && tools/get_package.sh wasm
     then try "make site" ${MAKE:-make} -s site BUILD="$BUILD" &&
@@ -481,7 +487,7 @@ for test in $here; do
     case $test in
         graphs) torch_graphs "${GRAPHS:-4000}" "${SEED:-1}" ;;
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
-        mutate | mpi | playground | site) $test ;;
+        mutate | mpi | playground | site | slides) $test ;;
         cmake) users_projects ;;
         strict | get_data | cli | uses | report | fuzz | limits) run $test tests/*/$test.sh ;;
         musl | clang | exceptions | folders | compilers | x86_32 | processors)
