@@ -1144,10 +1144,10 @@ JEM_API jem_train_desc jem_train_desc_default(void);
    chains alone, and gives better samples. Its least_scale is 2: it rejects a network with the
    default scale of 1 and no shift, which cannot learn a score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
-/* Returns the desc for a run of this many updates, 1000 for example, with batches of 64 vectors, and
-   a network of jem_mlp_desc_vectors with units (jem_net_fit_units): noise-contrastive estimation,
-   no chains, averaged weights. log p(x) is normalised, in nats. One class without labels: classes =
-   1 and labels of 0. */
+/* Returns the desc for a run of this many updates, 1000 for example, with batches of 64 vectors and
+   a network of jem_mlp_desc_vectors that has units (jem_net_fit_units): noise-contrastive
+   estimation, no chains, averaged weights. log p(x) is normalised. One class without labels:
+   classes = 1 and labels of 0. */
 JEM_API jem_train_desc jem_train_desc_vectors(int updates);
 
 /* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
