@@ -102,8 +102,8 @@ portability: stb  ## every compiler, standard, processor; PLATFORMS="compilers x
 	@tools/get_package.sh cross
 	@TEST_SECONDS=$${TEST_SECONDS:-3600} NEON_TESTS="$(EVERY)" S390X_TESTS="$(EVERY)" \
 	    WASM_TESTS="$(WASM_TESTS) scalar_portable" tests/run.sh \
-	    $(or $(PLATFORMS),musl clang folders compilers x86_32 processors strict neon \
-	        s390x wasm)
+	    $(or $(PLATFORMS),musl clang exceptions folders compilers x86_32 processors strict \
+	        neon s390x wasm)
 
 # Those that tell the most for their processor time: with jem.h compiled some times they take a
 # minute or two on two idle cores.

@@ -124,7 +124,6 @@ clang_by_make() {
 }
 
 # Random numbers and hashes wrap and cut by design; the conversions of those are not checked.
-# Not part of the others yet: divisions by zero that are harmless under IEEE 754 are reported.
 exceptions() {
     quick && return
     has clang "divisions by zero and conversions" || return

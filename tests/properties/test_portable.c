@@ -107,7 +107,7 @@ static void ops(jem_ctx *ctx) {
     for (const jem_param *q = p.bag->params; q; q = q->next)
         h = fnv(fnv(h, q->value, q->size), q->grad, q->grad ? q->size : 0);
     CHECK(jem_grad(y, x) == JEM_OK, "%s", jem_error(ctx));
-    same("every op", fnv_tensor(h, x, 1), 0xe8ddc733abfecb98u);
+    same("every op", fnv_tensor(h, x, 1), 0x67997f34f6f8ca4du);
     jem_net_free(p.bag);
     jem_reset(ctx);
 }
@@ -217,7 +217,7 @@ static void files(jem_ctx *ctx) {
 /* Of the convnet in JEM_PRECISION_EXACT, of the WRN in JEM_PRECISION_FAST. */
 static const uint64_t known[2][3] = {
     { 0xa6a853f09cb3e7e6u, 0xacdefa5e0d9bad31u, 0x6a78fdb8ceafea4fu },
-    { 0xe1e495e1234c1d8cu, 0xe4532f6633b4fda4u, 0xe57ba300746fe697u }
+    { 0xd5f1ca1fd9554a22u, 0x0604234776a9f503u, 0x944d8601f5cf6b3bu }
 };
 
 /* 4 GB and more, where pointers have 32 bits: what would wrap to 0 bytes is refused. */

@@ -6,6 +6,11 @@ the gradients of the input and of every parameter, and the running statistics of
 
 At a kink (of a ReLU, a clamp, a maximum) fp32 and float64 may be on different sides. A graph that
 comes this close to one, and only such a graph, may differ; no more than one in twenty does.
+
+Some graphs magnify every rounding, for example a norm of nearly equal numbers. A result that
+differs is compared with PyTorch's own: the same graph in float32, and in float64 with every tensor
+rounded at random. It may be ILL times as far off as the farthest of those; no more than one graph
+in a hundred needs that.
 """
 import json
 import struct
@@ -17,6 +22,8 @@ import torch.nn.functional as F
 
 VALUES, GRADIENTS = 5e-6, 5e-5          # largest difference allowed, of the largest number
 KINK = 1e-5                             # nearer than this, fp32 may be on the other side
+ILL = 8                                 # allowed multiple of PyTorch's own rounding errors
+ROUNDINGS = 8                           # random roundings of an ill-conditioned graph
 
 
 def read(path):
@@ -48,12 +55,12 @@ class Step:
 class Graph:
     """A graph, and the numbers that were computed for it."""
 
-    def __init__(self, number, text, tensors):
+    def __init__(self, number, text, tensors, rounded=lambda tensor: tensor):
         parts = text.split(";")
         self.shape = [int(word) for word in parts[0].split()]
         self.labels = torch.tensor([int(word) for word in parts[1].split()])
         self.steps = [Step(part) for part in parts[2:]]
-        self.tensors, self.number = tensors, number
+        self.tensors, self.number, self.rounded = tensors, number, rounded
         self.margin = 1.0               # distance to the nearest kink
         self.params, self.after = {}, {}
         self.moves = []                 # batch norms' steps, and their next running statistics
@@ -62,12 +69,15 @@ class Graph:
     def ours(self, name):
         return self.tensors["%d.%s" % (self.number, name)]
 
+    def given(self, name):
+        return self.rounded(self.ours(name))
+
     def param(self, i, shape):
         """Parameter i, in this shape."""
         if i < 0:
             return None
         if i not in self.params:
-            self.params[i] = self.ours("p%d" % i).reshape(shape).requires_grad_()
+            self.params[i] = self.given("p%d" % i).reshape(shape).requires_grad_()
         return self.params[i]
 
     def near(self, distance):
@@ -75,7 +85,7 @@ class Graph:
         self.margin = min(self.margin, float(distance.detach().abs().min()))
 
     def normalised(self, step, x, dims):
-        mean = x.mean(dims, keepdim=True)
+        mean = self.rounded(x.mean(dims, keepdim=True))
         variance = x.var(dims, unbiased=False, keepdim=True)
         return self.affine(step, (x - mean) / torch.sqrt(variance + 1e-5))
 
@@ -87,7 +97,7 @@ class Graph:
     def batch(self, step, x):
         """Batch norm, with statistics of the batch or with the running ones."""
         shape = (1, x.shape[1], 1, 1)
-        running = [self.ours("p%d" % i).reshape(shape) for i in step.params[2:4]]
+        running = [self.given("p%d" % i).reshape(shape) for i in step.params[2:4]]
         if step.op == "batch":
             self.after.update(zip(step.params[2:4], running))
             return self.affine(step, (x - running[0]) / torch.sqrt(running[1] + 1e-5))
@@ -174,56 +184,92 @@ class Graph:
         k = step.numbers[2]
         return count // (a.shape[1] * k * k), k
 
-    def check(self, tell):
-        """Compares everything; tells what differs, and by how much."""
-        x = self.ours("x").reshape(self.shape).requires_grad_()
+    def results(self):
+        """Computes everything; returns for each result its name, ours, PyTorch's, and how much
+        they may differ."""
+        x = self.given("x").reshape(self.shape).requires_grad_()
         tensors = [x]
         for step in self.steps:
-            tensors.append(self.apply(step, tensors))
+            tensors.append(self.rounded(self.apply(step, tensors)))
         y = tensors[-1]
-        (y * self.ours("probe").reshape(y.shape)).sum().backward()
+        (y * self.given("probe").reshape(y.shape)).sum().backward()
         for step, statistics in self.moves:
             if self.params[step.params[0]].grad is not None:    # it has part in the loss
                 self.after.update(zip(step.params[2:4], statistics))
         self.scale = max(float(gradient(p).abs().max()) for p in [x, *self.params.values()])
-        tell(self, "values", self.ours("y"), y.detach(), VALUES)
-        tell(self, "d/dx", self.ours("dx"), gradient(x), GRADIENTS)
+        found = [("values", "y", y, VALUES), ("d/dx", "dx", gradient(x), GRADIENTS)]
         for i, p in sorted(self.params.items()):
-            tell(self, "d/dp%d" % i, self.ours("dp%d" % i), gradient(p), GRADIENTS)
+            found.append(("d/dp%d" % i, "dp%d" % i, gradient(p), GRADIENTS))
         for i, p in sorted(self.after.items()):
-            tell(self, "running p%d" % i, self.ours("after.p%d" % i), p, VALUES)
+            found.append(("running p%d" % i, "after.p%d" % i, p, VALUES))
+        result = {}
+        for what, name, theirs, tolerance in found:
+            ours = self.ours(name)
+            result[what] = ours, theirs.detach().double().reshape(ours.shape), tolerance
+        return result
 
 
 def gradient(p):
     return torch.zeros_like(p) if p.grad is None else p.grad
 
 
+def difference(graph, numbers, exact, tolerance):
+    """Returns the largest difference from the exact numbers, as a fraction of the largest."""
+    least = max(1e-3, graph.scale if tolerance == GRADIENTS else 0)
+    return float((numbers - exact).abs().max() / max(least, float(exact.abs().max())))
+
+
+def at_random(tensor):
+    return tensor * (1 + 2.0 ** -24 * (2 * torch.rand(tensor.shape, dtype=tensor.dtype) - 1))
+
+
+def rounding_errors(number, text, tensors, graph, results):
+    """Returns for each result how far PyTorch's own float32, or a random rounding, is off."""
+    worst = dict.fromkeys(results, 0.0)
+    for rounded in [lambda tensor: tensor.float()] + ROUNDINGS * [at_random]:
+        for what, (_, theirs, tolerance) in Graph(number, text, tensors, rounded).results().items():
+            gap = difference(graph, theirs, results[what][1], tolerance)
+            worst[what] = max(worst[what], gap)
+    return worst
+
+
 def main():
     counts = {"passed": 0, "failed": 0, "worst": 0.0}
-    excused = set()
+    at_kink, ill = set(), set()
+    torch.manual_seed(1)
 
-    def tell(graph, what, ours, theirs, tolerance):
-        theirs = theirs.detach().reshape(ours.shape)
-        least = max(1e-3, graph.scale if tolerance == GRADIENTS else 0)
-        gap = float((ours - theirs).abs().max() / max(least, float(theirs.abs().max())))
-        if gap <= tolerance:
-            counts["passed"] += 1
-            counts["worst"] = max(counts["worst"], gap / tolerance)
-        elif graph.margin < KINK:
-            excused.add(graph.number)
-        else:
+    def compare(number, text):
+        graph = Graph(number, text, tensors)
+        results = graph.results()
+        errors = None
+        for what, (ours, theirs, tolerance) in results.items():
+            gap = difference(graph, ours, theirs, tolerance)
+            if gap <= tolerance:
+                counts["passed"] += 1
+                counts["worst"] = max(counts["worst"], gap / tolerance)
+                continue
+            if graph.margin < KINK:
+                at_kink.add(number)
+                continue
+            errors = errors or rounding_errors(number, text, tensors, graph, results)
+            if gap <= ILL * errors[what]:
+                ill.add(number)
+                continue
             counts["failed"] += 1
-            print("FAILED graph %d, %s: off by %.3g, nearest kink %.3g: %s" % (
-                graph.number, what, gap, graph.margin, " ".join(s.op for s in graph.steps)))
+            print("FAILED graph %d, %s: off by %.3g, PyTorch's rounding by %.3g, nearest kink %.3g: %s"
+                  % (number, what, gap, errors[what], graph.margin,
+                     " ".join(s.op for s in graph.steps)))
 
     texts, tensors = read(sys.argv[1])
     for key, text in sorted(texts.items(), key=lambda item: int(item[0])):
-        Graph(int(key), text, tensors).check(tell)
-    print("%d graphs, %d differ at a kink; the largest difference is %.2f of what is allowed" % (
-        len(texts), len(excused), counts["worst"]))
-    if 20 * len(excused) > len(texts):
-        counts["failed"] += 1
-        print("FAILED too many differ at a kink: %s" % sorted(excused))
+        compare(int(key), text)
+    print("%d graphs, %d differ at a kink, %d are ill-conditioned; "
+          "the largest other difference is %.2f of what is allowed"
+          % (len(texts), len(at_kink), len(ill), counts["worst"]))
+    for excused, most in ((at_kink, 20), (ill, 100)):
+        if most * len(excused) > max(most, len(texts)):
+            counts["failed"] += 1
+            print("FAILED more than one in %d: %s" % (most, sorted(excused)))
     print("%d passed, %d failed" % (counts["passed"], counts["failed"]))
     return counts["failed"] > 0 or counts["passed"] < 3 * len(texts)
 

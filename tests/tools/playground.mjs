@@ -129,7 +129,7 @@ async function story() {
   check("the story: it is told to the end",
     await until("document.getElementById('story').dataset.told", 60));
   check("the story: softmax names a face a digit, the density finds it strange",
-    /^Softmax: [a-z]+, \d+%. Density: nothing like it/.test(await says("story")) &&
+    /^Softmax: [a-z]+, \d+%. Density: unlike all training images/.test(await says("story")) &&
     await says("verdict") === "strange", await says("story"));
   check("the story: leaves no drawing in the URL", !/ink=/.test(await js("location.hash")));
   await pictures("story");
@@ -176,7 +176,7 @@ async function draw() {
   for (const [x, y] of [[.2, .2], [.8, .2], [.2, .8], [.8, .8]]) await stroke("pad",
     [[x, y], [x + .01, y]]);
   await until("/strange/.test(document.getElementById('verdict').textContent)", 20);
-  check("four dots: strange", /^Strange: it has seen nothing like it/.test(await says("familiar")),
+  check("four dots: strange", /^Strange: unlike all training images/.test(await says("familiar")),
     await says("familiar"));
 
   await js("document.getElementById('pad').focus()");
@@ -239,7 +239,7 @@ async function fill() {
   check("a part is painted out", whole !== covered);
   await click("slope");
   check("where no slope is shown, none is spoken of", covered === await canvas("seen") &&
-    /^Paint out/.test(await says("seen-note")), await says("seen-note"));
+    /^Erase/.test(await says("seen-note")), await says("seen-note"));
   await click("slope");
   await sleep(300);
   await open(await js("location.hash"));
@@ -248,7 +248,7 @@ async function fill() {
   await click("fill");
   check("it is filled in, in ten ways", await until(
     "document.getElementById('ways').children.length === 10 && " +
-    "/^Ten ways/.test(document.getElementById('seen-note').textContent)", 90));
+    "/^Ten samples/.test(document.getElementById('seen-note').textContent)", 90));
   const ways = await js("[...document.getElementById('ways').children].map((c) => c.toDataURL())");
   check("they differ from what was covered, and from each other",
     !ways.includes(covered) && new Set(ways).size === 10, new Set(ways).size);
@@ -257,7 +257,7 @@ async function fill() {
     await click("tab-fool"), await click("tab-draw");
     await until(`document.getElementById("seen").toDataURL() === "${covered}"`, 3);
     check(`filled in, and the panel left ${when}: the part is painted out again`,
-      covered === await canvas("seen") && /^Paint out/.test(await says("seen-note")) &&
+      covered === await canvas("seen") && /^Erase/.test(await says("seen-note")) &&
       await js("document.getElementById('ways').hidden"), await says("seen-note"));
     if (when === "half way") break;
     await click("fill");
@@ -375,7 +375,7 @@ async function fool() {
     await js("curves.every((y) => y[0] > .5 && y.at(-1) < .01)"),
     await js("JSON.stringify(curves)"));
   await js("location.hash = '#fool?eps=0&ink=U1YuNpRD2ozW'");
-  await until(`/still says/.test($("fool-nets").textContent) && ${label(0)} && ${label(1)}`, 20);
+  await until(`/has not changed/.test($("fool-nets").textContent) && ${label(0)} && ${label(1)}`, 20);
   check("fool it: two answers to a scrawl: without an attack neither is fooled",
     await js(`${label(0)} !== ${label(1)} && !/Fooled/.test($("fool-nets").textContent)`),
     await says("fool-nets"));
@@ -394,7 +394,7 @@ async function walk() {
     accepted < .99, `${off} ${rhat} ${accepted}`);
   [off, rhat] = await far("density=narrow&kind=langevin&a=0.3", 4000);
   check("walk: Langevin's chains agree, and are wrong", off > 5 && rhat < 1.05 &&
-    /agree, and are wrong/.test(await says("walk-note")), `${off} ${rhat}`);
+    /agree, but are wrong/.test(await says("walk-note")), `${off} ${rhat}`);
   [off, rhat] = await far("density=banana&kind=hmc&a=0.05&leaps=10", 1500);
   check("walk: Hamiltonian Monte Carlo is exact on the banana", off < 4.5 && rhat < 1.05,
     `${off} ${rhat}`);
@@ -510,7 +510,7 @@ async function plane() {
   await screen("plane-own", 1280, 800, true);
   await click("plane-clear"), await sleep(500);
   check("the plane: without points nothing is shown of what was learned",
-    /^Set some/.test(await says("plane-status")) && await says("plane-facts-1") === "" &&
+    /^Add points/.test(await says("plane-status")) && await says("plane-facts-1") === "" &&
     await js(`new Set(new Uint32Array($("plane-density-1").getContext("2d")
       .getImageData(0, 0, 512, 512).data.buffer)).size`) === 1,
     await says("plane-status"));
@@ -527,7 +527,7 @@ async function plane() {
   await open("#plane?world=own&own=" + many), await sleep(200);
   check("the plane: of 600 points the last is drawn too; points of one class teach nothing",
     await js(`$("plane-class-0").getContext("2d").getImageData(427, 85, 1, 1).data.join()`) ===
-      "0,114,178,255" && /^Set some/.test(await says("plane-status")),
+      "0,114,178,255" && /^Add points/.test(await says("plane-status")),
     await says("plane-status"));
 }
 
